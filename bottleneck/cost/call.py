@@ -1,0 +1,213 @@
+"""What a cost formula sees and gives: one op call as the trace recorded it, and its price."""
+
+import json
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+from bottleneck.units import ITEM_BYTES, SHORT_DTYPE
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """A tensor argument: shape, strides (null when the trace has none) and dtype as the trace spells it."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    strides: tuple[int, ...] | None = None
+
+    @property
+    def numel(self) -> int:
+        """Elements by shape."""
+        return math.prod(self.shape)
+
+    @property
+    def distinct(self) -> int:
+        """Elements in memory: dims of stride 0 (broadcast by expand) count once."""
+        if self.strides is None or len(self.strides) != len(self.shape):
+            return self.numel
+        return math.prod(
+            size for size, stride in zip(self.shape, self.strides, strict=True) if stride != 0 or size == 0
+        )
+
+    @property
+    def item_bytes(self) -> float:
+        """Bytes per element; raises Unpriced for a dtype that we do not know."""
+        try:
+            return ITEM_BYTES[self.dtype]
+        except KeyError:
+            raise Unpriced(f"unknown dtype {self.dtype!r}") from None
+
+    @property
+    def bytes(self) -> float:
+        """Distinct bytes."""
+        return self.distinct * self.item_bytes
+
+    @property
+    def short_dtype(self) -> str:
+        """Dtype as peaks are keyed: 'bf16', 'fp32' …"""
+        return SHORT_DTYPE.get(self.dtype, self.dtype)
+
+
+@dataclass(frozen=True)
+class TensorList:
+    """A list of tensors; the trace gives their shapes (or none at all) but never their dtype."""
+
+    shapes: tuple[tuple[int, ...], ...]
+
+    @property
+    def numel(self) -> int:
+        """Elements of all its tensors."""
+        return sum(math.prod(shape) for shape in self.shapes)
+
+
+@dataclass(frozen=True)
+class Scalar:
+    """A number, flag or list argument as the text that the trace holds; empty when it was not recorded."""
+
+    text: str = ""
+
+
+_NOT_TENSORS = frozenset({"", "Scalar", "ScalarList", "Int", "Double", "Bool", "GenericList", "None"})
+
+Argument = Tensor | TensorList | Scalar | None
+
+
+class Unpriced(Exception):  # noqa: N818 - a value of the cost stage that ends as a null with a reason, not an error
+    """This call cannot be priced; the message is the reason that the report shows."""
+
+
+@dataclass(frozen=True)
+class OpCall:
+    """One op call: name and arguments in the order of the op's schema."""
+
+    name: str
+    arguments: tuple[Argument, ...]
+
+    def tensor(self, position: int) -> Tensor:
+        """The tensor at a position; raises Unpriced when there is none."""
+        argument = self.arguments[position] if position < len(self.arguments) else None
+        if not isinstance(argument, Tensor):
+            raise Unpriced(f"argument {position} of {self.name} was not recorded as a tensor")
+        return argument
+
+    def optional_tensor(self, position: int) -> Tensor | None:
+        """The tensor at a position, or null when the argument is None, absent or a 0-element placeholder."""
+        argument = self.arguments[position] if position < len(self.arguments) else None
+        return argument if isinstance(argument, Tensor) else None
+
+    def tensors(self) -> tuple[Tensor, ...]:
+        """All tensor arguments in order."""
+        return tuple(argument for argument in self.arguments if isinstance(argument, Tensor))
+
+    def lists(self) -> tuple[TensorList, ...]:
+        """All tensor-list arguments in order."""
+        return tuple(argument for argument in self.arguments if isinstance(argument, TensorList))
+
+    def text(self, position: int) -> str:
+        """The recorded text of a scalar argument; empty when it was not recorded."""
+        argument = self.arguments[position] if position < len(self.arguments) else None
+        return argument.text if isinstance(argument, Scalar) else ""
+
+    def flag(self, position: int) -> bool | None:
+        """A boolean argument; null when it was not recorded."""
+        return {"True": True, "1": True, "False": False, "0": False}.get(self.text(position))
+
+    def integer(self, position: int) -> int | None:
+        """An integer argument; null when it was not recorded."""
+        try:
+            return int(self.text(position))
+        except ValueError:
+            return None
+
+    def integers(self, position: int) -> tuple[int, ...] | None:
+        """A list-of-integers argument such as '[1, 1]'; null when it was not recorded."""
+        try:
+            values = json.loads(self.text(position))
+        except ValueError:
+            return None
+        if isinstance(values, int) and not isinstance(values, bool):
+            return (values,)
+        if isinstance(values, list) and all(isinstance(value, int) for value in values):
+            return tuple(values)
+        return None
+
+
+@dataclass(frozen=True)
+class Cost:
+    """The price of one call. A fused multiply-add is 2 FLOPs. Costs add.
+
+    ``bytes_low`` counts each distinct byte once; ``bytes_high`` what the usual eager kernels move. ``math_dtype`` is
+    the dtype of the arithmetic by the op's arguments; a kernel's name may overrule it.
+    """
+
+    family: str
+    matrix_flops: float = 0.0
+    vector_flops: float = 0.0
+    special_ops: float = 0.0
+    bytes_low: float = 0.0
+    bytes_high: float = 0.0
+    math_dtype: str | None = None
+
+    def __add__(self, other: "Cost") -> "Cost":
+        return replace(
+            self,
+            matrix_flops=self.matrix_flops + other.matrix_flops,
+            vector_flops=self.vector_flops + other.vector_flops,
+            special_ops=self.special_ops + other.special_ops,
+            bytes_low=self.bytes_low + other.bytes_low,
+            bytes_high=self.bytes_high + other.bytes_high,
+        )
+
+
+Formula = Callable[[OpCall], Cost]
+Formulas = Mapping[str, Formula]
+
+
+def parse_call(name: str, dims: str | None, types: str | None, strides: str | None, concrete: str | None) -> OpCall:
+    """The call that raw trace texts describe; raises Unpriced when shapes are missing or malformed.
+
+    The four texts are the JSON of 'Input Dims', 'Input type', 'Input Strides' and 'Concrete Inputs' of one event.
+    """
+    if not dims or not types:
+        raise Unpriced("shapes were not recorded")
+    shape_list, type_list = _load(dims), _load(types)
+    stride_list = _load(strides) if strides else []
+    text_list = _load(concrete) if concrete else []
+    return OpCall(
+        name,
+        tuple(
+            _argument(shape, _at(type_list, index), _at(stride_list, index), _at(text_list, index))
+            for index, shape in enumerate(shape_list)
+        ),
+    )
+
+
+def _load(text: str) -> list[object]:
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        raise Unpriced("shapes are not valid JSON") from None
+    if not isinstance(value, list):
+        raise Unpriced("shapes are not a list")
+    return value
+
+
+def _at(values: list[object], index: int) -> object:
+    return values[index] if index < len(values) else None
+
+
+def _argument(shape: object, dtype: object, strides: object, text: object) -> Argument:
+    if isinstance(shape, list) and shape and all(isinstance(inner, list) for inner in shape):
+        return TensorList(tuple(_sizes(inner) for inner in shape))
+    if dtype in {"TensorList", "GenericList"} and shape == []:
+        return TensorList(())
+    if not isinstance(dtype, str) or dtype in _NOT_TENSORS:
+        return Scalar(text) if isinstance(text, str) and text else (Scalar() if dtype else None)
+    return Tensor(_sizes(shape), dtype, _sizes(strides) if isinstance(strides, list) else None)
+
+
+def _sizes(values: object) -> tuple[int, ...]:
+    if not isinstance(values, list) or not all(isinstance(value, int) and value >= 0 for value in values):
+        raise Unpriced("a shape holds something other than sizes")
+    return tuple(values)

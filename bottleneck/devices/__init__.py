@@ -1,0 +1,1 @@
+"""Peaks by device name, checked against what the trace says of the device."""

@@ -1,0 +1,47 @@
+"""The error tree: every failure that a user can meet, with the exit code that it ends in.
+
+BottleneckError            70  a broken promise of ours
+├── UsageError              2  the command line asks for something that cannot be
+├── TraceError              3  the input cannot be read or is no PyTorch trace
+├── WorkloadError           4  the user's program or its environment failed
+└── UndecidedError          5  nothing was measured, or the measurement cannot decide
+"""
+
+
+class BottleneckError(Exception):
+    """Three short lines for the user: what happened and where, why, and what to do next.
+
+    ``why`` and ``fix`` may be empty when ``what`` says it all.
+    """
+
+    exit_code = 70
+
+    def __init__(self, what: str, *, why: str = "", fix: str = "") -> None:
+        super().__init__(what)
+        self.what = what
+        self.why = why
+        self.fix = fix
+
+
+class UsageError(BottleneckError):
+    """The command line asks for something that cannot be."""
+
+    exit_code = 2
+
+
+class TraceError(BottleneckError):
+    """The input cannot be read or is no PyTorch trace."""
+
+    exit_code = 3
+
+
+class WorkloadError(BottleneckError):
+    """The user's program or its environment failed; what was captured is kept."""
+
+    exit_code = 4
+
+
+class UndecidedError(BottleneckError):
+    """Nothing was measured, or the measurement cannot decide."""
+
+    exit_code = 5

@@ -1,0 +1,1 @@
+"""Runs and measures the user's program; the only place that imports torch or NVML."""

@@ -1,0 +1,363 @@
+"""Frozen records that have a name: device, ledger, verdict, the whole analysis, and what stages pass along.
+
+``Analysis`` is the contract of ``analysis.json``: its fields are the file's keys. Durations are microseconds per step,
+shares lie in 0-1, and null means unknown.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+SCHEMA = "bottleneck/analysis/1"
+
+Bound = Literal["compute", "memory", "overhead", "communication", "mixed", "inconclusive"]
+Regime = Literal["saturated", "underutilised"]
+Confidence = Literal["high", "medium", "low"]
+
+GROUPS = ("compute", "memory", "overhead", "communication", "unknown")
+
+
+@dataclass(frozen=True)
+class Caveat:
+    """A limit of this analysis: a stable slug, the share of the step that it touches, and a sentence."""
+
+    slug: str
+    message: str
+    share: float | None = None
+
+
+@dataclass(frozen=True)
+class DeviceProperties:
+    """What a trace or a live device says of itself; every field may be missing."""
+
+    index: int = 0
+    name: str = ""
+    memory_bytes: int | None = None
+    sm_count: int | None = None
+    compute_capability: str | None = None
+    warp_size: int | None = None
+
+
+@dataclass(frozen=True)
+class Device:
+    """Ceilings of one device. Peaks are dense, keyed '<dtype>_tensor' or '<dtype>_vector', in FLOP/s.
+
+    ``bandwidth_by_bytes`` holds (working set in bytes, bytes/s) pairs for a CPU, smallest first; a GPU has the DRAM
+    figure and the size of its last cache instead. ``source`` says where the ceilings come from.
+    """
+
+    name: str
+    vendor: str | None
+    kind: Literal["cuda", "rocm", "xpu", "cpu", "other"]
+    count: int
+    peaks_flops_per_s: Mapping[str, float]
+    bandwidth_bytes_per_s: float | None
+    launch_floor_us: float | None
+    source: Literal["measured", "datasheet", "derived", "user"] | None
+    ridge_flops_per_byte: Mapping[str, float]
+    sm_count: int | None = None
+    memory_bytes: int | None = None
+    cache_bytes: float | None = None
+    special_ops_per_s: float | None = None
+    link_bytes_per_s: float | None = None
+    bandwidth_by_bytes: tuple[tuple[float, float], ...] = ()
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step on the clock of EVENTS."""
+
+    name: str
+    start_us: float
+    end_us: float
+
+
+@dataclass(frozen=True)
+class Window:
+    """The stretch of the trace that the ledger partitions, the steps in it, and how they were found."""
+
+    start_us: float
+    end_us: float
+    steps: tuple[Step, ...]
+    source: str
+
+    @property
+    def wall_us(self) -> float:
+        """Length of the whole window in microseconds (not per step)."""
+        return self.end_us - self.start_us
+
+
+@dataclass(frozen=True)
+class Trace:
+    """A trace as columns: the tables of ``trace.read`` and what the file says about itself.
+
+    ``start_unix_ns`` is the wall clock of ts_us == 0, null where the file does not tell. ``counts`` holds events per
+    raw category; ``facts`` holds plain top-level values (versions, flags), cleaned, for display.
+    """
+
+    path: str
+    flavour: Literal["cuda", "rocm", "xpu", "mtia", "npu", "cpu"]
+    events: "pd.DataFrame"
+    op_args: "pd.DataFrame"
+    signatures: "pd.DataFrame"
+    launch_args: "pd.DataFrame"
+    device_args: "pd.DataFrame"
+    memory: "pd.DataFrame"
+    devices: tuple[DeviceProperties, ...]
+    start_unix_ns: int | None
+    integer_timestamps: bool
+    rank: int | None
+    world_size: int | None
+    counts: Mapping[str, int]
+    facts: Mapping[str, str]
+    caveats: tuple[Caveat, ...] = ()
+
+
+@dataclass(frozen=True)
+class Linked:
+    """The result of ``trace.link``: op tree, device work tied to it, and the window."""
+
+    trace: Trace
+    window: Window
+    ops: "pd.DataFrame"
+    kernels: "pd.DataFrame"
+    linked_share: float | None
+    caveats: tuple[Caveat, ...] = ()
+
+
+@dataclass(frozen=True)
+class LedgerEntry:
+    """One account of the ledger: microseconds per step and share of the step."""
+
+    account: str
+    group: str
+    us: float
+    share: float
+
+
+@dataclass(frozen=True)
+class Ledger:
+    """A partition of the step's wall time. One that does not add up cannot be built (AssertionError)."""
+
+    wall_us: float
+    entries: tuple[LedgerEntry, ...]
+
+    def __post_init__(self) -> None:
+        total = math.fsum(entry.us for entry in self.entries)
+        assert abs(total - self.wall_us) <= 1e-9 * max(self.wall_us, 1e-12), (
+            f"ledger holds {total!r} us of {self.wall_us!r} us"
+        )
+        assert all(entry.us >= 0 for entry in self.entries), "ledger holds a negative account"
+        assert all(entry.group in GROUPS for entry in self.entries), "ledger holds an unknown group"
+
+    def group_shares(self) -> dict[str, float]:
+        """Share of the step per group, every group present."""
+        return {group: math.fsum(entry.share for entry in self.entries if entry.group == group) for group in GROUPS}
+
+
+@dataclass(frozen=True)
+class RecordingInfo:
+    """Where the analysis comes from."""
+
+    path: str
+    kind: Literal["run", "trace"]
+    framework: str | None
+    created: str | None
+    world_size: int | None
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Step times: median with its interval, over n steps."""
+
+    median: float
+    low: float
+    high: float
+    n: int
+
+
+@dataclass(frozen=True)
+class StepTimes:
+    """Steps of the window: mean wall time, spread, and the undisturbed time where it was measured."""
+
+    count: int
+    wall_us: float
+    profiled_us: Timing | None
+    unprofiled_us: Timing | None
+    perturbation: float | None
+    source: str
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The answer: what holds the step back, how sure, and the sentence that says so."""
+
+    bound: Bound
+    regime: Regime | None
+    share: float
+    sentence: str
+    shares: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class Totals:
+    """Sums per step."""
+
+    busy_us: float
+    idle_us: float
+    flops: float | None
+    bytes_low: float | None
+    bytes_high: float | None
+    kernel_count: float
+    op_count: float
+    launch_count: float
+    sync_count: float
+    copy_count: float
+    h2d_bytes: float | None
+    d2h_bytes: float | None
+    peak_memory_bytes: int | None
+    model_flops_utilization: float | None
+    bandwidth_utilization: float | None
+
+
+@dataclass(frozen=True)
+class UnknownWork:
+    """Busy time without a price."""
+
+    name: str
+    us: float
+    reason: str
+
+
+@dataclass(frozen=True)
+class Coverage:
+    """How much of the busy time is tied to ops and priced (0-1), and what is not."""
+
+    linked_share: float | None
+    priced_share: float | None
+    unknown: tuple[UnknownWork, ...]
+
+
+@dataclass(frozen=True)
+class KernelSummary:
+    """Kernels of one name, op, shape and line, folded: microseconds and counts per step."""
+
+    name: str
+    family: str
+    op: str | None
+    shapes: str | None
+    module: str | None
+    source: str | None
+    dtype: str | None
+    engine: str | None
+    calls: float
+    us: float
+    share: float
+    flops: float | None
+    bytes_low: float | None
+    bytes_high: float | None
+    compute_us: float | None
+    memory_us: float | None
+    launch_us: float | None
+    bound: str
+    regime: Regime | None
+    explained: float | None
+    confidence: Confidence
+    reason: str | None
+    headroom_us: float | None
+
+
+@dataclass(frozen=True)
+class Fold:
+    """Time folded by op, module path or source line; ``shares`` splits it by group."""
+
+    name: str
+    calls: float
+    us: float
+    share: float
+    shares: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class IdleCause:
+    """Time in which the device (CPU: the step's threads) did no work, by cause and source line."""
+
+    cause: str
+    us: float
+    share: float
+    source: str | None
+    calls: float
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A closed interval."""
+
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One piece of advice with the gain that it predicts."""
+
+    slug: str
+    title: str
+    evidence: tuple[str, ...]
+    predicted_gain_us: Interval
+    predicted_speedup: Interval
+    advice: str
+    verify: str | None
+
+
+@dataclass(frozen=True)
+class RankSummary:
+    """One rank: its own ledger, and by how much it is late at collectives on average."""
+
+    rank: int
+    path: str
+    wall_us: float
+    ledger: tuple[LedgerEntry, ...]
+    skew_us: float | None
+    verdict: str
+
+
+@dataclass(frozen=True)
+class TelemetrySummary:
+    """Medians over the window of what the device's sensors said."""
+
+    samples: int
+    sm_clock_mhz: float | None
+    memory_clock_mhz: float | None
+    power_w: float | None
+    energy_j: float | None
+    utilization: float | None
+    throttle: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Analysis:
+    """Everything that a report tells; written to and read from ``analysis.json``."""
+
+    recording: RecordingInfo
+    device: Device
+    steps: StepTimes
+    verdict: Verdict
+    ledger: tuple[LedgerEntry, ...]
+    totals: Totals
+    coverage: Coverage
+    kernels: tuple[KernelSummary, ...]
+    ops: tuple[Fold, ...]
+    modules: tuple[Fold, ...]
+    lines: tuple[Fold, ...]
+    idle: tuple[IdleCause, ...]
+    ranks: tuple[RankSummary, ...]
+    caveats: tuple[Caveat, ...]
+    findings: tuple[Finding, ...] = ()
+    telemetry: TelemetrySummary | None = None
+    schema: str = SCHEMA
+    version: str = field(default="")

@@ -1,0 +1,85 @@
+"""Scales, item sizes and the one place where numbers become text for people."""
+
+US_PER_S = 1e6
+
+# Bytes per element, by the names that traces of any era use. Sub-byte types are fractions.
+ITEM_BYTES = {
+    "double": 8.0,
+    "float": 4.0,
+    "c10::Half": 2.0,
+    "c10::BFloat16": 2.0,
+    "long int": 8.0,
+    "long": 8.0,
+    "int": 4.0,
+    "short int": 2.0,
+    "short": 2.0,
+    "signed char": 1.0,
+    "unsigned char": 1.0,
+    "bool": 1.0,
+    "c10::complex<float>": 8.0,
+    "c10::complex<double>": 16.0,
+    "c10::complex<c10::Half>": 4.0,
+    "c10::Float8_e4m3fn": 1.0,
+    "c10::Float8_e5m2": 1.0,
+    "c10::Float8_e4m3fnuz": 1.0,
+    "c10::Float8_e5m2fnuz": 1.0,
+    "c10::Float8_e8m0fnu": 1.0,
+    "c10::Float4_e2m1fn_x2": 1.0,
+}
+
+# The short dtype names that peaks are keyed by.
+SHORT_DTYPE = {
+    "double": "fp64",
+    "float": "fp32",
+    "c10::Half": "fp16",
+    "c10::BFloat16": "bf16",
+    "c10::Float8_e4m3fn": "fp8",
+    "c10::Float8_e5m2": "fp8",
+    "c10::Float8_e4m3fnuz": "fp8",
+    "c10::Float8_e5m2fnuz": "fp8",
+    "c10::Float4_e2m1fn_x2": "fp4",
+    "signed char": "int8",
+    "unsigned char": "int8",
+    "int": "int32",
+    "long int": "int64",
+    "long": "int64",
+    "c10::complex<float>": "fp32",
+    "c10::complex<double>": "fp64",
+}
+
+_SI = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
+
+
+def format_us(us: float) -> str:
+    """A duration with three significant digits: '12.3 us', '4.56 ms', '1.20 s'."""
+    for scale, unit in ((1e6, "s"), (1e3, "ms"), (1.0, "us")):
+        if abs(us) >= scale * 0.9995:
+            return f"{_three_digits(us / scale)} {unit}"
+    return f"{_three_digits(us)} us" if us else "0 us"
+
+
+def format_si(value: float, unit: str) -> str:
+    """A quantity with a decimal prefix: '1.20 GB', '312 TFLOP/s'."""
+    for scale, prefix in _SI:
+        if abs(value) >= scale * 0.9995:
+            return f"{_three_digits(value / scale)} {prefix}{unit}"
+    return f"{_three_digits(value)} {unit}"
+
+
+def format_share(share: float) -> str:
+    """A share as a percentage; nonzero never shows as 0 %, partial never as 100 %."""
+    percent = share * 100
+    if 0 < percent < 0.1:
+        return "<0.1 %"
+    if 99.95 <= percent < 100 - 1e-7:
+        return ">99.9 %"
+    return f"{percent:.1f} %"
+
+
+def _three_digits(value: float) -> str:
+    magnitude = abs(value)
+    if magnitude >= 99.95:
+        return f"{value:.0f}"
+    if magnitude >= 9.995:
+        return f"{value:.1f}"
+    return f"{value:.2f}"
