@@ -44,7 +44,7 @@ def launch(correlation: int, ts: float, dur: float, name: str = "cudaLaunchKerne
 
 
 def kernel(correlation: int, ts: float, dur: float, name: str = "some_kernel", **more: Any) -> Event:
-    """A kernel on device 0, stream 7 (``stream=`` for another), with one block per SM unless ``grid=`` says otherwise."""
+    """A kernel on device 0, stream 7 (``stream=`` for another), with one block per SM unless ``grid=`` says more."""
     stream = more.pop("stream", 7)
     args = {
         "correlation": correlation,
