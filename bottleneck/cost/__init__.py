@@ -1,1 +1,82 @@
 """Stage 2: FLOPs and bytes of every op call, from its recorded shapes."""
+
+import math
+from importlib import import_module
+from importlib.util import find_spec
+
+import numpy as np
+import pandas as pd
+
+from bottleneck.cost.call import Cost, Formula, Unpriced, parse_call
+from bottleneck.tables import COSTS
+
+# One module per group of families; each exports FORMULAS.
+_MODULES = (
+    "matmul",
+    "conv",
+    "attention",
+    "normalization",
+    "pointwise",
+    "movement",
+    "reduction",
+    "optimizer",
+)
+
+
+def _merge(modules: tuple[str, ...]) -> dict[str, Formula]:
+    """All formulas by op name; AssertionError when two modules price the same op."""
+    merged: dict[str, Formula] = {}
+    for name in modules:
+        if find_spec(f"{__name__}.{name}") is None:
+            continue
+        formulas: dict[str, Formula] = import_module(f"{__name__}.{name}").FORMULAS
+        twice = merged.keys() & formulas.keys()
+        assert not twice, f"{name} prices ops that another module prices: {sorted(twice)}"
+        merged.update(formulas)
+    return merged
+
+
+FORMULAS = _merge(_MODULES)
+
+
+def price(signatures: pd.DataFrame) -> pd.DataFrame:
+    """COSTS, row for row as SIGNATURES; a call without a price has nulls and the reason."""
+    columns = [signatures[name] for name in ("name", "dims", "types", "strides", "concrete")]
+    priced = [_price_call(*(_text(value) for value in row)) for row in zip(*columns, strict=True)]
+    costs = [result if isinstance(result, Cost) else None for result in priced]
+    reasons = [None if isinstance(result, Cost) else result for result in priced]
+    frame = pd.DataFrame(
+        {
+            name: pd.Series([np.nan if cost is None else getattr(cost, name) for cost in costs], dtype="float64")
+            for name, column in COSTS.columns.items()
+            if column.dtype == "float64"
+        }
+    )
+    frame["family"] = pd.Categorical([cost and cost.family for cost in costs])
+    frame["math_dtype"] = pd.Categorical([cost and cost.math_dtype for cost in costs])
+    frame["reason"] = pd.Series(reasons, dtype="object")
+    return COSTS.check(frame[list(COSTS.columns)])
+
+
+def _text(value: object) -> str | None:
+    return value if isinstance(value, str) else None
+
+
+def _price_call(
+    name: str | None, dims: str | None, types: str | None, strides: str | None, concrete: str | None
+) -> Cost | str:
+    """The price of one call, or the reason why there is none."""
+    formula = FORMULAS.get(name or "")
+    if name is None or formula is None:
+        return f"no formula for {name}"
+    try:
+        cost = formula(parse_call(name, dims, types, strides, concrete))
+    except Unpriced as reason:
+        return str(reason)
+    except (ArithmeticError, LookupError, TypeError, ValueError):
+        # Recorded shapes are foreign data: a formula met sizes that no call of this op can have.
+        return f"the recorded shapes do not fit {name}"
+    amounts = (cost.matrix_flops, cost.vector_flops, cost.special_ops, cost.bytes_low, cost.bytes_high)
+    if not all(math.isfinite(amount) and amount >= 0 for amount in amounts):
+        return f"the recorded shapes do not fit {name}"
+    return cost

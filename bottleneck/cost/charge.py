@@ -1,0 +1,124 @@
+"""Which op pays for each kernel: the cost stage's second half, from OPS, KERNELS and COSTS to CHARGES."""
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from bottleneck.tables import CHARGES
+
+Rows = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
+
+# An op of the family on the left hands its whole work to nested ops of the families on the right; handing it to an op
+# of its own family (to > _to_copy > copy_) goes without saying. A matmul that copies its bias first is not here: the
+# copy is extra work, and the product is still its own.
+DELEGATES: dict[str, tuple[str, ...]] = {
+    "attention": ("matmul", "softmax"),
+    "convolution": ("matmul",),
+    "loss": ("softmax",),
+    "optimizer": ("pointwise",),
+}
+
+_AMOUNTS = ["matrix_flops", "vector_flops", "special_ops", "bytes_low", "bytes_high"]
+
+
+def charge(ops: pd.DataFrame, kernels: pd.DataFrame, costs: pd.DataFrame) -> pd.DataFrame:
+    """CHARGES: the op that pays for each row of KERNELS, and the part of its cost that the row carries.
+
+    A GPU kernel is paid for by the nearest worker among its op and that op's ancestors; on a CPU, where the rows of
+    KERNELS are the ops themselves, a worker pays for itself and nobody pays for the rest. A worker is an op whose
+    price is not zero and that does not hand its work to an op nested in it. The shares of one payer add up to 1.
+    """
+    parent = _rows(ops["parent"])
+    assert (parent < np.arange(len(ops))).all(), "an op comes before its parent"
+    workers = _workers(parent, _working_family(ops, costs), list(costs["family"].cat.categories))
+    payer = _payers(kernels, parent, workers)
+    frame = pd.DataFrame(
+        {
+            "payer": pd.array(np.where(payer < 0, 0, payer), dtype="Int32"),
+            "share": _shares(kernels, payer),
+            "group": np.where(payer < 0, len(ops) + np.arange(len(kernels)), payer),
+        }
+    )
+    frame.loc[payer < 0, "payer"] = pd.NA
+    return CHARGES.check(frame)
+
+
+def _rows(column: "pd.Series[int]") -> Rows:
+    """A nullable row reference as plain integers, -1 for null."""
+    return column.to_numpy(dtype=np.int64, na_value=-1)
+
+
+def _working_family(ops: pd.DataFrame, costs: pd.DataFrame) -> Rows:
+    """Family code per op; -1 where the op has no price, a zero price, or is a view."""
+    amount = costs[_AMOUNTS].fillna(0.0).sum(axis=1).to_numpy() > 0
+    is_view = (costs["family"] == "view").to_numpy()
+    family = np.where(amount & ~is_view, costs["family"].cat.codes.to_numpy(), -1).astype(np.int64)
+    return np.append(family, -1)[_rows(ops["signature"])]
+
+
+def _workers(parent: Rows, family: Rows, families: list[str]) -> Flags:
+    """True for ops that work and do not hand their work to an op nested in them."""
+    assert len(families) < 63, "families no longer fit the bits of an integer"
+    below = _nested_bits(parent, np.where(family >= 0, np.left_shift(1, np.maximum(family, 0)), 0))
+    bit = {name: 1 << code for code, name in enumerate(families)}
+    takers = [sum(bit.get(other, 0) for other in {name, *DELEGATES.get(name, ())}) for name in families]
+    return (family >= 0) & (below & np.array([*takers, 0], dtype=np.int64)[family] == 0)
+
+
+def _nested_bits(parent: Rows, own: Rows) -> Rows:
+    """The union of ``own`` over everything nested below each op.
+
+    Reaches twice as far up in every round, so that its cost grows with the logarithm of the depth: a trace may nest
+    ops as deeply as it likes.
+    """
+    gathered, ancestor = own.copy(), parent.copy()
+    while (linked := ancestor >= 0).any():
+        reached = gathered.copy()
+        np.bitwise_or.at(reached, ancestor[linked], gathered[linked])
+        gathered, ancestor = reached, np.where(linked, ancestor[ancestor], -1)
+    below = np.zeros_like(own)
+    children = parent >= 0
+    np.bitwise_or.at(below, parent[children], gathered[children])
+    return below
+
+
+def _payers(kernels: pd.DataFrame, parent: Rows, workers: Flags) -> Rows:
+    """The op that pays for each kernel, -1 for none.
+
+    Copies, fills and collectives are judged by the bytes that they record themselves. A kernel replayed by a graph has
+    nothing to do with the op that launched the graph.
+    """
+    op = _rows(kernels["op"])
+    own = np.where(workers, np.arange(len(workers)), -1)
+    on_host = (kernels["family"] == "host").to_numpy()
+    payer = np.where(on_host, np.append(own, -1)[op], np.append(_nearest(parent, workers), -1)[op])
+    charged = (kernels["kind"] == "compute").to_numpy() & ~kernels["replayed"].to_numpy()
+    return np.where(charged, payer, -1)
+
+
+def _nearest(parent: Rows, workers: Flags) -> Rows:
+    """The nearest worker among each op and its ancestors, -1 for none; jumps double, as in ``_nested_bits``."""
+    nobody = len(parent)
+    jump = np.where(workers, np.arange(nobody), np.where(parent < 0, nobody, parent))
+    jump = np.append(jump, nobody)
+    while not np.array_equal(further := jump[jump], jump):
+        jump = further
+    return np.where(jump[:-1] == nobody, -1, jump[:-1])
+
+
+def _shares(kernels: pd.DataFrame, payer: Rows) -> npt.NDArray[np.float64]:
+    """Part of its payer's cost that each kernel carries, by duration; NaN without a payer.
+
+    Auxiliary kernels carry nothing, unless a payer has no others: its cost must not vanish. Kernels of no measurable
+    duration carry equal parts.
+    """
+    paid, slot = payer >= 0, np.maximum(payer, 0)
+    main = paid & ~kernels["auxiliary"].to_numpy()
+    has_main = np.bincount(slot, weights=main) > 0
+    carries = paid & (main | ~has_main[slot]) if len(slot) else paid
+    total = np.bincount(slot, weights=np.where(carries, kernels["dur_us"].to_numpy(), 0.0))
+    untimed = total[slot] == 0
+    weight = np.where(carries, np.where(untimed, 1.0, kernels["dur_us"].to_numpy()), 0.0)
+    total = np.bincount(slot, weights=weight)
+    return np.where(paid, weight / np.where(paid, total[slot], 1.0), np.nan)
