@@ -1,0 +1,32 @@
+# Two commands do all set-up: `make demo` and `make test`.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+DEMO ?= examples/mlp.py
+
+.PHONY: demo test lint clean
+
+demo: $(VENV)/.installed
+	rm -rf demo-recording
+	$(BIN)/bottleneck run -o demo-recording $(DEMO)
+	@echo
+	@echo "The same recording as markdown, rendered from disk (bottleneck report demo-recording --format markdown):"
+	@echo
+	$(BIN)/bottleneck report demo-recording --format markdown
+
+test: $(VENV)/.installed
+	$(BIN)/python -m pytest
+
+lint: $(VENV)/.installed
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+# One environment for everything: the package in place, its test tools, and the torch that the tests ran with.
+$(VENV)/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[run,dev]'
+	touch $@
+
+clean:
+	rm -rf $(VENV) demo-recording .pytest_cache .mypy_cache .ruff_cache

@@ -1,0 +1,112 @@
+"""The menu, and the one place that turns errors into exit codes."""
+
+import os
+import sys
+from collections.abc import Callable, Sequence
+from typing import Annotated
+
+import typer
+
+from bottleneck import __version__
+from bottleneck.commands.report import report_command
+from bottleneck.commands.run import run_command
+from bottleneck.errors import BottleneckError
+
+# Options end at the first argument of `run`: everything after the file belongs to the user's program.
+_RUN_SETTINGS = {"allow_interspersed_args": False}
+
+COMMANDS: tuple[tuple[str, Callable[..., None], dict[str, bool]], ...] = (
+    ("run", run_command, _RUN_SETTINGS),
+    ("report", report_command, {}),
+)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"bottleneck {__version__} (Python {sys.version.split()[0]})")
+        raise typer.Exit
+
+
+def build_app() -> typer.Typer:
+    """The command line application with every row of COMMANDS."""
+    app = typer.Typer(
+        name="bottleneck",
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        rich_markup_mode=None,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+
+    @app.callback()
+    def bottleneck(
+        version: Annotated[  # noqa: ARG001 - typer calls _show_version with it
+            bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and leave.")
+        ] = False,
+    ) -> None:
+        """Says which of compute, memory bandwidth or overhead holds a PyTorch program back.
+
+        \b
+        bottleneck run model.py         record the program, then report
+        bottleneck report trace.json    explain a trace that you already have
+        """
+
+    for name, function, settings in COMMANDS:
+        app.command(name, context_settings={**settings})(function)
+    return app
+
+
+def _tell(error: BottleneckError) -> None:
+    lines = [f"error: {error.what}"]
+    lines += [f"  why: {error.why}"] if error.why else []
+    lines += [f"  fix: {error.fix}"] if error.fix else []
+    print("\n".join(lines), file=sys.stderr)
+
+
+def _leave_quietly_on_closed_pipe() -> int:
+    # The reader of our output has gone (`bottleneck report … | head`); Python would complain again at shutdown.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 141
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Runs one command and leaves the process with its exit code (design section 8)."""
+    sys.exit(_run(list(sys.argv[1:] if arguments is None else arguments)))
+
+
+def _run(arguments: list[str]) -> int:
+    try:
+        build_app()(arguments, prog_name="bottleneck", standalone_mode=True)
+    except SystemExit as leave:
+        return leave.code if isinstance(leave.code, int) else 1
+    except BottleneckError as error:
+        _tell(error)
+        return error.exit_code
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        return _leave_quietly_on_closed_pipe()
+    except Exception:
+        return _report_bug()
+    return 0
+
+
+def _report_bug() -> int:
+    import tempfile
+    import traceback
+
+    with tempfile.NamedTemporaryFile("w", prefix="bottleneck-crash-", suffix=".txt", delete=False) as file:
+        traceback.print_exc(file=file)
+    kind = sys.exc_info()[0]
+    _tell(
+        BottleneckError(
+            f"bottleneck itself failed ({kind.__name__ if kind else 'unknown'})",
+            why="this is a bug of ours, not of your program",
+            fix=f"please report it with the file {file.name}",
+        )
+    )
+    return BottleneckError.exit_code
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,100 @@
+"""``bottleneck report``: from traces, recordings or a saved analysis to text, JSON and a picture."""
+
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from bottleneck.records import Analysis, Device
+
+
+class Format(StrEnum):
+    """How the report is rendered; the names are the keys of ``report.FORMATS``."""
+
+    TERMINAL = "terminal"
+    MARKDOWN = "markdown"
+    JSON = "json"
+
+
+def report_command(  # noqa: PLR0913 - each parameter is an option of the command line
+    paths: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="PATH...",
+            help="A trace (.json, .json.gz), a recording folder, a folder or list of rank traces, or analysis.json.",
+        ),
+    ],
+    form: Annotated[Format, typer.Option("--format", "-f", help="How to render the report.")] = Format.TERMINAL,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Write the report to this file.")] = None,
+    roofline: Annotated[
+        Path | None, typer.Option("--roofline", help="Also draw the roofline to this .png or .svg file.")
+    ] = None,
+    whole: Annotated[
+        bool, typer.Option("--all", help="Take the whole trace as one window, counted as one step.")
+    ] = False,
+    device: Annotated[
+        str | None,
+        typer.Option("--device", help="Judge against this device ('NVIDIA H100 80GB HBM3'; 'cpu' for this machine)."),
+    ] = None,
+    peaks: Annotated[
+        Path | None, typer.Option("--peaks", help="Judge against the ceilings in this JSON or TOML file.")
+    ] = None,
+) -> None:
+    """Explains where the time of a recorded program went.
+
+    \b
+    bottleneck report trace.json.gz
+    bottleneck report recording/ --format markdown -o report.md
+    bottleneck report rank0.json rank1.json --roofline roofline.png
+    """
+    from bottleneck.pipeline import Options, analyse
+    from bottleneck.report import FORMATS, write_text
+
+    analysis = analyse(paths, Options(whole=whole, device=_ceilings(device, peaks)))
+    if roofline is not None:
+        _draw(analysis, roofline)
+    write_text(FORMATS[form.value](analysis), output)
+
+
+def _ceilings(name: str | None, peaks: Path | None) -> "Device | None":
+    """The device that the user names on the command line, or null to go by the trace."""
+    from bottleneck.errors import UsageError
+
+    if name is not None and peaks is not None:
+        raise UsageError("--device and --peaks exclude each other", fix="pass one of them")
+    if peaks is not None:
+        from bottleneck.devices.match import device_from_peaks_file
+
+        return device_from_peaks_file(peaks)
+    if name is None:
+        return None
+    if name.lower() == "cpu":
+        return _this_cpu()
+    from bottleneck.devices.match import device_by_name
+
+    return device_by_name(name)
+
+
+def _this_cpu() -> "Device":
+    from bottleneck.errors import UsageError
+    from bottleneck.harness.calibrate import load_calibration
+
+    calibrated = load_calibration()
+    if calibrated is None:
+        raise UsageError(
+            "this CPU has not been calibrated yet",
+            why="--device cpu judges against ceilings measured on this machine",
+            fix="run any `bottleneck run` on it once, or pass --peaks FILE",
+        )
+    return calibrated
+
+
+def _draw(analysis: "Analysis", path: Path) -> None:
+    from bottleneck.errors import UsageError
+    from bottleneck.report.plots import save_roofline
+
+    if path.suffix not in {".png", ".svg"}:
+        raise UsageError(f"cannot draw to {path}", fix="name a file that ends in .png or .svg")
+    save_roofline(analysis, path)

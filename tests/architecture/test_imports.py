@@ -1,0 +1,120 @@
+"""Promises about imports: one way through the house, light at the front door, and no quarrel with pandas over a name."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import bottleneck
+
+PACKAGE = Path(bottleneck.__file__).parent
+FOUNDATION = {"errors", "units", "tables", "records"}
+STAGES = {"trace", "devices", "cost", "analysis", "report"}
+MAY_IMPORT = {
+    **dict.fromkeys(FOUNDATION, FOUNDATION),
+    **{name: FOUNDATION | {name} for name in STAGES},
+    "recording": FOUNDATION,
+    "harness": FOUNDATION | {"harness", "recording", "devices"},
+    "pipeline": FOUNDATION | STAGES | {"recording", "pipeline"},
+    "commands": FOUNDATION | STAGES | {"recording", "pipeline", "harness", "commands"},
+    "cli": FOUNDATION | {"commands"},
+    "__init__": {"harness"},
+}
+
+
+def _part(path: Path) -> str:
+    return path.relative_to(PACKAGE).with_suffix("").parts[0]
+
+
+def _imports(path: Path) -> set[str]:
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+        if isinstance(node, ast.ImportFrom) and node.module:
+            names = [node.module] if node.module != "bottleneck" else [f"bottleneck.{a.name}" for a in node.names]
+        found |= {name.split(".")[1] for name in names if name.startswith("bottleneck.")}
+    return found - {"__version__"}
+
+
+@pytest.mark.parametrize("path", sorted(PACKAGE.rglob("*.py")), ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_a_module_imports_only_from_the_layers_below_it(path: Path) -> None:
+    assert _imports(path) <= MAY_IMPORT[_part(path)]
+
+
+@pytest.mark.parametrize("path", sorted(PACKAGE.rglob("*.py")), ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_only_the_harness_names_torch_or_nvml(path: Path) -> None:
+    if _part(path) == "harness":
+        return
+    tree = ast.parse(path.read_text())
+    names = {
+        alias.name.split(".")[0] for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names
+    }
+    names |= {(node.module or "").split(".")[0] for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+    assert not names & {"torch", "pynvml"}
+
+
+def test_the_import_rule_would_catch_a_stage_that_imports_another(tmp_path: Path) -> None:
+    file = tmp_path / "bad.py"
+    file.write_text("from bottleneck.cost.call import OpCall\nfrom bottleneck import trace\n")
+    assert _imports(file) == {"cost", "trace"}
+    assert not _imports(file) <= MAY_IMPORT["analysis"]
+
+
+def run_fresh(code: str, *flags: str) -> subprocess.CompletedProcess[str]:
+    """The result of running code in a new interpreter."""
+    return subprocess.run([sys.executable, *flags, "-c", code], capture_output=True, text=True, check=False)
+
+
+MEDIAN = "assert pandas.Series([3.0, 1.0, 2.0, float('nan')]).median() == 2.0"
+
+
+@pytest.mark.parametrize(
+    "order",
+    ["import pandas, bottleneck", "import bottleneck, pandas", "import pandas"],
+    ids=["after", "before", "alone"],
+)
+def test_pandas_works_beside_our_name_without_a_warning(order: str) -> None:
+    done = run_fresh(f"{order}; {MEDIAN}; {MEDIAN.replace('median', 'mean')}", "-W", "error")
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+
+
+def test_pandas_does_not_call_us_for_reductions() -> None:
+    done = run_fresh("import pandas; from pandas.core import nanops; assert not nanops._USE_BOTTLENECK")
+    assert done.returncode == 0, done.stderr
+
+
+def test_other_warnings_of_pandas_still_reach_the_user() -> None:
+    code = (
+        "import bottleneck, warnings; warnings.warn(\"Pandas requires version '9' or newer of 'numexpr'\", UserWarning)"
+    )
+    assert run_fresh(code, "-W", "error").returncode == 1
+
+
+def modules_after(code: str) -> set[str]:
+    """Top-level modules in memory after running code in a new interpreter."""
+    done = run_fresh(f"import sys\n{code}\nprint('MODULES', *sorted({{m.split('.')[0] for m in sys.modules}}))")
+    line = next(line for line in done.stdout.splitlines() if line.startswith("MODULES"))
+    return set(line.split()[1:])
+
+
+HEAVY = {"torch", "pandas", "numpy", "matplotlib", "msgspec"}
+HELP = "from bottleneck.cli import _run\nassert _run({}) == 0"
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["run", "--help"], ["report", "--help"], ["--version"]], ids=str)
+def test_help_imports_nothing_heavy(arguments: list[str]) -> None:
+    assert not modules_after(HELP.format(arguments)) & HEAVY
+
+
+def test_importing_the_package_costs_nothing_heavy() -> None:
+    assert not modules_after("import bottleneck") & (HEAVY | {"typer", "rich"})
+
+
+def test_report_never_imports_torch(traces: Path) -> None:
+    file = traces / "AMD-AGI+TraceLens__tests__traces__h100__gaunernst_bert-small-uncased__1016001.json.gz"
+    seen = modules_after(HELP.format(["report", str(file), "--format", "json"]))
+    assert "pandas" in seen  # the probe sees what report does import
+    assert not seen & {"torch", "pynvml"}
