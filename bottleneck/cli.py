@@ -2,6 +2,8 @@
 
 import os
 import sys
+import tempfile
+import traceback
 from collections.abc import Callable, Sequence
 from typing import Annotated
 
@@ -40,11 +42,11 @@ def build_app() -> typer.Typer:
 
     @app.callback()
     def bottleneck(
-        version: Annotated[  # noqa: ARG001 - typer calls _show_version with it
+        version: Annotated[
             bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and leave.")
         ] = False,
     ) -> None:
-        """Says which of compute, memory bandwidth or overhead holds a PyTorch program back.
+        r"""Says which of compute, memory bandwidth or overhead holds a PyTorch program back.
 
         \b
         bottleneck run model.py         record the program, then report
@@ -92,9 +94,6 @@ def _run(arguments: list[str]) -> int:
 
 
 def _report_bug() -> int:
-    import tempfile
-    import traceback
-
     with tempfile.NamedTemporaryFile("w", prefix="bottleneck-crash-", suffix=".txt", delete=False) as file:
         traceback.print_exc(file=file)
     kind = sys.exc_info()[0]

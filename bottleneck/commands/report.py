@@ -18,7 +18,7 @@ class Format(StrEnum):
     JSON = "json"
 
 
-def report_command(  # noqa: PLR0913 - each parameter is an option of the command line
+def report_command(
     paths: Annotated[
         list[Path],
         typer.Argument(
@@ -42,7 +42,7 @@ def report_command(  # noqa: PLR0913 - each parameter is an option of the comman
         Path | None, typer.Option("--peaks", help="Judge against the ceilings in this JSON or TOML file.")
     ] = None,
 ) -> None:
-    """Explains where the time of a recorded program went.
+    r"""Explains where the time of a recorded program went.
 
     \b
     bottleneck report trace.json.gz

@@ -1,4 +1,4 @@
-"""Promises about imports: one way through the house, light at the front door, and no quarrel with pandas over a name."""
+"""Promises about imports: one way through the house, light at the front door, no quarrel with pandas over a name."""
 
 import ast
 import subprocess
