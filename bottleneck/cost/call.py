@@ -70,6 +70,9 @@ class Scalar:
 
 _NOT_TENSORS = frozenset({"", "Scalar", "ScalarList", "Int", "Double", "Bool", "GenericList", "None"})
 
+# Torch keeps sizes in 64-bit integers; a larger one is no size, and its products would overflow a float.
+_SIZE_LIMIT = 2**63
+
 Argument = Tensor | TensorList | Scalar | None
 
 
@@ -120,15 +123,29 @@ class OpCall:
         except ValueError:
             return None
 
+    def number(self, position: int) -> float | None:
+        """A number argument such as '0.'; null when it was not recorded."""
+        try:
+            return float(self.text(position))
+        except ValueError:
+            return None
+
+    def flags(self, position: int) -> tuple[bool, ...] | None:
+        """A list-of-booleans argument such as '[True, False]'; null when it was not recorded."""
+        words = [word.strip() for word in self.text(position).strip("[]").split(",")]
+        values = [{"True": True, "1": True, "False": False, "0": False}.get(word) for word in words]
+        known = tuple(value for value in values if value is not None)
+        return known if len(known) == len(values) else None
+
     def integers(self, position: int) -> tuple[int, ...] | None:
         """A list-of-integers argument such as '[1, 1]'; null when it was not recorded."""
         try:
             values = json.loads(self.text(position))
-        except ValueError:
+        except (ValueError, RecursionError):
             return None
         if isinstance(values, int) and not isinstance(values, bool):
             return (values,)
-        if isinstance(values, list) and all(isinstance(value, int) for value in values):
+        if isinstance(values, list) and all(type(value) is int for value in values):
             return tuple(values)
         return None
 
@@ -174,6 +191,8 @@ def parse_call(name: str, dims: str | None, types: str | None, strides: str | No
     shape_list, type_list = _load(dims), _load(types)
     stride_list = _load(strides) if strides else []
     text_list = _load(concrete) if concrete else []
+    if not type_list and any(shape_list):
+        raise Unpriced("dtypes were not recorded")
     return OpCall(
         name,
         tuple(
@@ -208,6 +227,6 @@ def _argument(shape: object, dtype: object, strides: object, text: object) -> Ar
 
 
 def _sizes(values: object) -> tuple[int, ...]:
-    if not isinstance(values, list) or not all(isinstance(value, int) and value >= 0 for value in values):
+    if not isinstance(values, list) or not all(type(value) is int and 0 <= value < _SIZE_LIMIT for value in values):
         raise Unpriced("a shape holds something other than sizes")
     return tuple(values)
