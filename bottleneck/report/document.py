@@ -1,0 +1,47 @@
+"""What a report says, before any medium: verdict, facts, the bar, tables and notes, as text that is already rounded.
+
+Terminal and markdown are two ways of setting the same ``Document``, so they cannot disagree.
+"""
+
+from dataclasses import dataclass
+
+from bottleneck.records import GROUPS, Analysis
+from bottleneck.report import facts, sections
+from bottleneck.report.layout import Notes, Table
+
+
+@dataclass(frozen=True)
+class Document:
+    """The parts of a report in reading order. ``groups`` are the shares of the bar; all text is uncleaned."""
+
+    headline: str
+    sentence: str
+    bound: str
+    facts: tuple[tuple[str, str], ...]
+    groups: tuple[tuple[str, float], ...]
+    parts: tuple[Table | Notes, ...]
+    next_step: str
+
+
+def build(analysis: Analysis, top: int = 10) -> Document:
+    """The document of an analysis, with at most ``top`` rows in the tables that could grow without end."""
+    verdict = analysis.verdict
+    parts: tuple[Table | Notes | None, ...] = (
+        sections.ledger(analysis),
+        facts.findings(analysis),
+        sections.kernels(analysis, top),
+        sections.idle(analysis, top),
+        sections.ranks(analysis, top),
+        facts.coverage(analysis),
+        facts.caveats(analysis),
+    )
+    shares = {group: sum(entry.share for entry in analysis.ledger if entry.group == group) for group in GROUPS}
+    return Document(
+        headline=facts.headline(verdict),
+        sentence=verdict.sentence,
+        bound=verdict.bound,
+        facts=facts.facts(analysis),
+        groups=tuple((group, share) for group, share in shares.items() if share > 0),
+        parts=tuple(part for part in parts if part),
+        next_step=facts.next_step(analysis),
+    )

@@ -1,0 +1,157 @@
+"""The sentences of a report: headline, facts about the measurement, findings, coverage, caveats, what to do next."""
+
+import shlex
+
+from bottleneck.records import Analysis, Caveat, Device, Finding, Interval, StepTimes, TelemetrySummary, Timing, Verdict
+from bottleneck.report.layout import Notes
+from bottleneck.units import format_share, format_si, format_us
+
+_SOURCES = {
+    "measured": "measured on this machine",
+    "datasheet": "from the vendor's datasheet",
+    "derived": "derived from the device's properties",
+    "user": "given by the user",
+}
+
+Facts = tuple[tuple[str, str], ...]
+
+
+def headline(verdict: Verdict) -> str:
+    """The verdict in at most two words."""
+    if verdict.bound in {"mixed", "inconclusive"}:
+        return verdict.bound
+    return f"{verdict.bound}-bound" + (f", {verdict.regime}" if verdict.regime else "")
+
+
+def facts(analysis: Analysis) -> Facts:
+    """Label and text of each fact about how the numbers came about."""
+    rows = (
+        ("step", _step(analysis.steps)),
+        ("counted", _counted(analysis.steps)),
+        ("device", _device(analysis.device)),
+        ("peaks", _peaks(analysis.device)),
+        ("reached", _reached(analysis)),
+        ("sensors", _sensors(analysis.telemetry)),
+        ("input", _input(analysis)),
+    )
+    return tuple((label, text) for label, text in rows if text)
+
+
+def _timing(timing: Timing) -> str:
+    spread = f", {format_us(timing.low)} to {format_us(timing.high)}" if timing.n > 1 else ""
+    return f"{format_us(timing.median)} (median of {timing.n}{spread})"
+
+
+def _step(steps: StepTimes) -> str:
+    if steps.unprofiled_us is None:
+        known = f"{_timing(steps.profiled_us)} while profiled; " if steps.profiled_us else ""
+        return f"{known}not timed without the profiler"
+    text = f"{_timing(steps.unprofiled_us)} without the profiler"
+    if steps.profiled_us:
+        text += f"; {_timing(steps.profiled_us)} with it"
+    if steps.perturbation is not None:
+        word = "longer" if steps.perturbation >= 0 else "shorter"
+        text += f", {format_share(abs(steps.perturbation))} {word}"
+    return text
+
+
+def _counted(steps: StepTimes) -> str:
+    plural = "" if steps.count == 1 else "s"
+    return f"{steps.count} step{plural} of {format_us(steps.wall_us)} on average; found by: {steps.source}"
+
+
+def _device(device: Device) -> str:
+    count = f"{device.count} x " if device.count > 1 else ""
+    return f"{count}{device.name or 'not named by the trace'}"
+
+
+def _peaks(device: Device) -> str:
+    figures = [f"{key.replace('_', ' ')} {format_si(peak, 'FLOP/s')}" for key, peak in device.peaks_flops_per_s.items()]
+    if device.bandwidth_bytes_per_s is not None:
+        figures.append(f"memory {format_si(device.bandwidth_bytes_per_s, 'B/s')}")
+    if device.launch_floor_us is not None:
+        figures.append(f"launch {format_us(device.launch_floor_us)}")
+    if not figures:
+        return "not known for this device, so no floors can be computed"
+    source = _SOURCES.get(device.source or "", "of unknown origin")
+    return f"{source}: {', '.join(figures)}"
+
+
+def _reached(analysis: Analysis) -> str:
+    totals, parts = analysis.totals, []
+    if totals.model_flops_utilization is not None:
+        parts.append(f"{format_share(totals.model_flops_utilization)} of the arithmetic peak")
+    if totals.bandwidth_utilization is not None:
+        parts.append(f"{format_share(totals.bandwidth_utilization)} of the memory bandwidth")
+    return " and ".join(parts) + ", over the whole step" if parts else ""
+
+
+def _sensors(telemetry: TelemetrySummary | None) -> str:
+    if telemetry is None:
+        return ""
+    clock, power, used = telemetry.sm_clock_mhz, telemetry.power_w, telemetry.utilization
+    parts = [
+        "" if clock is None else f"{clock:.0f} MHz",
+        "" if power is None else f"{power:.0f} W",
+        "" if used is None else f"busy {format_share(used)} by its own counter",
+        f"throttled: {', '.join(telemetry.throttle)}" if telemetry.throttle else "",
+    ]
+    return ", ".join(part for part in parts if part)
+
+
+def _input(analysis: Analysis) -> str:
+    recording = analysis.recording
+    ranks = f"{recording.world_size} ranks" if (recording.world_size or 1) > 1 else ""
+    extra = ", ".join(part for part in (recording.framework, recording.created, ranks) if part)
+    return f"{recording.path} ({extra})" if extra else recording.path
+
+
+def findings(analysis: Analysis) -> Notes | None:
+    """What to change, with the gain that each change predicts."""
+    return Notes("What to change", tuple(map(_finding, analysis.findings))) if analysis.findings else None
+
+
+def _finding(finding: Finding) -> tuple[str, ...]:
+    gain, speedup = finding.predicted_gain_us, finding.predicted_speedup
+    lines = (
+        finding.title,
+        f"predicted gain: {_between(gain)} per step, {speedup.low:.2f} to {speedup.high:.2f} times as fast",
+        f"do: {finding.advice}",
+        f"seen: {'; '.join(finding.evidence)}" if finding.evidence else "",
+        f"prove it: {finding.verify}" if finding.verify else "",
+    )
+    return tuple(line for line in lines if line)
+
+
+def _between(interval: Interval) -> str:
+    return f"{format_us(interval.low)} to {format_us(interval.high)}"
+
+
+def coverage(analysis: Analysis) -> Notes:
+    """How much of the busy time is understood, and what is not."""
+    known = analysis.coverage
+    shares = (("tied to an op", known.linked_share), ("priced", known.priced_share))
+    parts = [f"{format_share(share)} {word}" for word, share in shares if share is not None]
+    lead = (
+        f"Of the busy time: {', '.join(parts)}." if parts else "How much of the busy time is understood is not known."
+    )
+    worst = sorted(known.unknown, key=lambda work: -work.us)
+    lines = [f"{format_us(work.us)} {work.name}: {work.reason}" for work in worst[:3]]
+    more = [f"{len(worst) - 3} more without a price"] if len(worst) > 3 else []
+    return Notes("Coverage", ((lead, *lines, *more),))
+
+
+def caveats(analysis: Analysis) -> Notes | None:
+    """The limits of this analysis, the one that touches most of the step first."""
+    ordered = sorted(analysis.caveats, key=lambda caveat: -(caveat.share or 0.0))
+    return Notes("Caveats", tuple((_caveat(caveat),) for caveat in ordered)) if ordered else None
+
+
+def _caveat(caveat: Caveat) -> str:
+    touched = "" if caveat.share is None else f" (touches {format_share(caveat.share)} of the step)"
+    return f"{caveat.message}{touched} [{caveat.slug}]"
+
+
+def next_step(analysis: Analysis) -> str:
+    """The command that tells more."""
+    return f"bottleneck report {shlex.quote(analysis.recording.path)} --format json"

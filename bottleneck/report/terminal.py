@@ -1,0 +1,89 @@
+"""An analysis as text for a terminal or a pipe: readable at 80 columns, without colour and without Unicode."""
+
+import io
+
+from rich.console import Console
+from rich.text import Text
+
+from bottleneck.records import Analysis
+from bottleneck.report.document import Document, build
+from bottleneck.report.grid import table_lines, wrapped
+from bottleneck.report.layout import Notes, Table
+from bottleneck.report.look import STYLES, Look
+from bottleneck.report.numbers import apportion
+
+_PROSE = 2000
+
+
+def show(analysis: Analysis, console: Console) -> None:
+    """Writes the report to a console, which decides the width, the colours and the character set."""
+    for line in lines(build(analysis), Look(console.width, console.encoding)):
+        console.print(line, no_wrap=True, overflow="ignore", crop=False, highlight=False, markup=False, emoji=False)
+
+
+def render(analysis: Analysis, width: int = 80, *, color: bool = False, encoding: str = "utf-8") -> str:
+    """The report as text; escape sequences appear in it only with ``color``."""
+    stream = io.TextIOWrapper(io.BytesIO(), encoding)
+    console = Console(
+        file=stream, width=width, force_terminal=color, color_system="standard" if color else None, _environ={}
+    )
+    show(analysis, console)
+    stream.seek(0)
+    return stream.read()
+
+
+def lines(document: Document, look: Look) -> list[Text]:
+    """The report line by line."""
+    out = [*_verdict(document, look), Text()]
+    label_width = 9 if look.width >= 40 else 0
+    for label, text in document.facts:
+        lead = label.ljust(label_width) if label_width else f"{label}: "
+        out += wrapped(Text(look.text(text, _PROSE)), look, label_width, lead)
+    bar = _bar(document.groups, look)
+    for part in document.parts:
+        out += [Text(), *_title(part.title, look)]
+        if isinstance(part, Table):
+            if bar:
+                out, bar = [*out, bar], None
+            out += table_lines(part, look)
+            out += [line for note in part.notes for line in wrapped(Text(look.text(note, _PROSE), "dim"), look, 2)]
+        else:
+            out += _notes(part, look)
+    return [*out, Text(), *wrapped(Text(look.text(f"More: {document.next_step}", _PROSE)), look)]
+
+
+def _verdict(document: Document, look: Look) -> list[Text]:
+    style = f"bold {STYLES.get(document.bound, '')}".strip()
+    head = Text(look.text(document.headline).upper(), style)
+    return [*wrapped(head, look), *wrapped(Text(look.text(document.sentence, _PROSE), "bold"), look)]
+
+
+def _title(title: str, look: Look) -> list[Text]:
+    text = look.text(title)
+    rule = look.glyphs.rule * max(look.width - len(text) - 1, 0)
+    return [Text.assemble((text, "bold"), " ", (rule, "dim"))] if rule else wrapped(Text(text, "bold"), look)
+
+
+def _bar(groups: tuple[tuple[str, float], ...], look: Look) -> Text | None:
+    """One bar over the whole width: every group that has time has at least one cell."""
+    if not groups or look.width < len(groups):
+        return None
+    room = look.width - len(groups)
+    total = sum(share for _, share in groups)
+    cells = apportion([share / total * room for _, share in groups])
+    bars = look.glyphs.bars
+    return Text.assemble(
+        *(
+            (bars.get(group, "?") * (1 + count), STYLES.get(group, ""))
+            for (group, _), count in zip(groups, cells, strict=True)
+        )
+    )
+
+
+def _notes(notes: Notes, look: Look) -> list[Text]:
+    out: list[Text] = []
+    for lead, *rest in notes.items:
+        out += wrapped(Text(look.text(lead, _PROSE)), look, 2, f"{look.glyphs.bullet} ")
+        for line in rest:
+            out += wrapped(Text(look.text(line, _PROSE), "dim"), look, 4)
+    return out

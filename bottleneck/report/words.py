@@ -1,0 +1,51 @@
+"""What accounts, bounds and confidences are called when people read them."""
+
+from bottleneck.records import KernelSummary
+
+ACCOUNT_LABELS = {"memory": "bandwidth", "overhead.launch_floor": "launch floor"}
+
+ACCOUNT_MEANINGS = {
+    "compute": "arithmetic is the limit",
+    "memory": "moving bytes is the limit",
+    "memory.copy": "copies and fills on the device",
+    "overhead.launch_floor": "work too small to pay for its launch",
+    "overhead.input": "waiting for input data",
+    "overhead.sync": "the host waited for the device",
+    "overhead.dispatch": "the framework chose what to run",
+    "overhead.python": "Python code between ops",
+    "overhead.launch": "inside launch calls",
+    "overhead.allocator": "allocating memory",
+    "overhead.compile": "compiling code",
+    "overhead.gc": "garbage collection",
+    "overhead.dependency": "work was queued but had to wait",
+    "overhead.profiler": "the profiler itself",
+    "overhead.unknown": "idle, cause not known",
+    "communication": "between ranks, not hidden by work",
+    "unknown": "work without a price",
+}
+
+_CONFIDENCE = {"high": "", "medium": "likely ", "low": "perhaps "}
+
+_BOUNDS = {
+    "compute": "compute-bound",
+    "memory": "memory-bound",
+    "overhead": "overhead-bound",
+    "communication": "communication",
+    "copy": "copy",
+    "dispatch": "only calls other ops",
+    "unknown": "no verdict",
+}
+
+
+def bound_words(row: KernelSummary) -> str:
+    """Bound, regime and reason of a kernel in a few words; 'likely' and 'perhaps' mark the confidence."""
+    bound = _BOUNDS.get(row.bound, row.bound)
+    mark = _CONFIDENCE.get(row.confidence, "") if row.bound not in {"unknown", "dispatch"} else ""
+    words = f"{mark}{bound}, {row.regime}" if row.regime else f"{mark}{bound}"
+    return f"{words}: {row.reason}" if row.reason else words
+
+
+def calls_words(calls: float) -> str:
+    """How often per step: '24 calls', '1 call', '0.5 calls'."""
+    number = f"{calls:.0f}" if calls == round(calls) else f"{calls:.2g}"
+    return f"{number} call{'' if calls == 1 else 's'}"
