@@ -1,0 +1,108 @@
+"""Why the device waited: every gap between device work split over causes, with the line that was being prepared."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from bottleneck.analysis.host import Host
+from bottleneck.analysis.states import STATES
+from bottleneck.analysis.timeline import Flags, Floats, Integers
+from bottleneck.records import Linked
+
+CAUSES = (*STATES, "unknown", "dependency")
+
+# A gap between work that was queued is the device's own pace up to the p90 of such gaps: 0 to 4 us on every part
+# measured. Beyond the upper end something else held the device.
+_QUEUED_GAP_US = (4.0, 10.0)
+# From launch to start with an empty queue took 6 to 37 us (median, by part); with a margin for the tail.
+_LAUNCH_LATENCY_US = 60.0
+
+_LAUNCH, _SYNC, _DEPENDENCY = (CAUSES.index(cause) for cause in ("launch", "sync", "dependency"))
+
+
+@dataclass(frozen=True)
+class Gaps:
+    """Stretches without device work; ``following`` is the row in KERNELS that ends each, -1 for none in the window."""
+
+    start: Floats
+    end: Floats
+    following: Integers
+
+
+@dataclass(frozen=True)
+class _Calls:
+    """The launch behind the work that ends each gap: when, and on which thread; unknown calls have end NaN."""
+
+    end: Floats
+    thread: Integers
+
+
+def split_gaps(gaps: Gaps, linked: Linked, host: Host) -> Floats:
+    """Time per gap (rows) and cause (columns as CAUSES); each row adds up to its gap.
+
+    Until its launch call returned, the host was behind: that part goes to what the launching thread was doing. What
+    is left is ``launch`` when it is no longer than launches take, else ``dependency``. Where the call is unknown and
+    the gap longer than that, and after the last work, the main thread speaks for the whole gap.
+    """
+    calls = _launches(gaps, linked, host)
+    pace = _queued_gap_us(gaps, calls)
+    unknown = np.isnan(calls.end) & ((gaps.following < 0) | (gaps.end - gaps.start > pace))
+    host_end = np.clip(np.where(unknown, gaps.end, np.nan_to_num(calls.end, nan=-np.inf)), gaps.start, gaps.end)
+    charge = np.zeros((gaps.start.size, len(CAUSES)))
+    behind = host_end > gaps.start
+    for thread in np.unique(calls.thread[behind]):
+        mine = np.flatnonzero(behind & (calls.thread == thread))
+        charge[mine, : len(STATES) + 1] = host.charge(int(thread), gaps.start[mine], host_end[mine])
+    rest = gaps.end - host_end
+    paced = rest <= np.where(behind, _LAUNCH_LATENCY_US, pace)
+    charge[:, _LAUNCH] += np.where(paced, rest, 0.0)
+    charge[:, _DEPENDENCY] += np.where(paced, 0.0, rest)
+    return charge
+
+
+def _launches(gaps: Gaps, linked: Linked, host: Host) -> _Calls:
+    kernels, threads = linked.kernels, linked.trace.events["thread"].cat.codes.to_numpy()
+    known = gaps.following >= 0
+    end = np.full(gaps.start.size, np.nan)
+    end[known] = kernels["launch_end_us"].to_numpy()[gaps.following[known]]
+    event = np.full(gaps.start.size, -1, dtype=np.int64)
+    event[known] = kernels["launch"].to_numpy(dtype=np.int64, na_value=-1)[gaps.following[known]]
+    end[event < 0] = np.nan
+    return _Calls(end, np.where(event < 0, host.main_thread, threads[np.maximum(event, 0)]))
+
+
+def _queued_gap_us(gaps: Gaps, calls: _Calls) -> float:
+    queued: Flags = calls.end <= gaps.start
+    low, high = _QUEUED_GAP_US
+    if not queued.any():
+        return low
+    return float(np.clip(np.quantile((gaps.end - gaps.start)[queued], 0.9), low, high))
+
+
+def fold_gaps(gaps: Gaps, charge: Floats, linked: Linked) -> pd.DataFrame:
+    """Time and number of gaps per cause and source line: columns cause, source (null when unknown), us, calls.
+
+    A gap's line is the one that issued the work behind it.
+    """
+    gap, cause = np.nonzero(charge)
+    labels = linked.kernels["source"].cat.categories
+    codes = linked.kernels["source"].cat.codes.to_numpy().astype(np.int64)
+    source = np.where(gaps.following >= 0, codes[gaps.following], -1)[gap] if codes.size else np.full(gap.size, -1)
+    return fold_causes(cause, charge[gap, cause], source, labels)
+
+
+def fold_causes(cause: Integers, us: Floats, source: Integers, labels: "pd.Index[str]") -> pd.DataFrame:
+    """Rows of one cause (index in CAUSES) and source (code in labels, -1 unknown) added up, largest first."""
+    key = cause * (len(labels) + 1) + source + 1
+    distinct, inverse = np.unique(key, return_inverse=True)
+    causes, sources = np.divmod(distinct, len(labels) + 1)
+    frame = pd.DataFrame(
+        {
+            "cause": [CAUSES[code] for code in causes],
+            "source": [labels[code - 1] if code else None for code in sources],
+            "us": np.bincount(inverse, weights=us, minlength=distinct.size),
+            "calls": np.bincount(inverse, minlength=distinct.size),
+        }
+    )
+    return frame.sort_values("us", ascending=False, kind="stable", ignore_index=True)

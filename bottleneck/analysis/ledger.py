@@ -1,0 +1,221 @@
+"""The ledger: every microsecond of the window charged once, to device work by its bound or to the cause of a wait."""
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from bottleneck.analysis.host import Host, read_host
+from bottleneck.analysis.idle import CAUSES, Gaps, fold_causes, fold_gaps, split_gaps
+from bottleneck.analysis.owners import owned_segments
+from bottleneck.analysis.timeline import Floats, Integers, gaps, shared_charge, union
+from bottleneck.records import Caveat, Ledger, LedgerEntry, Linked
+
+# Account -> group, in the order of the ledger.
+ACCOUNTS: Mapping[str, str] = {
+    "compute": "compute",
+    "memory": "memory",
+    "memory.copy": "memory",
+    "overhead.launch_floor": "overhead",
+    **{f"overhead.{cause}": "overhead" for cause in CAUSES},
+    "communication": "communication",
+    "unknown": "unknown",
+}
+_NAMES = tuple(ACCOUNTS)
+_CODE = {name: code for code, name in enumerate(_NAMES)}
+_ACCOUNT_OF_BOUND = {
+    "compute": "compute",
+    "memory": "memory",
+    "copy": "memory.copy",
+    "overhead": "overhead.launch_floor",
+    "dispatch": "overhead.dispatch",
+    "communication": "communication",
+    "unknown": "unknown",
+}
+_LAYER_OF_KIND = {"compute": 0, "collective": 1, "copy": 2, "fill": 2}
+_ALLOCATION_OP = re.compile(r"^aten::(new_)?empty|^aten::(resize_|set_$|set_data)")
+
+
+@dataclass(frozen=True)
+class Overlap:
+    """Device time per step: any work, collectives and copies as such, and the part of them with nothing above."""
+
+    busy_us: float
+    collective_us: float
+    exposed_collective_us: float
+    copy_us: float
+    exposed_copy_us: float
+
+
+@dataclass(frozen=True)
+class LedgerResult:
+    """The ledger and what it was made of.
+
+    ``kernel_us`` is the time charged to each row of KERNELS over the whole window (not per step; mean over the devices
+    used), ``account`` the code in ACCOUNTS that it went to. ``idle`` has columns cause, source, us, calls per step.
+    """
+
+    ledger: Ledger
+    kernel_us: Floats
+    account: Integers
+    idle: pd.DataFrame
+    overlap: Overlap
+    devices: tuple[int, ...]
+    caveats: tuple[Caveat, ...] = ()
+
+    @property
+    def groups(self) -> npt.NDArray[np.str_]:
+        """Group of each row of KERNELS."""
+        return np.array(list(ACCOUNTS.values()))[self.account]
+
+
+@dataclass(frozen=True)
+class _Charged:
+    """Time over the whole window on one device or the host: per row of KERNELS, per idle cause, idle table, overlap."""
+
+    kernel_us: Floats
+    cause_us: Floats
+    idle: pd.DataFrame
+    overlap: Floats
+
+
+def build_ledger(linked: Linked, roofline: pd.DataFrame) -> LedgerResult:
+    """The partition of the window's wall time, per step.
+
+    With device work: per device, then the mean over the devices used. Without: the threads that run ops.
+    """
+    host = read_host(linked.trace.events)
+    if is_host_only(linked):
+        account = _host_accounts(linked, roofline, host)
+        devices: tuple[int, ...] = (0,)
+        parts = [_charge_host(linked, host, account)]
+    else:
+        account = _device_accounts(roofline)
+        devices = _devices_used(linked)
+        parts = [_charge_device(linked, host, device) for device in devices]
+    steps = max(len(linked.window.steps), 1)
+    kernel_us = np.mean([part.kernel_us for part in parts], axis=0)
+    cause_us = np.mean([part.cause_us for part in parts], axis=0)
+    account_us = np.bincount(account, weights=kernel_us, minlength=len(ACCOUNTS))
+    account_us[_CODE[f"overhead.{CAUSES[0]}"] :][: len(CAUSES)] += cause_us
+    return LedgerResult(
+        ledger=ledger_of(dict(zip(_NAMES, (account_us / steps).tolist(), strict=True)), linked.window.wall_us / steps),
+        kernel_us=kernel_us,
+        account=account,
+        idle=_mean_idle([part.idle for part in parts], steps),
+        overlap=Overlap(*(np.mean([part.overlap for part in parts], axis=0) / steps).tolist()),
+        devices=devices,
+        caveats=_caveats(devices),
+    )
+
+
+def is_host_only(linked: Linked) -> bool:
+    """Whether KERNELS holds ops of the host for want of any device work."""
+    return linked.trace.device_args.empty
+
+
+def ledger_of(account_us: Mapping[str, float], wall_us: float) -> Ledger:
+    """The ledger of these accounts; rounding, at most 1e-9 of the wall time, goes to the largest."""
+    amounts = {account: us for account, us in account_us.items() if us > 0} or {"overhead.unknown": wall_us}
+    rest = wall_us - math.fsum(amounts.values())
+    assert abs(rest) <= 1e-9 * wall_us, f"accounts miss the wall time of {wall_us} us by {rest} us"
+    largest = max(amounts, key=lambda account: amounts[account])
+    amounts[largest] = math.fsum([wall_us, *(-us for account, us in amounts.items() if account != largest)])
+    entries = [
+        LedgerEntry(account, group, amounts[account], amounts[account] / wall_us if wall_us else 0.0)
+        for account, group in ACCOUNTS.items()
+        if account in amounts
+    ]
+    return Ledger(wall_us, tuple(entries))
+
+
+def _device_accounts(roofline: pd.DataFrame) -> Integers:
+    bound = roofline["bound"].cat
+    code_of_bound = np.array([_CODE[_ACCOUNT_OF_BOUND[name]] for name in bound.categories], dtype=np.int64)
+    return code_of_bound[bound.codes.to_numpy()] if len(roofline) else np.zeros(0, dtype=np.int64)
+
+
+def _host_accounts(linked: Linked, roofline: pd.DataFrame, host: Host) -> Integers:
+    """As for a device, but dispatching ops that allocate and whatever a data loader runs get their own accounts."""
+    account, names = _device_accounts(roofline), linked.ops["name"].cat
+    allocates = np.array([_ALLOCATION_OP.search(str(name)) is not None for name in names.categories], dtype=bool)
+    dispatch = account == _CODE["overhead.dispatch"]
+    account[dispatch & allocates[names.codes.to_numpy()]] = _CODE["overhead.allocator"]
+    threads, start = linked.ops["thread"].cat, linked.ops["ts_us"].to_numpy()
+    for label, code in zip(threads.categories, range(len(threads.categories)), strict=True):
+        mine = np.flatnonzero(threads.codes.to_numpy() == code)
+        account[mine[host.loads_at(str(label), start[mine])]] = _CODE["overhead.input"]
+    return account
+
+
+def _devices_used(linked: Linked) -> tuple[int, ...]:
+    """Devices with work inside the window; if none has any, the first of the trace."""
+    start, end = _clipped(linked)
+    device = linked.kernels["device"].to_numpy()
+    used = np.unique(device[end > start])
+    return tuple(int(index) for index in (used if used.size else device[:1]))
+
+
+def _clipped(linked: Linked) -> tuple[Floats, Floats]:
+    """Starts and ends of KERNELS inside the window, counted from its start."""
+    start = linked.kernels["ts_us"].to_numpy()
+    end = start + linked.kernels["dur_us"].to_numpy()
+    low, high = linked.window.start_us, linked.window.end_us
+    return np.clip(start, low, high) - low, np.clip(end, low, high) - low
+
+
+def _charge_device(linked: Linked, host: Host, device: int) -> _Charged:
+    start, end = _clipped(linked)
+    rows = np.flatnonzero(linked.kernels["device"].to_numpy() == device)
+    kind = linked.kernels["kind"].cat
+    layer = np.array([_LAYER_OF_KIND[name] for name in kind.categories], dtype=np.int64)[kind.codes.to_numpy()[rows]]
+    kernel_us = np.zeros(len(linked.kernels))
+    kernel_us[rows] = shared_charge(start[rows], end[rows], layer)
+    busy = union(start[rows], end[rows])
+    opened, closed, following = gaps(busy, 0.0, linked.window.wall_us)
+    origin = linked.window.start_us
+    idle = Gaps(opened + origin, closed + origin, np.where(following < 0, -1, rows[busy.first[following]]))
+    charge = split_gaps(idle, linked, host)
+    by_layer = [union(start[rows[layer == level]], end[rows[layer == level]]).total() for level in (1, 2)]
+    exposed = [float(np.sum(kernel_us[rows[layer == level]])) for level in (1, 2)]
+    overlap = np.array([busy.total(), by_layer[0], exposed[0], by_layer[1], exposed[1]])
+    return _Charged(kernel_us, charge.sum(axis=0), fold_gaps(idle, charge, linked), overlap)
+
+
+def _charge_host(linked: Linked, host: Host, account: Integers) -> _Charged:
+    low, high = linked.window.start_us, linked.window.end_us
+    opened, closed, owner = owned_segments(linked.ops)
+    start, end = np.clip(opened, low, high), np.clip(closed, low, high)
+    charge = shared_charge(start - low, end - low, np.zeros(owner.size, dtype=np.int64))
+    kernel_us: Floats = np.bincount(owner, weights=charge, minlength=len(linked.ops)).astype(np.float64)
+    idle_start, idle_end, _ = gaps(union(start, end), low, high)
+    idle = Gaps(idle_start, idle_end, np.full(idle_start.size, -1))
+    waits = host.charge(host.main_thread, idle_start, idle_end)
+    waits = np.hstack((waits, np.zeros((idle_start.size, len(CAUSES) - waits.shape[1]))))
+    first = _CODE[f"overhead.{CAUSES[0]}"]
+    calls = np.flatnonzero((account >= first) & (account < first + len(CAUSES)) & (kernel_us > 0))
+    labels, codes = linked.ops["source"].cat.categories, linked.ops["source"].cat.codes.to_numpy().astype(np.int64)
+    inside = fold_causes(account[calls] - first, kernel_us[calls], codes[calls], labels)
+    outside = fold_gaps(idle, waits, linked)
+    busy = math.fsum(kernel_us) - math.fsum(kernel_us[calls])
+    overlap = np.array([busy, 0.0, 0.0, 0.0, 0.0])
+    return _Charged(kernel_us, waits.sum(axis=0), pd.concat((inside, outside), ignore_index=True), overlap)
+
+
+def _mean_idle(idle: list[pd.DataFrame], steps: int) -> pd.DataFrame:
+    folded = pd.concat(idle, ignore_index=True).groupby(["cause", "source"], dropna=False, sort=False, as_index=False)
+    total, scale = folded.sum(), 1.0 / (steps * len(idle))
+    source = total["source"].astype(object).where(total["source"].notna(), None)
+    total = total.assign(source=source, us=total["us"] * scale, calls=total["calls"] * scale)
+    return total.sort_values("us", ascending=False, kind="stable", ignore_index=True)
+
+
+def _caveats(devices: tuple[int, ...]) -> tuple[Caveat, ...]:
+    if len(devices) < 2:
+        return ()
+    listed = ", ".join(str(device) for device in devices)
+    return (Caveat("several-devices", f"this process used devices {listed}; the ledger is the mean over them"),)
