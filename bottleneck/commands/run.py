@@ -1,0 +1,253 @@
+"""``bottleneck run``: records the user's program, then reports on it."""
+
+import os
+import sys
+import traceback
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from bottleneck.harness.notes import Plan
+    from bottleneck.recording import Recording
+    from bottleneck.records import Device
+
+# What `--strict` makes of a failure of ours (design section 8).
+_STRICT_STATUS = 4
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """What the command line asks for; ``settings`` are the name=value texts of ``--set``."""
+
+    target: str
+    arguments: tuple[str, ...] = ()
+    module: bool = False
+    settings: tuple[str, ...] = ()
+    train: bool = False
+    steps: int = 5
+    warmup: int = 3
+    output: Path | None = None
+    force: bool = False
+    strict: bool = False
+
+
+def run_command(
+    file: Annotated[
+        str | None,
+        typer.Argument(metavar="FILE", help="A script, a file with workload(), or a file with `model` and `inputs`."),
+    ] = None,
+    arguments: Annotated[
+        list[str] | None, typer.Argument(metavar="[ARGS]...", help="The program's own arguments, untouched.")
+    ] = None,
+    module: Annotated[
+        str | None, typer.Option("-m", "--module", metavar="MODULE", help="Run a module, as `python -m` does.")
+    ] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="NAME=VALUE", help="Set a parameter of workload(); repeat for several."),
+    ] = None,
+    train: Annotated[bool, typer.Option("--train", help="Bare model: full training steps with AdamW.")] = False,
+    steps: Annotated[int, typer.Option("--steps", min=1, help="Steps to profile.")] = 5,
+    warmup: Annotated[int, typer.Option("--warmup", min=0, help="Steps to let pass before any is measured.")] = 3,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="DIR", help="Folder for the recording.")
+    ] = None,
+    force: Annotated[
+        bool, typer.Option("--force", help="Replace the recording in a folder that is not empty.")
+    ] = False,
+    strict: Annotated[bool, typer.Option("--strict", help="Exit with 4 if only the measurement failed.")] = False,
+) -> None:
+    r"""Records a program while it runs, then says what holds it back.
+
+    \b
+    bottleneck run train.py --epochs 1
+    bottleneck run --set batch_size=64 workload.py
+    bottleneck run -m package.train --config small
+
+    Options stand before FILE; everything after it belongs to the program. The exit status is the program's own.
+    """
+    program = [*([file] if file is not None else []), *(arguments or [])]
+    options = RunOptions(
+        target=module if module is not None else (program[0] if program else ""),
+        arguments=tuple(program if module is not None else program[1:]),
+        module=module is not None,
+        settings=tuple(settings or ()),
+        train=train,
+        steps=steps,
+        warmup=warmup,
+        output=output,
+        force=force,
+        strict=strict,
+    )
+    raise typer.Exit(run(options))
+
+
+def run(options: RunOptions) -> int:
+    """The exit status of the program; UsageError before it starts when the options make no sense."""
+    from bottleneck.harness.supervisor import supervise
+
+    plan = make_plan(options)
+    status = supervise(plan, options.arguments)
+    succeeded = _tell(plan, options, status)
+    return _STRICT_STATUS if options.strict and status == 0 and not succeeded else status
+
+
+def make_plan(options: RunOptions) -> "Plan":
+    """The plan, with its output folder made; UsageError when something asked for cannot be."""
+    from bottleneck.errors import UsageError
+    from bottleneck.harness.notes import Plan
+    from bottleneck.harness.target import check_settings, find_form
+
+    if not options.target:
+        raise UsageError(
+            "nothing to run", fix="name a file: bottleneck run FILE, or a module: bottleneck run -m MODULE"
+        )
+    settings = tuple(_split_setting(text) for text in options.settings)
+    form = "script" if options.module else find_form(Path(options.target))
+    check_settings(Path(options.target), form, settings)
+    if options.train and form != "model":
+        raise UsageError(
+            f"--train needs a file with `model` and `inputs`; {options.target} is a {form}",
+            fix="leave --train out: a script or workload says itself what its step is",
+        )
+    return Plan(
+        folder=str(_make_folder(options)),
+        form=form,
+        target=options.target,
+        module=options.module,
+        settings=settings,
+        train=options.train,
+        steps=options.steps,
+        warmup=options.warmup,
+        rank=_rank(),
+    )
+
+
+def _split_setting(text: str) -> tuple[str, str]:
+    from bottleneck.errors import UsageError
+
+    name, equals, value = text.partition("=")
+    if not equals or not name.isidentifier():
+        raise UsageError(f"--set {text} is not NAME=VALUE", fix="write for example --set batch_size=64")
+    return name, value
+
+
+def _rank() -> int:
+    text = os.environ.get("RANK", "")
+    return int(text) if text.isdecimal() else 0
+
+
+def _make_folder(options: RunOptions) -> Path:
+    """The absolute path of the output folder, made and found writable before the program starts."""
+    from bottleneck.errors import UsageError
+
+    folder = (options.output or Path(_default_name(options.target))).absolute()
+    try:
+        folder.mkdir(parents=True, exist_ok=options.output is not None)
+        is_empty = not any(folder.iterdir())
+    except OSError as exc:
+        raise UsageError(
+            f"cannot make the folder {folder}: {exc.strerror}", fix="name one that can be written with -o DIR"
+        ) from exc
+    if not is_empty and not options.force:
+        raise UsageError(
+            f"{folder} is not empty",
+            why="a recording never overwrites what it finds",
+            fix="name another folder with -o, or pass --force",
+        )
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise UsageError(f"cannot write to {folder}", fix="name another folder with -o DIR")
+    _remove_old_recording(folder)
+    return folder
+
+
+def _default_name(target: str) -> str:
+    stem = "".join(letter if letter.isalnum() or letter in "-_." else "-" for letter in Path(target).stem)[:80]
+    now = datetime.now().astimezone()
+    return f"bottleneck-{stem or 'program'}-{now:%Y%m%d-%H%M%S}-{os.urandom(2).hex()}"
+
+
+def _remove_old_recording(folder: Path) -> None:
+    """Removes what an earlier recording left, and nothing else."""
+    for pattern in ("recording.json", "analysis.json", "roofline.png", "trace.rank*.json.gz", ".partial.*", ".notes*"):
+        for path in folder.glob(pattern):
+            path.unlink()
+
+
+def _tell(plan: "Plan", options: RunOptions, status: int) -> bool:
+    """Whether recording and report succeeded; a failure of ours is told and leaves the program's status alone."""
+    from bottleneck.errors import BottleneckError
+
+    try:
+        recording = _record(plan, options, status)
+        _say(_summary(plan, recording))
+        if not recording.traces:
+            return False
+        _report(Path(plan.folder))
+    except BottleneckError as error:
+        _say(f"error: {error.what}")
+        for label, text in (("why", error.why), ("fix", error.fix)):
+            if text:
+                _say(f"  {label}: {text}")
+        return False
+    except Exception:  # the program has run; a bug of ours must not take its exit status away
+        crash = Path(plan.folder) / "bottleneck-crash.txt"
+        crash.write_text(traceback.format_exc(), encoding="utf-8")
+        _say("error: bottleneck itself failed after the program ended")
+        _say(f"  fix: please report it with the file {crash}; what was recorded is kept")
+        return False
+    return True
+
+
+def _record(plan: "Plan", options: RunOptions, status: int) -> "Recording":
+    from bottleneck.harness.finish import Ending, finish_recording, read_notes
+
+    notes = read_notes(Path(plan.folder))
+    device: Device | None = None
+    if notes.framework is not None and not notes.device_facts:
+        device = _ceilings()
+    flag = ("-m",) if options.module else ()
+    return finish_recording(plan, notes, Ending((*flag, options.target, *options.arguments), status), device)
+
+
+def _ceilings() -> "Device | None":
+    try:
+        from bottleneck.harness.ceilings import cpu_ceilings
+    except ImportError:
+        return None
+    device, problem = cpu_ceilings()
+    if problem is not None:
+        _say(problem)
+    return device
+
+
+def _report(folder: Path) -> None:
+    from bottleneck.pipeline import analyse
+    from bottleneck.report import FORMATS
+    from bottleneck.report.plots import save_roofline
+
+    analysis = analyse([folder])
+    (folder / "analysis.json").write_text(FORMATS["json"](analysis), encoding="utf-8")
+    save_roofline(analysis, folder / "roofline.png")
+    _say(FORMATS["terminal"](analysis).rstrip("\n"))
+
+
+def _summary(plan: "Plan", recording: "Recording") -> str:
+    lines = [f"bottleneck: recorded {_describe_steps(recording)} in {os.path.relpath(plan.folder)}"]
+    lines += [f"bottleneck: {warning}" for warning in recording.warnings]
+    return "\n".join(lines)
+
+
+def _describe_steps(recording: "Recording") -> str:
+    if not recording.traces:
+        return "no trace"
+    count = max(0, len(recording.traces[0].step_marks_ns) - 1)
+    return f"{count} steps" if count != 1 else "1 step"
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr)

@@ -1,0 +1,196 @@
+"""One profiler window around part of the user's program: started, counted, stopped and exported, never nested.
+
+The profiler is used through ``torch.autograd.profiler.profile``: the class above it imports the compiler stack (two
+seconds) when it starts. Its two entry points are watched so that a profiler of the program's own finds ours stopped:
+two at once silently destroy data or crash in torch 2.13.
+"""
+
+import gzip
+import json
+import os
+import sys
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+# Roughly 0.7 GB while it is held, 60-100 MB of JSON, 4 MB compressed.
+EVENT_BUDGET = 200_000
+
+_LOG_LEVEL = "KINETO_LOG_LEVEL"
+
+
+@dataclass(frozen=True)
+class Detail:
+    """What a window records. Memory events vanish when every thread is recorded (torch 2.13), so choose."""
+
+    shapes: bool = True
+    stacks: bool = True
+    memory: bool = False
+    every_thread: bool = False
+
+
+class Guard:
+    """Knows the window that is open in this process, and closes it when the program starts a profiler of its own."""
+
+    def __init__(self) -> None:
+        self.window: Window | None = None
+        self.yielded = False
+        self.used = False
+        self._starting = False
+
+    def watch(self, torch: Any) -> None:
+        """Wraps the two functions that every way of starting a profiler goes through."""
+        profiler = torch.autograd.profiler
+        for name in ("_prepare_profiler", "_enable_profiler"):
+            original = getattr(profiler, name, None)
+            if original is not None and not hasattr(original, "bottleneck_guard"):
+                setattr(profiler, name, self._yielding(original))
+
+    def _yielding(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def start(*arguments: Any, **keywords: Any) -> Any:
+            if not self._starting:
+                self.yield_to_program()
+            return original(*arguments, **keywords)
+
+        start.bottleneck_guard = self  # type: ignore[attr-defined]
+        return start
+
+    def yield_to_program(self) -> None:
+        """Closes our window for good: the program profiles itself."""
+        self.yielded = True
+        if self.window is not None:
+            self.window.stop()
+
+    def open(self, window: "Window") -> bool:
+        """Starts a window unless the program profiles itself or another window is open."""
+        if self.yielded or self.window is not None or window.torch.autograd._profiler_enabled():
+            return False
+        self._starting = self.used = True
+        try:
+            window.start()
+        finally:
+            self._starting = False
+        self.window = window
+        return True
+
+    def closed(self) -> None:
+        """Told by a window that it has stopped."""
+        self.window = None
+
+
+GUARD = Guard()
+
+
+class Window:
+    """A stretch of the program under the profiler. ``stop`` may be called from anywhere, any number of times."""
+
+    def __init__(self, torch: Any, detail: Detail) -> None:
+        self.torch = torch
+        self._detail = detail
+        self._owner = (os.getpid(), threading.get_ident())
+        self._profiler: Any = None
+        self._running = False
+        self._exported = False
+
+    def open(self) -> bool:
+        """Whether the profiler now runs; it does not when the program's own does."""
+        GUARD.watch(self.torch)
+        return GUARD.open(self)
+
+    def start(self) -> None:
+        """Starts the profiler; called by the guard."""
+        profile = self.torch.autograd.profiler.profile
+        on_gpu = self.torch.cuda.is_available() and self.torch.cuda.is_initialized()
+        self._profiler = profile(
+            use_device="cuda" if on_gpu else None,
+            record_shapes=self._detail.shapes,
+            # A Python profile hook of the program's own would be removed by ours.
+            with_stack=self._detail.stacks and sys.getprofile() is None,
+            profile_memory=self._detail.memory,
+            use_kineto=True,
+            experimental_config=_experimental_config(self.torch, self._detail, on_gpu),
+        )
+        with _Quiet():
+            self._profiler.__enter__()
+        self._running = True
+
+    def stop(self) -> None:
+        """Stops the profiler if it runs here; one that was left running would crash the interpreter at exit."""
+        if not self._running or self._owner[0] != os.getpid():
+            return
+        self._running = False
+        GUARD.closed()
+        self._profiler.__exit__(None, None, None)
+
+    @property
+    def running(self) -> bool:
+        """Whether the profiler runs now."""
+        return self._running
+
+    def event_count(self) -> int:
+        """Events that the stopped window holds; key_averages() would take 40-135 us for each."""
+        results = self._profiler.kineto_results if self._profiler is not None else None
+        return 0 if results is None else len(results.trace_activities())
+
+    def export(self, path: Path) -> None:
+        """Writes the trace, once; OSError when the disk cannot take it.
+
+        By torch's Python exporter: the default one writes invalid JSON for a quotation mark in a name, and raises
+        nothing when the disk is full.
+        """
+        assert not self._exported, "a trace can be exported once only"
+        self._exported = True
+        try:
+            self._profiler.export_chrome_trace(str(path), self._metadata(), use_python_export=True)
+        except TypeError:
+            plain = path.with_suffix(".json")
+            self._profiler.export_chrome_trace(str(plain))
+            path.write_bytes(gzip.compress(plain.read_bytes(), 5))
+            plain.unlink()
+
+    def _metadata(self) -> dict[str, str]:
+        detail = self._detail
+        flags = {"record_shapes": detail.shapes, "with_stack": detail.stacks, "profile_memory": detail.memory}
+        metadata = {name: "1" for name, is_on in flags.items() if is_on}
+        distributed = self.torch.distributed
+        if distributed.is_available() and distributed.is_initialized():
+            metadata["distributedInfo"] = json.dumps(
+                {
+                    "backend": distributed.get_backend(),
+                    "rank": distributed.get_rank(),
+                    "world_size": distributed.get_world_size(),
+                }
+            )
+        return metadata
+
+
+def _experimental_config(torch: Any, detail: Detail, on_gpu: bool) -> Any:
+    """The profiler's unstable options, only those that this version of torch knows."""
+    kind = torch._C._profiler._ExperimentalConfig
+    wanted = {
+        "enable_cuda_sync_events": on_gpu,
+        "profile_all_threads": detail.every_thread,
+        # Skips building Python objects that only events() would read; torch cannot do so with stacks.
+        "trace_only": not detail.stacks,
+        "record_python_gc_info": True,
+    }
+    known = kind.__init__.__doc__ or ""
+    return kind(**{name: True for name, is_on in wanted.items() if is_on and f"{name}:" in known})
+
+
+class _Quiet:
+    """Keeps the profiler library from writing lines of its own to the program's stderr.
+
+    It reads the variable once, when it is first used; the program does not get to see it.
+    """
+
+    def __enter__(self) -> None:
+        self._is_ours = _LOG_LEVEL not in os.environ
+        if self._is_ours:
+            os.environ[_LOG_LEVEL] = "99"
+
+    def __exit__(self, *_: object) -> None:
+        if self._is_ours:
+            os.environ.pop(_LOG_LEVEL, None)

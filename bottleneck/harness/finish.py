@@ -1,0 +1,93 @@
+"""Makes the recording whole after the program has ended: checks the trace, adds versions, ceilings and status."""
+
+import gzip
+import os
+import platform
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+import msgspec
+
+from bottleneck import __version__
+from bottleneck.harness.notes import NOTES_FILE, Notes, Plan
+from bottleneck.recording import RankTrace, Recording, kept_command, kept_environment, write_recording
+from bottleneck.records import Device
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How the program ran: its command line and its exit status."""
+
+    command: Sequence[str]
+    status: int
+
+
+class _Skeleton(msgspec.Struct):
+    """As much of a trace as has to be there; the events are only checked for syntax."""
+
+    traceEvents: list[msgspec.Raw]  # noqa: N815 - the key of the file
+
+
+def read_notes(folder: Path) -> Notes:
+    """What the child left, or empty notes with a warning when it ended without leaving any."""
+    path = folder / NOTES_FILE
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=Notes)
+    except FileNotFoundError:
+        return Notes(warnings=("the program ended before anything was measured",))
+    except (OSError, msgspec.MsgspecError) as exc:
+        return Notes(warnings=(f"the notes of the measurement cannot be read: {exc}",))
+
+
+def finish_recording(plan: Plan, notes: Notes, ending: Ending, device: Device | None) -> Recording:
+    """The recording, written to its folder; the trace gets its final name if it is whole."""
+    folder = Path(plan.folder)
+    trace_defect = _settle_trace(plan)
+    traces = () if trace_defect else (RankTrace(plan.rank, plan.trace_file, notes.step_marks_ns),)
+    recording = Recording(
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        command=kept_command(ending.command),
+        form=plan.form,
+        step_source=notes.step_source,
+        program_status=ending.status,
+        framework=notes.framework,
+        versions=_versions(),
+        environment=kept_environment(os.environ),
+        traces=traces,
+        unprofiled=notes.unprofiled,
+        profiled=notes.profiled if traces else None,
+        perturbation=_perturbation(notes),
+        threads=notes.threads,
+        device_facts=notes.device_facts,
+        device=device,
+        warnings=(*notes.warnings, *([trace_defect] if trace_defect else ())),
+    )
+    write_recording(folder, recording)
+    (folder / NOTES_FILE).unlink(missing_ok=True)
+    return recording
+
+
+def _settle_trace(plan: Plan) -> str | None:
+    """Gives the trace its final name, or says why there is none."""
+    partial = plan.partial_file
+    if not partial.exists():
+        return "no trace was taken"
+    try:
+        msgspec.json.decode(gzip.decompress(partial.read_bytes()), type=_Skeleton)
+    except (OSError, EOFError, msgspec.MsgspecError, UnicodeDecodeError) as exc:
+        return f"the trace is not whole and was left as {partial.name}: {exc}"
+    partial.replace(partial.with_name(plan.trace_file))
+    return None
+
+
+def _versions() -> Mapping[str, str]:
+    return {"bottleneck": __version__, "python": sys.version.split()[0], "platform": platform.platform()}
+
+
+def _perturbation(notes: Notes) -> float | None:
+    if notes.profiled is None or notes.unprofiled is None or not notes.unprofiled.median:
+        return None
+    return notes.profiled.median / notes.unprofiled.median

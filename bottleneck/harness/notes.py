@@ -1,0 +1,73 @@
+"""What the child leaves for its supervisor: the plan that it follows and the notes on what it measured."""
+
+import dataclasses
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from bottleneck.recording import Form, StepSource
+from bottleneck.records import Timing
+
+NOTES_FILE = ".notes.json"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to run and how to measure it; travels from the supervisor to the child as one JSON argument.
+
+    ``target`` is a file, or a module name where ``module`` is true. ``settings`` are the texts of ``--set``.
+    """
+
+    folder: str
+    form: Form
+    target: str
+    module: bool
+    settings: tuple[tuple[str, str], ...]
+    train: bool
+    steps: int
+    warmup: int
+    rank: int
+
+    @classmethod
+    def from_json(cls, text: str) -> "Plan":
+        """The plan that ``to_json`` wrote."""
+        values = json.loads(text)
+        return cls(**{**values, "settings": tuple((name, value) for name, value in values["settings"])})
+
+    def to_json(self) -> str:
+        """The plan as one line of JSON."""
+        return json.dumps(dataclasses.asdict(self))
+
+    @property
+    def trace_file(self) -> str:
+        """Final name of the trace inside the folder."""
+        return f"trace.rank{self.rank}.json.gz"
+
+    @property
+    def partial_file(self) -> Path:
+        """Where the trace lies until the supervisor has found it whole."""
+        return Path(self.folder) / f".partial.{self.trace_file}"
+
+
+@dataclass(frozen=True)
+class Notes:
+    """What the child measured. Times in ``unprofiled`` and ``profiled`` are microseconds per step."""
+
+    step_source: StepSource = "none"
+    framework: str | None = None
+    step_marks_ns: tuple[int, ...] = ()
+    unprofiled: Timing | None = None
+    profiled: Timing | None = None
+    threads: int | None = None
+    device_facts: tuple[Mapping[str, str | int | float | None], ...] = ()
+    warnings: tuple[str, ...] = ()
+
+
+def write_notes(folder: str, notes: Notes) -> None:
+    """Leaves the notes in the folder, whole or not at all."""
+    path = Path(folder) / NOTES_FILE
+    partial = path.with_name(f"{NOTES_FILE}.{os.getpid()}")
+    partial.write_text(json.dumps(dataclasses.asdict(notes)))
+    partial.replace(path)

@@ -1,0 +1,142 @@
+"""Runs a file or module exactly as `python` does: a fresh __main__, the same paths, tracebacks and exit status."""
+
+import builtins
+import os
+import runpy
+import sys
+import traceback
+from collections.abc import Sequence
+from importlib.machinery import SourceFileLoader
+from types import CodeType, ModuleType, TracebackType
+from typing import Any
+
+_OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))  # noqa: PTH120, PTH100 - pathlib costs more to load
+
+
+def run_file(path: str, arguments: Sequence[str]) -> None:
+    """Runs a script as `python path arguments` would; what the script raises comes through."""
+    sys.argv = [path, *arguments]
+    if os.path.isdir(path) or _is_archive(path):  # noqa: PTH112
+        sys.path.insert(0, path)
+        _, spec, code = runpy._get_main_module_details()  # type: ignore[attr-defined]
+        _execute(code, _main_module(spec.origin or path, spec.loader, spec))
+        return
+    _put_on_path(os.path.dirname(os.path.realpath(path)))  # noqa: PTH120
+    # Python does not normalise the path of the script, it only makes it absolute.
+    absolute = os.path.join(os.getcwd(), path)  # noqa: PTH109, PTH118
+    module = _main_module(absolute, SourceFileLoader("__main__", absolute), None)
+    _execute(_compile(path, absolute), module)
+
+
+def run_module(name: str, arguments: Sequence[str]) -> None:
+    """Runs a module as `python -m name arguments` would."""
+    sys.argv = ["-m", *arguments]
+    _put_on_path(os.getcwd())  # noqa: PTH109
+    try:
+        _, spec, code = runpy._get_module_details(name, runpy._Error)  # type: ignore[attr-defined]
+    except runpy._Error as exc:  # type: ignore[attr-defined]
+        sys.exit(f"{sys.executable}: {exc}")
+    sys.argv[0] = spec.origin
+    module = _main_module(spec.origin, spec.loader, spec)
+    module.__package__ = spec.parent
+    module.__cached__ = spec.cached  # type: ignore[attr-defined]
+    _execute(code, module)
+
+
+def load_file(path: str, arguments: Sequence[str]) -> ModuleType:
+    """The module that a workload file makes, under its own name: `if __name__ == "__main__"` stays out of it."""
+    sys.argv = [path, *arguments]
+    directory, file_name = os.path.split(os.path.realpath(path))
+    _put_on_path(directory)
+    absolute = os.path.join(os.getcwd(), path)  # noqa: PTH109, PTH118
+    stem = file_name.removesuffix(".py")
+    # Classes pickle to worker processes by module name, so it should be one that they can import.
+    name = stem if stem.isidentifier() and stem not in sys.modules else f"workload_of_{stem}"
+    module = ModuleType(name)
+    module.__dict__.update(__file__=absolute, __loader__=SourceFileLoader(name, absolute), __builtins__=builtins)
+    sys.modules["__main__"] = ModuleType("__main__")
+    sys.modules[name] = module
+    exec(_compile(path, absolute), module.__dict__)
+    return module
+
+
+def exit_status(code: object) -> int:
+    """The status that a process has which leaves by `sys.exit(code)`."""
+    if code is None:
+        return 0
+    return code & 0xFF if isinstance(code, int) else 1
+
+
+def show_only_their_frames() -> None:
+    """Makes the last traceback start in the user's code: replaces the hook that is about to be called."""
+    theirs = sys.excepthook
+
+    def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> Any:
+        sys.excepthook = theirs
+        trace = _without_our_frames(trace)
+        sys.last_traceback = trace
+        error.__traceback__ = trace
+        try:
+            theirs(kind, error, trace)
+        except SystemExit:
+            raise
+        except BaseException as failure:
+            sys.stderr.write("Error in sys.excepthook:\n")
+            _print(failure, _without_our_frames(failure.__traceback__))
+            sys.stderr.write("\nOriginal exception was:\n")
+            _print(error, trace)
+
+    sys.excepthook = hook
+
+
+def _print(error: BaseException, trace: TracebackType | None) -> None:
+    traceback.print_exception(type(error), error, trace)
+
+
+def _without_our_frames(trace: TracebackType | None) -> TracebackType | None:
+    while trace is not None and _is_ours(trace.tb_frame.f_code.co_filename):
+        trace = trace.tb_next
+    return trace
+
+
+def _is_ours(file_name: str) -> bool:
+    return file_name.startswith((_OURS, "<frozen runpy>")) or file_name == runpy.__file__
+
+
+def _put_on_path(directory: str) -> None:
+    if not sys.flags.safe_path:
+        sys.path.insert(0, directory)
+
+
+def _is_archive(path: str) -> bool:
+    import zipimport
+
+    try:
+        zipimport.zipimporter(path)
+    except (zipimport.ZipImportError, OSError):
+        return False
+    return True
+
+
+def _compile(path: str, absolute: str) -> CodeType:
+    try:
+        with open(path, "rb") as file:  # noqa: PTH123
+            source = file.read()
+    except OSError as exc:
+        sys.stderr.write(f"{sys.executable}: can't open file {absolute!r}: [Errno {exc.errno}] {exc.strerror}\n")
+        sys.exit(2)
+    return compile(source, absolute, "exec", dont_inherit=True)
+
+
+def _main_module(path: str, loader: Any, spec: Any) -> ModuleType:
+    """A fresh __main__; it stays in sys.modules, for pickling and for callbacks at exit."""
+    module = ModuleType("__main__")
+    module.__dict__.update(
+        __file__=path, __cached__=None, __loader__=loader, __spec__=spec, __annotations__={}, __builtins__=builtins
+    )
+    sys.modules["__main__"] = module
+    return module
+
+
+def _execute(code: CodeType, module: ModuleType) -> None:
+    exec(code, module.__dict__)

@@ -1,0 +1,77 @@
+"""The child's course: leaves forks quietly, runs the program in its form, and keeps what was measured."""
+
+import atexit
+import os
+import sys
+from collections.abc import Callable, Sequence
+
+from bottleneck.harness import forms, program
+from bottleneck.harness.capture import GUARD
+from bottleneck.harness.notes import Plan
+from bottleneck.harness.session import Session
+from bottleneck.harness.workload import measure
+
+
+def run_child(plan_text: str, arguments: Sequence[str]) -> None:
+    """Runs the program; returns, raises and exits as the program does."""
+    plan = Plan.from_json(plan_text)
+    session = Session(plan)
+    _leave_forks_quietly(session)
+    try:
+        _FORMS[plan.form](session, arguments)
+    except SystemExit as leave:
+        session.status = program.exit_status(leave.code)
+        raise
+    except BaseException as error:
+        session.status = 130 if isinstance(error, KeyboardInterrupt) else 1
+        program.show_only_their_frames()
+        raise
+    finally:
+        _finish(session)
+
+
+def _run_script(session: Session, arguments: Sequence[str]) -> None:
+    run = program.run_module if session.plan.module else program.run_file
+    run(session.plan.target, arguments)
+
+
+def _run_workload(session: Session, arguments: Sequence[str]) -> None:
+    module = program.load_file(session.plan.target, arguments)
+    session.note(step_source="workload")
+    measure(forms.workload_step(module, session.plan.settings), session)
+
+
+def _run_model(session: Session, arguments: Sequence[str]) -> None:
+    module = program.load_file(session.plan.target, arguments)
+    session.note(step_source="model")
+    make_step = forms.training_step if session.plan.train else forms.inference_step
+    measure(make_step(module), session)
+
+
+_FORMS: dict[str, Callable[[Session, Sequence[str]], None]] = {
+    "script": _run_script,
+    "workload": _run_workload,
+    "model": _run_model,
+}
+
+
+def _finish(session: Session) -> None:
+    if session.is_here and GUARD.window is not None:
+        GUARD.window.stop()
+    session.save()
+
+
+def _leave_forks_quietly(session: Session) -> None:
+    """A fork of a process that used the profiler hangs in a destructor at exit unless it leaves at once.
+
+    Registered before the program runs, so that its own callbacks come first.
+    """
+
+    def leave() -> None:
+        if session.is_here or not GUARD.used:
+            return
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(session.status)
+
+    atexit.register(leave)

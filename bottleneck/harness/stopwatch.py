@@ -1,0 +1,90 @@
+"""Step boundaries and what they say: when each step ended, and the median step with its interval."""
+
+import math
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from bottleneck.records import Timing
+
+
+def summarise_durations(durations_us: Sequence[float]) -> Timing | None:
+    """The median with its 95 % interval by order statistics (the whole range below 6 steps); null without steps.
+
+    The interval takes the ranks between which a binomial variable with p = 1/2 lies with at least 95 % probability,
+    and so assumes nothing about the shape of the distribution.
+    """
+    if not durations_us:
+        return None
+    ordered = sorted(durations_us)
+    count = len(ordered)
+    middle = count // 2
+    median = ordered[middle] if count % 2 else (ordered[middle - 1] + ordered[middle]) / 2
+    outside = _ranks_outside_interval(count)
+    return Timing(median=median, low=ordered[outside], high=ordered[count - 1 - outside], n=count)
+
+
+def _ranks_outside_interval(count: int) -> int:
+    """How many order statistics lie outside the interval at either end."""
+    if count > 1000:
+        # The normal limit of the sum below, which would underflow; 1.96 / 2 standard deviations of sqrt(count).
+        return math.floor(count / 2 - 0.98 * math.sqrt(count)) - 1
+    outside, tail = 0, 0.5**count
+    while 2 * tail <= 0.05:
+        outside += 1
+        tail += math.comb(count, outside) * 0.5**count
+    return max(0, outside - 1)
+
+
+class Stopwatch:
+    """Marks at step boundaries; on a GPU that the program already uses, also on the device's own clock.
+
+    The host may run far ahead of the GPU, so that host marks alone would time the launching of a step and not the
+    step. An event recorded at each boundary costs microseconds and waits for nothing.
+    """
+
+    def __init__(self, torch: Any) -> None:
+        self._torch = torch
+        self._on_gpu = bool(torch is not None and torch.cuda.is_available() and torch.cuda.is_initialized())
+        self._events: list[Any] = []
+        self._ticks_ns: list[int] = []
+        self.marks_ns: list[int] = []
+
+    def mark(self) -> None:
+        """Marks a boundary: the wall clock for the trace, a monotonic clock for the durations."""
+        if self._on_gpu:
+            event = self._torch.cuda.Event(enable_timing=True)
+            event.record()
+            self._events.append(event)
+        self._ticks_ns.append(time.perf_counter_ns())
+        self.marks_ns.append(time.time_ns())
+
+    def wait(self) -> None:
+        """Waits until the GPU has done all that it was given, so that no work crosses a boundary."""
+        if self._on_gpu:
+            self._torch.cuda.synchronize()
+
+    @property
+    def steps(self) -> int:
+        """Steps between the marks so far."""
+        return max(0, len(self._ticks_ns) - 1)
+
+    @property
+    def elapsed_s(self) -> float:
+        """Host seconds from the first mark to the last."""
+        return (self._ticks_ns[-1] - self._ticks_ns[0]) / 1e9 if self._ticks_ns else 0.0
+
+    def host_durations_us(self) -> list[float]:
+        """Microseconds of each step by the host's clock."""
+        return [(end - begin) / 1e3 for begin, end in zip(self._ticks_ns, self._ticks_ns[1:], strict=False)]
+
+    def durations_us(self) -> list[float]:
+        """Microseconds of each step by the clock of the GPU where there is one; waits for it."""
+        if not (self._on_gpu and self._events):
+            return self.host_durations_us()
+        self._events[-1].synchronize()
+        return [begin.elapsed_time(end) * 1e3 for begin, end in zip(self._events, self._events[1:], strict=False)]
+
+    def timing(self) -> Timing | None:
+        """Median and interval of the steps so far."""
+        return summarise_durations(self.durations_us())

@@ -1,0 +1,95 @@
+"""Which of the three forms a file has, told from its syntax tree without running it."""
+
+import ast
+from collections.abc import Sequence
+from pathlib import Path
+
+from bottleneck.errors import UsageError
+from bottleneck.recording import Form
+
+
+def find_form(path: Path) -> Form:
+    """'workload' if the file defines that function, 'model' if it assigns `model` and `inputs`, else 'script'.
+
+    A file that cannot be read or parsed is a script: running it shows Python's own message.
+    """
+    tree = _parse(path)
+    if tree is None:
+        return "script"
+    if _find_workload(tree) is not None:
+        return "workload"
+    return "model" if {"model", "inputs"} <= _assigned_names(tree) else "script"
+
+
+def check_settings(path: Path, form: Form, settings: Sequence[tuple[str, str]]) -> None:
+    """UsageError unless each setting names a parameter of the workload and each parameter gets a value."""
+    if form != "workload":
+        if settings:
+            raise UsageError(
+                f"--set {settings[0][0]}=… needs a workload, and {path} has none",
+                why="only the parameters of a function `workload(**parameters)` can be set",
+                fix=f"define workload() in {path.name}, or pass the program's own arguments after the file",
+            )
+        return
+    tree = _parse(path)
+    function = _find_workload(tree) if tree is not None else None
+    if function is None:
+        return
+    required, known, takes_any = _parameters(function)
+    for name, _ in settings:
+        if name not in known and not takes_any:
+            raise UsageError(
+                f"workload() in {path} has no parameter {name!r}",
+                why=f"its parameters are: {', '.join(known) or 'none'}",
+                fix="pass --set with one of these names",
+            )
+    missing = [name for name in required if name not in dict(settings)]
+    if missing:
+        raise UsageError(
+            f"workload() in {path} needs a value for {missing[0]!r}",
+            why="it has no default",
+            fix=f"pass --set {missing[0]}=VALUE",
+        )
+
+
+def _parse(path: Path) -> ast.Module | None:
+    # Reading a pipe would take the program away from Python.
+    if not path.is_file():
+        return None
+    try:
+        return ast.parse(path.read_bytes())
+    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+
+
+def _find_workload(tree: ast.Module) -> ast.FunctionDef | None:
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef) and node.name == "workload":
+            return node
+    return None
+
+
+def _assigned_names(tree: ast.Module) -> set[str]:
+    names: set[str] = set()
+    for node in tree.body:
+        targets: list[ast.expr] = []
+        if isinstance(node, ast.Assign):
+            targets = node.targets
+        elif isinstance(node, ast.AnnAssign) and node.value is not None:
+            targets = [node.target]
+        for target in targets:
+            names |= {part.id for part in ast.walk(target) if isinstance(part, ast.Name)}
+    return names
+
+
+def _parameters(function: ast.FunctionDef) -> tuple[list[str], list[str], bool]:
+    """Names without default, all names, and whether any name is taken."""
+    arguments = function.args
+    positional = [*arguments.posonlyargs, *arguments.args]
+    required = [argument.arg for argument in positional[: len(positional) - len(arguments.defaults)]]
+    required += [
+        argument.arg
+        for argument, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
+        if default is None
+    ]
+    return required, [argument.arg for argument in (*positional, *arguments.kwonlyargs)], arguments.kwarg is not None

@@ -1,0 +1,118 @@
+"""Measures a step that can be repeated: warms it up, times it undisturbed, then profiles a few steps."""
+
+import os
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from bottleneck.harness.capture import EVENT_BUDGET, Detail, Window
+from bottleneck.harness.facts import describe_torch
+from bottleneck.harness.session import Session
+from bottleneck.harness.stopwatch import Stopwatch
+
+Step = Callable[[], Any]
+
+WARMUP_SECONDS, WARMUP_STEPS = 3.0, 50
+TIMED_SECONDS, TIMED_STEPS, TIMED_SECONDS_AT_MOST = 1.0, 5, 10.0
+
+DETAIL = Detail(memory=True)
+
+
+def measure(step: Step, session: Session) -> None:
+    """Repeats the step through its phases; what the step raises comes through, and what was measured is kept."""
+    step()
+    torch: Any = sys.modules.get("torch")
+    _warm_up(step, torch, session.plan.warmup)
+    session.note(unprofiled=_time(step, torch).timing())
+    if torch is None:
+        session.warn("the workload never imported torch: there is nothing to profile")
+        return
+    session.note(**describe_torch(torch))
+    session.save()
+    _use_up_first_complaint(torch)
+    _profile(step, torch, session)
+
+
+def _warm_up(step: Step, torch: Any, steps: int) -> None:
+    """Repeats the step until its times settle, within bounds."""
+    stopwatch = Stopwatch(torch)
+    stopwatch.mark()
+    while stopwatch.steps < steps or not _is_warm(stopwatch):
+        step()
+        stopwatch.mark()
+
+
+def _is_warm(stopwatch: Stopwatch) -> bool:
+    if stopwatch.elapsed_s >= WARMUP_SECONDS or stopwatch.steps >= WARMUP_STEPS:
+        return True
+    recent = stopwatch.host_durations_us()[-4:]
+    return len(recent) == 4 and max(recent) <= 1.1 * min(recent)
+
+
+def _time(step: Step, torch: Any) -> Stopwatch:
+    stopwatch = Stopwatch(torch)
+    stopwatch.mark()
+    while stopwatch.elapsed_s < TIMED_SECONDS or (
+        stopwatch.steps < TIMED_STEPS and stopwatch.elapsed_s < TIMED_SECONDS_AT_MOST
+    ):
+        step()
+        stopwatch.mark()
+    return stopwatch
+
+
+def _profile(step: Step, torch: Any, session: Session) -> None:
+    """Profiles one step to count its events, then as many as are wanted and the event budget allows."""
+    pilot, stopwatch = _profile_steps(step, torch, 1)
+    if pilot is None:
+        session.warn("the workload runs a profiler of its own, so ours stayed off")
+        return
+    per_step = max(1, pilot.event_count() // 2)
+    allowed = EVENT_BUDGET // per_step - 1
+    if allowed < session.plan.steps:
+        session.warn(
+            f"profiled {max(1, allowed)} of {session.plan.steps} steps: one step makes about {per_step} events, "
+            f"and the budget is {EVENT_BUDGET}"
+        )
+    if allowed > 1:
+        window, stopwatch = _profile_steps(step, torch, min(allowed, session.plan.steps))
+        pilot = window or pilot
+    session.keep(pilot, stopwatch)
+
+
+def _profile_steps(step: Step, torch: Any, steps: int) -> tuple[Window | None, Stopwatch]:
+    """A stopped window with its marks. One step goes before the first mark: the profiler itself has to warm up."""
+    window, stopwatch = Window(torch, DETAIL), Stopwatch(torch)
+    if not window.open():
+        return None, stopwatch
+    try:
+        step()
+        stopwatch.wait()
+        stopwatch.mark()
+        for _ in range(steps):
+            step()
+            stopwatch.mark()
+        stopwatch.wait()
+    finally:
+        window.stop()
+    return window, stopwatch
+
+
+def _use_up_first_complaint(torch: Any) -> None:
+    """Provokes, unseen, a line that torch writes to stderr.
+
+    Its CPU allocator logs the first of every thousand blocks that are freed in a window with memory events but were
+    allocated before it. The program's stderr is to stay its own.
+    """
+    block = torch.empty(1)
+    window = Window(torch, Detail(shapes=False, stacks=False, memory=True))
+    sys.stderr.flush()
+    stderr, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 2)
+    try:
+        if window.open():
+            del block
+            window.stop()
+    finally:
+        os.dup2(stderr, 2)
+        os.close(stderr)
+        os.close(nowhere)

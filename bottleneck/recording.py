@@ -1,0 +1,139 @@
+"""What lies on disk between measuring and telling: a folder with `recording.json` and a trace per rank."""
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from bottleneck.errors import TraceError
+from bottleneck.records import Device, Timing
+
+RECORDING_SCHEMA = "bottleneck/recording/1"
+RECORDING_FILE = "recording.json"
+
+Form = Literal["workload", "model", "script"]
+
+# How the boundaries of the steps were found, most trusted first.
+StepSource = Literal["workload", "model", "optimizer", "module", "time window", "whole program", "none"]
+
+_KEPT_PREFIXES = ("CUDA_", "TORCH_", "OMP_", "MKL_", "NCCL_", "PYTORCH_")
+_SECRET_NAME = re.compile(r"TOKEN|KEY|SECRET|PASS|CREDENTIAL|AUTH", re.IGNORECASE)
+# A user with a password in an address, or one long word that mixes letters and digits as keys and digests do.
+_SECRET_VALUE = re.compile(r"://[^/\s@]+:[^/\s@]+@|^(?=.*[0-9])(?=.*[A-Za-z])[A-Za-z0-9+_=-]{32,}$")
+_REDACTED = "[redacted]"
+
+
+@dataclass(frozen=True)
+class RankTrace:
+    """The trace of one rank: file name inside the folder, and the wall clock at each step boundary.
+
+    ``step_marks_ns`` holds one mark more than there are steps, in nanoseconds since 1970; empty when no step was seen.
+    """
+
+    rank: int
+    file: str
+    step_marks_ns: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Recording:
+    """Everything that was measured besides the traces; the keys of ``recording.json``.
+
+    ``unprofiled`` and ``profiled`` are step times in microseconds, ``perturbation`` is the ratio of their medians.
+    ``device`` holds measured ceilings, ``device_facts`` what each accelerator said of itself at capture.
+    ``program_status`` is the exit status as a shell shows it (128 + N for signal N).
+    """
+
+    created: str
+    command: tuple[str, ...]
+    form: Form
+    step_source: StepSource
+    program_status: int
+    framework: str | None
+    versions: Mapping[str, str]
+    environment: Mapping[str, str]
+    traces: tuple[RankTrace, ...]
+    unprofiled: Timing | None = None
+    profiled: Timing | None = None
+    perturbation: float | None = None
+    threads: int | None = None
+    device_facts: tuple[Mapping[str, str | int | float | None], ...] = ()
+    device: Device | None = None
+    warnings: tuple[str, ...] = ()
+    schema: str = field(default=RECORDING_SCHEMA)
+
+
+def is_recording(path: Path) -> bool:
+    """Whether the folder holds a recording (a folder with only traces does not)."""
+    return (path / RECORDING_FILE).is_file()
+
+
+def write_recording(folder: Path, recording: Recording) -> Path:
+    """The file that now holds the recording; a reader never sees it half written."""
+    import msgspec  # noqa: PLC0415 - the user's program shares a process with this module, not with msgspec
+
+    path = folder / RECORDING_FILE
+    partial = folder / f".{RECORDING_FILE}.{os.getpid()}"
+    try:
+        partial.write_bytes(msgspec.json.format(msgspec.json.encode(recording), indent=1) + b"\n")
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
+    return path
+
+
+def read_recording(folder: Path) -> Recording:
+    """The recording in a folder; TraceError says what is missing or malformed."""
+    import msgspec  # noqa: PLC0415 - as above
+
+    path = folder / RECORDING_FILE
+    try:
+        data = path.read_bytes()
+    except OSError as exc:
+        raise TraceError(
+            f"cannot read {path}: {exc.strerror}", fix="name a folder written by `bottleneck run`"
+        ) from exc
+    try:
+        recording = msgspec.json.decode(data, type=Recording)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as exc:
+        raise TraceError(
+            f"{path} is not a recording", why=str(exc), fix="record again, or name the trace file itself"
+        ) from exc
+    if recording.schema != RECORDING_SCHEMA:
+        raise TraceError(
+            f"{path} has format {recording.schema!r}",
+            why=f"this version reads {RECORDING_SCHEMA!r}",
+            fix="read it with the version of bottleneck that wrote it, or record again",
+        )
+    for trace in recording.traces:
+        if Path(trace.file).name != trace.file or trace.file in {"", ".", ".."}:
+            raise TraceError(f"{path} names a trace outside its folder: {trace.file!r}", fix="record again")
+    return recording
+
+
+def kept_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    """The variables that shape performance, without those whose name or value looks like a secret."""
+    return {
+        name: value
+        for name, value in sorted(environment.items())
+        if name.startswith(_KEPT_PREFIXES) and not _SECRET_NAME.search(name) and not _SECRET_VALUE.search(value)
+    }
+
+
+def kept_command(arguments: Sequence[str]) -> tuple[str, ...]:
+    """The command line with the values of secret-looking options replaced."""
+    kept: list[str] = []
+    secret_follows = False
+    for argument in arguments:
+        name, equals, _ = argument.partition("=")
+        is_option = argument.startswith("-")
+        if (secret_follows and not is_option) or _SECRET_VALUE.search(argument):
+            kept.append(_REDACTED)
+        elif is_option and equals and _SECRET_NAME.search(name):
+            kept.append(f"{name}={_REDACTED}")
+        else:
+            kept.append(argument)
+        secret_follows = is_option and not equals and bool(_SECRET_NAME.search(argument))
+    return tuple(kept)
