@@ -27,7 +27,7 @@ def facts(analysis: Analysis) -> Facts:
     """Label and text of each fact about how the numbers came about."""
     rows = (
         ("step", _step(analysis.steps)),
-        ("counted", _counted(analysis.steps)),
+        ("window", _window(analysis.steps)),
         ("device", _device(analysis.device)),
         ("peaks", _peaks(analysis.device)),
         ("reached", _reached(analysis)),
@@ -55,9 +55,10 @@ def _step(steps: StepTimes) -> str:
     return text
 
 
-def _counted(steps: StepTimes) -> str:
+def _window(steps: StepTimes) -> str:
     plural = "" if steps.count == 1 else "s"
-    return f"{steps.count} step{plural} of {format_us(steps.wall_us)} on average; found by: {steps.source}"
+    each = f"{format_us(steps.wall_us)}{' on average' if steps.count > 1 else ''}"
+    return f"{steps.count} step{plural} of {each}, found by: {steps.source}"
 
 
 def _device(device: Device) -> str:
@@ -154,4 +155,4 @@ def _caveat(caveat: Caveat) -> str:
 
 def next_step(analysis: Analysis) -> str:
     """The command that tells more."""
-    return f"bottleneck report {shlex.quote(analysis.recording.path)} --format json"
+    return f"details: bottleneck report {shlex.quote(analysis.recording.path)} --format json (or markdown)"

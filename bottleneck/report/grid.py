@@ -2,6 +2,7 @@
 
 import functools
 import io
+import re
 
 from rich.cells import cell_len
 from rich.console import Console
@@ -13,6 +14,8 @@ from bottleneck.report.names import cut_end, cut_start, short_names
 
 _GAP = 2
 _NARROWEST_GRID = 60
+_NUMBER_AND_UNIT = re.compile(r"(?<=\d) (?=(?:%|[mu]?s|[kMGTP]?(?:B|B/s|FLOP|FLOP/s)|MHz|W|J)(?!\w))")
+_GLUE = "\ue000"  # stands for a space at which no line may break; cleaned text cannot hold it
 _NARROWEST = {"name": 16, "place": 10, "words": 6, "number": 1}
 
 
@@ -40,8 +43,11 @@ def wrapped(text: Text, look: Look, indent: int = 0, lead: str = "") -> list[Tex
     """The text broken at words into lines of the terminal's width, indented; ``lead`` stands before the first."""
     if look.width - indent < 12:
         text, indent, lead = Text.assemble(lead, text), 0, ""
-    lines = list(text.wrap(_ruler(), max(look.width - indent, 1), overflow="fold"))
+    glued = text.copy()
+    glued.plain = _NUMBER_AND_UNIT.sub(_GLUE, text.plain)
+    lines = list(glued.wrap(_ruler(), max(look.width - indent, 1), overflow="fold"))
     for line in lines:
+        line.plain = line.plain.replace(_GLUE, " ")
         line.rstrip()
     return [Text((lead if index == 0 else "").ljust(indent)) + line for index, line in enumerate(lines)]
 

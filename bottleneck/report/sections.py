@@ -2,12 +2,17 @@
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 from bottleneck.records import GROUPS, Analysis, IdleCause, KernelSummary, LedgerEntry
 from bottleneck.report.layout import Column, Row, Table
 from bottleneck.report.numbers import UNKNOWN, Scale, apportion, percents, scale_of
-from bottleneck.report.words import ACCOUNT_LABELS, ACCOUNT_MEANINGS, bound_words, calls_words
+from bottleneck.report.words import ACCOUNT_LABELS, ACCOUNT_MEANINGS, bound_words, calls_number, calls_words, is_marked
 from bottleneck.units import format_share
+
+Item = TypeVar("Item", KernelSummary, IdleCause)
+Rounded = tuple[Scale, dict[LedgerEntry, int], dict[LedgerEntry, int]]
 
 
 def ledger(analysis: Analysis) -> Table:
@@ -25,9 +30,6 @@ def ledger(analysis: Analysis) -> Table:
         (Column("", "words"), Column("", "words"), Column(scale.unit, "number"), Column("share", "number")),
         (*rows, total),
     )
-
-
-Rounded = tuple[Scale, dict[LedgerEntry, int], dict[LedgerEntry, int]]
 
 
 def _group_rows(group: str, members: list[LedgerEntry], rounded: Rounded) -> list[Row]:
@@ -55,43 +57,64 @@ def _numbers(entries: Sequence[LedgerEntry], rounded: Rounded) -> tuple[str, str
     return time, format_share(share if count in {0, 1000} else count / 1000)
 
 
+@dataclass(frozen=True)
+class _Folded(Generic[Item]):
+    """The largest items, and the numbers that they show: (time, share) for each, for the rest, and for the sum."""
+
+    shown: Sequence[Item]
+    hidden: int
+    scale: Scale
+    each: Sequence[tuple[str, str]]
+    rest: tuple[str, str] | None
+    total: tuple[str, str]
+
+
+def _fold(items: Sequence[Item], top: int) -> _Folded[Item]:
+    """The ``top`` items by time; a single one left over is shown too, since its row costs the same."""
+    ordered = sorted((item for item in items if item.us > 0), key=lambda item: -item.us)
+    cut = top if len(ordered) > top + 1 else len(ordered)
+    shown, hidden = ordered[:cut], ordered[cut:]
+    us, share = [item.us for item in shown], [item.share for item in shown]
+    if hidden:
+        us.append(math.fsum(item.us for item in hidden))
+        share.append(math.fsum(item.share for item in hidden))
+    scale = scale_of(math.fsum(us))
+    numbers = list(zip(scale.column(us), percents(share), strict=True))
+    rest = numbers[cut] if hidden else None
+    return _Folded(shown, len(hidden), scale, numbers[:cut], rest, numbers[-1])
+
+
 def kernels(analysis: Analysis, top: int) -> Table | None:
     """The kernels (CPU: ops) that take the most time, with their floors; the others folded into one row."""
-    rows = sorted(analysis.kernels, key=lambda row: -row.us)
-    if not rows:
+    noun = "op" if analysis.device.kind == "cpu" else "kernel"
+    folded = _fold(analysis.kernels, top)
+    if not folded.shown:
         return None
-    noun = "ops" if analysis.device.kind == "cpu" else "kernels"
-    shown, rest = rows[:top], rows[top:]
-    folded = [*(row.us for row in shown), *([math.fsum(row.us for row in rest)] if rest else [])]
-    shares = [*(row.share for row in shown), *([math.fsum(row.share for row in rest)] if rest else [])]
-    scale = scale_of(math.fsum(folded))
-    times, shares_shown = scale.column(folded), percents(shares)
-    body = [
-        Row((row.name, time, share, *_floors(row, scale)), group=_group(row), details=_details(row))
-        for row, time, share in zip(shown, times, shares_shown, strict=False)
+    rows = [
+        Row((row.name, *numbers, *_floors(row, folded.scale)), group=_group(row), details=_details(row))
+        for row, numbers in zip(folded.shown, folded.each, strict=True)
     ]
-    if rest:
-        more = f"{len(rest)} more"
-        body.append(Row((more, times[len(shown)], shares_shown[len(shown)], "", "", "", ""), "rest"))
-    body.append(Row((f"all {noun}", times[-1], shares_shown[-1], "", "", "", ""), "total"))
-    count = f"{len(shown)} of {len(rows)} {noun}" if rest else f"{len(rows)} {noun}"
+    blank = ("",) * 4
+    if folded.rest:
+        rows.append(Row((f"{folded.hidden} more", *folded.rest, *blank), "rest"))
+    rows.append(Row((f"all {noun}s", *folded.total, *blank), "total"))
+    titles = (folded.scale.unit, "share", "compute", "memory", "launch", "explained")
     return Table(
-        f"Top {noun}: {count} by time",
-        (
-            Column(noun.removesuffix("s"), "name"),
-            Column(scale.unit, "number"),
-            Column("share", "number"),
-            Column("compute", "number"),
-            Column("memory", "number"),
-            Column("launch", "number"),
-            Column("explained", "number"),
-        ),
-        tuple(body),
-        (
-            f"compute, memory, launch: floors in {scale.unit}, the least time that the arithmetic, the bytes and the "
-            f"launches could take. explained: largest floor / time. share: of the step. {UNKNOWN}: not known.",
-        ),
+        f"Top {noun}s by time" + (f" ({len(folded.shown)} of {len(analysis.kernels)})" if folded.hidden else ""),
+        (Column(noun, "name"), *(Column(title, "number") for title in titles)),
+        tuple(rows),
+        _kernel_notes(folded.shown, folded.scale),
     )
+
+
+def _kernel_notes(rows: Sequence[KernelSummary], scale: Scale) -> tuple[str, ...]:
+    floors = (
+        f"compute, memory and launch are floors in {scale.unit}: the least time that the arithmetic, the bytes and the "
+        "launches could take. The largest floor names the bound; explained = largest floor / time."
+    )
+    unsure = "'likely' and 'perhaps': medium and low confidence." if any(is_marked(row) for row in rows) else ""
+    absent = f"{UNKNOWN}: not known." if any(row.explained is None for row in rows) else ""
+    return (" ".join(part for part in (floors, unsure, absent) if part),)
 
 
 def _floors(row: KernelSummary, scale: Scale) -> tuple[str, str, str, str]:
@@ -112,40 +135,21 @@ def _details(row: KernelSummary) -> tuple[str, ...]:
 
 def idle(analysis: Analysis, top: int) -> Table | None:
     """Why the device waited, with source lines; the smaller causes folded into one row."""
-    causes = sorted((cause for cause in analysis.idle if cause.us > 0), key=lambda cause: -cause.us)
-    if not causes:
+    folded = _fold(analysis.idle, top)
+    if not folded.shown:
         return None
-    shown, rest = causes[:top], causes[top:]
-    us = [cause.us for cause in shown] + ([math.fsum(cause.us for cause in rest)] if rest else [])
-    shares = [cause.share for cause in shown] + ([math.fsum(cause.share for cause in rest)] if rest else [])
-    scale = scale_of(math.fsum(us))
-    times, shares_shown = scale.column(us), percents(shares)
-    rows = [Row((*_cause(cause), *numbers)) for cause, *numbers in zip(shown, times, shares_shown, strict=False)]
-    if rest:
-        rows.append(Row((f"{len(rest)} more", "", "", times[len(shown)], shares_shown[len(shown)]), "rest"))
-    rows.append(Row(("all idle time", "", "", times[-1], shares_shown[-1]), "total"))
+    rows = [Row((*_cause(cause), *numbers)) for cause, numbers in zip(folded.shown, folded.each, strict=True)]
+    if folded.rest:
+        rows.append(Row((f"{folded.hidden} more", "", "", *folded.rest), "rest"))
+    rows.append(Row(("all idle time", "", "", *folded.total), "total"))
     who = "the step's threads did no work" if analysis.device.kind == "cpu" else "the device had no work"
-    return Table(
-        f"Why {who}",
-        (
-            Column("cause", "words"),
-            Column("at", "place"),
-            Column("times", "number"),
-            Column(scale.unit, "number"),
-            Column("share", "number"),
-        ),
-        tuple(rows),
-    )
+    numbers = (Column(title, "number") for title in ("times", folded.scale.unit, "share"))
+    return Table(f"Why {who}", (Column("cause", "words"), Column("at", "place"), *numbers), tuple(rows))
 
 
 def _cause(cause: IdleCause) -> tuple[str, str, str]:
     meaning = ACCOUNT_MEANINGS.get(f"overhead.{cause.cause}")
     return (f"{cause.cause}: {meaning}" if meaning else cause.cause, cause.source or UNKNOWN, calls_number(cause.calls))
-
-
-def calls_number(calls: float) -> str:
-    """How often per step, without decimals that say nothing."""
-    return f"{calls:.0f}" if calls == round(calls) else f"{calls:.1f}" if calls >= 0.1 else "<0.1"
 
 
 def ranks(analysis: Analysis, top: int) -> Table | None:

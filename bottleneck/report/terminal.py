@@ -12,7 +12,7 @@ from bottleneck.report.layout import Notes, Table
 from bottleneck.report.look import STYLES, Look
 from bottleneck.report.numbers import apportion
 
-_PROSE = 2000
+_PROSE = 600
 
 
 def show(analysis: Analysis, console: Console) -> None:
@@ -49,7 +49,7 @@ def lines(document: Document, look: Look) -> list[Text]:
             out += [line for note in part.notes for line in wrapped(Text(look.text(note, _PROSE), "dim"), look, 2)]
         else:
             out += _notes(part, look)
-    return [*out, Text(), *wrapped(Text(look.text(f"More: {document.next_step}", _PROSE)), look)]
+    return [*out, Text(), *wrapped(Text(look.text(document.next_step, _PROSE)), look)]
 
 
 def _verdict(document: Document, look: Look) -> list[Text]:

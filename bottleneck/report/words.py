@@ -24,7 +24,7 @@ ACCOUNT_MEANINGS = {
     "unknown": "work without a price",
 }
 
-_CONFIDENCE = {"high": "", "medium": "likely ", "low": "perhaps "}
+_CONFIDENCE = {"medium": "likely ", "low": "perhaps "}
 
 _BOUNDS = {
     "compute": "compute-bound",
@@ -38,14 +38,24 @@ _BOUNDS = {
 
 
 def bound_words(row: KernelSummary) -> str:
-    """Bound, regime and reason of a kernel in a few words; 'likely' and 'perhaps' mark the confidence."""
-    bound = _BOUNDS.get(row.bound, row.bound)
-    mark = _CONFIDENCE.get(row.confidence, "") if row.bound not in {"unknown", "dispatch"} else ""
-    words = f"{mark}{bound}, {row.regime}" if row.regime else f"{mark}{bound}"
+    """Bound, regime and reason of a kernel in a few words, with the mark of its confidence."""
+    mark = _CONFIDENCE[row.confidence] if is_marked(row) else ""
+    words = f"{mark}{_BOUNDS.get(row.bound, row.bound)}" + (f", {row.regime}" if row.regime else "")
     return f"{words}: {row.reason}" if row.reason else words
+
+
+def is_marked(row: KernelSummary) -> bool:
+    """Whether 'likely' or 'perhaps' stands before the bound; what has no bound is never marked."""
+    return row.confidence != "high" and row.bound not in {"unknown", "dispatch"}
 
 
 def calls_words(calls: float) -> str:
     """How often per step: '24 calls', '1 call', '0.5 calls'."""
-    number = f"{calls:.0f}" if calls == round(calls) else f"{calls:.2g}"
-    return f"{number} call{'' if calls == 1 else 's'}"
+    return f"{calls_number(calls)} call{'' if calls == 1 else 's'}"
+
+
+def calls_number(calls: float) -> str:
+    """How often per step, with a decimal only where that is not a whole number."""
+    if calls == round(calls):
+        return f"{calls:.0f}"
+    return f"{calls:.1f}" if calls >= 0.05 else "<0.1"

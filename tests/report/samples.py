@@ -320,7 +320,7 @@ def cpu() -> Analysis:
                    explained=0.3016, confidence="medium", reason="one thread only", bytes_low=2e6, bytes_high=2e6,
                    flops=7.9e5, **cpu_kernel),
             kernel("aten::t", 910.0, wall_us, family="host", op="aten::t", calls=6.0, bound="dispatch",
-                   confidence="high", reason="calls others", **cpu_kernel),
+                   confidence="high", **cpu_kernel),
         ),
         totals=totals(30_414.5, wall_us, peak_memory_bytes=None, model_flops_utilization=0.58),
         idle=(IdleCause("python", 1_105.5, 1_105.5 / wall_us, "mlp.py:30", 5.0),),
