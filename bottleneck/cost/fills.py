@@ -1,0 +1,120 @@
+"""Cost of ops that write without reading: constants, ranges and random numbers."""
+
+import math
+
+from bottleneck.cost.call import Cost, Formula, Formulas, OpCall, Tensor, Unpriced
+from bottleneck.cost.traffic import dtype_argument, named, stream
+
+FILL, RANDOM = "fill", "random"
+
+# Philox spends about 40 integer operations on four numbers; the transformation to a distribution comes on top.
+_RANDOM_FLOPS = 10.0
+
+# dtype, layout, device and pin_memory close every factory that is not given an out= tensor.
+_FACTORY_OPTIONS = 4
+
+
+def _fill(call: OpCall) -> Cost:
+    """fill_(x, value), zero_(x): x written."""
+    return stream(FILL, call.tensor(0))
+
+
+def _randomize(call: OpCall) -> Cost:
+    """normal_(x, …), bernoulli_(x, p) …: x written, and read where p is a tensor."""
+    x, probability = call.tensor(0), call.optional_tensor(1)
+    read = () if probability is None else (probability,)
+    return stream(RANDOM, x, *read, vector_flops=_RANDOM_FLOPS * x.numel)
+
+
+def _bernoulli(call: OpCall) -> Cost:
+    """bernoulli(p): the probabilities read, as many draws written."""
+    p = call.tensor(0)
+    return stream(RANDOM, p, Tensor(p.shape, p.dtype), vector_flops=_RANDOM_FLOPS * p.numel)
+
+
+def _like(family: str, dtype_position: int) -> Formula:
+    """The formula of zeros_like(x, dtype) and its kin: a tensor shaped like x written."""
+
+    def formula(call: OpCall) -> Cost:
+        x = call.tensor(0)
+        return _written(family, Tensor(x.shape, dtype_argument(call, dtype_position, x.dtype)))
+
+    return formula
+
+
+def _sized(family: str, size_position: int, default: str = "float") -> Formula:
+    """The formula of zeros(size, dtype) and its kin, whose size stands in the recorded scalars."""
+
+    def formula(call: OpCall) -> Cost:
+        tensors = [tensor for tensor in call.tensors() if tensor.numel]
+        if tensors and size_position == 0:
+            return _written(family, tensors[-1])
+        size = call.integers(size_position)
+        if size is None:
+            raise Unpriced("the size of the result was not recorded")
+        return _written(family, Tensor(size, dtype_argument(call, size_position + 1, default)))
+
+    return formula
+
+
+def _full(call: OpCall) -> Cost:
+    """full(size, value, dtype): the value gives the dtype unless one is named."""
+    default = "float" if "." in call.text(1) else "long int"
+    size = call.integers(0)
+    out = [tensor for tensor in call.tensors() if tensor.numel]
+    if size is None:
+        raise Unpriced("the size of the result was not recorded")
+    return _written(FILL, out[-1] if out else Tensor(size, dtype_argument(call, 2, default)))
+
+
+def _arange(call: OpCall) -> Cost:
+    """arange([start, ]end[, step]): the bounds give the length, and the dtype unless one is named."""
+    tail = 1 if call.tensors() else _FACTORY_OPTIONS
+    count = len(call.arguments) - tail
+    texts = [call.text(position) for position in range(count)]
+    try:
+        numbers = [float(text) for text in texts]
+    except ValueError:
+        numbers = []
+    if count not in {1, 2, 3} or not numbers:
+        raise Unpriced("the bounds of the range were not recorded")
+    start, end, step = {1: (0.0, *numbers, 1.0), 2: (*numbers, 1.0), 3: tuple(numbers)}[count]
+    default = "float" if any("." in text for text in texts) else "long int"
+    dtype = call.tensors()[-1].dtype if call.tensors() else dtype_argument(call, count, default)
+    return _written(FILL, Tensor((max(0, math.ceil((end - start) / step)),), dtype))
+
+
+def _counted(family: str, count_position: int, default: str) -> Formula:
+    """The formula of linspace(start, end, steps) and randperm(n): as many elements as one argument says."""
+
+    def formula(call: OpCall) -> Cost:
+        count = call.integer(count_position)
+        if count is None:
+            raise Unpriced("the size of the result was not recorded")
+        return _written(family, Tensor((count,), dtype_argument(call, count_position + 1, default)))
+
+    return formula
+
+
+def _written(family: str, tensor: Tensor) -> Cost:
+    flops = _RANDOM_FLOPS * tensor.numel if family == RANDOM else 0.0
+    return stream(family, tensor, vector_flops=flops)
+
+
+FORMULAS: Formulas = named(
+    {
+        "fill_ zero_ fill zero fill_diagonal_": _fill,
+        "normal_ uniform_ bernoulli_ random_ exponential_ geometric_ log_normal_ cauchy_": _randomize,
+        "zeros_like ones_like": _like(FILL, 1),
+        "full_like": _like(FILL, 2),
+        "rand_like randn_like": _like(RANDOM, 1),
+        "zeros ones": _sized(FILL, 0),
+        "full": _full,
+        "new_zeros new_ones": _sized(FILL, 1),
+        "rand randn": _sized(RANDOM, 0),
+        "bernoulli": _bernoulli,
+        "arange": _arange,
+        "linspace": _counted(FILL, 2, "float"),
+        "randperm": _counted(RANDOM, 0, "long int"),
+    }
+)

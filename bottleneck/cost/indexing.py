@@ -1,0 +1,213 @@
+"""Cost of ops that go through an index: gather, scatter, embedding, masks. What is data is an interval."""
+
+import math
+
+from bottleneck.cost.call import Cost, Formula, Formulas, OpCall, Tensor, Unpriced
+from bottleneck.cost.traffic import SECTOR_BYTES, dtype_argument, named
+
+FAMILY = "indexing"
+
+_INDEX_BYTES = 8.0
+# Equal destinations are found by a radix sort of index and position, four passes or more; each reads and writes both.
+_SORT_BYTES = 4 * 2 * 2 * _INDEX_BYTES
+
+
+def _interval(low: float, high: float, flops: float = 0.0) -> Cost:
+    return Cost(FAMILY, vector_flops=flops, bytes_low=low, bytes_high=max(low, high), math_dtype="fp32")
+
+
+def _rows(count: int, row_elements: int, item_bytes: float) -> float:
+    """Bytes of ``count`` scattered rows, each of whole sectors."""
+    return count * math.ceil(row_elements * item_bytes / SECTOR_BYTES) * SECTOR_BYTES
+
+
+def _row_elements(tensor: Tensor, dim: int) -> int:
+    """Neighbouring elements that one index along ``dim`` selects."""
+    return math.prod(tensor.shape[dim:][1:]) if dim >= 0 else math.prod(tensor.shape[len(tensor.shape) + dim + 1 :])
+
+
+def _dim(call: OpCall, tensor: Tensor) -> int:
+    dim = call.integer(1)
+    if dim is None or not -len(tensor.shape) <= dim < max(1, len(tensor.shape)):
+        raise Unpriced("the dimension was not recorded")
+    return dim
+
+
+def _index_select(call: OpCall) -> Cost:
+    """index_select(x, dim, index): rows of x copied; they are one row at least, all different at most."""
+    x, index = call.tensor(0), call.tensor(2)
+    dim = _dim(call, x)
+    selected = x.numel // max(1, x.shape[dim] if x.shape else 1)
+    row = _row_elements(x, dim)
+    written = index.numel * selected * x.item_bytes
+    return _interval(
+        index.bytes + written + selected * x.item_bytes,
+        index.bytes + written + _rows(index.numel * (selected // max(1, row)), row, x.item_bytes),
+    )
+
+
+def _embedding(call: OpCall) -> Cost:
+    """embedding(table, index): one row per index read and written."""
+    table, index = call.tensor(0), call.tensor(1)
+    width = math.prod(table.shape[1:])
+    written = index.numel * width * table.item_bytes
+    row = width * table.item_bytes
+    return _interval(
+        index.bytes + written + min(index.numel, 1) * row,
+        index.bytes + written + _rows(index.numel, width, table.item_bytes),
+    )
+
+
+def _embedding_dense_backward(call: OpCall) -> Cost:
+    """embedding_dense_backward(dy, index, rows): the table's gradient cleared, one row added per index.
+
+    High: every added row is read and written once more, and the indices are sorted.
+    """
+    dy, index, rows = call.tensor(0), call.tensor(1), call.integer(2)
+    if rows is None:
+        raise Unpriced("the number of embeddings was not recorded")
+    width = dy.numel // max(1, index.numel)
+    low = dy.bytes + index.bytes + rows * width * dy.item_bytes
+    return _interval(low, low + 2 * _rows(index.numel, width, dy.item_bytes) + index.numel * _SORT_BYTES, dy.numel)
+
+
+def _embedding_bag(call: OpCall) -> Cost:
+    """One row read per index, one written per bag: (table, index, offsets, …)."""
+    table, index, offsets = (call.tensor(position) for position in range(3))
+    width = math.prod(table.shape[1:])
+    fixed = index.bytes + offsets.bytes + offsets.numel * width * table.item_bytes
+    return _interval(
+        fixed + min(index.numel, 1) * width * table.item_bytes,
+        fixed + _rows(index.numel, width, table.item_bytes) + 2 * index.bytes + 2 * offsets.bytes,
+        index.numel * width,
+    )
+
+
+def _embedding_bag_backward(call: OpCall) -> Cost:
+    """_embedding_bag_dense_backward(dy, index, offset2bag, bag_size, maximum, rows, …): as for one row per index."""
+    dy, index, rows = call.tensor(0), call.tensor(1), call.integer(5)
+    if rows is None:
+        raise Unpriced("the number of embeddings was not recorded")
+    width = math.prod(dy.shape[1:])
+    low = dy.bytes + index.bytes + rows * width * dy.item_bytes
+    high = low + 3 * _rows(index.numel, width, dy.item_bytes) + index.numel * _SORT_BYTES
+    return _interval(low, high, index.numel * width)
+
+
+def _gather(call: OpCall) -> Cost:
+    """gather(x, dim, index), take(x, index): one element read per index, from a sector of its own at most."""
+    x = call.tensor(0)
+    index = call.tensor(1 if call.name == "aten::take" else 2)
+    fixed = index.bytes + index.numel * x.item_bytes
+    return _interval(fixed, fixed + index.numel * max(SECTOR_BYTES, x.item_bytes))
+
+
+def _scatter(accesses: int) -> Formula:
+    """The formula of scatter(x, dim, index, source): each element of the source goes where its index says.
+
+    ``accesses`` is 1 where the destination is only written and 2 where it is added to. Destinations may all be the same
+    (low) or each in a sector of its own (high). The copy of x that an out-of-place form makes is a child ``copy_``.
+    """
+
+    def formula(call: OpCall) -> Cost:
+        x, index, source = call.tensor(0), call.tensor(2), call.optional_tensor(3)
+        read = index.bytes + (index.numel * source.item_bytes if source is not None and source.shape else 0.0)
+        touched = index.numel * max(SECTOR_BYTES, x.item_bytes)
+        return _interval(read, read + accesses * touched, (accesses - 1) * index.numel)
+
+    return formula
+
+
+def _index_write(accesses: int) -> Formula:
+    """The formula of index_add_(x, dim, index, source), index_copy_ and index_fill_: whole rows of x are written."""
+
+    def formula(call: OpCall) -> Cost:
+        x, index, source = call.tensor(0), call.tensor(2), call.optional_tensor(3)
+        row = _row_elements(x, _dim(call, x))
+        selected = index.numel * (x.numel // max(1, x.shape[_dim(call, x)] if x.shape else 1))
+        read = index.bytes + (source.bytes if source is not None else 0.0)
+        return _interval(
+            read, read + accesses * _rows(selected // max(1, row), row, x.item_bytes), (accesses - 1) * selected
+        )
+
+    return formula
+
+
+def _index_put(call: OpCall) -> Cost:
+    """index_put_(x, indices, values, accumulate): priced by the values, since the trace has no indices."""
+    x, values = call.tensor(0), call.tensor(2)
+    if values.numel <= 1 < x.numel:
+        raise Unpriced("the indices were not recorded")
+    passes = 2 if call.flag(3) else 1
+    touched = passes * values.numel * max(SECTOR_BYTES, x.item_bytes)
+    sorting = (passes - 1) * values.numel * _SORT_BYTES
+    indices = values.numel * _INDEX_BYTES
+    return _interval(values.bytes, values.bytes + indices + touched + sorting, (passes - 1) * values.numel)
+
+
+def _index(call: OpCall) -> Cost:
+    """index(x, indices): priced by an ``out=`` tensor only, since the trace has neither indices nor result."""
+    out = call.tensors()[1:]
+    if not out or not out[-1].numel:
+        raise Unpriced("the indices were not recorded")
+    return _interval(out[-1].bytes, out[-1].bytes + out[-1].numel * (_INDEX_BYTES + SECTOR_BYTES))
+
+
+def _nonzero(call: OpCall) -> Cost:
+    """nonzero(x): x read (once more to write), and as many coordinates written as the data has."""
+    x = call.tensor(0)
+    return _interval(x.bytes, 2 * x.bytes + x.numel * len(x.shape) * _INDEX_BYTES, x.numel)
+
+
+def _masked_select(call: OpCall) -> Cost:
+    """masked_select(x, mask): the mask read; of x between nothing and everything read, sorted out and written."""
+    x, mask = call.tensor(0), call.tensor(1)
+    count = max(x.numel, mask.numel)
+    return _interval(mask.bytes, 2 * mask.bytes + count * (2 * x.item_bytes + _INDEX_BYTES), count)
+
+
+def _masked_scatter(call: OpCall) -> Cost:
+    """masked_scatter(x, mask, source): the mask read and summed; between nothing and everything replaced."""
+    x, mask = call.tensor(0), call.tensor(1)
+    return _interval(mask.bytes, 2 * mask.bytes + x.numel * (2 * x.item_bytes + 2 * _INDEX_BYTES), mask.numel)
+
+
+def _searchsorted(call: OpCall) -> Cost:
+    """searchsorted(boundaries, values), bucketize(values, boundaries): a binary search per value."""
+    first, second = call.tensor(0), call.tensor(1)
+    values, boundaries = (first, second) if call.name == "aten::bucketize" else (second, first)
+    steps = math.log2(max(2, boundaries.shape[-1] if boundaries.shape else 1))
+    fixed = values.bytes + values.numel * _INDEX_BYTES
+    return _interval(fixed, fixed + boundaries.bytes, values.numel * steps)
+
+
+def _one_hot(call: OpCall) -> Cost:
+    """one_hot(index, classes): the result cleared and one element per index set, by child ops."""
+    index, classes = call.tensor(0), call.integer(1)
+    if classes is None or classes < 0:
+        raise Unpriced("the number of classes is data")
+    written = index.numel * classes * Tensor((), dtype_argument(call, 2, "long int")).item_bytes
+    return _interval(index.bytes + written, index.bytes + written + index.numel * SECTOR_BYTES)
+
+
+FORMULAS: Formulas = named(
+    {
+        "index _unsafe_index": _index,
+        "index_put index_put_ _index_put_impl_ _unsafe_index_put": _index_put,
+        "index_select": _index_select,
+        "index_copy index_copy_ index_fill index_fill_": _index_write(1),
+        "index_add index_add_ index_reduce index_reduce_": _index_write(2),
+        "gather take": _gather,
+        "scatter scatter_": _scatter(1),
+        "scatter_add scatter_add_ scatter_reduce scatter_reduce_": _scatter(2),
+        "embedding": _embedding,
+        "embedding_dense_backward": _embedding_dense_backward,
+        "_embedding_bag _embedding_bag_forward_only": _embedding_bag,
+        "_embedding_bag_dense_backward": _embedding_bag_backward,
+        "nonzero": _nonzero,
+        "masked_select": _masked_select,
+        "masked_scatter masked_scatter_": _masked_scatter,
+        "searchsorted bucketize": _searchsorted,
+        "one_hot": _one_hot,
+    }
+)

@@ -1,0 +1,111 @@
+"""Cost of ops that move data without computing: copies, casts, concatenation, padding and rearrangement."""
+
+import math
+from dataclasses import replace
+
+from bottleneck.cost.call import Cost, Formulas, OpCall, Tensor, Unpriced
+from bottleneck.cost.traffic import dtype_argument, list_elements, named, out_argument, stream, unknown_items
+
+FAMILY = "copy"
+
+
+def _copy(call: OpCall) -> Cost:
+    """copy_(destination, source): every distinct element of the source read, the destination written."""
+    return stream(FAMILY, call.tensor(0), call.tensor(1))
+
+
+def _clone(call: OpCall) -> Cost:
+    """clone(x), flip(x), roll(x) …: a dense result of the same shape and dtype."""
+    x = call.tensor(0)
+    return stream(FAMILY, x, out_argument(call, 1, Tensor(x.shape, x.dtype)))
+
+
+def _cast(call: OpCall) -> Cost:
+    """_to_copy(x, dtype): like clone, with another dtype."""
+    x = call.tensor(0)
+    return stream(FAMILY, x, out_argument(call, 1, Tensor(x.shape, dtype_argument(call, 1, x.dtype))))
+
+
+def _cat(call: OpCall) -> Cost:
+    """cat(tensors, dim): everything read once and written once.
+
+    The trace has no dtype for a list of tensors: without ``out=`` the bytes are those of 2-byte items at least and
+    4-byte items at most.
+    """
+    out = [argument for argument in call.arguments[1:] if isinstance(argument, Tensor) and argument.numel]
+    if out:
+        return stream(FAMILY, out[-1], out[-1])
+    return unknown_items(FAMILY, 2.0 * list_elements(call, 0))
+
+
+def _repeat(call: OpCall) -> Cost:
+    """repeat(x, repeats): one read, as many writes as there are repeats."""
+    x, repeats = call.tensor(0), call.integers(1)
+    if repeats is None:
+        raise Unpriced("the number of repeats was not recorded")
+    return stream(FAMILY, x, Tensor((x.numel * math.prod(repeats),), x.dtype))
+
+
+def _repeat_interleave(call: OpCall) -> Cost:
+    """repeat_interleave(x, repeats, dim): priced where the number of repeats is a constant."""
+    x, repeats = call.tensor(0), call.integer(1)
+    if repeats is None:
+        raise Unpriced("the number of repeats is data")
+    return stream(FAMILY, x, Tensor((x.numel * repeats,), x.dtype))
+
+
+def _pad(call: OpCall) -> Cost:
+    """constant_pad_nd(x, pad), reflection_pad2d(x, pad) …: pairs of widths, last dimension first."""
+    x, widths = call.tensor(0), call.integers(1)
+    if widths is None or len(widths) > 2 * len(x.shape):
+        raise Unpriced("the padding was not recorded")
+    shape = list(x.shape)
+    for index, width in enumerate(widths):
+        shape[-1 - index // 2] += width
+    return stream(FAMILY, x, Tensor(tuple(shape), x.dtype))
+
+
+def _pad_backward(call: OpCall) -> Cost:
+    """reflection_pad2d_backward(dy, x, pad): the gradient is cleared, then added to."""
+    dy, x = call.tensor(0), call.tensor(1)
+    cost = stream(FAMILY, dy, Tensor(x.shape, dy.dtype), vector_flops=dy.numel)
+    return replace(cost, bytes_high=cost.bytes_high + 2 * dy.bytes)
+
+
+def _scatter_into_zeros(call: OpCall) -> Cost:
+    """slice_backward(dy, sizes, …), select_backward, unfold_backward: a gradient of zeros with dy written into it."""
+    dy, sizes = call.tensor(0), call.integers(1)
+    if sizes is None:
+        raise Unpriced("the size of the result was not recorded")
+    cost = stream(FAMILY, dy, Tensor(sizes, dy.dtype))
+    return replace(cost, bytes_high=cost.bytes_high + dy.bytes)
+
+
+def _triangle(call: OpCall) -> Cost:
+    """tril(x), triu(x): half of x need not be read; in place, only the cleared half moves."""
+    x = call.tensor(0)
+    if call.name.endswith("_"):
+        return replace(stream(FAMILY, x, x), bytes_low=0.0)
+    result = out_argument(call, 1, Tensor(x.shape, x.dtype))
+    return replace(stream(FAMILY, x, result), bytes_low=result.bytes)
+
+
+_PADS = " ".join(f"{kind}_pad{rank}d" for kind in ("reflection", "replication") for rank in (1, 2, 3))
+
+FORMULAS: Formulas = {
+    **named({_PADS: _pad_backward}, ("_backward",)),
+    **named(
+        {
+            "copy_ copy _copy_from _copy_from_and_resize": _copy,
+            "clone alias_copy detach_copy lift_fresh_copy _lazy_clone _pin_memory split_with_sizes_copy": _clone,
+            "flip roll pixel_shuffle pixel_unshuffle channel_shuffle native_channel_shuffle": _clone,
+            "_to_copy": _cast,
+            "cat _cat concat concatenate stack _stack hstack vstack dstack": _cat,
+            "repeat tile": _repeat,
+            "repeat_interleave": _repeat_interleave,
+            f"constant_pad_nd {_PADS}": _pad,
+            "slice_backward select_backward unfold_backward diagonal_backward": _scatter_into_zeros,
+            "tril triu tril_ triu_": _triangle,
+        }
+    ),
+}

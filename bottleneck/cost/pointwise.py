@@ -1,0 +1,246 @@
+"""Cost of pointwise ops: each operand read once, each result written once, a few FLOPs per element."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from bottleneck.cost.call import Cost, Formula, Formulas, OpCall, Tensor, Unpriced
+from bottleneck.cost.traffic import (
+    as_complex,
+    as_float,
+    as_real,
+    broadcast,
+    named,
+    out_argument,
+    promote,
+    stream,
+    without_numbers,
+)
+
+FAMILY = "pointwise"
+
+
+def _bool(_: list[Tensor]) -> str:
+    return "bool"
+
+
+def _first(operands: list[Tensor]) -> str:
+    return operands[0].dtype
+
+
+def _float(operands: list[Tensor]) -> str:
+    return as_float(promote(operands))
+
+
+def _real(operands: list[Tensor]) -> str:
+    return as_real(promote(operands))
+
+
+def _complex(operands: list[Tensor]) -> str:
+    return as_complex(promote(operands))
+
+
+@dataclass(frozen=True)
+class Rule:
+    """How one pointwise op is priced.
+
+    ``operands`` is the number of leading arguments that may be tensors; a tensor behind them is the ``out=`` tensor.
+    ``vector_flops`` and ``special_ops`` count per element of the result. ``result_dtype`` gives the dtype of the result
+    from the operands. ``twins`` are positions for which programs often pass the same tensor (x * x): the trace has no
+    pointers, so operands that look the same are read once at least and twice at most.
+    """
+
+    operands: int
+    vector_flops: float = 1.0
+    special_ops: float = 0.0
+    result_dtype: Callable[[list[Tensor]], str] = promote
+    twins: tuple[int, int] | None = None
+
+
+_UNARY, _BINARY = Rule(1), Rule(2)
+_SPECIAL = Rule(1, 0.0, 1.0, _float)
+_TRIGONOMETRIC, _POLYNOMIAL = Rule(1, 4.0, 1.0, _float), Rule(1, 10.0, 1.0, _float)
+
+# The tanh approximation; erf costs a polynomial of about 25, but traces do not record which of the two it was.
+_GELU_FLOPS = 12.0
+
+# FLOPs per element follow the usual CUDA kernels. Where these branch on values (sin, pow, lgamma …) the figure is that
+# of the cheapest path, so that the compute floor stays below the truth.
+_WITH_IN_PLACE: dict[str, Rule] = {
+    "neg ceil floor round trunc frac sgn sign relu bitwise_not conj_physical nan_to_num threshold": _UNARY,
+    "abs": Rule(1, result_dtype=_real),
+    "add sub clamp_min clamp_max fmod remainder floor_divide gcd lcm heaviside": _BINARY,
+    "bitwise_and bitwise_or bitwise_xor bitwise_left_shift bitwise_right_shift": _BINARY,
+    "mul": Rule(2, twins=(0, 1)),
+    "div copysign": Rule(2, result_dtype=_float),
+    "eq ne lt le gt ge logical_and logical_or logical_xor": Rule(2, result_dtype=_bool),
+    "logical_not": Rule(1, result_dtype=_bool),
+    "clamp": Rule(3, 2.0),
+    "addcmul": Rule(3, 3.0, twins=(1, 2)),
+    "addcdiv lerp": Rule(3, 3.0),
+    "reciprocal sqrt rsqrt exp exp2 log log2 log10 log1p expm1": _SPECIAL,
+    "sin cos tan asin acos atan sinh cosh asinh acosh atanh": _TRIGONOMETRIC,
+    "erf erfc erfinv lgamma digamma i0 sinc logit": _POLYNOMIAL,
+    "atan2 hypot xlogy igamma igammac": Rule(2, 10.0, 2.0, _float),
+    "sigmoid": Rule(1, 4.0, 1.0, _float),
+    "tanh": Rule(1, 6.0, 1.0, _float),
+    "silu": Rule(1, 5.0, 1.0, _float),
+    "gelu": Rule(1, _GELU_FLOPS, 1.0, _float),
+    "mish": Rule(1, 9.0, 2.0, _float),
+    "elu": Rule(1, 4.0, 1.0, _float),
+    "hardtanh leaky_relu": Rule(1, 2.0),
+    "hardsigmoid hardswish": Rule(1, 4.0),
+}
+
+_FUNCTIONAL: dict[str, Rule] = {
+    "maximum minimum fmax fmin nextafter rsub _add_relu __lshift__ __rshift__": _BINARY,
+    "isnan isinf isfinite isposinf isneginf signbit": Rule(1, result_dtype=_bool),
+    "angle": Rule(1, 10.0, 1.0, _real),
+    "complex polar": Rule(2, 1.0, result_dtype=_complex),
+    "polygamma": Rule(2, 10.0, 1.0, _float),
+    "special_entr special_erfcx special_i0e special_i1 special_i1e special_ndtri special_log_ndtr": _POLYNOMIAL,
+    "special_xlog1py special_zeta": Rule(2, 10.0, 2.0, _float),
+    "logaddexp logaddexp2": Rule(2, 4.0, 2.0, _float),
+    "softplus log_sigmoid_forward": Rule(1, 3.0, 2.0, _float),
+    "softplus_backward": Rule(2, 4.0, 1.0),
+    "log_sigmoid_backward": Rule(2, 4.0, 1.0),
+    "softshrink hardshrink _conj_physical": _UNARY,
+    "threshold_backward hardtanh_backward hardshrink_backward softshrink_backward": _BINARY,
+    "sigmoid_backward tanh_backward": Rule(2, 3.0),
+    "silu_backward": Rule(2, 8.0, 1.0),
+    "gelu_backward": Rule(2, _GELU_FLOPS, 1.0),
+    "mish_backward": Rule(2, 12.0, 2.0),
+    "elu_backward": Rule(6, 3.0, 1.0, _first),
+    "leaky_relu_backward hardswish_backward hardsigmoid_backward logit_backward": Rule(2, 3.0),
+    "_prelu_kernel": Rule(2, 2.0),
+    "native_dropout_backward _masked_scale": Rule(2, 2.0, result_dtype=_first),
+}
+
+# Philox gives four random numbers for about 40 integer operations; comparing and scaling adds two.
+_DROPOUT_FLOPS = 12.0
+_POWER_FLOPS, _SMALL_POWER_FLOPS = 20.0, 2.0
+_SMALL_POWERS = (-2.0, -1.0, -0.5, 0.0, 0.5, 1.0, 2.0, 3.0)
+
+
+def price(call: OpCall, rule: Rule) -> Cost:
+    """The cost of one pointwise call by its rule; an op whose name ends in '_' writes its first argument."""
+    operands = _operands(call, rule.operands)
+    result = _result(call, rule, operands)
+    cost = stream(
+        FAMILY,
+        *without_numbers(operands),
+        result,
+        vector_flops=rule.vector_flops * result.numel,
+        special_ops=rule.special_ops * result.numel,
+    )
+    return replace(cost, bytes_low=cost.bytes_low - _twin_bytes(call, rule.twins))
+
+
+def _operands(call: OpCall, count: int) -> list[Tensor]:
+    """The tensors among the first ``count`` arguments; raises Unpriced when there are none."""
+    operands = [argument for argument in call.arguments[:count] if isinstance(argument, Tensor)]
+    if not operands:
+        raise Unpriced(f"no tensor argument of {call.name} was recorded with a dtype")
+    return operands
+
+
+def _result(call: OpCall, rule: Rule, operands: list[Tensor]) -> Tensor:
+    if call.name.endswith("_") and not call.name.endswith("__"):
+        return call.tensor(0)
+    shape = broadcast([operand.shape for operand in operands])
+    return out_argument(call, rule.operands, Tensor(shape, rule.result_dtype(operands)))
+
+
+def _twin_bytes(call: OpCall, twins: tuple[int, int] | None) -> float:
+    """Bytes counted twice if the two operands, which look the same, are the same."""
+    if twins is None:
+        return 0.0
+    first, second = (call.optional_tensor(position) for position in twins)
+    return second.bytes if second is not None and first == second else 0.0
+
+
+def _pow(call: OpCall) -> Cost:
+    """pow(base, exponent): a small constant exponent is a multiplication or a root."""
+    try:
+        is_small = float(call.text(1)) in _SMALL_POWERS
+    except ValueError:
+        is_small = False
+    return price(call, Rule(2, _SMALL_POWER_FLOPS) if is_small else Rule(2, _POWER_FLOPS, 2.0))
+
+
+def _where(call: OpCall) -> Cost:
+    """where(condition, a, b): the result needs one branch per element, the eager kernel reads both.
+
+    where(condition) is nonzero, which its child op pays for.
+    """
+    branches = _operands(OpCall(call.name, call.arguments[1:3]), 2)
+    condition = call.tensor(0)
+    shape = broadcast([condition.shape, *(branch.shape for branch in branches)])
+    result = out_argument(call, 3, Tensor(shape, promote(branches)))
+    read = without_numbers(branches)
+    cost = stream(FAMILY, condition, *read, result, vector_flops=result.numel)
+    return replace(cost, bytes_low=cost.bytes_low - max(branch.bytes for branch in read))
+
+
+def _masked_fill(call: OpCall) -> Cost:
+    """masked_fill(x, mask, value): in place, what the mask leaves alone need not move; the eager kernel moves all."""
+    operands, mask = call.tensor(0), call.tensor(1)
+    shape = broadcast([operands.shape, mask.shape])
+    result = operands if call.name.endswith("_") else Tensor(shape, operands.dtype)
+    cost = stream(FAMILY, operands, mask, result, vector_flops=result.numel)
+    compulsory = mask.bytes if call.name.endswith("_") else mask.bytes + result.bytes
+    return replace(cost, bytes_low=compulsory)
+
+
+def _dropout(call: OpCall) -> Cost:
+    """native_dropout(x, p, train): x read; the result and a mask of one byte per element written."""
+    x = call.tensor(0)
+    mask = Tensor(x.shape, "bool")
+    return stream(FAMILY, x, Tensor(x.shape, x.dtype), mask, vector_flops=_DROPOUT_FLOPS * x.numel)
+
+
+def _glu(call: OpCall) -> Cost:
+    """glu(x, dim): one half gates the other, so the result has half the elements."""
+    x = call.tensor(0)
+    half = Tensor((x.numel // 2,), x.dtype)
+    return stream(FAMILY, x, half, vector_flops=5.0 * half.numel, special_ops=half.numel)
+
+
+def _glu_backward(call: OpCall) -> Cost:
+    """glu_backward(dy, x, dim): the gradient has the shape of x."""
+    dy, x = call.tensor(0), call.tensor(1)
+    return stream(FAMILY, dy, x, Tensor(x.shape, x.dtype), vector_flops=8.0 * dy.numel, special_ops=dy.numel)
+
+
+def _prelu(call: OpCall) -> Cost:
+    """prelu(x, weight): the weight holds one slope, or one per channel."""
+    x, weight = call.tensor(0), call.tensor(1)
+    return stream(FAMILY, x, weight, Tensor(x.shape, x.dtype), vector_flops=2.0 * x.numel)
+
+
+def _prelu_backward(call: OpCall) -> Cost:
+    """_prelu_kernel_backward(x, weight, dy): both gradients have the shape of x; the caller reduces the second."""
+    x, weight, dy = (call.tensor(position) for position in range(3))
+    gradient = Tensor(x.shape, x.dtype)
+    return stream(FAMILY, x, weight, dy, gradient, gradient, vector_flops=3.0 * x.numel)
+
+
+def _formula(rule: Rule) -> Formula:
+    return lambda call: price(call, rule)
+
+
+FORMULAS: Formulas = {
+    **named({names: _formula(rule) for names, rule in _WITH_IN_PLACE.items()}, ("", "_")),
+    **named({names: _formula(rule) for names, rule in _FUNCTIONAL.items()}),
+    **named(
+        {
+            "pow pow_": _pow,
+            "where": _where,
+            "masked_fill masked_fill_": _masked_fill,
+            "native_dropout _fused_dropout": _dropout,
+            "glu": _glu,
+            "glu_backward": _glu_backward,
+            "prelu": _prelu,
+            "_prelu_kernel_backward": _prelu_backward,
+        }
+    ),
+}

@@ -1,0 +1,204 @@
+"""Bytes that tensors move, and the dtype of results: the arithmetic that every memory-bound formula shares."""
+
+from collections.abc import Mapping, Sequence
+
+from bottleneck.cost.call import Cost, Formula, OpCall, Tensor, TensorList, Unpriced
+
+# DRAM is read in sectors of this size: a strided walk moves a whole sector for each element that it touches.
+SECTOR_BYTES = 32
+
+# c10::ScalarType by number, as 'Concrete Inputs' holds dtype arguments.
+DTYPE_BY_CODE = {
+    0: "unsigned char",
+    1: "signed char",
+    2: "short int",
+    3: "int",
+    4: "long int",
+    5: "c10::Half",
+    6: "float",
+    7: "double",
+    8: "c10::complex<c10::Half>",
+    9: "c10::complex<float>",
+    10: "c10::complex<double>",
+    11: "bool",
+    15: "c10::BFloat16",
+    23: "c10::Float8_e5m2",
+    24: "c10::Float8_e4m3fn",
+    25: "c10::Float8_e5m2fnuz",
+    26: "c10::Float8_e4m3fnuz",
+}
+
+_INTEGERS = (
+    "unsigned char",
+    "signed char",
+    "short",
+    "short int",
+    "int",
+    "long",
+    "long int",
+    "long long",
+    "__int64",
+)
+_FLOATS = ("c10::Half", "c10::BFloat16", "float", "double")
+_REAL_PART = {
+    "c10::complex<c10::Half>": "c10::Half",
+    "c10::complex<float>": "float",
+    "c10::complex<double>": "double",
+}
+# Rank within a category, then the category itself: bool < integer < float < complex.
+_RANK = {
+    "bool": (0, 0),
+    **{dtype: (1, rank) for rank, dtype in enumerate(_INTEGERS)},
+    **{dtype: (2, rank) for rank, dtype in enumerate(_FLOATS)},
+    **{dtype: (3, rank) for rank, dtype in enumerate(_REAL_PART)},
+}
+_NUMBERS = frozenset({"double", "long int", "long", "long long", "__int64", "c10::complex<double>"})
+_DOUBLE = frozenset({"double", "c10::complex<double>"})
+
+
+def named(table: Mapping[str, Formula], suffixes: tuple[str, ...] = ("",)) -> dict[str, Formula]:
+    """One formula per op name; the keys of ``table`` hold names separated by spaces, without 'aten::'."""
+    names = [f"aten::{name}{suffix}" for key in table for name in key.split() for suffix in suffixes]
+    assert len(names) == len(set(names)), "a table prices an op twice"
+    return {
+        f"aten::{name}{suffix}": formula
+        for key, formula in table.items()
+        for name in key.split()
+        for suffix in suffixes
+    }
+
+
+def promote(tensors: Sequence[Tensor]) -> str:
+    """The dtype of a result of these tensors by torch's promotion rules.
+
+    Tensors without dimensions (which the profiler also records for plain numbers) lift the category at most, and then
+    to its default width. Raises Unpriced when there is no tensor.
+    """
+    if not tensors:
+        raise Unpriced("no tensor argument was recorded with a dtype")
+    dimensioned = [tensor.dtype for tensor in tensors if tensor.shape] or [tensor.dtype for tensor in tensors]
+    widest = _join(dimensioned)
+    lifted = _join([widest, *(tensor.dtype for tensor in tensors)])
+    if _category(lifted) > _category(widest):
+        return {1: "long int", 2: "float", 3: "c10::complex<float>"}[_category(lifted)]
+    return widest
+
+
+def as_float(dtype: str) -> str:
+    """The dtype itself, or float for integers and bool: what division and exp give."""
+    return "float" if _category(dtype) < 2 else dtype
+
+
+def as_real(dtype: str) -> str:
+    """The dtype of the parts of a complex number; any other dtype itself."""
+    return _REAL_PART.get(dtype, dtype)
+
+
+def as_complex(dtype: str) -> str:
+    """The complex dtype whose parts have this dtype."""
+    return {part: whole for whole, part in _REAL_PART.items()}.get(dtype, "c10::complex<float>")
+
+
+def math_dtype(*tensors: Tensor) -> str:
+    """The dtype that vector units compute in: fp64 if any operand is double, else fp32.
+
+    Eager kernels compute half precision in fp32 (``opmath_t`` in ATen); integer rates are bounded by the fp32 rate.
+    """
+    return "fp64" if any(tensor.dtype in _DOUBLE for tensor in without_numbers(tensors)) else "fp32"
+
+
+def without_numbers(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """The tensors less plain numbers, which the profiler records as a double or long without dimensions."""
+    has_others = any(tensor.shape or tensor.dtype not in _NUMBERS for tensor in tensors)
+    return [tensor for tensor in tensors if not has_others or tensor.shape or tensor.dtype not in _NUMBERS]
+
+
+def broadcast(shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
+    """The shape that these shapes broadcast to; raises Unpriced when they do not."""
+    rank = max((len(shape) for shape in shapes), default=0)
+    padded = [(1,) * (rank - len(shape)) + shape for shape in shapes]
+    return tuple(_broadcast_size(sizes) for sizes in zip(*padded, strict=True))
+
+
+def dtype_argument(call: OpCall, position: int, default: str) -> str:
+    """The dtype that a ScalarType argument names, or ``default`` when none was given or recorded."""
+    code = call.integer(position)
+    if code is None:
+        return default
+    if code not in DTYPE_BY_CODE:
+        raise Unpriced(f"unknown dtype number {code}")
+    return DTYPE_BY_CODE[code]
+
+
+def out_argument(call: OpCall, operands: int, result: Tensor) -> Tensor:
+    """The tensor that the call writes: the ``out=`` tensor recorded behind the operands, else ``result``.
+
+    An ``out=`` of another size is resized by the call, so only its dtype counts.
+    """
+    given = [argument for argument in call.arguments[operands:] if isinstance(argument, Tensor)]
+    if not given:
+        return result
+    return given[-1] if given[-1].shape == result.shape else Tensor(result.shape, given[-1].dtype)
+
+
+def sector_bytes(tensor: Tensor) -> float:
+    """Bytes moved when each element is fetched by its stride: a whole sector where neighbours lie far apart."""
+    strides = [
+        stride for size, stride in zip(tensor.shape, tensor.strides or (), strict=False) if size > 1 and stride != 0
+    ]
+    step_bytes = min(strides, default=1) * tensor.item_bytes
+    return tensor.distinct * min(step_bytes, max(SECTOR_BYTES, tensor.item_bytes))
+
+
+def stream(family: str, *tensors: Tensor, vector_flops: float = 0.0, special_ops: float = 0.0) -> Cost:
+    """The cost of moving each tensor between DRAM and the chip once, with this arithmetic on the way."""
+    return Cost(
+        family,
+        vector_flops=vector_flops,
+        special_ops=special_ops,
+        bytes_low=sum(tensor.bytes for tensor in tensors),
+        bytes_high=sum(sector_bytes(tensor) for tensor in tensors),
+        math_dtype=math_dtype(*tensors),
+    )
+
+
+def list_elements(call: OpCall, position: int) -> int:
+    """Elements of the tensor list at a position; raises Unpriced when the trace does not give its sizes."""
+    argument = call.arguments[position] if position < len(call.arguments) else None
+    if not isinstance(argument, TensorList) or not argument.shapes:
+        raise Unpriced("the sizes of the tensor list were not recorded")
+    return argument.numel
+
+
+def unknown_items(family: str, elements: float, *, vector_flops: float = 0.0, special_ops: float = 0.0) -> Cost:
+    """The cost of moving so many elements whose dtype the trace does not give: 2 bytes each at least, 4 at most."""
+    return Cost(
+        family,
+        vector_flops=vector_flops,
+        special_ops=special_ops,
+        bytes_low=2.0 * elements,
+        bytes_high=4.0 * elements,
+        math_dtype="fp32",
+    )
+
+
+def _join(dtypes: list[str]) -> str:
+    """The widest dtype of the highest category; half with bfloat16 gives float."""
+    unknown = [dtype for dtype in dtypes if dtype not in _RANK]
+    if unknown:
+        return unknown[0] if len(set(dtypes)) == 1 else _join([d for d in dtypes if d in _RANK] or unknown[:1])
+    widest = max(dtypes, key=lambda dtype: _RANK[dtype])
+    mixed = {"c10::Half", "c10::BFloat16"} <= set(dtypes)
+    return "float" if mixed and widest == "c10::BFloat16" else widest
+
+
+def _category(dtype: str) -> int:
+    """0 bool, 1 integer, 2 float (the 8-bit floats included), 3 complex."""
+    return _RANK.get(dtype, (2, 0))[0]
+
+
+def _broadcast_size(sizes: tuple[int, ...]) -> int:
+    wide = {size for size in sizes if size != 1}
+    if len(wide) > 1:
+        raise Unpriced("shapes do not broadcast")
+    return wide.pop() if wide else 1

@@ -1,0 +1,57 @@
+"""Cost of ops that do no work of their own: views, allocations, waits, and the nodes of the autograd graph."""
+
+import re
+
+from bottleneck.cost.call import Cost, Formulas, OpCall
+from bottleneck.cost.traffic import named
+
+# Ops that touch metadata only, and wrappers that hand their tensors to another op or return them as they are. A `to`,
+# `contiguous` or `reshape` that has to move data does so in a child `copy_`; without that child nothing moved.
+_VIEWS = """
+    view view_as expand expand_as t transpose permute select slice squeeze unsqueeze as_strided detach alias narrow
+    unbind split split_with_sizes chunk tensor_split hsplit vsplit dsplit swapaxes swapdims movedim moveaxis diagonal
+    _unsafe_view _reshape_alias reshape reshape_as flatten unflatten ravel view_as_real view_as_complex real imag
+    unfold numpy_T mT mH adjoint matrix_H resolve_conj resolve_neg _conj conj _neg_view lift lift_fresh
+    broadcast_to broadcast_tensors expand_copy unsafe_chunk unsafe_split unsafe_split_with_sizes
+    t_ transpose_ squeeze_ unsqueeze_ detach_ as_strided_ swapaxes_ swapdims_ requires_grad_ retain_grad
+    to contiguous type_as cpu cuda pin_memory is_pinned result_type size stride numel dim is_same_size is_nonzero
+    pad dropout dropout_ feature_dropout feature_dropout_ alpha_dropout alpha_dropout_
+    meshgrid atleast_1d atleast_2d atleast_3d record_stream _has_compatible_shallow_copy_type
+"""
+_ALLOCATIONS = """
+    empty empty_like empty_strided empty_permuted new_empty new_empty_strided resize_ resize_as_ set_ set_data
+    scalar_tensor _resize_output_ _efficientzerotensor _empty_affine_quantized
+"""
+_WAITS = "item _local_scalar_dense _assert_async _is_all_true _is_any_true equal"
+
+# Nodes of the autograd graph and their bookkeeping: 'AddmmBackward0', 'torch::autograd::AccumulateGrad' and so on only
+# call ops. Nodes of user code (CppNode, PythonSubclass, CompiledFunctionBackward) may launch kernels themselves.
+_DISPATCH = re.compile(
+    r"autograd::engine::evaluate_function: .*"
+    r"|[A-Z]\w*Backward\d+"
+    r"|torch::autograd::(AccumulateGrad|GraphRoot|CopyBackwards|CopySlices)"
+    r"|(Optimizer\.|DistributedDataParallel\.|enumerate\(DataLoader\)|ProfilerStep).*"
+)
+
+
+def dispatch(name: str) -> Cost | None:
+    """The zero cost of a node that only calls other ops, recognised by its name; null for every other name."""
+    return Cost("dispatch") if _DISPATCH.fullmatch(name) else None
+
+
+def _free_view(_: OpCall) -> Cost:
+    return Cost("view")
+
+
+def _free_allocation(_: OpCall) -> Cost:
+    return Cost("allocation")
+
+
+def _free_wait(_: OpCall) -> Cost:
+    return Cost("sync")
+
+
+FORMULAS: Formulas = {
+    **named({_VIEWS: _free_view, _ALLOCATIONS: _free_allocation, _WAITS: _free_wait}),
+    "inductor::_reinterpret_tensor": _free_view,
+}
