@@ -12,6 +12,13 @@ def _terminal(analysis: Analysis) -> str:
     return render(analysis)
 
 
+def _markdown(analysis: Analysis) -> str:
+    """Markdown for a comment on a pull request."""
+    from bottleneck.report.markdown import render  # noqa: PLC0415 - as above
+
+    return render(analysis)
+
+
 def _json(analysis: Analysis) -> str:
     """The text of ``analysis.json``."""
     from bottleneck.report.datafile import to_json  # noqa: PLC0415 - msgspec is loaded only where it is used
@@ -19,4 +26,4 @@ def _json(analysis: Analysis) -> str:
     return to_json(analysis)
 
 
-FORMATS: Mapping[str, Callable[[Analysis], str]] = {"terminal": _terminal, "json": _json}
+FORMATS: Mapping[str, Callable[[Analysis], str]] = {"terminal": _terminal, "markdown": _markdown, "json": _json}

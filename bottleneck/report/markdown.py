@@ -1,0 +1,117 @@
+"""An analysis as GitHub flavoured markdown, fit for a comment on a pull request; nothing from a trace is markup."""
+
+import re
+
+from bottleneck.records import Analysis
+from bottleneck.report.clean import clean
+from bottleneck.report.document import Document, build
+from bottleneck.report.layout import Column, Notes, Row, Table
+from bottleneck.report.look import UNICODE
+from bottleneck.report.names import short_names
+from bottleneck.report.numbers import UNKNOWN, apportion
+
+_PROSE = 600
+_NAME_WIDTH = 60
+_BAR_CELLS = 50
+
+_HARMLESS = re.compile(r"[\w.,:;%'\"/+=()?!…·\u00d7\u2013-]+")
+# Made of harmless characters, yet GitHub or markdown would make a link, a picture, a mention or emphasis of it.
+_LINKED = re.compile(r"://|www\.|:[\w+-]+:|\bGH-\d|\b(?=\w*\d)[0-9a-f]{7,40}\b|(?<!\w)_|_(?!\w)", re.IGNORECASE)
+_STARTS_BLOCK = re.compile(r"(?:[-+=]+|\d+[.)])$")
+
+
+def render(analysis: Analysis) -> str:
+    """The report as markdown without raw HTML; words that could be markup stand in code spans."""
+    return "\n".join(lines(build(analysis))) + "\n"
+
+
+def lines(document: Document) -> list[str]:
+    """The report line by line."""
+    out = [f"## {prose(document.headline)}", "", f"**{prose(document.sentence) or '(no sentence)'}**", ""]
+    out += [*(f"- {label}: {prose(text)}" for label, text in document.facts), ""]
+    bar = [code(_bar(document.groups)), ""] if document.groups else []
+    for part in document.parts:
+        out += [f"### {prose(part.title)}", ""]
+        if isinstance(part, Table):
+            out += [*bar, *_table(part), ""]
+            out += [line for note in part.notes for line in (prose(note), "")]
+            bar = []
+        else:
+            out += [*_notes(part), ""]
+    return [*out, prose(document.next_step)]
+
+
+def prose(text: str) -> str:
+    """The text cleaned, with every run of words that could be markup, a link or a mention in one code span."""
+    out: list[str] = []
+    unsafe: list[str] = []
+    for index, word in enumerate(clean(text, _PROSE).split()):
+        if _HARMLESS.fullmatch(word) and not _LINKED.search(word) and not (index == 0 and _STARTS_BLOCK.match(word)):
+            out += [code(" ".join(unsafe))] if unsafe else []
+            out, unsafe = [*out, word], []
+        else:
+            unsafe.append(word)
+    return " ".join([*out, code(" ".join(unsafe))] if unsafe else out)
+
+
+def name(text: str) -> str:
+    """The text cleaned, all of it in one code span unless all of it is harmless."""
+    shown = prose(text)
+    return code(text) if "`" in shown else shown
+
+
+def code(text: str) -> str:
+    """The text cleaned, as one code span, whatever backticks it holds."""
+    shown = clean(text, _PROSE).strip() or " "
+    fence = "`" * (1 + max((len(run) for run in re.findall("`+", shown)), default=0))
+    inner = f" {shown} " if shown.startswith("`") or shown.endswith("`") else shown
+    return f"{fence}{inner}{fence}"
+
+
+def _cell(text: str) -> str:
+    """A cell of a table: pipes escaped; one that follows a backslash cannot be, and is shown broken."""
+    return re.sub(r"(?<=\\)\|", "¦", text).replace("|", "\\|")
+
+
+def _bar(groups: tuple[tuple[str, float], ...]) -> str:
+    total = sum(share for _, share in groups)
+    cells = apportion([share / total * (_BAR_CELLS - len(groups)) for _, share in groups])
+    return "".join(UNICODE.bars.get(group, "?") * (1 + count) for (group, _), count in zip(groups, cells, strict=True))
+
+
+def _table(table: Table) -> list[str]:
+    columns = list(table.columns)
+    texts = [[row.cells[index] for row in table.rows] for index in range(len(columns))]
+    shown = [_column(column, cells) for column, cells in zip(columns, texts, strict=True)]
+    if any(row.details for row in table.rows):
+        columns.append(Column("what it is", "words"))
+        shown.append(
+            [_cell("; ".join([*map(prose, row.details[:1]), *map(name, row.details[1:])])) for row in table.rows]
+        )
+    head = "| " + " | ".join(column.title for column in columns) + " |"
+    rule = "|" + "|".join("---:" if column.kind == "number" else "---" for column in columns) + "|"
+    return [head, rule, *(_row(row, list(cells)) for row, *cells in zip(table.rows, *shown, strict=True))]
+
+
+def _column(column: Column, cells: list[str]) -> list[str]:
+    if column.kind == "number":
+        return list(cells)
+    if column.kind == "name":
+        cells = short_names([clean(cell, 2000) for cell in cells], _NAME_WIDTH)
+    shown = prose if column.kind == "words" else name
+    return [_cell(cell if cell == UNKNOWN else shown(cell)) for cell in cells]
+
+
+def _row(row: Row, cells: list[str]) -> str:
+    if row.role == "total":
+        cells = [f"**{cell}**" if cell else cell for cell in cells]
+    mark = {"part": "&emsp;"}.get(row.role, f"{UNICODE.bars.get(row.group, '')} " if row.group else "")
+    cells[0] = mark + cells[0]
+    return "| " + " | ".join(cells) + " |"
+
+
+def _notes(notes: Notes) -> list[str]:
+    out = []
+    for lead, *rest in notes.items:
+        out += [f"- {prose(lead)}", *(f"  - {prose(line)}" for line in rest)]
+    return out
