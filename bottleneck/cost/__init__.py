@@ -1,18 +1,20 @@
 """Stage 2: FLOPs and bytes of every op call, from its recorded shapes."""
 
 import math
+from collections.abc import Sequence
 from importlib import import_module
 from importlib.util import find_spec
 
 import numpy as np
 import pandas as pd
 
-from bottleneck.cost.call import Cost, Formula, Unpriced, parse_call
+from bottleneck.cost.call import Cost, Formula, Formulas, Unpriced, parse_call
 from bottleneck.tables import COSTS
 
-# One module per group of families; each exports FORMULAS.
+# One module per group of families; each exports FORMULAS, and COMPOSITES: ops that only call others.
 _MODULES = (
     "matmul",
+    "quantized",
     "conv",
     "attention",
     "normalization",
@@ -23,20 +25,21 @@ _MODULES = (
 )
 
 
-def _merge(modules: tuple[str, ...]) -> dict[str, Formula]:
-    """All formulas by op name; AssertionError when two modules price the same op."""
+_PRESENT = [import_module(f"{__name__}.{name}") for name in _MODULES if find_spec(f"{__name__}.{name}")]
+
+
+def merge(tables: Sequence[Formulas]) -> dict[str, Formula]:
+    """All formulas by op name; AssertionError when two tables price the same op."""
     merged: dict[str, Formula] = {}
-    for name in modules:
-        if find_spec(f"{__name__}.{name}") is None:
-            continue
-        formulas: dict[str, Formula] = import_module(f"{__name__}.{name}").FORMULAS
-        twice = merged.keys() & formulas.keys()
-        assert not twice, f"{name} prices ops that another module prices: {sorted(twice)}"
-        merged.update(formulas)
+    for table in tables:
+        twice = merged.keys() & table.keys()
+        assert not twice, f"ops have two formulas: {sorted(twice)}"
+        merged.update(table)
     return merged
 
 
-FORMULAS = _merge(_MODULES)
+FORMULAS = merge([module.FORMULAS for module in _PRESENT])
+COMPOSITES = frozenset[str]().union(*(getattr(module, "COMPOSITES", ()) for module in _PRESENT))
 
 
 def price(signatures: pd.DataFrame) -> pd.DataFrame:
@@ -66,11 +69,10 @@ def _price_call(
     name: str | None, dims: str | None, types: str | None, strides: str | None, concrete: str | None
 ) -> Cost | str:
     """The price of one call, or the reason why there is none."""
-    formula = FORMULAS.get(name or "")
-    if name is None or formula is None:
-        return f"no formula for {name}"
+    if name is None or name not in FORMULAS:
+        return f"{name} only calls other ops" if name in COMPOSITES else f"no formula for {name}"
     try:
-        cost = formula(parse_call(name, dims, types, strides, concrete))
+        cost = FORMULAS[name](parse_call(name, dims, types, strides, concrete))
     except Unpriced as reason:
         return str(reason)
     except (ArithmeticError, LookupError, TypeError, ValueError):

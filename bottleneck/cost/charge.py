@@ -46,7 +46,7 @@ def charge(ops: pd.DataFrame, kernels: pd.DataFrame, costs: pd.DataFrame) -> pd.
 
 def _rows(column: "pd.Series[int]") -> Rows:
     """A nullable row reference as plain integers, -1 for null."""
-    return column.to_numpy(dtype=np.int64, na_value=-1)
+    return np.asarray(column.to_numpy(dtype=np.int64, na_value=-1), dtype=np.int64)
 
 
 def _working_family(ops: pd.DataFrame, costs: pd.DataFrame) -> Rows:
@@ -63,7 +63,8 @@ def _workers(parent: Rows, family: Rows, families: list[str]) -> Flags:
     below = _nested_bits(parent, np.where(family >= 0, np.left_shift(1, np.maximum(family, 0)), 0))
     bit = {name: 1 << code for code, name in enumerate(families)}
     takers = [sum(bit.get(other, 0) for other in {name, *DELEGATES.get(name, ())}) for name in families]
-    return (family >= 0) & (below & np.array([*takers, 0], dtype=np.int64)[family] == 0)
+    delegating: Flags = (below & np.array([*takers, 0], dtype=np.int64)[family]) != 0
+    return np.asarray((family >= 0) & ~delegating)
 
 
 def _nested_bits(parent: Rows, own: Rows) -> Rows:

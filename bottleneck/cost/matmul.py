@@ -1,0 +1,223 @@
+"""Prices of matrix products in floating point: plain, batched, biased and linear layers (cost stage).
+
+A product of [m, k] and [k, n] takes 2·m·n·k FLOPs, and moves both operands and the result once. With m or n of 1 it is
+a matrix-vector product, which kernels compute on the vector units: no tile of a matrix engine would be full.
+"""
+
+from dataclasses import dataclass
+
+from bottleneck.cost.call import Cost, Formula, OpCall, Tensor, Unpriced
+from bottleneck.cost.traffic import dtype_argument, math_dtype
+
+FAMILY = "matmul"
+
+# Ops that only call others: reshapes, copies and a product that is priced by itself.
+COMPOSITES = frozenset(
+    {
+        "aten::bilinear",
+        "aten::chain_matmul",
+        "aten::einsum",
+        "aten::inner",
+        "aten::linalg_multi_dot",
+        "aten::linalg_vecdot",
+        "aten::matmul",
+        "aten::outer",
+        "aten::tensordot",
+    }
+)
+
+# FLOPs per element of the activation fused behind _addmm_activation: relu, or the tanh form of gelu.
+_ACTIVATION_FLOPS = {False: 1.0, True: 12.0}
+
+
+@dataclass(frozen=True)
+class Product:
+    """The sizes of a batch of matrix products."""
+
+    m: int
+    n: int
+    k: int
+    batch: int = 1
+
+    @property
+    def flops(self) -> float:
+        """FLOPs, a fused multiply-add being 2."""
+        return 2.0 * self.batch * self.m * self.n * self.k
+
+    @property
+    def numel(self) -> int:
+        """Elements of the result."""
+        return self.batch * self.m * self.n
+
+
+def product_cost(product: Product, left: Tensor, right_bytes: float, out_bytes: float) -> Cost:
+    """The cost of a product; ``left`` (the activations) decides the dtype of the arithmetic.
+
+    A complex multiply-add is four real ones.
+    """
+    flops = product.flops * (4.0 if "complex" in left.dtype else 1.0)
+    moved = left.bytes + right_bytes + out_bytes
+    if product.m == 1 or product.n == 1:
+        return Cost(FAMILY, vector_flops=flops, bytes_low=moved, bytes_high=moved, math_dtype=math_dtype(left))
+    return Cost(FAMILY, matrix_flops=flops, bytes_low=moved, bytes_high=moved, math_dtype=left.short_dtype)
+
+
+def matrix_sizes(left: Tensor, right: Tensor) -> Product:
+    """The sizes of [.., m, k] times [.., k, n]; Unpriced when they do not fit."""
+    if not 2 <= len(left.shape) == len(right.shape) <= 3 or left.shape[:-2] != right.shape[:-2]:
+        raise Unpriced("operands are not matrices of one batch")
+    if left.shape[-1] != right.shape[-2]:
+        raise Unpriced("inner sizes of the product differ")
+    batch = left.shape[0] if len(left.shape) == 3 else 1
+    return Product(m=left.shape[-2], n=right.shape[-1], k=left.shape[-1], batch=batch)
+
+
+def item_bytes(dtype: str) -> float:
+    """Bytes per element of a dtype; raises Unpriced for one that we do not know."""
+    return Tensor((), dtype).item_bytes
+
+
+def extra_bytes(low: float, high: float | None = None) -> Cost:
+    """Traffic beside that of the product itself: a bias, scales."""
+    return Cost(FAMILY, bytes_low=low, bytes_high=low if high is None else high)
+
+
+def linear_cost(inputs: Tensor, weight: Tensor, bias: Tensor | None) -> Cost:
+    """The cost of inputs [.., k] times the transpose of weight [n, k], plus a bias."""
+    if len(weight.shape) not in {1, 2} or not inputs.shape or inputs.shape[-1] != weight.shape[-1]:
+        raise Unpriced("the weight does not fit the inputs")
+    n, k = (weight.shape[0] if len(weight.shape) == 2 else 1), inputs.shape[-1]
+    rows = Tensor(inputs.shape[:-1], inputs.dtype).numel
+    cost = product_cost(Product(m=rows, n=n, k=k), inputs, weight.bytes, rows * n * inputs.item_bytes)
+    if bias is None:
+        return cost
+    return cost + extra_bytes(bias.bytes) + Cost(FAMILY, vector_flops=float(rows * n))
+
+
+def _result_item_bytes(call: OpCall, operands: int, dtype: str) -> float:
+    """Bytes per element of the result: those of the ``out=`` tensor behind the operands, or of ``dtype``."""
+    given = [argument for argument in call.arguments[operands:] if isinstance(argument, Tensor)]
+    return given[-1].item_bytes if given else item_bytes(dtype)
+
+
+def _mm(call: OpCall) -> Cost:
+    """The cost of mm and bmm: A, B, [out_dtype], [out]."""
+    left, right = call.tensor(0), call.tensor(1)
+    product = matrix_sizes(left, right)
+    out_item_bytes = _result_item_bytes(call, 2, dtype_argument(call, 2, left.dtype))
+    return product_cost(product, left, right.bytes, product.numel * out_item_bytes)
+
+
+def _addmm(call: OpCall) -> Cost:
+    """The cost of addmm and baddbmm: C, A, B, [out_dtype], beta, alpha, [out]."""
+    scalars = [argument for argument in call.arguments[3:] if not isinstance(argument, Tensor)]
+    return _biased(call, matrix_sizes(call.tensor(1), call.tensor(2)), beta_at=4 if len(scalars) == 3 else 3)
+
+
+def _addbmm(call: OpCall) -> Cost:
+    """The cost of addbmm: C, A, B, beta, alpha, [out]; the products of the batch add up to one."""
+    sizes = matrix_sizes(call.tensor(1), call.tensor(2))
+    return _biased(call, Product(m=sizes.m, n=sizes.n, k=sizes.k * sizes.batch))
+
+
+def _addmm_activation(call: OpCall) -> Cost:
+    """The cost of _addmm_activation: C, A, B, beta, alpha, use_gelu, [out]."""
+    product = matrix_sizes(call.tensor(1), call.tensor(2))
+    epilogue = Cost(FAMILY, vector_flops=product.numel * _ACTIVATION_FLOPS[call.flag(5) or False])
+    return _biased(call, product) + epilogue
+
+
+def _addmv(call: OpCall) -> Cost:
+    """The cost of addmv: y, A, x, beta, alpha, [out]."""
+    return _biased(call, _vector_sizes(call.tensor(1), call.tensor(2)))
+
+
+def _biased(call: OpCall, product: Product, beta_at: int = 3) -> Cost:
+    """A product added to beta times the first argument, which may broadcast; an out_dtype may stand before beta.
+
+    With beta 0 the first argument is not read. Where beta was not recorded, only the upper end counts it.
+    """
+    addend, left, right = call.tensor(0), call.tensor(1), call.tensor(2)
+    dtype = left.dtype if beta_at == 3 else dtype_argument(call, 3, left.dtype)
+    cost = product_cost(product, left, right.bytes, product.numel * _result_item_bytes(call, 3, dtype))
+    beta = call.number(beta_at)
+    if beta == 0:
+        return cost
+    read = extra_bytes(0.0 if beta is None else addend.bytes, addend.bytes)
+    return cost + read + Cost(FAMILY, vector_flops=float(product.numel))
+
+
+def _mv(call: OpCall) -> Cost:
+    """The cost of mv: A, x, [out]."""
+    matrix, vector = call.tensor(0), call.tensor(1)
+    product = _vector_sizes(matrix, vector)
+    return product_cost(product, matrix, vector.bytes, product.numel * matrix.item_bytes)
+
+
+def _vector_sizes(matrix: Tensor, vector: Tensor) -> Product:
+    if len(matrix.shape) != 2 or matrix.shape[1:] != vector.shape:
+        raise Unpriced("the vector does not fit the matrix")
+    return Product(m=matrix.shape[0], n=1, k=matrix.shape[1])
+
+
+def _dot(call: OpCall) -> Cost:
+    """The cost of dot and vdot: x, y, [out]."""
+    left, right = call.tensor(0), call.tensor(1)
+    if len(left.shape) != 1 or left.shape != right.shape:
+        raise Unpriced("the vectors of a dot product differ in length")
+    return product_cost(Product(m=1, n=1, k=left.shape[0]), left, right.bytes, left.item_bytes)
+
+
+def _addr(call: OpCall) -> Cost:
+    """The cost of addr (C, u, v, beta, alpha): element by element, so it is pointwise work."""
+    addend, left, right = call.tensor(0), call.tensor(1), call.tensor(2)
+    numel = left.numel * right.numel
+    read = 0.0 if call.number(3) == 0 else addend.bytes
+    moved = read + left.bytes + right.bytes + numel * left.item_bytes
+    return Cost("pointwise", vector_flops=3.0 * numel, bytes_low=moved, bytes_high=moved, math_dtype=math_dtype(left))
+
+
+def _linear(call: OpCall) -> Cost:
+    """The cost of linear (x, w, b), and of vendors' kernels with the same arguments."""
+    return linear_cost(call.tensor(0), call.tensor(1), call.optional_tensor(2))
+
+
+def _mkl_linear(call: OpCall) -> Cost:
+    """The cost of _mkl_linear: x, packed w, w, b, batch_size."""
+    return linear_cost(call.tensor(0), call.tensor(2), call.optional_tensor(3))
+
+
+def _linear_pointwise(call: OpCall) -> Cost:
+    """The cost of _linear_pointwise: x, w, b, ..; or x, other, w, b, .. where the epilogue reads another operand."""
+    third = call.optional_tensor(2)
+    if third is None or len(third.shape) < 2:
+        return _linear(call)
+    other = call.tensor(1)
+    cost = linear_cost(call.tensor(0), third, call.optional_tensor(3))
+    return cost + extra_bytes(other.bytes) + Cost(FAMILY, vector_flops=float(other.numel))
+
+
+FORMULAS: dict[str, Formula] = {
+    "aten::mm": _mm,
+    "aten::bmm": _mm,
+    "aten::addmm": _addmm,
+    "aten::addmm_": _addmm,
+    "aten::baddbmm": _addmm,
+    "aten::baddbmm_": _addmm,
+    "aten::addbmm": _addbmm,
+    "aten::addbmm_": _addbmm,
+    "aten::_addmm_activation": _addmm_activation,
+    "aten::mv": _mv,
+    "aten::addmv": _addmv,
+    "aten::addmv_": _addmv,
+    "aten::dot": _dot,
+    "aten::vdot": _dot,
+    "aten::addr": _addr,
+    "aten::addr_": _addr,
+    "aten::linear": _linear,
+    "aten::mkldnn_linear": _linear,
+    "mkl::_mkl_linear": _mkl_linear,
+    "mkldnn::_linear_pointwise": _linear_pointwise,
+    "aiter::gemm_a16w16": _linear,
+    "vllm::rocm_unquantized_gemm": _linear,
+}

@@ -1,0 +1,114 @@
+"""Prices of matrix products with low-precision or grouped operands: int8, int4, fp8, fp4, experts (cost stage)."""
+
+from dataclasses import replace
+
+from bottleneck.cost.call import Cost, Formula, OpCall, Tensor, Unpriced
+from bottleneck.cost.matmul import Product, extra_bytes, item_bytes, linear_cost, matrix_sizes, product_cost
+from bottleneck.cost.traffic import dtype_argument
+
+_INT32_BYTES = 4.0
+
+
+def _int_mm(call: OpCall) -> Cost:
+    """The cost of _int_mm: int8 A and B, a result of int32."""
+    left, right = call.tensor(0), call.tensor(1)
+    product = matrix_sizes(left, right)
+    return product_cost(product, left, right.bytes, product.numel * _INT32_BYTES)
+
+
+def _int8_weight(call: OpCall) -> Cost:
+    """The cost of _weight_int8pack_mm (x, w [n, k], scales [n]): the arithmetic is that of the activations."""
+    return linear_cost(call.tensor(0), call.tensor(1), None) + extra_bytes(call.tensor(2).bytes)
+
+
+def _int4_weight(call: OpCall) -> Cost:
+    """The cost of _weight_int4pack_mm: x, packed w, group size, scales and zeros (one table or two, [.., n, ..]).
+
+    The layout of the packed weight is the device's own, but its bytes are n·k / 2 in each.
+    """
+    inputs, weight = call.tensor(0), call.tensor(1)
+    tables = [table for table in (call.tensor(3), call.optional_tensor(4)) if table is not None]
+    product = Product(m=inputs.shape[0], n=tables[0].shape[1], k=inputs.shape[1])
+    right_bytes = weight.bytes + sum(table.bytes for table in tables)
+    return product_cost(product, inputs, right_bytes, product.numel * inputs.item_bytes)
+
+
+def _packed_sizes(left: Tensor, right: Tensor) -> Product:
+    """The sizes of a product whose fp4 operands hold two values per recorded element along k."""
+    sizes = matrix_sizes(left, right)
+    return replace(sizes, k=2 * sizes.k) if left.dtype == "c10::Float4_e2m1fn_x2" else sizes
+
+
+def _scaled_mm(call: OpCall) -> Cost:
+    """The cost of _scaled_mm: A, B, scale_a, scale_b, bias, scale_result, out_dtype, fast_accum, [out].
+
+    Before torch 2.5 the bias stood third and out_dtype fourth; a bias is half precision, a scale never.
+    """
+    left, right = call.tensor(0), call.tensor(1)
+    product = _packed_sizes(left, right)
+    third = call.optional_tensor(2)
+    early = third is None or third.dtype in {"c10::Half", "c10::BFloat16"}
+    out = call.optional_tensor(8)
+    out_dtype = out.dtype if out else dtype_argument(call, 3 if early else 6, left.dtype)
+    beside = [tensor.bytes for tensor in map(call.optional_tensor, range(2, 8)) if tensor]
+    cost = product_cost(product, left, right.bytes, product.numel * item_bytes(out_dtype))
+    return cost + extra_bytes(sum(beside))
+
+
+def _scaled_mm_v2(call: OpCall) -> Cost:
+    """The cost of _scaled_mm_v2: A, B, three arguments on the scales of each, bias, out_dtype, ...
+
+    The scales are lists, whose dtype the trace does not hold: one byte (block exponents) to four (fp32) each.
+    """
+    left, right = call.tensor(0), call.tensor(1)
+    product = _packed_sizes(left, right)
+    bias = call.optional_tensor(8)
+    bias_bytes = bias.bytes if bias else 0.0
+    scales = float(sum(scale.numel for scale in call.lists()))
+    out_bytes = product.numel * item_bytes(dtype_argument(call, 9, left.dtype))
+    cost = product_cost(product, left, right.bytes, out_bytes)
+    return cost + extra_bytes(bias_bytes + scales, bias_bytes + 4.0 * scales)
+
+
+def _grouped_mm(call: OpCall) -> Cost:
+    """The cost of _grouped_mm: A, B, offsets, bias, out_dtype."""
+    return _grouped(call, offsets=2, out_dtype=4)
+
+
+def _scaled_grouped_mm(call: OpCall) -> Cost:
+    """The cost of _scaled_grouped_mm: A, B, scale_a, scale_b, offsets, bias, scale_result, out_dtype, fast_accum."""
+    scales = call.tensor(2).bytes + call.tensor(3).bytes
+    return _grouped(call, offsets=4, out_dtype=7) + extra_bytes(scales)
+
+
+def _grouped(call: OpCall, offsets: int, out_dtype: int) -> Cost:
+    """One product per group: offsets, whose values no trace holds, deal rows, columns or slices of k out to groups.
+
+    FLOPs assume that the groups use every row. A stacked operand belongs to one group each, and the part of an empty
+    group is never read, so its bytes lie between those of one group and of all.
+    """
+    left, right = call.tensor(0), call.tensor(1)
+    if left.shape[-1] != right.shape[-2]:
+        raise Unpriced("inner sizes of the product differ")
+    stacked = [operand for operand in (left, right) if len(operand.shape) == 3]
+    groups = stacked[0].shape[0] if stacked else call.tensor(offsets).numel
+    product = Product(m=left.shape[-2], n=right.shape[-1], k=left.shape[-1], batch=groups if len(stacked) == 2 else 1)
+    results = 1 if len(stacked) == 1 else groups
+    out_bytes = results * product.m * product.n * item_bytes(dtype_argument(call, out_dtype, left.dtype))
+    cost = product_cost(product, left, right.bytes, out_bytes)
+    if len(stacked) != 1:
+        return cost
+    return replace(cost, bytes_low=cost.bytes_low - stacked[0].bytes * (1 - 1 / groups))
+
+
+FORMULAS: dict[str, Formula] = {
+    "aten::_int_mm": _int_mm,
+    "aten::_weight_int8pack_mm": _int8_weight,
+    "aten::_weight_int4pack_mm": _int4_weight,
+    "aten::_weight_int4pack_mm_for_cpu": _int4_weight,
+    "aten::_weight_int4pack_mm_with_scales_and_zeros": _int4_weight,
+    "aten::_scaled_mm": _scaled_mm,
+    "aten::_scaled_mm_v2": _scaled_mm_v2,
+    "aten::_grouped_mm": _grouped_mm,
+    "aten::_scaled_grouped_mm": _scaled_grouped_mm,
+}
