@@ -20,13 +20,12 @@ def to_json(analysis: Analysis) -> str:
 
     A float that is not finite is written as null, as unknown; where null is not allowed, that is an AssertionError.
     """
-    plain = msgspec.to_builtins(analysis, enc_hook=_plain_number)
-    text = msgspec.json.format(msgspec.json.encode({key: _sound(plain[key]) for key in KEYS}), indent=1).decode()
+    plain = _sound(msgspec.to_builtins(analysis, enc_hook=_plain_number))
     try:
-        msgspec.json.decode(text, type=Analysis)
+        checked = msgspec.to_builtins(msgspec.convert(plain, Analysis))
     except msgspec.ValidationError as exc:
         raise AssertionError(f"this analysis breaks its own schema: {exc}") from exc
-    return text + "\n"
+    return msgspec.json.format(msgspec.json.encode({key: checked[key] for key in KEYS}), indent=1).decode() + "\n"
 
 
 def from_json(text: str) -> Analysis:

@@ -41,7 +41,7 @@ def table_lines(table: Table, look: Look) -> list[Text]:
 
 def wrapped(text: Text, look: Look, indent: int = 0, lead: str = "") -> list[Text]:
     """The text broken at words into lines of the terminal's width, indented; ``lead`` stands before the first."""
-    if look.width - indent < 12:
+    if look.width - indent < 12 or cell_len(lead) > indent:
         text, indent, lead = Text.assemble(lead, text), 0, ""
     glued = text.copy()
     glued.plain = _NUMBER_AND_UNIT.sub(_GLUE, text.plain)
