@@ -23,12 +23,14 @@ _LOG_LEVEL = "KINETO_LOG_LEVEL"
 
 @dataclass(frozen=True)
 class Detail:
-    """What a window records. Memory events vanish when every thread is recorded (torch 2.13), so choose."""
+    """What a window records, in the thread that opens it and the backward threads that this thread starts.
+
+    Other threads could be recorded too (`profile_all_threads`), but memory events then vanish (torch 2.13).
+    """
 
     shapes: bool = True
     stacks: bool = True
     memory: bool = False
-    every_thread: bool = False
 
 
 class Guard:
@@ -84,7 +86,7 @@ GUARD = Guard()
 
 
 class Window:
-    """A stretch of the program under the profiler. ``stop`` may be called from anywhere, any number of times."""
+    """A stretch of the program under the profiler. ``stop`` may be called at any time and more than once."""
 
     def __init__(self, torch: Any, detail: Detail) -> None:
         self.torch = torch
@@ -106,7 +108,7 @@ class Window:
         self._profiler = profile(
             use_device="cuda" if on_gpu else None,
             record_shapes=self._detail.shapes,
-            # A Python profile hook of the program's own would be removed by ours.
+            # A profile hook of the program's own would be removed by ours.
             with_stack=self._detail.stacks and sys.getprofile() is None,
             profile_memory=self._detail.memory,
             use_kineto=True,
@@ -118,16 +120,16 @@ class Window:
 
     def stop(self) -> None:
         """Stops the profiler if it runs here; one that was left running would crash the interpreter at exit."""
-        if not self._running or self._owner[0] != os.getpid():
+        if not (self._running and self.is_mine):
             return
         self._running = False
         GUARD.closed()
         self._profiler.__exit__(None, None, None)
 
     @property
-    def running(self) -> bool:
-        """Whether the profiler runs now."""
-        return self._running
+    def is_mine(self) -> bool:
+        """Whether the caller is the thread that made the window; another could not stop it without losing it."""
+        return self._owner == (os.getpid(), threading.get_ident())
 
     def event_count(self) -> int:
         """Events that the stopped window holds; key_averages() would take 40-135 us for each."""
@@ -171,7 +173,6 @@ def _experimental_config(torch: Any, detail: Detail, on_gpu: bool) -> Any:
     kind = torch._C._profiler._ExperimentalConfig
     wanted = {
         "enable_cuda_sync_events": on_gpu,
-        "profile_all_threads": detail.every_thread,
         # Skips building Python objects that only events() would read; torch cannot do so with stacks.
         "trace_only": not detail.stacks,
         "record_python_gc_info": True,

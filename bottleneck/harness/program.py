@@ -10,37 +10,34 @@ from importlib.machinery import SourceFileLoader
 from types import CodeType, ModuleType, TracebackType
 from typing import Any
 
-_OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))  # noqa: PTH120, PTH100 - pathlib costs more to load
+# With os.path throughout: it says what the interpreter's own C code does to a path, which pathlib would normalise.
+_OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep  # noqa: PTH100, PTH120
 
 
 def run_file(path: str, arguments: Sequence[str]) -> None:
     """Runs a script as `python path arguments` would; what the script raises comes through."""
     sys.argv = [path, *arguments]
-    if os.path.isdir(path) or _is_archive(path):  # noqa: PTH112
-        sys.path.insert(0, path)
-        _, spec, code = runpy._get_main_module_details()  # type: ignore[attr-defined]
-        _execute(code, _main_module(spec.origin or path, spec.loader, spec))
-        return
-    _put_on_path(os.path.dirname(os.path.realpath(path)))  # noqa: PTH120
     # Python does not normalise the path of the script, it only makes it absolute.
     absolute = os.path.join(os.getcwd(), path)  # noqa: PTH109, PTH118
-    module = _main_module(absolute, SourceFileLoader("__main__", absolute), None)
-    _execute(_compile(path, absolute), module)
+    if os.path.isdir(path) or _is_archive(path):  # noqa: PTH112
+        sys.path.insert(0, absolute)
+        _fresh_main()
+        runpy._run_module_as_main("__main__", alter_argv=False)  # type: ignore[attr-defined]
+        return
+    _put_on_path(os.path.dirname(os.path.realpath(path)))  # noqa: PTH120
+    module = _fresh_main()
+    module.__dict__.update(
+        __file__=absolute, __cached__=None, __loader__=SourceFileLoader("__main__", absolute), __annotations__={}
+    )
+    exec(_compile(path, absolute), module.__dict__)
 
 
 def run_module(name: str, arguments: Sequence[str]) -> None:
     """Runs a module as `python -m name arguments` would."""
     sys.argv = ["-m", *arguments]
     _put_on_path(os.getcwd())  # noqa: PTH109
-    try:
-        _, spec, code = runpy._get_module_details(name, runpy._Error)  # type: ignore[attr-defined]
-    except runpy._Error as exc:  # type: ignore[attr-defined]
-        sys.exit(f"{sys.executable}: {exc}")
-    sys.argv[0] = spec.origin
-    module = _main_module(spec.origin, spec.loader, spec)
-    module.__package__ = spec.parent
-    module.__cached__ = spec.cached  # type: ignore[attr-defined]
-    _execute(code, module)
+    _fresh_main()
+    runpy._run_module_as_main(name)  # type: ignore[attr-defined]  # what `python -m` itself calls
 
 
 def load_file(path: str, arguments: Sequence[str]) -> ModuleType:
@@ -54,7 +51,7 @@ def load_file(path: str, arguments: Sequence[str]) -> ModuleType:
     name = stem if stem.isidentifier() and stem not in sys.modules else f"workload_of_{stem}"
     module = ModuleType(name)
     module.__dict__.update(__file__=absolute, __loader__=SourceFileLoader(name, absolute), __builtins__=builtins)
-    sys.modules["__main__"] = ModuleType("__main__")
+    _fresh_main()
     sys.modules[name] = module
     exec(_compile(path, absolute), module.__dict__)
     return module
@@ -94,13 +91,9 @@ def _print(error: BaseException, trace: TracebackType | None) -> None:
 
 
 def _without_our_frames(trace: TracebackType | None) -> TracebackType | None:
-    while trace is not None and _is_ours(trace.tb_frame.f_code.co_filename):
+    while trace is not None and trace.tb_frame.f_code.co_filename.startswith(_OURS):
         trace = trace.tb_next
     return trace
-
-
-def _is_ours(file_name: str) -> bool:
-    return file_name.startswith((_OURS, "<frozen runpy>")) or file_name == runpy.__file__
 
 
 def _put_on_path(directory: str) -> None:
@@ -128,15 +121,9 @@ def _compile(path: str, absolute: str) -> CodeType:
     return compile(source, absolute, "exec", dont_inherit=True)
 
 
-def _main_module(path: str, loader: Any, spec: Any) -> ModuleType:
-    """A fresh __main__; it stays in sys.modules, for pickling and for callbacks at exit."""
+def _fresh_main() -> ModuleType:
+    """An empty __main__; it stays in sys.modules, for pickling and for callbacks at exit."""
     module = ModuleType("__main__")
-    module.__dict__.update(
-        __file__=path, __cached__=None, __loader__=loader, __spec__=spec, __annotations__={}, __builtins__=builtins
-    )
+    module.__dict__["__builtins__"] = builtins
     sys.modules["__main__"] = module
     return module
-
-
-def _execute(code: CodeType, module: ModuleType) -> None:
-    exec(code, module.__dict__)

@@ -8,7 +8,9 @@ from collections.abc import Callable, Sequence
 from bottleneck.harness import forms, program
 from bottleneck.harness.capture import GUARD
 from bottleneck.harness.notes import Plan
+from bottleneck.harness.script import Script
 from bottleneck.harness.session import Session
+from bottleneck.harness.torchhook import TorchHook
 from bottleneck.harness.workload import measure
 
 
@@ -31,8 +33,14 @@ def run_child(plan_text: str, arguments: Sequence[str]) -> None:
 
 
 def _run_script(session: Session, arguments: Sequence[str]) -> None:
+    script = Script(session)
+    TorchHook(script.on_torch, script.on_compiler).install()
     run = program.run_module if session.plan.module else program.run_file
-    run(session.plan.target, arguments)
+    try:
+        run(session.plan.target, arguments)
+    finally:
+        if session.is_here:
+            script.finish()
 
 
 def _run_workload(session: Session, arguments: Sequence[str]) -> None:

@@ -23,6 +23,11 @@ class Session:
         """Whether this is the process that was started, not a fork of it."""
         return os.getpid() == self._process
 
+    @property
+    def has_trace(self) -> bool:
+        """Whether a trace was kept."""
+        return self.plan.partial_file.exists()
+
     def note(self, **changes: Any) -> None:
         """Replaces fields of the notes."""
         self.notes = dataclasses.replace(self.notes, **changes)
@@ -42,10 +47,12 @@ class Session:
 
     def keep(self, window: Window, stopwatch: Stopwatch) -> None:
         """Exports a stopped window as the trace of this recording, with the steps that were marked in it."""
+        fresh = self.plan.partial_file.with_name(f".fresh.{self.plan.trace_file}")
         try:
-            window.export(self.plan.partial_file)
+            window.export(fresh)
+            fresh.replace(self.plan.partial_file)
         except OSError as exc:
-            self.plan.partial_file.unlink(missing_ok=True)
+            fresh.unlink(missing_ok=True)
             self.warn(f"the trace could not be written: {exc.strerror}")
             return
         self.note(

@@ -1,0 +1,42 @@
+"""Saves what was recorded when the program is told to die while the profiler runs, and then lets it die as it would."""
+
+import os
+import signal
+import threading
+from collections.abc import Callable
+from types import FrameType
+
+_SIGNALS = (signal.SIGTERM, signal.SIGHUP)
+
+
+class Farewell:
+    """Handlers for the signals that end a program by default; only where the program has none of its own."""
+
+    def __init__(self, save: Callable[[], None]) -> None:
+        self._save = save
+        self._installed: list[signal.Signals] = []
+
+    def install(self) -> None:
+        """From now on a deadly signal saves first. Python allows handlers in the main thread only."""
+        if threading.current_thread() is not threading.main_thread():
+            return
+        for number in _SIGNALS:
+            if signal.getsignal(number) == signal.SIG_DFL and number not in self._installed:
+                signal.signal(number, self._die)
+                self._installed.append(number)
+
+    def remove(self) -> None:
+        """Restores the default, unless the program has put a handler of its own there meanwhile."""
+        if threading.current_thread() is not threading.main_thread():
+            return
+        while self._installed:
+            number = self._installed.pop()
+            if signal.getsignal(number) == self._die:
+                signal.signal(number, signal.SIG_DFL)
+
+    def _die(self, number: int, _frame: FrameType | None) -> None:
+        try:
+            self._save()
+        finally:
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)

@@ -1,0 +1,206 @@
+"""Measures a script that runs as it is: follows its steps through the phases, then leaves it alone."""
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+from bottleneck.harness.boundaries import Boundaries
+from bottleneck.harness.capture import EVENT_BUDGET, GUARD, Detail, Window
+from bottleneck.harness.facts import describe_torch
+from bottleneck.harness.farewell import Farewell
+from bottleneck.harness.opening import Opening
+from bottleneck.harness.session import Session
+from bottleneck.harness.stopwatch import Stopwatch
+from bottleneck.recording import StepSource
+
+TIMED_SECONDS, TIMED_STEPS, TIMED_STEPS_AT_LEAST = 1.0, 20, 3
+# A window that the program cuts short (by forking its data loader's workers) is opened again, but not for ever.
+ATTEMPTS = 4
+
+DETAIL = Detail()
+
+
+class Script:
+    """The phases of a script, one method per boundary that ends them; ``_next`` is the phase that it is in.
+
+    first step (opening) -> one profiled step (pilot) -> warm-up -> timed steps -> lead-in -> profiled steps -> rest
+    """
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._torch: Any = None
+        self._boundaries = Boundaries(self._boundary, self._start_over)
+        self._farewell = Farewell(self.finish)
+        self._opening: Opening | None = None
+        self._window: Window | None = None
+        self._stopwatch = Stopwatch(None)
+        self._next: Callable[[], None] = self._first_step
+        self._seen = self._attempts = self._allowed_steps = 0
+
+    def on_torch(self, torch: Any) -> None:
+        """Begins to watch; called when the program has imported torch."""
+        self._torch = torch
+        try:
+            GUARD.watch(torch)
+            self._boundaries.watch(torch)
+            self._opening = Opening(torch)
+            self._opening.start()
+            os.register_at_fork(before=self._cut_short)
+        except Exception as exc:  # ours, in the middle of the program's import
+            self._session.warn(f"the measurement could not begin: {type(exc).__name__}: {exc}")
+            self._leave_alone()
+
+    def on_compiler(self) -> None:
+        """Called when the program imports torch's compiler."""
+        self._boundaries.forget_modules()
+
+    def finish(self) -> None:
+        """Keeps the best of what was recorded; called when the program ends, whichever way."""
+        if self._torch is None:
+            self._session.warn("the program never imported torch: there is nothing to profile")
+            return
+        phase = self._next
+        self._leave_alone()
+        self._session.note(**describe_torch(self._torch))
+        if phase == self._time and self._stopwatch.steps:
+            self._session.note(unprofiled=self._stopwatch.timing())
+        if GUARD.yielded:
+            self._session.warn("the program runs a profiler of its own, so ours stayed off")
+        elif phase != self._rest:
+            self._keep_what_there_is(is_profiling=phase == self._profile)
+        self._session.save()
+
+    def _keep_what_there_is(self, *, is_profiling: bool) -> None:
+        """The program ended before the last phase: takes the steps that were complete, else the start."""
+        seen, wanted = self._seen, self._session.plan.steps
+        window = self._stop() if self._window is not None and self._window.is_mine else None
+        hint = "more steps, or --warmup 1 --steps 2, would tell more"
+        if window is not None and is_profiling and self._stopwatch.steps:
+            self._session.keep(window, self._stopwatch)
+            self._session.warn(f"the program ended after {self._stopwatch.steps} of {wanted} profiled steps; {hint}")
+        elif self._session.has_trace:
+            self._session.warn(f"the program ended after {seen} steps, of which one was profiled; {hint}")
+        else:
+            self._keep_opening(seen)
+
+    def _keep_opening(self, seen: int) -> None:
+        kept = self._opening.finish() if self._opening is not None else None
+        if kept is None:
+            self._session.warn("the program ended before it did anything that could be profiled")
+            return
+        self._session.note(step_source="whole program")
+        self._session.keep(kept, Stopwatch(None))
+        found = "no step boundary was found" if not seen else "the program has a single step"
+        self._session.warn(
+            f"{found}, so the start of the program was profiled as one step, without an undisturbed time beside it; "
+            "a file with workload() can be measured in full"
+        )
+
+    def _boundary(self) -> None:
+        self._seen += 1
+        if GUARD.yielded:
+            self._leave_alone()
+            return
+        try:
+            self._next()
+        except Exception as exc:  # ours, in the middle of the program's own call
+            self._session.warn(f"the measurement failed at step {self._seen}: {type(exc).__name__}: {exc}")
+            self._leave_alone()
+
+    def _start_over(self, source: StepSource) -> None:
+        self._session.note(step_source=source)
+        if self._window is not None:
+            self._stop()
+        self._seen, self._next = 0, self._first_step
+
+    def _first_step(self) -> None:
+        if self._opening is not None:
+            self._opening.finish()
+        if self._open(then=self._pilot):
+            self._stopwatch.mark()
+
+    def _pilot(self) -> None:
+        """Ends the step that counts the events, which is also the trace of a program that ends too soon."""
+        self._stopwatch.mark()
+        window, wanted = self._stop(), self._session.plan.steps
+        events = max(1, window.event_count())
+        self._allowed_steps = min(wanted, EVENT_BUDGET // events - 1)
+        self._session.note(**describe_torch(self._torch))
+        self._session.keep(window, self._stopwatch)
+        if self._allowed_steps < wanted:
+            self._session.warn(
+                f"profiled {max(1, self._allowed_steps)} of {wanted} steps: one step makes about {events} events, "
+                f"and the budget is {EVENT_BUDGET}"
+            )
+        self._next = self._warm_up
+        self._warm_up()
+
+    def _warm_up(self) -> None:
+        if self._seen >= self._session.plan.warmup:
+            self._stopwatch = Stopwatch(self._torch)
+            self._stopwatch.mark()
+            self._next = self._time
+
+    def _time(self) -> None:
+        self._stopwatch.mark()
+        steps = self._stopwatch.steps
+        if steps >= TIMED_STEPS or (steps >= TIMED_STEPS_AT_LEAST and self._stopwatch.elapsed_s >= TIMED_SECONDS):
+            self._session.note(unprofiled=self._stopwatch.timing())
+            self._session.save()
+            self._reopen()
+
+    def _reopen(self) -> None:
+        """Opens the window; the step that follows is not counted, the profiler itself has to warm up."""
+        if self._allowed_steps < 1:
+            self._leave_alone()
+        else:
+            self._open(then=self._lead_in)
+
+    def _lead_in(self) -> None:
+        self._stopwatch.wait()
+        self._stopwatch.mark()
+        self._next = self._profile
+
+    def _profile(self) -> None:
+        self._stopwatch.mark()
+        if self._stopwatch.steps >= self._allowed_steps:
+            self._stopwatch.wait()
+            self._session.keep(self._stop(), self._stopwatch)
+            self._leave_alone()
+
+    def _rest(self) -> None:
+        """Nothing is left to do."""
+
+    def _leave_alone(self) -> None:
+        self._boundaries.forget()
+        self._farewell.remove()
+        self._next = self._rest
+
+    def _open(self, then: Callable[[], None]) -> bool:
+        """Whether a window is open now; ``then`` is the phase that follows."""
+        window = Window(self._torch, DETAIL)
+        self._attempts += 1
+        if self._attempts > ATTEMPTS or not window.open():
+            self._leave_alone()
+            return False
+        self._window, self._stopwatch, self._next = window, Stopwatch(self._torch), then
+        self._farewell.install()
+        return True
+
+    def _stop(self) -> Window:
+        window, self._window = self._window, None
+        assert window is not None, "no window is open in this phase"
+        window.stop()
+        self._farewell.remove()
+        return window
+
+    def _cut_short(self) -> None:
+        """Before a fork: the child would go on recording, and keep all of it in memory."""
+        if self._window is None or not self._window.is_mine:
+            return
+        phase, window = self._next, self._stop()
+        if phase == self._profile and self._stopwatch.steps:
+            self._session.keep(window, self._stopwatch)
+            self._leave_alone()
+        else:
+            self._next = self._first_step if phase == self._pilot else self._reopen

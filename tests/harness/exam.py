@@ -1,0 +1,187 @@
+"""Small scripts that a plain interpreter and `bottleneck run` must treat alike, and what runs them both ways."""
+
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+SCRIPTS = {
+    "environment": """
+        import os, sys
+        print(sys.argv, __name__, __file__, __package__, __spec__, __cached__, type(__loader__).__name__)
+        print(sorted(globals()), sys.modules["__main__"].__dict__ is globals())
+        print(sys.path[0] == os.path.dirname(os.path.abspath(__file__)), len(sys.path), sys.flags)
+        print(os.getcwd(), sorted(name for name in os.environ if "KINETO" in name or "BOTTLENECK" in name))
+    """,
+    "ends_well": "print('fine')",
+    "exits_with_none": "import sys; sys.exit()",
+    "exits_with_3": "import sys; print('x'); sys.exit(3)",
+    "exits_with_257": "import sys; sys.exit(257)",
+    "exits_with_message": "import sys; sys.exit('that is wrong')",
+    "raises": """
+        def inner(value):
+            return 1 / value
+
+        def outer():
+            try:
+                inner(0)
+            except ZeroDivisionError as error:
+                raise ValueError("outer") from error
+
+        outer()
+    """,
+    "has_a_syntax_error": "def broken(:\n    pass",
+    "hooks_exceptions": """
+        import sys
+
+        def hook(kind, error, trace):
+            print("hooked", kind.__name__, error, trace.tb_frame.f_code.co_name)
+
+        sys.excepthook = hook
+        raise KeyError("k")
+    """,
+    "hook_raises": """
+        import sys
+
+        def hook(kind, error, trace):
+            raise RuntimeError("the hook is broken")
+
+        sys.excepthook = hook
+        raise KeyError("k")
+    """,
+    "hook_exits": """
+        import sys
+
+        def hook(kind, error, trace):
+            sys.exit(9)
+
+        sys.excepthook = hook
+        raise KeyError("k")
+    """,
+    "says_goodbye": """
+        import atexit, sys
+        value = "kept"
+        atexit.register(lambda: print("bye", value, sys.modules["__main__"].value))
+        print("hello")
+    """,
+    "thread_outlives_main": """
+        import threading
+        gate = threading.Event()
+        thread = threading.Thread(target=lambda: (gate.wait(), print("thread")))
+        thread.start()
+        print("main")
+        gate.set()
+    """,
+    "pools_by_spawn": """
+        import multiprocessing
+
+        class Box:
+            def __init__(self, value):
+                self.value = value
+
+        def double(box):
+            return Box(box.value * 2)
+
+        if __name__ == "__main__":
+            with multiprocessing.get_context("spawn").Pool(1) as pool:
+                print([box.value for box in pool.map(double, [Box(1), Box(2)])])
+    """,
+    "pools_by_fork": """
+        import multiprocessing
+
+        def double(value):
+            return 2 * value
+
+        if __name__ == "__main__":
+            with multiprocessing.get_context("fork").Pool(1) as pool:
+                print(pool.map(double, [1, 2]))
+    """,
+    "forks_and_exits": """
+        import os, sys
+        child = os.fork()
+        if child == 0:
+            sys.exit(7)
+        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+    """,
+    "fork_returns": """
+        import os
+        child = os.fork()
+        if child:
+            os.waitpid(child, 0)
+        print("parent" if child else "child", flush=True)
+    """,
+    "reads_stdin": "import sys; print(repr(input()), repr(sys.stdin.read()))",
+    "leaves_at_once": "import os; print('unflushed', flush=True); os._exit(6)",
+    "kills_itself": "import os, signal; print('x', flush=True); os.kill(os.getpid(), signal.SIGKILL)",
+    "terminates_itself": "import os, signal; os.kill(os.getpid(), signal.SIGTERM)",
+    "aborts": "import os; os.abort()",
+    "interrupts_itself": "import os, signal; os.kill(os.getpid(), signal.SIGINT); input()",
+    "writes_bytes": "import sys; sys.stdout.buffer.write(bytes(range(256)) * 4000)",
+    "closes_stdout": "import sys; print('x'); sys.stdout.close()",
+    "warns": "import warnings; warnings.warn('careful'); warnings.warn('old', DeprecationWarning)",
+    "pickles": """
+        import pickle
+
+        class Point:
+            pass
+
+        print(type(pickle.loads(pickle.dumps(Point()))) is Point)
+    """,
+    "changes_directory": """
+        import os, tempfile
+        folder = tempfile.mkdtemp()
+        os.chdir(folder)
+        os.rmdir(folder)
+        print("gone")
+    """,
+    "imports_its_neighbour": "import neighbour; print(neighbour.VALUE)",
+    "reads_signals": """
+        import signal
+        print([signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD)])
+        print(signal.pthread_sigmask(signal.SIG_BLOCK, []))
+    """,
+}
+
+PACKAGE = {
+    "__init__.py": "",
+    "__main__.py": "print('package', __name__, __package__)",
+    "shared.py": "VALUE = 42",
+    "tool.py": """
+        import pickle, sys
+        from .shared import VALUE
+
+        class Kept:
+            pass
+
+        print(VALUE, __name__, __package__, __spec__.name, sys.argv, sys.path[0])
+        print(type(pickle.loads(pickle.dumps(Kept()))) is Kept)
+    """,
+    "raises.py": "raise LookupError('from a module')",
+}
+
+STDIN = b"first line\nthe rest\n"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a shell sees of a program."""
+
+    stdout: bytes
+    stderr: bytes
+    status: int
+
+
+def run_plainly(folder: Path, *arguments: str) -> Outcome:
+    """The outcome of `python ARGUMENTS`."""
+    done = subprocess.run([sys.executable, *arguments], cwd=folder, input=STDIN, capture_output=True, check=False)
+    # A shell shows 128 + N for signal N, subprocess shows -N.
+    return Outcome(done.stdout, done.stderr, done.returncode if done.returncode >= 0 else 128 - done.returncode)
+
+
+def run_recorded(folder: Path, *arguments: str, output: str = "recording") -> Outcome:
+    """The outcome of `bottleneck run ARGUMENTS`, without what bottleneck itself says at the end."""
+    command = [sys.executable, "-m", "bottleneck.cli", "run", "-o", output, *arguments]
+    done = subprocess.run(command, cwd=folder, input=STDIN, capture_output=True, check=False)
+    theirs, mark, _ = done.stderr.partition(b"bottleneck: recorded ")
+    assert mark, f"bottleneck said nothing at the end: {done.stderr!r}"
+    return Outcome(done.stdout, theirs, done.returncode)
