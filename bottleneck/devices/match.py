@@ -15,9 +15,11 @@ from bottleneck.devices.derive import (
     special_ops_per_s,
     upper_peaks,
 )
-from bottleneck.devices.peaks import ridges
+from bottleneck.devices.peaks import device_from_peaks_file, ridges
 from bottleneck.errors import UsageError
 from bottleneck.records import Caveat, Device, DeviceProperties
+
+__all__ = ["device_by_name", "device_from_peaks_file", "match_device"]
 
 Kind = Literal["cuda", "rocm", "xpu", "cpu", "other"]
 

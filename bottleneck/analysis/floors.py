@@ -1,0 +1,156 @@
+"""The three floors of each group: the least time that its arithmetic, its bytes and its launches can take."""
+
+import re
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from bottleneck.analysis.ceilings import matrix_peak, vector_peak
+from bottleneck.analysis.groups import Flags, Floats, Rows, Work
+from bottleneck.analysis.thresholds import (
+    LAUNCH_FLOOR_BLOCKS,
+    LAUNCH_FLOOR_KERNELS,
+    LAUNCH_FLOOR_LONGEST_US,
+    LAUNCH_FLOOR_PERCENTILE,
+    thresholds_for,
+)
+from bottleneck.records import Device
+from bottleneck.units import US_PER_S
+
+# Algorithms that need fewer multiplications than the op's formula counts: Winograd F(2x2, 3x3) saves 2.25x, its larger
+# tile and the Fourier route up to 4x.
+_SAVINGS = ((re.compile(r"winograd", re.IGNORECASE), 2.25), (re.compile(r"fft|cgemm", re.IGNORECASE), 4.0))
+
+
+@dataclass(frozen=True)
+class Floors:
+    """Microseconds per group; NaN where it cannot be told.
+
+    ``compute_us`` takes the higher end of an uncertain peak, ``compute_slow_us`` the lower. ``warm_us`` is the time of
+    the bytes if all that fits was in cache, ``cold_us`` if nothing was; the ``eager`` pair is the same for the traffic
+    of the usual eager kernels. ``guessed`` marks a peak that no kernel name confirms.
+    """
+
+    compute_us: Floats
+    compute_slow_us: Floats
+    warm_us: Floats
+    cold_us: Floats
+    eager_warm_us: Floats
+    eager_cold_us: Floats
+    launch_us: Floats
+    guessed: Flags
+
+
+def launch_floor_us(kernels: pd.DataFrame, device: Device) -> float | None:
+    """The least that any launch costs, in microseconds; null when the trace has too few small kernels to tell.
+
+    That of the device where it was calibrated; else the 10th percentile of compute kernels with at most 32 blocks; else
+    that of all compute kernels. Only kernels under 20 us count: a longer one works, however few its blocks.
+    """
+    if device.launch_floor_us is not None:
+        return device.launch_floor_us
+    duration = kernels["dur_us"].to_numpy()
+    short = (kernels["kind"] == "compute").to_numpy() & (duration < LAUNCH_FLOOR_LONGEST_US) & (duration > 0)
+    few_blocks = kernels["blocks"].le(LAUNCH_FLOOR_BLOCKS).fillna(value=False).to_numpy(dtype=bool)
+    for chosen in (short & few_blocks, short):
+        if np.count_nonzero(chosen) >= LAUNCH_FLOOR_KERNELS:
+            return float(np.percentile(duration[chosen], LAUNCH_FLOOR_PERCENTILE))
+    return None
+
+
+def floors(work: Work) -> Floors:
+    """The floors of every group; those without a payer have only a launch floor."""
+    floor = launch_floor_us(work.kernels, work.device)
+    fast, slow, guessed = _compute_us(work)
+    warm, cold = memory_us(work.cost("bytes_low"), work.device)
+    eager_warm, eager_cold = memory_us(work.cost("bytes_high"), work.device)
+    return Floors(
+        compute_us=fast,
+        compute_slow_us=slow,
+        warm_us=warm,
+        cold_us=cold,
+        eager_warm_us=eager_warm,
+        eager_cold_us=eager_cold,
+        launch_us=work.groups.kernels * (np.nan if floor is None else floor),
+        guessed=guessed,
+    )
+
+
+def memory_us(traffic: Floats, device: Device) -> tuple[Floats, Floats]:
+    """Microseconds for bytes if all that fits was in cache, and if nothing was; NaN without a bandwidth.
+
+    A measured CPU has a bandwidth per working set; a GPU spares the bytes that its last cache can hold.
+    """
+    cold = traffic / (device.bandwidth_bytes_per_s or np.nan) * US_PER_S
+    if not device.bandwidth_by_bytes:
+        spared = np.maximum(0.0, traffic - (device.cache_bytes or 0.0))
+        return spared / (device.bandwidth_bytes_per_s or np.nan) * US_PER_S, cold
+    sizes, rates = np.log(np.array(device.bandwidth_by_bytes, dtype=np.float64)).T
+    warm = traffic / np.exp(np.interp(np.log(np.maximum(traffic, 1.0)), sizes, rates)) * US_PER_S
+    return np.minimum(warm, cold), cold
+
+
+def settle_memory_us(warm: Floats, cold: Floats, time: Floats, device: Device) -> Floats:
+    """The memory floor that fits the measured time: cold, unless the time proves that a cache served it.
+
+    On a GPU the cache then served just enough to explain the time. On a CPU every level has a measured bandwidth, so an
+    op faster than DRAM is held against the level that its bytes fit in.
+    """
+    if not device.bandwidth_by_bytes:
+        return np.minimum(cold, np.maximum(warm, time))
+    was_cold = time >= thresholds_for(device).cold_share * cold
+    return np.where(was_cold, np.minimum(cold, np.maximum(warm, time)), warm)
+
+
+def _compute_us(work: Work) -> tuple[Floats, Floats, Flags]:
+    """Floors of the arithmetic at the higher and at the lower end of the peak, and whether the peak is a guess."""
+    matrix = work.cost("matrix_flops") / work.per_name(_saving)
+    high, low, guessed = _matrix_peaks(work)
+    vector = _seconds(work.cost("vector_flops"), _vector_peaks(work))
+    special = work.cost("special_ops") / (work.device.special_ops_per_s or np.inf)
+    others = np.maximum(vector, special)
+    fast, slow = (np.maximum(_seconds(matrix, peak), others) * US_PER_S for peak in (high, low))
+    return fast, slow, guessed & (matrix > 0)
+
+
+def _seconds(amount: Floats, rate: Floats) -> Floats:
+    """No work takes no time, even at an unknown rate."""
+    return np.where(amount == 0, 0.0, amount / rate)
+
+
+def _saving(name: str) -> float:
+    return next((factor for pattern, factor in _SAVINGS if pattern.search(name)), 1.0)
+
+
+def _matrix_peaks(work: Work) -> tuple[Floats, Floats, Flags]:
+    """Higher end, lower end and guess per group, looked up once per distinct engine and pair of dtypes."""
+    engine, kernel_dtype = work.kernels["engine"].cat, work.kernels["math_dtype"].cat
+    codes = np.stack(
+        [
+            engine.codes.to_numpy()[work.groups.main],
+            kernel_dtype.codes.to_numpy()[work.groups.main],
+            _op_dtype_codes(work),
+        ]
+    )
+    distinct, inverse = np.unique(codes, axis=1, return_inverse=True)
+    labels = [[*column.categories, None] for column in (engine, kernel_dtype, work.costs["math_dtype"].cat)]
+    found = [
+        matrix_peak(work.device, *(names[code] for names, code in zip(labels, column, strict=True)))
+        for column in distinct.T
+    ]
+    ends = np.array([(peak.high, peak.low, peak.guessed) for peak in found], dtype=np.float64).reshape(-1, 3)
+    high, low, guessed = ends[inverse.ravel()].T
+    return high, low, guessed > 0
+
+
+def _vector_peaks(work: Work) -> Floats:
+    dtypes = [*work.costs["math_dtype"].cat.categories, None]
+    peaks = np.array([vector_peak(work.device, dtype) for dtype in dtypes], dtype=np.float64)
+    return peaks[_op_dtype_codes(work)]
+
+
+def _op_dtype_codes(work: Work) -> Rows:
+    """Position in the categories of COSTS.math_dtype per group, -1 for none."""
+    codes = work.costs["math_dtype"].cat.codes.to_numpy(dtype=np.int64)
+    return np.append(codes, -1)[work.groups.signature]

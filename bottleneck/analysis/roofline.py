@@ -1,0 +1,240 @@
+"""The bound of every kernel: the largest of three floors, how much of the time it explains, and how sure that is."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import product
+
+import numpy as np
+import pandas as pd
+
+from bottleneck.analysis import reasons
+from bottleneck.analysis.copies import copy_floors
+from bottleneck.analysis.floors import Floors, floors, launch_floor_us, settle_memory_us
+from bottleneck.analysis.groups import Flags, Floats, Labelled, Rows, Work, fold, rows
+from bottleneck.records import Device
+from bottleneck.tables import ROOFLINE, category
+
+__all__ = ["classify", "launch_floor_us"]
+
+BOUNDS = ["unknown", "overhead", "compute", "memory", "communication", "copy", "dispatch"]
+_UNKNOWN, _OVERHEAD, _COMPUTE, _MEMORY, _COMMUNICATION, _COPY, _DISPATCH = range(7)
+REGIMES = ["saturated", "underutilised"]
+_NO_REGIME, _SATURATED, _UNDERUTILISED = -1, 0, 1
+CONFIDENCES = ["low", "medium", "high"]
+_LOW, _MEDIUM, _HIGH = range(3)
+
+
+@dataclass(frozen=True)
+class _Times:
+    """Microseconds per group that a decision rests on: the measured time and one value of each floor, NaN if unknown.
+
+    ``warm`` is the memory floor if all that fits was in cache, ``memory`` the one that is held against the time.
+    """
+
+    time: Floats
+    compute: Floats
+    warm: Floats
+    memory: Floats
+    launch: Floats
+
+
+@dataclass(frozen=True)
+class _Decision:
+    """Per group: bound and regime as positions in BOUNDS and REGIMES, -1 for no regime."""
+
+    bound: Rows
+    regime: Rows
+
+
+def classify(
+    kernels: pd.DataFrame, ops: pd.DataFrame, costs: pd.DataFrame, charges: pd.DataFrame, device: Device
+) -> pd.DataFrame:
+    """ROOFLINE: kernels that share a price (the same group in CHARGES) are judged together on their summed time.
+
+    Rules are tried in order: unknown, overhead, compute, memory, else the largest floor with the regime
+    'underutilised'. Nothing is explained above 1: bytes that arrive faster than DRAM allows came from a cache; a floor
+    that even a cache cannot excuse is reported as an error of price or peak, with low confidence.
+    """
+    work = Work(kernels, ops, costs, charges, device, fold(kernels, ops, charges))
+    bounds = floors(work)
+    times = _times(work, bounds)
+    decision = _decide(work, times)
+    reason = _reason(work, bounds, times, decision)
+    of_kernel = work.groups.of_kernel
+    columns = _amounts(work, times)
+    columns["bound"] = decision.bound[of_kernel]
+    columns["regime"] = decision.regime[of_kernel]
+    columns["explained"] = _explained(times, decision)[of_kernel]
+    columns["confidence"] = _confidence(work, bounds, times, decision)[of_kernel]
+    columns["reason"] = reason.codes[of_kernel]
+    pageable = len(reason.labels)
+    return _frame(_judge_others(work, columns, pageable), (*reason.labels, reasons.PAGEABLE))
+
+
+def _times(work: Work, bounds: Floors) -> _Times:
+    """The measured times with the floors that fit them."""
+    # A whole-microsecond trace shows short kernels as 0: they took up to half a microsecond each.
+    time = np.maximum(work.groups.time_us, np.where(work.groups.time_us == 0, work.groups.resolution_us, 0.0))
+    memory = settle_memory_us(bounds.warm_us, bounds.cold_us, time, work.device)
+    return _Times(time, bounds.compute_us, bounds.warm_us, memory, bounds.launch_us)
+
+
+def _decide(work: Work, times: _Times) -> _Decision:
+    """Bound and regime of every group for one set of times."""
+    limits, groups, time = work.limits, work.groups, times.time
+    compute, warm, memory, launch = (
+        np.nan_to_num(floor) for floor in (times.compute, times.warm, times.memory, times.launch)
+    )
+    partial = np.isnan(times.compute) | np.isnan(times.memory)
+    largest = np.maximum(compute, memory)
+    small = (launch >= limits.launch_share * time) & (largest < limits.work_share * time) & ~partial
+    alone = (launch >= limits.launch_alone * time) & partial
+    short = time * groups.kernels < limits.short_floors * launch
+    is_overhead = (launch > 0) & (small | alone | (short & (groups.blocks < (work.device.sm_count or 0))))
+    is_compute = (compute > 0) & (compute >= warm) & (compute >= limits.compute_share * time)
+    is_memory = (memory > compute) & (memory >= limits.memory_share * time)
+    side = np.array([_COMPUTE, _MEMORY, _OVERHEAD])[np.argmax(np.stack([compute, memory, launch]), axis=0)]
+    return _Decision(
+        np.select([is_overhead, is_compute, is_memory, partial], [_OVERHEAD, _COMPUTE, _MEMORY, _UNKNOWN], side),
+        np.select([is_overhead, is_compute | is_memory, partial], [_NO_REGIME, _SATURATED, _NO_REGIME], _UNDERUTILISED),
+    )
+
+
+def _explained(times: _Times, decision: _Decision) -> Floats:
+    """Largest floor over time, at most 1; NaN where the bound is unknown."""
+    largest = np.fmax(np.fmax(times.compute, times.memory), times.launch)
+    return np.where(decision.bound != _UNKNOWN, np.minimum(1.0, largest / np.maximum(times.time, 1e-9)), np.nan)
+
+
+def _too_fast(work: Work, times: _Times) -> Flags:
+    """Whether a floor stands above the time even with a warm cache: an error of price or peak."""
+    slowest = (times.time + work.groups.resolution_us) * work.limits.beyond
+    return np.fmax(times.compute, times.warm) > slowest
+
+
+def _from_cache(work: Work, bounds: Floors, times: _Times) -> Flags:
+    slowest = (times.time + work.groups.resolution_us) * work.limits.beyond
+    return (bounds.cold_us > slowest) & ~_too_fast(work, times)
+
+
+def _corners(work: Work, bounds: Floors, times: _Times) -> Iterator[_Times]:
+    """The ends of every interval: peak, bytes, and time where the trace counts whole microseconds."""
+    spread = work.limits.peak_spread
+    peaks = (bounds.compute_us / (1 + spread), bounds.compute_slow_us / (1 - spread))
+    traffic = ((bounds.warm_us, bounds.cold_us), (bounds.eager_warm_us, bounds.eager_cold_us))
+    off = work.groups.resolution_us
+    lengths = (times.time,) if not off.any() else (np.maximum(times.time - off, off), times.time + off)
+    for compute, (warm, cold), time in product(peaks, traffic, lengths):
+        yield _Times(time, compute, warm, settle_memory_us(warm, cold, time, work.device), times.launch)
+
+
+def _confidence(work: Work, bounds: Floors, times: _Times, decision: _Decision) -> Rows:
+    """Codes into CONFIDENCES: how many corners give the same decision, less for guesses and gaps."""
+    others = [_decide(work, corner) for corner in _corners(work, bounds, times)]
+    same = [(other.bound == decision.bound) & (other.regime == decision.regime) for other in others]
+    agreeing = np.mean(same, axis=0)
+    confidence = np.select([agreeing == 1, agreeing >= 0.5], [_HIGH, _MEDIUM], _LOW)
+    partial = np.isnan(times.compute) | np.isnan(times.memory)
+    is_overhead = decision.bound == _OVERHEAD
+    shaky = (
+        (bounds.guessed & (decision.bound == _COMPUTE))
+        | (_from_cache(work, bounds, times) & (decision.bound == _MEMORY))
+        | (partial & is_overhead)
+    )
+    hollow = (partial & ~is_overhead) | _too_fast(work, times)
+    return np.where(hollow, _LOW, np.where(shaky, np.minimum(confidence, _MEDIUM), confidence))
+
+
+def _reason(work: Work, bounds: Floors, times: _Times, decision: _Decision) -> Labelled:
+    """Why unknown, underutilised, faster than DRAM, or faster than possible; null for the rest."""
+    unpriced, short = reasons.why_unpriced(work), reasons.why_underutilised(work, bounds)
+    fixed = (reasons.TOO_FAST, reasons.NO_PEAKS, reasons.NO_PEAK, reasons.NO_BANDWIDTH, reasons.FROM_CACHE)
+    too_fast, no_peaks, no_peak, no_bandwidth, from_cache = range(len(fixed))
+    is_unknown = decision.bound == _UNKNOWN
+    bare = not work.device.peaks_flops_per_s and work.device.bandwidth_bytes_per_s is None
+    codes = np.select(
+        [
+            _too_fast(work, times),
+            is_unknown & (work.groups.payer < 0),
+            is_unknown & bare,
+            is_unknown & np.isnan(times.compute),
+            is_unknown,
+            decision.regime == _UNDERUTILISED,
+            (decision.bound == _MEMORY) & _from_cache(work, bounds, times),
+        ],
+        [
+            too_fast,
+            len(fixed) + unpriced.codes,
+            no_peaks,
+            no_peak,
+            no_bandwidth,
+            len(fixed) + len(unpriced.labels) + short.codes,
+            from_cache,
+        ],
+        -1,
+    )
+    return Labelled(codes, (*fixed, *unpriced.labels, *short.labels))
+
+
+def _amounts(work: Work, times: _Times) -> dict[str, Floats | Rows]:
+    """The part of its group's price and floors that each kernel carries."""
+    of_kernel = work.groups.of_kernel
+    share = work.charges["share"].to_numpy()
+    flops = work.cost("matrix_flops") + work.cost("vector_flops")
+    return {
+        "flops": share * flops[of_kernel],
+        "bytes_low": share * work.cost("bytes_low")[of_kernel],
+        "bytes_high": share * work.cost("bytes_high")[of_kernel],
+        "compute_us": share * times.compute[of_kernel],
+        "memory_us": share * times.memory[of_kernel],
+        "launch_us": (times.launch / work.groups.kernels)[of_kernel],
+    }
+
+
+def _judge_others(work: Work, columns: dict[str, Floats | Rows], pageable: int) -> dict[str, Floats | Rows]:
+    """The columns with the rows that no roofline applies to: collectives, copies, ops that only call others.
+
+    ``pageable`` is the code of the reason for copies from pageable host memory.
+    """
+    copies = copy_floors(work.kernels, work.device)
+    duration = work.kernels["dur_us"].to_numpy()
+    collective = (work.kernels["kind"] == "collective").to_numpy()
+    other = collective | copies.is_copy | _only_dispatches(work)
+    largest = np.fmax(copies.memory_us, columns["launch_us"])
+    known = ~np.isnan(copies.memory_us)
+    replaced = {
+        "bound": np.select([collective, copies.is_copy], [_COMMUNICATION, _COPY], _DISPATCH),
+        "regime": np.full(len(duration), _NO_REGIME),
+        "explained": np.where(known, np.minimum(1.0, largest / np.maximum(duration, 1e-9)), np.nan),
+        "confidence": np.where(copies.is_copy & ~known, _MEDIUM, _HIGH),
+        "memory_us": copies.memory_us,
+        "reason": np.where(copies.pageable, pageable, -1),
+    }
+    return columns | {name: np.where(other, values, columns[name]) for name, values in replaced.items()}
+
+
+def _only_dispatches(work: Work) -> Flags:
+    """Host rows of ops that do no work themselves: priced at nothing, handing their work on, or calling others."""
+    op = rows(work.kernels["op"])
+    priced = np.append(work.costs["reason"].isna().to_numpy(), False)[np.append(rows(work.ops["signature"]), -1)[op]]
+    calls = np.append(work.ops["children"].to_numpy() > 0, False)[op]
+    unpaid = (rows(work.charges["payer"]) < 0) & (work.kernels["family"] == "host").to_numpy()
+    dispatches: Flags = unpaid & (priced | calls)
+    return dispatches
+
+
+def _frame(columns: dict[str, Floats | Rows], reason_labels: tuple[str, ...]) -> pd.DataFrame:
+    """ROOFLINE from numbers and codes; reasons that nobody gives are left out of the categories."""
+    used, codes = np.unique(columns["reason"], return_inverse=True)
+    given = [reason_labels[code] for code in used if code >= 0]
+    distinct = list(dict.fromkeys(given))
+    position = np.array(
+        [-1] * bool(len(used) > len(given)) + [distinct.index(label) for label in given], dtype=np.int64
+    )
+    texts = {
+        "bound": category(columns["bound"].astype(np.int64), BOUNDS),
+        "regime": category(columns["regime"].astype(np.int64), REGIMES),
+        "confidence": category(columns["confidence"].astype(np.int64), CONFIDENCES),
+        "reason": category(position[codes.ravel()], distinct),
+    }
+    return ROOFLINE.check(pd.DataFrame({name: texts.get(name, columns[name]) for name in ROOFLINE.columns}))
