@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 
 from bottleneck.cost.call import Cost, Formula, Formulas, Unpriced, parse_call
+from bottleneck.cost.views import dispatch
 from bottleneck.tables import COSTS
 
 # One module per group of families; each exports FORMULAS, and COMPOSITES: ops that only call others.
@@ -20,7 +21,13 @@ _MODULES = (
     "normalization",
     "pointwise",
     "movement",
+    "indexing",
+    "fills",
+    "views",
     "reduction",
+    "passes",
+    "pooling",
+    "losses",
     "optimizer",
 )
 
@@ -70,7 +77,8 @@ def _price_call(
 ) -> Cost | str:
     """The price of one call, or the reason why there is none."""
     if name is None or name not in FORMULAS:
-        return f"{name} only calls other ops" if name in COMPOSITES else f"no formula for {name}"
+        unpriced = f"{name} only calls other ops" if name in COMPOSITES else f"no formula for {name}"
+        return dispatch(name or "") or unpriced
     try:
         cost = FORMULAS[name](parse_call(name, dims, types, strides, concrete))
     except Unpriced as reason:
@@ -79,6 +87,6 @@ def _price_call(
         # Recorded shapes are foreign data: a formula met sizes that no call of this op can have.
         return f"the recorded shapes do not fit {name}"
     amounts = (cost.matrix_flops, cost.vector_flops, cost.special_ops, cost.bytes_low, cost.bytes_high)
-    if not all(math.isfinite(amount) and amount >= 0 for amount in amounts):
+    if not all(math.isfinite(amount) and amount >= 0 for amount in amounts) or cost.bytes_low > cost.bytes_high:
         return f"the recorded shapes do not fit {name}"
     return cost
