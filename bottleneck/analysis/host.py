@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 
 from bottleneck.analysis.states import STATEFUL_CATEGORIES, STATES, state_of
-from bottleneck.analysis.timeline import Flags, Floats, Integers, Spans, join, union
+from bottleneck.analysis.timeline import Flags, Floats, Integers, Spans, join, tally, union
 
 _NONE = -1
 _PYTHON = STATES.index("python")
@@ -29,6 +29,11 @@ class Host:
     threads: Mapping[int, Mapping[int, Spans]]
     everywhere: Mapping[int, Spans]
     recorded: Spans
+    sync_calls: Floats
+
+    def sync_calls_between(self, start: float, end: float) -> int:
+        """Number of calls that wait for a device and begin in [start, end)."""
+        return int(np.count_nonzero((self.sync_calls >= start) & (self.sync_calls < end)))
 
     def charge(self, thread: int, start: Floats, end: Floats) -> Floats:
         """Time per interval (rows) and state (columns as STATES, then unknown); each row adds up to its interval.
@@ -82,7 +87,7 @@ def read_host(events: pd.DataFrame) -> Host:
         target = everywhere if str(labels[code]).startswith("-1/") else threads.setdefault(code, {})
         target[state] = union(start[part], end[part])
     codes = {str(label): code for code, label in enumerate(labels)}
-    return Host(_main_thread(events), codes, threads, everywhere, _recorded(events))
+    return Host(_main_thread(events), codes, threads, everywhere, _recorded(events), start[runtime & (states == _SYNC)])
 
 
 def _stateful_rows(events: pd.DataFrame) -> tuple[Integers, Integers]:
@@ -134,11 +139,11 @@ def _main_thread(events: pd.DataFrame) -> int:
     most time in runtime calls.
     """
     threads = len(events["thread"].cat.categories)
-    codes, dur = events["thread"].cat.codes.to_numpy(), events["dur_us"].to_numpy()
+    codes, dur = events["thread"].cat.codes.to_numpy().astype(np.int64), events["dur_us"].to_numpy()
 
     def time_in(*categories: str) -> Floats:
         rows = np.flatnonzero(np.logical_or.reduce([_is_category(events, name) for name in categories]))
-        return np.bincount(codes[rows], weights=dur[rows], minlength=threads).astype(np.float64)
+        return tally(codes[rows], dur[rows], threads)
 
     in_ops = time_in("op")
     for score in (time_in("annotation", "python") * (in_ops > 0), in_ops, time_in("runtime")):

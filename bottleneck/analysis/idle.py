@@ -18,7 +18,9 @@ _QUEUED_GAP_US = (4.0, 10.0)
 # From launch to start with an empty queue took 6 to 37 us (median, by part); with a margin for the tail.
 _LAUNCH_LATENCY_US = 60.0
 
-_LAUNCH, _SYNC, _DEPENDENCY = (CAUSES.index(cause) for cause in ("launch", "sync", "dependency"))
+_RESOLUTION_US = 5e-4
+
+_LAUNCH, _DEPENDENCY = CAUSES.index("launch"), CAUSES.index("dependency")
 
 
 @dataclass(frozen=True)
@@ -58,6 +60,14 @@ def split_gaps(gaps: Gaps, linked: Linked, host: Host) -> Floats:
     paced = rest <= np.where(behind, _LAUNCH_LATENCY_US, pace)
     charge[:, _LAUNCH] += np.where(paced, rest, 0.0)
     charge[:, _DEPENDENCY] += np.where(paced, 0.0, rest)
+    return _without_dust(charge)
+
+
+def _without_dust(charge: Floats) -> Floats:
+    """The same rows with what is below the clock's resolution given to the largest cause of the row."""
+    dust = np.where(charge < _RESOLUTION_US, charge, 0.0)
+    charge = charge - dust
+    charge[np.arange(len(charge)), charge.argmax(axis=1)] += dust.sum(axis=1)
     return charge
 
 

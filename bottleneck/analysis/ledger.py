@@ -12,7 +12,8 @@ import pandas as pd
 from bottleneck.analysis.host import Host, read_host
 from bottleneck.analysis.idle import CAUSES, Gaps, fold_causes, fold_gaps, split_gaps
 from bottleneck.analysis.owners import owned_segments
-from bottleneck.analysis.timeline import Floats, Integers, gaps, shared_charge, union
+from bottleneck.analysis.sides import TwoSided, find_sides
+from bottleneck.analysis.timeline import Floats, Integers, gaps, shared_charge, tally, union
 from bottleneck.records import Caveat, Ledger, LedgerEntry, Linked
 
 # Account -> group, in the order of the ledger.
@@ -27,6 +28,7 @@ ACCOUNTS: Mapping[str, str] = {
 }
 _NAMES = tuple(ACCOUNTS)
 _CODE = {name: code for code, name in enumerate(_NAMES)}
+INPUT = _CODE["overhead.input"]
 _ACCOUNT_OF_BOUND = {
     "compute": "compute",
     "memory": "memory",
@@ -56,7 +58,8 @@ class LedgerResult:
     """The ledger and what it was made of.
 
     ``kernel_us`` is the time charged to each row of KERNELS over the whole window (not per step; mean over the devices
-    used), ``account`` the code in ACCOUNTS that it went to. ``idle`` has columns cause, source, us, calls per step.
+    used), ``account`` the position in ACCOUNTS that it went to. ``idle`` has columns cause, source, us, calls per step.
+    ``host_only`` says that KERNELS are ops of the host; ``sync_count`` counts waiting calls in the window.
     """
 
     ledger: Ledger
@@ -65,6 +68,9 @@ class LedgerResult:
     idle: pd.DataFrame
     overlap: Overlap
     devices: tuple[int, ...]
+    host_only: bool
+    sides: TwoSided | None
+    sync_count: int
     caveats: tuple[Caveat, ...] = ()
 
     @property
@@ -81,6 +87,7 @@ class _Charged:
     cause_us: Floats
     idle: pd.DataFrame
     overlap: Floats
+    sides: TwoSided | None = None
 
 
 def build_ledger(linked: Linked, roofline: pd.DataFrame) -> LedgerResult:
@@ -100,7 +107,7 @@ def build_ledger(linked: Linked, roofline: pd.DataFrame) -> LedgerResult:
     steps = max(len(linked.window.steps), 1)
     kernel_us = np.mean([part.kernel_us for part in parts], axis=0)
     cause_us = np.mean([part.cause_us for part in parts], axis=0)
-    account_us = np.bincount(account, weights=kernel_us, minlength=len(ACCOUNTS))
+    account_us = tally(account, kernel_us, len(ACCOUNTS))
     account_us[_CODE[f"overhead.{CAUSES[0]}"] :][: len(CAUSES)] += cause_us
     return LedgerResult(
         ledger=ledger_of(dict(zip(_NAMES, (account_us / steps).tolist(), strict=True)), linked.window.wall_us / steps),
@@ -109,6 +116,9 @@ def build_ledger(linked: Linked, roofline: pd.DataFrame) -> LedgerResult:
         idle=_mean_idle([part.idle for part in parts], steps),
         overlap=Overlap(*(np.mean([part.overlap for part in parts], axis=0) / steps).tolist()),
         devices=devices,
+        host_only=is_host_only(linked),
+        sides=parts[0].sides if len(parts) == 1 else None,
+        sync_count=host.sync_calls_between(linked.window.start_us, linked.window.end_us),
         caveats=_caveats(devices),
     )
 
@@ -148,7 +158,7 @@ def _host_accounts(linked: Linked, roofline: pd.DataFrame, host: Host) -> Intege
     threads, start = linked.ops["thread"].cat, linked.ops["ts_us"].to_numpy()
     for label, code in zip(threads.categories, range(len(threads.categories)), strict=True):
         mine = np.flatnonzero(threads.codes.to_numpy() == code)
-        account[mine[host.loads_at(str(label), start[mine])]] = _CODE["overhead.input"]
+        account[mine[host.loads_at(str(label), start[mine])]] = INPUT
     return account
 
 
@@ -161,11 +171,14 @@ def _devices_used(linked: Linked) -> tuple[int, ...]:
 
 
 def _clipped(linked: Linked) -> tuple[Floats, Floats]:
-    """Starts and ends of KERNELS inside the window, counted from its start."""
-    start = linked.kernels["ts_us"].to_numpy()
+    """Starts and ends of KERNELS inside the window, counted from its start.
+
+    On the clock's grid of whole nanoseconds: in floating point, kernels back to back would leave gaps of 1e-13 us.
+    """
+    start = linked.kernels["ts_us"].to_numpy() - linked.window.start_us
     end = start + linked.kernels["dur_us"].to_numpy()
-    low, high = linked.window.start_us, linked.window.end_us
-    return np.clip(start, low, high) - low, np.clip(end, low, high) - low
+    wall_us = linked.window.wall_us
+    return np.clip(np.rint(start * 1e3) / 1e3, 0.0, wall_us), np.clip(np.rint(end * 1e3) / 1e3, 0.0, wall_us)
 
 
 def _charge_device(linked: Linked, host: Host, device: int) -> _Charged:
@@ -183,7 +196,8 @@ def _charge_device(linked: Linked, host: Host, device: int) -> _Charged:
     by_layer = [union(start[rows[layer == level]], end[rows[layer == level]]).total() for level in (1, 2)]
     exposed = [float(np.sum(kernel_us[rows[layer == level]])) for level in (1, 2)]
     overlap = np.array([busy.total(), by_layer[0], exposed[0], by_layer[1], exposed[1]])
-    return _Charged(kernel_us, charge.sum(axis=0), fold_gaps(idle, charge, linked), overlap)
+    sides = find_sides(busy, linked.window.wall_us)
+    return _Charged(kernel_us, charge.sum(axis=0), fold_gaps(idle, charge, linked), overlap, sides)
 
 
 def _charge_host(linked: Linked, host: Host, account: Integers) -> _Charged:
@@ -191,17 +205,17 @@ def _charge_host(linked: Linked, host: Host, account: Integers) -> _Charged:
     opened, closed, owner = owned_segments(linked.ops)
     start, end = np.clip(opened, low, high), np.clip(closed, low, high)
     charge = shared_charge(start - low, end - low, np.zeros(owner.size, dtype=np.int64))
-    kernel_us: Floats = np.bincount(owner, weights=charge, minlength=len(linked.ops)).astype(np.float64)
+    kernel_us = tally(owner, charge, len(linked.ops))
     idle_start, idle_end, _ = gaps(union(start, end), low, high)
     idle = Gaps(idle_start, idle_end, np.full(idle_start.size, -1))
     waits = host.charge(host.main_thread, idle_start, idle_end)
     waits = np.hstack((waits, np.zeros((idle_start.size, len(CAUSES) - waits.shape[1]))))
-    first = _CODE[f"overhead.{CAUSES[0]}"]
-    calls = np.flatnonzero((account >= first) & (account < first + len(CAUSES)) & (kernel_us > 0))
+    loads = np.flatnonzero((account == INPUT) & (kernel_us > 0))
     labels, codes = linked.ops["source"].cat.categories, linked.ops["source"].cat.codes.to_numpy().astype(np.int64)
-    inside = fold_causes(account[calls] - first, kernel_us[calls], codes[calls], labels)
+    cause = np.full(loads.size, CAUSES.index("input"))
+    inside = fold_causes(cause, kernel_us[loads], codes[loads], labels)
     outside = fold_gaps(idle, waits, linked)
-    busy = math.fsum(kernel_us) - math.fsum(kernel_us[calls])
+    busy = math.fsum(kernel_us) - math.fsum(kernel_us[loads])
     overlap = np.array([busy, 0.0, 0.0, 0.0, 0.0])
     return _Charged(kernel_us, waits.sum(axis=0), pd.concat((inside, outside), ignore_index=True), overlap)
 

@@ -13,6 +13,11 @@ Integers = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
 
 
+def tally(codes: Integers, weights: Floats, size: int) -> Floats:
+    """Sum of the weights of each code in 0 … size - 1."""
+    return np.bincount(codes, weights=weights, minlength=size).astype(np.float64)
+
+
 @dataclass(frozen=True)
 class Spans:
     """Disjoint, sorted intervals of positive length; ``first`` is the input row that opens each."""

@@ -1,0 +1,79 @@
+"""KERNELS beside what the other stages say of each row, scaled to one step: the input of every summary."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from bottleneck.analysis.ledger import LedgerResult
+from bottleneck.analysis.timeline import Floats, Integers
+from bottleneck.records import Linked
+
+
+@dataclass(frozen=True)
+class Charged:
+    """Row for row as KERNELS.
+
+    ``us`` is charged time per step; ``runs`` the number of runs per step (mean over devices), parts outside the window
+    left out; ``account`` the position in ACCOUNTS; ``op`` the row in OPS that stands for a kernel: the one that pays
+    for it, else the one that issued it, -1 for none.
+    """
+
+    linked: Linked
+    costs: pd.DataFrame
+    roofline: pd.DataFrame
+    account: Integers
+    us: Floats
+    runs: Floats
+    op: Integers
+    wall_us: float
+
+    def codes(self, column: str) -> Integers:
+        """Codes of a category of KERNELS or ROOFLINE; -1 for null."""
+        return codes_of(self._frame(column)[column])
+
+    def labels(self, column: str) -> "pd.Index[str]":
+        """Texts behind ``codes``."""
+        return self._frame(column)[column].cat.categories
+
+    def op_codes(self, column: str) -> Integers:
+        """Codes of a category, or row references, of OPS; -1 for null and for kernels without op."""
+        return np.append(codes_of(self.linked.ops[column]), -1)[self.op]
+
+    def _frame(self, column: str) -> pd.DataFrame:
+        return self.linked.kernels if column in self.linked.kernels.columns else self.roofline
+
+
+def codes_of(column: "pd.Series[str]") -> Integers:
+    """A category or a nullable row reference as integers, -1 for null."""
+    if isinstance(column.dtype, pd.CategoricalDtype):
+        return column.cat.codes.to_numpy().astype(np.int64)
+    return np.asarray(column.to_numpy(dtype=np.int64, na_value=-1), dtype=np.int64)
+
+
+def charged_rows(
+    linked: Linked, costs: pd.DataFrame, charges: pd.DataFrame, roofline: pd.DataFrame, result: LedgerResult
+) -> Charged:
+    """The rows behind all summaries."""
+    scale = 1.0 / max(len(linked.window.steps), 1)
+    payer, issuer = codes_of(charges["payer"]), codes_of(linked.kernels["op"])
+    return Charged(
+        linked=linked,
+        costs=costs,
+        roofline=roofline,
+        account=result.account,
+        us=result.kernel_us * scale,
+        runs=_inside(linked, result) * scale / len(result.devices),
+        op=np.where(payer < 0, issuer, payer),
+        wall_us=result.ledger.wall_us,
+    )
+
+
+def _inside(linked: Linked, result: LedgerResult) -> Floats:
+    """Part of each run that lies in the window; a run without duration lies in it or not."""
+    frame = linked.ops if result.host_only else linked.kernels
+    start, length = frame["ts_us"].to_numpy(), frame["dur_us"].to_numpy()
+    low, high = linked.window.start_us, linked.window.end_us
+    inside = np.clip(start + length, low, high) - np.clip(start, low, high)
+    instant = ((start >= low) & (start <= high)).astype(np.float64)
+    return np.asarray(np.divide(inside, length, out=instant, where=length > 0))

@@ -1,0 +1,172 @@
+"""Kernels of one kind folded into one row of the report: charged time beside its floors."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import cast
+
+import numpy as np
+import pandas as pd
+
+from bottleneck.analysis.charged import Charged
+from bottleneck.analysis.ledger import INPUT
+from bottleneck.analysis.timeline import Floats, Integers, tally
+from bottleneck.records import Confidence, KernelSummary, Regime
+
+_FLOORS = ("compute_us", "memory_us", "launch_us")
+_WORK = ("flops", "bytes_low", "bytes_high")
+_VOTES = ("engine", "regime", "confidence", "reason")
+_KEYS = ("name", "bound", "source", "math_dtype")
+# The launch floor alone does not say how well these use their time.
+_UNJUDGED = frozenset({"unknown", "dispatch"})
+# Shapes are text of the trace: long lists of tensors tell nothing more when shown whole.
+_LONGEST_SHAPES = 200
+
+
+@dataclass(frozen=True)
+class _Folds:
+    """Per fold: charged time, runs, floors and work (NaN when unknown), and texts (null when unknown)."""
+
+    us: Floats
+    runs: Floats
+    amounts: Mapping[str, Floats]
+    texts: Mapping[str, Sequence[str | None]]
+
+
+def fold_kernels(rows: Charged) -> tuple[KernelSummary, ...]:
+    """Kernels of one name, op, shapes, dtype, bound and line as one record each, most time first.
+
+    Floors are those of the charged time: a kernel that shares the device with another is charged part of its duration
+    and carries the same part of its floors. Ops that a data loader runs are waits, not work, and left out.
+    """
+    keep = np.flatnonzero((rows.runs > 0) & (rows.account != INPUT))
+    if not keep.size:
+        return ()
+    same = [rows.codes(column)[keep] for column in _KEYS]
+    fold, first = _numbered([*same, *(rows.op_codes(column)[keep] for column in ("name", "signature"))])
+    folds = _fold(rows, keep, fold, keep[first])
+    return tuple(_summary(folds, place, rows.wall_us) for place in np.argsort(-folds.us, kind="stable").tolist())
+
+
+def _numbered(keys: Sequence[Integers]) -> tuple[Integers, Integers]:
+    """The number of each distinct combination of codes, and the first row of each."""
+    number = np.zeros(keys[0].size, dtype=np.int64)
+    first = number
+    for key in keys:
+        combined = number * (int(key.max()) + 2) + key + 1
+        _, first, number = np.unique(combined, return_index=True, return_inverse=True)
+    return number, first
+
+
+def _fold(rows: Charged, keep: Integers, fold: Integers, first: Integers) -> _Folds:
+    us, runs, size = rows.us[keep], rows.runs[keep], first.size
+    dur = rows.linked.kernels["dur_us"].to_numpy()[keep]
+    charged_runs = np.divide(us, dur, out=np.zeros_like(us), where=dur > 0)
+    amounts = {
+        name: _known_sum(fold, rows.roofline[name].to_numpy()[keep] * weight, size)
+        for names, weight in ((_FLOORS, charged_runs), (_WORK, runs))
+        for name in names
+    }
+    texts = {name: _texts(rows.codes(name)[first], rows.labels(name)) for name in (*_KEYS, "family")}
+    votes = {name: _texts(_majority(fold, rows.codes(name)[keep], us, size), rows.labels(name)) for name in _VOTES}
+    return _Folds(
+        us=tally(fold, us, size),
+        runs=tally(fold, runs, size),
+        amounts=amounts,
+        texts={
+            **texts,
+            **votes,
+            **_op_texts(rows, first),
+            "module": _common_modules(fold, rows.codes("module")[keep], rows.labels("module"), size),
+        },
+    )
+
+
+def _texts(codes: Integers, labels: "pd.Index[str]") -> list[str | None]:
+    return [None if code < 0 else str(labels[code]) for code in codes.tolist()]
+
+
+def _op_texts(rows: Charged, first: Integers) -> dict[str, list[str | None]]:
+    """Name, shapes and dtype of the op that stands for each of these rows."""
+    signature = rows.op_codes("signature")[first]
+    dims = rows.linked.trace.signatures["dims"].to_numpy()
+    dtype = rows.costs["math_dtype"].cat
+    dtype_codes = np.append(dtype.codes.to_numpy().astype(np.int64), -1)[signature]
+    return {
+        "op": _texts(rows.op_codes("name")[first], rows.linked.ops["name"].cat.categories),
+        "shapes": [_shapes(dims[row]) if row >= 0 else None for row in signature.tolist()],
+        "op_dtype": _texts(dtype_codes, dtype.categories),
+    }
+
+
+def _shapes(dims: object) -> str | None:
+    if not isinstance(dims, str):
+        return None
+    return dims if len(dims) <= _LONGEST_SHAPES else dims[: _LONGEST_SHAPES - 1] + "…"
+
+
+def _known_sum(fold: Integers, values: Floats, size: int) -> Floats:
+    """Sums per fold; NaN where nothing is known."""
+    known = ~np.isnan(values)
+    total = tally(fold[known], values[known], size)
+    return np.where(np.bincount(fold[known], minlength=size) > 0, total, np.nan)
+
+
+def _majority(fold: Integers, codes: Integers, us: Floats, size: int) -> Integers:
+    """Per fold the code that holds most of its time; -1 where all are null."""
+    known = np.flatnonzero(codes >= 0)
+    winner = np.full(size, -1, dtype=np.int64)
+    if known.size:
+        labels = int(codes.max()) + 1
+        cell, inverse = np.unique(fold[known] * labels + codes[known], return_inverse=True)
+        order = np.argsort(np.bincount(inverse, weights=us[known]), kind="stable")
+        winner[cell[order] // labels] = cell[order] % labels  # the last one written has the most time
+    return winner
+
+
+def _common_modules(fold: Integers, codes: Integers, labels: "pd.Index[str]", size: int) -> list[str | None]:
+    """Per fold the leading part that all its module paths share; null where there is none."""
+    common: list[list[str] | None] = [None] * size
+    inside = codes >= 0
+    for cell in np.unique(fold[inside] * len(labels) + codes[inside]).tolist():
+        place, path = cell // len(labels), str(labels[cell % len(labels)]).split(".")
+        before = common[place]
+        common[place] = path if before is None else _shared(before, path)
+    return [".".join(path) if path else None for path in common]
+
+
+def _shared(one: list[str], other: list[str]) -> list[str]:
+    length = next((at for at, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
+    return one[:length]
+
+
+def _summary(folds: _Folds, place: int, wall_us: float) -> KernelSummary:
+    us = float(folds.us[place])
+    amount = {name: None if np.isnan(values[place]) else float(values[place]) for name, values in folds.amounts.items()}
+    text = {name: values[place] for name, values in folds.texts.items()}
+    floors = [floor for name in _FLOORS if (floor := amount[name]) is not None]
+    explained = min(max(floors) / us, 1.0) if floors and us > 0 and text["bound"] not in _UNJUDGED else None
+    return KernelSummary(
+        name=text["name"] or "",
+        family=text["family"] or "",
+        op=text["op"],
+        shapes=text["shapes"],
+        module=text["module"],
+        source=text["source"],
+        dtype=text["math_dtype"] or text["op_dtype"],
+        engine=text["engine"],
+        calls=float(folds.runs[place]),
+        us=us,
+        share=us / wall_us if wall_us else 0.0,
+        flops=amount["flops"],
+        bytes_low=amount["bytes_low"],
+        bytes_high=amount["bytes_high"],
+        compute_us=amount["compute_us"],
+        memory_us=amount["memory_us"],
+        launch_us=amount["launch_us"],
+        bound=text["bound"] or "unknown",
+        regime=cast("Regime | None", text["regime"]),
+        explained=explained,
+        confidence=cast("Confidence", text["confidence"] or "low"),
+        reason=text["reason"],
+        headroom_us=None if explained is None else us * (1.0 - explained),
+    )

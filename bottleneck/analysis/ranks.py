@@ -1,0 +1,158 @@
+"""Several ranks in one analysis: who waits for whom, told from when each one reaches the collectives."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from bottleneck.analysis.arrivals import Arrivals, match_collectives
+from bottleneck.analysis.verdict import account_words
+from bottleneck.records import Analysis, Caveat, LedgerEntry, Linked, RankSummary
+from bottleneck.units import format_share, format_us
+
+# A rank is called a straggler when the others wait for it this part of their step.
+_STRAGGLING = 0.05
+# Between hosts, clocks kept by NTP agree to about this.
+_CLOCKS_AGREE_US = 1000.0
+
+
+@dataclass(frozen=True)
+class RankedAnalysis:
+    """One rank's trace and what was made of it."""
+
+    linked: Linked
+    analysis: Analysis
+
+
+@dataclass(frozen=True)
+class _Straggler:
+    """The rank that the others wait for (position among the ranks), and for how long per step on average."""
+
+    position: int
+    waited_us: float
+
+
+def combine_ranks(ranked: Sequence[RankedAnalysis]) -> Analysis:
+    """One analysis of all ranks: that of the rank which sets the pace, with a summary of each.
+
+    Every rank waits for the last one, so an average over ranks would describe none of them. The pace is set by the
+    straggler, the rank that starts collectives last; without one, by the rank with the longest step.
+    """
+    ordered = _in_rank_order(ranked)
+    arrivals = match_collectives([one.linked for one in ordered])
+    straggler = _find_straggler(ordered, arrivals)
+    walls = [one.analysis.steps.wall_us for one in ordered]
+    body = ordered[straggler.position if straggler else int(np.argmax(walls))].analysis
+    numbers = _numbers(ordered)
+    verdict = body.verdict
+    if straggler is not None:
+        sentence = f"{_sentence(straggler, numbers, body)} {verdict.sentence}"
+        verdict = replace(verdict, sentence=sentence)
+    return replace(
+        body,
+        verdict=verdict,
+        ranks=_summaries(ordered, numbers, arrivals),
+        caveats=(*body.caveats, *_caveats(ordered, numbers, arrivals)),
+    )
+
+
+def _numbers(ordered: Sequence[RankedAnalysis]) -> list[int]:
+    """Rank numbers as the traces tell them; positions where they do not, or not uniquely."""
+    told = [one.linked.trace.rank for one in ordered]
+    known = [rank for rank in told if rank is not None]
+    return known if len(set(known)) == len(ordered) else list(range(len(ordered)))
+
+
+def _in_rank_order(ranked: Sequence[RankedAnalysis]) -> list[RankedAnalysis]:
+    return sorted(ranked, key=lambda one: (one.linked.trace.rank is None, one.linked.trace.rank or 0))
+
+
+def _find_straggler(ordered: Sequence[RankedAnalysis], arrivals: Arrivals | None) -> _Straggler | None:
+    """The rank that is last on average, when the others wait for it a good part of their step; else null."""
+    if arrivals is None or len(ordered) < 2:
+        return None
+    position = int(np.argmax(_late_us(arrivals)))
+    last = arrivals.start.argmax(axis=0) == position
+    others = [row for row in range(len(ordered)) if row != position]
+    waits = [
+        float(arrivals.waits_us[row, last & arrivals.inside[row]].sum()) / ordered[row].analysis.steps.count
+        for row in others
+    ]
+    walls = [ordered[row].analysis.steps.wall_us for row in others]
+    waited_us = float(np.mean(waits))
+    return _Straggler(position, waited_us) if waited_us >= _STRAGGLING * float(np.mean(walls)) else None
+
+
+def _late_us(arrivals: Arrivals) -> list[float]:
+    """Mean lateness of each rank over the collectives in its window."""
+    return [
+        float(late[inside].mean()) if inside.any() else 0.0
+        for late, inside in zip(arrivals.late_us, arrivals.inside, strict=True)
+    ]
+
+
+def _sentence(straggler: _Straggler, numbers: Sequence[int], body: Analysis) -> str:
+    late = numbers[straggler.position]
+    waiting = [number for number in numbers if number != late]
+    own = _largest_own(body.ledger)
+    ranks = f"Rank {waiting[0]} waits" if len(waiting) == 1 else f"Ranks {_listed(waiting)} wait"
+    words = (
+        f", which spends most of its own step on {account_words(own.account)} ({format_share(own.share)})"
+        if own
+        else ""
+    )
+    return f"{ranks} in collectives {format_us(straggler.waited_us)} per step for rank {late}{words}."
+
+
+def _largest_own(ledger: Sequence[LedgerEntry]) -> LedgerEntry | None:
+    own = [entry for entry in ledger if entry.group != "communication"]
+    return max(own, key=lambda entry: entry.us, default=None)
+
+
+def _listed(numbers: Sequence[int]) -> str:
+    """'0, 1 and 3'; beyond eight the count of the rest."""
+    if len(numbers) > 8:
+        return f"{', '.join(str(number) for number in numbers[:6])} and {len(numbers) - 6} more"
+    return f"{', '.join(str(number) for number in numbers[:-1])} and {numbers[-1]}"
+
+
+def _summaries(
+    ordered: Sequence[RankedAnalysis], numbers: Sequence[int], arrivals: Arrivals | None
+) -> tuple[RankSummary, ...]:
+    late: list[float | None] = [None] * len(ordered)
+    if arrivals is not None:
+        late = list(_late_us(arrivals))
+    return tuple(
+        RankSummary(
+            rank=number,
+            path=one.analysis.recording.path,
+            wall_us=one.analysis.steps.wall_us,
+            ledger=one.analysis.ledger,
+            skew_us=late_us,
+            verdict=one.analysis.verdict.bound,
+        )
+        for one, number, late_us in zip(ordered, numbers, late, strict=True)
+    )
+
+
+def _caveats(
+    ordered: Sequence[RankedAnalysis], numbers: Sequence[int], arrivals: Arrivals | None
+) -> tuple[Caveat, ...]:
+    caveats = []
+    world = max((one.linked.trace.world_size or 0 for one in ordered), default=0)
+    if world > len(ordered):
+        caveats.append(Caveat("missing-ranks", f"{len(ordered)} of {world} ranks were given: {_listed(numbers)}"))
+    if numbers != [one.linked.trace.rank for one in ordered]:
+        caveats.append(
+            Caveat("unnumbered-ranks", "the traces do not tell their ranks apart; they are counted as given")
+        )
+    if arrivals is None:
+        caveats.append(
+            Caveat("unmatched-ranks", "no collective could be matched across the ranks: lateness is unknown")
+        )
+    elif float(np.ptp(arrivals.clock_us)) > _CLOCKS_AGREE_US:
+        apart = format_us(float(np.ptp(arrivals.clock_us)))
+        caveats.append(
+            Caveat("rank-clocks", f"the ranks' clocks are {apart} apart; the ends of collectives align them")
+        )
+    return tuple(caveats)

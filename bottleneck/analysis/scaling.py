@@ -1,0 +1,73 @@
+"""The ledger of the undisturbed step: what the profiler stretched is scaled back to the unprofiled step time."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+
+from bottleneck.analysis.idle import CAUSES
+from bottleneck.analysis.ledger import ACCOUNTS, LedgerResult, Overlap, ledger_of
+from bottleneck.records import Caveat, Timing
+from bottleneck.units import format_us
+
+# The device keeps its own pace: the profiler slows neither its kernels nor what it waits for itself.
+_TRUSTED_CAUSES = frozenset({"dependency"})
+# Steps vary between runs. Where the unprofiled step is longer than the host's share times this, the profile does not
+# show what took the time, and stretching what it shows would invent causes.
+_MOST_STRETCH = 1.25
+
+
+def rescale(result: LedgerResult, unprofiled: Timing | None) -> LedgerResult:
+    """The same result adding up to the unprofiled median step, with a caveat that shows the factor; itself without one.
+
+    Device work is trusted and waits on the host's side are scaled; on a CPU, the work of ops is trusted and every
+    overhead account scaled. Trusted work that alone exceeds the unprofiled step is shortened with it.
+    """
+    if unprofiled is None or not unprofiled.median > 0 or not result.ledger.wall_us > 0:
+        return result
+    wall_us, profiled_us = unprofiled.median, result.ledger.wall_us
+    scaled = _scaled_accounts(result.host_only)
+    host_us = sum(entry.us for entry in result.ledger.entries if entry.account in scaled)
+    trusted_us = profiled_us - host_us
+    host = min(max((wall_us - trusted_us) / host_us, 0.0), _MOST_STRETCH) if host_us > 0 else 0.0
+    device = min(wall_us / trusted_us, 1.0) if trusted_us > 0 else 1.0
+    factors = {account: host if account in scaled else device for account in ACCOUNTS}
+    accounts = {entry.account: entry.us * factors[entry.account] for entry in result.ledger.entries}
+    unexplained_us = wall_us - sum(accounts.values())
+    if unexplained_us > 1e-9 * wall_us:
+        accounts["overhead.unknown"] = accounts.get("overhead.unknown", 0.0) + unexplained_us
+    idle = _scaled_idle(result.idle, factors, unexplained_us if unexplained_us > 1e-9 * wall_us else 0.0)
+    overlap = {name: us * device for name, us in vars(result.overlap).items()}
+    return replace(
+        result,
+        ledger=ledger_of(accounts, wall_us),
+        kernel_us=result.kernel_us * np.array(list(factors.values()))[result.account],
+        idle=idle,
+        overlap=Overlap(**{**overlap, "busy_us": max(wall_us - float(idle["us"].sum()), 0.0)}),
+        caveats=(*result.caveats, _caveat(profiled_us, wall_us, (host, device))),
+    )
+
+
+def _scaled_accounts(host_only: bool) -> frozenset[str]:
+    causes = {f"overhead.{cause}" for cause in CAUSES if cause not in _TRUSTED_CAUSES}
+    return frozenset(causes | {"overhead.launch_floor"} if host_only else causes)
+
+
+def _scaled_idle(idle: pd.DataFrame, factors: Mapping[str, float], unexplained_us: float) -> pd.DataFrame:
+    scaled = idle.assign(us=idle["us"] * [factors[f"overhead.{cause}"] for cause in idle["cause"]])
+    if not unexplained_us:
+        return scaled
+    extra = pd.DataFrame({"cause": ["unknown"], "source": [None], "us": [unexplained_us], "calls": [0.0]})
+    return pd.concat((scaled, extra.astype({"source": object})), ignore_index=True)
+
+
+def _caveat(profiled_us: float, wall_us: float, factors: tuple[float, float]) -> Caveat:
+    host, device = factors
+    message = (
+        f"a step took {format_us(profiled_us)} while profiled and {format_us(wall_us)} unprofiled; "
+        f"host-side causes are scaled by {host:.3g} so that the ledger adds up to the unprofiled step"
+    )
+    if device < 1.0:
+        message += f", and since the work alone took longer than that, it is scaled by {device:.3g} too"
+    return Caveat("perturbation", message, abs(profiled_us - wall_us) / max(profiled_us, wall_us))

@@ -1,0 +1,225 @@
+"""The answer: what holds the step back, how sure that is, and the sentence that says so and what to do first."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import cast
+
+from bottleneck.analysis.sides import TwoSided
+from bottleneck.records import (
+    GROUPS,
+    Bound,
+    IdleCause,
+    KernelSummary,
+    Ledger,
+    LedgerEntry,
+    Regime,
+    Verdict,
+)
+from bottleneck.units import format_share, format_us
+
+# Below half of the step a group does not decide alone when the next one is this close.
+_CLEAR_LEAD = 0.1
+
+_GROUP_WORDS = {
+    "compute": "compute",
+    "memory": "memory bandwidth",
+    "overhead": "overhead",
+    "communication": "communication",
+    "unknown": "work without a price",
+}
+
+# Account -> the first thing to try. '{at}' becomes ' at file.py:57' where the line is known.
+_ADVICE: Mapping[str, str] = {
+    "compute": "give the kernels larger or better shaped work",
+    "memory": "fuse neighbouring pointwise ops (torch.compile) or move fewer bytes with a lower precision",
+    "memory.copy": "copy less, or from pinned memory with non_blocking=True so that copies overlap with work",
+    "overhead.launch_floor": "fuse the small kernels (torch.compile, fused optimizers) or raise the batch size",
+    "overhead.profiler": "record fewer details: this time is the profiler's own",
+    "overhead.gc": "keep the garbage collector out of the step: gc.freeze() after start-up, gc.collect() between steps",
+    "overhead.compile": "record after warm-up; if it stays, find the recompilations with TORCH_LOGS=recompiles",
+    "overhead.allocator": "keep memory between steps: no empty_cache() in the loop, expandable_segments:True",
+    "overhead.sync": "remove or defer the synchronisation{at}",
+    "overhead.launch": "issue fewer launches: CUDA graphs, torch.compile, or a larger batch",
+    "overhead.input": "give the data loader more workers or let it prefetch further ahead",
+    "overhead.dispatch": "dispatch less per step: torch.compile, CUDA graphs, or a larger batch",
+    "overhead.python": "run less Python between the ops{at}: torch.compile, CUDA graphs, or a larger batch",
+    "overhead.dependency": "find what the queued work waits for: another stream, another rank, a host callback",
+    "overhead.unknown": "record again with CPU activity, so that the trace shows what the host did",
+    "communication": "overlap the collectives with computation, or send less: larger buckets, gradients less often",
+    "unknown": "record with shapes (record_shapes=True), so that more of the work can be priced",
+}
+_NEAR_THE_ROOF = "it runs near the roof: lower the precision or the number of FLOPs"
+_MISALIGNED = "pad the sizes of the matrix product to multiples of 8"
+# On a CPU there are no launches to save, and time between ops has other remedies.
+_HOST_ADVICE: Mapping[str, str] = {
+    "overhead.launch_floor": "run fewer, larger ops: torch.compile or a larger batch",
+    "overhead.dispatch": "run fewer, larger ops: torch.compile or a larger batch",
+    "overhead.python": "run less Python between the ops{at}: torch.compile or a larger batch",
+    "overhead.allocator": "allocate less: write into tensors that exist (out=, in-place ops)",
+}
+
+
+_ACCOUNT_WORDS: Mapping[str, str] = {
+    "memory.copy": "copies",
+    "overhead.launch_floor": "kernels too small to be worth a launch",
+    "overhead.profiler": "the profiler itself",
+    "overhead.gc": "garbage collection",
+    "overhead.compile": "compilation",
+    "overhead.allocator": "memory allocation",
+    "overhead.sync": "waiting in synchronisations",
+    "overhead.launch": "launching",
+    "overhead.input": "waiting for data",
+    "overhead.dispatch": "dispatching ops",
+    "overhead.python": "Python between ops",
+    "overhead.dependency": "queued work that the device itself held up",
+    "overhead.unknown": "idle time without a recorded cause",
+    "communication": "exposed collectives",
+}
+_BOUNDS_OF_ACCOUNT: Mapping[str, tuple[str, ...]] = {
+    "compute": ("compute",),
+    "memory": ("memory",),
+    "memory.copy": ("copy",),
+    "overhead.launch_floor": ("overhead",),
+    "overhead.dispatch": ("dispatch",),
+    "communication": ("communication",),
+    "unknown": ("unknown",),
+}
+_EMPTY_ACCOUNT = {
+    "compute": "compute",
+    "memory": "memory",
+    "overhead": "overhead.unknown",
+    "communication": "communication",
+    "unknown": "unknown",
+}
+_LONGEST_NAME = 60
+
+
+@dataclass(frozen=True)
+class Grounds:
+    """What a verdict rests on. ``broken`` says why the trace cannot be trusted; null when it can."""
+
+    ledger: Ledger
+    kernels: tuple[KernelSummary, ...]
+    idle: tuple[IdleCause, ...]
+    host_only: bool = False
+    broken: str | None = None
+    sides: TwoSided | None = None
+
+
+def decide(grounds: Grounds) -> Verdict:
+    """The verdict: the largest group, unless too little is known or the lead too small.
+
+    ``mixed`` when the largest known group holds under half and the next is within 10 points; ``inconclusive`` when more
+    than half, or more than in any other group, is unknown, or when the trace cannot be trusted.
+    """
+    shares = grounds.ledger.group_shares()
+    ranked = sorted((group for group in GROUPS if group != "unknown"), key=lambda group: -shares[group])
+    first, second = ranked[0], ranked[1]
+    regime = _regime(grounds, first)
+    bound = first
+    if grounds.broken is not None or shares["unknown"] > min(0.5, shares[first]):
+        bound, regime = "inconclusive", None
+    elif shares[first] < 0.5 and shares[first] - shares[second] <= _CLEAR_LEAD:
+        bound, regime = "mixed", None
+    share = shares["unknown"] if bound == "inconclusive" and grounds.broken is None else shares[first]
+    sentences = (_opening(grounds, bound, ranked, regime), _first_step(grounds, bound, first, regime), grounds.sides)
+    return Verdict(cast("Bound", bound), regime, share, _join(sentences), shares)
+
+
+def account_words(account: str) -> str:
+    """An account of the ledger in words that continue a sentence."""
+    return _ACCOUNT_WORDS.get(account, _GROUP_WORDS.get(account, account))
+
+
+def _regime(grounds: Grounds, group: str) -> Regime | None:
+    """The regime that holds most of the time of a group of work; null for waits and where none is known."""
+    if group not in {"compute", "memory"}:
+        return None
+    us: dict[Regime | None, float] = {}
+    for kernel in grounds.kernels:
+        if kernel.regime is not None and kernel.bound == group:
+            us[kernel.regime] = us.get(kernel.regime, 0.0) + kernel.us
+    return max(us, key=lambda regime: us[regime], default=None)
+
+
+def _opening(grounds: Grounds, bound: str, ranked: list[str], regime: Regime | None) -> str:
+    wall, shares = format_us(grounds.ledger.wall_us), grounds.ledger.group_shares()
+    if grounds.broken is not None:
+        return f"Inconclusive: {grounds.broken}"
+    if bound == "inconclusive":
+        most = _largest_kernel(grounds, ("unknown",))
+        reason = f", most of it {_label(most)} ({most.reason or 'no price'})" if most else ""
+        return f"Inconclusive: {format_share(shares['unknown'])} of the {wall} step is work without a price{reason}"
+    first, second = ranked[0], ranked[1]
+    if bound == "mixed":
+        return (
+            f"No single bound holds the {wall} step back: {_GROUP_WORDS[first]} {format_share(shares[first])}, "
+            f"{_GROUP_WORDS[second]} {format_share(shares[second])}; of the first the largest part is {_contributor(grounds, first)}"
+        )
+    words = f"{_GROUP_WORDS[first]}, {regime}," if regime else _GROUP_WORDS[first]
+    return (
+        f"{words[0].upper()}{words[1:]} holds the step back: {format_share(shares[first])} of {wall}, "
+        f"its largest part {_contributor(grounds, first)}"
+    )
+
+
+def _contributor(grounds: Grounds, group: str) -> str:
+    """The largest account of a group in words, with its share and its largest kernel or source line."""
+    entry = _largest_entry(grounds, group)
+    kernel = _largest_kernel(grounds, _BOUNDS_OF_ACCOUNT.get(entry.account, ()))
+    if entry.account in _ACCOUNT_WORDS:
+        line = kernel.source if kernel is not None else _line_of(grounds, entry.account)
+        where = f" at {line}" if line else f", as in {_label(kernel)}" if kernel is not None else ""
+        return f"{_ACCOUNT_WORDS[entry.account]}{where} ({format_share(entry.share)})"
+    return f"{_label(kernel)} ({format_share(kernel.share)})" if kernel is not None else entry.account
+
+
+def _first_step(grounds: Grounds, bound: str, group: str, regime: Regime | None) -> str | None:
+    if grounds.broken is not None:
+        return "First, record it again"
+    entry = _largest_entry(grounds, "unknown" if bound == "inconclusive" else group)
+    kernel = _largest_kernel(grounds, _BOUNDS_OF_ACCOUNT.get(entry.account, ()))
+    if entry.account == "compute" and regime == "saturated":
+        return f"First: {_NEAR_THE_ROOF}"
+    if entry.account == "compute" and kernel is not None and "align" in (kernel.reason or ""):
+        return f"First: {_MISALIGNED}"
+    advice = (_HOST_ADVICE if grounds.host_only else {}).get(entry.account) or _ADVICE[entry.account]
+    line = _line_of(grounds, entry.account)
+    return f"First: {advice.format(at=f' at {line}' if line else '')}"
+
+
+def _join(sentences: tuple[str | None, str | None, TwoSided | None]) -> str:
+    opening, step, sides = sentences
+    return " ".join(
+        f"{sentence}." for sentence in (opening, describe_sides(sides) if sides else None, step) if sentence
+    )
+
+
+def describe_sides(sides: TwoSided) -> str:
+    """The two sides of a window with their figures."""
+    return (
+        f"The window has two sides: the device was busy {format_share(sides.busy_before)} of its first "
+        f"{format_share(sides.split)} and {format_share(sides.busy_after)} of the rest"
+    )
+
+
+def _largest_entry(grounds: Grounds, group: str) -> LedgerEntry:
+    entries = [entry for entry in grounds.ledger.entries if entry.group == group]
+    return max(entries, key=lambda entry: entry.us, default=LedgerEntry(_EMPTY_ACCOUNT[group], group, 0.0, 0.0))
+
+
+def _largest_kernel(grounds: Grounds, bounds: tuple[str, ...]) -> KernelSummary | None:
+    return max((row for row in grounds.kernels if row.bound in bounds), key=lambda row: row.us, default=None)
+
+
+def _line_of(grounds: Grounds, account: str) -> str | None:
+    """The source line with most of the time of an idle cause; null when it is not known."""
+    rows = [row for row in grounds.idle if f"overhead.{row.cause}" == account]
+    return max(rows, key=lambda row: row.us).source if rows else None
+
+
+def _label(kernel: KernelSummary) -> str:
+    """The op with its line, else the kernel, short enough for a sentence."""
+    name = kernel.op or kernel.name
+    name = name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 1]}…"
+    return f"{name} at {kernel.source}" if kernel.source else name

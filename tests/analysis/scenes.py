@@ -1,0 +1,229 @@
+"""Linked traces and rooflines made by hand as tables, for tests of what the analysis makes of them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pandas as pd
+
+from bottleneck.analysis.ledger import build_ledger
+from bottleneck.analysis.summary import Evidence
+from bottleneck.records import Device, Linked, RecordingInfo, Step, Trace, Window
+from bottleneck.tables import (
+    CHARGES,
+    COSTS,
+    DEVICE_ARGS,
+    EVENTS,
+    KERNELS,
+    LAUNCH_ARGS,
+    MEMORY,
+    OP_ARGS,
+    OPS,
+    ROOFLINE,
+    SIGNATURES,
+    Table,
+)
+
+MAIN = "1/1"
+
+
+@dataclass(frozen=True)
+class Event:
+    """A row of EVENTS."""
+
+    category: str
+    name: str
+    ts: float
+    dur: float
+    thread: str = MAIN
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """Device work, the launch call that issued it (start and duration), and its bound."""
+
+    ts: float
+    dur: float
+    bound: str = "memory"
+    launch: tuple[float, float] | None = None
+    kind: str = "compute"
+    stream: str = "0/7"
+    device: int = 0
+    source: str | None = None
+    name: str = "some_kernel"
+    thread: str = MAIN
+
+
+@dataclass(frozen=True)
+class Op:
+    """A host op; parent is its position in the list of ops."""
+
+    ts: float
+    dur: float
+    name: str = "aten::add"
+    bound: str = "memory"
+    parent: int | None = None
+    thread: str = MAIN
+    source: str | None = None
+
+
+@dataclass(frozen=True)
+class Scene:
+    """A window with device work or host ops and other host events, and the tables that a trace of it would give."""
+
+    wall: float
+    kernels: Sequence[Kernel] = ()
+    ops: Sequence[Op] = ()
+    events: Sequence[Event] = ()
+    start: float = 0.0
+    steps: int = 0
+    more: dict[str, Any] = field(default_factory=dict)
+
+    def linked(self) -> Linked:
+        """The scene as ``trace.link`` would hand it over."""
+        rows = [(op.ts, op.dur, "op", op.name, op.thread) for op in self.ops]
+        launches = {}
+        for index, kernel in enumerate(self.kernels):
+            if kernel.launch is not None:
+                launches[index] = len(rows)
+                rows.append((*kernel.launch, "runtime", "cudaLaunchKernel", kernel.thread))
+        rows += [(event.ts, event.dur, event.category, event.name, event.thread) for event in self.events]
+        first_device = len(rows)
+        if self.kernels:
+            rows += [(kernel.ts, kernel.dur, "kernel", kernel.name, kernel.stream) for kernel in self.kernels]
+        order = sorted(range(len(rows)), key=lambda row: (rows[row][0], -rows[row][1]))
+        new = {old: position for position, old in enumerate(order)}
+        events = table(EVENTS, [dict(zip(EVENTS.columns, rows[row], strict=True)) for row in order])
+        ops = self._ops(new)
+        kernels = self._kernels(new, launches, first_device) if self.kernels else host_kernels(ops)
+        steps = tuple(
+            Step(f"step {n}", self.start + self.wall * n / self.steps, self.start + self.wall * (n + 1) / self.steps)
+            for n in range(self.steps)
+        )
+        window = Window(self.start, self.start + self.wall, steps, "test")
+        return Linked(self._trace(events), window, ops, kernels, linked_share=1.0)
+
+    def roofline(self) -> pd.DataFrame:
+        """Row for row as KERNELS, with the bounds given and nothing else known."""
+        bounds = [row.bound for row in (self.kernels or self.ops)]
+        return table(ROOFLINE, [{"bound": bound, "confidence": "high"} for bound in bounds])
+
+    def _ops(self, new: dict[int, int]) -> pd.DataFrame:
+        depths: list[int] = []
+        for op in self.ops:
+            depths.append(0 if op.parent is None else depths[op.parent] + 1)
+        children = [sum(other.parent == index for other in self.ops) for index in range(len(self.ops))]
+        inside = [sum(other.dur for other in self.ops if other.parent == index) for index in range(len(self.ops))]
+        return table(
+            OPS,
+            [
+                {
+                    "event": new[index],
+                    "name": op.name,
+                    "thread": op.thread,
+                    "ts_us": op.ts,
+                    "dur_us": op.dur,
+                    "self_us": max(op.dur - inside[index], 0.0),
+                    "parent": op.parent,
+                    "depth": depths[index],
+                    "children": children[index],
+                    "source": op.source,
+                }
+                for index, op in enumerate(self.ops)
+            ],
+        )
+
+    def _kernels(self, new: dict[int, int], launches: dict[int, int], first: int) -> pd.DataFrame:
+        return table(
+            KERNELS,
+            [
+                {
+                    "event": new[first + index],
+                    "name": kernel.name,
+                    "kind": kernel.kind,
+                    "device": kernel.device,
+                    "stream": kernel.stream,
+                    "ts_us": kernel.ts,
+                    "dur_us": kernel.dur,
+                    "launch": new[launches[index]] if index in launches else None,
+                    "launch_ts_us": kernel.launch[0] if kernel.launch else None,
+                    "launch_end_us": sum(kernel.launch) if kernel.launch else None,
+                    "source": kernel.source,
+                    "family": "other",
+                    "auxiliary": False,
+                    "replayed": False,
+                }
+                for index, kernel in enumerate(self.kernels)
+            ],
+        )
+
+    def _trace(self, events: pd.DataFrame) -> Trace:
+        on_device = [{"event": index} for index, name in enumerate(events["category"]) if name == "kernel"]
+        return Trace(
+            path="hand.json",
+            flavour="cuda" if self.kernels else "cpu",
+            events=events,
+            op_args=OP_ARGS.empty(),
+            signatures=SIGNATURES.empty(),
+            launch_args=LAUNCH_ARGS.empty(),
+            device_args=table(DEVICE_ARGS, on_device),
+            memory=MEMORY.empty(),
+            devices=(),
+            start_unix_ns=None,
+            integer_timestamps=False,
+            rank=None,
+            world_size=None,
+            counts={},
+            facts={},
+            **self.more,
+        )
+
+
+def host_kernels(ops: pd.DataFrame) -> pd.DataFrame:
+    """KERNELS of a CPU trace: row for row as OPS."""
+    return table(
+        KERNELS,
+        [
+            {
+                "event": op.event,
+                "name": op.name,
+                "kind": "compute",
+                "device": 0,
+                "stream": op.thread,
+                "ts_us": op.ts_us,
+                "dur_us": op.self_us,
+                "op": row,
+                "source": op.source,
+                "family": "host",
+                "auxiliary": False,
+                "replayed": False,
+            }
+            for row, op in enumerate(ops.itertuples())
+        ],
+    )
+
+
+def table(declared: Table, rows: Sequence[dict[str, Any]]) -> pd.DataFrame:
+    """A checked frame of a declared table from rows; what a row leaves out is null."""
+    columns = {}
+    for name, column in declared.columns.items():
+        values = [row.get(name) for row in rows]
+        columns[name] = pd.Series(pd.array(values, dtype=column.dtype) if values else [], dtype=column.dtype)
+    return declared.check(pd.DataFrame(columns))
+
+
+def evidence(scene: Scene, **more: Any) -> Evidence:
+    """What the stages would hand to ``assemble`` for a scene without prices."""
+    linked, roofline = scene.linked(), scene.roofline()
+    charges = table(CHARGES, [{"group": row} for row in range(len(linked.kernels))])
+    device = Device("test device", None, "cuda" if scene.kernels else "cpu", 1, {}, None, None, None, {})
+    return Evidence(
+        linked=linked,
+        costs=COSTS.empty(),
+        charges=charges,
+        roofline=roofline,
+        result=build_ledger(linked, roofline),
+        device=more.pop("device", device),
+        recording=RecordingInfo("hand.json", "trace", None, None, None),
+        **more,
+    )
