@@ -110,20 +110,3 @@ def _table(table: Table, rows: list[dict[str, Any]]) -> pd.DataFrame:
         name: pd.Series([row.get(name) for row in rows], dtype=column.dtype) for name, column in table.columns.items()
     }
     return table.check(pd.DataFrame(columns))
-
-
-def evidence(scene: Scene, **more: Any) -> Evidence:
-    """What the stages would hand to ``assemble`` for a scene without prices."""
-    linked, roofline = scene.linked(), scene.roofline()
-    charges = table(CHARGES, [{"group": row} for row in range(len(linked.kernels))])
-    device = Device("test device", None, "cuda" if scene.kernels else "cpu", 1, {}, None, None, None, {})
-    return Evidence(
-        linked=linked,
-        costs=COSTS.empty(),
-        charges=charges,
-        roofline=roofline,
-        result=build_ledger(linked, roofline),
-        device=more.pop("device", device),
-        recording=RecordingInfo("hand.json", "trace", None, None, None),
-        **more,
-    )
