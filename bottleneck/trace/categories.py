@@ -1,0 +1,99 @@
+"""What an event is: from the words of every era and vendor to the categories of ``bottleneck.tables``.
+
+Source of the raw names: Kineto's libkineto/include/ActivityType.h and real traces of PyTorch 1.4 to 2.12.
+"""
+
+from typing import Literal
+
+Role = Literal["op", "launch", "device", "plain"]
+
+# Raw category in lower case -> category. What is not listed is 'other'.
+BY_RAW_NAME = {
+    "cpu_op": "op",
+    "operator": "op",
+    "user_annotation": "annotation",
+    "python_function": "python",
+    "runtime": "runtime",
+    "driver": "runtime",
+    "cuda_runtime": "runtime",
+    "cuda_driver": "runtime",
+    "hip_runtime": "runtime",
+    "xpu_runtime": "runtime",
+    "xpu_driver": "runtime",
+    "mtia_runtime": "runtime",
+    "glow_runtime": "runtime",
+    "privateuse1_runtime": "runtime",
+    "privateuse1_driver": "runtime",
+    "hpu_op": "runtime",
+    "enqueue": "runtime",
+    "dequeue": "runtime",
+    "kernel": "kernel",
+    "concurrent_kernel": "kernel",
+    "mtia_ccp_events": "kernel",
+    "memcpy": "copy",
+    "gpu_memcpy": "copy",
+    "memset": "fill",
+    "gpu_memset": "fill",
+    "cuda_sync": "sync",
+    "xpu_sync": "sync",
+    "gpu_user_annotation": "gpu_annotation",
+    "overhead": "profiler",
+    "trace": "profiler",
+    "cuda_profiler_range": "profiler",
+    "xpu_scope_profiler": "profiler",
+    "mtia_insight": "profiler",
+    "mtia_counters": "profiler",
+    "hardware_counters": "profiler",
+    "external_correlation": "profiler",
+}
+
+# Events without a category get one of these words from `implied`, so that they are counted by what they are.
+LEGACY_OP, LEGACY_KERNEL, ASCEND_TASK, ASCEND_HOST = "CPU functions", "CUDA functions", "Task Type", "CANN"
+_IMPLIED = {LEGACY_OP.lower(): "op", LEGACY_KERNEL.lower(): "kernel", "task type": "kernel", "cann": "runtime"}
+
+_ROLES: dict[str, Role] = {
+    "op": "op",
+    "runtime": "launch",
+    "kernel": "device",
+    "copy": "device",
+    "fill": "device",
+}
+
+# Until 1.11 (and on Ascend) marks of the profiler and the optimizer are written as ordinary ops.
+_MARKS = ("ProfilerStep#", "enumerate(DataLoader)#", "Optimizer.step#", "Optimizer.zero_grad#")
+
+# MTIA reports everything its command processors do under one category; waits and copies go by name.
+_MTIA = {"event_wait": "sync", "event_record": "sync", "dma_request": "copy"}
+
+
+def category_of(raw: str) -> str:
+    """The category of a raw one, whatever its case."""
+    lower = raw.lower()
+    return BY_RAW_NAME.get(lower) or _IMPLIED.get(lower, "other")
+
+
+def role_of(raw: str) -> Role:
+    """Which arguments events of a raw category carry for us."""
+    return _ROLES.get(category_of(raw), "plain")
+
+
+def by_name(raw: str, name: str) -> str:
+    """The category where the name overrules the raw category."""
+    category = category_of(raw)
+    if category == "op" and name.startswith(_MARKS):
+        return "annotation"
+    if raw == "mtia_ccp_events":
+        return _MTIA.get(name, category)
+    return category
+
+
+def implied(pid: object, args: bytes) -> str:
+    """The raw category that an event without one stands for, '' when nothing tells.
+
+    Legacy ``autograd.profiler`` arrays (to 1.7, and builds without Kineto) name it in ``pid``; torch_npu in ``args``.
+    """
+    if pid in {LEGACY_OP, LEGACY_KERNEL}:
+        return str(pid)
+    if b'"Task Type"' in args:
+        return ASCEND_TASK
+    return ASCEND_HOST if b'"connection_id"' in args else ""

@@ -1,0 +1,45 @@
+"""The ledger of defects that the reader tolerated, and the caveats that tell of them."""
+
+from collections import Counter
+
+from bottleneck.records import Caveat
+
+# Kind of defect -> (slug of the caveat, what happened to that many things).
+_KINDS = {
+    "truncated-json": ("truncated", "the file ends inside an event; {n} incomplete event(s) were left out"),
+    "unclosed-json": ("truncated", "the file ends before its list of events is closed; no event was lost by that"),
+    "truncated-gzip": ("truncated", "the compressed data ends early; what could be inflated was used"),
+    "corrupt-gzip": ("truncated", "the compressed data is damaged; what could be inflated before that was used"),
+    "gzip-checksum": ("damaged-gzip", "the checksum of the compressed data does not match; numbers may be wrong"),
+    "gzip-junk": ("trailing-garbage", "bytes after the end of the compressed data were ignored"),
+    "garbage": ("trailing-garbage", "{n} byte(s) after the end of the trace were ignored"),
+    "backslash": ("repaired-json", "{n} event(s) held unescaped backslashes or quotes and were repaired"),
+    "encoding": ("repaired-json", "{n} event(s) held bytes that are not UTF-8; they show as replacement characters"),
+    "literal": (
+        "repaired-json",
+        "{n} event(s) held control characters, NaN, Infinity or odd types; bad values are missing",
+    ),
+    "comma": ("repaired-json", "{n} stray comma(s) in the list of events were ignored"),
+    "restored-name": ("repaired-json", "{n} name(s) held Windows backslashes read as escapes and were restored"),
+    "broken": ("skipped-events", "{n} event(s) could not be read even after repair and were left out"),
+    "no-time": ("skipped-events", "{n} event(s) without a start time or duration were left out"),
+    "no-name": ("skipped-events", "{n} event(s) without a name were left out"),
+    "far-time": ("skipped-events", "{n} event(s) lie days away from all others or last for days and were left out"),
+    "negative-duration": ("clamped-durations", "{n} event(s) had a negative duration, taken as 0"),
+    "coarse-time": ("coarse-timestamps", "{n} event(s) have times that were rounded to about a microsecond"),
+    "odd-args": ("odd-arguments", "{n} event(s) had arguments of an unexpected type, taken as missing"),
+    "large-id": ("large-ids", "{n} id(s) or sizes do not fit in 64 bits and were taken as missing"),
+    "metadata": ("metadata-unreadable", "the file's own description of device and versions could not be read"),
+}
+
+
+class Damage(Counter[str]):
+    """Counts of tolerated defects by kind; a plain counter that knows how to tell of itself."""
+
+    def caveats(self) -> tuple[Caveat, ...]:
+        """One caveat per slug; messages of several kinds are joined."""
+        messages: dict[str, list[str]] = {}
+        for kind, (slug, text) in _KINDS.items():
+            if self[kind]:
+                messages.setdefault(slug, []).append(text.format(n=self[kind]))
+        return tuple(Caveat(slug, "; ".join(texts)) for slug, texts in messages.items())

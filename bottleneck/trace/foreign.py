@@ -1,0 +1,109 @@
+"""Files that are no PyTorch trace: what they are and what to do with them, in one clear error."""
+
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import NoReturn
+
+from bottleneck.errors import TraceError
+
+_EXPORT = "pass the JSON file that torch.profiler's export_chrome_trace wrote"
+
+# First bytes -> (what the file is, what to do).
+_MAGIC: tuple[tuple[bytes, str, str], ...] = (
+    (b"PK\x03\x04", "a zip archive", "unpack it and pass the trace inside"),
+    (b"SQLite format 3\0", "an SQLite database, perhaps an Nsight Systems export", _EXPORT),
+    (b"NVR\0", "an Nsight Compute report", _EXPORT),
+    (b"\x28\xb5\x2f\xfd", "a zstd archive", "unpack it with `zstd -d`"),
+    (b"BZh", "a bzip2 archive", "unpack it with `bunzip2`"),
+    (b"\xfd7zXZ\0", "an xz archive", "unpack it with `unxz`"),
+    (b"7z\xbc\xaf\x27\x1c", "a 7-zip archive", "unpack it and pass the trace inside"),
+    (b"\x80\x02", "a Python pickle, which bottleneck never loads", _EXPORT),
+    (b"\x80\x03", "a Python pickle, which bottleneck never loads", _EXPORT),
+    (b"\x80\x04", "a Python pickle, which bottleneck never loads", _EXPORT),
+    (b"\x80\x05", "a Python pickle, which bottleneck never loads", _EXPORT),
+    (b"\xff\xfe", "UTF-16 text", "convert it: iconv -f UTF-16 -t UTF-8 IN > OUT"),
+    (b"\xfe\xff", "UTF-16 text", "convert it: iconv -f UTF-16 -t UTF-8 IN > OUT"),
+    (b"\x1f\x8b", "gzip inside gzip", "unpack it once"),
+    (b"\x7fELF", "an ELF program", _EXPORT),
+    (b"\x89HDF", "an HDF5 file", _EXPORT),
+    (b"\x93NUMPY", "a NumPy array", _EXPORT),
+    (b"PAR1", "a Parquet file", _EXPORT),
+    (b"%PDF", "a PDF document", _EXPORT),
+    (b"\x89PNG", "a PNG picture", _EXPORT),
+    (b"<", "an HTML or XML page", "pass the trace itself; downloads can save a login page in its place"),
+    (b"version https://git-lfs", "a Git LFS pointer", "fetch the file itself: git lfs pull"),
+)
+_TAR = b"ustar"
+
+
+def refuse_by_magic(path: Path, first: bytes) -> None:
+    """Raises TraceError when the first bytes of the text are those of another format; says which."""
+    for magic, kind, fix in _MAGIC:
+        if first.startswith(magic):
+            _refuse(path, kind, fix)
+    if first[257:262] == _TAR:
+        _refuse(path, "a tar archive", "unpack it and pass the trace inside")
+    if first[:1] == b"\x0a" and b"\0" in first[:64]:
+        _refuse(path, "a Perfetto protobuf trace or another binary file", _EXPORT)
+    if b"\0" in first[:512].rstrip(b"\0"):
+        _refuse(path, "a binary file", _EXPORT)
+    if not first.strip(b"\0 \t\r\n"):
+        raise TraceError(f"{path} holds nothing but blanks", fix=_EXPORT)
+
+
+def _refuse(path: Path, kind: str, fix: str) -> NoReturn:
+    raise TraceError(f"{path} is {kind}, not a PyTorch profiler trace", fix=fix)
+
+
+# A key at the top of a JSON object -> what writes it.
+_BY_KEY: tuple[tuple[str, str], ...] = (
+    ("viztracer_metadata", "a VizTracer trace"),
+    ("nodes", "a PyTorch execution trace (ExecutionTraceObserver), which holds no times of kernels"),
+    ("rocprofiler-sdk-tool", "a rocprofv3 file"),
+    ("nbformat", "a Jupyter notebook"),
+    ("stackFrames", "a browser or JavaScript trace"),
+    ("recording", "an analysis.json of bottleneck"),
+)
+
+# A raw event category, or its start -> what writes it.
+_BY_CATEGORY: tuple[tuple[str, str], ...] = (
+    ("FEE", "a VizTracer trace"),
+    ("dynamo_timed", "a torch.compile chromium_events file; it holds compile times, no ops and no kernels"),
+    ("Session", "an ONNX Runtime profile"),
+    ("Node", "an ONNX Runtime profile"),
+    ("toplevel", "a Chrome browser trace"),
+    ("v8", "a Chrome browser trace"),
+    ("disabled-by-default", "a Chrome browser trace"),
+    ("devtools", "a Chrome browser trace"),
+    ("__metadata", "a Chrome browser trace"),
+    ("event,trainer", "a Composer profiler trace"),
+    ("trainer", "a Composer profiler trace"),
+)
+
+
+def refuse_json(path: Path, top: object, categories: Iterable[str], names: Iterable[str] = ()) -> NoReturn:
+    """Raises TraceError for JSON that holds no PyTorch work, saying what wrote it when that can be told."""
+    kind = _recognise(top, list(categories), list(names))
+    why = "it holds no torch op and no device kernel" if kind is None else ""
+    raise TraceError(
+        f"{path} is {kind or 'JSON, but'}{',' if kind else ''} not a PyTorch profiler trace", why=why, fix=_EXPORT
+    )
+
+
+def _recognise(top: object, categories: list[str], names: list[str]) -> str | None:
+    if isinstance(top, Mapping):
+        for key, kind in _BY_KEY:
+            if key in top:
+                return kind
+    for start, kind in _BY_CATEGORY:
+        if any(category.startswith(start) or f",{start}" in category for category in categories):
+            return kind
+    if any(name.startswith(("NEGOTIATE_", "WAIT_FOR_DATA")) for name in names):
+        return "a Horovod timeline"
+    return None
+
+
+def refuse_shape(path: Path, found: object) -> NoReturn:
+    """Raises TraceError for JSON whose top or whose traceEvents is of the wrong type."""
+    raise TraceError(f"{path} is not a trace: {json.dumps(found)[:60]}", fix=_EXPORT)

@@ -1,0 +1,158 @@
+"""Gzip to text in blocks: many members, damaged or cut ones, and bombs.
+
+isal instead of zlib: 0.27 s against 0.95 s for 1 GB of trace. Raw deflate with the checksum taken here, because the
+ready-made gzip readers throw away the last block when only the checksum is wrong.
+"""
+
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import cast
+
+from isal import igzip_lib, isal_zlib
+
+from bottleneck.errors import TraceError
+from bottleneck.trace.damage import Damage
+
+GZIP_MAGIC = b"\x1f\x8b"
+_TEXT_BYTES = 512 * 1024
+
+# Real traces shrink about 10 to 25 times; a bomb shrinks about 1000 times.
+MAX_INFLATED_BYTES = 8 * 1024**3
+_MAX_RATIO, _RATIO_FREE_BYTES = 200, 256 * 1024**2
+
+# Its stubs call the class an instance.
+_DAMAGED = cast("type[Exception]", igzip_lib.error)
+
+_HAS_CHECKSUM, _HAS_EXTRA, _HAS_NAME, _HAS_COMMENT = 2, 4, 8, 16
+_RESCUE_STEP_BYTES = 64
+
+
+class _Source:
+    """Compressed blocks that can be taken by the byte and put back."""
+
+    def __init__(self, blocks: Iterator[bytes]) -> None:
+        self._blocks = blocks
+        self._ready = b""
+        self.taken = 0
+
+    def block(self) -> bytes:
+        """Whatever is ready, or the next block; empty at the end."""
+        data = self._ready or next(self._blocks, b"")
+        self._ready = b""
+        self.taken += len(data)
+        return data
+
+    def put_back(self, data: bytes) -> None:
+        self._ready = data + self._ready
+        self.taken -= len(data)
+
+    def take(self, count: int) -> bytes:
+        """The next ``count`` bytes, fewer at the end."""
+        data = b""
+        while len(data) < count and (more := self.block()):
+            data += more
+        self.put_back(data[count:])
+        return data[:count]
+
+    def skip_text(self) -> None:
+        """Passes a zero-terminated text."""
+        while (byte := self.take(1)) and byte != b"\0":
+            pass
+
+
+def inflate(path: Path, blocks: Iterator[bytes], damage: Damage) -> Iterator[bytes]:
+    """Blocks of the text of all gzip members; what is damaged ends the text and is counted.
+
+    ``path`` is read again from the start of the member when a regular file is corrupt inside, to save what lies before
+    the damage. Raises TraceError beyond the limits on size and ratio.
+    """
+    source = _Source(blocks)
+    given = 0
+    while _enter_member(source, damage):
+        for text in _member(path, source, damage):
+            given += len(text)
+            _check_limits(path, given, source.taken)
+            yield text
+
+
+def _enter_member(source: _Source, damage: Damage) -> bool:
+    """Whether a member follows; its header is passed."""
+    head = source.take(10)
+    if not head:
+        return False
+    if not head.startswith(GZIP_MAGIC):
+        # Tools pad with zeros to a block size; anything else that follows a whole member is junk.
+        damage["gzip-junk"] += 1 if head.strip(b"\0") else 0
+        return False
+    if len(head) < 10:
+        damage["truncated-gzip"] += 1
+        return False
+    flags = head[3]
+    if flags & _HAS_EXTRA:
+        source.take(int.from_bytes(source.take(2), "little"))
+    for flag in (_HAS_NAME, _HAS_COMMENT):
+        if flags & flag:
+            source.skip_text()
+    if flags & _HAS_CHECKSUM:
+        source.take(2)
+    return True
+
+
+def _member(path: Path, source: _Source, damage: Damage) -> Iterator[bytes]:
+    decompressor = igzip_lib.IgzipDecompressor(igzip_lib.DECOMP_DEFLATE)
+    start, given, checksum = source.taken, 0, 0
+    while not decompressor.eof:
+        data = source.block() if decompressor.needs_input else b""
+        if not data and decompressor.needs_input:
+            damage["truncated-gzip"] += 1
+            return
+        try:
+            text = decompressor.decompress(data, _TEXT_BYTES)
+        except _DAMAGED:
+            damage["corrupt-gzip"] += 1
+            yield from _rescue(path, start, given)
+            return
+        checksum = isal_zlib.crc32(text, checksum)
+        given += len(text)
+        if text:
+            yield text
+    source.put_back(decompressor.unused_data)
+    _check_trailer(source, damage, checksum)
+
+
+def _check_trailer(source: _Source, damage: Damage, checksum: int) -> None:
+    trailer = source.take(8)
+    if len(trailer) < 8:
+        damage["truncated-gzip"] += 1
+    elif int.from_bytes(trailer[:4], "little") != checksum:
+        damage["gzip-checksum"] += 1
+
+
+def _rescue(path: Path, start: int, given: int) -> Iterator[bytes]:
+    """The text between what was given and the damage, which is lost with the block that the damage lies in."""
+    if not path.is_file():
+        return
+    decompressor = zlib.decompressobj(wbits=-zlib.MAX_WBITS)
+    inflated = 0
+    with path.open("rb") as file:
+        file.seek(start)
+        while data := file.read(_RESCUE_STEP_BYTES):
+            try:
+                text = decompressor.decompress(data)
+            except zlib.error:
+                return
+            inflated += len(text)
+            if inflated > given:
+                yield text[-(inflated - given) :]
+                given = inflated
+
+
+def _check_limits(path: Path, given: int, taken: int) -> None:
+    if given > MAX_INFLATED_BYTES:
+        why = f"it inflates to more than {MAX_INFLATED_BYTES >> 30} GiB"
+    elif given > _RATIO_FREE_BYTES and given > _MAX_RATIO * taken:
+        why = f"it inflates more than {_MAX_RATIO} times; traces inflate about 20 times"
+    else:
+        return
+    raise TraceError(f"refusing to inflate {path}", why=why, fix="inflate it yourself if you trust it")

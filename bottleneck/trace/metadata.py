@@ -1,0 +1,119 @@
+"""What the file says about itself outside its events: device, versions, rank, wall clock."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from bottleneck.records import DeviceProperties
+from bottleneck.trace.damage import Damage
+from bottleneck.trace.decode import DECODE_ERRORS
+
+_HIDDEN = ("host", "user", "tw_", "mast_", "trace_path", "traceName", "logical_")
+_LONGEST_FACT = 200
+
+
+@dataclass(frozen=True)
+class Metadata:
+    """The top-level keys that we use."""
+
+    keys: frozenset[str]
+    devices: tuple[DeviceProperties, ...]
+    base_ns: int | None
+    rank: int | None
+    world_size: int | None
+    facts: Mapping[str, str]
+
+    def is_pytorch(self) -> bool:
+        """Whether Kineto must have written the file, by its keys."""
+        return bool(self.keys & {"schemaVersion", "deviceProperties", "baseTimeNanoseconds", "trace_id"})
+
+
+def read_metadata(header: bytes, footer: bytes, damage: Damage) -> Metadata:
+    """Metadata from the text before the event list and after it; what is of the wrong type is ignored."""
+    top = {**_load_header(header, damage), **_load_footer(header, footer, damage)}
+    distributed = _mapping(top.get("distributedInfo"))
+    devices = top.get("deviceProperties") or top.get("computeProperties")
+    return Metadata(
+        keys=frozenset(top) - {"traceEvents"},
+        devices=tuple(_device(entry) for entry in devices if isinstance(entry, Mapping))
+        if isinstance(devices, list)
+        else (),
+        base_ns=_whole(top.get("baseTimeNanoseconds")),
+        rank=_whole(distributed.get("rank")),
+        world_size=_whole(distributed.get("world_size")),
+        facts=_facts(top, distributed),
+    )
+
+
+def _load_header(header: bytes, damage: Damage) -> dict[str, object]:
+    if not header:
+        return {}
+    value, _ = _load(header + b"}")
+    if not isinstance(value, dict):
+        damage["metadata"] += 1
+        return {}
+    return value
+
+
+def _load_footer(header: bytes, footer: bytes, damage: Damage) -> dict[str, object]:
+    text = footer.rstrip(b"\0").strip()
+    if not header:
+        damage["garbage"] += len(text)
+        return {}
+    if not text:
+        return {}
+    value, rest = _load(b"{" + text.lstrip(b", \t\r\n"))
+    if isinstance(value, dict):
+        damage["garbage"] += len(rest.strip())
+        return value
+    damage["metadata"] += 1
+    return {}
+
+
+def _load(text: bytes) -> tuple[object, str]:
+    """The first JSON value of the text and what follows it; null when there is none."""
+    characters = text.decode("utf-8", errors="replace")
+    try:
+        value, end = json.JSONDecoder(strict=False).raw_decode(characters)
+    except DECODE_ERRORS:
+        return None, ""
+    return value, characters[end:]
+
+
+def _mapping(value: object) -> Mapping[str, object]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _whole(value: object) -> int | None:
+    try:
+        number = int(value) if isinstance(value, str | int) and not isinstance(value, bool) else None
+    except ValueError:
+        return None
+    return number if number is not None and abs(number) < 2**63 else None
+
+
+def _device(entry: Mapping[str, object]) -> DeviceProperties:
+    major, minor = _whole(entry.get("computeMajor")), _whole(entry.get("computeMinor"))
+    return DeviceProperties(
+        index=_whole(entry.get("id")) or 0,
+        name=_shown(str(entry.get("name") or "")),
+        memory_bytes=_whole(entry.get("totalGlobalMem")),
+        sm_count=_whole(entry.get("numSms")),
+        compute_capability=None if major is None or minor is None else f"{major}.{minor}",
+        warp_size=_whole(entry.get("warpSize")),
+    )
+
+
+def _facts(top: Mapping[str, object], distributed: Mapping[str, object]) -> dict[str, str]:
+    plain = {**top, **{key: distributed[key] for key in ("backend", "nccl_version") if key in distributed}}
+    return {
+        _shown(key): _shown(str(value))
+        for key, value in plain.items()
+        if isinstance(value, str | int | float) and not key.startswith(_HIDDEN)
+    }
+
+
+def _shown(text: str) -> str:
+    """The text cut short, with characters that could act on a terminal made visible."""
+    cut = text[:_LONGEST_FACT]
+    return "".join(char if char.isprintable() else char.encode("unicode_escape", "replace").decode() for char in cut)
