@@ -49,13 +49,13 @@ def report_command(
     bottleneck report recording/ --format markdown -o report.md
     bottleneck report rank0.json rank1.json --roofline roofline.png
     """
+    from bottleneck.commands.output import present
     from bottleneck.pipeline import Options, analyse
-    from bottleneck.report import FORMATS, write_text
 
     analysis = analyse(paths, Options(whole=whole, device=_ceilings(device, peaks)))
     if roofline is not None:
         _draw(analysis, roofline)
-    write_text(FORMATS[form.value](analysis), output)
+    present(analysis, form.value, output)
 
 
 def _ceilings(name: str | None, peaks: Path | None) -> "Device | None":
@@ -65,7 +65,7 @@ def _ceilings(name: str | None, peaks: Path | None) -> "Device | None":
     if name is not None and peaks is not None:
         raise UsageError("--device and --peaks exclude each other", fix="pass one of them")
     if peaks is not None:
-        from bottleneck.devices.match import device_from_peaks_file
+        from bottleneck.devices.peaks import device_from_peaks_file
 
         return device_from_peaks_file(peaks)
     if name is None:

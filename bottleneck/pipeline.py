@@ -1,0 +1,126 @@
+"""The only code that knows the order of the stages: from paths to one Analysis."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from bottleneck import __version__
+from bottleneck.analysis.ledger import build_ledger
+from bottleneck.analysis.ranks import RankedAnalysis, combine_ranks
+from bottleneck.analysis.roofline import classify
+from bottleneck.analysis.summary import Evidence, assemble
+from bottleneck.cost import price
+from bottleneck.cost.charge import charge
+from bottleneck.devices.match import match_device
+from bottleneck.errors import TraceError, UsageError
+from bottleneck.recording import Recording, is_recording, read_recording
+from bottleneck.records import Analysis, Caveat, Device, RecordingInfo, Trace
+from bottleneck.report.datafile import from_json
+from bottleneck.trace.link import link
+from bottleneck.trace.read import read_trace
+from bottleneck.trace.steps import find_steps, whole_window
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the command line may ask of an analysis; ``device`` overrules what the trace says."""
+
+    whole: bool = False
+    device: Device | None = None
+
+
+@dataclass(frozen=True)
+class Source:
+    """One rank's trace on disk and the recording that it belongs to, if any."""
+
+    trace: Path
+    recording: Recording | None = None
+    marks_ns: tuple[int, ...] | None = None
+
+
+def analyse(paths: Sequence[Path], options: Options | None = None) -> Analysis:
+    """The analysis of a trace, a recording, several rank traces, or a saved analysis.
+
+    Raises TraceError when something cannot be read or is no trace, UsageError when the paths make no sense together.
+    """
+    saved = [path for path in paths if path.is_file() and _is_saved_analysis(path)]
+    if saved and len(paths) > 1:
+        raise UsageError(
+            f"{saved[0]} is a finished analysis and cannot be combined with other inputs",
+            fix="pass the traces themselves, or this one file alone",
+        )
+    if saved:
+        return from_json(saved[0].read_text(encoding="utf-8"))
+    sources = [source for path in paths for source in locate(path)]
+    ranked = [_analyse_source(source, options or Options()) for source in sources]
+    return ranked[0].analysis if len(ranked) == 1 else combine_ranks(ranked)
+
+
+def locate(path: Path) -> list[Source]:
+    """The traces that a path stands for: itself, those of a recording, or every trace in a folder."""
+    if not path.is_dir():
+        return [Source(path)]
+    if is_recording(path):
+        recording = read_recording(path)
+        return [
+            Source(path / trace.file, recording, trace.step_marks_ns or None) for trace in recording.traces
+        ] or _no_trace(path)
+    found = sorted(file for pattern in ("*.json", "*.json.gz") for file in path.glob(pattern))
+    return [Source(file) for file in found] or _no_trace(path)
+
+
+def _no_trace(path: Path) -> list[Source]:
+    raise TraceError(
+        f"{path} holds no trace",
+        why="the folder has neither recording.json with a trace nor files ending in .json or .json.gz",
+        fix="name a trace file, or record one: bottleneck run FILE",
+    )
+
+
+def _is_saved_analysis(path: Path) -> bool:
+    with path.open("rb") as file:
+        return b'"bottleneck/analysis/' in file.read(200)
+
+
+def _analyse_source(source: Source, options: Options) -> RankedAnalysis:
+    trace = read_trace(source.trace)
+    window = whole_window(trace) if options.whole else find_steps(trace, source.marks_ns)
+    linked = link(trace, window)
+    costs = price(trace.signatures)
+    charges = charge(linked.ops, linked.kernels, costs)
+    device, caveats = _choose_device(trace, source.recording, options)
+    roofline = classify(linked.kernels, linked.ops, costs, charges, device)
+    result = build_ledger(linked, roofline)
+    evidence = Evidence(
+        linked=linked,
+        costs=costs,
+        charges=charges,
+        roofline=roofline,
+        result=result,
+        device=device,
+        recording=_describe(source),
+        unprofiled=source.recording.unprofiled if source.recording and not options.whole else None,
+        caveats=caveats,
+    )
+    analysis = replace(assemble(evidence), version=__version__)
+    return RankedAnalysis(linked=linked, analysis=analysis)
+
+
+def _choose_device(trace: Trace, recording: Recording | None, options: Options) -> tuple[Device, tuple[Caveat, ...]]:
+    if options.device is not None:
+        return options.device, ()
+    if recording is not None and recording.device is not None and trace.flavour == "cpu":
+        return recording.device, ()
+    used = trace.device_args["device"].dropna().unique()
+    return match_device(trace.devices, [int(index) for index in used], trace.flavour)
+
+
+def _describe(source: Source) -> RecordingInfo:
+    recording = source.recording
+    return RecordingInfo(
+        path=str(source.trace if recording is None else source.trace.parent),
+        kind="trace" if recording is None else "run",
+        framework=None if recording is None else recording.framework,
+        created=None if recording is None else recording.created,
+        world_size=None,
+    )

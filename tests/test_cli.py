@@ -1,0 +1,112 @@
+"""The front door: exit codes, the three-line error, and the report command on small files."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from bottleneck import __version__
+from bottleneck.cli import COMMANDS, _run
+from tests.builders import kernel, launch, op, step, write_trace
+
+
+@pytest.fixture
+def trace(tmp_path: Path) -> Path:
+    """Two steps of one op that launches one kernel."""
+    events = [step(1, 0, 100), step(2, 100, 100)]
+    for index, start in enumerate((10, 110)):
+        events += [op("aten::relu", start, 20, dims=[[4096, 4096]]), launch(index + 1, start + 5, 5)]
+        events.append(kernel(index + 1, start + 20, 50, "vectorized_elementwise_kernel<4, relu>"))
+    return write_trace(tmp_path / "trace.json", events)
+
+
+def test_a_missing_file_is_exit_3_with_what_and_fix(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert _run(["report", str(tmp_path / "none.json")]) == 3
+    error = capsys.readouterr().err
+    assert error.startswith("error: ")
+    assert "none.json" in error
+
+
+def test_a_file_that_is_no_trace_is_exit_3_without_a_python_traceback(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "no.json").write_text('{"a": 1}')
+    assert _run(["report", str(tmp_path / "no.json")]) == 3
+    assert "Traceback" not in capsys.readouterr().err
+
+
+def test_an_unknown_option_is_exit_2(capsys: pytest.CaptureFixture[str]) -> None:
+    assert _run(["report", "--nonsense"]) == 2
+    assert "--nonsense" in capsys.readouterr().err
+
+
+def test_an_unknown_device_is_exit_2_and_names_near_ones(capsys: pytest.CaptureFixture[str], trace: Path) -> None:
+    assert _run(["report", str(trace), "--device", "NVIDIA H100 80GB HBM4"]) == 2
+    assert "NVIDIA H100 80GB HBM3" in capsys.readouterr().err
+
+
+def test_the_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert _run(["--version"]) == 0
+    assert __version__ in capsys.readouterr().out
+
+
+def test_json_goes_to_stdout_and_nothing_else_does(capsys: pytest.CaptureFixture[str], trace: Path) -> None:
+    assert _run(["report", str(trace), "--format", "json"]) == 0
+    analysis = json.loads(capsys.readouterr().out)
+    assert analysis["schema"] == "bottleneck/analysis/1"
+    assert analysis["version"] == __version__
+    assert analysis["steps"]["count"] == 2
+
+
+def test_all_counts_the_whole_trace_as_one_step(capsys: pytest.CaptureFixture[str], trace: Path) -> None:
+    assert _run(["report", str(trace), "--format", "json", "--all"]) == 0
+    assert json.loads(capsys.readouterr().out)["steps"]["count"] == 1
+
+
+def test_a_device_on_the_command_line_overrules_the_trace(capsys: pytest.CaptureFixture[str], trace: Path) -> None:
+    assert _run(["report", str(trace), "--format", "json", "--device", "NVIDIA A30"]) == 0
+    assert json.loads(capsys.readouterr().out)["device"]["name"] == "NVIDIA A30"
+
+
+def test_a_saved_analysis_is_rendered_again_to_the_same_json(
+    capsys: pytest.CaptureFixture[str], trace: Path, tmp_path: Path
+) -> None:
+    saved = tmp_path / "analysis.json"
+    assert _run(["report", str(trace), "--format", "json", "-o", str(saved)]) == 0
+    assert capsys.readouterr().out == ""
+    assert _run(["report", str(saved), "--format", "json"]) == 0
+    assert capsys.readouterr().out == saved.read_text()
+
+
+@pytest.mark.parametrize("suffix", [".png", ".svg"])
+def test_the_roofline_is_drawn_where_asked(trace: Path, tmp_path: Path, suffix: str) -> None:
+    picture = tmp_path / f"roofline{suffix}"
+    assert _run(["report", str(trace), "--roofline", str(picture), "-o", str(tmp_path / "out.txt")]) == 0
+    head = picture.read_bytes()[:200]
+    assert head.startswith(b"\x89PNG") if suffix == ".png" else b"<?xml" in head
+
+
+def test_a_roofline_of_another_kind_is_refused(capsys: pytest.CaptureFixture[str], trace: Path, tmp_path: Path) -> None:
+    assert _run(["report", str(trace), "--roofline", str(tmp_path / "roofline.pdf")]) == 2
+    assert ".png or .svg" in capsys.readouterr().err
+
+
+def test_a_reader_that_goes_away_causes_no_traceback(trace: Path) -> None:
+    read, write = os.pipe()
+    os.close(read)
+    command = [sys.executable, "-m", "bottleneck.cli", "report", str(trace)]
+    done = subprocess.run(command, stdout=write, stderr=subprocess.PIPE, text=True, check=False)
+    os.close(write)
+    assert done.returncode in {0, 141}
+    assert "Traceback" not in done.stderr
+
+
+def test_every_command_has_help_and_stands_in_the_reference(capsys: pytest.CaptureFixture[str]) -> None:
+    page = (Path(__file__).parents[1] / "docs" / "reference" / "cli.md").read_text()
+    for name, _, _ in COMMANDS:
+        assert _run([name, "--help"]) == 0
+        assert len(capsys.readouterr().out) > 200
+        assert f"`bottleneck {name}" in page
