@@ -148,7 +148,8 @@ def _main_thread(events: pd.DataFrame) -> int:
     in_ops = time_in("op")
     for score in (time_in("annotation", "python") * (in_ops > 0), in_ops, time_in("runtime")):
         if score.any():
-            return int(np.argmax(score))
+            best = np.flatnonzero(score == score.max())
+            return int(codes[np.flatnonzero(np.isin(codes, best))[0]])  # among equals the first to appear
     return _NONE
 
 

@@ -191,7 +191,8 @@ def _charge_device(linked: Linked, host: Host, device: int) -> _Charged:
     busy = union(start[rows], end[rows])
     opened, closed, following = gaps(busy, 0.0, linked.window.wall_us)
     origin = linked.window.start_us
-    idle = Gaps(opened + origin, closed + origin, np.where(following < 0, -1, rows[busy.first[following]]))
+    next_row = np.append(rows[busy.first], -1)[following]
+    idle = Gaps(opened + origin, closed + origin, next_row)
     charge = split_gaps(idle, linked, host)
     by_layer = [union(start[rows[layer == level]], end[rows[layer == level]]).total() for level in (1, 2)]
     exposed = [float(np.sum(kernel_us[rows[layer == level]])) for level in (1, 2)]

@@ -154,7 +154,8 @@ def _opening(grounds: Grounds, bound: str, ranked: list[str], regime: Regime | N
     if bound == "mixed":
         return (
             f"No single bound holds the {wall} step back: {_GROUP_WORDS[first]} {format_share(shares[first])}, "
-            f"{_GROUP_WORDS[second]} {format_share(shares[second])}; of the first the largest part is {_contributor(grounds, first)}"
+            f"{_GROUP_WORDS[second]} {format_share(shares[second])}; "
+            f"of the first, the largest part is {_contributor(grounds, first)}"
         )
     words = f"{_GROUP_WORDS[first]}, {regime}," if regime else _GROUP_WORDS[first]
     return (
