@@ -6,13 +6,14 @@ from dataclasses import dataclass
 from bottleneck.records import Device
 
 # Matrix work by dtype: the first peak that the device has. Older parts do narrow types on wider units: a V100 has no
-# bf16 tensor path and uses its fp32 lanes, an A100 widens fp8 to fp16.
+# bf16 tensor path and uses its fp32 lanes, an A100 widens fp8 to fp16. A CPU calibration measures no fp16: where a
+# CPU has units for it, they are those for bf16.
 MATRIX_PEAKS: Mapping[str, tuple[str, ...]] = {
     "fp64": ("fp64_tensor", "fp64_vector"),
     "fp32": ("fp32_matrix", "fp32_tensor", "tf32_tensor", "fp32_vector"),
     "tf32": ("tf32_tensor", "fp32_matrix", "fp32_tensor", "fp32_vector"),
     "bf16": ("bf16_tensor", "fp32_vector"),
-    "fp16": ("fp16_tensor", "fp16_vector", "fp32_vector"),
+    "fp16": ("fp16_tensor", "bf16_tensor", "fp16_vector", "fp32_vector"),
     "fp8": ("fp8_tensor", "fp16_tensor"),
     "int8": ("int8_tensor",),
     "fp4": ("fp4_tensor", "fp8_tensor", "fp16_tensor"),

@@ -19,8 +19,12 @@ from bottleneck.records import Device
 from bottleneck.units import US_PER_S
 
 # Algorithms that need fewer multiplications than the op's formula counts: Winograd F(2x2, 3x3) saves 2.25x, its larger
-# tile and the Fourier route up to 4x.
-_SAVINGS = ((re.compile(r"winograd", re.IGNORECASE), 2.25), (re.compile(r"fft|cgemm", re.IGNORECASE), 4.0))
+# tile and the Fourier route up to 4x. Memory-efficient attention in fp32 takes three TF32 passes for one.
+_SAVINGS = (
+    (re.compile(r"winograd", re.IGNORECASE), 2.25),
+    (re.compile(r"fft|cgemm", re.IGNORECASE), 4.0),
+    (re.compile(r"fmha_cutlass[fb]_f32\w*_sm[89]", re.IGNORECASE), 1 / 3),
+)
 
 
 @dataclass(frozen=True)

@@ -15,11 +15,9 @@ from bottleneck.devices.derive import (
     special_ops_per_s,
     upper_peaks,
 )
-from bottleneck.devices.peaks import device_from_peaks_file, ridges
+from bottleneck.devices.peaks import ridges
 from bottleneck.errors import UsageError
 from bottleneck.records import Caveat, Device, DeviceProperties
-
-__all__ = ["device_by_name", "device_from_peaks_file", "match_device"]
 
 Kind = Literal["cuda", "rocm", "xpu", "cpu", "other"]
 
@@ -257,7 +255,7 @@ def _unknown(properties: DeviceProperties, flavour: str) -> _Found:
     if flavour == "cpu":
         message = (
             "the trace does not say which CPU it ran on, so no op is judged against ceilings; record there with "
-            "`bottleneck run`, or pass --peaks FILE"
+            "`bottleneck run`, or pass --device cpu if it was this machine, or --peaks FILE"
         )
     else:
         message = f"the ceilings of {device.name!r} are not known, so no kernel is judged against them; {_HOW_TO_TELL}"

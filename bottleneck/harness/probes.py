@@ -1,0 +1,180 @@
+"""Small measurements with torch on this CPU: matrix products, streams by working set, and the cost of a tiny op."""
+
+import os
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from bottleneck.units import US_PER_S
+
+Clock = Callable[[], float]
+
+# Streamed between two looks at the clock: long against reading it, short against the time slices of a busy machine.
+_BATCH_BYTES = 8e6
+
+# fp16 is left out: most CPUs only emulate it, and one product then takes seconds.
+_DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp64": "float64"}
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How hard to measure. One probe repeats until its two best runs agree within ``tolerance``, or time is up."""
+
+    product_sizes: tuple[int, ...] = (256, 1024, 2048)
+    product_seconds: float = 1.0
+    stream_seconds: float = 0.4
+    fewest_runs: int = 3
+    tolerance: float = 0.03
+    tiny_calls: int = 2000
+
+
+@dataclass(frozen=True)
+class Reading:
+    """Seconds of the best run, and whether a second one came close to it."""
+
+    seconds: float
+    stable: bool
+
+
+@dataclass(frozen=True)
+class Readings:
+    """What was measured: FLOP/s by dtype, bytes/s by working set, and seconds per tiny op without the profiler.
+
+    ``profiled_us`` is the duration that the profiler reports for one tiny op, ``fresh_bytes_per_s`` the rate at which
+    memory is written for the first time (the system hands out pages meanwhile).
+    """
+
+    flops_per_s: Mapping[str, float]
+    bandwidth_by_bytes: tuple[tuple[float, float], ...]
+    tiny_us: float
+    profiled_us: float
+    fresh_bytes_per_s: float
+    unstable: tuple[str, ...] = field(default=())
+
+
+def best_of(run: Callable[[], object], seconds: float, effort: Effort, clock: Clock = time.perf_counter) -> Reading:
+    """The best of several runs: until the two best agree, or ``seconds`` have passed. One run comes before, uncounted.
+
+    The best, because a machine can be disturbed only towards slower.
+    """
+    run()
+    taken: list[float] = []
+    begin = clock()
+    while len(taken) < effort.fewest_runs or not _agree(taken, effort.tolerance):
+        start = clock()
+        if taken and start - begin >= seconds:
+            break
+        run()
+        taken.append(clock() - start)
+    return Reading(min(taken), len(taken) >= effort.fewest_runs and _agree(taken, effort.tolerance))
+
+
+def _agree(taken: list[float], tolerance: float) -> bool:
+    best, second = sorted(taken)[:2]
+    return second <= best * (1 + tolerance)
+
+
+def measure(torch: Any, working_sets: Mapping[str, int], effort: Effort) -> Readings:
+    """All probes in turn; ``working_sets`` holds bytes by the level of memory that they are meant for."""
+    unstable: list[str] = []
+    with torch.inference_mode():
+        tiny_us = _tiny_us(torch, effort)
+        products = {name: _product_rate(torch, name, effort, unstable) for name in _DTYPES}
+        streams = [_stream(torch, label, size, tiny_us, effort, unstable) for label, size in working_sets.items()]
+        return Readings(
+            flops_per_s={name: rate for name, rate in products.items() if rate is not None},
+            bandwidth_by_bytes=descending(streams),
+            tiny_us=tiny_us,
+            profiled_us=_profiled_us(torch, effort),
+            fresh_bytes_per_s=_fresh_rate(torch, max(working_sets.values()) // 4, effort),
+            unstable=tuple(unstable),
+        )
+
+
+def _product_rate(torch: Any, name: str, effort: Effort, unstable: list[str]) -> float | None:
+    """FLOP/s of the fastest square product of a dtype; null where torch has none.
+
+    The largest size need not win: with matrix tiles the middle one stays in cache. A size that would take too long is
+    left out: a dtype that the CPU only emulates can be a hundred times slower than fp32.
+    """
+    dtype = getattr(torch, _DTYPES[name])
+    best: tuple[float, bool] | None = None
+    for size in effort.product_sizes:
+        flops = 2.0 * size**3
+        if best is not None and flops / best[0] > 2 * effort.product_seconds:
+            break
+        try:
+            left, right = (torch.randn(size, size).to(dtype) for _ in range(2))
+            out = torch.empty(size, size, dtype=dtype)
+            reading = best_of(partial(torch.mm, left, right, out=out), effort.product_seconds, effort)
+        except RuntimeError:
+            return None
+        if best is None or flops / reading.seconds > best[0]:
+            best = flops / reading.seconds, reading.stable
+    if best is None:
+        return None
+    if not best[1]:
+        unstable.append(f"{name} product")
+    return best[0]
+
+
+def _stream(
+    torch: Any, label: str, working_set: int, tiny_us: float, effort: Effort, unstable: list[str]
+) -> tuple[float, float]:
+    """Working set in bytes and bytes/s of c = a + 3 b over it; what the cache fetches before a write is not counted."""
+    count = max(1, working_set // 12)
+    left, right, out = torch.rand(count), torch.rand(count), torch.empty(count)
+    moved = 12.0 * count
+    calls = max(1, int(_BATCH_BYTES / moved))
+
+    def run() -> None:
+        for _ in range(calls):
+            torch.add(left, right, alpha=3, out=out)
+
+    reading = best_of(run, effort.stream_seconds, effort)
+    if not reading.stable:
+        unstable.append(f"{label} stream")
+    each = reading.seconds / calls
+    return moved, moved / max(each - tiny_us / US_PER_S, each / 2)
+
+
+def descending(streams: list[tuple[float, float]]) -> tuple[tuple[float, float], ...]:
+    """The points by working set, none slower than a larger one: what holds for more bytes holds for fewer."""
+    kept: list[tuple[float, float]] = []
+    for size, rate in sorted(streams, reverse=True):
+        kept.append((size, max(rate, kept[-1][1] if kept else 0.0)))
+    return tuple(reversed(kept))
+
+
+def _tiny_us(torch: Any, effort: Effort) -> float:
+    """Microseconds of one op on one number."""
+    left, right, out = torch.rand(1), torch.rand(1), torch.empty(1)
+
+    def run() -> None:
+        for _ in range(effort.tiny_calls):
+            torch.add(left, right, alpha=3, out=out)
+
+    return best_of(run, effort.stream_seconds, effort).seconds / effort.tiny_calls * US_PER_S
+
+
+def _profiled_us(torch: Any, effort: Effort) -> float:
+    """Median duration that the profiler reports for a tiny op, recording what a recording records."""
+    left, right = torch.rand(1), torch.rand(1)
+    quiet = "KINETO_LOG_LEVEL"
+    given = os.environ.setdefault(quiet, "99")
+    profiler = torch.autograd.profiler.profile(record_shapes=True, with_stack=True, use_kineto=True)
+    with profiler:
+        for _ in range(effort.tiny_calls):
+            torch.add(left, right)
+    if given == "99":
+        os.environ.pop(quiet, None)
+    taken = [event.duration_ns() for event in profiler.kineto_results.events() if event.name() == "aten::add"]
+    return float(statistics.median(taken)) / 1e3
+
+
+def _fresh_rate(torch: Any, size: int, effort: Effort) -> float:
+    """Bytes/s of filling memory that the system has just handed out."""
+    return size / best_of(lambda: torch.empty(size, dtype=torch.uint8).fill_(1), effort.stream_seconds, effort).seconds
