@@ -1,6 +1,7 @@
 """Cost of ops that go through an index: gather, scatter, embedding, masks. What is data is an interval."""
 
 import math
+from dataclasses import replace
 
 from bottleneck.cost.call import Cost, Formula, Formulas, OpCall, Tensor, Unpriced
 from bottleneck.cost.traffic import SECTOR_BYTES, dtype_argument, named
@@ -27,8 +28,10 @@ def _row_elements(tensor: Tensor, dim: int) -> int:
 
 
 def _dim(call: OpCall, tensor: Tensor) -> int:
+    if len(tensor.shape) <= 1:
+        return 0
     dim = call.integer(1)
-    if dim is None or not -len(tensor.shape) <= dim < max(1, len(tensor.shape)):
+    if dim is None or not -len(tensor.shape) <= dim < len(tensor.shape):
         raise Unpriced("the dimension was not recorded")
     return dim
 
@@ -59,16 +62,19 @@ def _embedding(call: OpCall) -> Cost:
 
 
 def _embedding_dense_backward(call: OpCall) -> Cost:
-    """embedding_dense_backward(dy, index, rows): the table's gradient cleared, one row added per index.
+    """embedding_dense_backward(dy, index, …): one row of the gradient added to per index.
 
-    High: every added row is read and written once more, and the indices are sorted.
+    A child op clears the gradient. The rows are one at least; all different at most, with the indices sorted.
     """
-    dy, index, rows = call.tensor(0), call.tensor(1), call.integer(2)
-    if rows is None:
-        raise Unpriced("the number of embeddings was not recorded")
+    dy, index = call.tensor(0), call.tensor(1)
     width = dy.numel // max(1, index.numel)
-    low = dy.bytes + index.bytes + rows * width * dy.item_bytes
-    return _interval(low, low + 2 * _rows(index.numel, width, dy.item_bytes) + index.numel * _SORT_BYTES, dy.numel)
+    return _rows_added(dy, index, dy.bytes, width)
+
+
+def _rows_added(dy: Tensor, index: Tensor, read_bytes: float, width: int) -> Cost:
+    low = read_bytes + index.bytes + min(1, index.numel) * width * dy.item_bytes
+    high = low + 2 * _rows(index.numel, width, dy.item_bytes) + index.numel * _SORT_BYTES
+    return _interval(low, high, index.numel * width)
 
 
 def _embedding_bag(call: OpCall) -> Cost:
@@ -84,14 +90,11 @@ def _embedding_bag(call: OpCall) -> Cost:
 
 
 def _embedding_bag_backward(call: OpCall) -> Cost:
-    """_embedding_bag_dense_backward(dy, index, offset2bag, bag_size, maximum, rows, …): as for one row per index."""
-    dy, index, rows = call.tensor(0), call.tensor(1), call.integer(5)
-    if rows is None:
-        raise Unpriced("the number of embeddings was not recorded")
+    """One row of dy read and one row of the gradient added to per index: (dy, index, offset2bag, bag_size, …)."""
+    dy, index = call.tensor(0), call.tensor(1)
     width = math.prod(dy.shape[1:])
-    low = dy.bytes + index.bytes + rows * width * dy.item_bytes
-    high = low + 3 * _rows(index.numel, width, dy.item_bytes) + index.numel * _SORT_BYTES
-    return _interval(low, high, index.numel * width)
+    cost = _rows_added(dy, index, dy.bytes, width)
+    return replace(cost, bytes_high=cost.bytes_high + _rows(index.numel, width, dy.item_bytes))
 
 
 def _gather(call: OpCall) -> Cost:

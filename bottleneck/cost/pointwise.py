@@ -217,6 +217,12 @@ def _prelu(call: OpCall) -> Cost:
     return stream(FAMILY, x, weight, Tensor(x.shape, x.dtype), vector_flops=2.0 * x.numel)
 
 
+def _split_heads(call: OpCall) -> Cost:
+    """Queries, keys and values separated and biased, the queries scaled: (qkv, bias, heads)."""
+    qkv, bias = call.tensor(0), call.tensor(1)
+    return stream(FAMILY, qkv, bias, Tensor(qkv.shape, qkv.dtype), vector_flops=4.0 / 3.0 * qkv.numel)
+
+
 def _prelu_backward(call: OpCall) -> Cost:
     """_prelu_kernel_backward(x, weight, dy): both gradients have the shape of x; the caller reduces the second."""
     x, weight, dy = (call.tensor(position) for position in range(3))
@@ -241,6 +247,7 @@ FORMULAS: Formulas = {
             "glu_backward": _glu_backward,
             "prelu": _prelu,
             "_prelu_kernel_backward": _prelu_backward,
+            "_transform_bias_rescale_qkv": _split_heads,
         }
     ),
 }

@@ -56,12 +56,14 @@ _NUMBERS = frozenset({"double", "long int", "long", "long long", "__int64", "c10
 _DOUBLE = frozenset({"double", "c10::complex<double>"})
 
 
-def named(table: Mapping[str, Formula], suffixes: tuple[str, ...] = ("",)) -> dict[str, Formula]:
-    """One formula per op name; the keys of ``table`` hold names separated by spaces, without 'aten::'."""
-    names = [f"aten::{name}{suffix}" for key in table for name in key.split() for suffix in suffixes]
+def named(
+    table: Mapping[str, Formula], suffixes: tuple[str, ...] = ("",), prefix: str = "aten::"
+) -> dict[str, Formula]:
+    """One formula per op name; the keys of ``table`` hold names separated by spaces, without prefix and suffix."""
+    names = [name for key in table for name in key.split()]
     assert len(names) == len(set(names)), "a table prices an op twice"
     return {
-        f"aten::{name}{suffix}": formula
+        f"{prefix}{name}{suffix}": formula
         for key, formula in table.items()
         for name in key.split()
         for suffix in suffixes

@@ -22,7 +22,23 @@ _ALLOCATIONS = """
     empty empty_like empty_strided empty_permuted new_empty new_empty_strided resize_ resize_as_ set_ set_data
     scalar_tensor _resize_output_ _efficientzerotensor _empty_affine_quantized
 """
-_WAITS = "item _local_scalar_dense _assert_async _is_all_true _is_any_true equal"
+_WAITS = "item _local_scalar_dense _assert_async _is_all_true _is_any_true"
+
+# Ops made of other ops, which pay: aliases, and what torch composes from smaller ops. Without a child they do nothing.
+_CALLERS = """
+    absolute negative subtract multiply divide true_divide less less_equal greater greater_equal not_equal clip square
+    absolute_ negative_ subtract_ multiply_ divide_ true_divide_ less_ less_equal_ greater_ greater_equal_ not_equal_
+    clip_ square_ fix positive arccos arcsin arctan arctan2 selu selu_ celu celu_ relu6 relu6_ rrelu log_sigmoid
+    float_power isclose isreal allclose __and__ __or__ __xor__ __iand__ __ior__ __ixor__ deg2rad rad2deg
+    sum_to_size nanmean logsumexp quantile nanquantile cov corrcoef trapezoid diff argsort msort argwhere
+    cosine_similarity pairwise_distance cdist _cdist_forward _euclidean_dist dist take_along_dim diag diagflat
+    column_stack row_stack fliplr flipud rot90 randint randint_like multinomial
+    gather_backward index_select_backward masked_select_backward value_selecting_reduction_backward
+    cummaxmin_backward cumprod_backward embedding_backward embedding_bag _embedding_bag_backward
+    fft_fft fft_ifft fft_rfft fft_irfft fft_hfft fft_fft2 fft_ifft2 fft_rfft2 fft_irfft2 fft_fftn fft_ifftn fft_rfftn
+    fft_irfftn fft_fftshift fft_ifftshift stft istft lstm gru rnn_tanh rnn_relu lstm_cell gru_cell
+    _thnn_differentiable_lstm_cell_backward _thnn_differentiable_gru_cell_backward
+"""
 
 # Nodes of the autograd graph and their bookkeeping: 'AddmmBackward0', 'torch::autograd::AccumulateGrad' and so on only
 # call ops. Nodes of user code (CppNode, PythonSubclass, CompiledFunctionBackward) may launch kernels themselves.
@@ -51,7 +67,10 @@ def _free_wait(_: OpCall) -> Cost:
     return Cost("sync")
 
 
+COMPOSITES = frozenset(f"aten::{name}" for name in _CALLERS.split())
+
 FORMULAS: Formulas = {
     **named({_VIEWS: _free_view, _ALLOCATIONS: _free_allocation, _WAITS: _free_wait}),
+    "detach": _free_view,
     "inductor::_reinterpret_tensor": _free_view,
 }
