@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from bottleneck.analysis.states import STATEFUL_CATEGORIES, STATES, state_of
+from bottleneck.analysis.states import SLOW_LAUNCH_US, STATEFUL_CATEGORIES, STATES, launches_kernel, state_of
 from bottleneck.analysis.timeline import Flags, Floats, Integers, Spans, join, tally, union
 
 _NONE = -1
@@ -99,16 +99,26 @@ def _stateful_rows(events: pd.DataFrame) -> tuple[Integers, Integers]:
         if wanted not in category.categories:
             continue
         mine = np.flatnonzero(category_codes == category.categories.get_loc(wanted))
-        codes = name_codes[mine]
+        codes = name_codes[mine].astype(np.int64)
         state_by_name = np.full(len(names.categories), _NONE, dtype=np.int64)
         for code in np.flatnonzero(np.bincount(codes, minlength=len(names.categories))):
             state = state_of(wanted, str(names.categories[int(code)]))
             if state is not None:
                 state_by_name[code] = STATES.index(state)
         found = state_by_name[codes]
+        if wanted == "runtime":
+            found = _with_slow_launches(found, events["dur_us"].to_numpy()[mine], names.categories, codes)
         rows.append(mine[found != _NONE])
         states.append(found[found != _NONE])
     return np.concatenate(rows), np.concatenate(states)
+
+
+def _with_slow_launches(states: Integers, dur_us: Floats, names: "pd.Index[str]", codes: Integers) -> Integers:
+    """The states with kernel launches that load code counted as compilation."""
+    slow = np.flatnonzero((states == STATES.index("launch")) & (dur_us > SLOW_LAUNCH_US))
+    loads = slow[[launches_kernel(str(names[code])) for code in codes[slow].tolist()]]
+    states[loads] = STATES.index("compile")
+    return states
 
 
 def _is_category(events: pd.DataFrame, name: str) -> Flags:

@@ -60,10 +60,10 @@ def split_gaps(gaps: Gaps, linked: Linked, host: Host) -> Floats:
     paced = rest <= np.where(behind, _LAUNCH_LATENCY_US, pace)
     charge[:, _LAUNCH] += np.where(paced, rest, 0.0)
     charge[:, _DEPENDENCY] += np.where(paced, 0.0, rest)
-    return _without_dust(charge)
+    return without_dust(charge)
 
 
-def _without_dust(charge: Floats) -> Floats:
+def without_dust(charge: Floats) -> Floats:
     """The same rows with what is below the clock's resolution given to the largest cause of the row."""
     dust = np.where(charge < _RESOLUTION_US, charge, 0.0)
     charge = charge - dust

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from bottleneck.analysis.host import Host, read_host
-from bottleneck.analysis.idle import CAUSES, Gaps, fold_causes, fold_gaps, split_gaps
+from bottleneck.analysis.idle import CAUSES, Gaps, fold_causes, fold_gaps, split_gaps, without_dust
 from bottleneck.analysis.owners import owned_segments
 from bottleneck.analysis.sides import TwoSided, find_sides
 from bottleneck.analysis.timeline import Floats, Integers, gaps, shared_charge, tally, union
@@ -210,7 +210,7 @@ def _charge_host(linked: Linked, host: Host, account: Integers) -> _Charged:
     idle_start, idle_end, _ = gaps(union(start, end), low, high)
     idle = Gaps(idle_start, idle_end, np.full(idle_start.size, -1))
     waits = host.charge(host.main_thread, idle_start, idle_end)
-    waits = np.hstack((waits, np.zeros((idle_start.size, len(CAUSES) - waits.shape[1]))))
+    waits = without_dust(np.hstack((waits, np.zeros((idle_start.size, len(CAUSES) - waits.shape[1])))))
     loads = np.flatnonzero((account == INPUT) & (kernel_us > 0))
     labels, codes = linked.ops["source"].cat.categories, linked.ops["source"].cat.codes.to_numpy().astype(np.int64)
     cause = np.full(loads.size, CAUSES.index("input"))

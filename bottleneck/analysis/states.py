@@ -60,12 +60,22 @@ _RULES: Mapping[str, tuple[tuple[str | None, str], ...]] = {
 }
 
 
+# A kernel launch takes 3 to 10 us. One that holds the host this long while the device is idle loads or initialises:
+# with lazy loading, CUDA brings a kernel's code in on its first launch.
+SLOW_LAUNCH_US = 1000.0
+
+
 def state_of(category: str, name: str) -> str | None:
     """One of STATES that an event of this category and name puts its thread in; null when it tells nothing."""
     for state, pattern in _COMPILED.get(category, ()):
         if pattern.search(name):
             return state
     return None
+
+
+def launches_kernel(name: str) -> bool:
+    """Whether a runtime call of this name launches one kernel (and not a whole graph or a copy)."""
+    return "LaunchKernel" in name or "LaunchCooperativeKernel" in name
 
 
 STATEFUL_CATEGORIES = tuple(_RULES)

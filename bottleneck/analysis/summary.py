@@ -26,8 +26,8 @@ from bottleneck.records import (
 )
 from bottleneck.units import format_share
 
-# Caveats of the reader and linker that leave nothing to judge.
-_BROKEN = frozenset({"truncated-steps", "lost-kernels", "no-kernels"})
+# Caveats of the reader and linker that leave nothing to judge: a good part of the device's work is not in the trace.
+_BROKEN = frozenset({"no-device-events", "kernels-missing"})
 _PRICED_ENOUGH = 0.95
 
 

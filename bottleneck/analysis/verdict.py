@@ -64,7 +64,7 @@ _ACCOUNT_WORDS: Mapping[str, str] = {
     "overhead.launch_floor": "kernels too small to be worth a launch",
     "overhead.profiler": "the profiler itself",
     "overhead.gc": "garbage collection",
-    "overhead.compile": "compilation",
+    "overhead.compile": "compiling or loading kernels",
     "overhead.allocator": "memory allocation",
     "overhead.sync": "waiting in synchronisations",
     "overhead.launch": "launching",
@@ -178,6 +178,8 @@ def _contributor(grounds: Grounds, group: str) -> str:
 def _first_step(grounds: Grounds, bound: str, group: str, regime: Regime | None) -> str | None:
     if grounds.broken is not None:
         return "First, record it again"
+    if grounds.sides is not None:
+        return "First: judge the sides apart, with a recording of warmed-up steps"
     entry = _largest_entry(grounds, "unknown" if bound == "inconclusive" else group)
     kernel = _largest_kernel(grounds, _BOUNDS_OF_ACCOUNT.get(entry.account, ()))
     if entry.account == "compute" and regime == "saturated":
@@ -221,6 +223,6 @@ def _line_of(grounds: Grounds, account: str) -> str | None:
 
 def _label(kernel: KernelSummary) -> str:
     """The op with its line, else the kernel, short enough for a sentence."""
-    name = kernel.op or kernel.name
+    name = kernel.name if kernel.bound == "communication" else kernel.op or kernel.name
     name = name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 1]}…"
     return f"{name} at {kernel.source}" if kernel.source else name
