@@ -3,6 +3,9 @@
 from collections.abc import Callable, Mapping
 
 from bottleneck.records import Analysis
+from bottleneck.report.output import write_text
+
+__all__ = ["FORMATS", "write_text"]
 
 
 def _terminal(analysis: Analysis) -> str:

@@ -6,7 +6,7 @@ from bottleneck.records import Analysis, Caveat, Device, Finding, Interval, Step
 from bottleneck.report.layout import Notes
 from bottleneck.units import format_share, format_si, format_us
 
-_SOURCES = {
+PEAK_SOURCES = {
     "measured": "measured on this machine",
     "datasheet": "from the vendor's datasheet",
     "derived": "derived from the device's properties",
@@ -46,19 +46,19 @@ def _step(steps: StepTimes) -> str:
     if steps.unprofiled_us is None:
         known = f"{_timing(steps.profiled_us)} while profiled; " if steps.profiled_us else ""
         return f"{known}not timed without the profiler"
-    text = f"{_timing(steps.unprofiled_us)} without the profiler"
+    parts = [f"{_timing(steps.unprofiled_us)} without the profiler"]
     if steps.profiled_us:
-        text += f"; {_timing(steps.profiled_us)} with it"
+        parts.append(f"{_timing(steps.profiled_us)} with it")
     if steps.perturbation is not None:
-        word = "longer" if steps.perturbation >= 0 else "shorter"
-        text += f", {format_share(abs(steps.perturbation))} {word}"
-    return text
+        parts.append(f"that is {steps.perturbation:.2f} times as long")
+    return "; ".join(parts)
 
 
 def _window(steps: StepTimes) -> str:
     plural = "" if steps.count == 1 else "s"
-    each = f"{format_us(steps.wall_us)}{' on average' if steps.count > 1 else ''}"
-    return f"{steps.count} step{plural} of {each}, found by: {steps.source}"
+    return (
+        f"{steps.count} step{plural} found by: {steps.source}; times below are per step of {format_us(steps.wall_us)}"
+    )
 
 
 def _device(device: Device) -> str:
@@ -74,7 +74,7 @@ def _peaks(device: Device) -> str:
         figures.append(f"launch {format_us(device.launch_floor_us)}")
     if not figures:
         return "not known for this device, so no floors can be computed"
-    source = _SOURCES.get(device.source or "", "of unknown origin")
+    source = PEAK_SOURCES.get(device.source or "", "of unknown origin")
     return f"{source}: {', '.join(figures)}"
 
 

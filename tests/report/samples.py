@@ -120,7 +120,7 @@ def analysis(accounts: Mapping[str, float], **more: Any) -> Analysis:
         "steps": StepTimes(1, wall_us, None, None, None, "the whole trace, for want of step marks"),
         "verdict": Verdict(top, None, shares[top], f"The step is bound by {top}.", shares),  # type: ignore[arg-type]
         "ledger": entries,
-        "totals": totals(busy_us, wall_us),
+        "totals": totals(busy_us, wall_us, more.get("kernels", ())),
         "coverage": Coverage(0.998, 0.95, ()),
         "kernels": (),
         "ops": (),
@@ -134,12 +134,12 @@ def analysis(accounts: Mapping[str, float], **more: Any) -> Analysis:
     return Analysis(**{**plain, **more})
 
 
-def totals(busy_us: float, wall_us: float, **more: Any) -> Totals:
-    """Totals of a step whose other fields are plain unless given."""
+def totals(busy_us: float, wall_us: float, kernels: tuple[KernelSummary, ...] = (), **more: Any) -> Totals:
+    """Totals of a step with these kernels; other fields are plain unless given."""
     plain: dict[str, Any] = {
-        "flops": 1.2e12,
-        "bytes_low": 8.0e9,
-        "bytes_high": 9.5e9,
+        "flops": sum(row.flops or 0.0 for row in kernels),
+        "bytes_low": sum(row.bytes_low or 0.0 for row in kernels),
+        "bytes_high": sum(row.bytes_high or 0.0 for row in kernels),
         "kernel_count": 412.0,
         "op_count": 980.0,
         "launch_count": 410.0,
@@ -232,10 +232,10 @@ def gpu_overhead() -> Analysis:
         steps=StepTimes(
             count=10,
             wall_us=wall_us,
-            profiled_us=Timing(12177.0, 11980.0, 12630.0, 10),
-            unprofiled_us=Timing(10410.0, 10320.0, 10570.0, 20),
-            perturbation=0.1697,
-            source="optimizer steps",
+            profiled_us=Timing(14250.0, 14110.0, 14630.0, 10),
+            unprofiled_us=Timing(wall_us, 12110.0, 12320.0, 20),
+            perturbation=14250.0 / wall_us,
+            source="optimizer",
         ),
         verdict=Verdict(
             "overhead",
@@ -245,7 +245,7 @@ def gpu_overhead() -> Analysis:
             "waits for input data (42.0 %). Start with more loader workers or pinned memory.",
             {"compute": 0.0994, "memory": 0.1376, "overhead": 0.7552, "communication": 0.0, "unknown": 0.0078},
         ),
-        totals=totals(sum(row.us for row in rows), wall_us),
+        totals=totals(sum(row.us for row in rows), wall_us, rows),
         coverage=Coverage(0.998, 0.962, (UnknownWork("my_custom_kernel(float*, int)", 95.5, "no formula"),)),
         kernels=tuple(sorted(rows, key=lambda row: -row.us)),
         ops=(Fold("aten::addmm", 24.0, 1210.4, 0.0994, {"compute": 1.0}),),
@@ -322,7 +322,8 @@ def cpu() -> Analysis:
             kernel("aten::t", 910.0, wall_us, family="host", op="aten::t", calls=6.0, bound="dispatch",
                    confidence="high", **cpu_kernel),
         ),
-        totals=totals(30_414.5, wall_us, peak_memory_bytes=None, model_flops_utilization=0.58),
+        totals=totals(30_414.5, wall_us, flops=3.2e9, bytes_low=2.1e7, bytes_high=2.1e7,
+                      peak_memory_bytes=None, model_flops_utilization=0.58),
         idle=(IdleCause("python", 1_105.5, 1_105.5 / wall_us, "mlp.py:30", 5.0),),
         caveats=(Caveat("two-cores", "Two cores only: peaks were measured with 2 threads."),),
     )  # fmt: skip

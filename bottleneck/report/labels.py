@@ -1,0 +1,126 @@
+"""Labels on a plot that do not cover one another: the first free place around each point wins."""
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.text import Annotation, Text
+from matplotlib.transforms import Bbox
+
+_DIRECTIONS = 24
+_DISTANCES_PT = (4, 9, 16, 26, 38, 52, 70, 90, 115)
+_PADDING_PX = 3.0
+_LINE_STEP_PX = 6.0
+
+
+@dataclass(frozen=True)
+class Label:
+    """Words for a point in data coordinates, whose mark has this radius in points."""
+
+    words: str
+    at: tuple[float, float]
+    radius_pt: float
+
+
+def place_labels(axes: Axes, labels: Sequence[Label], taken: Sequence[Bbox]) -> list[Annotation]:
+    """Adds each label with a thin line to its point, clear of the other labels, of ``taken`` and of the border.
+
+    A label for which no place is free is left out: a reader is better served by none than by an unreadable one.
+    """
+    used, frame, placed = list(taken), frame_of(axes), []
+    for label in labels:
+        width, height = _size(axes, label.words)
+        for offset in _offsets(label.radius_pt):
+            box = _box_at(axes, label, offset, (width, height))
+            if _is_inside(box, frame) and not any(box.overlaps(other) for other in used):
+                used.append(box)
+                placed.append(_annotate(axes, label, offset))
+                break
+    return placed
+
+
+def place_first_free(candidates: Sequence[Text], taken: Sequence[Bbox]) -> Bbox | None:
+    """Keeps the first of these texts that covers nothing taken and stays in the frame; gives back where it stands."""
+    kept: Bbox | None = None
+    for text in candidates:
+        axes, box = text.axes, extent(text)
+        assert isinstance(axes, Axes)
+        if kept is None and _is_inside(box, frame_of(axes)) and not any(box.overlaps(other) for other in taken):
+            kept = box
+        else:
+            text.remove()
+    return kept
+
+
+def line_boxes(axes: Axes, line: Iterable[tuple[float, float]]) -> list[Bbox]:
+    """Small boxes in pixels that cover a line given in data coordinates."""
+    boxes = []
+    for (x0, y0), (x1, y1) in pairwise(axes.transData.transform(list(line))):
+        steps = max(int(math.hypot(x1 - x0, y1 - y0) / _LINE_STEP_PX), 1)
+        for step in range(steps + 1):
+            x, y = x0 + (x1 - x0) * step / steps, y0 + (y1 - y0) * step / steps
+            boxes.append(Bbox.from_extents(x - 1, y - 1, x + 1, y + 1))
+    return boxes
+
+
+def extent(text: Text) -> Bbox:
+    """Where a text stands, in pixels, without the line that an annotation may have."""
+    figure = text.figure
+    assert figure is not None
+    renderer = figure.canvas.get_renderer()  # type: ignore[attr-defined]  # plots always sit on an Agg canvas
+    if isinstance(text, Annotation):
+        text.update_positions(renderer)
+    return Text.get_window_extent(text, renderer)
+
+
+def frame_of(axes: Axes) -> Bbox:
+    """The rectangle of the axes in pixels."""
+    return axes.bbox.frozen()
+
+
+def _size(axes: Axes, words: str) -> tuple[float, float]:
+    probe = axes.text(0.5, 0.5, words, fontsize=8, transform=axes.transAxes, parse_math=False)
+    box = extent(probe)
+    probe.remove()
+    return box.width, box.height
+
+
+def _offsets(radius_pt: float) -> Iterator[tuple[float, float]]:
+    """Positions around a point, nearest first, and beginning at the right, where one reads on."""
+    for distance in _DISTANCES_PT:
+        for step in range(_DIRECTIONS):
+            side = (step + 1) // 2 * (-1 if step % 2 else 1)
+            angle = 2 * math.pi * side / _DIRECTIONS
+            yield (radius_pt + distance) * math.cos(angle), (radius_pt + distance) * math.sin(angle)
+
+
+def _box_at(axes: Axes, label: Label, offset: tuple[float, float], size: tuple[float, float]) -> Bbox:
+    scale = axes.figure.dpi / 72
+    x, y = axes.transData.transform(label.at)
+    x, y = x + offset[0] * scale, y + offset[1] * scale
+    left = x if offset[0] >= 0 else x - size[0]
+    return Bbox.from_bounds(left, y - size[1] / 2, *size).padded(_PADDING_PX)
+
+
+def _annotate(axes: Axes, label: Label, offset: tuple[float, float]) -> Annotation:
+    right = offset[0] >= 0
+    line: dict[str, Any] = {"arrowstyle": "-", "color": "0.35", "linewidth": 0.7, "shrinkA": 0}
+    return axes.annotate(
+        label.words,
+        label.at,
+        xytext=offset,
+        textcoords="offset points",
+        fontsize=8,
+        ha="left" if right else "right",
+        va="center",
+        parse_math=False,
+        zorder=6,
+        arrowprops={**line, "shrinkB": label.radius_pt, "relpos": (0.0 if right else 1.0, 0.5)},
+    )
+
+
+def _is_inside(box: Bbox, frame: Bbox) -> bool:
+    return bool(box.x0 >= frame.x0 and box.x1 <= frame.x1 and box.y0 >= frame.y0 and box.y1 <= frame.y1)

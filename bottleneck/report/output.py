@@ -1,0 +1,58 @@
+"""Where a report goes: to standard output, or whole or not at all into a file."""
+
+import os
+import sys
+import tempfile
+from pathlib import Path
+
+from bottleneck.errors import UsageError
+
+
+def write_text(text: str, output: Path | None) -> None:
+    """Writes text to a file, or to standard output when there is none; what its encoding lacks becomes an escape."""
+    if output is not None:
+        write_bytes(text.encode("utf-8"), output)
+        return
+    encoding = sys.stdout.encoding or "utf-8"
+    sys.stdout.write(text.encode(encoding, "backslashreplace").decode(encoding))
+    sys.stdout.flush()
+
+
+def write_bytes(content: bytes, output: Path) -> None:
+    """Writes a file under a temporary name and renames it when whole; UsageError when the place takes no file."""
+    if output.exists() and not output.is_file():
+        _write_in_place(content, output)
+        return
+    try:
+        handle, partial = tempfile.mkstemp(prefix=f".{output.name}.", dir=output.parent)
+    except OSError as exc:
+        raise _cannot_write(output, exc) from exc
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+        Path(partial).chmod(0o666 & ~_umask())
+        Path(partial).replace(output)
+    except OSError as exc:
+        Path(partial).unlink(missing_ok=True)
+        raise _cannot_write(output, exc) from exc
+
+
+def _write_in_place(content: bytes, output: Path) -> None:
+    """Writes to a pipe or device, which a renamed file would replace."""
+    try:
+        output.write_bytes(content)
+    except OSError as exc:
+        raise _cannot_write(output, exc) from exc
+
+
+def _umask() -> int:
+    """The process's mask for new files, which mkstemp does not follow."""
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask
+
+
+def _cannot_write(output: Path, exc: OSError) -> UsageError:
+    return UsageError(
+        f"cannot write {output}", why=exc.strerror or str(exc), fix="name a file in a folder where you may write"
+    )
