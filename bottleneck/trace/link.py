@@ -1,0 +1,236 @@
+"""EVENTS to OPS and KERNELS: which op, module, line and step issued each piece of device work.
+
+A kernel is tied to the host call that issued it by correlation, and the call to the innermost op that was open on its
+thread. The join by 'External id' is a fallback: in traces of PyTorch 1.12 to 2.2 it is a copy of the correlation, and
+the naive join made thousands of wrong links (the reader nulls such ids).
+"""
+
+import re
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from bottleneck.records import Linked, Trace, Window
+from bottleneck.tables import KERNELS, category
+from bottleneck.trace.events import is_any_of, names, names_that_match, starts_ns, threads
+from bottleneck.trace.frames import Labels, Places, locate
+from bottleneck.trace.joins import Flags, match_latest, whole
+from bottleneck.trace.kernels import KernelTraits, describe_kernel
+from bottleneck.trace.launches import find_launches
+from bottleneck.trace.limits import linking_caveats
+from bottleneck.trace.nesting import Ints, to_ns
+from bottleneck.trace.ops import (
+    OpTree,
+    build_ops,
+    build_trees,
+    inherit_from_forward,
+    labelled,
+    nullable,
+    step_at,
+    taken,
+)
+
+_GRAPH_LAUNCH = re.compile("GraphLaunch", re.IGNORECASE)
+
+_REASONS = [
+    "graph replay",
+    "launched outside any op",
+    "no launches in the trace",
+    "launched before the window",
+    "no correlation in the trace",
+]
+
+# Device work whose kind says more than its name; a collective may also say so in its arguments.
+_BY_KIND = {kind: KernelTraits(kind, "none") for kind in ("copy", "fill", "collective")}
+
+
+@dataclass(frozen=True)
+class _Issued:
+    """Device work in the order of KERNELS: rows in DEVICE_ARGS, EVENTS, LAUNCH_ARGS and OPS (-1: none)."""
+
+    args: Ints
+    event: Ints
+    launch: Ints
+    op: Ints
+    replayed: Flags
+
+
+def link(trace: Trace, window: Window) -> Linked:
+    """OPS and KERNELS of a trace, the share of device time whose op is known, and what limits the links.
+
+    A trace without device work gets one row of KERNELS per op, with the op's self time. Events that lie outside the
+    window are linked too; only their step is null.
+    """
+    trees = build_trees(trace)
+    issued = _issue(trace, trees)
+    stray = np.flatnonzero((issued.op < 0) & (issued.launch >= 0))
+    call = trace.launch_args["event"].to_numpy()[issued.launch[stray]]
+    thread = threads(trace, call)
+    places = locate(
+        trace, np.concatenate([trees.thread, thread]), np.concatenate([trees.nest.start_ns, starts_ns(trace, call)])
+    )
+    of_ops = inherit_from_forward(trace, trees, _part(places, slice(None, len(trees.event))))
+    ops = build_ops(trace, window, trees, of_ops)
+    if not len(issued.event):
+        return Linked(trace, window, ops, _host_kernels(ops), None)
+    of_strays = _part(places, slice(len(trees.event), None))
+    kernels = _device_kernels(trace, window, issued, _places_of_kernels(of_ops, of_strays, issued.op, stray))
+    dur_us = kernels["dur_us"].to_numpy()
+    linked_us = dur_us[issued.op >= 0].sum()
+    share = float(linked_us / dur_us.sum()) if dur_us.sum() > 0 else None
+    return Linked(trace, window, ops, kernels, share, linking_caveats(trace, kernels))
+
+
+def _issue(trace: Trace, trees: OpTree) -> _Issued:
+    """All device work, sorted by start, then longer first, then in the order in which it was issued."""
+    event = trace.device_args["event"].to_numpy()
+    correlation = whole(trace.device_args["correlation"])
+    start_ns, dur_us = starts_ns(trace, event), trace.events["dur_us"].to_numpy()[event]
+    args = np.lexsort((event, correlation, -dur_us, start_ns)).astype(np.int64)
+    launch = find_launches(trace)[args]
+    op = _by_interval(trace, trees, launch)
+    loose = np.flatnonzero(op < 0)
+    op[loose] = _by_external_id(trace, trees, args[loose])
+    return _Issued(args, event[args], launch, op, _replayed(trace, args, launch))
+
+
+def _by_interval(trace: Trace, trees: OpTree, launch: Ints) -> Ints:
+    """The innermost op open at the start of each call, -1 where there is none."""
+    op = np.full(len(launch), -1, dtype=np.int64)
+    called = np.flatnonzero(launch >= 0)
+    event = trace.launch_args["event"].to_numpy()[launch[called]]
+    thread = threads(trace, event)
+    at_ns = starts_ns(trace, event)
+    op[called] = trees.innermost(thread, at_ns)
+    if trace.integer_timestamps:
+        # Whole microseconds are cut, not rounded: a call may seem to start just when its op has ended.
+        missed = np.flatnonzero(op[called] < 0)
+        op[called[missed]] = trees.innermost(thread[missed], at_ns[missed] - 1000)
+    return op
+
+
+def _by_external_id(trace: Trace, trees: OpTree, args: Ints) -> Ints:
+    """The op whose id the device work carries, -1 where it carries none."""
+    ids = whole(trace.op_args["external_id"])[trees.args]
+    asked = whole(trace.device_args["external_id"])[args]
+    asked_ns = starts_ns(trace, trace.device_args["event"].to_numpy()[args])
+    return match_latest(ids, trees.nest.start_ns, asked, asked_ns).nearest
+
+
+def _replayed(trace: Trace, args: Ints, launch: Ints) -> Flags:
+    """Whether work came out of a replayed graph: by its graph id, its call's name, or many kernels under one call."""
+    launched = launch >= 0
+    call = np.append(trace.launch_args["event"].to_numpy(), 0)[launch]
+    by_name = launched & names_that_match(trace, _GRAPH_LAUNCH)[names(trace, call)]
+    by_graph = whole(trace.device_args["graph"])[args] > 0
+    if trace.flavour not in {"cuda", "rocm"}:
+        return by_name | by_graph
+    kernels = launched & is_any_of(trace, ("kernel",), trace.device_args["event"].to_numpy()[args])
+    count = np.bincount(launch[kernels], minlength=len(trace.launch_args) + 1)
+    return by_name | by_graph | (kernels & (count[launch] > 1))
+
+
+def _part(places: Places, rows: slice) -> Places:
+    return Places(
+        *(Labels(each.code[rows], each.labels, each.since_ns[rows]) for each in (places.module, places.source))
+    )
+
+
+def _places_of_kernels(of_ops: Places, of_strays: Places, op: Ints, stray: Ints) -> Places:
+    """Places of the issuing ops, or of the call itself where it lies outside any op."""
+
+    def merged(ops: Labels, strays: Labels) -> Labels:
+        code = np.append(ops.code, -1)[op]
+        code[stray] = strays.code
+        return Labels(code, ops.labels, np.empty(0, dtype=np.int64))
+
+    return Places(merged(of_ops.module, of_strays.module), merged(of_ops.source, of_strays.source))
+
+
+def _device_kernels(trace: Trace, window: Window, issued: _Issued, places: Places) -> pd.DataFrame:
+    events, args = trace.events, trace.device_args.iloc[issued.args]
+    call = np.append(trace.launch_args["event"].to_numpy(), -1)[issued.launch]
+    launched = issued.launch >= 0
+    launch_us, launch_dur_us = (
+        np.where(launched, np.append(events[name].to_numpy(), np.nan)[call], np.nan) for name in ("ts_us", "dur_us")
+    )
+    frame = pd.DataFrame(
+        {
+            "event": issued.event,
+            "name": taken(events["name"], issued.event),
+            "device": args["device"].fillna(0).to_numpy(np.int32),
+            "stream": taken(events["thread"], issued.event),
+            "ts_us": events["ts_us"].to_numpy()[issued.event],
+            "dur_us": events["dur_us"].to_numpy()[issued.event],
+            "op": nullable(issued.op, np.int32),
+            "launch": nullable(call, np.int64),
+            "launch_ts_us": launch_us,
+            "launch_end_us": launch_us + launch_dur_us,
+            "step": step_at(window, np.where(launched, to_ns(np.nan_to_num(launch_us)), np.iinfo(np.int64).min)),
+            "module": labelled(places.module.code, places.module.labels),
+            "source": labelled(places.source.code, places.source.labels),
+            **_traits(trace, issued),
+            **{name: args[name].array for name in ("blocks", "threads", "bytes")},
+            "replayed": issued.replayed,
+            "unlinked": category(_reasons(trace, issued), _REASONS),
+        }
+    )
+    return KERNELS.check(frame[list(KERNELS.columns)])
+
+
+def _traits(trace: Trace, issued: _Issued) -> dict[str, object]:
+    """The columns that the name and the kind of device work decide; each distinct name is judged once."""
+    labels = trace.events["name"].cat.categories
+    used, row = np.unique(names(trace, issued.event), return_inverse=True)
+    known = [describe_kernel(labels[code]) for code in used.tolist()]
+    traits = [*known, *_BY_KIND.values()]
+    category_ = trace.events["category"].iloc[issued.event].astype(object).to_numpy()
+    says_collective = trace.device_args["collective"].notna().to_numpy()[issued.args]
+    kind = np.where(says_collective, "collective", category_)
+    for position, each in enumerate(_BY_KIND):
+        row = np.where(kind == each, len(known) + position, row)
+    columns = pd.DataFrame([vars(each) for each in traits], dtype=object)
+    is_collective = (columns["family"] == "collective").to_numpy()[row]
+    kind = np.where(is_collective, "collective", np.where(kind == "kernel", "compute", kind))
+    return {
+        "kind": pd.Categorical(kind),
+        "auxiliary": columns["auxiliary"].to_numpy(bool)[row],
+        **{name: pd.Categorical(columns[name].to_numpy()[row]) for name in ("family", "engine", "math_dtype")},
+    }
+
+
+def _reasons(trace: Trace, issued: _Issued) -> Ints:
+    """Code of the reason in _REASONS for which each row has no op; -1 where it has one."""
+    launched, correlated = issued.launch >= 0, whole(trace.device_args["correlation"])[issued.args] >= 0
+    conditions = [
+        issued.op >= 0,
+        launched & issued.replayed,
+        launched,
+        correlated & (len(trace.launch_args) == 0),
+        correlated,
+    ]
+    return np.select(conditions, [-1, 0, 1, 2, 3], default=4)
+
+
+def _host_kernels(ops: pd.DataFrame) -> pd.DataFrame:
+    """KERNELS of a trace without device work, row for row as OPS."""
+    rows = np.arange(len(ops))
+    none = np.full(len(ops), -1)
+    nowhere = {name: category(none, []) for name in ("engine", "math_dtype", "unlinked")}
+    frame = pd.DataFrame(
+        {
+            **{name: ops[name] for name in ("event", "name", "ts_us", "step", "module", "source")},
+            "kind": category(none + 1, ["compute"]),
+            "device": np.zeros(len(ops), dtype=np.int32),
+            "stream": ops["thread"],
+            "dur_us": ops["self_us"],
+            "op": nullable(rows, np.int32),
+            **{name: np.full(len(ops), np.nan) for name in ("launch_ts_us", "launch_end_us")},
+            "family": category(none + 1, ["host"]),
+            **{name: nullable(none, np.int64) for name in ("launch", "blocks", "threads", "bytes")},
+            **{name: np.zeros(len(ops), dtype=bool) for name in ("auxiliary", "replayed")},
+            **nowhere,
+        }
+    )
+    return KERNELS.check(frame[list(KERNELS.columns)])

@@ -1,0 +1,132 @@
+"""EVENTS of category op to OPS: the op tree of every host thread, with step, module path and source line."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+from pandas.arrays import IntegerArray
+
+from bottleneck.records import Trace, Window
+from bottleneck.tables import OPS, category
+from bottleneck.trace.autograd import forward_of
+from bottleneck.trace.events import ends_ns, starts_ns, threads
+from bottleneck.trace.frames import Labels, Places
+from bottleneck.trace.joins import whole
+from bottleneck.trace.nesting import Ints, Nest, ancestor_where, nest, to_ns
+
+
+@dataclass(frozen=True)
+class OpTree:
+    """The op trees, row for row as OPS: ``args`` is the row in OP_ARGS, ``thread`` the code of ``events.thread``.
+
+    ``nest.track`` numbers the threads by their first op, so that no name of a thread decides the order of OPS.
+    """
+
+    nest: Nest
+    args: Ints
+    event: Ints
+    thread: Ints
+    track_of_thread: Ints
+
+    def innermost(self, thread: Ints, at_ns: Ints) -> Ints:
+        """Row of the op that runs on a thread at an instant, -1 where none does."""
+        return self.nest.innermost(self.track_of_thread[thread], at_ns)
+
+
+def build_trees(trace: Trace) -> OpTree:
+    """The op trees of all host threads."""
+    event = trace.op_args["event"].to_numpy()
+    start_ns = starts_ns(trace, event)
+    thread = threads(trace, event)
+    track_of_thread = _by_first_op(thread, start_ns, len(trace.events["thread"].cat.categories))
+    # Ids are given out in the order in which ops begin: of two ops with the same rounded times the outer has the lower.
+    trees = nest(track_of_thread[thread], start_ns, ends_ns(trace, event), whole(trace.op_args["external_id"]))
+    return OpTree(trees, trees.order, event[trees.order], thread[trees.order], track_of_thread)
+
+
+def build_ops(trace: Trace, window: Window, trees: OpTree, places: Places) -> pd.DataFrame:
+    """OPS. Durations are those of the trees: an op that outlasts the one around it by a rounding is cut."""
+    events, args, tree = trace.events, trace.op_args.iloc[trees.args], trees.nest
+    ts_us, dur_us = (events[name].to_numpy()[trees.event] for name in ("ts_us", "dur_us"))
+    length_us = (tree.end_ns - tree.start_ns) / 1e3
+    frame = pd.DataFrame(
+        {
+            "event": trees.event.astype(np.int64),
+            "name": taken(events["name"], trees.event),
+            "thread": taken(events["thread"], trees.event),
+            "ts_us": ts_us,
+            "dur_us": np.where(to_ns(dur_us) == tree.end_ns - tree.start_ns, dur_us, length_us),
+            "self_us": np.where(tree.children == 0, dur_us, tree.self_ns / 1e3),
+            "parent": nullable(tree.parent, np.int32),
+            "depth": tree.depth.astype(np.int32),
+            "children": tree.children.astype(np.int32),
+            "signature": args["signature"].array,
+            "step": step_at(window, tree.start_ns),
+            "module": labelled(places.module.code, places.module.labels),
+            "source": labelled(places.source.code, places.source.labels),
+        }
+    )
+    return OPS.check(frame)
+
+
+def inherit_from_forward(trace: Trace, trees: OpTree, places: Places) -> Places:
+    """Places of the ops in which a backward op, and all ops inside it, lie where their forward op lies.
+
+    A module or line that was entered inside the backward op itself is nearer the truth and stays: a recomputed
+    forward pass under activation checkpointing.
+    """
+    args = trace.op_args.iloc[trees.args]
+    sequence, forward_thread = whole(args["sequence"]), whole(args["forward_thread"])
+    forward = forward_of(sequence, forward_thread, trees.nest.track, trees.nest.start_ns)
+    root = ancestor_where(trees.nest.parent, forward >= 0)
+    return Places(_inherited(places.module, trees, forward, root), _inherited(places.source, trees, forward, root))
+
+
+def _inherited(labels: Labels, trees: OpTree, forward: Ints, root: Ints) -> Labels:
+    began_ns = np.append(trees.nest.start_ns, 0)[root]
+    known = np.append(labels.code, -1)[np.append(forward, -1)[root]]
+    nearer = (labels.code >= 0) & (labels.since_ns >= began_ns)
+    code = np.where((root >= 0) & (known >= 0) & ~nearer, known, labels.code)
+    return Labels(code, labels.labels, labels.since_ns)
+
+
+def taken(column: "pd.Series[str]", rows: Ints) -> pd.Categorical:
+    """Some rows of a text column, with only the labels that they use."""
+    codes = column.cat.codes.to_numpy()[rows]
+    labels = column.cat.categories
+    used = np.flatnonzero(np.bincount(codes, minlength=len(labels)))
+    new_code = np.full(len(labels), -1, dtype=np.int32)
+    new_code[used] = np.arange(len(used))
+    return category(new_code[codes], list(labels[used]))
+
+
+def labelled(codes: Ints, labels: list[str]) -> pd.Categorical:
+    """A text column from codes (-1: null), with only the labels that are used."""
+    used = np.unique(codes[codes >= 0])
+    new_code = np.full(len(labels) + 1, -1, dtype=np.int32)
+    new_code[used] = np.arange(len(used))
+    return category(new_code[codes], [labels[each] for each in used.tolist()])
+
+
+def nullable(rows: Ints, dtype: type[np.int32 | np.int64]) -> IntegerArray:
+    """Row references with null for -1."""
+    return IntegerArray(rows.astype(dtype), rows < 0)
+
+
+def step_at(window: Window, at_ns: Ints) -> IntegerArray:
+    """Index of the step that each instant lies in, null outside all of them."""
+    if not window.steps:
+        return nullable(np.full(len(at_ns), -1), np.int32)
+    start_ns = to_ns(np.array([step.start_us for step in window.steps]))
+    end_ns = to_ns(np.array([step.end_us for step in window.steps]))
+    step = np.searchsorted(start_ns, at_ns, side="right") - 1
+    return nullable(np.where((step >= 0) & (at_ns < end_ns[step]), step, -1), np.int32)
+
+
+def _by_first_op(thread: Ints, start_ns: Ints, threads: int) -> Ints:
+    """Number of each thread in the order of their first ops; threads without ops come last."""
+    first = np.full(threads, np.iinfo(np.int64).max)
+    np.minimum.at(first, thread, start_ns)
+    track = np.empty(threads, dtype=np.int64)
+    track[np.argsort(first, kind="stable")] = np.arange(threads)
+    return track
