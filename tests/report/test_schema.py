@@ -1,0 +1,47 @@
+"""The JSON Schema and the guide say what analysis.json holds, and are current."""
+
+import json
+
+import jsonschema
+import pytest
+
+from bottleneck.records import Analysis
+from bottleneck.report.datafile import to_json
+from scripts.write_schema import GUIDE_FILE, SCHEMA_FILE, guide, schema_text
+from tests.report.samples import SAMPLES, gpu_overhead
+
+PUBLISHED = json.loads(SCHEMA_FILE.read_text(encoding="utf-8"))
+VALIDATOR = jsonschema.Draft202012Validator(PUBLISHED)
+RENEW = "python -m scripts.write_schema renews it"
+
+
+def test_the_published_schema_follows_from_the_records() -> None:
+    assert schema_text() == SCHEMA_FILE.read_text(encoding="utf-8"), RENEW
+
+
+def test_the_published_guide_follows_from_the_records() -> None:
+    assert guide() == GUIDE_FILE.read_text(encoding="utf-8"), RENEW
+
+
+def test_the_schema_is_a_schema() -> None:
+    jsonschema.Draft202012Validator.check_schema(PUBLISHED)
+
+
+@pytest.mark.parametrize("analysis", SAMPLES.values(), ids=SAMPLES)
+def test_what_is_written_is_valid_by_the_published_schema(analysis: Analysis) -> None:
+    VALIDATOR.validate(json.loads(to_json(analysis)))
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("schema", "bottleneck/analysis/2"), ("verdict", None), ("kernels", [{"name": "x"}]), ("ledger", {})],
+)
+def test_the_schema_refuses_what_is_no_analysis(key: str, value: object) -> None:
+    tree = json.loads(to_json(gpu_overhead()))
+    assert not VALIDATOR.is_valid({**tree, key: value})
+
+
+def test_every_key_has_words() -> None:
+    for record in PUBLISHED["$defs"].values():
+        assert record["description"]
+        assert all(part["description"] for part in record["properties"].values())
