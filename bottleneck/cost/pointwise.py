@@ -65,7 +65,7 @@ _GELU_FLOPS = 12.0
 
 # FLOPs per element follow the usual CUDA kernels. Where these branch on values (sin, pow, lgamma …) the figure is that
 # of the cheapest path, so that the compute floor stays below the truth.
-_WITH_IN_PLACE: dict[str, Rule] = {
+WITH_IN_PLACE: dict[str, Rule] = {
     "neg ceil floor round trunc frac sgn sign relu bitwise_not conj_physical nan_to_num threshold": _UNARY,
     "abs": Rule(1, result_dtype=_real),
     "add sub clamp_min clamp_max fmod remainder floor_divide gcd lcm heaviside": _BINARY,
@@ -91,7 +91,7 @@ _WITH_IN_PLACE: dict[str, Rule] = {
     "hardsigmoid hardswish": Rule(1, 4.0),
 }
 
-_FUNCTIONAL: dict[str, Rule] = {
+FUNCTIONAL: dict[str, Rule] = {
     "maximum minimum fmax fmin nextafter rsub _add_relu __lshift__ __rshift__": _BINARY,
     "isnan isinf isfinite isposinf isneginf signbit": Rule(1, result_dtype=_bool),
     "angle": Rule(1, 10.0, 1.0, _real),
@@ -102,7 +102,6 @@ _FUNCTIONAL: dict[str, Rule] = {
     "logaddexp logaddexp2": Rule(2, 4.0, 2.0, _float),
     "softplus log_sigmoid_forward": Rule(1, 3.0, 2.0, _float),
     "softplus_backward": Rule(2, 4.0, 1.0),
-    "log_sigmoid_backward": Rule(2, 4.0, 1.0),
     "softshrink hardshrink _conj_physical": _UNARY,
     "threshold_backward hardtanh_backward hardshrink_backward softshrink_backward": _BINARY,
     "sigmoid_backward tanh_backward": Rule(2, 3.0),
@@ -217,6 +216,12 @@ def _prelu(call: OpCall) -> Cost:
     return stream(FAMILY, x, weight, Tensor(x.shape, x.dtype), vector_flops=2.0 * x.numel)
 
 
+def _log_sigmoid_backward(call: OpCall) -> Cost:
+    """log_sigmoid_backward(dy, x, buffer): the buffer holds one element per element of x on a CPU, none on a GPU."""
+    dy, x, buffer = (call.tensor(position) for position in range(3))
+    return stream(FAMILY, dy, x, buffer, Tensor(x.shape, x.dtype), vector_flops=4.0 * x.numel, special_ops=x.numel)
+
+
 def _split_heads(call: OpCall) -> Cost:
     """Queries, keys and values separated and biased, the queries scaled: (qkv, bias, heads)."""
     qkv, bias = call.tensor(0), call.tensor(1)
@@ -235,8 +240,8 @@ def _formula(rule: Rule) -> Formula:
 
 
 FORMULAS: Formulas = {
-    **named({names: _formula(rule) for names, rule in _WITH_IN_PLACE.items()}, ("", "_")),
-    **named({names: _formula(rule) for names, rule in _FUNCTIONAL.items()}),
+    **named({names: _formula(rule) for names, rule in WITH_IN_PLACE.items()}, ("", "_")),
+    **named({names: _formula(rule) for names, rule in FUNCTIONAL.items()}),
     **named(
         {
             "pow pow_": _pow,
@@ -245,6 +250,7 @@ FORMULAS: Formulas = {
             "native_dropout _fused_dropout": _dropout,
             "glu": _glu,
             "glu_backward": _glu_backward,
+            "log_sigmoid_backward": _log_sigmoid_backward,
             "prelu": _prelu,
             "_prelu_kernel_backward": _prelu_backward,
             "_transform_bias_rescale_qkv": _split_heads,

@@ -31,10 +31,10 @@ _CALLERS = """
     clip_ square_ fix positive arccos arcsin arctan arctan2 selu selu_ celu celu_ relu6 relu6_ rrelu log_sigmoid
     float_power isclose isreal allclose __and__ __or__ __xor__ __iand__ __ior__ __ixor__ deg2rad rad2deg
     sum_to_size nanmean logsumexp quantile nanquantile cov corrcoef trapezoid diff argsort msort argwhere
-    cosine_similarity pairwise_distance cdist _cdist_forward _euclidean_dist dist take_along_dim diag diagflat
-    column_stack row_stack fliplr flipud rot90 randint randint_like multinomial
+    cosine_similarity pairwise_distance cdist _euclidean_dist dist take_along_dim diag diagflat
+    column_stack row_stack fliplr flipud rot90 randint randint_like
     gather_backward index_select_backward masked_select_backward value_selecting_reduction_backward
-    cummaxmin_backward cumprod_backward embedding_backward embedding_bag _embedding_bag_backward
+    cummaxmin_backward cumprod_backward embedding_backward embedding_bag
     fft_fft fft_ifft fft_rfft fft_irfft fft_hfft fft_fft2 fft_ifft2 fft_rfft2 fft_irfft2 fft_fftn fft_ifftn fft_rfftn
     fft_irfftn fft_fftshift fft_ifftshift stft istft lstm gru rnn_tanh rnn_relu lstm_cell gru_cell
     _thnn_differentiable_lstm_cell_backward _thnn_differentiable_gru_cell_backward
