@@ -1,0 +1,63 @@
+"""Prices against measured kernels of real eager traces: all of their time is priced, and none beats the hardware."""
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from bottleneck.cost import price
+from bottleneck.cost.charge import charge
+from bottleneck.devices.match import device_by_name
+from bottleneck.records import Device
+from bottleneck.trace.link import link
+from bottleneck.trace.read import read_trace
+from bottleneck.trace.steps import find_steps
+
+FOLDERS = {"h100": "NVIDIA H100 80GB HBM3", "mi300": "AMD Instinct MI300X"}
+MODELS = (
+    "Falconsai_nsfw_image_detection__1016002",
+    "facebook_timesformer-base-finetuned-k400__1016002",
+    "gaunernst_bert-small-uncased__1016001",
+)
+
+
+@pytest.fixture(scope="module", params=[(folder, model) for folder in FOLDERS for model in MODELS], ids="-".join)
+def judged(request, traces: Path) -> tuple[Device, pd.DataFrame, float]:
+    """The device, the price and measured time of every payer, and the share of compute time that has a payer."""
+    folder, model = request.param
+    trace = read_trace(traces / f"AMD-AGI+TraceLens__tests__traces__{folder}__{model}.json.gz")
+    linked = link(trace, find_steps(trace))
+    costs = price(trace.signatures)
+    charges = charge(linked.ops, linked.kernels, costs)
+    computes = linked.kernels["kind"] == "compute"
+    paid = charges["payer"].notna()
+    dur_us = linked.kernels["dur_us"]
+    payers = dur_us[paid].groupby(charges["payer"][paid].astype("int64")).sum()
+    signature = linked.ops["signature"].to_numpy(dtype=np.int64, na_value=-1)[payers.index]
+    bills = costs.iloc[signature].assign(dur_us=payers.to_numpy())
+    return device_by_name(FOLDERS[folder]), bills, dur_us[computes & paid].sum() / dur_us[computes].sum()
+
+
+def test_all_compute_time_of_an_eager_trace_has_a_payer(judged):
+    assert judged[2] > 0.995
+
+
+def test_no_op_moves_its_bytes_faster_than_memory_behind_a_cold_cache(judged):
+    device, bills, _ = judged
+    from_memory = np.maximum(bills["bytes_low"] - device.cache_bytes, 0)
+    assert (from_memory / device.bandwidth_bytes_per_s * 1e6 <= 1.03 * bills["dur_us"]).all()
+
+
+def test_no_op_computes_faster_than_its_matrix_engine(judged):
+    device, bills, _ = judged
+    floor_us = bills["matrix_flops"] / device.peaks_flops_per_s["bf16_tensor"] * 1e6
+    assert (floor_us <= 1.03 * bills["dur_us"]).all()
+
+
+def test_the_best_op_comes_within_a_factor_of_four_of_a_roof(judged):
+    # Without this, prices of next to nothing would pass the two tests above.
+    device, bills, _ = judged
+    compute_us = bills["matrix_flops"] / device.peaks_flops_per_s["bf16_tensor"] * 1e6
+    memory_us = bills["bytes_low"] / device.bandwidth_bytes_per_s * 1e6
+    assert (np.maximum(compute_us, memory_us) / bills["dur_us"]).max() > 0.25
