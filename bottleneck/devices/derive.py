@@ -18,9 +18,15 @@ _MHZ = 1e6
 
 
 def formula_peaks(architecture: str, sm_count: float, clock_mhz: float, tensor_mhz: float) -> dict[str, float]:
-    """FLOP/s per peak of an architecture; empty when its rates are unknown. Sparsity is never counted."""
+    """FLOP/s per peak of an architecture; empty when its rates are unknown. Sparsity is never counted.
+
+    Data sheets quote tensor cores at a clock of their own, except for fp64.
+    """
     return {
-        peak: rate * sm_count * _MHZ * (clock_mhz if peak.endswith("_vector") else tensor_mhz)
+        peak: rate
+        * sm_count
+        * _MHZ
+        * (clock_mhz if peak.startswith("fp64") or peak.endswith("_vector") else tensor_mhz)
         for peak, rate in rates().get(architecture, {}).items()
         if peak != "special" and not peak.endswith("_accumulate")
     }

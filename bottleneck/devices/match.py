@@ -56,9 +56,11 @@ def device_by_name(name: str) -> Device:
     Raises UsageError with the nearest names when no row, or more than one, fits.
     """
     query = _words(name)
+    if not query:
+        raise UsageError("no device is called ''", fix="name a device, for example --device H200")
     named = {label: entry for entry in entries() for label in entry.names + entry.exact_names}
     exact = [entry for label, entry in named.items() if _words(label) == query or _words(label)[1:] == query]
-    loose = [entry for label, entry in named.items() if query and set(query) <= set(_words(label))]
+    loose = [entry for label, entry in named.items() if set(query) <= set(_words(label))]
     fitting = _distinct(exact) or _distinct(loose)
     if len(fitting) == 1:
         return _from_entry(fitting[0])
@@ -79,9 +81,10 @@ def _distinct(found: Sequence[Entry]) -> list[Entry]:
 
 
 def _near_names(name: str, names: list[str]) -> list[str]:
-    folded = {label.lower(): label for label in names}
-    stems = {label.lower().split(" ", 1)[-1]: label for label in names} | folded
-    return list(dict.fromkeys(stems[hit] for hit in difflib.get_close_matches(name.lower(), stems, n=4, cutoff=0.6)))
+    """Names of which the whole, or the end from some word on, is spelt much like the query."""
+    tails = {" ".join(_words(label)[start:]): label for label in names for start in range(len(_words(label)))}
+    hits = difflib.get_close_matches(" ".join(_words(name)), tails, n=4, cutoff=0.6)
+    return list(dict.fromkeys(tails[hit] for hit in hits))
 
 
 def _find(properties: DeviceProperties, flavour: str) -> _Found:

@@ -75,7 +75,7 @@ def device_from_peaks_file(path: Path) -> Device:
         _check_ceilings(device)
     except OSError as exc:
         raise UsageError(f"cannot read {path}: {exc.strerror}", fix="name a TOML or JSON file of ceilings") from exc
-    except ValueError as exc:
+    except (ValueError, RecursionError) as exc:
         raise UsageError(f"{path} does not describe a device", why=str(exc), fix=_FIX) from exc
     return replace(device, ridge_flops_per_byte=ridges(device.peaks_flops_per_s, bandwidth))
 
