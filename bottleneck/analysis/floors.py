@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 
 from bottleneck.analysis.ceilings import matrix_peak, vector_peak
-from bottleneck.analysis.groups import Flags, Floats, Rows, Work
+from bottleneck.analysis.groups import PRODUCT_FAMILIES, Flags, Floats, Rows, Work
 from bottleneck.analysis.thresholds import (
     LAUNCH_FLOOR_BLOCKS,
     LAUNCH_FLOOR_KERNELS,
@@ -130,9 +130,11 @@ def _saving(name: str) -> float:
 def _matrix_peaks(work: Work) -> tuple[Floats, Floats, Flags]:
     """Higher end, lower end and guess per group, looked up once per distinct engine and pair of dtypes."""
     engine, kernel_dtype = work.kernels["engine"].cat, work.kernels["math_dtype"].cat
+    products = work.kernels["family"].isin(PRODUCT_FAMILIES).to_numpy()
     codes = np.stack(
         [
-            engine.codes.to_numpy()[work.groups.main],
+            # A pointwise kernel does not tell where a product ran whose kernel is missing or has an unknown name.
+            np.where(products, engine.codes.to_numpy(), -1)[work.groups.main],
             kernel_dtype.codes.to_numpy()[work.groups.main],
             _op_dtype_codes(work),
         ]

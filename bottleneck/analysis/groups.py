@@ -14,14 +14,17 @@ Floats = npt.NDArray[np.float64]
 Rows = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
 
+# Kernels of these families do matrix FLOPs; any other kernel of the same op, however long, does not pick their peak.
+PRODUCT_FAMILIES = ("matmul", "convolution", "attention")
+
 
 @dataclass(frozen=True)
 class Groups:
     """Arrays with one element per group, and ``of_kernel``, the group of each row of KERNELS.
 
-    ``main`` is the longest kernel that is not auxiliary (row in KERNELS): its name picks the peak. ``payer`` is a row
-    in OPS and ``signature`` a row in COSTS, -1 for none. ``blocks`` is NaN where the trace has no grid.
-    ``resolution_us`` is how far the time may be off because the trace counts whole microseconds.
+    ``main`` is the longest kernel that is not auxiliary, products first (row in KERNELS): its name picks the peak.
+    ``payer`` is a row in OPS and ``signature`` a row in COSTS, -1 for none. ``blocks`` is NaN where the trace has no
+    grid. ``resolution_us`` is how far the time may be off because the trace counts whole microseconds.
     """
 
     of_kernel: Rows
@@ -96,11 +99,12 @@ def _sums(of_kernel: Rows, values: Floats, count: int) -> Floats:
 
 
 def _main_rows(kernels: pd.DataFrame, of_kernel: Rows, count: int) -> Rows:
-    """The last row per group by: not auxiliary, duration, then name, so that ties have one answer in any order."""
+    """The last row per group by: not auxiliary, product, duration, then name, so that ties do not hang on the order."""
     order = np.lexsort(
         (
             kernels["name"].cat.codes.to_numpy(),
             kernels["dur_us"].to_numpy(),
+            kernels["family"].isin(PRODUCT_FAMILIES).to_numpy(),
             ~kernels["auxiliary"].to_numpy(),
             of_kernel,
         )
