@@ -1,0 +1,502 @@
+"""Bounds: every rule fires once and stays silent once, published figures come out, and laws hold."""
+
+import time
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bottleneck.analysis.roofline import classify, launch_floor_us
+from bottleneck.devices.match import device_by_name
+from bottleneck.records import Device
+from tests.analysis.frames import Frames, Kernel, Priced, frames, unpriced
+
+MIB = 2.0**20
+H100 = replace(device_by_name("NVIDIA H100 80GB HBM3"), launch_floor_us=1.5)
+A100_40 = replace(device_by_name("NVIDIA A100-SXM4-40GB"), launch_floor_us=1.5)
+BARE = Device("stranger", None, "cuda", 1, {}, None, 1.5, None, {}, sm_count=132)
+CPU = Device(
+    name="a CPU",
+    vendor=None,
+    kind="cpu",
+    count=1,
+    peaks_flops_per_s={"fp32_tensor": 1e11, "fp32_vector": 1e11, "bf16_tensor": 4e11},
+    bandwidth_bytes_per_s=1e10,
+    launch_floor_us=1.0,
+    source="measured",
+    ridge_flops_per_byte={},
+    bandwidth_by_bytes=((1e6, 1e11), (1e7, 1e11), (1e8, 1e10), (1e9, 1e10)),
+)
+
+
+def judge(*cases: Priced, device: Device = H100) -> pd.DataFrame:
+    made = frames(*cases)
+    return classify(made.kernels, made.ops, made.costs, made.charges, device)
+
+
+def only(*cases: Priced, device: Device = H100) -> "pd.Series[object]":
+    return judge(*cases, device=device).iloc[0]
+
+
+def matmul(dur_us: float, flops: float, traffic: float = 1e6, **kernel: object) -> Priced:
+    name = {"name": "sm90_xmma_gemm", "family": "matmul", "engine": "matrix", "math_dtype": "bf16"}
+    return Priced((Kernel(dur_us, **name | kernel),), matrix_flops=flops, bytes_low=traffic)
+
+
+def stream(dur_us: float, traffic: float, **kernel: object) -> Priced:
+    return Priced((Kernel(dur_us, **kernel),), bytes_low=traffic, math_dtype="fp32")
+
+
+def host(self_us: float, **price: object) -> Priced:
+    return Priced((Kernel(self_us, family="host", blocks=None),), **{"math_dtype": "fp32"} | price)
+
+
+class TestPublishedFigures:
+    """Traces and articles whose numbers are public; see docs on the method."""
+
+    def test_batched_product_of_an_odd_size_on_an_h100_is_far_from_both_roofs(self) -> None:
+        name = "cutlass_75_wmma_tensorop_bf16_s161616gemm_bf16_32x32_64x1_tn_align1"
+        row = only(matmul(1083.46, 55.0589e9, 840.695 * MIB, name=name))
+        assert row.flops / 1083.46e-6 / 1e12 == pytest.approx(50.818, rel=1e-4)
+        assert row.explained < 0.25
+        # 62 FLOP per byte is left of the ridge (295): memory is the larger floor, and far from explaining the time.
+        assert (row.bound, row.regime, row.reason) == ("memory", "underutilised", "misaligned (align1)")
+
+    def test_linear_layer_on_an_h100_is_bound_by_arithmetic(self) -> None:
+        m, n, k = 5185, 1024, 4096
+        row = only(matmul(58.339, 2.0 * m * n * k, 2.0 * (m * k + k * n + m * n)))
+        assert row.flops / 58.339e-6 / 1e12 == pytest.approx(745.56, rel=1e-4)
+        assert (row.bound, row.regime, row.confidence) == ("compute", "saturated", "high")
+
+    def test_product_of_8192_on_an_h200_reaches_four_fifths_of_the_peak(self) -> None:
+        flops = 2.0 * 8192**3
+        row = only(matmul(flops / 788e12 * 1e6, flops, 3 * 2.0 * 8192**2), device=device_by_name("h200"))
+        assert row.compute_us / (flops / 788e12 * 1e6) == pytest.approx(0.796, abs=5e-4)
+        assert (row.bound, row.regime) == ("compute", "saturated")
+
+    def test_copy_inside_an_h200_reaches_nine_tenths_of_its_bandwidth(self) -> None:
+        copy = Kernel(2000.0, name="Memcpy DtoD (Device -> Device)", kind="copy", bytes=int(4.3e9))
+        row = only(Priced((copy,), pays=False), device=replace(device_by_name("h200"), cache_bytes=None))
+        assert row.explained == pytest.approx(0.896, abs=5e-4)
+
+    def test_multiplication_on_an_h100_is_bound_by_memory(self) -> None:
+        row = only(stream(43.531, 3 * 2.0 * 5185 * 4096))
+        assert row.bytes_low / 43.531e-6 / 1e12 == pytest.approx(2.927, rel=1e-3)
+        assert (row.bound, row.regime) == ("memory", "saturated")
+
+    def test_softmax_on_an_h100_is_underutilised_memory(self) -> None:
+        traffic = 2 * 2.0 * 16 * 5185**2
+        row = only(stream(2186.85, traffic, name="cunn_SoftMaxForward"))
+        assert traffic / 2186.85e-6 / 1e9 == pytest.approx(786.8, abs=0.1)
+        assert (row.bound, row.regime) == ("memory", "underutilised")
+        assert row.explained == pytest.approx(0.235, abs=1e-3)
+
+    def test_multiplication_out_of_the_cache_of_an_a100_is_not_above_its_bandwidth(self) -> None:
+        traffic = 3 * 4.0 * 1024 * 2560
+        row = only(stream(9.0, traffic), device=A100_40)
+        assert traffic / 9e-6 > 2 * A100_40.bandwidth_bytes_per_s
+        assert (row.bound, row.reason, row.explained) == ("memory", "served from cache", 1.0)
+        assert row.memory_us == pytest.approx(9.0)
+
+
+class TestOverhead:
+    def test_a_tiny_kernel_is_overhead(self) -> None:
+        assert only(stream(2.0, 1000.0)).bound == "overhead"
+
+    def test_many_small_launches_of_one_op_are_overhead_together(self) -> None:
+        kernels = tuple(Kernel(2.5, name=f"part{index}") for index in range(8))
+        assert set(judge(Priced(kernels, bytes_low=1e4)).bound) == {"overhead"}
+
+    def test_a_kernel_with_idle_multiprocessors_shorter_than_four_floors_is_overhead(self) -> None:
+        assert only(stream(5.0, 6e6, blocks=16)).bound == "overhead"
+
+    def test_one_longer_than_four_floors_is_not(self) -> None:
+        assert only(stream(7.0, 9e6, blocks=16)).bound != "overhead"
+
+    def test_one_that_fills_the_device_is_not(self) -> None:
+        assert only(stream(5.0, 7e6, blocks=1000)).bound == "memory"
+
+    def test_a_short_kernel_explained_by_its_bytes_is_not(self) -> None:
+        assert only(stream(2.9, 0.55 * 2.9e-6 * 3.352e12)).bound == "memory"
+
+    def test_where_the_launch_floor_is_the_largest_of_three_but_explains_little_it_is_still_the_bound(self) -> None:
+        row = only(stream(4.0, 1e5))
+        assert (row.bound, row.regime) == ("overhead", "underutilised")
+
+
+class TestComputeAndMemory:
+    def test_arithmetic_at_two_fifths_of_the_peak_is_saturated(self) -> None:
+        row = only(matmul(100.0, 0.41 * 100e-6 * 989.4e12))
+        assert (row.bound, row.regime, row.reason) == ("compute", "saturated", None) or pd.isna(row.reason)
+        assert row.explained == pytest.approx(0.41)
+
+    def test_arithmetic_below_that_is_underutilised(self) -> None:
+        row = only(matmul(100.0, 0.39 * 100e-6 * 989.4e12))
+        assert (row.bound, row.regime, row.reason) == ("compute", "underutilised", "unexplained")
+
+    def test_the_larger_floor_is_the_bound(self) -> None:
+        row = only(matmul(100.0, 0.5 * 100e-6 * 989.4e12, 0.9 * 100e-6 * 3.352e12))
+        assert row.bound == "memory"
+
+    def test_traffic_that_fits_the_cache_does_not_outweigh_arithmetic(self) -> None:
+        row = only(matmul(15.0, 0.5 * 15e-6 * 989.4e12, 0.6 * 15e-6 * 3.352e12))
+        assert row.bound == "compute"
+
+    def test_special_functions_can_be_the_floor(self) -> None:
+        row = only(Priced((Kernel(100.0),), special_ops=0.8 * 100e-6 * H100.special_ops_per_s, bytes_low=1e6))
+        assert (row.bound, row.regime) == ("compute", "saturated")
+
+    def test_a_measured_bandwidth_asks_for_three_fifths(self) -> None:
+        case = stream(100.0, 0.5 * 100e-6 * 3.352e12)
+        assert only(case).regime == "saturated"
+        assert only(case, device=replace(H100, source="measured")).regime == "underutilised"
+
+    def test_a_floor_above_the_time_is_reported_as_our_error(self) -> None:
+        row = only(matmul(100.0, 1.2 * 100e-6 * 989.4e12))
+        assert (row.explained, row.confidence) == (1.0, "low")
+        assert row.reason == "faster than its floor: price or peak is wrong"
+
+    def test_three_percent_above_is_no_error(self) -> None:
+        row = only(matmul(100.0, 1.02 * 100e-6 * 989.4e12))
+        assert row.explained == 1.0 and pd.isna(row.reason)
+
+
+class TestPeaks:
+    def test_the_kernel_decides_between_tf32_and_plain_lanes(self) -> None:
+        flops = 1e-4 * 19.5e12
+        plain = replace(matmul(100.0, flops, engine="vector", math_dtype="fp32"), math_dtype="fp32")
+        tensor = replace(matmul(100.0, flops, engine="matrix", math_dtype="tf32"), math_dtype="fp32")
+        table = judge(plain, tensor, device=A100_40)
+        assert table.compute_us.tolist() == pytest.approx([100.0, 12.5])
+
+    def test_an_unnamed_product_in_half_precision_is_held_against_tensor_cores_with_less_confidence(self) -> None:
+        case = matmul(100.0, 0.6 * 100e-6 * 989.4e12, engine=None, math_dtype=None)
+        row = only(case)
+        assert (row.bound, row.confidence) == ("compute", "medium")
+        assert only(matmul(100.0, 0.6 * 100e-6 * 989.4e12)).confidence == "high"
+
+    def test_an_unnamed_product_in_fp32_keeps_both_ends(self) -> None:
+        case = replace(matmul(100.0, 0.5 * 100e-6 * 494.7e12, engine=None, math_dtype=None), math_dtype="fp32")
+        row = only(case)
+        assert row.compute_us == pytest.approx(50.0)
+        assert row.confidence != "high"
+
+    def test_a_long_pointwise_kernel_does_not_move_a_product_off_the_tensor_cores(self) -> None:
+        product = matmul(50.0, 0.5 * 50e-6 * 989.4e12).kernels[0]
+        case = replace(matmul(1, 0.5 * 50e-6 * 989.4e12), kernels=(product, Kernel(60.0, engine="vector")))
+        assert judge(case).explained.iloc[0] == pytest.approx(25 / 110)
+
+    def test_bf16_on_a_v100_runs_on_its_fp32_lanes(self) -> None:
+        row = only(matmul(100.0, 1e-4 * 15.7e12, engine=None), device=device_by_name("Tesla V100-SXM2-16GB"))
+        assert row.compute_us == pytest.approx(100.0)
+
+    def test_winograd_counts_the_multiplications_that_it_saves(self) -> None:
+        case = replace(
+            matmul(100.0, 2.25e-4 * 66.9e12, name="winograd_fwd", family="convolution", engine="vector"),
+            math_dtype="fp32",
+        )
+        case = replace(case, kernels=(replace(case.kernels[0], math_dtype="fp32"),))
+        assert only(case).compute_us == pytest.approx(100.0)
+
+    def test_a_dtype_without_a_peak_is_unknown_rather_than_wrong(self) -> None:
+        row = only(matmul(100.0, 1e9, 1e6, math_dtype="int3"), device=H100)
+        assert (row.bound, row.reason) == ("unknown", "no peak known for its dtype")
+        assert only(matmul(100.0, 1e9, 0.7 * 100e-6 * 3.352e12, math_dtype="int3")).bound == "memory"
+
+
+class TestReasons:
+    """Each reason fires for a kernel at a tenth of its floor, in the order in which they stand here."""
+
+    SLOW = 0.1 * 100e-6 * 989.4e12
+
+    def test_auxiliary_kernels_first(self) -> None:
+        main, aux = matmul(60.0, 1).kernels[0], Kernel(40.0, name="nchwToNhwc", auxiliary=True)
+        table = judge(replace(matmul(1, self.SLOW), kernels=(main, aux)))
+        assert set(table.reason) == {"auxiliary layout kernels"}
+        assert table.compute_us.tolist() == pytest.approx([10.0, 0.0])
+
+    def test_a_few_auxiliary_microseconds_are_no_reason(self) -> None:
+        main, aux = matmul(90.0, 1).kernels[0], Kernel(10.0, name="nchwToNhwc", auxiliary=True)
+        assert set(judge(replace(matmul(1, self.SLOW), kernels=(main, aux))).reason) == {"unexplained"}
+
+    @pytest.mark.parametrize(
+        ("kernel", "reason"),
+        [
+            ({"blocks": 64}, "fewer blocks than SMs"),
+            ({"blocks": 133, "name": "sm90_xmma_gemm_tilesize128x128x64_"}, "wave quantisation"),
+            ({"blocks": 132 * 4, "name": "sm90_xmma_gemm_tilesize128x128x64_"}, "unexplained"),
+            ({"blocks": 133, "name": "sm90_xmma_gemm_tilesize64x64x64_"}, "unexplained"),
+            ({"name": "cutlass_90_gemm_align1"}, "misaligned (align1)"),
+            ({"name": "cutlass_90_gemm_align2>"}, "misaligned (align2)"),
+            ({"name": "cutlass_90_gemm_align16"}, "unexplained"),
+            ({"name": "cutlass_80_tensorop_bf16_s16816gemm_align8"}, "legacy matrix instructions"),
+            ({"name": "void at::native::elementwise_kernel<128, 4>"}, "strided access"),
+            ({"name": "void at::native::vectorized_elementwise_kernel<4>"}, "unexplained"),
+        ],
+    )
+    def test_the_name_and_grid_give_the_reason(self, kernel: dict[str, object], reason: str) -> None:
+        assert only(matmul(100.0, self.SLOW, **kernel)).reason == reason
+
+    def test_legacy_instructions_are_native_on_an_a100(self) -> None:
+        case = matmul(100.0, 0.1 * 100e-6 * 312e12, name="cutlass_80_tensorop_bf16_s16816gemm_align8")
+        assert only(case, device=A100_40).reason == "unexplained"
+
+    def test_eager_traffic_that_fills_the_time_is_named(self) -> None:
+        case = replace(stream(100.0, 0.2 * 100e-6 * 3.352e12), bytes_high=0.9 * 100e-6 * 3.352e12)
+        assert only(case).reason == "repeated passes over its data"
+
+    def test_a_saturated_kernel_needs_no_reason(self) -> None:
+        assert pd.isna(only(matmul(100.0, 9 * self.SLOW, blocks=64)).reason)
+
+
+class TestUnknown:
+    def test_an_op_without_a_price_says_why(self) -> None:
+        row = only(unpriced(Kernel(100.0), reason="no formula for aten::odd"))
+        assert (row.bound, row.reason, row.confidence) == ("unknown", "no formula for aten::odd", "low")
+        assert pd.isna(row.explained) and pd.isna(row.flops)
+
+    def test_a_kernel_without_an_op_says_why(self) -> None:
+        assert (
+            only(unpriced(Kernel(100.0, unlinked="launched before the window"))).reason == "launched before the window"
+        )
+
+    def test_a_replayed_kernel_says_so(self) -> None:
+        assert "replayed by a graph launch" in only(unpriced(Kernel(100.0, replayed=True))).reason
+
+    def test_missing_shapes_are_named(self) -> None:
+        assert only(unpriced(Kernel(100.0), has_signature=False)).reason == "shapes were not recorded"
+
+    def test_an_unpriced_kernel_as_short_as_a_launch_is_overhead_all_the_same(self) -> None:
+        row = only(unpriced(Kernel(1.6)))
+        assert (row.bound, row.confidence) == ("overhead", "medium")
+        assert only(unpriced(Kernel(2.9))).bound == "unknown"
+
+    def test_a_device_without_peaks_leaves_kernels_unknown(self) -> None:
+        row = only(matmul(100.0, 1e10), device=BARE)
+        assert (row.bound, row.reason) == ("unknown", "no peaks known for this device")
+
+    def test_what_is_clearly_bound_by_launching_needs_no_peaks(self) -> None:
+        assert only(matmul(1.7, 1e3), device=BARE).bound == "overhead"
+        assert only(matmul(4.0, 1e3, blocks=8), device=BARE).bound == "overhead"
+
+    def test_without_a_bandwidth_only_arithmetic_can_be_shown(self) -> None:
+        device = replace(H100, bandwidth_bytes_per_s=None)
+        proven = only(matmul(100.0, 0.6 * 100e-6 * 989.4e12), device=device)
+        assert (proven.bound, proven.confidence) == ("compute", "low")
+        assert only(stream(100.0, 1e8), device=device).reason == "no bandwidth known for this device"
+
+
+class TestCopiesAndCollectives:
+    def copy(self, dur_us: float, nbytes: int, name: str, kind: str = "copy") -> "pd.Series[object]":
+        return only(Priced((Kernel(dur_us, name=name, kind=kind, bytes=nbytes, blocks=None),), pays=False))
+
+    def test_a_copy_to_the_device_is_held_against_the_link(self) -> None:
+        row = self.copy(100.0, int(52e9 * 50e-6), "Memcpy HtoD (Pinned -> Device)")
+        assert (row.bound, row.memory_us) == ("copy", pytest.approx(50.0))
+        assert pd.isna(row.reason)
+
+    def test_pageable_memory_is_named(self) -> None:
+        assert self.copy(100.0, 1000, "Memcpy DtoH (Device -> Pageable)").reason == "pageable host memory"
+
+    def test_a_copy_inside_the_device_reads_and_writes(self) -> None:
+        traffic = 3.352e12 * 200e-6
+        row = self.copy(400.0, int((traffic + H100.cache_bytes) / 2), "Memcpy DtoD (Device -> Device)")
+        assert row.memory_us == pytest.approx(200.0)
+
+    def test_a_fill_only_writes(self) -> None:
+        row = self.copy(400.0, int(3.352e12 * 100e-6 + H100.cache_bytes), "Memset (Device)", "fill")
+        assert (row.bound, row.memory_us) == ("copy", pytest.approx(100.0))
+
+    def test_a_copy_between_devices_has_no_floor(self) -> None:
+        row = self.copy(100.0, 10**6, "Memcpy PtoP (Device -> Device)")
+        assert row.bound == "copy" and pd.isna(row.memory_us) and pd.isna(row.explained)
+
+    def test_a_collective_is_communication_without_a_roofline(self) -> None:
+        row = only(Priced((Kernel(100.0, name="ncclDevKernel", kind="collective"),), pays=False))
+        assert (row.bound, row.confidence) == ("communication", "high")
+        assert pd.isna(row.compute_us) and pd.isna(row.explained)
+
+
+class TestHost:
+    def test_a_product_on_a_cpu_is_held_against_products(self) -> None:
+        row = only(host(1000.0, matrix_flops=0.7e8, bytes_low=1e6), device=CPU)
+        assert (row.bound, row.regime) == ("compute", "saturated")
+
+    def test_bandwidth_follows_the_working_set(self) -> None:
+        small, large = (
+            only(host(size / rate * 1e6, bytes_low=size), device=CPU) for size, rate in ((4e6, 1e11), (8e8, 1e10))
+        )
+        for row in (small, large):
+            assert (row.bound, row.regime) == ("memory", "saturated")
+            assert row.explained == pytest.approx(1.0)
+
+    def test_data_as_slow_as_dram_counts_as_cold(self) -> None:
+        row = only(host(4e6 / 1e10 * 1e6 * 1.1, bytes_low=4e6), device=CPU)
+        assert (row.bound, row.regime) == ("memory", "saturated")
+        assert row.confidence != "high"
+
+    def test_data_faster_than_dram_but_far_from_its_cache_is_underutilised(self) -> None:
+        row = only(host(4e6 / 1e10 * 1e6 * 0.5, bytes_low=4e6), device=CPU)
+        assert (row.bound, row.regime) == ("memory", "underutilised")
+
+    def test_self_time_below_three_dispatch_floors_is_overhead(self) -> None:
+        assert only(host(2.9, bytes_low=100.0), device=CPU).bound == "overhead"
+        assert only(host(40.0, bytes_low=3e6), device=CPU).bound == "memory"
+
+    def test_an_op_that_pays_nothing_only_dispatches(self) -> None:
+        row = only(host(5.0, pays=False), device=CPU)
+        assert (row.bound, row.confidence) == ("dispatch", "high")
+
+    def test_an_unpriced_op_that_calls_others_only_dispatches(self) -> None:
+        row = only(unpriced(Kernel(50.0, family="host", blocks=None), children=2), device=CPU)
+        assert row.bound == "dispatch" and pd.isna(row.reason)
+
+    def test_an_unpriced_leaf_with_time_of_its_own_is_unknown(self) -> None:
+        row = only(unpriced(Kernel(50.0, family="host", blocks=None)), device=CPU)
+        assert (row.bound, row.reason) == ("unknown", "no formula for aten::odd")
+
+    def test_no_time_at_all_is_overhead_and_breaks_nothing(self) -> None:
+        assert only(host(0.0, bytes_low=4.0), device=CPU).explained <= 1.0
+
+
+class TestLaunchFloor:
+    def kernels(self, *durations: float, blocks: int | None = 8) -> pd.DataFrame:
+        return frames(Priced(tuple(Kernel(dur, blocks=blocks) for dur in durations))).kernels
+
+    def floor(self, *durations: float, blocks: int | None = 8, device: Device | None = None) -> float | None:
+        return launch_floor_us(self.kernels(*durations, blocks=blocks), device or replace(H100, launch_floor_us=None))
+
+    def test_it_is_the_tenth_percentile_of_small_kernels(self) -> None:
+        assert self.floor(*np.linspace(1, 11, 11)) == pytest.approx(2.0)
+
+    def test_large_grids_do_not_count_where_small_ones_are(self) -> None:
+        small = tuple(Kernel(2.0, blocks=8) for _ in range(5))
+        large = tuple(Kernel(1.0, blocks=5000) for _ in range(50))
+        device = replace(H100, launch_floor_us=None)
+        assert launch_floor_us(frames(Priced(small + large)).kernels, device) == 2.0
+
+    def test_without_grids_all_short_kernels_stand_in(self) -> None:
+        assert self.floor(3.0, 3.0, 3.0, 3.0, 3.0, blocks=None) == 3.0
+
+    def test_four_kernels_say_nothing(self) -> None:
+        assert self.floor(2.0, 2.0, 2.0, 2.0) is None
+
+    def test_long_kernels_of_one_block_are_no_floor(self) -> None:
+        assert self.floor(*[500.0] * 20) is None
+
+    def test_the_devices_own_floor_goes_first(self) -> None:
+        assert self.floor(*[9.0] * 20, device=H100) == 1.5
+
+    def test_without_a_floor_nothing_is_overhead_and_the_rest_is_judged(self) -> None:
+        row = only(stream(100.0, 0.9 * 100e-6 * 3.352e12), device=replace(H100, launch_floor_us=None))
+        assert row.bound == "memory" and pd.isna(row.launch_us)
+
+
+class TestWholeMicroseconds:
+    def test_rounding_lowers_the_confidence_of_short_kernels_only(self) -> None:
+        at_threshold = 0.43 * 3e-6 * 3.352e12
+        assert only(stream(3.0, at_threshold), device=replace(H100, launch_floor_us=None)).confidence != "high"
+        long_row = only(stream(3000.0, 0.7 * 3000e-6 * 3.352e12))
+        assert long_row.confidence == "high"
+
+    def test_a_kernel_rounded_to_nothing_is_not_infinitely_fast(self) -> None:
+        row = only(stream(0.0, 0.3e-6 * 3.352e12))
+        assert row.explained <= 1.0
+        assert pd.isna(row.reason) or "faster than its floor" not in row.reason
+
+
+cases = st.lists(
+    st.one_of(
+        st.builds(
+            matmul,
+            st.floats(0.5, 1e4),
+            st.floats(0, 1e12),
+            st.floats(0, 1e10),
+            blocks=st.sampled_from([1, 100, 10_000, None]),
+            engine=st.sampled_from(["matrix", "vector", None]),
+            math_dtype=st.sampled_from(["bf16", "fp32", "tf32", None]),
+        ),
+        st.builds(stream, st.floats(0.5, 1e4), st.floats(0, 1e10)),
+        st.builds(lambda dur: unpriced(Kernel(dur)), st.floats(0.5, 1e4)),
+    ),
+    min_size=1,
+    max_size=6,
+)
+
+
+class TestLaws:
+    quick = settings(max_examples=50, deadline=None)  # a busy machine is slow, not wrong
+
+    @quick
+    @given(cases)
+    def test_explained_lies_between_nothing_and_everything(self, several: list[Priced]) -> None:
+        table = judge(*several)
+        known = table.explained.dropna()
+        assert ((known >= 0) & (known <= 1)).all()
+        assert (table.bound != "unknown").eq(table.explained.notna()).all()
+
+    @quick
+    @given(cases)
+    def test_what_is_unknown_or_underutilised_has_a_reason(self, several: list[Priced]) -> None:
+        table = judge(*several)
+        asking = (table.bound == "unknown") | (table.regime == "underutilised")
+        assert table.reason[asking].notna().all()
+
+    @quick
+    @given(cases, st.randoms(use_true_random=False))
+    def test_the_order_of_rows_changes_nothing(self, several: list[Priced], chance: "np.random.Generator") -> None:
+        made = frames(*several)
+        order = list(range(len(made.kernels)))
+        chance.shuffle(order)
+        moved = Frames(
+            made.kernels.iloc[order].reset_index(drop=True),
+            made.ops,
+            made.costs,
+            made.charges.iloc[order].reset_index(drop=True),
+        )
+        plain, shuffled = (classify(f.kernels, f.ops, f.costs, f.charges, H100) for f in (made, moved))
+        for name in plain.columns:
+            left, right = plain[name].iloc[order].astype(object).tolist(), shuffled[name].astype(object).tolist()
+            assert all(a == b or (pd.isna(a) and pd.isna(b)) for a, b in zip(left, right, strict=True)), name
+
+    @quick
+    @given(cases, st.floats(-1e6, 1e6))
+    def test_a_shift_in_time_changes_nothing(self, several: list[Priced], shift_us: float) -> None:
+        made = frames(*several)
+        moved = made.kernels.assign(ts_us=made.kernels.ts_us + shift_us)
+        pd.testing.assert_frame_equal(
+            classify(made.kernels, made.ops, made.costs, made.charges, H100),
+            classify(moved, made.ops, made.costs, made.charges, H100),
+        )
+
+    def test_empty_tables_give_an_empty_roofline(self) -> None:
+        assert len(judge()) == 0
+
+    def test_a_device_twice_as_fast_halves_every_floor(self) -> None:
+        case = matmul(100.0, 1e10, 1e9)
+        twice = replace(
+            H100,
+            peaks_flops_per_s={name: 2 * peak for name, peak in H100.peaks_flops_per_s.items()},
+            bandwidth_bytes_per_s=2 * H100.bandwidth_bytes_per_s,
+        )
+        one, two = only(case), only(case, device=twice)
+        assert (two.compute_us, two.memory_us) == pytest.approx((one.compute_us / 2, one.memory_us / 2))
+
+    def test_floors_of_the_kernels_of_an_op_add_up_to_those_of_the_op(self) -> None:
+        kernels = tuple(Kernel(dur, name=f"k{dur}") for dur in (10.0, 30.0, 60.0))
+        split, whole = judge(Priced(kernels, bytes_low=1e8)), judge(stream(100.0, 1e8))
+        assert split.memory_us.sum() == pytest.approx(whole.memory_us.sum())
+
+
+def test_a_hundred_thousand_kernels_take_a_fraction_of_a_second() -> None:
+    made = frames(*(matmul(10.0 + index % 50, 1e9, 1e6, name=f"kernel{index % 300}") for index in range(1000)))
+    times = 125
+    kernels, charges = (pd.concat([table] * times, ignore_index=True) for table in (made.kernels, made.charges))
+    charges["group"] += np.repeat(np.arange(times) * 20_000, 1000)
+    began = time.process_time()
+    table = classify(kernels, made.ops, made.costs, charges, H100)
+    assert len(table) == 125_000
+    assert time.process_time() - began < 1.0  # 0.2 s on a quiet core; the bound leaves room for a busy one
