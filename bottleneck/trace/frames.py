@@ -54,6 +54,11 @@ class _Frames:
         row = self.nest.innermost(thread, at_ns)
         return row, np.append(self.nest.start_ns, _NEVER_NS)[row]
 
+    def names_at(self, thread: Ints, at_ns: Ints) -> tuple[Ints, Ints]:
+        """Name of the innermost frame at each instant (-1: none), and the start of that frame."""
+        row, since_ns = self.at(thread, at_ns)
+        return np.append(self.name, -1)[row], since_ns
+
 
 def locate(trace: Trace, thread: Ints, at_ns: Ints) -> Places:
     """Module path and source line at each instant of a host thread (a code of ``events.thread``).
@@ -62,19 +67,21 @@ def locate(trace: Trace, thread: Ints, at_ns: Ints) -> Places:
     code; on threads that run none of it, such as a server's, the innermost frame of a library of models.
     """
     labels = list(trace.events["name"].cat.categories)
-    frames = _frames_by_kind(trace, labels)
-    return Places(_modules(frames[MODULE], labels, thread, at_ns), _sources(frames, labels, thread, at_ns))
+    rows = _rows_by_kind(trace, labels)
+    return Places(
+        _modules(_frames(trace, rows[MODULE]), labels, thread, at_ns), _sources(trace, rows, labels, thread, at_ns)
+    )
 
 
-def _frames_by_kind(trace: Trace, labels: list[str]) -> dict[int, _Frames]:
-    """Frames of each kind but PLUMBING, which is nearly all of them; a name is judged once, not once per frame."""
+def _rows_by_kind(trace: Trace, labels: list[str]) -> dict[int, Ints]:
+    """Events of each kind of frame but PLUMBING, which is nearly all of them; a name is judged once."""
     rows = events_of(trace, "python")
     name = names(trace, rows)
     kinds = np.full(len(labels), PLUMBING, dtype=np.int8)
     for used in np.flatnonzero(np.bincount(name, minlength=len(labels))).tolist():
         kinds[used] = kind_of_frame(labels[used])
     kind = kinds[name]
-    return {each: _frames(trace, rows[kind == each]) for each in (MODULE, OWN, MODEL_LIBRARY)}
+    return {each: rows[kind == each] for each in (MODULE, OWN, MODEL_LIBRARY)}
 
 
 def _frames(trace: Trace, rows: Ints) -> _Frames:
@@ -103,10 +110,12 @@ def _paths(frames: _Frames, labels: list[str]) -> tuple[Ints, list[str]]:
     return path[ancestor_where(frames.nest.parent, frames.nest.depth < _DEEPEST_MODULE)], paths
 
 
-def _sources(frames: dict[int, _Frames], labels: list[str], thread: Ints, at_ns: Ints) -> Labels:
-    name, since_ns = _names_at(frames[OWN], thread, at_ns)
+def _sources(trace: Trace, rows: dict[int, Ints], labels: list[str], thread: Ints, at_ns: Ints) -> Labels:
+    name, since_ns = _frames(trace, rows[OWN]).names_at(thread, at_ns)
     missing = np.flatnonzero(name < 0)
-    name[missing], since_ns[missing] = _names_at(frames[MODEL_LIBRARY], thread[missing], at_ns[missing])
+    if len(missing):
+        library = _frames(trace, rows[MODEL_LIBRARY])
+        name[missing], since_ns[missing] = library.names_at(thread[missing], at_ns[missing])
     text = {each: short_source(labels[each]) for each in np.unique(name[name >= 0]).tolist()}
     sources = sorted(set(text.values()))
     position = {source: code for code, source in enumerate(sources)}
@@ -114,8 +123,3 @@ def _sources(frames: dict[int, _Frames], labels: list[str], thread: Ints, at_ns:
     for each, source in text.items():
         code[each] = position[source]
     return Labels(code[name], sources, since_ns)
-
-
-def _names_at(frames: _Frames, thread: Ints, at_ns: Ints) -> tuple[Ints, Ints]:
-    row, since_ns = frames.at(thread, at_ns)
-    return np.append(frames.name, -1)[row], since_ns

@@ -47,28 +47,47 @@ def _auxiliary(pattern: str, example: str, family: str = "auxiliary") -> KernelR
     return KernelRule(pattern, family, "none", None, example, auxiliary=True)
 
 
-def _vector(family: str, pattern: str, example: str) -> KernelRule:
-    return KernelRule(pattern, family, "vector", None, example)
+def _vector(family: str, pattern: str, example: str, math_dtype: str | None = None) -> KernelRule:
+    return KernelRule(pattern, family, "vector", math_dtype, example)
+
+
+def _attention(math_dtype: str | None, pattern: str, example: str) -> KernelRule:
+    return KernelRule(pattern, "attention", "matrix", math_dtype, example)
 
 
 def _product(math_dtype: str, pattern: str, example: str, convolution: str = "") -> tuple[KernelRule, ...]:
     """Rows for a name pattern of the matrix units that products share with convolutions; those come first."""
-    rows = (KernelRule(pattern, "matmul", "matrix", math_dtype, example),)
-    if not convolution:
-        return rows
+    product = KernelRule(pattern, "matmul", "matrix", math_dtype, example)
     both = rf"^(?=.*(?:fprop|dgrad|wgrad|cudnn|conv)).*(?:{pattern})"
-    return (KernelRule(both, "convolution", "matrix", math_dtype, convolution), *rows)
+    return (KernelRule(both, "convolution", "matrix", math_dtype, convolution), product) if convolution else (product,)
 
+
+# Most names of most traces; first, because their beginnings decide and none of the slower rows has to be tried.
+_TEMPLATE = (
+    r"^(void )?at::native::(\(anonymous namespace\)::)?(vectorized_|unrolled_|vectorized_templated_)?elementwise_kernel"
+)
+
+_COMMON = (
+    _vector("triton", r"^triton_(?!tem)", "triton_red_fused_add_mean_mul_pow_rsqrt_0"),
+    _vector(
+        "copy",
+        rf"{_TEMPLATE}.*(direct_copy|bfloat16_copy|float\w*_copy)_kernel",
+        "void at::native::elementwise_kernel<128, 4, at::native::gpu_kernel_impl<at::native::direct_copy_kernel_cuda",
+    ),
+    _vector(
+        "elementwise",
+        _TEMPLATE,
+        "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>, std::array<char*, 3> >",
+    ),
+)
 
 # Communication need not say nccl: custom all-reduce and expert-parallel dispatch kernels are collectives too.
-_COLLECTIVES = (
-    KernelRule(
-        r"nccl(dev)?kernel|rccl|multimem|nvshmem|cross_device_reduce|\bep::(internode|intranode)",
-        "collective",
-        "none",
-        None,
-        "ncclDevKernel_AllGather_RING_LL(ncclDevComm*, unsigned long, ncclWork*)",
-    ),
+_COLLECTIVE = KernelRule(
+    r"nccl(dev)?kernel|rccl|multimem|nvshmem|cross_device_reduce|\bep::(internode|intranode)",
+    "collective",
+    "none",
+    None,
+    "ncclDevKernel_AllGather_RING_LL",
 )
 
 _HELPERS = (
@@ -78,7 +97,7 @@ _HELPERS = (
     _auxiliary(r"subtensorop|cudnn::\w+::converttensor_|scalepackedtensor", "SubTensorOpWithScalar1d"),
     _auxiliary(
         r"compute\w*offsetskernel|kern_precompute_indices|prepare_grouped_gemm",
-        "void cask_cudnn::computeOffsetsKernel<false, false>(cask_cudnn::ComputeOffsetsParams)",
+        "cask_cudnn::computeOffsetsKernel<false>",
     ),
     _auxiliary(r"im2col|im2d2col|im3d2col|col2im", "void cudnn::cnn::im2col4d_kernel<float, long>"),
     _auxiliary(r"fft\dd_[rc]2[rc]|flip_filter|generatewinogradtiles", "void fft2d_r2c_32x32<float, false, 0u, false>"),
@@ -88,66 +107,51 @@ _HELPERS = (
 
 # Products and convolutions on the plain units, whatever the device has beside them.
 _PLAIN_UNITS = (
-    KernelRule(
+    _vector(
+        "convolution",
         r"scudnn|(dgrad|wgrad|conv2d)(\dd)?_?(engine|grouped_direct|alg)|winograd|depthwise|naive_conv"
         r"|miopen(gcn|sp3)asm|convolve_(\w+_)?s?gemm|convolve_common_engine|pointwise_mult_and_sum_complex"
         r"|(fprop|dgrad|wgrad).*_(ffma|simt)_",
-        "convolution",
-        "vector",
-        "fp32",
         "cudnn_infer_volta_scudnn_128x64_relu_medium_nn_v1",
+        "fp32",
     ),
-    KernelRule(
-        r"_dffma_|simt_dgemm|(maxwell|volta|turing|ampere)_[dz]gemm", "matmul", "vector", "fp64", "volta_dgemm_64x64_nn"
-    ),
-    KernelRule(
+    _vector("matmul", r"_dffma_|simt_dgemm|(maxwell|volta|turing|ampere)_[dz]gemm", "volta_dgemm_64x64_nn", "fp64"),
+    _vector(
+        "matmul",
         r"_ffma_|_simt_|(maxwell|volta|turing|ampere)_((fp|bf)16_)?sgemm_(?!.*tf32)|_g?cgemm|sgemm_largek"
         r"|magma_sgemm|gemmsn_",
-        "matmul",
-        "vector",
-        "fp32",
         "ampere_sgemm_128x64_nn",
-    ),
-    KernelRule(r"(volta|turing|ampere)_hgemm", "matmul", "vector", "fp16", "volta_hgemm_128x64_nt"),
-    KernelRule(
-        r"gemv.*\bdouble\b", "matmul", "vector", "fp64", "void gemv2T_kernel_val<int, int, double, double, double>"
-    ),
-    KernelRule(
-        r"gemv|gemmk1_|\bdot_kernel|reduce_1block|rocblas_(gemv|dot)",
-        "matmul",
-        "vector",
         "fp32",
-        "std::enable_if<true, void>::type internal::gemvx::kernel<int, int, __half, __half, __half, float>",
+    ),
+    _vector("matmul", r"(volta|turing|ampere)_hgemm", "volta_hgemm_128x64_nt", "fp16"),
+    _vector("matmul", r"gemv.*\bdouble\b", "void gemv2T_kernel_val<int, int, double>", "fp64"),
+    _vector(
+        "matmul",
+        r"gemv|gemmk1_|\bdot_kernel|reduce_1block|rocblas_(gemv|dot)",
+        "internal::gemvx::kernel<int, int, __half>",
+        "fp32",
     ),
 )
 
 # Fused attention. In fp32 it runs as TF32 (in three passes for accuracy); sage attention quantises to 8 bits.
 _ATTENTION = (
-    KernelRule(
-        r"sage_fwd|fmha\w*_qkve4m3", "attention", "matrix", "fp8", "fmhaSm100aKernel_QkvE4m3OBfloat16H64PagedKv"
-    ),
-    KernelRule(r"fmha_cutlass[fb]_f32", "attention", "matrix", "tf32", "fmha_cutlassF_f32_aligned_64x64_rf_sm80"),
-    KernelRule(r"fmha_cutlass[fb]_f16", "attention", "matrix", "fp16", "fmha_cutlassF_f16_aligned_64x64_rf_sm80"),
-    KernelRule(
-        r"fmha_cutlass[fb]_bf16|(flash|fmha)_(fwd|bwd).*(bfloat16|bf16)|mfma.*__hip_bfloat16",
-        "attention",
-        "matrix",
+    _attention("fp8", r"sage_fwd|fmha\w*_qkve4m3", "fmhaSm100aKernel_QkvE4m3OBfloat16H64"),
+    _attention("tf32", r"fmha_cutlass[fb]_f32", "fmha_cutlassF_f32_aligned_64x64_rf_sm80"),
+    _attention("fp16", r"fmha_cutlass[fb]_f16", "fmha_cutlassF_f16_aligned_64x64_rf_sm80"),
+    _attention(
         "bf16",
+        r"fmha_cutlass[fb]_bf16|(flash|fmha)_(fwd|bwd).*(bfloat16|bf16)|mfma.*__hip_bfloat16",
         "void pytorch_flash::flash_fwd_kernel<pytorch_flash::Flash_fwd_kernel_traits<64, 128, cutlass::bfloat16_t> >",
     ),
-    KernelRule(
-        r"(flash|fmha)_(fwd|bwd).*(half_t|fp16|_half\b)",
-        "attention",
-        "matrix",
+    _attention(
         "fp16",
+        r"(flash|fmha)_(fwd|bwd).*(half_t|fp16|_half\b)",
         "void flash_fwd_kernel<Flash_fwd_kernel_traits<64, 128, 128, 4, cutlass::half_t> >",
     ),
-    KernelRule(
+    _attention(
+        None,
         r"fort_native_sdpa|fmhasm\d|flash_(fwd|bwd)|\battn_fwd|bwd_kernel_(dk_dv|dq)|ck_tile.*fmha|aiter::fmha"
         r"|paged_attention|flash_attn|flashattn",
-        "attention",
-        "matrix",
-        None,
         "attn_fwd.kd",
     ),
     KernelRule(
@@ -245,11 +249,11 @@ _AMD_MATRIX_UNITS = (
     *_product("fp64", rf"{_TENSILE}d_?b?_.*_mi\d", "Cijk_Ailk_Bljk_DB_MT64x64x16_MI16x16x4x1_SN_1LDSB0"),
     KernelRule(r"^cijk_.*_mi\d", "matmul", "matrix", None, "Cijk_Ailk_Bljk_CB_MT64x64x16_MI16x16x4x1_SN"),
     KernelRule(rf"{_TENSILE}d_?b?_", "matmul", "vector", "fp64", "Cijk_Ailk_Bljk_DB_MT64x64x16_SN_1LDSB0_TT4_4"),
-    KernelRule(r"^cijk_", "matmul", "vector", "fp32", "Cijk_Ailk_Bljk_SB_MT64x64x16_SN_1LDSB0_APM1_TT4_4"),
+    _vector("matmul", r"^cijk_", "Cijk_Ailk_Bljk_SB_MT64x64x16_SN_1LDSB0_APM1_TT4_4", "fp32"),
     KernelRule(r"igemm_\w+_gtcx\d?_\w*bf16", "convolution", "matrix", "bf16", "igemm_fwd_gtcx3_nhwc_bf16_bx0_ex1"),
     KernelRule(r"igemm_\w+_gtcx\d?_\w*fp16", "convolution", "matrix", "fp16", "igemm_bwd_gtcx3_nhwc_fp16_bx0_ex1"),
     KernelRule(r"igemm_\w+_gtcx\d?_\w*fp32", "convolution", "matrix", "fp32", "igemm_wrw_gtcx2_nhwc_fp32_bx0_ex1"),
-    KernelRule(r"igemm_\w+_gtc_", "convolution", "vector", "fp32", "igemm_fwd_gtc_nchw_fp32_bx0_ex1"),
+    _vector("convolution", r"igemm_\w+_gtc_", "igemm_fwd_gtc_nchw_fp32_bx0_ex1", "fp32"),
     KernelRule(
         r"conv_fwd\w*_xdl.*(df16b|ttft)|bwd_(weight|data).*xdl.*(df16b|ttft)|xdl\w*_bwd_weight.*(df16b|ttft)",
         "convolution",
@@ -258,14 +262,14 @@ _AMD_MATRIX_UNITS = (
         "_ZN2ck16tensor_operation6device12kernel_grouped_conv_fwd_multiple_abd_xdl_cshuffleIDF16bDF16bDF16bf",
     ),
     KernelRule(
-        r"conv_fwd\w*_(xdl|wmma)|bwd_(weight|data).*_(xdl|wmma)|(xdl|wmma)\w*_bwd_weight",
+        r"conv(_fwd|olution)\w*_(xdl|wmma)|bwd_(weight|data).*_(xdl|wmma)|(xdl|wmma)\w*_bwd_weight",
         "convolution",
         "matrix",
         None,
-        "_ZN2ck16tensor_operation6device12kernel_grouped_conv_fwd_xdl_cshuffle_v3IDF16_",
+        "_ZN2ck39kernel_grouped_conv_fwd_xdl_cshuffle_v3IDF16_",
     ),
     KernelRule(r"xdl(ops)?|_wmma_|mfma", "matmul", "matrix", None, "_ZN2ck13kernel_gemm_xdlops_v2r3IDF16_DF16_"),
-    KernelRule(r"ck.*conv\w*_dl_", "convolution", "vector", "fp32", "_ZN2ck32kernel_grouped_conv_fwd_dl_multiple_d"),
+    _vector("convolution", r"ck.*conv\w*_dl_", "_ZN2ck32kernel_grouped_conv_fwd_dl_multiple_d", "fp32"),
 )
 
 # Written by hand or in Triton: whether they use the matrix units depends on the dtype of their arguments.
@@ -284,36 +288,26 @@ _EITHER_UNITS = (
 # The rest is bound by memory; a finer family only sorts the report. Optimisers come first: their names hold the
 # functors of the pointwise kernels. The most specific pointwise kernels come before the templates that carry them.
 _MEMORY = (
-    _vector(
-        "optimizer", r"multi_tensor_apply|fused_?adam|adagrad|fusedsgd|rowwise_adam", "multi_tensor_apply_kernel<x>"
-    ),
+    _vector("optimizer", r"multi_tensor_apply|fused_?adam|adagrad|fusedsgd|rowwise_adam", "multi_tensor_apply_kernel"),
     _vector("softmax", r"softmax", "void at::native::(anonymous namespace)::cunn_SoftMaxForward<8, c10::BFloat16>"),
     _vector(
         "normalisation",
         r"layer_?norm|batch_?norm|group_?norm|rms_?norm|\bbn_(fw|bw)_|_bn_(fw|bw)_|gammabeta|rowwisemoments",
         "void at::native::(anonymous namespace)::vectorized_layer_norm_kernel<float, float>",
     ),
-    _vector("triton", r"^triton_", "triton_red_fused_add_mean_mul_pow_rsqrt_0"),
     _vector("random", r"dropout|distribution_|philox|random|bernoulli", "void at::native::fused_dropout_kernel_vec<f>"),
-    _vector(
-        "loss", r"nll_?loss|classnll|cross_?entropy|ctc_loss|mse_", "void at::native::nll_loss_forward_reduce_cuda"
-    ),
+    _vector("loss", r"nll_?loss|classnll|cross_?entropy|ctc_loss|mse_", "nll_loss_forward_reduce_cuda_kernel_2d"),
     _vector("pooling", r"max_?pool|avg_?pool|average_?pool", "void at::native::max_pool_forward_nchw<float, float>"),
-    _vector(
-        "interpolation", r"upsample|grid_sampler|roi_align", "void at::native::upsample_bilinear2d_out_frame<f, f>"
-    ),
+    _vector("interpolation", r"upsample|grid_sampler|roi_align", "upsample_bilinear2d_out_frame<float>"),
     _vector("sort", r"sort|top_?k|\bnms_", "void cub::DeviceRadixSortOnesweepKernel<cub::Policy800>"),
     _vector(
-        "scan",
-        r"scan_|devicescan|deviceselect|devicecompact|unique|wrapped_scan|cumsum",
-        "void at_cuda_detail::cub::DeviceScanKernel<at_cuda_detail::cub::Policy600>",
+        "scan", r"scan_|devicescan|deviceselect|devicecompact|unique|wrapped_scan|cumsum", "cub::DeviceScanKernel<>"
     ),
     _vector("elementwise", r"rotary|transform_bias|act_and_mul|dequantize|sage_quant", "vllm::rotary_embedding_kernel"),
     _vector(
         "copy",
-        r"catarray|direct_copy|bfloat16_copy|float\w*_copy_kernel|_copy_async|reshape_and_cache|store_kvcache"
-        r"|transpose|concat",
-        "void at::native::(anonymous namespace)::CatArrayBatchedCopy<float, unsigned int, 2, 64, 64>",
+        r"catarray|_copy_async|reshape_and_cache|store_kvcache|transpose|concat",
+        "CatArrayBatchedCopy<float, int>",
     ),
     _vector(
         "indexing",
@@ -328,14 +322,14 @@ _MEMORY = (
     ),
     _vector(
         "elementwise",
-        r"elementwise|vectorized_|unrolled_|fillfunctor|^(void )?(add|mul|sub|div)_kernel|fused_|arange|pointwise"
-        r"|clamp|spin_kernel",
-        "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>, std::array<char*, 3> >",
+        r"elementwise|vectorized_|unrolled_|fillfunctor|^(add|mul|sub|div)_kernel|fused_|arange|pointwise|clamp|spin_",
+        "fused__autocast_to__15680171862954066917",
     ),
 )
 
 KERNEL_RULES = (
-    *_COLLECTIVES,
+    *_COMMON,
+    _COLLECTIVE,
     *_HELPERS,
     *_PLAIN_UNITS,
     *_ATTENTION,

@@ -111,6 +111,7 @@ def _trees(track: list[int], start: list[int], end: list[int]) -> tuple[Ints, In
         if stack:
             outer = stack[-1]
             parent[row], depth[row] = outer, len(stack)
-            end[row] = min(end[row], end[outer])
+            if end[row] > end[outer]:  # noqa: PLR1730 - twice as fast as min() in the innermost loop of `link`
+                end[row] = end[outer]
         stack.append(row)
     return np.asarray(parent, np.int64), np.asarray(depth, np.int64), np.asarray(end, np.int64)
