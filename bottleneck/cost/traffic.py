@@ -33,6 +33,7 @@ _INTEGERS = (
     "signed char",
     "short",
     "short int",
+    "unsigned int",
     "int",
     "long",
     "long int",

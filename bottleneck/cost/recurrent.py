@@ -1,0 +1,95 @@
+"""Cost of recurrent layers: a matrix product per step, with weights that every step needs again."""
+
+import math
+from dataclasses import dataclass, replace
+
+from bottleneck.cost.call import Cost, Formula, Formulas, OpCall, Tensor, TensorList, Unpriced
+from bottleneck.cost.pointwise import FAMILY as POINTWISE
+from bottleneck.cost.traffic import named, stream
+
+FAMILY = "recurrent"
+
+# What the usual kernels keep per result for the backward pass: four gates, written and read.
+_GATE_PASSES = 8
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where a layer's arguments stand: its weights (as a list, or one by one), their flat buffer, its first state."""
+
+    weights: tuple[int, ...]
+    buffer: int | None
+    state: int
+
+
+def _layer(layout: Layout, products: float) -> Formula:
+    """The formula of a layer(x, weights, …, state, …); ``products`` is 1 forward and 2 backward.
+
+    Every weight meets every position of every sequence once. The weights are read once at least and once per step at
+    most. Where only their flat buffer was recorded, its biases count as weights, a few per cent too many.
+    """
+
+    def formula(call: OpCall) -> Cost:
+        x, state = call.tensor(0), call.tensor(layout.state)
+        matrices = _matrices(call, layout)
+        elements = sum(math.prod(shape) for shape in matrices)
+        positions = x.numel // max(1, x.shape[-1])
+        steps = max(x.shape[:-1], default=1)
+        weights = Tensor((elements,), x.dtype)
+        result = Tensor((positions, state.shape[-1]), x.dtype)
+        cost = stream(FAMILY, x, weights, result)
+        again = (steps - 1) * weights.bytes + _GATE_PASSES * max(1, len(matrices) // 2) * result.bytes
+        return replace(
+            cost,
+            matrix_flops=products * 2.0 * positions * elements,
+            bytes_low=products * cost.bytes_low,
+            bytes_high=products * (cost.bytes_high + again),
+            math_dtype=x.short_dtype,
+        )
+
+    return formula
+
+
+def _matrices(call: OpCall, layout: Layout) -> list[tuple[int, ...]]:
+    """Shapes of the weight matrices, biases left out."""
+    arguments = [call.arguments[position] for position in layout.weights]
+    shapes = [argument.shape for argument in arguments if isinstance(argument, Tensor)]
+    shapes += [shape for argument in arguments if isinstance(argument, TensorList) for shape in argument.shapes]
+    matrices: list[tuple[int, ...]] = [shape for shape in shapes if len(shape) == 2]
+    if matrices:
+        return matrices
+    buffer = call.optional_tensor(layout.buffer) if layout.buffer is not None else None
+    if buffer is None or not buffer.numel:
+        raise Unpriced("the sizes of the weights were not recorded")
+    return [buffer.shape]
+
+
+def _cell(flops: float, special_ops: float) -> Formula:
+    """The formula of a fused cell(input gates, hidden gates, state, biases …): gates in, state out."""
+
+    def formula(call: OpCall) -> Cost:
+        state = call.tensor(2)
+        results = (Tensor(state.shape, state.dtype), Tensor(call.tensor(0).shape, state.dtype))
+        return stream(
+            POINTWISE,
+            *call.tensors(),
+            *results,
+            vector_flops=flops * state.numel,
+            special_ops=special_ops * state.numel,
+        )
+
+    return formula
+
+
+FORMULAS: Formulas = named(
+    {
+        "_cudnn_rnn": _layer(Layout((1,), 3, 4), 1.0),
+        "_cudnn_rnn_backward": _layer(Layout((1,), 3, 4), 2.0),
+        "miopen_rnn": _layer(Layout((1,), None, 3), 1.0),
+        "miopen_rnn_backward": _layer(Layout((1,), 3, 4), 2.0),
+        "mkldnn_rnn_layer": _layer(Layout((1, 2, 3, 4), None, 5), 1.0),
+        "mkldnn_rnn_layer_backward": _layer(Layout((1, 2, 3, 4), None, 5), 2.0),
+        "_thnn_fused_lstm_cell": _cell(20.0, 5.0),
+        "_thnn_fused_gru_cell": _cell(15.0, 3.0),
+    }
+)
