@@ -167,7 +167,7 @@ def _read(path: Path) -> Calibration | None:
         rest = {name: value for name, value in data.items() if name not in {"format", "device", "caveats"}}
         caveats = tuple(Caveat(**caveat) for caveat in data["caveats"])
         return Calibration(device=device_from_json(data["device"]), caveats=caveats, **rest)
-    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return None
 
 
