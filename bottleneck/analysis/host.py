@@ -21,7 +21,8 @@ class Host:
     """All host threads: per thread (code of EVENTS.thread) and state (index in STATES) the spans spent in it.
 
     ``everywhere`` holds what the profiler reports for the process and not for a thread. ``recorded`` is the stretch in
-    which the trace tells of the host at all; in it a thread without events runs Python.
+    which the trace tells of the host at all; in it a thread without events runs Python. ``sync_calls`` are the
+    starts of waiting calls, ``waits`` those of waiting ops and calls per thread, sorted.
     """
 
     main_thread: int
@@ -30,10 +31,16 @@ class Host:
     everywhere: Mapping[int, Spans]
     recorded: Spans
     sync_calls: Floats
+    waits: Mapping[int, Floats]
 
     def sync_calls_between(self, start: float, end: float) -> int:
         """Number of calls that wait for a device and begin in [start, end)."""
         return int(np.count_nonzero((self.sync_calls >= start) & (self.sync_calls < end)))
+
+    def last_wait(self, thread: int, times: Floats) -> Floats:
+        """Start of the last wait of a thread (else of the main thread) before each time; NaN for none."""
+        waits = self.waits.get(thread, self.waits.get(self.main_thread, np.zeros(0)))
+        return np.concatenate(([np.nan], waits))[np.searchsorted(waits, times, side="left")]
 
     def charge(self, thread: int, start: Floats, end: Floats) -> Floats:
         """Time per interval (rows) and state (columns as STATES, then unknown); each row adds up to its interval.
@@ -87,7 +94,10 @@ def read_host(events: pd.DataFrame) -> Host:
         target = everywhere if str(labels[code]).startswith("-1/") else threads.setdefault(code, {})
         target[state] = union(start[part], end[part])
     codes = {str(label): code for code, label in enumerate(labels)}
-    return Host(_main_thread(events), codes, threads, everywhere, _recorded(events), start[runtime & (states == _SYNC)])
+    waiting = states == _SYNC
+    waits = {int(code): np.sort(start[waiting & (thread == code)]) for code in np.unique(thread[waiting])}
+    sync_calls = start[waiting & runtime]
+    return Host(_main_thread(events), codes, threads, everywhere, _recorded(events), sync_calls, waits)
 
 
 def _stateful_rows(events: pd.DataFrame) -> tuple[Integers, Integers]:
@@ -145,8 +155,8 @@ def _waits(states: Integers, runtime: Flags, thread: Integers, start: Floats, en
 def _main_thread(events: pd.DataFrame) -> int:
     """The thread that runs the program: most time in nested frames and annotations, among the threads with ops.
 
-    A backward thread may spend more time in ops, but it has next to no frames. Without any op: the thread with the
-    most time in runtime calls.
+    A backward thread may spend more time in ops, but it has next to no frames. Without any op: among all threads, and
+    as a last resort the one with the most time in runtime calls.
     """
     threads = len(events["thread"].cat.categories)
     codes, dur = events["thread"].cat.codes.to_numpy().astype(np.int64), events["dur_us"].to_numpy()
@@ -155,11 +165,11 @@ def _main_thread(events: pd.DataFrame) -> int:
         rows = np.flatnonzero(np.logical_or.reduce([_is_category(events, name) for name in categories]))
         return tally(codes[rows], dur[rows], threads)
 
-    in_ops = time_in("op")
-    for score in (time_in("annotation", "python") * (in_ops > 0), in_ops, time_in("runtime")):
+    in_ops, in_frames = time_in("op"), time_in("annotation", "python")
+    for score in (in_frames * (in_ops > 0), in_ops, in_frames, time_in("runtime")):
         if score.any():
             best = np.flatnonzero(score == score.max())
-            return int(codes[np.flatnonzero(np.isin(codes, best))[0]])  # among equals the first to appear
+            return int(best[0] if best.size == 1 else codes[np.isin(codes, best)][0])  # of equals the first to appear
     return _NONE
 
 

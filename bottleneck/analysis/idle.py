@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 
 from bottleneck.analysis.host import Host
+from bottleneck.analysis.owners import innermost_op
 from bottleneck.analysis.states import STATES
 from bottleneck.analysis.timeline import Flags, Floats, Integers
 from bottleneck.records import Linked
@@ -20,7 +21,7 @@ _LAUNCH_LATENCY_US = 60.0
 
 _RESOLUTION_US = 5e-4
 
-_LAUNCH, _DEPENDENCY = CAUSES.index("launch"), CAUSES.index("dependency")
+_LAUNCH, _SYNC, _DEPENDENCY = (CAUSES.index(cause) for cause in ("launch", "sync", "dependency"))
 
 
 @dataclass(frozen=True)
@@ -79,6 +80,9 @@ def _launches(gaps: Gaps, linked: Linked, host: Host) -> _Calls:
     event = np.full(gaps.start.size, -1, dtype=np.int64)
     event[known] = kernels["launch"].to_numpy(dtype=np.int64, na_value=-1)[gaps.following[known]]
     end[event < 0] = np.nan
+    # Work that starts before the first launch on record was queued when the recording began.
+    first_launch = np.nanmin(kernels["launch_ts_us"].to_numpy(), initial=np.inf)
+    end[(event < 0) & known & (gaps.end <= first_launch) & np.isfinite(first_launch)] = -np.inf
     return _Calls(end, np.where(event < 0, host.main_thread, threads[np.maximum(event, 0)]))
 
 
@@ -90,16 +94,38 @@ def _queued_gap_us(gaps: Gaps, calls: _Calls) -> float:
     return float(np.clip(np.quantile((gaps.end - gaps.start)[queued], 0.9), low, high))
 
 
-def fold_gaps(gaps: Gaps, charge: Floats, linked: Linked) -> pd.DataFrame:
+def fold_gaps(gaps: Gaps, charge: Floats, linked: Linked, host: Host) -> pd.DataFrame:
     """Time and number of gaps per cause and source line: columns cause, source (null when unknown), us, calls.
 
-    A gap's line is the one that issued the work behind it.
+    A gap's line is the one that issued the work behind it; for a wait it is the line of the op that waited, and null
+    when the wait was called outside any op, because the line behind it is not the one to change.
     """
     gap, cause = np.nonzero(charge)
-    labels = linked.kernels["source"].cat.categories
-    codes = linked.kernels["source"].cat.codes.to_numpy().astype(np.int64)
-    source = np.where(gaps.following >= 0, codes[gaps.following], -1)[gap] if codes.size else np.full(gap.size, -1)
+    kernel_lines, op_lines = (frame["source"] for frame in (linked.kernels, linked.ops))
+    labels = kernel_lines.cat.categories.union(op_lines.cat.categories)
+    source = _relabelled(kernel_lines, labels)[gaps.following][gap]
+    waits = np.flatnonzero(cause == _SYNC)
+    source[waits] = _relabelled(op_lines, labels)[_waiting_ops(gaps, gap[waits], linked, host)]
     return fold_causes(cause, charge[gap, cause], source, labels)
+
+
+def _relabelled(column: "pd.Series[str]", labels: "pd.Index[str]") -> Integers:
+    """Codes of a category in other labels, with one more at the end for no row: -1."""
+    to_label = np.append(labels.get_indexer(column.cat.categories), -1)
+    return np.asarray(to_label[np.append(column.cat.codes.to_numpy(), -1)], dtype=np.int64)
+
+
+def _waiting_ops(gaps: Gaps, rows: Integers, linked: Linked, host: Host) -> Integers:
+    """Row in OPS of the op whose wait was the last to begin before the end of each gap; -1 for none."""
+    calls = _launches(gaps, linked, host)
+    thread, until = calls.thread[rows], np.fmin(gaps.end, calls.end)[rows]
+    op = np.full(rows.size, -1, dtype=np.int64)
+    labels = linked.trace.events["thread"].cat.categories
+    for code in np.unique(thread[thread >= 0]).tolist():
+        mine = np.flatnonzero(thread == code)
+        called = host.last_wait(code, until[mine])
+        op[mine] = innermost_op(linked.ops, str(labels[code]), called)
+    return op
 
 
 def fold_causes(cause: Integers, us: Floats, source: Integers, labels: "pd.Index[str]") -> pd.DataFrame:

@@ -198,7 +198,7 @@ def _charge_device(linked: Linked, host: Host, device: int) -> _Charged:
     exposed = [float(np.sum(kernel_us[rows[layer == level]])) for level in (1, 2)]
     overlap = np.array([busy.total(), by_layer[0], exposed[0], by_layer[1], exposed[1]])
     sides = find_sides(busy, linked.window.wall_us)
-    return _Charged(kernel_us, charge.sum(axis=0), fold_gaps(idle, charge, linked), overlap, sides)
+    return _Charged(kernel_us, charge.sum(axis=0), fold_gaps(idle, charge, linked, host), overlap, sides)
 
 
 def _charge_host(linked: Linked, host: Host, account: Integers) -> _Charged:
@@ -215,7 +215,7 @@ def _charge_host(linked: Linked, host: Host, account: Integers) -> _Charged:
     labels, codes = linked.ops["source"].cat.categories, linked.ops["source"].cat.codes.to_numpy().astype(np.int64)
     cause = np.full(loads.size, CAUSES.index("input"))
     inside = fold_causes(cause, kernel_us[loads], codes[loads], labels)
-    outside = fold_gaps(idle, waits, linked)
+    outside = fold_gaps(idle, waits, linked, host)
     busy = math.fsum(kernel_us) - math.fsum(kernel_us[loads])
     overlap = np.array([busy, 0.0, 0.0, 0.0, 0.0])
     return _Charged(kernel_us, waits.sum(axis=0), pd.concat((inside, outside), ignore_index=True), overlap)

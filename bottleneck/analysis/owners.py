@@ -23,6 +23,18 @@ def owned_segments(ops: pd.DataFrame) -> tuple[Floats, Floats, Integers]:
     return time[held], time[held + 1], owner[held]
 
 
+def innermost_op(ops: pd.DataFrame, thread: str, times: Floats) -> Integers:
+    """Row in OPS of the innermost op that is open on a thread at each time; -1 where none is."""
+    mine = np.flatnonzero((ops["thread"] == thread).to_numpy())
+    start, end = ops["ts_us"].to_numpy(), (ops["ts_us"] + ops["dur_us"]).to_numpy()
+    parent = ops["parent"].to_numpy(dtype=np.int64, na_value=-1)
+    row = np.concatenate(([-1], mine))[np.searchsorted(start[mine], times, side="right")]
+    row[np.isnan(times)] = -1
+    while (closed := (row >= 0) & (np.append(end, np.inf)[row] <= times)).any():
+        row = np.where(closed, np.append(parent, -1)[row], row)
+    return row
+
+
 def _nested_end(ops: pd.DataFrame) -> Floats:
     """Ends of ops, cut so that siblings do not overlap and no op outlives its parent.
 

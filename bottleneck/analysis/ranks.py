@@ -97,9 +97,7 @@ def _sentence(straggler: _Straggler, numbers: Sequence[int], body: Analysis) -> 
     own = _largest_own(body.ledger)
     ranks = f"Rank {waiting[0]} waits" if len(waiting) == 1 else f"Ranks {_listed(waiting)} wait"
     words = (
-        f", which spends most of its own step on {account_words(own.account)} ({format_share(own.share)})"
-        if own
-        else ""
+        f"; the largest part of its own step is {account_words(own.account)} ({format_share(own.share)})" if own else ""
     )
     return f"{ranks} in collectives {format_us(straggler.waited_us)} per step for rank {late}{words}."
 

@@ -13,6 +13,9 @@ from bottleneck.analysis.states import STATES, state_of
 from bottleneck.analysis.timeline import shared_charge, union
 from tests.analysis.scenes import MAIN, Event, Kernel, Op, Scene
 
+# Building tables takes milliseconds, more on a loaded machine: fewer examples, and no deadline that a clock decides.
+_law = settings(max_examples=50, deadline=None)
+
 _WALL = 40
 _BOUND_OF_KIND = {"compute": ("compute", "memory", "overhead", "unknown"), "collective": ("communication",)}
 _HOST_EVENTS = (
@@ -105,6 +108,7 @@ def _same(one: LedgerResult, other: LedgerResult, factor: float = 1.0) -> bool:
     )
 
 
+@_law
 @given(st.one_of(_device_scenes, _host_scenes()))
 def test_ledger_adds_up_to_the_wall_time(scene: Scene) -> None:
     result = _build(scene)
@@ -115,6 +119,7 @@ def test_ledger_adds_up_to_the_wall_time(scene: Scene) -> None:
     assert result.overlap.busy_us + float(result.idle["us"].sum()) == pytest.approx(wall, rel=1e-9)
 
 
+@_law
 @given(st.one_of(_device_scenes, _host_scenes()))
 def test_accounts_of_work_are_the_charges_of_their_rows(scene: Scene) -> None:
     result = _build(scene)
@@ -138,6 +143,7 @@ def _cells_charged(scene: Scene) -> list[float]:
     return charge
 
 
+@_law
 @given(_device_scenes)
 def test_charges_agree_with_counting_every_microsecond(scene: Scene) -> None:
     assert _build(scene).kernel_us.tolist() == pytest.approx(_cells_charged(scene), abs=1e-9)
@@ -184,8 +190,8 @@ def _causes_by_cell(scene: Scene) -> dict[str, int]:
     return causes
 
 
+@_law
 @given(_device_scenes)
-@settings(max_examples=200)
 def test_idle_causes_agree_with_asking_every_microsecond(scene: Scene) -> None:
     main_has_ops = any(event.category == "op" and event.thread == MAIN and event.dur for event in scene.events)
     other_has_ops = any(event.category == "op" and event.thread != MAIN for event in scene.events)
@@ -211,6 +217,7 @@ def _innermost(scene: Scene, thread: str, cell: int) -> int | None:
     return max(open_, key=lambda row: depth[row], default=None)
 
 
+@_law
 @given(_host_scenes())
 def test_host_charges_agree_with_counting_every_microsecond(scene: Scene) -> None:
     charge = [0.0] * len(scene.ops)
@@ -238,17 +245,20 @@ def _moved(scene: Scene, by: float, scale: float = 1.0) -> Scene:
     )
 
 
+@_law
 @given(st.one_of(_device_scenes, _host_scenes()), st.floats(-1e3, 1e9))
 def test_shifting_time_changes_nothing(scene: Scene, by: float) -> None:
     by = round(by, 0)
     assert _same(_build(scene), _build(_moved(scene, by)))
 
 
+@_law
 @given(_host_scenes())
 def test_doubling_all_times_doubles_every_account(scene: Scene) -> None:
     assert _same(_build(scene), _build(_moved(scene, 0.0, 2.0)), factor=2.0)
 
 
+@_law
 @given(_device_scenes)
 def test_doubling_all_times_doubles_every_account_of_work(scene: Scene) -> None:
     once, twice = _accounts(_build(scene)), _accounts(_build(_moved(scene, 0.0, 2.0)))
@@ -257,6 +267,7 @@ def test_doubling_all_times_doubles_every_account_of_work(scene: Scene) -> None:
         assert 2.0 * once.get(name, 0.0) == pytest.approx(twice.get(name, 0.0), abs=1e-9)
 
 
+@_law
 @given(_device_scenes, st.randoms(use_true_random=False))
 def test_order_of_rows_changes_no_charge(scene: Scene, random) -> None:
     order = list(range(len(scene.kernels)))
@@ -265,6 +276,7 @@ def test_order_of_rows_changes_no_charge(scene: Scene, random) -> None:
     assert shuffled.kernel_us.tolist() == pytest.approx(_build(scene).kernel_us[order].tolist(), abs=1e-9)
 
 
+@_law
 @given(st.one_of(_device_scenes, _host_scenes()))
 def test_names_of_threads_and_streams_change_nothing(scene: Scene) -> None:
     names = {MAIN: "9/z", "1/2": "0/a", "0/7": "5/3", "0/20": "5/1"}
@@ -277,6 +289,7 @@ def test_names_of_threads_and_streams_change_nothing(scene: Scene) -> None:
     assert _same(_build(scene), _build(renamed))
 
 
+@_law
 @given(st.lists(st.tuples(st.floats(0, 1e8), st.floats(0, 1e5), st.integers(0, 2)), max_size=40))
 def test_shared_charges_add_up_to_the_union(intervals: list[tuple[float, float, int]]) -> None:
     start = np.array([interval[0] for interval in intervals])

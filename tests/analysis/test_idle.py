@@ -1,0 +1,225 @@
+"""Each cause of idle time: a scene in which it is charged, and one much like it in which it is not."""
+
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from bottleneck.analysis.ledger import build_ledger
+from bottleneck.trace.link import link
+from bottleneck.trace.read import read_trace
+from bottleneck.trace.steps import find_steps
+from tests.analysis.scenes import Event, Kernel, Scene
+from tests.builders import frame, kernel, launch, memcpy, op, step, write_trace
+
+_PROGRAM = Event("annotation", "train", 0, 100)
+
+
+def _idle(*events: Event, kernels: tuple[Kernel, ...] | None = None, wall: float = 100) -> dict[str, float]:
+    """Idle time by cause in a window of 100 us whose device runs from 0 to 10 and from 90 to 100, launched at 85."""
+    default = (Kernel(0, 10, launch=(-5, 2)), Kernel(90, 10, launch=(85, 5)))
+    scene = Scene(wall, kernels=kernels if kernels is not None else default, events=(_PROGRAM, *events))
+    idle = build_ledger(scene.linked(), scene.roofline()).idle
+    return {str(cause): float(us) for cause, us in idle.groupby("cause")["us"].sum().items()}
+
+
+def test_gap_in_which_the_thread_runs_nothing_recorded_is_python() -> None:
+    assert _idle() == {"python": 75.0, "launch": 5.0}
+
+
+@pytest.mark.parametrize(
+    ("event", "cause"),
+    [
+        (Event("op", "aten::add", 20, 30), "dispatch"),
+        (Event("runtime", "cudaEventQuery", 20, 30), "dispatch"),
+        (Event("runtime", "cudaLaunchKernel", 20, 30), "launch"),
+        (Event("runtime", "cudaMemcpyAsync", 20, 30), "launch"),
+        (Event("runtime", "cudaStreamSynchronize", 20, 30), "sync"),
+        (Event("runtime", "hipDeviceSynchronize", 20, 30), "sync"),
+        (Event("runtime", "cudaMemcpy", 20, 30), "sync"),
+        (Event("runtime", "cudaMalloc", 20, 30), "allocator"),
+        (Event("runtime", "hipFree", 20, 30), "allocator"),
+        (Event("runtime", "cudaHostAlloc", 20, 30), "allocator"),
+        (Event("runtime", "cuModuleLoadData", 20, 30), "compile"),
+        (Event("runtime", "cuLibraryLoadData", 20, 30), "compile"),
+        (Event("profiler", "Lazy Function Loading", 20, 30), "compile"),
+        (Event("python", "torch/_dynamo/convert_frame.py(1000): _compile", 20, 30), "compile"),
+        (Event("python", "torch/_inductor/compile_fx.py(700): compile_fx_inner", 20, 30), "compile"),
+        (Event("annotation", "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", 20, 30), "input"),
+        (Event("python", "torch/utils/data/dataloader.py(700): __next__", 20, 30), "input"),
+        (Event("python", "C:\\venv\\torch\\utils\\data\\dataloader.py(700): __next__", 20, 30), "input"),
+        (Event("python", "<built-in function collect>", 20, 30), "gc"),
+        (Event("profiler", "Activity Buffer Request", 20, 30), "profiler"),
+        (Event("python", "torch/profiler/profiler.py(800): step", 20, 30), "profiler"),
+    ],
+)
+def test_event_that_covers_part_of_a_gap_is_charged_that_part(event: Event, cause: str) -> None:
+    idle = _idle(event)
+    assert idle.pop("python") == 45.0
+    assert idle.pop("launch", 0.0) == (35.0 if cause == "launch" else 5.0)
+    assert idle == ({} if cause == "launch" else {cause: 30.0})
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        Event("annotation", "forward", 20, 30),
+        Event("annotation", "Torch-Compiled Region: 0/0", 20, 30),
+        Event("python", "torch/_dynamo/eval_frame.py(500): _fn", 20, 30),
+        Event("python", "model.py(3): collect", 20, 30),
+        Event("python", "model.py(3): __next__", 20, 30),
+        Event("python", "torch/autograd/profiler.py(700): __exit__", 20, 30),
+        Event("sync", "Stream Wait Event", 20, 30),
+        Event("profiler", "PyTorch Profiler (0)", 20, 30),
+        Event("op", "Optimizer.step#SGD.step", 20, 30),
+        Event("gpu_annotation", "forward", 20, 30),
+        Event("runtime", "cudaStreamSynchronize", 92, 8),
+        Event("runtime", "cudaMalloc", 20, 30, thread="1/3"),
+    ],
+)
+def test_event_that_holds_nothing_up_changes_no_cause(event: Event) -> None:
+    assert _idle(event) == {"python": 75.0, "launch": 5.0}
+
+
+def test_synchronisation_is_charged_only_where_the_device_is_idle() -> None:
+    kernels = (Kernel(0, 50, launch=(-5, 2)), Kernel(90, 10, launch=(85, 5)))
+    assert _idle(Event("runtime", "cudaStreamSynchronize", 5, 55), kernels=kernels)["sync"] == 10.0
+
+
+def test_item_waits_when_it_calls_a_synchronisation() -> None:
+    item, wait = Event("op", "aten::item", 20, 30), Event("runtime", "cudaStreamSynchronize", 25, 5)
+    assert _idle(item, wait)["sync"] == 30.0
+
+
+def test_item_of_a_host_tensor_is_dispatch() -> None:
+    idle = _idle(Event("op", "aten::item", 20, 30))
+    assert "sync" not in idle
+    assert idle["dispatch"] == 30.0
+
+
+def test_kernel_launch_of_milliseconds_is_loading_code() -> None:
+    slow, fast = (Kernel(90e3, 10, launch=(0, dur)) for dur in (80e3, 800))
+    assert _idle(kernels=(slow,), wall=100e3)["compile"] == 80e3
+    assert "compile" not in _idle(kernels=(fast,), wall=100e3)
+
+
+def test_graph_launch_of_milliseconds_is_not_loading_code() -> None:
+    idle = _idle(Event("runtime", "cudaGraphLaunch", 0, 80e3), kernels=(Kernel(90e3, 10, launch=(85e3, 5)),), wall=1e5)
+    assert "compile" not in idle
+
+
+def test_gap_after_work_was_queued_is_launch_when_short() -> None:
+    kernels = (Kernel(0, 50, launch=(-9, 2)), Kernel(53, 47, launch=(-5, 2)))
+    assert _idle(kernels=kernels) == {"launch": 3.0}
+
+
+def test_gap_after_work_was_queued_is_dependency_when_long() -> None:
+    kernels = (Kernel(0, 50, launch=(-9, 2)), Kernel(70, 30, launch=(-5, 2)))
+    assert _idle(kernels=kernels) == {"dependency": 20.0}
+
+
+def test_start_that_lags_far_behind_its_launch_is_dependency() -> None:
+    kernels = (Kernel(0, 10, launch=(-9, 2)), Kernel(90, 10, launch=(11, 4)))
+    assert _idle(kernels=kernels) == {"launch": 4.0, "python": 1.0, "dependency": 75.0}
+
+
+def test_kernel_that_starts_before_its_launch_by_a_skewed_clock_leaves_the_host_behind() -> None:
+    kernels = (Kernel(0, 10, launch=(-9, 2)), Kernel(40, 60, launch=(45, 5)))
+    assert _idle(kernels=kernels) == {"python": 30.0}
+
+
+def test_backward_thread_that_is_silent_leaves_the_word_to_the_main_thread() -> None:
+    kernels = (Kernel(0, 10, launch=(-5, 2)), Kernel(90, 10, launch=(85, 5), thread="1/2"))
+    events = Event("op", "aten::mul", 20, 30), Event("runtime", "cudaMalloc", 60, 10, thread="1/2")
+    assert _idle(*events, kernels=kernels) == {"dispatch": 30.0, "allocator": 10.0, "launch": 5.0, "python": 35.0}
+
+
+def test_idle_after_the_last_work_is_what_the_main_thread_does() -> None:
+    kernels = (Kernel(0, 10, launch=(-5, 2)),)
+    assert _idle(Event("op", "aten::mul", 20, 30), kernels=kernels) == {"python": 60.0, "dispatch": 30.0}
+
+
+def test_idle_before_the_first_launch_is_what_the_launching_thread_does() -> None:
+    kernels = (Kernel(90, 10, launch=(80, 10)),)
+    assert _idle(Event("runtime", "cudaMalloc", 0, 70), kernels=kernels) == {
+        "allocator": 70.0,
+        "launch": 10.0,
+        "python": 10.0,
+    }
+
+
+def test_gap_without_any_host_event_has_an_unknown_cause() -> None:
+    scene = Scene(100, kernels=(Kernel(0, 10), Kernel(90, 10)))
+    idle = build_ledger(scene.linked(), scene.roofline()).idle
+    assert idle[["cause", "us"]].to_numpy().tolist() == [["unknown", 80.0]]
+
+
+def test_gap_between_work_whose_launches_were_not_recorded_is_launch_when_short() -> None:
+    kernels = (Kernel(0, 50), Kernel(52, 48))
+    assert _idle(kernels=kernels) == {"launch": 2.0}
+
+
+def test_work_that_was_queued_before_the_recording_waits_for_the_device() -> None:
+    kernels = (Kernel(0, 10), Kernel(40, 10), Kernel(52, 48, launch=(50, 1)))
+    assert _idle(kernels=kernels)["dependency"] == 30.0
+
+
+def test_other_streams_that_run_leave_no_gap() -> None:
+    kernels = (
+        Kernel(0, 10, launch=(-5, 2)),
+        Kernel(5, 90, stream="0/20", launch=(1, 2)),
+        Kernel(90, 10, launch=(85, 5)),
+    )
+    assert _idle(kernels=kernels) == {}
+
+
+def _analysed(path: Path, events: list[dict[str, object]]) -> pd.DataFrame:
+    trace = read_trace(write_trace(path / "trace.json", events))
+    linked = link(trace, find_steps(trace))
+    roofline = Scene(1, kernels=[Kernel(0, 1)] * len(linked.kernels)).roofline()
+    return build_ledger(linked, roofline).idle
+
+
+def test_wait_names_the_line_that_waited_and_not_the_line_behind_it(tmp_path: Path) -> None:
+    idle = _analysed(
+        tmp_path,
+        [
+            step(0, 0, 200),
+            frame("train.py(57): log", 10, 60),
+            op("aten::item", 15, 50),
+            launch(2, 20, 5, "cudaMemcpyAsync"),
+            memcpy(2, 30, 10, 4, "DtoH (Device -> Pageable)"),
+            launch(9, 26, 36, "cudaStreamSynchronize"),
+            frame("train.py(60): step", 80, 60),
+            op("aten::mul", 85, 20),
+            launch(3, 90, 5),
+            kernel(3, 100, 100),
+        ],
+    )
+    waits = idle[idle["cause"] == "sync"]
+    assert set(waits["source"]) == {"train.py:57"}
+    assert idle[idle["cause"] == "dispatch"]["source"].tolist() == ["train.py:60"]
+
+
+def test_wait_outside_any_op_names_no_line(tmp_path: Path) -> None:
+    idle = _analysed(
+        tmp_path,
+        [
+            step(0, 0, 200),
+            launch(9, 20, 40, "cudaDeviceSynchronize"),
+            frame("train.py(60): step", 80, 60),
+            op("aten::mul", 85, 20),
+            launch(3, 90, 5),
+            kernel(3, 100, 100),
+        ],
+    )
+    assert idle[idle["cause"] == "sync"]["source"].tolist() == [None]
+
+
+def test_same_cause_at_one_line_is_counted_by_gap() -> None:
+    kernels = tuple(Kernel(40.0 * n, 10, launch=(40.0 * n - 5, 2), source="model.py:3") for n in range(1, 4))
+    scene = Scene(200, kernels=kernels, events=(Event("annotation", "train", 0, 200),), steps=2)
+    idle = build_ledger(scene.linked(), scene.roofline()).idle
+    python = idle[(idle["cause"] == "python") & (idle["source"] == "model.py:3")]
+    assert python["calls"].tolist() == [1.5]
+    assert python["us"].tolist() == [(35 + 25 + 25) / 2]
