@@ -23,7 +23,7 @@ scalars = st.one_of(
 arguments = st.lists(st.tuples(dims, types, dims, scalars), max_size=10)
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(name=st.sampled_from(sorted(FORMULAS)), made=arguments)
 def test_every_formula_survives_every_signature(name, made):
     columns = [json.dumps(list(column)) for column in zip(*made, strict=True)] or ["[]"] * 4
