@@ -2,37 +2,30 @@
 
 import math
 from collections.abc import Sequence
-from importlib import import_module
-from importlib.util import find_spec
 
 import numpy as np
 import pandas as pd
 
-from bottleneck.cost.call import Cost, Formula, Formulas, Unpriced, parse_call
-from bottleneck.cost.views import dispatch
-from bottleneck.tables import COSTS
-
-# One module per group of families; each exports FORMULAS, and COMPOSITES: ops that only call others.
-_MODULES = (
-    "matmul",
-    "quantized",
-    "conv",
-    "attention",
-    "normalization",
-    "pointwise",
-    "movement",
-    "indexing",
-    "fills",
-    "views",
-    "reduction",
-    "passes",
-    "pooling",
-    "losses",
-    "optimizer",
+from bottleneck.cost import (
+    attention,
+    conv,
+    fills,
+    indexing,
+    losses,
+    matmul,
+    movement,
+    normalization,
+    optimizer,
+    passes,
+    pointwise,
+    pooling,
+    quantized,
+    recurrent,
+    reduction,
+    views,
 )
-
-
-_PRESENT = [import_module(f"{__name__}.{name}") for name in _MODULES if find_spec(f"{__name__}.{name}")]
+from bottleneck.cost.call import Cost, Formula, Formulas, Unpriced, parse_call
+from bottleneck.tables import COSTS
 
 
 def merge(tables: Sequence[Formulas]) -> dict[str, Formula]:
@@ -45,8 +38,37 @@ def merge(tables: Sequence[Formulas]) -> dict[str, Formula]:
     return merged
 
 
-FORMULAS = merge([module.FORMULAS for module in _PRESENT])
-COMPOSITES = frozenset[str]().union(*(getattr(module, "COMPOSITES", ()) for module in _PRESENT))
+FORMULAS = merge(
+    [
+        matmul.FORMULAS,
+        quantized.FORMULAS,
+        conv.FORMULAS,
+        attention.FORMULAS,
+        recurrent.FORMULAS,
+        normalization.FORMULAS,
+        losses.FORMULAS,
+        pointwise.FORMULAS,
+        reduction.FORMULAS,
+        pooling.FORMULAS,
+        passes.FORMULAS,
+        movement.FORMULAS,
+        indexing.FORMULAS,
+        fills.FORMULAS,
+        views.FORMULAS,
+        optimizer.FORMULAS,
+    ]
+)
+
+# Ops that only call others, which are priced by themselves.
+COMPOSITES = frozenset[str]().union(
+    matmul.COMPOSITES,
+    conv.COMPOSITES,
+    attention.COMPOSITES,
+    normalization.COMPOSITES,
+    losses.COMPOSITES,
+    pooling.COMPOSITES,
+    views.COMPOSITES,
+)
 
 
 def price(signatures: pd.DataFrame) -> pd.DataFrame:
@@ -78,7 +100,7 @@ def _price_call(
     """The price of one call, or the reason why there is none."""
     if name is None or name not in FORMULAS:
         unpriced = f"{name} only calls other ops" if name in COMPOSITES else f"no formula for {name}"
-        return dispatch(name or "") or unpriced
+        return views.dispatch(name or "") or unpriced
     try:
         cost = FORMULAS[name](parse_call(name, dims, types, strides, concrete))
     except Unpriced as reason:

@@ -1,5 +1,7 @@
 """Which op pays for each kernel: the cost stage's second half, from OPS, KERNELS and COSTS to CHARGES."""
 
+from collections.abc import Mapping
+
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
@@ -9,14 +11,17 @@ from bottleneck.tables import CHARGES
 Rows = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
 
-# An op of the family on the left hands its whole work to nested ops of the families on the right; handing it to an op
-# of its own family (to > _to_copy > copy_) goes without saying. A matmul that copies its bias first is not here: the
-# copy is extra work, and the product is still its own.
+# An op of the name or family on the left hands its whole work to nested ops of the families on the right; handing it to
+# an op of its own family (to > _to_copy > copy_) goes without saying. A matmul that copies its bias first is not here:
+# the copy is extra work, and the product is still its own.
 DELEGATES: dict[str, tuple[str, ...]] = {
     "attention": ("matmul", "softmax"),
     "convolution": ("matmul",),
-    "loss": ("softmax",),
-    "optimizer": ("pointwise",),
+    "optimizer": ("pointwise", "reduction"),
+    "recurrent": ("matmul",),
+    "aten::_foreach_copy_": ("copy",),
+    "aten::_foreach_zero_": ("fill",),
+    "aten::_fused_rms_norm": ("pointwise",),
 }
 
 _AMOUNTS = ["matrix_flops", "vector_flops", "special_ops", "bytes_low", "bytes_high"]
@@ -31,7 +36,7 @@ def charge(ops: pd.DataFrame, kernels: pd.DataFrame, costs: pd.DataFrame) -> pd.
     """
     parent = _rows(ops["parent"])
     assert (parent < np.arange(len(ops))).all(), "an op comes before its parent"
-    workers = _workers(parent, _working_family(ops, costs), list(costs["family"].cat.categories))
+    workers = _workers(ops, costs, parent)
     payer = _payers(kernels, parent, workers)
     frame = pd.DataFrame(
         {
@@ -57,14 +62,23 @@ def _working_family(ops: pd.DataFrame, costs: pd.DataFrame) -> Rows:
     return np.append(family, -1)[_rows(ops["signature"])]
 
 
-def _workers(parent: Rows, family: Rows, families: list[str]) -> Flags:
+def _workers(ops: pd.DataFrame, costs: pd.DataFrame, parent: Rows) -> Flags:
     """True for ops that work and do not hand their work to an op nested in them."""
+    families = list(costs["family"].cat.categories)
     assert len(families) < 63, "families no longer fit the bits of an integer"
-    below = _nested_bits(parent, np.where(family >= 0, np.left_shift(1, np.maximum(family, 0)), 0))
     bit = {name: 1 << code for code, name in enumerate(families)}
-    takers = [sum(bit.get(other, 0) for other in {name, *DELEGATES.get(name, ())}) for name in families]
-    delegating: Flags = (below & np.array([*takers, 0], dtype=np.int64)[family]) != 0
-    return np.asarray((family >= 0) & ~delegating)
+    family = _working_family(ops, costs)
+    names = ops["name"].cat
+    below = _nested_bits(parent, np.append(np.array([*bit.values()], dtype=np.int64), 0)[family])
+    by_family = np.array([*(bit[name] | _delegate_bits(name, bit) for name in families), 0], dtype=np.int64)
+    by_name = np.array([*(_delegate_bits(name, bit) for name in names.categories), 0], dtype=np.int64)
+    handed = below & (by_family[family] | by_name[names.codes.to_numpy()])
+    return np.asarray((family >= 0) & (handed == 0))
+
+
+def _delegate_bits(name: str, bit: Mapping[str, int]) -> int:
+    """The families, as bits, that an op name or a family hands its work to."""
+    return sum(bit.get(family, 0) for family in DELEGATES.get(name, ()))
 
 
 def _nested_bits(parent: Rows, own: Rows) -> Rows:

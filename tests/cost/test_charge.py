@@ -31,6 +31,7 @@ def ops_table(*ops: tuple[int | None, str | None]) -> pd.DataFrame:
         {
             "parent": pd.array([parent for parent, _ in ops], dtype="Int32"),
             "signature": pd.array(signatures, dtype="Int32"),
+            "name": pd.Categorical([str(family) for _, family in ops]),
         }
     )
 
@@ -104,6 +105,13 @@ def test_a_chain_of_wrappers_leaves_only_the_innermost_to_pay():
     ops = ops_table((None, "copy"), (0, "copy"), (1, "copy"))
     assert payers(ops, kernels_table([2])) == [2]
     assert payers(ops, kernels_table([0, 1, 2], family=["host"] * 3)) == [None, None, 2]
+
+
+def test_a_name_may_hand_its_work_down_where_its_family_does_not():
+    ops = ops_table((None, "copy"), (0, "pointwise"))
+    renamed = ops.assign(name=pd.Categorical(["aten::_fused_rms_norm", "aten::mul"]))
+    assert payers(ops, kernels_table([0])) == [0]
+    assert payers(renamed, kernels_table([0])) == [None]
 
 
 def test_a_neighbour_is_not_a_wrapper():
@@ -199,6 +207,7 @@ def test_a_hundred_thousand_ops_are_charged_in_a_fifth_of_a_second():
     count = 100_000
     parents = np.where(np.arange(count) % 50 == 0, 0, np.arange(count) - 1)
     ops = pd.DataFrame({"signature": pd.array(np.arange(count) % 7, dtype="Int32")})
+    ops["name"] = pd.Categorical.from_codes(np.arange(count) % 300, [f"op {each}" for each in range(300)])
     ops["parent"] = pd.array(parents, dtype="Int32")
     ops.loc[np.arange(count) % 50 == 0, "parent"] = pd.NA
     kernels = kernels_table(list(np.arange(125_000) % count))
