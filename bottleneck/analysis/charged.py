@@ -74,6 +74,7 @@ def _inside(linked: Linked, result: LedgerResult) -> Floats:
     frame = linked.ops if result.host_only else linked.kernels
     start, length = frame["ts_us"].to_numpy(), frame["dur_us"].to_numpy()
     low, high = linked.window.start_us, linked.window.end_us
-    inside = np.clip(start + length, low, high) - np.clip(start, low, high)
-    instant = ((start >= low) & (start <= high)).astype(np.float64)
-    return np.asarray(np.divide(inside, length, out=instant, where=length > 0))
+    end = start + length
+    part = np.clip(end, low, high) - np.clip(start, low, high)
+    whole = ((start >= low) & (end <= high)).astype(np.float64)
+    return np.asarray(np.divide(part, length, out=whole, where=(length > 0) & (whole == 0)))

@@ -1,0 +1,176 @@
+"""The ledger on scenes of a few events, and on two public traces whose busy time others have measured."""
+
+from pathlib import Path
+
+import pytest
+
+from bottleneck.analysis.ledger import ACCOUNTS, LedgerResult, build_ledger, ledger_of
+from bottleneck.analysis.sides import TwoSided
+from bottleneck.pipeline import analyse
+from bottleneck.records import GROUPS
+from tests.analysis.scenes import Event, Kernel, Op, Scene
+
+_TRACELENS = "AMD-AGI+TraceLens__tests__traces__"
+
+
+def _build(scene: Scene) -> LedgerResult:
+    return build_ledger(scene.linked(), scene.roofline())
+
+
+def _accounts(scene: Scene) -> dict[str, float]:
+    return {entry.account: entry.us for entry in _build(scene).ledger.entries}
+
+
+def test_every_bound_has_an_account_and_every_account_a_group() -> None:
+    kernels = [
+        Kernel(0, 10, "compute"),
+        Kernel(10, 10, "memory"),
+        Kernel(20, 10, "overhead"),
+        Kernel(30, 10, "unknown"),
+        Kernel(40, 10, "communication", kind="collective"),
+        Kernel(50, 10, "copy", kind="copy"),
+        Kernel(60, 10, "copy", kind="fill"),
+    ]
+    assert _accounts(Scene(70, kernels)) == {
+        "compute": 10.0,
+        "memory": 10.0,
+        "memory.copy": 20.0,
+        "overhead.launch_floor": 10.0,
+        "communication": 10.0,
+        "unknown": 10.0,
+    }
+    assert set(ACCOUNTS.values()) == set(GROUPS)
+
+
+def test_computation_hides_collectives_and_collectives_hide_copies() -> None:
+    kernels = [
+        Kernel(0, 50, "compute"),
+        Kernel(20, 50, "communication", kind="collective", stream="0/20"),
+        Kernel(30, 60, "copy", kind="copy", stream="0/21"),
+    ]
+    result = _build(Scene(90, kernels))
+    assert result.kernel_us.tolist() == [50.0, 20.0, 20.0]
+    assert (result.overlap.collective_us, result.overlap.exposed_collective_us) == (50.0, 20.0)
+    assert (result.overlap.copy_us, result.overlap.exposed_copy_us) == (60.0, 20.0)
+    assert result.overlap.busy_us == 90.0
+
+
+def test_concurrent_kernels_share_the_instant_equally() -> None:
+    kernels = [Kernel(0, 30, "compute"), Kernel(10, 20, "memory", stream="0/8"), Kernel(20, 10, "memory", stream="0/9")]
+    assert _build(Scene(30, kernels)).kernel_us.tolist() == pytest.approx([10 + 5 + 10 / 3, 5 + 10 / 3, 10 / 3])
+
+
+def test_work_outside_the_window_is_charged_only_inside_it() -> None:
+    result = _build(Scene(50, [Kernel(0, 20), Kernel(140, 40), Kernel(300, 5)], start=100))
+    assert result.kernel_us.tolist() == [0.0, 10.0, 0.0]
+
+
+def test_durations_are_per_step() -> None:
+    result = _build(Scene(100, [Kernel(0, 40), Kernel(50, 40)], steps=4))
+    assert result.ledger.wall_us == 25.0
+    assert result.overlap.busy_us == 20.0
+    assert result.kernel_us.sum() == 80.0
+
+
+def test_window_without_any_device_work_is_all_idle() -> None:
+    scene = Scene(100, [Kernel(500, 10)], events=[Event("annotation", "train", 0, 600)])
+    assert _accounts(scene) == {"overhead.python": 100.0}
+
+
+def test_kernels_without_duration_leave_the_ledger_whole() -> None:
+    scene = Scene(100, [Kernel(10, 0), Kernel(20, 0)], events=[Event("annotation", "train", 0, 100)])
+    assert _accounts(scene) == {"overhead.python": 100.0}
+
+
+def test_window_without_length_has_a_ledger() -> None:
+    assert _build(Scene(0, [Kernel(0, 0)])).ledger.wall_us == 0.0
+
+
+def test_several_devices_are_averaged_and_said_to_be() -> None:
+    result = _build(Scene(100, [Kernel(0, 100), Kernel(0, 50, device=1, stream="1/7")]))
+    assert result.overlap.busy_us == 75.0
+    assert result.kernel_us.tolist() == [50.0, 25.0]
+    assert [caveat.slug for caveat in result.caveats] == ["several-devices"]
+
+
+def test_device_that_does_nothing_in_the_window_is_not_averaged_in() -> None:
+    result = _build(Scene(100, [Kernel(0, 100), Kernel(500, 50, device=1, stream="1/7")]))
+    assert (result.devices, result.caveats) == ((0,), ())
+
+
+def test_host_time_belongs_to_the_innermost_op() -> None:
+    ops = [Op(0, 100, "aten::linear", "dispatch"), Op(20, 60, "aten::addmm", "compute", parent=0)]
+    assert _accounts(Scene(100, ops=ops)) == {"compute": 60.0, "overhead.dispatch": 40.0}
+
+
+def test_host_time_outside_ops_is_python_between_annotations() -> None:
+    scene = Scene(100, ops=[Op(40, 20)], events=[Event("annotation", "train", 0, 90)])
+    assert _accounts(scene) == {"memory": 20.0, "overhead.python": 70.0, "overhead.unknown": 10.0}
+
+
+@pytest.mark.parametrize(
+    ("name", "account"),
+    [
+        ("aten::empty", "overhead.allocator"),
+        ("aten::empty_strided", "overhead.allocator"),
+        ("aten::new_empty", "overhead.allocator"),
+        ("aten::resize_", "overhead.allocator"),
+        ("aten::view", "overhead.dispatch"),
+        ("mylib::empty_cache", "overhead.dispatch"),
+    ],
+)
+def test_op_that_only_allocates_is_charged_to_the_allocator(name: str, account: str) -> None:
+    assert _accounts(Scene(10, ops=[Op(0, 10, name, "dispatch")])) == {account: 10.0}
+
+
+def test_ops_of_a_data_loader_are_waiting_for_data() -> None:
+    loader = Event("annotation", "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", 0, 50)
+    scene = Scene(100, ops=[Op(10, 20, source="data.py:3"), Op(50, 50)], events=[loader])
+    assert _accounts(scene) == {"memory": 50.0, "overhead.input": 50.0}
+    assert _build(scene).idle["source"].tolist() == [None, "data.py:3"]
+
+
+def test_threads_that_run_ops_at_once_share_the_instant() -> None:
+    ops = [Op(0, 100, bound="compute"), Op(50, 50, bound="memory", thread="1/2")]
+    assert _accounts(Scene(100, ops=ops)) == {"compute": 75.0, "memory": 25.0}
+
+
+def test_neighbours_that_overlap_by_rounding_count_each_microsecond_once() -> None:
+    ops = [Op(0, 100, bound="dispatch"), Op(0, 51, bound="compute", parent=0), Op(50, 51, bound="memory", parent=0)]
+    assert _accounts(Scene(100, ops=ops)) == {"compute": 50.0, "memory": 50.0}
+
+
+def test_accounts_that_miss_the_wall_time_are_refused() -> None:
+    with pytest.raises(AssertionError, match="miss the wall time"):
+        ledger_of({"compute": 99.0}, 100.0)
+
+
+def test_two_sides_of_a_window_are_told_apart() -> None:
+    assert _build(Scene(100, [Kernel(60, 40)])).sides == TwoSided(split=0.6, busy_before=0.0, busy_after=1.0)
+    assert _build(Scene(100, [Kernel(0, 30)])).sides == TwoSided(split=0.3, busy_before=1.0, busy_after=0.0)
+
+
+@pytest.mark.parametrize(
+    "kernels",
+    [
+        [Kernel(0, 100)],
+        [Kernel(90, 10)],
+        [Kernel(at, 5) for at in range(0, 100, 10)],
+        [Kernel(0, 30), *(Kernel(at, 5) for at in range(30, 100, 10))],
+    ],
+)
+def test_window_that_is_alike_throughout_has_one_side(kernels: list[Kernel]) -> None:
+    assert _build(Scene(100, kernels)).sides is None
+
+
+def test_small_bert_on_an_h100_is_busy_for_a_third_of_a_millisecond(traces: Path) -> None:
+    analysis = analyse([traces / f"{_TRACELENS}h100__gaunernst_bert-small-uncased__1016001.json.gz"])
+    assert analysis.totals.busy_us == pytest.approx(309, abs=0.5)
+    assert analysis.verdict.bound == "overhead"
+
+
+def test_timesformer_on_an_h100_is_idle_first_and_busy_then(traces: Path) -> None:
+    analysis = analyse([traces / f"{_TRACELENS}h100__facebook_timesformer-base-finetuned-k400__1016002.json.gz"])
+    assert analysis.totals.busy_us == pytest.approx(158_400, rel=1e-3)
+    assert "two-sided" in [caveat.slug for caveat in analysis.caveats]
+    assert "busy 0.0 % of its first 57.0 % and 96.4 % of the rest" in analysis.verdict.sentence
