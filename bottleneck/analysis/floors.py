@@ -49,18 +49,21 @@ class Floors:
 def launch_floor_us(kernels: pd.DataFrame, device: Device) -> float | None:
     """The least that any launch costs, in microseconds; null when the trace has too few small kernels to tell.
 
-    That of the device where it was calibrated; else the 10th percentile of compute kernels with at most 32 blocks; else
-    that of all compute kernels. Only kernels under 20 us count: a longer one works, however few its blocks.
+    That of the device where it was calibrated; else the 10th percentile of compute kernels with at most 32 blocks, or
+    that of all of them where it is lower: a floor holds for every kernel, and a trace may have few small ones. Only
+    kernels under 20 us count: a longer one works, however few its blocks.
     """
     if device.launch_floor_us is not None:
         return device.launch_floor_us
     duration = kernels["dur_us"].to_numpy()
     short = (kernels["kind"] == "compute").to_numpy() & (duration < LAUNCH_FLOOR_LONGEST_US) & (duration > 0)
     few_blocks = kernels["blocks"].le(LAUNCH_FLOOR_BLOCKS).fillna(value=False).to_numpy(dtype=bool)
-    for chosen in (short & few_blocks, short):
-        if np.count_nonzero(chosen) >= LAUNCH_FLOOR_KERNELS:
-            return float(np.percentile(duration[chosen], LAUNCH_FLOOR_PERCENTILE))
-    return None
+    found = [
+        float(np.percentile(duration[chosen], LAUNCH_FLOOR_PERCENTILE))
+        for chosen in (short & few_blocks, short)
+        if np.count_nonzero(chosen) >= LAUNCH_FLOOR_KERNELS
+    ]
+    return min(found, default=None)
 
 
 def floors(work: Work) -> Floors:

@@ -43,6 +43,10 @@ def match_device(
     table only where multiprocessor count and memory agree; slices and cut-down parts are scaled, parts without a row
     derived, both with source 'derived'. An unknown device has no ceilings and source null.
     """
+    if flavour == "cpu":
+        # The machine may list GPUs, but none of them did any work.
+        found = _unknown(DeviceProperties(), flavour)
+        return found.device, found.caveats
     chosen = [device for device in properties if device.index in used] or list(properties[:1])
     first = chosen[0] if chosen else DeviceProperties()
     found = _find(first, flavour)

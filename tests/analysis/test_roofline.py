@@ -372,9 +372,15 @@ class TestLaunchFloor:
     def test_it_is_the_tenth_percentile_of_small_kernels(self) -> None:
         assert self.floor(*np.linspace(1, 11, 11)) == pytest.approx(2.0)
 
-    def test_large_grids_do_not_count_where_small_ones_are(self) -> None:
+    def test_large_grids_do_not_raise_it_where_small_ones_are(self) -> None:
         small = tuple(Kernel(2.0, blocks=8) for _ in range(5))
-        large = tuple(Kernel(1.0, blocks=5000) for _ in range(50))
+        large = tuple(Kernel(9.0, blocks=5000) for _ in range(500))
+        device = replace(H100, launch_floor_us=None)
+        assert launch_floor_us(frames(Priced(small + large)).kernels, device) == 2.0
+
+    def test_it_never_exceeds_what_larger_kernels_show(self) -> None:
+        small = tuple(Kernel(6.0, blocks=8) for _ in range(5))
+        large = tuple(Kernel(2.0, blocks=5000) for _ in range(50))
         device = replace(H100, launch_floor_us=None)
         assert launch_floor_us(frames(Priced(small + large)).kernels, device) == 2.0
 

@@ -112,7 +112,7 @@ def test_a_virtual_function_has_the_ceilings_of_its_part() -> None:
 
 
 def test_twins_of_an_unknown_name_give_the_higher_ceilings() -> None:
-    device, caveats = match(told("Tesla V100-DGXS-32GB", 80, 31.7, "7.0"))
+    device, caveats = match(told("Tesla V100-FHHL-32GB", 80, 31.7, "7.0"))
     assert device.peaks_flops_per_s["fp16_tensor"] == pytest.approx(130e12)
     assert device.source == "derived" and caveats == ["device-by-fingerprint"]
 
@@ -150,6 +150,12 @@ def test_an_unknown_device_has_no_ceilings_and_says_what_to_pass(properties: lis
 def test_a_cpu_that_was_not_calibrated_is_unknown() -> None:
     device, caveats = match_device([], [], "cpu")
     assert (device.kind, device.name, device.source) == ("cpu", "CPU", None)
+    assert [caveat.slug for caveat in caveats] == ["unknown-device"]
+
+
+def test_a_gpu_that_did_no_work_lends_its_ceilings_to_no_cpu() -> None:
+    device, caveats = match_device([H100], [], "cpu")
+    assert (device.kind, device.name, device.peaks_flops_per_s) == ("cpu", "CPU", {})
     assert [caveat.slug for caveat in caveats] == ["unknown-device"]
 
 
