@@ -72,7 +72,8 @@ WITH_IN_PLACE: dict[str, Rule] = {
     "bitwise_and bitwise_or bitwise_xor bitwise_left_shift bitwise_right_shift": _BINARY,
     "mul": Rule(2, twins=(0, 1)),
     "div copysign": Rule(2, result_dtype=_float),
-    "eq ne lt le gt ge logical_and logical_or logical_xor": Rule(2, result_dtype=_bool),
+    "eq ne": Rule(2, result_dtype=_bool, twins=(0, 1)),  # isnan(x) is ne(x, x)
+    "lt le gt ge logical_and logical_or logical_xor": Rule(2, result_dtype=_bool),
     "logical_not": Rule(1, result_dtype=_bool),
     "clamp": Rule(3, 2.0),
     "addcmul": Rule(3, 3.0, twins=(1, 2)),

@@ -9,25 +9,26 @@ from bottleneck.cost.movement import FORMULAS
 from tests.cost.calls import BF16, HALF, moved, price, tensor, tensors
 
 N = 1000
+DENSE = tensor(N, strides=(1,))
 
 
 @pytest.mark.parametrize(
     ("name", "arguments", "expected"),
     [
-        ("copy_", (tensor(N), tensor(N), "False"), 8 * N),
-        ("copy_", (tensor(N, dtype=BF16), tensor(N), "False"), 6 * N),
+        ("copy_", (tensor(N), DENSE, "False"), 8 * N),
+        ("copy_", (tensor(N, dtype=BF16), DENSE, "False"), 6 * N),
         ("copy_", (tensor(40, N), tensor(N), "False"), 4 * 41 * N),
         ("copy_", (tensor(40, N), tensor(40, N, strides=(0, 1)), "False"), 4 * 41 * N),
         ("clone", (tensor(40, N, strides=(0, 1)), ""), 4 * 41 * N),
-        ("_to_copy", (tensor(N), "15", "", "", "", "False", ""), 6 * N),
-        ("_to_copy", (tensor(N, dtype=HALF), "", "", "", "", "False", ""), 4 * N),
+        ("_to_copy", (DENSE, "15", "", "", "", "False", ""), 6 * N),
+        ("_to_copy", (tensor(N, dtype=HALF, strides=(1,)), "", "", "", "", "False", ""), 4 * N),
         ("cat", (tensors((N,), (N,)), "0", tensor(2 * N, dtype=HALF)), 8 * N),
         ("repeat", (tensor(10, N), "[3, 2]"), 4 * 7 * 10 * N),
         ("repeat_interleave", (tensor(N), "4", "", ""), 20 * N),
         ("constant_pad_nd", (tensor(2, 3, N), "[1, 2, 3, 4]", "0."), 4 * 2 * (3 * N + 10 * (N + 3))),
         ("constant_pad_nd", (tensor(2, N), "[-1, -2]", "0."), 4 * 2 * (N + N - 3)),
         ("reflection_pad1d", (tensor(2, 3, N), "[1, 1]"), 4 * 6 * (2 * N + 2)),
-        ("split_with_sizes_copy", (tensor(N), "[400, 600]", "0"), 8 * N),
+        ("split_with_sizes_copy", (DENSE, "[400, 600]", "0"), 8 * N),
     ],
 )
 def test_what_is_copied_is_read_once_and_written_once(name, arguments, expected):
@@ -40,6 +41,10 @@ def test_concatenated_items_are_halves_at_least_and_floats_at_most():
 
 def test_an_empty_out_tensor_tells_nothing_about_a_concatenation():
     assert price(FORMULAS, "cat", tensors((N,)), "0", tensor(0)).bytes_high == 8 * N
+
+
+def test_a_source_without_recorded_strides_may_be_an_expanded_one():
+    assert moved(price(FORMULAS, "copy_", tensor(N), tensor(N), "False")) == (4 * N + 4, 8 * N)
 
 
 def test_a_copy_out_of_a_column_reads_whole_sectors_at_most():

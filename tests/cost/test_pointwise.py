@@ -23,8 +23,8 @@ N = 1000
         ("add_", (tensor(N), tensor(N), "1"), 12 * N),
         ("add_", (tensor(N), tensor(), "1"), 8 * N + 4),
         ("div", (tensor(N, dtype=LONG), tensor(N, dtype=LONG)), 20 * N),
-        ("eq", (tensor(N), tensor(N)), 9 * N),
-        ("eq_", (tensor(N), tensor(N)), 12 * N),
+        ("lt", (tensor(N), tensor(N)), 9 * N),
+        ("lt_", (tensor(N), tensor(N)), 12 * N),
         ("exp", (tensor(N),), 8 * N),
         ("isnan", (tensor(N, dtype=HALF),), 3 * N),
         ("clamp", (tensor(N), "0", ""), 8 * N),
@@ -84,6 +84,7 @@ def test_a_stride_of_two_costs_twice_the_bytes_at_most():
 def test_operands_that_may_be_one_tensor_are_read_once_at_least():
     assert moved(price(FORMULAS, "mul", tensor(N), tensor(N))) == (8 * N, 12 * N)
     assert moved(price(FORMULAS, "mul", tensor(N), tensor(N, dtype=HALF))) == (10 * N, 10 * N)
+    assert moved(price(FORMULAS, "ne", tensor(N), tensor(N))) == (5 * N, 9 * N)
     assert moved(price(FORMULAS, "addcmul_", tensor(N), tensor(N), tensor(N), "1")) == (12 * N, 16 * N)
 
 

@@ -1,0 +1,59 @@
+"""Prices against time that real devices took: nearly all work is priced, and nothing is faster than its bytes allow."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from benchmarks.price_coverage import cover
+from bottleneck.cost import price
+from bottleneck.cost.charge import charge
+from bottleneck.devices.match import match_device
+from bottleneck.trace.link import link
+from bottleneck.trace.read import read_trace
+from bottleneck.trace.steps import whole_window
+
+EAGER = (
+    "*__h100__Falconsai_nsfw_image_detection__*",
+    "*__h100__facebook_timesformer-base-finetuned-k400__*",
+    "*__h100__gaunernst_bert-small-uncased__*",
+    "*__mi300__Falconsai_nsfw_image_detection__*",
+    "*__mi300__facebook_timesformer-base-finetuned-k400__*",
+    "*__mi300__gaunernst_bert-small-uncased__*",
+    "*__mi300__resnet_act_checkpoint*",
+)
+# An A100 of 2023, where operands without strides, isnan and repeated copies tempt a price to be too high.
+OLDER = ("*result__trace_100Kpar_4exp*", "*amg_example__asdf_True_at_c84af29*")
+
+# The largest last-level caches of the devices in these traces.
+CACHE_BYTES = {"cuda": 50e6, "rocm": 256e6}
+
+
+def find(traces: Path, pattern: str) -> Path:
+    found = list(traces.glob(pattern))
+    if not found:
+        pytest.skip(f"no trace {pattern}")
+    return found[0]
+
+
+@pytest.mark.parametrize("pattern", EAGER)
+def test_less_than_one_percent_of_eager_work_is_unpriced(traces, pattern):
+    coverage = cover(find(traces, pattern))
+    assert coverage.work_us > 0
+    assert coverage.unpriced_share < 0.01
+
+
+@pytest.mark.parametrize("pattern", EAGER + OLDER)
+def test_no_op_is_faster_than_the_bytes_that_the_cache_cannot_hold(traces, pattern):
+    trace = read_trace(find(traces, pattern))
+    linked = link(trace, whole_window(trace))
+    costs = price(trace.signatures)
+    payer = charge(linked.ops, linked.kernels, costs)["payer"].dropna().astype("int64")
+    measured_us = linked.kernels["dur_us"].loc[payer.index].groupby(payer).sum()
+    signature = linked.ops["signature"].iloc[measured_us.index].astype("int64")
+    device, _ = match_device(trace.devices, [0], trace.flavour)
+    assert device.bandwidth_bytes_per_s is not None
+    beyond_cache = np.maximum(0.0, costs["bytes_low"].iloc[signature].to_numpy() - CACHE_BYTES[trace.flavour])
+    floor_us = beyond_cache / device.bandwidth_bytes_per_s * 1e6
+    assert len(measured_us) > 0
+    assert (floor_us <= 1.03 * measured_us.to_numpy()).all()
