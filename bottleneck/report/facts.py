@@ -4,6 +4,7 @@ import shlex
 
 from bottleneck.records import Analysis, Caveat, Device, Finding, Interval, StepTimes, TelemetrySummary, Timing, Verdict
 from bottleneck.report.layout import Notes
+from bottleneck.report.points import roofs
 from bottleneck.units import format_share, format_si, format_us
 
 PEAK_SOURCES = {
@@ -29,7 +30,7 @@ def facts(analysis: Analysis) -> Facts:
         ("step", _step(analysis.steps)),
         ("window", _window(analysis.steps)),
         ("device", _device(analysis.device)),
-        ("peaks", _peaks(analysis.device)),
+        ("peaks", _peaks(analysis)),
         ("reached", _reached(analysis)),
         ("sensors", _sensors(analysis.telemetry)),
         ("input", _input(analysis)),
@@ -66,16 +67,16 @@ def _device(device: Device) -> str:
     return f"{count}{device.name or 'not named by the trace'}"
 
 
-def _peaks(device: Device) -> str:
-    figures = [f"{key.replace('_', ' ')} {format_si(peak, 'FLOP/s')}" for key, peak in device.peaks_flops_per_s.items()]
+def _peaks(analysis: Analysis) -> str:
+    device = analysis.device
+    figures = [f"{roof.key.replace('_', ' ')} {format_si(roof.flops_per_s, 'FLOP/s')}" for roof in roofs(analysis)]
     if device.bandwidth_bytes_per_s is not None:
         figures.append(f"memory {format_si(device.bandwidth_bytes_per_s, 'B/s')}")
     if device.launch_floor_us is not None:
         figures.append(f"launch {format_us(device.launch_floor_us)}")
     if not figures:
         return "not known for this device, so no floors can be computed"
-    source = PEAK_SOURCES.get(device.source or "", "of unknown origin")
-    return f"{source}: {', '.join(figures)}"
+    return f"{', '.join(figures)}; {PEAK_SOURCES.get(device.source or '', 'of unknown origin')}"
 
 
 def _reached(analysis: Analysis) -> str:
@@ -150,7 +151,7 @@ def caveats(analysis: Analysis) -> Notes | None:
 
 def _caveat(caveat: Caveat) -> str:
     touched = "" if caveat.share is None else f" (touches {format_share(caveat.share)} of the step)"
-    return f"{caveat.message}{touched} [{caveat.slug}]"
+    return f"{caveat.message[:1].upper()}{caveat.message[1:]}{touched} [{caveat.slug}]"
 
 
 def next_step(analysis: Analysis) -> str:

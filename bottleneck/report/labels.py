@@ -11,7 +11,7 @@ from matplotlib.text import Annotation, Text
 from matplotlib.transforms import Bbox
 
 _DIRECTIONS = 24
-_DISTANCES_PT = (4, 9, 16, 26, 38, 52, 70, 90, 115)
+_DISTANCES_PT = (4, 9, 16, 26, 38, 52, 70, 90, 115, 145)
 _PADDING_PX = 3.0
 _LINE_STEP_PX = 6.0
 
@@ -25,21 +25,48 @@ class Label:
     radius_pt: float
 
 
-def place_labels(axes: Axes, labels: Sequence[Label], taken: Sequence[Bbox]) -> list[Annotation]:
-    """Adds each label with a thin line to its point, clear of the other labels, of ``taken`` and of the border.
+@dataclass(frozen=True)
+class Occupied:
+    """What a plot shows already, in pixels: marks and texts, which nothing may cover, and lines, better left clear."""
+
+    marks: Sequence[Bbox]
+    texts: Sequence[Bbox]
+    lines: Sequence[Bbox]
+
+
+def place_labels(axes: Axes, labels: Sequence[Label], occupied: Occupied) -> list[Annotation]:
+    """Adds each label with a thin line to its point, clear of the border and of what is there, at best of lines too.
 
     A label for which no place is free is left out: a reader is better served by none than by an unreadable one.
     """
-    used, frame, placed = list(taken), frame_of(axes), []
+    marks, texts = list(occupied.marks), list(occupied.texts)
+    placed: list[Annotation] = []
     for label in labels:
-        width, height = _size(axes, label.words)
-        for offset in _offsets(label.radius_pt):
-            box = _box_at(axes, label, offset, (width, height))
-            if _is_inside(box, frame) and not any(box.overlaps(other) for other in used):
-                used.append(box)
+        for lines in (occupied.lines, ()):
+            found = _free_place(axes, label, Occupied(marks, texts, lines))
+            if found is not None:
+                offset, box, leader = found
+                marks += leader
+                texts.append(box)
                 placed.append(_annotate(axes, label, offset))
                 break
     return placed
+
+
+Place = tuple[tuple[float, float], Bbox, list[Bbox]]
+
+
+def _free_place(axes: Axes, label: Label, occupied: Occupied) -> Place | None:
+    size = _size(axes, label.words)
+    used = [*occupied.marks, *occupied.texts, *occupied.lines]
+    for offset in _offsets(label.radius_pt):
+        box = _box_at(axes, label, offset, size)
+        if not _is_inside(box, axes.bbox) or any(box.overlaps(other) for other in used):
+            continue
+        leader = _leader(axes, label, offset)
+        if not any(part.overlaps(other) for part in leader for other in occupied.texts):
+            return offset, box, leader
+    return None
 
 
 def place_first_free(candidates: Sequence[Text], taken: Sequence[Bbox]) -> Bbox | None:
@@ -48,7 +75,7 @@ def place_first_free(candidates: Sequence[Text], taken: Sequence[Bbox]) -> Bbox 
     for text in candidates:
         axes, box = text.axes, extent(text)
         assert isinstance(axes, Axes)
-        if kept is None and _is_inside(box, frame_of(axes)) and not any(box.overlaps(other) for other in taken):
+        if kept is None and _is_inside(box, axes.bbox) and not any(box.overlaps(other) for other in taken):
             kept = box
         else:
             text.remove()
@@ -57,8 +84,12 @@ def place_first_free(candidates: Sequence[Text], taken: Sequence[Bbox]) -> Bbox 
 
 def line_boxes(axes: Axes, line: Iterable[tuple[float, float]]) -> list[Bbox]:
     """Small boxes in pixels that cover a line given in data coordinates."""
+    return _cover([tuple(corner) for corner in axes.transData.transform(list(line))])
+
+
+def _cover(corners: Sequence[tuple[float, float]]) -> list[Bbox]:
     boxes = []
-    for (x0, y0), (x1, y1) in pairwise(axes.transData.transform(list(line))):
+    for (x0, y0), (x1, y1) in pairwise(corners):
         steps = max(int(math.hypot(x1 - x0, y1 - y0) / _LINE_STEP_PX), 1)
         for step in range(steps + 1):
             x, y = x0 + (x1 - x0) * step / steps, y0 + (y1 - y0) * step / steps
@@ -74,11 +105,6 @@ def extent(text: Text) -> Bbox:
     if isinstance(text, Annotation):
         text.update_positions(renderer)
     return Text.get_window_extent(text, renderer)
-
-
-def frame_of(axes: Axes) -> Bbox:
-    """The rectangle of the axes in pixels."""
-    return axes.bbox.frozen()
 
 
 def _size(axes: Axes, words: str) -> tuple[float, float]:
@@ -105,6 +131,14 @@ def _box_at(axes: Axes, label: Label, offset: tuple[float, float], size: tuple[f
     return Bbox.from_bounds(left, y - size[1] / 2, *size).padded(_PADDING_PX)
 
 
+def _leader(axes: Axes, label: Label, offset: tuple[float, float]) -> list[Bbox]:
+    """What the line from the label to the edge of its mark covers."""
+    scale, distance = axes.figure.dpi / 72, math.hypot(*offset)
+    x, y = axes.transData.transform(label.at)
+    edge = label.radius_pt / distance
+    return _cover([(x + offset[0] * scale * part, y + offset[1] * scale * part) for part in (edge, 1.0)])
+
+
 def _annotate(axes: Axes, label: Label, offset: tuple[float, float]) -> Annotation:
     right = offset[0] >= 0
     line: dict[str, Any] = {"arrowstyle": "-", "color": "0.35", "linewidth": 0.7, "shrinkA": 0}
@@ -118,6 +152,7 @@ def _annotate(axes: Axes, label: Label, offset: tuple[float, float]) -> Annotati
         va="center",
         parse_math=False,
         zorder=6,
+        bbox={"boxstyle": "square,pad=0.1", "facecolor": "white", "edgecolor": "none", "alpha": 0.75},
         arrowprops={**line, "shrinkB": label.radius_pt, "relpos": (0.0 if right else 1.0, 0.5)},
     )
 

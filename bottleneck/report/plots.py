@@ -18,7 +18,7 @@ from matplotlib.transforms import Bbox
 from bottleneck.records import Analysis, Device, Verdict
 from bottleneck.report.clean import clean
 from bottleneck.report.facts import PEAK_SOURCES, headline
-from bottleneck.report.labels import Label, place_labels
+from bottleneck.report.labels import Label, Occupied, place_labels
 from bottleneck.report.names import short_names
 from bottleneck.report.output import write_bytes
 from bottleneck.report.points import Point, Roof, absences, points, roofs, whole_step
@@ -28,7 +28,9 @@ from bottleneck.units import format_share, format_si
 SIZE_INCHES = (8.0, 5.5)
 _DPI = 150
 _LABELLED = 5
-_LABEL_WIDTH = 30
+_LABEL_WIDTH = 28
+# Labels stand at the right of their points: the axis runs on, in decades, by this factor.
+_ROOM_AT_THE_RIGHT = 1.2
 _LARGEST_AREA = 1100.0
 _SMALLEST_AREA = 18.0
 
@@ -62,14 +64,14 @@ def roofline(analysis: Analysis) -> Figure:
     used = roofs(analysis)
     _scale_axes(axes, shown, step, (analysis.device, used))
     _draw_points(axes, shown)
-    bubbles = [_square(axes, (point.intensity, point.flops_per_s), _area(point, shown)) for point in shown[:40]]
+    bubbles = [_square(axes, (point.intensity, point.flops_per_s), _area(point, shown)) for point in shown]
     if step is not None:
         axes.plot(*step, marker="*", markersize=17, color="black", markeredgecolor="white", zorder=5, linestyle="")
         bubbles.append(_square(axes, step, 17.0**2))
-    taken = [*bubbles, *draw_roofs(axes, analysis.device, used, bubbles)]
+    lines, texts = draw_roofs(axes, analysis.device, used, bubbles)
     _say_what_is_missing(axes, shown, analysis.device)
     _write_around(figure, analysis, shown)
-    _label(axes, shown, taken)
+    _label(axes, shown, Occupied(bubbles, texts, lines))
     for text in figure.findobj(Text):
         text.set_parse_math(False)
     return figure
@@ -88,7 +90,8 @@ def _scale_axes(
         across, up = [*across, step[0]], [*up, step[1]]
     axes.set_xscale("log")
     axes.set_yscale("log")
-    axes.set_xlim(*_limits(across or [0.1, 100.0]))
+    left, right = _limits(across or [0.1, 100.0])
+    axes.set_xlim(left, left * (right / left) ** _ROOM_AT_THE_RIGHT)
     axes.set_ylim(*_limits(up or [1e9, 1e13]))
     for axis, label in ((axes.xaxis, _plain), (axes.yaxis, _prefixed)):
         axis.set_major_locator(LogLocator(10, numticks=9))
@@ -196,15 +199,16 @@ def _handle(marker: str, colour: str, words: str, *, edge: str = "black", size: 
     )  # fmt: skip
 
 
-def _label(axes: Axes, shown: tuple[Point, ...], taken: list[Bbox]) -> None:
+def _label(axes: Axes, shown: tuple[Point, ...], occupied: Occupied) -> None:
     """Names at the kernels that take the most time."""
-    named = shown[:_LABELLED]
+    largest = {point.name: point for point in reversed(shown)}
+    named = sorted(largest.values(), key=lambda point: -point.us)[:_LABELLED]
     names = short_names([clean(point.name, 2000) for point in named], _LABEL_WIDTH)
     labels = [
         Label(f"{name} ({format_share(point.share)})", (point.intensity, point.flops_per_s), _radius_pt(point, shown))
         for name, point in zip(names, named, strict=True)
     ]
-    place_labels(axes, labels, taken)
+    place_labels(axes, labels, occupied)
 
 
 def _radius_pt(point: Point, shown: tuple[Point, ...]) -> float:

@@ -1,7 +1,7 @@
 """What a roofline plot shows: a point per kernel that has a price, the roofs that those kernels meet, and the rest."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from bottleneck.records import Analysis, KernelSummary, Totals
@@ -12,6 +12,7 @@ _INTENSITIES = (1e-4, 1e6)
 _RATES = (1e3, 1e19)
 # How far flops / floor may lie from a peak, as a factor, to count as held against it: some floors mix two engines.
 _SAME_PEAK = 1.5
+_MOST_POINTS = 300
 
 
 @dataclass(frozen=True)
@@ -38,9 +39,9 @@ class Roof:
 
 
 def points(analysis: Analysis) -> tuple[Point, ...]:
-    """The kernels that have FLOPs and bytes, most time first."""
-    placed = [_point(row) for row in analysis.kernels if _has_place(row)]
-    return tuple(sorted(placed, key=lambda point: -point.us))
+    """The kernels that have FLOPs and bytes, most time first, as many as one can still make out."""
+    placed = sorted((row for row in analysis.kernels if _has_place(row)), key=lambda row: -row.us)
+    return tuple(map(_point, placed[:_MOST_POINTS]))
 
 
 def whole_step(analysis: Analysis) -> tuple[float, float] | None:
@@ -57,12 +58,14 @@ def roofs(analysis: Analysis, most: int = 4) -> tuple[Roof, ...]:
     peaks = analysis.device.peaks_flops_per_s
     us = dict.fromkeys(peaks, 0.0)
     for row in analysis.kernels:
-        key = _peak_of(row, peaks.items())
+        key = _peak_of(row, peaks)
         if key is not None:
             us[key] += row.us
-    used = sorted((key for key in peaks if us[key] > 0), key=lambda key: -us[key])[:most]
-    used = used or sorted(peaks, key=lambda key: -peaks[key])[:1]
-    return tuple(sorted((Roof(key, peaks[key]) for key in used), key=lambda roof: -roof.flops_per_s))
+    used = sorted((key for key in peaks if us[key] > 0), key=lambda key: -us[key])
+    by_height = {peaks[key]: key for key in reversed(used)}  # of roofs at one height, that with the most time
+    shown = [key for key in used if key in by_height.values()][:most]
+    shown = shown or sorted(peaks, key=lambda key: -peaks[key])[:1]
+    return tuple(sorted((Roof(key, peaks[key]) for key in shown), key=lambda roof: -roof.flops_per_s))
 
 
 def absences(analysis: Analysis) -> str:
@@ -72,7 +75,12 @@ def absences(analysis: Analysis) -> str:
     moving = [row for row in missing if row.flops == 0 or row.bound in {"copy", "communication", "dispatch"}]
     moving_us = math.fsum(row.us for row in moving)
     unpriced_us = math.fsum(row.us for row in missing) - moving_us
-    kinds = ((unpriced_us, "has no price"), (moving_us, "does no arithmetic"))
+    small_us = math.fsum(sorted(row.us for row in analysis.kernels if _has_place(row))[:-_MOST_POINTS])
+    kinds = (
+        (unpriced_us, "has no price"),
+        (moving_us, "does no arithmetic"),
+        (small_us, f"lies in kernels smaller than the {_MOST_POINTS} shown"),
+    )
     parts = [_share_words(us / busy_us, what) for us, what in kinds if us > 1e-9 * busy_us]
     return f"not drawn: {' and '.join(parts)}" if parts else ""
 
@@ -106,10 +114,21 @@ def _point(row: KernelSummary) -> Point:
     )
 
 
-def _peak_of(row: KernelSummary, peaks: Iterable[tuple[str, float]]) -> str | None:
-    """The peak that the compute floor of a kernel stands for; null where there is no floor or no peak near it."""
+def _peak_of(row: KernelSummary, peaks: Mapping[str, float]) -> str | None:
+    """The peak that the compute floor of a kernel stands for; null where there is no floor or no peak near it.
+
+    Where several dtypes share a figure, that of the kernel's own dtype and engine is meant.
+    """
     if not row.flops or not row.compute_us:
         return None
     rate = row.flops / row.compute_us * US_PER_S
-    key, peak = min(peaks, key=lambda item: abs(math.log(item[1] / rate)), default=(None, rate))
-    return key if abs(math.log(peak / rate)) <= math.log(_SAME_PEAK) else None
+    engines = {"matrix": ("tensor", "matrix"), "vector": ("vector",)}.get(row.engine or "", ("tensor", "vector"))
+
+    def misfit(key: str) -> tuple[float, bool, bool]:
+        dtype, _, engine = key.partition("_")
+        return round(abs(math.log(peaks[key] / rate)), 2), dtype != row.dtype, engine not in engines
+
+    near = [key for key in peaks if 1 / _SAME_PEAK <= peaks[key] / rate <= _SAME_PEAK]
+    fit = [key for key in near if key.partition("_")[0] in {row.dtype, "fp32", "tf32"}]
+    same = [key for key in near if math.isclose(peaks[key], rate, rel_tol=0.02)]
+    return min(fit or same, key=misfit, default=None)

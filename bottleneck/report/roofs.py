@@ -14,22 +14,23 @@ from bottleneck.report.points import Roof
 from bottleneck.units import format_si
 
 Line = tuple[tuple[float, float], ...]
+Places = tuple[list[Bbox], list[Bbox]]
 
 
-def draw_roofs(axes: Axes, device: Device, used: tuple[Roof, ...], taken: Sequence[Bbox]) -> list[Bbox]:
-    """Draws the roofs with labels clear of ``taken``, and gives back the places that lines and labels take."""
+def draw_roofs(axes: Axes, device: Device, used: tuple[Roof, ...], taken: Sequence[Bbox]) -> Places:
+    """Draws the roofs with labels clear of ``taken``, and gives back what the lines and what the labels cover."""
     bandwidth = device.bandwidth_bytes_per_s
     highest = max((roof.flops_per_s for roof in used), default=axes.get_ylim()[1])
     cached = max((rate for _, rate in device.bandwidth_by_bytes), default=0.0)
-    drawn = [_slope(axes, bandwidth, highest, ("memory", "-"))] if bandwidth else []
+    drawn = [_flat_roof(axes, roof, bandwidth) for roof in used]
+    drawn += [_slope(axes, bandwidth, highest, ("memory", "-"))] if bandwidth else []
     drawn += [_slope(axes, cached, highest, ("fastest cache", ":"))] if bandwidth and cached > 1.2 * bandwidth else []
-    drawn += [_flat_roof(axes, roof, bandwidth) for roof in used]
     lines = [box for line, _ in drawn for box in line_boxes(axes, line)]
     labels: list[Bbox] = []
     for _, candidates in drawn:
         box = place_first_free(candidates, [*taken, *labels])
         labels += [box] if box is not None else []
-    return [*lines, *labels]
+    return lines, labels
 
 
 def _flat_roof(axes: Axes, roof: Roof, bandwidth: float | None) -> tuple[Line, list[Text]]:
@@ -66,7 +67,7 @@ def _slope(axes: Axes, bandwidth: float, highest: float, named: tuple[str, str])
     (x0, y0), (x1, y1) = axes.transData.transform(line)
     angle = math.degrees(math.atan2(y1 - y0, x1 - x0))
     how: dict[str, Any] = {"ha": "center", "va": "bottom", "rotation_mode": "anchor", "rotation": angle}
-    places = [start * (end / start) ** part for part in (0.5, 0.7, 0.3, 0.85, 0.15)]
+    places = [start * (end / start) ** part for part in (0.5, 0.65, 0.35, 0.8, 0.2, 0.9, 0.1)]
     words = f"{name} {format_si(bandwidth, 'B/s')}"
     return line, [_write_on(axes, (at, at * bandwidth), (words, 2.0), how) for at in places]
 

@@ -8,7 +8,15 @@ from typing import Generic, TypeVar
 from bottleneck.records import GROUPS, Analysis, IdleCause, KernelSummary, LedgerEntry
 from bottleneck.report.layout import Column, Row, Table
 from bottleneck.report.numbers import UNKNOWN, Scale, apportion, percents, scale_of
-from bottleneck.report.words import ACCOUNT_LABELS, ACCOUNT_MEANINGS, bound_words, calls_number, calls_words, is_marked
+from bottleneck.report.words import (
+    ACCOUNT_LABELS,
+    ACCOUNT_MEANINGS,
+    bound_words,
+    calls_number,
+    calls_words,
+    is_marked,
+    shapes_words,
+)
 from bottleneck.units import format_share
 
 Item = TypeVar("Item", KernelSummary, IdleCause)
@@ -127,9 +135,15 @@ def _group(row: KernelSummary) -> str:
 
 
 def _details(row: KernelSummary) -> tuple[str, ...]:
-    shapes = f" {row.shapes}" if row.shapes else ""
-    op = f"{row.op}{shapes}" if row.op and row.op != row.name else shapes.strip()
-    parts = (bound_words(row), calls_words(row.calls), op, row.dtype or "", row.source or row.module or "")
+    shapes = shapes_words(row.shapes) if row.shapes else ""
+    op = row.op if row.op and row.op != row.name else ""
+    parts = (
+        bound_words(row),
+        calls_words(row.calls),
+        f"{op}({shapes})" if op and shapes else op or shapes,
+        row.dtype or "",
+        row.source or row.module or "",
+    )
     return tuple(part for part in parts if part)
 
 

@@ -49,7 +49,8 @@ def lines(document: Document, look: Look) -> list[Text]:
             out += [line for note in part.notes for line in wrapped(Text(look.text(note, _PROSE), "dim"), look, 2)]
         else:
             out += _notes(part, look)
-    return [*out, Text(), *wrapped(Text(look.text(document.next_step, _PROSE)), look)]
+    # The command is not broken into lines of ours: who copies it should get it whole.
+    return [*out, Text(), Text(look.text(document.next_step, _PROSE))]
 
 
 def _verdict(document: Document, look: Look) -> list[Text]:

@@ -1,5 +1,8 @@
 """What accounts, bounds and confidences are called when people read them."""
 
+import json
+import math
+
 from bottleneck.records import KernelSummary
 
 ACCOUNT_LABELS = {"memory": "bandwidth", "overhead.launch_floor": "launch floor"}
@@ -10,8 +13,8 @@ ACCOUNT_MEANINGS = {
     "memory.copy": "copies and fills on the device",
     "overhead.launch_floor": "work too small to pay for its launch",
     "overhead.input": "waiting for input data",
-    "overhead.sync": "the host waited for the device",
-    "overhead.dispatch": "the framework chose what to run",
+    "overhead.sync": "nothing was queued after a sync",
+    "overhead.dispatch": "framework work around the ops",
     "overhead.python": "Python code between ops",
     "overhead.launch": "inside launch calls",
     "overhead.allocator": "allocating memory",
@@ -24,6 +27,7 @@ ACCOUNT_MEANINGS = {
     "unknown": "work without a price",
 }
 
+_LONGEST_SHAPES = 60
 _CONFIDENCE = {"medium": "likely ", "low": "perhaps "}
 
 _BOUNDS = {
@@ -51,11 +55,30 @@ def is_marked(row: KernelSummary) -> bool:
 
 def calls_words(calls: float) -> str:
     """How often per step: '24 calls', '1 call', '0.5 calls'."""
-    return f"{calls_number(calls)} call{'' if calls == 1 else 's'}"
+    number = calls_number(calls)
+    return f"{number} call{'' if number == '1' else 's'}"
 
 
 def calls_number(calls: float) -> str:
     """How often per step, with a decimal only where that is not a whole number."""
-    if calls == round(calls):
+    if math.isclose(calls, round(calls), rel_tol=1e-6):
         return f"{calls:.0f}"
     return f"{calls:.1f}" if calls >= 0.05 else "<0.1"
+
+
+def shapes_words(shapes: str, most: int = 4) -> str:
+    """Shapes of an op's inputs such as '512x512, 141x512', scalars left out; of what is no JSON only the spaces go."""
+    try:
+        listed = json.loads(shapes)
+    except (ValueError, RecursionError):
+        return "".join(shapes.split())[:_LONGEST_SHAPES]
+    sizes = [_shape(shape) for shape in listed if shape] if isinstance(listed, list) else [shapes]
+    return ", ".join([*sizes[:most], *(["…"] if len(sizes) > most else [])])
+
+
+def _shape(shape: object) -> str:
+    if not isinstance(shape, list):
+        return str(shape)
+    if any(isinstance(size, list) for size in shape):
+        return f"{len(shape)} tensors"
+    return "x".join(map(str, shape))

@@ -85,7 +85,7 @@ def kernel(name: str, us: float, wall_us: float, **more: Any) -> KernelSummary:
     plain: dict[str, Any] = {
         "family": "pointwise",
         "op": "aten::mul",
-        "shapes": "[64, 1024]",
+        "shapes": "[[64, 1024], [64, 1024], []]",
         "module": None,
         "source": None,
         "dtype": "bf16",
@@ -190,7 +190,8 @@ def gpu_overhead() -> Analysis:
     wall_us = sum(accounts.values())
     rows = (
         kernel(
-            GEMM, 1210.4, wall_us, family="matmul", op="aten::addmm", shapes="[512, 1024] x [1024, 4096]",
+            GEMM, 1210.4, wall_us, family="matmul", op="aten::addmm",
+            shapes="[[4096], [512, 1024], [1024, 4096], [], []]",
             module="GPT.block.mlp.fc1", source="model.py:57", engine="matrix", calls=24.0, flops=0.98e12,
             bytes_low=0.4e9, bytes_high=0.5e9, compute_us=990.5, memory_us=149.2, launch_us=43.2, bound="compute",
             regime="saturated", explained=0.8183, confidence="high", headroom_us=219.9,
@@ -202,18 +203,18 @@ def gpu_overhead() -> Analysis:
             confidence="high", headroom_us=184.8,
         ),
         kernel(
-            GELU, 470.6, wall_us, op="aten::gelu", shapes="[512, 4096]", source="model.py:58", calls=24.0,
+            GELU, 470.6, wall_us, op="aten::gelu", shapes="[[512, 4096]]", source="model.py:58", calls=24.0,
             flops=1.0e9, bytes_low=0.2e9, bytes_high=0.2e9, compute_us=15.0, memory_us=60.1, launch_us=43.2,
             bound="memory", regime="underutilised", explained=0.1277, confidence="medium",
             reason="too little parallelism: 64 blocks for 132 multiprocessors", headroom_us=410.5,
         ),
         kernel(
-            ADD, 259.1, wall_us, op="aten::add", shapes="[512, 1024]", source="model.py:61", calls=48.0,
+            ADD, 259.1, wall_us, op="aten::add", shapes="[[512, 1024]]", source="model.py:61", calls=48.0,
             flops=2.5e7, bytes_low=1.5e8, bytes_high=1.5e8, compute_us=0.4, memory_us=44.8, launch_us=86.4,
             bound="overhead", explained=0.333, confidence="medium",
         ),
         kernel(
-            "Memcpy HtoD (Pageable -> Device)", 45.1, wall_us, family="copy", op="aten::copy_", shapes="[64, 1024]",
+            "Memcpy HtoD (Pageable -> Device)", 45.1, wall_us, family="copy", op="aten::copy_", shapes="[[64, 1024]]",
             source="train.py:71", dtype=None, engine="none", calls=2.0, bytes_low=1.5e6, bytes_high=1.5e6,
             memory_us=23.8, bound="copy", regime="underutilised", explained=0.528, confidence="high",
             reason="pageable host memory", headroom_us=21.3,
@@ -312,10 +313,10 @@ def cpu() -> Analysis:
         ),
         kernels=(
             kernel("aten::addmm", 24_100.0, wall_us, family="host", op="aten::addmm", calls=6.0,
-                   shapes="[256, 1024] x [1024, 1024]", source="mlp.py:12", compute_us=20_130.0, memory_us=1_400.0,
-                   bound="compute", regime="saturated", explained=0.8353, confidence="high", flops=3.2e9,
-                   bytes_low=1.9e7, bytes_high=1.9e7, **cpu_kernel),
-            kernel("aten::relu", 6_300.0, wall_us, family="host", op="aten::relu", shapes="[256, 1024]", calls=3.0,
+                   shapes="[[1024], [256, 1024], [1024, 1024], [], []]", source="mlp.py:12",
+                   compute_us=20_130.0, memory_us=1_400.0, bound="compute", regime="saturated",
+                   explained=0.8353, confidence="high", flops=3.2e9, bytes_low=1.9e7, bytes_high=1.9e7, **cpu_kernel),
+            kernel("aten::relu", 6_300.0, wall_us, family="host", op="aten::relu", shapes="[[256, 1024]]", calls=3.0,
                    source="mlp.py:13", compute_us=5.0, memory_us=1_900.0, bound="memory", regime="underutilised",
                    explained=0.3016, confidence="medium", reason="one thread only", bytes_low=2e6, bytes_high=2e6,
                    flops=7.9e5, **cpu_kernel),

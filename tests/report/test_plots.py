@@ -102,6 +102,28 @@ def test_only_the_roofs_that_kernels_are_held_against_are_drawn() -> None:
     assert roofs(inconclusive()) == ()
 
 
+def test_of_two_roofs_at_one_height_the_kernels_dtype_and_engine_decide() -> None:
+    twin = replace(H100, peaks_flops_per_s={"fp16_tensor": 989.4e12, **H100.peaks_flops_per_s, "fp64_tensor": 66.9e12})
+    assert [roof.key for roof in roofs(replace(gpu_overhead(), device=twin))] == ["bf16_tensor", "fp32_vector"]
+
+
+def test_of_very_many_kernels_the_largest_are_drawn_and_the_rest_is_counted() -> None:
+    rows = tuple(
+        kernel(f"k{index}", 1.0 + index, 1e6, flops=1e6, bytes_low=1e6, bytes_high=1e6, bound="memory")
+        for index in range(400)
+    )
+    many = replace(gpu_overhead(), kernels=rows)
+    assert len(points(many)) == 300 and points(many)[0].name == "k399"
+    assert "lies in kernels smaller than the 300 shown" in absences(many)
+
+
+def test_one_name_labels_one_point() -> None:
+    shape = {"flops": 1e9, "bytes_low": 1e6, "bytes_high": 1e6, "bound": "memory"}
+    rows = (kernel("same", 9.0, 100.0, **shape), kernel("same", 5.0, 100.0, **shape), kernel("b", 1.0, 100.0, **shape))
+    shown = words(replace(gpu_overhead(), kernels=rows))
+    assert "same (9.0 %)" in shown and "b (1.0 %)" in shown and "same (5.0 %)" not in shown
+
+
 def test_a_roof_says_its_figure_and_its_ridge() -> None:
     shown = words(gpu_overhead())
     assert "bf16 tensor 989 TFLOP/s, ridge 295 FLOP/B" in shown and "memory 3.35 TB/s" in shown
