@@ -97,7 +97,7 @@ class OpCall:
     def optional_tensor(self, position: int) -> Tensor | None:
         """The tensor at a position, or null when the argument is None, absent or a 0-element placeholder."""
         argument = self.arguments[position] if position < len(self.arguments) else None
-        return argument if isinstance(argument, Tensor) else None
+        return argument if isinstance(argument, Tensor) and argument.numel else None
 
     def tensors(self) -> tuple[Tensor, ...]:
         """All tensor arguments in order."""

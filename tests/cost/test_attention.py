@@ -221,3 +221,12 @@ def test_backward_takes_two_and_a_half_times_the_forward_when_widths_agree():
 @given(queries=lengths, keys=lengths)
 def test_a_causal_mask_never_adds_work(queries, keys):
     assert flash(queries, keys, causal=True).matrix_flops <= flash(queries, keys, causal=False).matrix_flops
+
+
+def test_an_empty_placeholder_is_no_table_of_lengths():
+    arguments = forward_arguments(False)["_flash_attention_forward"]
+    empty = tensor(0, dtype="int")
+    with_placeholders = (*arguments[:3], empty, empty, *arguments[5:13], empty)
+    assert price(FORMULAS, "_flash_attention_forward", *with_placeholders) == price(
+        FORMULAS, "_flash_attention_forward", *arguments
+    )
