@@ -1,0 +1,138 @@
+"""Kernel names to families, engines and dtypes: every row reachable, real names judged as their vendors mean them."""
+
+import re
+import time
+
+import pytest
+
+from bottleneck.trace.kernels import KERNEL_RULES, NAME_LIMIT, KernelRule, KernelTraits, describe_kernel
+
+# One row per kind of name: as real traces spell it, family, engine, math dtype.
+REAL_NAMES = [
+    ("ncclDevKernel_AllGather_RING_LL(ncclDevComm*, unsigned long, ncclWork*)", "collective", "none", None),
+    ("ncclKernel_AllReduce_RING_LL_Sum_float(ncclWorkElem)", "collective", "none", None),
+    ("multimem_all_reduce_kernel", "collective", "none", None),
+    ("void vllm::cross_device_reduce_2stage<__nv_bfloat16, 8>(vllm::RankData*)", "collective", "none", None),
+    ("void deep_ep::ep::internode::dispatch<false, 8>(int4*, float*)", "collective", "none", None),
+    ("void cublasLt::splitKreduce_kernel<32, 16, int, float>(cublasLt::Params)", "auxiliary", "none", None),
+    ("batched_transpose_32x32_half", "auxiliary", "none", None),
+    ("void epilogue::impl::globalKernel<8, 32, float, float>(int)", "auxiliary", "none", None),
+    ("void cudnn::ops::nchwToNhwcKernel<float, float, float, false>(int)", "auxiliary", "none", None),
+    ("ampere_sgemm_128x64_nn", "matmul", "vector", "fp32"),
+    ("volta_sgemm_128x32_nt", "matmul", "vector", "fp32"),
+    ("ampere_fp16_sgemm_fp16_128x64_tn", "matmul", "vector", "fp32"),
+    ("sm80_xmma_gemm_f32f32_f32f32_f32_tn_n_tilesize32x32x8_ffma_aligna4_alignc4", "matmul", "vector", "fp32"),
+    ("cutlass_80_simt_sgemm_128x32_8x5_nn_align1", "matmul", "vector", "fp32"),
+    ("cutlass3x_sm100_simt_sgemm_f32_f32_f32_f32_f32_64x32x16_1x1x1_3_tnn_align1", "matmul", "vector", "fp32"),
+    ("void gemmSN_TN_kernel<float, 128, 16, 2, 4, 4, 4, true>(int)", "matmul", "vector", "fp32"),
+    ("cudnn_infer_volta_scudnn_128x64_relu_medium_nn_v1", "convolution", "vector", "fp32"),
+    ("void cudnn::detail::dgrad_engine<float, 512, 6, 5, 3, 3, 3, false>(int)", "convolution", "vector", "fp32"),
+    ("void implicit_convolve_sgemm<float, float, 1024, 6, 7, 3, 3, 5, 1>(int)", "convolution", "vector", "fp32"),
+    ("void cudnn::winograd_nonfused::winogradForwardData4x4<float, float>(int)", "convolution", "vector", "fp32"),
+    ("std::enable_if<true, void>::type internal::gemvx::kernel<int, int, __half, float>", "matmul", "vector", "fp32"),
+    ("void gemv2T_kernel_val<int, int, float, float, float, float, 128, 16, 4, 4>(int)", "matmul", "vector", "fp32"),
+    ("void dot_kernel<float, 128, 0, cublasDotParams<float> >(int)", "matmul", "vector", "fp32"),
+    ("nvjet_tst_64x64_64x16_2x1_2cta_v_bz_bias_TNT", "matmul", "matrix", "bf16"),
+    ("nvjet_sm100_tst_8x64_64x16_1x4_h_bz_TNN", "matmul", "matrix", "bf16"),
+    ("nvjet_qqtst_128x256_128x6_2x1_2cta_v_bz_TNT", "matmul", "matrix", "fp8"),
+    ("nvjet_sss_tf32_128x256_TNT", "matmul", "matrix", "tf32"),
+    ("bmm_Bfloat16_MxE2m1MxE4m3_Fp32_t128x16x256u2_s6_sm100f", "matmul", "matrix", "fp8"),
+    ("sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn_n_tilesize128x128x64_warpgroupsize1x1x1", "matmul", "matrix", "bf16"),
+    ("sm90_xmma_gemm_f32f32_tf32f32_f32_tn_n_tilesize128x64x32_warpgroupsize1x1x1", "matmul", "matrix", "tf32"),
+    ("sm80_xmma_fprop_implicit_gemm_tf32f32_tf32f32_f32_nhwckrsc_nchw", "convolution", "matrix", "tf32"),
+    ("sm80_xmma_wgrad_implicit_gemm_indexed_tf32f32_tf32f32_f32", "convolution", "matrix", "tf32"),
+    ("cutlass_80_tensorop_bf16_s16816gemm_relu_bf16_64x64_64x6_tn_align8", "matmul", "matrix", "bf16"),
+    ("cutlass_75_wmma_tensorop_bf16_s161616gemm_bf16_16x16_128x2_tn_align8", "matmul", "matrix", "bf16"),
+    ("cutlass_70_wmma_tensorop_f16_s161616gemm_f16_32x32_128x2_tn_align1", "matmul", "matrix", "fp16"),
+    ("ampere_fp16_s16816gemm_fp16_128x128_ldg8_relu_f2f_stages_32x5_tn", "matmul", "matrix", "fp16"),
+    ("volta_fp16_s884gemm_fp16_128x128_ldg8_f2f_nn", "matmul", "matrix", "fp16"),
+    ("volta_h884gemm_64x128_ldg8_nn", "matmul", "matrix", "fp16"),
+    ("turing_fp16_s1688cudnn_fp16_128x128_ldg8_relu_f2f_exp_small_nhwc_tn_v1", "convolution", "matrix", "fp16"),
+    ("cutlass_80_tensorop_s1688gemm_256x128_32x3_nn_align1", "matmul", "matrix", "tf32"),
+    ("cutlass_tensorop_s1688wgrad_optimized_tf32_256x128_16x3_nhwc_align4", "convolution", "matrix", "tf32"),
+    ("cutlass3x_sm90_tensorop_s64x128x16gemm_bf16_bf16_f32_bf16_bf16_128x128x64", "matmul", "matrix", "bf16"),
+    ("fmha_cutlassF_f32_aligned_64x64_rf_sm80(AttentionKernel<float>::Params)", "attention", "matrix", "tf32"),
+    ("fmha_cutlassF_bf16_aligned_64x128_rf_sm80(AttentionKernel<bfloat16_t>)", "attention", "matrix", "bf16"),
+    ("void pytorch_flash::flash_fwd_kernel<Traits<32, 128, cutlass::bfloat16_t> >", "attention", "matrix", "bf16"),
+    ("fmhaSm100aKernel_QkvE4m3OBfloat16H64PagedKvCausal", "attention", "matrix", "fp8"),
+    ("attn_fwd.kd", "attention", "matrix", None),
+    ("aiter::fmha_fwd_hd128_bf16_rtz", "attention", "matrix", "bf16"),
+    ("Cijk_Alik_Bljk_BBS_BH_Bias_HA_S_SAV_UserArgs_MT320x224x64_MI16x16x1_SN", "matmul", "matrix", "bf16"),
+    ("Cijk_Ailk_Bljk_B_BS_BH_Bias_HA_S_SAV_UserArgs_MT64x224x64_MI16x16x1_SN", "matmul", "matrix", "bf16"),
+    ("Cijk_Ailk_Bljk_HHS_BH_MT128x128x64_MI16x16x16x1_SN_1LDSB0", "matmul", "matrix", "fp16"),
+    ("Cijk_Alik_Bljk_SB_Bias_AS_SAV_UserArgs_MT64x16x32_MI16x16x1_SN", "matmul", "matrix", "fp32"),
+    ("Cijk_Ailk_Bljk_SB_MT64x64x16_SN_1LDSB0_APM1_TT4_4", "matmul", "vector", "fp32"),
+    ("Cijk_B_PostGSU2", "auxiliary", "none", None),
+    ("igemm_fwd_gtcx3_nhwc_bf16_bx0_ex1_bt256x64x8_wt64x16x4", "convolution", "matrix", "bf16"),
+    ("_ZN2ck16kernel_grouped_conv_fwd_xdl_cshuffle_v3INS_RowMajorES7_ttfttNS0_", "convolution", "matrix", "bf16"),
+    ("_ZN2ck37kernel_batched_gemm_xdlops_bwd_weightINS_GridwiseGemmILi64EttftL", "convolution", "matrix", "bf16"),
+    ("_gemm_a8w8_kernel", "matmul", None, None),
+    ("kernel_unified_attention_2d", "attention", None, None),
+    ("fused_moe_kernel", "matmul", None, None),
+    ("triton_tem_fused_mm_0", "matmul", None, None),
+    ("triton_red_fused_add_mean_mul_pow_rsqrt_0", "triton", "vector", None),
+    ("triton__0d1d2d3de", "triton", "vector", None),
+    (
+        "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>",
+        "elementwise",
+        "vector",
+        None,
+    ),
+    ("void at::native::reduce_kernel<512, 1, at::native::ReduceOp<float>>", "reduction", "vector", None),
+    ("void at::native::(anonymous namespace)::softmax_warp_forward<float>", "softmax", "vector", None),
+    ("void at::native::(anonymous namespace)::vectorized_layer_norm_kernel<f>", "normalisation", "vector", None),
+    ("void cudnn::bn_fw_tr_1C11_kernel_NCHW<float, float, 512, true, 1>(int)", "normalisation", "vector", None),
+    ("void at::native::(anonymous namespace)::CatArrayBatchedCopy<float, int>", "copy", "vector", None),
+    (
+        "void at::native::unrolled_elementwise_kernel<at::native::direct_copy_kernel_cuda(at::TensorIteratorBase&)>",
+        "copy",
+        "vector",
+        None,
+    ),
+    ("void at::native::index_elementwise_kernel<128, 4, gpu_index_kernel>", "indexing", "vector", None),
+    ("void multi_tensor_apply_kernel<TensorListMetadata<4>, AdamFunctor<float>>", "optimizer", "vector", None),
+    ("void cub::DeviceRadixSortOnesweepKernel<cub::Policy800, false, long>", "sort", "vector", None),
+    ("void at::native::(anonymous namespace)::fused_dropout_kernel_vec<float>", "random", "vector", None),
+    ("event_wait", "other", None, None),
+    ("", "other", None, None),
+]
+
+
+@pytest.mark.parametrize(("name", "family", "engine", "math_dtype"), REAL_NAMES)
+def test_real_names_mean_what_their_vendors_say(
+    name: str, family: str, engine: str | None, math_dtype: str | None
+) -> None:
+    assert describe_kernel(name) == KernelTraits(family, engine, math_dtype, auxiliary=family == "auxiliary")
+
+
+@pytest.mark.parametrize("rule", KERNEL_RULES, ids=lambda rule: rule.pattern[:40])
+def test_every_row_is_the_first_to_match_its_own_example(rule: KernelRule) -> None:
+    matching = [each for each in KERNEL_RULES if re.search(each.pattern, rule.example.lower())]
+    assert matching[0] is rule
+
+
+def test_a_shadowed_row_would_be_caught() -> None:
+    shadow = KernelRule("sgemm", "matmul", "vector", "fp32", "ampere_sgemm_128x64_nn")
+    matching = [each for each in (*KERNEL_RULES, shadow) if re.search(each.pattern, shadow.example.lower())]
+    assert matching[0] is not shadow
+
+
+def test_case_does_not_matter() -> None:
+    assert describe_kernel("AMPERE_SGEMM_128X64_NN") == describe_kernel("ampere_sgemm_128x64_nn")
+
+
+def test_what_stands_beyond_the_limit_is_not_read() -> None:
+    assert describe_kernel("x" * NAME_LIMIT + "_sgemm_").family == "other"
+    assert describe_kernel("x" * (NAME_LIMIT - 20) + "volta_hgemm_").family == "matmul"
+
+
+@pytest.mark.parametrize("piece", ["xmma_", "fprop_conv_bf16_", "bmm_e2m1_t1x", "cijk_a", "_" * 7, "fmha_fwd ("])
+def test_a_pathological_name_is_judged_at_once(piece: str) -> None:
+    started = time.process_time()
+    describe_kernel(piece * 1_000_000)
+    assert time.process_time() - started < 0.5
+
+
+def test_kernels_that_reduce_for_another_carry_no_flops() -> None:
+    traits = describe_kernel("void paged_attention_ll4mi_reduce_kernel<__hip_bfloat16, 128>")
+    assert traits == KernelTraits("attention", "none", None, auxiliary=True)
