@@ -48,14 +48,15 @@ def build_ops(trace: Trace, window: Window, trees: OpTree, places: Places) -> pd
     """OPS. Durations are those of the trees: an op that outlasts the one around it by a rounding is cut."""
     events, args, tree = trace.events, trace.op_args.iloc[trees.args], trees.nest
     ts_us, dur_us = (events[name].to_numpy()[trees.event] for name in ("ts_us", "dur_us"))
-    length_us = (tree.end_ns - tree.start_ns) / 1e3
+    length_ns = tree.end_ns - tree.start_ns
+    dur_us = np.where(to_ns(dur_us) == length_ns, dur_us, length_ns / 1e3)
     frame = pd.DataFrame(
         {
             "event": trees.event.astype(np.int64),
             "name": taken(events["name"], trees.event),
             "thread": taken(events["thread"], trees.event),
             "ts_us": ts_us,
-            "dur_us": np.where(to_ns(dur_us) == tree.end_ns - tree.start_ns, dur_us, length_us),
+            "dur_us": dur_us,
             "self_us": np.where(tree.children == 0, dur_us, tree.self_ns / 1e3),
             "parent": nullable(tree.parent, np.int32),
             "depth": tree.depth.astype(np.int32),

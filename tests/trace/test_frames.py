@@ -1,0 +1,154 @@
+"""Module paths and source lines from Python frames, and what backward ops inherit."""
+
+from pathlib import Path
+
+import pytest
+
+from bottleneck.trace.libraries import MODEL_LIBRARY, MODULE, OWN, PLUMBING, kind_of_frame, short_source
+from tests.builders import Event, frame, kernel, launch, op
+from tests.trace.traces import linked
+
+FRAMES = [
+    ("nn.Module: Linear_0", MODULE),
+    ("train.py(57): main", OWN),
+    ("/home/ann/project/model.py(12): forward", OWN),
+    ("src/code/test/profile.py(3): run", OWN),
+    ("code/ch13/train.py(4): <module>", OWN),
+    ("/tmp/ipykernel_77/1234.py(5): step", OWN),
+    ("<ipython-input-3-abc>(7): step", OWN),
+    ("C:\\work\\train.py(9): fit", OWN),
+    ("transformers/models/bert/modeling_bert.py(570): forward", MODEL_LIBRARY),
+    ("/opt/venv/lib/python3.11/site-packages/timm/models/vit.py(70): forward", MODEL_LIBRARY),
+    ("torch/nn/modules/module.py(1532): _wrapped_call_impl", PLUMBING),
+    ("torch\\nn\\modules\\linear.py(103): forward", PLUMBING),
+    ("/opt/venv/lib/python3.11/site-packages/somepackage/x.py(1): f", PLUMBING),
+    ("/usr/lib/python3.10/threading.py(973): _bootstrap", PLUMBING),
+    ("contextlib.py(79): inner", PLUMBING),
+    ("threading.py(323): wait", PLUMBING),
+    ("<frozen importlib._bootstrap>(241): _call", PLUMBING),
+    ("<built-in method linear of type object at 0x7f>", PLUMBING),
+    ("/tmp/torchinductor_ann/dn/cdni.py(40): call", PLUMBING),
+    ("python_func", PLUMBING),
+    ("", PLUMBING),
+]
+
+
+@pytest.mark.parametrize(("name", "kind"), FRAMES)
+def test_a_frame_is_the_users_own_or_a_librarys(name: str, kind: int) -> None:
+    assert kind_of_frame(name) == kind
+
+
+def test_a_source_is_the_last_part_of_the_path_and_the_line() -> None:
+    assert short_source("/home/ann/project/model.py(12): forward") == "model.py:12"
+    assert short_source("C:\\work\\train.py(9): fit") == "train.py:9"
+
+
+def places(folder: Path, events: list[Event]) -> list[tuple[str | None, str | None]]:
+    table = linked(folder, events).ops
+    columns = (table[name].astype(object).where(table[name].notna(), None) for name in ("module", "source"))
+    return list(zip(*columns, strict=True))
+
+
+def test_an_op_lies_in_the_modules_and_the_line_that_are_open(tmp_path: Path) -> None:
+    frames = [
+        frame("train.py(30): main", 0, 100),
+        frame("nn.Module: Net_0", 10, 60),
+        frame("net.py(8): forward", 12, 50),
+        frame("nn.Module: Linear_3", 20, 20),
+        frame("torch/nn/modules/linear.py(103): forward", 22, 15),
+    ]
+    ops = [op("aten::linear", 25, 5), op("aten::relu", 50, 5), op("aten::add", 80, 5)]
+    assert places(tmp_path, [*frames, *ops]) == [
+        ("Net_0.Linear_3", "net.py:8"),
+        ("Net_0", "net.py:8"),
+        (None, "train.py:30"),
+    ]
+
+
+def test_frames_of_another_thread_say_nothing(tmp_path: Path) -> None:
+    frames = [frame("nn.Module: Net_0", 0, 100, tid=9), frame("net.py(8): forward", 0, 90, tid=9)]
+    assert places(tmp_path, [*frames, op("aten::relu", 50, 5)]) == [(None, None)]
+
+
+def test_the_users_own_line_beats_a_model_librarys(tmp_path: Path) -> None:
+    library = frame("transformers/models/bert/modeling_bert.py(570): forward", 20, 50)
+    assert places(tmp_path, [library, op("aten::relu", 50, 5)]) == [(None, "modeling_bert.py:570")]
+    own = frame("train.py(30): main", 0, 100)
+    assert places(tmp_path, [own, library, op("aten::relu", 50, 5)]) == [(None, "train.py:30")]
+
+
+def test_a_kernel_launched_outside_ops_still_has_a_place(tmp_path: Path) -> None:
+    frames = [frame("nn.Module: Net_0", 0, 100), frame("net.py(8): forward", 5, 90)]
+    events = [*frames, op("aten::relu", 10, 5), launch(1, 40, 5), kernel(1, 60, 9)]
+    table = linked(tmp_path, events).kernels
+    assert table[["module", "source"]].astype(object).to_numpy().tolist() == [["Net_0", "net.py:8"]]
+
+
+def test_a_kernel_lies_where_its_op_lies(tmp_path: Path) -> None:
+    frames = [frame("nn.Module: Net_0", 0, 30), frame("net.py(8): forward", 5, 20)]
+    events = [*frames, op("aten::relu", 10, 5), launch(1, 12, 2), kernel(1, 60, 9)]
+    table = linked(tmp_path, events).kernels
+    assert table[["module", "source"]].astype(object).to_numpy().tolist() == [["Net_0", "net.py:8"]]
+
+
+def test_modules_nested_beyond_all_reason_keep_the_path_of_the_deepest_level(tmp_path: Path) -> None:
+    frames = [frame(f"nn.Module: M_{depth}", depth, 1000 - 2 * depth) for depth in range(300)]
+    ((module, _),) = places(tmp_path, [*frames, op("aten::relu", 400, 5)])
+    assert module is not None
+    assert module.split(".") == [f"M_{depth}" for depth in range(64)]
+
+
+def autograd(name: str, at: float, dur: float, sequence: int, forward_thread: int, **more: object) -> Event:
+    event = op(name, at, dur, **more)
+    event["args"] |= {"Sequence number": sequence, "Fwd thread id": forward_thread}
+    return event
+
+
+def forward(at: float = 10) -> list[Event]:
+    """A linear layer in a module, whose inner op makes node 5, and an op without a module that makes node 6."""
+    return [
+        frame("nn.Module: Net_0", at, 30),
+        frame("net.py(8): forward", at, 30),
+        autograd("aten::linear", at + 5, 20, 5, 0),
+        autograd("aten::addmm", at + 8, 10, 5, 0),
+    ]
+
+
+def test_a_backward_op_lies_where_its_forward_op_lies(tmp_path: Path) -> None:
+    node = autograd("autograd::engine::evaluate_function: AddmmBackward0", 100, 50, 5, 1, tid=9)
+    events = [*forward(), node, op("aten::mm", 110, 20, tid=9), op("aten::ones", 200, 9, tid=9)]
+    assert places(tmp_path, events)[2:] == [("Net_0", "net.py:8"), ("Net_0", "net.py:8"), (None, None)]
+
+
+def test_backward_on_the_main_thread_lies_in_the_forward_not_at_the_call_of_backward(tmp_path: Path) -> None:
+    node = autograd("autograd::engine::evaluate_function: AddmmBackward0", 100, 50, 5, 1)
+    events = [frame("train.py(30): main", 0, 300), *forward(), node]
+    assert places(tmp_path, events)[-1] == ("Net_0", "net.py:8")
+
+
+def test_a_forward_pass_recomputed_inside_backward_keeps_its_own_place(tmp_path: Path) -> None:
+    node = autograd("autograd::engine::evaluate_function: CheckpointFunctionBackward", 100, 90, 5, 1, tid=9)
+    again = [frame("nn.Module: Inner_1", 110, 30, tid=9), frame("inner.py(4): forward", 112, 20, tid=9)]
+    events = [*forward(), node, *again, op("aten::mul", 115, 5, tid=9)]
+    assert places(tmp_path, events)[-1] == ("Inner_1", "inner.py:4")
+
+
+def test_a_backward_op_without_a_forward_in_the_trace_keeps_what_it_has(tmp_path: Path) -> None:
+    node = autograd("autograd::engine::evaluate_function: MulBackward0", 100, 50, 77, 1, tid=9)
+    assert places(tmp_path, [*forward(), node])[-1] == (None, None)
+
+
+def test_a_number_used_again_means_the_latest_forward_before(tmp_path: Path) -> None:
+    later = [frame("nn.Module: Late_0", 60, 20), autograd("aten::mul", 65, 5, 5, 0)]
+    node = autograd("autograd::engine::evaluate_function: MulBackward0", 100, 50, 5, 1, tid=9)
+    after = [frame("nn.Module: After_0", 200, 20), autograd("aten::mul", 205, 5, 5, 0)]
+    assert places(tmp_path, [*forward(), *later, node, *after])[-1][0] == "Late_0"
+
+
+def test_of_two_forward_threads_the_one_with_most_of_the_numbers_is_meant(tmp_path: Path) -> None:
+    mine = [*forward(), autograd("aten::mul", 36, 2, 6, 0)]
+    other = [frame("nn.Module: Other_0", 40, 20, tid=8), autograd("aten::mul", 45, 5, 5, 0, tid=8)]
+    nodes = [
+        autograd(f"autograd::engine::evaluate_function: {each}", 100 + each, 0.5, each, 1, tid=9) for each in (5, 6)
+    ]
+    assert places(tmp_path, [*mine, *other, *nodes])[-2][0] == "Net_0"

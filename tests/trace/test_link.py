@@ -1,0 +1,226 @@
+"""Kernels tied to launches, ops and steps, rule by rule."""
+
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from tests.builders import Event, complete, kernel, launch, memcpy, op, step
+from tests.trace.traces import linked, ops_of_kernels
+
+LEGACY = {"baseTimeNanoseconds": None}
+
+
+def caveats(result: object) -> list[str]:
+    return [caveat.slug for caveat in result.caveats]  # type: ignore[attr-defined]
+
+
+def test_a_kernel_belongs_to_the_innermost_op_open_at_its_launch(tmp_path: Path) -> None:
+    ops = [op("aten::linear", 0, 100), op("aten::addmm", 10, 50), op("aten::t", 70, 5)]
+    result = linked(tmp_path, [*ops, launch(1, 20, 5), kernel(1, 60, 30), launch(2, 65, 2), kernel(2, 95, 5)])
+    assert ops_of_kernels(result) == ["aten::addmm", "aten::linear"]
+    assert result.linked_share == 1.0
+    assert result.kernels["launch_ts_us"].tolist() == [20, 65]
+    assert result.kernels["launch_end_us"].tolist() == [25, 67]
+    assert not result.kernels["unlinked"].notna().any()
+    assert caveats(result) == []
+
+
+def test_an_op_of_another_thread_does_not_take_the_kernel(tmp_path: Path) -> None:
+    other = op("aten::mm", 0, 100, tid=7)
+    result = linked(tmp_path, [other, op("aten::add", 10, 20), launch(1, 15, 5), kernel(1, 30, 10)])
+    assert ops_of_kernels(result) == ["aten::add"]
+
+
+def test_the_tree_gives_parents_depth_children_and_self_time(tmp_path: Path) -> None:
+    ops = [op("a", 0, 100), op("b", 10, 30), op("c", 15, 5), op("d", 50, 20)]
+    table = linked(tmp_path, ops).ops
+    assert table["name"].tolist() == ["a", "b", "c", "d"]
+    assert table["parent"].astype(object).where(table["parent"].notna(), None).tolist() == [None, 0, 1, 0]
+    assert table["depth"].tolist() == [0, 1, 2, 1]
+    assert table["children"].tolist() == [2, 1, 0, 0]
+    assert table["self_us"].tolist() == [50, 25, 5, 20]
+
+
+def test_an_op_that_outlasts_its_parent_is_cut(tmp_path: Path) -> None:
+    table = linked(tmp_path, [op("a", 0, 100), op("b", 90, 15)]).ops
+    assert table["dur_us"].tolist() == [100, 10]
+    assert table["self_us"].tolist() == [90, 10]
+
+
+def test_of_ops_with_equal_times_the_lower_id_is_the_outer_one(tmp_path: Path) -> None:
+    ops = [op("inner", 0, 10, external_id=8), op("outer", 0, 10, external_id=7)]
+    assert linked(tmp_path, ops).ops["name"].tolist() == ["outer", "inner"]
+
+
+def test_of_calls_with_one_correlation_the_latest_before_the_kernel_counts(tmp_path: Path) -> None:
+    calls = [
+        op("early", 0, 10),
+        launch(1, 5, 2),
+        op("late", 20, 10),
+        launch(1, 25, 2),
+        op("after", 90, 9),
+        launch(1, 95, 2),
+    ]
+    assert ops_of_kernels(linked(tmp_path, [*calls, kernel(1, 40, 10)])) == ["late"]
+
+
+def test_a_kernel_that_seems_to_start_before_its_launch_keeps_it(tmp_path: Path) -> None:
+    result = linked(tmp_path, [op("aten::mm", 100, 20), launch(1, 105, 5), kernel(1, 90, 10)])
+    assert ops_of_kernels(result) == ["aten::mm"]
+    assert caveats(result) == ["clock-skew"]
+    assert "by up to 15.0 us" in result.caveats[0].message
+    assert result.kernels["ts_us"].tolist() == [0]
+
+
+def test_a_kernel_without_a_launch_is_kept_and_says_so(tmp_path: Path) -> None:
+    linked_work = [op("aten::mm", 10, 20), launch(2, 15, 5), kernel(2, 40, 30)]
+    result = linked(tmp_path, [kernel(1, 0, 10), *linked_work])
+    assert result.kernels["unlinked"].tolist()[0] == "launched before the window"
+    assert result.kernels["launch"].isna().tolist() == [True, False]
+    assert result.kernels["step"].isna().tolist() == [True, False]
+    assert result.linked_share == pytest.approx(0.75)
+    assert caveats(result) == ["orphans"]
+    assert result.caveats[0].share == pytest.approx(0.25)
+
+
+def test_a_trace_without_any_call_does_not_blame_the_window(tmp_path: Path) -> None:
+    result = linked(tmp_path, [op("aten::mm", 10, 20), kernel(2, 40, 30)])
+    assert result.kernels["unlinked"].tolist() == ["no launches in the trace"]
+
+
+def test_a_kernel_without_correlation_is_kept_and_says_so(tmp_path: Path) -> None:
+    bare = kernel(1, 40, 30)
+    del bare["args"]["correlation"]
+    result = linked(tmp_path, [op("aten::mm", 10, 20), launch(2, 15, 5), bare])
+    assert result.kernels["unlinked"].tolist() == ["no correlation in the trace"]
+
+
+def test_without_correlation_the_external_id_ties_a_kernel_to_its_op(tmp_path: Path) -> None:
+    bare = kernel(1, 40, 30, args={"External id": 12})
+    del bare["args"]["correlation"]
+    ops = [op("aten::mm", 10, 20, external_id=12), op("aten::add", 35, 20, external_id=13)]
+    assert ops_of_kernels(linked(tmp_path, [*ops, bare])) == ["aten::mm"]
+
+
+def test_correlation_overrules_the_external_id(tmp_path: Path) -> None:
+    ops = [op("aten::mm", 10, 20, external_id=12), op("aten::add", 35, 20, external_id=13)]
+    work = [launch(1, 40, 2), kernel(1, 50, 30, args={"External id": 12})]
+    assert ops_of_kernels(linked(tmp_path, [*ops, *work])) == ["aten::add"]
+
+
+def test_external_ids_that_copy_the_correlation_make_no_links(tmp_path: Path) -> None:
+    ops = [op("wrong", 10, 20, external_id=1), op("wrong", 35, 20, external_id=2)]
+    kernels = [kernel(each, 60 + 10 * each, 5, args={"External id": each}) for each in (1, 2)]
+    assert ops_of_kernels(linked(tmp_path, [*ops, *kernels])) == [None, None]
+
+
+def test_a_launch_outside_any_op_is_told_from_an_orphan(tmp_path: Path) -> None:
+    result = linked(tmp_path, [op("aten::mm", 0, 20), launch(1, 30, 5), kernel(1, 40, 30)])
+    assert result.kernels["unlinked"].tolist() == ["launched outside any op"]
+    assert result.kernels["step"].tolist() == [0]
+    assert caveats(result) == ["launched-outside-ops"]
+
+
+def test_all_kernels_of_a_replayed_graph_are_kept_and_marked(tmp_path: Path) -> None:
+    replay = [launch(5, 30, 5, "cudaGraphLaunch"), *(kernel(5, 40 + 10 * each, 9) for each in range(3))]
+    result = linked(tmp_path, [op("aten::mm", 0, 20), launch(1, 5, 2), kernel(1, 10, 9), *replay])
+    assert result.kernels["replayed"].tolist() == [False, True, True, True]
+    assert result.kernels["unlinked"].astype(object).tolist()[1:] == ["graph replay"] * 3
+    assert result.kernels["launch_ts_us"].tolist()[1:] == [30] * 3
+    assert caveats(result) == ["graph-replay"]
+
+
+def test_a_replay_inside_an_op_is_linked_to_it_and_marked(tmp_path: Path) -> None:
+    replay = [launch(5, 30, 5, "hipGraphLaunch"), kernel(5, 40, 9), kernel(5, 50, 9)]
+    result = linked(tmp_path, [op("Torch-Compiled Region: 0/0", 20, 30), *replay])
+    assert ops_of_kernels(result) == ["Torch-Compiled Region: 0/0"] * 2
+    assert result.kernels["replayed"].all()
+    assert result.kernels["unlinked"].isna().all()
+
+
+def test_many_kernels_under_one_plain_call_count_as_replayed(tmp_path: Path) -> None:
+    work = [launch(5, 5, 5, "cuLaunchSomething"), kernel(5, 40, 9), kernel(5, 50, 9)]
+    assert linked(tmp_path, [op("aten::mm", 0, 20), *work]).kernels["replayed"].all()
+
+
+def test_a_graph_id_marks_a_replay(tmp_path: Path) -> None:
+    work = [launch(5, 5, 5), kernel(5, 40, 9, args={"graph id": 3, "graph node id": 1})]
+    assert linked(tmp_path, [op("aten::mm", 0, 20), *work]).kernels["replayed"].tolist() == [True]
+
+
+def test_kinds_tell_computation_collectives_copies_and_fills_apart(tmp_path: Path) -> None:
+    fill = {**memcpy(4, 80, 9, 64), "cat": "gpu_memset", "name": "Memset (Device)"}
+    named = kernel(5, 100, 9, "my_all_reduce", args={"Collective name": "allreduce", "Group size": 2})
+    events = [
+        op("aten::x", 0, 20),
+        *(launch(each, each, 1) for each in range(1, 6)),
+        kernel(1, 30, 9, "ampere_sgemm_128x64_nn"),
+        kernel(2, 50, 9, "ncclDevKernel_AllReduce_Sum_f32_RING_LL"),
+        memcpy(3, 70, 9, 4096),
+        fill,
+        named,
+    ]
+    table = linked(tmp_path, events).kernels
+    assert table["kind"].tolist() == ["compute", "collective", "copy", "fill", "collective"]
+    assert table["family"].tolist() == ["matmul", "collective", "copy", "fill", "collective"]
+    assert table["engine"].tolist() == ["vector", "none", "none", "none", "none"]
+    assert table["math_dtype"].astype(object).tolist()[0] == "fp32"
+    assert table["bytes"].tolist()[2] == 4096
+
+
+def test_shape_of_the_launch_is_passed_on(tmp_path: Path) -> None:
+    table = linked(tmp_path, [op("aten::x", 0, 20), launch(1, 5, 2), kernel(1, 30, 9, grid=[4, 3, 2])]).kernels
+    assert table[["blocks", "threads", "device"]].to_numpy().tolist() == [[24, 256, 0]]
+    assert table["stream"].tolist() == ["0/7"]
+
+
+def test_a_kernel_belongs_to_the_step_of_its_launch(tmp_path: Path) -> None:
+    def work(at: float, correlation: int) -> list[Event]:
+        return [op("aten::mm", at, 10), launch(correlation, at + 1, 2), kernel(correlation, at + 60, 30)]
+
+    result = linked(tmp_path, [step(0, 100, 50), step(1, 150, 50), *work(110, 1), *work(160, 2), *work(260, 3)])
+    steps = result.kernels["step"]
+    assert steps.astype(object).where(steps.notna(), None).tolist() == [0, 1, None]
+    assert result.ops["step"].isna().tolist() == [False, False, True]
+
+
+def test_kernels_are_sorted_by_start(tmp_path: Path) -> None:
+    work = [launch(1, 5, 1), launch(2, 6, 1), kernel(2, 30, 9, stream=9), kernel(1, 20, 9)]
+    assert linked(tmp_path, [op("aten::x", 0, 20), *work]).kernels["ts_us"].tolist() == [20, 30]
+
+
+def test_a_trace_without_device_work_has_a_kernel_per_op(tmp_path: Path) -> None:
+    result = linked(tmp_path, [op("a", 0, 100), op("b", 10, 30), op("c", 0, 5, tid=9)], deviceProperties=[])
+    table = result.kernels
+    assert result.linked_share is None
+    assert table["op"].tolist() == list(range(len(result.ops)))
+    assert table["dur_us"].tolist() == result.ops["self_us"].tolist()
+    assert set(table["family"]) == {"host"} and set(table["kind"]) == {"compute"}
+    assert table["name"].tolist() == result.ops["name"].tolist()
+    assert table["stream"].tolist() == result.ops["thread"].tolist()
+    assert table["engine"].isna().all() and table["launch"].isna().all()
+
+
+def test_launches_without_a_kernel_are_told_when_they_are_many(tmp_path: Path) -> None:
+    calls = [launch(each, each, 0.5) for each in range(1, 101)]
+    kernels = [kernel(each, 200 + each, 0.5) for each in range(1, 98)]
+    few = linked(tmp_path, [op("aten::x", 0, 150), *calls, *kernels, kernel(98, 300, 1)])
+    many = linked(tmp_path, [op("aten::x", 0, 150), *calls, *kernels])
+    assert caveats(few) == []
+    assert caveats(many) == ["kernels-missing"]
+    assert "3 of 100" in many.caveats[0].message
+
+
+def test_calls_that_launch_nothing_are_not_missed(tmp_path: Path) -> None:
+    calls = [launch(each, each, 0.5, "cudaEventRecord") for each in range(10, 60)]
+    assert caveats(linked(tmp_path, [op("aten::x", 0, 150), *calls, launch(1, 5, 1), kernel(1, 200, 5)])) == []
+
+
+def test_events_of_unknown_categories_change_nothing(tmp_path: Path) -> None:
+    events = [op("aten::x", 0, 20), launch(1, 5, 1), kernel(1, 30, 5)]
+    odd = [complete("what", "never_heard_of", 3, 4), complete("Event Sync", "cuda_sync", 8, 40)]
+    pd.testing.assert_frame_equal(
+        linked(tmp_path, [*events, *odd]).kernels.drop(columns=["event", "launch"]),
+        linked(tmp_path, events).kernels.drop(columns=["event", "launch"]),
+    )
