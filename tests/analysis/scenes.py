@@ -1,6 +1,6 @@
 """Linked traces and rooflines made by hand as tables, for tests of what the analysis makes of them."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,6 +25,7 @@ from bottleneck.tables import (
 )
 
 MAIN = "1/1"
+_UNTOLD: Mapping[str, Any] = {"start_unix_ns": None, "rank": None, "world_size": None}
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,10 @@ class Event:
 
 @dataclass(frozen=True)
 class Kernel:
-    """Device work, the launch call that issued it (start and duration), and its bound."""
+    """Device work, the launch call that issued it (start and duration), its op and its bound.
+
+    ``kernel`` and ``roofline`` hold more columns of those tables.
+    """
 
     ts: float
     dur: float
@@ -52,6 +56,9 @@ class Kernel:
     source: str | None = None
     name: str = "some_kernel"
     thread: str = MAIN
+    op: int | None = None
+    kernel: Mapping[str, Any] = field(default_factory=dict)
+    roofline: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -65,6 +72,7 @@ class Op:
     parent: int | None = None
     thread: str = MAIN
     source: str | None = None
+    roofline: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -105,8 +113,8 @@ class Scene:
 
     def roofline(self) -> pd.DataFrame:
         """Row for row as KERNELS, with the bounds given and nothing else known."""
-        bounds = [row.bound for row in (self.kernels or self.ops)]
-        return table(ROOFLINE, [{"bound": bound, "confidence": "high"} for bound in bounds])
+        rows = self.kernels or self.ops
+        return table(ROOFLINE, [{"bound": row.bound, "confidence": "high", **row.roofline} for row in rows])
 
     def _ops(self, new: dict[int, int]) -> pd.DataFrame:
         depths: list[int] = []
@@ -152,6 +160,8 @@ class Scene:
                     "family": "other",
                     "auxiliary": False,
                     "replayed": False,
+                    "op": kernel.op,
+                    **kernel.kernel,
                 }
                 for index, kernel in enumerate(self.kernels)
             ],
@@ -164,18 +174,13 @@ class Scene:
             flavour="cuda" if self.kernels else "cpu",
             events=events,
             op_args=OP_ARGS.empty(),
-            signatures=SIGNATURES.empty(),
             launch_args=LAUNCH_ARGS.empty(),
             device_args=table(DEVICE_ARGS, on_device),
-            memory=MEMORY.empty(),
             devices=(),
-            start_unix_ns=None,
             integer_timestamps=False,
-            rank=None,
-            world_size=None,
             counts={},
             facts={},
-            **self.more,
+            **{"memory": MEMORY.empty(), "signatures": SIGNATURES.empty(), **_UNTOLD, **self.more},
         )
 
 
@@ -214,12 +219,12 @@ def table(declared: Table, rows: Sequence[dict[str, Any]]) -> pd.DataFrame:
 
 def evidence(scene: Scene, **more: Any) -> Evidence:
     """What the stages would hand to ``assemble`` for a scene without prices."""
-    linked, roofline = scene.linked(), scene.roofline()
+    linked, roofline = more.pop("linked", scene.linked()), scene.roofline()
     charges = table(CHARGES, [{"group": row} for row in range(len(linked.kernels))])
     device = Device("test device", None, "cuda" if scene.kernels else "cpu", 1, {}, None, None, None, {})
     return Evidence(
         linked=linked,
-        costs=COSTS.empty(),
+        costs=more.pop("costs", COSTS.empty()),
         charges=charges,
         roofline=roofline,
         result=build_ledger(linked, roofline),

@@ -1,0 +1,158 @@
+"""Who waits for whom: collectives of several ranks matched by hand-made traces, and by four public ones."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bottleneck.analysis.arrivals import match_collectives
+from bottleneck.analysis.ranks import RankedAnalysis, combine_ranks
+from bottleneck.analysis.summary import assemble
+from bottleneck.pipeline import analyse
+from bottleneck.tables import DEVICE_ARGS
+from tests.analysis.scenes import Event, Kernel, Scene, evidence, table
+
+_EPOCH_NS = 1_700_000_000_000_000_000
+
+
+def _scene(
+    starts: Sequence[float], ends: Sequence[float], rank: int | None = 0, start_ns: int | None = _EPOCH_NS
+) -> Scene:
+    """A rank of two steps of 1000 us with collectives at these times and some work of its own."""
+    collectives = [
+        Kernel(start, end - start, "communication", kind="collective", name=f"ncclAllReduce_{at % 2}", stream="0/20")
+        for at, (start, end) in enumerate(zip(starts, ends, strict=True))
+    ]
+    told = {"rank": rank, "world_size": 2, "start_unix_ns": start_ns}
+    train = Event("annotation", "train", 0, 2000)
+    return Scene(2000, [*collectives, Kernel(0, 50, "compute")], events=[train], steps=2, more=told)
+
+
+def _ranked(scene: Scene) -> RankedAnalysis:
+    given = evidence(scene)
+    return RankedAnalysis(given.linked, assemble(given))
+
+
+_ENDS = [500.0, 900.0, 1500.0, 1900.0]
+_EARLY = _scene([100, 550, 1100, 1550], _ENDS, rank=0)
+_LATE = _scene([480, 880, 1480, 1880], _ENDS, rank=1)
+
+
+def test_rank_that_starts_collectives_last_is_the_straggler() -> None:
+    analysis = combine_ranks([_ranked(_LATE), _ranked(_EARLY)])
+    assert [rank.rank for rank in analysis.ranks] == [0, 1]
+    assert [rank.skew_us for rank in analysis.ranks] == [0.0, pytest.approx(355.0)]
+    assert analysis.verdict.sentence.startswith(
+        "Rank 0 waits in collectives 710 us per step for rank 1; the largest part of its own step is Python between ops"
+    )
+
+
+def test_straggler_is_the_body_of_the_analysis() -> None:
+    late = _ranked(_LATE)
+    analysis = combine_ranks([_ranked(_EARLY), late])
+    assert analysis.ledger == late.analysis.ledger
+    assert [rank.verdict for rank in analysis.ranks] == ["communication", "overhead"]
+
+
+def test_ranks_in_step_have_no_straggler() -> None:
+    other = replace(_EARLY, more={**_EARLY.more, "rank": 1})
+    analysis = combine_ranks([_ranked(_EARLY), _ranked(other)])
+    assert [rank.skew_us for rank in analysis.ranks] == [0.0, 0.0]
+    assert "waits in collectives" not in analysis.verdict.sentence
+
+
+def test_body_without_a_straggler_is_the_rank_with_the_longest_step() -> None:
+    longer = replace(_EARLY, wall=2100.0, more={**_EARLY.more, "rank": 1})
+    assert combine_ranks([_ranked(_EARLY), _ranked(longer)]).steps.wall_us == 1050.0
+
+
+def test_traces_that_begin_at_different_times_meet_on_the_wall_clock() -> None:
+    def shifted(times: Sequence[float]) -> list[float]:
+        return [time - 60 for time in times]
+
+    late = _scene(shifted([480, 880, 1480, 1880]), shifted(_ENDS), rank=1, start_ns=_EPOCH_NS + 60_000)
+    arrivals = match_collectives([_EARLY.linked(), late.linked()])
+    assert arrivals is not None
+    assert arrivals.late_us.mean(axis=1).tolist() == pytest.approx([0.0, 355.0], abs=0.3)
+
+
+def test_clocks_of_different_hosts_are_aligned_by_the_ends_of_collectives() -> None:
+    late = replace(_LATE, more={**_LATE.more, "start_unix_ns": _EPOCH_NS + 5_000_000})
+    analysis = combine_ranks([_ranked(_EARLY), _ranked(late)])
+    assert [rank.skew_us for rank in analysis.ranks] == [0.0, pytest.approx(355.0, abs=0.3)]
+    assert "rank-clocks" in [caveat.slug for caveat in analysis.caveats]
+
+
+def test_rank_whose_recording_misses_the_first_collectives_is_still_matched() -> None:
+    late = _scene([1480, 1880], [1500, 1900], rank=1)
+    arrivals = match_collectives([_EARLY.linked(), late.linked()])
+    assert arrivals is not None
+    assert arrivals.late_us[1].tolist() == [380.0, 330.0]
+
+
+def test_traces_without_a_clock_are_matched_only_when_they_hold_as_many_collectives() -> None:
+    def timeless(scene: Scene) -> Scene:
+        return replace(scene, more={**scene.more, "start_unix_ns": None})
+
+    same = match_collectives([timeless(_EARLY).linked(), timeless(_LATE).linked()])
+    assert same is not None
+    assert same.late_us[1].tolist() == [380.0, 380.0, 330.0, 330.0]
+    fewer = timeless(_scene([1480, 1880], [1500, 1900], rank=1))
+    assert match_collectives([timeless(_EARLY).linked(), fewer.linked()]) is None
+
+
+def test_collectives_among_other_numbers_of_ranks_are_left_out() -> None:
+    linked = []
+    for scene in (_EARLY, _LATE):
+        given = scene.linked()
+        collective = given.kernels["kind"] == "collective"
+        rows = [{"event": event, "group_size": 8} for event in given.kernels["event"][collective]]
+        linked.append(replace(given, trace=replace(given.trace, device_args=table(DEVICE_ARGS, rows))))
+    assert match_collectives(linked) is None
+
+
+def test_traces_without_collectives_are_told_to_be_unmatched() -> None:
+    alone = [_ranked(Scene(100, [Kernel(0, 50)], more={"rank": rank})) for rank in (0, 1)]
+    analysis = combine_ranks(alone)
+    assert [rank.skew_us for rank in analysis.ranks] == [None, None]
+    assert "unmatched-ranks" in [caveat.slug for caveat in analysis.caveats]
+
+
+def test_traces_that_share_a_rank_number_are_counted_as_given() -> None:
+    analysis = combine_ranks([_ranked(_EARLY), _ranked(replace(_LATE, more={**_LATE.more, "rank": 0}))])
+    assert [rank.rank for rank in analysis.ranks] == [0, 1]
+    assert "unnumbered-ranks" in [caveat.slug for caveat in analysis.caveats]
+
+
+def test_ranks_that_were_not_given_are_missed() -> None:
+    wide = [_ranked(replace(scene, more={**scene.more, "world_size": 8})) for scene in (_EARLY, _LATE)]
+    messages = {caveat.slug: caveat.message for caveat in combine_ranks(wide).caveats}
+    assert messages["missing-ranks"] == "2 of 8 ranks were given: 0 and 1"
+
+
+def test_no_rank_is_late_by_less_than_nothing() -> None:
+    arrivals = match_collectives([_EARLY.linked(), _LATE.linked()])
+    assert arrivals is not None
+    assert (arrivals.late_us >= 0).all() and (arrivals.waits_us >= 0).all()
+    assert np.array_equal(arrivals.late_us.min(axis=0), np.zeros(4))
+
+
+@pytest.fixture(scope="module")
+def sleepy(traces: Path) -> Sequence[Path]:
+    return sorted(traces.glob("pytorch+torchrec__examples__golden_training__trace__sst_sleep*"))
+
+
+def test_rank_that_sleeps_is_told_from_the_ranks_that_wait_for_it(sleepy: Sequence[Path]) -> None:
+    analysis = analyse(sleepy)
+    assert len(analysis.ranks) == 4
+    assert [rank.verdict for rank in analysis.ranks] == ["communication", "communication", "overhead", "communication"]
+    assert max(analysis.ranks, key=lambda rank: rank.skew_us or 0.0).rank == 2
+    assert analysis.verdict.bound == "overhead"
+    assert analysis.verdict.sentence.startswith("Ranks 0, 1 and 3 wait in collectives 1.01 s per step for rank 2;")
+
+
+def test_waiting_ranks_alone_have_no_straggler(sleepy: Sequence[Path]) -> None:
+    awake = [path for path in sleepy if "_19490." not in path.name]
+    assert " per step for rank " not in analyse(awake).verdict.sentence

@@ -1,0 +1,282 @@
+"""What an analysis tells of hand-made scenes: folds that add up, totals, coverage, and the undisturbed step."""
+
+import math
+from dataclasses import replace
+
+import pytest
+
+from bottleneck.analysis.summary import assemble
+from bottleneck.records import GROUPS, Analysis, Caveat, Device, Timing
+from bottleneck.tables import COSTS, MEMORY, SIGNATURES
+from tests.analysis.scenes import Event, Kernel, Op, Scene, evidence, table
+
+_TRAIN = Event("annotation", "train", 0, 200)
+
+
+def _analysis(scene: Scene, **more: object) -> Analysis:
+    return assemble(evidence(scene, **more))
+
+
+def _us(analysis: Analysis) -> dict[str, float]:
+    return {entry.account: entry.us for entry in analysis.ledger}
+
+
+def test_kernels_and_idle_time_add_up_to_the_step() -> None:
+    kernels = [Kernel(0, 30, launch=(-9, 2)), Kernel(10, 40, "compute", stream="0/8"), Kernel(60, 20, launch=(52, 5))]
+    analysis = _analysis(Scene(100, kernels, events=[_TRAIN], steps=2))
+    total = math.fsum(row.us for row in (*analysis.kernels, *analysis.idle))
+    assert total == pytest.approx(analysis.steps.wall_us)
+    assert math.fsum(row.share for row in (*analysis.kernels, *analysis.idle)) == pytest.approx(1.0)
+    assert analysis.totals.busy_us + analysis.totals.idle_us == analysis.steps.wall_us
+
+
+def test_ops_and_idle_time_of_a_cpu_add_up_to_the_step() -> None:
+    loader = Event("annotation", "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", 0, 20)
+    ops = [Op(0, 10), Op(30, 50, bound="dispatch"), Op(40, 20, bound="compute", parent=1)]
+    analysis = _analysis(Scene(100, ops=ops, events=[_TRAIN, loader]))
+    assert math.fsum(row.us for row in (*analysis.kernels, *analysis.idle)) == pytest.approx(100.0)
+    assert {row.cause: row.us for row in analysis.idle} == {"input": 20.0, "python": 30.0}
+
+
+def test_kernels_that_differ_only_in_duration_fold_into_one_row() -> None:
+    kernels = [Kernel(0, 30), Kernel(30, 10), Kernel(40, 20, source="a.py:1"), Kernel(60, 16, name="other")]
+    rows = _analysis(Scene(100, kernels, steps=2)).kernels
+    assert [(row.name, row.source, row.calls, row.us) for row in rows] == [
+        ("some_kernel", None, 1.0, 20.0),
+        ("some_kernel", "a.py:1", 0.5, 10.0),
+        ("other", None, 0.5, 8.0),
+    ]
+
+
+def test_shapes_keep_rows_apart_and_are_cut_when_long() -> None:
+    dims = ["[[8, 8]]", f"[{', '.join(['[8, 8]'] * 100)}]"]
+    signatures = table(SIGNATURES, [{"name": "aten::mm", "dims": text} for text in dims])
+    scene = Scene(100, [Kernel(0, 30, op=0), Kernel(40, 20, op=1)], ops=[Op(-9, 1, "aten::mm"), Op(-8, 1, "aten::mm")])
+    linked = scene.linked()
+    linked = replace(
+        linked,
+        trace=replace(linked.trace, signatures=signatures),
+        ops=linked.ops.assign(signature=linked.ops["signature"].fillna(0).where([True, False], 1)),
+    )
+    costs = table(COSTS, [{"math_dtype": "bf16"}, {}])
+    short, long = _analysis(scene, linked=linked, costs=costs).kernels
+    assert (short.op, short.shapes, short.dtype) == ("aten::mm", "[[8, 8]]", "bf16")
+    assert long.shapes is not None and len(long.shapes) == 200 and long.shapes.endswith("…")
+    assert long.dtype is None
+
+
+def test_row_shows_the_module_path_that_its_kernels_share() -> None:
+    paths = ["Net.layer.0.fc", "Net.layer.1.fc", "Net.layer.10.fc"]
+    kernels = [Kernel(at * 20.0, 20, kernel={"module": path}) for at, path in enumerate(paths)]
+    analysis = _analysis(Scene(60, kernels))
+    assert [row.module for row in analysis.kernels] == ["Net.layer"]
+    assert {fold.name for fold in analysis.modules} == set(paths)
+
+
+def test_row_takes_the_regime_and_reason_with_most_of_its_time() -> None:
+    fast, slow = {"regime": "saturated"}, {"regime": "underutilised", "reason": "strided access"}
+    kernels = [Kernel(0, 10, roofline=fast), Kernel(10, 10, roofline=fast), Kernel(20, 30, roofline=slow)]
+    (row,) = _analysis(Scene(50, kernels)).kernels
+    assert (row.regime, row.reason) == ("underutilised", "strided access")
+
+
+def test_floors_of_a_shared_instant_are_shared_too() -> None:
+    floors = {"compute_us": 4.0, "memory_us": 8.0, "launch_us": 2.0}
+    kernels = [Kernel(0, 10, roofline=floors, name="a"), Kernel(0, 10, stream="0/8", name="b")]
+    a, b = sorted(_analysis(Scene(10, kernels)).kernels, key=lambda row: row.name)
+    assert (a.us, a.compute_us, a.memory_us, a.launch_us) == (5.0, 2.0, 4.0, 1.0)
+    assert a.explained == 0.8
+    assert a.headroom_us == pytest.approx(1.0)
+    assert (b.compute_us, b.explained, b.headroom_us) == (None, None, None)
+
+
+def test_floor_above_the_time_explains_all_of_it_and_no_more() -> None:
+    (row,) = _analysis(Scene(10, [Kernel(0, 10, roofline={"memory_us": 11.0})])).kernels
+    assert (row.explained, row.headroom_us) == (1.0, 0.0)
+
+
+def test_launch_floor_alone_explains_nothing_of_unpriced_work() -> None:
+    (row,) = _analysis(Scene(10, [Kernel(0, 10, "unknown", roofline={"launch_us": 2.0})])).kernels
+    assert (row.launch_us, row.explained, row.headroom_us) == (2.0, None, None)
+
+
+def test_time_of_an_op_is_split_by_group() -> None:
+    kernels = [Kernel(0, 30, "compute", op=0), Kernel(30, 10, "memory", op=0), Kernel(40, 10)]
+    (fold,) = _analysis(Scene(50, kernels, ops=[Op(-9, 1, "aten::linear")])).ops
+    assert (fold.name, fold.us, fold.calls, fold.share) == ("aten::linear", 40.0, 2.0, 0.8)
+    assert fold.shares == {**dict.fromkeys(GROUPS, 0.0), "compute": 0.75, "memory": 0.25}
+
+
+def test_work_is_counted_per_step_and_for_the_part_in_the_window() -> None:
+    amounts = {"flops": 100.0, "bytes_low": 10.0, "bytes_high": 20.0}
+    kernels = [Kernel(0, 10, roofline=amounts), Kernel(95, 10, roofline=amounts), Kernel(500, 10, roofline=amounts)]
+    totals = _analysis(Scene(100, kernels, steps=2)).totals
+    assert (totals.flops, totals.bytes_low, totals.bytes_high) == (75.0, 7.5, 15.0)
+    assert totals.kernel_count == 0.75
+
+
+def test_unknown_work_is_null_and_not_zero() -> None:
+    totals = _analysis(Scene(100, [Kernel(0, 10)])).totals
+    assert (totals.flops, totals.bytes_low, totals.model_flops_utilization, totals.bandwidth_utilization) == (None,) * 4
+
+
+def test_copies_are_counted_by_direction() -> None:
+    names = ["Memcpy HtoD (Pinned -> Device)", "Memcpy DtoH (Device -> Pageable)", "Memcpy DtoD (Device -> Device)"]
+    kernels = [
+        Kernel(10.0 * at, 5, "copy", kind="copy", name=name, kernel={"bytes": 100}) for at, name in enumerate(names)
+    ]
+    totals = _analysis(Scene(40, [*kernels, Kernel(30, 5)], steps=2)).totals
+    assert (totals.h2d_bytes, totals.d2h_bytes, totals.copy_count, totals.kernel_count) == (50.0, 50.0, 1.5, 0.5)
+
+
+def test_copy_of_unknown_size_makes_its_direction_unknown() -> None:
+    totals = _analysis(Scene(40, [Kernel(0, 5, "copy", kind="copy", name="Memcpy HtoD (Pinned -> Device)")])).totals
+    assert (totals.h2d_bytes, totals.d2h_bytes) == (None, 0.0)
+
+
+def test_launches_waits_and_ops_are_counted_in_the_window() -> None:
+    scene = Scene(
+        100,
+        [Kernel(10, 5, launch=(5, 2)), Kernel(20, 5, launch=(15, 2))],
+        ops=[Op(4, 5), Op(-20, 5), Op(150, 5)],
+        events=[Event("runtime", "cudaStreamSynchronize", 30, 5), Event("runtime", "cudaStreamSynchronize", 300, 5)],
+    )
+    totals = _analysis(scene).totals
+    assert (totals.launch_count, totals.sync_count, totals.op_count) == (2.0, 1.0, 1.0)
+
+
+def test_peak_memory_is_that_of_the_device_that_did_the_work() -> None:
+    common = {"ts_us": 1.0, "thread": "1/1", "bytes": 5}
+    memory = table(
+        MEMORY,
+        [{**common, "on_device": True, "total_allocated": 70}, {**common, "on_device": False, "total_allocated": 900}],
+    )
+    assert _analysis(Scene(10, [Kernel(0, 5)], more={"memory": memory})).totals.peak_memory_bytes == 70
+    assert _analysis(Scene(10, ops=[Op(0, 5)], more={"memory": memory})).totals.peak_memory_bytes == 900
+    assert _analysis(Scene(10, [Kernel(0, 5)])).totals.peak_memory_bytes is None
+
+
+def _device(**more: object) -> Device:
+    ceilings = {"peaks_flops_per_s": {"bf16_tensor": 1e12, "bf16_vector": 1e11}, "bandwidth_bytes_per_s": 1e12}
+    plain = {"launch_floor_us": None, "source": None, "ridge_flops_per_byte": {}}
+    return Device(**{"name": "d", "vendor": None, "kind": "cuda", "count": 1, **ceilings, **plain, **more})
+
+
+def _priced(flops: float, nbytes: float, **kernel: object) -> Scene:
+    amounts = {"flops": flops, "bytes_low": nbytes, "bytes_high": nbytes}
+    return Scene(100, [Kernel(0, 50, roofline=amounts, kernel={"math_dtype": "bf16", **kernel})])
+
+
+def test_utilisation_is_the_part_of_the_ceilings_used_over_the_step() -> None:
+    totals = _analysis(_priced(25e6, 40e6), device=_device()).totals
+    assert totals.model_flops_utilization == pytest.approx(0.25)
+    assert totals.bandwidth_utilization == pytest.approx(0.4)
+
+
+def test_utilisation_of_vector_work_is_judged_by_the_vector_peak() -> None:
+    totals = _analysis(_priced(2.5e6, 0, engine="vector"), device=_device()).totals
+    assert totals.model_flops_utilization == pytest.approx(0.25)
+
+
+def test_utilisation_above_the_ceiling_is_unknown() -> None:
+    totals = _analysis(_priced(25e9, 40e9), device=_device()).totals
+    assert (totals.model_flops_utilization, totals.bandwidth_utilization) == (None, None)
+
+
+def test_utilisation_without_ceilings_is_unknown() -> None:
+    device = _device(peaks_flops_per_s={"fp32_vector": 1e12}, bandwidth_bytes_per_s=None)
+    totals = _analysis(_priced(25e6, 40e6), device=device).totals
+    assert (totals.model_flops_utilization, totals.bandwidth_utilization) == (None, None)
+
+
+def test_unpriced_work_is_named_with_its_time_and_reason() -> None:
+    odd = {"reason": "no formula for aten::odd"}
+    kernels = [
+        Kernel(0, 10, "unknown", op=0, roofline=odd),
+        Kernel(10, 10, "unknown", op=0, roofline=odd),
+        Kernel(20, 5, "unknown", name="lost"),
+        Kernel(30, 15, "memory"),
+    ]
+    analysis = _analysis(Scene(50, kernels, ops=[Op(-9, 1, "aten::odd")]))
+    assert [(row.name, row.us, row.reason) for row in analysis.coverage.unknown] == [
+        ("aten::odd", 20.0, "no formula for aten::odd"),
+        ("lost", 5.0, "no price"),
+    ]
+    assert analysis.coverage.priced_share == pytest.approx(15 / 40)
+    assert [caveat.share for caveat in analysis.caveats if caveat.slug == "unpriced-work"] == [0.5]
+
+
+def test_fully_priced_work_needs_no_caveat() -> None:
+    assert _analysis(Scene(50, [Kernel(0, 50)])).caveats == ()
+
+
+def test_launches_without_kernels_leave_no_verdict() -> None:
+    lost = Caveat("kernels-missing", "half of the launches have no kernel")
+    assert _analysis(Scene(50, [Kernel(0, 50)]), caveats=(lost,)).verdict.bound == "inconclusive"
+
+
+def test_step_times_have_a_median_and_an_interval() -> None:
+    steps = _analysis(Scene(100, [Kernel(0, 50)], steps=4)).steps
+    assert (steps.count, steps.wall_us, steps.profiled_us) == (4, 25.0, Timing(25.0, 25.0, 25.0, 4))
+    assert (steps.unprofiled_us, steps.perturbation) == (None, None)
+
+
+_BUSY = Scene(
+    100,
+    [Kernel(0, 40, "compute", launch=(-9, 2)), Kernel(60, 20, "memory", launch=(45, 5))],
+    events=[_TRAIN],
+)
+
+
+def test_undisturbed_step_keeps_device_work_and_scales_the_host() -> None:
+    before, after = _analysis(_BUSY), _analysis(_BUSY, unprofiled=Timing(80, 79, 81, 20))
+    assert after.steps.wall_us == 80
+    assert after.steps.perturbation == pytest.approx(1.25)
+    assert math.fsum(_us(after).values()) == pytest.approx(80, rel=1e-9)
+    assert (_us(after)["compute"], _us(after)["memory"]) == (40.0, 20.0)
+    for account in ("overhead.python", "overhead.launch"):
+        assert _us(after)[account] == pytest.approx(_us(before)[account] / 2)
+    assert math.fsum(row.us for row in (*after.kernels, *after.idle)) == pytest.approx(80)
+    assert [caveat.slug for caveat in after.caveats] == ["perturbation"]
+    assert "scaled by 0.5" in after.caveats[0].message
+
+
+def test_undisturbed_step_shorter_than_the_work_shortens_the_work_and_says_so() -> None:
+    analysis = _analysis(_BUSY, unprofiled=Timing(30, 29, 31, 20))
+    assert _us(analysis) == pytest.approx({"compute": 20.0, "memory": 10.0})
+    assert "scaled by 0.5 too" in analysis.caveats[0].message
+    assert analysis.totals.idle_us == 0.0
+
+
+def test_undisturbed_step_that_is_much_longer_leaves_the_rest_unexplained() -> None:
+    analysis = _analysis(_BUSY, unprofiled=Timing(200, 190, 210, 20))
+    assert _us(analysis)["overhead.unknown"] == pytest.approx(200 - 60 - 40 * 1.25)
+    assert {row.cause: row.us for row in analysis.idle}["unknown"] == pytest.approx(90)
+    assert math.fsum(_us(analysis).values()) == pytest.approx(200)
+
+
+def test_wait_of_the_device_itself_is_not_scaled() -> None:
+    scene = Scene(100, [Kernel(0, 20, launch=(-9, 2)), Kernel(50, 20, launch=(-6, 2))], events=[_TRAIN])
+    analysis = _analysis(scene, unprofiled=Timing(85, 84, 86, 20))
+    assert _us(analysis)["overhead.dependency"] == 30.0
+    assert _us(analysis)["overhead.python"] == pytest.approx(15.0)
+
+
+def test_undisturbed_step_of_a_cpu_scales_every_overhead_and_no_work() -> None:
+    ops = [Op(0, 60, bound="dispatch"), Op(10, 20, bound="compute", parent=0), Op(60, 10, bound="overhead")]
+    scene = Scene(100, ops=ops, events=[_TRAIN])
+    analysis = _analysis(scene, unprofiled=Timing(60, 59, 61, 20))
+    assert _us(analysis) == pytest.approx(
+        {"compute": 20.0, "overhead.launch_floor": 5.0, "overhead.dispatch": 20.0, "overhead.python": 15.0}
+    )
+    assert math.fsum(row.us for row in (*analysis.kernels, *analysis.idle)) == pytest.approx(60)
+
+
+def test_undisturbed_step_without_length_is_ignored() -> None:
+    analysis = _analysis(_BUSY, unprofiled=Timing(0, 0, 0, 1))
+    assert (analysis.steps.wall_us, analysis.steps.perturbation) == (100.0, None)
+
+
+def test_trace_without_any_work_has_an_analysis() -> None:
+    analysis = _analysis(Scene(0))
+    assert (analysis.kernels, analysis.idle, analysis.coverage.priced_share) == ((), (), None)

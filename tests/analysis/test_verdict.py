@@ -1,0 +1,155 @@
+"""Verdicts from hand-made ledgers: which bound, how sure, and what the sentence says to do."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import pytest
+
+from bottleneck.analysis.ledger import ACCOUNTS, ledger_of
+from bottleneck.analysis.sides import TwoSided
+from bottleneck.analysis.verdict import Grounds, decide
+from bottleneck.records import GROUPS, IdleCause, KernelSummary
+
+_KERNEL = KernelSummary(
+    name="some_kernel",
+    family="other",
+    op="aten::mul",
+    shapes=None,
+    module=None,
+    source=None,
+    dtype=None,
+    engine=None,
+    calls=1.0,
+    us=10.0,
+    share=0.1,
+    flops=None,
+    bytes_low=None,
+    bytes_high=None,
+    compute_us=None,
+    memory_us=None,
+    launch_us=None,
+    bound="memory",
+    regime=None,
+    explained=None,
+    confidence="high",
+    reason=None,
+    headroom_us=None,
+)
+
+
+def _grounds(accounts: Mapping[str, float], *kernels: KernelSummary, idle: tuple[IdleCause, ...] = ()) -> Grounds:
+    return Grounds(ledger_of(accounts, sum(accounts.values())), kernels, idle)
+
+
+@pytest.mark.parametrize(
+    ("accounts", "bound"),
+    [
+        ({"compute": 51, "memory": 49}, "compute"),
+        ({"compute": 40, "memory": 45, "overhead.python": 15}, "mixed"),
+        ({"compute": 34, "memory": 45, "overhead.python": 21}, "memory"),
+        ({"memory": 20, "memory.copy": 35, "compute": 45}, "memory"),
+        ({"overhead.python": 30, "overhead.launch_floor": 30, "compute": 40}, "overhead"),
+        ({"communication": 60, "compute": 40}, "communication"),
+        ({"unknown": 51, "compute": 49}, "inconclusive"),
+        ({"unknown": 40, "compute": 35, "memory": 25}, "inconclusive"),
+        ({"unknown": 50, "compute": 50}, "compute"),
+        ({"overhead.unknown": 90, "compute": 10}, "overhead"),
+    ],
+)
+def test_largest_group_decides_unless_close_or_unknown(accounts: Mapping[str, float], bound: str) -> None:
+    verdict = decide(_grounds(accounts))
+    assert verdict.bound == bound
+    assert set(verdict.shares) == set(GROUPS)
+    assert sum(verdict.shares.values()) == pytest.approx(1.0)
+
+
+def test_share_is_that_of_the_group_that_decides() -> None:
+    assert decide(_grounds({"compute": 60, "memory": 40})).share == 0.6
+    assert decide(_grounds({"unknown": 70, "memory": 30})).share == 0.7
+
+
+def test_trace_that_cannot_be_trusted_is_inconclusive_and_says_why() -> None:
+    verdict = decide(replace(_grounds({"compute": 100}), broken="half of the launches have no kernel"))
+    assert verdict.bound == "inconclusive"
+    assert verdict.sentence == "Inconclusive: half of the launches have no kernel. First: record it again."
+
+
+def test_regime_is_the_one_with_most_time_in_the_group() -> None:
+    saturated, slack = (
+        replace(_KERNEL, regime=regime, us=us) for regime, us in (("saturated", 30), ("underutilised", 25))
+    )
+    other = replace(_KERNEL, bound="compute", regime="underutilised", us=45)
+    verdict = decide(_grounds({"memory": 55, "compute": 45}, saturated, slack, other))
+    assert verdict.regime == "saturated"
+
+
+@pytest.mark.parametrize(
+    "accounts",
+    [{"overhead.python": 90, "memory": 10}, {"communication": 90, "memory": 10}, {"memory": 45, "compute": 55}],
+)
+def test_waits_mixtures_and_groups_of_unknown_regime_have_none(accounts: Mapping[str, float]) -> None:
+    assert decide(_grounds(accounts, replace(_KERNEL, regime="saturated"))).regime is None
+
+
+def test_sentence_tells_bound_share_contributor_and_first_step() -> None:
+    kernel = replace(_KERNEL, op="aten::softmax", source="model.py:9", share=0.4, regime="underutilised")
+    assert decide(_grounds({"memory": 60.0, "compute": 40.0}, kernel)).sentence == (
+        "Memory bandwidth, underutilised, holds the step back: 60.0 % of 100 us, its largest part aten::softmax at "
+        "model.py:9 (40.0 %). First: fuse neighbouring pointwise ops (torch.compile) or move fewer bytes with a lower "
+        "precision."
+    )
+
+
+def test_sentence_about_a_wait_names_its_line() -> None:
+    idle = (IdleCause("sync", 50, 0.5, "train.py:57", 1), IdleCause("sync", 10, 0.1, "train.py:3", 1))
+    sentence = decide(_grounds({"overhead.sync": 60, "compute": 40}, idle=idle)).sentence
+    assert "waiting in synchronisations at train.py:57" in sentence
+    assert sentence.endswith("First: remove or defer the synchronisation at train.py:57.")
+
+
+def test_sentence_about_a_wait_without_a_known_line_names_none() -> None:
+    sentence = decide(_grounds({"overhead.sync": 60, "compute": 40})).sentence
+    assert sentence.endswith("First: remove or defer the synchronisation.")
+
+
+@pytest.mark.parametrize(("reason", "advice"), [("misaligned shape", "multiples of 8"), ("wave tail", "better shaped")])
+def test_underutilised_compute_is_advised_by_its_reason(reason: str, advice: str) -> None:
+    kernel = replace(_KERNEL, bound="compute", regime="underutilised", reason=reason)
+    assert advice in decide(_grounds({"compute": 90, "memory": 10}, kernel)).sentence
+
+
+def test_saturated_compute_is_said_to_be_near_the_roof() -> None:
+    kernel = replace(_KERNEL, bound="compute", regime="saturated")
+    assert "near the roof" in decide(_grounds({"compute": 90, "memory": 10}, kernel)).sentence
+
+
+def test_cpu_is_not_advised_to_use_cuda_graphs() -> None:
+    grounds = _grounds({"overhead.dispatch": 90, "memory": 10})
+    assert "CUDA graphs" in decide(grounds).sentence
+    assert "CUDA graphs" not in decide(replace(grounds, host_only=True)).sentence
+
+
+def test_inconclusive_sentence_names_the_largest_work_without_a_price() -> None:
+    kernel = replace(_KERNEL, op="mylib::odd", bound="unknown", reason="no formula for mylib::odd")
+    sentence = decide(_grounds({"unknown": 90, "memory": 10}, kernel)).sentence
+    assert "most of it mylib::odd (no formula for mylib::odd)" in sentence
+
+
+def test_two_sided_window_is_told_with_its_figures() -> None:
+    grounds = replace(_grounds({"overhead.python": 60, "memory": 40}), sides=TwoSided(0.57, 0.0, 0.964))
+    sentence = decide(grounds).sentence
+    assert "busy 0.0 % of its first 57.0 % and 96.4 % of the rest" in sentence
+    assert "judge the sides apart" in sentence
+
+
+def test_long_names_are_cut() -> None:
+    kernel = replace(_KERNEL, op=None, name="k" * 500)
+    assert len(decide(_grounds({"memory": 100}, kernel)).sentence) < 350
+
+
+@pytest.mark.parametrize("account", ACCOUNTS)
+@pytest.mark.parametrize("host_only", [True, False])
+def test_every_account_leads_to_a_sentence(account: str, host_only: bool) -> None:
+    verdict = decide(replace(_grounds({account: 100.0}), host_only=host_only))
+    assert "First: " in verdict.sentence
+    assert "{" not in verdict.sentence
