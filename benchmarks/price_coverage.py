@@ -3,8 +3,8 @@
 python benchmarks/price_coverage.py TRACE|FOLDER … [--top 5]
 
 On a GPU the share is of compute-kernel time that an op of the trace issued; kernels without an op are counted apart,
-since no formula could price them. On a CPU it is of the self time of ops, and an op without price counts only where it
-has no children: others merely call.
+since no formula could price them. On a CPU it is of the self time of ops; an op without price that has children, and of
+which we know no formula, merely calls them and is not counted.
 """
 
 import argparse
@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from bottleneck.cost import price
+from bottleneck.cost import FORMULAS, price
 from bottleneck.cost.charge import charge
 from bottleneck.errors import BottleneckError
 from bottleneck.records import Linked
@@ -46,8 +46,8 @@ def cover(path: Path) -> Coverage:
     charges = charge(linked.ops, kernels, costs)
     reasons = _reasons(linked, costs)
     if trace.flavour == "cpu":
-        is_leaf = (linked.ops["children"] == 0).to_numpy()
-        missing = reasons.notna().to_numpy() & is_leaf
+        works = (linked.ops["children"] == 0) | linked.ops["name"].isin(FORMULAS.keys())
+        missing = (reasons.notna() & works).to_numpy()
         return Coverage("cpu", float(kernels["dur_us"].sum()), 0.0, _by_reason(kernels[missing], reasons[missing]))
     work = kernels[(kernels["kind"] == "compute") & ~kernels["replayed"]]
     issued = work[work["op"].notna()]

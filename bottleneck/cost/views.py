@@ -12,11 +12,11 @@ _VIEWS = """
     unbind split split_with_sizes chunk tensor_split hsplit vsplit dsplit swapaxes swapdims movedim moveaxis diagonal
     _unsafe_view _reshape_alias reshape reshape_as flatten unflatten ravel view_as_real view_as_complex real imag
     unfold numpy_T mT mH adjoint matrix_H resolve_conj resolve_neg _conj conj _neg_view lift lift_fresh
-    broadcast_to broadcast_tensors expand_copy unsafe_chunk unsafe_split unsafe_split_with_sizes
+    broadcast_to broadcast_tensors unsafe_chunk unsafe_split unsafe_split_with_sizes
     t_ transpose_ squeeze_ unsqueeze_ detach_ as_strided_ swapaxes_ swapdims_ requires_grad_ retain_grad
     to contiguous type_as cpu cuda pin_memory is_pinned result_type size stride numel dim is_same_size is_nonzero
     pad dropout dropout_ feature_dropout feature_dropout_ alpha_dropout alpha_dropout_
-    meshgrid atleast_1d atleast_2d atleast_3d record_stream _has_compatible_shallow_copy_type
+    cudnn_is_acceptable meshgrid atleast_1d atleast_2d atleast_3d record_stream _has_compatible_shallow_copy_type
 """
 _ALLOCATIONS = """
     empty empty_like empty_strided empty_permuted new_empty new_empty_strided resize_ resize_as_ set_ set_data
@@ -71,6 +71,6 @@ COMPOSITES = frozenset(f"aten::{name}" for name in _CALLERS.split())
 
 FORMULAS: Formulas = {
     **named({_VIEWS: _free_view, _ALLOCATIONS: _free_allocation, _WAITS: _free_wait}),
-    "detach": _free_view,
+    **named({"detach detach_": _free_view}, prefix=""),  # as Python calls of aten::detach are recorded
     "inductor::_reinterpret_tensor": _free_view,
 }

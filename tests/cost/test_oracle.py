@@ -30,7 +30,7 @@ MODULES = (fills, indexing, losses, movement, normalization, passes, pointwise, 
 FORMULAS: Formulas = {name: formula for module in MODULES for name, formula in module.FORMULAS.items()}
 
 # Ops of older versions, whose traces are still read.
-LEGACY = {"aten::_cat", "detach", "inductor::_reinterpret_tensor"}
+LEGACY = {"aten::_cat", "detach", "detach_", "inductor::_reinterpret_tensor"}
 
 
 X, Y = torch.linspace(0.1, 1, 600).view(12, 50), torch.linspace(1, 0.1, 600).view(12, 50)
