@@ -93,7 +93,9 @@ _COLLECTIVE = KernelRule(
 _HELPERS = (
     _auxiliary(r"split_?k_?reduce|reducesplitk|postgsu", "void cublasLt::splitKreduce_kernel<32, 16, int, float>"),
     _auxiliary(r"nchwtonhwc|nhwctonchw|nhwctofolded|foldednhwcto|nhwcaddpadding", "void cudnn::ops::nchwToNhwcKernel"),
-    _auxiliary(r"batched_transpose_|transpose_c?n?chw\w*2c?n|transpose_readwrite", "batched_transpose_32x32_half"),
+    _auxiliary(
+        r"batched_transpose_|transpose_(cnhw2nchw|nchw2cnhw)|transpose_readwrite", "batched_transpose_32x32_half"
+    ),
     _auxiliary(r"subtensorop|cudnn::\w+::converttensor_|scalepackedtensor", "SubTensorOpWithScalar1d"),
     _auxiliary(
         r"compute\w*offsetskernel|kern_precompute_indices|prepare_grouped_gemm",

@@ -16,6 +16,7 @@ REAL_NAMES = [
     ("void deep_ep::ep::internode::dispatch<false, 8>(int4*, float*)", "collective", "none", None),
     ("void cublasLt::splitKreduce_kernel<32, 16, int, float>(cublasLt::Params)", "auxiliary", "none", None),
     ("batched_transpose_32x32_half", "auxiliary", "none", None),
+    ("transpose_CNHW2NCHW_V2_2D_WG_off64", "auxiliary", "none", None),
     ("void epilogue::impl::globalKernel<8, 32, float, float>(int)", "auxiliary", "none", None),
     ("void cudnn::ops::nchwToNhwcKernel<float, float, float, false>(int)", "auxiliary", "none", None),
     ("ampere_sgemm_128x64_nn", "matmul", "vector", "fp32"),
