@@ -52,6 +52,14 @@ def allowance() -> str:
     return " ".join([f"{len(available)} processors", *settings])
 
 
+def busy_processors() -> float:
+    """Processors kept busy on average over the last minute; 0 where the system does not tell."""
+    try:
+        return os.getloadavg()[0]
+    except (OSError, AttributeError):
+        return 0.0
+
+
 def torch_version() -> str:
     """The version of the torch that is installed, found without importing it; empty when there is none."""
     try:

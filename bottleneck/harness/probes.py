@@ -23,8 +23,10 @@ _DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp64": "float64"}
 class Effort:
     """How hard to measure. One probe repeats until its two best runs agree within ``tolerance``, or time is up."""
 
-    product_sizes: tuple[int, ...] = (256, 1024, 2048)
-    product_seconds: float = 1.0
+    scout_size: int = 256
+    product_sizes: tuple[int, ...] = (1024, 2048)
+    scout_seconds: float = 0.15
+    product_seconds: float = 0.7
     stream_seconds: float = 0.4
     fewest_runs: int = 3
     tolerance: float = 0.03
@@ -97,28 +99,33 @@ def measure(torch: Any, working_sets: Mapping[str, int], effort: Effort) -> Read
 def _product_rate(torch: Any, name: str, effort: Effort, unstable: list[str]) -> float | None:
     """FLOP/s of the fastest square product of a dtype; null where torch has none.
 
-    The largest size need not win: with matrix tiles the middle one stays in cache. A size that would take too long is
-    left out: a dtype that the CPU only emulates can be a hundred times slower than fp32.
+    The largest size need not win: with matrix tiles the middle one stays in cache. Sizes that would take too long are
+    left out, because a dtype that the CPU only emulates can be a hundred times slower than fp32. One thread alone
+    tells how long: on a busy machine several threads spend a whole time slice waiting for one another.
     """
-    dtype = getattr(torch, _DTYPES[name])
-    best: tuple[float, bool] | None = None
-    for size in effort.product_sizes:
-        flops = 2.0 * size**3
-        if best is not None and flops / best[0] > 2 * effort.product_seconds:
-            break
-        try:
-            left, right = (torch.randn(size, size).to(dtype) for _ in range(2))
-            out = torch.empty(size, size, dtype=dtype)
-            reading = best_of(partial(torch.mm, left, right, out=out), effort.product_seconds, effort)
-        except RuntimeError:
-            return None
-        if best is None or flops / reading.seconds > best[0]:
-            best = flops / reading.seconds, reading.stable
-    if best is None:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        best = _product(torch, name, effort.scout_size, effort.scout_seconds, effort)
+    except RuntimeError:
         return None
+    finally:
+        torch.set_num_threads(threads)
+    for size in effort.product_sizes:
+        if 2.0 * size**3 / (threads * best[0]) <= effort.product_seconds:
+            best = max(best, _product(torch, name, size, effort.product_seconds, effort))
     if not best[1]:
         unstable.append(f"{name} product")
     return best[0]
+
+
+def _product(torch: Any, name: str, size: int, seconds: float, effort: Effort) -> tuple[float, bool]:
+    """FLOP/s of one square product of random numbers, and whether the measurement settled."""
+    dtype = getattr(torch, _DTYPES[name])
+    left, right = (torch.randn(size, size).to(dtype) for _ in range(2))
+    out = torch.empty(size, size, dtype=dtype)
+    reading = best_of(partial(torch.mm, left, right, out=out), seconds, effort)
+    return 2.0 * size**3 / reading.seconds, reading.stable
 
 
 def _stream(

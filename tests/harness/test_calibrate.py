@@ -11,6 +11,7 @@ from bottleneck.harness import calibrate
 from bottleneck.harness.calibrate import (
     Calibration,
     as_device,
+    calibrate_cpu,
     load_calibration,
     measure_cpu,
     read_calibration,
@@ -19,6 +20,7 @@ from bottleneck.harness.calibrate import (
 )
 from bottleneck.harness.cpu import CpuFacts, allowance, cpu_facts, torch_version
 from bottleneck.harness.probes import Effort, Readings, best_of, descending
+from bottleneck.records import Caveat, Device
 from tests.architecture.test_imports import modules_after, run_fresh
 
 FACTS = CpuFacts("Some CPU", "Some CPU 1 2 3", "AMD", 2**20, 2**25, 2**34)
@@ -29,6 +31,9 @@ READINGS = Readings(
     profiled_us=0.6,
     fresh_bytes_per_s=1e9,
 )
+
+
+NOISY = (Caveat("noisy-calibration", "other programs were running"),)
 
 
 @pytest.fixture(autouse=True)
@@ -122,14 +127,48 @@ def test_products_and_pointwise_work_have_their_own_ceilings() -> None:
 
 
 def test_readings_that_did_not_settle_give_a_caveat() -> None:
-    assert calibrate._caveats(READINGS) == ()
-    (caveat,) = calibrate._caveats(replace(READINGS, unstable=("fp32 product",)))
+    assert calibrate._caveats(READINGS, busy=0.1) == ()
+    (caveat,) = calibrate._caveats(replace(READINGS, unstable=("fp32 product",)), busy=0.1)
     assert caveat.slug == "noisy-calibration" and "fp32 product" in caveat.message
+
+
+def test_a_busy_machine_gives_a_caveat() -> None:
+    (caveat,) = calibrate._caveats(READINGS, busy=1.7)
+    assert "1.7 processors" in caveat.message
+
+
+class TestAgain:
+    """Calibrating anew, with the measurement itself replaced by a given result."""
+
+    def again(self, monkeypatch: pytest.MonkeyPatch, before: Calibration, now: Calibration) -> Device:
+        write_calibration(before)
+        monkeypatch.setattr(calibrate, "measure_cpu", lambda threads, effort: now)
+        assert calibrate_cpu() == load_calibration()
+        return calibrate_cpu()
+
+    def faster(self, factor: float) -> Device:
+        rates = {name: factor * rate for name, rate in READINGS.flops_per_s.items()}
+        return as_device(FACTS, replace(READINGS, flops_per_s=rates))
+
+    def test_a_noisy_result_is_only_improved_on(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        slower = as_device(FACTS, replace(READINGS, bandwidth_by_bytes=((1e6, 1e9), (3e8, 2e10)), profiled_us=0.9))
+        device = self.again(monkeypatch, made(caveats=NOISY), made(device=slower, caveats=NOISY))
+        assert device.bandwidth_by_bytes == ((1e6, 2e11), (3e8, 2e10))
+        assert device.ridge_flops_per_byte["fp32_tensor"] == 5.0
+        assert device.launch_floor_us == 0.6
+
+    def test_a_quiet_result_is_replaced_whole(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        device = self.again(monkeypatch, made(device=self.faster(2.0)), made(device=self.faster(1.0)))
+        assert device.peaks_flops_per_s["fp32_tensor"] == 1e11
+
+    def test_a_noisy_result_yields_to_a_faster_one(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        device = self.again(monkeypatch, made(caveats=NOISY), made(device=self.faster(2.0)))
+        assert device.peaks_flops_per_s["fp32_tensor"] == 2e11
 
 
 class TestKept:
     def test_what_was_written_is_read_again(self) -> None:
-        calibration = made(caveats=calibrate._caveats(replace(READINGS, unstable=("L2 stream",))))
+        calibration = made(caveats=NOISY)
         write_calibration(calibration)
         assert read_calibration() == calibration
         assert load_calibration() == calibration.device
@@ -200,7 +239,7 @@ class TestFacts:
 def test_a_hasty_calibration_measures_every_ceiling_and_puts_the_threads_back() -> None:
     torch = pytest.importorskip("torch")
     usual = torch.get_num_threads()
-    hasty = Effort(product_sizes=(64,), product_seconds=0.02, stream_seconds=0.02, tiny_calls=100)
+    hasty = Effort(64, (64,), 0.02, 0.02, 0.02, tiny_calls=100)
     calibration = measure_cpu(1, hasty)
     assert torch.get_num_threads() == usual
     assert {"fp32_tensor", "bf16_tensor", "fp64_tensor", "fp32_vector"} <= calibration.device.peaks_flops_per_s.keys()
@@ -215,7 +254,7 @@ def test_a_calibration_says_nothing_on_stderr() -> None:
     code = (
         "from bottleneck.harness.calibrate import measure_cpu\n"
         "from bottleneck.harness.probes import Effort\n"
-        "measure_cpu(1, Effort((64,), 0.01, 0.01, tiny_calls=50))"
+        "measure_cpu(1, Effort(64, (64,), 0.01, 0.01, 0.01, tiny_calls=50))"
     )
     done = run_fresh(code)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
