@@ -69,17 +69,32 @@ def _free_place(axes: Axes, label: Label, occupied: Occupied) -> Place | None:
     return None
 
 
-def place_first_free(candidates: Sequence[Text], taken: Sequence[Bbox]) -> Bbox | None:
-    """Keeps the first of these texts that covers nothing taken and stays in the frame; gives back where it stands."""
-    kept: Bbox | None = None
+def place_first_free(candidates: Sequence[Text], taken: Sequence[Bbox]) -> list[Bbox]:
+    """Keeps the first of these texts that covers nothing taken and stays in the frame; gives back what it covers."""
+    kept: list[Bbox] = []
     for text in candidates:
-        axes, box = text.axes, extent(text)
+        axes, boxes = text.axes, covered_by(text)
         assert isinstance(axes, Axes)
-        if kept is None and _is_inside(box, axes.bbox) and not any(box.overlaps(other) for other in taken):
-            kept = box
+        inside = all(_is_inside(box, axes.bbox) for box in boxes)
+        if not kept and inside and not any(box.overlaps(other) for box in boxes for other in taken):
+            kept = boxes
         else:
             text.remove()
     return kept
+
+
+def covered_by(text: Text) -> list[Bbox]:
+    """What a text covers, in pixels: one box, or small ones along it where it is turned."""
+    angle = math.radians(text.get_rotation())
+    if not angle:
+        return [extent(text)]
+    turned = extent(text)
+    text.set_rotation(0)
+    level = extent(text)
+    text.set_rotation(math.degrees(angle))
+    x, y = (turned.x0 + turned.x1) / 2, (turned.y0 + turned.y1) / 2
+    along = (math.cos(angle) * level.width / 2, math.sin(angle) * level.width / 2)
+    return _cover([(x - along[0], y - along[1]), (x + along[0], y + along[1])], level.height / 2)
 
 
 def line_boxes(axes: Axes, line: Iterable[tuple[float, float]]) -> list[Bbox]:
@@ -87,13 +102,14 @@ def line_boxes(axes: Axes, line: Iterable[tuple[float, float]]) -> list[Bbox]:
     return _cover([tuple(corner) for corner in axes.transData.transform(list(line))])
 
 
-def _cover(corners: Sequence[tuple[float, float]]) -> list[Bbox]:
+def _cover(corners: Sequence[tuple[float, float]], half: float = 1.0) -> list[Bbox]:
+    """Boxes in pixels, twice ``half`` wide and high, along a line."""
     boxes = []
     for (x0, y0), (x1, y1) in pairwise(corners):
         steps = max(int(math.hypot(x1 - x0, y1 - y0) / _LINE_STEP_PX), 1)
         for step in range(steps + 1):
             x, y = x0 + (x1 - x0) * step / steps, y0 + (y1 - y0) * step / steps
-            boxes.append(Bbox.from_extents(x - 1, y - 1, x + 1, y + 1))
+            boxes.append(Bbox.from_extents(x - half, y - half, x + half, y + half))
     return boxes
 
 

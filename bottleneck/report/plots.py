@@ -113,7 +113,7 @@ def _limits(values: list[float]) -> tuple[float, float]:
 
 
 def _plain(value: float) -> str:
-    return f"{value:g}" if 1e-3 <= value < 1e5 else f"{value:.0e}"
+    return f"{value:g}" if 1e-3 <= value < 1e6 else f"{value:.0e}"
 
 
 def _prefixed(value: float) -> str:

@@ -22,15 +22,16 @@ def draw_roofs(axes: Axes, device: Device, used: tuple[Roof, ...], taken: Sequen
     bandwidth = device.bandwidth_bytes_per_s
     highest = max((roof.flops_per_s for roof in used), default=axes.get_ylim()[1])
     cached = max((rate for _, rate in device.bandwidth_by_bytes), default=0.0)
-    drawn = [_flat_roof(axes, roof, bandwidth) for roof in used]
-    drawn += [_slope(axes, bandwidth, highest, ("memory", "-"))] if bandwidth else []
-    drawn += [_slope(axes, cached, highest, ("fastest cache", ":"))] if bandwidth and cached > 1.2 * bandwidth else []
-    lines = [box for line, _ in drawn for box in line_boxes(axes, line)]
+    flats = [_flat_roof(axes, roof, bandwidth) for roof in used]
+    slopes = [_slope(axes, bandwidth, highest, ("memory", "-"))] if bandwidth else []
+    slopes += [_slope(axes, cached, highest, ("fastest cache", ":"))] if bandwidth and cached > 1.2 * bandwidth else []
+    drawn = [box for line, _ in (*flats, *slopes) for box in line_boxes(axes, line)]
     labels: list[Bbox] = []
-    for _, candidates in drawn:
-        box = place_first_free(candidates, [*taken, *labels])
-        labels += [box] if box is not None else []
-    return lines, labels
+    # A label along a slope lies on its own line, so only labels of flats keep clear of lines.
+    for roofs, lines in ((slopes, []), (flats, drawn)):
+        for _, candidates in roofs:
+            labels += place_first_free(candidates, [*taken, *lines, *labels])
+    return drawn, labels
 
 
 def _flat_roof(axes: Axes, roof: Roof, bandwidth: float | None) -> tuple[Line, list[Text]]:
