@@ -14,9 +14,10 @@ from bottleneck.records import Linked
 class Charged:
     """Row for row as KERNELS.
 
-    ``us`` is charged time per step; ``runs`` the number of runs per step (mean over devices), parts outside the window
-    left out; ``account`` the position in ACCOUNTS; ``op`` the row in OPS that stands for a kernel: the one that pays
-    for it, else the one that issued it, -1 for none.
+    ``us`` is charged time per step, mean over devices; ``runs`` is the part of the run that lies in the window, so that
+    a sum of runs divided by ``repeats`` (steps times devices) is a count per step; ``account`` is the position in
+    ACCOUNTS; ``op`` the row in OPS that stands for a kernel: the one that pays for it, else the one that issued it, -1
+    for none.
     """
 
     linked: Linked
@@ -25,6 +26,7 @@ class Charged:
     account: Integers
     us: Floats
     runs: Floats
+    repeats: int
     op: Integers
     wall_us: float
 
@@ -55,15 +57,16 @@ def charged_rows(
     linked: Linked, costs: pd.DataFrame, charges: pd.DataFrame, roofline: pd.DataFrame, result: LedgerResult
 ) -> Charged:
     """The rows behind all summaries."""
-    scale = 1.0 / max(len(linked.window.steps), 1)
+    steps = max(len(linked.window.steps), 1)
     payer, issuer = codes_of(charges["payer"]), codes_of(linked.kernels["op"])
     return Charged(
         linked=linked,
         costs=costs,
         roofline=roofline,
         account=result.account,
-        us=result.kernel_us * scale,
-        runs=_inside(linked, result) * scale / len(result.devices),
+        us=result.kernel_us / steps,
+        runs=_inside(linked, result),
+        repeats=steps * len(result.devices),
         op=np.where(payer < 0, issuer, payer),
         wall_us=result.ledger.wall_us,
     )

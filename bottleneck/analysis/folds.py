@@ -30,7 +30,7 @@ def _fold(rows: Charged, codes: Integers, labels: "pd.Index[str]") -> tuple[Fold
     keep = np.flatnonzero((codes >= 0) & (rows.us > 0))
     size, groups = len(labels), len(GROUPS)
     us = tally(codes[keep], rows.us[keep], size)
-    calls = tally(codes[keep], rows.runs[keep], size)
+    calls = tally(codes[keep], rows.runs[keep], size) / rows.repeats
     cell = codes[keep] * groups + _GROUP_OF_ACCOUNT[rows.account[keep]]
     split = tally(cell, rows.us[keep], size * groups).reshape(size, groups)
     used = np.flatnonzero(us)

@@ -16,15 +16,13 @@ _FLOORS = ("compute_us", "memory_us", "launch_us")
 _WORK = ("flops", "bytes_low", "bytes_high")
 _VOTES = ("engine", "regime", "confidence", "reason")
 _KEYS = ("name", "bound", "source", "math_dtype")
-# The launch floor alone does not say how well these use their time.
-_UNJUDGED = frozenset({"unknown", "dispatch"})
 # Shapes are text of the trace: long lists of tensors tell nothing more when shown whole.
 _LONGEST_SHAPES = 200
 
 
 @dataclass(frozen=True)
 class _Folds:
-    """Per fold: charged time, runs, floors and work (NaN when unknown), and texts (null when unknown)."""
+    """Per fold and step: charged time, runs, floors and work (NaN when unknown), and texts (null when unknown)."""
 
     us: Floats
     runs: Floats
@@ -63,14 +61,14 @@ def _fold(rows: Charged, keep: Integers, fold: Integers, first: Integers) -> _Fo
     charged_runs = np.divide(us, dur, out=np.zeros_like(us), where=dur > 0)
     amounts = {
         name: _known_sum(fold, rows.roofline[name].to_numpy()[keep] * weight, size)
-        for names, weight in ((_FLOORS, charged_runs), (_WORK, runs))
+        for names, weight in (((*_FLOORS, "explained"), charged_runs), (_WORK, runs / rows.repeats))
         for name in names
     }
     texts = {name: _texts(rows.codes(name)[first], rows.labels(name)) for name in (*_KEYS, "family")}
     votes = {name: _texts(_majority(fold, rows.codes(name)[keep], us, size), rows.labels(name)) for name in _VOTES}
     return _Folds(
         us=tally(fold, us, size),
-        runs=tally(fold, runs, size),
+        runs=tally(fold, runs, size) / rows.repeats,
         amounts=amounts,
         texts={
             **texts,
@@ -101,7 +99,8 @@ def _op_texts(rows: Charged, first: Integers) -> dict[str, list[str | None]]:
 def _shapes(dims: object) -> str | None:
     if not isinstance(dims, str):
         return None
-    return dims if len(dims) <= _LONGEST_SHAPES else dims[: _LONGEST_SHAPES - 1] + "…"
+    text = "".join(dims.split()).replace(",", ", ")  # some writers spread the JSON of a trace over lines
+    return text if len(text) <= _LONGEST_SHAPES else text[: _LONGEST_SHAPES - 1] + "…"
 
 
 def _known_sum(fold: Integers, values: Floats, size: int) -> Floats:
@@ -144,7 +143,8 @@ def _summary(folds: _Folds, place: int, wall_us: float) -> KernelSummary:
     amount = {name: None if np.isnan(values[place]) else float(values[place]) for name, values in folds.amounts.items()}
     text = {name: values[place] for name, values in folds.texts.items()}
     floors = [floor for name in _FLOORS if (floor := amount[name]) is not None]
-    explained = min(max(floors) / us, 1.0) if floors and us > 0 and text["bound"] not in _UNJUDGED else None
+    judged = amount["explained"] is not None and us > 0
+    explained = min(max(floors) / us, 1.0) if judged and floors else None
     return KernelSummary(
         name=text["name"] or "",
         family=text["family"] or "",

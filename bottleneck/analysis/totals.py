@@ -29,11 +29,11 @@ def total(rows: Charged, result: LedgerResult, kernels: Sequence[KernelSummary],
         busy_us=result.overlap.busy_us,
         idle_us=max(wall_us - result.overlap.busy_us, 0.0),
         **amounts,
-        kernel_count=float(rows.runs[works].sum()),
+        kernel_count=float(rows.runs[works].sum()) / rows.repeats,
         op_count=_ops_inside(rows) / steps,
-        launch_count=_launches(rows) / (steps * len(result.devices)),
+        launch_count=_launches(rows) / rows.repeats,
         sync_count=result.sync_count / steps,
-        copy_count=float(rows.runs[copies].sum()),
+        copy_count=float(rows.runs[copies].sum()) / rows.repeats,
         h2d_bytes=_copied(rows, copies, r"HtoD|HostToDevice"),
         d2h_bytes=_copied(rows, copies, r"DtoH|DeviceToHost"),
         peak_memory_bytes=_peak_memory(rows, result),
@@ -77,7 +77,7 @@ def _code(labels: "pd.Index[str]", label: str) -> int:
 def _known_total(rows: Charged, column: str) -> float | None:
     values = rows.roofline[column].to_numpy()
     known = ~np.isnan(values) & (rows.runs > 0)
-    return float((values[known] * rows.runs[known]).sum()) if known.any() else None
+    return float((values[known] * rows.runs[known]).sum()) / rows.repeats if known.any() else None
 
 
 def _ops_inside(rows: Charged) -> int:
@@ -97,7 +97,7 @@ def _copied(rows: Charged, copies: Flags, pattern: str) -> float | None:
     named = np.append(np.asarray(matches, dtype=bool), False)[rows.codes("name")]
     mine = np.flatnonzero(copies & named & (rows.runs > 0))
     amount = rows.linked.kernels["bytes"].to_numpy(dtype=np.float64, na_value=np.nan)[mine] * rows.runs[mine]
-    return None if np.isnan(amount).any() else float(amount.sum())
+    return None if np.isnan(amount).any() else float(amount.sum()) / rows.repeats
 
 
 def _peak_memory(rows: Charged, result: LedgerResult) -> int | None:

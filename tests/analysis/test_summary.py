@@ -49,7 +49,7 @@ def test_kernels_that_differ_only_in_duration_fold_into_one_row() -> None:
 
 
 def test_shapes_keep_rows_apart_and_are_cut_when_long() -> None:
-    dims = ["[[8, 8]]", f"[{', '.join(['[8, 8]'] * 100)}]"]
+    dims = ["[\n  [8,\n 8]\n]", f"[{', '.join(['[8, 8]'] * 100)}]"]
     signatures = table(SIGNATURES, [{"name": "aten::mm", "dims": text} for text in dims])
     scene = Scene(100, [Kernel(0, 30, op=0), Kernel(40, 20, op=1)], ops=[Op(-9, 1, "aten::mm"), Op(-8, 1, "aten::mm")])
     linked = scene.linked()
@@ -81,7 +81,7 @@ def test_row_takes_the_regime_and_reason_with_most_of_its_time() -> None:
 
 
 def test_floors_of_a_shared_instant_are_shared_too() -> None:
-    floors = {"compute_us": 4.0, "memory_us": 8.0, "launch_us": 2.0}
+    floors = {"compute_us": 4.0, "memory_us": 8.0, "launch_us": 2.0, "explained": 0.8}
     kernels = [Kernel(0, 10, roofline=floors, name="a"), Kernel(0, 10, stream="0/8", name="b")]
     a, b = sorted(_analysis(Scene(10, kernels)).kernels, key=lambda row: row.name)
     assert (a.us, a.compute_us, a.memory_us, a.launch_us) == (5.0, 2.0, 4.0, 1.0)
@@ -91,7 +91,7 @@ def test_floors_of_a_shared_instant_are_shared_too() -> None:
 
 
 def test_floor_above_the_time_explains_all_of_it_and_no_more() -> None:
-    (row,) = _analysis(Scene(10, [Kernel(0, 10, roofline={"memory_us": 11.0})])).kernels
+    (row,) = _analysis(Scene(10, [Kernel(0, 10, roofline={"memory_us": 11.0, "explained": 1.0})])).kernels
     assert (row.explained, row.headroom_us) == (1.0, 0.0)
 
 
