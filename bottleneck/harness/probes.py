@@ -3,7 +3,8 @@
 import os
 import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -27,7 +28,7 @@ class Effort:
     product_sizes: tuple[int, ...] = (1024, 2048)
     scout_seconds: float = 0.15
     product_seconds: float = 0.7
-    stream_seconds: float = 0.4
+    stream_seconds: float = 0.3
     fewest_runs: int = 3
     tolerance: float = 0.03
     tiny_calls: int = 2000
@@ -104,13 +105,11 @@ def _product_rate(torch: Any, name: str, effort: Effort, unstable: list[str]) ->
     tells how long: on a busy machine several threads spend a whole time slice waiting for one another.
     """
     threads = torch.get_num_threads()
-    torch.set_num_threads(1)
     try:
-        best = _product(torch, name, effort.scout_size, effort.scout_seconds, effort)
+        with _one_thread(torch):
+            best = _product(torch, name, effort.scout_size, effort.scout_seconds, effort)
     except RuntimeError:
         return None
-    finally:
-        torch.set_num_threads(threads)
     for size in effort.product_sizes:
         if 2.0 * size**3 / (threads * best[0]) <= effort.product_seconds:
             best = max(best, _product(torch, name, size, effort.product_seconds, effort))
@@ -131,7 +130,10 @@ def _product(torch: Any, name: str, size: int, seconds: float, effort: Effort) -
 def _stream(
     torch: Any, label: str, working_set: int, tiny_us: float, effort: Effort, unstable: list[str]
 ) -> tuple[float, float]:
-    """Working set in bytes and bytes/s of c = a + 3 b over it; what the cache fetches before a write is not counted."""
+    """Working set in bytes and bytes/s of c = a + 3 b over it; what the cache fetches before a write is not counted.
+
+    One thread alone may win on a busy machine, for the reason given at ``_product_rate``.
+    """
     count = max(1, working_set // 12)
     left, right, out = torch.rand(count), torch.rand(count), torch.empty(count)
     moved = 12.0 * count
@@ -141,11 +143,23 @@ def _stream(
         for _ in range(calls):
             torch.add(left, right, alpha=3, out=out)
 
-    reading = best_of(run, effort.stream_seconds, effort)
-    if not reading.stable:
+    together = best_of(run, effort.stream_seconds, effort)
+    with _one_thread(torch):
+        alone = best_of(run, effort.stream_seconds / 2, effort)
+    if not together.stable:
         unstable.append(f"{label} stream")
-    each = reading.seconds / calls
+    each = min(together.seconds, alone.seconds) / calls
     return moved, moved / max(each - tiny_us / US_PER_S, each / 2)
+
+
+@contextmanager
+def _one_thread(torch: Any) -> Iterator[None]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 def descending(streams: list[tuple[float, float]]) -> tuple[tuple[float, float], ...]:
