@@ -10,7 +10,7 @@ from bottleneck.units import US_PER_S, format_share
 # Values outside are drawn at the edge: nothing real lies there, and a logarithmic axis must stay readable.
 _INTENSITIES = (1e-4, 1e6)
 _RATES = (1e3, 1e19)
-# How far flops / floor may lie from a peak, as a factor, to count as held against it: some floors mix two engines.
+# How far flops / floor may lie above a peak, as a factor, to count as held against it: some floors mix two engines.
 _SAME_PEAK = 1.5
 _MOST_POINTS = 300
 
@@ -115,7 +115,7 @@ def _point(row: KernelSummary) -> Point:
 
 
 def _peak_of(row: KernelSummary, peaks: Mapping[str, float]) -> str | None:
-    """The peak that the compute floor of a kernel stands for; null where there is no floor or no peak near it.
+    """The peak that the compute floor of a kernel stands for; null where there is no floor or no such peak.
 
     Where several dtypes share a figure, that of the kernel's own dtype and engine is meant.
     """
@@ -128,7 +128,8 @@ def _peak_of(row: KernelSummary, peaks: Mapping[str, float]) -> str | None:
         dtype, _, engine = key.partition("_")
         return round(abs(math.log(peaks[key] / rate)), 2), dtype != row.dtype, engine not in engines
 
-    near = [key for key in peaks if 1 / _SAME_PEAK <= peaks[key] / rate <= _SAME_PEAK]
-    fit = [key for key in near if key.partition("_")[0] in {row.dtype, "fp32", "tf32"}]
-    same = [key for key in near if math.isclose(peaks[key], rate, rel_tol=0.02)]
+    # Some floors lie below a peak, where an operation takes several instructions, but none far above it.
+    above = [key for key in peaks if peaks[key] >= rate / _SAME_PEAK]
+    fit = [key for key in above if key.partition("_")[0] in {row.dtype, "fp32", "tf32"}]
+    same = [key for key in above if math.isclose(peaks[key], rate, rel_tol=0.02)]
     return min(fit or same, key=misfit, default=None)

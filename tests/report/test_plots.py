@@ -108,6 +108,12 @@ def test_of_two_roofs_at_one_height_the_kernels_dtype_and_engine_decide() -> Non
     assert [roof.key for roof in roofs(replace(gpu_overhead(), device=twin))] == ["bf16_tensor", "fp32_vector"]
 
 
+def test_a_floor_at_half_the_peak_does_not_call_up_the_roof_of_another_dtype() -> None:
+    row = kernel("half", 10.0, 100.0, dtype="fp32", flops=7.85e6, bytes_low=1e6, bytes_high=1e6, compute_us=1.0)
+    device = replace(H100, peaks_flops_per_s={"fp32_vector": 15.7e12, "fp64_vector": 7.8e12})
+    assert [roof.key for roof in roofs(replace(gpu_overhead(), kernels=(row,), device=device))] == ["fp32_vector"]
+
+
 def test_of_very_many_kernels_the_largest_are_drawn_and_the_rest_is_counted() -> None:
     rows = tuple(
         kernel(f"k{index}", 1.0 + index, 1e6, flops=1e6, bytes_low=1e6, bytes_high=1e6, bound="memory")
