@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import dataclass
+from itertools import product
 
 import numpy as np
 import pandas as pd
@@ -131,26 +132,18 @@ def _saving(name: str) -> float:
 
 
 def _matrix_peaks(work: Work) -> tuple[Floats, Floats, Flags]:
-    """Higher end, lower end and guess per group, looked up once per distinct engine and pair of dtypes."""
+    """Higher end, lower end and guess per group, from a table over every engine and pair of dtypes that occurs."""
     engine, kernel_dtype = work.kernels["engine"].cat, work.kernels["math_dtype"].cat
-    products = work.kernels["family"].isin(PRODUCT_FAMILIES).to_numpy()
-    codes = np.stack(
-        [
-            # A pointwise kernel does not tell where a product ran whose kernel is missing or has an unknown name.
-            np.where(products, engine.codes.to_numpy(), -1)[work.groups.main],
-            kernel_dtype.codes.to_numpy()[work.groups.main],
-            _op_dtype_codes(work),
-        ]
-    )
-    distinct, inverse = np.unique(codes, axis=1, return_inverse=True)
+    # Code -1 is null: the last entry of each axis.
     labels = [[*column.categories, None] for column in (engine, kernel_dtype, work.costs["math_dtype"].cat)]
-    found = [
-        matrix_peak(work.device, *(names[code] for names, code in zip(labels, column, strict=True)))
-        for column in distinct.T
-    ]
-    ends = np.array([(peak.high, peak.low, peak.guessed) for peak in found], dtype=np.float64).reshape(-1, 3)
-    high, low, guessed = ends[inverse.ravel()].T
-    return high, low, guessed > 0
+    found = [matrix_peak(work.device, *names) for names in product(*labels)]
+    ends = np.array([(peak.high, peak.low, peak.guessed) for peak in found], dtype=np.float64)
+    products = work.kernels["family"].isin(PRODUCT_FAMILIES).to_numpy()
+    # A pointwise kernel does not tell where a product ran whose kernel is missing or has an unknown name.
+    engines = np.where(products, engine.codes.to_numpy(), -1)[work.groups.main]
+    kernel_dtypes = kernel_dtype.codes.to_numpy()[work.groups.main]
+    chosen = ends.reshape([*map(len, labels), 3])[engines, kernel_dtypes, _op_dtype_codes(work)]
+    return chosen[:, 0], chosen[:, 1], chosen[:, 2] > 0
 
 
 def _vector_peaks(work: Work) -> Floats:

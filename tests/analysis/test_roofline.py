@@ -502,7 +502,9 @@ def test_a_hundred_thousand_kernels_take_a_fraction_of_a_second() -> None:
     times = 125
     kernels, charges = (pd.concat([table] * times, ignore_index=True) for table in (made.kernels, made.charges))
     charges["group"] += np.repeat(np.arange(times) * 20_000, 1000)
-    began = time.process_time()
-    table = classify(kernels, made.ops, made.costs, charges, H100)
-    assert len(table) == 125_000
-    assert time.process_time() - began < 1.0  # 0.2 s on a quiet core; the bound leaves room for a busy one
+    taken = []
+    for _ in range(3):
+        began = time.process_time()
+        assert len(classify(kernels, made.ops, made.costs, charges, H100)) == 125_000
+        taken.append(time.process_time() - began)
+    assert min(taken) < 0.3  # 0.11 s on the machine where this was written

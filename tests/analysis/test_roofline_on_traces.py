@@ -1,0 +1,88 @@
+"""Bounds of kernels in public traces: nothing faster than physics, and the shares that a prototype found too."""
+
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from bottleneck.analysis.roofline import classify
+from bottleneck.cost import price
+from bottleneck.cost.charge import charge
+from bottleneck.devices.match import match_device
+from bottleneck.records import Device
+from bottleneck.trace.link import link
+from bottleneck.trace.read import read_trace
+from bottleneck.trace.steps import find_steps
+
+TRACELENS = "AMD-AGI+TraceLens__tests__traces__"
+HTA = "facebookresearch+HolisticTraceAnalysis__tests__data__"
+
+# Eager traces with shapes, by device. Their kernels took 1.5 us to 20 ms; the older two count whole microseconds.
+EAGER = {
+    "H100 image classifier": f"{TRACELENS}h100__Falconsai_nsfw_image_detection__1016002.json.gz",
+    "H100 video transformer": f"{TRACELENS}h100__facebook_timesformer-base-finetuned-k400__1016002.json.gz",
+    "H100 language model": f"{TRACELENS}h100__gaunernst_bert-small-uncased__1016001.json.gz",
+    "MI300X image classifier": f"{TRACELENS}mi300__Falconsai_nsfw_image_detection__1016002.json.gz",
+    "MI300X video transformer": f"{TRACELENS}mi300__facebook_timesformer-base-finetuned-k400__1016002.json.gz",
+    "MI300X language model": f"{TRACELENS}mi300__gaunernst_bert-small-uncased__1016001.json.gz",
+    "A100 training": f"{HTA}trace_diff__control__control.json.gz",
+    "V100 training": f"{HTA}trace_diff__test__test.json.gz",
+}
+
+
+def judged(path: Path) -> tuple[pd.DataFrame, Device]:
+    """ROOFLINE with the name and duration of each kernel, and the device of a trace."""
+    trace = read_trace(path)
+    linked = link(trace, find_steps(trace))
+    costs = price(trace.signatures)
+    charges = charge(linked.ops, linked.kernels, costs)
+    used = [int(index) for index in trace.device_args["device"].dropna().unique()]
+    device, _ = match_device(trace.devices, used, trace.flavour)
+    roofline = classify(linked.kernels, linked.ops, costs, charges, device)
+    return roofline.assign(
+        name=linked.kernels["name"], kind=linked.kernels["kind"], us=linked.kernels["dur_us"]
+    ), device
+
+
+@pytest.mark.parametrize("file", EAGER.values(), ids=EAGER)
+def test_no_kernel_is_faster_than_its_floor(traces: Path, file: str) -> None:
+    table, device = judged(traces / file)
+    assert device.source == "datasheet"
+    too_fast = table[table["reason"].astype(str).str.startswith("faster than its floor")]
+    assert too_fast.empty, too_fast[["name", "us", "compute_us", "memory_us"]].to_string()
+    assert table["explained"].dropna().between(0, 1).all()
+
+
+def test_an_operand_in_the_cache_is_told_as_such(traces: Path) -> None:
+    """The A100 multiplies 2.6 M fp32 numbers at 3.5 TB/s, more than twice the bandwidth of its DRAM.
+
+    (At two thirds of that if both factors were the same tensor, which a trace cannot tell.)
+    """
+    table, device = judged(traces / EAGER["A100 training"])
+    cached = table[table["reason"].astype(str) == "served from cache"]
+    rate = cached["bytes_high"] / cached["us"] * 1e6
+    assert rate.max() > 2 * (device.bandwidth_bytes_per_s or 0)
+    assert (cached["explained"] <= 1).all()
+
+
+def test_attention_of_a_video_transformer_is_underutilised_memory_not_memory_bound(traces: Path) -> None:
+    """Shares of kernel time by the prototype of the method: 79.5 %, 14.3 %, 5.5 %."""
+    table, _ = judged(traces / EAGER["H100 video transformer"])
+    kernels = table[table["kind"] == "compute"]
+    share = kernels.groupby(["bound", "regime"], observed=True)["us"].sum() / kernels["us"].sum()
+    assert share["memory", "underutilised"] == pytest.approx(0.795, abs=0.01)
+    assert share["memory", "saturated"] == pytest.approx(0.143, abs=0.01)
+    assert share["compute", "saturated"] == pytest.approx(0.055, abs=0.01)
+
+
+def test_kernels_of_a_tiny_model_saturate_nothing(traces: Path) -> None:
+    table, _ = judged(traces / EAGER["H100 language model"])
+    kernels = table[table["kind"] == "compute"]
+    assert not (kernels["regime"] == "saturated").any()
+    assert kernels["us"][kernels["bound"] == "overhead"].sum() > 0.5 * kernels["us"].sum()
+
+
+def test_a_trace_without_device_work_is_not_held_against_the_gpus_of_its_machine(traces: Path) -> None:
+    table, device = judged(traces / f"{HTA}distributed_info_unavailable__distributed_info_not_found.json.gz")
+    assert device.kind == "cpu" and device.source is None
+    assert not table["bound"].isin(["compute", "memory"]).any()
