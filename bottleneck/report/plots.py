@@ -5,6 +5,7 @@ import math
 import textwrap
 import warnings
 from pathlib import Path
+from typing import Any
 
 import matplotlib as mpl
 from matplotlib.axes import Axes
@@ -33,6 +34,8 @@ _LABEL_WIDTH = 28
 _ROOM_AT_THE_RIGHT = 1.2
 _LARGEST_AREA = 1100.0
 _SMALLEST_AREA = 18.0
+
+_SUBTITLE: dict[str, Any] = {"fontsize": 9.5, "color": "0.3"}
 
 # Colours that differ for colour-blind readers too; the markers carry the same meaning without any colour.
 _MARKS = {
@@ -69,7 +72,6 @@ def roofline(analysis: Analysis) -> Figure:
         axes.plot(*step, marker="*", markersize=17, color="black", markeredgecolor="white", zorder=5, linestyle="")
         bubbles.append(_square(axes, step, 17.0**2))
     lines, texts = draw_roofs(axes, analysis.device, used, bubbles)
-    _say_what_is_missing(axes, shown, analysis.device)
     _write_around(figure, analysis, shown)
     _label(axes, shown, Occupied(bubbles, texts, lines))
     for text in figure.findobj(Text):
@@ -141,22 +143,12 @@ def _draw_points(axes: Axes, shown: tuple[Point, ...]) -> None:
         )
 
 
-def _say_what_is_missing(axes: Axes, shown: tuple[Point, ...], device: Device) -> None:
-    lines = [] if shown else ["no kernel has both FLOPs and bytes, so there is no point to draw"]
-    if not device.peaks_flops_per_s and device.bandwidth_bytes_per_s is None:
-        lines.append("no ceilings are known for this device, so there are no roofs")
-    if lines:
-        axes.text(0.5, 0.95, "\n".join(lines), transform=axes.transAxes, ha="center", va="top", fontsize=9)
-
-
 def _write_around(figure: Figure, analysis: Analysis, shown: tuple[Point, ...]) -> None:
     """Title, subtitle, legend and the notes beneath."""
     handles = _legend(shown) + ([_star()] if whole_step(analysis) is not None else [])
     verdict, device = analysis.verdict, analysis.device
     figure.text(0.03, 0.945, _title(verdict), fontsize=14, fontweight="bold")
-    source = PEAK_SOURCES.get(device.source or "", "")
-    roofs_from = f"; roofs {source}" if source else ""
-    figure.text(0.03, 0.9, clean(f"{device.name or 'device not named'}{roofs_from}", 95), fontsize=9.5, color="0.3")
+    figure.text(0.03, 0.9, f"{clean(device.name, 50) or 'device not named'}; {_remarks(device, shown)}", **_SUBTITLE)
     figure.legend(
         handles=handles,
         loc="upper left",
@@ -171,6 +163,15 @@ def _write_around(figure: Figure, analysis: Analysis, shown: tuple[Point, ...]) 
     reading = "area of a mark: its time; bar: least to usual traffic" if shown else ""
     notes = "; ".join(part for part in (reading, absences(analysis)) if part)
     figure.text(0.03, 0.012, textwrap.fill(notes, 125), fontsize=8, color="0.3", va="bottom", linespacing=1.3)
+
+
+def _remarks(device: Device, shown: tuple[Point, ...]) -> str:
+    """Where the roofs come from, and why there are none or no points."""
+    known = bool(device.peaks_flops_per_s) or device.bandwidth_bytes_per_s is not None
+    roofs_from = (
+        f"roofs {PEAK_SOURCES.get(device.source or '', 'of unknown origin')}" if known else "no roofs are known"
+    )
+    return roofs_from if shown else f"{roofs_from}; no kernel has both FLOPs and bytes"
 
 
 def _title(verdict: Verdict) -> str:

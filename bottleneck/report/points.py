@@ -13,6 +13,7 @@ _RATES = (1e3, 1e19)
 # How far flops / floor may lie above a peak, as a factor, to count as held against it: some floors mix two engines.
 _SAME_PEAK = 1.5
 _MOST_POINTS = 300
+_ENGINES = {"matrix": ("tensor", "matrix", "vector"), "vector": ("vector",)}
 
 
 @dataclass(frozen=True)
@@ -122,14 +123,13 @@ def _peak_of(row: KernelSummary, peaks: Mapping[str, float]) -> str | None:
     if not row.flops or not row.compute_us:
         return None
     rate = row.flops / row.compute_us * US_PER_S
-    engines = {"matrix": ("tensor", "matrix"), "vector": ("vector",)}.get(row.engine or "", ("tensor", "vector"))
+    engines = _ENGINES.get(row.engine or "", ("tensor", "matrix", "vector"))
 
-    def misfit(key: str) -> tuple[float, bool, bool]:
-        dtype, _, engine = key.partition("_")
-        return round(abs(math.log(peaks[key] / rate)), 2), dtype != row.dtype, engine not in engines
+    def misfit(key: str) -> tuple[float, bool]:
+        return round(abs(math.log(peaks[key] / rate)), 2), key.partition("_")[0] != row.dtype
 
     # Some floors lie below a peak, where an operation takes several instructions, but none far above it.
-    above = [key for key in peaks if peaks[key] >= rate / _SAME_PEAK]
+    above = [key for key in peaks if peaks[key] >= rate / _SAME_PEAK and key.rpartition("_")[2] in engines]
     fit = [key for key in above if key.partition("_")[0] in {row.dtype, "fp32", "tf32"}]
     same = [key for key in above if math.isclose(peaks[key], rate, rel_tol=0.02)]
     return min(fit or same, key=misfit, default=None)
