@@ -114,7 +114,7 @@ def _details(row: Row, look: Look, indent: int) -> list[Text]:
     if not row.details:
         return []
     first, *others = [look.text(detail) for detail in row.details]
-    text = Text(first, STYLES.get(row.group or "", ""))
+    text = Text.assemble((first, STYLES.get(row.group or "", "")))
     for other in others:
         text.append(f" {look.glyphs.dot} {other}", "dim")
     return wrapped(text, look, indent)

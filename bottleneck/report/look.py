@@ -10,7 +10,7 @@ STYLES = {
     "overhead": "yellow",
     "communication": "magenta",
     "mixed": "yellow",
-    "unknown": "bright_black",
+    "unknown": "dim",
     "inconclusive": "red",
 }
 
