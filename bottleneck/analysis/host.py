@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 
 from bottleneck.analysis.states import SLOW_LAUNCH_US, STATEFUL_CATEGORIES, STATES, launches_kernel, state_of
-from bottleneck.analysis.timeline import Flags, Floats, Integers, Spans, join, tally, union
+from bottleneck.analysis.timeline import Flags, Floats, Integers, Spans, grouped, join, tally, union
 
 _NONE = -1
 _PYTHON = STATES.index("python")
@@ -88,15 +88,14 @@ def read_host(events: pd.DataFrame) -> Host:
     key = thread * len(STATES) + states
     threads: dict[int, dict[int, Spans]] = {}
     everywhere: dict[int, Spans] = {}
-    order = np.argsort(key, kind="stable")
-    for part in np.split(order, np.flatnonzero(np.diff(key[order])) + 1) if order.size else ():
-        code, state = divmod(int(key[part[0]]), len(STATES))
+    for number, part in grouped(key):
+        code, state = divmod(number, len(STATES))
         target = everywhere if str(labels[code]).startswith("-1/") else threads.setdefault(code, {})
         target[state] = union(start[part], end[part])
     codes = {str(label): code for code, label in enumerate(labels)}
-    waiting = states == _SYNC
-    waits = {int(code): np.sort(start[waiting & (thread == code)]) for code in np.unique(thread[waiting])}
-    sync_calls = start[waiting & runtime]
+    waiting = np.flatnonzero(states == _SYNC)
+    waits = {code: np.sort(start[waiting[rows]]) for code, rows in grouped(thread[waiting])}
+    sync_calls = start[waiting[runtime[waiting]]]
     return Host(_main_thread(events), codes, threads, everywhere, _recorded(events), sync_calls, waits)
 
 
@@ -142,13 +141,13 @@ def _waits(states: Integers, runtime: Flags, thread: Integers, start: Floats, en
     A trace without any runtime call cannot tell, so there such ops count as waiting.
     """
     waits = np.ones(states.size, dtype=bool)
-    doubtful = (states == _SYNC) & ~runtime
     if not runtime.any():
         return waits
-    for code in np.unique(thread[doubtful]):
-        mine = np.flatnonzero(doubtful & (thread == code))
-        calls = np.sort(start[(states == _SYNC) & runtime & (thread == code)])
-        waits[mine] = np.searchsorted(calls, end[mine]) > np.searchsorted(calls, start[mine])
+    candidates = np.flatnonzero(states == _SYNC)
+    for _, rows in grouped(thread[candidates]):
+        mine = candidates[rows]
+        calls, doubtful = np.sort(start[mine[runtime[mine]]]), mine[~runtime[mine]]
+        waits[doubtful] = np.searchsorted(calls, end[doubtful]) > np.searchsorted(calls, start[doubtful])
     return waits
 
 

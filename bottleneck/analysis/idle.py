@@ -8,7 +8,7 @@ import pandas as pd
 from bottleneck.analysis.host import Host
 from bottleneck.analysis.owners import innermost_op
 from bottleneck.analysis.states import STATES
-from bottleneck.analysis.timeline import Flags, Floats, Integers
+from bottleneck.analysis.timeline import Flags, Floats, Integers, grouped
 from bottleneck.records import Linked
 
 CAUSES = (*STATES, "unknown", "dependency")
@@ -54,9 +54,10 @@ def split_gaps(gaps: Gaps, linked: Linked, host: Host) -> Floats:
     host_end = np.clip(np.where(unknown, gaps.end, np.nan_to_num(calls.end, nan=-np.inf)), gaps.start, gaps.end)
     charge = np.zeros((gaps.start.size, len(CAUSES)))
     behind = host_end > gaps.start
-    for thread in np.unique(calls.thread[behind]):
-        mine = np.flatnonzero(behind & (calls.thread == thread))
-        charge[mine, : len(STATES) + 1] = host.charge(int(thread), gaps.start[mine], host_end[mine])
+    late = np.flatnonzero(behind)
+    for thread, rows in grouped(calls.thread[late]):
+        mine = late[rows]
+        charge[mine, : len(STATES) + 1] = host.charge(thread, gaps.start[mine], host_end[mine])
     rest = gaps.end - host_end
     paced = rest <= np.where(behind, _LAUNCH_LATENCY_US, pace)
     charge[:, _LAUNCH] += np.where(paced, rest, 0.0)
@@ -121,10 +122,9 @@ def _waiting_ops(gaps: Gaps, rows: Integers, linked: Linked, host: Host) -> Inte
     thread, until = calls.thread[rows], np.fmin(gaps.end, calls.end)[rows]
     op = np.full(rows.size, -1, dtype=np.int64)
     labels = linked.trace.events["thread"].cat.categories
-    for code in np.unique(thread[thread >= 0]).tolist():
-        mine = np.flatnonzero(thread == code)
-        called = host.last_wait(code, until[mine])
-        op[mine] = innermost_op(linked.ops, str(labels[code]), called)
+    for code, mine in grouped(thread):
+        if code >= 0:
+            op[mine] = innermost_op(linked.ops, str(labels[code]), host.last_wait(code, until[mine]))
     return op
 
 

@@ -13,7 +13,7 @@ from bottleneck.analysis.host import Host, read_host
 from bottleneck.analysis.idle import CAUSES, Gaps, fold_causes, fold_gaps, split_gaps, without_dust
 from bottleneck.analysis.owners import owned_segments
 from bottleneck.analysis.sides import TwoSided, find_sides
-from bottleneck.analysis.timeline import Floats, Integers, gaps, shared_charge, tally, union
+from bottleneck.analysis.timeline import Floats, Integers, gaps, grouped, shared_charge, tally, union
 from bottleneck.records import Caveat, Ledger, LedgerEntry, Linked
 
 # Account -> group, in the order of the ledger.
@@ -156,9 +156,8 @@ def _host_accounts(linked: Linked, roofline: pd.DataFrame, host: Host) -> Intege
     dispatch = account == _CODE["overhead.dispatch"]
     account[dispatch & allocates[names.codes.to_numpy()]] = _CODE["overhead.allocator"]
     threads, start = linked.ops["thread"].cat, linked.ops["ts_us"].to_numpy()
-    for label, code in zip(threads.categories, range(len(threads.categories)), strict=True):
-        mine = np.flatnonzero(threads.codes.to_numpy() == code)
-        account[mine[host.loads_at(str(label), start[mine])]] = INPUT
+    for code, mine in grouped(threads.codes.to_numpy().astype(np.int64)):
+        account[mine[host.loads_at(str(threads.categories[code]), start[mine])]] = INPUT
     return account
 
 
@@ -207,8 +206,9 @@ def _charge_host(linked: Linked, host: Host, account: Integers) -> _Charged:
     start, end = np.clip(opened, low, high), np.clip(closed, low, high)
     charge = shared_charge(start - low, end - low, np.zeros(owner.size, dtype=np.int64))
     kernel_us = tally(owner, charge, len(linked.ops))
-    idle_start, idle_end, _ = gaps(union(start, end), low, high)
-    idle = Gaps(idle_start, idle_end, np.full(idle_start.size, -1))
+    busy = union(start, end)
+    idle_start, idle_end, following = gaps(busy, low, high)
+    idle = Gaps(idle_start, idle_end, np.append(owner[busy.first], -1)[following])
     waits = host.charge(host.main_thread, idle_start, idle_end)
     waits = without_dust(np.hstack((waits, np.zeros((idle_start.size, len(CAUSES) - waits.shape[1])))))
     loads = np.flatnonzero((account == INPUT) & (kernel_us > 0))
@@ -216,8 +216,8 @@ def _charge_host(linked: Linked, host: Host, account: Integers) -> _Charged:
     cause = np.full(loads.size, CAUSES.index("input"))
     inside = fold_causes(cause, kernel_us[loads], codes[loads], labels)
     outside = fold_gaps(idle, waits, linked, host)
-    busy = math.fsum(kernel_us) - math.fsum(kernel_us[loads])
-    overlap = np.array([busy, 0.0, 0.0, 0.0, 0.0])
+    worked_us = math.fsum(kernel_us) - math.fsum(kernel_us[loads])
+    overlap = np.array([worked_us, 0.0, 0.0, 0.0, 0.0])
     return _Charged(kernel_us, waits.sum(axis=0), pd.concat((inside, outside), ignore_index=True), overlap)
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from bottleneck.analysis.arrivals import Arrivals, match_collectives
+from bottleneck.analysis.summary import ONE_RANK
 from bottleneck.analysis.verdict import account_words
 from bottleneck.records import Analysis, Caveat, LedgerEntry, Linked, RankSummary
 from bottleneck.units import format_share, format_us
@@ -52,7 +53,10 @@ def combine_ranks(ranked: Sequence[RankedAnalysis]) -> Analysis:
         body,
         verdict=verdict,
         ranks=_summaries(ordered, numbers, arrivals),
-        caveats=(*body.caveats, *_caveats(ordered, numbers, arrivals)),
+        caveats=(
+            *(caveat for caveat in body.caveats if caveat.slug != ONE_RANK),
+            *_caveats(ordered, numbers, arrivals),
+        ),
     )
 
 

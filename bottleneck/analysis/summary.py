@@ -29,6 +29,9 @@ from bottleneck.units import format_share
 # Caveats of the reader and linker that leave nothing to judge: a good part of the device's work is not in the trace.
 _BROKEN = frozenset({"no-device-events", "kernels-missing"})
 _PRICED_ENOUGH = 0.95
+_WORTH_A_CAVEAT = 0.05
+# The slug of a caveat that no longer holds once several ranks are looked at together.
+ONE_RANK = "one-rank"
 
 
 @dataclass(frozen=True)
@@ -58,6 +61,7 @@ def assemble(evidence: Evidence) -> Analysis:
         *result.caveats,
         *_coverage_caveats(coverage, result),
         *_sides_caveats(result),
+        *_one_rank_caveats(linked, result),
     )
     grounds = Grounds(result.ledger, kernels, idle, result.host_only, _broken(caveats), result.sides)
     return Analysis(
@@ -131,6 +135,17 @@ def _sides_caveats(result: LedgerResult) -> tuple[Caveat, ...]:
     if result.sides is None:
         return ()
     return (Caveat("two-sided", f"{describe_sides(result.sides)}: each side has its own bound"),)
+
+
+def _one_rank_caveats(linked: Linked, result: LedgerResult) -> tuple[Caveat, ...]:
+    share, world = result.ledger.group_shares()["communication"], linked.trace.world_size or 1
+    if world < 2 or share < _WORTH_A_CAVEAT:
+        return ()
+    message = (
+        f"this is one of {world} ranks: its {format_share(share)} in collectives includes waiting for ranks that are "
+        "late; give the traces of all ranks to see which"
+    )
+    return (Caveat(ONE_RANK, message, share),)
 
 
 def _broken(caveats: tuple[Caveat, ...]) -> str | None:

@@ -3,6 +3,7 @@
 Times are microseconds as float64 arrays. Nothing here knows of kernels or threads.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,6 +17,14 @@ Flags = npt.NDArray[np.bool_]
 def tally(codes: Integers, weights: Floats, size: int) -> Floats:
     """Sum of the weights of each code in 0 … size - 1."""
     return np.bincount(codes, weights=weights, minlength=size).astype(np.float64)
+
+
+def grouped(codes: Integers) -> Iterator[tuple[int, Integers]]:
+    """Each distinct code with the positions that hold it, in order; one sort, however many codes there are."""
+    order = np.argsort(codes, kind="stable")
+    if order.size:
+        for rows in np.split(order, np.flatnonzero(np.diff(codes[order])) + 1):
+            yield int(codes[rows[0]]), rows
 
 
 @dataclass(frozen=True)

@@ -48,6 +48,16 @@ _ADVICE: Mapping[str, str] = {
     "communication": "overlap the collectives with computation, or send less: larger buckets, gradients less often",
     "unknown": "record with shapes (record_shapes=True), so that more of the work can be priced",
 }
+# Part of the reason why work has no price -> what would give it one.
+_PRICE_ADVICE: Mapping[str, str] = {
+    "peak": "name the device (--device) or its ceilings (--peaks), or record with `bottleneck run`",
+    "bandwidth": "name the device (--device) or its ceilings (--peaks), so that bytes can be judged",
+    "graph": "record the same step without graphs too: a replay does not say which ops its kernels belong to",
+    "outside any op": "call this work through an op (torch.library.custom_op), so that its shapes are recorded",
+    "correlation": "record with a newer profiler, one that ties device work to the calls that issued it",
+    "formula": "this op has no cost formula yet: judge the rest of the step by its kernels",
+    "launch": "let the recording begin before the work is launched, and keep CPU activity on",
+}
 _NEAR_THE_ROOF = "it runs near the roof: lower the precision or the number of FLOPs"
 _MISALIGNED = "pad the sizes of the matrix product to multiples of 8"
 # On a CPU there are no launches to save, and time between ops has other remedies.
@@ -182,6 +192,9 @@ def _first_step(grounds: Grounds, bound: str, group: str, regime: Regime | None)
         return "First: judge the sides apart, with a recording of warmed-up steps"
     entry = _largest_entry(grounds, "unknown" if bound == "inconclusive" else group)
     kernel = _largest_kernel(grounds, _BOUNDS_OF_ACCOUNT.get(entry.account, ()))
+    if entry.account == "unknown" and kernel is not None:
+        known = [advice for part, advice in _PRICE_ADVICE.items() if part in (kernel.reason or "")]
+        return f"First: {(known or [_ADVICE['unknown']])[0]}"
     if entry.account == "compute" and regime == "saturated":
         return f"First: {_NEAR_THE_ROOF}"
     if entry.account == "compute" and kernel is not None and "align" in (kernel.reason or ""):

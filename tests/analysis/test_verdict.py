@@ -153,3 +153,20 @@ def test_every_account_leads_to_a_sentence(account: str, host_only: bool) -> Non
     verdict = decide(replace(_grounds({account: 100.0}), host_only=host_only))
     assert "First: " in verdict.sentence
     assert "{" not in verdict.sentence
+
+
+@pytest.mark.parametrize(
+    ("reason", "advice"),
+    [
+        ("shapes were not recorded", "record_shapes=True"),
+        ("no peaks known for this device", "--peaks"),
+        ("replayed by a graph launch, which has no op of its own", "without graphs"),
+        ("launched before the window", "begin before"),
+        ("launched outside any op", "through an op"),
+        ("no formula for mylib::odd", "no cost formula"),
+        (None, "record_shapes=True"),
+    ],
+)
+def test_inconclusive_advice_follows_the_reason_for_the_missing_price(reason: str | None, advice: str) -> None:
+    kernel = replace(_KERNEL, bound="unknown", reason=reason)
+    assert advice in decide(_grounds({"unknown": 90, "memory": 10}, kernel)).sentence
