@@ -1,11 +1,31 @@
 """Kernels, ops, prices and charges made by hand: each case becomes one op with its kernels."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pandas as pd
 
+from bottleneck.analysis.roofline import classify
+from bottleneck.devices.match import device_by_name
+from bottleneck.records import Device
 from bottleneck.tables import CHARGES, COSTS, KERNELS, OPS, Table
+
+MIB = 2.0**20
+H100 = replace(device_by_name("NVIDIA H100 80GB HBM3"), launch_floor_us=1.5)
+A100_40 = replace(device_by_name("NVIDIA A100-SXM4-40GB"), launch_floor_us=1.5)
+BARE = Device("stranger", None, "cuda", 1, {}, None, 1.5, None, {}, sm_count=132)
+CPU = Device(
+    name="a CPU",
+    vendor=None,
+    kind="cpu",
+    count=1,
+    peaks_flops_per_s={"fp32_tensor": 1e11, "fp32_vector": 1e11, "bf16_tensor": 4e11},
+    bandwidth_bytes_per_s=1e10,
+    launch_floor_us=1.0,
+    source="measured",
+    ridge_flops_per_byte={},
+    bandwidth_by_bytes=((1e6, 1e11), (1e7, 1e11), (1e8, 1e10), (1e9, 1e10)),
+)
 
 
 @dataclass(frozen=True)
@@ -110,3 +130,30 @@ def _table(table: Table, rows: list[dict[str, Any]]) -> pd.DataFrame:
         name: pd.Series([row.get(name) for row in rows], dtype=column.dtype) for name, column in table.columns.items()
     }
     return table.check(pd.DataFrame(columns))
+
+
+def judge(*cases: Priced, device: Device = H100) -> pd.DataFrame:
+    """ROOFLINE of the cases on a device."""
+    made = frames(*cases)
+    return classify(made.kernels, made.ops, made.costs, made.charges, device)
+
+
+def only(*cases: Priced, device: Device = H100) -> "pd.Series[object]":
+    """The first row of it."""
+    return judge(*cases, device=device).iloc[0]
+
+
+def matmul(dur_us: float, flops: float, traffic: float = 1e6, **kernel: object) -> Priced:
+    """A product in bf16 with one kernel on tensor cores."""
+    name = {"name": "sm90_xmma_gemm", "family": "matmul", "engine": "matrix", "math_dtype": "bf16"}
+    return Priced((Kernel(dur_us, **name | kernel),), matrix_flops=flops, bytes_low=traffic)
+
+
+def stream(dur_us: float, traffic: float, **kernel: object) -> Priced:
+    """An op without arithmetic worth naming."""
+    return Priced((Kernel(dur_us, **kernel),), bytes_low=traffic, math_dtype="fp32")
+
+
+def host(self_us: float, **price: object) -> Priced:
+    """A priced op on a CPU."""
+    return Priced((Kernel(self_us, family="host", blocks=None),), **{"math_dtype": "fp32"} | price)
