@@ -13,7 +13,6 @@ import typer
 if TYPE_CHECKING:
     from bottleneck.harness.notes import Plan
     from bottleneck.recording import Recording
-    from bottleneck.records import Device
 
 # What `--strict` makes of a failure of ours (design section 8).
 _STRICT_STATUS = 4
@@ -204,25 +203,15 @@ def _tell(plan: "Plan", options: RunOptions, status: int) -> bool:
 
 
 def _record(plan: "Plan", options: RunOptions, status: int) -> "Recording":
+    from bottleneck.harness.ceilings import cpu_calibration
     from bottleneck.harness.finish import Ending, finish_recording, read_notes
 
     notes = read_notes(Path(plan.folder))
-    device: Device | None = None
-    if notes.framework is not None and not notes.device_facts:
-        device = _ceilings()
+    ran_on_cpu = notes.framework is not None and not notes.device_facts
+    calibration = cpu_calibration(notes.threads, _say) if ran_on_cpu else None
     flag = ("-m",) if options.module else ()
-    return finish_recording(plan, notes, Ending((*flag, options.target, *options.arguments), status), device)
-
-
-def _ceilings() -> "Device | None":
-    try:
-        from bottleneck.harness.ceilings import cpu_ceilings
-    except ImportError:
-        return None
-    device, problem = cpu_ceilings()
-    if problem is not None:
-        _say(problem)
-    return device
+    ending = Ending((*flag, options.target, *options.arguments), status)
+    return finish_recording(plan, notes, ending, calibration)
 
 
 def _report(folder: Path) -> None:

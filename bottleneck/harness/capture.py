@@ -5,11 +5,13 @@ seconds) when it starts. Its two entry points are watched so that a profiler of 
 two at once silently destroy data or crash in torch 2.13.
 """
 
+import gc
 import gzip
 import json
 import os
 import sys
 import threading
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,6 +43,7 @@ class Guard:
         self.yielded = False
         self.used = False
         self._starting = False
+        self._scopes: list[weakref.ref[Any]] = []
 
     def watch(self, torch: Any) -> None:
         """Wraps the two functions that every way of starting a profiler goes through."""
@@ -65,9 +68,18 @@ class Guard:
         if self.window is not None:
             self.window.stop()
 
+    def is_clear(self) -> bool:
+        """Whether every scope that a closed window left open has ended.
+
+        A `record_function` that begins under one profiler and ends under the next writes into memory that the first
+        has freed: torch 2.13 then dies, sooner or later, of a corrupted heap.
+        """
+        self._scopes = [scope for scope in self._scopes if scope() is not None]
+        return not self._scopes
+
     def open(self, window: "Window") -> bool:
-        """Starts a window unless the program profiles itself or another window is open."""
-        if self.yielded or self.window is not None or window.torch.autograd._profiler_enabled():
+        """Starts a window unless the program profiles itself, another window is open, or it would be unsafe."""
+        if self.yielded or self.window is not None or not self.is_clear() or window.torch.autograd._profiler_enabled():
             return False
         self._starting = self.used = True
         try:
@@ -77,9 +89,11 @@ class Guard:
         self.window = window
         return True
 
-    def closed(self) -> None:
-        """Told by a window that it has stopped."""
+    def closed(self, window: "Window") -> None:
+        """Told by a window that it has stopped; a scope is open as long as its object lives."""
         self.window = None
+        kind = window.torch.autograd.profiler.record_function
+        self._scopes += [weakref.ref(found) for found in gc.get_objects() if type(found) is kind]
 
 
 GUARD = Guard()
@@ -112,7 +126,7 @@ class Window:
             with_stack=self._detail.stacks and sys.getprofile() is None,
             profile_memory=self._detail.memory,
             use_kineto=True,
-            experimental_config=_experimental_config(self.torch, self._detail, on_gpu),
+            experimental_config=_experimental_config(self.torch, on_gpu),
         )
         with _Quiet():
             self._profiler.__enter__()
@@ -123,8 +137,8 @@ class Window:
         if not (self._running and self.is_mine):
             return
         self._running = False
-        GUARD.closed()
         self._profiler.__exit__(None, None, None)
+        GUARD.closed(self)
 
     @property
     def is_mine(self) -> bool:
@@ -168,15 +182,10 @@ class Window:
         return metadata
 
 
-def _experimental_config(torch: Any, detail: Detail, on_gpu: bool) -> Any:
+def _experimental_config(torch: Any, on_gpu: bool) -> Any:
     """The profiler's unstable options, only those that this version of torch knows."""
     kind = torch._C._profiler._ExperimentalConfig
-    wanted = {
-        "enable_cuda_sync_events": on_gpu,
-        # Skips building Python objects that only events() would read; torch cannot do so with stacks.
-        "trace_only": not detail.stacks,
-        "record_python_gc_info": True,
-    }
+    wanted = {"enable_cuda_sync_events": on_gpu, "record_python_gc_info": True}
     known = kind.__init__.__doc__ or ""
     return kind(**{name: True for name, is_on in wanted.items() if is_on and f"{name}:" in known})
 

@@ -1,5 +1,6 @@
 """Makes the recording whole after the program has ended: checks the trace, adds versions, ceilings and status."""
 
+import dataclasses
 import gzip
 import os
 import platform
@@ -12,9 +13,9 @@ from pathlib import Path
 import msgspec
 
 from bottleneck import __version__
+from bottleneck.harness.calibrate import Calibration
 from bottleneck.harness.notes import NOTES_FILE, Notes, Plan
 from bottleneck.recording import RankTrace, Recording, kept_command, kept_environment, write_recording
-from bottleneck.records import Device
 
 
 @dataclass(frozen=True)
@@ -35,18 +36,24 @@ def read_notes(folder: Path) -> Notes:
     """What the child left, or empty notes with a warning when it ended without leaving any."""
     path = folder / NOTES_FILE
     try:
-        return msgspec.json.decode(path.read_bytes(), type=Notes)
+        notes = msgspec.json.decode(path.read_bytes(), type=Notes)
     except FileNotFoundError:
         return Notes(warnings=("the program ended before anything was measured",))
     except (OSError, msgspec.MsgspecError) as exc:
         return Notes(warnings=(f"the notes of the measurement cannot be read: {exc}",))
+    if notes.is_complete:
+        return notes
+    return dataclasses.replace(
+        notes, warnings=(*notes.warnings, "the program ended abruptly: only what was already on disk is shown")
+    )
 
 
-def finish_recording(plan: Plan, notes: Notes, ending: Ending, device: Device | None) -> Recording:
+def finish_recording(plan: Plan, notes: Notes, ending: Ending, calibration: Calibration | None) -> Recording:
     """The recording, written to its folder; the trace gets its final name if it is whole."""
     folder = Path(plan.folder)
-    trace_defect = _settle_trace(plan)
-    traces = () if trace_defect else (RankTrace(plan.rank, plan.trace_file, notes.step_marks_ns),)
+    defect = _settle_trace(plan)
+    traces = () if defect else (RankTrace(plan.rank, plan.trace_file, notes.step_marks_ns),)
+    doubts = tuple(caveat.message for caveat in calibration.caveats) if calibration is not None else ()
     recording = Recording(
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         command=kept_command(ending.command),
@@ -62,8 +69,8 @@ def finish_recording(plan: Plan, notes: Notes, ending: Ending, device: Device | 
         perturbation=_perturbation(notes),
         threads=notes.threads,
         device_facts=notes.device_facts,
-        device=device,
-        warnings=(*notes.warnings, *([trace_defect] if trace_defect else ())),
+        device=calibration.device if calibration is not None else None,
+        warnings=(*notes.warnings, *([defect] if defect else ()), *doubts),
     )
     write_recording(folder, recording)
     (folder / NOTES_FILE).unlink(missing_ok=True)

@@ -53,7 +53,10 @@ class Plan:
 
 @dataclass(frozen=True)
 class Notes:
-    """What the child measured. Times in ``unprofiled`` and ``profiled`` are microseconds per step."""
+    """What the child measured. Times in ``unprofiled`` and ``profiled`` are microseconds per step.
+
+    ``is_complete`` turns true at the regular end of the program; false means that it died or left by `os._exit`.
+    """
 
     step_source: StepSource = "none"
     framework: str | None = None
@@ -63,6 +66,7 @@ class Notes:
     threads: int | None = None
     device_facts: tuple[Mapping[str, str | int | float | None], ...] = ()
     warnings: tuple[str, ...] = ()
+    is_complete: bool = False
 
 
 def write_notes(folder: str, notes: Notes) -> None:

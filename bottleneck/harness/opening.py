@@ -12,17 +12,15 @@ from typing import Any
 from bottleneck.harness.capture import Detail, Window
 
 CHUNK_SECONDS = 2.0
-ENOUGH_EVENTS = 1000
 
 # Without stacks: a library that the script imports next would be recorded call by call.
 DETAIL = Detail(stacks=False)
 
 
 class Opening:
-    """Windows of at most CHUNK_SECONDS, one after another, until one holds enough events or the first step ends.
+    """Windows of at most CHUNK_SECONDS, one after another, until one is not empty or the first step ends.
 
-    A program that is still loading its libraries makes no events; a window that stayed empty is thrown away, so that
-    the memory they take is bounded.
+    A program that is still loading its libraries makes no events. The time bounds the memory that a window can take.
     """
 
     def __init__(self, torch: Any) -> None:
@@ -69,10 +67,9 @@ class Opening:
         window.stop()
         # A window that opened before the GPU was first used has recorded nothing of it.
         is_blind = _uses_gpu(self._torch) and not self._on_gpu
-        count = 0 if is_blind else window.event_count()
-        if count and (self.kept is None or count > self.kept.event_count()):
-            self.kept = window
-        self._is_over = self._is_over or count >= ENOUGH_EVENTS
+        is_empty = window.event_count() == 0
+        self.kept = None if is_blind or is_empty else window
+        self._is_over = not (is_blind or is_empty)
 
 
 def _uses_gpu(torch: Any) -> bool:

@@ -66,6 +66,7 @@ _FORMS: dict[str, Callable[[Session, Sequence[str]], None]] = {
 def _finish(session: Session) -> None:
     if session.is_here and GUARD.window is not None:
         GUARD.window.stop()
+    session.note(is_complete=True)
     session.save()
 
 

@@ -23,7 +23,8 @@ DETAIL = Detail()
 class Script:
     """The phases of a script, one method per boundary that ends them; ``_next`` is the phase that it is in.
 
-    first step (opening) -> one profiled step (pilot) -> warm-up -> timed steps -> lead-in -> profiled steps -> rest
+    first step (opening) -> second -> one profiled step (pilot) -> warm-up -> timed steps -> lead-in -> profiled steps
+    -> rest. No window opens at the boundary at which another closed: the optimizer's own scope is still open there.
     """
 
     def __init__(self, session: Session) -> None:
@@ -65,36 +66,37 @@ class Script:
         if phase == self._time and self._stopwatch.steps:
             self._session.note(unprofiled=self._stopwatch.timing())
         if GUARD.yielded:
-            self._session.warn("the program runs a profiler of its own, so ours stayed off")
+            self._session.warn("the program runs a profiler of its own; ours stopped before it started")
         elif phase != self._rest:
             self._keep_what_there_is(is_profiling=phase == self._profile)
         self._session.save()
 
     def _keep_what_there_is(self, *, is_profiling: bool) -> None:
         """The program ended before the last phase: takes the steps that were complete, else the start."""
-        seen, wanted = self._seen, self._session.plan.steps
+        wanted, warmup = self._session.plan.steps, self._session.plan.warmup
+        hint = f"{max(warmup, 3) + TIMED_STEPS + 1 + wanted} steps are enough for the full measurement"
         window = self._stop() if self._window is not None and self._window.is_mine else None
-        hint = "more steps, or --warmup 1 --steps 2, would tell more"
         if window is not None and is_profiling and self._stopwatch.steps:
             self._session.keep(window, self._stopwatch)
             self._session.warn(f"the program ended after {self._stopwatch.steps} of {wanted} profiled steps; {hint}")
         elif self._session.has_trace:
-            self._session.warn(f"the program ended after {seen} steps, of which one was profiled; {hint}")
+            self._session.warn(f"the program ended after {self._seen} steps, of which one was profiled; {hint}")
         else:
-            self._keep_opening(seen)
+            self._keep_opening(hint)
 
-    def _keep_opening(self, seen: int) -> None:
+    def _keep_opening(self, hint: str) -> None:
         kept = self._opening.finish() if self._opening is not None else None
         if kept is None:
             self._session.warn("the program ended before it did anything that could be profiled")
             return
         self._session.note(step_source="whole program")
         self._session.keep(kept, Stopwatch(None))
-        found = "no step boundary was found" if not seen else "the program has a single step"
-        self._session.warn(
-            f"{found}, so the start of the program was profiled as one step, without an undisturbed time beside it; "
-            "a file with workload() can be measured in full"
+        found, hint = (
+            (f"the program ended after {_count_steps(self._seen)}", hint)
+            if self._seen
+            else ("no step boundary was found", "a file with workload() can be measured in full")
         )
+        self._session.warn(f"{found}, so its start was profiled as if it were one step; {hint}")
 
     def _boundary(self) -> None:
         self._seen += 1
@@ -116,6 +118,12 @@ class Script:
     def _first_step(self) -> None:
         if self._opening is not None:
             self._opening.finish()
+        self._next = self._second_step
+        if GUARD.window is not None:
+            self._session.warn("the steps run in a thread other than the main one: they were timed, not profiled")
+            self._next = self._warm_up
+
+    def _second_step(self) -> None:
         if self._open(then=self._pilot):
             self._stopwatch.mark()
 
@@ -147,6 +155,7 @@ class Script:
         if steps >= TIMED_STEPS or (steps >= TIMED_STEPS_AT_LEAST and self._stopwatch.elapsed_s >= TIMED_SECONDS):
             self._session.note(unprofiled=self._stopwatch.timing())
             self._session.save()
+            self._next = self._reopen
             self._reopen()
 
     def _reopen(self) -> None:
@@ -177,7 +186,9 @@ class Script:
         self._next = self._rest
 
     def _open(self, then: Callable[[], None]) -> bool:
-        """Whether a window is open now; ``then`` is the phase that follows."""
+        """Whether a window is open now; ``then`` is the phase that follows. May have to wait for a later boundary."""
+        if not GUARD.is_clear():
+            return False
         window = Window(self._torch, DETAIL)
         self._attempts += 1
         if self._attempts > ATTEMPTS or not window.open():
@@ -203,4 +214,8 @@ class Script:
             self._session.keep(window, self._stopwatch)
             self._leave_alone()
         else:
-            self._next = self._first_step if phase == self._pilot else self._reopen
+            self._next = self._second_step if phase == self._pilot else self._reopen
+
+
+def _count_steps(count: int) -> str:
+    return "1 step" if count == 1 else f"{count} steps"
