@@ -204,6 +204,7 @@ CHARGES = Table(
         "payer": Column("Int32", "row in OPS whose cost this kernel carries; null when none is priced", nullable=True),
         "share": Column("float64", "part of that cost, by duration among the kernels of the payer", "share", True),
         "group": Column("int64", "kernels with the same number are judged together"),
+        "dispatches": Column("bool", "host rows: the op does no work itself, it only calls others or makes a view"),
     },
 )  # row for row as KERNELS
 

@@ -10,7 +10,7 @@ import pandas as pd
 from bottleneck.analysis import reasons
 from bottleneck.analysis.copies import copy_floors
 from bottleneck.analysis.floors import Floors, floors, launch_floor_us, settle_memory_us
-from bottleneck.analysis.groups import Flags, Floats, Labelled, Rows, Work, fold, rows
+from bottleneck.analysis.groups import Flags, Floats, Labelled, Rows, Work, fold
 from bottleneck.records import Device
 from bottleneck.tables import ROOFLINE, category
 
@@ -203,7 +203,7 @@ def _judge_others(work: Work, columns: dict[str, Floats | Rows], pageable: int) 
     copies = copy_floors(work.kernels, work.device)
     duration = work.kernels["dur_us"].to_numpy()
     collective = (work.kernels["kind"] == "collective").to_numpy()
-    other = collective | copies.is_copy | _only_dispatches(work)
+    other = collective | copies.is_copy | work.charges["dispatches"].to_numpy()
     largest = np.fmax(copies.memory_us, columns["launch_us"])
     known = ~np.isnan(copies.memory_us)
     replaced = {
@@ -215,16 +215,6 @@ def _judge_others(work: Work, columns: dict[str, Floats | Rows], pageable: int) 
         "reason": np.where(copies.pageable, pageable, -1),
     }
     return columns | {name: np.where(other, values, columns[name]) for name, values in replaced.items()}
-
-
-def _only_dispatches(work: Work) -> Flags:
-    """Host rows of ops that do no work themselves: priced at nothing, handing their work on, or calling others."""
-    op = rows(work.kernels["op"])
-    priced = np.append(work.costs["reason"].isna().to_numpy(), False)[np.append(rows(work.ops["signature"]), -1)[op]]
-    calls = np.append(work.ops["children"].to_numpy() > 0, False)[op]
-    unpaid = (rows(work.charges["payer"]) < 0) & (work.kernels["family"] == "host").to_numpy()
-    dispatches: Flags = unpaid & (priced | calls)
-    return dispatches
 
 
 def _frame(columns: dict[str, Floats | Rows], reason_labels: tuple[str, ...]) -> pd.DataFrame:

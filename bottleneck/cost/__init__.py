@@ -1,7 +1,7 @@
 """Stage 2: FLOPs and bytes of every op call, from its recorded shapes."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pandas as pd
@@ -38,26 +38,24 @@ def merge(tables: Sequence[Formulas]) -> dict[str, Formula]:
     return merged
 
 
-FORMULAS = merge(
-    [
-        matmul.FORMULAS,
-        quantized.FORMULAS,
-        conv.FORMULAS,
-        attention.FORMULAS,
-        recurrent.FORMULAS,
-        normalization.FORMULAS,
-        losses.FORMULAS,
-        pointwise.FORMULAS,
-        reduction.FORMULAS,
-        pooling.FORMULAS,
-        passes.FORMULAS,
-        movement.FORMULAS,
-        indexing.FORMULAS,
-        fills.FORMULAS,
-        views.FORMULAS,
-        optimizer.FORMULAS,
-    ]
-)
+# Formulas by the trade that they belong to: a trade is known by an op's name alone, its price only with its shapes.
+TRADES: Mapping[str, Formulas] = {
+    "matmul": merge([matmul.FORMULAS, quantized.FORMULAS]),
+    "convolution": conv.FORMULAS,
+    "attention": attention.FORMULAS,
+    "recurrent": recurrent.FORMULAS,
+    "normalization": normalization.FORMULAS,
+    "loss": losses.FORMULAS,
+    "pointwise": pointwise.FORMULAS,
+    "reduction": reduction.FORMULAS,
+    "pooling": pooling.FORMULAS,
+    "passes": passes.FORMULAS,
+    "copy": movement.FORMULAS,
+    "indexing": indexing.FORMULAS,
+    "fill": fills.FORMULAS,
+    "optimizer": optimizer.FORMULAS,
+}
+FORMULAS = merge([*TRADES.values(), views.FORMULAS])
 
 # Ops that only call others, which are priced by themselves.
 COMPOSITES = frozenset[str]().union(
@@ -69,6 +67,16 @@ COMPOSITES = frozenset[str]().union(
     pooling.COMPOSITES,
     views.COMPOSITES,
 )
+
+
+_TRADE_OF = {name: trade for trade, formulas in TRADES.items() for name in formulas}
+
+
+def trade_of(name: str) -> str | None:
+    """The trade of an op by its name, 'free' for views and ops that only call others; null for an op nobody knows."""
+    if name in views.FORMULAS or name in COMPOSITES or views.dispatch(name):
+        return "free"
+    return _TRADE_OF.get(name)
 
 
 def price(signatures: pd.DataFrame) -> pd.DataFrame:

@@ -6,6 +6,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from bottleneck.cost import TRADES, trade_of
 from bottleneck.tables import CHARGES
 
 Rows = npt.NDArray[np.int64]
@@ -43,6 +44,7 @@ def charge(ops: pd.DataFrame, kernels: pd.DataFrame, costs: pd.DataFrame) -> pd.
             "payer": pd.array(np.where(payer < 0, 0, payer), dtype="Int32"),
             "share": _shares(kernels, payer),
             "group": np.where(payer < 0, len(ops) + np.arange(len(kernels)), payer),
+            "dispatches": _dispatching_rows(kernels, _dispatchers(ops, costs, parent) & ~workers),
         }
     )
     frame.loc[payer < 0, "payer"] = pd.NA
@@ -74,6 +76,33 @@ def _workers(ops: pd.DataFrame, costs: pd.DataFrame, parent: Rows) -> Flags:
     by_name = np.array([*(_delegate_bits(name, bit) for name in names.categories), 0], dtype=np.int64)
     handed = below & (by_family[family] | by_name[names.codes.to_numpy()])
     return np.asarray((family >= 0) & (handed == 0))
+
+
+def _dispatchers(ops: pd.DataFrame, costs: pd.DataFrame, parent: Rows) -> Flags:
+    """True for ops without work of their own: free by name or price, or handing what they do to ops nested in them.
+
+    Without shapes the name must tell: an op of a trade hands over when an op of the same trade is nested in it. An op
+    that nobody knows is taken to hand over when the ops in it take at least half of its time.
+    """
+    names = ops["name"].cat
+    trades = [trade_of(name) for name in names.categories]
+    bit = {trade: 1 << code for code, trade in enumerate(TRADES)}
+    codes = names.codes.to_numpy()
+    own = np.array([*(bit.get(trade or "", 0) for trade in trades), 0], dtype=np.int64)[codes]
+    heirs = np.array(
+        [*(bit.get(trade or "", 0) | _delegate_bits(trade or "", bit) for trade in trades), 0], dtype=np.int64
+    )[codes]
+    free = np.array([*(trade == "free" for trade in trades), False], dtype=bool)[codes]
+    stranger = np.array([*(trade is None for trade in trades), False], dtype=bool)[codes]
+    below = _nested_bits(parent, own)
+    calls = np.where(stranger, (below != 0) & (ops["self_us"] <= ops["dur_us"] / 2).to_numpy(), (below & heirs) != 0)
+    priced = np.append(costs["reason"].isna().to_numpy(), False)[_rows(ops["signature"])]
+    return np.asarray(free | priced | calls)
+
+
+def _dispatching_rows(kernels: pd.DataFrame, dispatchers: Flags) -> Flags:
+    on_host = (kernels["family"] == "host").to_numpy()
+    return np.asarray(on_host & np.append(dispatchers, False)[_rows(kernels["op"])])
 
 
 def _delegate_bits(name: str, bit: Mapping[str, int]) -> int:

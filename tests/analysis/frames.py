@@ -58,6 +58,7 @@ class Priced:
     math_dtype: str | None = "bf16"
     reason: str | None = None
     pays: bool = True
+    dispatches: bool = False
     children: int = 0
     has_signature: bool = True
 
@@ -92,6 +93,7 @@ def frames(*cases: Priced, gap_us: float = 1.0) -> Frames:
                     "payer": position if case.pays and kernel.kind == "compute" else None,
                     "share": share if case.pays and kernel.kind == "compute" else None,
                     "group": position if case.pays and kernel.kind == "compute" else 10_000 + len(charges),
+                    "dispatches": case.dispatches,
                 }
             )
             now += kernel.dur_us

@@ -220,7 +220,7 @@ def table(declared: Table, rows: Sequence[dict[str, Any]]) -> pd.DataFrame:
 def evidence(scene: Scene, **more: Any) -> Evidence:
     """What the stages would hand to ``assemble`` for a scene without prices."""
     linked, roofline = more.pop("linked", scene.linked()), scene.roofline()
-    charges = table(CHARGES, [{"group": row} for row in range(len(linked.kernels))])
+    charges = table(CHARGES, [{"group": row, "dispatches": False} for row in range(len(linked.kernels))])
     device = Device("test device", None, "cuda" if scene.kernels else "cpu", 1, {}, None, None, None, {})
     return Evidence(
         linked=linked,

@@ -68,16 +68,16 @@ class TestHost:
         assert only(host(2.9, bytes_low=100.0), device=CPU).bound == "overhead"
         assert only(host(40.0, bytes_low=3e6), device=CPU).bound == "memory"
 
-    def test_an_op_that_pays_nothing_only_dispatches(self) -> None:
-        row = only(host(5.0, pays=False), device=CPU)
+    def test_an_op_that_the_cost_stage_calls_a_dispatcher_only_dispatches(self) -> None:
+        row = only(host(5.0, pays=False, dispatches=True), device=CPU)
         assert (row.bound, row.confidence) == ("dispatch", "high")
 
-    def test_an_unpriced_op_that_calls_others_only_dispatches(self) -> None:
-        row = only(unpriced(Kernel(50.0, family="host", blocks=None), children=2), device=CPU)
+    def test_an_unpriced_dispatcher_needs_no_reason(self) -> None:
+        row = only(unpriced(Kernel(50.0, family="host", blocks=None), dispatches=True), device=CPU)
         assert row.bound == "dispatch" and pd.isna(row.reason)
 
-    def test_an_unpriced_leaf_with_time_of_its_own_is_unknown(self) -> None:
-        row = only(unpriced(Kernel(50.0, family="host", blocks=None)), device=CPU)
+    def test_an_unpriced_op_with_time_of_its_own_is_unknown_even_if_it_calls_others(self) -> None:
+        row = only(unpriced(Kernel(50.0, family="host", blocks=None), children=2), device=CPU)
         assert (row.bound, row.reason) == ("unknown", "no formula for aten::odd")
 
     def test_no_time_at_all_is_overhead_and_breaks_nothing(self) -> None:
