@@ -1,6 +1,5 @@
 """The menu, and the one place that turns errors into exit codes."""
 
-import os
 import sys
 import tempfile
 import traceback
@@ -65,12 +64,6 @@ def _tell(error: BottleneckError) -> None:
     print("\n".join(lines), file=sys.stderr)
 
 
-def _leave_quietly_on_closed_pipe() -> int:
-    # The reader of our output has gone (`bottleneck report … | head`); Python would complain again at shutdown.
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return 141
-
-
 def main(arguments: Sequence[str] | None = None) -> None:
     """Runs one command and leaves the process with its exit code (design section 8)."""
     sys.exit(_run(list(sys.argv[1:] if arguments is None else arguments)))
@@ -86,8 +79,6 @@ def _run(arguments: list[str]) -> int:
         return error.exit_code
     except KeyboardInterrupt:
         return 130
-    except BrokenPipeError:
-        return _leave_quietly_on_closed_pipe()
     except Exception:
         return _report_bug()
     return 0

@@ -9,6 +9,7 @@ from bottleneck.analysis.ledger import build_ledger
 from bottleneck.analysis.ranks import RankedAnalysis, combine_ranks
 from bottleneck.analysis.roofline import classify
 from bottleneck.analysis.summary import Evidence, assemble
+from bottleneck.analysis.tax import untax
 from bottleneck.cost import price
 from bottleneck.cost.charge import charge
 from bottleneck.devices.match import match_device
@@ -85,10 +86,11 @@ def _is_saved_analysis(path: Path) -> bool:
 def _analyse_source(source: Source, options: Options) -> RankedAnalysis:
     trace = read_trace(source.trace)
     window = whole_window(trace) if options.whole else find_steps(trace, source.marks_ns)
-    linked = link(trace, window)
+    device, caveats = _choose_device(trace, source.recording, options)
+    unprofiled = source.recording.unprofiled if source.recording and not options.whole else None
+    linked = untax(link(trace, window), unprofiled, device.launch_floor_us)
     costs = price(trace.signatures)
     charges = charge(linked.ops, linked.kernels, costs)
-    device, caveats = _choose_device(trace, source.recording, options)
     roofline = classify(linked.kernels, linked.ops, costs, charges, device)
     result = build_ledger(linked, roofline)
     evidence = Evidence(
@@ -99,7 +101,7 @@ def _analyse_source(source: Source, options: Options) -> RankedAnalysis:
         result=result,
         device=device,
         recording=_describe(source),
-        unprofiled=source.recording.unprofiled if source.recording and not options.whole else None,
+        unprofiled=unprofiled,
         caveats=caveats,
     )
     analysis = replace(assemble(evidence), version=__version__)

@@ -164,7 +164,9 @@ KERNELS = Table(
         "device": Column("int32", "device index; 0 on a CPU"),
         "stream": Column("category", "'pid/tid' of the track it ran on"),
         "ts_us": Column("float64", "start", "us"),
-        "dur_us": Column("float64", "duration; on a CPU the op's self time", "us"),
+        "dur_us": Column(
+            "float64", "duration; on a CPU the op's self time, less the profiler's part where known", "us"
+        ),
         "op": Column("Int32", "row in OPS of the innermost op that issued it", nullable=True),
         "launch": Column("Int64", "row in EVENTS of the host call that issued it", nullable=True),
         "launch_ts_us": Column("float64", "start of that call", "us", nullable=True),

@@ -14,7 +14,7 @@ from bottleneck.records import Confidence, KernelSummary, Regime
 
 _FLOORS = ("compute_us", "memory_us", "launch_us")
 _WORK = ("flops", "bytes_low", "bytes_high")
-_VOTES = ("engine", "regime", "confidence", "reason")
+_VOTES = ("engine", "confidence")
 _KEYS = ("name", "bound", "source", "math_dtype")
 # Shapes are text of the trace: long lists of tensors tell nothing more when shown whole.
 _LONGEST_SHAPES = 200
@@ -73,10 +73,22 @@ def _fold(rows: Charged, keep: Integers, fold: Integers, first: Integers) -> _Fo
         texts={
             **texts,
             **votes,
+            **_judgements(rows, keep, fold, us),
             **_op_texts(rows, first),
             "module": _common_modules(fold, rows.codes("module")[keep], rows.labels("module"), size),
         },
     )
+
+
+def _judgements(rows: Charged, keep: Integers, fold: Integers, us: Floats) -> dict[str, list[str | None]]:
+    """Regime and reason per fold, voted on together: a reason for one regime says nothing of another."""
+    regime, reason = (rows.codes(name)[keep] for name in ("regime", "reason"))
+    span = len(rows.labels("reason")) + 1
+    winner = _majority(fold, (regime + 1) * span + reason + 1, us, int(fold.max()) + 1)
+    return {
+        "regime": _texts(winner // span - 1, rows.labels("regime")),
+        "reason": _texts(winner % span - 1, rows.labels("reason")),
+    }
 
 
 def _texts(codes: Integers, labels: "pd.Index[str]") -> list[str | None]:

@@ -8,6 +8,7 @@ import pandas as pd
 
 from bottleneck.analysis.idle import CAUSES
 from bottleneck.analysis.ledger import ACCOUNTS, LedgerResult, Overlap, ledger_of
+from bottleneck.analysis.timeline import Floats
 from bottleneck.records import Caveat, Timing
 from bottleneck.units import format_us
 
@@ -18,21 +19,25 @@ _TRUSTED_CAUSES = frozenset({"dependency"})
 _MOST_STRETCH = 1.25
 
 
-def rescale(result: LedgerResult, unprofiled: Timing | None) -> LedgerResult:
+def rescale(result: LedgerResult, unprofiled: Timing | None, own: Floats) -> LedgerResult:
     """The same result adding up to the unprofiled median step, with a caveat that shows the factor; itself without one.
 
-    Device work is trusted and waits on the host's side are scaled; on a CPU, the work of ops is trusted and every
-    overhead account scaled. Trusted work that alone exceeds the unprofiled step is shortened with it.
+    Device work is trusted and waits on the host's side are scaled; on a CPU, the work of ops is trusted as far as it is
+    their own (``own``: part of each row of KERNELS, 0-1) and every overhead account scaled. Trusted work that alone
+    exceeds the unprofiled step is shortened with it.
     """
     if unprofiled is None or not unprofiled.median > 0 or not result.ledger.wall_us > 0:
         return result
     wall_us, profiled_us = unprofiled.median, result.ledger.wall_us
     scaled = _scaled_accounts(result.host_only)
     host_us = sum(entry.us for entry in result.ledger.entries if entry.account in scaled)
-    trusted_us = profiled_us - host_us
+    kept = _kept_parts(result, own)
+    trusted_us = sum(entry.us * kept[entry.account] for entry in result.ledger.entries if entry.account not in scaled)
     host = min(max((wall_us - trusted_us) / host_us, 0.0), _MOST_STRETCH) if host_us > 0 else 0.0
     device = min(wall_us / trusted_us, 1.0) if trusted_us > 0 else 1.0
-    factors = {account: host if account in scaled else device for account in ACCOUNTS}
+    factors = {account: host if account in scaled else device * kept[account] for account in ACCOUNTS}
+    on_host = np.array([account in scaled for account in ACCOUNTS])[result.account]
+    row_factors = np.where(on_host, host, device * own)
     accounts = {entry.account: entry.us * factors[entry.account] for entry in result.ledger.entries}
     unexplained_us = wall_us - sum(accounts.values())
     if unexplained_us > 1e-9 * wall_us:
@@ -42,11 +47,19 @@ def rescale(result: LedgerResult, unprofiled: Timing | None) -> LedgerResult:
     return replace(
         result,
         ledger=ledger_of(accounts, wall_us),
-        kernel_us=result.kernel_us * np.array(list(factors.values()))[result.account],
+        kernel_us=result.kernel_us * row_factors,
         idle=idle,
         overlap=Overlap(**{**overlap, "busy_us": max(wall_us - float(idle["us"].sum()), 0.0)}),
         caveats=(*result.caveats, _caveat(profiled_us, wall_us, (host, device))),
     )
+
+
+def _kept_parts(result: LedgerResult, own: Floats) -> dict[str, float]:
+    """Part of each account's device or op time that is not the profiler's; 1 for accounts without such time."""
+    total = np.bincount(result.account, weights=result.kernel_us, minlength=len(ACCOUNTS))
+    kept = np.bincount(result.account, weights=result.kernel_us * own, minlength=len(ACCOUNTS))
+    parts = np.divide(kept, total, out=np.ones(len(ACCOUNTS)), where=total > 0)
+    return dict(zip(ACCOUNTS, parts.tolist(), strict=True))
 
 
 def _scaled_accounts(host_only: bool) -> frozenset[str]:

@@ -11,6 +11,7 @@ from bottleneck.analysis.folds import fold_lines, fold_modules, fold_ops
 from bottleneck.analysis.kernel_rows import fold_kernels
 from bottleneck.analysis.ledger import LedgerResult
 from bottleneck.analysis.scaling import rescale
+from bottleneck.analysis.tax import untaxed_parts
 from bottleneck.analysis.totals import cover, total
 from bottleneck.analysis.verdict import Grounds, decide, describe_sides
 from bottleneck.records import (
@@ -51,7 +52,8 @@ class Evidence:
 
 def assemble(evidence: Evidence) -> Analysis:
     """Everything that a report tells of one trace, per step; with ``unprofiled`` given, of the undisturbed step."""
-    linked, result = evidence.linked, rescale(evidence.result, evidence.unprofiled)
+    linked = evidence.linked
+    result = rescale(evidence.result, evidence.unprofiled, untaxed_parts(linked))
     rows = charged_rows(linked, evidence.costs, evidence.charges, evidence.roofline, result)
     kernels, idle, coverage = fold_kernels(rows), _idle_causes(result), cover(rows, result)
     caveats = (

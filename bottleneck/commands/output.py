@@ -1,56 +1,40 @@
-"""Where a command's result goes: the terminal as it is, or a file that is written whole or not at all."""
+"""Where a command's report goes: a file, a pipe, or the terminal in the width and colours that it has."""
 
 import os
 import sys
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
-
-from bottleneck.errors import UsageError
 
 if TYPE_CHECKING:
     from bottleneck.records import Analysis
 
+# As the shell shows the death by SIGPIPE of a program that writes to a reader that has gone.
+_READER_GONE = 141
+
 
 def present(analysis: "Analysis", form: str, output: Path | None) -> None:
-    """Renders to stdout, or to the file ``output``; raises UsageError when that cannot be written."""
+    """Renders to standard output, or to the file ``output``; '-' is standard output too."""
     from bottleneck.report import FORMATS
+    from bottleneck.report.output import write_text
 
     if output is not None and str(output) != "-":
-        write_whole(output, FORMATS[form](analysis))
-    elif form == "terminal":
-        show_terminal(analysis, sys.stdout)
-    else:
-        sys.stdout.write(FORMATS[form](analysis))
+        write_text(FORMATS[form](analysis), output)
+        return
+    text = terminal_text(analysis, sys.stdout) if form == "terminal" else FORMATS[form](analysis)
+    try:
+        write_text(text, None)
+    except BrokenPipeError:
+        # Python would complain once more when it flushes at shutdown.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise SystemExit(_READER_GONE) from None
 
 
-def show_terminal(analysis: "Analysis", stream: TextIO) -> None:
-    """The terminal report on a stream, in the width, colours and character set that the stream has."""
+def terminal_text(analysis: "Analysis", stream: TextIO) -> str:
+    """The terminal report in the width, colours and character set of a stream."""
     from rich.console import Console
 
-    from bottleneck.report.terminal import show
+    from bottleneck.report.terminal import render
 
-    show(analysis, Console(file=stream))
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Writes a file under a temporary name beside it, then renames; a device such as /dev/null is written directly."""
-    try:
-        if path.exists() and not path.is_file():
-            path.write_text(text, encoding="utf-8")
-            return
-        with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False, encoding="utf-8") as file:
-            file.write(text)
-        os.chmod(file.name, 0o666 & ~_umask())  # noqa: PTH101 - the file object has only a name
-        Path(file.name).replace(path)
-    except OSError as error:
-        raise UsageError(
-            f"cannot write {path}", why=str(error), fix="pass -o a file in a folder that exists"
-        ) from error
-
-
-def _umask() -> int:
-    # The only way to read it is to set it.
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
+    console = Console(file=stream)
+    color = console.is_terminal and not console.no_color and console.color_system is not None
+    return render(analysis, console.width, color=color, encoding=console.encoding)
