@@ -20,7 +20,8 @@ MAY_IMPORT = {
     "pipeline": FOUNDATION | STAGES | {"recording", "pipeline"},
     "commands": FOUNDATION | STAGES | {"recording", "pipeline", "harness", "commands"},
     "cli": FOUNDATION | {"commands"},
-    "__init__": {"harness"},
+    "__init__": {"harness", "_version"},
+    "_version": set(),
 }
 
 
@@ -79,6 +80,20 @@ def test_pandas_works_beside_our_name_without_a_warning(order: str) -> None:
     done = run_fresh(f"{order}; {MEDIAN}; {MEDIAN.replace('median', 'mean')}", "-W", "error")
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
+
+
+STRICT = "import warnings\nwith warnings.catch_warnings():\n    warnings.simplefilter('error')\n    {}"
+
+
+def test_pandas_imports_where_a_test_runner_has_made_warnings_errors_anew() -> None:
+    done = run_fresh("import bottleneck\n" + STRICT.format("import pandas"))
+    assert done.returncode == 0, done.stderr
+
+
+def test_without_our_filter_that_import_would_fail() -> None:
+    module = "import sys, types\nsys.modules['bottleneck'] = types.SimpleNamespace(__version__='0.1', __name__='x')\n"
+    done = run_fresh(module + STRICT.format("import pandas"))
+    assert "Pandas requires version" in done.stderr
 
 
 def test_pandas_does_not_call_us_for_reductions() -> None:
