@@ -78,12 +78,16 @@ class Step:
 
 @dataclass(frozen=True)
 class Window:
-    """The stretch of the trace that the ledger partitions, the steps in it, and how they were found."""
+    """The stretch of the trace that the ledger partitions, the steps in it, and how they were found.
+
+    ``set_aside`` counts steps left out because they took far longer than the rest.
+    """
 
     start_us: float
     end_us: float
     steps: tuple[Step, ...]
     source: str
+    set_aside: int = 0
 
     @property
     def wall_us(self) -> float:

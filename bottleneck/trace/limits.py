@@ -5,7 +5,7 @@ import re
 import numpy as np
 import pandas as pd
 
-from bottleneck.records import Caveat, Trace
+from bottleneck.records import Caveat, Trace, Window
 from bottleneck.trace.events import names, names_that_match
 from bottleneck.trace.joins import Flags, whole
 from bottleneck.units import format_share, format_us
@@ -27,6 +27,18 @@ def linking_caveats(trace: Trace, kernels: pd.DataFrame) -> tuple[Caveat, ...]:
         _missing_kernels(trace),
     )
     return tuple(caveat for caveat in found if caveat is not None)
+
+
+def step_caveats(window: Window) -> tuple[Caveat, ...]:
+    """What was left out when the steps were chosen."""
+    if not window.set_aside:
+        return ()
+    total = window.set_aside + len(window.steps)
+    message = (
+        f"{len(window.steps)} of {total} recorded steps are explained: the longest run without a step that took twice"
+        " the median"
+    )
+    return (Caveat("steps-set-aside", message),)
 
 
 def _share(kernels: pd.DataFrame, chosen: Flags) -> float:

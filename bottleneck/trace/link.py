@@ -18,7 +18,7 @@ from bottleneck.trace.frames import Labels, Places, locate
 from bottleneck.trace.joins import Flags, match_latest, whole
 from bottleneck.trace.kernels import KernelTraits, describe_kernel
 from bottleneck.trace.launches import find_launches
-from bottleneck.trace.limits import linking_caveats
+from bottleneck.trace.limits import linking_caveats, step_caveats
 from bottleneck.trace.nesting import Ints, to_ns
 from bottleneck.trace.ops import (
     OpTree,
@@ -73,13 +73,13 @@ def link(trace: Trace, window: Window) -> Linked:
     of_ops = inherit_from_forward(trace, trees, _part(places, slice(None, len(trees.event))))
     ops = build_ops(trace, window, trees, of_ops)
     if not len(issued.event):
-        return Linked(trace, window, ops, _host_kernels(ops), None)
+        return Linked(trace, window, ops, _host_kernels(ops), None, step_caveats(window))
     of_strays = _part(places, slice(len(trees.event), None))
     kernels = _device_kernels(trace, window, issued, _places_of_kernels(of_ops, of_strays, issued.op, stray))
     dur_us = kernels["dur_us"].to_numpy()
     linked_us = dur_us[issued.op >= 0].sum()
     share = float(linked_us / dur_us.sum()) if dur_us.sum() > 0 else None
-    return Linked(trace, window, ops, kernels, share, linking_caveats(trace, kernels))
+    return Linked(trace, window, ops, kernels, share, (*step_caveats(window), *linking_caveats(trace, kernels)))
 
 
 def _issue(trace: Trace, trees: OpTree) -> _Issued:

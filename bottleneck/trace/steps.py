@@ -15,6 +15,9 @@ from bottleneck.trace.launches import find_launches
 PROFILER_STEP = "ProfilerStep#"
 OPTIMIZER_STEP = "Optimizer.step#"
 
+_STEPS_TO_JUDGE = 4  # of fewer steps none can be called unusual
+_OUTLIER = 2.0
+
 _DEVICE = ("kernel", "copy", "fill")
 _DEVICE_SYNC = re.compile(r"^(cuda|hip|musa|xpu)\w*DeviceSynchronize$")
 _PROFILER_FRAME = re.compile(
@@ -28,17 +31,29 @@ def find_steps(trace: Trace, marks_ns: Sequence[int] | None = None) -> Window:
     ``marks_ns`` are instants of the Unix clock, one more than there are steps. Without them (or where they cannot be
     laid on the trace) the profiler's own steps count, else the intervals from one end of the first optimizer's step to
     the next, else the whole trace is one step. The window ends with the last device work that the steps launched, if
-    that is later than the last step.
+    that is later than the last step. Of marked steps, which one program repeats, only the longest steady run counts.
     """
-    for source, steps in (
+    for source, found in (
         ("marks", _from_marks(trace, marks_ns or ())),
         ("profiler", _from_profiler(trace)),
         ("optimizer", _from_optimizer(trace)),
     ):
+        steps = _steady(found) if source == "marks" else found
         if steps:
             end_us = max(steps[-1].end_us, _end_of_device_work(trace, steps))
-            return Window(steps[0].start_us, end_us, steps, source)
+            return Window(steps[0].start_us, end_us, steps, source, len(found) - len(steps))
     return whole_window(trace)
+
+
+def _steady(steps: tuple[Step, ...]) -> tuple[Step, ...]:
+    """The longest run of steps without one that takes twice the median: a shared machine stalls a step now and then."""
+    if len(steps) < _STEPS_TO_JUDGE:
+        return steps
+    dur_us = np.array([step.end_us - step.start_us for step in steps])
+    outliers = np.flatnonzero(dur_us > _OUTLIER * np.median(dur_us)).tolist()
+    bounds = pairwise([-1, *outliers, len(steps)])
+    first, last = max(((low + 1, high) for low, high in bounds), key=lambda run: run[1] - run[0])
+    return steps[first:last]
 
 
 def _from_marks(trace: Trace, marks_ns: Sequence[int]) -> tuple[Step, ...]:

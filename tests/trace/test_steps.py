@@ -175,3 +175,28 @@ def test_frames_open_around_the_profiler_count_up_to_its_own_frames(tmp_path: Pa
     ]
     window = whole_window(read(tmp_path, events))
     assert (window.start_us, window.end_us) == (30, 200)
+
+
+def marked(tmp_path: Path, *durations_us: float) -> Window:
+    """The window of steps of these durations, marked from the start of the trace."""
+    marks_ns, now_us = [START_NS + 100_000], 100.0
+    for dur_us in durations_us:
+        now_us += dur_us
+        marks_ns.append(START_NS + int(now_us * 1000))
+    trace = read(tmp_path, [op("aten::mul", 100, now_us - 100)])
+    return find_steps(trace, marks_ns)
+
+
+def test_a_stalled_step_leaves_the_longest_run_beside_it(tmp_path: Path) -> None:
+    window = marked(tmp_path, 10, 90, 11, 10, 12)
+    assert [round(end - start) for start, end in spans(window)] == [11, 10, 12]
+    assert window.set_aside == 2
+    assert window.end_us - window.start_us == pytest.approx(33)
+
+
+def test_steps_that_vary_a_little_are_all_kept(tmp_path: Path) -> None:
+    assert marked(tmp_path, 10, 19, 11, 10, 12).set_aside == 0
+
+
+def test_of_three_steps_none_is_called_unusual(tmp_path: Path) -> None:
+    assert len(marked(tmp_path, 10, 90, 10).steps) == 3
