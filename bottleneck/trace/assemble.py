@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from bottleneck.tables import CATEGORIES, DEVICE_ARGS, EVENTS, LAUNCH_ARGS, MEMORY, OP_ARGS, category
-from bottleneck.trace.categories import by_name, category_of
+from bottleneck.trace.categories import by_name, category_of, depends_on_name
 from bottleneck.trace.columns import Columns
 from bottleneck.trace.decode import ABSENT
 from bottleneck.trace.order import Events, event_order
@@ -21,6 +21,7 @@ Arrays = dict[str, Array]
 
 _CODE = {name: code for code, name in enumerate(CATEGORIES)}
 _DEVICE_WORK = ("kernel", "copy", "fill")
+_GONE = -1
 _INT32_MAX = 2**31 - 1
 
 
@@ -45,10 +46,13 @@ def assemble(columns: Columns, names: Sequence[str]) -> Assembled:
     tracks = Tracks(list(columns.tracks))
     ops, launches, devices = columns.ops.take(), columns.launches.take(), columns.devices.take()
     labels = sorted(set(names))
-    events = _events(columns, names, labels, tracks, (ops, launches, devices))
-    order = event_order(events, np.array([not label for label in labels], bool), columns.damage)
+    events = _events(columns, names, labels, tracks)
+    nameless = np.array([not label for label in labels] or [True])
+    identifier = _identifiers(len(events.ts_ns), (ops, launches, devices))
+    order = event_order(events, nameless, identifier, columns.damage)
+    del identifier
     first_ns = int(events.ts_ns[order[0]]) if order.size else 0
-    place = np.full(len(events.ts_ns), ABSENT)
+    place = np.full(len(events.ts_ns), _GONE, np.int32)
     place[order] = np.arange(order.size)
     tracks.fill(devices, events.track)
     signatures, ops["signature"] = signature_table(
@@ -77,23 +81,24 @@ def ids_are_trusted(devices: Arrays) -> bool:
     return not same.size or bool(same.mean() <= 0.5)
 
 
-def _events(
-    columns: Columns, names: Sequence[str], labels: list[str], tracks: Tracks, rows: Sequence[Arrays]
-) -> Events:
+def _events(columns: Columns, names: Sequence[str], labels: list[str], tracks: Tracks) -> Events:
     codes = {label: code for code, label in enumerate(labels)}
-    recode = np.array([codes[name] for name in names], np.int32)
+    recode = np.array([codes[name] for name in names] or [0], np.int32)
     raw, name = columns.category.take(), columns.name.take()
-    identifier = np.full(len(raw), ABSENT)
-    for arrays in rows:
-        identifier[arrays["row"]] = arrays["correlation" if "correlation" in arrays else "external_id"]
     return Events(
         ts_ns=columns.ts_ns.take(),
         dur_us=_clamped(columns),
         category=_categories(list(columns.categories), names, raw, name),
-        name=recode[name] if name.size else name,
-        track=tracks.recode[columns.track.take()] if name.size else columns.track.take(),
-        identifier=identifier,
+        name=recode[name],
+        track=tracks.recode[columns.track.take()],
     )
+
+
+def _identifiers(count: int, roles: Sequence[Arrays]) -> Array:
+    identifier = np.full(count, ABSENT)
+    for rows in roles:
+        identifier[rows["row"]] = rows.get("correlation", rows["external_id"])
+    return identifier
 
 
 def _clamped(columns: Columns) -> Array:
@@ -106,24 +111,25 @@ def _clamped(columns: Columns) -> Array:
 
 def _categories(raws: list[str], names: Sequence[str], raw: Array, name: Array) -> Array:
     """Category codes by raw category, and by name where that overrules it."""
-    result = np.array([_CODE[category_of(label)] for label in raws], np.int8)[raw] if raw.size else raw.astype(np.int8)
+    by_raw = np.array([_CODE[category_of(label)] for label in raws] or [0], np.int8)
+    result: Array = by_raw[raw]
     for code, label in enumerate(raws):
-        overruled = [(n, by_name(label, text)) for n, text in enumerate(names)]
-        overruled = [(n, found) for n, found in overruled if found != category_of(label)]
-        if overruled:
-            among = np.full(len(names), -1, np.int8)
-            among[[n for n, _ in overruled]] = [_CODE[found] for _, found in overruled]
-            wanted = np.where(raw == code, among[name], -1)
-            result = np.where(wanted >= 0, wanted, result).astype(np.int8)
+        if not depends_on_name(label):
+            continue
+        by_label = np.array([_CODE[by_name(label, text)] for text in names], np.int8)
+        rows = np.flatnonzero(raw == code)
+        result[rows] = by_label[name[rows]]
     return result
 
 
 def _pick(rows: Arrays, categories: Array, place: Array, wanted: Sequence[str]) -> Arrays:
     """The rows whose event stays and is of a wanted category, in the order of EVENTS, with ``event`` for ``row``."""
-    event = place[rows["row"]]
-    kept = np.flatnonzero((event != ABSENT) & np.isin(categories[rows["row"]], [_CODE[name] for name in wanted]))
+    row = rows.pop("row")
+    event = place[row]
+    kept = np.flatnonzero((event != _GONE) & np.isin(categories[row], [_CODE[name] for name in wanted]))
     kept = kept[np.argsort(event[kept], kind="stable")]
-    return {**{name: values[kept] for name, values in rows.items() if name != "row"}, "event": event[kept]}
+    # Popping frees each column as soon as its sorted copy exists.
+    return {"event": event[kept].astype(np.int64), **{name: rows.pop(name)[kept] for name in list(rows)}}
 
 
 def _events_table(events: Events, order: Array, first_ns: int, labels: list[str], threads: list[str]) -> pd.DataFrame:
@@ -203,7 +209,8 @@ def _device_args(columns: Columns, rows: Arrays, trusted: bool) -> pd.DataFrame:
                 "output_elements": _nullable(rows["output_elements"]),
                 "group_size": _nullable(rows["group_size"]),
                 "message_dtype": _labelled(rows["message_dtype"], list(columns.dtypes)),
-            }
+            },
+            copy=False,
         )
     )
 
@@ -213,7 +220,7 @@ def _labelled(codes: Array, texts: list[str]) -> pd.Categorical:
     labels = sorted({text for text in texts if text})
     number = {label: code for code, label in enumerate(labels)}
     recode = np.array([number.get(text, -1) for text in texts] or [-1], np.int32)
-    return category(recode[codes] if codes.size else codes, labels)
+    return category(recode[codes], labels)
 
 
 def _memory(rows: Arrays, first_ns: int, tracks: Tracks) -> pd.DataFrame:
@@ -224,10 +231,11 @@ def _memory(rows: Arrays, first_ns: int, tracks: Tracks) -> pd.DataFrame:
         pd.DataFrame(
             {
                 "ts_us": (rows["ts_ns"][kept] - first_ns) / 1000,
-                "thread": category(tracks.recode[track] if track.size else track, tracks.labels),
+                "thread": category(tracks.recode[track], tracks.labels),
                 "bytes": rows["bytes"][kept],
                 "on_device": rows["device_type"][kept] != 0,
                 "total_allocated": _nullable(rows["total_allocated"][kept]),
-            }
+            },
+            copy=False,
         )
     )

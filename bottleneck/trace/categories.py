@@ -63,6 +63,7 @@ _ROLES: dict[str, Role] = {
 _MARKS = ("ProfilerStep#", "enumerate(DataLoader)#", "Optimizer.step#", "Optimizer.zero_grad#")
 
 # MTIA reports everything its command processors do under one category; waits and copies go by name.
+_MTIA_RAW = "mtia_ccp_events"
 _MTIA = {"event_wait": "sync", "event_record": "sync", "dma_request": "copy"}
 
 
@@ -77,12 +78,17 @@ def role_of(raw: str) -> Role:
     return _ROLES.get(category_of(raw), "plain")
 
 
+def depends_on_name(raw: str) -> bool:
+    """Whether `by_name` may differ from `category_of`."""
+    return category_of(raw) == "op" or raw == _MTIA_RAW
+
+
 def by_name(raw: str, name: str) -> str:
     """The category where the name overrules the raw category."""
     category = category_of(raw)
     if category == "op" and name.startswith(_MARKS):
         return "annotation"
-    if raw == "mtia_ccp_events":
+    if raw == _MTIA_RAW:
         return _MTIA.get(name, category)
     return category
 

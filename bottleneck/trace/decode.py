@@ -82,8 +82,8 @@ class DeviceArgs(msgspec.Struct, gc=False):
     external_id_1_8: int = msgspec.field(name="external id", default=ABSENT)
     device: int = ABSENT
     stream: int = ABSENT
-    grid: list[int] | None = None
-    block: list[int] | None = None
+    grid: tuple[int, ...] = (ABSENT,)
+    block: tuple[int, ...] = (ABSENT,)
     registers: int = msgspec.field(name="registers per thread", default=ABSENT)
     shared_bytes: int = msgspec.field(name="shared memory", default=ABSENT)
     bytes: int = ABSENT
@@ -117,19 +117,23 @@ class ArgsDecoder(Generic[Record]):
     def __init__(self, kind: type[Record], damage: Damage) -> None:
         self._kind = kind
         self._damage = damage
-        self._many: msgspec.json.Decoder[list[Record]] = msgspec.json.Decoder(list[kind])  # type: ignore[valid-type]
-        self._one: msgspec.json.Decoder[Record] = msgspec.json.Decoder(kind)
+        self._decoder: msgspec.json.Decoder[Record] = msgspec.json.Decoder(kind)
 
-    def decode(self, raws: Sequence[msgspec.Raw]) -> list[Record]:
-        """One record per raw text; a text of the wrong type gives a record of absences, and is counted."""
+    def columns(self, raws: Sequence[msgspec.Raw]) -> dict[str, Sequence[Any]]:
+        """Values by field name, one per raw text; what is of the wrong type is absent, and counted."""
+        values = zip(*map(msgspec.structs.astuple, self._records(raws)), strict=True)
+        return dict(zip(self._kind.__struct_fields__, values, strict=True))
+
+    def _records(self, raws: Sequence[msgspec.Raw]) -> list[Record]:
         try:
-            return self._many.decode(b"[" + b",".join(raws) + b"]")
+            records = self._decoder.decode_lines(b"\n".join(raws))
         except DECODE_ERRORS:
-            return [self._each(raw) for raw in raws]
+            records = []
+        return records if len(records) == len(raws) else [self._each(raw) for raw in raws]
 
     def _each(self, raw: msgspec.Raw) -> Record:
         try:
-            return self._one.decode(raw)
+            return self._decoder.decode(raw)
         except DECODE_ERRORS:
             try:
                 values = load_leniently(bytes(raw))

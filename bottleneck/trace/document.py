@@ -17,6 +17,7 @@ from bottleneck.trace.damage import Damage
 from bottleneck.trace.decode import DECODE_ERRORS, EVENTS, EXACT_EVENTS, AnyEvent
 from bottleneck.trace.foreign import refuse_json, refuse_shape
 from bottleneck.trace.repair import repair_events
+from bottleneck.trace.times import EXACT_BELOW_US
 
 _LIST_KEY = re.compile(rb'"traceEvents"\s*:\s*')
 _FIRST_KEY = re.compile(rb'\{\s*("(?:[^"\\]|\\.)*")')
@@ -28,9 +29,6 @@ _WINDOW_BYTES = 4096
 _LOOSE_AFTER_BYTES = 8 * 1024**2
 _HEADER_LIMIT_BYTES = _FOOTER_LIMIT_BYTES = 64 * 1024**2
 _ENDS_TRIED = 16
-
-# Microseconds above this do not fit in a float64 with three decimals.
-_EXACT_FROM_US = 9.0e12
 
 
 class Document:
@@ -59,8 +57,8 @@ class Document:
             if not opening:
                 tail += block
                 continue
-            chunk, tail = b"".join((tail, block[:close])), block[opening:]
-            yield self._events(chunk)
+            text, tail = b"".join((b"[", tail, memoryview(block)[:close], b"]")), block[opening:]
+            yield self._events(text)
         if not self._ended:
             yield self._last_events(tail)
 
@@ -128,15 +126,15 @@ class Document:
             self._boundary = _LOOSE_BOUNDARY
         return 0, 0
 
-    def _events(self, chunk: bytes) -> list[AnyEvent]:
-        text = b"[" + chunk + b"]"
+    def _events(self, text: bytes) -> list[AnyEvent]:
+        """The events in a stretch of the list, which stands in brackets."""
         try:
             events = self._decoder.decode(text)
             if self._decoder is EVENTS and _needs_exactness(events):
                 self._decoder = EXACT_EVENTS  # type: ignore[assignment]
                 events = self._decoder.decode(text)
         except DECODE_ERRORS:
-            return self._one_by_one(chunk)
+            return self._one_by_one(text[1:-1])
         return events
 
     def _one_by_one(self, chunk: bytes) -> list[AnyEvent]:
@@ -217,4 +215,4 @@ def _is_top_level(header: bytes) -> bool:
 
 
 def _needs_exactness(events: list[AnyEvent]) -> bool:
-    return any(type(event.ts) is float and event.ts >= _EXACT_FROM_US for event in (*events[:8], *events[-8:]))
+    return any(type(event.ts) is float and event.ts >= EXACT_BELOW_US for event in (*events[:8], *events[-8:]))

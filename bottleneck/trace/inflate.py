@@ -15,7 +15,7 @@ from bottleneck.errors import TraceError
 from bottleneck.trace.damage import Damage
 
 GZIP_MAGIC = b"\x1f\x8b"
-_TEXT_BYTES = 512 * 1024
+_TEXT_BYTES = 1024 * 1024
 
 # Real traces shrink about 10 to 25 times; a bomb shrinks about 1000 times.
 MAX_INFLATED_BYTES = 8 * 1024**3

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from bottleneck.tables import CATEGORIES
 from bottleneck.trace.damage import Damage
 from bottleneck.trace.decode import ABSENT
 
@@ -14,57 +15,76 @@ Array = npt.NDArray[Any]
 # Traces last seconds to minutes. An event days away has a broken clock, and would cost all others their precision.
 _LONGEST_US = 7 * 86_400e6
 
+# Of equal intervals the one that can enclose the other comes first.
+_OUTER_FIRST = ("python", "annotation", "op", "runtime")
+_RANK = np.array([_OUTER_FIRST.index(name) if name in _OUTER_FIRST else 9 for name in CATEGORIES], np.int8)
+
 
 @dataclass(frozen=True)
 class Events:
-    """Columns of all complete events in file order; ``identifier`` is the correlation or External id, or ABSENT."""
+    """Columns of all complete events in file order; category, name and track are codes among sorted labels."""
 
     ts_ns: Array
     dur_us: Array
     category: Array
     name: Array
     track: Array
-    identifier: Array
 
 
-def event_order(events: Events, nameless: Array, damage: Damage) -> Array:
+def event_order(events: Events, nameless: Array, identifier: Array, damage: Damage) -> Array:
     """Positions of the events that stay, in the order of EVENTS; counts the others by the reason.
 
-    ``nameless`` says per code of ``events.name`` whether it is no name.
+    ``nameless`` says per code of ``events.name`` whether it is no name; ``identifier`` holds the External id of an op
+    and the correlation of other work, or ABSENT.
     """
-    timed = (events.ts_ns != ABSENT) & ~np.isnan(events.dur_us)
-    named = ~nameless[events.name]
-    damage["no-time"] += int(np.count_nonzero(~timed))
-    damage["no-name"] += int(np.count_nonzero(timed & ~named))
-    rows = np.flatnonzero(timed & named)
-    # Nearly sorted runs are what this sort is fastest at: each kind of event comes in time order.
-    rows = rows[np.argsort(events.ts_ns[rows], kind="stable")]
-    return _break_ties(events, _near(events, rows, damage))
+    # Each kind of event comes in time order; merging such runs is what this sort is fastest at.
+    rows = np.argsort(events.ts_ns, kind="stable")
+    rows = _without(rows, (events.ts_ns == ABSENT) | np.isnan(events.dur_us), "no-time", damage)
+    rows = _without(rows, nameless[events.name], "no-name", damage)
+    rows = _without(rows, events.dur_us > _LONGEST_US, "far-time", damage)
+    return _break_ties(events, _near_the_middle(events.ts_ns, rows, damage), identifier)
 
 
-def _near(events: Events, rows: Array, damage: Damage) -> Array:
-    """The rows within a week of the middle event that last less than a week."""
+def _without(rows: Array, bad: Array, kind: str, damage: Damage) -> Array:
+    if not bad.any():
+        return rows
+    kept = rows[~bad[rows]]
+    damage[kind] += len(rows) - len(kept)
+    return kept
+
+
+def _near_the_middle(ts_ns: Array, rows: Array, damage: Damage) -> Array:
+    """The rows, which are in order of time, within a week of the middle one."""
     if not rows.size:
         return rows
-    middle = int(events.ts_ns[rows[rows.size // 2]])
-    away_us = np.abs(events.ts_ns[rows] / 1000 - middle / 1000)
-    near = (away_us < _LONGEST_US) & (events.dur_us[rows] < _LONGEST_US)
+    middle, reach = int(ts_ns[rows[rows.size // 2]]), int(_LONGEST_US * 1000)
+    if middle - int(ts_ns[rows[0]]) <= reach and int(ts_ns[rows[-1]]) - middle <= reach:
+        return rows
+    near = np.abs(ts_ns[rows] / 1000 - middle / 1000) <= _LONGEST_US
     damage["far-time"] += int(np.count_nonzero(~near))
-    return rows[near]
+    kept: Array = rows[near]
+    return kept
 
 
-def _break_ties(events: Events, rows: Array) -> Array:
+def _break_ties(events: Events, rows: Array, identifier: Array) -> Array:
+    """The rows with equal starts put in an order that does not depend on the file; changes ``rows``.
+
+    Ids grow inwards: an op gets its id when it begins. Names and tracks only make the order total.
+    """
     ts_ns = events.ts_ns[rows]
-    same = ts_ns[1:] == ts_ns[:-1]
-    tied = np.flatnonzero(np.append(same, False) | np.insert(same, 0, False))
+    same = np.zeros(rows.size + 1, bool)
+    np.equal(ts_ns[1:], ts_ns[:-1], out=same[1:-1])
+    tied = np.flatnonzero(same[1:] | same[:-1])
+    if not tied.size:
+        return rows
     some = rows[tied]
-    # Of equal intervals the one that encloses comes first: annotation, op, launch as CATEGORIES has them not, but
-    # ids grow inwards; names only make the order total.
-    keys = (events.name, events.track, events.identifier, _RANK[events.category], -events.dur_us, events.ts_ns)
-    result = rows.copy()
-    result[tied] = some[np.lexsort(tuple(key[some] for key in keys))]
-    return result
-
-
-# Outer kinds first: a frame calls an op, an op calls the runtime. By code of CATEGORIES.
-_RANK = np.array([2, 1, 0, 3, 4, 5, 6, 7, 8, 9, 10], np.int8)
+    keys = (
+        events.name[some],
+        events.track[some],
+        identifier[some],
+        _RANK[events.category[some]],
+        -events.dur_us[some],
+        ts_ns[tied],
+    )
+    rows[tied] = some[np.lexsort(keys)]
+    return rows

@@ -12,8 +12,8 @@ from bottleneck.trace.damage import Damage
 from bottleneck.trace.foreign import refuse_by_magic
 from bottleneck.trace.inflate import GZIP_MAGIC, inflate
 
-# Smaller blocks cost more calls, larger ones leave the cache; flat between 256 and 512 KiB.
-BLOCK_BYTES = 512 * 1024
+# Smaller blocks cost more calls, larger ones more memory and cache; flat between 512 KiB and 1 MiB.
+BLOCK_BYTES = 1024 * 1024
 
 
 def read_blocks(path: Path, damage: Damage) -> Iterator[bytes]:

@@ -24,10 +24,11 @@ class Tracks:
         texts = [f"{'' if pid is None else pid}/{'' if tid is None else tid}" for pid, tid in tracks]
         self.labels = sorted(set(texts))
         codes = {label: code for code, label in enumerate(self.labels)}
-        self.recode = np.array([codes[text] for text in texts], np.int32)
+        self.recode = np.array([codes[text] for text in texts] or [0], np.int32)
         self._devices = np.full(len(self.labels), ABSENT)
         self._streams = np.full(len(self.labels), ABSENT)
-        for (pid, tid), code in zip(tracks, self.recode, strict=True):
+        for (pid, tid), text in zip(tracks, texts, strict=True):
+            code = codes[text]
             self._devices[code] = _number(tid if pid == LEGACY_KERNEL else pid, _LARGEST_DEVICE)
             self._streams[code] = ABSENT if pid == LEGACY_KERNEL else _number(tid, _LARGEST_STREAM)
 
@@ -35,8 +36,7 @@ class Tracks:
         """Writes device and stream where the arguments have none (ROCm before 2.3, legacy arrays)."""
         own = track[devices["row"]]
         for name, numbers in (("device", self._devices), ("stream", self._streams)):
-            missing = devices[name] == ABSENT
-            devices[name][missing] = numbers[own[missing]]
+            devices[name] = np.where(devices[name] == ABSENT, numbers[own], devices[name])
 
 
 def _number(label: object, largest: int) -> int:
