@@ -165,7 +165,7 @@ def _caveats(readings: Readings, busy: float) -> tuple[Caveat, ...]:
         signs.insert(0, f"other programs kept {busy:.1f} processors busy")
     if not signs:
         return ()
-    message = f"the ceilings of this CPU may be too low: {', '.join(signs)}; calibrate again when the machine is quiet"
+    message = f"the ceilings of this CPU may be too low: {', '.join(signs)}; a later run measures them again"
     return (Caveat("noisy-calibration", message),)
 
 
