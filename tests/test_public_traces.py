@@ -1,0 +1,178 @@
+"""Every public trace end to end: what is told adds up, keeps to its schema, and says what is known of the program."""
+
+import csv
+import gzip
+import json
+import math
+from functools import cache
+from pathlib import Path
+
+import jsonschema
+import pytest
+
+from bottleneck.errors import TraceError
+from bottleneck.pipeline import analyse
+from bottleneck.records import Analysis, KernelSummary
+from bottleneck.report.datafile import to_json
+from scripts.write_schema import SCHEMA_FILE
+
+# Tests are named by file when they are collected, before there are fixtures; the fixture 'traces' says why it skips.
+TRACES = Path(__file__).resolve().parents[2] / "shared" / "traces"
+VALIDATOR = jsonschema.Draft202012Validator(json.loads(SCHEMA_FILE.read_text(encoding="utf-8")))
+
+TRACELENS = "AMD-AGI+TraceLens__tests__traces__"
+EAGER = [
+    f"{TRACELENS}{device}__{model}.json.gz"
+    for device in ("h100", "mi300")
+    for model in (
+        "gaunernst_bert-small-uncased__1016001",
+        "facebook_timesformer-base-finetuned-k400__1016002",
+        "Falconsai_nsfw_image_detection__1016002",
+    )
+]
+BERT_SMALL, TIMESFORMER = EAGER[:2]
+SLEEPING_RANK = "pytorch+torchrec__examples__golden_training__trace__sst_sleep_*"
+COPIED_IDS = "facebookresearch+HolisticTraceAnalysis__tests__data__trace_diff__control__control.json.gz"
+
+
+def catalogue() -> dict[str, dict[str, str]]:
+    """Rows of the catalogue by file; none where the folder is absent."""
+    if not TRACES.is_dir():
+        return {}
+    with (TRACES / "catalog.csv").open() as file:
+        return {row["file"]: row for row in csv.DictReader(file)}
+
+
+ROWS = catalogue()
+FOREIGN = sorted(name for name, row in ROWS.items() if row["kind"].startswith("neg"))
+READABLE = sorted(ROWS.keys() - set(FOREIGN))
+NAMELESS = sorted(name for name, row in ROWS.items() if row["devices"].startswith(" x"))
+UNTRUSTED_IDS = sorted(name for name, row in ROWS.items() if int(row["gpu_ext_link_WRONG"] or 0) > 10)
+
+
+@cache
+def analysed(path: Path) -> Analysis:
+    return analyse([path])
+
+
+def shares_of(analysis: Analysis) -> list[float]:
+    """Every number of an analysis that is a share."""
+    told = (*analysis.ledger, *analysis.kernels, *analysis.idle, *analysis.ops, *analysis.modules, *analysis.lines)
+    folds = (*analysis.ops, *analysis.modules, *analysis.lines)
+    optional = (
+        *(caveat.share for caveat in analysis.caveats),
+        *(kernel.explained for kernel in analysis.kernels),
+        analysis.coverage.linked_share,
+        analysis.coverage.priced_share,
+        analysis.totals.model_flops_utilization,
+        analysis.totals.bandwidth_utilization,
+    )
+    return [
+        analysis.verdict.share,
+        *analysis.verdict.shares.values(),
+        *(one.share for one in told),
+        *(share for fold in folds for share in fold.shares.values()),
+        *(share for share in optional if share is not None),
+    ]
+
+
+def test_the_catalogue_knows_every_file(traces: Path) -> None:
+    assert {path.name for path in traces.iterdir()} - {"catalog.csv"} == set(ROWS)
+    assert len(READABLE) > 80 and len(FOREIGN) > 5
+
+
+@pytest.mark.parametrize("name", READABLE)
+def test_a_trace_gives_an_analysis_that_adds_up_and_keeps_to_its_schema(traces: Path, name: str) -> None:
+    analysis = analysed(traces / name)
+    assert math.fsum(entry.us for entry in analysis.ledger) == pytest.approx(analysis.steps.wall_us, rel=1e-9, abs=0)
+    assert math.fsum(entry.share for entry in analysis.ledger) == pytest.approx(1.0, rel=1e-9)
+    assert analysis.totals.busy_us + analysis.totals.idle_us == pytest.approx(analysis.steps.wall_us, rel=1e-9)
+    outside = [share for share in shares_of(analysis) if not 0 <= share <= 1]
+    assert outside == []
+    VALIDATOR.validate(json.loads(to_json(analysis)))
+
+
+@pytest.mark.parametrize("name", FOREIGN)
+def test_a_file_of_another_program_is_refused_by_name_and_with_a_remedy(traces: Path, name: str) -> None:
+    with pytest.raises(TraceError) as refused:
+        analyse([traces / name])
+    assert name in str(refused.value)
+    assert refused.value.fix
+
+
+def test_small_bert_on_an_h100_keeps_the_device_busy_a_fifteenth_of_its_step(traces: Path) -> None:
+    analysis = analysed(traces / BERT_SMALL)
+    assert analysis.totals.busy_us == pytest.approx(309, abs=0.5)
+    assert analysis.totals.kernel_count == 60
+    assert sum(kernel.calls for kernel in analysis.kernels if kernel.bound != "copy") == 60
+    assert analysis.verdict.bound == "overhead"
+    assert analysis.verdict.share > 0.95
+
+
+def test_the_video_transformer_is_told_as_a_host_bound_start_and_a_busy_device(traces: Path) -> None:
+    analysis = analysed(traces / TIMESFORMER)
+    assert analysis.totals.busy_us == pytest.approx(158_400, abs=50)
+    told = [analysis.verdict.sentence, *(caveat.message for caveat in analysis.caveats if caveat.slug == "two-sided")]
+    assert all("two sides" in text and "busy 0.0 %" in text for text in told)
+    assert len(told) == 2
+
+
+def test_the_attention_of_the_video_transformer_has_untapped_bandwidth_and_says_why(traces: Path) -> None:
+    analysis = analysed(traces / TIMESFORMER)
+
+    def largest(op: str) -> list[KernelSummary]:
+        return [kernel for kernel in analysis.kernels if kernel.op == op and kernel.us > 10_000]
+
+    softmax, products = largest("aten::_softmax"), largest("aten::bmm")
+    assert [kernel.calls for kernel in (*softmax, *products)] == [12, 12, 12]
+    assert {(kernel.bound, kernel.regime) for kernel in (*softmax, *products)} == {("memory", "underutilised")}
+    assert all("align1" in kernel.name and "align1" in (kernel.reason or "") for kernel in products)
+    assert "align1" not in (softmax[0].reason or "")
+
+
+def test_the_rank_that_sleeps_is_named_as_the_one_that_the_others_wait_for(traces: Path) -> None:
+    analysis = analyse(sorted(traces.glob(SLEEPING_RANK)))
+    assert "wait in collectives" in analysis.verdict.sentence and "for rank 2;" in analysis.verdict.sentence
+    late_us = {rank.rank: rank.skew_us or 0.0 for rank in analysis.ranks}
+    assert sorted(late_us) == [0, 1, 2, 3]
+    assert late_us[2] > 100 * max(late_us[rank] for rank in (0, 1, 3))
+    assert [rank.verdict for rank in analysis.ranks] == ["communication", "communication", "overhead", "communication"]
+    assert analysis.verdict.bound == "overhead"
+
+
+def test_a_rank_alone_does_not_know_whom_it_waits_for_and_says_so(traces: Path) -> None:
+    alone = analysed(min(traces.glob(SLEEPING_RANK)))
+    assert alone.verdict.bound == "communication"
+    assert "rank 2" not in alone.verdict.sentence
+    assert "one-rank" in {caveat.slug for caveat in alone.caveats}
+
+
+@pytest.mark.parametrize("name", EAGER)
+def test_almost_all_time_of_eager_models_is_priced(traces: Path, name: str) -> None:
+    assert (analysed(traces / name).coverage.priced_share or 0) >= 0.99
+
+
+@pytest.mark.parametrize("name", NAMELESS)
+def test_a_device_without_a_name_is_found_by_its_properties(traces: Path, name: str) -> None:
+    analysis = analysed(traces / name)
+    assert analysis.device.name == "AMD Instinct MI300X"
+    assert analysis.device.peaks_flops_per_s
+    assert "device-by-fingerprint" in {caveat.slug for caveat in analysis.caveats}
+
+
+def test_devices_that_have_a_name_are_not_guessed(traces: Path) -> None:
+    assert "device-by-fingerprint" not in {caveat.slug for caveat in analysed(traces / BERT_SMALL).caveats}
+    assert len(NAMELESS) >= 2
+
+
+@pytest.mark.parametrize("name", [COPIED_IDS, *UNTRUSTED_IDS])
+def test_ids_that_only_repeat_the_correlation_do_not_spoil_the_links(traces: Path, name: str) -> None:
+    told = [(args["External id"], args["correlation"]) for args in device_args(traces / name) if "External id" in args]
+    assert told and all(external_id == correlation for external_id, correlation in told)
+    assert (analysed(traces / name).coverage.linked_share or 0) > 0.9
+
+
+def device_args(path: Path) -> list[dict[str, object]]:
+    """Arguments of the device work in a file, which say on which stream it ran."""
+    events = json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]
+    return [event["args"] for event in events if event.get("ph") == "X" and "stream" in event.get("args", {})]
