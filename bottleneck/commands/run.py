@@ -207,8 +207,8 @@ def _record(plan: "Plan", options: RunOptions, status: int) -> "Recording":
     from bottleneck.harness.finish import Ending, finish_recording, read_notes
 
     notes = read_notes(Path(plan.folder))
-    ran_on_cpu = notes.framework is not None and not notes.device_facts
-    calibration = cpu_calibration(notes.threads, _say) if ran_on_cpu else None
+    needs_ceilings = plan.partial_file.exists() and not notes.device_facts
+    calibration = cpu_calibration(notes.threads, _say) if needs_ceilings else None
     flag = ("-m",) if options.module else ()
     ending = Ending((*flag, options.target, *options.arguments), status)
     return finish_recording(plan, notes, ending, calibration)

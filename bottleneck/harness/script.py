@@ -9,12 +9,14 @@ from bottleneck.harness.capture import EVENT_BUDGET, GUARD, Detail, Window
 from bottleneck.harness.facts import describe_torch
 from bottleneck.harness.farewell import Farewell
 from bottleneck.harness.opening import Opening
+from bottleneck.harness.remainder import TIMED_STEPS, Remainder, keep_remainder
 from bottleneck.harness.session import Session
 from bottleneck.harness.stopwatch import Stopwatch
 from bottleneck.recording import StepSource
 
-TIMED_SECONDS, TIMED_STEPS, TIMED_STEPS_AT_LEAST = 1.0, 20, 3
-# A window that the program cuts short (by forking its data loader's workers) is opened again, but not for ever.
+TIMED_SECONDS, TIMED_STEPS_AT_LEAST = 1.0, 3
+# A window that the program cuts short (by forking its data loader's workers) or that another program disturbed is
+# opened again, but not for ever.
 ATTEMPTS = 4
 
 DETAIL = Detail()
@@ -57,6 +59,7 @@ class Script:
 
     def finish(self) -> None:
         """Keeps the best of what was recorded; called when the program ends, whichever way."""
+        self._session.note(is_complete=True)
         if self._torch is None:
             self._session.warn("the program never imported torch: there is nothing to profile")
             return
@@ -64,39 +67,16 @@ class Script:
         self._leave_alone()
         self._session.note(**describe_torch(self._torch))
         if phase == self._time and self._stopwatch.steps:
-            self._session.note(unprofiled=self._stopwatch.timing())
+            self._session.time(self._stopwatch)
         if GUARD.yielded:
             self._session.warn("the program runs a profiler of its own; ours stopped before it started")
         elif phase != self._rest:
-            self._keep_what_there_is(is_profiling=phase == self._profile)
+            window = self._stop() if self._window is not None and self._window.is_mine else None
+            is_profiled = window is not None and phase == self._profile
+            keep_remainder(
+                self._session, Remainder(self._seen, window if is_profiled else None, self._stopwatch, self._opening)
+            )
         self._session.save()
-
-    def _keep_what_there_is(self, *, is_profiling: bool) -> None:
-        """The program ended before the last phase: takes the steps that were complete, else the start."""
-        wanted, warmup = self._session.plan.steps, self._session.plan.warmup
-        hint = f"{max(warmup, 3) + TIMED_STEPS + 1 + wanted} steps are enough for the full measurement"
-        window = self._stop() if self._window is not None and self._window.is_mine else None
-        if window is not None and is_profiling and self._stopwatch.steps:
-            self._session.keep(window, self._stopwatch)
-            self._session.warn(f"the program ended after {self._stopwatch.steps} of {wanted} profiled steps; {hint}")
-        elif self._session.has_trace:
-            self._session.warn(f"the program ended after {self._seen} steps, of which one was profiled; {hint}")
-        else:
-            self._keep_opening(hint)
-
-    def _keep_opening(self, hint: str) -> None:
-        kept = self._opening.finish() if self._opening is not None else None
-        if kept is None:
-            self._session.warn("the program ended before it did anything that could be profiled")
-            return
-        self._session.note(step_source="whole program")
-        self._session.keep(kept, Stopwatch(None))
-        found, hint = (
-            (f"the program ended after {_count_steps(self._seen)}", hint)
-            if self._seen
-            else ("no step boundary was found", "a file with workload() can be measured in full")
-        )
-        self._session.warn(f"{found}, so its start was profiled as if it were one step; {hint}")
 
     def _boundary(self) -> None:
         self._seen += 1
@@ -153,8 +133,7 @@ class Script:
         self._stopwatch.mark()
         steps = self._stopwatch.steps
         if steps >= TIMED_STEPS or (steps >= TIMED_STEPS_AT_LEAST and self._stopwatch.elapsed_s >= TIMED_SECONDS):
-            self._session.note(unprofiled=self._stopwatch.timing())
-            self._session.save()
+            self._session.time(self._stopwatch)
             self._next = self._reopen
             self._reopen()
 
@@ -174,8 +153,10 @@ class Script:
         self._stopwatch.mark()
         if self._stopwatch.steps >= self._allowed_steps:
             self._stopwatch.wait()
-            self._session.keep(self._stop(), self._stopwatch)
-            self._leave_alone()
+            is_calm = self._session.offer(self._stop(), self._stopwatch)
+            self._next = self._reopen
+            if is_calm:
+                self._leave_alone()
 
     def _rest(self) -> None:
         """Nothing is left to do."""
@@ -191,6 +172,8 @@ class Script:
             return False
         window = Window(self._torch, DETAIL)
         self._attempts += 1
+        if self._attempts > ATTEMPTS:
+            self._session.warn_of_disturbance()
         if self._attempts > ATTEMPTS or not window.open():
             self._leave_alone()
             return False
@@ -211,11 +194,5 @@ class Script:
             return
         phase, window = self._next, self._stop()
         if phase == self._profile and self._stopwatch.steps:
-            self._session.keep(window, self._stopwatch)
-            self._leave_alone()
-        else:
-            self._next = self._second_step if phase == self._pilot else self._reopen
-
-
-def _count_steps(count: int) -> str:
-    return "1 step" if count == 1 else f"{count} steps"
+            self._session.offer(window, self._stopwatch)
+        self._next = self._second_step if phase == self._pilot else self._reopen

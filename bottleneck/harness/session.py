@@ -1,12 +1,14 @@
 """What the child holds while the program runs: the plan, the notes so far, and how a window becomes a trace file."""
 
 import dataclasses
+import math
 import os
+import statistics
 from typing import Any
 
 from bottleneck.harness.capture import Window
 from bottleneck.harness.notes import Notes, Plan, write_notes
-from bottleneck.harness.stopwatch import Stopwatch
+from bottleneck.harness.stopwatch import Stopwatch, is_disturbed, summarise_durations
 
 
 class Session:
@@ -16,6 +18,8 @@ class Session:
         self.plan = plan
         self.notes = Notes()
         self.status = 0
+        self._undisturbed_us: list[float] = []
+        self._quickest_us = math.inf
         self._process = os.getpid()
 
     @property
@@ -27,6 +31,11 @@ class Session:
     def has_trace(self) -> bool:
         """Whether a trace was kept."""
         return self.plan.partial_file.exists()
+
+    @property
+    def has_profiled_steps(self) -> bool:
+        """Whether that trace holds a run of profiled steps."""
+        return math.isfinite(self._quickest_us)
 
     def note(self, **changes: Any) -> None:
         """Replaces fields of the notes."""
@@ -44,6 +53,25 @@ class Session:
                 write_notes(self.plan.folder, self.notes)
             except OSError:
                 return
+
+    def time(self, stopwatch: Stopwatch) -> None:
+        """Takes the steps as those that nothing disturbed."""
+        self._undisturbed_us = stopwatch.durations_us()
+        self.note(unprofiled=summarise_durations(self._undisturbed_us))
+        self.save()
+
+    def offer(self, window: Window, stopwatch: Stopwatch) -> bool:
+        """Keeps the window if its steps are the quickest yet; whether they were free of foreign disturbance."""
+        durations_us = stopwatch.durations_us()
+        mean_us = statistics.fmean(durations_us)
+        if mean_us < self._quickest_us:
+            self._quickest_us = mean_us
+            self.keep(window, stopwatch)
+        return not is_disturbed(durations_us, self._undisturbed_us)
+
+    def warn_of_disturbance(self) -> None:
+        """Says that no window was calm."""
+        self.warn("the profiled steps vary far more than the unprofiled ones: other programs may have disturbed them")
 
     def keep(self, window: Window, stopwatch: Stopwatch) -> None:
         """Exports a stopped window as the trace of this recording, with the steps that were marked in it."""

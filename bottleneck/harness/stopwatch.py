@@ -1,6 +1,8 @@
 """Step boundaries and what they say: when each step ended, and the median step with its interval."""
 
+import itertools
 import math
+import statistics
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -18,10 +20,8 @@ def summarise_durations(durations_us: Sequence[float]) -> Timing | None:
         return None
     ordered = sorted(durations_us)
     count = len(ordered)
-    middle = count // 2
-    median = ordered[middle] if count % 2 else (ordered[middle - 1] + ordered[middle]) / 2
     outside = _ranks_outside_interval(count)
-    return Timing(median=median, low=ordered[outside], high=ordered[count - 1 - outside], n=count)
+    return Timing(median=statistics.median(ordered), low=ordered[outside], high=ordered[count - 1 - outside], n=count)
 
 
 def _ranks_outside_interval(count: int) -> int:
@@ -34,6 +34,19 @@ def _ranks_outside_interval(count: int) -> int:
         outside += 1
         tail += math.comb(count, outside) * 0.5**count
     return max(0, outside - 1)
+
+
+def is_disturbed(profiled_us: Sequence[float], undisturbed_us: Sequence[float]) -> bool:
+    """Whether something besides the profiler slowed the profiled steps down: another program, as a rule.
+
+    The profiler makes a step of many tiny ops up to three times as long and hits each alike. Steps that vary by
+    themselves show it without the profiler too.
+    """
+    if not profiled_us or not undisturbed_us:
+        return False
+    usual, typical = statistics.median(undisturbed_us), statistics.median(profiled_us)
+    variation = max(1.0, statistics.fmean(undisturbed_us) / usual)
+    return typical > 5 * usual or statistics.fmean(profiled_us) > 1.5 * variation * typical
 
 
 class Stopwatch:
@@ -76,14 +89,14 @@ class Stopwatch:
 
     def host_durations_us(self) -> list[float]:
         """Microseconds of each step by the host's clock."""
-        return [(end - begin) / 1e3 for begin, end in zip(self._ticks_ns, self._ticks_ns[1:], strict=False)]
+        return [(end - begin) / 1e3 for begin, end in itertools.pairwise(self._ticks_ns)]
 
     def durations_us(self) -> list[float]:
         """Microseconds of each step by the clock of the GPU where there is one; waits for it."""
         if not (self._on_gpu and self._events):
             return self.host_durations_us()
         self._events[-1].synchronize()
-        return [begin.elapsed_time(end) * 1e3 for begin, end in zip(self._events, self._events[1:], strict=False)]
+        return [begin.elapsed_time(end) * 1e3 for begin, end in itertools.pairwise(self._events)]
 
     def timing(self) -> Timing | None:
         """Median and interval of the steps so far."""

@@ -15,6 +15,9 @@ Step = Callable[[], Any]
 WARMUP_SECONDS, WARMUP_STEPS = 3.0, 50
 TIMED_SECONDS, TIMED_STEPS, TIMED_SECONDS_AT_MOST = 1.0, 5, 10.0
 
+# How often the profiled steps are repeated when another program seems to have disturbed them.
+ATTEMPTS = 3
+
 DETAIL = Detail(memory=True)
 
 
@@ -23,7 +26,7 @@ def measure(step: Step, session: Session) -> None:
     step()
     torch: Any = sys.modules.get("torch")
     _warm_up(step, torch, session.plan.warmup)
-    session.note(unprofiled=_time(step, torch).timing())
+    session.time(_time(step, torch))
     if torch is None:
         session.warn("the workload never imported torch: there is nothing to profile")
         return
@@ -73,10 +76,14 @@ def _profile(step: Step, torch: Any, session: Session) -> None:
             f"profiled {max(1, allowed)} of {session.plan.steps} steps: one step makes about {per_step} events, "
             f"and the budget is {EVENT_BUDGET}"
         )
-    if allowed > 1:
+    if allowed <= 1:
+        session.keep(pilot, stopwatch)
+        return
+    for _ in range(ATTEMPTS):
         window, stopwatch = _profile_steps(step, torch, min(allowed, session.plan.steps))
-        pilot = window or pilot
-    session.keep(pilot, stopwatch)
+        if window is None or session.offer(window, stopwatch):
+            return
+    session.warn_of_disturbance()
 
 
 def _profile_steps(step: Step, torch: Any, steps: int) -> tuple[Window | None, Stopwatch]:

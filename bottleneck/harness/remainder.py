@@ -1,0 +1,55 @@
+"""What to keep of a script that ended before its measurement was complete, and what to tell its owner."""
+
+from dataclasses import dataclass
+
+from bottleneck.harness.capture import Window
+from bottleneck.harness.opening import Opening
+from bottleneck.harness.session import Session
+from bottleneck.harness.stopwatch import Stopwatch
+
+TIMED_STEPS = 20
+
+
+@dataclass(frozen=True)
+class Remainder:
+    """How far the script came: boundaries seen, and the window that was open in the profiled steps, if one was."""
+
+    seen: int
+    window: Window | None
+    stopwatch: Stopwatch
+    opening: Opening | None
+
+
+def keep_remainder(session: Session, remainder: Remainder) -> None:
+    """Keeps the best that there is: profiled steps, else the one step that counted the events, else the start."""
+    complete, wanted = remainder.stopwatch.steps, session.plan.steps
+    if session.has_profiled_steps:
+        session.warn_of_disturbance()
+    elif remainder.window is not None and complete:
+        session.offer(remainder.window, remainder.stopwatch)
+        session.warn(f"the program ended after {complete} of {wanted} profiled steps; {_enough(session)}")
+    elif session.has_trace:
+        session.warn(f"the program ended after {remainder.seen} steps, of which one was profiled; {_enough(session)}")
+    else:
+        _keep_opening(session, remainder)
+
+
+def _keep_opening(session: Session, remainder: Remainder) -> None:
+    kept = remainder.opening.finish() if remainder.opening is not None else None
+    if kept is None:
+        session.warn("the program ended before it did anything that could be profiled")
+        return
+    session.note(step_source="whole program")
+    session.keep(kept, Stopwatch(None))
+    if remainder.seen:
+        steps = "1 step" if remainder.seen == 1 else f"{remainder.seen} steps"
+        found, hint = f"the program ended after {steps}", _enough(session)
+    else:
+        found, hint = "no step boundary was found", "a file with workload() can be measured in full"
+    session.warn(f"{found}, so its start was profiled as if it were one step; {hint}")
+
+
+def _enough(session: Session) -> str:
+    """The number of steps after which the last phase has ended: opening, pilot, warm-up, timed, lead-in, profiled."""
+    count = max(session.plan.warmup, 3) + TIMED_STEPS + 1 + session.plan.steps
+    return f"{count} steps are enough for the full measurement"
