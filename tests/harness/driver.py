@@ -1,0 +1,46 @@
+"""Runs `bottleneck run` on a small program without the ceilings and the report, which have tests of their own."""
+
+import subprocess
+import sys
+import textwrap
+from dataclasses import dataclass
+from pathlib import Path
+
+from bottleneck.recording import Recording, read_recording
+
+_DRIVER = """
+import sys
+from bottleneck.commands import run
+from bottleneck.harness import ceilings
+ceilings.cpu_calibration = lambda threads, tell: None
+def report(folder):
+    {report}
+run._report = report
+from bottleneck.cli import main
+main(["run", "-o", "recording", *sys.argv[1:]])
+"""
+
+
+@dataclass(frozen=True)
+class Run:
+    """A finished `bottleneck run`: what the program wrote, what we said, and the recording (null if there is none)."""
+
+    stdout: str
+    stderr: str
+    said: str
+    status: int
+    folder: Path
+    recording: Recording
+
+
+def record(folder: Path, program: str, *options: str, arguments: tuple[str, ...] = (), report: str = "pass") -> Run:
+    """The run of a program text, with options before it and arguments after it."""
+    (folder / "program.py").write_text(textwrap.dedent(program).lstrip("\n"))
+    command = [sys.executable, "-c", _DRIVER.format(report=report), *options, "program.py", *arguments]
+    done = subprocess.run(
+        command, cwd=folder, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL, timeout=120
+    )
+    theirs, mark, said = done.stderr.partition("bottleneck: recorded ")
+    assert mark, f"bottleneck said nothing at the end: {done.stderr}"
+    target = folder / "recording"
+    return Run(done.stdout, theirs, mark + said, done.returncode, target, read_recording(target))
