@@ -45,12 +45,12 @@ def build_app() -> typer.Typer:
             bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and leave.")
         ] = False,
     ) -> None:
-        r"""Says which of compute, memory bandwidth or overhead holds a PyTorch program back.
+        """Says which of compute, memory bandwidth or overhead holds a PyTorch program back.
 
         \b
         bottleneck run model.py         record the program, then report
         bottleneck report trace.json    explain a trace that you already have
-        """
+        """  # noqa: D301 - backspace is how click is told to keep the lines of an example
 
     for name, function, settings in COMMANDS:
         app.command(name, context_settings={**settings})(function)

@@ -26,29 +26,39 @@ def report_command(
             help="A trace (.json, .json.gz), a recording folder, a folder or list of rank traces, or analysis.json.",
         ),
     ],
-    form: Annotated[Format, typer.Option("--format", "-f", help="How to render the report.")] = Format.TERMINAL,
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="Write the report to this file.")] = None,
+    form: Annotated[
+        Format, typer.Option("--format", "-f", metavar="terminal|markdown|json", help="How to render the report.")
+    ] = Format.TERMINAL,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write the report to this file.")
+    ] = None,
     roofline: Annotated[
-        Path | None, typer.Option("--roofline", help="Also draw the roofline to this .png or .svg file.")
+        Path | None,
+        typer.Option("--roofline", metavar="FILE", help="Also draw the roofline to this .png or .svg file."),
     ] = None,
     whole: Annotated[
         bool, typer.Option("--all", help="Take the whole trace as one window, counted as one step.")
     ] = False,
     device: Annotated[
         str | None,
-        typer.Option("--device", help="Judge against this device ('NVIDIA H100 80GB HBM3'; 'cpu' for this machine)."),
+        typer.Option(
+            "--device",
+            metavar="NAME",
+            help="Judge against this device ('NVIDIA H100 80GB HBM3'; 'cpu' for this machine).",
+        ),
     ] = None,
     peaks: Annotated[
-        Path | None, typer.Option("--peaks", help="Judge against the ceilings in this JSON or TOML file.")
+        Path | None,
+        typer.Option("--peaks", metavar="FILE", help="Judge against the ceilings in this JSON or TOML file."),
     ] = None,
 ) -> None:
-    r"""Explains where the time of a recorded program went.
+    """Explains where the time of a recorded program went.
 
     \b
     bottleneck report trace.json.gz
     bottleneck report recording/ --format markdown -o report.md
     bottleneck report rank0.json rank1.json --roofline roofline.png
-    """
+    """  # noqa: D301 - backspace is how click is told to keep the lines of an example
     from bottleneck.commands.output import present
     from bottleneck.pipeline import Options, analyse
 
