@@ -6,8 +6,8 @@ python benchmarks/corpus.py FOLDER --write docs/explanation/accuracy.md
 
 Each file goes through the front door in a process of its own. A row shows the exit code, the verdict, the ledger's
 relative error against the wall time, and how much of the busy time was linked and priced; a refused file shows the one
-line that the user sees. The script fails when any file ends in another code than 0 or 3, prints a Python traceback, or when a
-ledger does not add up.
+line that the user sees. The script fails when any file ends in another code than 0 or 3, prints a Python traceback, or
+when a ledger does not add up.
 """
 
 import argparse
