@@ -49,6 +49,7 @@ BY_RAW_NAME = {
 
 # Events without a category get one of these words from `implied`, so that they are counted by what they are.
 LEGACY_OP, LEGACY_KERNEL, ASCEND_TASK, ASCEND_HOST = "CPU functions", "CUDA functions", "Task Type", "CANN"
+NO_CATEGORY = "(none)"
 _IMPLIED = {LEGACY_OP.lower(): "op", LEGACY_KERNEL.lower(): "kernel", "task type": "kernel", "cann": "runtime"}
 
 _ROLES: dict[str, Role] = {
@@ -94,7 +95,7 @@ def by_name(raw: str, name: str) -> str:
 
 
 def implied(pid: object, args: bytes) -> str:
-    """The raw category that an event without one stands for, '' when nothing tells.
+    """The raw category that an event without one stands for, NO_CATEGORY when nothing tells.
 
     Legacy ``autograd.profiler`` arrays (to 1.7, and builds without Kineto) name it in ``pid``; torch_npu in ``args``.
     """
@@ -102,4 +103,4 @@ def implied(pid: object, args: bytes) -> str:
         return str(pid)
     if b'"Task Type"' in args:
         return ASCEND_TASK
-    return ASCEND_HOST if b'"connection_id"' in args else ""
+    return ASCEND_HOST if b'"connection_id"' in args else NO_CATEGORY

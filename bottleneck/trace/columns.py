@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from bottleneck.trace.categories import Role, category_of, implied, role_of
+from bottleneck.trace.categories import NO_CATEGORY, Role, category_of, implied, role_of
 from bottleneck.trace.damage import Damage
 from bottleneck.trace.decode import (
     ABSENT,
@@ -26,7 +26,7 @@ from bottleneck.trace.times import durations_us, has_fraction, starts_ns
 
 _LARGEST_INT64 = 2**63 - 1
 _MEMORY_NAME = "[memory]"
-_MEMORY_CATEGORIES = {"", "cpu_instant_event"}
+_MEMORY_CATEGORIES = {"", NO_CATEGORY, "cpu_instant_event"}
 
 Array = npt.NDArray[Any]
 
@@ -75,12 +75,13 @@ class Columns:
             else:
                 other.append(event)
         self._count_other(other)
-        for raw in _MEMORY_CATEGORIES & complete.keys():
-            self._add_memory(complete[raw])
-            complete[raw] = [event for event in complete[raw] if event.name != _MEMORY_NAME]
         if "" in complete:
             for event in complete.pop(""):
                 complete[implied(event.pid, bytes(event.args))].append(event)
+        self.counts.update({raw: len(group) for raw, group in complete.items()})
+        for raw in _MEMORY_CATEGORIES & complete.keys():
+            self._add_memory(complete[raw])
+            complete[raw] = [event for event in complete[raw] if event.name != _MEMORY_NAME]
         self._add_complete(complete)
 
     def _count_other(self, events: list[AnyEvent]) -> None:
@@ -102,7 +103,6 @@ class Columns:
     def _add_complete(self, groups: Mapping[str, list[AnyEvent]]) -> None:
         by_role: defaultdict[Role, list[AnyEvent]] = defaultdict(list)
         for raw, group in groups.items():
-            self.counts[raw] += len(group)
             by_role[role_of(raw)] += group
         raws = sorted(groups, key=lambda raw: list(by_role).index(role_of(raw)))
         codes = np.array([self.categories[raw] for raw in raws], np.int16)

@@ -6,8 +6,11 @@ from bottleneck.records import Caveat
 
 # Kind of defect -> (slug of the caveat, what happened to that many things).
 _KINDS = {
-    "truncated-json": ("truncated", "the file ends inside an event; {n} incomplete event(s) were left out"),
-    "unclosed-json": ("truncated", "the file ends before its list of events is closed; no event was lost by that"),
+    "truncated-json": (
+        "truncated",
+        "the file ends inside an event: {total} complete event(s) were read, {n} incomplete one(s) left out",
+    ),
+    "unclosed-json": ("truncated", "the file ends before its list of events is closed: {total} event(s) were read"),
     "truncated-gzip": ("truncated", "the compressed data ends early; what could be inflated was used"),
     "corrupt-gzip": ("truncated", "the compressed data is damaged; what could be inflated before that was used"),
     "gzip-checksum": ("damaged-gzip", "the checksum of the compressed data does not match; numbers may be wrong"),
@@ -36,10 +39,10 @@ _KINDS = {
 class Damage(Counter[str]):
     """Counts of tolerated defects by kind; a plain counter that knows how to tell of itself."""
 
-    def caveats(self) -> tuple[Caveat, ...]:
-        """One caveat per slug; messages of several kinds are joined."""
+    def caveats(self, total: int) -> tuple[Caveat, ...]:
+        """One caveat per slug, in a file of which ``total`` events were read; messages of several kinds are joined."""
         messages: dict[str, list[str]] = {}
         for kind, (slug, text) in _KINDS.items():
             if self[kind]:
-                messages.setdefault(slug, []).append(text.format(n=self[kind]))
+                messages.setdefault(slug, []).append(text.format(n=self[kind], total=total))
         return tuple(Caveat(slug, "; ".join(texts)) for slug, texts in messages.items())

@@ -1,7 +1,6 @@
 """Files that are no PyTorch trace: what they are and what to do with them, in one clear error."""
 
-import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 from typing import NoReturn
 
@@ -59,11 +58,10 @@ def _refuse(path: Path, kind: str, fix: str) -> NoReturn:
 # A key at the top of a JSON object -> what writes it.
 _BY_KEY: tuple[tuple[str, str], ...] = (
     ("viztracer_metadata", "a VizTracer trace"),
-    ("nodes", "a PyTorch execution trace (ExecutionTraceObserver), which holds no times of kernels"),
+    ("nodes", "a PyTorch execution trace (ExecutionTraceObserver): ops without times"),
     ("rocprofiler-sdk-tool", "a rocprofv3 file"),
     ("nbformat", "a Jupyter notebook"),
-    ("stackFrames", "a browser or JavaScript trace"),
-    ("recording", "an analysis.json of bottleneck"),
+    ("ledger", "an analysis of bottleneck, not a trace"),
 )
 
 # A raw event category, or its start -> what writes it.
@@ -77,33 +75,46 @@ _BY_CATEGORY: tuple[tuple[str, str], ...] = (
     ("disabled-by-default", "a Chrome browser trace"),
     ("devtools", "a Chrome browser trace"),
     ("__metadata", "a Chrome browser trace"),
+    ("webkit", "a Chrome browser trace"),
     ("event,trainer", "a Composer profiler trace"),
-    ("trainer", "a Composer profiler trace"),
+    ("after_dataloader", "a Composer profiler trace"),
+    ("hip_api", "a rocprof trace"),
+    ("Horovod", "a Horovod timeline"),
 )
 
 
-def refuse_json(path: Path, top: object, categories: Iterable[str], names: Iterable[str] = ()) -> NoReturn:
-    """Raises TraceError for JSON that holds no PyTorch work, saying what wrote it when that can be told."""
-    kind = _recognise(top, list(categories), list(names))
-    why = "it holds no torch op and no device kernel" if kind is None else ""
+def refuse_json(path: Path, top: object, categories: Iterable[str]) -> NoReturn:
+    """Raises TraceError for JSON that holds no PyTorch work, saying what wrote it when that can be told.
+
+    ``top`` holds the outermost keys, ``categories`` the raw categories of its events if it has any.
+    """
+    categories = list(categories)
+    kind = _recognise(top, categories)
+    if kind:
+        _refuse(path, kind, _EXPORT)
+    what = "a trace of another program" if categories else "JSON without trace events"
     raise TraceError(
-        f"{path} is {kind or 'JSON, but'}{',' if kind else ''} not a PyTorch profiler trace", why=why, fix=_EXPORT
+        f"{path} is {what}, not a PyTorch profiler trace",
+        why="it holds no torch op and no device kernel" if categories else "it has no list named traceEvents",
+        fix=_EXPORT,
     )
 
 
-def _recognise(top: object, categories: list[str], names: list[str]) -> str | None:
-    if isinstance(top, Mapping):
-        for key, kind in _BY_KEY:
-            if key in top:
-                return kind
-    for start, kind in _BY_CATEGORY:
-        if any(category.startswith(start) or f",{start}" in category for category in categories):
-            return kind
-    if any(name.startswith(("NEGOTIATE_", "WAIT_FOR_DATA")) for name in names):
-        return "a Horovod timeline"
-    return None
+def _recognise(top: object, categories: list[str]) -> str | None:
+    keys = set(top) if isinstance(top, Iterable) else set()
+    found = [kind for key, kind in _BY_KEY if key in keys]
+    found += [
+        kind
+        for start, kind in _BY_CATEGORY
+        if any(category.startswith(start) or f",{start}" in category for category in categories)
+    ]
+    return found[0] if found else None
 
 
-def refuse_shape(path: Path, found: object) -> NoReturn:
-    """Raises TraceError for JSON whose top or whose traceEvents is of the wrong type."""
-    raise TraceError(f"{path} is not a trace: {json.dumps(found)[:60]}", fix=_EXPORT)
+def refuse_value(path: Path, text: bytes) -> NoReturn:
+    """Raises TraceError for JSON in which another value stands where the list of events should be."""
+    kinds = {b"{": "an object", b'"': "a string", b"n": "null", b"t": "true", b"f": "false"}
+    if text[:1] == b"[":
+        _refuse(path, "a list of lists, such as a memory timeline", _EXPORT)
+    kind = kinds.get(text[:1]) or ("a number" if text[:1].isdigit() or text[:1] == b"-" else "text")
+    raise TraceError(f"{path} is not a trace", why=f"it holds {kind} where the list of events should be", fix=_EXPORT)

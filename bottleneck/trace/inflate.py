@@ -34,26 +34,32 @@ class _Source:
     def __init__(self, blocks: Iterator[bytes]) -> None:
         self._blocks = blocks
         self._ready = b""
+        self._position = 0
         self.taken = 0
 
     def block(self) -> bytes:
         """Whatever is ready, or the next block; empty at the end."""
-        data = self._ready or next(self._blocks, b"")
-        self._ready = b""
+        data = self._ready[self._position :] or next(self._blocks, b"")
+        self._ready, self._position = b"", 0
         self.taken += len(data)
         return data
 
     def put_back(self, data: bytes) -> None:
-        self._ready = data + self._ready
+        """Makes the bytes, taken last, the next ones again."""
+        self._ready, self._position = data + self._ready[self._position :], 0
         self.taken -= len(data)
 
     def take(self, count: int) -> bytes:
         """The next ``count`` bytes, fewer at the end."""
-        data = b""
-        while len(data) < count and (more := self.block()):
-            data += more
-        self.put_back(data[count:])
-        return data[:count]
+        if self._position + count > len(self._ready):
+            data = b""
+            while len(data) < count and (more := self.block()):
+                data += more
+            self.put_back(data)
+        data = self._ready[self._position : self._position + count]
+        self._position += len(data)
+        self.taken += len(data)
+        return data
 
     def skip_text(self) -> None:
         """Passes a zero-terminated text."""

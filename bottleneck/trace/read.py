@@ -4,9 +4,10 @@ import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NoReturn
 
 from bottleneck.errors import TraceError
-from bottleneck.records import Caveat, Trace
+from bottleneck.records import Trace
 from bottleneck.trace.assemble import Assembled, assemble
 from bottleneck.trace.columns import Columns
 from bottleneck.trace.damage import Damage
@@ -16,6 +17,8 @@ from bottleneck.trace.foreign import refuse_json
 from bottleneck.trace.metadata import Metadata, read_metadata
 from bottleneck.trace.repair import restore_backslashes
 from bottleneck.trace.stream import read_blocks
+
+_AGAIN = "record it again; the program may have ended, or the disk been full, while it was written"
 
 # Epoch times in microseconds are above this from 2001 on; times since boot or since start are below.
 _EPOCH_FROM_NS = 10**18
@@ -35,8 +38,11 @@ def read_trace(path: str | Path) -> Trace:
         for events in document:
             columns.add(events)
     metadata = read_metadata(document.header, document.footer, damage)
-    _refuse_without_work(path, columns, metadata)
+    if not columns.has_work():
+        _refuse(path, columns, metadata)
     assembled = assemble(columns, _names(columns))
+    if assembled.events.empty:
+        raise TraceError(f"no event in {path} can be used", why=_told(damage, columns.count), fix=_AGAIN)
     return _trace(path, columns, metadata, assembled)
 
 
@@ -62,16 +68,24 @@ def _names(columns: Columns) -> list[str]:
     return restored
 
 
-def _refuse_without_work(path: Path, columns: Columns, metadata: Metadata) -> None:
-    if columns.has_work():
-        return
-    if metadata.is_pytorch() or columns.is_pytorch():
-        raise TraceError(
-            f"{path} is a PyTorch trace without any op or kernel",
-            why="the profiler window never became active, or ended at once",
-            fix="let the program run more steps than wait + warmup of the schedule, and call prof.step() in each",
-        )
-    refuse_json(path, metadata.keys, columns.counts, list(columns.names)[:1000])
+def _refuse(path: Path, columns: Columns, metadata: Metadata) -> NoReturn:
+    """Says why a file without any op, launch or device work cannot be analysed."""
+    damage = columns.damage
+    if not (metadata.is_pytorch() or columns.is_pytorch()):
+        if damage["broken"] and not columns.count:
+            raise TraceError(f"no event in {path} can be read", why=_told(damage, 0), fix=_AGAIN)
+        refuse_json(path, metadata.keys, columns.counts)
+    if damage["broken"] or damage["truncated-json"]:
+        raise TraceError(f"{path} holds no readable op or kernel", why=_told(damage, columns.count), fix=_AGAIN)
+    raise TraceError(
+        f"{path} is a PyTorch trace without any op or kernel",
+        why="the profiler window never became active, or ended at once",
+        fix="let the program run more steps than wait + warmup of the schedule, and call prof.step() in each",
+    )
+
+
+def _told(damage: Damage, total: int) -> str:
+    return "; ".join(caveat.message for caveat in damage.caveats(total))
 
 
 def _trace(path: Path, columns: Columns, metadata: Metadata, assembled: Assembled) -> Trace:
@@ -92,12 +106,8 @@ def _trace(path: Path, columns: Columns, metadata: Metadata, assembled: Assemble
         world_size=metadata.world_size,
         counts=dict(columns.counts),
         facts=metadata.facts,
-        caveats=(*columns.damage.caveats(), *_missing(columns)),
+        caveats=(*columns.damage.caveats(columns.count), *missing_device_work(columns)),
     )
-
-
-def _missing(columns: Columns) -> tuple[Caveat, ...]:
-    return missing_device_work(columns)
 
 
 def _start_unix_ns(base_ns: int | None, first_ns: int) -> int | None:

@@ -16,6 +16,8 @@ _ILLEGAL_ESCAPE = re.compile(rb'\\(?!["\\/bfnrt]|u[0-9a-fA-F]{4})')
 _BARE_QUOTE = re.compile(rb'(?<!\\)"')
 _NOT_A_NUMBER = re.compile(rb"(?<=[:\[,])(\s*)[-+]?(?:nan|inf|infinity|N/A|1\.#[A-Z]+)(?=\s*[,}\]])", re.IGNORECASE)
 
+_COMMAS = re.compile(rb"\}\s*(?:,\s*)*\{")
+
 _CONTROL_ESCAPES = str.maketrans({"\n": r"\n", "\t": r"\t", "\r": r"\r", "\b": r"\b", "\f": r"\f"})
 
 
@@ -25,6 +27,10 @@ def _as_it_is(text: bytes) -> bytes:
 
 def _null_for_no_number(text: bytes) -> bytes:
     return _NOT_A_NUMBER.sub(rb"\1null", text)
+
+
+def _mend_commas(text: bytes) -> bytes:
+    return _COMMAS.sub(b"},{", text.strip(b", \t\r\n"))
 
 
 def _escape_quotes(text: bytes) -> bytes:
@@ -43,6 +49,7 @@ def _escape_everything(text: bytes) -> bytes:
 _REPAIRS: tuple[tuple[Callable[[bytes], bytes], str], ...] = (
     (_as_it_is, "literal"),
     (_null_for_no_number, "literal"),
+    (_mend_commas, "comma"),
     (_escape_quotes, "backslash"),
     (_escape_names, "backslash"),
     (_escape_everything, "backslash"),

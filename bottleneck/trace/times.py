@@ -11,12 +11,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from bottleneck.trace.decode import ABSENT, Number
+from bottleneck.trace.decode import ABSENT, EXACT_BELOW_US, Number
 
 Array = npt.NDArray[Any]
 
-# Floats of microseconds below this hold three decimals exactly; above, the text must be read as a decimal.
-EXACT_BELOW_US = 9.0e12
 _LARGEST_US = 9.2e15
 _LARGEST_DIGITS = 15
 
