@@ -67,7 +67,7 @@ def locate(path: Path) -> list[Source]:
             Source(path / trace.file, recording, trace.step_marks_ns or None) for trace in recording.traces
         ] or _no_trace(path)
     found = sorted(file for pattern in ("*.json", "*.json.gz") for file in path.glob(pattern))
-    return [Source(file) for file in found] or _no_trace(path)
+    return [Source(file) for file in found if file.is_file() and not _is_saved_analysis(file)] or _no_trace(path)
 
 
 def _no_trace(path: Path) -> list[Source]:
@@ -79,8 +79,11 @@ def _no_trace(path: Path) -> list[Source]:
 
 
 def _is_saved_analysis(path: Path) -> bool:
-    with path.open("rb") as file:
-        return b'"bottleneck/analysis/' in file.read(200)
+    try:
+        with path.open("rb") as file:
+            return b'"bottleneck/analysis/' in file.read(200)
+    except OSError:  # the reader says why, with a remedy
+        return False
 
 
 def _analyse_source(source: Source, options: Options) -> RankedAnalysis:

@@ -1,0 +1,315 @@
+"""From paths to one Analysis: recordings, folders, options, and what must not change the answer."""
+
+import json
+import math
+import os
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+from bottleneck import __version__
+from bottleneck.errors import TraceError, UsageError
+from bottleneck.pipeline import Options, analyse, locate
+from bottleneck.recording import RankTrace, Recording, write_recording
+from bottleneck.records import Analysis, Device, Timing
+from bottleneck.report.datafile import from_json, to_json
+from scripts.write_schema import SCHEMA_FILE
+from tests.builders import Event, frame, kernel, launch, memcpy, op, step, write_trace
+
+VALIDATOR = jsonschema.Draft202012Validator(json.loads(SCHEMA_FILE.read_text(encoding="utf-8")))
+ORIGIN_NS = 1_700_000_000_000_000_000
+GEMM = "sm90_xmma_gemm_f32f32_tf32f32_f32_nn_n_tilesize128x128x32_cublas"
+SLOW = Device(
+    name="slow",
+    vendor=None,
+    kind="cuda",
+    count=1,
+    peaks_flops_per_s={"fp32_vector": 1e9, "tf32_tensor": 1e9},
+    bandwidth_bytes_per_s=1e9,
+    launch_floor_us=2.0,
+    source="user",
+    ridge_flops_per_byte={"fp32_vector": 1.0},
+)
+
+
+def gpu_step(number: int) -> list[Event]:
+    """A copy, a matrix product with its helper, a pointwise op on another stream, an orphan, and a wait: 1 ms."""
+    at, first = 1000.0 * number, 10 * number
+    return [
+        step(number, at, 990),
+        frame("train.py(12): train", at + 1, 980),
+        op("aten::copy_", at + 10, 30, dims=[[512, 512], [512, 512], []], external_id=first + 1),
+        launch(first + 1, at + 20, 15, "cudaMemcpyAsync"),
+        memcpy(first + 1, at + 40.5, 60, 512 * 512 * 4),
+        op("aten::linear", at + 50, 60, dims=[[512, 512], [2048, 512], [2048]], external_id=first + 2),
+        op("aten::addmm", at + 60.25, 40, dims=[[2048], [512, 512], [512, 2048], [], []], external_id=first + 3),
+        launch(first + 2, at + 65, 5),
+        kernel(first + 2, at + 110, 40, GEMM),
+        launch(first + 3, at + 80, 5),
+        kernel(first + 3, at + 150, 10, "void splitKreduce_kernel<32, 16>"),
+        op("aten::relu", at + 200, 20, dims=[[8192, 8192]], external_id=first + 4),
+        launch(first + 4, at + 205, 5),
+        kernel(first + 4, at + 220, 300, "void at::native::vectorized_elementwise_kernel<4, relu>", stream=9),
+        kernel(first + 5, at + 300, 40, "ncclDevKernel_AllReduce_Sum_f32_RING_LL", stream=11),
+        launch(first + 6, at + 700, 150, "cudaDeviceSynchronize"),
+    ]
+
+
+def gpu_events() -> list[Event]:
+    return [*gpu_step(0), *gpu_step(1)]
+
+
+def cpu_events() -> list[Event]:
+    """Four spells of 100 us with one op each, and a quiet one before and after."""
+    spells = [op("aten::mm", 100.0 * spell + 10, 70, dims=[[64, 64], [64, 64]]) for spell in range(1, 5)]
+    return [op("aten::zeros", 0, 5, dims=[[8]]), *spells, op("aten::zeros", 600, 5, dims=[[8]])]
+
+
+def record(folder: Path, events: Sequence[Event], **more: Any) -> Path:
+    """The folder as a recording of one rank with this trace."""
+    folder.mkdir(parents=True, exist_ok=True)
+    write_trace(folder / "trace.rank0.json", events, deviceProperties=more.pop("properties", []))
+    marks = tuple(ORIGIN_NS + 1000 * at_us for at_us in more.pop("marks_us", ()))
+    recording = Recording(
+        created="2026-01-02T03:04:05+00:00",
+        command=("python", "train.py"),
+        form="script",
+        step_source="optimizer",
+        program_status=0,
+        framework="torch 2.13.0",
+        versions={},
+        environment={},
+        traces=(RankTrace(0, "trace.rank0.json", marks),),
+    )
+    write_recording(folder, replace(recording, **more))
+    return folder
+
+
+def account(analysis: Analysis, name: str) -> float:
+    return math.fsum(entry.us for entry in analysis.ledger if entry.account == name)
+
+
+def unnamed(analysis: Analysis) -> Analysis:
+    """The analysis without the path of its input."""
+    return replace(analysis, recording=replace(analysis.recording, path=""))
+
+
+@pytest.fixture
+def gpu(tmp_path: Path) -> Path:
+    return write_trace(tmp_path / "gpu.json", gpu_events())
+
+
+def saved_analysis(folder: Path) -> Path:
+    file = folder / "analysis.json"
+    file.write_text(to_json(analyse([write_trace(folder / "analysed.json", gpu_events())])), encoding="utf-8")
+    return file
+
+
+def test_a_trace_file_is_analysed_with_the_steps_and_the_device_that_it_names(gpu: Path) -> None:
+    analysis = analyse([gpu])
+    assert (analysis.recording.kind, analysis.recording.path) == ("trace", str(gpu))
+    assert (analysis.steps.count, analysis.steps.source) == (2, "profiler")
+    assert analysis.device.name == "NVIDIA H100 80GB HBM3"
+    assert analysis.version == __version__
+    assert analysis.ranks == ()
+
+
+def test_a_step_of_the_hand_built_trace_is_told_to_the_microsecond(gpu: Path) -> None:
+    """Per step: relu takes 300 us and hides the collective, the product and its helper take 50, the copy 60."""
+    analysis = analyse([gpu])
+    assert analysis.steps.wall_us == pytest.approx((1000 + 990) / 2)
+    assert analysis.totals.busy_us == pytest.approx(410)
+    assert account(analysis, "communication") == 0
+    assert account(analysis, "memory.copy") == pytest.approx(60)
+    relu = next(row for row in analysis.kernels if row.op == "aten::relu")
+    assert (relu.bound, relu.calls, relu.us, relu.source) == ("memory", 1, 300, "train.py:12")
+    assert relu.bytes_low == 2 * 8192 * 8192 * 4
+    product = next(row for row in analysis.kernels if row.name == GEMM)
+    assert product.op == "aten::addmm"
+    assert 2 * 512 * 512 * 2048 <= (product.flops or 0) <= 1.01 * 2 * 512 * 512 * 2048
+
+
+def test_a_recording_gives_its_step_marks_and_what_it_says_of_itself(tmp_path: Path) -> None:
+    folder = record(tmp_path / "rec", cpu_events(), marks_us=(100, 200, 300, 400, 500))
+    analysis = analyse([folder])
+    assert (analysis.recording.kind, analysis.recording.path) == ("run", str(folder))
+    assert (analysis.recording.framework, analysis.recording.created) == ("torch 2.13.0", "2026-01-02T03:04:05+00:00")
+    assert (analysis.steps.count, analysis.steps.source) == (4, "marks")
+    assert analysis.steps.wall_us == pytest.approx(100)
+    assert [(row.op, row.calls) for row in analysis.kernels] == [("aten::mm", 1)]
+
+
+def test_a_recording_without_marks_is_analysed_as_its_trace_would_be(tmp_path: Path) -> None:
+    recorded = analyse([record(tmp_path / "rec", gpu_events())])
+    bare = analyse([tmp_path / "rec" / "trace.rank0.json"])
+    assert replace(recorded, recording=bare.recording) == bare
+
+
+def test_a_cpu_recording_is_judged_against_the_ceilings_measured_with_it(tmp_path: Path) -> None:
+    measured = replace(SLOW, kind="cpu", source="measured")
+    assert analyse([record(tmp_path / "cpu", cpu_events(), device=measured)]).device == measured
+
+
+def test_a_gpu_recording_is_not_judged_against_the_ceilings_of_its_host(tmp_path: Path) -> None:
+    measured = replace(SLOW, kind="cpu", source="measured")
+    analysis = analyse([record(tmp_path / "gpu", gpu_events(), device=measured)])
+    assert analysis.device.kind == "cuda"
+
+
+def test_the_ledger_adds_up_to_the_unprofiled_step(tmp_path: Path) -> None:
+    timing = Timing(700.0, 690.0, 710.0, 9)
+    analysis = analyse([record(tmp_path / "rec", gpu_events(), unprofiled=timing)])
+    plain = analyse([tmp_path / "rec" / "trace.rank0.json"])
+    assert analysis.steps.wall_us == 700.0
+    assert math.fsum(entry.us for entry in analysis.ledger) == pytest.approx(700, rel=1e-9)
+    assert analysis.steps.unprofiled_us == timing
+    assert analysis.steps.perturbation == pytest.approx(plain.steps.wall_us / 700)
+    assert analysis.totals.busy_us == pytest.approx(plain.totals.busy_us)
+    assert analysis.totals.idle_us == pytest.approx(700 - plain.totals.busy_us)
+    assert "perturbation" in {caveat.slug for caveat in analysis.caveats}
+
+
+def test_the_whole_trace_is_one_step_and_no_unprofiled_step_scales_it(tmp_path: Path) -> None:
+    folder = record(tmp_path / "rec", cpu_events(), marks_us=(100, 200, 300), unprofiled=Timing(50.0, 49.0, 51.0, 9))
+    analysis = analyse([folder], Options(whole=True))
+    assert (analysis.steps.count, analysis.steps.source) == (1, "whole")
+    assert analysis.steps.wall_us == pytest.approx(605)
+    assert analysis.steps.unprofiled_us is None
+
+
+def test_a_device_given_by_the_user_overrules_the_trace_and_changes_the_floors(gpu: Path) -> None:
+    told, overruled = analyse([gpu]), analyse([gpu], Options(device=SLOW))
+    assert overruled.device == SLOW
+
+    def memory_us(analysis: Analysis) -> float:
+        return next(row.memory_us or 0 for row in analysis.kernels if row.op == "aten::relu")
+
+    assert memory_us(overruled) > 100 * memory_us(told) > 0
+
+
+def test_a_folder_of_bare_traces_is_its_ranks_in_the_order_of_their_numbers(tmp_path: Path) -> None:
+    for rank in (1, 0):
+        top = {"distributedInfo": {"rank": rank, "world_size": 2, "backend": "nccl"}}
+        write_trace(tmp_path / f"worker{1 - rank}.json", gpu_events(), **top)
+    analysis = analyse([tmp_path])
+    assert [(one.rank, Path(one.path).name) for one in analysis.ranks] == [(0, "worker1.json"), (1, "worker0.json")]
+    assert all(math.fsum(e.us for e in one.ledger) == pytest.approx(one.wall_us, rel=1e-9) for one in analysis.ranks)
+    assert analyse(sorted(tmp_path.iterdir())) == analysis
+
+
+def test_a_folder_with_one_bare_trace_is_that_trace(gpu: Path) -> None:
+    assert analyse([gpu.parent]) == analyse([gpu])
+
+
+def test_traces_are_looked_for_beside_other_files_of_a_folder(tmp_path: Path) -> None:
+    for name in ("a.json", "b.json.gz", "telemetry.csv", "notes.txt"):
+        (tmp_path / name).write_text("")
+    (tmp_path / "folder.json").mkdir()
+    assert [source.trace.name for source in locate(tmp_path)] == ["a.json", "b.json.gz"]
+
+
+def test_a_saved_analysis_in_a_folder_of_traces_is_none_of_them(tmp_path: Path) -> None:
+    saved_analysis(tmp_path)
+    assert [source.trace.name for source in locate(tmp_path)] == ["analysed.json"]
+
+
+def test_an_empty_folder_is_refused_with_what_it_lacks(tmp_path: Path) -> None:
+    with pytest.raises(TraceError, match="holds no trace") as refused:
+        analyse([tmp_path])
+    assert "recording.json" in (refused.value.why or "")
+
+
+def test_a_recording_of_a_program_that_wrote_no_trace_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(TraceError, match="holds no trace"):
+        analyse([record(tmp_path / "rec", gpu_events(), traces=())])
+
+
+def test_a_recording_whose_trace_is_gone_is_refused_by_the_name_of_the_file(tmp_path: Path) -> None:
+    folder = record(tmp_path / "rec", gpu_events())
+    (folder / "trace.rank0.json").unlink()
+    with pytest.raises(TraceError, match=r"trace\.rank0\.json"):
+        analyse([folder])
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_a_file_that_may_not_be_read_is_refused(gpu: Path) -> None:
+    gpu.chmod(0)
+    with pytest.raises(TraceError, match=r"gpu\.json"):
+        analyse([gpu])
+
+
+def test_a_saved_analysis_is_read_back_as_it_was(tmp_path: Path) -> None:
+    saved = saved_analysis(tmp_path)
+    assert analyse([saved]) == from_json(saved.read_text(encoding="utf-8")) == analyse([tmp_path / "analysed.json"])
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_a_saved_analysis_beside_other_inputs_is_wrong_usage(tmp_path: Path, gpu: Path, order: int) -> None:
+    with pytest.raises(UsageError, match=r"analysis\.json is a finished analysis"):
+        analyse([saved_analysis(tmp_path), gpu][::order])
+
+
+RESULTS: dict[str, Callable[[Path], Analysis]] = {
+    "trace": lambda folder: analyse([write_trace(folder / "t.json", gpu_events())]),
+    "whole": lambda folder: analyse([write_trace(folder / "t.json", gpu_events())], Options(whole=True)),
+    "device": lambda folder: analyse([write_trace(folder / "t.json", gpu_events())], Options(device=SLOW)),
+    "cpu": lambda folder: analyse([write_trace(folder / "t.json", cpu_events(), deviceProperties=[])]),
+    "recording": lambda folder: analyse(
+        [record(folder / "r", cpu_events(), marks_us=(100, 200, 300), unprofiled=Timing(60.0, 50.0, 70.0, 9))]
+    ),
+    "ranks": lambda folder: analyse(
+        [write_trace(folder / f"{rank}.json", gpu_events(), distributedInfo={"rank": rank}) for rank in range(3)]
+    ),
+    "no kernel in the window": lambda folder: analyse([write_trace(folder / "t.json", gpu_step(0)[:3])]),
+}
+
+
+@pytest.mark.parametrize("name", RESULTS)
+def test_every_result_keeps_to_its_schema_and_adds_up(tmp_path: Path, name: str) -> None:
+    analysis = RESULTS[name](tmp_path)
+    tree = json.loads(to_json(analysis))
+    VALIDATOR.validate(tree)
+    assert math.fsum(entry["us"] for entry in tree["ledger"]) == pytest.approx(tree["steps"]["wall_us"], rel=1e-9)
+    assert math.fsum(entry["share"] for entry in tree["ledger"]) == pytest.approx(1, rel=1e-9)
+    assert from_json(to_json(analysis)) == analysis
+
+
+def later(event: Event) -> Event:
+    return {**event, "ts": event["ts"] + 1e9}
+
+
+def renamed(event: Event) -> Event:
+    """The event with other processes, threads and streams, and other correlations in another order."""
+    args = {key: 977 * value % 1009 if key == "correlation" else value for key, value in event["args"].items()}
+    if "stream" in args:
+        args["stream"] += 400
+    return {**event, "pid": 7000 - event["pid"], "tid": 5000 - event["tid"], "args": args}
+
+
+def shuffled(seed: int) -> Callable[[list[Event]], list[Event]]:
+    return lambda events: random.Random(seed).sample(events, len(events))
+
+
+LAWS: dict[str, Callable[[list[Event]], list[Event]]] = {
+    "the zero of the clock": lambda events: [later(event) for event in events],
+    "the names of tracks and joins": lambda events: [renamed(event) for event in events],
+    "the order of the file": lambda events: events[::-1],
+    **{f"the order of the file, {seed}": shuffled(seed) for seed in range(5)},
+    "all of these": lambda events: shuffled(9)([renamed(later(event)) for event in events]),
+}
+
+
+@pytest.mark.parametrize("law", LAWS)
+def test_what_a_trace_says_by_accident_decides_nothing(tmp_path: Path, gpu: Path, law: str) -> None:
+    other = analyse([write_trace(tmp_path / "other.json", LAWS[law](gpu_events()))])
+    assert unnamed(other) == unnamed(analyse([gpu]))
+
+
+def test_what_a_trace_says_on_purpose_does_change_the_answer(tmp_path: Path, gpu: Path) -> None:
+    longer = [{**event, "dur": event["dur"] + 1} if event["cat"] == "kernel" else event for event in gpu_events()]
+    assert unnamed(analyse([write_trace(tmp_path / "other.json", longer)])) != unnamed(analyse([gpu]))
