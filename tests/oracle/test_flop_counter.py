@@ -51,6 +51,7 @@ def payers(events: list[dict[str, Any]]) -> pd.DataFrame:
     costs = price(signatures)
     rows = pd.array(range(len(events)), dtype="Int32")
     ops = pd.DataFrame({"parent": pd.array(parents(events), dtype="Int32"), "signature": rows})
+    ops["dur_us"] = ops["self_us"] = [float(event["dur"]) for event in events]
     ops["name"] = pd.Categorical(names)
     host = {"op": rows, "kind": "compute", "family": "host", "auxiliary": False, "replayed": False}
     kernels = pd.DataFrame({**host, "dur_us": [event["dur"] for event in events]})
