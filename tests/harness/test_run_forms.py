@@ -66,6 +66,22 @@ def test_a_workload_is_timed_profiled_and_marked(tmp_path: Path) -> None:
     assert sorted(path.name for path in run.folder.iterdir()) == ["recording.json", "trace.rank0.json.gz"]
 
 
+def test_the_allocators_complaint_about_older_blocks_stays_unseen(tmp_path: Path) -> None:
+    # Plainly profiled, this program makes torch write "Memory block of unknown size was allocated before ...".
+    program = """
+        import torch
+
+        def workload():
+            kept = [torch.ones(1000)]
+
+            def step():
+                kept[0] = torch.ones(1000)
+
+            return step
+    """
+    assert record(tmp_path, program).stderr == ""
+
+
 MODEL = """
     import torch
 
