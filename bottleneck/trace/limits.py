@@ -17,13 +17,13 @@ _LAUNCHES_A_KERNEL = re.compile(r"^(cuda|cu|hip)\w*LaunchKernel|^(cuda|cu|hip)La
 _TOLERATED_SHARE = 0.02
 
 
-def linking_caveats(trace: Trace, kernels: pd.DataFrame) -> tuple[Caveat, ...]:
-    """What limits the links of a trace with device work; shares are of the device's busy time."""
+def linking_caveats(trace: Trace, window: Window, kernels: pd.DataFrame) -> tuple[Caveat, ...]:
+    """What limits the links of a trace with device work; messages give shares of the device's busy time."""
     found = (
-        _orphans(kernels),
-        _outside_ops(kernels),
-        _replays(kernels),
-        _skew(kernels),
+        _orphans(window, kernels),
+        _outside_ops(window, kernels),
+        _replays(window, kernels),
+        _skew(window, kernels),
         _missing_kernels(trace),
     )
     return tuple(caveat for caveat in found if caveat is not None)
@@ -41,51 +41,60 @@ def step_caveats(window: Window) -> tuple[Caveat, ...]:
     return (Caveat("steps-set-aside", message),)
 
 
-def _share(kernels: pd.DataFrame, chosen: Flags) -> float:
+def _of_busy_time(kernels: pd.DataFrame, chosen: Flags) -> str:
     dur_us = kernels["dur_us"].to_numpy()
-    return float(dur_us[chosen].sum() / total) if (total := dur_us.sum()) > 0 else 0.0
+    share = float(dur_us[chosen].sum() / total) if (total := dur_us.sum()) > 0 else 0.0
+    return f"{format_share(share)} of the device's busy time"
 
 
-def _orphans(kernels: pd.DataFrame) -> Caveat | None:
+def _touched(window: Window, kernels: pd.DataFrame, chosen: Flags) -> float:
+    """Share of the window in which any of the chosen work runs."""
+    start_us = kernels["ts_us"].to_numpy()[chosen]
+    end_us = start_us + kernels["dur_us"].to_numpy()[chosen]
+    order = np.argsort(start_us)
+    start_us, end_us = (np.clip(at_us[order], window.start_us, window.end_us) for at_us in (start_us, end_us))
+    covered_us = np.maximum.accumulate(np.append(window.start_us, end_us))
+    new_us = np.maximum(end_us - np.maximum(start_us, covered_us[:-1]), 0.0)
+    return min(float(new_us.sum()) / window.wall_us, 1.0) if window.wall_us > 0 else 0.0
+
+
+def _orphans(window: Window, kernels: pd.DataFrame) -> Caveat | None:
     orphan = (kernels["launch"].isna() & kernels["op"].isna()).to_numpy()
     if not orphan.any():
         return None
-    share = _share(kernels, orphan)
     return Caveat(
         "orphans",
-        f"{orphan.sum()} of {len(kernels)} pieces of device work ({format_share(share)} of the device's busy time) have"
+        f"{orphan.sum()} of {len(kernels)} pieces of device work ({_of_busy_time(kernels, orphan)}) have"
         " no launch in the trace; they count as busy, but no op pays for them",
-        share,
+        _touched(window, kernels, orphan),
     )
 
 
-def _outside_ops(kernels: pd.DataFrame) -> Caveat | None:
+def _outside_ops(window: Window, kernels: pd.DataFrame) -> Caveat | None:
     outside = (kernels["unlinked"] == "launched outside any op").to_numpy()
     if not outside.any():
         return None
-    share = _share(kernels, outside)
     return Caveat(
         "launched-outside-ops",
-        f"{outside.sum()} of {len(kernels)} pieces of device work ({format_share(share)} of the device's busy time)"
+        f"{outside.sum()} of {len(kernels)} pieces of device work ({_of_busy_time(kernels, outside)})"
         " were launched outside any recorded op",
-        share,
+        _touched(window, kernels, outside),
     )
 
 
-def _replays(kernels: pd.DataFrame) -> Caveat | None:
+def _replays(window: Window, kernels: pd.DataFrame) -> Caveat | None:
     replayed = kernels["replayed"].to_numpy()
     if not replayed.any():
         return None
-    share = _share(kernels, replayed)
     return Caveat(
         "graph-replay",
-        f"{replayed.sum()} kernels ({format_share(share)} of the device's busy time) were replayed from a graph; the"
+        f"{replayed.sum()} kernels ({_of_busy_time(kernels, replayed)}) were replayed from a graph; the"
         " trace does not say which ops they belong to",
-        share,
+        _touched(window, kernels, replayed),
     )
 
 
-def _skew(kernels: pd.DataFrame) -> Caveat | None:
+def _skew(window: Window, kernels: pd.DataFrame) -> Caveat | None:
     early_us = (kernels["launch_ts_us"] - kernels["ts_us"]).to_numpy()
     early = early_us > 0
     if not early.any():
@@ -94,7 +103,7 @@ def _skew(kernels: pd.DataFrame) -> Caveat | None:
         "clock-skew",
         f"{early.sum()} of {len(kernels)} pieces of device work start before their launch, by up to"
         f" {format_us(float(early_us[early].max()))}: the clocks of host and device disagree by at least as much",
-        _share(kernels, early),
+        _touched(window, kernels, early),
     )
 
 

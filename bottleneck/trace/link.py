@@ -79,7 +79,7 @@ def link(trace: Trace, window: Window) -> Linked:
     dur_us = kernels["dur_us"].to_numpy()
     linked_us = dur_us[issued.op >= 0].sum()
     share = float(linked_us / dur_us.sum()) if dur_us.sum() > 0 else None
-    return Linked(trace, window, ops, kernels, share, (*step_caveats(window), *linking_caveats(trace, kernels)))
+    return Linked(trace, window, ops, kernels, share, (*step_caveats(window), *linking_caveats(trace, window, kernels)))
 
 
 def _issue(trace: Trace, trees: OpTree) -> _Issued:

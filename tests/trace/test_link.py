@@ -81,7 +81,16 @@ def test_a_kernel_without_a_launch_is_kept_and_says_so(tmp_path: Path) -> None:
     assert result.kernels["step"].isna().tolist() == [True, False]
     assert result.linked_share == pytest.approx(0.75)
     assert caveats(result) == ["orphans"]
-    assert result.caveats[0].share == pytest.approx(0.25)
+    assert "25.0 % of the device's busy time" in result.caveats[0].message
+    assert result.caveats[0].share == pytest.approx(10 / 70)
+
+
+def test_the_share_of_a_caveat_counts_overlapping_work_once_and_only_inside_the_window(tmp_path: Path) -> None:
+    loose = [kernel(1, 90, 20), kernel(2, 100, 20, stream=8), kernel(3, 105, 5, stream=9), kernel(4, 190, 50)]
+    marked = [step(1, 100, 100), op("aten::mm", 110, 20), launch(9, 115, 5), kernel(9, 150, 10)]
+    result = linked(tmp_path, [*loose, *marked])
+    assert caveats(result) == ["orphans"]
+    assert result.caveats[0].share == pytest.approx(0.3)
 
 
 def test_a_trace_without_any_call_does_not_blame_the_window(tmp_path: Path) -> None:
