@@ -48,6 +48,7 @@ _ADVICE: Mapping[str, str] = {
     "communication": "overlap the collectives with computation, or send less: larger buckets, gradients less often",
     "unknown": "record with shapes (record_shapes=True), so that more of the work can be priced",
 }
+_NEWER_TRACE = "record with shapes in a recent PyTorch: traces since 2.3 also hold dtypes and scalar arguments"
 # Part of the reason why work has no price -> what would give it one.
 _PRICE_ADVICE: Mapping[str, str] = {
     "peak": "name the device (--device) or its ceilings (--peaks), or record with `bottleneck run`",
@@ -57,6 +58,10 @@ _PRICE_ADVICE: Mapping[str, str] = {
     "correlation": "record with a newer profiler, one that ties device work to the calls that issued it",
     "formula": "this op has no cost formula yet: judge the rest of the step by its kernels",
     "launch": "let the recording begin before the work is launched, and keep CPU activity on",
+    "dilation": _NEWER_TRACE,
+    "dtypes": _NEWER_TRACE,
+    "as a tensor": _NEWER_TRACE,
+    "indices": "no trace holds the indices: judge the rest of the step by its kernels",
 }
 _NEAR_THE_ROOF = "it runs near the roof: lower the precision or the number of FLOPs"
 _MISALIGNED = "pad the sizes of the matrix product to multiples of 8"
@@ -139,6 +144,11 @@ def decide(grounds: Grounds) -> Verdict:
 def account_words(account: str) -> str:
     """An account of the ledger in words that continue a sentence."""
     return _ACCOUNT_WORDS.get(account, _GROUP_WORDS.get(account, account))
+
+
+def name_in_sentence(name: str) -> str:
+    """The beginning of a name, short enough for a sentence."""
+    return name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 1]}…"
 
 
 def _regime(grounds: Grounds, group: str) -> Regime | None:
@@ -236,6 +246,5 @@ def _line_of(grounds: Grounds, account: str) -> str | None:
 
 def _label(kernel: KernelSummary) -> str:
     """The op with its line, else the kernel, short enough for a sentence."""
-    name = kernel.name if kernel.bound == "communication" else kernel.op or kernel.name
-    name = name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 1]}…"
+    name = name_in_sentence(kernel.name if kernel.bound == "communication" else kernel.op or kernel.name)
     return f"{name} at {kernel.source}" if kernel.source else name

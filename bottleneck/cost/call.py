@@ -186,8 +186,10 @@ def parse_call(name: str, dims: str | None, types: str | None, strides: str | No
 
     The four texts are the JSON of 'Input Dims', 'Input type', 'Input Strides' and 'Concrete Inputs' of one event.
     """
-    if not dims or not types:
+    if not dims:
         raise Unpriced("shapes were not recorded")
+    if not types:
+        raise Unpriced("dtypes were not recorded")
     shape_list, type_list = _load(dims), _load(types)
     stride_list = _load(strides) if strides else []
     text_list = _load(concrete) if concrete else []

@@ -164,6 +164,9 @@ def test_every_account_leads_to_a_sentence(account: str, host_only: bool) -> Non
         ("launched before the window", "begin before"),
         ("launched outside any op", "through an op"),
         ("no formula for mylib::odd", "no cost formula"),
+        ("stride, padding or dilation was not recorded", "since 2.3"),
+        ("argument 0 of aten::sum was not recorded as a tensor", "since 2.3"),
+        ("the indices were not recorded", "no trace holds"),
         (None, "record_shapes=True"),
     ],
 )

@@ -31,6 +31,7 @@ def test_a_signature_with_a_formula_has_a_price_and_no_reason():
         (("aten::matmul", "[[2]]", '["float"]', None, None), "aten::matmul only calls other ops"),
         (("aten::mm", None, None, None, None), "shapes were not recorded"),
         (("aten::mm", "[[2, 2], [2, 2]]", "[]", None, None), "dtypes were not recorded"),
+        (("aten::mm", "[[2, 2], [2, 2]]", None, None, None), "dtypes were not recorded"),
         (("aten::mm", "[[2, 3], [4, 5]]", '["float", "float"]', None, None), "inner sizes of the product differ"),
     ],
 )
