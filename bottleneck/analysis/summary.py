@@ -13,7 +13,7 @@ from bottleneck.analysis.ledger import LedgerResult
 from bottleneck.analysis.scaling import rescale
 from bottleneck.analysis.tax import untaxed_parts
 from bottleneck.analysis.totals import cover, total
-from bottleneck.analysis.verdict import Grounds, decide, describe_sides
+from bottleneck.analysis.verdict import Grounds, decide, describe_sides, name_in_sentence
 from bottleneck.records import (
     Analysis,
     Caveat,
@@ -128,7 +128,7 @@ def _coverage_caveats(coverage: Coverage, result: LedgerResult) -> tuple[Caveat,
     most = coverage.unknown[0]
     message = (
         f"{format_share(unknown)} of the step is work without a price, so neither compute nor memory can claim it; "
-        f"the largest is {most.name} ({most.reason})"
+        f"the largest is {name_in_sentence(most.name)} ({most.reason})"
     )
     return (Caveat("unpriced-work", message, unknown),)
 

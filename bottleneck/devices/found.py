@@ -113,7 +113,8 @@ def by_fingerprint(twins: Sequence[Entry], properties: DeviceProperties) -> Foun
         source="datasheet" if unanimous and base.vendor == "AMD" else "derived",
     )
     labels = " or ".join(dict.fromkeys(entry.label for entry in twins))
-    message = f"the device calls itself {properties.name!r}; multiprocessors and memory are those of {labels}"
+    called = f"the device calls itself {properties.name!r}" if properties.name.strip() else "the device has no name"
+    message = f"{called}; multiprocessors and memory are those of {labels}"
     return Found(device, (Caveat("device-by-fingerprint", f"{message}; {_HOW_TO_TELL} if that is wrong"),))
 
 

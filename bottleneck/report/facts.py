@@ -4,6 +4,7 @@ import shlex
 
 from bottleneck.records import Analysis, Caveat, Device, Finding, Interval, StepTimes, TelemetrySummary, Timing, Verdict
 from bottleneck.report.layout import Notes
+from bottleneck.report.names import short_names
 from bottleneck.report.points import roofs
 from bottleneck.units import format_share, format_si, format_us
 
@@ -13,6 +14,10 @@ PEAK_SOURCES = {
     "derived": "derived from the device's properties",
     "user": "given by the user",
 }
+
+# How the steps were found, where the name of the source is no word to end a sentence with.
+_STEP_SOURCES = {"whole": "the whole trace, taken as one", "marks": "the marks of the recording"}
+_LONGEST_NAME = 80
 
 Facts = tuple[tuple[str, str], ...]
 
@@ -57,9 +62,8 @@ def _step(steps: StepTimes) -> str:
 
 def _window(steps: StepTimes) -> str:
     plural = "" if steps.count == 1 else "s"
-    return (
-        f"{steps.count} step{plural} found by: {steps.source}; times below are per step of {format_us(steps.wall_us)}"
-    )
+    source = _STEP_SOURCES.get(steps.source, steps.source)
+    return f"{steps.count} step{plural} found by: {source}; times below are per step of {format_us(steps.wall_us)}"
 
 
 def _device(device: Device) -> str:
@@ -138,9 +142,14 @@ def coverage(analysis: Analysis) -> Notes:
         f"Of the busy time: {', '.join(parts)}." if parts else "How much of the busy time is understood is not known."
     )
     worst = sorted(known.unknown, key=lambda work: -work.us)
-    lines = [f"{format_us(work.us)} {work.name}: {work.reason}" for work in worst[:3]]
+    lines = [f"{format_us(work.us)} {_readable(work.name)}: {work.reason}" for work in worst[:3]]
     more = [f"{len(worst) - 3} more without a price"] if len(worst) > 3 else []
     return Notes("Coverage", ((lead, *lines, *more),))
+
+
+def _readable(name: str) -> str:
+    """The name as it is, unless it is a kernel's with all its template arguments."""
+    return name if len(name) <= _LONGEST_NAME else short_names([name], _LONGEST_NAME)[0]
 
 
 def caveats(analysis: Analysis) -> Notes | None:

@@ -1,0 +1,32 @@
+"""The sentences of a report about how its numbers came about."""
+
+from dataclasses import replace
+
+import pytest
+
+from bottleneck.records import Coverage, UnknownWork
+from bottleneck.report import facts
+from tests.report.samples import gpu_overhead
+
+KERNEL = (
+    "void at::native::vectorized_elementwise_kernel<4, at::native::BinaryFunctor<float, float, float, "
+    "at::native::binary_internal::MulFunctor<float> >, std::array<char*, 3ul> >(int, std::array<char*, 3ul>)"
+)
+
+
+@pytest.mark.parametrize(
+    ("source", "words"), [("whole", "the whole trace, taken as one;"), ("marks", "the marks of"), ("odd", "odd;")]
+)
+def test_the_window_tells_how_its_steps_were_found(source: str, words: str) -> None:
+    analysis = gpu_overhead()
+    told = dict(facts.facts(replace(analysis, steps=replace(analysis.steps, source=source))))
+    assert f"found by: {words}" in told["window"]
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"), [(KERNEL, "vectorized_elementwise_kernel<MulFunctor<float>>"), ("aten::mm", "aten::mm")]
+)
+def test_only_names_with_all_their_template_arguments_are_shortened(name: str, shown: str) -> None:
+    coverage = Coverage(1.0, 0.5, (UnknownWork(name, 2000.0, "no price"),))
+    (lines,) = facts.coverage(replace(gpu_overhead(), coverage=coverage)).items
+    assert lines[1] == f"2.00 ms {shown}: no price"
