@@ -55,13 +55,14 @@ def assemble(columns: Columns, names: Sequence[str]) -> Assembled:
     place = np.full(len(events.ts_ns), _GONE, np.int32)
     place[order] = np.arange(order.size)
     tracks.fill(devices, events.track)
-    signatures, ops["signature"] = signature_table(
-        list(columns.shapes), ops.pop("shape"), labels, events.name[ops["row"]]
+    ops = _pick(ops, events.category, place, ("op",))
+    signatures, signature = signature_table(
+        list(columns.shapes), ops["shape"], labels, events.name[order[ops["event"]]]
     )
     trusted = ids_are_trusted(devices)
     return Assembled(
         events=_events_table(events, order, first_ns, labels, tracks.labels),
-        op_args=_op_args(_pick(ops, events.category, place, ("op",))),
+        op_args=_op_args(ops, signature),
         signatures=signatures,
         launch_args=_launch_args(_pick(launches, events.category, place, ("runtime",)), trusted),
         device_args=_device_args(columns, _pick(devices, events.category, place, _DEVICE_WORK), trusted),
@@ -154,13 +155,13 @@ def _nullable(values: Array, dtype: str = "int64") -> pd.arrays.IntegerArray:
     return pd.arrays.IntegerArray(np.where(missing, 0, values).astype(dtype), missing)
 
 
-def _op_args(rows: Arrays) -> pd.DataFrame:
+def _op_args(rows: Arrays, signature: Array) -> pd.DataFrame:
     return OP_ARGS.check(
         pd.DataFrame(
             {
                 "event": rows["event"],
                 "external_id": _nullable(rows["external_id"]),
-                "signature": pd.arrays.IntegerArray(rows["signature"], rows["signature"] < 0),
+                "signature": pd.arrays.IntegerArray(signature, signature < 0),
                 "sequence": _nullable(rows["sequence"]),
                 "forward_thread": _nullable(rows["forward_thread"]),
             },

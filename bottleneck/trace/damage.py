@@ -22,7 +22,7 @@ _KINDS = {
         "repaired-json",
         "{n} event(s) held control characters, NaN, Infinity or odd types; bad values are missing",
     ),
-    "comma": ("repaired-json", "{n} stray comma(s) in the list of events were ignored"),
+    "comma": ("repaired-json", "stray commas in the list of events were ignored at {n} place(s)"),
     "restored-name": ("repaired-json", "{n} name(s) held Windows backslashes read as escapes and were restored"),
     "broken": ("skipped-events", "{n} event(s) could not be read even after repair and were left out"),
     "no-time": ("skipped-events", "{n} event(s) without a start time or duration were left out"),

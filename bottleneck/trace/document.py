@@ -62,6 +62,7 @@ class Document:
 
     def _last_events(self, text: bytes) -> Iterator[Sequence[AnyEvent]]:
         """Events of the text that no block follows."""
+        text, begun = _without_begun_event(text)
         end, start = self._last_cut(text)
         if start:
             try:
@@ -79,7 +80,7 @@ class Document:
             self._damage["broken"] -= 1
             self._damage["truncated-json"] += 1
         else:
-            self._damage["unclosed-json"] += 1
+            self._damage["truncated-json" if begun else "unclosed-json"] += 1
 
     def _last_cut(self, block: bytes) -> tuple[int, int]:
         """(end of the last complete event, start of the next) in the block; (0, 0) when there is no cut."""
@@ -114,3 +115,10 @@ def _boundary_after(text: bytes) -> re.Pattern[bytes]:
     """What lies between two events of a list that begins with the text."""
     match = _FIRST_KEY.match(text)
     return re.compile(rb"\}(\s*,\s*)(?=\{\s*" + re.escape(match[1]) + rb"\s*:)") if match else _ANY_BOUNDARY
+
+
+def _without_begun_event(text: bytes) -> tuple[bytes, bytes]:
+    """Text up to its last closing brace, and the begin of an event that follows a comma there and has no brace."""
+    end = text.rfind(b"}") + 1
+    rest = text[end:].strip(_BLANKS)
+    return (text[:end], rest.strip(b"," + _BLANKS)) if rest.startswith(b",") else (text, b"")

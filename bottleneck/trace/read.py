@@ -72,7 +72,7 @@ def _refuse(path: Path, columns: Columns, metadata: Metadata) -> NoReturn:
     """Says why a file without any op, launch or device work cannot be analysed."""
     damage = columns.damage
     if not (metadata.is_pytorch() or columns.is_pytorch()):
-        if damage["broken"] and not columns.count:
+        if not columns.counts and (damage["broken"] or damage["truncated-json"]):
             raise TraceError(f"no event in {path} can be read", why=_told(damage, 0), fix=_AGAIN)
         refuse_json(path, metadata.keys, columns.counts)
     if damage["broken"] or damage["truncated-json"]:

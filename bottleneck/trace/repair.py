@@ -64,7 +64,8 @@ def repair_events(text: bytes, damage: Damage) -> list[Event] | None:
         except DECODE_ERRORS:
             continue
         events = coerce_events(values)
-        damage["encoding" if kind == "literal" and _not_utf8(text) else kind] += len(events)
+        found = "encoding" if kind == "literal" and _not_utf8(text) else kind
+        damage[found] += 1 if found == "comma" else len(events)
         damage["broken"] += len(values) - len(events)
         return events
     return None

@@ -38,7 +38,7 @@ class Salvager:
             taken = self._take_whole(pieces[first : first + _PIECES_JOINED])
             if taken is None and _is_open(pieces[first]) and first + _PIECES_JOINED > len(pieces):
                 return Salvage(events, b",".join(pieces[first:]))
-            count, found = taken or (1, Salvage(self.repair(pieces[first])))
+            count, found = taken or (1, self._repaired(pieces[first]))
             events += found.events
             first += count
             if found.ended:
@@ -51,17 +51,20 @@ class Salvager:
         events = [*found.events]
         while found.rest and not found.ended:
             piece, *others = _cut(found.rest, boundary)
-            events += self.repair(piece)
+            events += self._repaired(piece).events
             found = self.salvage(b",".join(others), boundary) if others else Salvage([])
             events += found.events
         return Salvage(events, found.rest, found.ended)
 
-    def repair(self, piece: bytes) -> Sequence[AnyEvent]:
-        """The events in a broken piece; nothing when no repair helps."""
+    def _repaired(self, piece: bytes) -> Salvage:
+        """The events in a broken piece, which may hold the end of the list; nothing when no repair helps."""
+        for match in itertools.islice(_LIST_END.finditer(piece), _ENDS_TRIED):
+            events = repair_events(piece[: match.start() + 1], self._damage)
+            if events is not None:
+                return Salvage(events, piece[match.end() :], ended=True)
         events = repair_events(piece, self._damage)
-        if events is None:
-            self._damage["broken"] += 1
-        return events or []
+        self._damage["broken"] += events is None
+        return Salvage(events or [])
 
     def _take_whole(self, pieces: Sequence[bytes]) -> tuple[int, Salvage] | None:
         """How many pieces make one event, and the event; null when it is broken.

@@ -3,11 +3,13 @@
 import json
 from typing import Any
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
 from bottleneck.tables import SIGNATURES
+from bottleneck.trace.decode import DECODE_ERRORS
 
 Array = npt.NDArray[Any]
 
@@ -33,18 +35,17 @@ def signature_table(shapes: list[bytes], shape: Array, labels: list[str], name: 
 
 def _parts(joined: bytes) -> tuple[str | None, ...]:
     dims, types, strides, concrete, dims_1_8 = joined.decode("utf-8", errors="replace").split("\0")
-    return tuple(_unquoted(text) or None for text in (dims or dims_1_8, types, strides, concrete))
+    return tuple(_plain(text) or None for text in (dims or dims_1_8, types, strides, concrete))
 
 
-def _unquoted(text: str) -> str:
-    # Hand-made and post-processed traces hold the list as a string.
-    if not text.startswith('"'):
-        return "" if text == "null" else text
+def _plain(text: str) -> str:
+    """The list on one line; '' for null. Hand-made and post-processed traces hold the list as a string."""
     try:
-        value = json.loads(text)
-    except ValueError:
+        value = json.loads(text) if text.startswith('"') else text
+        text = value if isinstance(value, str) else text
+        return "" if text == "null" else msgspec.json.format(text, indent=0)
+    except DECODE_ERRORS:
         return text
-    return value if isinstance(value, str) else text
 
 
 def _ranks(texts: list[tuple[str | None, ...]]) -> list[int]:

@@ -26,9 +26,11 @@ def starts_ns(values: list[Number]) -> Array:
         if np.abs(floats).max(initial=0) < EXACT_BELOW_US:
             nanoseconds: Array = np.rint(floats * 1000).astype(np.int64)
             return nanoseconds
-        integers = np.fromiter(values, np.int64, len(values))
-        if np.abs(floats).max() < _LARGEST_US and bool((integers == floats).all()):
-            return integers * 1000
+        # Of decimals the fraction would be cut off here, so only a column that begins with a whole number is tried.
+        if isinstance(values[0], int) and np.abs(floats).max() < _LARGEST_US:
+            integers = np.fromiter(values, np.int64, len(values))
+            if (integers == floats).all():
+                return integers * 1000
     except (TypeError, ValueError, OverflowError):
         pass
     return np.fromiter(map(start_ns, values), np.int64, len(values))

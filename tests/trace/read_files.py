@@ -1,0 +1,86 @@
+"""Files for the tests of reading: any bytes, and a whole trace compared with another."""
+
+import dataclasses
+import gzip
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from bottleneck.errors import TraceError
+from bottleneck.records import Trace
+from bottleneck.trace.read import read_trace
+from tests.builders import Event
+
+TABLES = ("events", "op_args", "signatures", "launch_args", "device_args", "memory")
+
+
+def read_bytes(folder: Path, data: bytes | str) -> Trace:
+    """The trace in a file with this content."""
+    path = folder / "trace.json"
+    path.write_bytes(data if isinstance(data, bytes) else data.encode())
+    return read_trace(path)
+
+
+def read_list(folder: Path, events: Sequence[object], text: str = '{{"schemaVersion": 1, "traceEvents": {}}}') -> Trace:
+    """The trace in a file whose event list is this one."""
+    return read_bytes(folder, text.format(json.dumps(list(events))))
+
+
+def refusal(folder: Path, data: bytes | str) -> TraceError:
+    """The error that a file with this content is refused with."""
+    with pytest.raises(TraceError) as caught:
+        read_bytes(folder, data)
+    assert "\n" not in caught.value.what + caught.value.why + caught.value.fix
+    return caught.value
+
+
+def slugs(trace: Trace) -> list[str]:
+    """The caveats' slugs."""
+    return [caveat.slug for caveat in trace.caveats]
+
+
+def categories(trace: Trace) -> list[str]:
+    """Category per event, in order."""
+    return list(trace.events["category"])
+
+
+def names(trace: Trace) -> list[str]:
+    """Name per event, in order."""
+    return list(trace.events["name"])
+
+
+def assert_same(left: Trace, right: Trace, *except_for: str) -> None:
+    """Fails when two traces differ in a table or a fact other than the path and those named."""
+    for field in dataclasses.fields(Trace):
+        if field.name in {"path", *except_for}:
+            continue
+        one, other = getattr(left, field.name), getattr(right, field.name)
+        if isinstance(one, pd.DataFrame):
+            pd.testing.assert_frame_equal(one, other, check_exact=True)
+        else:
+            assert one == other, field.name
+
+
+def gzipped(data: bytes) -> bytes:
+    """One gzip member."""
+    return gzip.compress(data, mtime=0)
+
+
+def chain(count: int, start_us: float = 1000.0) -> list[Event]:
+    """That many ops, one after the other, each under its own name."""
+    return [
+        {
+            "ph": "X",
+            "cat": "cpu_op",
+            "name": f"aten::op{index}",
+            "pid": 1,
+            "tid": 1,
+            "ts": start_us + index,
+            "dur": 0.5,
+            "args": {"External id": index},
+        }
+        for index in range(count)
+    ]
