@@ -57,10 +57,19 @@ def percents(shares: Sequence[float]) -> tuple[str, ...]:
     return tuple(f"{text} %" for text in (*whole, total))
 
 
-def apportion(values: Sequence[float]) -> list[int]:
-    """Whole numbers beside the values that add up to their rounded sum (largest remainder; earlier wins a tie)."""
+def apportion_groups(groups: Sequence[Sequence[float]]) -> list[list[int]]:
+    """Whole numbers beside the values of each group; the sums of groups are rounded first, as they are told alone."""
+    totals = apportion([math.fsum(group) for group in groups])
+    return [apportion(group, total) for group, total in zip(groups, totals, strict=True)]
+
+
+def apportion(values: Sequence[float], total: int | None = None) -> list[int]:
+    """Whole numbers beside the values that add up to their rounded sum (largest remainder; earlier wins a tie).
+
+    ``total`` is a sum that was rounded elsewhere, up or down.
+    """
     floors = [math.floor(value) for value in values]
-    missing = round(math.fsum(values)) - sum(floors)
+    missing = (round(math.fsum(values)) if total is None else total) - sum(floors)
     by_remainder = sorted(range(len(values)), key=lambda index: floors[index] - values[index])
     raised = set(by_remainder[:missing])
     return [floor + (index in raised) for index, floor in enumerate(floors)]

@@ -1,13 +1,13 @@
 """The tables of a report: ledger, kernels, idle causes and ranks, rounded so that they re-add to their totals."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from bottleneck.records import GROUPS, Analysis, IdleCause, KernelSummary, LedgerEntry
 from bottleneck.report.layout import Column, Row, Table
-from bottleneck.report.numbers import UNKNOWN, Scale, apportion, percents, scale_of
+from bottleneck.report.numbers import UNKNOWN, Scale, apportion_groups, percents, scale_of
 from bottleneck.report.words import (
     ACCOUNT_LABELS,
     ACCOUNT_MEANINGS,
@@ -27,10 +27,10 @@ def ledger(analysis: Analysis) -> Table:
     """Where the step goes: groups by size, their accounts beneath them, and the total."""
     entries = sorted((entry for entry in analysis.ledger if entry.us > 0), key=lambda entry: -entry.us)
     scale = scale_of(math.fsum(entry.us for entry in entries))
-    parts = dict(zip(entries, apportion([scale.quanta(entry.us) for entry in entries]), strict=True))
-    tenths = dict(zip(entries, apportion([entry.share * 1000 for entry in entries]), strict=True))
     groups = [(group, [entry for entry in entries if entry.group == group]) for group in GROUPS]
     groups.sort(key=lambda item: -math.fsum(entry.us for entry in item[1]))
+    parts = _rounded(groups, lambda entry: scale.quanta(entry.us))
+    tenths = _rounded(groups, lambda entry: entry.share * 1000)
     rows = [row for group, members in groups if members for row in _group_rows(group, members, (scale, parts, tenths))]
     total = Row(("total", "", *_numbers(entries, (scale, parts, tenths))), "total")
     return Table(
@@ -38,6 +38,17 @@ def ledger(analysis: Analysis) -> Table:
         (Column("", "words"), Column("", "words"), Column(scale.unit, "number"), Column("share", "number")),
         (*rows, total),
     )
+
+
+def _rounded(
+    groups: Sequence[tuple[str, list[LedgerEntry]]], value: Callable[[LedgerEntry], float]
+) -> dict[LedgerEntry, int]:
+    rounded = apportion_groups([[value(entry) for entry in members] for _, members in groups])
+    return {
+        entry: number
+        for (_, members), numbers in zip(groups, rounded, strict=True)
+        for entry, number in zip(members, numbers, strict=True)
+    }
 
 
 def _group_rows(group: str, members: list[LedgerEntry], rounded: Rounded) -> list[Row]:

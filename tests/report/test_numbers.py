@@ -1,12 +1,13 @@
 """Numbers on screen: parts re-add to the total beside them, and rounding never lies."""
 
+import math
 from decimal import Decimal
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bottleneck.report.numbers import UNKNOWN, apportion, percents, scale_of
+from bottleneck.report.numbers import UNKNOWN, apportion, apportion_groups, percents, scale_of
 
 DURATIONS = st.lists(st.floats(0, 1e12), min_size=1, max_size=30)
 
@@ -28,6 +29,21 @@ def test_a_printed_part_is_within_one_step_of_the_truth(values: list[float]) -> 
     scale = scale_of(sum(values))
     for part, value in zip(apportion([scale.quanta(value) for value in values]), values, strict=True):
         assert abs(part - scale.quanta(value)) <= 1 + 1e-6
+
+
+@given(st.lists(DURATIONS, min_size=1, max_size=6))
+def test_groups_are_rounded_as_if_alone_and_their_parts_re_add_to_them(groups: list[list[float]]) -> None:
+    rounded = apportion_groups(groups)
+    assert [sum(parts) for parts in rounded] == apportion([math.fsum(group) for group in groups])
+    for parts, values in zip(rounded, groups, strict=True):
+        assert all(abs(part - value) <= 1 + 1e-3 for part, value in zip(parts, values, strict=True))
+
+
+def test_a_group_shows_the_share_that_is_told_of_it_elsewhere() -> None:
+    """Rounded part by part, 586.3 read 587 beside a sentence that said 58.6 %."""
+    groups = [[577.8, 4.8, 2.9, 0.5, 0.3], [379.0, 9.4], [25.3]]
+    assert [sum(parts) for parts in apportion_groups(groups)] == [586, 389, 25]
+    assert sum(apportion([part for group in groups for part in group])[:5]) == 587
 
 
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=12).filter(lambda parts: sum(parts) > 0))
