@@ -18,6 +18,7 @@ PEAK_SOURCES = {
 # How the steps were found, where the name of the source is no word to end a sentence with.
 _STEP_SOURCES = {"whole": "the whole trace, taken as one", "marks": "the marks of the recording"}
 _LONGEST_NAME = 80
+_PRICED_ENOUGH = 0.95  # with less, FLOPs and bytes are missing from the totals
 
 Facts = tuple[tuple[str, str], ...]
 
@@ -89,7 +90,9 @@ def _reached(analysis: Analysis) -> str:
         parts.append(f"{format_share(totals.model_flops_utilization)} of the arithmetic peak")
     if totals.bandwidth_utilization is not None:
         parts.append(f"{format_share(totals.bandwidth_utilization)} of the memory bandwidth")
-    return " and ".join(parts) + ", over the whole step" if parts else ""
+    priced = analysis.coverage.priced_share
+    least = "at least " if priced is not None and priced < _PRICED_ENOUGH else ""
+    return f"{least}{' and '.join(parts)}, over the whole step" if parts else ""
 
 
 def _sensors(telemetry: TelemetrySummary | None) -> str:

@@ -1,7 +1,7 @@
 """What a roofline plot shows: a point per kernel that has a price, the roofs that those kernels meet, and the rest."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from bottleneck.records import Analysis, KernelSummary, Totals
@@ -55,18 +55,35 @@ def whole_step(analysis: Analysis) -> tuple[float, float] | None:
 
 
 def roofs(analysis: Analysis, most: int = 4) -> tuple[Roof, ...]:
-    """The peaks that the kernels are held against, by the time of those kernels; the highest peak if none is."""
+    """The peaks that the kernels are held against, by the time of those kernels.
+
+    Where no kernel has a price, those of the kernels' engines and dtypes; where these are not known, the highest.
+    """
     peaks = analysis.device.peaks_flops_per_s
-    us = dict.fromkeys(peaks, 0.0)
-    for row in analysis.kernels:
-        key = _peak_of(row, peaks)
-        if key is not None:
-            us[key] += row.us
+    us = _us_by_peak(analysis, peaks, _peak_of)
+    us = us if any(us.values()) else _us_by_peak(analysis, peaks, _peak_by_name)
     used = sorted((key for key in peaks if us[key] > 0), key=lambda key: -us[key])
     by_height = {peaks[key]: key for key in reversed(used)}  # of roofs at one height, that with the most time
     shown = [key for key in used if key in by_height.values()][:most]
     shown = shown or sorted(peaks, key=lambda key: -peaks[key])[:1]
     return tuple(sorted((Roof(key, peaks[key]) for key in shown), key=lambda roof: -roof.flops_per_s))
+
+
+def _us_by_peak(
+    analysis: Analysis, peaks: Mapping[str, float], peak_of: Callable[[KernelSummary, Mapping[str, float]], str | None]
+) -> dict[str, float]:
+    us = dict.fromkeys(peaks, 0.0)
+    for row in analysis.kernels:
+        key = peak_of(row, peaks)
+        if key is not None:
+            us[key] += row.us
+    return us
+
+
+def _peak_by_name(row: KernelSummary, peaks: Mapping[str, float]) -> str | None:
+    """The peak of the engine and dtype that a kernel's name tells; null where it does not."""
+    keys = (f"{row.dtype}_{engine}" for engine in _ENGINES.get(row.engine or "", ()))
+    return next((key for key in keys if key in peaks), None)
 
 
 def absences(analysis: Analysis) -> str:

@@ -30,3 +30,11 @@ def test_only_names_with_all_their_template_arguments_are_shortened(name: str, s
     coverage = Coverage(1.0, 0.5, (UnknownWork(name, 2000.0, "no price"),))
     (lines,) = facts.coverage(replace(gpu_overhead(), coverage=coverage)).items
     assert lines[1] == f"2.00 ms {shown}: no price"
+
+
+@pytest.mark.parametrize(("priced", "lead"), [(1.0, ""), (0.5, "at least ")])
+def test_what_was_reached_is_a_lower_bound_where_work_has_no_price(priced: float, lead: str) -> None:
+    analysis = replace(gpu_overhead(), coverage=Coverage(1.0, priced, ()))
+    reached = dict(facts.facts(analysis))["reached"]
+    assert reached.startswith("at least ") == bool(lead)
+    assert reached.removeprefix(lead)[0].isdigit()

@@ -103,6 +103,15 @@ def test_only_the_roofs_that_kernels_are_held_against_are_drawn() -> None:
     assert roofs(inconclusive()) == ()
 
 
+def test_kernels_without_a_price_call_up_the_roof_of_their_engine_and_dtype() -> None:
+    row = replace(gpu_overhead().kernels[0], flops=None, compute_us=None, engine="vector", dtype="fp32")
+    device = replace(gpu_overhead().device, peaks_flops_per_s={"int8_tensor": 2e14, "fp32_vector": 1e13})
+    unpriced = replace(gpu_overhead(), kernels=(row,), device=device)
+    assert [roof.key for roof in roofs(unpriced)] == ["fp32_vector"]
+    nameless = replace(unpriced, kernels=(replace(row, engine=None, dtype=None),))
+    assert [roof.key for roof in roofs(nameless)] == ["int8_tensor"]
+
+
 def test_of_two_roofs_at_one_height_the_kernels_dtype_and_engine_decide() -> None:
     twin = replace(H100, peaks_flops_per_s={"fp16_tensor": 989.4e12, **H100.peaks_flops_per_s, "fp64_tensor": 66.9e12})
     assert [roof.key for roof in roofs(replace(gpu_overhead(), device=twin))] == ["bf16_tensor", "fp32_vector"]
