@@ -40,7 +40,7 @@ def test_groups_are_rounded_as_if_alone_and_their_parts_re_add_to_them(groups: l
 
 
 def test_a_group_shows_the_share_that_is_told_of_it_elsewhere() -> None:
-    """Rounded part by part, 586.3 read 587 beside a sentence that said 58.6 %."""
+    """Rounded part by part, the first group of 586.3 would read 587."""
     groups = [[577.8, 4.8, 2.9, 0.5, 0.3], [379.0, 9.4], [25.3]]
     assert [sum(parts) for parts in apportion_groups(groups)] == [586, 389, 25]
     assert sum(apportion([part for group in groups for part in group])[:5]) == 587
