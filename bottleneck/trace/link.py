@@ -169,7 +169,9 @@ def _device_kernels(trace: Trace, window: Window, issued: _Issued, places: Place
             "module": labelled(places.module.code, places.module.labels),
             "source": labelled(places.source.code, places.source.labels),
             **_traits(trace, issued),
-            **{name: args[name].array for name in ("blocks", "threads", "bytes")},
+            # Some profilers write a grid of (0, 0, 0) for a kernel whose grid they did not see.
+            **{name: args[name].mask(args[name] == 0).array for name in ("blocks", "threads")},
+            "bytes": args["bytes"].array,
             "replayed": issued.replayed,
             "unlinked": category(_reasons(trace, issued), _REASONS),
         }

@@ -85,6 +85,12 @@ def test_a_kernel_without_a_launch_is_kept_and_says_so(tmp_path: Path) -> None:
     assert result.caveats[0].share == pytest.approx(10 / 70)
 
 
+@pytest.mark.parametrize(("grid", "blocks"), [([0, 0, 0], None), ([4, 3, 2], 24)])
+def test_a_grid_of_nothing_is_an_unknown_grid(tmp_path: Path, grid: list[int], blocks: int | None) -> None:
+    result = linked(tmp_path, [op("aten::mm", 10, 20), launch(1, 15, 5), kernel(1, 40, 30, grid=grid)])
+    assert result.kernels["blocks"].astype(object).where(lambda column: column.notna(), None).tolist() == [blocks]
+
+
 def test_the_share_of_a_caveat_counts_overlapping_work_once_and_only_inside_the_window(tmp_path: Path) -> None:
     loose = [kernel(1, 90, 20), kernel(2, 100, 20, stream=8), kernel(3, 105, 5, stream=9), kernel(4, 190, 50)]
     marked = [step(1, 100, 100), op("aten::mm", 110, 20), launch(9, 115, 5), kernel(9, 150, 10)]
