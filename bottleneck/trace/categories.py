@@ -49,7 +49,7 @@ BY_RAW_NAME = {
 
 # Events without a category get one of these words from `implied`, so that they are counted by what they are.
 LEGACY_OP, LEGACY_KERNEL, ASCEND_TASK, ASCEND_HOST = "CPU functions", "CUDA functions", "Task Type", "CANN"
-NO_CATEGORY = "(none)"
+NO_CATEGORY, MANY_CATEGORIES = "(none)", "(many more)"
 _IMPLIED = {LEGACY_OP.lower(): "op", LEGACY_KERNEL.lower(): "kernel", "task type": "kernel", "cann": "runtime"}
 
 _ROLES: dict[str, Role] = {

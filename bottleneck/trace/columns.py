@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from bottleneck.trace.categories import NO_CATEGORY, Role, category_of, implied, role_of
+from bottleneck.trace.categories import MANY_CATEGORIES, NO_CATEGORY, Role, category_of, implied, role_of
 from bottleneck.trace.damage import Damage
 from bottleneck.trace.decode import (
     ABSENT,
@@ -25,6 +25,7 @@ from bottleneck.trace.growing import Codes, Column, Rows
 from bottleneck.trace.times import durations_us, has_fraction, starts_ns
 
 _LARGEST_INT64 = 2**63 - 1
+_MOST_CATEGORIES = 2000
 _MEMORY_NAME = "[memory]"
 _MEMORY_CATEGORIES = {"", NO_CATEGORY, "cpu_instant_event"}
 
@@ -78,11 +79,20 @@ class Columns:
         if "" in complete:
             for event in complete.pop(""):
                 complete[implied(event.pid, bytes(event.args))].append(event)
+        if len(self.categories) + len(complete) > _MOST_CATEGORIES:
+            complete = self._few(complete)
         self.counts.update({raw: len(group) for raw, group in complete.items()})
         for raw in _MEMORY_CATEGORIES & complete.keys():
             self._add_memory(complete[raw])
             complete[raw] = [event for event in complete[raw] if event.name != _MEMORY_NAME]
         self._add_complete(complete)
+
+    def _few(self, groups: Mapping[str, list[AnyEvent]]) -> defaultdict[str, list[AnyEvent]]:
+        """Groups with those of new categories under one name; no profiler has thousands of categories."""
+        few: defaultdict[str, list[AnyEvent]] = defaultdict(list)
+        for raw, group in groups.items():
+            few[raw if raw in self.categories or role_of(raw) != "plain" else MANY_CATEGORIES] += group
+        return few
 
     def _count_other(self, events: list[AnyEvent]) -> None:
         counts = Counter([event.cat for event in events])
@@ -90,7 +100,8 @@ class Columns:
             self._add_memory(events)
         if counts.pop("", 0):
             counts.update(f"(ph {event.ph})" for event in events if event.ph and not event.cat)
-        self.counts.update(counts)
+        if len(self.counts) < _MOST_CATEGORIES:
+            self.counts.update(counts)
 
     def has_work(self) -> bool:
         """Whether any op, runtime call or device work was among the events."""

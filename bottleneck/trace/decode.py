@@ -8,6 +8,7 @@ take an unknown category.
 import json
 from collections.abc import Iterable, Sequence
 from decimal import Decimal
+from functools import cache
 from typing import Any, Generic, TypeVar
 
 import msgspec
@@ -165,25 +166,32 @@ class ArgsDecoder(Generic[Record]):
 
 
 def load_leniently(text: bytes) -> Any:
-    """JSON as Python reads it: NaN, Infinity, raw control characters and lone surrogates pass."""
-    return json.loads(text.decode("utf-8", errors="replace"), strict=False)
+    """JSON as Python reads it: raw control characters and lone surrogates pass, NaN and Infinity become null."""
+    return _LENIENT.decode(text.decode("utf-8", errors="replace").strip())
+
+
+_LENIENT = json.JSONDecoder(strict=False, parse_constant=lambda _: None)
 
 
 def from_mapping(kind: type[Record], values: object) -> Record:
     """A record of the values that fit; numbers in strings count as numbers, what does not fit is absent."""
     if not isinstance(values, dict):
         return kind()
-    fitting = {}
-    for field in msgspec.structs.fields(kind):
+    fitting: dict[str, Any] = {}
+    for field in _fields(kind):
         if field.encode_name in values:
-            value = values[field.encode_name]
-            fitting.update(_fit(field, value))
+            fitting.update(_fit(field, values[field.encode_name]))
     return kind(**fitting)
+
+
+@cache
+def _fields(kind: type[msgspec.Struct]) -> tuple[msgspec.structs.FieldInfo, ...]:
+    return msgspec.structs.fields(kind)
 
 
 def _fit(field: msgspec.structs.FieldInfo, value: object) -> dict[str, Any]:
     if field.type is msgspec.Raw:
-        return {field.name: msgspec.Raw(json.dumps(value).encode())}
+        return {field.name: msgspec.Raw(_encoded(value))}
     if isinstance(value, str):
         value = value.encode("utf-8", errors="replace").decode()
         value = _listed(value) if field.name in {"grid", "block"} else value
@@ -191,6 +199,16 @@ def _fit(field: msgspec.structs.FieldInfo, value: object) -> dict[str, Any]:
         return {field.name: msgspec.convert(value, field.type, strict=False)}
     except DECODE_ERRORS:
         return {}
+
+
+def _encoded(value: object) -> bytes:
+    """JSON in which an overflowing number such as 1e999 is null; an empty object for what is nested too deeply."""
+    try:
+        return msgspec.json.encode(value)
+    except UnicodeEncodeError:
+        return json.dumps(value).encode()
+    except DECODE_ERRORS:
+        return b"{}"
 
 
 def _listed(text: str) -> object:

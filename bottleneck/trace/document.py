@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from bottleneck.errors import TraceError
 from bottleneck.trace.damage import Damage
 from bottleneck.trace.decode import DECODE_ERRORS, AnyEvent, EventDecoder
 from bottleneck.trace.heading import pass_heading
@@ -20,6 +21,7 @@ _BLANKS = b" \t\r\n"
 
 _WINDOW_BYTES = 4096
 _ANY_BOUNDARY_AFTER_BYTES = 8 * 1024**2
+_LONGEST_EVENT_BYTES = 256 * 1024**2
 _FOOTER_LIMIT_BYTES = 16 * 1024**2
 
 
@@ -38,27 +40,41 @@ class Document:
 
     def __iter__(self) -> Iterator[Sequence[AnyEvent]]:
         heading = pass_heading(self._path, self._blocks, self._damage)
-        self.header, tail = heading.text, heading.rest
-        if tail.startswith(b"]"):
-            self._take_footer(tail[1:])
+        self.header = heading.text
+        if heading.rest.startswith(b"]"):
+            self._take_footer(heading.rest[1:])
             return
-        self._boundary = _boundary_after(tail)
+        self._boundary = _boundary_after(heading.rest)
+        tail = [heading.rest]
         for block in self._blocks:
             end, start = self._last_cut(block)
             if not start:
-                tail = self._longer_tail(tail, block)
+                self._lengthen(tail, block)
                 continue
-            text, tail = b"".join((b"[", tail, memoryview(block)[:end], b"]")), block[start:]
+            text, tail = b"".join((b"[", *tail, memoryview(block)[:end], b"]")), [block[start:]]
             try:
                 yield self._decoder.decode(text)
             except DECODE_ERRORS:
                 found = self._salvager.salvage(text[1:-1], self._boundary)
                 yield found.events
                 if found.ended:
-                    self._take_footer(found.rest + b"," + tail)
+                    self._take_footer(b",".join([found.rest, *tail]))
                     return
-                tail = found.rest + b"," + tail if found.rest else tail
-        yield from self._last_events(tail.rstrip(b"\0" + _BLANKS))
+                tail = [found.rest, b",", *tail] if found.rest else tail
+        yield from self._last_events(b"".join(tail).rstrip(b"\0" + _BLANKS))
+
+    def _lengthen(self, tail: list[bytes], block: bytes) -> None:
+        """Adds to the tail a block in which no event ends, or only one that begins with another key."""
+        tail.append(block)
+        size = sum(map(len, tail))
+        if size > _ANY_BOUNDARY_AFTER_BYTES:
+            self._boundary = _ANY_BOUNDARY
+        if size > _LONGEST_EVENT_BYTES:
+            raise TraceError(
+                f"{self._path} holds no end of an event in {size >> 20} MiB",
+                why="events take a few hundred bytes; the file is damaged or no trace",
+                fix="record it again",
+            )
 
     def _last_events(self, text: bytes) -> Iterator[Sequence[AnyEvent]]:
         """Events of the text that no block follows."""
@@ -95,12 +111,6 @@ class Document:
             if start == 0:
                 return 0, 0
             window *= 16
-
-    def _longer_tail(self, tail: bytes, block: bytes) -> bytes:
-        """The tail with a block in which no event ends, or only one that begins with another key."""
-        if len(tail) > _ANY_BOUNDARY_AFTER_BYTES:
-            self._boundary = _ANY_BOUNDARY
-        return tail + block
 
     def _take_footer(self, text: bytes) -> None:
         pieces = [text]

@@ -1,5 +1,6 @@
 """What lies before the first event of a trace document; the way into its list of events."""
 
+import itertools
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ _LIST_KEY = re.compile(rb'"traceEvents"\s*:\s*')
 _BLANKS = b" \t\r\n"
 _BOM = b"\xef\xbb\xbf"
 _LIMIT_BYTES = 16 * 1024**2
+_KEYS_TRIED = 32
 # Enough to see the first key of the first event.
 _LOOK_AHEAD_BYTES = 4096
 
@@ -47,9 +49,10 @@ def pass_heading(path: Path, blocks: Iterator[bytes], damage: Damage) -> Heading
 
 def _find_list(path: Path, text: bytes, blocks: Iterator[bytes], damage: Damage) -> tuple[bytes, int]:
     """The text read so far and the position after the bracket that opens the list."""
-    searched = 0
-    while True:
-        for match in _LIST_KEY.finditer(text, searched):
+    searched = tried = 0
+    while tried < _KEYS_TRIED:
+        for match in itertools.islice(_LIST_KEY.finditer(text, searched), _KEYS_TRIED):
+            tried += 1
             if match.end() < len(text) and _is_top_level(text[: match.start()]):
                 return text, _after_bracket(path, text, match.end())
         searched = max(0, len(text) - len(b'"traceEvents" : ') - 64)

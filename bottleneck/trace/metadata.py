@@ -1,5 +1,6 @@
 """What the file says about itself outside its events: device, versions, rank, wall clock."""
 
+import itertools
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,7 +10,7 @@ from bottleneck.trace.damage import Damage
 from bottleneck.trace.decode import DECODE_ERRORS
 
 _HIDDEN = ("host", "user", "tw_", "mast_", "trace_path", "traceName", "logical_")
-_LONGEST_FACT = 200
+_LONGEST_FACT, _MOST_FACTS = 200, 100
 
 
 @dataclass(frozen=True)
@@ -106,11 +107,12 @@ def _device(entry: Mapping[str, object]) -> DeviceProperties:
 
 def _facts(top: Mapping[str, object], distributed: Mapping[str, object]) -> dict[str, str]:
     plain = {**top, **{key: distributed[key] for key in ("backend", "nccl_version") if key in distributed}}
-    return {
+    facts = {
         _shown(key): _shown(str(value))
         for key, value in plain.items()
         if isinstance(value, str | int | float) and not key.startswith(_HIDDEN)
     }
+    return dict(itertools.islice(facts.items(), _MOST_FACTS))
 
 
 def _shown(text: str) -> str:

@@ -77,6 +77,12 @@ def _refuse(path: Path, columns: Columns, metadata: Metadata) -> NoReturn:
         refuse_json(path, metadata.keys, columns.counts)
     if damage["broken"] or damage["truncated-json"]:
         raise TraceError(f"{path} holds no readable op or kernel", why=_told(damage, columns.count), fix=_AGAIN)
+    if columns.is_pytorch() and columns.count > 1:
+        raise TraceError(
+            f"{path} is a PyTorch trace without any op or kernel",
+            why="it holds only marks and Python frames, so neither ops nor device work were recorded",
+            fix="record with activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]",
+        )
     raise TraceError(
         f"{path} is a PyTorch trace without any op or kernel",
         why="the profiler window never became active, or ended at once",

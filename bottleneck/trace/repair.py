@@ -12,6 +12,7 @@ from bottleneck.trace.decode import DECODE_ERRORS, Event, coerce_events, load_le
 
 # Kineto writes `"name": "<raw>", "pid":` on one line; that anchors the raw name whatever it holds.
 _NAME = re.compile(rb'("name"\s*:\s*")(.*?)("\s*,\s*"pid"\s*:)', re.DOTALL)
+_NAME_KEY, _NAMES_REPAIRED = b'"name"', 4
 _ILLEGAL_ESCAPE = re.compile(rb'\\(?!["\\/bfnrt]|u[0-9a-fA-F]{4})')
 _BARE_QUOTE = re.compile(rb'(?<!\\)"')
 _NOT_A_NUMBER = re.compile(rb"(?<=[:\[,])(\s*)[-+]?(?:nan|inf|infinity|N/A|1\.#[A-Z]+)(?=\s*[,}\]])", re.IGNORECASE)
@@ -34,11 +35,18 @@ def _mend_commas(text: bytes) -> bytes:
 
 
 def _escape_quotes(text: bytes) -> bytes:
-    return _NAME.sub(lambda m: m[1] + _BARE_QUOTE.sub(rb'\\"', m[2]) + m[3], text)
+    return _with_names(text, lambda name: _BARE_QUOTE.sub(rb'\\"', name))
 
 
 def _escape_names(text: bytes) -> bytes:
-    return _NAME.sub(lambda m: m[1] + m[2].replace(b"\\", b"\\\\").replace(b'"', b'\\"') + m[3], text)
+    return _with_names(text, lambda name: name.replace(b"\\", b"\\\\").replace(b'"', b'\\"'))
+
+
+def _with_names(text: bytes, escape: Callable[[bytes], bytes]) -> bytes:
+    # Searched for the end of each of many names, a long text would take a time that grows with its square.
+    if text.count(_NAME_KEY) > _NAMES_REPAIRED:
+        return text
+    return _NAME.sub(lambda match: match[1] + escape(match[2]) + match[3], text)
 
 
 def _escape_everything(text: bytes) -> bytes:

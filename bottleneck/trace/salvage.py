@@ -9,7 +9,8 @@ from bottleneck.trace.damage import Damage
 from bottleneck.trace.decode import DECODE_ERRORS, AnyEvent, EventDecoder
 from bottleneck.trace.repair import repair_events
 
-_LIST_END = re.compile(rb"\}\s*(,?)\s*\]")
+# No two runs of blanks may meet in a pattern: it would take a time that grows with the square of their length.
+_LIST_END = re.compile(rb"\}\s*(?:(,)\s*)?\]")
 _ENDS_TRIED = _PIECES_JOINED = 16
 
 
@@ -92,7 +93,7 @@ class Salvager:
         for match in itertools.islice(_LIST_END.finditer(text), _ENDS_TRIED):
             found = self._decoded(text[: match.start() + 1])
             if found:
-                self._damage["comma"] += len(match[1])
+                self._damage["comma"] += match[1] is not None
                 return Salvage(found.events, text[match.end() :], ended=True)
         return None
 

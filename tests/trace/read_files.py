@@ -6,15 +6,15 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 
 from bottleneck.errors import TraceError
 from bottleneck.records import Trace
+from bottleneck.tables import DEVICE_ARGS, EVENTS, LAUNCH_ARGS, MEMORY, OP_ARGS, SIGNATURES
 from bottleneck.trace.read import read_trace
 from tests.builders import Event
-
-TABLES = ("events", "op_args", "signatures", "launch_args", "device_args", "memory")
 
 
 def read_bytes(folder: Path, data: bytes | str) -> Trace:
@@ -62,6 +62,37 @@ def assert_same(left: Trace, right: Trace, *except_for: str) -> None:
             pd.testing.assert_frame_equal(one, other, check_exact=True)
         else:
             assert one == other, field.name
+
+
+def check_promises(trace: Trace) -> None:
+    """Fails unless the tables keep what ``tables`` declares of them."""
+    for table, frame_ in (
+        (EVENTS, trace.events),
+        (OP_ARGS, trace.op_args),
+        (SIGNATURES, trace.signatures),
+        (LAUNCH_ARGS, trace.launch_args),
+        (DEVICE_ARGS, trace.device_args),
+        (MEMORY, trace.memory),
+    ):
+        table.check(frame_)
+    ts_us, dur_us = trace.events["ts_us"].to_numpy(), trace.events["dur_us"].to_numpy()
+    assert ts_us[0] == 0
+    later = np.diff(ts_us)
+    assert ((later > 0) | ((later == 0) & (np.diff(dur_us) <= 0))).all()
+    assert (dur_us >= 0).all() and np.isfinite(dur_us).all()
+    kinds = trace.events["category"]
+    for frame_, wanted in (
+        (trace.op_args, {"op"}),
+        (trace.launch_args, {"runtime"}),
+        (trace.device_args, {"kernel", "copy", "fill"}),
+    ):
+        assert frame_["event"].tolist() == np.flatnonzero(kinds.isin(wanted)).tolist()
+    rows = trace.op_args["signature"].dropna()
+    assert rows.between(0, len(trace.signatures) - 1).all()
+    assert set(rows) == set(range(len(trace.signatures)))
+    assert not trace.signatures.duplicated().any()
+    own = trace.events["name"].astype(object)[trace.op_args["event"][rows.index]].tolist()
+    assert own == trace.signatures["name"][rows.astype("int64")].tolist()
 
 
 def gzipped(data: bytes) -> bytes:

@@ -5,17 +5,15 @@ import json
 import random
 from pathlib import Path
 
-import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from bottleneck.errors import TraceError
 from bottleneck.records import Trace
-from bottleneck.tables import DEVICE_ARGS, EVENTS, LAUNCH_ARGS, MEMORY, OP_ARGS, SIGNATURES
 from bottleneck.trace.read import read_trace
 from tests.builders import Event, complete, kernel, launch, memcpy, op
-from tests.trace.read_files import assert_same, gzipped, read_bytes, read_list
+from tests.trace.read_files import assert_same, check_promises, gzipped, read_bytes, read_list
 
 RELAXED = settings(
     max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture], derandomize=True
@@ -104,37 +102,6 @@ def test_unknown_keys_do_not_matter(tmp_path: Path, events: list[Event]) -> None
 @given(scenes())
 def test_rows_are_sorted_longer_first_and_references_hold(tmp_path: Path, events: list[Event]) -> None:
     check_promises(read_list(tmp_path, events))
-
-
-def check_promises(trace: Trace) -> None:
-    """Fails unless the tables keep what ``tables`` declares of them."""
-    for table, frame_ in (
-        (EVENTS, trace.events),
-        (OP_ARGS, trace.op_args),
-        (SIGNATURES, trace.signatures),
-        (LAUNCH_ARGS, trace.launch_args),
-        (DEVICE_ARGS, trace.device_args),
-        (MEMORY, trace.memory),
-    ):
-        table.check(frame_)
-    ts_us, dur_us = trace.events["ts_us"].to_numpy(), trace.events["dur_us"].to_numpy()
-    assert ts_us[0] == 0
-    later = np.diff(ts_us)
-    assert ((later > 0) | ((later == 0) & (np.diff(dur_us) <= 0))).all()
-    assert (dur_us >= 0).all() and np.isfinite(dur_us).all()
-    kinds = trace.events["category"]
-    for frame_, wanted in (
-        (trace.op_args, {"op"}),
-        (trace.launch_args, {"runtime"}),
-        (trace.device_args, {"kernel", "copy", "fill"}),
-    ):
-        assert frame_["event"].tolist() == np.flatnonzero(kinds.isin(wanted)).tolist()
-    rows = trace.op_args["signature"].dropna()
-    assert rows.between(0, len(trace.signatures) - 1).all()
-    assert set(rows) == set(range(len(trace.signatures)))
-    assert not trace.signatures.duplicated().any()
-    own = trace.events["name"].astype(object)[trace.op_args["event"][rows.index]].tolist()
-    assert own == trace.signatures["name"][rows.astype("int64")].tolist()
 
 
 ODD = st.recursive(
