@@ -54,7 +54,12 @@ def analyse(paths: Sequence[Path], options: Options | None = None) -> Analysis:
         return from_json(saved[0].read_text(encoding="utf-8"))
     sources = [source for path in paths for source in locate(path)]
     ranked = [_analyse_source(source, options or Options()) for source in sources]
-    return ranked[0].analysis if len(ranked) == 1 else combine_ranks(ranked)
+    if len(ranked) == 1:
+        return ranked[0].analysis
+    combined = combine_ranks(ranked)
+    # The rank that sets the pace gives the body, but the same report comes from the folder of all of them.
+    path = str(paths[0]) if len(paths) == 1 else combined.recording.path
+    return replace(combined, recording=replace(combined.recording, path=path, world_size=len(ranked)))
 
 
 def locate(path: Path) -> list[Source]:

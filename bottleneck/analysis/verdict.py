@@ -198,7 +198,7 @@ def _contributor(grounds: Grounds, group: str) -> str:
 def _first_step(grounds: Grounds, bound: str, group: str, regime: Regime | None) -> str | None:
     if grounds.broken is not None:
         return "First: record it again"
-    if grounds.sides is not None:
+    if grounds.sides is not None and bound != "inconclusive":
         return "First: judge the sides apart, with a recording of warmed-up steps"
     entry = _largest_entry(grounds, "unknown" if bound == "inconclusive" else group)
     kernel = _largest_kernel(grounds, _BOUNDS_OF_ACCOUNT.get(entry.account, ()))
