@@ -37,7 +37,7 @@ def _parts(source: Path) -> tuple[bytes, bytes, bytes]:
     document = Document(source, iter([text]), Damage())
     for _ in document:
         pass
-    start = text.index(b"[", max(0, len(document.header) - 2)) + 1
+    start = text.index(b"[", max(0, len(document.header) - len(b"[]}"))) + 1
     end = len(text) - len(document.footer) - 1
     return text[:start], text[start:end].strip().rstrip(b","), text[end:]
 

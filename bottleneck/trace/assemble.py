@@ -48,7 +48,7 @@ def assemble(columns: Columns, names: Sequence[str]) -> Assembled:
     labels = sorted(set(names))
     events = _events(columns, names, labels, tracks)
     nameless = np.array([not label for label in labels] or [True])
-    identifier = _identifiers(len(events.ts_ns), (ops, launches, devices))
+    identifier = _identifiers(len(events.ts_ns), (ops, launches, devices, columns.frames.take()))
     order = event_order(events, nameless, identifier, columns.damage)
     del identifier
     first_ns = int(events.ts_ns[order[0]]) if order.size else 0
@@ -98,7 +98,8 @@ def _events(columns: Columns, names: Sequence[str], labels: list[str], tracks: T
 def _identifiers(count: int, roles: Sequence[Arrays]) -> Array:
     identifier = np.full(count, ABSENT)
     for rows in roles:
-        identifier[rows["row"]] = rows.get("correlation", rows["external_id"])
+        name = next(name for name in ("correlation", "external_id", "python_id") if name in rows)
+        identifier[rows["row"]] = rows[name]
     return identifier
 
 

@@ -5,7 +5,7 @@ Source of the raw names: Kineto's libkineto/include/ActivityType.h and real trac
 
 from typing import Literal
 
-Role = Literal["op", "launch", "device", "plain"]
+Role = Literal["op", "launch", "device", "frame", "plain"]
 
 # Raw category in lower case -> category. What is not listed is 'other'.
 BY_RAW_NAME = {
@@ -58,6 +58,7 @@ _ROLES: dict[str, Role] = {
     "kernel": "device",
     "copy": "device",
     "fill": "device",
+    "python": "frame",
 }
 
 # Until 1.11 (and on Ascend) marks of the profiler and the optimizer are written as ordinary ops.

@@ -17,6 +17,7 @@ from bottleneck.trace.decode import (
     AnyEvent,
     ArgsDecoder,
     DeviceArgs,
+    FrameArgs,
     LaunchArgs,
     MemoryArgs,
     OpArgs,
@@ -54,15 +55,18 @@ class Columns:
         self.ops = Rows(("external_id", "sequence", "forward_thread"), shape="int32")
         self.launches = Rows(_IDS)
         self.devices = Rows(_DEVICE_NUMBERS, collective="int32", message_dtype="int32")
+        self.frames = Rows(("python_id",))
         self.memory = Rows(("bytes", "device_type", "total_allocated"), ts_ns="int64", track="int32")
         self._op_args = ArgsDecoder(OpArgs, damage)
         self._launch_args = ArgsDecoder(LaunchArgs, damage)
         self._device_args = ArgsDecoder(DeviceArgs, damage)
+        self._frame_args = ArgsDecoder(FrameArgs, damage)
         self._memory_args = ArgsDecoder(MemoryArgs, damage)
         self._add_args: dict[Role, Callable[[list[msgspec.Raw]], None]] = {
             "op": self._add_ops,
             "launch": self._add_launches,
             "device": self._add_devices,
+            "frame": self._add_frames,
         }
 
     def add(self, events: Sequence[AnyEvent]) -> None:
@@ -91,7 +95,7 @@ class Columns:
         """Groups with those of new categories under one name; no profiler has thousands of categories."""
         few: defaultdict[str, list[AnyEvent]] = defaultdict(list)
         for raw, group in groups.items():
-            few[raw if raw in self.categories or role_of(raw) != "plain" else MANY_CATEGORIES] += group
+            few[raw if raw in self.categories or category_of(raw) != "other" else MANY_CATEGORIES] += group
         return few
 
     def _count_other(self, events: list[AnyEvent]) -> None:
@@ -105,7 +109,7 @@ class Columns:
 
     def has_work(self) -> bool:
         """Whether any op, runtime call or device work was among the events."""
-        return any(role_of(name) != "plain" for name in self.categories)
+        return any(role_of(name) in {"op", "launch", "device"} for name in self.categories)
 
     def is_pytorch(self) -> bool:
         """Whether PyTorch's profiler must have written the events, work or not."""
@@ -153,6 +157,11 @@ class Columns:
         self._add_numbers(self.devices, values)
         for name, codes in (("collective", self.collectives), ("message_dtype", self.dtypes)):
             self.devices.columns[name].add(map(codes.__getitem__, values[name]), len(raws))
+
+    def _add_frames(self, raws: list[msgspec.Raw]) -> None:
+        # Whole microseconds leave a third of all frames with the same interval as their caller; decimals leave none.
+        if not self.any_fraction:
+            self._add_numbers(self.frames, self._frame_args.columns(raws))
 
     def _add_memory(self, events: list[AnyEvent]) -> None:
         events = [event for event in events if event.name == _MEMORY_NAME]

@@ -98,6 +98,12 @@ class DeviceArgs(msgspec.Struct, gc=False):
     mtia_size: int = msgspec.field(name="size", default=ABSENT)
 
 
+class FrameArgs(msgspec.Struct, gc=False):
+    """What we need of a Python frame."""
+
+    python_id: int = msgspec.field(name="Python id", default=ABSENT)
+
+
 class MemoryArgs(msgspec.Struct, gc=False):
     """What we need of a '[memory]' instant."""
 

@@ -34,8 +34,8 @@ class Events:
 def event_order(events: Events, nameless: Array, identifier: Array, damage: Damage) -> Array:
     """Positions of the events that stay, in the order of EVENTS; counts the others by the reason.
 
-    ``nameless`` says per code of ``events.name`` whether it is no name; ``identifier`` holds the External id of an op
-    and the correlation of other work, or ABSENT.
+    ``nameless`` says per code of ``events.name`` whether it is no name; ``identifier`` holds the External id of an op,
+    the Python id of a frame and the correlation of other work, or ABSENT.
     """
     # Each kind of event comes in time order; merging such runs is what this sort is fastest at.
     rows = np.argsort(events.ts_ns, kind="stable")
@@ -69,7 +69,7 @@ def _near_the_middle(ts_ns: Array, rows: Array, damage: Damage) -> Array:
 def _break_ties(events: Events, rows: Array, identifier: Array) -> Array:
     """The rows with equal starts put in an order that does not depend on the file; changes ``rows``.
 
-    Ids grow inwards: an op gets its id when it begins. Names and tracks only make the order total.
+    Ids grow inwards, because ops and frames get theirs when they begin. Names and tracks only make the order total.
     """
     ts_ns = events.ts_ns[rows]
     same = np.zeros(rows.size + 1, bool)

@@ -6,7 +6,7 @@ import pytest
 
 from bottleneck.records import DeviceProperties
 from bottleneck.trace.read import read_trace
-from tests.builders import kernel, launch, memcpy, op, step, write_trace
+from tests.builders import complete, kernel, launch, memcpy, op, step, write_trace
 from tests.trace.read_files import categories, names, read_bytes, read_list, slugs
 
 # ruff: noqa: E501 - lines stand as their writers write them
@@ -312,3 +312,21 @@ def test_events_nested_deeper_in_metadata_are_not_taken_for_the_list(tmp_path: P
         tmp_path, [op("right", 1, 1)], "{{" + inner.replace("{", "{{").replace("}", "}}") + ', "traceEvents": {}}}'
     )
     assert names(trace) == ["right"]
+
+
+def test_frames_of_the_same_microseconds_stand_caller_first(tmp_path: Path) -> None:
+    calls = [("zebra", 4), ("apple", 7), ("mango", 5)]
+    frames = [complete(name, "python_function", 10, 5, args={"Python id": number}) for name, number in calls]
+    assert names(read_list(tmp_path, [op("aten::mm", 10, 5), *frames])) == ["zebra", "mango", "apple", "aten::mm"]
+
+
+def test_ops_of_the_same_microseconds_stand_caller_first(tmp_path: Path) -> None:
+    inner, outer = op("aten::a", 10, 5, external_id=9), op("aten::z", 10, 5, external_id=8)
+    mark = complete("forward", "user_annotation", 10, 5)
+    call = launch(3, 10, 5)
+    assert names(read_list(tmp_path, [call, inner, outer, mark])) == [
+        "forward",
+        "aten::z",
+        "aten::a",
+        "cudaLaunchKernel",
+    ]
