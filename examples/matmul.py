@@ -1,8 +1,8 @@
 """Multiplies two large square matrices. Expected verdict: compute.
 
 A product of n x n matrices does 2 n^3 floating-point operations on 3 n^2 numbers: at n = 2048 in fp32 that is 340
-FLOP for each byte, far more than any processor needs. Try `--set n=64` for overhead, and `--set columns=1` (a matrix
-times a vector: half a FLOP per byte) for memory.
+FLOP for each byte, far more than any processor needs. Try `--set n=8` for overhead, and `--set n=8192 --set columns=1`
+(a matrix of 256 MiB times a vector: half a FLOP per byte) for memory.
 """
 
 from collections.abc import Callable

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
+    from bottleneck.harness.finish import Ending
     from bottleneck.harness.notes import Plan
     from bottleneck.recording import Recording
 
@@ -87,11 +88,14 @@ def run_command(
 
 def run(options: RunOptions) -> int:
     """The exit status of the program; UsageError before it starts when the options make no sense."""
+    from bottleneck.harness.cpu import busy_processors
+    from bottleneck.harness.finish import Ending
     from bottleneck.harness.supervisor import supervise
 
-    plan = make_plan(options)
+    plan, busy = make_plan(options), busy_processors()
     status = supervise(plan, options.arguments)
-    succeeded = _tell(plan, options, status)
+    flag = ("-m",) if options.module else ()
+    succeeded = _tell(plan, Ending((*flag, options.target, *options.arguments), status, busy))
     return _STRICT_STATUS if options.strict and status == 0 and not succeeded else status
 
 
@@ -177,12 +181,12 @@ def _remove_old_recording(folder: Path) -> None:
             path.unlink()
 
 
-def _tell(plan: "Plan", options: RunOptions, status: int) -> bool:
+def _tell(plan: "Plan", ending: "Ending") -> bool:
     """Whether recording and report succeeded; a failure of ours is told and leaves the program's status alone."""
     from bottleneck.errors import BottleneckError
 
     try:
-        recording = _record(plan, options, status)
+        recording = _record(plan, ending)
         _say(_summary(plan, recording))
         if not recording.traces:
             return False
@@ -193,24 +197,34 @@ def _tell(plan: "Plan", options: RunOptions, status: int) -> bool:
             if text:
                 _say(f"  {label}: {text}")
         return False
+    except FileNotFoundError as error:
+        _say(f"error: the recording could not be finished: {error.filename} is gone")
+        _say("  fix: name a folder that the program leaves alone with -o DIR")
+        return False
     except Exception:  # the program has run; a bug of ours must not take its exit status away
-        crash = Path(plan.folder) / "bottleneck-crash.txt"
-        crash.write_text(traceback.format_exc(), encoding="utf-8")
-        _say("error: bottleneck itself failed after the program ended")
-        _say(f"  fix: please report it with the file {crash}; what was recorded is kept")
+        _say_that_we_failed(Path(plan.folder))
         return False
     return True
 
 
-def _record(plan: "Plan", options: RunOptions, status: int) -> "Recording":
+def _say_that_we_failed(folder: Path) -> None:
+    """Tells of the exception at hand; its traceback goes to a file, or to stderr if the program removed the folder."""
+    _say("error: bottleneck itself failed after the program ended; what was recorded is kept")
+    crash = folder / "bottleneck-crash.txt"
+    try:
+        crash.write_text(traceback.format_exc(), encoding="utf-8")
+        _say(f"  fix: please report it with the file {crash}")
+    except OSError:
+        _say(traceback.format_exc())
+
+
+def _record(plan: "Plan", ending: "Ending") -> "Recording":
     from bottleneck.harness.ceilings import cpu_calibration
-    from bottleneck.harness.finish import Ending, finish_recording, read_notes
+    from bottleneck.harness.finish import finish_recording, read_notes
 
     notes = read_notes(Path(plan.folder))
     needs_ceilings = plan.partial_file.exists() and not notes.device_facts
     calibration = cpu_calibration(notes.threads, _say) if needs_ceilings else None
-    flag = ("-m",) if options.module else ()
-    ending = Ending((*flag, options.target, *options.arguments), status)
     return finish_recording(plan, notes, ending, calibration)
 
 
@@ -226,9 +240,17 @@ def _report(folder: Path) -> None:
 
 
 def _summary(plan: "Plan", recording: "Recording") -> str:
-    lines = [f"bottleneck: recorded {_describe_steps(recording)} in {os.path.relpath(plan.folder)}"]
+    lines = [f"bottleneck: recorded {_describe_steps(recording)} in {_shown(Path(plan.folder))}"]
     lines += [f"bottleneck: {warning}" for warning in recording.warnings]
     return "\n".join(lines)
+
+
+def _shown(folder: Path) -> Path:
+    """The folder as seen from here, if it lies below and "here" still exists."""
+    try:
+        return folder.relative_to(Path.cwd())
+    except (ValueError, OSError):
+        return folder
 
 
 def _describe_steps(recording: "Recording") -> str:

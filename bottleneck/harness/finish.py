@@ -17,13 +17,16 @@ from bottleneck.harness.calibrate import Calibration
 from bottleneck.harness.notes import NOTES_FILE, Notes, Plan
 from bottleneck.recording import RankTrace, Recording, kept_command, kept_environment, write_recording
 
+_QUIET_LOAD = 0.5  # processors that others keep busy, below which nothing is said
+
 
 @dataclass(frozen=True)
 class Ending:
-    """How the program ran: its command line and its exit status."""
+    """How the program ran: command line, exit status, and how many processors others kept busy as it began."""
 
     command: Sequence[str]
     status: int
+    busy_processors: float
 
 
 class _Skeleton(msgspec.Struct):
@@ -70,7 +73,7 @@ def finish_recording(plan: Plan, notes: Notes, ending: Ending, calibration: Cali
         threads=notes.threads,
         device_facts=notes.device_facts,
         device=calibration.device if calibration is not None else None,
-        warnings=(*notes.warnings, *([defect] if defect else ()), *doubts),
+        warnings=(*notes.warnings, *([defect] if defect else ()), *_company(ending), *doubts),
     )
     write_recording(folder, recording)
     (folder / NOTES_FILE).unlink(missing_ok=True)
@@ -88,6 +91,15 @@ def _settle_trace(plan: Plan) -> str | None:
         return f"the trace is not whole and was left as {partial.name}: {exc}"
     partial.replace(partial.with_name(plan.trace_file))
     return None
+
+
+def _company(ending: Ending) -> tuple[str, ...]:
+    if ending.busy_processors <= _QUIET_LOAD:
+        return ()
+    return (
+        f"other programs kept {ending.busy_processors:.1f} of {os.cpu_count()} processors busy in the minute before: "
+        "step times may be too long",
+    )
 
 
 def _versions() -> Mapping[str, str]:

@@ -71,6 +71,8 @@ class Script:
         if GUARD.yielded:
             self._session.warn("the program runs a profiler of its own; ours stopped before it started")
         elif phase != self._rest:
+            if not GUARD.is_clear():
+                self._session.warn("a record_function of the program stayed open: a second window was not safe")
             window = self._stop() if self._window is not None and self._window.is_mine else None
             is_profiled = window is not None and phase == self._profile
             keep_remainder(

@@ -1,6 +1,8 @@
 import gzip
 import itertools
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -133,3 +135,23 @@ def test_strict_turns_a_failure_of_ours_into_4(tmp_path: Path) -> None:
     other = tmp_path / "other"
     other.mkdir()
     assert record(other, "raise SystemExit(7)", "--strict").status == 7
+
+
+def test_a_program_that_removes_the_recording_keeps_its_status(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text("import shutil; shutil.rmtree('recording'); raise SystemExit(7)")
+    command = [sys.executable, "-m", "bottleneck.cli", "run", "-o", "recording", "program.py"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 7
+    assert "is gone" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_program_that_removes_its_folder_keeps_its_status(tmp_path: Path) -> None:
+    here = tmp_path / "here"
+    here.mkdir()
+    (here / "program.py").write_text("import os, shutil; shutil.rmtree(os.getcwd()); raise SystemExit(7)")
+    command = [sys.executable, "-m", "bottleneck.cli", "run", "-o", str(tmp_path / "recording"), "program.py"]
+    done = subprocess.run(command, cwd=here, capture_output=True, text=True, check=False)
+    assert done.returncode == 7
+    assert str(tmp_path / "recording") in done.stderr
+    assert "Traceback" not in done.stderr
