@@ -12,7 +12,7 @@ from bottleneck.tables import CATEGORIES, DEVICE_ARGS, EVENTS, LAUNCH_ARGS, MEMO
 from bottleneck.trace.categories import by_name, category_of, depends_on_name
 from bottleneck.trace.columns import Columns
 from bottleneck.trace.decode import ABSENT
-from bottleneck.trace.order import Events, event_order
+from bottleneck.trace.order import LONGEST_US, Events, event_order
 from bottleneck.trace.signatures import signature_table
 from bottleneck.trace.tracks import Tracks
 
@@ -59,7 +59,7 @@ def assemble(columns: Columns, names: Sequence[str]) -> Assembled:
     signatures, signature = signature_table(
         list(columns.shapes), ops["shape"], labels, events.name[order[ops["event"]]]
     )
-    trusted = ids_are_trusted(devices)
+    trusted = _ids_are_trusted(devices, launches)
     return Assembled(
         events=_events_table(events, order, first_ns, labels, tracks.labels),
         op_args=_op_args(ops, signature),
@@ -71,15 +71,17 @@ def assemble(columns: Columns, names: Sequence[str]) -> Assembled:
     )
 
 
-def ids_are_trusted(devices: Arrays) -> bool:
-    """Whether External ids of device work can be those of ops.
+def _ids_are_trusted(devices: Arrays, launches: Arrays) -> bool:
+    """Whether External ids of device work, or of launches where there is none, can be those of ops.
 
     From 1.12 to 2.2 Kineto wrote the correlation in their place (fixed in 63675439, Kineto #873). Over 224 real traces
     the share of kernels where both are equal is exactly 1 in the bad ones and at most 0.083 in the good ones.
     """
-    both = (devices["correlation"] != ABSENT) & (devices["external_id"] != ABSENT)
-    same = devices["correlation"][both] == devices["external_id"][both]
-    return not same.size or bool(same.mean() <= 0.5)
+    for rows in (devices, launches):
+        both = (rows["correlation"] != ABSENT) & (rows["external_id"] != ABSENT)
+        if both.any():
+            return bool((rows["correlation"][both] == rows["external_id"][both]).mean() <= 0.5)
+    return True
 
 
 def _events(columns: Columns, names: Sequence[str], labels: list[str], tracks: Tracks) -> Events:
@@ -156,6 +158,11 @@ def _nullable(values: Array, dtype: str = "int64") -> pd.arrays.IntegerArray:
     return pd.arrays.IntegerArray(np.where(missing, 0, values).astype(dtype), missing)
 
 
+def _positive(values: Array) -> Array:
+    # Some ROCm profilers write a grid of (0, 0, 0) for a kernel whose grid they did not see.
+    return np.where(values > 0, values, ABSENT)
+
+
 def _op_args(rows: Arrays, signature: Array) -> pd.DataFrame:
     return OP_ARGS.check(
         pd.DataFrame(
@@ -200,8 +207,8 @@ def _device_args(columns: Columns, rows: Arrays, trusted: bool) -> pd.DataFrame:
                 "external_id": _external_id(rows, trusted),
                 "device": _nullable(rows["device"], "int32"),
                 "stream": _nullable(stream),
-                "blocks": _nullable(rows["blocks"]),
-                "threads": _nullable(rows["threads"]),
+                "blocks": _nullable(_positive(rows["blocks"])),
+                "threads": _nullable(_positive(rows["threads"])),
                 "registers": _nullable(rows["registers"], "int32"),
                 "shared_bytes": _nullable(rows["shared_bytes"]),
                 "bytes": _nullable(size),
@@ -226,7 +233,8 @@ def _labelled(codes: Array, texts: list[str]) -> pd.Categorical:
 
 
 def _memory(rows: Arrays, first_ns: int, tracks: Tracks) -> pd.DataFrame:
-    kept = np.flatnonzero((rows["ts_ns"] != ABSENT) & (rows["bytes"] != ABSENT))
+    near = np.abs(rows["ts_ns"] / 1000 - first_ns / 1000) <= LONGEST_US
+    kept = np.flatnonzero(near & (rows["ts_ns"] != ABSENT) & (rows["bytes"] != ABSENT))
     kept = kept[np.lexsort([rows[key][kept] for key in ("bytes", "total_allocated", "track", "ts_ns")])]
     track = rows["track"][kept]
     return MEMORY.check(

@@ -152,8 +152,8 @@ class Columns:
 
     def _add_devices(self, raws: list[msgspec.Raw]) -> None:
         values = self._device_args.columns(raws)
-        values["blocks"] = list(map(math.prod, values["grid"]))
-        values["threads"] = list(map(math.prod, values["block"]))
+        for name, sizes in (("blocks", "grid"), ("threads", "block")):
+            values[name] = [math.prod(size or (ABSENT,)) for size in values[sizes]]
         self._add_numbers(self.devices, values)
         for name, codes in (("collective", self.collectives), ("message_dtype", self.dtypes)):
             self.devices.columns[name].add(map(codes.__getitem__, values[name]), len(raws))

@@ -16,7 +16,8 @@ _KINDS = {
     "gzip-checksum": ("damaged-gzip", "the checksum of the compressed data does not match; numbers may be wrong"),
     "gzip-junk": ("trailing-garbage", "bytes after the end of the compressed data were ignored"),
     "garbage": ("trailing-garbage", "{n} byte(s) after the end of the trace were ignored"),
-    "backslash": ("repaired-json", "{n} event(s) held unescaped backslashes or quotes and were repaired"),
+    "backslash": ("repaired-json", "{n} event(s) held unescaped backslashes and were repaired"),
+    "quote": ("repaired-json", "{n} event(s) held unescaped quotes and were repaired"),
     "encoding": ("repaired-json", "{n} event(s) held bytes that are not UTF-8; they show as replacement characters"),
     "literal": (
         "repaired-json",
@@ -29,7 +30,6 @@ _KINDS = {
     "no-name": ("skipped-events", "{n} event(s) without a name were left out"),
     "far-time": ("skipped-events", "{n} event(s) lie days away from all others or last for days and were left out"),
     "negative-duration": ("clamped-durations", "{n} event(s) had a negative duration, taken as 0"),
-    "coarse-time": ("coarse-timestamps", "{n} event(s) have times that were rounded to about a microsecond"),
     "odd-args": ("odd-arguments", "{n} event(s) had arguments of an unexpected type, taken as missing"),
     "large-id": ("large-ids", "{n} id(s) or sizes do not fit in 64 bits and were taken as missing"),
     "metadata": ("metadata-unreadable", "the file's own description of device and versions could not be read"),

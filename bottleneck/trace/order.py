@@ -13,7 +13,7 @@ from bottleneck.trace.decode import ABSENT
 Array = npt.NDArray[Any]
 
 # Traces last seconds to minutes. An event days away has a broken clock, and would cost all others their precision.
-_LONGEST_US = 7 * 86_400e6
+LONGEST_US = 7 * 86_400e6
 
 # Of equal intervals the one that can enclose the other comes first.
 _OUTER_FIRST = ("python", "annotation", "op", "runtime")
@@ -41,7 +41,7 @@ def event_order(events: Events, nameless: Array, identifier: Array, damage: Dama
     rows = np.argsort(events.ts_ns, kind="stable")
     rows = _without(rows, (events.ts_ns == ABSENT) | np.isnan(events.dur_us), "no-time", damage)
     rows = _without(rows, nameless[events.name], "no-name", damage)
-    rows = _without(rows, events.dur_us > _LONGEST_US, "far-time", damage)
+    rows = _without(rows, events.dur_us > LONGEST_US, "far-time", damage)
     return _break_ties(events, _near_the_middle(events.ts_ns, rows, damage), identifier)
 
 
@@ -57,10 +57,10 @@ def _near_the_middle(ts_ns: Array, rows: Array, damage: Damage) -> Array:
     """The rows, which are in order of time, within a week of the middle one."""
     if not rows.size:
         return rows
-    middle, reach = int(ts_ns[rows[rows.size // 2]]), int(_LONGEST_US * 1000)
+    middle, reach = int(ts_ns[rows[rows.size // 2]]), int(LONGEST_US * 1000)
     if middle - int(ts_ns[rows[0]]) <= reach and int(ts_ns[rows[-1]]) - middle <= reach:
         return rows
-    near = np.abs(ts_ns[rows] / 1000 - middle / 1000) <= _LONGEST_US
+    near = np.abs(ts_ns[rows] / 1000 - middle / 1000) <= LONGEST_US
     damage["far-time"] += int(np.count_nonzero(~near))
     kept: Array = rows[near]
     return kept

@@ -58,7 +58,7 @@ _REPAIRS: tuple[tuple[Callable[[bytes], bytes], str], ...] = (
     (_as_it_is, "literal"),
     (_null_for_no_number, "literal"),
     (_mend_commas, "comma"),
-    (_escape_quotes, "backslash"),
+    (_escape_quotes, "quote"),
     (_escape_names, "backslash"),
     (_escape_everything, "backslash"),
 )

@@ -70,6 +70,13 @@ def test_a_newline_in_a_name_of_a_sound_file_is_kept(tmp_path: Path) -> None:
     assert names(read_list(tmp_path, [frame("a\nb", 1, 1), op("aten::mm", 2, 1)])) == ["a\nb", "aten::mm"]
 
 
+def test_unescaped_quotes_say_nothing_of_escapes_elsewhere(tmp_path: Path) -> None:
+    sound = json.dumps(frame("a\nb", 1673466237799246, 1))
+    trace = read_bytes(tmp_path, KINETO.format(name='<eval "x">').replace("[\n", "[\n" + sound + ",\n", 1))
+    assert "a\nb" in names(trace)
+    assert told(trace, "repaired-json").startswith("1 event(s) held unescaped quotes")
+
+
 def test_raw_control_characters_pass_and_are_counted(tmp_path: Path) -> None:
     trace = read_bytes(tmp_path, KINETO.format(name="a\nb\x01c"))
     assert names(trace)[0] == "a\nb\x01c"
@@ -147,6 +154,12 @@ def test_a_kernel_at_time_zero_in_an_epoch_trace_does_not_stretch_it(tmp_path: P
     assert names(trace) == ["aten::op0", "aten::op1", "aten::op2"]
     assert trace.events["ts_us"].tolist() == [0.0, 1.0, 2.0]
     assert "days away" in told(trace, "skipped-events")
+
+
+def test_an_allocation_at_time_zero_in_an_epoch_trace_is_left_out(tmp_path: Path) -> None:
+    memory = {"ph": "i", "name": "[memory]", "pid": 1, "tid": 1, "args": {"Bytes": 8, "Device Type": 0}}
+    events = [{**memory, "ts": 0}, {**memory, "ts": 1673466237799246}, {**memory, "args": {}, "ts": 1673466237799246}]
+    assert read_list(tmp_path, [*events, *chain(2, 1673466237799245)]).memory["ts_us"].tolist() == [1.0]
 
 
 def test_a_duration_of_centuries_is_left_out(tmp_path: Path) -> None:

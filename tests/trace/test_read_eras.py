@@ -128,6 +128,13 @@ def test_external_ids_that_repeat_the_correlation_are_not_believed(tmp_path: Pat
     assert trace.op_args["external_id"].tolist() == [1]
 
 
+def test_without_device_work_the_launches_tell_whether_external_ids_hold(tmp_path: Path) -> None:
+    events = [op("aten::mm", 0, 9), launch(5, 1, 1), launch(6, 3, 1)]
+    for event in events[1:]:
+        event["args"]["External id"] = event["args"]["correlation"]
+    assert read_list(tmp_path, events).launch_args["external_id"].isna().all()
+
+
 def test_external_ids_are_believed_when_most_differ_from_the_correlation(tmp_path: Path) -> None:
     events = [op("aten::mm", 0, 9, external_id=7), launch(5, 1, 1), kernel(5, 3, 1), kernel(6, 5, 1)]
     for event, external_id in zip(events[1:], (7, 7, 6), strict=True):
@@ -147,6 +154,14 @@ def test_rocm_before_2_3_takes_device_and_stream_from_the_track(tmp_path: Path) 
     assert trace.device_args[["device", "stream", "external_id"]].values.tolist() == [[2, 3, 30]]
     assert trace.device_args["correlation"].isna().all()
     assert trace.launch_args["external_id"].tolist() == [30]
+
+
+@pytest.mark.parametrize(
+    ("grid", "blocks"), [([4, 3, 2], 24), ([0, 0, 0], None), ([], None), (None, None), ("[4, 2]", 8)]
+)
+def test_a_grid_of_nothing_is_unknown(tmp_path: Path, grid: object, blocks: int | None) -> None:
+    found = read_list(tmp_path, [kernel(1, 1, 1, grid=grid)]).device_args["blocks"].astype(object)
+    assert found.where(found.notna(), None).tolist() == [blocks]
 
 
 def test_a_process_number_is_not_taken_for_a_device(tmp_path: Path) -> None:
