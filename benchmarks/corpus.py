@@ -13,6 +13,7 @@ when a ledger does not add up.
 import argparse
 import json
 import math
+import re
 import subprocess
 import sys
 import tempfile
@@ -64,7 +65,7 @@ def row(outcome: Outcome) -> str:
     name = "`" + outcome.name.replace("__", "/").removesuffix(".gz").removesuffix(".json") + "`"
     if outcome.analysis is None:
         said = outcome.stderr.strip().splitlines()[0].split(": ", 2)[-1] if outcome.stderr.strip() else ""
-        said = said.replace(outcome.name, "file").replace("|", "\\|")
+        said = re.sub(rf"\S*{re.escape(outcome.name)}", "the file", said).replace("|", "\\|")
         return f"| {name} | {outcome.code} | refused: {said} | | | | | | |"
     analysis = outcome.analysis
     verdict, steps, coverage = analysis["verdict"], analysis["steps"], analysis["coverage"]
