@@ -61,7 +61,7 @@ def run_command(
     ] = False,
     strict: Annotated[bool, typer.Option("--strict", help="Exit with 4 if only the measurement failed.")] = False,
 ) -> None:
-    r"""Records a program while it runs, then says what holds it back.
+    """Records a program while it runs, then says what holds it back.
 
     \b
     bottleneck run train.py --epochs 1
@@ -69,7 +69,7 @@ def run_command(
     bottleneck run -m package.train --config small
 
     Options stand before FILE; everything after it belongs to the program. The exit status is the program's own.
-    """
+    """  # noqa: D301 - the escape keeps the lines of the examples apart
     program = [*([file] if file is not None else []), *(arguments or [])]
     options = RunOptions(
         target=module if module is not None else (program[0] if program else ""),

@@ -97,8 +97,8 @@ def _company(ending: Ending) -> tuple[str, ...]:
     if ending.busy_processors <= _QUIET_LOAD:
         return ()
     return (
-        f"other programs kept {ending.busy_processors:.1f} of {os.cpu_count()} processors busy in the minute before: "
-        "step times may be too long",
+        f"other programs had work for {ending.busy_processors:.1f} processors in the minute before, and this machine "
+        f"has {os.cpu_count()}: step times may be too long",
     )
 
 
