@@ -13,10 +13,9 @@ from bottleneck.errors import TraceError
 from bottleneck.trace.damage import Damage
 from bottleneck.trace.decode import DECODE_ERRORS, AnyEvent, EventDecoder
 from bottleneck.trace.heading import pass_heading
-from bottleneck.trace.salvage import Salvager
+from bottleneck.trace.salvage import ANY_BOUNDARY, Salvager
 
 _FIRST_KEY = re.compile(rb'\{\s*("(?:[^"\\]|\\.)*")\s*:')
-_ANY_BOUNDARY = re.compile(rb'\}(\s*,\s*)(?=\{\s*")')
 _BLANKS = b" \t\r\n"
 
 _WINDOW_BYTES = 4096
@@ -34,7 +33,7 @@ class Document:
         self._damage = damage
         self._decoder = EventDecoder()
         self._salvager = Salvager(self._decoder, damage)
-        self._boundary = _ANY_BOUNDARY
+        self._boundary = ANY_BOUNDARY
         self.header = b""
         self.footer = b""
 
@@ -68,7 +67,7 @@ class Document:
         tail.append(block)
         size = sum(map(len, tail))
         if size > _ANY_BOUNDARY_AFTER_BYTES:
-            self._boundary = _ANY_BOUNDARY
+            self._boundary = ANY_BOUNDARY
         if size > _LONGEST_EVENT_BYTES:
             raise TraceError(
                 f"{self._path} holds no end of an event in {size >> 20} MiB",
@@ -124,7 +123,7 @@ class Document:
 def _boundary_after(text: bytes) -> re.Pattern[bytes]:
     """What lies between two events of a list that begins with the text."""
     match = _FIRST_KEY.match(text)
-    return re.compile(rb"\}(\s*,\s*)(?=\{\s*" + re.escape(match[1]) + rb"\s*:)") if match else _ANY_BOUNDARY
+    return re.compile(rb"\}(\s*,\s*)(?=\{\s*" + re.escape(match[1]) + rb"\s*:)") if match else ANY_BOUNDARY
 
 
 def _without_begun_event(text: bytes) -> tuple[bytes, bytes]:

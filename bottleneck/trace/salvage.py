@@ -9,6 +9,9 @@ from bottleneck.trace.damage import Damage
 from bottleneck.trace.decode import DECODE_ERRORS, AnyEvent, EventDecoder
 from bottleneck.trace.repair import repair_events
 
+# Between any two objects of a list.
+ANY_BOUNDARY = re.compile(rb'\}(\s*,\s*)(?=\{\s*")')
+
 # No two runs of blanks may meet in a pattern: it would take a time that grows with the square of their length.
 _LIST_END = re.compile(rb"\}\s*(?:(,)\s*)?\]")
 _ENDS_TRIED = _PIECES_JOINED = 16
@@ -64,6 +67,9 @@ class Salvager:
             if events is not None:
                 return Salvage(events, piece[match.end() :], ended=True)
         events = repair_events(piece, self._damage)
+        if events is None and ANY_BOUNDARY.search(piece):
+            # Several events, of which one is broken and all but the first begin with another key.
+            return self.salvage_last(piece, ANY_BOUNDARY)
         self._damage["broken"] += events is None
         return Salvage(events or [])
 

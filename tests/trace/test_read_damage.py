@@ -190,6 +190,14 @@ def test_a_broken_event_does_not_cost_its_neighbours(tmp_path: Path) -> None:
     assert told(trace, "skipped-events").startswith("2 event(s)")
 
 
+def test_a_broken_event_among_events_that_begin_with_another_key_costs_only_itself(tmp_path: Path) -> None:
+    other_first = [dict(reversed(event.items())) for event in chain(40)]
+    events = [json.dumps(event) for event in (*chain(2, 500.0), *other_first)]
+    events[20] = events[20].replace('"tid"', '"ti"d')
+    assert len(read_bytes(tmp_path, "[" + ",".join(events) + "]").events) == 41
+    assert len(read_bytes(tmp_path, "[" + ",".join(events)[:-30]).events) == 40
+
+
 def test_a_nested_list_of_objects_that_look_like_events_is_no_cut(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
