@@ -229,6 +229,7 @@ def _record(plan: "Plan", ending: "Ending") -> "Recording":
 
 
 def _report(folder: Path) -> None:
+    from bottleneck.commands.output import terminal_text
     from bottleneck.pipeline import analyse
     from bottleneck.report import FORMATS
     from bottleneck.report.plots import save_roofline
@@ -236,7 +237,7 @@ def _report(folder: Path) -> None:
     analysis = analyse([folder])
     (folder / "analysis.json").write_text(FORMATS["json"](analysis), encoding="utf-8")
     save_roofline(analysis, folder / "roofline.png")
-    _say(FORMATS["terminal"](analysis).rstrip("\n"))
+    _say(terminal_text(analysis, sys.stderr).rstrip("\n"))
 
 
 def _summary(plan: "Plan", recording: "Recording") -> str:
