@@ -1,8 +1,9 @@
 """Trace events as typed records: a whole chunk at once where it is clean, value by value where it is not.
 
-Measured on 20-60 MB traces (orjson.loads = 1.0): `args` kept as raw text and decoded only where a category needs it
-0.23; a union of structs tagged by `ph` the same; one tagged by `cat`, with its own args in each, 0.25 and unable to
-take an unknown category.
+Every event keeps its ``args`` as raw text, and only those of categories that need them are decoded, by role. Measured
+and rejected: a union of structs tagged by `ph` (no faster); one tagged by `cat` with typed args inside (7 % less time
+where most events are ops, none elsewhere, and a second path for events of an unknown category or none); the collector
+on (4 % more); chunks below 512 KiB (more calls) and above 1 MiB (more memory).
 """
 
 import json

@@ -48,7 +48,7 @@ def read_trace(path: str | Path) -> Trace:
 
 @contextmanager
 def _collector_off() -> Iterator[None]:
-    """Keeps the cyclic collector from walking millions of events that hold no cycles; 8 of 14 s on 1 GB otherwise."""
+    """Keeps the cyclic collector from looking for cycles where there are none; it would add 4 % to the time."""
     enabled = gc.isenabled()
     gc.disable()
     try:
