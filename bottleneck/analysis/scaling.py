@@ -17,6 +17,10 @@ _TRUSTED_CAUSES = frozenset({"dependency"})
 # Steps vary between runs. Where the unprofiled step is longer than the host's share times this, the profile does not
 # show what took the time, and stretching what it shows would invent causes.
 _MOST_STRETCH = 1.25
+# The profiler stretches what the host does, but hardly the work itself. Where the work alone exceeds the undisturbed
+# step by more than half, the profiled steps are not the steps that were timed.
+_LEAST_AGREEMENT = 2 / 3
+DISTURBED = "disturbed-profile"
 
 
 def rescale(result: LedgerResult, unprofiled: Timing | None, own: Floats) -> LedgerResult:
@@ -50,7 +54,7 @@ def rescale(result: LedgerResult, unprofiled: Timing | None, own: Floats) -> Led
         kernel_us=result.kernel_us * row_factors,
         idle=idle,
         overlap=Overlap(**{**overlap, "busy_us": max(wall_us - float(idle["us"].sum()), 0.0)}),
-        caveats=(*result.caveats, _caveat(profiled_us, wall_us, (host, device))),
+        caveats=(*result.caveats, *_caveats(profiled_us, wall_us, (host, device))),
     )
 
 
@@ -75,7 +79,7 @@ def _scaled_idle(idle: pd.DataFrame, factors: Mapping[str, float], unexplained_u
     return pd.concat((scaled, extra.astype({"source": object})), ignore_index=True)
 
 
-def _caveat(profiled_us: float, wall_us: float, factors: tuple[float, float]) -> Caveat:
+def _caveats(profiled_us: float, wall_us: float, factors: tuple[float, float]) -> tuple[Caveat, ...]:
     host, device = factors
     message = (
         f"a step took {format_us(profiled_us)} while profiled and {format_us(wall_us)} unprofiled; "
@@ -83,4 +87,9 @@ def _caveat(profiled_us: float, wall_us: float, factors: tuple[float, float]) ->
     )
     if device < 1.0:
         message += f", and since the work alone took longer than that, it is scaled by {device:.3g} too"
-    return Caveat("perturbation", message, abs(profiled_us - wall_us) / max(profiled_us, wall_us))
+    share = abs(profiled_us - wall_us) / max(profiled_us, wall_us)
+    scaled = Caveat("perturbation", message, share)
+    if device >= _LEAST_AGREEMENT:
+        return (scaled,)
+    disturbed = "the work in the profiled steps alone took far longer than whole steps without the profiler: other"
+    return (scaled, Caveat(DISTURBED, f"{disturbed} programs disturbed this recording, so record it again", share))

@@ -10,7 +10,7 @@ from bottleneck.analysis.charged import charged_rows
 from bottleneck.analysis.folds import fold_lines, fold_modules, fold_ops
 from bottleneck.analysis.kernel_rows import fold_kernels
 from bottleneck.analysis.ledger import LedgerResult
-from bottleneck.analysis.scaling import rescale
+from bottleneck.analysis.scaling import DISTURBED, rescale
 from bottleneck.analysis.tax import untaxed_parts
 from bottleneck.analysis.totals import cover, total
 from bottleneck.analysis.verdict import Grounds, decide, describe_sides, name_in_sentence
@@ -28,7 +28,7 @@ from bottleneck.records import (
 from bottleneck.units import format_share
 
 # Caveats of the reader and linker that leave nothing to judge: a good part of the device's work is not in the trace.
-_BROKEN = frozenset({"no-device-events", "kernels-missing"})
+_BROKEN = frozenset({"no-device-events", "kernels-missing", DISTURBED})
 _PRICED_ENOUGH = 0.95
 _WORTH_A_CAVEAT = 0.05
 # The slug of a caveat that no longer holds once several ranks are looked at together.

@@ -1,5 +1,6 @@
 """Measures a step that can be repeated: warms it up, times it undisturbed, then profiles a few steps."""
 
+import math
 import os
 import sys
 from collections.abc import Callable
@@ -14,6 +15,9 @@ Step = Callable[[], Any]
 
 WARMUP_SECONDS, WARMUP_STEPS = 3.0, 50
 TIMED_SECONDS, TIMED_STEPS, TIMED_SECONDS_AT_MOST = 1.0, 5, 10.0
+
+# Short steps are repeated until they fill this much time, unless that takes more of them than this.
+PROFILED_US, PROFILED_STEPS_AT_MOST = 20_000.0, 20
 
 # How often the profiled steps are repeated when another program seems to have disturbed them.
 ATTEMPTS = 3
@@ -70,7 +74,7 @@ def _profile(step: Step, torch: Any, session: Session) -> None:
         session.warn("the workload runs a profiler of its own, so ours stayed off")
         return
     per_step = max(1, pilot.event_count() // 2)
-    allowed = EVENT_BUDGET // per_step - 1
+    allowed, wanted = EVENT_BUDGET // per_step - 1, _wanted_steps(session)
     if allowed < session.plan.steps:
         session.warn(
             f"profiled {max(1, allowed)} of {session.plan.steps} steps: one step makes about {per_step} events, "
@@ -80,10 +84,17 @@ def _profile(step: Step, torch: Any, session: Session) -> None:
         session.keep(pilot, stopwatch)
         return
     for _ in range(ATTEMPTS):
-        window, stopwatch = _profile_steps(step, torch, min(allowed, session.plan.steps))
+        window, stopwatch = _profile_steps(step, torch, min(allowed, wanted))
         if window is None or session.offer(window, stopwatch):
             return
     session.warn_of_disturbance()
+
+
+def _wanted_steps(session: Session) -> int:
+    """The steps to profile: more than planned where they are short, since a stall spoils more of them."""
+    timing = session.notes.unprofiled
+    filling = math.ceil(PROFILED_US / timing.median) if timing and timing.median > 0 else 0
+    return max(session.plan.steps, min(filling, PROFILED_STEPS_AT_MOST))
 
 
 def _profile_steps(step: Step, torch: Any, steps: int) -> tuple[Window | None, Stopwatch]:

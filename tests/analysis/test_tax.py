@@ -6,9 +6,10 @@ import pytest
 
 from bottleneck.analysis.ledger import build_ledger
 from bottleneck.analysis.scaling import rescale
+from bottleneck.analysis.summary import assemble
 from bottleneck.analysis.tax import event_tax_us, untax, untaxed_parts
 from bottleneck.records import Timing
-from tests.analysis.scenes import Event, Kernel, Op, Scene
+from tests.analysis.scenes import Event, Kernel, Op, Scene, evidence
 
 # 100 us with four recorded events: three ops and an annotation.
 SCENE = Scene(
@@ -70,3 +71,12 @@ def test_a_scene_in_which_all_is_the_ops_own_time_scales_as_without_a_tax() -> N
     linked = SCENE.linked()
     plain = replace(linked, kernels=linked.kernels)
     assert untaxed_parts(plain).tolist() == [1.0, 1.0, 1.0]
+
+
+def test_work_far_longer_than_whole_undisturbed_steps_is_no_evidence() -> None:
+    scene = Scene(100.0, ops=[Op(0, 90, bound="compute")], events=[Event("annotation", "train", 0, 100)], steps=1)
+    slow, near = (assemble(evidence(scene, unprofiled=timing(median))) for median in (30.0, 80.0))
+    assert slow.verdict.bound == "inconclusive"
+    assert "disturbed-profile" in [caveat.slug for caveat in slow.caveats]
+    assert near.verdict.bound == "compute"
+    assert "disturbed-profile" not in [caveat.slug for caveat in near.caveats]
