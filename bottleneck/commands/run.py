@@ -28,7 +28,7 @@ class RunOptions:
     module: bool = False
     settings: tuple[str, ...] = ()
     train: bool = False
-    steps: int = 5
+    steps: int | None = None
     warmup: int = 3
     output: Path | None = None
     force: bool = False
@@ -51,7 +51,10 @@ def run_command(
         typer.Option("--set", metavar="NAME=VALUE", help="Set a parameter of workload(); repeat for several."),
     ] = None,
     train: Annotated[bool, typer.Option("--train", help="Bare model: full training steps with AdamW.")] = False,
-    steps: Annotated[int, typer.Option("--steps", min=1, help="Steps to profile, at least.")] = 5,
+    steps: Annotated[
+        int | None,
+        typer.Option("--steps", min=1, help="Steps to profile; 5 unless given, up to 20 where they are short."),
+    ] = None,
     warmup: Annotated[int, typer.Option("--warmup", min=0, help="Steps to let pass before any is measured.")] = 3,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", metavar="DIR", help="Folder for the recording.")

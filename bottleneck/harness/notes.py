@@ -12,12 +12,15 @@ from bottleneck.records import Timing
 
 NOTES_FILE = ".notes.json"
 
+USUAL_STEPS = 5
+
 
 @dataclass(frozen=True)
 class Plan:
     """What to run and how to measure it; travels from the supervisor to the child as one JSON argument.
 
-    ``target`` is a file, or a module name where ``module`` is true. ``settings`` are the texts of ``--set``.
+    ``target`` is a file, or a module name where ``module`` is true. ``settings`` are the texts of ``--set``. ``steps``
+    is null where the user leaves their number to us.
     """
 
     folder: str
@@ -26,7 +29,7 @@ class Plan:
     module: bool
     settings: tuple[tuple[str, str], ...]
     train: bool
-    steps: int
+    steps: int | None
     warmup: int
     rank: int
 
@@ -39,6 +42,11 @@ class Plan:
     def to_json(self) -> str:
         """The plan as one line of JSON."""
         return json.dumps(dataclasses.asdict(self))
+
+    @property
+    def wanted_steps(self) -> int:
+        """Steps to profile."""
+        return self.steps or USUAL_STEPS
 
     @property
     def trace_file(self) -> str:

@@ -22,7 +22,7 @@ class Remainder:
 
 def keep_remainder(session: Session, remainder: Remainder) -> None:
     """Keeps the best that there is: profiled steps, else the one step that counted the events, else the start."""
-    complete, wanted = remainder.stopwatch.steps, session.plan.steps
+    complete, wanted = remainder.stopwatch.steps, session.plan.wanted_steps
     if session.has_profiled_steps:
         session.warn_of_disturbance()
     elif remainder.window is not None and complete:
@@ -51,5 +51,5 @@ def _keep_opening(session: Session, remainder: Remainder) -> None:
 
 def _enough(session: Session) -> str:
     """The number of steps after which the last phase has ended: opening, pilot, warm-up, timed, lead-in, profiled."""
-    count = max(session.plan.warmup, 3) + TIMED_STEPS + 1 + session.plan.steps
+    count = max(session.plan.warmup, 3) + TIMED_STEPS + 1 + session.plan.wanted_steps
     return f"{count} steps are enough for the full measurement"

@@ -112,7 +112,7 @@ class Script:
     def _pilot(self) -> None:
         """Ends the step that counts the events, which is also the trace of a program that ends too soon."""
         self._stopwatch.mark()
-        window, wanted = self._stop(), self._session.plan.steps
+        window, wanted = self._stop(), self._session.plan.wanted_steps
         events = max(1, window.event_count())
         self._allowed_steps = min(wanted, EVENT_BUDGET // events - 1)
         self._session.note(**describe_torch(self._torch))

@@ -75,9 +75,9 @@ def _profile(step: Step, torch: Any, session: Session) -> None:
         return
     per_step = max(1, pilot.event_count() // 2)
     allowed, wanted = EVENT_BUDGET // per_step - 1, _wanted_steps(session)
-    if allowed < session.plan.steps:
+    if allowed < wanted:
         session.warn(
-            f"profiled {max(1, allowed)} of {session.plan.steps} steps: one step makes about {per_step} events, "
+            f"profiled {max(1, allowed)} of {wanted} steps: one step makes about {per_step} events, "
             f"and the budget is {EVENT_BUDGET}"
         )
     if allowed <= 1:
@@ -91,10 +91,11 @@ def _profile(step: Step, torch: Any, session: Session) -> None:
 
 
 def _wanted_steps(session: Session) -> int:
-    """The steps to profile: more than planned where they are short, since a stall spoils more of them."""
+    """The steps to profile; left to us, more of them where they are short, since a stall spoils more of those."""
     timing = session.notes.unprofiled
-    filling = math.ceil(PROFILED_US / timing.median) if timing and timing.median > 0 else 0
-    return max(session.plan.steps, min(filling, PROFILED_STEPS_AT_MOST))
+    if session.plan.steps is not None or timing is None or not timing.median > 0:
+        return session.plan.wanted_steps
+    return max(session.plan.wanted_steps, min(math.ceil(PROFILED_US / timing.median), PROFILED_STEPS_AT_MOST))
 
 
 def _profile_steps(step: Step, torch: Any, steps: int) -> tuple[Window | None, Stopwatch]:
