@@ -36,7 +36,9 @@ _NO_PRICE = (
     "no op issued it",
     "shapes were not recorded",
     "no priced op among those that issued it",
+    "compiled region, whose kernels record no shapes",
 )
+_COMPILED_REGION = "Torch-Compiled Region"
 
 
 def why_unpriced(work: Work) -> Labelled:
@@ -49,9 +51,12 @@ def why_unpriced(work: Work) -> Labelled:
     told = unlinked.codes.to_numpy(dtype=np.int64)[main]
     first_cost = len(_NO_PRICE) + len(unlinked.categories)
     cost = np.append(by_cost.astype(np.int64), -1)[signature]
+    names = work.ops["name"].cat
+    regions = np.array([str(name).startswith(_COMPILED_REGION) for name in names.categories], dtype=bool)
+    compiled = np.append(regions[names.codes.to_numpy()], False)[op]
     code = np.select(
-        [told >= 0, work.kernels["replayed"].to_numpy()[main], op < 0, signature < 0, cost >= 0],
-        [len(_NO_PRICE) + told, 0, 1, 2, first_cost + cost],
+        [told >= 0, work.kernels["replayed"].to_numpy()[main], op < 0, compiled, signature < 0, cost >= 0],
+        [len(_NO_PRICE) + told, 0, 1, 4, 2, first_cost + cost],
         default=3,
     )
     return Labelled(code, (*_NO_PRICE, *unlinked.categories, *cost_reasons))

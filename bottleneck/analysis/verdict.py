@@ -51,6 +51,7 @@ _ADVICE: Mapping[str, str] = {
 _NEWER_TRACE = "record with shapes in a recent PyTorch: traces since 2.3 also hold dtypes and scalar arguments"
 # Part of the reason why work has no price -> what would give it one.
 _PRICE_ADVICE: Mapping[str, str] = {
+    "compiled region": "judge the same step without torch.compile too: a compiled region records no shapes",
     "peak": "name the device (--device) or its ceilings (--peaks), or record with `bottleneck run`",
     "bandwidth": "name the device (--device) or its ceilings (--peaks), so that bytes can be judged",
     "graph": "record the same step without graphs too: a replay does not say which ops its kernels belong to",

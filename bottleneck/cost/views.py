@@ -46,6 +46,7 @@ _DISPATCH = re.compile(
     r"autograd::engine::evaluate_function: .*"
     r"|[A-Z]\w*Backward\d+"
     r"|torch::autograd::(AccumulateGrad|GraphRoot|CopyBackwards|CopySlices)"
+    r"|TorchDynamo Cache Lookup|AOTDispatcher .*Prologue|Pregraph bytecode"
     r"|(Optimizer\.|DistributedDataParallel\.|enumerate\(DataLoader\)|ProfilerStep).*"
 )
 

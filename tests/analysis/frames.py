@@ -59,6 +59,7 @@ class Priced:
     reason: str | None = None
     pays: bool = True
     dispatches: bool = False
+    op_name: str | None = None
     children: int = 0
     has_signature: bool = True
 
@@ -111,7 +112,7 @@ def _kernel_row(kernel: Kernel, op: int, ts_us: float) -> dict[str, Any]:
 def _op_row(case: Priced, position: int, ts_us: float, dur_us: float) -> dict[str, Any]:
     return {
         "event": position,
-        "name": f"aten::op{position}",
+        "name": case.op_name or f"aten::op{position}",
         "thread": "1/1",
         "ts_us": ts_us,
         "dur_us": dur_us,

@@ -80,6 +80,13 @@ class TestHost:
         row = only(unpriced(Kernel(50.0, family="host", blocks=None), children=2), device=CPU)
         assert (row.bound, row.reason) == ("unknown", "no formula for aten::odd")
 
+    def test_a_compiled_region_says_that_it_records_no_shapes(self) -> None:
+        host_time, name = Kernel(50.0, family="host", blocks=None), "Torch-Compiled Region: 0/0"
+        region = unpriced(host_time, op_name=name, has_signature=False)
+        other = unpriced(host_time, has_signature=False)
+        assert only(region, device=CPU).reason == "compiled region, whose kernels record no shapes"
+        assert only(other, device=CPU).reason == "shapes were not recorded"
+
     def test_no_time_at_all_is_overhead_and_breaks_nothing(self) -> None:
         assert only(host(0.0, bytes_low=4.0), device=CPU).explained <= 1.0
 

@@ -28,6 +28,8 @@ FRAMES = [
     ("<frozen importlib._bootstrap>(241): _call", PLUMBING),
     ("<built-in method linear of type object at 0x7f>", PLUMBING),
     ("/tmp/torchinductor_ann/dn/cdni.py(40): call", PLUMBING),
+    ("bottleneck/harness/forms.py(72): <lambda>", PLUMBING),
+    ("bottleneck/train.py(72): step", OWN),
     ("python_func", PLUMBING),
     ("", PLUMBING),
 ]
