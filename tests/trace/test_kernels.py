@@ -1,7 +1,6 @@
 """Kernel names to families, engines and dtypes: every row reachable, real names judged as their vendors mean them."""
 
 import re
-import time
 
 import pytest
 
@@ -128,10 +127,9 @@ def test_what_stands_beyond_the_limit_is_not_read() -> None:
 
 
 @pytest.mark.parametrize("piece", ["xmma_", "fprop_conv_bf16_", "bmm_e2m1_t1x", "cijk_a", "_" * 7, "fmha_fwd ("])
-def test_a_pathological_name_is_judged_at_once(piece: str) -> None:
-    started = time.process_time()
-    describe_kernel(piece * 1_000_000)
-    assert time.process_time() - started < 0.5
+def test_a_pathological_name_is_judged_by_its_beginning_alone(piece: str) -> None:
+    endless = piece * 1_000_000
+    assert describe_kernel(endless) == describe_kernel(endless[:NAME_LIMIT])
 
 
 def test_kernels_that_reduce_for_another_carry_no_flops() -> None:
