@@ -185,6 +185,15 @@ class Timing:
 
 
 @dataclass(frozen=True)
+class StepTime:
+    """One step of the recording: its wall time, and why it was set aside; null when it counts."""
+
+    name: str
+    us: float
+    set_aside: str | None = None
+
+
+@dataclass(frozen=True)
 class StepTimes:
     """Steps of the window: mean wall time, spread, and the undisturbed time where it was measured."""
 
@@ -194,6 +203,7 @@ class StepTimes:
     unprofiled_us: Timing | None
     perturbation: float | None
     source: str
+    each: tuple[StepTime, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -295,6 +305,42 @@ class IdleCause:
     share: float
     source: str | None
     calls: float
+    detail: str | None = None
+    module: str | None = None
+
+
+@dataclass(frozen=True)
+class Queue:
+    """Queue depth: launches issued less kernels finished. ``curve`` holds (us from the window's start, depth) pairs.
+
+    ``empty_idle_share`` is the part of the device's idle time in which the queue was empty: the proof of a slow host.
+    """
+
+    empty_idle_share: float | None
+    median_depth: float
+    highest_depth: int
+    curve: tuple[tuple[float, float], ...]
+
+
+@dataclass(frozen=True)
+class CollectiveSummary:
+    """Collectives of one kind and size, per step: traffic on the link, and how much of the time is transfer.
+
+    ``transfer_us`` is the time of the quickest call of this size (over the ranks where they are known) for all calls,
+    ``wait_us`` the rest: waiting for ranks that come later, or sharing the device.
+    """
+
+    name: str
+    dtype: str | None
+    group_size: int | None
+    calls: float
+    us: float
+    exposed_us: float
+    bytes: float | None
+    bus_bytes_per_s: float | None
+    transfer_us: float | None
+    wait_us: float | None
+    reason: str | None
 
 
 @dataclass(frozen=True)
@@ -363,5 +409,7 @@ class Analysis:
     caveats: tuple[Caveat, ...]
     findings: tuple[Finding, ...] = ()
     telemetry: TelemetrySummary | None = None
+    queue: Queue | None = None
+    collectives: tuple[CollectiveSummary, ...] = ()
     schema: str = SCHEMA
     version: str = field(default="")

@@ -10,7 +10,7 @@ from bottleneck.errors import TraceError
 from bottleneck.records import SCHEMA, Analysis, Ledger
 
 _FIRST = ("schema", "version", "recording", "device", "steps", "verdict", "ledger", "totals", "coverage", "kernels")
-_THEN = ("ops", "modules", "lines", "idle", "findings", "telemetry", "ranks", "caveats")
+_THEN = ("ops", "modules", "lines", "idle", "queue", "collectives", "findings", "telemetry", "ranks", "caveats")
 KEYS = _FIRST + _THEN
 """The keys of the file in the order in which they are written."""
 
