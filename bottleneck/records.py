@@ -48,6 +48,8 @@ class Device:
 
     ``bandwidth_by_bytes`` holds (working set in bytes, bytes/s) pairs for a CPU, smallest first; a GPU has the DRAM
     figure and the size of its last cache instead. ``source`` says where the ceilings come from.
+    ``fresh_bytes_per_s`` is the rate at which the system hands a CPU program new pages: what the first write to memory
+    costs beyond writing it again. Blocks of 32 MiB and more come as new pages each time they are allocated.
     """
 
     name: str
@@ -65,6 +67,7 @@ class Device:
     special_ops_per_s: float | None = None
     link_bytes_per_s: float | None = None
     bandwidth_by_bytes: tuple[tuple[float, float], ...] = ()
+    fresh_bytes_per_s: float | None = None
 
 
 @dataclass(frozen=True)
@@ -287,13 +290,17 @@ class KernelSummary:
 
 @dataclass(frozen=True)
 class Fold:
-    """Time folded by op, module path or source line; ``shares`` splits it by group."""
+    """Work folded by op, module path or source line; ``shares`` splits it by group.
+
+    ``idle_us`` is the idle time in which the host was at this line or module; it is no part of ``us``.
+    """
 
     name: str
     calls: float
     us: float
     share: float
     shares: Mapping[str, float]
+    idle_us: float = 0.0
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ RECORDS: Mapping[str, str] = {
     "Coverage": "how much of the busy time is understood",
     "UnknownWork": "busy time without a price",
     "KernelSummary": "kernels (on a CPU: ops) of one name, op, shape and line, folded",
-    "Fold": "time folded by op, by module path or by source line",
+    "Fold": "work folded by op, by module path or by source line",
     "IdleCause": "time in which the device (on a CPU: the step's threads) did no work",
     "Queue": "how much work was queued on the device",
     "CollectiveSummary": "collectives of one kind and size, folded",
@@ -77,6 +77,10 @@ KEYS: Mapping[str, Mapping[str, Meaning]] = {
         "special_ops_per_s": ("1/s", "exponentials, square roots and the like"),
         "link_bytes_per_s": ("B/s", "between host and device"),
         "bandwidth_by_bytes": ("B, B/s", "bandwidth by working set, smallest first; CPUs only"),
+        "fresh_bytes_per_s": (
+            "B/s",
+            "rate at which the system hands out new pages: what a first write costs beyond a second; CPUs only",
+        ),
     },
     "StepTimes": {
         "count": ("", "steps in the window; 1 when the trace has no step marks"),
@@ -169,6 +173,7 @@ KEYS: Mapping[str, Mapping[str, Meaning]] = {
         "us": ("us", "per step"),
         "share": ("share", "of the step"),
         "shares": ("share", "of its own time, by group of the ledger"),
+        "idle_us": ("us", "idle time in which the host was here, per step; no part of us"),
     },
     "IdleCause": {
         "cause": ("", "account of the ledger without 'overhead.'"),

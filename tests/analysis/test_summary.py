@@ -107,6 +107,19 @@ def test_time_of_an_op_is_split_by_group() -> None:
     assert fold.shares == {**dict.fromkeys(GROUPS, 0.0), "compute": 0.75, "memory": 0.25}
 
 
+def test_lines_tell_work_and_waiting_of_one_line_apart() -> None:
+    waits = [Kernel(0, 30, source="a.py:1"), Kernel(60, 10, launch=(52, 5), source="a.py:1")]
+    (fold,) = _analysis(Scene(70, waits, events=[_TRAIN])).lines
+    assert (fold.name, fold.us, fold.idle_us) == ("a.py:1", 40.0, 30.0)
+
+
+def test_line_that_only_waits_is_a_line_too() -> None:
+    loader = Event("annotation", "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", 30, 40)
+    ops = [Op(0, 10, source="a.py:1"), Op(30, 40, source="data.py:9")]
+    lines = {fold.name: (fold.us, fold.idle_us) for fold in _analysis(Scene(100, ops=ops, events=[loader])).lines}
+    assert lines == {"a.py:1": (10.0, 0.0), "data.py:9": (0.0, 40.0)}
+
+
 def test_work_is_counted_per_step_and_for_the_part_in_the_window() -> None:
     amounts = {"flops": 100.0, "bytes_low": 10.0, "bytes_high": 20.0}
     kernels = [Kernel(0, 10, roofline=amounts), Kernel(95, 10, roofline=amounts), Kernel(500, 10, roofline=amounts)]
