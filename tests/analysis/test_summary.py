@@ -115,9 +115,9 @@ def test_lines_tell_work_and_waiting_of_one_line_apart() -> None:
 
 def test_line_that_only_waits_is_a_line_too() -> None:
     loader = Event("annotation", "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", 30, 40)
-    ops = [Op(0, 10, source="a.py:1"), Op(30, 40, source="data.py:9")]
-    lines = {fold.name: (fold.us, fold.idle_us) for fold in _analysis(Scene(100, ops=ops, events=[loader])).lines}
-    assert lines == {"a.py:1": (10.0, 0.0), "data.py:9": (0.0, 40.0)}
+    ops = [Op(0, 30, source="a.py:1"), Op(30, 40, source="data.py:9")]
+    lines = {fold.name: (fold.us, fold.idle_us) for fold in _analysis(Scene(70, ops=ops, events=[loader])).lines}
+    assert lines == {"a.py:1": (30.0, 0.0), "data.py:9": (0.0, 40.0)}
 
 
 def test_work_is_counted_per_step_and_for_the_part_in_the_window() -> None:
