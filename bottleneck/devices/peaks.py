@@ -97,7 +97,13 @@ def _check_ceilings(device: Device) -> None:
         **{f"bandwidth_by_bytes[{size:g}]": rate for size, rate in device.bandwidth_by_bytes},
         **{
             name: getattr(device, name)
-            for name in ("bandwidth_bytes_per_s", "launch_floor_us", "special_ops_per_s", "link_bytes_per_s")
+            for name in (
+                "bandwidth_bytes_per_s",
+                "launch_floor_us",
+                "special_ops_per_s",
+                "link_bytes_per_s",
+                "fresh_bytes_per_s",
+            )
         },
     }
     for name, value in ceilings.items():

@@ -14,7 +14,7 @@ from bottleneck.harness.cpu import CpuFacts, allowance, busy_processors, cpu_fac
 from bottleneck.harness.probes import Effort, Readings, descending, measure
 from bottleneck.records import Caveat, Device
 
-_FORMAT = "bottleneck/calibration/1"
+_FORMAT = "bottleneck/calibration/2"
 _LARGEST_STREAM_BYTES = 384 * 2**20
 _MEMORY_SHARE = 16  # of physical memory at most one part in so many
 _QUIET_LOAD = 0.5  # processors kept busy by others, on average over the last minute
@@ -25,7 +25,7 @@ class Calibration:
     """Measured ceilings, what they hold for, and what is doubtful about them.
 
     ``is_default`` tells whether ``threads`` is what torch chooses here by itself under ``allowance``. The plain
-    dispatch cost and the rate of fresh memory are kept for people; the device has no place for them.
+    dispatch cost is kept for people; the device has no place for it.
     """
 
     device: Device
@@ -36,7 +36,6 @@ class Calibration:
     allowance: str
     created: str
     dispatch_us: float
-    fresh_bytes_per_s: float
     caveats: tuple[Caveat, ...] = ()
 
 
@@ -96,7 +95,6 @@ def measure_cpu(threads: int | None, effort: Effort) -> Calibration:
         allowance=allowance(),
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         dispatch_us=readings.tiny_us,
-        fresh_bytes_per_s=readings.fresh_bytes_per_s,
         caveats=_caveats(readings, load),
     )
 
@@ -139,6 +137,7 @@ def as_device(facts: CpuFacts, readings: Readings) -> Device:
         memory_bytes=facts.memory_bytes,
         cache_bytes=float(facts.last_level_bytes),
         bandwidth_by_bytes=readings.bandwidth_by_bytes,
+        fresh_bytes_per_s=readings.fresh_bytes_per_s,
     )
 
 

@@ -5,8 +5,9 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import cycle
 from typing import Any
 
 from bottleneck.units import US_PER_S
@@ -15,6 +16,9 @@ Clock = Callable[[], float]
 
 # Streamed between two looks at the clock: long against reading it, short against the time slices of a busy machine.
 _BATCH_BYTES = 8e6
+
+# Blocks that the system gives at once; each first write then takes milliseconds and frees nothing.
+_FRESH_PARTS = 8
 
 # fp16 is left out: most CPUs only emulate it, and one product then takes seconds.
 _DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp64": "float64"}
@@ -47,14 +51,14 @@ class Readings:
     """What was measured: FLOP/s by dtype, bytes/s by working set, and seconds per tiny op without the profiler.
 
     ``profiled_us`` is the duration that the profiler reports for one tiny op, ``fresh_bytes_per_s`` the rate at which
-    memory is written for the first time (the system hands out pages meanwhile).
+    the system hands out new pages, null where a first write takes no longer than a second.
     """
 
     flops_per_s: Mapping[str, float]
     bandwidth_by_bytes: tuple[tuple[float, float], ...]
     tiny_us: float
     profiled_us: float
-    fresh_bytes_per_s: float
+    fresh_bytes_per_s: float | None
     unstable: tuple[str, ...] = field(default=())
 
 
@@ -196,6 +200,21 @@ def _profiled_us(torch: Any, effort: Effort) -> float:
     return float(statistics.median(taken)) / 1e3
 
 
-def _fresh_rate(torch: Any, size: int, effort: Effort) -> float:
-    """Bytes/s of filling memory that the system has just handed out."""
-    return size / best_of(lambda: torch.empty(size, dtype=torch.uint8).fill_(1), effort.stream_seconds, effort).seconds
+def _fresh_rate(torch: Any, size: int, effort: Effort) -> float | None:
+    """Bytes/s of new pages alone: the first write of memory, less a second write of the same memory.
+
+    A difference of two times: both repeat for as long as they may, since an early agreement could be that of two
+    disturbed runs.
+    """
+    thorough = replace(effort, tolerance=0.0)
+    fresh, used = _untouched(torch, size), cycle(torch.ones(size, dtype=torch.uint8).chunk(_FRESH_PARTS))
+    first = best_of(lambda: next(fresh).fill_(1), effort.stream_seconds, thorough)
+    again = best_of(lambda: next(used).fill_(1), effort.stream_seconds, thorough)
+    taken = first.seconds - again.seconds
+    return size / _FRESH_PARTS / taken if taken > 0 else None
+
+
+def _untouched(torch: Any, size: int) -> Iterator[Any]:
+    """Parts of memory that nobody has written to yet; the change to the next whole costs time, the rest is free."""
+    while True:
+        yield from torch.empty(size, dtype=torch.uint8).chunk(_FRESH_PARTS)

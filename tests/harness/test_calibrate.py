@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bottleneck.harness import calibrate
+from bottleneck.harness import calibrate, probes
 from bottleneck.harness.calibrate import (
     Calibration,
     as_device,
@@ -51,7 +51,6 @@ def made(**more: object) -> Calibration:
         allowance=allowance(),
         created="2026-01-01T00:00:00+00:00",
         dispatch_us=1.1,
-        fresh_bytes_per_s=1e9,
     )
     return replace(whole, **more)
 
@@ -124,6 +123,18 @@ def test_products_and_pointwise_work_have_their_own_ceilings() -> None:
     assert (device.kind, device.source, device.bandwidth_bytes_per_s) == ("cpu", "measured", 1e10)
     assert device.launch_floor_us == 0.6  # as the profiler shows it, not as a stopwatch would
     assert device.ridge_flops_per_byte["fp32_tensor"] == 10.0
+
+
+def test_the_device_tells_at_which_rate_new_pages_come() -> None:
+    assert as_device(FACTS, READINGS).fresh_bytes_per_s == 1e9
+    assert as_device(FACTS, replace(READINGS, fresh_bytes_per_s=None)).fresh_bytes_per_s is None
+
+
+def test_new_pages_are_taken_from_memory_that_nobody_wrote_to() -> None:
+    torch = pytest.importorskip("torch")
+    blocks = probes._untouched(torch, 800)
+    first, second = next(blocks), next(blocks)
+    assert first.numel() == 100 and second.data_ptr() == first.data_ptr() + 100
 
 
 def test_readings_that_did_not_settle_give_a_caveat() -> None:
@@ -231,6 +242,7 @@ class TestFacts:
         assert facts.model and facts.l2_bytes < facts.last_level_bytes
 
     def test_settings_that_limit_threads_are_part_of_the_allowance(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
         before = allowance()
         monkeypatch.setenv("OMP_NUM_THREADS", "1")
         assert allowance() != before
@@ -246,6 +258,7 @@ def test_a_hasty_calibration_measures_every_ceiling_and_puts_the_threads_back() 
     sizes = [size for size, _ in calibration.device.bandwidth_by_bytes]
     assert sizes == sorted(sizes) and len(sizes) == 4
     assert 0.01 < (calibration.device.launch_floor_us or 0) < 1000
+    assert calibration.device.fresh_bytes_per_s is None or calibration.device.fresh_bytes_per_s > 1e6
     assert calibration.threads == 1
 
 
