@@ -6,8 +6,12 @@ Terminal and markdown are two ways of setting the same ``Document``, so they can
 from dataclasses import dataclass
 
 from bottleneck.records import GROUPS, Analysis
-from bottleneck.report import facts, sections
-from bottleneck.report.layout import Notes, Table
+from bottleneck.report import facts, places, sections
+from bottleneck.report.collectives import collectives
+from bottleneck.report.layout import Notes, Strip, Table
+from bottleneck.report.queue import queue_strip
+
+_PLACES = 6  # lines and modules: enough to see where to look, since the JSON has them all
 
 
 @dataclass(frozen=True)
@@ -19,18 +23,22 @@ class Document:
     bound: str
     facts: tuple[tuple[str, str], ...]
     groups: tuple[tuple[str, float], ...]
-    parts: tuple[Table | Notes, ...]
+    parts: tuple[Table | Notes | Strip, ...]
     next_step: str
 
 
 def build(analysis: Analysis, top: int = 10) -> Document:
     """The document of an analysis, with at most ``top`` rows in the tables that could grow without end."""
     verdict = analysis.verdict
-    parts: tuple[Table | Notes | None, ...] = (
+    parts: tuple[Table | Notes | Strip | None, ...] = (
         sections.ledger(analysis),
         facts.findings(analysis),
         sections.kernels(analysis, top),
         sections.idle(analysis, top),
+        queue_strip(analysis),
+        places.lines(analysis, _PLACES),
+        places.modules(analysis, _PLACES),
+        collectives(analysis, top),
         sections.ranks(analysis, top),
         facts.coverage(analysis),
         facts.caveats(analysis),

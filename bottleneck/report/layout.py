@@ -1,4 +1,4 @@
-"""The few shapes that every section of a report has, whatever the medium: a table, or a list of notes."""
+"""The few shapes that every section of a report has, whatever the medium: a table, a list of notes, or a strip."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -45,3 +45,12 @@ class Notes:
 
     title: str
     items: tuple[tuple[str, ...], ...]
+
+
+@dataclass(frozen=True)
+class Strip:
+    """A titled figure of one line: values over time, none below 0, and the words that read it."""
+
+    title: str
+    values: tuple[float, ...]
+    words: str

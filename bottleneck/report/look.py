@@ -42,13 +42,24 @@ class Glyphs:
     dot: str
     bullet: str
     ellipsis: str
+    levels: str  # of a strip: nothing, then from least to most
 
 
 UNICODE = Glyphs(
-    {"compute": "█", "memory": "▓", "overhead": "░", "communication": "▚", "unknown": "·"}, "─", "·", "•", "…"
+    {"compute": "█", "memory": "▓", "overhead": "░", "communication": "▚", "unknown": "·"},
+    "─",
+    "·",
+    "•",
+    "…",
+    "·▁▂▃▄▅▆▇█",
 )
 ASCII = Glyphs(
-    {"compute": "#", "memory": "=", "overhead": "-", "communication": "+", "unknown": "?"}, "-", "|", "*", "..."
+    {"compute": "#", "memory": "=", "overhead": "-", "communication": "+", "unknown": "?"},
+    "-",
+    "|",
+    "*",
+    "...",
+    "._-=+*%#@",
 )
 
 

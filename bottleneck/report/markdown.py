@@ -5,14 +5,16 @@ import re
 from bottleneck.records import Analysis
 from bottleneck.report.clean import clean
 from bottleneck.report.document import Document, build
-from bottleneck.report.layout import Column, Notes, Row, Table
+from bottleneck.report.layout import Column, Notes, Row, Strip, Table
 from bottleneck.report.look import UNICODE
 from bottleneck.report.names import short_names
 from bottleneck.report.numbers import UNKNOWN, apportion
+from bottleneck.report.strips import strip_cells
 
 _PROSE = 600
 _NAME_WIDTH = 60
 _BAR_CELLS = 50
+_STRIP_CELLS = 60
 
 _HARMLESS = re.compile(r"[\w.,:;%'\"/+=()?!…·\u00d7\u2013-]+")
 # Made of harmless characters, yet GitHub or markdown would make a link, a picture, a mention or emphasis of it.
@@ -36,6 +38,8 @@ def lines(document: Document) -> list[str]:
             out += [*bar, *_table(part), ""]
             out += [line for note in part.notes for line in (prose(note), "")]
             bar = []
+        elif isinstance(part, Strip):
+            out += [code(strip_cells(part.values, _STRIP_CELLS, UNICODE.levels)), "", prose(part.words), ""]
         else:
             out += [*_notes(part), ""]
     return [*out, prose(document.next_step)]

@@ -163,7 +163,10 @@ def idle(analysis: Analysis, top: int) -> Table | None:
     folded = _fold(analysis.idle, top)
     if not folded.shown:
         return None
-    rows = [Row((*_cause(cause), *numbers)) for cause, numbers in zip(folded.shown, folded.each, strict=True)]
+    rows = [
+        Row((*_cause(cause), *numbers), details=tuple(part for part in (cause.detail, cause.module) if part))
+        for cause, numbers in zip(folded.shown, folded.each, strict=True)
+    ]
     if folded.rest:
         rows.append(Row((f"{folded.hidden} more", "", "", *folded.rest), "rest"))
     rows.append(Row(("all idle time", "", "", *folded.total), "total"))

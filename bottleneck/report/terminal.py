@@ -8,9 +8,10 @@ from rich.text import Text
 from bottleneck.records import Analysis
 from bottleneck.report.document import Document, build
 from bottleneck.report.grid import table_lines, wrapped
-from bottleneck.report.layout import Notes, Table
+from bottleneck.report.layout import Notes, Strip, Table
 from bottleneck.report.look import STYLES, Look
 from bottleneck.report.numbers import apportion
+from bottleneck.report.strips import strip_cells
 
 _PROSE = 600
 
@@ -47,6 +48,8 @@ def lines(document: Document, look: Look) -> list[Text]:
                 out, bar = [*out, bar], None
             out += table_lines(part, look)
             out += [line for note in part.notes for line in wrapped(Text(look.text(note, _PROSE), "dim"), look, 2)]
+        elif isinstance(part, Strip):
+            out += _strip(part, look)
         else:
             out += _notes(part, look)
     # The command is not broken into lines of ours: who copies it should get it whole.
@@ -79,6 +82,13 @@ def _bar(groups: tuple[tuple[str, float], ...], look: Look) -> Text | None:
             for (group, _), count in zip(groups, cells, strict=True)
         )
     )
+
+
+def _strip(strip: Strip, look: Look) -> list[Text]:
+    return [
+        Text(strip_cells(strip.values, look.width, look.glyphs.levels)),
+        *wrapped(Text(look.text(strip.words, _PROSE)), look, 2),
+    ]
 
 
 def _notes(notes: Notes, look: Look) -> list[Text]:

@@ -8,6 +8,7 @@ from bottleneck.records import (
     GROUPS,
     Analysis,
     Caveat,
+    CollectiveSummary,
     Coverage,
     Device,
     Finding,
@@ -16,6 +17,7 @@ from bottleneck.records import (
     Interval,
     KernelSummary,
     LedgerEntry,
+    Queue,
     RankSummary,
     RecordingInfo,
     StepTimes,
@@ -251,11 +253,22 @@ def gpu_overhead() -> Analysis:
         kernels=tuple(sorted(rows, key=lambda row: -row.us)),
         ops=(Fold("aten::addmm", 24.0, 1210.4, 0.0994, {"compute": 1.0}),),
         modules=(Fold("GPT.block.mlp", 48.0, 1681.0, 0.138, {"compute": 0.72, "memory": 0.28}),),
-        lines=(Fold("model.py:57", 24.0, 1210.4, 0.0994, {"compute": 1.0}),),
+        lines=(
+            Fold("train.py:70", 0.0, 0.0, 0.0, {}, 5120.2),
+            Fold("model.py:63", 72.0, 930.7, 0.0764, {"memory": 1.0}, 2481.3),
+            Fold("model.py:57", 24.0, 1210.4, 0.0994, {"compute": 1.0}),
+        ),
         idle=(
-            IdleCause("input", 5120.2, 5120.2 / wall_us, "train.py:70", 1.0),
-            IdleCause("dispatch", 2481.3, 2481.3 / wall_us, "model.py:63", 96.0),
-            IdleCause("sync", 880.6, 880.6 / wall_us, "train.py:91", 3.0),
+            IdleCause(
+                "input",
+                5120.2,
+                5120.2 / wall_us,
+                "train.py:70",
+                1.0,
+                "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__ > data.py(31): __getitem__",
+            ),
+            IdleCause("dispatch", 2481.3, 2481.3 / wall_us, "model.py:63", 96.0, "aten::add", "GPT.block.mlp"),
+            IdleCause("sync", 880.6, 880.6 / wall_us, "train.py:91", 3.0, "aten::item > cudaStreamSynchronize"),
             IdleCause("python", 310.0, 310.0 / wall_us, None, 12.0),
             IdleCause("gc", 0.3, 0.3 / wall_us, None, 0.1),
         ),
@@ -279,6 +292,7 @@ def gpu_overhead() -> Analysis:
                 None,
             ),
         ),
+        queue=Queue(0.97, 0.0, 14, ((0.0, 0.0), (5200.0, 2.0), (5900.0, 14.0), (9000.0, 1.0), (12176.0, 0.0))),
         telemetry=TelemetrySummary(42, 1755.0, 2619.0, 310.5, 3.8, 0.41, ("power cap",)),
         caveats=(
             Caveat("no-python-stacks", "The trace has no Python frames: source lines are missing for part.", 0.026),
@@ -388,6 +402,12 @@ def multi_rank() -> Analysis:
                    flops=6e9, bytes_low=3.6e10, bytes_high=3.6e10),
         ),
         ranks=ranks,
+        collectives=(
+            CollectiveSummary("all_reduce", "bf16", 4, 10.0, 58e3, 55_500.0, 5.0e8, 2.31e11, 46e3, 12e3, None),
+            CollectiveSummary(
+                "broadcast", None, None, 2.0, 5_000.0, 5_000.0, None, None, None, None, "no message size in the trace"
+            ),
+        ),
     )  # fmt: skip
 
 
@@ -462,7 +482,12 @@ def hostile() -> Analysis:
         coverage=Coverage(0.5, 0.5, tuple(UnknownWork(name, 1.0, name) for name in names)),
         kernels=rows,
         ops=tuple(Fold(name, 1.0, 1.0, 0.001, {"compute": 1.0}) for name in names),
-        idle=tuple(IdleCause(name, 80.0 / len(names), 0.08 / len(names), name, 1.0) for name in names),
+        lines=tuple(Fold(name, 1.0, 1.0, 0.001, {"compute": 1.0}, 1.0) for name in names),
+        modules=tuple(Fold(name, 1.0, 1.0, 0.001, {"compute": 1.0}, 1.0) for name in names),
+        idle=tuple(IdleCause(name, 80.0 / len(names), 0.08 / len(names), name, 1.0, name, name) for name in names),
+        collectives=tuple(
+            CollectiveSummary(name, name, 2, 1.0, 9.0, 8.0, 1e6, 1e9, 7.0, 2.0, name) for name in names[:8]
+        ),
         findings=tuple(Finding(name, name, (name,), Interval(0, 1), Interval(1, 1.1), name, name) for name in names),
         telemetry=TelemetrySummary(1, None, None, None, None, None, (evil,)),
         ranks=(RankSummary(0, evil, wall_us, ledger(accounts), None, evil),),
