@@ -94,6 +94,15 @@ SIGNATURES = Table(
     },
 )  # one row per distinct combination
 
+CALLS = Table(
+    "CALLS",
+    {
+        **SIGNATURES.columns,
+        "result": Column("object", "JSON of the sizes of the result, where other ops of the trace tell them", "", True),
+        "evidence": Column("object", "what completed this call; null where all of it was recorded", nullable=True),
+    },
+)  # SIGNATURES, each row at its place, and behind them the calls that the rest of the trace completes
+
 LAUNCH_ARGS = Table(
     "LAUNCH_ARGS",
     {
@@ -148,7 +157,7 @@ OPS = Table(
         "parent": Column("Int32", "row in OPS of the op that encloses it on its thread", nullable=True),
         "depth": Column("int32", "number of ops that enclose it"),
         "children": Column("int32", "number of ops directly inside it"),
-        "signature": Column("Int32", "row in SIGNATURES", nullable=True),
+        "signature": Column("Int32", "row in SIGNATURES, or in CALLS once completed", nullable=True),
         "step": Column("Int32", "index of the step in which it starts; null outside the window", nullable=True),
         "module": Column("category", "path of nn.Modules, outermost first, joined by '.'", nullable=True),
         "source": Column("category", "innermost line outside libraries, 'file.py:57'", nullable=True),
@@ -196,9 +205,14 @@ COSTS = Table(
         "bytes_low": Column("float64", "compulsory DRAM traffic: each distinct byte once", "B", True),
         "bytes_high": Column("float64", "traffic of the usual eager kernels", "B", True),
         "math_dtype": Column("category", "dtype of the arithmetic", nullable=True),
+        "m": Column("float64", "rows of a product's result; queries of attention", nullable=True),
+        "n": Column("float64", "columns of a product's result; keys of attention", nullable=True),
+        "k": Column("float64", "inner size of a product; numbers per head of attention", nullable=True),
+        "batch": Column("float64", "products of one call; heads of attention over the whole batch", nullable=True),
         "reason": Column("object", "why there is no price; null when priced", nullable=True),
+        "evidence": Column("object", "what beside the call's own record the price rests on; null for nothing", "", True),
     },
-)  # row for row as SIGNATURES
+)  # row for row as SIGNATURES or CALLS
 
 CHARGES = Table(
     "CHARGES",

@@ -39,6 +39,7 @@ class Attention:
 
     heads: float
     queries: float
+    keys: float
     pairs: float
     seen: float
     key_width: int
@@ -118,6 +119,7 @@ def _sizes(call: OpCall, layout: Layout) -> Attention:
     return Attention(
         heads=query.numel / max(query.shape[-1] * queries, 1),
         queries=queries,
+        keys=keys,
         pairs=visible_pairs(queries, keys, last=last, first=first),
         seen=min(1.0, max(queries + last, 0.0) / max(keys, 1)),
         key_width=query.shape[-1],
@@ -135,6 +137,10 @@ def _arithmetic(call: OpCall, layout: Layout, sizes: Attention, width: int) -> C
         vector_flops=pairs * (_VECTOR_FLOPS + (_DROPOUT_FLOPS if dropout else 0.0)),
         special_ops=pairs,
         math_dtype=call.tensor(layout.query).short_dtype,
+        m=sizes.queries,
+        n=sizes.keys,
+        k=sizes.key_width,
+        batch=sizes.heads,
     )
 
 

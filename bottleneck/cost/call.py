@@ -2,8 +2,9 @@
 
 import json
 import math
+import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from bottleneck.units import ITEM_BYTES, SHORT_DTYPE
 
@@ -51,9 +52,13 @@ class Tensor:
 
 @dataclass(frozen=True)
 class TensorList:
-    """A list of tensors; the trace gives their shapes (or none at all) but never their dtype."""
+    """A list of tensors; the trace gives their shapes (or none at all) but never their dtype.
+
+    ``item_bytes`` is known where the names of the kernels that went through the list tell it.
+    """
 
     shapes: tuple[tuple[int, ...], ...]
+    item_bytes: float | None = None
 
     @property
     def numel(self) -> int:
@@ -70,6 +75,9 @@ class Scalar:
 
 _NOT_TENSORS = frozenset({"", "Scalar", "ScalarList", "Int", "Double", "Bool", "GenericList", "None"})
 
+# A list of tensors whose item size the names of kernels told: 'TensorList[2]'.
+_LIST_ITEMS = re.compile(r"TensorList\[(\d{1,3})\]")
+
 # Torch keeps sizes in 64-bit integers; a larger one is no size, and its products would overflow a float.
 _SIZE_LIMIT = 2**63
 
@@ -82,10 +90,14 @@ class Unpriced(Exception):  # noqa: N818 - a value of the cost stage that ends a
 
 @dataclass(frozen=True)
 class OpCall:
-    """One op call: name and arguments in the order of the op's schema."""
+    """One op call: name and arguments in the order of the op's schema.
+
+    ``result`` is the shape of what it returns where other ops of the trace tell it: no trace records results.
+    """
 
     name: str
     arguments: tuple[Argument, ...]
+    result: tuple[int, ...] | None = None
 
     def tensor(self, position: int) -> Tensor:
         """The tensor at a position; raises Unpriced when there is none."""
@@ -155,7 +167,9 @@ class Cost:
     """The price of one call. A fused multiply-add is 2 FLOPs. Costs add.
 
     ``bytes_low`` counts each distinct byte once; ``bytes_high`` what the usual eager kernels move. ``math_dtype`` is
-    the dtype of the arithmetic by the op's arguments; a kernel's name may overrule it.
+    the dtype of the arithmetic by the op's arguments; a kernel's name may overrule it. A product of [batch, m, k] and
+    [batch, k, n] tells its sizes, and so does attention: m queries, n keys, k numbers per head. Sizes are no amounts:
+    they do not add, and costs of other sizes may be equal.
     """
 
     family: str
@@ -165,6 +179,10 @@ class Cost:
     bytes_low: float = 0.0
     bytes_high: float = 0.0
     math_dtype: str | None = None
+    m: float | None = field(default=None, compare=False)
+    n: float | None = field(default=None, compare=False)
+    k: float | None = field(default=None, compare=False)
+    batch: float | None = field(default=None, compare=False)
 
     def __add__(self, other: "Cost") -> "Cost":
         return replace(
@@ -181,10 +199,18 @@ Formula = Callable[[OpCall], Cost]
 Formulas = Mapping[str, Formula]
 
 
-def parse_call(name: str, dims: str | None, types: str | None, strides: str | None, concrete: str | None) -> OpCall:
+def parse_call(
+    name: str,
+    dims: str | None,
+    types: str | None,
+    strides: str | None,
+    concrete: str | None,
+    result: str | None = None,
+) -> OpCall:
     """The call that raw trace texts describe; raises Unpriced when shapes are missing or malformed.
 
-    The four texts are the JSON of 'Input Dims', 'Input type', 'Input Strides' and 'Concrete Inputs' of one event.
+    The first four texts are the JSON of 'Input Dims', 'Input type', 'Input Strides' and 'Concrete Inputs' of one event;
+    the last one is the JSON of the result's sizes, where they were found elsewhere.
     """
     if not dims:
         raise Unpriced("shapes were not recorded")
@@ -201,6 +227,7 @@ def parse_call(name: str, dims: str | None, types: str | None, strides: str | No
             _argument(shape, _at(type_list, index), _at(stride_list, index), _at(text_list, index))
             for index, shape in enumerate(shape_list)
         ),
+        _sizes(_load(result)) if result else None,
     )
 
 
@@ -219,10 +246,12 @@ def _at(values: list[object], index: int) -> object:
 
 
 def _argument(shape: object, dtype: object, strides: object, text: object) -> Argument:
+    sized = _LIST_ITEMS.fullmatch(dtype) if isinstance(dtype, str) else None
+    item_bytes = float(sized[1]) if sized else None
     if isinstance(shape, list) and shape and all(isinstance(inner, list) for inner in shape):
-        return TensorList(tuple(_sizes(inner) for inner in shape))
-    if dtype in {"TensorList", "GenericList"} and shape == []:
-        return TensorList(())
+        return TensorList(tuple(_sizes(inner) for inner in shape), item_bytes)
+    if (sized or dtype in {"TensorList", "GenericList"}) and shape == []:
+        return TensorList((), item_bytes)
     if not isinstance(dtype, str) or dtype in _NOT_TENSORS:
         return Scalar(text) if isinstance(text, str) and text else (Scalar() if dtype else None)
     return Tensor(_sizes(shape), dtype, _sizes(strides) if isinstance(strides, list) else None)

@@ -5,7 +5,7 @@ groups are already in the weight's shape. Each gradient, of the input and of the
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from bottleneck.cost.call import Cost, Formula, OpCall, Tensor, Unpriced
@@ -56,6 +56,20 @@ class Convolution:
             return Cost(FAMILY, vector_flops=passes * self.flops, math_dtype=math_dtype(self.inputs))
         return Cost(FAMILY, matrix_flops=passes * self.flops, math_dtype=self.inputs.short_dtype)
 
+    def product(self) -> Cost:
+        """The FLOPs of the forward pass, with the sizes of the product that it is: positions by output channels."""
+        if self.transposed:
+            return self.arithmetic()
+        groups = max(self.inputs.shape[1] // max(self.weight.shape[1], 1), 1)
+        batch, channels, *positions = self.out_shape
+        return replace(
+            self.arithmetic(),
+            m=batch * math.prod(positions),
+            n=channels // groups,
+            k=math.prod(self.weight.shape[1:]),
+            batch=groups,
+        )
+
 
 def _batched(tensor: Tensor, weight: Tensor) -> Tensor:
     """The tensor as [N, channels, sizes …], where a module took an example without a batch."""
@@ -83,7 +97,9 @@ def _is_transposed(call: OpCall, layout: Layout | BackwardLayout) -> bool | None
 
 
 def _out_shape(call: OpCall, layout: Layout, inputs: Tensor, weight: Tensor) -> tuple[int, ...]:
-    """Shape of the output by the rules of torch.nn.ConvNd and ConvTransposeNd."""
+    """Shape of the output by the rules of torch.nn.ConvNd and ConvTransposeNd, or as the ops around it tell it."""
+    if call.result is not None and len(call.result) == len(weight.shape):
+        return call.result
     dimensions = len(weight.shape) - 2
     stride = _per_dimension(call, layout.stride, dimensions, 1)
     padding = _per_dimension(call, layout.padding, dimensions, 0)
@@ -116,7 +132,7 @@ def _forward(layout: Layout, call: OpCall) -> Cost:
     """The cost of a forward op: input, weight and bias are read, the output is written."""
     conv = _convolution(layout, call)
     moved = conv.inputs.bytes + conv.weight.bytes + conv.out_bytes
-    cost = conv.arithmetic() + Cost(FAMILY, bytes_low=moved, bytes_high=moved)
+    cost = conv.product() + Cost(FAMILY, bytes_low=moved, bytes_high=moved)
     for position in (layout.bias, layout.addend):
         added = None if position is None else call.optional_tensor(position)
         if added is not None:
@@ -162,7 +178,8 @@ def _backward(layout: BackwardLayout, call: OpCall) -> Cost:
 
 
 def _tensor_or_size(call: OpCall, position: int, like: Tensor) -> Tensor:
-    size = call.integers(position)
+    recorded = position < len(call.arguments) and isinstance(call.arguments[position], Tensor)
+    size = call.integers(position) if recorded or call.result is None else call.result
     if size is not None and min(size, default=0) < 0:
         raise Unpriced("a shape holds something other than sizes")
     return call.tensor(position) if size is None else Tensor(size, like.dtype)

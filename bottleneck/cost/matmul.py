@@ -4,7 +4,7 @@ A product of [m, k] and [k, n] takes 2·m·n·k FLOPs, and moves both operands a
 a matrix-vector product, which kernels compute on the vector units: no tile of a matrix engine would be full.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from bottleneck.cost.call import Cost, Formula, OpCall, Tensor, Unpriced
 from bottleneck.cost.traffic import dtype_argument, math_dtype
@@ -57,9 +57,12 @@ def product_cost(product: Product, left: Tensor, right_bytes: float, out_bytes: 
     """
     flops = product.flops * (4.0 if "complex" in left.dtype else 1.0)
     moved = left.bytes + right_bytes + out_bytes
+    traffic = Cost(
+        FAMILY, bytes_low=moved, bytes_high=moved, m=product.m, n=product.n, k=product.k, batch=product.batch
+    )
     if product.m == 1 or product.n == 1:
-        return Cost(FAMILY, vector_flops=flops, bytes_low=moved, bytes_high=moved, math_dtype=math_dtype(left))
-    return Cost(FAMILY, matrix_flops=flops, bytes_low=moved, bytes_high=moved, math_dtype=left.short_dtype)
+        return replace(traffic, vector_flops=flops, math_dtype=math_dtype(left))
+    return replace(traffic, matrix_flops=flops, math_dtype=left.short_dtype)
 
 
 def matrix_sizes(left: Tensor, right: Tensor) -> Product:

@@ -246,3 +246,16 @@ def test_batches_add(first, second, m, n, k):
 def test_a_transposed_product_costs_the_same(m, n, k):
     straight = price(FORMULAS, "mm", tensor(m, k), tensor(k, n))
     assert price(FORMULAS, "mm", tensor(n, k), tensor(k, m)) == straight
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "sizes"),
+    [
+        ("mm", (tensor(5, 7), tensor(7, 3)), (5, 3, 7, 1)),
+        ("bmm", (tensor(2, 5, 7), tensor(2, 7, 3)), (5, 3, 7, 2)),
+        ("addmm", (tensor(3), tensor(5, 7), tensor(7, 3)), (5, 3, 7, 1)),
+    ],
+)
+def test_a_product_tells_its_sizes(name, arguments, sizes):
+    cost = price(FORMULAS, name, *arguments)
+    assert (cost.m, cost.n, cost.k, cost.batch) == sizes
