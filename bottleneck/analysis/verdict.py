@@ -138,7 +138,8 @@ def decide(grounds: Grounds) -> Verdict:
     elif shares[first] < 0.5 and shares[first] - shares[second] <= _CLEAR_LEAD:
         bound, regime = "mixed", None
     share = shares["unknown"] if bound == "inconclusive" and grounds.broken is None else shares[first]
-    sentences = (_opening(grounds, bound, ranked, regime), _first_step(grounds, bound, first, regime), grounds.sides)
+    opening = _opening(grounds, bound, ranked, regime) + _doubt(bound, shares, first)
+    sentences = (opening, _first_step(grounds, bound, first, regime), grounds.sides)
     return Verdict(cast("Bound", bound), regime, share, _join(sentences), shares)
 
 
@@ -183,6 +184,15 @@ def _opening(grounds: Grounds, bound: str, ranked: list[str], regime: Regime | N
         f"{words[0].upper()}{words[1:]} holds the step back: {format_share(shares[first])} of {wall}, "
         f"its largest part {_contributor(grounds, first)}"
     )
+
+
+def _doubt(bound: str, shares: Mapping[str, float], first: str) -> str:
+    """What to add where the work without a price, given to the next group, would overturn the verdict."""
+    # Unknown work is work: it may be compute or memory, never overhead or communication.
+    rival = max(shares[group] for group in ("compute", "memory") if group != first)
+    if bound == "inconclusive" or shares["unknown"] <= 0 or rival + shares["unknown"] < shares[first]:
+        return ""
+    return f"; another {format_share(shares['unknown'])} is work without a price, which could overturn this"
 
 
 def _contributor(grounds: Grounds, group: str) -> str:
