@@ -36,6 +36,10 @@ def report_command(
         Path | None,
         typer.Option("--roofline", metavar="FILE", help="Also draw the roofline to this .png or .svg file."),
     ] = None,
+    queue: Annotated[
+        Path | None,
+        typer.Option("--queue", metavar="FILE", help="Also draw the queue depth to this .png or .svg file."),
+    ] = None,
     whole: Annotated[
         bool, typer.Option("--all", help="Take the whole trace as one window, counted as one step.")
     ] = False,
@@ -63,8 +67,9 @@ def report_command(
     from bottleneck.pipeline import Options, analyse
 
     analysis = analyse(paths, Options(whole=whole, device=_ceilings(device, peaks)))
-    if roofline is not None:
-        _draw(analysis, roofline)
+    for picture, path in (("roofline", roofline), ("queue", queue)):
+        if path is not None:
+            _draw(analysis, picture, path)
     present(analysis, form.value, output)
 
 
@@ -101,10 +106,10 @@ def _this_cpu() -> "Device":
     return calibrated
 
 
-def _draw(analysis: "Analysis", path: Path) -> None:
+def _draw(analysis: "Analysis", picture: str, path: Path) -> None:
     from bottleneck.errors import UsageError
-    from bottleneck.report.plots import save_roofline
+    from bottleneck.report import PICTURES
 
     if path.suffix not in {".png", ".svg"}:
         raise UsageError(f"cannot draw to {path}", fix="name a file that ends in .png or .svg")
-    save_roofline(analysis, path)
+    PICTURES[picture](analysis, path)
