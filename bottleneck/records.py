@@ -126,7 +126,10 @@ class Trace:
 
 @dataclass(frozen=True)
 class Linked:
-    """The result of ``trace.link``: op tree, device work tied to it, and the window."""
+    """The result of ``trace.link``: op tree, device work tied to it, and the window.
+
+    ``places`` is PLACES, null where the trace has no Python frames.
+    """
 
     trace: Trace
     window: Window
@@ -134,6 +137,7 @@ class Linked:
     kernels: "pd.DataFrame"
     linked_share: float | None
     caveats: tuple[Caveat, ...] = ()
+    places: "pd.DataFrame | None" = None
 
 
 @dataclass(frozen=True)

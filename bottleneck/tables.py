@@ -16,6 +16,7 @@ CATEGORIES = (
     "op",  # a framework operator on the host
     "annotation",  # record_function, step marks, optimizer marks
     "python",  # a Python or nn.Module frame
+    "line",  # a stretch in which a frame of the program stays at one line; our own recordings have them
     "runtime",  # a CUDA/HIP/XPU runtime or driver call on the host
     "kernel",  # computation or collective on the device
     "copy",  # memcpy on the device
@@ -194,6 +195,18 @@ KERNELS = Table(
         "unlinked": Column("category", "why it has no op: 'launched before the window' …", nullable=True),
     },
 )  # GPU: one row per device event. CPU: one row per op, row for row as OPS. Sorted by ts_us on a GPU
+
+PLACES = Table(
+    "PLACES",
+    {
+        "thread": Column("category", "'pid/tid' of the host thread"),
+        "ts_us": Column("float64", "start", "us"),
+        "end_us": Column("float64", "end; the next row of the thread starts there or later", "us"),
+        "source": Column("category", "innermost line outside libraries, 'file.py:57'", nullable=True),
+        "module": Column("category", "path of nn.Modules, outermost first, joined by '.'", nullable=True),
+        "frame": Column("category", "function of that line, 'main', or 'main > sleep' in a long call", nullable=True),
+    },
+)  # one row per stretch in which a thread stays in one place of the program; sorted by thread, then start
 
 COSTS = Table(
     "COSTS",

@@ -13,6 +13,7 @@ BY_RAW_NAME = {
     "operator": "op",
     "user_annotation": "annotation",
     "python_function": "python",
+    "python_line": "line",
     "runtime": "runtime",
     "driver": "runtime",
     "cuda_runtime": "runtime",

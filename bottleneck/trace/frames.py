@@ -1,11 +1,12 @@
 """Where in the user's program an instant of a host thread lies: module path and source line, from Python frames."""
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
 from bottleneck.records import Trace
-from bottleneck.trace.events import ends_ns, events_of, names, starts_ns, threads
+from bottleneck.trace.events import ends_ns, is_any_of, names, starts_ns, threads
 from bottleneck.trace.libraries import (
     MODEL_LIBRARY,
     MODULE,
@@ -43,7 +44,7 @@ class Places:
 
 
 @dataclass(frozen=True)
-class _Frames:
+class Frames:
     """Python frames as trees, and the code of each one's name, row for row as the nest."""
 
     nest: Nest
@@ -60,22 +61,54 @@ class _Frames:
         return np.append(self.name, -1)[row], since_ns
 
 
-def locate(trace: Trace, thread: Ints, at_ns: Ints) -> Places:
+class Stacks:
+    """The Python frames of a trace by kind: modules, the user's own code, libraries of models. Plumbing is left out.
+
+    Lines that our own recordings add are frames of the user's code that last as long as a line does.
+    """
+
+    def __init__(self, trace: Trace) -> None:
+        self.trace = trace
+        self.labels = list(trace.events["name"].cat.categories)
+        self.rows = _rows_by_kind(trace, self.labels)
+
+    @cached_property
+    def modules(self) -> Frames:
+        """Frames of nn.Modules."""
+        return frames_of(self.trace, self.rows[MODULE])
+
+    @cached_property
+    def own(self) -> Frames:
+        """Frames of the user's own code."""
+        return frames_of(self.trace, self.rows[OWN])
+
+    @cached_property
+    def library(self) -> Frames:
+        """Frames of libraries that hold model code."""
+        return frames_of(self.trace, self.rows[MODEL_LIBRARY])
+
+
+def locate(stacks: Stacks, thread: Ints, at_ns: Ints) -> Places:
     """Module path and source line at each instant of a host thread (a code of ``events.thread``).
 
     The path is that of the nn.Module frames open at that instant. The source is the innermost frame of the user's own
     code; on threads that run none of it, such as a server's, the innermost frame of a library of models.
     """
-    labels = list(trace.events["name"].cat.categories)
-    rows = _rows_by_kind(trace, labels)
-    return Places(
-        _modules(_frames(trace, rows[MODULE]), labels, thread, at_ns), _sources(trace, rows, labels, thread, at_ns)
-    )
+    return Places(_modules(stacks.modules, stacks.labels, thread, at_ns), _sources(stacks, thread, at_ns))
+
+
+def frames_at(stacks: Stacks, thread: Ints, at_ns: Ints) -> tuple[Ints, Ints]:
+    """Name (a code of ``stacks.labels``, -1: none) and start of the frame that ``locate`` takes the source from."""
+    name, since_ns = stacks.own.names_at(thread, at_ns)
+    missing = np.flatnonzero(name < 0)
+    if len(missing):
+        name[missing], since_ns[missing] = stacks.library.names_at(thread[missing], at_ns[missing])
+    return name, since_ns
 
 
 def _rows_by_kind(trace: Trace, labels: list[str]) -> dict[int, Ints]:
     """Events of each kind of frame but PLUMBING, which is nearly all of them; a name is judged once."""
-    rows = events_of(trace, "python")
+    rows = np.flatnonzero(is_any_of(trace, ("python", "line")))
     name = names(trace, rows)
     kinds = np.full(len(labels), PLUMBING, dtype=np.int8)
     for used in np.flatnonzero(np.bincount(name, minlength=len(labels))).tolist():
@@ -84,18 +117,19 @@ def _rows_by_kind(trace: Trace, labels: list[str]) -> dict[int, Ints]:
     return {each: rows[kind == each] for each in (MODULE, OWN, MODEL_LIBRARY)}
 
 
-def _frames(trace: Trace, rows: Ints) -> _Frames:
+def frames_of(trace: Trace, rows: Ints) -> Frames:
+    """The trees that some events form."""
     trees = nest(threads(trace, rows), starts_ns(trace, rows), ends_ns(trace, rows))
-    return _Frames(trees, names(trace, rows)[trees.order])
+    return Frames(trees, names(trace, rows)[trees.order])
 
 
-def _modules(frames: _Frames, labels: list[str], thread: Ints, at_ns: Ints) -> Labels:
+def _modules(frames: Frames, labels: list[str], thread: Ints, at_ns: Ints) -> Labels:
     path, paths = _paths(frames, labels)
     row, since_ns = frames.at(thread, at_ns)
     return Labels(np.append(path, -1)[row], paths, since_ns)
 
 
-def _paths(frames: _Frames, labels: list[str]) -> tuple[Ints, list[str]]:
+def _paths(frames: Frames, labels: list[str]) -> tuple[Ints, list[str]]:
     """Path code per frame and the paths, level by level from the outermost modules."""
     path = np.full(len(frames.name), -1, dtype=np.int64)
     paths: list[str] = []
@@ -110,12 +144,9 @@ def _paths(frames: _Frames, labels: list[str]) -> tuple[Ints, list[str]]:
     return path[ancestor_where(frames.nest.parent, frames.nest.depth < _DEEPEST_MODULE)], paths
 
 
-def _sources(trace: Trace, rows: dict[int, Ints], labels: list[str], thread: Ints, at_ns: Ints) -> Labels:
-    name, since_ns = _frames(trace, rows[OWN]).names_at(thread, at_ns)
-    missing = np.flatnonzero(name < 0)
-    if len(missing):
-        library = _frames(trace, rows[MODEL_LIBRARY])
-        name[missing], since_ns[missing] = library.names_at(thread[missing], at_ns[missing])
+def _sources(stacks: Stacks, thread: Ints, at_ns: Ints) -> Labels:
+    labels = stacks.labels
+    name, since_ns = frames_at(stacks, thread, at_ns)
     text = {each: short_source(labels[each]) for each in np.unique(name[name >= 0]).tolist()}
     sources = sorted(set(text.values()))
     position = {source: code for code, source in enumerate(sources)}

@@ -54,3 +54,9 @@ def short_source(name: str) -> str:
     match = _FRAME.match(name)
     assert match is not None, "a frame without a line has no source"
     return f"{match['path'].replace(chr(92), '/').rpartition('/')[2]}:{match['line']}"
+
+
+def function_of(name: str) -> str:
+    """'forward' of 'path/model.py(57): forward'; the whole name where it is no frame."""
+    match = _FRAME.match(name)
+    return name if match is None else name[match.end() :]

@@ -1,4 +1,4 @@
-"""EVENTS to OPS and KERNELS: which op, module, line and step issued each piece of device work.
+"""EVENTS to OPS, KERNELS and PLACES: which op, module, line and step issued each piece of device work.
 
 A kernel is tied to the host call that issued it by correlation, and the call to the innermost op that was open on its
 thread. The join by 'External id' is a fallback: in traces of PyTorch 1.12 to 2.2 it is a copy of the correlation, and
@@ -14,7 +14,7 @@ import pandas as pd
 from bottleneck.records import Linked, Trace, Window
 from bottleneck.tables import KERNELS, category
 from bottleneck.trace.events import is_any_of, names, names_that_match, starts_ns, threads
-from bottleneck.trace.frames import Labels, Places, locate
+from bottleneck.trace.frames import Labels, Places, Stacks, locate
 from bottleneck.trace.joins import Flags, match_latest, whole
 from bottleneck.trace.kernels import KernelTraits, describe_kernel
 from bottleneck.trace.launches import find_launches
@@ -30,6 +30,7 @@ from bottleneck.trace.ops import (
     step_at,
     taken,
 )
+from bottleneck.trace.places import find_places
 
 _GRAPH_LAUNCH = re.compile("GraphLaunch", re.IGNORECASE)
 
@@ -57,7 +58,7 @@ class _Issued:
 
 
 def link(trace: Trace, window: Window) -> Linked:
-    """OPS and KERNELS of a trace, the share of device time whose op is known, and what limits the links.
+    """OPS, KERNELS and PLACES of a trace, the share of device time whose op is known, and what limits the links.
 
     A trace without device work gets one row of KERNELS per op, with the op's self time. Events that lie outside the
     window are linked too; only their step is null.
@@ -67,19 +68,21 @@ def link(trace: Trace, window: Window) -> Linked:
     stray = np.flatnonzero((issued.op < 0) & (issued.launch >= 0))
     call = trace.launch_args["event"].to_numpy()[issued.launch[stray]]
     thread = threads(trace, call)
+    stacks = Stacks(trace)
     places = locate(
-        trace, np.concatenate([trees.thread, thread]), np.concatenate([trees.nest.start_ns, starts_ns(trace, call)])
+        stacks, np.concatenate([trees.thread, thread]), np.concatenate([trees.nest.start_ns, starts_ns(trace, call)])
     )
     of_ops = inherit_from_forward(trace, trees, _part(places, slice(None, len(trees.event))))
     ops = build_ops(trace, window, trees, of_ops)
     if not len(issued.event):
-        return Linked(trace, window, ops, _host_kernels(ops), None, step_caveats(window))
+        return Linked(trace, window, ops, _host_kernels(ops), None, step_caveats(window), find_places(stacks))
     of_strays = _part(places, slice(len(trees.event), None))
     kernels = _device_kernels(trace, window, issued, _places_of_kernels(of_ops, of_strays, issued.op, stray))
     dur_us = kernels["dur_us"].to_numpy()
     linked_us = dur_us[issued.op >= 0].sum()
     share = float(linked_us / dur_us.sum()) if dur_us.sum() > 0 else None
-    return Linked(trace, window, ops, kernels, share, (*step_caveats(window), *linking_caveats(trace, window, kernels)))
+    caveats = (*step_caveats(window), *linking_caveats(trace, window, kernels))
+    return Linked(trace, window, ops, kernels, share, caveats, find_places(stacks))
 
 
 def _issue(trace: Trace, trees: OpTree) -> _Issued:

@@ -16,7 +16,7 @@ Array = npt.NDArray[Any]
 LONGEST_US = 7 * 86_400e6
 
 # Of equal intervals the one that can enclose the other comes first.
-_OUTER_FIRST = ("python", "annotation", "op", "runtime")
+_OUTER_FIRST = ("line", "python", "annotation", "op", "runtime")
 _RANK = np.array([_OUTER_FIRST.index(name) if name in _OUTER_FIRST else 9 for name in CATEGORIES], np.int8)
 
 
