@@ -12,6 +12,7 @@ from bottleneck.analysis.summary import Evidence, assemble
 from bottleneck.analysis.tax import untax
 from bottleneck.cost import price
 from bottleneck.cost.charge import charge
+from bottleneck.cost.evidence import complete
 from bottleneck.devices.match import match_device
 from bottleneck.errors import TraceError, UsageError
 from bottleneck.recording import Recording, is_recording, read_recording
@@ -96,8 +97,8 @@ def _analyse_source(source: Source, options: Options) -> RankedAnalysis:
     window = whole_window(trace) if options.whole else find_steps(trace, source.marks_ns)
     device, caveats = _choose_device(trace, source.recording, options)
     unprofiled = source.recording.unprofiled if source.recording and not options.whole else None
-    linked = untax(link(trace, window), unprofiled, device.launch_floor_us)
-    costs = price(trace.signatures)
+    linked = complete(untax(link(trace, window), unprofiled, device.launch_floor_us))
+    costs = price(linked.trace.signatures)
     charges = charge(linked.ops, linked.kernels, costs)
     roofline = classify(linked.kernels, linked.ops, costs, charges, device)
     result = build_ledger(linked, roofline)

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from bottleneck.analysis.ceilings import matrix_peak, vector_peak
-from bottleneck.analysis.groups import PRODUCT_FAMILIES, Flags, Floats, Rows, Work
+from bottleneck.analysis.groups import PRODUCT_FAMILIES, Flags, Floats, Rows, Work, by_name
 from bottleneck.analysis.thresholds import (
     LAUNCH_FLOOR_BLOCKS,
     LAUNCH_FLOOR_KERNELS,
@@ -19,9 +19,12 @@ from bottleneck.analysis.thresholds import (
 from bottleneck.records import Device
 from bottleneck.units import US_PER_S
 
-# Algorithms that need fewer multiplications than the op's formula counts: Winograd F(2x2, 3x3) saves 2.25x, its larger
-# tile and the Fourier route up to 4x. Memory-efficient attention in fp32 takes three TF32 passes for one.
+# Algorithms that need fewer multiplications than the op's formula counts: Winograd F(2x2, 3x3) saves 2.25x, F(4x4, 3x3)
+# (cuDNN's route outside one kernel) and the Fourier route up to 4x, F(5x5, 5x5) in 9x9 tiles 25·25/81x.
+# Memory-efficient attention in fp32 takes three TF32 passes for one.
 _SAVINGS = (
+    (re.compile(r"winograd\w*9x9", re.IGNORECASE), 625 / 81),
+    (re.compile(r"winograd_nonfused|winograd\w*4x4", re.IGNORECASE), 4.0),
     (re.compile(r"winograd", re.IGNORECASE), 2.25),
     (re.compile(r"fft|cgemm", re.IGNORECASE), 4.0),
     (re.compile(r"fmha_cutlass[fb]_f32\w*_sm[89]", re.IGNORECASE), 1 / 3),
@@ -113,7 +116,7 @@ def settle_memory_us(warm: Floats, cold: Floats, time: Floats, device: Device) -
 
 def _compute_us(work: Work) -> tuple[Floats, Floats, Flags]:
     """Floors of the arithmetic at the higher and at the lower end of the peak, and whether the peak is a guess."""
-    matrix = work.cost("matrix_flops") / work.per_name(_saving)
+    matrix = work.cost("matrix_flops") / _savings(work)
     high, low, guessed = _matrix_peaks(work)
     vector = _seconds(work.cost("vector_flops"), _vector_peaks(work))
     special = work.cost("special_ops") / (work.device.special_ops_per_s or np.inf)
@@ -125,6 +128,17 @@ def _compute_us(work: Work) -> tuple[Floats, Floats, Flags]:
 def _seconds(amount: Floats, rate: Floats) -> Floats:
     """No work takes no time, even at an unknown rate."""
     return np.where(amount == 0, 0.0, amount / rate)
+
+
+def _savings(work: Work) -> Floats:
+    """The saving per group: the largest that a kernel of it announces, the threefold pass where the main one does.
+
+    Winograd outside one kernel multiplies in a plain product between transforms, and only these bear its name.
+    """
+    announced = by_name(work.kernels, _saving)
+    saving = announced[work.groups.main]
+    np.maximum.at(saving, work.groups.of_kernel, np.where(announced > 1, announced, 0.0))
+    return saving
 
 
 def _saving(name: str) -> float:

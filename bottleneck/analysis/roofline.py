@@ -140,8 +140,10 @@ def _confidence(work: Work, bounds: Floors, times: _Times, decision: _Decision) 
     confidence = np.select([agreeing == 1, agreeing >= 0.5], [_HIGH, _MEDIUM], _LOW)
     partial = np.isnan(times.compute) | np.isnan(times.memory)
     is_overhead = decision.bound == _OVERHEAD
+    completed = np.append(work.costs["evidence"].notna().to_numpy(), False)[work.groups.signature]
     shaky = (
         (bounds.guessed & (decision.bound == _COMPUTE))
+        | (completed & ~is_overhead)
         | (_from_cache(work, bounds, times) & (decision.bound == _MEMORY))
         | (partial & is_overhead)
     )

@@ -80,8 +80,9 @@ def trade_of(name: str) -> str | None:
 
 
 def price(signatures: pd.DataFrame) -> pd.DataFrame:
-    """COSTS, row for row as SIGNATURES; a call without a price has nulls and the reason."""
-    columns = [signatures[name] for name in ("name", "dims", "types", "strides", "concrete")]
+    """COSTS, row for row as SIGNATURES or CALLS; a call without a price has nulls and the reason."""
+    unknown = [None] * len(signatures)
+    columns = [signatures.get(name, unknown) for name in ("name", "dims", "types", "strides", "concrete", "result")]
     priced = [_price_call(*(_text(value) for value in row)) for row in zip(*columns, strict=True)]
     costs = [result if isinstance(result, Cost) else None for result in priced]
     reasons = [None if isinstance(result, Cost) else result for result in priced]
@@ -95,6 +96,8 @@ def price(signatures: pd.DataFrame) -> pd.DataFrame:
     frame["family"] = pd.Categorical([cost and cost.family for cost in costs])
     frame["math_dtype"] = pd.Categorical([cost and cost.math_dtype for cost in costs])
     frame["reason"] = pd.Series(reasons, dtype="object")
+    frame["evidence"] = pd.Series(list(signatures.get("evidence", unknown)), dtype="object")
+    frame.loc[frame["family"].isna(), "evidence"] = None
     return COSTS.check(frame[list(COSTS.columns)])
 
 
@@ -102,15 +105,13 @@ def _text(value: object) -> str | None:
     return value if isinstance(value, str) else None
 
 
-def _price_call(
-    name: str | None, dims: str | None, types: str | None, strides: str | None, concrete: str | None
-) -> Cost | str:
-    """The price of one call, or the reason why there is none."""
+def _price_call(name: str | None, *texts: str | None) -> Cost | str:
+    """The price of one call by its texts as ``parse_call`` takes them, or the reason why there is none."""
     if name is None or name not in FORMULAS:
         unpriced = f"{name} only calls other ops" if name in COMPOSITES else f"no formula for {name}"
         return views.dispatch(name or "") or unpriced
     try:
-        cost = FORMULAS[name](parse_call(name, dims, types, strides, concrete))
+        cost = FORMULAS[name](parse_call(name, *texts))
     except Unpriced as reason:
         return str(reason)
     except (ArithmeticError, LookupError, TypeError, ValueError):

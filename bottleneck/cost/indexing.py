@@ -149,17 +149,19 @@ def _index_put(call: OpCall) -> Cost:
 
 
 def _index(call: OpCall) -> Cost:
-    """index(x, indices): priced by an ``out=`` tensor only, since the trace has neither indices nor result."""
-    out = call.tensors()[1:]
-    if not out or not out[-1].numel:
+    """index(x, indices): priced by the sizes of the result, since the trace has no indices.
+
+    They are those of an ``out=`` tensor, or of the view of x that the op makes. Every element is written; all may come
+    from one place (low), or each from a sector of its own, whose index may be as large as the result (high).
+    """
+    x, out = call.tensor(0), call.tensors()[1:]
+    if out and out[-1].numel:
+        result = out[-1]
+    elif call.result is not None:
+        result = Tensor(call.result, x.dtype)
+    else:
         raise Unpriced("the indices were not recorded")
-    return _interval(out[-1].bytes, out[-1].bytes + out[-1].numel * (_INDEX_BYTES + SECTOR_BYTES))
-
-
-def _nonzero(call: OpCall) -> Cost:
-    """nonzero(x): x read (once more to write), and as many coordinates written as the data has."""
-    x = call.tensor(0)
-    return _interval(x.bytes, 2 * x.bytes + x.numel * len(x.shape) * _INDEX_BYTES, x.numel)
+    return _interval(result.bytes, result.bytes + result.numel * (_INDEX_BYTES + max(SECTOR_BYTES, x.item_bytes)))
 
 
 def _masked_select(call: OpCall) -> Cost:
@@ -207,7 +209,6 @@ FORMULAS: Formulas = named(
         "embedding_dense_backward": _embedding_dense_backward,
         "_embedding_bag _embedding_bag_forward_only": _embedding_bag,
         "_embedding_bag_dense_backward": _embedding_bag_backward,
-        "nonzero": _nonzero,
         "masked_select": _masked_select,
         "masked_scatter masked_scatter_": _masked_scatter,
         "searchsorted bucketize": _searchsorted,

@@ -4,7 +4,7 @@ import math
 from dataclasses import replace
 
 from bottleneck.cost.call import Cost, Formulas, OpCall, Tensor, Unpriced
-from bottleneck.cost.traffic import dtype_argument, list_elements, named, out_argument, stream, unknown_items
+from bottleneck.cost.traffic import dtype_argument, list_elements, listed, named, out_argument, stream
 
 FAMILY = "copy"
 
@@ -39,13 +39,12 @@ def _cast(call: OpCall) -> Cost:
 def _cat(call: OpCall) -> Cost:
     """cat(tensors, dim): everything read once and written once.
 
-    The trace has no dtype for a list of tensors: without ``out=`` the bytes are those of 2-byte items at least and
-    4-byte items at most.
+    The trace has no dtype for a list of tensors: without ``out=`` and a telling kernel the bytes are an interval.
     """
     out = [argument for argument in call.arguments[1:] if isinstance(argument, Tensor) and argument.numel]
     if out:
         return stream(FAMILY, out[-1], out[-1])
-    return unknown_items(FAMILY, 2.0 * list_elements(call, 0))
+    return listed(call, FAMILY, 2.0 * list_elements(call, 0))
 
 
 def _repeat(call: OpCall) -> Cost:

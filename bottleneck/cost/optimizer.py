@@ -1,17 +1,15 @@
 """Cost of optimisers: lists of parameters, gradients and state, each passed over a few times.
 
-Traces give the shapes of a list of tensors (some versions not even these) but never its dtype, and a price is made from
-the signature alone. So bytes are an interval: items of 2 bytes at least (half precision) and of 4 bytes at most (fp32).
+Traces give the shapes of a list of tensors (some versions not even these) but never its dtype. Where no kernel's name
+tells the size of its items, bytes are an interval: 2 per item at least (half precision) and 4 at most (fp32).
 """
 
 from dataclasses import dataclass, replace
 
 from bottleneck.cost.call import Cost, Formula, Formulas, OpCall, TensorList
-from bottleneck.cost.traffic import list_elements, named, unknown_items
+from bottleneck.cost.traffic import item_bytes_of_lists, list_elements, listed, named
 
 FAMILY = "optimizer"
-
-_LOW_ITEM_BYTES = 2.0
 
 
 @dataclass(frozen=True)
@@ -49,14 +47,15 @@ def price(call: OpCall, rule: Rule) -> Cost:
     lists = call.lists()
     elements = list_elements(call, call.arguments.index(lists[0])) if lists else list_elements(call, 0)
     reads = len(lists) - (0 if rule.reads_first else 1)
-    cost = unknown_items(
+    cost = listed(
+        call,
         FAMILY,
         float((reads + rule.writes) * elements),
         vector_flops=rule.vector_flops * elements,
         special_ops=rule.special_ops * elements,
     )
     squares = rule.may_square and len(lists) == 3 and lists[1] == lists[2]
-    return replace(cost, bytes_low=cost.bytes_low - _LOW_ITEM_BYTES * elements) if squares else cost
+    return replace(cost, bytes_low=cost.bytes_low - item_bytes_of_lists(call)[0] * elements) if squares else cost
 
 
 def _formula(rule: Rule) -> Formula:
@@ -74,11 +73,13 @@ def _fused(reads: int, writes: int, optional_list: int, flops: tuple[float, floa
         elements = list_elements(call, 0)
         extra = call.arguments[optional_list] if optional_list < len(call.arguments) else None
         passes = reads + writes + (2 if isinstance(extra, TensorList) and extra.numel else 0)
-        cost = unknown_items(
-            FAMILY, float(passes * elements), vector_flops=flops[0] * elements, special_ops=flops[1] * elements
+        cost = listed(
+            call, FAMILY, float(passes * elements), vector_flops=flops[0] * elements, special_ops=flops[1] * elements
         )
         is_scaled = bool(call.tensors())
-        return replace(cost, bytes_high=cost.bytes_high + 4.0 * elements) if is_scaled else cost
+        return (
+            replace(cost, bytes_high=cost.bytes_high + item_bytes_of_lists(call)[1] * elements) if is_scaled else cost
+        )
 
     return formula
 
@@ -86,7 +87,7 @@ def _fused(reads: int, writes: int, optional_list: int, flops: tuple[float, floa
 def _read_only(call: OpCall) -> Cost:
     """_foreach_norm(tensors, order): one pass of reading; one number per tensor comes back."""
     elements = list_elements(call, 0)
-    return unknown_items(FAMILY, float(elements), vector_flops=2.0 * elements)
+    return listed(call, FAMILY, float(elements), vector_flops=2.0 * elements)
 
 
 def _update_scale(call: OpCall) -> Cost:

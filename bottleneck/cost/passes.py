@@ -35,6 +35,21 @@ def _logcumsumexp(call: OpCall) -> Cost:
     return stream(SCAN, x, Tensor(x.shape, x.dtype), vector_flops=4.0 * x.numel, special_ops=2.0 * x.numel)
 
 
+def _nonzero(call: OpCall) -> Cost:
+    """nonzero(x): x read (once more to write), and as many coordinates written as the data has.
+
+    A scan compacts them. It is extra work of an index by a mask, which still fetches its elements itself.
+    """
+    x = call.tensor(0)
+    return Cost(
+        SCAN,
+        vector_flops=float(x.numel),
+        bytes_low=x.bytes,
+        bytes_high=2 * x.bytes + x.numel * len(x.shape) * _INDEX_BYTES,
+        math_dtype="fp32",
+    )
+
+
 def _sum_dtype(dtype: str) -> str:
     return dtype if dtype.startswith("c10::") or dtype in {"float", "double"} else "long int"
 
@@ -120,6 +135,7 @@ FORMULAS: Formulas = named(
         "cumsum cumprod cumsum_ cumprod_": _cumulative,
         "_cummax_helper _cummin_helper": _cumulative_extremum,
         "_logcumsumexp": _logcumsumexp,
+        "nonzero": _nonzero,
         "sort": _sort,
         "_unique _unique2 unique_dim unique_consecutive unique_dim_consecutive": _unique,
         "topk": _topk,

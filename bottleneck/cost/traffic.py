@@ -55,6 +55,7 @@ _RANK = {
 }
 _NUMBERS = frozenset({"double", "long int", "long", "long long", "__int64", "c10::complex<double>"})
 _DOUBLE = frozenset({"double", "c10::complex<double>"})
+_FP64_BYTES = 8.0
 
 
 def named(
@@ -173,15 +174,25 @@ def list_elements(call: OpCall, position: int) -> int:
     return argument.numel
 
 
-def unknown_items(family: str, elements: float, *, vector_flops: float = 0.0, special_ops: float = 0.0) -> Cost:
-    """The cost of moving so many elements whose dtype the trace does not give: 2 bytes each at least, 4 at most."""
+def item_bytes_of_lists(call: OpCall) -> tuple[float, float]:
+    """Fewest and most bytes per element of a call's lists: what kernel names told, else 2 to 4 (half precision, fp32).
+
+    Rarely are they of another size: fp64, or integers in a cat whose kernels are not in the trace.
+    """
+    told = [argument.item_bytes for argument in call.lists() if argument.item_bytes is not None]
+    return (min(told), max(told)) if told else (2.0, 4.0)
+
+
+def listed(call: OpCall, family: str, elements: float, *, vector_flops: float = 0.0, special_ops: float = 0.0) -> Cost:
+    """The cost of moving so many elements of the tensors in a call's lists, whose dtype no trace gives."""
+    least, most = item_bytes_of_lists(call)
     return Cost(
         family,
         vector_flops=vector_flops,
         special_ops=special_ops,
-        bytes_low=2.0 * elements,
-        bytes_high=4.0 * elements,
-        math_dtype="fp32",
+        bytes_low=least * elements,
+        bytes_high=most * elements,
+        math_dtype="fp64" if least == _FP64_BYTES else "fp32",
     )
 
 

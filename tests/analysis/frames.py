@@ -57,6 +57,7 @@ class Priced:
     bytes_high: float | None = None
     math_dtype: str | None = "bf16"
     reason: str | None = None
+    evidence: str | None = None
     pays: bool = True
     dispatches: bool = False
     op_name: str | None = None

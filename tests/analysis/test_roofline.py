@@ -156,10 +156,27 @@ class TestPeaks:
         case = replace(case, kernels=(replace(case.kernels[0], math_dtype="fp32"),))
         assert only(case).compute_us == pytest.approx(100.0)
 
+    def test_winograd_around_a_plain_product_is_known_by_its_transforms(self) -> None:
+        plain = replace(matmul(90.0, 4e-4 * 66.9e12, name="volta_sgemm_64x64_nn", engine="vector"), math_dtype="fp32")
+        product = replace(plain.kernels[0], math_dtype="fp32")
+        transform = Kernel(10.0, name="void cudnn::winograd_nonfused::winogradForwardData4x4<float, float>")
+        assert judge(replace(plain, kernels=(product, transform))).compute_us.sum() == pytest.approx(100.0)
+        assert judge(replace(plain, kernels=(product, Kernel(10.0)))).compute_us.sum() == pytest.approx(400.0)
+
     def test_a_dtype_without_a_peak_is_unknown_rather_than_wrong(self) -> None:
         row = only(matmul(100.0, 1e9, 1e6, math_dtype="int3"), device=H100)
         assert (row.bound, row.reason) == ("unknown", "no peak known for its dtype")
         assert only(matmul(100.0, 1e9, 0.7 * 100e-6 * 3.352e12, math_dtype="int3")).bound == "memory"
+
+
+class TestCompletedPrices:
+    def test_a_price_that_rests_on_evidence_is_never_sure(self) -> None:
+        whole = stream(100.0, 0.9 * 100e-6 * 3.352e12)
+        assert only(whole).confidence == "high"
+        assert only(replace(whole, evidence="dtype from kernel names")).confidence == "medium"
+
+    def test_a_launch_is_a_launch_whatever_its_price_rests_on(self) -> None:
+        assert only(replace(stream(2.0, 1000.0), evidence="dtype from kernel names")).confidence == "high"
 
 
 class TestReasons:

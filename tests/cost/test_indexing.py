@@ -68,7 +68,6 @@ def test_index_put_is_priced_by_its_values():
 
 
 def test_masks_are_read_and_the_rest_is_data():
-    assert moved(price(FORMULAS, "nonzero", tensor(K, dtype=BOOL))) == (K, 2 * K + 8 * K)
     assert price(FORMULAS, "masked_select", tensor(K), tensor(K, dtype=BOOL)).bytes_low == K
 
 
@@ -102,7 +101,6 @@ def test_low_bytes_never_exceed_high_bytes(rows, width, count):
         "scatter_add_": (table, "0", chosen_2d, tensor(count, 1)),
         "embedding_dense_backward": (tensor(count, width), chosen, str(rows), "-1", "False"),
         "_embedding_bag": (table, chosen, index(3), "False", "0", "False"),
-        "nonzero": (table,),
     }
     for name, arguments in calls.items():
         cost = price(FORMULAS, name, *arguments)

@@ -82,3 +82,7 @@ def test_low_bytes_never_exceed_high_bytes(rows, length):
     }.items():
         cost = price(FORMULAS, name, tensor(rows, length), *arguments)
         assert 0 < cost.bytes_low <= cost.bytes_high, name
+
+
+def test_the_coordinates_of_nonzeros_are_data():
+    assert moved(price(FORMULAS, "nonzero", tensor(100, dtype=BOOL))) == (100, 2 * 100 + 8 * 100)

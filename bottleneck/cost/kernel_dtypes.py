@@ -1,0 +1,67 @@
+"""The dtype of data by the name of the kernel that worked on it, for calls that record none (cost stage).
+
+A C++ kernel names its data type first among the types of its template (``softmax_warp_forward<c10::Half, float,
+float>``: the others are accumulators). Index arithmetic is ``int`` and ``long`` too, so that integers are believed only
+where a functor or a copy is made for them.
+"""
+
+import re
+
+from bottleneck.units import ITEM_BYTES
+
+# Spellings of floating dtypes in kernel names, by the spelling that traces use for arguments.
+_SPELLINGS = {
+    "float": "float",
+    "double": "double",
+    "c10::Half": "c10::Half",
+    "__half": "c10::Half",
+    "half_t": "c10::Half",
+    "c10::BFloat16": "c10::BFloat16",
+    "__nv_bfloat16": "c10::BFloat16",
+    "__hip_bfloat16": "c10::BFloat16",
+    "bfloat16_t": "c10::BFloat16",
+    "c10::complex<float>": "c10::complex<float>",
+    "c10::complex<double>": "c10::complex<double>",
+}
+_FLOATING = re.compile(rf"(?<!\w)(?:{'|'.join(sorted(map(re.escape, _SPELLINGS), key=len, reverse=True))})(?!\w)")
+
+# Integer data: 'AddFunctor<long>', 'CatArrayBatchedCopy<bool, …'.
+_INTEGER = re.compile(
+    r"(?:Functor(?:OnSelf\w*|OnOther\w*|_\w+)?|CatArray\w*)<(long|int|short|bool|unsigned char|signed char)[,>]"
+)
+# Copies that only care for the size: 'OpaqueType<2u>'.
+_OPAQUE = re.compile(r"OpaqueType<(\d+)u?(?:l|ul)?>")
+# Kernels that cast while they load or store, whose operands have dtypes of their own.
+_CASTING = re.compile(
+    r"LoadWithCast|StoreWithCast|copy_device_to_device|direct_copy_kernel|(?:bfloat16|float\w*)_copy_kernel"
+)
+
+# Product kernels by what they compute in; fp8 and the like take scales and biases of other dtypes.
+_STORED_AS = {"fp32": "float", "tf32": "float", "fp64": "double", "fp16": "c10::Half", "bf16": "c10::BFloat16"}
+
+
+def kernel_dtype(name: str, math_dtype: str | None) -> str | None:
+    """The dtype of the data of a kernel by its name and the dtype of its arithmetic (KERNELS.math_dtype), else null.
+
+    A product's accumulator may be wider than its operands, so that a dtype which the name spells out comes first.
+    """
+    if _CASTING.search(name):
+        return None
+    spelled = _FLOATING.search(name)
+    if spelled:
+        return _SPELLINGS[spelled[0]]
+    integer = _INTEGER.search(name)
+    return integer[1] if integer else _STORED_AS.get(math_dtype or "")
+
+
+def kernel_item_bytes(name: str) -> float | None:
+    """Bytes per element of the tensors that a kernel goes through, by its name; null where the name does not tell.
+
+    Unlike a dtype, a size is also told by the kernels that only copy.
+    """
+    opaque = _OPAQUE.search(name)
+    if opaque:
+        size = int(opaque[1][:3])
+        return float(size) if size in {1, 2, 4, 8, 16} else None
+    dtype = kernel_dtype(name, None)
+    return None if dtype is None else ITEM_BYTES[dtype]
