@@ -20,15 +20,20 @@ from bottleneck.records import Analysis, Caveat, Device, RecordingInfo, Trace
 from bottleneck.report.datafile import from_json
 from bottleneck.trace.link import link
 from bottleneck.trace.read import read_trace
-from bottleneck.trace.steps import find_steps, whole_window
+from bottleneck.trace.steps import find_steps
+from bottleneck.trace.whole import whole_window
 
 
 @dataclass(frozen=True)
 class Options:
-    """What the command line may ask of an analysis; ``device`` overrules what the trace says."""
+    """What the command line may ask of an analysis.
+
+    ``device`` overrules what the trace says; ``steps`` chooses among the steps found, by position.
+    """
 
     whole: bool = False
     device: Device | None = None
+    steps: slice | None = None
 
 
 @dataclass(frozen=True)
@@ -94,7 +99,7 @@ def _is_saved_analysis(path: Path) -> bool:
 
 def _analyse_source(source: Source, options: Options) -> RankedAnalysis:
     trace = read_trace(source.trace)
-    window = whole_window(trace) if options.whole else find_steps(trace, source.marks_ns)
+    window = whole_window(trace) if options.whole else find_steps(trace, source.marks_ns, options.steps)
     device, caveats = _choose_device(trace, source.recording, options)
     unprofiled = source.recording.unprofiled if source.recording and not options.whole else None
     linked = complete(untax(link(trace, window), unprofiled, device.launch_floor_us))

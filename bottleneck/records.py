@@ -72,30 +72,45 @@ class Device:
 
 @dataclass(frozen=True)
 class Step:
-    """One step on the clock of EVENTS."""
+    """One step on the clock of EVENTS: from ``start_us`` to ``end_us`` on the host.
+
+    ``wall_us`` is its time on host and device together; null where no device is behind the host.
+    """
 
     name: str
     start_us: float
     end_us: float
+    wall_us: float | None = None
+
+    @property
+    def us(self) -> float:
+        """How long the step took."""
+        return self.end_us - self.start_us if self.wall_us is None else self.wall_us
 
 
 @dataclass(frozen=True)
 class Window:
     """The stretch of the trace that the ledger partitions, the steps in it, and how they were found.
 
-    ``set_aside`` counts steps left out because they took far longer than the rest.
+    Where the device is behind the host, the stretch is that of the device's work on the steps, which the host did
+    earlier. ``set_aside`` holds the other steps that were found, in order, each with the reason for leaving it out.
     """
 
     start_us: float
     end_us: float
     steps: tuple[Step, ...]
     source: str
-    set_aside: int = 0
+    set_aside: tuple[tuple[Step, str], ...] = ()
 
     @property
     def wall_us(self) -> float:
         """Length of the whole window in microseconds (not per step)."""
         return self.end_us - self.start_us
+
+    @property
+    def host_us(self) -> tuple[float, float]:
+        """When the host began the first step and ended the last one; the window itself where it has no steps."""
+        return (self.steps[0].start_us, self.steps[-1].end_us) if self.steps else (self.start_us, self.end_us)
 
 
 @dataclass(frozen=True)

@@ -118,7 +118,7 @@ def build_ledger(linked: Linked, roofline: pd.DataFrame) -> LedgerResult:
         devices=devices,
         host_only=is_host_only(linked),
         sides=parts[0].sides if len(parts) == 1 else None,
-        sync_count=host.sync_calls_between(linked.window.start_us, linked.window.end_us),
+        sync_count=host.sync_calls_between(*linked.window.host_us),
         caveats=_caveats(devices),
     )
 

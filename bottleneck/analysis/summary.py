@@ -22,8 +22,10 @@ from bottleneck.records import (
     IdleCause,
     Linked,
     RecordingInfo,
+    StepTime,
     StepTimes,
     Timing,
+    Window,
 )
 from bottleneck.units import format_share
 
@@ -101,11 +103,18 @@ def _step_times(linked: Linked, evidence: Evidence) -> StepTimes:
     return StepTimes(
         count=max(len(linked.window.steps), 1),
         wall_us=unprofiled.median if unprofiled is not None and undisturbed else profiled_us,
-        profiled_us=_timing([step.end_us - step.start_us for step in linked.window.steps]),
+        profiled_us=_timing([step.us for step in linked.window.steps]),
         unprofiled_us=unprofiled,
         perturbation=profiled_us / unprofiled.median if unprofiled is not None and undisturbed else None,
         source=linked.window.source,
+        each=_each(linked.window),
     )
+
+
+def _each(window: Window) -> tuple[StepTime, ...]:
+    """Every step that was found, in order, those set aside too."""
+    steps = [*((step, None) for step in window.steps), *window.set_aside]
+    return tuple(StepTime(step.name, step.us, why) for step, why in sorted(steps, key=lambda each: each[0].start_us))
 
 
 def _timing(durations_us: list[float]) -> Timing | None:

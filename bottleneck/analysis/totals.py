@@ -81,8 +81,8 @@ def _known_total(rows: Charged, column: str) -> float | None:
 
 
 def _ops_inside(rows: Charged) -> int:
-    start, window = rows.linked.ops["ts_us"].to_numpy(), rows.linked.window
-    return int(np.count_nonzero((start >= window.start_us) & (start < window.end_us)))
+    start, (low, high) = rows.linked.ops["ts_us"].to_numpy(), rows.linked.window.host_us
+    return int(np.count_nonzero((start >= low) & (start < high)))
 
 
 def _launches(rows: Charged) -> int:

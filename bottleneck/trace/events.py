@@ -36,6 +36,11 @@ def names_that_match(trace: Trace, pattern: re.Pattern[str]) -> Flags:
     return np.array([pattern.search(label) is not None for label in labels], dtype=np.bool_)
 
 
+def are_named(trace: Trace, pattern: re.Pattern[str]) -> Flags:
+    """Whether each event's name matches."""
+    return np.asarray(names_that_match(trace, pattern)[trace.events["name"].cat.codes.to_numpy()], dtype=np.bool_)
+
+
 def is_any_of(trace: Trace, categories: Sequence[str], rows: Ints | slice = slice(None)) -> Flags:
     """Whether some events (all of them unless told) are of one of the categories."""
     column = trace.events["category"].cat

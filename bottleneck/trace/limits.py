@@ -1,6 +1,7 @@
 """Caveats of the links: what of the device's time could not be tied to an op, and where clocks disagree."""
 
 import re
+from collections import Counter
 
 import numpy as np
 import pandas as pd
@@ -33,12 +34,10 @@ def step_caveats(window: Window) -> tuple[Caveat, ...]:
     """What was left out when the steps were chosen."""
     if not window.set_aside:
         return ()
-    total = window.set_aside + len(window.steps)
-    message = (
-        f"{len(window.steps)} of {total} recorded steps are explained: the longest run without a step that took twice"
-        " the median"
-    )
-    return (Caveat("steps-set-aside", message),)
+    total = len(window.set_aside) + len(window.steps)
+    reasons = Counter(reason.split(":")[0] for _, reason in window.set_aside)
+    told = "; ".join(f"{count} {reason}" for reason, count in reasons.items())
+    return (Caveat("steps-set-aside", f"{len(window.steps)} of {total} steps are explained, the others not: {told}"),)
 
 
 def _of_busy_time(kernels: pd.DataFrame, chosen: Flags) -> str:

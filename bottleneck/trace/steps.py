@@ -1,59 +1,78 @@
-"""The window of a trace and the steps in it: from marks, profiler steps, optimizer steps, or the whole span."""
+"""The steps of a trace: from marks, profiler steps or optimizer steps, else the whole span is one."""
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
 
-import numpy as np
 import pandas as pd
 
+from bottleneck.errors import UsageError
 from bottleneck.records import Step, Trace, Window
-from bottleneck.trace.events import is_any_of, names_that_match
-from bottleneck.trace.joins import Flags
-from bottleneck.trace.launches import find_launches
+from bottleneck.trace.events import are_named, is_any_of
+from bottleneck.trace.steady import judge
+from bottleneck.trace.walls import wall_spans
+from bottleneck.trace.whole import whole_window
 
 PROFILER_STEP = "ProfilerStep#"
 OPTIMIZER_STEP = "Optimizer.step#"
 
-_STEPS_TO_JUDGE = 4  # of fewer steps none can be called unusual
-_OUTLIER = 2.0
 
-_DEVICE = ("kernel", "copy", "fill")
-_DEVICE_SYNC = re.compile(r"^(cuda|hip|musa|xpu)\w*DeviceSynchronize$")
-_PROFILER_FRAME = re.compile(
-    r"^\S*torch[/\\](profiler[/\\]|autograd[/\\]profiler|_C[/\\]_profiler)|torch\._C\._autograd\._\w*profiler"
-)
-
-
-def find_steps(trace: Trace, marks_ns: Sequence[int] | None = None) -> Window:
+def find_steps(trace: Trace, marks_ns: Sequence[int] | None = None, asked: slice | None = None) -> Window:
     """The steps of a trace and the window that they span.
 
     ``marks_ns`` are instants of the Unix clock, one more than there are steps. Without them (or where they cannot be
     laid on the trace) the profiler's own steps count, else the intervals from one end of the first optimizer's step to
-    the next, else the whole trace is one step. The window ends with the last device work that the steps launched, if
-    that is later than the last step. Of marked steps, which one program repeats, only the longest steady run counts.
+    the next, else the whole trace is one step. Of these the steps ``asked`` for are chosen, by position, else the
+    steady ones. Raises UsageError when there are no such steps.
     """
-    for source, found in (
+    for source, steps in (
         ("marks", _from_marks(trace, marks_ns or ())),
         ("profiler", _from_profiler(trace)),
         ("optimizer", _from_optimizer(trace)),
     ):
-        steps = _steady(found) if source == "marks" else found
         if steps:
-            end_us = max(steps[-1].end_us, _end_of_device_work(trace, steps))
-            return Window(steps[0].start_us, end_us, steps, source, len(found) - len(steps))
+            return _window(trace, steps, source, asked)
+    if asked is not None:
+        raise UsageError(
+            f"--steps {_spelt(asked)} asks for steps, but none were found in {trace.path}",
+            why="it has no step marks and its ops do not repeat, so the whole trace counts as one step",
+            fix="leave out --steps, or call profiler.step() after each step when recording",
+        )
     return whole_window(trace)
 
 
-def _steady(steps: tuple[Step, ...]) -> tuple[Step, ...]:
-    """The longest run of steps without one that takes twice the median: a shared machine stalls a step now and then."""
-    if len(steps) < _STEPS_TO_JUDGE:
-        return steps
-    dur_us = np.array([step.end_us - step.start_us for step in steps])
-    outliers = np.flatnonzero(dur_us > _OUTLIER * np.median(dur_us)).tolist()
-    bounds = pairwise([-1, *outliers, len(steps)])
-    first, last = max(((low + 1, high) for low, high in bounds), key=lambda run: run[1] - run[0])
-    return steps[first:last]
+def _window(trace: Trace, steps: tuple[Step, ...], source: str, asked: slice | None) -> Window:
+    """The window of the steps that count, which lie next to one another."""
+    began_us, done_us = wall_spans(trace, steps)
+    walls_us = (done_us - began_us).tolist()
+    timed = [replace(step, wall_us=wall_us) for step, wall_us in zip(steps, walls_us, strict=True)]
+    reasons = judge(walls_us) if asked is None else _asked_for(trace, len(steps), asked)
+    kept = [row for row, reason in enumerate(reasons) if reason is None]
+    return Window(
+        float(began_us[kept[0]]),
+        float(done_us[kept[-1]]),
+        tuple(timed[row] for row in kept),
+        source,
+        tuple((step, reason) for step, reason in zip(timed, reasons, strict=True) if reason is not None),
+    )
+
+
+def _asked_for(trace: Trace, count: int, asked: slice) -> list[str | None]:
+    """Why each step is left out, null for those asked for."""
+    first, end, _ = asked.indices(count)
+    beyond = max(abs(bound) for bound in (asked.start or 0, asked.stop or 0)) > count
+    if beyond or first >= end:
+        raise UsageError(
+            f"--steps {_spelt(asked)} is out of range: {trace.path} has {count} steps, numbered from 0",
+            why="A:B takes the steps from A up to, not including, B, as a slice in Python does",
+            fix=f"name steps between 0 and {count}: --steps 0:{count} takes all",
+        )
+    return [None if first <= row < end else f"not in --steps {_spelt(asked)}" for row in range(count)]
+
+
+def _spelt(asked: slice) -> str:
+    return ":".join("" if bound is None else str(bound) for bound in (asked.start, asked.stop))
 
 
 def _from_marks(trace: Trace, marks_ns: Sequence[int]) -> tuple[Step, ...]:
@@ -94,7 +113,7 @@ def _annotations(trace: Trace, prefix: str) -> pd.DataFrame:
     Projections of the same marks on the device have a category of their own and are left out.
     """
     events = trace.events
-    found = events[_named(trace, re.compile("^" + re.escape(prefix))) & is_any_of(trace, ("annotation",))]
+    found = events[are_named(trace, re.compile("^" + re.escape(prefix))) & is_any_of(trace, ("annotation",))]
     frame = pd.DataFrame({"name": found["name"].astype(object), "start": found["ts_us"]})
     frame["end"] = found["ts_us"] + found["dur_us"]
     return frame.sort_values(["start", "end", "name"], ignore_index=True)
@@ -108,66 +127,3 @@ def _apart(marks: pd.DataFrame) -> tuple[Step, ...]:
         if end > begin:
             steps.append(Step(name, float(begin), float(end)))
     return tuple(steps)
-
-
-def _end_of_device_work(trace: Trace, steps: tuple[Step, ...]) -> float:
-    """End of the last device work launched inside the steps, 0 where there is none."""
-    launch = find_launches(trace)
-    launched = np.flatnonzero(launch >= 0)
-    call_us = trace.events["ts_us"].to_numpy()[trace.launch_args["event"].to_numpy()[launch[launched]]]
-    inside = launched[(call_us >= steps[0].start_us) & (call_us < steps[-1].end_us)]
-    work = trace.events.iloc[trace.device_args["event"].to_numpy()[inside]]
-    return float((work["ts_us"] + work["dur_us"]).max()) if len(work) else 0.0
-
-
-def whole_window(trace: Trace) -> Window:
-    """One step from the first to the last event of the program: ops, calls, device work, annotations, Python frames.
-
-    What the profiler does for itself does not count: its spans, its own frames, the device synchronisation with which
-    it stops (any after the last op and the last other call), and the ends of outer frames that were still open when
-    its first and last frames ran.
-    """
-    host = is_any_of(trace, ("op", "runtime")) & ~_closing_syncs(trace)
-    spans = _spans(trace, host | is_any_of(trace, ("annotation", *_DEVICE)))
-    last_call_us = float(trace.events["ts_us"].to_numpy()[host].max(initial=-np.inf))
-    spans += _python_span(trace, min((start for start, _ in spans), default=np.inf), last_call_us)
-    start_us = min((start for start, _ in spans), default=0.0)
-    end_us = max((end for _, end in spans), default=start_us)
-    return Window(start_us, end_us, (Step("whole trace", start_us, end_us),), "whole")
-
-
-def _spans(trace: Trace, chosen: Flags) -> list[tuple[float, float]]:
-    """First start and last end of the chosen events; empty when there are none."""
-    start_us = trace.events["ts_us"].to_numpy()[chosen]
-    end_us = start_us + trace.events["dur_us"].to_numpy()[chosen]
-    return [(float(start_us.min()), float(end_us.max()))] if len(start_us) else []
-
-
-def _closing_syncs(trace: Trace) -> Flags:
-    """Device synchronisations that start after every op has ended and every other call has started."""
-    start_us, dur_us = (trace.events[name].to_numpy() for name in ("ts_us", "dur_us"))
-    calls, ops = (is_any_of(trace, (each,)) for each in ("runtime", "op"))
-    syncs = calls & _named(trace, _DEVICE_SYNC)
-    last_us = max((start_us + dur_us)[ops].max(initial=-np.inf), start_us[calls & ~syncs].max(initial=-np.inf))
-    late: Flags = start_us >= last_us
-    return syncs & late
-
-
-def _python_span(trace: Trace, first_us: float, last_us: float) -> list[tuple[float, float]]:
-    """Span of the program's Python frames, between the profiler's frames before the first and after the last event."""
-    python = is_any_of(trace, ("python",))
-    own = python & _named(trace, _PROFILER_FRAME)
-    start_us = trace.events["ts_us"].to_numpy()
-    end_us = start_us + trace.events["dur_us"].to_numpy()
-    opened_us = end_us[own & (end_us <= first_us)].max(initial=-np.inf)
-    closing_us = start_us[own & (start_us >= last_us)].min(initial=np.inf)
-    return [
-        (max(start, opened_us), min(end, closing_us))
-        for start, end in _spans(trace, python & ~own)
-        if max(start, opened_us) < min(end, closing_us)
-    ]
-
-
-def _named(trace: Trace, pattern: re.Pattern[str]) -> Flags:
-    """Whether each event's name matches."""
-    return np.asarray(names_that_match(trace, pattern)[trace.events["name"].cat.codes.to_numpy()], dtype=np.bool_)

@@ -92,8 +92,8 @@ def test_a_grid_of_nothing_is_an_unknown_grid(tmp_path: Path, grid: list[int], b
 
 
 def test_the_share_of_a_caveat_counts_overlapping_work_once_and_only_inside_the_window(tmp_path: Path) -> None:
-    loose = [kernel(1, 90, 20), kernel(2, 100, 20, stream=8), kernel(3, 105, 5, stream=9), kernel(4, 190, 50)]
-    marked = [step(1, 100, 100), op("aten::mm", 110, 20), launch(9, 115, 5), kernel(9, 150, 10)]
+    loose = [kernel(1, 120, 10), kernel(2, 125, 15, stream=8), kernel(3, 126, 5, stream=9), kernel(4, 190, 50)]
+    marked = [step(1, 100, 100), op("aten::mm", 101, 20), launch(9, 102, 5), kernel(9, 110, 10)]
     result = linked(tmp_path, [*loose, *marked])
     assert caveats(result) == ["orphans"]
     assert result.caveats[0].share == pytest.approx(0.3)
