@@ -56,6 +56,11 @@ def analyse(paths: Sequence[Path], options: Options | None = None) -> Analysis:
             f"{saved[0]} is a finished analysis and cannot be combined with other inputs",
             fix="pass the traces themselves, or this one file alone",
         )
+    if saved and options is not None and options.steps is not None:
+        raise UsageError(
+            f"{saved[0]} is a finished analysis, whose steps were chosen when it was made",
+            fix="pass the trace or recording that it was made from",
+        )
     if saved:
         return from_json(saved[0].read_text(encoding="utf-8"))
     sources = [source for path in paths for source in locate(path)]

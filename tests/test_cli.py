@@ -110,3 +110,46 @@ def test_every_command_has_help_and_stands_in_the_reference(capsys: pytest.Captu
         assert _run([name, "--help"]) == 0
         assert len(capsys.readouterr().out) > 200
         assert f"`bottleneck {name}" in page
+
+
+@pytest.mark.parametrize(
+    ("asked", "names"), [("1:2", ["ProfilerStep#2"]), ("-2:", ["ProfilerStep#1", "ProfilerStep#2"])]
+)
+def test_steps_are_chosen_by_position(
+    capsys: pytest.CaptureFixture[str], trace: Path, asked: str, names: list[str]
+) -> None:
+    assert _run(["report", str(trace), "--format", "json", "--steps", asked]) == 0
+    each = json.loads(capsys.readouterr().out)["steps"]["each"]
+    assert [step["name"] for step in each if step["set_aside"] is None] == names
+    assert {step["set_aside"] for step in each} <= {None, f"not in --steps {asked}"}
+
+
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        (["--steps", "1"], "1 is no range of steps"),
+        (["--steps", "0:2:1"], "no range of steps"),
+        (["--steps", "0:3"], "has 2 steps, numbered from 0"),
+        (["--steps", "-3:"], "out of range"),
+        (["--steps", "1:1"], "out of range"),
+        (["--steps", "0:1", "--all"], "exclude each other"),
+    ],
+)
+def test_steps_that_there_are_not_are_exit_2(
+    capsys: pytest.CaptureFixture[str], trace: Path, asked: list[str], words: str
+) -> None:
+    assert _run(["report", str(trace), *asked]) == 2
+    assert words in capsys.readouterr().err
+
+
+def test_steps_of_a_trace_without_any_are_exit_2(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    bare = write_trace(tmp_path / "bare.json", [op("aten::relu", 10, 20)])
+    assert _run(["report", str(bare), "--steps", "0:1"]) == 2
+    assert "none were found" in capsys.readouterr().err
+
+
+def test_steps_of_a_saved_analysis_are_exit_2(capsys: pytest.CaptureFixture[str], trace: Path, tmp_path: Path) -> None:
+    saved = tmp_path / "analysis.json"
+    assert _run(["report", str(trace), "--format", "json", "-o", str(saved)]) == 0
+    assert _run(["report", str(saved), "--steps", "0:1"]) == 2
+    assert "chosen when it was made" in capsys.readouterr().err

@@ -1,5 +1,6 @@
 """``bottleneck report``: from traces, recordings or a saved analysis to text, JSON and a picture."""
 
+import re
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -43,6 +44,14 @@ def report_command(
     whole: Annotated[
         bool, typer.Option("--all", help="Take the whole trace as one window, counted as one step.")
     ] = False,
+    steps: Annotated[
+        str | None,
+        typer.Option(
+            "--steps",
+            metavar="A:B",
+            help="Explain the steps from A up to, not including, B, numbered from 0 as in the report; -1: is the last.",
+        ),
+    ] = None,
     device: Annotated[
         str | None,
         typer.Option(
@@ -62,15 +71,33 @@ def report_command(
     bottleneck report trace.json.gz
     bottleneck report recording/ --format markdown -o report.md
     bottleneck report rank0.json rank1.json --roofline roofline.png
+    bottleneck report trace.json.gz --steps 2:5
     """  # noqa: D301 - backspace is how click is told to keep the lines of an example
     from bottleneck.commands.output import present
     from bottleneck.pipeline import Options, analyse
 
-    analysis = analyse(paths, Options(whole=whole, device=_ceilings(device, peaks)))
+    asked = None if steps is None else _steps(steps, whole=whole)
+    analysis = analyse(paths, Options(whole=whole, device=_ceilings(device, peaks), steps=asked))
     for picture, path in (("roofline", roofline), ("queue", queue)):
         if path is not None:
             _draw(analysis, picture, path)
     present(analysis, form.value, output)
+
+
+def _steps(text: str, *, whole: bool) -> slice:
+    """The slice that 'A:B' spells; either side may be missing or count from the end."""
+    from bottleneck.errors import UsageError
+
+    if whole:
+        raise UsageError("--steps and --all exclude each other", fix="pass one of them")
+    match = re.fullmatch(r"(-?\d{1,9})?:(-?\d{1,9})?", text, re.ASCII)
+    if match is None:
+        raise UsageError(
+            f"--steps {text} is no range of steps",
+            why="A:B takes the steps from A up to, not including, B, as a slice in Python does",
+            fix="write it as 2:5, 2: or :5; one step alone is 2:3",
+        )
+    return slice(*(None if bound is None else int(bound) for bound in match.groups()))
 
 
 def _ceilings(name: str | None, peaks: Path | None) -> "Device | None":

@@ -3,6 +3,7 @@
 import shlex
 
 from bottleneck.records import Analysis, Caveat, Device, Finding, Interval, StepTimes, TelemetrySummary, Timing, Verdict
+from bottleneck.report import steps
 from bottleneck.report.layout import Notes
 from bottleneck.report.names import short_names
 from bottleneck.report.points import roofs
@@ -15,8 +16,6 @@ PEAK_SOURCES = {
     "user": "given by the user",
 }
 
-# How the steps were found, where the name of the source is no word to end a sentence with.
-_STEP_SOURCES = {"whole": "the whole trace, taken as one", "marks": "the marks of the recording"}
 _LONGEST_NAME = 80
 _PRICED_ENOUGH = 0.95  # with less, FLOPs and bytes are missing from the totals
 
@@ -34,7 +33,9 @@ def facts(analysis: Analysis) -> Facts:
     """Label and text of each fact about how the numbers came about."""
     rows = (
         ("step", _step(analysis.steps)),
-        ("window", _window(analysis.steps)),
+        ("window", steps.window(analysis.steps)),
+        ("varies", steps.variation(analysis.steps)),
+        ("left out", steps.left_out(analysis.steps)),
         ("device", _device(analysis.device)),
         ("peaks", _peaks(analysis)),
         ("reached", _reached(analysis)),
@@ -49,22 +50,16 @@ def _timing(timing: Timing) -> str:
     return f"{format_us(timing.median)} (median of {timing.n}{spread})"
 
 
-def _step(steps: StepTimes) -> str:
-    if steps.unprofiled_us is None:
-        known = f"{_timing(steps.profiled_us)} while profiled; " if steps.profiled_us else ""
+def _step(times: StepTimes) -> str:
+    if times.unprofiled_us is None:
+        known = f"{_timing(times.profiled_us)} while profiled; " if times.profiled_us else ""
         return f"{known}not timed without the profiler"
-    parts = [f"{_timing(steps.unprofiled_us)} without the profiler"]
-    if steps.profiled_us:
-        parts.append(f"{_timing(steps.profiled_us)} with it")
-    if steps.perturbation is not None:
-        parts.append(f"that is {steps.perturbation:.2f} times as long")
+    parts = [f"{_timing(times.unprofiled_us)} without the profiler"]
+    if times.profiled_us:
+        parts.append(f"{_timing(times.profiled_us)} with it")
+    if times.perturbation is not None:
+        parts.append(f"that is {times.perturbation:.2f} times as long")
     return "; ".join(parts)
-
-
-def _window(steps: StepTimes) -> str:
-    plural = "" if steps.count == 1 else "s"
-    source = _STEP_SOURCES.get(steps.source, steps.source)
-    return f"{steps.count} step{plural} found by: {source}; times below are per step of {format_us(steps.wall_us)}"
 
 
 def _device(device: Device) -> str:
