@@ -20,6 +20,7 @@ from bottleneck.cost import (
     pointwise,
     pooling,
     quantized,
+    recommendation,
     recurrent,
     reduction,
     views,
@@ -52,6 +53,7 @@ TRADES: Mapping[str, Formulas] = {
     "passes": passes.FORMULAS,
     "copy": movement.FORMULAS,
     "indexing": indexing.FORMULAS,
+    "recommendation": recommendation.FORMULAS,
     "fill": fills.FORMULAS,
     "optimizer": optimizer.FORMULAS,
 }

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from bottleneck.cost.forwards import forward_operands
 from bottleneck.cost.kernel_dtypes import kernel_dtype, kernel_item_bytes
 from bottleneck.cost.witnesses import witness_results
 from bottleneck.records import Linked
@@ -57,7 +58,7 @@ def complete(linked: Linked) -> Linked:
     """
     signatures, ops = linked.trace.signatures, linked.ops
     signature = np.array(ops["signature"].to_numpy(dtype=np.int64, na_value=-1), np.int64)
-    sources = (_dtypes(linked, signature), _item_sizes(linked, signature), _results(linked))
+    sources = (_dtypes(linked, signature), _item_sizes(linked, signature), _results(linked), _forwards(linked))
     key = signature
     for told in sources:
         key = key * len(told.labels) + told.codes
@@ -106,6 +107,11 @@ def _results(linked: Linked) -> _Told:
     return _Told(codes, labels, lambda row, sizes: {**row, "result": sizes}, "sizes from the ops around it")
 
 
+def _forwards(linked: Linked) -> _Told:
+    codes, labels = forward_operands(linked.trace.signatures, linked.ops)
+    return _Told(codes, labels, _append_operands, "sizes from its forward op")
+
+
 def _by_kernel(
     linked: Linked, asked: list[bool], signature: Rows, tell: Callable[[str, str | None], Any]
 ) -> tuple[Rows, list[Any]]:
@@ -139,6 +145,12 @@ def _fill_types(row: Row, dtype: str) -> Row:
     floating = "float" if dtype in _INTEGERS and indices else dtype
     types = [_type_of(size, "long int" if at in indices else floating) for at, size in enumerate(dims)]
     return {**row, "types": json.dumps(types)}
+
+
+def _append_operands(row: Row, forward: str) -> Row:
+    """The arguments of the forward call behind those of the node itself."""
+    texts = dict(zip(("dims", "types"), json.loads(forward), strict=True))
+    return {**row, **{name: json.dumps([*json.loads(row[name]), *json.loads(text)]) for name, text in texts.items()}}
 
 
 def _type_of(sizes: object, dtype: str) -> str:
