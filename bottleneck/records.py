@@ -404,7 +404,11 @@ class RankSummary:
 
 @dataclass(frozen=True)
 class TelemetrySummary:
-    """Medians over the window of what the device's sensors said."""
+    """What the sensors said while the steps ran: medians, but for energy (per step) and processors (a mean).
+
+    The first fields and those up to ``dram_activity`` are the device's, of one where several were used (energy: of
+    all); the rest are the host's. ``energy_error_j`` is the size of two updates of the counter.
+    """
 
     samples: int
     sm_clock_mhz: float | None
@@ -413,6 +417,19 @@ class TelemetrySummary:
     energy_j: float | None
     utilization: float | None
     throttle: tuple[str, ...]
+    energy_error_j: float | None = None
+    temperature_c: float | None = None
+    memory_used_bytes: float | None = None
+    pcie_tx_bytes_per_s: float | None = None
+    pcie_rx_bytes_per_s: float | None = None
+    sm_activity: float | None = None
+    tensor_activity: float | None = None
+    dram_activity: float | None = None
+    process_processors: float | None = None
+    host_utilization: float | None = None
+    cpu_clock_mhz: float | None = None
+    process_memory_bytes: float | None = None
+    host_memory_used_bytes: float | None = None
 
 
 @dataclass(frozen=True)

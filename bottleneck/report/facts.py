@@ -40,6 +40,7 @@ def facts(analysis: Analysis) -> Facts:
         ("peaks", _peaks(analysis)),
         ("reached", _reached(analysis)),
         ("sensors", _sensors(analysis.telemetry)),
+        ("host", _host(analysis.telemetry)),
         ("input", _input(analysis)),
     )
     return tuple((label, text) for label, text in rows if text)
@@ -96,9 +97,42 @@ def _sensors(telemetry: TelemetrySummary | None) -> str:
     clock, power, used = telemetry.sm_clock_mhz, telemetry.power_w, telemetry.utilization
     parts = [
         "" if clock is None else f"{clock:.0f} MHz",
+        "" if telemetry.temperature_c is None else f"{telemetry.temperature_c:.0f} C",
         "" if power is None else f"{power:.0f} W",
+        _energy(telemetry),
         "" if used is None else f"busy {format_share(used)} by its own counter",
+        _activity(telemetry),
         f"throttled: {', '.join(telemetry.throttle)}" if telemetry.throttle else "",
+    ]
+    return ", ".join(part for part in parts if part)
+
+
+def _energy(telemetry: TelemetrySummary) -> str:
+    energy, error = telemetry.energy_j, telemetry.energy_error_j
+    return "" if energy is None or error is None else f"{energy:.3g} J per step (give or take {error:.1g} J)"
+
+
+def _activity(telemetry: TelemetrySummary) -> str:
+    """What the device's own counters say that the trace cannot: use of its parts while kernels ran or not."""
+    units = (
+        ("SMs", telemetry.sm_activity),
+        ("tensor cores", telemetry.tensor_activity),
+        ("DRAM", telemetry.dram_activity),
+    )
+    told = [f"{unit} {format_share(share)}" for unit, share in units if share is not None]
+    return f"active: {', '.join(told)}" if told else ""
+
+
+def _host(telemetry: TelemetrySummary | None) -> str:
+    if telemetry is None:
+        return ""
+    own, all_busy, clock = telemetry.process_processors, telemetry.host_utilization, telemetry.cpu_clock_mhz
+    resident = telemetry.process_memory_bytes
+    parts = [
+        "" if own is None else f"the program kept {own:.2f} processors busy",
+        "" if all_busy is None else f"the machine's were {format_share(all_busy)} busy in all",
+        "" if clock is None else f"{clock:.0f} MHz",
+        "" if resident is None else f"{format_si(resident, 'B')} resident",
     ]
     return ", ".join(part for part in parts if part)
 

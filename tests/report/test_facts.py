@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from bottleneck.records import Coverage, UnknownWork
+from bottleneck.records import Coverage, TelemetrySummary, UnknownWork
 from bottleneck.report import facts
 from tests.report.samples import gpu_overhead
 
@@ -38,3 +38,20 @@ def test_what_was_reached_is_a_lower_bound_where_work_has_no_price(priced: float
     reached = dict(facts.facts(analysis))["reached"]
     assert reached.startswith("at least ") == bool(lead)
     assert reached.removeprefix(lead)[0].isdigit()
+
+
+NOTHING_READ = TelemetrySummary(3, None, None, None, None, None, ())
+
+
+def test_what_no_sensor_told_is_absent_and_not_zero() -> None:
+    told = dict(facts.facts(replace(gpu_overhead(), telemetry=NOTHING_READ)))
+    assert not {"sensors", "host"} & set(told)
+
+
+def test_energy_is_told_only_with_how_wrong_it_may_be() -> None:
+    telemetry = replace(NOTHING_READ, energy_j=3.84, energy_error_j=0.21)
+    assert dict(facts.facts(replace(gpu_overhead(), telemetry=telemetry)))["sensors"] == (
+        "3.84 J per step (give or take 0.2 J)"
+    )
+    unsure = replace(telemetry, energy_error_j=None)
+    assert "sensors" not in dict(facts.facts(replace(gpu_overhead(), telemetry=unsure)))
