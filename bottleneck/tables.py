@@ -190,6 +190,7 @@ KERNELS = Table(
         "auxiliary": Column("bool", "layout change, split-K reduction …: carries no FLOPs of its own"),
         "blocks": Column("Int64", "thread blocks in the grid", nullable=True),
         "threads": Column("Int64", "threads per block", nullable=True),
+        "registers": Column("Int32", "registers per thread", nullable=True),
         "bytes": Column("Int64", "bytes copied or filled", "B", nullable=True),
         "replayed": Column("bool", "one of many kernels under one graph launch"),
         "unlinked": Column("category", "why it has no op: 'launched before the window' …", nullable=True),
@@ -223,7 +224,9 @@ COSTS = Table(
         "k": Column("float64", "inner size of a product; numbers per head of attention", nullable=True),
         "batch": Column("float64", "products of one call; heads of attention over the whole batch", nullable=True),
         "reason": Column("object", "why there is no price; null when priced", nullable=True),
-        "evidence": Column("object", "what beside the call's own record the price rests on; null for nothing", "", True),
+        "evidence": Column(
+            "object", "what beside the call's own record the price rests on; null for nothing", "", True
+        ),
     },
 )  # row for row as SIGNATURES or CALLS
 
@@ -250,7 +253,7 @@ ROOFLINE = Table(
         "regime": Column("category", "'saturated' or 'underutilised'", nullable=True),
         "explained": Column("float64", "largest floor / duration, at most 1", "share", nullable=True),
         "confidence": Column("category", "'high', 'medium' or 'low'"),
-        "reason": Column("category", "why underutilised or unknown", nullable=True),
+        "reason": Column("category", "why underutilised, overhead or unknown, with its numbers", nullable=True),
     },
 )  # row for row as KERNELS; 'dispatch' is host time of an op that only calls others (CPU traces)
 

@@ -23,8 +23,9 @@ class Groups:
     """Arrays with one element per group, and ``of_kernel``, the group of each row of KERNELS.
 
     ``main`` is the longest kernel that is not auxiliary, products first (row in KERNELS): its name picks the peak.
-    ``payer`` is a row in OPS and ``signature`` a row in COSTS, -1 for none. ``blocks`` is NaN where the trace has no
-    grid. ``resolution_us`` is how far the time may be off because the trace counts whole microseconds.
+    ``payer`` is a row in OPS and ``signature`` a row in COSTS, -1 for none. ``blocks``, ``threads`` per block
+    and ``registers`` per thread are the main kernel's, NaN where the trace does not tell. ``resolution_us`` is how far
+    the time may be off because the trace counts whole microseconds.
     """
 
     of_kernel: Rows
@@ -35,12 +36,17 @@ class Groups:
     time_us: Floats
     auxiliary_us: Floats
     blocks: Floats
+    threads: Floats
+    registers: Floats
     resolution_us: Floats
 
 
 @dataclass(frozen=True)
 class Work:
-    """The tables of one trace, their groups, and the device and thresholds that they are held against."""
+    """The tables of one trace, their groups, and the device and thresholds that they are held against.
+
+    ``throttle`` lists why the device's clocks were held back, where its sensors were read.
+    """
 
     kernels: pd.DataFrame
     ops: pd.DataFrame
@@ -48,6 +54,7 @@ class Work:
     charges: pd.DataFrame
     device: Device
     groups: Groups
+    throttle: tuple[str, ...] = ()
 
     @property
     def limits(self) -> Thresholds:
@@ -89,7 +96,10 @@ def fold(kernels: pd.DataFrame, ops: pd.DataFrame, charges: pd.DataFrame) -> Gro
         kernels=size,
         time_us=_sums(of_kernel, duration, count),
         auxiliary_us=_sums(of_kernel, np.where(auxiliary, duration, 0.0), count),
-        blocks=kernels["blocks"].to_numpy(dtype=np.float64, na_value=np.nan)[main],
+        **{
+            name: kernels[name].to_numpy(dtype=np.float64, na_value=np.nan)[main]
+            for name in ("blocks", "threads", "registers")
+        },
         resolution_us=size * (0.5 if whole else 0.0),
     )
 

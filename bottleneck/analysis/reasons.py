@@ -1,35 +1,16 @@
-"""Why a group has no bound, and why one falls short of its floor: texts by rule, first match wins."""
-
-import re
+"""Why a group has no bound: texts by rule, first match wins."""
 
 import numpy as np
 import pandas as pd
 
-from bottleneck.analysis.floors import Floors
-from bottleneck.analysis.groups import Flags, Labelled, Work, rows
+from bottleneck.analysis.groups import Labelled, Work, rows
 
 NO_PEAKS = "no peaks known for this device"
 NO_PEAK = "no peak known for its dtype"
 NO_BANDWIDTH = "no bandwidth known for this device"
 FROM_CACHE = "served from cache"
 TOO_FAST = "faster than its floor: price or peak is wrong"
-UNEXPLAINED = "unexplained"
 PAGEABLE = "pageable host memory"
-
-AUXILIARY = "auxiliary layout kernels"
-FEW_BLOCKS = "fewer blocks than SMs"
-WAVES = "wave quantisation"
-LEGACY = "legacy matrix instructions"
-STRIDED = "strided access"
-REPEATED = "repeated passes over its data"
-
-# cutlass and nvjet write the tile as 128x256, cuBLASLt as tilesize128x128x64, hipBLASLt as MT320x224x64.
-_TILE = re.compile(r"(?:tilesize|_MT|_)(\d{2,3})x(\d{2,3})(?=[x_])")
-_LARGE_TILE = 128 * 128  # one such block fills a multiprocessor
-_ALIGN = re.compile(r"align([12])(?!\d)")
-_LEGACY = re.compile(r"cutlass_(?:70|75|80)_|_s?16816|s1688|s161616|sm(?:75|80|86)_|ampere_|pytorch_flash::")
-_HOPPER_OR_NEWER = re.compile(r"\b(?:H20|H100|H200|H800|GH200|B100|B200|B300|GB200|GB300)\b")
-_STRIDED = re.compile(r"(?<![A-Za-z0-9_])elementwise_kernel<")
 
 _NO_PRICE = (
     "replayed by a graph launch, which has no op of its own",
@@ -60,38 +41,3 @@ def why_unpriced(work: Work) -> Labelled:
         default=3,
     )
     return Labelled(code, (*_NO_PRICE, *unlinked.categories, *cost_reasons))
-
-
-def why_underutilised(work: Work, floors: Floors) -> Labelled:
-    """The first reason per group, in fixed order, why it may fall far short of its largest floor."""
-    align = work.per_name(lambda name: float(match[1]) if (match := _ALIGN.search(name)) else 0.0)
-    arithmetic = ~(floors.compute_us < floors.cold_us)
-    on_hopper = bool(_HOPPER_OR_NEWER.search(work.device.name))
-    share = work.groups.time_us
-    cases = {
-        AUXILIARY: work.groups.auxiliary_us > work.limits.auxiliary_share * share,
-        FEW_BLOCKS: work.groups.blocks < (work.device.sm_count or 0),
-        WAVES: _quantised(work),
-        "misaligned (align1)": align == 1,
-        "misaligned (align2)": align == 2,
-        LEGACY: (work.per_name(_LEGACY.search) > 0) & on_hopper & arithmetic,
-        STRIDED: work.per_name(_STRIDED.search) > 0,
-        REPEATED: ~arithmetic & (floors.eager_cold_us >= work.limits.memory_share * share),
-    }
-    code = np.select(list(cases.values()), list(range(len(cases))), default=len(cases))
-    return Labelled(code, (*cases, UNEXPLAINED))
-
-
-def _quantised(work: Work) -> Flags:
-    """Whether the last wave of large tiles leaves many multiprocessors idle.
-
-    Grids up to the number of multiprocessors are left out: persistent and stream-K kernels look like that by design.
-    """
-    waves = work.groups.blocks / float(work.device.sm_count or np.nan)
-    full = waves / np.maximum(np.ceil(waves), 1.0)
-    return (work.per_name(_tile_area) >= _LARGE_TILE) & (waves > 1) & (full < work.limits.wave_efficiency)
-
-
-def _tile_area(name: str) -> float:
-    match = _TILE.search(name)
-    return float(match[1]) * float(match[2]) if match else 0.0

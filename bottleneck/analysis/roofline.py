@@ -9,8 +9,9 @@ import pandas as pd
 
 from bottleneck.analysis import reasons
 from bottleneck.analysis.copies import copy_floors
-from bottleneck.analysis.floors import Floors, floors, launch_floor_us, settle_memory_us
+from bottleneck.analysis.floors import Floors, fastest_us, floors, launch_floor_us, settle_memory_us
 from bottleneck.analysis.groups import Flags, Floats, Labelled, Rows, Work, fold
+from bottleneck.analysis.shortfalls import why_short
 from bottleneck.records import Device
 from bottleneck.tables import ROOFLINE, category
 
@@ -47,15 +48,21 @@ class _Decision:
 
 
 def classify(
-    kernels: pd.DataFrame, ops: pd.DataFrame, costs: pd.DataFrame, charges: pd.DataFrame, device: Device
+    kernels: pd.DataFrame,
+    ops: pd.DataFrame,
+    costs: pd.DataFrame,
+    charges: pd.DataFrame,
+    device: Device,
+    throttle: tuple[str, ...] = (),
 ) -> pd.DataFrame:
     """ROOFLINE: kernels that share a price (the same group in CHARGES) are judged together on their summed time.
 
     Rules are tried in order: unknown, overhead, compute, memory, else the largest floor with the regime
     'underutilised'. Nothing is explained above 1: bytes that arrive faster than DRAM allows came from a cache; a floor
-    that even a cache cannot excuse is reported as an error of price or peak, with low confidence.
+    that even a cache cannot excuse is reported as an error of price or peak, with low confidence. ``throttle`` lists
+    why the device's clocks were held back, where its sensors were read.
     """
-    work = Work(kernels, ops, costs, charges, device, fold(kernels, ops, charges))
+    work = Work(kernels, ops, costs, charges, device, fold(kernels, ops, charges), throttle)
     bounds = floors(work)
     times = _times(work, bounds)
     decision = _decide(work, times)
@@ -108,13 +115,17 @@ def _explained(times: _Times, decision: _Decision) -> Floats:
 
 def _too_fast(work: Work, times: _Times) -> Flags:
     """Whether a floor stands above the time even with a warm cache: an error of price or peak."""
-    slowest = (times.time + work.groups.resolution_us) * work.limits.beyond
-    return np.fmax(times.compute, times.warm) > slowest
+    return np.fmax(times.compute, fastest_us(times.warm, work.device)) > _slowest(work, times)
 
 
 def _from_cache(work: Work, bounds: Floors, times: _Times) -> Flags:
-    slowest = (times.time + work.groups.resolution_us) * work.limits.beyond
-    return (bounds.cold_us > slowest) & ~_too_fast(work, times)
+    return (bounds.cold_us > _slowest(work, times)) & ~_too_fast(work, times)
+
+
+def _slowest(work: Work, times: _Times) -> Floats:
+    """The longest time that the measurement allows. On a CPU, dispatch was taken off it by an estimate."""
+    taken_off = np.nan_to_num(times.launch) if work.device.kind == "cpu" else 0.0
+    return np.asarray((times.time + work.groups.resolution_us + taken_off) * work.limits.beyond)
 
 
 def _corners(work: Work, bounds: Floors, times: _Times) -> Iterator[_Times]:
@@ -153,7 +164,9 @@ def _confidence(work: Work, bounds: Floors, times: _Times, decision: _Decision) 
 
 def _reason(work: Work, bounds: Floors, times: _Times, decision: _Decision) -> Labelled:
     """Why unknown, underutilised, faster than DRAM, or faster than possible; null for the rest."""
-    unpriced, short = reasons.why_unpriced(work), reasons.why_underutilised(work, bounds)
+    asked = (decision.regime == _UNDERUTILISED) | _mostly_idle(work, times, decision)
+    unpriced = reasons.why_unpriced(work)
+    short = why_short(work, bounds, asked, decision.bound == _OVERHEAD)
     fixed = (reasons.TOO_FAST, reasons.NO_PEAKS, reasons.NO_PEAK, reasons.NO_BANDWIDTH, reasons.FROM_CACHE)
     too_fast, no_peaks, no_peak, no_bandwidth, from_cache = range(len(fixed))
     is_unknown = decision.bound == _UNKNOWN
@@ -165,7 +178,7 @@ def _reason(work: Work, bounds: Floors, times: _Times, decision: _Decision) -> L
             is_unknown & bare,
             is_unknown & np.isnan(times.compute),
             is_unknown,
-            decision.regime == _UNDERUTILISED,
+            asked,
             (decision.bound == _MEMORY) & _from_cache(work, bounds, times),
         ],
         [
@@ -180,6 +193,12 @@ def _reason(work: Work, bounds: Floors, times: _Times, decision: _Decision) -> L
         -1,
     )
     return Labelled(codes, (*fixed, *unpriced.labels, *short.labels))
+
+
+def _mostly_idle(work: Work, times: _Times, decision: _Decision) -> Flags:
+    """Whether overhead is the bound of a grid smaller than the device, though launching explains less than half."""
+    small = work.groups.blocks < (work.device.sm_count or 0)
+    return np.asarray((decision.bound == _OVERHEAD) & small & (times.launch < work.limits.launch_share * times.time))
 
 
 def _amounts(work: Work, times: _Times) -> dict[str, Floats | Rows]:

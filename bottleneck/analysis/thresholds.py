@@ -34,6 +34,12 @@ class Thresholds:
     auxiliary_share: float = 0.3
     # Part of the multiprocessors' slots that the waves of a tiled product fill; 83 % cost an H100 a tenth. (prototype)
     wave_efficiency: float = 0.85
+    # Tiles that leave this part of the slots empty or more come before reasons that a name gives. (ours)
+    slot_waste: float = 0.6
+    # Other work beside a kernel for this part of its time leaves it only a part of the device. (ours)
+    shared_share: float = 0.5
+    # CPU: a product thinner than this in any direction cannot fill the panels of a matrix library. (ours)
+    thin_product: float = 96
     # CPU: data was cold, not cached, if the op took at least this part of what DRAM would need. (ours)
     cold_share: float = 0.8
 
@@ -42,6 +48,12 @@ LAUNCH_FLOOR_PERCENTILE = 10  # of the durations of the smallest kernels (protot
 LAUNCH_FLOOR_BLOCKS = 32  # a kernel of so few blocks has hardly any work
 LAUNCH_FLOOR_KERNELS = 5  # fewer kernels say nothing
 LAUNCH_FLOOR_LONGEST_US = 20.0  # a longer kernel does real work however few its blocks
+
+REGISTERS = 65536  # 32-bit registers of a multiprocessor, on every GPU since 2012
+HIDING_THREADS = 512  # a quarter of what a multiprocessor holds; fewer do not hide the latency of memory
+LATENCY_US = 0.6  # from a load to its data in DRAM, on a GPU
+SLIM_BYTES = 16.0  # per thread: one load of the widest kind; less is gone before the block has started
+GRAIN_BYTES = 4.0 * 32768  # at most one thread's share of a loop: 32768 elements, read and written (ATen's GRAIN_SIZE)
 
 GPU = Thresholds()
 # An op's self time under the profiler is overhead below three dispatch floors: the profiler hides most of what it adds.

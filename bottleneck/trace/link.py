@@ -33,6 +33,7 @@ from bottleneck.trace.ops import (
 from bottleneck.trace.places import find_places
 
 _GRAPH_LAUNCH = re.compile("GraphLaunch", re.IGNORECASE)
+_GRID_IN_THREADS = re.compile("hipExtModuleLaunchKernel")
 
 _REASONS = [
     "graph replay",
@@ -172,14 +173,26 @@ def _device_kernels(trace: Trace, window: Window, issued: _Issued, places: Place
             "module": labelled(places.module.code, places.module.labels),
             "source": labelled(places.source.code, places.source.labels),
             **_traits(trace, issued),
-            # One trace of an MI300X has a grid of (0, 0, 0) for every kernel: no reason to call its kernels small.
-            **{name: args[name].mask(args[name] == 0).array for name in ("blocks", "threads")},
+            **_grid(trace, args, call),
             "bytes": args["bytes"].array,
             "replayed": issued.replayed,
             "unlinked": category(_reasons(trace, issued), _REASONS),
         }
     )
     return KERNELS.check(frame[list(KERNELS.columns)])
+
+
+def _grid(trace: Trace, args: pd.DataFrame, call: Ints) -> dict[str, object]:
+    """Blocks, threads per block and registers per thread; null where the trace has a zero for want of a number.
+
+    One trace of an MI300X has a grid of (0, 0, 0) for every kernel: no reason to call its kernels small. The one HIP
+    call that takes a grid in threads reports it so: hipExtModuleLaunchKernel, which hipBLASLt and MIOpen use.
+    """
+    shape = {name: args[name].mask(args[name] == 0) for name in ("blocks", "threads", "registers")}
+    in_threads = (call >= 0) & names_that_match(trace, _GRID_IN_THREADS)[names(trace, call)]
+    whole_blocks = in_threads & (shape["blocks"] % shape["threads"] == 0).fillna(value=False).to_numpy(dtype=bool)
+    shape["blocks"] = shape["blocks"].mask(whole_blocks, shape["blocks"] // shape["threads"])
+    return {name: values.array for name, values in shape.items()}
 
 
 def _traits(trace: Trace, issued: _Issued) -> dict[str, object]:
@@ -232,6 +245,7 @@ def _host_kernels(ops: pd.DataFrame) -> pd.DataFrame:
             **{name: np.full(len(ops), np.nan) for name in ("launch_ts_us", "launch_end_us")},
             "family": category(none + 1, ["host"]),
             **{name: nullable(none, np.int64) for name in ("launch", "blocks", "threads", "bytes")},
+            "registers": nullable(none, np.int32),
             **{name: np.zeros(len(ops), dtype=bool) for name in ("auxiliary", "replayed")},
             **nowhere,
         }

@@ -40,6 +40,8 @@ class Kernel:
     math_dtype: str | None = None
     auxiliary: bool = False
     blocks: int | None = 1000
+    threads: int | None = 256
+    registers: int | None = None
     bytes: int | None = None
     replayed: bool = False
     unlinked: str | None = None
@@ -63,6 +65,10 @@ class Priced:
     op_name: str | None = None
     children: int = 0
     has_signature: bool = True
+    m: float | None = None
+    n: float | None = None
+    k: float | None = None
+    batch: float | None = None
 
 
 def unpriced(*kernels: Kernel, reason: str | None = "no formula for aten::odd", **more: Any) -> Priced:
@@ -107,7 +113,7 @@ def frames(*cases: Priced, gap_us: float = 1.0) -> Frames:
 
 
 def _kernel_row(kernel: Kernel, op: int, ts_us: float) -> dict[str, Any]:
-    return vars(kernel) | {"event": op, "device": 0, "stream": "0/7", "ts_us": ts_us, "op": op, "threads": 256}
+    return vars(kernel) | {"event": op, "device": 0, "stream": "0/7", "ts_us": ts_us, "op": op}
 
 
 def _op_row(case: Priced, position: int, ts_us: float, dur_us: float) -> dict[str, Any]:
@@ -136,10 +142,10 @@ def _table(table: Table, rows: list[dict[str, Any]]) -> pd.DataFrame:
     return table.check(pd.DataFrame(columns))
 
 
-def judge(*cases: Priced, device: Device = H100) -> pd.DataFrame:
+def judge(*cases: Priced, device: Device = H100, throttle: tuple[str, ...] = ()) -> pd.DataFrame:
     """ROOFLINE of the cases on a device."""
     made = frames(*cases)
-    return classify(made.kernels, made.ops, made.costs, made.charges, device)
+    return classify(made.kernels, made.ops, made.costs, made.charges, device, throttle)
 
 
 def only(*cases: Priced, device: Device = H100) -> "pd.Series[object]":

@@ -91,6 +91,16 @@ def test_a_grid_of_nothing_is_an_unknown_grid(tmp_path: Path, grid: list[int], b
     assert result.kernels["blocks"].astype(object).where(lambda column: column.notna(), None).tolist() == [blocks]
 
 
+@pytest.mark.parametrize(
+    ("call", "blocks"),
+    [("hipExtModuleLaunchKernel", 31200), ("hipModuleLaunchKernel", 7987200), ("hipLaunchKernel", 7987200)],
+)
+def test_one_call_of_hip_counts_its_grid_in_threads(tmp_path: Path, call: str, blocks: int) -> None:
+    issued = kernel(1, 40, 30, "Cijk_MT128x256x32", grid=[7987200, 1, 1])
+    result = linked(tmp_path, [op("aten::bmm", 10, 20), launch(1, 15, 5, call), issued])
+    assert result.kernels[["blocks", "threads"]].to_numpy().tolist() == [[blocks, 256]]
+
+
 def test_the_share_of_a_caveat_counts_overlapping_work_once_and_only_inside_the_window(tmp_path: Path) -> None:
     loose = [kernel(1, 120, 10), kernel(2, 125, 15, stream=8), kernel(3, 126, 5, stream=9), kernel(4, 190, 50)]
     marked = [step(1, 100, 100), op("aten::mm", 101, 20), launch(9, 102, 5), kernel(9, 110, 10)]
