@@ -19,10 +19,12 @@ from bottleneck.cost import (
     passes,
     pointwise,
     pooling,
+    prims,
     quantized,
     recommendation,
     recurrent,
     reduction,
+    triton,
     views,
 )
 from bottleneck.cost.call import Cost, Formula, Formulas, Unpriced, parse_call
@@ -56,6 +58,7 @@ TRADES: Mapping[str, Formulas] = {
     "recommendation": recommendation.FORMULAS,
     "fill": fills.FORMULAS,
     "optimizer": optimizer.FORMULAS,
+    "primitive": prims.FORMULAS,
 }
 FORMULAS = merge([*TRADES.values(), views.FORMULAS])
 
@@ -78,7 +81,7 @@ def trade_of(name: str) -> str | None:
     """The trade of an op by its name, 'free' for views and ops that only call others; null for an op nobody knows."""
     if name in views.FORMULAS or name in COMPOSITES or views.dispatch(name):
         return "free"
-    return _TRADE_OF.get(name)
+    return _TRADE_OF.get(name) or triton.trade(name)
 
 
 def price(signatures: pd.DataFrame) -> pd.DataFrame:
@@ -109,11 +112,12 @@ def _text(value: object) -> str | None:
 
 def _price_call(name: str | None, *texts: str | None) -> Cost | str:
     """The price of one call by its texts as ``parse_call`` takes them, or the reason why there is none."""
-    if name is None or name not in FORMULAS:
+    formula = FORMULAS.get(name or "") or triton.formula(name or "")
+    if name is None or formula is None:
         unpriced = f"{name} only calls other ops" if name in COMPOSITES else f"no formula for {name}"
         return views.dispatch(name or "") or unpriced
     try:
-        cost = FORMULAS[name](parse_call(name, *texts))
+        cost = formula(parse_call(name, *texts))
     except Unpriced as reason:
         return str(reason)
     except (ArithmeticError, LookupError, TypeError, ValueError):
