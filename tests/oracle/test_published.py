@@ -1,6 +1,7 @@
 """Prices against published numbers: what papers, vendors and benchmarks printed comes out of our formulas.
 
-Each test names its source. Sizes are the published model's; FLOPs and bytes are ours; times are theirs.
+Each test names its source, and its row in the table of docs/explanation/accuracy.md. Sizes are the published model's;
+FLOPs and bytes are ours; times are theirs.
 """
 
 import math
@@ -43,7 +44,7 @@ def intensity(one: Cost) -> float:
     return flops(one) / one.bytes_low
 
 
-# Ivanov et al., "Data Movement Is All You Need", table 1 and figure 2: one encoder layer of BERT-large.
+# Row 1. Ivanov et al., "Data Movement Is All You Need", table 1 and figure 2: one encoder layer of BERT-large.
 BATCH, LENGTH, WIDTH, HEADS, HIDDEN = 8, 512, 1024, 16, 4096
 ROWS = BATCH * LENGTH
 SCORES = (BATCH * HEADS, LENGTH, LENGTH)
@@ -92,7 +93,7 @@ def test_a_bert_encoder_spends_the_published_shares_of_its_flops_in_products_nor
     assert shares == pytest.approx([99.80, 0.17, 0.03], abs=0.05)
 
 
-# NVIDIA, "GPU Performance Background" (half precision), table 1; "Matrix Multiplication Background", on a V100.
+# Row 2. NVIDIA, "GPU Performance Background" (half precision), table 1.
 def test_arithmetic_intensities_of_nvidias_performance_guide():
     x = tensor(64, 32, 56, 56, dtype=HALF)
     assert intensity(linear(512, 1024, 4096)) == pytest.approx(315, abs=0.5)
@@ -104,6 +105,7 @@ def test_arithmetic_intensities_of_nvidias_performance_guide():
     assert intensity(norm) < 10
 
 
+# Row 3. NVIDIA, "Matrix Multiplication Background", on a V100.
 def test_arithmetic_intensities_of_nvidias_matmul_guide_lie_on_both_sides_of_a_v100s_ridge():
     thin = cost("mm", tensor(8192, 128, dtype=HALF), tensor(128, 8192, dtype=HALF))
     square = cost("mm", tensor(8192, 8192, dtype=HALF), tensor(8192, 8192, dtype=HALF))
@@ -114,7 +116,8 @@ def test_arithmetic_intensities_of_nvidias_matmul_guide_lie_on_both_sides_of_a_v
     assert intensity(thin) < ridge < intensity(square)
 
 
-# Horace He, "Making Deep Learning Go Brrrr From First Principles": repeated multiplications in one kernel on an A100.
+# Row 4. Horace He, "Making Deep Learning Go Brrrr From First Principles": repeated multiplications in one kernel on
+# an A100.
 def test_a_fused_kernel_on_an_a100_gets_compute_bound_at_64_multiplications():
     multiply = cost("mul", tensor(2**24), tensor(dtype="double"))
     without_fma = A100_40.peaks_flops_per_s["fp32_vector"] / 2
@@ -130,7 +133,7 @@ def test_an_a100_computes_the_published_9_75_million_flops_while_python_does_one
     assert A100_40.peaks_flops_per_s["fp16_tensor"] / python_adds_per_s == 9.75e6
 
 
-# Chowdhery et al., "PaLM", table 3 and appendix B: 540B parameters on 6144 TPU v4 chips of 275 TFLOP/s each.
+# Row 5. Chowdhery et al., "PaLM", table 3 and appendix B: 540B parameters on 6144 TPU v4 chips of 275 TFLOP/s each.
 def test_palm_reaches_the_published_utilisation():
     layers, width, heads, head_width, hidden, vocabulary = 118, 18432, 48, 256, 4 * 18432, 256_000
     length = 2048
@@ -148,7 +151,7 @@ def test_palm_reaches_the_published_utilisation():
     assert 100 * 238.3e3 * per_token / peak_flops_per_s == pytest.approx(45.7, abs=0.05)
 
 
-# Korthikanti et al., "Reducing Activation Recomputation in Large Transformer Models", table 5, on A100s.
+# Row 6. Korthikanti et al., "Reducing Activation Recomputation in Large Transformer Models", table 5, on A100s.
 @pytest.mark.parametrize(
     ("sizes", "run", "percent"),
     [
@@ -174,7 +177,7 @@ def test_megatron_reaches_the_published_utilisation_of_model_and_hardware(sizes,
     assert 100 * (model + 3 * layers * attention) / available == pytest.approx(percent[1], abs=0.2)
 
 
-# Dao et al., "FlashAttention", figure 2 left: forward and backward on an A100 (its FLOP row does not reproduce).
+# Row 8. Dao et al., "FlashAttention", figure 2 left: forward and backward on an A100 (its FLOP row does not reproduce).
 def test_flash_attention_is_compute_bound_where_the_published_standard_attention_is_memory_bound():
     q = tensor(64, 16, 1024, 64, dtype=HALF)
     statistics = (tensor(64, 16, 1024), "", "", "1024", "1024", "0.", "False", "", "", "")
@@ -214,7 +217,7 @@ def llama(width: int, hidden: int, layers: int, kv_width: int) -> list[tuple[int
 LLAMA_7B, LLAMA_70B = llama(4096, 11008, 32, 4096), llama(8192, 28672, 80, 1024)
 
 
-# gpt-fast, README: decoding one sequence on one A100-80GB; each published rate pair gives bytes per token.
+# Row 9. gpt-fast, README: decoding one sequence on one A100-80GB; each published rate pair gives bytes per token.
 @pytest.mark.parametrize(
     ("name", "shapes", "gigabytes_per_s", "tokens_per_s", "above"),
     [
@@ -236,21 +239,21 @@ def test_decoding_reaches_the_published_share_of_an_a100s_bandwidth():
     assert moved * 104.9 / A100_80.bandwidth_bytes_per_s == pytest.approx(0.685, rel=0.01)
 
 
-# Llama Team, "The Llama 3 Herd of Models", table 4: 405B, per GPU.
+# Row 10. Llama Team, "The Llama 3 Herd of Models", table 4: 405B, per GPU.
 @pytest.mark.parametrize(("tflop_per_s", "percent"), [(430, 43), (400, 41), (380, 38)])
 def test_llama_3_reaches_the_published_utilisation_of_an_h100(tflop_per_s, percent):
     ours = 100 * tflop_per_s * 1e12 / H100.peaks_flops_per_s["bf16_tensor"]
     assert ours == pytest.approx(percent, abs=0.6)
 
 
-# A public log of a cuBLAS burn-in: 67.1 TFLOP/s, impossible against the 125 that some tables give for an A10G's tensor
-# cores and that hide its half rate with fp32 accumulation.
+# Row 11. A public log of a cuBLAS burn-in: 67.1 TFLOP/s, impossible against the 125 that some tables give for an A10G's
+# tensor cores and that hide its half rate with fp32 accumulation.
 def test_an_a10g_under_a_burn_in_comes_close_to_its_peak_and_never_passes_it():
     share = 67.1e12 / device_by_name("NVIDIA A10G").peaks_flops_per_s["bf16_tensor"]
     assert share == pytest.approx(0.959, abs=0.001)
 
 
-# TraceLens, golden report of owlv2 on an H100: times measured there, in microseconds.
+# Rows 13 and 14. TraceLens, golden report of owlv2 on an H100: times measured there, in microseconds.
 def test_the_owlv2_golden_report_of_tracelens_comes_out_to_four_digits():
     scores = cost("bmm", tensor(16, 5185, 64, dtype=BF16), tensor(16, 64, 5185, dtype=BF16))
     assert scores.matrix_flops / 1e9 == pytest.approx(55.0589, abs=5e-5)
