@@ -225,7 +225,7 @@ COSTS = Table(
         "batch": Column("float64", "products of one call; heads of attention over the whole batch", nullable=True),
         "reason": Column("object", "why there is no price; null when priced", nullable=True),
         "evidence": Column(
-            "object", "what beside the call's own record the price rests on; null for nothing", "", True
+            "object", "what the price rests on beside the call's own record, or leaves open; null: nothing", "", True
         ),
     },
 )  # row for row as SIGNATURES or CALLS

@@ -24,8 +24,10 @@ from bottleneck.cost import (
     recommendation,
     recurrent,
     reduction,
+    serving,
     triton,
     views,
+    vision,
 )
 from bottleneck.cost.call import Cost, Formula, Formulas, Unpriced, parse_call
 from bottleneck.tables import COSTS
@@ -56,6 +58,8 @@ TRADES: Mapping[str, Formulas] = {
     "copy": movement.FORMULAS,
     "indexing": indexing.FORMULAS,
     "recommendation": recommendation.FORMULAS,
+    "serving": serving.FORMULAS,
+    "vision": vision.FORMULAS,
     "fill": fills.FORMULAS,
     "optimizer": optimizer.FORMULAS,
     "primitive": prims.FORMULAS,
@@ -101,8 +105,11 @@ def price(signatures: pd.DataFrame) -> pd.DataFrame:
     frame["family"] = pd.Categorical([cost and cost.family for cost in costs])
     frame["math_dtype"] = pd.Categorical([cost and cost.math_dtype for cost in costs])
     frame["reason"] = pd.Series(reasons, dtype="object")
-    frame["evidence"] = pd.Series(list(signatures.get("evidence", unknown)), dtype="object")
-    frame.loc[frame["family"].isna(), "evidence"] = None
+    rests_on = [
+        None if cost is None else "; ".join(filter(None, (_text(text), cost.note))) or None
+        for cost, text in zip(costs, signatures.get("evidence", unknown), strict=True)
+    ]
+    frame["evidence"] = pd.Series(rests_on, dtype="object")
     return COSTS.check(frame[list(COSTS.columns)])
 
 

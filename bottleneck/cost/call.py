@@ -169,7 +169,7 @@ class Cost:
     ``bytes_low`` counts each distinct byte once; ``bytes_high`` what the usual eager kernels move. ``math_dtype`` is
     the dtype of the arithmetic by the op's arguments; a kernel's name may overrule it. A product of [batch, m, k] and
     [batch, k, n] tells its sizes, and so does attention: m queries, n keys, k numbers per head. Sizes are no amounts:
-    they do not add, and costs of other sizes may be equal.
+    they do not add, and costs of other sizes may be equal. ``note`` says what the price leaves open, where it does.
     """
 
     family: str
@@ -183,6 +183,7 @@ class Cost:
     n: float | None = field(default=None, compare=False)
     k: float | None = field(default=None, compare=False)
     batch: float | None = field(default=None, compare=False)
+    note: str | None = field(default=None, compare=False)
 
     def __add__(self, other: "Cost") -> "Cost":
         return replace(

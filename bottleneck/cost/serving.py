@@ -1,0 +1,279 @@
+"""Prices of the ops that inference servers bring along: vLLM, SGLang, aiter, FlashInfer and their kin (cost stage).
+
+Most take the tensor that they write as an argument, so that every recorded tensor moves once. What a cache of keys and
+values holds of each sequence, and which experts the tokens of a batch choose, is data that no trace has.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from bottleneck.cost.call import Cost, Formula, Formulas, OpCall, Tensor, Unpriced
+from bottleneck.cost.matmul import FAMILY as MATMUL
+from bottleneck.cost.matmul import extra_bytes, item_bytes, matrix_sizes, product_cost
+from bottleneck.cost.traffic import dtype_argument, named, stream
+
+POINTWISE, NORM, CACHE, ATTENTION = "pointwise", "normalization", "copy", "attention"
+
+# Dtypes of bytes that hold packed weights; the arithmetic is that of the activations.
+_PACKED = frozenset({"unsigned char", "int"})
+
+CACHED = "lower end: how long the cached sequences are is data"
+ROUTED = "which experts the tokens choose is data"
+
+
+def _all_once(family: str, flops: float, special_ops: float = 0.0) -> Formula:
+    """The formula of an op whose tensors, the written ones among them, are all recorded and move once each.
+
+    FLOPs count per element of the largest one.
+    """
+
+    def formula(call: OpCall) -> Cost:
+        tensors = [tensor for tensor in call.tensors() if tensor.numel]
+        if not tensors:
+            raise Unpriced("no tensor was recorded")
+        most = max(tensor.numel for tensor in tensors)
+        return stream(family, *tensors, vector_flops=flops * most, special_ops=special_ops * most)
+
+    return formula
+
+
+def _gated(flops: float) -> Formula:
+    """The formula of silu_and_mul(out, x) and its kin: one half of x gates the other; FLOPs are per result."""
+
+    def formula(call: OpCall) -> Cost:
+        tensors = call.tensors()
+        gated = min(tensor.numel for tensor in tensors[:2]) if len(tensors) > 1 else call.tensor(0).numel // 2
+        written = () if len(tensors) > 1 else (Tensor((gated,), tensors[0].dtype),)
+        return stream(POINTWISE, *tensors, *written, vector_flops=flops * gated, special_ops=gated)
+
+    return formula
+
+
+def _norm(returned: int, in_place: Sequence[int] = ()) -> Formula:
+    """The formula of an RMS norm that returns so many results shaped like its first argument.
+
+    Arguments at ``in_place`` are read and written. A residual that is added is one of the recorded tensors.
+    """
+
+    def formula(call: OpCall) -> Cost:
+        x = call.tensor(0)
+        written = [*[Tensor(x.shape, x.dtype)] * returned, *(call.tensor(position) for position in in_place)]
+        return stream(NORM, *(t for t in call.tensors() if t.numel), *written, vector_flops=4.0 * x.numel)
+
+    return formula
+
+
+def _group_norm(call: OpCall) -> Cost:
+    """_groupnorm_run(x, groups, weight, bias, eps): statistics first, then x is read again."""
+    x = call.tensor(0)
+    cost = stream(NORM, *call.tensors(), Tensor(x.shape, x.dtype), vector_flops=8.0 * x.numel)
+    return replace(cost, bytes_high=cost.bytes_high + x.bytes)
+
+
+def _rotary(query: int, key: int, table: int, positions: int) -> Formula:
+    """The formula of a rotary embedding in place: query and key turned by a row of sines and cosines per position."""
+
+    def formula(call: OpCall) -> Cost:
+        turned = [tensor for at in (query, key) if (tensor := call.optional_tensor(at)) is not None]
+        rows, places = call.tensor(table), call.tensor(positions)
+        row_bytes = rows.shape[-1] * rows.item_bytes if rows.shape else 0.0
+        flops = 3.0 * sum(tensor.numel for tensor in turned)
+        cost = stream(POINTWISE, *turned, *turned, places, vector_flops=flops)
+        return cost + Cost(POINTWISE, bytes_low=min(places.numel, 1) * row_bytes, bytes_high=places.numel * row_bytes)
+
+    return formula
+
+
+def _cache_write(call: OpCall) -> Cost:
+    """reshape_and_cache(key, value, key cache, value cache, slots …): new rows written to their slots."""
+    key, value, key_cache, value_cache, slots = (call.tensor(position) for position in range(5))
+    written = (Tensor(key.shape, key_cache.dtype), Tensor(value.shape, value_cache.dtype))
+    return stream(CACHE, key, value, *written, slots)
+
+
+def _mla_cache_write(call: OpCall) -> Cost:
+    """concat_and_cache_mla(latent, rotated key, cache, slots …): both written side by side."""
+    rows = [call.tensor(position) for position in range(2)]
+    cache = call.tensor(2)
+    return stream(CACHE, *rows, *(Tensor(row.shape, cache.dtype) for row in rows), call.tensor(3))
+
+
+def _paged_attention(query: int, table: int, longest: int, block: int | None) -> Formula:
+    """The formula of attention over a paged cache: (…, query, key cache, value cache, …, block table, lengths, …).
+
+    Every query sees one key at least. At most every sequence is as long as ``longest`` says, or as its row of the block
+    table has room for.
+    """
+
+    def formula(call: OpCall) -> Cost:
+        queries, keys, values = (call.tensor(query + offset) for offset in range(3))
+        blocks, most = call.tensor(table), call.integer(longest)
+        size = None if block is None else call.integer(block)
+        if len(queries.shape) < 3 or not blocks.shape:
+            raise Unpriced("query or block table of the cache were not recorded")
+        longest_keys = most or (blocks.shape[-1] * size if size else None)
+        if longest_keys is None:
+            raise Unpriced("the lengths of cached sequences are not in the trace")
+        width, capacity = queries.shape[-1], keys.numel + values.numel
+        heads = _cache_heads(keys, width)
+        in_cache = min(capacity, 2.0 * blocks.shape[0] * longest_keys * heads * width) * keys.item_bytes
+        fixed = 2 * queries.bytes
+        return Cost(
+            ATTENTION,
+            matrix_flops=4.0 * queries.numel,
+            special_ops=queries.numel / max(width, 1),
+            bytes_low=fixed + min(2.0 * heads * width * keys.item_bytes, in_cache),
+            bytes_high=fixed + in_cache + blocks.bytes,
+            math_dtype=queries.short_dtype,
+            note=CACHED,
+        )
+
+    return formula
+
+
+def _cache_heads(keys: Tensor, width: int) -> int:
+    """Heads in a cache [blocks, heads, width / x, block, x] or [blocks, block, heads, width]."""
+    if len(keys.shape) == 5:
+        return keys.shape[1]
+    return keys.shape[-2] if keys.shape and keys.shape[-1] == width else 1
+
+
+def _experts(hidden: int, first: int, ids: int) -> Formula:
+    """The formula of fused experts: (…, hidden [tokens, h], w1 [E, 2f, h], w2 [E, h, f], weights, ids [tokens, k] …).
+
+    FLOPs are exact: k experts for every token. A token's experts differ, so that k are read at least, and no more than
+    there are or than tokens ask for.
+    """
+
+    def formula(call: OpCall) -> Cost:
+        tokens, up, down, chosen = (call.tensor(at) for at in (hidden, first, first + 1, ids))
+        if len(up.shape) != 3 or len(down.shape) != 3 or len(chosen.shape) != 2:
+            raise Unpriced("the experts' weights are not three-dimensional")
+        # Weights of 4 bits hold two numbers per byte along the inner size.
+        width, packed = tokens.shape[-1], max(1, tokens.shape[-1] // max(up.shape[2], 1))
+        rows, inner, experts = up.shape[1], down.shape[2] * packed, up.shape[0]
+        per_expert, asked = (up.bytes + down.bytes) / max(experts, 1), chosen.numel
+        moved = 2 * tokens.bytes + chosen.bytes
+        between = 2 * asked * (rows + inner + width) * tokens.item_bytes
+        return Cost(
+            MATMUL,
+            matrix_flops=2.0 * asked * width * (rows + inner),
+            bytes_low=moved + min(chosen.shape[1], asked, experts) * per_expert,
+            bytes_high=moved + min(experts, asked) * per_expert + between,
+            math_dtype=tokens.short_dtype if up.dtype in _PACKED else up.short_dtype,
+            note=ROUTED,
+        )
+
+    return formula
+
+
+def _scaled_mm_into(call: OpCall) -> Cost:
+    """cutlass_scaled_mm(out, a, b, scales of a, scales of b, bias)."""
+    out, left, right = (call.tensor(position) for position in range(3))
+    return _scaled(call, left, right, out.item_bytes, beside=3)
+
+
+def _scaled_mm(call: OpCall) -> Cost:
+    """fp8_scaled_mm(a, b, scales of a, scales of b, out_dtype, bias), int8_scaled_mm …"""
+    left, right = call.tensor(0), call.tensor(1)
+    return _scaled(call, left, right, item_bytes(dtype_argument(call, 4, "c10::BFloat16")), beside=2)
+
+
+def _scaled(call: OpCall, left: Tensor, right: Tensor, out_item_bytes: float, beside: int) -> Cost:
+    product = matrix_sizes(left, right)
+    more = sum(tensor.bytes for at in range(beside, beside + 4) if (tensor := call.optional_tensor(at)) is not None)
+    return product_cost(product, left, right.bytes, product.numel * out_item_bytes) + extra_bytes(more)
+
+
+def _awq(call: OpCall) -> Cost:
+    """awq_gemm(x, weight [k, n / 8], scales, zeros, …): eight weights of 4 bits in each integer."""
+    x, weight = call.tensor(0), call.tensor(1)
+    unpacked = Tensor((weight.shape[0], 8 * weight.shape[1]), x.dtype)
+    product = matrix_sizes(x, unpacked)
+    tables = call.tensor(2).bytes + call.tensor(3).bytes
+    return product_cost(product, x, weight.bytes + tables, product.numel * x.item_bytes)
+
+
+def _top_experts(call: OpCall) -> Cost:
+    """topk_softmax(weights, ids, …, gates): every gate read, what was chosen written."""
+    tensors = [tensor for tensor in call.tensors() if tensor.numel]
+    gates = max(tensors, key=lambda tensor: tensor.numel)
+    return stream("softmax", *tensors, vector_flops=4.0 * gates.numel, special_ops=gates.numel)
+
+
+def _align(call: OpCall) -> Cost:
+    """moe_align_block_size(ids, …): ids read, and sorted by expert into tensors that are padded to blocks."""
+    tensors = call.tensors()
+    ids = call.tensor(0)
+    everything = sum(tensor.bytes for tensor in tensors)
+    return Cost("sort", vector_flops=float(ids.numel), bytes_low=ids.bytes, bytes_high=ids.bytes + 2 * everything)
+
+
+_IN_PLACE_TWO = _norm(0, (0, 1))
+_VLLM: dict[str, Formula] = {
+    "rms_norm rms_norm_static_fp8_quant rms_norm_dynamic_per_token_quant": _norm(0),
+    "fused_add_rms_norm": _IN_PLACE_TWO,
+    "silu_and_mul mul_and_silu fatrelu_and_mul swigluoai_and_mul silu_and_mul_quant": _gated(6.0),
+    "gelu_and_mul gelu_tanh_and_mul": _gated(13.0),
+    "gelu_new gelu_fast gelu_quick": _all_once(POINTWISE, 12.0, 1.0),
+    "rotary_embedding": _rotary(1, 2, 4, 0),
+    "static_scaled_fp8_quant static_scaled_int8_quant dynamic_per_token_scaled_fp8_quant": _all_once(POINTWISE, 2.0),
+    "dynamic_scaled_int8_quant per_token_group_fp8_quant per_token_group_quant_fp8": _all_once(POINTWISE, 2.0),
+    "cutlass_scaled_mm": _scaled_mm_into,
+    "awq_gemm": _awq,
+    "paged_attention_v1": _paged_attention(1, 6, 9, 8),
+    "paged_attention_v2": _paged_attention(4, 9, 12, 11),
+}
+
+FORMULAS: Formulas = {
+    **named(_VLLM, prefix="_C::"),
+    **named(
+        {
+            "reshape_and_cache reshape_and_cache_flash": _cache_write,
+            "concat_and_cache_mla": _mla_cache_write,
+        },
+        prefix="_C_cache_ops::",
+    ),
+    **named(
+        {"topk_softmax": _top_experts, "moe_align_block_size": _align, "moe_sum": _all_once(POINTWISE, 1.0)},
+        prefix="_moe_C::",
+    ),
+    **named({"paged_attention": _paged_attention(4, 9, 12, 11)}, prefix="_rocm_C::"),
+    **named(
+        {
+            "inplace_fused_experts outplace_fused_experts fused_experts": _experts(0, 1, 4),
+            "rocm_aiter_rms_norm": _norm(1),
+            "rocm_aiter_rmsnorm2d_fwd_with_add": _norm(2),
+        },
+        prefix="vllm::",
+    ),
+    **named(
+        {
+            "_groupnorm_run": _group_norm,
+            "rms_norm rmsnorm2d_fwd": _norm(1),
+            "rmsnorm rmsnorm2d_fwd_ck rmsnorm2d_fwd_with_add rmsnorm2d_fwd_with_add_ck add_rmsnorm": _norm(0),
+            "silu_and_mul scaled_silu_and_mul": _gated(6.0),
+            "gelu_and_mul gelu_tanh_and_mul": _gated(13.0),
+            "fused_moe_": _experts(0, 1, 4),
+            "dynamic_per_token_scaled_quant dynamic_per_tensor_quant static_per_tensor_quant": _all_once(
+                POINTWISE, 2.0
+            ),
+        },
+        prefix="aiter::",
+    ),
+    **named(
+        {
+            "rmsnorm gemma_rmsnorm": _norm(0),
+            "fused_add_rmsnorm gemma_fused_add_rmsnorm": _IN_PLACE_TWO,
+            "silu_and_mul": _gated(6.0),
+            "gelu_and_mul gelu_tanh_and_mul": _gated(13.0),
+            "rotary_embedding": _rotary(1, 2, 4, 0),
+            "fp8_scaled_mm int8_scaled_mm fp8_blockwise_scaled_mm": _scaled_mm,
+            "sgl_per_token_quant_fp8 sgl_per_tensor_quant_fp8 sgl_per_token_group_quant_fp8": _all_once(POINTWISE, 2.0),
+            "topk_softmax": _top_experts,
+            "moe_align_block_size": _align,
+        },
+        prefix="sgl_kernel::",
+    ),
+    "sglang::store_cache": _cache_write,
+}
