@@ -15,6 +15,7 @@ import pandas as pd
 
 from bottleneck.cost import FORMULAS, price
 from bottleneck.cost.charge import charge
+from bottleneck.cost.evidence import complete
 from bottleneck.errors import BottleneckError
 from bottleneck.records import Linked
 from bottleneck.trace.link import link
@@ -40,8 +41,8 @@ class Coverage:
 def cover(path: Path) -> Coverage:
     """The coverage of one trace file."""
     trace = read_trace(path)
-    linked = link(trace, whole_window(trace))
-    costs = price(trace.signatures)
+    linked = complete(link(trace, whole_window(trace)))
+    costs = price(linked.trace.signatures)
     kernels = linked.kernels
     charges = charge(linked.ops, kernels, costs)
     reasons = _reasons(linked, costs)
