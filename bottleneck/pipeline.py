@@ -10,8 +10,10 @@ from bottleneck.analysis.ranks import RankedAnalysis, combine_ranks
 from bottleneck.analysis.roofline import classify
 from bottleneck.analysis.summary import Evidence, assemble
 from bottleneck.analysis.tax import untax
+from bottleneck.compiled import Compiled, compiled_file, is_compiled_file, read_compiled
 from bottleneck.cost import price
 from bottleneck.cost.charge import charge
+from bottleneck.cost.compiled import add_kernels
 from bottleneck.cost.evidence import complete
 from bottleneck.devices.match import match_device
 from bottleneck.errors import TraceError, UsageError
@@ -38,11 +40,12 @@ class Options:
 
 @dataclass(frozen=True)
 class Source:
-    """One rank's trace on disk and the recording that it belongs to, if any."""
+    """One rank's trace on disk, the recording that it belongs to, if any, and the kernels that its program compiled."""
 
     trace: Path
     recording: Recording | None = None
     marks_ns: tuple[int, ...] | None = None
+    compiled: Compiled | None = None
 
 
 def analyse(paths: Sequence[Path], options: Options | None = None) -> Analysis:
@@ -80,10 +83,20 @@ def locate(path: Path) -> list[Source]:
     if is_recording(path):
         recording = read_recording(path)
         return [
-            Source(path / trace.file, recording, trace.step_marks_ns or None) for trace in recording.traces
+            Source(
+                path / trace.file,
+                recording,
+                trace.step_marks_ns or None,
+                read_compiled(path / compiled_file(trace.rank)),
+            )
+            for trace in recording.traces
         ] or _no_trace(path)
     found = sorted(file for pattern in ("*.json", "*.json.gz") for file in path.glob(pattern))
-    return [Source(file) for file in found if file.is_file() and not _is_saved_analysis(file)] or _no_trace(path)
+    return [Source(file) for file in found if _is_trace(file)] or _no_trace(path)
+
+
+def _is_trace(path: Path) -> bool:
+    return path.is_file() and not is_compiled_file(path) and not _is_saved_analysis(path)
 
 
 def _no_trace(path: Path) -> list[Source]:
@@ -109,6 +122,8 @@ def _analyse_source(source: Source, options: Options) -> RankedAnalysis:
     unprofiled = source.recording.unprofiled if source.recording and not options.whole else None
     linked = complete(untax(link(trace, window), unprofiled, device.launch_floor_us))
     costs = price(linked.trace.signatures)
+    if source.compiled is not None:
+        linked, costs = add_kernels(linked, costs, source.compiled)
     charges = charge(linked.ops, linked.kernels, costs)
     roofline = classify(linked.kernels, linked.ops, costs, charges, device)
     result = build_ledger(linked, roofline)

@@ -179,7 +179,8 @@ def _default_name(target: str) -> str:
 
 def _remove_old_recording(folder: Path) -> None:
     """Removes what an earlier recording left, and nothing else."""
-    for pattern in ("recording.json", "analysis.json", "roofline.png", "trace.rank*.json.gz", ".partial.*", ".notes*"):
+    ours = ("recording.json", "analysis.json", "roofline.png", "trace.rank*.json.gz", "compiled.rank*.json")
+    for pattern in (*ours, ".partial.*", ".notes*"):
         for path in folder.glob(pattern):
             path.unlink()
 

@@ -8,7 +8,7 @@ from bottleneck.cost.traffic import dtype_argument, named, stream
 FILL, RANDOM = "fill", "random"
 
 # Philox spends about 40 integer operations on four numbers; the transformation to a distribution comes on top.
-_RANDOM_FLOPS = 10.0
+RANDOM_FLOPS = 10.0
 
 # dtype, layout, device and pin_memory close every factory that is not given an out= tensor.
 _FACTORY_OPTIONS = 4
@@ -23,13 +23,13 @@ def _randomize(call: OpCall) -> Cost:
     """normal_(x, …), bernoulli_(x, p) …: x written, and read where p is a tensor."""
     x, probability = call.tensor(0), call.optional_tensor(1)
     read = () if probability is None else (probability,)
-    return stream(RANDOM, x, *read, vector_flops=_RANDOM_FLOPS * x.numel)
+    return stream(RANDOM, x, *read, vector_flops=RANDOM_FLOPS * x.numel)
 
 
 def _bernoulli(call: OpCall) -> Cost:
     """bernoulli(p): the probabilities read, as many draws written."""
     p = call.tensor(0)
-    return stream(RANDOM, p, Tensor(p.shape, p.dtype), vector_flops=_RANDOM_FLOPS * p.numel)
+    return stream(RANDOM, p, Tensor(p.shape, p.dtype), vector_flops=RANDOM_FLOPS * p.numel)
 
 
 def _like(family: str, dtype_position: int) -> Formula:
@@ -97,7 +97,7 @@ def _counted(family: str, count_position: int, default: str) -> Formula:
 
 
 def _written(family: str, tensor: Tensor) -> Cost:
-    flops = _RANDOM_FLOPS * tensor.numel if family == RANDOM else 0.0
+    flops = RANDOM_FLOPS * tensor.numel if family == RANDOM else 0.0
     return stream(family, tensor, vector_flops=flops)
 
 

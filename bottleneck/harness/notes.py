@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from bottleneck.compiled import compiled_file
 from bottleneck.recording import Form, StepSource
 from bottleneck.records import Timing
 
@@ -57,6 +58,11 @@ class Plan:
     def partial_file(self) -> Path:
         """Where the trace lies until the supervisor has found it whole."""
         return Path(self.folder) / f".partial.{self.trace_file}"
+
+    @property
+    def compiled_file(self) -> Path:
+        """Where the kernels of a compiled program are described, for the trace that lies beside it."""
+        return Path(self.folder) / compiled_file(self.rank)
 
 
 @dataclass(frozen=True)

@@ -34,7 +34,8 @@ def run_child(plan_text: str, arguments: Sequence[str]) -> None:
 
 def _run_script(session: Session, arguments: Sequence[str]) -> None:
     script = Script(session)
-    TorchHook(script.on_torch, script.on_compiler).install()
+    watched = {"torch": script.on_torch, **session.inductor.watchers()}
+    TorchHook(watched, {"torch._dynamo": script.on_compiler}).install()
     run = program.run_module if session.plan.module else program.run_file
     try:
         run(session.plan.target, arguments)
@@ -44,12 +45,14 @@ def _run_script(session: Session, arguments: Sequence[str]) -> None:
 
 
 def _run_workload(session: Session, arguments: Sequence[str]) -> None:
+    TorchHook(session.inductor.watchers(), {}).install()
     module = program.load_file(session.plan.target, arguments)
     session.note(step_source="workload")
     measure(forms.workload_step(module, session.plan.settings), session)
 
 
 def _run_model(session: Session, arguments: Sequence[str]) -> None:
+    TorchHook(session.inductor.watchers(), {}).install()
     module = program.load_file(session.plan.target, arguments)
     session.note(step_source="model")
     make_step = forms.training_step if session.plan.train else forms.inference_step

@@ -7,6 +7,7 @@ import statistics
 from typing import Any
 
 from bottleneck.harness.capture import Window
+from bottleneck.harness.inductor import Inductor
 from bottleneck.harness.notes import Notes, Plan, write_notes
 from bottleneck.harness.stopwatch import Stopwatch, is_disturbed, summarise_durations
 
@@ -17,6 +18,7 @@ class Session:
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
         self.notes = Notes()
+        self.inductor = Inductor()
         self.status = 0
         self._undisturbed_us: list[float] = []
         self._quickest_us = math.inf
@@ -79,6 +81,8 @@ class Session:
         try:
             window.export(fresh)
             fresh.replace(self.plan.partial_file)
+            if self.inductor.is_on:
+                self.plan.compiled_file.write_text(self.inductor.as_text(), encoding="utf-8")
         except OSError as exc:
             fresh.unlink(missing_ok=True)
             self.warn(f"the trace could not be written: {exc.strerror}")

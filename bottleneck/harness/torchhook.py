@@ -1,18 +1,21 @@
-"""Tells when the program imports torch, which is never imported before the program does."""
+"""Tells when the program imports torch or parts of its compiler, none of which is imported before the program does."""
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
 
 class TorchHook:
-    """An import finder that finds nothing itself; it calls back when torch or its compiler is imported."""
+    """An import finder that finds nothing itself; it calls back around the import of the modules that it watches.
 
-    def __init__(self, on_torch: Callable[[Any], None], on_compiler: Callable[[], None]) -> None:
-        self._on_torch = on_torch
-        self._on_compiler = on_compiler
+    ``after`` holds what to call with a module once it is loaded, ``before`` what to call as its import begins.
+    """
+
+    def __init__(self, after: Mapping[str, Callable[[Any], None]], before: Mapping[str, Callable[[], None]]) -> None:
+        self._after = after
+        self._before = before
 
     def install(self) -> None:
         """Puts the hook before all other finders."""
@@ -21,25 +24,26 @@ class TorchHook:
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Null, or for torch the spec of the finder that has it, with a loader that calls back."""
-        if name == "torch._dynamo":
-            self._on_compiler()
-        if name != "torch":
+        """Null, or for a watched module the spec of the finder that has it, with a loader that calls back."""
+        if name in self._before:
+            self._before[name]()
+        if name not in self._after:
             return None
         for finder in sys.meta_path:
             spec = None if finder is self else finder.find_spec(name, path, target)
             if spec is not None:
-                self._call_back_after(spec.loader)
+                _call_back_after(spec.loader, self._after[name])
                 return spec
         return None
 
-    def _call_back_after(self, loader: Any) -> None:
-        """Wraps the loader's work for one call; torch keeps its own loader and spec."""
-        load = loader.exec_module
 
-        def exec_module(module: ModuleType) -> None:
-            del loader.exec_module
-            load(module)
-            self._on_torch(module)
+def _call_back_after(loader: Any, call_back: Callable[[Any], None]) -> None:
+    """Wraps the loader's work for one call; the module keeps its own loader and spec."""
+    load = loader.exec_module
 
-        loader.exec_module = exec_module
+    def exec_module(module: ModuleType) -> None:
+        del loader.exec_module
+        load(module)
+        call_back(sys.modules.get(module.__name__, module))
+
+    loader.exec_module = exec_module
