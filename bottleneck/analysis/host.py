@@ -1,83 +1,117 @@
-"""What each host thread was doing at any time: the ledger asks it why a device waited."""
+"""What each host thread was doing at any time, and where: the ledger asks it why a device waited."""
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
 
+from bottleneck.analysis.owners import owned_segments
+from bottleneck.analysis.segments import NOTHING, Segments, outermost
 from bottleneck.analysis.states import SLOW_LAUNCH_US, STATEFUL_CATEGORIES, STATES, launches_kernel, state_of
-from bottleneck.analysis.timeline import Flags, Floats, Integers, Spans, grouped, join, tally, union
+from bottleneck.analysis.timeline import Flags, Floats, Integers, grouped, tally
+from bottleneck.records import Linked
 
 _NONE = -1
 _PYTHON = STATES.index("python")
 _SYNC = STATES.index("sync")
 _INPUT = STATES.index("input")
 _TELLING = ("op", "annotation", "python")
+# The call for such a copy returns when the copy is done: there is no buffer of ours that it could go on to fill later.
+_BLOCKING_COPY = re.compile(r"DtoH.*Pageable")
+
+ByThread = Mapping[int, Segments]
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a thread was doing at some instants.
+
+    ``state`` is an index in STATES, one more for unknown; ``event`` the row in EVENTS that put it there (-1: none);
+    ``thread`` the one that spoke: itself, or the main thread where it is silent.
+    """
+
+    state: Integers
+    event: Integers
+    thread: Integers
 
 
 @dataclass(frozen=True)
 class Host:
-    """All host threads: per thread (code of EVENTS.thread) and state (index in STATES) the spans spent in it.
+    """All host threads, by code of EVENTS.thread: per state (index in STATES) the stretches spent in it.
 
     ``everywhere`` holds what the profiler reports for the process and not for a thread. ``recorded`` is the stretch in
-    which the trace tells of the host at all; in it a thread without events runs Python. ``sync_calls`` are the
-    starts of waiting calls, ``waits`` those of waiting ops and calls per thread, sorted.
+    which the trace tells of the host at all; in it a thread without events runs Python. ``ops`` holds outermost ops,
+    ``loaders`` the marks of data loaders, ``waits`` the calls that wait (rows of EVENTS), ``places`` rows of PLACES and
+    ``inner`` innermost ops (rows of OPS) of threads without places where others have them. ``sync_calls`` are the
+    starts of waiting calls, sorted.
     """
 
     main_thread: int
     labels: Mapping[str, int]
-    threads: Mapping[int, Mapping[int, Spans]]
-    everywhere: Mapping[int, Spans]
-    recorded: Spans
+    states: Mapping[int, Mapping[int, Segments]]
+    everywhere: Mapping[int, Segments]
+    recorded: Segments
+    ops: ByThread
+    loaders: ByThread
+    waits: ByThread
+    places: ByThread
+    inner: ByThread
     sync_calls: Floats
-    waits: Mapping[int, Floats]
 
     def sync_calls_between(self, start: float, end: float) -> int:
         """Number of calls that wait for a device and begin in [start, end)."""
         return int(np.count_nonzero((self.sync_calls >= start) & (self.sync_calls < end)))
 
-    def last_wait(self, thread: int, times: Floats) -> Floats:
-        """Start of the last wait of a thread (else of the main thread) before each time; NaN for none."""
-        waits = self.waits.get(thread, self.waits.get(self.main_thread, np.zeros(0)))
-        return np.concatenate(([np.nan], waits))[np.searchsorted(waits, times, side="left")]
+    def at(self, thread: int, times: Floats) -> Answer:
+        """What a thread was doing. Where it has no events the main thread speaks: a backward thread waits for it."""
+        state = np.full(times.shape, len(STATES), dtype=np.int64)
+        event, speaker = (np.full(times.shape, _NONE, dtype=np.int64) for _ in range(2))
+        open_ = np.arange(times.size)
+        for level, segments, who in self._stack(thread):
+            row = segments.at(times[open_])
+            told = open_[row >= 0]
+            state[told], event[told], speaker[told] = level, row[row >= 0], who
+            open_ = open_[row < 0]
+        event[state == _PYTHON] = _NONE
+        return Answer(state, event, speaker)
 
-    def charge(self, thread: int, start: Floats, end: Floats) -> Floats:
-        """Time per interval (rows) and state (columns as STATES, then unknown); each row adds up to its interval.
+    def changes(self, thread: int) -> Iterator[Floats]:
+        """Instants at which the answer for a thread, or its place, may change."""
+        several: list[Segments] = [segments for _, segments, _ in self._stack(thread)]
+        for source in {thread, self.main_thread}:
+            several += [known[source] for known in (self.places, self.inner, self.loaders) if source in known]
+        for segments in several:
+            yield segments.start
+            yield segments.end
 
-        Where the thread has no events the main thread speaks: a backward thread that is idle waits for it.
-        """
-        charge = np.zeros((start.size, len(STATES) + 1))
-        higher, covered = union(np.zeros(0), np.zeros(0)), np.zeros(start.size)
-        for state, spans in self._stack(thread):
-            higher = join(higher, spans)
-            now = np.maximum(higher.covered_between(start, end), covered)
-            charge[:, state] += now - covered
-            covered = now
-        charge[:, -1] = np.maximum(end - start - covered, 0.0)
-        return charge
+    def states_of(self, state: str) -> dict[int, Segments]:
+        """The stretches that threads spent in a state."""
+        code = STATES.index(state)
+        return {thread: known[code] for thread, known in self.states.items() if code in known}
 
-    def loads_at(self, thread: str, times: Floats) -> Flags:
-        """Whether the thread of this label was inside a data loader at each time."""
-        loading = self.threads.get(self.labels.get(thread, _NONE), {}).get(_INPUT)
-        if loading is None or not loading.start.size:
-            return np.zeros(times.shape, dtype=bool)
-        span = np.searchsorted(loading.start, times, side="right") - 1
-        return (span >= 0) & (times < loading.end[np.maximum(span, 0)])
+    def holds(self, state: str, thread: str, times: Floats) -> Flags:
+        """Whether the thread of this label was in a state at each time."""
+        return self.states_of(state).get(self.labels.get(thread, _NONE), NOTHING).at(times) >= 0
 
-    def _stack(self, thread: int) -> Iterator[tuple[int, Spans]]:
-        yield from sorted(self.everywhere.items(), key=_by_state)
+    def _stack(self, thread: int) -> Iterator[tuple[int, Segments, int]]:
+        """States in the order in which they claim an instant, with the thread that each belongs to."""
+        for state, segments in sorted(self.everywhere.items(), key=_by_state):
+            yield state, segments, self.main_thread
         for source in dict.fromkeys((thread, self.main_thread)):
-            yield from sorted(self.threads.get(source, {}).items(), key=_by_state)
-        yield _PYTHON, self.recorded
+            for state, segments in sorted(self.states.get(source, {}).items(), key=_by_state):
+                yield state, segments, source
+        yield _PYTHON, self.recorded, thread
 
 
-def _by_state(item: tuple[int, Spans]) -> int:
+def _by_state(item: tuple[int, Segments]) -> int:
     return item[0]
 
 
-def read_host(events: pd.DataFrame) -> Host:
-    """The states of all host threads; ``events`` is EVENTS."""
+def read_host(linked: Linked) -> Host:
+    """The states and places of all host threads."""
+    events = linked.trace.events
     rows, states = _stateful_rows(events)
     start = events["ts_us"].to_numpy()[rows]
     end = start + events["dur_us"].to_numpy()[rows]
@@ -85,18 +119,66 @@ def read_host(events: pd.DataFrame) -> Host:
     labels = events["thread"].cat.categories
     runtime = _is_category(events, "runtime")[rows]
     states = np.where(_waits(states, runtime, thread, start, end), states, STATES.index("dispatch"))
-    key = thread * len(STATES) + states
-    threads: dict[int, dict[int, Spans]] = {}
-    everywhere: dict[int, Spans] = {}
-    for number, part in grouped(key):
-        code, state = divmod(number, len(STATES))
-        target = everywhere if str(labels[code]).startswith("-1/") else threads.setdefault(code, {})
-        target[state] = union(start[part], end[part])
-    codes = {str(label): code for code, label in enumerate(labels)}
-    waiting = np.flatnonzero(states == _SYNC)
-    waits = {code: np.sort(start[waiting[rows]]) for code, rows in grouped(thread[waiting])}
-    sync_calls = start[waiting[runtime[waiting]]]
-    return Host(_main_thread(events), codes, threads, everywhere, _recorded(events), sync_calls, waits)
+    sync_calls = np.sort(start[(states == _SYNC) & runtime])
+    states[np.isin(rows, _blocking_copies(linked))] = _SYNC
+
+    def by_thread(chosen: Flags) -> dict[int, Segments]:
+        part = np.flatnonzero(chosen)
+        return {
+            code: outermost(start[part[mine]], end[part[mine]], rows[part[mine]])
+            for code, mine in grouped(thread[part])
+        }
+
+    threads: dict[int, dict[int, Segments]] = {}
+    everywhere: dict[int, Segments] = {}
+    for state in np.unique(states).tolist():
+        for code, segments in by_thread(states == state).items():
+            target = everywhere if str(labels[code]).startswith("-1/") else threads.setdefault(code, {})
+            target[state] = segments
+    places = _places(linked)
+    return Host(
+        main_thread=_main_thread(events),
+        labels={str(label): code for code, label in enumerate(labels)},
+        states=threads,
+        everywhere=everywhere,
+        recorded=_recorded(events),
+        ops=by_thread(_is_category(events, "op")[rows]),
+        loaders=by_thread((states == _INPUT) & ~_is_category(events, "python")[rows]),
+        waits=by_thread((states == _SYNC) & runtime),
+        places=places,
+        inner=_inner(linked, places),
+        sync_calls=sync_calls,
+    )
+
+
+def _blocking_copies(linked: Linked) -> Integers:
+    """Rows in EVENTS of the calls that issued copies to pageable memory."""
+    names, launch = linked.kernels["name"].cat, linked.kernels["launch"].to_numpy(dtype=np.int64, na_value=_NONE)
+    blocking = np.array([_BLOCKING_COPY.search(str(name)) is not None for name in names.categories], dtype=bool)
+    return launch[np.append(blocking, False)[names.codes.to_numpy()] & (launch >= 0)]
+
+
+def _places(linked: Linked) -> dict[int, Segments]:
+    """PLACES by code of EVENTS.thread."""
+    if linked.places is None:
+        return {}
+    code = _codes_as_in_events(linked.places["thread"], linked)
+    start, end = (linked.places[name].to_numpy() for name in ("ts_us", "end_us"))
+    return {thread: Segments(start[rows], end[rows], rows) for thread, rows in grouped(code)}
+
+
+def _inner(linked: Linked, places: Mapping[int, Segments]) -> dict[int, Segments]:
+    if not places:
+        return {}
+    start, end, owner = owned_segments(linked.ops)
+    code = _codes_as_in_events(linked.ops["thread"], linked)[owner]
+    found = {thread: rows for thread, rows in grouped(code) if thread not in places}
+    return {thread: Segments(start[rows], end[rows], owner[rows]) for thread, rows in found.items()}
+
+
+def _codes_as_in_events(column: "pd.Series[str]", linked: Linked) -> Integers:
+    labels = linked.trace.events["thread"].cat.categories
+    return np.asarray(labels.get_indexer(column.cat.categories)[column.cat.codes.to_numpy()], dtype=np.int64)
 
 
 def _stateful_rows(events: pd.DataFrame) -> tuple[Integers, Integers]:
@@ -172,9 +254,9 @@ def _main_thread(events: pd.DataFrame) -> int:
     return _NONE
 
 
-def _recorded(events: pd.DataFrame) -> Spans:
+def _recorded(events: pd.DataFrame) -> Segments:
     rows = np.flatnonzero(np.logical_or.reduce([_is_category(events, name) for name in _TELLING]))
     if not rows.size:
-        return union(np.zeros(0), np.zeros(0))
+        return NOTHING
     start, dur = events["ts_us"].to_numpy()[rows], events["dur_us"].to_numpy()[rows]
-    return union(start[:1], np.array([np.max(start + dur)]))
+    return outermost(start[:1], np.array([np.max(start + dur)]), rows[:1])

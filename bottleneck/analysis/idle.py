@@ -1,14 +1,13 @@
-"""Why the device waited: every gap between device work split over causes, with the line that was being prepared."""
+"""Why the device waited: every gap between device work cut into pieces, each with its cause and what held the host."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
-import pandas as pd
 
 from bottleneck.analysis.host import Host
-from bottleneck.analysis.owners import innermost_op
+from bottleneck.analysis.segments import RESOLUTION_US, cut
 from bottleneck.analysis.states import STATES
-from bottleneck.analysis.timeline import Flags, Floats, Integers, grouped
+from bottleneck.analysis.timeline import Flags, Floats, Integers, grouped, tally
 from bottleneck.records import Linked
 
 CAUSES = (*STATES, "unknown", "dependency")
@@ -19,9 +18,7 @@ _QUEUED_GAP_US = (4.0, 10.0)
 # From launch to start with an empty queue took 6 to 37 us (median, by part); with a margin for the tail.
 _LAUNCH_LATENCY_US = 60.0
 
-_RESOLUTION_US = 5e-4
-
-_LAUNCH, _SYNC, _DEPENDENCY = (CAUSES.index(cause) for cause in ("launch", "sync", "dependency"))
+_LAUNCH, _DEPENDENCY = (CAUSES.index(cause) for cause in ("launch", "dependency"))
 
 
 @dataclass(frozen=True)
@@ -34,15 +31,41 @@ class Gaps:
 
 
 @dataclass(frozen=True)
-class _Calls:
-    """The launch behind the work that ends each gap: when, and on which thread; unknown calls have end NaN."""
+class Pieces:
+    """Parts of gaps with one cause each (index in CAUSES); those of a gap add up to it.
 
+    ``event`` is the row in EVENTS of what held the host, and for ``launch`` after the call the call itself; ``thread``
+    the one that tells. Both are -1 where nothing does.
+    """
+
+    gap: Integers
+    start: Floats
+    end: Floats
+    cause: Integers
+    event: Integers
+    thread: Integers
+
+    @property
+    def us(self) -> Floats:
+        """Length of each piece."""
+        return self.end - self.start
+
+    def by_cause(self) -> Floats:
+        """Time per cause."""
+        return tally(self.cause, self.us, len(CAUSES))
+
+
+@dataclass(frozen=True)
+class _Calls:
+    """The launch behind the work that ends each gap: row in EVENTS, end, and thread; unknown calls have end NaN."""
+
+    event: Integers
     end: Floats
     thread: Integers
 
 
-def split_gaps(gaps: Gaps, linked: Linked, host: Host) -> Floats:
-    """Time per gap (rows) and cause (columns as CAUSES); each row adds up to its gap.
+def split_gaps(gaps: Gaps, linked: Linked, host: Host) -> Pieces:
+    """The pieces of gaps between device work.
 
     Until its launch call returned, the host was behind: that part goes to what the launching thread was doing. What
     is left is ``launch`` when it is no longer than launches take, else ``dependency``. Where the call is unknown and
@@ -52,25 +75,41 @@ def split_gaps(gaps: Gaps, linked: Linked, host: Host) -> Floats:
     pace = _queued_gap_us(gaps, calls)
     unknown = np.isnan(calls.end) & ((gaps.following < 0) | (gaps.end - gaps.start > pace))
     host_end = np.clip(np.where(unknown, gaps.end, np.nan_to_num(calls.end, nan=-np.inf)), gaps.start, gaps.end)
-    charge = np.zeros((gaps.start.size, len(CAUSES)))
-    behind = host_end > gaps.start
-    late = np.flatnonzero(behind)
-    for thread, rows in grouped(calls.thread[late]):
-        mine = late[rows]
-        charge[mine, : len(STATES) + 1] = host.charge(thread, gaps.start[mine], host_end[mine])
-    rest = gaps.end - host_end
-    paced = rest <= np.where(behind, _LAUNCH_LATENCY_US, pace)
-    charge[:, _LAUNCH] += np.where(paced, rest, 0.0)
-    charge[:, _DEPENDENCY] += np.where(paced, 0.0, rest)
-    return without_dust(charge)
+    # What is below the clock's resolution is no stretch of its own.
+    host_end = np.where(host_end - gaps.start < RESOLUTION_US, gaps.start, host_end)
+    host_end = np.where(gaps.end - host_end < RESOLUTION_US, gaps.end, host_end)
+    behind, early = np.flatnonzero(host_end > gaps.start), np.flatnonzero(host_end < gaps.end)
+    parts = [
+        _ask(host, thread, Gaps(gaps.start[late], host_end[late], late))
+        for thread, rows in grouped(calls.thread[behind])
+        for late in [behind[rows]]
+    ]
+    paced = (gaps.end - host_end)[early] <= np.where(host_end > gaps.start, _LAUNCH_LATENCY_US, pace)[early]
+    rest = Pieces(
+        gap=early,
+        start=host_end[early],
+        end=gaps.end[early],
+        cause=np.where(paced, _LAUNCH, _DEPENDENCY),
+        event=np.where(paced, calls.event[early], -1),
+        thread=np.full(early.size, -1, dtype=np.int64),
+    )
+    return _joined([*parts, rest])
 
 
-def without_dust(charge: Floats) -> Floats:
-    """The same rows with what is below the clock's resolution given to the largest cause of the row."""
-    dust = np.where(charge < _RESOLUTION_US, charge, 0.0)
-    charge = charge - dust
-    charge[np.arange(len(charge)), charge.argmax(axis=1)] += dust.sum(axis=1)
-    return charge
+def split_host_gaps(gaps: Gaps, host: Host) -> Pieces:
+    """The pieces of gaps between ops of the host: what the main thread did meanwhile."""
+    return _ask(host, host.main_thread, Gaps(gaps.start, gaps.end, np.arange(gaps.start.size)))
+
+
+def _ask(host: Host, thread: int, parts: Gaps) -> Pieces:
+    """The pieces of some stretches, by what a thread was doing; ``parts.following`` numbers them."""
+    cuts = cut(parts.start, parts.end, list(host.changes(thread)))
+    answer = host.at(thread, (cuts.start + cuts.end) / 2)
+    return Pieces(parts.following[cuts.interval], cuts.start, cuts.end, answer.state, answer.event, answer.thread)
+
+
+def _joined(parts: list[Pieces]) -> Pieces:
+    return Pieces(*(np.concatenate([getattr(part, each.name) for part in parts]) for each in fields(Pieces)))
 
 
 def _launches(gaps: Gaps, linked: Linked, host: Host) -> _Calls:
@@ -84,7 +123,7 @@ def _launches(gaps: Gaps, linked: Linked, host: Host) -> _Calls:
     # Work that starts before the first launch on record was queued when the recording began.
     first_launch = np.nanmin(kernels["launch_ts_us"].to_numpy(), initial=np.inf)
     end[(event < 0) & known & (gaps.end <= first_launch) & np.isfinite(first_launch)] = -np.inf
-    return _Calls(end, np.where(event < 0, host.main_thread, threads[np.maximum(event, 0)]))
+    return _Calls(event, end, np.where(event < 0, host.main_thread, threads[np.maximum(event, 0)]))
 
 
 def _queued_gap_us(gaps: Gaps, calls: _Calls) -> float:
@@ -93,52 +132,3 @@ def _queued_gap_us(gaps: Gaps, calls: _Calls) -> float:
     if not queued.any():
         return low
     return float(np.clip(np.quantile((gaps.end - gaps.start)[queued], 0.9), low, high))
-
-
-def fold_gaps(gaps: Gaps, charge: Floats, linked: Linked, host: Host) -> pd.DataFrame:
-    """Time and number of gaps per cause and source line: columns cause, source (null when unknown), us, calls.
-
-    A gap's line is the one that issued the work behind it; for a wait it is the line of the op that waited, and null
-    when the wait was called outside any op, because the line behind it is not the one to change.
-    """
-    gap, cause = np.nonzero(charge)
-    kernel_lines, op_lines = (frame["source"] for frame in (linked.kernels, linked.ops))
-    labels = kernel_lines.cat.categories.union(op_lines.cat.categories)
-    source = _relabelled(kernel_lines, labels)[gaps.following][gap]
-    waits = np.flatnonzero(cause == _SYNC)
-    source[waits] = _relabelled(op_lines, labels)[_waiting_ops(gaps, gap[waits], linked, host)]
-    return fold_causes(cause, charge[gap, cause], source, labels)
-
-
-def _relabelled(column: "pd.Series[str]", labels: "pd.Index[str]") -> Integers:
-    """Codes of a category in other labels, with one more at the end for no row: -1."""
-    to_label = np.append(labels.get_indexer(column.cat.categories), -1)
-    return np.asarray(to_label[np.append(column.cat.codes.to_numpy(), -1)], dtype=np.int64)
-
-
-def _waiting_ops(gaps: Gaps, rows: Integers, linked: Linked, host: Host) -> Integers:
-    """Row in OPS of the op whose wait was the last to begin before the end of each gap; -1 for none."""
-    calls = _launches(gaps, linked, host)
-    thread, until = calls.thread[rows], np.fmin(gaps.end, calls.end)[rows]
-    op = np.full(rows.size, -1, dtype=np.int64)
-    labels = linked.trace.events["thread"].cat.categories
-    for code, mine in grouped(thread):
-        if code >= 0:
-            op[mine] = innermost_op(linked.ops, str(labels[code]), host.last_wait(code, until[mine]))
-    return op
-
-
-def fold_causes(cause: Integers, us: Floats, source: Integers, labels: "pd.Index[str]") -> pd.DataFrame:
-    """Rows of one cause (index in CAUSES) and source (code in labels, -1 unknown) added up, largest first."""
-    key = cause * (len(labels) + 1) + source + 1
-    distinct, inverse = np.unique(key, return_inverse=True)
-    causes, sources = np.divmod(distinct, len(labels) + 1)
-    frame = pd.DataFrame(
-        {
-            "cause": [CAUSES[code] for code in causes],
-            "source": [labels[code - 1] if code else None for code in sources],
-            "us": np.bincount(inverse, weights=us, minlength=distinct.size),
-            "calls": np.bincount(inverse, minlength=distinct.size),
-        }
-    )
-    return frame.sort_values("us", ascending=False, kind="stable", ignore_index=True)

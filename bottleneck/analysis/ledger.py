@@ -10,10 +10,11 @@ import numpy.typing as npt
 import pandas as pd
 
 from bottleneck.analysis.host import Host, read_host
-from bottleneck.analysis.idle import CAUSES, Gaps, fold_causes, fold_gaps, split_gaps, without_dust
+from bottleneck.analysis.idle import CAUSES, Gaps, split_gaps, split_host_gaps
 from bottleneck.analysis.owners import owned_segments
 from bottleneck.analysis.sides import TwoSided, find_sides
 from bottleneck.analysis.timeline import Floats, Integers, gaps, grouped, shared_charge, tally, union
+from bottleneck.analysis.waits import IDLE_TEXTS, explain, explain_ops, fold
 from bottleneck.records import Caveat, Ledger, LedgerEntry, Linked
 
 # Account -> group, in the order of the ledger.
@@ -95,7 +96,7 @@ def build_ledger(linked: Linked, roofline: pd.DataFrame) -> LedgerResult:
 
     With device work: per device, then the mean over the devices used. Without: the threads that run ops.
     """
-    host = read_host(linked.trace.events)
+    host = read_host(linked)
     if is_host_only(linked):
         account = _host_accounts(linked, roofline, host)
         devices: tuple[int, ...] = (0,)
@@ -157,7 +158,7 @@ def _host_accounts(linked: Linked, roofline: pd.DataFrame, host: Host) -> Intege
     account[dispatch & allocates[names.codes.to_numpy()]] = _CODE["overhead.allocator"]
     threads, start = linked.ops["thread"].cat, linked.ops["ts_us"].to_numpy()
     for code, mine in grouped(threads.codes.to_numpy().astype(np.int64)):
-        account[mine[host.loads_at(str(threads.categories[code]), start[mine])]] = INPUT
+        account[mine[host.holds("input", str(threads.categories[code]), start[mine])]] = INPUT
     return account
 
 
@@ -192,12 +193,12 @@ def _charge_device(linked: Linked, host: Host, device: int) -> _Charged:
     origin = linked.window.start_us
     next_row = np.append(rows[busy.first], -1)[following]
     idle = Gaps(opened + origin, closed + origin, next_row)
-    charge = split_gaps(idle, linked, host)
+    pieces = split_gaps(idle, linked, host)
     by_layer = [union(start[rows[layer == level]], end[rows[layer == level]]).total() for level in (1, 2)]
     exposed = [float(np.sum(kernel_us[rows[layer == level]])) for level in (1, 2)]
     overlap = np.array([busy.total(), by_layer[0], exposed[0], by_layer[1], exposed[1]])
     sides = find_sides(busy, linked.window.wall_us)
-    return _Charged(kernel_us, charge.sum(axis=0), fold_gaps(idle, charge, linked, host), overlap, sides)
+    return _Charged(kernel_us, pieces.by_cause(), fold(explain(pieces, idle, linked, host)), overlap, sides)
 
 
 def _charge_host(linked: Linked, host: Host, account: Integers) -> _Charged:
@@ -209,23 +210,21 @@ def _charge_host(linked: Linked, host: Host, account: Integers) -> _Charged:
     busy = union(start, end)
     idle_start, idle_end, following = gaps(busy, low, high)
     idle = Gaps(idle_start, idle_end, np.append(owner[busy.first], -1)[following])
-    waits = host.charge(host.main_thread, idle_start, idle_end)
-    waits = without_dust(np.hstack((waits, np.zeros((idle_start.size, len(CAUSES) - waits.shape[1])))))
+    pieces = split_host_gaps(idle, host)
     loads = np.flatnonzero((account == INPUT) & (kernel_us > 0))
-    labels, codes = linked.ops["source"].cat.categories, linked.ops["source"].cat.codes.to_numpy().astype(np.int64)
-    cause = np.full(loads.size, CAUSES.index("input"))
-    inside = fold_causes(cause, kernel_us[loads], codes[loads], labels)
-    outside = fold_gaps(idle, waits, linked, host)
+    inside = fold(explain_ops(loads, kernel_us[loads], linked, host))
+    outside = fold(explain(pieces, idle, linked, host))
     worked_us = math.fsum(kernel_us) - math.fsum(kernel_us[loads])
     overlap = np.array([worked_us, 0.0, 0.0, 0.0, 0.0])
-    return _Charged(kernel_us, waits.sum(axis=0), pd.concat((inside, outside), ignore_index=True), overlap)
+    return _Charged(kernel_us, pieces.by_cause(), pd.concat((inside, outside), ignore_index=True), overlap)
 
 
 def _mean_idle(idle: list[pd.DataFrame], steps: int) -> pd.DataFrame:
-    folded = pd.concat(idle, ignore_index=True).groupby(["cause", "source"], dropna=False, sort=False, as_index=False)
+    keys = ["cause", *IDLE_TEXTS]
+    folded = pd.concat(idle, ignore_index=True).groupby(keys, dropna=False, sort=False, as_index=False)
     total, scale = folded.sum(), 1.0 / (steps * len(idle))
-    source = total["source"].astype(object).where(total["source"].notna(), None)
-    total = total.assign(source=source, us=total["us"] * scale, calls=total["calls"] * scale)
+    texts = {name: total[name].astype(object).where(total[name].notna(), None) for name in IDLE_TEXTS}
+    total = total.assign(**texts, us=total["us"] * scale, calls=total["calls"] * scale)
     return total.sort_values("us", ascending=False, kind="stable", ignore_index=True)
 
 

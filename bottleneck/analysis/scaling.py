@@ -9,6 +9,7 @@ import pandas as pd
 from bottleneck.analysis.idle import CAUSES
 from bottleneck.analysis.ledger import ACCOUNTS, LedgerResult, Overlap, ledger_of
 from bottleneck.analysis.timeline import Floats
+from bottleneck.analysis.waits import IDLE_TEXTS
 from bottleneck.records import Caveat, Timing
 from bottleneck.units import format_us
 
@@ -75,8 +76,9 @@ def _scaled_idle(idle: pd.DataFrame, factors: Mapping[str, float], unexplained_u
     scaled = idle.assign(us=idle["us"] * [factors[f"overhead.{cause}"] for cause in idle["cause"]])
     if not unexplained_us:
         return scaled
-    extra = pd.DataFrame({"cause": ["unknown"], "source": [None], "us": [unexplained_us], "calls": [0.0]})
-    return pd.concat((scaled, extra.astype({"source": object})), ignore_index=True)
+    texts = {name: pd.Series([None], dtype=object) for name in IDLE_TEXTS}
+    extra = pd.DataFrame({"cause": ["unknown"], **texts, "us": [unexplained_us], "calls": [0.0]})
+    return pd.concat((scaled, extra), ignore_index=True)
 
 
 def _caveats(profiled_us: float, wall_us: float, factors: tuple[float, float]) -> tuple[Caveat, ...]:

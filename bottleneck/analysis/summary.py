@@ -88,10 +88,10 @@ def assemble(evidence: Evidence) -> Analysis:
 
 def _idle_causes(result: LedgerResult) -> tuple[IdleCause, ...]:
     wall_us = result.ledger.wall_us
-    columns = [result.idle[name].tolist() for name in ("cause", "us", "source", "calls")]
+    columns = [result.idle[name].tolist() for name in ("cause", "us", "source", "calls", "detail", "module")]
     return tuple(
-        IdleCause(cause, us, us / wall_us, source, float(calls))
-        for cause, us, source, calls in zip(*columns, strict=True)
+        IdleCause(cause, us, us / wall_us, source, float(calls), detail, module)
+        for cause, us, source, calls, detail, module in zip(*columns, strict=True)
         if us > 0
     )
 

@@ -251,8 +251,11 @@ def _largest_kernel(grounds: Grounds, bounds: tuple[str, ...]) -> KernelSummary 
 
 def _line_of(grounds: Grounds, account: str) -> str | None:
     """The source line with most of the time of an idle cause; null when it is not known."""
-    rows = [row for row in grounds.idle if f"overhead.{row.cause}" == account]
-    return max(rows, key=lambda row: row.us).source if rows else None
+    lines: dict[str | None, float] = {}
+    for row in grounds.idle:
+        if f"overhead.{row.cause}" == account:
+            lines[row.source] = lines.get(row.source, 0.0) + row.us
+    return max(lines, key=lambda line: lines[line]) if lines else None
 
 
 def _label(kernel: KernelSummary) -> str:

@@ -10,7 +10,7 @@ from bottleneck.trace.link import link
 from bottleneck.trace.read import read_trace
 from bottleneck.trace.steps import find_steps
 from tests.analysis.scenes import Event, Kernel, Scene
-from tests.builders import frame, kernel, launch, memcpy, op, step, write_trace
+from tests.builders import complete, frame, kernel, launch, memcpy, op, step, write_trace
 
 _PROGRAM = Event("annotation", "train", 0, 100)
 
@@ -201,7 +201,7 @@ def test_wait_names_the_line_that_waited_and_not_the_line_behind_it(tmp_path: Pa
     assert idle[idle["cause"] == "dispatch"]["source"].tolist() == ["train.py:60"]
 
 
-def test_wait_outside_any_op_names_no_line(tmp_path: Path) -> None:
+def test_wait_outside_any_op_names_no_line_where_no_frame_is_open(tmp_path: Path) -> None:
     idle = _analysed(
         tmp_path,
         [
@@ -214,6 +214,123 @@ def test_wait_outside_any_op_names_no_line(tmp_path: Path) -> None:
         ],
     )
     assert idle[idle["cause"] == "sync"]["source"].tolist() == [None]
+
+
+def _told(idle: pd.DataFrame, cause: str) -> list[tuple[float, str | None, str | None, str | None]]:
+    """Time, line, module and detail of a cause."""
+    rows = idle[idle["cause"] == cause]
+    return list(zip(*(rows[name].tolist() for name in ("us", "source", "module", "detail")), strict=True))
+
+
+def _scene(*host: dict[str, object]) -> list[dict[str, object]]:
+    """A step of 1000 us whose device works at its ends only; the host's events come between."""
+    main = frame("train.py(40): main", 0, 1000)
+    works = [launch(1, 2, 5), kernel(1, 10, 10), launch(2, 960, 5), kernel(2, 970, 30)]
+    return [step(0, 0, 1000), main, *works, *host]
+
+
+@pytest.mark.parametrize(
+    ("host", "cause", "told"),
+    [
+        (
+            [frame("<built-in function sleep>", 100, 500)],
+            "python",
+            (500, "train.py:40", None, "main > sleep"),
+        ),
+        (
+            [frame("model.py(7): log", 100, 500), launch(9, 200, 300, "cudaDeviceSynchronize")],
+            "sync",
+            (300, "model.py:7", None, "cudaDeviceSynchronize"),
+        ),
+        (
+            [op("aten::to", 100, 300), launch(9, 200, 100, "cudaStreamSynchronize")],
+            "sync",
+            (100, "train.py:40", None, "aten::to > cudaStreamSynchronize"),
+        ),
+        (
+            [frame("nn.Module: Linear_0", 100, 300), op("aten::linear", 150, 200), op("aten::addmm", 160, 100)],
+            "dispatch",
+            (200, "train.py:40", "Linear_0", "aten::linear"),
+        ),
+        (
+            [op("aten::empty", 100, 300), launch(9, 120, 250, "cudaMalloc")],
+            "allocator",
+            (250, "train.py:40", None, "cudaMalloc"),
+        ),
+        (
+            [launch(9, 120, 250, "cuModuleLoadData")],
+            "compile",
+            (250, "train.py:40", None, "cuModuleLoadData"),
+        ),
+        (
+            [complete("Python GC", "user_annotation", 120, 250)],
+            "gc",
+            (250, "train.py:40", None, "Python GC"),
+        ),
+    ],
+)
+def test_each_cause_tells_its_line_and_what_held_the_host(
+    tmp_path: Path, host: list[dict[str, object]], cause: str, told: tuple[object, ...]
+) -> None:
+    assert told in _told(_analysed(tmp_path, _scene(*host)), cause)
+
+
+def test_wait_for_data_names_the_loader_and_the_line_that_loads(tmp_path: Path) -> None:
+    loader = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
+    host = [
+        frame("torch/utils/data/dataloader.py(720): __next__", 90, 520),
+        complete(loader, "user_annotation", 100, 500),
+        frame("data.py(6): __getitem__", 150, 400),
+    ]
+    told = _told(_analysed(tmp_path, _scene(*host)), "input")
+    assert told[0] == (400, "data.py:6", None, loader)
+    assert (100, "train.py:40", None, loader) in told
+
+
+def test_one_gap_is_split_over_the_lines_at_which_its_time_passed(tmp_path: Path) -> None:
+    host = [frame("model.py(7): encode", 100, 500), frame("data.py(3): crop", 200, 100)]
+    told = _told(_analysed(tmp_path, _scene(*host)), "python")
+    assert (400, "model.py:7", None, "encode") in told
+    assert (100, "data.py:3", None, "crop") in told
+
+
+def test_copy_to_pageable_memory_holds_the_host_and_one_to_pinned_memory_does_not(tmp_path: Path) -> None:
+    def copied(kind: str) -> pd.DataFrame:
+        call = launch(7, 100, 300, "cudaMemcpyAsync")
+        return _analysed(tmp_path, _scene(call, memcpy(7, 350, 10, 4096, kind)))
+
+    blocking = copied("DtoH (Device -> Pageable)")
+    assert _told(blocking, "sync")[0] == (290, "train.py:40", None, "cudaMemcpyAsync (pageable, DtoH)")
+    free = copied("DtoH (Device -> Pinned)")
+    assert _told(free, "sync") == []
+    assert ("train.py:40", None, "cudaMemcpyAsync (pinned, DtoH)") in [row[1:] for row in _told(free, "launch")]
+
+
+def test_silent_backward_thread_waits_at_the_line_of_the_main_thread(tmp_path: Path) -> None:
+    host = [
+        frame("<built-in method run_backward of object at 0x7f>", 100, 800),
+        op("autograd::engine::evaluate_function: MulBackward0", 300, 100, tid=102),
+        launch(7, 380, 5, tid=102),
+        kernel(7, 400, 10),
+    ]
+    idle = _analysed(tmp_path, _scene(*host))
+    assert ("train.py:40", None, "main > run_backward") in [row[1:] for row in _told(idle, "python")]
+    assert [row[3] for row in _told(idle, "dispatch")] == ["MulBackward0"]
+
+
+def test_module_of_the_next_kernel_is_not_that_of_a_wait_outside_it(tmp_path: Path) -> None:
+    host = [frame("nn.Module: Linear_0", 900, 90), op("aten::linear", 910, 60)]
+    idle = _analysed(tmp_path, _scene(*host))
+    modules = {module for _, _, module, _ in _told(idle, "python")}
+    assert modules == {None, "Linear_0"}
+    assert max(us for us, _, module, _ in _told(idle, "python") if module == "Linear_0") < 20
+
+
+def test_synchronisation_with_which_the_profiler_stops_is_no_wait_of_the_steps(tmp_path: Path) -> None:
+    for marked in (True, False):
+        events = _scene(op("aten::mul", 950, 20), launch(99, 1001, 5000, "cudaDeviceSynchronize"))
+        idle = _analysed(tmp_path, events if marked else events[1:])
+        assert _told(idle, "sync") == []
 
 
 def test_same_cause_at_one_line_is_counted_by_gap() -> None:
