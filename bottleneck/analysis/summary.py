@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 
 from bottleneck.analysis.charged import charged_rows
+from bottleneck.analysis.completed import completed_caveats
 from bottleneck.analysis.folds import fold_lines, fold_modules, fold_ops
 from bottleneck.analysis.kernel_rows import fold_kernels
 from bottleneck.analysis.ledger import LedgerResult
@@ -64,6 +65,7 @@ def assemble(evidence: Evidence) -> Analysis:
         *evidence.caveats,
         *result.caveats,
         *_coverage_caveats(coverage, result),
+        *completed_caveats(rows),
         *_sides_caveats(result),
         *_one_rank_caveats(linked, result),
     )
