@@ -26,8 +26,9 @@ _VECTOR_FLOPS = 4.0
 _DROPOUT_FLOPS = 10.0
 _FLOAT_BYTES = 4.0
 
-# Packed sequences are priced when their lengths differ so little that no split of the same total moves FLOPs by 10 %.
+# The lengths of packed sequences are known when they differ so little that no split of the total moves FLOPs by 10 %.
 _UNEVENNESS = 1.05
+PACKED = "lower end: the lengths of the packed sequences are data"
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,7 @@ class Attention:
     seen: float
     key_width: int
     value_width: int
+    note: str | None = None
 
     @property
     def rows(self) -> float:
@@ -91,20 +93,27 @@ def _band(call: OpCall, layout: Layout, queries: float, keys: float) -> tuple[fl
     return first, keys if right is None or right < 0 else shift + right
 
 
-def _lengths(call: OpCall, layout: Layout, query: Tensor, key: Tensor) -> tuple[float, float]:
-    """Queries and keys of one sequence; the mean where sequences are packed and nearly even."""
+def _lengths(call: OpCall, layout: Layout, query: Tensor, key: Tensor) -> tuple[float, float, str | None]:
+    """Queries and keys of one sequence, and what they leave open: the mean where sequences are packed.
+
+    Pairs grow faster than lengths, so that even lengths have the fewest pairs of all splits of a total: where all
+    sequences have as many queries, and where each has at least as many keys as queries, the further ones left out.
+    """
     at = -3 if layout.heads_last else -2
     packed = None if layout.lengths is None else call.optional_tensor(layout.lengths[0])
     if layout.lengths is None or packed is None or packed.numel < 2:
-        return query.shape[at], key.shape[at]
+        return query.shape[at], key.shape[at], None
     sequences = packed.numel - 1
-    means = []
-    for tensor, position in zip((query, key), layout.lengths[2:], strict=True):
-        longest, total = call.integer(position), tensor.shape[at if layout.heads_last else 0]
-        if longest is None or longest * sequences > _UNEVENNESS * total:
-            raise Unpriced("the lengths of the packed sequences are not in the trace")
-        means.append(total / sequences)
-    return means[0], means[1]
+    totals = [tensor.shape[at if layout.heads_last else 0] for tensor in (query, key)]
+    longest = [call.integer(position) for position in layout.lengths[2:]]
+    queries, keys = (total / sequences for total in totals)
+    if all(
+        most is not None and most <= _UNEVENNESS * mean for most, mean in zip(longest, (queries, keys), strict=True)
+    ):
+        return queries, keys, None
+    if queries > keys:
+        raise Unpriced("the lengths of the packed sequences are not in the trace")
+    return queries, keys if longest[0] == queries else queries, PACKED
 
 
 def _sizes(call: OpCall, layout: Layout) -> Attention:
@@ -114,7 +123,7 @@ def _sizes(call: OpCall, layout: Layout) -> Attention:
         raise Unpriced("query, key and value do not fit each other")
     if any(call.optional_tensor(position) for position in layout.unknown_with):
         raise Unpriced("the lengths of cached sequences are not in the trace")
-    queries, keys = _lengths(call, layout, query, key)
+    queries, keys, note = _lengths(call, layout, query, key)
     first, last = _band(call, layout, queries, keys)
     return Attention(
         heads=query.numel / max(query.shape[-1] * queries, 1),
@@ -124,6 +133,7 @@ def _sizes(call: OpCall, layout: Layout) -> Attention:
         seen=min(1.0, max(queries + last, 0.0) / max(keys, 1)),
         key_width=query.shape[-1],
         value_width=value.shape[-1],
+        note=note,
     )
 
 
@@ -141,6 +151,7 @@ def _arithmetic(call: OpCall, layout: Layout, sizes: Attention, width: int) -> C
         n=sizes.keys,
         k=sizes.key_width,
         batch=sizes.heads,
+        note=sizes.note,
     )
 
 

@@ -65,7 +65,11 @@ def complete(linked: Linked) -> Linked:
     completed = np.flatnonzero(np.any([told.codes > 0 for told in sources], axis=0) & (signature >= 0))
     code, distinct = pd.factorize(key[completed])
     first = completed[np.unique(code, return_index=True)[1]]
-    rows = [_completed(signatures.iloc[signature[op]].to_dict(), sources, op) for op in first.tolist()]
+    texts = {name: signatures[name].to_list() for name in signatures.columns}
+    rows = [
+        _completed({name: column[signature[op]] for name, column in texts.items()}, sources, op)
+        for op in first.tolist()
+    ]
     whole = signatures.assign(result=None, evidence=None)
     calls = pd.concat([whole, pd.DataFrame(rows, columns=list(CALLS.columns))]) if len(distinct) else whole
     signature[completed] = len(signatures) + code

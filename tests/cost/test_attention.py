@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bottleneck.cost.attention import FORMULAS, visible_pairs
+from bottleneck.cost.attention import FORMULAS, PACKED, visible_pairs
 from bottleneck.cost.call import Cost, OpCall, Scalar, Unpriced
 from tests.cost.calls import BF16, moved, price, tensor
 
@@ -190,9 +190,32 @@ def test_packed_sequences_of_one_length_are_a_batch():
     assert packed_cost.matrix_flops == 4 * HEADS * CAUSAL * 2 * (2 * WIDTH)
 
 
-def test_packed_sequences_of_unknown_lengths_have_no_price():
+def test_packed_sequences_of_unknown_lengths_take_at_least_what_even_ones_do():
+    even, uneven = (price(FORMULAS, "_flash_attention_forward", *packed(4 * 16, 4, longest)) for longest in (16, 32))
+    assert uneven.matrix_flops == even.matrix_flops
+    assert (even.note, uneven.note) == (None, PACKED)
+    assert (uneven.bytes_low, uneven.bytes_high) == (even.bytes_low, even.bytes_high)
+
+
+@given(st.lists(st.integers(1, 50), min_size=1, max_size=8))
+def test_no_split_of_packed_sequences_takes_less_than_the_price(lengths):
+    cost = price(FORMULAS, "_flash_attention_forward", *packed(sum(lengths), len(lengths), max(lengths)))
+    pairs = sum(length * (length + 1) / 2 for length in lengths)
+    assert cost.matrix_flops <= HEADS * pairs * 4 * WIDTH * (1 + 1e-9)
+
+
+@given(st.lists(st.integers(1, 50), min_size=1, max_size=8))
+def test_one_query_per_packed_sequence_sees_all_of_its_keys(lengths):
+    q, k, v, offsets, _, _, _, *more = packed(sum(lengths), len(lengths), max(lengths))
+    q = tensor(len(lengths), HEADS, WIDTH, dtype=BF16)
+    cost = price(FORMULAS, "_flash_attention_forward", q, k, v, offsets, offsets, "1", str(max(lengths)), *more)
+    assert cost.matrix_flops == pytest.approx(HEADS * sum(lengths) * 4 * WIDTH)
+
+
+def test_packed_sequences_with_fewer_keys_than_queries_have_no_price():
+    q, _, v, *more = packed(64, 4, 32)
     with pytest.raises(Unpriced, match="lengths of the packed sequences"):
-        price(FORMULAS, "_flash_attention_forward", *packed(4 * 16, 4, 32))
+        price(FORMULAS, "_flash_attention_forward", q, tensor(32, HEADS, WIDTH), v, *more)
 
 
 @pytest.mark.parametrize(
