@@ -14,7 +14,7 @@ from bottleneck.harness.cpu import CpuFacts, allowance, busy_processors, cpu_fac
 from bottleneck.harness.probes import Effort, Readings, descending, measure
 from bottleneck.records import Caveat, Device
 
-_FORMAT = "bottleneck/calibration/2"
+_FORMAT = "bottleneck/calibration/3"
 _LARGEST_STREAM_BYTES = 384 * 2**20
 _MEMORY_SHARE = 16  # of physical memory at most one part in so many
 _QUIET_LOAD = 0.5  # processors kept busy by others, on average over the last minute
@@ -83,7 +83,7 @@ def measure_cpu(threads: int | None, effort: Effort) -> Calibration:
     chosen = threads or usual
     torch.set_num_threads(chosen)
     try:
-        readings = measure(torch, working_sets(facts, chosen), effort)
+        readings = measure(torch, working_sets(facts, chosen), facts.l1_bytes, effort)
     finally:
         torch.set_num_threads(usual)
     return Calibration(
@@ -117,12 +117,14 @@ def working_sets(facts: CpuFacts, threads: int) -> dict[str, int]:
 def as_device(facts: CpuFacts, readings: Readings) -> Device:
     """The readings as a device.
 
-    Plain fp32 and fp64 products run on the vector units, so their rate is the ceiling of pointwise work too; narrower
-    types may have matrix units of their own. The launch floor is a tiny op's time as the profiler shows it, which is
+    Pointwise work is held against multiplications outside of products: these fuse a multiplication with an addition,
+    which neither torch's ops nor its compiler do, and so reach up to twice as much. Where there is no compiler the rate
+    of products stands for both, an upper bound. The launch floor is a tiny op's time as the profiler shows it, which is
     what an op's self time in a trace is compared with.
     """
     products = {f"{name}_tensor": rate for name, rate in readings.flops_per_s.items()}
-    vectors = {f"{name}_vector": rate for name, rate in readings.flops_per_s.items() if name in {"fp32", "fp64"}}
+    plain = {name: rate for name, rate in readings.flops_per_s.items() if name in {"fp32", "fp64"}}
+    vectors = {f"{name}_vector": rate for name, rate in (plain | dict(readings.vector_flops_per_s)).items()}
     bandwidth = readings.bandwidth_by_bytes[-1][1]
     return Device(
         name=facts.model,

@@ -12,6 +12,7 @@ _VENDORS = {"AuthenticAMD": "AMD", "GenuineIntel": "Intel", "HygonGenuine": "Hyg
 _UNITS = {"K": 2**10, "M": 2**20, "G": 2**30}
 
 # Caches of a usual server core, for systems that do not tell.
+_USUAL_L1_BYTES = 2**15
 _USUAL_L2_BYTES = 2**20
 _USUAL_LAST_BYTES = 32 * 2**20
 
@@ -23,6 +24,7 @@ class CpuFacts:
     model: str
     identity: str
     vendor: str | None
+    l1_bytes: int
     l2_bytes: int
     last_level_bytes: int
     memory_bytes: int | None
@@ -39,6 +41,7 @@ def cpu_facts(cpuinfo: Path = _CPUINFO, caches: Path = _CACHES) -> CpuFacts:
         model=model,
         identity=" ".join([model, *(fields[key] for key in keys if key in fields)]),
         vendor=_VENDORS.get(fields.get("vendor_id", fields.get("CPU implementer", ""))),
+        l1_bytes=sizes.get(1, _USUAL_L1_BYTES),
         l2_bytes=l2,
         last_level_bytes=max([l2, *sizes.values()]) if sizes else _USUAL_LAST_BYTES,
         memory_bytes=_memory_bytes(),

@@ -10,6 +10,7 @@ from functools import partial
 from itertools import cycle
 from typing import Any
 
+from bottleneck.harness.native import Loop, build_native
 from bottleneck.units import US_PER_S
 
 Clock = Callable[[], float]
@@ -36,6 +37,7 @@ class Effort:
     fewest_runs: int = 3
     tolerance: float = 0.03
     tiny_calls: int = 2000
+    native_rounds: int = 500_000
 
 
 @dataclass(frozen=True)
@@ -50,6 +52,7 @@ class Reading:
 class Readings:
     """What was measured: FLOP/s by dtype, bytes/s by working set, and seconds per tiny op without the profiler.
 
+    ``vector_flops_per_s`` holds multiplications outside of products, and nothing where there is no compiler.
     ``profiled_us`` is the duration that the profiler reports for one tiny op, ``fresh_bytes_per_s`` the rate at which
     the system hands out new pages, null where a first write takes no longer than a second.
     """
@@ -59,6 +62,7 @@ class Readings:
     tiny_us: float
     profiled_us: float
     fresh_bytes_per_s: float | None
+    vector_flops_per_s: Mapping[str, float] = field(default_factory=dict)
     unstable: tuple[str, ...] = field(default=())
 
 
@@ -84,21 +88,48 @@ def _agree(taken: list[float], tolerance: float) -> bool:
     return second <= best * (1 + tolerance)
 
 
-def measure(torch: Any, working_sets: Mapping[str, int], effort: Effort) -> Readings:
-    """All probes in turn; ``working_sets`` holds bytes by the level of memory that they are meant for."""
+def measure(torch: Any, working_sets: Mapping[str, int], l1_bytes: int, effort: Effort) -> Readings:
+    """All probes in turn; ``working_sets`` holds bytes by the level of memory that they are meant for.
+
+    The first cache is beyond the reach of ops, which take longer to call than its bytes to move.
+    """
     unstable: list[str] = []
+    vectors, first_cache = _native_rates(torch.get_num_threads(), l1_bytes, effort)
     with torch.inference_mode():
         tiny_us = _tiny_us(torch, effort)
         products = {name: _product_rate(torch, name, effort, unstable) for name in _DTYPES}
         streams = [_stream(torch, label, size, tiny_us, effort, unstable) for label, size in working_sets.items()]
         return Readings(
             flops_per_s={name: rate for name, rate in products.items() if rate is not None},
-            bandwidth_by_bytes=descending(streams),
+            bandwidth_by_bytes=descending([*first_cache, *streams]),
             tiny_us=tiny_us,
             profiled_us=_profiled_us(torch, effort),
             fresh_bytes_per_s=_fresh_rate(torch, max(working_sets.values()) // 4, effort),
+            vector_flops_per_s=vectors,
             unstable=tuple(unstable),
         )
+
+
+def _native_rates(threads: int, l1_bytes: int, effort: Effort) -> tuple[dict[str, float], list[tuple[float, float]]]:
+    """FLOP/s of multiplications by dtype, and (working set, bytes/s) in the first caches; empty without a compiler."""
+    native = build_native(threads)
+    if native is None:
+        return {}, []
+    try:
+        vectors = {
+            name: max(_native_rate(loop, effort) for loop in native.multiplications(name, effort.native_rounds))
+            for name in ("fp32", "fp64")
+        }
+        share = l1_bytes // 2
+        loop = native.triad(share, max(1, int(_BATCH_BYTES * 8 / share)))
+        return vectors, [(float(threads * share), _native_rate(loop, effort))]
+    finally:
+        native.close()
+
+
+def _native_rate(loop: Loop, effort: Effort) -> float:
+    """FLOP/s or bytes/s of the best run in a fixed time: on a busy machine the first two to agree may both be slow."""
+    return loop.amount / best_of(loop.run, effort.stream_seconds, replace(effort, tolerance=0.0)).seconds
 
 
 def _product_rate(torch: Any, name: str, effort: Effort, unstable: list[str]) -> float | None:

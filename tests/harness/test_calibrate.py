@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bottleneck.harness import calibrate, probes
+from bottleneck.harness import calibrate, native, probes
 from bottleneck.harness.calibrate import (
     Calibration,
     as_device,
@@ -23,7 +23,7 @@ from bottleneck.harness.probes import Effort, Readings, best_of, descending
 from bottleneck.records import Caveat, Device
 from tests.architecture.test_imports import modules_after, run_fresh
 
-FACTS = CpuFacts("Some CPU", "Some CPU 1 2 3", "AMD", 2**20, 2**25, 2**34)
+FACTS = CpuFacts("Some CPU", "Some CPU 1 2 3", "AMD", 2**15, 2**20, 2**25, 2**34)
 READINGS = Readings(
     flops_per_s={"fp32": 1e11, "bf16": 3e11, "fp64": 5e10},
     bandwidth_by_bytes=((1e6, 2e11), (3e8, 1e10)),
@@ -123,6 +123,49 @@ def test_products_and_pointwise_work_have_their_own_ceilings() -> None:
     assert (device.kind, device.source, device.bandwidth_bytes_per_s) == ("cpu", "measured", 1e10)
     assert device.launch_floor_us == 0.6  # as the profiler shows it, not as a stopwatch would
     assert device.ridge_flops_per_byte["fp32_tensor"] == 10.0
+
+
+def test_pointwise_work_is_held_against_multiplications_that_are_not_fused() -> None:
+    device = as_device(FACTS, replace(READINGS, vector_flops_per_s={"fp32": 6e10}))
+    assert (device.peaks_flops_per_s["fp32_vector"], device.ridge_flops_per_byte["fp32_vector"]) == (6e10, 6.0)
+    assert device.peaks_flops_per_s["fp64_vector"] == READINGS.flops_per_s["fp64"]  # not measured: an upper bound
+
+
+def test_without_a_compiler_the_native_loops_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.delenv("CXX", raising=False)
+    assert native.build_native(1) is None
+    assert probes._native_rates(1, 2**15, Effort()) == ({}, [])
+
+
+def test_a_compiler_that_fails_leaves_the_native_loops_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    broken = tmp_path / "c++"
+    broken.write_text("#!/bin/sh\nexit 1\n")
+    broken.chmod(0o755)
+    monkeypatch.setenv("CXX", str(broken))
+    assert native.build_native(1) is None
+
+
+class TestNative:
+    @pytest.fixture
+    def loops(self) -> Iterator[native.Native]:
+        built = native.build_native(2)
+        if built is None:
+            pytest.skip("no C compiler here")
+        yield built
+        built.close()
+
+    @pytest.mark.parametrize("name", ["fp32", "fp64"])
+    def test_a_loop_tells_the_flops_of_all_its_threads(self, loops: native.Native, name: str) -> None:
+        found = loops.multiplications(name, rounds=10)
+        assert [loop.amount for loop in found] == [2 * 10 * flight for flight in native._FLIGHTS[name]]
+        for loop in found:
+            loop.run()
+
+    def test_the_triad_tells_the_bytes_of_all_its_threads(self, loops: native.Native) -> None:
+        loop = loops.triad(1200, rounds=3)
+        loop.run()
+        assert loop.amount == 2 * 3 * 1200
 
 
 def test_the_device_tells_at_which_rate_new_pages_come() -> None:
@@ -234,12 +277,12 @@ class TestFacts:
                 (folder / name).write_text(text + "\n")
         facts = cpu_facts(cpuinfo, tmp_path / "cache")
         assert (facts.model, facts.vendor) == ("Some Xeon", "Intel")
-        assert (facts.l2_bytes, facts.last_level_bytes) == (2 * 2**20, 260 * 2**20)
+        assert (facts.l1_bytes, facts.l2_bytes, facts.last_level_bytes) == (48 * 2**10, 2 * 2**20, 260 * 2**20)
         assert facts.identity == "Some Xeon GenuineIntel 143"
 
     def test_a_system_that_tells_nothing_gets_usual_caches(self, tmp_path: Path) -> None:
         facts = cpu_facts(tmp_path / "absent", tmp_path / "absent")
-        assert facts.model and facts.l2_bytes < facts.last_level_bytes
+        assert facts.model and facts.l1_bytes < facts.l2_bytes < facts.last_level_bytes
 
     def test_settings_that_limit_threads_are_part_of_the_allowance(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
@@ -251,12 +294,12 @@ class TestFacts:
 def test_a_hasty_calibration_measures_every_ceiling_and_puts_the_threads_back() -> None:
     torch = pytest.importorskip("torch")
     usual = torch.get_num_threads()
-    hasty = Effort(64, (64,), 0.02, 0.02, 0.02, tiny_calls=100)
+    hasty = Effort(64, (64,), 0.02, 0.02, 0.02, tiny_calls=100, native_rounds=1000)
     calibration = measure_cpu(1, hasty)
     assert torch.get_num_threads() == usual
     assert {"fp32_tensor", "bf16_tensor", "fp64_tensor", "fp32_vector"} <= calibration.device.peaks_flops_per_s.keys()
     sizes = [size for size, _ in calibration.device.bandwidth_by_bytes]
-    assert sizes == sorted(sizes) and len(sizes) == 4
+    assert sizes == sorted(sizes) and len(sizes) == (5 if native.build_native(1) else 4)
     assert 0.01 < (calibration.device.launch_floor_us or 0) < 1000
     assert calibration.device.fresh_bytes_per_s is None or calibration.device.fresh_bytes_per_s > 1e6
     assert calibration.threads == 1
@@ -267,7 +310,7 @@ def test_a_calibration_says_nothing_on_stderr() -> None:
     code = (
         "from bottleneck.harness.calibrate import measure_cpu\n"
         "from bottleneck.harness.probes import Effort\n"
-        "measure_cpu(1, Effort(64, (64,), 0.01, 0.01, 0.01, tiny_calls=50))"
+        "measure_cpu(1, Effort(64, (64,), 0.01, 0.01, 0.01, tiny_calls=50, native_rounds=1000))"
     )
     done = run_fresh(code)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
