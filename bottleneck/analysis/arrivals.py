@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bottleneck.analysis.timeline import Flags, Floats
+from bottleneck.analysis.timeline import Flags, Floats, Integers
 from bottleneck.records import Linked
 
 # Profilers start and stop at slightly different collectives on each rank.
@@ -17,13 +17,15 @@ _LEAST_OVERLAP = 0.5
 class Arrivals:
     """Starts and ends of the collectives that all ranks took part in: rows are ranks, columns collectives.
 
-    In microseconds on the first rank's clock. ``inside`` tells which lie in the window of each rank; ``clock_us`` is by
-    how much the ends had to be shifted to coincide, after the wall clocks were applied.
+    In microseconds on the first rank's clock. ``inside`` tells which lie in the window of each rank, ``rows`` where
+    they stand in its KERNELS; ``clock_us`` is by how much the ends had to be shifted to coincide, after the wall clocks
+    were applied.
     """
 
     start: Floats
     end: Floats
     inside: Flags
+    rows: Integers
     clock_us: Floats
 
     @property
@@ -39,9 +41,9 @@ class Arrivals:
 
 @dataclass(frozen=True)
 class _Track:
-    """Collectives of one rank by name: starts, ends, and whether they lie in the window."""
+    """Collectives of one rank by name: starts, ends, whether they lie in the window, and rows in KERNELS."""
 
-    by_name: Mapping[str, tuple[Floats, Floats, Flags]]
+    by_name: Mapping[str, tuple[Floats, Floats, Flags, Integers]]
     has_wall_clock: bool
 
 
@@ -58,9 +60,9 @@ def match_collectives(ranks: Sequence[Linked]) -> Arrivals | None:
     columns = [column for name in names if (column := _aligned(tracks, name)) is not None]
     if not columns:
         return None
-    start, end, inside = (np.concatenate([column[part] for column in columns], axis=1) for part in range(3))
+    start, end, inside, rows = (np.concatenate([column[part] for column in columns], axis=1) for part in range(4))
     clock_us = np.median(end - end[:1], axis=1)
-    return Arrivals(start - clock_us[:, None], end - clock_us[:, None], inside > 0, clock_us)
+    return Arrivals(start - clock_us[:, None], end - clock_us[:, None], inside > 0, rows.astype(np.int64), clock_us)
 
 
 def _track(linked: Linked, origin_ns: int, ranks: int) -> _Track:
@@ -75,7 +77,7 @@ def _track(linked: Linked, origin_ns: int, ranks: int) -> _Track:
     by_name = {}
     for code in np.unique(codes).tolist():
         mine = order[codes[order] == code]
-        by_name[str(labels[code])] = start[mine] + clock_us, end[mine] + clock_us, inside[mine]
+        by_name[str(labels[code])] = start[mine] + clock_us, end[mine] + clock_us, inside[mine], rows[mine]
     return _Track(by_name, unix_ns is not None)
 
 
@@ -86,11 +88,11 @@ def _of_all_ranks(linked: Linked, ranks: int) -> Flags:
     return np.asarray(np.isnan(size) | (size == ranks))
 
 
-def _aligned(tracks: Sequence[_Track], name: str) -> tuple[Floats, Floats, Floats] | None:
-    """Starts, ends and window flags of one name, rows by rank, on the collectives that all ranks have."""
+def _aligned(tracks: Sequence[_Track], name: str) -> tuple[Floats, ...] | None:
+    """Starts, ends, window flags and rows in KERNELS of one name, by rank, for the collectives that all ranks have."""
     reference = max(tracks, key=lambda track: track.by_name[name][0].size)
     count = reference.by_name[name][0].size
-    cells = np.full((3, len(tracks), count), np.nan)
+    cells = np.full((4, len(tracks), count), np.nan)
     for row, track in enumerate(tracks):
         clocks = track.has_wall_clock and reference.has_wall_clock
         shift = _best_shift(track.by_name[name][1], reference.by_name[name][1], clocks)
@@ -101,7 +103,7 @@ def _aligned(tracks: Sequence[_Track], name: str) -> tuple[Floats, Floats, Float
         for part, values in enumerate(track.by_name[name]):
             cells[part, row, shift + skip : shift + size] = values[skip:size]
     everywhere = ~np.isnan(cells[0]).any(axis=0)
-    return (cells[0][:, everywhere], cells[1][:, everywhere], cells[2][:, everywhere]) if everywhere.any() else None
+    return tuple(cells[:, :, everywhere]) if everywhere.any() else None
 
 
 def _best_shift(end: Floats, reference: Floats, clocks: bool) -> int | None:

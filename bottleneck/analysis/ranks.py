@@ -6,9 +6,18 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from bottleneck.analysis.arrivals import Arrivals, match_collectives
+from bottleneck.analysis.collectives import (
+    Message,
+    message_of,
+    messages_of,
+    paces,
+    quickest_of,
+    repaced,
+    with_transfer,
+)
 from bottleneck.analysis.summary import ONE_RANK
 from bottleneck.analysis.verdict import account_words
-from bottleneck.records import Analysis, Caveat, LedgerEntry, Linked, RankSummary
+from bottleneck.records import Analysis, Caveat, CollectiveSummary, LedgerEntry, Linked, RankSummary
 from bottleneck.units import format_share, format_us
 
 # A rank is called a straggler when the others wait for it this part of their step.
@@ -43,7 +52,8 @@ def combine_ranks(ranked: Sequence[RankedAnalysis]) -> Analysis:
     arrivals = match_collectives([one.linked for one in ordered])
     straggler = _find_straggler(ordered, arrivals)
     walls = [one.analysis.steps.wall_us for one in ordered]
-    body = ordered[straggler.position if straggler else int(np.argmax(walls))].analysis
+    position = straggler.position if straggler else int(np.argmax(walls))
+    body = ordered[position].analysis
     numbers = _numbers(ordered)
     verdict = body.verdict
     if straggler is not None:
@@ -53,6 +63,7 @@ def combine_ranks(ranked: Sequence[RankedAnalysis]) -> Analysis:
         body,
         verdict=verdict,
         ranks=_summaries(ordered, numbers, arrivals),
+        collectives=_collectives(ordered, position, arrivals),
         caveats=(
             *(caveat for caveat in body.caveats if caveat.slug != ONE_RANK),
             *_caveats(ordered, numbers, arrivals),
@@ -116,6 +127,33 @@ def _listed(numbers: Sequence[int]) -> str:
     if len(numbers) > 8:
         return f"{', '.join(str(number) for number in numbers[:6])} and {len(numbers) - 6} more"
     return f"{', '.join(str(number) for number in numbers[:-1])} and {numbers[-1]}"
+
+
+def _collectives(
+    ordered: Sequence[RankedAnalysis], position: int, arrivals: Arrivals | None
+) -> tuple[CollectiveSummary, ...]:
+    """The collectives of one rank beside the quickest calls of all ranks.
+
+    Where no call of one size was quickest, the rank that came last to a call tells: it waited for nobody.
+    """
+    mine = ordered[position]
+    quickest = quickest_of([paces(one.linked) for one in ordered])
+    told = repaced(mine.analysis.collectives, quickest)
+    if arrivals is None:
+        return told
+    inside = arrivals.inside[position]
+    messages = messages_of(mine.linked, arrivals.rows[position][inside])
+    dur = (arrivals.end - arrivals.start)[:, inside]
+    spent: dict[Message, list[float]] = {}
+    for message, own, least in zip(messages, dur[position].tolist(), dur.min(axis=0).tolist(), strict=True):
+        sums = spent.setdefault(message, [0.0, 0.0])
+        sums[0], sums[1] = sums[0] + own, sums[1] + least
+    return tuple(
+        with_transfer(one, told_by[1] / told_by[0])
+        if one.transfer_us is None and (told_by := spent.get(message_of(one))) and told_by[0] > 0
+        else one
+        for one in told
+    )
 
 
 def _summaries(

@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 
 from bottleneck.analysis.charged import charged_rows
+from bottleneck.analysis.collectives import fold_collectives
 from bottleneck.analysis.completed import completed_caveats
 from bottleneck.analysis.folds import fold_lines, fold_modules, fold_ops
 from bottleneck.analysis.kernel_rows import fold_kernels
@@ -85,6 +86,7 @@ def assemble(evidence: Evidence) -> Analysis:
         idle=idle,
         ranks=(),
         caveats=caveats,
+        collectives=() if result.host_only else fold_collectives(rows),
     )
 
 

@@ -1,0 +1,272 @@
+"""Collectives folded by kind and size: what they carry, their pace on the links, and how much of their time is waiting.
+
+A collective ends for no rank before the last one has come, so its duration is transfer and waiting together. The
+quickest call of one size waited least: its time stands for the transfer of all, and the rest is waiting.
+"""
+
+import json
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from bottleneck.analysis.charged import Charged
+from bottleneck.analysis.timeline import Floats, Integers
+from bottleneck.records import CollectiveSummary, Linked
+from bottleneck.units import ITEM_BYTES, SHORT_DTYPE, US_PER_S
+
+NO_SIZES = "no message sizes in the trace"
+NO_GROUP = "the number of ranks is not in the trace"
+ONE_CALL = "one call of this size: transfer and waiting cannot be told apart"
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of collective: which side is its payload, and how often a link carries it among n ranks (nccl-tests)."""
+
+    name: str
+    pattern: re.Pattern[str]
+    gives_more: bool
+    passes: float
+    shared: bool
+
+    def factor(self, ranks: int) -> float:
+        """Bytes over each link per byte of payload."""
+        return self.passes * ((ranks - 1) / ranks if self.shared else 1.0)
+
+
+def _kind(name: str, pattern: str, *, gives_more: bool = False, passes: float = 1.0, shared: bool = True) -> Kind:
+    return Kind(name, re.compile(pattern), gives_more, passes, shared)
+
+
+# Over lower-case names without underscores: kernels say AllGather, arguments _allgather_base or allgather_into_tensor.
+KINDS = (
+    _kind("reduce_scatter", "reducescatter"),
+    _kind("all_reduce", "allreduce|crossdevicereduce", passes=2.0),
+    _kind("all_gather", "allgather", gives_more=True),
+    _kind("all_to_all", "alltoall|all2all"),
+    _kind("broadcast", "broadcast", shared=False),
+    _kind("send_recv", "sendrecv|^send|^recv", shared=False),
+    _kind("scatter", "scatter"),
+    _kind("gather", "gather", gives_more=True),
+    _kind("reduce", "reduce", shared=False),
+    _kind("barrier", "barrier", shared=False),
+)
+_NO_OTHER = Kind("", re.compile(""), False, 0.0, False)
+
+# Element types as collectives spell them, as ops do.
+_SPELLED = {
+    "Float": "float",
+    "Double": "double",
+    "Half": "c10::Half",
+    "BFloat16": "c10::BFloat16",
+    "Long": "long",
+    "Int": "int",
+    "Short": "short",
+    "Char": "signed char",
+    "Byte": "unsigned char",
+    "Bool": "bool",
+    "ComplexFloat": "c10::complex<float>",
+}
+
+
+@dataclass(frozen=True)
+class Message:
+    """What tells collectives apart: kind or kernel name, element type, ranks, payload in bytes (null: unknown)."""
+
+    name: str
+    dtype: str | None
+    group_size: int | None
+    payload: float | None
+
+
+@dataclass(frozen=True)
+class Pace:
+    """The quickest of so many calls."""
+
+    us: float
+    calls: int
+
+
+class _Call(NamedTuple):
+    """What the trace tells of one call: its kernel, the op that issued it and the one around, and its arguments."""
+
+    kernel: str
+    op: str
+    around: str
+    dims: str | None
+    types: str | None
+    collective: str | None
+    given: int | None
+    taken: int | None
+    ranks: int | None
+    dtype: str | None
+
+
+_SHAPES = ("dims", "types")
+_ARGS = ("collective", "input_elements", "output_elements", "group_size", "message_dtype")
+
+
+def fold_collectives(rows: Charged) -> tuple[CollectiveSummary, ...]:
+    """Collectives of the window by message, most time first, with the pace of the quickest call of the whole trace."""
+    linked = rows.linked
+    members, code, messages = _messages(linked)
+    if not members.size:
+        return ()
+    paces = _paces(linked, members, code, messages)
+    dur, runs = linked.kernels["dur_us"].to_numpy()[members], rows.runs[members]
+    size = len(messages)
+    calls = np.bincount(code, weights=runs, minlength=size) / rows.repeats
+    spent = np.bincount(code, weights=dur * runs, minlength=size) / rows.repeats
+    exposed = np.minimum(np.bincount(code, weights=rows.us[members], minlength=size), spent)
+    found = [
+        _summary(message, paces[message], *amounts)
+        for message, *amounts in zip(messages, calls.tolist(), spent.tolist(), exposed.tolist(), strict=True)
+        if amounts[0] > 0
+    ]
+    return tuple(sorted(found, key=lambda one: (-one.us, one.name, one.bytes or 0.0)))
+
+
+def paces(linked: Linked) -> Mapping[Message, Pace]:
+    """The quickest call of each message in a whole trace."""
+    members, code, messages = _messages(linked)
+    return _paces(linked, members, code, messages)
+
+
+def quickest_of(several: Sequence[Mapping[Message, Pace]]) -> Mapping[Message, Pace]:
+    """The quickest call of each message over several ranks."""
+    merged: dict[Message, Pace] = {}
+    for each in several:
+        for message, pace in each.items():
+            known = merged.get(message, Pace(math.inf, 0))
+            merged[message] = Pace(min(known.us, pace.us), known.calls + pace.calls)
+    return merged
+
+
+def repaced(
+    collectives: Sequence[CollectiveSummary], quickest: Mapping[Message, Pace]
+) -> tuple[CollectiveSummary, ...]:
+    """The same collectives beside the quickest calls of all ranks."""
+    return tuple(
+        _summary(message, quickest[message], one.calls, one.us, one.exposed_us)
+        if (message := message_of(one)) in quickest
+        else one
+        for one in collectives
+    )
+
+
+def with_transfer(one: CollectiveSummary, share: float) -> CollectiveSummary:
+    """A collective whose transfer, as a share of its time, was told by the ranks that came last."""
+    transfer_us = one.us * min(share, 1.0)
+    said = "transfer is the time of the rank that came last"
+    reason = said if one.bytes is not None else f"{one.reason}; {said}"
+    return replace(one, transfer_us=transfer_us, wait_us=one.us - transfer_us, reason=reason)
+
+
+def messages_of(linked: Linked, rows: Integers) -> list[Message]:
+    """The message of each of these collectives, by their rows in KERNELS."""
+    members, code, messages = _messages(linked)
+    place = np.full(len(linked.kernels), -1, dtype=np.int64)
+    place[members] = code
+    return [messages[position] for position in place[rows].tolist()]
+
+
+def message_of(one: CollectiveSummary) -> Message:
+    """The message that a summary tells of."""
+    payload = None if one.bytes is None else float(round(one.bytes / one.calls))
+    return Message(one.name, one.dtype, one.group_size, payload)
+
+
+def _summary(message: Message, pace: Pace, calls: float, us: float, exposed_us: float) -> CollectiveSummary:
+    payload, ranks = message.payload, message.group_size
+    sized = payload is not None
+    factor = kind_of(message.name).factor(ranks) if ranks else None
+    paced = sized and pace.calls > 1
+    transfer_us = min(pace.us * calls, us) if paced else None
+    return CollectiveSummary(
+        name=message.name,
+        dtype=message.dtype,
+        group_size=ranks,
+        calls=calls,
+        us=us,
+        exposed_us=exposed_us,
+        bytes=payload * calls if payload is not None else None,
+        bus_bytes_per_s=payload * factor / pace.us * US_PER_S if payload and factor and pace.us else None,
+        transfer_us=transfer_us,
+        wait_us=None if transfer_us is None else us - transfer_us,
+        reason=NO_SIZES if not sized else NO_GROUP if not ranks else None if paced else ONE_CALL,
+    )
+
+
+def kind_of(name: str) -> Kind:
+    """The kind that a collective or a kernel is named after; one without a name where none is."""
+    squashed = name.lower().replace("_", "")
+    return next((kind for kind in KINDS if kind.pattern.search(squashed)), _NO_OTHER)
+
+
+def _messages(linked: Linked) -> tuple[Integers, Integers, list[Message]]:
+    """Rows of KERNELS that are collectives, the message of each as a position, and the distinct messages."""
+    kernels = linked.kernels
+    members = np.flatnonzero((kernels["kind"] == "collective").to_numpy())
+    if not members.size:
+        return members, members, []
+    calls = _calls(linked, members)
+    distinct = {call: _message(call) for call in dict.fromkeys(calls)}
+    messages = list(dict.fromkeys(distinct.values()))
+    place = {message: position for position, message in enumerate(messages)}
+    return members, np.array([place[distinct[call]] for call in calls], dtype=np.int64), messages
+
+
+def _calls(linked: Linked, members: Integers) -> list[_Call]:
+    kernels, ops, signatures = linked.kernels, linked.ops, linked.trace.signatures
+    args = linked.trace.device_args.set_index("event").reindex(kernels["event"].to_numpy()[members])
+    told = [args[name].astype(object).where(args[name].notna(), None).tolist() for name in _ARGS]
+    name = np.append(ops["name"].astype(object).to_numpy(), "")
+    parent, signature = (
+        np.append(ops[column].to_numpy(dtype=np.int64, na_value=-1), -1) for column in ("parent", "signature")
+    )
+    op = kernels["op"].to_numpy(dtype=np.int64, na_value=-1)[members]
+    dims, types = (np.append(signatures[column].to_numpy(), [None])[signature[op]].tolist() for column in _SHAPES)
+    kernel = kernels["name"].astype(object).to_numpy()[members].tolist()
+    rows = zip(kernel, name[op].tolist(), name[parent[op]].tolist(), dims, types, *told, strict=True)
+    return [_Call(*row) for row in rows]
+
+
+def _message(call: _Call) -> Message:
+    """The message of a call: by its arguments, else by the shapes of its op, where the payload is what goes in.
+
+    The op may know more than the kernel: an all-to-all runs as sends, and newer libraries have one kernel for all.
+    """
+    named = (kind_of(name) for name in (call.collective or "", call.op, call.around, call.kernel))
+    kind = next((kind for kind in named if kind.name), _NO_OTHER)
+    elements, spelled = (call.taken if kind.gives_more else call.given), _SPELLED.get(call.dtype or "", call.dtype)
+    if elements is None and not kind.gives_more:
+        elements, spelled = _first_argument(call.dims, call.types)
+    item = ITEM_BYTES.get(spelled or "")
+    payload = None if elements is None or item is None else float(round(elements * item))
+    ranks = call.ranks if call.ranks is not None and call.ranks > 0 else None
+    return Message(kind.name or call.kernel, SHORT_DTYPE.get(spelled or "", spelled), ranks, payload)
+
+
+def _first_argument(dims: str | None, types: str | None) -> tuple[int | None, str | None]:
+    """Elements and dtype of the first argument of a call; null where it was not recorded as one tensor."""
+    try:
+        sizes, names = json.loads(dims or "[]"), json.loads(types or "[]")
+    except (ValueError, RecursionError):
+        return None, None
+    tensor = sizes[0] if isinstance(sizes, list) and sizes else None
+    named = names[0] if isinstance(names, list) and names else None
+    if not (isinstance(tensor, list) and tensor and isinstance(named, str)):
+        return None, None
+    known = named in ITEM_BYTES and all(type(size) is int and size >= 0 for size in tensor)
+    return (math.prod(tensor), named) if known else (None, None)
+
+
+def _paces(linked: Linked, members: Integers, code: Integers, messages: Sequence[Message]) -> dict[Message, Pace]:
+    dur: Floats = linked.kernels["dur_us"].to_numpy()[members]
+    quickest = pd.Series(dur).groupby(code).agg(["min", "size"])
+    return {messages[place]: Pace(float(us), int(calls)) for place, us, calls in quickest.itertuples()}
