@@ -12,6 +12,7 @@ from bottleneck.analysis.completed import completed_caveats
 from bottleneck.analysis.folds import fold_lines, fold_modules, fold_ops
 from bottleneck.analysis.kernel_rows import fold_kernels
 from bottleneck.analysis.ledger import LedgerResult
+from bottleneck.analysis.queue import measure_queue
 from bottleneck.analysis.scaling import DISTURBED, rescale
 from bottleneck.analysis.tax import untaxed_parts
 from bottleneck.analysis.totals import cover, total
@@ -86,6 +87,7 @@ def assemble(evidence: Evidence) -> Analysis:
         idle=idle,
         ranks=(),
         caveats=caveats,
+        queue=None if result.host_only else measure_queue(linked, result.devices),
         collectives=() if result.host_only else fold_collectives(rows),
     )
 
