@@ -6,7 +6,7 @@ from dataclasses import replace
 from bottleneck.cost.call import Cost, Formulas, OpCall, Tensor, Unpriced
 from bottleneck.cost.traffic import SECTOR_BYTES, named, stream
 
-REGION = "pooling"
+REGION, BOXES = "pooling", "boxes"
 
 # Two corners, two sides, the overlap, the union and a comparison for each pair of boxes.
 _OVERLAP_FLOPS = 10.0
@@ -17,12 +17,15 @@ _SAMPLE_FLOPS = 8.0
 
 
 def _suppress(call: OpCall) -> Cost:
-    """nms(boxes, scores, threshold): every pair of boxes once; the mask of pairs is written and walked at worst."""
+    """nms(boxes, scores, threshold): every pair of boxes once; the mask of pairs is written and walked at worst.
+
+    The boxes are sorted by score first, in a child op of its own.
+    """
     boxes = call.tensor(0)
     count = boxes.shape[0] if boxes.shape else 0
     pairs = count * (count - 1) / 2
     return Cost(
-        "sort",
+        BOXES,
         vector_flops=_OVERLAP_FLOPS * pairs,
         bytes_low=boxes.bytes,
         bytes_high=boxes.bytes + 2 * count * math.ceil(count / 64) * 64 / _PAIRS_PER_BYTE + count * 8.0,
