@@ -1,7 +1,7 @@
-"""The steps of a trace: from marks, profiler steps or optimizer steps, else the whole span is one."""
+"""The steps of a trace: from marks, profiler steps, optimizer steps or repeats, else the whole span is one."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
@@ -10,6 +10,7 @@ import pandas as pd
 from bottleneck.errors import UsageError
 from bottleneck.records import Step, Trace, Window
 from bottleneck.trace.events import are_named, is_any_of
+from bottleneck.trace.repeats import Found, find_repeats
 from bottleneck.trace.steady import judge
 from bottleneck.trace.walls import wall_spans
 from bottleneck.trace.whole import whole_window
@@ -23,16 +24,19 @@ def find_steps(trace: Trace, marks_ns: Sequence[int] | None = None, asked: slice
 
     ``marks_ns`` are instants of the Unix clock, one more than there are steps. Without them (or where they cannot be
     laid on the trace) the profiler's own steps count, else the intervals from one end of the first optimizer's step to
-    the next, else the whole trace is one step. Of these the steps ``asked`` for are chosen, by position, else the
-    steady ones. Raises UsageError when there are no such steps.
+    the next, else the repeats of a loop, else the whole trace is one step. Of these the steps ``asked`` for are chosen,
+    by position, else the steady ones. Raises UsageError when there are no such steps.
     """
-    for source, steps in (
-        ("marks", _from_marks(trace, marks_ns or ())),
-        ("profiler", _from_profiler(trace)),
-        ("optimizer", _from_optimizer(trace)),
-    ):
-        if steps:
-            return _window(trace, steps, source, asked)
+    sources: tuple[tuple[str, Callable[[], Found]], ...] = (
+        ("marks", lambda: _counting(_from_marks(trace, marks_ns or ()))),
+        ("profiler", lambda: _counting(_from_profiler(trace))),
+        ("optimizer", lambda: _counting(_from_optimizer(trace))),
+        ("repeats", lambda: find_repeats(trace)),
+    )
+    for source, find in sources:
+        found = find()
+        if found:
+            return _window(trace, found, source, asked)
     if asked is not None:
         raise UsageError(
             f"--steps {_spelt(asked)} asks for steps, but none were found in {trace.path}",
@@ -42,12 +46,21 @@ def find_steps(trace: Trace, marks_ns: Sequence[int] | None = None, asked: slice
     return whole_window(trace)
 
 
-def _window(trace: Trace, steps: tuple[Step, ...], source: str, asked: slice | None) -> Window:
+def _counting(steps: tuple[Step, ...]) -> Found:
+    return tuple((step, None) for step in steps)
+
+
+def _window(trace: Trace, found: Found, source: str, asked: slice | None) -> Window:
     """The window of the steps that count, which lie next to one another."""
-    began_us, done_us = wall_spans(trace, steps)
+    began_us, done_us = wall_spans(trace, [step for step, _ in found])
     walls_us = (done_us - began_us).tolist()
-    timed = [replace(step, wall_us=wall_us) for step, wall_us in zip(steps, walls_us, strict=True)]
-    reasons = judge(walls_us) if asked is None else _asked_for(trace, len(steps), asked)
+    timed = [replace(step, wall_us=wall_us) for (step, _), wall_us in zip(found, walls_us, strict=True)]
+    reasons = [reason for _, reason in found]
+    if asked is None:
+        equal = [row for row, reason in enumerate(reasons) if reason is None]
+        reasons[equal[0] : equal[-1] + 1] = judge([walls_us[row] for row in equal])
+    else:
+        reasons = _asked_for(trace, len(found), asked)
     kept = [row for row, reason in enumerate(reasons) if reason is None]
     return Window(
         float(began_us[kept[0]]),

@@ -11,16 +11,17 @@ from dataclasses import dataclass
 import numpy as np
 
 from bottleneck.records import Step, Trace
+from bottleneck.trace.events import starts_ns
+from bottleneck.trace.joins import match_latest, whole
 from bottleneck.trace.launches import find_launches
 from bottleneck.trace.nesting import Floats
 
 
 @dataclass(frozen=True)
 class _Work:
-    """Device work: when each piece was launched (-inf: before the trace began), when it started and when it ended."""
+    """Device work: when each piece was launched (-inf: before the trace began) and when it ended."""
 
     called_us: Floats
-    start_us: Floats
     end_us: Floats
 
     def ended_of(self, before_us: Floats) -> Floats:
@@ -50,17 +51,33 @@ def wall_spans(trace: Trace, steps: Sequence[Step]) -> tuple[Floats, Floats]:
     return start_us, end_us
 
 
+def called_us(trace: Trace) -> Floats:
+    """When each piece of device work was launched, row for row as DEVICE_ARGS; NaN where the trace does not tell.
+
+    By its launch, else by the op whose id it carries.
+    """
+    event, launch = trace.device_args["event"].to_numpy(), find_launches(trace)
+    ops = trace.op_args["event"].to_numpy()
+    issuers = match_latest(
+        whole(trace.op_args["external_id"]),
+        starts_ns(trace, ops),
+        whole(trace.device_args["external_id"]),
+        starts_ns(trace, event),
+    ).nearest
+    calls = np.append(trace.launch_args["event"].to_numpy(), -1)[launch]
+    calls = np.where(launch >= 0, calls, np.append(ops, -1)[issuers])
+    at_us: Floats = np.append(trace.events["ts_us"].to_numpy(), np.nan)[calls]
+    return at_us
+
+
 def _device_work(trace: Trace, first_us: float) -> _Work:
-    """Work whose launch is known, and what ran before any of it that was launched from ``first_us`` on."""
+    """Work whose call is known, and what ran before any of it that was called from ``first_us`` on."""
     event = trace.device_args["event"].to_numpy()
     start_us = trace.events["ts_us"].to_numpy()[event]
     end_us = start_us + trace.events["dur_us"].to_numpy()[event]
-    launch = find_launches(trace)
-    called_us = np.full(len(event), np.nan)
-    launched = launch >= 0
-    called_us[launched] = trace.events["ts_us"].to_numpy()[trace.launch_args["event"].to_numpy()[launch[launched]]]
-    first_work_us = start_us[launched & (called_us >= first_us)].min(initial=np.inf)
+    at_us = called_us(trace)
+    first_work_us = start_us[at_us >= first_us].min(initial=np.inf)
     if np.isfinite(first_work_us):
-        called_us[~launched & (start_us < first_work_us)] = -np.inf
-    known = ~np.isnan(called_us)
-    return _Work(called_us[known], start_us[known], end_us[known])
+        at_us[np.isnan(at_us) & (start_us < first_work_us)] = -np.inf
+    known = ~np.isnan(at_us)
+    return _Work(at_us[known], end_us[known])

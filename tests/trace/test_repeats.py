@@ -1,0 +1,270 @@
+"""Steps found without marks: what is seen as a loop, and what only looks like one."""
+
+import csv
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bottleneck.pipeline import analyse
+from bottleneck.records import Window
+from bottleneck.trace.periods import period_of
+from bottleneck.trace.read import read_trace
+from bottleneck.trace.repeats import find_repeats
+from bottleneck.trace.steps import find_steps
+from tests.builders import Event, complete, frame, kernel, launch, op, step, write_trace
+from tests.trace.traces import linked, read
+
+FORWARD = ("aten::linear", "aten::relu", "aten::linear")
+
+
+def passes(count: int, names: Sequence[str] = FORWARD, *, at: float = 100, period: float = 50) -> list[Event]:
+    """Equal passes over ops of 10 us, one pass every ``period``."""
+    return [op(name, at + row * period + 12 * place, 10) for row in range(count) for place, name in enumerate(names)]
+
+
+def annotation(name: str, at: float, dur: float) -> Event:
+    return complete(name, "user_annotation", at, dur)
+
+
+def starts(window: Window) -> list[float]:
+    return [each.start_us for each in window.steps]
+
+
+def test_equal_passes_are_steps(tmp_path: Path) -> None:
+    window = find_steps(read(tmp_path, passes(4)))
+    assert window.source == "repeats"
+    assert starts(window) == [0, 50, 100, 150]
+    assert (window.start_us, window.end_us) == (0, 184)
+
+
+def test_two_passes_are_no_loop(tmp_path: Path) -> None:
+    assert find_steps(read(tmp_path, passes(2, FORWARD * 3))).source == "whole"
+
+
+def test_a_few_calls_of_one_op_are_no_loop(tmp_path: Path) -> None:
+    assert find_steps(read(tmp_path, passes(7, ["aten::mm"]))).source == "whole"
+    assert len(find_steps(read(tmp_path, passes(8, ["aten::mm"]))).steps) == 8
+
+
+def test_a_pass_that_the_recording_cut_short_belongs_to_no_step(tmp_path: Path) -> None:
+    window = find_steps(read(tmp_path, [*passes(3), *passes(1, FORWARD[:2], at=250)]))
+    assert starts(window) == [0, 50, 100]
+    assert window.end_us == 150
+
+
+def test_equal_layers_between_an_embedding_and_a_head_are_one_step(tmp_path: Path) -> None:
+    model = [op("aten::embedding", 50, 10), *passes(12), op("aten::log_softmax", 900, 10)]
+    assert find_steps(read(tmp_path, model)).source == "whole"
+
+
+def test_equal_layers_inside_one_module_are_one_step(tmp_path: Path) -> None:
+    assert find_steps(read(tmp_path, [frame("nn.Module: Net_0", 90, 700), *passes(12)])).source == "whole"
+
+
+def test_layers_of_other_shapes_are_no_repeats(tmp_path: Path) -> None:
+    layers = [op("aten::mm", 100 + 20 * row, 10, dims=[[64 + row % 5, 64], [64, 64]]) for row in range(12)]
+    assert find_steps(read(tmp_path, layers)).source == "whole"
+    same = [op("aten::mm", 100 + 20 * row, 10, dims=[[64, 64], [64, 64]]) for row in range(12)]
+    assert len(find_steps(read(tmp_path, same)).steps) == 12
+
+
+def test_passes_of_different_ops_inside_are_no_repeats(tmp_path: Path) -> None:
+    inside = [op(f"aten::kernel_{row}", 102 + 50 * row, 5) for row in range(4)]
+    assert find_steps(read(tmp_path, [*passes(4), *inside])).source == "whole"
+
+
+def test_a_first_pass_that_compiles_is_found_but_does_not_count(tmp_path: Path) -> None:
+    window = find_steps(read(tmp_path, [*passes(5), op("inductor::compile", 102, 5)]))
+    assert starts(window) == [50, 100, 150, 200]
+    assert [(each.name, why) for each, why in window.set_aside] == [("step 0", "made of other ops than most steps")]
+
+
+def test_beside_an_odd_pass_the_longest_stretch_of_equal_ones_counts(tmp_path: Path) -> None:
+    window = find_steps(read(tmp_path, [*passes(6), op("aten::print", 152, 5)]))
+    assert starts(window) == [100, 150, 200, 250]
+    assert [why for _, why in window.set_aside] == [
+        "cut off from the longest stretch of equal steps",
+        "made of other ops than most steps",
+    ]
+
+
+def test_one_annotation_around_the_loop_is_looked_into(tmp_path: Path) -> None:
+    window = find_steps(read(tmp_path, [annotation("model_inference", 95, 400), *passes(4)]))
+    assert starts(window) == [5, 55, 105, 155]
+
+
+def test_annotations_that_repeat_are_steps(tmp_path: Path) -> None:
+    regions = [annotation("timed region", 100 + 40 * row, 30) for row in range(5)]
+    window = find_steps(read(tmp_path, [*regions, *passes(5, ["aten::mm"], at=105, period=40)]))
+    assert starts(window) == [0, 40, 80, 120, 160]
+
+
+def test_calls_of_one_module_are_steps_whatever_is_prepared_around_them(tmp_path: Path) -> None:
+    calls = [frame("nn.Module: Net_0", 195 + 50 * row, 40) for row in range(4)]
+    around = [op("aten::empty", 110, 5), op("aten::copy_", 120, 50), op("aten::save", 460, 10)]
+    window = find_steps(read(tmp_path, [*around, *calls, *passes(4, at=200)]))
+    assert starts(window) == [85, 135, 185, 235]
+    assert window.end_us == 275
+
+
+def test_calls_of_a_module_that_fill_less_than_half_of_the_time_are_not(tmp_path: Path) -> None:
+    calls = [frame("nn.Module: Net_0", 195 + 50 * row, 40) for row in range(4)]
+    around = [op("aten::copy_", 100, 80), op("aten::save", 400, 900)]
+    assert find_steps(read(tmp_path, [*around, *calls, *passes(4, at=200)])).source == "whole"
+
+
+def test_batches_of_a_data_loader_are_steps_though_the_loader_is_set_up_before(tmp_path: Path) -> None:
+    name = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
+    setup = [op("aten::empty", 100, 2), op("aten::random_", 103, 2)]
+    fetches = [annotation(name, 110 + 50 * row, 10) for row in range(5)]
+    window = find_steps(read(tmp_path, [*setup, *fetches, *passes(4, at=122)]))
+    assert starts(window) == [10, 60, 110, 160]
+    assert window.end_us == 210
+
+
+def graph_decode(tokens: int) -> list[Event]:
+    """A decode loop that replays a graph: copy the token in, launch, pick the next token."""
+    events: list[Event] = []
+    for row in range(tokens):
+        at = 100 + 60 * row
+        events += [op("aten::copy_", at, 4), launch(3 * row + 1, at + 10, 5, "cudaGraphLaunch")]
+        events += [kernel(3 * row + 1, at + 16 + 9 * place, 8) for place in range(3)]
+        events += [op("aten::argmax", at + 20, 4), launch(3 * row + 2, at + 21, 2), kernel(3 * row + 2, at + 44, 5)]
+    return events
+
+
+def test_a_decode_loop_of_graph_launches_has_one_step_per_token(tmp_path: Path) -> None:
+    window = find_steps(read(tmp_path, graph_decode(6)))
+    assert window.source == "repeats"
+    assert len(window.steps) == 6
+    analysis = analyse([write_trace(tmp_path / "decode.json", graph_decode(6))])
+    assert (analysis.totals.kernel_count, analysis.totals.launch_count) == (4, 2)
+    assert sum(entry.us for entry in analysis.ledger) == pytest.approx(analysis.steps.wall_us)
+
+
+def test_graph_launches_of_one_piecewise_step_are_one_step(tmp_path: Path) -> None:
+    pieces: list[Event] = [op("aten::embedding", 60, 10)]
+    for row in range(9):
+        at = 100 + 20 * row
+        pieces += [op("aten::attention", at, 5), launch(row, at + 8, 5, "cudaGraphLaunch"), kernel(row, at + 14, 4)]
+    assert find_steps(read(tmp_path, [*pieces, op("aten::argmax", 400, 5)])).source == "whole"
+
+
+def test_marks_of_the_profiler_come_before_repeats(tmp_path: Path) -> None:
+    assert find_steps(read(tmp_path, [*passes(4), step(1, 95, 100), step(2, 195, 100)])).source == "profiler"
+
+
+def test_the_backward_thread_neither_tells_nor_is_cut(tmp_path: Path) -> None:
+    backward = [op("autograd::engine::evaluate_function: MmBackward0", 136 + 100 * row, 60, tid=7) for row in range(3)]
+    window = find_steps(read(tmp_path, [*passes(3, period=100), *backward]))
+    assert starts(window) == [0, 100, 200]
+    assert window.end_us == 296
+
+
+def test_an_op_of_another_thread_across_the_bounds_forbids_them(tmp_path: Path) -> None:
+    assert find_steps(read(tmp_path, [*passes(4), op("aten::index", 130, 40, tid=7)])).source == "whole"
+    assert find_steps(read(tmp_path, [*passes(4), op("aten::index", 152, 40, tid=7)])).source == "repeats"
+
+
+def test_device_work_that_no_call_of_the_loop_explains_forbids_steps(tmp_path: Path) -> None:
+    loose = [kernel(900 + row, 110 + 50 * row, 30) for row in range(4)]
+    assert find_steps(read(tmp_path, [*passes(4), *loose])).source == "whole"
+
+
+def test_a_server_whose_threads_each_answer_one_request_is_one_window(tmp_path: Path) -> None:
+    requests = [event for row in range(6) for event in passes(1, FORWARD * 2, at=100 + 15 * row)]
+    for row, event in enumerate(requests):
+        event["tid"] = 500 + row // 6
+    window = find_steps(read(tmp_path, requests))
+    assert window.source == "whole"
+    assert window.wall_us == 75 + 70
+
+
+def test_several_devices_of_one_process_share_the_steps_of_its_host(tmp_path: Path) -> None:
+    events = passes(4)
+    for row in range(4):
+        for device in (0, 1):
+            number = 2 * row + device
+            events.append(launch(number, 101 + 50 * row + 12 * device, 2))
+            work = kernel(number, 110 + 50 * row, 20 + 14 * device, args={"device": device})
+            events.append({**work, "pid": device})
+    result = linked(tmp_path, events)
+    assert [each.us for each in result.window.steps] == [50, 50, 50, 44]
+    assert result.kernels["step"].tolist() == [0, 0, 1, 1, 2, 2, 3, 3]
+    analysis = analyse([write_trace(tmp_path / "two.json", events)])
+    assert analysis.totals.busy_us == pytest.approx((20 + 34) / 2)
+    assert "several-devices" in {caveat.slug for caveat in analysis.caveats}
+    assert sum(entry.us for entry in analysis.ledger) == pytest.approx(analysis.steps.wall_us)
+
+
+@given(st.lists(st.integers(0, 3), min_size=1, max_size=8), st.integers(1, 6), st.integers(0, 7))
+def test_the_period_divides_what_is_made_of_one_unit(unit: list[int], count: int, rest: int) -> None:
+    sequence = np.array(unit * count + unit[: min(rest, len(unit))])
+    period = period_of(sequence)
+    assert (sequence[period:] == sequence[: len(sequence) - period]).all()
+    assert period <= len(unit)
+    assert all((sequence[less:] != sequence[: len(sequence) - less]).any() for less in range(1, period))
+
+
+def test_the_period_of_what_never_repeats_is_its_length() -> None:
+    assert period_of(np.arange(5)) == 5
+    assert period_of(np.arange(0)) == 0
+
+
+def marked_often(traces: Path) -> list[Path]:
+    """The traces with three or more steps of the profiler, by their catalogue."""
+    with (traces / "catalog.csv").open() as file:
+        return [traces / row["file"] for row in csv.DictReader(file) if int(row["n_profilerstep"] or 0) > 2]
+
+
+def test_where_the_profiler_marks_steps_the_same_are_found_without_its_marks(traces: Path) -> None:
+    agreed = 0
+    for path in marked_often(traces):
+        trace = read_trace(path)
+        found = find_repeats(trace)
+        if not found:
+            continue
+        window = find_steps(trace)
+        assert window.source == "profiler"
+        every = sorted([*window.steps, *(each for each, _ in window.set_aside)], key=lambda each: each.start_us)
+        assert len(found) == len(every), path.name
+        length_us = np.median([each.end_us - each.start_us for each in every])
+        for (mine, _), theirs in zip(found, every, strict=True):
+            assert abs(mine.start_us - theirs.start_us) < 0.05 * length_us, path.name
+        agreed += 1
+    assert agreed >= 15
+
+
+@pytest.mark.parametrize(
+    ("part", "count"),
+    [
+        ("elementwise__elem_01", 10),
+        ("HarrisNH+dtu_mlops_fork", 10),
+        ("Peetzie+dtu_mlops__log__resnet34", 10),
+        ("log__resnet18__DESKTOP", 10),
+        ("Lightning-AI", 64),
+        ("4096_8_128_qlora", 5),
+        ("4096_8_128_bnb", 5),
+        ("JupyterTracerViz", 3),
+        ("pytorch+ao__trace", 100),
+        ("quantize_vit__quant_at_8caa43d", 5),
+    ],
+)
+def test_loops_of_public_traces_are_found(traces: Path, part: str, count: int) -> None:
+    (path,) = (each for each in traces.iterdir() if part in each.name)
+    window = find_steps(read_trace(path))
+    assert window.source == "repeats"
+    assert len(window.steps) + len(window.set_aside) == count
+
+
+@pytest.mark.parametrize(
+    "part",
+    ["trace_100Kpar_4exp", "profiler_trace_single_sample", "sglang_Qwen3-8B_decode", "graph_execution", "Vaksth"],
+)
+def test_single_passes_of_public_traces_are_one_step(traces: Path, part: str) -> None:
+    (path,) = (each for each in traces.iterdir() if part in each.name)
+    assert find_steps(read_trace(path)).source == "whole"
