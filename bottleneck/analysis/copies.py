@@ -1,39 +1,42 @@
-"""Floors of copies and fills: bytes over the link between host and device, or over its DRAM."""
+"""Copies and fills: bytes over the link between host and device, or over its DRAM, and how far they stay below it."""
 
 import re
 from dataclasses import dataclass
 
 import numpy as np
-import pandas as pd
 
-from bottleneck.analysis.groups import Flags, Floats, by_name
-from bottleneck.records import Device
-from bottleneck.units import US_PER_S
+from bottleneck.analysis.groups import Flags, Floats, Labelled, Work, by_name, rows
+from bottleneck.analysis.shortfalls import Shortfall, first_that_holds
+from bottleneck.units import US_PER_S, format_si
 
-_OVER_LINK = re.compile(r"HtoD|DtoH|HostToDevice|DeviceToHost", re.IGNORECASE)
+_OVER_LINK = re.compile(r"HtoD|DtoH|HostToDevice|DeviceToHost|Host -> Device|Device -> Host", re.IGNORECASE)
 _INSIDE = re.compile(r"DtoD|DeviceToDevice", re.IGNORECASE)
 _PAGEABLE = re.compile(r"pageable", re.IGNORECASE)
+_SMALL_BYTES = 65536.0  # below, a copy between host and device is a round trip rather than a stream
 
 
 @dataclass(frozen=True)
 class Copies:
-    """Per row of KERNELS: whether it is a copy or fill, its floor (NaN if unknown), whether from pageable memory."""
+    """Per row of KERNELS: whether it is a copy or fill, its floor (NaN if unknown), and why it is slower."""
 
     is_copy: Flags
     memory_us: Floats
-    pageable: Flags
+    reason: Labelled
 
 
-def copy_floors(kernels: pd.DataFrame, device: Device) -> Copies:
+def copy_floors(work: Work) -> Copies:
     """The least time of every copy and fill.
 
     A copy inside the device reads and writes its bytes, sparing what the cache holds; a fill only writes. The way
-    between two devices is not in the table, so such copies have no floor.
+    between two devices is not in the table, so such copies have no floor. Where the trace gives no bytes (ROCm), those
+    that the copying op reads and writes stand in.
     """
-    over_link, inside, pageable = (by_name(kernels, pattern.search) > 0 for pattern in (_OVER_LINK, _INSIDE, _PAGEABLE))
+    kernels, device = work.kernels, work.device
+    over_link, inside = (by_name(kernels, pattern.search) > 0 for pattern in (_OVER_LINK, _INSIDE))
     kind = kernels["kind"]
     is_copy, is_fill = (kind == "copy").to_numpy(), (kind == "fill").to_numpy()
     moved = kernels["bytes"].to_numpy(dtype=np.float64, na_value=np.nan)
+    moved = np.where(is_copy & np.isnan(moved), _bytes_of_op(work), moved)
     dram = device.bandwidth_bytes_per_s or np.nan
     traffic = np.where(is_fill, moved, 2 * moved)
     seconds = np.select(
@@ -44,4 +47,58 @@ def copy_floors(kernels: pd.DataFrame, device: Device) -> Copies:
         ],
         default=np.nan,
     )
-    return Copies(is_copy | is_fill, seconds * US_PER_S, pageable & is_copy)
+    memory_us = seconds * US_PER_S
+    return Copies(is_copy | is_fill, memory_us, _why_slow(work, moved, memory_us, is_copy & over_link))
+
+
+def _bytes_of_op(work: Work) -> Floats:
+    """Half of what the op of each row reads and writes, where all that it does is copying; NaN for the others."""
+    op = rows(work.kernels["op"])
+    signature = np.append(rows(work.ops["signature"]), -1)[op]
+    copies = np.append((work.costs["family"] == "copy").to_numpy(), False)[signature]
+    traffic = np.append(work.costs["bytes_low"].to_numpy(), np.nan)[signature]
+    return np.where(copies, traffic / 2, np.nan)
+
+
+def _why_slow(work: Work, moved: Floats, memory_us: Floats, over_link: Flags) -> Labelled:
+    """Why a copy is slower than the link or the DRAM would be; null where it is not, or where nothing can be told."""
+    duration = work.kernels["dur_us"].to_numpy()
+    is_copy = (work.kernels["kind"] == "copy").to_numpy()
+    slow = is_copy & (memory_us < work.limits.memory_share * duration)
+    pageable = is_copy & (by_name(work.kernels, _PAGEABLE.search) > 0)
+    pace = _two_digits(moved / np.maximum(duration, 1e-9) * US_PER_S)
+    link, dram = work.device.link_bytes_per_s, work.device.bandwidth_bytes_per_s
+    limit = np.where(over_link, link or np.nan, dram or np.nan)
+    rules = (
+        Shortfall(pageable & ~(moved >= _SMALL_BYTES), lambda: "pageable host memory", ()),
+        Shortfall(
+            pageable,
+            lambda pace, limit: f"pageable host memory: about {_of_limit(pace, limit, 'link')}",
+            (pace, limit),
+        ),
+        Shortfall(slow & (moved < _SMALL_BYTES), lambda size: f"small copy: {format_si(size, 'B')}", (moved,)),
+        Shortfall(
+            slow & over_link,
+            lambda pace, limit: f"slow link: about {_of_limit(pace, limit, 'link')}",
+            (pace, limit),
+        ),
+        Shortfall(
+            slow,
+            lambda pace, limit: f"slow copy: reads and writes about {_of_limit(2 * pace, limit, 'DRAM')}",
+            (pace, limit),
+        ),
+        Shortfall(is_copy & np.isnan(moved), lambda: "no bytes in the trace", ()),
+    )
+    told = np.any([rule.holds for rule in rules], axis=0)
+    return first_that_holds(rules, np.asarray(told))
+
+
+def _of_limit(pace: float, limit: float, of_what: str) -> str:
+    """'7.70 GB/s of the link's 25.0 GB/s'; -1 is a limit that nobody knows."""
+    return format_si(pace, "B/s") + (f" of the {of_what}'s {format_si(limit, 'B/s')}" if limit > 0 else "")
+
+
+def _two_digits(values: Floats) -> Floats:
+    """Rounded to two digits, so that copies of one kind get one text."""
+    scale = 10.0 ** (np.floor(np.log10(np.maximum(np.nan_to_num(values), 1e-30))) - 1)
+    return np.asarray(np.round(values / scale) * scale)

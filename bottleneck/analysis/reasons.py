@@ -10,7 +10,6 @@ NO_PEAK = "no peak known for its dtype"
 NO_BANDWIDTH = "no bandwidth known for this device"
 FROM_CACHE = "served from cache"
 TOO_FAST = "faster than its floor: price or peak is wrong"
-PAGEABLE = "pageable host memory"
 
 _NO_PRICE = (
     "replayed by a graph launch, which has no op of its own",

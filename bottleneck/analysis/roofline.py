@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from bottleneck.analysis import reasons
-from bottleneck.analysis.copies import copy_floors
+from bottleneck.analysis.copies import Copies, copy_floors
 from bottleneck.analysis.floors import Floors, fastest_us, floors, launch_floor_us, settle_memory_us
 from bottleneck.analysis.groups import Flags, Floats, Labelled, Rows, Work, fold
 from bottleneck.analysis.shortfalls import why_short
@@ -74,8 +74,8 @@ def classify(
     columns["explained"] = _explained(times, decision)[of_kernel]
     columns["confidence"] = _confidence(work, bounds, times, decision)[of_kernel]
     columns["reason"] = reason.codes[of_kernel]
-    pageable = len(reason.labels)
-    return _frame(_judge_others(work, columns, pageable), (*reason.labels, reasons.PAGEABLE))
+    copies = copy_floors(work)
+    return _frame(_judge_others(work, columns, copies, len(reason.labels)), (*reason.labels, *copies.reason.labels))
 
 
 def _times(work: Work, bounds: Floors) -> _Times:
@@ -216,12 +216,13 @@ def _amounts(work: Work, times: _Times) -> dict[str, Floats | Rows]:
     }
 
 
-def _judge_others(work: Work, columns: dict[str, Floats | Rows], pageable: int) -> dict[str, Floats | Rows]:
+def _judge_others(
+    work: Work, columns: dict[str, Floats | Rows], copies: Copies, first: int
+) -> dict[str, Floats | Rows]:
     """The columns with the rows that no roofline applies to: collectives, copies, ops that only call others.
 
-    ``pageable`` is the code of the reason for copies from pageable host memory.
+    ``first`` is the code of the first reason that copies give.
     """
-    copies = copy_floors(work.kernels, work.device)
     duration = work.kernels["dur_us"].to_numpy()
     collective = (work.kernels["kind"] == "collective").to_numpy()
     other = collective | copies.is_copy | work.charges["dispatches"].to_numpy()
@@ -233,7 +234,7 @@ def _judge_others(work: Work, columns: dict[str, Floats | Rows], pageable: int) 
         "explained": np.where(known, np.minimum(1.0, largest / np.maximum(duration, 1e-9)), np.nan),
         "confidence": np.where(copies.is_copy & ~known, _MEDIUM, _HIGH),
         "memory_us": copies.memory_us,
-        "reason": np.where(copies.pageable, pageable, -1),
+        "reason": np.where(copies.reason.codes < 0, -1, first + copies.reason.codes),
     }
     return columns | {name: np.where(other, values, columns[name]) for name, values in replaced.items()}
 

@@ -48,16 +48,19 @@ def why_short(work: Work, floors: Floors, asked: Flags, overhead: Flags) -> Labe
     """The first reason per group that is ``asked`` for, in order of evidence; ``overhead`` marks those bound by it."""
     on_host = work.device.kind == "cpu"
     rules = _of_host(work, floors) if on_host else _of_device(work, floors, overhead)
-    return _first_that_holds(rules, asked)
+    return first_that_holds(rules, asked)
 
 
-def _first_that_holds(rules: Sequence[Shortfall], asked: Flags) -> Labelled:
+def first_that_holds(rules: Sequence[Shortfall], asked: Flags) -> Labelled:
+    """The words of the first rule that holds, per row that is asked for; 'unexplained' where none does."""
     codes, labels, open_ = np.full(asked.size, -1, dtype=np.int64), [UNEXPLAINED], asked.copy()
     for rule in rules:
         rows = np.flatnonzero(open_ & rule.holds)
         open_[rows] = False
         if rows.size:
-            numbers = np.stack([np.broadcast_to(each, asked.shape)[rows] for each in rule.numbers], axis=1)
+            numbers = (
+                np.stack([each[rows] for each in rule.numbers], axis=1) if rule.numbers else np.zeros((rows.size, 0))
+            )
             distinct, place = np.unique(np.nan_to_num(numbers, nan=-1.0), axis=0, return_inverse=True)
             codes[rows] = len(labels) + place.ravel()
             labels += [rule.words(*values) for values in distinct.tolist()]
@@ -273,8 +276,8 @@ def _of_instructions(work: Work, floors: Floors) -> tuple[Shortfall, ...]:
 def _throttled(work: Work) -> Shortfall:
     return Shortfall(
         np.full(work.groups.kernels.shape, bool(work.throttle)),
-        lambda _: f"clocks: the device was throttled ({', '.join(work.throttle)})",
-        (np.zeros(work.groups.kernels.shape),),
+        lambda: f"clocks: the device was throttled ({', '.join(work.throttle)})",
+        (),
     )
 
 
@@ -286,8 +289,8 @@ def _of_host(work: Work, floors: Floors) -> tuple[Shortfall, ...]:
     return (
         Shortfall(
             work.per_name(_SERIAL.search) > 0,
-            lambda _: "one thread: random numbers come from one generator, one after the other",
-            (np.zeros(low.shape),),
+            lambda: "one thread: random numbers come from one generator, one after the other",
+            (),
         ),
         Shortfall(
             product & (np.fmin(np.fmin(m, n), k) < work.limits.thin_product),

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from bottleneck.analysis.roofline import launch_floor_us
+from bottleneck.analysis.roofline import classify, launch_floor_us
 from bottleneck.records import Device
 from tests.analysis.frames import CPU, H100, Kernel, Priced, frames, host, only, stream, unpriced
 
@@ -20,8 +20,32 @@ class TestCopiesAndCollectives:
         assert (row.bound, row.memory_us) == ("copy", pytest.approx(50.0))
         assert pd.isna(row.reason)
 
-    def test_pageable_memory_is_named(self) -> None:
+    def test_pageable_memory_is_named_with_its_pace(self) -> None:
         assert self.copy(100.0, 1000, "Memcpy DtoH (Device -> Pageable)").reason == "pageable host memory"
+        row = self.copy(1000.0, 7_712_345, "Memcpy HtoD (Pageable -> Device)")
+        assert row.reason == "pageable host memory: about 7.70 GB/s of the link's 52.0 GB/s"
+
+    def test_a_link_far_below_its_rate_is_named_with_both(self) -> None:
+        row = self.copy(1000.0, 9_000_000, "Memcpy HtoD (Pinned -> Device)")
+        assert row.reason == "slow link: about 9.00 GB/s of the link's 52.0 GB/s"
+        assert pd.isna(self.copy(1000.0, 30_000_000, "Memcpy HtoD (Pinned -> Device)").reason)
+
+    def test_a_small_copy_is_a_round_trip(self) -> None:
+        assert self.copy(10.0, 4, "Memcpy DtoH (Device -> Pinned)").reason == "small copy: 4.00 B"
+        assert self.copy(10.0, 4, "Memcpy DtoD (Device -> Device)").reason == "small copy: 4.00 B"
+
+    def test_a_slow_copy_inside_the_device_is_held_against_its_memory(self) -> None:
+        row = self.copy(1000.0, 150_000_000, "Memcpy DtoD (Device -> Device)")
+        assert row.reason == "slow copy: reads and writes about 300 GB/s of the DRAM's 3.35 TB/s"
+
+    def test_bytes_that_the_trace_leaves_out_come_from_the_copying_op(self) -> None:
+        def row(family: str) -> "pd.Series[object]":
+            made = frames(Priced((Kernel(100.0, name="CopyHostToDevice", kind="copy"),), bytes_low=5.2e6, pays=False))
+            costs = made.costs.assign(family=pd.Categorical([family]))
+            return classify(made.kernels, made.ops, costs, made.charges, H100).iloc[0]
+
+        assert row("copy").memory_us == pytest.approx(50.0)
+        assert pd.isna(row("pointwise").memory_us) and row("pointwise").reason == "no bytes in the trace"
 
     def test_a_copy_inside_the_device_reads_and_writes(self) -> None:
         traffic = 3.352e12 * 200e-6
