@@ -30,7 +30,7 @@ from bottleneck.errors import BottleneckError
 from bottleneck.records import Device, Linked
 from bottleneck.trace.link import link
 from bottleneck.trace.read import read_trace
-from bottleneck.trace.steps import whole_window
+from bottleneck.trace.whole import whole_window
 
 EAGER = ("__traces__h100__", "__traces__mi300__Falconsai", "__traces__mi300__facebook", "__traces__mi300__gaunernst")
 BEYOND = 1.03

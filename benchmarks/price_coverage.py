@@ -20,7 +20,7 @@ from bottleneck.errors import BottleneckError
 from bottleneck.records import Linked
 from bottleneck.trace.link import link
 from bottleneck.trace.read import read_trace
-from bottleneck.trace.steps import whole_window
+from bottleneck.trace.whole import whole_window
 
 
 @dataclass(frozen=True)
