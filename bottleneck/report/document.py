@@ -6,7 +6,7 @@ Terminal and markdown are two ways of setting the same ``Document``, so they can
 from dataclasses import dataclass
 
 from bottleneck.records import GROUPS, Analysis
-from bottleneck.report import facts, places, sections
+from bottleneck.report import facts, places, sections, waits
 from bottleneck.report.collectives import collectives
 from bottleneck.report.layout import Notes, Strip, Table
 from bottleneck.report.queue import queue_strip
@@ -34,7 +34,7 @@ def build(analysis: Analysis, top: int = 10) -> Document:
         sections.ledger(analysis),
         facts.findings(analysis),
         sections.kernels(analysis, top),
-        sections.idle(analysis, top),
+        waits.idle(analysis, top),
         queue_strip(analysis),
         places.lines(analysis, _PLACES),
         places.modules(analysis, _PLACES),

@@ -1,25 +1,22 @@
-"""The tables of a report: ledger, kernels, idle causes and ranks, rounded so that they re-add to their totals."""
+"""The tables of a report: ledger, kernels and ranks, rounded so that they re-add to their totals."""
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Generic, TypeVar
 
-from bottleneck.records import GROUPS, Analysis, IdleCause, KernelSummary, LedgerEntry
+from bottleneck.records import GROUPS, Analysis, KernelSummary, LedgerEntry
 from bottleneck.report.layout import Column, Row, Table
-from bottleneck.report.numbers import UNKNOWN, Scale, apportion_groups, percents, scale_of
+from bottleneck.report.numbers import UNKNOWN, Scale, apportion_groups, scale_of
+from bottleneck.report.tops import top_of
 from bottleneck.report.words import (
     ACCOUNT_LABELS,
     ACCOUNT_MEANINGS,
     bound_words,
-    calls_number,
     calls_words,
     is_marked,
     shapes_words,
 )
 from bottleneck.units import format_share
 
-Item = TypeVar("Item", KernelSummary, IdleCause)
 Rounded = tuple[Scale, dict[LedgerEntry, int], dict[LedgerEntry, int]]
 
 
@@ -76,37 +73,10 @@ def _numbers(entries: Sequence[LedgerEntry], rounded: Rounded) -> tuple[str, str
     return time, format_share(share if count in {0, 1000} else count / 1000)
 
 
-@dataclass(frozen=True)
-class _Folded(Generic[Item]):
-    """The largest items, and the numbers that they show: (time, share) for each, for the rest, and for the sum."""
-
-    shown: Sequence[Item]
-    hidden: int
-    scale: Scale
-    each: Sequence[tuple[str, str]]
-    rest: tuple[str, str] | None
-    total: tuple[str, str]
-
-
-def _fold(items: Sequence[Item], top: int) -> _Folded[Item]:
-    """The ``top`` items by time; a single one left over is shown too, since its row costs the same."""
-    ordered = sorted((item for item in items if item.us > 0), key=lambda item: -item.us)
-    cut = top if len(ordered) > top + 1 else len(ordered)
-    shown, hidden = ordered[:cut], ordered[cut:]
-    us, share = [item.us for item in shown], [item.share for item in shown]
-    if hidden:
-        us.append(math.fsum(item.us for item in hidden))
-        share.append(math.fsum(item.share for item in hidden))
-    scale = scale_of(math.fsum(us))
-    numbers = list(zip(scale.column(us), percents(share), strict=True))
-    rest = numbers[cut] if hidden else None
-    return _Folded(shown, len(hidden), scale, numbers[:cut], rest, numbers[-1])
-
-
 def kernels(analysis: Analysis, top: int) -> Table | None:
     """The kernels (CPU: ops) that take the most time, with their floors; the others folded into one row."""
     noun = "op" if analysis.device.kind == "cpu" else "kernel"
-    folded = _fold(analysis.kernels, top)
+    folded = top_of(analysis.kernels, top)
     if not folded.shown:
         return None
     rows = [
@@ -156,28 +126,6 @@ def _details(row: KernelSummary) -> tuple[str, ...]:
         row.source or row.module or "",
     )
     return tuple(part for part in parts if part)
-
-
-def idle(analysis: Analysis, top: int) -> Table | None:
-    """Why the device waited, with source lines; the smaller causes folded into one row."""
-    folded = _fold(analysis.idle, top)
-    if not folded.shown:
-        return None
-    rows = [
-        Row((*_cause(cause), *numbers), details=tuple(part for part in (cause.detail, cause.module) if part))
-        for cause, numbers in zip(folded.shown, folded.each, strict=True)
-    ]
-    if folded.rest:
-        rows.append(Row((f"{folded.hidden} more", "", "", *folded.rest), "rest"))
-    rows.append(Row(("all idle time", "", "", *folded.total), "total"))
-    who = "the step's threads did no work" if analysis.device.kind == "cpu" else "the device had no work"
-    numbers = (Column(title, "number") for title in ("times", folded.scale.unit, "share"))
-    return Table(f"Why {who}", (Column("cause", "words"), Column("at", "place"), *numbers), tuple(rows))
-
-
-def _cause(cause: IdleCause) -> tuple[str, str, str]:
-    meaning = ACCOUNT_MEANINGS.get(f"overhead.{cause.cause}")
-    return (f"{cause.cause}: {meaning}" if meaning else cause.cause, cause.source or UNKNOWN, calls_number(cause.calls))
 
 
 def ranks(analysis: Analysis, top: int) -> Table | None:
