@@ -1,7 +1,8 @@
 """The answer: what holds the step back, how sure that is, and the sentence that says so and what to do first."""
 
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import cast
 
 from bottleneck.analysis.sides import TwoSided
@@ -246,7 +247,16 @@ def _largest_entry(grounds: Grounds, group: str) -> LedgerEntry:
 
 
 def _largest_kernel(grounds: Grounds, bounds: tuple[str, ...]) -> KernelSummary | None:
-    return max((row for row in grounds.kernels if row.bound in bounds), key=lambda row: row.us, default=None)
+    """The largest row of the op with the most time in these bounds, with the time of all rows of that op and line."""
+    groups: dict[str, list[KernelSummary]] = {}
+    for row in grounds.kernels:
+        if row.bound in bounds:
+            groups.setdefault(_label(row), []).append(row)
+    rows = max(groups.values(), key=lambda rows: math.fsum(row.us for row in rows), default=None)
+    if rows is None:
+        return None
+    us, share = math.fsum(row.us for row in rows), math.fsum(row.share for row in rows)
+    return replace(max(rows, key=lambda row: row.us), us=us, share=share)
 
 
 def _line_of(grounds: Grounds, account: str) -> str | None:

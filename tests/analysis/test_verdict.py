@@ -182,3 +182,9 @@ def test_verdict_says_when_work_without_a_price_could_overturn_it() -> None:
     )
     firm = decide(_grounds({"memory": 60, "unknown": 15, "compute": 20, "overhead.python": 5}))
     assert firm.bound == "memory" and "overturn" not in firm.sentence
+
+
+def test_sentence_adds_up_the_shapes_of_one_op_before_it_names_the_largest() -> None:
+    shapes = [replace(_KERNEL, op="aten::mul", shapes=f"[[{size}]]", us=20, share=0.2) for size in (1, 2, 3)]
+    single = replace(_KERNEL, op="aten::add", us=35, share=0.35)
+    assert "aten::mul (60.0 %)" in decide(_grounds({"memory": 100}, *shapes, single)).sentence
