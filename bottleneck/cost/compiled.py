@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from pandas.api.types import union_categoricals
 
 from bottleneck.compiled import Compiled, CompiledBuffer, CompiledKernel, CompiledOp
 from bottleneck.cost import price, tabulate
@@ -115,5 +114,8 @@ def _extend(costs: pd.DataFrame, prices: Sequence[Cost | str]) -> pd.DataFrame:
     """COSTS with these prices behind its rows."""
     more = tabulate(prices, [None] * len(prices))
     joined = pd.concat([costs, more], ignore_index=True)
-    texts = {name: union_categoricals([costs[name], more[name]]) for name in ("family", "math_dtype")}
+    texts = {
+        name: pd.Categorical([*costs[name].astype(object), *more[name].astype(object)])
+        for name in ("family", "math_dtype")
+    }
     return COSTS.check(joined.assign(**texts))

@@ -142,6 +142,13 @@ class TestAddKernels:
         after, priced = add_kernels(*both, Compiled((CHAIN,), problem="not watched"))
         assert self.names(after)["Torch-Compiled Region: 0/0"] is None
 
+    def test_a_trace_of_nothing_but_kernels_is_priced(self, tmp_path: Path) -> None:
+        trace = read_trace(write_trace(tmp_path / "t.json", [op(CHAIN.name, 10, 20)]))
+        before = complete(link(trace, find_steps(trace, None)))
+        _, priced = add_kernels(before, price(before.trace.signatures), Compiled((CHAIN,)))
+        assert list(priced["family"]) == ["compiled"]
+        assert list(priced["math_dtype"]) == ["fp32"]
+
     def test_a_trace_without_compiled_code_stays_as_it_is(self, tmp_path: Path) -> None:
         trace = read_trace(write_trace(tmp_path / "t.json", [op("aten::mul", 70, 20, dims=[[N]], types=["float"])]))
         before = complete(link(trace, find_steps(trace, None)))
