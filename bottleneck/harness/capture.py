@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from bottleneck.harness.lines import WithLines
+
 # Roughly 0.7 GB while it is held, 60-100 MB of JSON, 4 MB compressed.
 EVENT_BUDGET = 200_000
 
@@ -158,6 +160,8 @@ class Window:
         """
         assert not self._exported, "a trace can be exported once only"
         self._exported = True
+        if self._detail.stacks:
+            self._profiler.kineto_results = WithLines(self._profiler.kineto_results)
         try:
             self._profiler.export_chrome_trace(str(path), self._metadata(), use_python_export=True)
         except TypeError:

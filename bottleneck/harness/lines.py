@@ -1,0 +1,161 @@
+"""At which line each function of the program was while it called another: stretches that are added to the trace.
+
+The profiler names a frame by the line at which its function begins, or at which the window found it. It does know the
+line of each call, but only its event tree tells, and no export writes it.
+"""
+
+import os
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+CATEGORY = "python_line"
+_INSTALLED = ("site-packages/", "dist-packages/", "lib/python")
+
+
+@dataclass(frozen=True)
+class Line:
+    """A stretch at one line, with the methods that torch's exporter asks of every activity."""
+
+    label: str
+    start_ns: int
+    end_ns: int
+    process: int
+    thread: int
+
+    def name(self) -> str:
+        """The frame's name with the line of the call: 'train.py(57): main'."""
+        return self.label
+
+    def timestamp(self) -> int:
+        """Start on the Unix clock in nanoseconds."""
+        return self.start_ns
+
+    def duration(self) -> int:
+        """Length in nanoseconds."""
+        return self.end_ns - self.start_ns
+
+    def device_id(self) -> int:
+        """The process."""
+        return self.process
+
+    def resource_id(self) -> int:
+        """The thread."""
+        return self.thread
+
+    def type(self) -> str:
+        """The category."""
+        return CATEGORY
+
+    def _none(self) -> int:
+        return 0
+
+    linked_correlation_id = correlation_id = flow_id = _none
+
+    def metadata_json(self) -> str:
+        """Nothing more is known."""
+        return ""
+
+
+class WithLines:
+    """The results of a profiler with the lines among its activities."""
+
+    def __init__(self, results: Any) -> None:
+        self._results = results
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._results, name)
+
+    def trace_activities(self) -> list[Any]:
+        """All activities; without lines where this version of torch does not tell them."""
+        activities = self._results.trace_activities()
+        tree = getattr(self._results, "experimental_event_tree", None)
+        return list(activities) if tree is None else [*activities, *find_lines(tree(), activities)]
+
+
+def find_lines(roots: list[Any], activities: list[Any]) -> list[Line]:
+    """The lines from which code of the program called something; calls from one line that follow each other are one."""
+    calls = list(_calls(roots))
+    place = _places({call.thread: call for call in reversed(calls)}, activities)
+    # A nanosecond more on both sides, so that the call lies inside its line.
+    return [
+        Line(call.label, call.start_ns - 1, call.end_ns + 1, *place[call.thread])
+        for call in calls
+        if call.thread in place
+    ]
+
+
+@dataclass
+class _Call:
+    """Calls from one line: the first one's name, the span of all, the profiler's own number of the thread."""
+
+    label: str
+    first: str
+    start_ns: int
+    end_ns: int
+    thread: int
+
+
+def _calls(roots: list[Any]) -> Iterator[_Call]:
+    stack = [list(roots)]
+    while stack:
+        siblings = stack.pop()
+        yield from _calls_of(siblings)
+        stack += [event.children for event in siblings if event.children]
+
+
+def _calls_of(siblings: list[Any]) -> Iterator[_Call]:
+    """Calls among the events of one frame, those from one line that follow each other as one."""
+    current: _Call | None = None
+    for event in siblings:
+        label = _label(event)
+        if current is not None and label == current.label:
+            current.end_ns = event.end_time_ns
+            continue
+        if current is not None:
+            yield current
+        current = None
+        if label is not None:
+            current = _Call(label, event.name, event.start_time_ns, event.end_time_ns, event.start_tid)
+    if current is not None:
+        yield current
+
+
+def _label(event: Any) -> str | None:
+    try:
+        caller = getattr(event.extra_fields, "caller", None)
+    except TypeError:  # torch 2.13 has no Python type for a run of the garbage collector
+        return None
+    if caller is None or not is_program(caller.file_name):
+        return None
+    return f"{caller.file_name}({caller.line_number}): {caller.function_name}"
+
+
+def _places(wanted: dict[int, _Call], activities: list[Any]) -> dict[int, tuple[int, int]]:
+    """Process and thread, as activities name them, of each of the profiler's own numbers of threads."""
+    number = {(call.start_ns, call.first): thread for thread, call in wanted.items()}
+    found: dict[int, tuple[int, int]] = {}
+    for activity in activities:
+        thread = number.get((activity.timestamp(), activity.name()))
+        if thread is not None:
+            found[thread] = (activity.device_id(), activity.resource_id())
+            if len(found) == len(wanted):
+                break
+    return found
+
+
+@cache
+def is_program(file: str) -> bool:
+    """Whether a file, whose name the profiler may have cut at an entry of sys.path, is neither installed nor ours."""
+    if file.startswith("<") or any(part in file for part in _INSTALLED):
+        return False
+    package = file.replace(os.sep, "/").split("/")[0].removesuffix(".py")
+    if Path(file).is_absolute() or not package:
+        return True
+    if package in sys.stdlib_module_names or package == __name__.partition(".")[0]:
+        return False
+    origin = getattr(sys.modules.get(package), "__file__", None) or ""
+    return not any(part in origin.replace(os.sep, "/") for part in _INSTALLED)

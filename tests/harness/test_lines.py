@@ -1,0 +1,134 @@
+"""Lines of calls, from the profiler's event tree: whose they are, how long they last, and what the trace then holds."""
+
+import gc
+import gzip
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from bottleneck.harness.lines import CATEGORY, Line, WithLines, find_lines, is_program
+
+_PROCESS, _THREAD = 100, 7
+
+
+class _Uncollected:
+    """Stands for an event whose kind torch cannot show."""
+
+    children = ()
+
+    @property
+    def extra_fields(self) -> Any:
+        raise TypeError("Unregistered type")
+
+
+def _event(start: int, length: int, caller: tuple[str, int, str] | None = None, *children: Any) -> Any:
+    fields = {} if caller is None else {"caller": SimpleNamespace(**dict(zip(_CALLER, caller, strict=True)))}
+    return SimpleNamespace(
+        name=f"event {start}",
+        start_time_ns=start,
+        end_time_ns=start + length,
+        start_tid=1,
+        extra_fields=SimpleNamespace(**fields),
+        children=list(children),
+    )
+
+
+_CALLER = ("file_name", "line_number", "function_name")
+_MAIN_8, _MAIN_9 = ("train.py", 8, "main"), ("train.py", 9, "main")
+
+
+def _activities(*starts: int) -> list[Any]:
+    return [Line(f"event {start}", start, start + 1, _PROCESS, _THREAD) for start in starts]
+
+
+def _found(*roots: Any) -> list[tuple[str, int, int]]:
+    lines = find_lines(list(roots), _activities(*range(100)))
+    assert all((line.process, line.thread) == (_PROCESS, _THREAD) for line in lines)
+    return [(line.label, line.start_ns, line.end_ns) for line in lines]
+
+
+def test_call_becomes_a_stretch_at_its_line_a_nanosecond_wider() -> None:
+    assert _found(_event(10, 20, _MAIN_8)) == [("train.py(8): main", 9, 31)]
+
+
+def test_calls_that_follow_each_other_at_one_line_are_one_stretch() -> None:
+    calls = _event(10, 5, _MAIN_8), _event(20, 5, _MAIN_8), _event(30, 5, _MAIN_9), _event(40, 5, _MAIN_8)
+    assert [(start, end) for _, start, end in _found(*calls)] == [(9, 26), (29, 36), (39, 46)]
+
+
+def test_op_between_two_calls_parts_them() -> None:
+    assert len(_found(_event(10, 5, _MAIN_8), _event(16, 2), _event(20, 5, _MAIN_8))) == 2
+
+
+def test_calls_inside_libraries_are_left_out_and_those_inside_them_found() -> None:
+    inner = _event(12, 3, ("data.py", 4, "__getitem__"))
+    library = _event(11, 8, ("pytest/__init__.py", 700, "load"), inner)
+    assert _found(_event(10, 20, None, library)) == [("data.py(4): __getitem__", 11, 16)]
+
+
+def test_event_that_torch_cannot_show_is_passed_over() -> None:
+    assert _found(_Uncollected(), _event(10, 20, _MAIN_8)) == [("train.py(8): main", 9, 31)]
+
+
+def test_thread_that_no_activity_names_has_no_lines() -> None:
+    assert find_lines([_event(10, 20, _MAIN_8)], _activities(11)) == []
+
+
+def test_deep_nesting_does_not_recurse() -> None:
+    event = _event(0, 10_000, _MAIN_8)
+    for _ in range(5000):
+        event = _event(0, 10_000, None, event)
+    assert len(_found(event)) == 1
+
+
+@pytest.mark.parametrize(
+    ("file", "program"),
+    [
+        ("train.py", True),
+        ("package/model.py", True),
+        ("/home/me/train.py", True),
+        ("pytest/__init__.py", False),
+        ("json/decoder.py", False),
+        ("bottleneck/harness/child.py", False),
+        ("/usr/lib/python3.12/json/decoder.py", False),
+        ("/venv/site-packages/torch/nn/modules/module.py", False),
+        ("<string>", False),
+    ],
+)
+def test_the_program_is_what_is_neither_installed_nor_ours(file: str, program: bool) -> None:
+    assert is_program(file) is program
+
+
+def test_version_of_torch_without_the_tree_gives_what_it_has() -> None:
+    activities = _activities(1, 2)
+    assert WithLines(SimpleNamespace(trace_activities=lambda: activities)).trace_activities() == activities
+
+
+def test_trace_of_a_real_window_holds_the_lines_of_its_calls(tmp_path: Path) -> None:
+    import torch
+
+    from bottleneck.harness.capture import Detail, Window
+
+    window = Window(torch, Detail())
+    window.start()  # not by the guard, which would watch torch for the rest of these tests
+    first_line = _work.__code__.co_firstlineno
+    _work(torch)
+    window._profiler.__exit__(None, None, None)
+    window.export(tmp_path / "trace.json.gz")
+    events = json.loads(gzip.decompress((tmp_path / "trace.json.gz").read_bytes()))["traceEvents"]
+    lines = {event["name"]: event for event in events if event.get("cat") == CATEGORY}
+    file = next(name for name in lines if name.endswith(": _work")).partition("(")[0]
+    line, collected = (lines[f"{file}({first_line + number}): _work"] for number in (2, 3))
+    call = next(event for event in events if event.get("name") == "<built-in function sorted>")
+    assert line["ts"] <= call["ts"]
+    assert call["ts"] + call["dur"] <= line["ts"] + line["dur"]
+    assert collected["tid"] == call["tid"]
+
+
+def _work(torch: Any) -> None:
+    torch.ones(3)
+    sorted(range(1000))
+    gc.collect()
