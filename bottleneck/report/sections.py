@@ -7,6 +7,7 @@ from bottleneck.records import GROUPS, Analysis, KernelSummary, LedgerEntry
 from bottleneck.report.layout import Column, Row, Table
 from bottleneck.report.numbers import UNKNOWN, Scale, apportion_groups, scale_of
 from bottleneck.report.tops import top_of
+from bottleneck.report.variants import varying_together
 from bottleneck.report.words import (
     ACCOUNT_LABELS,
     ACCOUNT_MEANINGS,
@@ -76,11 +77,12 @@ def _numbers(entries: Sequence[LedgerEntry], rounded: Rounded) -> tuple[str, str
 def kernels(analysis: Analysis, top: int) -> Table | None:
     """The kernels (CPU: ops) that take the most time, with their floors; the others folded into one row."""
     noun = "op" if analysis.device.kind == "cpu" else "kernel"
-    folded = top_of(analysis.kernels, top)
+    variants = {variant.kernel: variant.shapes for variant in varying_together(analysis.kernels)}
+    folded = top_of(list(variants), top)
     if not folded.shown:
         return None
     rows = [
-        Row((row.name, *numbers, *_floors(row, folded.scale)), group=_group(row), details=_details(row))
+        Row((row.name, *numbers, *_floors(row, folded.scale)), group=_group(row), details=_details(row, variants[row]))
         for row, numbers in zip(folded.shown, folded.each, strict=True)
     ]
     blank = ("",) * 4
@@ -89,7 +91,7 @@ def kernels(analysis: Analysis, top: int) -> Table | None:
     rows.append(Row((f"all {noun}s", *folded.total, *blank), "total"))
     titles = (folded.scale.unit, "share", "compute", "memory", "launch", "explained")
     return Table(
-        f"Top {noun}s by time" + (f" ({len(folded.shown)} of {len(analysis.kernels)})" if folded.hidden else ""),
+        f"Top {noun}s by time" + (f" ({len(folded.shown)} of {len(variants)})" if folded.hidden else ""),
         (Column(noun, "name"), *(Column(title, "number") for title in titles)),
         tuple(rows),
         _kernel_notes(folded.shown, folded.scale),
@@ -115,8 +117,9 @@ def _group(row: KernelSummary) -> str:
     return {"copy": "memory", "dispatch": "overhead"}.get(row.bound, row.bound)
 
 
-def _details(row: KernelSummary) -> tuple[str, ...]:
+def _details(row: KernelSummary, variants: int) -> tuple[str, ...]:
     shapes = shapes_words(row.shapes) if row.shapes else ""
+    shapes += f" and {variants - 1} other shapes" if shapes and variants > 1 else ""
     op = row.op if row.op and row.op != row.name else ""
     parts = (
         bound_words(row),
