@@ -17,7 +17,7 @@ from bottleneck.analysis.collectives import (
 )
 from bottleneck.analysis.summary import ONE_RANK
 from bottleneck.analysis.verdict import account_words
-from bottleneck.records import Analysis, Caveat, CollectiveSummary, LedgerEntry, Linked, RankSummary
+from bottleneck.records import Analysis, Caveat, CollectiveSummary, LedgerEntry, Linked, RankSummary, StepTimes
 from bottleneck.units import format_share, format_us
 
 # A rank is called a straggler when the others wait for it this part of their step.
@@ -175,6 +175,12 @@ def _summaries(
     )
 
 
+def _chosen(steps: StepTimes) -> str:
+    """Which of its steps a rank explains, spelt as ``--steps`` takes them."""
+    kept = [number for number, step in enumerate(steps.each) if step.set_aside is None]
+    return f"{kept[0]}:{kept[-1] + 1}" if kept else "0:0"
+
+
 def _caveats(
     ordered: Sequence[RankedAnalysis], numbers: Sequence[int], arrivals: Arrivals | None
 ) -> tuple[Caveat, ...]:
@@ -186,6 +192,11 @@ def _caveats(
         caveats.append(
             Caveat("unnumbered-ranks", "the traces do not tell their ranks apart; they are counted as given")
         )
+    chosen = [_chosen(one.analysis.steps) for one in ordered]
+    if len(set(chosen)) > 1:
+        told = ", ".join(f"rank {number} {steps}" for number, steps in list(zip(numbers, chosen, strict=True))[:8])
+        message = f"the ranks do not explain the same steps ({told}); --steps A:B takes the same of all"
+        caveats.append(Caveat("other-steps", message))
     if arrivals is None:
         caveats.append(
             Caveat("unmatched-ranks", "no collective could be matched across the ranks: lateness is unknown")

@@ -25,6 +25,8 @@ _DIFFERENT = "made of other ops than most steps"
 _APART = "cut off from the longest stretch of equal steps"
 
 _FEWEST_REPEATS = 3
+# What turns more often than this within one recording is shorter than anything that people call a step.
+_MOST_REPEATS = 10_000
 # A lone op that a program happens to call a few times in a row is no loop; marks and modules are told by the program.
 _FEWEST_ITEMS = 8
 _COVERED = 0.5
@@ -73,7 +75,7 @@ def find_repeats(trace: Trace) -> Found:
     items = _inside_of_wrappers(_items(trace, thread))
     for low, high in _stretches(items):
         bounds_ns = _bounds(items, low, high)
-        if len(bounds_ns) <= _FEWEST_REPEATS or not _holds_device_work(trace, bounds_ns):
+        if not _FEWEST_REPEATS < len(bounds_ns) <= _MOST_REPEATS + 1 or not _holds_device_work(trace, bounds_ns):
             continue
         if bounds_ns[-1] >= items.end_ns[-1]:
             bounds_ns[-1] = max(bounds_ns[-1], _last_end(trace))

@@ -11,6 +11,7 @@ from bottleneck.analysis.arrivals import match_collectives
 from bottleneck.analysis.ranks import RankedAnalysis, combine_ranks
 from bottleneck.analysis.summary import assemble
 from bottleneck.pipeline import analyse
+from bottleneck.records import StepTime
 from bottleneck.tables import DEVICE_ARGS
 from tests.analysis.scenes import Event, Kernel, Scene, evidence, table
 
@@ -163,3 +164,15 @@ def test_rank_that_sleeps_is_told_from_the_ranks_that_wait_for_it(sleepy: Sequen
 def test_waiting_ranks_alone_have_no_straggler(sleepy: Sequence[Path]) -> None:
     awake = [path for path in sleepy if "_19490." not in path.name]
     assert " per step for rank " not in analyse(awake).verdict.sentence
+
+
+def test_ranks_that_explain_other_steps_say_so() -> None:
+    def kept(*reasons: str | None) -> RankedAnalysis:
+        one = _ranked(replace(_EARLY, more={**_EARLY.more, "rank": len(reasons)}))
+        each = tuple(StepTime(f"step {row}", 1000, reason) for row, reason in enumerate(reasons))
+        return replace(one, analysis=replace(one.analysis, steps=replace(one.analysis.steps, each=each)))
+
+    two = kept("still warming up", None, None)
+    told = {caveat.slug: caveat.message for caveat in combine_ranks([two, kept(None, None)]).caveats}
+    assert "(rank 2 0:2, rank 3 1:3)" in told["other-steps"]
+    assert "other-steps" not in {caveat.slug for caveat in combine_ranks([two, two]).caveats}

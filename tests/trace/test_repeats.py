@@ -154,6 +154,10 @@ def test_graph_launches_of_one_piecewise_step_are_one_step(tmp_path: Path) -> No
     assert find_steps(read(tmp_path, [*pieces, op("aten::argmax", 400, 5)])).source == "whole"
 
 
+def test_what_repeats_many_thousand_times_is_no_step(tmp_path: Path) -> None:
+    assert find_steps(read(tmp_path, passes(10_001, ["aten::add"], period=12))).source == "whole"
+
+
 def test_marks_of_the_profiler_come_before_repeats(tmp_path: Path) -> None:
     assert find_steps(read(tmp_path, [*passes(4), step(1, 95, 100), step(2, 195, 100)])).source == "profiler"
 
