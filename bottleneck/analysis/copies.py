@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from bottleneck.analysis.groups import Flags, Floats, Labelled, Work, by_name, rows
-from bottleneck.analysis.shortfalls import Shortfall, first_that_holds
+from bottleneck.analysis.shortfalls import Shortfall, first_that_holds, two_digits
 from bottleneck.units import US_PER_S, format_si
 
 _OVER_LINK = re.compile(r"HtoD|DtoH|HostToDevice|DeviceToHost|Host -> Device|Device -> Host", re.IGNORECASE)
@@ -66,7 +66,7 @@ def _why_slow(work: Work, moved: Floats, memory_us: Floats, over_link: Flags) ->
     is_copy = (work.kernels["kind"] == "copy").to_numpy()
     slow = is_copy & (memory_us < work.limits.memory_share * duration)
     pageable = is_copy & (by_name(work.kernels, _PAGEABLE.search) > 0)
-    pace = _two_digits(moved / np.maximum(duration, 1e-9) * US_PER_S)
+    pace = two_digits(moved / np.maximum(duration, 1e-9) * US_PER_S)
     link, dram = work.device.link_bytes_per_s, work.device.bandwidth_bytes_per_s
     limit = np.where(over_link, link or np.nan, dram or np.nan)
     rules = (
@@ -96,9 +96,3 @@ def _why_slow(work: Work, moved: Floats, memory_us: Floats, over_link: Flags) ->
 def _of_limit(pace: float, limit: float, of_what: str) -> str:
     """'7.70 GB/s of the link's 25.0 GB/s'; -1 is a limit that nobody knows."""
     return format_si(pace, "B/s") + (f" of the {of_what}'s {format_si(limit, 'B/s')}" if limit > 0 else "")
-
-
-def _two_digits(values: Floats) -> Floats:
-    """Rounded to two digits, so that copies of one kind get one text."""
-    scale = 10.0 ** (np.floor(np.log10(np.maximum(np.nan_to_num(values), 1e-30))) - 1)
-    return np.asarray(np.round(values / scale) * scale)

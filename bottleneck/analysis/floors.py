@@ -31,6 +31,7 @@ _SAVINGS = (
 )
 
 _FETCHED_BEFORE_WRITTEN = 4 / 3
+_ABOUT = 1.01  # working sets are measured in whole elements
 
 
 @dataclass(frozen=True)
@@ -121,9 +122,13 @@ def fastest_us(warm: Floats, device: Device) -> Floats:
     """The least time that the bytes may take: on a CPU less than at the measured bandwidth.
 
     That is measured with c = a + 3 b, which counts three streams and moves a fourth: the cache fetches c before it is
-    written. An op in place has read what it writes, so that all of the traffic is its own.
+    written. An op in place has read what it writes, so that all of the traffic is its own. Nothing is known of caches
+    smaller than the least working set that was measured, of which an op in place moves twice its size.
     """
-    return warm / _FETCHED_BEFORE_WRITTEN if device.bandwidth_by_bytes else warm
+    if not device.bandwidth_by_bytes:
+        return warm
+    size, rate = device.bandwidth_by_bytes[0]
+    return np.where(warm <= 2.0 * _ABOUT * size / rate * US_PER_S, 0.0, warm / _FETCHED_BEFORE_WRITTEN)
 
 
 def _compute_us(work: Work) -> tuple[Floats, Floats, Flags]:

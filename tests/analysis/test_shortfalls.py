@@ -267,6 +267,28 @@ class TestHost:
         assert self.reason(**thin) == "small product: m = 1000, n = 1000, k = 25"
         assert self.reason(**thin | {"k": 1000.0}) == "unexplained"
 
+    def test_data_between_two_levels_is_partly_cold(self) -> None:
+        case = host(4e6 / 1e10 * 1e6 * 0.5, bytes_low=4e6)
+        said = "partly cold data: about 20.0 GB/s, between memory's 10.0 GB/s and the cache's 100 GB/s"
+        assert only(case, device=CPU).reason == said
+        assert "cold" not in str(only(host(4e6 / 1e10 * 1e6 * 3, bytes_low=4e6), device=CPU).reason)
+
+    def test_pages_of_fresh_results_are_named_where_they_account_for_the_time(self) -> None:
+        device = replace(CPU, fresh_bytes_per_s=2e9)
+        said = "fresh memory: pages for up to 10.0 MB come at 2.00 GB/s"
+
+        def reason(dur_us: float, name: str = "aten::mul") -> object:
+            case = host(dur_us, bytes_low=2e7)
+            return only(replace(case, kernels=(replace(case.kernels[0], name=name),)), device=device).reason
+
+        assert reason(6900.0) == said
+        assert reason(7500.0) == "unexplained"
+        assert reason(6900.0, "aten::mul_") == "unexplained"
+
+    def test_nothing_is_known_of_caches_smaller_than_those_measured(self) -> None:
+        assert "faster" not in str(only(host(10.0, bytes_low=2e6), device=CPU).reason)
+        assert "faster" in str(only(host(1000.0, bytes_low=2e8), device=CPU).reason)
+
     def test_in_place_an_op_may_move_a_third_more_than_was_measured(self) -> None:
         at_rate = 8e8 / 1e10 * 1e6
         quick = only(host(at_rate * 0.76, bytes_low=8e8), device=CPU)
