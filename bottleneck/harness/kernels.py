@@ -64,7 +64,7 @@ def _buffers(graph: Any, leaves: Sequence[Any], arguments: Any) -> Iterator[Comp
         for side in ("reads", "writes"):
             for dep in getattr(leaf.read_writes, side):
                 name = owner.get(real.get(dep.name, dep.name))
-                if name is not None:
+                if name is not None and not _only_orders(leaf, dep, own):
                     getattr(traffic[name], side).update(_touched(graph, name, dep))
     for name, seen in traffic.items():
         buffer = _described(graph, name)
@@ -77,13 +77,20 @@ def _buffers(graph: Any, leaves: Sequence[Any], arguments: Any) -> Iterator[Comp
 
 
 def _owners(arguments: Any) -> dict[str, str]:
-    """The buffer behind each name that the kernel uses: names that take turns in one place share it."""
-    owner: dict[str, str] = {}
+    """The buffer behind each name that the kernel is called with; names that take turns in one place share it."""
+    owner = {name: name for name in (*arguments.input_buffers, *arguments.output_buffers)}
     for inplaced in arguments.inplace_buffers.values():
         names = getattr(inplaced, "other_names", ())
         owner.update(dict.fromkeys(names, names[-1] if names else ""))
-    given = [name for name, inner in arguments.output_buffers.items() if isinstance(inner, str)]
-    return {name: name for name in (*arguments.input_buffers, *given)} | owner
+    called_with = set(arguments.cpp_argdefs()[1])
+    return {alias: name for alias, name in owner.items() if name in called_with}
+
+
+def _only_orders(leaf: Any, dep: Any, own: set[str]) -> bool:
+    """Whether a dependence moves nothing: before loops overwrite a buffer, whatever else uses it has to be done."""
+    return type(dep).__name__ == "WeakDep" or (
+        type(dep).__name__ == "StarDep" and dep.name in own and not leaf.is_template()
+    )
 
 
 def _touched(graph: Any, name: str, dep: Any) -> dict[str, tuple[int, int]]:
@@ -91,10 +98,7 @@ def _touched(graph: Any, name: str, dep: Any) -> dict[str, tuple[int, int]]:
 
     Where the address comes from data all of it may hit one place, or each element a cache line of its own.
     """
-    kind = type(dep).__name__
-    if kind == "WeakDep":
-        return {}
-    if kind != "MemoryDep":
+    if type(dep).__name__ != "MemoryDep":
         whole = _size(graph.get_numel(name))
         return {"all": (whole, whole)}
     way, loops = f"{dep.index} {dep.size}", math.prod(_size(size) for size in dep.size)

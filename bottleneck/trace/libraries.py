@@ -11,8 +11,10 @@ _FRAME = re.compile(r"^(?P<path>[^\n]{1,1000}?)\((?P<line>\d{1,9})\): ")
 
 # Kineto cuts entries of sys.path off, so a library shows as 'torch/nn/…' or, where it was not cut, with its folder.
 # Generated code has a name in angle brackets; so do notebook cells of older IPython, which are the user's own.
+# What Inductor generates is named by a hash.
 _LIBRARY_MARKS = re.compile(
-    "(site|dist)-packages/|lib/python|(^|/)bottleneck/harness/|/torchinductor_|<(?!ipython-input|stdin)"
+    "(site|dist)-packages/|lib/python|(^|/)bottleneck/harness/|/torchinductor_|(^|/)c[a-z2-7]{51}[.]py"
+    "|<(?!ipython-input|stdin)"
 )
 _MACHINERY = (
     "torch torchgen functorch triton numpy pandas scipy tqdm nvidia apex deepspeed accelerate lightning"

@@ -28,6 +28,8 @@ FRAMES = [
     ("<frozen importlib._bootstrap>(241): _call", PLUMBING),
     ("<built-in method linear of type object at 0x7f>", PLUMBING),
     ("/tmp/torchinductor_ann/dn/cdni.py(40): call", PLUMBING),
+    ("cache/bm/cbmair2pqrsurta33ak23jzv44fpjzf6qofthbx5qhfa72ey5tmr.py(81): call", PLUMBING),
+    ("bm/cbmair2pqrsurta33ak23jzv44fpjzf6qofthbx5qhfa72ey5tm.py(81): call", OWN),
     ("bottleneck/harness/forms.py(72): <lambda>", PLUMBING),
     ("bottleneck/train.py(72): step", OWN),
     ("python_func", PLUMBING),
