@@ -15,6 +15,7 @@ from bottleneck.cost import price
 from bottleneck.cost.charge import charge
 from bottleneck.cost.compiled import add_kernels
 from bottleneck.cost.evidence import complete
+from bottleneck.cost.twins import Priced, lend
 from bottleneck.devices.match import match_device
 from bottleneck.errors import TraceError, UsageError
 from bottleneck.recording import Recording, is_recording, read_recording
@@ -30,12 +31,14 @@ from bottleneck.trace.whole import whole_window
 class Options:
     """What the command line may ask of an analysis.
 
-    ``device`` overrules what the trace says; ``steps`` chooses among the steps found, by position.
+    ``device`` overrules what the trace says; ``steps`` chooses among the steps found, by position. ``captures`` are
+    traces of the captures of graphs that the program replays.
     """
 
     whole: bool = False
     device: Device | None = None
     steps: slice | None = None
+    captures: tuple[Path, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -125,6 +128,8 @@ def _analyse_source(source: Source, options: Options) -> RankedAnalysis:
     if source.compiled is not None:
         linked, costs = add_kernels(linked, costs, source.compiled)
     charges = charge(linked.ops, linked.kernels, costs)
+    lent, borrowed = lend(Priced(linked, costs, charges), [_read_capture(path) for path in options.captures])
+    linked, costs, charges = lent.linked, lent.costs, lent.charges
     roofline = classify(linked.kernels, linked.ops, costs, charges, device)
     result = build_ledger(linked, roofline)
     evidence = Evidence(
@@ -136,10 +141,18 @@ def _analyse_source(source: Source, options: Options) -> RankedAnalysis:
         device=device,
         recording=_describe(source),
         unprofiled=unprofiled,
-        caveats=caveats,
+        caveats=(*caveats, *borrowed),
     )
     analysis = replace(assemble(evidence), version=__version__)
     return RankedAnalysis(linked=linked, analysis=analysis)
+
+
+def _read_capture(path: Path) -> Priced:
+    """The calls of another trace, from which twins are taken."""
+    trace = read_trace(path)
+    linked = complete(link(trace, whole_window(trace)))
+    costs = price(linked.trace.signatures)
+    return lend(Priced(linked, costs, charge(linked.ops, linked.kernels, costs)))[0]
 
 
 def _choose_device(trace: Trace, recording: Recording | None, options: Options) -> tuple[Device, tuple[Caveat, ...]]:

@@ -143,7 +143,7 @@ class Trace:
 class Linked:
     """The result of ``trace.link``: op tree, device work tied to it, and the window.
 
-    ``places`` is PLACES, null where the trace has no Python frames.
+    ``places`` is PLACES, null where the trace has no Python frames; ``captured`` is CAPTURED, null on a CPU.
     """
 
     trace: Trace
@@ -153,6 +153,7 @@ class Linked:
     linked_share: float | None
     caveats: tuple[Caveat, ...] = ()
     places: "pd.DataFrame | None" = None
+    captured: "pd.DataFrame | None" = None
 
 
 @dataclass(frozen=True)

@@ -110,6 +110,9 @@ LAUNCH_ARGS = Table(
         "event": Column("int64", "row in EVENTS"),
         "correlation": Column("Int64", "joins a host call with the device work that it issued", nullable=True),
         "external_id": Column("Int64", "id of the enclosing op, where the file's ids can be trusted", nullable=True),
+        "kernel": Column(
+            "category", "name of the kernel that it launches, where it says so (HIP)", nullable=True
+        ),
     },
 )  # one row per event of category runtime
 
@@ -209,6 +212,18 @@ PLACES = Table(
     },
 )  # one row per stretch in which a thread stays in one place of the program; sorted by thread, then start
 
+CAPTURED = Table(
+    "CAPTURED",
+    {
+        "capture": Column("int64", "number of the capture, in the order of their beginnings"),
+        "event": Column("int64", "row in EVENTS of the launch"),
+        "op": Column("Int32", "row in OPS of the innermost op that launched it", nullable=True),
+        "name": Column("category", "kernel name, where the launch says so", nullable=True),
+        "family": Column("category", "family by kernel name", nullable=True),
+        "auxiliary": Column("bool", "as in KERNELS"),
+    },
+)  # one row per kernel launch that entered a graph instead of running, in the order of launch
+
 COSTS = Table(
     "COSTS",
     {
@@ -234,6 +249,7 @@ CHARGES = Table(
     "CHARGES",
     {
         "payer": Column("Int32", "row in OPS whose cost this kernel carries; null when none is priced", nullable=True),
+        "signature": Column("Int32", "row in COSTS of that cost, or of the call of its twin", nullable=True),
         "share": Column("float64", "part of that cost, by duration among the kernels of the payer", "share", True),
         "group": Column("int64", "kernels with the same number are judged together"),
         "dispatches": Column("bool", "host rows: the op does no work itself, it only calls others or makes a view"),

@@ -17,7 +17,7 @@ class Charged:
     ``us`` is charged time per step, mean over devices; ``runs`` is the part of the run that lies in the window, so that
     a sum of runs divided by ``repeats`` (steps times devices) is a count per step; ``account`` is the position in
     ACCOUNTS; ``op`` the row in OPS that stands for a kernel: the one that pays for it, else the one that issued it, -1
-    for none.
+    for none. ``signature`` is the row in CALLS of the call that stands for it: that of this op, or that of a twin.
     """
 
     linked: Linked
@@ -28,6 +28,7 @@ class Charged:
     runs: Floats
     repeats: int
     op: Integers
+    signature: Integers
     wall_us: float
 
     def codes(self, column: str) -> Integers:
@@ -59,6 +60,7 @@ def charged_rows(
     """The rows behind all summaries."""
     steps = max(len(linked.window.steps), 1)
     payer, issuer = codes_of(charges["payer"]), codes_of(linked.kernels["op"])
+    carried = codes_of(charges["signature"])
     return Charged(
         linked=linked,
         costs=costs,
@@ -68,6 +70,7 @@ def charged_rows(
         runs=_inside(linked, result),
         repeats=steps * len(result.devices),
         op=np.where(payer < 0, issuer, payer),
+        signature=np.where(carried < 0, np.append(codes_of(linked.ops["signature"]), -1)[issuer], carried),
         wall_us=result.ledger.wall_us,
     )
 

@@ -23,14 +23,14 @@ class Groups:
     """Arrays with one element per group, and ``of_kernel``, the group of each row of KERNELS.
 
     ``main`` is the longest kernel that is not auxiliary, products first (row in KERNELS): its name picks the peak.
-    ``payer`` is a row in OPS and ``signature`` a row in COSTS, -1 for none. ``blocks``, ``threads`` per block
-    and ``registers`` per thread are the main kernel's, NaN where the trace does not tell. ``resolution_us`` is how far
-    the time may be off because the trace counts whole microseconds.
+    ``priced`` marks groups that carry a price; ``signature`` is a row in COSTS, -1 for none. ``blocks``, ``threads``
+    per block and ``registers`` per thread are the main kernel's, NaN where the trace does not tell. ``resolution_us``
+    is how far the time may be off because the trace counts whole microseconds.
     """
 
     of_kernel: Rows
     main: Rows
-    payer: Rows
+    priced: Flags
     signature: Rows
     kernels: Floats
     time_us: Floats
@@ -78,21 +78,20 @@ class Labelled:
     labels: tuple[str, ...]
 
 
-def fold(kernels: pd.DataFrame, ops: pd.DataFrame, charges: pd.DataFrame) -> Groups:
+def fold(kernels: pd.DataFrame, charges: pd.DataFrame) -> Groups:
     """The groups of CHARGES; neither the order of rows nor a shift in time changes them."""
     _, of_kernel = np.unique(charges["group"].to_numpy(), return_inverse=True)
     count = int(of_kernel.max()) + 1 if len(of_kernel) else 0
     duration = kernels["dur_us"].to_numpy()
     auxiliary = kernels["auxiliary"].to_numpy()
     main = _main_rows(kernels, of_kernel, count)
-    payer = rows(charges["payer"])[main]
     size = np.bincount(of_kernel, minlength=count).astype(np.float64)
     whole = bool(len(duration)) and bool((duration == np.floor(duration)).all())
     return Groups(
         of_kernel=of_kernel,
         main=main,
-        payer=payer,
-        signature=np.append(rows(ops["signature"]), -1)[payer],
+        priced=charges["share"].notna().to_numpy()[main],
+        signature=rows(charges["signature"])[main],
         kernels=size,
         time_us=_sums(of_kernel, duration, count),
         auxiliary_us=_sums(of_kernel, np.where(auxiliary, duration, 0.0), count),

@@ -40,7 +40,7 @@ def fold_kernels(rows: Charged) -> tuple[KernelSummary, ...]:
     if not keep.size:
         return ()
     same = [rows.codes(column)[keep] for column in _KEYS]
-    fold, first = _numbered([*same, *(rows.op_codes(column)[keep] for column in ("name", "signature"))])
+    fold, first = _numbered([*same, rows.op_codes("name")[keep], rows.signature[keep]])
     folds = _fold(rows, keep, fold, keep[first])
     return tuple(_summary(folds, place, rows.wall_us) for place in np.argsort(-folds.us, kind="stable").tolist())
 
@@ -97,12 +97,13 @@ def _texts(codes: Integers, labels: "pd.Index[str]") -> list[str | None]:
 
 def _op_texts(rows: Charged, first: Integers) -> dict[str, list[str | None]]:
     """Name, shapes and dtype of the op that stands for each of these rows."""
-    signature = rows.op_codes("signature")[first]
-    dims = rows.linked.trace.signatures["dims"].to_numpy()
+    signature = rows.signature[first]
+    names, dims = (rows.linked.trace.signatures[column].to_numpy() for column in ("name", "dims"))
+    ops = _texts(rows.op_codes("name")[first], rows.linked.ops["name"].cat.categories)
     dtype = rows.costs["math_dtype"].cat
     dtype_codes = np.append(dtype.codes.to_numpy().astype(np.int64), -1)[signature]
     return {
-        "op": _texts(rows.op_codes("name")[first], rows.linked.ops["name"].cat.categories),
+        "op": [str(names[row]) if row >= 0 else op for row, op in zip(signature.tolist(), ops, strict=True)],
         "shapes": [_shapes(dims[row]) if row >= 0 else None for row in signature.tolist()],
         "op_dtype": _texts(dtype_codes, dtype.categories),
     }

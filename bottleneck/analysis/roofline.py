@@ -9,11 +9,9 @@ import pandas as pd
 
 from bottleneck.analysis import reasons
 from bottleneck.analysis.copies import Copies, copy_floors
-from bottleneck.analysis.device_shortfalls import of_device
 from bottleneck.analysis.floors import Floors, fastest_us, floors, launch_floor_us, settle_memory_us
 from bottleneck.analysis.groups import Flags, Floats, Labelled, Rows, Work, fold
-from bottleneck.analysis.host_shortfalls import of_host
-from bottleneck.analysis.shortfalls import first_that_holds
+from bottleneck.analysis.shortfalls import why_short
 from bottleneck.records import Device
 from bottleneck.tables import ROOFLINE, category
 
@@ -64,7 +62,7 @@ def classify(
     that even a cache cannot excuse is reported as an error of price or peak, with low confidence. ``throttle`` lists
     why the device's clocks were held back, where its sensors were read.
     """
-    work = Work(kernels, ops, costs, charges, device, fold(kernels, ops, charges), throttle)
+    work = Work(kernels, ops, costs, charges, device, fold(kernels, charges), throttle)
     bounds = floors(work)
     times = _times(work, bounds)
     decision = _decide(work, times)
@@ -168,9 +166,7 @@ def _reason(work: Work, bounds: Floors, times: _Times, decision: _Decision) -> L
     """Why unknown, underutilised, faster than DRAM, or faster than possible; null for the rest."""
     asked = (decision.regime == _UNDERUTILISED) | _mostly_idle(work, times, decision)
     unpriced = reasons.why_unpriced(work)
-    overhead = decision.bound == _OVERHEAD
-    rules = of_host(work, bounds) if work.device.kind == "cpu" else of_device(work, bounds, overhead)
-    short = first_that_holds(rules, asked)
+    short = why_short(work, bounds, asked, decision.bound == _OVERHEAD)
     fixed = (reasons.TOO_FAST, reasons.NO_PEAKS, reasons.NO_PEAK, reasons.NO_BANDWIDTH, reasons.FROM_CACHE)
     too_fast, no_peaks, no_peak, no_bandwidth, from_cache = range(len(fixed))
     is_unknown = decision.bound == _UNKNOWN
@@ -178,7 +174,7 @@ def _reason(work: Work, bounds: Floors, times: _Times, decision: _Decision) -> L
     codes = np.select(
         [
             _too_fast(work, times),
-            is_unknown & (work.groups.payer < 0),
+            is_unknown & ~work.groups.priced,
             is_unknown & bare,
             is_unknown & np.isnan(times.compute),
             is_unknown,

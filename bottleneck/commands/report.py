@@ -52,6 +52,14 @@ def report_command(
             help="Explain the steps from A up to, not including, B, numbered from 0 as in the report; -1: is the last.",
         ),
     ] = None,
+    capture: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--capture",
+            metavar="FILE",
+            help="Price replayed CUDA or HIP graphs by this trace of their capture; may be repeated.",
+        ),
+    ] = None,
     device: Annotated[
         str | None,
         typer.Option(
@@ -77,7 +85,8 @@ def report_command(
     from bottleneck.pipeline import Options, analyse
 
     asked = None if steps is None else _steps(steps, whole=whole)
-    analysis = analyse(paths, Options(whole=whole, device=_ceilings(device, peaks), steps=asked))
+    options = Options(whole, _ceilings(device, peaks), asked, tuple(capture or ()))
+    analysis = analyse(paths, options)
     for picture, path in (("roofline", roofline), ("queue", queue)):
         if path is not None:
             _draw(analysis, picture, path)

@@ -42,7 +42,8 @@ def charge(ops: pd.DataFrame, kernels: pd.DataFrame, costs: pd.DataFrame) -> pd.
     frame = pd.DataFrame(
         {
             "payer": pd.array(np.where(payer < 0, 0, payer), dtype="Int32"),
-            "share": _shares(kernels, payer),
+            "signature": ops["signature"].array.take(payer, allow_fill=True),
+            "share": shares(kernels, payer),
             "group": np.where(payer < 0, len(ops) + np.arange(len(kernels)), payer),
             "dispatches": _dispatching_rows(kernels, _dispatchers(ops, costs, parent) & ~workers),
         }
@@ -151,7 +152,7 @@ def _nearest(parent: Rows, workers: Flags) -> Rows:
     return np.where(jump[:-1] == nobody, -1, jump[:-1])
 
 
-def _shares(kernels: pd.DataFrame, payer: Rows) -> npt.NDArray[np.float64]:
+def shares(kernels: pd.DataFrame, payer: Rows) -> npt.NDArray[np.float64]:
     """Part of its payer's cost that each kernel carries, by duration; NaN without a payer.
 
     Auxiliary kernels carry nothing, unless a payer has no others: its cost must not vanish. Kernels of no measurable

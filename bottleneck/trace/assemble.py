@@ -64,7 +64,7 @@ def assemble(columns: Columns, names: Sequence[str]) -> Assembled:
         events=_events_table(events, order, first_ns, labels, tracks.labels),
         op_args=_op_args(ops, signature),
         signatures=signatures,
-        launch_args=_launch_args(_pick(launches, events.category, place, ("runtime",)), trusted),
+        launch_args=_launch_args(columns, _pick(launches, events.category, place, ("runtime",)), trusted),
         device_args=_device_args(columns, _pick(devices, events.category, place, _DEVICE_WORK), trusted),
         memory=_memory(columns.memory.take(), first_ns, tracks),
         first_ns=first_ns,
@@ -183,13 +183,14 @@ def _external_id(rows: Arrays, trusted: bool) -> pd.arrays.IntegerArray:
     return _nullable(ids if trusted else np.full_like(ids, ABSENT))
 
 
-def _launch_args(rows: Arrays, trusted: bool) -> pd.DataFrame:
+def _launch_args(columns: Columns, rows: Arrays, trusted: bool) -> pd.DataFrame:
     return LAUNCH_ARGS.check(
         pd.DataFrame(
             {
                 "event": rows["event"],
                 "correlation": _nullable(rows["correlation"]),
                 "external_id": _external_id(rows, trusted),
+                "kernel": _labelled(rows["kernel"], list(columns.kernels)),
             },
             copy=False,
         )

@@ -49,11 +49,11 @@ class Columns:
         self.count = 0
         self.any_fraction = False
         self.categories, self.names, self.tracks = Codes(), Codes(), Codes()
-        self.shapes, self.collectives, self.dtypes = Codes(), Codes(), Codes()
+        self.shapes, self.collectives, self.dtypes, self.kernels = Codes(), Codes(), Codes(), Codes()
         self.ts_ns, self.dur_us = Column("int64"), Column("float64")
         self.category, self.name, self.track = Column("int16"), Column("int32"), Column("int32")
         self.ops = Rows(("external_id", "sequence", "forward_thread"), shape="int32")
-        self.launches = Rows(_IDS)
+        self.launches = Rows(_IDS, kernel="int32")
         self.devices = Rows(_DEVICE_NUMBERS, collective="int32", message_dtype="int32")
         self.frames = Rows(("python_id",))
         self.memory = Rows(("bytes", "device_type", "total_allocated"), ts_ns="int64", track="int32")
@@ -148,7 +148,9 @@ class Columns:
         self.ops.columns["shape"].add(map(self.shapes.__getitem__, texts), len(raws))
 
     def _add_launches(self, raws: list[msgspec.Raw]) -> None:
-        self._add_numbers(self.launches, self._launch_args.columns(raws))
+        values = self._launch_args.columns(raws)
+        self._add_numbers(self.launches, values)
+        self.launches.columns["kernel"].add(map(self.kernels.__getitem__, values["kernel"]), len(raws))
 
     def _add_devices(self, raws: list[msgspec.Raw]) -> None:
         values = self._device_args.columns(raws)

@@ -74,6 +74,7 @@ class LaunchArgs(msgspec.Struct, gc=False):
     correlation: int = ABSENT
     external_id: int = msgspec.field(name="External id", default=ABSENT)
     external_id_1_8: int = msgspec.field(name="external id", default=ABSENT)
+    kernel: str = ""
 
 
 class DeviceArgs(msgspec.Struct, gc=False):

@@ -1,9 +1,14 @@
 """Device work tied to the host call that issued it, by correlation; used by ``steps`` and ``link``."""
 
+import re
+
 from bottleneck.records import Trace
 from bottleneck.trace.events import starts_ns
 from bottleneck.trace.joins import match_latest, whole
 from bottleneck.trace.nesting import Ints
+
+# Calls that each issue exactly one kernel.
+LAUNCHES_A_KERNEL = re.compile(r"^(cuda|cu|hip)\w*LaunchKernel|^(cuda|cu|hip)LaunchCooperativeKernel")
 
 
 def find_launches(trace: Trace) -> Ints:

@@ -1,6 +1,5 @@
 """Caveats of the links: what of the device's time could not be tied to an op, and where clocks disagree."""
 
-import re
 from collections import Counter
 
 import numpy as np
@@ -9,10 +8,8 @@ import pandas as pd
 from bottleneck.records import Caveat, Trace, Window
 from bottleneck.trace.events import names, names_that_match
 from bottleneck.trace.joins import Flags, whole
+from bottleneck.trace.launches import LAUNCHES_A_KERNEL
 from bottleneck.units import format_share, format_us
-
-# Calls that each issue exactly one kernel.
-_LAUNCHES_A_KERNEL = re.compile(r"^(cuda|cu|hip)\w*LaunchKernel|^(cuda|cu|hip)LaunchCooperativeKernel")
 
 # A few calls whose kernels ran after the profiler stopped are normal.
 _TOLERATED_SHARE = 0.02
@@ -108,7 +105,7 @@ def _skew(window: Window, kernels: pd.DataFrame) -> Caveat | None:
 
 def _missing_kernels(trace: Trace) -> Caveat | None:
     """Launches without a kernel: dropped by the profiler, captured into a graph, or still queued when it stopped."""
-    launches = names_that_match(trace, _LAUNCHES_A_KERNEL)
+    launches = names_that_match(trace, LAUNCHES_A_KERNEL)
     called = trace.launch_args[launches[names(trace, trace.launch_args["event"].to_numpy())]]
     missing = ~np.isin(whole(called["correlation"]), whole(trace.device_args["correlation"]))
     if not len(called) or missing.mean() <= _TOLERATED_SHARE:

@@ -13,6 +13,7 @@ import pandas as pd
 
 from bottleneck.records import Linked, Trace, Window
 from bottleneck.tables import KERNELS, category
+from bottleneck.trace.captured import find_captured
 from bottleneck.trace.events import is_any_of, names, names_that_match, starts_ns, threads
 from bottleneck.trace.frames import Labels, Places, Stacks, locate
 from bottleneck.trace.joins import Flags, match_latest, whole
@@ -76,14 +77,15 @@ def link(trace: Trace, window: Window) -> Linked:
     of_ops = inherit_from_forward(trace, trees, _part(places, slice(None, len(trees.event))))
     ops = build_ops(trace, window, trees, of_ops)
     if not len(issued.event):
-        return Linked(trace, window, ops, _host_kernels(ops), None, step_caveats(window), find_places(stacks))
+        kernels, caveats = _host_kernels(ops), step_caveats(window)
+        return Linked(trace, window, ops, kernels, None, caveats, find_places(stacks), find_captured(trace, trees))
     of_strays = _part(places, slice(len(trees.event), None))
     kernels = _device_kernels(trace, window, issued, _places_of_kernels(of_ops, of_strays, issued.op, stray))
     dur_us = kernels["dur_us"].to_numpy()
     linked_us = dur_us[issued.op >= 0].sum()
     share = float(linked_us / dur_us.sum()) if dur_us.sum() > 0 else None
     caveats = (*step_caveats(window), *linking_caveats(trace, window, kernels))
-    return Linked(trace, window, ops, kernels, share, caveats, find_places(stacks))
+    return Linked(trace, window, ops, kernels, share, caveats, find_places(stacks), find_captured(trace, trees))
 
 
 def _issue(trace: Trace, trees: OpTree) -> _Issued:

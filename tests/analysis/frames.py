@@ -99,6 +99,7 @@ def frames(*cases: Priced, gap_us: float = 1.0) -> Frames:
             charges.append(
                 {
                     "payer": position if case.pays and kernel.kind == "compute" else None,
+                    "signature": position if case.pays and case.has_signature and kernel.kind == "compute" else None,
                     "share": share if case.pays and kernel.kind == "compute" else None,
                     "group": position if case.pays and kernel.kind == "compute" else 10_000 + len(charges),
                     "dispatches": case.dispatches,
