@@ -9,9 +9,11 @@ import pandas as pd
 
 from bottleneck.analysis import reasons
 from bottleneck.analysis.copies import Copies, copy_floors
+from bottleneck.analysis.device_shortfalls import of_device
 from bottleneck.analysis.floors import Floors, fastest_us, floors, launch_floor_us, settle_memory_us
 from bottleneck.analysis.groups import Flags, Floats, Labelled, Rows, Work, fold
-from bottleneck.analysis.shortfalls import why_short
+from bottleneck.analysis.host_shortfalls import of_host
+from bottleneck.analysis.shortfalls import first_that_holds
 from bottleneck.records import Device
 from bottleneck.tables import ROOFLINE, category
 
@@ -166,7 +168,9 @@ def _reason(work: Work, bounds: Floors, times: _Times, decision: _Decision) -> L
     """Why unknown, underutilised, faster than DRAM, or faster than possible; null for the rest."""
     asked = (decision.regime == _UNDERUTILISED) | _mostly_idle(work, times, decision)
     unpriced = reasons.why_unpriced(work)
-    short = why_short(work, bounds, asked, decision.bound == _OVERHEAD)
+    overhead = decision.bound == _OVERHEAD
+    rules = of_host(work, bounds) if work.device.kind == "cpu" else of_device(work, bounds, overhead)
+    short = first_that_holds(rules, asked)
     fixed = (reasons.TOO_FAST, reasons.NO_PEAKS, reasons.NO_PEAK, reasons.NO_BANDWIDTH, reasons.FROM_CACHE)
     too_fast, no_peaks, no_peak, no_bandwidth, from_cache = range(len(fixed))
     is_unknown = decision.bound == _UNKNOWN
