@@ -15,6 +15,7 @@ ITEM_BYTES = {
     "int": 4.0,
     "unsigned int": 4.0,
     "short int": 2.0,
+    "unsigned short": 2.0,
     "short": 2.0,
     "signed char": 1.0,
     "unsigned char": 1.0,
@@ -28,6 +29,9 @@ ITEM_BYTES = {
     "c10::Float8_e5m2fnuz": 1.0,
     "c10::Float8_e8m0fnu": 1.0,
     "c10::Float4_e2m1fn_x2": 1.0,
+    "c10::qint8": 1.0,
+    "c10::quint8": 1.0,
+    "c10::qint32": 4.0,
 }
 
 # The short dtype names that peaks are keyed by.
@@ -43,6 +47,8 @@ SHORT_DTYPE = {
     "c10::Float4_e2m1fn_x2": "fp4",
     "signed char": "int8",
     "unsigned char": "int8",
+    "c10::qint8": "int8",
+    "c10::quint8": "int8",
     "int": "int32",
     "long int": "int64",
     "long": "int64",

@@ -84,6 +84,38 @@ def _arange(call: OpCall) -> Cost:
     return _written(FILL, Tensor((max(0, math.ceil((end - start) / step)),), dtype))
 
 
+def _triangle(call: OpCall) -> Cost:
+    """tril_indices(rows, columns, offset, dtype), triu_indices …: two coordinates of each element of the triangle."""
+    rows, columns, offset = (call.integer(position) for position in range(3))
+    if rows is None or columns is None or offset is None or min(rows, columns) < 0:
+        raise Unpriced("the size of the result was not recorded")
+    below = _lower_triangle(rows, columns, offset if call.name == "aten::tril_indices" else offset - 1)
+    count = below if call.name == "aten::tril_indices" else rows * columns - below
+    return _written(FILL, Tensor((2, count), dtype_argument(call, 3, "long int")))
+
+
+def _lower_triangle(rows: int, columns: int, offset: int) -> int:
+    """Elements (i, j) of a matrix with j - i <= offset."""
+    first = min(max(offset + 1, 0), columns)
+    empty = min(max(-offset - 1, 0), rows) if first == 0 else 0
+    slanted = min(max(columns - first, 0), rows - empty)
+    start = first if empty == 0 else 0
+    slant = slanted * start + slanted * (slanted - 1) // 2
+    return slant + (rows - empty - slanted) * columns
+
+
+def _eye(call: OpCall) -> Cost:
+    """eye(n[, m], dtype): a matrix cleared, its diagonal set."""
+    out = [tensor for tensor in call.tensors() if tensor.numel]
+    if out:
+        return _written(FILL, out[-1])
+    square = len(call.arguments) == 1 + _FACTORY_OPTIONS
+    rows, columns = call.integer(0), call.integer(0 if square else 1)
+    if rows is None or columns is None:
+        raise Unpriced("the size of the result was not recorded")
+    return _written(FILL, Tensor((rows, columns), dtype_argument(call, 1 if square else 2, "float")))
+
+
 def _counted(family: str, count_position: int, default: str) -> Formula:
     """The formula of linspace(start, end, steps) and randperm(n): as many elements as one argument says."""
 
@@ -114,7 +146,9 @@ FORMULAS: Formulas = named(
         "rand randn": _sized(RANDOM, 0),
         "bernoulli": _bernoulli,
         "arange": _arange,
-        "linspace": _counted(FILL, 2, "float"),
+        "tril_indices triu_indices": _triangle,
+        "eye": _eye,
+        "linspace logspace": _counted(FILL, 2, "float"),
         "randperm": _counted(RANDOM, 0, "long int"),
     }
 )

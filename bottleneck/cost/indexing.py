@@ -164,6 +164,23 @@ def _index(call: OpCall) -> Cost:
     return _interval(result.bytes, result.bytes + result.numel * (_INDEX_BYTES + max(SECTOR_BYTES, x.item_bytes)))
 
 
+def _put(call: OpCall) -> Cost:
+    """put_(x, index, source, accumulate): single elements written, or added to, anywhere in x."""
+    x, index, source = (call.tensor(position) for position in range(3))
+    accesses = 2 if call.flag(3) else 1
+    read = index.bytes + source.bytes
+    return _interval(
+        read, read + accesses * index.numel * max(SECTOR_BYTES, x.item_bytes), (accesses - 1) * index.numel
+    )
+
+
+def _contained(call: OpCall) -> Cost:
+    """isin(elements, candidates): sorted together, or each held against each, as their numbers suggest."""
+    one, other = call.tensor(0), call.tensor(1)
+    read = one.bytes + other.bytes
+    return _interval(read + one.numel, read + one.numel + 2 * _SORT_BYTES * (one.numel + other.numel), one.numel)
+
+
 def _masked_select(call: OpCall) -> Cost:
     """masked_select(x, mask): the mask read; of x between nothing and everything read, sorted out and written."""
     x, mask = call.tensor(0), call.tensor(1)
@@ -203,6 +220,8 @@ FORMULAS: Formulas = named(
         "index_copy index_copy_ index_fill index_fill_": _index_write(1),
         "index_add index_add_ index_reduce index_reduce_": _index_write(2),
         "gather take": _gather,
+        "put put_": _put,
+        "isin": _contained,
         "scatter scatter_": _scatter(1),
         "scatter_add scatter_add_ scatter_reduce scatter_reduce_": _scatter(2),
         "embedding": _embedding,

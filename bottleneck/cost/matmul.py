@@ -190,6 +190,39 @@ def _mkl_linear(call: OpCall) -> Cost:
     return linear_cost(call.tensor(0), call.tensor(2), call.optional_tensor(3))
 
 
+def _linear_backward(call: OpCall) -> Cost:
+    """The cost of linear_backward (x, dy, w, mask): one product each for the gradients of x and of w."""
+    x, dy, weight = (call.tensor(position) for position in range(3))
+    for_input, for_weight, for_bias = (call.flags(3) or (True, True, True))[:3]
+    rows = Tensor(x.shape[:-1], x.dtype).numel
+    one = Product(m=rows, n=weight.shape[0], k=weight.shape[-1]).flops
+    products = for_input + for_weight
+    moved = dy.bytes + products * (x.bytes + weight.bytes) + for_bias * dy.shape[-1] * dy.item_bytes
+    return Cost(
+        FAMILY,
+        matrix_flops=products * one,
+        vector_flops=float(for_bias * dy.numel),
+        bytes_low=moved,
+        bytes_high=moved + max(products + for_bias - 1, 0) * dy.bytes,
+        math_dtype=x.short_dtype,
+    )
+
+
+def _linear_input_gradient(call: OpCall) -> Cost:
+    """The cost of mkldnn_linear_backward_input: sizes of x, dy [.., n], w [n, k]."""
+    dy, weight = call.tensor(1), call.tensor(2)
+    return linear_cost(dy, Tensor(weight.shape[::-1], weight.dtype), None)
+
+
+def _linear_weight_gradient(call: OpCall) -> Cost:
+    """The cost of mkldnn_linear_backward_weights: dy [.., n], x [.., k], w, whether there is a bias."""
+    dy, x, weight = (call.tensor(position) for position in range(3))
+    rows = Tensor(x.shape[:-1], x.dtype).numel
+    product = Product(m=weight.shape[0], n=weight.shape[-1], k=rows)
+    bias = extra_bytes(dy.shape[-1] * dy.item_bytes if call.flag(3) else 0.0)
+    return product_cost(product, dy, x.bytes, weight.numel * weight.item_bytes) + bias
+
+
 def _linear_pointwise(call: OpCall) -> Cost:
     """The cost of _linear_pointwise: x, w, b, ..; or x, other, w, b, .. where the epilogue reads another operand."""
     third = call.optional_tensor(2)
@@ -219,6 +252,10 @@ FORMULAS: dict[str, Formula] = {
     "aten::addr_": _addr,
     "aten::linear": _linear,
     "aten::mkldnn_linear": _linear,
+    "aten::linear_backward": _linear_backward,
+    "aten::mkldnn_linear_backward": _linear_backward,
+    "aten::mkldnn_linear_backward_input": _linear_input_gradient,
+    "aten::mkldnn_linear_backward_weights": _linear_weight_gradient,
     "mkl::_mkl_linear": _mkl_linear,
     "mkldnn::_linear_pointwise": _linear_pointwise,
     "aiter::gemm_a16w16": _linear,

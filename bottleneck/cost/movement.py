@@ -90,6 +90,33 @@ def _scatter_into_zeros(call: OpCall) -> Cost:
     return replace(cost, bytes_high=cost.bytes_high + dy.bytes)
 
 
+def _diagonal(call: OpCall) -> Cost:
+    """diag_embed(x, …): a matrix per row of x, cleared by a child op, with the row on its diagonal."""
+    x = call.tensor(0)
+    return _copied(x, Tensor(x.shape, x.dtype))
+
+
+def _windows(call: OpCall) -> Cost:
+    """im2col(x, kernel, dilation, padding, stride): each window of x as a column."""
+    x, kernel, dilation, padding, stride = call.tensor(0), *(call.integers(position) for position in range(1, 5))
+    if not (kernel and dilation and padding and stride) or len(x.shape) < 3:
+        raise Unpriced("the windows were not recorded")
+    sides = zip(x.shape[-2:], kernel, dilation, padding, stride, strict=True)
+    places = math.prod((size + 2 * pad - gap * (width - 1) - 1) // step + 1 for size, width, gap, pad, step in sides)
+    columns = Tensor((*x.shape[:-2], math.prod(kernel), max(places, 0)), x.dtype)
+    return stream(FAMILY, x, columns)
+
+
+def _folded(call: OpCall) -> Cost:
+    """col2im(columns, size, kernel, …): the columns added to where they came from."""
+    columns, size, kernel = call.tensor(0), call.integers(1), call.integers(2)
+    if not size or not kernel or len(columns.shape) < 2:
+        raise Unpriced("the size of the result was not recorded")
+    channels = columns.shape[-2] // max(math.prod(kernel), 1)
+    result = Tensor((*columns.shape[:-2], channels, *size), columns.dtype)
+    return stream(FAMILY, columns, result, vector_flops=float(columns.numel))
+
+
 def _triangle(call: OpCall) -> Cost:
     """tril(x), triu(x): half of x need not be read; in place, only the cleared half moves."""
     x = call.tensor(0)
@@ -107,6 +134,7 @@ FORMULAS: Formulas = {
         {
             "copy_ copy _copy_from _copy_from_and_resize": _copy,
             "clone alias_copy detach_copy lift_fresh_copy _lazy_clone _pin_memory split_with_sizes_copy": _clone,
+            "to_mkldnn _to_dense _mkldnn_reshape mkldnn_reorder_conv2d_weight mkldnn_reorder_conv3d_weight": _clone,
             "flip roll pixel_shuffle pixel_unshuffle channel_shuffle native_channel_shuffle": _clone,
             "_to_copy": _cast,
             "cat _cat concat concatenate stack _stack hstack vstack dstack": _cat,
@@ -114,6 +142,9 @@ FORMULAS: Formulas = {
             "repeat_interleave": _repeat_interleave,
             f"constant_pad_nd {_PADS}": _pad,
             "slice_backward select_backward unfold_backward diagonal_backward": _scatter_into_zeros,
+            "diag_embed": _diagonal,
+            "im2col": _windows,
+            "col2im": _folded,
             "tril triu tril_ triu_": _triangle,
         }
     ),

@@ -89,6 +89,15 @@ def _histogram(call: OpCall) -> Cost:
     return Cost(SORT, vector_flops=x.numel, bytes_low=read, bytes_high=read + 2 * x.numel * SECTOR_BYTES)
 
 
+def _draws(call: OpCall) -> Cost:
+    """multinomial(p, draws, …): the probabilities read, and summed along each row at worst; the draws written."""
+    p, draws = call.tensor(0), call.integer(1)
+    if draws is None:
+        raise Unpriced("the number of draws was not recorded")
+    written = p.numel // max(p.shape[-1] if p.shape else 1, 1) * draws * _INDEX_BYTES
+    return _passes(SORT, p, p.bytes + written, 5 * p.bytes + written)
+
+
 def _passes(family: str, x: Tensor, low: float, high: float) -> Cost:
     return Cost(
         family,
@@ -140,7 +149,8 @@ FORMULAS: Formulas = named(
         "_unique _unique2 unique_dim unique_consecutive unique_dim_consecutive": _unique,
         "topk": _topk,
         "median nanmedian kthvalue mode": _select,
-        "histc bincount": _histogram,
+        "histc bincount histogram": _histogram,
+        "multinomial": _draws,
         "_fft_c2c": _fft("complex", 5.0),
         "_fft_r2c": _fft("half", 2.5),
         "_fft_c2r": _fft("real", 2.5),

@@ -93,8 +93,9 @@ WITH_IN_PLACE: dict[str, Rule] = {
 }
 
 FUNCTIONAL: dict[str, Rule] = {
-    "maximum minimum fmax fmin nextafter rsub _add_relu __lshift__ __rshift__": _BINARY,
+    "maximum minimum fmax fmin nextafter rsub _add_relu _add_relu_ __lshift__ __rshift__": _BINARY,
     "isnan isinf isfinite isposinf isneginf signbit": Rule(1, result_dtype=_bool),
+    "ldexp": Rule(2, 1.0, 1.0, _float),
     "angle": Rule(1, 10.0, 1.0, _real),
     "complex polar": Rule(2, 1.0, result_dtype=_complex),
     "polygamma": Rule(2, 10.0, 1.0, _float),

@@ -187,6 +187,7 @@ FORMULAS: Formulas = {
         }
     ),
     **named({f"max_pool{rank}d_with_indices": _pool(rank, 4, 5, _INDEX) for rank in (2, 3)}),
+    **named({f"mkldnn_max_pool{rank}d": _pool(rank, 4, 5, ()) for rank in (2, 3)}),
     **named({f"max_pool{rank}d_with_indices_backward": _max_pool_backward(7) for rank in (2, 3)}),
     **named({f"avg_pool{rank}d": _pool(rank, None, 4, ()) for rank in (2, 3)}),
     **named({f"_adaptive_avg_pool{rank}d": _adaptive(rank, ()) for rank in (2, 3)}),
@@ -196,6 +197,12 @@ FORMULAS: Formulas = {
         {
             "avg_pool2d_backward avg_pool3d_backward": _average_backward,
             "_adaptive_avg_pool2d_backward _adaptive_avg_pool3d_backward": _average_backward,
+            "_upsample_bilinear2d_aa": _upsample(2, 8.0),
+            "_upsample_bicubic2d_aa": _upsample(2, 40.0),
+            "_upsample_bilinear2d_aa_backward": _upsample_backward(8.0),
+            "_upsample_bicubic2d_aa_backward": _upsample_backward(40.0),
+            "mkldnn_adaptive_avg_pool2d": _adaptive(2, ()),
+            "mkldnn_adaptive_avg_pool2d_backward": _average_backward,
             "grid_sampler_2d cudnn_grid_sampler grid_sampler_3d": _grid_sample,
             "grid_sampler_2d_backward grid_sampler_3d_backward": _grid_sample_backward,
         }

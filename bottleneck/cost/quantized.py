@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from bottleneck.cost.call import Cost, Formula, OpCall, Tensor, Unpriced
 from bottleneck.cost.matmul import Product, extra_bytes, item_bytes, linear_cost, matrix_sizes, product_cost
-from bottleneck.cost.traffic import dtype_argument
+from bottleneck.cost.traffic import dtype_argument, stream
 
 _INT32_BYTES = 4.0
 
@@ -101,7 +101,62 @@ def _grouped(call: OpCall, offsets: int, out_dtype: int) -> Cost:
     return replace(cost, bytes_low=cost.bytes_low - stacked[0].bytes * (1 - 1 / groups))
 
 
+def _rounded(dtype_at: int, default: str) -> Formula:
+    """The formula of quantize_per_tensor(x, scale, zero point, …, dtype) and its kin: x read, its rounding written."""
+
+    def formula(call: OpCall) -> Cost:
+        x, *tables = call.tensors()
+        result = Tensor(x.shape, dtype_argument(call, dtype_at, default))
+        return stream("pointwise", x, result, *tables, vector_flops=3.0 * x.numel)
+
+    return formula
+
+
+def _restored(call: OpCall) -> Cost:
+    """dequantize(x): integers read, floats written."""
+    x, *tables = call.tensors()
+    return stream("pointwise", x, Tensor(x.shape, "float"), *tables, vector_flops=2.0 * x.numel)
+
+
+def _fake(call: OpCall) -> Cost:
+    """fake_quantize_…_cachemask(x, …): the rounded x and a mask of one byte per element written."""
+    x, *tables = call.tensors()
+    written = (Tensor(x.shape, x.dtype), Tensor(x.shape, "bool"))
+    return stream("pointwise", x, *written, *tables, vector_flops=4.0 * x.numel)
+
+
+def _onednn_linear(call: OpCall) -> Cost:
+    """The cost of qlinear_pointwise: x [.., k], scale, zero point, packed w [k, n], its scales, zero points, bias …"""
+    x, weight = call.tensor(0), call.tensor(3)
+    if len(weight.shape) != 2 or not x.shape or x.shape[-1] not in weight.shape:
+        raise Unpriced("the weight does not fit the inputs")
+    width = x.shape[-1]
+    rows, columns = x.numel // max(width, 1), weight.numel // max(width, 1)
+    # The result is of one byte per element, or of four.
+    moved = x.bytes + weight.bytes + rows * columns
+    return Cost(
+        "matmul",
+        matrix_flops=2.0 * rows * columns * width,
+        bytes_low=moved,
+        bytes_high=moved + 3.0 * rows * columns,
+        math_dtype=x.short_dtype,
+    )
+
+
 FORMULAS: dict[str, Formula] = {
+    "aten::quantize_per_tensor": _rounded(3, "c10::qint8"),
+    "aten::quantize_per_tensor_dynamic": _rounded(1, "c10::qint8"),
+    "aten::quantize_per_channel": _rounded(4, "c10::qint8"),
+    "aten::dequantize": _restored,
+    "aten::fake_quantize_per_tensor_affine_cachemask": _fake,
+    "aten::fake_quantize_per_channel_affine_cachemask": _fake,
+    "quantized_decomposed::quantize_per_tensor": _rounded(5, "signed char"),
+    "quantized_decomposed::quantize_per_channel": _rounded(6, "signed char"),
+    "quantized_decomposed::quantize_per_token": _rounded(5, "signed char"),
+    "quantized_decomposed::dequantize_per_tensor": _restored,
+    "quantized_decomposed::dequantize_per_channel": _restored,
+    "quantized_decomposed::dequantize_per_token": _restored,
+    "onednn::qlinear_pointwise": _onednn_linear,
     "aten::_int_mm": _int_mm,
     "aten::_weight_int8pack_mm": _int8_weight,
     "aten::_weight_int4pack_mm": _int4_weight,

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from bottleneck.cost.call import Cost, Formula, Formulas, OpCall, Tensor
 from bottleneck.cost.pointwise import FORMULAS as POINTWISE
-from bottleneck.cost.traffic import as_real, dtype_argument, named, stream
+from bottleneck.cost.traffic import SECTOR_BYTES, as_real, dtype_argument, math_dtype, named, stream
 
 FAMILY = "reduction"
 
@@ -114,7 +114,21 @@ def _formula(rule: Rule) -> Formula:
     return lambda call: price(call, rule)
 
 
+def _trace(call: OpCall) -> Cost:
+    """trace(x): the diagonal read, a sector for each of its elements at worst."""
+    x = call.tensor(0)
+    count = min(x.shape) if x.shape else 1
+    read = count * x.item_bytes
+    return Cost(
+        FAMILY,
+        vector_flops=float(count),
+        bytes_low=read + Tensor((), _sum(x)).item_bytes,
+        bytes_high=count * max(SECTOR_BYTES, x.item_bytes) + Tensor((), _sum(x)).item_bytes,
+        math_dtype=math_dtype(x),
+    )
+
+
 FORMULAS: Formulas = {
     **named({names: _formula(rule) for names, rule in _RULES.items() if names != "max min"}),
-    **named({"max min": _extremum(_RULES["max min"]), "equal": _equal}),
+    **named({"max min": _extremum(_RULES["max min"]), "equal": _equal, "trace": _trace}),
 }

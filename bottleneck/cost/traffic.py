@@ -21,11 +21,18 @@ DTYPE_BY_CODE = {
     9: "c10::complex<float>",
     10: "c10::complex<double>",
     11: "bool",
+    12: "c10::qint8",
+    13: "c10::quint8",
+    14: "c10::qint32",
     15: "c10::BFloat16",
     23: "c10::Float8_e5m2",
     24: "c10::Float8_e4m3fn",
     25: "c10::Float8_e5m2fnuz",
     26: "c10::Float8_e4m3fnuz",
+    27: "unsigned short",
+    28: "unsigned int",
+    44: "c10::Float8_e8m0fnu",
+    45: "c10::Float4_e2m1fn_x2",
 }
 
 _INTEGERS = (

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from bottleneck.cost.conv_layouts import BACKWARD, FORWARD, BackwardLayout
+from bottleneck.cost.conv_layouts import BACKWARD, FORWARD, UNFOLDED, BackwardLayout
 
 Rows = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
@@ -27,7 +27,7 @@ _VIEW = "aten::as_strided"
 # Convolutions whose input and weight come first, and where the parts of backward ops keep what they are handed.
 _CONVOLUTIONS = frozenset(
     name
-    for name, layout in FORWARD.items()
+    for name, layout in {**FORWARD, **UNFOLDED}.items()
     if (layout.inputs, layout.weight) == (0, 1) and not layout.always_transposed
 )
 _GRADIENTS = {name: layout for name, layout in BACKWARD.items() if layout.makes is None}

@@ -259,3 +259,20 @@ def test_a_transposed_product_costs_the_same(m, n, k):
 def test_a_product_tells_its_sizes(name, arguments, sizes):
     cost = price(FORMULAS, name, *arguments)
     assert (cost.m, cost.n, cost.k, cost.batch) == sizes
+
+
+@pytest.mark.parametrize(("mask", "products"), [("[True, True, True]", 2), ("[False, True, False]", 1), ("", 2)])
+def test_gradients_of_a_linear_layer_are_products_of_its_size(mask, products):
+    x, dy, weight = tensor(5, 8, 32), tensor(5, 8, 16), tensor(16, 32)
+    cost = price(matmul.FORMULAS, "mkldnn_linear_backward", x, dy, weight, mask)
+    assert cost.matrix_flops == products * 2 * 40 * 16 * 32
+    assert cost.bytes_low >= dy.bytes + products * (x.bytes + weight.bytes)
+
+
+def test_each_gradient_of_onednn_s_linear_layer_is_one_product():
+    dy, weight = tensor(40, 16), tensor(16, 32)
+    for_input = price(matmul.FORMULAS, "mkldnn_linear_backward_input", "[40, 32]", dy, weight)
+    for_weight = price(matmul.FORMULAS, "mkldnn_linear_backward_weights", dy, tensor(40, 32), weight, "True")
+    assert for_input.matrix_flops == for_weight.matrix_flops == 2 * 40 * 16 * 32
+    assert for_input.bytes_low == 4 * (40 * 16 + 16 * 32 + 40 * 32)
+    assert for_weight.bytes_low == 4 * (40 * 16 + 16 * 32 + 40 * 32 + 16)

@@ -12,6 +12,7 @@ import pytest
 from bottleneck.cost import (
     fills,
     indexing,
+    linalg,
     losses,
     movement,
     normalization,
@@ -26,7 +27,7 @@ from tests.cost.calls import parse, record
 
 torch = pytest.importorskip("torch")
 
-MODULES = (fills, indexing, losses, movement, normalization, passes, pointwise, pooling, reduction, views)
+MODULES = (fills, indexing, linalg, losses, movement, normalization, passes, pointwise, pooling, reduction, views)
 FORMULAS: Formulas = {name: formula for module in MODULES for name, formula in module.FORMULAS.items()}
 
 # Ops of older versions, whose traces are still read.
@@ -37,7 +38,8 @@ X, Y = torch.linspace(0.1, 1, 600).view(12, 50), torch.linspace(1, 0.1, 600).vie
 ROW, COLUMN, WIDE = torch.rand(50), torch.rand(12, 1), torch.rand(50).expand(12, 50)
 HALF, LONGS, FLAGS = X.to(torch.bfloat16), torch.arange(1, 601).view(12, 50), X > 0.5
 INDEX, COLUMNS, TABLE = torch.arange(30) % 12, torch.arange(84).view(12, 7) % 50, torch.rand(100, 16)
-IMAGES = torch.rand(2, 3, 9, 9)
+IMAGES, SQUARE = torch.rand(2, 3, 9, 9), torch.rand(12, 12)
+TRIANGLES = ("tril_indices", "triu_indices")
 functional = torch.nn.functional
 
 
@@ -129,6 +131,20 @@ EXACT = [
     case("avg_pool2d", lambda x: functional.avg_pool2d(x, 2, 2, ceil_mode=True), IMAGES),
     case("_adaptive_avg_pool2d", functional.adaptive_avg_pool2d, IMAGES, 3),
     case("mse_loss", lambda *given: functional.mse_loss(*given, reduction="none"), X, Y),
+    case("ldexp", torch.ldexp, X, LONGS.int()),
+    case("eye", torch.eye, 7),
+    case("eye", torch.eye, 7, 9),
+    *(case(name, getattr(torch, name), 9, 12, shift) for name in TRIANGLES for shift in (-20, -3, 0, 4, 20)),
+    *(case(name, getattr(torch, name), 12, 9, shift) for name in TRIANGLES for shift in (-2, 0, 3)),
+    case("logspace", torch.logspace, 0, 1, 77),
+    case("im2col", lambda x: functional.unfold(x, 3, 1, 1, 2), IMAGES),
+    case("col2im", lambda x: functional.fold(x, (9, 9), 3), torch.rand(2, 27, 49)),
+    case("_cdist_forward", torch.cdist, X, Y),
+    case(
+        "_upsample_bilinear2d_aa", lambda x: functional.interpolate(x, (4, 4), mode="bilinear", antialias=True), IMAGES
+    ),
+    case("linalg_lu_solve", torch.linalg.lu_solve, *torch.linalg.lu_factor(SQUARE), COLUMN, reads=(SQUARE, COLUMN)),
+    case("linalg_solve_triangular", lambda *given: torch.linalg.solve_triangular(*given, upper=True), SQUARE, COLUMN),
 ]
 
 # What is read depends on the values of an index, or on whether two operands are one.
@@ -153,6 +169,12 @@ DATA = [
     case("topk", torch.topk, X, 3),
     case("_unique2", torch.unique, INDEX),
     case("cat", torch.cat, [X, Y]),
+    case("put_", lambda *given: torch.zeros(12, 50).put_(*given)[:0], INDEX, torch.rand(30)),
+    case("isin", torch.isin, LONGS, INDEX),
+    case("multinomial", torch.multinomial, X, 5, True),
+    case("trace", torch.trace, X, reads=(ROW[:12],)),
+    case("_linalg_svd", lambda x: torch.linalg.svd(x, full_matrices=False)[1], X),
+    case("linalg_cholesky_ex", torch.linalg.cholesky, SQUARE @ SQUARE.T + torch.eye(12), hidden_bytes=0),
     case("stack", torch.stack, [X.half(), Y.half()]),
     case("tril", torch.tril, X),
     case("native_batch_norm", torch.native_batch_norm, X, None, None, None, None, True, 0.1, 1e-5),
