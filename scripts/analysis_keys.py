@@ -83,12 +83,12 @@ KEYS: Mapping[str, Mapping[str, Meaning]] = {
         ),
     },
     "StepTimes": {
-        "count": ("", "steps in the window; 1 when the trace has no step marks"),
+        "count": ("", "steps in the window; 1 when none were found"),
         "wall_us": ("us", "the time that the ledger partitions: the unprofiled median where known, else the mean"),
-        "profiled_us": ("us", "steps while profiled"),
+        "profiled_us": ("us", "steps while profiled, on host and device together"),
         "unprofiled_us": ("us", "steps without the profiler; null when not measured"),
         "perturbation": ("ratio", "profiled time / unprofiled time"),
-        "source": ("", "how the steps were found"),
+        "source": ("", "how the steps were found: marks, profiler, optimizer, repeats, or whole for none"),
         "each": ("", "the steps of the recording, those set aside too, in order"),
     },
     "StepTime": {

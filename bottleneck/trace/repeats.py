@@ -45,7 +45,7 @@ Found = tuple[tuple[Step, str | None], ...]
 
 @dataclass(frozen=True)
 class _Items:
-    """What the main thread does, outermost first come: rows of EVENTS, start and end, equal codes for equal items.
+    """What the main thread does, by start, then longer first: rows of EVENTS, and equal codes for equal items.
 
     ``marks`` are items that the program itself sets apart: calls of modules, and fetches from a data loader.
     """
@@ -106,7 +106,7 @@ def _main_thread(trace: Trace) -> int:
 
 
 def _items(trace: Trace, thread: int) -> _Items:
-    """Ops, annotations, modules and calls that issue device work, as far as none of them lies inside another one."""
+    """Ops, annotations, modules and calls that issue device work on a thread, by start, then longer first."""
     mine = trace.events["thread"].cat.codes.to_numpy() == thread
     marks = (is_any_of(trace, ("python",)) & are_named(trace, _MODULE)) | are_named(trace, _LOADER)
     annotation = is_any_of(trace, ("annotation",)) & ~are_named(trace, _OF_THE_PROFILER)
