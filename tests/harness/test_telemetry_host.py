@@ -1,0 +1,150 @@
+"""The sampler of the host: what psutil tells, and what it does not."""
+
+import os
+import subprocess
+import sys
+from collections import namedtuple
+from types import SimpleNamespace
+from typing import Any
+
+import psutil
+import pytest
+
+from bottleneck.harness.host import HostSampler
+from bottleneck.sensors import COLUMNS, HOST
+
+Times = namedtuple("Times", "user system children_user children_system")
+Machine = namedtuple("Machine", "user nice system idle iowait steal guest")
+
+
+class Process:
+    """A process that exists for the sampler only."""
+
+    def __init__(self, used_s: float = 0.0, children: tuple["Process", ...] = ()) -> None:
+        self.used_s, self.waited_for_s, self.offspring, self.is_gone = used_s, 0.0, list(children), False
+
+    def cpu_times(self) -> Times:
+        if self.is_gone:
+            raise psutil.NoSuchProcess(1)
+        return Times(self.used_s, 0.0, self.waited_for_s, 0.0)
+
+    def memory_info(self) -> Any:
+        if self.is_gone:
+            raise psutil.NoSuchProcess(1)
+        return SimpleNamespace(rss=100)
+
+    def children(self, recursive: bool) -> list["Process"]:
+        return list(self.offspring)
+
+
+@pytest.fixture
+def root(monkeypatch: pytest.MonkeyPatch) -> Process:
+    process = Process()
+    monkeypatch.setattr(psutil, "Process", lambda pid: process)
+    return process
+
+
+def sampler() -> HostSampler:
+    """One that finds its calls to cost nothing."""
+    host = HostSampler(clock=lambda: 0.0)
+    assert host.open(os.getpid())
+    return host
+
+
+def ask(host: HostSampler, now_s: float) -> dict[str, float]:
+    rows = host.sample(now_s)
+    assert [sensor for sensor, _ in rows] in ([], [HOST])
+    return dict(rows[0][1]) if rows else {}
+
+
+def test_a_live_process_tells_its_time_and_memory_and_those_of_the_machine() -> None:
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
+        host = HostSampler()
+        assert host.open(child.pid)
+        values = ask(host, 0.0)
+        child.communicate(b"\n")
+    assert values.keys() <= COLUMNS.keys()
+    assert {"process_cpu_s", "process_memory_bytes", "memory_used_bytes"} <= values.keys()
+    assert values["process_memory_bytes"] > 1e6
+    assert 0 < values["busy_cpu_s"] <= values["total_cpu_s"]
+    assert host.notes == []
+
+
+def test_a_process_that_has_ended_takes_only_its_own_figures_along() -> None:
+    child = subprocess.Popen([sys.executable, "-c", ""])
+    host = HostSampler()
+    child.wait()
+    host.open(child.pid)
+    values = ask(host, 0.0)
+    assert "memory_used_bytes" in values
+    assert "process_cpu_s" not in values and "process_memory_bytes" not in values
+
+
+def test_each_figure_has_its_own_pace(root: Process) -> None:
+    host = sampler()
+    rows = [ask(host, 0.1 * beat) for beat in range(11)]
+    assert sum("process_cpu_s" in row for row in rows) == 11
+    assert sum("process_memory_bytes" in row for row in rows) == 3
+    assert sum("memory_used_bytes" in row for row in rows) == 2
+
+
+def test_children_count_from_when_they_are_found(root: Process) -> None:
+    root.used_s = 1.0
+    host = sampler()
+    assert ask(host, 0.0)["process_cpu_s"] == 1.0
+    worker = Process(used_s=5.0)
+    root.offspring.append(worker)
+    assert ask(host, 1.0)["process_cpu_s"] == 1.0
+    worker.used_s = 5.5
+    assert ask(host, 1.1)["process_cpu_s"] == pytest.approx(1.5)
+
+
+def test_a_child_that_ends_leaves_no_jump_behind(root: Process) -> None:
+    worker = Process(used_s=5.0)
+    root.offspring.append(worker)
+    host = sampler()
+    assert ask(host, 0.0)["process_cpu_s"] == 0.0
+    worker.used_s = 6.0
+    assert ask(host, 0.1)["process_cpu_s"] == pytest.approx(1.0)
+    worker.is_gone, root.waited_for_s = True, 6.0
+    assert ask(host, 0.2)["process_cpu_s"] == pytest.approx(1.0)
+
+
+def test_memory_is_that_of_all_processes(root: Process) -> None:
+    root.offspring += [Process(), Process()]
+    assert ask(sampler(), 0.0)["process_memory_bytes"] == 300
+
+
+@pytest.mark.parametrize("answer", [None, SimpleNamespace(current=0.0)], ids=["none", "zero"])
+def test_a_clock_that_the_system_does_not_tell_is_absent(
+    answer: object, root: Process, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(psutil, "cpu_freq", lambda: answer)
+    assert "cpu_clock_mhz" not in ask(sampler(), 0.0)
+
+
+def test_a_figure_that_fails_again_and_again_is_given_up(root: Process, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = []
+
+    def refuse() -> None:
+        calls.append(1)
+        raise FileNotFoundError("/proc/stat")
+
+    monkeypatch.setattr(psutil, "cpu_times", refuse)
+    host = sampler()
+    rows = [ask(host, 0.1 * beat) for beat in range(20)]
+    assert len(calls) == 5
+    assert all("process_cpu_s" in row and "busy_cpu_s" not in row for row in rows)
+
+
+def test_time_of_guests_counts_once_and_stolen_time_is_not_work(root: Process, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(psutil, "cpu_times", lambda: Machine(10.0, 1.0, 2.0, 80.0, 4.0, 3.0, 7.0))
+    values = ask(sampler(), 0.0)
+    assert (values["busy_cpu_s"], values["total_cpu_s"]) == (13.0, 100.0)
+
+
+def test_without_psutil_the_host_is_silent_with_a_note(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "psutil", None)
+    host = HostSampler()
+    assert not host.open(1)
+    assert "psutil" in host.notes[0]
