@@ -131,7 +131,7 @@ def _analyse_source(source: Source, options: Options) -> RankedAnalysis:
     lent, borrowed = lend(Priced(linked, costs, charges), [_read_capture(path) for path in options.captures])
     linked, costs, charges = lent.linked, lent.costs, lent.charges
     roofline = classify(linked.kernels, linked.ops, costs, charges, device)
-    result = build_ledger(linked, roofline)
+    result = build_ledger(linked, roofline, device)
     evidence = Evidence(
         linked=linked,
         costs=costs,

@@ -8,6 +8,7 @@ _COPY = re.compile(r"(?P<way>[HDP]to[HDP])(?: \((?P<ends>[^)]{1,60})\))?")
 # The engine's own name for a backward op is its node's name behind this.
 _BACKWARD = "autograd::engine::evaluate_function: "
 _LONGEST = 120
+FAULTS = "first touch of fresh pages"
 
 
 def detail_of(

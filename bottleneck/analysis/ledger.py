@@ -9,13 +9,14 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from bottleneck.analysis.faults import fault_us
 from bottleneck.analysis.host import Host, read_host
 from bottleneck.analysis.idle import CAUSES, Gaps, split_gaps, split_host_gaps
 from bottleneck.analysis.owners import owned_segments
 from bottleneck.analysis.sides import TwoSided, find_sides
-from bottleneck.analysis.timeline import Floats, Integers, gaps, grouped, shared_charge, tally, union
-from bottleneck.analysis.waits import IDLE_TEXTS, explain, explain_ops, fold
-from bottleneck.records import Caveat, Ledger, LedgerEntry, Linked
+from bottleneck.analysis.timeline import Flags, Floats, Integers, gaps, grouped, shared_charge, tally, union
+from bottleneck.analysis.waits import IDLE_TEXTS, explain, explain_faults, explain_ops, fold
+from bottleneck.records import Caveat, Device, Ledger, LedgerEntry, Linked
 
 # Account -> group, in the order of the ledger.
 ACCOUNTS: Mapping[str, str] = {
@@ -30,6 +31,7 @@ ACCOUNTS: Mapping[str, str] = {
 _NAMES = tuple(ACCOUNTS)
 _CODE = {name: code for code, name in enumerate(_NAMES)}
 INPUT = _CODE["overhead.input"]
+_ALLOCATOR = CAUSES.index("allocator")
 _ACCOUNT_OF_BOUND = {
     "compute": "compute",
     "memory": "memory",
@@ -91,16 +93,18 @@ class _Charged:
     sides: TwoSided | None = None
 
 
-def build_ledger(linked: Linked, roofline: pd.DataFrame) -> LedgerResult:
+def build_ledger(linked: Linked, roofline: pd.DataFrame, ceilings: Device | None = None) -> LedgerResult:
     """The partition of the window's wall time, per step.
 
-    With device work: per device, then the mean over the devices used. Without: the threads that run ops.
+    With device work: per device, then the mean over the devices used. Without: the threads that run ops, less the page
+    faults that ``ceilings`` tell the price of.
     """
     host = read_host(linked)
     if is_host_only(linked):
         account = _host_accounts(linked, roofline, host)
         devices: tuple[int, ...] = (0,)
-        parts = [_charge_host(linked, host, account)]
+        faults = fault_us(linked, roofline, _allocates(linked), ceilings)
+        parts = [_charge_host(linked, host, account, faults)]
     else:
         account = _device_accounts(roofline)
         devices = _devices_used(linked)
@@ -152,14 +156,19 @@ def _device_accounts(roofline: pd.DataFrame) -> Integers:
 
 def _host_accounts(linked: Linked, roofline: pd.DataFrame, host: Host) -> Integers:
     """As for a device, but dispatching ops that allocate and whatever a data loader runs get their own accounts."""
-    account, names = _device_accounts(roofline), linked.ops["name"].cat
-    allocates = np.array([_ALLOCATION_OP.search(str(name)) is not None for name in names.categories], dtype=bool)
-    dispatch = account == _CODE["overhead.dispatch"]
-    account[dispatch & allocates[names.codes.to_numpy()]] = _CODE["overhead.allocator"]
+    account = _device_accounts(roofline)
+    account[(account == _CODE["overhead.dispatch"]) & _allocates(linked)] = _CODE["overhead.allocator"]
     threads, start = linked.ops["thread"].cat, linked.ops["ts_us"].to_numpy()
     for code, mine in grouped(threads.codes.to_numpy().astype(np.int64)):
         account[mine[host.holds("input", str(threads.categories[code]), start[mine])]] = INPUT
     return account
+
+
+def _allocates(linked: Linked) -> Flags:
+    """Whether each op of OPS, by its name, does nothing but allocate."""
+    names = linked.ops["name"].cat
+    allocates = np.array([_ALLOCATION_OP.search(str(name)) is not None for name in names.categories], dtype=bool)
+    return np.append(allocates, False)[names.codes.to_numpy()]
 
 
 def _devices_used(linked: Linked) -> tuple[int, ...]:
@@ -201,7 +210,7 @@ def _charge_device(linked: Linked, host: Host, device: int) -> _Charged:
     return _Charged(kernel_us, pieces.by_cause(), fold(explain(pieces, idle, linked, host)), overlap, sides)
 
 
-def _charge_host(linked: Linked, host: Host, account: Integers) -> _Charged:
+def _charge_host(linked: Linked, host: Host, account: Integers, faults: Floats) -> _Charged:
     low, high = linked.window.start_us, linked.window.end_us
     opened, closed, owner = owned_segments(linked.ops)
     start, end = np.clip(opened, low, high), np.clip(closed, low, high)
@@ -213,10 +222,18 @@ def _charge_host(linked: Linked, host: Host, account: Integers) -> _Charged:
     pieces = split_host_gaps(idle, host)
     loads = np.flatnonzero((account == INPUT) & (kernel_us > 0))
     inside = fold(explain_ops(loads, kernel_us[loads], linked, host))
+    self_us = linked.ops["self_us"].to_numpy()
+    fault_us = np.where(account == INPUT, 0.0, faults) * np.divide(
+        kernel_us, self_us, out=np.zeros(self_us.size), where=self_us > 0
+    )
+    faulting = np.flatnonzero(fault_us)
+    touched = fold(explain_faults(faulting, fault_us[faulting], linked))
+    kernel_us -= fault_us
+    cause_us = pieces.by_cause()
+    cause_us[_ALLOCATOR] += fault_us.sum()
     outside = fold(explain(pieces, idle, linked, host))
-    worked_us = math.fsum(kernel_us) - math.fsum(kernel_us[loads])
-    overlap = np.array([worked_us, 0.0, 0.0, 0.0, 0.0])
-    return _Charged(kernel_us, pieces.by_cause(), pd.concat((inside, outside), ignore_index=True), overlap)
+    overlap = np.array([math.fsum(kernel_us) - math.fsum(kernel_us[loads]), 0.0, 0.0, 0.0, 0.0])
+    return _Charged(kernel_us, cause_us, pd.concat((inside, touched, outside), ignore_index=True), overlap)
 
 
 def _mean_idle(idle: list[pd.DataFrame], steps: int) -> pd.DataFrame:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from bottleneck.analysis.details import copy_words, detail_of
+from bottleneck.analysis.details import FAULTS, copy_words, detail_of, short
 from bottleneck.analysis.host import Host
 from bottleneck.analysis.idle import CAUSES, Gaps, Pieces
 from bottleneck.analysis.segments import NOTHING, Segments
@@ -14,7 +14,7 @@ from bottleneck.analysis.timeline import Floats, Integers, grouped
 from bottleneck.records import Linked
 
 IDLE_TEXTS = ("source", "module", "detail")
-_SYNC, _INPUT = CAUSES.index("sync"), CAUSES.index("input")
+_SYNC, _INPUT, _ALLOCATOR = (CAUSES.index(cause) for cause in ("sync", "input", "allocator"))
 
 
 @dataclass(frozen=True)
@@ -131,6 +131,14 @@ def explain_ops(rows: Integers, us: Floats, linked: Linked, host: Host) -> Waits
     pieces = Pieces(rows, start, start, cause, _rows_at(host.states_of("input"), code, start), code)
     detail = _details(pieces, start, Coded(nothing, []), linked, host)
     return Waits(cause, coded(ops["source"]), coded(ops["module"]), detail, us, rows)
+
+
+def explain_faults(rows: Integers, us: Floats, linked: Linked) -> Waits:
+    """Page faults of ops of the host (rows of OPS), as waits for the allocator."""
+    ops = linked.ops.iloc[rows]
+    names = coded(ops["name"])
+    detail = Coded(names.code, [f"{short(label)} > {FAULTS}" for label in names.labels])
+    return Waits(np.full(rows.size, _ALLOCATOR), coded(ops["source"]), coded(ops["module"]), detail, us, rows)
 
 
 def _rows_at(segments: Mapping[int, Segments], thread: Integers, at: Floats) -> Integers:
