@@ -95,6 +95,11 @@ def price(signatures: pd.DataFrame) -> pd.DataFrame:
     unknown = [None] * len(signatures)
     columns = [signatures.get(name, unknown) for name in ("name", "dims", "types", "strides", "concrete", "result")]
     priced = [_price_call(*(_text(value) for value in row)) for row in zip(*columns, strict=True)]
+    return tabulate(priced, list(signatures.get("evidence", unknown)))
+
+
+def tabulate(priced: Sequence[Cost | str], evidence: Sequence[str | None]) -> pd.DataFrame:
+    """COSTS from one price, or the reason for having none, and what it rests on per row."""
     costs = [result if isinstance(result, Cost) else None for result in priced]
     reasons = [None if isinstance(result, Cost) else result for result in priced]
     frame = pd.DataFrame(
@@ -109,7 +114,7 @@ def price(signatures: pd.DataFrame) -> pd.DataFrame:
     frame["reason"] = pd.Series(reasons, dtype="object")
     rests_on = [
         None if cost is None else "; ".join(filter(None, (_text(text), cost.note))) or None
-        for cost, text in zip(costs, signatures.get("evidence", unknown), strict=True)
+        for cost, text in zip(costs, evidence, strict=True)
     ]
     frame["evidence"] = pd.Series(rests_on, dtype="object")
     return COSTS.check(frame[list(COSTS.columns)])
