@@ -18,7 +18,7 @@ from tests.laws.strategies import host_programs, programs
 
 # The same programs in every run. Without the phase that explains failures, which takes minutes.
 law = settings(
-    max_examples=40,
+    max_examples=30,
     deadline=None,
     derandomize=True,
     database=None,

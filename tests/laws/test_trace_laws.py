@@ -26,7 +26,7 @@ from tests.laws.strategies import host_programs, programs
 from tests.laws.test_programs import analysed, analysed_on_host, law, ledger
 
 # Each example is analysed two or three times.
-_law = settings(law, max_examples=10)
+_law = settings(law, max_examples=8)
 _any_program = st.one_of(programs, host_programs)
 
 _OF_THE_DEVICE = ("busy_us", "idle_us", "flops", "bytes_low", "bytes_high", "kernel_count", "copy_count", "h2d_bytes")
