@@ -161,7 +161,9 @@ def _bounds(items: _Items, low: int, high: int) -> Ints:
     """When the repeats of a stretch begin, and when the last of them ends; empty where it is no loop."""
     period = period_of(items.code[low:high])
     told = (items.marks | items.annotation)[low : low + period].any()
-    if (high - low) // period < _FEWEST_REPEATS - 1 or not (told or high - low >= _FEWEST_ITEMS):
+    # Linear, relu, linear, relu, linear is one pass: of bare ops nothing may be left over, not even part of a repeat.
+    bare = high - low >= _FEWEST_ITEMS and (high - low) % period == 0
+    if (high - low) // period < _FEWEST_REPEATS - 1 or not (told or bare):
         return items.start_ns[:0]
     # The items after the last mark belong to its repeat as far as they are those of the repeat before.
     ahead = items.code[high : high + period - 1]

@@ -3,10 +3,11 @@
 import csv
 from collections.abc import Sequence
 from pathlib import Path
+from random import Random
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bottleneck.pipeline import analyse
@@ -34,6 +35,10 @@ def starts(window: Window) -> list[float]:
     return [each.start_us for each in window.steps]
 
 
+def spans(window: Window) -> list[tuple[float, float, float]]:
+    return [(each.start_us, each.end_us, each.us) for each in window.steps]
+
+
 def test_equal_passes_are_steps(tmp_path: Path) -> None:
     window = find_steps(read(tmp_path, passes(4)))
     assert window.source == "repeats"
@@ -51,9 +56,15 @@ def test_a_few_calls_of_one_op_are_no_loop(tmp_path: Path) -> None:
 
 
 def test_a_pass_that_the_recording_cut_short_belongs_to_no_step(tmp_path: Path) -> None:
-    window = find_steps(read(tmp_path, [*passes(3), *passes(1, FORWARD[:2], at=250)]))
+    calls = [frame("nn.Module: Net_0", 99 + 50 * row, 15) for row in range(4)]
+    window = find_steps(read(tmp_path, [*calls, *passes(3), *passes(1, FORWARD[:2], at=250)]))
     assert starts(window) == [0, 50, 100]
     assert window.end_us == 150
+
+
+def test_a_pass_through_equal_layers_that_ends_with_half_of_one_is_one_step(tmp_path: Path) -> None:
+    layers = ["aten::linear", "aten::relu"] * 6
+    assert find_steps(read(tmp_path, passes(1, [*layers, "aten::linear"]))).source == "whole"
 
 
 def test_equal_layers_between_an_embedding_and_a_head_are_one_step(tmp_path: Path) -> None:
@@ -205,6 +216,20 @@ def test_several_devices_of_one_process_share_the_steps_of_its_host(tmp_path: Pa
     assert sum(entry.us for entry in analysis.ledger) == pytest.approx(analysis.steps.wall_us)
 
 
+@settings(max_examples=20, deadline=None)
+@given(st.randoms(), st.integers(1, 10**6))
+def test_neither_the_order_of_events_nor_ids_nor_the_hour_matter(
+    tmp_path_factory: pytest.TempPathFactory, random: Random, later_us: int
+) -> None:
+    folder = tmp_path_factory.mktemp("moved")
+    events = [*graph_decode(4), op("aten::index", 122, 3, tid=7)]
+    moved = [{**event, "ts": event["ts"] + later_us, "pid": event["pid"] + 5} for event in events]
+    random.shuffle(moved)
+    before, after = find_steps(read(folder, events)), find_steps(read(folder, moved))
+    assert (before.source, spans(before)) == ("repeats", spans(after))
+
+
+@settings(deadline=None)
 @given(st.lists(st.integers(0, 3), min_size=1, max_size=8), st.integers(1, 6), st.integers(0, 7))
 def test_the_period_divides_what_is_made_of_one_unit(unit: list[int], count: int, rest: int) -> None:
     sequence = np.array(unit * count + unit[: min(rest, len(unit))])

@@ -1,7 +1,7 @@
 """Which steps count: what is called warming up, an outlier or beside the steady stretch, and what is not."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bottleneck.trace.steady import judge
@@ -73,6 +73,7 @@ def test_slow_steps_that_come_often_are_the_rhythm_of_the_program() -> None:
 times = st.lists(st.floats(min_value=1e-3, max_value=1e9), max_size=40)
 
 
+@settings(deadline=None)
 @given(times)
 def test_the_steps_that_count_lie_side_by_side_and_are_never_none(us: list[float]) -> None:
     kept = [row for row, reason in enumerate(judge(us)) if reason is None]
@@ -80,11 +81,13 @@ def test_the_steps_that_count_lie_side_by_side_and_are_never_none(us: list[float
     assert len(kept) >= min(len(us), 2)
 
 
+@settings(deadline=None)
 @given(times, st.sampled_from([0.5, 4.0, 1024.0]))
 def test_the_unit_of_time_does_not_matter(us: list[float], scale: float) -> None:
     assert judge([one * scale for one in us]) == judge(us)
 
 
+@settings(deadline=None)
 @given(st.floats(min_value=1e-3, max_value=1e9), st.integers(min_value=1, max_value=30))
 def test_of_equal_steps_none_is_set_aside(us: float, count: int) -> None:
     assert judge([us] * count) == [None] * count
