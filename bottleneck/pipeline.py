@@ -8,6 +8,7 @@ from bottleneck import __version__
 from bottleneck.analysis.ledger import build_ledger
 from bottleneck.analysis.ranks import RankedAnalysis, combine_ranks
 from bottleneck.analysis.roofline import classify
+from bottleneck.analysis.sensors import MARGIN_NS, Stretch, summarise_samples
 from bottleneck.analysis.summary import Evidence, assemble
 from bottleneck.analysis.tax import untax
 from bottleneck.compiled import Compiled, compiled_file, is_compiled_file, read_compiled
@@ -19,8 +20,9 @@ from bottleneck.cost.twins import Priced, lend
 from bottleneck.devices.match import match_device
 from bottleneck.errors import TraceError, UsageError
 from bottleneck.recording import Recording, is_recording, read_recording
-from bottleneck.records import Analysis, Caveat, Device, RecordingInfo, Trace
+from bottleneck.records import Analysis, Caveat, Device, Linked, RecordingInfo, TelemetrySummary, Timing, Trace
 from bottleneck.report.datafile import from_json
+from bottleneck.sensors import read_samples
 from bottleneck.trace.link import link
 from bottleneck.trace.read import read_trace
 from bottleneck.trace.steps import find_steps
@@ -132,6 +134,7 @@ def _analyse_source(source: Source, options: Options) -> RankedAnalysis:
     linked, costs, charges = lent.linked, lent.costs, lent.charges
     roofline = classify(linked.kernels, linked.ops, costs, charges, device)
     result = build_ledger(linked, roofline, device)
+    telemetry, complaints = _hear_sensors(source, linked, unprofiled)
     evidence = Evidence(
         linked=linked,
         costs=costs,
@@ -141,9 +144,9 @@ def _analyse_source(source: Source, options: Options) -> RankedAnalysis:
         device=device,
         recording=_describe(source),
         unprofiled=unprofiled,
-        caveats=(*caveats, *borrowed),
+        caveats=(*caveats, *borrowed, *complaints),
     )
-    analysis = replace(assemble(evidence), version=__version__)
+    analysis = replace(assemble(evidence), telemetry=telemetry, version=__version__)
     return RankedAnalysis(linked=linked, analysis=analysis)
 
 
@@ -162,6 +165,37 @@ def _choose_device(trace: Trace, recording: Recording | None, options: Options) 
         return recording.device, ()
     used = trace.device_args["device"].dropna().unique()
     return match_device(trace.devices, [int(index) for index in used], trace.flavour)
+
+
+def _hear_sensors(
+    source: Source, linked: Linked, unprofiled: Timing | None
+) -> tuple[TelemetrySummary | None, tuple[Caveat, ...]]:
+    """What the recording's sensors said while the steps of the window ran, and while they ran unprofiled."""
+    recording = source.recording
+    if recording is None or recording.sampling is None:
+        return None, ()
+    stretches = _stretches(recording, linked, unprofiled)
+    spans_ns = [(each.start_ns - MARGIN_NS, each.end_ns + MARGIN_NS) for each in stretches]
+    try:
+        samples = read_samples(source.trace.parent, spans_ns)
+    except TraceError as exc:
+        message = f"the log of the sensors cannot be used: {exc.why or exc.what}"
+        return None, (Caveat("sensors-unreadable", message),)
+    used = linked.trace.device_args["device"].dropna().unique()
+    sensors = [recording.sampling.sensors[index] for index in map(int, used) if index in recording.sampling.sensors]
+    return summarise_samples(samples, stretches, sensors), ()
+
+
+def _stretches(recording: Recording, linked: Linked, unprofiled: Timing | None) -> tuple[Stretch, ...]:
+    """The window on the wall clock, and the unprofiled steps, which ran on their own."""
+    zero_ns, window = linked.trace.start_unix_ns, linked.window
+    stretches = []
+    if zero_ns is not None:
+        start_ns, end_ns = (zero_ns + 1e3 * at_us for at_us in (window.start_us, window.end_us))
+        stretches.append(Stretch(start_ns, end_ns, max(1, len(window.steps))))
+    if recording.timed_ns is not None and unprofiled is not None:
+        stretches.append(Stretch(*recording.timed_ns, unprofiled.n))
+    return tuple(stretches)
 
 
 def _describe(source: Source) -> RecordingInfo:

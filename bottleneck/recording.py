@@ -38,12 +38,28 @@ class RankTrace:
 
 
 @dataclass(frozen=True)
+class Sampling:
+    """How the sensors of ``telemetry.csv`` were read.
+
+    ``cpu_share`` is the CPU time that this took, as a share of one processor; ``missed_share`` the ticks that came too
+    late. ``sensors`` names the sensor of each device by the number that the program knows it by.
+    """
+
+    period_ms: float
+    samples: int
+    cpu_share: float | None
+    missed_share: float | None
+    sensors: Mapping[int, str]
+
+
+@dataclass(frozen=True)
 class Recording:
     """Everything that was measured besides the traces; the keys of ``recording.json``.
 
     ``unprofiled`` and ``profiled`` are step times in microseconds, ``perturbation`` is the ratio of their medians.
     ``device`` holds measured ceilings, ``device_facts`` what each accelerator said of itself at capture.
-    ``program_status`` is the exit status as a shell shows it (128 + N for signal N).
+    ``program_status`` is the exit status as a shell shows it (128 + N for signal N). ``timed_ns`` is the stretch of the
+    wall clock in which the unprofiled steps ran.
     """
 
     created: str
@@ -61,6 +77,8 @@ class Recording:
     threads: int | None = None
     device_facts: tuple[Mapping[str, str | int | float | None], ...] = ()
     device: Device | None = None
+    timed_ns: tuple[int, int] | None = None
+    sampling: Sampling | None = None
     warnings: tuple[str, ...] = ()
     schema: str = field(default=RECORDING_SCHEMA)
 

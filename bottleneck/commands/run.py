@@ -13,6 +13,7 @@ import typer
 if TYPE_CHECKING:
     from bottleneck.harness.finish import Ending
     from bottleneck.harness.notes import Plan
+    from bottleneck.harness.telemetry import Monitor
     from bottleneck.recording import Recording
 
 # What `--strict` makes of a failure of ours (design section 8).
@@ -33,6 +34,7 @@ class RunOptions:
     output: Path | None = None
     force: bool = False
     strict: bool = False
+    telemetry_ms: int = 20
 
 
 def run_command(
@@ -63,6 +65,9 @@ def run_command(
         bool, typer.Option("--force", help="Replace the recording in a folder that is not empty.")
     ] = False,
     strict: Annotated[bool, typer.Option("--strict", help="Exit with 4 if only the measurement failed.")] = False,
+    telemetry_ms: Annotated[
+        int, typer.Option("--telemetry-ms", min=0, max=60_000, help="Period at which sensors are read; 0 for never.")
+    ] = 20,
 ) -> None:
     """Records a program while it runs, then says what holds it back.
 
@@ -85,6 +90,7 @@ def run_command(
         output=output,
         force=force,
         strict=strict,
+        telemetry_ms=telemetry_ms,
     )
     raise typer.Exit(run(options))
 
@@ -96,10 +102,25 @@ def run(options: RunOptions) -> int:
     from bottleneck.harness.supervisor import supervise
 
     plan, busy = make_plan(options), busy_processors()
-    status = supervise(plan, options.arguments)
+    monitor = _monitor(plan, options.telemetry_ms / 1e3)
+    status = supervise(plan, options.arguments, monitor)
+    telemetry = monitor.stop() if monitor is not None else None
     flag = ("-m",) if options.module else ()
-    succeeded = _tell(plan, Ending((*flag, options.target, *options.arguments), status, busy))
+    succeeded = _tell(plan, Ending((*flag, options.target, *options.arguments), status, busy, telemetry))
     return _STRICT_STATUS if options.strict and status == 0 and not succeeded else status
+
+
+def _monitor(plan: "Plan", period_s: float) -> "Monitor | None":
+    from bottleneck.harness.finish import measured_spans
+    from bottleneck.harness.host import HostSampler
+    from bottleneck.harness.nvml import NvmlSampler
+    from bottleneck.harness.sensor_log import SensorLog
+    from bottleneck.harness.telemetry import Monitor
+
+    if not period_s:
+        return None
+    log = SensorLog(lambda: measured_spans(Path(plan.folder)))
+    return Monitor((NvmlSampler(), HostSampler()), period_s, log)
 
 
 def make_plan(options: RunOptions) -> "Plan":
@@ -180,7 +201,7 @@ def _default_name(target: str) -> str:
 def _remove_old_recording(folder: Path) -> None:
     """Removes what an earlier recording left, and nothing else."""
     ours = ("recording.json", "analysis.json", "roofline.png", "trace.rank*.json.gz", "compiled.rank*.json")
-    for pattern in (*ours, ".partial.*", ".notes*"):
+    for pattern in (*ours, "telemetry.csv", ".telemetry.csv.*", ".partial.*", ".notes*"):
         for path in folder.glob(pattern):
             path.unlink()
 

@@ -15,18 +15,25 @@ import msgspec
 from bottleneck import __version__
 from bottleneck.harness.calibrate import Calibration
 from bottleneck.harness.notes import NOTES_FILE, Notes, Plan
-from bottleneck.recording import RankTrace, Recording, kept_command, kept_environment, write_recording
+from bottleneck.harness.nvml_devices import match_sensors
+from bottleneck.harness.telemetry import Telemetry
+from bottleneck.recording import RankTrace, Recording, Sampling, kept_command, kept_environment, write_recording
+from bottleneck.sensors import HOST, write_samples
 
 _QUIET_LOAD = 0.5  # processors that others keep busy, below which nothing is said
 
 
 @dataclass(frozen=True)
 class Ending:
-    """How the program ran: command line, exit status, and how many processors others kept busy as it began."""
+    """How the program ran: command line, exit status, and how many processors others kept busy as it began.
+
+    ``telemetry`` is what the sensors said meanwhile; null where they were not asked.
+    """
 
     command: Sequence[str]
     status: int
     busy_processors: float
+    telemetry: Telemetry | None = None
 
 
 class _Skeleton(msgspec.Struct):
@@ -51,11 +58,20 @@ def read_notes(folder: Path) -> Notes:
     )
 
 
+def measured_spans(folder: Path) -> tuple[tuple[float, float], ...]:
+    """The stretches of the wall clock in which steps were measured so far, in ns, by the notes of the child."""
+    notes = read_notes(folder)
+    marks_ns = notes.step_marks_ns
+    spans = ((marks_ns[0], marks_ns[-1]) if marks_ns else None, notes.timed_ns)
+    return tuple(span for span in spans if span is not None)
+
+
 def finish_recording(plan: Plan, notes: Notes, ending: Ending, calibration: Calibration | None) -> Recording:
     """The recording, written to its folder; the trace gets its final name if it is whole."""
     folder = Path(plan.folder)
     defect = _settle_trace(plan)
     traces = () if defect else (RankTrace(plan.rank, plan.trace_file, notes.step_marks_ns),)
+    sampling, complaints = _keep_telemetry(folder, notes, ending.telemetry)
     doubts = tuple(caveat.message for caveat in calibration.caveats) if calibration is not None else ()
     recording = Recording(
         created=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -73,7 +89,9 @@ def finish_recording(plan: Plan, notes: Notes, ending: Ending, calibration: Cali
         threads=notes.threads,
         device_facts=notes.device_facts,
         device=calibration.device if calibration is not None else None,
-        warnings=(*notes.warnings, *([defect] if defect else ()), *_company(ending), *doubts),
+        timed_ns=notes.timed_ns,
+        sampling=sampling,
+        warnings=(*notes.warnings, *([defect] if defect else ()), *complaints, *_company(ending), *doubts),
     )
     write_recording(folder, recording)
     (folder / NOTES_FILE).unlink(missing_ok=True)
@@ -91,6 +109,25 @@ def _settle_trace(plan: Plan) -> str | None:
         return f"the trace is not whole and was left as {partial.name}: {exc}"
     partial.replace(partial.with_name(plan.trace_file))
     return None
+
+
+def _keep_telemetry(folder: Path, notes: Notes, telemetry: Telemetry | None) -> tuple[Sampling | None, tuple[str, ...]]:
+    """How the sensors were read, with their log in the folder, and what there is to say about it."""
+    if telemetry is None or not telemetry.samples:
+        return None, () if telemetry is None else telemetry.notes
+    try:
+        write_samples(folder, telemetry.samples)
+    except OSError as exc:
+        return None, (*telemetry.notes, f"the log of the sensors could not be written: {exc.strerror}")
+    devices = sorted({sample.sensor for sample in telemetry.samples} - {HOST})
+    sampling = Sampling(
+        period_ms=1e3 * telemetry.period_s,
+        samples=len(telemetry.samples),
+        cpu_share=telemetry.cpu_share,
+        missed_share=telemetry.missed_share,
+        sensors=match_sensors(notes.device_facts, os.environ, devices),
+    )
+    return sampling, telemetry.notes
 
 
 def _company(ending: Ending) -> tuple[str, ...]:

@@ -69,6 +69,7 @@ class Plan:
 class Notes:
     """What the child measured. Times in ``unprofiled`` and ``profiled`` are microseconds per step.
 
+    ``timed_ns`` is the stretch of the wall clock in which the unprofiled steps ran.
     ``is_complete`` turns true at the regular end of the program; false means that it died or left by `os._exit`.
     """
 
@@ -76,6 +77,7 @@ class Notes:
     framework: str | None = None
     step_marks_ns: tuple[int, ...] = ()
     unprofiled: Timing | None = None
+    timed_ns: tuple[int, int] | None = None
     profiled: Timing | None = None
     threads: int | None = None
     device_facts: tuple[Mapping[str, str | int | float | None], ...] = ()

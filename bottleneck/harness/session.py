@@ -59,7 +59,11 @@ class Session:
     def time(self, stopwatch: Stopwatch) -> None:
         """Takes the steps as those that nothing disturbed."""
         self._undisturbed_us = stopwatch.durations_us()
-        self.note(unprofiled=summarise_durations(self._undisturbed_us))
+        marks_ns = stopwatch.marks_ns
+        self.note(
+            unprofiled=summarise_durations(self._undisturbed_us),
+            timed_ns=(marks_ns[0], marks_ns[-1]) if len(marks_ns) > 1 else None,
+        )
         self.save()
 
     def offer(self, window: Window, stopwatch: Stopwatch) -> bool:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from bottleneck.harness.notes import Plan
+from bottleneck.harness.telemetry import Monitor
 
 _CHILD = Path(__file__).with_name("child.py")
 _FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
@@ -17,11 +18,11 @@ _WATCHED = frozenset({*_FORWARDED, signal.SIGTSTP, signal.SIGCONT, signal.SIGCHL
 _BLOCKED = _WATCHED | {signal.SIGTTOU}
 
 
-def supervise(plan: Plan, arguments: Sequence[str]) -> int:
+def supervise(plan: Plan, arguments: Sequence[str], monitor: Monitor | None = None) -> int:
     """The exit status of the program as a shell shows it (128 + N for signal N).
 
     Signals are taken one by one from a blocked set: each reaches the program exactly once, whether it came from the
-    terminal, to this process or to its group.
+    terminal, to this process or to its group. The monitor samples beside the program from its start to its end.
     """
     command = [
         sys.executable,
@@ -39,6 +40,9 @@ def supervise(plan: Plan, arguments: Sequence[str]) -> int:
         if child == 0:
             _become(command, terminal, previous)
         _join_own_group(child)
+        if monitor is not None:
+            # After the fork, which takes no threads along; they inherit the blocked signals.
+            monitor.start(child)
         status = _watch(child, terminal)
         terminal.take_back_from(child)
         return _exit_status(status)

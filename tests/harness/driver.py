@@ -16,6 +16,7 @@ ceilings.cpu_calibration = lambda threads, tell: None
 def report(folder):
     {report}
 run._report = report
+{setup}
 from bottleneck.cli import main
 main(["run", "-o", "recording", *sys.argv[1:]])
 """
@@ -33,10 +34,19 @@ class Run:
     recording: Recording
 
 
-def record(folder: Path, program: str, *options: str, arguments: tuple[str, ...] = (), report: str = "pass") -> Run:
-    """The run of a program text, with options before it and arguments after it."""
+def record(
+    folder: Path, program: str, *options: str, arguments: tuple[str, ...] = (), report: str = "pass", setup: str = ""
+) -> Run:
+    """The run of a program text, with options before it and arguments after it; ``setup`` runs in the supervisor."""
     (folder / "program.py").write_text(textwrap.dedent(program).lstrip("\n"))
-    command = [sys.executable, "-c", _DRIVER.format(report=report), *options, "program.py", *arguments]
+    command = [
+        sys.executable,
+        "-c",
+        _DRIVER.format(report=report, setup=textwrap.dedent(setup)),
+        *options,
+        "program.py",
+        *arguments,
+    ]
     done = subprocess.run(
         command, cwd=folder, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL, timeout=120
     )

@@ -65,7 +65,11 @@ def test_a_workload_is_timed_profiled_and_marked(tmp_path: Path) -> None:
     assert recording.unprofiled is not None and recording.profiled is not None
     assert recording.unprofiled.n >= 5 and recording.profiled.n == 3
     assert recording.perturbation == pytest.approx(recording.profiled.median / recording.unprofiled.median)
-    assert sorted(path.name for path in run.folder.iterdir()) == ["recording.json", "trace.rank0.json.gz"]
+    assert sorted(path.name for path in run.folder.iterdir()) == [
+        "recording.json",
+        "telemetry.csv",
+        "trace.rank0.json.gz",
+    ]
 
 
 def test_the_allocators_complaint_about_older_blocks_stays_unseen(tmp_path: Path) -> None:

@@ -1,0 +1,62 @@
+"""The sensors of a recording in its analysis: laid on the trace's clock, and of the devices that the trace used."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from bottleneck.pipeline import Options, analyse
+from bottleneck.recording import Sampling
+from bottleneck.records import Timing
+from bottleneck.sensors import HOST, TELEMETRY_FILE, Sample, write_samples
+from tests.test_pipeline import ORIGIN_NS, gpu_events, record
+
+SAMPLING = Sampling(period_ms=20.0, samples=9, cpu_share=0.01, missed_share=0.0, sensors={0: "GPU-b", 1: "GPU-a"})
+
+
+def at(us: float, sensor: str = "GPU-b", **values: float) -> Sample:
+    return Sample(ORIGIN_NS + round(1000 * us), us / 1e6, sensor, values)
+
+
+def recorded(folder: Path, *samples: Sample, **more: object) -> Path:
+    path = record(folder, gpu_events(), **{"sampling": SAMPLING, **more})
+    write_samples(path, samples)
+    return path
+
+
+def test_samples_within_the_steps_of_the_trace_are_told(tmp_path: Path) -> None:
+    clocks = [at(-500, sm_clock_mhz=1.0), at(700, sm_clock_mhz=1500.0), at(900, sm_clock_mhz=1700.0)]
+    telemetry = analyse([recorded(tmp_path / "r", *clocks, at(9000, sm_clock_mhz=2.0))]).telemetry
+    assert telemetry is not None
+    assert (telemetry.samples, telemetry.sm_clock_mhz) == (2, 1600.0)
+
+
+def test_devices_are_those_that_the_trace_used_by_their_uuid(tmp_path: Path) -> None:
+    telemetry = analyse([recorded(tmp_path / "r", at(700, "GPU-a", power_w=1.0), at(700, power_w=300.0))]).telemetry
+    assert telemetry is not None and telemetry.power_w == 300.0
+    unknown = replace(SAMPLING, sensors={})
+    assert analyse([recorded(tmp_path / "s", at(700, power_w=1.0), sampling=unknown)]).telemetry is None
+
+
+def test_the_unprofiled_steps_are_heard_too_unless_the_whole_trace_is_asked_for(tmp_path: Path) -> None:
+    span = (ORIGIN_NS - 4_000_000_000, ORIGIN_NS - 2_000_000_000)
+    samples = [at(700, HOST, cpu_clock_mhz=2000.0), at(-3e6, HOST, cpu_clock_mhz=1000.0)]
+    path = recorded(tmp_path / "r", *samples, timed_ns=span, unprofiled=Timing(990.0, 980.0, 1000.0, 20))
+    both, window = analyse([path]).telemetry, analyse([path], Options(whole=True)).telemetry
+    assert both is not None and both.samples == 2
+    assert window is not None and (window.samples, window.cpu_clock_mhz) == (1, 2000.0)
+
+
+def test_a_recording_whose_sensors_were_not_read_has_no_telemetry(tmp_path: Path) -> None:
+    analysis = analyse([record(tmp_path / "r", gpu_events())])
+    assert analysis.telemetry is None
+    assert "sensors-unreadable" not in {caveat.slug for caveat in analysis.caveats}
+
+
+@pytest.mark.parametrize("text", ["", "# bottleneck/telemetry/9\n", "\x00\xff"], ids=["empty", "later", "binary"])
+def test_a_log_that_is_none_is_a_caveat_and_no_failure(tmp_path: Path, text: str) -> None:
+    path = recorded(tmp_path / "r")
+    (path / TELEMETRY_FILE).write_text(text)
+    analysis = analyse([path])
+    assert analysis.telemetry is None
+    assert "sensors-unreadable" in {caveat.slug for caveat in analysis.caveats}
