@@ -34,8 +34,8 @@ class Thresholds:
     auxiliary_share: float = 0.3
     # Part of the multiprocessors' slots that the waves of a tiled product fill; 83 % cost an H100 a tenth. (prototype)
     wave_efficiency: float = 0.85
-    # Tiles that leave this part of the slots empty or more come before reasons that a name gives. (ours)
-    slot_waste: float = 0.6
+    # Tiles that fill less than this come before what a name proves, which costs a factor of two and more. (ours)
+    slot_waste: float = 0.4
     # Other work beside a kernel for this part of its time leaves it only a part of the device. (ours)
     shared_share: float = 0.5
     # CPU: a product thinner than this in any direction cannot fill the panels of a matrix library. (ours)

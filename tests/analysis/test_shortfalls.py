@@ -93,10 +93,10 @@ class TestWaves:
     def test_small_tiles_share_a_multiprocessor(self) -> None:
         assert only(matmul(100.0, SLOW, blocks=133, name=XMMA.format("64x64"))).reason == "unexplained"
 
-    def test_a_tenth_too_few_slots_yields_to_what_a_name_proves(self) -> None:
+    def test_a_few_empty_slots_yield_to_what_a_name_proves_and_many_do_not(self) -> None:
         name = "cutlass_80_tensorop_bf16_s16816gemm_bf16_128x128_32x5_nn_align8"
         assert only(product(5185, 1024, blocks=328, name=name)).reason.startswith("legacy")
-        assert only(product(128 * 133, 128, blocks=133, name=name)).reason.startswith("wave")
+        assert only(product(8, 16384, batch=4, blocks=512, name=name)).reason.startswith("tile")
 
 
 class TestTiles:
