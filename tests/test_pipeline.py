@@ -315,3 +315,41 @@ def test_what_a_trace_says_by_accident_decides_nothing(tmp_path: Path, gpu: Path
 def test_what_a_trace_says_on_purpose_does_change_the_answer(tmp_path: Path, gpu: Path) -> None:
     longer = [{**event, "dur": event["dur"] + 1} if event["cat"] == "kernel" else event for event in gpu_events()]
     assert unnamed(analyse([write_trace(tmp_path / "other.json", longer)])) != unnamed(analyse([gpu]))
+
+
+def warming_up() -> list[Event]:
+    """Five steps of 100 us, the first of 300 us; each launches one kernel and waits for it once."""
+    events: list[Event] = []
+    for number in range(5):
+        start, dur = (100.0, 300.0) if not number else (300.0 + 100 * number, 100.0)
+        events += [step(number, start, dur), op("aten::relu", start + 5, 20), launch(2 * number, start + 7, 5)]
+        events += [kernel(2 * number, start + 20, 40), launch(2 * number + 1, start + 50, 5, "cudaStreamSynchronize")]
+    return events
+
+
+def test_every_step_is_listed_with_its_time_and_the_reason_for_setting_it_aside(tmp_path: Path) -> None:
+    analysis = analyse([write_trace(tmp_path / "trace.json", warming_up())])
+    assert [step.us for step in analysis.steps.each] == [300, 100, 100, 100, 100]
+    assert [step.name for step in analysis.steps.each] == [f"ProfilerStep#{number}" for number in range(5)]
+    assert [step.set_aside for step in analysis.steps.each] == [
+        "still warming up: 3 times the median of the later steps",
+        *[None] * 4,
+    ]
+    assert analysis.steps.profiled_us == Timing(100, 100, 100, 4)
+    assert (analysis.steps.count, analysis.steps.wall_us) == (4, 100)
+    assert (analysis.totals.op_count, analysis.totals.sync_count, analysis.totals.kernel_count) == (1, 1, 1)
+    assert "4 of 5 steps are explained, the others not: 1 still warming up" in {
+        caveat.message for caveat in analysis.caveats
+    }
+
+
+def test_steps_asked_for_are_explained_whatever_they_are_like(tmp_path: Path) -> None:
+    trace = write_trace(tmp_path / "trace.json", warming_up())
+    analysis = analyse([trace], Options(steps=slice(0, 2)))
+    assert (analysis.steps.count, analysis.steps.wall_us) == (2, 200)
+    assert [step.set_aside for step in analysis.steps.each] == [None, None, *["not in --steps 0:2"] * 3]
+
+
+def test_a_whole_trace_is_listed_as_its_only_step(tmp_path: Path) -> None:
+    analysis = analyse([write_trace(tmp_path / "trace.json", warming_up())], Options(whole=True))
+    assert [(step.name, step.set_aside) for step in analysis.steps.each] == [("whole trace", None)]
