@@ -149,7 +149,7 @@ KEYS: Mapping[str, Mapping[str, Meaning]] = {
         "shapes": ("", "shapes of that op's inputs"),
         "module": ("", "path of nn.Modules that issued it"),
         "source": ("", "line that issued it, 'file.py:57'"),
-        "dtype": ("", "dtype of its arithmetic"),
+        "dtype": ("", "dtype of its data; on matrix units that of the arithmetic (tf32 …)"),
         "engine": ("", "'matrix', 'vector' or 'none'; null when its name does not tell"),
         "calls": ("1/step", "how often it runs"),
         "us": ("us", "per step; kernels that run at once share the time"),

@@ -1,5 +1,6 @@
 """Kernels of one kind folded into one row of the report: charged time beside its floors."""
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import cast
@@ -11,6 +12,7 @@ from bottleneck.analysis.charged import Charged
 from bottleneck.analysis.ledger import INPUT
 from bottleneck.analysis.timeline import Floats, Integers, tally
 from bottleneck.records import Confidence, KernelSummary, Regime
+from bottleneck.units import ITEM_BYTES, SHORT_DTYPE
 
 _FLOORS = ("compute_us", "memory_us", "launch_us")
 _WORK = ("flops", "bytes_low", "bytes_high")
@@ -98,7 +100,7 @@ def _texts(codes: Integers, labels: "pd.Index[str]") -> list[str | None]:
 def _op_texts(rows: Charged, first: Integers) -> dict[str, list[str | None]]:
     """Name, shapes and dtype of the op that stands for each of these rows."""
     signature = rows.signature[first]
-    names, dims = (rows.linked.trace.signatures[column].to_numpy() for column in ("name", "dims"))
+    names, dims, types = (rows.linked.trace.signatures[column].to_numpy() for column in ("name", "dims", "types"))
     ops = _texts(rows.op_codes("name")[first], rows.linked.ops["name"].cat.categories)
     dtype = rows.costs["math_dtype"].cat
     dtype_codes = np.append(dtype.codes.to_numpy().astype(np.int64), -1)[signature]
@@ -106,7 +108,19 @@ def _op_texts(rows: Charged, first: Integers) -> dict[str, list[str | None]]:
         "op": [str(names[row]) if row >= 0 else op for row, op in zip(signature.tolist(), ops, strict=True)],
         "shapes": [_shapes(dims[row]) if row >= 0 else None for row in signature.tolist()],
         "op_dtype": _texts(dtype_codes, dtype.categories),
+        "data_dtype": [_data_dtype(types[row]) if row >= 0 else None for row in signature.tolist()],
     }
+
+
+def _data_dtype(types: object) -> str | None:
+    """The dtype of the first tensor of a call, floating point first: masks and indices do not count; null without."""
+    try:
+        names = json.loads(types) if isinstance(types, str) else None
+    except (ValueError, RecursionError):
+        return None
+    known = [name for name in names if isinstance(name, str) and name in ITEM_BYTES] if isinstance(names, list) else []
+    shown = [SHORT_DTYPE.get(name, name) for name in known]
+    return next((name for name in shown if name.startswith(("fp", "bf"))), next(iter(shown), None))
 
 
 def _shapes(dims: object) -> str | None:
@@ -151,6 +165,15 @@ def _shared(one: list[str], other: list[str]) -> list[str]:
     return one[:length]
 
 
+def _shown_dtype(text: Mapping[str, str | None]) -> str | None:
+    """The dtype of the arithmetic on matrix units, which may be another than that of the data; that of the data else.
+
+    Vector units widen half types: told is what the user chose, not that.
+    """
+    chosen = text["math_dtype"] if text["engine"] == "matrix" else None
+    return chosen or text["data_dtype"] or text["math_dtype"] or text["op_dtype"]
+
+
 def _summary(folds: _Folds, place: int, wall_us: float) -> KernelSummary:
     us = float(folds.us[place])
     amount = {name: None if np.isnan(values[place]) else float(values[place]) for name, values in folds.amounts.items()}
@@ -165,7 +188,7 @@ def _summary(folds: _Folds, place: int, wall_us: float) -> KernelSummary:
         shapes=text["shapes"],
         module=text["module"],
         source=text["source"],
-        dtype=text["math_dtype"] or text["op_dtype"],
+        dtype=_shown_dtype(text),
         engine=text["engine"],
         calls=float(folds.runs[place]),
         us=us,

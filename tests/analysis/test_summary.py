@@ -65,6 +65,35 @@ def test_shapes_keep_rows_apart_and_are_cut_when_long() -> None:
     assert long.dtype is None
 
 
+@pytest.mark.parametrize(
+    ("types", "kernel", "shown"),
+    [
+        ('["c10::BFloat16", ""]', {"engine": "vector"}, "bf16"),
+        ('["bool", "c10::Half", "c10::Half"]', {"engine": "vector"}, "fp16"),
+        ('["long int", "Scalar"]', {}, "int64"),
+        ('["float", "float"]', {"engine": "matrix", "math_dtype": "tf32"}, "tf32"),
+        ('["c10::Half", "c10::Half"]', {"engine": "vector", "math_dtype": "fp32"}, "fp16"),
+        ('["TensorList", ""]', {}, "fp32"),
+        ("no list", {}, "fp32"),
+        ("3", {}, "fp32"),
+        (None, {"engine": "vector", "math_dtype": "fp64"}, "fp64"),
+    ],
+)
+def test_row_shows_the_dtype_of_the_data_and_on_matrix_units_of_the_arithmetic(
+    types: str | None, kernel: dict[str, str], shown: str
+) -> None:
+    scene = Scene(100, [Kernel(0, 30, op=0, kernel=kernel)], ops=[Op(-9, 1, "aten::gelu")])
+    linked = scene.linked()
+    signatures = table(SIGNATURES, [{"name": "aten::gelu", "dims": "[[8]]", "types": types}])
+    linked = replace(
+        linked,
+        trace=replace(linked.trace, signatures=signatures),
+        ops=linked.ops.assign(signature=linked.ops["signature"].fillna(0)),
+    )
+    costs = table(COSTS, [{"math_dtype": "fp32"}])
+    assert _analysis(scene, linked=linked, costs=costs).kernels[0].dtype == shown
+
+
 def test_row_shows_the_module_path_that_its_kernels_share() -> None:
     paths = ["Net.layer.0.fc", "Net.layer.1.fc", "Net.layer.10.fc"]
     kernels = [Kernel(at * 20.0, 20, kernel={"module": path}) for at, path in enumerate(paths)]
