@@ -8,6 +8,9 @@ The denominator is the time of every compute kernel in a file, those that a grap
 included; collectives and copies, which have no roofline, are counted apart. Each file counts as a whole, warm-up too. A
 group of kernels that share a price violates it when the least time that its FLOPs or bytes can take, with a cache that
 held all it can hold, lies more than 3 % above the measured time. The script fails when there is a violation.
+
+Files named FOLDER__capture_traces__… are captures of the graphs that other files of that FOLDER replay, which are
+priced with their help, as `report --capture` does.
 """
 
 import argparse
@@ -25,9 +28,10 @@ from bottleneck.analysis.roofline import classify
 from bottleneck.cost import price
 from bottleneck.cost.charge import charge
 from bottleneck.cost.evidence import complete
+from bottleneck.cost.twins import Priced, lend
 from bottleneck.devices.match import match_device
 from bottleneck.errors import BottleneckError
-from bottleneck.records import Device, Linked
+from bottleneck.records import Device, Linked, Trace
 from bottleneck.trace.link import link
 from bottleneck.trace.read import read_trace
 from bottleneck.trace.whole import whole_window
@@ -36,6 +40,7 @@ EAGER = ("__traces__h100__", "__traces__mi300__Falconsai", "__traces__mi300__fac
 BEYOND = 1.03
 NO_GPU = ("mtia", "npu")
 _SHOWN_REASONS = 25
+_CAPTURES = "__capture_traces__"
 
 
 @dataclass(frozen=True)
@@ -83,18 +88,17 @@ def cover(path: Path) -> Coverage | None:
         return None
     if trace.flavour == "cpu" or not trace.signatures["dims"].notna().any():
         return None
-    linked = complete(link(trace, whole_window(trace)))
-    costs = price(linked.trace.signatures)
-    charges = charge(linked.ops, linked.kernels, costs)
+    alone = _priced(trace)
+    found, _ = lend(alone, [lend(_priced(read_trace(capture)))[0] for capture in _captures(path)])
+    linked, costs, charges = found.linked, found.costs, found.charges
     used = [int(index) for index in trace.device_args["device"].dropna().unique()]
     device, _ = match_device(trace.devices, used, trace.flavour)
     roofline = classify(linked.kernels, linked.ops, costs, charges, device)
     kernels = linked.kernels
     dur_us, compute = kernels["dur_us"], kernels["kind"] == "compute"
-    paid = compute & charges["payer"].notna()
-    signature = linked.ops["signature"].to_numpy(dtype=np.int64, na_value=-1)
-    payer = charges["payer"].to_numpy(dtype=np.int64, na_value=-1)
-    completed = np.append(costs["evidence"].notna().to_numpy(), False)[np.append(signature, -1)[payer]]
+    paid = compute & charges["share"].notna()
+    signature = charges["signature"].to_numpy(dtype=np.int64, na_value=-1)
+    completed = np.append(costs["evidence"].notna().to_numpy(), False)[signature]
     groups = _judge(linked, charges, roofline, device)
     return Coverage(
         name=path.name.removesuffix(".gz").removesuffix(".json"),
@@ -106,7 +110,7 @@ def cover(path: Path) -> Coverage | None:
         completed_us=float(dur_us[paid & completed].sum()),
         collective_us=float(dur_us[kernels["kind"] == "collective"].sum()),
         copy_us=float(dur_us[kernels["kind"].isin(["copy", "fill"])].sum()),
-        unpriced_us=_by_reason(linked, costs, (compute & ~paid).to_numpy()),
+        unpriced_us=_by_reason(found, (compute & ~paid).to_numpy()),
         groups=len(groups),
         cached=int((groups["cold_us"] > groups["slowest_us"]).sum()),
         violations=_violations(groups),
@@ -118,7 +122,7 @@ def _judge(linked: Linked, charges: pd.DataFrame, roofline: pd.DataFrame, device
     frame = roofline[["compute_us", "bytes_low"]].assign(
         group=charges["group"], us=linked.kernels["dur_us"], kernels=1, name=linked.kernels["name"].astype(object)
     )
-    frame = frame[(charges["payer"].notna() & (linked.kernels["kind"] == "compute")).to_numpy()]
+    frame = frame[(charges["share"].notna() & (linked.kernels["kind"] == "compute")).to_numpy()]
     groups = frame.groupby("group").agg(
         {"compute_us": "sum", "bytes_low": "sum", "us": "sum", "kernels": "sum", "name": "first"}
     )
@@ -139,13 +143,31 @@ def _violations(groups: pd.DataFrame) -> tuple[str, ...]:
     return tuple(f"{row.name[:80]}: {row.us:.2f} us, floor {row.floor_us:.2f} us" for row in beyond.itertuples())
 
 
-def _by_reason(linked: Linked, costs: pd.DataFrame, chosen: np.ndarray) -> pd.Series:
+def _priced(trace: Trace) -> Priced:
+    linked = complete(link(trace, whole_window(trace)))
+    costs = price(linked.trace.signatures)
+    return Priced(linked, costs, charge(linked.ops, linked.kernels, costs))
+
+
+def _captures(path: Path) -> list[Path]:
+    """The captures of the graphs that a file may replay."""
+    if _CAPTURES in path.name:
+        return []
+    return sorted(path.parent.glob(f"{path.name.rpartition('__')[0]}{_CAPTURES}*"))
+
+
+def _by_reason(found: Priced, chosen: np.ndarray) -> pd.Series:
     """Time of the chosen kernels by 'op: reason', most first."""
-    kernels, reasons = linked.kernels[chosen], costs["reason"].to_numpy()
+    linked, reasons = found.linked, found.costs["reason"].to_numpy()
+    kernels, twins = linked.kernels[chosen], found.charges["signature"][chosen]
     names, signature = linked.ops["name"].astype(object).to_numpy(), linked.ops["signature"]
+    calls = linked.trace.signatures["name"].to_numpy()
     said = []
-    for op, unlinked, replayed in zip(kernels["op"], kernels["unlinked"], kernels["replayed"], strict=True):
-        if replayed:
+    columns = (kernels["op"], kernels["unlinked"], kernels["replayed"], twins)
+    for op, unlinked, replayed, twin in zip(*columns, strict=True):
+        if pd.notna(twin):
+            said.append(f"{calls[twin]}: {reasons[twin]}")
+        elif replayed:
             said.append("replayed by a graph")
         elif pd.isna(op):
             said.append(str(unlinked))
@@ -183,7 +205,7 @@ def page(covers: Sequence[Coverage]) -> str:
         f"{len(counted)} GPU traces with shapes, {_ms(sum(one.kernel_us for one in counted))} ms of compute kernels: "
         f"{total_share(covers, 'linked_us'):.1%} linked to an op outside a replayed graph, "
         f"**{total_share(covers):.1%} priced** ({total_share(covers, 'completed_us'):.1%} with sizes or dtypes that "
-        "the call itself does not hold and kernel names or neighbours tell). "
+        "the call itself does not hold and kernel names, neighbours or twins tell). "
         f"The {len(eager)} eager H100 and MI300X traces (★): **at least {_share(min(eager, default=0.0))} of each**. "
         f"Collectives ({_ms(sum(one.collective_us for one in counted))} ms) and copies "
         f"({_ms(sum(one.copy_us for one in counted))} ms) are judged by the bytes on their link and not counted here.",

@@ -25,7 +25,7 @@ def test_the_eager_traces_of_h100_and_mi300x_are_priced_to_99_percent(covers: Se
 
 def test_most_kernel_time_of_all_gpu_traces_with_shapes_is_priced(covers: Sequence[Coverage]) -> None:
     assert len([one for one in covers if one.counts]) >= 40
-    assert total_share(covers) >= 0.87
+    assert total_share(covers) >= 0.90
 
 
 def test_no_price_beats_the_clock_in_any_trace(covers: Sequence[Coverage]) -> None:
@@ -60,16 +60,33 @@ def test_kernels_that_nobody_launched_or_a_graph_replayed_are_in_the_denominator
     replayed = [
         op("run", 200, 20, dims=[[4]], external_id=5),
         launch(5, 205, 5, "cudaGraphLaunch"),
-        kernel(5, 230, 10.25, POINTWISE),
-        kernel(5, 250, 10.25, POINTWISE),
+        kernel(5, 230, 10.25, "unlike_any_other"),
+        kernel(5, 250, 10.25, "unlike_any_other"),
     ]
-    found = covered(tmp_path, [*relu(1_000_000, 1, 0.0), kernel(9, 100, 10.25, POINTWISE), *replayed])
+    found = covered(tmp_path, [*relu(1_000_000, 1, 0.0), kernel(9, 100, 10.25, "launched_before"), *replayed])
     assert found.share(found.priced_us) == pytest.approx(1 / 4)
     assert found.share(found.linked_us) == pytest.approx(1 / 4)
     assert found.unpriced_us.to_dict() == pytest.approx(
         {"replayed by a graph": 20.5, "launched before the window": 10.25}
     )
     assert "| 25.0% | 25.0% |" in page([found])
+
+
+def test_a_replayed_kernel_with_a_twin_is_priced_by_evidence(tmp_path: Path) -> None:
+    replayed = [launch(5, 205, 5, "cudaGraphLaunch"), kernel(5, 230, 10.25, POINTWISE)]
+    found = covered(tmp_path, [*relu(1_000_000, 1, 0.0), *replayed])
+    assert (found.share(found.priced_us), found.share(found.completed_us)) == pytest.approx((1.0, 0.5))
+
+
+def test_a_capture_beside_a_trace_prices_what_it_replays(tmp_path: Path) -> None:
+    write_trace(tmp_path / "model__capture_traces__0.json", relu(1_000_000, 1, 0.0))
+    replayed = [op("run", 0, 4, dims=[[4]]), launch(5, 5, 5, "cudaGraphLaunch"), kernel(5, 30, 10.25, POINTWISE)]
+    shares = []
+    for name in ("model__run.json", "other__run.json"):
+        found = cover(write_trace(tmp_path / name, replayed))
+        assert found is not None
+        shares.append(found.share(found.priced_us))
+    assert shares == [1.0, 0.0]
 
 
 def test_files_that_are_no_trace_or_hold_no_shapes_are_not_covered(tmp_path: Path) -> None:
