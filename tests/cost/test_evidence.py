@@ -126,6 +126,17 @@ def test_the_next_op_or_the_gradient_tells_the_output_of_a_convolution(tmp_path,
     assert cost["evidence"] == "dtype from kernel names; sizes from the ops around it"
 
 
+def test_an_unfolding_convolution_is_witnessed_like_any_other(tmp_path):
+    dims = [INPUT, WEIGHT, [], [64], [], []]
+    types = ["float", "float", "ScalarList", "float", "ScalarList", "ScalarList"]
+    outer = op("aten::thnn_conv2d", 0, 30, dims=dims, types=types)
+    inner = op("aten::_slow_conv2d_forward", 5, 20, dims=dims, types=types)
+    linked = completed(tmp_path, outer, inner, op("aten::relu", 40, 5, dims=[[32, 64, 112, 112]]))
+    call = call_of(linked, "aten::_slow_conv2d_forward")
+    assert call["result"] == "[32, 64, 112, 112]"
+    assert price(linked.trace.signatures)["matrix_flops"][call.name] == 2 * 32 * 112 * 112 * 64 * 3 * 7 * 7
+
+
 def test_the_gradient_outweighs_the_next_op(tmp_path):
     linked = completed(tmp_path, *convolution(consumer=[32, 64, 111, 111], backward=[32, 64, 112, 112]))
     assert call_of(linked, CONV)["result"] == "[32, 64, 112, 112]"
