@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 
 from bottleneck.analysis.charged import Charged
-from bottleneck.analysis.ledger import ACCOUNTS, INPUT
+from bottleneck.analysis.ledger import ACCOUNTS, is_wait
 from bottleneck.analysis.timeline import Integers, tally
 from bottleneck.records import GROUPS, Fold, IdleCause
 
@@ -41,8 +41,8 @@ def _sums(waits: Iterable[tuple[str | None, float]]) -> dict[str, float]:
 
 
 def _fold(rows: Charged, codes: Integers, labels: "pd.Index[str]", idle_us: Mapping[str, float]) -> tuple[Fold, ...]:
-    """Folds by name, most time first. What a data loader runs is a wait, and counted as idle time."""
-    keep = np.flatnonzero((codes >= 0) & (rows.us > 0) & (rows.account != INPUT))
+    """Folds by name, most time first. What a data loader or a compiler runs is idle time."""
+    keep = np.flatnonzero((codes >= 0) & (rows.us > 0) & ~is_wait(rows.account))
     size, groups = len(labels), len(GROUPS)
     us = tally(codes[keep], rows.us[keep], size)
     calls = tally(codes[keep], rows.runs[keep], size) / rows.repeats

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from bottleneck.analysis.charged import Charged
-from bottleneck.analysis.ledger import INPUT
+from bottleneck.analysis.ledger import is_wait
 from bottleneck.analysis.timeline import Floats, Integers, tally
 from bottleneck.records import Confidence, KernelSummary, Regime
 from bottleneck.units import ITEM_BYTES, SHORT_DTYPE
@@ -36,9 +36,9 @@ def fold_kernels(rows: Charged) -> tuple[KernelSummary, ...]:
     """Kernels of one name, op, shapes, dtype, bound and line as one record each, most time first.
 
     Floors are those of the charged time: a kernel that shares the device with another is charged part of its duration
-    and carries the same part of its floors. Ops that a data loader runs are waits, not work, and left out.
+    and carries the same part of its floors. Ops that a loader or compiler runs are waits, and left out.
     """
-    keep = np.flatnonzero((rows.runs > 0) & (rows.account != INPUT))
+    keep = np.flatnonzero((rows.runs > 0) & ~is_wait(rows.account))
     if not keep.size:
         return ()
     same = [rows.codes(column)[keep] for column in _KEYS]

@@ -30,8 +30,11 @@ ACCOUNTS: Mapping[str, str] = {
 }
 _NAMES = tuple(ACCOUNTS)
 _CODE = {name: code for code, name in enumerate(_NAMES)}
-INPUT = _CODE["overhead.input"]
+# On a CPU, whatever a data loader or a compiler runs is no work of the step, though it runs ops.
+_WAITS = tuple((cause, _CODE[f"overhead.{cause}"]) for cause in ("input", "compile"))
 _ALLOCATOR = CAUSES.index("allocator")
+# Index in CAUSES of each account, -1 for what is no idle cause.
+_CAUSE = np.array([CAUSES.index(name[9:]) if name[9:] in CAUSES else -1 for name in _NAMES], dtype=np.int64)
 _ACCOUNT_OF_BOUND = {
     "compute": "compute",
     "memory": "memory",
@@ -128,6 +131,11 @@ def build_ledger(linked: Linked, roofline: pd.DataFrame, ceilings: Device | None
     )
 
 
+def is_wait(account: Integers) -> Flags:
+    """Whether ops of these accounts (positions in ACCOUNTS) are waiting and no work of the step."""
+    return np.isin(account, [code for _, code in _WAITS])
+
+
 def is_host_only(linked: Linked) -> bool:
     """Whether KERNELS holds ops of the host for want of any device work."""
     return linked.trace.device_args.empty
@@ -155,12 +163,13 @@ def _device_accounts(roofline: pd.DataFrame) -> Integers:
 
 
 def _host_accounts(linked: Linked, roofline: pd.DataFrame, host: Host) -> Integers:
-    """As for a device, but dispatching ops that allocate and whatever a data loader runs get their own accounts."""
+    """As for a device, but ops that allocate and whatever a data loader or a compiler runs get their own accounts."""
     account = _device_accounts(roofline)
     account[(account == _CODE["overhead.dispatch"]) & _allocates(linked)] = _CODE["overhead.allocator"]
     threads, start = linked.ops["thread"].cat, linked.ops["ts_us"].to_numpy()
     for code, mine in grouped(threads.codes.to_numpy().astype(np.int64)):
-        account[mine[host.holds("input", str(threads.categories[code]), start[mine])]] = INPUT
+        for cause, wait in _WAITS[::-1]:
+            account[mine[host.holds(cause, str(threads.categories[code]), start[mine])]] = wait
     return account
 
 
@@ -220,10 +229,11 @@ def _charge_host(linked: Linked, host: Host, account: Integers, faults: Floats) 
     idle_start, idle_end, following = gaps(busy, low, high)
     idle = Gaps(idle_start, idle_end, np.append(owner[busy.first], -1)[following])
     pieces = split_host_gaps(idle, host)
-    loads = np.flatnonzero((account == INPUT) & (kernel_us > 0))
-    inside = fold(explain_ops(loads, kernel_us[loads], linked, host))
+    waits = is_wait(account)
+    waiting = np.flatnonzero(waits & (kernel_us > 0))
+    inside = fold(explain_ops(waiting, _CAUSE[account[waiting]], kernel_us[waiting], linked, host))
     self_us = linked.ops["self_us"].to_numpy()
-    fault_us = np.where(account == INPUT, 0.0, faults) * np.divide(
+    fault_us = np.where(waits, 0.0, faults) * np.divide(
         kernel_us, self_us, out=np.zeros(self_us.size), where=self_us > 0
     )
     faulting = np.flatnonzero(fault_us)
@@ -232,7 +242,7 @@ def _charge_host(linked: Linked, host: Host, account: Integers, faults: Floats) 
     cause_us = pieces.by_cause()
     cause_us[_ALLOCATOR] += fault_us.sum()
     outside = fold(explain(pieces, idle, linked, host))
-    overlap = np.array([math.fsum(kernel_us) - math.fsum(kernel_us[loads]), 0.0, 0.0, 0.0, 0.0])
+    overlap = np.array([math.fsum(kernel_us) - math.fsum(kernel_us[waiting]), 0.0, 0.0, 0.0, 0.0])
     return _Charged(kernel_us, cause_us, pd.concat((inside, touched, outside), ignore_index=True), overlap)
 
 

@@ -41,10 +41,11 @@ _RULES: Mapping[str, tuple[tuple[str | None, str], ...]] = {
     "op": (
         ("input", _LOADER),
         (None, r"^ProfilerStep|^Optimizer\."),  # annotations that traces before 1.12 call ops
+        ("compile", r" \(dynamo_timed\)$"),
         ("sync", _SYNC_OP),
         ("dispatch", ""),
     ),
-    "annotation": (("input", _LOADER), ("gc", r"^Python GC"), ("compile", r"_compile\b|autotun")),
+    "annotation": (("input", _LOADER), ("gc", r"^Python GC"), ("compile", r"_compile\b|autotun| \(dynamo_timed\)$")),
     "python": (
         ("input", r"utils/data/dataloader\.py\(\d+\): __next__$"),
         ("gc", r"^gc\.py\(|^<built-in (function|method) collect\b|^Python GC"),

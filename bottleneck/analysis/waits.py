@@ -121,14 +121,17 @@ def explain(pieces: Pieces, gaps: Gaps, linked: Linked, host: Host) -> Waits:
     )
 
 
-def explain_ops(rows: Integers, us: Floats, linked: Linked, host: Host) -> Waits:
-    """Ops of the host (rows of OPS) that a data loader runs, as waits for data."""
+def explain_ops(rows: Integers, cause: Integers, us: Floats, linked: Linked, host: Host) -> Waits:
+    """Ops of the host (rows of OPS) that a data loader or a compiler runs, as waits of these causes."""
     ops = linked.ops.iloc[rows]
     threads, start = coded(ops["thread"]), ops["ts_us"].to_numpy()
     code = np.array([*(host.labels.get(label, -1) for label in threads.labels), -1], dtype=np.int64)[threads.code]
-    cause = np.full(rows.size, _INPUT)
     nothing = np.full(rows.size, -1, dtype=np.int64)
-    pieces = Pieces(rows, start, start, cause, _rows_at(host.states_of("input"), code, start), code)
+    event = np.full(rows.size, -1, dtype=np.int64)
+    for state in np.unique(cause).tolist():
+        mine = np.flatnonzero(cause == state)
+        event[mine] = _rows_at(host.states_of(CAUSES[state]), code[mine], start[mine])
+    pieces = Pieces(rows, start, start, cause, event, code)
     detail = _details(pieces, start, Coded(nothing, []), linked, host)
     return Waits(cause, coded(ops["source"]), coded(ops["module"]), detail, us, rows)
 

@@ -41,6 +41,7 @@ def test_gap_in_which_the_thread_runs_nothing_recorded_is_python() -> None:
         (Event("runtime", "hipFree", 20, 30), "allocator"),
         (Event("runtime", "cudaHostAlloc", 20, 30), "allocator"),
         (Event("runtime", "cuModuleLoadData", 20, 30), "compile"),
+        (Event("op", "bytecode_tracing (dynamo_timed)", 20, 30), "compile"),
         (Event("runtime", "cuLibraryLoadData", 20, 30), "compile"),
         (Event("profiler", "Lazy Function Loading", 20, 30), "compile"),
         (Event("python", "torch/_dynamo/convert_frame.py(1000): _compile", 20, 30), "compile"),

@@ -130,6 +130,16 @@ def test_ops_of_a_data_loader_are_waiting_for_data() -> None:
     assert _build(scene).idle.sort_values("us")["source"].tolist() == [None, "data.py:3"]
 
 
+def test_ops_of_a_compiler_are_compilation() -> None:
+    compiling = Event("python", "torch/_dynamo/convert_frame.py(1000): __call__", 0, 50)
+    timed = Op(0, 45, "bytecode_tracing (dynamo_timed)", "unknown", source="train.py:8")
+    scene = Scene(100, ops=[timed, Op(20, 10, "aten::mul", parent=0), Op(50, 50)], events=[compiling])
+    assert _accounts(scene) == {"memory": 50.0, "overhead.compile": 50.0}
+    idle = _build(scene).idle
+    assert set(idle["detail"]) == {"torch/_dynamo/convert_frame.py: __call__"}
+    assert idle.loc[idle["source"] == "train.py:8", "us"].tolist() == [35.0]
+
+
 def test_threads_that_run_ops_at_once_share_the_instant() -> None:
     ops = [Op(0, 100, bound="compute"), Op(50, 50, bound="memory", thread="1/2")]
     assert _accounts(Scene(100, ops=ops)) == {"compute": 75.0, "memory": 25.0}
