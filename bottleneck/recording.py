@@ -41,8 +41,8 @@ class RankTrace:
 class Sampling:
     """How the sensors of ``telemetry.csv`` were read.
 
-    ``cpu_share`` is the CPU time that this took, as a share of one processor; ``missed_share`` the ticks that came too
-    late. ``sensors`` names the sensor of each device by the number that the program knows it by.
+    ``cpu_share`` is the CPU time that this took, as a share of one processor; ``missed_share`` the ticks that were left
+    out, being late or too dear. ``sensors`` names the sensor of each device by the number that the program knows it by.
     """
 
     period_ms: float

@@ -12,6 +12,9 @@ from bottleneck.sensors import Sample
 
 # A driver that does not answer must not keep the report waiting.
 _PATIENCE_S = 1.0
+# What a sampler may take of a processor. Where waking up is dear or devices are many, its ticks come less often.
+# The first samples may be dearer than those that follow.
+_MOST_CPU_SHARE, _CREDIT_S = 0.01, 0.01
 
 Values = Mapping[str, float]
 
@@ -51,7 +54,7 @@ class Clock:
 
 @dataclass
 class Beat:
-    """Ticks at multiples of a period. Those that come too late to be of use are left out and counted."""
+    """Ticks at multiples of a period. Those that are past when it is asked for the next are left out and counted."""
 
     period_s: float
     ticks: int = 0
@@ -71,7 +74,7 @@ class Beat:
 class Telemetry:
     """What was sampled. ``cpu_share`` is the CPU time that sampling took, as a share of one processor.
 
-    ``missed_share`` is the share of ticks that came a period or more late and were left out.
+    ``missed_share`` is the share of ticks that were left out: a period or more late, or too dear.
     """
 
     samples: tuple[Sample, ...]
@@ -147,5 +150,6 @@ class Monitor:
             for sensor, values in sampler.sample(tick_s):
                 self._log.add(Sample(unix_ns, now_s - self._began_s, sensor, values))
             self._cpu_s[number] = clock.thread_s() - used_s
-            tick_s = beat.next_s(clock.monotonic_s() - opened_s)
+            affordable_s = (self._cpu_s[number] - _CREDIT_S) / _MOST_CPU_SHARE
+            tick_s = beat.next_s(max(clock.monotonic_s() - opened_s, affordable_s - beat.period_s))
             clock.wait(self._ended, opened_s + tick_s - clock.monotonic_s())

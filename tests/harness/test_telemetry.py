@@ -19,6 +19,7 @@ class Time:
 
     def __init__(self, until_s: float = 1.0, late_s: float = 0.0) -> None:
         self.now_s, self.until_s, self.late_s, self.jump_ns = 100.0, 100.0 + until_s, late_s, 0
+        self.used_s = 0.0
 
     def wait(self, ended: threading.Event, seconds: float) -> bool:
         self.now_s += max(0.0, seconds) + self.late_s
@@ -30,7 +31,7 @@ class Time:
         return Clock(
             unix_ns=lambda: NOON_NS + round((self.now_s - 100.0) * 1e9) + self.jump_ns,
             monotonic_s=lambda: self.now_s,
-            thread_s=lambda: self.now_s / 1000,
+            thread_s=lambda: self.used_s,
             wait=self.wait,
         )
 
@@ -110,8 +111,26 @@ def test_a_jump_of_the_wall_clock_leaves_intervals_alone() -> None:
     assert steps == pytest.approx([0.02] * len(steps))
 
 
+def costing(time: Time, cost_s: float) -> Counter:
+    def spend(now_s: float) -> None:
+        time.used_s += cost_s
+
+    return Counter(spend)
+
+
 def test_the_cost_of_sampling_is_told() -> None:
-    assert watch(Counter(), Time()).cpu_share == pytest.approx(0.001, rel=0.05)
+    time = Time()
+    assert watch(costing(time, 20e-6), time).cpu_share == pytest.approx(0.001, rel=0.05)
+
+
+def test_sampling_that_is_dear_is_done_less_often() -> None:
+    time = Time(until_s=10.0)
+    sampler = costing(time, 1e-3)
+    told = watch(sampler, time)
+    # 1 % of ten seconds, and the credit of ten samples with which it begins.
+    assert len(sampler.asked_s) == pytest.approx(110, abs=2)
+    assert told.cpu_share == pytest.approx(0.011, rel=0.05)
+    assert told.missed_share == pytest.approx(1 - 110 / 500, abs=0.02)
 
 
 def test_a_sampler_that_fails_leaves_a_note_and_the_others() -> None:
