@@ -88,7 +88,7 @@ KEYS: Mapping[str, Mapping[str, Meaning]] = {
         "profiled_us": ("us", "steps while profiled, on host and device together"),
         "unprofiled_us": ("us", "steps without the profiler; null when not measured"),
         "perturbation": ("ratio", "profiled time / unprofiled time"),
-        "source": ("", "how the steps were found: marks, profiler, optimizer, repeats, or whole for none"),
+        "source": ("", "how the steps were found: marks, profiler, optimizer, server, repeats, or whole for none"),
         "each": ("", "the steps of the recording, those set aside too, in order"),
     },
     "StepTime": {

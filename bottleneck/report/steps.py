@@ -9,6 +9,7 @@ from bottleneck.units import format_us
 _SOURCES = {
     "whole": "the whole trace, taken as one",
     "marks": "the marks of the recording",
+    "server": "the marks of the inference server",
     "repeats": "the op sequence repeating",
 }
 _MOST_STRETCHES = 4

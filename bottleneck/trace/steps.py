@@ -15,8 +15,10 @@ from bottleneck.trace.steady import judge
 from bottleneck.trace.walls import wall_spans
 from bottleneck.trace.whole import whole_window
 
-PROFILER_STEP = "ProfilerStep#"
-OPTIMIZER_STEP = "Optimizer.step#"
+PROFILER_STEP = re.compile("^ProfilerStep#")
+OPTIMIZER_STEP = re.compile(r"^Optimizer\.step#")
+# Around each step of vLLM and SGLang: 'execute_32_context_0(sq0sk0sqsq0sqsk0)_generation_32(sq32…'.
+SERVER_STEP = re.compile(r"^execute_(\w+_)?\d")
 
 
 def find_steps(trace: Trace, marks_ns: Sequence[int] | None = None, asked: slice | None = None) -> Window:
@@ -24,13 +26,15 @@ def find_steps(trace: Trace, marks_ns: Sequence[int] | None = None, asked: slice
 
     ``marks_ns`` are instants of the Unix clock, one more than there are steps. Without them (or where they cannot be
     laid on the trace) the profiler's own steps count, else the intervals from one end of the first optimizer's step to
-    the next, else the repeats of a loop, else the whole trace is one step. Of these the steps ``asked`` for are chosen,
-    by position, else the steady ones. Raises UsageError when there are no such steps.
+    the next, else the marks of an inference server, else the repeats of a loop, else the whole trace is one step. Of
+    these the steps ``asked`` for are chosen, by position, else the steady ones; but batches of a server differ by
+    nature, so all of them count. Raises UsageError when there are no such steps.
     """
     sources: tuple[tuple[str, Callable[[], Found]], ...] = (
         ("marks", lambda: _counting(_from_marks(trace, marks_ns or ()))),
         ("profiler", lambda: _counting(_from_profiler(trace))),
         ("optimizer", lambda: _counting(_from_optimizer(trace))),
+        ("server", lambda: _counting(_from_server(trace))),
         ("repeats", lambda: find_repeats(trace)),
     )
     for source, find in sources:
@@ -56,10 +60,10 @@ def _window(trace: Trace, found: Found, source: str, asked: slice | None) -> Win
     walls_us = (done_us - began_us).tolist()
     timed = [replace(step, wall_us=wall_us) for (step, _), wall_us in zip(found, walls_us, strict=True)]
     reasons = [reason for _, reason in found]
-    if asked is None:
+    if asked is None and source != "server":
         equal = [row for row, reason in enumerate(reasons) if reason is None]
         reasons[equal[0] : equal[-1] + 1] = judge([walls_us[row] for row in equal])
-    else:
+    elif asked is not None:
         reasons = _asked_for(trace, len(found), asked)
     kept = [row for row, reason in enumerate(reasons) if reason is None]
     return Window(
@@ -120,13 +124,23 @@ def _from_optimizer(trace: Trace) -> tuple[Step, ...]:
     return tuple(Step(f"step {number}", start, end) for number, (start, end) in enumerate(pairwise(ends_us)))
 
 
-def _annotations(trace: Trace, prefix: str) -> pd.DataFrame:
-    """Name, start and end of the host's annotations that begin with a prefix, in order.
+def _from_server(trace: Trace) -> tuple[Step, ...]:
+    """From one mark of an inference server to the next, the last one up to its own end; a single one bounds nothing.
+
+    The names hold the sizes of the batch and differ from step to step.
+    """
+    calls = _apart(_annotations(trace, SERVER_STEP))
+    ends_us = [*(step.start_us for step in calls[1:]), *(step.end_us for step in calls[-1:])]
+    return tuple(replace(step, end_us=end_us) for step, end_us in zip(calls, ends_us, strict=True)) if calls[1:] else ()
+
+
+def _annotations(trace: Trace, pattern: re.Pattern[str]) -> pd.DataFrame:
+    """Name, start and end of the host's annotations whose name matches, in order.
 
     Projections of the same marks on the device have a category of their own and are left out.
     """
     events = trace.events
-    found = events[are_named(trace, re.compile("^" + re.escape(prefix))) & is_any_of(trace, ("annotation",))]
+    found = events[are_named(trace, pattern) & is_any_of(trace, ("annotation",))]
     frame = pd.DataFrame({"name": found["name"].astype(object), "start": found["ts_us"]})
     frame["end"] = found["ts_us"] + found["dur_us"]
     return frame.sort_values(["start", "end", "name"], ignore_index=True)

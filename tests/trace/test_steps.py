@@ -105,6 +105,33 @@ def test_profiler_steps_come_before_optimizer_steps(tmp_path: Path) -> None:
     assert find_steps(read(tmp_path, events)).source == "profiler"
 
 
+def served(name: str, at: float, dur: float) -> Event:
+    return complete(name, "user_annotation", at, dur)
+
+
+def test_marks_of_an_inference_server_bound_steps_of_any_batch(tmp_path: Path) -> None:
+    events = [
+        served("execute_8_context_8(sq512sk512sqsq512)_generation_0(sq0sk0)", 100, 80),
+        served("execute_8_context_0(sq0sk0sqsq0sqsk0)_generation_8(sq8sk520)", 200, 30),
+        served("execute_8_context_0(sq0sk0sqsq0sqsk0)_generation_8(sq8sk528)", 240, 30),
+    ]
+    window = find_steps(read(tmp_path, [*events, *work(110, 1), *work(210, 2), *work(250, 3)]))
+    assert window.source == "server"
+    assert spans(window) == [(0, 100), (100, 140), (140, 170)]
+    assert window.end_us == 185
+
+
+def test_one_mark_of_a_server_bounds_nothing(tmp_path: Path) -> None:
+    assert find_steps(read(tmp_path, [served("execute_8_context_0()", 100, 80), *work(110, 1)])).source == "whole"
+
+
+def test_annotations_that_only_begin_like_a_server_s_are_no_steps(tmp_path: Path) -> None:
+    events = [
+        served(f"execute_model_{part}", 100 * row, 80) for row, part in enumerate(("inputs", "forward", "sample"))
+    ]
+    assert find_steps(read(tmp_path, [*events, *work(110, 1)])).source == "whole"
+
+
 def test_marks_of_the_unix_clock_are_laid_on_the_trace(tmp_path: Path) -> None:
     trace = read(tmp_path, [step(0, 100, 50), *work(110, 1), op("aten::mul", 290, 10)])
     assert trace.start_unix_ns == START_NS + 100_000
