@@ -16,7 +16,8 @@ from bottleneck.cost import price
 from bottleneck.cost.charge import charge
 from bottleneck.cost.compiled import add_kernels
 from bottleneck.cost.evidence import complete
-from bottleneck.cost.twins import Priced, lend
+from bottleneck.cost.executions import Priced
+from bottleneck.cost.twins import lend
 from bottleneck.devices.match import match_device
 from bottleneck.errors import TraceError, UsageError
 from bottleneck.recording import Recording, is_recording, read_recording

@@ -6,15 +6,16 @@ the same name (and grid, where both say it) and the same neighbours. It tells th
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
 
 from bottleneck.cost.alignment import Flags, Rows, Sequences, align
-from bottleneck.cost.charge import charge, shares
-from bottleneck.records import Caveat, Linked
-from bottleneck.tables import CAPTURED, CHARGES, COSTS
+from bottleneck.cost.charge import shares
+from bottleneck.cost.executions import Priced, elements_of
+from bottleneck.records import Caveat
+from bottleneck.tables import CHARGES, COSTS
 from bottleneck.units import format_share
 
 AT_CAPTURE = "its twin at capture"
@@ -26,17 +27,6 @@ _JITTER_US = 3.0
 # Families of kernels and of ops that do matrix products: both must be such where launches are not named.
 _PRODUCTS = ("matmul", "convolution", "attention")
 _ALIKE_SHARE = 0.9
-
-_AMOUNTS = ["matrix_flops", "vector_flops", "special_ops", "bytes_low", "bytes_high"]
-
-
-@dataclass(frozen=True)
-class Priced:
-    """A trace with the price of its calls and the op that pays for each kernel."""
-
-    linked: Linked
-    costs: pd.DataFrame
-    charges: pd.DataFrame
 
 
 def lend(priced: Priced, captures: Sequence[Priced] = ()) -> tuple[Priced, tuple[Caveat, ...]]:
@@ -50,10 +40,8 @@ def lend(priced: Priced, captures: Sequence[Priced] = ()) -> tuple[Priced, tuple
     if not asks.any():
         return priced, ()
     sources = (priced, *captures)
-    offsets = np.cumsum([0, *(len(each.costs) for each in sources)])
     costs = pd.concat([each.costs for each in sources], ignore_index=True)
-    elements = _elements(sources, offsets, asks)
-    elements["price"] = _prices(elements, costs)
+    elements = elements_of(sources, costs, asks)
     twin = _twins(elements)
     twin = _plausible(elements, _by_position(elements, twin, costs))
     return _lent(priced, sources, costs, elements, twin)
@@ -65,100 +53,6 @@ def _asking(priced: Priced) -> Flags:
     loose = kernels["replayed"].to_numpy() | kernels["op"].isna().to_numpy()
     unpaid = priced.charges["payer"].isna().to_numpy()
     return np.asarray((kernels["kind"] == "compute").to_numpy() & loose & unpaid)
-
-
-def _elements(sources: Sequence[Priced], offsets: Rows, asks: Flags) -> pd.DataFrame:
-    """Everything that ran or was captured, sequence by sequence: streams, replays, captures.
-
-    ``call`` is a row among the costs of all sources, -1 for none; ``instance`` tells one call of an op from another,
-    ``ordinal`` and ``size`` say which of its kernels this is. ``row`` is the row in KERNELS of the trace in question.
-    """
-    parts = [
-        make(source, offset)
-        for source, offset in zip(sources, offsets.tolist(), strict=False)
-        for make in (_ran, _captured)
-    ]
-    elements = pd.concat([part.assign(part=number) for number, part in enumerate(parts)], ignore_index=True)
-    # Of the given trace only what ran asks; its captures, and whatever comes from another one, only answer.
-    elements["asks"] = False
-    elements.loc[: len(parts[0]) - 1, "asks"] = asks[parts[0]["row"].to_numpy()]
-    for column in ("sequence", "instance"):
-        elements[column] = elements.groupby(["part", column], sort=False).ngroup()
-    paid = elements["paid"].to_numpy()
-    elements["ordinal"] = np.where(paid, elements.groupby("instance").cumcount(), 0)
-    elements["size"] = np.where(paid, elements.groupby("instance")["call"].transform("size"), 1)
-    return elements.sort_values("sequence", kind="stable", ignore_index=True)
-
-
-def _ran(source: Priced, offset: int) -> pd.DataFrame:
-    kernels, charges = source.linked.kernels, source.charges
-    rows = np.flatnonzero(kernels["kind"].isin(["compute", "collective"]))
-    kernels, charges = kernels.iloc[rows], charges.iloc[rows]
-    replayed = kernels["replayed"].to_numpy()
-    launch = kernels["launch"].to_numpy(np.int64, na_value=-1)
-    part = pd.DataFrame(
-        {
-            "row": rows,
-            "name": kernels["name"].astype(object).to_numpy(),
-            "blocks": kernels["blocks"].to_numpy(np.int64, na_value=-1),
-            "threads": kernels["threads"].to_numpy(np.int64, na_value=-1),
-            "family": kernels["family"].astype(object).to_numpy(),
-            "auxiliary": kernels["auxiliary"].to_numpy(),
-            "dur_us": kernels["dur_us"].to_numpy(),
-            "replayed": replayed,
-            "sequence": np.where(replayed, launch, -2 - kernels["stream"].cat.codes.to_numpy(np.int64)),
-        }
-    )
-    op = np.where(replayed, -1, kernels["op"].to_numpy(np.int64, na_value=-1))
-    return _with_calls(part, source, charges, op, offset)
-
-
-def _captured(source: Priced, offset: int) -> pd.DataFrame:
-    captured = CAPTURED.empty() if source.linked.captured is None else source.linked.captured
-    kernels = captured.assign(kind="compute", dur_us=0.0, replayed=False)
-    charges = charge(source.linked.ops, kernels, source.costs)
-    part = pd.DataFrame(
-        {
-            "row": -1,
-            "name": captured["name"].astype(object).to_numpy(),
-            "blocks": -1,
-            "threads": -1,
-            "family": captured["family"].astype(object).to_numpy(),
-            "auxiliary": captured["auxiliary"].to_numpy(),
-            "dur_us": np.nan,
-            "replayed": False,
-            "sequence": captured["capture"].to_numpy(),
-        },
-        index=range(len(captured)),
-    )
-    return _with_calls(part, source, charges, captured["op"].to_numpy(np.int64, na_value=-1), offset)
-
-
-def _with_calls(part: pd.DataFrame, source: Priced, charges: pd.DataFrame, op: Rows, offset: int) -> pd.DataFrame:
-    """The elements with the call that pays for each, or the call that should: that of its op."""
-    signatures = np.append(source.linked.ops["signature"].to_numpy(np.int64, na_value=-1), -1)
-    payer = charges["payer"].to_numpy(np.int64, na_value=-1)
-    call = np.where(payer >= 0, charges["signature"].to_numpy(np.int64, na_value=-1), signatures[op])
-    return part.assign(
-        call=np.where(call >= 0, call + offset, -1),
-        paid=payer >= 0,
-        op=np.where(payer >= 0, payer, op),
-        instance=charges["group"].to_numpy(),
-    )
-
-
-def _prices(elements: pd.DataFrame, costs: pd.DataFrame) -> Rows:
-    """The number of each element's price, the same for calls that cost the same; without a price, that of its call."""
-    amounts = (
-        costs[_AMOUNTS]
-        .fillna(-1.0)
-        .assign(
-            **{name: costs[name].astype(object).fillna("") for name in ("family", "math_dtype")},
-            call=np.where(costs["reason"].isna(), -1, np.arange(len(costs))),
-        )
-    )
-    price = np.append(amounts.groupby(list(amounts.columns), sort=False).ngroup().to_numpy(), -1)
-    return price[elements["call"]].astype(np.int64)
 
 
 def _twins(elements: pd.DataFrame) -> Rows:
@@ -188,16 +82,29 @@ def _by_position(elements: pd.DataFrame, twin: Rows, costs: pd.DataFrame) -> Row
     The N-th launch of a capture is the N-th kernel of its replay, if both have as many, if all captures of this length
     make the same calls, and if products stand where kernels are products.
     """
-    calls = elements["call"].to_numpy()
     captures = _by_sequence(elements, elements["name"].isna().to_numpy())
-    twin = twin.copy()
-    for replay in _by_sequence(elements, elements["replayed"].to_numpy()) if captures else []:
-        same = [capture for capture in captures if len(capture) == len(replay)]
-        told = [capture for capture in same if np.array_equal(calls[capture], calls[same[0]])]
-        if same and len(told) == len(same) and _alike(elements, replay, same[0], costs):
-            answers = np.where(calls[same[0]] >= 0, same[0], -1)
-            twin[replay] = np.where(elements["asks"].to_numpy()[replay], answers, -1)
+    if not captures:
+        return twin
+    twin, names, asks = twin.copy(), pd.factorize(elements["name"])[0], elements["asks"].to_numpy()
+    known: dict[bytes, Rows | None] = {}  # many replays are of one graph
+    for replay in _by_sequence(elements, elements["replayed"].to_numpy()):
+        graph = names[replay].tobytes()
+        if graph not in known:
+            known[graph] = _capture_of(elements, replay, captures, costs)
+        answers = known[graph]
+        if answers is not None:
+            twin[replay] = np.where(asks[replay], answers, -1)
     return twin
+
+
+def _capture_of(elements: pd.DataFrame, replay: Rows, captures: list[Rows], costs: pd.DataFrame) -> Rows | None:
+    """The captured launch of each kernel of a replay, -1 for one without a call; null where no capture fits."""
+    calls = elements["call"].to_numpy()
+    same = [capture for capture in captures if len(capture) == len(replay)]
+    agree = all(np.array_equal(calls[capture], calls[same[0]]) for capture in same)
+    if not same or not agree or not _alike(elements, replay, same[0], costs):
+        return None
+    return np.where(calls[same[0]] >= 0, same[0], -1)
 
 
 def _by_sequence(elements: pd.DataFrame, chosen: Flags) -> list[Rows]:

@@ -12,7 +12,8 @@ from bottleneck.cost import price
 from bottleneck.cost.alignment import Sequences, align
 from bottleneck.cost.charge import charge
 from bottleneck.cost.evidence import complete
-from bottleneck.cost.twins import AT_CAPTURE, ELSEWHERE, Priced, lend
+from bottleneck.cost.executions import Priced
+from bottleneck.cost.twins import AT_CAPTURE, ELSEWHERE, lend
 from bottleneck.trace.link import link
 from bottleneck.trace.read import read_trace
 from bottleneck.trace.whole import whole_window
@@ -182,6 +183,12 @@ def test_a_twin_without_a_price_gives_its_reason(tmp_path):
     row = int(found.charges["signature"].iloc[0])
     assert found.charges["share"].isna().all()
     assert found.costs["reason"].iloc[row] == f"no formula for mine::layer ({AT_CAPTURE})"
+
+
+def test_a_twin_under_an_op_that_does_no_work_tells_nothing(tmp_path):
+    free: Step = [("aten::view", [[64, 32], []], [("odd_kernel", 4)])]
+    found, _ = lend(priced(tmp_path, eager(free, 0, 1), replay(free, 1000, 50)))
+    assert found.charges["signature"].isna().all()
 
 
 def test_a_trace_whose_kernels_all_have_ops_stays_as_it_is(tmp_path):
