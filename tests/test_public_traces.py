@@ -92,6 +92,19 @@ def test_a_trace_gives_an_analysis_that_adds_up_and_keeps_to_its_schema(traces: 
     VALIDATOR.validate(json.loads(to_json(analysis)))
 
 
+@pytest.mark.parametrize("name", READABLE)
+def test_no_floor_stands_above_the_time_of_its_kernel(traces: Path, name: str) -> None:
+    """3 % are for clocks above the data sheet's, half a microsecond per call for traces that count whole ones."""
+    kernels = analysed(traces / name).kernels
+    above = [
+        (kernel.name, kernel.us, kernel.compute_us, kernel.memory_us)
+        for kernel in kernels
+        if max(kernel.compute_us or 0.0, kernel.memory_us or 0.0) > 1.03 * kernel.us + 0.5 * kernel.calls
+    ]
+    assert above == []
+    assert [kernel.name for kernel in kernels if "faster than its floor" in (kernel.reason or "")] == []
+
+
 @pytest.mark.parametrize("name", FOREIGN)
 def test_a_file_of_another_program_is_refused_by_name_and_with_a_remedy(traces: Path, name: str) -> None:
     with pytest.raises(TraceError) as refused:
