@@ -28,7 +28,7 @@ from bottleneck.analysis.roofline import classify
 from bottleneck.cost import price
 from bottleneck.cost.charge import charge
 from bottleneck.cost.evidence import complete
-from bottleneck.cost.twins import Priced, lend
+from bottleneck.cost.twins import AT_CAPTURE, ELSEWHERE, Priced, lend
 from bottleneck.devices.match import match_device
 from bottleneck.errors import BottleneckError
 from bottleneck.records import Device, Linked, Trace
@@ -47,6 +47,8 @@ _CAPTURES = "__capture_traces__"
 class Coverage:
     """One trace: microseconds of compute kernels, and of those linked, priced, and priced with the help of evidence.
 
+    ``twin_us`` is the part of ``completed_us`` priced by another kernel's call, ``capture_us`` the part of that whose
+    call is in another file; ``wide_us`` is priced time whose bytes may be more than twice as many as the least.
     ``unpriced_us`` is indexed by 'op: reason'. ``groups`` are kernels that share a price and could be judged;
     ``violations`` describe those whose floor lies above their time, ``cached`` counts those that only a cache explains.
     """
@@ -58,6 +60,9 @@ class Coverage:
     linked_us: float
     priced_us: float
     completed_us: float
+    twin_us: float
+    capture_us: float
+    wide_us: float
     collective_us: float
     copy_us: float
     unpriced_us: pd.Series
@@ -98,7 +103,8 @@ def cover(path: Path) -> Coverage | None:
     dur_us, compute = kernels["dur_us"], kernels["kind"] == "compute"
     paid = compute & charges["share"].notna()
     signature = charges["signature"].to_numpy(dtype=np.int64, na_value=-1)
-    completed = np.append(costs["evidence"].notna().to_numpy(), False)[signature]
+    evidence = np.append(costs["evidence"].fillna("").to_numpy(dtype=str), "")[signature]
+    by_twin, by_capture = (np.char.find(evidence, words) >= 0 for words in (ELSEWHERE, AT_CAPTURE))
     groups = _judge(linked, charges, roofline, device)
     return Coverage(
         name=path.name.removesuffix(".gz").removesuffix(".json"),
@@ -107,7 +113,10 @@ def cover(path: Path) -> Coverage | None:
         kernel_us=float(dur_us[compute].sum()),
         linked_us=float(dur_us[compute & kernels["op"].notna() & ~kernels["replayed"]].sum()),
         priced_us=float(dur_us[paid].sum()),
-        completed_us=float(dur_us[paid & completed].sum()),
+        completed_us=float(dur_us[paid & (evidence != "")].sum()),
+        twin_us=float(dur_us[paid & (by_twin | by_capture)].sum()),
+        capture_us=float(dur_us[paid & by_capture].sum()),
+        wide_us=float(dur_us[paid & (roofline["bytes_high"] > 2 * roofline["bytes_low"])].sum()),
         collective_us=float(dur_us[kernels["kind"] == "collective"].sum()),
         copy_us=float(dur_us[kernels["kind"].isin(["copy", "fill"])].sum()),
         unpriced_us=_by_reason(found, (compute & ~paid).to_numpy()),
@@ -201,12 +210,18 @@ def page(covers: Sequence[Coverage]) -> str:
     counted = [one for one in covers if one.counts]
     violations = [f"{one.name}: {text}" for one in counted for text in one.violations]
     eager = [one.share(one.priced_us) for one in counted if one.eager]
+
+    def share(amount: str) -> str:
+        return _share(total_share(covers, amount))
+
     lines = [
         f"{len(counted)} GPU traces with shapes, {_ms(sum(one.kernel_us for one in counted))} ms of compute kernels: "
-        f"{total_share(covers, 'linked_us'):.1%} linked to an op outside a replayed graph, "
-        f"**{total_share(covers):.1%} priced** ({total_share(covers, 'completed_us'):.1%} with sizes or dtypes that "
-        "the call itself does not hold and kernel names, neighbours or twins tell). "
-        f"The {len(eager)} eager H100 and MI300X traces (★): **at least {_share(min(eager, default=0.0))} of each**. "
+        f"{share('linked_us')} linked to an op outside a replayed graph, **{share('priced_us')} priced**. "
+        f"Of the kernel time, {share('completed_us')} is priced with the help of what the call itself does not hold: "
+        f"sizes or dtypes told by kernel names and neighbours, or, for {share('twin_us')}, the call of a twin (for "
+        f"{share('capture_us')} in another file that recorded the graph's capture). For {share('wide_us')} the bytes may "
+        "be more than twice the least that the price allows. "
+        f"Of the {len(eager)} eager H100 and MI300X traces (★), **{_share(min(eager, default=0.0))} of each or more**. "
         f"Collectives ({_ms(sum(one.collective_us for one in counted))} ms) and copies "
         f"({_ms(sum(one.copy_us for one in counted))} ms) are judged by the bytes on their link and not counted here.",
         "",
@@ -216,8 +231,8 @@ def page(covers: Sequence[Coverage]) -> str:
         "cache is its 256 MB, so that this test is lenient there.)",
         *(f"- {text}" for text in violations),
         "",
-        "| trace | device | kernels ms | linked | priced | completed | most time without a price |",
-        "|---|---|---|---|---|---|---|",
+        "| trace | device | kernels ms | linked | priced | with help | by twin | most time without a price |",
+        "|---|---|---|---|---|---|---|---|",
         *map(_row, covers),
         "",
         "What has no price, over all of these, by time:",
@@ -235,7 +250,7 @@ def _row(one: Coverage) -> str:
         largest = ""
     name = one.name.replace("__", "/") + ("` ★" if one.eager else "`")
     device = one.device if one.counts else f"{one.device} ({one.flavour}: no GPU, not counted)"
-    shares = " | ".join(_share(one.share(us)) for us in (one.linked_us, one.priced_us, one.completed_us))
+    shares = " | ".join(_share(one.share(us)) for us in (one.linked_us, one.priced_us, one.completed_us, one.twin_us))
     return f"| `{name} | {device} | {_ms(one.kernel_us)} | {shares} | {_escaped(largest)} |"
 
 

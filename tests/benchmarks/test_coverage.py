@@ -76,6 +76,7 @@ def test_a_replayed_kernel_with_a_twin_is_priced_by_evidence(tmp_path: Path) -> 
     replayed = [launch(5, 205, 5, "cudaGraphLaunch"), kernel(5, 230, 10.25, POINTWISE)]
     found = covered(tmp_path, [*relu(1_000_000, 1, 0.0), *replayed])
     assert (found.share(found.priced_us), found.share(found.completed_us)) == pytest.approx((1.0, 0.5))
+    assert (found.share(found.twin_us), found.capture_us) == pytest.approx((0.5, 0.0))
 
 
 def test_a_capture_beside_a_trace_prices_what_it_replays(tmp_path: Path) -> None:
@@ -85,8 +86,8 @@ def test_a_capture_beside_a_trace_prices_what_it_replays(tmp_path: Path) -> None
     for name in ("model__run.json", "other__run.json"):
         found = cover(write_trace(tmp_path / name, replayed))
         assert found is not None
-        shares.append(found.share(found.priced_us))
-    assert shares == [1.0, 0.0]
+        shares.append((found.share(found.priced_us), found.share(found.twin_us), found.share(found.capture_us)))
+    assert shares == [(1.0, 1.0, 1.0), (0.0, 0.0, 0.0)]
 
 
 def test_files_that_are_no_trace_or_hold_no_shapes_are_not_covered(tmp_path: Path) -> None:
