@@ -7,8 +7,8 @@ by the formulas that price the same ops in eager mode.
 import json
 import math
 import re
-from collections.abc import Sequence
-from dataclasses import asdict, replace
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,10 @@ from bottleneck.records import Linked
 from bottleneck.tables import CALLS, COSTS
 
 FAMILY = "compiled"
+
+_KEY = ("name", "dims", "types", "strides", "concrete")  # what tells the price of one op
+
+Key = tuple[str, ...]
 
 # Ops that only fetch numbers: the graph does not record the sizes of their indices, and arithmetic they have none.
 _FETCHES = frozenset({"aten::index", "aten::_unsafe_index", "aten::_unsafe_masked_index"})
@@ -43,7 +47,7 @@ def add_kernels(linked: Linked, costs: pd.DataFrame, compiled: Compiled) -> tupl
     if not rows:
         return linked, costs
     calls = pd.concat([linked.trace.signatures, pd.DataFrame(rows, columns=list(CALLS.columns))]).astype(object)
-    prices = [*map(price_kernel, kernels), *(Cost("dispatch") for _ in wrappers)]
+    prices = [*price_kernels(kernels), *(Cost("dispatch") for _ in wrappers)]
     joined = replace(
         linked,
         trace=replace(linked.trace, signatures=CALLS.check(calls.where(calls.notna(), None).reset_index(drop=True))),
@@ -52,31 +56,40 @@ def add_kernels(linked: Linked, costs: pd.DataFrame, compiled: Compiled) -> tupl
     return joined, _extend(costs, prices)
 
 
-def price_kernel(kernel: CompiledKernel) -> Cost | str:
-    """The price of one kernel, or the reason why there is none."""
+def price_kernels(kernels: Sequence[CompiledKernel]) -> list[Cost | str]:
+    """The price of each kernel, or the reason why there is none. Layers repeat: equal ops are priced once."""
+    distinct = list(dict.fromkeys(_key(op) for kernel in kernels for op in kernel.ops))
+    parts = price(pd.DataFrame(distinct, columns=list(_KEY)))
+    found = dict(zip(distinct, parts.to_dict("records"), strict=True))
+    return [_price(kernel, found) for kernel in kernels]
+
+
+def _key(op: CompiledOp) -> Key:
+    return op.name, op.dims, op.types, op.strides, op.concrete
+
+
+def _price(kernel: CompiledKernel, found: Mapping[Key, Mapping[Hashable, Any]]) -> Cost | str:
+    """The price of one kernel from those of its ops and how often it does each."""
     if kernel.reason is not None:
         return kernel.reason
-    arithmetic = [op for op in kernel.ops if op.name not in _FETCHES]
-    parts = price(pd.DataFrame([asdict(op) for op in arithmetic], columns=list(CompiledOp.__dataclass_fields__)))
-    unpriced = parts["reason"].dropna()
-    if len(unpriced):
-        return f"it fuses an op without a price: {unpriced.iloc[0]}"
-    times = np.array([op.calls * op.share for op in arithmetic], dtype=np.float64)
-    if not kernel.is_template:
-        # Loops do no products: what they have of a convolution's gradient is the sum over its bias.
-        times[(parts["matrix_flops"] > 0).to_numpy()] = 0.0
+    parts = [(op.calls * op.share, found[_key(op)]) for op in kernel.ops if op.name not in _FETCHES]
+    unpriced = next((part["reason"] for _, part in parts if part["reason"] is not None), None)
+    if unpriced is not None:
+        return f"it fuses an op without a price: {unpriced}"
     try:
         low, high = (math.fsum(_bytes(buffer, end) for buffer in kernel.buffers) for end in (0, 1))
     except Unpriced as reason:
         return str(reason)
+    # Loops do no products: what they have of a convolution's gradient is the sum over its bias.
+    done = [(times, part) for times, part in parts if kernel.is_template or not part["matrix_flops"]]
     return Cost(
         FAMILY,
-        matrix_flops=float(parts["matrix_flops"] @ times),
-        vector_flops=float(parts["vector_flops"] @ times),
-        special_ops=float(parts["special_ops"] @ times),
+        matrix_flops=math.fsum(times * part["matrix_flops"] for times, part in done),
+        vector_flops=math.fsum(times * part["vector_flops"] for times, part in done),
+        special_ops=math.fsum(times * part["special_ops"] for times, part in done),
         bytes_low=low,
         bytes_high=high,
-        math_dtype=_math_dtype(parts),
+        math_dtype=_math_dtype([part for _, part in done]),
     )
 
 
@@ -86,11 +99,12 @@ def _bytes(buffer: CompiledBuffer, end: int) -> float:
     return elements * Tensor((), buffer.type).item_bytes
 
 
-def _math_dtype(parts: pd.DataFrame) -> str:
-    """The dtype of the products if there are any; else fp64 if any op computes in it, since the others are widened."""
-    products = parts.loc[parts["matrix_flops"] > 0, "math_dtype"]
-    found = products if len(products) else parts.loc[parts["vector_flops"] > 0, "math_dtype"]
-    return "fp64" if (found == "fp64").any() else str(found.iloc[0]) if len(products) else "fp32"
+def _math_dtype(parts: Sequence[Mapping[Hashable, Any]]) -> str:
+    """The dtype of the product if there is one; else fp64 if any op computes in it, since the others are widened."""
+    products = sorted({str(part["math_dtype"]) for part in parts if part["matrix_flops"]})
+    if products:
+        return products[0]
+    return "fp64" if any(part["vector_flops"] and part["math_dtype"] == "fp64" for part in parts) else "fp32"
 
 
 def _call(kernel: CompiledKernel) -> dict[str, Any]:

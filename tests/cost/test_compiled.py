@@ -10,7 +10,7 @@ import pytest
 from bottleneck.compiled import Compiled, CompiledBuffer, CompiledKernel, CompiledOp
 from bottleneck.cost import price
 from bottleneck.cost.call import Cost
-from bottleneck.cost.compiled import add_kernels, price_kernel
+from bottleneck.cost.compiled import add_kernels, price_kernels
 from bottleneck.cost.evidence import complete
 from bottleneck.records import Linked
 from bottleneck.trace.link import link
@@ -38,7 +38,7 @@ CHAIN = CompiledKernel(
 
 
 def cost(kernel: CompiledKernel) -> Cost:
-    found = price_kernel(kernel)
+    (found,) = price_kernels([kernel])
     assert isinstance(found, Cost)
     return found
 
@@ -77,20 +77,26 @@ class TestPrice:
         assert (template.matrix_flops, template.math_dtype) == (2000, "bf16")
         assert cost(replace(CHAIN, ops=(product, MUL))).matrix_flops == 0
 
+    def test_kernels_do_not_share_their_ops(self) -> None:
+        empty, twice = CompiledKernel("k"), replace(CHAIN, ops=(MUL, MUL))
+        found = price_kernels([CHAIN, empty, twice, CHAIN])
+        assert [each.vector_flops for each in found if isinstance(each, Cost)] == [8 * N, 0, 2 * N, 8 * N]
+
     def test_a_kernel_that_moves_nothing_and_fuses_nothing_is_free(self) -> None:
         assert cost(CompiledKernel("k")).bytes_high == 0
 
 
 class TestNoPrice:
     def test_the_reason_of_the_harness_is_kept(self) -> None:
-        assert price_kernel(CompiledKernel("k", reason="sizes vary")) == "sizes vary"
+        assert price_kernels([CompiledKernel("k", reason="sizes vary")]) == ["sizes vary"]
 
     def test_an_op_without_formula_leaves_the_kernel_unpriced(self) -> None:
         kernel = replace(CHAIN, ops=(MUL, fused("aten::no_such_op", ([N], "float"))))
-        assert price_kernel(kernel) == "it fuses an op without a price: no formula for aten::no_such_op"
+        assert price_kernels([kernel]) == ["it fuses an op without a price: no formula for aten::no_such_op"]
 
     def test_an_unknown_element_type_leaves_the_kernel_unpriced(self) -> None:
-        assert price_kernel(replace(CHAIN, buffers=(buffer((N, N), None, "torch.odd"),))) == "unknown dtype 'torch.odd'"
+        kernel = replace(CHAIN, buffers=(buffer((N, N), None, "torch.odd"),))
+        assert price_kernels([kernel, CHAIN])[0] == "unknown dtype 'torch.odd'"
 
 
 def linked(folder: Path) -> Linked:

@@ -12,7 +12,7 @@ import pytest
 
 from bottleneck.compiled import COMPILED_SCHEMA, CompiledKernel
 from bottleneck.cost.call import Cost
-from bottleneck.cost.compiled import price_kernel
+from bottleneck.cost.compiled import price_kernels
 from bottleneck.harness.inductor import Inductor
 from bottleneck.harness.native import build_native
 
@@ -70,7 +70,7 @@ def kernels(notes: dict[str, Any]) -> list[CompiledKernel]:
 def test_a_kernel_tells_its_buffers_and_what_it_fuses(noted: list[tuple[int, dict[str, Any]]]) -> None:
     assert noted[0][1]["problem"] is None
     fixed = [kernel for kernel in kernels(noted[0][1]) if kernel.reason is None]
-    costs = [price_kernel(kernel) for kernel in fixed]
+    costs = price_kernels(fixed)
     assert all(isinstance(cost, Cost) for cost in costs)
     vector = sum(cost.vector_flops for cost in costs if isinstance(cost, Cost))
     assert vector == pytest.approx(8 * 4096 + 32 * 16 + 4096, rel=0.01)
