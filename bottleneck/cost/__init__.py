@@ -25,6 +25,7 @@ from bottleneck.cost import (
     recommendation,
     recurrent,
     reduction,
+    sage,
     serving,
     triton,
     views,
@@ -87,7 +88,7 @@ def trade_of(name: str) -> str | None:
     """The trade of an op by its name, 'free' for views and ops that only call others; null for an op nobody knows."""
     if name in views.FORMULAS or name in COMPOSITES or views.dispatch(name):
         return "free"
-    return _TRADE_OF.get(name) or triton.trade(name)
+    return _TRADE_OF.get(name) or triton.trade(name) or sage.trade(name)
 
 
 def price(signatures: pd.DataFrame) -> pd.DataFrame:
@@ -126,7 +127,7 @@ def _text(value: object) -> str | None:
 
 def _price_call(name: str | None, *texts: str | None) -> Cost | str:
     """The price of one call by its texts as ``parse_call`` takes them, or the reason why there is none."""
-    formula = FORMULAS.get(name or "") or triton.formula(name or "")
+    formula = FORMULAS.get(name or "") or triton.formula(name or "") or sage.formula(name or "")
     if name is None or formula is None:
         unpriced = f"{name} only calls other ops" if name in COMPOSITES else f"no formula for {name}"
         return views.dispatch(name or "") or unpriced

@@ -23,7 +23,17 @@ from bottleneck.tables import CALLS
 Rows = npt.NDArray[np.int64]
 Row = dict[str, Any]
 
-# Integer arguments by the schemas of the ops that traces without dtypes (torch 1.8) hold; the others follow the data.
+# Integer and boolean arguments by the schemas of the ops that traces without dtypes (torch 1.8) hold; the others follow
+# the data.
+_MASK_ARGUMENTS = {
+    "aten::_masked_scale": (1,),
+    "aten::_s_where": (0,),
+    "aten::masked_fill": (1,),
+    "aten::masked_fill_": (1,),
+    "aten::masked_scatter_": (1,),
+    "aten::masked_select": (1,),
+    "aten::where": (0,),
+}
 _INDEX_ARGUMENTS = {
     "aten::embedding": (1,),
     "aten::embedding_dense_backward": (1,),
@@ -143,11 +153,11 @@ def _by_kernel(
 
 
 def _fill_types(row: Row, dtype: str) -> Row:
-    """Dtypes for every argument with dimensions; arguments that are indices by their op's schema stay integers."""
-    dims = json.loads(row["dims"])
-    indices = _INDEX_ARGUMENTS.get(row["name"], ())
-    floating = "float" if dtype in _INTEGERS and indices else dtype
-    types = [_type_of(size, "long int" if at in indices else floating) for at, size in enumerate(dims)]
+    """Dtypes for every argument with dimensions; indices and masks by the schema of the op keep their own."""
+    indices, masks = (table.get(row["name"], ()) for table in (_INDEX_ARGUMENTS, _MASK_ARGUMENTS))
+    data = "float" if dtype in _INTEGERS and indices else dtype
+    own = {**dict.fromkeys(indices, "long int"), **dict.fromkeys(masks, "bool")}
+    types = [_type_of(sizes, own.get(at, data)) for at, sizes in enumerate(json.loads(row["dims"]))]
     return {**row, "types": json.dumps(types)}
 
 

@@ -96,6 +96,12 @@ def test_arguments_that_are_indices_by_schema_stay_integers(tmp_path):
     assert json.loads(call_of(linked, "aten::nll_loss_forward")["types"]) == ["float", "long int", ""]
 
 
+def test_arguments_that_are_masks_by_schema_stay_of_one_byte(tmp_path):
+    name = "void at::native::unrolled_elementwise_kernel<at::native::where_kernel_impl<c10::Half>(at::TensorIterator&)>"
+    linked = completed(tmp_path, *with_kernels(bare("aten::where", 0, [[8], [8], [8]]), name))
+    assert json.loads(call_of(linked, "aten::where")["types"]) == ["bool", "c10::Half", "c10::Half"]
+
+
 def test_the_copying_kernel_tells_the_item_size_of_a_list(tmp_path):
     linked = completed(tmp_path, *with_kernels(listed("aten::cat", 0, [[[64], [32]], []]), CAT))
     call = call_of(linked, "aten::cat")
