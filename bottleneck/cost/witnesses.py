@@ -86,12 +86,16 @@ class _Scene:
         return np.flatnonzero(wanted[self.signature])
 
     def outermost(self, ops: Rows, names: frozenset[str]) -> Rows:
-        """The outermost of the ops around each op that bear one of the names, without a break between."""
+        """The outermost of the ops around each op that bear one of the names, without a break between.
+
+        Jumps double, so that a trace may nest ops as deeply as it likes.
+        """
         labels = self.ops["name"].cat
         alike = np.append(labels.categories.isin(list(names))[labels.codes.to_numpy()], False)
-        while (climbs := alike[self.parent[ops]]).any():
-            ops = np.where(climbs, self.parent[ops], ops)
-        return ops
+        jump = np.where(alike[self.parent], self.parent, np.arange(len(self.parent)))
+        while not np.array_equal(further := jump[jump], jump):
+            jump = further
+        return np.asarray(jump[ops], np.int64)
 
     def next_after(self, ops: Rows) -> Rows:
         """The first op on the same thread that starts after each op has ended, or the number of ops."""

@@ -225,3 +225,11 @@ def test_hostile_shapes_are_no_evidence(tmp_path, dims):
         event["args"] |= {"Input Dims": dims, "Input type": '["TensorList"]', "Concrete Inputs": [""]}
     linked = completed(tmp_path, *events, *with_kernels(bare("aten::relu", 300, [[1], "x", 7]), RELU.format("float")))
     price(linked.trace.signatures)
+
+
+def test_ops_nested_without_end_are_climbed_in_few_steps(tmp_path):
+    dims = [[1, 3, 8, 8], [4, 3, 3, 3], [], []]
+    count = 3000
+    nested = [op(CONV, at, 3 * count - 2 * at, dims=dims, concrete=[]) for at in range(count)]
+    linked = completed(tmp_path, *nested, op("aten::relu", 3 * count + 10, 5, dims=[[1, 4, 6, 6]]))
+    assert call_of(linked, CONV, count - 1)["result"] == "[1, 4, 6, 6]"
