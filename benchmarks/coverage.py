@@ -219,9 +219,10 @@ def page(covers: Sequence[Coverage]) -> str:
         f"{share('linked_us')} linked to an op outside a replayed graph, **{share('priced_us')} priced**. "
         f"Of the kernel time, {share('completed_us')} is priced with the help of what the call itself does not hold: "
         f"sizes or dtypes told by kernel names and neighbours, or, for {share('twin_us')}, the call of a twin (for "
-        f"{share('capture_us')} in another file that recorded the graph's capture). For {share('wide_us')} the bytes may "
-        "be more than twice the least that the price allows. "
-        f"Of the {len(eager)} eager H100 and MI300X traces (★), **{_share(min(eager, default=0.0))} of each or more**. "
+        f"{share('capture_us')} in another file that recorded the graph's capture). For {share('wide_us')} the bytes "
+        "may be more than twice the least that the price allows. "
+        f"The least priced of the {len(eager)} eager H100 and MI300X traces (★) is at "
+        f"**{_share(min(eager, default=0.0))}**. "
         f"Collectives ({_ms(sum(one.collective_us for one in counted))} ms) and copies "
         f"({_ms(sum(one.copy_us for one in counted))} ms) are judged by the bytes on their link and not counted here.",
         "",
