@@ -31,17 +31,17 @@ def elements_of(sources: Sequence[Priced], costs: pd.DataFrame, asks: Flags) -> 
     ``row`` is the row in KERNELS, ``asks`` marks kernels of the first source that look for a twin.
     """
     offsets = np.cumsum([0, *(len(each.costs) for each in sources)])
+    # Captures come first: of several answers the first counts, and that of a capture needs no likeness in time.
     parts = [
-        make(source, offset)
-        for source, offset in zip(sources, offsets.tolist(), strict=False)
-        for make in (_ran, _captured)
+        make(source, int(offset)).assign(source=number, captured=make is _captured)
+        for make in (_captured, _ran)
+        for number, (source, offset) in enumerate(zip(sources, offsets.tolist(), strict=False))
     ]
-    elements = pd.concat([part.assign(part=number) for number, part in enumerate(parts)], ignore_index=True)
-    # Of the given trace only what ran asks; its captures, and whatever comes from another one, only answer.
-    elements["asks"] = False
-    elements.loc[: len(parts[0]) - 1, "asks"] = asks[parts[0]["row"].to_numpy()]
+    elements = pd.concat(parts, ignore_index=True)
+    own = np.flatnonzero((elements["source"] == 0) & ~elements["captured"])
+    elements["asks"] = np.isin(np.arange(len(elements)), own[asks[elements["row"].to_numpy()[own]]])
     for column in ("sequence", "instance"):
-        elements[column] = elements.groupby(["part", column], sort=False).ngroup()
+        elements[column] = elements.groupby(["source", "captured", column], sort=False).ngroup()
     paid = elements["paid"].to_numpy()
     elements["ordinal"] = np.where(paid, elements.groupby("instance").cumcount(), 0)
     elements["size"] = np.where(paid, elements.groupby("instance")["call"].transform("size"), 1)

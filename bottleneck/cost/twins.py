@@ -127,9 +127,9 @@ def _alike(elements: pd.DataFrame, replay: Rows, capture: Rows, costs: pd.DataFr
 
 
 def _plausible(elements: pd.DataFrame, twin: Rows) -> Rows:
-    """Twins that ran must have taken about as long as the kernel that asks."""
+    """Twins that ran one by one must have taken about as long as the kernel that asks."""
     took = elements["dur_us"].to_numpy()
-    other = np.append(took, np.nan)[twin]
+    other = np.append(np.where(elements["replayed"], np.nan, took), np.nan)[twin]
     with np.errstate(invalid="ignore"):
         longer, shorter = np.fmax(took, other), np.fmin(took, other)
         differ = (longer > _LONGEST_FACTOR * shorter) & (longer - shorter > _JITTER_US)
@@ -150,6 +150,7 @@ def _lent(
     lent = lent[~lent["paid"] | whole].reset_index(drop=True)
     # What stands for one call is one call, though its kernels may have been met in several of the same price.
     lent["call"] = lent["call"].where(~lent["paid"], lent.groupby("group")["call"].transform("first"))
+    lent["here"] = (lent["source"] == 0) & ~lent["captured"]
     number, rows = _rows_lent(priced, sources, costs, lent)
     calls, prices = rows
     charges = _charges_lent(priced, lent, number)
@@ -162,9 +163,9 @@ def _rows_lent(
 ) -> tuple[Rows, tuple[pd.DataFrame, pd.DataFrame]]:
     """CALLS and COSTS with a row for each call lent, and the number of that row for each kernel."""
     signatures = priced.linked.trace.signatures
-    number, met = pd.factorize(pd.MultiIndex.from_frame(lent[["call", "part"]]))
+    number, met = pd.factorize(pd.MultiIndex.from_frame(lent[["call", "here"]]))
     chosen = [int(call) for call, _ in met]
-    said = [ELSEWHERE if part == 0 else AT_CAPTURE for _, part in met]
+    said = [ELSEWHERE if here else AT_CAPTURE for _, here in met]
     every = pd.concat([each.linked.trace.signatures for each in sources], ignore_index=True)
     calls, prices = every.iloc[chosen].reindex(columns=signatures.columns), costs.iloc[chosen].copy()
     told = prices["reason"].isna().to_numpy()
@@ -190,7 +191,7 @@ def _charges_lent(priced: Priced, lent: pd.DataFrame, number: Rows) -> pd.DataFr
     charges.loc[rows, "signature"] = number.astype(np.int32)
     charges.loc[rows[paid], "share"] = shares(kernels, group)
     charges.loc[rows[paid], "group"] = group + int(charges["group"].max()) + 1
-    own = paid & (lent["part"] <= 1).to_numpy()
+    own = paid & (lent["source"] == 0).to_numpy()
     charges.loc[rows[own], "payer"] = lent["op"].to_numpy()[own].astype(np.int32)
     return CHARGES.check(charges)
 
@@ -206,4 +207,4 @@ def _caveats(priced: Priced, elements: pd.DataFrame, lent: pd.DataFrame, other: 
         " priced by their twins: the same kernels at capture, or where they ran one by one",
     )
     unused = Caveat("capture-unused", "no kernel of the capture that you named matches one of this trace")
-    return (*((said,) if len(got) else ()), *((unused,) if other and not (lent["part"] > 1).any() else ()))
+    return (*((said,) if len(got) else ()), *((unused,) if other and not (lent["source"] > 0).any() else ()))

@@ -8,6 +8,9 @@ import pytest
 from bottleneck.analysis.roofline import classify
 from bottleneck.cost import price
 from bottleneck.cost.charge import charge
+from bottleneck.cost.evidence import complete
+from bottleneck.cost.executions import Priced
+from bottleneck.cost.twins import lend
 from bottleneck.devices.match import match_device
 from bottleneck.records import Device
 from bottleneck.trace.link import link
@@ -30,12 +33,44 @@ EAGER = {
 }
 
 
-def judged(path: Path) -> tuple[pd.DataFrame, Device]:
-    """ROOFLINE with the name and duration of each kernel, and the device of a trace."""
+# Traces of replayed graphs and of generated kernels, and the captures that price what they replay.
+INFERENCE = f"{TRACELENS}inference__"
+REPLAYED = {
+    "MI300X sglang": (
+        f"{INFERENCE}sglang_decode__sglang_Qwen3-8B_decode.json.gz",
+        f"{INFERENCE}sglang_decode__capture_traces__bs_32_rank0.json.gz",
+    ),
+    "MI300X vLLM": (
+        f"{INFERENCE}vllm_decode_full__graph_execution.json.gz",
+        f"{INFERENCE}vllm_decode_full__capture_traces__graph_capture_rank_0.1773709742341309550.pt.trace.json.gz",
+    ),
+    "MI300X Flux with its capture": (
+        f"{INFERENCE}xdit_flux.1_aiter_sage__capture_traces__capture_trace_rank_0.json.gz",
+    ),
+    "MI300X Flux": (
+        f"{INFERENCE}xdit_flux.1_aiter_sage__profile_trace_rank_0.json.gz",
+        f"{INFERENCE}xdit_flux.1_aiter_sage__capture_traces__capture_trace_rank_0.json.gz",
+    ),
+    "A100 captured without names": ("pytorch+ao__tutorials__quantize_vit__bfloat16_at_41da88f.json.gz",),
+    "MI300X before the window": (f"{TRACELENS}mi300__resnet_act_checkpoint.json.gz",),
+    "MI300X generated kernels": (f"{TRACELENS}torch_compile_triton__trace.json.gz",),
+}
+
+
+def priced(path: Path, *captures: Path) -> Priced:
+    """A trace with its prices, those of twins included."""
     trace = read_trace(path)
-    linked = link(trace, find_steps(trace))
-    costs = price(trace.signatures)
-    charges = charge(linked.ops, linked.kernels, costs)
+    linked = complete(link(trace, find_steps(trace)))
+    costs = price(linked.trace.signatures)
+    alone = Priced(linked, costs, charge(linked.ops, linked.kernels, costs))
+    return lend(alone, [priced(capture) for capture in captures])[0]
+
+
+def judged(path: Path, *captures: Path) -> tuple[pd.DataFrame, Device]:
+    """ROOFLINE with the name and duration of each kernel, and the device of a trace."""
+    found = priced(path, *captures)
+    linked, costs, charges = found.linked, found.costs, found.charges
+    trace = linked.trace
     used = [int(index) for index in trace.device_args["device"].dropna().unique()]
     device, _ = match_device(trace.devices, used, trace.flavour)
     roofline = classify(linked.kernels, linked.ops, costs, charges, device)
@@ -51,6 +86,32 @@ def test_no_kernel_is_faster_than_its_floor(traces: Path, file: str) -> None:
     too_fast = table[table["reason"].astype(str).str.startswith("faster than its floor")]
     assert too_fast.empty, too_fast[["name", "us", "compute_us", "memory_us"]].to_string()
     assert table["explained"].dropna().between(0, 1).all()
+
+
+@pytest.mark.parametrize("files", REPLAYED.values(), ids=REPLAYED)
+def test_no_kernel_is_faster_than_the_floor_of_its_twin(traces: Path, files: tuple[str, ...]) -> None:
+    table, _ = judged(*(traces / file for file in files))
+    too_fast = table[table["reason"].astype(str).str.startswith("faster than its floor")]
+    assert too_fast.empty, too_fast[["name", "us", "compute_us", "memory_us"]].to_string()
+    assert table["explained"].dropna().between(0, 1).all()
+
+
+def test_every_replay_of_a_graph_has_the_flops_of_its_capture(traces: Path) -> None:
+    """Flux: four replays in one recording, one in that of the capture, which holds the captured launches too.
+
+    Their kernels differ in time, not in work.
+    """
+    execution, capture = (traces / file for file in REPLAYED["MI300X Flux"])
+    totals = []
+    for found in (priced(execution, capture), priced(capture)):
+        kernels, charges = found.linked.kernels, found.charges
+        flops = (found.costs["matrix_flops"] + found.costs["vector_flops"]).to_numpy()
+        paid = (kernels["replayed"] & charges["share"].notna()).to_numpy()
+        amount = flops[charges["signature"][paid].astype("int64")] * charges["share"][paid]
+        totals += amount.groupby(kernels["launch"][paid].astype("int64")).sum().tolist()
+    assert len(totals) == 5
+    assert totals == pytest.approx([totals[0]] * 5, rel=1e-9)
+    assert totals[0] > 1e12
 
 
 def test_an_operand_in_the_cache_is_told_as_such(traces: Path) -> None:
