@@ -32,7 +32,7 @@ def copy_floors(work: Work) -> Copies:
     that the copying op reads and writes stand in.
     """
     kernels, device = work.kernels, work.device
-    over_link, inside = (by_name(kernels, pattern.search) > 0 for pattern in (_OVER_LINK, _INSIDE))
+    over_link, inside = (_matches(work, pattern) for pattern in (_OVER_LINK, _INSIDE))
     kind = kernels["kind"]
     is_copy, is_fill = (kind == "copy").to_numpy(), (kind == "fill").to_numpy()
     moved = kernels["bytes"].to_numpy(dtype=np.float64, na_value=np.nan)
@@ -51,6 +51,16 @@ def copy_floors(work: Work) -> Copies:
     return Copies(is_copy | is_fill, memory_us, _why_slow(work, moved, memory_us, is_copy & over_link))
 
 
+def _matches(work: Work, pattern: re.Pattern[str]) -> Flags:
+    """Whether each row is a copy of such a name; names of other work are not looked at."""
+    matching = np.zeros(len(work.kernels), dtype=bool)
+    copies = np.flatnonzero((work.kernels["kind"] == "copy").to_numpy())
+    if copies.size:
+        names = work.kernels.iloc[copies].assign(name=lambda frame: frame["name"].cat.remove_unused_categories())
+        matching[copies] = by_name(names, pattern.search) > 0
+    return matching
+
+
 def _bytes_of_op(work: Work) -> Floats:
     """Half of what the op of each row reads and writes, where all that it does is copying; NaN for the others."""
     op = rows(work.kernels["op"])
@@ -65,7 +75,7 @@ def _why_slow(work: Work, moved: Floats, memory_us: Floats, over_link: Flags) ->
     duration = work.kernels["dur_us"].to_numpy()
     is_copy = (work.kernels["kind"] == "copy").to_numpy()
     slow = is_copy & (memory_us < work.limits.memory_share * duration)
-    pageable = is_copy & (by_name(work.kernels, _PAGEABLE.search) > 0)
+    pageable = _matches(work, _PAGEABLE)
     pace = two_digits(moved / np.maximum(duration, 1e-9) * US_PER_S)
     link, dram = work.device.link_bytes_per_s, work.device.bandwidth_bytes_per_s
     limit = np.where(over_link, link or np.nan, dram or np.nan)

@@ -16,6 +16,7 @@ Flags = npt.NDArray[np.bool_]
 
 # Kernels of these families do matrix FLOPs; any other kernel of the same op, however long, does not pick their peak.
 PRODUCT_FAMILIES = ("matmul", "convolution", "attention")
+_NAME_LIMIT = 1000
 
 
 @dataclass(frozen=True)
@@ -128,8 +129,11 @@ def rows(column: "pd.Series[int]") -> Rows:
 
 
 def by_name(kernels: pd.DataFrame, value: Callable[[str], object]) -> Floats:
-    """One number per row of KERNELS from its name, worked out once per distinct name; a match counts as 1."""
+    """One number per row of KERNELS from its name, worked out once per distinct name; a match counts as 1.
+
+    Only the beginning of a name is looked at: C++ template arguments can be megabytes long.
+    """
     names = kernels["name"].cat
-    found = [value(str(name)) for name in names.categories]
+    found = [value(str(name)[:_NAME_LIMIT]) for name in names.categories]
     numbers = [float(item) if isinstance(item, int | float) else float(bool(item)) for item in found]
     return np.array(numbers, dtype=np.float64)[names.codes.to_numpy()]

@@ -10,10 +10,11 @@ from bottleneck.analysis.groups import Flags, Floats, Work
 # cutlass and nvjet write the tile as 128x256, cuBLASLt as tilesize128x128x64, hipBLASLt as MT320x224x64.
 _TILE = re.compile(r"(?:tilesize|_MT|_)(\d{2,3})x(\d{2,3})(?=[x_(])")
 # FlashAttention 2 lists width of a head, queries and keys of a block as template arguments.
-_FLASH_TILE = re.compile(r"kernel_traits<\d+, (\d+), (\d+)", re.IGNORECASE)
+_FLASH_TILE = re.compile(r"kernel_traits<\d+, (\d{1,3}), (\d{1,3})\b", re.IGNORECASE)
 # Kernels that may share their tiles out in another way than one block each.
 _OTHER_SCHEDULE = re.compile(r"persistent|stream_?k|_SK\d|split_?k|GSU(?!0|1(?!\d))\d", re.IGNORECASE)
 LARGE_TILE = 128 * 128  # one such block fills a multiprocessor
+_NO_SUCH_TILE = 1000.0
 _PADDING = 1.1  # grids are rounded up so that neighbouring blocks share operands in the cache
 
 
@@ -39,7 +40,7 @@ def find_waves(work: Work) -> Waves:
     that match neither way (split-K, stream-K, persistent kernels) prove nothing. Without sizes the grid of a large tile
     is taken for its tiles, unless it has at most one block per multiprocessor, as persistent kernels do.
     """
-    rows, columns = work.per_name(_tile_rows), work.per_name(_tile_columns)
+    rows, columns = np.divmod(work.per_name(_tile), _NO_SUCH_TILE)
     blocks, slots = work.groups.blocks, float(work.device.sm_count or np.nan)
     m, n, batch = work.cost("m"), work.cost("n"), work.cost("batch")
     one_each = work.per_name(_OTHER_SCHEDULE.search) == 0
@@ -75,14 +76,7 @@ def _is_grid(tiles: Floats, blocks: Floats) -> Flags:
     return np.asarray((tiles > 0) & (blocks >= tiles) & (blocks <= np.maximum(_PADDING * tiles, tiles + 1)))
 
 
-def _tile(name: str) -> tuple[float, float]:
+def _tile(name: str) -> float:
+    """Rows and columns of the tile that a name tells, packed into one number; 0 for none."""
     match = _FLASH_TILE.search(name) or _TILE.search(name)
-    return (float(match[1]), float(match[2])) if match else (0.0, 0.0)
-
-
-def _tile_rows(name: str) -> float:
-    return _tile(name)[0]
-
-
-def _tile_columns(name: str) -> float:
-    return _tile(name)[1]
+    return float(match[1]) * _NO_SUCH_TILE + float(match[2]) if match else 0.0
