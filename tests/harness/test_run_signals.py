@@ -10,8 +10,8 @@ import pytest
 
 WAITS = """
 import os, signal, sys
-print("ready", os.getpid(), flush=True)
 try:
+    print("ready", os.getpid(), flush=True)
     signal.pause()
 finally:
     print("cleaned up", flush=True)
