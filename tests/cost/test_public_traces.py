@@ -74,3 +74,21 @@ def test_no_op_is_faster_than_the_bytes_that_the_cache_cannot_hold(traces, patte
     floor_us = beyond_cache / device.bandwidth_bytes_per_s * 1e6
     assert len(measured_us) > 0
     assert (floor_us <= 1.03 * measured_us.to_numpy()).all()
+
+
+def test_completed_convolutions_add_up_to_those_of_a_resnet(traces):
+    """ResNet-50 takes 4.09 G multiply-adds an image of 224 x 224 (He et al. 2015: 3.8; torchvision's v1.5: 4.09).
+
+    Its backward pass takes twice as many, less the gradient of the images themselves. Six steps of 32 images.
+    """
+    trace = read_trace(find(traces, "*resnet50_num_workers_0__*"))
+    linked = complete(link(trace, whole_window(trace)))
+    costs = price(linked.trace.signatures)
+    payer = charge(linked.ops, linked.kernels, costs)["payer"].dropna().astype("int64").unique()
+    paid = linked.ops.iloc[payer]
+    flops = costs["matrix_flops"].iloc[paid["signature"].astype("int64")].groupby(paid["name"].to_numpy()).sum()
+    forward = 2 * 4.089e9 * 6 * 32
+    first_layer = 2 * 112 * 112 * 64 * 3 * 7 * 7 * 6 * 32
+    parts = flops["aten::cudnn_convolution"], flops["aten::cudnn_convolution_backward_weight"]
+    assert parts == pytest.approx((forward, forward), rel=1e-3)
+    assert flops["aten::cudnn_convolution_backward_input"] == pytest.approx(forward - first_layer, rel=1e-3)
