@@ -25,7 +25,7 @@ def test_the_eager_traces_of_h100_and_mi300x_are_priced_to_99_percent(covers: Se
 
 def test_most_kernel_time_of_all_gpu_traces_with_shapes_is_priced(covers: Sequence[Coverage]) -> None:
     assert len([one for one in covers if one.counts]) >= 40
-    assert total_share(covers) >= 0.90
+    assert total_share(covers) >= 0.92
 
 
 def test_no_price_beats_the_clock_in_any_trace(covers: Sequence[Coverage]) -> None:
