@@ -23,6 +23,10 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.pages import write_between_markers
+from bottleneck.devices.peaks import device_to_json
+from bottleneck.pipeline import Options, analyse
+from bottleneck.records import Device
+from bottleneck.report.datafile import to_json
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "pointwise.py"
 ELEMENTS = 32 * 2**20
@@ -48,16 +52,21 @@ class Point:
     verdict: str
 
 
-def measure(repeat: int, environment: Mapping[str, str], folder: Path) -> tuple[Point, dict[str, Any]]:
-    """The point, and the device that it was held against."""
+def record(repeat: int, environment: Mapping[str, str], folder: Path) -> Path:
+    """The recording of one point."""
     recording = folder / f"repeat-{repeat}"
     settings = ["--set=fused=True", f"--set=repeat={repeat}", f"--set=elements={ELEMENTS}"]
     command = [sys.executable, "-m", "bottleneck.cli", "run", "-o", str(recording), *settings, str(EXAMPLE)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    found = recording / "analysis.json"
-    if not found.exists():
+    if not (recording / "analysis.json").exists():
         raise SystemExit(f"repeat {repeat} gave no analysis:\n{done.stderr}")
-    return point_of(repeat, json.loads(found.read_text())), json.loads(found.read_text())["device"]
+    return recording
+
+
+def judge(recording: Path, repeat: int, device: Device | None) -> tuple[Point, Device]:
+    """The point, held against one device for the whole sweep: null for that of the recording, as `run` judged it."""
+    analysis = analyse([recording], Options(device=device))
+    return point_of(repeat, json.loads(to_json(analysis))), analysis.device
 
 
 def point_of(repeat: int, analysis: Mapping[str, Any]) -> Point:
@@ -166,9 +175,10 @@ def sweep(threads: int | None) -> tuple[list[Point], dict[str, Any]]:
             "TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor"),
             **({} if threads is None else {"OMP_NUM_THREADS": str(threads)}),
         }
-        first, device = measure(1, environment, folder)
-        others = [each for each in repeats_around(device["ridge_flops_per_byte"]["fp32_vector"] * BYTES) if each > 1]
-        return [first, *(measure(repeat, environment, folder)[0] for repeat in others)], device
+        first, device = judge(record(1, environment, folder), 1, None)
+        others = [each for each in repeats_around(device.ridge_flops_per_byte["fp32_vector"] * BYTES) if each > 1]
+        points = [judge(record(repeat, environment, folder), repeat, device)[0] for repeat in others]
+        return [first, *points], device_to_json(device)
 
 
 def main() -> int:
