@@ -133,9 +133,10 @@ def _analyse_source(source: Source, options: Options) -> RankedAnalysis:
     charges = charge(linked.ops, linked.kernels, costs)
     lent, borrowed = lend(Priced(linked, costs, charges), [_read_capture(path) for path in options.captures])
     linked, costs, charges = lent.linked, lent.costs, lent.charges
-    roofline = classify(linked.kernels, linked.ops, costs, charges, device)
-    result = build_ledger(linked, roofline, device)
     telemetry, complaints = _hear_sensors(source, linked, unprofiled)
+    throttle = () if telemetry is None else telemetry.throttle
+    roofline = classify(linked.kernels, linked.ops, costs, charges, device, throttle)
+    result = build_ledger(linked, roofline, device)
     evidence = Evidence(
         linked=linked,
         costs=costs,

@@ -9,7 +9,7 @@ from bottleneck.pipeline import Options, analyse
 from bottleneck.recording import Sampling
 from bottleneck.records import Timing
 from bottleneck.sensors import HOST, TELEMETRY_FILE, Sample, write_samples
-from tests.test_pipeline import ORIGIN_NS, gpu_events, record
+from tests.test_pipeline import ORIGIN_NS, SLOW, gpu_events, record
 
 SAMPLING = Sampling(period_ms=20.0, samples=9, cpu_share=0.01, missed_share=0.0, sensors={0: "GPU-b", 1: "GPU-a"})
 
@@ -60,3 +60,13 @@ def test_a_log_that_is_none_is_a_caveat_and_no_failure(tmp_path: Path, text: str
     analysis = analyse([path])
     assert analysis.telemetry is None
     assert "sensors-unreadable" in {caveat.slug for caveat in analysis.caveats}
+
+
+def test_a_throttled_device_is_a_reason_for_slow_kernels(tmp_path: Path) -> None:
+    fast = replace(SLOW, peaks_flops_per_s={"fp32_vector": 1e15, "tf32_tensor": 1e15}, bandwidth_bytes_per_s=1e13)
+    reasons = {}
+    for bits in (0.0, 4.0):
+        path = recorded(tmp_path / str(bits), at(700, throttle_bits=bits))
+        kernels = analyse([path], Options(device=fast)).kernels
+        reasons[bits] = {row.reason for row in kernels if row.op == "aten::relu"}
+    assert reasons == {0.0: {"unexplained"}, 4.0: {"clocks: the device was throttled (power cap)"}}
