@@ -3,24 +3,31 @@
 import _thread
 import contextlib
 import ctypes
+import math
 import os
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from bottleneck.harness.capture import Detail, Window
 
 CHUNK_SECONDS = 2.0
+MOST_CHUNKS = 30
+# What EVENT_BUDGET events may take elsewhere; a library that the program loads takes 0.1 GB.
+_MOST_GROWTH_BYTES = 500e6
 
 # Without stacks: a library that the script imports next would be recorded call by call.
 DETAIL = Detail(stacks=False)
 
 
 class Opening:
-    """Windows of at most CHUNK_SECONDS, one after another, until one is not empty or the first step ends.
+    """A window until the first step ends, the process has grown by half a gigabyte, or a minute is over.
 
-    A program that is still loading its libraries makes no events. The time bounds the memory that a window can take.
+    Looked after every CHUNK_SECONDS. One that is closed empty, or that saw nothing of a GPU, is followed by another:
+    a program that is still loading its libraries makes no events. One with events never is, because an op of the
+    program's may be under way, and would end under another profiler than it began with.
     """
 
     def __init__(self, torch: Any) -> None:
@@ -28,6 +35,8 @@ class Opening:
         self._window: Window | None = None
         self._on_gpu = False
         self._is_over = False
+        self._chunks = 0
+        self._size_bytes = 0.0
         self.kept: Window | None = None
 
     def start(self) -> None:
@@ -53,12 +62,20 @@ class Opening:
             self._is_over = True
             return
         self._window, self._on_gpu = window, _uses_gpu(self._torch)
+        self._chunks, self._size_bytes = 0, resident_bytes()
         _call_in_main_thread_after(CHUNK_SECONDS, lambda: self._expire(window))
 
     def _expire(self, window: Window) -> None:
-        if window is self._window:
+        if window is not self._window:
+            return
+        self._chunks += 1
+        is_blind = _uses_gpu(self._torch) and not self._on_gpu
+        is_small = resident_bytes() - self._size_bytes <= _MOST_GROWTH_BYTES
+        if is_blind or not is_small or self._chunks >= MOST_CHUNKS:
             self._close_chunk()
             self._open_chunk()
+        else:
+            _call_in_main_thread_after(CHUNK_SECONDS, lambda: self._expire(window))
 
     def _close_chunk(self) -> None:
         window, self._window = self._window, None
@@ -70,6 +87,15 @@ class Opening:
         is_empty = window.event_count() == 0
         self.kept = None if is_blind or is_empty else window
         self._is_over = not (is_blind or is_empty)
+
+
+def resident_bytes() -> float:
+    """Memory that this process has in use; infinite where the system does not tell."""
+    try:
+        pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
+    except (OSError, ValueError, IndexError):
+        return math.inf
+    return float(pages * os.sysconf("SC_PAGE_SIZE"))
 
 
 def _uses_gpu(torch: Any) -> bool:
