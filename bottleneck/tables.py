@@ -110,9 +110,7 @@ LAUNCH_ARGS = Table(
         "event": Column("int64", "row in EVENTS"),
         "correlation": Column("Int64", "joins a host call with the device work that it issued", nullable=True),
         "external_id": Column("Int64", "id of the enclosing op, where the file's ids can be trusted", nullable=True),
-        "kernel": Column(
-            "category", "name of the kernel that it launches, where it says so (HIP)", nullable=True
-        ),
+        "kernel": Column("category", "name of the kernel that it launches, where it says so (HIP)", nullable=True),
     },
 )  # one row per event of category runtime
 
