@@ -7,7 +7,7 @@ import numpy as np
 from bottleneck.analysis.floors import Floors
 from bottleneck.analysis.groups import Flags, Floats, Work
 from bottleneck.analysis.overlap import shared_us
-from bottleneck.analysis.shortfalls import Shortfall, repeated, throttled
+from bottleneck.analysis.shortfalls import Shortfall, more_bytes, throttled
 from bottleneck.analysis.thresholds import HIDING_THREADS, LATENCY_US, REGISTERS, SLIM_BYTES
 from bottleneck.analysis.waves import Waves, find_waves
 from bottleneck.units import US_PER_S, format_si, format_us
@@ -33,7 +33,7 @@ def of_device(work: Work, floors: Floors, overhead: Flags) -> tuple[Shortfall, .
         _quantised(work, waves, work.limits.slot_waste),
         *_of_operands(work, floors),
         _strided(work),
-        repeated(work, floors),
+        *more_bytes(work, floors),
         _crowded(work),
         _small(work, floors),
         *_of_threads(work),

@@ -6,7 +6,7 @@ import numpy as np
 
 from bottleneck.analysis.floors import Floors
 from bottleneck.analysis.groups import Work
-from bottleneck.analysis.shortfalls import Shortfall, repeated, throttled, two_digits
+from bottleneck.analysis.shortfalls import Shortfall, more_bytes, throttled, two_digits
 from bottleneck.analysis.thresholds import GRAIN_BYTES
 from bottleneck.units import US_PER_S, format_si
 
@@ -38,7 +38,7 @@ def of_host(work: Work, floors: Floors) -> tuple[Shortfall, ...]:
             lambda size: f"too small for 2 threads: {format_si(size, 'B')}, and loops split from 32768 elements",
             (low,),
         ),
-        repeated(work, floors),
+        *more_bytes(work, floors),
         _fresh(work, floors),
         _partly_cold(work, floors),
         throttled(work),

@@ -11,6 +11,9 @@ from bottleneck.units import format_si
 
 UNEXPLAINED = "unexplained"
 
+# Families of prices whose usual kernels read their data again: statistics first, then the result; a digit at a time.
+_PASSES = ("normalization", "loss", "pooling", "reduction", "scan", "sort")
+
 
 @dataclass(frozen=True)
 class Shortfall:
@@ -41,14 +44,28 @@ def first_that_holds(rules: Sequence[Shortfall], asked: Flags) -> Labelled:
     return Labelled(codes, tuple(labels))
 
 
-def repeated(work: Work, floors: Floors) -> Shortfall:
-    """Bytes of the usual eager kernel that fill the time where the compulsory ones do not."""
-    arithmetic = ~(floors.compute_us < floors.cold_us)
+def more_bytes(work: Work, floors: Floors) -> tuple[Shortfall, Shortfall]:
+    """Bytes at the upper end of the interval that fill the time where the compulsory ones do not.
+
+    The usual kernels of some families pass over their data more than once; elsewhere the trace leaves the bytes open.
+    """
     low, high = work.cost("bytes_low"), work.cost("bytes_high")
-    return Shortfall(
-        ~arithmetic & (floors.eager_cold_us >= work.limits.memory_share * work.groups.time_us) & (high > low),
-        lambda less, more: f"repeated passes over its data: up to {format_si(more, 'B')} for {format_si(less, 'B')}",
-        (low, high),
+    fills = (floors.compute_us < floors.cold_us) & (high > low)
+    fills &= floors.eager_cold_us >= work.limits.memory_share * work.groups.time_us
+    passes = np.append(work.costs["family"].isin(_PASSES).to_numpy(), False)[work.groups.signature]
+    return (
+        Shortfall(
+            fills & passes,
+            lambda less, more: (
+                f"repeated passes over its data: up to {format_si(more, 'B')} for {format_si(less, 'B')}"
+            ),
+            (low, high),
+        ),
+        Shortfall(
+            fills & ~passes,
+            lambda less, more: f"the trace leaves its bytes open: {format_si(less, 'B')} to {format_si(more, 'B')}",
+            (low, high),
+        ),
     )
 
 

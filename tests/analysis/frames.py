@@ -58,6 +58,7 @@ class Priced:
     bytes_low: float | None = 0.0
     bytes_high: float | None = None
     math_dtype: str | None = "bf16"
+    family: str = "pointwise"
     reason: str | None = None
     evidence: str | None = None
     pays: bool = True
@@ -133,7 +134,7 @@ def _op_row(case: Priced, position: int, ts_us: float, dur_us: float) -> dict[st
 
 def _cost_row(case: Priced) -> dict[str, Any]:
     high = case.bytes_low if case.bytes_high is None else case.bytes_high
-    return vars(case) | {"family": "pointwise", "bytes_high": high}
+    return vars(case) | {"bytes_high": high}
 
 
 def _table(table: Table, rows: list[dict[str, Any]]) -> pd.DataFrame:

@@ -175,8 +175,12 @@ class TestMemory:
         assert only(slow_stream(name=name)).reason == "unexplained"
 
     def test_eager_traffic_that_fills_the_time_is_named_with_its_bytes(self) -> None:
-        case = replace(slow_stream(), bytes_high=0.9 * 100e-6 * 3.352e12)
+        case = replace(slow_stream(), bytes_high=0.9 * 100e-6 * 3.352e12, family="sort")
         assert only(case).reason == "repeated passes over its data: up to 302 MB for 67.0 MB"
+
+    def test_bytes_that_hang_on_values_are_not_called_passes(self) -> None:
+        case = replace(slow_stream(), bytes_high=0.9 * 100e-6 * 3.352e12, family="lookup")
+        assert only(case).reason == "the trace leaves its bytes open: 67.0 MB to 302 MB"
 
     def test_a_few_bytes_per_thread_are_gone_before_a_block_has_started(self) -> None:
         case = slow_stream(blocks=65536, threads=128)
