@@ -38,6 +38,11 @@ class Inductor:
             "torch._inductor.output_code": self._careful(self._watch_graphs),
         }
 
+    @property
+    def has_something_to_tell(self) -> bool:
+        """Whether the program compiled anything, or could not be watched doing so."""
+        return bool(self._kernels) or self.problem is not None
+
     def as_text(self) -> str:
         """The content of the file that lies beside the trace."""
         return as_text(Compiled(tuple(self._kernels.values()), self.problem))

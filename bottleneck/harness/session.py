@@ -85,7 +85,7 @@ class Session:
         try:
             window.export(fresh)
             fresh.replace(self.plan.partial_file)
-            if self.inductor.is_on:
+            if self.inductor.has_something_to_tell:
                 self.plan.compiled_file.write_text(self.inductor.as_text(), encoding="utf-8")
         except OSError as exc:
             fresh.unlink(missing_ok=True)

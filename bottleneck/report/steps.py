@@ -40,7 +40,7 @@ def variation(steps: StepTimes) -> str:
 
 def left_out(steps: StepTimes) -> str:
     """The steps that were found but do not count, with the reason; nothing where all of them count."""
-    stretches = [list(group) for _, group in groupby(enumerate(steps.each), key=lambda each: each[1].set_aside)]
+    stretches = [list(group) for _, group in groupby(enumerate(steps.each), key=_kind)]
     told = [_told(stretch) for stretch in stretches if stretch[0][1].set_aside is not None]
     more = [f"{len(told) - _MOST_STRETCHES} more, all in --format json"] if len(told) > _MOST_STRETCHES else []
     return "; ".join([*told[:_MOST_STRETCHES], *more])
@@ -51,7 +51,16 @@ def _told(stretch: list[Numbered]) -> str:
     (first, head), (last, _) = stretch[0], stretch[-1]
     if first == last:
         return f"{_one(stretch[0])} is {head.set_aside}"
-    return f"steps {first}:{last + 1} are {head.set_aside}"
+    if len({step.set_aside for _, step in stretch}) == 1:
+        return f"steps {first}:{last + 1} are {head.set_aside}"
+    quick, slow = (choose(step.us for _, step in stretch) for choose in (min, max))
+    return f"steps {first}:{last + 1} ({format_us(quick)} to {format_us(slow)}) are {_kind(stretch[0])}"
+
+
+def _kind(numbered: Numbered) -> str | None:
+    """The reason without the figures of one step, which stand after a colon."""
+    reason = numbered[1].set_aside
+    return None if reason is None else reason.partition(":")[0]
 
 
 def _one(numbered: Numbered) -> str:
