@@ -123,6 +123,12 @@ def test_saturated_compute_is_said_to_be_near_the_roof() -> None:
     assert "near the roof" in decide(_grounds({"compute": 90, "memory": 10}, kernel)).sentence
 
 
+def test_saturated_compute_far_below_the_roof_is_not_said_to_be_near_it() -> None:
+    kernel = replace(_KERNEL, bound="compute", regime="saturated", explained=0.45)
+    sentence = decide(_grounds({"compute": 90, "memory": 10}, kernel)).sentence
+    assert "near the roof" not in sentence and "45.0 % of the peak is reached" in sentence
+
+
 def test_cpu_is_not_advised_to_use_cuda_graphs() -> None:
     grounds = _grounds({"overhead.dispatch": 90, "memory": 10})
     assert "CUDA graphs" in decide(grounds).sentence
