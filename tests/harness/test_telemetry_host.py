@@ -58,7 +58,9 @@ def ask(host: HostSampler, now_s: float) -> dict[str, float]:
 
 
 def test_a_live_process_tells_its_time_and_memory_and_those_of_the_machine() -> None:
-    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
+    program = [sys.executable, "-c", "print(flush=True); input()"]
+    with subprocess.Popen(program, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        assert child.stdout is not None and child.stdout.readline()  # it has started: before, it has next to no memory
         host = HostSampler()
         assert host.open(child.pid)
         values = ask(host, 0.0)
