@@ -31,10 +31,11 @@ from bottleneck.cost.evidence import complete
 from bottleneck.cost.twins import AT_CAPTURE, ELSEWHERE, Priced, lend
 from bottleneck.devices.match import match_device
 from bottleneck.errors import BottleneckError
-from bottleneck.records import Device, Linked, Trace
+from bottleneck.records import Device
 from bottleneck.trace.link import link
 from bottleneck.trace.read import read_trace
 from bottleneck.trace.whole import whole_window
+from bottleneck.tracing import Linked, Trace
 
 EAGER = ("__traces__h100__", "__traces__mi300__Falconsai", "__traces__mi300__facebook", "__traces__mi300__gaunernst")
 BEYOND = 1.03

@@ -17,10 +17,10 @@ from bottleneck.cost import FORMULAS, price
 from bottleneck.cost.charge import charge
 from bottleneck.cost.evidence import complete
 from bottleneck.errors import BottleneckError
-from bottleneck.records import Linked
 from bottleneck.trace.link import link
 from bottleneck.trace.read import read_trace
 from bottleneck.trace.whole import whole_window
+from bottleneck.tracing import Linked
 
 
 @dataclass(frozen=True)

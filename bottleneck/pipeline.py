@@ -20,14 +20,16 @@ from bottleneck.cost.executions import Priced
 from bottleneck.cost.twins import lend
 from bottleneck.devices.match import match_device
 from bottleneck.errors import TraceError, UsageError
+from bottleneck.measured import Timing
 from bottleneck.recording import Recording, is_recording, read_recording
-from bottleneck.records import Analysis, Caveat, Device, Linked, RecordingInfo, TelemetrySummary, Timing, Trace
+from bottleneck.records import Analysis, Caveat, Device, RecordingInfo, TelemetrySummary
 from bottleneck.report.datafile import from_json
 from bottleneck.sensors import read_samples
 from bottleneck.trace.link import link
 from bottleneck.trace.read import read_trace
 from bottleneck.trace.steps import find_steps
 from bottleneck.trace.whole import whole_window
+from bottleneck.tracing import Linked, Trace
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Literal
 
 from bottleneck.errors import TraceError
-from bottleneck.records import Device, Timing
+from bottleneck.measured import Timing
+from bottleneck.records import Device
 
 RECORDING_SCHEMA = "bottleneck/recording/1"
 RECORDING_FILE = "recording.json"

@@ -14,9 +14,10 @@ import pytest
 
 from bottleneck import __version__
 from bottleneck.errors import TraceError, UsageError
+from bottleneck.measured import Timing
 from bottleneck.pipeline import Options, analyse, locate
 from bottleneck.recording import RankTrace, Recording, write_recording
-from bottleneck.records import Analysis, Device, Timing
+from bottleneck.records import Analysis, Device
 from bottleneck.report.datafile import from_json, to_json
 from scripts.write_schema import SCHEMA_FILE
 from tests.builders import Event, frame, kernel, launch, memcpy, op, step, write_trace

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from bottleneck.measured import Timing
 from bottleneck.pipeline import Options, analyse
 from bottleneck.recording import Sampling
-from bottleneck.records import Timing
 from bottleneck.sensors import HOST, TELEMETRY_FILE, Sample, write_samples
 from tests.test_pipeline import ORIGIN_NS, SLOW, gpu_events, record
 

@@ -4,6 +4,7 @@ from pathlib import Path
 import pytest
 
 from bottleneck.errors import TraceError
+from bottleneck.measured import Timing
 from bottleneck.recording import (
     RECORDING_FILE,
     RankTrace,
@@ -14,7 +15,7 @@ from bottleneck.recording import (
     read_recording,
     write_recording,
 )
-from bottleneck.records import Device, Timing
+from bottleneck.records import Device
 
 DEVICE = Device(
     name="a processor",

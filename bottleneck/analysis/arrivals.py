@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from bottleneck.analysis.timeline import Flags, Floats, Integers
-from bottleneck.records import Linked
+from bottleneck.tracing import Linked
 
 # Profilers start and stop at slightly different collectives on each rank.
 _MOST_SHIFT = 3

@@ -7,7 +7,7 @@ import pandas as pd
 
 from bottleneck.analysis.ledger import LedgerResult
 from bottleneck.analysis.timeline import Floats, Integers
-from bottleneck.records import Linked
+from bottleneck.tracing import Linked
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,8 @@ import pandas as pd
 
 from bottleneck.analysis.charged import Charged
 from bottleneck.analysis.timeline import Floats, Integers
-from bottleneck.records import CollectiveSummary, Linked
+from bottleneck.records import CollectiveSummary
+from bottleneck.tracing import Linked
 from bottleneck.units import ITEM_BYTES, SHORT_DTYPE, US_PER_S
 
 NO_SIZES = "no message sizes in the trace"

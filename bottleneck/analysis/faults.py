@@ -5,7 +5,8 @@ import pandas as pd
 
 from bottleneck.analysis.owners import innermost_op
 from bottleneck.analysis.timeline import Flags, Floats, Integers, grouped, tally
-from bottleneck.records import Device, Linked
+from bottleneck.records import Device
+from bottleneck.tracing import Linked
 
 # glibc maps blocks from this size on anew at each allocation, and gives them back when they are freed; below it the
 # heap grows to hold them (M_MMAP_THRESHOLD is dynamic up to DEFAULT_MMAP_THRESHOLD_MAX, malloc/malloc.c).

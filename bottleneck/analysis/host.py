@@ -11,7 +11,7 @@ from bottleneck.analysis.owners import owned_segments
 from bottleneck.analysis.segments import NOTHING, Segments, outermost
 from bottleneck.analysis.states import SLOW_LAUNCH_US, STATEFUL_CATEGORIES, STATES, launches_kernel, state_of
 from bottleneck.analysis.timeline import Flags, Floats, Integers, grouped, tally
-from bottleneck.records import Linked
+from bottleneck.tracing import Linked
 
 _NONE = -1
 _PYTHON = STATES.index("python")

@@ -8,7 +8,7 @@ from bottleneck.analysis.host import Host
 from bottleneck.analysis.segments import RESOLUTION_US, cut
 from bottleneck.analysis.states import STATES
 from bottleneck.analysis.timeline import Flags, Floats, Integers, grouped, tally
-from bottleneck.records import Linked
+from bottleneck.tracing import Linked
 
 CAUSES = (*STATES, "unknown", "dependency")
 

@@ -16,7 +16,8 @@ from bottleneck.analysis.owners import owned_segments
 from bottleneck.analysis.sides import TwoSided, find_sides
 from bottleneck.analysis.timeline import Flags, Floats, Integers, gaps, grouped, shared_charge, tally, union
 from bottleneck.analysis.waits import IDLE_TEXTS, explain, explain_faults, explain_ops, fold
-from bottleneck.records import Caveat, Device, Ledger, LedgerEntry, Linked
+from bottleneck.records import Caveat, Device, Ledger, LedgerEntry
+from bottleneck.tracing import Linked
 
 # Account -> group, in the order of the ledger.
 ACCOUNTS: Mapping[str, str] = {

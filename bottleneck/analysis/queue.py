@@ -5,7 +5,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from bottleneck.analysis.timeline import Floats, Integers, gaps, grouped, union
-from bottleneck.records import Linked, Queue
+from bottleneck.records import Queue
+from bottleneck.tracing import Linked
 
 MOST_POINTS = 400
 _POINTS_PER_PART = 4  # first, last, lowest, highest

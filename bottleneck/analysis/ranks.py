@@ -17,7 +17,8 @@ from bottleneck.analysis.collectives import (
 )
 from bottleneck.analysis.summary import ONE_RANK
 from bottleneck.analysis.verdict import account_words
-from bottleneck.records import Analysis, Caveat, CollectiveSummary, LedgerEntry, Linked, RankSummary, StepTimes
+from bottleneck.records import Analysis, Caveat, CollectiveSummary, LedgerEntry, RankSummary, StepTimes
+from bottleneck.tracing import Linked
 from bottleneck.units import format_share, format_us
 
 # A rank is called a straggler when the others wait for it this part of their step.

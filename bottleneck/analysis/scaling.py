@@ -10,7 +10,8 @@ from bottleneck.analysis.idle import CAUSES
 from bottleneck.analysis.ledger import ACCOUNTS, LedgerResult, Overlap, ledger_of
 from bottleneck.analysis.timeline import Floats
 from bottleneck.analysis.waits import IDLE_TEXTS
-from bottleneck.records import Caveat, Timing
+from bottleneck.measured import Timing
+from bottleneck.records import Caveat
 from bottleneck.units import format_us
 
 # The device keeps its own pace: the profiler slows neither its kernels nor what it waits for itself.

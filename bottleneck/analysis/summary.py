@@ -17,19 +17,9 @@ from bottleneck.analysis.scaling import DISTURBED, rescale
 from bottleneck.analysis.tax import untaxed_parts
 from bottleneck.analysis.totals import cover, total
 from bottleneck.analysis.verdict import Grounds, decide, describe_sides, name_in_sentence
-from bottleneck.records import (
-    Analysis,
-    Caveat,
-    Coverage,
-    Device,
-    IdleCause,
-    Linked,
-    RecordingInfo,
-    StepTime,
-    StepTimes,
-    Timing,
-    Window,
-)
+from bottleneck.measured import Timing
+from bottleneck.records import Analysis, Caveat, Coverage, Device, IdleCause, RecordingInfo, StepTime, StepTimes
+from bottleneck.tracing import Linked, Window
 from bottleneck.units import format_share
 
 # Caveats of the reader and linker that leave nothing to judge: a good part of the device's work is not in the trace.

@@ -6,7 +6,8 @@ import numpy as np
 
 from bottleneck.analysis.ledger import is_host_only
 from bottleneck.analysis.timeline import Floats
-from bottleneck.records import Linked, Timing
+from bottleneck.measured import Timing
+from bottleneck.tracing import Linked
 
 # The profiler writes a record for each of these.
 _RECORDED = ("op", "annotation", "python")

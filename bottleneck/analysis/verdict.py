@@ -6,16 +6,7 @@ from dataclasses import dataclass, replace
 from typing import cast
 
 from bottleneck.analysis.sides import TwoSided
-from bottleneck.records import (
-    GROUPS,
-    Bound,
-    IdleCause,
-    KernelSummary,
-    Ledger,
-    LedgerEntry,
-    Regime,
-    Verdict,
-)
+from bottleneck.records import GROUPS, Bound, IdleCause, KernelSummary, Ledger, LedgerEntry, Regime, Verdict
 from bottleneck.units import format_share, format_us
 
 # Below half of the step a group does not decide alone when the next one is this close.

@@ -11,7 +11,7 @@ from bottleneck.analysis.host import Host
 from bottleneck.analysis.idle import CAUSES, Gaps, Pieces
 from bottleneck.analysis.segments import NOTHING, Segments
 from bottleneck.analysis.timeline import Floats, Integers, grouped
-from bottleneck.records import Linked
+from bottleneck.tracing import Linked
 
 IDLE_TEXTS = ("source", "module", "detail")
 _SYNC, _INPUT, _ALLOCATOR = (CAUSES.index(cause) for cause in ("sync", "input", "allocator"))

@@ -17,8 +17,8 @@ import pandas as pd
 from bottleneck.compiled import Compiled, CompiledBuffer, CompiledKernel, CompiledOp
 from bottleneck.cost import price, tabulate
 from bottleneck.cost.call import Cost, Tensor, Unpriced
-from bottleneck.records import Linked
 from bottleneck.tables import CALLS, COSTS
+from bottleneck.tracing import Linked
 
 FAMILY = "compiled"
 

@@ -17,8 +17,8 @@ import pandas as pd
 from bottleneck.cost.forwards import forward_operands
 from bottleneck.cost.kernel_dtypes import kernel_dtype, kernel_item_bytes
 from bottleneck.cost.witnesses import witness_results
-from bottleneck.records import Linked
 from bottleneck.tables import CALLS
+from bottleneck.tracing import Linked
 
 Rows = npt.NDArray[np.int64]
 Row = dict[str, Any]

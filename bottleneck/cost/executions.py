@@ -8,8 +8,8 @@ import pandas as pd
 
 from bottleneck.cost.alignment import Flags, Rows
 from bottleneck.cost.charge import charge
-from bottleneck.records import Linked
 from bottleneck.tables import CAPTURED
+from bottleneck.tracing import Linked
 
 _AMOUNTS = ["matrix_flops", "vector_flops", "special_ops", "bytes_low", "bytes_high"]
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 
 from bottleneck.devices.catalogue import Entry, entries, rates
-from bottleneck.records import DeviceProperties
+from bottleneck.tracing import DeviceProperties
 
 # AMD reports a gfx version as compute capability; 9.0 is several parts, told apart by their compute units.
 _AMD_ARCHITECTURES = {

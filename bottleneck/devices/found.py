@@ -13,7 +13,8 @@ from bottleneck.devices.derive import (
     upper_peaks,
 )
 from bottleneck.devices.peaks import ridges
-from bottleneck.records import Caveat, Device, DeviceProperties
+from bottleneck.records import Caveat, Device
+from bottleneck.tracing import DeviceProperties
 
 Kind = Literal["cuda", "rocm", "xpu", "cpu", "other"]
 

@@ -8,7 +8,8 @@ from bottleneck.devices.catalogue import Entry, entries
 from bottleneck.devices.derive import alike, memory_agrees
 from bottleneck.devices.found import KINDS, Found, by_fingerprint, by_formula, doubts, from_entry, scaled, unknown
 from bottleneck.errors import UsageError
-from bottleneck.records import Caveat, Device, DeviceProperties
+from bottleneck.records import Caveat, Device
+from bottleneck.tracing import DeviceProperties
 
 
 def match_device(

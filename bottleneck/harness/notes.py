@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bottleneck.compiled import compiled_file
+from bottleneck.measured import Timing
 from bottleneck.recording import Form, StepSource
-from bottleneck.records import Timing
 
 NOTES_FILE = ".notes.json"
 

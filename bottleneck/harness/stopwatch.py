@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from bottleneck.records import Timing
+from bottleneck.measured import Timing
 
 
 def summarise_durations(durations_us: Sequence[float]) -> Timing | None:

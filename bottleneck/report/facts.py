@@ -2,7 +2,8 @@
 
 import shlex
 
-from bottleneck.records import Analysis, Caveat, Device, Finding, Interval, StepTimes, TelemetrySummary, Timing, Verdict
+from bottleneck.measured import Timing
+from bottleneck.records import Analysis, Caveat, Device, Finding, Interval, StepTimes, TelemetrySummary, Verdict
 from bottleneck.report import steps
 from bottleneck.report.layout import Notes
 from bottleneck.report.names import short_names

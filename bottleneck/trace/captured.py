@@ -9,7 +9,6 @@ import re
 import numpy as np
 import pandas as pd
 
-from bottleneck.records import Trace
 from bottleneck.tables import CAPTURED, category
 from bottleneck.trace.events import names, names_that_match, starts_ns, threads
 from bottleneck.trace.joins import whole
@@ -17,6 +16,7 @@ from bottleneck.trace.kernels import describe_kernel
 from bottleneck.trace.launches import LAUNCHES_A_KERNEL
 from bottleneck.trace.nesting import Ints
 from bottleneck.trace.ops import OpTree, nullable
+from bottleneck.tracing import Trace
 
 _BEGIN = re.compile(r"StreamBeginCapture")
 _END = re.compile(r"StreamEndCapture")

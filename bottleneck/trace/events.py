@@ -5,9 +5,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from bottleneck.records import Trace
 from bottleneck.trace.joins import Flags
 from bottleneck.trace.nesting import Ints, to_ns
+from bottleneck.tracing import Trace
 
 
 def starts_ns(trace: Trace, rows: Ints) -> Ints:

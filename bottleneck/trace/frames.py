@@ -5,7 +5,6 @@ from functools import cached_property
 
 import numpy as np
 
-from bottleneck.records import Trace
 from bottleneck.trace.events import ends_ns, is_any_of, names, starts_ns, threads
 from bottleneck.trace.libraries import (
     MODEL_LIBRARY,
@@ -17,6 +16,7 @@ from bottleneck.trace.libraries import (
     short_source,
 )
 from bottleneck.trace.nesting import Ints, Nest, ancestor_where, nest
+from bottleneck.tracing import Trace
 
 # Deeper modules keep the path of this level: no model nests as deep, and paths of a hostile file would grow with the
 # square of the depth.

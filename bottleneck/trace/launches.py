@@ -2,10 +2,10 @@
 
 import re
 
-from bottleneck.records import Trace
 from bottleneck.trace.events import starts_ns
 from bottleneck.trace.joins import match_latest, whole
 from bottleneck.trace.nesting import Ints
+from bottleneck.tracing import Trace
 
 # Calls that each issue exactly one kernel.
 LAUNCHES_A_KERNEL = re.compile(r"^(cuda|cu|hip)\w*LaunchKernel|^(cuda|cu|hip)LaunchCooperativeKernel")

@@ -5,10 +5,11 @@ from collections import Counter
 import numpy as np
 import pandas as pd
 
-from bottleneck.records import Caveat, Trace, Window
+from bottleneck.records import Caveat
 from bottleneck.trace.events import names, names_that_match
 from bottleneck.trace.joins import Flags, whole
 from bottleneck.trace.launches import LAUNCHES_A_KERNEL
+from bottleneck.tracing import Trace, Window
 from bottleneck.units import format_share, format_us
 
 # A few calls whose kernels ran after the profiler stopped are normal.

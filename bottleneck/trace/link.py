@@ -11,7 +11,6 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from bottleneck.records import Linked, Trace, Window
 from bottleneck.tables import KERNELS, category
 from bottleneck.trace.captured import find_captured
 from bottleneck.trace.events import is_any_of, names, names_that_match, starts_ns, threads
@@ -32,6 +31,7 @@ from bottleneck.trace.ops import (
     taken,
 )
 from bottleneck.trace.places import find_places
+from bottleneck.tracing import Linked, Trace, Window
 
 _GRAPH_LAUNCH = re.compile("GraphLaunch", re.IGNORECASE)
 _GRID_IN_THREADS = re.compile("hipExtModuleLaunchKernel")

@@ -5,9 +5,9 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from bottleneck.records import DeviceProperties
 from bottleneck.trace.damage import Damage
 from bottleneck.trace.decode import DECODE_ERRORS
+from bottleneck.tracing import DeviceProperties
 
 _HIDDEN = ("host", "user", "tw_", "mast_", "trace_path", "traceName", "logical_")
 _LONGEST_FACT, _MOST_FACTS = 200, 100

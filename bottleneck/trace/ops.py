@@ -6,13 +6,13 @@ import numpy as np
 import pandas as pd
 from pandas.arrays import IntegerArray
 
-from bottleneck.records import Trace, Window
 from bottleneck.tables import OPS, category
 from bottleneck.trace.autograd import forward_of
 from bottleneck.trace.events import ends_ns, starts_ns, threads
 from bottleneck.trace.frames import Labels, Places
 from bottleneck.trace.joins import whole
 from bottleneck.trace.nesting import Ints, Nest, ancestor_where, nest, to_ns
+from bottleneck.tracing import Trace, Window
 
 
 @dataclass(frozen=True)

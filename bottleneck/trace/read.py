@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import NoReturn
 
 from bottleneck.errors import TraceError
-from bottleneck.records import Trace
 from bottleneck.trace.assemble import Assembled, assemble
 from bottleneck.trace.columns import Columns
 from bottleneck.trace.damage import Damage
@@ -17,6 +16,7 @@ from bottleneck.trace.foreign import refuse_json
 from bottleneck.trace.metadata import Metadata, read_metadata
 from bottleneck.trace.repair import restore_backslashes
 from bottleneck.trace.stream import read_blocks
+from bottleneck.tracing import Trace
 
 _AGAIN = "record it again; the program may have ended, or the disk been full, while it was written"
 

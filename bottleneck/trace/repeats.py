@@ -11,7 +11,6 @@ from itertools import pairwise
 
 import numpy as np
 
-from bottleneck.records import Step, Trace
 from bottleneck.trace.events import are_named, events_of, is_any_of, names, starts_ns, threads
 from bottleneck.trace.events import ends_ns as ends_of
 from bottleneck.trace.joins import Flags, whole
@@ -20,6 +19,7 @@ from bottleneck.trace.libraries import MODULE_PREFIX
 from bottleneck.trace.nesting import Floats, Ints
 from bottleneck.trace.periods import period_of
 from bottleneck.trace.walls import called_us
+from bottleneck.tracing import Step, Trace
 
 _DIFFERENT = "made of other ops than most steps"
 _APART = "cut off from the longest stretch of equal steps"

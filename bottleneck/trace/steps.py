@@ -8,12 +8,12 @@ from itertools import pairwise
 import pandas as pd
 
 from bottleneck.errors import UsageError
-from bottleneck.records import Step, Trace, Window
 from bottleneck.trace.events import are_named, is_any_of
 from bottleneck.trace.repeats import Found, find_repeats
 from bottleneck.trace.steady import judge
 from bottleneck.trace.walls import wall_spans
 from bottleneck.trace.whole import whole_window
+from bottleneck.tracing import Step, Trace, Window
 
 PROFILER_STEP = re.compile("^ProfilerStep#")
 OPTIMIZER_STEP = re.compile(r"^Optimizer\.step#")

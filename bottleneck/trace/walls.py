@@ -10,11 +10,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bottleneck.records import Step, Trace
 from bottleneck.trace.events import starts_ns
 from bottleneck.trace.joins import match_latest, whole
 from bottleneck.trace.launches import find_launches
 from bottleneck.trace.nesting import Floats
+from bottleneck.tracing import Step, Trace
 
 
 @dataclass(frozen=True)

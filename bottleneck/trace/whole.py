@@ -4,9 +4,9 @@ import re
 
 import numpy as np
 
-from bottleneck.records import Step, Trace, Window
 from bottleneck.trace.events import are_named, is_any_of
 from bottleneck.trace.joins import Flags
+from bottleneck.tracing import Step, Trace, Window
 
 _DEVICE = ("kernel", "copy", "fill")
 _DEVICE_SYNC = re.compile(r"^(cuda|hip|musa|xpu)\w*DeviceSynchronize$")

@@ -8,7 +8,7 @@ import pandas as pd
 
 from bottleneck.analysis.ledger import build_ledger
 from bottleneck.analysis.summary import Evidence
-from bottleneck.records import Device, Linked, RecordingInfo, Step, Trace, Window
+from bottleneck.records import Device, RecordingInfo
 from bottleneck.tables import (
     CHARGES,
     COSTS,
@@ -23,6 +23,7 @@ from bottleneck.tables import (
     SIGNATURES,
     Table,
 )
+from bottleneck.tracing import Linked, Step, Trace, Window
 
 MAIN = "1/1"
 _UNTOLD: Mapping[str, Any] = {"start_unix_ns": None, "rank": None, "world_size": None}

@@ -6,7 +6,8 @@ from dataclasses import replace
 import pytest
 
 from bottleneck.analysis.summary import assemble
-from bottleneck.records import GROUPS, Analysis, Caveat, Device, Timing
+from bottleneck.measured import Timing
+from bottleneck.records import GROUPS, Analysis, Caveat, Device
 from bottleneck.tables import COSTS, MEMORY, SIGNATURES
 from tests.analysis.scenes import Event, Kernel, Op, Scene, evidence, table
 

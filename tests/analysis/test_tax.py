@@ -8,7 +8,7 @@ from bottleneck.analysis.ledger import build_ledger
 from bottleneck.analysis.scaling import rescale
 from bottleneck.analysis.summary import assemble
 from bottleneck.analysis.tax import event_tax_us, untax, untaxed_parts
-from bottleneck.records import Timing
+from bottleneck.measured import Timing
 from tests.analysis.scenes import Event, Kernel, Op, Scene, evidence
 
 # 100 us with four recorded events: three ops and an annotation.

@@ -12,10 +12,10 @@ from bottleneck.cost import price
 from bottleneck.cost.call import Cost
 from bottleneck.cost.compiled import add_kernels, price_kernels
 from bottleneck.cost.evidence import complete
-from bottleneck.records import Linked
 from bottleneck.trace.link import link
 from bottleneck.trace.read import read_trace
 from bottleneck.trace.steps import find_steps
+from bottleneck.tracing import Linked
 from tests.builders import op, write_trace
 
 N = 1000

@@ -8,11 +8,11 @@ import pytest
 
 from bottleneck.cost import price
 from bottleneck.cost.evidence import complete
-from bottleneck.records import Linked
 from bottleneck.tables import CALLS, OPS
 from bottleneck.trace.link import link
 from bottleneck.trace.read import read_trace
 from bottleneck.trace.whole import whole_window
+from bottleneck.tracing import Linked
 from tests.builders import Event, kernel, launch, op, write_trace
 
 RELU = "void at::native::vectorized_elementwise_kernel<4, at::native::threshold_kernel_impl<{}>(at::TensorIterator&)>"

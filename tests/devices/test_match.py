@@ -4,7 +4,8 @@ import pytest
 
 from bottleneck.devices.match import device_by_name, match_device
 from bottleneck.errors import UsageError
-from bottleneck.records import Device, DeviceProperties
+from bottleneck.records import Device
+from bottleneck.tracing import DeviceProperties
 
 GIB = 2**30
 

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from bottleneck.measured import Timing
 from bottleneck.records import (
     GROUPS,
     Analysis,
@@ -22,7 +23,6 @@ from bottleneck.records import (
     RecordingInfo,
     StepTimes,
     TelemetrySummary,
-    Timing,
     Totals,
     UnknownWork,
     Verdict,

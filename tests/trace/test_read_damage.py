@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from bottleneck.records import Trace
 from bottleneck.trace import inflate
 from bottleneck.trace.read import read_trace
+from bottleneck.tracing import Trace
 from tests.builders import frame, kernel, op
 from tests.trace.read_files import assert_same, chain, gzipped, names, read_bytes, read_list, refusal, slugs
 

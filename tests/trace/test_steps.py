@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from bottleneck.records import Window
 from bottleneck.trace.steps import find_steps
 from bottleneck.trace.whole import whole_window
+from bottleneck.tracing import Window
 from tests.builders import Event, complete, frame, kernel, launch, op, step
 from tests.trace.traces import read
 

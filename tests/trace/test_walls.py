@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from bottleneck.pipeline import analyse
-from bottleneck.records import Window
 from bottleneck.trace.steps import find_steps
+from bottleneck.tracing import Window
 from tests.builders import Event, kernel, launch, op, step, write_trace
 from tests.trace.traces import linked, read
 
