@@ -10,12 +10,12 @@ from bottleneck.recording import Recording, read_recording
 
 _DRIVER = """
 import sys
-from bottleneck.commands import run
+from bottleneck.commands import telling
 from bottleneck.harness import ceilings
 ceilings.cpu_calibration = lambda threads, tell: None
 def report(folder):
     {report}
-run._report = report
+telling._report = report
 {setup}
 from bottleneck.cli import main
 main(["run", "-o", "recording", *sys.argv[1:]])

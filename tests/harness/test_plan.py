@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from bottleneck.commands.run import RunOptions, make_plan
+from bottleneck.commands.plan import RunOptions, make_plan
 from bottleneck.errors import UsageError
 from bottleneck.harness.forms import parse_value
 from bottleneck.harness.notes import Plan
