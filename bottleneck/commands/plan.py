@@ -25,6 +25,12 @@ class RunOptions:
     force: bool = False
     strict: bool = False
     telemetry_ms: int = 20
+    step: str | None = None
+    stop: bool = False
+    nproc_per_node: str | None = None
+    shapes: bool | None = None
+    stacks: bool | None = None
+    memory: bool | None = None
 
 
 def make_plan(options: RunOptions) -> "Plan":
@@ -55,6 +61,12 @@ def make_plan(options: RunOptions) -> "Plan":
         steps=options.steps,
         warmup=options.warmup,
         rank=_rank(),
+        step=options.step,
+        stop=options.stop,
+        nproc_per_node=options.nproc_per_node,
+        shapes=options.shapes,
+        stacks=options.stacks,
+        memory=options.memory,
     )
 
 

@@ -37,6 +37,26 @@ def run_command(
         typer.Option("--steps", min=1, help="Steps to profile; 5 unless given, up to 20 where they are short."),
     ] = None,
     warmup: Annotated[int, typer.Option("--warmup", min=0, help="Steps to let pass before any is measured.")] = 3,
+    step: Annotated[
+        str | None,
+        typer.Option(
+            "--step", metavar="NAME", help="What ends a step: optimizer, module, loader, or the name of one's class."
+        ),
+    ] = None,
+    stop: Annotated[bool, typer.Option("--stop", help="End the program as soon as it is measured.")] = False,
+    nproc_per_node: Annotated[
+        str | None,
+        typer.Option("--nproc-per-node", metavar="N", help="Start N ranks with torchrun, each with a trace."),
+    ] = None,
+    shapes: Annotated[
+        bool | None, typer.Option("--shapes/--no-shapes", help="Record shapes: prices of ops need them.")
+    ] = None,
+    stacks: Annotated[
+        bool | None, typer.Option("--stacks/--no-stacks", help="Record Python calls: source lines need them.")
+    ] = None,
+    memory: Annotated[
+        bool | None, typer.Option("--memory/--no-memory", help="Record allocations: page faults need them.")
+    ] = None,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", metavar="DIR", help="Folder for the recording.")
     ] = None,
@@ -70,6 +90,12 @@ def run_command(
         force=force,
         strict=strict,
         telemetry_ms=telemetry_ms,
+        step=step,
+        stop=stop,
+        nproc_per_node=nproc_per_node,
+        shapes=shapes,
+        stacks=stacks,
+        memory=memory,
     )
     raise typer.Exit(run(options))
 

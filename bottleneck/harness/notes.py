@@ -33,6 +33,12 @@ class Plan:
     steps: int | None
     warmup: int
     rank: int
+    step: str | None = None
+    stop: bool = False
+    nproc_per_node: str | None = None
+    shapes: bool | None = None
+    stacks: bool | None = None
+    memory: bool | None = None
 
     @classmethod
     def from_json(cls, text: str) -> "Plan":
