@@ -133,7 +133,7 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Totals:
-    """Sums per step."""
+    """Sums per step; ``peak`` names the one that ``model_flops_utilization`` is a share of."""
 
     busy_us: float
     idle_us: float
@@ -150,6 +150,7 @@ class Totals:
     peak_memory_bytes: int | None
     model_flops_utilization: float | None
     bandwidth_utilization: float | None
+    peak: str | None = None
 
 
 @dataclass(frozen=True)

@@ -131,6 +131,7 @@ KEYS: Mapping[str, Mapping[str, Meaning]] = {
         "peak_memory_bytes": ("B", "most device memory allocated at once; null when not recorded"),
         "model_flops_utilization": ("share", "FLOPs / (wall time x peak)"),
         "bandwidth_utilization": ("share", "bytes / (wall time x bandwidth)"),
+        "peak": ("", "key of the peak in device that model_flops_utilization is a share of"),
     },
     "Coverage": {
         "linked_share": ("share", "of the busy time that is tied to an op; null when nothing ran"),

@@ -25,6 +25,7 @@ def total(rows: Charged, result: LedgerResult, kernels: Sequence[KernelSummary],
     works = ~(copies | (kind == "fill").to_numpy()) & (rows.codes("bound") != _code(rows.labels("bound"), "dispatch"))
     amounts = {name: _known_total(rows, name) for name in ("flops", "bytes_low", "bytes_high")}
     wall_us, steps = result.ledger.wall_us, max(len(rows.linked.window.steps), 1)
+    peak = _peak(kernels, device)
     return Totals(
         busy_us=result.overlap.busy_us,
         idle_us=max(wall_us - result.overlap.busy_us, 0.0),
@@ -37,8 +38,9 @@ def total(rows: Charged, result: LedgerResult, kernels: Sequence[KernelSummary],
         h2d_bytes=_copied(rows, copies, r"HtoD|HostToDevice"),
         d2h_bytes=_copied(rows, copies, r"DtoH|DeviceToHost"),
         peak_memory_bytes=_peak_memory(rows, result),
-        model_flops_utilization=_utilisation(amounts["flops"], _peak_flops_per_s(kernels, device), wall_us),
+        model_flops_utilization=_utilisation(amounts["flops"], device.peaks_flops_per_s.get(peak or ""), wall_us),
         bandwidth_utilization=_utilisation(amounts["bytes_low"], _bandwidth(device), wall_us),
+        peak=peak,
     )
 
 
@@ -106,8 +108,8 @@ def _peak_memory(rows: Charged, result: LedgerResult) -> int | None:
     return int(totals.max()) if len(totals) and totals.max() > 0 else None
 
 
-def _peak_flops_per_s(kernels: Sequence[KernelSummary], device: Device) -> float | None:
-    """The peak for the dtype and engine that most of the FLOPs use; null when the device has none for it."""
+def _peak(kernels: Sequence[KernelSummary], device: Device) -> str | None:
+    """The key of the peak for the dtype and engine that most of the FLOPs use; null when the device has none for it."""
     flops: defaultdict[tuple[str, str | None], float] = defaultdict(float)
     for kernel in kernels:
         if kernel.flops and kernel.dtype:
@@ -116,8 +118,7 @@ def _peak_flops_per_s(kernels: Sequence[KernelSummary], device: Device) -> float
         return None
     dtype, engine = max(flops, key=lambda key: flops[key])
     units = ("vector", "tensor") if engine == "vector" else ("tensor", "vector")
-    peaks = [peak for unit in units if (peak := device.peaks_flops_per_s.get(f"{dtype}_{unit}")) is not None]
-    return peaks[0] if peaks else None
+    return next((key for unit in units if (key := f"{dtype}_{unit}") in device.peaks_flops_per_s), None)
 
 
 def _bandwidth(device: Device) -> float | None:
