@@ -51,7 +51,7 @@ def read_notes(folder: Path) -> Notes:
         return Notes(warnings=("the program ended before anything was measured",))
     except (OSError, msgspec.MsgspecError) as exc:
         return Notes(warnings=(f"the notes of the measurement cannot be read: {exc}",))
-    if notes.is_complete:
+    if notes.is_complete or notes.is_measured:
         return notes
     return dataclasses.replace(
         notes, warnings=(*notes.warnings, "the program ended abruptly: only what was already on disk is shown")

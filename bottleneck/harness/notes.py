@@ -11,7 +11,8 @@ from bottleneck.compiled import compiled_file
 from bottleneck.measured import Timing
 from bottleneck.recording import Form, StepSource
 
-NOTES_FILE = ".notes.json"
+# Every rank has notes of its own; what is being written has another name until it is whole.
+NOTES_FILES = ".notes.rank*.json"
 
 USUAL_STEPS = 5
 
@@ -21,7 +22,7 @@ class Plan:
     """What to run and how to measure it; travels from the supervisor to the child as one JSON argument.
 
     ``target`` is a file, or a module name where ``module`` is true. ``settings`` are the texts of ``--set``. ``steps``
-    is null where the user leaves their number to us.
+    is null where the user leaves their number to us. It is the same for all ranks: each child knows its own.
     """
 
     folder: str
@@ -32,7 +33,6 @@ class Plan:
     train: bool
     steps: int | None
     warmup: int
-    rank: int
     step: str | None = None
     stop: bool = False
     nproc_per_node: str | None = None
@@ -55,30 +55,63 @@ class Plan:
         """Steps to profile."""
         return self.steps or USUAL_STEPS
 
-    @property
-    def trace_file(self) -> str:
-        """Final name of the trace inside the folder."""
-        return f"trace.rank{self.rank}.json.gz"
+
+@dataclass(frozen=True)
+class RankFiles:
+    """Where one rank's part of a recording lies: ``partial`` until the supervisor has found it whole, then ``trace``.
+
+    ``compiled`` describes the kernels of a compiled program, for the trace that lies beside it.
+    """
+
+    folder: Path
+    rank: int
 
     @property
-    def partial_file(self) -> Path:
-        """Where the trace lies until the supervisor has found it whole."""
-        return Path(self.folder) / f".partial.{self.trace_file}"
+    def trace(self) -> Path:
+        """The trace under its final name."""
+        return self.folder / f"trace.rank{self.rank}.json.gz"
 
     @property
-    def compiled_file(self) -> Path:
-        """Where the kernels of a compiled program are described, for the trace that lies beside it."""
-        return Path(self.folder) / compiled_file(self.rank)
+    def partial(self) -> Path:
+        """The trace as the child left it."""
+        return self.folder / f".partial.{self.trace.name}"
+
+    @property
+    def fresh(self) -> Path:
+        """The trace while it is being written."""
+        return self.folder / f".fresh.{self.trace.name}"
+
+    @property
+    def compiled(self) -> Path:
+        """The kernels that the program compiled."""
+        return self.folder / compiled_file(self.rank)
+
+    @property
+    def notes(self) -> Path:
+        """The notes of the child."""
+        return self.folder / NOTES_FILES.replace("*", str(self.rank))
+
+
+def rank_of(environment: Mapping[str, str]) -> tuple[int, int]:
+    """Rank and number of ranks, as torchrun tells its processes; (0, 1) for a process on its own."""
+    rank, ranks = (environment.get(name, "") for name in ("RANK", "WORLD_SIZE"))
+    if not rank.isdecimal():
+        return 0, 1
+    return int(rank), int(ranks) if ranks.isdecimal() else 1
 
 
 @dataclass(frozen=True)
 class Notes:
     """What the child measured. Times in ``unprofiled`` and ``profiled`` are microseconds per step.
 
+    ``ranks`` is how many processes the program consists of, by the launcher that started them.
     ``timed_ns`` is the stretch of the wall clock in which the unprofiled steps ran.
-    ``is_complete`` turns true at the regular end of the program; false means that it died or left by `os._exit`.
+    ``is_measured`` turns true as soon as nothing more will be measured, while the program goes on; ``stopped`` where it
+    was then told to end (``Plan.stop``). ``is_complete`` turns true at the regular end of the program; false means that
+    it died or left by `os._exit`.
     """
 
+    ranks: int = 1
     step_source: StepSource = "none"
     framework: str | None = None
     step_marks_ns: tuple[int, ...] = ()
@@ -88,12 +121,13 @@ class Notes:
     threads: int | None = None
     device_facts: tuple[Mapping[str, str | int | float | None], ...] = ()
     warnings: tuple[str, ...] = ()
+    is_measured: bool = False
+    stopped: bool = False
     is_complete: bool = False
 
 
-def write_notes(folder: str, notes: Notes) -> None:
-    """Leaves the notes in the folder, whole or not at all."""
-    path = Path(folder) / NOTES_FILE
-    partial = path.with_name(f"{NOTES_FILE}.{os.getpid()}")
+def write_notes(path: Path, notes: Notes) -> None:
+    """Leaves the notes in this file, whole or not at all."""
+    partial = path.with_name(f"{path.name}.{os.getpid()}")
     partial.write_text(json.dumps(dataclasses.asdict(notes)))
     partial.replace(path)

@@ -1,5 +1,6 @@
 """Measures a script that runs as it is: follows its steps through the phases, then leaves it alone."""
 
+import contextlib
 import os
 from collections.abc import Callable
 from typing import Any
@@ -20,6 +21,8 @@ TIMED_SECONDS, TIMED_STEPS_AT_LEAST = 1.0, 3
 ATTEMPTS = 4
 
 DETAIL = Detail()
+
+YIELDED = "the program runs a profiler of its own; ours stopped before it started"
 
 
 class Script:
@@ -51,7 +54,7 @@ class Script:
             os.register_at_fork(before=self._cut_short)
         except Exception as exc:  # ours, in the middle of the program's import
             self._session.warn(f"the measurement could not begin: {type(exc).__name__}: {exc}")
-            self._leave_alone()
+            self._end()
 
     def on_compiler(self) -> None:
         """Called when the program imports torch's compiler."""
@@ -69,7 +72,7 @@ class Script:
         if phase == self._time and self._stopwatch.steps:
             self._session.time(self._stopwatch)
         if GUARD.yielded:
-            self._session.warn("the program runs a profiler of its own; ours stopped before it started")
+            self._session.warn(YIELDED)
         elif phase != self._rest:
             if not GUARD.is_clear():
                 self._session.warn("a record_function of the program stayed open: a second window was not safe")
@@ -83,13 +86,13 @@ class Script:
     def _boundary(self) -> None:
         self._seen += 1
         if GUARD.yielded:
-            self._leave_alone()
+            self._end()
             return
         try:
             self._next()
         except Exception as exc:  # ours, in the middle of the program's own call
             self._session.warn(f"the measurement failed at step {self._seen}: {type(exc).__name__}: {exc}")
-            self._leave_alone()
+            self._end()
 
     def _start_over(self, source: StepSource) -> None:
         self._session.note(step_source=source)
@@ -142,7 +145,7 @@ class Script:
     def _reopen(self) -> None:
         """Opens the window; the step that follows is not counted, the profiler itself has to warm up."""
         if self._allowed_steps < 1:
-            self._leave_alone()
+            self._end()
         else:
             self._open(then=self._lead_in)
 
@@ -158,10 +161,19 @@ class Script:
             is_calm = self._session.offer(self._stop(), self._stopwatch)
             self._next = self._reopen
             if is_calm:
-                self._leave_alone()
+                self._end()
 
     def _rest(self) -> None:
         """Nothing is left to do."""
+
+    def _end(self) -> None:
+        """Nothing more will be measured: the program goes on alone, and the supervisor may report."""
+        self._leave_alone()
+        if GUARD.yielded:
+            self._session.warn(YIELDED)
+        with contextlib.suppress(Exception):  # a torch that cannot describe itself is the program's to find out
+            self._session.note(**describe_torch(self._torch))
+        self._session.finish_measuring()
 
     def _leave_alone(self) -> None:
         self._boundaries.forget()
@@ -177,7 +189,7 @@ class Script:
         if self._attempts > ATTEMPTS:
             self._session.warn_of_disturbance()
         if self._attempts > ATTEMPTS or not window.open():
-            self._leave_alone()
+            self._end()
             return False
         self._window, self._stopwatch, self._next = window, Stopwatch(self._torch), then
         self._farewell.install()

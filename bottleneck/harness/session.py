@@ -4,11 +4,12 @@ import dataclasses
 import math
 import os
 import statistics
+from pathlib import Path
 from typing import Any
 
 from bottleneck.harness.capture import Window
 from bottleneck.harness.inductor import Inductor
-from bottleneck.harness.notes import Notes, Plan, write_notes
+from bottleneck.harness.notes import Notes, Plan, RankFiles, rank_of, write_notes
 from bottleneck.harness.stopwatch import Stopwatch, is_disturbed, summarise_durations
 
 
@@ -17,7 +18,9 @@ class Session:
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
-        self.notes = Notes()
+        rank, ranks = rank_of(os.environ)
+        self.files = RankFiles(Path(plan.folder), rank)
+        self.notes = Notes(ranks=ranks)
         self.inductor = Inductor()
         self.status = 0
         self._undisturbed_us: list[float] = []
@@ -32,7 +35,7 @@ class Session:
     @property
     def has_trace(self) -> bool:
         """Whether a trace was kept."""
-        return self.plan.partial_file.exists()
+        return self.files.partial.exists()
 
     @property
     def has_profiled_steps(self) -> bool:
@@ -52,9 +55,15 @@ class Session:
         """Leaves the notes on disk; a full or vanished disk must not disturb the program."""
         if self.is_here:
             try:
-                write_notes(self.plan.folder, self.notes)
+                write_notes(self.files.notes, self.notes)
             except OSError:
                 return
+
+    def finish_measuring(self) -> None:
+        """Tells the supervisor that nothing more will be measured: it may report while the program goes on."""
+        if not self.notes.is_measured:
+            self.note(is_measured=True)
+            self.save()
 
     def time(self, stopwatch: Stopwatch) -> None:
         """Takes the steps as those that nothing disturbed."""
@@ -81,12 +90,12 @@ class Session:
 
     def keep(self, window: Window, stopwatch: Stopwatch) -> None:
         """Exports a stopped window as the trace of this recording, with the steps that were marked in it."""
-        fresh = self.plan.partial_file.with_name(f".fresh.{self.plan.trace_file}")
+        fresh = self.files.fresh
         try:
             window.export(fresh)
-            fresh.replace(self.plan.partial_file)
+            fresh.replace(self.files.partial)
             if self.inductor.has_something_to_tell:
-                self.plan.compiled_file.write_text(self.inductor.as_text(), encoding="utf-8")
+                self.files.compiled.write_text(self.inductor.as_text(), encoding="utf-8")
         except OSError as exc:
             fresh.unlink(missing_ok=True)
             self.warn(f"the trace could not be written: {exc.strerror}")

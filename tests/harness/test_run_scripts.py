@@ -155,6 +155,26 @@ def test_an_error_in_the_profiled_steps_shows_no_frame_of_ours(tmp_path: Path) -
     assert len(ops_by_step(run)) == 2
 
 
+def test_the_supervisor_can_tell_when_all_is_measured_while_the_program_goes_on(tmp_path: Path) -> None:
+    body = """
+    import json, pathlib
+
+    def is_measured():
+        notes = pathlib.Path("recording/.notes.json")
+        return notes.exists() and json.loads(notes.read_text())["is_measured"]
+
+    train(24)
+    print(is_measured())
+    train(40)
+    print(is_measured(), pathlib.Path("recording/.partial.trace.rank0.json.gz").exists(), flush=True)
+    os._exit(0)
+"""
+    run = train_and(tmp_path, body)
+    assert run.stdout == "False\nTrue True\n"
+    assert len(ops_by_step(run)) == 5
+    assert "abruptly" not in run.said
+
+
 def test_variables_set_before_torch_is_imported_still_work(tmp_path: Path) -> None:
     program = "import os\nos.environ['OMP_NUM_THREADS'] = '1'\nimport torch\nprint(torch.get_num_threads())\n"
     assert record(tmp_path, program).stdout == "1\n"
