@@ -128,6 +128,31 @@ def test_importing_the_package_costs_nothing_heavy() -> None:
     assert not modules_after("import bottleneck") & (HEAVY | {"typer", "rich"})
 
 
+@pytest.mark.parametrize("use", ["bottleneck.step()", "from bottleneck import step; step()"], ids=["by name", "from"])
+def test_ending_a_step_costs_nothing_heavy(use: str) -> None:
+    seen = modules_after(f"import bottleneck\n{use}")
+    assert "collections" in seen  # the probe sees what a first use does import
+    assert not seen & (HEAVY | {"typer", "rich", "typing"})
+
+
+PROBE = "import bottleneck\nassert not hasattr(bottleneck, {!r})"
+
+
+@pytest.mark.parametrize("name", ["nansum", "move_mean", "median", "stepp"])
+def test_a_probe_for_functions_of_the_array_library_finds_none(name: str) -> None:
+    done = run_fresh(f"import bottleneck\nbottleneck.step()\n{PROBE.format(name)}")
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_probe_would_find_a_name_that_we_have() -> None:
+    assert run_fresh(PROBE.format("step")).returncode == 1
+
+
+def test_names_that_are_looked_up_late_are_listed() -> None:
+    done = run_fresh("import bottleneck\nassert 'step' in dir(bottleneck)")
+    assert done.returncode == 0, done.stderr
+
+
 def test_report_never_imports_torch(traces: Path) -> None:
     file = traces / "AMD-AGI+TraceLens__tests__traces__h100__gaunernst_bert-small-uncased__1016001.json.gz"
     seen = modules_after(HELP.format(["report", str(file), "--format", "json"]))

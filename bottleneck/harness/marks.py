@@ -1,0 +1,28 @@
+"""Where ``bottleneck.step()`` arrives, and who is told of it; imports nothing, since any program may call it."""
+
+from collections.abc import Callable
+
+_listener: Callable[[], None] | None = None
+
+
+def step() -> None:
+    """Ends a step here: call it at the end of each turn of the loop that is measured.
+
+    It overrules what `bottleneck run` or `bottleneck.record` would take for the steps by itself. Where neither
+    measures, it does nothing and costs under a tenth of a microsecond.
+    """
+    if _listener is not None:
+        _listener()
+
+
+def listen(listener: Callable[[], None]) -> None:
+    """Has the listener called at each step from now on, in the thread that ends it; there is one at a time."""
+    global _listener  # noqa: PLW0603 - one process has one loop that is measured
+    _listener = listener
+
+
+def forget(listener: Callable[[], None]) -> None:
+    """Has it called no more; another that took its place meanwhile stays."""
+    global _listener  # noqa: PLW0603 - as above
+    if _listener == listener:
+        _listener = None
