@@ -104,11 +104,16 @@ def run(options: RunOptions) -> int:
     """The exit status of the program; UsageError before it starts when the options make no sense."""
     from bottleneck.harness.cpu import busy_processors
     from bottleneck.harness.finish import Ending
-    from bottleneck.harness.supervisor import supervise
+    from bottleneck.harness.supervisor import Child, child_command, supervise
 
     plan, busy = make_plan(options), busy_processors()
     monitor = _monitor(plan, options.telemetry_ms / 1e3)
-    status = supervise(plan, options.arguments, monitor)
+
+    def start_sampling(child: Child) -> None:
+        if monitor is not None:
+            monitor.start(child.process)
+
+    status = supervise(child_command(plan, options.arguments), start_sampling).status
     telemetry = monitor.stop() if monitor is not None else None
     flag = ("-m",) if options.module else ()
     succeeded = tell(plan, Ending((*flag, options.target, *options.arguments), status, busy, telemetry))
