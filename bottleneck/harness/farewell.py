@@ -15,6 +15,7 @@ class Farewell:
     def __init__(self, save: Callable[[], None]) -> None:
         self._save = save
         self._installed: list[signal.Signals] = []
+        self._is_saving = False
 
     def install(self) -> None:
         """From now on a deadly signal saves first. Python allows handlers in the main thread only."""
@@ -26,8 +27,8 @@ class Farewell:
                 self._installed.append(number)
 
     def remove(self) -> None:
-        """Restores the default, unless the program has put a handler of its own there meanwhile."""
-        if threading.current_thread() is not threading.main_thread():
+        """Restores the default, unless the program has put a handler of its own there meanwhile, or is dying."""
+        if self._is_saving or threading.current_thread() is not threading.main_thread():
             return
         while self._installed:
             number = self._installed.pop()
@@ -35,6 +36,9 @@ class Farewell:
                 signal.signal(number, signal.SIG_DFL)
 
     def _die(self, number: int, _frame: FrameType | None) -> None:
+        if self._is_saving:  # told again, or by two; the first decides what the program dies of
+            return
+        self._is_saving = True
         try:
             self._save()
         finally:

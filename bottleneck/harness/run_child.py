@@ -2,6 +2,7 @@
 
 import atexit
 import os
+import signal
 import sys
 from collections.abc import Callable, Sequence
 
@@ -29,7 +30,7 @@ def run_child(plan_text: str, arguments: Sequence[str]) -> None:
         program.show_only_their_frames()
         raise
     finally:
-        _finish(session)
+        _unless_interrupted(lambda: _finish(session))
 
 
 def _run_script(session: Session, arguments: Sequence[str]) -> None:
@@ -41,7 +42,7 @@ def _run_script(session: Session, arguments: Sequence[str]) -> None:
         run(session.plan.target, arguments)
     finally:
         if session.is_here:
-            script.finish()
+            _unless_interrupted(script.finish)
 
 
 def _run_workload(session: Session, arguments: Sequence[str]) -> None:
@@ -67,10 +68,27 @@ _FORMS: dict[str, Callable[[Session, Sequence[str]], None]] = {
 
 
 def _finish(session: Session) -> None:
-    if session.is_here and GUARD.window is not None:
-        GUARD.window.stop()
     session.note(is_complete=True)
     session.save()
+
+
+def _unless_interrupted(save: Callable[[], None]) -> None:
+    """Stops the profiler and saves. Ctrl-C skips what is left of it, and changes nothing in how the program ends."""
+    try:
+        _stop_profiler()
+        save()
+    except KeyboardInterrupt:
+        return
+
+
+def _stop_profiler() -> None:
+    """Stops it with interrupts held back: one that is left running crashes the interpreter at exit."""
+    previous = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        if GUARD.window is not None:
+            GUARD.window.stop()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, previous)
 
 
 def _leave_forks_quietly(session: Session) -> None:
