@@ -5,6 +5,7 @@ seconds) when it starts. Its two entry points are watched so that a profiler of 
 two at once silently destroy data or crash in torch 2.13.
 """
 
+import dataclasses
 import gc
 import gzip
 import json
@@ -18,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from bottleneck.harness.lines import WithLines
+from bottleneck.harness.notes import Plan
 
 # Roughly 0.7 GB while it is held, 60-100 MB of JSON, 4 MB compressed.
 EVENT_BUDGET = 200_000
@@ -35,6 +37,12 @@ class Detail:
     shapes: bool = True
     stacks: bool = True
     memory: bool = False
+
+
+def detail_of(plan: Plan, default: Detail) -> Detail:
+    """What the user asked to record, and for what they left open the default of the form."""
+    wanted = {"shapes": plan.shapes, "stacks": plan.stacks, "memory": plan.memory}
+    return dataclasses.replace(default, **{name: choice for name, choice in wanted.items() if choice is not None})
 
 
 class Guard:

@@ -4,7 +4,8 @@ from typing import Any, ClassVar
 import pytest
 
 from bottleneck.harness import capture
-from bottleneck.harness.capture import Detail, Guard, Window
+from bottleneck.harness.capture import Detail, Guard, Window, detail_of
+from bottleneck.harness.notes import Plan
 
 
 class Scope:
@@ -46,6 +47,27 @@ def guard(monkeypatch: pytest.MonkeyPatch) -> Guard:
     monkeypatch.setattr(capture, "GUARD", guard)
     monkeypatch.setattr(FakeProfile, "running", [])
     return guard
+
+
+def plan_with(**choices: bool) -> Plan:
+    return Plan(
+        folder=".",
+        form="script",
+        target="program.py",
+        module=False,
+        settings=(),
+        train=False,
+        steps=None,
+        warmup=1,
+        **choices,
+    )
+
+
+def test_the_user_decides_what_is_recorded_and_the_form_what_they_leave_open() -> None:
+    default = Detail(shapes=True, stacks=True, memory=False)
+    assert detail_of(plan_with(), default) == default
+    chosen = detail_of(plan_with(shapes=False, memory=True), default)
+    assert chosen == Detail(shapes=False, stacks=True, memory=True)
 
 
 def test_a_window_opens_and_closes_once(guard: Guard) -> None:
