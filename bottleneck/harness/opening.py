@@ -7,11 +7,13 @@ import math
 import os
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from bottleneck.harness.capture import Detail, Window
+from bottleneck.harness.weakly import weakly
 
 CHUNK_SECONDS = 2.0
 MOST_CHUNKS = 30
@@ -44,7 +46,7 @@ class Opening:
         if threading.current_thread() is not threading.main_thread():
             self._is_over = True
             return
-        os.register_at_fork(before=self._close_chunk, after_in_parent=self._open_chunk)
+        os.register_at_fork(before=weakly(self._close_chunk), after_in_parent=weakly(self._open_chunk))
         self._open_chunk()
 
     def finish(self) -> Window | None:
@@ -63,7 +65,17 @@ class Opening:
             return
         self._window, self._on_gpu = window, _uses_gpu(self._torch)
         self._chunks, self._size_bytes = 0, resident_bytes()
-        _call_in_main_thread_after(CHUNK_SECONDS, lambda: self._expire(window))
+        self._expire_later(window)
+
+    def _expire_later(self, window: Window) -> None:
+        opening, awaited = weakref.ref(self), weakref.ref(window)
+
+        def expire() -> None:
+            this, that = opening(), awaited()
+            if this is not None and that is not None:
+                this._expire(that)
+
+        _call_in_main_thread_after(CHUNK_SECONDS, expire)
 
     def _expire(self, window: Window) -> None:
         if window is not self._window:
@@ -75,7 +87,7 @@ class Opening:
             self._close_chunk()
             self._open_chunk()
         else:
-            _call_in_main_thread_after(CHUNK_SECONDS, lambda: self._expire(window))
+            self._expire_later(window)
 
     def _close_chunk(self) -> None:
         window, self._window = self._window, None

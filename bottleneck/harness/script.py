@@ -13,6 +13,7 @@ from bottleneck.harness.opening import Opening
 from bottleneck.harness.remainder import TIMED_STEPS, Remainder, keep_remainder
 from bottleneck.harness.session import Session
 from bottleneck.harness.stopwatch import Stopwatch
+from bottleneck.harness.weakly import weakly
 from bottleneck.recording import StepSource
 
 TIMED_SECONDS, TIMED_STEPS_AT_LEAST = 1.0, 3
@@ -51,7 +52,7 @@ class Script:
             self._boundaries.watch(torch)
             self._opening = Opening(torch)
             self._opening.start()
-            os.register_at_fork(before=self._cut_short)
+            os.register_at_fork(before=weakly(self._cut_short))
         except Exception as exc:  # ours, in the middle of the program's import
             self._session.warn(f"the measurement could not begin: {type(exc).__name__}: {exc}")
             self._end()
@@ -129,7 +130,7 @@ class Script:
         self._warm_up()
 
     def _warm_up(self) -> None:
-        if self._seen >= self._session.plan.warmup:
+        if self._seen >= self._session.plan.least_warmup:
             self._stopwatch = Stopwatch(self._torch)
             self._stopwatch.mark()
             self._next = self._time
