@@ -6,7 +6,7 @@ import runpy
 import sys
 import traceback
 from collections.abc import Sequence
-from importlib.machinery import SourceFileLoader
+from importlib.machinery import PathFinder, SourceFileLoader
 from types import CodeType, ModuleType, TracebackType
 from typing import Any
 
@@ -21,6 +21,7 @@ def run_file(path: str, arguments: Sequence[str]) -> None:
     absolute = os.path.join(os.getcwd(), path)  # noqa: PTH109, PTH118
     if os.path.isdir(path) or _is_archive(path):  # noqa: PTH112
         sys.path.insert(0, absolute)
+        _leave_the_name_to(absolute)
         _fresh_main()
         runpy._run_module_as_main("__main__", alter_argv=False)  # type: ignore[attr-defined]
         return
@@ -99,6 +100,20 @@ def _without_our_frames(trace: TracebackType | None) -> TracebackType | None:
 def _put_on_path(directory: str) -> None:
     if not sys.flags.safe_path:
         sys.path.insert(0, directory)
+        _leave_the_name_to(directory)
+
+
+def _leave_the_name_to(directory: str) -> None:
+    """Lets a program import what it calls `bottleneck` itself: ours goes on, no longer found by its name.
+
+    A block of a residual network is called so, and often its file. No module of ours imports another at run time.
+    """
+    name = __name__.partition(".")[0]
+    found = PathFinder.find_spec(name, [directory])
+    if found is None or found.origin is None or found.origin.startswith(_OURS):
+        return
+    for known in [known for known in sys.modules if known.partition(".")[0] == name]:
+        del sys.modules[known]
 
 
 def _is_archive(path: str) -> bool:

@@ -140,6 +140,168 @@ SCRIPTS = {
         print([signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD)])
         print(signal.pthread_sigmask(signal.SIG_BLOCK, []))
     """,
+    "runs_a_loop": """
+        import asyncio
+
+        async def work(value):
+            await asyncio.sleep(0)
+            return value
+
+        async def main():
+            print(await asyncio.gather(*(work(value) for value in range(3))))
+            asyncio.get_running_loop().call_soon(1 / 0 if False else lambda: None)
+            raise TimeoutError("in a task")
+
+        asyncio.run(main())
+    """,
+    "explains_itself": """
+        import argparse
+        parser = argparse.ArgumentParser(description="theirs")
+        parser.add_argument("-o", "--output")
+        parser.parse_args()
+    """,
+    "starts_children": """
+        import subprocess, sys
+        code = "import sys; print(sorted(m for m in sys.modules if 'bottleneck' in m)); sys.exit(4)"
+        done = subprocess.run([sys.executable, "-c", code])
+        print(done.returncode, flush=True)
+        subprocess.run("echo from a shell; exit 5", shell=True, check=True)
+    """,
+    "becomes_another": """
+        import os, sys
+        print("before", flush=True)
+        os.execv(sys.executable, [sys.executable, "-c", "import sys; print(sys.argv); sys.exit(11)", "x"])
+    """,
+    "pools_by_forkserver": """
+        import multiprocessing
+
+        class Box:
+            def __init__(self, value):
+                self.value = value
+
+        if __name__ == "__main__":
+            context = multiprocessing.get_context("forkserver")
+            with context.Pool(1) as pool:
+                print([box.value for box in pool.map(Box, [1, 2])])
+    """,
+    "handles_signals": """
+        import os, signal
+
+        def handler(number, frame):
+            print("got", signal.Signals(number).name, frame.f_code.co_name)
+
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGALRM):
+            signal.signal(number, handler)
+            os.kill(os.getpid(), number)
+    """,
+    "replaces_stdout": """
+        import contextlib, io, sys
+        buffer = io.StringIO()
+        with contextlib.redirect_stdout(buffer):
+            print("inside")
+        print(repr(buffer.getvalue()), sys.stdout is sys.__stdout__)
+        sys.stdout = sys.stderr
+        print("on the other")
+    """,
+    "finalizes": """
+        import atexit, weakref
+
+        class Noisy:
+            def __del__(self):
+                print("deleted")
+
+        kept, gone = Noisy(), Noisy()
+        weakref.finalize(kept, print, "finalized")
+        atexit.register(print, "first registered")
+        atexit.register(print, "last registered")
+        del gone
+    """,
+    "leaves_a_daemon": """
+        import threading
+        gate = threading.Event()
+        threading.Thread(target=gate.wait, daemon=True).start()
+        print(threading.active_count(), threading.current_thread().name)
+    """,
+    "traces_itself": """
+        import sys
+        seen = []
+        sys.setprofile(lambda frame, event, argument: seen.append((event, frame.f_code.co_name)))
+
+        def inner():
+            return 1
+
+        inner()
+        sys.setprofile(None)
+        sys.settrace(lambda frame, event, argument: seen.append((event, frame.f_lineno)))
+        inner()
+        sys.settrace(None)
+        print(seen, sys.getprofile(), sys.gettrace())
+    """,
+    "turns_warnings_into_errors": """
+        import warnings
+        warnings.simplefilter("error")
+        print(len(warnings.filters))
+        warnings.warn("now an error")
+    """,
+    "asks_for_the_locale": """
+        import locale, sys
+        print(locale.setlocale(locale.LC_ALL, ""), locale.getpreferredencoding(), sys.getfilesystemencoding())
+        print(sys.stdout.encoding, sys.stdout.errors, sys.stderr.errors, sys.stdout.line_buffering)
+    """,
+    "fails_in_a_thread": """
+        import threading
+        thread = threading.Thread(target=lambda: 1 / 0, name="worker")
+        thread.start()
+        thread.join()
+    """,
+    "fails_where_nobody_can_raise": """
+        import sys
+        sys.unraisablehook = lambda unraisable: print("unraisable", unraisable.exc_value, file=sys.stderr)
+
+        class Broken:
+            def __del__(self):
+                raise ValueError("in a finalizer")
+
+        Broken()
+    """,
+    "recurses_too_deep": """
+        import sys
+
+        def deeper(depth):
+            return deeper(depth + 1)
+
+        print(sys.getrecursionlimit())
+        try:
+            deeper(0)
+        except RecursionError as error:
+            print(error)
+    """,
+    "raises_a_group": "raise ExceptionGroup('two', [ValueError(1), TypeError(2)])",
+    "reads_its_own_source": """
+        import inspect, linecache, typing
+
+        class Typed:
+            value: "int"
+
+        def shown():
+            return 1
+
+        print(inspect.getsource(shown), typing.get_type_hints(Typed), inspect.getmodule(shown).__name__)
+        print(linecache.getline(__file__, 1), __annotations__ == {})
+    """,
+    "writes_ten_megabytes": "import sys; sys.stdout.write('x\\n' * 5_000_000); sys.stderr.write('y' * 999_999)",
+    "faults": "import ctypes; print('x', flush=True); ctypes.string_at(0)",
+    "limits_itself": """
+        import resource
+        resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+        files = [open(__file__) for _ in range(40)]
+        print(len(files), resource.getrlimit(resource.RLIMIT_CORE))
+    """,
+    "looks_at_its_process": """
+        import os, threading
+        print(sorted(os.listdir("/proc/self/fd")), len(os.listdir("/proc/self/task")))
+        print([thread.name for thread in threading.enumerate()], os.umask(0o22), os.nice(0))
+    """,
 }
 
 PACKAGE = {
@@ -178,9 +340,9 @@ def run_plainly(folder: Path, *arguments: str) -> Outcome:
     return Outcome(done.stdout, done.stderr, done.returncode if done.returncode >= 0 else 128 - done.returncode)
 
 
-def run_recorded(folder: Path, *arguments: str, output: str = "recording") -> Outcome:
+def run_recorded(folder: Path, *arguments: str, output: str = "recording", flags: tuple[str, ...] = ()) -> Outcome:
     """The outcome of `bottleneck run ARGUMENTS`, without what bottleneck itself says at the end."""
-    command = [sys.executable, "-m", "bottleneck.cli", "run", "-o", output, *arguments]
+    command = [sys.executable, *flags, "-m", "bottleneck.cli", "run", "-o", output, *arguments]
     done = subprocess.run(command, cwd=folder, input=STDIN, capture_output=True, check=False)
     theirs, mark, _ = done.stderr.partition(b"bottleneck: recorded ")
     assert mark, f"bottleneck said nothing at the end: {done.stderr!r}"
