@@ -1,0 +1,267 @@
+"""The folder of a recording: what is wrong with it is found before the program starts."""
+
+import ctypes
+import os
+import re
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from bottleneck.commands.place import Place
+from bottleneck.errors import UsageError
+from bottleneck.harness.claim import CLAIM_FILE
+
+NAMES = (
+    "recording.json",
+    "analysis.json",
+    "roofline.png",
+    "telemetry.csv",
+    "trace.rank0.json.gz",
+    "trace.rank7.json.gz",
+    "compiled.rank0.json",
+    "bottleneck-crash.txt",
+    ".run.json",
+    ".notes.rank0.json",
+    ".partial.trace.rank0.json.gz",
+    ".fresh.trace.rank0.json.gz",
+    ".recording.json.12",
+)
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def refusal(output: str | Path, *, force: bool = False) -> UsageError:
+    place = Place(Path(output), "train.py", force=force)
+    with pytest.raises(UsageError) as found:
+        place.make()
+    error = found.value
+    assert error.what and error.why and error.fix and error.exit_code == 2
+    assert "\n" not in error.what + error.why + error.fix
+    return error
+
+
+def test_a_folder_of_our_own_is_named_after_program_and_time_and_new_each_time(here: Path) -> None:
+    places = [Place(None, "dir/my program.py") for _ in range(3)]
+    assert len({place.make() for place in places}) == 3
+    for place in places:
+        assert re.fullmatch(r"bottleneck-my-program-\d{8}-\d{6}-[0-9a-f]{4}", place.folder.name)
+        assert place.folder.parent == here
+        place.release()
+        assert list(place.folder.iterdir()) == []
+
+
+def test_forty_that_start_at_once_get_forty_folders(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Names that collide as often as they can: one of sixteen, and twenty tries are enough for nearly all of them.
+    drawn = iter(range(10_000))
+    lock = threading.Lock()
+
+    def urandom(_: int) -> bytes:
+        with lock:
+            return bytes([0, next(drawn) // 2])
+
+    monkeypatch.setattr(os, "urandom", urandom)
+    places = [Place(None, "train.py") for _ in range(40)]
+    threads = [threading.Thread(target=place.make) for place in places]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len({place.folder for place in places}) == 40 == len(list(here.iterdir()))
+    for place in places:
+        place.release()
+
+
+def test_two_runs_in_one_folder_are_one_too_many(here: Path) -> None:
+    first = Place(Path("out"), "train.py")
+    first.make()
+    assert "is not empty" in refusal("out").what
+    assert "another run is recording" in refusal("out", force=True).what
+    assert [path.name for path in Path("out").iterdir()] == [CLAIM_FILE]
+    first.release()
+    second = Place(Path("out"), "train.py")
+    second.make()
+    second.release()
+
+
+def test_of_many_that_want_the_same_folder_at_once_one_gets_it(here: Path) -> None:
+    code = "\n".join(
+        [
+            "import sys; from pathlib import Path; from bottleneck.commands.place import Place",
+            "from bottleneck.errors import UsageError",
+            "print('ready', flush=True); sys.stdin.readline()",
+            "try: Place(Path('out'), 'x', force=True).make(); print('got it', flush=True); sys.stdin.readline()",
+            "except UsageError as error: print(error.what, flush=True); sys.stdin.readline()",
+        ]
+    )
+    runs = [
+        subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        for _ in range(6)
+    ]
+    for run in runs:
+        assert run.stdout is not None and run.stdout.readline() == "ready\n"
+    for run in runs:
+        assert run.stdin is not None
+        run.stdin.write("go\n")
+        run.stdin.flush()
+    told = [run.stdout.readline() for run in runs if run.stdout is not None]
+    for run in runs:
+        run.communicate("\n")
+    assert told.count("got it\n") == 1
+    assert sum("another run is recording" in line for line in told) == 5
+
+
+@pytest.mark.parametrize("name", ["with space", "with 'quotes\"", "line\nbreak", "esc\x1b[31m", "ünï", "a" * 255])
+def test_unusual_names_are_taken_and_shown_in_one_line(name: str, here: Path) -> None:
+    place = Place(Path(name), "train.py")
+    assert place.make() == here / name
+    place.release()
+    (here / name / "mine").touch()
+    assert refusal(name).what.isprintable()
+
+
+def test_a_name_that_is_no_text_is_taken(here: Path) -> None:
+    name = os.fsdecode(b"caf\xe9")
+    place = Place(Path(name), "train.py")
+    place.make()
+    place.release()
+    (here / name / "mine").touch()
+    refusal(name).what.encode()
+
+
+@pytest.mark.parametrize("name", ["a" * 256, "new/" + "a" * 256, "nul\0byte"])
+def test_a_name_that_cannot_be_is_refused(name: str, here: Path) -> None:
+    assert "cannot make the folder" in refusal(name).what
+    assert list(here.iterdir()) == []
+
+
+def test_missing_parents_are_made(here: Path) -> None:
+    place = Place(Path("runs/today/first"), "train.py")
+    assert place.make() == here / "runs" / "today" / "first"
+    assert place.discard()
+    assert list(here.iterdir()) == []
+
+
+def test_what_is_no_folder_is_refused_and_stays_as_it_was(here: Path) -> None:
+    (here / "file").write_text("mine")
+    os.mkfifo(here / "pipe")
+    for name in ("file", "pipe", "file/below", "/dev/null", "/dev/null/below"):
+        error = refusal(name)
+        assert "is no folder" in error.what or "cannot make" in error.what
+    assert (here / "file").read_text() == "mine"
+    assert (here / "pipe").is_fifo() and Path("/dev/null").is_char_device()
+
+
+def test_a_link_is_refused_even_to_an_empty_folder(here: Path) -> None:
+    (here / "elsewhere").mkdir()
+    (here / "link").symlink_to("elsewhere")
+    (here / "nowhere").symlink_to("missing")
+    assert "is a symbolic link" in refusal("link").what
+    assert str(here / "elsewhere") in refusal("link").fix
+    assert "is no folder" in refusal("nowhere").what
+    assert sorted(path.name for path in here.iterdir()) == ["elsewhere", "link", "nowhere"]
+    assert list((here / "elsewhere").iterdir()) == []
+
+
+def test_a_folder_behind_a_linked_parent_is_fine(here: Path) -> None:
+    (here / "elsewhere").mkdir()
+    (here / "link").symlink_to("elsewhere")
+    Place(Path("link/out"), "train.py").make()
+    assert (here / "elsewhere" / "out").is_dir()
+
+
+def test_a_folder_with_files_is_refused_and_stays_as_it_was(here: Path) -> None:
+    (here / "out").mkdir()
+    (here / "out" / "precious.txt").write_text("mine")
+    assert "--force" in refusal("out").fix
+    assert [path.name for path in (here / "out").iterdir()] == ["precious.txt"]
+
+
+def test_force_replaces_an_old_recording_and_nothing_else(here: Path) -> None:
+    (here / "out").mkdir()
+    for name in (*NAMES, "precious.txt"):
+        (here / "out" / name).write_text("old")
+    place = Place(Path("out"), "train.py", force=True)
+    place.make()
+    place.release()
+    assert [path.name for path in (here / "out").iterdir()] == ["precious.txt"]
+    assert not place.discard()
+
+
+def test_force_removes_links_and_never_what_they_lead_to(here: Path) -> None:
+    (here / "out").mkdir()
+    (here / "precious.txt").write_text("mine")
+    for name in NAMES:
+        (here / "out" / name).symlink_to("../precious.txt")
+    place = Place(Path("out"), "train.py", force=True)
+    place.make()
+    assert [path.name for path in (here / "out").iterdir()] == [CLAIM_FILE]
+    assert not (here / "out" / CLAIM_FILE).is_symlink()
+    place.release()
+    assert (here / "precious.txt").read_text() == "mine"
+
+
+def test_a_folder_in_the_place_of_a_file_is_told(here: Path) -> None:
+    (here / "out" / "recording.json").mkdir(parents=True)
+    assert "cannot write to" in refusal("out", force=True).what
+    assert (here / "out" / "recording.json").is_dir()
+    assert [path.name for path in (here / "out").iterdir()] == ["recording.json"]
+
+
+@pytest.mark.parametrize("output", ["read-only", "read-only/below"])
+def test_a_folder_that_cannot_be_written_to_is_refused(output: str, here: Path) -> None:
+    (here / "read-only").mkdir()
+    (here / "read-only").chmod(0o500)
+    code = f"from bottleneck.cli import main; main(['run', '-o', {output!r}, 'program.py'])"
+    (here / "program.py").write_text("print('it ran')")
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=False,
+        preexec_fn=_obey_permissions,
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert [line.split(":")[0] for line in done.stderr.splitlines()] == ["error", "  why", "  fix"]
+    assert "Permission denied" in done.stderr
+    (here / "read-only").chmod(0o700)
+    assert list((here / "read-only").iterdir()) == []
+
+
+def _obey_permissions() -> None:
+    """Drops what lets root read and write everything: CAP_DAC_OVERRIDE and CAP_DAC_READ_SEARCH of linux/prctl.h."""
+    if os.geteuid() == 0:
+        for capability in (1, 2):
+            ctypes.CDLL(None).prctl(24, capability, 0, 0, 0)
+
+
+def test_nothing_that_was_there_before_is_discarded(here: Path) -> None:
+    (here / "out").mkdir()
+    place = Place(Path("out"), "train.py")
+    place.make()
+    assert not place.discard()
+    assert list((here / "out").iterdir()) == []
+
+
+def test_a_folder_with_something_of_the_users_is_not_discarded(here: Path) -> None:
+    place = Place(Path("out"), "train.py")
+    place.make()
+    (here / "out" / "recording.json").write_text("ours")
+    (here / "out" / "result.txt").write_text("the program's")
+    assert not place.discard()
+    assert [path.name for path in (here / "out").iterdir()] == ["result.txt"]
+
+
+def test_a_run_that_is_refused_leaves_the_folder_of_another_alone(here: Path) -> None:
+    first = Place(Path("out"), "train.py")
+    first.make()
+    (here / "out" / "recording.json").write_text("ours")
+    refusal("out", force=True)
+    assert (here / "out" / "recording.json").read_text() == "ours"
+    first.release()
