@@ -9,11 +9,12 @@ from bottleneck.records import Caveat
 from bottleneck.trace.events import names, names_that_match
 from bottleneck.trace.joins import Flags, whole
 from bottleneck.trace.launches import LAUNCHES_A_KERNEL
+from bottleneck.trace.nesting import Ints
 from bottleneck.tracing import Trace, Window
 from bottleneck.units import format_share, format_us
 
 # A few calls whose kernels ran after the profiler stopped are normal.
-_TOLERATED_SHARE = 0.02
+TOLERATED_SHARE = 0.02
 
 
 def linking_caveats(trace: Trace, window: Window, kernels: pd.DataFrame) -> tuple[Caveat, ...]:
@@ -104,12 +105,18 @@ def _skew(window: Window, kernels: pd.DataFrame) -> Caveat | None:
     )
 
 
+def kernel_launches(trace: Trace) -> tuple[Ints, Flags]:
+    """Rows in LAUNCH_ARGS of the calls that each launch a kernel, and which of them have no work in the trace."""
+    launches = names_that_match(trace, LAUNCHES_A_KERNEL)
+    rows = np.flatnonzero(launches[names(trace, trace.launch_args["event"].to_numpy())])
+    correlation = whole(trace.launch_args["correlation"])[rows]
+    return rows, ~np.isin(correlation, whole(trace.device_args["correlation"]))
+
+
 def _missing_kernels(trace: Trace) -> Caveat | None:
     """Launches without a kernel: dropped by the profiler, captured into a graph, or still queued when it stopped."""
-    launches = names_that_match(trace, LAUNCHES_A_KERNEL)
-    called = trace.launch_args[launches[names(trace, trace.launch_args["event"].to_numpy())]]
-    missing = ~np.isin(whole(called["correlation"]), whole(trace.device_args["correlation"]))
-    if not len(called) or missing.mean() <= _TOLERATED_SHARE:
+    called, missing = kernel_launches(trace)
+    if not len(called) or missing.mean() <= TOLERATED_SHARE:
         return None
     return Caveat(
         "kernels-missing",

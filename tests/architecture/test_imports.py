@@ -10,7 +10,7 @@ import pytest
 import bottleneck
 
 PACKAGE = Path(bottleneck.__file__).parent
-FOUNDATION = {"errors", "units", "tables", "records", "tracing", "measured", "sensors", "compiled"}
+FOUNDATION = {"errors", "units", "tables", "records", "tracing", "measured", "sensors", "compiled", "checks"}
 STAGES = {"trace", "devices", "cost", "analysis", "report"}
 MAY_IMPORT = {
     **dict.fromkeys(FOUNDATION, FOUNDATION),

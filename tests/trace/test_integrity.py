@@ -1,0 +1,159 @@
+"""Whether a trace is whole: each defect is found where it is, and only there."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from bottleneck.checks import Check
+from bottleneck.trace import audit
+from bottleneck.trace.integrity import check_device_work, check_file, check_host_work
+from tests.builders import Event, kernel, launch, op, step
+from tests.trace.traces import linked, read
+
+
+def pairs(count: int, first: int = 1, at: float = 100.0) -> list[Event]:
+    """So many ops with a launch and a kernel each, ten microseconds apart."""
+    events = []
+    for number in range(first, first + count):
+        ts = at + 10 * (number - first)
+        events += [op("aten::relu", ts, 8, external_id=number), launch(number, ts + 2, 2), kernel(number, ts + 5, 4)]
+    return events
+
+
+def launches(correlations: Sequence[int], at: float) -> list[Event]:
+    """Launches whose kernels are not in the trace."""
+    return [launch(number, at + 2 * place, 1) for place, number in enumerate(correlations)]
+
+
+def row(checks: Sequence[Check], slug: str) -> Check:
+    return next(check for check in checks if check.slug == slug)
+
+
+def device(folder: Path, events: Sequence[Event], slug: str) -> Check:
+    return row(check_device_work(linked(folder, events)), slug)
+
+
+def test_a_whole_trace_is_ok_in_every_row(tmp_path: Path) -> None:
+    result = linked(tmp_path, pairs(50))
+    rows = [*check_file(result.trace), *check_device_work(result), *check_host_work(result)]
+    assert {check.status for check in rows} == {"ok"}
+    assert len({check.slug for check in rows}) == len(rows) == 8
+
+
+def test_damage_that_the_reader_tolerated_has_its_own_row(tmp_path: Path) -> None:
+    trace = read(tmp_path, [*pairs(5), {**op("aten::relu", 300, 5), "dur": -1}])
+    assert [check.slug for check in check_file(trace)] == ["file", "clamped-durations"]
+    assert row(check_file(trace), "clamped-durations").status == "limited"
+
+
+@pytest.mark.parametrize(
+    ("lost", "where"),
+    [
+        (launches([901, 902, 903], 20), "3 before the first"),
+        (launches([901, 902], 131), "2 between"),
+        (launches([901, 902, 903, 904], 900), "4 after the last"),
+    ],
+)
+def test_launches_without_kernels_say_where_they_lie(tmp_path: Path, lost: list[Event], where: str) -> None:
+    check = device(tmp_path, [*pairs(20), *lost], "kernels-missing")
+    assert check.status == "limited"
+    assert check.share == len(lost) / (20 + len(lost))
+    assert check.why.startswith(where)
+
+
+def test_a_few_launches_whose_kernels_never_ran_are_told_but_no_fault(tmp_path: Path) -> None:
+    check = device(tmp_path, [*pairs(99), *launches([901], 5000)], "kernels-missing")
+    assert check.status == "ok"
+    assert check.fact.startswith("1 of 100 (1.0 %)")
+
+
+def test_launches_that_entered_a_graph_are_no_loss(tmp_path: Path) -> None:
+    begin, end = (launch(800 + at, at, 1, f"cudaStream{name}Capture") for at, name in ((500, "Begin"), (600, "End")))
+    check = device(tmp_path, [*pairs(20), begin, *launches(range(901, 931), 510), end], "kernels-missing")
+    assert check.status == "ok"
+    assert "30 others were captured" in check.fact
+
+
+def test_a_step_without_any_of_its_kernels_is_named(tmp_path: Path) -> None:
+    events = [step(1, 90, 200), step(2, 290, 200), *pairs(10), *launches(range(901, 905), 300)]
+    assert "none at all in ProfilerStep#2" in device(tmp_path, events, "kernels-missing").fact
+
+
+def test_device_work_that_ends_long_before_the_host_is_a_cut(tmp_path: Path) -> None:
+    check = device(tmp_path, [*pairs(20), *launches(range(901, 911), 10_000)], "cut-off")
+    assert check.status == "limited"
+    assert check.share == 10 / 30
+    assert "9.72 ms before the host's last launch" in check.fact
+
+
+def test_losses_in_the_middle_are_no_cut(tmp_path: Path) -> None:
+    assert device(tmp_path, [*pairs(20), *launches(range(901, 911), 131)], "cut-off").status == "ok"
+
+
+@pytest.mark.parametrize(("at", "why"), [(20, "before the recording began"), (250, "dropped their launches")])
+def test_kernels_without_launches_say_why(tmp_path: Path, at: float, why: str) -> None:
+    check = device(tmp_path, [*pairs(20), kernel(901, at, 40)], "orphans")
+    assert check.status == "limited"
+    assert check.share == pytest.approx(40 / 120)
+    assert why in check.why
+
+
+def test_kernels_of_a_trace_that_recorded_no_host_say_so(tmp_path: Path) -> None:
+    check = device(tmp_path, [kernel(1, 10, 5), kernel(2, 20, 5)], "orphans")
+    assert (check.status, check.why) == ("limited", "launches were not recorded")
+
+
+def test_clock_skew_is_told_by_median_and_most(tmp_path: Path) -> None:
+    early = [event for number in range(3) for event in (launch(90 + number, 500 + 40 * number, 2),)]
+    works = [kernel(90 + number, 500 + 40 * number - lead, 3) for number, lead in enumerate((5, 10, 30))]
+    check = device(tmp_path, [*pairs(7), *early, *works], "clock-skew")
+    assert check.status == "limited"
+    assert check.share == 0.3
+    assert "10.0 us in the median, 30.0 us at most" in check.fact
+
+
+def test_a_rare_skew_is_told_but_no_fault(tmp_path: Path) -> None:
+    check = device(tmp_path, [*pairs(40), launch(90, 900, 2), kernel(90, 895, 3)], "clock-skew")
+    assert (check.status, check.share) == ("ok", 1 / 41)
+
+
+def test_ids_that_repeat_are_counted(tmp_path: Path) -> None:
+    twice = [launch(1, 900, 1), kernel(77, 905, 3), kernel(77, 910, 3)]
+    check = device(tmp_path, [*pairs(20), *twice], "repeated-ids")
+    assert check.status == "limited"
+    assert check.fact == "used more than once: launches 1, device work 1"
+
+
+def test_kernels_that_one_graph_launch_replays_share_its_id_by_nature(tmp_path: Path) -> None:
+    replay = [launch(90, 900, 5, "cudaGraphLaunch"), *(kernel(90, 910 + 5 * place, 4) for place in range(6))]
+    assert device(tmp_path, [*pairs(5), *replay], "repeated-ids").status == "ok"
+
+
+def test_work_that_overlaps_on_one_stream_is_found_and_on_two_it_is_not(tmp_path: Path) -> None:
+    late = [launch(90, 900, 1), launch(91, 902, 1), kernel(90, 905, 50)]
+    assert device(tmp_path, [*pairs(5), *late, kernel(91, 930, 10)], "streams-overlap").status == "limited"
+    assert device(tmp_path, [*pairs(5), *late, kernel(91, 930, 10, stream=8)], "streams-overlap").status == "ok"
+
+
+def test_ops_that_outlast_the_op_around_them_are_found(tmp_path: Path) -> None:
+    check = row(check_host_work(linked(tmp_path, [op("aten::a", 10, 20), op("aten::b", 20, 40)])), "ops-overlap")
+    assert check.status == "limited"
+    assert check.fact == "1 of 2 outlast the op around them, by up to 30.0 us"
+
+
+def test_a_trace_of_launches_alone_says_that_the_device_is_missing(tmp_path: Path) -> None:
+    (check,) = check_device_work(linked(tmp_path, [op("aten::relu", 1, 9), launch(1, 2, 2)]))
+    assert (check.slug, check.status) == ("no-device-events", "missing")
+    assert "permission" in check.why
+
+
+def test_a_cpu_trace_is_not_blamed_for_having_no_kernels(tmp_path: Path) -> None:
+    (check,) = check_device_work(linked(tmp_path, [op("aten::relu", 1, 9)]))
+    assert (check.slug, check.status) == ("no-device-events", "ok")
+
+
+def test_counts_of_launches_add_up(tmp_path: Path) -> None:
+    lost = [*launches([901], 20), *launches([902, 903], 131), *launches([904], 900)]
+    found = audit.audit_launches(linked(tmp_path, [*pairs(20), *lost]))
+    assert (found.total, found.lead, found.between, found.tail, found.lost) == (24, 1, 2, 1, 4)
