@@ -1,6 +1,13 @@
 """What the harness measured of a program, as recordings and analyses keep it."""
 
 from dataclasses import dataclass
+from typing import Literal
+
+# What a window of the profiler may record: ops alone, one option more, or all that the kept window had on.
+ProfilerOption = Literal["ops", "shapes", "stacks", "memory", "all"]
+
+# What the batch test proves: the step is (mostly) fixed, proportional to the batch, some of both; or it was too noisy.
+Growth = Literal["fixed", "proportional", "both", "undecided"]
 
 
 @dataclass(frozen=True)
@@ -11,3 +18,78 @@ class Timing:
     low: float
     high: float
     n: int
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """A ratio of step times: median of ratios of neighbours in time, with its interval, over n such pairs."""
+
+    median: float
+    low: float
+    high: float
+    n: int
+
+
+@dataclass(frozen=True)
+class BatchTest:
+    """Unprofiled steps of ``batch_size`` samples (``once``) and of twice as many (``twice``), in turns.
+
+    ``reason`` says why there are no times; null where there are.
+    """
+
+    batch_size: int | None
+    once: Timing | None = None
+    twice: Timing | None = None
+    ratio: Ratio | None = None
+    reason: str | None = None
+
+
+@dataclass(frozen=True)
+class BatchProof:
+    """What the batch test says: t = fixed + proportional x batch, with the parts of the step at its own batch size.
+
+    ``agrees`` tells whether the ledger's overhead fits into the fixed part; null where nothing can be said. ``reason``
+    says why there are no figures; null where there are.
+    """
+
+    batch_size: int | None
+    once_us: Timing | None
+    twice_us: Timing | None
+    ratio: Ratio | None
+    fixed_us: Timing | None
+    proportional_us: Timing | None
+    fixed_share: Ratio | None
+    growth: Growth | None
+    agrees: bool | None
+    sentence: str
+    reason: str | None
+
+
+@dataclass(frozen=True)
+class OptionCost:
+    """How many times as long a step takes under the profiler with this option besides the record of ops."""
+
+    option: ProfilerOption
+    ratio: Ratio
+
+
+@dataclass(frozen=True)
+class OptionCosts:
+    """What each option of the profiler costs on this step; ``reason`` says why that is not known."""
+
+    costs: tuple[OptionCost, ...] = ()
+    reason: str | None = None
+
+
+@dataclass(frozen=True)
+class PeakMemory:
+    """Most memory in use at once: of a device by its allocator, or resident in the process.
+
+    ``since``: while unprofiled steps ran, or since the program started. ``bytes`` is null where that is not known, and
+    ``reason`` says why.
+    """
+
+    bytes: int | None
+    of: Literal["device", "process"]
+    since: Literal["steps", "start"]
+    reason: str | None = None

@@ -7,6 +7,10 @@ from collections.abc import Callable, Iterator, Mapping
 from types import ModuleType
 from typing import Any
 
+from bottleneck.harness.batch import Doubling
+
+BATCH = "batch_size"
+
 Step = Callable[[], Any]
 
 
@@ -18,6 +22,19 @@ def workload_step(module: ModuleType, settings: tuple[tuple[str, str], ...]) -> 
     if not _takes_nothing(step):
         sys.exit("the step that workload() returned takes arguments; it must be callable without any")
     return step
+
+
+def workload_doubling(module: ModuleType, settings: tuple[tuple[str, str], ...]) -> Doubling | None:
+    """How to make the same step at twice its batch size; null for a workload without that parameter."""
+    size: object
+    if BATCH in dict(settings):
+        size = parse_value(dict(settings)[BATCH])
+    else:
+        parameter = inspect.signature(module.workload).parameters.get(BATCH)
+        if parameter is None:
+            return None
+        size = parameter.default
+    return Doubling(size, lambda doubled: workload_step(module, (*settings, (BATCH, str(doubled)))))
 
 
 def parse_value(text: str) -> Any:

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bottleneck.compiled import compiled_file
-from bottleneck.measured import Timing
+from bottleneck.measured import BatchTest, OptionCosts, PeakMemory, Timing
 from bottleneck.recording import Form, StepSource
 
 # Every rank has notes of its own; what is being written has another name until it is whole.
 NOTES_FILES = ".notes.rank*.json"
 
-USUAL_STEPS = 5
+USUAL_STEPS, USUAL_WARMUP = 5, 3
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,8 @@ class Plan:
     """What to run and how to measure it; travels from the supervisor to the child as one JSON argument.
 
     ``target`` is a file, or a module name where ``module`` is true. ``settings`` are the texts of ``--set``. ``steps``
-    is null where the user leaves their number to us. It is the same for all ranks: each child knows its own.
+    and ``warmup`` are null where the user leaves their number to us, ``batch_test`` where its length decides. It is the
+    same for all ranks: each child knows its own.
     """
 
     folder: str
@@ -32,13 +33,14 @@ class Plan:
     settings: tuple[tuple[str, str], ...]
     train: bool
     steps: int | None
-    warmup: int
+    warmup: int | None
     step: str | None = None
     stop: bool = False
     nproc_per_node: str | None = None
     shapes: bool | None = None
     stacks: bool | None = None
     memory: bool | None = None
+    batch_test: bool | None = None
 
     @classmethod
     def from_json(cls, text: str) -> "Plan":
@@ -54,6 +56,11 @@ class Plan:
     def wanted_steps(self) -> int:
         """Steps to profile."""
         return self.steps or USUAL_STEPS
+
+    @property
+    def least_warmup(self) -> int:
+        """Steps that pass before any is measured; exactly so many where the user named their number."""
+        return USUAL_WARMUP if self.warmup is None else self.warmup
 
 
 @dataclass(frozen=True)
@@ -105,7 +112,9 @@ class Notes:
     """What the child measured. Times in ``unprofiled`` and ``profiled`` are microseconds per step.
 
     ``ranks`` is how many processes the program consists of, by the launcher that started them.
-    ``timed_ns`` is the stretch of the wall clock in which the unprofiled steps ran.
+    ``timed_ns`` is the stretch of the wall clock in which the unprofiled steps ran; ``settled`` tells whether they had
+    stopped to get quicker or slower. ``windows_us`` is the mean step of each window that was opened; the quickest is
+    kept.
     ``is_measured`` turns true as soon as nothing more will be measured, while the program goes on; ``stopped`` where it
     was then told to end (``Plan.stop``). ``is_complete`` turns true at the regular end of the program; false means that
     it died or left by `os._exit`.
@@ -118,6 +127,11 @@ class Notes:
     unprofiled: Timing | None = None
     timed_ns: tuple[int, int] | None = None
     profiled: Timing | None = None
+    settled: bool | None = None
+    windows_us: tuple[float, ...] = ()
+    peak_memory: PeakMemory | None = None
+    option_costs: OptionCosts | None = None
+    batch_test: BatchTest | None = None
     threads: int | None = None
     device_facts: tuple[Mapping[str, str | int | float | None], ...] = ()
     warnings: tuple[str, ...] = ()

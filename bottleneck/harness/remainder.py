@@ -51,5 +51,5 @@ def _keep_opening(session: Session, remainder: Remainder) -> None:
 
 def _enough(session: Session) -> str:
     """The number of steps after which the last phase has ended: opening, pilot, warm-up, timed, lead-in, profiled."""
-    count = max(session.plan.warmup, 3) + TIMED_STEPS + 1 + session.plan.wanted_steps
+    count = max(session.plan.least_warmup, 3) + TIMED_STEPS + 1 + session.plan.wanted_steps
     return f"{count} steps are enough for the full measurement"

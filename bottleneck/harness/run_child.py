@@ -4,6 +4,7 @@ import atexit
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable, Sequence
 
 from bottleneck.harness import forms, program
@@ -49,7 +50,10 @@ def _run_workload(session: Session, arguments: Sequence[str]) -> None:
     TorchHook(session.inductor.watchers(), {}).install()
     module = program.load_file(session.plan.target, arguments)
     session.note(step_source="workload")
-    measure(forms.workload_step(module, session.plan.settings), session)
+    started = time.perf_counter()
+    step = forms.workload_step(module, session.plan.settings)
+    doubling = forms.workload_doubling(module, session.plan.settings)
+    measure(step, session, doubling and doubling.after(time.perf_counter() - started))
 
 
 def _run_model(session: Session, arguments: Sequence[str]) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 from bottleneck.harness.capture import Window
 from bottleneck.harness.inductor import Inductor
 from bottleneck.harness.notes import Notes, Plan, RankFiles, rank_of, write_notes
+from bottleneck.harness.settling import STEPS_FOR_TREND, find_trend
 from bottleneck.harness.stopwatch import Stopwatch, is_disturbed, summarise_durations
 
 
@@ -68,10 +69,13 @@ class Session:
     def time(self, stopwatch: Stopwatch) -> None:
         """Takes the steps as those that nothing disturbed."""
         self._undisturbed_us = stopwatch.durations_us()
-        marks_ns = stopwatch.marks_ns
+        marks_ns, trend = stopwatch.marks_ns, find_trend(self._undisturbed_us)
+        if trend is not None:
+            self.warn(f"step times had not settled when they were taken: {trend}; --warmup N lets more steps pass")
         self.note(
             unprofiled=summarise_durations(self._undisturbed_us),
             timed_ns=(marks_ns[0], marks_ns[-1]) if len(marks_ns) > 1 else None,
+            settled=trend is None if len(self._undisturbed_us) >= STEPS_FOR_TREND else None,
         )
         self.save()
 
@@ -79,6 +83,7 @@ class Session:
         """Keeps the window if its steps are the quickest yet; whether they were free of foreign disturbance."""
         durations_us = stopwatch.durations_us()
         mean_us = statistics.fmean(durations_us)
+        self.note(windows_us=(*self.notes.windows_us, mean_us))
         if mean_us < self._quickest_us:
             self._quickest_us = mean_us
             self.keep(window, stopwatch)

@@ -1,19 +1,26 @@
 """Measures a step that can be repeated: warms it up, times it undisturbed, then profiles a few steps."""
 
 import math
-import os
 import sys
+import time
 from collections.abc import Callable
 from typing import Any
 
-from bottleneck.harness.capture import EVENT_BUDGET, Detail, Window
+from bottleneck.harness.batch import Doubling
+from bottleneck.harness.capture import EVENT_BUDGET, Detail, Window, detail_of
+from bottleneck.harness.extras import measure_extras
 from bottleneck.harness.facts import describe_torch
+from bottleneck.harness.memory import peak_memory, reset_peak
 from bottleneck.harness.session import Session
+from bottleneck.harness.settling import has_settled
+from bottleneck.harness.silence import silenced
 from bottleneck.harness.stopwatch import Stopwatch
 
 Step = Callable[[], Any]
 
-WARMUP_SECONDS, WARMUP_STEPS = 3.0, 50
+WARMUP_SECONDS = 3.0
+# Steps that do not settle are given up sooner where there were many of them.
+WARMUP_SECONDS_FOR_MANY, WARMUP_STEPS = 0.5, 50
 TIMED_SECONDS, TIMED_STEPS, TIMED_SECONDS_AT_MOST = 1.0, 5, 10.0
 
 # Short steps are repeated until they fill this much time, unless that takes more of them than this.
@@ -25,35 +32,46 @@ ATTEMPTS = 3
 DETAIL = Detail(memory=True)
 
 
-def measure(step: Step, session: Session) -> None:
-    """Repeats the step through its phases; what the step raises comes through, and what was measured is kept."""
+def measure(step: Step, session: Session, doubling: Doubling | None = None) -> None:
+    """Repeats the step through its phases; what the step raises comes through, and what was measured is kept.
+
+    ``doubling`` makes the step at twice its batch size; null where it has none.
+    """
+    started = time.perf_counter()
     step()
+    first_s = time.perf_counter() - started
     torch: Any = sys.modules.get("torch")
-    _warm_up(step, torch, session.plan.warmup)
+    _warm_up(step, torch, session)
+    was_reset = reset_peak(torch)
     session.time(_time(step, torch))
+    session.note(peak_memory=peak_memory(torch, was_reset=was_reset))
     if torch is None:
         session.warn("the workload never imported torch: there is nothing to profile")
-        return
-    session.note(**describe_torch(torch))
-    session.save()
-    _use_up_first_complaint(torch)
-    _profile(step, torch, session)
+    else:
+        session.note(**describe_torch(torch))
+        session.save()
+        _use_up_first_complaint(torch)
+        detail = detail_of(session.plan, DETAIL)
+        _profile(step, torch, session, detail)
+        measure_extras(step, torch, session, doubling and doubling.after(first_s), detail)
+    session.finish_measuring()
 
 
-def _warm_up(step: Step, torch: Any, steps: int) -> None:
-    """Repeats the step until its times settle, within bounds."""
-    stopwatch = Stopwatch(torch)
+def _warm_up(step: Step, torch: Any, session: Session) -> None:
+    """Repeats the step until its times settle, within bounds, or as often as the user asked."""
+    stopwatch, is_asked = Stopwatch(torch), session.plan.warmup is not None
     stopwatch.mark()
-    while stopwatch.steps < steps or not _is_warm(stopwatch):
+    while stopwatch.steps < session.plan.least_warmup or not (is_asked or _is_warm(stopwatch)):
         step()
         stopwatch.mark()
 
 
 def _is_warm(stopwatch: Stopwatch) -> bool:
-    if stopwatch.elapsed_s >= WARMUP_SECONDS or stopwatch.steps >= WARMUP_STEPS:
+    if stopwatch.elapsed_s >= WARMUP_SECONDS:
         return True
-    recent = stopwatch.host_durations_us()[-4:]
-    return len(recent) == 4 and max(recent) <= 1.1 * min(recent)
+    if stopwatch.steps >= WARMUP_STEPS and stopwatch.elapsed_s >= WARMUP_SECONDS_FOR_MANY:
+        return True
+    return has_settled(stopwatch.host_durations_us())
 
 
 def _time(step: Step, torch: Any) -> Stopwatch:
@@ -67,9 +85,9 @@ def _time(step: Step, torch: Any) -> Stopwatch:
     return stopwatch
 
 
-def _profile(step: Step, torch: Any, session: Session) -> None:
+def _profile(step: Step, torch: Any, session: Session, detail: Detail) -> None:
     """Profiles one step to count its events, then as many as are wanted and the event budget allows."""
-    pilot, stopwatch = _profile_steps(step, torch, 1)
+    pilot, stopwatch = _profile_steps(step, torch, 1, detail)
     if pilot is None:
         session.warn("the workload runs a profiler of its own, so ours stayed off")
         return
@@ -84,7 +102,7 @@ def _profile(step: Step, torch: Any, session: Session) -> None:
         session.keep(pilot, stopwatch)
         return
     for _ in range(ATTEMPTS):
-        window, stopwatch = _profile_steps(step, torch, min(allowed, wanted))
+        window, stopwatch = _profile_steps(step, torch, min(allowed, wanted), detail)
         if window is None or session.offer(window, stopwatch):
             return
     session.warn_of_disturbance()
@@ -98,9 +116,9 @@ def _wanted_steps(session: Session) -> int:
     return max(session.plan.wanted_steps, min(math.ceil(PROFILED_US / timing.median), PROFILED_STEPS_AT_MOST))
 
 
-def _profile_steps(step: Step, torch: Any, steps: int) -> tuple[Window | None, Stopwatch]:
+def _profile_steps(step: Step, torch: Any, steps: int, detail: Detail) -> tuple[Window | None, Stopwatch]:
     """A stopped window with its marks. One step goes before the first mark: the profiler itself has to warm up."""
-    window, stopwatch = Window(torch, DETAIL), Stopwatch(torch)
+    window, stopwatch = Window(torch, detail), Stopwatch(torch)
     if not window.open():
         return None, stopwatch
     try:
@@ -124,14 +142,7 @@ def _use_up_first_complaint(torch: Any) -> None:
     """
     block = torch.empty(1)
     window = Window(torch, Detail(shapes=False, stacks=False, memory=True))
-    sys.stderr.flush()
-    stderr, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, 2)
-    try:
+    with silenced(2):
         if window.open():
             del block
             window.stop()
-    finally:
-        os.dup2(stderr, 2)
-        os.close(stderr)
-        os.close(nowhere)

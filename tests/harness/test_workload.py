@@ -24,7 +24,6 @@ def session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Session:
         train=False,
         steps=4,
         warmup=1,
-        rank=0,
     )
     return Session(plan)
 
