@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from bottleneck import __version__
+from bottleneck.commands.program_options import ProgramCommand
 from bottleneck.commands.report import report_command
 from bottleneck.commands.run import run_command
 from bottleneck.errors import BottleneckError
@@ -53,7 +54,8 @@ def build_app() -> typer.Typer:
         """  # noqa: D301 - backspace is how click is told to keep the lines of an example
 
     for name, function, settings in COMMANDS:
-        app.command(name, context_settings={**settings})(function)
+        kind = ProgramCommand if settings is _RUN_SETTINGS else None
+        app.command(name, cls=kind, context_settings={**settings})(function)
     return app
 
 

@@ -20,7 +20,8 @@ def test_module_gives_the_same_bytes_and_status_as_under_python(module: str, tmp
     (tmp_path / "package").mkdir()
     for name, text in PACKAGE.items():
         (tmp_path / "package" / name).write_text(textwrap.dedent(text).lstrip("\n"))
-    assert run_recorded(tmp_path, "-m", module, "x") == run_plainly(tmp_path, "-m", module, "x")
+    arguments = ("-m", module, "--algo", "ppo", "-o", "theirs", "x")
+    assert run_recorded(tmp_path, *arguments) == run_plainly(tmp_path, *arguments)
 
 
 @pytest.mark.parametrize("target", ["missing.py", "folder", "folder/../program.py", "link.py", "empty"])
