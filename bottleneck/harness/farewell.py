@@ -3,17 +3,17 @@
 import os
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import FrameType
 
-_SIGNALS = (signal.SIGTERM, signal.SIGHUP)
+DEADLY = (signal.SIGTERM, signal.SIGHUP)
 
 
 class Farewell:
     """Handlers for the signals that end a program by default; only where the program has none of its own."""
 
-    def __init__(self, save: Callable[[], None]) -> None:
-        self._save = save
+    def __init__(self, save: Callable[[], None], signals: Sequence[signal.Signals] = DEADLY) -> None:
+        self._save, self._signals = save, signals
         self._installed: list[signal.Signals] = []
         self._is_saving = False
 
@@ -21,7 +21,7 @@ class Farewell:
         """From now on a deadly signal saves first. Python allows handlers in the main thread only."""
         if threading.current_thread() is not threading.main_thread():
             return
-        for number in _SIGNALS:
+        for number in self._signals:
             if signal.getsignal(number) == signal.SIG_DFL and number not in self._installed:
                 signal.signal(number, self._die)
                 self._installed.append(number)

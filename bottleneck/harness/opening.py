@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from bottleneck.harness.capture import Detail, Window
+from bottleneck.harness.stopwatch import Stopwatch
 from bottleneck.harness.weakly import weakly
 
 CHUNK_SECONDS = 2.0
@@ -20,20 +21,18 @@ MOST_CHUNKS = 30
 # What EVENT_BUDGET events may take elsewhere; a library that the program loads takes 0.1 GB.
 _MOST_GROWTH_BYTES = 500e6
 
-# Without stacks: a library that the script imports next would be recorded call by call.
-DETAIL = Detail(stacks=False)
-
 
 class Opening:
     """A window until the first step ends, the process has grown by half a gigabyte, or a minute is over.
 
     Looked after every CHUNK_SECONDS. One that is closed empty, or that saw nothing of a GPU, is followed by another:
     a program that is still loading its libraries makes no events. One with events never is, because an op of the
-    program's may be under way, and would end under another profiler than it began with.
+    program's may be under way, and would end under another profiler than it began with. ``stopwatch`` marks its ends.
     """
 
-    def __init__(self, torch: Any) -> None:
-        self._torch = torch
+    def __init__(self, torch: Any, detail: Detail) -> None:
+        self._torch, self._detail = torch, detail
+        self.stopwatch = Stopwatch(None)
         self._window: Window | None = None
         self._on_gpu = False
         self._is_over = False
@@ -59,12 +58,14 @@ class Opening:
     def _open_chunk(self) -> None:
         if self._is_over or self._window is not None:
             return
-        window = Window(self._torch, DETAIL)
+        window = Window(self._torch, self._detail)
         if not window.open():
             self._is_over = True
             return
         self._window, self._on_gpu = window, _uses_gpu(self._torch)
         self._chunks, self._size_bytes = 0, resident_bytes()
+        self.stopwatch = Stopwatch(None)
+        self.stopwatch.mark()
         self._expire_later(window)
 
     def _expire_later(self, window: Window) -> None:
@@ -93,6 +94,9 @@ class Opening:
         window, self._window = self._window, None
         if window is None or not window.is_mine:
             return
+        if _uses_gpu(self._torch):
+            self._torch.cuda.synchronize()
+        self.stopwatch.mark()
         window.stop()
         # A window that opened before the GPU was first used has recorded nothing of it.
         is_blind = _uses_gpu(self._torch) and not self._on_gpu

@@ -27,25 +27,27 @@ def keep_remainder(session: Session, remainder: Remainder) -> None:
         session.warn_of_disturbance()
     elif remainder.window is not None and complete:
         session.offer(remainder.window, remainder.stopwatch)
-        session.warn(f"the program ended after {complete} of {wanted} profiled steps; {_enough(session)}")
+        session.warn(f"{session.setting.what} ended after {complete} of {wanted} profiled steps; {_enough(session)}")
     elif session.has_trace:
-        session.warn(f"the program ended after {remainder.seen} steps, of which one was profiled; {_enough(session)}")
+        session.warn(
+            f"{session.setting.what} ended after {remainder.seen} steps, of which one was profiled; {_enough(session)}"
+        )
     else:
         _keep_opening(session, remainder)
 
 
 def _keep_opening(session: Session, remainder: Remainder) -> None:
     kept = remainder.opening.finish() if remainder.opening is not None else None
-    if kept is None:
-        session.warn("the program ended before it did anything that could be profiled")
+    if kept is None or remainder.opening is None:
+        session.warn(f"{session.setting.what} ended before it did anything that could be profiled")
         return
     session.note(step_source="whole program")
-    session.keep(kept, Stopwatch(None))
+    session.keep(kept, remainder.opening.stopwatch if session.setting.is_bounded else Stopwatch(None))
     if remainder.seen:
         steps = "1 step" if remainder.seen == 1 else f"{remainder.seen} steps"
-        found, hint = f"the program ended after {steps}", _enough(session)
+        found, hint = f"{session.setting.what} ended after {steps}", _enough(session)
     else:
-        found, hint = "no step boundary was found", "a file with workload() can be measured in full"
+        found, hint = "no step boundary was found", session.setting.hint
     session.warn(f"{found}, so its start was profiled as if it were one step; {hint}")
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from bottleneck.harness.boundaries import Boundaries
 from bottleneck.harness.capture import EVENT_BUDGET, GUARD, Detail, Window
 from bottleneck.harness.facts import describe_torch
-from bottleneck.harness.farewell import Farewell
+from bottleneck.harness.farewell import DEADLY, Farewell
 from bottleneck.harness.opening import Opening
 from bottleneck.harness.remainder import TIMED_STEPS, Remainder, keep_remainder
 from bottleneck.harness.session import Session
@@ -37,7 +37,7 @@ class Script:
         self._session = session
         self._torch: Any = None
         self._boundaries = Boundaries(self._boundary, self._start_over)
-        self._farewell = Farewell(self.finish)
+        self._farewell = Farewell(self.finish, DEADLY if session.setting.takes_signals else ())
         self._opening: Opening | None = None
         self._window: Window | None = None
         self._stopwatch = Stopwatch(None)
@@ -50,7 +50,7 @@ class Script:
         try:
             GUARD.watch(torch)
             self._boundaries.watch(torch)
-            self._opening = Opening(torch)
+            self._opening = Opening(torch, self._session.setting.opening)
             self._opening.start()
             os.register_at_fork(before=weakly(self._cut_short))
         except Exception as exc:  # ours, in the middle of the program's import
@@ -65,7 +65,7 @@ class Script:
         """Keeps the best of what was recorded; called when the program ends, whichever way."""
         self._session.note(is_complete=True)
         if self._torch is None:
-            self._session.warn("the program never imported torch: there is nothing to profile")
+            self._session.warn(f"{self._session.setting.what} never imported torch: there is nothing to profile")
             return
         phase = self._next
         self._leave_alone()

@@ -10,6 +10,7 @@ from typing import Any
 from bottleneck.harness.capture import Window
 from bottleneck.harness.inductor import Inductor
 from bottleneck.harness.notes import Notes, Plan, RankFiles, rank_of, write_notes
+from bottleneck.harness.setting import PROGRAM, Setting
 from bottleneck.harness.settling import STEPS_FOR_TREND, find_trend
 from bottleneck.harness.stopwatch import Stopwatch, is_disturbed, summarise_durations
 
@@ -17,8 +18,8 @@ from bottleneck.harness.stopwatch import Stopwatch, is_disturbed, summarise_dura
 class Session:
     """The notes grow as the measurement goes on and reach the disk at each stage, so that a crash leaves the rest."""
 
-    def __init__(self, plan: Plan) -> None:
-        self.plan = plan
+    def __init__(self, plan: Plan, setting: Setting = PROGRAM) -> None:
+        self.plan, self.setting = plan, setting
         rank, ranks = rank_of(os.environ)
         self.files = RankFiles(Path(plan.folder), rank)
         self.notes = Notes(ranks=ranks)

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from bottleneck.harness import opening
+from bottleneck.harness.capture import Detail
 from bottleneck.harness.opening import MOST_CHUNKS, Opening
 
 MB = 1e6
@@ -39,8 +40,10 @@ class Machine:
         patch.setattr(opening, "resident_bytes", lambda: self.bytes)
         patch.setattr(opening, "_call_in_main_thread_after", lambda _, callback: self.later.append(callback))
         patch.setattr(opening.os, "register_at_fork", lambda **_: None)
-        self.torch = SimpleNamespace(cuda=SimpleNamespace(is_initialized=lambda: self.uses_gpu))
-        self.opening = Opening(self.torch)
+        self.torch = SimpleNamespace(
+            cuda=SimpleNamespace(is_initialized=lambda: self.uses_gpu, synchronize=lambda: None)
+        )
+        self.opening = Opening(self.torch, Detail())
         self.opening.start()
 
     def window(self, *arguments: Any) -> Window:
@@ -102,3 +105,18 @@ def test_a_system_that_does_not_tell_its_memory_gets_one_short_window(
     monkeypatch.setattr(opening, "resident_bytes", lambda: float("inf"))
     machine.wait()
     assert machine.windows[0].stopped
+
+
+def test_the_ends_of_the_window_are_marked(machine: Machine) -> None:
+    machine.wait(2)
+    assert machine.opening.finish() is not None
+    assert machine.opening.stopwatch.steps == 1
+
+
+def test_a_window_that_follows_has_marks_of_its_own(machine: Machine) -> None:
+    first = machine.opening.stopwatch
+    machine.uses_gpu = True
+    machine.wait()
+    machine.opening.finish()
+    assert machine.opening.stopwatch is not first
+    assert machine.opening.stopwatch.steps == 1
