@@ -21,7 +21,7 @@ from bottleneck.cost.twins import lend
 from bottleneck.devices.match import match_device
 from bottleneck.errors import TraceError, UsageError
 from bottleneck.measured import Timing
-from bottleneck.recording import Recording, is_recording, read_recording
+from bottleneck.recording import RankTrace, Recording, is_recording, read_recording
 from bottleneck.records import Analysis, Caveat, Device, RecordingInfo, TelemetrySummary
 from bottleneck.report.datafile import from_json
 from bottleneck.sensors import read_samples
@@ -48,12 +48,17 @@ class Options:
 
 @dataclass(frozen=True)
 class Source:
-    """One rank's trace on disk, the recording that it belongs to, if any, and the kernels that its program compiled."""
+    """One rank's trace on disk, the recording that it belongs to, if any, and the kernels that its program compiled.
+
+    ``marks_ns``, ``unprofiled`` and ``timed_ns`` are what the recording says of this rank.
+    """
 
     trace: Path
     recording: Recording | None = None
     marks_ns: tuple[int, ...] | None = None
     compiled: Compiled | None = None
+    unprofiled: Timing | None = None
+    timed_ns: tuple[int, int] | None = None
 
 
 def analyse(paths: Sequence[Path], options: Options | None = None) -> Analysis:
@@ -90,17 +95,22 @@ def locate(path: Path) -> list[Source]:
         return [Source(path)]
     if is_recording(path):
         recording = read_recording(path)
-        return [
-            Source(
-                path / trace.file,
-                recording,
-                trace.step_marks_ns or None,
-                read_compiled(path / compiled_file(trace.rank)),
-            )
-            for trace in recording.traces
-        ] or _no_trace(path)
+        return [_of_rank(path, recording, trace) for trace in recording.traces] or _no_trace(path)
     found = sorted(file for pattern in ("*.json", "*.json.gz") for file in path.glob(pattern))
     return [Source(file) for file in found if _is_trace(file)] or _no_trace(path)
+
+
+def _of_rank(folder: Path, recording: Recording, trace: RankTrace) -> Source:
+    # Recordings of one rank once kept its step times for the whole recording only.
+    is_alone = len(recording.traces) == 1
+    return Source(
+        trace=folder / trace.file,
+        recording=recording,
+        marks_ns=trace.step_marks_ns or None,
+        compiled=read_compiled(folder / compiled_file(trace.rank)),
+        unprofiled=trace.unprofiled or (recording.unprofiled if is_alone else None),
+        timed_ns=trace.timed_ns or (recording.timed_ns if is_alone else None),
+    )
 
 
 def _is_trace(path: Path) -> bool:
@@ -127,7 +137,7 @@ def _analyse_source(source: Source, options: Options) -> RankedAnalysis:
     trace = read_trace(source.trace)
     window = whole_window(trace) if options.whole else find_steps(trace, source.marks_ns, options.steps)
     device, caveats = _choose_device(trace, source.recording, options)
-    unprofiled = source.recording.unprofiled if source.recording and not options.whole else None
+    unprofiled = None if options.whole else source.unprofiled
     linked = complete(untax(link(trace, window), unprofiled, device.launch_floor_us))
     costs = price(linked.trace.signatures)
     if source.compiled is not None:
@@ -178,7 +188,7 @@ def _hear_sensors(
     recording = source.recording
     if recording is None or recording.sampling is None:
         return None, ()
-    stretches = _stretches(recording, linked, unprofiled)
+    stretches = _stretches(source, linked, unprofiled)
     spans_ns = [(each.start_ns - MARGIN_NS, each.end_ns + MARGIN_NS) for each in stretches]
     try:
         samples = read_samples(source.trace.parent, spans_ns)
@@ -190,15 +200,15 @@ def _hear_sensors(
     return summarise_samples(samples, stretches, sensors), ()
 
 
-def _stretches(recording: Recording, linked: Linked, unprofiled: Timing | None) -> tuple[Stretch, ...]:
+def _stretches(source: Source, linked: Linked, unprofiled: Timing | None) -> tuple[Stretch, ...]:
     """The window on the wall clock, and the unprofiled steps, which ran on their own."""
     zero_ns, window = linked.trace.start_unix_ns, linked.window
     stretches = []
     if zero_ns is not None:
         start_ns, end_ns = (zero_ns + 1e3 * at_us for at_us in (window.start_us, window.end_us))
         stretches.append(Stretch(start_ns, end_ns, max(1, len(window.steps))))
-    if recording.timed_ns is not None and unprofiled is not None:
-        stretches.append(Stretch(*recording.timed_ns, unprofiled.n))
+    if source.timed_ns is not None and unprofiled is not None:
+        stretches.append(Stretch(*source.timed_ns, unprofiled.n))
     return tuple(stretches)
 
 
@@ -211,3 +221,8 @@ def _describe(source: Source) -> RecordingInfo:
         created=None if recording is None else recording.created,
         world_size=None,
     )
+
+
+def examine(source: Source) -> RankedAnalysis:
+    """One trace and what was made of it, for those who ask about the trace itself; raises as ``analyse`` does."""
+    return _analyse_source(source, Options())

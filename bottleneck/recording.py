@@ -31,11 +31,15 @@ class RankTrace:
     """The trace of one rank: file name inside the folder, and the wall clock at each step boundary.
 
     ``step_marks_ns`` holds one mark more than there are steps, in nanoseconds since 1970; empty when no step was seen.
+    Step times and ``timed_ns`` as in the recording, but of this rank; null in recordings made before ranks had them.
     """
 
     rank: int
     file: str
     step_marks_ns: tuple[int, ...] = ()
+    unprofiled: Timing | None = None
+    profiled: Timing | None = None
+    timed_ns: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True)
@@ -58,6 +62,7 @@ class Recording:
     """Everything that was measured besides the traces; the keys of ``recording.json``.
 
     ``unprofiled`` and ``profiled`` are step times in microseconds, ``perturbation`` is the ratio of their medians.
+    With many ranks these, and all that was measured of the program, are those of the lowest rank that has a trace.
     ``device`` holds measured ceilings, ``device_facts`` what each accelerator said of itself at capture.
     ``program_status`` is the exit status as a shell shows it (128 + N for signal N). ``timed_ns`` is the stretch of the
     wall clock in which the unprofiled steps ran.

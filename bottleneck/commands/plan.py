@@ -60,7 +60,6 @@ def make_plan(options: RunOptions) -> "Plan":
         train=options.train,
         steps=options.steps,
         warmup=options.warmup,
-        rank=_rank(),
         step=options.step,
         stop=options.stop,
         nproc_per_node=options.nproc_per_node,
@@ -77,11 +76,6 @@ def _split_setting(text: str) -> tuple[str, str]:
     if not equals or not name.isidentifier():
         raise UsageError(f"--set {text} is not NAME=VALUE", fix="write for example --set batch_size=64")
     return name, value
-
-
-def _rank() -> int:
-    text = os.environ.get("RANK", "")
-    return int(text) if text.isdecimal() else 0
 
 
 def _make_folder(options: RunOptions) -> Path:
@@ -117,6 +111,6 @@ def _default_name(target: str) -> str:
 def _remove_old_recording(folder: Path) -> None:
     """Removes what an earlier recording left, and nothing else."""
     ours = ("recording.json", "analysis.json", "roofline.png", "trace.rank*.json.gz", "compiled.rank*.json")
-    for pattern in (*ours, "telemetry.csv", ".telemetry.csv.*", ".partial.*", ".notes*"):
+    for pattern in (*ours, "telemetry.csv", ".telemetry.csv.*", ".partial.*", ".fresh.*", ".notes*"):
         for path in folder.glob(pattern):
             path.unlink()

@@ -50,11 +50,13 @@ def _say_that_we_failed(folder: Path) -> None:
 
 def _record(plan: "Plan", ending: "Ending") -> "Recording":
     from bottleneck.harness.ceilings import cpu_calibration
-    from bottleneck.harness.finish import finish_recording, read_notes
+    from bottleneck.harness.finish import finish_recording, read_all_notes
+    from bottleneck.harness.notes import RankFiles
 
-    notes = read_notes(Path(plan.folder))
-    needs_ceilings = plan.partial_file.exists() and not notes.device_facts
-    calibration = cpu_calibration(notes.threads, say) if needs_ceilings else None
+    folder = Path(plan.folder)
+    notes = read_all_notes(folder)
+    on_cpu = [one for rank, one in notes.items() if RankFiles(folder, rank).partial.exists() and not one.device_facts]
+    calibration = cpu_calibration(on_cpu[0].threads, say) if on_cpu else None
     return finish_recording(plan, notes, ending, calibration)
 
 

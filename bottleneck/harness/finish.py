@@ -4,6 +4,7 @@ import dataclasses
 import gzip
 import os
 import platform
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ import msgspec
 
 from bottleneck import __version__
 from bottleneck.harness.calibrate import Calibration
-from bottleneck.harness.notes import NOTES_FILE, Notes, Plan
+from bottleneck.harness.notes import NOTES_FILES, Notes, Plan, RankFiles
 from bottleneck.harness.nvml_devices import match_sensors
 from bottleneck.harness.telemetry import Telemetry
 from bottleneck.recording import RankTrace, Recording, Sampling, kept_command, kept_environment, write_recording
@@ -42,11 +43,10 @@ class _Skeleton(msgspec.Struct):
     traceEvents: list[msgspec.Raw]  # noqa: N815 - the key of the file
 
 
-def read_notes(folder: Path) -> Notes:
-    """What the child left, or empty notes with a warning when it ended without leaving any."""
-    path = folder / NOTES_FILE
+def read_notes(files: RankFiles) -> Notes:
+    """What the child of a rank left, or empty notes with a warning when it ended without leaving any."""
     try:
-        notes = msgspec.json.decode(path.read_bytes(), type=Notes)
+        notes = msgspec.json.decode(files.notes.read_bytes(), type=Notes)
     except FileNotFoundError:
         return Notes(warnings=("the program ended before anything was measured",))
     except (OSError, msgspec.MsgspecError) as exc:
@@ -58,56 +58,105 @@ def read_notes(folder: Path) -> Notes:
     )
 
 
+def read_all_notes(folder: Path) -> Mapping[int, Notes]:
+    """The notes of every rank that the program consists of, by rank: of those that left some, and of those missing."""
+    found = {rank: read_notes(RankFiles(folder, rank)) for rank in _ranks_in(folder)}
+    ranks = max((notes.ranks for notes in found.values()), default=1)
+    return {rank: found.get(rank) or read_notes(RankFiles(folder, rank)) for rank in sorted({*found, *range(ranks)})}
+
+
+def _ranks_in(folder: Path) -> list[int]:
+    matches = (re.fullmatch(r"\.notes\.rank(\d{1,9})\.json", path.name) for path in folder.glob(NOTES_FILES))
+    return sorted(int(match[1]) for match in matches if match)
+
+
 def measured_spans(folder: Path) -> tuple[tuple[float, float], ...]:
-    """The stretches of the wall clock in which steps were measured so far, in ns, by the notes of the child."""
-    notes = read_notes(folder)
-    marks_ns = notes.step_marks_ns
-    spans = ((marks_ns[0], marks_ns[-1]) if marks_ns else None, notes.timed_ns)
+    """The stretches of the wall clock in which steps were measured so far, in ns, by the notes of all ranks."""
+    spans: list[tuple[float, float] | None] = []
+    for rank in _ranks_in(folder):
+        notes = read_notes(RankFiles(folder, rank))
+        marks_ns = notes.step_marks_ns
+        spans += [(marks_ns[0], marks_ns[-1]) if marks_ns else None, notes.timed_ns]
     return tuple(span for span in spans if span is not None)
 
 
-def finish_recording(plan: Plan, notes: Notes, ending: Ending, calibration: Calibration | None) -> Recording:
-    """The recording, written to its folder; the trace gets its final name if it is whole."""
+def finish_recording(
+    plan: Plan, notes: Mapping[int, Notes], ending: Ending, calibration: Calibration | None
+) -> Recording:
+    """The recording of these ranks, written to its folder; each trace gets its final name if it is whole."""
     folder = Path(plan.folder)
-    defect = _settle_trace(plan)
-    traces = () if defect else (RankTrace(plan.rank, plan.trace_file, notes.step_marks_ns),)
-    sampling, complaints = _keep_telemetry(folder, notes, ending.telemetry)
+    defects = {rank: _settle_trace(RankFiles(folder, rank)) for rank in notes}
+    traces = tuple(_rank_trace(folder, rank, notes[rank]) for rank, defect in defects.items() if defect is None)
+    first = notes[traces[0].rank if traces else min(notes)]
+    sampling, complaints = _keep_telemetry(folder, first, ending.telemetry)
     doubts = tuple(caveat.message for caveat in calibration.caveats) if calibration is not None else ()
     recording = Recording(
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         command=kept_command(ending.command),
         form=plan.form,
-        step_source=notes.step_source,
+        step_source=first.step_source,
         program_status=ending.status,
-        framework=notes.framework,
+        framework=first.framework,
         versions=_versions(),
         environment=kept_environment(os.environ),
         traces=traces,
-        unprofiled=notes.unprofiled,
-        profiled=notes.profiled if traces else None,
-        perturbation=_perturbation(notes),
-        threads=notes.threads,
-        device_facts=notes.device_facts,
+        unprofiled=first.unprofiled,
+        profiled=first.profiled if traces else None,
+        perturbation=_perturbation(first),
+        threads=first.threads,
+        device_facts=first.device_facts,
         device=calibration.device if calibration is not None else None,
-        timed_ns=notes.timed_ns,
+        timed_ns=first.timed_ns,
         sampling=sampling,
-        warnings=(*notes.warnings, *([defect] if defect else ()), *complaints, *_company(ending), *doubts),
+        warnings=(*_told_by_ranks(notes, defects), *complaints, *_company(ending), *doubts),
     )
     write_recording(folder, recording)
-    (folder / NOTES_FILE).unlink(missing_ok=True)
+    for rank in notes:
+        RankFiles(folder, rank).notes.unlink(missing_ok=True)
     return recording
 
 
-def _settle_trace(plan: Plan) -> str | None:
+def _rank_trace(folder: Path, rank: int, notes: Notes) -> RankTrace:
+    return RankTrace(
+        rank=rank,
+        file=RankFiles(folder, rank).trace.name,
+        step_marks_ns=notes.step_marks_ns,
+        unprofiled=notes.unprofiled,
+        profiled=notes.profiled,
+        timed_ns=notes.timed_ns,
+    )
+
+
+def _told_by_ranks(notes: Mapping[int, Notes], defects: Mapping[int, str | None]) -> tuple[str, ...]:
+    """The warnings of all ranks, each once; with the ranks that it is of, unless it is of all."""
+    told: dict[str, list[int]] = {}
+    for rank, of_rank in notes.items():
+        for warning in (*of_rank.warnings, defects[rank]):
+            if warning is not None:
+                told.setdefault(warning, []).append(rank)
+    return tuple(
+        warning if len(ranks) == len(notes) else f"{_name_ranks(ranks)}: {warning}" for warning, ranks in told.items()
+    )
+
+
+def _name_ranks(ranks: Sequence[int]) -> str:
+    """'rank 3', 'ranks 0, 1 and 3'; beyond eight the count of the rest."""
+    if len(ranks) == 1:
+        return f"rank {ranks[0]}"
+    shown, rest = (ranks[:6], f"{len(ranks) - 6} more") if len(ranks) > 8 else (ranks[:-1], str(ranks[-1]))
+    return f"ranks {', '.join(map(str, shown))} and {rest}"
+
+
+def _settle_trace(files: RankFiles) -> str | None:
     """Gives the trace its final name, or says why there is none."""
-    partial = plan.partial_file
+    partial = files.partial
     if not partial.exists():
         return "no trace was taken"
     try:
         msgspec.json.decode(gzip.decompress(partial.read_bytes()), type=_Skeleton)
     except (OSError, EOFError, msgspec.MsgspecError, UnicodeDecodeError) as exc:
         return f"the trace is not whole and was left as {partial.name}: {exc}"
-    partial.replace(partial.with_name(plan.trace_file))
+    partial.replace(files.trace)
     return None
 
 

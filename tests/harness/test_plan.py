@@ -13,7 +13,6 @@ from bottleneck.harness.notes import Plan
 @pytest.fixture(autouse=True)
 def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("RANK", raising=False)
     path = tmp_path / "my program.py"
     path.write_text("def workload(size=1): ...")
     return path
@@ -39,7 +38,7 @@ def test_a_folder_that_is_not_empty_is_refused(tmp_path: Path) -> None:
 def test_force_replaces_an_old_recording_and_nothing_else(tmp_path: Path) -> None:
     out = tmp_path / "out"
     out.mkdir()
-    for name in ("recording.json", "trace.rank0.json.gz", "trace.rank7.json.gz", "analysis.json", ".notes.json"):
+    for name in ("recording.json", "trace.rank0.json.gz", "trace.rank7.json.gz", "analysis.json", ".notes.rank0.json"):
         (out / name).write_text("old")
     (out / "precious.txt").write_text("mine")
     make_plan(RunOptions("my program.py", output=out, force=True))
@@ -66,11 +65,6 @@ def test_options_that_make_no_sense_are_usage_errors(options: RunOptions, messag
     with pytest.raises(UsageError, match=message):
         make_plan(options)
     assert [path.name for path in tmp_path.iterdir()] == ["my program.py"]
-
-
-def test_each_rank_has_a_trace_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("RANK", "3")
-    assert make_plan(RunOptions("my program.py")).trace_file == "trace.rank3.json.gz"
 
 
 def test_a_plan_survives_the_command_line() -> None:

@@ -160,7 +160,7 @@ def test_the_supervisor_can_tell_when_all_is_measured_while_the_program_goes_on(
     import json, pathlib
 
     def is_measured():
-        notes = pathlib.Path("recording/.notes.json")
+        notes = pathlib.Path("recording/.notes.rank0.json")
         return notes.exists() and json.loads(notes.read_text())["is_measured"]
 
     train(24)

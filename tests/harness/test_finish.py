@@ -1,0 +1,123 @@
+import dataclasses
+import gzip
+from pathlib import Path
+
+import pytest
+
+from bottleneck.harness.finish import Ending, finish_recording, measured_spans, read_all_notes
+from bottleneck.harness.notes import Notes, Plan, RankFiles, rank_of, write_notes
+from bottleneck.measured import Timing
+from bottleneck.recording import Recording, read_recording
+
+MEASURED = Notes(
+    ranks=2,
+    step_source="optimizer",
+    step_marks_ns=(1000, 2000),
+    unprofiled=Timing(100.0, 90.0, 110.0, 20),
+    timed_ns=(100, 900),
+    profiled=Timing(150.0, 150.0, 150.0, 1),
+    threads=1,
+    is_complete=True,
+)
+
+
+def leave(folder: Path, rank: int, notes: Notes = MEASURED, trace: bytes | None = b'{"traceEvents": []}') -> None:
+    """What a child leaves."""
+    files = RankFiles(folder, rank)
+    write_notes(files.notes, notes)
+    if trace is not None:
+        files.partial.write_bytes(gzip.compress(trace))
+
+
+def finish(folder: Path) -> Recording:
+    plan = Plan(
+        folder=str(folder),
+        form="script",
+        target="train.py",
+        module=False,
+        settings=(),
+        train=False,
+        steps=None,
+        warmup=3,
+    )
+    recording = finish_recording(plan, read_all_notes(folder), Ending(("train.py",), 0, 0.0), None)
+    assert read_recording(folder) == recording
+    return recording
+
+
+def slower(factor: float) -> Notes:
+    return dataclasses.replace(MEASURED, unprofiled=Timing(100.0 * factor, 90.0, 110.0 * factor, 20))
+
+
+@pytest.mark.parametrize(
+    ("environment", "told"),
+    [
+        ({"RANK": "3", "WORLD_SIZE": "8"}, (3, 8)),
+        ({"RANK": "3"}, (3, 1)),
+        ({"RANK": "first", "WORLD_SIZE": "8"}, (0, 1)),
+        ({}, (0, 1)),
+    ],
+)
+def test_a_process_knows_its_rank_from_its_launcher(environment: dict[str, str], told: tuple[int, int]) -> None:
+    assert rank_of(environment) == told
+
+
+def test_each_rank_keeps_its_own_times_and_the_recording_those_of_the_lowest(tmp_path: Path) -> None:
+    leave(tmp_path, 1, slower(2.0))
+    leave(tmp_path, 0)
+    recording = finish(tmp_path)
+    assert [(trace.rank, trace.file) for trace in recording.traces] == [
+        (0, "trace.rank0.json.gz"),
+        (1, "trace.rank1.json.gz"),
+    ]
+    assert [trace.unprofiled.median for trace in recording.traces if trace.unprofiled] == [100.0, 200.0]
+    assert [trace.timed_ns for trace in recording.traces] == [(100, 900), (100, 900)]
+    assert recording.unprofiled == MEASURED.unprofiled
+    assert recording.perturbation == 1.5
+    assert recording.warnings == ()
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "recording.json",
+        "trace.rank0.json.gz",
+        "trace.rank1.json.gz",
+    ]
+
+
+def test_a_rank_that_left_nothing_is_named_beside_the_traces_of_the_others(tmp_path: Path) -> None:
+    leave(tmp_path, 0)
+    recording = finish(tmp_path)
+    assert [trace.rank for trace in recording.traces] == [0]
+    assert recording.warnings == (
+        "rank 1: the program ended before anything was measured",
+        "rank 1: no trace was taken",
+    )
+
+
+def test_a_trace_that_was_cut_off_takes_no_other_rank_with_it(tmp_path: Path) -> None:
+    leave(tmp_path, 0, trace=b'{"traceEvents": [')
+    leave(tmp_path, 1, slower(2.0))
+    recording = finish(tmp_path)
+    assert [trace.rank for trace in recording.traces] == [1]
+    assert recording.unprofiled is not None and recording.unprofiled.median == 200.0
+    assert recording.warnings[0].startswith("rank 0: the trace is not whole and was left as .partial.trace.rank0")
+
+
+def test_what_all_ranks_say_is_told_once_and_without_their_numbers(tmp_path: Path) -> None:
+    for rank in range(2):
+        leave(tmp_path, rank, dataclasses.replace(MEASURED, warnings=("it is late", f"from {rank}")))
+    assert finish(tmp_path).warnings == ("it is late", "rank 0: from 0", "rank 1: from 1")
+
+
+def test_a_program_of_one_process_is_told_without_a_rank(tmp_path: Path) -> None:
+    leave(tmp_path, 0, dataclasses.replace(MEASURED, ranks=1, is_complete=False), trace=None)
+    recording = finish(tmp_path)
+    assert recording.traces == ()
+    assert recording.warnings == (
+        "the program ended abruptly: only what was already on disk is shown",
+        "no trace was taken",
+    )
+
+
+def test_the_sensors_are_kept_while_any_rank_measures(tmp_path: Path) -> None:
+    leave(tmp_path, 0)
+    leave(tmp_path, 1, dataclasses.replace(MEASURED, step_marks_ns=(), timed_ns=(5000, 6000)))
+    assert measured_spans(tmp_path) == ((1000, 2000), (100, 900), (5000, 6000))
