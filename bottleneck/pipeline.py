@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from bottleneck import __version__
+from bottleneck.analysis.clocks import find_conditions
 from bottleneck.analysis.ledger import build_ledger
 from bottleneck.analysis.ranks import RankedAnalysis, combine_ranks
 from bottleneck.analysis.roofline import classify
@@ -146,8 +147,8 @@ def _analyse_source(source: Source, options: Options) -> RankedAnalysis:
     lent, borrowed = lend(Priced(linked, costs, charges), [_read_capture(path) for path in options.captures])
     linked, costs, charges = lent.linked, lent.costs, lent.charges
     telemetry, complaints = _hear_sensors(source, linked, unprofiled)
-    throttle = () if telemetry is None else telemetry.throttle
-    roofline = classify(linked.kernels, linked.ops, costs, charges, device, throttle)
+    conditions, slow = find_conditions(device, telemetry)
+    roofline = classify(linked.kernels, linked.ops, costs, charges, device, conditions)
     result = build_ledger(linked, roofline, device)
     evidence = Evidence(
         linked=linked,
@@ -158,7 +159,7 @@ def _analyse_source(source: Source, options: Options) -> RankedAnalysis:
         device=device,
         recording=_describe(source),
         unprofiled=unprofiled,
-        caveats=(*caveats, *borrowed, *complaints),
+        caveats=(*caveats, *borrowed, *complaints, *slow),
     )
     analysis = replace(assemble(evidence), telemetry=telemetry, version=__version__)
     return RankedAnalysis(linked=linked, analysis=analysis)

@@ -33,10 +33,10 @@ class Caveat:
 class Device:
     """Ceilings of one device. Peaks are dense, keyed '<dtype>_tensor' or '<dtype>_vector', in FLOP/s.
 
-    ``bandwidth_by_bytes`` holds (working set in bytes, bytes/s) pairs for a CPU, smallest first; a GPU has the DRAM
-    figure and the size of its last cache instead. ``source`` says where the ceilings come from.
-    ``fresh_bytes_per_s`` is the rate at which the system hands a CPU program new pages: what the first write to memory
-    costs beyond writing it again. Blocks of 32 MiB and more come as new pages each time they are allocated.
+    ``source`` says where they come from, ``peak_clocks_mhz`` at which clock a peak holds, where that is known. A CPU has
+    (working set in bytes, bytes/s) pairs in ``bandwidth_by_bytes``, smallest first, a GPU the size of its last cache.
+    ``fresh_bytes_per_s`` is the rate of new pages: what a CPU program's first write costs beyond a second one. Blocks of
+    32 MiB and more come as new pages each time they are allocated.
     """
 
     name: str
@@ -55,6 +55,7 @@ class Device:
     link_bytes_per_s: float | None = None
     bandwidth_by_bytes: tuple[tuple[float, float], ...] = ()
     fresh_bytes_per_s: float | None = None
+    peak_clocks_mhz: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

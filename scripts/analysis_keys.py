@@ -81,6 +81,7 @@ KEYS: Mapping[str, Mapping[str, Meaning]] = {
             "B/s",
             "rate at which the system hands out new pages: what a first write costs beyond a second; CPUs only",
         ),
+        "peak_clocks_mhz": ("MHz", "clock at which each peak holds, keyed as the peaks; empty where not known"),
     },
     "StepTimes": {
         "count": ("", "steps in the window; 1 when none were found"),

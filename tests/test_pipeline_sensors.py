@@ -70,3 +70,17 @@ def test_a_throttled_device_is_a_reason_for_slow_kernels(tmp_path: Path) -> None
         kernels = analyse([path], Options(device=fast)).kernels
         reasons[bits] = {row.reason for row in kernels if row.op == "aten::relu"}
     assert reasons == {0.0: {"unexplained"}, 4.0: {"clocks: the device was throttled (power cap)"}}
+
+
+def test_a_low_clock_lowers_the_compute_roof_with_a_caveat(tmp_path: Path) -> None:
+    peaks = {"fp32_vector": 1e13, "tf32_tensor": 1e14}
+    clocked = replace(SLOW, peaks_flops_per_s=peaks, peak_clocks_mhz=dict.fromkeys(peaks, 2000.0))
+    floors = {}
+    for mhz in (2000.0, 1000.0):
+        analysis = analyse([recorded(tmp_path / str(mhz), at(700, sm_clock_mhz=mhz))], Options(device=clocked))
+        told = "low-clocks" in {caveat.slug for caveat in analysis.caveats}
+        floors[mhz] = {row.op: row.compute_us for row in analysis.kernels if row.compute_us}
+        assert told == (mhz < 2000.0)
+    assert floors[2000.0] and floors[1000.0].keys() == floors[2000.0].keys()
+    assert all(floors[1000.0][op] >= floors[2000.0][op] for op in floors[2000.0])
+    assert floors[1000.0] != floors[2000.0]

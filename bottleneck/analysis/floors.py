@@ -1,7 +1,7 @@
 """The three floors of each group: the least time that its arithmetic, its bytes and its launches can take."""
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 
 import numpy as np
@@ -38,13 +38,15 @@ _ABOUT = 1.01  # working sets are measured in whole elements
 class Floors:
     """Microseconds per group; NaN where it cannot be told.
 
-    ``compute_us`` takes the higher end of an uncertain peak, ``compute_slow_us`` the lower. ``warm_us`` is the time of
+    ``compute_us`` takes the higher end of an uncertain peak, ``compute_slow_us`` the lower, both at the clock at which
+    the steps ran; ``compute_least_us`` the higher end at the clock at which the peak holds. ``warm_us`` is the time of
     the bytes if all that fits was in cache, ``cold_us`` if nothing was; the ``eager`` pair is the same for the traffic
     of the usual eager kernels. ``guessed`` marks a peak that no kernel name confirms.
     """
 
     compute_us: Floats
     compute_slow_us: Floats
+    compute_least_us: Floats
     warm_us: Floats
     cold_us: Floats
     eager_warm_us: Floats
@@ -76,12 +78,14 @@ def launch_floor_us(kernels: pd.DataFrame, device: Device) -> float | None:
 def floors(work: Work) -> Floors:
     """The floors of every group; those without a payer have only a launch floor."""
     floor = launch_floor_us(work.kernels, work.device)
-    fast, slow, guessed = _compute_us(work)
+    least, _, _ = _compute_us(work)
+    fast, slow, guessed = _compute_us(replace(work, device=work.conditions.slowed(work.device)))
     warm, cold = memory_us(work.cost("bytes_low"), work.device)
     eager_warm, eager_cold = memory_us(work.cost("bytes_high"), work.device)
     return Floors(
         compute_us=fast,
         compute_slow_us=slow,
+        compute_least_us=least,
         warm_us=warm,
         cold_us=cold,
         eager_warm_us=eager_warm,
@@ -116,6 +120,14 @@ def settle_memory_us(warm: Floats, cold: Floats, time: Floats, device: Device) -
     was_cold = time >= thresholds_for(device).cold_share * cold
     cached = np.minimum(warm, np.maximum(fastest_us(warm, device), time))
     return np.where(was_cold, np.minimum(cold, np.maximum(warm, time)), cached)
+
+
+def settle_compute_us(slowed: Floats, least: Floats, time: Floats) -> Floats:
+    """The compute floor that fits the measured time: that at the clock of the steps, unless the time refutes it.
+
+    The clock is a median over the steps; a kernel that was faster than it allows had a higher one.
+    """
+    return np.minimum(slowed, np.maximum(least, time))
 
 
 def fastest_us(warm: Floats, device: Device) -> Floats:

@@ -7,6 +7,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from bottleneck.analysis.clocks import UNTOLD, Conditions
 from bottleneck.analysis.thresholds import Thresholds, thresholds_for
 from bottleneck.records import Device
 
@@ -46,7 +47,7 @@ class Groups:
 class Work:
     """The tables of one trace, their groups, and the device and thresholds that they are held against.
 
-    ``throttle`` lists why the device's clocks were held back, where its sensors were read.
+    ``conditions`` are what its sensors said while the steps ran.
     """
 
     kernels: pd.DataFrame
@@ -55,7 +56,7 @@ class Work:
     charges: pd.DataFrame
     device: Device
     groups: Groups
-    throttle: tuple[str, ...] = ()
+    conditions: Conditions = UNTOLD
 
     @property
     def limits(self) -> Thresholds:

@@ -8,9 +8,17 @@ import numpy as np
 import pandas as pd
 
 from bottleneck.analysis import reasons
+from bottleneck.analysis.clocks import UNTOLD, Conditions
 from bottleneck.analysis.copies import Copies, copy_floors
 from bottleneck.analysis.device_shortfalls import of_device
-from bottleneck.analysis.floors import Floors, fastest_us, floors, launch_floor_us, settle_memory_us
+from bottleneck.analysis.floors import (
+    Floors,
+    fastest_us,
+    floors,
+    launch_floor_us,
+    settle_compute_us,
+    settle_memory_us,
+)
 from bottleneck.analysis.groups import Flags, Floats, Labelled, Rows, Work, fold
 from bottleneck.analysis.host_shortfalls import of_host
 from bottleneck.analysis.shortfalls import first_that_holds
@@ -55,16 +63,16 @@ def classify(
     costs: pd.DataFrame,
     charges: pd.DataFrame,
     device: Device,
-    throttle: tuple[str, ...] = (),
+    conditions: Conditions = UNTOLD,
 ) -> pd.DataFrame:
     """ROOFLINE: kernels that share a price (the same group in CHARGES) are judged together on their summed time.
 
     Rules are tried in order: unknown, overhead, compute, memory, else the largest floor with the regime
     'underutilised'. Nothing is explained above 1: bytes that arrive faster than DRAM allows came from a cache; a floor
-    that even a cache cannot excuse is reported as an error of price or peak, with low confidence. ``throttle`` lists
-    why the device's clocks were held back, where its sensors were read.
+    that even a cache cannot excuse is reported as an error of price or peak, with low confidence. ``conditions`` are
+    what the device's sensors said: a clock below the one at which the peaks hold lowers these, never the bandwidth.
     """
-    work = Work(kernels, ops, costs, charges, device, fold(kernels, charges), throttle)
+    work = Work(kernels, ops, costs, charges, device, fold(kernels, charges), conditions)
     bounds = floors(work)
     times = _times(work, bounds)
     decision = _decide(work, times)
@@ -85,7 +93,8 @@ def _times(work: Work, bounds: Floors) -> _Times:
     # A whole-microsecond trace shows short kernels as 0: they took up to half a microsecond each.
     time = np.maximum(work.groups.time_us, np.where(work.groups.time_us == 0, work.groups.resolution_us, 0.0))
     memory = settle_memory_us(bounds.warm_us, bounds.cold_us, time, work.device)
-    return _Times(time, bounds.compute_us, bounds.warm_us, memory, bounds.launch_us)
+    compute = settle_compute_us(bounds.compute_us, bounds.compute_least_us, time)
+    return _Times(time, compute, bounds.warm_us, memory, bounds.launch_us)
 
 
 def _decide(work: Work, times: _Times) -> _Decision:
@@ -136,7 +145,7 @@ def _corners(work: Work, bounds: Floors, times: _Times) -> Iterator[_Times]:
     On a CPU, where a cache hit is worth a factor of ten or more, the lower end of the bytes comes from the cache.
     """
     spread = work.limits.peak_spread
-    peaks = (bounds.compute_us / (1 + spread), bounds.compute_slow_us / (1 - spread))
+    peaks = (times.compute / (1 + spread), bounds.compute_slow_us / (1 - spread))
     coldest = bounds.warm_us if work.device.bandwidth_by_bytes else bounds.cold_us
     traffic = ((bounds.warm_us, coldest), (bounds.eager_warm_us, bounds.eager_cold_us))
     off = work.groups.resolution_us

@@ -72,8 +72,8 @@ def more_bytes(work: Work, floors: Floors) -> tuple[Shortfall, Shortfall]:
 def throttled(work: Work) -> Shortfall:
     """Clocks that were held back while the trace was recorded."""
     return Shortfall(
-        np.full(work.groups.kernels.shape, bool(work.throttle)),
-        lambda: f"clocks: the device was throttled ({', '.join(work.throttle)})",
+        np.full(work.groups.kernels.shape, bool(work.conditions.throttle)),
+        lambda: f"clocks: the device was throttled ({', '.join(work.conditions.throttle)})",
         (),
     )
 

@@ -18,18 +18,17 @@ _MHZ = 1e6
 
 
 def formula_peaks(architecture: str, sm_count: float, clock_mhz: float, tensor_mhz: float) -> dict[str, float]:
-    """FLOP/s per peak of an architecture; empty when its rates are unknown. Sparsity is never counted.
-
-    Data sheets quote tensor cores at a clock of their own, except for fp64.
-    """
+    """FLOP/s per peak of an architecture; empty when its rates are unknown. Sparsity is never counted."""
     return {
-        peak: rate
-        * sm_count
-        * _MHZ
-        * (clock_mhz if peak.startswith("fp64") or peak.endswith("_vector") else tensor_mhz)
+        peak: rate * sm_count * _MHZ * clock_of(peak, clock_mhz, tensor_mhz)
         for peak, rate in rates().get(architecture, {}).items()
         if peak != "special" and not peak.endswith("_accumulate")
     }
+
+
+def clock_of(peak: str, clock_mhz: float, tensor_mhz: float) -> float:
+    """The clock at which a data sheet quotes a peak: tensor cores have one of their own, except for fp64."""
+    return clock_mhz if peak.startswith("fp64") or peak.endswith("_vector") else tensor_mhz
 
 
 def special_ops_per_s(architecture: str, sm_count: float, clock_mhz: float) -> float | None:

@@ -7,6 +7,7 @@ from typing import Literal
 from bottleneck.devices.catalogue import Entry
 from bottleneck.devices.derive import (
     architectures,
+    clock_of,
     default_clocks_mhz,
     formula_peaks,
     special_ops_per_s,
@@ -49,6 +50,7 @@ def from_entry(entry: Entry, properties: DeviceProperties | None = None) -> Devi
         cache_bytes=entry.cache_bytes or None,
         special_ops_per_s=special_ops_per_s(entry.architecture, entry.sm_counts[0], entry.boost_mhz),
         link_bytes_per_s=entry.link_bytes_per_s,
+        peak_clocks_mhz={peak: clock_of(peak, entry.boost_mhz, entry.tensor_mhz) for peak in entry.peaks_flops_per_s},
     )
 
 
@@ -111,6 +113,7 @@ def by_fingerprint(twins: Sequence[Entry], properties: DeviceProperties) -> Foun
         bandwidth_bytes_per_s=bandwidth,
         ridge_flops_per_byte=ridges(peaks, bandwidth),
         cache_bytes=max(entry.cache_bytes for entry in twins) or None,
+        peak_clocks_mhz=base.peak_clocks_mhz if unanimous else {},
         source="datasheet" if unanimous and base.vendor == "AMD" else "derived",
     )
     labels = " or ".join(dict.fromkeys(entry.label for entry in twins))
@@ -130,6 +133,7 @@ def by_formula(properties: DeviceProperties, flavour: str) -> Found | None:
     if "GTX" in properties.name:
         # GTX boards of the Turing generation have its compute capability but no tensor cores.
         peaks = {peak: value for peak, value in peaks.items() if not peak.endswith("_tensor")}
+    fastest = max(boost for _, boost, _ in clocks), max(tensor for _, _, tensor in clocks)
     special = [rate for kind, boost, _ in clocks if (rate := special_ops_per_s(kind, count, boost)) is not None]
     device = replace(
         _bare(properties, flavour),
@@ -137,6 +141,7 @@ def by_formula(properties: DeviceProperties, flavour: str) -> Found | None:
         peaks_flops_per_s=peaks,
         special_ops_per_s=max(special, default=None),
         source="derived",
+        peak_clocks_mhz={peak: clock_of(peak, *fastest) for peak in peaks},
     )
     message = (
         f"{device.name!r} is not in the device table: arithmetic ceilings follow from its architecture at the fastest "

@@ -42,6 +42,7 @@ def device_to_json(device: Device) -> dict[str, Any]:
         "peaks_flops_per_s": dict(device.peaks_flops_per_s),
         "ridge_flops_per_byte": dict(device.ridge_flops_per_byte),
         "bandwidth_by_bytes": [list(pair) for pair in device.bandwidth_by_bytes],
+        "peak_clocks_mhz": dict(device.peak_clocks_mhz),
     }
 
 
@@ -94,6 +95,7 @@ def _check_ceilings(device: Device) -> None:
         raise ValueError(f"unknown peaks: {', '.join(sorted(unknown))}; known: {', '.join(sorted(KNOWN_PEAKS))}")
     ceilings: dict[str, float | None] = {
         **{f"peaks_flops_per_s.{peak}": value for peak, value in device.peaks_flops_per_s.items()},
+        **{f"peak_clocks_mhz.{peak}": clock for peak, clock in device.peak_clocks_mhz.items()},
         **{f"bandwidth_by_bytes[{size:g}]": rate for size, rate in device.bandwidth_by_bytes},
         **{
             name: getattr(device, name)

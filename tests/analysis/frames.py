@@ -5,6 +5,7 @@ from typing import Any
 
 import pandas as pd
 
+from bottleneck.analysis.clocks import UNTOLD, Conditions
 from bottleneck.analysis.roofline import classify
 from bottleneck.devices.match import device_by_name
 from bottleneck.records import Device
@@ -144,10 +145,10 @@ def _table(table: Table, rows: list[dict[str, Any]]) -> pd.DataFrame:
     return table.check(pd.DataFrame(columns))
 
 
-def judge(*cases: Priced, device: Device = H100, throttle: tuple[str, ...] = ()) -> pd.DataFrame:
+def judge(*cases: Priced, device: Device = H100, conditions: Conditions = UNTOLD) -> pd.DataFrame:
     """ROOFLINE of the cases on a device."""
     made = frames(*cases)
-    return classify(made.kernels, made.ops, made.costs, made.charges, device, throttle)
+    return classify(made.kernels, made.ops, made.costs, made.charges, device, conditions)
 
 
 def only(*cases: Priced, device: Device = H100) -> "pd.Series[object]":

@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from bottleneck.analysis.clocks import Conditions
 from bottleneck.analysis.overlap import shared_us
 from bottleneck.analysis.roofline import classify
 from bottleneck.devices.match import device_by_name
@@ -218,9 +219,10 @@ class TestUnits:
 
     def test_a_throttled_clock_is_the_last_reason(self) -> None:
         case = matmul(100.0, SLOW)
-        assert set(judge(case, throttle=("power cap",)).reason) == {"clocks: the device was throttled (power cap)"}
+        held = Conditions(("power cap",))
+        assert set(judge(case, conditions=held).reason) == {"clocks: the device was throttled (power cap)"}
         few = matmul(100.0, SLOW, blocks=16)
-        assert judge(few, throttle=("power cap",)).reason[0].startswith("too few blocks")
+        assert judge(few, conditions=held).reason[0].startswith("too few blocks")
 
     def test_a_saturated_kernel_needs_no_reason(self) -> None:
         assert pd.isna(only(matmul(100.0, 9 * SLOW, blocks=64)).reason)
