@@ -21,6 +21,33 @@ class Timing:
 
 
 @dataclass(frozen=True)
+class StepTime:
+    """One step of the recording: its wall time, and why it was set aside; null when it counts."""
+
+    name: str
+    us: float
+    set_aside: str | None = None
+
+
+@dataclass(frozen=True)
+class StepTimes:
+    """Steps of the window: mean wall time, spread, and the undisturbed time where it was measured.
+
+    ``windows_us`` is the mean step of each window that was opened; this one was the quickest.
+    """
+
+    count: int
+    wall_us: float
+    profiled_us: Timing | None
+    unprofiled_us: Timing | None
+    perturbation: float | None
+    source: str
+    each: tuple[StepTime, ...] = ()
+    settled: bool | None = None
+    windows_us: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True)
 class Ratio:
     """A ratio of step times: median of ratios of neighbours in time, with its interval, over n such pairs."""
 
@@ -53,16 +80,16 @@ class BatchProof:
     """
 
     batch_size: int | None
-    once_us: Timing | None
-    twice_us: Timing | None
-    ratio: Ratio | None
-    fixed_us: Timing | None
-    proportional_us: Timing | None
-    fixed_share: Ratio | None
-    growth: Growth | None
-    agrees: bool | None
-    sentence: str
-    reason: str | None
+    once_us: Timing | None = None
+    twice_us: Timing | None = None
+    ratio: Ratio | None = None
+    fixed_us: Timing | None = None
+    proportional_us: Timing | None = None
+    fixed_share: Ratio | None = None
+    growth: Growth | None = None
+    agrees: bool | None = None
+    sentence: str = ""
+    reason: str | None = None
 
 
 @dataclass(frozen=True)

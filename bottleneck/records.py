@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from bottleneck.measured import Timing
+from bottleneck.measured import BatchProof, OptionCosts, StepTimes
 
 SCHEMA = "bottleneck/analysis/1"
 
@@ -100,28 +100,6 @@ class RecordingInfo:
 
 
 @dataclass(frozen=True)
-class StepTime:
-    """One step of the recording: its wall time, and why it was set aside; null when it counts."""
-
-    name: str
-    us: float
-    set_aside: str | None = None
-
-
-@dataclass(frozen=True)
-class StepTimes:
-    """Steps of the window: mean wall time, spread, and the undisturbed time where it was measured."""
-
-    count: int
-    wall_us: float
-    profiled_us: Timing | None
-    unprofiled_us: Timing | None
-    perturbation: float | None
-    source: str
-    each: tuple[StepTime, ...] = ()
-
-
-@dataclass(frozen=True)
 class Verdict:
     """The answer: what holds the step back, how sure, and the sentence that says so."""
 
@@ -152,6 +130,7 @@ class Totals:
     model_flops_utilization: float | None
     bandwidth_utilization: float | None
     peak: str | None = None
+    peak_memory_reason: str | None = None
 
 
 @dataclass(frozen=True)
@@ -348,5 +327,7 @@ class Analysis:
     telemetry: TelemetrySummary | None = None
     queue: Queue | None = None
     collectives: tuple[CollectiveSummary, ...] = ()
+    batch_test: BatchProof | None = None
+    option_costs: OptionCosts | None = None
     schema: str = SCHEMA
     version: str = field(default="")

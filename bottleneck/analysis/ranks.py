@@ -17,7 +17,8 @@ from bottleneck.analysis.collectives import (
 )
 from bottleneck.analysis.summary import ONE_RANK
 from bottleneck.analysis.verdict import account_words
-from bottleneck.records import Analysis, Caveat, CollectiveSummary, LedgerEntry, RankSummary, StepTimes
+from bottleneck.measured import StepTimes
+from bottleneck.records import Analysis, Caveat, CollectiveSummary, LedgerEntry, RankSummary
 from bottleneck.tracing import Linked
 from bottleneck.units import format_share, format_us
 

@@ -17,8 +17,8 @@ from bottleneck.analysis.scaling import DISTURBED, rescale
 from bottleneck.analysis.tax import untaxed_parts
 from bottleneck.analysis.totals import cover, total
 from bottleneck.analysis.verdict import Grounds, decide, describe_sides, name_in_sentence
-from bottleneck.measured import Timing
-from bottleneck.records import Analysis, Caveat, Coverage, Device, IdleCause, RecordingInfo, StepTime, StepTimes
+from bottleneck.measured import StepTime, StepTimes, Timing
+from bottleneck.records import Analysis, Caveat, Coverage, Device, IdleCause, RecordingInfo
 from bottleneck.tracing import Linked, Window
 from bottleneck.units import format_share
 

@@ -10,8 +10,20 @@ from bottleneck.errors import TraceError
 from bottleneck.records import SCHEMA, Analysis, Ledger
 
 _FIRST = ("schema", "version", "recording", "device", "steps", "verdict", "ledger", "totals", "coverage", "kernels")
-_THEN = ("ops", "modules", "lines", "idle", "queue", "collectives", "findings", "telemetry", "ranks", "caveats")
-KEYS = _FIRST + _THEN
+_THEN = (
+    "ops",
+    "modules",
+    "lines",
+    "idle",
+    "queue",
+    "collectives",
+    "findings",
+    "batch_test",
+    "option_costs",
+    "telemetry",
+)
+_LAST = ("ranks", "caveats")
+KEYS = _FIRST + _THEN + _LAST
 """The keys of the file in the order in which they are written."""
 
 

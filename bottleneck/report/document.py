@@ -6,7 +6,7 @@ Terminal and markdown are two ways of setting the same ``Document``, so they can
 from dataclasses import dataclass
 
 from bottleneck.records import GROUPS, Analysis
-from bottleneck.report import facts, places, sections, waits
+from bottleneck.report import extras, facts, places, sections, waits
 from bottleneck.report.collectives import collectives
 from bottleneck.report.layout import Notes, Strip, Table
 from bottleneck.report.queue import queue_strip
@@ -33,6 +33,7 @@ def build(analysis: Analysis, top: int = 10) -> Document:
     parts: tuple[Table | Notes | Strip | None, ...] = (
         sections.ledger(analysis),
         facts.findings(analysis),
+        extras.batch_test(analysis.batch_test),
         sections.kernels(analysis, top),
         waits.idle(analysis, top),
         queue_strip(analysis),

@@ -2,9 +2,9 @@
 
 import shlex
 
-from bottleneck.measured import Timing
-from bottleneck.records import Analysis, Caveat, Device, Finding, Interval, StepTimes, TelemetrySummary, Verdict
-from bottleneck.report import steps
+from bottleneck.measured import StepTimes, Timing
+from bottleneck.records import Analysis, Caveat, Device, Finding, Interval, TelemetrySummary, Verdict
+from bottleneck.report import extras, steps
 from bottleneck.report.layout import Notes
 from bottleneck.report.names import short_names
 from bottleneck.report.points import roofs
@@ -37,9 +37,12 @@ def facts(analysis: Analysis) -> Facts:
         ("window", steps.window(analysis.steps)),
         ("varies", steps.variation(analysis.steps)),
         ("left out", steps.left_out(analysis.steps)),
+        ("kept", steps.windows(analysis.steps)),
+        ("profiler", extras.option_costs(analysis.option_costs)),
         ("device", _device(analysis.device)),
         ("peaks", _peaks(analysis)),
         ("reached", _reached(analysis)),
+        ("memory", extras.peak_memory(analysis.totals, analysis.device)),
         ("sensors", _sensors(analysis.telemetry)),
         ("host", _host(analysis.telemetry)),
         ("input", _input(analysis)),

@@ -2,7 +2,7 @@
 
 from itertools import groupby
 
-from bottleneck.records import StepTime, StepTimes
+from bottleneck.measured import StepTime, StepTimes
 from bottleneck.units import format_us
 
 # How the steps were found, where the name of the source is no word to end a sentence with.
@@ -36,6 +36,15 @@ def variation(steps: StepTimes) -> str:
     quick, slow = (choose(kept, key=lambda each: each[1].us) for choose in (min, max))
     ratio = f", {slow[1].us / quick[1].us:.2f} times as long" if quick[1].us > 0 else ""
     return f"quickest {_one(quick)}, slowest {_one(slow)}{ratio}"
+
+
+def windows(steps: StepTimes) -> str:
+    """Which window is explained where several were opened; nothing where there was one."""
+    if len(steps.windows_us) < 2:
+        return ""
+    times = ", ".join(format_us(us) for us in steps.windows_us)
+    count = len(steps.windows_us)
+    return f"the quickest of {count} windows, opened anew because steps were disturbed; their mean steps: {times}"
 
 
 def left_out(steps: StepTimes) -> str:

@@ -11,7 +11,7 @@ from bottleneck.analysis.arrivals import match_collectives
 from bottleneck.analysis.ranks import RankedAnalysis, combine_ranks
 from bottleneck.analysis.summary import assemble
 from bottleneck.pipeline import analyse
-from bottleneck.records import StepTime
+from bottleneck.measured import StepTime
 from bottleneck.tables import DEVICE_ARGS
 from tests.analysis.scenes import Event, Kernel, Scene, evidence, table
 

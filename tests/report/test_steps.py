@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from bottleneck.records import StepTime, StepTimes
+from bottleneck.measured import StepTime, StepTimes
 from bottleneck.report import steps
 from bottleneck.report.markdown import render as render_markdown
 from bottleneck.report.terminal import render as render_terminal
