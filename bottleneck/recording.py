@@ -3,12 +3,12 @@
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Literal
 
 from bottleneck.errors import TraceError
-from bottleneck.measured import Timing
+from bottleneck.measured import BatchTest, Extras, OptionCosts, PeakMemory, Timing
 from bottleneck.records import Device
 
 RECORDING_SCHEMA = "bottleneck/recording/1"
@@ -17,7 +17,9 @@ RECORDING_FILE = "recording.json"
 Form = Literal["workload", "model", "script"]
 
 # How the boundaries of the steps were found, most trusted first.
-StepSource = Literal["workload", "model", "optimizer", "module", "time window", "whole program", "none"]
+StepSource = Literal[
+    "workload", "model", "mark", "optimizer", "module", "loader", "time window", "whole program", "none"
+]
 
 _KEPT_PREFIXES = ("CUDA_", "TORCH_", "OMP_", "MKL_", "NCCL_", "PYTORCH_")
 _SECRET_NAME = re.compile(r"TOKEN|KEY|SECRET|PASS|CREDENTIAL|AUTH", re.IGNORECASE)
@@ -64,7 +66,7 @@ class Recording:
     ``unprofiled`` and ``profiled`` are step times in microseconds, ``perturbation`` is the ratio of their medians.
     With many ranks these, and all that was measured of the program, are those of the lowest rank that has a trace.
     ``device`` holds measured ceilings, ``device_facts`` what each accelerator said of itself at capture.
-    ``program_status`` is the exit status as a shell shows it (128 + N for signal N). ``timed_ns`` is the stretch of the
+    ``program_status`` is the exit status as a shell shows it (128 + N for signal N), null until the program has ended. ``timed_ns`` is the stretch of the
     wall clock in which the unprofiled steps ran.
     """
 
@@ -72,7 +74,7 @@ class Recording:
     command: tuple[str, ...]
     form: Form
     step_source: StepSource
-    program_status: int
+    program_status: int | None
     framework: str | None
     versions: Mapping[str, str]
     environment: Mapping[str, str]
@@ -84,9 +86,19 @@ class Recording:
     device_facts: tuple[Mapping[str, str | int | float | None], ...] = ()
     device: Device | None = None
     timed_ns: tuple[int, int] | None = None
+    settled: bool | None = None
+    windows_us: tuple[float, ...] = ()
+    peak_memory: PeakMemory | None = None
+    option_costs: OptionCosts | None = None
+    batch_test: BatchTest | None = None
     sampling: Sampling | None = None
     warnings: tuple[str, ...] = ()
     schema: str = field(default=RECORDING_SCHEMA)
+
+
+def extras_of(recording: Recording) -> Extras:
+    """What the recording holds besides times and traces, for the reports."""
+    return Extras(**{part.name: getattr(recording, part.name) for part in fields(Extras)})
 
 
 def is_recording(path: Path) -> bool:

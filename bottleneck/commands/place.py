@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from bottleneck.errors import UsageError
 
 if TYPE_CHECKING:
+    from bottleneck.commands.telling import Told
     from bottleneck.harness.claim import Claim, Course
 
 # All that a recording ever writes into its folder.
@@ -61,11 +62,18 @@ class Place:
             except OSError:  # a full disk; the recording itself will say so
                 return
 
-    def release(self) -> None:
-        """Leaves the folder to others."""
+    def leave(self, told: "Told") -> None:
+        """Leaves the folder to others: marked if its recording has to be finished, without it if it holds nothing."""
+        if told.is_worth_keeping:
+            self.release(is_finished=told.is_finished)
+        else:
+            self.discard()
+
+    def release(self, *, is_finished: bool = True) -> None:
+        """Leaves the folder to others, with the mark of an unfinished recording or without."""
         claim, self._claim = self._claim, None
         if claim is not None:
-            claim.release()
+            claim.release(is_finished=is_finished)
 
     def discard(self) -> bool:
         """Whether the folder is gone: only if it was made here and holds nothing but what a recording leaves."""

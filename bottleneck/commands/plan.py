@@ -1,8 +1,7 @@
 """What ``bottleneck run`` was asked for, checked: the plan of the measurement and the folder for its recording."""
 
-import os
+from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,7 +19,7 @@ class RunOptions:
     settings: tuple[str, ...] = ()
     train: bool = False
     steps: int | None = None
-    warmup: int = 3
+    warmup: int | None = None
     output: Path | None = None
     force: bool = False
     strict: bool = False
@@ -31,10 +30,11 @@ class RunOptions:
     shapes: bool | None = None
     stacks: bool | None = None
     memory: bool | None = None
+    batch_test: bool | None = None
 
 
-def make_plan(options: RunOptions) -> "Plan":
-    """The plan, with its output folder made; UsageError when something asked for cannot be."""
+def make_plan(options: RunOptions, make_folder: Callable[[], Path]) -> "Plan":
+    """The plan, with its folder made when all else is found right; UsageError when something asked for cannot be."""
     from bottleneck.errors import UsageError
     from bottleneck.harness.notes import Plan
     from bottleneck.harness.target import check_settings, find_form
@@ -52,7 +52,7 @@ def make_plan(options: RunOptions) -> "Plan":
             fix="leave --train out: a script or workload says itself what its step is",
         )
     return Plan(
-        folder=str(_make_folder(options)),
+        folder=str(make_folder()),
         form=form,
         target=options.target,
         module=options.module,
@@ -66,6 +66,7 @@ def make_plan(options: RunOptions) -> "Plan":
         shapes=options.shapes,
         stacks=options.stacks,
         memory=options.memory,
+        batch_test=options.batch_test,
     )
 
 
@@ -76,41 +77,3 @@ def _split_setting(text: str) -> tuple[str, str]:
     if not equals or not name.isidentifier():
         raise UsageError(f"--set {text} is not NAME=VALUE", fix="write for example --set batch_size=64")
     return name, value
-
-
-def _make_folder(options: RunOptions) -> Path:
-    """The absolute path of the output folder, made and found writable before the program starts."""
-    from bottleneck.errors import UsageError
-
-    folder = (options.output or Path(_default_name(options.target))).absolute()
-    try:
-        folder.mkdir(parents=True, exist_ok=options.output is not None)
-        is_empty = not any(folder.iterdir())
-    except OSError as exc:
-        raise UsageError(
-            f"cannot make the folder {folder}: {exc.strerror}", fix="name one that can be written with -o DIR"
-        ) from exc
-    if not is_empty and not options.force:
-        raise UsageError(
-            f"{folder} is not empty",
-            why="a recording never overwrites what it finds",
-            fix="name another folder with -o, or pass --force",
-        )
-    if not os.access(folder, os.W_OK | os.X_OK):
-        raise UsageError(f"cannot write to {folder}", fix="name another folder with -o DIR")
-    _remove_old_recording(folder)
-    return folder
-
-
-def _default_name(target: str) -> str:
-    stem = "".join(letter if letter.isalnum() or letter in "-_." else "-" for letter in Path(target).stem)[:80]
-    now = datetime.now().astimezone()
-    return f"bottleneck-{stem or 'program'}-{now:%Y%m%d-%H%M%S}-{os.urandom(2).hex()}"
-
-
-def _remove_old_recording(folder: Path) -> None:
-    """Removes what an earlier recording left, and nothing else."""
-    ours = ("recording.json", "analysis.json", "roofline.png", "trace.rank*.json.gz", "compiled.rank*.json")
-    for pattern in (*ours, "telemetry.csv", ".telemetry.csv.*", ".partial.*", ".fresh.*", ".notes*"):
-        for path in folder.glob(pattern):
-            path.unlink()

@@ -1,12 +1,15 @@
 """``bottleneck run``: records the user's program, then reports on it."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from bottleneck.commands.interrupts import answered
+from bottleneck.commands.place import Place
 from bottleneck.commands.plan import RunOptions, make_plan
-from bottleneck.commands.telling import tell
+from bottleneck.commands.reporting import Reporter, Sampling
 
 if TYPE_CHECKING:
     from bottleneck.harness.notes import Plan
@@ -36,7 +39,12 @@ def run_command(
         int | None,
         typer.Option("--steps", min=1, help="Steps to profile; 5 unless given, up to 20 where they are short."),
     ] = None,
-    warmup: Annotated[int, typer.Option("--warmup", min=0, help="Steps to let pass before any is measured.")] = 3,
+    warmup: Annotated[
+        int | None,
+        typer.Option(
+            "--warmup", min=0, help="Steps to let pass before any is measured; until their times settle unless given."
+        ),
+    ] = None,
     step: Annotated[
         str | None,
         typer.Option(
@@ -56,6 +64,12 @@ def run_command(
     ] = None,
     memory: Annotated[
         bool | None, typer.Option("--memory/--no-memory", help="Record allocations: page faults need them.")
+    ] = None,
+    batch_test: Annotated[
+        bool | None,
+        typer.Option(
+            "--batch-test/--no-batch-test", help="Workload: time twice the batch_size too; left out by itself if long."
+        ),
     ] = None,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", metavar="DIR", help="Folder for the recording.")
@@ -96,28 +110,46 @@ def run_command(
         shapes=shapes,
         stacks=stacks,
         memory=memory,
+        batch_test=batch_test,
     )
     raise typer.Exit(run(options))
 
 
 def run(options: RunOptions) -> int:
     """The exit status of the program; UsageError before it starts when the options make no sense."""
+    place = Place(options.output, options.target, force=options.force)
+    plan = make_plan(options, place.make)
+    with answered():
+        return _run(options, plan, place)
+
+
+def _run(options: RunOptions, plan: "Plan", place: Place) -> int:
+    from bottleneck.harness.claim import Course
     from bottleneck.harness.cpu import busy_processors
+    from bottleneck.harness.deaths import MemoryKills, count_memory_kills
     from bottleneck.harness.finish import Ending
+    from bottleneck.harness.following import Follower
     from bottleneck.harness.supervisor import Child, child_command, supervise
 
-    plan, busy = make_plan(options), busy_processors()
-    monitor = _monitor(plan, options.telemetry_ms / 1e3)
+    command = (*(("-m",) if options.module else ()), options.target, *options.arguments)
+    ending = Ending(command, None, busy_processors())
+    course = Course(plan, command, ending.environment, ending.busy_processors)
+    sampling = Sampling(_monitor(plan, options.telemetry_ms / 1e3))
+    reporter = Reporter(plan, ending, sampling)
+    follower = Follower(Path(plan.folder), reporter.tell_early)
+    kills = MemoryKills(count_memory_kills())
 
-    def start_sampling(child: Child) -> None:
-        if monitor is not None:
-            monitor.start(child.process)
+    def accompany(child: Child) -> None:
+        place.note(replace(course, process=child.process))
+        sampling.start(child.process)
+        follower.start(child)
 
-    status = supervise(child_command(plan, options.arguments), start_sampling).status
-    telemetry = monitor.stop() if monitor is not None else None
-    flag = ("-m",) if options.module else ()
-    succeeded = tell(plan, Ending((*flag, options.target, *options.arguments), status, busy, telemetry))
-    return _STRICT_STATUS if options.strict and status == 0 and not succeeded else status
+    end = supervise(child_command(plan, options.arguments), accompany)
+    status = 0 if follower.is_forced else end.status
+    place.note(replace(course, status=status))
+    told = reporter.conclude(follower, end, kills.since())
+    place.leave(told)
+    return _STRICT_STATUS if options.strict and status == 0 and not told.succeeded else status
 
 
 def _monitor(plan: "Plan", period_s: float) -> "Monitor | None":

@@ -1,98 +1,180 @@
 """What ``bottleneck run`` says of a recording: it is finished, explained, and every failure of ours told."""
 
+import shutil
 import sys
 import traceback
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from bottleneck.commands.interrupts import Interrupted, held_back
+
 if TYPE_CHECKING:
+    from bottleneck.errors import BottleneckError
+    from bottleneck.harness.calibrate import Calibration
     from bottleneck.harness.finish import Ending
-    from bottleneck.harness.notes import Plan
+    from bottleneck.harness.notes import Notes, Plan
     from bottleneck.recording import Recording
 
+# Below this much free space nothing worth mentioning can be written.
+_FULL_BYTES = 2**20
 
-def tell(plan: "Plan", ending: "Ending") -> bool:
-    """Whether recording and report succeeded; a failure of ours is told and leaves the program's status alone."""
+
+@dataclass(frozen=True)
+class Told:
+    """Whether recording and report succeeded, whether the recording was written, and whether it holds anything."""
+
+    succeeded: bool
+    is_finished: bool = True
+    is_worth_keeping: bool = True
+
+
+@dataclass(frozen=True)
+class Voice:
+    """How a recording is told: to whom, and where the ceilings of this CPU come from, for a number of threads."""
+
+    say: Callable[[str], None]
+    ceilings: Callable[[int | None], "Calibration | None"]
+
+
+def tell(plan: "Plan", ending: "Ending", voice: Voice) -> Told:
+    """Finishes the recording and reports; a failure of ours is told and leaves the program's status alone."""
     from bottleneck.errors import BottleneckError
 
+    folder, told = Path(plan.folder), Told(succeeded=False, is_finished=False)
     try:
-        recording = _record(plan, ending)
-        say(_summary(plan, recording))
+        recording = finish(plan, ending, voice)
+        told = Told(succeeded=False, is_worth_keeping=_is_worth_keeping(folder, recording))
+        voice.say(_summary(folder, recording, told))
         if not recording.traces:
-            return False
-        _report(Path(plan.folder))
+            return told
+        _report(folder, voice)
+    except Interrupted:
+        voice.say(f"bottleneck: interrupted; for the report: bottleneck report {shown(folder)}")
     except BottleneckError as error:
-        say(f"error: {error.what}")
-        for label, text in (("why", error.why), ("fix", error.fix)):
-            if text:
-                say(f"  {label}: {text}")
-        return False
+        voice.say("\n".join(_lines(error)))
     except FileNotFoundError as error:
-        say(f"error: the recording could not be finished: {error.filename} is gone")
-        say("  fix: name a folder that the program leaves alone with -o DIR")
-        return False
+        voice.say(f"error: the recording could not be finished: {error.filename} is gone")
+        voice.say("  fix: name a folder that the program leaves alone with -o DIR")
+    except OSError as error:
+        voice.say(f"error: the recording could not be finished: {error.strerror or error}")
+        voice.say(f"  why: {_cause(folder)}")
+        voice.say(f"  fix: make room, then finish and explain it with: bottleneck report {shown(folder)}")
     except Exception:  # the program has run; a bug of ours must not take its exit status away
-        _say_that_we_failed(Path(plan.folder))
-        return False
-    return True
+        _say_that_we_failed(folder, voice)
+    else:
+        return Told(succeeded=True)
+    return told
 
 
-def _say_that_we_failed(folder: Path) -> None:
+def close(folder: Path, ending: "Ending") -> None:
+    """Adds how the program ended to a recording that was told of before."""
+    from bottleneck.errors import BottleneckError
+    from bottleneck.harness.finish import close_recording
+
+    try:
+        with held_back():
+            close_recording(folder, ending)
+    except (OSError, BottleneckError) as error:
+        say(f"error: how the program ended could not be added to the recording: {error}")
+
+
+def _cause(folder: Path) -> str:
+    try:
+        free = shutil.disk_usage(folder).free
+    except OSError:
+        return "the folder does not answer"
+    if free < _FULL_BYTES:
+        return "the disk is full"
+    return f"the disk has {free / 1e9:.2g} GB free, so a quota or a limit stands in the way"
+
+
+def _say_that_we_failed(folder: Path, voice: Voice) -> None:
     """Tells of the exception at hand; its traceback goes to a file, or to stderr if the program removed the folder."""
-    say("error: bottleneck itself failed after the program ended; what was recorded is kept")
+    voice.say("error: bottleneck itself failed; what was recorded is kept")
     crash = folder / "bottleneck-crash.txt"
     try:
         crash.write_text(traceback.format_exc(), encoding="utf-8")
-        say(f"  fix: please report it with the file {crash}")
+        voice.say(f"  fix: please report it with the file {crash}")
     except OSError:
-        say(traceback.format_exc())
+        voice.say(traceback.format_exc())
 
 
-def _record(plan: "Plan", ending: "Ending") -> "Recording":
-    from bottleneck.harness.ceilings import cpu_calibration
+def finish(plan: "Plan", ending: "Ending", voice: Voice) -> "Recording":
+    """The recording, with the ceilings of this CPU where they are needed, written to its folder."""
     from bottleneck.harness.finish import finish_recording, read_all_notes
+
+    notes = read_all_notes(Path(plan.folder))
+    needing = needing_ceilings(Path(plan.folder), notes)
+    calibration = None
+    try:
+        calibration = voice.ceilings(needing[0].threads) if needing else None
+    finally:
+        # Also for a user who does not wait for the ceilings.
+        with held_back():
+            recording = finish_recording(plan, notes, ending, calibration)
+    return recording
+
+
+def needing_ceilings(folder: Path, notes: "Mapping[int, Notes]") -> "Sequence[Notes]":
+    """The notes of ranks that were traced on the CPU."""
     from bottleneck.harness.notes import RankFiles
 
-    folder = Path(plan.folder)
-    notes = read_all_notes(folder)
-    on_cpu = [one for rank, one in notes.items() if RankFiles(folder, rank).partial.exists() and not one.device_facts]
-    calibration = cpu_calibration(on_cpu[0].threads, say) if on_cpu else None
-    return finish_recording(plan, notes, ending, calibration)
+    return [each for rank, each in notes.items() if RankFiles(folder, rank).partial.exists() and not each.device_facts]
 
 
-def _report(folder: Path) -> None:
+def _report(folder: Path, voice: Voice) -> None:
     from bottleneck.commands.output import terminal_text
     from bottleneck.pipeline import analyse
     from bottleneck.report import FORMATS
+    from bottleneck.report.output import write_text
     from bottleneck.report.plots import save_roofline
 
     analysis = analyse([folder])
-    (folder / "analysis.json").write_text(FORMATS["json"](analysis), encoding="utf-8")
+    # First of all what the user waits for; a disk may be full.
+    voice.say(terminal_text(analysis, sys.stderr).rstrip("\n"))
+    write_text(FORMATS["json"](analysis), folder / "analysis.json")
     save_roofline(analysis, folder / "roofline.png")
-    say(terminal_text(analysis, sys.stderr).rstrip("\n"))
 
 
-def _summary(plan: "Plan", recording: "Recording") -> str:
-    lines = [f"bottleneck: recorded {_describe_steps(recording)} in {_shown(Path(plan.folder))}"]
+def _is_worth_keeping(folder: Path, recording: "Recording") -> bool:
+    """Whether anything was captured: a trace, if only a damaged one, or step times."""
+    return bool(recording.traces or recording.unprofiled or any(folder.glob(".partial.*")))
+
+
+def _summary(folder: Path, recording: "Recording", told: Told) -> str:
+    where = f" in {shown(folder)}" if told.is_worth_keeping else ""
+    lines = [f"bottleneck: recorded {_describe_steps(recording)}{where}"]
     lines += [f"bottleneck: {warning}" for warning in recording.warnings]
     return "\n".join(lines)
 
 
-def _shown(folder: Path) -> Path:
-    """The folder as seen from here, if it lies below and "here" still exists."""
+def _lines(error: "BottleneckError") -> list[str]:
+    parts = (("  why", error.why), ("  fix", error.fix))
+    return [f"error: {error.what}", *(f"{label}: {text}" for label, text in parts if text)]
+
+
+def shown(folder: Path) -> str:
+    """The folder as seen from here, if it lies below and "here" still exists, in one line."""
+    from bottleneck.report.clean import clean
+
     try:
-        return folder.relative_to(Path.cwd())
+        return clean(str(folder.relative_to(Path.cwd())))
     except (ValueError, OSError):
-        return folder
+        return clean(str(folder))
 
 
 def _describe_steps(recording: "Recording") -> str:
     if not recording.traces:
-        return "no trace"
+        return "no trace" if recording.unprofiled else "nothing"
     count = max(0, len(recording.traces[0].step_marks_ns) - 1)
     return f"{count} steps" if count != 1 else "1 step"
 
 
 def say(text: str) -> None:
     """Writes a line for the user, after all that the program wrote itself."""
-    print(text, file=sys.stderr)
+    try:
+        print(text, file=sys.stderr, flush=True)
+    except OSError:  # whoever read it has gone
+        return

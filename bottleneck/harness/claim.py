@@ -6,6 +6,7 @@ A file that the system keeps locked for as long as the supervisor lives, whateve
 import fcntl
 import json
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -16,12 +17,17 @@ CLAIM_FILE = ".run.json"
 
 @dataclass(frozen=True)
 class Course:
-    """What a run was doing: enough to finish its recording without it. ``process`` is the program's, null before it."""
+    """What a run was doing: enough to finish its recording without it.
+
+    ``process`` is the program's, null before it; ``status`` its exit status, null until it has ended.
+    """
 
     plan: Plan
     command: tuple[str, ...]
+    environment: Mapping[str, str]
     busy_processors: float
     process: int | None = None
+    status: int | None = None
 
 
 class Claim:
@@ -35,16 +41,19 @@ class Claim:
         text = {
             "plan": course.plan.to_json(),
             "command": course.command,
+            "environment": dict(course.environment),
             "busy_processors": course.busy_processors,
             "process": course.process,
+            "status": course.status,
         }
         data = json.dumps(text).encode()
         os.pwrite(self._handle, data, 0)
         os.ftruncate(self._handle, len(data))
 
-    def release(self) -> None:
-        """Takes the mark away; the folder may be gone already."""
-        (self._folder / CLAIM_FILE).unlink(missing_ok=True)
+    def release(self, *, is_finished: bool = True) -> None:
+        """Takes the mark away, or leaves it to whoever finishes the work; the folder may be gone already."""
+        if is_finished:
+            (self._folder / CLAIM_FILE).unlink(missing_ok=True)
         os.close(self._handle)
 
 
@@ -89,10 +98,12 @@ def read_course(folder: Path) -> Course | None:
         found = json.loads((folder / CLAIM_FILE).read_bytes())
         plan = replace(Plan.from_json(found["plan"]), folder=str(folder))
         command = tuple(str(word) for word in found["command"])
-        busy, process = float(found["busy_processors"]), found["process"]
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        environment = {str(name): str(value) for name, value in found["environment"].items()}
+        busy = float(found["busy_processors"])
+        process, status = (found[name] if isinstance(found[name], int) else None for name in ("process", "status"))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
-    return Course(plan, command, busy, process if isinstance(process, int) else None)
+    return Course(plan, command, environment, busy, process, status)
 
 
 def _is_at(path: Path, handle: int) -> bool:

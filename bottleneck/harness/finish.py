@@ -7,7 +7,7 @@ import platform
 import re
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -18,7 +18,15 @@ from bottleneck.harness.calibrate import Calibration
 from bottleneck.harness.notes import NOTES_FILES, Notes, Plan, RankFiles
 from bottleneck.harness.nvml_devices import match_sensors
 from bottleneck.harness.telemetry import Telemetry
-from bottleneck.recording import RankTrace, Recording, Sampling, kept_command, kept_environment, write_recording
+from bottleneck.recording import (
+    RankTrace,
+    Recording,
+    Sampling,
+    kept_command,
+    kept_environment,
+    read_recording,
+    write_recording,
+)
 from bottleneck.sensors import HOST, write_samples
 
 _QUIET_LOAD = 0.5  # processors that others keep busy, below which nothing is said
@@ -28,13 +36,16 @@ _QUIET_LOAD = 0.5  # processors that others keep busy, below which nothing is sa
 class Ending:
     """How the program ran: command line, exit status, and how many processors others kept busy as it began.
 
-    ``telemetry`` is what the sensors said meanwhile; null where they were not asked.
+    ``status`` is null while the program goes on, and where nobody saw its end. ``telemetry`` is what the sensors said
+    meanwhile; null where they were not asked. ``remarks`` are told with the warnings of the measurement.
     """
 
     command: Sequence[str]
-    status: int
+    status: int | None
     busy_processors: float
     telemetry: Telemetry | None = None
+    remarks: tuple[str, ...] = ()
+    environment: Mapping[str, str] = field(default_factory=lambda: kept_environment(os.environ))
 
 
 class _Skeleton(msgspec.Struct):
@@ -98,7 +109,7 @@ def finish_recording(
         program_status=ending.status,
         framework=first.framework,
         versions=_versions(),
-        environment=kept_environment(os.environ),
+        environment=ending.environment,
         traces=traces,
         unprofiled=first.unprofiled,
         profiled=first.profiled if traces else None,
@@ -107,13 +118,33 @@ def finish_recording(
         device_facts=first.device_facts,
         device=calibration.device if calibration is not None else None,
         timed_ns=first.timed_ns,
+        settled=first.settled,
+        windows_us=first.windows_us,
+        peak_memory=first.peak_memory,
+        option_costs=first.option_costs,
+        batch_test=first.batch_test,
         sampling=sampling,
-        warnings=(*_told_by_ranks(notes, defects), *complaints, *_company(ending), *doubts),
+        warnings=(*ending.remarks, *_told_by_ranks(notes, defects), *complaints, *_company(ending), *doubts),
     )
     write_recording(folder, recording)
-    for rank in notes:
-        RankFiles(folder, rank).notes.unlink(missing_ok=True)
+    if ending.status is not None:
+        remove_notes(folder)
     return recording
+
+
+def close_recording(folder: Path, ending: Ending) -> None:
+    """Adds how the program ended to a recording that was made before."""
+    before = read_recording(folder)
+    warnings = (*ending.remarks, *before.warnings)
+    write_recording(folder, dataclasses.replace(before, program_status=ending.status, warnings=warnings))
+    remove_notes(folder)
+
+
+def remove_notes(folder: Path) -> None:
+    """Takes away what only the making of a recording needs."""
+    for pattern in (f"{NOTES_FILES}*", ".fresh.*"):
+        for path in folder.glob(pattern):
+            path.unlink(missing_ok=True)
 
 
 def _rank_trace(folder: Path, rank: int, notes: Notes) -> RankTrace:
@@ -151,7 +182,8 @@ def _settle_trace(files: RankFiles) -> str | None:
     """Gives the trace its final name, or says why there is none."""
     partial = files.partial
     if not partial.exists():
-        return "no trace was taken"
+        # A run that was killed may have given it its final name already.
+        return None if files.trace.exists() else "no trace was taken"
     try:
         msgspec.json.decode(gzip.decompress(partial.read_bytes()), type=_Skeleton)
     except (OSError, EOFError, msgspec.MsgspecError, UnicodeDecodeError) as exc:

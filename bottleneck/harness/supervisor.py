@@ -114,6 +114,10 @@ def _become(command: list[str], terminal: "_Terminal", mask: set[int], bind: Cal
         # Python ignores these two for itself; a program starts with the defaults.
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)
         signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
+        # What comes from now on is for the program, and must not run our handlers on the way to it.
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            if signal.getsignal(number) != signal.SIG_IGN:
+                signal.signal(number, signal.SIG_DFL)
         bind()
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         os.execv(command[0], command)  # noqa: S606 - the user's program is what we are here to start

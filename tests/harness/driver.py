@@ -13,13 +13,18 @@ import sys
 from bottleneck.commands import telling
 from bottleneck.harness import ceilings
 ceilings.cpu_calibration = lambda threads, tell: None
-def report(folder):
+def report(folder, voice):
     {report}
 telling._report = report
 {setup}
 from bottleneck.cli import main
-main(["run", "-o", "recording", *sys.argv[1:]])
+main(sys.argv[1:])
 """
+
+
+def driven(*command: str, report: str = "pass", setup: str = "") -> list[str]:
+    """The command line of `bottleneck COMMAND`, as ``record`` runs it."""
+    return [sys.executable, "-c", _DRIVER.format(report=report, setup=textwrap.dedent(setup)), *command]
 
 
 @dataclass(frozen=True)
@@ -39,14 +44,9 @@ def record(
 ) -> Run:
     """The run of a program text, with options before it and arguments after it; ``setup`` runs in the supervisor."""
     (folder / "program.py").write_text(textwrap.dedent(program).lstrip("\n"))
-    command = [
-        sys.executable,
-        "-c",
-        _DRIVER.format(report=report, setup=textwrap.dedent(setup)),
-        *options,
-        "program.py",
-        *arguments,
-    ]
+    # One that is there already is kept, whatever it holds in the end.
+    (folder / "recording").mkdir(exist_ok=True)
+    command = driven("run", "-o", "recording", *options, "program.py", *arguments, report=report, setup=setup)
     done = subprocess.run(
         command, cwd=folder, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL, timeout=120
     )

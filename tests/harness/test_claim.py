@@ -33,13 +33,13 @@ def test_a_folder_is_claimed_once_and_free_again_after_its_release(tmp_path: Pat
 
 
 def test_a_claim_ends_with_its_process_and_tells_what_it_did(tmp_path: Path) -> None:
-    course = Course(replace(PLAN, folder=str(tmp_path)), ("train.py", "--x"), 0.25, 77)
+    course = Course(replace(PLAN, folder=str(tmp_path)), ("train.py", "--x"), {"OMP_NUM_THREADS": "1"}, 0.25, 77)
     code = f"""
 import os, pathlib
 from bottleneck.harness.claim import *
 from bottleneck.harness.notes import Plan
 folder, plan = pathlib.Path({str(tmp_path)!r}), Plan.from_json({course.plan.to_json()!r})
-claim(folder).note(Course(plan, {course.command}, 0.25, 77))
+claim(folder).note(Course(plan, {course.command}, {course.environment}, 0.25, 77))
 print(is_claimed(folder), flush=True)
 os.kill(os.getpid(), 9)
 """
@@ -53,9 +53,9 @@ def test_a_shorter_note_leaves_nothing_of_a_longer_one(tmp_path: Path) -> None:
     ours = claim(tmp_path)
     assert ours is not None
     plan = replace(PLAN, folder=str(tmp_path))
-    ours.note(Course(plan, ("a" * 100,), 0.0))
-    ours.note(Course(plan, ("a",), 0.0))
-    assert read_course(tmp_path) == Course(plan, ("a",), 0.0)
+    ours.note(Course(plan, ("a" * 100,), {}, 0.0))
+    ours.note(Course(plan, ("a",), {}, 0.0))
+    assert read_course(tmp_path) == Course(plan, ("a",), {}, 0.0)
     ours.release()
 
 
@@ -63,7 +63,7 @@ def test_a_note_speaks_only_of_the_folder_that_it_lies_in(tmp_path: Path) -> Non
     (tmp_path / "old").mkdir()
     ours = claim(tmp_path / "old")
     assert ours is not None
-    ours.note(Course(replace(PLAN, folder="/elsewhere"), (), 0.0))
+    ours.note(Course(replace(PLAN, folder="/elsewhere"), (), {}, 0.0))
     (tmp_path / "old").rename(tmp_path / "moved")
     found = read_course(tmp_path / "moved")
     assert found is not None and found.plan.folder == str(tmp_path / "moved")

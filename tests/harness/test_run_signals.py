@@ -4,9 +4,14 @@ import signal
 import subprocess
 import sys
 import termios
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+
+from bottleneck.recording import read_recording
+from tests.harness.driver import driven
 
 WAITS = """
 import os, signal, sys
@@ -18,24 +23,126 @@ finally:
 """
 
 COMMAND = [sys.executable, "-m", "bottleneck.cli", "run", "-o", "recording", "program.py"]
+PLAIN = [sys.executable, "program.py"]
+DEADLY = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path) -> Path:
+    """One that is there already is kept, whatever it holds in the end."""
+    (tmp_path / "recording").mkdir()
+    return tmp_path
+
+
+def start(command: list[str], folder: Path, program: str, **options: Any) -> subprocess.Popen[str]:
+    (folder / "program.py").write_text(program)
+    return subprocess.Popen(
+        command,
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        **options,
+    )
+
+
+def first_word_then_number(run: subprocess.Popen[str], word: str) -> int:
+    """Waits for a line `WORD NUMBER` of the program."""
+    assert run.stdout is not None
+    line = run.stdout.readline().split()
+    assert line[:1] == [word], run.communicate()
+    return int(line[1])
 
 
 @pytest.mark.parametrize(
     ("number", "status", "output"),
     [(signal.SIGINT, 130, "cleaned up\n"), (signal.SIGTERM, 143, ""), (signal.SIGHUP, 129, "")],
 )
-def test_a_signal_to_us_reaches_the_program_once(number: int, status: int, output: str, tmp_path: Path) -> None:
-    (tmp_path / "program.py").write_text(WAITS)
-    with subprocess.Popen(
-        COMMAND, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, stdin=subprocess.DEVNULL
-    ) as run:
-        assert run.stdout is not None and run.stderr is not None
-        assert run.stdout.readline().startswith("ready")
+def test_a_signal_to_us_reaches_the_program_once(number: int, status: int, output: str, folder: Path) -> None:
+    with start(COMMAND, folder, WAITS, stdin=subprocess.DEVNULL) as run:
+        first_word_then_number(run, "ready")
         run.send_signal(number)
-        assert run.stdout.read() == output
-        assert run.stderr.read().count("KeyboardInterrupt") == (number == signal.SIGINT)
-        assert run.wait() == status
-    assert (tmp_path / "recording" / "recording.json").exists()
+        told, complaints = run.communicate()
+        assert told == output
+        assert complaints.count("KeyboardInterrupt") == (number == signal.SIGINT)
+        assert f"bottleneck: the program ended by signal {number} (" in complaints
+        assert run.returncode == status
+    assert read_recording(folder / "recording").program_status == status
+
+
+@pytest.mark.parametrize("times", [1, 3])
+@pytest.mark.parametrize("send", [os.kill, os.killpg], ids=["to the process", "to its group"])
+@pytest.mark.parametrize("number", DEADLY)
+def test_a_signal_has_the_effect_that_it_has_under_python(
+    number: int, send: Callable[[int, int], None], times: int, folder: Path
+) -> None:
+    statuses = []
+    for command in (PLAIN, COMMAND):
+        with start(command, folder, WAITS, stdin=subprocess.DEVNULL) as run:
+            group = first_word_then_number(run, "ready")
+            for _ in range(times):
+                send(run.pid, number)
+            run.communicate()
+            # A shell shows 128 + N for signal N, subprocess shows -N.
+            statuses.append(run.returncode if run.returncode >= 0 else 128 - run.returncode)
+        with pytest.raises(ProcessLookupError):
+            os.killpg(group, 0)
+    assert statuses == [128 + number] * 2
+    assert read_recording(folder / "recording").program_status == 128 + number
+
+
+def test_a_signal_that_our_caller_ignores_is_ignored_by_the_program(folder: Path) -> None:
+    # A shell starts a background job like this.
+    program = "import os; print('ready', os.getpid(), flush=True); input(); print('went on')"
+    with start(COMMAND, folder, program, stdin=subprocess.PIPE, preexec_fn=_ignore_interrupts) as run:
+        first_word_then_number(run, "ready")
+        os.killpg(run.pid, signal.SIGINT)
+        told, complaints = run.communicate("\n")
+        assert (told, run.returncode) == ("went on\n", 0)
+        assert "KeyboardInterrupt" not in complaints
+
+
+def _ignore_interrupts() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+TRAINS = """
+import os, signal
+import torch
+
+model = torch.nn.Linear(8, 8)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+while True:
+    optimizer.zero_grad()
+    model(torch.ones(4, 8)).sum().backward()
+    optimizer.step()
+    seen = 0 if not torch.autograd._profiler_enabled() else seen + 1
+    if seen == 3:  # well within the second window: the first has one step
+        print("profiling", os.getpid(), flush=True)
+        signal.pause()
+"""
+
+
+@pytest.mark.parametrize(
+    ("number", "times"), [(signal.SIGINT, 1), (signal.SIGINT, 3), (signal.SIGTERM, 3), (signal.SIGHUP, 3)]
+)
+def test_what_was_recorded_outlives_a_deadly_signal(number: int, times: int, folder: Path) -> None:
+    pytest.importorskip("torch")
+    command = driven("run", "-o", "recording", "--steps", "50", "program.py")
+    with start(command, folder, TRAINS, stdin=subprocess.DEVNULL) as run:
+        group = first_word_then_number(run, "profiling")
+        for _ in range(times):
+            os.killpg(run.pid, number)
+        _, complaints = run.communicate()
+        assert run.returncode == 128 + number
+        assert "bottleneck: recorded" in complaints
+    with pytest.raises(ProcessLookupError):
+        os.killpg(group, 0)
+    recording = read_recording(folder / "recording")
+    assert len(recording.traces) == 1
+    assert any(f"ended by signal {number} (" in warning for warning in recording.warnings)
+    assert not list((folder / "recording").glob(".*"))
 
 
 READS = """
@@ -59,10 +166,10 @@ def _own_terminal() -> None:
 class Terminal:
     """A pseudo-terminal with `bottleneck run` on it; lines are awaited, never slept for."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, command: list[str] = COMMAND) -> None:
         self.master, slave = os.openpty()
         self.run = subprocess.Popen(
-            COMMAND,
+            command,
             cwd=folder,
             stdin=slave,
             stdout=slave,
@@ -102,6 +209,58 @@ def test_the_program_can_be_stopped_and_resumed_from_the_terminal(tmp_path: Path
     os.kill(terminal.run.pid, signal.SIGCONT)
     terminal.type(b"again\n")
     terminal.wait_for(b"read again")
+    terminal.type(b"\x03")
+    terminal.wait_for(b"interrupted")
+    assert terminal.run.wait() == 5
+    os.close(terminal.master)
+
+
+INSISTS = """
+import signal
+print("ready", flush=True)
+try:
+    signal.pause()
+except KeyboardInterrupt:
+    print("once", flush=True)
+    try:
+        signal.pause()
+    except KeyboardInterrupt:
+        print("twice", flush=True)
+        raise
+"""
+
+
+def test_ctrl_c_twice_reaches_the_program_twice(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(INSISTS)
+    terminal = Terminal(tmp_path)
+    terminal.wait_for(b"ready")
+    terminal.type(b"\x03")
+    terminal.wait_for(b"once")
+    terminal.type(b"\x03")
+    terminal.wait_for(b"twice")
+    assert terminal.run.wait() == 130
+    os.close(terminal.master)
+
+
+# What a shell does with a job that it starts in the background, and then brings to the front.
+SHELL = """
+import os, signal, subprocess, sys
+job = subprocess.Popen(sys.argv[1:], process_group=0)
+_, status = os.waitpid(job.pid, os.WUNTRACED)
+print("stopped", os.WIFSTOPPED(status) and os.WSTOPSIG(status) in (signal.SIGSTOP, signal.SIGTTIN), flush=True)
+os.tcsetpgrp(0, job.pid)
+os.killpg(job.pid, signal.SIGCONT)
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(job.pid, 0)[1]))
+"""
+
+
+def test_a_program_in_the_background_stops_when_it_reads_and_goes_on_in_the_foreground(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(READS)
+    terminal = Terminal(tmp_path, [sys.executable, "-c", SHELL, *COMMAND])
+    terminal.wait_for(b"ready False")
+    terminal.wait_for(b"stopped True")
+    terminal.type(b"hello\n")
+    terminal.wait_for(b"read hello")
     terminal.type(b"\x03")
     terminal.wait_for(b"interrupted")
     assert terminal.run.wait() == 5
