@@ -1,72 +1,236 @@
-"""Where the steps of an unmodified script begin: its optimizer, else its outermost module, watched through hooks."""
+"""Where the steps of an unmodified script begin: of its optimizer, its outermost module and its loader what repeats."""
 
-import importlib
+import math
 import os
 import threading
 import weakref
 from collections.abc import Callable
 from typing import Any
 
+from bottleneck.harness import marks
+from bottleneck.harness.signals import (
+    Listener,
+    Removal,
+    is_nested_call,
+    watch_compiled,
+    watch_loaders,
+    watch_modules,
+    watch_optimizers,
+)
 from bottleneck.recording import StepSource
+
+# A module repeats from its second call on; a loader that had no repeating module for so many batches is on its own,
+# and one that had several calls in each of so many is the step.
+_REPEATED, _LONE_BATCHES, _CROWDED_BATCHES = 2, 3, 2
+# After how many turns of others a silent leader is replaced: a generator is trained once in five steps of its critic.
+_PATIENCE = {"optimizer": 20, "module": 4, "loader": 20}
+_MORE_PATIENCE = 4
+
+# What is not listened to any more once there is a better source.
+_WORSE: dict[StepSource, tuple[StepSource, ...]] = {
+    "none": (),
+    "mark": ("optimizer", "module", "loader"),
+    "optimizer": ("module", "loader"),
+    "module": (),
+    "loader": ("module",),
+}
+_FIXED_NAMES = ("optimizer", "module", "loader")
+_MOST_NAMES = 8
+
+
+class Leader:
+    """The one among several optimizers (modules, loaders) whose turns count, in the thread in which it was first met.
+
+    It is the first, until it is gone, or has kept still while others had more than ``patience`` turns. The patience
+    grows each time, or two that work by turns would replace each other for ever.
+    """
+
+    def __init__(self, patience: float, on_gone: Callable[[], None] = lambda: None) -> None:
+        self.turns = 0
+        self._patience = patience
+        self._on_gone = on_gone
+        self._others = 0
+        self._reference: weakref.ref[Any] | None = None
+        self._number: int | None = None
+        self._place: tuple[int, int] | None = None
+
+    def is_led_by(self, one: Any) -> bool:
+        """Whether this one leads, without counting a turn."""
+        return self._number == id(one)
+
+    def takes_turn(self, one: Any) -> bool:
+        """Counts a turn: whether it was the leader's, which this one may have become."""
+        place = os.getpid(), threading.get_ident()
+        if self._number is None:
+            self._lead(one, place)
+        elif place != self._place:
+            return False
+        elif self._number != id(one):
+            self._others += 1
+            if self._others <= self._patience:
+                return False
+            self._patience *= _MORE_PATIENCE
+            self._lead(one, place)
+        self._others = 0
+        self.turns += 1
+        return True
+
+    def _lead(self, one: Any, place: tuple[int, int]) -> None:
+        self._number, self._place, self.turns = id(one), place, 0
+        try:
+            self._reference = weakref.ref(one, self._resign)
+        except TypeError:  # a list as a data set
+            self._reference = None
+
+    def _resign(self, reference: weakref.ref[Any]) -> None:
+        if reference is self._reference:
+            self._number = self._reference = None
+            self._on_gone()
 
 
 class Boundaries:
-    """Calls back at each step boundary, in the thread and for the optimizer (module) that came first.
+    """Calls back at each step boundary, and before the first one of each source that is better than the one before.
 
-    An optimizer's boundary is the end of its step; that of a module is the start of its call, from the second call on
-    (in training the optimizer has spoken by then).
+    A boundary is the end of an optimizer's step; where there is none, the start of a call of the outermost module that
+    repeats; where there is none, or several calls belong to each batch, the start of a data loader's `next`. A call of
+    `bottleneck.step()` overrules them all. ``wanted`` is what the user named, which alone counts then; ``thread`` the
+    only one in which steps are looked for, null for that in which each leader is first met.
     """
 
-    def __init__(self, on_boundary: Callable[[], None], on_new_source: Callable[[StepSource], None]) -> None:
+    def __init__(
+        self,
+        on_boundary: Callable[[], None],
+        on_new_source: Callable[[StepSource, str], None],
+        wanted: str | None = None,
+        thread: int | None = None,
+    ) -> None:
+        self.met: list[str] = []
+        self.problem: str | None = None
         self._on_boundary = on_boundary
         self._on_new_source = on_new_source
-        self._source: StepSource = "none"
-        self._owner: weakref.ref[Any] | None = None
-        self._place: tuple[int, int] | None = None
-        self._optimizer_hook: Any = None
-        self._module_hook: Any = None
+        self._wanted = wanted
+        self._thread = thread
+        self._is_class_wanted = wanted is not None and wanted not in _FIXED_NAMES
+        self._current: tuple[StepSource, str] = ("none", "")
+        self._torch: Any = None
+        # Modules that were called inside of others; what is gone may come back as another at the same address.
+        self._inner: set[int] = set()
+        self._optimizers = Leader(_PATIENCE["optimizer"])
+        self._modules = Leader(math.inf if self._is_class_wanted else _PATIENCE["module"], self._inner.clear)
+        self._loaders = Leader(_PATIENCE["loader"])
+        self._marks = Leader(math.inf)
+        self._calls_of_batch = self._crowded = 0
+        self._is_first_of_epoch = False
+        self._listener = Listener(self._after_optimizer, self._before_module, self._before_batch, self._fail)
+        self._removals: dict[str, Removal] = {}
 
     def watch(self, torch: Any) -> None:
-        """Registers the hooks; the optimizer's costs a microsecond a step, the module's a few per module call."""
-        optimizers = importlib.import_module("torch.optim.optimizer")  # torch.optim hides its name
-        self._optimizer_hook = optimizers.register_optimizer_step_post_hook(self._after_optimizer)
-        self._module_hook = torch.nn.modules.module.register_module_forward_pre_hook(self._before_module)
+        """Begins to listen to optimizers, modules, and loaders if they are loaded already."""
+        self._torch = torch
+        marks.listen(self._after_mark)
+        self._removals["optimizer"] = watch_optimizers(self._listener)
+        self._removals["module"] = watch_modules(torch, self._listener)
+        self.watch_loaders()
 
-    def forget_modules(self) -> None:
-        """Removes the module hook: the compiler would trace it and warn of it."""
-        if self._module_hook is not None:
-            self._module_hook.remove()
-            self._module_hook = None
+    def watch_loaders(self) -> None:
+        """Listens to loaders as well, once the program has imported them."""
+        if self._removals and "loader" not in self._removals and not self._is_worse("loader"):
+            self._keep("loader", watch_loaders(self._listener))
+
+    def watch_compiled(self) -> None:
+        """Listens to compiled modules instead of all, now that there are some: the compiler would trace the hook."""
+        if "module" in self._removals:
+            self._forget("module")
+            self._keep("module", watch_compiled(self._listener))
 
     def forget(self) -> None:
-        """Removes all hooks; the program goes on at full speed."""
-        self.forget_modules()
-        if self._optimizer_hook is not None:
-            self._optimizer_hook.remove()
-            self._optimizer_hook = None
+        """Ends all of it; the program goes on at full speed."""
+        marks.forget(self._after_mark)
+        self._forget(*self._removals)
 
-    def _after_optimizer(self, optimizer: Any, _arguments: Any, _keywords: Any) -> None:
-        if self._source != "optimizer":
-            self.forget_modules()
-            self._adopt("optimizer", optimizer)
-        if self._is_ours(optimizer):
-            self._on_boundary()
+    def _fail(self, exc: Exception) -> None:
+        self.problem = f"{type(exc).__name__}: {exc}"
+        self.forget()
 
-    def _before_module(self, module: Any, _arguments: Any) -> None:
-        if self._owner is None:
-            self._adopt("module", module)
-        elif self._is_ours(module):
-            self._on_boundary()
+    def _keep(self, source: str, removal: Removal | None) -> None:
+        if removal is not None:
+            self._removals[source] = removal
 
-    def _adopt(self, source: StepSource, owner: Any) -> None:
-        self._source = source
-        self._owner = weakref.ref(owner)
-        self._place = _place()
-        self._on_new_source(source)
+    def _is_here(self) -> bool:
+        return self._thread is None or self._thread == threading.get_ident()
 
-    def _is_ours(self, owner: Any) -> bool:
-        return self._owner is not None and self._owner() is owner and self._place == _place()
+    def _is_worse(self, source: StepSource) -> bool:
+        return source in _WORSE[self._current[0]]
+
+    def _forget(self, *sources: str) -> None:
+        for source in sources:
+            removal = self._removals.pop(source, None)
+            if removal is not None:
+                removal()
+
+    def _after_mark(self) -> None:
+        if self._is_here() and self._marks.takes_turn(self._listener):
+            self._boundary("mark", "bottleneck.step()")
+
+    def _after_optimizer(self, optimizer: Any) -> None:
+        if self._is_worse("optimizer") or not self._is_here():
+            return
+        name = type(optimizer).__name__
+        self._meet(f"optimizer {name}")
+        if self._is_wanted("optimizer", name) and self._optimizers.takes_turn(optimizer):
+            self._boundary("optimizer", f"optimizer.step of {name}")
+
+    def _before_module(self, module: Any) -> None:
+        if id(module) in self._inner or self._is_worse("module") or not self._is_here():
+            return
+        name = _class_of(module)
+        if not self._is_class_wanted and not self._modules.is_led_by(module) and is_nested_call(self._torch):
+            self._inner.add(id(module))
+            return
+        self._meet(f"module {name}")
+        if not self._is_wanted("module", name):
+            self._inner.add(id(module))
+        elif self._modules.takes_turn(module):
+            self._calls_of_batch += 1
+            if self._modules.turns >= _REPEATED or self._current[0] == "module":
+                self._boundary("module", f"call of {name}")
+
+    def _before_batch(self, iterator: Any) -> None:
+        if self._is_worse("loader") or not self._is_here():
+            return
+        self._meet("loader")
+        if not self._is_wanted("loader", "DataLoader") or not self._loaders.takes_turn(iterator._dataset):
+            return
+        was_first, self._is_first_of_epoch = self._is_first_of_epoch, iterator._num_yielded == 0
+        calls, self._calls_of_batch = self._calls_of_batch, 0
+        # The last `next` of an epoch, which finds nothing, has ended its last step; the first of the next ends none.
+        if self._is_first_of_epoch and not was_first:
+            return
+        self._crowded = self._crowded + 1 if calls > 1 else 0
+        if self._is_loader_the_step():
+            self._boundary("loader", "next of DataLoader")
+
+    def _is_loader_the_step(self) -> bool:
+        source, _ = self._current
+        if source == "module":
+            return self._crowded >= _CROWDED_BATCHES
+        return source == "loader" or self._loaders.turns >= (_REPEATED if self._wanted else _LONE_BATCHES)
+
+    def _boundary(self, source: StepSource, name: str) -> None:
+        if self._current != (source, name):
+            self._current = source, name
+            self._forget(*_WORSE[source])
+            self._on_new_source(source, name)
+        self._on_boundary()
+
+    def _is_wanted(self, source: str, name: str) -> bool:
+        return self._wanted is None or self._wanted in (source, name)
+
+    def _meet(self, name: str) -> None:
+        if name not in self.met and len(self.met) < _MOST_NAMES:
+            self.met.append(name)
 
 
-def _place() -> tuple[int, int]:
-    return os.getpid(), threading.get_ident()
+def _class_of(module: Any) -> str:
+    """The class of a module, or of the one that it is the compiled form of."""
+    return type(module.__dict__.get("_modules", {}).get("_orig_mod", module)).__name__

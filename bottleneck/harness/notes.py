@@ -112,6 +112,7 @@ class Notes:
     """What the child measured. Times in ``unprofiled`` and ``profiled`` are microseconds per step.
 
     ``ranks`` is how many processes the program consists of, by the launcher that started them.
+    ``step_name`` tells what ended a step ("optimizer.step of AdamW"), ``steps_seen`` how often, until all was measured.
     ``timed_ns`` is the stretch of the wall clock in which the unprofiled steps ran; ``settled`` tells whether they had
     stopped to get quicker or slower. ``windows_us`` is the mean step of each window that was opened; the quickest is
     kept.
@@ -122,6 +123,8 @@ class Notes:
 
     ranks: int = 1
     step_source: StepSource = "none"
+    step_name: str | None = None
+    steps_seen: int = 0
     framework: str | None = None
     step_marks_ns: tuple[int, ...] = ()
     unprofiled: Timing | None = None

@@ -36,8 +36,7 @@ def run_child(plan_text: str, arguments: Sequence[str]) -> None:
 
 def _run_script(session: Session, arguments: Sequence[str]) -> None:
     script = Script(session)
-    watched = {"torch": script.on_torch, **session.inductor.watchers()}
-    TorchHook(watched, {"torch._dynamo": script.on_compiler}).install()
+    script.hook().install()
     run = program.run_module if session.plan.module else program.run_file
     try:
         run(session.plan.target, arguments)

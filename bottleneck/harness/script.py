@@ -3,6 +3,7 @@
 import contextlib
 import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from bottleneck.harness.boundaries import Boundaries
@@ -13,6 +14,7 @@ from bottleneck.harness.opening import Opening
 from bottleneck.harness.remainder import TIMED_STEPS, Remainder, keep_remainder
 from bottleneck.harness.session import Session
 from bottleneck.harness.stopwatch import Stopwatch
+from bottleneck.harness.torchhook import TorchHook
 from bottleneck.harness.weakly import weakly
 from bottleneck.recording import StepSource
 
@@ -26,6 +28,10 @@ DETAIL = Detail()
 YIELDED = "the program runs a profiler of its own; ours stopped before it started"
 
 
+# Imported by `torch.compile` before anything else, from torch 2.6 on.
+COMPILER = "torch._inductor.compiler_bisector"
+
+
 class Script:
     """The phases of a script, one method per boundary that ends them; ``_next`` is the phase that it is in.
 
@@ -36,7 +42,7 @@ class Script:
     def __init__(self, session: Session) -> None:
         self._session = session
         self._torch: Any = None
-        self._boundaries = Boundaries(self._boundary, self._start_over)
+        self._boundaries = Boundaries(self._boundary, self._start_over, self._session.plan.step, session.setting.thread)
         self._farewell = Farewell(self.finish, DEADLY if session.setting.takes_signals else ())
         self._opening: Opening | None = None
         self._window: Window | None = None
@@ -57,9 +63,19 @@ class Script:
             self._session.warn(f"the measurement could not begin: {type(exc).__name__}: {exc}")
             self._end()
 
+    def hook(self) -> TorchHook:
+        """What tells when the program imports torch, and those parts of it that make steps or mind hooks."""
+        after = {
+            "torch": self.on_torch,
+            "torch.utils.data.dataloader": lambda _: self._boundaries.watch_loaders(),
+            **self._session.inductor.watchers(),
+        }
+        return TorchHook(after, {COMPILER: self._boundaries.watch_compiled, "torch._dynamo": self.on_compiler})
+
     def on_compiler(self) -> None:
-        """Called when the program imports torch's compiler."""
-        self._boundaries.forget_modules()
+        """Called when the program imports torch's compiler, as many do that never compile anything."""
+        if not _is_compiling_told(self._torch):
+            self._boundaries.watch_compiled()
 
     def finish(self) -> None:
         """Keeps the best of what was recorded; called when the program ends, whichever way."""
@@ -69,6 +85,7 @@ class Script:
             return
         phase = self._next
         self._leave_alone()
+        self._note_steps()
         self._session.note(**describe_torch(self._torch))
         if phase == self._time and self._stopwatch.steps:
             self._session.time(self._stopwatch)
@@ -84,6 +101,10 @@ class Script:
             )
         self._session.save()
 
+    def leave(self) -> None:
+        """Ends it without keeping anything: in a fork."""
+        self._leave_alone()
+
     def _boundary(self) -> None:
         self._seen += 1
         if GUARD.yielded:
@@ -95,8 +116,8 @@ class Script:
             self._session.warn(f"the measurement failed at step {self._seen}: {type(exc).__name__}: {exc}")
             self._end()
 
-    def _start_over(self, source: StepSource) -> None:
-        self._session.note(step_source=source)
+    def _start_over(self, source: StepSource, name: str) -> None:
+        self._session.note(step_source=source, step_name=name)
         if self._window is not None:
             self._stop()
         self._seen, self._next = 0, self._first_step
@@ -170,11 +191,21 @@ class Script:
     def _end(self) -> None:
         """Nothing more will be measured: the program goes on alone, and the supervisor may report."""
         self._leave_alone()
+        self._note_steps()
         if GUARD.yielded:
             self._session.warn(YIELDED)
         with contextlib.suppress(Exception):  # a torch that cannot describe itself is the program's to find out
             self._session.note(**describe_torch(self._torch))
         self._session.finish_measuring()
+
+    def _note_steps(self) -> None:
+        self._session.note(steps_seen=self._seen)
+        wanted, met = self._session.plan.step, self._boundaries.met
+        if wanted is not None and not self._seen:
+            instead = f"what was seen: {', '.join(met)}" if met else "neither optimizer nor module nor loader was seen"
+            self._session.warn(f"no step called {wanted} was seen twice; {instead}")
+        if self._boundaries.problem is not None:
+            self._session.warn(f"steps could not be followed any more: {self._boundaries.problem}")
 
     def _leave_alone(self) -> None:
         self._boundaries.forget()
@@ -211,3 +242,8 @@ class Script:
         if phase == self._profile and self._stopwatch.steps:
             self._session.offer(window, self._stopwatch)
         self._next = self._second_step if phase == self._pilot else self._reopen
+
+
+def _is_compiling_told(torch: Any) -> bool:
+    """Whether this version of torch has the module whose import tells of a compilation; else its compiler's import."""
+    return (Path(torch.__file__).parent / "_inductor" / "compiler_bisector.py").exists() if torch is not None else False
