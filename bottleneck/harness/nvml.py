@@ -9,13 +9,15 @@ from bottleneck.harness.nvml_readings import READINGS, SLICE_READINGS, Gpm
 from bottleneck.harness.readings import Reading, Taken, taken
 
 # Error codes of nvml.h. What is not named here may pass.
-_NO_DRIVER = frozenset({9, 12})  # driver not loaded, library not found
+NO_DRIVER = frozenset({9, 12})  # driver not loaded, library not found
 _LIBRARY_GONE = frozenset({1})  # uninitialised: the driver was taken away under us
 _DEVICE_GONE = frozenset({6, 15, 16, 28})  # not found, GPU lost, reset required, GPU not found
 _NEVER = frozenset({2, 3, 4, 13, 25, 26})  # argument, not supported, permission, function, version, deprecated
 
-_REMEDIES: Mapping[int, str] = {
+REMEDIES: Mapping[int, str] = {
     4: "this user may not read them",
+    9: "the NVIDIA driver is not loaded: `sudo modprobe nvidia`, or restart the machine",
+    12: "there is no libnvidia-ml.so.1: install the NVIDIA driver, or start the container with its GPUs (--gpus all)",
     18: "the NVIDIA driver was updated without a restart: restart the machine",
     999: "in a container this follows a `systemctl daemon-reload` on the host: restart the container",
 }
@@ -57,6 +59,12 @@ class NvmlSampler:
         rows = ((sensor, self._row(sensor, now_s)) for sensor in list(self._taken))
         return [(sensor, values) for sensor, values in rows if values]
 
+    def columns(self) -> dict[str, list[str]]:
+        """What each device gives, by its UUID."""
+        return {
+            sensor: [name for each in taken_ for name in each.reading.columns] for sensor, taken_ in self._taken.items()
+        }
+
     def close(self) -> None:
         """Hands the library's memory back."""
         try:
@@ -68,9 +76,9 @@ class NvmlSampler:
 
     def _note_refusal(self, exc: Exception) -> None:
         code = int(getattr(exc, "value", 0))
-        if code in _NO_DRIVER:
+        if code in NO_DRIVER:
             return  # nothing is amiss where no NVIDIA driver is at work
-        remedy = f" ({_REMEDIES[code]})" if code in _REMEDIES else ""
+        remedy = f" ({REMEDIES[code]})" if code in REMEDIES else ""
         self.notes.append(f"the sensors of NVIDIA devices were not read: {exc}{remedy}")
 
     def _supported(self, device: NvmlDevice, crowd: int) -> list[Taken]:

@@ -1,0 +1,96 @@
+"""Facts to rows: accelerators, and whether their kernels can be recorded."""
+
+from collections.abc import Mapping
+from functools import partial
+
+from bottleneck.checks import Check
+from bottleneck.harness.checkup.facts import Driver, Facts
+from bottleneck.harness.nvml_devices import match_sensors
+
+_GROUP = "devices"
+_DEVICES = partial(Check, "devices", _GROUP, "devices")
+_KERNELS = partial(Check, "kernels", _GROUP, "kernels")
+_VISIBLE = partial(Check, "visible", _GROUP, "visible")
+
+_OPEN_COUNTERS = (
+    "echo 'options nvidia NVreg_RestrictProfilingToAdminUsers=0' | sudo tee /etc/modprobe.d/nvidia-profiling.conf"
+)
+_MOST_DEVICES = 16
+
+
+def device_rows(facts: Facts) -> list[Check]:
+    """The rows of this group; on a machine without accelerators there is one."""
+    rows = (_devices(facts), _kernels(facts), _visible(facts))
+    return [row for row in rows if row is not None]
+
+
+def has_nvidia(facts: Facts) -> bool:
+    """Whether anything tells of an NVIDIA device: the driver, its files, or its library."""
+    return facts.driver.nvidia is not None or facts.driver.nvidia_files > 0 or bool(sensor_names(facts))
+
+
+def sensor_names(facts: Facts) -> Mapping[str, str]:
+    """Names of the devices that NVML shows, by UUID."""
+    names: Mapping[str, str] = facts.nvml.told.get("devices", {}).get("names", {})
+    return names
+
+
+def _devices(facts: Facts) -> Check:
+    told = facts.torch.told.get("cuda", {})
+    found = told.get("devices", [])
+    if found:
+        each = ", ".join(f"{one['name']} (compute capability {one['capability']})" for one in found[:_MOST_DEVICES])
+        driver = f"; driver: {facts.driver.nvidia}" if facts.driver.nvidia else ""
+        return _DEVICES("ok", f"torch sees {len(found)}: {each}{driver}")
+    if not (has_nvidia(facts) or facts.driver.amd):
+        return _DEVICES(
+            "missing", "no NVIDIA or AMD device here: work on the CPU can be measured, and traces explained"
+        )
+    maker = "NVIDIA" if has_nvidia(facts) else "AMD"
+    fact = f"torch uses none, though this machine has one of {maker}"
+    imported = facts.torch.told.get("import", {})
+    if imported and not (imported.get("cuda") or imported.get("hip")):
+        remedy = f"install the build for {maker} that pytorch.org/get-started names"
+        return _DEVICES("limited", fact, "this torch is a CPU build", remedy)
+    why = str(told.get("error", "torch does not say why"))
+    return _DEVICES("limited", fact, why, "compare CUDA_VISIBLE_DEVICES, and the driver with the CUDA of this torch")
+
+
+def _kernels(facts: Facts) -> Check | None:
+    """Whether a window that was recorded just now holds the kernels that ran in it."""
+    if not facts.torch.told.get("cuda", {}).get("devices"):
+        return None
+    told = facts.torch.told.get("kernels", {})
+    if told.get("recorded"):
+        return _KERNELS("ok", f"recorded: {told['recorded']} in a tiny window{_counters(facts.driver)}")
+    fact = "none was recorded in a tiny window that ran some: only the host side can be measured"
+    if facts.driver.admin_only and not facts.driver.is_privileged:
+        why = "the driver lets only administrators profile (RmProfilingAdminOnly: 1)"
+        remedy = "start the container with --cap-add=SYS_ADMIN, or on the host (then restart it):"
+        return _KERNELS("limited", fact, why, remedy, _OPEN_COUNTERS)
+    # What failed may have said so; a window that is merely empty leaves nothing but the usual causes.
+    words = str(told.get("error", "")) or ("" if told else facts.torch.last_words)
+    why = words or "CUPTI could not listen: another profiler, or a stub library in LD_LIBRARY_PATH"
+    return _KERNELS("limited", fact, why, "end other profilers; remove stubs from LD_LIBRARY_PATH")
+
+
+def _counters(driver: Driver) -> str:
+    return "; hardware counters are for administrators, but none are needed" if driver.admin_only else ""
+
+
+def _visible(facts: Facts) -> Check | None:
+    """What CUDA_VISIBLE_DEVICES leaves of the devices."""
+    value = facts.environment.get("CUDA_VISIBLE_DEVICES")
+    if value is None or not has_nvidia(facts):
+        return None
+    entries = [entry.strip() for entry in value.split(",") if entry.strip()]
+    if not entries or entries[0] == "-1":
+        fact, why = "CUDA_VISIBLE_DEVICES hides all devices", "the program will run on the CPU"
+        return _VISIBLE("limited", fact, why, command="unset CUDA_VISIBLE_DEVICES")
+    # Numbers are taken in the order of the bus: in another order they stand for as many devices.
+    found = match_sensors((), {**facts.environment, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}, list(sensor_names(facts)))
+    if sensor_names(facts) and len(found) < len(entries):
+        fact = f"CUDA_VISIBLE_DEVICES={value} names {len(entries)}, of which {len(found)} can be found"
+        why = "CUDA stops at the first entry that it does not know, and takes none if one is named twice"
+        return _VISIBLE("limited", fact, why, "name devices that `nvidia-smi -L` lists")
+    return _VISIBLE("ok", f"CUDA_VISIBLE_DEVICES={value}")
