@@ -1,9 +1,4 @@
-"""Small scripts that a plain interpreter and `bottleneck run` must treat alike, and what runs them both ways."""
-
-import subprocess
-import sys
-from dataclasses import dataclass
-from pathlib import Path
+"""Small scripts that a plain interpreter and `bottleneck run` must treat alike."""
 
 SCRIPTS = {
     "environment": """
@@ -320,30 +315,3 @@ PACKAGE = {
     """,
     "raises.py": "raise LookupError('from a module')",
 }
-
-STDIN = b"first line\nthe rest\n"
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What a shell sees of a program."""
-
-    stdout: bytes
-    stderr: bytes
-    status: int
-
-
-def run_plainly(folder: Path, *arguments: str) -> Outcome:
-    """The outcome of `python ARGUMENTS`."""
-    done = subprocess.run([sys.executable, *arguments], cwd=folder, input=STDIN, capture_output=True, check=False)
-    # A shell shows 128 + N for signal N, subprocess shows -N.
-    return Outcome(done.stdout, done.stderr, done.returncode if done.returncode >= 0 else 128 - done.returncode)
-
-
-def run_recorded(folder: Path, *arguments: str, output: str = "recording", flags: tuple[str, ...] = ()) -> Outcome:
-    """The outcome of `bottleneck run ARGUMENTS`, without what bottleneck itself says at the end."""
-    command = [sys.executable, *flags, "-m", "bottleneck.cli", "run", "-o", output, *arguments]
-    done = subprocess.run(command, cwd=folder, input=STDIN, capture_output=True, check=False)
-    theirs, mark, _ = done.stderr.partition(b"bottleneck: recorded ")
-    assert mark, f"bottleneck said nothing at the end: {done.stderr!r}"
-    return Outcome(done.stdout, theirs, done.returncode)

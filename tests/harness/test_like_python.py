@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from .exam import PACKAGE, SCRIPTS, run_plainly, run_recorded
+from .exam import PACKAGE, SCRIPTS
+from .exam_runs import run_plainly, run_recorded
 
 
 @pytest.mark.parametrize("name", SCRIPTS)
