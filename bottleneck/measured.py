@@ -33,7 +33,8 @@ class StepTime:
 class StepTimes:
     """Steps of the window: mean wall time, spread, and the undisturbed time where it was measured.
 
-    ``windows_us`` is the mean step of each window that was opened; this one was the quickest.
+    ``windows_us`` is the mean step of each window that was opened; this one was the quickest. ``boundary`` is what ended
+    a step of the program, ``seen`` how often it did while the program was watched.
     """
 
     count: int
@@ -45,6 +46,8 @@ class StepTimes:
     each: tuple[StepTime, ...] = ()
     settled: bool | None = None
     windows_us: tuple[float, ...] = ()
+    boundary: str | None = None
+    seen: int | None = None
 
 
 @dataclass(frozen=True)
@@ -120,3 +123,17 @@ class PeakMemory:
     of: Literal["device", "process"]
     since: Literal["steps", "start"]
     reason: str | None = None
+
+
+@dataclass(frozen=True)
+class Extras:
+    """What was measured besides step times and the trace.
+
+    ``windows_us`` is the mean step of each window that was opened; the trace is that of the quickest.
+    """
+
+    settled: bool | None = None
+    windows_us: tuple[float, ...] = ()
+    peak_memory: PeakMemory | None = None
+    option_costs: OptionCosts | None = None
+    batch_test: BatchTest | None = None

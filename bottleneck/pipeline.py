@@ -6,6 +6,7 @@ from pathlib import Path
 
 from bottleneck import __version__
 from bottleneck.analysis.clocks import find_conditions
+from bottleneck.analysis.extras import add_extras
 from bottleneck.analysis.ledger import build_ledger
 from bottleneck.analysis.ranks import RankedAnalysis, combine_ranks
 from bottleneck.analysis.roofline import classify
@@ -21,8 +22,8 @@ from bottleneck.cost.executions import Priced
 from bottleneck.cost.twins import lend
 from bottleneck.devices.match import match_device
 from bottleneck.errors import TraceError, UsageError
-from bottleneck.measured import Timing
-from bottleneck.recording import RankTrace, Recording, is_recording, read_recording
+from bottleneck.measured import Extras, Timing
+from bottleneck.recording import RankTrace, Recording, extras_of, is_recording, read_recording
 from bottleneck.records import Analysis, Caveat, Device, RecordingInfo, TelemetrySummary
 from bottleneck.report.datafile import from_json
 from bottleneck.sensors import read_samples
@@ -60,6 +61,7 @@ class Source:
     compiled: Compiled | None = None
     unprofiled: Timing | None = None
     timed_ns: tuple[int, int] | None = None
+    extras: Extras | None = None
 
 
 def analyse(paths: Sequence[Path], options: Options | None = None) -> Analysis:
@@ -111,6 +113,7 @@ def _of_rank(folder: Path, recording: Recording, trace: RankTrace) -> Source:
         compiled=read_compiled(folder / compiled_file(trace.rank)),
         unprofiled=trace.unprofiled or (recording.unprofiled if is_alone else None),
         timed_ns=trace.timed_ns or (recording.timed_ns if is_alone else None),
+        extras=extras_of(recording) if trace.rank == recording.traces[0].rank else None,
     )
 
 
@@ -162,7 +165,16 @@ def _analyse_source(source: Source, options: Options) -> RankedAnalysis:
         caveats=(*caveats, *borrowed, *complaints, *slow),
     )
     analysis = replace(assemble(evidence), telemetry=telemetry, version=__version__)
+    if source.recording is not None and not options.whole:
+        analysis = _with_boundary(analysis, source.recording)
+    if source.extras is not None and not options.whole:
+        analysis = add_extras(analysis, source.extras)
     return RankedAnalysis(linked=linked, analysis=analysis)
+
+
+def _with_boundary(analysis: Analysis, recording: Recording) -> Analysis:
+    """The analysis that tells what ended a step of the program, as the harness saw it."""
+    return replace(analysis, steps=replace(analysis.steps, boundary=recording.step_name, seen=recording.steps_seen))
 
 
 def _read_capture(path: Path) -> Priced:

@@ -99,6 +99,8 @@ KEYS: Mapping[str, Mapping[str, Meaning]] = {
         "each": ("", "the steps of the recording, those set aside too, in order"),
         "settled": ("", "whether the unprofiled steps showed no trend; null when not known"),
         "windows_us": ("us", "mean step of each window that was opened; the quickest was kept"),
+        "boundary": ("", "what ended a step of the program; null where none was found or the harness repeats the step"),
+        "seen": ("", "how often it did until all was measured"),
     },
     "StepTime": {
         "name": ("", "as the program or the profiler numbers it"),

@@ -12,6 +12,7 @@ from bottleneck.analysis.timeline import Flags, Integers
 from bottleneck.records import Coverage, Device, KernelSummary, Totals, UnknownWork
 from bottleneck.units import US_PER_S
 
+_NO_PEAK = "a trace counts host memory from where it begins, not what was in use before"
 _UNKNOWN = tuple(ACCOUNTS).index("unknown")
 
 
@@ -38,6 +39,7 @@ def total(rows: Charged, result: LedgerResult, kernels: Sequence[KernelSummary],
         h2d_bytes=_copied(rows, copies, r"HtoD|HostToDevice"),
         d2h_bytes=_copied(rows, copies, r"DtoH|DeviceToHost"),
         peak_memory_bytes=_peak_memory(rows, result),
+        peak_memory_reason=_NO_PEAK if result.host_only else None,
         model_flops_utilization=_utilisation(amounts["flops"], device.peaks_flops_per_s.get(peak or ""), wall_us),
         bandwidth_utilization=_utilisation(amounts["bytes_low"], _bandwidth(device), wall_us),
         peak=peak,
@@ -103,8 +105,11 @@ def _copied(rows: Charged, copies: Flags, pattern: str) -> float | None:
 
 
 def _peak_memory(rows: Charged, result: LedgerResult) -> int | None:
+    """The most that the device's allocator had handed out; null on a CPU, where a trace counts from its own start."""
+    if result.host_only:
+        return None
     memory = rows.linked.trace.memory
-    totals = memory["total_allocated"][memory["on_device"] != result.host_only].dropna()
+    totals = memory["total_allocated"][memory["on_device"]].dropna()
     return int(totals.max()) if len(totals) and totals.max() > 0 else None
 
 

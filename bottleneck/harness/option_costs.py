@@ -2,7 +2,6 @@
 
 import dataclasses
 import math
-import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -15,10 +14,10 @@ from bottleneck.units import format_us
 
 Step = Callable[[], Any]
 
-SECONDS = 1.5
+SECONDS, ROUNDS_AT_LEAST, SECONDS_AT_MOST = 1.5, 3, 4.0
 ROUNDS_AT_MOST = 12
 # A window should last this long, which takes more of the steps that are short.
-WINDOW_US, WINDOW_STEPS_AT_MOST = 3_000.0, 8
+WINDOW_US, WINDOW_STEPS_AT_LEAST, WINDOW_STEPS_AT_MOST = 3_000.0, 2, 8
 
 _PLAIN = Detail(shapes=False, stacks=False, memory=False)
 
@@ -30,19 +29,29 @@ def run_option_costs(step: Step, torch: Any, times_us: tuple[float, float], kept
     """
     usual_us, profiled_us = times_us
     details = windows_to_open(kept)
-    steps = max(1, min(math.ceil(WINDOW_US / max(usual_us, 1e-3)), WINDOW_STEPS_AT_MOST))
+    steps = max(WINDOW_STEPS_AT_LEAST, min(math.ceil(WINDOW_US / max(usual_us, 1e-3)), WINDOW_STEPS_AT_MOST))
     round_us = (steps + 1) * (2 * usual_us + len(details) * profiled_us)
-    if round_us / 1e6 > SECONDS:
+    if ROUNDS_AT_LEAST * round_us / 1e6 > SECONDS_AT_MOST:
         return OptionCosts(reason=f"steps of {format_us(usual_us)} are too long to try each option on some of them")
     rounds: list[Mapping[ProfilerOption, float]] = []
-    deadline = time.perf_counter() + SECONDS
+    started = time.perf_counter()
     try:
         with silenced(1, 2):
-            while len(rounds) < ROUNDS_AT_MOST and (not rounds or time.perf_counter() < deadline):
+            while not _is_enough(len(rounds), time.perf_counter() - started):
                 rounds.append(_round(step, torch, steps, details))
     except Exception as error:  # the user's step, which need not be repeatable for ever
         return OptionCosts(reason=f"the step could not be repeated: {type(error).__name__}")
+    if len(rounds) < ROUNDS_AT_LEAST:
+        return OptionCosts(
+            reason=f"{SECONDS_AT_MOST:.0f} s were over before each option was tried {ROUNDS_AT_LEAST} times"
+        )
     return summarise_rounds(rounds)
+
+
+def _is_enough(rounds: int, elapsed_s: float) -> bool:
+    if rounds >= ROUNDS_AT_MOST or elapsed_s >= SECONDS_AT_MOST:
+        return True
+    return rounds >= ROUNDS_AT_LEAST and elapsed_s >= SECONDS
 
 
 def windows_to_open(kept: Detail) -> Mapping[ProfilerOption, Detail]:
@@ -69,10 +78,13 @@ def summarise_rounds(rounds: Sequence[Mapping[ProfilerOption, float]]) -> Option
 def _round(
     step: Step, torch: Any, steps: int, details: Mapping[ProfilerOption, Detail]
 ) -> Mapping[ProfilerOption, float]:
-    """Profiled over unprofiled step time for each option; the unprofiled steps stand before and after the windows."""
-    before_us = _steps_us(step, torch, steps)
+    """Profiled over unprofiled step time for each option; the unprofiled steps stand before and after the windows.
+
+    Each is the quickest of its steps: what the profiler costs is in all of them, what other programs cost is not.
+    """
+    before_us = _quickest_us(step, torch, steps)
     profiled_us = {option: _window_us(step, torch, steps, detail) for option, detail in details.items()}
-    usual_us = statistics.median([*before_us, *_steps_us(step, torch, steps)])
+    usual_us = min(before_us, _quickest_us(step, torch, steps))
     return {option: us / usual_us for option, us in profiled_us.items()}
 
 
@@ -81,13 +93,13 @@ def _window_us(step: Step, torch: Any, steps: int, detail: Detail) -> float:
     if not window.open():
         raise RuntimeError("no window could be opened")
     try:
-        return statistics.median(_steps_us(step, torch, steps))
+        return _quickest_us(step, torch, steps)
     finally:
         window.stop()
 
 
-def _steps_us(step: Step, torch: Any, steps: int) -> list[float]:
-    """Microseconds of each of some steps, after one that leads in."""
+def _quickest_us(step: Step, torch: Any, steps: int) -> float:
+    """Microseconds of the quickest of some steps, after one that leads in."""
     stopwatch = Stopwatch(torch)
     step()
     stopwatch.wait()
@@ -96,4 +108,4 @@ def _steps_us(step: Step, torch: Any, steps: int) -> list[float]:
         step()
         stopwatch.mark()
     stopwatch.wait()
-    return stopwatch.durations_us()
+    return min(stopwatch.durations_us())

@@ -54,7 +54,6 @@ def measure(step: Step, session: Session, doubling: Doubling | None = None) -> N
         detail = detail_of(session.plan, DETAIL)
         _profile(step, torch, session, detail)
         measure_extras(step, torch, session, doubling and doubling.after(first_s), detail)
-    session.finish_measuring()
 
 
 def _warm_up(step: Step, torch: Any, session: Session) -> None:

@@ -14,7 +14,8 @@ EVERYTHING = Detail(shapes=True, stacks=True, memory=True)
 
 @pytest.fixture(autouse=True)
 def _quickly(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(option_costs, "ROUNDS_AT_MOST", 2)
+    monkeypatch.setattr(option_costs, "ROUNDS_AT_MOST", 3)
+    monkeypatch.setattr(option_costs, "SECONDS_AT_MOST", 1e9)
     monkeypatch.setattr(GUARD, "yielded", False)
 
 
@@ -27,9 +28,7 @@ def test_every_option_has_a_ratio_over_all_rounds() -> None:
     costs = run_option_costs(adding(), torch, (10.0, 20.0), EVERYTHING)
     assert costs.reason is None
     assert [cost.option for cost in costs.costs] == ["ops", "shapes", "stacks", "memory", "all"]
-    assert all(
-        cost.ratio.n in {1, 2} and cost.ratio.low <= cost.ratio.median <= cost.ratio.high for cost in costs.costs
-    )
+    assert all(cost.ratio.n == 3 and cost.ratio.low <= cost.ratio.median <= cost.ratio.high for cost in costs.costs)
     assert GUARD.window is None
 
 
@@ -46,11 +45,18 @@ def test_each_window_has_one_option_and_the_last_those_of_the_kept_one() -> None
     }
 
 
-def test_steps_too_long_for_the_time_allowed_are_not_tried() -> None:
+def test_steps_too_long_for_the_time_allowed_are_not_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(option_costs, "SECONDS_AT_MOST", 4.0)
     calls: list[int] = []
     costs = run_option_costs(lambda: calls.append(1), torch, (400_000.0, 500_000.0), EVERYTHING)
     assert not calls and costs.costs == ()
     assert costs.reason == "steps of 400 ms are too long to try each option on some of them"
+
+
+def test_too_few_rounds_are_no_result(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(option_costs, "SECONDS_AT_MOST", 1e-3)
+    costs = run_option_costs(adding(), torch, (1.0, 2.0), EVERYTHING)
+    assert costs.costs == () and costs.reason == "0 s were over before each option was tried 3 times"
 
 
 def test_a_step_that_cannot_be_repeated_is_a_reason_and_no_window_stays_open() -> None:

@@ -159,3 +159,40 @@ def test_a_program_that_removes_its_folder_keeps_its_status(tmp_path: Path) -> N
     assert done.returncode == 7
     assert str(tmp_path / "recording") in done.stderr
     assert "Traceback" not in done.stderr
+
+
+BATCHED = """
+    import torch
+
+    def workload(batch_size=4, width=16):
+        print("made for", batch_size)
+        model = torch.nn.Linear(width, width)
+        inputs = torch.ones(batch_size, width)
+        return lambda: model(inputs).sum().backward()
+"""
+
+
+def test_a_batch_size_is_doubled_unseen_and_the_profilers_options_are_tried(tmp_path: Path) -> None:
+    run = record(tmp_path, BATCHED, "--set", "batch_size=8", "--warmup", "2")
+    assert (run.status, run.stdout, run.stderr) == (0, "made for 8\n", "")
+    test, costs = run.recording.batch_test, run.recording.option_costs
+    assert test is not None and test.reason is None and test.batch_size == 8
+    assert test.ratio is not None and test.ratio.n >= 6 and test.once is not None and test.twice is not None
+    assert costs is not None and (costs.reason or len(costs.costs) == 5)
+    assert run.recording.windows_us and run.recording.peak_memory is not None
+
+
+def test_what_goes_wrong_at_twice_the_batch_leaves_program_and_recording_alone(tmp_path: Path) -> None:
+    program = BATCHED.replace("        model =", "        assert batch_size < 8, 'too many'\n        model =")
+    run = record(tmp_path, program, "--warmup", "2")
+    assert (run.status, run.stderr, len(run.recording.traces)) == (0, "", 1)
+    test = run.recording.batch_test
+    assert test is not None and test.ratio is None
+    assert test.reason == "the step at batch_size=8 failed: AssertionError: too many"
+
+
+def test_the_batch_test_can_be_left_out_and_needs_a_batch_size(tmp_path: Path) -> None:
+    assert record(tmp_path, BATCHED, "--warmup", "2", "--no-batch-test").recording.batch_test is None
+    other = tmp_path / "other"
+    other.mkdir()
+    assert record(other, BATCHED.replace("batch_size", "rows"), "--warmup", "2").recording.batch_test is None
