@@ -47,6 +47,13 @@ def peak_memory(torch: Any, *, was_reset: bool) -> PeakMemory:
     return PeakMemory(peak, "process", since, reason)
 
 
+def peak_of_script(torch: Any) -> PeakMemory:
+    """The peak of a script since it started: its GPU's. That of the process holds what our own first windows took."""
+    if is_on_gpu(torch):
+        return peak_memory(torch, was_reset=False)
+    return PeakMemory(None, "process", "start", "the peak of a script's process holds what profiling took, too")
+
+
 def is_on_gpu(torch: Any) -> bool:
     """Whether the program has used a GPU; asking wakes none."""
     return bool(torch is not None and torch.cuda.is_available() and torch.cuda.is_initialized())

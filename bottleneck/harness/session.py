@@ -4,11 +4,13 @@ import dataclasses
 import math
 import os
 import statistics
+import sys
 from pathlib import Path
 from typing import Any
 
 from bottleneck.harness.capture import Window
 from bottleneck.harness.inductor import Inductor
+from bottleneck.harness.memory import peak_of_script
 from bottleneck.harness.notes import Notes, Plan, RankFiles, rank_of, write_notes
 from bottleneck.harness.setting import PROGRAM, Setting
 from bottleneck.harness.settling import STEPS_FOR_TREND, find_trend
@@ -76,6 +78,7 @@ class Session:
         self.note(
             unprofiled=summarise_durations(self._undisturbed_us),
             timed_ns=(marks_ns[0], marks_ns[-1]) if len(marks_ns) > 1 else None,
+            peak_memory=peak_of_script(sys.modules.get("torch")),
             settled=trend is None if len(self._undisturbed_us) >= STEPS_FOR_TREND else None,
         )
         self.save()

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from bottleneck.harness import memory
-from bottleneck.harness.memory import available_bytes, peak_memory, peak_resident_bytes, reset_peak
+from bottleneck.harness.memory import available_bytes, peak_memory, peak_of_script, peak_resident_bytes, reset_peak
 
 
 def fake_torch(peaks: list[int]) -> Any:
@@ -40,6 +40,12 @@ def test_a_gpu_has_the_peak_of_its_fullest_device() -> None:
     assert torch.cuda.reset == [0, 1]
     found = peak_memory(torch, was_reset=True)
     assert (found.bytes, found.of, found.since, found.reason) == (30, "device", "steps", None)
+
+
+def test_a_script_has_the_peak_of_its_gpu_but_none_of_its_process() -> None:
+    assert peak_of_script(fake_torch([10, 30])).bytes == 30
+    found = peak_of_script(None)
+    assert found.bytes is None and found.reason is not None
 
 
 def test_a_system_that_does_not_tell_leaves_it_unknown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
