@@ -33,8 +33,8 @@ class StepTime:
 class StepTimes:
     """Steps of the window: mean wall time, spread, and the undisturbed time where it was measured.
 
-    ``windows_us`` is the mean step of each window that was opened; this one was the quickest. ``boundary`` is what ended
-    a step of the program, ``seen`` how often it did while the program was watched.
+    ``windows_us`` is the mean step of each window that was opened; this one was the quickest. ``boundary`` is what
+    ended a step of the program, ``seen`` how often it did while the program was watched.
     """
 
     count: int

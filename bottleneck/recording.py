@@ -63,6 +63,8 @@ class Sampling:
 class Recording:
     """Everything that was measured besides the traces; the keys of ``recording.json``.
 
+    ``step_name`` is what ended a step of the program ("optimizer.step of AdamW"), ``steps_seen`` how often it was seen
+    until all was measured; null where the harness repeats the step itself, and where no step was found.
     ``unprofiled`` and ``profiled`` are step times in microseconds, ``perturbation`` is the ratio of their medians.
     With many ranks these, and all that was measured of the program, are those of the lowest rank that has a trace.
     ``device`` holds measured ceilings, ``device_facts`` what each accelerator said of itself at capture.
@@ -79,6 +81,8 @@ class Recording:
     versions: Mapping[str, str]
     environment: Mapping[str, str]
     traces: tuple[RankTrace, ...]
+    step_name: str | None = None
+    steps_seen: int | None = None
     unprofiled: Timing | None = None
     profiled: Timing | None = None
     perturbation: float | None = None
@@ -94,6 +98,11 @@ class Recording:
     sampling: Sampling | None = None
     warnings: tuple[str, ...] = ()
     schema: str = field(default=RECORDING_SCHEMA)
+
+
+def tell_step(name: str, seen: int) -> str:
+    """What a step of the program was, in the words of the summary and of the report."""
+    return f"step = {name}, {seen} seen"
 
 
 def extras_of(recording: Recording) -> Extras:

@@ -106,6 +106,8 @@ def finish_recording(
         command=kept_command(ending.command),
         form=plan.form,
         step_source=first.step_source,
+        step_name=first.step_name,
+        steps_seen=first.steps_seen if first.step_name is not None else None,
         program_status=ending.status,
         framework=first.framework,
         versions=_versions(),

@@ -41,7 +41,7 @@ def _keep_opening(session: Session, remainder: Remainder) -> None:
     if kept is None or remainder.opening is None:
         session.warn(f"{session.setting.what} ended before it did anything that could be profiled")
         return
-    session.note(step_source="whole program")
+    session.note(step_source="whole program", step_name=None)
     session.keep(kept, remainder.opening.stopwatch if session.setting.is_bounded else Stopwatch(None))
     if remainder.seen:
         steps = "1 step" if remainder.seen == 1 else f"{remainder.seen} steps"

@@ -3,6 +3,7 @@
 from itertools import groupby
 
 from bottleneck.measured import StepTime, StepTimes
+from bottleneck.recording import tell_step
 from bottleneck.units import format_us
 
 # How the steps were found, where the name of the source is no word to end a sentence with.
@@ -22,10 +23,10 @@ def window(steps: StepTimes) -> str:
     plural = "" if steps.count == 1 else "s"
     kept = [number for number, step in enumerate(steps.each) if step.set_aside is None]
     chosen = f" ({kept[0]}:{kept[-1] + 1} of {len(steps.each)})" if kept and len(kept) < len(steps.each) else ""
-    source = _SOURCES.get(steps.source, steps.source)
-    return (
-        f"{steps.count} step{plural}{chosen} found by: {source}; times below are per step of {format_us(steps.wall_us)}"
-    )
+    found = f"found by: {_SOURCES.get(steps.source, steps.source)}"
+    if steps.boundary is not None and steps.seen is not None:
+        found = f"of the program ({tell_step(steps.boundary, steps.seen)})"
+    return f"{steps.count} step{plural}{chosen} {found}; times below are per step of {format_us(steps.wall_us)}"
 
 
 def variation(steps: StepTimes) -> str:

@@ -35,6 +35,8 @@ def test_a_training_script_is_followed_by_its_optimizer(tmp_path: Path) -> None:
     run = train_and(tmp_path, "    train(40); print('trained')")
     assert run.stdout == "trained\n"
     assert run.recording.step_source == "optimizer"
+    assert run.recording.step_name == "optimizer.step of SGD"
+    assert run.recording.steps_seen is not None and 29 <= run.recording.steps_seen <= 40
     assert run.recording.unprofiled is not None and run.recording.unprofiled.n == 20
     steps = ops_by_step(run)
     assert len(steps) == 5

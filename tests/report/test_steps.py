@@ -43,6 +43,11 @@ def test_the_window_tells_how_its_steps_were_found(source: str, words: str) -> N
     assert f"found by: {words};" in steps.window(times(source=source))
 
 
+def test_the_window_tells_what_a_step_of_the_program_was() -> None:
+    known = replace(times(*EACH[4:], source="marks"), boundary="optimizer.step of AdamW", seen=412)
+    assert steps.window(known).startswith("3 steps of the program (step = optimizer.step of AdamW, 412 seen); times")
+
+
 def test_the_variation_is_that_of_the_steps_that_count() -> None:
     assert steps.variation(times(*EACH)) == (
         "quickest step 6 (ProfilerStep#10, 9.00 ms), slowest step 4 (ProfilerStep#8, 12.0 ms), 1.33 times as long"
