@@ -85,6 +85,9 @@ class Session:
 
     def offer(self, window: Window, stopwatch: Stopwatch) -> bool:
         """Keeps the window if its steps are the quickest yet; whether they were free of foreign disturbance."""
+        if stopwatch.is_clock_set:
+            self.warn("the machine's clock was set while steps were profiled: that window was thrown away")
+            return False
         durations_us = stopwatch.durations_us()
         mean_us = statistics.fmean(durations_us)
         self.note(windows_us=(*self.notes.windows_us, mean_us))

@@ -4,7 +4,8 @@ import itertools
 import math
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from bottleneck.measured import Timing
@@ -49,28 +50,53 @@ def is_disturbed(profiled_us: Sequence[float], undisturbed_us: Sequence[float]) 
     return typical > 5 * usual or statistics.fmean(profiled_us) > 1.5 * variation * typical
 
 
+# By how much the wall clock may leave the monotonic one; a clock that is set jumps by more, one that is tuned by less.
+_JUMP_NS = 10_000_000
+
+
+@dataclass(frozen=True)
+class Clocks:
+    """Nanoseconds of the wall clock and of one that only runs forward.
+
+    Bound before the program starts, and where no tool finds them that freezes the time of a program's tests.
+    """
+
+    wall_ns: Callable[[], int] = time.time_ns
+    tick_ns: Callable[[], int] = time.perf_counter_ns
+
+
+_CLOCKS = Clocks()
+
+
 class Stopwatch:
     """Marks at step boundaries; on a GPU that the program already uses, also on the device's own clock.
+
+    The wall clock, which the trace is written by, is read at the first mark only: it may be set at any time, by the
+    system or by a program that plays with its own.
 
     The host may run far ahead of the GPU, so that host marks alone would time the launching of a step and not the
     step. An event recorded at each boundary costs microseconds and waits for nothing.
     """
 
-    def __init__(self, torch: Any) -> None:
+    def __init__(self, torch: Any, clocks: Clocks = _CLOCKS) -> None:
         self._torch = torch
+        self._clocks = clocks
         self._on_gpu = bool(torch is not None and torch.cuda.is_available() and torch.cuda.is_initialized())
         self._events: list[Any] = []
         self._ticks_ns: list[int] = []
         self.marks_ns: list[int] = []
 
     def mark(self) -> None:
-        """Marks a boundary: the wall clock for the trace, a monotonic clock for the durations."""
+        """Marks a boundary."""
         if self._on_gpu:
             event = self._torch.cuda.Event(enable_timing=True)
             event.record()
             self._events.append(event)
-        self._ticks_ns.append(time.perf_counter_ns())
-        self.marks_ns.append(time.time_ns())
+        self._ticks_ns.append(self._clocks.tick_ns())
+        if not self.marks_ns:
+            self.marks_ns.append(self._clocks.wall_ns())
+        else:
+            self.marks_ns.append(self.marks_ns[0] + self._ticks_ns[-1] - self._ticks_ns[0])
 
     def wait(self) -> None:
         """Waits until the GPU has done all that it was given, so that no work crosses a boundary."""
@@ -81,6 +107,14 @@ class Stopwatch:
     def steps(self) -> int:
         """Steps between the marks so far."""
         return max(0, len(self._ticks_ns) - 1)
+
+    @property
+    def is_clock_set(self) -> bool:
+        """Whether the wall clock was set since the first mark; the times of a trace recorded meanwhile are wrong."""
+        if not self.marks_ns:
+            return False
+        passed_ns = self._clocks.tick_ns() - self._ticks_ns[0]
+        return abs(self._clocks.wall_ns() - self.marks_ns[0] - passed_ns) > _JUMP_NS
 
     @property
     def elapsed_s(self) -> float:

@@ -1,8 +1,12 @@
 import random
+from pathlib import Path
 
 import pytest
 
-from bottleneck.harness.stopwatch import Stopwatch, is_disturbed, summarise_durations
+from bottleneck.harness.capture import Detail, Window
+from bottleneck.harness.notes import Plan
+from bottleneck.harness.session import Session
+from bottleneck.harness.stopwatch import Clocks, Stopwatch, is_disturbed, summarise_durations
 
 
 def test_no_steps_have_no_timing() -> None:
@@ -43,6 +47,49 @@ def test_marks_bound_steps() -> None:
     assert stopwatch.steps == 2
     assert stopwatch.marks_ns == sorted(stopwatch.marks_ns)
     assert len(stopwatch.durations_us()) == 2
+
+
+class FakeClocks:
+    """A step lasts 5 ms; the wall clock may be set while it lasts."""
+
+    def __init__(self) -> None:
+        self.now_ns, self.wrong_ns = 10**18, 0
+
+    def stopwatch(self, *jumps_ns: int) -> Stopwatch:
+        """One that has marked the end of so many steps, in each of which the wall clock jumped so far."""
+        stopwatch = Stopwatch(None, Clocks(lambda: self.now_ns + self.wrong_ns, lambda: self.now_ns - 10**17))
+        stopwatch.mark()
+        for jump_ns in jumps_ns:
+            self.now_ns += 5_000_000
+            self.wrong_ns += jump_ns
+            stopwatch.mark()
+        return stopwatch
+
+
+HOUR_NS = 3600 * 10**9
+
+
+@pytest.mark.parametrize("jump_ns", [HOUR_NS, -HOUR_NS, 20_000_000])
+def test_setting_the_wall_clock_changes_no_interval(jump_ns: int) -> None:
+    stopwatch = FakeClocks().stopwatch(0, jump_ns, -jump_ns, jump_ns, 0)
+    assert stopwatch.durations_us() == [5000.0] * 5
+    assert [mark - 10**18 for mark in stopwatch.marks_ns] == [5_000_000 * step for step in range(6)]
+    assert stopwatch.elapsed_s == 0.025
+    assert stopwatch.is_clock_set
+
+
+def test_a_clock_that_is_tuned_was_not_set() -> None:
+    clocks = FakeClocks()
+    assert not clocks.stopwatch().is_clock_set
+    assert not clocks.stopwatch(*[2_500] * 200).is_clock_set  # 500 ppm, the most that the system tunes by, for a second
+    assert not Stopwatch(None).is_clock_set
+
+
+def test_a_window_in_which_the_clock_was_set_is_not_kept(tmp_path: Path) -> None:
+    session = Session(Plan(str(tmp_path), "script", "x.py", False, (), False, None, 3))
+    assert not session.offer(Window(None, Detail()), FakeClocks().stopwatch(0, HOUR_NS))
+    assert not session.has_profiled_steps
+    assert "clock was set" in session.notes.warnings[0]
 
 
 class FakeEvent:
