@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from bottleneck import __version__
+from bottleneck.commands.calibrate import calibrate_command
 from bottleneck.commands.program_options import ProgramCommand
 from bottleneck.commands.report import report_command
 from bottleneck.commands.run import run_command
@@ -20,6 +21,7 @@ _RUN_SETTINGS = {"allow_interspersed_args": False}
 COMMANDS: tuple[tuple[str, Callable[..., None], dict[str, bool]], ...] = (
     ("run", run_command, _RUN_SETTINGS),
     ("report", report_command, {}),
+    ("calibrate", calibrate_command, {}),
 )
 
 

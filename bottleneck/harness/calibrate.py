@@ -1,31 +1,68 @@
-"""The ceilings of this CPU, measured once and kept: what a CPU recording is judged against."""
+"""Measured ceilings of a device and their file in the user's cache: what recordings of this machine are judged by."""
 
 import hashlib
 import json
 import os
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
-from datetime import UTC, datetime
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from bottleneck.devices.peaks import device_from_json, device_to_json, ridges
-from bottleneck.harness.cpu import CpuFacts, allowance, busy_processors, cpu_facts, torch_version
-from bottleneck.harness.probes import Effort, Readings, descending, measure
+from bottleneck.harness.calibrate_clock import ClockStamp
+from bottleneck.harness.cpu import allowance, cpu_facts, torch_version
+from bottleneck.harness.probes import Effort, Measured, Outcome, Step, agree, descending
 from bottleneck.records import Caveat, Device
 
-_FORMAT = "bottleneck/calibration/3"
-_LARGEST_STREAM_BYTES = 384 * 2**20
-_MEMORY_SHARE = 16  # of physical memory at most one part in so many
-_QUIET_LOAD = 0.5  # processors kept busy by others, on average over the last minute
+_FORMAT = "bottleneck/calibration/4"
+_MOST_NAMED = 3
+
+Group = Literal["matrix", "vector", "memory", "link", "time"]
+Unit = Literal["FLOP/s", "B/s", "us"]
+Tell = Callable[[Step], None]
+
+
+def silent(step: Step) -> None:
+    """Tells nobody."""
+
+
+@dataclass(frozen=True)
+class Ceiling:
+    """One measured ceiling: ``value`` in ``unit``, and what to think of it.
+
+    ``how`` is the way that reached it. ``spread`` is by how much the second best round fell behind, ``stable`` whether
+    that is within 3 %. ``clock_mhz`` is the median clock of the device meanwhile, ``working_set_bytes`` what a stream
+    went over. ``nominal`` is the figure of the data sheet, null where none is known.
+    """
+
+    name: str
+    group: Group
+    value: float
+    unit: Unit
+    how: str
+    spread: float | None
+    stable: bool
+    clock_mhz: float | None = None
+    working_set_bytes: float | None = None
+    nominal: float | None = None
+
+    @property
+    def share(self) -> float | None:
+        """The measured part of the data sheet's figure."""
+        return self.value / self.nominal if self.nominal else None
+
+    def is_beaten_by(self, other: "Ceiling") -> bool:
+        """Whether another measurement of the same ceiling came out faster."""
+        return other.value < self.value if self.unit == "us" else other.value > self.value
 
 
 @dataclass(frozen=True)
 class Calibration:
     """Measured ceilings, what they hold for, and what is doubtful about them.
 
-    ``is_default`` tells whether ``threads`` is what torch chooses here by itself under ``allowance``. The plain
-    dispatch cost is kept for people; the device has no place for it.
+    ``is_default`` tells whether ``threads`` is what torch chooses here by itself under ``allowance``; a GPU has none
+    of them. ``dispatch_us`` is what calling a tiny op costs the host, for people; the device has no place for it.
+    ``missing`` says why a ceiling could not be measured.
     """
 
     device: Device
@@ -35,22 +72,88 @@ class Calibration:
     is_default: bool
     allowance: str
     created: str
-    dispatch_us: float
+    dispatch_us: float | None
     caveats: tuple[Caveat, ...] = ()
+    ceilings: tuple[Ceiling, ...] = ()
+    clock: ClockStamp = field(default_factory=ClockStamp)
+    driver: str = ""
+    missing: Mapping[str, str] = field(default_factory=dict)
 
 
-def calibrate_cpu(threads: int | None = None) -> Device:
+def calibrate_cpu(
+    threads: int | None = None, tell: Tell = silent, effort: Effort | None = None, *, fresh: bool = False
+) -> Calibration:
     """The ceilings of this CPU at a number of threads (null: torch's choice), measured now and kept for later.
 
-    Takes up to ten seconds on two cores. Random data, since zeros need less power. Results that do not settle within
-    3 %, or that other programs disturbed, are kept with a caveat, and the next calibration can only improve on them.
+    Takes about ten seconds on two cores. Random data, since zeros need less power. Results that do not settle within
+    3 %, or that other programs disturbed, are kept with a caveat, and the next calibration can only improve on them,
+    unless it is ``fresh``.
     """
-    calibration = measure_cpu(threads, Effort())
-    before = read_calibration(calibration.threads)
-    if before is not None and before.caveats:
-        calibration = replace(calibration, device=better(before.device, calibration.device))
-    write_calibration(calibration)
-    return calibration.device
+    from bottleneck.harness.calibrate_cpu import measure_cpu
+
+    now = measure_cpu(threads, effort or Effort(), tell)
+    return keep(None if fresh else read_calibration(now.threads), now)
+
+
+def keep(before: Calibration | None, now: Calibration) -> Calibration:
+    """The calibration that is kept from now on: the new one, or the better of both where either was disturbed."""
+    kept = now if before is None or not (before.caveats or now.caveats) else best_of_both(before, now)
+    write_calibration(kept)
+    return kept
+
+
+def best_of_both(before: Calibration, now: Calibration) -> Calibration:
+    """The faster of two calibrations, ceiling by ceiling. Two that agree have settled, whatever either said alone."""
+    earlier = {ceiling.name: ceiling for ceiling in before.ceilings}
+    return replace(
+        now,
+        device=better(before.device, now.device),
+        ceilings=tuple(_faster(earlier.get(ceiling.name), ceiling) for ceiling in now.ceilings),
+        dispatch_us=min((each.dispatch_us for each in (before, now) if each.dispatch_us is not None), default=None),
+        caveats=now.caveats if before.caveats else (),
+    )
+
+
+def _faster(before: Ceiling | None, now: Ceiling) -> Ceiling:
+    if before is None:
+        return now
+    first, second = (now, before) if before.is_beaten_by(now) else (before, now)
+    gap = max(first.value, second.value) / min(first.value, second.value) - 1
+    return replace(
+        first,
+        spread=gap if first.spread is None else min(gap, first.spread),
+        stable=first.stable or agree([1.0, 1.0 + gap], Effort().tolerance),
+    )
+
+
+def better(before: Device, now: Device) -> Device:
+    """The faster of two measurements of the same device, ceiling by ceiling: disturbance only ever slows it down."""
+    peaks = {name: max(rate, before.peaks_flops_per_s.get(name, 0.0)) for name, rate in now.peaks_flops_per_s.items()}
+    earlier = dict(before.bandwidth_by_bytes)
+    streams = descending([(size, max(rate, earlier.get(size, 0.0))) for size, rate in now.bandwidth_by_bytes])
+    floors = [floor for floor in (before.launch_floor_us, now.launch_floor_us) if floor is not None]
+    bandwidth = max(before.bandwidth_bytes_per_s or 0.0, now.bandwidth_bytes_per_s or 0.0) or None
+    return replace(
+        now,
+        peaks_flops_per_s=peaks,
+        bandwidth_bytes_per_s=streams[-1][1] if streams else bandwidth,
+        bandwidth_by_bytes=streams,
+        ridge_flops_per_byte=ridges(peaks, streams[-1][1] if streams else bandwidth),
+        launch_floor_us=min(floors, default=None),
+        link_bytes_per_s=max(before.link_bytes_per_s or 0.0, now.link_bytes_per_s or 0.0) or None,
+    )
+
+
+def doubts(ceilings: Sequence[Ceiling], device: str, company: str) -> tuple[Caveat, ...]:
+    """What disturbed a measurement: the company that it was in, empty for none, or ceilings that did not settle."""
+    signs = [company] if company else []
+    restless = [ceiling.name for ceiling in ceilings if not ceiling.stable]
+    named = ", ".join(restless[:_MOST_NAMED]) + (" …" if len(restless) > _MOST_NAMED else "")
+    signs += [f"{len(restless)} of {len(ceilings)} did not settle within 3 % ({named})"] if restless else []
+    if not signs:
+        return ()
+    message = f"the ceilings of {device} may be too low: {'; '.join(signs)}; `bottleneck calibrate` measures them again"
+    return (Caveat("noisy-calibration", message),)
 
 
 def load_calibration(threads: int | None = None) -> Device | None:
@@ -64,136 +167,66 @@ def load_calibration(threads: int | None = None) -> Device | None:
 
 def read_calibration(threads: int | None = None) -> Calibration | None:
     """The whole calibration behind ``load_calibration``; a file that cannot be read counts as absent."""
-    identity, version, limits = cpu_facts().identity, torch_version(), allowance()
-    for path in sorted(_folder().glob("cpu-*.json")):
-        known = _read(path)
-        if known is None or (known.identity, known.torch) != (identity, version):
+    identity, limits = cpu_facts().identity, allowance()
+    for known in kept_calibrations("cpu"):
+        if known.identity != identity:
             continue
         if known.threads == threads or (threads is None and known.is_default and known.allowance == limits):
             return known
     return None
 
 
-def measure_cpu(threads: int | None, effort: Effort) -> Calibration:
-    """A calibration made now; torch's own number of threads is put back afterwards."""
-    import torch
-
-    load = busy_processors()
-    facts, usual = cpu_facts(), torch.get_num_threads()
-    chosen = threads or usual
-    torch.set_num_threads(chosen)
-    try:
-        readings = measure(torch, working_sets(facts, chosen), facts.l1_bytes, effort)
-    finally:
-        torch.set_num_threads(usual)
-    return Calibration(
-        device=as_device(facts, readings),
-        identity=facts.identity,
-        torch=torch_version(),
-        threads=chosen,
-        is_default=chosen == usual,
-        allowance=allowance(),
-        created=datetime.now(UTC).isoformat(timespec="seconds"),
-        dispatch_us=readings.tiny_us,
-        caveats=_caveats(readings, load),
-    )
+def kept_calibrations(kind: str) -> list[Calibration]:
+    """Those of a kind of device that were made with this version of torch."""
+    version = torch_version()
+    found = [_read(path) for path in sorted(cache_folder().glob(f"{kind}-*.json"))]
+    return [known for known in found if known is not None and known.torch == version]
 
 
-def working_sets(facts: CpuFacts, threads: int) -> dict[str, int]:
-    """Bytes to stream over, by the memory that should hold them: half of the caches, twice the last, and far beyond.
-
-    Each thread has its own second-level cache.
-    """
-    last = facts.last_level_bytes
-    room = (facts.memory_bytes or 2**33) // _MEMORY_SHARE
-    return {
-        "L2": min(facts.l2_bytes * threads, last) // 2,
-        "LLC": last // 2,
-        "2 x LLC": min(2 * last, room),
-        "DRAM": min(max(8 * last, 2**27), _LARGEST_STREAM_BYTES, room),
-    }
-
-
-def as_device(facts: CpuFacts, readings: Readings) -> Device:
-    """The readings as a device.
-
-    Pointwise work is held against multiplications outside of products: these fuse a multiplication with an addition,
-    which neither torch's ops nor its compiler do, and so reach up to twice as much. Where there is no compiler the rate
-    of products stands for both, an upper bound. The launch floor is a tiny op's time as the profiler shows it, which is
-    what an op's self time in a trace is compared with.
-    """
-    products = {f"{name}_tensor": rate for name, rate in readings.flops_per_s.items()}
-    plain = {name: rate for name, rate in readings.flops_per_s.items() if name in {"fp32", "fp64"}}
-    vectors = {f"{name}_vector": rate for name, rate in (plain | dict(readings.vector_flops_per_s)).items()}
-    bandwidth = readings.bandwidth_by_bytes[-1][1]
-    return Device(
-        name=facts.model,
-        vendor=facts.vendor,
-        kind="cpu",
-        count=1,
-        peaks_flops_per_s=products | vectors,
-        bandwidth_bytes_per_s=bandwidth,
-        launch_floor_us=readings.profiled_us,
-        source="measured",
-        ridge_flops_per_byte=ridges(products | vectors, bandwidth),
-        memory_bytes=facts.memory_bytes,
-        cache_bytes=float(facts.last_level_bytes),
-        bandwidth_by_bytes=readings.bandwidth_by_bytes,
-        fresh_bytes_per_s=readings.fresh_bytes_per_s,
-    )
-
-
-def better(before: Device, now: Device) -> Device:
-    """The faster of two measurements of the same CPU, ceiling by ceiling: disturbance only ever slows it down."""
-    peaks = {name: max(rate, before.peaks_flops_per_s.get(name, 0.0)) for name, rate in now.peaks_flops_per_s.items()}
-    earlier = dict(before.bandwidth_by_bytes)
-    streams = descending([(size, max(rate, earlier.get(size, 0.0))) for size, rate in now.bandwidth_by_bytes])
-    floors = [floor for floor in (before.launch_floor_us, now.launch_floor_us) if floor is not None]
-    bandwidth = streams[-1][1]
-    return replace(
-        now,
-        peaks_flops_per_s=peaks,
-        bandwidth_bytes_per_s=bandwidth,
-        bandwidth_by_bytes=streams,
-        ridge_flops_per_byte=ridges(peaks, bandwidth),
-        launch_floor_us=min(floors, default=None),
-    )
-
-
-def _caveats(readings: Readings, busy: float) -> tuple[Caveat, ...]:
-    signs = [f"{label} did not settle within 3 %" for label in readings.unstable]
-    if busy > _QUIET_LOAD:
-        signs.insert(0, f"other programs kept {busy:.1f} processors busy")
-    if not signs:
-        return ()
-    message = f"the ceilings of this CPU may be too low: {', '.join(signs)}; a later run measures them again"
-    return (Caveat("noisy-calibration", message),)
+def calibration_file(calibration: Calibration) -> Path:
+    """Where a calibration is kept: one file for each device, driver, torch and number of threads."""
+    key = "\n".join((calibration.identity, calibration.torch, str(calibration.threads), calibration.driver))
+    return cache_folder() / f"{calibration.device.kind}-{hashlib.sha256(key.encode()).hexdigest()[:16]}.json"
 
 
 def write_calibration(calibration: Calibration) -> Path:
     """The file in the user's cache that now holds the calibration; a reader never sees it half written."""
-    key = f"{calibration.identity}\n{calibration.torch}\n{calibration.threads}"
-    path = _folder() / f"cpu-{hashlib.sha256(key.encode()).hexdigest()[:16]}.json"
+    path = calibration_file(calibration)
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_suffix(f".{os.getpid()}")
-    data = asdict(calibration) | {"device": device_to_json(calibration.device), "format": _FORMAT}
-    partial.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+    partial.write_text(json.dumps(to_plain(calibration), indent=1) + "\n", encoding="utf-8")
     partial.replace(path)
     return path
 
 
+def to_plain(calibration: Calibration) -> dict[str, Any]:
+    """The calibration as plain dicts, lists and numbers."""
+    return {"format": _FORMAT} | asdict(calibration) | {"device": device_to_json(calibration.device)}
+
+
 def _read(path: Path) -> Calibration | None:
+    import msgspec
+
     try:
-        data: Mapping[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        if data.get("format") != _FORMAT:
+        data: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        if data.pop("format") != _FORMAT or data.keys() != {each.name for each in fields(Calibration)}:
             return None
-        rest = {name: value for name, value in data.items() if name not in {"format", "device", "caveats"}}
-        caveats = tuple(Caveat(**caveat) for caveat in data["caveats"])
-        return Calibration(device=device_from_json(data["device"]), caveats=caveats, **rest)
-    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        device = device_from_json(data["device"])
+        return replace(msgspec.convert(data, Calibration), device=device)
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError, msgspec.MsgspecError):
         return None
 
 
-def _folder() -> Path:
+def cache_folder() -> Path:
+    """The folder of ours in the user's cache."""
     base = os.environ.get("XDG_CACHE_HOME")
     return (Path(base) if base else Path.home() / ".cache") / "bottleneck"
+
+
+def ceiling_of(outcome: Outcome, name: str, group: Group, unit: Unit) -> Ceiling | None:
+    """A ceiling of a measurement, null where it was not measured; microseconds are those of one call."""
+    found: Measured | None = outcome.measured.get(name)
+    if found is None:
+        return None
+    value = 1e6 / found.rate if unit == "us" else found.rate
+    return Ceiling(name, group, value, unit, found.how, found.spread, found.stable, found.clock_mhz)

@@ -2,7 +2,7 @@
 
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 
 from bottleneck.harness.calibrate import Calibration, read_calibration
@@ -15,22 +15,42 @@ def cpu_calibration(threads: int | None, tell: Callable[[str], None]) -> Calibra
     """The calibration for this number of threads, made now if there is none; null (and told why) if that fails.
 
     One that was disturbed is made again after a while. In a process of its own: the measurement needs torch, which
-    this one must not import.
+    this one must not import. It shows its progress where ours would show.
     """
     known = read_calibration(threads)
     if known is not None and not _is_worth_repeating(known):
         return known
     often = "once" if known is None else "again, since it was busy the last time"
-    tell(f"bottleneck: measuring the ceilings of this CPU, {often}; it takes about ten seconds")
-    code = f"from bottleneck.harness.calibrate import calibrate_cpu; calibrate_cpu({threads!r})"
+    tell(f"bottleneck: measuring the ceilings of this CPU, {often}; it takes about fifteen seconds")
+    chosen = [] if threads is None else ["--threads", str(threads)]
+    shown = sys.stderr.isatty()
+    # -P: a file of the user's that is called torch.py is not ours to import.
+    command = [sys.executable, "-P", "-m", "bottleneck.cli", "calibrate", "--device", "cpu", *chosen]
     helper = subprocess.run(  # noqa: S603 - our own interpreter and text
-        [sys.executable, "-c", code], capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL
+        command if shown else [*command, "--quiet"],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=None if shown else subprocess.PIPE,
+        text=True,
+        check=False,
     )
     known = read_calibration(threads)
     if known is None:
-        reason = (helper.stderr.strip().splitlines() or ["it left no calibration"])[-1]
-        tell(f"bottleneck: this CPU could not be measured: {reason}")
+        reason = ((helper.stderr or "").strip().splitlines() or [f"it ended with status {helper.returncode}"])[0]
+        tell(f"bottleneck: this CPU could not be measured: {reason.removeprefix('error: ')}")
     return known
+
+
+def gpu_calibration(facts: Iterable[Mapping[str, str | int | float | None]]) -> Calibration | None:
+    """The kept calibration of the GPUs that a program saw, null where there is none or they are not all alike.
+
+    It is never made in passing: that takes up to a minute, and the device may have other work.
+    """
+    from bottleneck.harness.calibrate_clock import driver_version
+    from bottleneck.harness.calibrate_gpu import identity, read_gpu_calibration
+
+    kinds = {identity(each) for each in facts}
+    return read_gpu_calibration(kinds.pop(), driver_version()) if len(kinds) == 1 else None
 
 
 def _is_worth_repeating(known: Calibration) -> bool:

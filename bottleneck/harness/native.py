@@ -6,9 +6,11 @@ own call. The loops are our own text, compiled in a folder of their own that is 
 
 import ctypes
 import os
+import random
 import shutil
 import subprocess
 import tempfile
+from array import array
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -73,9 +75,9 @@ class Native:
         return Loop(partial(self._run_all, calls), float(flight * rounds * len(self._threads)))
 
     def triad(self, bytes_per_thread: int, rounds: int) -> Loop:
-        """C = a + 3 b over a working set of each thread's own."""
+        """C = a + 3 b over a working set of random numbers of each thread's own."""
         count = max(1, bytes_per_thread // 12)
-        vectors = [[(ctypes.c_float * count)(*([1.0] * count)) for _ in range(3)] for _ in self._threads]
+        vectors = [[_random_floats(count) for _ in range(3)] for _ in self._threads]
         calls = [partial(self._library.triad, *each, ctypes.c_long(count), ctypes.c_long(rounds)) for each in vectors]
         return Loop(partial(self._run_all, calls), 12.0 * count * rounds * len(self._threads))
 
@@ -86,6 +88,12 @@ class Native:
     def _run_all(self, calls: Sequence[Callable[[], object]]) -> None:
         for done in [self._pool.submit(call) for call in calls]:
             done.result()
+
+
+def _random_floats(count: int) -> Any:
+    """So many numbers in 0.5-1; those of one page again and again."""
+    page = array("f", (random.uniform(0.5, 1.0) for _ in range(min(count, 1024))))  # noqa: S311 - nothing is kept secret
+    return (ctypes.c_float * count).from_buffer(page * (count // len(page) + 1))
 
 
 def build_native(threads: int) -> Native | None:

@@ -7,30 +7,61 @@ from pathlib import Path
 
 import pytest
 
-from bottleneck.harness import calibrate, native, probes
+from bottleneck.harness import calibrate_cpu as cpu_calibration
+from bottleneck.harness import native
 from bottleneck.harness.calibrate import (
     Calibration,
-    as_device,
+    Ceiling,
+    Group,
+    Unit,
+    best_of_both,
     calibrate_cpu,
+    calibration_file,
+    doubts,
     load_calibration,
-    measure_cpu,
     read_calibration,
-    working_sets,
+    silent,
+    to_plain,
     write_calibration,
 )
+from bottleneck.harness.calibrate_clock import ClockStamp, Company, stamp
+from bottleneck.harness.calibrate_cpu import as_device, level_sizes, measure_cpu, others, working_sets
 from bottleneck.harness.cpu import CpuFacts, allowance, cpu_facts, torch_version
-from bottleneck.harness.probes import Effort, Readings, best_of, descending
+from bottleneck.harness.probes import Effort, Watch, settle
+from bottleneck.harness.probes_cpu import Bench, Sizes, cpu_probes, fresh_bytes_per_s, untouched
 from bottleneck.records import Caveat, Device
 from tests.architecture.test_imports import modules_after, run_fresh
 
 FACTS = CpuFacts("Some CPU", "Some CPU 1 2 3", "AMD", 2**15, 2**20, 2**25, 2**34)
-READINGS = Readings(
-    flops_per_s={"fp32": 1e11, "bf16": 3e11, "fp64": 5e10},
-    bandwidth_by_bytes=((1e6, 2e11), (3e8, 1e10)),
-    tiny_us=1.1,
-    profiled_us=0.6,
-    fresh_bytes_per_s=1e9,
+HASTY = Effort(0.01, most_rounds=2)
+SMALL = Sizes(products=(64,), scout=64, tiny_calls=100, profiled_calls=50, native_rounds=1000)
+FIXED = ClockStamp()
+
+
+def ceiling(name: str, group: Group, value: float, unit: Unit, **more: object) -> Ceiling:
+    return replace(Ceiling(name, group, value, unit, "a way", 0.01, stable=True), **more)
+
+
+CEILINGS = (
+    ceiling("fp32 product", "matrix", 1e11, "FLOP/s", clock_mhz=3000.0),
+    ceiling("bf16 product", "matrix", 3e11, "FLOP/s", clock_mhz=2800.0),
+    ceiling("fp64 product", "matrix", 5e10, "FLOP/s", clock_mhz=3000.0),
+    ceiling("L2 stream", "memory", 2e11, "B/s", working_set_bytes=1e6),
+    ceiling("DRAM stream", "memory", 1e10, "B/s", working_set_bytes=3e8),
+    ceiling("first write of new pages", "memory", 8e8, "B/s"),
+    ceiling("second write", "memory", 4e9, "B/s"),
+    ceiling("op dispatch", "time", 1.1, "us"),
+    ceiling("op, profiled", "time", 0.6, "us"),
 )
+
+
+def with_value(name: str, value: float) -> tuple[Ceiling, ...]:
+    """The ceilings with another value for one of them; all of a unit where its name is that of the unit."""
+    return tuple(replace(each, value=value) if name == each.name else each for each in CEILINGS)
+
+
+def times(factor: float) -> tuple[Ceiling, ...]:
+    return tuple(replace(each, value=each.value * factor) if each.group == "matrix" else each for each in CEILINGS)
 
 
 NOISY = (Caveat("noisy-calibration", "other programs were running"),)
@@ -43,7 +74,7 @@ def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def made(**more: object) -> Calibration:
     whole = Calibration(
-        device=as_device(FACTS, READINGS),
+        device=as_device(FACTS, CEILINGS, FIXED),
         identity=cpu_facts().identity,
         torch=torch_version(),
         threads=2,
@@ -51,53 +82,9 @@ def made(**more: object) -> Calibration:
         allowance=allowance(),
         created="2026-01-01T00:00:00+00:00",
         dispatch_us=1.1,
+        ceilings=CEILINGS,
     )
     return replace(whole, **more)
-
-
-class Script:
-    """A clock that the runs themselves move: the next duration of the list per run."""
-
-    def __init__(self, *durations: float) -> None:
-        self.now, self.runs = 0.0, 0
-        self._durations: Iterator[float] = iter(durations)
-
-    def run(self) -> None:
-        self.runs += 1
-        self.now += next(self._durations)
-
-    def clock(self) -> float:
-        return self.now
-
-
-class TestBestOf:
-    def test_the_first_run_only_warms_up(self) -> None:
-        script = Script(0.125, 1.0, 1.0, 1.0)
-        assert best_of(script.run, 100.0, Effort(), script.clock).seconds == 1.0
-
-    def test_it_repeats_until_the_two_best_agree(self) -> None:
-        script = Script(9.0, 3.0, 2.0, 1.0, 1.5, 1.015625, 7.0)
-        reading = best_of(script.run, 100.0, Effort(), script.clock)
-        assert (reading.seconds, reading.stable, script.runs) == (1.0, True, 6)
-
-    def test_a_disturbed_run_does_not_spoil_the_result(self) -> None:
-        script = Script(1.0, 1.0, 50.0, 1.0)
-        reading = best_of(script.run, 100.0, Effort(), script.clock)
-        assert (reading.seconds, reading.stable) == (1.0, True)
-
-    def test_what_never_settles_ends_with_the_time_and_is_called_unstable(self) -> None:
-        script = Script(*(2.0**-n for n in range(60)))
-        reading = best_of(script.run, 0.9, Effort(), script.clock)
-        assert not reading.stable and script.runs < 60
-
-    def test_one_run_that_takes_all_the_time_is_enough_but_not_stable(self) -> None:
-        script = Script(5.0, 5.0, 5.0)
-        reading = best_of(script.run, 1.0, Effort(), script.clock)
-        assert (reading.seconds, reading.stable, script.runs) == (5.0, False, 2)
-
-
-def test_a_larger_working_set_is_never_faster_than_a_smaller_one() -> None:
-    assert descending([(1.0, 5.0), (4.0, 7.0), (2.0, 9.0)]) == ((1.0, 9.0), (2.0, 9.0), (4.0, 7.0))
 
 
 def test_working_sets_fit_the_levels_that_they_stand_for() -> None:
@@ -112,7 +99,7 @@ def test_working_sets_leave_a_small_machine_its_memory() -> None:
 
 
 def test_products_and_pointwise_work_have_their_own_ceilings() -> None:
-    device = as_device(FACTS, READINGS)
+    device = as_device(FACTS, CEILINGS, FIXED)
     assert device.peaks_flops_per_s == {
         "fp32_tensor": 1e11,
         "bf16_tensor": 3e11,
@@ -126,16 +113,19 @@ def test_products_and_pointwise_work_have_their_own_ceilings() -> None:
 
 
 def test_pointwise_work_is_held_against_multiplications_that_are_not_fused() -> None:
-    device = as_device(FACTS, replace(READINGS, vector_flops_per_s={"fp32": 6e10}))
+    device = as_device(FACTS, (*CEILINGS, ceiling("fp32 multiply", "vector", 6e10, "FLOP/s")), FIXED)
     assert (device.peaks_flops_per_s["fp32_vector"], device.ridge_flops_per_byte["fp32_vector"]) == (6e10, 6.0)
-    assert device.peaks_flops_per_s["fp64_vector"] == READINGS.flops_per_s["fp64"]  # not measured: an upper bound
+    assert device.peaks_flops_per_s["fp64_vector"] == 5e10  # not measured: an upper bound
 
 
 def test_without_a_compiler_the_native_loops_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")
     monkeypatch.delenv("CXX", raising=False)
     assert native.build_native(1) is None
-    assert probes._native_rates(1, 2**15, Effort()) == ({}, [])
+    torch = pytest.importorskip("torch")
+    found = {probe.ceiling for probe in cpu_probes(Bench(torch, None, SMALL), {"L2": 4096}, 2**15, HASTY)}
+    assert "fp32 product" in found and "L2 stream" in found
+    assert not found & {"fp32 multiply", "L1 stream"}
 
 
 def test_a_compiler_that_fails_leaves_the_native_loops_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -169,43 +159,75 @@ class TestNative:
 
 
 def test_the_device_tells_at_which_rate_new_pages_come() -> None:
-    assert as_device(FACTS, READINGS).fresh_bytes_per_s == 1e9
-    assert as_device(FACTS, replace(READINGS, fresh_bytes_per_s=None)).fresh_bytes_per_s is None
+    assert as_device(FACTS, CEILINGS, FIXED).fresh_bytes_per_s == pytest.approx(1e9)
+    assert as_device(FACTS, with_value("first write of new pages", 4e9), FIXED).fresh_bytes_per_s is None
+    assert fresh_bytes_per_s(None, 4e9) is None and fresh_bytes_per_s(8e8, None) is None
 
 
 def test_new_pages_are_taken_from_memory_that_nobody_wrote_to() -> None:
     torch = pytest.importorskip("torch")
-    blocks = probes._untouched(torch, 800)
+    blocks = untouched(torch, 800)
     first, second = next(blocks), next(blocks)
     assert first.numel() == 100 and second.data_ptr() == first.data_ptr() + 100
 
 
 def test_readings_that_did_not_settle_give_a_caveat() -> None:
-    assert calibrate._caveats(READINGS, busy=0.1) == ()
-    (caveat,) = calibrate._caveats(replace(READINGS, unstable=("fp32 product",)), busy=0.1)
-    assert caveat.slug == "noisy-calibration" and "fp32 product" in caveat.message
+    assert doubts(CEILINGS, "this CPU", others(0.1)) == ()
+    restless = (replace(CEILINGS[0], stable=False), *CEILINGS[1:])
+    (caveat,) = doubts(restless, "this CPU", others(0.1))
+    assert caveat.slug == "noisy-calibration" and "1 of 9 did not settle within 3 % (fp32 product)" in caveat.message
 
 
 def test_a_busy_machine_gives_a_caveat() -> None:
-    (caveat,) = calibrate._caveats(READINGS, busy=1.7)
+    (caveat,) = doubts(CEILINGS, "this CPU", others(1.7))
     assert "1.7 processors" in caveat.message
+
+
+def test_our_own_work_is_no_company(monkeypatch: pytest.MonkeyPatch) -> None:
+    seconds = iter([(10.0, 100.0, 40.0), (20.0, 115.0, 50.0)])
+    monkeypatch.setattr(Company, "_now", lambda self: next(seconds))
+    assert Company().busy_processors() == pytest.approx(0.5)  # 15 s of processors in 10 s, 10 s of them ours
+
+
+class TestClock:
+    def test_a_figure_that_never_moves_is_no_sensor(self) -> None:
+        assert not stamp(2445.4, (2445.4, 2445.4), 2445.4, None).is_sensed
+        assert not stamp(None, (), None, None).is_sensed
+
+    def test_a_clock_that_moves_is_stamped_with_its_median_while_measuring(self) -> None:
+        assert stamp(800.0, (2900.0, 3100.0, 3000.0), 1200.0, 5.0) == ClockStamp(800.0, 3000.0, 1200.0, True, 5.0)
+
+    def test_peaks_know_their_clock_only_where_it_is_sensed(self) -> None:
+        assert as_device(FACTS, CEILINGS, FIXED).peak_clocks_mhz == {}
+        told = as_device(FACTS, CEILINGS, ClockStamp(is_sensed=True)).peak_clocks_mhz
+        assert (told["bf16_tensor"], told["fp32_vector"]) == (2800.0, 3000.0)
 
 
 class TestAgain:
     """Calibrating anew, with the measurement itself replaced by a given result."""
 
-    def again(self, monkeypatch: pytest.MonkeyPatch, before: Calibration, now: Calibration) -> Device:
+    def again(
+        self, monkeypatch: pytest.MonkeyPatch, before: Calibration, now: Calibration, *, fresh: bool = False
+    ) -> Device:
         write_calibration(before)
-        monkeypatch.setattr(calibrate, "measure_cpu", lambda threads, effort: now)
-        assert calibrate_cpu() == load_calibration()
-        return calibrate_cpu()
+        monkeypatch.setattr(cpu_calibration, "measure_cpu", lambda threads, effort, tell: now)
+        assert calibrate_cpu(fresh=fresh).device == load_calibration()
+        return calibrate_cpu(fresh=fresh).device
 
     def faster(self, factor: float) -> Device:
-        rates = {name: factor * rate for name, rate in READINGS.flops_per_s.items()}
-        return as_device(FACTS, replace(READINGS, flops_per_s=rates))
+        return as_device(FACTS, times(factor), FIXED)
 
     def test_a_noisy_result_is_only_improved_on(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        slower = as_device(FACTS, replace(READINGS, bandwidth_by_bytes=((1e6, 1e9), (3e8, 2e10)), profiled_us=0.9))
+        slower = as_device(
+            FACTS,
+            tuple(
+                replace(
+                    each, value={"L2 stream": 1e9, "DRAM stream": 2e10, "op, profiled": 0.9}.get(each.name, each.value)
+                )
+                for each in CEILINGS
+            ),
+            FIXED,
+        )
         device = self.again(monkeypatch, made(caveats=NOISY), made(device=slower, caveats=NOISY))
         assert device.bandwidth_by_bytes == ((1e6, 2e11), (3e8, 2e10))
         assert device.ridge_flops_per_byte["fp32_tensor"] == 5.0
@@ -218,6 +240,30 @@ class TestAgain:
     def test_a_noisy_result_yields_to_a_faster_one(self, monkeypatch: pytest.MonkeyPatch) -> None:
         device = self.again(monkeypatch, made(caveats=NOISY), made(device=self.faster(2.0)))
         assert device.peaks_flops_per_s["fp32_tensor"] == 2e11
+
+    def test_a_noisy_result_does_not_spoil_a_quiet_one(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        device = self.again(monkeypatch, made(), made(device=self.faster(0.5), ceilings=times(0.5), caveats=NOISY))
+        assert device.peaks_flops_per_s["fp32_tensor"] == 1e11
+        known = read_calibration()
+        assert known is not None and known.caveats == () and known.ceilings[0].value == 1e11
+
+    def test_a_fresh_result_counts_whatever_was_before(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        noisy = made(device=self.faster(0.5), caveats=NOISY)
+        device = self.again(monkeypatch, made(caveats=NOISY), noisy, fresh=True)
+        assert device.peaks_flops_per_s["fp32_tensor"] == 5e10
+
+    def test_two_that_agree_have_settled(self) -> None:
+        restless = tuple(replace(each, stable=False, spread=0.2) for each in CEILINGS)
+        near = tuple(replace(each, value=each.value * 1.01) for each in restless)
+        both = best_of_both(made(ceilings=restless, caveats=NOISY), made(ceilings=near, caveats=NOISY))
+        assert all(each.stable and each.spread == pytest.approx(0.01) for each in both.ceilings)
+        assert both.ceilings[0].value == near[0].value and both.ceilings[-1].value == restless[-1].value  # less time
+
+    def test_two_that_differ_have_not(self) -> None:
+        restless = tuple(replace(each, stable=False, spread=0.2) for each in CEILINGS)
+        far = tuple(replace(each, value=each.value * 1.1) for each in restless)
+        both = best_of_both(made(ceilings=restless, caveats=NOISY), made(ceilings=far, caveats=NOISY))
+        assert not any(each.stable for each in both.ceilings)
 
 
 class TestKept:
@@ -236,7 +282,7 @@ class TestKept:
         assert load_calibration() is None
 
     def test_each_number_of_threads_has_its_own(self) -> None:
-        alone = replace(as_device(FACTS, READINGS), name="one thread")
+        alone = replace(as_device(FACTS, CEILINGS, FIXED), name="one thread")
         write_calibration(made())
         write_calibration(made(threads=1, is_default=False, device=alone))
         assert load_calibration(1) == alone
@@ -245,11 +291,11 @@ class TestKept:
 
     def test_a_later_calibration_replaces_the_earlier(self) -> None:
         write_calibration(made())
-        later = replace(as_device(FACTS, READINGS), name="later")
+        later = replace(as_device(FACTS, CEILINGS, FIXED), name="later")
         write_calibration(made(device=later))
         assert load_calibration() == later
 
-    @pytest.mark.parametrize("text", ["", "{}", "[]", '{"format": "bottleneck/calibration/1"}', "\x00", "[" * 5000])
+    @pytest.mark.parametrize("text", ["", "{}", "[]", '{"format": "bottleneck/calibration/3"}', "\x00", "[" * 5000])
     def test_a_damaged_file_counts_as_absent(self, text: str) -> None:
         write_calibration(made()).write_text(text)
         assert load_calibration() is None
@@ -258,6 +304,16 @@ class TestKept:
         path = write_calibration(made())
         path.write_text(json.dumps(json.loads(path.read_text()) | {"mood": "good"}))
         assert load_calibration() is None
+
+    def test_the_file_is_named_without_what_it_is_kept_for(self) -> None:
+        path = calibration_file(made())
+        assert path.name.startswith("cpu-") and "EPYC" not in path.name
+        assert path != calibration_file(made(threads=1)) != calibration_file(made(torch="1.0"))
+
+    def test_as_text_it_has_a_version_and_every_ceiling(self) -> None:
+        plain = json.loads(json.dumps(to_plain(made())))
+        assert plain["format"] == "bottleneck/calibration/4"
+        assert [each["name"] for each in plain["ceilings"]] == [each.name for each in CEILINGS]
 
     def test_reading_does_not_import_torch(self) -> None:
         seen = modules_after("from bottleneck.harness.calibrate import load_calibration; load_calibration()")
@@ -294,23 +350,54 @@ class TestFacts:
 def test_a_hasty_calibration_measures_every_ceiling_and_puts_the_threads_back() -> None:
     torch = pytest.importorskip("torch")
     usual = torch.get_num_threads()
-    hasty = Effort(64, (64,), 0.02, 0.02, 0.02, tiny_calls=100, native_rounds=1000)
-    calibration = measure_cpu(1, hasty)
+    calibration = measure_cpu(1, HASTY, silent, SMALL)
     assert torch.get_num_threads() == usual
     assert {"fp32_tensor", "bf16_tensor", "fp64_tensor", "fp32_vector"} <= calibration.device.peaks_flops_per_s.keys()
     sizes = [size for size, _ in calibration.device.bandwidth_by_bytes]
     assert sizes == sorted(sizes) and len(sizes) == (5 if native.build_native(1) else 4)
+    assert sizes[-1] == level_sizes(cpu_facts(), 1)["DRAM"]
     assert 0.01 < (calibration.device.launch_floor_us or 0) < 1000
     assert calibration.device.fresh_bytes_per_s is None or calibration.device.fresh_bytes_per_s > 1e6
-    assert calibration.threads == 1
+    assert calibration.threads == 1 and calibration.missing == {}
+    assert all(each.value > 0 for each in calibration.ceilings)
+
+
+def test_a_dtype_that_would_take_too_long_is_measured_small() -> None:
+    torch = pytest.importorskip("torch")
+    slow = replace(SMALL, products=(64, 4096), product_seconds=0.0)
+    ways = [probe.how for probe in cpu_probes(Bench(torch, None, slow), {"L2": 4096}, 2**15, HASTY)]
+    assert "64 x 64" in ways and "4096 x 4096" not in ways
+
+
+def test_data_are_random_numbers_and_never_zeros() -> None:
+    torch = pytest.importorskip("torch")
+    built = native.build_native(1)
+    if built is None:
+        pytest.skip("no C compiler here")
+    numbers = native._random_floats(5000)
+    assert len(numbers) == 5000 and 0.5 <= min(numbers) < max(numbers) <= 1.0 and len(set(numbers)) > 1000
+    seen: list[object] = []
+
+    class Spy:
+        def __getattr__(self, name: str) -> object:
+            seen.append(name)
+            return getattr(torch, name)
+
+    probes = cpu_probes(Bench(Spy(), built, SMALL), {"L2": 4096}, 2**15, HASTY)
+    settle(probes, HASTY, Watch(lambda: None))
+    built.close()
+    assert {"randn", "rand"} <= set(seen) and "zeros" not in seen
 
 
 def test_a_calibration_says_nothing_on_stderr() -> None:
     pytest.importorskip("torch")
     code = (
-        "from bottleneck.harness.calibrate import measure_cpu\n"
+        "from bottleneck.harness.calibrate import silent\n"
+        "from bottleneck.harness.calibrate_cpu import measure_cpu\n"
         "from bottleneck.harness.probes import Effort\n"
-        "measure_cpu(1, Effort(64, (64,), 0.01, 0.01, 0.01, tiny_calls=50, native_rounds=1000))"
+        "from bottleneck.harness.probes_cpu import Sizes\n"
+        "small = Sizes(products=(64,), scout=64, tiny_calls=50, profiled_calls=50, native_rounds=1000)\n"
+        "measure_cpu(1, Effort(0.01, most_rounds=1), silent, small)"
     )
     done = run_fresh(code)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")

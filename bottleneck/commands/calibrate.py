@@ -1,0 +1,113 @@
+"""``bottleneck calibrate``: measures the ceilings of a device of this machine, and keeps them for later runs."""
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from bottleneck.harness.probes import Step
+
+
+class CalibrateFormat(StrEnum):
+    """How the ceilings are rendered."""
+
+    TERMINAL = "terminal"
+    JSON = "json"
+
+
+def calibrate_command(
+    device: Annotated[
+        str | None,
+        typer.Option("--device", metavar="cpu|cuda[:N]", help="What to measure: the first GPU, else the CPU."),
+    ] = None,
+    threads: Annotated[
+        int | None,
+        typer.Option("--threads", min=1, max=4096, metavar="N", help="Threads of the CPU; else torch's choice."),
+    ] = None,
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Forget the last result; else the better is kept where one was disturbed.")
+    ] = False,
+    form: Annotated[
+        CalibrateFormat, typer.Option("--format", "-f", metavar="terminal|json", help="How to render the ceilings.")
+    ] = CalibrateFormat.TERMINAL,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write the ceilings to this file.")
+    ] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")] = False,
+) -> None:
+    """Measures what a device of this machine can do: the ceilings that later recordings are judged against.
+
+    \b
+    bottleneck calibrate
+    bottleneck calibrate --device cpu --threads 4
+    bottleneck calibrate --format json
+
+    Some fifteen seconds on a CPU, under a minute on a GPU. Leave the machine alone meanwhile: what other programs take
+    is missing. The result is kept for this device, driver, version of torch and number of threads.
+    """  # noqa: D301 - the escape keeps the lines of the examples apart
+    import json
+
+    from bottleneck.commands.output import send
+    from bottleneck.harness.calibrate import calibration_file, to_plain
+    from bottleneck.harness.calibrate_device import calibrate_device
+    from bottleneck.harness.calibrate_table import table
+    from bottleneck.report.output import write_text
+
+    with _progress(quiet=quiet) as tell:
+        calibration = calibrate_device(device, threads, tell, fresh=fresh)
+    is_table = form is CalibrateFormat.TERMINAL
+    text = table(calibration) if is_table else json.dumps(to_plain(calibration), indent=1) + "\n"
+    if output is None or str(output) == "-":
+        send(text)
+    else:
+        write_text(text, output)
+    if not quiet:
+        print(f"bottleneck: kept in {calibration_file(calibration)}", file=sys.stderr)
+
+
+@contextmanager
+def _progress(*, quiet: bool) -> "Iterator[Callable[[Step], None]]":
+    """Where the steps of the measurement are told: a bar on a terminal, a line for each round elsewhere, or nowhere."""
+    from bottleneck.harness.calibrate import silent
+
+    if quiet:
+        yield silent
+    elif sys.stderr.isatty():
+        with _bar() as tell:
+            yield tell
+    else:
+        yield _say_round
+
+
+@contextmanager
+def _bar() -> "Iterator[Callable[[Step], None]]":
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    from bottleneck.harness.probes import Effort
+
+    columns = (TextColumn("measuring"), BarColumn(24), TimeElapsedColumn(), TextColumn("{task.description}"))
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task("getting ready", total=None)
+        fewest = Effort().fewest_rounds
+
+        def tell(step: "Step") -> None:
+            rounds = max(fewest, step.round)
+            place = (step.round - 1 + step.done / step.total) / rounds
+            again = ", once more" if step.round > fewest else ""
+            progress.update(task, total=1.0, completed=place, description=f"{step.ceiling}{again}")
+
+        yield tell
+
+
+def _say_round(step: "Step") -> None:
+    """One line as a round begins."""
+    if step.done:
+        return
+    what = f"{step.total} ceilings" if step.round <= 2 else f"{step.total} that have not settled within 3 %"
+    print(f"bottleneck: measuring, round {step.round}: {what}", file=sys.stderr, flush=True)
