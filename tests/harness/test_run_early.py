@@ -1,0 +1,178 @@
+"""The report comes while the program goes on, and once; `--stop` ends the program instead."""
+
+import os
+import subprocess
+import termios
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from bottleneck.recording import read_recording
+from tests.harness.driver import driven
+
+pytest.importorskip("torch")
+
+# Ends when the test says so, long after everything is measured.
+TRAINS = """
+    import os, sys, termios, torch
+
+    model = torch.nn.Linear(64, 64)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    def train(steps):
+        for _ in range(steps):
+            optimizer.zero_grad()
+            model(torch.ones(4, 64)).sum().backward()
+            optimizer.step()
+    {before}
+    train(400)
+    print("trained", flush=True)
+    {then}
+"""
+WAITS = "input()\n    print('done')\n    sys.exit(7)"
+
+# Ceilings of their own take ten seconds, and are another test's matter.
+KNOWN = """
+    from bottleneck.commands import reporting
+    reporting.known_ceilings = lambda threads: {ceilings}
+    reporting.Reporter._reason_to_wait = lambda self, ask=reporting.Reporter._reason_to_wait: {reason}
+"""
+READY = KNOWN.format(ceilings=None, reason=None)
+TOLD = "voice.say('the report')"
+
+
+class Run:
+    """A `bottleneck run` that goes on while the test looks on; lines are awaited, never slept for."""
+
+    def __init__(
+        self,
+        folder: Path,
+        *options: str,
+        program: str = "",
+        setup: str = READY,
+        report: str = TOLD,
+        stderr: int = subprocess.PIPE,
+    ) -> None:
+        text = textwrap.dedent(program or TRAINS.format(before="", then=WAITS)).lstrip("\n")
+        (folder / "program.py").write_text(text)
+        self.folder = folder / "recording"
+        self.process = subprocess.Popen(
+            driven("run", "-o", "recording", *options, "program.py", setup=setup, report=report),
+            cwd=folder,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=stderr,
+            text=True,
+        )
+
+    def wait_for(self, words: str) -> list[str]:
+        """The lines that were said up to the one with these words."""
+        assert self.process.stderr is not None
+        lines: list[str] = []
+        while not lines or words not in lines[-1]:
+            lines.append(self.process.stderr.readline())
+            assert lines[-1], lines
+        return lines
+
+    def end(self) -> tuple[str, str]:
+        """What the program and we wrote after the test let the program go on."""
+        return self.process.communicate("\n")
+
+
+def test_the_report_comes_while_the_program_goes_on_and_once(tmp_path: Path) -> None:
+    run = Run(tmp_path)
+    told = run.wait_for("the program goes on")
+    assert told[0] == "bottleneck: recorded 5 steps in recording\n"
+    assert told[-2:] == ["the report\n", "bottleneck: the program goes on\n"]
+    early = read_recording(run.folder)
+    assert early.program_status is None
+    assert early.sampling is not None and early.unprofiled is not None
+    assert run.process.poll() is None
+    theirs, said = run.end()
+    assert (theirs, run.process.returncode) == ("trained\ndone\n", 7)
+    assert said == "bottleneck: the program ended with status 7; the recording is in recording\n"
+    late = read_recording(run.folder)
+    assert late.program_status == 7
+    assert (late.traces, late.sampling, late.warnings) == (early.traces, early.sampling, early.warnings)
+    names = {path.name for path in run.folder.iterdir()}
+    assert names == {"recording.json", "telemetry.csv", "trace.rank0.json.gz"}
+
+
+def test_a_program_that_ends_at_once_gets_one_report_after_its_end(tmp_path: Path) -> None:
+    # A program that ends before the sensors have been read for as long as is wanted, however long that takes it.
+    late = READY + "    from bottleneck.analysis import sensors\n    sensors.MARGIN_NS = 600e9\n"
+    run = Run(tmp_path, program=TRAINS.format(before="", then="sys.exit(7)"), setup=late)
+    _, said = run.end()
+    assert run.process.returncode == 7
+    assert said.startswith("bottleneck: recorded 5 steps in recording\n")
+    assert said.count("the report\n") == 1
+    assert "goes on" not in said and "the program ended" not in said
+    assert read_recording(run.folder).program_status == 7
+
+
+def test_ceilings_are_not_measured_beside_the_program(tmp_path: Path) -> None:
+    run = Run(tmp_path, setup=KNOWN.format(ceilings=None, reason="ask(self)"))
+    told = run.wait_for("bottleneck:")
+    assert "measured; the report follows when the program ends" in told[-1]
+    assert "bottleneck calibrate" in told[-1] and "--stop" in told[-1]
+    assert not (run.folder / "recording.json").exists()
+    _, said = run.end()
+    assert said.startswith("bottleneck: recorded 5 steps in recording\n") and said.count("the report\n") == 1
+    assert read_recording(run.folder).sampling is not None
+
+
+def test_a_death_after_the_report_is_told_and_kept(tmp_path: Path) -> None:
+    run = Run(tmp_path, program=TRAINS.format(before="", then="input(); os.abort()"))
+    run.wait_for("the program goes on")
+    _, said = run.end()
+    assert run.process.returncode == 134
+    assert said.splitlines()[-1].startswith("bottleneck: the program ended by signal 6 (SIGABRT): native code gave up")
+    recording = read_recording(run.folder)
+    assert recording.program_status == 134
+    assert "by signal 6" in recording.warnings[0]
+
+
+def test_a_failure_of_ours_in_the_middle_leaves_the_program_alone(tmp_path: Path) -> None:
+    run = Run(tmp_path, report="1 / 0")
+    told = run.wait_for("the program goes on")
+    assert "error: bottleneck itself failed; what was recorded is kept\n" in told
+    theirs, _ = run.end()
+    assert (theirs, run.process.returncode) == ("trained\ndone\n", 7)
+    assert "ZeroDivisionError" in (run.folder / "bottleneck-crash.txt").read_text()
+    assert read_recording(run.folder).program_status == 7
+
+
+@pytest.fixture
+def terminal() -> tuple[int, int]:
+    master, slave = os.openpty()
+    attributes = termios.tcgetattr(slave)
+    attributes[1] &= ~termios.ONLCR  # lines end as they were written
+    termios.tcsetattr(slave, termios.TCSANOW, attributes)
+    return master, slave
+
+
+def on_terminal(folder: Path, terminal: tuple[int, int], before: str, setup: str) -> tuple[Run, bytes]:
+    """The run, with what stderr showed until something was said of the measurement."""
+    program = TRAINS.format(before=before, then=WAITS)
+    run = Run(folder, program=program, setup=setup, stderr=terminal[1])
+    seen = b""
+    while not seen.endswith((b"goes on\n", b"terminal\n")):
+        seen += os.read(terminal[0], 1024)
+    return run, seen
+
+
+def test_on_a_terminal_the_report_begins_a_line_of_its_own(tmp_path: Path, terminal: tuple[int, int]) -> None:
+    half = "print('half a line', end='', file=sys.stderr, flush=True)"
+    run, seen = on_terminal(tmp_path, terminal, half, READY)
+    assert seen.startswith(b"half a line\nbottleneck: recorded")
+    run.end()
+    assert run.process.returncode == 7
+
+
+def test_a_program_with_the_whole_terminal_is_not_written_over(tmp_path: Path, terminal: tuple[int, int]) -> None:
+    run, seen = on_terminal(
+        tmp_path, terminal, "import tty; tty.setraw(2)", KNOWN.format(ceilings=None, reason="ask(self)")
+    )
+    assert seen.count(b"\n") == 2 and b"the report follows when the program ends" in seen
+    run.end()
+    assert run.process.returncode == 7
