@@ -10,6 +10,7 @@ import typer
 
 from bottleneck import __version__
 from bottleneck.commands.calibrate import calibrate_command
+from bottleneck.commands.doctor import doctor_command
 from bottleneck.commands.program_options import ProgramCommand
 from bottleneck.commands.report import report_command
 from bottleneck.commands.run import run_command
@@ -22,6 +23,7 @@ COMMANDS: tuple[tuple[str, Callable[..., None], dict[str, bool]], ...] = (
     ("run", run_command, _RUN_SETTINGS),
     ("report", report_command, {}),
     ("calibrate", calibrate_command, {}),
+    ("doctor", doctor_command, {}),
 )
 
 

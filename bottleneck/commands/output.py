@@ -2,6 +2,7 @@
 
 import os
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
@@ -20,7 +21,13 @@ def present(analysis: "Analysis", form: str, output: Path | None) -> None:
     if output is not None and str(output) != "-":
         write_text(FORMATS[form](analysis), output)
         return
-    text = terminal_text(analysis, sys.stdout) if form == "terminal" else FORMATS[form](analysis)
+    send(terminal_text(analysis, sys.stdout) if form == "terminal" else FORMATS[form](analysis))
+
+
+def send(text: str) -> None:
+    """Writes to standard output; a reader that has gone ends the process quietly."""
+    from bottleneck.report.output import write_text
+
     try:
         write_text(text, None)
     except BrokenPipeError:
@@ -31,10 +38,25 @@ def present(analysis: "Analysis", form: str, output: Path | None) -> None:
 
 def terminal_text(analysis: "Analysis", stream: TextIO) -> str:
     """The terminal report in the width, colours and character set of a stream."""
-    from rich.console import Console
-
     from bottleneck.report.terminal import render
+
+    look = stream_look(stream)
+    return render(analysis, look.width, color=look.color, encoding=look.encoding)
+
+
+@dataclass(frozen=True)
+class StreamLook:
+    """The width, colours and character set of a stream."""
+
+    width: int
+    color: bool
+    encoding: str
+
+
+def stream_look(stream: TextIO) -> StreamLook:
+    """How text is best set on a stream: as wide as its terminal, and in colour only where it shows some."""
+    from rich.console import Console
 
     console = Console(file=stream)
     color = console.is_terminal and not console.no_color and console.color_system is not None
-    return render(analysis, console.width, color=color, encoding=console.encoding)
+    return StreamLook(console.width, color, console.encoding)

@@ -1,0 +1,69 @@
+"""A check-up of traces: each is read and explained as a report would, and what was met on the way is told."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from bottleneck.analysis.lacks import check_contents
+from bottleneck.checks import Check, Checkup, at_fault
+from bottleneck.errors import TraceError
+from bottleneck.pipeline import Source, examine, locate
+from bottleneck.trace.integrity import check_device_work, check_file, check_host_work
+
+
+def examine_traces(paths: Sequence[Path]) -> list[Checkup]:
+    """One check-up per trace; what is no trace has one too, unless it is all there is: then TraceError is raised."""
+    found = [each for path in paths for each in _sources(path)]
+    checkups = [each if isinstance(each, Unreadable) else _examine(each) for each in found]
+    if len(checkups) == 1 and isinstance(checkups[0], Unreadable):
+        raise checkups[0].error
+    return [_tell(each) if isinstance(each, Unreadable) else each for each in checkups]
+
+
+@dataclass(frozen=True)
+class Unreadable:
+    """A path that holds no trace that could be read, and why."""
+
+    path: Path
+    error: TraceError
+
+
+def _sources(path: Path) -> Sequence[Source | Unreadable]:
+    try:
+        return locate(path)
+    except TraceError as error:
+        return [Unreadable(path, error)]
+
+
+def _examine(source: Source) -> Checkup | Unreadable:
+    try:
+        ranked = examine(source)
+    except TraceError as error:
+        return Unreadable(source.trace, error)
+    linked, analysis = ranked.linked, ranked.analysis
+    whole = [*check_file(linked.trace), *check_device_work(linked), *check_host_work(linked)]
+    contents = check_contents(linked, analysis)
+    faults, lacks = at_fault(whole), [check for check in contents if check.status in {"limited", "missing"}]
+    return Checkup(
+        kind="trace",
+        subject=str(source.trace),
+        verdict="damaged" if faults else "sound",
+        sentence=_sentence(faults, lacks),
+        checks=(*whole, *contents),
+    )
+
+
+def _sentence(faults: Sequence[Check], lacks: Sequence[Check]) -> str:
+    head = f"Usable, but not whole: {_titles(faults)}." if faults else "The trace is whole."
+    return f"{head} For a full report it lacks {_titles(lacks)}." if lacks else f"{head} It has all for a full report."
+
+
+def _titles(checks: Sequence[Check]) -> str:
+    *first, last = [check.title for check in checks]
+    return f"{', '.join(first)} and {last}" if first else last
+
+
+def _tell(found: Unreadable) -> Checkup:
+    error = found.error
+    check = Check("readable", "the file", "readable", "missing", error.what, error.why, error.fix, decides=True)
+    return Checkup("trace", str(found.path), "unreadable", "There is nothing to explain.", (check,))
