@@ -1,7 +1,11 @@
-"""Where ``bottleneck.step()`` arrives, and who is told of it; imports nothing, since any program may call it."""
+"""Where the program's own words to us arrive, and who is told of them; imports nothing, since any program may come.
+
+``supervisor`` is told of a `bottleneck.record` block; null where `bottleneck run` does not measure this process.
+"""
 
 from collections.abc import Callable
 
+supervisor: Callable[[], None] | None = None
 _listener: Callable[[], None] | None = None
 
 
@@ -26,3 +30,9 @@ def forget(listener: Callable[[], None]) -> None:
     global _listener  # noqa: PLW0603 - as above
     if _listener == listener:
         _listener = None
+
+
+def supervise(told_of_block: Callable[[], None]) -> None:
+    """Says that `bottleneck run` measures this process, and whom to tell of a block that it would record itself."""
+    global supervisor  # noqa: PLW0603 - as above
+    supervisor = told_of_block

@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 
-from bottleneck.harness import forms, program
+from bottleneck.harness import forms, marks, program
 from bottleneck.harness.capture import GUARD
 from bottleneck.harness.notes import Plan
 from bottleneck.harness.script import Script
@@ -15,12 +15,15 @@ from bottleneck.harness.session import Session
 from bottleneck.harness.torchhook import TorchHook
 from bottleneck.harness.workload import measure
 
+_HAS_BLOCK = "the program records a block of its own; under `bottleneck run` bottleneck.record does nothing"
+
 
 def run_child(plan_text: str, arguments: Sequence[str]) -> None:
     """Runs the program; returns, raises and exits as the program does."""
     plan = Plan.from_json(plan_text)
     session = Session(plan)
     _leave_forks_quietly(session)
+    marks.supervise(lambda: session.warn(_HAS_BLOCK))
     try:
         _FORMS[plan.form](session, arguments)
     except SystemExit as leave:

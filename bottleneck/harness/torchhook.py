@@ -21,6 +21,11 @@ class TorchHook:
         """Puts the hook before all other finders."""
         sys.meta_path.insert(0, self)
 
+    def remove(self) -> None:
+        """Takes it away, if it is there."""
+        if self in sys.meta_path:
+            sys.meta_path.remove(self)
+
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:

@@ -20,7 +20,7 @@ MAY_IMPORT = {
     "pipeline": FOUNDATION | STAGES | {"recording", "pipeline"},
     "commands": FOUNDATION | STAGES | {"recording", "pipeline", "harness", "commands"},
     "cli": FOUNDATION | {"commands"},
-    "__init__": {"harness", "_version"},
+    "__init__": {"commands", "harness", "_version"},
     "_version": set(),
 }
 
@@ -133,6 +133,24 @@ def test_ending_a_step_costs_nothing_heavy(use: str) -> None:
     seen = modules_after(f"import bottleneck\n{use}")
     assert "collections" in seen  # the probe sees what a first use does import
     assert not seen & (HEAVY | {"typer", "rich", "typing"})
+
+
+RECORD = "from bottleneck import record"
+EMPTY_BLOCK = "import bottleneck, tempfile\nwith bottleneck.record(tempfile.mkdtemp(), quiet=True): {}"
+
+
+def test_naming_a_block_costs_nothing_heavy() -> None:
+    assert not modules_after(RECORD) & (HEAVY | {"typer", "rich"})
+
+
+def test_a_block_imports_neither_torch_nor_what_only_reports_need() -> None:
+    seen = modules_after(EMPTY_BLOCK.format("pass"))
+    assert "msgspec" in seen  # the probe sees what finishing the recording does import
+    assert not seen & (HEAVY - {"msgspec"} | {"pynvml", "typer", "rich"})
+
+
+def test_the_probe_would_see_what_a_block_imports() -> None:
+    assert "numpy" in modules_after(EMPTY_BLOCK.format("import numpy"))
 
 
 PROBE = "import bottleneck\nassert not hasattr(bottleneck, {!r})"

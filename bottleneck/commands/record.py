@@ -1,0 +1,250 @@
+"""``with bottleneck.record(folder):`` in a program of the user's: what `bottleneck run` records, of one block of it.
+
+The program's process is the only one: no sensor is read beside the block, since a thread that reads them would take
+the interpreter from the program, and ceilings are not measured, since that takes seconds.
+"""
+
+import fcntl
+import os
+import shlex
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from bottleneck.errors import BottleneckError, UsageError
+
+if TYPE_CHECKING:
+    from bottleneck.commands.place import Place
+    from bottleneck.harness.block import Block
+    from bottleneck.harness.claim import Course
+    from bottleneck.harness.finish import Ending
+    from bottleneck.harness.notes import Plan
+    from bottleneck.recording import Recording
+
+
+def record(
+    folder: "str | os.PathLike[str]",
+    *,
+    steps: int | None = None,
+    warmup: int | None = None,
+    step: str | None = None,
+    force: bool = False,
+    quiet: bool = False,
+) -> "RecordedBlock":
+    """A context that records the loop inside it into a folder, which `bottleneck report FOLDER` explains.
+
+    Steps end where the loop calls ``bottleneck.step()``, else at each step of the optimizer, call of the outermost
+    module or batch of the loader; ``step`` names one of these, or a class. Some steps pass as warm-up (``warmup``; 3),
+    some are timed, then ``steps`` (5) are profiled; about thirty in all. A shorter loop gives what there is, down to
+    one step, a longer one goes on at full speed.
+
+    The folder must be new or empty; ``force`` replaces what an earlier recording left there. ``quiet`` writes nothing
+    to stderr. UsageError if the arguments make no sense, the folder is taken, or another block is being recorded. What
+    fails later is said at the end, and stands in ``warnings``.
+    """
+    for name, value, least in (("steps", steps, 1), ("warmup", warmup, 0)):
+        if value is not None and (not isinstance(value, int) or value < least):
+            raise _in_code(
+                UsageError(f"{name}={value!r} is no number of steps", fix=f"pass a whole number from {least}")
+            )
+    return RecordedBlock(Path(folder), _Wish(steps, warmup, step, force, quiet))
+
+
+@dataclass(frozen=True)
+class _Wish:
+    """What the caller asks for besides the folder."""
+
+    steps: int | None
+    warmup: int | None
+    step: str | None
+    force: bool
+    quiet: bool
+
+
+@dataclass(frozen=True)
+class _Work:
+    """What is held while the block runs."""
+
+    place: "Place"
+    plan: "Plan"
+    block: "Block"
+
+
+class RecordedBlock:
+    """The context of a block: its ``folder``, and after it the ``warnings`` of the recording."""
+
+    def __init__(self, folder: Path, wish: _Wish) -> None:
+        self.folder = folder
+        self.warnings: tuple[str, ...] = ()
+        self._wish = wish
+        self._work: _Work | None = None
+
+    def __enter__(self) -> "RecordedBlock":
+        from bottleneck.harness import marks
+
+        if marks.supervisor is not None:
+            marks.supervisor()
+            return self
+        from bottleneck.harness.block import TURN
+
+        try:
+            TURN.take(self._leave)
+            try:
+                self._work = self._begin()
+            except BaseException:
+                TURN.give_back()
+                raise
+        except UsageError as error:
+            raise _in_code(error) from error.__cause__
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        from bottleneck.harness.block import TURN
+
+        work, self._work = self._work, None
+        if work is None:  # left to `bottleneck run`, or this is a fork
+            return
+        try:
+            self._finish(work, error)
+        except Exception as exc:  # ours; what the block did or raised matters more
+            self._admit(exc)
+        finally:
+            work.place.release(is_finished=False)
+            TURN.give_back()
+
+    def _begin(self) -> _Work:
+        from bottleneck.commands.place import Place
+        from bottleneck.harness.block import Block
+        from bottleneck.harness.notes import Plan
+
+        wish = self._wish
+        place = Place(self.folder, "", force=wish.force)
+        plan = Plan(
+            folder=str(place.make()),
+            form="script",
+            target=_command()[0],
+            module=False,
+            settings=(),
+            train=False,
+            steps=wish.steps,
+            warmup=wish.warmup,
+            step=wish.step,
+        )
+        try:
+            work = _Work(place, plan, Block(plan))
+            place.note(_course(work))
+            work.block.start()
+        except BaseException:
+            place.discard()
+            raise
+        return work
+
+    def _finish(self, work: _Work, error: BaseException | None) -> None:
+        from bottleneck.harness.finish import remove_notes
+
+        work.block.finish()
+        self.warnings = work.block.warnings
+        recording = _complete(work, error)
+        if recording is None:  # other ranks are still at work; the last of them finishes it
+            return
+        self.warnings = recording.warnings
+        remove_notes(Path(work.plan.folder))
+        work.place.release()
+        self._say(_summary(self.folder, recording))
+
+    def _leave(self) -> None:
+        """In a fork: the block goes on there, unmeasured."""
+        work, self._work = self._work, None
+        if work is not None:
+            work.block.leave()
+            work.place.release(is_finished=False)
+
+    def _admit(self, exc: Exception) -> None:
+        """Tells that we failed, and what helps: the folder keeps what there is, and the mark that it is unfinished."""
+        what = exc.what if isinstance(exc, BottleneckError) else f"{type(exc).__name__}: {exc}"
+        problem = f"the recording in {self.folder} could not be finished: {what}"
+        self.warnings = (*self.warnings, problem)
+        self._say(f"bottleneck: {problem}\nbottleneck: to try again: bottleneck report {shlex.quote(str(self.folder))}")
+
+    def _say(self, text: str) -> None:
+        from bottleneck.commands.telling import say
+
+        if not self._wish.quiet:
+            say(text)
+
+
+def _in_code(error: UsageError) -> UsageError:
+    """The same error, whose traceback shows the reason and a remedy that can be written in code."""
+    fix = (
+        error.fix.replace(" with -o DIR", "")
+        .replace(" with -o", "")
+        .replace("-o ", "")
+        .replace("--force", "force=True")
+    )
+    told = UsageError(error.what, why=error.why, fix=fix)
+    for label, text in (("why", told.why), ("fix", told.fix)):
+        if text:
+            told.add_note(f"  {label}: {text}")
+    return told
+
+
+def _command() -> tuple[str, ...]:
+    return tuple(sys.argv) or ("",)
+
+
+def _course(work: _Work) -> "Course":
+    from bottleneck.harness.claim import Course
+
+    ending = _ending(())
+    return Course(work.plan, _command(), ending.environment, ending.busy_processors, os.getpid())
+
+
+def _ending(remarks: tuple[str, ...]) -> "Ending":
+    """How the block ended; what kept the machine busy in the minute before may have been this very program."""
+    from bottleneck.harness.finish import Ending
+
+    return Ending(_command(), None, busy_processors=0.0, remarks=remarks)
+
+
+def _complete(work: _Work, error: BaseException | None) -> "Recording | None":
+    """The recording of all ranks, by the last of them that ends its block; null for the others."""
+    from bottleneck.commands.telling import Voice, finish
+    from bottleneck.harness.calibrate import read_calibration
+    from bottleneck.harness.finish import read_all_notes
+    from bottleneck.recording import is_recording
+
+    folder = Path(work.plan.folder)
+    remarks = () if error is None else (f"the block was left by an exception: {type(error).__name__}",)
+    with _alone_in(folder):
+        notes = read_all_notes(folder)
+        if len(notes) > 1 and (is_recording(folder) or not all(each.is_complete for each in notes.values())):
+            return None
+        return finish(work.plan, _ending(remarks), Voice(lambda _: None, read_calibration))
+
+
+@contextmanager
+def _alone_in(folder: Path) -> Iterator[None]:
+    """Makes other ranks wait that end their blocks at the same time."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
+
+
+def _summary(folder: Path, recording: "Recording") -> str:
+    steps = max(0, len(recording.traces[0].step_marks_ns) - 1) if recording.traces else 0
+    what = f"{steps} steps" if steps != 1 else "1 step"
+    shown = shlex.quote(str(folder))
+    if recording.traces:
+        lines = [f"bottleneck: recorded {what} in {shown}; see: bottleneck report {shown}"]
+    else:
+        lines = [f"bottleneck: recorded nothing that can be explained in {shown}"]
+    return "\n".join([*lines, *(f"bottleneck: {warning}" for warning in recording.warnings)])

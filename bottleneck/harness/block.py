@@ -1,0 +1,118 @@
+"""A block of a program's own (`with bottleneck.record(...)`), measured in its process: nothing may stay behind."""
+
+import ctypes
+import os
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from bottleneck.errors import UsageError
+from bottleneck.harness import marks
+from bottleneck.harness.capture import GUARD, Detail
+from bottleneck.harness.notes import Plan
+from bottleneck.harness.script import Script
+from bottleneck.harness.session import Session
+from bottleneck.harness.setting import Setting
+
+_HINT = "bottleneck.step() at the end of each turn of its loop marks the steps"
+
+
+class Block:
+    """The measurement of one block, from ``start`` to ``finish``, both in the thread that makes it."""
+
+    def __init__(self, plan: Plan) -> None:
+        is_loaded = sys.modules.get("torch") is not None
+        self._session = Session(
+            plan,
+            Setting(
+                what="the block",
+                hint=_HINT,
+                takes_signals=False,
+                is_bounded=True,
+                # What is still to be imported would be recorded call by call.
+                opening=Detail(stacks=is_loaded),
+                thread=threading.get_ident(),
+            ),
+        )
+        self._script = Script(self._session)
+        self._hook = self._script.hook()
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What there is to say of the measurement."""
+        return self._session.notes.warnings
+
+    def start(self) -> None:
+        """Begins to watch torch: at once if the program has imported it, else as soon as it does."""
+        torch = sys.modules.get("torch")
+        self._hook.install()
+        if torch is not None:
+            # What the program profiled earlier is over; of what it profiles now we were not told.
+            GUARD.yielded = _is_profiled(torch)
+            self._script.on_torch(torch)
+
+    def finish(self) -> None:
+        """Ends it, and leaves what was measured on disk."""
+        self._hook.remove()
+        self._script.finish()
+        self._session.save()
+
+    def leave(self) -> None:
+        """Ends it without keeping anything: in a fork, which must not go on measuring."""
+        self._hook.remove()
+        self._script.leave()
+
+
+class Turn:
+    """Whose turn it is to measure: one block at a time has it in a process, and none in its forks."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._leave: Callable[[], None] | None = None
+
+    def take(self, leave: Callable[[], None]) -> None:
+        """UsageError if a block has it. ``leave`` is called in a fork, which must not go on with its parent's work."""
+        with self._lock:
+            if self._leave is not None:
+                raise UsageError(
+                    "another block of this program is being recorded",
+                    why="the profiler runs once in a process",
+                    fix="end that block first, or leave this one out",
+                )
+            self._leave = leave
+
+    def give_back(self) -> None:
+        """The next block may have it."""
+        self._leave = None
+
+    def renew(self) -> None:
+        """Called in a fork: its own blocks may have the turn."""
+        leave, self._leave, self._lock = self._leave, None, threading.Lock()
+        if leave is not None:
+            leave()
+        if GUARD.used and marks.supervisor is None:
+            _leave_quietly()
+
+
+TURN = Turn()
+os.register_at_fork(after_in_child=TURN.renew)
+
+
+def _is_profiled(torch: Any) -> bool:
+    """Whether the program runs a profiler now, in any thread."""
+    profiler = torch.autograd.profiler
+    return bool(getattr(profiler, "_is_profiler_enabled", False) or torch.autograd._profiler_enabled())
+
+
+def _leave_quietly() -> None:
+    """Has a fork of a process that used the profiler end at once where it would hang: in a destructor, after Python.
+
+    All callbacks of the program have run by then. What is registered last is called first; `on_exit` of glibc hands
+    the status on. Elsewhere there is none, and a fork that ends by `sys.exit` hangs as after any use of the profiler.
+    """
+    libc = ctypes.CDLL(None)
+    register = getattr(libc, "on_exit", None)
+    if register is not None:
+        for call in (libc._exit, libc.fcloseall):
+            register(call, None)

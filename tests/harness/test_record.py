@@ -1,0 +1,333 @@
+"""Blocks that programs record themselves: each program runs on its own, as a user would run it."""
+
+import os
+import subprocess
+import sys
+import textwrap
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from bottleneck.commands.record import record
+from bottleneck.errors import UsageError
+from bottleneck.recording import Recording, read_recording
+
+from .driver import record as run_supervised
+from .test_run_forms import load_trace
+
+pytest.importorskip("torch")
+
+TRAINING = """
+    import os, sys, threading, torch, bottleneck
+    torch.set_num_threads(1)
+    model = torch.nn.Linear(8, 8)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def train(steps, marked=False):
+        for _ in range(steps):
+            optimizer.zero_grad()
+            model(torch.ones(4, 8)).sum().backward()
+            optimizer.step()
+            if marked:
+                bottleneck.step()
+
+"""
+
+
+@dataclass(frozen=True)
+class Ran:
+    """A program that has ended: what it wrote, its status, and the folder that it ran in."""
+
+    stdout: str
+    stderr: str
+    status: int
+    folder: Path
+
+    def recording(self, name: str = "out") -> Recording:
+        return read_recording(self.folder / name)
+
+
+def run(folder: Path, program: str, *arguments: str, environment: dict[str, str] | None = None) -> Ran:
+    """The program, run by python in the folder; no ceilings are known there."""
+    (folder / "program.py").write_text(textwrap.dedent(program).lstrip("\n"))
+    done = subprocess.run(
+        [sys.executable, "program.py", *arguments],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+        env={**os.environ, "XDG_CACHE_HOME": str(folder / "cache"), **(environment or {})},
+    )
+    return Ran(done.stdout, done.stderr, done.returncode, folder)
+
+
+def train_and(folder: Path, body: str, *, status: int = 0) -> Ran:
+    """The end of a training program that writes nothing to stderr but what we say."""
+    ran = run(folder, TRAINING + body)
+    assert (theirs(ran.stderr), ran.status) == ([], status)
+    return ran
+
+
+def theirs(stderr: str) -> list[str]:
+    """The lines that are not ours, nor one that torch writes when a thread is the first in which it profiles."""
+    return [
+        line for line in stderr.splitlines() if not line.startswith(("bottleneck: ", "ERROR: External init callback"))
+    ]
+
+
+@pytest.mark.parametrize(("marked", "source"), [(True, "mark"), (False, "optimizer")])
+def test_a_block_is_measured_in_phases(marked: bool, source: str, tmp_path: Path) -> None:
+    ran = train_and(tmp_path, f"    with bottleneck.record('out/'):\n        train(40, marked={marked})")
+    recording = ran.recording()
+    assert recording.step_source == source
+    assert len(recording.traces[0].step_marks_ns) == 6
+    assert recording.unprofiled is not None and recording.unprofiled.n >= 3
+    assert ran.stderr.startswith("bottleneck: recorded 5 steps in out; see: bottleneck report out\n")
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["recording.json", "trace.rank0.json.gz"]
+
+
+@pytest.mark.parametrize(
+    ("steps", "marks", "message"), [(0, 2, "no step"), (1, 2, "ended after 1 step"), (3, 2, "one was profiled")]
+)
+def test_a_short_block_keeps_what_there_is(steps: int, marks: int, message: str, tmp_path: Path) -> None:
+    body = f"""
+    with bottleneck.record('out') as block:
+        model(torch.ones(4, 8))
+        train({steps})
+    print(*block.warnings, sep='\\n')
+"""
+    ran = train_and(tmp_path, body)
+    assert len(ran.recording().traces[0].step_marks_ns) == marks
+    assert message in ran.stdout
+    assert "the program ended" not in ran.stdout
+
+
+def test_steps_and_warmup_are_those_that_were_asked_for(tmp_path: Path) -> None:
+    ran = train_and(tmp_path, "    with bottleneck.record('out', steps=2, warmup=10, quiet=True): train(60)")
+    assert len(ran.recording().traces[0].step_marks_ns) == 3
+    assert ran.stderr == ""
+
+
+def test_an_exception_comes_through_unchanged_and_what_was_captured_is_kept(tmp_path: Path) -> None:
+    body = """
+    error = ValueError("theirs")
+    try:
+        with bottleneck.record('out'):
+            train(40)
+            raise error
+    except ValueError as caught:
+        print(caught is error, caught.__traceback__.tb_next)
+"""
+    ran = train_and(tmp_path, body)
+    assert ran.stdout == "True None\n"
+    assert len(ran.recording().traces[0].step_marks_ns) == 6
+    assert any("ValueError" in warning for warning in ran.recording().warnings)
+    assert not any("theirs" in warning for warning in ran.recording().warnings)
+
+
+def test_blocks_may_follow_one_another(tmp_path: Path) -> None:
+    body = """
+    for name in 'abc':
+        with bottleneck.record(name):
+            train(40)
+    train(2)
+    print(len(torch.nn.modules.module._global_forward_pre_hooks), torch.autograd._profiler_enabled())
+"""
+    ran = train_and(tmp_path, body)
+    assert ran.stdout == "0 False\n"
+    assert [len(ran.recording(name).traces[0].step_marks_ns) for name in "abc"] == [6] * 3
+
+
+def test_a_finished_block_leaves_no_window_in_memory(tmp_path: Path) -> None:
+    body = """
+    import gc
+    from bottleneck.harness.capture import Window
+    with bottleneck.record('out'):
+        train(40)
+        print(any(type(each) is Window for each in gc.get_objects()))
+    gc.collect()
+    print(any(type(each) is Window for each in gc.get_objects()))
+"""
+    assert train_and(tmp_path, body).stdout == "True\nFalse\n"
+
+
+def test_a_block_in_a_block_is_refused_and_the_outer_one_goes_on(tmp_path: Path) -> None:
+    body = """
+    with bottleneck.record('out'):
+        try:
+            with bottleneck.record('inner'):
+                train(1)
+        except Exception as error:
+            print(type(error).__name__, error)
+        train(40)
+    print(os.path.exists('inner'))
+"""
+    ran = train_and(tmp_path, body)
+    assert ran.stdout == "UsageError another block of this program is being recorded\nFalse\n"
+    assert len(ran.recording().traces[0].step_marks_ns) == 6
+
+
+def test_a_block_in_a_thread_is_profiled(tmp_path: Path) -> None:
+    body = """
+    def work():
+        with bottleneck.record('out'):
+            train(40)
+    thread = threading.Thread(target=work)
+    thread.start(); thread.join()
+"""
+    ran = train_and(tmp_path, body)
+    assert len(ran.recording().traces[0].step_marks_ns) == 6
+
+
+def test_steps_of_other_threads_are_not_those_of_the_block(tmp_path: Path) -> None:
+    body = """
+    with bottleneck.record('out'):
+        thread = threading.Thread(target=train, args=(40, True))
+        thread.start(); thread.join()
+        train(40, True)
+"""
+    assert len(train_and(tmp_path, body).recording().traces[0].step_marks_ns) == 6
+
+
+def test_a_fork_in_a_block_goes_on_unmeasured_and_ends_as_it_would(tmp_path: Path) -> None:
+    body = """
+    import atexit
+    atexit.register(lambda: print('bye', flush=True))
+    with bottleneck.record('out'):
+        for steps in (1, 1, 20, 12):
+            train(steps)
+            child = os.fork()
+            if child == 0:
+                train(3, marked=True)
+                sys.exit(steps)
+            print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+        train(20)
+"""
+    ran = train_and(tmp_path, body)
+    assert ran.stdout.split() == ["bye", "1", "bye", "1", "bye", "20", "bye", "12", "bye"]
+    assert len(ran.recording().traces[0].step_marks_ns) == 6
+
+
+def test_a_fork_may_record_a_block_of_its_own(tmp_path: Path) -> None:
+    body = """
+    with bottleneck.record('out'):
+        train(40)
+        child = os.fork()
+        if child == 0:
+            with bottleneck.record('inner', quiet=True):
+                train(40)
+            sys.exit(3)
+        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+    ran = train_and(tmp_path, body)
+    assert ran.stdout == "3\n"
+    assert [len(ran.recording(name).traces[0].step_marks_ns) for name in ("out", "inner")] == [6, 6]
+
+
+@pytest.mark.parametrize("is_around", [True, False], ids=["around", "inside"])
+def test_a_profiler_of_the_programs_own_keeps_its_result(is_around: bool, tmp_path: Path) -> None:
+    body = f"""
+    profiler, block = torch.autograd.profiler.profile(), bottleneck.record('out', quiet=True)
+    with {"profiler, block" if is_around else "block, profiler"}:
+        train(40)
+    print(sum(event.name == 'aten::addmm' for event in profiler.function_events))
+    with bottleneck.record('later', quiet=True):
+        train(40)
+"""
+    ran = run(tmp_path, TRAINING + body)
+    assert (ran.status, ran.stdout) == (0, "40\n")
+    assert any("profiler of its own" in warning for warning in ran.recording().warnings)
+    assert len(ran.recording("later").traces[0].step_marks_ns) == 6
+
+
+def test_torch_is_imported_by_the_program_alone(tmp_path: Path) -> None:
+    program = """
+        import sys, bottleneck
+        with bottleneck.record("out"):
+            print("torch" in sys.modules)
+            import torch
+            model = torch.nn.Linear(4, 4)
+            for _ in range(40):
+                model(torch.ones(2, 4))
+                bottleneck.step()
+        with bottleneck.record("nothing", quiet=True) as block:
+            pass
+        print(any(type(each).__name__ == "TorchHook" for each in sys.meta_path))
+    """
+    ran = run(tmp_path, program)
+    assert (ran.status, ran.stdout) == (0, "False\nFalse\n")
+    assert len(ran.recording().traces[0].step_marks_ns) == 6
+
+
+def test_a_block_without_torch_says_so(tmp_path: Path) -> None:
+    program = (
+        "import sys, bottleneck\nwith bottleneck.record('out'):\n    bottleneck.step()\nprint('torch' in sys.modules)"
+    )
+    ran = run(tmp_path, program)
+    assert (ran.status, ran.stdout) == (0, "False\n")
+    assert "recorded nothing that can be explained" in ran.stderr
+    assert "the block never imported torch" in ran.stderr
+
+
+def test_under_a_supervisor_the_whole_program_is_measured(tmp_path: Path) -> None:
+    body = "    with bottleneck.record('out') as block:\n        train(40, marked=True)\n    print(block.warnings)\n"
+    ran = run_supervised(tmp_path, TRAINING + body)
+    assert (ran.stdout, theirs(ran.stderr), ran.status) == ("()\n", [], 0)
+    assert not (tmp_path / "out").exists()
+    assert ran.recording.step_source == "mark"
+    assert len(ran.recording.traces[0].step_marks_ns) == 6
+    assert "bottleneck.record does nothing" in ran.said
+
+
+def test_a_mark_overrules_the_optimizer(tmp_path: Path) -> None:
+    body = "    for _ in range(40):\n        train(2)\n        bottleneck.step()\n"
+    ran = run_supervised(tmp_path, TRAINING + body)
+    assert ran.recording.step_source == "mark"
+    marks_ns = ran.recording.traces[0].step_marks_ns
+    names = [event["name"] for event in load_trace(ran)["traceEvents"]]
+    assert names.count("aten::addmm") == 2 * (len(marks_ns) - 1) + 2, "the step that leads in is in the trace too"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [({"steps": 0}, "steps=0"), ({"steps": "5"}, "steps='5'"), ({"warmup": -1}, "warmup=-1")],
+    ids=str,
+)
+def test_arguments_that_make_no_sense_are_refused(arguments: dict[str, int], message: str, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=message):
+        record(tmp_path / "out", **arguments)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_folder_that_is_taken_is_refused_with_a_remedy_in_code(tmp_path: Path) -> None:
+    (tmp_path / "precious.txt").write_text("mine")
+    with pytest.raises(UsageError, match="not empty") as refused, record(tmp_path):
+        pass
+    assert any("force=True" in note for note in refused.value.__notes__)
+    assert not any("-o" in note for note in refused.value.__notes__)
+
+
+def test_force_replaces_an_old_recording_and_nothing_else(tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    for name in ("precious.txt", "recording.json", "trace.rank7.json.gz"):
+        (tmp_path / "out" / name).write_text("old")
+    train_and(tmp_path, "    with bottleneck.record('out', force=True):\n        train(40)")
+    found = sorted(path.name for path in (tmp_path / "out").iterdir())
+    assert found == ["precious.txt", "recording.json", "trace.rank0.json.gz"]
+
+
+def test_a_recording_that_cannot_be_finished_does_not_disturb_the_program(tmp_path: Path) -> None:
+    body = """
+    import shutil
+    with bottleneck.record('out') as block:
+        train(40)
+        shutil.rmtree('out')
+    print(len(block.warnings))
+"""
+    ran = run(tmp_path, TRAINING + body)
+    assert ran.status == 0
+    assert int(ran.stdout) >= 1
+    assert "could not be finished" in ran.stderr
+    assert "Traceback" not in ran.stderr
