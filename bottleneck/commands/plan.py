@@ -1,5 +1,6 @@
 """What ``bottleneck run`` was asked for, checked: the plan of the measurement and the folder for its recording."""
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,6 +38,7 @@ def make_plan(options: RunOptions, make_folder: Callable[[], Path]) -> "Plan":
     """The plan, with its folder made when all else is found right; UsageError when something asked for cannot be."""
     from bottleneck.errors import UsageError
     from bottleneck.harness.notes import Plan
+    from bottleneck.harness.ranks import check_ranks
     from bottleneck.harness.target import check_settings, find_form
 
     if not options.target:
@@ -46,6 +48,7 @@ def make_plan(options: RunOptions, make_folder: Callable[[], Path]) -> "Plan":
     settings = tuple(_split_setting(text) for text in options.settings)
     form = "script" if options.module else find_form(Path(options.target))
     check_settings(Path(options.target), form, settings)
+    check_ranks(options.nproc_per_node, form, options.target, os.environ)
     if options.train and form != "model":
         raise UsageError(
             f"--train needs a file with `model` and `inputs`; {options.target} is a {form}",

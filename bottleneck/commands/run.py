@@ -129,7 +129,8 @@ def _run(options: RunOptions, plan: "Plan", place: Place) -> int:
     from bottleneck.harness.deaths import MemoryKills, count_memory_kills
     from bottleneck.harness.finish import Ending
     from bottleneck.harness.following import Follower
-    from bottleneck.harness.supervisor import Child, child_command, supervise
+    from bottleneck.harness.ranks import program_command
+    from bottleneck.harness.supervisor import Child, supervise
 
     command = (*(("-m",) if options.module else ()), options.target, *options.arguments)
     ending = Ending(command, None, busy_processors())
@@ -144,7 +145,7 @@ def _run(options: RunOptions, plan: "Plan", place: Place) -> int:
         sampling.start(child.process)
         follower.start(child)
 
-    end = supervise(child_command(plan, options.arguments), accompany)
+    end = supervise(program_command(plan, options.arguments), accompany)
     status = 0 if follower.is_forced else end.status
     place.note(replace(course, status=status))
     told = reporter.conclude(follower, end, kills.since())

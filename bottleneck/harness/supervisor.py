@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 
 from bottleneck.harness.notes import Plan
 
-_CHILD = Path(__file__).with_name("child.py")
+CHILD = Path(__file__).with_name("child.py")
 _FORWARDED = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2})
 _WATCHED = frozenset({*_FORWARDED, signal.SIGTSTP, signal.SIGCONT, signal.SIGCHLD})
 # Changing the terminal's foreground group from outside it stops the caller, unless this is blocked.
@@ -73,7 +73,7 @@ def child_command(plan: Plan, arguments: Sequence[str]) -> list[str]:
     return [
         sys.executable,
         *subprocess._args_from_interpreter_flags(),  # type: ignore[attr-defined]  # what multiprocessing uses
-        str(_CHILD),
+        str(CHILD),
         plan.to_json(),
         *arguments,
     ]

@@ -1,0 +1,25 @@
+"""A training program of several gloo ranks for the tests; what a rank does besides is its argument."""
+
+import os
+import signal
+import sys
+
+import torch
+from torch import distributed
+
+distributed.init_process_group("gloo")
+rank = distributed.get_rank()
+told = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "OMP_NUM_THREADS")
+print(rank, [os.environ[name] for name in told], sorted(name for name in os.environ if "TORCH" in name))
+print(rank, sys.argv[1:], sys.path[0], __name__, file=sys.stderr)
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(64, 64))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(int(sys.argv[1])):
+    optimizer.zero_grad()
+    model(torch.ones(8, 64)).sum().backward()
+    optimizer.step()
+    if sys.argv[2:] == ["leave"] and rank == 1 and step == 10:
+        sys.exit(7)
+    if sys.argv[2:] == ["kill"] and rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+distributed.destroy_process_group()

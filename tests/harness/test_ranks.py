@@ -1,0 +1,147 @@
+import dataclasses
+import re
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from bottleneck.errors import UsageError
+from bottleneck.harness.notes import Plan
+from bottleneck.harness.ranks import Job, check_ranks, job_of, program_command
+from bottleneck.recording import Form
+from tests.harness.driver import record
+
+pytest.importorskip("torch")
+
+PROGRAM = Path(__file__).with_name("ddp.py")
+PLAN = Plan(
+    folder="/out", form="script", target="train.py", module=False, settings=(), train=False, steps=None, warmup=3
+)
+
+
+def torchrun(folder: Path, *arguments: str, module: bool = False) -> subprocess.CompletedProcess[str]:
+    """What plain torchrun makes of the program."""
+    target = ["-m", "program"] if module else ["program.py"]
+    command = [str(Path(sys.executable).with_name("torchrun")), "--nproc-per-node", "2", *target, *arguments]
+    return subprocess.run(
+        command, cwd=folder, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL, timeout=120
+    )
+
+
+def comparable(text: str) -> list[str]:
+    """The lines in a fixed order, without times, numbers of processes and frames of the launcher's own code."""
+    text = re.sub(r"[EW]\d{4} [\d:.]+ \d+ ", "", text)
+    text = re.sub(r"\(pid: \d+\)|20\d\d-\d\d-\d\d_[\d:]+", "", text)
+    lines = [line for line in text.splitlines() if not re.match(r"\s*(File|sys\.exit|run\.main|launch)\b|\s*\^", line)]
+    return sorted(lines)
+
+
+@pytest.mark.parametrize(
+    ("environment", "job"),
+    [
+        (
+            {
+                "RANK": "1",
+                "WORLD_SIZE": "4",
+                "TORCHELASTIC_RUN_ID": "none",
+                "MASTER_ADDR": "10.0.0.1",
+                "MASTER_PORT": "29500",
+            },
+            Job(1, 4, "none-10-0-0-1-29500"),
+        ),
+        (
+            {"SLURM_PROCID": "2", "SLURM_STEP_NUM_TASKS": "3", "SLURM_JOB_ID": "77", "SLURM_STEP_ID": "0"},
+            Job(2, 3, "77-0"),
+        ),
+        # The script that `sbatch` runs is no rank, whatever number of tasks the job has.
+        ({"SLURM_PROCID": "0", "SLURM_NTASKS": "3", "SLURM_JOB_ID": "77"}, None),
+        ({"RANK": "0", "WORLD_SIZE": "1"}, None),
+        ({"RANK": "5", "WORLD_SIZE": "4"}, None),
+        ({}, None),
+    ],
+    ids=["torchrun", "srun", "sbatch", "one rank", "nonsense", "alone"],
+)
+def test_a_process_is_a_rank_of_what_its_launcher_says(environment: Mapping[str, str], job: Job | None) -> None:
+    assert job_of(environment) == job
+
+
+@pytest.mark.parametrize("wanted", ["0", "-1", "2.5", "", "two ranks", "$(reboot)"])
+def test_a_number_of_ranks_that_is_none_is_refused(wanted: str) -> None:
+    with pytest.raises(UsageError, match="no number of ranks"):
+        check_ranks(wanted, "script", "train.py", {})
+
+
+@pytest.mark.parametrize("wanted", ["1", "16", "gpu", "auto", "cpu", None])
+def test_a_script_may_be_run_by_ranks(wanted: str | None) -> None:
+    check_ranks(wanted, "script", "train.py", {"RANK": "0", "WORLD_SIZE": "2"})
+
+
+@pytest.mark.parametrize("form", ["workload", "model"])
+@pytest.mark.parametrize(("wanted", "environment"), [("2", {}), (None, {"RANK": "0", "WORLD_SIZE": "2"})])
+def test_a_step_that_we_repeat_is_not_repeated_by_several_ranks(
+    form: Form, wanted: str | None, environment: Mapping[str, str]
+) -> None:
+    check_ranks(None, form, "file.py", {})
+    with pytest.raises(UsageError, match="runs in one process"):
+        check_ranks(wanted, form, "file.py", environment)
+
+
+def test_ranks_need_torch_to_start_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    check_ranks(None, "script", "train.py", {})
+    with pytest.raises(UsageError, match="needs torch"):
+        check_ranks("2", "script", "train.py", {})
+
+
+def test_without_ranks_the_program_is_our_only_child() -> None:
+    assert "torchrun" not in " ".join(program_command(PLAN, ["x"]))
+    assert program_command(PLAN, ["x"])[-3].endswith("child.py")
+    launched = program_command(dataclasses.replace(PLAN, nproc_per_node="2"), ["x"])
+    assert launched[2:4] == ["2", "script"] and launched[-2:] == ["train.py", "x"]
+
+
+def test_two_ranks_run_as_under_torchrun_and_make_one_recording(tmp_path: Path) -> None:
+    run = record(tmp_path, PROGRAM.read_text(), "--nproc-per-node", "2", arguments=("30", "a b"))
+    plain = torchrun(tmp_path, "30", "a b")
+    assert (run.status, plain.returncode) == (0, 0)
+    assert sorted(run.stdout.splitlines()) == sorted(plain.stdout.splitlines())
+    assert comparable(run.stderr) == comparable(plain.stderr)
+    traces = run.recording.traces
+    assert [(trace.rank, len(trace.step_marks_ns)) for trace in traces] == [(0, 6), (1, 6)]
+    assert all(trace.unprofiled and trace.unprofiled.n == 20 and trace.timed_ns for trace in traces)
+    assert [path.name for path in sorted(run.folder.iterdir()) if path.name.startswith(".")] == []
+
+
+def test_a_module_is_run_by_ranks_too(tmp_path: Path) -> None:
+    (tmp_path / "package").mkdir()
+    (tmp_path / "package" / "train.py").write_text(
+        "import os, sys\nprint(__name__, __package__, sys.argv[1:], flush=True)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-m", "bottleneck.cli", "run", "--nproc-per-node", "2", "-m", "package.train", "--x", "1"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+        stdin=subprocess.DEVNULL,
+        timeout=120,
+    )
+    assert (done.stdout, done.returncode) == ("__main__ package ['--x', '1']\n" * 2, 0)
+    assert "never imported torch" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("how", "left", "said"),
+    [("leave", [0, 1], "1 step"), ("kill", [0], "rank 1: the program ended before anything was measured")],
+    ids=["leaves early", "killed at once"],
+)
+def test_a_rank_that_dies_takes_no_trace_of_another_with_it(
+    how: str, left: list[int], said: str, tmp_path: Path
+) -> None:
+    run = record(tmp_path, PROGRAM.read_text(), "--nproc-per-node", "2", arguments=("60", how))
+    assert run.status == 1
+    assert "program.py FAILED" in run.stderr
+    assert [trace.rank for trace in run.recording.traces] == left
+    assert said in run.said
