@@ -92,7 +92,8 @@ class Sensors:
             with suppress(pynvml.NVMLError, AttributeError, UnicodeDecodeError):
                 pynvml.nvmlInit()
                 self._nvml = pynvml
-                self.driver = str(pynvml.nvmlSystemGetDriverVersion())
+                with suppress(pynvml.NVMLError):
+                    self.driver = str(pynvml.nvmlSystemGetDriverVersion())
                 devices = {device.sensor: device for device in find_devices(pynvml)[0]}
                 names = match_sensors([facts], {}, list(devices))
                 self._handle = next((devices[name].card for name in names.values()), None)
