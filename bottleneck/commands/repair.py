@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from bottleneck.commands.telling import Voice, finish, say, shown
 
 if TYPE_CHECKING:
-    from bottleneck.harness.claim import Course
+    from bottleneck.harness.claim import Claim, Course
 
 _WORD = "the run was cut off before it had finished this recording: what the sensors said is lost"
 # What a program whose supervisor was killed may take to save what it recorded.
@@ -21,18 +21,15 @@ def repair(folder: Path, wait: Callable[[float], None] = time.sleep) -> None:
     TraceError while there is nothing to be told yet, or if the folder cannot be written to.
     """
     from bottleneck.errors import TraceError
-    from bottleneck.harness.claim import CLAIM_FILE, claim, read_course
+    from bottleneck.harness.claim import CLAIM_FILE, claim
     from bottleneck.recording import is_recording
 
     if not (folder / CLAIM_FILE).is_file() or (folder / CLAIM_FILE).is_symlink():
         return
     try:
         ours = claim(folder)
-        course = read_course(folder)
-        if ours is not None and course is not None:
-            _wait_for_end(course, folder, wait)
-            _settle(course, folder)
-            ours.release()
+        if ours is not None:
+            _finish(ours, folder, wait)
     except OSError as exc:
         raise TraceError(
             f"the recording in {shown(folder)} was cut off and cannot be finished",
@@ -45,6 +42,20 @@ def repair(folder: Path, wait: Callable[[float], None] = time.sleep) -> None:
             why="the report comes when everything is measured",
             fix="wait for it; `bottleneck run --steps 1` measures the least",
         )
+
+
+def _finish(ours: "Claim", folder: Path, wait: Callable[[float], None]) -> None:
+    from bottleneck.harness.claim import read_course
+
+    is_finished = False
+    try:
+        course = read_course(folder)
+        if course is not None:
+            _wait_for_end(course, folder, wait)
+            _settle(course, folder)
+        is_finished = True
+    finally:
+        ours.release(is_finished=is_finished)
 
 
 def _settle(course: "Course", folder: Path) -> None:

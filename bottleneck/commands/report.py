@@ -82,10 +82,13 @@ def report_command(
     bottleneck report trace.json.gz --steps 2:5
     """  # noqa: D301 - backspace is how click is told to keep the lines of an example
     from bottleneck.commands.output import present
+    from bottleneck.commands.repair import repair
     from bottleneck.pipeline import Options, analyse
 
     asked = None if steps is None else _steps(steps, whole=whole)
     options = Options(whole, _ceilings(device, peaks), asked, tuple(capture or ()))
+    for recording in paths:
+        repair(recording)
     analysis = analyse(paths, options)
     for picture, path in (("roofline", roofline), ("queue", queue)):
         if path is not None:

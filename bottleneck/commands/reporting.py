@@ -76,11 +76,12 @@ class Reporter:
     def conclude(self, follower: "Follower", end: "End", memory_kills: int | None) -> Told:
         """Says how the program ended, and all that was not said before."""
         from bottleneck.harness.deaths import describe_end
+        from bottleneck.harness.finish import steps_before_the_end
 
         folder = Path(self.plan.folder)
         try:
             follower.stop()
-            words = _FORCED if follower.is_forced else describe_end(end, None, memory_kills)
+            words = _FORCED if follower.is_forced else describe_end(end, steps_before_the_end(folder), memory_kills)
             remarks = (words,) if follower.is_forced or end.signal is not None else ()
             ending = replace(
                 self.ending,

@@ -14,6 +14,7 @@ from pathlib import Path
 import msgspec
 
 from bottleneck import __version__
+from bottleneck.harness.attendance import ranks_present
 from bottleneck.harness.calibrate import Calibration
 from bottleneck.harness.notes import NOTES_FILES, Notes, Plan, RankFiles
 from bottleneck.harness.nvml_devices import match_sensors
@@ -29,6 +30,8 @@ from bottleneck.recording import (
 )
 from bottleneck.sensors import HOST, write_samples
 
+# More than any job has; the number comes from a file.
+_MOST_RANKS = 2**16
 _QUIET_LOAD = 0.5  # processors that others keep busy, below which nothing is said
 
 
@@ -70,10 +73,11 @@ def read_notes(files: RankFiles) -> Notes:
 
 
 def read_all_notes(folder: Path) -> Mapping[int, Notes]:
-    """The notes of every rank that the program consists of, by rank: of those that left some, and of those missing."""
+    """The notes of every rank that records here, by rank: of those that left some, and of those that are missing."""
     found = {rank: read_notes(RankFiles(folder, rank)) for rank in _ranks_in(folder)}
-    ranks = max((notes.ranks for notes in found.values()), default=1)
-    return {rank: found.get(rank) or read_notes(RankFiles(folder, rank)) for rank in sorted({*found, *range(ranks)})}
+    ranks = min(max((notes.ranks for notes in found.values()), default=1), _MOST_RANKS)
+    expected = ranks_present(folder) or range(ranks)
+    return {rank: found.get(rank) or read_notes(RankFiles(folder, rank)) for rank in sorted({*found, *expected})}
 
 
 def _ranks_in(folder: Path) -> list[int]:
@@ -140,6 +144,14 @@ def close_recording(folder: Path, ending: Ending) -> None:
     warnings = (*ending.remarks, *before.warnings)
     write_recording(folder, dataclasses.replace(before, program_status=ending.status, warnings=warnings))
     remove_notes(folder)
+
+
+def steps_before_the_end(folder: Path) -> int | None:
+    """The steps that were seen of a program that has ended; null if there were none, or their count ended before."""
+    notes = [read_notes(RankFiles(folder, rank)) for rank in _ranks_in(folder)]
+    if not notes or any(each.is_measured for each in notes):
+        return None
+    return max(each.steps_seen for each in notes) or None
 
 
 def remove_notes(folder: Path) -> None:
