@@ -1,7 +1,7 @@
 """Which of the three forms a file has, told from its syntax tree without running it."""
 
 import ast
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from pathlib import Path
 
 from bottleneck.errors import UsageError
@@ -9,16 +9,17 @@ from bottleneck.recording import Form
 
 
 def find_form(path: Path) -> Form:
-    """'workload' if the file defines that function, 'model' if it assigns `model` and `inputs`, else 'script'.
+    """'workload' if the file defines that function, 'model' if all it does is to make `model` and `inputs`.
 
-    A file that cannot be read or parsed is a script: running it shows Python's own message.
+    Else 'script': many a training script has variables of these names, and would not be itself if it were imported. A
+    file that cannot be read or parsed is one too: running it shows Python's own message.
     """
     tree = _parse(path)
     if tree is None:
         return "script"
     if _find_workload(tree) is not None:
         return "workload"
-    return "model" if {"model", "inputs"} <= _assigned_names(tree) else "script"
+    return "model" if {"model", "inputs"} <= _assigned_names(tree) and not _works(tree) else "script"
 
 
 def check_settings(path: Path, form: Form, settings: Sequence[tuple[str, str]]) -> None:
@@ -67,6 +68,39 @@ def _find_workload(tree: ast.Module) -> ast.FunctionDef | None:
         if isinstance(node, ast.FunctionDef) and node.name == "workload":
             return node
     return None
+
+
+def _works(tree: ast.Module) -> bool:
+    """Whether running the file does more than to prepare a model: it trains, calls it, or has a main part."""
+    defined = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
+    busy = {name for name, function in defined.items() if any(_is_training(node) for node in ast.walk(function))}
+    return any(_is_main_part(node, set(defined)) or _does(node, busy | {"model"}) for node in tree.body)
+
+
+def _is_main_part(node: ast.stmt, defined: Set[str]) -> bool:
+    match node:
+        case ast.If(test=ast.Compare(left=ast.Name(id="__name__"))):
+            return True
+        case ast.Expr(value=ast.Call(func=ast.Name(id=name))):
+            return name in defined
+    return False
+
+
+def _does(node: ast.stmt, busy: Set[str]) -> bool:
+    """Whether a statement trains or calls one of these when it is run; what it only defines does not count."""
+    waiting: list[ast.AST] = [node]
+    while waiting:
+        each = waiting.pop()
+        if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda):
+            continue
+        if _is_training(each) or (isinstance(each, ast.Call) and getattr(each.func, "id", None) in busy):
+            return True
+        waiting += ast.iter_child_nodes(each)
+    return False
+
+
+def _is_training(node: ast.AST) -> bool:
+    return isinstance(node, ast.Call) and getattr(node.func, "attr", None) in {"backward", "step"}
 
 
 def _assigned_names(tree: ast.Module) -> set[str]:

@@ -29,6 +29,44 @@ def test_form_is_told_from_the_text(text: str, form: str, tmp_path: Path) -> Non
     assert find_form(path) == form
 
 
+_MODEL = "import torch\nmodel, inputs = make(), data()\n"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "for _ in range(9):\n    model(inputs)",
+        "with no_grad():\n    print(model(inputs))",
+        "loss = f(model(inputs))\nloss.backward()",
+        "def train():\n    loss.backward()\nhistory = train()",
+        "def main():\n    work(model)\nmain()",
+        "if __name__ == '__main__':\n    trainer.fit(model)",
+        "while True:\n    optimizer.step()",
+    ],
+)
+def test_a_script_whose_variables_have_these_names_stays_one(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "program.py"
+    path.write_text(_MODEL + text)
+    assert find_form(path) == "script"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "torch.manual_seed(0)\nmodel.eval()\nprint('made')",
+        "for weight in model.parameters():\n    weight.requires_grad_(False)",
+        "class Net(Module):\n    def step(self):\n        self.loss.backward()\n        model(inputs)",
+        "def train():\n    loss.backward()",
+        "if is_available():\n    model = model.cuda()",
+        "call = lambda: model(inputs)",
+    ],
+)
+def test_a_file_that_only_prepares_a_model_is_one(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "program.py"
+    path.write_text(_MODEL + text)
+    assert find_form(path) == "model"
+
+
 def test_a_pipe_is_not_read_away_from_python(tmp_path: Path) -> None:
     path = tmp_path / "pipe"
     os.mkfifo(path)
