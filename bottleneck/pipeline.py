@@ -188,10 +188,20 @@ def _read_capture(path: Path) -> Priced:
 def _choose_device(trace: Trace, recording: Recording | None, options: Options) -> tuple[Device, tuple[Caveat, ...]]:
     if options.device is not None:
         return options.device, ()
-    if recording is not None and recording.device is not None and trace.flavour == "cpu":
-        return recording.device, ()
+    measured = None if recording is None else recording.device
+    if measured is not None and measured.kind == trace.flavour == "cpu":
+        return measured, ()
     used = trace.device_args["device"].dropna().unique()
-    return match_device(trace.devices, [int(index) for index in used], trace.flavour)
+    device, caveats = match_device(trace.devices, [int(index) for index in used], trace.flavour)
+    if measured is None or _kind_of(measured) != _kind_of(device):
+        return device, caveats
+    # What is doubtful about a data sheet does not touch what was measured.
+    mixed = tuple(caveat for caveat in caveats if caveat.slug == "mixed-devices")
+    return replace(measured, count=device.count), mixed
+
+
+def _kind_of(device: Device) -> tuple[str, str, int | None]:
+    return device.kind, device.name, device.sm_count
 
 
 def _hear_sensors(

@@ -13,6 +13,7 @@ import jsonschema
 import pytest
 
 from bottleneck import __version__
+from bottleneck.devices.match import device_by_name
 from bottleneck.errors import TraceError, UsageError
 from bottleneck.measured import Timing
 from bottleneck.pipeline import Options, analyse, locate
@@ -20,7 +21,7 @@ from bottleneck.recording import RankTrace, Recording, write_recording
 from bottleneck.records import Analysis, Device
 from bottleneck.report.datafile import from_json, to_json
 from scripts.write_schema import SCHEMA_FILE
-from tests.builders import Event, frame, kernel, launch, memcpy, op, step, write_trace
+from tests.builders import H100, Event, frame, kernel, launch, memcpy, op, step, write_trace
 
 VALIDATOR = jsonschema.Draft202012Validator(json.loads(SCHEMA_FILE.read_text(encoding="utf-8")))
 ORIGIN_NS = 1_700_000_000_000_000_000
@@ -160,6 +161,28 @@ def test_a_gpu_recording_is_not_judged_against_the_ceilings_of_its_host(tmp_path
     measured = replace(SLOW, kind="cpu", source="measured")
     analysis = analyse([record(tmp_path / "gpu", gpu_events(), device=measured)])
     assert analysis.device.kind == "cuda"
+
+
+def measured_gpu(**more: Any) -> Device:
+    """A calibration of the device of the hand-built trace."""
+    return replace(device_by_name("NVIDIA H100 80GB HBM3"), source="measured", launch_floor_us=1.6, **more)
+
+
+def test_a_gpu_recording_on_a_calibrated_device_is_judged_by_its_calibration(tmp_path: Path) -> None:
+    folder = record(tmp_path / "gpu", gpu_events(), device=measured_gpu(), properties=[H100])
+    device = analyse([folder]).device
+    assert (device.source, device.launch_floor_us, device.count) == ("measured", 1.6, 1)
+
+
+@pytest.mark.parametrize("other", [{"name": "NVIDIA H100 PCIe"}, {"sm_count": 114}, {"kind": "rocm"}], ids=str)
+def test_the_calibration_of_another_device_does_not_count(tmp_path: Path, other: dict[str, Any]) -> None:
+    folder = record(tmp_path / "gpu", gpu_events(), device=measured_gpu(**other), properties=[H100])
+    assert analyse([folder]).device.source == "datasheet"
+
+
+def test_a_gpu_calibration_does_not_judge_work_of_the_cpu(tmp_path: Path) -> None:
+    device = analyse([record(tmp_path / "cpu", cpu_events(), device=measured_gpu())]).device
+    assert device.source is None
 
 
 def test_the_ledger_adds_up_to_the_unprofiled_step(tmp_path: Path) -> None:

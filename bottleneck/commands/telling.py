@@ -109,7 +109,7 @@ def finish(plan: "Plan", ending: "Ending", voice: Voice) -> "Recording":
     needing = needing_ceilings(Path(plan.folder), notes)
     calibration = None
     try:
-        calibration = voice.ceilings(needing[0].threads) if needing else None
+        calibration = voice.ceilings(needing[0].threads) if needing else _of_gpus(notes)
     finally:
         # Also for a user who does not wait for the ceilings.
         with held_back():
@@ -122,6 +122,13 @@ def needing_ceilings(folder: Path, notes: "Mapping[int, Notes]") -> "Sequence[No
     from bottleneck.harness.notes import RankFiles
 
     return [each for rank, each in notes.items() if RankFiles(folder, rank).partial.exists() and not each.device_facts]
+
+
+def _of_gpus(notes: "Mapping[int, Notes]") -> "Calibration | None":
+    """The kept ceilings of the GPUs that the program saw, where `bottleneck calibrate` has measured them."""
+    from bottleneck.harness.ceilings import gpu_calibration
+
+    return gpu_calibration(next((each.device_facts for each in notes.values() if each.device_facts), ()))
 
 
 def _report(folder: Path, voice: Voice) -> None:

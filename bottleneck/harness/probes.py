@@ -4,6 +4,9 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+# How torch says that a device, a build or a version of it does not do a dtype, a size or a call.
+REFUSALS = (RuntimeError, AssertionError, AttributeError, TypeError, ValueError)
+
 Clock = Callable[[], float]
 Look = Callable[[], None]
 Take = Callable[[Look], float]
@@ -187,8 +190,8 @@ class _Session:
             try:
                 take = probe.prepare()
                 reading = best_of(lambda: take(self._watch.look), self._effort.slice_seconds, self._effort, self._clock)  # noqa: B023 - used before the next
-            except RuntimeError as exc:  # torch's word for a dtype or a size that the device does not do
-                self._refused[key] = (str(exc).strip().splitlines() or ["refused"])[0]
+            except REFUSALS as exc:
+                self._refused[key] = (str(exc).strip().splitlines() or [type(exc).__name__])[0]
             else:
                 self._rates.setdefault(key, {})[number] = probe.amount / max(reading.seconds, 1e-12)
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from bottleneck.harness.probes import Clock, Look, Probe, Take
+from bottleneck.harness.probes import REFUSALS, Clock, Look, Probe, Take
 
 # One batch between two events: long against launching it, short enough for a few in each slice.
 _BATCH_S = 0.02
@@ -183,7 +183,7 @@ def _fits(bench: CudaBench, dtype: str, size: int) -> bool:
     scout = bench.sizes.scout
     try:
         seconds = bench.once(_product(bench, dtype, scout))
-    except RuntimeError:  # the measurement finds out too, and keeps the reason
+    except REFUSALS:  # the measurement finds out too, and keeps the reason
         return False
     return bool(seconds * (size / scout) ** 3 <= bench.sizes.product_s)
 

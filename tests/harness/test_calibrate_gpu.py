@@ -13,7 +13,7 @@ import pytest
 
 from bottleneck.devices.match import device_by_name
 from bottleneck.harness.calibrate import Ceiling, silent
-from bottleneck.harness.calibrate_clock import Sensors
+from bottleneck.harness.calibrate_clock import Sensors, driver_version
 from bottleneck.harness.calibrate_gpu import (
     as_device,
     data_sheet,
@@ -217,6 +217,17 @@ class TestMeasured:
     def test_neither_serial_number_nor_file_betrays_which_device_it_was(self, made: Any) -> None:
         assert "serial" not in made.identity and "name=NVIDIA H200" in made.identity
 
+    def test_a_run_finds_it_where_all_devices_are_alike(self, made: Any) -> None:
+        from bottleneck.harness.calibrate import write_calibration
+        from bottleneck.harness.ceilings import gpu_calibration
+
+        assert gpu_calibration([FACTS]) is None
+        write_calibration(replace(made, driver=driver_version()))
+        found = gpu_calibration([FACTS, {**FACTS, "index": 1, "uuid": "another"}])
+        assert found is not None and found.device == made.device
+        assert gpu_calibration([FACTS, {**FACTS, "name": "NVIDIA L4"}]) is None
+        assert gpu_calibration([]) is None
+
     def test_it_is_found_again_by_what_the_program_saw_of_the_device(self, made: Any) -> None:
         from bottleneck.harness.calibrate import write_calibration
 
@@ -289,7 +300,7 @@ class TestDataSheet:
 
 _SENSORS = """
 import json
-from bottleneck.harness.calibrate_clock import Sensors
+from bottleneck.harness.calibrate_clock import Sensors, driver_version
 sensors = Sensors({"index": 0, "uuid": "%s"})
 print(json.dumps([sensors.clock_mhz(), sensors.memory_mhz(), sensors.used_share(), sensors.driver]))
 sensors.close()
