@@ -54,7 +54,7 @@ def _gaps(window: Window) -> str:
     names = [step.name for step in (*window.steps, *(step for step, _ in window.set_aside))]
     numbers = sorted(int(tail) for name in names if (tail := name.rpartition("#")[2]).isdecimal() and len(tail) < 16)
     missing = numbers[-1] - numbers[0] + 1 - len(numbers) if numbers else 0
-    return f"; {missing} numbers between them are missing" if missing > 0 else ""
+    return f"; numbers missing between them: {missing}" if missing > 0 else ""
 
 
 def _shapes(linked: Linked, analysis: Analysis) -> Check:

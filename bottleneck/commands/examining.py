@@ -43,7 +43,8 @@ def _examine(source: Source) -> Checkup | Unreadable:
     linked, analysis = ranked.linked, ranked.analysis
     whole = [*check_file(linked.trace), *check_device_work(linked), *check_host_work(linked)]
     contents = check_contents(linked, analysis)
-    faults, lacks = at_fault(whole), [check for check in contents if check.status in {"limited", "missing"}]
+    faults = at_fault(whole)
+    lacks = [check for check in contents if check.status in {"limited", "missing"} and check.slug != "verdict"]
     return Checkup(
         kind="trace",
         subject=str(source.trace),

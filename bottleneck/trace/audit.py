@@ -14,6 +14,9 @@ from bottleneck.tracing import Linked, Trace
 # Ends are rounded, and programmatic dependent launch lets a kernel begin just before the last one ends.
 _ROUNDING_NS = 1_000
 
+# Profilers that give each piece of work outside graphs an id of its own; MTIA gives one to all that a call issues.
+_ONE_EACH = {"cuda", "rocm"}
+
 
 @dataclass(frozen=True)
 class Launches:
@@ -176,7 +179,7 @@ def repeated_ids(linked: Linked) -> tuple[int, int, int]:
     return (
         _repeats(whole(trace.op_args["external_id"])),
         _repeats(whole(trace.launch_args["correlation"])[launches]),
-        _repeats(work[~replayed]) if len(trace.launch_args) else 0,
+        _repeats(work[~replayed]) if trace.flavour in _ONE_EACH else 0,
     )
 
 

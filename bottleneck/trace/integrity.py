@@ -107,7 +107,7 @@ def _launches(found: audit.Launches) -> Check:
             _DEVICE,
             "launches",
             "ok",
-            f"all {found.total - found.captured:,} have their kernel{captured}",
+            f"of {found.total - found.captured:,}, none lacks its kernel{captured}",
         )
     places = ((found.lead, "before the first"), (found.between, "between"), (found.tail, "after the last"))
     where = ", ".join(f"{count:,} {place}" for count, place in places if count)
@@ -128,7 +128,7 @@ def _launches(found: audit.Launches) -> Check:
 def _remedy_of(found: audit.Launches) -> str:
     if found.lead > max(found.between, found.tail):
         return "let the profiler warm up: schedule(wait=1, warmup=2, active=3); an idle GPU loses its first kernels"
-    return "call torch.cuda.synchronize() before the profiler stops, or record fewer steps"
+    return "synchronize the device before the profiler stops (torch.cuda.synchronize()), or record fewer steps"
 
 
 def _some(names: tuple[str, ...]) -> str:
@@ -158,7 +158,9 @@ def _cut_off(found: audit.Launches) -> Check:
 
 def _orphans(found: audit.Orphans, *, has_launches: bool) -> Check:
     if not found.count:
-        return Check("orphans", _DEVICE, "kernels", "ok", f"all {found.total:,} pieces of work have their launch or op")
+        return Check(
+            "orphans", _DEVICE, "kernels", "ok", f"of {found.total:,} pieces of work, none lacks its launch or op"
+        )
     fact = f"{found.count:,} of {found.total:,}, {format_share(found.share)} of the busy time, have no launch"
     if not has_launches:
         why, remedy = (
@@ -166,7 +168,10 @@ def _orphans(found: audit.Orphans, *, has_launches: bool) -> Check:
             "record the host too: ProfilerActivity.CPU and ProfilerActivity.CUDA",
         )
     elif found.is_earlier:
-        why, remedy = "they were launched before the recording began", "call torch.cuda.synchronize() before it starts"
+        why, remedy = (
+            "they were launched before the recording began",
+            "synchronize the device before it starts (torch.cuda.synchronize())",
+        )
     else:
         why, remedy = "the profiler dropped their launches", _SHORTER
     status = _status(found.share)

@@ -47,7 +47,7 @@ def test_steps_say_by_what_they_were_found(tmp_path: Path) -> None:
 
 def test_a_missing_number_between_profiler_steps_is_told(tmp_path: Path) -> None:
     events = [event for event in FULL if event["name"] != "ProfilerStep#2"]
-    assert "1 numbers between them are missing" in contents(tmp_path, events)["steps"].fact
+    assert "numbers missing between them: 1" in contents(tmp_path, events)["steps"].fact
 
 
 def test_shapes_that_are_missing_cost_their_share_of_the_busy_time(tmp_path: Path) -> None:

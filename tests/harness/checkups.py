@@ -59,12 +59,18 @@ NVML = {
     "devices": {"names": {CARD: "NVIDIA H100 80GB HBM3"}, "slices": [], "complaints": []},
     "sensors": {"columns": {CARD: EVERYTHING}},
 }
-SEEN = [{"name": "NVIDIA H100 80GB HBM3", "capability": "9.0", "memory_bytes": 85 * 10**9}]
+SEEN = [{"name": "NVIDIA H100 80GB HBM3", "major": 9, "minor": 0}]
 WITH_GPU = replace(
     CPU_ONLY,
     driver=Driver(nvidia="NVRM version: 570.1", nvidia_files=1, admin_only=False),
     torch=Answer(
-        {**TORCH, "import": {**IMPORTED, "cuda": "12.8"}, "cuda": {"devices": SEEN}, "kernels": {"recorded": 3}}
+        {
+            **TORCH,
+            "import": {**IMPORTED, "cuda": "12.8"},
+            "cuda": {"devices": SEEN},
+            "kernels": {"recorded": 3},
+            "calibration": {"age_days": 2.0, "caveats": []},
+        }
     ),
     nvml=Answer(NVML),
 )

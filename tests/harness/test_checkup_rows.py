@@ -293,7 +293,7 @@ def test_threads_are_unknown_where_torch_did_not_tell() -> None:
 def test_an_old_or_doubtful_calibration_is_told(age: float | None, caveats: tuple[str, ...], status: str) -> None:
     check = row(with_machine(CPU_ONLY, calibration=Calibrated("", age, 4, caveats)), "calibration")
     assert check.status == status
-    assert (check.command == "bottleneck calibrate") == (status != "ok")
+    assert (check.command == "bottleneck calibrate --device cpu") == (status != "ok")
 
 
 def test_a_missing_calibration_does_not_stop_a_run() -> None:
@@ -329,3 +329,11 @@ def test_rights_are_never_wanted() -> None:
     check = row(replace(CPU_ONLY, driver=Driver(ptrace_scope="1")), "rights")
     assert check.status == "ok"
     assert "ptrace scope 1" in check.fact
+
+
+def test_a_gpu_without_ceilings_of_its_own_or_with_doubtful_ones_is_told() -> None:
+    assert row(with_torch(WITH_GPU, calibration=None), "gpu-calibration").status == "missing"
+    doubtful = with_torch(WITH_GPU, calibration={"age_days": 1.0, "caveats": ["it was busy"]})
+    assert (row(doubtful, "gpu-calibration").status, row(doubtful, "gpu-calibration").why) == ("limited", "it was busy")
+    assert row(WITH_GPU, "gpu-calibration").fact == "measured 2 days ago"
+    assert rows(CPU_ONLY, "gpu-calibration") == []

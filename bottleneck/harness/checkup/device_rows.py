@@ -10,17 +10,19 @@ from bottleneck.harness.nvml_devices import match_sensors
 _GROUP = "devices"
 _DEVICES = partial(Check, "devices", _GROUP, "devices")
 _KERNELS = partial(Check, "kernels", _GROUP, "kernels")
+_CALIBRATION = partial(Check, "gpu-calibration", _GROUP, "calibration")
 _VISIBLE = partial(Check, "visible", _GROUP, "visible")
 
 _OPEN_COUNTERS = (
     "echo 'options nvidia NVreg_RestrictProfilingToAdminUsers=0' | sudo tee /etc/modprobe.d/nvidia-profiling.conf"
 )
 _MOST_DEVICES = 16
+_CALIBRATE = "bottleneck calibrate --device cuda"
 
 
 def device_rows(facts: Facts) -> list[Check]:
     """The rows of this group; on a machine without accelerators there is one."""
-    rows = (_devices(facts), _kernels(facts), _visible(facts))
+    rows = (_devices(facts), _kernels(facts), _visible(facts), _calibration(facts))
     return [row for row in rows if row is not None]
 
 
@@ -39,7 +41,9 @@ def _devices(facts: Facts) -> Check:
     told = facts.torch.told.get("cuda", {})
     found = told.get("devices", [])
     if found:
-        each = ", ".join(f"{one['name']} (compute capability {one['capability']})" for one in found[:_MOST_DEVICES])
+        each = ", ".join(
+            f"{one['name']} (compute capability {one['major']}.{one['minor']})" for one in found[:_MOST_DEVICES]
+        )
         driver = f"; driver: {facts.driver.nvidia}" if facts.driver.nvidia else ""
         return _DEVICES("ok", f"torch sees {len(found)}: {each}{driver}")
     if not (has_nvidia(facts) or facts.driver.amd):
@@ -94,3 +98,19 @@ def _visible(facts: Facts) -> Check | None:
         why = "CUDA stops at the first entry that it does not know, and takes none if one is named twice"
         return _VISIBLE("limited", fact, why, "name devices that `nvidia-smi -L` lists")
     return _VISIBLE("ok", f"CUDA_VISIBLE_DEVICES={value}")
+
+
+def _calibration(facts: Facts) -> Check | None:
+    """The ceilings of the GPU; without them those of the data sheet count."""
+    if not facts.torch.told.get("cuda", {}).get("devices"):
+        return None
+    known = facts.torch.told.get("calibration")
+    if known is None or "error" in known:
+        why = "recordings are judged against the data sheet, which no device quite reaches"
+        return _CALIBRATION("missing", "none yet of this GPU, its driver and this torch", why, command=_CALIBRATE)
+    fact = f"measured {known['age_days']:.0f} days ago"
+    if known["caveats"]:
+        return _CALIBRATION(
+            "limited", fact, "; ".join(known["caveats"]), "while the GPU has no other work:", _CALIBRATE
+        )
+    return _CALIBRATION("ok", fact)

@@ -12,7 +12,7 @@ from importlib.machinery import PathFinder
 from pathlib import Path
 
 from bottleneck import __version__
-from bottleneck.harness.calibrate import read_calibration
+from bottleneck.harness.calibrate import cache_folder, read_calibration
 from bottleneck.harness.checkup.ask import ask
 from bottleneck.harness.checkup.facts import Calibrated, Driver, Facts, Machine, Place, Processors, Programs, Screen
 from bottleneck.harness.checkup.groups import memory_left, processor_quota
@@ -147,17 +147,12 @@ def _machine() -> Machine:
         processors=Processors(os.cpu_count() or 1, len(allowed), processor_quota(), busy_processors()),
         memory_bytes=memory_left(),
         work=place(Path.cwd()),
-        cache=place(_cache_folder()),
+        cache=place(cache_folder()),
         calibration=_calibration(),
         compiler=next((path for name in named if name and (path := shutil.which(name))), None),
         host_sensors=_host_sensors(),
         screen=_screen(),
     )
-
-
-def _cache_folder() -> Path:
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "bottleneck"
 
 
 def place(folder: Path) -> Place:

@@ -95,10 +95,10 @@ def _host_sensors(machine: Machine) -> Check:
 def _calibration(machine: Machine, threads: int | None) -> Check:
     known = machine.calibration
     if known is None:
-        why = "the first run of a CPU program measures the ceilings, in about ten seconds"
+        why = "the first run of a CPU program measures the ceilings, in about fifteen seconds"
         of = f" with {threads} threads" if threads is not None else ""
         fact = f"none yet of this CPU{of} and this torch"
-        return _CALIBRATION("missing", fact, why, command="bottleneck calibrate")
+        return _CALIBRATION("missing", fact, why, command="bottleneck calibrate --device cpu")
     age = "at an unknown time" if known.age_days is None else f"{known.age_days:.0f} days ago"
     fact = f"this CPU with {known.threads} threads, measured {age}"
     if known.caveats:
@@ -107,11 +107,11 @@ def _calibration(machine: Machine, threads: int | None) -> Check:
             fact,
             "; ".join(known.caveats),
             "on a quiet machine:",
-            "bottleneck calibrate",
+            "bottleneck calibrate --device cpu",
         )
     if known.age_days is None or known.age_days > _STALE_DAYS:
         why = "system and firmware may have changed since"
-        return _CALIBRATION("limited", fact, why, command="bottleneck calibrate")
+        return _CALIBRATION("limited", fact, why, command="bottleneck calibrate --device cpu")
     return _CALIBRATION("ok", fact)
 
 

@@ -7,6 +7,7 @@ import importlib
 import json
 import sys
 import traceback
+from datetime import UTC, datetime
 from typing import Any
 
 
@@ -27,7 +28,12 @@ def main() -> None:
         threads=torch.get_num_threads(),
         kineto=bool(torch.autograd.kineto_available()),
     )
-    for stage, look in (("profiler", profile_host), ("cuda", find_devices), ("kernels", profile_device)):
+    for stage, look in (
+        ("profiler", profile_host),
+        ("cuda", find_devices),
+        ("kernels", profile_device),
+        ("calibration", find_calibration),
+    ):
         try:
             facts = look(torch)
         except Exception as exc:  # whatever torch raises here is the finding
@@ -51,14 +57,28 @@ def find_devices(torch: Any) -> dict[str, object]:
         return {"devices": []}
     if not torch.cuda.is_available():
         return {"devices": [], "error": _why_unavailable(torch)}
-    each = [torch.cuda.get_device_properties(index) for index in range(torch.cuda.device_count())]
-    return {
-        "devices": [
-            {"name": one.name, "capability": f"{one.major}.{one.minor}", "memory_bytes": one.total_memory}
-            for one in each
-        ],
-        "built_for": list(torch.cuda.get_arch_list()),
-    }
+    return {"devices": _described(torch), "built_for": list(torch.cuda.get_arch_list())}
+
+
+def _described(torch: Any) -> list[dict[str, Any]]:
+    """Each device as a recording describes it."""
+    from bottleneck.harness.facts import describe_torch
+
+    torch.cuda.init()
+    return list(describe_torch(torch)["device_facts"])
+
+
+def find_calibration(torch: Any) -> dict[str, object] | None:
+    """The ceilings that are kept for the devices; null without a device, or where they are not all alike."""
+    if not torch.cuda.is_available():
+        return None
+    from bottleneck.harness.ceilings import gpu_calibration
+
+    known = gpu_calibration(_described(torch))
+    if known is None:
+        return None
+    age = datetime.now(UTC) - datetime.fromisoformat(known.created)
+    return {"age_days": age.total_seconds() / 86_400, "caveats": [caveat.message for caveat in known.caveats]}
 
 
 def _why_unavailable(torch: Any) -> str:
