@@ -1,6 +1,7 @@
 """The folder of a recording: made, checked and claimed before the program starts, and removed if nothing came of it."""
 
 import os
+from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -28,8 +29,15 @@ _OURS = (
     ".partial.*",
     ".fresh.*",
     ".notes*",
+    ".job.*",
 )
 _TRIES = 20
+
+
+def stem_of(target: str) -> str:
+    """The name of the program as part of that of a folder."""
+    stem = "".join(letter if letter.isalnum() or letter in "-_." else "-" for letter in Path(target).stem)
+    return stem[:80] or "program"
 
 
 class Place:
@@ -53,6 +61,25 @@ class Place:
             self.discard()
             raise
         return self.folder
+
+    def make_shared(self, join: "Callable[[Callable[[], None]], None]") -> None:
+        """As ``make``, for several ranks of one job: ``join`` says which of them comes first and has to make room."""
+        assert self._output is not None, "ranks agree on a folder before it is made"
+        self.folder = self._named_folder(self._output.absolute())
+        try:
+            join(self._make_room)
+        except OSError as exc:
+            raise _cannot("write to", self.folder, exc) from exc
+
+    def _make_room(self) -> None:
+        from bottleneck.harness.claim import is_claimed
+
+        self._refuse_what_is_there()
+        if is_claimed(self.folder):
+            raise UsageError(
+                f"another run is recording into {_shown(self.folder)}", fix="name another folder with -o DIR"
+            )
+        _remove_recording(self.folder)
 
     def note(self, course: "Course") -> None:
         """Leaves word of what is being done here, for whoever finds it unfinished."""
@@ -88,10 +115,9 @@ class Place:
         return bool(self._made)
 
     def _new_folder(self) -> Path:
-        stem = "".join(letter if letter.isalnum() or letter in "-_." else "-" for letter in Path(self._target).stem)
         for _ in range(_TRIES):
             now = datetime.now().astimezone()
-            name = f"bottleneck-{stem[:80] or 'program'}-{now:%Y%m%d-%H%M%S}-{os.urandom(2).hex()}"
+            name = f"bottleneck-{stem_of(self._target)}-{now:%Y%m%d-%H%M%S}-{os.urandom(2).hex()}"
             if self._mkdir(Path(name).absolute()):
                 return Path(name).absolute()
         raise UsageError("cannot find a free name for the folder", fix="name one with -o DIR")

@@ -1,5 +1,6 @@
 """``bottleneck run``: records the user's program, then reports on it."""
 
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -9,10 +10,13 @@ import typer
 from bottleneck.commands.interrupts import answered
 from bottleneck.commands.place import Place
 from bottleneck.commands.plan import RunOptions, make_plan
+from bottleneck.commands.ranked import make_rank_plan, run_rank
 from bottleneck.commands.reporting import Reporter, Sampling
+from bottleneck.commands.telling import Told
 
 if TYPE_CHECKING:
     from bottleneck.harness.notes import Plan
+    from bottleneck.harness.ranks import Job
     from bottleneck.harness.telemetry import Monitor
 
 # What `--strict` makes of a failure of ours (design section 8).
@@ -117,10 +121,28 @@ def run_command(
 
 def run(options: RunOptions) -> int:
     """The exit status of the program; UsageError before it starts when the options make no sense."""
+    from bottleneck.harness.ranks import job_of
+
+    job = job_of(os.environ) if options.nproc_per_node is None else None
+    if job is not None:
+        return _run_as_rank(options, job)
     place = Place(options.output, options.target, force=options.force)
     plan = make_plan(options, place.make)
     with answered():
         return _run(options, plan, place)
+
+
+def _run_as_rank(options: RunOptions, job: "Job") -> int:
+    """As ``run``, for one rank of a job that a launcher of the user's started."""
+    from bottleneck.harness.cpu import busy_processors
+    from bottleneck.harness.finish import Ending
+
+    plan, attendance = make_rank_plan(options, job)
+    # The sensors are those of the machine: one rank reads them for all.
+    monitor = _monitor(plan, options.telemetry_ms / 1e3) if job.rank == 0 else None
+    with answered():
+        status, told = run_rank(plan, Ending(_command(options), None, busy_processors()), attendance, monitor)
+    return _exit_status(options, status, told)
 
 
 def _run(options: RunOptions, plan: "Plan", place: Place) -> int:
@@ -132,7 +154,7 @@ def _run(options: RunOptions, plan: "Plan", place: Place) -> int:
     from bottleneck.harness.ranks import program_command
     from bottleneck.harness.supervisor import Child, supervise
 
-    command = (*(("-m",) if options.module else ()), options.target, *options.arguments)
+    command = _command(options)
     ending = Ending(command, None, busy_processors())
     course = Course(plan, command, ending.environment, ending.busy_processors)
     sampling = Sampling(_monitor(plan, options.telemetry_ms / 1e3))
@@ -150,6 +172,14 @@ def _run(options: RunOptions, plan: "Plan", place: Place) -> int:
     place.note(replace(course, status=status))
     told = reporter.conclude(follower, end, kills.since())
     place.leave(told)
+    return _exit_status(options, status, told)
+
+
+def _command(options: RunOptions) -> tuple[str, ...]:
+    return (*(("-m",) if options.module else ()), options.target, *options.arguments)
+
+
+def _exit_status(options: RunOptions, status: int, told: Told) -> int:
     return _STRICT_STATUS if options.strict and status == 0 and not told.succeeded else status
 
 

@@ -16,6 +16,7 @@ import msgspec
 from bottleneck import __version__
 from bottleneck.harness.attendance import ranks_present
 from bottleneck.harness.calibrate import Calibration
+from bottleneck.harness.cpu import cpu_facts
 from bottleneck.harness.notes import NOTES_FILES, Notes, Plan, RankFiles
 from bottleneck.harness.nvml_devices import match_sensors
 from bottleneck.harness.telemetry import Telemetry
@@ -235,7 +236,12 @@ def _company(ending: Ending) -> tuple[str, ...]:
 
 
 def _versions() -> Mapping[str, str]:
-    return {"bottleneck": __version__, "python": sys.version.split()[0], "platform": platform.platform()}
+    return {
+        "bottleneck": __version__,
+        "python": sys.version.split()[0],
+        "platform": platform.platform(),
+        "cpu": cpu_facts().identity,
+    }
 
 
 def _perturbation(notes: Notes) -> float | None:

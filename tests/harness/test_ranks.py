@@ -1,4 +1,5 @@
 import dataclasses
+import os
 import re
 import subprocess
 import sys
@@ -10,8 +11,8 @@ import pytest
 from bottleneck.errors import UsageError
 from bottleneck.harness.notes import Plan
 from bottleneck.harness.ranks import Job, check_ranks, job_of, program_command
-from bottleneck.recording import Form
-from tests.harness.driver import record
+from bottleneck.recording import Form, read_recording
+from tests.harness.driver import driven, record
 
 pytest.importorskip("torch")
 
@@ -134,8 +135,8 @@ def test_a_module_is_run_by_ranks_too(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("how", "left", "said"),
-    [("leave", [0, 1], "1 step"), ("kill", [0], "rank 1: the program ended before anything was measured")],
-    ids=["leaves early", "killed at once"],
+    [("leave", [0, 1], "1 step"), ("kill", [0, 1], "rank 1: the program ended abruptly")],
+    ids=["leaves early", "killed"],
 )
 def test_a_rank_that_dies_takes_no_trace_of_another_with_it(
     how: str, left: list[int], said: str, tmp_path: Path
@@ -145,3 +146,36 @@ def test_a_rank_that_dies_takes_no_trace_of_another_with_it(
     assert "program.py FAILED" in run.stderr
     assert [trace.rank for trace in run.recording.traces] == left
     assert said in run.said
+
+
+def test_under_a_launcher_of_the_users_the_ranks_share_one_recording(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(PROGRAM.read_text())
+    launched = driven("run", "program.py", "30", report="voice.say('the report')")
+    command = [str(Path(sys.executable).with_name("torchrun")), "--nproc-per-node", "2", "--no-python", *launched]
+    done = subprocess.run(
+        command, cwd=tmp_path, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL, timeout=120
+    )
+    assert done.returncode == 0
+    assert done.stderr.count("bottleneck: recorded 5 steps") == done.stderr.count("the report") == 1
+    [folder] = tmp_path.glob("bottleneck-program-*")
+    assert [(trace.rank, len(trace.step_marks_ns)) for trace in read_recording(folder).traces] == [(0, 6), (1, 6)]
+    assert not [path.name for path in folder.iterdir() if path.name.startswith(".")]
+
+
+def test_all_ranks_refuse_a_folder_that_is_not_empty(tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "precious.txt").write_text("mine")
+    job = {"RANK": "1", "WORLD_SIZE": "2", "TORCHELASTIC_RUN_ID": "x", "MASTER_ADDR": "a", "MASTER_PORT": "1"}
+    done = subprocess.run(
+        driven("run", "-o", "out", "program.py"),
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+        stdin=subprocess.DEVNULL,
+        timeout=120,
+        env={**os.environ, **job},
+    )
+    assert done.returncode == 2
+    assert "is not empty" in done.stderr
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["precious.txt"]

@@ -1,0 +1,70 @@
+"""``bottleneck run`` as one rank of several that a launcher of the user's started: they share a folder and a report."""
+
+import hashlib
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from bottleneck.commands.place import Place, stem_of
+from bottleneck.commands.plan import RunOptions, make_plan
+from bottleneck.commands.reporting import measured_ceilings
+from bottleneck.commands.telling import Told, Voice, say, tell
+
+if TYPE_CHECKING:
+    from bottleneck.harness.attendance import Attendance
+    from bottleneck.harness.finish import Ending
+    from bottleneck.harness.notes import Plan
+    from bottleneck.harness.ranks import Job
+    from bottleneck.harness.telemetry import Monitor
+
+
+def make_rank_plan(options: RunOptions, job: "Job") -> "tuple[Plan, Attendance]":
+    """The plan with the folder that all ranks of the job share, joined; UsageError if it cannot be."""
+    from bottleneck.harness.attendance import Attendance
+
+    # The same for all ranks: none of them can ask another before the program has made its process group.
+    code = hashlib.sha256(job.name.encode()).hexdigest()[:8]
+    output = options.output or Path(f"bottleneck-{stem_of(options.target)}-{code}")
+    # What an earlier attempt of the same job left is replaced.
+    place = Place(output, options.target, force=options.force or _number("TORCHELASTIC_RESTART_COUNT") > 0)
+    attendance = Attendance(output.absolute(), job, _number("LOCAL_WORLD_SIZE"))
+
+    def make_folder() -> Path:
+        place.make_shared(attendance.join)
+        return place.folder
+
+    return make_plan(options, make_folder), attendance
+
+
+def run_rank(plan: "Plan", ending: "Ending", attendance: "Attendance", monitor: "Monitor | None") -> tuple[int, Told]:
+    """The exit status of this rank's program; the rank that leaves last finishes the recording and reports."""
+    from bottleneck.harness.deaths import describe_end
+    from bottleneck.harness.following import Follower
+    from bottleneck.harness.ranks import program_command
+    from bottleneck.harness.supervisor import Child, supervise
+
+    follower = Follower(Path(plan.folder), lambda _: None)
+
+    def accompany(child: Child) -> None:
+        if monitor is not None:
+            monitor.start(child.process)
+        follower.start(child)
+
+    end = supervise(program_command(plan, ending.command[2 if plan.module else 1 :]), accompany)
+    follower.stop()
+    telemetry = monitor.stop() if monitor is not None else None
+    status = 0 if follower.is_forced else end.status
+    if end.signal is not None and not follower.is_forced:
+        ending = replace(ending, remarks=(describe_end(end, None, None),))
+    told = Told(succeeded=True)
+    if attendance.leave(in_order=status == 0):
+        told = tell(plan, replace(ending, status=status, telemetry=telemetry), Voice(say, measured_ceilings))
+        attendance.close()
+    return status, told
+
+
+def _number(name: str) -> int:
+    """A number that the launcher gives in the environment; 0 where it does not."""
+    text = os.environ.get(name, "")
+    return int(text) if text.isdecimal() else 0

@@ -1,0 +1,131 @@
+"""Ranks of one job that record into one folder, each with a supervisor of its own: who is there, and who finishes it.
+
+The last one to leave makes the recording; nobody waits for another while its program runs. The lowest rank, whose words
+a launcher shows first, stays a while at its end so that it is the last where it can be.
+"""
+
+import contextlib
+import fcntl
+import json
+import os
+import re
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from bottleneck.harness.ranks import Job
+
+JOB_FILE = ".job.json"
+RANK_FILES = ".job.rank*.json"
+_RANK_FILE = re.compile(r"\.job\.rank(\d{1,9})\.json")
+# The others may still be writing their traces.
+PATIENCE_S = 60.0
+_LOOK_S = 0.05
+
+
+@dataclass(frozen=True)
+class Clock:
+    """Where the time comes from; tests give their own."""
+
+    now_s: Callable[[], float] = time.monotonic
+    sleep: Callable[[float], None] = time.sleep
+
+
+class Attendance:
+    """This rank among those that record into the folder. Its own file is locked for as long as its supervisor lives.
+
+    ``beside`` is how many ranks of the job record here at least, because they run on the same machine.
+    """
+
+    def __init__(self, folder: Path, job: Job, beside: int = 0, clock: Clock | None = None) -> None:
+        self._folder, self._job, self._beside, self._clock = folder, job, beside, clock or Clock()
+        self._handle = -1
+
+    def join(self, prepare: Callable[[], None]) -> None:
+        """Takes part. The first rank of the job calls ``prepare``, which makes room in the folder or raises."""
+        with self._alone():
+            if self._job_here() != self._job.name or (self._folder / "recording.json").exists():
+                prepare()
+                (self._folder / JOB_FILE).write_text(json.dumps({"job": self._job.name}))
+            self._handle = os.open(self._rank_file(self._job.rank), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+            os.ftruncate(self._handle, 0)
+            with contextlib.suppress(OSError):  # a file system without locks
+                fcntl.flock(self._handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+    def leave(self, *, in_order: bool) -> bool:
+        """Whether this rank is the last one and has to finish the recording; ``in_order`` if its program ended well.
+
+        One that failed does not stay: its launcher ends the others only when it has heard of the failure.
+        """
+        patience_s = PATIENCE_S if in_order else 0.0
+        until_s = self._clock.now_s() + patience_s
+        with contextlib.suppress(OSError), self._alone():
+            os.write(self._handle, b'{"left": true}')
+        while True:
+            try:
+                with self._alone():
+                    if self._is_last():
+                        (self._folder / JOB_FILE).write_text(json.dumps({"job": self._job.name, "by": self._job.rank}))
+                        return True
+                    if self._job.rank != min(self.present()):
+                        return False
+            except OSError:  # the folder is gone
+                return False
+            if self._clock.now_s() >= until_s:
+                return False
+            self._clock.sleep(_LOOK_S)
+
+    def close(self) -> None:
+        """Takes the marks of all ranks away, after the recording was made."""
+        for path in [*self._folder.glob(RANK_FILES), self._folder / JOB_FILE]:
+            path.unlink(missing_ok=True)
+
+    def present(self) -> list[int]:
+        """The ranks that have taken part here."""
+        return ranks_present(self._folder)
+
+    def _is_last(self) -> bool:
+        ranks = self.present()
+        return len(ranks) >= self._beside and not any(self._is_running(rank) for rank in ranks)
+
+    def _is_running(self, rank: int) -> bool:
+        """Whether the rank's supervisor lives and has not left."""
+        path = self._rank_file(rank)
+        if rank == self._job.rank or path.read_bytes():
+            return False
+        handle = os.open(path, os.O_RDWR | os.O_NOFOLLOW)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except OSError:
+            return True
+        finally:
+            os.close(handle)
+        return False
+
+    def _job_here(self) -> str | None:
+        try:
+            found = json.loads((self._folder / JOB_FILE).read_bytes())
+        except (OSError, ValueError, RecursionError):
+            return None
+        return found.get("job") if isinstance(found, dict) and "by" not in found else None
+
+    def _rank_file(self, rank: int) -> Path:
+        return self._folder / RANK_FILES.replace("*", str(rank))
+
+    @contextlib.contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Keeps the other ranks out meanwhile; the folder itself is locked, which leaves nothing behind."""
+        handle = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            with contextlib.suppress(OSError):  # a file system without locks
+                fcntl.flock(handle, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(handle)
+
+
+def ranks_present(folder: Path) -> list[int]:
+    """The ranks of a job that took part in a recording here; none where one supervisor has all of them."""
+    matches = (_RANK_FILE.fullmatch(path.name) for path in folder.glob(RANK_FILES))
+    return sorted(int(match[1]) for match in matches if match)
