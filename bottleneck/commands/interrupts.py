@@ -12,13 +12,33 @@ class Interrupted(KeyboardInterrupt):
     """The user, or the system, wants us to end."""
 
 
+class _Answer:
+    """What a signal does: an exception, or a note of it while it is held back."""
+
+    def __init__(self) -> None:
+        self.holds = 0
+        self.is_wanted = False
+
+    def __call__(self, _number: int, _frame: FrameType | None) -> None:
+        self.is_wanted = True
+        self.give()
+
+    def give(self) -> None:
+        if self.is_wanted and not self.holds:
+            self.is_wanted = False
+            raise Interrupted
+
+
+_ANSWER = _Answer()
+
+
 @contextmanager
 def answered() -> Iterator[None]:
     """Makes the signals that end a process an exception in this block; those that are ignored stay so."""
     previous = {number: signal.getsignal(number) for number in _SIGNALS}
     for number, handler in previous.items():
         if handler != signal.SIG_IGN:
-            signal.signal(number, _raise)
+            signal.signal(number, _ANSWER)
     try:
         yield
     finally:
@@ -28,13 +48,13 @@ def answered() -> Iterator[None]:
 
 @contextmanager
 def held_back() -> Iterator[None]:
-    """Lets these signals wait until the block is through."""
-    previous = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+    """Lets these signals wait until the block is through, where they are answered by us.
+
+    Not by the system's mask: it is one thread's, and a library's threads would take the signals instead.
+    """
+    _ANSWER.holds += 1
     try:
         yield
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, previous)
-
-
-def _raise(_number: int, _frame: FrameType | None) -> None:
-    raise Interrupted
+        _ANSWER.holds -= 1
+    _ANSWER.give()

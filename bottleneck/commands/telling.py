@@ -133,6 +133,7 @@ def _of_gpus(notes: "Mapping[int, Notes]") -> "Calibration | None":
 
 def _report(folder: Path, voice: Voice) -> None:
     from bottleneck.commands.output import terminal_text
+    from bottleneck.errors import UsageError
     from bottleneck.pipeline import analyse
     from bottleneck.report import FORMATS
     from bottleneck.report.output import write_text
@@ -141,8 +142,12 @@ def _report(folder: Path, voice: Voice) -> None:
     analysis = analyse([folder])
     # First of all what the user waits for; a disk may be full.
     voice.say(terminal_text(analysis, sys.stderr).rstrip("\n"))
-    write_text(FORMATS["json"](analysis), folder / "analysis.json")
-    save_roofline(analysis, folder / "roofline.png")
+    try:
+        write_text(FORMATS["json"](analysis), folder / "analysis.json")
+        save_roofline(analysis, folder / "roofline.png")
+    except UsageError as error:
+        again = f"bottleneck report {shown(folder)} --format json -o FILE"
+        raise UsageError(error.what, why=error.why, fix=f"the recording is whole; make room, then: {again}") from error
 
 
 def _is_worth_keeping(folder: Path, recording: "Recording") -> bool:
