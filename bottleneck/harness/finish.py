@@ -16,6 +16,7 @@ import msgspec
 from bottleneck import __version__
 from bottleneck.harness.attendance import ranks_present
 from bottleneck.harness.calibrate import Calibration
+from bottleneck.harness.company import WINDOW_FILE
 from bottleneck.harness.cpu import cpu_facts
 from bottleneck.harness.notes import NOTES_FILES, Notes, Plan, RankFiles
 from bottleneck.harness.nvml_devices import match_sensors
@@ -157,7 +158,7 @@ def steps_before_the_end(folder: Path) -> int | None:
 
 def remove_notes(folder: Path) -> None:
     """Takes away what only the making of a recording needs."""
-    for pattern in (f"{NOTES_FILES}*", ".fresh.*"):
+    for pattern in (f"{NOTES_FILES}*", f"{WINDOW_FILE}*", ".fresh.*"):
         for path in folder.glob(pattern):
             path.unlink(missing_ok=True)
 
