@@ -142,6 +142,26 @@ def test_a_failure_of_ours_in_the_middle_leaves_the_program_alone(tmp_path: Path
     assert read_recording(run.folder).program_status == 7
 
 
+def test_a_program_that_is_to_stop_is_reported_on_after_its_end(tmp_path: Path) -> None:
+    run = Run(tmp_path, "--stop", program=TRAINS.format(before="", then="train(10**9)"))
+    theirs, said = run.end()
+    assert (theirs.splitlines(), run.process.returncode) in (([], 0), (["trained"], 0))
+    assert said.startswith("bottleneck: recorded 5 steps in recording\n")
+    assert "goes on" not in said
+
+
+def test_a_program_that_clings_to_life_when_it_is_to_stop_is_ended(tmp_path: Path) -> None:
+    setup = READY + "    from bottleneck.harness import following\n    following._GRACE_S = 0.0\n"
+    clings = "import atexit, threading; atexit.register(threading.Event().wait)"
+    program = TRAINS.format(before=clings, then="train(10**9)")
+    run = Run(tmp_path, "--stop", program=program, setup=setup)
+    _, said = run.end()
+    assert run.process.returncode == 0
+    assert "had to be killed: it did not end within ten seconds" in said
+    assert said.count("the report\n") == 1
+    assert read_recording(run.folder).program_status == 0
+
+
 @pytest.fixture
 def terminal() -> tuple[int, int]:
     master, slave = os.openpty()
