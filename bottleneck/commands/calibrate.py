@@ -92,7 +92,8 @@ def _bar() -> "Iterator[Callable[[Step], None]]":
     from bottleneck.harness.probes import Effort
 
     columns = (TextColumn("measuring"), BarColumn(24), TimeElapsedColumn(), TextColumn("{task.description}"))
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+    # Drawn by us between two ceilings: a thread that refreshes it would disturb what is measured.
+    with Progress(*columns, console=Console(stderr=True), transient=True, auto_refresh=False) as progress:
         task = progress.add_task("getting ready", total=None)
         fewest = Effort().fewest_rounds
 
@@ -101,6 +102,7 @@ def _bar() -> "Iterator[Callable[[Step], None]]":
             place = (step.round - 1 + step.done / step.total) / rounds
             again = ", once more" if step.round > fewest else ""
             progress.update(task, total=1.0, completed=place, description=f"{step.ceiling}{again}")
+            progress.refresh()
 
         yield tell
 

@@ -16,13 +16,14 @@ Take = Callable[[Look], float]
 class Effort:
     """How hard to measure. ``slice_seconds`` is what one probe may take in a round; its first run is not counted.
 
+    Short runs are many: on a busy machine some of them fall between the time slices of others.
     A ceiling has settled when the best of two rounds agree within ``tolerance``. What has not is measured again, in at
     most ``most_rounds``, none of which begins after ``most_seconds``. From the third round on only those probes of a
     ceiling are run that came within ``contending`` of its best.
     """
 
     slice_seconds: float = 0.1
-    fewest_runs: int = 3
+    fewest_runs: int = 10
     fewest_rounds: int = 2
     most_rounds: int = 6
     most_seconds: float = 20.0

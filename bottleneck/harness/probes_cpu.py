@@ -36,7 +36,7 @@ class Sizes:
     products: tuple[int, ...] = (256, 384, 512, 1024, 2048)
     scout: int = 256
     product_seconds: float = 0.4
-    tiny_calls: int = 2000
+    tiny_calls: int = 500
     profiled_calls: int = 500
     native_rounds: int = 500_000
 

@@ -6,6 +6,8 @@ import pytest
 
 from bottleneck.harness.probes import Effort, Look, Outcome, Probe, Step, Watch, best_of, descending, settle
 
+THREE = Effort(fewest_runs=3)
+
 
 class Script:
     """A clock that the runs themselves move: the next duration of the list per run."""
@@ -27,26 +29,31 @@ class Script:
 class TestBestOf:
     def test_the_first_run_only_warms_up(self) -> None:
         script = Script(0.125, 1.0, 1.0, 1.0)
-        assert best_of(script.take, 100.0, Effort(), script.clock).seconds == 1.0
+        assert best_of(script.take, 100.0, THREE, script.clock).seconds == 1.0
 
     def test_it_repeats_until_the_two_best_agree(self) -> None:
         script = Script(9.0, 3.0, 2.0, 1.0, 1.5, 1.015625, 7.0)
-        reading = best_of(script.take, 100.0, Effort(), script.clock)
+        reading = best_of(script.take, 100.0, THREE, script.clock)
         assert (reading.seconds, reading.stable, script.runs) == (1.0, True, 6)
 
     def test_a_disturbed_run_does_not_spoil_the_result(self) -> None:
         script = Script(1.0, 1.0, 50.0, 1.0)
-        reading = best_of(script.take, 100.0, Effort(), script.clock)
+        reading = best_of(script.take, 100.0, THREE, script.clock)
         assert (reading.seconds, reading.stable) == (1.0, True)
 
     def test_what_never_settles_ends_with_the_time_and_is_called_unstable(self) -> None:
         script = Script(*(2.0**-n for n in range(60)))
-        reading = best_of(script.take, 0.9, Effort(), script.clock)
+        reading = best_of(script.take, 0.9, THREE, script.clock)
         assert not reading.stable and script.runs < 60
+
+    def test_a_short_run_is_made_more_often(self) -> None:
+        script = Script(*[0.001] * 40)
+        best_of(script.take, 1.0, Effort(), script.clock)
+        assert script.runs == 1 + Effort().fewest_runs > 1 + THREE.fewest_runs
 
     def test_one_run_that_takes_all_the_time_is_enough_but_not_stable(self) -> None:
         script = Script(5.0, 5.0, 5.0)
-        reading = best_of(script.take, 1.0, Effort(), script.clock)
+        reading = best_of(script.take, 1.0, THREE, script.clock)
         assert (reading.seconds, reading.stable, script.runs) == (5.0, False, 2)
 
 
