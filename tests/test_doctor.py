@@ -161,7 +161,7 @@ def test_every_public_trace_has_a_verdict_and_every_other_file_a_name(traces: Pa
     files = sorted(traces.glob("*.json*"))
     checkups = examine_traces(files)
     verdicts = {str(checkup.subject): checkup.verdict for checkup in checkups}
-    assert len(verdicts) == len(files)
+    assert {*map(str, files)} == verdicts.keys() - {f"all {len(files) - _bad(verdicts)} traces together"}
     unreadable = [path for path in files if verdicts[str(path)] == "unreadable"]
     assert all(
         any(
@@ -170,6 +170,22 @@ def test_every_public_trace_has_a_verdict_and_every_other_file_a_name(traces: Pa
         for path in unreadable
     ), unreadable
     assert all(row.fact and row.title for checkup in checkups for row in checkup.checks)
+
+
+def _bad(verdicts: dict[str, str]) -> int:
+    return sum(verdict == "unreadable" for verdict in verdicts.values())
+
+
+def test_ranks_of_a_job_are_looked_at_together(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    events = [op("aten::relu", 10, 20, dims=[[4]])]
+    paths = [
+        write_trace(tmp_path / f"{rank}.json", events, distributedInfo={"rank": rank, "world_size": 3})
+        for rank in (0, 2)
+    ]
+    assert _run(["doctor", *map(str, paths), "-f", "json"]) == 0
+    *_, together = document(capsys)
+    assert (together["subject"], together["verdict"]) == ("all 2 traces together", "damaged")
+    assert _run(["doctor", *map(str, paths), "--strict"]) == 3
 
 
 def test_every_row_stands_in_the_reference() -> None:

@@ -5,19 +5,25 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bottleneck.analysis.lacks import check_contents
-from bottleneck.checks import Check, Checkup, at_fault
+from bottleneck.analysis.together import Member, check_together, is_a_job, member
+from bottleneck.checks import Check, Checkup, Verdict, at_fault
 from bottleneck.errors import TraceError
 from bottleneck.pipeline import Source, examine, locate
 from bottleneck.trace.integrity import check_device_work, check_file, check_host_work
 
 
 def examine_traces(paths: Sequence[Path]) -> list[Checkup]:
-    """One check-up per trace; what is no trace has one too, unless it is all there is: then TraceError is raised."""
+    """One check-up per trace, and one of all ranks of a job together.
+
+    What is no trace has one too, unless it is all there is: then TraceError is raised.
+    """
     found = [each for path in paths for each in _sources(path)]
-    checkups = [each if isinstance(each, Unreadable) else _examine(each) for each in found]
-    if len(checkups) == 1 and isinstance(checkups[0], Unreadable):
-        raise checkups[0].error
-    return [_tell(each) if isinstance(each, Unreadable) else each for each in checkups]
+    examined = [each if isinstance(each, Unreadable) else _examine(each) for each in found]
+    if len(examined) == 1 and isinstance(examined[0], Unreadable):
+        raise examined[0].error
+    members = [each.member for each in examined if isinstance(each, Examined)]
+    together = [_together(members)] if is_a_job(members) else []
+    return [*(_tell(each) if isinstance(each, Unreadable) else each.checkup for each in examined), *together]
 
 
 @dataclass(frozen=True)
@@ -28,6 +34,14 @@ class Unreadable:
     error: TraceError
 
 
+@dataclass(frozen=True)
+class Examined:
+    """The check-up of a trace, and what it says of its place among others."""
+
+    checkup: Checkup
+    member: Member
+
+
 def _sources(path: Path) -> Sequence[Source | Unreadable]:
     try:
         return locate(path)
@@ -35,7 +49,7 @@ def _sources(path: Path) -> Sequence[Source | Unreadable]:
         return [Unreadable(path, error)]
 
 
-def _examine(source: Source) -> Checkup | Unreadable:
+def _examine(source: Source) -> Examined | Unreadable:
     try:
         ranked = examine(source)
     except TraceError as error:
@@ -45,13 +59,22 @@ def _examine(source: Source) -> Checkup | Unreadable:
     contents = check_contents(linked, analysis)
     faults = at_fault(whole)
     lacks = [check for check in contents if check.status in {"limited", "missing"} and check.slug != "verdict"]
-    return Checkup(
+    checkup = Checkup(
         kind="trace",
         subject=str(source.trace),
         verdict="damaged" if faults else "sound",
         sentence=_sentence(faults, lacks),
         checks=(*whole, *contents),
     )
+    return Examined(checkup, member(linked))
+
+
+def _together(members: Sequence[Member]) -> Checkup:
+    checks = tuple(check_together(members))
+    faults = at_fault(checks)
+    sentence = f"As one job they are not whole: {_titles(faults)}." if faults else "They make one job."
+    verdict: Verdict = "damaged" if faults else "sound"
+    return Checkup("trace", f"all {len(members)} traces together", verdict, sentence, checks)
 
 
 def _sentence(faults: Sequence[Check], lacks: Sequence[Check]) -> str:
