@@ -1,0 +1,128 @@
+"""What the profiled window costs a script: time, as printed and as the script saw it, and memory that stays.
+
+python -m benchmarks.overhead                                           prints the tables
+python -m benchmarks.overhead --rounds 5 --write docs/explanation/accuracy.md
+                                                                        puts them between the overhead markers there
+
+Time: benchmarks/stamped.py under `bottleneck run` with its default options. "Printed" is the perturbation that the
+report shows, profiled over unprofiled median step. "Seen" is the same from the script's own clock: the median of its
+steps inside the window over the median of those after the measurement. Memory: a training of 10,000 steps of the tiny
+network, bare and under `run`: how much more is resident at the end, and was at the peak. Medians over the rounds, with
+the range.
+"""
+
+import argparse
+import itertools
+import json
+import statistics
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.disturbance import SCRIPT, launch
+from benchmarks.pages import write_between_markers
+from bottleneck.recording import Recording, read_recording
+
+STEPS = {"mlp": 3000, "transformer": 200, "resnet": 120}
+_LONG = 10_000
+_MB = 1e6
+
+
+@dataclass(frozen=True)
+class Window:
+    """One run: microseconds of an unprofiled step, and profiled over unprofiled as printed and as the script saw it."""
+
+    unprofiled_us: float
+    printed: float
+    seen: float
+
+
+def measure_window(model: str) -> Window:
+    """A run of the model with default options."""
+    stamps, recording = _run(model, STEPS[model])
+    assert recording.unprofiled is not None and recording.perturbation is not None
+    return Window(recording.unprofiled.median, recording.perturbation, _seen(stamps, recording))
+
+
+def _run(model: str, steps: int) -> tuple[dict[str, list[int]], Recording]:
+    with tempfile.TemporaryDirectory() as folder:
+        out, target = Path(folder) / "stamps.json", Path(folder) / "recording"
+        options = ["-m", "bottleneck.cli", "run", "-o", str(target)]
+        launch([sys.executable, *options, str(SCRIPT), model, str(steps), str(out)], {})
+        return json.loads(out.read_text(encoding="utf-8")), read_recording(target)
+
+
+def _seen(stamps: dict[str, list[int]], recording: Recording) -> float:
+    """The ratio by the script's clock; its steps and the recording's marks meet on the wall clock."""
+    wall_ns, marks_ns = np.array(stamps["wall_ns"]), recording.traces[0].step_marks_ns
+    ends_ns = wall_ns[1:] - wall_ns[0] + stamps["unix_ns"]
+    steps_ns = np.diff(wall_ns)
+    # A step ends for us inside its optimizer, a moment before it ends for the script.
+    inside = (ends_ns > marks_ns[0] + steps_ns / 2) & (ends_ns < marks_ns[-1] + steps_ns / 2)
+    after = ends_ns > ends_ns[inside][-1] + 10 * steps_ns[inside].max()
+    return float(np.median(steps_ns[inside]) / np.median(steps_ns[after]))
+
+
+def measure_memory() -> tuple[float, float]:
+    """Megabytes more than bare at the end of a long training, and at its peak."""
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "stamps.json"
+        launch([sys.executable, str(SCRIPT), "mlp", str(_LONG), str(out)], {})
+        bare = json.loads(out.read_text(encoding="utf-8"))
+    ours, _ = _run("mlp", _LONG)
+    differences = [(ours[name] - bare[name]) / _MB for name in ("resident_bytes", "peak_bytes")]
+    return differences[0], differences[1]
+
+
+def windows_table(found: dict[str, list[Window]]) -> list[str]:
+    """A row per model."""
+    rows = []
+    for model, windows in found.items():
+        apart = [window.printed / window.seen - 1 for window in windows]
+        cells = (
+            model,
+            f"{statistics.median(window.unprofiled_us for window in windows):.4g} us",
+            _range([window.printed for window in windows], "{:.2f}"),
+            _range([window.seen for window in windows], "{:.2f}"),
+            _range(apart, "{:+.1%}"),
+        )
+        rows.append(f"| {' | '.join(cells)} |")
+    head = "| steps | unprofiled | printed | seen by the script | printed / seen - 1 |"
+    return [head, "|---|---:|---:|---:|---:|", *rows]
+
+
+def _range(values: Sequence[float], form: str) -> str:
+    low, middle, high = (form.format(value) for value in (min(values), statistics.median(values), max(values)))
+    return f"{middle} ({low} to {high})"
+
+
+def main() -> None:
+    """Measures in rounds of all models."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--write", type=Path)
+    options = parser.parse_args()
+    windows: dict[str, list[Window]] = {model: [] for model in STEPS}
+    memory = []
+    for index, model in itertools.product(range(options.rounds), (*STEPS, "memory")):
+        print(f"round {index + 1} of {options.rounds}: {model}", file=sys.stderr)
+        if model == "memory":
+            memory.append(measure_memory())
+        else:
+            windows[model].append(measure_window(model))
+    rest, peak = (_range([pair[place] for pair in memory], "{:+.0f}") for place in (0, 1))
+    told = (
+        f"Memory after {_LONG:,} steps of the tiny network, against the bare script: {rest} MB; at the peak: {peak} MB."
+    )
+    text = "\n".join([*windows_table(windows), "", told])
+    print(text)
+    if options.write:
+        write_between_markers(options.write, "overhead", text)
+
+
+if __name__ == "__main__":
+    main()
