@@ -52,6 +52,7 @@ def is_disturbed(profiled_us: Sequence[float], undisturbed_us: Sequence[float]) 
 
 # By how much the wall clock may leave the monotonic one; a clock that is set jumps by more, one that is tuned by less.
 _JUMP_NS = 10_000_000
+_READINGS = 3
 
 
 @dataclass(frozen=True)
@@ -94,9 +95,14 @@ class Stopwatch:
             self._events.append(event)
         self._ticks_ns.append(self._clocks.tick_ns())
         if not self.marks_ns:
-            self.marks_ns.append(self._clocks.wall_ns())
+            self.marks_ns.append(self._ticks_ns[0] + self._offset_ns())
         else:
             self.marks_ns.append(self.marks_ns[0] + self._ticks_ns[-1] - self._ticks_ns[0])
+
+    def keep_last(self, steps: int) -> None:
+        """Forgets all steps but the last ones."""
+        for marks in (self._events, self._ticks_ns, self.marks_ns):
+            del marks[: -steps - 1]
 
     def wait(self) -> None:
         """Waits until the GPU has done all that it was given, so that no work crosses a boundary."""
@@ -113,8 +119,12 @@ class Stopwatch:
         """Whether the wall clock was set since the first mark; the times of a trace recorded meanwhile are wrong."""
         if not self.marks_ns:
             return False
-        passed_ns = self._clocks.tick_ns() - self._ticks_ns[0]
-        return abs(self._clocks.wall_ns() - self.marks_ns[0] - passed_ns) > _JUMP_NS
+        began_ns = self.marks_ns[0] - self._ticks_ns[0]
+        return abs(self._offset_ns() - began_ns) > _JUMP_NS
+
+    def _offset_ns(self) -> int:
+        """The wall clock less the monotonic one; between two readings a busy machine may run another program."""
+        return min(-self._clocks.tick_ns() + self._clocks.wall_ns() for _ in range(_READINGS))
 
     @property
     def elapsed_s(self) -> float:

@@ -85,6 +85,16 @@ def test_a_clock_that_is_tuned_was_not_set() -> None:
     assert not Stopwatch(None).is_clock_set
 
 
+@pytest.mark.parametrize("disturbed", [0, 1, 3, 5])
+def test_a_clock_that_was_read_late_was_not_set(disturbed: int) -> None:
+    """Another program ran between two readings, at the first mark or when the question is asked."""
+    walls = iter([1000 + (20_000_000 if number == disturbed else 0) for number in range(6)])
+    stopwatch = Stopwatch(None, Clocks(lambda: next(walls), lambda: 0))
+    stopwatch.mark()
+    assert stopwatch.marks_ns == [1000]
+    assert not stopwatch.is_clock_set
+
+
 def test_a_window_in_which_the_clock_was_set_is_not_kept(tmp_path: Path) -> None:
     session = Session(Plan(str(tmp_path), "script", "x.py", False, (), False, None, 3))
     assert not session.offer(Window(None, Detail()), FakeClocks().stopwatch(0, HOUR_NS))
@@ -160,3 +170,14 @@ def test_foreign_disturbance_is_told_from_the_profilers_own(
     profiled: list[float], undisturbed: list[float], expected: bool
 ) -> None:
     assert is_disturbed(profiled, undisturbed) is expected
+
+
+def test_all_but_the_last_steps_can_be_forgotten() -> None:
+    stopwatch = Stopwatch(FakeTorch())
+    for _ in range(8):
+        stopwatch.mark()
+    last = stopwatch.durations_us()[-3:]
+    stopwatch.keep_last(3)
+    assert (stopwatch.steps, len(stopwatch.marks_ns), stopwatch.durations_us()) == (3, 4, last)
+    stopwatch.keep_last(0)
+    assert stopwatch.steps == 0 and len(stopwatch.marks_ns) == 1
