@@ -3,11 +3,7 @@
 import json
 from pathlib import Path
 
-import pytest
-
-pytest.importorskip("torch")
-
-from benchmarks.disturbance import Case, Steps, _steps, rows_of  # noqa: E402 - needs torch
+from benchmarks.disturbance import Case, Steps, _steps, rows_of
 
 CASE = Case("mlp", settling=2, held=4, after=3, periods_ms=(20,))
 
