@@ -140,7 +140,7 @@ def _this_cpu() -> "Device":
         raise UsageError(
             "this CPU has not been calibrated yet",
             why="--device cpu judges against ceilings measured on this machine",
-            fix="run any `bottleneck run` on it once, or pass --peaks FILE",
+            fix="measure it once: bottleneck calibrate --device cpu; or pass --peaks FILE",
         )
     return calibrated
 

@@ -16,6 +16,9 @@ from bottleneck.harness.probes import Clock, Effort, Look, Probe, Take, best_of
 # Streamed between two looks at the clock: long against reading it, short against the time slices of a busy machine.
 _BATCH_BYTES = 8e6
 
+# Larger products keep several threads busy for longer than they wait.
+_SMALL_PRODUCT = 512
+
 # Blocks that the system gives at once; each first write then takes milliseconds and frees nothing.
 _FRESH_PARTS = 8
 
@@ -90,21 +93,28 @@ def cpu_probes(bench: Bench, working_sets: Mapping[str, int], l1_bytes: int, eff
 
 
 def _products(bench: Bench, dtype: str, effort: Effort) -> list[Probe]:
-    """Square products of random numbers. The largest need not win: with matrix tiles the middle one stays in cache."""
+    """Square products of random numbers. The largest need not win: with matrix tiles the middle one stays in cache.
+
+    One thread alone may win on a busy machine, where several spend whole time slices waiting for one another.
+    """
     torch, sizes = bench.torch, bench.sizes
     threads = torch.get_num_threads()
     try:
         with _one_thread(torch):
             take = _product(bench, dtype, sizes.scout)
-            alone = best_of(lambda: take(lambda: None), effort.slice_seconds, effort, bench.clock).seconds
+            scouted = best_of(lambda: take(lambda: None), effort.slice_seconds, effort, bench.clock).seconds
     except RuntimeError:  # torch has no product of this dtype
         return []
-    rate = threads * sizes.scout**3 / alone
+    rate = threads * sizes.scout**3 / scouted
     feasible = [size for size in sizes.products if size**3 / rate <= sizes.product_seconds] or [min(sizes.products)]
-    return [
-        Probe(product_name(dtype), f"{size} x {size}", 2.0 * size**3, cache(partial(_product, bench, dtype, size)))
-        for size in feasible
+    makes = {size: cache(partial(_product, bench, dtype, size)) for size in feasible}
+    together = [Probe(product_name(dtype), f"{size} x {size}", 2.0 * size**3, make) for size, make in makes.items()]
+    alone = [
+        Probe(product_name(dtype), f"{size} x {size}, one thread", 2.0 * size**3, partial(_by_one, bench, make))
+        for size, make in makes.items()
+        if size <= _SMALL_PRODUCT and threads > 1
     ]
+    return [*together, *alone]
 
 
 def _product(bench: Bench, dtype: str, size: int) -> Take:
@@ -148,16 +158,13 @@ def _triad(bench: Bench, native: Native, share: int) -> Take:
 
 
 def _streams(bench: Bench, level: str, working_set: int) -> list[Probe]:
-    """C = a + 3 b by torch; what the cache fetches before a write is not counted.
-
-    One thread alone may win on a busy machine, where several spend a whole time slice waiting for one another.
-    """
+    """C = a + 3 b by torch, together and by one thread; what the cache fetches before a write is not counted."""
     count = max(1, working_set // 12)
     calls = max(1, int(_BATCH_BYTES / (12 * count)))
     add = cache(partial(_add, bench, count, calls))
     return [
         Probe(stream_name(level), "torch", 12.0 * count * calls, add),
-        Probe(stream_name(level), "one thread", 12.0 * count * calls, lambda: partial(_alone, bench.torch, add())),
+        Probe(stream_name(level), "one thread", 12.0 * count * calls, partial(_by_one, bench, add)),
     ]
 
 
@@ -172,9 +179,15 @@ def _add(bench: Bench, count: int, calls: int) -> Take:
     return bench.timed(run)
 
 
-def _alone(torch: Any, take: Take, look: Look) -> float:
-    with _one_thread(torch):
-        return take(look)
+def _by_one(bench: Bench, make: Callable[[], Take]) -> Take:
+    """The same by one thread alone."""
+    made = make()
+
+    def take(look: Look) -> float:
+        with _one_thread(bench.torch):
+            return made(look)
+
+    return take
 
 
 @contextmanager
