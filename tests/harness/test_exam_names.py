@@ -1,4 +1,4 @@
-"""Row 9 of the reliability exam: hostile names leave a trace valid, and our reader takes the files of both exporters."""
+"""Row 9 of the reliability exam: hostile names leave a trace valid; the files of both exporters can be read."""
 
 import gzip
 import json
