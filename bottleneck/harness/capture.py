@@ -16,13 +16,18 @@ import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from types import FunctionType, MethodType
 from typing import Any
 
 from bottleneck.harness.lines import WithLines
 from bottleneck.harness.notes import Plan
+from bottleneck.harness.pending import hand_over
 
 # Roughly 0.7 GB while it is held, 60-100 MB of JSON, 4 MB compressed.
 EVENT_BUDGET = 200_000
+
+# How long the main thread may take to stop its window for another.
+_HANDOVER_SECONDS = 5.0
 
 _LOG_LEVEL = "KINETO_LOG_LEVEL"
 
@@ -31,18 +36,23 @@ _LOG_LEVEL = "KINETO_LOG_LEVEL"
 class Detail:
     """What a window records, in the thread that opens it and the backward threads that this thread starts.
 
-    Other threads could be recorded too (`profile_all_threads`), but memory events then vanish (torch 2.13).
+    ``all_threads`` records the others too; memory events then vanish (torch 2.13). Such a window can be stopped by any
+    thread, but an op that another is in the middle of would end under the next window, in memory that is freed.
     """
 
     shapes: bool = True
     stacks: bool = True
     memory: bool = False
+    all_threads: bool = False
 
 
 def detail_of(plan: Plan, default: Detail) -> Detail:
     """What the user asked to record, and for what they left open the default of the form."""
     wanted = {"shapes": plan.shapes, "stacks": plan.stacks, "memory": plan.memory}
     return dataclasses.replace(default, **{name: choice for name, choice in wanted.items() if choice is not None})
+
+
+_STARTS = {"profiler": ("_prepare_profiler", "_enable_profiler"), "profiler_legacy": ("_enable_profiler_legacy",)}
 
 
 class Guard:
@@ -56,12 +66,13 @@ class Guard:
         self._scopes: list[weakref.ref[Any]] = []
 
     def watch(self, torch: Any) -> None:
-        """Wraps the two functions that every way of starting a profiler goes through."""
-        profiler = torch.autograd.profiler
-        for name in ("_prepare_profiler", "_enable_profiler"):
-            original = getattr(profiler, name, None)
-            if original is not None and not hasattr(original, "bottleneck_guard"):
-                setattr(profiler, name, self._yielding(original))
+        """Wraps the functions that every way of starting a profiler goes through."""
+        for module, names in _STARTS.items():
+            profiler = getattr(torch.autograd, module, None)
+            for name in names:
+                original = getattr(profiler, name, None)
+                if original is not None and not hasattr(original, "bottleneck_guard"):
+                    setattr(profiler, name, self._yielding(original))
 
     def _yielding(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def start(*arguments: Any, **keywords: Any) -> Any:
@@ -115,7 +126,7 @@ class Window:
     def __init__(self, torch: Any, detail: Detail) -> None:
         self.torch = torch
         self._detail = detail
-        self._owner = (os.getpid(), threading.get_ident())
+        self._process, self._thread = os.getpid(), threading.get_ident()
         self._profiler: Any = None
         self._running = False
         self._exported = False
@@ -136,7 +147,9 @@ class Window:
             with_stack=self._detail.stacks and sys.getprofile() is None,
             profile_memory=self._detail.memory,
             use_kineto=True,
-            experimental_config=_experimental_config(self.torch, on_gpu),
+            experimental_config=_experimental_config(
+                self.torch, enable_cuda_sync_events=on_gpu, profile_all_threads=self._detail.all_threads
+            ),
         )
         with _Quiet():
             self._profiler.__enter__()
@@ -144,16 +157,30 @@ class Window:
 
     def stop(self) -> None:
         """Stops the profiler if it runs here; one that was left running would crash the interpreter at exit."""
-        if not (self._running and self.is_mine):
+        if not (self._running and os.getpid() == self._process):
             return
-        self._running = False
-        self._profiler.__exit__(None, None, None)
-        GUARD.closed(self)
+        if not self.is_mine:
+            hand_over(self._thread, self._stop_here, _HANDOVER_SECONDS)
+        else:
+            self._stop_here()
+
+    def _stop_here(self) -> None:
+        if self._running:
+            self._running = False
+            with _ProfileHook():
+                self._profiler.__exit__(None, None, None)
+            GUARD.closed(self)
 
     @property
     def is_mine(self) -> bool:
-        """Whether the caller is the thread that made the window; another could not stop it without losing it."""
-        return self._owner == (os.getpid(), threading.get_ident())
+        """Whether the caller can stop the window itself."""
+        is_here = threading.get_ident() == self._thread or self._detail.all_threads
+        return os.getpid() == self._process and is_here
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it has been started and not been stopped, here or by the thread that was asked to."""
+        return self._running
 
     def event_count(self) -> int:
         """Events that the stopped window holds; key_averages() would take 40-135 us for each."""
@@ -194,12 +221,27 @@ class Window:
         return metadata
 
 
-def _experimental_config(torch: Any, on_gpu: bool) -> Any:
+def _experimental_config(torch: Any, **options: bool) -> Any:
     """The profiler's unstable options, only those that this version of torch knows."""
     kind = torch._C._profiler._ExperimentalConfig
-    wanted = {"enable_cuda_sync_events": on_gpu, "record_python_gc_info": True}
+    wanted = {**options, "record_python_gc_info": True}
     known = kind.__init__.__doc__ or ""
     return kind(**{name: True for name, is_on in wanted.items() if is_on and f"{name}:" in known})
+
+
+class _ProfileHook:
+    """Gives the program back a profile hook that it set while ours was at work: torch removes whichever there is."""
+
+    def __enter__(self) -> None:
+        self._hook = sys.getprofile()
+
+    def __exit__(self, *_: object) -> None:
+        if sys.getprofile() is not None or self._hook is None:
+            return
+        if type(self._hook).__module__ in ("_lsprof", "cProfile"):
+            self._hook.enable()  # type: ignore[attr-defined]
+        elif isinstance(self._hook, FunctionType | MethodType):
+            sys.setprofile(self._hook)
 
 
 class _Quiet:

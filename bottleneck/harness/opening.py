@@ -1,18 +1,13 @@
 """The start of a script under the profiler, in case the program has but one step, or none that can be seen."""
 
-import _thread
-import contextlib
-import ctypes
-import math
 import os
 import threading
-import time
 import weakref
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
+from bottleneck.harness.bounds import resident_bytes
 from bottleneck.harness.capture import Detail, Window
+from bottleneck.harness.pending import call_in_main_thread_after
 from bottleneck.harness.stopwatch import Stopwatch
 from bottleneck.harness.weakly import weakly
 
@@ -45,7 +40,7 @@ class Opening:
         if threading.current_thread() is not threading.main_thread():
             self._is_over = True
             return
-        os.register_at_fork(before=weakly(self._close_chunk), after_in_parent=weakly(self._open_chunk))
+        os.register_at_fork(before=weakly(self._close_for_fork), after_in_parent=weakly(self._open_chunk))
         self._open_chunk()
 
     def finish(self) -> Window | None:
@@ -76,7 +71,7 @@ class Opening:
             if this is not None and that is not None:
                 this._expire(that)
 
-        _call_in_main_thread_after(CHUNK_SECONDS, expire)
+        call_in_main_thread_after(CHUNK_SECONDS, expire)
 
     def _expire(self, window: Window) -> None:
         if window is not self._window:
@@ -90,9 +85,13 @@ class Opening:
         else:
             self._expire_later(window)
 
+    def _close_for_fork(self) -> None:
+        if self._window is not None and self._window.is_mine:
+            self._close_chunk()
+
     def _close_chunk(self) -> None:
         window, self._window = self._window, None
-        if window is None or not window.is_mine:
+        if window is None:
             return
         if _uses_gpu(self._torch):
             self._torch.cuda.synchronize()
@@ -102,42 +101,8 @@ class Opening:
         is_blind = _uses_gpu(self._torch) and not self._on_gpu
         is_empty = window.event_count() == 0
         self.kept = None if is_blind or is_empty else window
-        self._is_over = not (is_blind or is_empty)
-
-
-def resident_bytes() -> float:
-    """Memory that this process has in use; infinite where the system does not tell."""
-    try:
-        pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
-    except (OSError, ValueError, IndexError):
-        return math.inf
-    return float(pages * os.sysconf("SC_PAGE_SIZE"))
+        self._is_over = window.is_running or not (is_blind or is_empty)
 
 
 def _uses_gpu(torch: Any) -> bool:
     return bool(torch.cuda.is_initialized())
-
-
-def _call_in_main_thread_after(seconds: float, callback: Callable[[], None]) -> None:
-    """Lets the main thread call back between two bytecodes, as for a signal but without one.
-
-    By a bare thread: the program does not find it among its own.
-    """
-
-    def pending(_: object) -> int:
-        with contextlib.suppress(Exception):  # it would surface in the middle of the program
-            callback()
-        return 0
-
-    call = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(pending)
-    _alive.append(call)
-
-    def wait() -> None:
-        time.sleep(seconds)
-        ctypes.pythonapi.Py_AddPendingCall(call, None)
-
-    _thread.start_new_thread(wait, ())
-
-
-# Callbacks that the interpreter may still call must not be collected.
-_alive: list[Any] = []

@@ -8,6 +8,8 @@ from bottleneck.harness.session import Session
 from bottleneck.harness.stopwatch import Stopwatch
 
 TIMED_STEPS = 20
+# When steps that do not settle are given up.
+WARMUP_STEPS = 50
 
 
 @dataclass(frozen=True)
@@ -51,7 +53,17 @@ def _keep_opening(session: Session, remainder: Remainder) -> None:
     session.warn(f"{found}, so its start was profiled as if it were one step; {hint}")
 
 
+def keep_opening(session: Session, opening: Opening | None) -> None:
+    """Keeps the start of a program none of whose steps will be profiled, if anything of it was recorded."""
+    kept = opening.finish() if opening is not None else None
+    if kept is not None:
+        session.note(step_source="whole program", step_name=None)
+        session.keep(kept, Stopwatch(None))
+        session.warn(f"only the start of {session.setting.what} was profiled, as if it were one step")
+
+
 def _enough(session: Session) -> str:
     """The number of steps after which the last phase has ended: opening, pilot, warm-up, timed, lead-in, profiled."""
-    count = max(session.plan.least_warmup, 3) + TIMED_STEPS + 1 + session.plan.wanted_steps
+    warmup = WARMUP_STEPS if session.plan.warmup is None else session.plan.warmup
+    count = max(warmup, 3) + TIMED_STEPS + 1 + session.plan.wanted_steps
     return f"{count} steps are enough for the full measurement"

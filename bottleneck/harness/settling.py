@@ -12,6 +12,8 @@ STEPS_FOR_TREND = 6
 _RECENT = 4
 _ALIKE = 1.1
 _BLOCK = 10
+# The steps that were judged, and so are settled ones themselves: by the first rule, and by the second.
+CALM_STEPS, STEADY_STEPS = _RECENT, 2 * _BLOCK
 _STEADY = 1.05
 
 

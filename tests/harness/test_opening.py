@@ -16,6 +16,7 @@ class Window:
     """Stands in for a window of the profiler, and remembers whether it was stopped."""
 
     events = 5
+    is_running = False
 
     def __init__(self, *_: object) -> None:
         self.is_mine = True
@@ -38,7 +39,7 @@ class Machine:
         self.bytes, self.uses_gpu, self.later, self.windows = 100 * MB, False, [], []  # type: ignore[var-annotated]
         patch.setattr(opening, "Window", self.window)
         patch.setattr(opening, "resident_bytes", lambda: self.bytes)
-        patch.setattr(opening, "_call_in_main_thread_after", lambda _, callback: self.later.append(callback))
+        patch.setattr(opening, "call_in_main_thread_after", lambda _, callback: self.later.append(callback))
         patch.setattr(opening.os, "register_at_fork", lambda **_: None)
         self.torch = SimpleNamespace(
             cuda=SimpleNamespace(is_initialized=lambda: self.uses_gpu, synchronize=lambda: None)

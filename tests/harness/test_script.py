@@ -1,0 +1,200 @@
+"""The phases of a script in this process: what ends them, and what is kept of each."""
+
+import gzip
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bottleneck.harness import bounds, windows
+from bottleneck.harness.capture import GUARD
+from bottleneck.harness.notes import Plan
+from bottleneck.harness.script import Script
+from bottleneck.harness.session import Session
+
+torch: Any = pytest.importorskip("torch")
+
+PLAN = Plan(folder=".", form="script", target="program.py", module=False, settings=(), train=False, steps=4, warmup=3)
+
+
+class Program:
+    """A training loop whose steps the script watches; ``during`` is done in the middle of each."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.session = Session(plan)
+        self.script = Script(self.session)
+        self._model = torch.nn.Linear(4, 4)
+        self._optimizer = torch.optim.SGD(self._model.parameters(), lr=0.1)
+
+    def train(self, steps: int, during: Callable[[], None] = lambda: None) -> None:
+        for _ in range(steps):
+            self._optimizer.zero_grad()
+            self._model(torch.ones(2, 4)).sum().backward()
+            during()
+            self._optimizer.step()
+
+    def end(self) -> None:
+        self.script.finish()
+
+    @property
+    def told(self) -> str:
+        return "\n".join(self.session.notes.warnings)
+
+    def names(self) -> list[str]:
+        """The names in the trace that was kept."""
+        return [
+            event["name"]
+            for event in json.loads(gzip.decompress(self.session.files.partial.read_bytes()))["traceEvents"]
+        ]
+
+
+@pytest.fixture
+def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Program]]:
+    # Another test of this process may have used a profiler.
+    monkeypatch.setattr(GUARD, "yielded", False)
+    programs: list[Program] = []
+
+    def begin(**changes: Any) -> Program:
+        programs.append(Program(replace(PLAN, folder=str(tmp_path), **changes)))
+        programs[-1].script.on_torch(torch)
+        return programs[-1]
+
+    yield begin
+    for program in programs:
+        program.end()
+    assert GUARD.window is None
+
+
+def test_all_phases_are_passed_and_the_hooks_are_gone_afterwards(start: Callable[..., Program]) -> None:
+    program = start()
+    program.train(60)
+    notes = program.session.notes
+    assert notes.is_measured and not notes.stopped
+    assert notes.unprofiled is not None and notes.unprofiled.n == 20
+    assert len(notes.step_marks_ns) == 5
+    seen = notes.steps_seen
+    program.train(5)
+    program.end()
+    assert program.session.notes.steps_seen == seen
+
+
+def test_a_window_that_takes_too_long_keeps_its_complete_steps(
+    start: Callable[..., Program], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bounds, "MOST_SECONDS", 0.0)
+    program = start()
+    program.train(60)
+    assert program.session.notes.is_measured
+    assert len(program.session.notes.step_marks_ns) == 2
+    assert "profiled 1 of 4 steps: the window had reached 0 s" in program.told
+
+
+def test_a_step_that_fills_memory_is_cut_off_in_the_middle(
+    start: Callable[..., Program], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = start()
+    program.train(1)
+    monkeypatch.setattr(windows, "WATCH_SECONDS", 0.0)
+    monkeypatch.setattr(bounds, "MOST_GROWTH_BYTES", -1e15)
+
+    def wait() -> None:
+        while not program.session.notes.is_measured and program.script._windows.current is not None:
+            torch.ones(2)
+
+    program.train(2, during=wait)
+    assert program.session.notes.is_measured
+    assert program.session.notes.step_marks_ns == ()
+    assert "aten::ones" in program.names()
+    assert "not all of it was recorded" in program.told
+
+
+def test_profiled_steps_before_one_that_fills_memory_are_kept(
+    start: Callable[..., Program], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(windows, "WATCH_SECONDS", 0.0)
+    program = start()
+    program.train(26)
+    monkeypatch.setattr(bounds, "resident_bytes", lambda: 1e15)
+
+    def wait() -> None:
+        while program.script._windows.current is not None:
+            torch.ones(2)
+
+    program.train(1, during=wait)
+    assert len(program.session.notes.step_marks_ns) == 3
+    assert program.session.notes.is_measured
+
+
+def test_a_program_that_is_to_stop_leaves_at_the_boundary_that_ends_the_measurement(
+    start: Callable[..., Program],
+) -> None:
+    program = start(stop=True)
+    with pytest.raises(SystemExit) as leave:
+        program.train(60)
+    assert leave.value.code == 0
+    assert program.session.notes.stopped and program.session.notes.is_measured
+
+
+def test_a_program_that_swallows_the_order_is_not_told_again(start: Callable[..., Program]) -> None:
+    program = start(stop=True)
+    with pytest.raises(SystemExit):
+        program.train(60)
+    program.train(60)
+
+
+def test_steps_without_a_number_to_warm_up_pass_until_they_settle(start: Callable[..., Program]) -> None:
+    program = start(warmup=None)
+    program.train(150)
+    notes = program.session.notes
+    assert notes.is_measured
+    assert notes.unprofiled is not None and notes.unprofiled.n == 20
+
+
+def test_a_program_that_ends_while_its_steps_settle_has_times_all_the_same(start: Callable[..., Program]) -> None:
+    program = start(warmup=30)
+    program.train(20)
+    program.end()
+    assert program.session.notes.unprofiled is not None
+    assert len(program.session.notes.step_marks_ns) == 2
+
+
+def test_a_profiler_of_the_programs_own_keeps_what_was_recorded_before(start: Callable[..., Program]) -> None:
+    program = start()
+    program.train(15)
+    with torch.autograd.profiler.profile() as profiler:
+        program.train(2)
+    assert sum(event.name == "aten::addmm" for event in profiler.function_events) == 2
+    assert program.session.notes.is_measured
+    assert program.session.notes.unprofiled is not None and program.session.notes.unprofiled.n >= 10
+    assert "aten::addmm" in program.names()
+    assert "profiler of its own" in program.told
+
+
+def test_a_profiler_before_any_step_leaves_the_start(start: Callable[..., Program]) -> None:
+    program = start()
+    torch.ones(2).exp()
+    with torch.autograd.profiler.profile():
+        program.train(2)
+    assert program.session.notes.step_source == "whole program"
+    assert "aten::exp" in program.names() and "aten::addmm" not in program.names()
+
+
+def test_a_profile_hook_that_the_program_sets_in_our_window_is_given_back(start: Callable[..., Program]) -> None:
+    import cProfile
+
+    program, profile = start(), cProfile.Profile()
+    program.train(25)
+    assert program.script._windows.current is not None
+    profile.enable()
+    try:
+        program.train(20)
+        still = torch.tensor(1.0)
+        still.item()
+    finally:
+        profile.disable()
+    assert program.session.notes.is_measured
+    calls = {entry.code if isinstance(entry.code, str) else entry.code.co_name for entry in profile.getstats()}
+    assert any("item" in name for name in calls)
