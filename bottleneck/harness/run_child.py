@@ -43,6 +43,7 @@ def _run_script(session: Session, arguments: Sequence[str]) -> None:
     run = program.run_module if session.plan.module else program.run_file
     try:
         run(session.plan.target, arguments)
+        script.wait_for_steps()
     finally:
         if session.is_here:
             _unless_interrupted(script.finish)
