@@ -1,5 +1,6 @@
 """The folder of a recording: made, checked and claimed before the program starts, and removed if nothing came of it."""
 
+import contextlib
 import os
 from collections.abc import Callable
 from datetime import datetime
@@ -178,6 +179,13 @@ class Place:
                 why="a recording never overwrites what it finds",
                 fix="name another folder with -o, or pass --force",
             )
+
+
+def remove_made(folder: Path) -> None:
+    """Removes a folder that was made for a recording that came to nothing, unless something else lies in it."""
+    _remove_recording(folder)
+    with contextlib.suppress(OSError):
+        folder.rmdir()
 
 
 def _remove_recording(folder: Path, apart_from: str = "") -> None:

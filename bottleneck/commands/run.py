@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from bottleneck.commands.interrupts import answered
-from bottleneck.commands.place import Place
+from bottleneck.commands.place import Place, remove_made
 from bottleneck.commands.plan import RunOptions, make_plan
 from bottleneck.commands.ranked import make_rank_plan, run_rank
 from bottleneck.commands.reporting import Reporter, Sampling
@@ -142,6 +142,8 @@ def _run_as_rank(options: RunOptions, job: "Job") -> int:
     monitor = _monitor(plan, options.telemetry_ms / 1e3) if job.rank == 0 else None
     with answered():
         status, told = run_rank(plan, Ending(_command(options), None, busy_processors()), attendance, monitor)
+    if not told.is_worth_keeping and options.output is None:
+        remove_made(Path(plan.folder))
     return _exit_status(options, status, told)
 
 

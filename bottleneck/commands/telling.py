@@ -181,7 +181,8 @@ def _describe_steps(recording: "Recording") -> str:
     if not recording.traces:
         return "no trace" if recording.unprofiled else "nothing"
     count = max(0, len(recording.traces[0].step_marks_ns) - 1)
-    return f"{count} steps" if count != 1 else "1 step"
+    steps, ranks = f"{count} steps" if count != 1 else "1 step", len(recording.traces)
+    return f"{steps} of {ranks} ranks" if ranks > 1 else steps
 
 
 def say(text: str) -> None:
