@@ -8,7 +8,7 @@ Time: benchmarks/stamped.py under `bottleneck run` with its default options. "Pr
 report shows, profiled over unprofiled median step. "Seen" is the same from the script's own clock: the median of its
 steps inside the window over the median of those after the measurement. Memory: a training of 10,000 steps of the tiny
 network, bare and under `run`: how much more is resident at the end, and was at the peak. Medians over the rounds, with
-the range.
+the range. Options: what the recordings of examples say that each option of the profiler costs.
 """
 
 import argparse
@@ -25,11 +25,14 @@ import numpy as np
 
 from benchmarks.disturbance import SCRIPT, launch
 from benchmarks.pages import write_between_markers
+from bottleneck.measured import OptionCosts, ProfilerOption
 from bottleneck.recording import Recording, read_recording
 
 STEPS = {"mlp": 3000, "transformer": 200, "resnet": 120}
+EXAMPLES = ("mlp", "transformer")
 _LONG = 10_000
 _MB = 1e6
+OPTIONS: tuple[ProfilerOption, ...] = ("ops", "shapes", "stacks", "memory", "all")
 
 
 @dataclass(frozen=True)
@@ -78,6 +81,26 @@ def measure_memory() -> tuple[float, float]:
     return differences[0], differences[1]
 
 
+def measure_options(example: str) -> OptionCosts | None:
+    """What a recording of the example says of the profiler's options."""
+    with tempfile.TemporaryDirectory() as folder:
+        target = Path(folder) / "recording"
+        options = ["-m", "bottleneck.cli", "run", "--no-batch-test", "-o", str(target)]
+        launch([sys.executable, *options, f"examples/{example}.py"], {})
+        return read_recording(target).option_costs
+
+
+def options_table(found: dict[str, list[OptionCosts | None]]) -> list[str]:
+    """A row per example: the profiled step over the unprofiled one by option, medians over the rounds."""
+    rows = []
+    for example, rounds in found.items():
+        known = [{cost.option: cost.ratio.median for cost in each.costs} for each in rounds if each and each.costs]
+        cells = [_range([costs[option] for costs in known], "{:.2f}") if known else "-" for option in OPTIONS]
+        rows.append(f"| examples/{example}.py | {' | '.join(cells)} |")
+    head = "| steps of | ops alone | ops, shapes | ops, stacks | ops, memory | all of them |"
+    return [head, "|---|---:|---:|---:|---:|---:|", *rows]
+
+
 def windows_table(found: dict[str, list[Window]]) -> list[str]:
     """A row per model."""
     rows = []
@@ -107,18 +130,22 @@ def main() -> None:
     parser.add_argument("--write", type=Path)
     options = parser.parse_args()
     windows: dict[str, list[Window]] = {model: [] for model in STEPS}
+    costs: dict[str, list[OptionCosts | None]] = {example: [] for example in EXAMPLES}
     memory = []
-    for index, model in itertools.product(range(options.rounds), (*STEPS, "memory")):
+    for index, model in itertools.product(range(options.rounds), (*STEPS, "memory", "options")):
         print(f"round {index + 1} of {options.rounds}: {model}", file=sys.stderr)
         if model == "memory":
             memory.append(measure_memory())
+        elif model == "options":
+            for example in EXAMPLES:
+                costs[example].append(measure_options(example))
         else:
             windows[model].append(measure_window(model))
     rest, peak = (_range([pair[place] for pair in memory], "{:+.0f}") for place in (0, 1))
     told = (
         f"Memory after {_LONG:,} steps of the tiny network, against the bare script: {rest} MB; at the peak: {peak} MB."
     )
-    text = "\n".join([*windows_table(windows), "", told])
+    text = "\n".join([*windows_table(windows), "", told, "", *options_table(costs)])
     print(text)
     if options.write:
         write_between_markers(options.write, "overhead", text)

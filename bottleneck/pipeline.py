@@ -6,7 +6,7 @@ from pathlib import Path
 
 from bottleneck import __version__
 from bottleneck.analysis.clocks import find_conditions
-from bottleneck.analysis.extras import add_extras
+from bottleneck.analysis.extras import add_extras, find_disturbance
 from bottleneck.analysis.ledger import build_ledger
 from bottleneck.analysis.ranks import RankedAnalysis, combine_ranks
 from bottleneck.analysis.roofline import classify
@@ -162,7 +162,7 @@ def _analyse_source(source: Source, options: Options) -> RankedAnalysis:
         device=device,
         recording=_describe(source),
         unprofiled=unprofiled,
-        caveats=(*caveats, *borrowed, *complaints, *slow),
+        caveats=(*caveats, *borrowed, *complaints, *find_disturbance(source.extras or Extras(), unprofiled), *slow),
     )
     analysis = replace(assemble(evidence), telemetry=telemetry, version=__version__)
     if source.recording is not None and not options.whole:
