@@ -55,6 +55,7 @@ def build_app() -> typer.Typer:
         \b
         bottleneck run model.py         record the program, then report
         bottleneck report trace.json    explain a trace that you already have
+        bottleneck doctor               what can be measured here, and what would help
         """  # noqa: D301 - backspace is how click is told to keep the lines of an example
 
     for name, function, settings in COMMANDS:

@@ -27,6 +27,7 @@ _DAMAGE = {
 }
 # Clock skew above this part of the kernels makes queueing times worthless.
 _SKEWED_SHARE = 0.05
+_LOG = "the profiler wrote this into the trace while it recorded"
 _SHORTER = "record fewer steps at a time: schedule(wait=1, warmup=2, active=3)"
 
 
@@ -39,7 +40,14 @@ def check_file(trace: Trace) -> list[Check]:
         if caveat.slug in _DAMAGE:
             title, why, remedy = _DAMAGE[caveat.slug]
             rows.append(Check(caveat.slug, _FILE, title, "limited", caveat.message, why, remedy, decides=True))
-    return rows
+    return [*rows, *_profiler_log(trace)]
+
+
+def _profiler_log(trace: Trace) -> list[Check]:
+    """What the profiler itself complained of while it recorded."""
+    status: Status = "limited" if "ERROR" in trace.facts else "ok"
+    said = [f"{level.lower()}: {trace.facts[level]}" for level in ("ERROR", "WARNING") if level in trace.facts]
+    return [Check("profiler-log", _FILE, "profiler log", status, "; ".join(said), _LOG)] if said else []
 
 
 def check_device_work(linked: Linked) -> list[Check]:

@@ -12,6 +12,9 @@ from bottleneck.tracing import DeviceProperties
 _HIDDEN = ("host", "user", "tw_", "mast_", "trace_path", "traceName", "logical_")
 _LONGEST_FACT, _MOST_FACTS = 200, 100
 
+# Lists of what Kineto itself had to say while it recorded.
+_LOGS = ("ERROR", "WARNING")
+
 
 @dataclass(frozen=True)
 class Metadata:
@@ -110,9 +113,21 @@ def _facts(top: Mapping[str, object], distributed: Mapping[str, object]) -> dict
     facts = {
         _shown(key): _shown(str(value))
         for key, value in plain.items()
-        if isinstance(value, str | int | float) and not key.startswith(_HIDDEN)
+        if isinstance(value, str | int | float) and not key.startswith((*_HIDDEN, *_LOGS))
     }
-    return dict(itertools.islice(facts.items(), _MOST_FACTS))
+    return {**dict(itertools.islice(facts.items(), _MOST_FACTS)), **_logs(top)}
+
+
+def _logs(top: Mapping[str, object]) -> dict[str, str]:
+    """The first line of each log, without time and place, and how many more there are."""
+    found = {}
+    for level in _LOGS:
+        lines = top.get(level)
+        if isinstance(lines, list) and lines:
+            first = str(lines[0])[: 2 * _LONGEST_FACT]
+            more = f" (and {len(lines) - 1} more)" if len(lines) > 1 else ""
+            found[level] = _shown(first.partition("] ")[2] or first) + more
+    return found
 
 
 def _shown(text: str) -> str:

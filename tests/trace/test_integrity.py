@@ -47,6 +47,19 @@ def test_damage_that_the_reader_tolerated_has_its_own_row(tmp_path: Path) -> Non
     assert row(check_file(trace), "clamped-durations").status == "limited"
 
 
+def test_what_the_profiler_complained_of_is_told(tmp_path: Path) -> None:
+    line = "ERROR:2026-01-08 08:51:59 865:3386 DeviceProperties.cpp:47] gpuGetDeviceCount failed \x1b[2J"
+    check = row(check_file(read(tmp_path, pairs(2), ERROR=[line, "more"])), "profiler-log")
+    assert (check.status, check.decides) == ("limited", False)
+    assert check.fact == r"error: gpuGetDeviceCount failed \x1b[2J (and 1 more)"
+    assert row(check_file(read(tmp_path, pairs(2), WARNING=["w"])), "profiler-log").status == "ok"
+
+
+@pytest.mark.parametrize("log", [[], "text", 3, None])
+def test_a_log_that_holds_nothing_says_nothing(tmp_path: Path, log: object) -> None:
+    assert [check.slug for check in check_file(read(tmp_path, pairs(2), ERROR=log))] == ["file"]
+
+
 @pytest.mark.parametrize(
     ("lost", "where"),
     [
