@@ -66,7 +66,7 @@ def calibrate_command(
         send(text)
     else:
         write_text(text, output)
-    if not quiet:
+    if not quiet and calibration_file(calibration).exists():
         print(f"bottleneck: kept in {calibration_file(calibration)}", file=sys.stderr)
 
 

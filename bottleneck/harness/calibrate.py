@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
@@ -96,9 +97,16 @@ def calibrate_cpu(
 
 
 def keep(before: Calibration | None, now: Calibration) -> Calibration:
-    """The calibration that is kept from now on: the new one, or the better of both where either was disturbed."""
+    """The calibration that is kept from now on: the new one, or the better of both where either was disturbed.
+
+    Where the user's cache cannot be written it has a caveat that says so.
+    """
     kept = now if before is None or not (before.caveats or now.caveats) else best_of_both(before, now)
-    write_calibration(kept)
+    try:
+        write_calibration(kept)
+    except OSError as exc:
+        message = f"the ceilings could not be kept in {cache_folder()} and are forgotten again: {exc.strerror or exc}"
+        return replace(kept, caveats=(*kept.caveats, Caveat("calibration-not-kept", message)))
     return kept
 
 
@@ -129,6 +137,8 @@ def _faster(before: Ceiling | None, now: Ceiling) -> Ceiling:
 def better(before: Device, now: Device) -> Device:
     """The faster of two measurements of the same device, ceiling by ceiling: disturbance only ever slows it down."""
     peaks = {name: max(rate, before.peaks_flops_per_s.get(name, 0.0)) for name, rate in now.peaks_flops_per_s.items()}
+    own = {name for name, rate in peaks.items() if rate == now.peaks_flops_per_s[name]}
+    clocks = {name: (now if name in own else before).peak_clocks_mhz.get(name) for name in peaks}
     earlier = dict(before.bandwidth_by_bytes)
     streams = descending([(size, max(rate, earlier.get(size, 0.0))) for size, rate in now.bandwidth_by_bytes])
     floors = [floor for floor in (before.launch_floor_us, now.launch_floor_us) if floor is not None]
@@ -141,6 +151,7 @@ def better(before: Device, now: Device) -> Device:
         ridge_flops_per_byte=ridges(peaks, streams[-1][1] if streams else bandwidth),
         launch_floor_us=min(floors, default=None),
         link_bytes_per_s=max(before.link_bytes_per_s or 0.0, now.link_bytes_per_s or 0.0) or None,
+        peak_clocks_mhz={name: clock for name, clock in clocks.items() if clock is not None},
     )
 
 
@@ -218,9 +229,14 @@ def _read(path: Path) -> Calibration | None:
 
 
 def cache_folder() -> Path:
-    """The folder of ours in the user's cache."""
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "bottleneck"
+    """The folder of ours in the user's cache; a temporary one for a user without a home, as in some containers."""
+    base, home = os.environ.get("XDG_CACHE_HOME"), Path("~/.cache")
+    if base:
+        return Path(base) / "bottleneck"
+    try:
+        return home.expanduser() / "bottleneck"
+    except RuntimeError:
+        return Path(tempfile.gettempdir()) / f"bottleneck-{os.getuid()}"
 
 
 def ceiling_of(outcome: Outcome, name: str, group: Group, unit: Unit) -> Ceiling | None:

@@ -36,9 +36,15 @@ def cpu_calibration(threads: int | None, tell: Callable[[str], None]) -> Calibra
     )
     known = read_calibration(threads)
     if known is None:
-        reason = ((helper.stderr or "").strip().splitlines() or [f"it ended with status {helper.returncode}"])[0]
-        tell(f"bottleneck: this CPU could not be measured: {reason.removeprefix('error: ')}")
+        tell(f"bottleneck: this CPU could not be measured: {_reason(helper)}")
     return known
+
+
+def _reason(helper: "subprocess.CompletedProcess[str]") -> str:
+    if helper.returncode == 0:
+        return "its ceilings could not be kept in the user's cache"
+    said = (helper.stderr or "").strip().splitlines() or [f"it ended with status {helper.returncode}"]
+    return said[0].removeprefix("error: ")
 
 
 def gpu_calibration(facts: Iterable[Mapping[str, str | int | float | None]]) -> Calibration | None:

@@ -15,9 +15,11 @@ from bottleneck.harness.calibrate import (
     Group,
     Unit,
     best_of_both,
+    cache_folder,
     calibrate_cpu,
     calibration_file,
     doubts,
+    keep,
     load_calibration,
     read_calibration,
     silent,
@@ -259,6 +261,14 @@ class TestAgain:
         assert all(each.stable and each.spread == pytest.approx(0.01) for each in both.ceilings)
         assert both.ceilings[0].value == near[0].value and both.ceilings[-1].value == restless[-1].value  # less time
 
+    def test_each_peak_keeps_the_clock_at_which_it_was_reached(self) -> None:
+        cold = as_device(FACTS, times(2.0), ClockStamp(is_sensed=True))
+        warm = as_device(FACTS, tuple(replace(each, clock_mhz=1000.0) for each in CEILINGS), ClockStamp(is_sensed=True))
+        both = best_of_both(made(device=cold, caveats=NOISY), made(device=warm, caveats=NOISY)).device
+        assert both.peak_clocks_mhz == cold.peak_clocks_mhz
+        again = best_of_both(made(device=warm, caveats=NOISY), made(device=cold, caveats=NOISY)).device
+        assert again.peak_clocks_mhz == cold.peak_clocks_mhz
+
     def test_two_that_differ_have_not(self) -> None:
         restless = tuple(replace(each, stable=False, spread=0.2) for each in CEILINGS)
         far = tuple(replace(each, value=each.value * 1.1) for each in restless)
@@ -299,6 +309,21 @@ class TestKept:
     def test_a_damaged_file_counts_as_absent(self, text: str) -> None:
         write_calibration(made()).write_text(text)
         assert load_calibration() is None
+
+    def test_a_cache_that_takes_no_file_is_a_caveat(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        (tmp_path / "file").write_text("in the way")
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+        (caveat,) = keep(None, made()).caveats
+        assert caveat.slug == "calibration-not-kept" and str(tmp_path) in caveat.message
+        assert load_calibration() is None
+
+    def test_a_user_without_a_home_has_a_folder_too(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        def homeless(path: Path) -> Path:
+            raise RuntimeError(f"no home for {path}")
+
+        monkeypatch.delenv("XDG_CACHE_HOME")
+        monkeypatch.setattr(Path, "expanduser", homeless)
+        assert cache_folder().name.startswith("bottleneck-")
 
     def test_a_calibration_with_a_field_too_many_counts_as_absent(self) -> None:
         path = write_calibration(made())

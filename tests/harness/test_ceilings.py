@@ -89,6 +89,13 @@ def test_a_failure_is_told_with_its_reason(helper: Helper) -> None:
     assert told[-1] == "bottleneck: this CPU could not be measured: torch cannot be imported"
 
 
+def test_a_result_that_was_not_kept_is_told(helper: Helper, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ceilings, "read_calibration", lambda threads: None)
+    told: list[str] = []
+    assert cpu_calibration(2, told.append) is None
+    assert told[-1].endswith("could not be kept in the user's cache")
+
+
 def test_a_helper_that_dies_silently_is_told_by_its_status(helper: Helper) -> None:
     helper.leaves = None
     told: list[str] = []
