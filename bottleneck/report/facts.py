@@ -59,7 +59,8 @@ def _step(times: StepTimes) -> str:
     if times.unprofiled_us is None:
         known = f"{_timing(times.profiled_us)} while profiled; " if times.profiled_us else ""
         return f"{known}not timed without the profiler"
-    parts = [f"{_timing(times.unprofiled_us)} without the profiler"]
+    unsettled = ", not settled when they were taken" if times.settled is False else ""
+    parts = [f"{_timing(times.unprofiled_us)} without the profiler{unsettled}"]
     if times.profiled_us:
         parts.append(f"{_timing(times.profiled_us)} with it")
     if times.perturbation is not None:

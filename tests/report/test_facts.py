@@ -23,6 +23,13 @@ def test_the_window_tells_how_its_steps_were_found(source: str, words: str) -> N
     assert f"found by: {words}" in told["window"]
 
 
+@pytest.mark.parametrize(("settled", "is_told"), [(False, True), (True, False), (None, False)])
+def test_steps_that_had_not_settled_are_told(settled: bool | None, is_told: bool) -> None:
+    analysis = gpu_overhead()
+    told = dict(facts.facts(replace(analysis, steps=replace(analysis.steps, settled=settled))))
+    assert ("not settled" in told["step"]) is is_told
+
+
 @pytest.mark.parametrize(
     ("name", "shown"), [(KERNEL, "vectorized_elementwise_kernel<MulFunctor<float>>"), ("aten::mm", "aten::mm")]
 )
