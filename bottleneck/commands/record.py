@@ -19,6 +19,7 @@ from bottleneck.errors import BottleneckError, UsageError
 
 if TYPE_CHECKING:
     from bottleneck.commands.place import Place
+    from bottleneck.commands.shared_place import SharedPlace
     from bottleneck.harness.block import Block
     from bottleneck.harness.claim import Course
     from bottleneck.harness.finish import Ending
@@ -69,7 +70,7 @@ class _Wish:
 class _Work:
     """What is held while the block runs."""
 
-    place: "Place"
+    place: "Place | SharedPlace"
     plan: "Plan"
     block: "Block"
 
@@ -119,12 +120,11 @@ class RecordedBlock:
             TURN.give_back()
 
     def _begin(self) -> _Work:
-        from bottleneck.commands.place import Place
         from bottleneck.harness.block import Block
         from bottleneck.harness.notes import Plan
 
         wish = self._wish
-        place = Place(self.folder, "", force=wish.force)
+        place = _place(self.folder, force=wish.force)
         plan = Plan(
             folder=str(place.make()),
             form="script",
@@ -194,6 +194,16 @@ def _in_code(error: UsageError) -> UsageError:
     return told
 
 
+def _place(folder: Path, *, force: bool) -> "Place | SharedPlace":
+    """The folder, for this process alone or for all ranks of its job."""
+    from bottleneck.commands.place import Place
+    from bottleneck.commands.shared_place import SharedPlace
+    from bottleneck.harness.notes import rank_of
+
+    rank, ranks = rank_of(os.environ)
+    return Place(folder, "", force=force) if ranks == 1 else SharedPlace(folder, rank, force=force)
+
+
 def _command() -> tuple[str, ...]:
     return tuple(sys.argv) or ("",)
 
@@ -240,11 +250,20 @@ def _alone_in(folder: Path) -> Iterator[None]:
 
 
 def _summary(folder: Path, recording: "Recording") -> str:
-    steps = max(0, len(recording.traces[0].step_marks_ns) - 1) if recording.traces else 0
-    what = f"{steps} steps" if steps != 1 else "1 step"
+    from bottleneck.commands.missing import lacks_ceilings
+
     shown = shlex.quote(str(folder))
     if recording.traces:
-        lines = [f"bottleneck: recorded {what} in {shown}; see: bottleneck report {shown}"]
+        lines = [f"recorded {_what(recording)} in {shown}; see: bottleneck report {shown}"]
     else:
-        lines = [f"bottleneck: recorded nothing that can be explained in {shown}"]
-    return "\n".join([*lines, *(f"bottleneck: {warning}" for warning in recording.warnings)])
+        lines = [f"recorded nothing that can be explained in {shown}"]
+    lines += recording.warnings
+    if lacks_ceilings(recording):
+        lines.append("the ceilings of this CPU are not known yet: `bottleneck report` measures them, once")
+    return "\n".join(f"bottleneck: {line}" for line in lines)
+
+
+def _what(recording: "Recording") -> str:
+    steps, ranks = max(0, len(recording.traces[0].step_marks_ns) - 1), len(recording.traces)
+    of_ranks = f" of {ranks} ranks" if ranks > 1 else ""
+    return f"{steps} steps{of_ranks}" if steps != 1 else f"1 step{of_ranks}"

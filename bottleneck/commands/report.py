@@ -81,6 +81,7 @@ def report_command(
     bottleneck report rank0.json rank1.json --roofline roofline.png
     bottleneck report trace.json.gz --steps 2:5
     """  # noqa: D301 - backspace is how click is told to keep the lines of an example
+    from bottleneck.commands.missing import add_ceilings
     from bottleneck.commands.output import present
     from bottleneck.commands.repair import repair
     from bottleneck.pipeline import Options, analyse
@@ -89,6 +90,8 @@ def report_command(
     options = Options(whole, _ceilings(device, peaks), asked, tuple(capture or ()))
     for recording in paths:
         repair(recording)
+        if options.device is None:
+            add_ceilings(recording)
     analysis = analyse(paths, options)
     for picture, path in (("roofline", roofline), ("queue", queue)):
         if path is not None:
