@@ -51,6 +51,7 @@ class Place:
         self._output, self._target, self._force = output, target, force
         self._made: list[Path] = []
         self._claim: Claim | None = None
+        self._is_begun = False
         self.folder = Path()
 
     def make(self) -> Path:
@@ -84,6 +85,7 @@ class Place:
 
     def note(self, course: "Course") -> None:
         """Leaves word of what is being done here, for whoever finds it unfinished."""
+        self._is_begun = True
         if self._claim is not None:
             try:
                 self._claim.note(course)
@@ -102,6 +104,11 @@ class Place:
         claim, self._claim = self._claim, None
         if claim is not None:
             claim.release(is_finished=is_finished)
+
+    def give_up(self) -> None:
+        """Takes the folder away again if nothing was begun in it."""
+        if not self._is_begun:
+            self.discard()
 
     def discard(self) -> bool:
         """Whether the folder is gone: only if it was made here and holds nothing but what a recording leaves."""

@@ -128,8 +128,11 @@ def run(options: RunOptions) -> int:
         return _run_as_rank(options, job)
     place = Place(options.output, options.target, force=options.force)
     plan = make_plan(options, place.make)
-    with answered():
-        return _run(options, plan, place)
+    try:
+        with answered():
+            return _run(options, plan, place)
+    finally:
+        place.give_up()
 
 
 def _run_as_rank(options: RunOptions, job: "Job") -> int:

@@ -145,6 +145,25 @@ def test_a_user_who_does_not_wait_for_the_ceilings_has_the_recording(folder: Pat
     assert json.loads((folder / "recording" / "recording.json").read_text())["program_status"] == 3
 
 
+def test_a_user_who_does_not_wait_for_the_report_is_told_where_it_is(folder: Path) -> None:
+    setup = """
+        import os, signal
+        from bottleneck.commands.interrupts import answered
+        block = answered()
+        block.__enter__()
+        def report(folder, voice):
+            os.kill(os.getpid(), signal.SIGINT)
+            signal.pause()
+        telling._report = report
+    """
+    said = tell(folder, setup)
+    assert said[-2:] == [
+        "bottleneck: interrupted; for the report: bottleneck report recording",
+        "told: False True True",
+    ]
+    assert files(folder) == {"recording.json", "trace.rank0.json.gz"}
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_after_the_end_of_the_program_is_answered_at_once_but_not_in_a_file(number: int) -> None:
     steps: list[str] = []
