@@ -41,7 +41,7 @@ MACHINE = Machine(
     screen=Screen("utf-8", 80, True, "en_US.UTF-8"),
 )
 CPU_ONLY = Facts(
-    programs=Programs("CPython 3.11.9", "Linux x86_64", "0.1.0", "2.13.0+cpu", None, "13.6", None),
+    programs=Programs("CPython 3.11.9", "Linux x86_64", "0.1.0", "2.13.0+cpu", None),
     driver=Driver(),
     machine=MACHINE,
     environment={},

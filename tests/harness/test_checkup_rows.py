@@ -337,3 +337,20 @@ def test_a_gpu_without_ceilings_of_its_own_or_with_doubtful_ones_is_told() -> No
     assert (row(doubtful, "gpu-calibration").status, row(doubtful, "gpu-calibration").why) == ("limited", "it was busy")
     assert row(WITH_GPU, "gpu-calibration").fact == "measured 2 days ago"
     assert rows(CPU_ONLY, "gpu-calibration") == []
+
+
+@pytest.mark.parametrize(
+    ("targets", "runs"),
+    [
+        (["sm_80", "sm_90"], True),
+        (["sm_80", "sm_86"], False),
+        (["sm_80", "compute_80"], True),
+        (["sm_100", "compute_120"], False),
+        (["sm_90a"], True),
+        (["gfx942"], True),
+        ([], True),
+    ],
+)
+def test_a_torch_that_is_not_built_for_the_device_is_told(targets: list[str], runs: bool) -> None:
+    told = {**WITH_GPU.torch.told["cuda"], "built_for": targets}
+    assert row(with_torch(WITH_GPU, cuda=told), "devices").status == ("ok" if runs else "limited")

@@ -1,6 +1,6 @@
 """Facts to rows: accelerators, and whether their kernels can be recorded."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 from bottleneck.checks import Check
@@ -45,6 +45,16 @@ def _devices(facts: Facts) -> Check:
             f"{one['name']} (compute capability {one['major']}.{one['minor']})" for one in found[:_MOST_DEVICES]
         )
         driver = f"; driver: {facts.driver.nvidia}" if facts.driver.nvidia else ""
+        foreign = [
+            one["name"] for one in found if not is_built_for(told.get("built_for", []), one["major"], one["minor"])
+        ]
+        if foreign:
+            why = (
+                f"this torch is built for {', '.join(told['built_for'])}, not for {', '.join(foreign[:_MOST_DEVICES])}"
+            )
+            return _DEVICES(
+                "limited", f"torch sees {len(found)}: {each}{driver}", why, "install a newer or older torch"
+            )
         return _DEVICES("ok", f"torch sees {len(found)}: {each}{driver}")
     if not (has_nvidia(facts) or facts.driver.amd):
         return _DEVICES(
@@ -58,6 +68,20 @@ def _devices(facts: Facts) -> Check:
         return _DEVICES("limited", fact, "this torch is a CPU build", remedy)
     why = str(told.get("error", "torch does not say why"))
     return _DEVICES("limited", fact, why, "compare CUDA_VISIBLE_DEVICES, and the driver with the CUDA of this torch")
+
+
+def is_built_for(targets: Sequence[str], major: int, minor: int) -> bool:
+    """Whether machine code or PTX among the targets runs on a device of this capability; true where none are told.
+
+    Machine code runs on the same major version, PTX on any later one (CUDA C++ Programming Guide, compute capability).
+    """
+    wanted, known = 10 * major + minor, []
+    for target in targets:
+        kind, _, number = target.partition("_")
+        if kind in {"sm", "compute"} and (digits := number.rstrip("af")).isdecimal():
+            known.append((kind, int(digits)))
+    runs = [kind == "compute" or number // 10 == major for kind, number in known if number <= wanted]
+    return any(runs) or not known
 
 
 def _kernels(facts: Facts) -> Check | None:

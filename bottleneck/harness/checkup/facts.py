@@ -27,8 +27,6 @@ class Programs:
     ours: str
     torch: str | None
     bottleneck: str | None
-    nvidia_ml_py: str | None
-    pynvml: str | None
     shadows: tuple[str, ...] = ()
 
 

@@ -69,8 +69,6 @@ def _programs() -> Programs:
         ours=__version__,
         torch=torch_version() or None,
         bottleneck=_version("Bottleneck"),
-        nvidia_ml_py=_version("nvidia-ml-py"),
-        pynvml=_version("pynvml"),
         shadows=tuple(str(each) for folder in dict.fromkeys(folders) for each in shadows_in(folder)),
     )
 
