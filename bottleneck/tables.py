@@ -24,6 +24,7 @@ CATEGORIES = (
     "sync",  # a wait that the profiler reports as an event (cuda_sync)
     "gpu_annotation",  # an annotation projected on the device; not work
     "profiler",  # overhead and trace spans of the profiler itself
+    "collective",  # a collective that a thread of the host carries out (gloo); its threads run nothing else
     "other",  # anything else; counted, kept, never crashed on
 )
 

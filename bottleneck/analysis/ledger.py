@@ -11,8 +11,8 @@ import pandas as pd
 
 from bottleneck.analysis.faults import fault_us
 from bottleneck.analysis.host import Host, read_host
-from bottleneck.analysis.idle import CAUSES, Gaps, split_gaps, split_host_gaps
-from bottleneck.analysis.owners import owned_segments
+from bottleneck.analysis.idle import CAUSES, Gaps, split_gaps
+from bottleneck.analysis.inflight import host_timeline
 from bottleneck.analysis.sides import TwoSided, find_sides
 from bottleneck.analysis.timeline import Flags, Floats, Integers, gaps, grouped, shared_charge, tally, union
 from bottleneck.analysis.waits import IDLE_TEXTS, explain, explain_faults, explain_ops, fold
@@ -221,15 +221,8 @@ def _charge_device(linked: Linked, host: Host, device: int) -> _Charged:
 
 
 def _charge_host(linked: Linked, host: Host, account: Integers, faults: Floats) -> _Charged:
-    low, high = linked.window.start_us, linked.window.end_us
-    opened, closed, owner = owned_segments(linked.ops)
-    start, end = np.clip(opened, low, high), np.clip(closed, low, high)
-    charge = shared_charge(start - low, end - low, np.zeros(owner.size, dtype=np.int64))
-    kernel_us = tally(owner, charge, len(linked.ops))
-    busy = union(start, end)
-    idle_start, idle_end, following = gaps(busy, low, high)
-    idle = Gaps(idle_start, idle_end, np.append(owner[busy.first], -1)[following])
-    pieces = split_host_gaps(idle, host)
+    timeline = host_timeline(linked, host)
+    kernel_us, idle, pieces = timeline.kernel_us, timeline.idle, timeline.pieces
     waits = is_wait(account)
     waiting = np.flatnonzero(waits & (kernel_us > 0))
     inside = fold(explain_ops(waiting, _CAUSE[account[waiting]], kernel_us[waiting], linked, host))
@@ -243,7 +236,8 @@ def _charge_host(linked: Linked, host: Host, account: Integers, faults: Floats) 
     cause_us = pieces.by_cause()
     cause_us[_ALLOCATOR] += fault_us.sum()
     outside = fold(explain(pieces, idle, linked, host))
-    overlap = np.array([math.fsum(kernel_us) - math.fsum(kernel_us[waiting]), 0.0, 0.0, 0.0, 0.0])
+    busy_us = math.fsum(kernel_us) - math.fsum(kernel_us[waiting])
+    overlap = np.array([busy_us, timeline.collective_us, timeline.exposed_us, 0.0, 0.0])
     return _Charged(kernel_us, cause_us, pd.concat((inside, touched, outside), ignore_index=True), overlap)
 
 

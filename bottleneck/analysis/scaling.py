@@ -49,7 +49,8 @@ def rescale(result: LedgerResult, unprofiled: Timing | None, own: Floats) -> Led
     if unexplained_us > 1e-9 * wall_us:
         accounts["overhead.unknown"] = accounts.get("overhead.unknown", 0.0) + unexplained_us
     idle = _scaled_idle(result.idle, factors, unexplained_us if unexplained_us > 1e-9 * wall_us else 0.0)
-    overlap = {name: us * device for name, us in vars(result.overlap).items()}
+    factor_of = {name: factors["communication"] if "collective" in name else device for name in vars(result.overlap)}
+    overlap = {name: us * factor_of[name] for name, us in vars(result.overlap).items()}
     return replace(
         result,
         ledger=ledger_of(accounts, wall_us),
@@ -70,7 +71,8 @@ def _kept_parts(result: LedgerResult, own: Floats) -> dict[str, float]:
 
 def _scaled_accounts(host_only: bool) -> frozenset[str]:
     causes = {f"overhead.{cause}" for cause in CAUSES if cause not in _TRUSTED_CAUSES}
-    return frozenset(causes | {"overhead.launch_floor"} if host_only else causes)
+    # Collectives of a host are threads that wait for other ranks, which the profiler slows down as well.
+    return frozenset(causes | {"overhead.launch_floor", "communication"} if host_only else causes)
 
 
 def _scaled_idle(idle: pd.DataFrame, factors: Mapping[str, float], unexplained_us: float) -> pd.DataFrame:

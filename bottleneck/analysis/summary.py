@@ -78,7 +78,7 @@ def assemble(evidence: Evidence) -> Analysis:
         ranks=(),
         caveats=caveats,
         queue=None if result.host_only else measure_queue(linked, result.devices),
-        collectives=() if result.host_only else fold_collectives(rows),
+        collectives=fold_collectives(rows),
     )
 
 

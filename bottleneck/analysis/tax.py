@@ -10,7 +10,7 @@ from bottleneck.measured import Timing
 from bottleneck.tracing import Linked
 
 # The profiler writes a record for each of these.
-_RECORDED = ("op", "annotation", "python")
+_RECORDED = ("op", "annotation", "collective", "python")
 
 
 def event_tax_us(linked: Linked, unprofiled: Timing | None) -> float:

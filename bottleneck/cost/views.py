@@ -40,6 +40,9 @@ _CALLERS = """
     _thnn_differentiable_lstm_cell_backward _thnn_differentiable_gru_cell_backward
 """
 
+# Ops that hand a collective to the thread or the device that carries it out, or wait for it.
+_DISPATCH_COLLECTIVE = r"(c10d|_?c10d_functional)::\w+|record_param_comms"
+
 # Nodes of the autograd graph and their bookkeeping: 'AddmmBackward0', 'torch::autograd::AccumulateGrad' and so on only
 # call ops. Nodes of user code (CppNode, PythonSubclass, CompiledFunctionBackward) may launch kernels themselves.
 _DISPATCH = re.compile(
@@ -48,6 +51,7 @@ _DISPATCH = re.compile(
     r"|torch::autograd::(AccumulateGrad|GraphRoot|CopyBackwards|CopySlices)"
     r"|TorchDynamo Cache Lookup|AOTDispatcher .*Prologue|Pregraph bytecode"
     r"|(Optimizer\.|DistributedDataParallel\.|enumerate\(DataLoader\)|ProfilerStep).*"
+    rf"|{_DISPATCH_COLLECTIVE}"
 )
 
 

@@ -55,7 +55,7 @@ def assemble(columns: Columns, names: Sequence[str]) -> Assembled:
     place = np.full(len(events.ts_ns), _GONE, np.int32)
     place[order] = np.arange(order.size)
     tracks.fill(devices, events.track)
-    ops = _pick(ops, events.category, place, ("op",))
+    ops = _pick(ops, events.category, place, ("op", "collective"))
     signatures, signature = signature_table(
         list(columns.shapes), ops["shape"], labels, events.name[order[ops["event"]]]
     )

@@ -7,11 +7,15 @@ from typing import Literal
 
 Role = Literal["op", "launch", "device", "frame", "plain"]
 
+# Annotations of these names are work: gloo and its like mark so what their threads do for each collective.
+HOST_COLLECTIVE, _CARRIERS = "host collective", ("gloo:", "mpi:", "ucc:")
+
 # Raw category in lower case -> category. What is not listed is 'other'.
 BY_RAW_NAME = {
     "cpu_op": "op",
     "operator": "op",
     "user_annotation": "annotation",
+    HOST_COLLECTIVE: "collective",
     "python_function": "python",
     "python_line": "line",
     "runtime": "runtime",
@@ -55,6 +59,7 @@ _IMPLIED = {LEGACY_OP.lower(): "op", LEGACY_KERNEL.lower(): "kernel", "task type
 
 _ROLES: dict[str, Role] = {
     "op": "op",
+    "collective": "op",
     "runtime": "launch",
     "kernel": "device",
     "copy": "device",
@@ -91,9 +96,16 @@ def by_name(raw: str, name: str) -> str:
     category = category_of(raw)
     if category == "op" and name.startswith(_MARKS):
         return "annotation"
+    if category == "op" and is_host_collective(name):
+        return "collective"
     if raw == _MTIA_RAW:
         return _MTIA.get(name, category)
     return category
+
+
+def is_host_collective(name: str) -> bool:
+    """Whether an annotation of this name is a collective that a thread of the host carries out."""
+    return name.startswith(_CARRIERS)
 
 
 def implied(pid: object, args: bytes) -> str:

@@ -10,7 +10,16 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from bottleneck.trace.categories import MANY_CATEGORIES, NO_CATEGORY, Role, category_of, implied, role_of
+from bottleneck.trace.categories import (
+    HOST_COLLECTIVE,
+    MANY_CATEGORIES,
+    NO_CATEGORY,
+    Role,
+    category_of,
+    implied,
+    is_host_collective,
+    role_of,
+)
 from bottleneck.trace.damage import Damage
 from bottleneck.trace.decode import (
     ABSENT,
@@ -83,6 +92,10 @@ class Columns:
         if "" in complete:
             for event in complete.pop(""):
                 complete[implied(event.pid, bytes(event.args))].append(event)
+        annotations = complete.get("user_annotation", ())
+        if collectives := [event for event in annotations if is_host_collective(event.name)]:
+            others = [event for event in complete.pop("user_annotation") if not is_host_collective(event.name)]
+            complete |= {HOST_COLLECTIVE: collectives, **({"user_annotation": others} if others else {})}
         if len(self.categories) + len(complete) > _MOST_CATEGORIES:
             complete = self._few(complete)
         self.counts.update({raw: len(group) for raw, group in complete.items()})

@@ -6,7 +6,7 @@ the naive join made thousands of wrong links (the reader nulls such ids).
 """
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
@@ -27,6 +27,7 @@ from bottleneck.trace.ops import (
     inherit_from_forward,
     labelled,
     nullable,
+    of_issuers,
     step_at,
     taken,
 )
@@ -65,6 +66,7 @@ def link(trace: Trace, window: Window) -> Linked:
     A trace without device work gets one row of KERNELS per op, with the op's self time. Events that lie outside the
     window are linked too; only their step is null.
     """
+    trace = _without_host_collectives(trace)
     trees = build_trees(trace)
     issued = _issue(trace, trees)
     stray = np.flatnonzero((issued.op < 0) & (issued.launch >= 0))
@@ -75,9 +77,10 @@ def link(trace: Trace, window: Window) -> Linked:
         stacks, np.concatenate([trees.thread, thread]), np.concatenate([trees.nest.start_ns, starts_ns(trace, call)])
     )
     of_ops = inherit_from_forward(trace, trees, _part(places, slice(None, len(trees.event))))
-    ops = build_ops(trace, window, trees, of_ops)
+    collective = is_any_of(trace, ("collective",), trees.event)
+    ops = build_ops(trace, window, trees, of_issuers(trace, trees, of_ops, collective))
     if not len(issued.event):
-        kernels, caveats = _host_kernels(ops), step_caveats(window)
+        kernels, caveats = _host_kernels(ops, collective), step_caveats(window)
         return Linked(trace, window, ops, kernels, None, caveats, find_places(stacks), find_captured(trace, trees))
     of_strays = _part(places, slice(len(trees.event), None))
     kernels = _device_kernels(trace, window, issued, _places_of_kernels(of_ops, of_strays, issued.op, stray))
@@ -86,6 +89,14 @@ def link(trace: Trace, window: Window) -> Linked:
     share = float(linked_us / dur_us.sum()) if dur_us.sum() > 0 else None
     caveats = (*step_caveats(window), *linking_caveats(trace, window, kernels))
     return Linked(trace, window, ops, kernels, share, caveats, find_places(stacks), find_captured(trace, trees))
+
+
+def _without_host_collectives(trace: Trace) -> Trace:
+    """The trace without collectives of host threads where a device works: there they are no part of the timeline."""
+    is_collective = is_any_of(trace, ("collective",), trace.op_args["event"].to_numpy())
+    if trace.device_args.empty or not is_collective.any():
+        return trace
+    return replace(trace, op_args=trace.op_args[~is_collective].reset_index(drop=True))
 
 
 def _issue(trace: Trace, trees: OpTree) -> _Issued:
@@ -231,21 +242,21 @@ def _reasons(trace: Trace, issued: _Issued) -> Ints:
     return np.select(conditions, [-1, 0, 1, 2, 3], default=4)
 
 
-def _host_kernels(ops: pd.DataFrame) -> pd.DataFrame:
-    """KERNELS of a trace without device work, row for row as OPS."""
+def _host_kernels(ops: pd.DataFrame, collective: Flags) -> pd.DataFrame:
+    """KERNELS of a trace without device work, row for row as OPS; some of them are collectives."""
     rows = np.arange(len(ops))
     none = np.full(len(ops), -1)
     nowhere = {name: category(none, []) for name in ("engine", "math_dtype", "unlinked")}
     frame = pd.DataFrame(
         {
             **{name: ops[name] for name in ("event", "name", "ts_us", "step", "module", "source")},
-            "kind": category(none + 1, ["compute"]),
+            "kind": _of_two(collective, "compute", "collective"),
             "device": np.zeros(len(ops), dtype=np.int32),
             "stream": ops["thread"],
             "dur_us": ops["self_us"],
             "op": nullable(rows, np.int32),
             **{name: np.full(len(ops), np.nan) for name in ("launch_ts_us", "launch_end_us")},
-            "family": category(none + 1, ["host"]),
+            "family": _of_two(collective, "host", "collective"),
             **{name: nullable(none, np.int64) for name in ("launch", "blocks", "threads", "bytes")},
             "registers": nullable(none, np.int32),
             **{name: np.zeros(len(ops), dtype=bool) for name in ("auxiliary", "replayed")},
@@ -253,3 +264,8 @@ def _host_kernels(ops: pd.DataFrame) -> pd.DataFrame:
         }
     )
     return KERNELS.check(frame[list(KERNELS.columns)])
+
+
+def _of_two(flags: Flags, off: str, on: str) -> pd.Categorical:
+    """One of two words per row."""
+    return category(flags.astype(np.int64), [off, on] if flags.any() else [off])

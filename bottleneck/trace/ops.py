@@ -1,5 +1,6 @@
 """EVENTS of category op to OPS: the op tree of every host thread, with step, module path and source line."""
 
+import re
 from dataclasses import dataclass
 
 import numpy as np
@@ -8,11 +9,13 @@ from pandas.arrays import IntegerArray
 
 from bottleneck.tables import OPS, category
 from bottleneck.trace.autograd import forward_of
-from bottleneck.trace.events import ends_ns, starts_ns, threads
+from bottleneck.trace.events import ends_ns, names, names_that_match, starts_ns, threads
 from bottleneck.trace.frames import Labels, Places
-from bottleneck.trace.joins import whole
+from bottleneck.trace.joins import Flags, whole
 from bottleneck.trace.nesting import Ints, Nest, ancestor_where, nest, to_ns
 from bottleneck.tracing import Trace, Window
+
+_ISSUES_COLLECTIVE = re.compile(r"^(c10d|_?c10d_functional)::(?!wait)")
 
 
 @dataclass(frozen=True)
@@ -81,6 +84,26 @@ def inherit_from_forward(trace: Trace, trees: OpTree, places: Places) -> Places:
     forward = forward_of(sequence, forward_thread, trees.nest.track, trees.nest.start_ns)
     root = ancestor_where(trees.nest.parent, forward >= 0)
     return Places(_inherited(places.module, trees, forward, root), _inherited(places.source, trees, forward, root))
+
+
+def of_issuers(trace: Trace, trees: OpTree, places: Places, collective: Flags) -> Places:
+    """Places in which each collective of a host thread lies where the op lies that handed it over last before it began.
+
+    One thread carries out what others issue, in their order and, unless it is busy, at once.
+    """
+    if not collective.any():
+        return places
+    issues = names_that_match(trace, _ISSUES_COLLECTIVE)[names(trace, trees.event)] & ~collective
+    begun = np.flatnonzero(issues)[np.argsort(trees.nest.start_ns[issues], kind="stable")]
+    last = np.searchsorted(trees.nest.start_ns[begun], trees.nest.start_ns[collective], side="right") - 1
+    issuer = np.append(begun, -1)[last]
+
+    def handed(labels: Labels) -> Labels:
+        code = labels.code.copy()
+        code[collective] = np.append(labels.code, -1)[issuer]
+        return Labels(code, labels.labels, labels.since_ns)
+
+    return Places(handed(places.module), handed(places.source))
 
 
 def _inherited(labels: Labels, trees: OpTree, forward: Ints, root: Ints) -> Labels:
