@@ -66,7 +66,8 @@ def _programs() -> Programs:
     return Programs(
         python=f"{platform.python_implementation()} {platform.python_version()}",
         system=f"{platform.system()} {platform.machine()}",
-        ours=__version__,
+        # The array library of our name may have put its own __version__ in the place of ours.
+        ours=_version("torch-bottleneck") or __version__,
         torch=torch_version() or None,
         bottleneck=_version("Bottleneck"),
         shadows=tuple(str(each) for folder in dict.fromkeys(folders) for each in shadows_in(folder)),

@@ -19,6 +19,7 @@ _SLOWING = partial(Check, "slowing", _GROUP, "settings")
 # The versions of torch that the tests run on: from the first up to, not including, the second.
 TESTED_TORCH = ((2, 13), (2, 14))
 _TESTED_PYTHON = "3.11"
+_ANEW = "uninstall it, then install torch-bottleneck anew, since both wrote into one folder:"
 _PIP = 'pip install "torch>=2.13,<2.14"'
 
 _INJECTED = ("CUDA_INJECTION64_PATH", "NVTX_INJECTION64_PATH", "NSYS_", "NV_NSIGHT", "NV_COMPUTE_PROFILER",
@@ -132,10 +133,10 @@ def _name(facts: Facts) -> Check:
         return _NAME("missing", fact, _end(facts.pandas), "install it anew", decides=True)
     if told["is_array_library"]:
         fact = f"`import bottleneck` gives the array library at {told['file']}"
-        return _NAME("missing", fact, why, command="pip uninstall Bottleneck", decides=True)
+        return _NAME("missing", fact, why, _ANEW, "pip uninstall Bottleneck", decides=True)
     if other is not None:
         fact = f"the array library Bottleneck {other} is installed too"
-        return _NAME("limited", fact, why, command="pip uninstall Bottleneck", decides=True)
+        return _NAME("limited", fact, why, _ANEW, "pip uninstall Bottleneck", decides=True)
     return _NAME("ok", "`import bottleneck` is ours, and no other package claims it")
 
 
