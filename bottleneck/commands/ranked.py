@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from bottleneck.commands.interrupts import Interrupted
 from bottleneck.commands.place import Place, stem_of
 from bottleneck.commands.plan import RunOptions, make_plan
 from bottleneck.commands.reporting import measured_ceilings
@@ -58,10 +59,18 @@ def run_rank(plan: "Plan", ending: "Ending", attendance: "Attendance", monitor: 
     if end.signal is not None and not follower.is_forced:
         ending = replace(ending, remarks=(describe_end(end, None, None),))
     told = Told(succeeded=True)
-    if attendance.leave(in_order=status == 0):
+    if _is_last(attendance, in_order=status == 0):
         told = tell(plan, replace(ending, status=status, telemetry=telemetry), Voice(say, measured_ceilings))
         attendance.close()
     return status, told
+
+
+def _is_last(attendance: "Attendance", *, in_order: bool) -> bool:
+    """Whether this rank has to finish the recording; one that is told to end while it stays leaves it to the others."""
+    try:
+        return attendance.leave(in_order=in_order)
+    except Interrupted:
+        return False
 
 
 def _number(name: str) -> int:

@@ -14,6 +14,10 @@ from bottleneck.recording import Form, StepSource
 # Every rank has notes of its own; what is being written has another name until it is whole.
 NOTES_FILES = ".notes.rank*.json"
 
+# By launcher: the variables of the rank and of the number of ranks. Those of torchrun come first, which Slurm may have
+# started; Slurm sets its second one only for what `srun` starts.
+LAUNCHERS = (("RANK", "WORLD_SIZE"), ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS"))
+
 USUAL_STEPS, USUAL_WARMUP = 5, 3
 
 
@@ -100,11 +104,12 @@ class RankFiles:
 
 
 def rank_of(environment: Mapping[str, str]) -> tuple[int, int]:
-    """Rank and number of ranks, as torchrun tells its processes; (0, 1) for a process on its own."""
-    rank, ranks = (environment.get(name, "") for name in ("RANK", "WORLD_SIZE"))
-    if not rank.isdecimal():
-        return 0, 1
-    return int(rank), int(ranks) if ranks.isdecimal() else 1
+    """Rank and number of ranks, as the launcher tells its processes; (0, 1) for a process on its own."""
+    for of_rank, of_ranks in LAUNCHERS:
+        rank, ranks = environment.get(of_rank, ""), environment.get(of_ranks, "")
+        if rank.isdecimal() and (of_rank == "RANK" or ranks.isdecimal()):
+            return int(rank), int(ranks) if ranks.isdecimal() else 1
+    return 0, 1
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bottleneck.errors import UsageError
-from bottleneck.harness.notes import Plan
+from bottleneck.harness.notes import Plan, rank_of
 from bottleneck.harness.supervisor import CHILD, child_command
 from bottleneck.recording import Form
 
@@ -70,19 +70,15 @@ class Job:
     name: str
 
 
-# By launcher: variables of the rank, of the number of ranks, and those that together name the job. Slurm sets those of
-# the step only for what `srun` starts.
-_LAUNCHERS = (
-    ("RANK", "WORLD_SIZE", ("TORCHELASTIC_RUN_ID", "MASTER_ADDR", "MASTER_PORT")),
-    ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", ("SLURM_JOB_ID", "SLURM_STEP_ID")),
-)
+# Variables that together name the job, of torchrun and of Slurm.
+_NAMES = (("TORCHELASTIC_RUN_ID", "MASTER_ADDR", "MASTER_PORT"), ("SLURM_JOB_ID", "SLURM_STEP_ID"))
 
 
 def job_of(environment: Mapping[str, str]) -> Job | None:
     """The job that this process is a rank of; null where it is on its own."""
-    for rank, ranks, names in _LAUNCHERS:
-        number, count = environment.get(rank, ""), environment.get(ranks, "")
-        if number.isdecimal() and count.isdecimal() and int(number) < int(count) and int(count) > 1:
-            told = [environment[name] for name in names if environment.get(name)]
-            return Job(int(number), int(count), "-".join(re.sub(r"\W+", "-", each) for each in told))
-    return None
+    rank, ranks = rank_of(environment)
+    if not rank < ranks or ranks < 2:
+        return None
+    names = _NAMES[0 if environment.get("RANK", "").isdecimal() else 1]
+    told = [environment[name] for name in names if environment.get(name)]
+    return Job(rank, ranks, "-".join(re.sub(r"\W+", "-", each) for each in told))

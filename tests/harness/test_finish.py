@@ -55,6 +55,9 @@ def slower(factor: float) -> Notes:
         ({"RANK": "3", "WORLD_SIZE": "8"}, (3, 8)),
         ({"RANK": "3"}, (3, 1)),
         ({"RANK": "first", "WORLD_SIZE": "8"}, (0, 1)),
+        ({"SLURM_PROCID": "2", "SLURM_STEP_NUM_TASKS": "4"}, (2, 4)),
+        ({"SLURM_PROCID": "0", "SLURM_NTASKS": "4"}, (0, 1)),
+        ({"SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "2", "RANK": "5", "WORLD_SIZE": "8"}, (5, 8)),
         ({}, (0, 1)),
     ],
 )

@@ -58,7 +58,7 @@ def comparable(text: str) -> list[str]:
         ),
         # The script that `sbatch` runs is no rank, whatever number of tasks the job has.
         ({"SLURM_PROCID": "0", "SLURM_NTASKS": "3", "SLURM_JOB_ID": "77"}, None),
-        ({"RANK": "0", "WORLD_SIZE": "1"}, None),
+        ({"RANK": "0", "WORLD_SIZE": "1", "SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "2"}, None),
         ({"RANK": "5", "WORLD_SIZE": "4"}, None),
         ({}, None),
     ],
