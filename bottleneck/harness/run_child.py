@@ -43,9 +43,11 @@ def _run_script(session: Session, arguments: Sequence[str]) -> None:
     run = program.run_module if session.plan.module else program.run_file
     try:
         run(session.plan.target, arguments)
-        script.wait_for_steps()
     finally:
-        if session.is_here:
+        if session.is_here and script.has_threads_to_wait_for:
+            # Python waits for them next, and then calls this.
+            atexit.register(_unless_interrupted, script.finish)
+        elif session.is_here:
             _unless_interrupted(script.finish)
 
 

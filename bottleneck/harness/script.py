@@ -19,7 +19,7 @@ from bottleneck.harness.settling import CALM_STEPS, STEADY_STEPS, has_settled
 from bottleneck.harness.stopwatch import Stopwatch
 from bottleneck.harness.torchhook import TorchHook
 from bottleneck.harness.weakly import weakly
-from bottleneck.harness.windows import Windows
+from bottleneck.harness.windows import Windows, prime
 from bottleneck.recording import StepSource
 
 TIMED_SECONDS, TIMED_STEPS_AT_LEAST = 1.0, 3
@@ -51,16 +51,21 @@ class Script:
         self._stopwatch = Stopwatch(None)
         self._next: Callable[[], None] = self._first_step
         self._seen = self._allowed_steps = 0
-        self._thread: int | None = None
 
     def hook(self) -> TorchHook:
         """What tells when the program imports torch, and those parts of it that make steps or mind hooks."""
         after = {
-            "torch": self.on_torch,
+            "torch": self._on_import,
             "torch.utils.data.dataloader": lambda _: self._boundaries.watch_loaders(),
             **self._session.inductor.watchers(),
         }
         return TorchHook(after, {COMPILER: self._boundaries.watch_compiled, "torch._dynamo": self.on_compiler})
+
+    def _on_import(self, torch: Any) -> None:
+        self.on_torch(torch)
+        if threading.current_thread() is not threading.main_thread():
+            with contextlib.suppress(Exception):  # then no step is profiled
+                prime(torch)
 
     def on_torch(self, torch: Any) -> None:
         """Begins to watch; called when the program has imported torch."""
@@ -80,13 +85,11 @@ class Script:
         if not _is_compiling_told(self._torch):
             self._boundaries.watch_compiled()
 
-    def wait_for_steps(self) -> None:
-        """Waits for the thread that steps, as Python does at its exit, once the main thread has nothing left to do."""
-        if self._next == self._rest:
-            return
-        for thread in threading.enumerate():
-            if thread.ident == self._thread and thread is not threading.current_thread() and not thread.daemon:
-                thread.join()
+    @property
+    def has_threads_to_wait_for(self) -> bool:
+        """Whether other threads may go on with the steps, and keep the interpreter from its exit."""
+        others = [each for each in threading.enumerate() if each is not threading.current_thread() and not each.daemon]
+        return self._next not in (self._rest, self._exit) and bool(others)
 
     def finish(self) -> None:
         """Keeps the best of what was recorded; called when the program ends, whichever way."""
@@ -127,7 +130,7 @@ class Script:
     def _first_step(self) -> None:
         if self._opening is not None:
             self._opening.finish()
-        self._next, self._thread = self._second_step, threading.get_ident()
+        self._next = self._second_step
         self._stopwatch, self._allowed_steps = Stopwatch(self._torch), 0
         if not self._windows.prepare_thread(self._torch):
             self._session.warn("the steps run in a thread other than the main one: they were timed, not profiled")

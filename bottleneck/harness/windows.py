@@ -66,8 +66,8 @@ class Windows:
     def prepare_thread(self, torch: Any) -> bool:
         """Whether windows can be opened in this thread; in one besides the main one it takes a window of another kind.
 
-        One that the main thread can close at the end. And the profiler has to have run in the main thread before, or it
-        writes a line of its own to stderr.
+        One that the main thread can close at the end. And the profiler has to have run before in the thread that
+        imported torch, the main one as a rule, or it writes a line of its own to stderr.
         """
         main = threading.main_thread()
         if threading.current_thread() is main:
@@ -75,7 +75,7 @@ class Windows:
         if self._detail.memory or main.ident is None:
             return False
         if not GUARD.used:
-            hand_over(main.ident, lambda: _prime(torch), PRIMING_SECONDS)
+            hand_over(main.ident, lambda: prime(torch), PRIMING_SECONDS)
         self._detail = dataclasses.replace(self._detail, all_threads=True)
         return GUARD.used and GUARD.window is None
 
@@ -98,8 +98,8 @@ class Windows:
             on_overflow()
 
 
-def _prime(torch: Any) -> None:
-    """Starts and stops the profiler, in the main thread."""
+def prime(torch: Any) -> None:
+    """Starts and stops the profiler, for the first time, in the thread that imported torch."""
     window = Window(torch, Detail(shapes=False, stacks=False))
     if window.open():
         window.stop()
