@@ -103,14 +103,17 @@ class Session:
     def keep(self, window: Window, stopwatch: Stopwatch) -> None:
         """Exports a stopped window as the trace of this recording, with the steps that were marked in it."""
         fresh = self.files.fresh
+        kernels = fresh.with_name(f".fresh.{self.files.compiled.name}")
         try:
             window.export(fresh)
-            fresh.replace(self.files.partial)
             if self.inductor.has_something_to_tell:
-                self.files.compiled.write_text(self.inductor.as_text(), encoding="utf-8")
+                kernels.write_text(self.inductor.as_text(), encoding="utf-8")
+                kernels.replace(self.files.compiled)
+            fresh.replace(self.files.partial)
         except OSError as exc:
             fresh.unlink(missing_ok=True)
-            self.warn(f"the trace could not be written: {exc.strerror}")
+            kernels.unlink(missing_ok=True)
+            self.warn(f"the trace could not be written: {exc.strerror}; make room, or record elsewhere with -o DIR")
             return
         self.note(
             step_marks_ns=tuple(stopwatch.marks_ns) if stopwatch.steps else (),

@@ -48,7 +48,7 @@ def record(
     (folder / "recording").mkdir(exist_ok=True)
     command = driven("run", "-o", "recording", *options, "program.py", *arguments, report=report, setup=setup)
     done = subprocess.run(
-        command, cwd=folder, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL, timeout=120
+        command, cwd=folder, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL, timeout=900
     )
     theirs, mark, said = done.stderr.partition("bottleneck: recorded ")
     assert mark, f"bottleneck said nothing at the end: {done.stderr}"
