@@ -108,8 +108,8 @@ def _run(case: Case, period_ms: int) -> Steps:
         return _steps(case, out)
 
 
-def launch(command: Sequence[str], more: Mapping[str, str]) -> None:
-    """Runs a command with one thread, and with the same memory layout each time."""
+def launch(command: Sequence[str], more: Mapping[str, str]) -> str:
+    """What a command writes to stderr; it runs with one thread, and with the same memory layout each time."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONHASHSEED": "0", **more}
     done = subprocess.run(
         command,
@@ -122,6 +122,7 @@ def launch(command: Sequence[str], more: Mapping[str, str]) -> None:
     )
     if done.returncode:
         sys.exit(done.stderr)
+    return done.stderr
 
 
 def _fix_addresses() -> None:

@@ -5,10 +5,9 @@ python -m benchmarks.overhead --rounds 5 --write docs/explanation/accuracy.md
                                                                         puts them between the overhead markers there
 
 Time: benchmarks/stamped.py under `bottleneck run` with its default options. "Printed" is the perturbation that the
-report shows, profiled over unprofiled median step. "Seen" is the same from the script's own clock: the median of its
-steps inside the window over the median of those after the measurement. Memory: a training of 10,000 steps of the tiny
-network, bare and under `run`: how much more is resident at the end, and was at the peak. Medians over the rounds, with
-the range. Options: what the recordings of examples say that each option of the profiler costs.
+report shows, "seen" the same from the script's own clock for the same steps. Memory: a training of 10,000 steps of the
+tiny network, bare and under `run`: how much more is resident at the end, and was at the peak. Options: what the
+recordings of examples say that each option of the profiler costs. All are medians over the rounds, with the range.
 """
 
 import argparse
@@ -27,6 +26,7 @@ from benchmarks.disturbance import SCRIPT, launch
 from benchmarks.pages import write_between_markers
 from bottleneck.measured import OptionCosts, ProfilerOption
 from bottleneck.recording import Recording, read_recording
+from bottleneck.report.datafile import from_json
 
 STEPS = {"mlp": 3000, "transformer": 200, "resnet": 120}
 EXAMPLES = ("mlp", "transformer")
@@ -46,28 +46,37 @@ class Window:
 
 def measure_window(model: str) -> Window:
     """A run of the model with default options."""
-    stamps, recording = _run(model, STEPS[model])
-    assert recording.unprofiled is not None and recording.perturbation is not None
-    return Window(recording.unprofiled.median, recording.perturbation, _seen(stamps, recording))
+    stamps, recording, printed = _run(model, STEPS[model])
+    assert recording.unprofiled is not None
+    return Window(recording.unprofiled.median, printed, _seen(stamps, recording))
 
 
-def _run(model: str, steps: int) -> tuple[dict[str, list[int]], Recording]:
+def _run(model: str, steps: int) -> tuple[dict[str, list[int]], Recording, float]:
+    """The script's stamps, the recording, and the perturbation in the report."""
     with tempfile.TemporaryDirectory() as folder:
         out, target = Path(folder) / "stamps.json", Path(folder) / "recording"
         options = ["-m", "bottleneck.cli", "run", "-o", str(target)]
-        launch([sys.executable, *options, str(SCRIPT), model, str(steps), str(out)], {})
-        return json.loads(out.read_text(encoding="utf-8")), read_recording(target)
+        said = launch([sys.executable, *options, str(SCRIPT), model, str(steps), str(out)], {})
+        if not (target / "analysis.json").exists():
+            sys.exit(f"no report was made: {said}")
+        times = from_json((target / "analysis.json").read_text(encoding="utf-8")).steps
+        assert times.perturbation is not None
+        return json.loads(out.read_text(encoding="utf-8")), read_recording(target), times.perturbation
 
 
 def _seen(stamps: dict[str, list[int]], recording: Recording) -> float:
     """The ratio by the script's clock; its steps and the recording's marks meet on the wall clock."""
-    wall_ns, marks_ns = np.array(stamps["wall_ns"]), recording.traces[0].step_marks_ns
-    ends_ns = wall_ns[1:] - wall_ns[0] + stamps["unix_ns"]
-    steps_ns = np.diff(wall_ns)
-    # A step ends for us inside its optimizer, a moment before it ends for the script.
-    inside = (ends_ns > marks_ns[0] + steps_ns / 2) & (ends_ns < marks_ns[-1] + steps_ns / 2)
-    after = ends_ns > ends_ns[inside][-1] + 10 * steps_ns[inside].max()
-    return float(np.median(steps_ns[inside]) / np.median(steps_ns[after]))
+    marks_ns = recording.traces[0].step_marks_ns
+    assert recording.timed_ns is not None
+    timed, profiled = (_between(stamps, *span) for span in (recording.timed_ns, (marks_ns[0], marks_ns[-1])))
+    return float(np.mean(profiled) / np.median(timed))
+
+
+def _between(stamps: dict[str, list[int]], begin_ns: int, end_ns: int) -> np.ndarray:
+    """The script's steps in a stretch of the wall clock; a step ends for us a moment before it ends for the script."""
+    wall_ns = np.array(stamps["wall_ns"])
+    ends_ns, steps_ns = wall_ns[1:] - wall_ns[0] + stamps["unix_ns"], np.diff(wall_ns)
+    return steps_ns[(ends_ns > begin_ns + steps_ns / 2) & (ends_ns < end_ns + steps_ns / 2)]
 
 
 def measure_memory() -> tuple[float, float]:
@@ -76,7 +85,7 @@ def measure_memory() -> tuple[float, float]:
         out = Path(folder) / "stamps.json"
         launch([sys.executable, str(SCRIPT), "mlp", str(_LONG), str(out)], {})
         bare = json.loads(out.read_text(encoding="utf-8"))
-    ours, _ = _run("mlp", _LONG)
+    ours, _, _ = _run("mlp", _LONG)
     differences = [(ours[name] - bare[name]) / _MB for name in ("resident_bytes", "peak_bytes")]
     return differences[0], differences[1]
 

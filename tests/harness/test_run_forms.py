@@ -153,7 +153,8 @@ def test_a_program_that_removes_the_recording_keeps_its_status(tmp_path: Path) -
 def test_a_program_that_removes_its_folder_keeps_its_status(tmp_path: Path) -> None:
     here = tmp_path / "here"
     here.mkdir()
-    (here / "program.py").write_text("import os, shutil; shutil.rmtree(os.getcwd()); raise SystemExit(7)")
+    work = "import os, shutil, torch; torch.ones(9).sum(); shutil.rmtree(os.getcwd()); raise SystemExit(7)"
+    (here / "program.py").write_text(work)
     command = [sys.executable, "-m", "bottleneck.cli", "run", "-o", str(tmp_path / "recording"), "program.py"]
     done = subprocess.run(command, cwd=here, capture_output=True, text=True, check=False)
     assert done.returncode == 7
