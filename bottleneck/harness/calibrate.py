@@ -155,15 +155,19 @@ def better(before: Device, now: Device) -> Device:
     )
 
 
-def doubts(ceilings: Sequence[Ceiling], device: str, company: str) -> tuple[Caveat, ...]:
-    """What disturbed a measurement: the company that it was in, empty for none, or ceilings that did not settle."""
+def doubts(ceilings: Sequence[Ceiling], device: str, company: str, options: str) -> tuple[Caveat, ...]:
+    """What disturbed a measurement: the company that it was in, empty for none, or ceilings that did not settle.
+
+    ``options`` are those with which the command measures this device again.
+    """
     signs = [company] if company else []
     restless = [ceiling.name for ceiling in ceilings if not ceiling.stable]
     named = ", ".join(restless[:_MOST_NAMED]) + (" …" if len(restless) > _MOST_NAMED else "")
     signs += [f"{len(restless)} of {len(ceilings)} did not settle within 3 % ({named})"] if restless else []
     if not signs:
         return ()
-    message = f"the ceilings of {device} may be too low: {'; '.join(signs)}; `bottleneck calibrate` measures them again"
+    again = f"measure them again on a quiet machine: bottleneck calibrate {options}"
+    message = f"the ceilings of {device} may be too low: {'; '.join(signs)}; {again}"
     return (Caveat("noisy-calibration", message),)
 
 

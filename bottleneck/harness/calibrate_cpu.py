@@ -56,11 +56,15 @@ def measure_cpu(threads: int | None, effort: Effort, tell: Tell, sizes: Sizes | 
         allowance=allowance(),
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         dispatch_us=next((each.value for each in ceilings if each.name == DISPATCH), None),
-        caveats=doubts(ceilings, "this CPU", others(busy)),
+        caveats=doubts(ceilings, "this CPU", others(busy), _options(chosen, usual)),
         ceilings=ceilings,
         clock=clock,
         missing=dict(outcome.missing),
     )
+
+
+def _options(threads: int, usual: int) -> str:
+    return "--device cpu" if threads == usual else f"--device cpu --threads {threads}"
 
 
 def others(busy: float) -> str:

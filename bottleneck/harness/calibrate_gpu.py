@@ -98,7 +98,11 @@ def measure_gpu(torch: Any, index: int, effort: Effort, tell: Tell, sizes: Sizes
         allowance="",
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         dispatch_us=next((each.value for each in ceilings if each.name == ENQUEUE), None),
-        caveats=(*doubts(ceilings, "this device", _company(used)), *off_sheet(ceilings), *doubtful),
+        caveats=(
+            *doubts(ceilings, "this device", _company(used), f"--device cuda:{index}"),
+            *off_sheet(ceilings),
+            *doubtful,
+        ),
         ceilings=ceilings,
         clock=clock,
         driver=sensors.driver,

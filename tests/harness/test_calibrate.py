@@ -174,15 +174,16 @@ def test_new_pages_are_taken_from_memory_that_nobody_wrote_to() -> None:
 
 
 def test_readings_that_did_not_settle_give_a_caveat() -> None:
-    assert doubts(CEILINGS, "this CPU", others(0.1)) == ()
+    assert doubts(CEILINGS, "this CPU", others(0.1), "") == ()
     restless = (replace(CEILINGS[0], stable=False), *CEILINGS[1:])
-    (caveat,) = doubts(restless, "this CPU", others(0.1))
+    (caveat,) = doubts(restless, "this CPU", others(0.1), "")
     assert caveat.slug == "noisy-calibration" and "1 of 9 did not settle within 3 % (fp32 product)" in caveat.message
 
 
 def test_a_busy_machine_gives_a_caveat() -> None:
-    (caveat,) = doubts(CEILINGS, "this CPU", others(1.7))
+    (caveat,) = doubts(CEILINGS, "this CPU", others(1.7), "--device cpu --threads 1")
     assert "1.7 processors" in caveat.message
+    assert caveat.message.endswith("bottleneck calibrate --device cpu --threads 1")
 
 
 def test_our_own_work_is_no_company(monkeypatch: pytest.MonkeyPatch) -> None:
