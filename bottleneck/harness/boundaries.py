@@ -3,6 +3,7 @@
 import math
 import os
 import threading
+import time
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -12,6 +13,7 @@ from bottleneck.harness.signals import (
     Listener,
     Removal,
     is_nested_call,
+    is_optimizer_made,
     watch_compiled,
     watch_loaders,
     watch_modules,
@@ -25,6 +27,9 @@ _REPEATED, _LONE_BATCHES, _CROWDED_BATCHES = 2, 3, 2
 # After how many turns of others a silent leader is replaced: a generator is trained once in five steps of its critic.
 _PATIENCE = {"optimizer": 20, "module": 4, "loader": 20}
 _MORE_PATIENCE = 4
+# For so long calls and batches make no steps where an optimizer is there that has not stepped yet: reinforcement
+# learning plays thousands of rounds before it learns.
+_LEARNING_BEGINS_S = 10.0
 
 # What is not listened to any more once there is a better source.
 _WORSE: dict[StepSource, tuple[StepSource, ...]] = {
@@ -103,6 +108,7 @@ class Boundaries:
         on_new_source: Callable[[StepSource, str], None],
         wanted: str | None = None,
         thread: int | None = None,
+        clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self.met: list[str] = []
         self.problem: str | None = None
@@ -110,6 +116,8 @@ class Boundaries:
         self._on_new_source = on_new_source
         self._wanted = wanted
         self._thread = thread
+        self._clock = clock
+        self._waits_since_s: float | None = None
         self._is_class_wanted = wanted is not None and wanted not in _FIXED_NAMES
         self._current: tuple[StepSource, str] = ("none", "")
         self._torch: Any = None
@@ -217,11 +225,22 @@ class Boundaries:
         return source == "loader" or self._loaders.turns >= (_REPEATED if self._wanted else _LONE_BATCHES)
 
     def _boundary(self, source: StepSource, name: str) -> None:
+        if source in _WORSE["optimizer"] and self._current[0] == "none" and self._waits_for_optimizer():
+            return
         if self._current != (source, name):
             self._current = source, name
             self._forget(*_WORSE[source])
             self._on_new_source(source, name)
         self._on_boundary()
+
+    def _waits_for_optimizer(self) -> bool:
+        """Whether an optimizer's steps may be still to come. A block of a program may be one that does not learn."""
+        if self._wanted is not None or self._thread is not None or not is_optimizer_made():
+            return False
+        now_s = self._clock()
+        if self._waits_since_s is None:
+            self._waits_since_s = now_s
+        return now_s - self._waits_since_s < _LEARNING_BEGINS_S
 
     def _is_wanted(self, source: str, name: str) -> bool:
         return self._wanted is None or self._wanted in (source, name)

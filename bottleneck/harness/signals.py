@@ -57,6 +57,18 @@ def watch_modules(torch: Any, listener: Listener) -> Removal:
     return torch.nn.modules.module.register_module_forward_pre_hook(before).remove  # type: ignore[no-any-return]
 
 
+def is_optimizer_made() -> bool:
+    """Whether the program has made an optimizer: the first of each class marks the step of its class (torch 2.13)."""
+    module = sys.modules.get("torch.optim.optimizer")
+    waiting = [module.Optimizer] if module is not None else []
+    while waiting:
+        kind = waiting.pop()
+        if getattr(vars(kind).get("step"), "hooked", False):
+            return True
+        waiting += kind.__subclasses__()
+    return False
+
+
 def is_nested_call(torch: Any) -> bool:
     """Whether the module call that is being told of runs inside that of another module; walks up the stack."""
     called = torch.nn.Module._call_impl.__code__

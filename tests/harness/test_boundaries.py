@@ -10,6 +10,7 @@ import pytest
 
 from bottleneck.harness import boundaries, marks
 from bottleneck.harness.boundaries import Boundaries
+from bottleneck.harness.signals import is_optimizer_made
 
 
 class Adam:
@@ -54,10 +55,11 @@ class Log:
     """Counts boundaries by source; ``depth`` is that of the module calls."""
 
     def __init__(self, wanted: str | None = None) -> None:
+        self.now_s = 0.0
         self.boundaries = 0
         self.sources: list[str] = []
         self.depth = 1
-        self.watched = Boundaries(self._count, self._change, wanted)
+        self.watched = Boundaries(self._count, self._change, wanted, clock=lambda: self.now_s)
 
     def _count(self) -> None:
         self.boundaries += 1
@@ -94,6 +96,7 @@ def log(monkeypatch: pytest.MonkeyPatch) -> Log:
 def made(monkeypatch: pytest.MonkeyPatch, wanted: str | None = None) -> Log:
     log = Log(wanted)
     monkeypatch.setattr(boundaries, "is_nested_call", lambda _: log.depth > 1)
+    monkeypatch.setattr(boundaries, "is_optimizer_made", lambda: False)
     for kind in (Adam, SGD, Model, Layer, Head):
         monkeypatch.setattr(kind, "_modules", {}, raising=False)
     return log
@@ -306,8 +309,9 @@ def test_the_hooks_are_those_of_torch_and_are_removed() -> None:
     assert (log.boundaries, log.sources) == (1, [SGD_])
 
 
-def test_torch_tells_of_outermost_modules_and_of_batches() -> None:
+def test_torch_tells_of_outermost_modules_and_of_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     torch: Any = pytest.importorskip("torch")
+    monkeypatch.setattr(boundaries, "is_optimizer_made", lambda: False)  # other tests of this process make some
     log, counted = Log(), SimpleNamespace(module=0, loader=0)
     log.watched.watch(torch)
     model = torch.nn.Sequential(torch.nn.Linear(1, 1), torch.nn.Dropout())
@@ -322,3 +326,32 @@ def test_torch_tells_of_outermost_modules_and_of_batches() -> None:
     finally:
         log.watched.forget()
     assert log.watched.problem is None
+
+
+def test_a_program_that_plays_before_it_learns_is_followed_by_its_optimizer(
+    log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(boundaries, "is_optimizer_made", lambda: True)
+    policy, optimizer = Model(), Adam()
+    for _ in range(500):
+        log.now_s += 0.01
+        log.call(policy)
+    assert log.sources == []
+    log.step(optimizer, times=3)
+    assert (log.boundaries, log.sources) == (3, [ADAM])
+
+
+def test_an_optimizer_that_never_steps_is_not_waited_for_any_longer(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(boundaries, "is_optimizer_made", lambda: True)
+    model = Model()
+    for _ in range(30):
+        log.now_s += 0.5
+        log.call(model)
+    assert log.sources == [MODEL]
+    assert log.boundaries > 5
+
+
+def test_an_optimizer_is_seen_when_it_is_made() -> None:
+    torch = pytest.importorskip("torch")
+    torch.optim.SGD([torch.ones(1, requires_grad=True)], lr=0.1)
+    assert is_optimizer_made()
