@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bottleneck.commands.interrupts import answered
+from bottleneck.commands.interrupts import Interrupted, answered
 from bottleneck.commands.place import Place, remove_made
 from bottleneck.commands.plan import RunOptions, make_plan
 from bottleneck.commands.ranked import make_rank_plan, run_rank
@@ -174,8 +174,11 @@ def _run(options: RunOptions, plan: "Plan", place: Place) -> int:
 
     end = supervise(program_command(plan, options.arguments), accompany)
     status = 0 if follower.is_forced else end.status
-    place.note(replace(course, status=status))
-    told = reporter.conclude(follower, end, kills.since())
+    try:
+        place.note(replace(course, status=status))
+        told = reporter.conclude(follower, end, kills.since())
+    except Interrupted:  # between two of our answers; the next command finishes what is left
+        told = Told(succeeded=False, is_finished=False)
     place.leave(told)
     return _exit_status(options, status, told)
 
