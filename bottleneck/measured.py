@@ -50,6 +50,11 @@ class StepTimes:
     seen: int | None = None
 
 
+def tell_step(name: str, seen: int) -> str:
+    """What a step of the program was, in the words of the summary and of the report."""
+    return f"step = {name}, {seen} seen"
+
+
 @dataclass(frozen=True)
 class Ratio:
     """A ratio of step times: median of ratios of neighbours in time, with its interval, over n such pairs."""

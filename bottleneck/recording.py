@@ -100,11 +100,6 @@ class Recording:
     schema: str = field(default=RECORDING_SCHEMA)
 
 
-def tell_step(name: str, seen: int) -> str:
-    """What a step of the program was, in the words of the summary and of the report."""
-    return f"step = {name}, {seen} seen"
-
-
 def extras_of(recording: Recording) -> Extras:
     """What the recording holds besides times and traces, for the reports."""
     return Extras(**{part.name: getattr(recording, part.name) for part in fields(Extras)})

@@ -156,8 +156,12 @@ def _is_worth_keeping(folder: Path, recording: "Recording") -> bool:
 
 
 def _summary(folder: Path, recording: "Recording", told: Told) -> str:
+    from bottleneck.measured import tell_step
+
     where = f" in {shown(folder)}" if told.is_worth_keeping else ""
     lines = [f"bottleneck: recorded {_describe_steps(recording)}{where}"]
+    if recording.step_name is not None and recording.steps_seen is not None:
+        lines.append(f"bottleneck: {tell_step(recording.step_name, recording.steps_seen)}")
     lines += [f"bottleneck: {warning}" for warning in recording.warnings]
     return "\n".join(lines)
 

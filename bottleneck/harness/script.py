@@ -285,9 +285,11 @@ class Script:
 
     def _open(self, then: Callable[[], None]) -> bool:
         """Whether a window is open now; ``then`` is the phase that follows. May have to wait for a later boundary."""
+        # Before it opens: it may be cut off at once.
+        before, self._next, self._stopwatch = self._next, then, Stopwatch(self._torch)
         outcome = self._windows.open(self._torch)
-        if outcome == "open":
-            self._stopwatch, self._next = Stopwatch(self._torch), then
+        if outcome == "not yet":
+            self._next = before
         elif outcome == "never":
             self._end()
         return outcome == "open"

@@ -2,8 +2,7 @@
 
 from itertools import groupby
 
-from bottleneck.measured import StepTime, StepTimes
-from bottleneck.recording import tell_step
+from bottleneck.measured import StepTime, StepTimes, tell_step
 from bottleneck.units import format_us
 
 # How the steps were found, where the name of the source is no word to end a sentence with.
