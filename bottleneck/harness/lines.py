@@ -71,9 +71,18 @@ class WithLines:
 
     def trace_activities(self) -> list[Any]:
         """All activities; without lines where this version of torch does not tell them."""
-        activities = self._results.trace_activities()
+        activities = [each for each in self._results.trace_activities() if _is_readable(each)]
         tree = getattr(self._results, "experimental_event_tree", None)
-        return list(activities) if tree is None else [*activities, *find_lines(tree(), activities)]
+        return activities if tree is None else [*activities, *find_lines(tree(), activities)]
+
+
+def _is_readable(activity: Any) -> bool:
+    """Whether it has a name: torch 2.13 reads that of the frame in which a module was imported from freed memory."""
+    try:
+        activity.name()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def find_lines(roots: list[Any], activities: list[Any]) -> list[Line]:

@@ -107,6 +107,15 @@ def test_version_of_torch_without_the_tree_gives_what_it_has() -> None:
     assert WithLines(SimpleNamespace(trace_activities=lambda: activities)).trace_activities() == activities
 
 
+def test_activity_whose_name_torch_has_lost_is_left_out() -> None:
+    def lost() -> str:
+        return b"encodings/ascii.py(0): \xd0".decode()
+
+    named, unnamed = SimpleNamespace(name=lambda: "aten::ones"), SimpleNamespace(name=lost)
+    results = SimpleNamespace(trace_activities=lambda: [named, unnamed])
+    assert WithLines(results).trace_activities() == [named]
+
+
 def test_trace_of_a_real_window_holds_the_lines_of_its_calls(tmp_path: Path) -> None:
     import torch
 
