@@ -39,9 +39,9 @@ def record(
     """A context that records the loop inside it into a folder, which `bottleneck report FOLDER` explains.
 
     Steps end where the loop calls ``bottleneck.step()``, else at each step of the optimizer, call of the outermost
-    module or batch of the loader; ``step`` names one of these, or a class. Some steps pass as warm-up (``warmup``; 3),
-    some are timed, then ``steps`` (5) are profiled; about thirty in all. A shorter loop gives what there is, down to
-    one step, a longer one goes on at full speed.
+    module or batch of the loader; ``step`` names one of these, or a class. Steps pass until their times settle, or
+    ``warmup`` of them; some are timed, then ``steps`` (5) are profiled: 30 to 80 in all. A shorter loop gives what
+    there is, down to one step, a longer one goes on at full speed.
 
     The folder must be new or empty; ``force`` replaces what an earlier recording left there. ``quiet`` writes nothing
     to stderr. UsageError if the arguments make no sense, the folder is taken, or another block is being recorded. What
@@ -83,6 +83,15 @@ class RecordedBlock:
         self.warnings: tuple[str, ...] = ()
         self._wish = wish
         self._work: _Work | None = None
+
+    def report(self) -> str:
+        """What `bottleneck report` says of the folder, as text to print in a notebook; once the block has ended."""
+        from bottleneck.commands.missing import add_ceilings
+        from bottleneck.pipeline import analyse
+        from bottleneck.report import FORMATS
+
+        add_ceilings(self.folder)
+        return FORMATS["terminal"](analyse([self.folder]))
 
     def __enter__(self) -> "RecordedBlock":
         from bottleneck.harness import marks

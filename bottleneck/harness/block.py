@@ -10,10 +10,14 @@ from typing import Any
 from bottleneck.errors import UsageError
 from bottleneck.harness import marks
 from bottleneck.harness.capture import GUARD, Detail
+from bottleneck.harness.inductor import Inductor
 from bottleneck.harness.notes import Plan
 from bottleneck.harness.script import Script
 from bottleneck.harness.session import Session
 from bottleneck.harness.setting import Setting
+
+# One for all blocks: what is compiled in one may run in the next.
+_INDUCTOR = Inductor()
 
 _HINT = "bottleneck.step() at the end of each turn of its loop marks the steps"
 
@@ -22,7 +26,6 @@ class Block:
     """The measurement of one block, from ``start`` to ``finish``, both in the thread that makes it."""
 
     def __init__(self, plan: Plan) -> None:
-        is_loaded = sys.modules.get("torch") is not None
         self._session = Session(
             plan,
             Setting(
@@ -30,11 +33,12 @@ class Block:
                 hint=_HINT,
                 takes_signals=False,
                 is_bounded=True,
-                # What is still to be imported would be recorded call by call.
-                opening=Detail(stacks=is_loaded),
+                # The first step may import, and torch 2.13 reads names of imported modules' frames from freed memory.
+                opening=Detail(stacks=False),
                 thread=threading.get_ident(),
             ),
         )
+        self._session.inductor = _INDUCTOR
         self._script = Script(self._session)
         self._hook = self._script.hook()
 
@@ -47,6 +51,7 @@ class Block:
         """Begins to watch torch: at once if the program has imported it, else as soon as it does."""
         torch = sys.modules.get("torch")
         self._hook.install()
+        _INDUCTOR.resume()
         if torch is not None:
             # What the program profiled earlier is over; of what it profiles now we were not told.
             GUARD.yielded = _is_profiled(torch)
@@ -55,12 +60,14 @@ class Block:
     def finish(self) -> None:
         """Ends it, and leaves what was measured on disk."""
         self._hook.remove()
+        _INDUCTOR.rest()
         self._script.finish()
         self._session.save()
 
     def leave(self) -> None:
         """Ends it without keeping anything: in a fork, which must not go on measuring."""
         self._hook.remove()
+        _INDUCTOR.rest()
         self._script.leave()
 
 

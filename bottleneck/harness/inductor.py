@@ -7,6 +7,7 @@ later run, which compiles nothing, has them too.
 """
 
 import json
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from functools import wraps
@@ -29,6 +30,8 @@ class Inductor:
         self.is_on = False
         self.problem: str | None = None
         self._kernels: dict[str, Any] = {}
+        self._watched: set[str] = set()
+        self._give_back: Callable[[], None] | None = None
 
     def watchers(self) -> dict[str, Callable[[Any], None]]:
         """What to call once a module of the compiler is loaded, by the module's name."""
@@ -37,6 +40,18 @@ class Inductor:
             "torch._inductor.codegen.cpp": self._careful(self._watch_generation),
             "torch._inductor.output_code": self._careful(self._watch_graphs),
         }
+
+    def resume(self) -> None:
+        """Does the same to what the program has loaded already, as after ``rest``."""
+        for name, watch in self.watchers().items():
+            if name in sys.modules and name not in self._watched:
+                watch(sys.modules[name])
+
+    def rest(self) -> None:
+        """Gives the program its own setting back; what it has compiled meanwhile keeps its names."""
+        give_back, self._give_back, self.is_on = self._give_back, None, False
+        if give_back is not None:
+            give_back()
 
     @property
     def has_something_to_tell(self) -> bool:
@@ -63,10 +78,13 @@ class Inductor:
 
         # A GPU program's C++ kernels are few, and compiling all of its kernels anew can take long.
         if not torch.cuda.is_available():
+            usual = config.cpp.enable_kernel_profile
+            self._give_back = lambda: setattr(config.cpp, "enable_kernel_profile", usual)
             config.cpp.enable_kernel_profile = True
             self.is_on = True
 
     def _watch_generation(self, cpp: Any) -> None:
+        self._watched.add("torch._inductor.codegen.cpp")
         scheduling = cpp.CppScheduling
         define, note = scheduling.define_kernel, self._careful(self._note_kernel)
 
@@ -85,6 +103,7 @@ class Inductor:
             notes[name] = asdict(describe_kernel(graph, name, nodes, arguments))
 
     def _watch_graphs(self, output_code: Any) -> None:
+        self._watched.add("torch._inductor.output_code")
         kind = output_code.CompiledFxGraph
         make, finish = kind.__init__, kind.post_compile
         hand_on, collect = self._careful(_hand_on), self._careful(self._collect)

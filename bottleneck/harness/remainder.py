@@ -31,9 +31,8 @@ def keep_remainder(session: Session, remainder: Remainder) -> None:
         session.offer(remainder.window, remainder.stopwatch)
         session.warn(f"{session.setting.what} ended after {complete} of {wanted} profiled steps; {_enough(session)}")
     elif session.has_trace:
-        session.warn(
-            f"{session.setting.what} ended after {remainder.seen} steps, of which one was profiled; {_enough(session)}"
-        )
+        steps = "1 step" if remainder.seen == 1 else f"{remainder.seen} steps"
+        session.warn(f"{session.setting.what} ended after {steps}, of which one was profiled; {_enough(session)}")
     else:
         _keep_opening(session, remainder)
 

@@ -128,3 +128,22 @@ def test_a_compiler_that_looks_different_is_left_alone_and_named() -> None:
     inductor = Inductor()
     inductor.watchers()["torch._inductor.codegen.cpp"](SimpleNamespace())
     assert "could not be watched: AttributeError" in (inductor.problem or "")
+
+
+def test_a_program_gets_its_setting_back_and_is_watched_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch = pytest.importorskip("torch")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    config = SimpleNamespace(cpp=SimpleNamespace(enable_kernel_profile=False))
+    cpp = SimpleNamespace(CppScheduling=type("CppScheduling", (), {"define_kernel": lambda *_: "kernel"}))
+    monkeypatch.setitem(sys.modules, "torch._inductor.config", config)
+    monkeypatch.setitem(sys.modules, "torch._inductor.codegen.cpp", cpp)
+    monkeypatch.delitem(sys.modules, "torch._inductor.output_code", raising=False)
+    inductor, seen = Inductor(), []
+    for _ in range(2):
+        inductor.resume()
+        seen.append((config.cpp.enable_kernel_profile, inductor.is_on, cpp.CppScheduling.define_kernel))
+        inductor.rest()
+        assert (config.cpp.enable_kernel_profile, inductor.is_on) == (False, False)
+    assert seen[0][:2] == (True, True)
+    assert seen[0] == seen[1]
+    assert inductor.problem is None

@@ -1,5 +1,6 @@
 """Blocks that programs record themselves: each program runs on its own, as a user would run it."""
 
+import dataclasses
 import os
 import subprocess
 import sys
@@ -11,7 +12,9 @@ import pytest
 
 from bottleneck.commands.record import record
 from bottleneck.errors import UsageError
-from bottleneck.recording import Recording, read_recording
+from bottleneck.pipeline import analyse
+from bottleneck.recording import Recording, read_recording, write_recording
+from bottleneck.records import Device
 
 from .driver import record as run_supervised
 from .test_run_forms import load_trace
@@ -19,7 +22,8 @@ from .test_run_forms import load_trace
 pytest.importorskip("torch")
 
 TRAINING = """
-    import os, sys, threading, torch, bottleneck
+    import functools, os, sys, threading, torch, bottleneck
+    record = functools.partial(bottleneck.record, warmup=3)
     torch.set_num_threads(1)
     model = torch.nn.Linear(8, 8)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -79,7 +83,7 @@ def theirs(stderr: str) -> list[str]:
 
 @pytest.mark.parametrize(("marked", "source"), [(True, "mark"), (False, "optimizer")])
 def test_a_block_is_measured_in_phases(marked: bool, source: str, tmp_path: Path) -> None:
-    ran = train_and(tmp_path, f"    with bottleneck.record('out/'):\n        train(40, marked={marked})")
+    ran = train_and(tmp_path, f"    with record('out/'):\n        train(40, marked={marked})")
     recording = ran.recording()
     assert recording.step_source == source
     assert len(recording.traces[0].step_marks_ns) == 6
@@ -89,11 +93,12 @@ def test_a_block_is_measured_in_phases(marked: bool, source: str, tmp_path: Path
 
 
 @pytest.mark.parametrize(
-    ("steps", "marks", "message"), [(0, 2, "no step"), (1, 2, "ended after 1 step"), (3, 2, "one was profiled")]
+    ("steps", "marks", "message"),
+    [(0, 2, "no step"), (1, 2, "ended after 1 step"), (3, 2, "one was profiled")],
 )
 def test_a_short_block_keeps_what_there_is(steps: int, marks: int, message: str, tmp_path: Path) -> None:
     body = f"""
-    with bottleneck.record('out') as block:
+    with record('out') as block:
         model(torch.ones(4, 8))
         train({steps})
     print(*block.warnings, sep='\\n')
@@ -104,8 +109,52 @@ def test_a_short_block_keeps_what_there_is(steps: int, marks: int, message: str,
     assert "the program ended" not in ran.stdout
 
 
+def test_the_report_of_a_block_gives_a_verdict(tmp_path: Path) -> None:
+    ran = train_and(tmp_path, "    with record('out'):\n        train(40)")
+    assert "ceilings of this CPU are not known yet: `bottleneck report` measures them" in ran.stderr
+    device = Device("CPU", None, "cpu", 1, {"fp32_tensor": 1e11, "fp32_vector": 5e10}, 1e10, 1.0, "measured", {})
+    write_recording(ran.folder / "out", dataclasses.replace(ran.recording(), device=device))
+    analysis = analyse([ran.folder / "out"])
+    assert 1 <= analysis.steps.count <= 5
+    assert analysis.verdict.bound == "overhead"
+    assert any(line.name.startswith("program.py:") for line in analysis.lines)
+    assert record(ran.folder / "out").report().startswith("OVERHEAD-BOUND\n")
+
+
+def test_ranks_record_into_one_folder(tmp_path: Path) -> None:
+    body = """
+    import time, torch.distributed
+    torch.distributed.init_process_group('gloo')
+    model = torch.nn.parallel.DistributedDataParallel(model)
+    for force in (False, True):
+        with record('out', force=force) as block:
+            train(40)
+            torch.distributed.barrier()
+            if torch.distributed.get_rank() == int(force):
+                time.sleep(0.2)
+        torch.distributed.barrier()
+    torch.distributed.destroy_process_group()
+"""
+    (tmp_path / "program.py").write_text(textwrap.dedent((TRAINING + body).lstrip("\n")))
+    done = subprocess.run(
+        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "program.py"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("bottleneck: recorded 5 steps of 2 ranks in out;") == 2
+    traces = read_recording(tmp_path / "out").traces
+    assert [(trace.rank, len(trace.step_marks_ns)) for trace in traces] == [(0, 6), (1, 6)]
+    left = sorted(path.name for path in (tmp_path / "out").iterdir())
+    assert left == ["recording.json", "trace.rank0.json.gz", "trace.rank1.json.gz"]
+
+
 def test_steps_and_warmup_are_those_that_were_asked_for(tmp_path: Path) -> None:
-    ran = train_and(tmp_path, "    with bottleneck.record('out', steps=2, warmup=10, quiet=True): train(60)")
+    ran = train_and(tmp_path, "    with record('out', steps=2, warmup=10, quiet=True): train(60)")
     assert len(ran.recording().traces[0].step_marks_ns) == 3
     assert ran.stderr == ""
 
@@ -114,7 +163,7 @@ def test_an_exception_comes_through_unchanged_and_what_was_captured_is_kept(tmp_
     body = """
     error = ValueError("theirs")
     try:
-        with bottleneck.record('out'):
+        with record('out'):
             train(40)
             raise error
     except ValueError as caught:
@@ -130,7 +179,7 @@ def test_an_exception_comes_through_unchanged_and_what_was_captured_is_kept(tmp_
 def test_blocks_may_follow_one_another(tmp_path: Path) -> None:
     body = """
     for name in 'abc':
-        with bottleneck.record(name):
+        with record(name):
             train(40)
     train(2)
     print(len(torch.nn.modules.module._global_forward_pre_hooks), torch.autograd._profiler_enabled())
@@ -144,7 +193,7 @@ def test_a_finished_block_leaves_no_window_in_memory(tmp_path: Path) -> None:
     body = """
     import gc
     from bottleneck.harness.capture import Window
-    with bottleneck.record('out'):
+    with record('out'):
         train(40)
         print(any(type(each) is Window for each in gc.get_objects()))
     gc.collect()
@@ -155,9 +204,9 @@ def test_a_finished_block_leaves_no_window_in_memory(tmp_path: Path) -> None:
 
 def test_a_block_in_a_block_is_refused_and_the_outer_one_goes_on(tmp_path: Path) -> None:
     body = """
-    with bottleneck.record('out'):
+    with record('out'):
         try:
-            with bottleneck.record('inner'):
+            with record('inner'):
                 train(1)
         except Exception as error:
             print(type(error).__name__, error)
@@ -172,7 +221,7 @@ def test_a_block_in_a_block_is_refused_and_the_outer_one_goes_on(tmp_path: Path)
 def test_a_block_in_a_thread_is_profiled(tmp_path: Path) -> None:
     body = """
     def work():
-        with bottleneck.record('out'):
+        with record('out'):
             train(40)
     thread = threading.Thread(target=work)
     thread.start(); thread.join()
@@ -183,7 +232,7 @@ def test_a_block_in_a_thread_is_profiled(tmp_path: Path) -> None:
 
 def test_steps_of_other_threads_are_not_those_of_the_block(tmp_path: Path) -> None:
     body = """
-    with bottleneck.record('out'):
+    with record('out'):
         thread = threading.Thread(target=train, args=(40, True))
         thread.start(); thread.join()
         train(40, True)
@@ -195,7 +244,7 @@ def test_a_fork_in_a_block_goes_on_unmeasured_and_ends_as_it_would(tmp_path: Pat
     body = """
     import atexit
     atexit.register(lambda: print('bye', flush=True))
-    with bottleneck.record('out'):
+    with record('out'):
         for steps in (1, 1, 20, 12):
             train(steps)
             child = os.fork()
@@ -212,11 +261,11 @@ def test_a_fork_in_a_block_goes_on_unmeasured_and_ends_as_it_would(tmp_path: Pat
 
 def test_a_fork_may_record_a_block_of_its_own(tmp_path: Path) -> None:
     body = """
-    with bottleneck.record('out'):
+    with record('out'):
         train(40)
         child = os.fork()
         if child == 0:
-            with bottleneck.record('inner', quiet=True):
+            with record('inner', quiet=True):
                 train(40)
             sys.exit(3)
         print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
@@ -229,11 +278,11 @@ def test_a_fork_may_record_a_block_of_its_own(tmp_path: Path) -> None:
 @pytest.mark.parametrize("is_around", [True, False], ids=["around", "inside"])
 def test_a_profiler_of_the_programs_own_keeps_its_result(is_around: bool, tmp_path: Path) -> None:
     body = f"""
-    profiler, block = torch.autograd.profiler.profile(), bottleneck.record('out', quiet=True)
+    profiler, block = torch.autograd.profiler.profile(), record('out', quiet=True)
     with {"profiler, block" if is_around else "block, profiler"}:
         train(40)
     print(sum(event.name == 'aten::addmm' for event in profiler.function_events))
-    with bottleneck.record('later', quiet=True):
+    with record('later', quiet=True):
         train(40)
 """
     ran = run(tmp_path, TRAINING + body)
@@ -245,7 +294,7 @@ def test_a_profiler_of_the_programs_own_keeps_its_result(is_around: bool, tmp_pa
 def test_torch_is_imported_by_the_program_alone(tmp_path: Path) -> None:
     program = """
         import sys, bottleneck
-        with bottleneck.record("out"):
+        with bottleneck.record("out", warmup=3):
             print("torch" in sys.modules)
             import torch
             model = torch.nn.Linear(4, 4)
@@ -272,8 +321,8 @@ def test_a_block_without_torch_says_so(tmp_path: Path) -> None:
 
 
 def test_under_a_supervisor_the_whole_program_is_measured(tmp_path: Path) -> None:
-    body = "    with bottleneck.record('out') as block:\n        train(40, marked=True)\n    print(block.warnings)\n"
-    ran = run_supervised(tmp_path, TRAINING + body)
+    body = "    with record('out') as block:\n        train(40, marked=True)\n    print(block.warnings)\n"
+    ran = run_supervised(tmp_path, TRAINING + body, "--warmup", "3")
     assert (ran.stdout, theirs(ran.stderr), ran.status) == ("()\n", [], 0)
     assert not (tmp_path / "out").exists()
     assert ran.recording.step_source == "mark"
@@ -283,7 +332,7 @@ def test_under_a_supervisor_the_whole_program_is_measured(tmp_path: Path) -> Non
 
 def test_a_mark_overrules_the_optimizer(tmp_path: Path) -> None:
     body = "    for _ in range(40):\n        train(2)\n        bottleneck.step()\n"
-    ran = run_supervised(tmp_path, TRAINING + body)
+    ran = run_supervised(tmp_path, TRAINING + body, "--warmup", "3")
     assert ran.recording.step_source == "mark"
     marks_ns = ran.recording.traces[0].step_marks_ns
     names = [event["name"] for event in load_trace(ran)["traceEvents"]]
@@ -313,7 +362,7 @@ def test_force_replaces_an_old_recording_and_nothing_else(tmp_path: Path) -> Non
     (tmp_path / "out").mkdir()
     for name in ("precious.txt", "recording.json", "trace.rank7.json.gz"):
         (tmp_path / "out" / name).write_text("old")
-    train_and(tmp_path, "    with bottleneck.record('out', force=True):\n        train(40)")
+    train_and(tmp_path, "    with record('out', force=True):\n        train(40)")
     found = sorted(path.name for path in (tmp_path / "out").iterdir())
     assert found == ["precious.txt", "recording.json", "trace.rank0.json.gz"]
 
@@ -321,7 +370,7 @@ def test_force_replaces_an_old_recording_and_nothing_else(tmp_path: Path) -> Non
 def test_a_recording_that_cannot_be_finished_does_not_disturb_the_program(tmp_path: Path) -> None:
     body = """
     import shutil
-    with bottleneck.record('out') as block:
+    with record('out') as block:
         train(40)
         shutil.rmtree('out')
     print(len(block.warnings))
