@@ -10,8 +10,10 @@ from torch import distributed
 distributed.init_process_group("gloo")
 rank = distributed.get_rank()
 told = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "OMP_NUM_THREADS")
-print(rank, [os.environ[name] for name in told], sorted(name for name in os.environ if "TORCH" in name))
-print(rank, sys.argv[1:], sys.path[0], __name__, file=sys.stderr)
+values = [os.environ[name] for name in told]
+# In one piece each: the ranks share the streams.
+sys.stdout.write(f"{rank} {values} {sorted(name for name in os.environ if 'TORCH' in name)}\n")
+sys.stderr.write(f"{rank} {sys.argv[1:]} {sys.path[0]} {__name__}\n")
 model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(64, 64))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 for step in range(int(sys.argv[1])):
