@@ -68,8 +68,8 @@ class Recording:
     ``unprofiled`` and ``profiled`` are step times in microseconds, ``perturbation`` is the ratio of their medians.
     With many ranks these, and all that was measured of the program, are those of the lowest rank that has a trace.
     ``device`` holds measured ceilings, ``device_facts`` what each accelerator said of itself at capture.
-    ``program_status`` is the exit status as a shell shows it (128 + N for signal N), null until the program has ended. ``timed_ns`` is the stretch of the
-    wall clock in which the unprofiled steps ran.
+    ``program_status`` is the exit status as a shell shows it (128 + N for signal N), null until the program has ended.
+    ``timed_ns`` is the stretch of the wall clock in which the unprofiled steps ran.
     """
 
     created: str
