@@ -33,10 +33,10 @@ class Caveat:
 class Device:
     """Ceilings of one device. Peaks are dense, keyed '<dtype>_tensor' or '<dtype>_vector', in FLOP/s.
 
-    ``source`` says where they come from, ``peak_clocks_mhz`` at which clock a peak holds, where that is known. A CPU has
-    (working set in bytes, bytes/s) pairs in ``bandwidth_by_bytes``, smallest first, a GPU the size of its last cache.
-    ``fresh_bytes_per_s`` is the rate of new pages: what a CPU program's first write costs beyond a second one. Blocks of
-    32 MiB and more come as new pages each time they are allocated.
+    ``source`` says where they come from, ``peak_clocks_mhz`` at which clock a peak holds, where that is known. A CPU
+    has (working set in bytes, bytes/s) pairs in ``bandwidth_by_bytes``, smallest first, a GPU the size of its last
+    cache. ``fresh_bytes_per_s`` is the rate of new pages: what a CPU program's first write costs beyond a second one.
+    Blocks of 32 MiB and more come as new pages each time they are allocated.
     """
 
     name: str

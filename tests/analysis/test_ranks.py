@@ -10,8 +10,8 @@ import pytest
 from bottleneck.analysis.arrivals import match_collectives
 from bottleneck.analysis.ranks import RankedAnalysis, combine_ranks
 from bottleneck.analysis.summary import assemble
-from bottleneck.pipeline import analyse
 from bottleneck.measured import StepTime
+from bottleneck.pipeline import analyse
 from bottleneck.tables import DEVICE_ARGS
 from tests.analysis.scenes import Event, Kernel, Scene, evidence, table
 
