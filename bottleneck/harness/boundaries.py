@@ -252,4 +252,7 @@ class Boundaries:
 
 def _class_of(module: Any) -> str:
     """The class of a module, or of the one that it is the compiled form of."""
-    return type(module.__dict__.get("_modules", {}).get("_orig_mod", module)).__name__
+    modules = module.__dict__.get("_modules")
+    # A scripted module has a container of its own kind there.
+    compiled = modules.get("_orig_mod") if isinstance(modules, dict) else None
+    return type(module if compiled is None else compiled).__name__

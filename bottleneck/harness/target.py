@@ -74,7 +74,7 @@ def _works(tree: ast.Module) -> bool:
     """Whether running the file does more than to prepare a model: it trains, calls it, or has a main part."""
     defined = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
     busy = {name for name, function in defined.items() if any(_is_training(node) for node in ast.walk(function))}
-    return any(_is_main_part(node, set(defined)) or _does(node, busy | {"model"}) for node in tree.body)
+    return any(_is_main_part(node, set(defined)) or _does(node, busy) for node in tree.body)
 
 
 def _is_main_part(node: ast.stmt, defined: Set[str]) -> bool:
@@ -87,13 +87,18 @@ def _is_main_part(node: ast.stmt, defined: Set[str]) -> bool:
 
 
 def _does(node: ast.stmt, busy: Set[str]) -> bool:
-    """Whether a statement trains or calls one of these when it is run; what it only defines does not count."""
+    """Whether a statement trains, calls the model or hands one of the busy functions to something, a thread perhaps.
+
+    What it only defines does not count.
+    """
     waiting: list[ast.AST] = [node]
     while waiting:
         each = waiting.pop()
-        if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda):
+        if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             continue
-        if _is_training(each) or (isinstance(each, ast.Call) and getattr(each.func, "id", None) in busy):
+        if _is_training(each) or (isinstance(each, ast.Name) and each.id in busy):
+            return True
+        if isinstance(each, ast.Call) and getattr(each.func, "id", None) == "model":
             return True
         waiting += ast.iter_child_nodes(each)
     return False

@@ -351,6 +351,17 @@ def test_an_optimizer_that_never_steps_is_not_waited_for_any_longer(log: Log, mo
     assert log.boundaries > 5
 
 
+def test_a_scripted_module_has_a_name_too(log: Log) -> None:
+    class Scripted:
+        """Its modules are in no dictionary."""
+
+    module = Scripted()
+    module.__dict__["_modules"] = object()
+    for _ in range(3):
+        log.call(module)
+    assert log.sources == ["module: call of Scripted"]
+
+
 def test_an_optimizer_is_seen_when_it_is_made() -> None:
     torch = pytest.importorskip("torch")
     torch.optim.SGD([torch.ones(1, requires_grad=True)], lr=0.1)

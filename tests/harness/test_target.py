@@ -40,6 +40,8 @@ _MODEL = "import torch\nmodel, inputs = make(), data()\n"
         "loss = f(model(inputs))\nloss.backward()",
         "def train():\n    loss.backward()\nhistory = train()",
         "def main():\n    work(model)\nmain()",
+        "def train():\n    loss.backward()\nthread = Thread(target=train)\nthread.start()",
+        "def train():\n    loss.backward()\nthread = Thread(target=lambda: train())\nthread.start()",
         "if __name__ == '__main__':\n    trainer.fit(model)",
         "while True:\n    optimizer.step()",
     ],
@@ -58,7 +60,6 @@ def test_a_script_whose_variables_have_these_names_stays_one(text: str, tmp_path
         "class Net(Module):\n    def step(self):\n        self.loss.backward()\n        model(inputs)",
         "def train():\n    loss.backward()",
         "if is_available():\n    model = model.cuda()",
-        "call = lambda: model(inputs)",
     ],
 )
 def test_a_file_that_only_prepares_a_model_is_one(text: str, tmp_path: Path) -> None:
