@@ -168,6 +168,7 @@ class Script:
         if settled is not None:
             # Those that showed that the times have settled are settled steps themselves.
             self._stopwatch.keep_last(settled)
+            self._boundaries.narrow()
             self._next = self._time
             self._end_timing()
 

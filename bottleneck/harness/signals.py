@@ -14,7 +14,7 @@ Removal = Callable[[], None]
 
 # The loader reads this at the start of each `next`, before it opens its own scope.
 _READ_BY_LOADER = "_profile_name"
-# A compiled module reads this at each call.
+# A module reads this at each call, a compiled one too.
 _READ_BY_COMPILED = "_compiled_call_impl"
 
 
@@ -94,6 +94,15 @@ def watch_compiled(listener: Listener) -> Removal | None:
     module = sys.modules.get("torch._dynamo.eval_frame")
     kind = getattr(module, "OptimizedModule", None)
     return None if kind is None else _watch_attribute(kind, _READ_BY_COMPILED, listener.before_module, listener)
+
+
+def watch_class(torch: Any, kind: Any, before_call: Callable[[Any], None], listener: Listener) -> Removal | None:
+    """Tells of every call of modules of one class; null where the class does not call as torch's own do."""
+    module = torch.nn.Module
+    is_plain = kind.__call__ is module.__call__ and _READ_BY_COMPILED in vars(module)
+    if not is_plain or any(_READ_BY_COMPILED in vars(each) for each in kind.__mro__ if each is not module):
+        return None
+    return _watch_attribute(kind, _READ_BY_COMPILED, before_call, listener)
 
 
 def _watch_attribute(kind: Any, name: str, call_back: Callable[[Any], None], listener: Listener) -> Removal:
