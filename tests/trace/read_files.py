@@ -82,7 +82,7 @@ def check_promises(trace: Trace) -> None:
     assert (dur_us >= 0).all() and np.isfinite(dur_us).all()
     kinds = trace.events["category"]
     for frame_, wanted in (
-        (trace.op_args, {"op"}),
+        (trace.op_args, {"op", "collective"}),
         (trace.launch_args, {"runtime"}),
         (trace.device_args, {"kernel", "copy", "fill"}),
     ):
