@@ -4,8 +4,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
+
 from bottleneck import __version__
 from bottleneck.analysis.clocks import find_conditions
+from bottleneck.analysis.contention import find_contention
 from bottleneck.analysis.extras import add_extras, find_disturbance
 from bottleneck.analysis.ledger import build_ledger
 from bottleneck.analysis.ranks import RankedAnalysis, combine_ranks
@@ -153,6 +156,8 @@ def _analyse_source(source: Source, options: Options) -> RankedAnalysis:
     conditions, slow = find_conditions(device, telemetry)
     roofline = classify(linked.kernels, linked.ops, costs, charges, device, conditions)
     result = build_ledger(linked, roofline, device)
+    threads = None if source.recording is None else source.recording.threads
+    contended = find_contention(telemetry, threads, result, roofline["explained"].to_numpy(dtype=np.float64))
     evidence = Evidence(
         linked=linked,
         costs=costs,
@@ -162,7 +167,7 @@ def _analyse_source(source: Source, options: Options) -> RankedAnalysis:
         device=device,
         recording=_describe(source),
         unprofiled=unprofiled,
-        caveats=(*caveats, *borrowed, *complaints, *find_disturbance(source.extras or Extras(), unprofiled), *slow),
+        caveats=(*caveats, *borrowed, *complaints, *_disturbances(source, unprofiled), *contended, *slow),
     )
     analysis = replace(assemble(evidence), telemetry=telemetry, version=__version__)
     if source.recording is not None and not options.whole:
@@ -175,6 +180,10 @@ def _analyse_source(source: Source, options: Options) -> RankedAnalysis:
 def _with_boundary(analysis: Analysis, recording: Recording) -> Analysis:
     """The analysis that tells what ended a step of the program, as the harness saw it."""
     return replace(analysis, steps=replace(analysis.steps, boundary=recording.step_name, seen=recording.steps_seen))
+
+
+def _disturbances(source: Source, unprofiled: Timing | None) -> tuple[Caveat, ...]:
+    return find_disturbance(source.extras or Extras(), unprofiled)
 
 
 def _read_capture(path: Path) -> Priced:

@@ -9,6 +9,7 @@ import pandas as pd
 from bottleneck.analysis.charged import charged_rows
 from bottleneck.analysis.collectives import fold_collectives
 from bottleneck.analysis.completed import completed_caveats
+from bottleneck.analysis.contention import CONTENDED
 from bottleneck.analysis.folds import fold_lines, fold_modules, fold_ops
 from bottleneck.analysis.kernel_rows import fold_kernels
 from bottleneck.analysis.ledger import LedgerResult
@@ -22,8 +23,8 @@ from bottleneck.records import Analysis, Caveat, Coverage, Device, IdleCause, Re
 from bottleneck.tracing import Linked, Window
 from bottleneck.units import format_share
 
-# Caveats of the reader and linker that leave nothing to judge: a good part of the device's work is not in the trace.
-_BROKEN = frozenset({"no-device-events", "kernels-missing", DISTURBED})
+# Caveats that leave nothing to judge: a good part of the device's work is not in the trace, or the time is not its own.
+_BROKEN = frozenset({"no-device-events", "kernels-missing", DISTURBED, CONTENDED})
 _PRICED_ENOUGH = 0.95
 _WORTH_A_CAVEAT = 0.05
 # The slug of a caveat that no longer holds once several ranks are looked at together.

@@ -178,6 +178,11 @@ class Boundaries:
             self._forget("module")
             self._keep("module", removal)
 
+    @property
+    def has_waited(self) -> bool:
+        """Whether calls or batches were passed over for the sake of an optimizer that then never stepped."""
+        return self._waits_since_s is not None and self._current[0] == "none"
+
     def forget(self) -> None:
         """Ends all of it; the program goes on at full speed."""
         marks.forget(self._after_mark)

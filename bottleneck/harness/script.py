@@ -276,6 +276,8 @@ class Script:
         if wanted is not None and not self._seen:
             instead = f"what was seen: {', '.join(met)}" if met else "neither optimizer nor module nor loader was seen"
             self._session.warn(f"no step called {wanted} was seen twice; {instead}")
+        elif self._boundaries.has_waited:
+            self._session.warn("an optimizer was made but never stepped; --step module or loader takes calls as steps")
         if self._boundaries.problem is not None:
             self._session.warn(f"steps could not be followed any more: {self._boundaries.problem}")
 

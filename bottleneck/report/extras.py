@@ -46,14 +46,15 @@ def option_costs(costs: OptionCosts | None) -> str:
     if ops is None:
         return f"not known by option: {costs.reason}" if costs.reason else ""
     everything = ratios.pop("all", None)
-    parts = [f"ops {ops.median:.2f}x", *(f"{name} {_sign(one.median - ops.median)}x" for name, one in ratios.items())]
+    parts = [f"ops {ops.median:.2f}x", *(f"{name} {_more(one.median - ops.median)}" for name, one in ratios.items())]
     if everything is not None:
         parts.append(f"together {everything.median:.2f}x ({everything.low:.2f} to {everything.high:.2f})")
     return f"{', '.join(parts)} of the unprofiled step, by {ops.n} windows of each"
 
 
-def _sign(ratio: float) -> str:
-    return f"{ratio:+.2f}" if abs(ratio) >= 0.005 else "+0.00"
+def _more(ratio: float) -> str:
+    """What an option adds; none makes a step quicker, so less than nothing is the noise of the measurement."""
+    return f"+{ratio:.2f}x" if ratio >= 0.005 else "nothing that shows"
 
 
 def peak_memory(totals: Totals, device: Device) -> str:

@@ -362,6 +362,17 @@ def test_a_scripted_module_has_a_name_too(log: Log) -> None:
     assert log.sources == ["module: call of Scripted"]
 
 
+def test_calls_that_were_passed_over_for_an_optimizer_are_remembered(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = Model()
+    monkeypatch.setattr(boundaries, "is_optimizer_made", lambda: True)
+    assert not log.watched.has_waited
+    for _ in range(3):
+        log.call(model)
+    assert (log.boundaries, log.watched.has_waited) == (0, True)
+    log.step(Adam())
+    assert not log.watched.has_waited
+
+
 def test_an_optimizer_is_seen_when_it_is_made() -> None:
     torch = pytest.importorskip("torch")
     torch.optim.SGD([torch.ones(1, requires_grad=True)], lr=0.1)
