@@ -18,8 +18,8 @@ def costs(**ratios: float) -> OptionCosts:
 
 def test_options_are_told_as_what_they_add_to_the_record_of_ops() -> None:
     assert option_costs(costs(ops=1.5, shapes=1.8, stacks=1.9, memory=1.45, everything=2.4)) == (
-        "ops 1.50x, shapes +0.30x, stacks +0.40x, memory nothing that shows, together 2.40x (2.30 to 2.50) of the unprofiled step, "
-        "by 7 windows of each"
+        "ops 1.50x, shapes +0.30x, stacks +0.40x, memory nothing that shows, together 2.40x (2.30 to 2.50) of the "
+        "unprofiled step, by 7 windows of each"
     )
 
 
