@@ -36,6 +36,7 @@ def main() -> None:
         optimizer.step()
         total += loss.item()
     print(f"rank {rank} of {os.environ['WORLD_SIZE']}: loss {total / arguments.steps:.4f}")
+    distributed.barrier()  # torch 2.13 can lock up where a group is destroyed right after its last collective
     distributed.destroy_process_group()
 
 

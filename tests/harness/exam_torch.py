@@ -79,6 +79,8 @@ TORCH_SCRIPTS = {
         loss = train(30, parallel, torch.optim.SGD(parallel.parameters(), lr=0.01))
         if number == 0:
             print(loss, flush=True)
+        # torch 2.13 can lock up where a group is destroyed right after its last collective.
+        torch.distributed.barrier()
         torch.distributed.destroy_process_group()
 
     if __name__ == "__main__":
