@@ -54,7 +54,7 @@ CASES = {
         ("devices 2", "fail nvmlDeviceGetUUID 15 0 0"), {"other": 3}, "device 0 cannot be reached", NOTHING
     ),
     "lost at the first sample": Case(("devices 2", "fail nvmlDeviceGetClockInfo 15 5 0"), {"other": 9}, "was lost"),
-    "lost later": Case(("devices 2", "fail nvmlDeviceGetClockInfo 15 34 0"), {"other": 40}, "was lost"),
+    "lost later": Case(("devices 2", "fail nvmlDeviceGetClockInfo 15 34 0"), {"other": 150}, "was lost"),
     "to be reset": Case(("devices 2", "fail nvmlDeviceGetTemperature 16 3 0"), {"other": 60}, "was lost"),
     "driver taken away": Case(("devices 1", "fail nvmlDeviceGetClockInfo 1 12"), {"host": 3}, "went away"),
     "slow": Case(("devices 1", "sleep nvmlDeviceGetClockInfo 200000"), {"host": 2, "card": 1}),
