@@ -58,21 +58,20 @@ class Attendance:
 
         One that failed does not stay: its launcher ends the others only when it has heard of the failure.
         """
-        patience_s = PATIENCE_S if in_order else 0.0
-        until_s = self._clock.now_s() + patience_s
-        with contextlib.suppress(OSError), self._alone():
-            os.write(self._handle, b'{"left": true}')
+        until_s = self._clock.now_s() + (PATIENCE_S if in_order else 0.0)
         while True:
             try:
                 with self._alone():
+                    if self._is_taken():
+                        return False
                     if self._is_last():
                         (self._folder / JOB_FILE).write_text(json.dumps({"job": self._job.name, "by": self._job.rank}))
                         return True
-                    if self._job.rank != min(self.present()):
+                    # One that stays has not left: the others must not take its work.
+                    if self._job.rank != min(self.present()) or self._clock.now_s() >= until_s:
+                        os.write(self._handle, b'{"left": true}')
                         return False
             except OSError:  # the folder is gone
-                return False
-            if self._clock.now_s() >= until_s:
                 return False
             self._clock.sleep(_LOOK_S)
 
@@ -88,6 +87,10 @@ class Attendance:
     def _is_last(self) -> bool:
         ranks = self.present()
         return len(ranks) >= self._beside and not any(self._is_running(rank) for rank in ranks)
+
+    def _is_taken(self) -> bool:
+        """Whether another rank finishes the recording, or has done so and taken the marks away."""
+        return self._job.rank not in self.present() or self._job_here() is None
 
     def _is_running(self, rank: int) -> bool:
         """Whether the rank's supervisor lives and has not left."""

@@ -59,10 +59,27 @@ def test_the_last_one_to_leave_finishes(tmp_path: Path) -> None:
 
 
 def test_the_lowest_rank_stays_until_the_others_have_left(tmp_path: Path) -> None:
-    time = Time(lambda: time.now_s > 5 and second.leave(in_order=True))
+    left: list[bool] = []
+    time = Time(lambda: time.now_s > 5 and left.append(second.leave(in_order=True)))
     first, second = joined(tmp_path, 0, time=time), joined(tmp_path, 1)
     assert first.leave(in_order=True)
+    assert left == [False], "only one of them finishes the recording"
     assert 5 < time.now_s < 6
+
+
+@pytest.mark.parametrize("is_closed", [False, True], ids=["still at it", "done"])
+def test_a_recording_that_another_finishes_is_left_to_it(is_closed: bool, tmp_path: Path) -> None:
+    second = joined(tmp_path, 1, beside=0)
+
+    def finish() -> None:
+        # On a file system without locks the other cannot tell that this one stays.
+        first._rank_file(0).write_bytes(b"no lock")
+        assert second.leave(in_order=True)
+        if is_closed:
+            second.close()
+
+    first = joined(tmp_path, 0, time=Time(finish), beside=0)
+    assert not first.leave(in_order=True)
 
 
 def test_its_patience_has_an_end_and_then_the_other_finishes(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """The phases of a script in this process: what ends them, and what is kept of each."""
 
+import gc
 import gzip
 import json
 from collections.abc import Callable, Iterator
@@ -55,6 +56,8 @@ class Program:
 def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Program]]:
     # Another test of this process may have used a profiler.
     monkeypatch.setattr(GUARD, "yielded", False)
+    # Scopes of theirs count as open until they are collected.
+    gc.collect()
     programs: list[Program] = []
 
     def begin(**changes: Any) -> Program:
