@@ -104,8 +104,10 @@ def _issue(trace: Trace, trees: OpTree) -> _Issued:
     event = trace.device_args["event"].to_numpy()
     correlation = whole(trace.device_args["correlation"])
     start_ns, dur_us = starts_ns(trace, event), trace.events["dur_us"].to_numpy()[event]
-    args = np.lexsort((event, correlation, -dur_us, start_ns)).astype(np.int64)
-    launch = find_launches(trace)[args]
+    launched = find_launches(trace)
+    # Correlations are handed out in order too, but need not be: they tell only where no call does.
+    args = np.lexsort((event, correlation, launched, -dur_us, start_ns)).astype(np.int64)
+    launch = launched[args]
     op = _by_interval(trace, trees, launch)
     loose = np.flatnonzero(op < 0)
     op[loose] = _by_external_id(trace, trees, args[loose])

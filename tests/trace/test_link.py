@@ -26,6 +26,14 @@ def test_a_kernel_belongs_to_the_innermost_op_open_at_its_launch(tmp_path: Path)
     assert caveats(result) == []
 
 
+@pytest.mark.parametrize(("first", "second"), [(1, 2), (2, 1)])
+def test_work_that_starts_together_stays_in_the_order_of_its_launches(first: int, second: int, tmp_path: Path) -> None:
+    launches = [launch(first, 10, 2), launch(second, 14, 2)]
+    together = [kernel(first, 20, 5, "first"), kernel(second, 20, 5, "second", stream=8)]
+    for work in (together, together[::-1]):
+        assert linked(tmp_path, [*launches, *work]).kernels["name"].tolist() == ["first", "second"]
+
+
 def test_an_op_of_another_thread_does_not_take_the_kernel(tmp_path: Path) -> None:
     other = op("aten::mm", 0, 100, tid=7)
     result = linked(tmp_path, [other, op("aten::add", 10, 20), launch(1, 15, 5), kernel(1, 30, 10)])
