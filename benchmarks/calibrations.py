@@ -34,6 +34,8 @@ from bottleneck.records import Analysis, KernelSummary
 from bottleneck.units import format_share, format_si, format_us
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
+# What an example needs besides its name: one that trains in ranks does so alone here.
+_OPTIONS = {"ddp": ("--nproc-per-node", "1")}
 TOLERANCE = 0.05
 SHORTEST_US = 20.0
 UNCOUNTED = 4 / 3  # what a triad moves over what it counts: it fetches what it is about to write
@@ -134,7 +136,8 @@ def record_examples(folder: Path) -> list[Path]:
     recordings = []
     for example in sorted(EXAMPLES.glob("*.py")):
         recording = folder / example.stem
-        command = [sys.executable, "-m", "bottleneck.cli", "run", "-o", str(recording), str(example)]
+        options = _OPTIONS.get(example.stem, ())
+        command = [sys.executable, "-m", "bottleneck.cli", "run", "-o", str(recording), *options, str(example)]
         done = subprocess.run(command, env=environment(folder), capture_output=True, text=True, check=False)
         if not (recording / "recording.json").exists():
             raise SystemExit(f"{example.name} gave no recording:\n{done.stderr}")
