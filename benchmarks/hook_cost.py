@@ -1,0 +1,127 @@
+"""What following the steps costs the program in the unprofiled phase, in microseconds of CPU time per step.
+
+python -m benchmarks.hook_cost [--pairs 300]
+
+One process, one thread: blocks of steps with the hooks of `bottleneck run` and blocks without them take turns, so that
+both meet the same memory layout, clock and company; pairs of whole runs (benchmarks.disturbance) vary by more than the
+hooks cost. Sensors run in another process and are no part of this. The interval is that of the median difference of a
+pair, by order statistics.
+"""
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable
+
+import torch
+from torch import nn
+
+from bottleneck.harness.boundaries import Boundaries
+from bottleneck.harness.stopwatch import Stopwatch, summarise_durations
+
+Step = Callable[[], object]
+
+
+def main() -> None:
+    """Prints a table with a row per program."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--pairs", type=int, default=300)
+    pairs = parser.parse_args().pairs
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    print("| steps | found by | bare step | more per step | of the step | pairs |\n|---|---|---:|---:|---:|---:|")
+    # Inference first: once an optimizer has been made, its steps are waited for.
+    for name, make in (("mlp-inference", _inference), ("mlp", _mlp), ("transformer", _transformer)):
+        step, block = make()
+        print(_row(name, step, block, max(10, pairs // (10 if block == 1 else 1))))
+
+
+def _row(name: str, step: Step, block: int, pairs: int) -> str:
+    followed = _Followed()
+    for _ in range(3 * block):
+        step()
+    bare_us, more_us = [], []
+    for number in range(pairs):
+        # In turns, so that a drift hits both alike.
+        first = number % 2 == 0
+        once = followed.time_us(step, block) if first else _time_us(step, block)
+        again = _time_us(step, block) if first else followed.time_us(step, block)
+        bare, hooked = (again, once) if first else (once, again)
+        bare_us.append(bare)
+        more_us.append(hooked - bare)
+    usual, more = statistics.median(bare_us), summarise_durations(more_us)
+    assert more is not None
+    shares = f"{more.median / usual:+.2%} ({more.low / usual:+.2%} to {more.high / usual:+.2%})"
+    spread = f"{more.median:+.1f} us ({more.low:+.1f} to {more.high:+.1f})"
+    return f"| {name} | {followed.source} | {usual:.0f} us | {spread} | {shares} | {pairs} |"
+
+
+def _time_us(step: Step, block: int) -> float:
+    """CPU microseconds of this thread per step."""
+    begin = time.thread_time_ns()
+    for _ in range(block):
+        step()
+    return (time.thread_time_ns() - begin) / 1e3 / block
+
+
+class _Followed:
+    """Steps with the hooks of the unprofiled phase; they are put on before the clock runs."""
+
+    def __init__(self) -> None:
+        self.source = ""
+
+    def time_us(self, step: Step, block: int) -> float:
+        stopwatch = Stopwatch(None)
+        boundaries = Boundaries(stopwatch.mark, self._note)
+        boundaries.watch(torch)
+        try:
+            for _ in range(3):
+                step()
+            boundaries.narrow()
+            seen = stopwatch.steps
+            took_us = _time_us(step, block)
+            assert stopwatch.steps == seen + block, "each step was followed"
+            return took_us
+        finally:
+            boundaries.forget()
+
+    def _note(self, _source: str, name: str) -> None:
+        self.source = name
+
+
+def _inference() -> tuple[Step, int]:
+    model, inputs = _small(), torch.randn(32, 64)
+
+    def step() -> object:
+        with torch.no_grad():
+            return model(inputs)
+
+    return step, 100
+
+
+def _mlp() -> tuple[Step, int]:
+    return _training(_small(), torch.randn(32, 64)), 40
+
+
+def _transformer() -> tuple[Step, int]:
+    layer = nn.TransformerEncoderLayer(128, 4, 256, batch_first=True)
+    return _training(nn.TransformerEncoder(layer, 2, enable_nested_tensor=False), torch.randn(8, 64, 128)), 1
+
+
+def _small() -> nn.Module:
+    return nn.Sequential(*(layer for _ in range(3) for layer in (nn.Linear(64, 64), nn.ReLU())))
+
+
+def _training(model: nn.Module, inputs: torch.Tensor) -> Step:
+    optimizer = torch.optim.AdamW(model.parameters())
+
+    def step() -> None:
+        optimizer.zero_grad()
+        model(inputs).square().mean().backward()
+        optimizer.step()
+
+    return step
+
+
+if __name__ == "__main__":
+    main()
