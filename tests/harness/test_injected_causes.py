@@ -105,7 +105,9 @@ def _see(folder: Path, program: str) -> _Seen:
     run = record(folder, program, "--steps", "4")
     assert run.status == 0, run.stderr
     file = run.folder / "recording.json"
-    file.write_text(json.dumps({**json.loads(file.read_text()), "unprofiled": None}))
+    told = json.loads(file.read_text())
+    told["traces"] = [{**trace, "unprofiled": None} for trace in told["traces"]]
+    file.write_text(json.dumps({**told, "unprofiled": None}))
     analysis = analyse([run.folder])
     marks = run.recording.traces[0].step_marks_ns
     kept = [number for number, step in enumerate(analysis.steps.each) if step.set_aside is None]
