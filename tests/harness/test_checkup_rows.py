@@ -50,7 +50,7 @@ def test_every_row_that_is_not_ok_says_more_than_its_fact() -> None:
             screen=Screen("ascii", 40, False, "C"),
         ),
         environment={"CUDA_VISIBLE_DEVICES": "-1", "NSYS_PROFILING_SESSION_ID": "1", "CUDA_LAUNCH_BLOCKING": "1"},
-        programs=replace(WITH_GPU.programs, bottleneck="1.4.2", shadows=("/work/types.py",)),
+        programs=replace(WITH_GPU.programs, bottleneck="1.4.2", shadows=("/home/me/types.py",)),
     )
     bad = [check for check in judge(worst).checks if check.status != "ok"]
     assert len(bad) == 15
@@ -130,8 +130,8 @@ def test_a_pandas_that_does_not_work_stops_everything(told: dict[str, object]) -
 
 
 def test_files_that_hide_modules_are_named() -> None:
-    facts = replace(CPU_ONLY, programs=replace(CPU_ONLY.programs, shadows=tuple(f"/work/{n}.py" for n in "abcdef")))
-    assert row(facts, "shadows").fact.endswith("/work/d.py and 2 more")
+    facts = replace(CPU_ONLY, programs=replace(CPU_ONLY.programs, shadows=tuple(f"/home/me/{n}.py" for n in "abcdef")))
+    assert row(facts, "shadows").fact.endswith("/home/me/d.py and 2 more")
 
 
 @pytest.mark.parametrize(
