@@ -47,7 +47,7 @@ def calibrate_command(
     bottleneck calibrate --device cpu --threads 4
     bottleneck calibrate --format json
 
-    Some fifteen seconds on a CPU, under a minute on a GPU. Leave the machine alone meanwhile: what other programs take
+    Half a minute on a CPU, under a minute on a GPU. Leave the machine alone meanwhile: what other programs take
     is missing. The result is kept for this device, driver, version of torch and number of threads.
     """  # noqa: D301 - the escape keeps the lines of the examples apart
     import json

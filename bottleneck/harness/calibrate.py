@@ -86,7 +86,7 @@ def calibrate_cpu(
 ) -> Calibration:
     """The ceilings of this CPU at a number of threads (null: torch's choice), measured now and kept for later.
 
-    Takes some fifteen seconds on two cores. Random data, since zeros need less power. Results that do not settle within
+    Takes half a minute on two cores. Random data, since zeros need less power. Results that do not settle within
     3 %, or that other programs disturbed, are kept with a caveat, and the next calibration can only improve on them,
     unless it is ``fresh``.
     """

@@ -21,7 +21,7 @@ def cpu_calibration(threads: int | None, tell: Callable[[str], None]) -> Calibra
     if known is not None and not _is_worth_repeating(known):
         return known
     often = "once" if known is None else "again, since it was busy the last time"
-    tell(f"bottleneck: measuring the ceilings of this CPU, {often}; it takes about fifteen seconds")
+    tell(f"bottleneck: measuring the ceilings of this CPU, {often}; it takes about half a minute")
     chosen = [] if threads is None else ["--threads", str(threads)]
     shown = sys.stderr.isatty()
     # -P: a file of the user's that is called torch.py is not ours to import.

@@ -21,7 +21,7 @@ _RIGHTS = partial(Check, "rights", _GROUP, "rights")
 
 # Others that keep more of a processor busy than this make times vary.
 _QUIET_LOAD = 0.5
-# A window of 200,000 events takes up to 0.7 GB while it is recorded and 0.1 GB on disk (docs/explanation/accuracy.md).
+# A window of 200,000 events takes up to 0.7 GB while it is recorded and 0.1 GB on disk (EVENT_BUDGET of the capture).
 _WINDOW_BYTES, _TRACE_BYTES = 1.5e9, 0.5e9
 # Ceilings depend on the system and on what else runs, which change with time.
 _STALE_DAYS = 90
@@ -95,7 +95,7 @@ def _host_sensors(machine: Machine) -> Check:
 def _calibration(machine: Machine, threads: int | None) -> Check:
     known = machine.calibration
     if known is None:
-        why = "the first run of a CPU program measures the ceilings, in about fifteen seconds"
+        why = "the first run of a CPU program measures the ceilings, in about half a minute"
         of = f" with {threads} threads" if threads is not None else ""
         fact = f"none yet of this CPU{of} and this torch"
         return _CALIBRATION("missing", fact, why, command="bottleneck calibrate --device cpu")
