@@ -71,7 +71,7 @@ class Guard:
             profiler = getattr(torch.autograd, module, None)
             for name in names:
                 original = getattr(profiler, name, None)
-                if original is not None and not hasattr(original, "bottleneck_guard"):
+                if original is not None and getattr(original, "bottleneck_guard", None) is not self:
                     setattr(profiler, name, self._yielding(original))
 
     def _yielding(self, original: Callable[..., Any]) -> Callable[..., Any]:

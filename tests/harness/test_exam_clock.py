@@ -6,7 +6,7 @@ import pytest
 
 from .driver import record
 from .test_run_forms import ops_by_step
-from .test_run_scripts import TRAINING
+from .test_run_scripts import TRAINING, WARM
 
 pytest.importorskip("torch")
 
@@ -33,7 +33,7 @@ _JUMPS = """
 
 
 def test_a_program_that_moves_its_clock_is_measured_all_the_same(tmp_path: Path) -> None:
-    run = record(tmp_path, TRAINING + _JUMPS)
+    run = record(tmp_path, TRAINING + _JUMPS, *WARM)
     assert (run.status, run.stdout, run.stderr) == (0, "True\n", "")
     assert run.recording.unprofiled is not None and run.recording.profiled is not None
     assert 0 < run.recording.unprofiled.low <= run.recording.unprofiled.high < 60e6

@@ -143,7 +143,8 @@ def test_a_rank_that_is_killed_takes_no_trace_of_another_with_it(tmp_path: Path)
     assert run.status == 1
     assert "program.py FAILED" in run.stderr
     assert [trace.rank for trace in run.recording.traces] == [0, 1]
-    assert "rank 1: the program ended abruptly" in run.said
+    # The launcher then ends rank 0, which may be in the middle of a collective and have no time to save either.
+    assert "the program ended abruptly" in run.said
 
 
 def test_under_a_launcher_of_the_users_the_ranks_share_one_recording(tmp_path: Path) -> None:
