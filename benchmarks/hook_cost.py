@@ -1,11 +1,11 @@
 """What following the steps costs the program in the unprofiled phase, in microseconds of CPU time per step.
 
-python -m benchmarks.hook_cost [--pairs 300]
+python -m benchmarks.hook_cost [--pairs 2000]
 
-One process, one thread: blocks of steps with the hooks of `bottleneck run` and blocks without them take turns, so that
-both meet the same memory layout, clock and company; pairs of whole runs (benchmarks.disturbance) vary by more than the
-hooks cost. Sensors run in another process and are no part of this. The interval is that of the median difference of a
-pair, by order statistics.
+One process, one thread: a few steps with the hooks of `bottleneck run` and a few without them take turns, so that both
+meet the same memory layout, clock and company; pairs of whole runs (benchmarks.disturbance) vary by more than the
+hooks cost, and so do long turns. Sensors run in another process and are no part of this. The interval is that of the
+median difference of a pair, by order statistics.
 """
 
 import argparse
@@ -25,7 +25,7 @@ Step = Callable[[], object]
 def main() -> None:
     """Prints a table with a row per program."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--pairs", type=int, default=300)
+    parser.add_argument("--pairs", type=int, default=2000)
     pairs = parser.parse_args().pairs
     torch.set_num_threads(1)
     torch.manual_seed(0)
@@ -33,7 +33,7 @@ def main() -> None:
     # Inference first: once an optimizer has been made, its steps are waited for.
     for name, make in (("mlp-inference", _inference), ("mlp", _mlp), ("transformer", _transformer)):
         step, block = make()
-        print(_row(name, step, block, max(10, pairs // (10 if block == 1 else 1))))
+        print(_row(name, step, block, max(10, pairs // (4 if block == 1 else 1))))
 
 
 def _row(name: str, step: Step, block: int, pairs: int) -> str:
@@ -98,11 +98,11 @@ def _inference() -> tuple[Step, int]:
         with torch.no_grad():
             return model(inputs)
 
-    return step, 100
+    return step, 20
 
 
 def _mlp() -> tuple[Step, int]:
-    return _training(_small(), torch.randn(32, 64)), 40
+    return _training(_small(), torch.randn(32, 64)), 5
 
 
 def _transformer() -> tuple[Step, int]:

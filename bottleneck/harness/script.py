@@ -189,8 +189,10 @@ class Script:
 
     def _end_timing(self) -> None:
         steps = self._stopwatch.steps
-        is_long = steps >= TIMED_STEPS_AT_LEAST and self._stopwatch.elapsed_s >= TIMED_SECONDS
-        if (steps >= TIMED_STEPS or is_long) and self._company.may_open(self._seen, steps):
+        if steps < TIMED_STEPS_AT_LEAST:
+            return
+        is_long = steps >= TIMED_STEPS or self._stopwatch.elapsed_s >= TIMED_SECONDS
+        if is_long and self._company.may_open(self._seen, steps):
             self._session.time(self._stopwatch)
             self._next = self._reopen
             self._reopen()

@@ -85,7 +85,7 @@ class Stopwatch:
         self._on_gpu = bool(torch is not None and torch.cuda.is_available() and torch.cuda.is_initialized())
         self._events: list[Any] = []
         self._ticks_ns: list[int] = []
-        self.marks_ns: list[int] = []
+        self._offset_ns: int | None = None
 
     def mark(self) -> None:
         """Marks a boundary."""
@@ -94,14 +94,17 @@ class Stopwatch:
             event.record()
             self._events.append(event)
         self._ticks_ns.append(self._clocks.tick_ns())
-        if not self.marks_ns:
-            self.marks_ns.append(self._ticks_ns[0] + self._offset_ns())
-        else:
-            self.marks_ns.append(self.marks_ns[0] + self._ticks_ns[-1] - self._ticks_ns[0])
+        if self._offset_ns is None:
+            self._offset_ns = self._read_offset_ns()
+
+    @property
+    def marks_ns(self) -> list[int]:
+        """Each mark by the wall clock that ran at the first one."""
+        return [tick_ns + (self._offset_ns or 0) for tick_ns in self._ticks_ns]
 
     def keep_last(self, steps: int) -> None:
         """Forgets all steps but the last ones."""
-        for marks in (self._events, self._ticks_ns, self.marks_ns):
+        for marks in (self._events, self._ticks_ns):
             del marks[: -steps - 1]
 
     def wait(self) -> None:
@@ -117,12 +120,11 @@ class Stopwatch:
     @property
     def is_clock_set(self) -> bool:
         """Whether the wall clock was set since the first mark; the times of a trace recorded meanwhile are wrong."""
-        if not self.marks_ns:
+        if self._offset_ns is None:
             return False
-        began_ns = self.marks_ns[0] - self._ticks_ns[0]
-        return abs(self._offset_ns() - began_ns) > _JUMP_NS
+        return abs(self._read_offset_ns() - self._offset_ns) > _JUMP_NS
 
-    def _offset_ns(self) -> int:
+    def _read_offset_ns(self) -> int:
         """The wall clock less the monotonic one; between two readings a busy machine may run another program."""
         return min(-self._clocks.tick_ns() + self._clocks.wall_ns() for _ in range(_READINGS))
 
