@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from bottleneck import __version__
+from bottleneck.advice import advise
 from bottleneck.analysis.clocks import find_conditions
 from bottleneck.analysis.contention import find_contention
 from bottleneck.analysis.extras import add_extras, find_disturbance
@@ -16,6 +17,7 @@ from bottleneck.analysis.roofline import classify
 from bottleneck.analysis.sensors import MARGIN_NS, Stretch, summarise_samples
 from bottleneck.analysis.summary import Evidence, assemble
 from bottleneck.analysis.tax import untax
+from bottleneck.case import Case
 from bottleneck.compiled import Compiled, compiled_file, is_compiled_file, read_compiled
 from bottleneck.cost import price
 from bottleneck.cost.charge import charge
@@ -86,13 +88,15 @@ def analyse(paths: Sequence[Path], options: Options | None = None) -> Analysis:
     if saved:
         return from_json(saved[0].read_text(encoding="utf-8"))
     sources = [source for path in paths for source in locate(path)]
-    ranked = [_analyse_source(source, options or Options()) for source in sources]
-    if len(ranked) == 1:
-        return ranked[0].analysis
-    combined = combine_ranks(ranked)
+    cases = [_analyse_source(source, options or Options()) for source in sources]
+    if len(cases) == 1:
+        return replace(cases[0].analysis, findings=advise(cases[0]))
+    combined = combine_ranks([RankedAnalysis(case.linked, case.analysis) for case in cases])
     # The rank that sets the pace gives the body, but the same report comes from the folder of all of them.
     path = str(paths[0]) if len(paths) == 1 else combined.recording.path
-    return replace(combined, recording=replace(combined.recording, path=path, world_size=len(ranked)))
+    combined = replace(combined, recording=replace(combined.recording, path=path, world_size=len(cases)))
+    body = next((case for case in cases if case.analysis.kernels is combined.kernels), cases[0])
+    return replace(combined, findings=advise(replace(body, analysis=combined)))
 
 
 def locate(path: Path) -> list[Source]:
@@ -140,7 +144,7 @@ def _is_saved_analysis(path: Path) -> bool:
         return False
 
 
-def _analyse_source(source: Source, options: Options) -> RankedAnalysis:
+def _analyse_source(source: Source, options: Options) -> Case:
     trace = read_trace(source.trace)
     window = whole_window(trace) if options.whole else find_steps(trace, source.marks_ns, options.steps)
     device, caveats = _choose_device(trace, source.recording, options)
@@ -174,7 +178,7 @@ def _analyse_source(source: Source, options: Options) -> RankedAnalysis:
         analysis = _with_boundary(analysis, source.recording)
     if source.extras is not None and not options.whole:
         analysis = add_extras(analysis, source.extras)
-    return RankedAnalysis(linked=linked, analysis=analysis)
+    return Case(analysis, linked, costs, charges, roofline, source.recording)
 
 
 def _with_boundary(analysis: Analysis, recording: Recording) -> Analysis:
@@ -255,6 +259,6 @@ def _describe(source: Source) -> RecordingInfo:
     )
 
 
-def examine(source: Source) -> RankedAnalysis:
+def examine(source: Source) -> Case:
     """One trace and what was made of it, for those who ask about the trace itself; raises as ``analyse`` does."""
     return _analyse_source(source, Options())

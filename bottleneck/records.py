@@ -252,15 +252,27 @@ class Interval:
 
 @dataclass(frozen=True)
 class Finding:
-    """One piece of advice with the gain that it predicts."""
+    """One piece of advice with the gain that it predicts, per step, if nothing else is changed.
+
+    ``gain_reason`` says why no gain is predicted; null where one is. ``added_gain_us`` is what this one adds once those
+    ranked above it are done: over all findings it does not add up to more than the step. ``tries`` names the changes
+    that `bottleneck verify` applies for it, ``verify`` is the command. ``within_noise`` marks a gain that is smaller
+    than what the step times of this recording can tell apart.
+    """
 
     slug: str
     title: str
     evidence: tuple[str, ...]
-    predicted_gain_us: Interval
-    predicted_speedup: Interval
+    predicted_gain_us: Interval | None
+    predicted_speedup: Interval | None
     advice: str
     verify: str | None
+    code: str | None = None
+    gain_reason: str | None = None
+    added_gain_us: Interval | None = None
+    tries: tuple[str, ...] = ()
+    confidence: Confidence = "medium"
+    within_noise: bool = False
 
 
 @dataclass(frozen=True)

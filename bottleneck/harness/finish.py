@@ -126,6 +126,7 @@ def finish_recording(
         device_facts=first.device_facts,
         device=calibration.device if calibration is not None else None,
         timed_ns=first.timed_ns,
+        options=_options(plan),
         settled=first.settled,
         windows_us=first.windows_us,
         peak_memory=first.peak_memory,
@@ -138,6 +139,11 @@ def finish_recording(
     if ending.status is not None:
         remove_notes(folder)
     return recording
+
+
+def _options(plan: Plan) -> tuple[str, ...]:
+    settings = (part for name, value in plan.settings for part in ("--set", f"{name}={value}"))
+    return kept_command((*settings, *(("--train",) if plan.train else ())))
 
 
 def close_recording(folder: Path, ending: Ending) -> None:

@@ -159,15 +159,21 @@ def findings(analysis: Analysis) -> Notes | None:
 
 
 def _finding(finding: Finding) -> tuple[str, ...]:
-    gain, speedup = finding.predicted_gain_us, finding.predicted_speedup
     lines = (
         finding.title,
-        f"predicted gain: {_between(gain)} per step, {speedup.low:.2f} to {speedup.high:.2f} times as fast",
+        _predicted(finding),
         f"do: {finding.advice}",
         f"seen: {'; '.join(finding.evidence)}" if finding.evidence else "",
         f"prove it: {finding.verify}" if finding.verify else "",
     )
     return tuple(line for line in lines if line)
+
+
+def _predicted(finding: Finding) -> str:
+    gain, speedup = finding.predicted_gain_us, finding.predicted_speedup
+    if gain is None or speedup is None:
+        return f"predicted gain: {finding.gain_reason}" if finding.gain_reason else ""
+    return f"predicted gain: {_between(gain)} per step, {speedup.low:.2f} to {speedup.high:.2f} times as fast"
 
 
 def _between(interval: Interval) -> str:

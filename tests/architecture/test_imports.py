@@ -10,15 +10,30 @@ import pytest
 import bottleneck
 
 PACKAGE = Path(bottleneck.__file__).parent
-FOUNDATION = {"errors", "units", "tables", "records", "tracing", "measured", "sensors", "compiled", "checks"}
-STAGES = {"trace", "devices", "cost", "analysis", "report"}
+FOUNDATION = {
+    "errors",
+    "units",
+    "tables",
+    "records",
+    "tracing",
+    "measured",
+    "sensors",
+    "compiled",
+    "checks",
+    "trials",
+    "pairs",
+}
+STAGES = {"trace", "devices", "cost", "analysis", "advice", "report"}
 MAY_IMPORT = {
     **dict.fromkeys(FOUNDATION, FOUNDATION),
     **{name: FOUNDATION | {name} for name in STAGES},
     "recording": FOUNDATION,
+    "case": FOUNDATION | {"recording"},
+    "advice": FOUNDATION | {"advice", "case", "recording"},
     "harness": FOUNDATION | {"harness", "recording", "devices"},
-    "pipeline": FOUNDATION | STAGES | {"recording", "pipeline"},
-    "commands": FOUNDATION | STAGES | {"recording", "pipeline", "harness", "commands"},
+    "pipeline": FOUNDATION | STAGES | {"recording", "case", "pipeline"},
+    "experiment": FOUNDATION | STAGES | {"recording", "pipeline", "harness", "experiment"},
+    "commands": FOUNDATION | STAGES | {"recording", "pipeline", "harness", "experiment", "commands"},
     "cli": FOUNDATION | {"commands"},
     "__init__": {"commands", "harness", "_version"},
     "_version": set(),

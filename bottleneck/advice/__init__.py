@@ -1,0 +1,27 @@
+"""Findings: what to change, what that is predicted to be worth, and what would prove it. One small rule each."""
+
+from collections.abc import Callable
+
+from bottleneck.advice.draft import Draft
+from bottleneck.advice.ranking import rank
+from bottleneck.case import Case
+from bottleneck.recording import Recording
+from bottleneck.records import Finding
+
+Rule = Callable[[Case], Draft | None]
+
+# The rules of each module, in the order in which findings without a predicted gain are shown.
+RULES: tuple[Rule, ...] = ()
+
+
+def advise(case: Case) -> tuple[Finding, ...]:
+    """What every rule has to say of this case, ranked by the time that it would save."""
+    drafts = [draft for rule in RULES if (draft := rule(case)) is not None]
+    return rank(drafts, case.analysis, _program(case.recording))
+
+
+def _program(recording: Recording | None) -> tuple[str, ...] | None:
+    """What names the program to `bottleneck verify`; null for a script, whose step cannot be made twice."""
+    if recording is None or recording.form == "script":
+        return None
+    return (*recording.options, *recording.command)

@@ -1,0 +1,9 @@
+"""The changes that can be tried on a step, by name. A new one is one function and one line in its module's table."""
+
+from collections.abc import Mapping
+
+from bottleneck.harness.changes.change import Change
+
+_TABLES: tuple[tuple[Change, ...], ...] = ()
+
+CHANGES: Mapping[str, Change] = {change.name: change for table in _TABLES for change in table}

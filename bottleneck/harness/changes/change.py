@@ -1,0 +1,38 @@
+"""What a change to a step is: a name, what it promises about the results, and a function that applies it."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from bottleneck.harness.changes.subject import Subject
+
+# How close results have to stay: the same bits, the same sums in another order, or the precision that is named.
+Precision = Literal["same", "reordered", "tf32", "fp16", "bf16", "int8", "other work"]
+
+
+class NotApplicable(Exception):  # noqa: N818 - a state, not an error
+    """The step has nothing that this change could change; the message says what it would need."""
+
+
+class Missing(Exception):  # noqa: N818
+    """Something has to be installed first; the message says how to get it."""
+
+
+@dataclass(frozen=True)
+class Change:
+    """A change that `verify` can try: one function and one line in the table of changes.
+
+    ``apply`` takes a subject that was made afresh, changes it in place where that helps, and gives back the step to
+    call; it raises NotApplicable or Missing. ``environment`` and ``settings`` (parameters of the workload) hold before
+    the program is loaded, in a process of its own where ``is_process_wide``. ``samples`` is how many times as many
+    samples a changed step works on. ``sources`` is where the idea is explained.
+    """
+
+    name: str
+    title: str
+    precision: Precision
+    apply: Callable[[Subject], Callable[[], object]] = lambda subject: subject.step
+    is_process_wide: bool = False
+    environment: Mapping[str, str] = field(default_factory=dict)
+    settings: Callable[[Mapping[str, object]], Mapping[str, object]] | None = None
+    samples: float = 1.0
