@@ -33,7 +33,7 @@ def main() -> None:
     # Inference first: once an optimizer has been made, its steps are waited for.
     for name, make in (("mlp-inference", _inference), ("mlp", _mlp), ("transformer", _transformer)):
         step, block = make()
-        print(_row(name, step, block, max(10, pairs // (4 if block == 1 else 1))))
+        print(_row(name, step, block, max(10, pairs // (2 if block == 1 else 1))))
 
 
 def _row(name: str, step: Step, block: int, pairs: int) -> str:
