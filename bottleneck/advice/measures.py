@@ -1,0 +1,258 @@
+"""Quantities that several rules ask of a case: amounts of the ledger, counts and times per step, and lines to name.
+
+What is "per step" is per step of the window. What comes from the analysis is already scaled to the unprofiled step;
+what comes from the tables is scaled here by how much the profiler stretched the step (``host_scale``).
+"""
+
+import math
+import re
+from collections.abc import Iterable
+
+import numpy as np
+import numpy.typing as npt
+
+from bottleneck.case import Case, OpSum
+from bottleneck.records import IdleCause
+from bottleneck.units import format_us
+
+Flags = npt.NDArray[np.bool_]
+Floats = npt.NDArray[np.float64]
+Integers = npt.NDArray[np.int64]
+
+# What the host does between launches (GPU) or between leaf ops (CPU), as far as fewer calls would make it less.
+PER_CALL = ("overhead.dispatch", "overhead.python", "overhead.launch")
+_COMPILED = re.compile(
+    r"^Torch-Compiled Region|^## Call CompiledFxGraph|^CompiledFunction|^triton_|^graph_\d+_|^_compile.compile_inner"
+)
+_BACKWARD = "autograd::engine::evaluate_function"
+_OPTIMIZER = re.compile(r"^Optimizer\.step#(?P<name>\w+)\.step")
+
+
+def runs_on_host(case: Case) -> bool:
+    """Whether the step's work are ops of the host: there is no device work in the trace."""
+    return case.linked.trace.device_args.empty
+
+
+def account_us(case: Case, *accounts: str) -> float:
+    """Microseconds per step in these accounts of the ledger."""
+    return math.fsum(entry.us for entry in case.analysis.ledger if entry.account in accounts)
+
+
+def group_us(case: Case, group: str) -> float:
+    """Microseconds per step in all accounts of a group."""
+    return math.fsum(entry.us for entry in case.analysis.ledger if entry.group == group)
+
+
+def claims_of(case: Case, *accounts: str, most_us: float = math.inf) -> dict[str, float]:
+    """Claims on these accounts, in this order, of no more than so much together; empty accounts are left out."""
+    claims: dict[str, float] = {}
+    for account in accounts:
+        claim = min(account_us(case, account), most_us - math.fsum(claims.values()))
+        if claim > 0:
+            claims[account] = claim
+    return claims
+
+
+def share_of_step(case: Case, us: float) -> float:
+    """Share of the step (0-1) of so much time per step."""
+    return min(max(us / case.step_us, 0.0), 1.0) if case.step_us > 0 else 0.0
+
+
+def busy_us(case: Case) -> float:
+    """Microseconds per step in which the device works (CPU: in which an op is at work)."""
+    return case.analysis.totals.busy_us
+
+
+def idle_us(case: Case, *causes: str) -> float:
+    """Microseconds per step that the device waited for these causes; all where none is named."""
+    return math.fsum(row.us for row in case.analysis.idle if not causes or row.cause in causes)
+
+
+def idle_rows(case: Case, *causes: str) -> tuple[IdleCause, ...]:
+    """Waits for these causes by line, module and detail, longest first."""
+    return tuple(sorted((row for row in case.analysis.idle if row.cause in causes), key=lambda row: -row.us))
+
+
+def idle_lines(case: Case, *causes: str, most: int = 3) -> tuple[str, ...]:
+    """The lines at which the device waited for these causes, in words, longest first."""
+    folded: dict[tuple[str | None, str | None], list[float]] = {}
+    for row in idle_rows(case, *causes):
+        told = folded.setdefault((row.source, row.detail), [0.0, 0.0])
+        told[0] += row.us
+        told[1] += row.calls
+    ranked = sorted(folded.items(), key=lambda item: -item[1][0])[:most]
+    return tuple(_told(source, detail, us, calls) for (source, detail), (us, calls) in ranked)
+
+
+def _told(source: str | None, detail: str | None, us: float, calls: float) -> str:
+    place = source or "at no known line"
+    what = f" in {detail}" if detail else ""
+    return f"{place}: {format_us(us)} per step{what}, {format_count(calls)} times"
+
+
+def format_count(count: float) -> str:
+    """A count per step: whole where it is one, else with two digits."""
+    return f"{count:.0f}" if count >= 10 or float(count).is_integer() else f"{count:.2g}"
+
+
+def host_scale(case: Case) -> float:
+    """What host times of the tables are multiplied by to become those of the unprofiled step; 1 where unknown."""
+    profiled_us = case.linked.window.wall_us / case.steps
+    return min(case.step_us / profiled_us, 1.0) if profiled_us > 0 and case.step_us > 0 else 1.0
+
+
+def ops_in_window(case: Case) -> Flags:
+    """Whether each row of OPS starts in a step of the window (in the window, where it has no steps)."""
+    return _inside(case, case.linked.ops["ts_us"].to_numpy())
+
+
+def kernels_in_window(case: Case) -> Flags:
+    """Whether each row of KERNELS belongs to a step of the window: was issued in it, or runs in it if it has none."""
+    kernels = case.linked.kernels
+    if case.linked.window.steps:
+        return kernels["step"].notna().to_numpy()
+    start = kernels["ts_us"].to_numpy()
+    return np.asarray((start >= case.linked.window.start_us) & (start < case.linked.window.end_us))
+
+
+def _inside(case: Case, at_us: Floats) -> Flags:
+    low, high = case.linked.window.host_us
+    return np.asarray((at_us >= low) & (at_us < high))
+
+
+def work_in_window(case: Case) -> Flags:
+    """Whether each row of KERNELS is a kernel of the window that computes (no copy, fill, collective, or mere call)."""
+    computes = (case.linked.kernels["kind"] == "compute").to_numpy() & ~case.charges["dispatches"].to_numpy()
+    return np.asarray(computes & kernels_in_window(case))
+
+
+def kernels_per_step(case: Case) -> float:
+    """Kernels per step (CPU: ops that do work themselves)."""
+    return case.analysis.totals.kernel_count
+
+
+def launches_per_step(case: Case) -> float:
+    """Calls per step that issue device work; 0 on a CPU."""
+    return case.analysis.totals.launch_count
+
+
+def median_kernel_us(case: Case) -> float | None:
+    """Median duration of the kernels that compute; null without any."""
+    durations = case.linked.kernels["dur_us"].to_numpy()[work_in_window(case)]
+    return float(np.median(durations)) if durations.size else None
+
+
+def host_us_per_launch(case: Case) -> float | None:
+    """What the host takes from one launch to the next, where it does nothing else: the median; null below ten of them.
+
+    Over launches of one thread. Waiting calls make single distances long, but not the median.
+    """
+    kernels = case.linked.kernels
+    rows = np.flatnonzero(kernels_in_window(case) & kernels["launch"].notna().to_numpy())
+    if rows.size < 10:
+        return None
+    launch = kernels["launch"].to_numpy(dtype=np.int64, na_value=-1)[rows]
+    at_us = kernels["launch_ts_us"].to_numpy()[rows]
+    thread = case.linked.trace.events["thread"].cat.codes.to_numpy()[launch]
+    order = np.lexsort((at_us, thread))
+    distance, same = np.diff(at_us[order]), np.diff(thread[order]) == 0
+    distance = distance[same & (distance > 0)]
+    return float(np.median(distance)) * host_scale(case) if distance.size else None
+
+
+def launch_floor_us(case: Case) -> float | None:
+    """The least that any kernel of this device takes (CPU: any op); null where unknown."""
+    return case.analysis.device.launch_floor_us
+
+
+def overhead_us_per_op(case: Case) -> float | None:
+    """On a CPU: overhead that the step pays per op, in dispatching and in Python; null without ops."""
+    ops = case.analysis.totals.op_count
+    return account_us(case, *PER_CALL, "overhead.launch_floor") / ops if ops else None
+
+
+def names_like(case: Case, pattern: "re.Pattern[str]") -> tuple[str, ...]:
+    """Names of ops in the window that the pattern finds."""
+    return tuple(name for name in case.op_sums if pattern.search(name))
+
+
+def op_sum(case: Case, names: Iterable[str]) -> OpSum:
+    """Calls, self time and full time of these ops per step, host times scaled to the unprofiled step.
+
+    The full time counts twice what is nested: ``outermost_us`` does not.
+    """
+    known = [case.op_sums[name] for name in names if name in case.op_sums]
+    scale = host_scale(case)
+    return OpSum(
+        calls=math.fsum(each.calls for each in known),
+        us=math.fsum(each.us for each in known) * scale,
+        self_us=math.fsum(each.self_us for each in known) * scale,
+    )
+
+
+def op_calls_per_step(case: Case, *names: str) -> float:
+    """Calls of these ops per step."""
+    return op_sum(case, names).calls
+
+
+def rows_of_ops(case: Case, names: Iterable[str]) -> Integers:
+    """Rows of OPS in the window with one of these names."""
+    column = case.linked.ops["name"].cat
+    wanted = np.isin(np.array(column.categories, dtype=object), list(names))
+    return np.flatnonzero(np.append(wanted, False)[column.codes.to_numpy()] & ops_in_window(case))
+
+
+def outermost(case: Case, rows: Integers) -> Integers:
+    """Those of some rows of OPS (in order) that lie in none of the others."""
+    ops = case.linked.ops
+    start = ops["ts_us"].to_numpy()[rows]
+    end = start + ops["dur_us"].to_numpy()[rows]
+    thread = ops["thread"].cat.codes.to_numpy()[rows]
+    kept = np.ones(rows.size, dtype=bool)
+    for code in np.unique(thread).tolist():
+        mine = np.flatnonzero(thread == code)
+        reach = np.maximum.accumulate(np.concatenate(([-np.inf], end[mine][:-1])))
+        kept[mine] = start[mine] >= reach
+    return rows[kept]
+
+
+def outermost_us(case: Case, *names: str) -> float:
+    """Full time of these ops per step, with what is nested in one another counted once; scaled to the unprofiled step.
+
+    On a GPU this is the host's time, not the device's.
+    """
+    rows = outermost(case, rows_of_ops(case, names))
+    return float(case.linked.ops["dur_us"].to_numpy()[rows].sum()) / case.steps * host_scale(case)
+
+
+def sources_of(case: Case, rows: Integers, most: int = 3) -> tuple[str, ...]:
+    """The lines of the program that most of these rows of OPS come from, 'file.py:57'."""
+    column = case.linked.ops["source"].cat
+    codes = column.codes.to_numpy()[rows]
+    counts = np.bincount(codes[codes >= 0], minlength=len(column.categories))
+    ranked = np.argsort(-counts, kind="stable")[:most]
+    return tuple(str(column.categories[code]) for code in ranked.tolist() if counts[code])
+
+
+def trains(case: Case) -> bool:
+    """Whether the step runs a backward pass."""
+    return any(name.startswith(_BACKWARD) for name in case.op_sums)
+
+
+def optimizers(case: Case) -> tuple[str, ...]:
+    """Class names of the optimizers that step in the window, as far as the trace marks them."""
+    found = (_OPTIMIZER.match(name) for name in case.mark_sums)
+    return tuple(dict.fromkeys(match["name"] for match in found if match))
+
+
+def is_compiled(case: Case) -> bool:
+    """Whether torch.compile made a part of the step: its marks, ops or kernels are in the window."""
+    kernels = case.linked.kernels["name"].cat.categories
+    return any(_COMPILED.search(name) for name in (*case.op_sums, *case.mark_sums)) or any(
+        str(name).startswith("triton_") for name in kernels
+    )
+
+
+def replays_graphs(case: Case) -> bool:
+    """Whether device work of the window comes from graphs that are replayed."""
+    return bool((case.linked.kernels["replayed"].to_numpy() & kernels_in_window(case)).any())
