@@ -121,13 +121,14 @@ class PeakMemory:
     """Most memory in use at once: of a device by its allocator, or resident in the process.
 
     ``since``: while unprofiled steps ran, or since the program started. ``bytes`` is null where that is not known, and
-    ``reason`` says why.
+    ``reason`` says why. ``reserved_bytes`` is what the allocator of that device held at most, used or not.
     """
 
     bytes: int | None
     of: Literal["device", "process"]
     since: Literal["steps", "start"]
     reason: str | None = None
+    reserved_bytes: int | None = None
 
 
 @dataclass(frozen=True)

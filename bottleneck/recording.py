@@ -69,6 +69,7 @@ class Recording:
     With many ranks these, and all that was measured of the program, are those of the lowest rank that has a trace.
     ``device`` holds measured ceilings, ``device_facts`` what each accelerator said of itself at capture.
     ``program_status`` is the exit status as a shell shows it (128 + N for signal N), null until the program has ended.
+    ``processors`` counts those that the program might use, ``threads`` those that torch computes with.
     ``timed_ns`` is the stretch of the wall clock in which the unprofiled steps ran. ``options`` are those of the
     command line that make the step what it is: ``--set NAME=VALUE`` and ``--train``.
     """
@@ -88,6 +89,7 @@ class Recording:
     profiled: Timing | None = None
     perturbation: float | None = None
     threads: int | None = None
+    processors: int | None = None
     device_facts: tuple[Mapping[str, str | int | float | None], ...] = ()
     device: Device | None = None
     timed_ns: tuple[int, int] | None = None

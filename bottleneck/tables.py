@@ -145,6 +145,7 @@ MEMORY = Table(
         "bytes": Column("int64", "allocated (positive) or freed (negative)", "B"),
         "on_device": Column("bool", "device memory, not host memory"),
         "total_allocated": Column("Int64", "allocator's total after it", "B", nullable=True),
+        "total_reserved": Column("Int64", "what the allocator holds of the device then, used or not", "B", True),
     },
 )  # one row per '[memory]' event, sorted by ts_us
 

@@ -50,9 +50,13 @@ def cpu_facts(cpuinfo: Path = _CPUINFO, caches: Path = _CACHES) -> CpuFacts:
 
 def allowance() -> str:
     """What limits the threads of a program started here: processors that it may use, and settings that lower them."""
-    available = getattr(os, "sched_getaffinity", lambda _: range(os.cpu_count() or 1))(0)
     settings = [f"{name}={os.environ[name]}" for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS") if name in os.environ]
-    return " ".join([f"{len(available)} processors", *settings])
+    return " ".join([f"{usable_processors()} processors", *settings])
+
+
+def usable_processors() -> int:
+    """Processors that this process, and what it starts, may use."""
+    return len(getattr(os, "sched_getaffinity", lambda _: range(os.cpu_count() or 1))(0))
 
 
 def busy_processors() -> float:

@@ -17,7 +17,7 @@ from bottleneck import __version__
 from bottleneck.harness.attendance import ranks_present
 from bottleneck.harness.calibrate import Calibration
 from bottleneck.harness.company import WINDOW_FILE
-from bottleneck.harness.cpu import cpu_facts
+from bottleneck.harness.cpu import cpu_facts, usable_processors
 from bottleneck.harness.notes import NOTES_FILES, Notes, Plan, RankFiles
 from bottleneck.harness.nvml_devices import match_sensors
 from bottleneck.harness.telemetry import Telemetry
@@ -123,6 +123,7 @@ def finish_recording(
         profiled=first.profiled if traces else None,
         perturbation=_perturbation(first),
         threads=first.threads,
+        processors=usable_processors(),
         device_facts=first.device_facts,
         device=calibration.device if calibration is not None else None,
         timed_ns=first.timed_ns,

@@ -41,7 +41,10 @@ def peak_memory(torch: Any, *, was_reset: bool) -> PeakMemory:
     """The peak since it was made to begin anew, else since the program started: of its fullest GPU, or the process."""
     since: Literal["steps", "start"] = "steps" if was_reset else "start"
     if is_on_gpu(torch):
-        return PeakMemory(max(map(torch.cuda.max_memory_allocated, range(torch.cuda.device_count()))), "device", since)
+        cuda = torch.cuda
+        fullest = max(range(cuda.device_count()), key=cuda.max_memory_allocated)
+        reserved_bytes = cuda.max_memory_reserved(fullest)
+        return PeakMemory(cuda.max_memory_allocated(fullest), "device", since, reserved_bytes=reserved_bytes)
     peak = peak_resident_bytes()
     reason = None if peak is not None else "the system does not tell what a process had resident"
     return PeakMemory(peak, "process", since, reason)

@@ -236,7 +236,9 @@ def _labelled(codes: Array, texts: list[str]) -> pd.Categorical:
 def _memory(rows: Arrays, first_ns: int, tracks: Tracks) -> pd.DataFrame:
     near = np.abs(rows["ts_ns"] / 1000 - first_ns / 1000) <= LONGEST_US
     kept = np.flatnonzero(near & (rows["ts_ns"] != ABSENT) & (rows["bytes"] != ABSENT))
-    kept = kept[np.lexsort([rows[key][kept] for key in ("bytes", "total_allocated", "track", "ts_ns")])]
+    kept = kept[
+        np.lexsort([rows[key][kept] for key in ("bytes", "total_reserved", "total_allocated", "track", "ts_ns")])
+    ]
     track = rows["track"][kept]
     return MEMORY.check(
         pd.DataFrame(
@@ -246,6 +248,7 @@ def _memory(rows: Arrays, first_ns: int, tracks: Tracks) -> pd.DataFrame:
                 "bytes": rows["bytes"][kept],
                 "on_device": rows["device_type"][kept] != 0,
                 "total_allocated": _nullable(rows["total_allocated"][kept]),
+                "total_reserved": _nullable(rows["total_reserved"][kept]),
             },
             copy=False,
         )

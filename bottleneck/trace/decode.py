@@ -112,6 +112,7 @@ class MemoryArgs(msgspec.Struct, gc=False):
     bytes: int = msgspec.field(name="Bytes", default=ABSENT)
     device_type: int = msgspec.field(name="Device Type", default=0)
     total_allocated: int = msgspec.field(name="Total Allocated", default=ABSENT)
+    total_reserved: int = msgspec.field(name="Total Reserved", default=ABSENT)
 
 
 Record = TypeVar("Record", bound=msgspec.Struct)

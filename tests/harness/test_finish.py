@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from bottleneck.harness.cpu import usable_processors
 from bottleneck.harness.finish import Ending, finish_recording, measured_spans, read_all_notes
 from bottleneck.harness.notes import Notes, Plan, RankFiles, rank_of, write_notes
 from bottleneck.measured import Timing
@@ -77,6 +78,7 @@ def test_each_rank_keeps_its_own_times_and_the_recording_those_of_the_lowest(tmp
     assert [trace.timed_ns for trace in recording.traces] == [(100, 900), (100, 900)]
     assert recording.unprofiled == MEASURED.unprofiled
     assert recording.perturbation == 1.5
+    assert recording.processors == usable_processors()
     assert recording.warnings == ()
     assert sorted(path.name for path in tmp_path.iterdir()) == [
         "recording.json",

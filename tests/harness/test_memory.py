@@ -15,6 +15,7 @@ def fake_torch(peaks: list[int]) -> Any:
         is_initialized=lambda: True,
         device_count=lambda: len(peaks),
         max_memory_allocated=lambda index: peaks[index],
+        max_memory_reserved=lambda index: 2 * peaks[index],
         reset_peak_memory_stats=reset.append,
         reset=reset,
     )
@@ -40,6 +41,7 @@ def test_a_gpu_has_the_peak_of_its_fullest_device() -> None:
     assert torch.cuda.reset == [0, 1]
     found = peak_memory(torch, was_reset=True)
     assert (found.bytes, found.of, found.since, found.reason) == (30, "device", "steps", None)
+    assert found.reserved_bytes == 60
 
 
 def test_a_script_has_the_peak_of_its_gpu_but_none_of_its_process() -> None:
