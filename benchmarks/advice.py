@@ -1,6 +1,6 @@
 """How often what was measured lies inside what was predicted: findings of many workloads, tried on this machine.
 
-python -m benchmarks.advice                               every workload of benchmarks/advised and the examples named here
+python -m benchmarks.advice                               every workload of benchmarks/advised, and some examples
 python -m benchmarks.advice mlp conv_layout               only those
 python -m benchmarks.advice --budget 30 --write docs/explanation/accuracy.md
                                                           puts it between the advice markers of that page
