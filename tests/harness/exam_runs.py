@@ -8,6 +8,8 @@ from pathlib import Path
 from .driver import driven
 
 STDIN = b"first line\nthe rest\n"
+# No limit on speed: a program that locks up, as torch's own libraries can, must not take the whole suite with it.
+HANGS_S = 900
 
 
 @dataclass(frozen=True)
@@ -21,7 +23,9 @@ class Outcome:
 
 def run_plainly(folder: Path, *arguments: str) -> Outcome:
     """The outcome of `python ARGUMENTS`."""
-    done = subprocess.run([sys.executable, *arguments], cwd=folder, input=STDIN, capture_output=True, check=False)
+    done = subprocess.run(
+        [sys.executable, *arguments], cwd=folder, input=STDIN, capture_output=True, check=False, timeout=HANGS_S
+    )
     # A shell shows 128 + N for signal N, subprocess shows -N.
     return Outcome(done.stdout, done.stderr, done.returncode if done.returncode >= 0 else 128 - done.returncode)
 
@@ -29,7 +33,7 @@ def run_plainly(folder: Path, *arguments: str) -> Outcome:
 def run_recorded(folder: Path, *arguments: str, output: str = "recording", flags: tuple[str, ...] = ()) -> Outcome:
     """The outcome of `bottleneck run ARGUMENTS`, without what bottleneck itself says at the end."""
     command = [sys.executable, *flags, "-m", "bottleneck.cli", "run", "-o", output, *arguments]
-    done = subprocess.run(command, cwd=folder, input=STDIN, capture_output=True, check=False)
+    done = subprocess.run(command, cwd=folder, input=STDIN, capture_output=True, check=False, timeout=HANGS_S)
     theirs, mark, _ = done.stderr.partition(b"bottleneck: recorded ")
     assert mark, f"bottleneck said nothing at the end: {done.stderr!r}"
     return Outcome(done.stdout, theirs, done.returncode)
@@ -41,7 +45,7 @@ def run_quietly(folder: Path, *arguments: str, output: str = "recording") -> Out
     The report comes as soon as the measurement is over, in the middle of what a longer program writes.
     """
     command = driven("run", "-o", output, *arguments)
-    done = subprocess.run(command, cwd=folder, input=STDIN, capture_output=True, check=False)
+    done = subprocess.run(command, cwd=folder, input=STDIN, capture_output=True, check=False, timeout=HANGS_S)
     lines = done.stderr.splitlines(keepends=True)
     assert any(line.startswith(b"bottleneck: recorded ") for line in lines), f"nothing was said: {done.stderr!r}"
     theirs = b"".join(line for line in lines if not line.startswith(b"bottleneck: "))
