@@ -16,7 +16,12 @@ Step = Callable[[], Any]
 
 def workload_step(module: ModuleType, settings: tuple[tuple[str, str], ...]) -> Step:
     """The step that `workload(**parameters)` returns, with its defaults overridden by the settings."""
-    step: Step = module.workload(**{name: parse_value(text) for name, text in settings})
+    return step_with(module, {name: parse_value(text) for name, text in settings})
+
+
+def step_with(module: ModuleType, values: Mapping[str, object]) -> Step:
+    """The step that `workload(**parameters)` returns for these values."""
+    step: Step = module.workload(**values)
     if not callable(step):
         sys.exit(f"workload() returned {type(step).__name__}, not a function without arguments to call as the step")
     if not _takes_nothing(step):

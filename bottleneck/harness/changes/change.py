@@ -4,18 +4,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from bottleneck.harness.changes.outcomes import Missing, NotApplicable
 from bottleneck.harness.changes.subject import Subject
+
+__all__ = ["Change", "Missing", "NotApplicable", "Precision"]
 
 # How close results have to stay: the same bits, the same sums in another order, or the precision that is named.
 Precision = Literal["same", "reordered", "tf32", "fp16", "bf16", "int8", "other work"]
-
-
-class NotApplicable(Exception):  # noqa: N818 - a state, not an error
-    """The step has nothing that this change could change; the message says what it would need."""
-
-
-class Missing(Exception):  # noqa: N818
-    """Something has to be installed first; the message says how to get it."""
 
 
 @dataclass(frozen=True)
