@@ -1,0 +1,151 @@
+"""A process that holds variants of a step: started, spoken to line by line, and ended with all that it started."""
+
+import contextlib
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any, cast
+
+from bottleneck.harness.trial import Built
+from bottleneck.harness.trial_program import Program
+from bottleneck.trials import TrialVerdict
+
+CHILD = Path(__file__).parents[1] / "harness" / "trial_child.py"
+
+# Compilers that try many kernels take minutes.
+BUILD_SECONDS_AT_MOST = 1200.0
+TURN_SECONDS_AT_LEAST = 120.0
+_LOOK_S = 0.5
+_QUIT_S = 3.0
+_TAIL_BYTES = 4000
+
+
+class Refused(Exception):  # noqa: N818 - an outcome of a trial, not an error of ours
+    """A variant that was not made or did not run; ``verdict`` and ``reason`` are those of its trial."""
+
+    def __init__(self, verdict: TrialVerdict, reason: str) -> None:
+        super().__init__(reason)
+        self.verdict: TrialVerdict = verdict
+        self.reason = reason
+
+
+class Worker:
+    """One such process. It leads a group of its own, so that Ctrl-C reaches us alone, who then end it.
+
+    What the program writes goes into ``log``.
+    """
+
+    def __init__(
+        self, program: Program, log: Path, environment: Mapping[str, str] | None = None, child: Path = CHILD
+    ) -> None:
+        ours, theirs = socket.socketpair()
+        self._channel, self._unread = ours, b""
+        self._log = log
+        with theirs, log.open("ab") as output:
+            self._process = subprocess.Popen(  # noqa: S603 - the user's program is what we are here to start
+                [sys.executable, str(child), replace(program, channel=theirs.fileno()).to_json()],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                env={**os.environ, **(environment or {})},
+                pass_fds=[theirs.fileno()],
+                start_new_session=True,
+            )
+
+    def __enter__(self) -> "Worker":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def build(self, name: str, changes: tuple[str, ...] = ()) -> Built:
+        """Makes a variant; Refused if that cannot be."""
+        value = self._ask(BUILD_SECONDS_AT_MOST, do="build", name=name, changes=list(changes))
+        return Built(**value)
+
+    def turn(self, name: str, steps: int, lead: int, usual_us: float) -> list[float]:
+        """Microseconds of each step of a turn; Refused if one raises, or takes a hundred times as long as usual."""
+        seconds = max(TURN_SECONDS_AT_LEAST, 100 * (steps + lead) * usual_us / 1e6)
+        return cast("list[float]", self._ask(seconds, do="turn", name=name, steps=steps, lead=lead))
+
+    def close(self) -> None:
+        """Ends the process and what it started: by asking, then by force."""
+        with contextlib.suppress(OSError):
+            self._channel.sendall(b'{"do": "quit"}\n')
+        self._channel.close()
+        try:
+            self._process.wait(_QUIT_S)
+        except subprocess.TimeoutExpired:
+            pass
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+
+    def _ask(self, seconds: float, **request: object) -> Any:
+        try:
+            self._channel.sendall(json.dumps(request).encode() + b"\n")
+        except OSError:
+            raise self._death() from None
+        reply = json.loads(self._line(time.monotonic() + seconds, seconds))
+        if "value" in reply:
+            return reply["value"]
+        raise Refused(reply["verdict"], reply["reason"])
+
+    def _line(self, until: float, seconds: float) -> bytes:
+        while b"\n" not in self._unread:
+            # Not by the end of the stream alone: workers of a loader may hold a copy of the other end.
+            has_ended = self._process.poll() is not None
+            ready, _, _ = select.select([self._channel], [], [], 0 if has_ended else _LOOK_S)
+            part = self._read() if ready else b""
+            if not part and (ready or has_ended):
+                raise self._death()
+            if not part and time.monotonic() > until:
+                raise Refused("failed", f"it did not answer within {seconds:.0f} s")
+            self._unread += part
+        line, _, self._unread = self._unread.partition(b"\n")
+        return line
+
+    def _read(self) -> bytes:
+        try:
+            return self._channel.recv(1 << 16)
+        except ConnectionResetError:
+            return b""
+
+    def _death(self) -> Refused:
+        """How the process ended, in words."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(_QUIT_S)
+        status = self._process.returncode
+        if status is None:
+            return Refused("failed", "its process went silent")
+        how = f"was killed by {signal_name(-status)}" if status < 0 else f"ended with status {status}"
+        said = self._last_words()
+        return Refused("failed", f"its process {how}{f': {said}' if said else ''}")
+
+    def _last_words(self) -> str:
+        """The last line that it wrote."""
+        try:
+            lines = self._log.read_bytes()[-_TAIL_BYTES:].decode("utf-8", "replace").strip().splitlines()
+        except OSError:
+            return ""
+        return lines[-1].strip()[:200] if lines else ""
+
+
+def signal_name(number: int) -> str:
+    """The name of a signal, SIGSEGV for 11."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

@@ -1,0 +1,198 @@
+"""Holds variants of one step in one process and runs them in turns, as another process tells it to, line by line."""
+
+import ctypes
+import inspect
+import json
+import os
+import signal
+import socket
+import sys
+import time
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from bottleneck.harness.changes.change import Change, Missing, NotApplicable
+from bottleneck.harness.changes.subject import Settings, Subject, make_subject
+from bottleneck.harness.forms import parse_value
+from bottleneck.harness.memory import peak_memory, reset_peak
+from bottleneck.harness.program import load_file, show_only_their_frames
+from bottleneck.harness.settling import has_settled
+from bottleneck.harness.stopwatch import Stopwatch
+from bottleneck.harness.trial_program import Program
+from bottleneck.trials import TrialVerdict
+
+Step = Callable[[], Any]
+
+# What compilers and captures do at the first calls belongs to the set-up, not to a step.
+SETUP_CALLS = 3
+PEAK_STEPS = 2
+WARM_SECONDS, WARM_SECONDS_AT_MOST, WARM_STEPS = 1.0, 10.0, 50
+
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
+_LONGEST_REASON = 300
+
+
+@dataclass(frozen=True)
+class Built:
+    """What making a variant took: seconds of applying the changes and of the first calls, and the most memory then."""
+
+    setup_s: float
+    peak_bytes: int | None
+    samples: float
+    step_us: float
+
+
+@dataclass(frozen=True)
+class _Variant:
+    subject: Subject
+    step: Step
+
+
+class Bench:
+    """The variants of one program, by name; what the user's code raises comes through."""
+
+    def __init__(self, program: Program, changes: Mapping[str, Change]) -> None:
+        self._program, self._changes = program, changes
+        self._variants: dict[str, _Variant] = {}
+
+    def build(self, name: str, changes: Sequence[str]) -> Built:
+        """Makes a variant and runs it until it is warm."""
+        chosen = [self._changes[each] for each in changes]
+        subject = self._make(chosen)
+        started = time.perf_counter()
+        for change in chosen:
+            subject = replace(subject, step=change.apply(subject))
+        for _ in range(SETUP_CALLS):
+            subject.step()
+        _wait(subject.torch)
+        setup_s = time.perf_counter() - started
+        self._variants[name] = _Variant(subject, subject.step)
+        peak_bytes = _peak_bytes(subject)
+        samples = 1.0
+        for change in chosen:
+            samples *= change.samples
+        return Built(setup_s, peak_bytes, samples, _warm_up(subject.step, subject.torch))
+
+    def turn(self, name: str, steps: int, lead: int) -> list[float]:
+        """Microseconds of each step of a turn; the ``lead`` ones before find the caches full of another's data."""
+        variant = self._variants[name]
+        stopwatch = Stopwatch(variant.subject.torch)
+        stopwatch.wait()
+        for _ in range(lead):
+            variant.step()
+        stopwatch.mark()
+        for _ in range(steps):
+            variant.step()
+            stopwatch.mark()
+        stopwatch.wait()
+        return stopwatch.durations_us()
+
+    def _make(self, changes: Sequence[Change]) -> Subject:
+        program = self._program
+        return make_subject(
+            program.target,
+            program.arguments,
+            program.form,
+            self._settings(changes),
+            train=program.train,
+            seed=program.seed,
+        )
+
+    def _settings(self, changes: Sequence[Change]) -> Settings:
+        """The settings of the program, once each change that has something to say of parameters has said it."""
+        asking = [change.settings for change in changes if change.settings is not None]
+        if not asking:
+            return self._program.settings
+        if self._program.form != "workload":
+            raise NotApplicable("needs a workload, whose parameters can be set")
+        module = load_file(self._program.target, self._program.arguments)
+        parameters = inspect.signature(module.workload).parameters.values()
+        values: Mapping[str, object] = {
+            each.name: each.default for each in parameters if each.default is not each.empty
+        }
+        values = {**values, **{name: parse_value(text) for name, text in self._program.settings}}
+        for ask in asking:
+            values = {**values, **ask(values)}
+        return values
+
+
+def serve(text: str, changes: Mapping[str, Change]) -> None:
+    """Answers each line of the channel until it ends; ends with the process that holds its other end, too."""
+    program = Program.from_json(text)
+    _die_with_parent()
+    show_only_their_frames()
+    channel = socket.socket(fileno=program.channel)
+    bench = Bench(program, changes)
+    with channel, channel.makefile("rw", encoding="utf-8") as lines:
+        for line in lines:
+            request = json.loads(line)
+            if request["do"] == "quit":
+                break
+            lines.write(json.dumps(answer(bench, request)) + "\n")
+            lines.flush()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # Threads and workers of the program have nothing to finish: it is not theirs to keep this process.
+    os._exit(0)
+
+
+def answer(bench: Bench, request: Mapping[str, Any]) -> dict[str, Any]:
+    """The reply to a request: its value, or why there is none."""
+    arguments = {name: value for name, value in request.items() if name != "do"}
+    try:
+        value = getattr(bench, _REQUESTS[request["do"]])(**arguments)
+    except NotApplicable as state:
+        return _refusal("not applicable", str(state))
+    except Missing as state:
+        return _refusal("missing", str(state))
+    except (Exception, SystemExit, KeyboardInterrupt) as error:  # the user's code, or what a library makes of it
+        traceback.print_exc()
+        return _refusal("failed", describe(error))
+    return {"value": asdict(value) if isinstance(value, Built) else value}
+
+
+_REQUESTS = {"build": "build", "turn": "turn"}
+
+
+def describe(error: BaseException) -> str:
+    """The error in one line."""
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0]}"[:_LONGEST_REASON] if lines else type(error).__name__
+
+
+def _refusal(verdict: TrialVerdict, reason: str) -> dict[str, str]:
+    return {"verdict": verdict, "reason": " ".join(reason.split())[:_LONGEST_REASON]}
+
+
+def _wait(torch: Any) -> None:
+    Stopwatch(torch).wait()
+
+
+def _peak_bytes(subject: Subject) -> int | None:
+    """The peak of a few steps; null where the system cannot make it begin anew."""
+    if not reset_peak(subject.torch):
+        return None
+    for _ in range(PEAK_STEPS):
+        subject.step()
+    return peak_memory(subject.torch, was_reset=True).bytes
+
+
+def _warm_up(step: Step, torch: Any) -> float:
+    """Microseconds of a step once its times have settled, within bounds."""
+    stopwatch = Stopwatch(torch)
+    stopwatch.mark()
+    while True:
+        step()
+        stopwatch.mark()
+        is_long = stopwatch.elapsed_s >= (WARM_SECONDS if stopwatch.steps >= WARM_STEPS else WARM_SECONDS_AT_MOST)
+        if is_long or (stopwatch.elapsed_s > WARM_SECONDS / 4 and has_settled(stopwatch.host_durations_us())):
+            recent = sorted(stopwatch.durations_us()[-WARM_STEPS:])
+            return recent[len(recent) // 2]
+
+
+def _die_with_parent() -> None:
+    """Has the system end this process when its parent dies in the middle of a step."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
