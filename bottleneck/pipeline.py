@@ -11,6 +11,7 @@ from bottleneck.advice import advise
 from bottleneck.analysis.clocks import find_conditions
 from bottleneck.analysis.contention import find_contention
 from bottleneck.analysis.extras import add_extras, find_disturbance
+from bottleneck.analysis.first_step import with_findings
 from bottleneck.analysis.ledger import build_ledger
 from bottleneck.analysis.ranks import RankedAnalysis, combine_ranks
 from bottleneck.analysis.roofline import classify
@@ -90,13 +91,13 @@ def analyse(paths: Sequence[Path], options: Options | None = None) -> Analysis:
     sources = [source for path in paths for source in locate(path)]
     cases = [_analyse_source(source, options or Options()) for source in sources]
     if len(cases) == 1:
-        return replace(cases[0].analysis, findings=advise(cases[0]))
+        return with_findings(cases[0].analysis, advise(cases[0]))
     combined = combine_ranks([RankedAnalysis(case.linked, case.analysis) for case in cases])
     # The rank that sets the pace gives the body, but the same report comes from the folder of all of them.
     path = str(paths[0]) if len(paths) == 1 else combined.recording.path
     combined = replace(combined, recording=replace(combined.recording, path=path, world_size=len(cases)))
     body = next((case for case in cases if case.analysis.kernels is combined.kernels), cases[0])
-    return replace(combined, findings=advise(replace(body, analysis=combined)))
+    return with_findings(combined, advise(replace(body, analysis=combined)))
 
 
 def locate(path: Path) -> list[Source]:

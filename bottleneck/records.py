@@ -101,13 +101,17 @@ class RecordingInfo:
 
 @dataclass(frozen=True)
 class Verdict:
-    """The answer: what holds the step back, how sure, and the sentence that says so."""
+    """The answer: what holds the step back, how sure, and the sentence that says so.
+
+    The sentence ends with "First: ``first_step``."; null in analyses of before that was kept.
+    """
 
     bound: Bound
     regime: Regime | None
     share: float
     sentence: str
     shares: Mapping[str, float]
+    first_step: str | None = None
 
 
 @dataclass(frozen=True)

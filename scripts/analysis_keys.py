@@ -146,6 +146,7 @@ KEYS: Mapping[str, Mapping[str, Meaning]] = {
         "share": ("share", "of the step that the verdict rests on"),
         "sentence": ("", "the verdict in words, with the first thing to do"),
         "shares": ("share", "of the step, by group of the ledger"),
+        "first_step": ("", "the first thing to do, as the sentence ends with it: the first finding where there is one"),
     },
     "LedgerEntry": {
         "account": ("", "such as 'compute', 'memory.copy', 'overhead.input'"),

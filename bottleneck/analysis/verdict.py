@@ -58,6 +58,7 @@ _PRICE_ADVICE: Mapping[str, str] = {
 }
 _NEAR_THE_ROOF = "it runs near the roof: lower the precision or the number of FLOPs"
 _UNDER_THE_ROOF = "lower the precision or the number of FLOPs; {share} of the peak is reached"
+JUDGE_APART = "judge the sides apart, with a recording of warmed-up steps"
 _NEAR = 0.7  # of the time explained; the best large products of public traces reach 0.71 to 0.97
 _MISALIGNED = "pad the sizes of the matrix product to multiples of 8"
 # On a CPU there are no launches to save, and time between ops has other remedies.
@@ -133,8 +134,8 @@ def decide(grounds: Grounds) -> Verdict:
         bound, regime = "mixed", None
     share = shares["unknown"] if bound == "inconclusive" and grounds.broken is None else shares[first]
     opening = _opening(grounds, bound, ranked, regime) + _doubt(bound, shares, first)
-    sentences = (opening, _first_step(grounds, bound, first, regime), grounds.sides)
-    return Verdict(cast("Bound", bound), regime, share, _join(sentences), shares)
+    step = _first_step(grounds, bound, first, regime)
+    return Verdict(cast("Bound", bound), regime, share, _join(opening, grounds.sides, step), shares, step)
 
 
 def account_words(account: str) -> str:
@@ -200,32 +201,30 @@ def _contributor(grounds: Grounds, group: str) -> str:
     return f"{_label(kernel)} ({format_share(kernel.share)})" if kernel is not None else entry.account
 
 
-def _first_step(grounds: Grounds, bound: str, group: str, regime: Regime | None) -> str | None:
+def _first_step(grounds: Grounds, bound: str, group: str, regime: Regime | None) -> str:
     if grounds.broken is not None:
-        return "First: record it again"
+        return "record it again"
     if grounds.sides is not None and bound != "inconclusive":
-        return "First: judge the sides apart, with a recording of warmed-up steps"
+        return JUDGE_APART
     entry = _largest_entry(grounds, "unknown" if bound == "inconclusive" else group)
     kernel = _largest_kernel(grounds, _BOUNDS_OF_ACCOUNT.get(entry.account, ()))
     if entry.account == "unknown" and kernel is not None:
         known = [advice for part, advice in _PRICE_ADVICE.items() if part in (kernel.reason or "")]
-        return f"First: {(known or [_ADVICE['unknown']])[0]}"
+        return (known or [_ADVICE["unknown"]])[0]
     if entry.account == "compute" and regime == "saturated":
         explained = None if kernel is None else kernel.explained
         is_near = explained is None or explained >= _NEAR
-        return f"First: {_NEAR_THE_ROOF if is_near else _UNDER_THE_ROOF.format(share=format_share(explained or 0.0))}"
+        return _NEAR_THE_ROOF if is_near else _UNDER_THE_ROOF.format(share=format_share(explained or 0.0))
     if entry.account == "compute" and kernel is not None and "align" in (kernel.reason or ""):
-        return f"First: {_MISALIGNED}"
+        return _MISALIGNED
     advice = (_HOST_ADVICE if grounds.host_only else {}).get(entry.account) or _ADVICE[entry.account]
     line = _line_of(grounds, entry.account)
-    return f"First: {advice.format(at=f' at {line}' if line else '')}"
+    return advice.format(at=f" at {line}" if line else "")
 
 
-def _join(sentences: tuple[str | None, str | None, TwoSided | None]) -> str:
-    opening, step, sides = sentences
-    return " ".join(
-        f"{sentence}." for sentence in (opening, describe_sides(sides) if sides else None, step) if sentence
-    )
+def _join(opening: str, sides: TwoSided | None, step: str) -> str:
+    parts = (opening, describe_sides(sides) if sides else None, f"First: {step}")
+    return " ".join(f"{part}." for part in parts if part)
 
 
 def describe_sides(sides: TwoSided) -> str:

@@ -13,15 +13,17 @@ if TYPE_CHECKING:
 _READER_GONE = 141
 
 
-def present(analysis: "Analysis", form: str, output: Path | None) -> None:
+def present(analysis: "Analysis", form: str, output: Path | None, *, all_findings: bool = False) -> None:
     """Renders to standard output, or to the file ``output``; '-' is standard output too."""
     from bottleneck.report import FORMATS
     from bottleneck.report.output import write_text
 
     if output is not None and str(output) != "-":
-        write_text(FORMATS[form](analysis), output)
-        return
-    send(terminal_text(analysis, sys.stdout) if form == "terminal" else FORMATS[form](analysis))
+        write_text(FORMATS[form](analysis, all_findings=all_findings), output)
+    elif form == "terminal":
+        send(terminal_text(analysis, sys.stdout, all_findings=all_findings))
+    else:
+        send(FORMATS[form](analysis, all_findings=all_findings))
 
 
 def send(text: str) -> None:
@@ -36,12 +38,12 @@ def send(text: str) -> None:
         raise SystemExit(_READER_GONE) from None
 
 
-def terminal_text(analysis: "Analysis", stream: TextIO) -> str:
+def terminal_text(analysis: "Analysis", stream: TextIO, *, all_findings: bool = False) -> str:
     """The terminal report in the width, colours and character set of a stream."""
     from bottleneck.report.terminal import render
 
     look = stream_look(stream)
-    return render(analysis, look.width, color=look.color, encoding=look.encoding)
+    return render(analysis, look.width, color=look.color, encoding=look.encoding, all_findings=all_findings)
 
 
 @dataclass(frozen=True)

@@ -32,6 +32,7 @@ class RunOptions:
     stacks: bool | None = None
     memory: bool | None = None
     batch_test: bool | None = None
+    all_findings: bool = False
 
 
 def make_plan(options: RunOptions, make_folder: Callable[[], Path]) -> "Plan":

@@ -38,7 +38,14 @@ def make_rank_plan(options: RunOptions, job: "Job") -> "tuple[Plan, Attendance]"
     return make_plan(options, make_folder), attendance
 
 
-def run_rank(plan: "Plan", ending: "Ending", attendance: "Attendance", monitor: "Monitor | None") -> tuple[int, Told]:
+def run_rank(
+    plan: "Plan",
+    ending: "Ending",
+    attendance: "Attendance",
+    monitor: "Monitor | None",
+    *,
+    all_findings: bool = False,
+) -> tuple[int, Told]:
     """The exit status of this rank's program; the rank that leaves last finishes the recording and reports."""
     from bottleneck.harness.deaths import describe_end
     from bottleneck.harness.following import Follower
@@ -60,7 +67,8 @@ def run_rank(plan: "Plan", ending: "Ending", attendance: "Attendance", monitor: 
         ending = replace(ending, remarks=(describe_end(end, None, None),))
     told = Told(succeeded=True)
     if _is_last(attendance, in_order=status == 0):
-        told = tell(plan, replace(ending, status=status, telemetry=telemetry), Voice(say, measured_ceilings))
+        voice = Voice(say, measured_ceilings, all_findings)
+        told = tell(plan, replace(ending, status=status, telemetry=telemetry), voice)
         attendance.close()
     return status, told
 

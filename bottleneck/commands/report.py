@@ -72,6 +72,9 @@ def report_command(
         Path | None,
         typer.Option("--peaks", metavar="FILE", help="Judge against the ceilings in this JSON or TOML file."),
     ] = None,
+    all_findings: Annotated[
+        bool, typer.Option("--all-findings", help="Show the findings too whose gain this run's noise would hide.")
+    ] = False,
 ) -> None:
     """Explains where the time of a recorded program went.
 
@@ -96,7 +99,7 @@ def report_command(
     for picture, path in (("roofline", roofline), ("queue", queue)):
         if path is not None:
             _draw(analysis, picture, path)
-    present(analysis, form.value, output)
+    present(analysis, form.value, output, all_findings=all_findings)
 
 
 def _steps(text: str, *, whole: bool) -> slice:

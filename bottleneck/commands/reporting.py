@@ -53,6 +53,7 @@ class Reporter:
     ending: "Ending"
     sampling: Sampling
     told: Told | None = None
+    all_findings: bool = False
 
     def tell_early(self, ended: threading.Event) -> None:
         """Reports from the thread that follows the program, when all is measured and it has not ended meanwhile.
@@ -70,7 +71,8 @@ class Reporter:
             _say_in_the_middle(f"bottleneck: measured; the report follows when the program ends, since {reason}")
             return
         lines: list[str] = []
-        self.told = tell(self.plan, replace(self.ending, telemetry=telemetry), Voice(lines.append, known_ceilings))
+        voice = Voice(lines.append, known_ceilings, self.all_findings)
+        self.told = tell(self.plan, replace(self.ending, telemetry=telemetry), voice)
         _say_in_the_middle("\n".join([*lines, "bottleneck: the program goes on"]))
 
     def conclude(self, follower: "Follower", end: "End", memory_kills: int | None) -> Told:
@@ -93,7 +95,7 @@ class Reporter:
             say(f"bottleneck: interrupted; for the report: bottleneck report {shown(folder)}")
             return Told(succeeded=False, is_finished=False)
         if self.told is None:
-            return tell(self.plan, ending, Voice(say, measured_ceilings))
+            return tell(self.plan, ending, Voice(say, measured_ceilings, self.all_findings))
         close(folder, ending)
         say(f"bottleneck: {words}; the recording is in {shown(folder)}")
         return self.told

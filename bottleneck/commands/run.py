@@ -85,6 +85,9 @@ def run_command(
     telemetry_ms: Annotated[
         int, typer.Option("--telemetry-ms", min=0, max=60_000, help="Period at which sensors are read; 0 for never.")
     ] = 20,
+    all_findings: Annotated[
+        bool, typer.Option("--all-findings", help="Show the findings too whose gain this run's noise would hide.")
+    ] = False,
 ) -> None:
     """Records a program while it runs, then says what holds it back.
 
@@ -115,6 +118,7 @@ def run_command(
         stacks=stacks,
         memory=memory,
         batch_test=batch_test,
+        all_findings=all_findings,
     )
     raise typer.Exit(run(options))
 
@@ -144,7 +148,8 @@ def _run_as_rank(options: RunOptions, job: "Job") -> int:
     # The sensors are those of the machine: one rank reads them for all.
     monitor = _monitor(plan, options.telemetry_ms / 1e3) if job.rank == 0 else None
     with answered():
-        status, told = run_rank(plan, Ending(_command(options), None, busy_processors()), attendance, monitor)
+        ending = Ending(_command(options), None, busy_processors())
+        status, told = run_rank(plan, ending, attendance, monitor, all_findings=options.all_findings)
     if not told.is_worth_keeping and options.output is None:
         remove_made(Path(plan.folder))
     return _exit_status(options, status, told)
@@ -163,7 +168,7 @@ def _run(options: RunOptions, plan: "Plan", place: Place) -> int:
     ending = Ending(command, None, busy_processors())
     course = Course(plan, command, ending.environment, ending.busy_processors)
     sampling = Sampling(_monitor(plan, options.telemetry_ms / 1e3))
-    reporter = Reporter(plan, ending, sampling)
+    reporter = Reporter(plan, ending, sampling, all_findings=options.all_findings)
     follower = Follower(Path(plan.folder), reporter.tell_early)
     kills = MemoryKills(count_memory_kills())
 

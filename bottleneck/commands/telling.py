@@ -32,10 +32,14 @@ class Told:
 
 @dataclass(frozen=True)
 class Voice:
-    """How a recording is told: to whom, and where the ceilings of this CPU come from, for a number of threads."""
+    """How a recording is told: to whom, where the ceilings of this CPU come from, and whether noise hides findings.
+
+    ``ceilings`` takes the number of threads.
+    """
 
     say: Callable[[str], None]
     ceilings: Callable[[int | None], "Calibration | None"]
+    all_findings: bool = False
 
 
 def tell(plan: "Plan", ending: "Ending", voice: Voice) -> Told:
@@ -141,7 +145,7 @@ def _report(folder: Path, voice: Voice) -> None:
 
     analysis = analyse([folder])
     # First of all what the user waits for; a disk may be full.
-    voice.say(terminal_text(analysis, sys.stderr).rstrip("\n"))
+    voice.say(terminal_text(analysis, sys.stderr, all_findings=voice.all_findings).rstrip("\n"))
     try:
         write_text(FORMATS["json"](analysis), folder / "analysis.json")
         save_roofline(analysis, folder / "roofline.png")

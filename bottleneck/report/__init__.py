@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Protocol
 
 from bottleneck.records import Analysis
 from bottleneck.report.output import write_text
@@ -9,22 +10,30 @@ from bottleneck.report.output import write_text
 __all__ = ["FORMATS", "PICTURES", "write_text"]
 
 
-def _terminal(analysis: Analysis) -> str:
+class Render(Protocol):
+    """How a format makes text of an analysis; ``all_findings`` shows those that noise would hide too."""
+
+    def __call__(self, analysis: Analysis, *, all_findings: bool = False) -> str:
+        """The text."""
+        ...
+
+
+def _terminal(analysis: Analysis, *, all_findings: bool = False) -> str:
     """Text of 80 columns without colour; ``report.terminal.show`` writes to a console of any width."""
     from bottleneck.report.terminal import render  # noqa: PLC0415 - rich is loaded only where it is used
 
-    return render(analysis)
+    return render(analysis, all_findings=all_findings)
 
 
-def _markdown(analysis: Analysis) -> str:
+def _markdown(analysis: Analysis, *, all_findings: bool = False) -> str:
     """Markdown for a comment on a pull request."""
     from bottleneck.report.markdown import render  # noqa: PLC0415 - as above
 
-    return render(analysis)
+    return render(analysis, all_findings=all_findings)
 
 
-def _json(analysis: Analysis) -> str:
-    """The text of ``analysis.json``."""
+def _json(analysis: Analysis, *, all_findings: bool = False) -> str:  # noqa: ARG001 - the file always has all
+    """The text of ``analysis.json``, which holds all findings."""
     from bottleneck.report.datafile import to_json  # noqa: PLC0415 - msgspec is loaded only where it is used
 
     return to_json(analysis)
@@ -44,5 +53,5 @@ def _queue(analysis: Analysis, path: Path) -> None:
     save_queue(analysis, path)
 
 
-FORMATS: Mapping[str, Callable[[Analysis], str]] = {"terminal": _terminal, "markdown": _markdown, "json": _json}
+FORMATS: Mapping[str, Render] = {"terminal": _terminal, "markdown": _markdown, "json": _json}
 PICTURES: Mapping[str, Callable[[Analysis, Path], None]] = {"roofline": _roofline, "queue": _queue}

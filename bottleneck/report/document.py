@@ -8,10 +8,13 @@ from dataclasses import dataclass
 from bottleneck.records import GROUPS, Analysis
 from bottleneck.report import extras, facts, places, sections, waits
 from bottleneck.report.collectives import collectives
-from bottleneck.report.layout import Notes, Strip, Table
+from bottleneck.report.findings import findings
+from bottleneck.report.layout import Notes, Remedies, Strip, Table
 from bottleneck.report.queue import queue_strip
 
 _PLACES = 6  # lines and modules: enough to see where to look, since the JSON has them all
+
+Part = Table | Notes | Remedies | Strip
 
 
 @dataclass(frozen=True)
@@ -23,16 +26,19 @@ class Document:
     bound: str
     facts: tuple[tuple[str, str], ...]
     groups: tuple[tuple[str, float], ...]
-    parts: tuple[Table | Notes | Strip, ...]
+    parts: tuple[Part, ...]
     next_step: str
 
 
-def build(analysis: Analysis, top: int = 10) -> Document:
-    """The document of an analysis, with at most ``top`` rows in the tables that could grow without end."""
+def build(analysis: Analysis, top: int = 10, *, all_findings: bool = False) -> Document:
+    """The document of an analysis, with at most ``top`` rows in the tables that could grow without end.
+
+    ``all_findings`` shows those too that the run's noise would hide, and all that follow the first few.
+    """
     verdict = analysis.verdict
-    parts: tuple[Table | Notes | Strip | None, ...] = (
+    parts: tuple[Part | None, ...] = (
         sections.ledger(analysis),
-        facts.findings(analysis),
+        findings(analysis, all_findings=all_findings),
         extras.batch_test(analysis.batch_test),
         sections.kernels(analysis, top),
         waits.idle(analysis, top),

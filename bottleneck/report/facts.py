@@ -1,9 +1,9 @@
-"""The sentences of a report: headline, facts about the measurement, findings, coverage, caveats, what to do next."""
+"""The sentences of a report: headline, facts about the measurement, coverage, caveats, what to do next."""
 
 import shlex
 
 from bottleneck.measured import StepTimes, Timing
-from bottleneck.records import Analysis, Caveat, Device, Finding, Interval, TelemetrySummary, Verdict
+from bottleneck.records import Analysis, Caveat, Device, TelemetrySummary, Verdict
 from bottleneck.report import extras, steps
 from bottleneck.report.layout import Notes
 from bottleneck.report.names import short_names
@@ -151,33 +151,6 @@ def _input(analysis: Analysis) -> str:
     ranks = f"{recording.world_size} ranks" if (recording.world_size or 1) > 1 else ""
     extra = ", ".join(part for part in (recording.framework, recording.created, ranks) if part)
     return f"{recording.path} ({extra})" if extra else recording.path
-
-
-def findings(analysis: Analysis) -> Notes | None:
-    """What to change, with the gain that each change predicts."""
-    return Notes("What to change", tuple(map(_finding, analysis.findings))) if analysis.findings else None
-
-
-def _finding(finding: Finding) -> tuple[str, ...]:
-    lines = (
-        finding.title,
-        _predicted(finding),
-        f"do: {finding.advice}",
-        f"seen: {'; '.join(finding.evidence)}" if finding.evidence else "",
-        f"prove it: {finding.verify}" if finding.verify else "",
-    )
-    return tuple(line for line in lines if line)
-
-
-def _predicted(finding: Finding) -> str:
-    gain, speedup = finding.predicted_gain_us, finding.predicted_speedup
-    if gain is None or speedup is None:
-        return f"predicted gain: {finding.gain_reason}" if finding.gain_reason else ""
-    return f"predicted gain: {_between(gain)} per step, {speedup.low:.2f} to {speedup.high:.2f} times as fast"
-
-
-def _between(interval: Interval) -> str:
-    return f"{format_us(interval.low)} to {format_us(interval.high)}"
 
 
 def coverage(analysis: Analysis) -> Notes:

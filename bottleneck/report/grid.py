@@ -15,7 +15,7 @@ from bottleneck.report.names import cut_end, cut_start, short_names
 _GAP = 2
 _NARROWEST_GRID = 60
 _NUMBER_AND_UNIT = re.compile(r"(?<=\d) (?=(?:%|[mu]?s|[kMGTP]?(?:B|B/s|FLOP|FLOP/s)|MHz|W|J)(?!\w))")
-_GLUE = "\ue000"  # stands for a space at which no line may break; cleaned text cannot hold it
+GLUE = "\ue000"  # stands for a space at which no line may break; cleaned text cannot hold it
 _NARROWEST = {"name": 16, "place": 10, "words": 6, "number": 1}
 
 
@@ -44,10 +44,10 @@ def wrapped(text: Text, look: Look, indent: int = 0, lead: str = "") -> list[Tex
     if look.width - indent < 12 or cell_len(lead) > indent:
         text, indent, lead = Text.assemble(lead, text), 0, ""
     glued = text.copy()
-    glued.plain = _NUMBER_AND_UNIT.sub(_GLUE, text.plain)
+    glued.plain = _NUMBER_AND_UNIT.sub(GLUE, text.plain)
     lines = list(glued.wrap(_ruler(), max(look.width - indent, 1), overflow="fold"))
     for line in lines:
-        line.plain = line.plain.replace(_GLUE, " ")
+        line.plain = line.plain.replace(GLUE, " ")
         line.rstrip()
     return [Text((lead if index == 0 else "").ljust(indent)) + line for index, line in enumerate(lines)]
 

@@ -1,4 +1,4 @@
-"""The few shapes that every section of a report has, whatever the medium: a table, a list of notes, or a strip."""
+"""The few shapes that every section of a report has, whatever the medium: a table, notes, remedies or a strip."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -45,6 +45,27 @@ class Notes:
 
     title: str
     items: tuple[tuple[str, ...], ...]
+
+
+@dataclass(frozen=True)
+class Remedy:
+    """One thing to do: what it is about, labelled lines, code to write, and a command that tries it, to be copied."""
+
+    lead: str
+    lines: tuple[tuple[str, str], ...] = ()
+    code: tuple[str, ...] = ()
+    command: str | None = None
+
+
+@dataclass(frozen=True)
+class Remedies:
+    """A titled and ranked list of things to do; then what they come to, those without a rank, and what is left out."""
+
+    title: str
+    items: tuple[Remedy, ...]
+    sums: tuple[str, ...] = ()
+    remarks: tuple[Remedy, ...] = ()
+    closing: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -1,11 +1,12 @@
 """An analysis as GitHub flavoured markdown, fit for a comment on a pull request; nothing from a trace is markup."""
 
 import re
+from collections.abc import Sequence
 
 from bottleneck.records import Analysis
 from bottleneck.report.clean import clean
-from bottleneck.report.document import Document, build
-from bottleneck.report.layout import Column, Notes, Row, Strip, Table
+from bottleneck.report.document import Document, Part, build
+from bottleneck.report.layout import Column, Notes, Remedies, Remedy, Row, Strip, Table
 from bottleneck.report.look import UNICODE
 from bottleneck.report.names import short_names
 from bottleneck.report.numbers import UNKNOWN, apportion
@@ -22,9 +23,9 @@ _LINKED = re.compile(r"://|www\.|:[\w+-]+:|\bGH-\d|\b(?=\w*\d)[0-9a-f]{7,40}\b|(
 _STARTS_BLOCK = re.compile(r"(?:[-+=]+|\d+[.)])$")
 
 
-def render(analysis: Analysis) -> str:
+def render(analysis: Analysis, *, all_findings: bool = False) -> str:
     """The report as markdown without raw HTML; words that could be markup stand in code spans."""
-    return "\n".join(lines(build(analysis))) + "\n"
+    return "\n".join(lines(build(analysis, all_findings=all_findings))) + "\n"
 
 
 def lines(document: Document) -> list[str]:
@@ -35,14 +36,19 @@ def lines(document: Document) -> list[str]:
     for part in document.parts:
         out += [f"### {prose(part.title)}", ""]
         if isinstance(part, Table):
-            out += [*bar, *_table(part), ""]
-            out += [line for note in part.notes for line in (prose(note), "")]
-            bar = []
-        elif isinstance(part, Strip):
-            out += [code(strip_cells(part.values, _STRIP_CELLS, UNICODE.levels)), "", prose(part.words), ""]
-        else:
-            out += [*_notes(part), ""]
+            out, bar = [*out, *bar], []
+        out += _body(part)
     return [*out, prose(document.next_step)]
+
+
+def _body(part: Part) -> list[str]:
+    if isinstance(part, Table):
+        return [*_table(part), "", *(line for note in part.notes for line in (prose(note), ""))]
+    if isinstance(part, Strip):
+        return [code(strip_cells(part.values, _STRIP_CELLS, UNICODE.levels)), "", prose(part.words), ""]
+    if isinstance(part, Remedies):
+        return _remedies(part)
+    return [*_notes(part), ""]
 
 
 def prose(text: str) -> str:
@@ -119,3 +125,31 @@ def _notes(notes: Notes) -> list[str]:
     for lead, *rest in notes.items:
         out += [f"- {prose(lead)}", *(f"  - {prose(line)}" for line in rest)]
     return out
+
+
+def _remedies(part: Remedies) -> list[str]:
+    out = [line for number, remedy in enumerate(part.items, 1) for line in _remedy(remedy, f"{number}. ")]
+    out += [""] if part.items else []
+    out += [line for text in part.sums for line in (prose(text), "")]
+    out += [line for remedy in part.remarks for line in _remedy(remedy, "- ")]
+    out += [""] if part.remarks else []
+    return [*out, *(line for text in part.closing for line in (prose(text), ""))]
+
+
+def _remedy(remedy: Remedy, mark: str) -> list[str]:
+    """One item of a list, with its lines as a list of their own and its code in a fence."""
+    indent = " " * len(mark)
+    out = [f"{mark}{prose(remedy.lead)}"]
+    out += [f"{indent}- {label}: {prose(text)}" for label, text in remedy.lines]
+    out += [f"{indent}- try: {code(remedy.command)}"] if remedy.command is not None else []
+    return [*out, *(f"{indent}{line}".rstrip() for line in _fenced(remedy.code))]
+
+
+def _fenced(lines: Sequence[str]) -> list[str]:
+    """Code as a block of its own, fenced by more backticks than any line of it holds."""
+    if not lines:
+        return []
+    shown = [clean(line) for line in lines]
+    longest = max(len(run) for run in re.findall("`+", "".join(shown)) or [""])
+    fence = "`" * max(3, longest + 1)
+    return ["", f"{fence}python", *shown, fence, ""]

@@ -6,29 +6,33 @@ from rich.console import Console
 from rich.text import Text
 
 from bottleneck.records import Analysis
-from bottleneck.report.document import Document, build
+from bottleneck.report.document import Document, Part, build
 from bottleneck.report.grid import table_lines, wrapped
-from bottleneck.report.layout import Notes, Strip, Table
+from bottleneck.report.layout import Notes, Remedies, Strip, Table
 from bottleneck.report.look import STYLES, Look
 from bottleneck.report.numbers import apportion
+from bottleneck.report.remedies import remedy_lines
 from bottleneck.report.strips import strip_cells
 
 _PROSE = 600
 
 
-def show(analysis: Analysis, console: Console) -> None:
+def show(analysis: Analysis, console: Console, *, all_findings: bool = False) -> None:
     """Writes the report to a console, which decides the width, the colours and the character set."""
-    for line in lines(build(analysis), Look(console.width, console.encoding)):
+    document = build(analysis, all_findings=all_findings)
+    for line in lines(document, Look(console.width, console.encoding)):
         console.print(line, no_wrap=True, overflow="ignore", crop=False, highlight=False, markup=False, emoji=False)
 
 
-def render(analysis: Analysis, width: int = 80, *, color: bool = False, encoding: str = "utf-8") -> str:
+def render(
+    analysis: Analysis, width: int = 80, *, color: bool = False, encoding: str = "utf-8", all_findings: bool = False
+) -> str:
     """The report as text; escape sequences appear in it only with ``color``."""
     stream = io.TextIOWrapper(io.BytesIO(), encoding)
     console = Console(
         file=stream, width=width, force_terminal=color, color_system="standard" if color else None, _environ={}
     )
-    show(analysis, console)
+    show(analysis, console, all_findings=all_findings)
     stream.seek(0)
     return stream.read()
 
@@ -43,17 +47,25 @@ def lines(document: Document, look: Look) -> list[Text]:
     bar = _bar(document.groups, look)
     for part in document.parts:
         out += [Text(), *_title(part.title, look)]
-        if isinstance(part, Table):
-            if bar:
-                out, bar = [*out, bar], None
-            out += table_lines(part, look)
-            out += [line for note in part.notes for line in wrapped(Text(look.text(note, _PROSE), "dim"), look, 2)]
-        elif isinstance(part, Strip):
-            out += _strip(part, look)
-        else:
-            out += _notes(part, look)
+        if isinstance(part, Table) and bar:
+            out, bar = [*out, bar], None
+        out += _body(part, look)
     # The command is not broken into lines of ours: who copies it should get it whole.
     return [*out, Text(), Text(look.text(document.next_step, _PROSE))]
+
+
+def _body(part: Part, look: Look) -> list[Text]:
+    if isinstance(part, Table):
+        return [*table_lines(part, look), *(line for note in part.notes for line in _aside(note, look))]
+    if isinstance(part, Strip):
+        return _strip(part, look)
+    if isinstance(part, Remedies):
+        return remedy_lines(part, look)
+    return _notes(part, look)
+
+
+def _aside(note: str, look: Look) -> list[Text]:
+    return wrapped(Text(look.text(note, _PROSE), "dim"), look, 2)
 
 
 def _verdict(document: Document, look: Look) -> list[Text]:

@@ -17,7 +17,7 @@ OURS = {
     *("heading_open", "heading_close", "paragraph_open", "paragraph_close", "inline", "text", "strong_open"),
     *("strong_close", "code_inline", "bullet_list_open", "bullet_list_close", "list_item_open", "list_item_close"),
     *("table_open", "table_close", "thead_open", "thead_close", "tbody_open", "tbody_close", "tr_open", "tr_close"),
-    *("th_open", "th_close", "td_open", "td_close"),
+    *("th_open", "th_close", "td_open", "td_close", "ordered_list_open", "ordered_list_close", "fence"),
 }
 
 

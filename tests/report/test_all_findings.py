@@ -1,0 +1,46 @@
+"""The option that shows what noise would hide, from the command line to the report."""
+
+from pathlib import Path
+
+import pytest
+
+from bottleneck import pipeline
+from bottleneck.cli import _run
+from bottleneck.commands import run, telling
+from bottleneck.commands.telling import Voice
+from bottleneck.report import FORMATS
+from tests.report.samples import gpu_overhead
+
+
+@pytest.mark.parametrize("form", ["terminal", "markdown"])
+@pytest.mark.parametrize(("options", "is_shown"), [([], False), (["--all-findings"], True)], ids=["without", "with"])
+@pytest.mark.parametrize("to_file", [False, True], ids=["stdout", "file"])
+def test_report_shows_what_noise_hides_only_where_asked(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, form: str, options: list[str], is_shown: bool, to_file: bool
+) -> None:
+    saved, target = tmp_path / "analysis.json", tmp_path / "report.txt"
+    saved.write_text(FORMATS["json"](gpu_overhead()))
+    output = ["-o", str(target)] if to_file else []
+    assert _run(["report", str(saved), "--format", form, *options, *output]) == 0
+    text = target.read_text() if to_file else capsys.readouterr().out
+    assert ("[pageable-copy]" in text) is is_shown
+    assert ("not shown" in text) is not is_shown
+
+
+@pytest.mark.parametrize(("options", "is_shown"), [([], False), (["--all-findings"], True)], ids=["without", "with"])
+def test_run_takes_the_option_before_the_file(
+    monkeypatch: pytest.MonkeyPatch, options: list[str], is_shown: bool
+) -> None:
+    asked: list[tuple[bool, tuple[str, ...]]] = []
+    monkeypatch.setattr(run, "run", lambda wanted: asked.append((wanted.all_findings, wanted.arguments)) or 0)
+    assert _run(["run", *options, "train.py", "--all-findings"]) == 0
+    assert asked == [(is_shown, ("--all-findings",))]
+
+
+@pytest.mark.parametrize("is_shown", [False, True], ids=["without", "with"])
+def test_what_run_says_follows_the_option(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, is_shown: bool) -> None:
+    said: list[str] = []
+    monkeypatch.setattr(pipeline, "analyse", lambda _: gpu_overhead())
+    telling._report(tmp_path, Voice(said.append, lambda _: None, is_shown))
+    assert ("[pageable-copy]" in said[0]) is is_shown
+    assert "pageable-copy" in (tmp_path / "analysis.json").read_text()

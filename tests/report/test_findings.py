@@ -1,0 +1,154 @@
+"""The section of what to change: ranked, bounded by the step, and open about what it leaves out."""
+
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import pytest
+
+from bottleneck.advice.draft import Draft, up_to
+from bottleneck.advice.ranking import rank
+from bottleneck.records import Finding, Interval
+from bottleneck.report import FORMATS, markdown, terminal
+from bottleneck.report.findings import findings
+from tests.report.samples import ADVICE, gpu_overhead
+from tests.report.test_terminal import section
+
+WALL_US = gpu_overhead().steps.wall_us
+
+
+def told(found: Sequence[Finding], *, all_findings: bool = False, width: int = 80) -> str:
+    """The section of a report with these findings."""
+    text = terminal.render(replace(gpu_overhead(), findings=tuple(found)), width, all_findings=all_findings)
+    return "\n".join(section(text, "What to change"))
+
+
+def flat(text: str) -> str:
+    return " ".join(text.split())
+
+
+def gaining(count: int, *, us: float = 100.0, within_noise: bool = False) -> list[Finding]:
+    gain = Interval(us / 2, us)
+    return [
+        replace(ADVICE[0], slug=f"rule-{number}", predicted_gain_us=gain, added_gain_us=gain, within_noise=within_noise)
+        for number in range(count)
+    ]
+
+
+def test_a_report_without_findings_has_no_such_section() -> None:
+    assert findings(replace(gpu_overhead(), findings=())) is None
+
+
+def test_a_finding_tells_gain_evidence_advice_code_and_the_command_that_tries_it() -> None:
+    text = told(ADVICE[:1])
+    assert text.startswith("1. The device waits for the data loader [input-wait]\n")
+    assert "   gain  3.90 ms to 5.12 ms per step: 1.47 to 1.73 times as fast\n" in text
+    assert "   seen  5.12 ms of every step, at train.py:70; num_workers is 0\n" in text
+    assert "   do    Give the DataLoader workers that read ahead, into pinned memory.\n" in text
+    assert "\n         loader = DataLoader(\n             dataset, num_workers=4," in text
+    assert "\n   try   bottleneck verify --try loader-workers,loader-pinned" in text
+    assert text.endswith("Each [name] has its section in docs/reference/findings.md.")
+
+
+def test_what_others_save_already_is_told_once_only() -> None:
+    text = flat(told(ADVICE))
+    assert "adds 1.24 ms to 2.48 ms to those above, which save some of the same time" in text
+    assert "adds nothing to those above, which already save this time" in text
+    assert "Together at most 7.60 ms, 62.4 % of the step." in text
+    assert "adds" not in told(ADVICE[:1]) and "Together" not in told(ADVICE[:1])
+
+
+@pytest.mark.parametrize(
+    ("claims", "most"), [({}, 99.0), ({"overhead.input": 4000.0}, 42.1)], ids=["the whole step", "one account"]
+)
+def test_together_is_never_more_than_what_they_share(claims: Mapping[str, float], most: float) -> None:
+    drafts = [Draft(f"rule-{part}", "t", (), "a", up_to(WALL_US * part / 10), claims) for part in range(4, 9)]
+    text = flat(told(rank(drafts, gpu_overhead())))
+    found = re.search(r"Together at most .*?, ([\d.]+) % of the step\.", text)
+    assert found is not None and text.count(" times as fast") == 5
+    assert float(found[1]) <= most
+
+
+def test_what_noise_would_hide_is_counted_and_comes_with_the_option() -> None:
+    hidden = told(ADVICE)
+    assert "[pageable-copy]" not in hidden
+    assert (
+        "1 finding is not shown: at most 21.3 us per step, less than these step times could show; see --all-findings."
+    ) in flat(hidden)
+    shown = told(ADVICE, all_findings=True)
+    assert "[pageable-copy]" in shown and "not shown" not in shown
+
+
+def test_findings_that_are_all_within_the_noise_are_still_counted() -> None:
+    text = flat(told(gaining(3, within_noise=True)))
+    assert text.startswith("3 findings are not shown: at most 100 us per step") and "[rule-" not in text
+
+
+def test_a_finding_without_a_gain_is_told_shortly_with_its_reason_and_command() -> None:
+    text = told(ADVICE[4:])
+    assert flat(text).startswith(
+        "• Convolutions run without cudnn.benchmark: Let cuDNN choose by trying (no gain predicted: only trying tells "
+        "which algorithm is quicker) [cudnn-benchmark] try bottleneck verify --try cudnn-benchmark examples/train.py"
+    )
+    assert "Together" not in text
+
+
+def test_only_the_first_few_are_shown_and_the_rest_is_counted() -> None:
+    text = told([*gaining(7), *[ADVICE[4]] * 6])
+    assert re.findall(r"^(\d)\. ", text, re.MULTILINE) == ["1", "2", "3", "4", "5"]
+    assert "2 more with smaller gains and 1 more remark with --all-findings." in text
+    whole = told([*gaining(12), *[ADVICE[4]] * 6], all_findings=True)
+    assert re.findall(r"^(\d+)\. ", whole, re.MULTILINE)[-1] == "12"
+    assert whole.count("[cudnn-benchmark]") == 6 and "with --all-findings" not in whole
+
+
+def test_long_evidence_is_cut_and_counted() -> None:
+    many = replace(ADVICE[0], evidence=tuple(f"part {number}" for number in range(6)))
+    assert "seen part 0; part 1; part 2; and 3 more" in flat(told([many]))
+    assert "part 4; part 5" in flat(told([many], all_findings=True))
+
+
+@pytest.mark.parametrize(
+    ("gain", "words"),
+    [
+        (Interval(0.0, 880.0), "up to 880 us per step"),
+        (Interval(880.0, 880.0), "about 880 us per step"),
+        (Interval(440.0, 880.0), "440 us to 880 us per step"),
+    ],
+)
+def test_an_interval_reads_as_people_say_it(gain: Interval, words: str) -> None:
+    assert f"gain {words}" in flat(told([replace(ADVICE[0], predicted_gain_us=gain, added_gain_us=gain)]))
+
+
+def test_a_command_that_is_broken_into_lines_is_still_the_command() -> None:
+    command = f"bottleneck verify --try {','.join(['channels-last'] * 3)} --set a=1 'my programs/train it.py' --x 'a b'"
+    finding = replace(ADVICE[0], verify=command, code=None)
+    for width in range(60, 130):
+        lines = told([finding], width=width).splitlines()
+        first = next(number for number, line in enumerate(lines) if line.startswith("   try   "))
+        last = next(number for number in range(first, len(lines)) if not lines[number].endswith("\\"))
+        copied = "\n".join(line.removeprefix("   try   ") for line in lines[first : last + 1])
+        # A shell joins the lines at such a backslash; shlex does not know that.
+        assert shlex.split(copied.replace("\\\n", "")) == shlex.split(command)
+
+
+def test_code_keeps_its_indentation_on_the_screen_and_its_fence_in_markdown() -> None:
+    code = "for step, batch in enumerate(loader):\n    loss = train(batch)\n\n    total += loss  # ``` no fence"
+    found = replace(gpu_overhead(), findings=(replace(ADVICE[0], code=code, verify=None),))
+    shown = [line.removeprefix(" " * 9) for line in terminal.render(found).splitlines()]
+    start = shown.index(code.splitlines()[0])
+    assert "\n".join(shown[start : start + 4]) == code
+    fenced = re.search(r"^ +````python\n(.*?)\n +````$", markdown.render(found), re.MULTILINE | re.DOTALL)
+    assert fenced is not None
+    assert [line.removeprefix("   ") for line in fenced[1].splitlines()] == code.splitlines()
+
+
+@pytest.mark.parametrize("name", ["terminal", "markdown"])
+def test_the_option_reaches_every_format_for_people(name: str) -> None:
+    assert "pageable-copy" not in FORMATS[name](gpu_overhead())
+    assert "pageable-copy" in FORMATS[name](gpu_overhead(), all_findings=True)
+
+
+def test_json_holds_every_finding_always() -> None:
+    assert all(finding.slug in FORMATS["json"](gpu_overhead()) for finding in ADVICE)
