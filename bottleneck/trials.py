@@ -1,7 +1,7 @@
 """What trying a change showed, and what a sweep showed: the records that `verify` and `sweep` make and reports tell."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from bottleneck.measured import Ratio, Timing
@@ -63,22 +63,49 @@ class Trial:
 
 @dataclass(frozen=True)
 class Verification:
-    """All trials of one program; ``best`` is the combination of winners, where that was asked for."""
+    """All trials of one program; ``best`` is the combination of winners, where that was asked for.
+
+    ``combinations`` are those that were tried on the way to it. ``seed`` is what the order of turns was drawn with, and
+    what the program's random numbers began with.
+    """
 
     program: tuple[str, ...]
     step_us: float | None
     trials: tuple[Trial, ...]
     best: Trial | None = None
+    combinations: tuple[Trial, ...] = ()
+    seed: int = 0
     warnings: tuple[str, ...] = ()
     schema: str = VERIFY_SCHEMA
     version: str = ""
 
 
 @dataclass(frozen=True)
+class Score:
+    """What became of the predictions of one rule.
+
+    ``applied`` counts the changes tried for it, ``count`` those with a prediction and a judged measurement. ``inside``
+    is the share of these whose measured speedup lies inside the predicted interval, ``near`` that whose intervals
+    touch. ``ratio`` is the median of measured / predicted gain, the middle of the interval being the prediction.
+    """
+
+    finding: str
+    applied: int
+    count: int
+    inside: float | None
+    near: float | None
+    ratio: float | None
+
+
+@dataclass(frozen=True)
 class Point:
     """One point of a sweep: values of the parameters, how the step was run, and what was measured.
 
-    ``reason`` says why a point has no figures. ``samples_per_s`` needs a batch size among the parameters.
+    ``step_us`` is the unprofiled step; ``bytes_low`` is what has to move at least, ``bytes_high`` what usual kernels
+    move, the rates are those of the unprofiled step. ``peak`` names the ceiling of arithmetic that most of the FLOPs
+    are held against. ``samples_per_s`` needs a batch size among the parameters. ``setup_s`` is what the first step and
+    the change before it took beyond a usual step. ``repeats`` is how many processes measured it: times are the median
+    of theirs, the rest is of the one in the middle. ``reason`` says why a point has no figures.
     """
 
     values: Mapping[str, int | float | str]
@@ -87,20 +114,42 @@ class Point:
     flops: float | None = None
     bytes_low: float | None = None
     bytes_high: float | None = None
+    flops_per_s: float | None = None
+    bytes_per_s: Interval | None = None
+    peak: str | None = None
     bound: Bound | None = None
     bound_share: float | None = None
     peak_memory_bytes: int | None = None
     samples_per_s: float | None = None
     setup_s: float | None = None
+    repeats: int = 0
     reason: str | None = None
 
 
 @dataclass(frozen=True)
-class Fit:
-    """t = fixed + each x value over the points of one series, with the interval of each coefficient.
+class Roof:
+    """The ceilings that points of a series are held against: arithmetic (by the name of the peak) and memory traffic.
 
-    ``knee`` is the value at which both parts are equal: below it the step is mostly fixed. ``largest`` is the largest
-    value whose memory fits, by a line through the peaks; null with ``reason`` where that is not known.
+    ``memory_bytes`` is how much memory there is for it: of a GPU all, of the host what was free as the sweep began.
+    """
+
+    series: str
+    device: str
+    peak: str | None
+    flops_per_s: float | None
+    bytes_per_s: float | None
+    memory_bytes: int | None = None
+
+
+@dataclass(frozen=True)
+class Fit:
+    """The step time of one series as a line of a parameter: t = fixed + each x value, or the larger of both parts.
+
+    ``model`` is "sum" where one part follows the other, "max" where they overlap. ``fixed_us`` and ``each_us`` are 95 %
+    intervals around ``fixed_mid_us`` and ``each_mid_us``. It was made over the ``points`` points of ``over``.
+    ``knee`` is the value at which both parts are equal: below it the step is mostly fixed. ``residual_share`` is how
+    far, as a share of its time, a point lies from it at most. ``largest`` is the largest value whose memory fits, by a
+    line through the peaks. What is null has its reason in ``reason``, ``knee_reason`` or ``largest_reason``.
     """
 
     series: str
@@ -111,16 +160,36 @@ class Fit:
     residual_share: float | None
     largest: float | None = None
     reason: str | None = None
+    model: Literal["sum", "max"] = "sum"
+    fixed_mid_us: float | None = None
+    each_mid_us: float | None = None
+    over: Interval | None = None
+    points: int = 0
+    others: Mapping[str, int | float | str] = field(default_factory=dict)
+    knee_reason: str | None = None
+    largest_reason: str | None = None
+
+    def step_us(self, value: float) -> float | None:
+        """The step time that the fit predicts at a value of the parameter; null where there is no fit."""
+        if self.fixed_mid_us is None or self.each_mid_us is None:
+            return None
+        parts = (self.fixed_mid_us, self.each_mid_us * value)
+        return max(parts) if self.model == "max" else sum(parts)
 
 
 @dataclass(frozen=True)
 class Sweep:
-    """All points of a sweep, in the order in which they were asked for, and the fit of each series."""
+    """All points of a sweep, in the order in which they were asked for, and the fit of each series.
+
+    ``settings`` are the parameters that were the same for all points.
+    """
 
     program: tuple[str, ...]
     parameters: tuple[str, ...]
     points: tuple[Point, ...]
     fits: tuple[Fit, ...] = ()
+    roofs: tuple[Roof, ...] = ()
+    settings: Mapping[str, str] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
     schema: str = SWEEP_SCHEMA
     version: str = ""

@@ -1,0 +1,180 @@
+"""What a sweep says about its step: a fixed part, a part that grows, where both are equal, how far memory reaches."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from bottleneck.analysis.lines import LEAST_ERROR, Floats, Line, max_line, sum_line
+from bottleneck.records import Interval
+from bottleneck.trials import Fit, Point, Roof
+from bottleneck.units import format_share
+
+_PREFERRED = "batch_size"
+_FEWEST = 3
+# Of one point this far from the line, something went wrong; of two, it is no line.
+_OFF_SHARE = 0.10
+_FEWEST_OF_RANGE = 4
+# Overlapping parts are believed where they leave less than this of the squares that parts in a row leave.
+_CLEARLY_BETTER = 0.5
+# Growth of the peak over the whole sweep, as a share of it, that is no growth yet: pages come and go.
+_LEAST_GROWTH = 0.05
+# A line that misses a point by more than this says nothing of its parts.
+_NO_LINE_SHARE = 0.3
+_NORMAL = 1.96
+
+
+@dataclass(frozen=True)
+class _Curve:
+    """The points of one fit, by the value of its parameter; ``failed`` are the values of those without figures."""
+
+    series: str
+    parameter: str
+    others: Mapping[str, int | float | str]
+    points: tuple[Point, ...]
+    failed: tuple[float, ...]
+
+    @property
+    def x(self) -> Floats:
+        return np.array([point.values[self.parameter] for point in self.points], dtype=np.float64)
+
+
+def fit_series(points: Sequence[Point], parameters: Sequence[str], roofs: Sequence[Roof] = ()) -> tuple[Fit, ...]:
+    """A fit for each series and each value of the parameters that it does not run along.
+
+    It runs along the batch size, else along the first parameter that is a number everywhere; there is none else. The
+    order of the points changes nothing.
+    """
+    parameter = fitted_parameter(points, parameters)
+    if parameter is None:
+        return ()
+    memory = {roof.series: roof.memory_bytes for roof in roofs}
+    return tuple(_fit(curve, memory.get(curve.series)) for curve in _curves(points, parameter))
+
+
+def fitted_parameter(points: Sequence[Point], parameters: Sequence[str]) -> str | None:
+    """The parameter that curves run along; null where none is a number."""
+    numeric = [name for name in parameters if all(not isinstance(point.values[name], str) for point in points)]
+    return _PREFERRED if _PREFERRED in numeric else next(iter(numeric), None)
+
+
+def _curves(points: Sequence[Point], parameter: str) -> list[_Curve]:
+    groups: dict[tuple[object, ...], list[Point]] = {}
+    for point in points:
+        others = tuple((name, value) for name, value in point.values.items() if name != parameter)
+        groups.setdefault((point.series, others), []).append(point)
+    return [_curve(members, parameter) for members in groups.values()]
+
+
+def _curve(members: Sequence[Point], parameter: str) -> _Curve:
+    first = members[0]
+    known = [point for point in members if point.step_us is not None and point.step_us.median > 0]
+    return _Curve(
+        series=first.series,
+        parameter=parameter,
+        others={name: value for name, value in first.values.items() if name != parameter},
+        points=tuple(sorted(known, key=lambda point: float(point.values[parameter]))),
+        failed=tuple(sorted(float(point.values[parameter]) for point in members if point.step_us is None)),
+    )
+
+
+def _fit(curve: _Curve, memory_bytes: int | None) -> Fit:
+    largest, why = _largest(curve, memory_bytes)
+    nothing = Fit(
+        series=curve.series,
+        parameter=curve.parameter,
+        fixed_us=None,
+        each_us=None,
+        knee=None,
+        residual_share=None,
+        largest=largest,
+        largest_reason=why,
+        points=len(curve.points),
+        others=curve.others,
+    )
+    if len(set(curve.x)) < _FEWEST:
+        reason = f"a line needs {_FEWEST} values of {curve.parameter} that were measured; there are {len(set(curve.x))}"
+        return replace(nothing, reason=reason, knee_reason=reason)
+    line, within = _choose(curve.x, *_times(curve))
+    x = curve.x[within]
+    knee, knee_reason = _knee(line, curve.parameter, x)
+    return replace(
+        nothing,
+        fixed_us=Interval(max(line.fixed - line.fixed_width, 0.0), line.fixed + line.fixed_width),
+        each_us=Interval(max(line.each - line.each_width, 0.0), line.each + line.each_width),
+        fixed_mid_us=line.fixed,
+        each_mid_us=line.each,
+        model=line.model,
+        over=Interval(float(x[0]), float(x[-1])),
+        points=len(x),
+        knee=knee,
+        knee_reason=knee_reason,
+        residual_share=line.worst_share,
+    )
+
+
+def _times(curve: _Curve) -> tuple[Floats, Floats]:
+    """Medians and their standard errors, by the interval of each and by what no interval shows."""
+    timings = [point.step_us for point in curve.points if point.step_us is not None]
+    medians = np.array([timing.median for timing in timings])
+    errors = np.array([(timing.high - timing.low) / (2 * _NORMAL) for timing in timings])
+    return medians, np.maximum(errors, LEAST_ERROR * medians)
+
+
+def _choose(x: Floats, t: Floats, error: Floats) -> tuple[Line, slice]:
+    """The line that the points follow, and which points: all, or the longest range in which they follow one.
+
+    What leaves a cache or fills a device bends the curve; a line through both sides would be wrong on either.
+    """
+    everything = slice(None)
+    line, bent = sum_line(x, t, error), max_line(x, t, error)
+    if bent is not None and line.worst_share > _OFF_SHARE and bent.squares < _CLEARLY_BETTER * line.squares:
+        line = bent
+    if _points_off(line) <= 1:
+        return line, everything
+    ranges = [slice(start, end) for start in range(len(x)) for end in range(start + _FEWEST_OF_RANGE, len(x) + 1)]
+    ranges.sort(key=lambda part: part.start - part.stop)
+    for part in ranges:
+        if 2 * (part.stop - part.start) < len(x):
+            break
+        within = sum_line(x[part], t[part], error[part])
+        if not _points_off(within):
+            return within, part
+    return line, everything
+
+
+def _points_off(line: Line) -> int:
+    return int((np.abs(line.shares) > _OFF_SHARE).sum())
+
+
+def _knee(line: Line, parameter: str, x: Floats) -> tuple[float | None, str | None]:
+    """Where both parts are equal, or why that is nowhere."""
+    if _points_off(line) > 1 and line.worst_share > _NO_LINE_SHARE:
+        return None, f"the points lie up to {format_share(line.worst_share)} from the line"
+    if line.each - line.each_width <= 0 and line.each * x[-1] < _LEAST_GROWTH * line.fixed:
+        return None, f"the step does not grow with {parameter} from {x[0]:g} to {x[-1]:g}"
+    return line.fixed / line.each, None
+
+
+def _largest(curve: _Curve, memory_bytes: int | None) -> tuple[float | None, str | None]:
+    """The largest value whose memory fits by a line through the peaks, or why it is not known.
+
+    Never one beyond a value that was tried and failed.
+    """
+    known = [point for point in curve.points if point.peak_memory_bytes]
+    x = np.array([float(point.values[curve.parameter]) for point in known])
+    if len(set(x)) < _FEWEST:
+        return None, f"a line needs the peak memory of {_FEWEST} values; it is known of {len(set(x))}"
+    if memory_bytes is None:
+        return None, "how much memory there is, is not known"
+    peaks = np.array([float(point.peak_memory_bytes or 0) for point in known])
+    line = sum_line(x, peaks, LEAST_ERROR * peaks)
+    if line.each * (x[-1] - x[0]) < _LEAST_GROWTH * peaks.max():
+        return None, f"the peak memory hardly grows with {curve.parameter} from {x[0]:g} to {x[-1]:g}"
+    # What comes out whole but for the last digit is whole.
+    largest = max(float(math.floor((memory_bytes - line.fixed) / line.each * (1 + 1e-12))), float(x[-1]))
+    beyond = [value for value in curve.failed if x[-1] < value <= largest]
+    if beyond:
+        return float(x[-1]), f"{curve.parameter}={beyond[0]:g} failed, though its memory should fit"
+    return largest, None
