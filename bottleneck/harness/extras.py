@@ -27,8 +27,9 @@ def measure_extras(step: Step, torch: Any, session: Session, doubling: Doubling 
         session.note(option_costs=OptionCosts(reason=_RANKS), batch_test=doubling and BatchTest(None, reason=_RANKS))
         session.save()
         return
-    session.note(option_costs=run_option_costs(step, torch, (timing.median, profiled.median), kept))
-    session.save()
+    if session.plan.option_costs:
+        session.note(option_costs=run_option_costs(step, torch, (timing.median, profiled.median), kept))
+        session.save()
     if doubling is not None and session.plan.batch_test is not False:
         is_asked = session.plan.batch_test is not None
         session.note(batch_test=run_batch_test(step, torch, doubling, timing.median, is_asked=is_asked))

@@ -27,7 +27,9 @@ class Plan:
 
     ``target`` is a file, or a module name where ``module`` is true. ``settings`` are the texts of ``--set``. ``steps``
     and ``warmup`` are null where the user leaves their number to us, ``batch_test`` where its length decides. It is the
-    same for all ranks: each child knows its own.
+    same for all ranks: each child knows its own. ``changes`` are applied to the step of a workload or a model, by their
+    names in ``harness.changes``; ``device`` is torch's default one and ``threads`` its number of threads, both set
+    before the program is loaded. Without ``option_costs`` the profiler's options are not priced.
     """
 
     folder: str
@@ -45,12 +47,17 @@ class Plan:
     stacks: bool | None = None
     memory: bool | None = None
     batch_test: bool | None = None
+    changes: tuple[str, ...] = ()
+    device: str | None = None
+    threads: int | None = None
+    option_costs: bool = True
 
     @classmethod
     def from_json(cls, text: str) -> "Plan":
         """The plan that ``to_json`` wrote."""
         values = json.loads(text)
-        return cls(**{**values, "settings": tuple((name, value) for name, value in values["settings"])})
+        settings = tuple((name, value) for name, value in values["settings"])
+        return cls(**{**values, "settings": settings, "changes": tuple(values["changes"])})
 
     def to_json(self) -> str:
         """The plan as one line of JSON."""
@@ -121,6 +128,7 @@ class Notes:
     ``timed_ns`` is the stretch of the wall clock in which the unprofiled steps ran; ``settled`` tells whether they had
     stopped to get quicker or slower. ``windows_us`` is the mean step of each window that was opened; the quickest is
     kept.
+    ``setup_s`` is what the first step took, with the changes that were applied before it, beyond a usual step.
     ``is_measured`` turns true as soon as nothing more will be measured, while the program goes on; ``stopped`` where it
     was then told to end (``Plan.stop``). ``is_complete`` turns true at the regular end of the program; false means that
     it died or left by `os._exit`.
@@ -140,6 +148,7 @@ class Notes:
     peak_memory: PeakMemory | None = None
     option_costs: OptionCosts | None = None
     batch_test: BatchTest | None = None
+    setup_s: float | None = None
     threads: int | None = None
     device_facts: tuple[Mapping[str, str | int | float | None], ...] = ()
     warnings: tuple[str, ...] = ()

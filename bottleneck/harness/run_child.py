@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 
 from bottleneck.harness import forms, marks, program
 from bottleneck.harness.capture import GUARD
+from bottleneck.harness.machine import prepare_torch
 from bottleneck.harness.notes import Plan
 from bottleneck.harness.script import Script
 from bottleneck.harness.session import Session
@@ -53,6 +54,7 @@ def _run_script(session: Session, arguments: Sequence[str]) -> None:
 
 def _run_workload(session: Session, arguments: Sequence[str]) -> None:
     TorchHook(session.inductor.watchers(), {}).install()
+    prepare_torch(session.plan)
     module = program.load_file(session.plan.target, arguments)
     session.note(step_source="workload")
     started = time.perf_counter()
@@ -63,6 +65,7 @@ def _run_workload(session: Session, arguments: Sequence[str]) -> None:
 
 def _run_model(session: Session, arguments: Sequence[str]) -> None:
     TorchHook(session.inductor.watchers(), {}).install()
+    prepare_torch(session.plan)
     module = program.load_file(session.plan.target, arguments)
     session.note(step_source="model")
     make_step = forms.training_step if session.plan.train else forms.inference_step

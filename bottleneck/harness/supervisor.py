@@ -86,7 +86,7 @@ def supervise(command: list[str], started: Callable[[Child], None]) -> End:
     terminal, to this process or to its group. Threads that ``started`` makes take none: they inherit the blocked set,
     and being made after the fork they are not lost in it.
     """
-    terminal, prctl = _Terminal(), _prctl()
+    terminal, prctl = _Terminal(), find_prctl()
     sys.stdout.flush()
     sys.stderr.flush()
     previous = signal.pthread_sigmask(signal.SIG_BLOCK, _BLOCKED)
@@ -94,7 +94,7 @@ def supervise(command: list[str], started: Callable[[Child], None]) -> End:
         ours = os.getpid()
         process = os.fork()
         if process == 0:
-            _become(command, terminal, previous, lambda: _die_with(ours, prctl))
+            _become(command, terminal, previous, lambda: die_with(ours, prctl))
         _join_own_group(process)
         child = Child(process)
         started(child)
@@ -127,12 +127,12 @@ def _become(command: list[str], terminal: "_Terminal", mask: set[int], bind: Cal
         os._exit(126)
 
 
-def _prctl() -> Callable[..., Any] | None:
+def find_prctl() -> Callable[..., Any] | None:
     """Linux's call of this name, found before the fork, after which little is safe; null elsewhere."""
     return ctypes.CDLL(None).prctl if sys.platform == "linux" else None
 
 
-def _die_with(supervisor: int, prctl: Callable[..., Any] | None) -> None:
+def die_with(supervisor: int, prctl: Callable[..., Any] | None) -> None:
     """Has the system terminate this process when the supervisor dies, so that no orphan stays that nobody waits for.
 
     By a signal that lets it save what was recorded. It may have died before the system was asked.

@@ -32,10 +32,11 @@ ATTEMPTS = 3
 DETAIL = Detail(memory=True)
 
 
-def measure(step: Step, session: Session, doubling: Doubling | None = None) -> None:
+def measure(step: Step, session: Session, doubling: Doubling | None = None, change_s: float = 0.0) -> None:
     """Repeats the step through its phases; what the step raises comes through, and what was measured is kept.
 
-    ``doubling`` makes the step at twice its batch size; null where it has none.
+    ``doubling`` makes the step at twice its batch size; null where it has none. ``change_s`` is how long applying
+    changes to the step took.
     """
     started = time.perf_counter()
     step()
@@ -44,6 +45,7 @@ def measure(step: Step, session: Session, doubling: Doubling | None = None) -> N
     _warm_up(step, torch, session)
     was_reset = reset_peak(torch)
     session.time(_time(step, torch))
+    session.note(setup_s=_setup_s(change_s + first_s, session))
     session.note(peak_memory=peak_memory(torch, was_reset=was_reset))
     if torch is None:
         session.warn("the workload never imported torch: there is nothing to profile")
@@ -54,6 +56,12 @@ def measure(step: Step, session: Session, doubling: Doubling | None = None) -> N
         detail = detail_of(session.plan, DETAIL)
         _profile(step, torch, session, detail)
         measure_extras(step, torch, session, doubling and doubling.after(first_s), detail)
+
+
+def _setup_s(start_s: float, session: Session) -> float | None:
+    """What the start took beyond a usual step; null where no step was timed."""
+    timing = session.notes.unprofiled
+    return None if timing is None else max(start_s - timing.median / 1e6, 0.0)
 
 
 def _warm_up(step: Step, torch: Any, session: Session) -> None:
