@@ -14,6 +14,7 @@ from bottleneck.commands.doctor import doctor_command
 from bottleneck.commands.program_options import ProgramCommand
 from bottleneck.commands.report import report_command
 from bottleneck.commands.run import run_command
+from bottleneck.commands.verify import verify_command
 from bottleneck.errors import BottleneckError
 
 # Options end at the first argument of `run`: everything after the file belongs to the user's program.
@@ -22,6 +23,7 @@ _RUN_SETTINGS = {"allow_interspersed_args": False}
 COMMANDS: tuple[tuple[str, Callable[..., None], dict[str, bool]], ...] = (
     ("run", run_command, _RUN_SETTINGS),
     ("report", report_command, {}),
+    ("verify", verify_command, _RUN_SETTINGS),
     ("calibrate", calibrate_command, {}),
     ("doctor", doctor_command, {}),
 )
@@ -59,7 +61,7 @@ def build_app() -> typer.Typer:
         """  # noqa: D301 - backspace is how click is told to keep the lines of an example
 
     for name, function, settings in COMMANDS:
-        kind = ProgramCommand if settings is _RUN_SETTINGS else None
+        kind = ProgramCommand if function is run_command else None
         app.command(name, cls=kind, context_settings={**settings})(function)
     return app
 

@@ -1,0 +1,91 @@
+"""Tries the changes that findings name, or that were asked for: what was predicted beside what was measured."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from bottleneck import __version__
+from bottleneck.advice.ranking import speedup_of
+from bottleneck.experiment.trying import Lab, Prediction, try_changes
+from bottleneck.records import Analysis, Finding, Interval
+from bottleneck.trials import Trial, Verification
+
+# Told before each trial: which it is, its number, and how many there are.
+Announce = Callable[[str, int, int], None]
+
+
+def tries_of(findings: Sequence[Finding]) -> tuple[str, ...]:
+    """The changes that findings name, those that promise most first."""
+    return tuple(dict.fromkeys(name for finding in findings for name in finding.tries))
+
+
+def prediction_of(name: str, findings: Sequence[Finding]) -> Prediction:
+    """What the findings promise of a change: the largest of their intervals, since it is one and the same change."""
+    naming = [finding for finding in findings if name in finding.tries]
+    speedups = [finding.predicted_speedup for finding in naming if finding.predicted_speedup is not None]
+    largest = max(speedups, key=lambda speedup: (speedup.low + speedup.high, speedup.high), default=None)
+    return Prediction(tuple(finding.slug for finding in naming), largest)
+
+
+def prediction_of_all(names: Sequence[str], findings: Sequence[Finding], step_us: float) -> Prediction:
+    """What the findings promise of several changes together: what each adds to those before it, never over the step."""
+    naming = [finding for finding in findings if set(names) & set(finding.tries)]
+    gains_us = [finding.added_gain_us for finding in naming if finding.added_gain_us is not None]
+    slugs = tuple(finding.slug for finding in naming)
+    if not gains_us:
+        return Prediction(slugs)
+    total_us = Interval(sum(gain.low for gain in gains_us), sum(gain.high for gain in gains_us))
+    return Prediction(slugs, speedup_of(total_us, step_us) if total_us.high < step_us else None)
+
+
+def verify(
+    lab: Lab, names: Sequence[str], analysis: Analysis | None, announce: Announce = lambda *_: None
+) -> Verification:
+    """A trial of each of these changes alone; ``analysis`` is null where nothing was predicted."""
+    findings = () if analysis is None else analysis.findings
+    trials = []
+    for number, name in enumerate(names):
+        announce(name, number, len(names))
+        trials.append(try_changes(lab, (name,), prediction_of(name, findings)))
+    return Verification(
+        program=lab.program.words,
+        step_us=None if analysis is None else analysis.steps.wall_us,
+        trials=tuple(trials),
+        version=__version__,
+        seed=lab.effort.seed,
+    )
+
+
+def add_best(
+    lab: Lab, done: Verification, analysis: Analysis | None, announce: Announce = lambda *_: None
+) -> Verification:
+    """The verification with the best combination of its winners, added up greedily.
+
+    Beginning with the fastest, each further winner is kept if with it the step is faster yet: not only faster than the
+    original, but by an interval that lies above what there was without it.
+    """
+    winners = sorted((trial for trial in done.trials if trial.verdict == "faster"), key=_speed, reverse=True)
+    if not winners:
+        return done
+    best, tried = winners[0], winners[1:]
+    for number, trial in enumerate(tried):
+        names = (*best.change.split("+"), trial.change)
+        announce(" + ".join(names), number, len(tried))
+        together = try_changes(lab, names, _promise(names, analysis))
+        done = replace(done, combinations=(*done.combinations, together))
+        if together.verdict == "faster" and _is_above(together, best):
+            best = together
+    return replace(done, best=best)
+
+
+def _promise(names: Sequence[str], analysis: Analysis | None) -> Prediction:
+    if analysis is None:
+        return Prediction()
+    return prediction_of_all(names, analysis.findings, analysis.steps.wall_us)
+
+
+def _is_above(trial: Trial, other: Trial) -> bool:
+    return trial.speedup is not None and other.speedup is not None and trial.speedup.low > other.speedup.median
+
+
+def _speed(trial: Trial) -> float:
+    return 0.0 if trial.speedup is None else trial.speedup.median
