@@ -89,7 +89,7 @@ def test_the_page_is_held_to_the_rules() -> None:
 
 
 def test_a_draft_is_found_however_its_slug_is_written() -> None:
-    source = 'NAME = "c"\ndef rule(case):\n    Draft("a", 1)\n    draft.Draft(title=2, slug="b")\n    return Draft(NAME)'
+    source = 'NAME = "c"\ndef rule():\n    Draft("a", 1)\n    draft.Draft(title=2, slug="b")\n    return Draft(NAME)'
     assert slugs_in(source) == {"a", "b", "c"}
 
 
