@@ -14,6 +14,7 @@ from bottleneck.commands.doctor import doctor_command
 from bottleneck.commands.program_options import ProgramCommand
 from bottleneck.commands.report import report_command
 from bottleneck.commands.run import run_command
+from bottleneck.commands.sweep import sweep_command
 from bottleneck.commands.verify import verify_command
 from bottleneck.errors import BottleneckError
 
@@ -23,6 +24,7 @@ _RUN_SETTINGS = {"allow_interspersed_args": False}
 COMMANDS: tuple[tuple[str, Callable[..., None], dict[str, bool]], ...] = (
     ("run", run_command, _RUN_SETTINGS),
     ("report", report_command, {}),
+    ("sweep", sweep_command, {}),
     ("verify", verify_command, _RUN_SETTINGS),
     ("calibrate", calibrate_command, {}),
     ("doctor", doctor_command, {}),

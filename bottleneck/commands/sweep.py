@@ -1,0 +1,230 @@
+"""``bottleneck sweep``: measures a step over values of its parameters, and says what stays and what grows."""
+
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from bottleneck.errors import UsageError
+
+if TYPE_CHECKING:
+    from bottleneck.commands.plan import RunOptions
+    from bottleneck.experiment.grid import Parameter
+    from bottleneck.experiment.sweep import Asked
+    from bottleneck.harness.notes import Plan
+    from bottleneck.trials import Sweep
+
+_FAILED, _INTERRUPTED = 4, 130
+_PICTURES = (".png", ".svg")
+
+
+class SweepFormat(StrEnum):
+    """How the sweep is rendered; the names are the keys of ``report.sweep_formats.FORMATS``."""
+
+    TERMINAL = "terminal"
+    MARKDOWN = "markdown"
+    JSON = "json"
+
+
+def sweep_command(
+    file: Annotated[str, typer.Argument(metavar="FILE", help="A file with workload(), or with `model` and `inputs`.")],
+    parameters: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--param",
+            "-p",
+            metavar="NAME=VALUES",
+            help="Values of a parameter of workload(): 1,2,4 or 1:256:x2 or 0:100:25; of two parameters every pair.",
+        ),
+    ] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="NAME=VALUE", help="Set another parameter of workload(); repeat for several."),
+    ] = None,
+    backends: Annotated[
+        str | None,
+        typer.Option(
+            "--backends", metavar="A,B", help="A curve for each: eager, inductor, torchscript, openvino, onnxruntime, …"
+        ),
+    ] = None,
+    device: Annotated[
+        str | None, typer.Option("--device", metavar="A,B", help="A curve for each default device of torch: cpu, cuda.")
+    ] = None,
+    threads: Annotated[
+        str | None, typer.Option("--threads", metavar="N,M", help="A curve for each number of threads of torch.")
+    ] = None,
+    repeats: Annotated[
+        int, typer.Option("--repeats", min=1, max=1000, metavar="N", help="Measure every point N times, take medians.")
+    ] = 1,
+    train: Annotated[bool, typer.Option("--train", help="Bare model: full training steps with AdamW.")] = False,
+    steps: Annotated[int | None, typer.Option("--steps", min=1, help="Steps to profile at each point.")] = None,
+    warmup: Annotated[
+        int | None, typer.Option("--warmup", min=0, help="Steps to let pass first; until they settle unless given.")
+    ] = None,
+    form: Annotated[
+        SweepFormat, typer.Option("--format", "-f", metavar="terminal|markdown|json", help="How to render the sweep.")
+    ] = SweepFormat.TERMINAL,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", metavar="FILE", help="Write the sweep to this file; .png or .svg draws it."),
+    ] = None,
+    plot: Annotated[
+        Path | None, typer.Option("--plot", metavar="FILE", help="Also draw the sweep to this .png or .svg file.")
+    ] = None,
+    keep: Annotated[
+        Path | None, typer.Option("--keep", metavar="DIR", help="Keep the recording of every point in this folder.")
+    ] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")] = False,
+) -> None:
+    """Measures a step over values of its parameters: what stays the same, what grows, and where they are equal.
+
+    \b
+    bottleneck sweep model.py --param batch_size=1:256:x2 --plot sweep.png
+    bottleneck sweep model.py --param batch_size=1,8,64 --backends eager,inductor,torchscript
+    bottleneck sweep model.py --param batch_size=1,64 --param hidden=64,512 --threads 1,2
+
+    Each point is measured in a process of its own, which takes about ten seconds, in an order that has nothing to do
+    with the parameters. A point that fails has its reason in the table. Ctrl-C shows what was measured so far.
+    """  # noqa: D301 - backspace is how click is told to keep the lines of an example
+    from bottleneck.commands.plan import RunOptions
+    from bottleneck.experiment.grid import parse_parameter, places_of
+    from bottleneck.experiment.series import make_series
+    from bottleneck.experiment.sweep import Asked
+
+    picture, output = _picture(plot, output)
+    named = [parse_parameter(text) for text in parameters or ()]
+    places = places_of(named, make_series(backends, device, threads))
+    if len(places) < 2:
+        raise UsageError(
+            "there is nothing to compare: this makes one point",
+            fix="name several values: --param batch_size=1,2,4, or several --backends, --device or --threads",
+        )
+    options = RunOptions(
+        file, settings=tuple(settings or ()), train=train, steps=steps, warmup=warmup, batch_test=False
+    )
+    plan = _plan(options, named)
+    sweep, is_whole = _measure(Asked(plan, tuple(named), places, repeats), keep, _silent if quiet else _say)
+    _present(sweep, form, output, picture)
+    raise typer.Exit(_status(sweep, is_whole=is_whole))
+
+
+def _plan(options: "RunOptions", parameters: "Sequence[Parameter]") -> "Plan":
+    """What all points have in common, checked with the first value of each parameter."""
+    from bottleneck.commands.plan import make_plan
+
+    names = {parameter.name for parameter in parameters}
+    fixed = {text.partition("=")[0] for text in options.settings}
+    if names & fixed:
+        name = min(names & fixed)
+        raise UsageError(f"{name} has a value by --set and several by --param", fix=f"leave --set {name}=… out")
+    firsts = tuple(f"{parameter.name}={parameter.values[0]}" for parameter in parameters)
+    plan = make_plan(replace(options, settings=(*options.settings, *firsts)), Path)
+    if plan.form == "script":
+        raise UsageError(
+            f"{options.target} is a script, which runs once and has no parameters of ours",
+            why="a sweep makes the step anew at every point",
+            fix="give it a function workload(batch_size=32) that returns the step; --param names its parameters",
+        )
+    settings = tuple((name, value) for name, value in plan.settings if name not in names)
+    return replace(plan, settings=settings, option_costs=False)
+
+
+def _measure(asked: "Asked", keep: Path | None, tell: Callable[[str], None]) -> "tuple[Sweep, bool]":
+    """The sweep, and whether it came to its end; a signal ends it with what there is."""
+    from bottleneck.commands.interrupts import Interrupted, answered
+    from bottleneck.experiment.sweep import Progress, run_sweep
+
+    progress, is_whole = Progress(asked), False
+    with ExitStack() as stack:
+        folder = _kept(keep) if keep is not None else Path(stack.enter_context(_temporary()))
+        try:
+            with answered():
+                run_sweep(progress, lambda name: _made(folder / name), tell)
+            is_whole = True
+        except Interrupted:
+            _say("bottleneck: interrupted; what was measured so far follows")
+        sweep = progress.sum_up("not measured: the sweep was interrupted")
+        if keep is not None:
+            _write(sweep, SweepFormat.JSON, folder / "sweep.json")
+    return sweep, is_whole
+
+
+def _temporary() -> "tempfile.TemporaryDirectory[str]":
+    return tempfile.TemporaryDirectory(prefix="bottleneck-sweep-", ignore_cleanup_errors=True)
+
+
+def _kept(folder: Path) -> Path:
+    """The folder for all recordings, which nothing else may lie in."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if not any(folder.iterdir()):
+            return folder.absolute()
+    except OSError as exc:
+        raise UsageError(f"cannot make the folder {folder}", why=exc.strerror or str(exc)) from exc
+    raise UsageError(f"{folder} is not empty", why="a sweep never overwrites what it finds", fix="name another folder")
+
+
+def _made(folder: Path) -> Path:
+    folder.mkdir()
+    return folder
+
+
+def _picture(plot: Path | None, output: Path | None) -> tuple[Path | None, Path | None]:
+    """Where the picture goes and where the text goes; the name after -o may be that of a picture."""
+    if output is not None and output.suffix in _PICTURES:
+        if plot is not None:
+            raise UsageError("-o and --plot both name a picture", fix="name a text file after -o, or leave --plot out")
+        plot, output = output, None
+    if plot is not None and plot.suffix not in _PICTURES:
+        raise UsageError(f"cannot draw to {plot}", fix="name a file that ends in .png or .svg")
+    return plot, output
+
+
+def _present(sweep: "Sweep", form: SweepFormat, output: Path | None, picture: Path | None) -> None:
+    from bottleneck.commands.output import send, stream_look
+    from bottleneck.report.sweep_formats import render
+
+    if picture is not None:
+        from bottleneck.report.sweep_plot import save_sweep
+
+        save_sweep(sweep, picture)
+    if output is not None and str(output) != "-":
+        _write(sweep, form, output)
+    elif form is SweepFormat.TERMINAL:
+        look = stream_look(sys.stdout)
+        send(render(sweep, look.width, color=look.color, encoding=look.encoding))
+    else:
+        send(_text(sweep, form))
+
+
+def _write(sweep: "Sweep", form: SweepFormat, path: Path) -> None:
+    from bottleneck.report.output import write_text
+
+    write_text(_text(sweep, form), path)
+
+
+def _text(sweep: "Sweep", form: SweepFormat) -> str:
+    from bottleneck.report.sweep_formats import FORMATS
+
+    return FORMATS[form.value](sweep)
+
+
+def _status(sweep: "Sweep", *, is_whole: bool) -> int:
+    """0 where any point was measured: that one fails may be what the sweep is to find out."""
+    if not is_whole:
+        return _INTERRUPTED
+    return 0 if any(point.step_us is not None for point in sweep.points) else _FAILED
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def _silent(_text: str) -> None:
+    return

@@ -1,0 +1,67 @@
+"""The curves of a sweep, from the command line: how the step is compiled, on which device, with how many threads."""
+
+import itertools
+from collections.abc import Mapping
+
+from bottleneck.errors import UsageError
+from bottleneck.experiment.grid import Series
+from bottleneck.harness.changes import CHANGES
+
+EAGER = "eager"
+
+# What people call the ways of compiling a program, and the change that does it.
+BACKENDS: Mapping[str, tuple[str, ...]] = {
+    EAGER: (),
+    "inductor": ("compile",),
+    "openvino": ("backend-openvino",),
+    "onnxruntime": ("backend-onnxrt",),
+    "cudagraphs": ("backend-cudagraphs",),
+}
+_MOST_THREADS = 4096
+
+
+def make_series(backends: str | None, devices: str | None, threads: str | None) -> tuple[Series, ...]:
+    """Every combination of backends, devices and threads, each a comma-separated list or null for the usual one.
+
+    A name tells what differs between the curves; 'eager' where nothing does.
+    """
+    ways = [(text, _changes(text)) for text in _listed("--backends", backends)] or [(EAGER, ())]
+    places: list[str | None] = [*_listed("--device", devices)]
+    counts: list[int | None] = [_count(text) for text in _listed("--threads", threads)]
+    several = [len(ways) > 1 or ways[0][0] != EAGER, bool(places), bool(counts)]
+    found = []
+    for (way, changes), device, count in itertools.product(ways, places or [None], counts or [None]):
+        told = (way, device or "", f"{count} thread{'s' * (count != 1)}")
+        name = ", ".join(word for word, is_told in zip(told, several, strict=True) if is_told) or EAGER
+        found.append(Series(name, changes, device, count))
+    return tuple(found)
+
+
+def _listed(option: str, text: str | None) -> list[str]:
+    words = [] if text is None else [word.strip() for word in text.split(",")]
+    if not all(words):
+        raise UsageError(f"{option} {text} names nothing between two commas", fix=f"write {option} with one list: a,b")
+    return list(dict.fromkeys(words))
+
+
+def _changes(text: str) -> tuple[str, ...]:
+    """The changes that a backend stands for; several are joined by '+'."""
+    return tuple(change for name in text.split("+") for change in _change(name.strip()))
+
+
+def _change(name: str) -> tuple[str, ...]:
+    changes = BACKENDS.get(name, (name,))
+    if any(change not in CHANGES for change in changes):
+        known = [each for each, parts in BACKENDS.items() if all(part in CHANGES for part in parts)]
+        raise UsageError(
+            f"--backends {name}: there is no such backend or change",
+            why=f"backends are {', '.join(known)}; every change of `bottleneck verify` is one too",
+            fix=f"changes are: {', '.join(CHANGES)}; join several with +",
+        )
+    return changes
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or not 1 <= int(text) <= _MOST_THREADS:
+        raise UsageError(f"--threads {text} is no number of threads", fix="write --threads 1,2,4")
+    return int(text)

@@ -1,0 +1,154 @@
+"""Measures all points of a sweep in an order that has nothing to do with their parameters, and sums up the repeats."""
+
+import random
+import re
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from bottleneck import __version__
+from bottleneck.analysis.fit import fit_series
+from bottleneck.experiment.grid import Parameter, Place
+from bottleneck.experiment.points import Ceilings, Measured, measure_point
+from bottleneck.harness.notes import Plan
+from bottleneck.measured import Timing
+from bottleneck.trials import Point, Roof, Sweep
+from bottleneck.units import format_us
+
+# The order is random, so that drift of the machine makes no trend, and the same every time.
+_SEED = 20
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a sweep was asked for. ``plan`` is that of every point but for what the point itself sets."""
+
+    plan: Plan
+    parameters: tuple[Parameter, ...]
+    places: tuple[Place, ...]
+    repeats: int = 1
+
+
+@dataclass
+class Progress:
+    """What was measured so far, by place in the order of asking; it can be summed up at any time."""
+
+    asked: Asked
+    measured: dict[int, list[Measured]] = field(default_factory=dict)
+
+    def sum_up(self, reason: str = "not measured") -> Sweep:
+        """The sweep as far as it is measured; ``reason`` is that of points that never were."""
+        asked = self.asked
+        all_of = [self.measured.get(index, []) for index in range(len(asked.places))]
+        points = tuple(
+            combine([each.point for each in of_one])
+            if of_one
+            else Point(place.values, place.series.name, reason=reason)
+            for place, of_one in zip(asked.places, all_of, strict=True)
+        )
+        every = [each for of_one in all_of for each in of_one]
+        roofs = distinct_roofs([each.roof for each in every if each.roof is not None])
+        return Sweep(
+            program=(asked.plan.target,),
+            parameters=tuple(each.name for each in asked.parameters),
+            points=points,
+            fits=fit_series(points, [each.name for each in asked.parameters], roofs),
+            roofs=roofs,
+            settings=dict(asked.plan.settings),
+            warnings=tuple(dict.fromkeys(warning for each in every for warning in each.warnings)),
+            version=__version__,
+        )
+
+
+def run_sweep(progress: Progress, make_folder: Callable[[str], Path], tell: Callable[[str], None]) -> None:
+    """Adds one point after the other; ``make_folder`` makes the folder of the recording of this name.
+
+    Everything is measured once before anything is measured again.
+    """
+    asked, ceilings = progress.asked, Ceilings(tell)
+    order = random.Random(_SEED)  # noqa: S311 - no secret
+    total = len(asked.places) * asked.repeats
+    for turn in range(asked.repeats):
+        for index in order.sample(range(len(asked.places)), len(asked.places)):
+            place = asked.places[index]
+            folder = make_folder(_folder_name(index, place, turn if asked.repeats > 1 else None))
+            done = measure_point(_plan_of(asked.plan, place, folder), place, ceilings)
+            progress.measured.setdefault(index, []).append(done)
+            number = sum(map(len, progress.measured.values()))
+            tell(f"bottleneck: {number} of {total}: {describe(place)}: {_result(done.point)}")
+
+
+def describe(place: Place) -> str:
+    """The point in words: 'batch_size=4, inductor'."""
+    values = [f"{name}={value}" for name, value in place.values.items()]
+    return ", ".join([*values, place.series.name])
+
+
+def combine(points: Sequence[Point]) -> Point:
+    """One point of several measurements of it: the median of their step times, and the rest of the one in the middle.
+
+    The interval reaches from the lowest to the highest median and holds that of the one in the middle: what differs
+    between processes is often more than what differs between the steps of one. One that failed counts only if all did.
+    """
+    good = sorted((each for each in points if each.step_us is not None), key=_median_us)
+    if not good:
+        return points[-1]
+    middle = good[(len(good) - 1) // 2]
+    assert middle.step_us is not None
+    medians = [_median_us(each) for each in good]
+    median = statistics.median(medians)
+    factor = _median_us(middle) / median if median > 0 else 1.0
+    moved = middle.bytes_per_s
+    return replace(
+        middle,
+        step_us=Timing(
+            median=median,
+            low=min(medians[0], middle.step_us.low),
+            high=max(medians[-1], middle.step_us.high),
+            n=sum(each.step_us.n for each in good if each.step_us is not None),
+        ),
+        samples_per_s=_times(middle.samples_per_s, factor),
+        flops_per_s=_times(middle.flops_per_s, factor),
+        bytes_per_s=None if moved is None else replace(moved, low=moved.low * factor, high=moved.high * factor),
+        repeats=len(good),
+    )
+
+
+def distinct_roofs(roofs: Sequence[Roof]) -> tuple[Roof, ...]:
+    """One roof for each series and peak."""
+    return tuple({(roof.series, roof.peak): roof for roof in roofs}.values())
+
+
+def _times(rate: float | None, factor: float) -> float | None:
+    return None if rate is None else rate * factor
+
+
+def _median_us(point: Point) -> float:
+    assert point.step_us is not None
+    return point.step_us.median
+
+
+def _plan_of(plan: Plan, place: Place, folder: Path) -> Plan:
+    settings: Mapping[str, str] = {**dict(plan.settings), **{name: str(value) for name, value in place.values.items()}}
+    return replace(
+        plan,
+        folder=str(folder),
+        settings=tuple(settings.items()),
+        changes=place.series.changes,
+        device=place.series.device,
+        threads=place.series.threads,
+    )
+
+
+def _folder_name(index: int, place: Place, turn: int | None) -> str:
+    """A name that sorts as the points were asked for, and says which one it is."""
+    words = re.sub(r"[^\w.=-]+", "-", "-".join([*(f"{name}={value}" for name, value in place.values.items())]))
+    name = "-".join(part for part in (f"{index:03d}", words[:80], re.sub(r"[^\w.=-]+", "-", place.series.name)) if part)
+    return name if turn is None else f"{name}-turn{turn + 1}"
+
+
+def _result(point: Point) -> str:
+    if point.step_us is None:
+        return point.reason or "no figures"
+    return f"{format_us(point.step_us.median)}, {point.bound or 'no verdict'}"

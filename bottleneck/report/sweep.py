@@ -1,0 +1,291 @@
+"""A sweep as a document: its points, what they do against the roofs, and what the fit of each curve says."""
+
+import math
+from collections.abc import Mapping, Sequence
+
+from bottleneck.report.document import Document
+from bottleneck.report.layout import Column, Notes, Row, Table
+from bottleneck.report.numbers import UNKNOWN
+from bottleneck.trials import Fit, Point, Roof, Sweep
+from bottleneck.units import format_share, format_si, format_us
+
+# More curves than this do not fit side by side into 80 columns.
+_SIDE_BY_SIDE = 5
+_UNITS = ((1e6, "s"), (1e3, "ms"), (1.0, "us"))
+_PREFIXES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""))
+
+
+def build(sweep: Sweep) -> Document:
+    """The document of a sweep."""
+    series = names_of_series(sweep)
+    parts: list[Table | Notes | None] = [_side_by_side(sweep) if 1 < len(series) <= _SIDE_BY_SIDE else None]
+    for name in series:
+        points = [point for point in sweep.points if point.series == name]
+        among = f": {name}" if len(series) > 1 else ""
+        parts += [_points(points, f"Points{among}"), _work(points, sweep.roofs, f"Work against the roofs{among}")]
+    parts += [_fits(sweep), _warnings(sweep)]
+    return Document(
+        headline=f"sweep of {' x '.join(sweep.parameters) or 'how it is run'}: {_count(sweep)}",
+        sentence=sentence(sweep),
+        bound="",
+        facts=_facts(sweep),
+        groups=(),
+        parts=tuple(part for part in parts if part is not None),
+        next_step=_next_step(sweep),
+    )
+
+
+def names_of_series(sweep: Sweep) -> tuple[str, ...]:
+    """The series in the order in which they were asked for."""
+    return tuple(dict.fromkeys(point.series for point in sweep.points))
+
+
+def place_words(values: Mapping[str, object]) -> str:
+    """'batch_size=4, hidden=64'."""
+    return ", ".join(f"{name}={value}" for name, value in values.items())
+
+
+def sentence(sweep: Sweep) -> str:
+    """What the sweep comes to: the fastest series, or the bounds that a single curve passes through."""
+    measured = [point for point in sweep.points if point.step_us is not None]
+    if not measured:
+        return "Nothing was measured; the reasons stand in the table."
+    if len(names_of_series(sweep)) > 1:
+        return _fastest(measured)
+    if len(sweep.parameters) == 1:
+        return _bounds_along(measured, sweep.parameters[0])
+    counts = {bound: sum(point.bound == bound for point in measured) for bound in {point.bound for point in measured}}
+    told = [f"{counts[bound]} {bound or 'without verdict'}" for bound in sorted(counts, key=lambda each: -counts[each])]
+    return f"Of {len(measured)} points: {', '.join(told)}."
+
+
+def _count(sweep: Sweep) -> str:
+    measured = sum(point.step_us is not None for point in sweep.points)
+    total = f"{len(sweep.points)} point{'s' * (len(sweep.points) != 1)}"
+    return total if measured == len(sweep.points) else f"{measured} of {total}"
+
+
+def _fastest(measured: Sequence[Point]) -> str:
+    """Which series is fastest, place by place."""
+    places: dict[str, list[Point]] = {}
+    for point in measured:
+        places.setdefault(place_words(point.values), []).append(point)
+    winners: dict[str, list[str]] = {}
+    for place, points in places.items():
+        if len(points) > 1:
+            winners.setdefault(min(points, key=_us).series, []).append(place)
+    if not winners:
+        return "No two series were measured at the same place."
+    if len(winners) == 1:
+        return f"{next(iter(winners))} is the fastest at every place."
+    return f"{'; '.join(f'{name} is the fastest at {_some(at)}' for name, at in winners.items())}."
+
+
+def _some(places: Sequence[str]) -> str:
+    """All of a few names, else the first and the last."""
+    return ", ".join(places) if len(places) <= 3 else f"{len(places)} places, {places[0]} to {places[-1]}"
+
+
+def _bounds_along(measured: Sequence[Point], parameter: str) -> str:
+    """'overhead from batch_size=1 to 64, compute from 128 on'."""
+    runs: list[tuple[str, object, object]] = []
+    for point in measured:
+        bound, value = point.bound or "no verdict", point.values[parameter]
+        if runs and runs[-1][0] == bound:
+            runs[-1] = (bound, runs[-1][1], value)
+        else:
+            runs.append((bound, value, value))
+    told = [
+        f"{bound} at {first}" if first == last else f"{bound} from {first} to {last}" for bound, first, last in runs
+    ]
+    return f"What holds the step back, along {parameter}: {', '.join(told)}."
+
+
+def _facts(sweep: Sweep) -> tuple[tuple[str, str], ...]:
+    settings = f" with {place_words(sweep.settings)}" if sweep.settings else ""
+    facts = [("program", f"{' '.join(sweep.program)}{settings}")]
+    for device in dict.fromkeys(roof.device for roof in sweep.roofs):
+        mine = [roof for roof in sweep.roofs if roof.device == device]
+        facts.append(("device", f"{device or 'not named'}; {', '.join(_roof_words(mine)) or 'no roofs are known'}"))
+    return tuple(facts)
+
+
+def _roof_words(roofs: Sequence[Roof]) -> list[str]:
+    peaks = {roof.peak: roof.flops_per_s for roof in roofs if roof.peak is not None and roof.flops_per_s}
+    told = [f"{name.replace('_', ' ')} {format_si(rate, 'FLOP/s')}" for name, rate in peaks.items()]
+    rates = {roof.bytes_per_s for roof in roofs if roof.bytes_per_s}
+    return told + [f"memory {format_si(rate, 'B/s')}" for rate in sorted(rates)]
+
+
+def _side_by_side(sweep: Sweep) -> Table:
+    """Step times, one column for each series."""
+    series = names_of_series(sweep)
+    by_place: dict[str, dict[str, Point]] = {}
+    for point in sweep.points:
+        by_place.setdefault(place_words(point.values), {})[point.series] = point
+    size, unit = _time_unit([_us(point) for point in sweep.points if point.step_us is not None])
+    rows = [
+        Row(
+            (
+                place or "as it is",
+                *(three(_us(of[name]) / size) if _is_known(of.get(name)) else UNKNOWN for name in series),
+            )
+        )
+        for place, of in by_place.items()
+    ]
+    columns = (Column("", "name"), *(Column(name, "number") for name in series))
+    return Table(f"Step time in {unit}", columns, tuple(rows))
+
+
+def _points(points: Sequence[Point], title: str) -> Table:
+    size, unit = _time_unit([_us(point) for point in points if point.step_us is not None])
+    has_rate = any(point.samples_per_s is not None for point in points)
+    names = list(points[0].values)
+    columns = [*(Column(name, "number") for name in names), Column(f"step {unit}", "number"), Column("+-", "number")]
+    columns += [Column("samples/s", "number")] if has_rate else []
+    columns += [Column("memory", "number"), Column("bound", "words"), Column("share", "number")]
+    rows = []
+    for point in points:
+        cells = [
+            *map(str, point.values.values()),
+            _number(_us(point) / size if point.step_us else None),
+            _spread(point),
+        ]
+        cells += [_number(point.samples_per_s)] if has_rate else []
+        cells += [format_si(point.peak_memory_bytes, "B") if point.peak_memory_bytes else UNKNOWN]
+        cells += [point.bound or UNKNOWN, format_share(point.bound_share) if point.bound_share is not None else UNKNOWN]
+        rows.append(Row(tuple(cells), group=point.bound, details=(point.reason,) if point.reason else ()))
+    return Table(title, tuple(columns), tuple(rows), ("+-: half of the 95 % interval of the step time",))
+
+
+def _work(points: Sequence[Point], roofs: Sequence[Roof], title: str) -> Table | None:
+    """Achieved rates and what they are of the ceilings; null where no point has any."""
+    known = [point for point in points if point.flops_per_s is not None or point.bytes_per_s is not None]
+    if not known:
+        return None
+    by_peak = {(roof.series, roof.peak): roof for roof in roofs}
+    columns = [Column(name, "number") for name in points[0].values]
+    columns += [Column(title, "number") for title in ("FLOP", "FLOP/B", "FLOP/s", "of peak", "B/s", "of memory")]
+    rows = [
+        Row((*map(str, point.values.values()), *_rates(point, by_peak.get((point.series, point.peak)))))
+        for point in known
+    ]
+    note = "B/s counts what has to move at least; a share above 100 % of memory comes from caches and is left out"
+    return Table(title, tuple(columns), tuple(rows), (note,))
+
+
+def _rates(point: Point, roof: Roof | None) -> tuple[str, ...]:
+    moved = point.bytes_per_s.low if point.bytes_per_s is not None else None
+    intensity = point.flops / point.bytes_low if point.flops and point.bytes_low else None
+    return (
+        _si(point.flops, ""),
+        _number(intensity),
+        _si(point.flops_per_s, "FLOP/s"),
+        share_of(point.flops_per_s, roof.flops_per_s if roof is not None else None),
+        _si(moved, "B/s"),
+        share_of(moved, roof.bytes_per_s if roof is not None else None),
+    )
+
+
+def share_of(rate: float | None, ceiling: float | None) -> str:
+    """A rate as a share of its ceiling; unknown where it exceeds it, being held against another, a cache's perhaps."""
+    if rate is None or not ceiling or rate > ceiling:
+        return UNKNOWN
+    return format_share(rate / ceiling)
+
+
+def _fits(sweep: Sweep) -> Notes | None:
+    if not sweep.fits:
+        return None
+    several = len(sweep.fits) > 1
+    items = [(*([_name_of(fit)] if several else []), *fit_sentences(fit)) for fit in sweep.fits]
+    return Notes("Fixed and growing part of the step", tuple(items))
+
+
+def _name_of(fit: Fit) -> str:
+    return ", ".join(part for part in (fit.series, place_words(fit.others)) if part)
+
+
+def fit_sentences(fit: Fit) -> tuple[str, ...]:
+    """The line, how well it holds, the knee, and the largest value that fits."""
+    if fit.fixed_us is None or fit.each_us is None:
+        return (f"{_capital(fit.reason or 'no fit')}.", *_memory_sentence(fit))
+    assert fit.fixed_mid_us is not None and fit.each_mid_us is not None
+    fixed, each = format_us(fit.fixed_mid_us), format_us(fit.each_mid_us)
+    law = f"{fixed} + {each} x {fit.parameter}" if fit.model == "sum" else f"max({fixed}, {each} x {fit.parameter})"
+    law = law.removeprefix("0 us + ")
+    over = f" from {fit.over.low:g} to {fit.over.high:g}" if fit.over is not None else ""
+    within = f", within {format_share(fit.residual_share)}" if fit.residual_share is not None else ""
+    ranges = (
+        f"95 %: fixed {format_us(fit.fixed_us.low)} to {format_us(fit.fixed_us.high)}, "
+        f"each {format_us(fit.each_us.low)} to {format_us(fit.each_us.high)}"
+    )
+    return (f"t = {law}{over}{within} ({ranges}).", _knee_sentence(fit), *_memory_sentence(fit))
+
+
+def _knee_sentence(fit: Fit) -> str:
+    if fit.knee is None:
+        return f"No knee: {fit.knee_reason}."
+    if fit.knee == 0:
+        return "No knee: the step has no fixed part that shows."
+    verb = "overlap and are" if fit.model == "max" else "are"
+    return f"Both parts {verb} equal at {fit.parameter} = {three(fit.knee)}: below it the step is mostly fixed."
+
+
+def _memory_sentence(fit: Fit) -> tuple[str, ...]:
+    if fit.largest is None:
+        return (f"Largest {fit.parameter} not known: {fit.largest_reason}.",) if fit.largest_reason else ()
+    why = f"; {fit.largest_reason}" if fit.largest_reason else ", by a line through the peaks"
+    return (f"Largest {fit.parameter} that fits the memory: {fit.largest:.0f}{why}.",)
+
+
+def _warnings(sweep: Sweep) -> Notes | None:
+    return Notes("Caveats", tuple((warning,) for warning in sweep.warnings)) if sweep.warnings else None
+
+
+def _next_step(sweep: Sweep) -> str:
+    measured = [point for point in sweep.points if point.step_us is not None]
+    values = {**sweep.settings, **(measured[-1].values if measured else {})}
+    options = "".join(f"--set {name}={value} " for name, value in values.items())
+    return f"One point in detail: bottleneck run {options}{' '.join(sweep.program)}"
+
+
+def _is_known(point: Point | None) -> bool:
+    return point is not None and point.step_us is not None
+
+
+def _us(point: Point) -> float:
+    return point.step_us.median if point.step_us is not None else math.nan
+
+
+def _spread(point: Point) -> str:
+    timing = point.step_us
+    if timing is None or not timing.median > 0:
+        return UNKNOWN
+    return format_share((timing.high - timing.low) / 2 / timing.median)
+
+
+def _time_unit(times_us: Sequence[float]) -> tuple[float, str]:
+    """The unit in which all of these read best: the smallest keeps two digits at least where that can be."""
+    least = min(times_us, default=1.0)
+    return next(((size, unit) for size, unit in _UNITS if least >= size / 10), _UNITS[-1])
+
+
+def _si(value: float | None, unit: str) -> str:
+    return UNKNOWN if value is None else format_si(value, unit)
+
+
+def _number(value: float | None) -> str:
+    return UNKNOWN if value is None else three(value)
+
+
+def three(value: float) -> str:
+    """Three significant digits without an exponent, or all that stand before the point."""
+    if value == 0 or not math.isfinite(value):
+        return "0" if value == 0 else UNKNOWN
+    decimals = max(0, min(6, 2 - math.floor(math.log10(abs(value)))))
+    return f"{value:.{decimals}f}"
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
