@@ -2,8 +2,15 @@
 
 from collections.abc import Mapping
 
+from bottleneck.harness.changes import batch, host, layout, optimizers, precision
 from bottleneck.harness.changes.change import Change
 
-_TABLES: tuple[tuple[Change, ...], ...] = ()
+_TABLES: tuple[tuple[Change, ...], ...] = (
+    precision.CHANGES,
+    layout.CHANGES,
+    optimizers.CHANGES,
+    host.CHANGES,
+    batch.CHANGES,
+)
 
 CHANGES: Mapping[str, Change] = {change.name: change for table in _TABLES for change in table}
