@@ -202,6 +202,14 @@ def rows_of_ops(case: Case, names: Iterable[str]) -> Integers:
     return np.flatnonzero(np.append(wanted, False)[column.codes.to_numpy()] & ops_in_window(case))
 
 
+def events_like(case: Case, pattern: "re.Pattern[str]") -> Integers:
+    """Rows of EVENTS that start in the window and whose name the pattern finds, in order; each name is tried once."""
+    events = case.linked.trace.events
+    found = np.array([pattern.search(str(name)) is not None for name in events["name"].cat.categories], dtype=bool)
+    rows = np.flatnonzero(np.append(found, False)[events["name"].cat.codes.to_numpy()])
+    return rows[_inside(case, events["ts_us"].to_numpy()[rows])]
+
+
 def outermost(case: Case, rows: Integers) -> Integers:
     """Those of some rows of OPS (in order) that lie in none of the others."""
     ops = case.linked.ops
