@@ -23,8 +23,6 @@ from bottleneck.units import format_us
 ORIGINAL, CHANGED = "original", "changed"
 LOG_FILE = "output.txt"
 
-# A fresh batch of pairs that has to confirm an effect may take so much of the budget again.
-_CONFIRMING_SHARE = 0.5
 # An effect this many times as large as its interval is wide on one side needs no tighter one.
 _CLEAR = 10.0
 # What is tried longer than this is not made once more to see its memory alone.
@@ -35,7 +33,8 @@ _SETUP_SECONDS_TO_REPEAT = 60.0
 class Effort:
     """How long and how closely a change is measured.
 
-    ``budget_s`` is for the pairs of one change, ``precision`` how wide the interval may be on one side, as a share.
+    ``budget_s`` is for the pairs of one change, and as much again for those that confirm an effect; ``precision`` is
+    how wide the interval may be on one side, as a logarithm.
     """
 
     budget_s: float = 30.0
@@ -146,7 +145,7 @@ class _Attempt:
             def is_enough(logs: Sequence[float]) -> bool:
                 return look(logs, effort.rule) != "open" and _is_tight([*first.logs, *logs], effort)
 
-            again.take_until(is_enough, max(effort.budget_s * _CONFIRMING_SHARE, again.pair_s * LOOKS[0]))
+            again.take_until(is_enough, max(effort.budget_s, again.pair_s * LOOKS[0]))
         self._note_times([first, again])
         self._conclude(first, again)
 

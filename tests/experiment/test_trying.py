@@ -1,0 +1,102 @@
+"""One change tried: verdicts on steps whose speed is known, refusals, and what each leaves in its record."""
+
+from pathlib import Path
+
+import pytest
+
+from bottleneck.errors import WorkloadError
+from bottleneck.experiment.trying import Effort, Lab, Prediction, try_changes
+from bottleneck.harness.trial_program import Program
+from bottleneck.records import Interval
+from tests.experiment import own_changes
+
+pytest.importorskip("torch")
+
+
+@pytest.fixture
+def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lab:
+    """A lab for the program of our own, with the changes of our own."""
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    (tmp_path / "program.py").write_text(own_changes.PROGRAM)
+    return Lab(
+        Program(str(tmp_path / "program.py")),
+        tmp_path,
+        Effort(budget_s=4.0),
+        own_changes.CHANGES,
+        Path(own_changes.__file__),
+    )
+
+
+def test_a_quarter_of_the_work_is_faster_and_a_fresh_process_says_so_too(lab: Lab) -> None:
+    told: list[str] = []
+    lab = Lab(lab.program, lab.folder, lab.effort, lab.changes, lab.child, tell=told.append)
+    trial = try_changes(lab, ("less-work",), Prediction(("a-finding",), Interval(2.0, 5.0)))
+    assert trial.verdict == "faster", trial
+    assert "confirming in a fresh process" in told
+    assert trial.findings == ("a-finding",) and trial.predicted_speedup == Interval(2.0, 5.0)
+    assert trial.speedup is not None and 1 < trial.speedup.low <= trial.speedup.median <= trial.speedup.high
+    assert trial.speedup.n >= 14
+    assert trial.original_us is not None and trial.changed_us is not None
+    assert trial.original_us.median > trial.changed_us.median
+    assert trial.setup_s is not None and trial.break_even_steps is not None
+    assert trial.peak_before_bytes and trial.peak_after_bytes
+
+
+def test_four_times_the_work_is_slower_and_is_never_paid_back(lab: Lab) -> None:
+    trial = try_changes(lab, ("more-work",), Prediction())
+    assert trial.verdict == "slower", trial
+    assert trial.break_even_steps is None
+    assert trial.speedup is not None and trial.speedup.high < 1
+
+
+def test_twice_the_samples_in_the_same_time_count_per_sample(lab: Lab) -> None:
+    trial = try_changes(lab, ("double",), Prediction())
+    assert trial.verdict in {"faster", "inconclusive"}, trial  # a busy machine may hide even this
+    assert trial.speedup is not None and trial.speedup.median > 1.2
+
+
+def test_no_change_is_neither_faster_nor_slower_in_one_process_or_in_two(lab: Lab) -> None:
+    for name in ("nothing", "apart"):
+        trial = try_changes(lab, (name,), Prediction())
+        assert trial.verdict in {"no effect", "inconclusive"}, trial
+        assert trial.smallest_visible is not None and trial.smallest_visible > 0
+        assert trial.peak_before_bytes and trial.peak_after_bytes
+
+
+@pytest.mark.parametrize(
+    ("change", "verdict", "reason"),
+    [
+        ("needs-more", "not applicable", "needs a loader"),
+        ("needs-installing", "missing", "pip install something"),
+        ("raises", "failed", "ValueError: first line"),
+        ("dies", "failed", "its process was killed by SIGABRT"),
+    ],
+)
+def test_a_change_that_cannot_be_tried_is_a_record_with_its_reason(
+    lab: Lab, change: str, verdict: str, reason: str
+) -> None:
+    trial = try_changes(lab, (change,), Prediction())
+    assert trial.verdict == verdict
+    assert trial.reason is not None and trial.reason.startswith(reason)
+    assert trial.speedup is None
+
+
+def test_a_program_that_fails_without_any_change_is_an_error_of_the_workload(lab: Lab) -> None:
+    Path(lab.program.target).write_text("def workload():\n    raise RuntimeError('no data')\n")
+    with pytest.raises(WorkloadError) as error:
+        try_changes(lab, ("nothing",), Prediction())
+    assert error.value.why == "RuntimeError: no data"
+
+
+def test_steps_too_long_for_the_budget_are_inconclusive_and_say_what_it_would_take(lab: Lab) -> None:
+    short = Lab(lab.program, lab.folder, Effort(budget_s=0.01), lab.changes, lab.child)
+    trial = try_changes(short, ("nothing",), Prediction())
+    assert trial.verdict == "inconclusive"
+    assert trial.reason is not None and "pass --budget" in trial.reason
+
+
+def test_several_changes_are_applied_together(lab: Lab) -> None:
+    trial = try_changes(lab, ("less-work", "double"), Prediction())
+    assert trial.change == "less-work+double"
+    assert trial.title == "Add a quarter of the numbers; Twice the batch"
+    assert trial.verdict == "faster", trial
