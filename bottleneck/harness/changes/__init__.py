@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from bottleneck.harness.changes import batch, host, layout, optimizers, precision
+from bottleneck.harness.changes import backends, batch, compilers, host, layout, optimizers, precision
 from bottleneck.harness.changes.change import Change
 
 _TABLES: tuple[tuple[Change, ...], ...] = (
@@ -11,6 +11,8 @@ _TABLES: tuple[tuple[Change, ...], ...] = (
     optimizers.CHANGES,
     host.CHANGES,
     batch.CHANGES,
+    compilers.CHANGES,
+    backends.CHANGES,
 )
 
 CHANGES: Mapping[str, Change] = {change.name: change for table in _TABLES for change in table}
