@@ -1,0 +1,120 @@
+"""Findings about copies to the device: worth only what the device waits for, and never more than the link allows."""
+
+from pathlib import Path
+
+import pytest
+
+from bottleneck.advice.transfers import copies_in_the_way, made_on_host, pageable_copies, small_copies
+from bottleneck.case import Case
+from tests.advice.cases import case_of, cpu_events
+from tests.builders import Event, frame, kernel, launch, memcpy, op, step
+
+PAGEABLE, PINNED = "HtoD (Pageable -> Device)", "HtoD (Pinned -> Device)"
+LENGTH = 10_000.0
+RULES = (pageable_copies, copies_in_the_way, small_copies, made_on_host)
+
+
+def copying(
+    copy_us: float, nbytes: int, kind: str = PAGEABLE, count: int = 1, beside: bool = False, maker: str | None = None
+) -> list[Event]:
+    """Two steps of 10 ms: copies at first, then one kernel to the end, on another stream beside them if so wished."""
+    events = [frame("train.py(12): train", 0, 2 * LENGTH)]
+    for number in range(2):
+        at, correlation = number * LENGTH, 1000 * number + 1
+        events.append(step(number, at, LENGTH - 1))
+        every = copy_us + 20
+        for index in range(count):
+            now = at + 10 + every * index
+            if maker is not None:
+                events.append(op(maker, now - 8, 5, external_id=correlation + index))
+            events += [
+                op("aten::to", now, 15, external_id=correlation + index),
+                op("aten::_to_copy", now + 1, 13, external_id=correlation + index),
+                op("aten::copy_", now + 2, 11, external_id=correlation + index),
+                launch(correlation + index, now + 3, 8, "cudaMemcpyAsync"),
+                memcpy(correlation + index, now + 12, copy_us, nbytes, kind),
+            ]
+        start = at + 40 if beside else at + 40 + every * count
+        last = correlation + 900
+        events += [
+            op("aten::mm", start - 25, 10, external_id=last),
+            launch(last, start - 22, 5),
+            kernel(last, start, at + LENGTH - 60 - start, stream=9),
+        ]
+    return events
+
+
+def copying_case(folder: Path, *told: float, **more: object) -> Case:
+    return case_of(folder, copying(*told, **more))  # type: ignore[arg-type]
+
+
+def test_pinned_memory_is_worth_the_difference_of_the_two_rates(tmp_path: Path) -> None:
+    # 60 MB at 20 GB/s; the link of an H100 makes 52 GB/s of them in the table, of which pinned copies reach 80 %.
+    case = copying_case(tmp_path, 3_000.0, 60_000_000)
+    draft = pageable_copies(case)
+    assert draft is not None and draft.gain_us is not None and draft.tries == ("pin-memory",)
+    assert draft.gain_us.high == pytest.approx(3_000 - 60e6 / (0.8 * 52e9) * 1e6, rel=0.02)
+    assert draft.gain_us.high <= sum(draft.claims.values()) * (1 + 1e-9)
+    assert "20.0 GB/s" in draft.evidence[0]
+
+
+def test_pinned_copies_seen_in_the_trace_tell_the_pace_of_the_link(tmp_path: Path) -> None:
+    events = copying(3_000.0, 60_000_000)
+    pinned = [memcpy(7, 30, 1_000, 24_000_000, PINNED)]
+    draft = pageable_copies(case_of(tmp_path, [*events, launch(7, 20, 5, "cudaMemcpyAsync"), *pinned]))
+    assert draft is not None and any("24.0 GB/s" in line for line in draft.evidence)
+
+
+def test_copies_from_pinned_memory_are_not_called_pageable(tmp_path: Path) -> None:
+    assert pageable_copies(copying_case(tmp_path, 3_000.0, 60_000_000, kind=PINNED)) is None
+
+
+def test_a_copy_beside_a_kernel_is_worth_nothing(tmp_path: Path) -> None:
+    case = copying_case(tmp_path, 3_000.0, 60_000_000, beside=True)
+    assert [rule(case) for rule in RULES] == [None] * 4
+
+
+def test_a_copy_that_kernels_wait_for_could_run_before(tmp_path: Path) -> None:
+    draft = copies_in_the_way(copying_case(tmp_path, 3_000.0, 60_000_000, kind=PINNED))
+    assert draft is not None and draft.gain_us is not None
+    assert draft.gain_us.high == pytest.approx(3_000, rel=0.02)
+    assert "train.py:12" in draft.evidence
+    assert not any("pageable" in line for line in draft.evidence)
+
+
+def test_a_step_cannot_become_shorter_than_its_copies(tmp_path: Path) -> None:
+    draft = copies_in_the_way(copying_case(tmp_path, 8_000.0, 160_000_000, kind=PINNED))
+    assert draft is not None and draft.gain_us is not None
+    assert draft.gain_us.high <= 2_001
+
+
+def test_many_small_copies_are_better_packed(tmp_path: Path) -> None:
+    case = copying_case(tmp_path / "many", 5.0, 256, count=40)
+    draft = small_copies(case)
+    assert draft is not None and draft.gain_us is not None
+    assert draft.gain_us.high <= sum(draft.claims.values()) * (1 + 1e-9)
+    assert "40 per step" in draft.evidence[0] or "40 copies" in draft.evidence[0]
+    assert small_copies(copying_case(tmp_path / "few", 5.0, 256, count=4)) is None
+    # Pinning makes no round trip shorter.
+    assert pageable_copies(case) is None
+
+
+def test_tensors_that_the_device_could_fill_need_no_copy(tmp_path: Path) -> None:
+    draft = made_on_host(copying_case(tmp_path / "made", 500.0, 10_000_000, maker="aten::randn"))
+    assert draft is not None and draft.gain_us is not None
+    assert "aten::randn" in draft.evidence[0]
+    assert draft.gain_us.high <= sum(draft.claims.values()) * (1 + 1e-9)
+    assert made_on_host(copying_case(tmp_path / "stacked", 500.0, 10_000_000, maker="aten::stack")) is None
+    assert made_on_host(copying_case(tmp_path / "alone", 500.0, 10_000_000)) is None
+
+
+def test_copies_of_unknown_size_are_not_called_small_and_have_no_rate(tmp_path: Path) -> None:
+    case = copying_case(tmp_path, 3_000.0, 0, kind="HtoD (Host -> Device)")
+    assert pageable_copies(case) is None and small_copies(case) is None
+    draft = copies_in_the_way(case)
+    assert draft is not None and "B)" not in draft.evidence[0]
+
+
+def test_a_step_on_the_host_copies_nothing(tmp_path: Path) -> None:
+    case = case_of(tmp_path, cpu_events(4, 100.0, 120.0))
+    assert [rule(case) for rule in RULES] == [None] * 4
