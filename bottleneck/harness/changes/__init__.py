@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from bottleneck.harness.changes import backends, batch, compilers, host, layout, optimizers, precision
+from bottleneck.harness.changes import backends, batch, compilers, graphs, host, layout, optimizers, precision
 from bottleneck.harness.changes.change import Change
 
 _TABLES: tuple[tuple[Change, ...], ...] = (
@@ -13,6 +13,7 @@ _TABLES: tuple[tuple[Change, ...], ...] = (
     batch.CHANGES,
     compilers.CHANGES,
     backends.CHANGES,
+    graphs.CHANGES,
 )
 
 CHANGES: Mapping[str, Change] = {change.name: change for table in _TABLES for change in table}
