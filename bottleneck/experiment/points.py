@@ -8,6 +8,7 @@ from pathlib import Path
 from bottleneck.experiment.grid import Place
 from bottleneck.harness.calibrate import Calibration
 from bottleneck.harness.ceilings import cpu_calibration, gpu_calibration
+from bottleneck.harness.changes import CHANGES
 from bottleneck.harness.cpu import busy_processors
 from bottleneck.harness.deaths import MemoryKills, count_memory_kills, describe_end
 from bottleneck.harness.finish import Ending, finish_recording, read_all_notes
@@ -15,6 +16,7 @@ from bottleneck.harness.memory import available_bytes
 from bottleneck.harness.notes import Notes, Plan, RankFiles
 from bottleneck.harness.quiet import Heard, run_quietly
 from bottleneck.harness.supervisor import child_command
+from bottleneck.harness.trial_program import environment_of as of_changes
 from bottleneck.pipeline import analyse
 from bottleneck.recording import Recording
 from bottleneck.records import Analysis, Device, Interval
@@ -87,7 +89,7 @@ def environment_of(place: Place) -> dict[str, str]:
     """The variables of the process that measures a point."""
     threads = place.series.threads
     chosen = {} if threads is None else {"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
-    return {**os.environ, **chosen}
+    return {**os.environ, **of_changes([CHANGES[name] for name in place.series.changes]), **chosen}
 
 
 def _samples_per_s(place: Place, recording: Recording) -> float | None:

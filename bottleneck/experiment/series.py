@@ -58,6 +58,13 @@ def _change(name: str) -> tuple[str, ...]:
             why=f"backends are {', '.join(known)}; every change of `bottleneck verify` is one too",
             fix=f"changes are: {', '.join(CHANGES)}; join several with +",
         )
+    for change in changes:
+        if CHANGES[change].settings is not None:
+            raise UsageError(
+                f"--backends {name}: this change sets parameters of the workload",
+                why="a sweep sets them itself, and two values for one would say nothing",
+                fix="name the parameter and its values with --param, or try the change with bottleneck verify",
+            )
     return changes
 
 

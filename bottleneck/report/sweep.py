@@ -7,7 +7,7 @@ from bottleneck.report.document import Document
 from bottleneck.report.layout import Column, Notes, Row, Table
 from bottleneck.report.numbers import UNKNOWN
 from bottleneck.trials import Fit, Point, Roof, Sweep
-from bottleneck.units import format_share, format_si, format_us
+from bottleneck.units import US_PER_S, format_share, format_si, format_us
 
 # More curves than this do not fit side by side into 80 columns.
 _SIDE_BY_SIDE = 5
@@ -165,20 +165,37 @@ def _work(points: Sequence[Point], roofs: Sequence[Roof], title: str) -> Table |
         return None
     by_peak = {(roof.series, roof.peak): roof for roof in roofs}
     columns = [Column(name, "number") for name in points[0].values]
-    columns += [Column(title, "number") for title in ("FLOP", "FLOP/B", "FLOP/s", "of peak", "B/s", "of memory")]
+    columns += [Column(title, "number") for title in ("needs", "FLOP/B", "FLOP/s", "of peak", "B/s", "of memory")]
     rows = [
         Row((*map(str, point.values.values()), *_rates(point, by_peak.get((point.series, point.peak)))))
         for point in known
     ]
-    note = "B/s counts what has to move at least; a share above 100 % of memory comes from caches and is left out"
+    note = (
+        "needs: what the roofs allow for this work, the rest of the step goes elsewhere; B/s counts what has to move "
+        "at least; what comes from a cache is not held against the memory"
+    )
     return Table(title, tuple(columns), tuple(rows), (note,))
+
+
+def floor_us(point: Point, roof: Roof | None) -> float | None:
+    """The time that the roofs allow for the work of a step: of its arithmetic or of its traffic, whichever is longer.
+
+    Null where neither is known, and where the step took less: then its bytes came from a cache.
+    """
+    if roof is None or point.step_us is None:
+        return None
+    parts = ((point.flops, roof.flops_per_s), (point.bytes_low, roof.bytes_per_s))
+    needed = [amount / rate * US_PER_S for amount, rate in parts if amount and rate]
+    longest = max(needed, default=None)
+    return longest if longest is not None and longest <= point.step_us.median else None
 
 
 def _rates(point: Point, roof: Roof | None) -> tuple[str, ...]:
     moved = point.bytes_per_s.low if point.bytes_per_s is not None else None
+    needed = floor_us(point, roof)
     intensity = point.flops / point.bytes_low if point.flops and point.bytes_low else None
     return (
-        _si(point.flops, ""),
+        UNKNOWN if needed is None else format_us(needed),
         _number(intensity),
         _si(point.flops_per_s, "FLOP/s"),
         share_of(point.flops_per_s, roof.flops_per_s if roof is not None else None),
@@ -266,9 +283,9 @@ def _spread(point: Point) -> str:
 
 
 def _time_unit(times_us: Sequence[float]) -> tuple[float, str]:
-    """The unit in which all of these read best: the smallest keeps two digits at least where that can be."""
-    least = min(times_us, default=1.0)
-    return next(((size, unit) for size, unit in _UNITS if least >= size / 10), _UNITS[-1])
+    """The unit in which all of these read best: two digits of the smallest, and of the largest two before the point."""
+    least, most = min(times_us, default=1.0), max(times_us, default=1.0)
+    return next(((size, unit) for size, unit in _UNITS if least >= size / 10 and most >= 10 * size), _UNITS[-1])
 
 
 def _si(value: float | None, unit: str) -> str:

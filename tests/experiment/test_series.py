@@ -1,0 +1,59 @@
+import pytest
+
+from bottleneck.errors import UsageError
+from bottleneck.experiment import series
+from bottleneck.experiment.grid import Series
+from bottleneck.experiment.series import make_series
+from bottleneck.harness.changes.change import Change
+
+COMPILE, LAYOUT = Change("compile", "torch.compile", "reordered"), Change("layout", "channels last", "reordered")
+BATCH = Change("batch-x2", "twice the batch", "other work", settings=lambda values: values)
+
+
+@pytest.fixture(autouse=True)
+def changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(series, "CHANGES", {each.name: each for each in (COMPILE, LAYOUT, BATCH)})
+
+
+def test_without_anything_asked_there_is_one_series_as_the_program_is() -> None:
+    assert make_series(None, None, None) == (Series("eager"),)
+
+
+def test_backends_are_changes_by_the_names_that_people_use() -> None:
+    assert make_series("eager,inductor", None, None) == (Series("eager"), Series("inductor", ("compile",)))
+
+
+def test_one_backend_alone_is_named_too() -> None:
+    assert make_series("inductor", None, None) == (Series("inductor", ("compile",)),)
+
+
+def test_several_changes_are_joined_by_a_plus() -> None:
+    assert make_series("inductor+layout", None, None) == (Series("inductor+layout", ("compile", "layout")),)
+
+
+def test_devices_and_threads_make_every_combination_and_are_named_where_asked_for() -> None:
+    made = make_series("eager,inductor", "cpu", "1,2")
+    assert [each.name for each in made] == [
+        "eager, cpu, 1 thread",
+        "eager, cpu, 2 threads",
+        "inductor, cpu, 1 thread",
+        "inductor, cpu, 2 threads",
+    ]
+    assert {(each.device, each.threads) for each in made} == {("cpu", 1), ("cpu", 2)}
+    assert [each.name for each in make_series(None, "cpu,cuda", None)] == ["cpu", "cuda"]
+
+
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        (("egaer", None, None), "there is no such backend"),
+        (("openvino", None, None), "there is no such backend"),
+        (("eager,,inductor", None, None), "between two commas"),
+        (("batch-x2", None, None), "sets parameters of the workload"),
+        ((None, None, "0"), "no number of threads"),
+        ((None, None, "two"), "no number of threads"),
+    ],
+)
+def test_what_cannot_be_is_a_usage_error(asked: tuple[str | None, str | None, str | None], words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        make_series(*asked)

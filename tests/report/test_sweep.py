@@ -1,0 +1,172 @@
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from bottleneck.report.sweep import floor_us, sentence, three
+from bottleneck.report.sweep_formats import FORMATS, render, to_json
+from bottleneck.report.sweep_plot import draw, save_sweep
+from bottleneck.trials import Point, Sweep
+
+from .sweeps import batches, chain, chain_point, failed, of, roof
+
+LONG = "RuntimeError: [enforce fail at alloc_cpu.cpp:124] DefaultCPUAllocator: not enough memory: you tried to allocate"
+
+
+def grown(sweep: Sweep, *points: Point) -> Sweep:
+    return of((*sweep.points, *points), *sweep.parameters, roofs=sweep.roofs)
+
+
+CASES = {
+    "one curve": chain(),
+    "two curves": chain("eager", "inductor"),
+    "many curves": chain(*(f"backend number {index}" for index in range(9)), repeats=(1, 64)),
+    "batches": batches(lambda size: 300.0 + 2.0 * size),
+    "failing": grown(batches(lambda size: 300.0 + size), failed("batch_size", 256, LONG)),
+    "nothing": of((failed("n", 1, "it failed"), failed("n", 2, "it failed")), "n"),
+    "words": of(tuple(replace(chain_point(1), values={"dtype": name}) for name in ("float32", "bfloat16")), "dtype"),
+    "no parameter": of((replace(chain_point(1), values={}), replace(chain_point(1, "inductor"), values={}))),
+    "two parameters": of(
+        tuple(replace(chain_point(a), values={"repeat": a, "hidden": b}) for a in (1, 2, 4) for b in (64, 128)),
+        "repeat",
+        "hidden",
+    ),
+    "hostile": of(
+        tuple(replace(chain_point(1), values={"p" * 90: f"\x1b[31m|{i}`<b>\n$x_1$"}, series="s|\n") for i in range(2)),
+        "p" * 90,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_report_is_at_most_80_columns_wide(name: str) -> None:
+    text = render(CASES[name])
+    # The command at the end is not broken, so that it can be copied.
+    assert all(len(line) <= 80 for line in text.splitlines()[:-1]), text
+    assert "\x1b" not in text
+
+
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("form", FORMATS)
+def test_every_format_renders_every_sweep_the_same_way_twice(name: str, form: str) -> None:
+    text = FORMATS[form](CASES[name])
+    assert text == FORMATS[form](CASES[name])
+    assert text.endswith("\n") and "nan" not in text.lower().split()
+
+
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("kind", ["png", "svg"])
+def test_every_sweep_can_be_drawn(name: str, kind: str, tmp_path: Path) -> None:
+    path = tmp_path / f"sweep.{kind}"
+    save_sweep(CASES[name], path)
+    assert path.read_bytes()[:5] in {b"\x89PNG\r", b"<?xml"}
+
+
+def test_the_same_sweep_gives_the_same_svg(tmp_path: Path) -> None:
+    for name in ("a.svg", "b.svg"):
+        save_sweep(CASES["two curves"], tmp_path / name)
+    assert (tmp_path / "a.svg").read_bytes() == (tmp_path / "b.svg").read_bytes()
+
+
+def cells(text: str, first: str) -> list[str]:
+    """The cells of the first row of a table that begins with this one, without marks."""
+    return next(row for line in text.splitlines() if (row := re.split(r"\s{2,}", line.strip("░▓█ ")))[0] == first)
+
+
+def test_a_row_holds_time_interval_throughput_memory_bound_and_share() -> None:
+    row = cells(render(CASES["batches"]), "64")
+    assert row == ["64", "428", "0.0 %", "149533", "164 MB", "overhead", "95.0 %"]
+
+
+def test_rates_stand_beside_the_roofs_that_they_are_shares_of() -> None:
+    text = render(chain())
+    work = text[text.index("Work against the roofs") :]
+    # 8 MiB at 32 GB/s are 262 us; the step takes 5 % longer than that.
+    assert cells(work, "1") == ["1", "262 us", "0.125", "3.81 GFLOP/s", "4.8 %", "30.5 GB/s", "95.2 %"]
+    assert cells(work, "256") == ["256", "3.36 ms", "32.0", "76.2 GFLOP/s", "95.2 %", "2.38 GB/s", "7.4 %"]
+
+
+def test_a_step_that_is_faster_than_its_roofs_claims_no_share_of_them() -> None:
+    fast = chain_point(1, slower=0.5)
+    assert floor_us(fast, roof()) is None
+    text = render(of((fast, chain_point(64, slower=1.5)), "repeat", roofs=(roof(),)))
+    work = text[text.index("Work against the roofs") :]
+    assert cells(work, "1")[-1] == "-"
+    assert not re.search(r"1\d\d\.\d %", work)
+
+
+def test_the_knee_and_the_line_are_told() -> None:
+    text = " ".join(render(CASES["batches"]).split())
+    assert "t = 300 us + 2.00 us x batch_size from 1 to 64" in text
+    assert "Both parts are equal at batch_size = 150: below it the step is mostly fixed." in text
+    assert "Largest batch_size that fits the memory: 7900, by a line through the peaks." in text
+
+
+def test_parts_that_overlap_are_told_as_a_maximum() -> None:
+    text = " ".join(render(chain()).split())
+    assert "t = max(275 us, 13.8 us x repeat)" in text
+    assert "Both parts overlap and are equal at repeat = 20.0" in text
+
+
+def test_a_point_that_failed_keeps_its_row_and_its_reason() -> None:
+    text = render(CASES["failing"])
+    assert cells(text, "256")[1:] == ["-", "-", "-", "-", "-", "-"]
+    assert "not enough memory" in " ".join(text.split())
+    assert "4 OF 5 POINTS" in text
+
+
+def test_curves_stand_side_by_side_in_one_unit() -> None:
+    text = render(CASES["two curves"])
+    assert cells(text, "repeat=1") == ["repeat=1", "275", "301"]
+    assert text.index("Step time in us") < text.index("Points: eager")
+
+
+def test_the_sentence_says_along_which_values_which_bound_holds() -> None:
+    assert sentence(chain()) == ("What holds the step back, along repeat: memory from 1 to 16, compute from 32 to 256.")
+
+
+def test_the_sentence_says_where_which_series_is_fastest() -> None:
+    assert sentence(CASES["two curves"]) == "eager is the fastest at every place."
+    points = [chain_point(1), chain_point(1, "b", 2.0), chain_point(64, slower=2.0), chain_point(64, "b")]
+    assert sentence(of(tuple(points), "repeat")) == "eager is the fastest at repeat=1; b is the fastest at repeat=64."
+
+
+def test_the_sentence_of_a_sweep_in_which_everything_failed() -> None:
+    assert sentence(CASES["nothing"]) == "Nothing was measured; the reasons stand in the table."
+
+
+def test_the_json_holds_every_field_and_says_what_it_is() -> None:
+    data = json.loads(to_json(chain()))
+    assert list(data)[:2] == ["schema", "version"]
+    assert data["schema"] == "bottleneck/sweep/1"
+    assert data["points"][0]["values"] == {"repeat": 1}
+    assert data["points"][0]["step_us"]["n"] == 20
+    assert data["fits"][0]["model"] == "max"
+    assert data["roofs"][0]["peak"] == "fp32_vector"
+
+
+def test_the_plot_shows_the_ridge_of_the_intensity_experiment() -> None:
+    words = [text.get_text() for axes in draw(chain()).axes for text in axes.texts]
+    assert any("ridge 2.5 FLOP/B" in text for text in words)
+    assert any(text.startswith("memory 32.0 GB/s") for text in words)
+    assert "knee 20" in words
+
+
+def test_the_plot_has_no_roofline_where_nothing_is_known_of_the_work() -> None:
+    assert len(draw(CASES["batches"]).axes) == 2
+    assert len(draw(chain()).axes) == 3
+
+
+def test_the_plot_has_a_legend_for_several_curves_only() -> None:
+    assert not draw(chain()).legends
+    (legend,) = draw(CASES["two curves"]).legends
+    assert [text.get_text() for text in legend.get_texts()] == ["eager", "inductor"]
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"), [(1234.5, "1234"), (123.4, "123"), (12.34, "12.3"), (0.01234, "0.0123"), (0.0, "0")]
+)
+def test_three_digits_are_shown_without_an_exponent(value: float, shown: str) -> None:
+    assert three(value) == shown
