@@ -2,7 +2,18 @@
 
 from collections.abc import Mapping
 
-from bottleneck.harness.changes import backends, batch, compilers, graphs, host, layout, optimizers, precision
+from bottleneck.harness.changes import (
+    backends,
+    batch,
+    compilers,
+    folding,
+    graphs,
+    host,
+    layout,
+    optimizers,
+    precision,
+    recompute,
+)
 from bottleneck.harness.changes.change import Change
 
 _TABLES: tuple[tuple[Change, ...], ...] = (
@@ -14,6 +25,8 @@ _TABLES: tuple[tuple[Change, ...], ...] = (
     compilers.CHANGES,
     backends.CHANGES,
     graphs.CHANGES,
+    folding.CHANGES,
+    recompute.CHANGES,
 )
 
 CHANGES: Mapping[str, Change] = {change.name: change for table in _TABLES for change in table}
