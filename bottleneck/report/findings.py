@@ -11,40 +11,55 @@ PAGE = "docs/reference/findings.md"
 TITLE = "What to change"
 
 _MOST = 5
-_MOST_EVIDENCE = 3
+_EVIDENCE_CHARACTERS = 220  # three lines of a narrow terminal
+_SAME_TIME = 0.1  # a finding that adds less than this part of its gain is another way to the same end
+
+Groups = tuple[tuple[str, tuple[Remedy, ...]], ...]
 
 
 def findings(analysis: Analysis, *, all_findings: bool = False) -> Remedies | None:
     """What to change and what that is predicted to be worth; null where no rule has anything to say.
 
     Without ``all_findings`` those that the run's own noise would hide are counted, not shown, as are those after the
-    first few.
+    first few, and other ways to save the same time are told shortly.
     """
     found = analysis.findings
     if not found:
         return None
-    priced = [finding for finding in found if finding.predicted_gain_us is not None]
+    ranked = [finding for finding in found if finding.predicted_gain_us is not None]
     remarks = [finding for finding in found if finding.predicted_gain_us is None]
-    hidden = [] if all_findings else [finding for finding in priced if finding.within_noise]
-    visible = [finding for finding in priced if all_findings or not finding.within_noise]
+    visible = [finding for finding in ranked if all_findings or not finding.within_noise]
+    shown = [finding for finding in visible if all_findings or _adds(finding)]
+    others = [finding for finding in visible if not (all_findings or _adds(finding))]
     most = len(found) if all_findings else _MOST
-    shown = visible[:most]
+    more = _more(shown[most:] + others[most:], remarks[most:])
+    hidden = () if all_findings else _hidden(ranked)
+    characters = math.inf if all_findings else _EVIDENCE_CHARACTERS
     return Remedies(
         TITLE,
-        tuple(_remedy(finding, len(finding.evidence) if all_findings else _MOST_EVIDENCE) for finding in shown),
-        _together(shown, analysis.steps.wall_us),
-        tuple(map(_remark, remarks[:most])),
-        (*_more(visible[most:], remarks[most:]), *_hidden(hidden), f"Each [name] has its section in {PAGE}."),
+        tuple(_remedy(finding, characters) for finding in shown[:most]),
+        _doubts(analysis),
+        _together(shown[:most], analysis.steps.wall_us),
+        _groups(others[:most], remarks[:most]),
+        (*more, *hidden, f"Each [name] has its section in {PAGE}."),
     )
 
 
-def _remedy(finding: Finding, most_evidence: int) -> Remedy:
-    gain, speedup = finding.predicted_gain_us, finding.predicted_speedup
+def _doubts(analysis: Analysis) -> tuple[str, ...]:
+    """What has to be said before findings of an analysis that advises to look at something else first."""
+    if analysis.verdict.bound == "inconclusive":
+        return ("The verdict is inconclusive: these go by the part of the step that is known.",)
+    if any(caveat.slug == "two-sided" for caveat in analysis.caveats):
+        return ("The window has two sides, which should be judged apart: these take it as one.",)
+    return ()
+
+
+def _remedy(finding: Finding, characters: float) -> Remedy:
     lines = (
-        ("gain", "" if gain is None or speedup is None else f"{_between(gain)} per step: {_times(speedup)} as fast"),
+        ("gain", _gain(finding)),
         ("adds", _added(finding)),
-        ("seen", _evidence(finding.evidence, most_evidence)),
-        ("do", finding.advice),
+        ("seen", _evidence(finding.evidence, characters)),
+        ("do", f"{finding.advice[:1].upper()}{finding.advice[1:]}".rstrip(". ") + "."),
     )
     return Remedy(
         lead=f"{finding.title} [{finding.slug}]",
@@ -54,36 +69,46 @@ def _remedy(finding: Finding, most_evidence: int) -> Remedy:
     )
 
 
-def _evidence(evidence: Sequence[str], most: int) -> str:
-    more = [f"and {len(evidence) - most} more"] if len(evidence) > most else []
-    return "; ".join([*evidence[:most], *more])
+def _gain(finding: Finding) -> str:
+    gain, speedup = finding.predicted_gain_us, finding.predicted_speedup
+    if gain is None or speedup is None:
+        return ""
+    low, high = f"{speedup.low:.2f}", f"{speedup.high:.2f}"
+    return f"{_between(gain)} per step: {high if low == high else f'{low} to {high}'} times as fast"
+
+
+def _adds(finding: Finding) -> bool:
+    gain, added = finding.predicted_gain_us, finding.added_gain_us
+    return gain is None or added is None or added.high >= _SAME_TIME * gain.high
 
 
 def _added(finding: Finding) -> str:
     """What is left of the gain once the findings above are done; nothing where that is all of it."""
     gain, added = finding.predicted_gain_us, finding.added_gain_us
-    if gain is None or added is None or _reads_as(added.high, gain.high):
+    if gain is None or added is None or format_us(added.high) == format_us(gain.high):
         return ""
-    if _reads_as(added.high, 0.0):
-        return "nothing to those above, which already save this time"
+    if added.high < _SAME_TIME**2 * gain.high:
+        return "nothing to those above, which save the same time"
     return f"{_between(added)} to those above, which save some of the same time"
 
 
-def _reads_as(one: float, other: float) -> bool:
-    return format_us(one) == format_us(other)
+def _evidence(evidence: Sequence[str], characters: float) -> str:
+    """As much evidence as fits, the first of it always."""
+    kept = list(evidence[:1])
+    for part in evidence[1:]:
+        if sum(map(len, kept)) + len(part) > characters:
+            break
+        kept.append(part)
+    left = len(evidence) - len(kept)
+    return "; ".join([*kept, *([f"and {left} more"] if left else [])])
 
 
 def _between(interval: Interval) -> str:
-    if _reads_as(interval.low, interval.high):
+    if format_us(interval.low) == format_us(interval.high):
         return f"about {format_us(interval.high)}"
     if not interval.low > 0:
         return f"up to {format_us(interval.high)}"
     return f"{format_us(interval.low)} to {format_us(interval.high)}"
-
-
-def _times(speedup: Interval) -> str:
-    low, high = f"{speedup.low:.2f}", f"{speedup.high:.2f}"
-    return f"{high} times" if low == high else f"{low} to {high} times"
 
 
 def _together(shown: Sequence[Finding], wall_us: float) -> tuple[str, ...]:
@@ -94,26 +119,32 @@ def _together(shown: Sequence[Finding], wall_us: float) -> tuple[str, ...]:
     return (f"Together at most {format_us(us)}, {format_share(us / wall_us)} of the step.",)
 
 
-def _remark(finding: Finding) -> Remedy:
-    """A finding without a predicted gain, in one sentence, and the command that would tell."""
-    reason = f" (no gain predicted: {finding.gain_reason})" if finding.gain_reason else ""
-    lead = f"{finding.title}: {finding.advice.rstrip('.')}{reason} [{finding.slug}]"
-    return Remedy(lead, command=finding.verify)
-
-
-def _more(gains: Sequence[Finding], remarks: Sequence[Finding]) -> tuple[str, ...]:
-    parts = [f"{len(gains)} more with smaller gains"] if gains else []
-    parts += [f"{len(remarks)} more remark{'s' if len(remarks) > 1 else ''}"] if remarks else []
-    return (f"{' and '.join(parts)} with --all-findings.",) if parts else ()
-
-
-def _hidden(hidden: Sequence[Finding]) -> tuple[str, ...]:
-    """How many the noise hides, and how little they would save."""
-    if not hidden:
-        return ()
-    most_us = max(finding.predicted_gain_us.high for finding in hidden if finding.predicted_gain_us is not None)
-    who = "1 finding is" if len(hidden) == 1 else f"{len(hidden)} findings are"
-    return (
-        f"{who} not shown: at most {format_us(most_us)} per step, less than these step times could show; see "
-        "--all-findings.",
+def _groups(others: Sequence[Finding], remarks: Sequence[Finding]) -> Groups:
+    """Findings told in one sentence each: other ways to save the same time, and those without a predicted gain."""
+    groups = (
+        ("Other ways to save some of the same time:", tuple(_short(each, _gain(each)) for each in others)),
+        ("Without a predicted gain:", tuple(_short(each, each.gain_reason or "") for each in remarks)),
     )
+    return tuple((title, remedies) for title, remedies in groups if remedies)
+
+
+def _short(finding: Finding, gain: str) -> Remedy:
+    advice = finding.advice.rstrip(". ")
+    advice = f"{advice[:1].lower()}{advice[1:]}" if advice[1:2].islower() else advice
+    return Remedy(f"{finding.title}: {advice}{f' ({gain})' if gain else ''} [{finding.slug}]", command=finding.verify)
+
+
+def _more(ranked: Sequence[Finding], remarks: Sequence[Finding]) -> tuple[str, ...]:
+    parts = [f"{len(ranked)} more with smaller gains"] if ranked else []
+    parts += [f"{len(remarks)} more without one"] if remarks else []
+    return (f"{' and '.join(parts)}: see --all-findings.",) if parts else ()
+
+
+def _hidden(ranked: Sequence[Finding]) -> tuple[str, ...]:
+    """How many the noise hides, and how little they would save."""
+    gains = [each.predicted_gain_us.high for each in ranked if each.within_noise and each.predicted_gain_us is not None]
+    if not gains:
+        return ()
+    who = "1 finding is" if len(gains) == 1 else f"{len(gains)} findings are"
+    most = f"at most {format_us(max(gains))} per step, " if max(gains) > 0 else ""
+    return (f"{who} not shown: {most}less than these step times could show; see --all-findings.",)

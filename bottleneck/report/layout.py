@@ -59,12 +59,16 @@ class Remedy:
 
 @dataclass(frozen=True)
 class Remedies:
-    """A titled and ranked list of things to do; then what they come to, those without a rank, and what is left out."""
+    """A titled and ranked list of things to do: what to know before, what they come to, and what is left out.
+
+    ``groups`` are those without a rank, told shortly, each group with its heading.
+    """
 
     title: str
     items: tuple[Remedy, ...]
+    before: tuple[str, ...] = ()
     sums: tuple[str, ...] = ()
-    remarks: tuple[Remedy, ...] = ()
+    groups: tuple[tuple[str, tuple[Remedy, ...]], ...] = ()
     closing: tuple[str, ...] = ()
 
 

@@ -128,11 +128,12 @@ def _notes(notes: Notes) -> list[str]:
 
 
 def _remedies(part: Remedies) -> list[str]:
-    out = [line for number, remedy in enumerate(part.items, 1) for line in _remedy(remedy, f"{number}. ")]
+    out = [line for text in part.before for line in (prose(text), "")]
+    out += [line for number, remedy in enumerate(part.items, 1) for line in _remedy(remedy, f"{number}. ")]
     out += [""] if part.items else []
     out += [line for text in part.sums for line in (prose(text), "")]
-    out += [line for remedy in part.remarks for line in _remedy(remedy, "- ")]
-    out += [""] if part.remarks else []
+    for heading, remedies in part.groups:
+        out += [prose(heading), "", *(line for remedy in remedies for line in _remedy(remedy, "- ")), ""]
     return [*out, *(line for text in part.closing for line in (prose(text), ""))]
 
 

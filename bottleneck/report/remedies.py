@@ -1,6 +1,7 @@
 """Things to do as lines for a terminal: numbered, with code to copy and commands that stay whole when broken."""
 
 import re
+from collections.abc import Sequence
 
 from rich.text import Text
 
@@ -18,13 +19,18 @@ _NARROW = 40
 def remedy_lines(part: Remedies, look: Look) -> list[Text]:
     """The ranked remedies, what they come to, those without a rank, and what is left out."""
     width = len(f"{len(part.items)}. ")
-    out: list[Text] = []
+    out = _sentences(part.before, look)
     for number, remedy in enumerate(part.items, 1):
         out += _remedy(remedy, look, f"{number}. ".ljust(width), "bold")
-    out += [line for text in part.sums for line in wrapped(Text(look.text(text, _PROSE)), look, width)]
-    for remedy in part.remarks:
-        out += _remedy(remedy, look, f"{look.glyphs.bullet} ", "")
-    return [*out, *(line for text in part.closing for line in wrapped(Text(look.text(text, _PROSE), "dim"), look))]
+    out += _sentences(part.sums, look)
+    for heading, remedies in part.groups:
+        out += _sentences((heading,), look)
+        out += [line for remedy in remedies for line in _remedy(remedy, look, f"{look.glyphs.bullet} ", "")]
+    return [*out, *_sentences(part.closing, look, "dim")]
+
+
+def _sentences(texts: Sequence[str], look: Look, style: str = "") -> list[Text]:
+    return [line for text in texts for line in wrapped(Text(look.text(text, _PROSE), style), look)]
 
 
 def _remedy(remedy: Remedy, look: Look, lead: str, style: str) -> list[Text]:

@@ -1,7 +1,7 @@
 """Every finding has its section in docs/reference/findings.md, and every section has a rule that gives it.
 
-Slugs are read from the source: the ``slug`` of every call of ``Draft`` in bottleneck/advice, which has to be a text
-or a constant of that module, so that none can be overlooked.
+Slugs are read from the source: the ``slug`` of every call of ``Draft`` in bottleneck/advice, which has to be a text,
+a constant of that module, or in a table of words that the call unpacks, so that none can be overlooked.
 """
 
 import ast
@@ -30,22 +30,31 @@ def slugs_in(source: str) -> set[str]:
         for target in node.targets
         if isinstance(target, ast.Name)
     }
+    tabled = {
+        value.value
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Dict)
+        for key, value in zip(node.keys, node.values, strict=True)
+        if isinstance(key, ast.Constant) and key.value == "slug" and isinstance(value, ast.Constant)
+    }
     calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and _called(node) == "Draft"]
-    return {_slug(call, constants) for call in calls}
+    return tabled.union(*(_slugs(call, constants, tabled) for call in calls))
 
 
 def _called(call: ast.Call) -> str:
     return call.func.id if isinstance(call.func, ast.Name) else getattr(call.func, "attr", "")
 
 
-def _slug(call: ast.Call, constants: Mapping[str, object]) -> str:
+def _slugs(call: ast.Call, constants: Mapping[str, object], tabled: set[str]) -> set[str]:
     given = [*(keyword.value for keyword in call.keywords if keyword.arg == "slug"), *call.args[:1]]
+    if not given and tabled and any(keyword.arg is None for keyword in call.keywords):
+        return tabled
     value = given[0] if given else None
     slug = value.value if isinstance(value, ast.Constant) else None
     slug = constants.get(value.id) if isinstance(value, ast.Name) else slug
     if not isinstance(slug, str):
         raise ValueError(f"line {call.lineno}: the slug of this draft is no text")
-    return slug
+    return {slug}
 
 
 def all_slugs() -> set[str]:
@@ -91,6 +100,7 @@ def test_the_page_is_held_to_the_rules() -> None:
 def test_a_draft_is_found_however_its_slug_is_written() -> None:
     source = 'NAME = "c"\ndef rule():\n    Draft("a", 1)\n    draft.Draft(title=2, slug="b")\n    return Draft(NAME)'
     assert slugs_in(source) == {"a", "b", "c"}
+    assert slugs_in('WORDS = {"slug": "d", "title": "t"}\nDraft(**WORDS, evidence=())') == {"d"}
 
 
 @pytest.mark.parametrize("call", ["Draft(slug=f'a-{x}')", "Draft(unknown, 'b')", "Draft(**parts)", "Draft()"])

@@ -9,7 +9,7 @@ import pytest
 
 from bottleneck.advice.draft import Draft, up_to
 from bottleneck.advice.ranking import rank
-from bottleneck.records import Finding, Interval
+from bottleneck.records import Caveat, Finding, Interval
 from bottleneck.report import FORMATS, markdown, terminal
 from bottleneck.report.findings import findings
 from tests.report.samples import ADVICE, gpu_overhead
@@ -54,9 +54,18 @@ def test_a_finding_tells_gain_evidence_advice_code_and_the_command_that_tries_it
 def test_what_others_save_already_is_told_once_only() -> None:
     text = flat(told(ADVICE))
     assert "adds 1.24 ms to 2.48 ms to those above, which save some of the same time" in text
-    assert "adds nothing to those above, which already save this time" in text
     assert "Together at most 7.60 ms, 62.4 % of the step." in text
     assert "adds" not in told(ADVICE[:1]) and "Together" not in told(ADVICE[:1])
+
+
+def test_another_way_to_save_the_same_time_is_told_in_one_sentence() -> None:
+    text = flat(told(ADVICE))
+    assert (
+        "Other ways to save some of the same time: • A .item() in the loop stops the host 3 times per step: keep the "
+        "loss on the device and read it every 100 steps (up to 880 us per step: 1.00 to 1.08 times as fast) [item-sync]"
+    ) in text
+    whole = flat(told(ADVICE, all_findings=True))
+    assert "3. A .item() in the loop" in whole and "adds nothing to those above, which save the same time" in whole
 
 
 @pytest.mark.parametrize(
@@ -88,8 +97,9 @@ def test_findings_that_are_all_within_the_noise_are_still_counted() -> None:
 def test_a_finding_without_a_gain_is_told_shortly_with_its_reason_and_command() -> None:
     text = told(ADVICE[4:])
     assert flat(text).startswith(
-        "• Convolutions run without cudnn.benchmark: Let cuDNN choose by trying (no gain predicted: only trying tells "
-        "which algorithm is quicker) [cudnn-benchmark] try bottleneck verify --try cudnn-benchmark examples/train.py"
+        "Without a predicted gain: • Convolutions run without cudnn.benchmark: let cuDNN choose by trying (only trying "
+        "tells which algorithm is quicker) [cudnn-benchmark] try bottleneck verify --try cudnn-benchmark "
+        "examples/train.py"
     )
     assert "Together" not in text
 
@@ -97,16 +107,27 @@ def test_a_finding_without_a_gain_is_told_shortly_with_its_reason_and_command() 
 def test_only_the_first_few_are_shown_and_the_rest_is_counted() -> None:
     text = told([*gaining(7), *[ADVICE[4]] * 6])
     assert re.findall(r"^(\d)\. ", text, re.MULTILINE) == ["1", "2", "3", "4", "5"]
-    assert "2 more with smaller gains and 1 more remark with --all-findings." in text
+    assert "2 more with smaller gains and 1 more without one: see --all-findings." in text
     whole = told([*gaining(12), *[ADVICE[4]] * 6], all_findings=True)
     assert re.findall(r"^(\d+)\. ", whole, re.MULTILINE)[-1] == "12"
-    assert whole.count("[cudnn-benchmark]") == 6 and "with --all-findings" not in whole
+    assert whole.count("[cudnn-benchmark]") == 6 and "see --all-findings" not in whole
 
 
 def test_long_evidence_is_cut_and_counted() -> None:
-    many = replace(ADVICE[0], evidence=tuple(f"part {number}" for number in range(6)))
-    assert "seen part 0; part 1; part 2; and 3 more" in flat(told([many]))
-    assert "part 4; part 5" in flat(told([many], all_findings=True))
+    many = replace(ADVICE[0], evidence=tuple(f"part {number}{'.' * 100}" for number in range(6)))
+    shown = flat(told([many]))
+    assert "seen part 0" in shown and "part 1..." in shown and "part 2" not in shown and "; and 4 more" in shown
+    assert "part 5" in flat(told([many], all_findings=True))
+    assert "part 0" in flat(told([replace(many, evidence=(f"part 0 {'x' * 300}", "part 1"))]))
+
+
+def test_findings_of_an_undecided_analysis_come_with_a_word_of_caution() -> None:
+    undecided = replace(gpu_overhead().verdict, bound="inconclusive")
+    text = terminal.render(replace(gpu_overhead(), verdict=undecided))
+    assert section(text, "What to change")[0].startswith("The verdict is inconclusive: these go by the part")
+    assert "these go by the part" not in told(ADVICE)
+    parted = terminal.render(replace(gpu_overhead(), caveats=(Caveat("two-sided", "idle, then busy"),)))
+    assert section(parted, "What to change")[0].startswith("The window has two sides")
 
 
 @pytest.mark.parametrize(
