@@ -68,7 +68,10 @@ def _middle(gain_us: Interval | None) -> float:
 
 def _accounts(analysis: Analysis) -> dict[str, float]:
     accounts = {entry.account: entry.us for entry in analysis.ledger}
-    return accounts | {f"kernel:{kernel.name}": kernel.us for kernel in analysis.kernels}
+    for kernel in analysis.kernels:  # one name has a row per op, sizes and line
+        account = f"kernel:{kernel.name}"
+        accounts[account] = accounts.get(account, 0.0) + kernel.us
+    return accounts
 
 
 def _take(left_us: dict[str, float], claims: Mapping[str, float], gain_us: Interval) -> Interval:
