@@ -1,0 +1,306 @@
+"""The work of the window row by row, as rules of bandwidth and compute ask for it: time per step, price, and names."""
+
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property, wraps
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from bottleneck.advice.critical import saved_us
+from bottleneck.advice.draft import Draft
+from bottleneck.advice.measures import format_count, kernels_in_window, runs_on_host
+from bottleneck.case import Case
+from bottleneck.records import Interval
+from bottleneck.units import format_share, format_us
+
+Floats = npt.NDArray[np.float64]
+Integers = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
+Sizes = tuple[tuple[int, ...], ...]
+
+PRODUCTS = ("matmul", "convolution", "attention", "recurrent")
+# Marks of what is no part of the model: another rule's, or a wait.
+_OUTSIDE_MODEL = re.compile(r"^Optimizer\.(?:step|zero_grad)#|^enumerate\(DataLoader\)")
+_LINK = re.compile(r"HtoD|DtoH|PtoP|Host|Peer")
+_NAME_LIMIT = 1000
+_LONGEST = 80
+_LEAST_GAIN = 0.001  # of the step
+
+
+@dataclass(frozen=True)
+class Work:
+    """The rows of KERNELS in the window that work or copy on the device: in the order of stream, then start.
+
+    Arrays have an element per such row. ``row`` is the row in KERNELS, ``us`` its duration per step of the window,
+    scaled to the unprofiled step, ``op`` the row in OPS that stands for it and ``signature`` that in CALLS, -1 for
+    none. Floors (``roof``) and prices (``cost``) are of one run.
+    """
+
+    case: Case
+    row: Integers
+    us: Floats
+    scale: float
+    op: Integers
+    signature: Integers
+
+    def roof(self, column: str) -> Floats:
+        """An amount of ROOFLINE; NaN where unknown."""
+        return np.asarray(self.case.roofline[column].to_numpy()[self.row], dtype=np.float64)
+
+    def is_text(self, table: pd.DataFrame, column: str, *texts: str) -> Flags:
+        """Whether a category of KERNELS or ROOFLINE is one of these texts."""
+        return _whose(table[column], lambda text: text in texts, self.row)
+
+    def bound(self, *bounds: str) -> Flags:
+        """Whether the row's bound is one of these."""
+        return self.is_text(self.case.roofline, "bound", *bounds)
+
+    def cost(self, column: str) -> Floats:
+        """An amount of COSTS; NaN without a price."""
+        return np.append(self.case.costs[column].to_numpy(dtype=np.float64), np.nan)[self.signature]
+
+    def family(self, *families: str) -> Flags:
+        """Whether the price is of one of these families."""
+        return _whose(self.case.costs["family"], lambda text: text in families, self.signature)
+
+    def dtype(self, *dtypes: str) -> Flags:
+        """Whether the op's arithmetic is in one of these dtypes."""
+        return _whose(self.case.costs["math_dtype"], lambda text: text in dtypes, self.signature)
+
+    def op_like(self, pattern: "re.Pattern[str]") -> Flags:
+        """Whether the name of the op that stands for the row is found by the pattern."""
+        return _whose(self.case.linked.ops["name"], _search(pattern), self.op)
+
+    def kernel_like(self, pattern: "re.Pattern[str]") -> Flags:
+        """Whether the kernel's name (CPU: the op's) is found by the pattern."""
+        return _whose(self.case.linked.kernels["name"], _search(pattern), self.row)
+
+    def reason_like(self, pattern: "re.Pattern[str]") -> Flags:
+        """Whether the reason of ROOFLINE is found by the pattern."""
+        return _whose(self.case.roofline["reason"], _search(pattern), self.row)
+
+    @cached_property
+    def sizes(self) -> dict[int, Sizes]:
+        """Sizes of the arguments of calls that a rule has asked for, by row in CALLS (see ``sizes_of``)."""
+        return {}
+
+    @cached_property
+    def in_model(self) -> Flags:
+        """Whether each row was issued outside of optimizers and loaders, whose time other rules advise on."""
+        at_us = np.append(self.case.linked.ops["ts_us"].to_numpy(), np.nan)[self.op]
+        return ~inside_marks(self.case, at_us, _OUTSIDE_MODEL)
+
+    def floor_us(self) -> Floats:
+        """The larger floor of arithmetic and bytes, per step and scaled like ``us``, and at most that; 0 if unknown."""
+        floor = np.fmax(self.roof("compute_us"), self.roof("memory_us"))
+        return np.minimum(np.nan_to_num(floor) * self.scale / self.case.steps, self.us)
+
+    def memory_us(self) -> Floats:
+        """The floor of the bytes, likewise."""
+        return np.minimum(np.nan_to_num(self.roof("memory_us")) * self.scale / self.case.steps, self.us)
+
+
+def _search(pattern: "re.Pattern[str]") -> Callable[[str], bool]:
+    return lambda text: pattern.search(text) is not None
+
+
+def _whose(column: "pd.Series[str]", holds: Callable[[str], bool], rows: Integers) -> Flags:
+    """Whether a category's text passes a test, at some rows of its table (-1: none); asked once per distinct text."""
+    found = np.array([holds(str(text)[:_NAME_LIMIT]) for text in column.cat.categories], dtype=bool)
+    return np.asarray(np.append(found, False)[np.append(column.cat.codes.to_numpy(), -1)[rows]])
+
+
+def inside_marks(case: Case, at_us: Floats, mark: "re.Pattern[str]") -> Flags:
+    """Whether each time lies inside a mark (annotation or op) of such a name."""
+    events = case.linked.trace.events
+    names = events["name"].cat
+    found = [code for code, name in enumerate(names.categories) if mark.search(str(name)[:_NAME_LIMIT])]
+    if not found:
+        return np.zeros(at_us.size, dtype=bool)
+    marks = np.flatnonzero(np.isin(names.codes.to_numpy(), found))
+    start = events["ts_us"].to_numpy()[marks]
+    end = np.maximum.accumulate(start + events["dur_us"].to_numpy()[marks])
+    before = np.searchsorted(start, at_us, side="right") - 1
+    return np.asarray((before >= 0) & (at_us < end[np.maximum(before, 0)]))
+
+
+def work_of(case: Case) -> Work:
+    """The work of this case; kept beside it, for many rules ask."""
+    kept = vars(case)
+    if "_work" not in kept:
+        kept["_work"] = _find_work(case)
+    found: Work = kept["_work"]
+    return found
+
+
+def _find_work(case: Case) -> Work:
+    kernels, ops = case.linked.kernels, case.linked.ops
+    device_copy = (kernels["kind"] == "copy").to_numpy() & ~_over_link(kernels)
+    works = kernels["kind"].isin(("compute", "fill")).to_numpy() & ~case.charges["dispatches"].to_numpy()
+    row = np.flatnonzero((works | device_copy) & kernels_in_window(case))
+    row = row[np.lexsort((kernels["ts_us"].to_numpy()[row], kernels["stream"].cat.codes.to_numpy()[row]))]
+    payer, issuer = (_positions(frame[name])[row] for frame, name in ((case.charges, "payer"), (kernels, "op")))
+    op = np.where(payer < 0, issuer, payer)
+    carried = _positions(case.charges["signature"])[row]
+    us = kernels["dur_us"].to_numpy()[row] / case.steps
+    busy_us = case.analysis.totals.busy_us
+    scale = min(1.0, busy_us / us.sum()) if us.sum() > 0 and busy_us > 0 else 1.0
+    signature = np.where(carried < 0, np.append(_positions(ops["signature"]), -1)[op], carried)
+    return Work(case, row, us * scale, scale, op, signature)
+
+
+def _over_link(kernels: pd.DataFrame) -> Flags:
+    """Whether the name of each row is that of a copy between host and device, or between devices."""
+    return _whose(kernels["name"], _search(_LINK), np.arange(len(kernels)))
+
+
+def _positions(column: "pd.Series[int]") -> Integers:
+    return np.asarray(column.to_numpy(dtype=np.int64, na_value=-1), dtype=np.int64)
+
+
+def worth_telling(rule: Callable[[Case], Draft | None]) -> Callable[[Case], Draft | None]:
+    """The same rule, silent where the critical path leaves nothing of its gain: a device that waits for its host."""
+
+    @wraps(rule)
+    def told_if_worth(case: Case) -> Draft | None:
+        draft = rule(case)
+        if draft is None or draft.gain_us is None or draft.gain_us.high >= _LEAST_GAIN * case.step_us:
+            return draft
+        return None
+
+    return told_if_worth
+
+
+def gain_of(work: Work, low_us: Floats, high_us: Floats) -> Interval:
+    """The step's gain if each row takes less by between so much and so much (per step, as ``Work.us``)."""
+    low, high = (_on_path(work, np.clip(less, 0.0, work.us)) for less in (low_us, high_us))
+    return Interval(min(low, high), max(low, high))
+
+
+def _on_path(work: Work, less_us: Floats) -> float:
+    """On a device the trace's own durations are walked; then everything is scaled as the work is."""
+    less = np.zeros(len(work.case.linked.kernels))
+    less[work.row] = less_us * work.case.steps / work.scale
+    return saved_us(work.case, less) * work.scale
+
+
+def part_on_path(work: Work, less_us: Floats) -> str | None:
+    """A sentence of evidence where the host's pace makes a faster device worth less; null where it does not."""
+    whole = float(less_us.sum())
+    if runs_on_host(work.case) or not whole:
+        return None
+    part = min(_on_path(work, less_us) / whole, 1.0)
+    if part > 0.95:
+        return None
+    return f"{format_share(part)} of that time is on the critical path: elsewhere the device waits for the host anyway"
+
+
+def claims_of_rows(work: Work, less_us: Floats) -> Mapping[str, float]:
+    """Claims on the kernels by name, in microseconds per step."""
+    names = work.case.linked.kernels["name"].cat
+    total = np.bincount(names.codes.to_numpy()[work.row], weights=less_us, minlength=len(names.categories))
+    return {f"kernel:{names.categories[code]}": float(total[code]) for code in np.flatnonzero(total > 0).tolist()}
+
+
+def share(work: Work, rows: Flags) -> float:
+    """Share of the step (0-1) that these rows take."""
+    step_us = work.case.step_us
+    return min(float(work.us[rows].sum()) / step_us, 1.0) if step_us > 0 else 0.0
+
+
+def told(work: Work, rows: Flags, most: int = 3) -> tuple[str, ...]:
+    """These rows in words, by op, line and sizes, longest first: time per step, share of the step, runs per step."""
+    places = np.flatnonzero(rows)
+    if not places.size:
+        return ()
+    source = work.case.linked.kernels["source"].cat
+    sources = source.codes.to_numpy()[work.row[places]].astype(np.int64)
+    names = _name_codes(work)[places]
+    key = (names * (len(source.categories) + 1) + sources + 1) * (len(work.case.costs) + 1) + work.signature[places] + 1
+    _, first, fold = np.unique(key, return_index=True, return_inverse=True)
+    us, runs = np.bincount(fold, weights=work.us[places]), np.bincount(fold) / work.case.steps
+    lines = []
+    for one in np.argsort(-us, kind="stable")[:most].tolist():
+        at = sources[first[one]]
+        place = f" at {source.categories[at]}" if at >= 0 else ""
+        sizes = _shown_sizes(work, int(work.signature[places[first[one]]]))
+        part = format_share(float(us[one]) / work.case.step_us) if work.case.step_us > 0 else "?"
+        lines.append(
+            f"{_name(work, int(places[first[one]]))}{place}: {format_us(float(us[one]))} per step ({part}), "
+            f"{format_count(float(runs[one]))} times{sizes}"
+        )
+    return tuple(lines)
+
+
+def _name_codes(work: Work) -> Integers:
+    """One number per name shown: that of the op, else of the kernel."""
+    ops, kernels = work.case.linked.ops["name"].cat, work.case.linked.kernels["name"].cat
+    of_op = np.append(ops.codes.to_numpy().astype(np.int64), -1)[work.op]
+    return np.where(of_op >= 0, of_op, len(ops.categories) + kernels.codes.to_numpy().astype(np.int64)[work.row])
+
+
+def _name(work: Work, place: int) -> str:
+    op = int(work.op[place])
+    frame = work.case.linked.ops if op >= 0 else work.case.linked.kernels
+    text = str(frame["name"].iloc[op if op >= 0 else int(work.row[place])])
+    return text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"
+
+
+def _shown_sizes(work: Work, signature: int) -> str:
+    sizes = sizes_of(work, signature)
+    shown = ", ".join("x".join(map(str, size)) for size in sizes[:3] if size)
+    return f" on {shown}" if shown and len(shown) <= _LONGEST else ""
+
+
+def sizes_of(work: Work, signature: int) -> Sizes:
+    """Sizes of every argument of a call, () for what is no tensor; () for a call without recorded sizes."""
+    if signature < 0:
+        return ()
+    if signature not in work.sizes:
+        work.sizes[signature] = _read_sizes(work.case.linked.trace.signatures["dims"].iloc[signature])
+    return work.sizes[signature]
+
+
+def _read_sizes(text: object) -> Sizes:
+    """Arguments as tuples of sizes; whatever is no list of whole numbers (lists of tensors too) is ()."""
+    try:
+        read = json.loads(text) if isinstance(text, str) else None
+    except (ValueError, RecursionError):
+        return ()
+    if not isinstance(read, list):
+        return ()
+    return tuple(tuple(each) if _is_size(each) else () for each in read)
+
+
+def _is_size(value: object) -> bool:
+    return isinstance(value, list) and all(type(one) is int and 0 <= one < 2**53 for one in value)
+
+
+def elements(work: Work, rows: Flags) -> Floats:
+    """Numbers in the largest tensor of each call; NaN where sizes are unknown, and for rows that are not asked for."""
+    largest = np.full(len(work.case.costs) + 1, np.nan)
+    for signature in np.unique(work.signature[rows]).tolist():
+        counts = [float(np.prod(np.array(size, dtype=np.float64))) for size in sizes_of(work, signature) if size]
+        if counts:
+            largest[signature] = max(counts)
+    largest[-1] = np.nan
+    return np.where(rows, largest[work.signature], np.nan)
+
+
+def text_column(work: Work, column: str, signature: int) -> tuple[object, ...]:
+    """One text of CALLS ('types', 'concrete', 'strides') as a tuple; () where it was not recorded."""
+    text = work.case.linked.trace.signatures[column].iloc[signature] if signature >= 0 else None
+    try:
+        read = json.loads(text) if isinstance(text, str) else None
+    except (ValueError, RecursionError):
+        return ()
+    return tuple(read) if isinstance(read, list) else ()
+
+
+def by_signature(work: Work, rows: Flags, holds: Iterable[int]) -> Flags:
+    """Those of the rows whose call is one of these."""
+    return np.asarray(rows & np.isin(work.signature, list(holds)))

@@ -1,0 +1,185 @@
+"""Rules of fusing: chains in trace order, norms, attention by hand, the loss over a vocabulary."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from bottleneck.advice.fusion import unfused_attention, unfused_chain, unfused_norm, vocabulary_loss
+from bottleneck.measured import Timing
+from tests.advice.programs import Call, on_cpu, on_gpu
+from tests.analysis.frames import CPU
+
+N = 25_000_000  # 100 MB of fp32: 10 ms to move once on the CPU of these tests
+MS = 1000.0
+
+
+def mul_(us: float = 20 * MS, numbers: int = N) -> Call:
+    return Call("aten::mul_", us, [[numbers], []])
+
+
+def test_a_chain_in_place_is_worth_all_but_one_pass(tmp_path: Path) -> None:
+    draft = unfused_chain(on_cpu(tmp_path, [mul_()] * 8))
+    assert draft is not None
+    assert draft.gain_us is not None
+    assert draft.tries == ("compile",)
+    assert draft.gain_us.high == pytest.approx(140 * MS, rel=0.01)
+    assert draft.gain_us.low == pytest.approx(120 * MS, rel=0.01)  # a fused loop at half of the bandwidth
+    assert draft.evidence[0].startswith("1 chains of 8 to 8 ops per step, in trace order, take 160 ms")
+    assert draft.evidence[1] == "they move 1.60 GB per step; one pass of each needs about 200 MB"
+    assert "aten::mul_ at train.py:12: 160 ms per step" in draft.evidence[2]
+    assert draft.claims == {"kernel:aten::mul_": pytest.approx(draft.gain_us.high)}
+
+
+def test_gains_are_those_of_the_unprofiled_step(tmp_path: Path) -> None:
+    case = on_cpu(tmp_path, [mul_()] * 8, unprofiled=Timing(80 * MS, 79 * MS, 81 * MS, 50))
+    draft = unfused_chain(case)
+    assert draft is not None
+    assert draft.gain_us is not None
+    assert draft.gain_us.high == pytest.approx(70 * MS, rel=0.01)
+
+
+def test_the_backward_pass_may_need_what_lies_between_ops_out_of_place(tmp_path: Path) -> None:
+    calls = [Call("aten::mul", 20 * MS, [[N], []])] * 4
+    backward = Call("autograd::engine::evaluate_function: MulBackward0", 1, [])
+    inference, training = (
+        unfused_chain(on_cpu(tmp_path / name, [*calls, *more])) for name, more in (("a", []), ("b", [backward]))
+    )
+    assert inference is not None
+    assert training is not None
+    assert inference.gain_us is not None
+    assert training.gain_us is not None
+    assert inference.gain_us.high == pytest.approx(60 * MS, rel=0.01)  # neither written nor read again
+    assert training.gain_us.high == pytest.approx(60 * MS, rel=0.01)
+    assert inference.gain_us.low == pytest.approx(40 * MS, rel=0.01)  # a loop at half of the bandwidth
+    assert training.gain_us.low == 0  # still written
+
+
+def test_new_pages_of_results_in_between_are_saved_with_them(tmp_path: Path) -> None:
+    device = replace(CPU, fresh_bytes_per_s=1e9)
+    draft = unfused_chain(on_cpu(tmp_path, [Call("aten::mul", 120 * MS, [[N], []])] * 3, device=device))
+    assert draft is not None
+    assert draft.gain_us is not None
+    assert draft.gain_us.high == pytest.approx(360 * MS - 120 * MS, rel=0.01)  # the last result stays new
+    assert draft.gain_us.low == pytest.approx(220 * MS, rel=0.01)
+
+
+def test_arithmetic_of_special_functions_stays(tmp_path: Path) -> None:
+    draft = unfused_chain(on_cpu(tmp_path, [mul_(), Call("aten::tanh_", 120 * MS, [[N]])]))
+    assert draft is not None
+    assert draft.gain_us is not None
+    assert draft.gain_us.high < 140 * MS - 20 * MS - 49 * MS
+
+
+@pytest.mark.parametrize(
+    "calls",
+    [
+        [mul_()],
+        [mul_(), mul_(numbers=2 * N)],
+        [mul_(), Call("aten::mm", 400 * MS, [[2000, 2000], [2000, 2000]]), mul_()],
+        [Call("aten::_foreach_mul_", 20 * MS, [[N], []])] * 4,
+    ],
+    ids=["one op", "other sizes", "a product between", "the optimizer's own"],
+)
+def test_no_chain_no_advice(tmp_path: Path, calls: list[Call]) -> None:
+    assert unfused_chain(on_cpu(tmp_path, calls)) is None
+
+
+def test_the_optimizer_is_left_to_the_rules_about_optimizers(tmp_path: Path) -> None:
+    assert unfused_chain(on_cpu(tmp_path, [mul_()] * 4, marks=["Optimizer.step#Adam.step"])) is None
+
+
+def test_a_chain_does_not_reach_over_the_end_of_a_step(tmp_path: Path) -> None:
+    assert unfused_chain(on_cpu(tmp_path, [mul_()], steps=5)) is None
+
+
+def test_a_chain_with_a_norm_is_told_as_one(tmp_path: Path) -> None:
+    rows = [[5000, 5000]]
+    calls = [
+        Call("aten::add", 30 * MS, [*rows, *rows, []]),
+        Call(
+            "aten::native_layer_norm",
+            40 * MS,
+            [*rows, [], [5000], [5000], []],
+            more={"concrete": ["", "[5000]", *[""] * 3]},
+        ),
+        Call("aten::gelu", 60 * MS, rows),
+    ]
+    case = on_cpu(tmp_path, calls)
+    draft = unfused_norm(case)
+    assert draft is not None
+    assert draft.slug == "unfused-norm"
+    assert draft.gain_us is not None
+    assert 0 < draft.gain_us.low < draft.gain_us.high < 130 * MS
+    assert unfused_chain(case) is None
+    assert unfused_norm(on_cpu(tmp_path / "plain", [mul_()] * 4)) is None
+
+
+def attention(softmax: str = "aten::_softmax", inside: str | None = None) -> list[Call]:
+    q, scores = [8, 1024, 64], [8, 1024, 1024]
+    return [
+        Call("aten::bmm", 40, [q, [8, 64, 1024]], "ampere_sgemm_128x64_nn", inside=inside),
+        Call("aten::mul", 60, [scores, []], inside=inside),
+        Call(
+            softmax,
+            80,
+            [scores, [], []],
+            "void softmax_warp_forward<float>(int)",
+            inside=inside,
+            more={"concrete": ["", "-1", "False"]},
+        ),
+        Call("aten::bmm", 40, [scores, q], "ampere_sgemm_128x64_nn", inside=inside),
+    ]
+
+
+def test_a_softmax_between_two_products_is_attention_by_hand(tmp_path: Path) -> None:
+    draft = unfused_attention(on_gpu(tmp_path, attention()))
+    assert draft is not None
+    assert draft.gain_us is not None
+    assert draft.gain_us.high < 220
+    assert draft.gain_us.high > 90
+    assert draft.code is not None
+    assert "scaled_dot_product_attention" in draft.code
+
+
+def test_attention_that_could_not_fuse_is_told_what_holds_it(tmp_path: Path) -> None:
+    draft = unfused_attention(on_gpu(tmp_path, attention(inside="aten::_scaled_dot_product_attention_math")))
+    assert draft is not None
+    assert draft.code is not None
+    assert "need_weights=False" in draft.code
+
+
+def test_a_softmax_that_no_product_reads_is_no_attention(tmp_path: Path) -> None:
+    assert unfused_attention(on_gpu(tmp_path, attention()[:3])) is None
+    other = [*attention()[:3], Call("aten::mm", 40, [[64, 64], [64, 64]], "ampere_sgemm_128x64_nn")]
+    assert unfused_attention(on_gpu(tmp_path / "other", other)) is None
+
+
+def loss(classes: int) -> list[Call]:
+    logits = [4096, classes]
+    return [
+        Call("aten::mm", 900, [[4096, 512], [512, classes]], "ampere_sgemm_128x64_nn"),
+        Call(
+            "aten::_log_softmax",
+            1500,
+            [logits, [], []],
+            "void softmax_forward<float>(int)",
+            more={"concrete": ["", "1", "False"]},
+        ),
+        Call(
+            "aten::nll_loss_forward",
+            30,
+            [logits, [4096], [], [], []],
+            "void nll_loss_forward<float>(int)",
+            more={"types": ["float", "long int", "", "Scalar", "Scalar"]},
+        ),
+    ]
+
+
+def test_logits_of_a_large_vocabulary_are_worth_chunks(tmp_path: Path) -> None:
+    draft = vocabulary_loss(on_gpu(tmp_path, loss(50_000)))
+    assert draft is not None
+    assert draft.gain_us is not None
+    assert draft.gain_us.low == pytest.approx(draft.gain_us.high / 2)
+    assert draft.gain_us.high < 1530
+    assert vocabulary_loss(on_gpu(tmp_path / "few", loss(1000))) is None
