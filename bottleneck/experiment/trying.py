@@ -118,8 +118,10 @@ class _Attempt:
 
     def _measure(self) -> None:
         effort = self._lab.effort
-        with self._bench(CHANGED) as bench:
+        kept = self._lab.folder / "results.pt"
+        with self._bench(CHANGED, kept) as bench:
             self._note_making(bench)
+            self._compare(bench, kept)
             first = bench.pairing
             if first.pair_s * LOOKS[0] > effort.budget_s:
                 raise Refused("inconclusive", _too_long(first.pair_s))
@@ -133,6 +135,17 @@ class _Attempt:
         else:
             self._conclude(first, None)
             self._weigh()
+
+    def _compare(self, bench: _Bench, kept: Path) -> None:
+        """Compares the results of the first steps; without a comparison the rest can still be measured."""
+        self._lab.tell("comparing results")
+        try:
+            self._note(differences=bench.original.worker.compare(self._names, kept))
+        except Refused as refused:
+            reason = f"results could not be compared: {refused.reason}"
+            self._note(differences=(Difference("outputs", None, None, None, None, reason),))
+        finally:
+            kept.unlink(missing_ok=True)
 
     def _confirm(self, first: Pairing) -> None:
         """Takes a fresh batch in a fresh process, where the changed step is made first."""
@@ -169,8 +182,11 @@ class _Attempt:
             self._note(peak_after_bytes=worker.build(CHANGED, self._names).peak_bytes)
 
     @contextmanager
-    def _bench(self, last: str) -> Iterator[_Bench]:
-        """Both variants, the ``last`` one made after the other: in one process, or each in its own."""
+    def _bench(self, last: str, keep: Path | None = None) -> Iterator[_Bench]:
+        """Both variants, the ``last`` one made after the other: in one process, or each in its own.
+
+        What the first steps of the changed one gave is left in the file ``keep``.
+        """
         with ExitStack() as stack:
             worker = stack.enter_context(self._lab.worker(self._names, {}))
             workers = {ORIGINAL: worker, CHANGED: worker}
@@ -180,15 +196,15 @@ class _Attempt:
             built = {}
             for name in (ORIGINAL, CHANGED) if last == CHANGED else (CHANGED, ORIGINAL):
                 self._lab.tell(f"making the {name} step")
-                built[name] = self._build(workers[name], name)
+                built[name] = self._build(workers[name], name, keep)
             sides = {name: Side(workers[name], name, built[name].step_us) for name in workers}
             samples = built[CHANGED].samples
             pairing = Pairing(sides[ORIGINAL], sides[CHANGED], self._draw, samples)
             yield _Bench(sides[ORIGINAL], sides[CHANGED], built[ORIGINAL], built[CHANGED], pairing)
 
-    def _build(self, worker: Worker, name: str) -> Built:
+    def _build(self, worker: Worker, name: str, keep: Path | None) -> Built:
         if name == CHANGED:
-            return worker.build(name, self._names)
+            return worker.build(name, self._names, keep)
         try:
             return worker.build(name)
         except Refused as refused:

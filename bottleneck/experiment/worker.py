@@ -17,7 +17,7 @@ from typing import Any, cast
 
 from bottleneck.harness.trial import Built
 from bottleneck.harness.trial_program import Program
-from bottleneck.trials import TrialVerdict
+from bottleneck.trials import Difference, TrialVerdict
 
 CHILD = Path(__file__).parents[1] / "harness" / "trial_child.py"
 
@@ -69,10 +69,16 @@ class Worker:
     ) -> None:
         self.close()
 
-    def build(self, name: str, changes: tuple[str, ...] = ()) -> Built:
-        """Makes a variant; Refused if that cannot be."""
-        value = self._ask(BUILD_SECONDS_AT_MOST, do="build", name=name, changes=list(changes))
+    def build(self, name: str, changes: tuple[str, ...] = (), keep: Path | None = None) -> Built:
+        """Makes a variant, whose first results are left in the file ``keep``; Refused if that cannot be."""
+        file = None if keep is None else str(keep)
+        value = self._ask(BUILD_SECONDS_AT_MOST, do="build", name=name, changes=list(changes), keep=file)
         return Built(**value)
+
+    def compare(self, changes: tuple[str, ...], kept: Path) -> tuple[Difference, ...]:
+        """How far the results that lie in a file are from the original's; Refused if the original cannot be made."""
+        found = self._ask(BUILD_SECONDS_AT_MOST, do="compare", changes=list(changes), kept=str(kept))
+        return tuple(Difference(**each) for each in found)
 
     def turn(self, name: str, steps: int, lead: int, usual_us: float) -> list[float]:
         """Microseconds of each step of a turn; Refused if one raises, or takes a hundred times as long as usual."""

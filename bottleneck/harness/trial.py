@@ -11,9 +11,12 @@ import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any
 
-from bottleneck.harness.changes.change import Change, Missing, NotApplicable
+from bottleneck.harness.changes.change import Change, Missing, NotApplicable, Precision
+from bottleneck.harness.changes.differences import incomparable, judge, refer
+from bottleneck.harness.changes.results import KINDS, Results, observe
 from bottleneck.harness.changes.subject import Settings, Subject, make_subject
 from bottleneck.harness.forms import parse_value
 from bottleneck.harness.memory import peak_memory, reset_peak
@@ -30,6 +33,7 @@ SETUP_CALLS = 3
 PEAK_STEPS = 2
 WARM_SECONDS, WARM_SECONDS_AT_MOST, WARM_STEPS = 1.0, 10.0, 50
 
+_LOOSER: tuple[Precision, ...] = ("same", "reordered", "tf32", "fp16", "bf16", "int8", "other work")
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _LONGEST_REASON = 300
 
@@ -57,17 +61,19 @@ class Bench:
         self._program, self._changes = program, changes
         self._variants: dict[str, _Variant] = {}
 
-    def build(self, name: str, changes: Sequence[str]) -> Built:
-        """Makes a variant and runs it until it is warm."""
+    def build(self, name: str, changes: Sequence[str], keep: str | None) -> Built:
+        """Makes a variant and runs it until it is warm; what its first steps gave is left in the file ``keep``."""
         chosen = [self._changes[each] for each in changes]
         subject = self._make(chosen)
         started = time.perf_counter()
         for change in chosen:
             subject = replace(subject, step=change.apply(subject))
-        for _ in range(SETUP_CALLS):
-            subject.step()
-        _wait(subject.torch)
+        results = observe(subject, self._program.seed, SETUP_CALLS)
+        Stopwatch(subject.torch).wait()
         setup_s = time.perf_counter() - started
+        if keep is not None:
+            save(results, Path(keep), subject.torch)
+        del results
         self._variants[name] = _Variant(subject, subject.step)
         peak_bytes = _peak_bytes(subject)
         samples = 1.0
@@ -88,6 +94,15 @@ class Bench:
             stopwatch.mark()
         stopwatch.wait()
         return stopwatch.durations_us()
+
+    def compare(self, changes: Sequence[str], kept: str) -> list[dict[str, Any]]:
+        """How far what a changed variant left in a file lies from the original, by the precision that is implied."""
+        precision = loosest([self._changes[each].precision for each in changes])
+        if precision == "other work":
+            return [asdict(incomparable("outputs", "it does other work, whose results are not compared"))]
+        reference = refer(lambda: self._make(()), precision, self._program.seed, SETUP_CALLS)
+        changed = load(Path(kept), sys.modules["torch"])
+        return [asdict(difference) for difference in judge(reference, changed)]
 
     def _make(self, changes: Sequence[Change]) -> Subject:
         program = self._program
@@ -153,7 +168,23 @@ def answer(bench: Bench, request: Mapping[str, Any]) -> dict[str, Any]:
     return {"value": asdict(value) if isinstance(value, Built) else value}
 
 
-_REQUESTS = {"build": "build", "turn": "turn"}
+_REQUESTS = {"build": "build", "turn": "turn", "compare": "compare"}
+
+
+def save(results: Results, path: Path, torch: Any) -> None:
+    """Leaves results in a file: the process that compares them may be another."""
+    torch.save({what: list(results.of(what)) for what in KINDS}, path)
+
+
+def load(path: Path, torch: Any) -> Results:
+    """What ``save`` left; nothing but tensors is read."""
+    values = torch.load(path, weights_only=True)
+    return Results(**{what: tuple(values[what]) for what in KINDS})
+
+
+def loosest(precisions: Sequence[Precision]) -> Precision:
+    """The precision that several changes together imply."""
+    return max(precisions, key=_LOOSER.index, default="same")
 
 
 def describe(error: BaseException) -> str:
@@ -164,10 +195,6 @@ def describe(error: BaseException) -> str:
 
 def _refusal(verdict: TrialVerdict, reason: str) -> dict[str, str]:
     return {"verdict": verdict, "reason": " ".join(reason.split())[:_LONGEST_REASON]}
-
-
-def _wait(torch: Any) -> None:
-    Stopwatch(torch).wait()
 
 
 def _peak_bytes(subject: Subject) -> int | None:

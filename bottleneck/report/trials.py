@@ -2,6 +2,7 @@
 
 import io
 import json
+import math
 from dataclasses import asdict
 
 from rich.console import Console
@@ -145,7 +146,7 @@ def _setup(trial: Trial) -> str | None:
     told = f"set-up {format_us(trial.setup_s * 1e6)}"
     if trial.break_even_steps is None:
         return told
-    return f"{told}, paid back after {trial.break_even_steps:,.0f} steps".replace(",", " ").replace("  ", ", ")
+    return f"{told}, paid back after {trial.break_even_steps:,.0f} steps"
 
 
 def _memory(trial: Trial) -> str | None:
@@ -170,9 +171,11 @@ def _differences(differences: tuple[Difference, ...]) -> list[str]:
 
 
 def _safe(value: object) -> object:
-    """Text with what could act on a terminal made visible, as everywhere."""
+    """Text with what could act on a terminal made visible, as everywhere; what is no finite number is null."""
     if isinstance(value, str):
         return clean(value, _LONGEST_JSON_TEXT)
     if isinstance(value, dict):
         return {key: _safe(each) for key, each in value.items()}
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
     return [_safe(each) for each in value] if isinstance(value, list | tuple) else value

@@ -1,0 +1,112 @@
+"""Which changes are tried, what is predicted of them, and how winners add up; trials themselves are given."""
+
+from pathlib import Path
+
+import pytest
+
+from bottleneck.experiment import verify as module
+from bottleneck.experiment.trying import Lab, Prediction
+from bottleneck.experiment.verify import add_best, prediction_of, prediction_of_all, tries_of, verify
+from bottleneck.harness.trial_program import Program
+from bottleneck.measured import Ratio
+from bottleneck.records import Finding, Interval
+from bottleneck.trials import Trial, Verification
+
+LAB = Lab(Program("model.py", settings=(("batch_size", "4"),)), Path())
+
+
+def finding(slug: str, tries: tuple[str, ...], speedup: Interval | None, added_us: Interval | None = None) -> Finding:
+    """A finding that names these changes."""
+    return Finding(
+        slug=slug,
+        title=slug,
+        evidence=(),
+        predicted_gain_us=added_us,
+        predicted_speedup=speedup,
+        advice="",
+        verify=None,
+        added_gain_us=added_us,
+        tries=tries,
+    )
+
+
+FINDINGS = (
+    finding("launches", ("compile", "cuda-graph"), Interval(1.5, 2.0), Interval(40, 50)),
+    finding("unfused", ("compile",), Interval(1.1, 1.3), Interval(10, 20)),
+    finding("allocator", ("gc-freeze",), None),
+)
+
+
+def test_changes_are_tried_once_in_the_order_of_the_findings() -> None:
+    assert tries_of(FINDINGS) == ("compile", "cuda-graph", "gc-freeze")
+
+
+def test_a_prediction_is_the_largest_interval_never_a_sum() -> None:
+    assert prediction_of("compile", FINDINGS) == Prediction(("launches", "unfused"), Interval(1.5, 2.0))
+
+
+def test_nothing_is_predicted_where_no_finding_names_the_change_or_none_has_a_figure() -> None:
+    assert prediction_of("channels-last", FINDINGS) == Prediction()
+    assert prediction_of("gc-freeze", FINDINGS) == Prediction(("allocator",))
+
+
+def test_several_changes_promise_what_each_finding_adds() -> None:
+    both = prediction_of_all(("compile", "gc-freeze"), FINDINGS, 100.0)
+    assert both.findings == ("launches", "unfused", "allocator")
+    assert both.speedup == Interval(100 / 50, 100 / 30)
+
+
+def trial(change: str, verdict: str, median: float = 1.0) -> Trial:
+    """A trial with this outcome, known within one percent."""
+    return Trial(change, change, verdict, speedup=Ratio(median, median * 0.99, median * 1.01, 14))  # type: ignore[arg-type]
+
+
+def outcomes(monkeypatch: pytest.MonkeyPatch, known: dict[str, Trial]) -> list[str]:
+    """What is tried is looked up among these; gives the list of what was."""
+    tried: list[str] = []
+
+    def look_up(lab: Lab, names: tuple[str, ...], prediction: Prediction) -> Trial:
+        tried.append("+".join(names))
+        return known["+".join(names)]
+
+    monkeypatch.setattr(module, "try_changes", look_up)
+    return tried
+
+
+def test_every_change_is_tried_alone_and_announced(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried = outcomes(monkeypatch, {name: trial(name, "no effect") for name in ("a", "b")})
+    announced: list[tuple[str, int, int]] = []
+    done = verify(LAB, ("a", "b"), None, lambda *told: announced.append(told))
+    assert tried == ["a", "b"]
+    assert announced == [("a", 0, 2), ("b", 1, 2)]
+    assert done.program == ("--set", "batch_size=4", "model.py")
+    assert done.best is None
+
+
+def winners(*trials: Trial) -> Verification:
+    """A verification of these."""
+    return Verification(("model.py",), 100.0, trials)
+
+
+def test_winners_are_added_from_the_fastest_on_and_kept_where_the_step_gets_faster_yet(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    done = winners(
+        trial("a", "faster", 1.2), trial("b", "faster", 1.5), trial("c", "faster", 1.1), trial("d", "slower")
+    )
+    tried = outcomes(monkeypatch, {"b+a": trial("b+a", "faster", 1.7), "b+a+c": trial("b+a+c", "faster", 1.705)})
+    best = add_best(LAB, done, None)
+    assert tried == ["b+a", "b+a+c"]
+    assert best.best is not None and best.best.change == "b+a"
+    assert [each.change for each in best.combinations] == ["b+a", "b+a+c"]
+
+
+def test_a_combination_that_spoils_the_results_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    outcomes(monkeypatch, {"a+b": trial("a+b", "wrong", 3.0)})
+    best = add_best(LAB, winners(trial("a", "faster", 1.5), trial("b", "faster", 1.2)), None)
+    assert best.best is not None and best.best.change == "a"
+
+
+def test_without_a_winner_there_is_no_best(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert outcomes(monkeypatch, {}) == []
+    assert add_best(LAB, winners(trial("a", "wrong", 2.0)), None).best is None
