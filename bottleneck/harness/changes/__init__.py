@@ -10,6 +10,7 @@ from bottleneck.harness.changes import (
     graphs,
     host,
     layout,
+    loaders,
     optimizers,
     precision,
     recompute,
@@ -27,6 +28,7 @@ _TABLES: tuple[tuple[Change, ...], ...] = (
     graphs.CHANGES,
     folding.CHANGES,
     recompute.CHANGES,
+    loaders.CHANGES,
 )
 
 CHANGES: Mapping[str, Change] = {change.name: change for table in _TABLES for change in table}
