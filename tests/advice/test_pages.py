@@ -1,7 +1,7 @@
 """Every finding has its section in docs/reference/findings.md, and every section has a rule that gives it.
 
-Slugs are read from the source: the ``slug`` of every call of ``Draft`` in bottleneck/advice, which has to be a text,
-a constant of that module, or in a table of words that the call unpacks, so that none can be overlooked.
+Slugs are read from the source: the ``slug`` of every call of ``Draft`` in bottleneck/advice, which has to be a text
+or a constant of that module, or a field of a record that is made there with such a slug, so that none is overlooked.
 """
 
 import ast
@@ -30,31 +30,33 @@ def slugs_in(source: str) -> set[str]:
         for target in node.targets
         if isinstance(target, ast.Name)
     }
-    tabled = {
-        value.value
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Dict)
-        for key, value in zip(node.keys, node.values, strict=True)
-        if isinstance(key, ast.Constant) and key.value == "slug" and isinstance(value, ast.Constant)
-    }
-    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and _called(node) == "Draft"]
-    return tabled.union(*(_slugs(call, constants, tabled) for call in calls))
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    worded = {slug for call in calls if _called(call) != "Draft" if (slug := _slug(call, constants)) is not None}
+    found = set(worded)
+    for draft in (call for call in calls if _called(call) == "Draft"):
+        slug = _slug(draft, constants)
+        if slug is None and not (worded and any(isinstance(value, ast.Attribute) for value in _given(draft))):
+            raise ValueError(f"line {draft.lineno}: the slug of this draft is no text")
+        found |= {slug} if slug is not None else set()
+    return found
 
 
 def _called(call: ast.Call) -> str:
     return call.func.id if isinstance(call.func, ast.Name) else getattr(call.func, "attr", "")
 
 
-def _slugs(call: ast.Call, constants: Mapping[str, object], tabled: set[str]) -> set[str]:
-    given = [*(keyword.value for keyword in call.keywords if keyword.arg == "slug"), *call.args[:1]]
-    if not given and tabled and any(keyword.arg is None for keyword in call.keywords):
-        return tabled
-    value = given[0] if given else None
-    slug = value.value if isinstance(value, ast.Constant) else None
-    slug = constants.get(value.id) if isinstance(value, ast.Name) else slug
-    if not isinstance(slug, str):
-        raise ValueError(f"line {call.lineno}: the slug of this draft is no text")
-    return {slug}
+def _given(call: ast.Call) -> list[ast.expr]:
+    named = [keyword.value for keyword in call.keywords if keyword.arg == "slug"]
+    return [*named, *(call.args[:1] if _called(call) == "Draft" else [])]
+
+
+def _slug(call: ast.Call, constants: Mapping[str, object]) -> str | None:
+    for value in _given(call):
+        slug = value.value if isinstance(value, ast.Constant) else None
+        slug = constants.get(value.id) if isinstance(value, ast.Name) else slug
+        if isinstance(slug, str):
+            return slug
+    return None
 
 
 def all_slugs() -> set[str]:
@@ -64,7 +66,8 @@ def all_slugs() -> set[str]:
 
 def sections(page: str) -> dict[str, str]:
     """Text by heading of the sections about findings: those of the third level."""
-    parts = re.split(r"^### (.+)$", page, flags=re.MULTILINE)
+    prose = re.sub(r"^```.*?^```$", "", page, flags=re.MULTILINE | re.DOTALL)
+    parts = re.split(r"^### (.+)$", prose, flags=re.MULTILINE)
     return {
         heading.strip("` "): re.split(r"^#+ ", body, maxsplit=1, flags=re.MULTILINE)[0]
         for heading, body in zip(parts[1::2], parts[2::2], strict=True)
@@ -94,16 +97,16 @@ def test_no_two_sections_share_an_anchor() -> None:
 
 
 def test_the_page_is_held_to_the_rules() -> None:
-    assert differences({"one", "two"}, "## Host\n\n### one\n\ntext\n\n### three\n") == ({"two"}, {"three"})
+    assert differences({"one", "two"}, "## Host\n\n### one\n\n```\n### no\n```\n\n### three\n") == ({"two"}, {"three"})
 
 
 def test_a_draft_is_found_however_its_slug_is_written() -> None:
     source = 'NAME = "c"\ndef rule():\n    Draft("a", 1)\n    draft.Draft(title=2, slug="b")\n    return Draft(NAME)'
     assert slugs_in(source) == {"a", "b", "c"}
-    assert slugs_in('WORDS = {"slug": "d", "title": "t"}\nDraft(**WORDS, evidence=())') == {"d"}
+    assert slugs_in('WORDS = Words(slug="d", title="t")\nDraft(slug=words.slug, evidence=())') == {"d"}
 
 
-@pytest.mark.parametrize("call", ["Draft(slug=f'a-{x}')", "Draft(unknown, 'b')", "Draft(**parts)", "Draft()"])
-def test_a_slug_that_cannot_be_read_is_an_error(call: str) -> None:
+@pytest.mark.parametrize("slug", ["slug=f'a-{x}'", "unknown, 'b'", "**parts", "", "slug=words.slug"])
+def test_a_slug_that_cannot_be_read_is_an_error(slug: str) -> None:
     with pytest.raises(ValueError, match="line 2"):
-        slugs_in(f"x = 1\n{call}")
+        slugs_in(f"x = 1\nDraft({slug})")
