@@ -1,0 +1,154 @@
+"""Remarks on the machine and on the measurement: clocks, a busy device that gets little done, and what to trust less.
+
+None of them predicts a gain: they say how to read the other findings.
+"""
+
+import math
+
+from bottleneck.advice.draft import Draft
+from bottleneck.advice.measures import account_us, busy_us, runs_on_host, share_of_step
+from bottleneck.case import Case
+from bottleneck.measured import OptionCosts
+from bottleneck.units import format_share, format_us
+
+# Advice_rules 50 to 53.
+_FULL_CLOCK = 0.95
+_BUSY, _LITTLE = 0.9, 0.1
+_DISTORTED = 1.3
+_COMPLETE = 0.98
+# A clock of all processors says something only while all of them work.
+_ALL_BUSY = 0.9
+# Below this much priced work, how little the device gets done is not known.
+_PRICED_ENOUGH = 0.9
+
+# Reasons for low clocks that somebody chose, and that cooling or power would not change.
+_CHOSEN = frozenset({"application clocks", "sync boost", "display clock"})
+# Caveats after which the times are not those of the program, or the work is not all there.
+_BROKEN = frozenset({"no-device-events", "kernels-missing", "disturbed-profile", "contended"})
+_PROFILER_OPTIONS = {
+    "shapes": "bottleneck run --no-shapes",
+    "stacks": "bottleneck run --no-stacks",
+    "memory": "bottleneck run --no-memory",
+}
+
+
+def low_clocks(case: Case) -> Draft | None:
+    """Rule 50: the device's clock was below the one of its peaks, or was held back for a reason."""
+    told = case.analysis.telemetry
+    if told is None:
+        return None
+    device = case.analysis.device
+    on_host = device.kind == "cpu"
+    clock_mhz = told.cpu_clock_mhz if on_host else told.sm_clock_mhz
+    nominal_mhz = max(device.peak_clocks_mhz.values(), default=0.0)
+    rests = on_host and (told.host_utilization or 0.0) < _ALL_BUSY
+    share = clock_mhz / nominal_mhz if clock_mhz and nominal_mhz > 0 and not rests else None
+    held = tuple(reason for reason in told.throttle if reason not in _CHOSEN)
+    if (share is None or share >= _FULL_CLOCK) and not held:
+        return None
+    slowed_us = account_us(case, "compute") * max(0.0, 1 - share) if share is not None else 0.0
+    evidence = [f"its clocks were held back: {', '.join(told.throttle)}"] if told.throttle else []
+    if share is not None and clock_mhz is not None:
+        evidence.append(
+            f"it ran at {clock_mhz:.0f} MHz, {format_share(share)} of the {nominal_mhz:.0f} MHz at which its peaks hold"
+        )
+    if told.temperature_c is not None and held:
+        evidence.append(f"it was {told.temperature_c:.0f} degrees Celsius warm")
+    return Draft(
+        slug="low-clocks",
+        title="The device runs below its clock",
+        evidence=tuple(evidence),
+        advice="Check cooling and power limit, and compare with other runs only at the same clock.",
+        code=None if on_host else "nvidia-smi -q -d CLOCK,PERFORMANCE,POWER",
+        gain_us=None,
+        gain_reason=f"no change of the program would change it; at full clock at most {format_us(slowed_us)} of "
+        f"arithmetic per step would go"
+        if slowed_us > 0
+        else "no change of the program would change it",
+    )
+
+
+def busy_not_productive(case: Case) -> Draft | None:
+    """Rule 51: a device that always runs a kernel may still do next to nothing of what it could.
+
+    Its counter of utilisation tells only whether any kernel ran; where it was not read, the trace tells the same.
+    """
+    priced = case.analysis.coverage.priced_share
+    if runs_on_host(case) or case.analysis.device.source is None or priced is None or priced < _PRICED_ENOUGH:
+        return None
+    told = case.analysis.telemetry
+    counted = None if told is None else told.utilization
+    share = counted if counted is not None else share_of_step(case, busy_us(case))
+    floors = [max(row.compute_us or 0.0, row.memory_us or 0.0) for row in case.analysis.kernels]
+    needed = share_of_step(case, math.fsum(floors))
+    if share <= _BUSY or needed >= _LITTLE or share_of_step(case, account_us(case, "communication")) > _BUSY / 2:
+        return None
+    seen = "by its own counter" if counted is not None else "of the step by the trace"
+    return Draft(
+        slug="busy-not-productive",
+        title="The device is busy, but not productive",
+        evidence=(
+            f"a kernel runs {format_share(share)} of the time {seen}",
+            f"the arithmetic and the bytes of all kernels need {format_share(needed)} of the step at its ceilings",
+        ),
+        advice="Do not read utilisation as success: see which kernels stay far below their floors.",
+        gain_us=None,
+        gain_reason="utilisation is no cause: the findings about kernels say what their time is worth",
+    )
+
+
+def profiler_distorts(case: Case) -> Draft | None:
+    """Rule 52: steps take much longer under the profiler than without it."""
+    times = case.analysis.steps
+    if times.perturbation is None or times.perturbation <= _DISTORTED or times.unprofiled_us is None:
+        return None
+    dearest = _dearest(case.analysis.option_costs)
+    profiled_us = times.perturbation * times.unprofiled_us.median
+    return Draft(
+        slug="profiler-distorts",
+        title="The profiler changes what it measures",
+        evidence=(
+            f"a step takes {format_us(profiled_us)} under the profiler and {format_us(times.unprofiled_us.median)} "
+            f"without it: {times.perturbation:.2f} times as long",
+            *((f"most of that comes from recording {dearest[0]}: {dearest[1]:.2f} times",) if dearest else ()),
+            "host times are scaled to the step without it, but how they relate to one another is less sure",
+        ),
+        advice="Trust small host-side shares less, or record again with less detail.",
+        code=_PROFILER_OPTIONS.get(dearest[0]) if dearest else None,
+        gain_us=None,
+        gain_reason="the program does not pay this: only the recording does",
+    )
+
+
+def _dearest(costs: OptionCosts | None) -> tuple[str, float] | None:
+    """The option of the profiler that costs the most, and how many times as long a step takes with it."""
+    known = [] if costs is None else [cost for cost in costs.costs if cost.option in _PROFILER_OPTIONS]
+    dearest = max(known, key=lambda cost: cost.ratio.median, default=None)
+    return None if dearest is None or dearest.ratio.median <= 1.0 else (dearest.option, dearest.ratio.median)
+
+
+def incomplete_trace(case: Case) -> Draft | None:
+    """Rule 53: so much is missing, or disturbed, that no finding should be believed before it is recorded again."""
+    broken = [caveat.message for caveat in case.analysis.caveats if caveat.slug in _BROKEN]
+    orphans = [
+        caveat.message
+        for caveat in case.analysis.caveats
+        if caveat.slug == "orphans" and (caveat.share or 0.0) > 1 - _COMPLETE
+    ]
+    if not broken and not orphans:
+        return None
+    return Draft(
+        slug="incomplete-trace",
+        title="The trace does not hold all that ran, or not as it would run"
+        if broken
+        else "A part of the device's work is in the trace without its launch",
+        evidence=(*broken, *orphans),
+        advice="Record again before acting on any finding: a few warmed-up steps, on a machine of their own."
+        if broken
+        else "Record whole steps, from before their first launch on, so that ops can be judged by their kernels.",
+        gain_us=None,
+        gain_reason="nothing is to be gained by it but trust",
+    )
+
+
+RULES = (incomplete_trace, profiler_distorts, low_clocks, busy_not_productive)

@@ -1,0 +1,148 @@
+"""Findings about many ranks: exposed collectives, the rank that all wait for, and data that every rank reads."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from bottleneck.advice.distributed import every_rank_reads_all, exposed_communication, late_rank
+from bottleneck.analysis.ledger import ACCOUNTS
+from bottleneck.case import Case
+from bottleneck.records import CollectiveSummary, LedgerEntry, RankSummary
+from tests.advice.cases import case_of, gpu_events, idle_row, with_analysis, with_ledger
+from tests.builders import complete, frame
+
+LEDGER = {"compute": 600.0, "communication": 300.0, "overhead.python": 100.0}
+
+
+def collective(name: str = "all_reduce", exposed_us: float = 300.0, **more: object) -> CollectiveSummary:
+    """Two collectives per step of 25 MB each, half of their time waiting, unless told otherwise."""
+    told: dict[str, object] = {"dtype": "fp32", "calls": 2.0, "us": 400.0, "bytes": 50e6, "transfer_us": 200.0}
+    return CollectiveSummary(
+        **{  # type: ignore[arg-type]
+            "name": name,
+            "group_size": 8,
+            "exposed_us": exposed_us,
+            "bus_bytes_per_s": None,
+            "wait_us": 200.0,
+            "reason": None,
+            **told,
+            **more,
+        }
+    )
+
+
+def rank(number: int, skew_us: float | None, **us: float) -> RankSummary:
+    """A rank with this ledger; accounts are spelt with an underscore for the dot."""
+    ledger = {name.replace("_", ".", 1) if name.startswith("overhead") else name: each for name, each in us.items()}
+    wall_us = sum(ledger.values())
+    entries = tuple(LedgerEntry(name, ACCOUNTS[name], each, each / wall_us) for name, each in ledger.items())
+    return RankSummary(number, f"rank {number}.json", wall_us, entries, skew_us, "overhead")
+
+
+def case_with(
+    folder: Path,
+    *collectives: CollectiveSummary,
+    ranks: tuple[RankSummary, ...] = (),
+    ledger: Mapping[str, float] = LEDGER,
+) -> Case:
+    case = with_ledger(case_of(folder, gpu_events(4, 30.0, 40.0)), ledger)
+    return with_analysis(case, collectives=collectives, ranks=ranks)
+
+
+BOTH = (rank(0, 1.0, compute=600, communication=300), rank(1, 1.0, compute=600, communication=300))
+
+
+def test_only_the_transfer_can_be_hidden_and_only_beside_kernels(tmp_path: Path) -> None:
+    draft = exposed_communication(case_with(tmp_path, collective(), ranks=BOTH))
+    assert draft is not None and draft.gain_us is not None
+    assert (draft.gain_us.low, draft.gain_us.high) == (100.0, 200.0)
+    assert draft.claims == {"communication": 200.0}
+    little = {"compute": 50.0, "communication": 300.0, "overhead.python": 100.0}
+    draft = exposed_communication(case_with(tmp_path, collective(), ranks=BOTH, ledger=little))
+    assert draft is not None and draft.gain_us is not None and draft.gain_us.high == 50.0
+
+
+def test_of_one_rank_alone_nothing_is_promised(tmp_path: Path) -> None:
+    draft = exposed_communication(case_with(tmp_path, collective(transfer_us=None, wait_us=None, bytes=None)))
+    assert draft is not None and draft.gain_us is not None
+    assert draft.gain_us.low == 0 and draft.confidence == "low"
+    assert "all ranks together" in draft.advice
+
+
+def test_collectives_that_are_hidden_or_short_are_no_finding(tmp_path: Path) -> None:
+    short = {"compute": 900.0, "communication": 80.0}
+    assert exposed_communication(case_with(tmp_path, collective(exposed_us=80.0), ranks=BOTH, ledger=short)) is None
+    alone = {"communication": 300.0, "overhead.python": 100.0}
+    assert exposed_communication(case_with(tmp_path, collective(), ranks=BOTH, ledger=alone)) is None
+
+
+@pytest.mark.parametrize(
+    ("one", "word"),
+    [
+        (collective(), "bf16"),
+        (collective(dtype="bf16"), "no_sync"),
+        (collective(calls=40.0, bytes=40 * 1e5), "bucket_cap_mb"),
+        (collective("all_to_all"), "async_op"),
+        (collective("all_gather"), "forward_prefetch"),
+    ],
+)
+def test_the_remedy_is_that_of_the_longest_kind(tmp_path: Path, one: CollectiveSummary, word: str) -> None:
+    draft = exposed_communication(case_with(tmp_path, one, collective("barrier", exposed_us=1.0), ranks=BOTH))
+    assert draft is not None and word in (draft.code or "")
+
+
+def test_a_late_rank_costs_what_the_others_wait_for_it(tmp_path: Path) -> None:
+    ranks = (
+        rank(0, 5.0, compute=500, communication=400, overhead_python=100),
+        rank(1, 200.0, compute=500, communication=50, overhead_python=100, overhead_input=350),
+        rank(2, 3.0, compute=500, communication=400, overhead_python=100),
+    )
+    case = case_with(tmp_path, ranks=ranks, ledger={"compute": 500.0, "communication": 50.0, "overhead.input": 450.0})
+    assert case.analysis.steps.wall_us == 1000
+    case = with_analysis(case, idle=(idle_row("input", 450.0, "data.py:7"),))
+    draft = late_rank(case)
+    assert draft is not None and draft.gain_us is not None
+    assert "rank 1" in draft.title
+    assert draft.gain_us.high == pytest.approx(350)
+    assert draft.claims == {"overhead.input": 350.0}
+    assert any("waiting for data" in line for line in draft.evidence)
+    assert any("data.py:7" in line for line in draft.evidence)
+
+
+def test_ranks_that_come_in_turns_or_cannot_be_matched_name_nobody(tmp_path: Path) -> None:
+    assert late_rank(case_with(tmp_path, ranks=BOTH)) is None
+    assert late_rank(case_with(tmp_path)) is None
+    unmatched = tuple(replace(each, skew_us=None) for each in BOTH)
+    assert late_rank(case_with(tmp_path, ranks=unmatched)) is None
+
+
+def loader_events(draws: int, other: str = "torch/utils/data/sampler.py(343): __iter__") -> list[dict[str, object]]:
+    """One batch whose sampler runs so many times for it, besides the batch sampler."""
+    events = gpu_events(4, 30.0, 40.0, steps=1)
+    events.append(complete("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", "user_annotation", 5, 60))
+    events.append(frame(other, 6, 50))
+    events += [frame("torch/utils/data/sampler.py(182): __iter__", 7 + index, 0.5) for index in range(draws)]
+    return events
+
+
+def of_ranks(case: Case, world: int) -> Case:
+    return replace(case, linked=replace(case.linked, trace=replace(case.linked.trace, world_size=world)))
+
+
+def test_a_sampler_that_draws_on_each_of_several_ranks_is_told(tmp_path: Path) -> None:
+    case = case_of(tmp_path, loader_events(32))
+    draft = every_rank_reads_all(of_ranks(case, 4))
+    assert draft is not None and draft.gain_us is None and "4 times fewer" in (draft.gain_reason or "")
+    assert every_rank_reads_all(of_ranks(case, 1)) is None
+
+
+def test_a_sampler_that_deals_out_its_indices_is_fine(tmp_path: Path) -> None:
+    assert every_rank_reads_all(of_ranks(case_of(tmp_path / "dealt", loader_events(0)), 4)) is None
+    shared = loader_events(32, "torch/utils/data/distributed.py(107): __iter__")
+    assert every_rank_reads_all(of_ranks(case_of(tmp_path / "shared", shared), 4)) is None
+
+
+def test_without_frames_nobody_knows_the_sampler(tmp_path: Path) -> None:
+    assert every_rank_reads_all(of_ranks(case_of(tmp_path, gpu_events(4, 30.0, 40.0)), 4)) is None
