@@ -9,6 +9,8 @@ from bottleneck.records import Analysis, Finding, Interval
 
 # No program becomes infinitely fast: what is left of a step at least.
 _LEAST_LEFT = 0.01
+# A gain below this share of the step is none that step times show: the same build differs by as much from run to run.
+_LEAST_TOLD = 0.005
 _WHOLE = "step"
 
 
@@ -17,7 +19,8 @@ def rank(drafts: Sequence[Draft], analysis: Analysis, program: Sequence[str] | N
 
     ``program`` are the words that name the program to `bottleneck verify`; null where it cannot try changes on it.
     """
-    step_us, noise_us = analysis.steps.wall_us, smallest_visible_us(analysis.steps)
+    step_us = analysis.steps.wall_us
+    noise_us = max(smallest_visible_us(analysis.steps), _LEAST_TOLD * step_us)
     bounded = [(draft, _bounded(draft.gain_us, step_us)) for draft in drafts]
     bounded.sort(key=lambda each: -_middle(each[1]))
     left_us = {_WHOLE: step_us * (1 - _LEAST_LEFT), **_accounts(analysis)}
@@ -58,8 +61,8 @@ def smallest_visible_us(steps: StepTimes) -> float:
 def _bounded(gain_us: Interval | None, step_us: float) -> Interval | None:
     if gain_us is None:
         return None
-    high = min(max(gain_us.high, 0.0), step_us * (1 - _LEAST_LEFT))
-    return Interval(min(max(gain_us.low, 0.0), high), high)
+    high = float(min(max(gain_us.high, 0.0), step_us * (1 - _LEAST_LEFT)))
+    return Interval(float(min(max(gain_us.low, 0.0), high)), high)
 
 
 def _middle(gain_us: Interval | None) -> float:
