@@ -134,7 +134,9 @@ HEAVY = {"torch", "pandas", "numpy", "matplotlib", "msgspec"}
 HELP = "from bottleneck.cli import _run\nassert _run({}) == 0"
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["run", "--help"], ["report", "--help"], ["--version"]], ids=str)
+@pytest.mark.parametrize(
+    "arguments", [["--help"], ["run", "--help"], ["report", "--help"], ["verify", "--help"], ["--version"]], ids=str
+)
 def test_help_imports_nothing_heavy(arguments: list[str]) -> None:
     assert not modules_after(HELP.format(arguments)) & HEAVY
 

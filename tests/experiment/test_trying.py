@@ -63,6 +63,20 @@ def test_no_change_is_neither_faster_nor_slower_in_one_process_or_in_two(lab: La
         assert trial.peak_before_bytes and trial.peak_after_bytes
 
 
+def test_a_change_that_spoils_the_results_is_wrong_however_fast(lab: Lab) -> None:
+    trial = try_changes(lab, ("spoiled",), Prediction())
+    assert trial.verdict == "wrong", trial
+    assert trial.reason is not None and "differ" in trial.reason
+    assert any(difference.is_within is False for difference in trial.differences)
+    assert trial.speedup is not None  # measured all the same
+
+
+def test_results_of_a_process_of_its_own_are_compared_too(lab: Lab) -> None:
+    trial = try_changes(lab, ("apart", "spoiled"), Prediction())
+    assert trial.verdict == "wrong", trial
+    assert all(difference.is_within for difference in try_changes(lab, ("apart",), Prediction()).differences)
+
+
 @pytest.mark.parametrize(
     ("change", "verdict", "reason"),
     [

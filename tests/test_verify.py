@@ -1,0 +1,150 @@
+"""`bottleneck verify` from the command line: real changes on small programs, recordings, refusals and exit codes."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from bottleneck.cli import _run
+
+pytest.importorskip("torch")
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+
+# Gradients zeroed by hand, as code from before torch 2 does it; without an optimizer's own default.
+ZEROING = """
+import torch
+from torch import nn
+
+def workload(batch_size=4):
+    model = nn.Sequential(*[nn.Linear(8, 8) for _ in range(4)])
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    inputs = torch.randn(batch_size, 8)
+
+    def step():
+        optimizer.zero_grad(set_to_none=False)
+        loss = model(inputs).square().mean()
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    return step
+"""
+
+
+def verify(*arguments: str, folder: Path, **environment: str) -> "subprocess.CompletedProcess[str]":
+    """The command, run in a folder with one thread and a scoreboard of its own."""
+    return subprocess.run(
+        [sys.executable, "-m", "bottleneck.cli", "verify", *arguments],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+        stdin=subprocess.DEVNULL,
+        env={
+            **os.environ,
+            "OMP_NUM_THREADS": "1",
+            "BOTTLENECK_SCOREBOARD": str(folder / "scores.jsonl"),
+            **environment,
+        },
+    )
+
+
+def test_a_workload_is_recorded_and_a_change_tried_on_it(tmp_path: Path) -> None:
+    (tmp_path / "zeroing.py").write_text(ZEROING)
+    done = verify("--try", "set-to-none", "--budget", "2", "--format", "json", "zeroing.py", folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    (trial,) = document["trials"]
+    assert document["program"] == ["zeroing.py"]
+    assert trial["change"] == "set-to-none"
+    assert trial["verdict"] in {"faster", "slower", "no effect", "inconclusive"}
+    assert trial["speedup"]["n"] >= 7
+    assert {each["what"] for each in trial["differences"]} >= {"loss", "gradients"}
+    assert all(each["is_within"] for each in trial["differences"])
+    assert trial["peak_before_bytes"] and trial["peak_after_bytes"]
+    assert "bottleneck: trying set-to-none (1 of 1)" in done.stderr
+    assert {path.name for path in tmp_path.iterdir()} <= {"zeroing.py", "scores.jsonl", "__pycache__"}
+
+
+def test_a_recording_gives_findings_and_settings(tmp_path: Path) -> None:
+    (tmp_path / "zeroing.py").write_text(ZEROING)
+    subprocess.run(
+        [sys.executable, "-m", "bottleneck.cli", "run", "-o", "recorded", "--set", "batch_size=8", "zeroing.py"],
+        cwd=tmp_path,
+        capture_output=True,
+        check=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    done = verify("--try", "set-to-none,inference-mode", "--budget", "1", "recorded", folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "VERIFY: --set batch_size=8 zeroing.py" in done.stdout
+    assert "not applicable" in done.stdout
+    assert "recording" not in done.stderr
+    refused = verify("--set", "batch_size=2", "recorded", folder=tmp_path)
+    assert refused.returncode == 2
+    assert "has its own settings" in refused.stderr
+
+
+def test_a_program_that_fails_is_exit_4_with_its_own_traceback(tmp_path: Path) -> None:
+    (tmp_path / "broken.py").write_text("import torch\ndef workload():\n    raise RuntimeError('no data')\n")
+    done = verify("--try", "gc-freeze", "broken.py", folder=tmp_path)
+    assert done.returncode == 4
+    assert "RuntimeError: no data" in done.stderr
+    assert "error: broken.py could not be recorded" in done.stderr
+    assert done.stdout == ""
+
+
+def test_a_script_is_told_what_to_write(capsys: pytest.CaptureFixture[str]) -> None:
+    assert _run(["verify", str(EXAMPLES / "train_script.py")]) == 2
+    error = capsys.readouterr().err
+    assert "is a script" in error and "def workload(" in error
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ([], "nothing to verify"),
+        (["nowhere.py"], "neither a file nor a recording"),
+        (["--try", "set-to-nome", str(EXAMPLES / "mlp.py")], "near it: set-to-none"),
+        (["--set", "nonsense=1", str(EXAMPLES / "mlp.py")], "no parameter 'nonsense'"),
+        (["--budget", "0", str(EXAMPLES / "mlp.py")], "--budget"),
+    ],
+)
+def test_what_cannot_be_asked_is_exit_2_and_says_why(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], words: str
+) -> None:
+    assert _run(["verify", *arguments]) == 2
+    assert words in capsys.readouterr().err
+
+
+def test_changes_are_listed_with_their_titles(capsys: pytest.CaptureFixture[str]) -> None:
+    assert _run(["verify", "--list"]) == 0
+    listed = capsys.readouterr().out
+    assert "set-to-none" in listed and "zero_grad(set_to_none=True)" in listed
+    assert _run(["verify", "--list", "--format", "json"]) == 0
+    assert {"compile", "bf16-autocast"} <= {row["name"] for row in json.loads(capsys.readouterr().out)["changes"]}
+
+
+def test_an_empty_scoreboard_says_how_to_fill_it(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for place in ("", str(tmp_path / "none.jsonl")):
+        monkeypatch.setenv("BOTTLENECK_SCOREBOARD", place)
+        assert _run(["verify", "--scoreboard"]) == 0
+        assert "bottleneck verify FILE" in capsys.readouterr().out
+
+
+def test_predictions_of_a_verification_reach_the_scoreboard(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    from bottleneck.experiment.scoreboard import append_entries
+    from tests.experiment.test_scoreboard import ENTRY
+
+    monkeypatch.setenv("BOTTLENECK_SCOREBOARD", str(tmp_path / "scores.jsonl"))
+    append_entries(tmp_path / "scores.jsonl", [ENTRY])
+    assert _run(["verify", "--scoreboard"]) == 0
+    assert "100%" in capsys.readouterr().out
