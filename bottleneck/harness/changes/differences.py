@@ -1,6 +1,7 @@
 """How far the results of a changed step lie from the original's, judged against what the change implies."""
 
 import math
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,6 +18,8 @@ _SHAKES, _SHAKEN = 2, 4.0
 # Draws of other random numbers, and how much further than all of those one more may lie: for a normally distributed
 # loss about once in 300 times.
 _DRAWS, _DRAWN = 4, 3.0
+# After so long there is no second perturbation or draw.
+_SECONDS = 30.0
 
 Make = Callable[[], Subject]
 
@@ -74,15 +77,17 @@ def refer(make: Make, precision: Precision, seed: int = 0, steps: int = STEPS) -
     allowed = allowance(subject, precision)
     results = observe(subject, seed, steps)
     del subject
-    is_floating = precision in EPS
+    is_floating, until = precision in EPS, time.monotonic() + _SECONDS
     shaken, drawn = _nowhere(), _nowhere()
     for number in range(_SHAKES if precision != "same" else 0):
         again = observe(shake(make(), precision, number), seed, steps)
         shaken = _furthest(shaken, results, again, is_floating=is_floating)
+        if time.monotonic() > until:
+            break
     for number in range(_DRAWS):
         again = observe(make(), seed + 1 + number, steps)
         drawn = _furthest(drawn, results, again, is_floating=is_floating)
-        if not any(drawn.values()):
+        if not any(drawn.values()) or time.monotonic() > until:
             break
     return Reference(results, precision, allowed, shaken, drawn)
 
@@ -100,7 +105,8 @@ def incomparable(what: What, reason: str) -> Difference:
 
 def _judge(reference: Reference, changed: Results, what: What) -> Difference:
     original, other = reference.results.of(what), changed.of(what)
-    if not other or (what == "loss" and other is changed.seen and len(other) != len(original)):
+    is_seen = what == "loss" and not reference.results.loss
+    if not other or (is_seen and len(other) != len(original)):
         return incomparable(what, f"the changed step shows no {what}")
     found = distance_of(original, other, is_floating=reference.precision in EPS)
     shaken, drawn = reference.shaken[what], reference.drawn[what]
@@ -109,7 +115,7 @@ def _judge(reference: Reference, changed: Results, what: What) -> Difference:
     if found.broken is not None:
         return replace(incomparable(what, found.broken), is_within=False)
     scale = found.largest or found.absolute or 1.0
-    strict = max(reference.allowed, _SHAKEN * shaken / scale)
+    strict = max(reference.allowed, (_SHAKEN * shaken + _tiny(reference.precision)) / scale)
     allowed = strict if found.absolute <= strict * scale else max(strict, _DRAWN * drawn / scale)
     return Difference(
         what=what,
@@ -119,6 +125,11 @@ def _judge(reference: Reference, changed: Results, what: What) -> Difference:
         is_within=found.absolute <= allowed * scale,
         reason=f"other random numbers alone change it by {drawn / scale:.1e}" if allowed > strict else None,
     )
+
+
+def _tiny(precision: Precision) -> float:
+    """What flushing may take from a number: anything below the smallest normal one of fp32."""
+    return 0.0 if precision == "same" else 2.0**-126
 
 
 def distance_of(first: Sequence[Any], second: Sequence[Any], *, is_floating: bool) -> Distance:

@@ -194,12 +194,13 @@ def _fixed(name: str, thing: Any) -> Place:
 
 
 def _item(items: Any, key: Any) -> Place:
-    name = str(key) if isinstance(key, str | int) else "item"
-    return Place(name, lambda: items[key], partial(items.__setitem__, key))
+    return Place(str(key), lambda: items[key], partial(items.__setitem__, key))
 
 
 def _in_mapping(items: dict[Any, Any]) -> Iterator[Place]:
-    return (_item(items, key) for key in list(items)[:ITEMS_AT_MOST])
+    """By key where that is a text or a number: to look up another runs its code."""
+    for key, value in itertools.islice(items.items(), ITEMS_AT_MOST):
+        yield _item(items, key) if type(key) in (str, int) else _fixed("item", value)
 
 
 def _in_container(thing: Any, place: Place) -> Iterator[Place]:

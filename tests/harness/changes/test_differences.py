@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from bottleneck.harness.changes import CHANGES
+from bottleneck.harness.changes import CHANGES, differences
 from bottleneck.harness.changes.change import Change, Precision
 from bottleneck.harness.changes.differences import Reference, compare, distance_of, judge, refer
 from bottleneck.harness.changes.results import observe
@@ -70,20 +70,20 @@ def verdicts(differences: tuple[Difference, ...]) -> dict[str, bool | None]:
 
 @pytest.mark.parametrize("name", SETTINGS)
 def test_the_original_has_the_same_bits_as_itself(name: str) -> None:
-    differences = compare(example(name), change(no_change, "same"))
-    assert differences and all(each.absolute == 0 and each.is_within for each in differences)
+    found = compare(example(name), change(no_change, "same"))
+    assert found and all(each.absolute == 0 and each.is_within for each in found)
 
 
 def test_training_shows_its_loss_gradients_and_parameters() -> None:
-    differences = compare(example("mlp"), change(no_change, "same"))
-    assert verdicts(differences) == {"loss": True, "gradients": True, "parameters": True}
+    found = compare(example("mlp"), change(no_change, "same"))
+    assert verdicts(found) == {"loss": True, "gradients": True, "parameters": True}
 
 
 @pytest.mark.parametrize("name", ["mlp", "transformer", "slow_loader", "matmul"])
 def test_bf16_differs_and_stays_within_what_bf16_implies(name: str) -> None:
-    differences = compare(example(name), CHANGES["bf16-autocast"])
-    assert all(each.is_within for each in differences)
-    assert all(each.relative and each.allowed and 1e-5 < each.relative < each.allowed < 1 for each in differences[:1])
+    found = compare(example(name), CHANGES["bf16-autocast"])
+    assert all(each.is_within for each in found)
+    assert all(each.relative and each.allowed and 1e-5 < each.relative < each.allowed < 1 for each in found[:1])
 
 
 @pytest.mark.parametrize("optimizer", ["SGD", "Adam", "AdamW"])
@@ -94,9 +94,9 @@ def test_bf16_of_a_small_network_stays_within(optimizer: str) -> None:
 @pytest.mark.parametrize("optimizer", ["SGD", "Adam", "AdamW", "Adagrad"])
 @pytest.mark.parametrize("name", ["fused-optimizer", "foreach-optimizer"])
 def test_a_batched_update_stays_within_the_last_bits(optimizer: str, name: str) -> None:
-    differences = compare(network(optimizer=optimizer, weight_decay=0.01), CHANGES[name])
-    assert all(verdicts(differences).values())
-    assert all(each.allowed is not None and each.allowed < 1e-2 for each in differences)
+    found = compare(network(optimizer=optimizer, weight_decay=0.01), CHANGES[name])
+    assert all(verdicts(found).values())
+    assert all(each.allowed is not None and each.allowed < 1e-2 for each in found)
 
 
 def test_a_convolution_stays_within_the_last_bits_channels_last() -> None:
@@ -181,9 +181,9 @@ def other_numbers(subject: Subject) -> Step:
 
 
 def test_dropout_that_draws_other_numbers_is_not_called_wrong() -> None:
-    differences = compare(network(nn.Dropout), change(other_numbers))
-    assert all(verdicts(differences).values())
-    assert any(each.reason and "other random numbers alone change it" in each.reason for each in differences)
+    found = compare(network(nn.Dropout), change(other_numbers))
+    assert all(verdicts(found).values())
+    assert any(each.reason and "other random numbers alone change it" in each.reason for each in found)
 
 
 def test_a_step_that_draws_nothing_gets_no_such_leave() -> None:
@@ -245,6 +245,20 @@ def test_differences_are_told_absolute_and_relative_to_the_largest() -> None:
     assert (difference.absolute, difference.relative, difference.is_within) == (0.5, 0.125, False)
 
 
+def test_tiny_numbers_may_become_zero_unless_all_has_to_stay_the_same() -> None:
+    make = constant(1e-39, 1e-40)
+    assert verdicts(compare(make, giving(0.0, 0.0))) == {"outputs": True}
+    assert verdicts(compare(make, change(lambda subject: lambda: torch.zeros(2), "same"))) == {"outputs": False}
+
+
+def test_little_time_leaves_one_perturbation_and_one_draw(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(differences, "_SECONDS", -1.0)
+    made = []
+    make = network(nn.Dropout)
+    refer(lambda: made.append(1) or make(), "reordered")  # type: ignore[func-returns-value]
+    assert len(made) == 3
+
+
 def test_zeros_that_stay_zeros_are_the_same() -> None:
     (difference,) = compare(constant(0.0, 0.0), giving(0.0, 0.0))
     assert (difference.absolute, difference.relative, difference.is_within) == (0.0, 0.0, True)
@@ -294,9 +308,9 @@ def test_a_loss_that_only_backward_shows_may_stay_unseen() -> None:
         step()
         torch.autograd.backward = watched
 
-    differences = compare(example("mlp"), change(replay, "same"))
-    assert verdicts(differences) == {"loss": None, "gradients": True, "parameters": True}
-    assert differences[0].reason == "the changed step shows no loss"
+    found = compare(example("mlp"), change(replay, "same"))
+    assert verdicts(found) == {"loss": None, "gradients": True, "parameters": True}
+    assert found[0].reason == "the changed step shows no loss"
 
 
 def test_results_are_found_in_any_nesting() -> None:

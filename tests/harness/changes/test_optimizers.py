@@ -43,7 +43,7 @@ def test_a_fused_optimizer_stays_in_place_and_keeps_its_state(kind: str) -> None
 
 
 def calls_of(step: Callable[[], Any]) -> set[str]:
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], acc_events=True) as profile:
         step()
     return {event.key for event in profile.key_averages()}
 

@@ -316,3 +316,31 @@ def test_a_thing_that_holds_itself_ends_the_walk() -> None:
     loop: list[Any] = [nn.Linear(2, 2)]
     loop.append(loop)
     assert len(subject_of(lambda: loop).modules) == 1
+
+
+class Trap:
+    """Whatever is done to it beyond looking at its type is a mistake."""
+
+    def __init__(self) -> None:
+        object.__setattr__(self, "model", nn.Linear(2, 2))
+
+    def spring(self, *arguments: Any) -> Any:
+        raise AssertionError("the program's code ran")
+
+    __getattribute__ = __getattr__ = __setattr__ = __iter__ = __len__ = __bool__ = __eq__ = __repr__ = spring
+    __class__ = property(spring)  # type: ignore[assignment]
+
+    def __hash__(self) -> int:
+        if Trap.is_set:
+            raise AssertionError("a key was looked up")
+        return 0
+
+    is_set = False
+
+
+def test_no_code_of_the_program_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    trap = Trap()
+    held = [trap, {trap: nn.Linear(2, 2)}, (trap,)]
+    monkeypatch.setattr(Trap, "is_set", True)
+    assert len(subject_of(lambda: (held, trap)).modules) == 2
+    monkeypatch.undo()
