@@ -206,8 +206,10 @@ class _Attempt:
         if name == CHANGED:
             return worker.build(name, self._names, keep)
         try:
-            return worker.build(name)
+            return worker.build(name, against=self._names)
         except Refused as refused:
+            if refused.verdict != "failed":
+                raise
             raise WorkloadError(
                 f"{self._lab.program.target} fails without any change",
                 why=refused.reason,

@@ -69,11 +69,16 @@ class Worker:
     ) -> None:
         self.close()
 
-    def build(self, name: str, changes: tuple[str, ...] = (), keep: Path | None = None) -> Built:
-        """Makes a variant, whose first results are left in the file ``keep``; Refused if that cannot be."""
+    def build(
+        self, name: str, changes: tuple[str, ...] = (), keep: Path | None = None, against: tuple[str, ...] = ()
+    ) -> Built:
+        """Makes a variant, whose first results are left in the file ``keep``; Refused if that cannot be.
+
+        ``against`` names the changes that an original is to be compared with.
+        """
         file = None if keep is None else str(keep)
-        value = self._ask(BUILD_SECONDS_AT_MOST, do="build", name=name, changes=list(changes), keep=file)
-        return Built(**value)
+        wanted: dict[str, object] = {"name": name, "changes": list(changes), "keep": file, "against": list(against)}
+        return Built(**self._ask(BUILD_SECONDS_AT_MOST, do="build", **wanted))
 
     def compare(self, changes: tuple[str, ...], kept: Path) -> tuple[Difference, ...]:
         """How far the results that lie in a file are from the original's; Refused if the original cannot be made."""

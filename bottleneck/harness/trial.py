@@ -61,13 +61,18 @@ class Bench:
         self._program, self._changes = program, changes
         self._variants: dict[str, _Variant] = {}
 
-    def build(self, name: str, changes: Sequence[str], keep: str | None) -> Built:
-        """Makes a variant and runs it until it is warm; what its first steps gave is left in the file ``keep``."""
+    def build(self, name: str, changes: Sequence[str], keep: str | None, against: Sequence[str] = ()) -> Built:
+        """Makes a variant and runs it until it is warm; what its first steps gave is left in the file ``keep``.
+
+        An original is made for what it is compared with: the changes that ``against`` names.
+        """
         chosen = [self._changes[each] for each in changes]
         subject = self._make(chosen)
         started = time.perf_counter()
         for change in chosen:
             subject = replace(subject, step=change.apply(subject))
+        for base in (self._changes[each].against for each in against):
+            subject = replace(subject, step=base(subject)) if base is not None else subject
         results = observe(subject, self._program.seed, SETUP_CALLS)
         Stopwatch(subject.torch).wait()
         setup_s = time.perf_counter() - started

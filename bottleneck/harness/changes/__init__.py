@@ -12,6 +12,7 @@ from bottleneck.harness.changes import (
     layout,
     loaders,
     optimizers,
+    padding,
     precision,
     recompute,
 )
@@ -29,6 +30,7 @@ _TABLES: tuple[tuple[Change, ...], ...] = (
     folding.CHANGES,
     recompute.CHANGES,
     loaders.CHANGES,
+    padding.CHANGES,
 )
 
 CHANGES: Mapping[str, Change] = {change.name: change for table in _TABLES for change in table}

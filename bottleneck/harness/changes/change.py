@@ -20,7 +20,8 @@ class Change:
     ``apply`` takes a subject that was made afresh, changes it in place where that helps, and gives back the step to
     call; it raises NotApplicable or Missing. ``environment`` and ``settings`` (parameters of the workload) hold before
     the program is loaded, in a process of its own where ``is_process_wide``. ``samples`` is how many times as many
-    samples a changed step works on. ``sources`` is where the idea is explained.
+    samples a changed step works on. ``sources`` is where the idea is explained. ``against`` makes, of
+    another fresh subject, what the changed step is compared with where that is a part of the original only.
     """
 
     name: str
@@ -31,3 +32,4 @@ class Change:
     environment: Mapping[str, str] = field(default_factory=dict)
     settings: Callable[[Mapping[str, object]], Mapping[str, object]] | None = None
     samples: float = 1.0
+    against: Callable[[Subject], Callable[[], object]] | None = None
