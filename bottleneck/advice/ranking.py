@@ -41,7 +41,7 @@ def rank(drafts: Sequence[Draft], analysis: Analysis, program: Sequence[str] | N
                 added_gain_us=added_us,
                 tries=draft.tries,
                 confidence=draft.confidence,
-                within_noise=gain_us is not None and gain_us.high < noise_us,
+                within_noise=gain_us is not None and bool(gain_us.high < noise_us),
             )
         )
     return tuple(findings)

@@ -91,7 +91,8 @@ def test_a_finding_without_a_gain_is_not_noise() -> None:
 
 
 def test_figures_of_numpy_become_plain_numbers_that_the_file_can_hold() -> None:
-    found = ranked(draft(Interval(np.float64(100.0), np.float64(200.0)), {"compute": np.float64(150.0)}))
+    steps = replace(case().steps, wall_us=np.float64(1000.0))
+    found = ranked(draft(Interval(np.float64(100.0), np.float64(200.0)), {"compute": np.float64(150.0)}), steps=steps)
     judged = replace(case(), findings=found)
     assert from_json(to_json(judged)).findings == found
     assert type(found[0].within_noise) is bool
