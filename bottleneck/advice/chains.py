@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from bottleneck.advice.measures import runs_on_host, trains
-from bottleneck.advice.work import Flags, Floats, Integers, Work, elements
+from bottleneck.advice.measures import runs_on_host
+from bottleneck.advice.work import Flags, Floats, Integers, Work, elements, goes_backward
 
 # What a compiler makes one loop of: each element of the result hangs on one element, or one row, of the operands.
 _FUSIBLE = ("pointwise", "normalization", "softmax", "reduction", "random")
@@ -117,7 +117,7 @@ def _price(work: Work, found: _Candidates, of_row: Integers, ops: Integers) -> C
 
     between = np.where(found.hands_on, found.count * _item_bytes(work)[place], 0.0)
     in_place = work.op_like(_IN_PLACE)[place]
-    takes_over = np.append(in_place[1:], False) | (not trains(work.case))
+    takes_over = np.append(in_place[1:], False) | (not goes_backward(work.case))
     bytes_all = total(work.roof("bytes_low")[place])
     least = _largest(chain, found.count * _item_bytes(work)[place], size)
     best = np.maximum(bytes_all - 2 * total(between), np.minimum(least, bytes_all))
@@ -146,7 +146,7 @@ def _kept_us(work: Work, found: _Candidates) -> tuple[Floats, Floats]:
         return kept, kept
     fresh = _fresh_us(work, found, beyond)
     result = np.where(found.hands_on, 0.0, fresh)
-    results = fresh if trains(work.case) else result
+    results = fresh if goes_backward(work.case) else result
     least = np.select([random, special], [_LEAST_KEPT_RANDOM, _LEAST_KEPT], 0.0)
     most = np.where(random | special, 1.0, _MOST_KEPT)
     return (beyond - fresh) * least + result, (beyond - fresh) * most + results

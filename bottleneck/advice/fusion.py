@@ -7,7 +7,7 @@ import numpy as np
 
 from bottleneck.advice.chains import Chains, chains_of
 from bottleneck.advice.draft import Draft
-from bottleneck.advice.measures import format_count, is_compiled, runs_on_host, trains
+from bottleneck.advice.measures import format_count, is_compiled, runs_on_host
 from bottleneck.advice.work import (
     Flags,
     Work,
@@ -15,6 +15,7 @@ from bottleneck.advice.work import (
     claims_of_rows,
     elements,
     gain_of,
+    goes_backward,
     part_on_path,
     share,
     sizes_of,
@@ -181,7 +182,7 @@ def _attention_rows(work: Work) -> Flags:
     if not softmax.size:
         return rows
     product = np.flatnonzero(work.family("matmul"))
-    count = elements(work, work.op_like(_SOFTMAX))
+    count, random = elements(work, work.op_like(_SOFTMAX)), work.family("random")
     m, n, k, batch = (work.cost(name) for name in ("m", "n", "k", "batch"))
     before, after = np.searchsorted(product, softmax) - 1, np.searchsorted(product, softmax)
     for at, first, last in zip(softmax.tolist(), before.tolist(), after.tolist(), strict=True):
@@ -189,7 +190,9 @@ def _attention_rows(work: Work) -> Flags:
             continue
         one, two = int(product[first]), int(product[last])
         scores = (m[one] * n[one] * batch[one], m[two] * k[two] * batch[two])
-        if two - one <= _BETWEEN and scores[0] == scores[1] == count[at]:
+        # No fused kernel of a CPU draws random numbers.
+        held = runs_on_host(work.case) and bool(random[one:two].any())
+        if two - one <= _BETWEEN and scores[0] == scores[1] == count[at] and not held:
             rows[one : two + 1] = True
     return rows
 
@@ -239,7 +242,7 @@ def vocabulary_loss(case: Case) -> Draft | None:
         advice="Work out the loss in chunks of rows, or with a fused linear cross-entropy, so that logits stay small.",
         gain_us=gain_of(work, high / 2, high),
         claims=claims_of_rows(work, high),
-        code=_CHUNKED if trains(case) else None,
+        code=_CHUNKED if goes_backward(case) else None,
         confidence="low",
     )
 

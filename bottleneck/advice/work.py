@@ -12,7 +12,7 @@ import pandas as pd
 
 from bottleneck.advice.critical import saved_us
 from bottleneck.advice.draft import Draft
-from bottleneck.advice.measures import format_count, kernels_in_window, runs_on_host
+from bottleneck.advice.measures import format_count, kernels_in_window, runs_on_host, trains
 from bottleneck.case import Case
 from bottleneck.records import Interval
 from bottleneck.units import format_share, format_us
@@ -26,6 +26,7 @@ PRODUCTS = ("matmul", "convolution", "attention", "recurrent")
 # Marks of what is no part of the model: another rule's, or a wait.
 _OUTSIDE_MODEL = re.compile(r"^Optimizer\.(?:step|zero_grad)#|^enumerate\(DataLoader\)")
 _LINK = re.compile(r"HtoD|DtoH|PtoP|Host|Peer")
+_BACKWARD = re.compile(r"^aten::\w+_backward")
 _NAME_LIMIT = 1000
 _LONGEST = 80
 _LEAST_GAIN = 0.001  # of the step
@@ -126,6 +127,11 @@ def inside_marks(case: Case, at_us: Floats, mark: "re.Pattern[str]") -> Flags:
     end = np.maximum.accumulate(start + events["dur_us"].to_numpy()[marks])
     before = np.searchsorted(start, at_us, side="right") - 1
     return np.asarray((before >= 0) & (at_us < end[np.maximum(before, 0)]))
+
+
+def goes_backward(case: Case) -> bool:
+    """Whether the step runs a backward pass, by its marks or, in old traces, by the names of ops."""
+    return trains(case) or any(_BACKWARD.search(name) for name in case.op_sums)
 
 
 def work_of(case: Case) -> Work:

@@ -28,7 +28,7 @@ def on_cpu(folder: Path, calls: Sequence[Call], steps: int = 2, marks: Sequence[
     return case_of(folder, _events(calls, steps, marks, on_device=False), **recording)
 
 
-def on_gpu(folder: Path, calls: Sequence[Call], steps: int = 2, **recording: Any) -> Case:
+def on_gpu(folder: Path, calls: Sequence[Call], steps: int = 1, **recording: Any) -> Case:
     """The case of steps whose kernels run without a pause on an H100, launched 5 us apart."""
     return case_of(folder, _events(calls, steps, (), on_device=True), **recording)
 

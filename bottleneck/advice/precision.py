@@ -1,0 +1,182 @@
+"""Rules of precision: half as many bytes, and matrix units that are faster on narrower numbers."""
+
+import numpy as np
+
+from bottleneck.advice.draft import Draft
+from bottleneck.advice.measures import runs_on_host
+from bottleneck.advice.work import (
+    PRODUCTS,
+    Floats,
+    Work,
+    claims_of_rows,
+    gain_of,
+    part_on_path,
+    share,
+    told,
+    work_of,
+    worth_telling,
+)
+from bottleneck.case import Case
+from bottleneck.records import Device
+from bottleneck.units import format_share, format_si, format_us
+
+_WORTH_TELLING = 0.05
+# Narrow products have to be this much faster to pay for the casts around them.
+_FASTER = 1.5
+# Kernels of the narrower dtype are taken to reach as much of their peak as the present ones do of their own. What
+# holds those far below it (launch, tails, latency) stays, about half of their time.
+_FAR_BELOW, _STAYS = 0.5, 0.5
+# Each operand of a product is read wide and written narrow, and the weights' gradients the other way round.
+_CAST_TRAFFIC = 1.5
+
+_AUTOCAST = 'with torch.autocast("{kind}", dtype=torch.bfloat16):\n    loss = model(x)'
+_FP8 = (
+    "from torchao.float8 import convert_to_float8_training\n"
+    "convert_to_float8_training(model)  # and compare the loss curve: three bits of mantissa are few"
+)
+
+
+@worth_telling
+def half_precision(case: Case) -> Draft | None:
+    """Rule 20: fp32 products and tensors where bf16 halves the bytes and its products are faster by the device's peaks.
+
+    Gain: products t - t P_fp32/P_bf16 (bytes: t/2), other work of the model in fp32 that is bound by its bytes t/2,
+    at most; from half of the products' part, less the casts: autocast keeps norms, softmax and losses in fp32. A CPU
+    only counts where its calibrated bf16 peak says so: without AVX512-BF16 or AMX it is a hundred times slower.
+    """
+    work, device = work_of(case), case.analysis.device
+    ratio, narrow = _bf16_ratio(device), device.peaks_flops_per_s.get("bf16_tensor")
+    if ratio is None or narrow is None or ratio < _FASTER:
+        return None
+    tf32 = device.peaks_flops_per_s.get("tf32_tensor")
+    in_tf32 = work.is_text(case.linked.kernels, "engine", "matrix")
+    ratios = np.where(in_tf32, narrow / tf32 if tf32 else ratio, ratio)
+    wide = work.dtype("fp32") & work.in_model
+    products = wide & work.family(*PRODUCTS)
+    others = wide & work.bound("memory") & work.family("pointwise", "pooling", "normalization", "copy")
+    if share(work, products) < _WORTH_TELLING:
+        return None  # autocast starts from products: without them nothing changes
+    faster = np.where(products, work.us * (1 - _left(work, ratios)), 0.0)
+    casts = np.where(products, work.memory_us() * _CAST_TRAFFIC, 0.0)
+    halved = np.where(others, np.minimum(work.memory_us(), work.us) / 2, 0.0)
+    on_path = part_on_path(work, faster + halved)
+    return Draft(
+        slug="half-precision",
+        title="The model works in fp32 where bf16 would do",
+        evidence=(
+            f"fp32 products take {format_us(float(work.us[products].sum()))} per step "
+            f"({format_share(share(work, products))}), other fp32 work that is bound by its bytes "
+            f"{format_us(float(work.us[others].sum()))}",
+            f"this device multiplies bf16 at {format_si(narrow, 'FLOP/s')}, "
+            f"{float(np.average(ratios[products], weights=work.us[products])):.1f} times what these products may reach",
+            *told(work, products),
+            *([on_path] if on_path else []),
+        ),
+        advice="Run forward pass and loss under bf16 autocast, and watch the loss.",
+        gain_us=gain_of(work, np.clip(faster / 2 - casts, 0.0, None), faster + halved),
+        claims=claims_of_rows(work, faster + halved),
+        code=_AUTOCAST.format(kind="cpu" if runs_on_host(case) else "cuda"),
+        tries=("bf16-autocast",),
+    )
+
+
+def _bf16_ratio(device: Device) -> float | None:
+    """How many times as fast the device's bf16 products are as those in fp32; null without both peaks."""
+    narrow, wide = device.peaks_flops_per_s.get("bf16_tensor"), _fp32_peak(device)
+    return narrow / wide if narrow and wide else None
+
+
+def _fp32_peak(device: Device) -> float | None:
+    peaks = device.peaks_flops_per_s
+    return next((peaks[name] for name in ("fp32_matrix", "fp32_tensor", "fp32_vector") if peaks.get(name)), None)
+
+
+def _left(work: Work, ratio: Floats | float) -> Floats:
+    """The part of each product's time that is left if its arithmetic runs so many times as fast and its bytes halve.
+
+    A kernel far below its peak is held back by something that narrower numbers do not change: it then gains less.
+    """
+    explained = np.nan_to_num(work.roof("compute_us") / np.maximum(_run_us(work), 1e-9))
+    bytes_part = np.nan_to_num(work.roof("memory_us") / np.maximum(_run_us(work), 1e-9)) / 2
+    held_back = np.where(explained < _FAR_BELOW, _STAYS, 0.0)
+    return np.clip(np.maximum(np.maximum(1 / ratio, bytes_part), held_back), 0.0, 1.0)
+
+
+def _run_us(work: Work) -> Floats:
+    return np.asarray(work.case.linked.kernels["dur_us"].to_numpy()[work.row])
+
+
+@worth_telling
+def fp32_products(case: Case) -> Draft | None:
+    """Rule 27: fp32 products on plain units of a device whose tensor cores take TF32.
+
+    Gain: t (1 - P_fp32/P_tf32) with the device's peaks at most, from half of it. Kernel names tell the units.
+    """
+    work, peaks = work_of(case), case.analysis.device.peaks_flops_per_s
+    fast, slow = peaks.get("tf32_tensor"), peaks.get("fp32_vector")
+    if runs_on_host(case) or not fast or not slow or fast < _FASTER * slow:
+        return None
+    kernels = case.linked.kernels
+    rows = work.is_text(kernels, "engine", "vector") & work.is_text(kernels, "family", "matmul", "convolution")
+    rows &= work.dtype("fp32") & work.bound("compute")
+    if share(work, rows) < _WORTH_TELLING:
+        return None
+    less = np.where(rows, work.us * (1 - _left(work, fast / slow)), 0.0)
+    on_path = part_on_path(work, less)
+    return Draft(
+        slug="fp32-products",
+        title="Products in fp32 leave the tensor cores unused",
+        evidence=(
+            f"{format_us(float(work.us[rows].sum()))} per step of fp32 products on plain units "
+            f"({format_si(slow, 'FLOP/s')}; tensor cores take TF32 at {format_si(fast, 'FLOP/s')})",
+            *told(work, rows),
+            *([on_path] if on_path else []),
+        ),
+        advice="Allow TF32 for products and convolutions (10 bits of mantissa), or go on to bf16.",
+        gain_us=gain_of(work, less / 2, less),
+        claims=claims_of_rows(work, less),
+        code='torch.set_float32_matmul_precision("high")\ntorch.backends.cudnn.allow_tf32 = True',
+        tries=("tf32",),
+    )
+
+
+_NEAR_THE_ROOF = 0.7  # of a data sheet, of which real kernels reach 71-97 %; a calibrated peak asks for more
+_NEAR_A_MEASURED_ROOF = 0.8
+
+
+@worth_telling
+def eight_bit_products(case: Case) -> Draft | None:
+    """Rule 28: 16-bit products near the peak of a device that multiplies 8-bit floats faster.
+
+    Gain: t (1 - P_bf16/P_fp8) at most, from half of it; scaling and casts take a part.
+    """
+    work, device = work_of(case), case.analysis.device
+    fast, slow = (device.peaks_flops_per_s.get(name) for name in ("fp8_tensor", "bf16_tensor"))
+    if runs_on_host(case) or not fast or not slow or fast < _FASTER * slow:
+        return None
+    near = _NEAR_A_MEASURED_ROOF if device.source == "measured" else _NEAR_THE_ROOF
+    rows = work.family("matmul") & work.dtype("bf16", "fp16") & work.bound("compute")
+    rows &= work.roof("explained") >= near
+    if share(work, rows) < 2 * _WORTH_TELLING:
+        return None
+    less = np.where(rows, work.us * (1 - slow / fast), 0.0)
+    on_path = part_on_path(work, less)
+    return Draft(
+        slug="eight-bit-products",
+        title="16-bit products run at the peak of their units; 8-bit ones would run above it",
+        evidence=(
+            f"products at {format_share(near)} of their peak and more take {format_us(float(work.us[rows].sum()))} "
+            f"per step ({format_share(share(work, rows))})",
+            f"this device multiplies fp8 at {format_si(fast, 'FLOP/s')}, bf16 at {format_si(slow, 'FLOP/s')}",
+            *told(work, rows),
+            *([on_path] if on_path else []),
+        ),
+        advice="If the loss allows it, multiply in fp8 with scaling per tensor.",
+        gain_us=gain_of(work, less / 2, less),
+        claims=claims_of_rows(work, less),
+        code=_FP8,
+        confidence="low",
+    )
+
+
+RULES = (half_precision, fp32_products, eight_bit_products)

@@ -1,0 +1,296 @@
+"""Rules of bytes that need not move: strided reads, casts and copies, lookups, zeroed gradients, results kept apart."""
+
+import re
+
+import numpy as np
+
+from bottleneck.advice.draft import Draft, up_to
+from bottleneck.advice.measures import format_count, runs_on_host
+from bottleneck.advice.work import (
+    Flags,
+    Work,
+    by_signature,
+    claims_of_rows,
+    elements,
+    gain_of,
+    goes_backward,
+    inside_marks,
+    part_on_path,
+    share,
+    sizes_of,
+    text_column,
+    told,
+    work_of,
+    worth_telling,
+)
+from bottleneck.case import Case
+from bottleneck.units import format_share, format_si, format_us
+
+_WORTH_TELLING = 0.02
+_LARGE_BYTES = 2.0**20
+
+_STRIDED = re.compile(r"^strided access")
+# What is scattered by its nature, and products, whose libraries pack their operands; copies are the next rule's.
+_SCATTERED = ("indexing", "recommendation", "random", "sort", "copy", "matmul", "convolution", "attention")
+_COMPILED = re.compile(r"^(?:triton|graph)_")  # records the buffers behind its operands, not these
+_POORLY_EXPLAINED = 0.5
+# Streams of contiguous data reach 0.8 to 0.9 of the bandwidth of a data sheet (cost_model, section 6).
+_REACHED = 0.8
+
+
+@worth_telling
+def strided_access(case: Case) -> Draft | None:
+    """Rule 18: kernels bound by memory that reach less than half of it on large tensors that do not lie in order.
+
+    Gain: t - B/W at most, from half of it, of kernels whose name or recorded strides prove the access.
+    """
+    work = work_of(case)
+    slow = (
+        (work.roof("explained") < _POORLY_EXPLAINED) & (work.roof("bytes_low") >= _LARGE_BYTES) & work.bound("memory")
+    )
+    slow &= ~work.family("indexing", "random", "sort")
+    rows = slow & work.reason_like(_STRIDED)
+    rows |= by_signature(work, slow, (each for each in np.unique(work.signature[slow]).tolist() if _mixed(work, each)))
+    if share(work, rows) < _WORTH_TELLING:
+        return None
+    less = np.where(rows, work.us - work.memory_us() / _REACHED, 0.0).clip(0.0)
+    gain = gain_of(work, less / 2, less)
+    on_path = part_on_path(work, less)
+    return Draft(
+        slug="strided-access",
+        title="Tensors out of order in memory are read a few bytes at a time",
+        evidence=(
+            f"{format_us(float(work.us[rows].sum()))} per step where the bytes alone need "
+            f"{format_us(float(work.memory_us()[rows].sum()))}",
+            *told(work, rows),
+            *([on_path] if on_path else []),
+        ),
+        advice="Lay these tensors out once in the order in which they are read, or keep one layout for all operands.",
+        gain_us=gain,
+        claims=claims_of_rows(work, less),
+        code="x = x.contiguous()  # once, where it is made; images: x.to(memory_format=torch.channels_last)",
+        confidence="low",
+    )
+
+
+def _mixed(work: Work, signature: int) -> bool:
+    """Whether large operands of one call lie in different orders, or with holes between their numbers."""
+    orders = set()
+    pairs = zip(sizes_of(work, signature), text_column(work, "strides", signature), strict=False)
+    for sizes, strides in pairs:
+        if not isinstance(strides, list) or len(strides) != len(sizes) or np.prod(sizes or [0], dtype=float) < 2**16:
+            continue
+        kept = [(step, at) for at, (size, step) in enumerate(zip(sizes, strides, strict=True)) if size > 1]
+        if any(type(step) is not int for step, _ in kept):
+            return False
+        if min(kept)[0] == 0:  # expanded: few numbers, read many times
+            continue
+        if min(kept)[0] > 1:
+            return True
+        orders.add(tuple(at for _, at in sorted(kept)))
+    return len(orders) > 1
+
+
+_COPY = re.compile(r"^aten::(?:copy_|_to_copy|to|clone|contiguous|_foreach_copy_|_copy_from)$")
+_FEW_BYTES = 65536.0
+_TOO_MUCH_COPYING = 0.05
+
+
+@worth_telling
+def needless_copies(case: Case) -> Draft | None:
+    """Rule 19: casts and changes of layout that take more than 5 % of the time in which the device works.
+
+    Gain: at most all of them that lie in the model, from half of it. Copies over the link are another rule's affair,
+    and so are those that convolutions make of their images.
+    """
+    work = work_of(case)
+    rows = work.op_like(_COPY) & work.in_model
+    # Few bytes that take long were waited for, not moved.
+    rows &= ~(work.roof("bytes_low") < _FEW_BYTES)
+    busy_us = case.analysis.totals.busy_us
+    us = float(work.us[rows].sum())
+    if not busy_us or us <= _TOO_MUCH_COPYING * busy_us or share(work, rows) < _WORTH_TELLING:
+        return None
+    casts = by_signature(work, rows, (each for each in np.unique(work.signature[rows]).tolist() if _casts(work, each)))
+    less = np.where(rows, work.us, 0.0)
+    on_path = part_on_path(work, less)
+    cast_us = float(work.us[casts].sum())
+    return Draft(
+        slug="needless-copies",
+        title="Tensors are copied only to change their dtype or layout",
+        evidence=(
+            f"copies inside the device take {format_us(us)} per step ({format_share(us / busy_us)} of its work), "
+            f"{format_us(cast_us)} of it in casts",
+            *told(work, rows),
+            *([on_path] if on_path else []),
+        ),
+        advice="Keep one dtype and one layout from end to end, so that nothing has to be cast or transposed.",
+        gain_us=gain_of(work, less / 2, less),
+        claims=claims_of_rows(work, less),
+        code=(
+            "model = model.to(torch.bfloat16)  # parameters too: nothing is cast on the way"
+            if cast_us > us / 2
+            else "y = x.transpose(1, 2)  # a view; the op that follows takes it without .contiguous() where it can"
+        ),
+        confidence="low",
+    )
+
+
+def _casts(work: Work, signature: int) -> bool:
+    types = [each for each in text_column(work, "types", signature) if isinstance(each, str)]
+    tensors = [each for each in types if each not in {"", "Scalar", "ScalarList", "TensorList"}]
+    return len(set(tensors[:2])) > 1
+
+
+_LOOKUPS = ("indexing", "recommendation")
+_BACKWARD = re.compile(r"embedding\w*backward|index_put|scatter|index_add|index_backward")
+_TOO_MANY_LOOKUPS = 0.10
+
+
+@worth_telling
+def scattered_lookups(case: Case) -> Draft | None:
+    """Rule 22: embeddings, gathers, indexing and scatters beyond 10 % of the device's work.
+
+    Gain: t - B/W at most, from half of it: what hot rows and atomic adds cost beyond their bytes.
+    """
+    work = work_of(case)
+    rows = work.family(*_LOOKUPS)
+    busy_us, us = case.analysis.totals.busy_us, float(work.us[rows].sum())
+    if not busy_us or us <= _TOO_MANY_LOOKUPS * busy_us or share(work, rows) < _WORTH_TELLING:
+        return None
+    less = np.where(rows, work.us - work.memory_us(), 0.0)
+    backward = float(work.us[rows & work.op_like(_BACKWARD)].sum())
+    on_path = part_on_path(work, less)
+    return Draft(
+        slug="scattered-lookups",
+        title="Lookups by index take a large part of the work",
+        evidence=(
+            f"indexing takes {format_us(us)} per step ({format_share(us / busy_us)} of the device's work), "
+            f"{format_us(backward)} of it in adding up gradients or scattering",
+            *told(work, rows),
+            *([on_path] if on_path else []),
+        ),
+        advice=(
+            "Give the embedding sparse gradients, or sort and merge equal indices before adding."
+            if backward > us / 2
+            else "Look up equal indices once, sorted, and let EmbeddingBag sum rows while it reads them."
+        ),
+        gain_us=gain_of(work, less / 2, less),
+        claims=claims_of_rows(work, less),
+        code=(
+            "nn.Embedding(rows, width, sparse=True)  # with torch.optim.SparseAdam"
+            if backward > us / 2
+            else 'nn.EmbeddingBag(rows, width, mode="sum")'
+        ),
+        confidence="low",
+    )
+
+
+_ZERO_GRAD = re.compile(r"^Optimizer\.zero_grad#")
+_ZEROES = re.compile(r"^aten::(?:zero_|fill_|_foreach_zero_)$")
+_ACCUMULATES = re.compile(r"AccumulateGrad$")
+_ADDS = re.compile(r"^aten::add_$")
+
+
+@worth_telling
+def zeroed_gradients(case: Case) -> Draft | None:
+    """Rule 25: gradients that are set to zero and added to, instead of dropped and replaced (``set_to_none``).
+
+    Gain: the fills, and at most the additions of the backward pass that then find something to add to.
+    """
+    work = work_of(case)
+    at_us = np.append(case.linked.ops["ts_us"].to_numpy(), np.nan)[work.op]
+    zeroes = work.op_like(_ZEROES) & inside_marks(case, at_us, _ZERO_GRAD)
+    if not zeroes.any():
+        return None
+    parent = np.append(case.linked.ops["parent"].to_numpy(dtype=np.int64, na_value=-1), -1)[work.op]
+    names = case.linked.ops["name"].cat
+    accumulates = [_ACCUMULATES.search(str(name)[:200]) is not None for name in names.categories]
+    in_accumulate = np.append(np.append(accumulates, False)[names.codes.to_numpy()], False)[parent]
+    adds = work.op_like(_ADDS) & in_accumulate.astype(bool)
+    zeroing, adding = (np.where(rows, work.us, 0.0) for rows in (zeroes, adds))
+    return Draft(
+        slug="zeroed-gradients",
+        title="Gradients are filled with zeros at every step",
+        evidence=(
+            f"{format_count(zeroes.sum() / case.steps)} fills per step in zero_grad take "
+            f"{format_us(float(zeroing.sum()))}",
+            *told(work, zeroes | adds),
+        ),
+        advice="Drop gradients instead of filling them with zeros (the default of zero_grad since PyTorch 2.0).",
+        gain_us=gain_of(work, zeroing / 2, zeroing + adding),
+        claims=claims_of_rows(work, zeroing + adding),
+        code="optimizer.zero_grad(set_to_none=True)",
+        tries=("set-to-none",),
+    )
+
+
+# Only ops whose backward pass needs their result, or nothing, may overwrite what they read.
+_MAY_OVERWRITE = re.compile(
+    r"^aten::(?:relu|clamp|clamp_min|hardtanh|leaky_relu|elu|celu|selu|sigmoid|tanh|silu|hardswish|dropout|add|mul|div)$"
+)
+_FRESH_FROM_BYTES = 32 * 2**20
+_NEARLY_FULL = 0.8
+
+
+@worth_telling
+def results_apart(case: Case) -> Draft | None:
+    """Rule 26: activations that write their result beside what they read.
+
+    On a CPU each large result is new memory, whose pages cost more than the arithmetic (``fresh_bytes_per_s``). Gain:
+    from half of what such ops take beyond their bytes, bounded by the price of the pages. On a GPU the bytes stay the
+    same: only peak memory shrinks, which is told where it is nearly full.
+    """
+    work = work_of(case)
+    rows = work.op_like(_MAY_OVERWRITE) & work.family("pointwise")
+    rows &= ~by_signature(work, rows, (each for each in np.unique(work.signature[rows]).tolist() if _given(work, each)))
+    written = elements(work, rows) * 4.0
+    if runs_on_host(case):
+        return _fresh_results(work, rows & (written >= _FRESH_FROM_BYTES), np.nan_to_num(written))
+    peak, capacity = case.analysis.totals.peak_memory_bytes, case.analysis.device.memory_bytes
+    if not peak or not capacity or peak < _NEARLY_FULL * capacity or not rows.any():
+        return None
+    return Draft(
+        slug="results-apart",
+        title="Activations keep what they read beside what they write",
+        evidence=(
+            f"peak memory is {format_si(peak, 'B')} of {format_si(capacity, 'B')}",
+            *told(work, rows),
+        ),
+        advice="Let activations overwrite their input where nothing else reads it.",
+        gain_us=None,
+        gain_reason="none in time: it moves as many bytes, and frees memory, which a larger batch may use",
+        code="nn.ReLU(inplace=True)",
+    )
+
+
+def _given(work: Work, signature: int) -> bool:
+    """Whether a call was given the tensor to write to (out=): recorded behind its other arguments, two at most."""
+    sizes = sizes_of(work, signature)
+    return len(sizes) > 2 and bool(sizes[-1])
+
+
+def _fresh_results(work: Work, rows: Flags, written: "np.ndarray[tuple[int], np.dtype[np.float64]]") -> Draft | None:
+    rate = work.case.analysis.device.fresh_bytes_per_s
+    if rate is None or goes_backward(work.case) or share(work, rows) < _WORTH_TELLING:
+        return None
+    pages_us = written / rate * 1e6 * work.scale / work.case.steps
+    less = np.where(rows, np.minimum(work.us - work.floor_us(), pages_us), 0.0)
+    if float(less.sum()) < _WORTH_TELLING * work.case.step_us:
+        return None
+    return Draft(
+        slug="results-apart",
+        title="Every large result is written to memory that is new",
+        evidence=(
+            f"{format_si(float(written[rows].sum()) / work.case.steps, 'B')} of results per step come in new pages, "
+            f"at {format_si(rate, 'B/s')}",
+            *told(work, rows),
+        ),
+        advice="Write large results over their input, or into memory that is kept from step to step.",
+        gain_us=up_to(float(less.sum())),
+        claims=claims_of_rows(work, less),
+        code="x.relu_()                    # over its input\ntorch.mul(x, y, out=result)  # into memory that is kept",
+    )
+
+
+RULES = (strided_access, needless_copies, scattered_lookups, zeroed_gradients, results_apart)

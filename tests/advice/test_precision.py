@@ -1,0 +1,89 @@
+"""Rules of precision: what narrower numbers are worth on units that are faster on them, and only there."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from bottleneck.advice.precision import eight_bit_products, fp32_products, half_precision
+from bottleneck.case import Case
+from tests.advice.cases import with_analysis
+from tests.advice.programs import Call, halves, on_cpu, on_gpu
+from tests.analysis.frames import CPU
+
+SIMT, TENSOR = "ampere_sgemm_128x64_nn", "sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn_n_tilesize128x128x64"
+LARGE = [[4096, 4096], [4096, 4096]]  # 137 GFLOP
+
+
+def product(us: float, kernel: str = SIMT, **more: object) -> Call:
+    return Call("aten::mm", us, LARGE, kernel, more=dict(more))
+
+
+def on_cpu_with(tmp_path: Path, bf16_flops_per_s: float | None) -> Case:
+    peaks = {"fp32_tensor": 1e11, "fp32_vector": 1e11}
+    peaks |= {} if bf16_flops_per_s is None else {"bf16_tensor": bf16_flops_per_s}
+    calls = [Call("aten::mm", 25_000, [[1024, 1024], [1024, 1024]])]
+    return on_cpu(tmp_path, calls, device=replace(CPU, peaks_flops_per_s=peaks))
+
+
+def test_a_cpu_whose_bf16_products_are_faster(tmp_path: Path) -> None:
+    draft = half_precision(on_cpu_with(tmp_path, 4e11))
+    assert draft is not None
+    assert draft.gain_us is not None
+    assert draft.tries == ("bf16-autocast",)
+    assert 15_000 < draft.gain_us.high < 25_000 * 0.77  # a quarter of the arithmetic at least is left
+    assert draft.gain_us.low < draft.gain_us.high / 2
+    assert "4.0 times" in draft.evidence[1]
+
+
+@pytest.mark.parametrize("bf16", [None, 1.2e11, 1.3e9], ids=["not measured", "hardly faster", "emulated"])
+def test_a_cpu_without_units_for_bf16_stays_in_fp32(tmp_path: Path, bf16: float | None) -> None:
+    assert half_precision(on_cpu_with(tmp_path, bf16)) is None
+
+
+def test_bf16_products_have_nothing_to_halve(tmp_path: Path) -> None:
+    assert half_precision(on_gpu(tmp_path, [product(300, TENSOR, **halves(2))])) is None
+
+
+def test_without_products_autocast_changes_nothing(tmp_path: Path) -> None:
+    assert half_precision(on_gpu(tmp_path, [Call("aten::add", 100, [[4096, 4096], [4096, 4096], []])])) is None
+
+
+def test_pointwise_work_beside_products_halves_too(tmp_path: Path) -> None:
+    add = Call("aten::add", 100, [[8192, 4096], [8192, 4096], []])
+    alone, beside = (half_precision(on_gpu(tmp_path / str(n), [product(3000), *[add] * n])) for n in (0, 4))
+    assert alone is not None
+    assert beside is not None
+    assert alone.gain_us is not None
+    assert beside.gain_us is not None
+    assert beside.gain_us.high - alone.gain_us.high == pytest.approx(200, rel=0.2)
+    assert beside.gain_us.low == pytest.approx(alone.gain_us.low, rel=0.01)
+
+
+def test_fp32_products_on_plain_units_gain_from_tf32(tmp_path: Path) -> None:
+    draft = fp32_products(on_gpu(tmp_path, [product(3000)]))
+    assert draft is not None
+    assert draft.gain_us is not None
+    assert draft.tries == ("tf32",)
+    assert draft.gain_us.high == pytest.approx(3000 * (1 - 67 / 495), rel=0.01)
+    assert draft.gain_us.low == pytest.approx(draft.gain_us.high / 2)
+
+
+@pytest.mark.parametrize("name", ["cutlass_80_tensorop_s1688gemm_256x128_32x3_nn_align1", TENSOR])
+def test_products_on_tensor_cores_are_left_alone(tmp_path: Path, name: str) -> None:
+    assert fp32_products(on_gpu(tmp_path, [product(600, name)])) is None
+
+
+def test_16_bit_products_at_their_peak_gain_from_8_bits(tmp_path: Path) -> None:
+    case = on_gpu(tmp_path, [product(170, TENSOR, **halves(2))])
+    draft = eight_bit_products(case)
+    assert draft is not None
+    assert draft.gain_us is not None
+    assert draft.gain_us.high == pytest.approx(85, rel=0.05)
+    peaks = {name: peak for name, peak in case.analysis.device.peaks_flops_per_s.items() if name != "fp8_tensor"}
+    older = with_analysis(case, device=replace(case.analysis.device, peaks_flops_per_s=peaks))
+    assert eight_bit_products(older) is None
+
+
+def test_16_bit_products_far_from_their_peak_have_other_worries(tmp_path: Path) -> None:
+    assert eight_bit_products(on_gpu(tmp_path, [product(400, TENSOR, **halves(2))])) is None

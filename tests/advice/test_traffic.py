@@ -1,0 +1,147 @@
+"""Rules of bytes that need not move: each fires on what it is for, and is silent beside it."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from bottleneck.advice.traffic import (
+    needless_copies,
+    results_apart,
+    scattered_lookups,
+    strided_access,
+    zeroed_gradients,
+)
+from bottleneck.case import Case
+from tests.advice.cases import with_analysis
+from tests.advice.programs import Call, halves, on_cpu, on_gpu
+from tests.analysis.frames import CPU
+
+SQUARE = [4096, 4096]
+ROWS, COLUMNS = [4096, 1], [1, 4096]
+PRODUCT = Call("aten::mm", 1000, [SQUARE, SQUARE], "ampere_sgemm_128x64_nn")
+
+
+def add(strides: list[list[int]]) -> Call:
+    return Call("aten::add", 300, [SQUARE, SQUARE, []], more={"strides": [*strides, []]})
+
+
+def test_operands_in_different_orders_are_strided_access(tmp_path: Path) -> None:
+    draft = strided_access(on_gpu(tmp_path, [add([ROWS, COLUMNS])]))
+    assert draft is not None
+    assert draft.gain_us is not None
+    assert draft.gain_us.high == pytest.approx(300 - 60 / 0.8, abs=5)  # 201 MB at 3.35 TB/s
+    assert draft.gain_us.low == pytest.approx(draft.gain_us.high / 2)
+    assert "aten::add at train.py:12: 300 us per step" in draft.evidence[1]
+
+
+def test_every_second_number_is_strided_access(tmp_path: Path) -> None:
+    assert strided_access(on_gpu(tmp_path, [add([[8192, 2], [8192, 2]])])) is not None
+
+
+@pytest.mark.parametrize(
+    "strides", [[ROWS, ROWS], [COLUMNS, COLUMNS], [ROWS, [0, 1]]], ids=["in order", "both turned", "broadcast"]
+)
+def test_operands_in_one_order_are_no_strided_access(tmp_path: Path, strides: list[list[int]]) -> None:
+    assert strided_access(on_gpu(tmp_path, [add(strides)])) is None
+
+
+def test_a_strided_kernel_near_the_bandwidth_is_left_alone(tmp_path: Path) -> None:
+    quick = replace(add([ROWS, COLUMNS]), us=100)
+    assert strided_access(on_gpu(tmp_path, [quick])) is None
+
+
+def cast(us: float) -> Call:
+    return Call("aten::copy_", us, [SQUARE, SQUARE, []], more={"types": ["c10::BFloat16", "float", "Scalar"]})
+
+
+def test_casts_beyond_a_twentieth_of_the_work_are_needless_copies(tmp_path: Path) -> None:
+    draft = needless_copies(on_gpu(tmp_path, [PRODUCT, cast(100)]))
+    assert draft is not None
+    assert draft.gain_us is not None
+    assert draft.gain_us.high == pytest.approx(100, rel=0.01)
+    assert draft.evidence[0].endswith("100 us of it in casts")
+    assert draft.code is not None
+    assert "bfloat16" in draft.code
+    assert needless_copies(on_gpu(tmp_path / "few", [PRODUCT, cast(40)])) is None
+
+
+def test_a_small_copy_that_took_long_was_waiting(tmp_path: Path) -> None:
+    small = Call("aten::copy_", 5000, [[123], [123], []])
+    assert needless_copies(on_cpu(tmp_path, [small])) is None
+
+
+def lookup(us: float) -> Call:
+    return Call(
+        "aten::embedding_dense_backward",
+        us,
+        [[8192, 1024], [8192], [], [], []],
+        "void embedding_backward_kernel<float>(int)",
+        more={
+            "types": ["float", "long int", "Scalar", "Scalar", "Scalar"],
+            "concrete": ["", "", "50000", "-1", "False"],
+        },
+    )
+
+
+def test_gradients_of_embeddings_beyond_a_tenth_of_the_work(tmp_path: Path) -> None:
+    draft = scattered_lookups(on_gpu(tmp_path, [PRODUCT, lookup(800)]))
+    assert draft is not None
+    assert draft.gain_us is not None
+    assert 0 < draft.gain_us.low < draft.gain_us.high < 800
+    assert draft.code is not None
+    assert "sparse=True" in draft.code
+    assert scattered_lookups(on_gpu(tmp_path / "few", [PRODUCT, lookup(90)])) is None
+
+
+def zeroing(tmp_path: Path, marks: list[str]) -> Case:
+    calls = [
+        Call("aten::zero_", 50, [[1_000_000]]),
+        Call("aten::mm", 300, [[512, 512], [512, 512]]),
+        Call("aten::add_", 80, [[1_000_000], [1_000_000], []], inside="torch::autograd::AccumulateGrad"),
+    ]
+    return on_cpu(tmp_path, calls, marks=marks)
+
+
+def test_fills_in_zero_grad_and_the_additions_after_them(tmp_path: Path) -> None:
+    draft = zeroed_gradients(zeroing(tmp_path, ["Optimizer.zero_grad#SGD.zero_grad"]))
+    assert draft is not None
+    assert draft.gain_us is not None
+    assert draft.gain_us.high == pytest.approx(130, rel=0.02)
+    assert draft.gain_us.low == pytest.approx(25, rel=0.02)
+    assert draft.tries == ("set-to-none",)
+
+
+def test_fills_elsewhere_are_no_zeroed_gradients(tmp_path: Path) -> None:
+    assert zeroed_gradients(zeroing(tmp_path, [])) is None
+
+
+def relu(tmp_path: Path, numbers: int = 25_000_000, **more: object) -> Case:
+    call = Call("aten::relu", 120_000, [[numbers]])
+    return on_cpu(tmp_path, [call], device=replace(CPU, fresh_bytes_per_s=1e9), **more)
+
+
+def test_new_pages_of_large_results_could_be_kept(tmp_path: Path) -> None:
+    draft = results_apart(relu(tmp_path))
+    assert draft is not None
+    assert draft.gain_us is not None
+    assert draft.gain_us.high == pytest.approx(100_000, rel=0.01)  # 100 MB at 1 GB/s
+
+
+def test_small_results_and_given_ones_take_no_new_pages(tmp_path: Path) -> None:
+    assert results_apart(relu(tmp_path, numbers=1_000_000)) is None
+    given = Call("aten::mul", 120_000, [[25_000_000], [], [25_000_000]])
+    device = replace(CPU, fresh_bytes_per_s=1e9)
+    assert results_apart(on_cpu(tmp_path / "given", [given], device=device)) is None
+
+
+def test_on_a_gpu_results_apart_cost_memory_and_no_time(tmp_path: Path) -> None:
+    case = on_gpu(tmp_path, [Call("aten::relu", 100, [SQUARE], more=halves(1))])
+    assert results_apart(case) is None
+    assert case.analysis.device.memory_bytes is not None
+    peak = int(0.9 * case.analysis.device.memory_bytes)
+    draft = results_apart(with_analysis(case, totals=replace(case.analysis.totals, peak_memory_bytes=peak)))
+    assert draft is not None
+    assert draft.gain_us is None
+    assert draft.gain_reason is not None
+    assert draft.gain_reason.startswith("none in time")
