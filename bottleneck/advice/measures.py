@@ -6,15 +6,17 @@ what comes from the tables is scaled here by how much the profiler stretched the
 
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from bottleneck.case import Case, OpSum
-from bottleneck.records import IdleCause
+from bottleneck.records import Confidence, IdleCause
 from bottleneck.units import format_us
 
+T = TypeVar("T")
 Flags = npt.NDArray[np.bool_]
 Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
@@ -24,8 +26,20 @@ PER_CALL = ("overhead.dispatch", "overhead.python", "overhead.launch")
 _COMPILED = re.compile(
     r"^Torch-Compiled Region|^## Call CompiledFxGraph|^CompiledFunction|^triton_|^graph_\d+_|^_compile.compile_inner"
 )
+_LONGEST_CALL_US = 500.0
+# Caveats of analysis/summary.py that take the verdict away for what the trace does not hold.
+_BROKEN = frozenset({"no-device-events", "kernels-missing", "disturbed-profile", "contended"})
 _BACKWARD = "autograd::engine::evaluate_function"
 _OPTIMIZER = re.compile(r"^Optimizer\.step#(?P<name>\w+)\.step")
+
+
+def remembered(case: Case, key: str, make: Callable[[Case], T]) -> T:
+    """What ``make`` finds in the case, found once and kept beside it, for many rules ask."""
+    kept = vars(case)
+    if key not in kept:
+        kept[key] = make(case)
+    found: T = kept[key]
+    return found
 
 
 def runs_on_host(case: Case) -> bool:
@@ -66,6 +80,27 @@ def busy_us(case: Case) -> float:
 def idle_us(case: Case, *causes: str) -> float:
     """Microseconds per step that the device waited for these causes; all where none is named."""
     return math.fsum(row.us for row in case.analysis.idle if not causes or row.cause in causes)
+
+
+def per_call_us(case: Case) -> float:
+    """Time per step in dispatching, Python and launching that fewer calls would shorten.
+
+    A stretch far longer than issuing an op takes is something else (loading data, starting a device, sleeping): of
+    each row of waits, no more counts than 0.5 ms per occasion.
+    """
+    rows = (row for row in case.analysis.idle if f"overhead.{row.cause}" in PER_CALL)
+    beyond_us = math.fsum(max(row.us - _LONGEST_CALL_US * row.calls, 0.0) for row in rows)
+    return max(account_us(case, *PER_CALL) - beyond_us, 0.0)
+
+
+def is_broken(case: Case) -> bool:
+    """Whether the trace lacks work that was done, or was disturbed, so that its waits are not the program's own."""
+    return any(caveat.slug in _BROKEN for caveat in case.analysis.caveats)
+
+
+def doubt(case: Case) -> Confidence:
+    """Low where the step was never timed without the profiler, whose own cost is then in every wait."""
+    return "medium" if case.analysis.steps.unprofiled_us is not None else "low"
 
 
 def idle_rows(case: Case, *causes: str) -> tuple[IdleCause, ...]:
@@ -231,6 +266,28 @@ def outermost_us(case: Case, *names: str) -> float:
     """
     rows = outermost(case, rows_of_ops(case, names))
     return float(case.linked.ops["dur_us"].to_numpy()[rows].sum()) / case.steps * host_scale(case)
+
+
+def spans_of(case: Case, pattern: "re.Pattern[str]") -> tuple[Floats, Floats]:
+    """Starts and ends of the marks and ops of the window whose names the pattern finds, the outermost ones."""
+    events = case.linked.trace.events
+    names = events["name"].cat
+    wanted = np.array([pattern.search(str(name)) is not None for name in names.categories], dtype=bool)
+    low, high = case.linked.window.host_us
+    start, dur = events["ts_us"].to_numpy(), events["dur_us"].to_numpy()
+    host = events["category"].isin(("annotation", "op")).to_numpy()
+    rows = np.flatnonzero(wanted[names.codes.to_numpy()] & host & (start >= low) & (start < high))
+    reach = np.maximum.accumulate(np.concatenate(([-np.inf], (start + dur)[rows][:-1])))
+    rows = rows[start[rows] >= reach] if rows.size else rows
+    return start[rows], start[rows] + dur[rows]
+
+
+def within(at_us: Floats, start: Floats, end: Floats) -> Flags:
+    """Whether each instant lies within one of these stretches, which are sorted and apart."""
+    if not start.size:
+        return np.zeros(at_us.size, dtype=bool)
+    span = np.searchsorted(start, at_us, side="right") - 1
+    return np.asarray((span >= 0) & (at_us < end[np.maximum(span, 0)]))
 
 
 def sources_of(case: Case, rows: Integers, most: int = 3) -> tuple[str, ...]:

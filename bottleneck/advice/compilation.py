@@ -1,0 +1,137 @@
+"""Rules for compiled programs, and for programs that compiling would not help: recompiles, breaks, breaking even."""
+
+import re
+
+from bottleneck.advice.dispatch import eager_overhead
+from bottleneck.advice.draft import Draft
+from bottleneck.advice.eager import compile_gain_us, host_overhead
+from bottleneck.advice.measures import (
+    PER_CALL,
+    account_us,
+    claims_of,
+    format_count,
+    idle_lines,
+    idle_us,
+    launch_floor_us,
+    per_call_us,
+    runs_on_host,
+    share_of_step,
+)
+from bottleneck.case import Case
+from bottleneck.records import Interval
+from bottleneck.units import US_PER_S, format_share, format_us
+
+_REGION = re.compile(r"^Torch-Compiled Region: (?P<frame>\d{1,9})/")
+_LEAST = 0.01
+# One call of compiled code, in times of the smallest op: see eager.py, where the numbers of whole models are.
+_CALL_OPS = (20.0, 73.0)
+_OP_US = 1.3
+# What compiling a small model takes when nothing is cached: 9 to 30 s for 7 to 60 ops (torch 2.13, 2 shared cores).
+_COMPILE_S = 10.0
+_OVERHEAD_MATTERS = 0.3
+
+
+def compiling_in_step(case: Case) -> Draft | None:
+    """Rule 11: code is compiled, autotuned or loaded while the step waits, which later steps should not see again."""
+    spent_us = account_us(case, "overhead.compile")
+    if share_of_step(case, spent_us) < _LEAST:
+        return None
+    return Draft(
+        slug="compiling-in-step",
+        title="Code is compiled or loaded during the step",
+        evidence=(
+            f"{format_us(spent_us)} per step ({format_share(share_of_step(case, spent_us))})",
+            *idle_lines(case, "compile"),
+        ),
+        advice="Keep shapes from changing, or mark the ones that do; if these were first steps, record later ones.",
+        code="torch._dynamo.mark_dynamic(inputs, 0)  # TORCH_LOGS=recompiles names what changed",
+        gain_us=Interval(spent_us / 2 if case.steps > 1 else 0.0, spent_us),
+        claims=claims_of(case, "overhead.compile"),
+        confidence="low",
+    )
+
+
+def graph_breaks(case: Case) -> Draft | None:
+    """Rule 11: the compiled program falls into pieces, and each piece is entered through guards and Python.
+
+    Worth one call of compiled code per break, and on a device no more than its wait for the host.
+    """
+    frames = {match["frame"]: 0.0 for name in case.op_sums if (match := _REGION.match(name))}
+    for name, each in case.op_sums.items():
+        if match := _REGION.match(name):
+            frames[match["frame"]] += each.calls
+    if len(frames) < 2:
+        return None
+    breaks = sum(frames.values()) - 1
+    low, high = (breaks * ops * (launch_floor_us(case) or _OP_US) for ops in _CALL_OPS)
+    most_us = account_us(case, *PER_CALL) if runs_on_host(case) else idle_us(case, "dispatch", "python", "launch")
+    if share_of_step(case, min(high, most_us)) < _LEAST:
+        return None
+    return Draft(
+        slug="graph-breaks",
+        title="The compiled program is in pieces",
+        evidence=(
+            f"{len(frames)} compiled regions are entered {format_count(sum(frames.values()))} times per step",
+            *idle_lines(case, "python", "dispatch"),
+        ),
+        advice="Find what breaks the graph, and take it out of the compiled part.",
+        code="model = torch.compile(model, fullgraph=True)  # names the first break; TORCH_LOGS=graph_breaks all",
+        gain_us=Interval(min(low, most_us), min(high, most_us)),
+        claims=claims_of(case, *PER_CALL, most_us=min(high, most_us)),
+        confidence="low",
+    )
+
+
+def compile_does_not_pay(case: Case) -> Draft | None:
+    """Rule 12 on a CPU: overhead holds the step back, and yet a call of compiled code would cost about as much."""
+    gain = compile_gain_us(case)
+    overhead_us = per_call_us(case) + account_us(case, "overhead.launch_floor")
+    if gain is None or share_of_step(case, overhead_us) < _OVERHEAD_MATTERS or host_overhead(case) is not None:
+        return None
+    return Draft(
+        slug="compile-does-not-pay",
+        title="Compiling this model is not expected to make the step faster",
+        evidence=(
+            f"{format_us(overhead_us)} of every step ({format_share(share_of_step(case, overhead_us))}) is Python and "
+            "dispatching, of which compiling takes away only what lies between ops that melt into one",
+            _saved_words(gain),
+        ),
+        advice="Leave torch.compile out until each call has more to do, or compile the whole step and measure it.",
+        code=None,
+        gain_us=None,
+        gain_reason="what compiled code costs per call (guards, wrappers) is about what it saves here",
+        confidence="low",
+    )
+
+
+def _saved_words(gain: Interval) -> str:
+    """What compiling changes, in words that keep the sign."""
+    low, high = (f"{'saves' if us > 0 else 'costs'} {format_us(abs(us))}" for us in (gain.low, gain.high))
+    return f"one call of the compiled model {low} at worst and {high} at best, by the number of its ops"
+
+
+def compile_break_even(case: Case) -> Draft | None:
+    """Rule 12: the whole run is too short for what compiling takes. Known for scripts, whose steps were counted."""
+    seen = case.analysis.steps.seen
+    advised = host_overhead(case) or eager_overhead(case)
+    if seen is None or advised is None or advised.gain_us is None or advised.gain_us.high <= 0:
+        return None
+    saved_s = advised.gain_us.high * seen / US_PER_S
+    if saved_s >= _COMPILE_S:
+        return None
+    steps = _COMPILE_S * US_PER_S / advised.gain_us.high
+    return Draft(
+        slug="compile-break-even",
+        title="This run is too short for compiling to pay",
+        evidence=(
+            f"{seen} steps were seen, and compiling would save {saved_s:.2g} s of them at best; it takes some "
+            f"{_COMPILE_S:.0f} s by itself",
+        ),
+        advice=f"Compile for runs of more than about {steps:.0f} steps, and keep the cache between runs.",
+        code="TORCHINDUCTOR_FX_GRAPH_CACHE=1 TORCHINDUCTOR_CACHE_DIR=/var/cache/inductor python train.py",
+        gain_us=None,
+        gain_reason="it is about the length of the run, not about a step",
+    )
+
+
+RULES = (compiling_in_step, graph_breaks, compile_does_not_pay, compile_break_even)

@@ -1,0 +1,163 @@
+"""Rules for the optimizer's step: what it takes, and what one fused call would take instead."""
+
+import re
+from dataclasses import dataclass
+
+import numpy as np
+
+from bottleneck.advice.draft import Draft
+from bottleneck.advice.measures import (
+    PER_CALL,
+    Flags,
+    Floats,
+    account_us,
+    busy_us,
+    claims_of,
+    format_count,
+    group_us,
+    is_broken,
+    kernels_in_window,
+    launch_floor_us,
+    op_calls_per_step,
+    optimizers,
+    per_call_us,
+    remembered,
+    runs_on_host,
+    share_of_step,
+    spans_of,
+    within,
+    work_in_window,
+)
+from bottleneck.case import Case
+from bottleneck.records import Interval
+from bottleneck.units import format_us
+
+_MARK = re.compile(r"^Optimizer\.(step|zero_grad)#")
+_STEP = re.compile(r"^Optimizer\.step#")
+_ALREADY = re.compile(
+    r"^aten::_fused_|^aten::_foreach_|multi_tensor_apply|FusedAdam|FusedSGD|fused_adam", re.IGNORECASE
+)
+_ACCUMULATES = "torch::autograd::AccumulateGrad"
+_NODE = "autograd::engine::evaluate_function: "
+# Rule 6 asks for more than four kernels per parameter; SGD with momentum has four, and fusing it pays too.
+_PER_PARAMETER = 3.0
+# Part of the optimizer's own bytes that a fused step still moves: Adam passes 19 tensors in single ops (lerp_ 3,
+# mul_ 2, addcmul_ 4, sqrt 2, div 2, add_ 2, addcdiv_ 4) and 7 fused; SGD with momentum 8 and 5. Measured for 8 tensors
+# of 300000 numbers: Adam 7.46 to 2.55 ms, AdamW 8.25 to 2.58 ms, SGD with momentum 2.95 to 1.78 ms.
+_FUSED_BYTES = {"SGD": 5 / 8}
+_FUSED_BYTES_ELSE = 7 / 19
+# Part of the optimizer's overhead that is gone: 47 % (SGD with momentum, 8 small parameters) to 80 % (AdamW, 48) of
+# its whole step (torch 2.13, EPYC, one thread, fused=True against foreach=False).
+_LESS_OVERHEAD = (0.4, 0.85)
+# Optimizers with a fused step on a device; Adagrad has one on a CPU only.
+_FUSABLE = frozenset({"SGD", "Adam", "AdamW"})
+_WORTH_SAYING = 0.01
+
+
+@dataclass(frozen=True)
+class OptimizerShare:
+    """The optimizer's part: of the step's overhead (0-1), working ops per step, and the time of these (profiled)."""
+
+    overhead: float
+    ops: float
+    work_us: float
+
+
+def optimizer_share(case: Case) -> OptimizerShare:
+    """What lies within the marks of optimizers on a CPU, zeroing of gradients included; zeros without marks."""
+    return remembered(case, "optimizer_share", _find_share)
+
+
+def _find_share(case: Case) -> OptimizerShare:
+    start, end = spans_of(case, _MARK)
+    if not start.size:
+        return OptimizerShare(0.0, 0.0, 0.0)
+    kernels = case.linked.kernels
+    works = work_in_window(case)
+    own_us = np.where(works, kernels["dur_us"].to_numpy(), 0.0)
+    inside = works & within(kernels["ts_us"].to_numpy(), start, end)
+    work_us = float(own_us[inside].sum())
+    wall_us = case.linked.window.wall_us - float(own_us.sum())
+    overhead_us = float((end - start).sum()) - work_us
+    share = overhead_us / wall_us if wall_us > 0 else 0.0
+    steps = case.steps
+    return OptimizerShare(min(max(share, 0.0), 1.0), float(np.count_nonzero(inside)) / steps, work_us / steps)
+
+
+def _parameters(case: Case) -> float:
+    """Parameters with a gradient, per step: what autograd accumulates into."""
+    return max(op_calls_per_step(case, name) for name in (_ACCUMULATES, _NODE + _ACCUMULATES))
+
+
+def unfused_optimizer(case: Case) -> Draft | None:
+    """Rule 6: the optimizer goes through the parameters one by one, with several kernels for each."""
+    start, end = spans_of(case, _STEP)
+    parameters, names = _parameters(case), optimizers(case)
+    if not start.size or not parameters or any(_ALREADY.search(name) for name in case.op_sums):
+        return None
+    fusable = _FUSABLE | {"Adagrad"} if runs_on_host(case) else _FUSABLE
+    if is_broken(case) or not all(name in fusable for name in names):
+        return None
+    rows = np.flatnonzero(_issuedwithin(case, start, end))
+    durations_us = case.linked.kernels["dur_us"].to_numpy()
+    count = rows.size / case.steps
+    if count / parameters < _PER_PARAMETER:
+        return None
+    gain = _host_gain(case, names, start, end) if runs_on_host(case) else _device_gain(case, count)
+    if share_of_step(case, gain.high) < _WORTH_SAYING:
+        return None
+    claims = claims_of(case, *PER_CALL, "overhead.launch_floor", "memory", most_us=gain.high)
+    cls = names[0] if names else "AdamW"
+    return Draft(
+        slug="unfused-optimizer",
+        title="The optimizer updates its parameters one by one",
+        evidence=(
+            f"{format_count(count)} kernels per step for {format_count(parameters)} parameters in {cls}.step, "
+            f"{count / parameters:.1f} for each",
+            f"they take {format_us(float(np.median(durations_us[rows])))} each in the median",
+        ),
+        advice="Let the optimizer update all parameters in one fused call.",
+        code=f"optimizer = torch.optim.{cls}(model.parameters(), lr=lr, fused=True)  # or foreach=True",
+        gain_us=gain,
+        claims=claims,
+        tries=("fused-optimizer",) if runs_on_host(case) else ("fused-optimizer", "foreach-optimizer"),
+    )
+
+
+def _issuedwithin(case: Case, start: Floats, end: Floats) -> Flags:
+    """Whether each kernel of the window was issued (CPU: ran) within these stretches of the host."""
+    kernels = case.linked.kernels
+    if runs_on_host(case):
+        return work_in_window(case) & within(kernels["ts_us"].to_numpy(), start, end)
+    at_us = np.nan_to_num(kernels["launch_ts_us"].to_numpy(), nan=-1.0)
+    return np.asarray(kernels_in_window(case) & (at_us >= 0) & within(at_us, start, end))
+
+
+def _host_gain(case: Case, names: tuple[str, ...], start: Floats, end: Floats) -> Interval:
+    """On a CPU: part of the overhead between its ops, and of the bytes that they move more than once.
+
+    How much the bytes are worth depends on what the caches hold of them.
+    """
+    share = optimizer_share(case)
+    step_part = float((end - start).sum()) / max(float(np.subtract(*spans_of(case, _MARK)[::-1]).sum()), 1e-9)
+    per_call = account_us(case, *PER_CALL, "overhead.launch_floor") * share.overhead * step_part
+    low, high = _LESS_OVERHEAD
+    kept = max((_FUSED_BYTES.get(name, _FUSED_BYTES_ELSE) for name in names), default=_FUSED_BYTES_ELSE)
+    memory_us = min(share.work_us, busy_us(case)) * (1 - kept)
+    return Interval(low * (per_call + memory_us), min(high * per_call + memory_us, case.step_us))
+
+
+def _device_gain(case: Case, count: float) -> Interval:
+    """On a device: launches saved, worth the wait for the host where it waits, else their part of the launch floor.
+
+    About one launch in ten stays: kernels take the tensors in chunks of some dozens.
+    """
+    gone = 0.9 * count
+    floor_us = min(gone * (launch_floor_us(case) or 0.0), account_us(case, "overhead.launch_floor"))
+    late_us = per_call_us(case)
+    launches = max(case.analysis.totals.launch_count, 1.0)
+    high_us = floor_us + late_us * min(gone / launches, 1.0)
+    return Interval(high_us / 2, min(high_us, group_us(case, "overhead")))
+
+
+RULES = (unfused_optimizer,)

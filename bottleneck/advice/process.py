@@ -1,0 +1,190 @@
+"""Rules for how the process is set up: threads, replicas, gradients that nobody asks for, numbers near zero."""
+
+import re
+
+import numpy as np
+
+from bottleneck.advice.draft import Draft, up_to
+from bottleneck.advice.measures import (
+    account_us,
+    claims_of,
+    format_count,
+    idle_us,
+    launch_floor_us,
+    names_like,
+    outermost_us,
+    runs_on_host,
+    share_of_step,
+    trains,
+)
+from bottleneck.case import Case
+from bottleneck.records import Interval, KernelSummary
+from bottleneck.units import format_share, format_us
+
+_REPLICATES = re.compile(r"^(Broadcast|Scatter|Gather|ReduceAddCoalesced)(Backward)?$|^DataParallel\.forward$")
+_TRAINING = re.compile(r"^autograd::engine::evaluate_function|^Optimizer\.step#")
+# What autograd's record of one op costs, in times of the smallest op of the machine (1.3 us): 2.7 us (linear layers
+# with ReLU, torch 2.13, one thread: 200 us with gradients, 131 us in inference mode, 26 nodes), 3 to 6 us in LeNet.
+_NODE_OPS = (1.0, 3.0)
+_OP_US = 1.3
+_NODES = 4
+# Ops that take this many times their largest floor for no reason that we know.
+_FAR = 0.1
+_LEAST_SMALL, _LEAST_FAR, _LEAST = 0.1, 0.1, 0.01
+_REDUCIBLE = ("compute", "memory", "overhead.launch_floor")
+
+
+def too_many_threads(case: Case) -> Draft | None:
+    """Rule 15: torch computes with more threads than it may use processors, so threads that work wait for others.
+
+    At most what ops take beyond their largest floor is waiting for one another; a quarter of it at least.
+    """
+    recording = case.recording
+    if recording is None or recording.threads is None or recording.processors is None or not runs_on_host(case):
+        return None
+    if recording.threads <= recording.processors:
+        return None
+    beyond_us = min(
+        sum(max(row.us - _floor_us(row), 0.0) for row in case.analysis.kernels if row.bound != "dispatch"),
+        account_us(case, *_REDUCIBLE, "unknown"),
+    )
+    return Draft(
+        slug="too-many-threads",
+        title="More threads compute than there are processors for them",
+        evidence=(
+            f"{recording.threads} threads on {recording.processors} processors",
+            f"ops take {format_us(beyond_us)} per step ({format_share(share_of_step(case, beyond_us))}) longer than "
+            "their arithmetic and bytes need",
+        ),
+        advice="Use one thread per core at most, and leave one to the data loader's workers.",
+        code=f"torch.set_num_threads({recording.processors})  # or OMP_NUM_THREADS={recording.processors}",
+        gain_us=Interval(beyond_us / 4, beyond_us),
+        claims=claims_of(case, *_REDUCIBLE, "unknown", most_us=beyond_us),
+        tries=("threads-cores", "threads-half"),
+        confidence="low",
+    )
+
+
+def _floor_us(row: KernelSummary) -> float:
+    return max(row.compute_us or 0.0, row.memory_us or 0.0, row.launch_us or 0.0)
+
+
+def threads_for_small_work(case: Case) -> Draft | None:
+    """Rule 15: much of the step are products so small that handing them to several threads may cost more than it gives.
+
+    No gain is predicted: the library decides per product how many threads take part.
+    """
+    threads = None if case.recording is None else case.recording.threads
+    if not runs_on_host(case) or threads is None or threads < 2:
+        return None
+    rows = [row for row in case.analysis.kernels if (row.reason or "").startswith("small product")]
+    spent_us = sum(row.us for row in rows)
+    if share_of_step(case, spent_us) < _LEAST_SMALL:
+        return None
+    return Draft(
+        slug="threads-for-small-work",
+        title="Products too small for several threads",
+        evidence=(
+            f"{format_us(spent_us)} per step ({format_share(share_of_step(case, spent_us))}) in small products, with "
+            f"{threads} threads",
+            *(f"{row.name} at {row.source}: {format_us(row.us)}, {row.reason}" for row in rows[:3]),
+        ),
+        advice="Try one thread, and use the other processors for other work.",
+        code="torch.set_num_threads(1)",
+        gain_us=None,
+        gain_reason="how many threads such a product gets, and what they cost, only a trial tells",
+        tries=("threads-1",),
+    )
+
+
+def data_parallel(case: Case) -> Draft | None:
+    """Rule 13: `DataParallel` copies the model to every device in each step, and drives all from one process."""
+    names = names_like(case, _REPLICATES)
+    marks = [name for name in case.mark_sums if _REPLICATES.search(name)]
+    if not names and not marks:
+        return None
+    devices = int(case.linked.kernels["device"].nunique())
+    spent_us = outermost_us(case, *names)
+    most_us = min(spent_us, idle_us(case, "dispatch", "python", "launch", "sync"))
+    several = devices > 1 and not runs_on_host(case)
+    return Draft(
+        slug="data-parallel",
+        title="DataParallel copies the model to every device in each step",
+        evidence=(f"{', '.join((*names, *marks))}: {format_us(spent_us)} of the host per step, {devices} devices",),
+        advice="Use DistributedDataParallel, one process per device.",
+        code="model = torch.nn.parallel.DistributedDataParallel(model, device_ids=[rank])  # started by torchrun",
+        gain_us=up_to(most_us) if several else None,
+        claims=claims_of(case, "overhead.dispatch", "overhead.python", "overhead.launch", most_us=most_us),
+        gain_reason=None if several else "on one device there is nothing to gain yet",
+    )
+
+
+def unused_gradients(case: Case) -> Draft | None:
+    """Rule 4: a step without a backward pass still records a graph for one, a node per op.
+
+    Nodes are counted by autograd's sequence numbers. On a device the record is worth what the device waits for it.
+    """
+    if trains(case) or any(_TRAINING.search(str(name)) for name in case.linked.trace.events["name"].cat.categories):
+        return None
+    nodes = _recorded_nodes(case)
+    if nodes < _NODES:
+        return None
+    low, high = (nodes * ops * ((launch_floor_us(case) if runs_on_host(case) else None) or _OP_US) for ops in _NODE_OPS)
+    most_us = (
+        account_us(case, "overhead.dispatch", "overhead.python", "overhead.launch_floor")
+        if runs_on_host(case)
+        else idle_us(case, "dispatch")
+    )
+    if share_of_step(case, min(high, most_us)) < _LEAST:
+        return None
+    return Draft(
+        slug="unused-gradients",
+        title="The step records a backward pass that it never runs",
+        evidence=(f"autograd records {format_count(nodes)} ops per step, and nothing goes backward",),
+        advice="Run inference in inference mode.",
+        code="with torch.inference_mode():\n    out = model(inputs)",
+        gain_us=Interval(min(low, most_us), min(high, most_us)),
+        claims=claims_of(case, "overhead.dispatch", "overhead.python", "overhead.launch_floor", most_us=high),
+        tries=("inference-mode",),
+    )
+
+
+def _recorded_nodes(case: Case) -> float:
+    """Ops per step that autograd gave a place in its order."""
+    args = case.linked.trace.op_args
+    low, high = case.linked.window.host_us
+    at_us = case.linked.trace.events["ts_us"].to_numpy()[args["event"].to_numpy()]
+    sequence = args["sequence"][(at_us >= low) & (at_us < high)].dropna()
+    return float(np.unique(sequence.to_numpy(dtype=np.int64)).size) / case.steps - 1
+
+
+def subnormal_numbers(case: Case) -> Draft | None:
+    """Ops on a CPU that take ten times what they need for no known reason, as numbers near zero make them.
+
+    A trace does not hold values, so no gain is predicted: a trial with flushing switched on tells.
+    """
+    rows = [row for row in case.analysis.kernels if _is_far(row)]
+    spent_us = sum(row.us for row in rows)
+    if not runs_on_host(case) or share_of_step(case, spent_us) < _LEAST_FAR:
+        return None
+    return Draft(
+        slug="subnormal-numbers",
+        title="Arithmetic far slower than its floors, as numbers near zero make it",
+        evidence=tuple(
+            f"{row.name} at {row.source}: {format_us(row.us)}, {format_share(row.explained or 0.0)} of it explained"
+            for row in rows[:3]
+        ),
+        advice="Flush subnormal numbers to zero and see whether the step gets faster.",
+        code="torch.set_flush_denormal(True)",
+        gain_us=None,
+        gain_reason="a trace does not hold the values",
+        tries=("flush-denormal",),
+    )
+
+
+def _is_far(row: KernelSummary) -> bool:
+    arithmetic = (row.dtype or "") in {"fp32", "fp64"} and bool(row.flops)
+    return arithmetic and row.reason == "unexplained" and row.explained is not None and row.explained < _FAR
+
+
+RULES = (unused_gradients, too_many_threads, threads_for_small_work, data_parallel, subnormal_numbers)

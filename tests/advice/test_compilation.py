@@ -1,0 +1,86 @@
+"""Rules about compiling: code made during the step, pieces of a program, and where compiling would not pay."""
+
+from dataclasses import replace
+from pathlib import Path
+
+from bottleneck.advice.compilation import compile_break_even, compile_does_not_pay, compiling_in_step, graph_breaks
+from bottleneck.case import Case
+from tests.advice.cases import case_of, cpu_events, gpu_events, idle_row, with_analysis, with_ledger
+from tests.builders import op
+
+PRODUCTS = {"name": "aten::mm", "dims": [[8, 8], [8, 8]]}
+
+
+def test_compiling_in_later_steps_is_worth_half_to_all_of_it(tmp_path: Path) -> None:
+    row = idle_row("compile", 300.0, detail="torch/_dynamo/convert_frame.py: _compile")
+    case = with_ledger(case_of(tmp_path, cpu_events(4, 5, 9)), {"memory": 700.0, "overhead.compile": 300.0}, [row])
+    draft = compiling_in_step(case)
+    assert draft is not None and draft.gain_us is not None
+    assert (draft.gain_us.low, draft.gain_us.high) == (150.0, 300.0)
+    assert "train.py:12" in draft.evidence[1]
+
+
+def test_compiling_in_the_only_step_may_be_over_with_it(tmp_path: Path) -> None:
+    case = case_of(tmp_path, cpu_events(4, 5, 9, steps=1))
+    draft = compiling_in_step(with_ledger(case, {"memory": 700.0, "overhead.compile": 300.0}))
+    assert draft is not None and draft.gain_us is not None and draft.gain_us.low == 0
+
+
+def test_a_step_that_compiles_nothing_is_not_told_of_it(tmp_path: Path) -> None:
+    assert compiling_in_step(case_of(tmp_path, cpu_events(4, 5, 9))) is None
+
+
+def regions(frames: int) -> list[dict[str, object]]:
+    """One step that enters so many compiled regions, with Python in between."""
+    plain = cpu_events(frames, 20, 60, steps=1, name="aten::mul")
+    return [*plain, *(op(f"Torch-Compiled Region: {at}/0", 1 + 60.0 * at, 40) for at in range(frames))]
+
+
+def test_each_break_costs_a_call_of_compiled_code_but_no_more_than_there_is(tmp_path: Path) -> None:
+    case = case_of(tmp_path, regions(6))
+    draft = graph_breaks(case)
+    assert draft is not None and draft.gain_us is not None
+    assert 0 < draft.gain_us.low <= draft.gain_us.high <= case.step_us
+    assert draft.evidence[0] == "6 compiled regions are entered 6 times per step"
+
+
+def test_one_region_is_whole_however_often_it_is_entered(tmp_path: Path) -> None:
+    again = [*cpu_events(6, 20, 60, steps=1), *(op("Torch-Compiled Region: 0/0", 1 + 60.0 * at, 40) for at in range(6))]
+    assert graph_breaks(case_of(tmp_path / "one", again)) is None
+    assert graph_breaks(case_of(tmp_path / "none", cpu_events(6, 20, 60))) is None
+
+
+def few_products(folder: Path) -> Case:
+    return case_of(folder, cpu_events(10, 3, 12, **PRODUCTS), unprofiled_us=100.0)
+
+
+def test_where_compiled_code_costs_what_it_saves_that_is_said(tmp_path: Path) -> None:
+    draft = compile_does_not_pay(few_products(tmp_path))
+    assert draft is not None and draft.gain_us is None and draft.gain_reason
+    assert "costs" in draft.evidence[1]
+
+
+def test_where_compiling_pays_or_hardly_matters_nothing_is_said_against_it(tmp_path: Path) -> None:
+    many = case_of(tmp_path / "many", cpu_events(300, 2, 6), unprofiled_us=1500.0)
+    assert compile_does_not_pay(many) is None
+    busy = with_ledger(few_products(tmp_path / "busy"), {"compute": 900.0, "overhead.python": 50.0})
+    assert compile_does_not_pay(busy) is None
+    assert compile_does_not_pay(case_of(tmp_path / "gpu", gpu_events(12, 3, 20))) is None
+
+
+def seen(case: Case, steps: int) -> Case:
+    return with_analysis(case, steps=replace(case.analysis.steps, seen=steps))
+
+
+def test_a_run_too_short_to_pay_for_compiling_is_told_how_long_it_would_have_to_be(tmp_path: Path) -> None:
+    case = case_of(tmp_path, cpu_events(300, 2, 6), unprofiled_us=1500.0)
+    draft = compile_break_even(seen(case, 100))
+    assert draft is not None and draft.gain_us is None
+    assert "100 steps were seen" in draft.evidence[0]
+
+
+def test_a_long_run_and_one_of_unknown_length_are_left_to_the_finding_itself(tmp_path: Path) -> None:
+    case = case_of(tmp_path, cpu_events(300, 2, 6), unprofiled_us=1500.0)
+    assert compile_break_even(seen(case, 1_000_000)) is None
+    assert compile_break_even(case) is None
+    assert compile_break_even(seen(few_products(tmp_path / "few"), 100)) is None

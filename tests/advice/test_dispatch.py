@@ -1,0 +1,103 @@
+"""Rules for a slow host: what fires on late launches, tiny kernels and tiny ops, and what stays silent."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from bottleneck.advice.dispatch import cuda_graphs, eager_overhead, tiny_kernels
+from bottleneck.advice.eager import compile_gain_us, host_overhead
+from bottleneck.advice.measures import account_us
+from tests.advice.cases import case_of, cpu_events, gpu_events, with_analysis, with_ledger
+from tests.builders import complete, launch, op
+
+LATE = {"kernels": 40, "kernel_us": 3.0, "every_us": 20.0}
+
+
+def test_launches_that_come_late_are_worth_the_idle_time_less_the_gaps_of_a_graph(tmp_path: Path) -> None:
+    case = case_of(tmp_path, gpu_events(**LATE))
+    draft = cuda_graphs(case)
+    assert draft is not None and draft.gain_us is not None
+    late_us = account_us(case, "overhead.dispatch", "overhead.python", "overhead.launch")
+    assert draft.gain_us.high == pytest.approx(late_us - 40 * 1.3)
+    assert draft.gain_us.low == draft.gain_us.high / 2
+    assert sum(draft.claims.values()) == pytest.approx(draft.gain_us.high)
+    assert "cuda-graph" in draft.tries and any("train.py:12" in words for words in draft.evidence)
+
+
+def test_waiting_calls_make_the_gain_of_a_graph_doubtful(tmp_path: Path) -> None:
+    events = gpu_events(**LATE)
+    draft = cuda_graphs(case_of(tmp_path, [*events, launch(900, 815, 4, "cudaStreamSynchronize")]))
+    assert draft is not None and draft.gain_us is not None
+    assert draft.confidence == "low" and draft.gain_us.low == draft.gain_us.high / 4
+
+
+def test_a_host_that_is_ahead_of_the_device_has_no_launches_to_hide(tmp_path: Path) -> None:
+    case = case_of(tmp_path, gpu_events(kernels=20, kernel_us=200, every_us=10))
+    assert cuda_graphs(case) is None and eager_overhead(case) is None and host_overhead(case) is None
+
+
+def test_eager_ops_that_starve_the_device_may_be_compiled(tmp_path: Path) -> None:
+    case = case_of(tmp_path, gpu_events(**LATE))
+    draft = eager_overhead(case)
+    assert draft is not None and draft.gain_us is not None and draft.tries == ("compile",)
+    late_us = account_us(case, "overhead.dispatch", "overhead.python", "overhead.launch")
+    assert 0 < draft.gain_us.low < draft.gain_us.high < late_us
+
+
+def test_what_is_compiled_already_is_not_told_to_be(tmp_path: Path) -> None:
+    events = [*gpu_events(**LATE), op("Torch-Compiled Region: 0/0", 100, 5)]
+    assert eager_overhead(case_of(tmp_path, events)) is None
+
+
+def test_many_pointwise_ops_on_a_cpu_are_worth_compiling(tmp_path: Path) -> None:
+    case = case_of(tmp_path, cpu_events(ops=300, op_us=2, every_us=6), unprofiled_us=1500.0)
+    draft, gain = host_overhead(case), compile_gain_us(case)
+    assert draft is not None and gain is not None and draft.gain_us is not None
+    assert 0 < draft.gain_us.low == gain.low < draft.gain_us.high <= gain.high
+    assert sum(draft.claims.values()) == pytest.approx(draft.gain_us.high)
+    assert "300 of them can melt into loops, 0 stay library calls" in draft.evidence
+
+
+def test_a_few_products_cost_less_than_a_call_of_compiled_code(tmp_path: Path) -> None:
+    events = cpu_events(ops=10, op_us=8, every_us=12, name="aten::mm", dims=[[8, 8], [8, 8]])
+    case = case_of(tmp_path, events, unprofiled_us=100.0)
+    gain = compile_gain_us(case)
+    assert gain is not None and gain.low < 0
+    assert host_overhead(case) is None
+
+
+def test_training_pays_more_for_each_call_of_compiled_code(tmp_path: Path) -> None:
+    backward = op("autograd::engine::evaluate_function: AddBackward0", 1, 5.5)
+    events = cpu_events(ops=60, op_us=2, every_us=6, steps=1)
+    without, with_ = (
+        compile_gain_us(case_of(tmp_path / name, more, unprofiled_us=300.0))
+        for name, more in (("a", events), ("b", [*events, backward]))
+    )
+    assert without is not None and with_ is not None and with_.high < without.high - 100
+
+
+def test_the_ops_of_the_optimizer_are_no_part_of_what_compiling_the_model_saves(tmp_path: Path) -> None:
+    events = cpu_events(ops=300, op_us=2, every_us=6, steps=1)
+    mark = complete("Optimizer.step#SGD.step", "user_annotation", 900, 890)
+    whole, part = (
+        compile_gain_us(case_of(tmp_path / name, more, unprofiled_us=1500.0))
+        for name, more in (("a", events), ("b", [*events, mark]))
+    )
+    assert whole is not None and part is not None and part.high < 0.6 * whole.high
+
+
+def test_kernels_at_their_launch_floor_are_worth_half_to_all_of_it(tmp_path: Path) -> None:
+    case = case_of(tmp_path, gpu_events(kernels=20, kernel_us=3, every_us=10))
+    case = with_ledger(case, {"memory": 1000.0, "overhead.launch_floor": 400.0, "overhead.python": 100.0})
+    device = replace(case.analysis.device, launch_floor_us=1.8)
+    many = with_analysis(case, totals=replace(case.analysis.totals, kernel_count=900.0), device=device)
+    draft = tiny_kernels(many)
+    assert draft is not None and draft.gain_us is not None
+    assert (draft.gain_us.low, draft.gain_us.high) == (200.0, 400.0)
+    assert draft.claims == {"overhead.launch_floor": 400.0}
+
+
+def test_a_few_tiny_kernels_are_not_worth_a_word(tmp_path: Path) -> None:
+    case = case_of(tmp_path, gpu_events(kernels=20, kernel_us=3, every_us=10))
+    assert tiny_kernels(case) is None

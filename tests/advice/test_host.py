@@ -1,0 +1,131 @@
+"""Rules for what stops the host: what each is worth, and where it is silent."""
+
+from pathlib import Path
+
+import pytest
+
+from bottleneck.advice import host
+from bottleneck.case import Case
+from bottleneck.records import IdleCause
+from tests.advice.cases import case_of, cpu_events, gpu_events, idle_row, with_ledger
+from tests.builders import complete, frame, kernel, launch, op, step
+
+WORK = {"memory": 1000.0}
+
+
+def gpu(folder: Path, accounts: dict[str, float], *idle: IdleCause) -> Case:
+    return with_ledger(case_of(folder, gpu_events(12, 100, 10)), accounts, idle or None)
+
+
+def cpu(folder: Path, accounts: dict[str, float], *idle: IdleCause) -> Case:
+    return with_ledger(case_of(folder, cpu_events(10, 3, 8)), accounts, idle or None)
+
+
+def waiting(kernel_us: float) -> list[dict[str, object]]:
+    """Two kernels of which the second is launched once the host has waited for the first."""
+    end = 20 + kernel_us
+    return [
+        step(0, 0, 2 * kernel_us + 200),
+        frame("train.py(12): train", 0, 2 * kernel_us + 200),
+        op("aten::mul", 2, 8, external_id=1),
+        launch(1, 4, 4),
+        kernel(1, 20, kernel_us),
+        op("aten::item", 12, end + 8 - 12, external_id=2),
+        launch(7, 14, end + 6 - 14, "cudaStreamSynchronize"),
+        op("aten::mul", end + 20, 12, external_id=3),
+        launch(3, end + 25, 5),
+        kernel(3, end + 40, kernel_us),
+        op("aten::mul", end + 45, 12, external_id=4),
+        launch(4, end + 47, 5),
+        kernel(4, end + 40 + kernel_us, 60),
+    ]
+
+
+def test_a_wait_is_worth_the_bubble_behind_it_not_its_own_length(tmp_path: Path) -> None:
+    case = case_of(tmp_path, waiting(2000))
+    draft = host.host_sync(case)
+    assert draft is not None and draft.gain_us is not None
+    assert draft.gain_us.high == pytest.approx(40, abs=1)
+    assert sum(draft.claims.values()) <= draft.gain_us.high + 1e-6
+    assert any("train.py:12" in words for words in draft.evidence)
+
+
+def test_a_wait_behind_a_busy_device_is_worth_nothing(tmp_path: Path) -> None:
+    events = gpu_events(12, 100, 10, steps=1)
+    assert host.host_sync(case_of(tmp_path, [*events, launch(900, 60, 30, "cudaStreamSynchronize")])) is None
+
+
+def test_where_the_host_is_slow_anyway_only_the_waiting_itself_counts(tmp_path: Path) -> None:
+    events = gpu_events(40, 3, 20, steps=1)
+    case = case_of(tmp_path, [*events, launch(900, 410, 7, "cudaStreamSynchronize")])
+    draft = host.host_sync(case)
+    assert draft is None or (draft.gain_us is not None and draft.gain_us.high < 20)
+
+
+def test_reading_numbers_on_a_cpu_is_worth_the_time_in_it(tmp_path: Path) -> None:
+    events = [*cpu_events(10, 3, 8, steps=1), *(op("aten::item", 5 + 8 * at, 2) for at in range(10))]
+    draft = host.item_calls(case_of(tmp_path / "cpu", events))
+    assert draft is not None and draft.gain_us is not None
+    assert draft.gain_us.high == pytest.approx(20) and draft.gain_us.low == pytest.approx(10)
+    assert "train.py:12" in draft.evidence[0]
+    assert host.item_calls(case_of(tmp_path / "none", cpu_events(10, 3, 8))) is None
+
+
+def test_pauses_of_the_garbage_collector_are_worth_up_to_their_length(tmp_path: Path) -> None:
+    draft = host.garbage_collection(gpu(tmp_path, WORK | {"overhead.gc": 100.0}))
+    assert draft is not None and draft.gain_us is not None and draft.tries == ("gc-freeze",)
+    assert (draft.gain_us.low, draft.gain_us.high) == (50.0, 100.0)
+    assert draft.claims == {"overhead.gc": 100.0}
+
+
+def test_a_rare_but_long_pause_is_told_and_a_short_one_is_not(tmp_path: Path) -> None:
+    rare = gpu(tmp_path, {"memory": 1e6, "overhead.gc": 5e3}, idle_row("gc", 5e3, calls=0.1))
+    assert host.garbage_collection(rare) is not None
+    assert host.garbage_collection(gpu(tmp_path / "b", {"memory": 1e6, "overhead.gc": 5.0})) is None
+
+
+def test_allocations_by_the_driver_are_worth_the_idle_time_in_them(tmp_path: Path) -> None:
+    events = [*gpu_events(12, 100, 10, steps=1), launch(900, 1, 8, "cudaMalloc")]
+    case = with_ledger(case_of(tmp_path, events), WORK | {"overhead.allocator": 80.0})
+    draft = host.device_allocations(case)
+    assert draft is not None and draft.gain_us is not None and draft.gain_us.high == 80
+    assert draft.evidence[0].startswith("1 calls of the driver's allocator per step")
+    assert host.device_allocations(gpu(tmp_path / "b", WORK | {"overhead.allocator": 80.0})) is None
+
+
+def test_fresh_pages_are_told_where_they_take_a_part_of_the_step(tmp_path: Path) -> None:
+    row = idle_row("allocator", 200.0, detail="aten::mul > first touch of fresh pages")
+    draft = host.fresh_pages(cpu(tmp_path, WORK | {"overhead.allocator": 250.0}, row))
+    assert draft is not None and draft.gain_us is not None and draft.gain_us.high == 200
+    other = idle_row("allocator", 200.0, detail="aten::empty")
+    assert host.fresh_pages(cpu(tmp_path / "b", WORK | {"overhead.allocator": 200.0}, other)) is None
+
+
+def test_saving_inside_the_step_is_no_work_of_it(tmp_path: Path) -> None:
+    row = idle_row("python", 200.0, detail="main > save_checkpoint")
+    case = cpu(tmp_path, WORK | {"overhead.python": 300.0}, row, idle_row("python", 100.0, detail="main"))
+    draft = host.side_work(case)
+    assert draft is not None and draft.gain_us is not None and draft.gain_us.high == 200
+    assert host.python_call(case) is None
+    assert host.side_work(cpu(tmp_path / "b", WORK | {"overhead.python": 100.0})) is None
+
+
+def test_a_long_stretch_of_python_is_named_with_its_line(tmp_path: Path) -> None:
+    row = idle_row("python", 5000.0, detail="main", calls=2.0)
+    draft = host.python_call(cpu(tmp_path, {"memory": 1000.0, "overhead.python": 5000.0}, row))
+    assert draft is not None and draft.gain_us is not None and draft.gain_us.high == 5000
+    assert "train.py:12" in draft.advice
+
+
+def test_many_short_stretches_of_python_are_the_ops_they_call(tmp_path: Path) -> None:
+    short = idle_row("python", 5000.0, detail="main", calls=500.0)
+    torch = idle_row("python", 900.0, detail="main > run_backward")
+    accounts = {"memory": 1000.0, "overhead.python": 5900.0}
+    assert host.python_call(cpu(tmp_path, accounts, short, torch)) is None
+
+
+def test_a_frame_of_the_garbage_collector_in_a_trace_is_a_pause(tmp_path: Path) -> None:
+    events = [*cpu_events(10, 3, 8, steps=1), complete("Python GC", "user_annotation", 84, 4)]
+    case = case_of(tmp_path, events)
+    draft = host.garbage_collection(case)
+    assert draft is not None and draft.gain_us is not None and draft.gain_us.high == pytest.approx(4, abs=0.1)

@@ -1,0 +1,65 @@
+"""The rule for the optimizer's step: many kernels per parameter fire, fused and plain ones are silent."""
+
+from pathlib import Path
+
+import pytest
+
+from bottleneck.advice.measures import account_us
+from bottleneck.advice.optimizers import optimizer_share, unfused_optimizer
+from tests.advice.cases import case_of
+from tests.builders import Event, complete, frame, kernel, launch, op, step
+
+NODE = "autograd::engine::evaluate_function: torch::autograd::AccumulateGrad"
+
+
+def training(per_parameter: int, name: str = "aten::mul_", cls: str = "AdamW", device: bool = False) -> list[Event]:
+    """One step: two gradients are accumulated, then the optimizer runs so many ops for each."""
+    ops = 2 * per_parameter
+    events = [step(0, 0, 100 + 10 * ops), frame("train.py(9): train", 0, 100 + 10 * ops)]
+    events += [op(NODE, 10 + 10 * number, 5, external_id=500 + number) for number in range(2)]
+    events.append(complete(f"Optimizer.step#{cls}.step", "user_annotation", 60, 10 * ops))
+    for number in range(ops):
+        at, key = 61 + 10.0 * number, number + 1
+        events.append(op(name, at, 4, dims=[[64, 64], []], external_id=key))
+        if device:
+            events += [launch(key, at + 1, 2), kernel(key, at + 4, 2)]
+    return events
+
+
+def test_many_ops_per_parameter_are_worth_one_fused_call(tmp_path: Path) -> None:
+    case = case_of(tmp_path, training(12), unprofiled_us=250.0)
+    draft = unfused_optimizer(case)
+    assert draft is not None and draft.gain_us is not None and draft.tries == ("fused-optimizer",)
+    assert "24 kernels per step for 2 parameters in AdamW.step, 12.0 for each" in draft.evidence
+    assert 0 < draft.gain_us.low < draft.gain_us.high < 250
+    assert draft.code is not None and "torch.optim.AdamW" in draft.code
+
+
+def test_on_a_device_launches_are_worth_the_wait_for_them(tmp_path: Path) -> None:
+    case = case_of(tmp_path, training(12, device=True))
+    draft = unfused_optimizer(case)
+    assert draft is not None and draft.gain_us is not None and "foreach-optimizer" in draft.tries
+    idle = account_us(case, "overhead.dispatch", "overhead.python", "overhead.launch", "overhead.launch_floor")
+    assert draft.gain_us.high <= idle
+
+
+@pytest.mark.parametrize(
+    ("events", "why"),
+    [
+        (training(1), "plain SGD needs one op per parameter"),
+        (training(12, name="aten::_fused_adamw_"), "it is fused already"),
+        (training(12, name="aten::_foreach_mul_", device=True), "it goes through all of them at once"),
+        (training(12, cls="LBFGS"), "there is no fused one"),
+        ([event for event in training(12) if "Optimizer" not in event["name"]], "nothing marks an optimizer"),
+    ],
+)
+def test_nothing_is_said_where(tmp_path: Path, events: list[Event], why: str) -> None:
+    assert unfused_optimizer(case_of(tmp_path, events)) is None, why
+
+
+def test_the_share_of_the_optimizer_is_what_lies_in_its_marks(tmp_path: Path) -> None:
+    share = optimizer_share(case_of(tmp_path, training(12)))
+    assert share.ops == 24
+    assert share.work_us == pytest.approx(24 * 4, rel=0.01)
+    assert 0.3 < share.overhead < 0.8
+    assert optimizer_share(case_of(tmp_path / "none", training(12)[:4])).ops == 0

@@ -1,0 +1,101 @@
+"""Rules for how the process is set up: threads, replicas, gradients, numbers near zero."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bottleneck.advice.process import (
+    data_parallel,
+    subnormal_numbers,
+    threads_for_small_work,
+    too_many_threads,
+    unused_gradients,
+)
+from bottleneck.case import Case
+from tests.advice.cases import case_of, cpu_events, gpu_events, with_analysis, with_recording
+from tests.builders import Event, complete, kernel, launch, op
+
+MM: dict[str, Any] = {"name": "aten::mm", "dims": [[16, 16], [16, 16]]}
+
+
+def threads(case: Case, count: int | None, processors: int | None) -> Case:
+    return with_recording(case, threads=count, processors=processors)
+
+
+def test_more_threads_than_processors_are_worth_what_ops_take_beyond_their_floors(tmp_path: Path) -> None:
+    case = case_of(tmp_path, cpu_events(10, 50, 60, **MM), unprofiled_us=600.0)
+    draft = too_many_threads(threads(case, 16, 2))
+    assert draft is not None and draft.gain_us is not None and "threads-cores" in draft.tries
+    assert 0 < draft.gain_us.low == draft.gain_us.high / 4
+    assert draft.gain_us.high <= sum(draft.claims.values()) + 1e-6
+    assert draft.evidence[0] == "16 threads on 2 processors"
+
+
+@pytest.mark.parametrize(("count", "processors"), [(2, 2), (1, 8), (None, 2), (16, None)])
+def test_threads_that_fit_or_are_not_known_are_left_alone(tmp_path: Path, count: int, processors: int) -> None:
+    case = case_of(tmp_path, cpu_events(10, 50, 60, **MM), unprofiled_us=600.0)
+    assert too_many_threads(threads(case, count, processors)) is None
+
+
+def test_small_products_on_several_threads_are_worth_a_trial(tmp_path: Path) -> None:
+    case = case_of(tmp_path, cpu_events(10, 50, 60, **MM), unprofiled_us=600.0)
+    draft = threads_for_small_work(threads(case, 4, 4))
+    assert draft is not None and draft.gain_us is None and draft.tries == ("threads-1",)
+    assert threads_for_small_work(threads(case, 1, 4)) is None
+    assert threads_for_small_work(threads(case_of(tmp_path / "b", cpu_events(10, 50, 60), threads=4), 4, 4)) is None
+
+
+def recorded(events: list[Event]) -> list[Event]:
+    """The same with every op in autograd's order, as ops are that a gradient could be asked for."""
+    for number, event in enumerate(event for event in events if event["cat"] == "cpu_op"):
+        event["args"] |= {"Sequence number": number, "Fwd thread id": 0}
+    return events
+
+
+def test_a_graph_that_nobody_walks_is_worth_its_records(tmp_path: Path) -> None:
+    case = case_of(tmp_path, recorded(cpu_events(30, 3, 8)), unprofiled_us=200.0)
+    draft = unused_gradients(case)
+    assert draft is not None and draft.gain_us is not None and draft.tries == ("inference-mode",)
+    assert draft.gain_us.low == pytest.approx(29 * 1.0)
+    assert draft.gain_us.low < draft.gain_us.high <= 200
+
+
+def test_steps_that_train_or_record_nothing_are_left_alone(tmp_path: Path) -> None:
+    assert unused_gradients(case_of(tmp_path / "none", cpu_events(30, 3, 8))) is None
+    node = op("autograd::engine::evaluate_function: MulBackward0", 1, 2)
+    assert unused_gradients(case_of(tmp_path / "back", [*recorded(cpu_events(30, 3, 8)), node])) is None
+    mark = complete("Optimizer.step#SGD.step", "user_annotation", 1, 2)
+    assert unused_gradients(case_of(tmp_path / "step", [*recorded(cpu_events(30, 3, 8)), mark])) is None
+
+
+def test_a_host_that_is_ahead_gains_nothing_by_recording_less(tmp_path: Path) -> None:
+    assert unused_gradients(case_of(tmp_path, recorded(gpu_events(20, 200, 10)))) is None
+
+
+def replicas(device: int) -> list[Event]:
+    events = [*gpu_events(12, 3, 20, steps=1), op("Broadcast", 42, 15), op("Gather", 102, 12)]
+    other = kernel(900, 130, 3, args={"device": device})
+    return [*events, launch(900, 125, 2), other | {"pid": device}]
+
+
+def test_replicas_on_several_devices_are_worth_what_copying_the_model_takes(tmp_path: Path) -> None:
+    draft = data_parallel(case_of(tmp_path, replicas(device=1)))
+    assert draft is not None and draft.gain_us is not None
+    assert 0 < draft.gain_us.high <= 27
+
+
+def test_replicas_on_one_device_are_only_noted(tmp_path: Path) -> None:
+    draft = data_parallel(case_of(tmp_path / "one", replicas(device=0)))
+    assert draft is not None and draft.gain_us is None and draft.gain_reason
+    assert data_parallel(case_of(tmp_path / "none", gpu_events(12, 3, 20))) is None
+
+
+def test_arithmetic_far_below_its_floors_may_be_about_numbers_near_zero(tmp_path: Path) -> None:
+    case = case_of(tmp_path, cpu_events(10, 50, 60), unprofiled_us=600.0)
+    slow = replace(case.analysis.kernels[0], reason="unexplained", explained=0.02, flops=1e6, dtype="fp32", us=500.0)
+    draft = subnormal_numbers(with_analysis(case, kernels=(slow,)))
+    assert draft is not None and draft.gain_us is None and draft.tries == ("flush-denormal",)
+    assert subnormal_numbers(with_analysis(case, kernels=(replace(slow, explained=0.6),))) is None
+    assert subnormal_numbers(with_analysis(case, kernels=(replace(slow, us=5.0),))) is None
