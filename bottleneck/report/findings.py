@@ -38,7 +38,7 @@ def findings(analysis: Analysis, *, all_findings: bool = False) -> Remedies | No
     return Remedies(
         TITLE,
         tuple(_remedy(finding, characters) for finding in shown[:most]),
-        _doubts(analysis),
+        _doubts(analysis) if shown or others else (),
         _together(shown[:most], analysis.steps.wall_us),
         _groups(others[:most], remarks[:most]),
         (*more, *hidden, f"Each [name] has its section in {PAGE}."),
@@ -74,7 +74,8 @@ def _gain(finding: Finding) -> str:
     if gain is None or speedup is None:
         return ""
     low, high = f"{speedup.low:.2f}", f"{speedup.high:.2f}"
-    return f"{_between(gain)} per step: {high if low == high else f'{low} to {high}'} times as fast"
+    doubt = " (low confidence)" if finding.confidence == "low" else ""
+    return f"{_between(gain)} per step{doubt}: {high if low == high else f'{low} to {high}'} times as fast"
 
 
 def _adds(finding: Finding) -> bool:

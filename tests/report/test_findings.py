@@ -9,7 +9,7 @@ import pytest
 
 from bottleneck.advice.draft import Draft, up_to
 from bottleneck.advice.ranking import rank
-from bottleneck.records import Caveat, Finding, Interval
+from bottleneck.records import Caveat, Confidence, Finding, Interval
 from bottleneck.report import FORMATS, markdown, terminal
 from bottleneck.report.findings import findings
 from tests.report.samples import ADVICE, gpu_overhead
@@ -113,6 +113,12 @@ def test_only_the_first_few_are_shown_and_the_rest_is_counted() -> None:
     assert whole.count("[cudnn-benchmark]") == 6 and "see --all-findings" not in whole
 
 
+@pytest.mark.parametrize(("confidence", "is_said"), [("low", True), ("medium", False), ("high", False)])
+def test_low_confidence_is_said_beside_the_gain(confidence: Confidence, is_said: bool) -> None:
+    text = flat(told([replace(ADVICE[0], confidence=confidence)]))
+    assert ("gain 3.90 ms to 5.12 ms per step (low confidence): 1.47 to 1.73" in text) is is_said
+
+
 def test_long_evidence_is_cut_and_counted() -> None:
     many = replace(ADVICE[0], evidence=tuple(f"part {number}{'.' * 100}" for number in range(6)))
     shown = flat(told([many]))
@@ -126,6 +132,8 @@ def test_findings_of_an_undecided_analysis_come_with_a_word_of_caution() -> None
     text = terminal.render(replace(gpu_overhead(), verdict=undecided))
     assert section(text, "What to change")[0].startswith("The verdict is inconclusive: these go by the part")
     assert "these go by the part" not in told(ADVICE)
+    remarks = terminal.render(replace(gpu_overhead(), verdict=undecided, findings=ADVICE[4:]))
+    assert "these go by the part" not in remarks
     parted = terminal.render(replace(gpu_overhead(), caveats=(Caveat("two-sided", "idle, then busy"),)))
     assert section(parted, "What to change")[0].startswith("The window has two sides")
 
