@@ -181,7 +181,8 @@ class Fit:
 class Sweep:
     """All points of a sweep, in the order in which they were asked for, and the fit of each series.
 
-    ``settings`` are the parameters that were the same for all points.
+    ``settings`` are the parameters that were the same for all points, ``how`` the device and number of threads, where
+    one was asked for.
     """
 
     program: tuple[str, ...]
@@ -190,6 +191,7 @@ class Sweep:
     fits: tuple[Fit, ...] = ()
     roofs: tuple[Roof, ...] = ()
     settings: Mapping[str, str] = field(default_factory=dict)
+    how: str = ""
     warnings: tuple[str, ...] = ()
     schema: str = SWEEP_SCHEMA
     version: str = ""

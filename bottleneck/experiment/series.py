@@ -1,7 +1,7 @@
 """The curves of a sweep, from the command line: how the step is compiled, on which device, with how many threads."""
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from bottleneck.errors import UsageError
 from bottleneck.experiment.grid import Series
@@ -23,18 +23,33 @@ _MOST_THREADS = 4096
 def make_series(backends: str | None, devices: str | None, threads: str | None) -> tuple[Series, ...]:
     """Every combination of backends, devices and threads, each a comma-separated list or null for the usual one.
 
-    A name tells what differs between the curves; 'eager' where nothing does.
+    A name tells what differs between the curves, or else what was asked for; 'eager' where nothing was.
     """
     ways = [(text, _changes(text)) for text in _listed("--backends", backends)] or [(EAGER, ())]
     places: list[str | None] = [*_listed("--device", devices)]
     counts: list[int | None] = [_count(text) for text in _listed("--threads", threads)]
-    several = [len(ways) > 1 or ways[0][0] != EAGER, bool(places), bool(counts)]
+    lengths = [len(ways), len(places), len(counts)]
+    is_told = [length > 1 for length in lengths]
+    is_told = is_told if any(is_told) else [ways[0][0] != EAGER, bool(places), bool(counts)]
     found = []
     for (way, changes), device, count in itertools.product(ways, places or [None], counts or [None]):
-        told = (way, device or "", f"{count} thread{'s' * (count != 1)}")
-        name = ", ".join(word for word, is_told in zip(told, several, strict=True) if is_told) or EAGER
-        found.append(Series(name, changes, device, count))
+        words = zip((way, device or "", _threads_words(count)), is_told, strict=True)
+        found.append(Series(", ".join(word for word, told in words if told) or EAGER, changes, device, count))
     return tuple(found)
+
+
+def shared_words(series: Sequence[Series]) -> str:
+    """What all of several curves have in common and their names do not tell: the one device, the one number of threads.
+
+    Empty where nothing was asked for.
+    """
+    devices, counts = {each.device for each in series}, {each.threads for each in series}
+    words = [*(devices if len(devices) == 1 else ()), *(map(_threads_words, counts) if len(counts) == 1 else ())]
+    return ", ".join(word for word in words if word) if len(series) > 1 else ""
+
+
+def _threads_words(count: int | None) -> str:
+    return "" if count is None else f"{count} thread{'s' * (count != 1)}"
 
 
 def _listed(option: str, text: str | None) -> list[str]:

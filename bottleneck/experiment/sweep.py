@@ -11,6 +11,7 @@ from bottleneck import __version__
 from bottleneck.analysis.fit import fit_series
 from bottleneck.experiment.grid import Parameter, Place
 from bottleneck.experiment.points import Ceilings, Measured, measure_point
+from bottleneck.experiment.series import shared_words
 from bottleneck.harness.notes import Plan
 from bottleneck.measured import Timing
 from bottleneck.trials import Point, Roof, Sweep
@@ -56,6 +57,7 @@ class Progress:
             fits=fit_series(points, [each.name for each in asked.parameters], roofs),
             roofs=roofs,
             settings=dict(asked.plan.settings),
+            how=shared_words(tuple(dict.fromkeys(place.series for place in asked.places))),
             warnings=tuple(dict.fromkeys(warning for each in every for warning in each.warnings)),
             version=__version__,
         )

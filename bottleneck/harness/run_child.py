@@ -55,11 +55,11 @@ def _run_script(session: Session, arguments: Sequence[str]) -> None:
 def _run_workload(session: Session, arguments: Sequence[str]) -> None:
     TorchHook(session.inductor.watchers(), {}).install()
     prepare_torch(session.plan)
-    session.note(step_source="workload")
     if session.plan.changes:
         _run_changed(session, arguments)
         return
     module = program.load_file(session.plan.target, arguments)
+    session.note(step_source="workload")
     started = time.perf_counter()
     step = forms.workload_step(module, session.plan.settings)
     doubling = forms.workload_doubling(module, session.plan.settings)
@@ -69,11 +69,11 @@ def _run_workload(session: Session, arguments: Sequence[str]) -> None:
 def _run_model(session: Session, arguments: Sequence[str]) -> None:
     TorchHook(session.inductor.watchers(), {}).install()
     prepare_torch(session.plan)
-    session.note(step_source="model")
     if session.plan.changes:
         _run_changed(session, arguments)
         return
     module = program.load_file(session.plan.target, arguments)
+    session.note(step_source="model")
     make_step = forms.training_step if session.plan.train else forms.inference_step
     measure(make_step(module), session)
 
@@ -84,6 +84,7 @@ def _run_changed(session: Session, arguments: Sequence[str]) -> None:
 
     with refusals_told():
         step, change_s = changed_step(session.plan, arguments)
+        session.note(step_source="model" if session.plan.form == "model" else "workload")
         measure(step, session, change_s=change_s)
 
 

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from bottleneck.report.document import Document
 from bottleneck.report.layout import Column, Notes, Row, Table
@@ -11,6 +12,7 @@ from bottleneck.units import US_PER_S, format_share, format_si, format_us
 
 # More curves than this do not fit side by side into 80 columns.
 _SIDE_BY_SIDE = 5
+_FASTEST = "clearly the fastest"
 _UNITS = ((1e6, "s"), (1e3, "ms"), (1.0, "us"))
 _PREFIXES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""))
 
@@ -23,6 +25,7 @@ def build(sweep: Sweep) -> Document:
         points = [point for point in sweep.points if point.series == name]
         among = f": {name}" if len(series) > 1 else ""
         parts += [_points(points, f"Points{among}"), _work(points, sweep.roofs, f"Work against the roofs{among}")]
+    parts = _explained_once(parts)
     parts += [_fits(sweep), _warnings(sweep)]
     return Document(
         headline=f"sweep of {' x '.join(sweep.parameters) or 'how it is run'}: {_count(sweep)}",
@@ -33,6 +36,19 @@ def build(sweep: Sweep) -> Document:
         parts=tuple(part for part in parts if part is not None),
         next_step=_next_step(sweep),
     )
+
+
+def _explained_once(parts: Sequence[Table | Notes | None]) -> list[Table | Notes | None]:
+    """The parts, each note beneath the first table only that has it."""
+    told: set[str] = set()
+    out: list[Table | Notes | None] = []
+    for part in parts:
+        if not isinstance(part, Table):
+            out.append(part)
+            continue
+        out.append(replace(part, notes=tuple(note for note in part.notes if note not in told)))
+        told.update(part.notes)
+    return out
 
 
 def names_of_series(sweep: Sweep) -> tuple[str, ...]:
@@ -73,12 +89,21 @@ def _fastest(measured: Sequence[Point]) -> str:
     winners: dict[str, list[str]] = {}
     for place, points in places.items():
         if len(points) > 1:
-            winners.setdefault(min(points, key=_us).series, []).append(place)
+            winners.setdefault(_winner(points), []).append(place)
     if not winners:
         return "No two series were measured at the same place."
     if len(winners) == 1:
-        return f"{next(iter(winners))} is the fastest at every place."
-    return f"{'; '.join(f'{name} is the fastest at {_some(at)}' for name, at in winners.items())}."
+        return f"{next(iter(winners)) or 'No series'} is {_FASTEST} at every place."
+    told = [f"{name or 'none'} is {_FASTEST} at {_some(at)}" for name, at in winners.items()]
+    return f"{'; '.join(told)}."
+
+
+def _winner(points: Sequence[Point]) -> str:
+    """The series whose whole interval lies below all others; empty where none does."""
+    first, *others = sorted(points, key=_us)
+    assert first.step_us is not None
+    is_clear = all(other.step_us is not None and first.step_us.high < other.step_us.low for other in others)
+    return first.series if is_clear else ""
 
 
 def _some(places: Sequence[str]) -> str:
@@ -103,7 +128,8 @@ def _bounds_along(measured: Sequence[Point], parameter: str) -> str:
 
 def _facts(sweep: Sweep) -> tuple[tuple[str, str], ...]:
     settings = f" with {place_words(sweep.settings)}" if sweep.settings else ""
-    facts = [("program", f"{' '.join(sweep.program)}{settings}")]
+    how = f"; {sweep.how}" if sweep.how else ""
+    facts = [("program", f"{' '.join(sweep.program)}{settings}{how}")]
     for device in dict.fromkeys(roof.device for roof in sweep.roofs):
         mine = [roof for roof in sweep.roofs if roof.device == device]
         facts.append(("device", f"{device or 'not named'}; {', '.join(_roof_words(mine)) or 'no roofs are known'}"))
@@ -212,10 +238,10 @@ def share_of(rate: float | None, ceiling: float | None) -> str:
 
 
 def _fits(sweep: Sweep) -> Notes | None:
-    if not sweep.fits:
+    told = [fit for fit in sweep.fits if fit.points]
+    if not told:
         return None
-    several = len(sweep.fits) > 1
-    items = [(*([_name_of(fit)] if several else []), *fit_sentences(fit)) for fit in sweep.fits]
+    items = [(*([_name_of(fit)] if len(sweep.fits) > 1 else []), *fit_sentences(fit)) for fit in told]
     return Notes("Fixed and growing part of the step", tuple(items))
 
 
@@ -226,7 +252,7 @@ def _name_of(fit: Fit) -> str:
 def fit_sentences(fit: Fit) -> tuple[str, ...]:
     """The line, how well it holds, the knee, and the largest value that fits."""
     if fit.fixed_us is None or fit.each_us is None:
-        return (f"{_capital(fit.reason or 'no fit')}.", *_memory_sentence(fit))
+        return (f"{_capital(fit.reason or 'no fit')}.",)
     assert fit.fixed_mid_us is not None and fit.each_mid_us is not None
     fixed, each = format_us(fit.fixed_mid_us), format_us(fit.each_mid_us)
     law = f"{fixed} + {each} x {fit.parameter}" if fit.model == "sum" else f"max({fixed}, {each} x {fit.parameter})"

@@ -99,6 +99,7 @@ def _curves(sweep: Sweep) -> tuple[list[Curve], list[str]]:
         at = [float(point.values[parameter]) if parameter else float(places.index(_place(point))) for point in known]
         order = sorted(range(len(known)), key=at.__getitem__)
         label = ", ".join(word for word in (key[0] if several_series or not key[1] else "", key[1]) if word)
+        label = label if known else f"{label} (not measured)"
         points, x = tuple(known[each] for each in order), tuple(at[each] for each in order)
         found.append(Curve(clean(label, 60), x, points, _style(index, connect=bool(parameter)), fits.get(key)))
     return found, [clean(place, 24) for place in places]

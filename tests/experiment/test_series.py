@@ -3,7 +3,7 @@ import pytest
 from bottleneck.errors import UsageError
 from bottleneck.experiment import series
 from bottleneck.experiment.grid import Series
-from bottleneck.experiment.series import make_series
+from bottleneck.experiment.series import make_series, shared_words
 from bottleneck.harness.changes.change import Change
 
 COMPILE, LAYOUT = Change("compile", "torch.compile", "reordered"), Change("layout", "channels last", "reordered")
@@ -31,16 +31,22 @@ def test_several_changes_are_joined_by_a_plus() -> None:
     assert make_series("inductor+layout", None, None) == (Series("inductor+layout", ("compile", "layout")),)
 
 
-def test_devices_and_threads_make_every_combination_and_are_named_where_asked_for() -> None:
+def test_devices_and_threads_make_every_combination_and_are_named_where_they_differ() -> None:
     made = make_series("eager,inductor", "cpu", "1,2")
     assert [each.name for each in made] == [
-        "eager, cpu, 1 thread",
-        "eager, cpu, 2 threads",
-        "inductor, cpu, 1 thread",
-        "inductor, cpu, 2 threads",
+        "eager, 1 thread",
+        "eager, 2 threads",
+        "inductor, 1 thread",
+        "inductor, 2 threads",
     ]
     assert {(each.device, each.threads) for each in made} == {("cpu", 1), ("cpu", 2)}
+    assert shared_words(made) == "cpu"
     assert [each.name for each in make_series(None, "cpu,cuda", None)] == ["cpu", "cuda"]
+
+
+def test_a_single_curve_is_named_by_what_was_asked_for() -> None:
+    (one,) = made = make_series(None, "cpu", "1")
+    assert (one.name, shared_words(made)) == ("cpu, 1 thread", "")
 
 
 @pytest.mark.parametrize(

@@ -128,9 +128,21 @@ def test_the_sentence_says_along_which_values_which_bound_holds() -> None:
 
 
 def test_the_sentence_says_where_which_series_is_fastest() -> None:
-    assert sentence(CASES["two curves"]) == "eager is the fastest at every place."
+    assert sentence(CASES["two curves"]) == "eager is clearly the fastest at every place."
     points = [chain_point(1), chain_point(1, "b", 2.0), chain_point(64, slower=2.0), chain_point(64, "b")]
-    assert sentence(of(tuple(points), "repeat")) == "eager is the fastest at repeat=1; b is the fastest at repeat=64."
+    assert sentence(of(tuple(points), "repeat")) == (
+        "eager is clearly the fastest at repeat=1; b is clearly the fastest at repeat=64."
+    )
+
+
+def test_a_series_whose_interval_overlaps_the_next_is_not_called_the_fastest() -> None:
+    alike = (chain_point(1), chain_point(1, "b", 1.03))
+    assert sentence(of(alike, "repeat")) == "No series is clearly the fastest at every place."
+
+
+def test_what_a_column_means_is_told_once() -> None:
+    text = render(CASES["two curves"])
+    assert text.count("half of the 95 % interval") == text.count("what the roofs allow") == 1
 
 
 def test_the_sentence_of_a_sweep_in_which_everything_failed() -> None:
