@@ -13,7 +13,7 @@ _COMMAND = re.compile(r"bottleneck verify --try ([\w,-]+)")
 
 
 def tries_in(source: str) -> set[str]:
-    """The names of changes that a module's findings ask for: every text in a ``tries``, or in a constant that it names."""
+    """The changes that a module's findings ask for: every text in a ``tries``, or in a constant that it names."""
     tree = ast.parse(source)
     constants = {
         target.id: node.value
