@@ -2,6 +2,20 @@
 
 from collections.abc import Callable
 
+from bottleneck.advice import (
+    capacity,
+    distributed,
+    fusion,
+    kernels,
+    layout,
+    loading,
+    loading_spots,
+    loading_workers,
+    machine,
+    precision,
+    traffic,
+    transfers,
+)
 from bottleneck.advice.draft import Draft
 from bottleneck.advice.ranking import rank
 from bottleneck.case import Case
@@ -11,7 +25,20 @@ from bottleneck.records import Finding
 Rule = Callable[[Case], Draft | None]
 
 # The rules of each module, in the order in which findings without a predicted gain are shown.
-RULES: tuple[Rule, ...] = ()
+RULES: tuple[Rule, ...] = (
+    *fusion.RULES,
+    *traffic.RULES,
+    *precision.RULES,
+    *kernels.RULES,
+    *layout.RULES,
+    *loading.RULES,
+    *loading_workers.RULES,
+    *loading_spots.RULES,
+    *transfers.RULES,
+    *capacity.RULES,
+    *distributed.RULES,
+    *machine.RULES,
+)
 
 
 def advise(case: Case) -> tuple[Finding, ...]:

@@ -56,9 +56,9 @@ def input_wait(case: Case) -> Draft | None:
             *idle_lines(case, "input", most=2),
         ),
         advice=(
-            "Give the loader more workers, let them read further ahead, or make a sample cheaper to load"
+            "Give the loader more workers, let them read further ahead, or make a sample cheaper to load."
             if several
-            else "Load the next batches while the step computes, or make a sample cheaper to load"
+            else "Load the next batches while the step computes, or make a sample cheaper to load."
         ),
         code="loader = DataLoader(dataset, num_workers=8, prefetch_factor=4, persistent_workers=True)"
         if several

@@ -41,7 +41,7 @@ def loader_hot_spot(case: Case) -> Draft | None:
         slug="loader-hot-spot",
         title=f"Most of the loading is {what}",
         evidence=(f"{what} takes {format_share(share)} of the {format_us(wait_us)} that the step waits for its data",),
-        advice="Do this once and keep the result, or for a whole batch at a time, or with a faster library",
+        advice="Do this once and keep the result, or for a whole batch at a time, or with a faster library.",
         code="def __getitems__(self, indices):\n    return self.samples[indices]  # all samples of a batch at once",
         gain_us=up_to(share * wait_us),
         claims=claims_of(case, INPUT, most_us=share * wait_us),

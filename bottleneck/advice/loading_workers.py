@@ -18,7 +18,8 @@ _HANDOVER_US = (100.0, 600.0)
 _WORKER_TAX = 1.25
 # Training that shares caches and processors with workers is this much slower.
 _BESIDE_WORKERS = 1.25
-_MOST_WORKERS = 8
+# More of them seldom help; `verify` tries no more either.
+_MOST_WORKERS = 4
 # Below this share of the step, what workers win is lost in handing over what they made.
 _WORTH_HANDING = 0.02
 
@@ -71,7 +72,7 @@ def loader_without_workers(case: Case) -> Draft | None:
             f"a batch takes {format_us(side.load_us)} to load, the rest of the step {format_us(side.rest_us)}",
             _processors_in_words(side),
         ),
-        advice="Load in worker processes, as many as there are processors to spare, and keep them between epochs",
+        advice="Load in worker processes, as many as there are processors to spare, and keep them between epochs.",
         code=f"loader = DataLoader(dataset, num_workers={max(side.workers, 2)}, persistent_workers=True)",
         gain_us=Interval(low_us, high_us),
         claims=claims_of(case, INPUT, most_us=high_us),
@@ -135,7 +136,7 @@ def restarted_workers(case: Case) -> Draft | None:
             f"the wait for their first batch took {format_us(found.first_us)}",
             "workers that are not kept are started again for each epoch",
         ),
-        advice="Keep the workers of the loader alive between epochs",
+        advice="Keep the workers of the loader alive between epochs.",
         code="loader = DataLoader(dataset, num_workers=4, persistent_workers=True)",
         gain_us=None if one_step else up_to(waited_us),
         gain_reason="it is saved once per epoch, from the second one on, and this trace has no steps to tell epochs by"

@@ -43,7 +43,7 @@ def pageable_copies(case: Case) -> Draft | None:
             if pinned_per_s
             else "how fast this link is with pinned memory is not known",
         ),
-        advice="Let the loader put batches into pinned memory, and copy them without waiting",
+        advice="Let the loader put batches into pinned memory, and copy them without waiting.",
         code="loader = DataLoader(dataset, pin_memory=True)\nbatch = batch.to(device, non_blocking=True)",
         gain_us=up_to(saved_us + sum(waits.values())) if pinned_per_s else None,
         gain_reason=None if pinned_per_s else "the speed of this link with pinned memory is not known",
@@ -91,7 +91,7 @@ def copies_in_the_way(case: Case) -> Draft | None:
             ),
             *sources_of(case, ops_of(case, copies.rows[chosen]), most=2),
         ),
-        advice="Copy the next batch on a stream of its own while this one is computed",
+        advice="Copy the next batch on a stream of its own while this one is computed.",
         code="with torch.cuda.stream(copying):\n"
         "    following = batch.to(device, non_blocking=True)  # from pinned memory\n"
         "torch.cuda.current_stream().wait_stream(copying)  # before it is used",
@@ -123,7 +123,7 @@ def _many(case: Case, copies: Copies, small: Flags) -> Draft | None:
             f"and waits for the host in these calls for {format_us(waited_us)}",
             *sources_of(case, ops_of(case, copies.rows[small]), most=2),
         ),
-        advice="Pack them into one copy, or make them on the device",
+        advice="Pack them into one copy, or make them on the device.",
         code="packed = torch.cat([each.flatten() for each in small]).to(device, non_blocking=True)\n"
         "small = packed.split([each.numel() for each in small])",
         gain_us=up_to(saved_us),
@@ -150,7 +150,7 @@ def made_on_host(case: Case) -> Draft | None:
             f"they cost {format_us(sum(saved.values()))} of the step: copying, and the device waiting for the call",
             *sources_of(case, making, most=2),
         ),
-        advice="Make these tensors on the device",
+        advice="Make these tensors on the device.",
         code="mask = torch.zeros(size, device=device)  # not torch.zeros(size).to(device)",
         gain_us=up_to(sum(saved.values())),
         claims=saved,
