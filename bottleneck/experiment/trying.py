@@ -169,13 +169,13 @@ class _Attempt:
         if found.verdict == "inconclusive" and again is not None:
             reason = f"{look(first.logs, rule)} in one process, which a fresh one did not confirm"
         elif found.verdict == "inconclusive":
-            reason = "the pairs scatter too much for the budget"
+            reason = f"the pairs scatter too much to decide within --budget {self._lab.effort.budget_s:g}"
         self._note(verdict=found.verdict, reason=reason, break_even_steps=_break_even(self._trial, found.verdict))
 
     def _weigh(self) -> None:
         """Makes the changed step once more in a process of its own, to see what memory it takes there."""
         setup_s = self._trial.setup_s
-        if self._is_apart or setup_s is None or setup_s > _SETUP_SECONDS_TO_REPEAT:
+        if not self._names or self._is_apart or setup_s is None or setup_s > _SETUP_SECONDS_TO_REPEAT:
             return
         self._lab.tell("weighing its memory")
         with self._lab.worker(self._names, environment_of(self._chosen)) as worker:
@@ -233,7 +233,7 @@ class _Attempt:
             speedup=ratio,
             original_us=timing_of([us for pairing in pairings for us in pairing.original_us]),
             changed_us=timing_of([us for pairing in pairings for us in pairing.changed_us]),
-            smallest_visible=math.expm1(judged.smallest_visible) if is_known else None,
+            smallest_visible=-math.expm1(-judged.smallest_visible) if is_known else None,
         )
 
 
