@@ -20,6 +20,7 @@ _WORKER_TAX = 1.25
 _BESIDE_WORKERS = 1.25
 # More of them seldom help; `verify` tries no more either.
 _MOST_WORKERS = 4
+_WORTH_TELLING = 0.1  # processors
 # Below this share of the step, what workers win is lost in handing over what they made.
 _WORTH_HANDING = 0.02
 
@@ -28,22 +29,24 @@ _WORTH_HANDING = 0.02
 class _Side:
     """What loading in workers would share: times per step in microseconds, processors (null: unknown), threads.
 
-    ``busy_share`` is the part of the loading that needs a processor, from and to.
+    ``others`` is how many processors other programs kept busy while the steps ran: whether they do when the change is
+    tried, nobody knows. ``busy_share`` is the part of the loading that needs a processor, from and to.
     """
 
     load_us: float
     rest_us: float
     workers: int
-    processors: float | None
+    processors: int | None
+    others: float
     threads: int
     busy_share: tuple[float, float]
 
     def best_us(self) -> float:
-        """The step at best: the slowest of training, of loading, and of the processors that both need."""
+        """The step at best: the slowest of training, of loading, and of the processors, all of which both need."""
         handed_us = self.rest_us + _HANDOVER_US[0]
         if self.processors is None:
             return max(handed_us, self.load_us / _MOST_WORKERS)
-        shared_us = (self.busy_share[0] * self.load_us + self.rest_us) / max(self.processors, 1.0)
+        shared_us = (self.busy_share[0] * self.load_us + self.rest_us) / self.processors
         return max(handed_us, self.load_us / self.workers, shared_us)
 
     def worst_us(self) -> float:
@@ -51,7 +54,7 @@ class _Side:
         load_us = _WORKER_TAX * self.load_us
         handed_us = _BESIDE_WORKERS * self.rest_us + _HANDOVER_US[1]
         wanted_us = self.busy_share[1] * load_us + self.threads * self.rest_us
-        return max(handed_us, load_us / self.workers, wanted_us / max(self.processors or 2.0, 1.0))
+        return max(handed_us, load_us / self.workers, wanted_us / max((self.processors or 2) - self.others, 1.0))
 
 
 def loader_without_workers(case: Case) -> Draft | None:
@@ -83,7 +86,7 @@ def loader_without_workers(case: Case) -> Draft | None:
 
 def _side(case: Case, wait_us: float) -> _Side:
     recording = case.recording
-    processors = None if recording is None else recording.processors or recording.threads
+    processors = None if recording is None else recording.processors or recording.threads or None
     loading_us = sum(
         each.us for sums in (case.mark_sums, case.op_sums) for name, each in sums.items() if LOADER.match(name)
     )
@@ -91,19 +94,19 @@ def _side(case: Case, wait_us: float) -> _Side:
         load_us=max(wait_us, min(loading_us * host_scale(case), case.step_us)),
         rest_us=case.step_us - wait_us,
         workers=max(1, min(processors or 1, _MOST_WORKERS)),
-        processors=None if processors is None else _left_by_others(case, processors),
+        processors=processors,
+        others=_used_by_others(case, processors or 0),
         threads=1 if recording is None or not runs_on_host(case) else recording.threads or 1,
         busy_share=_busy_share(case, wait_us),
     )
 
 
-def _left_by_others(case: Case, processors: int) -> float:
-    """Processors less what other programs of this machine used while the steps ran."""
+def _used_by_others(case: Case, processors: int) -> float:
+    """Processors that other programs of this machine kept busy while the steps ran; 0 where that is not known."""
     told = case.analysis.telemetry
     if told is None or told.host_utilization is None or told.process_processors is None:
-        return float(processors)
-    others = max(0.0, told.host_utilization * processors - told.process_processors)
-    return max(1.0, processors - others)
+        return 0.0
+    return max(0.0, told.host_utilization * processors - told.process_processors)
 
 
 def _busy_share(case: Case, wait_us: float) -> tuple[float, float]:
@@ -118,7 +121,8 @@ def _busy_share(case: Case, wait_us: float) -> tuple[float, float]:
 def _processors_in_words(side: _Side) -> str:
     if side.processors is None:
         return "how many processors the program may use is not recorded: at worst one worker beside the training"
-    return f"{side.processors:.2g} processors are there for both, and both need them"
+    others = f"; other programs kept {side.others:.1f} of them busy" if side.others >= _WORTH_TELLING else ""
+    return f"{side.processors} processors are there for loading and training{others}"
 
 
 def restarted_workers(case: Case) -> Draft | None:

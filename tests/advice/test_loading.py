@@ -92,10 +92,9 @@ def test_a_loader_that_computes_cannot_win_more_than_the_processors_have(tmp_pat
     busy = TelemetrySummary(5, None, None, None, None, None, (), process_processors=1.0, host_utilization=0.5)
     _, high = gain_of(with_analysis(case, telemetry=busy))
     assert high == pytest.approx(LENGTH - LENGTH / 2, rel=0.02)
-    # With other programs on one of the processors there is next to nothing to be had.
+    # Other programs on the second one may be gone when workers are tried, or still be there.
     crowded = replace(busy, host_utilization=1.0)
-    with pytest.raises(AssertionError):
-        gain_of(with_analysis(case, telemetry=crowded))
+    assert gain_of(with_analysis(case, telemetry=crowded)) == (0.0, high)
 
 
 def test_with_processors_to_spare_workers_hide_the_whole_wait(tmp_path: Path) -> None:
