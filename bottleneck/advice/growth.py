@@ -51,6 +51,7 @@ def larger_batch(case: Case) -> Draft | None:
     + the part of the step that is no overhead (nor input, which grows with the samples).
     """
     proof = case.analysis.batch_test
+    is_measured = proof is not None and proof.ratio is not None
     if proof is not None and proof.ratio is not None:
         low, high, seen = proof.ratio.low, proof.ratio.high, "doubling the batch was tried: the step takes"
         if proof.ratio.median >= _MOSTLY_FIXED:
@@ -69,14 +70,14 @@ def larger_batch(case: Case) -> Draft | None:
     claims = claims_of(case, *_FIXED, "memory", "compute", "unknown", most_us=gain.high)
     return Draft(
         slug="larger-batch",
-        title="The step costs nearly the same with twice the samples",
+        title=f"The step {'costs' if is_measured else 'would cost'} nearly the same with twice the samples",
         evidence=(words, f"{format_count(kernels_per_step(case))} kernels per step, whatever the batch size"),
         advice="Raise the batch size until the step grows with it (and the learning rate with it, when training).",
         code="loader = DataLoader(dataset, batch_size=2 * batch_size)",
         gain_us=gain,
         claims=claims,
         tries=("batch-x2",),
-        confidence="high" if proof is not None and proof.ratio is not None else doubt(case),
+        confidence="high" if is_measured else doubt(case),
     )
 
 

@@ -10,6 +10,7 @@ from bottleneck.advice.measures import (
     account_us,
     claims_of,
     format_count,
+    format_times,
     host_scale,
     idle_lines,
     idle_rows,
@@ -240,7 +241,7 @@ def _is_call(row: IdleCause) -> bool:
 
 
 def _places(rows: list[IdleCause]) -> tuple[str, ...]:
-    return tuple(f"{_place(row)}, {format_count(row.calls)} times" for row in rows[:3])
+    return tuple(f"{_place(row)}, {format_times(row.calls)}" for row in rows[:3])
 
 
 def _place(row: IdleCause) -> str:

@@ -122,12 +122,17 @@ def idle_lines(case: Case, *causes: str, most: int = 3) -> tuple[str, ...]:
 def _told(source: str | None, detail: str | None, us: float, calls: float) -> str:
     place = source or "at no known line"
     what = f" in {detail}" if detail else ""
-    return f"{place}: {format_us(us)} per step{what}, {format_count(calls)} times"
+    return f"{place}: {format_us(us)} per step{what}, {format_times(calls)}"
 
 
 def format_count(count: float) -> str:
     """A count per step: whole where it is one, else with two digits."""
     return f"{count:.0f}" if count >= 10 or float(count).is_integer() else f"{count:.2g}"
+
+
+def format_times(count: float) -> str:
+    """How often per step: 'once', '3 times'."""
+    return "once" if count == 1 else f"{format_count(count)} times"
 
 
 def host_scale(case: Case) -> float:

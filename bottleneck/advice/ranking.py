@@ -87,7 +87,7 @@ def _take(left_us: dict[str, float], claims: Mapping[str, float], gain_us: Inter
     for account, claim in claims.items():
         left_us[account] = max(0.0, left_us.get(account, claim) - claim)
     left_us[_WHOLE] -= high
-    return Interval(gain_us.low * high / gain_us.high if gain_us.high else 0.0, high)
+    return Interval(min(gain_us.low * high / gain_us.high, high) if gain_us.high else 0.0, high)
 
 
 def _command(draft: Draft, program: Sequence[str] | None) -> str | None:

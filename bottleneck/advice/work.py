@@ -12,7 +12,7 @@ import pandas as pd
 
 from bottleneck.advice.critical import saved_us
 from bottleneck.advice.draft import Draft
-from bottleneck.advice.measures import format_count, kernels_in_window, runs_on_host, trains
+from bottleneck.advice.measures import format_times, kernels_in_window, runs_on_host, trains
 from bottleneck.case import Case
 from bottleneck.records import Interval
 from bottleneck.units import format_share, format_us
@@ -237,7 +237,7 @@ def told(work: Work, rows: Flags, most: int = 3) -> tuple[str, ...]:
         part = format_share(float(us[one]) / work.case.step_us) if work.case.step_us > 0 else "?"
         lines.append(
             f"{_name(work, int(places[first[one]]))}{place}: {format_us(float(us[one]))} per step ({part}), "
-            f"{format_count(float(runs[one]))} times{sizes}"
+            f"{format_times(float(runs[one]))}{sizes}"
         )
     return tuple(lines)
 

@@ -57,7 +57,7 @@ def test_lines_of_waits_are_told_longest_first(tmp_path: Path) -> None:
     rows.append(idle_row("sync", 4.0, "a.py:1", module="two"))
     case = with_ledger(case_of(tmp_path, cpu_events(4, 5, 10)), {"memory": 1.0, "overhead.sync": 29.0}, rows)
     assert measures.idle_lines(case, "sync") == (
-        "b.py:2: 20.0 us per step in aten::item, 1 times",
+        "b.py:2: 20.0 us per step in aten::item, once",
         "a.py:1: 9.00 us per step, 2 times",
     )
     assert measures.idle_lines(case, "gc") == ()
