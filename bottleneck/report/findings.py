@@ -132,7 +132,12 @@ def _groups(others: Sequence[Finding], remarks: Sequence[Finding]) -> Groups:
 def _short(finding: Finding, gain: str) -> Remedy:
     advice = finding.advice.rstrip(". ")
     advice = f"{advice[:1].lower()}{advice[1:]}" if advice[1:2].islower() else advice
-    return Remedy(f"{finding.title}: {advice}{f' ({gain})' if gain else ''} [{finding.slug}]", command=finding.verify)
+    code = (finding.code or "").rstrip().splitlines()
+    return Remedy(
+        f"{finding.title}: {advice}{f' ({gain})' if gain else ''} [{finding.slug}]",
+        code=tuple(code) if len(code) == 1 else (),
+        command=finding.verify,
+    )
 
 
 def _more(ranked: Sequence[Finding], remarks: Sequence[Finding]) -> tuple[str, ...]:

@@ -62,7 +62,8 @@ def test_another_way_to_save_the_same_time_is_told_in_one_sentence() -> None:
     text = flat(told(ADVICE))
     assert (
         "Other ways to save some of the same time: • A .item() in the loop stops the host 3 times per step: keep the "
-        "loss on the device and read it every 100 steps (up to 880 us per step: 1.00 to 1.08 times as fast) [item-sync]"
+        "loss on the device and read it every 100 steps (up to 880 us per step: 1.00 to 1.08 times as fast) "
+        "[item-sync] total += loss.detach()"
     ) in text
     whole = flat(told(ADVICE, all_findings=True))
     assert "3. A .item() in the loop" in whole and "adds nothing to those above, which save the same time" in whole
@@ -98,7 +99,8 @@ def test_a_finding_without_a_gain_is_told_shortly_with_its_reason_and_command() 
     text = told(ADVICE[4:])
     assert flat(text).startswith(
         "Without a predicted gain: • Convolutions run without cudnn.benchmark: let cuDNN choose by trying (only trying "
-        "tells which algorithm is quicker) [cudnn-benchmark] try bottleneck verify --try cudnn-benchmark "
+        "tells which algorithm is quicker) [cudnn-benchmark] torch.backends.cudnn.benchmark = True try bottleneck verify "
+        "--try cudnn-benchmark "
         "examples/train.py"
     )
     assert "Together" not in text
