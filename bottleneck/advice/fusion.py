@@ -10,6 +10,7 @@ from bottleneck.advice.draft import Draft
 from bottleneck.advice.measures import format_count, is_compiled, runs_on_host
 from bottleneck.advice.work import (
     Flags,
+    Integers,
     Work,
     by_signature,
     claims_of_rows,
@@ -110,7 +111,7 @@ def _of_chains(work: Work, chains: Chains, chosen: Flags, words: _Words) -> Draf
         advice=words.advice,
         code=words.code,
         evidence=(
-            f"{format_count(count / steps)} chains of {ops.min()} to {ops.max()} ops per step, in trace order, take "
+            f"{_counted(count / steps, ops)} per step, in trace order, take "
             f"{format_us(float(work.us[rows].sum()))} ({format_share(share(work, rows))} of the step)",
             f"they move {format_si(moved, 'B')} per step; one pass of each needs about {format_si(needed, 'B')}",
             *told(work, rows),
@@ -121,6 +122,13 @@ def _of_chains(work: Work, chains: Chains, chosen: Flags, words: _Words) -> Draf
         claims=claims_of_rows(work, high),
         tries=("compile",),
     )
+
+
+def _counted(count: float, ops: Integers) -> str:
+    """'1 chain of 8 ops', '12 chains of 2 to 7 ops'."""
+    low, high = int(ops.min()), int(ops.max())
+    sizes = f"{low}" if low == high else f"{low} to {high}"
+    return f"{format_count(count)} chain{'s' * (count != 1)} of {sizes} ops"
 
 
 _SOFTMAX = re.compile(r"^aten::(?:_safe_)?_?softmax$")

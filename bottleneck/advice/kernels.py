@@ -159,8 +159,8 @@ def many_small_products(case: Case) -> Draft | None:
         slug="many-small-products",
         title="Many small products of one shape run one by one",
         evidence=(
-            f"{format_count(np.count_nonzero(runs) / case.steps)} runs per step of {runs[runs > 0].min()} to "
-            f"{runs.max()} products of one shape, in trace order",
+            f"{format_count(np.count_nonzero(runs) / case.steps)} runs per step of {_span(runs[runs > 0])} products of "
+            "one shape, in trace order",
             *told(work, rows),
             *([on_path] if on_path else []),
         ),
@@ -170,6 +170,11 @@ def many_small_products(case: Case) -> Draft | None:
         code="q, k, v = self.qkv(x).chunk(3, dim=-1)  # one product for three; stacked weights: torch.bmm",
         confidence="low",
     )
+
+
+def _span(counts: "np.ndarray[tuple[int], np.dtype[np.int64]]") -> str:
+    low, high = int(counts.min()), int(counts.max())
+    return f"{low}" if low == high else f"{low} to {high}"
 
 
 def _repeated(work: Work) -> tuple[Flags, Flags]:
@@ -269,6 +274,12 @@ def _recomputed(work: Work) -> Flags:
 
 _SMALL_PRODUCT = re.compile(r"^small product|^faster than")
 _FAR_BELOW = 0.5
+_THIN = 96.0  # thinner products cannot fill the panels of a matrix library (as in analysis.thresholds)
+
+
+def _thinnest(work: Work) -> Floats:
+    """The smallest of m, n and k; NaN where a product has none."""
+    return np.fmin(np.fmin(work.cost("m"), work.cost("n")), work.cost("k"))
 
 
 @worth_telling
@@ -281,7 +292,7 @@ def slow_cpu_products(case: Case) -> Draft | None:
     if not runs_on_host(case) or case.analysis.device.source != "measured":
         return None
     rows = work.family(*PRODUCTS) & work.bound("compute") & (work.roof("explained") < _FAR_BELOW)
-    rows &= ~work.reason_like(_SMALL_PRODUCT)
+    rows &= ~work.reason_like(_SMALL_PRODUCT) & ~(_thinnest(work) < _THIN)
     if share(work, rows) < 2 * _WORTH_TELLING:
         return None
     less = np.where(rows, work.us - work.floor_us(), 0.0)

@@ -63,7 +63,7 @@ def test_three_small_products_of_one_shape_could_be_one(tmp_path: Path) -> None:
     assert draft is not None
     assert draft.gain_us is not None
     assert draft.gain_us.high == pytest.approx(60, rel=0.02)  # two of three, twice
-    assert draft.evidence[0] == "2 runs per step of 3 to 3 products of one shape, in trace order"
+    assert draft.evidence[0] == "2 runs per step of 3 products of one shape, in trace order"
 
 
 def test_two_or_large_products_or_such_with_work_between_stay_apart(tmp_path: Path) -> None:
