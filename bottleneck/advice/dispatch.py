@@ -26,27 +26,33 @@ from bottleneck.units import format_share, format_us
 
 # Rule 1 of advice_rules: below this share of the step, late launches are not what holds it back.
 _LATE_SHARE = 0.2
-# Kernels of one replayed graph follow one another after 1 to 1.5 us (A100, H100: "Constant-time launch", NVIDIA 2024).
+# Kernels that are queued follow one another after 1 to 3 us (NVIDIA: cost_model, section 7), in a graph at the lower end.
 _GRAPH_GAP_US = 1.3
+# What launching the graph itself takes: 2.5 us by NVIDIA ("Constant Time Launch for Straight-Line CUDA Graphs", 2024)
+# for the call alone, and Python around it.
+_GRAPH_LAUNCH_US = 10.0
 # Rule 2: kernels too short for their launch, and enough of them to matter.
 _SHORT_US, _MANY = 10.0, 500
 # A compiled model still launches kernel by kernel, fewer of them and with less Python in between.
 _COMPILED_LAUNCHES = (0.25, 0.8)
 _WORTH_SAYING = 0.02
+# A step of fewer kernels is a benchmark of them, and no program to compile.
+_FEW = 4
 
 
 def cuda_graphs(case: Case) -> Draft | None:
     """Rule 1: the device waits for launches, which one replayed graph would issue at once.
 
-    The gain is the idle time in which the host dispatched, ran Python or launched, less the gap that a graph leaves
-    between two kernels; half of it at least. With waiting calls inside, only the stretches between can be replayed.
+    The gain is the idle time in which the host dispatched, ran Python or launched, less one launch and the gap that a
+    graph leaves between two kernels; half of it at least. With waiting calls inside, only the stretches between them
+    can be replayed.
     """
     late_us = per_call_us(case)
     if runs_on_host(case) or is_broken(case) or replays_graphs(case) or share_of_step(case, late_us) < _LATE_SHARE:
         return None
-    if case.linked.trace.flavour not in {"cuda", "rocm"}:
+    if case.linked.trace.flavour not in {"cuda", "rocm"} or kernels_per_step(case) < _FEW:
         return None
-    high_us = late_us - _GRAPH_GAP_US * kernels_per_step(case)
+    high_us = late_us - _GRAPH_GAP_US * kernels_per_step(case) - _GRAPH_LAUNCH_US
     if share_of_step(case, high_us) < _WORTH_SAYING:
         return None
     waits = case.analysis.totals.sync_count
@@ -81,7 +87,7 @@ def eager_overhead(case: Case) -> Draft | None:
     late_us = per_call_us(case)
     if runs_on_host(case) or is_broken(case) or is_compiled(case) or replays_graphs(case):
         return None
-    if share_of_step(case, late_us) < _LATE_SHARE:
+    if share_of_step(case, late_us) < _LATE_SHARE or kernels_per_step(case) < _FEW:
         return None
     launches, each_us = launches_per_step(case), host_us_per_launch(case)
     issued = f"{format_count(launches or kernels_per_step(case))} {'launches' if launches else 'kernels'} per step"

@@ -81,7 +81,7 @@ def _find_calls(case: Case) -> _Calls:
     product = np.array([_PRODUCT.search(str(name)) is not None for name in names.categories], dtype=bool)
     stays = float(np.count_nonzero(works & np.append(product, False)[names.codes.to_numpy()])) / case.steps
     melts = max(float(np.count_nonzero(works)) / case.steps - stays - share.ops, 0.0)
-    told = (row for row in case.analysis.kernels if row.bound not in {"dispatch", "overhead"})
+    told = (row for row in case.analysis.kernels if row.bound in {"compute", "memory"})
     rows = [row for row in told if not _PRODUCT.search(row.name)]
     random_us = math.fsum(row.us for row in rows if _RANDOM.search(row.name))
     floors = ((row, max(row.compute_us or 0.0, row.memory_us or 0.0, row.launch_us or 0.0)) for row in rows)

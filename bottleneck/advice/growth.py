@@ -17,6 +17,7 @@ from bottleneck.advice.measures import (
     kernels_per_step,
     ops_in_window,
     overhead_us_per_op,
+    part_of_calls_us,
     per_call_us,
     runs_on_host,
     share_of_step,
@@ -32,6 +33,8 @@ _MOSTLY_FIXED = 1.2
 # Without a batch test: the part of the step that overhead must take before more samples are advised.
 _MOST_OVERHEAD = 0.5
 _FIXED = (*PER_CALL, "overhead.launch_floor")
+# A step of fewer kernels is a benchmark of them, whose size is its own.
+_FEW_KERNELS = 4
 # Rule 5: a step whose arithmetic and bytes need less than this of it.
 _SMALL_NETWORK = 0.05
 # Below this, what was priced is not the network.
@@ -59,7 +62,7 @@ def larger_batch(case: Case) -> Draft | None:
         words = f"{seen} {proof.ratio.median:.2f} times as long (95 % interval {low:.2f} to {high:.2f})"
     else:
         fixed_us = per_call_us(case)
-        if is_broken(case) or share_of_step(case, fixed_us) < _MOST_OVERHEAD:
+        if is_broken(case) or kernels_per_step(case) < _FEW_KERNELS or share_of_step(case, fixed_us) < _MOST_OVERHEAD:
             return None
         low, high = 1.0, 2.0 - share_of_step(case, fixed_us)
         words = (
@@ -136,7 +139,9 @@ def looped_op(case: Case) -> Draft | None:
         return None
     source, name, count = found
     each_us = (3 * (overhead_us_per_op(case) or 0.0)) if runs_on_host(case) else (host_us_per_launch(case) or 0.0)
-    lost_us = sum(row.us for row in idle_rows(case, "dispatch", "python", "launch") if row.source == source)
+    lost_us = sum(
+        part_of_calls_us(row) for row in idle_rows(case, "dispatch", "python", "launch") if row.source == source
+    )
     if runs_on_host(case):
         lost_us += sum(row.us for row in case.analysis.kernels if row.source == source and row.bound == "dispatch")
     high_us = min(lost_us, (count - 1) * each_us)

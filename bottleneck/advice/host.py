@@ -169,6 +169,7 @@ def device_allocations(case: Case) -> Draft | None:
         code="PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
         gain_us=up_to(waited_us),
         claims=claims_of(case, "overhead.allocator"),
+        confidence="medium" if case.steps > 1 else "low",
     )
 
 

@@ -85,12 +85,17 @@ def idle_us(case: Case, *causes: str) -> float:
 def per_call_us(case: Case) -> float:
     """Time per step in dispatching, Python and launching that fewer calls would shorten.
 
-    A stretch far longer than issuing an op takes is something else (loading data, starting a device, sleeping): of
-    each row of waits, no more counts than 0.5 ms per occasion.
+    A stretch far longer than issuing an op takes is something else (loading data, starting a device, sleeping), and
+    does not count.
     """
     rows = (row for row in case.analysis.idle if f"overhead.{row.cause}" in PER_CALL)
-    beyond_us = math.fsum(max(row.us - _LONGEST_CALL_US * row.calls, 0.0) for row in rows)
+    beyond_us = math.fsum(row.us - part_of_calls_us(row) for row in rows)
     return max(account_us(case, *PER_CALL) - beyond_us, 0.0)
+
+
+def part_of_calls_us(row: IdleCause) -> float:
+    """Of a wait between ops, what issuing ops can account for: 0.5 ms per occasion at most."""
+    return min(row.us, _LONGEST_CALL_US * row.calls)
 
 
 def is_broken(case: Case) -> bool:
@@ -208,7 +213,7 @@ def launch_floor_us(case: Case) -> float | None:
 def overhead_us_per_op(case: Case) -> float | None:
     """On a CPU: overhead that the step pays per op, in dispatching and in Python; null without ops."""
     ops = case.analysis.totals.op_count
-    return account_us(case, *PER_CALL, "overhead.launch_floor") / ops if ops else None
+    return (per_call_us(case) + account_us(case, "overhead.launch_floor")) / ops if ops else None
 
 
 def names_like(case: Case, pattern: "re.Pattern[str]") -> tuple[str, ...]:

@@ -19,7 +19,7 @@ def test_launches_that_come_late_are_worth_the_idle_time_less_the_gaps_of_a_grap
     draft = cuda_graphs(case)
     assert draft is not None and draft.gain_us is not None
     late_us = account_us(case, "overhead.dispatch", "overhead.python", "overhead.launch")
-    assert draft.gain_us.high == pytest.approx(late_us - 40 * 1.3)
+    assert draft.gain_us.high == pytest.approx(late_us - 40 * 1.3 - 10)
     assert draft.gain_us.low == draft.gain_us.high / 2
     assert sum(draft.claims.values()) == pytest.approx(draft.gain_us.high)
     assert "cuda-graph" in draft.tries and any("train.py:12" in words for words in draft.evidence)
