@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -96,6 +97,37 @@ def test_a_program_that_fails_is_exit_4_with_its_own_traceback(tmp_path: Path) -
     assert "RuntimeError: no data" in done.stderr
     assert "error: broken.py could not be recorded" in done.stderr
     assert done.stdout == ""
+
+
+def test_ctrl_c_shows_what_was_tried_and_leaves_no_process(tmp_path: Path) -> None:
+    (tmp_path / "zeroing.py").write_text(ZEROING)
+    command = [
+        sys.executable,
+        "-m",
+        "bottleneck.cli",
+        "verify",
+        "--try",
+        "gc-freeze,tf32",
+        str(tmp_path / "zeroing.py"),
+    ]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "BOTTLENECK_SCOREBOARD": ""}
+    with subprocess.Popen(
+        command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+    ) as process:
+        assert process.stderr is not None and process.stdout is not None
+        assert any("trying gc-freeze" in line for line in process.stderr)
+        process.send_signal(signal.SIGINT)
+        shown = process.stdout.read()
+    assert process.returncode == 130
+    assert shown.count("skipped") == 2
+    assert not [path for path in Path("/proc").glob("[0-9]*/cmdline") if str(tmp_path) in _text(path)]
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(errors="replace")
+    except OSError:
+        return ""
 
 
 def test_a_script_is_told_what_to_write(capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,6 +13,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import typer
+
 from bottleneck.errors import UsageError, WorkloadError
 
 if TYPE_CHECKING:
@@ -26,7 +28,7 @@ if TYPE_CHECKING:
 SCOREBOARD_VARIABLE = "BOTTLENECK_SCOREBOARD"
 _SCOREBOARD_FILE = "scoreboard.jsonl"
 _ALL = "all"
-_LOG_TAIL_LINES = 30
+_LOG_TAIL_LINES, _INTERRUPTED = 30, 130
 # Without the folder that Python puts first: a file of the user's that is called rich.py is not ours to import. Not -P,
 # which the user's program would inherit.
 _RUN = "import sys; sys.flags.safe_path or sys.path.pop(0); from bottleneck.cli import main; main()"
@@ -51,6 +53,7 @@ class Wanted:
 def verify(wanted: Wanted, form: str, output: Path | None) -> None:
     """Tries the changes and presents what they showed."""
     from bottleneck.commands.interrupts import answered
+    from bottleneck.experiment.verify import is_interrupted
     from bottleneck.pipeline import analyse
     from bottleneck.recording import is_recording
 
@@ -67,6 +70,8 @@ def verify(wanted: Wanted, form: str, output: Path | None) -> None:
             done = _try(_lab(wanted, program, folder, recording, say), names, analysis, wanted, say)
     _keep_score(done, analysis)
     _present(done, form, output)
+    if is_interrupted(done):
+        raise typer.Exit(_INTERRUPTED)
 
 
 def list_changes(form: str) -> None:

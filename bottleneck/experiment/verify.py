@@ -5,9 +5,10 @@ from dataclasses import replace
 
 from bottleneck import __version__
 from bottleneck.advice.ranking import speedup_of
+from bottleneck.errors import WorkloadError
 from bottleneck.experiment.trying import Lab, Prediction, try_changes
 from bottleneck.records import Analysis, Finding, Interval
-from bottleneck.trials import Trial, Verification
+from bottleneck.trials import Trial, TrialVerdict, Verification
 
 # Told before each trial: which it is, its number, and how many there are.
 Announce = Callable[[str, int, int], None]
@@ -40,12 +41,24 @@ def prediction_of_all(names: Sequence[str], findings: Sequence[Finding], step_us
 def verify(
     lab: Lab, names: Sequence[str], analysis: Analysis | None, announce: Announce = lambda *_: None
 ) -> Verification:
-    """A trial of each of these changes alone; ``analysis`` is null where nothing was predicted."""
+    """A trial of each of these changes alone; ``analysis`` is null where nothing was predicted.
+
+    Ctrl-C leaves the trials that are done and skips the rest. WorkloadError where the program fails without any change
+    at the first of them; later that is a trial that failed.
+    """
     findings = () if analysis is None else analysis.findings
-    trials = []
+    trials: list[Trial] = []
     for number, name in enumerate(names):
-        announce(name, number, len(names))
-        trials.append(try_changes(lab, (name,), prediction_of(name, findings)))
+        try:
+            announce(name, number, len(names))
+            trials.append(try_changes(lab, (name,), prediction_of(name, findings)))
+        except KeyboardInterrupt:
+            trials += [_untried(lab, each, "skipped", "interrupted") for each in names[number:]]
+            break
+        except WorkloadError as error:
+            if not trials:
+                raise
+            trials.append(_untried(lab, name, "failed", f"{error.what}: {error.why}"))
     return Verification(
         program=lab.program.words,
         step_us=None if analysis is None else analysis.steps.wall_us,
@@ -63,18 +76,34 @@ def add_best(
     Beginning with the fastest, each further winner is kept if with it the step is faster yet: not only faster than the
     original, but by an interval that lies above what there was without it.
     """
+    if is_interrupted(done):
+        return done
     winners = sorted((trial for trial in done.trials if trial.verdict == "faster"), key=_speed, reverse=True)
     if not winners:
         return done
     best, tried = winners[0], winners[1:]
     for number, trial in enumerate(tried):
         names = (*best.change.split("+"), trial.change)
-        announce(" + ".join(names), number, len(tried))
-        together = try_changes(lab, names, _promise(names, analysis))
+        try:
+            announce(" + ".join(names), number, len(tried))
+            together = try_changes(lab, names, _promise(names, analysis))
+        except KeyboardInterrupt:
+            return replace(done, best=best, warnings=(*done.warnings, "interrupted before all winners were added up"))
         done = replace(done, combinations=(*done.combinations, together))
         if together.verdict == "faster" and _is_above(together, best):
             best = together
     return replace(done, best=best)
+
+
+def is_interrupted(done: Verification) -> bool:
+    """Whether the user did not wait for all trials."""
+    return any(trial.verdict == "skipped" for trial in done.trials) or any(
+        "interrupted" in text for text in done.warnings
+    )
+
+
+def _untried(lab: Lab, name: str, verdict: TrialVerdict, reason: str) -> Trial:
+    return Trial(name, lab.changes[name].title, verdict, reason)
 
 
 def _promise(names: Sequence[str], analysis: Analysis | None) -> Prediction:

@@ -4,9 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from bottleneck.errors import WorkloadError
 from bottleneck.experiment import verify as module
 from bottleneck.experiment.trying import Lab, Prediction
-from bottleneck.experiment.verify import add_best, prediction_of, prediction_of_all, tries_of, verify
+from bottleneck.experiment.verify import add_best, is_interrupted, prediction_of, prediction_of_all, tries_of, verify
 from bottleneck.harness.trial_program import Program
 from bottleneck.measured import Ratio
 from bottleneck.records import Finding, Interval
@@ -81,6 +82,38 @@ def test_every_change_is_tried_alone_and_announced(monkeypatch: pytest.MonkeyPat
     assert announced == [("a", 0, 2), ("b", 1, 2)]
     assert done.program == ("--set", "batch_size=4", "model.py")
     assert done.best is None
+
+
+def test_ctrl_c_keeps_what_is_done_and_skips_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(lab: Lab, names: tuple[str, ...], prediction: Prediction) -> Trial:
+        if names == ("tf32",):
+            raise KeyboardInterrupt
+        return trial("gc-freeze", "faster", 1.2)
+
+    monkeypatch.setattr(module, "try_changes", interrupted)
+    done = verify(LAB, ("gc-freeze", "tf32", "compile"), None)
+    assert [(each.change, each.verdict) for each in done.trials] == [
+        ("gc-freeze", "faster"),
+        ("tf32", "skipped"),
+        ("compile", "skipped"),
+    ]
+    assert is_interrupted(done)
+    assert add_best(LAB, done, None) is done
+    assert not is_interrupted(winners(trial("a", "failed")))
+
+
+def test_a_program_that_fails_later_is_one_failed_trial_and_at_first_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing(lab: Lab, names: tuple[str, ...], prediction: Prediction) -> Trial:
+        if names == ("tf32",):
+            raise WorkloadError("model.py fails without any change", why="out of memory")
+        return trial(names[0], "no effect")
+
+    monkeypatch.setattr(module, "try_changes", failing)
+    done = verify(LAB, ("gc-freeze", "tf32", "compile"), None)
+    assert [each.verdict for each in done.trials] == ["no effect", "failed", "no effect"]
+    assert done.trials[1].reason == "model.py fails without any change: out of memory"
+    with pytest.raises(WorkloadError):
+        verify(LAB, ("tf32",), None)
 
 
 def winners(*trials: Trial) -> Verification:
