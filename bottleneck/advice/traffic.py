@@ -45,10 +45,8 @@ def strided_access(case: Case) -> Draft | None:
     Gain: t - B/W at most, from half of it, of kernels whose name or recorded strides prove the access.
     """
     work = work_of(case)
-    slow = (
-        (work.roof("explained") < _POORLY_EXPLAINED) & (work.roof("bytes_low") >= _LARGE_BYTES) & work.bound("memory")
-    )
-    slow &= ~work.family("indexing", "random", "sort")
+    slow = (work.roof("explained") < _POORLY_EXPLAINED) & (work.roof("bytes_low") >= _LARGE_BYTES)
+    slow &= work.bound("memory") & ~work.family(*_SCATTERED) & ~work.op_like(_COMPILED)
     rows = slow & work.reason_like(_STRIDED)
     rows |= by_signature(work, slow, (each for each in np.unique(work.signature[slow]).tolist() if _mixed(work, each)))
     if share(work, rows) < _WORTH_TELLING:
