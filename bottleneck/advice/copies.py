@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bottleneck.advice.measures import Flags, Floats, Integers, claims_of, kernels_in_window
+from bottleneck.advice.measures import Flags, Floats, Integers, claims_of, kernels_in_window, remembered
 from bottleneck.case import Case
 
 COPY = "memory.copy"
@@ -46,6 +46,10 @@ class Copies:
 
 def copies_to_device(case: Case) -> Copies | None:
     """The copies to the device; null where there are none, as on a CPU."""
+    return remembered(case, "_copies_to_device", _find_copies)
+
+
+def _find_copies(case: Case) -> Copies | None:
     kernels, names = case.linked.kernels, case.linked.kernels["name"].cat
     codes = names.codes.to_numpy()
     labels = [str(name) for name in names.categories]

@@ -1,0 +1,84 @@
+"""The rules about input, copies, memory and ranks on recordings and public traces: what an expert would say of them."""
+
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from bottleneck.advice import capacity, distributed, loading, loading_spots, loading_workers, machine, transfers
+from bottleneck.advice.draft import Draft
+from bottleneck.case import Case
+from bottleneck.pipeline import analyse, examine, locate
+
+SAMPLES = Path(__file__).resolve().parents[2] / "sample_traces"
+RULES: tuple[Callable[[Case], Draft | None], ...] = (
+    *loading.RULES,
+    *loading_workers.RULES,
+    *loading_spots.RULES,
+    *transfers.RULES,
+    *capacity.RULES,
+    *distributed.RULES,
+    *machine.RULES,
+)
+NO_WORKERS = "pytorch+kineto__tb_plugin__samples__resnet50_num_workers_0__worker0.1623143566756.pt.trace.json.gz"
+FOUR_WORKERS = "pytorch+kineto__tb_plugin__samples__resnet50_num_workers_4__worker0_at_7bd25bd.pt.trace.json.gz"
+PINNED, PAGEABLE = "pytorch+benchmark__trace.json.gz", "pytorch+benchmark__trace3.json.gz"
+SLEEPING_RANK = "pytorch+torchrec__examples__golden_training__trace__sst_sleep_*"
+REMARKS = {"low-clocks", "busy-not-productive", "profiler-distorts", "incomplete-trace"}
+
+
+@cache
+def drafts_of(path: Path) -> tuple[Case, dict[str, Draft]]:
+    case = examine(locate(path)[0])
+    drafts = [draft for rule in RULES if (draft := rule(case)) is not None]
+    return case, {draft.slug: draft for draft in drafts}
+
+
+def assert_bounded(case: Case, drafts: dict[str, Draft]) -> None:
+    """Fails where a gain exceeds what it claims, a claim its account, or one of gain and reason is missing."""
+    accounts = {entry.account: entry.us for entry in case.analysis.ledger}
+    for slug, draft in drafts.items():
+        assert (draft.gain_us is None) == bool(draft.gain_reason), slug
+        assert (draft.gain_us is None) or slug not in REMARKS
+        assert all(us <= accounts[name] * (1 + 1e-9) for name, us in draft.claims.items()), slug
+        if draft.gain_us is not None and draft.claims:
+            assert 0 <= draft.gain_us.low <= draft.gain_us.high <= sum(draft.claims.values()) * (1 + 1e-9), slug
+        if draft.gain_us is not None:
+            assert draft.gain_us.high <= case.step_us, slug
+
+
+@pytest.mark.parametrize("sample", sorted(path.name for path in SAMPLES.iterdir() if path.is_dir()))
+def test_no_gain_exceeds_the_time_that_it_comes_from(sample: str) -> None:
+    assert_bounded(*drafts_of(SAMPLES / sample))
+
+
+@pytest.mark.parametrize("name", [NO_WORKERS, FOUR_WORKERS, PINNED, PAGEABLE])
+def test_no_gain_of_a_public_trace_exceeds_the_time_that_it_comes_from(traces: Path, name: str) -> None:
+    assert_bounded(*drafts_of(traces / name))
+
+
+def test_a_loader_without_workers_is_told_and_one_with_four_is_not(traces: Path) -> None:
+    case, found = drafts_of(traces / NO_WORKERS)
+    bound, workers = found["input-wait"].gain_us, found["loader-without-workers"].gain_us
+    assert bound is not None and 0.2 < bound.high / case.step_us < 0.25
+    assert workers is not None and workers.high <= bound.high
+    assert not {"input-wait", "loader-without-workers"} & drafts_of(traces / FOUR_WORKERS)[1].keys()
+
+
+def test_copies_that_fill_the_link_already_are_worth_nothing(traces: Path) -> None:
+    case, found = drafts_of(traces / PAGEABLE)
+    pinned, beside = found["pageable-copies"].gain_us, found["copies-not-overlapped"].gain_us
+    assert pinned is not None and beside is not None
+    assert 0.3 < pinned.high / case.step_us < beside.high / case.step_us < 0.5
+    # The same program with pinned memory: the copies take the whole step, so none of them can be hidden.
+    assert not {"pageable-copies", "copies-not-overlapped"} & drafts_of(traces / PINNED)[1].keys()
+
+
+def test_the_rank_that_sleeps_is_named_with_what_it_does(traces: Path) -> None:
+    paths = sorted(traces.glob(SLEEPING_RANK))
+    findings = {each.slug: each for each in analyse(paths).findings}
+    late = findings["late-rank"]
+    assert "rank 2" in late.title and any("Python code" in line for line in late.evidence)
+    assert late.predicted_speedup is not None and late.predicted_speedup.high > 5
+    assert "exposed-communication" not in findings
