@@ -21,7 +21,8 @@ class Results:
 
     ``outputs`` and ``loss`` are of all steps; a loss is a single floating number that a step returns. ``seen`` are
     those whose ``backward()`` it calls, which stand in where it returns none; a step that is replayed calls none.
-    ``gradients`` and ``parameters`` are those after the last step; empty where nothing trains.
+    ``gradients`` are those after the first step, ``parameters`` those after the last: an optimizer that divides by the
+    size of a gradient makes much of roundings, and all later gradients then differ. Empty where nothing trains.
     """
 
     outputs: tuple[Any, ...] = ()
@@ -48,16 +49,19 @@ def observe(subject: Subject, seed: int = 0, steps: int = STEPS) -> Results:
     outputs: list[Any] = []
     losses: list[Any] = []
     seen: list[Any] = []
+    gradients: tuple[Any, ...] | None = None
+    trained = subject.trained() if subject.train else ()
     with _losses_seen(torch, seen):
         for _ in range(steps):
             found = [_copy(tensor) for tensor in _tensors(torch, subject.step())]
             losses += [tensor for tensor in found if _is_loss(tensor)]
             outputs += [tensor for tensor in found if not _is_loss(tensor)]
-    trained = subject.trained() if subject.train else ()
+            if gradients is None:
+                gradients = tuple(None if each.grad is None else _copy(each.grad) for each in trained)
     return Results(
         outputs=tuple(outputs),
         loss=tuple(losses),
-        gradients=tuple(None if each.grad is None else _copy(each.grad) for each in trained),
+        gradients=gradients or (),
         parameters=tuple(_copy(each) for each in trained),
         seen=tuple(seen),
     )

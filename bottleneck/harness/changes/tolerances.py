@@ -54,7 +54,8 @@ def shake(subject: Subject, precision: Precision, seed: int) -> Subject:
 
 
 def _parameters(subject: Subject) -> list[Any]:
-    return [each for each in subject.trained() if each.is_floating_point()]
+    is_lazy = subject.torch.nn.parameter.is_lazy
+    return [each for each in subject.trained() if not is_lazy(each) and each.is_floating_point()]
 
 
 def _kinds(subject: Subject) -> set[Any]:

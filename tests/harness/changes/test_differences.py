@@ -106,6 +106,19 @@ def test_a_convolution_stays_within_the_last_bits_channels_last() -> None:
     assert difference.what == "outputs" and difference.is_within
 
 
+def test_adam_makes_much_of_roundings_deep_in_a_network_and_is_not_called_wrong() -> None:
+    def block() -> Any:
+        return nn.Sequential(nn.ReLU(), nn.Linear(16, 16))
+
+    make = network(*[block] * 15, optimizer="AdamW", lr=1e-3)
+    assert all(verdicts(compare(make, CHANGES["bf16-autocast"])).values())
+
+
+def test_a_network_that_learns_its_shapes_from_the_first_batch_is_compared() -> None:
+    make = network(lambda: nn.LazyLinear(16))
+    assert all(verdicts(compare(make, CHANGES["foreach-optimizer"])).values())
+
+
 def test_bf16_that_claims_to_be_no_change_is_caught() -> None:
     same = replace(CHANGES["bf16-autocast"], precision="reordered")
     assert not any(verdicts(compare(network(), same)).values())
