@@ -99,9 +99,8 @@ def test_a_finding_without_a_gain_is_told_shortly_with_its_reason_and_command() 
     text = told(ADVICE[4:])
     assert flat(text).startswith(
         "Without a predicted gain: • Convolutions run without cudnn.benchmark: let cuDNN choose by trying (only trying "
-        "tells which algorithm is quicker) [cudnn-benchmark] torch.backends.cudnn.benchmark = True try bottleneck verify "
-        "--try cudnn-benchmark "
-        "examples/train.py"
+        "tells which algorithm is quicker) [cudnn-benchmark] torch.backends.cudnn.benchmark = True try bottleneck "
+        "verify --try cudnn-benchmark examples/train.py"
     )
     assert "Together" not in text
 
