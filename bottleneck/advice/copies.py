@@ -1,12 +1,15 @@
 """Copies from host to device: how long the device did nothing else, and how long it waited for their calls."""
 
+import math
 import re
 from dataclasses import dataclass
 
 import numpy as np
+import pandas as pd
 
 from bottleneck.advice.measures import Flags, Floats, Integers, claims_of, kernels_in_window, remembered
 from bottleneck.case import Case
+from bottleneck.units import ITEM_BYTES
 
 COPY = "memory.copy"
 
@@ -19,6 +22,9 @@ _COPYING = frozenset({"aten::to", "aten::_to_copy", "aten::copy_", "aten::cuda",
 _MAKING = re.compile(
     r"^aten::(zeros|ones|full|rand|randn|randint|randperm|arange|eye|linspace|logspace|tril_indices|triu_indices)(_like)?$"
 )
+# The first argument of a call, where it is a list of sizes: '["[64, 128]", ...'.
+_SIZE = re.compile(r'^\["\[(\d{1,12}(?:, ?\d{1,12}){0,15})\]"')
+_ITEM_BYTES = frozenset(ITEM_BYTES.values())
 # Ops of a copy nest no deeper than this: to, _to_copy, copy_, and another copy_ where dtypes differ.
 _DEEPEST = 16
 
@@ -123,7 +129,20 @@ def makers(case: Case, copies: Copies) -> tuple[Flags, Integers]:
         top, parent, np.append(ops["depth"].to_numpy(), -1), ops["thread"].cat.codes.to_numpy().astype(np.int64)
     )
     follows = copying[top] & making[before]
+    found = np.flatnonzero(follows)
+    follows[found] = [_may_be(case, *pair) for pair in zip(before[found].tolist(), copies.bytes[found], strict=True)]
     return follows, before[follows]
+
+
+def _may_be(case: Case, maker: int, moved: float) -> bool:
+    """Whether so many bytes may be the tensor that an op made; true where the trace does not tell its size."""
+    signature = case.linked.ops["signature"].iloc[maker]
+    concrete = None if pd.isna(signature) else case.linked.trace.signatures["concrete"].iloc[int(signature)]
+    match = _SIZE.match(concrete) if isinstance(concrete, str) else None
+    if match is None or np.isnan(moved):
+        return True
+    elements = math.prod(int(size) for size in match[1].split(","))
+    return any(moved == elements * item for item in _ITEM_BYTES)
 
 
 def _sibling_before(op: Integers, parent: Integers, depth: Integers, thread: Integers) -> Integers:

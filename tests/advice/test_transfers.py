@@ -15,9 +15,17 @@ RULES = (pageable_copies, copies_in_the_way, small_copies, made_on_host)
 
 
 def copying(
-    copy_us: float, nbytes: int, kind: str = PAGEABLE, count: int = 1, beside: bool = False, maker: str | None = None
+    copy_us: float,
+    nbytes: int,
+    kind: str = PAGEABLE,
+    count: int = 1,
+    beside: bool = False,
+    maker: tuple[str, str] | None = None,
 ) -> list[Event]:
-    """Two steps of 10 ms: copies at first, then one kernel to the end, on another stream beside them if so wished."""
+    """Two steps of 10 ms: copies at first, then one kernel to the end, on another stream beside them if so wished.
+
+    ``maker`` is the op before each copy, with the sizes that it was called with.
+    """
     events = [frame("train.py(12): train", 0, 2 * LENGTH)]
     for number in range(2):
         at, correlation = number * LENGTH, 1000 * number + 1
@@ -26,7 +34,10 @@ def copying(
         for index in range(count):
             now = at + 10 + every * index
             if maker is not None:
-                events.append(op(maker, now - 8, 5, external_id=correlation + index))
+                name, sizes = maker
+                events.append(
+                    op(name, now - 8, 5, external_id=correlation + index, dims=[[], []], concrete=[sizes, "6"])
+                )
             events += [
                 op("aten::to", now, 15, external_id=correlation + index),
                 op("aten::_to_copy", now + 1, 13, external_id=correlation + index),
@@ -100,12 +111,19 @@ def test_many_small_copies_are_better_packed(tmp_path: Path) -> None:
 
 
 def test_tensors_that_the_device_could_fill_need_no_copy(tmp_path: Path) -> None:
-    draft = made_on_host(copying_case(tmp_path / "made", 500.0, 10_000_000, maker="aten::randn"))
+    draft = made_on_host(copying_case(tmp_path / "made", 500.0, 10_000_000, maker=("aten::randn", "")))
     assert draft is not None and draft.gain_us is not None
     assert "aten::randn" in draft.evidence[0]
     assert draft.gain_us.high <= sum(draft.claims.values()) * (1 + 1e-9)
-    assert made_on_host(copying_case(tmp_path / "stacked", 500.0, 10_000_000, maker="aten::stack")) is None
+    assert made_on_host(copying_case(tmp_path / "stacked", 500.0, 10_000_000, maker=("aten::stack", ""))) is None
     assert made_on_host(copying_case(tmp_path / "alone", 500.0, 10_000_000)) is None
+
+
+def test_a_tensor_of_another_size_than_the_copied_one_is_not_it(tmp_path: Path) -> None:
+    same = copying_case(tmp_path / "same", 500.0, 8_000_000, maker=("aten::zeros", "[2000, 1000]"))
+    other = copying_case(tmp_path / "other", 500.0, 8_000_000, maker=("aten::zeros", "[3, 5]"))
+    assert made_on_host(same) is not None
+    assert made_on_host(other) is None
 
 
 def test_copies_of_unknown_size_are_not_called_small_and_have_no_rate(tmp_path: Path) -> None:
