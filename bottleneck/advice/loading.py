@@ -65,7 +65,7 @@ def input_wait(case: Case) -> Draft | None:
         else "batch = next(iter(loader))  # replay this one batch: the step without its loader",
         gain_us=Interval(_LEAST_REMOVED * wait_us, wait_us + warm_us),
         claims={**claims_of(case, INPUT), **claims_of(case, *around, most_us=warm_us)},
-        tries=("replay-batch",),
+        tries=("replay-batch",) if loader_kinds(case) else (),
         confidence="high" if share >= _SEVERE else "medium",
     )
 

@@ -87,18 +87,24 @@ def loader_without_workers(case: Case) -> Draft | None:
 def _side(case: Case, wait_us: float) -> _Side:
     recording = case.recording
     processors = None if recording is None else recording.processors or recording.threads or None
+    each = None if processors is None else max(1, processors // _ranks(case))
     loading_us = sum(
-        each.us for sums in (case.mark_sums, case.op_sums) for name, each in sums.items() if LOADER.match(name)
+        mark.us for sums in (case.mark_sums, case.op_sums) for name, mark in sums.items() if LOADER.match(name)
     )
     return _Side(
         load_us=max(wait_us, min(loading_us * host_scale(case), case.step_us)),
         rest_us=case.step_us - wait_us,
-        workers=max(1, min(processors or 1, _MOST_WORKERS)),
-        processors=processors,
-        others=_used_by_others(case, processors or 0),
+        workers=max(1, min(each or 1, _MOST_WORKERS)),
+        processors=each,
+        others=_used_by_others(case, processors or 0) / _ranks(case),
         threads=1 if recording is None or not runs_on_host(case) else recording.threads or 1,
         busy_share=_busy_share(case, wait_us),
     )
+
+
+def _ranks(case: Case) -> int:
+    """Ranks of this program on this machine, which share its processors; at least one."""
+    return max(1, 0 if case.recording is None else len(case.recording.traces))
 
 
 def _used_by_others(case: Case, processors: int) -> float:
@@ -114,7 +120,7 @@ def _busy_share(case: Case, wait_us: float) -> tuple[float, float]:
     told = case.analysis.telemetry
     if told is None or told.process_processors is None or wait_us <= 0:
         return 0.0, 1.0
-    used_us = told.process_processors * case.step_us - (case.step_us - wait_us)
+    used_us = told.process_processors / _ranks(case) * case.step_us - (case.step_us - wait_us)
     return min(max(used_us / wait_us, 0.0), 1.0), 1.0
 
 

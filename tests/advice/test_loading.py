@@ -102,6 +102,26 @@ def test_with_processors_to_spare_workers_hide_the_whole_wait(tmp_path: Path) ->
     assert high == pytest.approx(8_000, rel=0.03) and low > 3_000
 
 
+def test_ranks_share_the_processors_of_their_machine(tmp_path: Path) -> None:
+    case = with_recording(loading_case(tmp_path, 18_000.0), processors=8)
+    assert case.recording is not None
+    alone, shared = gain_of(case), gain_of(with_recording(case, traces=4 * case.recording.traces))
+    assert shared[1] < alone[1] and shared[0] < alone[0]
+    assert shared[1] == gain_of(with_recording(case, processors=2))[1]
+
+
+def test_a_loader_of_another_kind_has_no_batch_to_replay(tmp_path: Path) -> None:
+    events = [
+        {**event, "name": "load_batch"} if event["name"].startswith("enumerate") else event
+        for event in loading_events(12_000.0)
+        if "dataloader.py" not in event["name"]
+    ]
+    case = case_of(tmp_path, events, unprofiled_us=LENGTH)
+    draft = input_wait(case)
+    assert draft is not None and draft.tries == ()
+    assert loader_without_workers(case) is None
+
+
 def test_unknown_processors_are_said_to_be_unknown(tmp_path: Path) -> None:
     case = replace(loading_case(tmp_path, 8_000.0), recording=None)
     draft = loader_without_workers(case)
