@@ -40,7 +40,7 @@ def test_a_batch_norm_behind_a_convolution_can_be_folded(tmp_path: Path) -> None
     assert draft.gain_us is not None
     assert draft.tries == ("fold-batchnorm",)
     assert draft.gain_us.low == pytest.approx(1200, rel=0.01)
-    assert draft.gain_us.high == pytest.approx(2000, rel=0.02)
+    assert draft.gain_us.high == pytest.approx(2500, rel=0.05)
     assert draft.evidence[0].startswith("2 batch normalizations per step directly after a convolution")
 
 

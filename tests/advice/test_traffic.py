@@ -100,11 +100,11 @@ def test_gradients_of_embeddings_beyond_a_tenth_of_the_work(tmp_path: Path) -> N
     assert scattered_lookups(on_gpu(tmp_path / "few", [PRODUCT, lookup(90)])) is None
 
 
-def zeroing(tmp_path: Path, marks: list[str]) -> Case:
+def zeroing(tmp_path: Path, marks: list[str], numbers: int = 1_000_000) -> Case:
     calls = [
-        Call("aten::zero_", 50, [[1_000_000]]),
+        Call("aten::zero_", 50, [[numbers]]),
         Call("aten::mm", 300, [[512, 512], [512, 512]]),
-        Call("aten::add_", 80, [[1_000_000], [1_000_000], []], inside="torch::autograd::AccumulateGrad"),
+        Call("aten::add_", 80, [[numbers], [numbers], []], inside="torch::autograd::AccumulateGrad"),
     ]
     return on_cpu(tmp_path, calls, marks=marks)
 
@@ -116,6 +116,15 @@ def test_fills_in_zero_grad_and_the_additions_after_them(tmp_path: Path) -> None
     assert draft.gain_us.high == pytest.approx(130, rel=0.02)
     assert draft.gain_us.low == pytest.approx(25, rel=0.02)
     assert draft.tries == ("set-to-none",)
+
+
+def test_large_gradients_on_a_cpu_come_in_new_pages_once_dropped(tmp_path: Path) -> None:
+    case = zeroing(tmp_path, ["Optimizer.zero_grad#SGD.zero_grad"], numbers=10_000_000)
+    draft = zeroed_gradients(case)
+    assert draft is not None
+    assert draft.gain_us is None
+    assert draft.gain_reason is not None
+    assert draft.gain_reason.startswith("not predicted: 40.0 MB of gradients come in new pages")
 
 
 def test_fills_elsewhere_are_no_zeroed_gradients(tmp_path: Path) -> None:
