@@ -143,3 +143,10 @@ def test_a_combination_that_spoils_the_results_is_left_out(monkeypatch: pytest.M
 def test_without_a_winner_there_is_no_best(monkeypatch: pytest.MonkeyPatch) -> None:
     assert outcomes(monkeypatch, {}) == []
     assert add_best(LAB, winners(trial("a", "wrong", 2.0)), None).best is None
+
+
+def test_what_only_bounds_a_gain_is_no_winner_to_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried = outcomes(monkeypatch, {})
+    done = winners(trial("replay-batch", "faster", 9.0), trial("pad", "faster", 3.0), trial("compile", "faster", 1.2))
+    best = add_best(LAB, done, None).best
+    assert tried == [] and best is not None and best.change == "compile"

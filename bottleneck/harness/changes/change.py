@@ -33,3 +33,8 @@ class Change:
     settings: Callable[[Mapping[str, object]], Mapping[str, object]] | None = None
     samples: float = 1.0
     against: Callable[[Subject], Callable[[], object]] | None = None
+
+    @property
+    def is_remedy(self) -> bool:
+        """Whether one could keep it: it does the step's work, or as much for each sample. A bound is none."""
+        return self.precision != "other work" or self.samples != 1.0
