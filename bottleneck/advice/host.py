@@ -227,7 +227,11 @@ def python_call(case: Case) -> Draft | None:
             f"{format_us(spent_us)} per step ({format_share(share_of_step(case, spent_us))})",
             *_places(rows),
         ),
-        advice=f"Take what runs at {rows[0].source or 'this line'} out of the step, or do it in another thread.",
+        advice=(
+            "Record with Python calls to see what it is (profile(with_stack=True)), then take it out of the step."
+            if rows[0].source is None
+            else f"Take what runs at {rows[0].source} out of the step, or do it in another thread."
+        ),
         code="ready = executor.submit(function, ...)  # before the step; ready.result() where its result is needed",
         gain_us=up_to(spent_us),
         claims=claims_of(case, "overhead.python", most_us=spent_us),

@@ -150,7 +150,7 @@ def _fenced(lines: Sequence[str]) -> list[str]:
     """Code as a block of its own, fenced by more backticks than any line of it holds."""
     if not lines:
         return []
-    shown = [clean(line) for line in lines]
+    shown = [clean(line, _PROSE) for line in lines]
     longest = max(len(run) for run in re.findall("`+", "".join(shown)) or [""])
     fence = "`" * max(3, longest + 1)
     return ["", f"{fence}python", *shown, fence, ""]

@@ -40,7 +40,7 @@ def _remedy(remedy: Remedy, look: Look, lead: str, style: str) -> list[Text]:
         out += _labelled(label, look.text(text, _PROSE), look, indent)
     inner = 0 if look.width < _NARROW else indent + _LABEL_WIDTH
     for line in remedy.code:
-        out += _code_line(look.text(line), look, inner)
+        out += _code_line(look.text(line, _PROSE), look, inner)
     if remedy.command is not None:
         out += _command(look.text(remedy.command, _PROSE), look, indent)
     return out

@@ -117,6 +117,12 @@ def test_a_long_stretch_of_python_is_named_with_its_line(tmp_path: Path) -> None
     assert "train.py:12" in draft.advice
 
 
+def test_a_stretch_of_python_at_no_known_line_has_to_be_named_first(tmp_path: Path) -> None:
+    row = idle_row("python", 5000.0, None)
+    draft = host.python_call(cpu(tmp_path, {"memory": 1000.0, "overhead.python": 5000.0}, row))
+    assert draft is not None and "with_stack=True" in draft.advice and "None" not in draft.advice
+
+
 def test_many_short_stretches_of_python_are_the_ops_they_call(tmp_path: Path) -> None:
     short = idle_row("python", 5000.0, detail="main", calls=500.0)
     torch = idle_row("python", 900.0, detail="main > run_backward")
