@@ -1,10 +1,11 @@
 """Measures one point of a sweep: records the step in a process of its own, without a word, and analyses it."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from bottleneck.errors import BottleneckError
 from bottleneck.experiment.grid import Place
 from bottleneck.harness.calibrate import Calibration
 from bottleneck.harness.ceilings import cpu_calibration, gpu_calibration
@@ -67,12 +68,23 @@ def measure_point(plan: Plan, place: Place, ceilings: Ceilings) -> Measured:
     nothing = Point(place.values, place.series.name)
     if heard.end.status != 0 or notes[0].unprofiled is None:
         return Measured(replace(nothing, reason=_why(heard, kills.since())))
+    try:
+        return _explain(plan, place, ceilings, notes)
+    except BottleneckError as error:
+        return Measured(replace(nothing, reason=error.what))
+    except OSError as error:
+        return Measured(replace(nothing, reason=f"the recording could not be written: {error.strerror or error}"))
+
+
+def _explain(plan: Plan, place: Place, ceilings: Ceilings, notes: Mapping[int, Notes]) -> Measured:
+    """The point that a finished program's notes and trace make."""
+    folder = Path(plan.folder)
     calibration = ceilings.of(notes[0]) if RankFiles(folder, 0).partial.exists() else None
-    ending = Ending((plan.target,), heard.end.status, ceilings.busy_processors)
-    recording = finish_recording(plan, notes, ending, calibration)
+    recording = finish_recording(plan, notes, Ending((plan.target,), 0, ceilings.busy_processors), calibration)
     (folder / LOG_FILE).unlink(missing_ok=True)
-    point = replace(
-        nothing,
+    point = Point(
+        values=place.values,
+        series=place.series.name,
         step_us=recording.unprofiled,
         peak_memory_bytes=recording.peak_memory.bytes if recording.peak_memory is not None else None,
         samples_per_s=_samples_per_s(place, recording),

@@ -12,7 +12,10 @@ from bottleneck.units import US_PER_S, format_share, format_si, format_us
 
 # More curves than this do not fit side by side into 80 columns.
 _SIDE_BY_SIDE = 5
+# What the first step takes beyond a usual one is told from here on: compilers take seconds.
+_SETUP_S = 0.5
 _FASTEST = "clearly the fastest"
+_SETUP_NOTE = ("set-up: what the first step took, compiling included, beyond a usual one",)
 _UNITS = ((1e6, "s"), (1e3, "ms"), (1.0, "us"))
 _PREFIXES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""))
 
@@ -169,6 +172,8 @@ def _points(points: Sequence[Point], title: str) -> Table:
     names = list(points[0].values)
     columns = [*(Column(name, "number") for name in names), Column(f"step {unit}", "number"), Column("+-", "number")]
     columns += [Column("samples/s", "number")] if has_rate else []
+    has_setup = any((point.setup_s or 0.0) >= _SETUP_S for point in points)
+    columns += [Column("set-up", "number")] if has_setup else []
     columns += [Column("memory", "number"), Column("bound", "words"), Column("share", "number")]
     rows = []
     for point in points:
@@ -178,10 +183,13 @@ def _points(points: Sequence[Point], title: str) -> Table:
             _spread(point),
         ]
         cells += [_number(point.samples_per_s)] if has_rate else []
+        cells += [UNKNOWN if point.setup_s is None else format_us(point.setup_s * US_PER_S)] if has_setup else []
         cells += [format_si(point.peak_memory_bytes, "B") if point.peak_memory_bytes else UNKNOWN]
         cells += [point.bound or UNKNOWN, format_share(point.bound_share) if point.bound_share is not None else UNKNOWN]
         rows.append(Row(tuple(cells), group=point.bound, details=(point.reason,) if point.reason else ()))
-    return Table(title, tuple(columns), tuple(rows), ("+-: half of the 95 % interval of the step time",))
+    return Table(
+        title, tuple(columns), tuple(rows), ("+-: half of the 95 % interval of the step time", *_SETUP_NOTE[:has_setup])
+    )
 
 
 def _work(points: Sequence[Point], roofs: Sequence[Roof], title: str) -> Table | None:

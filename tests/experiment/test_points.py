@@ -3,6 +3,7 @@ from pathlib import Path
 
 import pytest
 
+from bottleneck.errors import TraceError
 from bottleneck.experiment import points, sweep
 from bottleneck.experiment.grid import Place, Series
 from bottleneck.experiment.points import Ceilings, Measured, environment_of, measure_point
@@ -87,6 +88,24 @@ def test_a_point_that_is_killed_says_so(plan: Plan) -> None:
     point = measured(plan, how="is killed").point
     assert point.step_us is None and point.reason is not None
     assert point.reason.startswith("the program ended by signal 9 (SIGKILL)")
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (TraceError("the trace is no trace", fix="record it again"), "the trace is no trace"),
+        (OSError(28, "No space left on device"), "the recording could not be written: No space left on device"),
+    ],
+)
+def test_what_cannot_be_explained_is_a_point_with_a_reason(
+    plan: Plan, error: Exception, reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*arguments: object) -> None:
+        raise error
+
+    monkeypatch.setattr(points, "finish_recording", fail)
+    point = measured(plan).point
+    assert (point.step_us, point.reason) == (None, reason)
 
 
 def test_threads_are_told_to_openmp_before_the_process_starts() -> None:

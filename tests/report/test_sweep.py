@@ -117,6 +117,13 @@ def test_a_point_that_failed_keeps_its_row_and_its_reason() -> None:
     assert "4 OF 5 POINTS" in text
 
 
+def test_what_compiling_took_is_told_where_it_is_long() -> None:
+    compiled = tuple(replace(chain_point(repeat), setup_s=12.5) for repeat in (1, 2))
+    text = render(of(compiled, "repeat"))
+    assert cells(text, "1")[3] == "12.5 s" and "compiling included" in text
+    assert "set-up" not in render(of(tuple(replace(point, setup_s=0.1) for point in compiled), "repeat"))
+
+
 def test_curves_stand_side_by_side_in_one_unit() -> None:
     text = render(CASES["two curves"])
     assert cells(text, "repeat=1") == ["repeat=1", "275", "301"]
