@@ -78,11 +78,12 @@ _NORM_WORDS = _Words(
 def unfused_chain(case: Case) -> Draft | None:
     """Rule 16: two and more pointwise ops or reductions in a row, each bound by memory.
 
-    Gain: Sigma t - what one pass over the chain's outer bytes takes (chains.find_chains).
+    Gain: Sigma t - what one pass over the chain's outer bytes takes (chains.find_chains). One change fuses all chains,
+    so that only one finding tells of them: this one, unless those with a norm take more of the time.
     """
     work = work_of(case)
     chains = chains_of(work)
-    return _of_chains(work, chains, ~chains.norm, _CHAIN_WORDS)
+    return None if _mostly_norms(work, chains) else _of_chains(work, chains, _CHAIN_WORDS)
 
 
 @worth_telling
@@ -90,20 +91,24 @@ def unfused_norm(case: Case) -> Draft | None:
     """Rule 21: normalization, activation, dropout and residual one by one. Gain as for ``unfused_chain``."""
     work = work_of(case)
     chains = chains_of(work)
-    return _of_chains(work, chains, chains.norm, _NORM_WORDS)
+    return _of_chains(work, chains, _NORM_WORDS) if _mostly_norms(work, chains) else None
 
 
-def _of_chains(work: Work, chains: Chains, chosen: Flags, words: _Words) -> Draft | None:
-    rows = chains.where(chosen)
+def _mostly_norms(work: Work, chains: Chains) -> bool:
+    return float(work.us[chains.where(chains.norm)].sum()) > float(work.us[chains.where(~chains.norm)].sum())
+
+
+def _of_chains(work: Work, chains: Chains, words: _Words) -> Draft | None:
+    rows = chains.of_row >= 0
     if share(work, rows) < _WORTH_TELLING:
         return None
-    low, high = (np.where(rows, less, 0.0) for less in (chains.low_us, chains.high_us))
-    gain = gain_of(work, low, high)
+    high = chains.high_us
+    gain = gain_of(work, chains.low_us, high)
     gain = Interval(max(0.0, gain.low - _COMPILED_CALL_US), gain.high) if runs_on_host(work.case) else gain
     if gain.high <= 0:
         return None
-    steps, count, ops = work.case.steps, int(chosen.sum()), chains.ops[chosen]
-    moved, needed = (float(amount[chosen].sum()) / steps for amount in (chains.bytes, chains.fused_bytes))
+    steps, ops = work.case.steps, chains.ops
+    moved, needed = (float(amount.sum()) / steps for amount in (chains.bytes, chains.fused_bytes))
     held = part_on_path(work, high)
     return Draft(
         slug=words.slug,
@@ -111,7 +116,7 @@ def _of_chains(work: Work, chains: Chains, chosen: Flags, words: _Words) -> Draf
         advice=words.advice,
         code=words.code,
         evidence=(
-            f"{_counted(count / steps, ops)} per step, in trace order, take "
+            f"{_counted(ops.size / steps, ops)} per step, in trace order, take "
             f"{format_us(float(work.us[rows].sum()))} ({format_share(share(work, rows))} of the step)",
             f"they move {format_si(moved, 'B')} per step; one pass of each needs about {format_si(needed, 'B')}",
             *told(work, rows),

@@ -1,5 +1,6 @@
 """Rules of bytes that need not move: strided reads, casts and copies, lookups, zeroed gradients, results kept apart."""
 
+import math
 import re
 
 import numpy as np
@@ -78,7 +79,7 @@ def _mixed(work: Work, signature: int) -> bool:
     orders = set()
     pairs = zip(sizes_of(work, signature), text_column(work, "strides", signature), strict=False)
     for sizes, strides in pairs:
-        if not isinstance(strides, list) or len(strides) != len(sizes) or np.prod(sizes or [0], dtype=float) < 2**16:
+        if not isinstance(strides, list) or len(strides) != len(sizes) or math.prod(map(float, sizes or [0])) < 2**16:
             continue
         kept = [(step, at) for at, (size, step) in enumerate(zip(sizes, strides, strict=True)) if size > 1]
         if any(type(step) is not int for step, _ in kept):

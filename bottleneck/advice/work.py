@@ -1,6 +1,7 @@
 """The work of the window row by row, as rules of bandwidth and compute ask for it: time per step, price, and names."""
 
 import json
+import math
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -290,7 +291,7 @@ def elements(work: Work, rows: Flags) -> Floats:
     """Numbers in the largest tensor of each call; NaN where sizes are unknown, and for rows that are not asked for."""
     largest = np.full(len(work.case.costs) + 1, np.nan)
     for signature in np.unique(work.signature[rows]).tolist():
-        counts = [float(np.prod(np.array(size, dtype=np.float64))) for size in sizes_of(work, signature) if size]
+        counts = [math.prod(map(float, size)) for size in sizes_of(work, signature) if size]
         if counts:
             largest[signature] = max(counts)
     largest[-1] = np.nan

@@ -115,6 +115,19 @@ def test_a_chain_with_a_norm_is_told_as_one(tmp_path: Path) -> None:
     assert unfused_norm(on_cpu(tmp_path / "plain", [mul_()] * 4)) is None
 
 
+def test_one_change_fuses_all_chains_and_one_finding_tells_of_them(tmp_path: Path) -> None:
+    dropout = [Call("aten::bernoulli_", 50 * MS, [[N], [], []]), Call("aten::div_", 20 * MS, [[N], []])]
+    product = Call("aten::mm", 50 * MS, [[1000, 1000], [1000, 1000]])
+    few, many = (on_cpu(tmp_path / str(n), [*dropout, product, *[mul_()] * n]) for n in (2, 8))
+    assert unfused_chain(few) is None
+    norm, chain = unfused_norm(few), unfused_chain(many)
+    assert unfused_norm(many) is None
+    assert norm is not None
+    assert chain is not None
+    assert norm.evidence[0].startswith("2 chains of 2 ops per step, in trace order, take 110 ms")
+    assert chain.evidence[0].startswith("2 chains of 2 to 8 ops per step, in trace order, take 230 ms")
+
+
 def attention(softmax: str = "aten::_softmax", inside: str | None = None) -> list[Call]:
     q, scores = [8, 1024, 64], [8, 1024, 1024]
     return [
