@@ -1,4 +1,5 @@
 from collections.abc import Iterator
+from importlib.metadata import EntryPoint
 from typing import Any
 
 import pytest
@@ -132,6 +133,12 @@ def test_a_backend_of_torch_gets_the_graph_under_its_name() -> None:
     result = backends._compile_with("seen_by_test", backend, subject)()
     assert len(seen) == 1
     torch.testing.assert_close(result, inference(torch, *NETWORKS["perceptron"]).step())
+
+
+def test_a_backend_that_a_package_announces_is_tried_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    announced = [EntryPoint("own", "own_package:own", "torch_dynamo_backends")]
+    monkeypatch.setattr(backends.importlib.metadata, "entry_points", lambda group: announced)
+    assert backends._all_backends().keys() - BACKENDS.keys() == {"own"}
 
 
 @pytest.mark.filterwarnings("ignore")
