@@ -22,14 +22,18 @@ def pageable_copies(case: Case) -> Draft | None:
     copies = copies_to_device(case)
     if copies is None:
         return None
-    count, moved, exposed_us = copies.per_step(copies.pageable & (copies.bytes >= _SMALL_BYTES))
+    chosen = copies.pageable & (copies.bytes >= _SMALL_BYTES)
+    count, moved, exposed_us = copies.per_step(chosen)
     waits = waits_us(case, "pageable") if count else {}
     if not count or share_of_step(case, exposed_us + sum(waits.values())) < _WORTH:
         return None
-    pace = moved / exposed_us * US_PER_S if exposed_us > 0 else None
+    lasted_us = float(copies.dur_us[chosen].sum()) / copies.steps
+    pace = moved / lasted_us * US_PER_S if lasted_us > 0 else None
     pinned_per_s = _pinned_bytes_per_s(case, copies, pace)
     streamed_us = moved / pinned_per_s * US_PER_S if pinned_per_s else 0.0
-    saved_us = max(0.0, exposed_us - streamed_us)
+    saved_us = exposed_us * max(0.0, 1 - streamed_us / lasted_us) if lasted_us > 0 else 0.0
+    if saved_us + sum(waits.values()) <= 0:
+        return None
     claims = {**claims_of(case, COPY, most_us=saved_us), **waits}
     return Draft(
         slug="pageable-copies",

@@ -69,6 +69,17 @@ def test_pinned_memory_is_worth_the_difference_of_the_two_rates(tmp_path: Path) 
     assert "20.0 GB/s" in draft.evidence[0]
 
 
+def test_of_a_copy_that_is_half_hidden_only_the_rest_can_be_won(tmp_path: Path) -> None:
+    events = copying(3_000.0, 60_000_000)
+    for event in events:
+        if event["cat"] == "kernel":
+            event["ts"], event["dur"] = event["ts"] - 1_500, event["dur"] + 1_500
+    draft = pageable_copies(case_of(tmp_path, events))
+    assert draft is not None and draft.gain_us is not None
+    assert draft.gain_us.high == pytest.approx(1_500 * (1 - 60e6 / (0.8 * 52e9) / 3e-3), rel=0.05)
+    assert "20.0 GB/s" in draft.evidence[0]
+
+
 def test_pinned_copies_seen_in_the_trace_tell_the_pace_of_the_link(tmp_path: Path) -> None:
     events = copying(3_000.0, 60_000_000)
     pinned = [memcpy(7, 30, 1_000, 24_000_000, PINNED)]
