@@ -41,7 +41,8 @@ class Trial:
     interval over n pairs. ``predicted_speedup`` comes from the findings named in ``findings``; null where no rule
     predicted anything. ``setup_s`` is what compiling or capturing took beyond the first step of the original,
     ``break_even_steps`` the steps that pay for it. ``smallest_visible`` is the smallest change of time, as a share,
-    that these pairs could have shown.
+    that these pairs could have shown. ``is_bound`` marks what nobody can keep, such as the replay of one batch: it only
+    shows what a fix of its kind could gain at most. ``is_part`` marks figures of a part of the step alone.
     """
 
     change: str
@@ -59,6 +60,8 @@ class Trial:
     peak_before_bytes: int | None = None
     peak_after_bytes: int | None = None
     differences: tuple[Difference, ...] = ()
+    is_bound: bool = False
+    is_part: bool = False
 
 
 @dataclass(frozen=True)

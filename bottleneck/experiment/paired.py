@@ -23,15 +23,26 @@ Clock = Callable[[], float]
 
 @dataclass(frozen=True)
 class Side:
-    """A variant in its process, and the time of its step once warm."""
+    """A variant in its process, and the time of its step once warm.
+
+    ``prefetched`` is how many batches the loaders of it, or of the one that it takes turns with, make ready meanwhile.
+    Steps that use those up do not count. The others come in bursts, as workers finish: their mean is the step.
+    """
 
     worker: Worker
     name: str
     usual_us: float
+    prefetched: int = 0
 
     @property
     def steps(self) -> tuple[int, int]:
         """The steps of a turn that count, and those before them that do not."""
+        if self.prefetched:
+            return max(self._usual_steps[0], 2 * self.prefetched), 1 + self.prefetched
+        return self._usual_steps
+
+    @property
+    def _usual_steps(self) -> tuple[int, int]:
         if self.usual_us >= LONG_US:
             return 1, 0
         total = max(STEPS_AT_LEAST, math.ceil(TURN_US / max(self.usual_us, TURN_US / STEPS_AT_MOST)))
@@ -43,9 +54,10 @@ class Side:
         return sum(self.steps) * self.usual_us / 1e6
 
     def turn_us(self) -> float:
-        """The median step of a turn, in microseconds."""
+        """The typical step of a turn, in microseconds."""
         steps, lead = self.steps
-        return max(1e-3, statistics.median(self.worker.turn(self.name, steps, lead, self.usual_us)))
+        times_us = self.worker.turn(self.name, steps, lead, self.usual_us)
+        return max(1e-3, statistics.fmean(times_us) if self.prefetched else statistics.median(times_us))
 
 
 @dataclass

@@ -30,12 +30,12 @@ class Entry:
 
 
 def entries_of(done: Verification, findings: Sequence[Finding], created: str) -> list[Entry]:
-    """An entry for each finding and each change that was tried for it."""
+    """An entry for each finding and each change that was tried for it on the whole step, as predictions are."""
     return [
         _entry(finding, trial, done, created)
         for trial in done.trials
         for finding in findings
-        if trial.change in finding.tries
+        if trial.change in finding.tries and not trial.is_part
     ]
 
 

@@ -90,6 +90,8 @@ def try_changes(lab: Lab, names: tuple[str, ...], prediction: Prediction) -> Tri
         change="+".join(names),
         title="; ".join(change.title for change in lab.chosen(names)),
         verdict="inconclusive",
+        is_bound=not all(change.is_remedy for change in lab.chosen(names)),
+        is_part=any(change.against is not None for change in lab.chosen(names)),
         findings=prediction.findings,
         predicted_speedup=prediction.speedup,
     )
@@ -197,7 +199,8 @@ class _Attempt:
             for name in (ORIGINAL, CHANGED) if last == CHANGED else (CHANGED, ORIGINAL):
                 self._lab.tell(f"making the {name} step")
                 built[name] = self._build(workers[name], name, keep)
-            sides = {name: Side(workers[name], name, built[name].step_us) for name in workers}
+            prefetched = max(each.prefetched for each in built.values())
+            sides = {name: Side(workers[name], name, built[name].step_us, prefetched) for name in workers}
             samples = built[CHANGED].samples
             pairing = Pairing(sides[ORIGINAL], sides[CHANGED], self._draw, samples)
             yield _Bench(sides[ORIGINAL], sides[CHANGED], built[ORIGINAL], built[CHANGED], pairing)

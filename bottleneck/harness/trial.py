@@ -1,5 +1,6 @@
 """Holds variants of one step in one process and runs them in turns, as another process tells it to, line by line."""
 
+import contextlib
 import ctypes
 import inspect
 import json
@@ -40,12 +41,17 @@ _LONGEST_REASON = 300
 
 @dataclass(frozen=True)
 class Built:
-    """What making a variant took: seconds of applying the changes and of the first calls, and the most memory then."""
+    """What making a variant took: seconds of applying the changes and of the first calls, and the most memory then.
+
+    ``samples`` is how many times as many samples its step works on, ``prefetched`` how many batches its loaders may
+    have ready before a turn begins.
+    """
 
     setup_s: float
     peak_bytes: int | None
     samples: float
     step_us: float
+    prefetched: int = 0
 
 
 @dataclass(frozen=True)
@@ -84,7 +90,7 @@ class Bench:
         samples = 1.0
         for change in chosen:
             samples *= change.samples
-        return Built(setup_s, peak_bytes, samples, _warm_up(subject.step, subject.torch))
+        return Built(setup_s, peak_bytes, samples, _warm_up(subject.step, subject.torch), prefetched(subject))
 
     def turn(self, name: str, steps: int, lead: int) -> list[float]:
         """Microseconds of each step of a turn; the ``lead`` ones before find the caches full of another's data."""
@@ -174,6 +180,19 @@ def answer(bench: Bench, request: Mapping[str, Any]) -> dict[str, Any]:
 
 
 _REQUESTS = {"build": "build", "turn": "turn", "compare": "compare"}
+
+
+def prefetched(subject: Subject) -> int:
+    """How many batches the workers of a loader that the step holds now may have ready; 0 without workers."""
+    most = 0
+    for place in [place for places in subject.places.values() for place in places]:
+        with contextlib.suppress(LookupError, AttributeError, ValueError):
+            known = vars(place.get())
+            workers = known.get("num_workers", known.get("_num_workers", 0))
+            most = max(
+                most, int(workers or 0) * int(known.get("prefetch_factor", known.get("_prefetch_factor", 2)) or 0)
+            )
+    return most
 
 
 def save(results: Results, path: Path, torch: Any) -> None:

@@ -62,7 +62,7 @@ def to_markdown(done: Verification) -> str:
 
 def sentence(done: Verification) -> str:
     """The outcome in one sentence."""
-    faster = [trial for trial in done.trials if trial.verdict == "faster"]
+    faster = [trial for trial in done.trials if trial.verdict == "faster" and not trial.is_bound]
     if not done.trials:
         return "no finding of this recording names a change to try; --try all tries them all"
     if not faster:
@@ -76,7 +76,9 @@ def sentence(done: Verification) -> str:
 
 def details(trial: Trial) -> tuple[str, ...]:
     """What a trial showed besides its speed, a phrase each."""
-    phrases = [trial.reason, _steps(trial), _noise(trial), _setup(trial), _memory(trial)]
+    bound = "a bound that no fix can pass, not a change to keep" if trial.is_bound else None
+    bound = "figures of a part of the step alone" if trial.is_part else bound
+    phrases = [trial.reason, bound, _steps(trial), _noise(trial), _setup(trial), _memory(trial)]
     return tuple(phrase for phrase in [*phrases, *_differences(trial.differences)] if phrase)
 
 

@@ -65,6 +65,14 @@ def _leaves(subject: Subject) -> Callable[[], Any]:
     sys.exit("no more")
 
 
+def _part(subject: Subject) -> Callable[[], Any]:
+    return lambda: sum(range(8000))
+
+
+def _half_the_part(subject: Subject) -> Callable[[], Any]:
+    return lambda: sum(range(1000))
+
+
 def _divided(by: float) -> Callable[[Mapping[str, object]], Mapping[str, object]]:
     def settings(parameters: Mapping[str, object]) -> Mapping[str, object]:
         work = parameters["work"]
@@ -88,6 +96,7 @@ CHANGES = {
         Change("least-work", "Add an eighth of the numbers", "same", settings=_divided(8)),
         Change("more-work", "Add four times the numbers", "same", settings=_divided(0.25)),
         Change("double", "Twice the batch", "other work", settings=_doubled, samples=2.0),
+        Change("half-a-part", "A part alone", "other work", apply=_half_the_part, against=_part),
         Change("spoiled", "Other results", "reordered", apply=_spoiled),
         Change("needs-more", "Needs a loader", "same", apply=_needs_more),
         Change("needs-installing", "Needs something", "same", apply=_needs_installing),

@@ -45,6 +45,13 @@ def test_a_turn_of_long_steps_is_one_step() -> None:
     assert Side(cast("Worker", None), "a", LONG_US).steps == (1, 0)
 
 
+def test_batches_that_workers_made_ready_are_used_up_first_and_the_rest_is_averaged() -> None:
+    stand = Stand({"a": 100_000.0, "b": 100_000.0})
+    side = Side(cast("Worker", cast("Any", stand)), "a", 100_000.0, prefetched=4)
+    assert side.steps == (8, 5)
+    assert side.turn_us() == pytest.approx((6 * 100_000 + 2 * 1_000_000) / 8)
+
+
 def test_the_ratio_is_that_of_median_steps_per_sample() -> None:
     stand = Stand({"a": 200.0, "b": 100.0})
     plain, doubled = pairing(stand), pairing(stand, samples=2.0)

@@ -29,6 +29,12 @@ def test_each_finding_gets_an_entry_for_each_change_tried_for_it() -> None:
     assert entries[0].program == "model.py"
 
 
+def test_a_part_of_the_step_says_nothing_of_a_prediction_for_all_of_it() -> None:
+    part = Trial("pad", "", "faster", speedup=Ratio(9.0, 8.0, 10.0, 14), is_part=True)
+    done = Verification(("model.py",), None, (part,))
+    assert entries_of(done, (finding("misaligned", ("pad",), Interval(1.0, 1.1)),), "now") == []
+
+
 def test_entries_are_added_and_read_again_and_foreign_lines_are_passed_over(tmp_path: Path) -> None:
     path = tmp_path / "deep" / "scores.jsonl"
     assert read_entries(path) == []

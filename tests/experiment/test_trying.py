@@ -63,6 +63,15 @@ def test_no_change_is_neither_faster_nor_slower_in_one_process_or_in_two(lab: La
         assert trial.peak_before_bytes and trial.peak_after_bytes
 
 
+def test_a_part_of_the_step_is_measured_against_the_same_part(lab: Lab) -> None:
+    trial = try_changes(lab, ("half-a-part",), Prediction())
+    assert trial.is_part and trial.is_bound
+    assert trial.speedup is not None and trial.speedup.median > 3
+    assert [difference.reason for difference in trial.differences] == [
+        "it does other work, whose results are not compared"
+    ]
+
+
 def test_a_change_that_spoils_the_results_is_wrong_however_fast(lab: Lab) -> None:
     trial = try_changes(lab, ("spoiled",), Prediction())
     assert trial.verdict == "wrong", trial

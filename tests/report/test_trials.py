@@ -88,6 +88,13 @@ def test_the_sentence_counts_winners_and_a_wrong_change_is_none() -> None:
     assert "best: compile+tf32, 2.00x" in sentence(replace(DONE, best=best))
 
 
+def test_a_bound_is_told_as_one_and_counts_as_no_winner() -> None:
+    bound = replace(FASTER, change="replay-batch", is_bound=True)
+    assert "a bound that no fix can pass, not a change to keep" in details(bound)
+    assert "figures of a part of the step alone" in details(replace(bound, is_part=True))
+    assert sentence(replace(DONE, trials=(bound,))) == "none of 1 change makes the step faster"
+
+
 def test_json_holds_every_field_and_no_number_that_json_has_not() -> None:
     odd = replace(FASTER, setup_s=float("inf"), reason="\x1b[31mred")
     document = json.loads(to_json(replace(DONE, trials=(odd,))), parse_constant=pytest.fail)
