@@ -1,7 +1,8 @@
 """What verifying showed, in each format: within the width, re-readable, and nothing of a program acts as markup."""
 
 import json
-from dataclasses import replace
+from dataclasses import fields, replace
+from pathlib import Path
 
 import pytest
 
@@ -136,3 +137,10 @@ def test_the_scoreboard_says_what_became_of_each_rule() -> None:
     assert "| unfused | 1 | 0 |" in FORMATS["markdown"](board)
     assert json.loads(FORMATS["json"](board))["scores"][0]["ratio"] == 0.9
     assert "bottleneck verify FILE" in FORMATS["terminal"](())
+
+
+def test_the_reference_names_every_key_that_json_has() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "reference" / "verify.md").read_text()
+    for record in (Verification, Trial, Difference, Ratio):
+        for field in fields(record):
+            assert f"`{field.name}`" in page, field.name
