@@ -21,11 +21,16 @@ _TRIFLE_BYTES = 4096.0
 _SLACK = 2.0
 # The C library maps blocks of this size anew at every allocation (analysis.faults): each such result costs its pages.
 _FRESH_FROM_BYTES = 32 * 2**20
-# What a row takes beyond its bytes is arithmetic where it has exp, tanh …: a compiled loop does it too, with as wide
-# vectors (measured: half to all of it). Random numbers are drawn in parallel then, from one thread before.
-_LEAST_KEPT, _LEAST_KEPT_RANDOM = 0.5, 0.2
-# Time beyond the bytes that nothing explains (threads that wait for one another …) may stay as well.
-_MOST_KEPT = 0.5
+# On a CPU, what a compiled loop takes of the time that an op takes beyond its bytes, at least and at most. Measured
+# with Inductor's C++ on one thread, half a million to 16 million numbers: exp, tanh … are as dear as before; a layer
+# norm becomes 1.4 times as long (ATen's has wide vectors for its statistics); random numbers take 1.8 times as long,
+# but are drawn by all threads, by one before. What nothing explains (threads that wait for one another) may stay.
+_KEPT_SPECIAL = (0.5, 1.0)
+_KEPT_STATISTICS = (0.7, 1.5)
+_KEPT_RANDOM = (1.2, 2.5)
+_KEPT_OTHERS = (0.0, 0.5)
+_STATISTICS = ("normalization", "softmax", "reduction")
+_MANY_THREADS = 8
 
 
 @dataclass(frozen=True)
@@ -34,7 +39,7 @@ class Chains:
 
     ``ops`` counts the ops of each chain, ``bytes`` what they move per run, ``fused_bytes`` what one pass of all would
     move at best. ``norm`` tells chains with a normalization or dropout. ``low_us`` and ``high_us`` are, per row and
-    step, what fusing saves at least and at most.
+    step, what fusing saves at least and at most: less than nothing where a compiled loop may take longer.
     """
 
     of_row: Integers
@@ -128,7 +133,7 @@ def _price(work: Work, found: _Candidates, of_row: Integers, ops: Integers) -> C
     launch_us = total(np.nan_to_num(work.roof("launch_us"))[place]) / (ops * runs) * work.scale / work.case.steps
     shortest = np.maximum(memory_us * best / bytes_all, launch_us) + total(kept_least)
     longest = np.maximum(_SLACK * memory_us * worst / bytes_all, launch_us) + total(kept_most)
-    parts = [np.clip(1.0 - after / np.maximum(us, 1e-12), 0.0, 1.0) for after in (longest, shortest)]
+    parts = [np.clip(1.0 - after / np.maximum(us, 1e-12), -1.0, 1.0) for after in (longest, shortest)]
     low, high = (np.where(of_row >= 0, work.us * np.append(part, 0.0)[of_row], 0.0) for part in parts)
     norm = (total((work.family("normalization") | work.op_like(_NORMS))[place].astype(np.float64)) > 0) & (size > 0)
     return Chains(of_row, ops, bytes_all, best, np.asarray(norm), low, high)
@@ -147,9 +152,19 @@ def _kept_us(work: Work, found: _Candidates) -> tuple[Floats, Floats]:
     fresh = _fresh_us(work, found, beyond)
     result = np.where(found.hands_on, 0.0, fresh)
     results = fresh if goes_backward(work.case) else result
-    least = np.select([random, special], [_LEAST_KEPT_RANDOM, _LEAST_KEPT], 0.0)
-    most = np.where(random | special, 1.0, _MOST_KEPT)
+    statistics = work.family(*_STATISTICS)[place]
+    few, many = _threads(work)
+    kinds = [random, statistics, special]
+    least = np.select(kinds, [_KEPT_RANDOM[0] / many, _KEPT_STATISTICS[0], _KEPT_SPECIAL[0]], _KEPT_OTHERS[0])
+    most = np.select(kinds, [_KEPT_RANDOM[1] / few, _KEPT_STATISTICS[1], _KEPT_SPECIAL[1]], _KEPT_OTHERS[1])
     return (beyond - fresh) * least + result, (beyond - fresh) * most + results
+
+
+def _threads(work: Work) -> tuple[int, int]:
+    """Threads that an op of the step has, as an interval where the recording does not tell."""
+    recording = work.case.recording
+    known = None if recording is None else recording.threads
+    return (known, known) if known else (1, _MANY_THREADS)
 
 
 def _fresh_us(work: Work, found: _Candidates, beyond: Floats) -> Floats:

@@ -124,7 +124,7 @@ def _of_chains(work: Work, chains: Chains, words: _Words) -> Draft | None:
             *(["torch.compile already makes a part of the step, but not these"] if is_compiled(work.case) else []),
         ),
         gain_us=gain,
-        claims=claims_of_rows(work, high),
+        claims=claims_of_rows(work, np.clip(high, 0.0, None)),
         tries=("compile",),
     )
 

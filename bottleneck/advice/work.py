@@ -183,9 +183,12 @@ def worth_telling(rule: Callable[[Case], Draft | None]) -> Callable[[Case], Draf
 
 
 def gain_of(work: Work, low_us: Floats, high_us: Floats) -> Interval:
-    """The step's gain if each row takes less by between so much and so much (per step, as ``Work.us``)."""
-    low, high = (_on_path(work, np.clip(less, 0.0, work.us)) for less in (low_us, high_us))
-    return Interval(min(low, high), max(low, high))
+    """The step's gain if each row takes less by between so much and so much (per step, as ``Work.us``).
+
+    Rows that take longer (less than nothing) count against the others; a step that gets longer gains nothing.
+    """
+    low, high = (_on_path(work, np.minimum(less, work.us)) for less in (low_us, high_us))
+    return Interval(max(0.0, min(low, high)), max(0.0, low, high))
 
 
 def _on_path(work: Work, less_us: Floats) -> float:
