@@ -21,7 +21,7 @@ def test_there_are_ten_of_them_each_of_another_rule_with_a_section() -> None:
 
 def test_every_trace_has_its_origin_on_the_page() -> None:
     used = {name for _, traces, _ in _FOUND for name in traces.split()}
-    rows = set(re.findall(r"^\| `([\w.-]+)` \| `[\w-]+/[\w.-]+` \| [^|]*`[^`]+`[^|]* \|", _TEXT, re.MULTILINE))
+    rows = set(re.findall(r"^\| `([\w.-]+)` \| `[\w-]+/[\w.-]+` \| [^|\n]*`[^`\n]+`[^|\n]* \|", _TEXT, re.MULTILINE))
     assert used <= set(SOURCES) and used <= rows
 
 
