@@ -145,7 +145,21 @@ def _casts(work: Work, signature: int) -> bool:
 
 _LOOKUPS = ("indexing", "recommendation")
 _BACKWARD = re.compile(r"embedding\w*backward|index_put|scatter|index_add|index_backward")
+_EMBEDDING = re.compile("embedding")
 _TOO_MANY_LOOKUPS = 0.10
+# Gradients of embeddings, embeddings, and rows of any other tensor: what to do, and the code.
+_OF_GRADIENTS = (
+    "Give the embedding sparse gradients, or sort and merge equal indices before adding.",
+    "nn.Embedding(rows, width, sparse=True)  # with torch.optim.SparseAdam",
+)
+_OF_EMBEDDINGS = (
+    "Look up equal indices once, sorted, and let EmbeddingBag sum rows while it reads them.",
+    'nn.EmbeddingBag(rows, width, mode="sum")',
+)
+_OF_ROWS = (
+    "Move whole rows in as few passes as possible: one index for gathering, none that adds where nothing repeats.",
+    "sorted_rows = x.index_select(0, order)  # and back: out.index_copy_(0, order, rows)",
+)
 
 
 @worth_telling
@@ -162,6 +176,8 @@ def scattered_lookups(case: Case) -> Draft | None:
     less = np.where(rows, work.us - work.memory_us(), 0.0)
     backward = float(work.us[rows & work.op_like(_BACKWARD)].sum())
     on_path = part_on_path(work, less)
+    embedded = float(work.us[rows & work.op_like(_EMBEDDING)].sum()) > us / 2
+    advice, code = (_OF_GRADIENTS if backward > us / 2 else _OF_EMBEDDINGS) if embedded else _OF_ROWS
     return Draft(
         slug="scattered-lookups",
         title="Lookups by index take a large part of the work",
@@ -171,18 +187,10 @@ def scattered_lookups(case: Case) -> Draft | None:
             *told(work, rows),
             *([on_path] if on_path else []),
         ),
-        advice=(
-            "Give the embedding sparse gradients, or sort and merge equal indices before adding."
-            if backward > us / 2
-            else "Look up equal indices once, sorted, and let EmbeddingBag sum rows while it reads them."
-        ),
+        advice=advice,
         gain_us=gain_of(work, less / 2, less),
         claims=claims_of_rows(work, less),
-        code=(
-            "nn.Embedding(rows, width, sparse=True)  # with torch.optim.SparseAdam"
-            if backward > us / 2
-            else 'nn.EmbeddingBag(rows, width, mode="sum")'
-        ),
+        code=code,
         confidence="low",
     )
 

@@ -100,6 +100,16 @@ def test_gradients_of_embeddings_beyond_a_tenth_of_the_work(tmp_path: Path) -> N
     assert scattered_lookups(on_gpu(tmp_path / "few", [PRODUCT, lookup(90)])) is None
 
 
+def test_rows_that_are_moved_without_an_embedding_get_other_advice(tmp_path: Path) -> None:
+    sizes = [[8192, 1024], [], [8192, 1024], [], []]
+    types = {"types": ["float", "TensorList", "float", "Scalar", "Scalar"]}
+    moved = Call("aten::_index_put_impl_", 800, sizes, "void index_put_kernel<float>(int)", more=types)
+    draft = scattered_lookups(on_gpu(tmp_path, [PRODUCT, moved]))
+    assert draft is not None
+    assert draft.code is not None
+    assert "index_select" in draft.code
+
+
 def zeroing(tmp_path: Path, marks: list[str], numbers: int = 1_000_000) -> Case:
     calls = [
         Call("aten::zero_", 50, [[numbers]]),
