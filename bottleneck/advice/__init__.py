@@ -4,15 +4,22 @@ from collections.abc import Callable
 
 from bottleneck.advice import (
     capacity,
+    compilation,
+    dispatch,
     distributed,
+    eager,
     fusion,
+    growth,
+    host,
     kernels,
     layout,
     loading,
     loading_spots,
     loading_workers,
     machine,
+    optimizers,
     precision,
+    process,
     traffic,
     transfers,
 )
@@ -26,6 +33,12 @@ Rule = Callable[[Case], Draft | None]
 
 # The rules of each module, in the order in which findings without a predicted gain are shown.
 RULES: tuple[Rule, ...] = (
+    *dispatch.RULES,
+    *eager.RULES,
+    *optimizers.RULES,
+    *growth.RULES,
+    *host.RULES,
+    *process.RULES,
     *fusion.RULES,
     *traffic.RULES,
     *precision.RULES,
@@ -37,6 +50,7 @@ RULES: tuple[Rule, ...] = (
     *transfers.RULES,
     *capacity.RULES,
     *distributed.RULES,
+    *compilation.RULES,
     *machine.RULES,
 )
 

@@ -26,7 +26,7 @@ from bottleneck.units import format_share, format_us
 
 # Rule 1 of advice_rules: below this share of the step, late launches are not what holds it back.
 _LATE_SHARE = 0.2
-# Kernels that are queued follow one another after 1 to 3 us (NVIDIA: cost_model, section 7), in a graph at the lower end.
+# Queued kernels follow one another after 1 to 3 us (NVIDIA: cost_model, section 7), in a graph after the least.
 _GRAPH_GAP_US = 1.3
 # What launching the graph itself takes: 2.5 us by NVIDIA ("Constant Time Launch for Straight-Line CUDA Graphs", 2024)
 # for the call alone, and Python around it.

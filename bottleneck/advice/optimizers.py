@@ -117,7 +117,7 @@ def unfused_optimizer(case: Case) -> Draft | None:
             f"they take {format_us(float(np.median(durations_us[rows])))} each in the median",
         ),
         advice="Let the optimizer update all parameters in one fused call.",
-        code=f"optimizer = torch.optim.{cls}(model.parameters(), lr=lr, fused=True)  # or foreach=True",
+        code=f"optimizer = torch.optim.{cls}(model.parameters(), lr=lr, fused=True)",
         gain_us=gain,
         claims=claims,
         tries=("fused-optimizer",) if runs_on_host(case) else ("fused-optimizer", "foreach-optimizer"),
