@@ -41,3 +41,11 @@ def test_every_sample_has_a_line_on_its_origin() -> None:
 def test_the_report_of_a_sample_is_its_golden_text(recording: Path) -> None:
     golden = samples.GOLDEN / f"{recording.name}.txt"
     assert samples.tell(Path("sample_traces") / recording.name) == golden.read_text()
+
+
+def test_the_example_in_the_readme_is_the_report_of_its_sample() -> None:
+    page = (samples.ROOT / "README.md").read_text(encoding="utf-8")
+    example = page.split("```\n$ bottleneck run examples/mlp.py\n")[1].split("```")[0].splitlines()
+    report = iter((samples.GOLDEN / "mlp.txt").read_text(encoding="utf-8").splitlines())
+    missing = [line for line in example if line.strip() != "…" and line not in report]
+    assert not missing
