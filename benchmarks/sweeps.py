@@ -80,7 +80,7 @@ def _covers(fit: Fit, value: float) -> bool:
 
 
 def knee_and_ridge(found: Sweep) -> tuple[float | None, float | None]:
-    """The knee by the clock, and the multiplications per element at which the calibrated ceilings cross."""
+    """The knee by the clock, and the operations per element at which the calibrated ceilings cross."""
     (fit,) = found.fits
     roof = next((roof for roof in found.roofs if roof.peak == "fp32_vector" and roof.flops_per_s), None)
     if roof is None or not roof.flops_per_s or not roof.bytes_per_s:
@@ -102,7 +102,7 @@ def tell_knee(found: Sweep) -> tuple[str, bool]:
         return "\n".join([*lines, "**No knee** or no ridge: nothing can be compared."]), False
     off = knee / ridge - 1
     lines.append(
-        f"The fit (t = {found.fits[0].model} of both parts) puts the knee at {knee:.1f} multiplications; the "
+        f"The fit (t = {found.fits[0].model} of both parts) puts the knee at {knee:.1f} operations; the "
         f"calibrated ceilings cross at {ridge:.1f}: {off:+.0%} (promised: within {KNEE_TOLERANCE:.0%})."
     )
     return "\n".join(lines), abs(off) <= KNEE_TOLERANCE
@@ -149,13 +149,14 @@ def main() -> int:
     parser.add_argument("--write", type=Path, help="page that holds the sweeps markers")
     parser.add_argument("--threads", type=int, help="threads of every point")
     parser.add_argument("--repeats", type=int, default=1, help="how often every point is measured")
+    parser.add_argument("--elements", type=int, default=32 * 2**20, help="numbers in the vector of the experiment")
     parser.add_argument("--only", choices=("knee", "fit"), help="run one of both")
     chosen = parser.parse_args()
     options = ["--repeats", str(chosen.repeats)]
     options += [] if chosen.threads is None else ["--threads", str(chosen.threads)]
     told = []
     if chosen.only != "fit":
-        told.append(tell_knee(sweep(*INTENSITY, options)))
+        told.append(tell_knee(sweep(*INTENSITY, [*options, "--set", f"elements={chosen.elements}"])))
     if chosen.only != "knee":
         told.append(tell_predictions([each for one in BATCHES for each in leave_one_out(sweep(*one, options))]))
     text = "\n\n".join(words for words, _ in told)

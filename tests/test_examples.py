@@ -2,6 +2,7 @@
 
 import ast
 import re
+import runpy
 import shutil
 from pathlib import Path
 from typing import Any
@@ -57,13 +58,22 @@ def test_a_workload_runs_at_a_tiny_size(name: str) -> None:
 
 
 @quietly
-def test_a_fused_chain_multiplies_as_often_as_it_says() -> None:
+def test_the_fused_operations_give_what_they_would_one_by_one() -> None:
     need_a_compiler("intensity")
     torch = pytest.importorskip("torch")
-    subject = make_subject(str(EXAMPLES / "intensity.py"), settings={"elements": 64, "repeat": 3}, seed=5)
+    subject = make_subject(str(EXAMPLES / "intensity.py"), settings={"elements": 64, "repeat": 4}, seed=5)
     torch.manual_seed(5)
     values = torch.randn(64)
-    torch.testing.assert_close(subject.step(), values * 1.0001**3)
+    # Two multiplications in one chain and one in the other, and the addition of both.
+    torch.testing.assert_close(subject.step(), values * 1.0001**2 + values * 1.0002)
+
+
+@pytest.mark.parametrize("repeat", [1, 2, 3, 4, 8, 16, 17, 256])
+def test_the_chains_and_what_joins_them_are_as_many_operations_as_asked_for(repeat: int) -> None:
+    pytest.importorskip("torch")
+    chains = runpy.run_path(str(EXAMPLES / "intensity.py"))["lengths"](repeat)
+    assert sum(chains) + len(chains) - 1 == repeat
+    assert min(chains) >= 1 and len(chains) <= 8
 
 
 def test_vgg19_has_as_many_weights_as_the_paper_says() -> None:
