@@ -94,6 +94,8 @@ def _compile(subject: Subject) -> Step:
 def _compile_step(subject: Subject) -> Step:
     if not subject.modules:
         raise NotApplicable("needs modules beside other code: without any, compile takes the whole step already")
+    if subject.loaders or subject.iterators:
+        raise NotApplicable("needs a step that loads no data: the compiler would follow it into the dataset")
     _need_inductor(subject)
     return compile_whole(subject)
 

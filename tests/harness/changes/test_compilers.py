@@ -97,6 +97,12 @@ def test_compile_step_leaves_a_step_without_modules_to_compile() -> None:
         BY_NAME["compile-step"].apply(numbers())
 
 
+def test_compile_step_does_not_follow_the_step_into_its_dataset() -> None:
+    model, loader = network(), torch.utils.data.DataLoader(torch.ones(4, 8))
+    with pytest.raises(NotApplicable, match="loads no data"):
+        BY_NAME["compile-step"].apply(subject_of(lambda: [model(batch) for batch in loader]))
+
+
 def test_a_network_that_is_compiled_already_is_left_alone() -> None:
     subject = inference(torch, network, inputs)
     compile_parts(subject, backend="eager")
