@@ -1,32 +1,27 @@
-"""Findings about many ranks: collectives that nothing hides, one rank that holds the others, data that all read."""
+"""Findings about many ranks: collectives that nothing hides, and data that all ranks read."""
 
 import math
 import re
-import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from bottleneck.advice.draft import Draft, up_to
+from bottleneck.advice.late import COMMUNICATION, late_rank
 from bottleneck.advice.measures import (
     account_us,
     claims_of,
     events_like,
     format_count,
     group_us,
-    idle_lines,
-    idle_rows,
     share_of_step,
 )
 from bottleneck.case import Case
-from bottleneck.records import CollectiveSummary, Interval, LedgerEntry, RankSummary
+from bottleneck.records import CollectiveSummary, Interval
 from bottleneck.units import format_share, format_si, format_us
 
-COMMUNICATION = "communication"
-
-# Exposed communication and lateness worth a word (advice_rules 48 and 49).
-_EXPOSED = _LATE = 0.1
+# Exposed communication worth a word (advice_rules 48).
+_EXPOSED = 0.1
 # Below this a message is mostly latency: DDP fills buckets of 25 MB, its first one of 1 MB.
 _SMALL_MESSAGE_BYTES = 1e6
 _MANY = 4
@@ -52,20 +47,6 @@ _LESS_OFTEN = ("Reduce while the backward pass still runs, or less often.", _SEL
 _ALL_RANKS = ("Look at all ranks together first: one that comes late would hold the others like this.", None)
 _NARROW = frozenset({"bf16", "fp16"})
 _WORTH = 0.01
-
-# Accounts in which one rank may spend longer than the others, in words that follow 'in'.
-_WORDS: Mapping[str, str] = {
-    "overhead.python": "Python code",
-    "overhead.input": "waiting for data",
-    "overhead.dispatch": "framework work around the ops",
-    "overhead.gc": "garbage collection",
-    "overhead.allocator": "allocating memory",
-    "overhead.sync": "waiting for the device",
-    "overhead.launch": "launching",
-    "overhead.launch_floor": "tiny kernels",
-    "memory.copy": "copies",
-    "unknown": "work without a price",
-}
 
 _SAMPLER = re.compile(r"utils[/\\]data[/\\]sampler\.py\(\d+\): __iter__$")
 _SHARES_OUT = re.compile(r"utils[/\\]data[/\\]distributed\.py\(\d+\)")
@@ -146,65 +127,6 @@ def _in_words(one: CollectiveSummary) -> str:
         f"{one.name}{size}, {format_count(one.calls)} per step: {format_us(one.us)}{waiting}; "
         f"{format_us(one.exposed_us)} exposed"
     )
-
-
-@dataclass(frozen=True)
-class _Late:
-    """The rank that the others wait for, how long per step, and what takes it longer than them, longest first."""
-
-    rank: RankSummary
-    waited_us: float
-    longer: tuple[tuple[str, float], ...]
-
-
-def late_rank(case: Case) -> Draft | None:
-    """Rule 49: the others wait in their collectives for one rank; the step can lose no more than they wait."""
-    late = _find_late(case.analysis.ranks)
-    if late is None or share_of_step(case, late.waited_us) < _LATE:
-        return None
-    number = late.rank.rank
-    return Draft(
-        slug="late-rank",
-        title=f"All ranks wait for rank {number}",
-        evidence=(
-            f"the other ranks spend {format_us(late.waited_us)} per step more in collectives than rank {number} "
-            f"({format_share(share_of_step(case, late.waited_us))})",
-            f"rank {number} comes to a collective {format_us(late.rank.skew_us or 0.0)} after the first, on average",
-            *(f"it spends {format_us(us)} more in {_WORDS.get(name, name)}" for name, us in late.longer[:2]),
-            *(_lines(case, late) if late.rank.wall_us == case.step_us else ()),
-        ),
-        advice=f"Find what rank {number} does longer than the others: its input, its share of the data, its machine.",
-        code=f"bottleneck report {shlex.quote(late.rank.path)}",
-        gain_us=up_to(late.waited_us),
-        claims=dict(late.longer),
-    )
-
-
-def _lines(case: Case, late: _Late) -> tuple[str, ...]:
-    """Where it spends the longest part of that, if it is a wait whose line is known."""
-    cause = late.longer[0][0].removeprefix("overhead.")
-    return idle_lines(case, cause, most=1) if any(row.source for row in idle_rows(case, cause)[:1]) else ()
-
-
-def _find_late(ranks: Sequence[RankSummary]) -> _Late | None:
-    """The rank that comes last on average; null where no collective could be matched, or it does not wait less."""
-    known = [rank for rank in ranks if rank.skew_us is not None]
-    if len(known) < 2 or len(known) < len(ranks):
-        return None
-    late = max(known, key=lambda rank: rank.skew_us or 0.0)
-    own = _by_account(late.ledger)
-    others = [_by_account(rank.ledger) for rank in known if rank is not late]
-    names = dict.fromkeys([*own, *(name for ledger in others for name in ledger)])
-    usual = {name: float(np.mean([ledger.get(name, 0.0) for ledger in others])) for name in names}
-    waited_us = usual.get(COMMUNICATION, 0.0) - own.get(COMMUNICATION, 0.0)
-    longer = {name: own.get(name, 0.0) - usual[name] for name in names if name != COMMUNICATION}
-    ranked = sorted(((name, us) for name, us in longer.items() if us > 0), key=lambda item: -item[1])
-    lost_us = min(waited_us, math.fsum(us for _, us in ranked))
-    return _Late(late, lost_us, tuple(ranked)) if lost_us > 0 else None
-
-
-def _by_account(ledger: Sequence[LedgerEntry]) -> dict[str, float]:
-    return {entry.account: entry.us for entry in ledger}
 
 
 def every_rank_reads_all(case: Case) -> Draft | None:
