@@ -1,0 +1,48 @@
+"""The rules of overhead on the sample recordings: who is told what, and no gain beyond what it is taken from."""
+
+import math
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from bottleneck.advice import compilation, dispatch, eager, growth, host, optimizers, process
+from bottleneck.advice.draft import Draft
+from bottleneck.advice.measures import account_us
+from bottleneck.case import Case
+from bottleneck.pipeline import examine, locate
+from tests.samples import SAMPLES
+
+MODULES = (dispatch, eager, optimizers, growth, host, compilation, process)
+TOLD = {
+    "mlp": {"larger-batch", "small-network", "compile-does-not-pay", "threads-for-small-work"},
+    "train_script": {"unfused-optimizer", "compile-does-not-pay", "threads-for-small-work"},
+    "transformer": {"unfused-optimizer"},
+    "slow_loader": set(),
+    "pointwise": set(),
+    "pointwise_fused": set(),
+    "matmul": set(),
+}
+
+
+@cache
+def told(name: str) -> tuple[Case, tuple[Draft, ...]]:
+    case = examine(locate(Path(SAMPLES / name))[0])
+    drafts = (rule(case) for module in MODULES for rule in module.RULES)
+    return case, tuple(draft for draft in drafts if draft is not None)
+
+
+@pytest.mark.parametrize("name", TOLD)
+def test_each_sample_is_told_what_fits_it(name: str) -> None:
+    assert {draft.slug for draft in told(name)[1]} == TOLD[name]
+
+
+@pytest.mark.parametrize("name", TOLD)
+def test_no_gain_exceeds_what_it_is_taken_from(name: str) -> None:
+    case, drafts = told(name)
+    for draft in drafts:
+        assert (draft.gain_us is None) == (draft.gain_reason is not None), draft.slug
+        for account, claim in draft.claims.items():
+            assert claim <= account_us(case, account) * (1 + 1e-9), (draft.slug, account)
+        if draft.gain_us is not None:
+            assert 0 <= draft.gain_us.low <= draft.gain_us.high <= math.fsum(draft.claims.values()) * (1 + 1e-9)
