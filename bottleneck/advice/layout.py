@@ -5,7 +5,7 @@ import re
 import numpy as np
 
 from bottleneck.advice.draft import Draft
-from bottleneck.advice.measures import format_count, overhead_us_per_op, runs_on_host
+from bottleneck.advice.measures import PER_CALL, claims_of, format_count, overhead_us_per_op, runs_on_host
 from bottleneck.advice.work import (
     Flags,
     Work,
@@ -59,7 +59,7 @@ def unfolded_batch_norm(case: Case) -> Draft | None:
         ),
         advice="Fold batch normalization into the weights of its convolution before inference.",
         gain_us=Interval(gain.low, most_us),
-        claims=claims_of_rows(work, less),
+        claims={**claims_of_rows(work, less), **claims_of(case, "memory", *PER_CALL, most_us=most_us - gain.high)},
         code=(
             "from torch.fx.experimental.optimization import fuse\n"
             "model = fuse(model.eval())  # conv + bn becomes conv; a bias before a batch norm is of no use anyway"
