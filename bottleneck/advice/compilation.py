@@ -100,6 +100,7 @@ def compile_does_not_pay(case: Case) -> Draft | None:
         code=None,
         gain_us=None,
         gain_reason="what compiled code costs per call (guards, wrappers) is about what it saves here",
+        tries=("compile", "compile-step"),
         confidence="low",
     )
 
