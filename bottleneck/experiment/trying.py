@@ -15,7 +15,7 @@ from bottleneck.harness.changes.change import Change
 from bottleneck.harness.trial import Built
 from bottleneck.harness.trial_program import Program, environment_of
 from bottleneck.measured import Ratio
-from bottleneck.pairs import LOOKS, Rule, estimate, judge, look
+from bottleneck.pairs import LOOKS, Rule, estimate, judge, look, smallest_visible
 from bottleneck.records import Interval
 from bottleneck.trials import Difference, Trial
 from bottleneck.units import format_us
@@ -229,14 +229,13 @@ class _Attempt:
     def _note_times(self, pairings: Sequence[Pairing]) -> None:
         logs = [value for pairing in pairings for value in pairing.logs]
         found = estimate(logs, self._lab.effort.rule.coverage)
-        judged = judge(logs, [], self._lab.effort.rule)
         is_known = math.isfinite(found.low) and math.isfinite(found.high)
         ratio = Ratio(math.exp(found.middle), math.exp(found.low), math.exp(found.high), found.n) if is_known else None
         self._note(
             speedup=ratio,
             original_us=timing_of([us for pairing in pairings for us in pairing.original_us]),
             changed_us=timing_of([us for pairing in pairings for us in pairing.changed_us]),
-            smallest_visible=-math.expm1(-judged.smallest_visible) if is_known else None,
+            smallest_visible=-math.expm1(-smallest_visible(logs, self._lab.effort.rule)) if is_known else None,
         )
 
 

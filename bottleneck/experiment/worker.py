@@ -24,7 +24,7 @@ CHILD = Path(__file__).parents[1] / "harness" / "trial_child.py"
 # Compilers that try many kernels take minutes.
 BUILD_SECONDS_AT_MOST = 1200.0
 TURN_SECONDS_AT_LEAST = 120.0
-_LOOK_S = 0.5
+_LOOK_S, _QUIT_LOOK_S = 0.5, 0.02
 _QUIT_S = 3.0
 _TAIL_BYTES = 4000
 
@@ -67,7 +67,8 @@ class Worker:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close()
+        # Who is interrupted does not wait for the end of a step.
+        self.close(_QUIT_S if error is None else 0.0)
 
     def build(
         self, name: str, changes: tuple[str, ...] = (), keep: Path | None = None, against: tuple[str, ...] = ()
@@ -90,19 +91,34 @@ class Worker:
         seconds = max(TURN_SECONDS_AT_LEAST, 100 * (steps + lead) * usual_us / 1e6)
         return cast("list[float]", self._ask(seconds, do="turn", name=name, steps=steps, lead=lead))
 
-    def close(self) -> None:
+    def close(self, patience_s: float = _QUIT_S) -> None:
         """Ends the process and what it started: by asking, then by force."""
         with contextlib.suppress(OSError):
             self._channel.sendall(b'{"do": "quit"}\n')
         self._channel.close()
+        self._end(patience_s)
+
+    def _end(self, patience_s: float) -> bool:
+        """Whether the process ended by itself in this time; the whole group is gone afterwards.
+
+        Its leader is waited for last: until then its number cannot be another's.
+        """
+        if self._process.returncode is not None:
+            return True
         try:
-            self._process.wait(_QUIT_S)
-        except subprocess.TimeoutExpired:
-            pass
+            until_s = time.monotonic() + patience_s
+            while not self._has_ended() and time.monotonic() < until_s:
+                time.sleep(_QUIT_LOOK_S)
+            return self._has_ended()
         finally:
-            with contextlib.suppress(ProcessLookupError):
+            with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
+
+    def _has_ended(self) -> bool:
+        if self._process.returncode is not None:
+            return True
+        return os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
     def _ask(self, seconds: float, **request: object) -> Any:
         try:
@@ -117,7 +133,7 @@ class Worker:
     def _line(self, until: float, seconds: float) -> bytes:
         while b"\n" not in self._unread:
             # Not by the end of the stream alone: workers of a loader may hold a copy of the other end.
-            has_ended = self._process.poll() is not None
+            has_ended = self._has_ended()
             ready, _, _ = select.select([self._channel], [], [], 0 if has_ended else _LOOK_S)
             part = self._read() if ready else b""
             if not part and (ready or has_ended):
@@ -136,10 +152,9 @@ class Worker:
 
     def _death(self) -> Refused:
         """How the process ended, in words."""
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(_QUIT_S)
+        is_dead = self._end(_QUIT_S)
         status = self._process.returncode
-        if status is None:
+        if not is_dead:
             return Refused("failed", "its process went silent")
         how = f"was killed by {signal_name(-status)}" if status < 0 else f"ended with status {status}"
         said = self._last_words()

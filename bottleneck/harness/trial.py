@@ -1,6 +1,5 @@
 """Holds variants of one step in one process and runs them in turns, as another process tells it to, line by line."""
 
-import contextlib
 import ctypes
 import inspect
 import json
@@ -19,6 +18,7 @@ from bottleneck.harness.changes.change import Change, Missing, NotApplicable, Pr
 from bottleneck.harness.changes.differences import incomparable, judge, refer
 from bottleneck.harness.changes.results import KINDS, Results, observe
 from bottleneck.harness.changes.subject import Settings, Subject, make_subject
+from bottleneck.harness.changes.walk import Place
 from bottleneck.harness.forms import parse_value
 from bottleneck.harness.memory import peak_memory, reset_peak
 from bottleneck.harness.program import load_file, show_only_their_frames
@@ -184,15 +184,19 @@ _REQUESTS = {"build": "build", "turn": "turn", "compare": "compare"}
 
 def prefetched(subject: Subject) -> int:
     """How many batches the workers of a loader that the step holds now may have ready; 0 without workers."""
-    most = 0
-    for place in [place for places in subject.places.values() for place in places]:
-        with contextlib.suppress(LookupError, AttributeError, ValueError):
-            known = vars(place.get())
-            workers = known.get("num_workers", known.get("_num_workers", 0))
-            most = max(
-                most, int(workers or 0) * int(known.get("prefetch_factor", known.get("_prefetch_factor", 2)) or 0)
-            )
-    return most
+    places = [place for of_one in subject.places.values() for place in of_one]
+    return max((_ready_in(place) for place in places), default=0)
+
+
+def _ready_in(place: Place) -> int:
+    """The batches that the loader at this place, or the iterator of one, may have ready; 0 for anything else."""
+    try:
+        known = getattr(place.get(), "__dict__", {})
+        return int(known.get("num_workers", known.get("_num_workers", 0)) or 0) * int(
+            known.get("prefetch_factor", known.get("_prefetch_factor", 0)) or 0
+        )
+    except (LookupError, AttributeError, TypeError, ValueError):  # a place that is gone, or a namesake of theirs
+        return 0
 
 
 def save(results: Results, path: Path, torch: Any) -> None:
