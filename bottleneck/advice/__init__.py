@@ -20,6 +20,7 @@ from bottleneck.advice import (
     optimizers,
     precision,
     process,
+    programs,
     traffic,
     transfers,
 )
@@ -44,6 +45,7 @@ RULES: tuple[Rule, ...] = (
     *precision.RULES,
     *kernels.RULES,
     *layout.RULES,
+    *programs.RULES,
     *loading.RULES,
     *loading_workers.RULES,
     *loading_spots.RULES,

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from bottleneck.advice import fusion, kernels, layout, precision, traffic
+from bottleneck.advice import fusion, kernels, layout, precision, programs, traffic
 from bottleneck.case import Case
 from bottleneck.pipeline import examine, locate
 
 SAMPLES = Path(__file__).parents[2] / "sample_traces"
-RULES = tuple(chain.from_iterable(module.RULES for module in (fusion, traffic, precision, kernels, layout)))
+RULES = tuple(chain.from_iterable(module.RULES for module in (fusion, traffic, precision, kernels, layout, programs)))
 
 
 @pytest.fixture(scope="module", params=sorted(path.name for path in SAMPLES.iterdir() if path.is_dir()))
