@@ -176,7 +176,10 @@ def _fresh_us(work: Work, found: _Candidates, beyond: Floats) -> Floats:
         return np.zeros(place.size)
     # An op without arithmetic to speak of takes its time beyond the bytes for nothing else.
     plain = ~((np.nan_to_num(work.cost("special_ops")[place]) > 0) | work.family("random")[place])
-    priced = written / rate * 1e6 * work.scale / work.case.steps
+    shown = makes_result & plain
+    # Pages are dearer on a busy machine than when they were calibrated: ops that do little else show it.
+    shown_us = float(beyond[shown].sum() / written[shown].sum()) if shown.any() else 0.0
+    priced = written * max(1e6 / rate * work.scale / work.case.steps, shown_us)
     return np.where(makes_result, np.where(plain, beyond, np.minimum(priced, beyond)), 0.0)
 
 

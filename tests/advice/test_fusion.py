@@ -64,6 +64,16 @@ def test_new_pages_of_results_in_between_are_saved_with_them(tmp_path: Path) -> 
     assert draft.gain_us.low == pytest.approx(220 * MS, rel=0.01)
 
 
+def test_pages_that_are_dearer_than_calibrated_are_not_taken_for_arithmetic(tmp_path: Path) -> None:
+    device = replace(CPU, fresh_bytes_per_s=1e9)
+    calls = [Call("aten::mul", 420 * MS, [[N], []]), Call("aten::tanh", 440 * MS, [[N]])] * 2
+    draft = unfused_chain(on_cpu(tmp_path, [*calls, calls[0]], device=device))
+    assert draft is not None
+    assert draft.gain_us is not None
+    # Kept: one pass, the last result's pages, and at least half of the 20 ms that each tanh takes beyond its pages.
+    assert draft.gain_us.high == pytest.approx((3 * 420 + 2 * 440 - 20 - 400 - 20) * MS, rel=0.01)
+
+
 def test_arithmetic_of_special_functions_stays(tmp_path: Path) -> None:
     draft = unfused_chain(on_cpu(tmp_path, [mul_(), Call("aten::tanh_", 120 * MS, [[N]])]))
     assert draft is not None
