@@ -46,7 +46,10 @@ def test_a_finding_tells_gain_evidence_advice_code_and_the_command_that_tries_it
     assert "   gain  3.90 ms to 5.12 ms per step: 1.47 to 1.73 times as fast\n" in text
     assert "   seen  5.12 ms of every step, at train.py:70; num_workers is 0\n" in text
     assert "   do    Give the DataLoader workers that read ahead, into pinned memory.\n" in text
-    assert "\n         loader = DataLoader(\n             dataset, num_workers=4," in text
+    assert (
+        "\n         for batch in DataLoader(dataset, num_workers=4, pin_memory=True):\n             train(batch)\n"
+        in text
+    )
     assert "\n   try   bottleneck verify --try loader-workers,loader-pinned" in text
     assert text.endswith("Each [name] has its section in docs/reference/findings.md.")
 
