@@ -53,6 +53,8 @@ def larger_batch(case: Case) -> Draft | None:
     measured t(2B) / t(B), from its interval; else from the ledger: between 1, if all that works has room left, and 1
     + the part of the step that is no overhead (nor input, which grows with the samples).
     """
+    if is_broken(case):  # where other programs held the processors, they did so while the batch was doubled, too
+        return None
     proof = case.analysis.batch_test
     is_measured = proof is not None and proof.ratio is not None
     if proof is not None and proof.ratio is not None:
@@ -62,7 +64,7 @@ def larger_batch(case: Case) -> Draft | None:
         words = f"{seen} {proof.ratio.median:.2f} times as long (95 % interval {low:.2f} to {high:.2f})"
     else:
         fixed_us = per_call_us(case)
-        if is_broken(case) or kernels_per_step(case) < _FEW_KERNELS or share_of_step(case, fixed_us) < _MOST_OVERHEAD:
+        if kernels_per_step(case) < _FEW_KERNELS or share_of_step(case, fixed_us) < _MOST_OVERHEAD:
             return None
         low, high = 1.0, 2.0 - share_of_step(case, fixed_us)
         words = (

@@ -8,6 +8,7 @@ import pytest
 from bottleneck.advice.growth import larger_batch, looped_op, small_network
 from bottleneck.case import Case
 from bottleneck.measured import BatchProof, Ratio
+from bottleneck.records import Caveat
 from tests.advice.cases import case_of, cpu_events, gpu_events, idle_row, with_analysis, with_ledger
 from tests.builders import frame, op, step
 
@@ -41,6 +42,12 @@ def test_a_step_that_grows_with_its_batch_is_left_alone(tmp_path: Path) -> None:
     case = with_ledger(cpu(tmp_path), OVERHEAD)
     assert larger_batch(tried(case, 1.7, 1.8, 1.9)) is None
     assert larger_batch(with_ledger(case, {"compute": 90.0, "overhead.python": 10.0})) is None
+
+
+def test_a_batch_that_was_doubled_among_other_programs_proves_nothing(tmp_path: Path) -> None:
+    case = tried(cpu(tmp_path), 1.0, 1.05, 1.1)
+    assert larger_batch(case) is not None
+    assert larger_batch(with_analysis(case, caveats=(Caveat("contended", "others held the processors"),))) is None
 
 
 def test_a_network_whose_arithmetic_is_nothing_beside_its_overhead_is_small(tmp_path: Path) -> None:
