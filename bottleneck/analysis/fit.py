@@ -154,6 +154,10 @@ def _knee(line: Line, parameter: str, x: Floats) -> tuple[float | None, str | No
         return None, f"the points lie up to {format_share(line.worst_share)} from the line"
     if line.each - line.each_width <= 0 and line.each * x[-1] < _LEAST_GROWTH * line.fixed:
         return None, f"the step does not grow with {parameter} from {x[0]:g} to {x[-1]:g}"
+    if line.each - line.each_width <= 0:
+        return None, f"how much the step grows with {parameter} is not known: its interval reaches zero"
+    if 0 < line.fixed <= line.fixed_width:
+        return None, "how much of the step is fixed is not known: its interval reaches zero"
     return line.fixed / line.each, None
 
 

@@ -117,6 +117,15 @@ def test_a_step_that_does_not_grow_has_no_knee_and_says_so() -> None:
     assert fit.knee_reason == "the step does not grow with batch_size from 1 to 128"
 
 
+def test_a_knee_whose_parts_may_be_nothing_is_not_told() -> None:
+    # Measured on examples/mlp.py: three points that no line meets, whose intervals both reach zero.
+    bent = fit_of([point(16, 607.0), point(64, 986.0), point(256, 1456.0)])
+    assert bent.each_us is not None and bent.each_us.low == 0
+    assert bent.knee is None and bent.knee_reason is not None and "its interval reaches zero" in bent.knee_reason
+    straight_enough = fit_of([point(16, 212.0), point(64, 548.0), point(256, 1892.0)])
+    assert straight_enough.knee == pytest.approx(100 / 7)
+
+
 @pytest.mark.parametrize("count", [0, 1, 2])
 def test_fewer_than_three_values_make_no_line(count: int) -> None:
     points = [*points_of(straight)[:count], point(256, None)]
