@@ -42,7 +42,7 @@ def check_settings(path: Path, form: Form, settings: Sequence[tuple[str, str]]) 
             raise UsageError(
                 f"workload() in {path} has no parameter {name!r}",
                 why=f"its parameters are: {', '.join(known) or 'none'}",
-                fix="pass --set with one of these names",
+                fix="name one of these",
             )
     missing = [name for name in required if name not in dict(settings)]
     if missing:
