@@ -22,18 +22,21 @@ FOUNDATION = {
     "checks",
     "trials",
     "pairs",
+    "counters",
+    "compared",
+    "gated",
 }
-STAGES = {"trace", "devices", "cost", "analysis", "advice", "report"}
+STAGES = {"trace", "devices", "cost", "analysis", "advice", "report", "counting", "comparing", "gate"}
 MAY_IMPORT = {
     **dict.fromkeys(FOUNDATION, FOUNDATION),
     **{name: FOUNDATION | {name} for name in STAGES},
     "recording": FOUNDATION,
     "case": FOUNDATION | {"recording"},
-    "advice": FOUNDATION | {"advice", "case", "recording"},
+    **{name: FOUNDATION | {name, "case", "recording"} for name in ("advice", "counting", "comparing")},
     "harness": FOUNDATION | {"harness", "recording", "devices"},
     "pipeline": FOUNDATION | STAGES | {"recording", "case", "pipeline"},
-    "experiment": FOUNDATION | STAGES | {"recording", "pipeline", "harness", "experiment"},
-    "commands": FOUNDATION | STAGES | {"recording", "pipeline", "harness", "experiment", "commands"},
+    "experiment": FOUNDATION | STAGES | {"recording", "case", "pipeline", "harness", "experiment"},
+    "commands": FOUNDATION | STAGES | {"recording", "case", "pipeline", "harness", "experiment", "commands"},
     "cli": FOUNDATION | {"commands"},
     "__init__": {"commands", "harness", "_version"},
     "_version": set(),

@@ -1,0 +1,1 @@
+"""Counts what the steps of a case did: from tables to one whole number per counter."""
