@@ -1,13 +1,17 @@
 """One change tried: verdicts on steps whose speed is known, refusals, and what each leaves in its record."""
 
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from bottleneck.errors import WorkloadError
 from bottleneck.experiment.trying import Effort, Lab, Prediction, try_changes
+from bottleneck.harness.trial import Built
 from bottleneck.harness.trial_program import Program
 from bottleneck.records import Interval
+from bottleneck.trials import Difference
 from tests.experiment import own_changes
 
 pytest.importorskip("torch")
@@ -123,3 +127,55 @@ def test_several_changes_are_applied_together(lab: Lab) -> None:
     assert trial.change == "less-work+double"
     assert trial.title == "Add a quarter of the numbers; Twice the batch"
     assert trial.verdict == "faster", trial
+
+
+class Copies:
+    """Stands for a process with two copies of a step, of which the changed one takes ``ratio`` times as long."""
+
+    def __init__(self, ratio: float) -> None:
+        self._us = {"original": 300_000.0, "changed": 300_000.0 * ratio}
+
+    def __enter__(self) -> "Copies":
+        return self
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def build(self, name: str, *_: object, **__: object) -> Built:
+        return Built(0.0, 1, 1.0, self._us[name])
+
+    def compare(self, *_: object) -> tuple[Difference, ...]:
+        return ()
+
+    def turn(self, name: str, *_: object) -> list[float]:
+        return [self._us[name]]
+
+
+@dataclass(frozen=True)
+class Places(Lab):
+    """A lab where it depends on the process how long the changed copy takes; ``ratios`` are those of each in turn."""
+
+    ratios: tuple[float, ...] = ()
+    started: list[float] = field(default_factory=list)
+
+    def worker(self, *_: object) -> Any:
+        self.started.append(self.ratios[len(self.started)])
+        return Copies(self.started[-1])
+
+
+@pytest.mark.parametrize(
+    ("ratios", "verdict", "processes"),
+    [
+        ((0.95, 0.95, 0.95, 0.95), "faster", 4),
+        ((0.95, 0.95, 1.1), "inconclusive", 3),
+        ((0.95, 1.0), "inconclusive", 2),
+        ((1.06, 1.06, 1.06, 1.06), "slower", 4),
+        ((0.5, 0.5), "faster", 2),
+    ],
+    ids=["shown by all", "not by the third", "not by the second", "slower in all", "too large for chance"],
+)
+def test_a_small_effect_has_to_show_in_each_of_several_fresh_processes(
+    tmp_path: Path, ratios: tuple[float, ...], verdict: str, processes: int
+) -> None:
+    places = Places(Program("none.py"), tmp_path, Effort(budget_s=30.0), ratios=ratios)
+    trial = try_changes(places, (), Prediction())
+    assert (trial.verdict, len(places.started)) == (verdict, processes)
