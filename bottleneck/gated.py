@@ -136,7 +136,7 @@ class WorkloadResult:
     """The verdict on one workload, with all that it rests on.
 
     ``what``, ``why`` and ``fix`` are the three lines of a failure; ``base`` names what it was held against ("merge-base
-    1a2b3c4", "the lock-file"). ``counts`` are the candidate's.
+    1a2b3c4", "the lock-file"). ``counts`` are the candidate's. ``is_new``: it has no lock-file yet.
     """
 
     name: str
@@ -153,6 +153,7 @@ class WorkloadResult:
     comparison: Comparison | None = None
     seconds: float = 0.0
     warnings: tuple[str, ...] = ()
+    is_new: bool = False
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,134 @@
+"""What a busy person reads of a workload: what happened, why with the line of code, and how to fix or accept it."""
+
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from bottleneck.compared import ChangeRow, Comparison
+from bottleneck.counters import COUNTERS
+from bottleneck.gated import CounterChange, Culprit, TimeResult
+from bottleneck.units import format_share, format_si, format_us
+
+_LISTED = 3
+
+
+@dataclass(frozen=True)
+class Story:
+    """The three lines; ``why`` may hold several causes, the largest first."""
+
+    what: str
+    why: tuple[str, ...]
+    fix: str
+
+
+def tell_failure(
+    name: str, broken: Sequence[CounterChange], time: TimeResult | None, comparison: Comparison | None
+) -> Story:
+    """The story of counters that broke their budget, of a step that got slower, or of both."""
+    said = [_tell_counters(broken)] if broken else []
+    is_slower = time is not None and time.verdict == "slower"
+    if time is not None and is_slower:
+        said.append(tell_time(time))
+    why = _causes(broken)
+    if is_slower and comparison is not None:
+        why = [*why, *_rows(comparison)]
+    return Story("; ".join(said), tuple(why[:_LISTED]), _fix(name, broken, why, is_slower=is_slower))
+
+
+def tell_gone(gone: Sequence[CounterChange]) -> Story:
+    """The story of counters that vanished: the measurement is at fault until shown otherwise."""
+    named = ", ".join(change.metric for change in gone)
+    return Story(
+        f"{named}: counted before, and no more",
+        tuple(change.reason for change in gone[:_LISTED] if change.reason),
+        "see that the workload still does its work; if it really does without: bottleneck gate --update",
+    )
+
+
+def tell_time(time: TimeResult) -> str:
+    """'step 18.2 ms -> 19.6 ms, +7.6 % [+5.1 %, +9.9 %], budget 3.0 %'; the verdict in words where there is no time."""
+    if time.ratio is None:
+        return f"step time {time.verdict}"
+    ratio = time.ratio
+    parts = []
+    if time.base_us is not None and time.candidate_us is not None:
+        parts.append(f"step {format_us(time.base_us.median)} -> {format_us(time.candidate_us.median)}")
+    parts.append(f"{signed_share(ratio.median - 1)} [{signed_share(ratio.low - 1)}, {signed_share(ratio.high - 1)}]")
+    if time.budget is not None:
+        parts.append(f"budget {format_share(time.budget)}")
+    return ", ".join(parts)
+
+
+def signed_share(share: float) -> str:
+    """'+7.6 %'; a growth so small that it would show as nothing is '+<0.1 %'."""
+    return f"{'-' if share < 0 else '+'}{format_share(abs(share))}"
+
+
+def tell_change(change: CounterChange) -> str:
+    """'syncs 0 -> 1', with units where the counter has one."""
+    return f"{change.metric} {amount(change.metric, change.before)} -> {amount(change.metric, change.after)}"
+
+
+def amount(metric: str, value: int | None) -> str:
+    """A count as people read it: exact, but for bytes and FLOPs, which have a prefix."""
+    if value is None:
+        return "unknown"
+    counter = COUNTERS.get(metric.rpartition(".")[2])
+    if counter is None or counter.unit is None or abs(value) < 10_000:
+        return f"{value:,}".replace(",", " ")
+    return format_si(float(value), counter.unit)
+
+
+def _tell_counters(broken: Sequence[CounterChange]) -> str:
+    shown = ", ".join(tell_change(change) for change in broken[:_LISTED])
+    more = f" and {len(broken) - _LISTED} more" if len(broken) > _LISTED else ""
+    creep = " since the anchor" if all(change.is_creep for change in broken) else ""
+    return f"{shown}{more} per step{creep}"
+
+
+def _causes(broken: Sequence[CounterChange]) -> list[str]:
+    """One sentence per line of code, the best known first: several counters often change for one and the same line."""
+    found: dict[tuple[str, str], str] = {}
+    ranked = sorted(
+        (culprit for change in broken for culprit in change.culprits),
+        key=lambda culprit: (culprit.site is None, not culprit.is_touched),
+    )
+    for culprit in ranked:
+        place = culprit.site.place if culprit.site is not None else culprit.what
+        found.setdefault((place, culprit.site.text if culprit.site is not None else ""), _tell_culprit(culprit))
+    return list(found.values())
+
+
+def _tell_culprit(culprit: Culprit) -> str:
+    verb = f"{culprit.change:+,d} {culprit.what}".replace(",", " ")
+    module = f" in {culprit.module}" if culprit.module else ""
+    if culprit.site is None:
+        return f"{verb}{module}"
+    text = f"  {culprit.site.text}" if culprit.site.text else ""
+    return f"{verb}{module} at {culprit.site.place}{', changed here' if culprit.is_touched else ''}{text}"
+
+
+def _rows(comparison: Comparison) -> list[str]:
+    """What takes more time than before, by the recordings of both sides."""
+    rows = [row for row in comparison.rows if row.change_us > 0 and row.kind != "same"]
+    rows.sort(key=lambda row: -row.change_us)
+    idle = [bar for bar in comparison.idle if bar.change_us > 0]
+    told = [(row.change_us, _tell_row(row)) for row in rows[:_LISTED]]
+    told += [(bar.change_us, f"+{format_us(bar.change_us)} {bar.account}") for bar in idle]
+    return [text for _, text in sorted(told, reverse=True)[:_LISTED]]
+
+
+def _tell_row(row: ChangeRow) -> str:
+    module = f" in {row.module}" if row.module else ""
+    place = f" at {row.source}{', changed here' if row.is_touched else ''}" if row.source else ""
+    return f"+{format_us(row.change_us)} {row.name} ({row.kind}){module}{place}"
+
+
+def _fix(name: str, broken: Sequence[CounterChange], why: Sequence[str], *, is_slower: bool) -> str:
+    undo = "undo that" if why else "see what changed: bottleneck compare"
+    if not broken:
+        return f"{undo}, or raise the budget of step_us in pyproject.toml" if is_slower else undo
+    metrics = ",".join(sorted({change.metric for change in broken if not change.is_creep}))
+    if not metrics:
+        return f"{undo}, or move the anchor in the lock-file"
+    return f'{undo}, or: bottleneck accept {shlex.quote(name)} --metric {shlex.quote(metrics)} --reason "…"'
