@@ -75,6 +75,12 @@ def analyse(paths: Sequence[Path], options: Options | None = None) -> Analysis:
 
     Raises TraceError when something cannot be read or is no trace, UsageError when the paths make no sense together.
     """
+    saved = saved_analysis(paths, options)
+    return explain(paths, options).analysis if saved is None else saved
+
+
+def saved_analysis(paths: Sequence[Path], options: Options | None = None) -> Analysis | None:
+    """The finished analysis that the one path is a file of; null where none is. Raises as ``analyse`` does."""
     saved = [path for path in paths if path.is_file() and _is_saved_analysis(path)]
     if saved and len(paths) > 1:
         raise UsageError(
@@ -86,18 +92,25 @@ def analyse(paths: Sequence[Path], options: Options | None = None) -> Analysis:
             f"{saved[0]} is a finished analysis, whose steps were chosen when it was made",
             fix="pass the trace or recording that it was made from",
         )
-    if saved:
-        return from_json(saved[0].read_text(encoding="utf-8"))
+    return from_json(saved[0].read_text(encoding="utf-8")) if saved else None
+
+
+def explain(paths: Sequence[Path], options: Options | None = None) -> Case:
+    """The analysis of traces or a recording with its findings and its evidence; raises as ``analyse`` does.
+
+    With several ranks the analysis is of all, the tables of the rank that sets the pace.
+    """
     sources = [source for path in paths for source in locate(path)]
     cases = [_analyse_source(source, options or Options()) for source in sources]
     if len(cases) == 1:
-        return with_findings(cases[0].analysis, advise(cases[0]))
+        return replace(cases[0], analysis=with_findings(cases[0].analysis, advise(cases[0])))
     combined = combine_ranks([RankedAnalysis(case.linked, case.analysis) for case in cases])
     # The rank that sets the pace gives the body, but the same report comes from the folder of all of them.
     path = str(paths[0]) if len(paths) == 1 else combined.recording.path
     combined = replace(combined, recording=replace(combined.recording, path=path, world_size=len(cases)))
     body = next((case for case in cases if case.analysis.kernels is combined.kernels), cases[0])
-    return with_findings(combined, advise(replace(body, analysis=combined)))
+    whole = replace(body, analysis=combined)
+    return replace(whole, analysis=with_findings(combined, advise(whole)))
 
 
 def locate(path: Path) -> list[Source]:
