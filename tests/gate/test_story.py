@@ -1,0 +1,77 @@
+"""The three lines of a failure: what happened, why with the line of code, how to fix or accept it."""
+
+from bottleneck.compared import Bar, ChangeRow, CompareSide, Comparison
+from bottleneck.counters import Site
+from bottleneck.gate.story import amount, signed_share, tell_failure, tell_gone, tell_time
+from bottleneck.gated import CounterChange, Culprit, TimeResult
+from bottleneck.measured import Ratio, Timing
+
+SITE = Site("train.py", 57, "total += loss.item()")
+SYNC = CounterChange("syncs", 0, 1, "broken", culprits=(Culprit("aten::item", 1, "head", SITE, is_touched=True),))
+OPS = CounterChange("ops", 1204, 1206, "broken", culprits=(Culprit("aten::item", 1, "head", SITE, is_touched=True),))
+SLOW = TimeResult(
+    "slower",
+    ratio=Ratio(1.076, 1.051, 1.099, 14),
+    base_us=Timing(18200.0, 18000.0, 18400.0, 14),
+    candidate_us=Timing(19600.0, 19500.0, 19700.0, 14),
+    budget=0.03,
+)
+
+
+def test_a_sync_is_told_with_its_line_once_though_two_counters_changed() -> None:
+    story = tell_failure("mlp", [SYNC, OPS], None, None)
+    assert story.what == "syncs 0 -> 1, ops 1 204 -> 1 206 per step"
+    assert story.why == ("+1 aten::item in head at train.py:57, changed here  total += loss.item()",)
+    assert story.fix == 'undo that, or: bottleneck accept mlp --metric ops,syncs --reason "…"'
+
+
+def test_lines_that_the_diff_touches_are_told_before_others() -> None:
+    other = Culprit("aten::add", 3, None, Site("old.py", 2, "x + y"), is_touched=False)
+    unplaced = Culprit("aten::mul", 1)
+    broken = CounterChange("ops", 1, 5, "broken", culprits=(unplaced, other))
+    why = tell_failure("mlp", [broken, SYNC], None, None).why
+    assert [text.split(" at ")[0] for text in why] == ["+1 aten::item in head", "+3 aten::add", "+1 aten::mul"]
+
+
+def test_a_slower_step_is_told_with_its_interval_and_with_what_takes_longer() -> None:
+    row = ChangeRow(
+        "aten::copy_", "rope", None, None, "new", "nothing", 0, 24, 0.0, 1100.0, 1100.0, 0.0, "rope.py:88", True
+    )
+    less = ChangeRow("aten::mm", None, None, None, "faster", "op", 1, 1, 900.0, 800.0, 0.0, -100.0)
+    sides = (CompareSide("base", "a", "cpu", 18200.0), CompareSide("this", "b", "cpu", 19600.0))
+    bars = (Bar("memory", "memory", 18000.0, 19000.0), Bar("overhead.sync", "overhead", 200.0, 600.0))
+    comparison = Comparison(*sides, bars=bars, rows=(row, less), idle=bars[1:])
+    story = tell_failure("mlp", [], SLOW, comparison)
+    assert story.what == "step 18.2 ms -> 19.6 ms, +7.6 % [+5.1 %, +9.9 %], budget 3.0 %"
+    assert story.why == (
+        "+1.10 ms aten::copy_ (new) in rope at rope.py:88, changed here",
+        "+400 us overhead.sync",
+    )
+    assert "budget of step_us" in story.fix
+
+
+def test_what_vanished_asks_for_a_look_at_the_workload() -> None:
+    story = tell_gone([CounterChange("flops", 10, None, "gone", reason="flops fell from 10 to nothing")])
+    assert story.what == "flops: counted before, and no more"
+    assert story.why == ("flops fell from 10 to nothing",)
+
+
+def test_creep_is_not_accepted_by_its_metric() -> None:
+    creep = CounterChange("launches", 300, 340, "broken", is_creep=True)
+    story = tell_failure("mlp", [creep], None, None)
+    assert story.what == "launches 300 -> 340 per step since the anchor"
+    assert "--metric" not in story.fix
+
+
+def test_amounts_are_exact_but_for_those_with_a_unit() -> None:
+    assert amount("ops", 1234567) == "1 234 567"
+    assert amount("flops", 344571904) == "345 MFLOP"
+    assert amount("h2d_bytes", 512) == "512"
+    assert amount("module:decoder.0.launches", 31) == "31"
+    assert amount("syncs", None) == "unknown"
+
+
+def test_growth_keeps_its_sign_even_when_it_is_almost_nothing() -> None:
+    assert signed_share(0.0004) == "+<0.1 %"
+    assert signed_share(-0.021) == "-2.1 %"
+    assert tell_time(TimeResult("not run")) == "step time not run"
