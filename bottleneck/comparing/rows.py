@@ -1,0 +1,140 @@
+"""Matched work as rows: calls and time of both sides, and whether the count or the mean call explains the change."""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from bottleneck.compared import ChangeKind, ChangeRow, MatchedBy
+from bottleneck.comparing.matching import Match
+from bottleneck.comparing.sides import Touched
+from bottleneck.comparing.work import Piece
+
+
+@dataclass(frozen=True)
+class Sums:
+    """Calls and microseconds per step of both sides."""
+
+    calls_before: float
+    calls_after: float
+    before_us: float
+    after_us: float
+
+    @property
+    def count_us(self) -> float:
+        """The change of the number of calls x the mean call before; everything where a side has no calls."""
+        if not self.calls_before or not self.calls_after:
+            return self.after_us - self.before_us
+        return (self.calls_after - self.calls_before) * (self.before_us / self.calls_before)
+
+    @property
+    def mean_us(self) -> float:
+        """The rest of the change: the change of the mean call x the number of calls after."""
+        return self.after_us - self.before_us - self.count_us
+
+    def kind(self, noise: float) -> ChangeKind:
+        """Which of both explains more; ``noise`` is the share of a time by which recordings differ anyhow."""
+        if not (self.calls_before or self.before_us):
+            return "new"
+        if not (self.calls_after or self.after_us):
+            return "gone"
+        change_us = abs(self.after_us - self.before_us)
+        if self._is_same_count() and change_us <= noise * max(self.before_us, self.after_us):
+            return "same"
+        if abs(self.count_us) >= abs(self.mean_us):
+            return "more" if self.count_us > 0 else "fewer"
+        return "slower" if self.mean_us > 0 else "faster"
+
+    def _is_same_count(self) -> bool:
+        """Whole numbers must be equal; a step that ends within a call has a part of one, and may differ by it."""
+        before, after = self.calls_before, self.calls_after
+        if before.is_integer() and after.is_integer():
+            return before == after
+        return abs(after - before) <= 0.05 * max(before, after)
+
+
+def tell_rows(matches: Iterable[Match], noise: float, touched: Touched | None) -> tuple[ChangeRow, ...]:
+    """A row per match, most change first."""
+    return _sorted(_row(match, noise, touched) for match in matches)
+
+
+def fold_modules(rows: Iterable[ChangeRow], noise: float) -> tuple[ChangeRow, ...]:
+    """The rows folded by module path, most change first."""
+    folds: dict[str | None, list[ChangeRow]] = {}
+    for row in rows:
+        folds.setdefault(row.module, []).append(row)
+    return _sorted(_module(module, fold, noise) for module, fold in folds.items())
+
+
+def _sorted(rows: Iterable[ChangeRow]) -> tuple[ChangeRow, ...]:
+    return tuple(sorted(rows, key=lambda row: (-abs(row.change_us), row.name, row.module or "", row.shapes or "")))
+
+
+def _row(match: Match, noise: float, touched: Touched | None) -> ChangeRow:
+    shown = match.after or match.before
+    sums = _sums(match)
+    source = _source(shown)
+    first = max(shown, key=lambda piece: (piece.us, piece.name))
+    return ChangeRow(
+        name=first.op or first.name,
+        module=first.module,
+        shapes=first.shapes,
+        family=first.family or None,
+        kind=sums.kind(noise),
+        matched_by=match.matched_by,
+        calls_before=sums.calls_before,
+        calls_after=sums.calls_after,
+        before_us=sums.before_us,
+        after_us=sums.after_us,
+        count_us=sums.count_us,
+        mean_us=sums.mean_us,
+        source=source,
+        is_touched=is_touched(source, touched),
+    )
+
+
+def _sums(match: Match) -> Sums:
+    before, after = match.before, match.after
+    return Sums(
+        math.fsum(piece.calls for piece in before),
+        math.fsum(piece.calls for piece in after),
+        math.fsum(piece.us for piece in before),
+        math.fsum(piece.us for piece in after),
+    )
+
+
+def _source(pieces: Sequence[Piece]) -> str | None:
+    """The line that most of the time comes from."""
+    lines = [(piece.us, piece.source) for piece in pieces if piece.source]
+    return max(lines)[1] if lines else None
+
+
+def is_touched(source: str | None, touched: Touched | None) -> bool | None:
+    """Whether the diff touches this line ('file.py:57'); null without a diff or a line."""
+    if source is None or touched is None:
+        return None
+    file, _, line = source.rpartition(":")
+    return line.isdecimal() and int(line) in touched.get(file, frozenset())
+
+
+def _module(module: str | None, rows: Sequence[ChangeRow], noise: float) -> ChangeRow:
+    sums = Sums(
+        math.fsum(row.calls_before for row in rows),
+        math.fsum(row.calls_after for row in rows),
+        math.fsum(row.before_us for row in rows),
+        math.fsum(row.after_us for row in rows),
+    )
+    matched: MatchedBy = "nothing" if sums.kind(noise) in {"new", "gone"} else "module and op"
+    return ChangeRow(
+        name=module or "outside of modules",
+        module=module,
+        shapes=None,
+        family=None,
+        kind=sums.kind(noise),
+        matched_by=matched,
+        calls_before=sums.calls_before,
+        calls_after=sums.calls_after,
+        before_us=sums.before_us,
+        after_us=sums.after_us,
+        count_us=sums.count_us,
+        mean_us=sums.mean_us,
+    )

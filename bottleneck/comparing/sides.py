@@ -1,0 +1,65 @@
+"""One of the two that are compared: what it is called, and as much as is known of it."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from bottleneck.case import Case
+from bottleneck.compared import CompareSide
+from bottleneck.counters import Counts
+from bottleneck.records import Analysis
+
+# File -> the lines that the diff between the refs touches.
+Touched = Mapping[str, frozenset[int]]
+
+# A step of thirty years is no time: what a file says beyond that is damage.
+_LONGEST_US = 1e15
+
+
+@dataclass(frozen=True)
+class Compared:
+    """A side: a case (all that is known), a finished analysis (what it folded), or the counts of a lock-file alone."""
+
+    label: str
+    path: str
+    case: Case | None = None
+    analysis: Analysis | None = None
+    counts: Counts | None = None
+
+    @property
+    def told(self) -> Analysis | None:
+        """The analysis, whichever way it came; null where only counts are known."""
+        return self.case.analysis if self.analysis is None and self.case is not None else self.analysis
+
+    @property
+    def accounts(self) -> Mapping[str, float]:
+        """Microseconds per step by account of the ledger; empty where no time is known."""
+        told = self.told
+        sums: dict[str, float] = {}
+        for entry in () if told is None else told.ledger:
+            sums[entry.account] = sums.get(entry.account, 0.0) + clean_us(entry.us)
+        return sums
+
+    @property
+    def step_us(self) -> float | None:
+        """What the ledger adds up to; null where there is none."""
+        accounts = self.accounts
+        return math.fsum(accounts.values()) if accounts else None
+
+
+def clean_us(us: float) -> float:
+    """A time as files tell it; 0 for what is none (negative, endless, not a number)."""
+    return us if 0.0 <= us <= _LONGEST_US else 0.0
+
+
+def tell_side(side: Compared) -> CompareSide:
+    """The side as the comparison shows it."""
+    told = side.told
+    return CompareSide(
+        label=side.label,
+        path=side.path,
+        device="" if told is None else told.device.name,
+        step_us=side.step_us,
+        verdict=None if told is None else told.verdict,
+        counts=side.counts,
+    )
