@@ -29,7 +29,8 @@ class Case:
     ``costs`` is COSTS, row for row as ``linked.trace.signatures`` (CALLS); ``charges`` and ``roofline`` are CHARGES and
     ROOFLINE, row for row as ``linked.kernels``. These tables hold the whole trace under the profiler: rows whose
     ``step`` is null lie outside the window, and times are of profiled steps, not yet scaled to unprofiled ones.
-    ``recording`` is null for a bare trace.
+    ``recording`` is null for a bare trace. ``charged`` is CHARGED, row for row as ``linked.kernels``: time per step on
+    the ledger's scale, zero outside the window.
     """
 
     analysis: Analysis
@@ -38,6 +39,7 @@ class Case:
     charges: pd.DataFrame
     roofline: pd.DataFrame
     recording: Recording | None = None
+    charged: pd.DataFrame | None = None
 
     @property
     def step_us(self) -> float:

@@ -16,7 +16,7 @@ from bottleneck.analysis.ledger import build_ledger
 from bottleneck.analysis.ranks import RankedAnalysis, combine_ranks
 from bottleneck.analysis.roofline import classify
 from bottleneck.analysis.sensors import MARGIN_NS, Stretch, summarise_samples
-from bottleneck.analysis.summary import Evidence, assemble
+from bottleneck.analysis.summary import Evidence, assemble, charge_rows
 from bottleneck.analysis.tax import untax
 from bottleneck.case import Case
 from bottleneck.compiled import Compiled, compiled_file, is_compiled_file, read_compiled
@@ -187,12 +187,13 @@ def _analyse_source(source: Source, options: Options) -> Case:
         unprofiled=unprofiled,
         caveats=(*caveats, *borrowed, *complaints, *_disturbances(source, unprofiled), *contended, *slow),
     )
-    analysis = replace(assemble(evidence), telemetry=telemetry, version=__version__)
+    charged = charge_rows(evidence)
+    analysis = replace(assemble(evidence, charged), telemetry=telemetry, version=__version__)
     if source.recording is not None and not options.whole:
         analysis = _with_boundary(analysis, source.recording)
     if source.extras is not None and not options.whole:
         analysis = add_extras(analysis, source.extras)
-    return Case(analysis, linked, costs, charges, roofline, source.recording)
+    return Case(analysis, linked, costs, charges, roofline, source.recording, charged.table())
 
 
 def _with_boundary(analysis: Analysis, recording: Recording) -> Analysis:

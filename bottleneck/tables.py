@@ -273,6 +273,17 @@ ROOFLINE = Table(
     },
 )  # row for row as KERNELS; 'dispatch' is host time of an op that only calls others (CPU traces)
 
+CHARGED = Table(
+    "CHARGED",
+    {
+        "us": Column("float64", "time charged per step, on the ledger's scale; mean over the devices used", "us"),
+        "runs": Column("float64", "runs per step: below one per run where the window ends within it"),
+        "account": Column("category", "account of the ledger that the time went to"),
+        "op": Column("Int32", "row in OPS that pays for it, else that issued it", nullable=True),
+        "signature": Column("Int32", "row in CALLS of the call that stands for it", nullable=True),
+    },
+)  # row for row as KERNELS; the times of an account, with those of its idle causes, add up to it
+
 
 def category(values: "np.ndarray[tuple[int], np.dtype[np.integer]]", labels: list[str]) -> pd.Categorical:
     """A categorical from codes and labels; code -1 is null."""

@@ -5,8 +5,9 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from bottleneck.analysis.ledger import LedgerResult
+from bottleneck.analysis.ledger import ACCOUNTS, LedgerResult
 from bottleneck.analysis.timeline import Floats, Integers
+from bottleneck.tables import CHARGED, category
 from bottleneck.tracing import Linked
 
 
@@ -29,7 +30,12 @@ class Charged:
     repeats: int
     op: Integers
     signature: Integers
-    wall_us: float
+    result: LedgerResult
+
+    @property
+    def wall_us(self) -> float:
+        """The step that shares are shares of."""
+        return self.result.ledger.wall_us
 
     def codes(self, column: str) -> Integers:
         """Codes of a category of KERNELS or ROOFLINE; -1 for null."""
@@ -43,6 +49,20 @@ class Charged:
         """Codes of a category, or row references, of OPS; -1 for null and for kernels without op."""
         return np.append(codes_of(self.linked.ops[column]), -1)[self.op]
 
+    def table(self) -> pd.DataFrame:
+        """CHARGED, for those who fold this time in their own way."""
+        return CHARGED.check(
+            pd.DataFrame(
+                {
+                    "us": self.us,
+                    "runs": self.runs / self.repeats,
+                    "account": category(self.account, list(ACCOUNTS)),
+                    "op": _references(self.op),
+                    "signature": _references(self.signature),
+                }
+            )
+        )
+
     def _frame(self, column: str) -> pd.DataFrame:
         return self.linked.kernels if column in self.linked.kernels.columns else self.roofline
 
@@ -52,6 +72,10 @@ def codes_of(column: "pd.Series[str]") -> Integers:
     if isinstance(column.dtype, pd.CategoricalDtype):
         return column.cat.codes.to_numpy().astype(np.int64)
     return np.asarray(column.to_numpy(dtype=np.int64, na_value=-1), dtype=np.int64)
+
+
+def _references(rows: Integers) -> "pd.arrays.IntegerArray":
+    return pd.arrays.IntegerArray(rows.astype(np.int32), rows < 0)
 
 
 def charged_rows(
@@ -71,7 +95,7 @@ def charged_rows(
         repeats=steps * len(result.devices),
         op=np.where(payer < 0, issuer, payer),
         signature=np.where(carried < 0, np.append(codes_of(linked.ops["signature"]), -1)[issuer], carried),
-        wall_us=result.ledger.wall_us,
+        result=result,
     )
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from bottleneck.analysis.charged import charged_rows
+from bottleneck.analysis.charged import Charged, charged_rows
 from bottleneck.analysis.collectives import fold_collectives
 from bottleneck.analysis.completed import completed_caveats
 from bottleneck.analysis.contention import CONTENDED
@@ -46,11 +46,17 @@ class Evidence:
     caveats: tuple[Caveat, ...] = ()
 
 
-def assemble(evidence: Evidence) -> Analysis:
-    """Everything that a report tells of one trace, per step; with ``unprofiled`` given, of the undisturbed step."""
+def charge_rows(evidence: Evidence) -> Charged:
+    """What each row of KERNELS is charged per step; with ``unprofiled`` given, of the undisturbed step."""
+    result = rescale(evidence.result, evidence.unprofiled, untaxed_parts(evidence.linked))
+    return charged_rows(evidence.linked, evidence.costs, evidence.charges, evidence.roofline, result)
+
+
+def assemble(evidence: Evidence, charged: Charged | None = None) -> Analysis:
+    """Everything that a report tells of one trace, per step; ``charged`` is what ``charge_rows`` gives for it."""
     linked = evidence.linked
-    result = rescale(evidence.result, evidence.unprofiled, untaxed_parts(linked))
-    rows = charged_rows(linked, evidence.costs, evidence.charges, evidence.roofline, result)
+    rows = charge_rows(evidence) if charged is None else charged
+    result = rows.result
     kernels, idle, coverage = fold_kernels(rows), _idle_causes(result), cover(rows, result)
     caveats = (
         *linked.trace.caveats,
