@@ -1,0 +1,124 @@
+"""Finds the commit that a change is held against: where its branch left the one that it is to be merged into."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from bottleneck.experiment.git import Git, find_commit, is_dirty, is_shallow
+
+MERGE_BASE = "merge-base"
+_DEPTH = 200
+
+# The variable by which each service names the branch that a request is to be merged into.
+TARGETS: Mapping[str, str] = {
+    "GITHUB_BASE_REF": "GitHub",
+    "CI_MERGE_REQUEST_TARGET_BRANCH_NAME": "GitLab",
+    "BUILDKITE_PULL_REQUEST_BASE_BRANCH": "Buildkite",
+    "CHANGE_TARGET": "Jenkins",
+    "BITBUCKET_PR_DESTINATION_BRANCH": "Bitbucket",
+    "SYSTEM_PULLREQUEST_TARGETBRANCH": "Azure",
+}
+# GitLab says the commit itself.
+DIFF_BASE = "CI_MERGE_REQUEST_DIFF_BASE_SHA"
+_MAIN = ("origin/HEAD", "origin/main", "origin/master", "main", "master")
+_GITHUB_MERGE = re.compile(r"refs/pull/\d+/merge")
+
+
+@dataclass(frozen=True)
+class Found:
+    """The commit (null with a reason), and what to call it; ``warning`` where it is not the one that was meant."""
+
+    commit: str | None
+    label: str
+    reason: str | None = None
+    warning: str | None = None
+
+
+def find_base(git: Git, against: str, environment: Mapping[str, str]) -> Found:
+    """The commit that ``against`` means: "merge-base", or a name that git knows."""
+    if find_commit(git, "HEAD") is None:
+        return Found(None, against, "this clone has no commit yet: there is nothing to hold the change against")
+    if against != MERGE_BASE:
+        commit = find_commit(git, against)
+        if commit is None:
+            return Found(None, against, _unknown(git, against))
+        return Found(commit, _named(against, commit))
+    commit = find_commit(git, environment.get(DIFF_BASE, ""))
+    if commit is not None:
+        return Found(commit, _named(MERGE_BASE, commit))
+    target, reason = _target(git, environment)
+    if target is None:
+        return _without_target(git, reason, environment)
+    return _where_it_left(git, target)
+
+
+def _target(git: Git, environment: Mapping[str, str]) -> tuple[str | None, str]:
+    """The ref of the branch to merge into, as far as it is here; else why not."""
+    asked = [name for name in TARGETS if environment.get(name, "").strip()]
+    if not asked:
+        known = next((ref for ref in _MAIN if find_commit(git, ref)), None)
+        return known, "no branch to compare with: there is no origin/HEAD, origin/main, main or master"
+    branch = environment[asked[0]].strip().removeprefix("refs/heads/")
+    known = next(
+        (ref for ref in (f"refs/remotes/origin/{branch}", f"refs/heads/{branch}") if find_commit(git, ref)), None
+    )
+    depth = f"--depth={_DEPTH} " if is_shallow(git) else ""
+    fetch = f"git fetch {depth}origin +refs/heads/{branch}:refs/remotes/origin/{branch}"
+    return known, f"the branch {branch} that {asked[0]} names is not in this clone: {fetch}{_or_deeper(git)}"
+
+
+def _without_target(git: Git, reason: str, environment: Mapping[str, str]) -> Found:
+    """GitHub checks out a merge of the request into its target, whose first parent is all that is needed."""
+    first = find_commit(git, "HEAD^1")
+    if first and find_commit(git, "HEAD^2") and _GITHUB_MERGE.fullmatch(environment.get("GITHUB_REF", "")):
+        return Found(first, _named("the target of the pull request", first))
+    return Found(None, MERGE_BASE, reason if "git fetch" in reason else f"{reason}; name one with --against REF")
+
+
+def _where_it_left(git: Git, target: str) -> Found:
+    """The merge-base of HEAD with the target; on the target itself the last commit that is not in what was changed."""
+    name = target.removeprefix("refs/remotes/").removeprefix("refs/heads/")
+    answer = git("merge-base", "HEAD", target)
+    if not answer.is_good:
+        return Found(None, MERGE_BASE, _unrelated(git, name))
+    head, commit = find_commit(git, "HEAD"), answer.text
+    if commit != head:
+        return Found(commit, _named(f"merge-base with {name}", commit))
+    if is_dirty(git):
+        return Found(commit, _named("HEAD", commit))
+    return _last_commit(git, name)
+
+
+def _last_commit(git: Git, name: str) -> Found:
+    before = find_commit(git, "HEAD~1")
+    if before is None:
+        why = f"nothing here differs from {name}, and the commit before HEAD is not in this clone"
+        return Found(None, MERGE_BASE, f"{why}: {_deepen()}" if is_shallow(git) else f"{why}: HEAD is the first one")
+    warning = f"nothing here differs from {name}: the last commit is held against the one before it"
+    return Found(before, _named("HEAD~1", before), warning=warning)
+
+
+def _unknown(git: Git, ref: str) -> str:
+    if ref.startswith("-"):
+        return f"{ref!r} is an option, not the name of a commit"
+    shallow = f", and this clone is shallow: {_deepen()}" if is_shallow(git) else ""
+    return f"git knows no commit {ref!r}, and there is no folder of this name{shallow}"
+
+
+def _unrelated(git: Git, name: str) -> str:
+    if is_shallow(git):
+        return f"this clone is shallow and does not reach back to where HEAD left {name}: {_deepen(name)}"
+    return f"HEAD and {name} have no commit in common (no merge-base); name a base with --against REF"
+
+
+def _deepen(name: str = "") -> str:
+    branch = f" origin {name.removeprefix('origin/')}" if name.startswith("origin/") else ""
+    return f"git fetch --depth={_DEPTH}{branch} (GitHub: fetch-depth: 0; GitLab: GIT_DEPTH: 0)"
+
+
+def _or_deeper(git: Git) -> str:
+    return " (GitHub: fetch-depth: 0; GitLab: GIT_DEPTH: 0)" if is_shallow(git) else ""
+
+
+def _named(name: str, commit: str) -> str:
+    return f"{name} ({commit[:7]})"

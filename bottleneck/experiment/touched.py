@@ -1,0 +1,96 @@
+"""Which lines of the working tree a change touches, as git tells the difference to a commit."""
+
+import os
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from bottleneck.experiment.git import git_in
+
+_DIFF = (
+    "diff",
+    "--unified=0",
+    "--find-renames",
+    "--no-color",
+    "--no-ext-diff",
+    "--no-textconv",
+    "--ignore-submodules=all",
+    "--src-prefix=a/",
+    "--dst-prefix=b/",
+    "--diff-filter=ACMRT",
+)
+_HUNK = re.compile(rb"@@ -\d+(?:,(\d+))? \+(\d+)(?:,(\d+))? @@")
+_ESCAPE = re.compile(rb"\\([0-7]{3}|.)")
+_LETTERS = {b"n": b"\n", b"t": b"\t", b"r": b"\r", b"a": b"\a", b"b": b"\b", b"f": b"\f", b"v": b"\v"}
+
+# A source file is smaller; data that lies about need not be read.
+_UNTRACKED_BYTES = 1 << 20
+
+
+def touched_lines(root: Path, commit: str) -> Mapping[str, frozenset[int]] | None:
+    """The lines, counted from 1, of each file under ``root`` that differ from the commit or are new.
+
+    Lines that are gone have no number. Files that git does not know and does not ignore are new as a whole. Null where
+    git cannot tell.
+    """
+    git = git_in(root)
+    if not commit or commit.startswith("-"):
+        return None
+    difference = git(*_DIFF, commit, "--")
+    others = git("ls-files", "--others", "--exclude-standard", "-z")
+    if not (difference.is_good and others.is_good):
+        return None
+    lines = {name: touched for name, touched in parse_diff(difference.output).items() if touched}
+    names = [os.fsdecode(name) for name in others.output.split(b"\0") if name]
+    return {**lines, **{name: whole for name in names if (whole := _all_lines(root / name))}}
+
+
+def parse_diff(text: bytes) -> dict[str, frozenset[int]]:
+    """The lines on the new side of a `git diff -U0`, by file."""
+    found: dict[str, set[int]] = {}
+    name: str | None = None
+    for line in _headers(text):
+        if line.startswith(b"diff --git "):
+            name = None
+        elif line.startswith(b"+++ "):
+            name = _name(line[4:])
+        elif (hunk := _HUNK.match(line)) is not None and name is not None:
+            start, count = int(hunk[2]), int(hunk[3] or 1)
+            found.setdefault(name, set()).update(range(start, start + count))
+    return {name: frozenset(lines) for name, lines in found.items()}
+
+
+def _headers(text: bytes) -> Iterator[bytes]:
+    """The lines of a diff that are not lines of the files: those may look like anything."""
+    content = 0
+    for line in text.split(b"\n"):
+        if content and not line.startswith(b"\\"):
+            content -= 1
+            continue
+        if (hunk := _HUNK.match(line)) is not None:
+            content = int(hunk[1] or 1) + int(hunk[3] or 1)
+        yield line
+
+
+def _name(written: bytes) -> str | None:
+    """The file that stands after `+++`, quoted as in C where it is odd; null for /dev/null."""
+    bare = written.removesuffix(b"\t")
+    if bare.startswith(b'"') and bare.endswith(b'"'):
+        bare = _ESCAPE.sub(_unescaped, bare[1:-1])
+    return os.fsdecode(bare[2:]) if bare.startswith(b"b/") else None
+
+
+def _unescaped(match: "re.Match[bytes]") -> bytes:
+    what = match[1]
+    return bytes([int(what, 8) & 0xFF]) if len(what) == 3 else _LETTERS.get(what, what)
+
+
+def _all_lines(path: Path) -> frozenset[int]:
+    """The numbers of the lines of a text file; none for what is no file, too large, or binary."""
+    try:
+        if path.is_symlink() or not path.is_file() or path.stat().st_size > _UNTRACKED_BYTES:
+            return frozenset()
+        data = path.read_bytes()
+    except OSError:
+        return frozenset()
+    return frozenset() if b"\0" in data else frozenset(range(1, len(data.splitlines()) + 1))
