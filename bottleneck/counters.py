@@ -89,7 +89,8 @@ class Site:
     """A line of the user's program, and what the calls from it count per step.
 
     ``file`` is relative to the working folder, ``text`` the line without its indent (empty where the file is not at
-    hand), by which a line is known again after it has moved. ``ops`` holds the ops called from it.
+    hand), by which a line is known again after it has moved; lock-files keep the text alone, and ``line`` is 0.
+    ``ops`` holds the ops called from it.
     """
 
     file: str
@@ -100,8 +101,8 @@ class Site:
 
     @property
     def place(self) -> str:
-        """'train.py:57'."""
-        return f"{self.file}:{self.line}"
+        """'train.py:57'; the file alone where the line is known by its text."""
+        return f"{self.file}:{self.line}" if self.line else self.file
 
 
 @dataclass(frozen=True)

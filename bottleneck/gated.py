@@ -10,6 +10,9 @@ from bottleneck.measured import Ratio, Timing
 
 GATE_SCHEMA = "bottleneck/gate/1"
 
+# Lines (from 1) that the diff to the base touches, by file relative to the repository.
+Touched = Mapping[str, frozenset[int]]
+
 Policy = Literal["pass", "warn", "fail"]
 
 # "broken": beyond its budget. "gone": it was counted and is no more, an error of the measurement. "new": no baseline.

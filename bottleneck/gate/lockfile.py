@@ -1,0 +1,270 @@
+"""The committed lock-file: what one step of a workload may count, one counter per line, sorted, without any time.
+
+Written by hand instead of by a TOML library: tomli-w gives each nested table a section of its own, tomlkit keeps the
+layout that it found; this file needs one line per counter, module and source line whatever stood there before.
+"""
+
+import json
+import math
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from bottleneck import __version__
+from bottleneck.counters import (
+    COUNTERS,
+    LOCK_SCHEMA,
+    Acceptance,
+    Anchor,
+    Counts,
+    Fingerprint,
+    Lock,
+    Site,
+    Tier,
+    Value,
+)
+from bottleneck.errors import TraceError
+from bottleneck.gate.reading import Section, read_toml, shown
+from bottleneck.gate.writing import write_whole
+
+_HEAD = """\
+# What one step of this workload counts. Commit this file; limits stand in pyproject.toml.
+# Written by `bottleneck gate --update`, changed by `bottleneck accept --reason "…"`.
+"""
+_FIX = "restore it from git, or write it anew: bottleneck gate --update"
+_TABLES = ("fingerprint", "counters", "unstable", "unknown", "top", "sites", "anchor", "accepted")
+_KEYS = ("schema", "workload", "program", "input_sha", "steps", "runs", *_TABLES)
+_ACCEPTED_KEYS = ("date", "commit", "metric", "from", "to", "reason")
+_BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
+# Lines without text stand under their number, ":57"; a text of that form gets one more colon.
+_NUMBER_KEY = re.compile(r":([0-9]{1,9})")
+_NUMBER_LIKE = re.compile(r":+[0-9]+")
+_TEXT_CHARACTERS = 160
+
+
+def read_lock(path: Path) -> Lock:
+    """The lock-file; TraceError names what is wrong with it, where, and what to do."""
+    root = read_toml(path, TraceError, _FIX)
+    _check_schema(root)
+    root.refuse_others(_KEYS)
+    return Lock(
+        name=root.text("workload"),
+        program=root.texts("program"),
+        counts=_read_counts(root),
+        anchor=_read_anchor(root),
+        accepted=tuple(_read_acceptance(row) for row in root.sections("accepted")),
+    )
+
+
+def write_lock(path: Path, lock: Lock) -> None:
+    """Writes the lock-file; a reader, and another writer, never meet it half written. UsageError where it cannot be."""
+    write_whole(path, lock_text(lock))
+
+
+def lock_text(lock: Lock) -> str:
+    """The lock-file as text; ``read_lock`` gives back ``kept(lock)``."""
+    lock = kept(lock)
+    return _HEAD + "\n\n".join("\n".join(block) for block in _blocks(lock)) + "\n"
+
+
+def kept(lock: Lock) -> Lock:
+    """The lock with what its file keeps.
+
+    A source line is known by its text, and has no number there (0): an import at the top of a file would change all of
+    them. Lines of one file with the same text are one. What each line calls is left out, as are counts of nothing.
+    """
+    return replace(lock, counts=replace(lock.counts, sites=_kept_sites(lock.counts.sites)), schema=LOCK_SCHEMA)
+
+
+def line_text(text: str) -> str:
+    """The text by which a source line is known: its beginning, without what no text file may hold."""
+    return _clean(text[:_TEXT_CHARACTERS])
+
+
+def _kept_sites(sites: Iterable[Site]) -> tuple[Site, ...]:
+    merged: dict[tuple[str, str, int], dict[str, int]] = {}
+    for site in sites:
+        text = line_text(site.text)
+        counts = merged.setdefault((_clean(site.file), text, 0 if text else site.line), {})
+        for name, value in site.counts.items():
+            counts[name] = counts.get(name, 0) + value
+    found = ((key, {name: counts[name] for name in counts if counts[name]}) for key, counts in sorted(merged.items()))
+    return tuple(Site(file, line, text, counts) for (file, text, line), counts in found if counts)
+
+
+def _blocks(lock: Lock) -> Iterable[list[str]]:
+    counts = lock.counts
+    yield [
+        f"schema = {LOCK_SCHEMA}",
+        f"workload = {_quoted(lock.name)}",
+        f"program = [{', '.join(_quoted(word) for word in lock.program)}]",
+        f"input_sha = {_quoted(counts.input_sha)}",
+        f"steps = {counts.steps}",
+        f"runs = {counts.runs}",
+    ]
+    yield from _fingerprint_blocks(counts.fingerprint)
+    yield from _block("counters", _of_tier(counts.values, "portable"))
+    yield from _block("counters.backend", _of_tier(counts.values, "backend"))
+    yield from _block("unstable", counts.unstable)
+    yield from _block("unknown", counts.unknown)
+    yield from _block("top.ops", counts.ops)
+    yield from _block("top.modules", counts.modules)
+    yield from _block("top.kernels", counts.kernels)
+    yield from _site_blocks(counts.sites)
+    if lock.anchor:
+        yield ["[anchor]", f"commit = {_quoted(lock.anchor.commit)}", *_rows(lock.anchor.values)]
+    for row in lock.accepted:
+        yield ["[[accepted]]", *_acceptance_rows(row)]
+
+
+def _fingerprint_blocks(fingerprint: Fingerprint) -> Iterable[list[str]]:
+    for name in ("portable", "backend", "host"):
+        yield from _block(f"fingerprint.{name}", getattr(fingerprint, name))
+
+
+def _site_blocks(sites: Iterable[Site]) -> Iterable[list[str]]:
+    files: dict[str, dict[str, Mapping[str, int]]] = {}
+    for site in sites:
+        files.setdefault(site.file, {})[_site_key(site)] = site.counts
+    for file, rows in files.items():
+        yield from _block(f"sites.{_key(file)}", rows)
+
+
+def _block(name: str, rows: Mapping[str, object]) -> Iterable[list[str]]:
+    if rows:
+        yield [f"[{name}]", *_rows(rows)]
+
+
+def _rows(rows: Mapping[str, object]) -> list[str]:
+    return [f"{_key(key)} = {_value(value)}" for key, value in sorted(rows.items())]
+
+
+def _acceptance_rows(row: Acceptance) -> list[str]:
+    values = (row.date, row.commit, row.metric, row.before, row.after, row.reason)
+    return [f"{key} = {_value(value)}" for key, value in zip(_ACCEPTED_KEYS, values, strict=True)]
+
+
+def _value(value: object) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, Mapping):
+        return f"{{ {', '.join(_rows(value))} }}" if value else "{}"
+    return repr(value) if isinstance(value, int | float) else _quoted(str(value))
+
+
+def _key(key: str) -> str:
+    return key if _BARE_KEY.fullmatch(key) else _quoted(key)
+
+
+def _quoted(text: str) -> str:
+    """A basic string of TOML: that of JSON, but for DEL."""
+    return json.dumps(_clean(text), ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def _clean(text: str) -> str:
+    """The text without halves of surrogate pairs, which no file can hold."""
+    return text.encode("utf-8", "replace").decode("utf-8")
+
+
+def _site_key(site: Site) -> str:
+    if not site.text:
+        return f":{site.line}"
+    return f":{site.text}" if _NUMBER_LIKE.fullmatch(site.text) else site.text
+
+
+def _of_tier(values: Mapping[str, int], tier: Tier) -> dict[str, int]:
+    return {name: value for name, value in values.items() if COUNTERS[name].tier == tier}
+
+
+def _check_schema(root: Section) -> None:
+    schema = root.whole("schema")
+    if schema != LOCK_SCHEMA:
+        is_newer = schema > LOCK_SCHEMA
+        raise TraceError(
+            f"{root.file} has schema {schema}, and bottleneck {__version__} reads schema {LOCK_SCHEMA}",
+            why=f"it was written by {'a later' if is_newer else 'an earlier'} version",
+            fix="install that version's successor here too" if is_newer else _FIX,
+        )
+
+
+def _read_counts(root: Section) -> Counts:
+    top = root.section("top")
+    top.refuse_others(("ops", "modules", "kernels"))
+    modules = top.section("modules")
+    return Counts(
+        values=_read_values(root.section("counters")),
+        fingerprint=_read_fingerprint(root.section("fingerprint")),
+        unknown=root.section("unknown").plain_texts(),
+        unstable=root.section("unstable").plain_texts(),
+        ops=top.section("ops").wholes(),
+        modules={name: modules.section(name).wholes() for name in modules.data},
+        kernels=top.section("kernels").wholes(),
+        sites=tuple(_read_sites(root.section("sites"))),
+        input_sha=root.text("input_sha", ""),
+        steps=root.whole("steps", 0),
+        runs=root.whole("runs", 1),
+    )
+
+
+def _read_values(section: Section) -> dict[str, int]:
+    backend = section.section("backend")
+    portable = replace(section, data={key: value for key, value in section.data.items() if key != "backend"})
+    for tier, part in (("portable", portable), ("backend", backend)):
+        part.refuse_others(
+            [name for name, counter in COUNTERS.items() if counter.tier == tier],
+            fix=f"bottleneck {__version__} does not count that: update it, or write the file anew: "
+            "bottleneck gate --update",
+        )
+    return {**portable.wholes(), **backend.wholes()}
+
+
+def _read_fingerprint(section: Section) -> Fingerprint:
+    section.refuse_others(("portable", "backend", "host"))
+    return Fingerprint(*(_read_facts(section.section(name)) for name in ("portable", "backend", "host")))
+
+
+def _read_facts(section: Section) -> dict[str, Value]:
+    facts: dict[str, Value] = {}
+    for key, value in section.data.items():
+        if not isinstance(value, str | int | float) or (isinstance(value, float) and not math.isfinite(value)):
+            raise section.error(key, f"this has to be a text, a number or true or false, and is {shown(value)}")
+        facts[key] = value
+    return facts
+
+
+def _read_sites(section: Section) -> Iterable[Site]:
+    for file in sorted(section.data):
+        lines = section.section(file)
+        found = ((*_site_of(key), key) for key in lines.data)
+        for text, line, key in sorted(found):
+            yield Site(file, line, text, lines.section(key).wholes())
+
+
+def _site_of(key: str) -> tuple[str, int]:
+    """The text and the number of a line, of which one is known."""
+    number = _NUMBER_KEY.fullmatch(key)
+    if number:
+        return "", int(number[1])
+    return (key[1:] if key.startswith("::") and _NUMBER_LIKE.fullmatch(key) else key), 0
+
+
+def _read_anchor(root: Section) -> Anchor | None:
+    if "anchor" not in root.data:
+        return None
+    section = root.section("anchor")
+    section.refuse_others(("commit", *COUNTERS))
+    values = replace(section, data={key: value for key, value in section.data.items() if key != "commit"})
+    return Anchor(section.text("commit"), values.wholes())
+
+
+def _read_acceptance(row: Section) -> Acceptance:
+    row.refuse_others(_ACCEPTED_KEYS)
+    return Acceptance(
+        date=row.text("date"),
+        commit=row.text("commit", ""),
+        metric=row.text("metric"),
+        before=row.whole("from"),
+        after=row.whole("to"),
+        reason=row.text("reason"),
+    )

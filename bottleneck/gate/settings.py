@@ -1,0 +1,175 @@
+"""`[tool.bottleneck.gate]` of pyproject.toml, the only place for limits; and where the lock-files of workloads lie."""
+
+import hashlib
+import re
+import shlex
+from collections.abc import Sequence
+from pathlib import Path, PurePosixPath
+from typing import get_args
+
+from bottleneck.errors import UsageError
+from bottleneck.gate.limits import default_budgets, read_limits
+from bottleneck.gate.reading import Section, read_toml, shown
+from bottleneck.gated import GateSettings, Policy
+
+_FIX = "see docs/reference/gate.md for the keys of [tool.bottleneck.gate]"
+_FILE = "pyproject.toml"
+_KEYS = (
+    "workloads",
+    "against",
+    "lock",
+    "alpha",
+    "on_undecided",
+    "on_new",
+    "time_limit",
+    "setup",
+    "seed",
+    "env",
+    "budget",
+    "creep",
+)
+_DURATION = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,6})?)\s*(ms|s|min|h)")
+_SECONDS = {"ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0}
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9._=]+")
+_PLACEHOLDER = "{workload}"
+_NAME_CHARACTERS = 80
+
+
+def read_settings(pyproject: Path | None) -> GateSettings:
+    """The settings, with the usual budgets for what they do not name; UsageError names a wrong key, and what to write.
+
+    Without a file, or without the table in it, all is as usual.
+    """
+    if pyproject is None:
+        return GateSettings(budgets=default_budgets())
+    root = read_toml(pyproject, UsageError, _FIX)
+    section = root.section("tool").section("bottleneck").section("gate")
+    section.refuse_others(_KEYS)
+    usual = GateSettings()
+    return GateSettings(
+        workloads=_workloads(section),
+        against=_against(section, usual.against),
+        lock=_lock(section, usual.lock),
+        alpha=_alpha(section, usual.alpha),
+        on_undecided=_policy(section, "on_undecided", usual.on_undecided),
+        on_new=_policy(section, "on_new", usual.on_new),
+        time_limit_s=_seconds(section, "time_limit", usual.time_limit_s),
+        setup=section.text("setup", usual.setup),
+        seed=section.whole("seed", usual.seed),
+        environment=_environment(section.section("env")),
+        budgets={**default_budgets(), **read_limits(section.section("budget"), with_time=True)},
+        creep=read_limits(section.section("creep"), with_time=False),
+    )
+
+
+def find_pyproject(folder: Path) -> Path | None:
+    """The nearest pyproject.toml, in the folder or above it, but not above the repository that it is in."""
+    for place in (folder.resolve(), *folder.resolve().parents):
+        if (place / _FILE).is_file():
+            return place / _FILE
+        if (place / ".git").exists():
+            return None
+    return None
+
+
+def workload_name(words: Sequence[str]) -> str:
+    """The name of a workload, fit for a file: 'examples-mlp', 'bench-decode-tokens-64'.
+
+    From its command line: the file without '.py', or the module, then its options and arguments, joined by '-'.
+    """
+    options, (first, *others) = _split(words)
+    path = PurePosixPath(first)
+    stem = path.with_suffix("") if path.suffix == ".py" else path
+    parts = [*(part for part in stem.parts if part not in {"/", "."}), *options, *others]
+    name = "-".join(filter(None, (_NOT_IN_NAMES.sub("-", part).strip("-.") for part in parts))) or "workload"
+    if len(name) <= _NAME_CHARACTERS:
+        return name
+    return f"{name[:_NAME_CHARACTERS]}-{hashlib.sha256(shlex.join(words).encode()).hexdigest()[:8]}"
+
+
+def _split(words: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The options before the file that make a step what it is, and the file with its arguments."""
+    options: list[str] = []
+    rest = list(words)
+    while len(rest) > 1 and rest[0].startswith("-"):
+        flag = rest.pop(0)
+        if flag in {"--set", "-m"}:
+            flag = rest.pop(0) if flag == "--set" and len(rest) > 1 else ""
+        options.append(flag)
+    return options, rest or [""]
+
+
+def lock_path(settings: GateSettings, root: Path, name: str) -> Path:
+    """Where the lock-file of a workload lies."""
+    return root / settings.lock.replace(_PLACEHOLDER, name)
+
+
+def _workloads(section: Section) -> tuple[str, ...]:
+    texts = section.texts("workloads")
+    names: dict[str, str] = {}
+    for text in texts:
+        try:
+            words = shlex.split(text)
+        except ValueError as exc:
+            raise section.error("workloads", f"{shown(text)} is no command line: {exc}") from exc
+        if not words:
+            raise section.error("workloads", "one of them is empty", 'name files: workloads = ["bench/train.py"]')
+        twin = names.setdefault(workload_name(words), text)
+        if twin is not text:
+            raise section.error("workloads", f"{shown(twin)} and {shown(text)} would have the same lock-file")
+    return texts
+
+
+def _against(section: Section, usual: str) -> str:
+    text = section.text("against", usual)
+    if not text or text.startswith("-"):
+        raise section.error("against", f'this has to be "merge-base", a git ref or a folder, and is {shown(text)}')
+    return text
+
+
+def _lock(section: Section, usual: str) -> str:
+    text = section.text("lock", usual)
+    path = PurePosixPath(text)
+    if _PLACEHOLDER not in path.name or path.is_absolute() or ".." in path.parts or "\0" in text:
+        raise section.error(
+            "lock",
+            f"this has to be a path inside the repository whose last part holds {_PLACEHOLDER}, and is {shown(text)}",
+            f'write lock = "{usual}"',
+        )
+    return text
+
+
+def _alpha(section: Section, usual: float) -> float:
+    value = section.data.get("alpha", usual)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= 0.2:
+        raise section.error(
+            "alpha", f"this is the chance of a false alarm, above 0, at most 0.2, and is {shown(value)}"
+        )
+    return float(value)
+
+
+def _policy(section: Section, key: str, usual: Policy) -> Policy:
+    text = section.text(key, usual)
+    for policy in get_args(Policy):
+        if text == policy:
+            found: Policy = policy
+            return found
+    raise section.error(key, f"this has to be pass, warn or fail, and is {shown(text)}")
+
+
+def _seconds(section: Section, key: str, usual: float) -> float:
+    if key not in section.data:
+        return usual
+    match = _DURATION.fullmatch(section.text(key).strip())
+    seconds = float(match[1]) * _SECONDS[match[2]] if match else 0.0
+    if seconds <= 0:
+        raise section.error(key, f"this has to be a duration, and is {shown(section.data[key])}", 'write "90s", "5min"')
+    return seconds
+
+
+def _environment(section: Section) -> dict[str, str]:
+    for key, value in section.plain_texts().items():
+        if not _VARIABLE.fullmatch(key) or "\0" in value:
+            raise section.error(key, "this cannot be an environment variable")
+    return section.plain_texts()
