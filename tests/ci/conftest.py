@@ -1,0 +1,14 @@
+"""What the machines of the services have and this one may lack."""
+
+import shutil
+
+import pytest
+
+NEEDED = ("bash", "git", "jq", "unzip", "iconv")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    missing = [name for name in NEEDED if shutil.which(name) is None]
+    for item in items:
+        if missing and "tests/ci/" in item.nodeid:
+            item.add_marker(pytest.mark.skip(reason=f"needs {', '.join(missing)}"))
