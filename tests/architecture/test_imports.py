@@ -39,6 +39,7 @@ MAY_IMPORT = {
     "commands": FOUNDATION | STAGES | {"recording", "case", "pipeline", "harness", "experiment", "commands"},
     "cli": FOUNDATION | {"commands"},
     "__init__": {"commands", "harness", "_version"},
+    "pytest_plugin": set(),
     "_version": set(),
 }
 
