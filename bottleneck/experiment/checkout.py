@@ -125,7 +125,7 @@ def lacks(base: Base, target: str) -> str | None:
 
 def _given(root: Path | None, against: str, here: Path) -> Path | None:
     """The folder that is meant; a name that git knows goes first, unless it is written as a path."""
-    if against == MERGE_BASE:
+    if against in {MERGE_BASE, ""}:
         return None
     path = here / Path(against).expanduser()
     if against in {".", ".."} or against.startswith(_FOLDER_STARTS):

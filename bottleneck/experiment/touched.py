@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 from bottleneck.experiment.git import git_in
@@ -40,36 +40,26 @@ def touched_lines(root: Path, commit: str) -> Mapping[str, frozenset[int]] | Non
     others = git("ls-files", "--others", "--exclude-standard", "-z")
     if not (difference.is_good and others.is_good):
         return None
-    lines = {name: touched for name, touched in parse_diff(difference.output).items() if touched}
     names = [os.fsdecode(name) for name in others.output.split(b"\0") if name]
-    return {**lines, **{name: whole for name in names if (whole := _all_lines(root / name))}}
+    return {**parse_diff(difference.output), **{name: whole for name in names if (whole := _all_lines(root / name))}}
 
 
 def parse_diff(text: bytes) -> dict[str, frozenset[int]]:
     """The lines on the new side of a `git diff -U0`, by file."""
     found: dict[str, set[int]] = {}
     name: str | None = None
-    for line in _headers(text):
-        if line.startswith(b"diff --git "):
-            name = None
+    number = content = 0
+    for line in text.split(b"\n"):
+        if content and line[:1] in {b"+", b"-"}:  # a line of a file, which may look like anything
+            content -= 1
+            if line.startswith(b"+"):
+                found.setdefault(name or "", set()).add(number)
+                number += 1
+        elif (hunk := _HUNK.match(line)) is not None:
+            content, number = int(hunk[1] or 1) + int(hunk[3] or 1), int(hunk[2])
         elif line.startswith(b"+++ "):
             name = _name(line[4:])
-        elif (hunk := _HUNK.match(line)) is not None and name is not None:
-            start, count = int(hunk[2]), int(hunk[3] or 1)
-            found.setdefault(name, set()).update(range(start, start + count))
-    return {name: frozenset(lines) for name, lines in found.items()}
-
-
-def _headers(text: bytes) -> Iterator[bytes]:
-    """The lines of a diff that are not lines of the files: those may look like anything."""
-    content = 0
-    for line in text.split(b"\n"):
-        if content and not line.startswith(b"\\"):
-            content -= 1
-            continue
-        if (hunk := _HUNK.match(line)) is not None:
-            content = int(hunk[1] or 1) + int(hunk[3] or 1)
-        yield line
+    return {name: frozenset(lines) for name, lines in found.items() if name}
 
 
 def _name(written: bytes) -> str | None:
