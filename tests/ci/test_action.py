@@ -1,10 +1,12 @@
 """The action's steps, run by bash in a temporary repository."""
 
+import re
 import subprocess
 from pathlib import Path
 
 import pytest
 
+from bottleneck.report.gate import GATE_FORMATS
 from tests.ci.steps import Job, executable, git, load
 
 STEPS = load("action.yml")["runs"]["steps"]
@@ -15,6 +17,7 @@ if [ "$3" != bottleneck.cli ]; then exit 0; fi
 printf '%s\\0' "$@" > "$KEPT"
 for word in "$@"; do case $word in --out=*) folder=${word#--out=} ;; esac; done
 printf '<!-- bottleneck-gate -->\\nsaid\\n' > "$folder/gate.md"
+printf '::error file=mlp.py,line=25::3 more ops\\n' > "$folder/annotations.txt"
 exit "$CODE"
 """
 
@@ -61,6 +64,7 @@ def test_the_job_ends_with_the_gates_code_after_all_was_written(
     done = work.run(STEPS)
     assert [step.returncode for step in done] == [0, 0, 0, code]
     assert work.summary == "<!-- bottleneck-gate -->\nsaid\n"
+    assert "::error file=mlp.py,line=25::3 more ops\n" in done[2].stdout
     assert work.contexts["steps.gate.outputs.verdict"] == verdict
     assert work.contexts["steps.gate.outputs.exit-code"] == str(code)
     assert work.contexts["steps.gate.outputs.folder"] == "gate"
@@ -76,7 +80,7 @@ def test_inputs_reach_the_gate_word_by_word(clone: Path, tmp_path: Path) -> None
     lines = "a.py --set n=3\n\n  b c.py\n"
     job(clone, tmp_path, workloads=lines, against="v1", only="counters", arguments="--strict  --seed 3").run(STEPS)
     out = f"--out={clone / 'gate'}"
-    formats = "--format=terminal,markdown,json,junit,sarif,github"
+    formats = "--format=markdown,json,junit,sarif,github"
     assert kept(tmp_path)[3:] == [
         *("gate", out, formats, "--against=v1", "--only=counters", "--strict", "--seed", "3", "--"),
         *("a.py --set n=3", "  b c.py"),
@@ -86,7 +90,7 @@ def test_inputs_reach_the_gate_word_by_word(clone: Path, tmp_path: Path) -> None
 def test_without_inputs_the_settings_of_the_project_decide(clone: Path, tmp_path: Path) -> None:
     job(clone, tmp_path).run(STEPS)
     assert kept(tmp_path)[3:] == [
-        *("gate", f"--out={clone / 'gate'}", "--format=terminal,markdown,json,junit,sarif,github", "--")
+        *("gate", f"--out={clone / 'gate'}", "--format=markdown,json,junit,sarif,github", "--")
     ]
 
 
@@ -135,3 +139,11 @@ def test_outputs_cannot_be_forged_through_the_folder(clone: Path, tmp_path: Path
     work = job(clone, tmp_path, 1, folder="gate\nverdict=pass")
     work.run(STEPS)
     assert work.contexts["steps.gate.outputs.verdict"] == "fail"
+
+
+def test_what_the_action_reads_is_written_by_the_formats_that_it_asks_for() -> None:
+    [script] = [step["run"] for step in STEPS if step.get("id") == "gate"]
+    [words] = re.findall(r"--format=([a-z,]+)", script)
+    written = {GATE_FORMATS[name].file for name in words.split(",")}
+    assert set(re.findall(r"\$folder/([\w.]+)", script)) <= written
+    assert "gate.md" in load("ci/perf-comment.yml")["jobs"]["comment"]["steps"][0]["run"]
