@@ -1,8 +1,12 @@
 """Where one side of a comparison runs: its folder, what it is called, and what its environment holds besides."""
 
+import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+
+from bottleneck.harness.roots import VARIABLE
+from bottleneck.harness.trial_program import Program
 
 
 @dataclass(frozen=True)
@@ -15,3 +19,27 @@ class Stand:
     label: str
     folder: Path
     environment: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def roots(self) -> tuple[Path, ...]:
+        """Where its packages lie: the folder, and `src` in it."""
+        folder = self.folder.resolve()
+        return tuple(each for each in (folder, folder / "src") if each.is_dir())
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """What the environment of its processes holds besides ours, so that they import what lies on this side."""
+        own = os.pathsep.join(map(str, self.roots))
+        theirs = self.environment.get("PYTHONPATH", os.environ.get("PYTHONPATH", ""))
+        return {**self.environment, "PYTHONPATH": os.pathsep.join(filter(None, (own, theirs))), VARIABLE: own}
+
+
+def place(program: Program, root: Path) -> Program:
+    """The program with its target named from this root, so that each side runs its own file.
+
+    A file outside the root is the same one on both sides.
+    """
+    target = Path(program.target)
+    if target.is_absolute() and target.resolve().is_relative_to(root.resolve()):
+        return replace(program, target=str(target.resolve().relative_to(root.resolve())))
+    return program

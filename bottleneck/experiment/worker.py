@@ -41,11 +41,16 @@ class Refused(Exception):  # noqa: N818 - an outcome of a trial, not an error of
 class Worker:
     """One such process. It leads a group of its own, so that Ctrl-C reaches us alone, who then end it.
 
-    What the program writes goes into ``log``.
+    What the program writes goes into ``log``. It starts in ``folder``, or where we are.
     """
 
     def __init__(
-        self, program: Program, log: Path, environment: Mapping[str, str] | None = None, child: Path = CHILD
+        self,
+        program: Program,
+        log: Path,
+        environment: Mapping[str, str] | None = None,
+        child: Path = CHILD,
+        folder: Path | None = None,
     ) -> None:
         ours, theirs = socket.socketpair()
         self._channel, self._unread = ours, b""
@@ -56,6 +61,7 @@ class Worker:
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
+                cwd=folder,
                 env={**os.environ, **(environment or {})},
                 pass_fds=[theirs.fileno()],
                 start_new_session=True,
@@ -80,6 +86,14 @@ class Worker:
         file = None if keep is None else str(keep)
         wanted: dict[str, object] = {"name": name, "changes": list(changes), "keep": file, "against": list(against)}
         return Built(**self._ask(BUILD_SECONDS_AT_MOST, do="build", **wanted))
+
+    def start_making(self, name: str) -> None:
+        """Has the step made as it stands and warmed up, for its time alone; ``made`` waits for it."""
+        self._send(do="make", name=name)
+
+    def made(self) -> Built:
+        """What ``start_making`` has made; Refused if that cannot be."""
+        return Built(**self._reply(BUILD_SECONDS_AT_MOST))
 
     def compare(self, changes: tuple[str, ...], kept: Path) -> tuple[Difference, ...]:
         """How far the results that lie in a file are from the original's; Refused if the original cannot be made."""
@@ -121,10 +135,16 @@ class Worker:
         return os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
     def _ask(self, seconds: float, **request: object) -> Any:
+        self._send(**request)
+        return self._reply(seconds)
+
+    def _send(self, **request: object) -> None:
         try:
             self._channel.sendall(json.dumps(request).encode() + b"\n")
         except OSError:
             raise self._death() from None
+
+    def _reply(self, seconds: float) -> Any:
         reply = json.loads(self._line(time.monotonic() + seconds, seconds))
         if "value" in reply:
             return reply["value"]

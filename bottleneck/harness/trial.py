@@ -1,6 +1,7 @@
 """Holds variants of one step in one process and runs them in turns, as another process tells it to, line by line."""
 
 import ctypes
+import gc
 import inspect
 import json
 import os
@@ -9,7 +10,8 @@ import socket
 import sys
 import time
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -22,6 +24,7 @@ from bottleneck.harness.changes.walk import Place
 from bottleneck.harness.forms import parse_value
 from bottleneck.harness.memory import peak_memory, reset_peak
 from bottleneck.harness.program import load_file, show_only_their_frames
+from bottleneck.harness.roots import prefer_roots
 from bottleneck.harness.settling import has_settled
 from bottleneck.harness.stopwatch import Stopwatch
 from bottleneck.harness.trial_program import Program
@@ -92,6 +95,18 @@ class Bench:
             samples *= change.samples
         return Built(setup_s, peak_bytes, samples, _warm_up(subject.step, subject.torch), prefetched(subject))
 
+    def make(self, name: str) -> Built:
+        """Makes the step as it stands and runs it until it is warm: all that its time needs."""
+        with _few_collections():
+            subject = self._make(())
+            started = time.perf_counter()
+            for _ in range(SETUP_CALLS):
+                subject.step()
+            Stopwatch(subject.torch).wait()
+        self._variants[name] = _Variant(subject, subject.step)
+        setup_s = time.perf_counter() - started
+        return Built(setup_s, None, 1.0, _warm_up(subject.step, subject.torch), prefetched(subject))
+
     def turn(self, name: str, steps: int, lead: int) -> list[float]:
         """Microseconds of each step of a turn; the ``lead`` ones before find the caches full of another's data."""
         variant = self._variants[name]
@@ -149,6 +164,7 @@ def serve(text: str, changes: Mapping[str, Change]) -> None:
     program = Program.from_json(text)
     _die_with_parent()
     show_only_their_frames()
+    prefer_roots()
     channel = socket.socket(fileno=program.channel)
     bench = Bench(program, changes)
     with channel, channel.makefile("rw", encoding="utf-8") as lines:
@@ -179,7 +195,7 @@ def answer(bench: Bench, request: Mapping[str, Any]) -> dict[str, Any]:
     return {"value": asdict(value) if isinstance(value, Built) else value}
 
 
-_REQUESTS = {"build": "build", "turn": "turn", "compare": "compare"}
+_REQUESTS = {"build": "build", "make": "make", "turn": "turn", "compare": "compare"}
 
 
 def prefetched(subject: Subject) -> int:
@@ -245,6 +261,21 @@ def _warm_up(step: Step, torch: Any) -> float:
         if is_long or (stopwatch.elapsed_s > WARM_SECONDS / 4 and has_settled(stopwatch.host_durations_us())):
             recent = sorted(stopwatch.durations_us()[-WARM_STEPS:])
             return recent[len(recent) // 2]
+
+
+@contextmanager
+def _few_collections() -> Iterator[None]:
+    """Spares the garbage collector most of its runs while torch is imported, a sixth of that time.
+
+    Settings that the program makes of its own stay.
+    """
+    usual, rare = gc.get_threshold(), (100_000, 50, 1000)
+    gc.set_threshold(*rare)
+    try:
+        yield
+    finally:
+        if gc.get_threshold() == rare:
+            gc.set_threshold(*usual)
 
 
 def _die_with_parent() -> None:

@@ -1,0 +1,219 @@
+"""Times a step of two sides against each other: pairs of fresh processes that take turns, judged until they decide."""
+
+import math
+import random
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from bottleneck.errors import WorkloadError
+from bottleneck.experiment.corner import Corner, Role, SideFailed
+from bottleneck.experiment.paired import Clock, Pairing, Side
+from bottleneck.experiment.stand import Stand, place
+from bottleneck.gate.timing import LOOKS, Batches, Pair, SlowdownRule, judge_slowdown, take_batches
+from bottleneck.gated import Limit, TimeResult
+from bottleneck.harness.stopwatch import summarise_durations
+from bottleneck.harness.trial_program import Program
+
+# The scatter of a pair shrinks with its turns: sd .207, .097, .055 and .026 for 2, 4, 8 and 16 (gate statistics, 3.2).
+# Long steps get fewer of them, so that measuring a pair takes no longer than this.
+TURNS, TURNS_AT_LEAST = 16, 4
+MEASURED_SECONDS_AT_MOST = 16.0
+
+# One process after the other sees less (section 3.3, point 8).
+ROUNDS_ALONE_AT_LEAST = 12
+
+STEP = "step"
+ROLES: tuple[Role, ...] = ("base", "candidate")
+
+_DEFAULT_LIMIT = Limit("step_us", relative=0.03, text="+3%")
+_NO_TURNS = "a script's steps cannot take turns: move the step into a function workload() that returns it"
+_ALONE = "both sides at once did not fit into memory: their processes ran one after the other, which sees less"
+
+
+@dataclass(frozen=True)
+class DuelEffort:
+    """What a verdict on the time needs, and how long it may take.
+
+    ``alpha`` is the chance of a false alarm of this workload alone. No pair begins that would not end within
+    ``time_limit_s``, going by those before it. ``seed`` draws who starts and who goes first.
+    """
+
+    limit: Limit = _DEFAULT_LIMIT
+    alpha: float = 0.01
+    time_limit_s: float = 300.0
+    seed: int = 0
+    pairs_at_most: int = LOOKS[-1]
+
+    @property
+    def rule(self) -> SlowdownRule:
+        """What is allowed of the step: a share of it, or so many microseconds where that is more."""
+        floor_us = max(self.limit.floor, self.limit.absolute or 0.0)
+        return SlowdownRule(self.limit.relative or 0.0, floor_us, self.alpha)
+
+    @property
+    def looks(self) -> tuple[int, ...]:
+        """At how many pairs to look."""
+        return (*(each for each in LOOKS if each < self.pairs_at_most), self.pairs_at_most)
+
+
+def duel(
+    program: Program,
+    base: Stand,
+    candidate: Stand,
+    effort: DuelEffort | None = None,
+    tell: Callable[[str], None] = lambda _: None,
+) -> TimeResult:
+    """The time of the candidate's step held against the base's; WorkloadError where the candidate's does not run."""
+    effort = effort or DuelEffort()
+    if program.form == "script":
+        return TimeResult("not run", _NO_TURNS, budget=effort.rule.budget, seed=effort.seed)
+    with tempfile.TemporaryDirectory(prefix="bottleneck-duel-") as folder:
+        return Ring(
+            place(program, candidate.folder), {"base": base, "candidate": candidate}, Path(folder), effort, tell
+        ).result()
+
+
+class TooLong(Exception):  # noqa: N818 - an outcome, not an error of ours
+    """The fewest pairs that can be judged would take longer than there is time."""
+
+
+@dataclass
+class Ring:
+    """One duel under way; the pairs that were taken stay known when a later one fails.
+
+    ``folder`` takes what the processes write. ``open_corner`` starts one.
+    """
+
+    program: Program
+    stands: Mapping[Role, Stand]
+    folder: Path
+    effort: DuelEffort
+    tell: Callable[[str], None] = lambda _: None
+    clock: Clock = time.monotonic
+    open_corner: Callable[[Program, Role, Stand, Path], Corner] = Corner
+    batches: Batches = field(default_factory=Batches)
+
+    def __post_init__(self) -> None:
+        self._draw = random.Random(f"duel {self.effort.seed}")  # noqa: S311 - an order, not a secret
+        self._started, self._longest_s = self.clock(), 0.0
+        self._is_alone, self._is_over = False, False
+
+    def result(self) -> TimeResult:
+        """The result, whatever became of it."""
+        try:
+            self._take_all()
+        except SideFailed as failed:
+            if failed.role == "candidate":
+                raise _failure(self.program, failed) from None
+            return self._result(f"base fails ({failed.label}): {failed.reason}")
+        except TooLong as state:
+            return self._result(str(state))
+        return self._result(None)
+
+    def _take_all(self) -> None:
+        """All pairs; of processes one after the other where both at once do not fit into memory."""
+        try:
+            take_batches(self.batches, self._take, self.effort.rule, self.effort.looks)
+        except SideFailed as failed:
+            if not failed.is_for_memory or self.batches.first:
+                raise
+            self._is_alone = True
+            looks = [max(each, ROUNDS_ALONE_AT_LEAST) for each in self.effort.looks]
+            take_batches(self.batches, self._take, self.effort.rule, sorted(set(looks)))
+
+    def _result(self, reason: str | None) -> TimeResult:
+        seconds, pairs = self.clock() - self._started, self.batches.pairs
+        if not pairs:
+            return TimeResult("not run", reason, seconds=seconds, seed=self.effort.seed, budget=self.effort.rule.budget)
+        result = judge_slowdown(self.batches, self.effort.rule)
+        limit = f"the time limit of {self.effort.time_limit_s:g} s was reached" if self._is_over else None
+        whys = (
+            reason,
+            limit if result.verdict == "undecided" else None,
+            result.reason,
+            _ALONE if self._is_alone else None,
+        )
+        return replace(
+            result,
+            reason="; ".join(filter(None, whys)) or None,
+            base_us=summarise_durations([pair.base_us for pair in pairs]),
+            candidate_us=summarise_durations([pair.candidate_us for pair in pairs]),
+            seconds=seconds,
+            seed=self.effort.seed,
+        )
+
+    def _take(self) -> Pair | None:
+        """One pair of fresh processes more; null where the time would not last."""
+        began = self.clock()
+        if self._longest_s and began - self._started + self._longest_s > self.effort.time_limit_s:
+            self._is_over = True
+            return None
+        pair = self._one_after_the_other() if self._is_alone else self._in_turns(began)
+        self._longest_s = max(self._longest_s, self.clock() - began)
+        self.tell(f"pair {len(self.batches.pairs) + 1}: {math.expm1(pair.log_ratio):+.1%}")
+        return pair
+
+    def _in_turns(self, began: float) -> Pair:
+        """Both sides live at once; which one starts is drawn, and who goes first at each pair of turns."""
+        with ExitStack() as stack:
+            corners = {role: stack.enter_context(self._open(role)) for role in self._drawn_order()}
+            for corner in corners.values():
+                corner.start_making(STEP)
+            built = [corner.made() for corner in corners.values()]
+            # Both take as many steps a turn, whichever seemed longer while both were warmed up at once.
+            usual_us = statistics.geometric_mean([each.step_us for each in built])
+            prefetched = max(each.prefetched for each in built)
+            base, candidate = (Side(corners[role], STEP, usual_us, prefetched) for role in ROLES)
+            pairing = Pairing(candidate, base, self._draw)
+            turns = turns_of(pairing.pair_s)
+            self._check_time(self.clock() - began + turns * pairing.pair_s)
+            for _ in range(turns):
+                pairing.take()
+        base_us, candidate_us = statistics.median(pairing.changed_us), statistics.median(pairing.original_us)
+        return Pair(statistics.median(pairing.logs), base_us, candidate_us)
+
+    def _one_after_the_other(self) -> Pair:
+        """One process at a time, in the order ABBA over two rounds."""
+        order = ROLES if len(self.batches.pairs) % 2 == 0 else ROLES[::-1]
+        us = {role: self._alone(role) for role in order}
+        return Pair(math.log(us["candidate"] / us["base"]), us["base"], us["candidate"])
+
+    def _alone(self, role: Role) -> float:
+        """The typical step of one side in a process that has the machine for itself."""
+        with self._open(role) as corner:
+            corner.start_making(STEP)
+            built = corner.made()
+            side = Side(corner, STEP, built.step_us, built.prefetched)
+            return statistics.median(side.turn_us() for _ in range(turns_of(2 * side.turn_s)))
+
+    def _open(self, role: Role) -> Corner:
+        return self.open_corner(self.program, role, self.stands[role], self.folder / f"{role}.txt")
+
+    def _drawn_order(self) -> tuple[Role, ...]:
+        return ROLES if self._draw.random() < 0.5 else ROLES[::-1]
+
+    def _check_time(self, pair_s: float) -> None:
+        least_s = LOOKS[0] * pair_s
+        if not self.batches.first and least_s > self.effort.time_limit_s:
+            raise TooLong(
+                f"{LOOKS[0]} pairs of processes would take {least_s:.0f} s, "
+                f"beyond the time limit of {self.effort.time_limit_s:g} s: raise time_limit or shorten the step"
+            )
+
+
+def turns_of(turn_s: float) -> int:
+    """How many turns each side takes where one of each lasts this long together."""
+    return max(TURNS_AT_LEAST, min(TURNS, int(MEASURED_SECONDS_AT_MOST / turn_s)))
+
+
+def _failure(program: Program, failed: SideFailed) -> WorkloadError:
+    return WorkloadError(
+        f"{program.target} fails in {failed.label}",
+        why=failed.reason,
+        fix=f"see that it runs: bottleneck run {' '.join(program.words)}",
+    )
