@@ -17,7 +17,7 @@ _NAME_WIDTH = 60
 _BAR_CELLS = 50
 _STRIP_CELLS = 60
 
-_HARMLESS = re.compile(r"[\w.,:;%'\"/+=()?!…·\u00d7\u2013-]+")
+_HARMLESS = re.compile(r"[\w.,:;%'\"/+=()?!…·\u00d7\u2013\u2192-]+")
 # Made of harmless characters, yet GitHub or markdown would make a link, a picture, a mention or emphasis of it.
 _LINKED = re.compile(r"://|www\.|:[\w+-]+:|\bGH-\d|\b(?=\w*\d)[0-9a-f]{7,40}\b|(?<!\w)_|_(?!\w)", re.IGNORECASE)
 _STARTS_BLOCK = re.compile(r"(?:[-+=]+|\d+[.)])$")
@@ -37,11 +37,12 @@ def lines(document: Document) -> list[str]:
         out += [f"### {prose(part.title)}", ""]
         if isinstance(part, Table):
             out, bar = [*out, *bar], []
-        out += _body(part)
+        out += body(part)
     return [*out, prose(document.next_step)]
 
 
-def _body(part: Part) -> list[str]:
+def body(part: Part) -> list[str]:
+    """A part of a document without its title, with an empty line after it."""
     if isinstance(part, Table):
         return [*_table(part), "", *(line for note in part.notes for line in (prose(note), ""))]
     if isinstance(part, Strip):

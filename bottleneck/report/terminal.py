@@ -46,15 +46,16 @@ def lines(document: Document, look: Look) -> list[Text]:
         out += wrapped(Text(look.text(text, _PROSE)), look, label_width, lead)
     bar = _bar(document.groups, look)
     for part in document.parts:
-        out += [Text(), *_title(part.title, look)]
+        out += [Text(), *title_lines(part.title, look)]
         if isinstance(part, Table) and bar:
             out, bar = [*out, bar], None
-        out += _body(part, look)
+        out += body_lines(part, look)
     # The command is not broken into lines of ours: who copies it should get it whole.
     return [*out, Text(), Text(look.text(document.next_step, _PROSE))]
 
 
-def _body(part: Part, look: Look) -> list[Text]:
+def body_lines(part: Part, look: Look) -> list[Text]:
+    """A part of a document without its title."""
     if isinstance(part, Table):
         return [*table_lines(part, look), *(line for note in part.notes for line in _aside(note, look))]
     if isinstance(part, Strip):
@@ -74,7 +75,8 @@ def _verdict(document: Document, look: Look) -> list[Text]:
     return [*wrapped(head, look), *wrapped(Text(look.text(document.sentence, _PROSE), "bold"), look)]
 
 
-def _title(title: str, look: Look) -> list[Text]:
+def title_lines(title: str, look: Look) -> list[Text]:
+    """The title of a part, ruled to the width."""
     text = look.text(title)
     rule = look.glyphs.rule * max(look.width - len(text) - 1, 0)
     return [Text.assemble((text, "bold"), " ", (rule, "dim"))] if rule else wrapped(Text(text, "bold"), look)

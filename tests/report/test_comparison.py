@@ -1,0 +1,187 @@
+"""What compare shows: it re-adds from what is on screen, stays within the width, and nothing of a trace acts."""
+
+import json
+import re
+from dataclasses import replace
+
+import pytest
+
+from bottleneck.compared import Bar, CompareSide, Comparison
+from bottleneck.report.comparison import build
+from bottleneck.report.comparison_formats import FORMATS, render, to_json, to_markdown
+from bottleneck.report.layout import Table
+from tests.report.comparisons import COMPARISONS, devices, hostile, lock, row, slower, unchanged
+from tests.report.golden_comparison import FOLDER, GOLDEN
+
+NUMBER = re.compile(r"[-+]?\d[\d,]*(?:\.\d+)?")
+
+
+def number(cell: str) -> float:
+    """A cell as a person adds it up: what rounds to nothing counts nothing."""
+    return 0.0 if cell[:1] in {"<", ">", ""} else float(cell.replace(",", ""))
+
+
+def table(comparison: Comparison, title: str) -> Table:
+    """The table whose title begins so."""
+    return next(part for part in build(comparison).parts if isinstance(part, Table) and part.title.startswith(title))
+
+
+def at_odds(values: list[float], total: float) -> bool:
+    return abs(sum(values) - total) > 1e-9 * max(1.0, abs(total)) + 1e-9
+
+
+@pytest.mark.parametrize("name", GOLDEN)
+def test_a_comparison_reads_as_the_golden_one_does(name: str) -> None:
+    golden = (FOLDER / name).read_text(encoding="utf-8")
+    assert GOLDEN[name]() == golden, "look at the difference; python -m tests.report.golden_comparison accepts it"
+
+
+@pytest.mark.parametrize("comparison", COMPARISONS.values(), ids=COMPARISONS)
+@pytest.mark.parametrize("form", FORMATS)
+def test_every_format_tells_every_comparison(form: str, comparison: Comparison) -> None:
+    text = FORMATS[form](comparison)
+    assert text.endswith("\n") and "\x1b" not in text and "\u202e" not in text
+    assert text == FORMATS[form](comparison)
+
+
+@pytest.mark.parametrize("width", [24, 40, 60, 80, 120])
+@pytest.mark.parametrize("comparison", COMPARISONS.values(), ids=COMPARISONS)
+def test_no_line_is_wider_than_the_terminal(comparison: Comparison, width: int) -> None:
+    assert max(map(len, render(comparison, width).splitlines())) <= width
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e-3, 0.017, 1e4])
+@pytest.mark.parametrize("name", ["slower", "devices", "unchanged"])
+def test_the_waterfall_adds_up_as_printed(name: str, scale: float) -> None:
+    drawn = build(stretched(COMPARISONS[name], scale)).waterfall
+    assert drawn is not None
+    first, *falls, last = drawn.falls
+    assert not at_odds([number(first.before), *(number(fall.change) for fall in falls)], number(last.after))
+    assert not at_odds([number(fall.change) for fall in falls], number(last.change))
+    assert not at_odds([number(fall.before) for fall in falls], number(first.before))
+    assert not at_odds([number(fall.after) for fall in falls], number(last.after))
+    assert all(not at_odds([number(f.before), number(f.change)], number(f.after)) for f in falls)
+    assert [fall.start_us for fall in falls[1:]] == [fall.end_us for fall in falls[:-1]]
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e-3, 0.017, 1e4])
+@pytest.mark.parametrize("name", ["slower", "devices", "unchanged"])
+def test_the_rows_add_up_to_the_change_of_the_step_as_printed(name: str, scale: float) -> None:
+    comparison = stretched(COMPARISONS[name], scale)
+    *rows, total = table(comparison, "What changed").rows
+    assert not at_odds([number(row.cells[4]) for row in rows], number(total.cells[4]))
+    ops = [row for row in rows if row.cells[2]]
+    assert all(not at_odds([number(row.cells[2]), number(row.cells[3])], number(row.cells[4])) for row in ops)
+    drawn = build(comparison).waterfall
+    assert drawn is not None and total.cells[4] == drawn.falls[-1].change
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e-3, 0.017, 1e4])
+def test_the_modules_add_up_to_the_ops(scale: float) -> None:
+    comparison = stretched(slower(), scale)
+    *modules, total = table(comparison, "By module").rows
+    for column in (1, 2, 3):
+        assert not at_odds([number(row.cells[column]) for row in modules], number(total.cells[column]))
+    ops = [row for row in table(comparison, "What changed").rows if row.cells[2]]
+    assert not at_odds([number(row.cells[4]) for row in ops], number(total.cells[3]))
+
+
+def stretched(comparison: Comparison, scale: float) -> Comparison:
+    """The same comparison with all times multiplied, so that they round otherwise."""
+
+    def stretch(part: object) -> object:
+        us = {name: getattr(part, name) * scale for name in vars(part) if name.endswith("_us") and getattr(part, name)}
+        return replace(part, **us)  # type: ignore[type-var]  # records, each with its fields in microseconds
+
+    many = {name: tuple(map(stretch, getattr(comparison, name))) for name in ("bars", "rows", "modules", "idle")}
+    return replace(comparison, before=stretch(comparison.before), after=stretch(comparison.after), **many)  # type: ignore[arg-type]
+
+
+def test_what_differs_besides_the_code_is_said_before_the_sentence_and_what_breaks_first() -> None:
+    for text in (render(devices()), to_markdown(devices())):
+        order = [text.index(words) for words in ("do not compare the code", "AMD Instinct", "torch", "takes 2.01 ms")]
+        assert order == sorted(order)
+    assert "Not only the code differs" not in render(unchanged())
+
+
+def test_a_line_that_the_diff_touches_is_marked_and_no_other() -> None:
+    lines = render(slower()).splitlines()
+    assert [line for line in lines if "changed here" in line] == [line for line in lines if "rope.py:88" in line]
+
+
+def test_a_row_says_how_often_it_was_called_and_what_it_became() -> None:
+    cells = {row.cells[0]: row for row in table(slower(), "What changed").rows}
+    assert cells["aten::copy_"].cells[1] == "0 → 24" and cells["aten::copy_"].details[0] == "new"
+    assert cells["aten::gelu"].cells[1] == "1 → 0" and cells["aten::gelu"].details[0] == "gone"
+    assert cells["aten::addmm"].cells[1] == "48"
+    assert "matched by its name alone" in cells["aten::softmax"].details
+
+
+def test_changes_too_small_to_show_have_no_line_of_their_own() -> None:
+    names = [row.cells[0] for row in table(slower(), "What changed").rows]
+    assert "13 more" in names and not any(name.startswith("aten::op") for name in names)
+
+
+def test_a_change_that_rounds_to_nothing_is_not_shown_as_nothing() -> None:
+    bars = (Bar("compute", "compute", 9000.0, 9400.0), Bar("overhead.gc", "overhead", 50.0, 50.001))
+    made = Comparison(
+        CompareSide("a", "a", "cpu", 9050.0),
+        CompareSide("b", "b", "cpu", 9450.001),
+        bars=bars,
+        rows=(row("aten::mm", (1, 1), (9000.0, 9400.0)),),
+        idle=bars[1:],
+    )
+    text = render(made)
+    assert "<+1" in text
+    assert "<+1" not in render(unchanged())
+
+
+def test_small_changes_of_a_long_step_are_drawn_from_another_number_than_zero_and_it_is_said() -> None:
+    assert "bars begin at 17.75 ms, not at 0" in render(slower())
+    assert "not at 0" not in render(devices())
+
+
+def test_every_account_that_changed_has_a_bar() -> None:
+    lines = render(slower()).splitlines()
+    for label in ("memory: copy", "overhead: python", "overhead: sync", "compute ", "memory: bandwidth"):
+        line = next(line for line in lines if line[2:].startswith(label))
+        assert line.rstrip()[-1] in "█▓░"
+
+
+def test_a_lock_file_has_counters_and_neither_waterfall_nor_rows() -> None:
+    text = render(lock())
+    assert "Only counters can be compared, for a side has no times: 1 of 2 differs." in text
+    assert "What changed" not in text and "Where the change" not in text
+    assert "ops         100    101      +1" in text and "syncs 0" in text
+
+
+def test_a_counter_that_a_side_does_not_know_has_its_reason() -> None:
+    text = render(slower())
+    assert "Not compared: FLOPs, not known after: the trace has no shapes" in text
+    assert "FLOPs" not in [row.cells[0] for row in table(slower(), "Counters").rows]
+
+
+def test_top_limits_the_rows_and_the_rest_is_summed() -> None:
+    text = render(slower(), top=2)
+    assert "15 more" in text and "aten::softmax" not in text
+
+
+def test_colour_is_there_only_where_it_is_asked_for() -> None:
+    assert "\x1b[" in render(slower(), color=True)
+    assert "\x1b[" not in render(slower())
+
+
+def test_json_is_the_comparison_and_plain_ascii() -> None:
+    text = to_json(hostile())
+    assert text.isascii()
+    document = json.loads(text, parse_constant=pytest.fail)
+    assert document["schema"] == "bottleneck/compare/1"
+    assert document["rows"][0]["calls_after"] == 2
+    assert len(document["bars"]) == 2
+
+
+def test_markdown_has_no_markup_of_a_trace() -> None:
+    text = to_markdown(hostile())
+    outside = re.sub(r"```.*?```|(`+)(?!`).*?(?<!`)\1(?!`)", "", text, flags=re.DOTALL)
+    assert not any(words in outside for words in ("</pre>", "@user", "](http", "# h1"))
+    assert all(line.count("```") <= 1 for line in text.splitlines() if line.startswith("```"))
