@@ -8,6 +8,7 @@ from types import ModuleType
 from typing import Any
 
 from bottleneck.harness.batch import Doubling
+from bottleneck.harness.injected import with_injection
 
 BATCH = "batch_size"
 
@@ -26,7 +27,7 @@ def step_with(module: ModuleType, values: Mapping[str, object]) -> Step:
         sys.exit(f"workload() returned {type(step).__name__}, not a function without arguments to call as the step")
     if not _takes_nothing(step):
         sys.exit("the step that workload() returned takes arguments; it must be callable without any")
-    return step
+    return with_injection(step)
 
 
 def workload_doubling(module: ModuleType, settings: tuple[tuple[str, str], ...]) -> Doubling | None:
@@ -69,7 +70,7 @@ def inference_step(module: ModuleType) -> Step:
         with torch.no_grad():
             return call(model)
 
-    return step
+    return with_injection(step)
 
 
 def training_step(module: ModuleType) -> Step:
@@ -83,7 +84,7 @@ def training_step(module: ModuleType) -> Step:
         loss.backward()
         optimizer.step()
 
-    return step
+    return with_injection(step)
 
 
 def _bind_inputs(module: ModuleType) -> Callable[[Any], Any]:

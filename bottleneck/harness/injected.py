@@ -1,0 +1,94 @@
+"""Steps that do a bit more than they should: what the self-test of the gate puts into one, to see that it is caught."""
+
+import os
+import sys
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+Step = Callable[[], Any]
+
+# By which a process is told what to add to the step that it makes: "op:1", "sync:1", "slowdown:0.06:0".
+VARIABLE = "BOTTLENECK_SELFTEST"
+
+
+def with_injection(step: Step, environment: Mapping[str, str] | None = None) -> Step:
+    """The step with what this process was told to add to it; the step itself where it was told nothing."""
+    told = (os.environ if environment is None else environment).get(VARIABLE, "")
+    kind, _, amount = told.partition(":")
+    return _KINDS[kind](step, *map(float, amount.split(":"))) if kind in _KINDS else step
+
+
+def more_ops(step: Step, number: float) -> Step:
+    """The step with so many ops more, each of them one call of torch's dispatcher and, on a GPU, one kernel."""
+    tensor: Any = None
+
+    def longer() -> Any:
+        nonlocal tensor
+        result = step()
+        tensor = _one() if tensor is None else tensor
+        for _ in range(int(number)):
+            tensor.neg()
+        return result
+
+    return longer
+
+
+def more_syncs(step: Step, number: float) -> Step:
+    """The step with so many more waits for a value."""
+    tensor: Any = None
+
+    def longer() -> Any:
+        nonlocal tensor
+        result = step()
+        tensor = _one() if tensor is None else tensor
+        for _ in range(int(number)):
+            tensor.item()
+        return result
+
+    return longer
+
+
+def slower(step: Step, share: float, least_us: float, clock: Callable[[], int] = time.perf_counter_ns) -> Step:
+    """The step that goes on computing for this share of its own time, and for so many microseconds at least.
+
+    By the clock, not by an amount of work: so the share holds on a machine that is busy now and idle later. On a GPU
+    the work waits for the step and is waited for, or it would hide behind the step; it takes more than asked, then.
+    """
+    tensor: Any = None
+
+    def longer() -> Any:
+        nonlocal tensor
+        started = clock()
+        result = step()
+        _wait()
+        until = clock() + max((clock() - started) * share, least_us * 1e3)
+        tensor = _one() if tensor is None else tensor
+        while clock() < until:
+            tensor.neg()
+            _wait()
+        return result
+
+    return longer
+
+
+_KINDS: Mapping[str, Callable[..., Step]] = {"op": more_ops, "sync": more_syncs, "slowdown": slower}
+
+
+def _one() -> Any:
+    """A tensor of a single number where the step computes; torch is there once a step has run."""
+    return _torch().ones(1, device="cuda" if _is_on_gpu() else "cpu")
+
+
+def _wait() -> None:
+    if _is_on_gpu():
+        _torch().cuda.synchronize()
+
+
+def _is_on_gpu() -> bool:
+    torch = _torch()
+    return bool(torch.cuda.is_available() and torch.cuda.is_initialized())
+
+
+def _torch() -> Any:
+    return sys.modules["torch"]
