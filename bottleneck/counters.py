@@ -71,6 +71,9 @@ COUNTERS: Mapping[str, Counter] = {
     )
 }
 
+# What module paths are told of, besides the whole step.
+MODULE_COUNTERS = ("ops", "launches", "syncs", "copies")
+
 
 @dataclass(frozen=True)
 class Fingerprint:

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Mapping
 
-from bottleneck.counters import COUNTERS
+from bottleneck.counters import COUNTERS, MODULE_COUNTERS
 from bottleneck.gate.reading import Section, shown
 from bottleneck.gated import Limit
 
@@ -29,14 +29,14 @@ def default_budgets() -> dict[str, Limit]:
     return {**budgets, STEP: _STEP_DEFAULT}
 
 
-def read_limits(section: Section, *, with_time: bool) -> dict[str, Limit]:
-    """The limits of a table, by metric; ``with_time`` tells whether the step's time may have one here."""
+def read_limits(section: Section, *, of_anchor: bool = False) -> dict[str, Limit]:
+    """The limits of a table, by metric; an anchor holds counters of the whole step, and no other."""
     limits: dict[str, Limit] = {}
     for key in section.data:
         metric = _metric(section, key)
-        if metric == STEP and not with_time:
+        if of_anchor and metric not in COUNTERS:
             raise section.error(
-                key, "lock-files hold no times, so that no anchor has one", "give the step a budget, and leave this out"
+                key, "an anchor holds the counters of a step, no times and no modules", "give it a budget instead"
             )
         if metric in limits:
             raise section.error(key, f"{metric} has two limits")
@@ -59,8 +59,9 @@ def _metric(section: Section, key: str) -> str:
         section_of.refuse_others((*COUNTERS, *_STEP_NAMES))
         return STEP if key in _STEP_NAMES else key
     pattern, counter = parts
-    if not pattern or counter not in COUNTERS:
-        raise section.error(key, f"a limit of modules is written module:PATTERN.COUNTER, with {', '.join(COUNTERS)}")
+    if not pattern or counter not in MODULE_COUNTERS:
+        names = ", ".join(MODULE_COUNTERS)
+        raise section.error(key, f"a limit of modules is written module:PATTERN.COUNTER, with one of {names}")
     return key
 
 

@@ -58,8 +58,8 @@ def read_settings(pyproject: Path | None) -> GateSettings:
         setup=section.text("setup", usual.setup),
         seed=section.whole("seed", usual.seed),
         environment=_environment(section.section("env")),
-        budgets={**default_budgets(), **read_limits(section.section("budget"), with_time=True)},
-        creep=read_limits(section.section("creep"), with_time=False),
+        budgets={**default_budgets(), **read_limits(section.section("budget"))},
+        creep=read_limits(section.section("creep"), of_anchor=True),
     )
 
 

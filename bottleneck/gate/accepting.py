@@ -1,0 +1,162 @@
+"""Moves a lock-file to what a step counts now, metric by metric, with a reason; keeps the counts of the last run."""
+
+import contextlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import msgspec
+
+from bottleneck.counters import COUNTERS, Acceptance, Anchor, Counts, Lock, Site
+from bottleneck.errors import TraceError, UsageError
+from bottleneck.gate.limits import MODULE_PREFIX, split_module_metric
+from bottleneck.gate.lockfile import kept
+from bottleneck.gate.writing import write_whole
+from bottleneck.gated import CounterChange
+
+_Modules = Mapping[str, Mapping[str, int]]
+
+_FOLDER = Path(".bottleneck") / "last"
+_IGNORE_ALL = "# Made by bottleneck, for this machine only.\n*\n"
+_ACCEPTABLE = frozenset({"broken", "gone", "improved", "within budget", "new"})
+
+
+@dataclass(frozen=True)
+class Stamp:
+    """What an acceptance says besides the numbers: the day, the commit (empty where unknown) and the reason."""
+
+    date: str
+    commit: str
+    reason: str
+
+
+def last_path(root: Path, name: str) -> Path:
+    """Where the counts of a workload's last gate run lie."""
+    return root / _FOLDER / f"{name}.counts.json"
+
+
+def write_last(path: Path, counts: Counts) -> None:
+    """Keeps the counts for `accept`, in a folder that git ignores; where nothing can be written, it counts anew."""
+    with contextlib.suppress(UsageError):
+        write_whole(path.parent / ".gitignore", _IGNORE_ALL)
+        write_whole(path, msgspec.json.encode(counts).decode())
+
+
+def read_last(path: Path) -> Counts:
+    """The counts that ``write_last`` kept; TraceError where the file is no such."""
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=Counts)
+    except OSError as exc:
+        raise TraceError(f"cannot read {path}: {exc.strerror}", fix="run bottleneck gate") from exc
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as exc:
+        raise TraceError(f"{path} holds no counts", why=str(exc), fix="remove it, and run bottleneck gate") from exc
+
+
+def chosen(changes: Sequence[CounterChange], metrics: Sequence[str]) -> tuple[CounterChange, ...]:
+    """The changes to accept: those of the metrics, or all beyond their budget; UsageError where one cannot be."""
+    of_step = [change for change in changes if not change.is_creep]
+    if not metrics:
+        red = [change for change in of_step if change.verdict in {"broken", "gone"}]
+        return tuple(_acceptable(change) for change in red)
+    by_name = {change.metric: change for change in of_step}
+    found = [_named(metric, by_name) for metric in dict.fromkeys(metrics)]
+    return tuple(_acceptable(change) for change in found if change.verdict != "same")
+
+
+def accept(lock: Lock, counts: Counts, changes: Sequence[CounterChange], stamp: Stamp) -> Lock:
+    """The lock with these metrics, and what explains them, as they are counted now; all else stays as it was."""
+    _refuse_unstable(changes, counts)
+    edited = replace(kept(lock), accepted=(*lock.accepted, *_acceptances(changes, stamp)))
+    for change in changes:
+        edited = replace(edited, counts=_moved(edited.counts, counts, change))
+    return kept(edited)
+
+
+def with_anchor(lock: Lock, commit: str, values: Mapping[str, int] | None = None) -> Lock:
+    """The lock whose creep budgets count from these counters, or from its own."""
+    return replace(lock, anchor=Anchor(commit, dict(lock.counts.values if values is None else values)))
+
+
+def _named(metric: str, by_name: Mapping[str, CounterChange]) -> CounterChange:
+    if metric in by_name:
+        return by_name[metric]
+    if metric.startswith("step"):
+        raise UsageError(
+            f"{metric} is a time, and lock-files hold no times",
+            fix="change the budget of step_us in pyproject.toml, for all to see",
+        )
+    is_known = metric in COUNTERS or metric.startswith(MODULE_PREFIX)
+    raise UsageError(
+        f"{metric} is {'not among what was counted' if is_known else 'no counter'}",
+        why=f"there are {', '.join(by_name)}",
+    )
+
+
+def _acceptable(change: CounterChange) -> CounterChange:
+    if change.verdict in _ACCEPTABLE and change.after is not None:
+        return change
+    raise UsageError(
+        f"{change.metric} cannot be accepted: it is {change.verdict}",
+        why=change.reason or "",
+        fix="write the lock-file anew, and look at what it loses: bottleneck gate --update",
+    )
+
+
+def _refuse_unstable(changes: Sequence[CounterChange], counts: Counts) -> None:
+    for change in changes:
+        if change.metric in counts.unstable:
+            raise UsageError(
+                f"{change.metric} cannot be accepted: it varies from step to step",
+                why=counts.unstable[change.metric],
+                fix="list it as unstable, which no gate holds to anything: bottleneck gate --update",
+            )
+
+
+def _acceptances(changes: Sequence[CounterChange], stamp: Stamp) -> list[Acceptance]:
+    """One for each metric that had a baseline."""
+    return [
+        Acceptance(stamp.date, stamp.commit, change.metric, change.before, change.after, stamp.reason)
+        for change in changes
+        if change.before is not None and change.after is not None
+    ]
+
+
+def _moved(old: Counts, new: Counts, change: CounterChange) -> Counts:
+    parts = split_module_metric(change.metric)
+    if parts is not None:
+        path, counter = parts
+        one = {path: new.modules.get(path, {})}
+        return replace(old, modules={**old.modules, **_moved_modules({path: old.modules.get(path, {})}, one, counter)})
+    name = change.metric
+    moved = replace(
+        old,
+        values={**old.values, name: change.after or 0},
+        unknown={key: text for key, text in old.unknown.items() if key != name},
+        modules=_moved_modules(old.modules, new.modules, name),
+        sites=_moved_sites(old.sites, new.sites, name),
+    )
+    if name == "ops":
+        moved = replace(moved, ops=new.ops)
+    return replace(moved, kernels=new.kernels) if name in {"launches", "kernel_names"} else moved
+
+
+def _moved_modules(old: _Modules, new: _Modules, counter: str) -> _Modules:
+    """The modules with this counter as it is now."""
+    moved = {
+        path: {**_without(old.get(path, {}), counter), **_only(new.get(path, {}), counter)} for path in {*old, *new}
+    }
+    return {path: counts for path, counts in moved.items() if counts}
+
+
+def _moved_sites(old: Sequence[Site], new: Sequence[Site], counter: str) -> tuple[Site, ...]:
+    """The lines with this counter as it is now; a line that both sides know is put together by ``kept``."""
+    others = [replace(site, counts=_without(site.counts, counter)) for site in old]
+    return (*others, *(replace(site, counts=_only(site.counts, counter)) for site in new))
+
+
+def _without(counts: Mapping[str, int], counter: str) -> dict[str, int]:
+    return {name: value for name, value in counts.items() if name != counter}
+
+
+def _only(counts: Mapping[str, int], counter: str) -> dict[str, int]:
+    return {name: value for name, value in counts.items() if name == counter}

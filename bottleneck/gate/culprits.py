@@ -1,0 +1,196 @@
+"""What changed a counter: the line that does it, with its ops and module; where that cannot be told, nothing."""
+
+import difflib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from bottleneck.counters import COUNTERS, Counts, Site
+from bottleneck.gate.lockfile import line_text
+from bottleneck.gated import Culprit, Touched
+
+_SHOWN = 3
+_SHOWN_OPS = 2
+# Edited lines are paired with what they were where they are this alike, if there are few enough to compare them all.
+_ALIKE = 0.6
+_PAIRED_LINES = 200
+
+# The counter of lines that stands for one that lines are not told of: what added these may have added those.
+_STAND_INS: Mapping[str, str] = {
+    **dict.fromkeys(("h2d_copies", "h2d_bytes", "d2h_copies", "d2h_bytes"), "copies"),
+    **dict.fromkeys(("flops", "autograd_nodes", "module_calls", "allocations", "allocated_bytes", "peak_bytes"), "ops"),
+    "kernel_names": "launches",
+    "graphs": "graph_breaks",
+}
+_CASTS = ("aten::to", "aten::_to_copy")
+# The ops that make one more of what is counted, most telling first; of other counters any op may be.
+_TELLING_OPS: Mapping[str, Sequence[str]] = {
+    "syncs": ("aten::item", "aten::_local_scalar_dense", "aten::nonzero", "aten::is_nonzero"),
+    "copies": (*_CASTS, "aten::clone", "aten::contiguous", "aten::copy_"),
+    "float64_ops": (*_CASTS, "aten::copy_"),
+}
+_WIDENING_WORDS = ("float64", "double")
+
+_Key = tuple[str, str, int]
+
+
+@dataclass(frozen=True)
+class _Grown:
+    """A line that counts more than before; ``is_new`` where it did not stand there, or read otherwise."""
+
+    site: Site
+    growth: int
+    is_new: bool
+    is_touched: bool | None
+
+    @property
+    def is_changed(self) -> bool:
+        """Whether somebody has written this line since."""
+        return self.is_new or bool(self.is_touched)
+
+    @property
+    def widens(self) -> bool:
+        """Whether it makes another dtype of a tensor, by its ops or its text."""
+        return any(op in self.site.ops for op in _CASTS) or any(word in self.site.text for word in _WIDENING_WORDS)
+
+
+def find_culprits(metric: str, before: Counts, after: Counts, touched: Touched | None = None) -> tuple[Culprit, ...]:
+    """At most three causes of a counter's growth, the likeliest first: lines where any grew, else kernels, else ops.
+
+    Lines come in this order: touched by the diff, written since the lock-file, growing by just as much as the counter.
+    """
+    growth = after.values.get(metric, 0) - before.values.get(metric, 0)
+    for counter in dict.fromkeys((metric, _STAND_INS.get(metric, metric))):
+        grown = _ranked(counter, _grown(counter, before, after, touched), growth)
+        if grown:
+            return tuple(_culprit(counter, each, before, after) for each in grown[:_SHOWN])
+    return _without_lines(metric, before, after)
+
+
+def _ranked(counter: str, grown: Iterable[_Grown], growth: int) -> list[_Grown]:
+    ranked = sorted(
+        grown,
+        key=lambda each: (
+            not each.is_touched,
+            not each.is_new,
+            each.growth != growth,
+            -each.growth,
+            each.site.file,
+            each.site.line,
+        ),
+    )
+    return _first_of_chain(ranked) if counter == "float64_ops" else ranked
+
+
+def _first_of_chain(grown: Sequence[_Grown]) -> list[_Grown]:
+    """The line that makes float64 of something, where it is known, instead of all that goes on with it."""
+    makers = [each for each in grown if each.is_changed and each.widens]
+    makers = makers or [each for each in grown if each.is_changed]
+    if not makers:
+        return list(grown)
+    return sorted(makers, key=lambda each: (not each.widens, each.site.file, each.site.line))[:1]
+
+
+def _grown(counter: str, before: Counts, after: Counts, touched: Touched | None) -> list[_Grown]:
+    old, new = _by_key(before.sites), _by_key(after.sites)
+    origin = _origins(old, new)
+    found = []
+    for key, sites in new.items():
+        known = old.get(origin.get(key, key), ())
+        growth = _sum(counter, sites) - _sum(counter, known)
+        if growth > 0:
+            site = _line_to_name(sites, touched)
+            is_new = key not in old and not _is_moved(key, origin)
+            found.append(_Grown(site, growth, is_new, _is_touched(site, touched)))
+    return found
+
+
+def _by_key(sites: Iterable[Site]) -> dict[_Key, list[Site]]:
+    """Lines by what they are known by after they have moved: file and text; without text file and number."""
+    found: dict[_Key, list[Site]] = {}
+    for site in sites:
+        text = line_text(site.text)
+        found.setdefault((site.file, text, 0 if text else site.line), []).append(site)
+    return found
+
+
+def _sum(counter: str, sites: Iterable[Site]) -> int:
+    return sum(site.counts.get(counter, 0) for site in sites)
+
+
+def _origins(old: Mapping[_Key, object], new: Mapping[_Key, object]) -> dict[_Key, _Key]:
+    """What a line was that has gone to another file, or that reads otherwise: each old line is the origin of one."""
+    gone = [key for key in old if key not in new and key[1]]
+    origin: dict[_Key, _Key] = {}
+    for key in (key for key in new if key not in old and key[1]):
+        match = next((each for each in gone if each[1] == key[1]), None) or _alike(key, gone)
+        if match is not None:
+            gone.remove(match)
+            origin[key] = match
+    return origin
+
+
+def _alike(key: _Key, gone: Sequence[_Key]) -> _Key | None:
+    """The line of the same file that this one most reads like."""
+    texts = [each[1] for each in gone if each[0] == key[0]]
+    near = difflib.get_close_matches(key[1], texts, n=1, cutoff=_ALIKE) if len(texts) <= _PAIRED_LINES else []
+    return (key[0], near[0], 0) if near else None
+
+
+def _is_moved(key: _Key, origin: Mapping[_Key, _Key]) -> bool:
+    return key in origin and origin[key][1] == key[1]
+
+
+def _line_to_name(sites: Sequence[Site], touched: Touched | None) -> Site:
+    """Of lines with the same text the one that the diff touches, else the last."""
+    return next((site for site in sites if _is_touched(site, touched)), sites[-1])
+
+
+def _is_touched(site: Site, touched: Touched | None) -> bool | None:
+    return None if touched is None else site.line in touched.get(site.file, frozenset())
+
+
+def _culprit(counter: str, grown: _Grown, before: Counts, after: Counts) -> Culprit:
+    ops = _ops_at(counter, grown.site, before, after)
+    named = f" ({', '.join(ops)})" if ops else ""
+    what = f"{_words(counter, grown.growth)}{named}"
+    module = _module(counter, grown.growth, before, after)
+    return Culprit(what, grown.growth, module, grown.site, grown.is_touched)
+
+
+def _words(counter: str, number: int) -> str:
+    return COUNTERS[counter].one if number == 1 else COUNTERS[counter].many
+
+
+def _ops_at(counter: str, site: Site, before: Counts, after: Counts) -> list[str]:
+    """The ops of a line that there are more of in all, so that they may be what it does more."""
+    more = _growth(before.ops, after.ops)
+    telling = _TELLING_OPS.get(counter)
+    if telling is not None:
+        return [op for op in telling if op in site.ops and op in more][:1]
+    return sorted((op for op in site.ops if op in more), key=lambda op: (-more[op], op))[:_SHOWN_OPS]
+
+
+def _module(counter: str, growth: int, before: Counts, after: Counts) -> str | None:
+    """The module that counts just as much more; null where none does, or several do."""
+    grown = [
+        path
+        for path, counts in after.modules.items()
+        if counts.get(counter, 0) - before.modules.get(path, {}).get(counter, 0) == growth
+    ]
+    return grown[0] if len(grown) == 1 else None
+
+
+def _without_lines(metric: str, before: Counts, after: Counts) -> tuple[Culprit, ...]:
+    """Kernels or ops that there are more of, where no line is known to count more."""
+    is_of_kernels = metric in {"launches", "kernel_names"}
+    more = _growth(before.kernels, after.kernels) if is_of_kernels else {}
+    if not more and (metric == "ops" or metric in _STAND_INS or metric in _TELLING_OPS):
+        telling = _TELLING_OPS.get(metric)
+        more = _growth(before.ops, after.ops)
+        more = {name: more[name] for name in more if telling is None or name in telling}
+    ranked = sorted(more, key=lambda name: (-more[name], name))
+    return tuple(Culprit(name, more[name], _module("ops", more[name], before, after)) for name in ranked[:_SHOWN])
+
+
+def _growth(before: Mapping[str, int], after: Mapping[str, int]) -> dict[str, int]:
+    return {name: count - before.get(name, 0) for name, count in after.items() if count > before.get(name, 0)}

@@ -1,0 +1,235 @@
+"""Holds the counters of a step against the lock-file and the budgets."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+
+from bottleneck.counters import COUNTERS, Counts, Lock, Value
+from bottleneck.gate.culprits import find_culprits
+from bottleneck.gate.limits import MODULE_PREFIX, default_budgets, split_module_metric
+from bottleneck.gated import CounterChange, GateSettings, Limit, Touched
+
+# Of what must exist, less than this share of what was counted is a broken measurement until somebody accepts it.
+_COLLAPSED = 0.5
+_UPDATE = "bottleneck gate --update"
+_RED = frozenset({"broken", "gone"})
+_COMPARED = frozenset({"same", "improved", "within budget", "broken", "accepted"})
+# Any change makes more or fewer of these: they are told after what says more.
+_TOLD_LAST = ("ops", "launches", "autograd_nodes", "module_calls", "allocations", "allocated_bytes", "kernel_names")
+
+
+@dataclass(frozen=True)
+class _Sides:
+    """Both sides, and why they, or only what depends on the device, cannot be compared; empty where they can."""
+
+    lock: Lock
+    counts: Counts
+    limits: Mapping[str, Limit]
+    portable_gap: str
+    backend_gap: str
+    input_gap: str
+
+    def gap(self, counter: str) -> str:
+        """Why this counter cannot be compared."""
+        return self.portable_gap or (self.backend_gap if COUNTERS[counter].tier == "backend" else "")
+
+
+def judge_counts(
+    lock: Lock | None, counts: Counts, settings: GateSettings, touched: Touched | None = None
+) -> tuple[CounterChange, ...]:
+    """What became of each counter: those that fail the gate first, with what changed them, then all others.
+
+    Without a lock-file all are new. Counters of another torch, backend or device are not compared. Where the program
+    was given other arguments or settings, only growth beyond a budget is told: nothing passes that was not compared.
+    """
+    if lock is None:
+        return tuple(CounterChange(name, None, counts.values[name], "new") for name in _known(counts.values))
+    sides = _sides(lock, counts, {**default_budgets(), **settings.budgets})
+    changes = [*_judge_counters(sides), *_judge_modules(sides), *_judge_creep(sides, settings.creep)]
+    changes = [_with_culprits(change, sides, touched) for change in changes]
+    return tuple(sorted(changes, key=_order))
+
+
+def is_red(change: CounterChange) -> bool:
+    """Whether a change fails the gate."""
+    return change.verdict in _RED
+
+
+def is_compared(changes: Sequence[CounterChange]) -> bool:
+    """Whether any counter was held against a baseline at all."""
+    return any(change.verdict in _COMPARED for change in changes)
+
+
+def with_accepted(changes: Sequence[CounterChange], lock: Lock, base: Lock | None) -> tuple[CounterChange, ...]:
+    """The changes, with 'accepted' where the lock-file is as counted because it was edited since that of the base."""
+    if base is None:
+        return tuple(changes)
+    reasons = {row.metric: row.reason for row in lock.accepted if row not in base.accepted}
+    return tuple(_accepted(change, base, reasons) for change in changes)
+
+
+def _accepted(change: CounterChange, base: Lock, reasons: Mapping[str, str]) -> CounterChange:
+    before = base.counts.values.get(change.metric)
+    if change.verdict != "same" or change.is_creep or change.metric not in reasons or before == change.after:
+        return change
+    return replace(change, before=before, verdict="accepted", reason=reasons[change.metric])
+
+
+def _sides(lock: Lock, counts: Counts, limits: Mapping[str, Limit]) -> _Sides:
+    ours, theirs = counts.fingerprint, lock.counts.fingerprint
+    of_file, of_run = lock.counts.input_sha, counts.input_sha
+    is_other_input = bool(of_file and of_run) and of_file != of_run
+    return _Sides(
+        lock,
+        counts,
+        limits,
+        portable_gap=_gap(theirs.portable, ours.portable),
+        backend_gap=_gap(theirs.backend, ours.backend),
+        input_gap=f"the lock-file is of other arguments or settings of the program; if on purpose: {_UPDATE}"
+        if is_other_input
+        else "",
+    )
+
+
+def _gap(before: Mapping[str, Value], after: Mapping[str, Value]) -> str:
+    """'the lock-file is of torch 2.12, this is torch 2.13: run …'; empty where they are equal."""
+    names = [name for name in sorted({*before, *after}) if before.get(name) != after.get(name)]
+    if not names:
+        return ""
+    old, new = (", ".join(_fact(name, facts) for name in names) for facts in (before, after))
+    return f"the lock-file is of {old}, this is {new}: run {_UPDATE}"
+
+
+def _fact(name: str, facts: Mapping[str, Value]) -> str:
+    return f"{name} {facts[name]}" if name in facts else f"unknown {name}"
+
+
+def _known(names: Mapping[str, object]) -> list[str]:
+    return [name for name in COUNTERS if name in names]
+
+
+def _judge_counters(sides: _Sides) -> Iterator[CounterChange]:
+    ours, theirs = sides.counts, sides.lock.counts
+    seen = (ours.values, theirs.values, ours.unstable, theirs.unstable, ours.unknown, theirs.unknown)
+    for name in _known({name: None for names in seen for name in names}):
+        change = _without_gap(name, sides)
+        yield _told_of_input(change, sides.input_gap) if sides.input_gap else change
+
+
+def _without_gap(name: str, sides: _Sides) -> CounterChange:
+    before, after = sides.lock.counts.values.get(name), sides.counts.values.get(name)
+    change = CounterChange(name, before, after, "not compared", sides.limits[name], sides.gap(name))
+    if change.reason:
+        return change
+    theirs, ours = sides.lock.counts.unstable.get(name), sides.counts.unstable.get(name)
+    if theirs is not None:
+        return replace(change, verdict="unstable", reason=theirs)
+    if ours is not None:
+        return _unstable_now(change, ours)
+    return _with_values(change, sides)
+
+
+def _unstable_now(change: CounterChange, spread: str) -> CounterChange:
+    """One that was exact and varies now: even its lowest may be beyond the budget; else nobody can hold it to one."""
+    low = spread.partition("..")[0]
+    lowest = int(low) if low.isdecimal() and len(low) < 19 else None
+    if change.before is None:
+        return replace(change, verdict="unstable", reason=spread)
+    if lowest is None or change.limit is None or change.limit.allows(change.before, lowest):
+        return replace(change, verdict="unstable", reason=f"exact before, now {spread}")
+    return replace(change, after=lowest, verdict="broken", reason=f"varies now, and is never within: {spread}")
+
+
+def _with_values(change: CounterChange, sides: _Sides) -> CounterChange:
+    name, before, after = change.metric, change.before, change.after
+    if before is None:
+        unknown = sides.counts.unknown.get(name)
+        is_new = after is not None
+        return replace(change, verdict="new" if is_new else "not compared", reason=None if is_new else unknown)
+    if after is None:
+        return replace(change, verdict="gone", reason=sides.counts.unknown.get(name, "it is not counted any more"))
+    return _measured(replace(change, reason=None), before, after)
+
+
+def _measured(change: CounterChange, before: int, after: int) -> CounterChange:
+    counter = COUNTERS[change.metric]
+    if counter.must_exist and after < _COLLAPSED * before:
+        reason = (
+            f"{counter.many} collapsed from {before} to {after} per step, as where the measurement is lost; "
+            f'if they did: bottleneck accept --metric {change.metric} --reason "…"'
+        )
+        return replace(change, verdict="gone", reason=reason)
+    return _held(change, before, after)
+
+
+def _held(change: CounterChange, before: int, after: int) -> CounterChange:
+    if after <= before:
+        return replace(change, verdict="same" if after == before else "improved")
+    is_allowed = change.limit is not None and change.limit.allows(before, after)
+    return replace(change, verdict="within budget" if is_allowed else "broken")
+
+
+def _told_of_input(change: CounterChange, gap: str) -> CounterChange:
+    if change.verdict in {"same", "improved", "within budget"}:
+        return replace(change, verdict="not compared", reason=gap)
+    if change.verdict in _RED:
+        return replace(change, reason=f"{change.reason}; {gap}" if change.reason else gap)
+    return change
+
+
+def _judge_modules(sides: _Sides) -> Iterator[CounterChange]:
+    """Each module that a limit names, on its own; one that is not there counts nothing."""
+    for metric, limit in sides.limits.items():
+        parts = split_module_metric(metric)
+        if parts is None:
+            continue
+        pattern, counter = parts
+        known = {*sides.lock.counts.modules, *sides.counts.modules}
+        paths = sorted(path for path in known if fnmatchcase(path, pattern))
+        gap = _module_gap(counter, sides) or ("" if paths else f"no module matches {pattern}")
+        if gap:
+            yield CounterChange(metric, None, None, "not compared", limit, gap)
+            continue
+        for path in paths:
+            before, after = (side.modules.get(path, {}).get(counter, 0) for side in (sides.lock.counts, sides.counts))
+            change = CounterChange(f"{MODULE_PREFIX}{path}.{counter}", before, after, "same", limit)
+            yield _held(change, before, after)
+
+
+def _module_gap(counter: str, sides: _Sides) -> str:
+    """Why no module can be held to a counter: the step itself cannot be, for one."""
+    both = (sides.lock.counts, sides.counts)
+    lacking = next((side for side in both if counter not in side.values), None)
+    if lacking is None:
+        return sides.gap(counter) or sides.input_gap
+    return lacking.unstable.get(counter) or lacking.unknown.get(counter) or f"{counter} was not counted"
+
+
+def _judge_creep(sides: _Sides, creep: Mapping[str, Limit]) -> Iterator[CounterChange]:
+    """The counters against the anchor, where small steps add up."""
+    anchor = sides.lock.anchor
+    for name, limit in creep.items():
+        before, after = None if anchor is None else anchor.values.get(name), sides.counts.values.get(name)
+        change = CounterChange(name, before, after, "not compared", limit, is_creep=True)
+        gap = sides.gap(name) or sides.input_gap
+        if anchor is None or before is None:
+            gap = f"the lock-file has no anchor for {name}: bottleneck accept --anchor COMMIT"
+        elif after is None and not gap:
+            gap = sides.counts.unstable.get(name, sides.counts.unknown.get(name, "it is not counted any more"))
+        if anchor is None or before is None or after is None or gap:
+            yield replace(change, reason=gap)
+        else:
+            yield replace(_held(change, before, after), reason=f"since {anchor.commit}")
+
+
+def _with_culprits(change: CounterChange, sides: _Sides, touched: Touched | None) -> CounterChange:
+    """What changed it since the lock-file; a module's counter is its own culprit."""
+    if change.verdict != "broken" or change.metric not in COUNTERS:
+        return change
+    return replace(change, culprits=find_culprits(change.metric, sides.lock.counts, sides.counts, touched))
+
+
+def _order(change: CounterChange) -> tuple[bool, bool, int]:
+    names = list(COUNTERS)
+    place = names.index(change.metric) if change.metric in COUNTERS else len(names)
+    return not is_red(change), is_red(change) and change.metric in _TOLD_LAST, place
