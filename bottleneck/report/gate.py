@@ -1,0 +1,118 @@
+"""What the gate found in each format, and the files that CI reads; all of them are written before anybody exits."""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from bottleneck.errors import UsageError
+from bottleneck.gated import Gate
+from bottleneck.report.output import write_bytes
+
+
+@dataclass(frozen=True)
+class GateFormat:
+    """A format: the name of its file in the folder of `--out`, and what makes the text of it."""
+
+    file: str
+    render: Callable[[Gate], str]
+
+
+def _terminal(gate: Gate) -> str:
+    """Text of 80 columns without colour; ``gate_terminal.render`` takes a width, colours and an encoding."""
+    from bottleneck.report.gate_terminal import render  # noqa: PLC0415 - rich is loaded only where it is used
+
+    return render(gate)
+
+
+def _markdown(gate: Gate) -> str:
+    from bottleneck.report.gate_markdown import render  # noqa: PLC0415 - as above
+
+    return render(gate)
+
+
+def _json(gate: Gate) -> str:
+    from bottleneck.report.gate_json import to_json  # noqa: PLC0415 - msgspec is loaded only where it is used
+
+    return to_json(gate)
+
+
+def _junit(gate: Gate) -> str:
+    from bottleneck.report.gate_junit import render  # noqa: PLC0415 - only the formats asked for are loaded
+
+    return render(gate)
+
+
+def _sarif(gate: Gate) -> str:
+    from bottleneck.report.gate_sarif import render  # noqa: PLC0415 - as above
+
+    return render(gate)
+
+
+def _github(gate: Gate) -> str:
+    from bottleneck.report.gate_github import render  # noqa: PLC0415 - as above
+
+    return render(gate)
+
+
+def _gitlab(gate: Gate) -> str:
+    from bottleneck.report.gate_gitlab import render  # noqa: PLC0415 - as above
+
+    return render(gate)
+
+
+def _openmetrics(gate: Gate) -> str:
+    from bottleneck.report.gate_metrics import render  # noqa: PLC0415 - as above
+
+    return render(gate)
+
+
+GATE_FORMATS: Mapping[str, GateFormat] = {
+    "terminal": GateFormat("gate.txt", _terminal),
+    "markdown": GateFormat("gate.md", _markdown),
+    "json": GateFormat("gate.json", _json),
+    "junit": GateFormat("junit.xml", _junit),
+    "sarif": GateFormat("gate.sarif", _sarif),
+    "github": GateFormat("annotations.txt", _github),
+    "gitlab": GateFormat("codequality.json", _gitlab),
+    "openmetrics": GateFormat("metrics.txt", _openmetrics),
+}
+
+
+def write_formats(gate: Gate, folder: Path, names: Iterable[str]) -> tuple[Path, ...]:
+    """Writes these formats into the folder, each file whole or not at all; their paths.
+
+    One that cannot be written keeps no other from being written: the first error is raised after all were tried, with
+    the others in its notes. UsageError where a name is no format's, before anything is written.
+    """
+    chosen = [GATE_FORMATS[name] for name in _known(names)]
+    errors: list[Exception] = []
+    paths: list[Path] = []
+    _make(folder)
+    for form in chosen:
+        try:
+            write_bytes(form.render(gate).encode("utf-8", "backslashreplace"), folder / form.file)
+            paths.append(folder / form.file)
+        except Exception as exc:  # whatever it is, the other files are still to be written
+            errors.append(exc)
+    if errors:
+        for other in errors[1:]:
+            errors[0].add_note(f"and: {other}")
+        raise errors[0]
+    return tuple(paths)
+
+
+def _known(names: Iterable[str]) -> tuple[str, ...]:
+    wanted = tuple(dict.fromkeys(names))
+    for name in wanted:
+        if name not in GATE_FORMATS:
+            raise UsageError(f"there is no format {name!r:.80}", fix=f"name some of {', '.join(GATE_FORMATS)}")
+    return wanted
+
+
+def _make(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as exc:
+        raise UsageError(
+            f"cannot make the folder {folder}", why=exc.strerror or str(exc), fix="name a folder that can be written"
+        ) from exc
