@@ -4,6 +4,7 @@ from bottleneck import __version__
 from bottleneck.compared import Comparison, CounterStep
 from bottleneck.comparing.bars import BUSY_ACCOUNTS, find_bars
 from bottleneck.comparing.matching import match
+from bottleneck.comparing.noise import find_noise
 from bottleneck.comparing.rows import fold_modules, tell_rows
 from bottleneck.comparing.sides import Compared, Touched, tell_side
 from bottleneck.comparing.work import find_work
@@ -17,12 +18,15 @@ def compare(before: Compared, after: Compared, touched: Touched | None = None) -
     if before.step_us is None or after.step_us is None:
         return Comparison(*sides, counters=counters, version=__version__)
     bars = find_bars(before, after)
-    rows = tell_rows(match(find_work(before), find_work(after)), 0.05, touched)
+    by_call = all(side.case is not None and side.case.charged is not None for side in (before, after))
+    noise = find_noise(before, after)
+    matches = match(find_work(before, by_call), find_work(after, by_call))
+    rows = tell_rows(matches, noise.share, touched)
     return Comparison(
         *sides,
         bars=bars,
         rows=rows,
-        modules=fold_modules(rows, 0.05),
+        modules=fold_modules(rows, noise.share),
         idle=tuple(bar for bar in bars if bar.account not in BUSY_ACCOUNTS),
         counters=counters,
         version=__version__,

@@ -1,11 +1,14 @@
 """Finds the partner of each piece of work on the other side: exact keys first, then weaker and weaker ones."""
 
+import math
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from bottleneck.compared import MatchedBy
-from bottleneck.comparing.work import Piece, plain_name
+from bottleneck.comparing.modules import align, unwrapped
+from bottleneck.comparing.names import EXCHANGEABLE, is_region, plain_kernel
+from bottleneck.comparing.work import Piece, sizes
 
 Key = Callable[[Piece], Hashable | None]
 
@@ -20,41 +23,102 @@ class Match:
 
 
 def _exact(piece: Piece) -> Hashable:
-    return (piece.module, piece.op, piece.shapes, None if piece.op else plain_name(piece.name))
+    return (piece.place, piece.plain, piece.shapes, None if piece.plain else piece.name)
 
 
 def _module_and_op(piece: Piece) -> Hashable | None:
-    return (piece.module, piece.op) if piece.module is not None and piece.op is not None else None
+    return (piece.place, piece.plain) if piece.place is not None and piece.plain is not None else None
+
+
+def _module_and_kernel(piece: Piece) -> Hashable | None:
+    return (piece.place, plain_kernel(piece.name)) if piece.plain is None else None
 
 
 def _op_and_shape(piece: Piece) -> Hashable | None:
-    return (piece.op, piece.shapes) if piece.op is not None and piece.shapes is not None else None
+    return (piece.plain, piece.shapes) if piece.plain is not None and piece.shapes is not None else None
+
+
+def _kernel(piece: Piece) -> Hashable | None:
+    return plain_kernel(piece.name) if piece.plain is None else None
+
+
+def _parent_and_op(piece: Piece) -> Hashable | None:
+    """Within the module around: an op of the same name elsewhere in the model is other work."""
+    if piece.plain is None:
+        return None
+    return (None if piece.place is None else piece.place.rpartition(".")[0], piece.plain)
 
 
 def _op(piece: Piece) -> Hashable | None:
-    return piece.op
+    return piece.plain
+
+
+def _module_and_family(piece: Piece) -> Hashable | None:
+    return (piece.place, piece.family) if piece.place is not None and piece.family in EXCHANGEABLE else None
+
+
+def _exchangeable(piece: Piece) -> Hashable | None:
+    return piece.family if piece.family in EXCHANGEABLE or piece.plain is None else None
 
 
 def _family(piece: Piece) -> Hashable | None:
-    return None if piece.op is not None else piece.family
+    return piece.family
 
 
-_LEVELS: tuple[tuple[MatchedBy, Key], ...] = (
+_Level = tuple[MatchedBy, Key]
+_LEVELS: tuple[_Level, ...] = (
     ("module and op", _module_and_op),
+    ("kernel family", _module_and_kernel),
     ("op and shape", _op_and_shape),
-    ("op", _op),
-    ("kernel family", _family),
+    ("kernel family", _kernel),
 )
+# Where both sides know modules and ops, and where one side does not: there nothing finer can be held together.
+_WITHIN_MODULES: tuple[_Level, ...] = (("op", _parent_and_op), ("kernel family", _module_and_family))
+_ACROSS_MODULES: tuple[_Level, ...] = (("op", _op),)
 
 
-def match(before: Iterable[Piece], after: Iterable[Piece]) -> list[Match]:
+def match(before: Sequence[Piece], after: Sequence[Piece]) -> list[Match]:
     """Every piece in exactly one match; what has no partner is alone in its own."""
-    matches, old, new = _meet(_grouped(before, _exact), _grouped(after, _exact), None)
-    for matched_by, key in _LEVELS:
-        found, old, new = _meet(_grouped(old, key), _grouped(new, key), matched_by)
+    regions = _common_regions(before, after)
+    sides = [_placed(side, names, regions) for side, names in zip((before, after), align(before, after), strict=True)]
+    matches, old, new = _meet(sides, _exact, None)
+    for matched_by, key in _levels(before, after):
+        found, old, new = _meet([old, new], key, matched_by)
         matches += found
     alone = [Match("nothing", tuple(group), ()) for group in _grouped(old, _exact).values()]
     return [*matches, *alone, *(Match("nothing", (), tuple(group)) for group in _grouped(new, _exact).values())]
+
+
+def _levels(before: Sequence[Piece], after: Sequence[Piece]) -> tuple[_Level, ...]:
+    both_know_modules = all(_share(side, lambda piece: piece.module is not None) >= 0.5 for side in (before, after))
+    both_know_ops = all(_share(side, lambda piece: piece.op is not None) >= 0.5 for side in (before, after))
+    last: _Level = ("kernel family", _exchangeable if both_know_ops else _family)
+    return (*_LEVELS, *(_WITHIN_MODULES if both_know_modules else _ACROSS_MODULES), last)
+
+
+def _share(pieces: Iterable[Piece], holds: Callable[[Piece], bool]) -> float:
+    """Share of the time that this holds for."""
+    total = math.fsum(piece.us for piece in pieces)
+    return math.fsum(piece.us for piece in pieces if holds(piece)) / total if total else 0.0
+
+
+def _common_regions(before: Iterable[Piece], after: Iterable[Piece]) -> set[str]:
+    """Regions that both sides run: their kernels are held against one another by their own names."""
+    old, new = (
+        {piece.plain for piece in side if piece.op and piece.plain and is_region(piece.op)} for side in (before, after)
+    )
+    return old & new
+
+
+def _placed(pieces: Iterable[Piece], names: Mapping[str, str], regions: set[str]) -> list[Piece]:
+    """The pieces with the names that their modules go by, and without ops whose kernels tell more."""
+    return [
+        piece._replace(
+            place=None if piece.module is None else names[".".join(unwrapped(piece.module))],
+            plain=None if piece.plain in regions else piece.plain,
+        )
+        for piece in pieces
+    ]
 
 
 _Groups = dict[Hashable | None, list[Piece]]
@@ -68,23 +132,45 @@ def _grouped(pieces: Iterable[Piece], key: Key) -> _Groups:
 
 
 def _meet(
-    before: _Groups, after: _Groups, matched_by: MatchedBy | None
+    sides: Sequence[Sequence[Piece]], key: Key, matched_by: MatchedBy | None
 ) -> tuple[list[Match], list[Piece], list[Piece]]:
-    """Groups that both sides have, and what is left of each; ``matched_by`` is null for the exact key."""
+    """Matches of this key, and what is left of each side; ``matched_by`` is null for the exact key."""
+    before, after = (_grouped(side, key) for side in sides)
     common = {key for key in before if key is not None and key in after}
-    found = [
-        Match(matched_by or _told_by(before[key][0]), tuple(before[key]), tuple(after[key]))
-        for key in before
-        if key in common
-    ]
+    found = []
+    for each in common:
+        told = matched_by or _told_by(before[each][0])
+        found += [Match(told, old, new) for old, new in _in_parts(before[each], after[each])]
     return found, _rest(before, common), _rest(after, common)
+
+
+def _in_parts(before: Sequence[Piece], after: Sequence[Piece]) -> list[tuple[tuple[Piece, ...], tuple[Piece, ...]]]:
+    """Shape by shape where both sides have as many calls of as many shapes (another batch size); else pooled."""
+    old, new = _by_sizes(before), _by_sizes(after)
+    if old is None or new is None or len(old) < 2 or [len(size) for size in old] != [len(size) for size in new]:
+        return [(tuple(before), tuple(after))]
+    pairs = list(zip(old.values(), new.values(), strict=True))
+    if any(sum(piece.calls for piece in one) != sum(piece.calls for piece in other) for one, other in pairs):
+        return [(tuple(before), tuple(after))]
+    return [(tuple(one), tuple(other)) for one, other in pairs]
+
+
+def _by_sizes(pieces: Iterable[Piece]) -> dict[tuple[int, ...], list[Piece]] | None:
+    """Pieces by their shapes, smallest first; null where a shape is not known."""
+    found: dict[tuple[int, ...], list[Piece]] = {}
+    for piece in pieces:
+        size = sizes(piece.shapes)
+        if size is None:
+            return None
+        found.setdefault(size, []).append(piece)
+    return dict(sorted(found.items(), key=lambda item: (len(item[0]), item[0])))
 
 
 def _told_by(piece: Piece) -> MatchedBy:
     """What an exact match rests on."""
-    if piece.op is None:
+    if piece.plain is None:
         return "kernel family"
-    return "op and shape" if piece.module is None else "module and op"
+    return "op and shape" if piece.place is None else "module and op"
 
 
 def _rest(groups: _Groups, taken: set[Hashable | None]) -> list[Piece]:

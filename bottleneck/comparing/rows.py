@@ -73,12 +73,12 @@ def _row(match: Match, noise: float, touched: Touched | None) -> ChangeRow:
     shown = match.after or match.before
     sums = _sums(match)
     source = _source(shown)
-    first = max(shown, key=lambda piece: (piece.us, piece.name))
+    families = {piece.family for piece in (*match.before, *match.after)}
     return ChangeRow(
-        name=first.op or first.name,
-        module=first.module,
-        shapes=first.shapes,
-        family=first.family or None,
+        name=_name(match),
+        module=_common_module(shown),
+        shapes=_told(_shapes(match.before), _shapes(match.after)),
+        family=families.pop() if len(families) == 1 else None,
         kind=sums.kind(noise),
         matched_by=match.matched_by,
         calls_before=sums.calls_before,
@@ -90,6 +90,48 @@ def _row(match: Match, noise: float, touched: Touched | None) -> ChangeRow:
         source=source,
         is_touched=is_touched(source, touched),
     )
+
+
+def _name(match: Match) -> str:
+    """The op, or the kernel where it has none; 'after (was before)' where both sides call it differently."""
+    before, after = _called(match.before), _called(match.after)
+    if len(before) > 1 or len(after) > 1:
+        families = {piece.family for piece in (*match.before, *match.after)}
+        whole = f"{families.pop()}: " if len(families) == 1 and None not in families else ""
+        return f"{whole}{_listed(after or before)}" + (f" (was {_listed(before)})" if after and after != before else "")
+    old, new = next(iter(before), None), next(iter(after), None)
+    return f"{new} (was {old})" if old and new and old != new else new or old or ""
+
+
+def _called(pieces: Iterable[Piece]) -> list[str]:
+    """Their names, most time first."""
+    us: dict[str, list[float]] = {}
+    for piece in pieces:
+        name = piece.op if piece.plain is not None and piece.op is not None else piece.name
+        us.setdefault(name, []).append(piece.us)
+    return sorted(us, key=lambda name: (-math.fsum(us[name]), name))
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names[:2]) + (f" and {len(names) - 2} more" if len(names) > 2 else "")
+
+
+def _common_module(pieces: Iterable[Piece]) -> str | None:
+    """The leading part that all their module paths share; null where there is none."""
+    paths = sorted({piece.module or "" for piece in pieces})
+    first, last = paths[0].split("."), paths[-1].split(".")
+    length = next((at for at, (one, other) in enumerate(zip(first, last, strict=False)) if one != other), len(first))
+    return ".".join(first[:length]) or None
+
+
+def _shapes(pieces: Iterable[Piece]) -> str | None:
+    """The shapes that all of them have; null where they differ or are not known."""
+    shapes = {piece.shapes for piece in pieces}
+    return shapes.pop() if len(shapes) == 1 else None
+
+
+def _told(before: str | None, after: str | None) -> str | None:
+    return f"{before} -> {after}" if before and after and before != after else after or before
 
 
 def _sums(match: Match) -> Sums:

@@ -1,45 +1,147 @@
 """The busy work of one side as pieces that partition the busy accounts of its ledger."""
 
+import json
 import math
-import re
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import NamedTuple
 
-from bottleneck.comparing.bars import busy_us
-from bottleneck.comparing.sides import Compared, clean_us
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
 
+from bottleneck.case import Case
+from bottleneck.comparing.bars import BUSY_ACCOUNTS, busy_us
+from bottleneck.comparing.names import family_of_op, is_region, plain_op
+from bottleneck.comparing.sides import Compared, clean_us
+from bottleneck.records import KernelSummary
+
+UNTOLD = "work that no row tells"
 # The bound of rows that are time of the framework on a CPU: accounts of waiting, not of work.
 _DISPATCH = "dispatch"
-UNTOLD = "work that no row tells"
-_NUMBERS = re.compile(r"0x[0-9a-fA-F]+|(?<=_)\d+$")
 # What rows and ledger may differ by, as a share of the busy time, for rounding.
 _ROUNDING = 1e-9
+_LONGEST_SHAPES = 200
+# Families that say only where the work ran.
+_NO_FAMILY = frozenset({"", "host", "other"})
+
+_Integers = npt.NDArray[np.int64]
 
 
 class Piece(NamedTuple):
-    """Work of one kind: calls and microseconds per step. ``module`` is the path as told, ``place`` its matched name."""
+    """Work of one kind: calls and microseconds per step.
+
+    ``op`` is as the trace spells it, ``plain`` the name that it goes by on any back end: null where kernels have no op,
+    or where their own names tell more. ``place`` is the name that its module goes by on both sides.
+    """
 
     module: str | None
     op: str | None
     shapes: str | None
-    family: str
+    family: str | None
     name: str
     source: str | None
     calls: float
     us: float
+    plain: str | None = None
+    place: str | None = None
 
 
-def find_work(side: Compared) -> list[Piece]:
-    """All busy work of a step. What the ledger has beyond the rows is a piece of its own; rows beyond it are scaled."""
+def find_work(side: Compared, by_call: bool = True) -> list[Piece]:
+    """All busy work of a step. What the ledger has beyond the rows is a piece of its own; rows beyond it are scaled.
+
+    ``by_call`` counts calls of ops, where that is known, instead of the kernels that they run.
+    """
     told = side.told
     if told is None or side.step_us is None:
         return []
-    pieces = [
-        Piece(row.module, row.op, row.shapes, row.family, row.name, row.source, clean_us(row.calls), clean_us(row.us))
-        for row in told.kernels
-        if row.bound != _DISPATCH
-    ]
+    charged = None if side.case is None else side.case.charged
+    if side.case is not None and charged is not None:
+        pieces = _of_case(side.case, charged, by_call)
+    else:
+        pieces = [_of_row(row) for row in told.kernels if row.bound != _DISPATCH]
     return _reconciled(pieces, math.fsum(busy_us(side)))
+
+
+def _of_row(row: KernelSummary) -> Piece:
+    return _piece((row.module, row.op, row.shapes, row.family, row.name, row.source), row.calls, row.us)
+
+
+def _piece(texts: Sequence[str | None], calls: float, us: float) -> Piece:
+    module, op, shapes, family, name, source = texts
+    plain = None if op is None else plain_op(op)
+    told = (None if op is None else family_of_op(op)) or (None if family in _NO_FAMILY else family)
+    return Piece(module, op, shapes, told, name or "", source, clean_us(calls), clean_us(us), plain)
+
+
+def _of_case(case: Case, charged: pd.DataFrame, by_call: bool) -> list[Piece]:
+    """Rows of KERNELS folded by module, op, shapes, kernel and line.
+
+    Their modules are exact, where a row of an analysis has what the paths of many calls share. ``by_call``: an op that
+    runs several kernels is one call, which its first kernel carries; else each kernel is one.
+    """
+    kernels, ops = case.linked.kernels, case.linked.ops
+    us, runs = charged["us"].to_numpy(), charged["runs"].to_numpy()
+    busy = charged["account"].isin(BUSY_ACCOUNTS).to_numpy()
+    keep = np.flatnonzero(busy & ((us > 0) | (runs > 0)))
+    op_rows = charged["op"].to_numpy(dtype=np.int64, na_value=-1)[keep]
+    signature = charged["signature"].to_numpy(dtype=np.int64, na_value=-1)[keep]
+    columns = [_codes(kernels[name])[keep] for name in ("module", "family", "name", "source")]
+    fold, first = _numbered([*columns, np.append(_codes(ops["name"]), -1)[op_rows], signature])
+    module, family, name, source = (
+        _texts(codes[first], kernels[column].cat.categories)
+        for codes, column in zip(columns, ("module", "family", "name", "source"), strict=True)
+    )
+    op, shapes = _op_texts(case, op_rows[first], signature[first])
+    calls = np.where(_opens_call(op_rows, ops["name"]), runs[keep], 0.0) if by_call else runs[keep]
+    sums = [np.bincount(fold, weights=values, minlength=first.size).tolist() for values in (calls, us[keep])]
+    texts = zip(module, op, shapes, family, name, source, strict=True)
+    return [_piece(text, calls, us) for text, calls, us in zip(texts, *sums, strict=True)]
+
+
+def _opens_call(op_rows: _Integers, names: "pd.Series[str]") -> "npt.NDArray[np.bool_]":
+    """Whether each kernel is the first of its op; all are that have none, or one that stands for a whole region."""
+    regions = np.array([*(is_region(str(name)) for name in names.cat.categories), True], dtype=np.bool_)
+    opens: npt.NDArray[np.bool_] = regions[np.append(_codes(names), -1)[op_rows]]
+    opens[np.unique(op_rows, return_index=True)[1]] = True
+    return opens
+
+
+def _codes(column: "pd.Series[str]") -> _Integers:
+    return column.cat.codes.to_numpy().astype(np.int64)
+
+
+def _texts(codes: _Integers, labels: "pd.Index[str]") -> list[str | None]:
+    return [None if code < 0 else str(labels[code]) for code in codes.tolist()]
+
+
+def _numbered(keys: Sequence[_Integers]) -> tuple[_Integers, _Integers]:
+    """The number of each distinct combination of codes, and the first row of each."""
+    number = np.zeros(keys[0].size, dtype=np.int64)
+    first = number
+    for key in keys if number.size else ():
+        combined = number * (int(key.max()) + 2) + key + 1
+        _, first, number = np.unique(combined, return_index=True, return_inverse=True)
+    return number, first
+
+
+def _op_texts(case: Case, op_rows: _Integers, signature: _Integers) -> tuple[list[str | None], list[str | None]]:
+    """Names and shapes as the rows of an analysis have them: of the call that stands for the kernel, else of its op."""
+    calls = case.linked.trace.signatures
+    names, dims = (calls[column].to_numpy() for column in ("name", "dims"))
+    ops = case.linked.ops["name"]
+    own = _texts(np.append(_codes(ops), -1)[op_rows], ops.cat.categories)
+    rows = signature.tolist()
+    told = [str(names[row]) if row >= 0 else op for row, op in zip(rows, own, strict=True)]
+    known = {row: _shapes(dims[row]) for row in set(rows) if row >= 0}
+    return told, [known.get(row) for row in rows]
+
+
+def _shapes(dims: object) -> str | None:
+    """The shapes of a call in the spelling of an analysis."""
+    if not isinstance(dims, str):
+        return None
+    text = "".join(dims.split()).replace(",", ", ")
+    return text if len(text) <= _LONGEST_SHAPES else text[: _LONGEST_SHAPES - 1] + "…"
 
 
 def _reconciled(pieces: list[Piece], ledger_us: float) -> list[Piece]:
@@ -48,16 +150,23 @@ def _reconciled(pieces: list[Piece], ledger_us: float) -> list[Piece]:
     if abs(rest_us) <= _ROUNDING * ledger_us:
         return pieces
     if rest_us > 0:
-        return [*pieces, Piece(None, None, None, "other", UNTOLD, None, 0.0, rest_us)]
+        return [*pieces, Piece(None, None, None, None, UNTOLD, None, 0.0, rest_us)]
     scale = ledger_us / rows_us
     return [piece._replace(us=piece.us * scale) for piece in pieces]
 
 
-def plain_name(name: str) -> str:
-    """A kernel's name without the numbers that change from run to run: addresses, the count at the end."""
-    return _NUMBERS.sub("", name)
-
-
-def sum_us(pieces: Iterable[Piece]) -> float:
-    """Their time, the same in whatever order they come."""
-    return math.fsum(piece.us for piece in pieces)
+def sizes(shapes: str | None) -> tuple[int, ...] | None:
+    """All sizes of a call's shapes, in order; null where they are unknown or shortened."""
+    try:
+        told = json.loads(shapes) if shapes else None
+    except (ValueError, RecursionError):
+        return None
+    found: list[int] = []
+    waiting = [told]
+    while waiting:
+        item = waiting.pop()
+        if isinstance(item, list):
+            waiting += reversed(item)
+        elif isinstance(item, int):
+            found.append(item)
+    return tuple(found) if isinstance(told, list) else None

@@ -1,0 +1,172 @@
+"""Module paths of one side told in the words of the other: wrappers left out, siblings aligned by what they run.
+
+A profiler numbers modules by class in the order of their first calls, so that one layer more renames all that follow;
+wrappers (DistributedDataParallel, torch.compile) lengthen every path. Two trees of modules are walked from the root
+down: children of matched modules are aligned in order, class by class, those that run the same first.
+"""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+from bottleneck.comparing.work import Piece
+
+_WRAPPER = re.compile(
+    r"^(module|_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module"
+    r"|(DistributedDataParallel|DataParallel|FullyShardedDataParallel|FSDP\w*|DDP|OptimizedModule|CheckpointWrapper"
+    r"|DistributedModelParallel|DeepSpeedEngine|_?LightningModuleWrapper)(_\d+)?)$"
+)
+_NUMBERED = re.compile(r"^(.*?)_?(\d{1,18})$")
+# Paths beyond this depth, and families of siblings whose table would exceed this size, keep their own names.
+_DEEPEST = 64
+_LARGEST_TABLE = 250_000
+
+
+@dataclass
+class _Node:
+    """A module: its path, its children by name, and what runs in it (``runs`` of itself, the sets of its subtree)."""
+
+    path: str
+    children: dict[str, "_Node"] = field(default_factory=dict)
+    runs: bool = False
+    ops: set[str] = field(default_factory=set)
+    calls: set[tuple[str, str]] = field(default_factory=set)
+
+
+def align(before: Iterable[Piece], after: Iterable[Piece]) -> tuple[Mapping[str, str], Mapping[str, str]]:
+    """For both sides: the path in the trace -> the name of the module that both go by."""
+    old, new = _grow(before), _grow(after)
+    names: dict[int, str] = {}
+    pairs = [(old, new)]
+    while pairs:
+        one, other = pairs.pop()
+        for pair in _paired(list(one.children.values()), list(other.children.values())):
+            names[id(pair[1])] = names[id(pair[0])] = f"= {pair[0].path}"
+            pairs.append(pair)
+    return _named(old, names, "before "), _named(new, names, "after ")
+
+
+@lru_cache(maxsize=1 << 16)
+def unwrapped(path: str) -> tuple[str, ...]:
+    """The parts of a path that are no wrappers; the whole path as one part where it is too deep to be one."""
+    parts = path.split(".")
+    return tuple(part for part in parts if not _WRAPPER.match(part)) if len(parts) <= _DEEPEST else (path,)
+
+
+def _grow(pieces: Iterable[Piece]) -> _Node:
+    root = _Node("")
+    for piece in pieces:
+        if piece.module is None:
+            continue
+        node, key = root, (piece.op or piece.name, piece.shapes or "")
+        for part in unwrapped(piece.module):
+            if part not in node.children:
+                node.children[part] = _Node(f"{node.path}.{part}" if node.path else part)
+            node = node.children[part]
+            node.ops.add(key[0])
+            node.calls.add(key)
+        node.runs = True
+    return root
+
+
+def _named(root: _Node, names: Mapping[int, str], own: str) -> dict[str, str]:
+    """Path without wrappers -> its name: that of its partner, or one that no module of the other side has."""
+    found: dict[str, str] = {}
+    nodes = [root]
+    while nodes:
+        node = nodes.pop()
+        found[node.path] = names.get(id(node), own + node.path)
+        nodes += node.children.values()
+    return found
+
+
+def _paired(before: Sequence[_Node], after: Sequence[_Node]) -> list[tuple[_Node, _Node]]:
+    """Children that are the same module: aligned by class, else by what they run, else below a wrapper of no name."""
+    pairs = _aligned(before, after)
+    old, new = _left(before, [one for one, _ in pairs]), _left(after, [other for _, other in pairs])
+    more = _renamed(old, new)
+    pairs += more
+    old, new = _left(old, [one for one, _ in more]), _left(new, [other for _, other in more])
+    if not old or not new:
+        return pairs
+    opened_old, opened_new = _opened(old), _opened(new)
+    if opened_old is not old:
+        return [*pairs, *_aligned(opened_old, new)]
+    return [*pairs, *_aligned(old, opened_new)] if opened_new is not new else pairs
+
+
+def _left(nodes: Sequence[_Node], taken: Iterable[_Node]) -> list[_Node]:
+    ids = {id(node) for node in taken}
+    return [node for node in nodes if id(node) not in ids]
+
+
+def _opened(nodes: list[_Node]) -> list[_Node]:
+    """The children of the one module that does no work itself; the modules as they are otherwise."""
+    return list(nodes[0].children.values()) if len(nodes) == 1 and not nodes[0].runs else nodes
+
+
+def _renamed(before: Sequence[_Node], after: Sequence[_Node]) -> list[tuple[_Node, _Node]]:
+    """Modules of different classes that alone run exactly the same ops with the same shapes."""
+    old, new = _by_calls(before), _by_calls(after)
+    return [(old[calls][0], new[calls][0]) for calls in old if len(old[calls]) == len(new.get(calls, ())) == 1]
+
+
+def _by_calls(nodes: Sequence[_Node]) -> dict[frozenset[tuple[str, str]], list[_Node]]:
+    found: dict[frozenset[tuple[str, str]], list[_Node]] = {}
+    for node in nodes:
+        found.setdefault(frozenset(node.calls), []).append(node)
+    return found
+
+
+def _aligned(before: Sequence[_Node], after: Sequence[_Node]) -> list[tuple[_Node, _Node]]:
+    old, new = _by_class(before), _by_class(after)
+    return [pair for name in old if name in new for pair in _in_order(old[name], new[name])]
+
+
+def _by_class(nodes: Sequence[_Node]) -> dict[str, list[_Node]]:
+    """Modules by the name of their class, each in the order of their numbers."""
+    found: dict[str, list[tuple[int, str, _Node]]] = {}
+    for node in nodes:
+        name = node.path.rpartition(".")[2]
+        numbered = _NUMBERED.match(name)
+        base, number = (numbered.group(1), int(numbered.group(2))) if numbered else (name, -1)
+        found.setdefault(base, []).append((number, node.path, node))
+    return {base: [node for _, _, node in sorted(members, key=lambda m: m[:2])] for base, members in found.items()}
+
+
+def _in_order(before: Sequence[_Node], after: Sequence[_Node]) -> list[tuple[_Node, _Node]]:
+    """The pairs, in order on both sides, that are most alike in sum: a longest common subsequence with weights."""
+    if len(before) * len(after) > _LARGEST_TABLE:
+        named = {node.path: node for node in after}
+        return [(node, named[node.path]) for node in before if node.path in named]
+    old, new = [_signature(node) for node in before], [_signature(node) for node in after]
+    best = [[0.0] * (len(after) + 1) for _ in range(len(before) + 1)]
+    for row, one in enumerate(old):
+        for column, other in enumerate(new):
+            diagonal = best[row][column] + _likeness(one, other)
+            best[row + 1][column + 1] = max(best[row][column + 1], best[row + 1][column], diagonal)
+    pairs, row, column = [], len(before), len(after)
+    while row and column:
+        if best[row][column] == best[row - 1][column - 1] + _likeness(old[row - 1], new[column - 1]):
+            row, column = row - 1, column - 1
+            pairs.append((before[row], after[column]))
+        elif best[row][column] == best[row - 1][column]:
+            row -= 1
+        else:
+            column -= 1
+    return pairs
+
+
+_Signature = tuple[str, int, int]
+
+
+def _signature(node: _Node) -> _Signature:
+    """Name, and digests of the ops and of the calls in the subtree: equal where these are."""
+    return node.path.rpartition(".")[2], hash(frozenset(node.ops)), hash(frozenset(node.calls))
+
+
+def _likeness(one: _Signature, other: _Signature) -> float:
+    """Most for the same calls, then for the same ops, then for the same name; modules of a class are never unlike."""
+    same = 4.0 if one[2] == other[2] else 3.0 if one[1] == other[1] else 1.0
+    return same + 0.5 * (one[0] == other[0])
