@@ -1,0 +1,250 @@
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bottleneck.counters import COUNTERS, Acceptance, Anchor, Counts, Fingerprint, Lock
+from bottleneck.gate.judging import is_compared, is_red, judge_counts, with_accepted
+from bottleneck.gated import CounterChange, GateSettings, Limit
+
+HERE = Fingerprint({"torch": "2.13", "backend": "cuda"}, {"device": "H100", "sm_count": 132}, {"cpu": "Xeon"})
+COUNTS = Counts(
+    values={"ops": 200, "launches": 300, "syncs": 0, "flops": 1000, "peak_bytes": 1_000_000},
+    fingerprint=HERE,
+    modules={"Net.Linear": {"launches": 9, "ops": 20}, "Net.Head": {"launches": 1}},
+    input_sha="aaaa",
+)
+
+
+def lock_of(counts: Counts = COUNTS, anchor: Anchor | None = None, accepted: tuple[Acceptance, ...] = ()) -> Lock:
+    return Lock("net", ("net.py",), counts, anchor, accepted)
+
+
+def counted(**values: int | None) -> Counts:
+    """The counts with other values; a counter of None is not counted."""
+    changed = {**COUNTS.values, **values}
+    return replace(COUNTS, values={name: value for name, value in changed.items() if value is not None})
+
+
+def judge(counts: Counts, lock: Lock | None = None, **settings: object) -> dict[str, CounterChange]:
+    changes = judge_counts(lock or lock_of(), counts, replace(GateSettings(), **settings))
+    return {f"creep {change.metric}" if change.is_creep else change.metric: change for change in changes}
+
+
+def verdicts(changes: dict[str, CounterChange]) -> set[str]:
+    return {change.verdict for change in changes.values()}
+
+
+def test_the_same_counts_are_the_same() -> None:
+    assert verdicts(judge(COUNTS)) == {"same"}
+
+
+@pytest.mark.parametrize("name", ["ops", "launches", "syncs", "flops"])
+def test_one_more_of_anything_portable_is_red_and_one_less_is_not(name: str) -> None:
+    more, less = judge(counted(**{name: COUNTS.values[name] + 1})), judge(counted(**{name: COUNTS.values[name] - 1}))
+    assert [metric for metric, change in more.items() if is_red(change)] == [name]
+    assert not [metric for metric, change in less.items() if is_red(change)]
+    if COUNTS.values[name]:
+        assert less[name].verdict == "improved"
+
+
+def test_memory_has_one_percent() -> None:
+    assert judge(counted(peak_bytes=1_010_000))["peak_bytes"].verdict == "within budget"
+    assert judge(counted(peak_bytes=1_010_001))["peak_bytes"].verdict == "broken"
+
+
+def test_a_budget_of_the_settings_replaces_the_usual_one() -> None:
+    budgets = {"launches": Limit("launches", absolute=2)}
+    assert judge(counted(launches=302), budgets=budgets)["launches"].verdict == "within budget"
+    assert judge(counted(launches=303), budgets=budgets)["launches"].verdict == "broken"
+    assert judge(counted(ops=201), budgets=budgets)["ops"].verdict == "broken"
+
+
+def test_another_torch_compares_nothing_and_says_which_and_what_to_do() -> None:
+    other = replace(counted(ops=1), fingerprint=replace(HERE, portable={"torch": "2.12", "backend": "cuda"}))
+    changes = judge(COUNTS, lock_of(other))
+    assert verdicts(changes) == {"not compared"}
+    assert not is_compared(list(changes.values()))
+    reason = changes["ops"].reason or ""
+    assert "of torch 2.12, this is torch 2.13" in reason
+    assert "gate --update" in reason
+
+
+def test_a_fact_that_one_side_lacks_is_a_difference() -> None:
+    other = replace(COUNTS, fingerprint=replace(HERE, portable={"backend": "cuda"}))
+    assert "unknown torch" in (judge(COUNTS, lock_of(other))["ops"].reason or "")
+
+
+def test_another_device_leaves_only_the_portable_counters() -> None:
+    other = replace(COUNTS, fingerprint=replace(HERE, backend={"device": "A100", "sm_count": 108}))
+    changes = judge(counted(peak_bytes=9_000_000), lock_of(other))
+    assert changes["peak_bytes"].verdict == "not compared"
+    assert "device A100, sm_count 108, this is device H100" in (changes["peak_bytes"].reason or "")
+    assert changes["ops"].verdict == "same"
+    assert is_compared(list(changes.values()))
+
+
+def test_another_host_compares_everything() -> None:
+    other = replace(COUNTS, fingerprint=replace(HERE, host={"cpu": "EPYC"}))
+    assert verdicts(judge(COUNTS, lock_of(other))) == {"same"}
+
+
+def test_other_arguments_never_pass_in_silence_and_never_hide_growth() -> None:
+    other = replace(counted(launches=301, ops=150), input_sha="bbbb")
+    changes = judge(other)
+    assert changes["launches"].verdict == "broken"
+    assert changes["ops"].verdict == "not compared"
+    assert changes["syncs"].verdict == "not compared"
+    assert all("arguments or settings" in (change.reason or "") for change in changes.values())
+    assert not is_compared(list(judge(replace(COUNTS, input_sha="bbbb")).values()))
+
+
+def test_unknown_arguments_compare_everything() -> None:
+    assert verdicts(judge(replace(COUNTS, input_sha=""))) == {"same"}
+
+
+def test_what_calibration_found_unstable_is_never_gated() -> None:
+    shaky = replace(counted(syncs=None), unstable={"syncs": "0..2: runs differ"})
+    for counts in (COUNTS, counted(syncs=50), counted(syncs=None), shaky):
+        change = judge(counts, lock_of(shaky))["syncs"]
+        assert (change.verdict, change.reason) == ("unstable", "0..2: runs differ")
+
+
+def test_what_varies_only_now_is_red_where_even_its_lowest_is_beyond_the_budget() -> None:
+    low = replace(counted(syncs=None), unstable={"syncs": "0..2: steps differ"})
+    high = replace(counted(syncs=None), unstable={"syncs": "1..2: steps differ"})
+    assert judge(low)["syncs"].verdict == "unstable"
+    assert "exact before" in (judge(low)["syncs"].reason or "")
+    assert (judge(high)["syncs"].verdict, judge(high)["syncs"].after) == ("broken", 1)
+
+
+@pytest.mark.parametrize("spread", ["", "many", "..", "-1..2", "9" * 5000 + "..", "²..3"])
+def test_a_spread_that_names_no_number_is_only_unstable(spread: str) -> None:
+    odd = replace(counted(syncs=None), unstable={"syncs": spread})
+    assert judge(odd)["syncs"].verdict == "unstable"
+
+
+def test_a_counter_that_vanished_is_an_error_with_the_reason() -> None:
+    gone = replace(counted(flops=None), unknown={"flops": "recorded without shapes"})
+    change = judge(gone)["flops"]
+    assert (change.verdict, change.reason) == ("gone", "recorded without shapes")
+    assert is_red(change)
+
+
+def test_what_neither_side_knows_is_told_and_not_gated() -> None:
+    unknown = replace(COUNTS, unknown={"recompiles": "nothing was compiled"})
+    change = judge(unknown, lock_of(unknown))["recompiles"]
+    assert (change.verdict, change.reason) == ("not compared", "nothing was compiled")
+
+
+def test_a_counter_without_baseline_is_new() -> None:
+    change = judge(counted(graphs=3))["graphs"]
+    assert (change.verdict, change.before, change.after) == ("new", None, 3)
+    assert not is_red(change)
+
+
+def test_without_a_lock_file_all_is_new() -> None:
+    changes = judge_counts(None, COUNTS, GateSettings())
+    assert {change.metric for change in changes} == set(COUNTS.values)
+    assert {change.verdict for change in changes} == {"new"}
+    assert not is_compared(changes)
+
+
+@pytest.mark.parametrize(("launches", "verdict"), [(0, "gone"), (149, "gone"), (150, "improved"), (299, "improved")])
+def test_less_than_half_of_what_must_exist_is_a_broken_measurement(launches: int, verdict: str) -> None:
+    change = judge(counted(launches=launches))["launches"]
+    assert change.verdict == verdict
+    assert ("collapsed" in (change.reason or "")) == (verdict == "gone")
+
+
+def test_no_more_syncs_are_a_win() -> None:
+    assert judge(counted(syncs=0), lock_of(counted(syncs=40)))["syncs"].verdict == "improved"
+
+
+def test_small_steps_that_add_up_are_red_against_the_anchor() -> None:
+    creep = {"launches": Limit("launches", relative=0.1, text="+10%")}
+    budgets = {"launches": Limit("launches", absolute=5)}
+    lock = lock_of(counted(launches=328), Anchor("v1.2", {"launches": 300}))
+    inside = judge(counted(launches=330), lock, creep=creep, budgets=budgets)
+    beyond = judge(counted(launches=331), lock, creep=creep, budgets=budgets)
+    assert inside["creep launches"].verdict == "within budget"
+    assert beyond["launches"].verdict == "within budget"
+    assert beyond["creep launches"].verdict == "broken"
+    assert (beyond["creep launches"].before, beyond["creep launches"].reason) == (300, "since v1.2")
+
+
+@pytest.mark.parametrize("anchor", [None, Anchor("v1", {"ops": 1})])
+def test_a_creep_budget_without_its_anchor_says_so(anchor: Anchor | None) -> None:
+    change = judge(COUNTS, lock_of(anchor=anchor), creep={"launches": Limit("launches")})["creep launches"]
+    assert change.verdict == "not compared"
+    assert "--anchor" in (change.reason or "")
+
+
+MODULES = {"module:Net.*.launches": Limit("module:Net.*.launches", absolute=2)}
+
+
+def test_each_module_of_a_pattern_is_held_to_its_limit() -> None:
+    grown = replace(COUNTS, modules={"Net.Linear": {"launches": 12}, "Net.Head": {"launches": 3}})
+    changes = judge(grown, budgets=MODULES)
+    assert changes["module:Net.Linear.launches"].verdict == "broken"
+    assert changes["module:Net.Head.launches"].verdict == "within budget"
+
+
+def test_a_module_that_is_new_counts_from_nothing() -> None:
+    grown = replace(COUNTS, modules={**COUNTS.modules, "Net.Norm": {"launches": 3}})
+    change = judge(grown, budgets=MODULES)["module:Net.Norm.launches"]
+    assert (change.before, change.after, change.verdict) == (0, 3, "broken")
+
+
+def test_a_pattern_that_matches_no_module_holds_nothing_and_says_so() -> None:
+    change = judge(COUNTS, budgets={"module:Nat.*.launches": Limit("x")})["module:Nat.*.launches"]
+    assert (change.verdict, change.reason) == ("not compared", "no module matches Nat.*")
+
+
+def test_a_limit_of_modules_on_what_the_step_does_not_count_says_so() -> None:
+    host = replace(counted(launches=None), unknown={"launches": "a CPU runs no kernels that are launched"})
+    change = judge(host, lock_of(host), budgets=MODULES)["module:Net.*.launches"]
+    assert (change.verdict, change.reason) == ("not compared", "a CPU runs no kernels that are launched")
+
+
+def test_what_says_most_comes_first() -> None:
+    changes = judge_counts(lock_of(), counted(ops=202, launches=301, syncs=1, flops=900), GateSettings())
+    assert [change.metric for change in changes[:3]] == ["syncs", "ops", "launches"]
+
+
+def test_an_acceptance_since_the_base_is_told() -> None:
+    row = Acceptance("2026-09-30", "77aa01b", "launches", 290, 300, "a norm per head")
+    base, lock = lock_of(counted(launches=290)), lock_of(accepted=(row,))
+    changes = with_accepted(judge_counts(lock, COUNTS, GateSettings()), lock, base)
+    accepted = next(change for change in changes if change.verdict == "accepted")
+    assert (accepted.metric, accepted.before, accepted.after, accepted.reason) == (
+        "launches",
+        290,
+        300,
+        "a norm per head",
+    )
+    assert not [change for change in with_accepted(changes, lock, lock) if change.verdict == "accepted"][1:]
+    assert with_accepted(judge_counts(lock, COUNTS, GateSettings()), lock, None) == judge_counts(
+        lock, COUNTS, GateSettings()
+    )
+
+
+numbers = st.dictionaries(st.sampled_from(sorted(COUNTERS)), st.integers(0, 10**6))
+
+
+@given(before=numbers, after=numbers)
+def test_every_counter_has_one_verdict_and_only_growth_or_loss_is_red(
+    before: dict[str, int], after: dict[str, int]
+) -> None:
+    old, new = replace(COUNTS, values=before), replace(COUNTS, values=after)
+    changes = judge_counts(lock_of(old), new, GateSettings())
+    assert sorted(change.metric for change in changes) == sorted({*before, *after})
+    for change in changes:
+        if is_red(change) and change.before is not None and change.after is not None and change.verdict == "broken":
+            assert change.after > change.before
+        if change.verdict == "same":
+            assert change.after == change.before
+    assert judge_counts(lock_of(old), old, GateSettings()) == tuple(
+        change for change in judge_counts(lock_of(old), old, GateSettings()) if change.verdict == "same"
+    )
