@@ -56,6 +56,30 @@ def tell_step(name: str, seen: int) -> str:
 
 
 @dataclass(frozen=True)
+class GraphBreak:
+    """A line of the program at which torch.compile broke a graph, why, and how often until the window ended."""
+
+    file: str
+    line: int
+    reason: str
+    count: int
+
+
+@dataclass(frozen=True)
+class Compilation:
+    """What torch.compile did from the program's start to the window's end.
+
+    ``graphs`` are those that dynamo captured, ``recompiles`` the times that a function was compiled again since its
+    guards failed. ``breaks`` holds the lines as far as dynamo tells them, files relative to the working folder.
+    """
+
+    graphs: int
+    graph_breaks: int
+    recompiles: int
+    breaks: tuple[GraphBreak, ...] = ()
+
+
+@dataclass(frozen=True)
 class Ratio:
     """A ratio of step times: median of ratios of neighbours in time, with its interval, over n such pairs."""
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from bottleneck.errors import TraceError
-from bottleneck.measured import BatchTest, Extras, OptionCosts, PeakMemory, Timing
+from bottleneck.measured import BatchTest, Compilation, Extras, OptionCosts, PeakMemory, Timing
 from bottleneck.records import Device
 
 RECORDING_SCHEMA = "bottleneck/recording/1"
@@ -71,7 +71,10 @@ class Recording:
     ``program_status`` is the exit status as a shell shows it (128 + N for signal N), null until the program has ended.
     ``processors`` counts those that the program might use, ``threads`` those that torch computes with.
     ``timed_ns`` is the stretch of the wall clock in which the unprofiled steps ran. ``options`` are those of the
-    command line that make the step what it is: ``--set NAME=VALUE`` and ``--train``.
+    command line that make the step what it is: ``--set NAME=VALUE`` and ``--train``. ``libraries`` are versions and
+    abilities of what torch computes with, ``compilation`` is null where torch's compiler could not tell.
+    ``search_path`` holds the folders that modules come from, relative to the working folder: frames of the trace are
+    named from there.
     """
 
     created: str
@@ -101,6 +104,9 @@ class Recording:
     batch_test: BatchTest | None = None
     sampling: Sampling | None = None
     warnings: tuple[str, ...] = ()
+    libraries: Mapping[str, str | int | float | bool] = field(default_factory=dict)
+    compilation: Compilation | None = None
+    search_path: tuple[str, ...] = ()
     schema: str = field(default=RECORDING_SCHEMA)
 
 

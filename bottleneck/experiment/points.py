@@ -67,7 +67,7 @@ def measure_point(plan: Plan, place: Place, ceilings: Ceilings) -> Measured:
     notes = read_all_notes(folder)
     nothing = Point(place.values, place.series.name)
     if heard.end.status != 0 or notes[0].unprofiled is None:
-        return Measured(replace(nothing, reason=_why(heard, kills.since())))
+        return Measured(replace(nothing, reason=why_it_failed(heard, kills.since())))
     try:
         return _explain(plan, place, ceilings, notes)
     except BottleneckError as error:
@@ -151,7 +151,7 @@ def _bandwidth(device: Device) -> float | None:
     return device.bandwidth_bytes_per_s
 
 
-def _why(heard: Heard, memory_kills: int | None) -> str:
+def why_it_failed(heard: Heard, memory_kills: int | None) -> str:
     """Why there are no figures, in one line: what the program raised, else how it ended."""
     if heard.end.signal is not None:
         return describe_end(heard.end, None, memory_kills)

@@ -134,6 +134,9 @@ def finish_recording(
         option_costs=first.option_costs,
         batch_test=first.batch_test,
         sampling=sampling,
+        libraries=first.libraries,
+        compilation=first.compilation,
+        search_path=first.search_path,
         warnings=(*ending.remarks, *_told_by_ranks(notes, defects), *complaints, *_company(ending), *doubts),
     )
     write_recording(folder, recording)

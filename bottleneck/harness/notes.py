@@ -4,11 +4,11 @@ import dataclasses
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from bottleneck.compiled import compiled_file
-from bottleneck.measured import BatchTest, OptionCosts, PeakMemory, Timing
+from bottleneck.measured import BatchTest, Compilation, OptionCosts, PeakMemory, Timing
 from bottleneck.recording import Form, StepSource
 
 # Every rank has notes of its own; what is being written has another name until it is whole.
@@ -29,7 +29,8 @@ class Plan:
     and ``warmup`` are null where the user leaves their number to us, ``batch_test`` where its length decides. It is the
     same for all ranks: each child knows its own. ``changes`` are applied to the step of a workload or a model, by their
     names in ``harness.changes``; ``device`` is torch's default one and ``threads`` its number of threads, both set
-    before the program is loaded. Without ``option_costs`` the profiler's options are not priced.
+    before the program is loaded. Without ``option_costs`` the profiler's options are not priced. ``seed`` sets the
+    random numbers of a program that does not do so itself. With ``counting`` steps are profiled, and none is timed.
     """
 
     folder: str
@@ -51,6 +52,8 @@ class Plan:
     device: str | None = None
     threads: int | None = None
     option_costs: bool = True
+    seed: int | None = None
+    counting: bool = False
 
     @classmethod
     def from_json(cls, text: str) -> "Plan":
@@ -152,6 +155,9 @@ class Notes:
     threads: int | None = None
     device_facts: tuple[Mapping[str, str | int | float | None], ...] = ()
     warnings: tuple[str, ...] = ()
+    libraries: Mapping[str, str | int | float | bool] = field(default_factory=dict)
+    compilation: Compilation | None = None
+    search_path: tuple[str, ...] = ()
     is_measured: bool = False
     stopped: bool = False
     is_complete: bool = False

@@ -24,8 +24,10 @@ class Heard:
     stderr: str
 
 
-def run_quietly(command: Sequence[str], log: Path, environment: Mapping[str, str]) -> Heard:
+def run_quietly(command: Sequence[str], log: Path, environment: Mapping[str, str], folder: Path | None = None) -> Heard:
     """The end of the command; what it writes to stderr goes into ``log``, the rest nowhere.
+
+    It starts in ``folder``, or where we are.
 
     It leads a process group of its own, so that Ctrl-C reaches us alone. Whatever exception ends the wait, the group is
     told to end and killed if it does not, before the exception goes on. It is told to end, too, when we die.
@@ -38,6 +40,7 @@ def run_quietly(command: Sequence[str], log: Path, environment: Mapping[str, str
             stdout=subprocess.DEVNULL,
             stderr=stderr,
             env=environment,
+            cwd=folder,
             process_group=0,
             preexec_fn=lambda: die_with(ours, prctl),  # noqa: PLW1509 - no thread of ours runs while a program does
         )

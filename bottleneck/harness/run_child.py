@@ -11,7 +11,9 @@ from bottleneck.harness import forms, marks, program
 from bottleneck.harness.capture import GUARD
 from bottleneck.harness.machine import prepare_torch
 from bottleneck.harness.notes import Plan
+from bottleneck.harness.roots import prefer_roots
 from bottleneck.harness.script import Script
+from bottleneck.harness.seeds import seeders
 from bottleneck.harness.session import Session
 from bottleneck.harness.torchhook import TorchHook
 from bottleneck.harness.workload import measure
@@ -22,6 +24,7 @@ _HAS_BLOCK = "the program records a block of its own; under `bottleneck run` bot
 def run_child(plan_text: str, arguments: Sequence[str]) -> None:
     """Runs the program; returns, raises and exits as the program does."""
     plan = Plan.from_json(plan_text)
+    prefer_roots()
     session = Session(plan)
     _leave_forks_quietly(session)
     marks.supervise(lambda: session.warn(_HAS_BLOCK))
@@ -53,7 +56,7 @@ def _run_script(session: Session, arguments: Sequence[str]) -> None:
 
 
 def _run_workload(session: Session, arguments: Sequence[str]) -> None:
-    TorchHook(session.inductor.watchers(), {}).install()
+    TorchHook({**session.inductor.watchers(), **seeders(session.plan)}, {}).install()
     prepare_torch(session.plan)
     if session.plan.changes:
         _run_changed(session, arguments)
@@ -67,7 +70,7 @@ def _run_workload(session: Session, arguments: Sequence[str]) -> None:
 
 
 def _run_model(session: Session, arguments: Sequence[str]) -> None:
-    TorchHook(session.inductor.watchers(), {}).install()
+    TorchHook({**session.inductor.watchers(), **seeders(session.plan)}, {}).install()
     prepare_torch(session.plan)
     if session.plan.changes:
         _run_changed(session, arguments)

@@ -14,6 +14,7 @@ from bottleneck.harness.facts import describe_torch
 from bottleneck.harness.farewell import DEADLY, Farewell
 from bottleneck.harness.opening import Opening
 from bottleneck.harness.remainder import TIMED_STEPS, WARMUP_STEPS, Remainder, keep_opening, keep_remainder
+from bottleneck.harness.seeds import seeders, sow
 from bottleneck.harness.session import Session
 from bottleneck.harness.settling import CALM_STEPS, STEADY_STEPS, has_settled
 from bottleneck.harness.stopwatch import Stopwatch
@@ -55,6 +56,7 @@ class Script:
     def hook(self) -> TorchHook:
         """What tells when the program imports torch, and those parts of it that make steps or mind hooks."""
         after = {
+            **seeders(self._session.plan),
             "torch": self._on_import,
             "torch.utils.data.dataloader": lambda _: self._boundaries.watch_loaders(),
             **self._session.inductor.watchers(),
@@ -62,6 +64,7 @@ class Script:
         return TorchHook(after, {COMPILER: self._boundaries.watch_compiled, "torch._dynamo": self.on_compiler})
 
     def _on_import(self, torch: Any) -> None:
+        sow(self._session.plan, torch)
         self.on_torch(torch)
         if threading.current_thread() is not threading.main_thread():
             with contextlib.suppress(Exception):  # then no step is profiled
@@ -165,7 +168,10 @@ class Script:
             return
         asked = self._session.plan.warmup
         settled = _settled_steps(self._stopwatch) if asked is None else 0 if self._seen >= asked else None
-        if settled is not None:
+        if settled is not None and self._session.plan.counting:
+            self._boundaries.narrow()
+            self._next = self._reopen
+        elif settled is not None:
             # Those that showed that the times have settled are settled steps themselves.
             self._stopwatch.keep_last(settled)
             self._boundaries.narrow()

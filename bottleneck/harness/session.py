@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from bottleneck.harness.capture import Window
+from bottleneck.harness.compilation import describe_compilation, search_path
 from bottleneck.harness.inductor import Inductor
 from bottleneck.harness.memory import peak_of_script
 from bottleneck.harness.notes import Notes, Plan, RankFiles, rank_of, write_notes
@@ -30,6 +31,8 @@ class Session:
         self._undisturbed_us: list[float] = []
         self._quickest_us = math.inf
         self._process = os.getpid()
+        # Where the program starts, wherever it goes.
+        self._folder = _working_folder()
 
     @property
     def is_here(self) -> bool:
@@ -116,7 +119,16 @@ class Session:
             self.warn(f"the trace could not be written: {exc.strerror}; make room, or record elsewhere with -o DIR")
             return
         self.note(
+            compilation=describe_compilation(self._folder),
+            search_path=search_path(self._folder),
             step_marks_ns=tuple(stopwatch.marks_ns) if stopwatch.steps else (),
             profiled=stopwatch.timing(),
         )
         self.save()
+
+
+def _working_folder() -> str:
+    try:
+        return os.getcwd()  # noqa: PTH109 - as plain text
+    except OSError:  # it is gone
+        return os.sep

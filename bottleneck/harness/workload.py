@@ -31,6 +31,8 @@ ATTEMPTS = 3
 
 DETAIL = Detail(memory=True)
 
+_NO_TORCH = "the workload never imported torch: there is nothing to profile"
+
 
 def measure(step: Step, session: Session, doubling: Doubling | None = None, change_s: float = 0.0) -> None:
     """Repeats the step through its phases; what the step raises comes through, and what was measured is kept.
@@ -38,6 +40,9 @@ def measure(step: Step, session: Session, doubling: Doubling | None = None, chan
     ``doubling`` makes the step at twice its batch size; null where it has none. ``change_s`` is how long applying
     changes to the step took.
     """
+    if session.plan.counting:
+        _count(step, session)
+        return
     started = time.perf_counter()
     step()
     first_s = time.perf_counter() - started
@@ -48,7 +53,7 @@ def measure(step: Step, session: Session, doubling: Doubling | None = None, chan
     session.note(setup_s=_setup_s(change_s + first_s, session))
     session.note(peak_memory=peak_memory(torch, was_reset=was_reset))
     if torch is None:
-        session.warn("the workload never imported torch: there is nothing to profile")
+        session.warn(_NO_TORCH)
     else:
         session.note(**describe_torch(torch))
         session.save()
@@ -56,6 +61,19 @@ def measure(step: Step, session: Session, doubling: Doubling | None = None, chan
         detail = detail_of(session.plan, DETAIL)
         _profile(step, torch, session, detail)
         measure_extras(step, torch, session, doubling and doubling.after(first_s), detail)
+
+
+def _count(step: Step, session: Session) -> None:
+    """Profiles steps for what they do, not for how long it takes; none is timed without the profiler."""
+    for _ in range(session.plan.least_warmup):
+        step()
+    torch: Any = sys.modules.get("torch")
+    if torch is None:
+        session.warn(_NO_TORCH)
+        return
+    session.note(**describe_torch(torch))
+    _use_up_first_complaint(torch)
+    _profile(step, torch, session, detail_of(session.plan, DETAIL))
 
 
 def _setup_s(start_s: float, session: Session) -> float | None:

@@ -1,0 +1,76 @@
+"""What the counts depend on besides the program: versions, backend, device, threads; and the digest of its settings."""
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+
+from bottleneck.case import Case
+from bottleneck.counters import Fingerprint, Value
+from bottleneck.recording import Recording
+
+_MINOR = re.compile(r"(\d+\.\d+)")
+_DIGEST_LENGTH = 8
+_OF_CPU = ("isa", "onednn", "mkl")
+_OF_GPU = ("cuda", "cudnn", "hip")
+
+
+def fingerprint_of(case: Case) -> Fingerprint:
+    """As much as the recording, or the trace alone, tells; what is unknown is left out."""
+    recording = case.recording
+    if recording is None:
+        return Fingerprint({"backend": case.linked.trace.flavour, **_ranks(case)}, _of_device(case))
+    return Fingerprint(
+        portable={
+            **_known(torch=_minor(recording.framework or ""), python=_minor(recording.versions.get("python", ""))),
+            "backend": case.linked.trace.flavour,
+            **_known(compiled=_is_compiled(recording)),
+            "world_size": len(recording.traces) or 1,
+        },
+        backend={**_of_device(case), **_known(threads=recording.threads), **_libraries(case, recording)},
+        host=_known(cpu=recording.versions.get("cpu"), platform=recording.versions.get("platform")),
+    )
+
+
+def input_digest(case: Case) -> str:
+    """Digest of what the program is given: its form, options and arguments; empty for a bare trace.
+
+    Not of shapes: a trace has no call that is surely the first of the program's own, so that an op added to the model
+    would look like another input. What the settings leave open changes the counters themselves.
+    """
+    recording = case.recording
+    if recording is None:
+        return ""
+    words = recording.command[2:] if recording.command[:1] == ("-m",) else recording.command[1:]
+    text = json.dumps([recording.form, list(recording.options), list(words)])
+    return hashlib.sha256(text.encode()).hexdigest()[:_DIGEST_LENGTH]
+
+
+def _known(**facts: Value | None) -> dict[str, Value]:
+    return {name: value for name, value in facts.items() if value is not None and value != ""}
+
+
+def _minor(version: str) -> str | None:
+    match = _MINOR.search(version)
+    return match[1] if match else None
+
+
+def _is_compiled(recording: Recording) -> bool | None:
+    return None if recording.compilation is None else recording.compilation.graphs > 0
+
+
+def _ranks(case: Case) -> dict[str, Value]:
+    return _known(world_size=case.linked.trace.world_size)
+
+
+def _of_device(case: Case) -> dict[str, Value]:
+    """The device that the trace names; of a CPU nothing, whose instructions are among its libraries."""
+    devices = case.linked.trace.devices
+    if case.linked.trace.device_args.empty or not devices:
+        return {}
+    return _known(device=devices[0].name, sm_count=devices[0].sm_count)
+
+
+def _libraries(case: Case, recording: Recording) -> Mapping[str, Value]:
+    wanted = _OF_CPU if case.linked.trace.device_args.empty else (*_OF_GPU, *_OF_CPU)
+    return {name: recording.libraries[name] for name in wanted if name in recording.libraries}

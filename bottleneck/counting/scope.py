@@ -1,0 +1,140 @@
+"""Which rows of a trace belong to the program's step: by the step they start in, and by the thread that they run on.
+
+A thread that reads ahead for the step (a loader's) does its work by luck in one step or the next, and what the main
+thread does to take over its results goes with it: neither is counted. Nor is what a loader does once for an epoch.
+"""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from bottleneck.tracing import Linked
+
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+Flags = npt.NDArray[np.bool_]
+
+ENGINE = "autograd::engine::evaluate_function: "
+# A loader whose workers are processes: batches arrive in any order, so that one call may take over none or two.
+_TAKES_OVER = "enumerate(DataLoader)#_MultiProcessingDataLoaderIter"
+# Draws the order of an epoch's samples and the seed of its workers: in one step of many.
+_BEGINS_EPOCH = re.compile(r"torch/utils/data/(dataloader|sampler)\.py\(\d+\): (__iter__|_get_iterator)$")
+
+
+@dataclass(frozen=True)
+class Spans:
+    """Stretches that threads (by their number) are in, told apart by thread and start; those of one do not overlap."""
+
+    thread: Ints
+    start_us: Floats
+    end_us: Floats
+
+    def cover(self, thread: Ints, at_us: Floats) -> Flags:
+        """Whether each instant of a thread lies in one of them."""
+        inside = np.zeros(len(at_us), dtype=bool)
+        for each in np.unique(self.thread).tolist():
+            mine, asked = self.thread == each, np.flatnonzero(thread == each)
+            order = np.argsort(self.start_us[mine], kind="stable")
+            # One that encloses others reaches over their ends.
+            start_us, end_us = self.start_us[mine][order], np.maximum.accumulate(self.end_us[mine][order])
+            row = np.searchsorted(start_us, at_us[asked], side="right") - 1
+            inside[asked] = (row >= 0) & (at_us[asked] < end_us[row])
+        return inside
+
+
+class Scope:
+    """The steps of a window, and the rows that belong to them; without steps the window is one."""
+
+    def __init__(self, linked: Linked) -> None:
+        self.linked = linked
+        self.events = linked.trace.events
+        steps = linked.window.steps
+        bounds = [(step.start_us, step.end_us) for step in steps] or [linked.window.host_us]
+        self._start_ns, self._end_ns = (np.rint(np.array(side) * 1e3) for side in zip(*bounds, strict=True))
+
+    @property
+    def steps(self) -> int:
+        """How many there are, at least one."""
+        return len(self._start_ns)
+
+    def step_at(self, thread: Ints, at_us: Floats) -> Ints:
+        """The step that each instant of a thread (a code of ``events.thread``) belongs to, -1 where to none."""
+        at_ns = np.rint(at_us * 1e3)
+        step = np.searchsorted(self._start_ns, at_ns, side="right") - 1
+        inside = (step >= 0) & (at_ns < self._end_ns[step])
+        rows = np.flatnonzero(inside)
+        rows = rows[self._works[thread[rows]]]
+        rows = rows[~self._of_loaders.cover(thread[rows], at_us[rows])]
+        found = np.full(len(at_us), -1, dtype=np.int64)
+        found[rows] = step[rows]
+        return found
+
+    def of_events(self, rows: Ints) -> Ints:
+        """The step of each of these rows of EVENTS."""
+        return self.step_at(self.thread[rows], self.events["ts_us"].to_numpy()[rows])
+
+    def rows_named(self, category: str, test: Callable[[str], bool]) -> Ints:
+        """Rows of EVENTS of a category whose name passes; each distinct name is asked once."""
+        categories = list(self.events["category"].cat.categories)
+        if category not in categories:
+            return np.empty(0, dtype=np.int64)
+        rows = np.flatnonzero(self.events["category"].cat.codes.to_numpy() == categories.index(category))
+        codes = self.events["name"].cat.codes.to_numpy()[rows]
+        labels = self.events["name"].cat.categories
+        passes = np.zeros(len(labels) + 1, dtype=bool)
+        for code in np.flatnonzero(np.bincount(codes, minlength=len(labels))).tolist():
+            passes[code] = test(labels[code])
+        return rows[passes[codes]]
+
+    @cached_property
+    def thread(self) -> Ints:
+        """Thread of each row of EVENTS, as a code."""
+        return self.events["thread"].cat.codes.to_numpy().astype(np.int64)
+
+    @cached_property
+    def op_thread(self) -> Ints:
+        """Thread of each row of OPS, as a code of ``events.thread``."""
+        return self.recode(self.linked.ops["thread"])
+
+    @cached_property
+    def op_step(self) -> Ints:
+        """Step of each row of OPS, -1 for those that do not count."""
+        return self.step_at(self.op_thread, self.linked.ops["ts_us"].to_numpy())
+
+    def recode(self, column: "pd.Series[str]") -> Ints:
+        """Threads of another table as codes of ``events.thread``; those without events get the code after all."""
+        known = {label: code for code, label in enumerate(self.events["thread"].cat.categories)}
+        codes = [known.get(label, len(known)) for label in column.cat.categories]
+        return np.array([*codes, len(known)], dtype=np.int64)[column.cat.codes.to_numpy()]
+
+    def ops_named(self, test: Callable[[str], bool]) -> Flags:
+        """Whether the name of each row of OPS passes; each distinct name is asked once."""
+        names = self.linked.ops["name"].cat
+        return np.array([*map(test, names.categories), False], dtype=bool)[names.codes.to_numpy()]
+
+    @cached_property
+    def _works(self) -> Flags:
+        """By code of a thread: whether it is the step's, the one in which most ops begin, or one of autograd's."""
+        ops, size = self.linked.ops, len(self.events["thread"].cat.categories) + 1
+        if ops.empty:
+            return np.ones(size, dtype=bool)
+        is_engine = self.ops_named(lambda name: name.startswith(ENGINE))
+        start_ns = ops["ts_us"].to_numpy() * 1e3
+        inside = (start_ns >= self._start_ns[0]) & (start_ns < self._end_ns[-1])
+        begins = inside & ~is_engine & (ops["depth"].to_numpy() == 0)
+        works = np.bincount(self.op_thread[is_engine], minlength=size) > 0
+        works[int(np.bincount(self.op_thread[begins], minlength=size).argmax())] = True
+        return works
+
+    @cached_property
+    def _of_loaders(self) -> Spans:
+        taking_over = self.rows_named("annotation", lambda name: name.startswith(_TAKES_OVER))
+        beginning = self.rows_named("python", lambda name: _BEGINS_EPOCH.search(name) is not None)
+        rows = np.concatenate([taking_over, beginning])
+        start_us = self.events["ts_us"].to_numpy()[rows]
+        return Spans(self.thread[rows], start_us, start_us + self.events["dur_us"].to_numpy()[rows])

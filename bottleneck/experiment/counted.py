@@ -1,0 +1,102 @@
+"""Counts what a step of a program does: records it in processes of its own, without timing it, and counts the trace."""
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from bottleneck.case import Case
+from bottleneck.counters import Counts
+from bottleneck.counting import count, merge
+from bottleneck.errors import UndecidedError, WorkloadError
+from bottleneck.experiment.points import LOG_FILE, why_it_failed
+from bottleneck.experiment.stand import Stand
+from bottleneck.harness.deaths import MemoryKills, count_memory_kills
+from bottleneck.harness.finish import Ending, finish_recording, read_all_notes
+from bottleneck.harness.notes import Plan
+from bottleneck.harness.quiet import run_quietly
+from bottleneck.harness.supervisor import child_command
+from bottleneck.harness.trial_program import Program
+from bottleneck.pipeline import examine, locate
+from bottleneck.recording import Recording, kept_environment
+
+# Optimizers make their state in the first step, autotuners choose in the second; a step like the others must follow.
+WARMUP, STEPS = 3, 3
+
+# What torch compiled in an earlier process it only loads, and counts otherwise.
+_ENVIRONMENT = {"TORCHINDUCTOR_FORCE_DISABLE_CACHES": "1"}
+_NO_STEPS = ("whole program", "time window", "none")
+
+
+@dataclass(frozen=True)
+class Counted:
+    """What all runs agree on, the folder of each run's recording, and the case of the last."""
+
+    counts: Counts
+    recordings: tuple[Path, ...]
+    case: Case
+
+
+def count_program(
+    program: Program, folder: Path, stand: Stand, runs: int = 1, tell: Callable[[str], None] = lambda _: None
+) -> Counted:
+    """The counters of a step of a workload, a bare model or a script, from so many processes one after the other.
+
+    Each starts in the stand's folder, from which the target is named, with the program's seed, and leaves its recording
+    in ``folder``. WorkloadError where the program fails, UndecidedError where it has no steps or runs cannot be merged.
+    """
+    counted: list[Counted] = []
+    for number in range(runs):
+        tell(f"bottleneck: counting {program.target} on {stand.label}" + (f", run {number + 1}" if runs > 1 else ""))
+        counted.append(_count_once(program, (folder / f"run{number + 1}").resolve(), stand))
+    counts = merge([each.counts for each in counted])
+    return Counted(counts, tuple(path for each in counted for path in each.recordings), counted[-1].case)
+
+
+def _count_once(program: Program, folder: Path, stand: Stand) -> Counted:
+    folder.mkdir(parents=True, exist_ok=True)
+    plan = _plan(program, folder)
+    recording = _record(plan, program, stand)
+    if not recording.traces or recording.step_source in _NO_STEPS:
+        raise UndecidedError(
+            f"{program.target} made no steps to count",
+            why="; ".join(recording.warnings[:2]) or "no step boundary was found",
+            fix="have it make a few more steps, or define workload() in it",
+        )
+    case = examine(locate(folder)[0])
+    return Counted(count(case, stand.folder), (folder,), case)
+
+
+def _plan(program: Program, folder: Path) -> Plan:
+    return Plan(
+        folder=str(folder),
+        form=program.form,
+        target=program.target,
+        module=False,
+        settings=program.settings,
+        train=program.train,
+        steps=STEPS,
+        warmup=WARMUP,
+        stop=program.form == "script",
+        memory=True,
+        batch_test=False,
+        option_costs=False,
+        seed=program.seed,
+        counting=True,
+    )
+
+
+def _record(plan: Plan, program: Program, stand: Stand) -> Recording:
+    """The recording, written to the plan's folder; WorkloadError with the program's last words where it fails."""
+    folder = Path(plan.folder)
+    environment = {**os.environ, **_ENVIRONMENT, **stand.variables}
+    kills = MemoryKills(count_memory_kills())
+    heard = run_quietly(child_command(plan, program.arguments), folder / LOG_FILE, environment, stand.folder)
+    if heard.end.status != 0:
+        raise WorkloadError(
+            f"{program.target} failed on {stand.label}",
+            why=why_it_failed(heard, kills.since()),
+            fix=f"see all that it said in {folder / LOG_FILE}",
+        )
+    ending = Ending((program.target, *program.arguments), 0, 0.0, environment=kept_environment(environment))
+    return finish_recording(plan, read_all_notes(folder), ending, None)
