@@ -119,21 +119,20 @@ def _sum(counter: str, sites: Iterable[Site]) -> int:
 
 def _origins(old: Mapping[_Key, object], new: Mapping[_Key, object]) -> dict[_Key, _Key]:
     """What a line was that has gone to another file, or that reads otherwise: each old line is the origin of one."""
-    gone = [key for key in old if key not in new and key[1]]
-    origin: dict[_Key, _Key] = {}
-    for key in (key for key in new if key not in old and key[1]):
-        match = next((each for each in gone if each[1] == key[1]), None) or _alike(key, gone)
-        if match is not None:
-            gone.remove(match)
-            origin[key] = match
+    gone = {key for key in old if key not in new and key[1]}
+    fresh = [key for key in new if key not in old and key[1]]
+    by_text = {key[1]: key for key in sorted(gone)}
+    origin = {key: by_text.pop(key[1]) for key in fresh if key[1] in by_text}
+    left: dict[str, list[str]] = {}
+    for file, text, _ in sorted(gone - set(origin.values())):
+        left.setdefault(file, []).append(text)
+    for key in [key for key in fresh if key not in origin][:_PAIRED_LINES]:
+        texts = left.get(key[0], [])
+        near = difflib.get_close_matches(key[1], texts, n=1, cutoff=_ALIKE) if len(texts) <= _PAIRED_LINES else []
+        if near:
+            left[key[0]].remove(near[0])
+            origin[key] = (key[0], near[0], 0)
     return origin
-
-
-def _alike(key: _Key, gone: Sequence[_Key]) -> _Key | None:
-    """The line of the same file that this one most reads like."""
-    texts = [each[1] for each in gone if each[0] == key[0]]
-    near = difflib.get_close_matches(key[1], texts, n=1, cutoff=_ALIKE) if len(texts) <= _PAIRED_LINES else []
-    return (key[0], near[0], 0) if near else None
 
 
 def _is_moved(key: _Key, origin: Mapping[_Key, _Key]) -> bool:
