@@ -9,13 +9,17 @@ from typing import Any, NoReturn
 from bottleneck.errors import TraceError
 from bottleneck.gated import GATE_SCHEMA, Gate
 from bottleneck.measured import Ratio, Timing
+from bottleneck.report.gate_words import verdict_of
 
-_HEAD = ("schema", "version", "exit_code", "sentence")
+_HEAD = ("schema", "version", "verdict", "exit_code", "sentence")
 
 
 def to_json(gate: Gate) -> str:
-    """The gate as indented JSON in ASCII, which ``read_gate`` reads back; what is not finite is null, as unknown."""
-    plain = _plain(gate)
+    """The gate as indented JSON in ASCII, which ``read_gate`` reads back; what is not finite is null, as unknown.
+
+    ``verdict`` is that of all workloads together, which follows from the others and is not read.
+    """
+    plain = {**_plain(gate), "verdict": verdict_of(gate)}
     return json.dumps({key: plain[key] for key in (*_HEAD, *plain)}, indent=1, ensure_ascii=True) + "\n"
 
 

@@ -12,6 +12,7 @@ from xml.etree import ElementTree as ET
 from bottleneck.gated import CounterChange, Gate, TimeResult, WorkloadResult
 from bottleneck.report.clean import clean
 from bottleneck.report.gate_words import (
+    CHANGES,
     VERDICTS,
     amounts,
     cause_words,
@@ -157,13 +158,13 @@ def _outcome(change: CounterChange) -> Outcome:
 
 def _message(change: CounterChange) -> str:
     if change.verdict in {"new", "unstable", "not compared", "gone"}:
-        return f"{change.metric} {change.verdict}: {change.reason or 'no reason known'}"
+        return f"{change.metric} {CHANGES[change.verdict]}: {change.reason or 'no reason known'}"
     return change_words(change)
 
 
 def _lines(change: CounterChange) -> list[str]:
     before, after, _ = amounts(change)
-    lead = f"{change.metric}: {before} -> {after}, {change.verdict}"
+    lead = f"{change.metric}: {before} -> {after}, {CHANGES[change.verdict]}"
     return [lead, *(f"  {cause}" for cause in cause_words(change))]
 
 

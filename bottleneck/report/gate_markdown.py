@@ -42,24 +42,23 @@ def render(gate: Gate) -> str:
     head = [MARK, f"## bottleneck gate: {VERDICTS[verdict_of(gate)]}", "", _prose(closing(gate)), ""]
     tail = [*(f"- warning: {prose(warning)}" for warning in gate.warnings[:_ROWS]), ""]
     results = worst_first(gate.results)
-    stories = ["\n".join(_told(result)) for result in results]
-    details = ["\n".join(_details(result)) for result in results]
     room = MOST_BYTES - _size([*head, *tail, _cut(len(results), len(results))])
-    shown, room = _fitting(stories, room)
-    opened, _ = _fitting(details[: len(shown)], room)
+    shown, room = _fitting(("\n".join(_told(result)) for result in results), room)
+    opened, _ = _fitting(("\n".join(_details(result)) for result in results[: len(shown)]), room)
     blocks = [story + (opened[index] if index < len(opened) else "") for index, story in enumerate(shown)]
-    left_out = len(results) - len(shown), sum(map(bool, details)) - sum(map(bool, opened))
+    left_out = len(results) - len(shown), sum(map(_has_details, results)) - sum(map(bool, opened))
     note = [_cut(*left_out)] if any(left_out) else []
     return "\n".join([*head, *blocks, *tail, *note]).rstrip("\n") + "\n"
 
 
 def _fitting(blocks: Iterable[str], room: int) -> tuple[list[str], int]:
-    """The first blocks that have room together, and the room that is left."""
+    """The first blocks that have room together, and the room that is left; none is made after the first without."""
     shown: list[str] = []
     for block in blocks:
-        room -= _size([block])
-        if room < 0:
-            return shown, room + _size([block])
+        size = _size([block])
+        if size > room:
+            break
+        room -= size
         shown.append(block)
     return shown, room
 
@@ -102,9 +101,13 @@ def _prose(text: str) -> str:
     return prose(_INTERVAL.sub(r"(\1)", text.replace(" -> ", " → ")))
 
 
+def _has_details(result: WorkloadResult) -> bool:
+    return result.verdict != "pass" and bool(differing(result) or result.comparison)
+
+
 def _details(result: WorkloadResult) -> list[str]:
     """What folds out beneath a workload: the counters that differ, and where the change of the time comes from."""
-    if result.verdict == "pass":
+    if not _has_details(result):
         return []
     changes = differing(result)
     out = _folded(f"Counters that differ ({len(changes)})", _table(changes)) if changes else []

@@ -121,8 +121,16 @@ def _hanging(text: Text, look: Look, indent: int) -> list[Text]:
 def _labelled(label: str, text: str, look: Look, style: str = "") -> list[Text]:
     """A line with its label in the margin."""
     told, command = split_command(text)
+    told, source = _split_source(told, look)
     out = wrapped(Text(look.text(told, _PROSE), style), look, _INDENT, f"  {label}".ljust(_INDENT)) if told else []
+    out += wrapped(Text(look.text(source, _PROSE), "dim"), look, _INDENT + 2, " " * _INDENT) if source else []
     return [*out, *_command(command, look, _INDENT)]
+
+
+def _split_source(text: str, look: Look) -> tuple[str, str]:
+    """What happened and, after two blanks, the line of code: in a line of its own where both do not fit into one."""
+    told, _, source = text.partition("  ")
+    return (text, "") if len(text) <= look.width - _INDENT else (told, source)
 
 
 def _aside(label: str, text: str, look: Look) -> list[Text]:

@@ -303,7 +303,7 @@ HOSTILE = WorkloadResult(
 
 def gate(*results: WorkloadResult, exit_code: int, sentence: str, **other: object) -> Gate:
     """A gate over these workloads."""
-    seconds = sum(result.seconds for result in results)
+    seconds = math.fsum(result.seconds for result in results)
     return Gate(
         results, exit_code, sentence, base="merge-base 1a2b3c4", candidate="this tree", seconds=seconds,
         version="0.1.0", **other,  # type: ignore[arg-type]

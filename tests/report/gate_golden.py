@@ -1,0 +1,35 @@
+"""Golden outputs of the gate, of gates made by hand. ``python -m tests.report.gate_golden`` writes them anew.
+
+Look at the difference before committing it: each change must make the output truer or easier to read.
+"""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+
+from bottleneck.report.gate import GATE_FORMATS
+from bottleneck.report.gate_terminal import render
+from tests.report.gates import GATES
+
+FOLDER = Path(__file__).parents[1] / "golden" / "gate"
+
+GOLDEN: Mapping[str, Callable[[], str]] = {
+    **{f"several.{form.file}": partial(form.render, GATES["several"]) for form in GATE_FORMATS.values()},
+    "several.40.txt": lambda: render(GATES["several"], 40),
+    "several.ascii.txt": lambda: render(GATES["several"], encoding="ascii"),
+    "passed.gate.txt": lambda: render(GATES["passed"]),
+    "passed.gate.md": lambda: GATE_FORMATS["markdown"].render(GATES["passed"]),
+    "unmeasured.gate.txt": lambda: render(GATES["unmeasured"]),
+    "hostile.gate.md": lambda: GATE_FORMATS["markdown"].render(GATES["hostile"]),
+}
+
+
+def main() -> None:
+    """Writes every golden output."""
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    for name, make in GOLDEN.items():
+        (FOLDER / name).write_text(make(), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
