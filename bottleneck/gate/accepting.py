@@ -1,6 +1,7 @@
 """Moves a lock-file to what a step counts now, metric by metric, with a reason; keeps the counts of the last run."""
 
 import contextlib
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,6 +12,7 @@ from bottleneck.counters import COUNTERS, Acceptance, Anchor, Counts, Lock, Site
 from bottleneck.errors import TraceError, UsageError
 from bottleneck.gate.limits import MODULE_PREFIX, split_module_metric
 from bottleneck.gate.lockfile import kept
+from bottleneck.gate.story import amount, signed_share, tell_change
 from bottleneck.gate.writing import write_whole
 from bottleneck.gated import CounterChange
 
@@ -65,6 +67,7 @@ def chosen(changes: Sequence[CounterChange], metrics: Sequence[str]) -> tuple[Co
 
 def accept(lock: Lock, counts: Counts, changes: Sequence[CounterChange], stamp: Stamp) -> Lock:
     """The lock with these metrics, and what explains them, as they are counted now; all else stays as it was."""
+    _refuse_other_input(lock.counts.input_sha, counts.input_sha)
     _refuse_unstable(changes, counts)
     edited = replace(kept(lock), accepted=(*lock.accepted, *_acceptances(changes, stamp)))
     for change in changes:
@@ -100,6 +103,15 @@ def _acceptable(change: CounterChange) -> CounterChange:
         why=change.reason or "",
         fix="write the lock-file anew, and look at what it loses: bottleneck gate --update",
     )
+
+
+def _refuse_other_input(before: str, after: str) -> None:
+    if before and after and before != after:
+        raise UsageError(
+            "a metric cannot be accepted alone: the program was given other arguments or settings",
+            why="the other counters would stay those of the old ones, and never be compared again",
+            fix="write the lock-file anew: bottleneck gate --update",
+        )
 
 
 def _refuse_unstable(changes: Sequence[CounterChange], counts: Counts) -> None:
@@ -160,3 +172,48 @@ def _without(counts: Mapping[str, int], counter: str) -> dict[str, int]:
 
 def _only(counts: Mapping[str, int], counter: str) -> dict[str, int]:
     return {name: value for name, value in counts.items() if name == counter}
+
+
+def tell_accepted(
+    file: str, name: str, changes: Sequence[CounterChange], creep: Sequence[CounterChange], stamp: Stamp
+) -> str:
+    """What an acceptance gives up, and what stays red all the same."""
+    lines = [f"{name}: {'accepted in ' + file if changes else 'nothing to accept, and ' + file + ' is as it was'}"]
+    lines += [f"  {_loss(change)}" for change in changes]
+    if changes:
+        lines += [f"  reason: {stamp.reason}", f"commit it: git add {shlex.quote(file)}"]
+    lines += [
+        f"still red: {tell_growth(change)} {change.reason}, beyond its creep budget"
+        " (a release moves it: bottleneck accept --anchor COMMIT)"
+        for change in creep
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def tell_anchor(file: str, before: Lock, after: Lock) -> str:
+    """From where creep counts now, and how far the counters have come since."""
+    anchor = after.anchor
+    assert anchor is not None
+    moved = [
+        CounterChange(metric, value, before.counts.values[metric], "same")
+        for metric, value in anchor.values.items()
+        if before.counts.values.get(metric, value) != value
+    ]
+    lines = [f"{after.name}: creep counts from {anchor.commit} in {file}"]
+    lines += [f"  {tell_growth(change)} since" for change in moved]
+    return "\n".join([*lines, f"commit it: git add {shlex.quote(file)}"]) + "\n"
+
+
+def tell_growth(change: CounterChange) -> str:
+    """'launches 303 -> 311 per step (+8, +2.6 %)'."""
+    if change.before is None or change.after is None:
+        return f"{change.metric}: {amount(change.metric, change.after)} per step, new"
+    growth = change.after - change.before
+    share = f", {signed_share(growth / change.before)}" if change.before else ""
+    sign = "+" if growth >= 0 else "-"
+    return f"{tell_change(change)} per step ({sign}{amount(change.metric, abs(growth))}{share})"
+
+
+def _loss(change: CounterChange) -> str:
+    is_win = change.before is not None and change.after is not None and change.after < change.before
+    return f"{'keeps' if is_win else 'takes' if change.before is None else 'gives up'}: {tell_growth(change)}"
