@@ -1,51 +1,95 @@
-"""Writes the JSON Schema of analysis.json and the tables of its guide: ``python -m scripts.write_schema``.
+"""Writes the JSON Schemas of analysis.json and gate.json and the tables of a guide: ``python -m scripts.write_schema``.
 
-Both follow from the records and from the words in ``scripts.analysis_keys``; a test holds that they are current.
+They follow from the records and from the words in ``scripts.analysis_keys`` and ``scripts.gate_keys``; tests hold that
+they are current.
 """
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 
+from bottleneck.compared import COMPARE_SCHEMA
+from bottleneck.gated import GATE_SCHEMA, Gate, GateVerdict
 from bottleneck.records import SCHEMA, Analysis
-from scripts.analysis_keys import KEYS, RECORDS
+from scripts import gate_keys
+from scripts.analysis_keys import KEYS, RECORDS, Meaning
 
 _REFERENCE = Path(__file__).parents[1] / "docs" / "reference"
 SCHEMA_FILE = _REFERENCE / "analysis.schema.json"
+GATE_SCHEMA_FILE = _REFERENCE / "gate.schema.json"
 GUIDE_FILE = _REFERENCE / "analysis.md"
 BEGIN, END = "<!-- written by scripts/write_schema.py: begin -->", "<!-- written by scripts/write_schema.py: end -->"
 
 
+@dataclass(frozen=True)
+class Words:
+    """What the records of a file, and the keys of each, mean."""
+
+    records: Mapping[str, str]
+    keys: Mapping[str, Mapping[str, Meaning]]
+
+
+_ANALYSIS = Words(RECORDS, KEYS)
+_GATE = Words(gate_keys.RECORDS, gate_keys.KEYS)
+
+
 def schema() -> dict[str, Any]:
     """The JSON Schema of analysis.json with a description and a unit for each key."""
-    generated = msgspec.json.schema(Analysis)
-    records = {name: _describe(name, record) for name, record in sorted(generated["$defs"].items())}
-    records["Analysis"]["properties"]["schema"] = {"const": SCHEMA, "description": KEYS["Analysis"]["schema"][1]}
-    records["Analysis"]["required"] = ["schema", *records["Analysis"]["required"]]
+    records = _records(Analysis, _ANALYSIS, {})
+    _name_schema(records["Analysis"], SCHEMA)
+    return _document("analysis", SCHEMA, "Analysis", records)
+
+
+def gate_schema() -> dict[str, Any]:
+    """The JSON Schema of gate.json, the same way; ``verdict`` is written beside the keys of the record."""
+    verdicts: dict[str, Any] = {"enum": sorted(get_args(GateVerdict))}
+    records = _records(Gate, _GATE, {"Gate": {"verdict": verdicts}})
+    _name_schema(records["Gate"], GATE_SCHEMA)
+    records["Gate"]["required"] = ["verdict", *records["Gate"]["required"]]
+    _name_schema(records["Comparison"], COMPARE_SCHEMA)
+    return _document("gate", GATE_SCHEMA, "Gate", records)
+
+
+def _document(what: str, name: str, root: str, records: dict[str, Any]) -> dict[str, Any]:
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "$id": f"urn:{SCHEMA.replace('/', ':')}",
-        "title": "bottleneck analysis",
+        "$id": f"urn:{name.replace('/', ':')}",
+        "title": f"bottleneck {what}",
         "description": "Durations are microseconds per step, shares lie in 0-1, null means unknown.",
-        "$ref": "#/$defs/Analysis",
+        "$ref": f"#/$defs/{root}",
         "$defs": records,
     }
 
 
-def schema_text() -> str:
-    """The schema as it is published."""
-    return json.dumps(schema(), indent=1, ensure_ascii=False) + "\n"
+def _name_schema(record: dict[str, Any], name: str) -> None:
+    """Makes a record's schema demand that it names its own."""
+    record["properties"]["schema"] = {"const": name, "description": record["properties"]["schema"]["description"]}
+    record["required"] = ["schema", *record["required"]]
 
 
-def _describe(name: str, record: dict[str, Any]) -> dict[str, Any]:
-    """A record's schema in our words; AssertionError where the words and the record differ."""
-    words, properties = KEYS[name], record["properties"]
+def schema_text(tree: dict[str, Any] | None = None) -> str:
+    """A schema as it is published; that of analysis.json unless another is given."""
+    return json.dumps(tree or schema(), indent=1, ensure_ascii=False) + "\n"
+
+
+def _records(root: type, words: Words, further: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """The schema of each record in our words; AssertionError where the words and a record differ."""
+    generated = msgspec.json.schema(root)["$defs"]
+    return {
+        name: _describe(name, {**record, "properties": {**record["properties"], **further.get(name, {})}}, words)
+        for name, record in sorted(generated.items())
+    }
+
+
+def _describe(name: str, record: dict[str, Any], told: Words) -> dict[str, Any]:
+    words, properties = told.keys[name], record["properties"]
     assert set(words) == set(properties), f"{name}: {sorted(set(words) ^ set(properties))}"
     described = {key: {**properties[key], **_note(*words[key])} for key in words}
-    return {**record, "title": name, "description": RECORDS[name], "properties": described}
+    return {**record, "title": name, "description": told.records[name], "properties": described}
 
 
 def _note(unit: str, words: str) -> dict[str, str]:
@@ -87,8 +131,9 @@ def guide() -> str:
 
 
 def main() -> None:
-    """Writes both files."""
+    """Writes all files."""
     SCHEMA_FILE.write_text(schema_text(), encoding="utf-8")
+    GATE_SCHEMA_FILE.write_text(schema_text(gate_schema()), encoding="utf-8")
     GUIDE_FILE.write_text(guide(), encoding="utf-8")
 
 

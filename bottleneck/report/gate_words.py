@@ -119,7 +119,8 @@ def time_summary(time: TimeResult | None) -> str:
 def time_words(time: TimeResult) -> str:
     """All that is known of the time, in one sentence."""
     phrases = [time.verdict, _steps(time), _interval(time), _budget(time), _visible(time), time.reason]
-    return "; ".join([*filter(None, phrases), f"measured in {took(time.seconds)}"])
+    spent = [f"measured in {took(time.seconds)}"] if time.seconds else []
+    return "; ".join([*filter(None, phrases), *spent])
 
 
 def _steps(time: TimeResult) -> str | None:
@@ -240,7 +241,7 @@ def change_words(change: CounterChange) -> str:
 
 def culprit_words(culprit: Culprit) -> str:
     """'+24 aten::copy_ in decoder.rotary at model/rope.py:88, changed here'."""
-    told = f"{culprit.change:+,d} {culprit.what}".replace(",", " ")
+    told = f"{'-' if culprit.change < 0 else '+'}{_exact(abs(culprit.change))} {culprit.what}"
     told += f" in {culprit.module}" if culprit.module else ""
     if culprit.site is None:
         return told
