@@ -10,7 +10,9 @@ import typer
 
 from bottleneck import __version__
 from bottleneck.commands.calibrate import calibrate_command
+from bottleneck.commands.compare import compare_command
 from bottleneck.commands.doctor import doctor_command
+from bottleneck.commands.gate import gate_command
 from bottleneck.commands.program_options import ProgramCommand
 from bottleneck.commands.report import report_command
 from bottleneck.commands.run import run_command
@@ -24,6 +26,8 @@ _RUN_SETTINGS = {"allow_interspersed_args": False}
 COMMANDS: tuple[tuple[str, Callable[..., None], dict[str, bool]], ...] = (
     ("run", run_command, _RUN_SETTINGS),
     ("report", report_command, {}),
+    ("compare", compare_command, {}),
+    ("gate", gate_command, {}),
     ("sweep", sweep_command, {}),
     ("verify", verify_command, _RUN_SETTINGS),
     ("calibrate", calibrate_command, {}),

@@ -47,7 +47,7 @@ def count_program(
     """
     counted: list[Counted] = []
     for number in range(runs):
-        tell(f"bottleneck: counting {program.target} on {stand.label}" + (f", run {number + 1}" if runs > 1 else ""))
+        tell(f"counting {program.target} on {stand.label}" + (f", run {number + 1}" if runs > 1 else ""))
         counted.append(_count_once(program, (folder / f"run{number + 1}").resolve(), stand))
     counts = merge([each.counts for each in counted])
     return Counted(counts, tuple(path for each in counted for path in each.recordings), counted[-1].case)

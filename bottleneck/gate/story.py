@@ -2,11 +2,11 @@
 
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from bottleneck.compared import ChangeRow, Comparison
 from bottleneck.counters import COUNTERS
-from bottleneck.gated import CounterChange, Culprit, TimeResult
+from bottleneck.gated import CounterChange, Culprit, TimeResult, WorkloadResult
 from bottleneck.units import format_share, format_si, format_us
 
 _LISTED = 3
@@ -19,6 +19,12 @@ class Story:
     what: str
     why: tuple[str, ...]
     fix: str
+
+
+def tell_stand(result: WorkloadResult) -> WorkloadResult:
+    """The result with its three lines, whatever its verdict."""
+    story = _story(result)
+    return replace(result, what=story.what, why=story.why, fix=story.fix)
 
 
 def tell_failure(
@@ -132,3 +138,33 @@ def _fix(name: str, broken: Sequence[CounterChange], why: Sequence[str], *, is_s
     if not metrics:
         return f"{undo}, or move the anchor in the lock-file"
     return f'{undo}, or: bottleneck accept {shlex.quote(name)} --metric {shlex.quote(metrics)} --reason "…"'
+
+
+def _story(result: WorkloadResult) -> Story:
+    broken = [change for change in result.counters if change.verdict == "broken"]
+    gone = [change for change in result.counters if change.verdict == "gone"]
+    if gone:
+        return tell_gone(gone)
+    if result.verdict == "fail":
+        return tell_failure(result.name, broken, result.time, result.comparison)
+    if result.verdict == "undecided" and result.time is not None:
+        return _tell_undecided(result.time)
+    if result.verdict == "nothing measured":
+        why = next((change.reason for change in result.counters if change.reason), None)
+        what = "there is no lock-file yet" if result.is_new else "no counter could be compared"
+        return Story(what, (why,) if why else (), "bottleneck gate --update, and commit the lock-file")
+    return Story(_tell_pass(result), (), "")
+
+
+def _tell_undecided(time: TimeResult) -> Story:
+    why = (time.reason,) if time.reason else ()
+    return Story(f"undecided: {tell_time(time)}", why, "run it on a quieter machine, or with more --pairs")
+
+
+def _tell_pass(result: WorkloadResult) -> str:
+    kept = sum(change.verdict in {"same", "within budget", "accepted"} for change in result.counters)
+    better = sum(change.verdict == "improved" for change in result.counters)
+    said = [f"{kept} counter{'' if kept == 1 else 's'} within budget"] if kept else []
+    said += [f"{better} better"] if better else []
+    said += [tell_time(result.time)] if result.time is not None and result.time.ratio is not None else []
+    return "; ".join(said)
