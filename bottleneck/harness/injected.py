@@ -61,12 +61,11 @@ def slower(step: Step, share: float, least_us: float, clock: Callable[[], int] =
         nonlocal tensor
         started = clock()
         result = step()
-        _wait()
-        until = clock() + max((clock() - started) * share, least_us * 1e3)
         tensor = _one() if tensor is None else tensor
+        _wait_for(tensor)
+        until = clock() + max((clock() - started) * share, least_us * 1e3)
         while clock() < until:
-            tensor.neg()
-            _wait()
+            _wait_for(tensor.neg())
         return result
 
     return longer
@@ -77,18 +76,12 @@ _KINDS: Mapping[str, Callable[..., Step]] = {"op": more_ops, "sync": more_syncs,
 
 def _one() -> Any:
     """A tensor of a single number where the step computes; torch is there once a step has run."""
-    return _torch().ones(1, device="cuda" if _is_on_gpu() else "cpu")
+    torch = sys.modules["torch"]
+    is_on_gpu = torch.cuda.is_available() and torch.cuda.is_initialized()
+    return torch.ones(1, device="cuda" if is_on_gpu else "cpu")
 
 
-def _wait() -> None:
-    if _is_on_gpu():
-        _torch().cuda.synchronize()
-
-
-def _is_on_gpu() -> bool:
-    torch = _torch()
-    return bool(torch.cuda.is_available() and torch.cuda.is_initialized())
-
-
-def _torch() -> Any:
-    return sys.modules["torch"]
+def _wait_for(tensor: Any) -> None:
+    """Waits for all that was asked of the tensor's GPU; nothing is waited for on a CPU."""
+    if tensor.is_cuda:
+        sys.modules["torch"].cuda.synchronize()
