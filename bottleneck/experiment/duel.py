@@ -5,7 +5,7 @@ import random
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -20,8 +20,9 @@ from bottleneck.harness.stopwatch import summarise_durations
 from bottleneck.harness.trial_program import Program
 
 # The scatter of a pair shrinks with its turns: sd .207, .097, .055 and .026 for 2, 4, 8 and 16 (gate statistics, 3.2).
-# Long steps get fewer of them, so that measuring a pair takes no longer than this.
-TURNS, TURNS_AT_LEAST = 16, 4
+# On a busy machine making the processes costs more than turns do, so that it pays to take more of them there. Long
+# steps get fewer, so that measuring a pair takes no longer than this.
+TURNS, TURNS_AT_LEAST, TURNS_AT_MOST, TURNS_AT_ONCE = 16, 4, 64, 8
 MEASURED_SECONDS_AT_MOST = 16.0
 
 # One process after the other sees less (section 3.3, point 8).
@@ -170,12 +171,20 @@ class Ring:
             prefetched = max(each.prefetched for each in built)
             base, candidate = (Side(corners[role], STEP, usual_us, prefetched) for role in ROLES)
             pairing = Pairing(candidate, base, self._draw)
-            turns = turns_of(pairing.pair_s)
-            self._check_time(self.clock() - began + turns * pairing.pair_s)
-            for _ in range(turns):
-                pairing.take()
+            self._check_time(self.clock() - began + turns_of(pairing.pair_s) * pairing.pair_s)
+            self._take_turns(pairing)
         base_us, candidate_us = statistics.median(pairing.changed_us), statistics.median(pairing.original_us)
         return Pair(statistics.median(pairing.logs), base_us, candidate_us)
+
+    def _take_turns(self, pairing: Pairing) -> None:
+        """Takes turns until their median is known to within the budget; what they say does not end them."""
+        for _ in range(turns_of(pairing.pair_s)):
+            pairing.take()
+        most = turns_of(pairing.pair_s, TURNS_AT_MOST)
+        precision = self.effort.rule.allowed(statistics.median(pairing.changed_us))
+        while len(pairing.logs) < most and _half_width(pairing.logs) > precision:
+            for _ in range(TURNS_AT_ONCE):
+                pairing.take()
 
     def _one_after_the_other(self) -> Pair:
         """One process at a time, in the order ABBA over two rounds."""
@@ -206,9 +215,15 @@ class Ring:
             )
 
 
-def turns_of(turn_s: float) -> int:
+def turns_of(turn_s: float, most: int = TURNS) -> int:
     """How many turns each side takes where one of each lasts this long together."""
-    return max(TURNS_AT_LEAST, min(TURNS, int(MEASURED_SECONDS_AT_MOST / turn_s)))
+    return max(TURNS_AT_LEAST, min(most, int(MEASURED_SECONDS_AT_MOST / turn_s)))
+
+
+def _half_width(logs: Sequence[float]) -> float:
+    """Half of the interval of their median."""
+    found = summarise_durations(logs)
+    return math.inf if found is None else (found.high - found.low) / 2
 
 
 def _failure(program: Program, failed: SideFailed) -> WorkloadError:

@@ -1,0 +1,296 @@
+"""How often the gate calls an unchanged step slower, and how often it sees one that really is.
+
+python -m benchmarks.gate [--runs 3] [--slowdown 0 5 10] [--load 1] [--results FILE]
+python -m benchmarks.gate --results FILE --table [--resample 2000] [--write docs/explanation/accuracy.md]
+
+The step is that of examples/mlp.py with 19 layers. The candidate has as many, or one or two more: 5 and 10 % more work,
+by its ops and FLOPs, which are counted. Every run is a whole duel, as `bottleneck gate` fights it, of two folders that
+differ in that number alone; its result is one line of the file, so that runs of several sessions add up. `--load` keeps
+so many processors busy with a process each, of no use, which stays on its processor.
+"""
+
+import argparse
+import json
+import os
+import random
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from scipy.stats import binomtest
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import FlopCounterMode
+
+from benchmarks.pages import write_between_markers
+from bottleneck.experiment.duel import DuelEffort, duel
+from bottleneck.experiment.stand import Stand
+from bottleneck.gate.timing import Batches, Pair, SlowdownRule, judge_slowdown, take_batches
+from bottleneck.gated import TimeResult
+from bottleneck.harness.trial_program import Program
+from bottleneck.pairs import estimate
+
+EXAMPLE = Path(__file__).parents[1] / "examples" / "mlp.py"
+LAYERS = "layers: int = 3"
+
+# By how many percent slower the candidate is, and the layers that it has.
+BASE = 19
+CANDIDATES = {0: 19, 5: 20, 10: 21}
+BUDGET = 0.03
+
+# It ends with us, however we end.
+_BUSY = """
+import os, sys
+os.sched_setaffinity(0, {int(sys.argv[1])})
+while os.getppid() == int(sys.argv[2]):
+    sum(range(100_000))
+"""
+
+
+@dataclass(frozen=True)
+class Run:
+    """One line of the file: what was asked, and what came of it."""
+
+    slowdown: int
+    load: int
+    verdict: str
+    pairs: tuple[float, ...]
+    confirming: int
+    seconds: float
+    smallest_visible: float | None
+    cores: int = 0
+    torch: str = ""
+    seed: int = 0
+    reason: str | None = None
+
+    @property
+    def is_red(self) -> bool:
+        """Whether the gate would have failed."""
+        return self.verdict == "slower"
+
+    @property
+    def is_decided(self) -> bool:
+        """Whether the gate would have said anything."""
+        return self.verdict in {"slower", "fine", "faster"}
+
+
+def main() -> None:
+    """Makes the runs, or prints what the file holds."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--slowdown", type=int, nargs="+", choices=sorted(CANDIDATES), default=sorted(CANDIDATES))
+    parser.add_argument("--load", type=int, default=1)
+    parser.add_argument("--results", type=Path, help="the file that every run is added to")
+    parser.add_argument("--table", action="store_true", help="print what the file holds; make no run")
+    parser.add_argument("--resample", type=int, default=0, help="draw so many runs more from the pairs in the file")
+    parser.add_argument("--write", type=Path, help="write the table into this page")
+    asked = parser.parse_args()
+    runs = list(read(asked.results)) if asked.results is not None and asked.results.exists() else []
+    if not asked.table:
+        for run in make_runs(asked.runs, asked.slowdown, asked.load, asked.results):
+            runs.append(run)
+            print(tell(run), flush=True)
+    text = "\n\n".join(filter(None, (table(runs), resampled(runs, asked.resample) if asked.resample else "")))
+    print(text)
+    if asked.write is not None:
+        write_between_markers(asked.write, "gate", text)
+
+
+def make_runs(times: int, slowdowns: Sequence[int], load: int, results: Path | None) -> Iterator[Run]:
+    """Whole runs, one of each slowdown after the other; each is in the file as soon as it is over."""
+    with tempfile.TemporaryDirectory() as folder, busy(load):
+        for _ in range(times):
+            for slowdown in slowdowns:
+                run = _run(Path(folder), slowdown, load)
+                if results is not None:
+                    with results.open("a", encoding="utf-8") as file:
+                        file.write(json.dumps(run.__dict__) + "\n")
+                yield run
+
+
+def _run(folder: Path, slowdown: int, load: int) -> Run:
+    seed = random.SystemRandom().randrange(2**31)
+    base, candidate = (_stand(folder / name, name, layers) for name, layers in _sides(slowdown))
+    found = duel(Program(EXAMPLE.name), base, candidate, DuelEffort(seed=seed))
+    return Run(
+        slowdown=slowdown,
+        load=load,
+        verdict=found.verdict,
+        pairs=found.pairs,
+        confirming=found.confirming,
+        seconds=round(found.seconds, 2),
+        smallest_visible=found.smallest_visible,
+        cores=len(os.sched_getaffinity(0)),
+        torch=version("torch"),
+        seed=seed,
+        reason=found.reason,
+    )
+
+
+def _sides(slowdown: int) -> tuple[tuple[str, int], tuple[str, int]]:
+    return ("base", BASE), (f"plus-{slowdown}", CANDIDATES[slowdown])
+
+
+def _stand(folder: Path, label: str, layers: int) -> Stand:
+    """A folder with the example, of so many layers. One thread: two on a busy machine wait for each other."""
+    folder.mkdir(exist_ok=True)
+    (folder / EXAMPLE.name).write_text(with_layers(layers), encoding="utf-8")
+    return Stand(label, folder, {"OMP_NUM_THREADS": "1"})
+
+
+def with_layers(layers: int) -> str:
+    """The example with another number of layers, as an edit would make it."""
+    source = EXAMPLE.read_text(encoding="utf-8")
+    assert source.count(LAYERS) == 1
+    return source.replace(LAYERS, f"layers: int = {layers}")
+
+
+@contextmanager
+def busy(load: int) -> Iterator[None]:
+    """Keeps so many processors busy."""
+    with ExitStack() as stack:
+        for core in sorted(os.sched_getaffinity(0))[:load]:
+            process = stack.enter_context(subprocess.Popen([sys.executable, "-c", _BUSY, str(core), str(os.getpid())]))
+            stack.callback(process.kill)
+        yield
+
+
+def read(path: Path) -> Iterator[Run]:
+    """The runs in a file; a line that was cut off is left out."""
+    for line in path.read_text(encoding="utf-8").splitlines():
+        try:
+            values = json.loads(line)
+        except ValueError:
+            continue
+        yield Run(**{**values, "pairs": tuple(values["pairs"])})
+
+
+def tell(run: Run) -> str:
+    """A run in one line."""
+    middle = f"{estimate(run.pairs).middle:+.1%}" if run.pairs else "-"
+    count = (
+        f"{len(run.pairs)} pairs, {run.confirming} of them to confirm" if run.confirming else f"{len(run.pairs)} pairs"
+    )
+    return f"+{run.slowdown} %: {run.verdict:9} {middle}, {count}, {run.seconds:.0f} s  {run.reason or ''}"
+
+
+def table(runs: Sequence[Run]) -> str:
+    """What the runs came to, one row per slowdown and load."""
+    head = (
+        "| true slowdown (ops, FLOPs, measured) | busy processes | runs | red | green | undecided | red of all, 95 % "
+        "| red of those that decide, 95 % | pairs | seconds | smallest visible |\n"
+        "|---|---:|---:|---:|---:|---:|---|---|---:|---:|---:|"
+    )
+    kinds = sorted({(run.load, run.slowdown) for run in runs})
+    rows = [_row([run for run in runs if (run.load, run.slowdown) == kind]) for kind in kinds]
+    return "\n".join([head, *rows, "", _machine(runs)])
+
+
+def _row(runs: Sequence[Run]) -> str:
+    first, red = runs[0], sum(run.is_red for run in runs)
+    decided = sum(run.is_decided for run in runs)
+    visible = [run.smallest_visible for run in runs if run.smallest_visible is not None]
+    cells = (
+        f"+{first.slowdown} % ({_work(first.slowdown)}, {_measured(runs)})",
+        first.load,
+        len(runs),
+        red,
+        decided - red,
+        len(runs) - decided,
+        share(red, len(runs)),
+        share(red, decided),
+        f"{statistics.fmean(len(run.pairs) for run in runs):.1f}",
+        f"{statistics.fmean(run.seconds for run in runs):.0f}",
+        f"{statistics.median(visible):.1%}" if visible else "-",
+    )
+    return f"| {' | '.join(map(str, cells))} |"
+
+
+def share(count: int, of: int) -> str:
+    """A share with its interval by Clopper and Pearson."""
+    if not of:
+        return "-"
+    found = binomtest(count, of).proportion_ci(0.95, method="exact")
+    return f"{count / of:.1%} ({found.low:.1%} to {found.high:.1%})"
+
+
+def _measured(runs: Sequence[Run]) -> str:
+    """The slowdown by the first seven pairs of every run, which no verdict chose."""
+    logs = [value for run in runs for value in run.pairs[:7]]
+    return f"{statistics.median(logs):+.1%}" if logs else "-"
+
+
+def _work(slowdown: int) -> str:
+    before, after = work(BASE), work(CANDIDATES[slowdown])
+    return ", ".join(f"{now / then - 1:+.1%}" for then, now in zip(before, after, strict=True))
+
+
+def work(layers: int) -> tuple[int, int]:
+    """Ops and FLOPs of one step with so many layers, counted as torch dispatches them."""
+
+    class Counting(TorchDispatchMode):
+        ops = 0
+
+        def __torch_dispatch__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
+        ) -> Any:
+            self.ops += 1
+            return func(*args, **(kwargs or {}))
+
+    own: dict[str, Any] = {}
+    exec(compile(with_layers(layers), EXAMPLE.name, "exec"), own)
+    step = own["workload"]()
+    step()
+    with Counting() as counting:
+        step()
+    with FlopCounterMode(display=False) as flops:
+        step()
+    return counting.ops, flops.get_total_flops()
+
+
+def _machine(runs: Iterable[Run]) -> str:
+    kinds = Counter(f"{run.cores} processors, torch {run.torch}" for run in runs)
+    told = "; ".join(f"{kind}: {count} runs" for kind, count in kinds.items())
+    return f"{told}. The budget is {BUDGET:.0%}; a red run has been confirmed by fresh pairs; green is fine or faster."
+
+
+def resampled(runs: Sequence[Run], times: int, seed: int = 0) -> str:
+    """What runs would come to whose pairs are drawn from those in the file, as if all had met the same conditions."""
+    draw = random.Random(seed)
+    lines = [
+        f"**Resampled**, not run: {times} runs of each row, whose pairs are drawn with replacement from all recorded "
+        "pairs of that row. Pairs of one run met the same neighbours on the machine; here they are mixed.",
+        "",
+        "| true slowdown | busy processes | recorded pairs | red | green | undecided | pairs |",
+        "|---|---:|---:|---:|---:|---:|---:|",
+    ]
+    for load, slowdown in sorted({(run.load, run.slowdown) for run in runs}):
+        logs = [value for run in runs if (run.load, run.slowdown) == (load, slowdown) for value in run.pairs]
+        if logs:
+            found = [_resample(logs, draw) for _ in range(times)]
+            lines.append(f"| +{slowdown} % | {load} | {len(logs)} | {_shares(found)} |")
+    return "\n".join(lines)
+
+
+def _resample(logs: Sequence[float], draw: random.Random) -> TimeResult:
+    batches, rule = Batches(), SlowdownRule(BUDGET)
+    take_batches(batches, lambda: Pair(draw.choice(logs), 1.0, 1.0), rule)
+    return judge_slowdown(batches, rule)
+
+
+def _shares(found: Sequence[TimeResult]) -> str:
+    verdicts = Counter(each.verdict for each in found)
+    green = verdicts["fine"] + verdicts["faster"]
+    shares = (f"{count / len(found):.1%}" for count in (verdicts["slower"], green, verdicts["undecided"]))
+    return " | ".join([*shares, f"{statistics.fmean(len(each.pairs) for each in found):.1f}"])
+
+
+if __name__ == "__main__":
+    main()
