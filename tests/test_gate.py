@@ -92,7 +92,7 @@ def test_nothing_to_gate_says_where_to_write_it(
     ("words", "said"),
     [
         (["none.py"], "there is no workload none.py"),
-        (["--steps 3 bench.py"], "does not know --steps"),
+        (["--", "--steps 3 bench.py"], "does not know --steps"),
         (["bench.py", "--format", "pdf"], "there is no format pdf"),
         (["bench.py", "--format", "json,junit"], "--out"),
         (["bench.py", "--set"], "--set"),
