@@ -62,28 +62,19 @@ class Judgement:
     is_confirmed: bool = False
 
 
-@lru_cache(maxsize=256)
-def signed_rank_counts(n: int) -> tuple[int, ...]:
-    """In how many of the 2**n assignments of signs the positive ranks of n values add up to 0, 1, … n(n+1)/2.
-
-    A rank is either in the sum or not, so the counts of n ranks are those of n - 1, plus the same moved by n.
-    """
-    counts = [1]
-    for rank in range(1, n + 1):
-        moved = [0] * rank + counts
-        counts = [a + b for a, b in zip(counts + [0] * rank, moved, strict=True)]
-    return tuple(counts)
-
-
+@lru_cache(maxsize=4096)
 def signed_rank_at_most(total: int, n: int) -> float:
     """The chance that the positive ranks of n values without an effect add up to at most this total."""
     if total < 0:
         return 0.0
-    if n <= _EXACT_UP_TO:
-        chance: float = sum(signed_rank_counts(n)[: total + 1]) / 2**n
-        return chance
-    mean, deviation = n * (n + 1) / 4, math.sqrt(n * (n + 1) * (2 * n + 1) / 24)
-    return NormalDist().cdf((total + 0.5 - mean) / deviation)
+    if n > _EXACT_UP_TO:
+        mean, deviation = n * (n + 1) / 4, math.sqrt(n * (n + 1) * (2 * n + 1) / 24)
+        return NormalDist().cdf((total + 0.5 - mean) / deviation)
+    if total >= n * (n + 1) // 2:
+        return 1.0
+    from scipy.stats import wilcoxon  # noqa: PLC0415 - takes a second to import, and help needs none of it
+
+    return float(wilcoxon(_with_rank_sum(total, n), alternative="less", method="exact").pvalue)
 
 
 @lru_cache(maxsize=1024)
@@ -156,6 +147,16 @@ def judge(first: Sequence[float], confirming: Sequence[float], rule: Rule) -> Ju
 def next_look(n: int) -> int | None:
     """The number of pairs at which to look next; null where there have been enough."""
     return next((wanted for wanted in LOOKS if wanted > n), None)
+
+
+def _with_rank_sum(total: int, n: int) -> list[int]:
+    """Values of the ranks 1 to n whose positive ones add up to this total."""
+    values = []
+    for rank in range(n, 0, -1):
+        is_in = rank <= total
+        values.append(rank if is_in else -rank)
+        total -= rank if is_in else 0
+    return values
 
 
 def _shows_none(values: Sequence[float], rule: Rule) -> bool:

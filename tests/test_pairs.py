@@ -18,7 +18,6 @@ from bottleneck.pairs import (
     look,
     next_look,
     signed_rank_at_most,
-    signed_rank_counts,
     smallest_visible,
 )
 
@@ -41,15 +40,35 @@ def test_critical_rank_sums_are_those_of_the_published_table(tail: float) -> Non
     assert ours == tuple(-1 if total is None else total for total in PUBLISHED[tail])
 
 
+def counts_of(n: int) -> list[int]:
+    """In how many of the 2**n assignments of signs the positive ranks add up to 0, 1, …: the oracle, in integers.
+
+    A rank is either in the sum or not, so the counts of n ranks are those of n - 1, plus the same moved by n.
+    """
+    counts = [1]
+    for rank in range(1, n + 1):
+        counts = [a + b for a, b in zip(counts + [0] * rank, [0] * rank + counts, strict=True)]
+    return counts
+
+
 @pytest.mark.parametrize("n", range(1, 9))
 def test_counts_are_those_of_all_assignments_of_signs(n: int) -> None:
     sums = [sum(rank for rank, sign in enumerate(signs, 1) if sign) for signs in itertools.product((0, 1), repeat=n)]
-    assert signed_rank_counts(n) == tuple(sums.count(total) for total in range(n * (n + 1) // 2 + 1))
+    assert counts_of(n) == [sums.count(total) for total in range(n * (n + 1) // 2 + 1)]
+    for total in range(-1, n * (n + 1) // 2 + 2):
+        assert signed_rank_at_most(total, n) == pytest.approx(sum(each <= total for each in sums) / 2**n, abs=1e-15)
+
+
+@pytest.mark.parametrize("n", [7, 14, 20, 33, 60])
+def test_the_chances_are_exact_as_far_as_they_are_said_to_be(n: int) -> None:
+    counts, whole = counts_of(n), 2**n
+    for total in range(0, n * (n + 1) // 2 + 1, max(1, n // 4)):
+        assert signed_rank_at_most(total, n) == pytest.approx(sum(counts[: total + 1]) / whole, rel=1e-11)
 
 
 def test_the_normal_limit_meets_the_exact_distribution_where_it_takes_over() -> None:
     n = 61
-    counts = signed_rank_counts(n)
+    counts = counts_of(n)
     for total in range(0, n * (n + 1) // 2, 7):
         exact = sum(counts[: total + 1]) / 2**n
         if exact <= 0.025:  # where verdicts are made it errs towards none
