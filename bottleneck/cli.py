@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from bottleneck import __version__
+from bottleneck.commands.accept import accept_command
 from bottleneck.commands.calibrate import calibrate_command
 from bottleneck.commands.compare import compare_command
 from bottleneck.commands.doctor import doctor_command
@@ -28,6 +29,7 @@ COMMANDS: tuple[tuple[str, Callable[..., None], dict[str, bool]], ...] = (
     ("report", report_command, {}),
     ("compare", compare_command, {}),
     ("gate", gate_command, {}),
+    ("accept", accept_command, {}),
     ("sweep", sweep_command, {}),
     ("verify", verify_command, _RUN_SETTINGS),
     ("calibrate", calibrate_command, {}),
@@ -63,6 +65,8 @@ def build_app() -> typer.Typer:
         \b
         bottleneck run model.py         record the program, then report
         bottleneck report trace.json    explain a trace that you already have
+        bottleneck compare A B          what changed between two runs, and where
+        bottleneck gate                 fail a build when a step does more, or takes longer
         bottleneck doctor               what can be measured here, and what would help
         """  # noqa: D301 - backspace is how click is told to keep the lines of an example
 
