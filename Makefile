@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 DEMO ?= examples/mlp.py
 
-.PHONY: demo test lint clean
+.PHONY: demo test lint gate clean
 
 demo: $(VENV)/.installed
 	rm -rf demo-recording
@@ -21,6 +21,10 @@ lint: $(VENV)/.installed
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+# The examples do per step what their lock-files in .bottleneck/ say, and no more.
+gate: $(VENV)/.installed
+	$(BIN)/bottleneck gate --only counters
 
 # One environment for everything: the package in place, its test tools, and the torch that the tests ran with.
 $(VENV)/.installed: pyproject.toml constraints.txt
