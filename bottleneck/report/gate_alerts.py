@@ -40,8 +40,8 @@ class Place:
 class Alert:
     """One thing to tell at a line: about which rule of which workload, how grave, and since when it is the same.
 
-    ``lines`` say why, and how to fix or accept it. ``fingerprint`` does not change when the line of code moves or the
-    numbers do. ``others`` are further places that did it.
+    ``lines`` say why, ``fix`` how to fix or accept it, ``others`` are further places that did it. ``fingerprint`` does
+    not change when the line of code moves or the numbers do.
     """
 
     workload: str
@@ -52,6 +52,7 @@ class Alert:
     place: Place
     fingerprint: str
     others: tuple[Place, ...] = ()
+    fix: str = ""
 
 
 def alerts(gate: Gate) -> tuple[Alert, ...]:
@@ -84,16 +85,16 @@ def _level(result: WorkloadResult, exit_code: int) -> Level:
 def _counter(result: WorkloadResult, change: CounterChange, level: Level | None = None) -> Alert:
     counter = counter_of(change.metric)
     places = _places([culprit.site for culprit in change.culprits if culprit.site is not None])
-    fix = (result.fix,) if level is None and result.fix else ()
     return Alert(
         result.name,
         OTHER if counter is None else counter.name,
         level or _FAILING[change.verdict],
         f"{change_words(change)}{' (better)' if level == 'note' else ''}",
-        (*cause_words(change), *fix),
+        tuple(cause_words(change)),
         places[0] if places else stand_in(result),
         _fingerprint(result.name, change.metric, str(change.is_creep), _anchor(change)),
         places[1:],
+        result.fix if level is None else "",
     )
 
 
@@ -103,10 +104,11 @@ def _time(result: WorkloadResult, exit_code: int) -> list[Alert]:
     time = result.time
     if time is None or time.verdict not in levels:
         return []
-    lines = _why(result) if time.verdict != "faster" else ()
+    why, fix = ((), "") if time.verdict == "faster" else (result.why, result.fix)
     place = _slowest(result) or stand_in(result)
     title = f"step {time_words(time)}"
-    return [Alert(result.name, TIME, levels[time.verdict], title, lines, place, _fingerprint(result.name, TIME))]
+    mark = _fingerprint(result.name, TIME)
+    return [Alert(result.name, TIME, levels[time.verdict], title, why, place, mark, fix=fix)]
 
 
 def _whole(result: WorkloadResult, exit_code: int) -> Alert:
@@ -117,14 +119,11 @@ def _whole(result: WorkloadResult, exit_code: int) -> Alert:
         rule,
         _level(result, exit_code),
         result.what or result.verdict,
-        _why(result),
+        result.why,
         stand_in(result),
         _fingerprint(result.name, rule),
+        fix=result.fix,
     )
-
-
-def _why(result: WorkloadResult) -> tuple[str, ...]:
-    return tuple(text for text in (*result.why, result.fix) if text)
 
 
 def _slowest(result: WorkloadResult) -> Place | None:

@@ -44,7 +44,8 @@ def _annotation(command: str, group: list[Alert], left_out: int) -> str:
     first = group[0]
     place = {"file": first.place.file, "line": str(first.place.line)}
     told = [alert.title for alert in group]
-    told += dict.fromkeys(line for alert in group for line in alert.lines)
+    told += dict.fromkeys([line for alert in group for line in alert.lines])
+    told += dict.fromkeys([alert.fix for alert in group if alert.fix])
     told += [f"{left_out} more are in gate.md"] if left_out > 0 else []
     return _command(command, {**place, "title": f"bottleneck gate: {first.workload}"}, told)
 

@@ -63,7 +63,7 @@ def _invocation(gate: Gate) -> dict[str, Any]:
 
 
 def _result(alert: Alert) -> dict[str, Any]:
-    told = [f"{alert.workload}: {alert.title}", *alert.lines]
+    told = [f"{alert.workload}: {alert.title}", *alert.lines, *([alert.fix] if alert.fix else [])]
     result: dict[str, Any] = {
         "ruleId": alert.rule,
         "ruleIndex": _INDEX[alert.rule],

@@ -71,9 +71,16 @@ def headline(result: WorkloadResult) -> str:
     """
     is_passed = result.verdict == "pass"
     wrong: tuple[CounterVerdict, ...] = ("broken", "gone")
-    counters = counters_words(result.counters, _TOLD if is_passed or result.verdict == "undecided" else wrong)
+    changes = [change for change in result.counters if not _is_nowhere(change, result)]
+    counters = counters_words(changes, _TOLD if is_passed or result.verdict == "undecided" else wrong)
     time = time_summary(result.time) if is_passed else _time_in_short(result.time)
     return "; ".join([phrase for phrase in (counters, time) if phrase] + [f"took {took(result.seconds)}"])
+
+
+def _is_nowhere(change: CounterChange, result: WorkloadResult) -> bool:
+    """Whether neither side can know this counter, as kernels on a CPU: no news, and no gap in what was held."""
+    unknown = {} if result.counts is None else result.counts.unknown
+    return change.before is None and change.after is None and change.metric in unknown
 
 
 # First what is wrong, then what is well, then what was not held against anything.
@@ -256,10 +263,14 @@ def cause_words(change: CounterChange) -> list[str]:
 
 
 def by_reason(result: WorkloadResult, verdict: CounterVerdict) -> list[str]:
-    """'peak_bytes, allocations: the baseline is of another device': the counters of one verdict, by their reasons."""
+    """'peak_bytes, allocations: the baseline is of another device': the counters of one verdict, by their reasons.
+
+    What neither side can know is left out where all is well.
+    """
     reasons: dict[str, list[str]] = {}
     for change in result.counters:
-        if change.verdict == verdict:
+        is_told = result.verdict != "pass" or not _is_nowhere(change, result)
+        if change.verdict == verdict and is_told:
             reasons.setdefault(change.reason or "no reason known", []).append(change.metric)
     return [f"{', '.join(dict.fromkeys(metrics))}: {reason}" for reason, metrics in reasons.items()]
 

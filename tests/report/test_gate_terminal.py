@@ -7,7 +7,7 @@ import pytest
 
 from bottleneck.gated import Gate
 from bottleneck.report.gate_terminal import render
-from tests.report.gates import COUNTED, GATES, HOSTILE, PASSED, SLOWED, gate
+from tests.report.gates import COUNTED, COUNTS, GATES, HOSTILE, PASSED, SLOWED, change, equal, gate
 
 EACH = pytest.mark.parametrize("gate", GATES.values(), ids=GATES)
 
@@ -99,6 +99,15 @@ def test_what_was_not_compared_and_what_is_unstable_is_told_with_its_reason() ->
 def test_unstable_counters_that_only_the_counts_know_are_told_too() -> None:
     bare = replace(COUNTED, counters=(), verdict="pass")
     assert "unstable: allocations: 715..716" in render(gate(bare, exit_code=0, sentence="."), 200)
+
+
+def test_what_neither_side_can_know_is_told_of_a_failure_only() -> None:
+    nowhere = change("graphs", None, None, "not compared", reason="nothing was compiled")
+    passed = replace(COUNTED, verdict="pass", counters=(*equal("ops"), nowhere), counts=replace(COUNTS, unstable={}))
+    assert "1 counter equal; time not run" in render(gate(passed, exit_code=0, sentence="."), 200)
+    assert "nothing was compiled" not in render(gate(passed, exit_code=0, sentence="."), 200)
+    failed = replace(passed, verdict="fail")
+    assert "not compared: graphs: nothing was compiled" in render(gate(failed, exit_code=1, sentence="."), 200)
 
 
 def test_an_improvement_names_the_command_that_keeps_it() -> None:
