@@ -46,12 +46,17 @@ class Condition:
 
 @dataclass(frozen=True)
 class Bar:
-    """The change of one account of the ledger, in microseconds per step."""
+    """The change of one account of the ledger, in microseconds per step.
+
+    ``source`` is the line that most of the change of a wait comes from ('file.py:57'), null where no line does.
+    """
 
     account: str
     group: str
     before_us: float
     after_us: float
+    source: str | None = None
+    is_touched: bool | None = None
 
     @property
     def change_us(self) -> float:

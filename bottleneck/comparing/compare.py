@@ -3,37 +3,61 @@
 from bottleneck import __version__
 from bottleneck.compared import Comparison, CounterStep
 from bottleneck.comparing.bars import BUSY_ACCOUNTS, find_bars
+from bottleneck.comparing.conditions import find_conditions
 from bottleneck.comparing.matching import match
 from bottleneck.comparing.noise import find_noise
+from bottleneck.comparing.notes import find_notes
 from bottleneck.comparing.rows import fold_modules, tell_rows
 from bottleneck.comparing.sides import Compared, Touched, tell_side
+from bottleneck.comparing.story import find_parts, tell, tell_counters
+from bottleneck.comparing.touching import Diff
 from bottleneck.comparing.work import find_work
 from bottleneck.counters import COUNTERS
 
 
 def compare(before: Compared, after: Compared, touched: Touched | None = None) -> Comparison:
-    """What changed between two sides, adding up to the change of the step; only counters where a side has no times."""
-    sides = tell_side(before), tell_side(after)
-    counters = _counters(before, after)
+    """What changed between two sides, adding up to the change of the step; only counters where a side has no times.
+
+    ``touched`` are the lines that the diff between the sides touches, by file: rows that name one are marked.
+    """
     if before.step_us is None or after.step_us is None:
-        return Comparison(*sides, counters=counters, version=__version__)
-    bars = find_bars(before, after)
-    by_call = all(side.case is not None and side.case.charged is not None for side in (before, after))
-    noise = find_noise(before, after)
+        return _compare_counters(before, after)
+    diff, noise = Diff(touched), find_noise(before, after)
+    by_call = all(side.counts_calls for side in (before, after))
     matches = match(find_work(before, by_call), find_work(after, by_call))
-    rows = tell_rows(matches, noise.share, touched)
+    rows = tell_rows(matches, noise.share, diff)
+    bars = find_bars(before, after, diff)
+    idle = tuple(bar for bar in bars if bar.account not in BUSY_ACCOUNTS)
+    conditions = find_conditions(before, after, matches)
     return Comparison(
-        *sides,
+        tell_side(before),
+        tell_side(after),
+        conditions=conditions,
         bars=bars,
         rows=rows,
         modules=fold_modules(rows, noise.share),
-        idle=tuple(bar for bar in bars if bar.account not in BUSY_ACCOUNTS),
+        idle=idle,
+        counters=_counters(before, after),
+        notes=find_notes(before, after, noise, rows),
+        sentence=tell((before, after), find_parts(rows, idle), noise, conditions),
+        version=__version__,
+    )
+
+
+def _compare_counters(before: Compared, after: Compared) -> Comparison:
+    counters = _counters(before, after)
+    return Comparison(
+        tell_side(before),
+        tell_side(after),
+        conditions=find_conditions(before, after, ()),
         counters=counters,
+        sentence=tell_counters(counters),
         version=__version__,
     )
 
 
 def _counters(before: Compared, after: Compared) -> tuple[CounterStep, ...]:
+    """All counters that a side knows, in the order of their declaration."""
     old = {} if before.counts is None else before.counts.values
     new = {} if after.counts is None else after.counts.values
     names = [*COUNTERS, *sorted({*old, *new} - {*COUNTERS})]

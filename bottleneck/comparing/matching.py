@@ -112,13 +112,12 @@ def _common_regions(before: Iterable[Piece], after: Iterable[Piece]) -> set[str]
 
 def _placed(pieces: Iterable[Piece], names: Mapping[str, str], regions: set[str]) -> list[Piece]:
     """The pieces with the names that their modules go by, and without ops whose kernels tell more."""
-    return [
-        piece._replace(
-            place=None if piece.module is None else names[".".join(unwrapped(piece.module))],
-            plain=None if piece.plain in regions else piece.plain,
-        )
-        for piece in pieces
-    ]
+    placed = []
+    for piece in pieces:
+        place = None if piece.module is None else names[".".join(unwrapped(piece.module))]
+        plain = None if piece.plain in regions else piece.plain
+        placed.append(Piece(*piece[:-2], plain, place))  # an order of magnitude quicker than _replace
+    return placed
 
 
 _Groups = dict[Hashable | None, list[Piece]]
@@ -140,19 +139,22 @@ def _meet(
     found = []
     for each in common:
         told = matched_by or _told_by(before[each][0])
-        found += [Match(told, old, new) for old, new in _in_parts(before[each], after[each])]
+        parts = [(before[each], after[each])] if matched_by is None else _in_parts(before[each], after[each])
+        found += [Match(told, tuple(old), tuple(new)) for old, new in parts]
     return found, _rest(before, common), _rest(after, common)
 
 
-def _in_parts(before: Sequence[Piece], after: Sequence[Piece]) -> list[tuple[tuple[Piece, ...], tuple[Piece, ...]]]:
+def _in_parts(before: list[Piece], after: list[Piece]) -> list[tuple[list[Piece], list[Piece]]]:
     """Shape by shape where both sides have as many calls of as many shapes (another batch size); else pooled."""
+    pooled = [(before, after)]
+    if len(before) < 2 or len(after) < 2:
+        return pooled
     old, new = _by_sizes(before), _by_sizes(after)
-    if old is None or new is None or len(old) < 2 or [len(size) for size in old] != [len(size) for size in new]:
-        return [(tuple(before), tuple(after))]
+    if old is None or new is None or [len(size) for size in old] != [len(size) for size in new]:
+        return pooled
     pairs = list(zip(old.values(), new.values(), strict=True))
-    if any(sum(piece.calls for piece in one) != sum(piece.calls for piece in other) for one, other in pairs):
-        return [(tuple(before), tuple(after))]
-    return [(tuple(one), tuple(other)) for one, other in pairs]
+    calls = [[math.fsum(piece.calls for piece in part) for part in pair] for pair in pairs]
+    return pairs if all(one == other for one, other in calls) else pooled
 
 
 def _by_sizes(pieces: Iterable[Piece]) -> dict[tuple[int, ...], list[Piece]] | None:

@@ -7,9 +7,9 @@ from bottleneck.comparing.sides import Compared
 from bottleneck.measured import Timing
 
 # Below this many steps the range of their times says little of the next recording.
-_FEWEST_STEPS = 3
+FEWEST_STEPS = 3
 # Taken for the spread of a recording whose steps tell none: times of kernels repeat within a few percent.
-_UNTOLD_SPREAD = 0.05
+UNTOLD_SPREAD = 0.05
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ def find_noise(before: Compared, after: Compared) -> Noise:
     """Noise of a difference: the spreads of both medians, taken as independent (root of the sum of squares)."""
     spreads = [_spread(side) for side in (before, after)]
     known = [spread for spread in spreads if spread is not None]
-    share = math.hypot(*(_UNTOLD_SPREAD if spread is None else spread for spread in spreads))
+    share = math.hypot(*(UNTOLD_SPREAD if spread is None else spread for spread in spreads))
     is_known = len(known) == len(spreads)
     old, new = before.step_us, after.step_us
     if not is_known or old is None or new is None:
@@ -39,7 +39,7 @@ def find_noise(before: Compared, after: Compared) -> Noise:
 def _spread(side: Compared) -> float | None:
     """Half of the interval of the median step as a share of it; null where there are too few steps."""
     timing = timing_of(side)
-    if timing is None or timing.n < _FEWEST_STEPS or not 0 < timing.median < math.inf:
+    if timing is None or timing.n < FEWEST_STEPS or not 0 < timing.median < math.inf:
         return None
     half = (timing.high - timing.low) / 2 / timing.median
     return half if 0 <= half < math.inf else None

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from bottleneck.compared import ChangeKind, ChangeRow, MatchedBy
 from bottleneck.comparing.matching import Match
-from bottleneck.comparing.sides import Touched
+from bottleneck.comparing.touching import Diff
 from bottleneck.comparing.work import Piece
 
 
@@ -52,9 +52,9 @@ class Sums:
         return abs(after - before) <= 0.05 * max(before, after)
 
 
-def tell_rows(matches: Iterable[Match], noise: float, touched: Touched | None) -> tuple[ChangeRow, ...]:
+def tell_rows(matches: Iterable[Match], noise: float, diff: Diff) -> tuple[ChangeRow, ...]:
     """A row per match, most change first."""
-    return _sorted(_row(match, noise, touched) for match in matches)
+    return _sorted(_row(match, noise, diff) for match in matches)
 
 
 def fold_modules(rows: Iterable[ChangeRow], noise: float) -> tuple[ChangeRow, ...]:
@@ -69,7 +69,7 @@ def _sorted(rows: Iterable[ChangeRow]) -> tuple[ChangeRow, ...]:
     return tuple(sorted(rows, key=lambda row: (-abs(row.change_us), row.name, row.module or "", row.shapes or "")))
 
 
-def _row(match: Match, noise: float, touched: Touched | None) -> ChangeRow:
+def _row(match: Match, noise: float, diff: Diff) -> ChangeRow:
     shown = match.after or match.before
     sums = _sums(match)
     source = _source(shown)
@@ -88,7 +88,7 @@ def _row(match: Match, noise: float, touched: Touched | None) -> ChangeRow:
         count_us=sums.count_us,
         mean_us=sums.mean_us,
         source=source,
-        is_touched=is_touched(source, touched),
+        is_touched=diff.touches(source),
     )
 
 
@@ -119,6 +119,8 @@ def _listed(names: Sequence[str]) -> str:
 def _common_module(pieces: Iterable[Piece]) -> str | None:
     """The leading part that all their module paths share; null where there is none."""
     paths = sorted({piece.module or "" for piece in pieces})
+    if len(paths) == 1:
+        return paths[0] or None
     first, last = paths[0].split("."), paths[-1].split(".")
     length = next((at for at, (one, other) in enumerate(zip(first, last, strict=False)) if one != other), len(first))
     return ".".join(first[:length]) or None
@@ -148,14 +150,6 @@ def _source(pieces: Sequence[Piece]) -> str | None:
     """The line that most of the time comes from."""
     lines = [(piece.us, piece.source) for piece in pieces if piece.source]
     return max(lines)[1] if lines else None
-
-
-def is_touched(source: str | None, touched: Touched | None) -> bool | None:
-    """Whether the diff touches this line ('file.py:57'); null without a diff or a line."""
-    if source is None or touched is None:
-        return None
-    file, _, line = source.rpartition(":")
-    return line.isdecimal() and int(line) in touched.get(file, frozenset())
 
 
 def _module(module: str | None, rows: Sequence[ChangeRow], noise: float) -> ChangeRow:

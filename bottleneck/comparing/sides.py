@@ -14,6 +14,8 @@ Touched = Mapping[str, frozenset[int]]
 
 # A step of thirty years is no time: what a file says beyond that is damage.
 _LONGEST_US = 1e15
+# What an analysis calls a device that its trace does not name.
+_NO_NAMES = frozenset({"", "CPU", "unknown device"})
 
 
 @dataclass(frozen=True)
@@ -39,6 +41,17 @@ class Compared:
         for entry in () if told is None else told.ledger:
             sums[entry.account] = sums.get(entry.account, 0.0) + clean_us(entry.us)
         return sums
+
+    @property
+    def counts_calls(self) -> bool:
+        """Whether calls of ops are known, and not only the kernels that they run."""
+        return self.case is not None and self.case.charged is not None
+
+    @property
+    def device_name(self) -> str | None:
+        """The device that it ran on; null where the trace does not name it."""
+        name = "" if self.told is None else self.told.device.name
+        return None if name in _NO_NAMES else name
 
     @property
     def step_us(self) -> float | None:

@@ -1,0 +1,178 @@
+"""The comparison in one sentence: how much longer the step takes, which parts of it, and whether that is noise."""
+
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from bottleneck.compared import Bar, ChangeRow, Condition, CounterStep
+from bottleneck.comparing.conditions import DEVICE
+from bottleneck.comparing.noise import Noise
+from bottleneck.comparing.sides import Compared
+from bottleneck.counters import COUNTERS
+from bottleneck.units import format_share, format_us
+
+# Parts that are told: so many, each at least this share of the change.
+_MOST_PARTS = 3
+_LEAST_PART = 0.05
+# From here on the parts that go the other way are told too, as a share of the change.
+_WORTH_TELLING = 0.25
+_LONGEST_NAME = 60
+_NUMBER = re.compile(r"\d+(?=\.|$)")
+_WAITS: Mapping[str, str] = {
+    "overhead.input": "waiting for data",
+    "overhead.sync": "waiting after syncs",
+    "overhead.dispatch": "the framework around the ops",
+    "overhead.python": "Python between the ops",
+    "overhead.launch": "launch calls",
+    "overhead.allocator": "allocating memory",
+    "overhead.compile": "compiling",
+    "overhead.gc": "garbage collection",
+    "overhead.dependency": "queued work that had to wait",
+    "overhead.profiler": "the profiler",
+    "overhead.unknown": "waits of unknown cause",
+}
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part of the change in words ("24 new aten::copy_ in decoder.rotary") and its size."""
+
+    words: str
+    us: float
+
+
+def tell(sides: Sequence[Compared], parts: Sequence[Part], noise: Noise, conditions: Iterable[Condition]) -> str:
+    """The sentence; ``parts`` are the parts of the change, most first."""
+    before, after = sides
+    old, new = before.step_us or 0.0, after.step_us or 0.0
+    is_other_device = any(condition.what == DEVICE for condition in conditions)
+    if old == new:
+        return f"The step takes {format_us(new)} on both sides.{_inside(parts, new)}"
+    if noise.is_within and not is_other_device:
+        return (
+            f"The step takes as long as before, {format_us(new)} against {format_us(old)}: "
+            f"the steps themselves vary by {format_share(noise.share)}.{_inside(parts, new)}"
+        )
+    causes = _causes(parts, new - old)
+    opening = _other_device(before, after, old, new) if is_other_device else _opening(old, new)
+    return f"{opening}{causes}{_others(parts, new - old)}.{'' if is_other_device else _doubt(noise)}"
+
+
+def tell_counters(counters: Sequence[CounterStep]) -> str:
+    """The sentence where a side has no times."""
+    both = [(each.name, each.before, each.after) for each in counters if None not in (each.before, each.after)]
+    if not both:
+        return "Nothing can be compared: a side has no times, and no counter is known of both."
+    differing = [f"{name} {old} -> {new}" for name, old, new in both if old != new]
+    if not differing:
+        return f"All {len(both)} counters that both sides know are equal; a side has no times."
+    listed = ", ".join(differing[:6]) + (f" and {len(differing) - 6} more" if len(differing) > 6 else "")
+    return f"{len(differing)} of {len(both)} counters differ: {listed}; a side has no times."
+
+
+def find_parts(rows: Iterable[ChangeRow], idle: Iterable[Bar]) -> list[Part]:
+    """Rows and waits as parts, layers of one kind together, most change first; those that are the same are left out."""
+    groups: dict[tuple[str, str, str], list[ChangeRow]] = {}
+    for row in rows:
+        if row.kind != "same":
+            groups.setdefault((row.kind, row.name, _NUMBER.sub("*", row.module or "")), []).append(row)
+    parts = [Part(_row_words(group), math.fsum(row.change_us for row in group)) for group in groups.values()]
+    parts += [Part(_wait_words(bar), bar.change_us) for bar in idle if bar.change_us]
+    return sorted(parts, key=lambda part: (-abs(part.us), part.words))
+
+
+def _opening(old: float, new: float) -> str:
+    more = "more" if new > old else "less"
+    share = f" ({format_share(abs(new - old) / old)})" if old else ""
+    return f"The step takes {format_us(abs(new - old))}{share} {more}"
+
+
+def _other_device(before: Compared, after: Compared, old: float, new: float) -> str:
+    names = [side.told.device.name if side.told else side.label for side in (before, after)]
+    times = f"{new / old:.2f}x as long as" if old else "longer than"
+    return (
+        f"On {_short(names[1])} the step takes {times} on {_short(names[0])}, {format_us(new)} against {format_us(old)}"
+    )
+
+
+def _causes(parts: Sequence[Part], change_us: float) -> str:
+    """': 5.2 ms of it in …, 1.1 ms in …'; the parts that go the way of the change."""
+    along = [part for part in parts if part.us * change_us > 0 and abs(part.us) >= _LEAST_PART * abs(change_us)]
+    if not along:
+        return ", spread over many small changes"
+    told = [f"{format_us(abs(part.us))}{' of it' if not at else ''} {part.words}" for at, part in enumerate(along)]
+    return ": " + ", ".join(told[:_MOST_PARTS])
+
+
+def _others(parts: Sequence[Part], change_us: float) -> str:
+    """'; against that …': the largest part that goes the other way, where it is worth it."""
+    against = [part for part in parts if part.us * change_us < 0]
+    if not against or math.fsum(abs(part.us) for part in against) < _WORTH_TELLING * abs(change_us):
+        return ""
+    total = format_us(math.fsum(abs(part.us) for part in against))
+    less = "less" if change_us > 0 else "more"
+    return f"; against that {total} {less} elsewhere, {format_us(abs(against[0].us))} of it {against[0].words}"
+
+
+def _inside(parts: Sequence[Part], step_us: float) -> str:
+    """What moved in a step that takes as long as before: the largest part more and the largest less."""
+    large = [part for part in parts if abs(part.us) >= _LEAST_PART * step_us]
+    told = [
+        f"{format_us(abs(part.us))} {'more' if part.us > 0 else 'less'} {part.words}"
+        for part in (next((p for p in large if p.us > 0), None), next((p for p in large if p.us < 0), None))
+        if part is not None
+    ]
+    return f" Inside it: {', '.join(told)}." if told else ""
+
+
+def _doubt(noise: Noise) -> str:
+    if not noise.is_known:
+        return " How much the steps themselves vary is not known: a side has too few of them."
+    return f" The steps themselves vary by {format_share(noise.share)}."
+
+
+def _row_words(rows: Sequence[ChangeRow]) -> str:
+    first, place = rows[0], _place(rows)
+    is_pooled = first.family is not None and first.name.startswith(f"{first.family}: ")
+    name = f"{first.family} kernels" if is_pooled else _short(first.name)
+    before, after = (math.fsum(calls) for calls in ([r.calls_before for r in rows], [r.calls_after for r in rows]))
+    if first.kind == "new":
+        return f"in {_number(after)} new {name}{place}" if after else f"in {name}{place}"
+    if first.kind == "gone":
+        return f"in {_number(before)} {name}{place} that {'is' if before == 1 else 'are'} gone"
+    if first.kind in {"more", "fewer"}:
+        return f"in {_number(abs(after - before))} {first.kind} {name}{place}"
+    return f"in {first.kind} {name}{place}"
+
+
+def _wait_words(bar: Bar) -> str:
+    words = f"in {_WAITS.get(bar.account, _short(bar.account))}"
+    return f"{words} ({bar.source})" if bar.source else words
+
+
+def _place(rows: Sequence[ChangeRow]) -> str:
+    """' in decoder.rotary', layers as 'layer_*'; empty where no module is known."""
+    modules = {row.module or "" for row in rows}
+    module = modules.pop() if len(modules) == 1 else _NUMBER.sub("*", rows[0].module or "")
+    parts = module.split(".")
+    shown = ".".join(parts if len(parts) < 3 else ["…", *parts[-2:]])
+    source = rows[0].source
+    line = f" ({_short(source)}{', changed here' if rows[0].is_touched else ''})" if source else ""
+    return (f" of {_short(shown)}" if shown else "") + line
+
+
+def _number(calls: float) -> str:
+    return f"{calls:.0f}" if float(calls).is_integer() or calls >= 10 else f"{calls:.2g}"
+
+
+def _short(name: str) -> str:
+    """A name of the trace, short enough for a sentence and on one line."""
+    plain = "".join(character if character.isprintable() else " " for character in name[: 2 * _LONGEST_NAME])
+    return plain if len(plain) <= _LONGEST_NAME else f"{plain[: _LONGEST_NAME - 1]}…"
+
+
+def counter_words(name: str, count: int) -> str:
+    """'3 syncs'."""
+    counter = COUNTERS.get(name)
+    return f"{count} {name}" if counter is None else f"{count} {counter.one if count == 1 else counter.many}"
