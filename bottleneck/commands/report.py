@@ -89,8 +89,8 @@ def report_command(
     from bottleneck.commands.repair import repair
     from bottleneck.pipeline import Options, analyse
 
-    asked = None if steps is None else _steps(steps, whole=whole)
-    options = Options(whole, _ceilings(device, peaks), asked, tuple(capture or ()))
+    asked = None if steps is None else parse_steps(steps, whole=whole)
+    options = Options(whole, chosen_device(device, peaks), asked, tuple(capture or ()))
     for recording in paths:
         repair(recording)
         if options.device is None:
@@ -102,7 +102,7 @@ def report_command(
     present(analysis, form.value, output, all_findings=all_findings)
 
 
-def _steps(text: str, *, whole: bool) -> slice:
+def parse_steps(text: str, *, whole: bool) -> slice:
     """The slice that 'A:B' spells; either side may be missing or count from the end."""
     from bottleneck.errors import UsageError
 
@@ -118,7 +118,7 @@ def _steps(text: str, *, whole: bool) -> slice:
     return slice(*(None if bound is None else int(bound) for bound in match.groups()))
 
 
-def _ceilings(name: str | None, peaks: Path | None) -> "Device | None":
+def chosen_device(name: str | None, peaks: Path | None) -> "Device | None":
     """The device that the user names on the command line, or null to go by the trace."""
     from bottleneck.errors import UsageError
 

@@ -14,6 +14,7 @@ _DIFF = (
     "--no-color",
     "--no-ext-diff",
     "--no-textconv",
+    "--relative",
     "--ignore-submodules=all",
     "--src-prefix=a/",
     "--dst-prefix=b/",
@@ -27,15 +28,20 @@ _LETTERS = {b"n": b"\n", b"t": b"\t", b"r": b"\r", b"a": b"\a", b"b": b"\b", b"f
 _UNTRACKED_BYTES = 1 << 20
 
 
-def touched_lines(root: Path, commit: str) -> Mapping[str, frozenset[int]] | None:
+def touched_lines(root: Path, commit: str, until: str = "") -> Mapping[str, frozenset[int]] | None:
     """The lines, counted from 1, of each file under ``root`` that differ from the commit or are new.
+
+    With ``until`` they are those of that commit, not of the working tree.
 
     Lines that are gone have no number. Files that git does not know and does not ignore are new as a whole. Null where
     git cannot tell.
     """
     git = git_in(root)
-    if not commit or commit.startswith("-"):
+    if not commit or commit.startswith("-") or until.startswith("-"):
         return None
+    if until:
+        between = git(*_DIFF, commit, until, "--")
+        return parse_diff(between.output) if between.is_good else None
     difference = git(*_DIFF, commit, "--")
     others = git("ls-files", "--others", "--exclude-standard", "-z")
     if not (difference.is_good and others.is_good):

@@ -62,7 +62,7 @@ def _counters(comparison: Comparison) -> Table | None:
     notes = (
         [f"The same on both sides: {', '.join(f'{_label(each)} {each.before:,}' for each in same)}."] if same else []
     )
-    notes += [_one_sided(each, comparison) for each in comparison.counters if each not in both]
+    notes += _not_compared(comparison)
     columns = (Column("counter", "words"), *(Column(name, "number") for name in ("before", "after", "change")))
     title = "Counters that differ, per step" if differing else "Counters: none that both sides know differs"
     return Table(title, columns, tuple(map(_counter_row, differing)), tuple(notes))
@@ -79,17 +79,15 @@ def _label(step: CounterStep) -> str:
     return COUNTERS[step.name].many if step.name in COUNTERS else step.name
 
 
-def _one_sided(step: CounterStep, comparison: Comparison) -> str:
-    """'peak memory: not known before: …'."""
-    missing = [
-        f"{side}: {_why(step.name, whose)}"
-        for side, value, whose in (
-            ("before", step.before, comparison.before),
-            ("after", step.after, comparison.after),
-        )
-        if value is None
-    ]
-    return f"Not compared: {_label(step)}, not known {'; '.join(missing)}"
+def _not_compared(comparison: Comparison) -> list[str]:
+    """The counters that a side does not know, those with the same reason in one sentence."""
+    reasons: dict[str, list[str]] = {}
+    for each in comparison.counters:
+        sides = (("before", each.before, comparison.before), ("after", each.after, comparison.after))
+        missing = [f"{name}: {_why(each.name, side)}" for name, value, side in sides if value is None]
+        if missing:
+            reasons.setdefault("; ".join(missing), []).append(_label(each))
+    return [f"Not compared: {', '.join(names)}; not known {why}." for why, names in reasons.items()]
 
 
 def _why(name: str, side: CompareSide) -> str:

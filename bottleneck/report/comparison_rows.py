@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence
 
 from bottleneck.compared import Bar, ChangeRow, Comparison
+from bottleneck.report.comparison_alike import Alike, added, fold_alike
 from bottleneck.report.comparison_numbers import Rounded, settled, signed
 from bottleneck.report.comparison_waterfall import account_label
 from bottleneck.report.comparison_words import calls_words, row_details
@@ -20,17 +21,18 @@ _MODULES_NOTE = "Work alone: waiting belongs to the step as a whole."
 def rows(comparison: Comparison, numbers: Rounded, top: int) -> Table | None:
     """The ops whose time changed most, the others folded, then idle time by cause: together the change of the step."""
     idle, idle_quanta = _idle(comparison.idle, numbers)
-    groups, hidden = _folded(comparison.rows, top, numbers)
-    values = [math.fsum(row.change_us for row in group) for group in groups]
-    quanta = settled(numbers.scale, values, numbers.change - idle_quanta)
-    lines = [_row(group, change, numbers) for group, change in zip(groups, quanta, strict=True)]
+    every = fold_alike(comparison.rows)
+    shown, rest = _split(every, top, numbers)
+    told = [*(alike.row for alike in shown), *([added([alike.row for alike in rest])] if rest else [])]
+    quanta = settled(numbers.scale, [row.change_us for row in told], numbers.change - idle_quanta)
+    lines = [_row(alike, change, numbers) for alike, change in zip(shown, quanta, strict=False)]
+    lines += [Row((f"{len(rest)} more", "", *_parts(told[-1], quanta[-1], numbers)), "rest")] if rest else []
     if not lines and not idle:
         return None
     whole = signed(numbers.scale, numbers.change, comparison.change_us or 0.0)
     titles = ("calls", "by count", "by time", "change")
-    count = f" ({len(comparison.rows) - hidden} of {len(comparison.rows)} ops)" if hidden else ""
     return Table(
-        f"What changed, in {numbers.scale.unit}{count}",
+        f"What changed, in {numbers.scale.unit}{_count(shown, rest)}",
         (Column("op", "name"), *(Column(name, "number") for name in titles)),
         (*lines, *idle, Row(("the step", "", "", "", whole), "total")),
         (_ROWS_NOTE,),
@@ -41,58 +43,57 @@ def modules(comparison: Comparison, numbers: Rounded, top: int) -> Table | None:
     """The modules whose work changed most; they add up to all ops of the table above."""
     if len(comparison.modules) < 2:
         return None
-    groups, _ = _folded(comparison.modules, top, numbers)
+    shown, rest = _split(fold_alike(comparison.modules, by_op=False), top, numbers)
+    told = [*(alike.row for alike in shown), *([added([alike.row for alike in rest])] if rest else [])]
+    names = [*map(_module_name, shown), *([f"{len(rest)} more"] if rest else [])]
     scale, busy = numbers.scale, numbers.change - _idle(comparison.idle, numbers)[1]
-    before = [math.fsum(row.before_us for row in group) for group in groups]
-    after = [math.fsum(row.after_us for row in group) for group in groups]
-    lows = settled(scale, before, round(scale.quanta(math.fsum(before))))
-    highs = settled(scale, after, sum(lows) + busy)
+    before = math.fsum(row.before_us for row in told)
+    lows = settled(scale, [row.before_us for row in told], round(scale.quanta(before)))
+    highs = settled(scale, [row.after_us for row in told], sum(lows) + busy)
     lines = [
         Row(
-            (
-                _module_name(group),
-                scale.show(low, before[index]),
-                scale.show(high, after[index]),
-                signed(scale, high - low, after[index] - before[index]),
-            ),
-            "rest" if len(group) > 1 else "plain",
+            (name, scale.show(low, row.before_us), scale.show(high, row.after_us), _signed(row, high - low, numbers)),
+            "rest" if rest and row is told[-1] else "plain",
         )
-        for index, (group, low, high) in enumerate(zip(groups, lows, highs, strict=True))
+        for name, row, low, high in zip(names, told, lows, highs, strict=True)
     ]
     whole = (scale.show(sum(lows), 1.0), scale.show(sum(highs), 1.0), signed(scale, busy, float(busy)))
     titles = ("before", "after", "change")
     return Table(
-        f"By module, in {scale.unit}",
+        f"By module, in {scale.unit}{_count(shown, rest)}",
         (Column("module", "place"), *(Column(name, "number") for name in titles)),
         (*lines, Row(("all modules", *whole), "total")),
         (_MODULES_NOTE,),
     )
 
 
-def _folded(changes: Sequence[ChangeRow], top: int, numbers: Rounded) -> tuple[list[list[ChangeRow]], int]:
-    """The rows that changed most, each alone, and the others together; and how many those are.
-
-    A change that rounds to nothing has no line of its own.
-    """
-    ranked = sorted(changes, key=lambda row: -abs(row.change_us))
-    shown = sum(abs(numbers.scale.quanta(row.change_us)) >= 0.5 for row in ranked[:top])
-    if shown == len(ranked) - 1:
+def _split(every: Sequence[Alike], top: int, numbers: Rounded) -> tuple[Sequence[Alike], Sequence[Alike]]:
+    """Those that have a line each, and the others; a change that rounds to nothing has none, one alone always has."""
+    shown = sum(abs(numbers.scale.quanta(alike.row.change_us)) >= 0.5 for alike in every[:top])
+    if shown == len(every) - 1:
         shown += 1
-    rest = ranked[shown:]
-    return [*([row] for row in ranked[:shown]), *([rest] if rest else [])], len(rest)
+    return every[:shown], every[shown:]
 
 
-def _row(group: Sequence[ChangeRow], quanta: int, numbers: Rounded) -> Row:
-    """One row, or those folded into one; its part by time is what its part by count leaves."""
+def _count(shown: Sequence[Alike], rest: Sequence[Alike]) -> str:
+    return f" ({len(shown)} of {len(shown) + len(rest)})" if rest else ""
+
+
+def _row(alike: Alike, quanta: int, numbers: Rounded) -> Row:
+    row = alike.row
+    return Row((row.name, calls_words(row), *_parts(row, quanta, numbers)), details=row_details(row, alike.modules))
+
+
+def _parts(row: ChangeRow, quanta: int, numbers: Rounded) -> tuple[str, str, str]:
+    """The change by count, by time, and in all; the part by time is what the part by count leaves of it."""
     scale = numbers.scale
-    by_count, by_time, change = (
-        math.fsum(values) for values in zip(*((r.count_us, r.mean_us, r.change_us) for r in group), strict=True)
-    )
-    count = round(scale.quanta(by_count)) if by_time else quanta
-    cells = (signed(scale, count, by_count), signed(scale, quanta - count, by_time), signed(scale, quanta, change))
-    if len(group) > 1:
-        return Row((f"{len(group)} more", "", *cells), "rest")
-    return Row((group[0].name, calls_words(group[0]), *cells), details=row_details(group[0]))
+    count = round(scale.quanta(row.count_us)) if row.mean_us else quanta
+    by_count, by_time = signed(scale, count, row.count_us), signed(scale, quanta - count, row.mean_us)
+    return by_count, by_time, _signed(row, quanta, numbers)
+
+
+def _signed(row: ChangeRow, quanta: int, numbers: Rounded) -> str:
+    return signed(numbers.scale, quanta, row.change_us)
 
 
 def _idle(bars: Sequence[Bar], numbers: Rounded) -> tuple[list[Row], int]:
@@ -108,5 +109,6 @@ def _idle(bars: Sequence[Bar], numbers: Rounded) -> tuple[list[Row], int]:
     return lines, sum(changes)
 
 
-def _module_name(group: Sequence[ChangeRow]) -> str:
-    return f"{len(group)} more" if len(group) > 1 else group[0].module or group[0].name or _NO_MODULE
+def _module_name(alike: Alike) -> str:
+    name = alike.row.module or alike.row.name or _NO_MODULE
+    return f"{name} ({alike.modules} of them)" if alike.modules > 1 else name

@@ -18,8 +18,9 @@ _MOST_ACCOUNTS = 14
 _FAR = 2.0
 _WIDE = 64
 _LEAST_BAR, _MOST_BAR = 8, 40
-_WIDEST_LABEL, _NARROW_LABEL = 24, 14
+_WIDEST_LABEL, _NARROW_LABEL = 24, 15
 _GAP = "  "
+_NO_PRICE = "without a price"
 # The bar of the step itself: neither of them is the mark of a group.
 _STEP_MARK, _STEP_MARK_ASCII = "▒", "o"
 
@@ -73,11 +74,15 @@ def waterfall(numbers: Rounded) -> Waterfall:
 def account_label(account: str, group: str) -> str:
     """'overhead: python'; the group alone where the account is all of it."""
     short = short_label(account)
+    if account == "unknown":
+        return f"work {_NO_PRICE}"
     return group if short == group else f"{group}: {short}"
 
 
 def short_label(account: str) -> str:
     """'python' of 'overhead.python'."""
+    if account == "unknown":
+        return _NO_PRICE
     return ACCOUNT_LABELS.get(account, account.partition(".")[2] or account)
 
 

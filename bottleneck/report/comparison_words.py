@@ -10,6 +10,8 @@ from bottleneck.units import format_share, format_us
 _KINDS: Mapping[str, str] = {"more": "more calls", "fewer": "fewer calls", "same": "as before"}
 # How a partner was found is told only where it is less than certain.
 _MATCHES: Mapping[str, str] = {"op": "matched by its name alone", "kernel family": "matched by kernel family"}
+# From here on a factor reads better than percent.
+_TIMES_FROM = 3.0
 CHANGED_HERE = "changed here"
 
 
@@ -44,9 +46,11 @@ def _count_differing(comparison: Comparison) -> str:
 
 
 def percent(before: float, after: float) -> str:
-    """' (+12.3 %)'; empty where there is nothing to be a share of."""
+    """' (+12.3 %)', ' (4.0 times as long)'; empty where there is nothing to be a share of."""
     if not before or before == after:
         return ""
+    if after > _TIMES_FROM * before:
+        return f" ({after / before:,.{0 if after > 100 * before else 1}f} times as long)"
     share = after / before - 1
     return f" ({'-' if share < 0 else '+'}{format_share(abs(share))})"
 
@@ -72,13 +76,15 @@ def calls_words(row: ChangeRow) -> str:
     return before if before == after else f"{before} → {after}"
 
 
-def row_details(row: ChangeRow) -> tuple[str, ...]:
+def row_details(row: ChangeRow, modules: int = 1) -> tuple[str, ...]:
     """Kind, module, shapes, source line and how it was matched, those that are known."""
     touched = f" ({CHANGED_HERE})" if row.is_touched else ""
     parts = (
         _KINDS.get(row.kind, row.kind),
+        f"in {modules} modules" if modules > 1 else "",
         row.module or "",
-        shapes_words(row.shapes) if row.shapes else "",
+        # Shapes of both sides stand beside one another where they differ.
+        " → ".join(map(shapes_words, row.shapes.split("->"))) if row.shapes else "",
         f"{row.source}{touched}" if row.source else "",
         _MATCHES.get(row.matched_by, ""),
     )

@@ -95,6 +95,14 @@ def test_names_may_be_odd(clone: Path, name: str, is_known: bool) -> None:
     assert touched(clone) == {name: [2] if is_known else [1, 2]}
 
 
+def test_a_folder_of_a_clone_knows_its_own_files_by_its_own_names(clone: Path) -> None:
+    commit(clone, "sub", sub__inner_py="one\n")
+    (clone / "sub" / "inner.py").write_text("one\ntwo\n")
+    (clone / "sub" / "new.py").write_text("one\n")
+    (clone / "train.py").write_text("")
+    assert touched(clone / "sub") == {"inner.py": [2], "new.py": [1]}
+
+
 def test_lines_that_look_like_a_diff_are_only_lines(clone: Path) -> None:
     text = "++ b/other.py\n@@ -1 +1,5 @@\ndiff --git a/x b/x\n-- a/x\n"
     (clone / "train.py").write_text(text)

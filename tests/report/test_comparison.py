@@ -8,6 +8,7 @@ import pytest
 
 from bottleneck.compared import Bar, CompareSide, Comparison
 from bottleneck.report.comparison import build
+from bottleneck.report.comparison_alike import fold_alike
 from bottleneck.report.comparison_formats import FORMATS, render, to_json, to_markdown
 from bottleneck.report.layout import Table
 from tests.report.comparisons import COMPARISONS, devices, hostile, lock, row, slower, unchanged
@@ -117,6 +118,31 @@ def test_a_row_says_how_often_it_was_called_and_what_it_became() -> None:
     assert "matched by its name alone" in cells["aten::softmax"].details
 
 
+def test_rows_alike_but_for_the_number_of_their_module_are_one() -> None:
+    rows = {row.cells[0]: row for row in table(slower(), "What changed").rows}
+    assert rows["aten::dropout"].cells[1] == "2" and rows["aten::dropout"].cells[4] == "+0.02"
+    assert rows["aten::dropout"].details[1:3] == ("in 2 modules", "decoder.*.drop")
+    assert "decoder.*.drop (2 of them)" in [row.cells[0] for row in table(slower(), "By module").rows]
+
+
+def test_rows_of_one_module_or_of_other_ops_stay_apart() -> None:
+    rows = [
+        row("aten::mm", (1, 1), (1.0, 2.0), module="a.0", shapes="[[2]]"),
+        row("aten::mm", (1, 1), (1.0, 2.0), module="a.0", shapes="[[3]]"),
+        row("aten::mm", (1, 0), (1.0, 0.0), module="a.1", shapes="[[2]]", kind="gone"),
+        row("aten::mm", (1, 1), (1.0, 2.0), module="b.0", shapes="[[2]]"),
+        row("aten::mm", (1, 1), (2.0, 2.5), module="a.7", shapes="[[2]]"),
+    ]
+    folded = fold_alike(rows)
+    assert sorted((alike.row.module, alike.modules) for alike in folded) == [
+        ("a.*", 2),
+        ("a.0", 1),
+        ("a.1", 1),
+        ("b.0", 1),
+    ]
+    assert sum(alike.row.change_us for alike in folded) == sum(row.change_us for row in rows)
+
+
 def test_changes_too_small_to_show_have_no_line_of_their_own() -> None:
     names = [row.cells[0] for row in table(slower(), "What changed").rows]
     assert "13 more" in names and not any(name.startswith("aten::op") for name in names)
@@ -157,13 +183,13 @@ def test_a_lock_file_has_counters_and_neither_waterfall_nor_rows() -> None:
 
 def test_a_counter_that_a_side_does_not_know_has_its_reason() -> None:
     text = render(slower())
-    assert "Not compared: FLOPs, not known after: the trace has no shapes" in text
+    assert "Not compared: FLOPs; not known after: the trace has no shapes." in text
     assert "FLOPs" not in [row.cells[0] for row in table(slower(), "Counters").rows]
 
 
 def test_top_limits_the_rows_and_the_rest_is_summed() -> None:
     text = render(slower(), top=2)
-    assert "15 more" in text and "aten::softmax" not in text
+    assert "16 more" in text and "aten::softmax" not in text
 
 
 def test_colour_is_there_only_where_it_is_asked_for() -> None:

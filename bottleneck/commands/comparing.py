@@ -1,0 +1,121 @@
+"""What ``bottleneck compare`` does: makes both sides, compares them, draws, prints, and ends as --fail-on says."""
+
+import sys
+import tempfile
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from bottleneck.errors import UsageError
+
+if TYPE_CHECKING:
+    from bottleneck.commands.comparing_sides import Side
+    from bottleneck.compared import Comparison
+    from bottleneck.comparing import Touched
+
+_PICTURES = (".png", ".svg")
+_NOT_IN_TURNS = (
+    "The two were recorded one after the other, not in turns: small differences of time may be the machine's. "
+    "`bottleneck gate` times them in turns."
+)
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What the command line asks for."""
+
+    before: str
+    after: str
+    workload: Path | None = None
+    settings: tuple[str, ...] = ()
+    train: bool = False
+    steps: str | None = None
+    whole: bool = False
+    device: str | None = None
+    top: int = 10
+    fail_on: str | None = None
+    quiet: bool = False
+
+
+def compare_sides(wanted: Wanted, form: str, output: Path | None, plot: Path | None) -> None:
+    """Compares both sides and presents the result; leaves with 1 beyond a limit, 5 where one cannot be held."""
+    from bottleneck.commands.comparing_limits import broken, parse_limits
+    from bottleneck.commands.interrupts import answered
+
+    if plot is not None and plot.suffix not in _PICTURES:
+        raise UsageError(f"cannot draw to {plot}", fix="name a file that ends in .png or .svg")
+    limits = parse_limits(wanted.fail_on)
+    with answered(), tempfile.TemporaryDirectory(prefix="bottleneck-compare-", ignore_cleanup_errors=True) as scratch:
+        comparison = _compare(wanted, Path(scratch))
+    _present(comparison, form, output, wanted.top)
+    if plot is not None:
+        _draw(comparison, plot)
+    told = broken(limits, comparison)
+    for line in told:
+        print(f"bottleneck: {line}", file=sys.stderr)
+    if told:
+        raise typer.Exit(1)
+
+
+def _compare(wanted: Wanted, scratch: Path) -> "Comparison":
+    from bottleneck.commands.comparing_sides import Maker, name_side, options_of, program_of
+    from bottleneck.comparing import compare
+
+    tell = _silent if wanted.quiet else _say
+    asked = [name_side(text, tell, has_program=wanted.workload is not None) for text in (wanted.before, wanted.after)]
+    program = program_of(wanted, asked)
+    maker = Maker(options_of(wanted), program, scratch, tell)
+    before, after = (maker.make(side) for side in asked)
+    comparison = compare(before, after, _touched(*asked))
+    if all(side.is_source for side in asked):
+        comparison = replace(comparison, notes=(*comparison.notes, _NOT_IN_TURNS))
+    return comparison
+
+
+def _touched(before: "Side", after: "Side") -> "Touched | None":
+    """The lines that differ between two commits, or a commit and the working tree; null without a diff."""
+    if before.kind != "ref" or not after.is_source or before.root is None:
+        return None
+    from bottleneck.experiment.touched import touched_lines
+
+    return touched_lines(Path.cwd(), before.commit, after.commit)
+
+
+def _present(comparison: "Comparison", form: str, output: Path | None, top: int) -> None:
+    from bottleneck.commands.output import send, stream_look
+    from bottleneck.report.comparison_formats import render, to_json, to_markdown
+    from bottleneck.report.output import write_text
+
+    is_printed = output is None or str(output) == "-"
+    if form == "json":
+        text = to_json(comparison)
+    elif form == "markdown":
+        text = to_markdown(comparison, top=top)
+    elif not is_printed:
+        text = render(comparison, top=top)
+    else:
+        look = stream_look(sys.stdout)
+        text = render(comparison, look.width, color=look.color, encoding=look.encoding, top=top)
+    if is_printed:
+        send(text)
+    else:
+        write_text(text, output)
+
+
+def _draw(comparison: "Comparison", path: Path) -> None:
+    from bottleneck.report.comparison_plot import save_waterfall
+
+    if comparison.change_us is None:
+        raise UsageError(f"there is no waterfall to draw to {path}", why="one side has counters only, and no times")
+    save_waterfall(comparison, path)
+
+
+def _say(text: str) -> None:
+    if not text.startswith(" "):
+        print(f"bottleneck: {text}", file=sys.stderr, flush=True)
+
+
+def _silent(_text: str) -> None:
+    return

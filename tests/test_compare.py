@@ -1,0 +1,197 @@
+"""`bottleneck compare` from the command line: what each word means, what it prints, and how it ends."""
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from bottleneck.cli import _run
+from bottleneck.counters import Counts, Fingerprint, Lock
+from bottleneck.gate.lockfile import write_lock
+from bottleneck.pipeline import analyse
+from bottleneck.report.datafile import to_json
+
+from .samples import ROOT, SAMPLES
+
+MLP, LARGER = str(SAMPLES / "mlp"), str(SAMPLES / "matmul")
+# Two sizes of product, and one op more in a line of its own.
+PROGRAM = """\
+import torch
+
+
+def workload(batch_size=64):
+    weight, inputs = torch.ones(128, 128), torch.ones(batch_size, 128)
+
+    def step():
+        hidden = inputs @ weight
+        return hidden.sum()
+
+    return step
+"""
+CHANGED = PROGRAM.replace("        return", "        hidden = hidden.sin()\n        return")
+
+
+@pytest.fixture
+def clone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A clone with a program on branch main and in the working tree, in which we are."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", os.devnull)
+    (tmp_path / "program.py").write_text(PROGRAM)
+    git("init", "--quiet", "--initial-branch=main")
+    commit("first")
+    monkeypatch.setattr("bottleneck.experiment.points.cpu_calibration", lambda threads, tell: None)
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    return tmp_path
+
+
+def git(*words: str) -> None:
+    identity = ("-c", "user.name=a", "-c", "user.email=a@b")
+    subprocess.run(["git", *identity, *words], check=True, capture_output=True)
+
+
+def commit(message: str) -> None:
+    git("add", "--all")
+    git("commit", "--quiet", "--message", message)
+
+
+def lock_of(path: Path, **values: int) -> str:
+    write_lock(path, Lock("w", ("w.py",), Counts(values, Fingerprint())))
+    return str(path)
+
+
+def test_two_recordings_make_a_waterfall(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    picture = tmp_path / "waterfall.svg"
+    assert _run(["compare", MLP, LARGER, "--plot", str(picture)]) == 0
+    out = capsys.readouterr().out
+    assert "Where the change comes from" in out and "What changed" in out
+    assert picture.read_text(encoding="utf-8").count("<path") > 10
+
+
+def test_json_goes_to_a_file_and_markdown_to_the_screen(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert _run(["compare", MLP, LARGER, "-f", "json", "-o", str(tmp_path / "c.json")]) == 0
+    assert capsys.readouterr().out == ""
+    document = json.loads((tmp_path / "c.json").read_text())
+    assert document["schema"] == "bottleneck/compare/1"
+    assert document["before"]["step_us"] < document["after"]["step_us"]
+    assert _run(["compare", MLP, LARGER, "-f", "markdown", "--top", "2"]) == 0
+    assert "| op | calls |" in capsys.readouterr().out
+
+
+def test_a_recording_against_itself_changed_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    assert _run(["compare", MLP, MLP, "-f", "json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert all(bar["before_us"] == bar["after_us"] for bar in document["bars"])
+    assert all(step["before"] == step["after"] for step in document["counters"])
+
+
+def test_a_saved_analysis_and_a_bare_trace_are_sides_too(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    saved = tmp_path / "analysis.json"
+    saved.write_text(to_json(analyse([Path(MLP)])))
+    trace = next(Path(MLP).glob("trace*"))
+    assert _run(["compare", str(saved), str(trace), "-f", "json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["before"]["counts"] is None and document["after"]["counts"] is not None
+
+
+def test_two_lock_files_have_counters_alone(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    before, after = lock_of(tmp_path / "a.lock.toml", ops=5, syncs=0), lock_of(tmp_path / "b.lock.toml", ops=7, syncs=0)
+    assert _run(["compare", before, after]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert "ops 5 7 +2" in out and "syncs 0" in out and "Where the change" not in out
+
+
+def test_a_lock_file_has_no_waterfall_to_draw(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    lock = lock_of(tmp_path / "a.lock.toml", ops=5)
+    assert _run(["compare", lock, MLP, "--plot", str(tmp_path / "w.png")]) == 2
+    assert "counters only" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("limits", "status", "words"),
+    [
+        ("ops=+2,syncs=+0", 0, ""),
+        ("ops=+1", 1, "over the limit: ops 5 -> 7, allowed +1"),
+        ("ops=+30%", 1, "allowed +30%"),
+        ("flops=+0", 5, "not known of both sides"),
+        ("step=+3%", 5, "not known of both sides"),
+        ("opps=+1", 2, "the nearest is ops"),
+        ("ops", 2, "no limit"),
+        ("ops=+1,ops=+2", 2, "twice"),
+        ("module:a.ops=+1", 2, "whole step"),
+    ],
+)
+def test_fail_on_holds_the_change_to_limits(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, limits: str, status: int, words: str
+) -> None:
+    before, after = lock_of(tmp_path / "a.lock.toml", ops=5, syncs=0), lock_of(tmp_path / "b.lock.toml", ops=7, syncs=0)
+    assert _run(["compare", before, after, "--fail-on", limits]) == status
+    assert words in capsys.readouterr().err
+
+
+def test_the_step_can_be_limited_and_the_comparison_is_shown_before_it_fails(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert _run(["compare", MLP, LARGER, "--fail-on", "step=+3%"]) == 1
+    told = capsys.readouterr()
+    assert "Where the change comes from" in told.out and "over the limit: step_us" in told.err
+    assert _run(["compare", LARGER, MLP, "--fail-on", "step=+3%"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "told"),
+    [
+        (["nothing", MLP], 3, "git knows no commit"),
+        ([str(ROOT / "docs"), MLP], 3, "neither recording.json"),
+        ([MLP, MLP, "--plot", "x.pdf"], 2, ".png or .svg"),
+        ([MLP, MLP, "--set", "a=1"], 2, "--workload"),
+        ([MLP, MLP, "--workload", "program.py"], 2, "neither side is one"),
+        ([MLP, MLP, "--steps", "0:1", "--all"], 2, "exclude each other"),
+        (["main", "worktree"], 2, "no program to record"),
+        (["main", ".", "--workload", "nothing.py"], 2, "no workload nothing.py"),
+        (["--", "-x", MLP], 3, "nothing to compare"),
+    ],
+)
+def test_what_cannot_be_compared_is_said(
+    capsys: pytest.CaptureFixture[str], clone: Path, words: list[str], status: int, told: str
+) -> None:
+    assert clone.is_dir()
+    assert _run(["compare", *words]) == status
+    assert told in capsys.readouterr().err
+
+
+def test_a_program_that_fails_at_a_ref_ends_with_its_reason(capsys: pytest.CaptureFixture[str], clone: Path) -> None:
+    pytest.importorskip("torch", reason="torch is not installed")
+    (clone / "program.py").write_text(PROGRAM.replace("    weight", "    raise ValueError('no weights')\n    weight"))
+    commit("broken")
+    assert _run(["compare", "HEAD", "main~1", "--workload", "program.py"]) == 4
+    assert "no weights" in capsys.readouterr().err
+
+
+def test_a_file_goes_before_a_ref_of_its_name_and_it_is_said(capsys: pytest.CaptureFixture[str], clone: Path) -> None:
+    lock = lock_of(clone / "kept.lock.toml", ops=1)
+    (clone / "main").write_text(Path(lock).read_text())
+    (clone / "main").rename(clone / "main.toml")
+    git("tag", "main.toml")
+    assert _run(["compare", "main.toml", lock]) == 0
+    assert "main.toml is taken for the file or folder of that name" in capsys.readouterr().err
+
+
+def test_a_commit_against_the_working_tree_marks_the_line_that_changed(
+    capsys: pytest.CaptureFixture[str], clone: Path
+) -> None:
+    pytest.importorskip("torch", reason="torch is not installed")
+    (clone / "program.py").write_text(CHANGED)
+    assert _run(["compare", "main", ".", "--workload", "program.py", "--set", "batch_size=8", "-f", "json"]) == 0
+    told = capsys.readouterr()
+    assert "recording program.py at main (" in told.err and "at the working tree" in told.err
+    document = json.loads(told.out)
+    new = [row for row in document["rows"] if row["kind"] == "new"]
+    assert [row["name"] for row in new] == ["aten::sin"]
+    assert new[0]["source"].endswith("program.py:9") and new[0]["is_touched"]
+    others = [row["is_touched"] for row in document["rows"] if row["name"] == "aten::sum"]
+    assert others == [False]
+    assert any("not in turns" in note for note in document["notes"])
+    assert next(step for step in document["counters"] if step["name"] == "ops")["after"] is not None
+    assert not list(clone.glob("bottleneck-*"))
