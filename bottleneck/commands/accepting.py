@@ -186,11 +186,11 @@ def _is_stale(path: Path, counts: "Counts", target: _Target) -> bool:
 
 
 def _count(target: _Target) -> "Counts":
-    from bottleneck.commands.gating import Place, _program
+    from bottleneck.commands.gating import Place, find_program
     from bottleneck.experiment.counted import count_program
     from bottleneck.experiment.stand import Stand
 
-    program = _program(shlex.join(target.lock.program), Place(target.root, target.settings))
+    program = find_program(shlex.join(target.lock.program), Place(target.root, target.settings))
     with tempfile.TemporaryDirectory(prefix="bottleneck-accept-", ignore_cleanup_errors=True) as scratch:
         stand = Stand("this", target.root, target.settings.environment)
         return count_program(program, Path(scratch), stand).counts

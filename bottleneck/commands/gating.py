@@ -93,7 +93,7 @@ def _programs(wanted: Wanted, place: Place) -> list["Program"]:
             why="neither the command line nor [tool.bottleneck.gate] of pyproject.toml names a workload",
             fix='name a file: bottleneck gate model.py, or write workloads = ["model.py"] there',
         )
-    return [_program(_configured(text, place), place) for text in texts]
+    return [find_program(_configured(text, place), place) for text in texts]
 
 
 def _configured(text: str, place: Place) -> str:
@@ -106,7 +106,7 @@ def _configured(text: str, place: Place) -> str:
     return text
 
 
-def _program(text: str, place: Place) -> "Program":
+def find_program(text: str, place: Place) -> "Program":
     """The program that a command line names, as `bottleneck run` would take it, from the folder of the settings."""
     from bottleneck.commands.plan import RunOptions, make_plan
     from bottleneck.harness.trial_program import Program

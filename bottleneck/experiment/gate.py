@@ -17,6 +17,7 @@ from bottleneck.experiment.stand import Stand
 from bottleneck.gate.accepting import last_path, write_last
 from bottleneck.gate.judging import judge_counts
 from bottleneck.gate.lockfile import read_lock, write_lock
+from bottleneck.gate.operators import read_below
 from bottleneck.gate.policy import exit_code, sentence_of, verdict_of
 from bottleneck.gate.settings import lock_path, workload_name
 from bottleneck.gate.story import tell_stand
@@ -129,7 +130,7 @@ def _gate(job: Job, program: Program, result: WorkloadResult, workloads: int) ->
     if job.only != "time":
         counted = count_program(program, job.scratch / f"count-{result.name}", job.candidate, tell=job.tell)
         write_last(last_path(job.root, result.name), counted.counts)
-        changes = judge_counts(lock, counted.counts, job.settings, job.touched)
+        changes = judge_counts(lock, counted.counts, job.settings, job.touched, read_below(job.root))
     timed = None if job.only == "counters" else _time(job, program, workloads)
     counts = None if counted is None else counted.counts
     verdict = verdict_of(changes, timed)

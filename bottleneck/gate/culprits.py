@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from bottleneck.counters import COUNTERS, Counts, Site
 from bottleneck.gate.lockfile import line_text
+from bottleneck.gate.operators import Read, is_head, operator_line, read_nothing
 from bottleneck.gated import Culprit, Touched
 
 _SHOWN = 3
@@ -53,14 +54,16 @@ class _Grown:
         return any(op in self.site.ops for op in _CASTS) or any(word in self.site.text for word in _WIDENING_WORDS)
 
 
-def find_culprits(metric: str, before: Counts, after: Counts, touched: Touched | None = None) -> tuple[Culprit, ...]:
+def find_culprits(
+    metric: str, before: Counts, after: Counts, touched: Touched | None = None, read: Read = read_nothing
+) -> tuple[Culprit, ...]:
     """At most three causes of a counter's growth, the likeliest first: lines where any grew, else kernels, else ops.
 
     Lines come in this order: touched by the diff, written since the lock-file, growing by just as much as the counter.
     """
     growth = after.values.get(metric, 0) - before.values.get(metric, 0)
     for counter in dict.fromkeys((metric, _STAND_INS.get(metric, metric))):
-        grown = _ranked(counter, _grown(counter, before, after, touched), growth)
+        grown = _ranked(counter, _grown(counter, before, after, touched, read), growth)
         if grown:
             return tuple(_culprit(counter, each, before, after) for each in grown[:_SHOWN])
     return _without_lines(metric, before, after)
@@ -90,7 +93,7 @@ def _first_of_chain(grown: Sequence[_Grown]) -> list[_Grown]:
     return sorted(makers, key=lambda each: (not each.widens, each.site.file, each.site.line))[:1]
 
 
-def _grown(counter: str, before: Counts, after: Counts, touched: Touched | None) -> list[_Grown]:
+def _grown(counter: str, before: Counts, after: Counts, touched: Touched | None, read: Read) -> list[_Grown]:
     old, new = _by_key(before.sites), _by_key(after.sites)
     origin = _origins(old, new)
     found = []
@@ -98,7 +101,7 @@ def _grown(counter: str, before: Counts, after: Counts, touched: Touched | None)
         known = old.get(origin.get(key, key), ())
         growth = _sum(counter, sites) - _sum(counter, known)
         if growth > 0:
-            site = _line_to_name(sites, touched)
+            site = _of_operator(_line_to_name(sites, touched), touched, read)
             is_new = key not in old and not _is_moved(key, origin)
             found.append(_Grown(site, growth, is_new, _is_touched(site, touched)))
     return found
@@ -142,6 +145,13 @@ def _is_moved(key: _Key, origin: Mapping[_Key, _Key]) -> bool:
 def _line_to_name(sites: Sequence[Site], touched: Touched | None) -> Site:
     """Of lines with the same text the one that the diff touches, else the last."""
     return next((site for site in sites if _is_touched(site, touched)), sites[-1])
+
+
+def _of_operator(site: Site, touched: Touched | None, read: Read) -> Site:
+    """The line that the diff touches of a function whose operators grew; the site itself where none can be told."""
+    if not touched or not is_head(site) or site.line in touched.get(site.file, ()) or not touched.get(site.file):
+        return site
+    return operator_line(site, read(site.file), touched[site.file]) or site
 
 
 def _is_touched(site: Site, touched: Touched | None) -> bool | None:

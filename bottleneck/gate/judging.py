@@ -7,6 +7,7 @@ from fnmatch import fnmatchcase
 from bottleneck.counters import COUNTERS, Counts, Lock, Value
 from bottleneck.gate.culprits import find_culprits
 from bottleneck.gate.limits import MODULE_PREFIX, default_budgets, split_module_metric
+from bottleneck.gate.operators import Read, read_nothing
 from bottleneck.gated import CounterChange, GateSettings, Limit, Touched
 
 # Of what must exist, less than this share of what was counted is a broken measurement until somebody accepts it.
@@ -15,7 +16,17 @@ _UPDATE = "bottleneck gate --update"
 _RED = frozenset({"broken", "gone"})
 _COMPARED = frozenset({"same", "improved", "within budget", "broken", "accepted"})
 # Any change makes more or fewer of these: they are told after what says more.
-_TOLD_LAST = ("ops", "launches", "autograd_nodes", "module_calls", "allocations", "allocated_bytes", "kernel_names")
+_TOLD_LAST = (
+    "ops",
+    "launches",
+    "flops",
+    "autograd_nodes",
+    "module_calls",
+    "allocations",
+    "allocated_bytes",
+    "peak_bytes",
+    "kernel_names",
+)
 
 
 @dataclass(frozen=True)
@@ -35,9 +46,15 @@ class _Sides:
 
 
 def judge_counts(
-    lock: Lock | None, counts: Counts, settings: GateSettings, touched: Touched | None = None
+    lock: Lock | None,
+    counts: Counts,
+    settings: GateSettings,
+    touched: Touched | None = None,
+    read: Read = read_nothing,
 ) -> tuple[CounterChange, ...]:
     """What became of each counter: those that fail the gate first, with what changed them, then all others.
+
+    ``touched`` are the lines of the diff to the base, ``read`` gives the text of a file of the program.
 
     Without a lock-file all are new. Counters of another torch, backend or device are not compared. Where the program
     was given other arguments or settings, only growth beyond a budget is told: nothing passes that was not compared.
@@ -46,7 +63,7 @@ def judge_counts(
         return tuple(CounterChange(name, None, counts.values[name], "new") for name in _known(counts.values))
     sides = _sides(lock, counts, {**default_budgets(), **settings.budgets})
     changes = [*_judge_counters(sides), *_judge_modules(sides), *_judge_creep(sides, settings.creep)]
-    changes = [_with_culprits(change, sides, touched) for change in changes]
+    changes = [_with_culprits(change, sides, touched, read) for change in changes]
     return tuple(sorted(changes, key=_order))
 
 
@@ -222,11 +239,11 @@ def _judge_creep(sides: _Sides, creep: Mapping[str, Limit]) -> Iterator[CounterC
             yield replace(_held(change, before, after), reason=f"since {anchor.commit}")
 
 
-def _with_culprits(change: CounterChange, sides: _Sides, touched: Touched | None) -> CounterChange:
+def _with_culprits(change: CounterChange, sides: _Sides, touched: Touched | None, read: Read) -> CounterChange:
     """What changed it since the lock-file; a module's counter is its own culprit."""
     if change.verdict != "broken" or change.metric not in COUNTERS:
         return change
-    return replace(change, culprits=find_culprits(change.metric, sides.lock.counts, sides.counts, touched))
+    return replace(change, culprits=find_culprits(change.metric, sides.lock.counts, sides.counts, touched, read))
 
 
 def _order(change: CounterChange) -> tuple[bool, bool, int]:

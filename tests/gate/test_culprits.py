@@ -1,4 +1,5 @@
 from collections.abc import Mapping
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -7,6 +8,7 @@ from hypothesis import strategies as st
 from bottleneck.counters import Counts, Fingerprint, Lock, Site
 from bottleneck.gate.culprits import find_culprits
 from bottleneck.gate.lockfile import kept
+from bottleneck.gate.operators import read_below
 from bottleneck.gated import Culprit
 
 MODEL = Site("net.py", 10, "x = self.norm(x)", {"ops": 10}, {"aten::layer_norm": 10})
@@ -199,3 +201,70 @@ def test_thousands_of_edited_lines_take_no_time_to_speak_of() -> None:
     before = counts_of(*(Site("a.py", n, f"before{n} = g({n})", {"ops": 1}) for n in range(4000)))
     after = counts_of(*(Site("a.py", n, f"after{n} = f({n})", {"ops": 2}) for n in range(4000)))
     assert len(culprits("ops", before, after)) == 3
+
+
+SOURCE = """\
+class Block:
+    @cached
+    def forward(self, x):
+        y = self.linear(x)
+        y = (
+            y * 1.5
+        )
+        def inner(z):
+            return z + 1
+        return x + y
+
+    def other(self, x):
+        return x - 1
+"""
+HEAD = Site("net.py", 3, "def forward(self, x):", {"ops": 3}, {"aten::add": 3})
+GROWN = Site("net.py", 3, "def forward(self, x):", {"ops": 6}, {"aten::add": 3, "aten::mul": 3})
+
+
+@pytest.mark.parametrize(
+    ("lines", "named", "text"),
+    [
+        ({6}, 6, "y * 1.5"),
+        ({1, 6, 10}, 6, "y * 1.5"),
+        ({10}, 10, "return x + y"),
+        ({4}, 3, HEAD.text),  # a call, which has a line of its own
+        ({9}, 3, HEAD.text),  # what another function does
+        ({13}, 3, HEAD.text),
+        ({99}, 3, HEAD.text),
+        ({3}, 3, HEAD.text),
+    ],
+)
+def test_an_operator_is_at_the_line_of_its_function_that_the_diff_touches(
+    lines: set[int], named: int, text: str
+) -> None:
+    (culprit,) = find_culprits("ops", counts_of(HEAD), counts_of(GROWN), {"net.py": frozenset(lines)}, lambda _: SOURCE)
+    assert culprit.site is not None
+    assert (culprit.site.line, culprit.site.text) == (named, text)
+    assert culprit.is_touched == (named in lines)
+
+
+@pytest.mark.parametrize("source", ["", "def f(:", "x\0", "x = " + "(" * 1000, "y = 1\n"])
+def test_a_source_that_tells_nothing_leaves_the_head_of_the_function(source: str) -> None:
+    (culprit,) = find_culprits("ops", counts_of(HEAD), counts_of(GROWN), {"net.py": frozenset({1})}, lambda _: source)
+    assert culprit.site == GROWN
+
+
+def test_a_decorated_function_begins_at_its_decorator() -> None:
+    head, grown = (Site("net.py", 2, "@cached", each.counts, each.ops) for each in (HEAD, GROWN))
+    (culprit,) = find_culprits("ops", counts_of(head), counts_of(grown), {"net.py": frozenset({6})}, lambda _: SOURCE)
+    assert culprit.site is not None
+    assert culprit.site.line == 6
+
+
+def test_only_files_of_the_program_are_read(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    root.mkdir()
+    (root / "net.py").write_text("x = 1\n")
+    (tmp_path / "secret.py").write_text("y = 2\n")
+    (root / "link.py").symlink_to(tmp_path / "secret.py")
+    (root / "loop.py").symlink_to(root / "loop.py")
+    read = read_below(root)
+    assert read("net.py") == "x = 1\n"
+    for name in ("../secret.py", str(tmp_path / "secret.py"), "link.py", "loop.py", ".", "none.py", "a\0b", "n" * 5000):
+        assert read(name) == ""
