@@ -8,15 +8,9 @@ from typing import Literal
 
 from bottleneck.counters import Site
 from bottleneck.gated import CounterChange, CounterVerdict, Gate, WorkloadResult
-from bottleneck.report.gate_words import (
-    cause_words,
-    change_words,
-    closing,
-    counter_of,
-    improved,
-    time_words,
-    worst_first,
-)
+from bottleneck.report.gate_counter_words import cause_words, change_words, counter_of, improved
+from bottleneck.report.gate_time_words import time_words
+from bottleneck.report.gate_words import closing, worst_first
 
 Level = Literal["error", "warning", "note"]
 

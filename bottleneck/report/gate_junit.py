@@ -11,18 +11,9 @@ from xml.etree import ElementTree as ET
 
 from bottleneck.gated import CounterChange, Gate, TimeResult, WorkloadResult
 from bottleneck.report.clean import clean
-from bottleneck.report.gate_words import (
-    CHANGES,
-    VERDICTS,
-    amounts,
-    cause_words,
-    change_words,
-    closing,
-    counter_of,
-    time_summary,
-    time_words,
-    verdict_of,
-)
+from bottleneck.report.gate_counter_words import CHANGES, amounts, cause_words, change_words, counter_of
+from bottleneck.report.gate_time_words import time_summary, time_words
+from bottleneck.report.gate_words import VERDICTS, closing, verdict_of
 
 _TEXT = 2000
 

@@ -9,19 +9,15 @@ from collections.abc import Iterable, Sequence
 from bottleneck.compared import Comparison
 from bottleneck.gated import CounterChange, Gate, WorkloadResult
 from bottleneck.report.comparison_formats import to_markdown
+from bottleneck.report.gate_counter_words import CHANGES, amounts, cause_words, differing, limit_words
+from bottleneck.report.gate_time_words import time_words
 from bottleneck.report.gate_words import (
-    CHANGES,
     VERDICTS,
-    amounts,
     asides,
-    cause_words,
     closing,
-    differing,
     headline,
-    limit_words,
     split_command,
     story,
-    time_words,
     verdict_of,
     worst_first,
 )

@@ -7,19 +7,15 @@ from rich.console import Console
 from rich.text import Text
 
 from bottleneck.gated import CounterChange, Gate, GateVerdict, WorkloadResult
+from bottleneck.report.gate_counter_words import CHANGES, amounts, cause_words, differing, limit_words
+from bottleneck.report.gate_time_words import time_words
 from bottleneck.report.gate_words import (
-    CHANGES,
     VERDICTS,
-    amounts,
     asides,
-    cause_words,
     closing,
-    differing,
     headline,
-    limit_words,
     split_command,
     story,
-    time_words,
     verdict_of,
     worst_first,
 )

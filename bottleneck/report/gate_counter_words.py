@@ -1,0 +1,163 @@
+"""The counters that the gate held against their baselines, in words; nothing in them is escaped yet."""
+
+from collections.abc import Mapping, Sequence
+
+from bottleneck.counters import COUNTERS, Counter
+from bottleneck.gated import CounterChange, CounterVerdict, Culprit, WorkloadResult
+from bottleneck.report.numbers import UNKNOWN
+from bottleneck.units import format_si
+
+CHANGES: Mapping[CounterVerdict, str] = {
+    "broken": "over budget",
+    "gone": "vanished",
+    "new": "no baseline",
+    "unstable": "unstable",
+    "not compared": "not compared",
+    "within budget": "within budget",
+    "accepted": "accepted",
+    "improved": "better",
+    "same": "equal",
+}
+"""What became of a counter, the worst first."""
+
+_EXACT_BELOW = 10_000
+_CULPRITS = 3
+
+# First what is wrong, then what is well, then what was not held against anything.
+TOLD: tuple[CounterVerdict, ...] = (
+    "broken", "gone", "same", "improved", "within budget", "accepted", "new", "unstable", "not compared",
+)  # fmt: skip
+
+
+def counters_words(changes: Sequence[CounterChange], verdicts: Sequence[CounterVerdict] = TOLD) -> str:
+    """'15 counters equal, 1 within budget': how many there are of each verdict; a metric counts once, as its worst."""
+    worst: dict[str, CounterVerdict] = {}
+    order = list(CHANGES)
+    for change in changes:
+        worst[change.metric] = min(change.verdict, worst.get(change.metric, "same"), key=order.index)
+    counts = {verdict: list(worst.values()).count(verdict) for verdict in verdicts}
+    told = [f"{count} {CHANGES[verdict]}" for verdict, count in counts.items() if count]
+    if not told:
+        return ""
+    number, _, words = told[0].partition(" ")
+    return ", ".join([f"{number} counter{'' if number == '1' else 's'} {words}", *told[1:]])
+
+
+def counter_of(metric: str) -> Counter | None:
+    """The counter that a metric counts: of the whole step ('launches'), or of modules ('module:decoder.*.launches')."""
+    return COUNTERS.get(metric.rpartition(".")[2] if metric.startswith("module:") else metric)
+
+
+def differing(result: WorkloadResult) -> list[CounterChange]:
+    """The counters that a table shows, the worst first: those that differ or that only one side knows."""
+    order = list(CHANGES)
+    shown = [
+        change
+        for change in result.counters
+        if change.verdict not in {"not compared", "unstable", "new"}
+        and (change.verdict != "same" or change.before != change.after)
+    ]
+    return sorted(shown, key=lambda change: order.index(change.verdict))
+
+
+def amounts(change: CounterChange) -> tuple[str, str, str]:
+    """Before, after and the difference of a counter; both in one unit, exact where rounding would hide what differs."""
+    before, after = change.before, change.after
+    shown = [_amount(change.metric, value) for value in (before, after)]
+    if before != after and shown[0] == shown[1]:
+        shown = [_exact(value) for value in (before, after)]
+    return shown[0], shown[1], _difference(change)
+
+
+def _difference(change: CounterChange) -> str:
+    if change.before is None or change.after is None:
+        return UNKNOWN
+    grown = change.after - change.before
+    return ("-" if grown < 0 else "+") + _amount(change.metric, abs(grown)) if grown else "0"
+
+
+def _amount(metric: str, value: int | None) -> str:
+    """A count: exact, but large numbers of bytes and FLOPs with a prefix."""
+    counter = counter_of(metric)
+    if value is None or counter is None or counter.unit is None or abs(value) < _EXACT_BELOW:
+        return _exact(value)
+    return format_si(float(value), counter.unit)
+
+
+def _exact(value: int | None) -> str:
+    return UNKNOWN if value is None else f"{value:,}".replace(",", " ")
+
+
+def limit_words(change: CounterChange) -> str:
+    """'+0', '+3% since the anchor'."""
+    if change.limit is None:
+        return UNKNOWN
+    return f"{change.limit.text}{' since the anchor' if change.is_creep else ''}"
+
+
+def change_words(change: CounterChange) -> str:
+    """'launches 303 -> 311 per step, limit +0'."""
+    before, after, _ = amounts(change)
+    limit = f", limit {limit_words(change)}" if change.limit is not None else ""
+    return f"{change.metric} {before} -> {after} per step{limit}"
+
+
+def culprit_words(culprit: Culprit) -> str:
+    """'+24 aten::copy_ in decoder.rotary at model/rope.py:88, changed here'."""
+    told = f"{'-' if culprit.change < 0 else '+'}{_exact(abs(culprit.change))} {culprit.what}"
+    told += f" in {culprit.module}" if culprit.module else ""
+    if culprit.site is None:
+        return told
+    return f"{told} at {culprit.site.place}{', changed here' if culprit.is_touched else ''}"
+
+
+def cause_words(change: CounterChange) -> list[str]:
+    """What changed a counter, the first few, and why nothing is known where that is so."""
+    told = [culprit_words(culprit) for culprit in change.culprits[:_CULPRITS]]
+    left = len(change.culprits) - len(told)
+    return [*told, *([f"{left} more"] if left else []), *([change.reason] if change.reason else [])]
+
+
+def by_reason(result: WorkloadResult, verdict: CounterVerdict) -> list[str]:
+    """'peak_bytes, allocations: the baseline is of another device': the counters of one verdict, by their reasons.
+
+    What neither side can know is left out where all is well.
+    """
+    reasons: dict[str, list[str]] = {}
+    for change in result.counters:
+        is_told = result.verdict != "pass" or not is_nowhere(change, result)
+        if change.verdict == verdict and is_told:
+            reasons.setdefault(change.reason or "no reason known", []).append(change.metric)
+    return [f"{', '.join(dict.fromkeys(metrics))}: {reason}" for reason, metrics in reasons.items()]
+
+
+def is_nowhere(change: CounterChange, result: WorkloadResult) -> bool:
+    """Whether neither side can know this counter, as kernels on a CPU: no news, and no gap in what was held."""
+    unknown = {} if result.counts is None else result.counts.unknown
+    return change.before is None and change.after is None and change.metric in unknown
+
+
+def improved(result: WorkloadResult) -> tuple[CounterChange, ...]:
+    """The counters that got better."""
+    return tuple(change for change in result.counters if change.verdict == "improved" and not change.is_creep)
+
+
+def improvement_words(result: WorkloadResult) -> str:
+    """'launches 311 -> 303'."""
+    return ", ".join("{} {} -> {}".format(change.metric, *amounts(change)[:2]) for change in improved(result))
+
+
+def allowed_words(result: WorkloadResult) -> list[str]:
+    """What grew and passes: within its budget, or accepted."""
+    grown = [change for change in result.counters if change.verdict in {"within budget", "accepted"}]
+    return [f"{change_words(change)}{f': {change.reason}' if change.reason else ''}" for change in grown]
+
+
+def unstable_words(result: WorkloadResult) -> list[str]:
+    """Counters never gated because runs disagree, those too that only the counts of this run know of."""
+    listed = {change.metric for change in result.counters}
+    others = {} if result.counts is None else result.counts.unstable
+    return [
+        *by_reason(result, "unstable"),
+        *(f"{metric}: {reason}" for metric, reason in others.items() if metric not in listed),
+    ]
