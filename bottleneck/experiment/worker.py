@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -55,7 +56,8 @@ class Worker:
         ours, theirs = socket.socketpair()
         self._channel, self._unread = ours, b""
         self._log = log
-        with theirs, log.open("ab") as output:
+        with ExitStack() as stack, theirs, log.open("ab") as output:
+            stack.callback(ours.close)
             self._process = subprocess.Popen(  # noqa: S603 - the user's program is what we are here to start
                 [sys.executable, str(child), replace(program, channel=theirs.fileno()).to_json()],
                 stdin=subprocess.DEVNULL,
@@ -66,6 +68,7 @@ class Worker:
                 pass_fds=[theirs.fileno()],
                 start_new_session=True,
             )
+            stack.pop_all()
 
     def __enter__(self) -> "Worker":
         return self
