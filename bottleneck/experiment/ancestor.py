@@ -1,6 +1,7 @@
 """Finds the commit that a change is held against: where its branch left the one that it is to be merged into."""
 
 import re
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -18,8 +19,8 @@ TARGETS: Mapping[str, str] = {
     "BITBUCKET_PR_DESTINATION_BRANCH": "Bitbucket",
     "SYSTEM_PULLREQUEST_TARGETBRANCH": "Azure",
 }
-# GitLab says the commit itself.
-DIFF_BASE = "CI_MERGE_REQUEST_DIFF_BASE_SHA"
+# GitLab says the commit itself: where it tests the merge of both branches the tip of the target, else the merge-base.
+COMMITS = ("CI_MERGE_REQUEST_TARGET_BRANCH_SHA", "CI_MERGE_REQUEST_DIFF_BASE_SHA")
 _MAIN = ("origin/HEAD", "origin/main", "origin/master", "main", "master")
 _GITHUB_MERGE = re.compile(r"refs/pull/\d+/merge")
 
@@ -43,9 +44,9 @@ def find_base(git: Git, against: str, environment: Mapping[str, str]) -> Found:
         if commit is None:
             return Found(None, against, _unknown(git, against))
         return Found(commit, _named(against, commit))
-    commit = find_commit(git, environment.get(DIFF_BASE, ""))
-    if commit is not None:
-        return Found(commit, _named(MERGE_BASE, commit))
+    told = next((commit for name in COMMITS if (commit := find_commit(git, environment.get(name, "")))), None)
+    if told is not None:
+        return Found(told, _named(MERGE_BASE, told))
     target, reason = _target(git, environment)
     if target is None:
         return _without_target(git, reason, environment)
@@ -62,9 +63,7 @@ def _target(git: Git, environment: Mapping[str, str]) -> tuple[str | None, str]:
     known = next(
         (ref for ref in (f"refs/remotes/origin/{branch}", f"refs/heads/{branch}") if find_commit(git, ref)), None
     )
-    depth = f"--depth={_DEPTH} " if is_shallow(git) else ""
-    fetch = f"git fetch {depth}origin +refs/heads/{branch}:refs/remotes/origin/{branch}"
-    return known, f"the branch {branch} that {asked[0]} names is not in this clone: {fetch}{_or_deeper(git)}"
+    return known, f"the branch {branch} that {asked[0]} names is not in this clone: {_fetch(git, branch)}"
 
 
 def _without_target(git: Git, reason: str, environment: Mapping[str, str]) -> Found:
@@ -93,7 +92,7 @@ def _last_commit(git: Git, name: str) -> Found:
     before = find_commit(git, "HEAD~1")
     if before is None:
         why = f"nothing here differs from {name}, and the commit before HEAD is not in this clone"
-        return Found(None, MERGE_BASE, f"{why}: {_deepen()}" if is_shallow(git) else f"{why}: HEAD is the first one")
+        return Found(None, MERGE_BASE, f"{why}: {_fetch(git)}" if is_shallow(git) else f"{why}: HEAD is the first one")
     warning = f"nothing here differs from {name}: the last commit is held against the one before it"
     return Found(before, _named("HEAD~1", before), warning=warning)
 
@@ -101,23 +100,28 @@ def _last_commit(git: Git, name: str) -> Found:
 def _unknown(git: Git, ref: str) -> str:
     if ref.startswith("-"):
         return f"{ref!r} is an option, not the name of a commit"
-    shallow = f", and this clone is shallow: {_deepen()}" if is_shallow(git) else ""
+    shallow = ", and this clone is shallow: git fetch --unshallow --tags origin" if is_shallow(git) else ""
     return f"git knows no commit {ref!r}, and there is no folder of this name{shallow}"
 
 
 def _unrelated(git: Git, name: str) -> str:
     if is_shallow(git):
-        return f"this clone is shallow and does not reach back to where HEAD left {name}: {_deepen(name)}"
+        fetch = _fetch(git, name.removeprefix("origin/"))
+        return f"this clone is shallow and does not reach back to where HEAD left {name}: {fetch}"
     return f"HEAD and {name} have no commit in common (no merge-base); name a base with --against REF"
 
 
-def _deepen(name: str = "") -> str:
-    branch = f" origin {name.removeprefix('origin/')}" if name.startswith("origin/") else ""
-    return f"git fetch --depth={_DEPTH}{branch} (GitHub: fetch-depth: 0; GitLab: GIT_DEPTH: 0)"
-
-
-def _or_deeper(git: Git) -> str:
-    return " (GitHub: fetch-depth: 0; GitLab: GIT_DEPTH: 0)" if is_shallow(git) else ""
+def _fetch(git: Git, branch: str = "") -> str:
+    """What fetches a branch and, where the clone is shallow, the history of HEAD as well: it would stay cut off."""
+    words, theirs = ["git", "fetch", "origin"], f"refs/remotes/origin/{branch}"
+    # Named with where it goes, a branch that is here already would not be deepened beside another (git 2.39).
+    words += [branch if find_commit(git, theirs) else f"+refs/heads/{branch}:{theirs}"] if branch else []
+    if not is_shallow(git):
+        return shlex.join(words)
+    name = git("symbolic-ref", "--quiet", "--short", "HEAD")
+    words.append(name.text if name.is_good else git("rev-parse", "HEAD").text)
+    words.insert(2, f"--depth={_DEPTH}")
+    return f"{shlex.join(words)} (GitHub: fetch-depth: 0; GitLab: GIT_DEPTH: 0)"
 
 
 def _named(name: str, commit: str) -> str:

@@ -46,9 +46,9 @@ def make_clone(folder: Path, text: str = "one = 1\n") -> Path:
 
 def own_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     """Keeps this machine's settings of git, and what a service says of its own request, out of a test."""
-    from bottleneck.experiment.ancestor import DIFF_BASE, TARGETS
+    from bottleneck.experiment.ancestor import COMMITS, TARGETS
 
     for name, value in SETTINGS.items():
         monkeypatch.setenv(name, value)
-    for name in (*TARGETS, DIFF_BASE, "GITHUB_REF", "PYTHONPATH", "GIT_DIR", "GIT_INDEX_FILE"):
+    for name in (*TARGETS, *COMMITS, "GITHUB_REF", "PYTHONPATH", "GIT_DIR", "GIT_INDEX_FILE"):
         monkeypatch.delenv(name, raising=False)

@@ -2,6 +2,7 @@
 
 import fcntl
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -203,8 +204,9 @@ def test_the_service_says_which_branch_it_is_merged_into(clone: Path, tmp_path: 
     assert base.label == f"merge-base with origin/release ({base.commit[:7]})"
 
 
-def test_gitlab_says_the_commit_itself(clone: Path, tmp_path: Path) -> None:
-    base, _ = look(clone, MERGE_BASE, tmp_path, CI_MERGE_REQUEST_DIFF_BASE_SHA=git(clone, "rev-parse", "main"))
+@pytest.mark.parametrize("name", ["CI_MERGE_REQUEST_TARGET_BRANCH_SHA", "CI_MERGE_REQUEST_DIFF_BASE_SHA"])
+def test_gitlab_says_the_commit_itself(clone: Path, tmp_path: Path, name: str) -> None:
+    base, _ = look(clone, MERGE_BASE, tmp_path, **{name: git(clone, "rev-parse", "main")})
     assert base.commit == git(clone, "rev-parse", "main")
 
 
@@ -273,29 +275,45 @@ def test_a_target_that_is_told_as_an_option_is_no_option(clone: Path, tmp_path: 
     assert not (clone / "stolen").exists()
 
 
-def test_a_shallow_clone_says_how_to_deepen_it(clone: Path, tmp_path: Path) -> None:
+SHALLOW = [
+    (["--no-single-branch"], False, "this clone is shallow and does not reach back to where HEAD left origin/main: "),
+    ([], False, "the branch main that GITHUB_BASE_REF names is not in this clone: "),
+    (["--no-single-branch"], True, "this clone is shallow and does not reach back to where HEAD left origin/main: "),
+]
+
+
+@pytest.mark.parametrize(("options", "is_detached", "said"), SHALLOW, ids=["all branches", "one branch", "detached"])
+def test_a_shallow_clone_says_a_command_that_helps(
+    clone: Path, tmp_path: Path, options: list[str], is_detached: bool, said: str
+) -> None:
     commit(clone, "more", train_py="three = 3\n")
     shallow = tmp_path / "shallow"
-    git(tmp_path, "clone", "--quiet", "--depth=1", "--no-single-branch", f"file://{clone}", str(shallow))
-    base, _ = look(shallow, "origin/main", tmp_path / "scratch")
-    assert base.reason is None  # the tip is there
+    git(tmp_path, "clone", "--quiet", "--depth=1", *options, f"file://{clone}", str(shallow))
+    if is_detached:
+        git(shallow, "checkout", "--quiet", "--detach")
     base, _ = look(shallow, MERGE_BASE, tmp_path / "scratch", GITHUB_BASE_REF="main")
-    assert base.reason == (
-        "this clone is shallow and does not reach back to where HEAD left origin/main: "
-        "git fetch --depth=200 origin main (GitHub: fetch-depth: 0; GitLab: GIT_DEPTH: 0)"
-    )
-    git(shallow, "fetch", "--quiet", "--depth=200", "origin", "main", "change")
+    assert base.reason is not None and base.reason.startswith(said)
+    assert base.reason.endswith(" (GitHub: fetch-depth: 0; GitLab: GIT_DEPTH: 0)")
+    command = base.reason.removeprefix(said).partition(" (")[0]
+    assert command.startswith("git fetch --depth=200 origin ")
+    git(shallow, *shlex.split(command)[1:])
     base, text = look(shallow, MERGE_BASE, tmp_path / "scratch", GITHUB_BASE_REF="main")
-    assert text == "one = 1\n"
+    assert (base.reason, text) == (None, "one = 1\n")
 
 
-def test_a_shallow_clone_of_one_branch_names_the_whole_command(clone: Path, tmp_path: Path) -> None:
+def test_a_shallow_clone_has_no_commits_before_its_own(clone: Path, tmp_path: Path) -> None:
     shallow = tmp_path / "shallow"
-    git(tmp_path, "clone", "--quiet", "--depth=1", f"file://{clone}", str(shallow))
-    base, _ = look(shallow, MERGE_BASE, tmp_path / "scratch", GITHUB_BASE_REF="main")
-    assert base.reason is not None and "git fetch --depth=200 origin +refs/heads/main:" in base.reason
+    git(tmp_path, "clone", "--quiet", "--depth=1", "--branch=main", f"file://{clone}", str(shallow))
     base, _ = look(shallow, "HEAD~1", tmp_path / "scratch")
-    assert base.reason is not None and "this clone is shallow" in base.reason
+    assert base.reason is not None and "this clone is shallow: git fetch --unshallow" in base.reason
+    base, _ = look(shallow, MERGE_BASE, tmp_path / "scratch")
+    assert base.reason is not None and "git fetch --depth=200 origin main" in base.reason
+
+
+def test_a_command_is_safe_to_copy_whatever_a_branch_is_called(clone: Path, tmp_path: Path) -> None:
+    base, _ = look(clone, MERGE_BASE, tmp_path, GITHUB_BASE_REF="$(reboot);x")
+    assert base.reason is not None
+    assert "git fetch origin '+refs/heads/$(reboot);x:refs/remotes/origin/$(reboot);x'" in base.reason
 
 
 @pytest.mark.parametrize(
