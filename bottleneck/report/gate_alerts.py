@@ -50,14 +50,20 @@ class Alert:
 
 
 def alerts(gate: Gate) -> tuple[Alert, ...]:
-    """All alerts, errors first; a workload that does not pass has one at least, a gate that fails has an error."""
+    """All alerts, errors first; a workload that does not pass has one at least, a gate that fails has an error.
+
+    Fingerprints are unique, as GitLab shows one issue of each: of two limits on one metric the first that is broken.
+    """
     found = [alert for result in worst_first(gate.results) for alert in _of(result, gate.exit_code)]
     if gate.exit_code and all(alert.level != "error" for alert in found):
         settings = Place("pyproject.toml", 1, is_cause=False)
         mark = _fingerprint(MEASUREMENT)
         found.append(Alert("all workloads", MEASUREMENT, "error", closing(gate), gate.warnings, settings, mark))
     order: list[Level] = ["error", "warning", "note"]
-    return tuple(sorted(found, key=lambda alert: order.index(alert.level)))
+    unique: dict[str, Alert] = {}
+    for alert in sorted(found, key=lambda alert: order.index(alert.level)):
+        unique.setdefault(alert.fingerprint, alert)
+    return tuple(unique.values())
 
 
 def _of(result: WorkloadResult, exit_code: int) -> list[Alert]:

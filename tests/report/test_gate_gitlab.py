@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from bottleneck.gated import Gate
 from bottleneck.report.gate_alerts import is_inside
 from bottleneck.report.gate_gitlab import render
 from bottleneck.report.gate_metrics import render as metrics
-from tests.report.gates import GATES
+from tests.report.gates import COUNTED, GATES, change, gate, limit
 
 EACH = pytest.mark.parametrize("gate", GATES.values(), ids=GATES)
 
@@ -74,3 +75,10 @@ def test_counters_and_ratios_are_metrics() -> None:
     text = metrics(GATES["slowed"])
     assert 'bottleneck_counter{workload="bench/train_step.py",metric="launches"} 327\n' in text
     assert 'bottleneck_step_ratio{workload="bench/train_step.py",bound="median"} 1.076\n' in text
+
+
+def test_two_limits_on_one_metric_are_one_issue() -> None:
+    twice = replace(
+        COUNTED, counters=(change("ops", 1, 2, "broken"), change("ops", 1, 2, "broken", limit=limit("x", "+9")))
+    )
+    assert len(issues(gate(twice, exit_code=1, sentence="."))) == 1
