@@ -8,7 +8,7 @@
 | a base without the workload              | gated    | not run: it is new           | 0    | 5             |
 | a base whose `setup` fails, that crashes | gated    | not run: its last words      | 0    | 5             |
 | a dirty tree                             | gated    | against HEAD, which is told  | 0    | 0             |
-| a lock-file of another torch             | not      | gated                        | 0    | 0             |
+| a lock-file of another torch             | not      | gated                        | 0    | 5             |
 | the same, counters alone                 | not      |                              | 5    | 5             |
 | a candidate that crashes                 |          |                              | 4    | 4             |
 """
@@ -203,6 +203,7 @@ def test_a_lock_file_of_another_torch_is_not_compared_and_says_what_to_do(lab: L
     code, said = gate()
     assert code == 0  # the time was gated
     assert "the lock-file is of torch 2.13, this is torch 2.14" in said
+    assert gate("--strict")[0] == 5
     code, said = gate("--only", "counters")
     assert code == 5
     assert "the lock-file is of torch 2.13, this is torch 2.14" in said

@@ -60,13 +60,19 @@ _WORDS: dict[GateVerdict, str] = {
 def _code(result: WorkloadResult, settings: GateSettings, *, is_strict: bool) -> int:
     code = EXIT_CODES[result.verdict]
     if is_strict:
-        is_missing = result.is_new or (result.time is not None and result.time.verdict == "not run")
-        return code or (EXIT_CODES["undecided"] if is_missing else 0)
+        return code or (EXIT_CODES["undecided"] if _lacks(result) else 0)
     if result.is_new and code in {0, EXIT_CODES["nothing measured"]}:
         return EXIT_CODES["nothing measured"] if settings.on_new == "fail" else 0
     if result.verdict == "undecided":
         return code if settings.on_undecided == "fail" else 0
     return code
+
+
+def _lacks(result: WorkloadResult) -> bool:
+    """Whether a part of it was to be measured and was not: its baseline, its time, or all of its counters."""
+    is_untimed = result.time is not None and result.time.verdict == "not run"
+    is_uncounted = bool(result.counters) and not any(change.verdict in _COMPARED for change in result.counters)
+    return result.is_new or is_untimed or is_uncounted
 
 
 def _tell(results: Sequence[WorkloadResult], verdict: GateVerdict, words: str) -> str:

@@ -83,7 +83,11 @@ def test_a_regression_of_a_new_workload_is_red_all_the_same() -> None:
 def test_strict_lets_nothing_pass_that_was_not_measured() -> None:
     for each in (result("undecided"), result("pass", is_new=True), result("pass", time="not run")):
         assert exit_code([each], GateSettings(), is_strict=True) == 5
-    assert exit_code([result("pass", time="fine")], GateSettings(), is_strict=True) == 0
+    uncounted = replace(result("pass", time="fine"), counters=(change("not compared"), change("unstable")))
+    assert exit_code([uncounted], GateSettings(), is_strict=True) == 5
+    counted = replace(uncounted, counters=(change("not compared"), change("same")))
+    for each in (counted, result("pass", time="fine")):
+        assert exit_code([each], GateSettings(), is_strict=True) == 0
 
 
 def test_the_sentence_names_what_did_not_pass() -> None:
