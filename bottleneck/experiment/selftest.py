@@ -80,9 +80,12 @@ class Proof:
     def _sentence(self) -> str:
         if not self.checks:
             return f"gate not proven: {self.reason}"
-        missed = [check.what for check in self.checks if not check.is_met]
-        if missed:
-            return f"gate NOT proven: it did not say what it has to of {' and of '.join(missed)}"
+        wrong = [f"{check.said} for {check.what}" for check in self.checks if not check.is_met and check.said != "open"]
+        if wrong:
+            return f"gate NOT proven: it is {', '.join(wrong)}"
+        missing = [check.what for check in self.checks if check.said == "open"]
+        if missing:
+            return f"gate not proven: it could not decide on {', '.join(missing)}"
         caught = ", ".join(check.what for check in self.checks if check.demanded == "red")
         return f"gate proven: it catches {caught}; it stays green on the step itself ({self.seconds:.0f} s)"
 
@@ -182,9 +185,9 @@ def _check_time(settings: GateSettings, means: Means) -> Iterator[Check]:
 
 def _check_duel(what: str, demanded: Color, result: TimeResult) -> Check:
     detail = "; ".join(filter(None, (tell_time(result), result.reason)))
-    return Check(what, demanded, _COLORS.get(result.verdict, "open"), f"{detail}, {result.verdict}")
+    return Check(what, demanded, _COLORS.get(result.verdict, "open"), f"{result.verdict}: {detail}")
 
 
 def _line(check: Check) -> str:
-    mark = "ok" if check.is_met else "MISSED"
-    return f"  {mark:<6}  {check.said:<5}  {check.what}: {check.detail}"
+    mark = "ok" if check.is_met else "open" if check.said == "open" else "WRONG"
+    return f"  {mark:<5}  {check.said:<5}  {check.what}: {check.detail}"
