@@ -6,7 +6,7 @@ from bottleneck.counters import Counts
 from bottleneck.experiment.counted import count_program
 from bottleneck.experiment.duel import duel
 from bottleneck.experiment.gate import Job, effort_of
-from bottleneck.experiment.selftest import Injection, Means, Part, Proof, self_test
+from bottleneck.experiment.selftest import NOTHING, Injection, Means, Part, Proof, self_test
 from bottleneck.experiment.stand import Stand
 from bottleneck.gate.judging import judge_counts
 from bottleneck.gate.settings import workload_name
@@ -31,7 +31,7 @@ def prove(job: Job, program: Program) -> Proof:
 
     def time(injection: Injection) -> TimeResult:
         job.tell(f"timing {name} with {injection.what}")
-        return duel(program, replace(job.candidate, label="itself"), _stand(job, injection), effort_of(job), job.tell)
+        return duel(program, _stand(job, NOTHING), _stand(job, injection), effort_of(job), job.tell)
 
     parts = (job.only,) if job.only is not None else _PARTS
     return self_test(name, job.settings, Means(count, judge_counts, time), parts)
