@@ -5,6 +5,7 @@ Its first line is a mark by which the comment is found again. The story of each 
 
 import re
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from bottleneck.compared import Comparison
 from bottleneck.gated import CounterChange, Gate, WorkloadResult
@@ -113,8 +114,9 @@ def _details(result: WorkloadResult) -> list[str]:
 
 
 def _compared(comparison: Comparison) -> list[str]:
-    """The comparison without its title, which the fold has."""
-    return to_markdown(comparison, top=_ROWS).rstrip("\n").split("\n")[2:]
+    """The comparison without its title, which the fold has, and its counters, which stand above; headings are smaller."""
+    lines = to_markdown(replace(comparison, counters=()), top=_ROWS).rstrip("\n").split("\n")[2:]
+    return [f"#{line}" if line.startswith("### ") else line for line in lines]
 
 
 def _folded(title: str, lines: Sequence[str]) -> list[str]:

@@ -11,7 +11,8 @@ def time_summary(time: TimeResult | None) -> str:
     if time is None:
         return "time not measured"
     if time.ratio is None:
-        return f"time {time.verdict}" + (f": {time.reason}" if time.reason else "")
+        told = f"{_steps(time)} ({time.verdict})" if _steps(time) else f"time {time.verdict}"
+        return told + (f": {time.reason}" if time.reason else "")
     ratio = time.ratio
     told = f"step {growth(ratio.median)} [{growth(ratio.low)}, {growth(ratio.high)}]"
     if time.verdict in {"undecided", "advisory"}:

@@ -67,14 +67,14 @@ def accept_command(result: WorkloadResult) -> str:
 
 def story(result: WorkloadResult) -> list[tuple[str, str]]:
     """The three lines, labelled: what happened, why (a line each), and how to fix or accept it; none of a pass."""
-    lines = [("what", result.what), *(("why", why) for why in result.why), ("fix", result.fix)]
+    lines = [("what", result.what), *(("why", why) for why in dict.fromkeys(result.why)), ("fix", result.fix)]
     return [] if result.verdict == "pass" else [(label, text) for label, text in lines if text]
 
 
 def asides(result: WorkloadResult) -> list[tuple[str, str]]:
     """What else is to be known of a workload, labelled, each in a sentence."""
-    better = f"{improvement_words(result)}; to keep it: {accept_command(result)}"
-    told = [("better", better)] if improved(result) else []
+    keep = f"; to keep it: {accept_command(result)}" if result.lock else ""
+    told = [("better", f"{improvement_words(result)}{keep}")] if improved(result) else []
     told += [("allowed", text) for text in allowed_words(result)] if result.verdict == "pass" else []
     told += [("no baseline", text) for text in by_reason(result, "new")]
     told += [("not compared", text) for text in by_reason(result, "not compared")]

@@ -69,6 +69,11 @@ def test_a_pass_is_one_line_and_the_verdict_on_all_another() -> None:
     ]
 
 
+def test_a_time_that_only_advises_says_so_and_why() -> None:
+    told = "step 18.2 -> 19.6 ms (advisory): the two recordings did not take turns; took 41 s"
+    assert told in render(GATES["advisory"], 200)
+
+
 def test_the_worst_stands_first_and_the_verdict_on_all_last() -> None:
     lines = render(GATES["several"], 200).splitlines()
     heads = [line.split()[0] for line in lines if re.match(r"[A-Z]+ \S+\.py ", line)]
@@ -114,6 +119,16 @@ def test_an_improvement_names_the_command_that_keeps_it() -> None:
     text = render(GATES["improved"], 200)
     assert "better: launches 311 -> 303, d2h_bytes 4 -> 0; to keep it:" in text
     assert '    bottleneck accept examples/better.py --metric d2h_bytes,launches --reason "…"\n' in text
+
+
+def test_without_a_lock_file_there_is_nothing_to_accept() -> None:
+    text = render(gate(replace(GATES["improved"].results[0], lock=""), exit_code=0, sentence="."), 200)
+    assert "better: launches 311 -> 303, d2h_bytes 4 -> 0\n" in text and "bottleneck accept" not in text
+
+
+def test_a_cause_told_twice_is_told_once() -> None:
+    text = render(gate(replace(COUNTED, why=("the cause", "the cause")), exit_code=1, sentence="."))
+    assert text.count("the cause") == 1
 
 
 def test_a_pass_tells_what_grew_within_its_budget_or_was_accepted() -> None:
