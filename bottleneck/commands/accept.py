@@ -32,7 +32,7 @@ def accept_command(
     \b
     bottleneck accept --reason "one norm per head, +0.4 BLEU"
     bottleneck accept examples-mlp --metric ops,syncs --reason "logs the loss"
-    bottleneck accept --anchor v1.2 --reason "released"
+    bottleneck accept --anchor v1.2
 
     Takes the counts of the last `bottleneck gate`, or counts again where the sources have changed since. It changes no
     budget, and refuses in CI: the change of the lock-file is to be reviewed. Exit code 0 where nothing is to accept.

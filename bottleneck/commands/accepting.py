@@ -34,6 +34,7 @@ _OF_SERVICES = (
     "DRONE",
     "SEMAPHORE",
 )
+_SHORT = 10
 _OFF = ("", "0", "false", "no")
 
 
@@ -69,7 +70,7 @@ def accept(wanted: Wanted) -> None:
     from bottleneck.gate.lockfile import write_lock
 
     _refuse_in_ci(os.environ)
-    if not wanted.reason:
+    if not wanted.reason and wanted.anchor is None:
         raise UsageError(
             "an acceptance has a reason", why="those who review it have nothing else to go by", fix='--reason "…"'
         )
@@ -214,7 +215,10 @@ def _anchor(ref: str, target: _Target) -> tuple[str, Mapping[str, int]]:
     commit = None if git is None else find_commit(git, ref)
     if clone is None or git is None or commit is None:
         raise UsageError(f"there is no commit {ref}", fix="name a tag or a commit of this clone")
-    return ref, _locked_at(git, commit, target.path.resolve().relative_to(clone).as_posix(), ref)
+    is_tag = git("rev-parse", "--verify", "--quiet", f"refs/tags/{ref}").is_good
+    return ref if is_tag else commit[:_SHORT], _locked_at(
+        git, commit, target.path.resolve().relative_to(clone).as_posix(), ref
+    )
 
 
 def _locked_at(git: "Git", commit: str, path: str, ref: str) -> Mapping[str, int]:

@@ -17,6 +17,7 @@ _RED = frozenset({"broken", "gone"})
 _COMPARED = frozenset({"same", "improved", "within budget", "broken", "accepted"})
 # Any change makes more or fewer of these: they are told after what says more.
 _TOLD_LAST = (
+    "graphs",
     "ops",
     "launches",
     "flops",
