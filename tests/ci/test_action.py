@@ -109,7 +109,10 @@ def test_that_test_would_see_an_input_pasted_into_a_script(clone: Path, tmp_path
     assert (clone / "pwned").exists()
 
 
-def test_a_shallow_clone_gets_enough_history_for_the_merge_base(clone: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("has_base", [False, True], ids=["of the change alone", "of the tip of main too"])
+def test_a_shallow_clone_gets_enough_history_for_the_merge_base(clone: Path, tmp_path: Path, has_base: bool) -> None:
+    if has_base:
+        git(clone, "fetch", "--depth=1", "origin", "+refs/heads/main:refs/remotes/origin/main")
     with pytest.raises(subprocess.CalledProcessError):
         git(clone, "merge-base", "HEAD", "origin/main")
     job(clone, tmp_path).run(STEPS)

@@ -14,11 +14,12 @@ from tests.ci.steps import ROOT, load
 TEXT = PAGE_FILE.read_text(encoding="utf-8")
 
 
-def rows(heading: str) -> dict[str, str]:
-    """The first cell of each row of the first table under a heading, without marks, and the rest of the row."""
+def rows(heading: str) -> list[str]:
+    """The first word of each row of the first table under a heading, without the headings of the table."""
     section = TEXT.split(f"\n## {heading}\n")[1].split("\n## ")[0]
-    found = re.findall(r"^\| `?([^`|]+?)`? \| (.*) \|$", section, re.MULTILINE)
-    return {name.split()[0]: rest for name, rest in found[1:]}
+    lines = re.search(r"(?:^\|.*\n)+", section, re.MULTILINE)
+    assert lines
+    return [re.split(r"(?<!\\)\|", line)[1].strip("` ").split()[0] for line in lines[0].splitlines()[2:]]
 
 
 def test_the_table_of_counters_is_current() -> None:
@@ -31,12 +32,22 @@ def test_a_change_of_the_table_would_show() -> None:
 
 
 def test_every_setting_has_a_row_and_no_other_has() -> None:
-    assert [name for name in rows("Settings") if name != "key"] == list(_KEYS)
+    assert rows("Settings") == list(_KEYS)
 
 
-def test_every_format_has_a_row_with_its_file() -> None:
-    found = {name: rest.split("`")[1] for name, rest in rows("Formats").items() if name != "name"}
-    assert found == {name: form.file for name, form in GATE_FORMATS.items()}
+def test_every_format_is_named() -> None:
+    section = TEXT.split("\n## Formats\n")[1].split("\n## ")[0]
+    assert re.findall(r"`(\w+)`", section) == list(GATE_FORMATS)
+
+
+def test_every_option_of_the_command_has_a_row() -> None:
+    import typer
+
+    from bottleneck.cli import build_app
+
+    command = typer.main.get_command(build_app()).commands["gate"]  # type: ignore[attr-defined]
+    options = {option for each in command.params for option in each.opts if option.startswith("--")}
+    assert options - {"--help"} == set(rows("Command"))
 
 
 def test_every_exit_code_of_a_verdict_has_a_row() -> None:
