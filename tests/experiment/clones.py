@@ -6,6 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from bottleneck.experiment.ancestor import COMMITS, TARGETS
+from bottleneck.experiment.checkout import Base, base_stand
+
 SETTINGS = {
     "GIT_CONFIG_GLOBAL": os.devnull,
     "GIT_CONFIG_SYSTEM": os.devnull,
@@ -44,10 +47,26 @@ def make_clone(folder: Path, text: str = "one = 1\n") -> Path:
     return folder
 
 
+def make_branched(folder: Path) -> Path:
+    """A clone on a branch that left main one commit ago, main having gone on since."""
+    make_clone(folder)
+    git(folder, "checkout", "--quiet", "-b", "change")
+    commit(folder, "change", train_py="two = 2\n")
+    git(folder, "checkout", "--quiet", "main")
+    commit(folder, "meanwhile", other_py="")
+    git(folder, "checkout", "--quiet", "change")
+    return folder
+
+
+def look(clone: Path | None, against: str, scratch: Path, setup: str = "", **told: str) -> tuple[Base, str]:
+    """The base, and what its `train.py` holds while it is there."""
+    with base_stand(clone, against, setup, scratch, environment=told) as base:
+        text = (base.stand.folder / "train.py").read_text() if base.stand else ""
+    return base, text
+
+
 def own_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     """Keeps this machine's settings of git, and what a service says of its own request, out of a test."""
-    from bottleneck.experiment.ancestor import COMMITS, TARGETS
-
     for name, value in SETTINGS.items():
         monkeypatch.setenv(name, value)
     for name in (*TARGETS, *COMMITS, "GITHUB_REF", "PYTHONPATH", "GIT_DIR", "GIT_INDEX_FILE"):

@@ -1,22 +1,14 @@
-"""Where a base comes from: what is found in each shape of clone, what is left behind (nothing), and what is said."""
+"""Where a base comes from: a commit or a folder, set up as the user says, with the clone left as it was."""
 
-import fcntl
 import os
-import shlex
 import shutil
-import signal
-import subprocess
 import sys
-import threading
-from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
-from bottleneck.experiment import worktree
 from bottleneck.experiment.checkout import (
     MERGE_BASE,
-    Base,
     base_stand,
     find_root,
     identify,
@@ -24,9 +16,8 @@ from bottleneck.experiment.checkout import (
     moved_target,
     sources,
 )
-from bottleneck.experiment.git import NO_GIT, Answer, git_in
-from bottleneck.experiment.worktree import PREFIX, remove_left_over, worktree_at
-from tests.experiment.clones import SETTINGS, commit, git, make_clone, own_settings
+from bottleneck.experiment.git import NO_GIT, git_in
+from tests.experiment.clones import SETTINGS, commit, git, look, make_branched, make_clone, own_settings
 
 pytestmark = pytest.mark.skipif(shutil.which("git") is None, reason="needs git")
 
@@ -38,21 +29,8 @@ def _settings(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def clone(tmp_path: Path) -> Path:
-    """A clone on a branch that left main one commit ago, main having gone on since."""
-    folder = make_clone(tmp_path / "clone")
-    git(folder, "checkout", "--quiet", "-b", "change")
-    commit(folder, "change", train_py="two = 2\n")
-    git(folder, "checkout", "--quiet", "main")
-    commit(folder, "meanwhile", other_py="")
-    git(folder, "checkout", "--quiet", "change")
-    return folder
-
-
-def look(clone: Path | None, against: str, scratch: Path, setup: str = "", **told: str) -> tuple[Base, str]:
-    """The base, and what its `train.py` holds while it is there."""
-    with base_stand(clone, against, setup, scratch, environment=told) as base:
-        text = (base.stand.folder / "train.py").read_text() if base.stand else ""
-    return base, text
+    """A clone on a branch that left main one commit ago."""
+    return make_branched(tmp_path / "clone")
 
 
 def test_the_base_is_where_the_branch_left_main(clone: Path, tmp_path: Path) -> None:
@@ -94,157 +72,6 @@ def test_the_tree_goes_when_the_block_is_left_by_an_exception(clone: Path, tmp_p
     assert git(clone, "worktree", "list").count("\n") == 0
 
 
-_KILLED = """
-import sys, time
-from pathlib import Path
-from bottleneck.experiment.checkout import base_stand
-with base_stand(Path(sys.argv[1]), "main", "", Path(sys.argv[2])) as base:
-    print(base.stand.folder, flush=True)
-    sys.stdin.read()
-"""
-
-
-def test_what_a_killed_job_left_goes_with_the_next_one_but_not_what_a_living_one_holds(
-    clone: Path, tmp_path: Path
-) -> None:
-    scratch = tmp_path / "scratch"
-    with subprocess.Popen(
-        [sys.executable, "-c", _KILLED, str(clone), str(scratch)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as job:
-        assert job.stdout is not None
-        folder = Path(job.stdout.readline().strip())
-        assert (folder / "train.py").exists()
-        assert remove_left_over(git_in(clone)) == ()
-        assert (folder / "train.py").exists()
-        job.send_signal(signal.SIGKILL)
-        job.wait()
-    assert remove_left_over(git_in(clone)) == (folder,)
-    assert not folder.exists()
-    assert git(clone, "worktree", "list").count("\n") == 0
-
-
-def test_worktrees_of_the_user_are_never_taken_for_ours(clone: Path, tmp_path: Path) -> None:
-    mine, gone = tmp_path / "mine", tmp_path / "gone"
-    git(clone, "worktree", "add", "--quiet", "--detach", str(mine), "main")
-    git(clone, "worktree", "add", "--quiet", "--detach", str(gone), "main")
-    shutil.rmtree(gone)  # a disk that is not there just now
-    with (clone / ".git" / "worktrees" / "mine" / "bottleneck.lock").open("wb"):
-        look(clone, MERGE_BASE, tmp_path / "scratch")
-    assert mine.is_dir()
-    assert git(clone, "worktree", "list").count("\n") == 2
-
-
-def test_two_jobs_at_once_each_have_a_tree_of_their_own(clone: Path, tmp_path: Path) -> None:
-    meeting, seen = threading.Barrier(3), {}
-
-    def job(name: str) -> None:
-        with base_stand(clone, MERGE_BASE, "", tmp_path / "scratch", None, {}) as base:
-            seen[name] = base
-            meeting.wait(60)
-
-    jobs = [threading.Thread(target=job, args=(name,)) for name in "abc"]
-    for each in jobs:
-        each.start()
-    for each in jobs:
-        each.join()
-    assert [base.reason for base in seen.values()] == [None] * 3
-    assert len({base.stand.folder for base in seen.values() if base.stand}) == 3
-    assert git(clone, "worktree", "list").count("\n") == 0
-
-
-def test_a_lock_of_gits_is_waited_for_and_other_refusals_are_not(clone: Path, tmp_path: Path) -> None:
-    said = ["fatal: could not lock config file .git/config.lock: File exists"] * 2
-    real, waits = git_in(clone), list[float]()
-
-    def held(*words: str, settings: tuple[str, ...] = ()) -> Answer:
-        if words[:2] == ("worktree", "add") and said:
-            return Answer(128, errors=said.pop())
-        return real(*words, settings=settings)
-
-    with worktree_at(held, git(clone, "rev-parse", "main"), tmp_path / "scratch", waits.append) as tree:
-        assert tree.reason is None
-    assert waits == [0.1, 0.2]
-    said.extend(["fatal: No space left on device"])
-    with worktree_at(held, git(clone, "rev-parse", "main"), tmp_path / "scratch", waits.append) as tree:
-        assert tree.reason is not None and tree.reason.endswith("No space left on device")
-    assert len(waits) == 2
-
-
-def test_a_lock_that_stays_is_given_up(clone: Path, tmp_path: Path) -> None:
-    waits = list[float]()
-
-    def held(*words: str, settings: tuple[str, ...] = ()) -> Answer:
-        return Answer(128, errors="fatal: Unable to create 'index.lock': File exists.")
-
-    with worktree_at(held, "0" * 40, tmp_path / "scratch", waits.append) as tree:
-        assert tree.reason is not None and "File exists" in tree.reason
-    assert len(waits) == worktree._TRIES - 1 and sum(waits) < 10
-
-
-# The target is told by the service that runs the job.
-TOLD: list[Mapping[str, str]] = [
-    {"GITHUB_BASE_REF": "release"},
-    {"CI_MERGE_REQUEST_TARGET_BRANCH_NAME": "release"},
-    {"BUILDKITE_PULL_REQUEST_BASE_BRANCH": "release"},
-    {"CHANGE_TARGET": "release"},
-    {"BITBUCKET_PR_DESTINATION_BRANCH": "release"},
-    {"SYSTEM_PULLREQUEST_TARGETBRANCH": "refs/heads/release"},
-]
-
-
-@pytest.mark.parametrize("told", TOLD, ids=lambda told: next(iter(told)))
-def test_the_service_says_which_branch_it_is_merged_into(clone: Path, tmp_path: Path, told: Mapping[str, str]) -> None:
-    git(clone, "update-ref", "refs/remotes/origin/release", "change~1")
-    git(clone, "update-ref", "refs/remotes/origin/main", "change")
-    base, text = look(clone, MERGE_BASE, tmp_path / "scratch", **told)
-    assert text == "one = 1\n"
-    assert base.label == f"merge-base with origin/release ({base.commit[:7]})"
-
-
-@pytest.mark.parametrize("name", ["CI_MERGE_REQUEST_TARGET_BRANCH_SHA", "CI_MERGE_REQUEST_DIFF_BASE_SHA"])
-def test_gitlab_says_the_commit_itself(clone: Path, tmp_path: Path, name: str) -> None:
-    base, _ = look(clone, MERGE_BASE, tmp_path, **{name: git(clone, "rev-parse", "main")})
-    assert base.commit == git(clone, "rev-parse", "main")
-
-
-def test_a_branch_that_is_told_but_not_here_is_not_replaced_by_another(clone: Path, tmp_path: Path) -> None:
-    base, _ = look(clone, MERGE_BASE, tmp_path, GITHUB_BASE_REF="release")
-    assert base.reason == (
-        "the branch release that GITHUB_BASE_REF names is not in this clone: "
-        "git fetch origin +refs/heads/release:refs/remotes/origin/release"
-    )
-
-
-def test_a_pull_request_of_two_commits_is_enough(clone: Path, tmp_path: Path) -> None:
-    git(clone, "checkout", "--quiet", "--detach", "main")
-    git(clone, "merge", "--quiet", "--no-edit", "change")
-    service = tmp_path / "service"
-    git(tmp_path, "clone", "--quiet", "--depth=2", f"file://{clone}", str(service))
-    git(service, "checkout", "--quiet", "--detach", "HEAD")
-    git(service, "update-ref", "-d", "refs/remotes/origin/HEAD")
-    base, text = look(service, MERGE_BASE, tmp_path / "scratch", GITHUB_BASE_REF="main", GITHUB_REF="refs/pull/7/merge")
-    assert text == "one = 1\n"
-    assert base.label == f"the target of the pull request ({base.commit[:7]})"
-
-
-def test_on_the_branch_itself_changes_are_held_against_its_last_commit(tmp_path: Path) -> None:
-    clone = make_clone(tmp_path / "clone")
-    commit(clone, "second", train_py="two = 2\n")
-    base, text = look(clone, MERGE_BASE, tmp_path / "scratch")
-    assert text == "one = 1\n"
-    assert base.label == f"HEAD~1 ({base.commit[:7]})"
-    assert base.warnings == ("nothing here differs from main: the last commit is held against the one before it",)
-    (clone / "output.json").write_text("{}")  # what a job leaves about is no change
-    assert look(clone, MERGE_BASE, tmp_path / "scratch")[0].label == base.label
-    (clone / "train.py").write_text("three = 3\n")
-    base, text = look(clone, MERGE_BASE, tmp_path / "scratch")
-    assert text == "two = 2\n"
-    assert base.label == f"HEAD ({base.commit[:7]})" and base.is_dirty and base.warnings == ()
-
-
 def test_a_name_of_the_users_is_looked_up_and_a_folder_taken_as_it_is(clone: Path, tmp_path: Path) -> None:
     git(clone, "tag", "v1", "main~1")
     assert look(clone, "v1", tmp_path / "scratch")[1] == "one = 1\n"
@@ -259,89 +86,6 @@ def test_a_name_of_the_users_is_looked_up_and_a_folder_taken_as_it_is(clone: Pat
     assert look(clone, "v1", tmp_path / "scratch")[1] == "one = 1\n"
     with base_stand(clone, "./v1", "", tmp_path / "scratch", None, {}) as base:
         assert base.stand is not None and base.stand.folder == clone / "v1"
-
-
-@pytest.mark.parametrize("name", ["--output=stolen", "-h", "", "no such", "main..change", "train.py", "$(id)", "a\0b"])
-def test_what_is_no_name_of_a_commit_is_refused(clone: Path, tmp_path: Path, name: str) -> None:
-    base, _ = look(clone, name, tmp_path / "scratch")
-    assert base.stand is None
-    assert base.reason is not None
-    assert not (clone / "stolen").exists()
-
-
-def test_a_target_that_is_told_as_an_option_is_no_option(clone: Path, tmp_path: Path) -> None:
-    base, _ = look(clone, MERGE_BASE, tmp_path, GITHUB_BASE_REF="--output=stolen")
-    assert base.stand is None and base.reason is not None
-    assert not (clone / "stolen").exists()
-
-
-SHALLOW = [
-    (["--no-single-branch"], False, "this clone is shallow and does not reach back to where HEAD left origin/main: "),
-    ([], False, "the branch main that GITHUB_BASE_REF names is not in this clone: "),
-    (["--no-single-branch"], True, "this clone is shallow and does not reach back to where HEAD left origin/main: "),
-]
-
-
-@pytest.mark.parametrize(("options", "is_detached", "said"), SHALLOW, ids=["all branches", "one branch", "detached"])
-def test_a_shallow_clone_says_a_command_that_helps(
-    clone: Path, tmp_path: Path, options: list[str], is_detached: bool, said: str
-) -> None:
-    commit(clone, "more", train_py="three = 3\n")
-    shallow = tmp_path / "shallow"
-    git(tmp_path, "clone", "--quiet", "--depth=1", *options, f"file://{clone}", str(shallow))
-    if is_detached:
-        git(shallow, "checkout", "--quiet", "--detach")
-    base, _ = look(shallow, MERGE_BASE, tmp_path / "scratch", GITHUB_BASE_REF="main")
-    assert base.reason is not None and base.reason.startswith(said)
-    assert base.reason.endswith(" (GitHub: fetch-depth: 0; GitLab: GIT_DEPTH: 0)")
-    command = base.reason.removeprefix(said).partition(" (")[0]
-    assert command.startswith("git fetch --depth=200 origin ")
-    git(shallow, *shlex.split(command)[1:])
-    base, text = look(shallow, MERGE_BASE, tmp_path / "scratch", GITHUB_BASE_REF="main")
-    assert (base.reason, text) == (None, "one = 1\n")
-
-
-def test_a_shallow_clone_has_no_commits_before_its_own(clone: Path, tmp_path: Path) -> None:
-    shallow = tmp_path / "shallow"
-    git(tmp_path, "clone", "--quiet", "--depth=1", "--branch=main", f"file://{clone}", str(shallow))
-    base, _ = look(shallow, "HEAD~1", tmp_path / "scratch")
-    assert base.reason is not None and "this clone is shallow: git fetch --unshallow" in base.reason
-    base, _ = look(shallow, MERGE_BASE, tmp_path / "scratch")
-    assert base.reason is not None and "git fetch --depth=200 origin main" in base.reason
-
-
-def test_a_command_is_safe_to_copy_whatever_a_branch_is_called(clone: Path, tmp_path: Path) -> None:
-    base, _ = look(clone, MERGE_BASE, tmp_path, GITHUB_BASE_REF="$(reboot);x")
-    assert base.reason is not None
-    assert "git fetch origin '+refs/heads/$(reboot);x:refs/remotes/origin/$(reboot);x'" in base.reason
-
-
-@pytest.mark.parametrize(
-    ("shape", "said"),
-    [
-        ("unrelated", "HEAD and main have no commit in common (no merge-base); name a base with --against REF"),
-        ("unborn", "this clone has no commit yet"),
-        ("first", "nothing here differs from main, and the commit before HEAD is not in this clone: HEAD is the first"),
-        ("nameless", "there is no origin/HEAD, origin/main, main or master; name one with --against REF"),
-        ("damaged", "git cannot read"),
-    ],
-)
-def test_a_clone_without_a_base_says_why(tmp_path: Path, shape: str, said: str) -> None:
-    clone = make_clone(tmp_path / "clone")
-    if shape == "unrelated":
-        git(clone, "checkout", "--quiet", "--orphan", "alone")
-        commit(clone, "alone")
-    if shape == "unborn":
-        shutil.rmtree(clone)
-        clone.mkdir()
-        git(clone, "init", "--quiet")
-    if shape == "nameless":
-        git(clone, "branch", "--quiet", "--move", "main", "trunk")
-    if shape == "damaged":
-        (clone / ".git" / "HEAD").unlink()
-    base, _ = look(clone, MERGE_BASE, tmp_path / "scratch")
-    assert base.stand is None
-    assert base.reason is not None and said in base.reason
 
 
 def test_without_a_clone_or_git_the_folder_is_named_as_the_way_out(
@@ -465,14 +209,6 @@ def test_a_clone_is_found_from_any_folder_in_it_and_has_a_name(clone: Path, tmp_
     git(clone, "checkout", "--quiet", "--detach")
     known = identify(clone)
     assert known is not None and known.label == f"{known.commit} with uncommitted changes"
-
-
-def test_the_lock_of_a_tree_is_held_while_it_is_there(clone: Path, tmp_path: Path) -> None:
-    with worktree_at(git_in(clone), "main", tmp_path / "scratch") as tree:
-        (entry,) = (clone / ".git" / "worktrees").iterdir()
-        assert entry.name == tree.folder.name and entry.name.startswith(PREFIX)
-        with (entry / "bottleneck.lock").open("rb") as lock, pytest.raises(BlockingIOError):
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def test_the_tests_have_settings_of_their_own() -> None:
