@@ -17,6 +17,7 @@ from bottleneck.experiment.stand import Stand, place
 from bottleneck.gate.timing import LOOKS, Batches, Pair, SlowdownRule, judge_slowdown, take_batches
 from bottleneck.gated import Limit, TimeResult
 from bottleneck.harness.stopwatch import summarise_durations
+from bottleneck.harness.trial import Built
 from bottleneck.harness.trial_program import Program
 
 # The scatter of a pair shrinks with its turns: sd .207, .097, .055 and .026 for 2, 4, 8 and 16 (gate statistics, 3.2).
@@ -101,7 +102,7 @@ class Ring:
 
     def __post_init__(self) -> None:
         self._draw = random.Random(f"duel {self.effort.seed}")  # noqa: S311 - an order, not a secret
-        self._started, self._longest_s = self.clock(), 0.0
+        self._started, self._usual_s = self.clock(), 0.0
         self._is_alone, self._is_over = False, False
 
     def result(self) -> TimeResult:
@@ -151,27 +152,28 @@ class Ring:
     def _take(self) -> Pair | None:
         """One pair of fresh processes more; null where the time would not last."""
         began = self.clock()
-        if self._longest_s and began - self._started + self._longest_s > self.effort.time_limit_s:
+        if began - self._started + self._usual_s > self.effort.time_limit_s:
             self._is_over = True
             return None
-        pair = self._one_after_the_other() if self._is_alone else self._in_turns(began)
-        self._longest_s = max(self._longest_s, self.clock() - began)
-        self.tell(f"pair {len(self.batches.pairs) + 1}: {math.expm1(pair.log_ratio):+.1%}")
+        pair = self._one_after_the_other() if self._is_alone else self._in_turns()
+        # What compilers make for the first pair the others find in their caches.
+        self._usual_s = self.clock() - began if self.batches.first else 0.0
+        batch = self.batches.confirming if self.batches.is_confirming else self.batches.first
+        what = "confirming" if self.batches.is_confirming else "taking turns"
+        self.tell(f"{what}: pair {len(batch) + 1} of processes, {math.expm1(pair.log_ratio):+.1%}")
         return pair
 
-    def _in_turns(self, began: float) -> Pair:
+    def _in_turns(self) -> Pair:
         """Both sides live at once; which one starts is drawn, and who goes first at each pair of turns."""
         with ExitStack() as stack:
             corners = {role: stack.enter_context(self._open(role)) for role in self._drawn_order()}
-            for corner in corners.values():
-                corner.start_making(STEP)
-            built = [corner.made() for corner in corners.values()]
+            built = _made(list(corners.values()))
             # Both take as many steps a turn, whichever seemed longer while both were warmed up at once.
-            usual_us = statistics.geometric_mean([each.step_us for each in built])
+            usual_us = math.sqrt(math.prod(each.step_us for each in built))
             prefetched = max(each.prefetched for each in built)
             base, candidate = (Side(corners[role], STEP, usual_us, prefetched) for role in ROLES)
             pairing = Pairing(candidate, base, self._draw)
-            self._check_time(self.clock() - began + turns_of(pairing.pair_s) * pairing.pair_s)
+            self._check_time(turns_of(pairing.pair_s) * pairing.pair_s)
             self._take_turns(pairing)
         base_us, candidate_us = statistics.median(pairing.changed_us), statistics.median(pairing.original_us)
         return Pair(statistics.median(pairing.logs), base_us, candidate_us)
@@ -195,8 +197,7 @@ class Ring:
     def _alone(self, role: Role) -> float:
         """The typical step of one side in a process that has the machine for itself."""
         with self._open(role) as corner:
-            corner.start_making(STEP)
-            built = corner.made()
+            (built,) = _made([corner])
             side = Side(corner, STEP, built.step_us, built.prefetched)
             return statistics.median(side.turn_us() for _ in range(turns_of(2 * side.turn_s)))
 
@@ -206,13 +207,29 @@ class Ring:
     def _drawn_order(self) -> tuple[Role, ...]:
         return ROLES if self._draw.random() < 0.5 else ROLES[::-1]
 
-    def _check_time(self, pair_s: float) -> None:
-        least_s = LOOKS[0] * pair_s
+    def _check_time(self, measured_s: float) -> None:
+        """TooLong where the turns alone of the fewest pairs take longer than there is time."""
+        least_s = LOOKS[0] * measured_s
         if not self.batches.first and least_s > self.effort.time_limit_s:
             raise TooLong(
-                f"{LOOKS[0]} pairs of processes would take {least_s:.0f} s, "
+                f"{LOOKS[0]} pairs of processes would take more than {least_s:.0f} s, "
                 f"beyond the time limit of {self.effort.time_limit_s:g} s: raise time_limit or shorten the step"
             )
+
+
+def _made(corners: Sequence[Corner]) -> list[Built]:
+    """Makes the step of each at once; of two that fail the candidate is the one to tell of."""
+    for corner in corners:
+        corner.start_making(STEP)
+    built, failures = [], []
+    for corner in corners:
+        try:
+            built.append(corner.made())
+        except SideFailed as failed:
+            failures.append(failed)
+    if failures:
+        raise max(failures, key=lambda failed: failed.role == "candidate")
+    return built
 
 
 def turns_of(turn_s: float, most: int = TURNS) -> int:

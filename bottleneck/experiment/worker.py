@@ -14,7 +14,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any, cast
+from typing import Any, Self, cast
 
 from bottleneck.harness.trial import Built
 from bottleneck.harness.trial_program import Program
@@ -70,7 +70,7 @@ class Worker:
             )
             stack.pop_all()
 
-    def __enter__(self) -> "Worker":
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(

@@ -52,10 +52,14 @@ class SlowdownRule:
 
 @dataclass
 class Batches:
-    """The pairs that were taken first, and the fresh ones that were to confirm what those claimed."""
+    """The pairs that were taken first, and the fresh ones that were to confirm what those claimed.
+
+    ``is_confirming`` tells that the first have claimed a slowdown.
+    """
 
     first: list[Pair] = field(default_factory=list)
     confirming: list[Pair] = field(default_factory=list)
+    is_confirming: bool = False
 
     @property
     def pairs(self) -> list[Pair]:
@@ -90,7 +94,8 @@ def take_batches(
     ``take`` gives null where there is no time for another pair: then what there is is looked at. What was taken stays
     in ``batches`` where it raises.
     """
-    if _take_until_seen(batches.first, take, rule, looks) == "slower":
+    batches.is_confirming = _take_until_seen(batches.first, take, rule, looks) == "slower"
+    if batches.is_confirming:
         _take_until_seen(batches.confirming, take, rule, looks)
 
 
