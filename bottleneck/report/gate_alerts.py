@@ -141,12 +141,17 @@ def _slowest(result: WorkloadResult) -> Place | None:
 def stand_in(result: WorkloadResult) -> Place:
     """Where an alert stands whose line nobody knows: the workload's own file, its lock-file, or the settings."""
     candidates = [word for word in result.program if word.endswith(".py")] + [result.lock, "pyproject.toml"]
-    return Place(next(file for file in candidates if is_inside(file)), 1, is_cause=False)
+    return Place(_tidy(next(file for file in candidates if is_inside(file))), 1, is_cause=False)
 
 
 def _places(sites: Sequence[Site]) -> tuple[Place, ...]:
-    inside = [Place(site.file, max(site.line, 1), is_cause=True) for site in sites if is_inside(site.file)]
+    inside = [Place(_tidy(site.file), max(site.line, 1), is_cause=True) for site in sites if is_inside(site.file)]
     return tuple(dict.fromkeys(inside))
+
+
+def _tidy(file: str) -> str:
+    """The path as servers compare it: without './' before it."""
+    return file.removeprefix("./")
 
 
 def is_inside(file: str) -> bool:

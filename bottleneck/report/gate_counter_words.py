@@ -20,7 +20,7 @@ CHANGES: Mapping[CounterVerdict, str] = {
 }
 """What became of a counter, the worst first."""
 
-_EXACT_BELOW = 10_000
+_EXACT_BELOW, _EXACT_FROM = 10_000, 10**18
 _CULPRITS = 3
 
 # First what is wrong, then what is well, then what was not held against anything.
@@ -79,7 +79,9 @@ def _difference(change: CounterChange) -> str:
 def _amount(metric: str, value: int | None) -> str:
     """A count: exact, but large numbers of bytes and FLOPs with a prefix."""
     counter = counter_of(metric)
-    if value is None or counter is None or counter.unit is None or abs(value) < _EXACT_BELOW:
+    if value is None or counter is None or counter.unit is None:
+        return _exact(value)
+    if not _EXACT_BELOW <= abs(value) < _EXACT_FROM:
         return _exact(value)
     return format_si(float(value), counter.unit)
 

@@ -17,6 +17,7 @@ MOST = 10
 _COMMANDS: Mapping[Level, str] = {"error": "error", "warning": "warning", "note": "notice"}
 _TITLE = 120
 _LINE = 600
+_LINES = 20
 
 
 def render(gate: Gate) -> str:
@@ -46,6 +47,7 @@ def _annotation(command: str, group: list[Alert], left_out: int) -> str:
     told = [alert.title for alert in group]
     told += dict.fromkeys([line for alert in group for line in alert.lines])
     told += dict.fromkeys([alert.fix for alert in group if alert.fix])
+    told = [*told[:_LINES], f"{len(told) - _LINES} more lines are in gate.md"] if len(told) > _LINES else told
     told += [f"{left_out} more are in gate.md"] if left_out > 0 else []
     return _command(command, {**place, "title": f"bottleneck gate: {first.workload}"}, told)
 

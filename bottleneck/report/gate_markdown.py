@@ -114,7 +114,7 @@ def _details(result: WorkloadResult) -> list[str]:
 
 
 def _compared(comparison: Comparison) -> list[str]:
-    """The comparison without its title, which the fold has, and its counters, which stand above; headings are smaller."""
+    """The comparison without its title and its counters, which stand above; its headings are smaller."""
     lines = to_markdown(replace(comparison, counters=()), top=_ROWS).rstrip("\n").split("\n")[2:]
     return [f"#{line}" if line.startswith("### ") else line for line in lines]
 

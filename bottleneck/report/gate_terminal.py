@@ -36,9 +36,9 @@ _COLUMNS = (
     Column("", "words"),
 )
 # A log of GitHub Actions obeys lines that begin with two colons, and '##[' anywhere in a line (ActionCommand.cs of
-# actions/runner): names of programs must not become commands.
+# actions/runner); others obey '##vso[' and '##teamcity['. Names of programs must not become commands.
 _COMMAND_START = re.compile(r"^\s*(::)")
-_OLD_COMMAND = re.compile(r"##(?=\[)")
+_OTHER_COMMAND = re.compile(r"##(?=\w*\[)")
 
 
 def render(gate: Gate, width: int = 80, *, color: bool = False, encoding: str = "utf-8") -> str:
@@ -154,8 +154,8 @@ def _table(changes: list[CounterChange], look: Look) -> list[Text]:
 
 
 def _harmless(line: Text) -> Text:
-    """The line with what a log of GitHub Actions would obey broken by a backslash, as wide as before."""
-    plain = _OLD_COMMAND.sub("#\\\\", line.plain)
+    """The line with what a log would obey broken by a backslash, as wide as before."""
+    plain = _OTHER_COMMAND.sub("#\\\\", line.plain)
     found = _COMMAND_START.match(plain)
     if found:
         plain = f"{plain[: found.start(1)]}\\:{plain[found.end(1) :]}"

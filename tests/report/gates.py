@@ -265,7 +265,7 @@ HOSTILE_TEXTS = (
     "\x1b[31mred\x1b[0m",
     "]]>",
     "::error file=x,line=1::injected",
-    "##[error]injected",
+    "##[error]injected ##vso[task.complete]",
     "[link](https://evil.example)",
     "<script>alert(1)</script>",
     "<!-- bottleneck-gate -->",

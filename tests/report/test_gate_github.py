@@ -102,6 +102,16 @@ def test_no_more_of_a_kind_are_printed_than_github_shows_and_the_last_says_so() 
     assert errors[-1].message.endswith("4 more are in gate.md")
 
 
+def test_a_line_of_code_that_did_much_does_not_fill_the_page() -> None:
+    copy = next(change for change in COUNTED.counters if change.culprits)
+    many = tuple(replace(copy, metric=f"module:m{n}.launches") for n in range(50))
+    (error,) = [
+        c for c in commands(gate(replace(COUNTED, counters=many), exit_code=1, sentence=".")) if c.name == "error"
+    ]
+    assert len(error.message.splitlines()) == 21
+    assert error.message.endswith("32 more lines are in gate.md")
+
+
 def test_notices_leave_room_for_the_verdict() -> None:
     better = GATES["improved"].results[0]
     many = [replace(better, name=f"{n}.py", program=(f"{n}.py",)) for n in range(14)]

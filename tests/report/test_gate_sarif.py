@@ -130,6 +130,13 @@ def test_what_is_a_file_of_the_repository(file: str, inside: bool) -> None:
     assert is_inside(file) == inside
 
 
+def test_a_path_has_no_dot_before_it() -> None:
+    dotted = replace(COPY, site=replace(ROPE, file="./model/rope.py"))
+    counters = tuple(replace(each, culprits=(dotted,)) for each in COUNTED.counters if each.metric == "launches")
+    (place,) = physical(run_of(gate(replace(COUNTED, counters=counters), exit_code=1, sentence=".")))
+    assert place["artifactLocation"]["uri"] == "model/rope.py"
+
+
 def test_a_path_outside_of_the_repository_is_no_location() -> None:
     text = json.dumps([place["artifactLocation"] for place in physical(run_of(GATES["hostile"]))])
     assert "passwd" not in text and "up.py" not in text and "pyproject.toml" in text

@@ -61,6 +61,7 @@ def test_how_long_it_took(seconds: float, shown: str) -> None:
         ("flops", 344_571_904, 172_285_952, ("345 MFLOP", "172 MFLOP", "-172 MFLOP")),
         ("module:a.h2d_bytes", 0, 12_600_000, ("0", "12.6 MB", "+12.6 MB")),
         ("of a later version", 3, None, ("3", "-", "-")),
+        ("flops", 0, 10**400, ("0", f"{10**400:,}".replace(",", " "), "+" + f"{10**400:,}".replace(",", " "))),
         ("ops", 7, 7, ("7", "7", "0")),
     ],
 )
