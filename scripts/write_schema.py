@@ -1,4 +1,4 @@
-"""Writes the JSON Schemas of analysis.json and gate.json and the tables of a guide: ``python -m scripts.write_schema``.
+"""Writes the JSON Schemas of our files and the tables of their guides: ``python -m scripts.write_schema``.
 
 They follow from the records and from the words in ``scripts.analysis_keys`` and ``scripts.gate_keys``; tests hold that
 they are current.
@@ -12,7 +12,7 @@ from typing import Any, get_args
 
 import msgspec
 
-from bottleneck.compared import COMPARE_SCHEMA
+from bottleneck.compared import COMPARE_SCHEMA, Comparison
 from bottleneck.gated import GATE_SCHEMA, Gate, GateVerdict
 from bottleneck.records import SCHEMA, Analysis
 from scripts import gate_keys
@@ -21,7 +21,9 @@ from scripts.analysis_keys import KEYS, RECORDS, Meaning
 _REFERENCE = Path(__file__).parents[1] / "docs" / "reference"
 SCHEMA_FILE = _REFERENCE / "analysis.schema.json"
 GATE_SCHEMA_FILE = _REFERENCE / "gate.schema.json"
+COMPARE_SCHEMA_FILE = _REFERENCE / "compare.schema.json"
 GUIDE_FILE = _REFERENCE / "analysis.md"
+COMPARE_GUIDE_FILE = _REFERENCE / "compare.md"
 BEGIN, END = "<!-- written by scripts/write_schema.py: begin -->", "<!-- written by scripts/write_schema.py: end -->"
 
 
@@ -52,6 +54,13 @@ def gate_schema() -> dict[str, Any]:
     records["Gate"]["required"] = ["verdict", *records["Gate"]["required"]]
     _name_schema(records["Comparison"], COMPARE_SCHEMA)
     return _document("gate", GATE_SCHEMA, "Gate", records)
+
+
+def compare_schema() -> dict[str, Any]:
+    """The JSON Schema of what `compare --format json` prints, in the words of gate.json, which holds the same."""
+    records = _records(Comparison, _GATE, {})
+    _name_schema(records["Comparison"], COMPARE_SCHEMA)
+    return _document("comparison", COMPARE_SCHEMA, "Comparison", records)
 
 
 def _document(what: str, name: str, root: str, records: dict[str, Any]) -> dict[str, Any]:
@@ -96,13 +105,17 @@ def _note(unit: str, words: str) -> dict[str, str]:
     return {"description": f"{words} ({unit})" if unit else words}
 
 
-def tables() -> str:
-    """The tables of keys for the guide, one per record."""
-    records = schema()["$defs"]
+def tables(tree: dict[str, Any] | None = None, told: Words = _ANALYSIS) -> str:
+    """The tables of keys for a guide, one per record, that of the whole file first.
+
+    They are those of analysis.json unless another schema is given.
+    """
+    tree = tree or schema()
+    records, root = tree["$defs"], tree["$ref"].rpartition("/")[2]
     lines: list[str] = []
-    for name, words in KEYS.items():
-        lines += [f"### {name}: {RECORDS[name]}", "", "| key | type | unit | meaning |", "|---|---|---|---|"]
-        for key, (unit, meaning) in words.items():
+    for name in sorted((name for name in told.keys if name in records), key=lambda name: name != root):
+        lines += [f"### {name}: {told.records[name]}", "", "| key | type | unit | meaning |", "|---|---|---|---|"]
+        for key, (unit, meaning) in told.keys[name].items():
             lines.append(f"| `{key}` | {_type(records[name]['properties'][key])} | {unit} | {meaning} |")
         lines.append("")
     return "\n".join(lines)
@@ -123,18 +136,25 @@ def _type(part: dict[str, Any]) -> str:
     return next(read(part[key]) for key, read in readers.items() if key in part)
 
 
-def guide() -> str:
-    """The guide with its tables renewed; what stands around them is kept."""
-    before, _, rest = GUIDE_FILE.read_text(encoding="utf-8").partition(BEGIN)
+def guide(file: Path = GUIDE_FILE, told: str | None = None) -> str:
+    """A guide with its tables renewed; what stands around them is kept. That of analysis.json unless one is given."""
+    before, _, rest = file.read_text(encoding="utf-8").partition(BEGIN)
     after = rest.partition(END)[2]
-    return f"{before}{BEGIN}\n\n{tables()}\n{END}{after}"
+    return f"{before}{BEGIN}\n\n{told or tables()}\n{END}{after}"
+
+
+def compare_guide() -> str:
+    """The guide to the JSON of `compare`, with its tables renewed."""
+    return guide(COMPARE_GUIDE_FILE, tables(compare_schema(), _GATE))
 
 
 def main() -> None:
     """Writes all files."""
     SCHEMA_FILE.write_text(schema_text(), encoding="utf-8")
     GATE_SCHEMA_FILE.write_text(schema_text(gate_schema()), encoding="utf-8")
+    COMPARE_SCHEMA_FILE.write_text(schema_text(compare_schema()), encoding="utf-8")
     GUIDE_FILE.write_text(guide(), encoding="utf-8")
+    COMPARE_GUIDE_FILE.write_text(compare_guide(), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -60,14 +60,14 @@ def compare_sides(wanted: Wanted, form: str, output: Path | None, plot: Path | N
 
 
 def _compare(wanted: Wanted, scratch: Path) -> "Comparison":
-    from bottleneck.commands.comparing_sides import Maker, name_side, options_of, program_of
+    from bottleneck.commands.comparing_sides import Maker, labels_of, name_side, options_of, program_of
     from bottleneck.comparing import compare
 
     tell = _silent if wanted.quiet else _say
     asked = [name_side(text, tell, has_program=wanted.workload is not None) for text in (wanted.before, wanted.after)]
     program = program_of(wanted, asked)
     maker = Maker(options_of(wanted), program, scratch, tell)
-    before, after = (maker.make(side) for side in asked)
+    before, after = (maker.make(side, label) for side, label in zip(asked, labels_of(asked), strict=True))
     comparison = compare(before, after, _touched(*asked))
     if all(side.is_source for side in asked):
         comparison = replace(comparison, notes=(*comparison.notes, _NOT_IN_TURNS))

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from bottleneck.pipeline import Options
 
 WORKTREE = "worktree"
+_LONGEST_LABEL = 40
 _LOCK_SUFFIX = ".toml"
 _TRACES = ("*.json", "*.json.gz")
 
@@ -42,10 +43,18 @@ class Side:
 
     @property
     def label(self) -> str:
-        """What the comparison calls it."""
+        """What the comparison calls it: a long path by its last part."""
         if self.kind == "worktree":
             return "the working tree"
-        return f"{self.text} ({self.commit[:7]})" if self.kind == "ref" else self.text
+        if self.kind == "ref":
+            return f"{self.text} ({self.commit[:7]})"
+        return self.text if len(self.text) <= _LONGEST_LABEL else Path(self.text).name or self.text
+
+
+def labels_of(sides: Sequence[Side]) -> tuple[str, ...]:
+    """What the sides are called; by their whole paths where they would have the same name."""
+    labels = tuple(side.label for side in sides)
+    return labels if len(set(labels)) == len(labels) else tuple(side.text for side in sides)
 
 
 def name_side(text: str, tell: Tell, *, has_program: bool) -> Side:
@@ -141,13 +150,13 @@ class Maker:
     scratch: Path
     tell: Tell
 
-    def make(self, side: Side) -> "Compared":
+    def make(self, side: Side, label: str) -> "Compared":
         """The side with as much as can be known of it; raises as reading and recording do."""
         if side.kind == "lock":
-            return _of_lock(side)
-        return self._of_sources(side) if side.is_source else self._of_files(side)
+            return _of_lock(side, label)
+        return self._of_sources(side) if side.is_source else self._of_files(side, label)
 
-    def _of_files(self, side: Side) -> "Compared":
+    def _of_files(self, side: Side, label: str) -> "Compared":
         from bottleneck.commands.missing import add_ceilings
         from bottleneck.commands.repair import repair
         from bottleneck.comparing import Compared
@@ -160,9 +169,9 @@ class Maker:
             add_ceilings(path)
         saved = saved_analysis([path], self.options)
         if saved is not None:
-            return Compared(side.label, side.text, analysis=saved)
+            return Compared(label, side.text, analysis=saved)
         case = explain([path], self.options)
-        return Compared(side.label, side.text, case=case, counts=count(case))
+        return Compared(label, side.text, case=case, counts=count(case))
 
     def _of_sources(self, side: Side) -> "Compared":
         from bottleneck.comparing import Compared
@@ -201,8 +210,8 @@ class Maker:
         return Stand(side.label, base.stand.folder, {**settings.environment, **base.stand.environment})
 
 
-def _of_lock(side: Side) -> "Compared":
+def _of_lock(side: Side, label: str) -> "Compared":
     from bottleneck.comparing import Compared
     from bottleneck.gate.lockfile import read_lock
 
-    return Compared(side.label, side.text, counts=read_lock(Path(side.text)).counts)
+    return Compared(label, side.text, counts=read_lock(Path(side.text)).counts)

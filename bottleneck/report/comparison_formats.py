@@ -23,7 +23,7 @@ _PROSE = 600
 _LABEL_WIDTH = 8
 _NARROW = 40
 _BREAKS = "Not only the code differs, so that these times do not compare the code:"
-_COLOURS = "Not only the code differs:"
+_COLOURS, _ALSO = "Not only the code differs:", "Also:"
 
 
 def render(
@@ -43,7 +43,7 @@ def render(
 def lines(document: ComparisonDocument, look: Look) -> list[Text]:
     """The text line by line: what differs besides the code stands before all else."""
     out = wrapped(Text(look.text(f"COMPARE {document.title}", _PROSE), "bold"), look)
-    for heading, conditions in ((_BREAKS, document.breaks), (_COLOURS, document.colours)):
+    for heading, conditions in _differing(document):
         out += _conditions(heading, conditions, look)
     out += [*wrapped(Text(look.text(document.sentence, _PROSE), "bold"), look), Text()]
     label_width = _LABEL_WIDTH if look.width >= _NARROW else 0
@@ -63,7 +63,7 @@ def to_markdown(comparison: Comparison, *, top: int = TOP) -> str:
     """Markdown for a comment on a pull request, readable on a phone: the waterfall is as narrow as one."""
     document = build(comparison, top)
     out = [f"## compare {prose(document.title)}", ""]
-    for heading, conditions in ((_BREAKS, document.breaks), (_COLOURS, document.colours)):
+    for heading, conditions in _differing(document):
         out += [heading, "", *(f"- {prose(each)}" for each in conditions), ""] if conditions else []
     out += [f"**{prose(document.sentence)}**", "", *(f"- {label}: {prose(text)}" for label, text in document.facts), ""]
     if document.waterfall is not None:
@@ -82,6 +82,11 @@ def to_json(comparison: Comparison) -> str:
     plain = msgspec.to_builtins(comparison)
     ordered = {key: plain[key] for key in ("schema", "version", *plain)}
     return json.dumps(_finite(ordered), indent=1, ensure_ascii=True) + "\n"
+
+
+def _differing(document: ComparisonDocument) -> tuple[tuple[str, Sequence[str]], ...]:
+    """What differs besides the code, with its headings, the worst first."""
+    return ((_BREAKS, document.breaks), (_ALSO if document.breaks else _COLOURS, document.colours))
 
 
 def _conditions(heading: str, conditions: Sequence[str], look: Look) -> list[Text]:

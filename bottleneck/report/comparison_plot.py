@@ -27,7 +27,7 @@ _STEP = "#7F7F7F"
 _MORE, _LESS = "#D55E00", "#009E73"
 _HATCHES = {"compute": "", "memory": "//", "overhead": "..", "communication": "xx", "unknown": "--"}
 _MOST_CONDITIONS = 2
-_LONGEST_TITLE = 80
+_LONGEST_TITLE = 66
 
 
 def save_waterfall(comparison: Comparison, path: Path) -> None:

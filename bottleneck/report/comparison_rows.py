@@ -7,7 +7,7 @@ from bottleneck.compared import Bar, ChangeRow, Comparison
 from bottleneck.report.comparison_alike import Alike, added, fold_alike
 from bottleneck.report.comparison_numbers import Rounded, settled, signed
 from bottleneck.report.comparison_waterfall import account_label
-from bottleneck.report.comparison_words import calls_words, row_details
+from bottleneck.report.comparison_words import calls_words, row_details, source_details
 from bottleneck.report.layout import Column, Row, Table
 
 _NO_MODULE = "(no module)"
@@ -102,7 +102,10 @@ def _idle(bars: Sequence[Bar], numbers: Rounded) -> tuple[list[Row], int]:
     changes = [known.get(bar, round(numbers.scale.quanta(bar.change_us))) for bar in bars]
     ranked = sorted(zip(bars, changes, strict=True), key=lambda item: -abs(item[0].change_us))
     lines = [
-        Row((account_label(bar.account, bar.group), "", "", "", signed(numbers.scale, change, bar.change_us)))
+        Row(
+            (account_label(bar.account, bar.group), "", "", "", signed(numbers.scale, change, bar.change_us)),
+            details=source_details(bar.source, is_touched=bar.is_touched),
+        )
         for bar, change in ranked
         if change
     ]

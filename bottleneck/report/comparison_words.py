@@ -78,14 +78,25 @@ def calls_words(row: ChangeRow) -> str:
 
 def row_details(row: ChangeRow, modules: int = 1) -> tuple[str, ...]:
     """Kind, module, shapes, source line and how it was matched, those that are known."""
-    touched = f" ({CHANGED_HERE})" if row.is_touched else ""
     parts = (
         _KINDS.get(row.kind, row.kind),
         f"in {modules} modules" if modules > 1 else "",
         row.module or "",
         # Shapes of both sides stand beside one another where they differ.
-        " → ".join(map(shapes_words, row.shapes.split("->"))) if row.shapes else "",
-        f"{row.source}{touched}" if row.source else "",
+        " → ".join(map(_shapes, row.shapes.split("->"))) if row.shapes else "",
+        *source_details(row.source, is_touched=row.is_touched),
         _MATCHES.get(row.matched_by, ""),
     )
     return tuple(part for part in parts if part)
+
+
+def _shapes(text: str) -> str:
+    """Shapes as everywhere; of a list that was cut off those that are whole."""
+    if text.endswith("…") and text.startswith("[[") and "]" in text:
+        text = text[: text.rindex("]") + 1] + "]"
+    return shapes_words(text)
+
+
+def source_details(source: str | None, *, is_touched: bool | None) -> tuple[str, ...]:
+    """The line, marked where the diff between the refs touches it; nothing where it is not known."""
+    return (f"{source} ({CHANGED_HERE})" if is_touched else source,) if source else ()

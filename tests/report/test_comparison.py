@@ -3,18 +3,22 @@
 import json
 import re
 from dataclasses import replace
+from pathlib import Path
 
+import jsonschema
 import pytest
 
 from bottleneck.compared import Bar, CompareSide, Comparison
 from bottleneck.report.comparison import build
 from bottleneck.report.comparison_alike import fold_alike
 from bottleneck.report.comparison_formats import FORMATS, render, to_json, to_markdown
+from bottleneck.report.comparison_plot import draw, save_waterfall
 from bottleneck.report.layout import Table
+from scripts.write_schema import COMPARE_GUIDE_FILE, COMPARE_SCHEMA_FILE, compare_guide, compare_schema, schema_text
 from tests.report.comparisons import COMPARISONS, devices, hostile, lock, row, slower, unchanged
 from tests.report.golden_comparison import FOLDER, GOLDEN
 
-NUMBER = re.compile(r"[-+]?\d[\d,]*(?:\.\d+)?")
+VALIDATOR = jsonschema.Draft202012Validator(json.loads(COMPARE_SCHEMA_FILE.read_text(encoding="utf-8")))
 
 
 def number(cell: str) -> float:
@@ -211,3 +215,60 @@ def test_markdown_has_no_markup_of_a_trace() -> None:
     outside = re.sub(r"```.*?```|(`+)(?!`).*?(?<!`)\1(?!`)", "", text, flags=re.DOTALL)
     assert not any(words in outside for words in ("</pre>", "@user", "](http", "# h1"))
     assert all(line.count("```") <= 1 for line in text.splitlines() if line.startswith("```"))
+
+
+def test_the_published_schema_and_guide_follow_from_the_records() -> None:
+    renew = "python -m scripts.write_schema renews it"
+    assert schema_text(compare_schema()) == COMPARE_SCHEMA_FILE.read_text(encoding="utf-8"), renew
+    assert compare_guide() == COMPARE_GUIDE_FILE.read_text(encoding="utf-8"), renew
+
+
+@pytest.mark.parametrize("comparison", COMPARISONS.values(), ids=COMPARISONS)
+def test_what_is_written_is_valid_by_the_published_schema(comparison: Comparison) -> None:
+    VALIDATOR.validate(json.loads(to_json(comparison)))
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("schema", "bottleneck/compare/2"), ("before", None), ("rows", [{"name": "x"}]), ("bars", {})]
+)
+def test_the_schema_refuses_what_is_no_comparison(key: str, value: object) -> None:
+    assert not VALIDATOR.is_valid({**json.loads(to_json(slower())), key: value})
+
+
+@pytest.mark.parametrize("name", ["slower", "devices", "unchanged", "hostile"])
+def test_the_picture_has_a_bar_for_every_line_and_ends_where_the_step_does(name: str) -> None:
+    comparison = COMPARISONS[name]
+    (axes,) = draw(comparison).axes
+    bars = [bar for container in axes.containers for bar in container]
+    shown = build(comparison).waterfall
+    assert shown is not None and len(bars) == len(shown.falls)
+    scale = {"ms": 1e3}.get(shown.unit, 1.0)
+    ends = [(bar.get_x() + bar.get_width()) * scale for bar in (bars[0], bars[-1])]
+    assert ends == pytest.approx([comparison.before.step_us, comparison.after.step_us])
+    labels = [label.get_text() for label in axes.get_yticklabels()]
+    assert not any("\x1b" in label for label in labels)
+
+
+def test_a_picture_is_the_same_twice_and_says_what_differs(tmp_path: Path) -> None:
+    for name in ("a.svg", "b.svg"):
+        save_waterfall(devices(), tmp_path / name)
+    assert (tmp_path / "a.svg").read_bytes() == (tmp_path / "b.svg").read_bytes()
+    words = [text.get_text() for text in draw(devices()).texts]
+    assert any("not only the code differs: device" in text for text in words)
+    save_waterfall(slower(), tmp_path / "c.png")
+    assert (tmp_path / "c.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_wait_has_its_line() -> None:
+    bars = (
+        Bar("compute", "compute", 5.0, 5.0),
+        Bar("overhead.sync", "overhead", 0.0, 9.0, source="train.py:9", is_touched=True),
+    )
+    made = Comparison(
+        CompareSide("a", "a", "cpu", 5.0),
+        CompareSide("b", "b", "cpu", 14.0),
+        bars=bars,
+        rows=(row("aten::mm", (1, 1), (5.0, 5.0), kind="same"),),
+        idle=bars[1:],
+    )
+    assert "train.py:9 (changed here)" in render(made)
