@@ -95,14 +95,14 @@ def _first_of_chain(grown: Sequence[_Grown]) -> list[_Grown]:
 
 def _grown(counter: str, before: Counts, after: Counts, touched: Touched | None, read: Read) -> list[_Grown]:
     old, new = _by_key(before.sites), _by_key(after.sites)
-    origin = _origins(old, new)
+    origins = {**_origins(old, new), **_aligned(old, new)}
     found = []
     for key, sites in new.items():
-        known = old.get(origin.get(key, key), ())
-        growth = _sum(counter, sites) - _sum(counter, known)
+        origin = origins.get(key, key)
+        growth = _sum(counter, sites) - _sum(counter, old.get(origin, ()) if origin else ())
         if growth > 0:
             site = _of_operator(_line_to_name(sites, touched), touched, read)
-            is_new = key not in old and not _is_moved(key, origin)
+            is_new = origin not in old or origin[1] != key[1]
             found.append(_Grown(site, growth, is_new, _is_touched(site, touched)))
     return found
 
@@ -138,8 +138,32 @@ def _origins(old: Mapping[_Key, object], new: Mapping[_Key, object]) -> dict[_Ke
     return origin
 
 
-def _is_moved(key: _Key, origin: Mapping[_Key, _Key]) -> bool:
-    return key in origin and origin[key][1] == key[1]
+def _aligned(old: Mapping[_Key, Sequence[Site]], new: Mapping[_Key, Sequence[Site]]) -> dict[_Key, _Key | None]:
+    """Of lines without text the one that each was, by the order of what they count; null for one put between."""
+    origins: dict[_Key, _Key | None] = {}
+    before, after = _without_text(old), _without_text(new)
+    for file, ours in after.items():
+        theirs = before.get(file, [])
+        if max(len(theirs), len(ours)) > _PAIRED_LINES:
+            continue
+        matcher = difflib.SequenceMatcher(None, _marks(old, theirs), _marks(new, ours), autojunk=False)
+        for _, low, high, first, last in matcher.get_opcodes():
+            known = [*theirs[low:high], *[None] * (last - first)]
+            origins.update(zip(ours[first:last], known, strict=False))
+    return origins
+
+
+def _without_text(keys: Iterable[_Key]) -> dict[str, list[_Key]]:
+    """The lines that have no text, by file, in order."""
+    found: dict[str, list[_Key]] = {}
+    for key in sorted(keys):
+        if not key[1]:
+            found.setdefault(key[0], []).append(key)
+    return found
+
+
+def _marks(lines: Mapping[_Key, Sequence[Site]], keys: Iterable[_Key]) -> list[tuple[tuple[str, int], ...]]:
+    return [tuple(sorted(lines[key][0].counts.items())) for key in keys]
 
 
 def _line_to_name(sites: Sequence[Site], touched: Touched | None) -> Site:

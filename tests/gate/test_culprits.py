@@ -268,3 +268,23 @@ def test_only_files_of_the_program_are_read(tmp_path: Path) -> None:
     assert read("net.py") == "x = 1\n"
     for name in ("../secret.py", str(tmp_path / "secret.py"), "link.py", "loop.py", ".", "none.py", "a\0b", "n" * 5000):
         assert read(name) == ""
+
+
+def test_lines_without_text_are_known_by_the_order_of_what_they_count() -> None:
+    before = counts_of(Site("net.py", 10, "", {"ops": 4}), Site("net.py", 11, "", {"ops": 9}))
+    put_in = Site("net.py", 10, "", {"ops": 2})
+    after = counts_of(put_in, Site("net.py", 11, "", {"ops": 4}), Site("net.py", 12, "", {"ops": 9}))
+    assert [(each.site, each.change) for each in culprits("ops", before, after)] == [(put_in, 2)]
+
+
+def test_a_line_without_text_that_counts_more_where_it_was_grew_by_the_difference() -> None:
+    before = counts_of(Site("net.py", 10, "", {"ops": 4}), Site("net.py", 11, "", {"ops": 9}))
+    grown = Site("net.py", 11, "", {"ops": 12})
+    after = counts_of(Site("net.py", 10, "", {"ops": 4}), grown)
+    assert [(each.site, each.change) for each in culprits("ops", before, after)] == [(grown, 3)]
+
+
+def test_thousands_of_lines_without_text_are_known_by_their_number() -> None:
+    before = counts_of(*(Site("a.py", n, "", {"ops": 1}) for n in range(4000)))
+    after = counts_of(*(Site("a.py", n, "", {"ops": 2 if n == 7 else 1}) for n in range(4000)))
+    assert [each.site.line for each in culprits("ops", before, after) if each.site] == [7]
