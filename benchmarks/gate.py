@@ -153,13 +153,15 @@ def with_layers(layers: int) -> str:
 
 
 @contextmanager
-def busy(load: int) -> Iterator[None]:
+def busy(load: int) -> Iterator[list[subprocess.Popen[bytes]]]:
     """Keeps so many processors busy."""
+    processes = []
     with ExitStack() as stack:
         for core in sorted(os.sched_getaffinity(0))[:load]:
             process = stack.enter_context(subprocess.Popen([sys.executable, "-c", _BUSY, str(core), str(os.getpid())]))
             stack.callback(process.kill)
-        yield
+            processes.append(process)
+        yield processes
 
 
 def read(path: Path) -> Iterator[Run]:
@@ -184,7 +186,7 @@ def tell(run: Run) -> str:
 def table(runs: Sequence[Run]) -> str:
     """What the runs came to, one row per slowdown and load."""
     head = (
-        "| true slowdown (ops, FLOPs, measured) | busy processes | runs | red | green | undecided | red of all, 95 % "
+        "| true slowdown (by ops, FLOPs, time) | busy processes | runs | red | green | undecided | red of all, 95 % "
         "| red of those that decide, 95 % | pairs | seconds | smallest visible |\n"
         "|---|---:|---:|---:|---:|---:|---|---|---:|---:|---:|"
     )

@@ -111,10 +111,11 @@ class CounterChange:
 class TimeResult:
     """The step of the candidate held against the base's, in turns.
 
-    ``ratio`` is candidate / base step time with its interval over n pairs of processes (coverage 99 %, for 1 % on each
-    side see ``low_bound``): ``low_bound`` and ``high_bound`` are the one-sided bounds that the verdict rests on.
-    ``smallest_visible`` is the smallest slowdown, as a share, that these pairs would have shown. ``pairs`` are the log
-    ratios as measured, the confirming ones last (``confirming`` of them). ``budget`` is the allowed growth as a share.
+    ``ratio`` is candidate / base step time over n pairs of processes, between two bounds each of which holds at 99 %.
+    ``low_bound`` (at 1 - alpha, by how many workloads there are) and ``high_bound`` (at 95 %) are the ratios that
+    "slower" and "fine" rest on; null where there are too few pairs. ``smallest_visible`` is the smallest slowdown, as a
+    share, that these pairs would have shown. ``pairs`` are the log ratios as measured, the confirming ones last
+    (``confirming`` of them). ``budget`` is the allowed growth as a share, ``floor_us`` what is allowed at least.
     """
 
     verdict: TimeVerdict
