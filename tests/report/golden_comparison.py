@@ -1,15 +1,41 @@
 """Golden comparisons: of those made by hand and of sample recordings. ``python -m tests.report.golden_comparison``.
 
-Look at the difference before committing it: each change must make the text truer or easier to read.
+It writes the example of the how-to page, too. Look at the difference before committing it: each change must make the
+text truer or easier to read.
 """
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from bottleneck.compared import Comparison
+from bottleneck.comparing import Compared, compare
+from bottleneck.counting import count
+from bottleneck.pipeline import explain
 from bottleneck.report.comparison_formats import render, to_json, to_markdown
 from tests.report import comparisons
 
-FOLDER = Path(__file__).parents[1] / "golden" / "comparison"
+ROOT = Path(__file__).parents[2]
+FOLDER = ROOT / "tests" / "golden" / "comparison"
+PAGE = ROOT / "docs" / "howto" / "compare-two-runs.md"
+PAIR = ("pointwise", "pointwise_fused")
+_BEGIN, _END = f"```\n$ bottleneck compare sample_traces/{PAIR[0]} sample_traces/{PAIR[1]}\n", "```\n"
+
+
+def samples(before: str, after: str) -> Comparison:
+    """Two sample recordings compared, under the names that they have from the root of the repository."""
+    return compare(*(_sample(f"sample_traces/{name}") for name in (before, after)))
+
+
+def _sample(name: str) -> Compared:
+    case = explain([ROOT / name])
+    return Compared(name, name, case=case, counts=count(case))
+
+
+def page() -> str:
+    """The how-to page with its example renewed; what stands around it is kept."""
+    before, _, rest = PAGE.read_text(encoding="utf-8").partition(_BEGIN)
+    return before + _BEGIN + render(samples(*PAIR)) + _END + rest.partition(_END)[2]
+
 
 GOLDEN: Mapping[str, Callable[[], str]] = {
     "slower.txt": lambda: render(comparisons.slower()),
@@ -20,6 +46,8 @@ GOLDEN: Mapping[str, Callable[[], str]] = {
     "lock.txt": lambda: render(comparisons.lock()),
     "unchanged.txt": lambda: render(comparisons.unchanged()),
     "hostile.md": lambda: to_markdown(comparisons.hostile()),
+    "samples_mlp_transformer.txt": lambda: render(samples("mlp", "transformer")),
+    "samples_mlp_transformer.md": lambda: to_markdown(samples("mlp", "transformer")),
 }
 
 
@@ -28,6 +56,7 @@ def main() -> None:
     FOLDER.mkdir(parents=True, exist_ok=True)
     for name, make in GOLDEN.items():
         (FOLDER / name).write_text(make(), encoding="utf-8")
+    PAGE.write_text(page(), encoding="utf-8")
 
 
 if __name__ == "__main__":

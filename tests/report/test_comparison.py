@@ -16,7 +16,7 @@ from bottleneck.report.comparison_plot import draw, save_waterfall
 from bottleneck.report.layout import Table
 from scripts.write_schema import COMPARE_GUIDE_FILE, COMPARE_SCHEMA_FILE, compare_guide, compare_schema, schema_text
 from tests.report.comparisons import COMPARISONS, devices, hostile, lock, row, slower, unchanged
-from tests.report.golden_comparison import FOLDER, GOLDEN
+from tests.report.golden_comparison import FOLDER, GOLDEN, PAGE, page
 
 VALIDATOR = jsonschema.Draft202012Validator(json.loads(COMPARE_SCHEMA_FILE.read_text(encoding="utf-8")))
 
@@ -39,6 +39,14 @@ def at_odds(values: list[float], total: float) -> bool:
 def test_a_comparison_reads_as_the_golden_one_does(name: str) -> None:
     golden = (FOLDER / name).read_text(encoding="utf-8")
     assert GOLDEN[name]() == golden, "look at the difference; python -m tests.report.golden_comparison accepts it"
+
+
+def test_every_golden_comparison_has_its_maker() -> None:
+    assert {path.name for path in FOLDER.iterdir()} == set(GOLDEN)
+
+
+def test_the_example_of_the_how_to_page_is_what_the_command_prints() -> None:
+    assert page() == PAGE.read_text(encoding="utf-8"), "python -m tests.report.golden_comparison renews it"
 
 
 @pytest.mark.parametrize("comparison", COMPARISONS.values(), ids=COMPARISONS)
