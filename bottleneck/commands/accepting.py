@@ -13,7 +13,6 @@ from bottleneck.errors import TraceError, UsageError
 
 if TYPE_CHECKING:
     from bottleneck.counters import Counts, Lock
-    from bottleneck.experiment.git import Git
     from bottleneck.gate.accepting import Stamp
     from bottleneck.gated import GateSettings
 
@@ -209,27 +208,15 @@ def _stamp(reason: str, root: Path) -> "Stamp":
 def _anchor(ref: str, target: _Target) -> tuple[str, Mapping[str, int]]:
     """What the anchor is called, and the counters of the lock-file at that commit."""
     from bottleneck.experiment.git import find_commit, find_root, git_in
+    from bottleneck.experiment.locked import read_lock_at
 
     clone = find_root(target.root)
     git = None if clone is None else git_in(clone)
     commit = None if git is None else find_commit(git, ref)
-    if clone is None or git is None or commit is None:
+    if git is None or commit is None:
         raise UsageError(f"there is no commit {ref}", fix="name a tag or a commit of this clone")
+    lock = read_lock_at(commit, target.path)
+    if lock is None:
+        raise UsageError(f"{ref} has no {target.file} that can be read", fix="name a commit in which it stands")
     is_tag = git("rev-parse", "--verify", "--quiet", f"refs/tags/{ref}").is_good
-    return ref if is_tag else commit[:_SHORT], _locked_at(
-        git, commit, target.path.resolve().relative_to(clone).as_posix(), ref
-    )
-
-
-def _locked_at(git: "Git", commit: str, path: str, ref: str) -> Mapping[str, int]:
-    from bottleneck.gate.lockfile import read_lock
-
-    answer = git("show", f"{commit}:{path}")
-    if not answer.is_good:
-        raise UsageError(
-            f"{ref} has no {path}", why=answer.complaint, fix="name a commit in which the lock-file stands"
-        )
-    with tempfile.TemporaryDirectory(prefix="bottleneck-anchor-") as scratch:
-        file = Path(scratch) / Path(path).name
-        file.write_bytes(answer.output)
-        return read_lock(file).counts.values
+    return ref if is_tag else commit[:_SHORT], lock.counts.values

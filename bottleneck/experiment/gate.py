@@ -13,9 +13,10 @@ from bottleneck.errors import BottleneckError, UndecidedError, WorkloadError
 from bottleneck.experiment.checkout import Base, lacks
 from bottleneck.experiment.counted import Counted, count_program
 from bottleneck.experiment.duel import DuelEffort, duel
+from bottleneck.experiment.locked import read_lock_at
 from bottleneck.experiment.stand import Stand
 from bottleneck.gate.accepting import last_path, write_last
-from bottleneck.gate.judging import judge_counts
+from bottleneck.gate.judging import judge_counts, with_accepted
 from bottleneck.gate.lockfile import read_lock, write_lock
 from bottleneck.gate.operators import read_below
 from bottleneck.gate.policy import exit_code, sentence_of, verdict_of
@@ -131,6 +132,8 @@ def _gate(job: Job, program: Program, result: WorkloadResult, workloads: int) ->
         counted = count_program(program, job.scratch / f"count-{result.name}", job.candidate, tell=job.tell)
         write_last(last_path(job.root, result.name), counted.counts)
         changes = judge_counts(lock, counted.counts, job.settings, job.touched, read_below(job.root))
+        if lock is not None:
+            changes = with_accepted(changes, lock, read_lock_at(job.base.commit, Path(result.lock)))
     timed = None if job.only == "counters" else _time(job, program, workloads)
     counts = None if counted is None else counted.counts
     verdict = verdict_of(changes, timed)

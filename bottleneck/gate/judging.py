@@ -88,9 +88,10 @@ def with_accepted(changes: Sequence[CounterChange], lock: Lock, base: Lock | Non
 
 def _accepted(change: CounterChange, base: Lock, reasons: Mapping[str, str]) -> CounterChange:
     before = base.counts.values.get(change.metric)
-    if change.verdict != "same" or change.is_creep or change.metric not in reasons or before == change.after:
+    if change.verdict != "same" or change.is_creep or before is None or before == change.after:
         return change
-    return replace(change, before=before, verdict="accepted", reason=reasons[change.metric])
+    reason = reasons.get(change.metric, "its lock-file was written anew, without a reason")
+    return replace(change, before=before, verdict="accepted", reason=reason)
 
 
 def _sides(lock: Lock, counts: Counts, limits: Mapping[str, Limit]) -> _Sides:

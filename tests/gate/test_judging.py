@@ -224,10 +224,20 @@ def test_an_acceptance_since_the_base_is_told() -> None:
         300,
         "a norm per head",
     )
-    assert not [change for change in with_accepted(changes, lock, lock) if change.verdict == "accepted"][1:]
-    assert with_accepted(judge_counts(lock, COUNTS, GateSettings()), lock, None) == judge_counts(
-        lock, COUNTS, GateSettings()
-    )
+
+
+def test_without_an_edit_since_the_base_nothing_counts_as_accepted() -> None:
+    changes = judge_counts(lock_of(), COUNTS, GateSettings())
+    assert with_accepted(changes, lock_of(), lock_of()) == changes
+    assert with_accepted(changes, lock_of(), None) == changes
+
+
+def test_a_lock_file_that_was_edited_without_a_reason_is_told() -> None:
+    changes = judge_counts(lock_of(), COUNTS, GateSettings())
+    told = {row.metric: row for row in with_accepted(changes, lock_of(), lock_of(counted(launches=290)))}
+    assert (told["launches"].verdict, told["launches"].before) == ("accepted", 290)
+    assert "without a reason" in (told["launches"].reason or "")
+    assert told["ops"].verdict == "same"
 
 
 numbers = st.dictionaries(st.sampled_from(sorted(COUNTERS)), st.integers(0, 10**6))
