@@ -36,8 +36,11 @@ def find_details(before: Compared, after: Compared) -> list[Condition]:
 
 def _lacking(before: Analysis, after: Analysis) -> list[Condition]:
     found = []
+    busy = [
+        [row for row in told.kernels if row.bound != "dispatch" and 0 < row.us < math.inf] for told in (before, after)
+    ]
     for what, holds in _DETAILS.items():
-        old, new = _share(before.kernels, holds), _share(after.kernels, holds)
+        old, new = (_share(rows, holds) for rows in busy)
         if min(old, new) <= _NOT_KNOWN and max(old, new) >= _KNOWN:
             message = f"only one side tells its {what}: rows match by what both tell"
             found.append(Condition(f"{what} known", format_share(old), format_share(new), "colours", message))
@@ -46,9 +49,8 @@ def _lacking(before: Analysis, after: Analysis) -> list[Condition]:
 
 def _share(rows: Iterable[KernelSummary], holds: Callable[[KernelSummary], bool]) -> float:
     """Share of the busy time that this holds for."""
-    busy = [(row.us, holds(row)) for row in rows if row.bound != "dispatch" and 0 < row.us < math.inf]
-    total = math.fsum(us for us, _ in busy)
-    return math.fsum(us for us, held in busy if held) / total if total else 0.0
+    total = sum([row.us for row in rows])
+    return sum([row.us for row in rows if holds(row)]) / total if total else 0.0
 
 
 def _prices(before: Analysis, after: Analysis) -> list[Condition]:
@@ -82,7 +84,7 @@ def find_sizes(matches: Iterable[Match]) -> list[Condition]:
         old, new = _only_shapes(match.before), _only_shapes(match.after)
         if old is None or new is None:
             continue
-        spent = math.fsum(piece.us for piece in match.after)
+        spent = sum([piece.us for piece in match.after])
         total += spent
         for pair in set() if old == new else _changed(sizes(old), sizes(new)):
             us[pair] = us.get(pair, 0.0) + spent
@@ -94,6 +96,8 @@ def find_sizes(matches: Iterable[Match]) -> list[Condition]:
 
 
 def _only_shapes(pieces: Sequence[Piece]) -> str | None:
+    if len(pieces) == 1:
+        return pieces[0].shapes
     shapes = {piece.shapes for piece in pieces}
     return shapes.pop() if len(shapes) == 1 else None
 

@@ -98,16 +98,15 @@ def _levels(before: Sequence[Piece], after: Sequence[Piece]) -> tuple[_Level, ..
 
 def _share(pieces: Iterable[Piece], holds: Callable[[Piece], bool]) -> float:
     """Share of the time that this holds for."""
-    total = math.fsum(piece.us for piece in pieces)
-    return math.fsum(piece.us for piece in pieces if holds(piece)) / total if total else 0.0
+    total = sum([piece.us for piece in pieces])
+    return sum([piece.us for piece in pieces if holds(piece)]) / total if total else 0.0
 
 
 def _common_regions(before: Iterable[Piece], after: Iterable[Piece]) -> set[str]:
     """Regions that both sides run: their kernels are held against one another by their own names."""
-    old, new = (
-        {piece.plain for piece in side if piece.op and piece.plain and is_region(piece.op)} for side in (before, after)
-    )
-    return old & new
+    old, new = ({piece.op: piece.plain for piece in side} for side in (before, after))
+    told = [{plain for op, plain in ops.items() if op and plain and is_region(op)} for ops in (old, new)]
+    return told[0] & told[1]
 
 
 def _placed(pieces: Iterable[Piece], names: Mapping[str, str], regions: set[str]) -> list[Piece]:

@@ -56,29 +56,41 @@ def unwrapped(path: str) -> tuple[str, ...]:
 
 def _grow(pieces: Iterable[Piece]) -> _Node:
     root = _Node("")
+    places: dict[str, _Node] = {}
     for piece in pieces:
-        if piece.module is None:
-            continue
-        node, key = root, (piece.op or piece.name, piece.shapes or "")
-        for part in unwrapped(piece.module):
-            if part not in node.children:
-                node.children[part] = _Node(f"{node.path}.{part}" if node.path else part)
-            node = node.children[part]
-            node.ops.add(key[0])
-            node.calls.add(key)
-        node.runs = True
+        if piece.module is not None:
+            if piece.module not in places:
+                places[piece.module] = _place(root, unwrapped(piece.module))
+            places[piece.module].calls.add((piece.op or piece.name, piece.shapes or ""))
+    for node in reversed(_walk(root)):
+        node.runs = bool(node.calls)
+        for child in node.children.values():
+            node.calls |= child.calls
+        node.ops = {op for op, _ in node.calls}
     return root
+
+
+def _place(root: _Node, parts: Iterable[str]) -> _Node:
+    """The module of this path, planted where it is new."""
+    node = root
+    for part in parts:
+        if part not in node.children:
+            node.children[part] = _Node(f"{node.path}.{part}" if node.path else part)
+        node = node.children[part]
+    return node
+
+
+def _walk(root: _Node) -> list[_Node]:
+    """All modules, each before those inside it."""
+    nodes = [root]
+    for node in nodes:
+        nodes += node.children.values()
+    return nodes
 
 
 def _named(root: _Node, names: Mapping[int, str], own: str) -> dict[str, str]:
     """Path without wrappers -> its name: that of its partner, or one that no module of the other side has."""
-    found: dict[str, str] = {}
-    nodes = [root]
-    while nodes:
-        node = nodes.pop()
-        found[node.path] = names.get(id(node), own + node.path)
-        nodes += node.children.values()
-    return found
+    return {node.path: names.get(id(node), own + node.path) for node in _walk(root)}
 
 
 def _paired(before: Sequence[_Node], after: Sequence[_Node]) -> list[tuple[_Node, _Node]]:

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from bottleneck.compared import ChangeKind, ChangeRow, MatchedBy
 from bottleneck.comparing.matching import Match
@@ -10,8 +10,7 @@ from bottleneck.comparing.touching import Diff
 from bottleneck.comparing.work import Piece
 
 
-@dataclass(frozen=True)
-class Sums:
+class Sums(NamedTuple):
     """Calls and microseconds per step of both sides."""
 
     calls_before: float
@@ -19,37 +18,37 @@ class Sums:
     before_us: float
     after_us: float
 
-    @property
-    def count_us(self) -> float:
-        """The change of the number of calls x the mean call before; everything where a side has no calls."""
+    def split(self) -> tuple[float, float]:
+        """The change of the number of calls x the mean call before, and the rest of the change.
+
+        The rest is the change of the mean call x the number of calls after. Where a side has no calls, all is count.
+        """
+        change_us = self.after_us - self.before_us
         if not self.calls_before or not self.calls_after:
-            return self.after_us - self.before_us
-        return (self.calls_after - self.calls_before) * (self.before_us / self.calls_before)
+            return change_us, 0.0
+        count_us = (self.calls_after - self.calls_before) * (self.before_us / self.calls_before)
+        return count_us, change_us - count_us
 
-    @property
-    def mean_us(self) -> float:
-        """The rest of the change: the change of the mean call x the number of calls after."""
-        return self.after_us - self.before_us - self.count_us
-
-    def kind(self, noise: float) -> ChangeKind:
+    def kind(self, count_us: float, mean_us: float, noise: float) -> ChangeKind:
         """Which of both explains more; ``noise`` is the share of a time by which recordings differ anyhow."""
         if not (self.calls_before or self.before_us):
-            return "new"
+            return "new" if self.calls_after or self.after_us else "same"
         if not (self.calls_after or self.after_us):
             return "gone"
         change_us = abs(self.after_us - self.before_us)
         if self._is_same_count() and change_us <= noise * max(self.before_us, self.after_us):
             return "same"
-        if abs(self.count_us) >= abs(self.mean_us):
-            return "more" if self.count_us > 0 else "fewer"
-        return "slower" if self.mean_us > 0 else "faster"
+        if abs(count_us) >= abs(mean_us):
+            return "more" if count_us > 0 else "fewer"
+        return "slower" if mean_us > 0 else "faster"
 
     def _is_same_count(self) -> bool:
         """Whole numbers must be equal; a step that ends within a call has a part of one, and may differ by it."""
         before, after = self.calls_before, self.calls_after
-        if before.is_integer() and after.is_integer():
-            return before == after
-        return abs(after - before) <= 0.05 * max(before, after)
+        if before == after:
+            return True
+        is_whole = float(before).is_integer() and float(after).is_integer()
+        return not is_whole and abs(after - before) <= 0.05 * max(before, after)
 
 
 def tell_rows(matches: Iterable[Match], noise: float, diff: Diff) -> tuple[ChangeRow, ...]:
@@ -73,20 +72,21 @@ def _row(match: Match, noise: float, diff: Diff) -> ChangeRow:
     shown = match.after or match.before
     sums = _sums(match)
     source = _source(shown)
+    count_us, mean_us = sums.split()
     families = {piece.family for piece in (*match.before, *match.after)}
     return ChangeRow(
         name=_name(match),
         module=_common_module(shown),
         shapes=_told(_shapes(match.before), _shapes(match.after)),
         family=families.pop() if len(families) == 1 else None,
-        kind=sums.kind(noise),
+        kind=sums.kind(count_us, mean_us, noise),
         matched_by=match.matched_by,
         calls_before=sums.calls_before,
         calls_after=sums.calls_after,
         before_us=sums.before_us,
         after_us=sums.after_us,
-        count_us=sums.count_us,
-        mean_us=sums.mean_us,
+        count_us=count_us,
+        mean_us=mean_us,
         source=source,
         is_touched=diff.touches(source),
     )
@@ -107,17 +107,25 @@ def _called(pieces: Iterable[Piece]) -> list[str]:
     """Their names, most time first."""
     us: dict[str, list[float]] = {}
     for piece in pieces:
-        name = piece.op if piece.plain is not None and piece.op is not None else piece.name
-        us.setdefault(name, []).append(piece.us)
+        us.setdefault(_own_name(piece), []).append(piece.us)
+    if len(us) < 2:
+        return list(us)
     return sorted(us, key=lambda name: (-math.fsum(us[name]), name))
+
+
+def _own_name(piece: Piece) -> str:
+    """The op; the kernel where there is none, or where it tells more."""
+    return piece.op if piece.plain is not None and piece.op is not None else piece.name
 
 
 def _listed(names: Sequence[str]) -> str:
     return ", ".join(names[:2]) + (f" and {len(names) - 2} more" if len(names) > 2 else "")
 
 
-def _common_module(pieces: Iterable[Piece]) -> str | None:
+def _common_module(pieces: Sequence[Piece]) -> str | None:
     """The leading part that all their module paths share; null where there is none."""
+    if len(pieces) == 1:
+        return pieces[0].module
     paths = sorted({piece.module or "" for piece in pieces})
     if len(paths) == 1:
         return paths[0] or None
@@ -139,15 +147,22 @@ def _told(before: str | None, after: str | None) -> str | None:
 def _sums(match: Match) -> Sums:
     before, after = match.before, match.after
     return Sums(
-        math.fsum(piece.calls for piece in before),
-        math.fsum(piece.calls for piece in after),
-        math.fsum(piece.us for piece in before),
-        math.fsum(piece.us for piece in after),
+        _sum([piece.calls for piece in before]),
+        _sum([piece.calls for piece in after]),
+        _sum([piece.us for piece in before]),
+        _sum([piece.us for piece in after]),
     )
+
+
+def _sum(values: Sequence[float]) -> float:
+    """Their sum, the same in whatever order they come."""
+    return values[0] if len(values) == 1 else math.fsum(values)
 
 
 def _source(pieces: Sequence[Piece]) -> str | None:
     """The line that most of the time comes from."""
+    if len(pieces) == 1:
+        return pieces[0].source
     lines = [(piece.us, piece.source) for piece in pieces if piece.source]
     return max(lines)[1] if lines else None
 
@@ -159,18 +174,20 @@ def _module(module: str | None, rows: Sequence[ChangeRow], noise: float) -> Chan
         math.fsum(row.before_us for row in rows),
         math.fsum(row.after_us for row in rows),
     )
-    matched: MatchedBy = "nothing" if sums.kind(noise) in {"new", "gone"} else "module and op"
+    count_us, mean_us = sums.split()
+    kind = sums.kind(count_us, mean_us, noise)
+    matched: MatchedBy = "nothing" if kind in {"new", "gone"} else "module and op"
     return ChangeRow(
         name=module or "outside of modules",
         module=module,
         shapes=None,
         family=None,
-        kind=sums.kind(noise),
+        kind=kind,
         matched_by=matched,
         calls_before=sums.calls_before,
         calls_after=sums.calls_after,
         before_us=sums.before_us,
         after_us=sums.after_us,
-        count_us=sums.count_us,
-        mean_us=sums.mean_us,
+        count_us=count_us,
+        mean_us=mean_us,
     )

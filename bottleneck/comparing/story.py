@@ -4,6 +4,7 @@ import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from bottleneck.compared import Bar, ChangeRow, Condition, CounterStep
 from bottleneck.comparing.conditions import DEVICE
@@ -76,7 +77,7 @@ def find_parts(rows: Iterable[ChangeRow], idle: Iterable[Bar]) -> list[Part]:
     groups: dict[tuple[str, str, str], list[ChangeRow]] = {}
     for row in rows:
         if row.kind != "same":
-            groups.setdefault((row.kind, row.name, _NUMBER.sub("*", row.module or "")), []).append(row)
+            groups.setdefault((row.kind, row.name, _numberless(row.module or "")), []).append(row)
     parts = [Part(_row_words(group), math.fsum(row.change_us for row in group)) for group in groups.values()]
     parts += [Part(_wait_words(bar), bar.change_us) for bar in idle if bar.change_us]
     return sorted(parts, key=lambda part: (-abs(part.us), part.words))
@@ -154,12 +155,18 @@ def _wait_words(bar: Bar) -> str:
 def _place(rows: Sequence[ChangeRow]) -> str:
     """' in decoder.rotary', layers as 'layer_*'; empty where no module is known."""
     modules = {row.module or "" for row in rows}
-    module = modules.pop() if len(modules) == 1 else _NUMBER.sub("*", rows[0].module or "")
+    module = modules.pop() if len(modules) == 1 else _numberless(rows[0].module or "")
     parts = module.split(".")
     shown = ".".join(parts if len(parts) < 3 else ["…", *parts[-2:]])
     source = rows[0].source
     line = f" ({_short(source)}{', changed here' if rows[0].is_touched else ''})" if source else ""
     return (f" of {_short(shown)}" if shown else "") + line
+
+
+@lru_cache(maxsize=1 << 16)
+def _numberless(module: str) -> str:
+    """A module path without the numbers of its parts, by which layers of a kind are one."""
+    return _NUMBER.sub("*", module)
 
 
 def _number(calls: float) -> str:
