@@ -47,11 +47,18 @@ def rounded(comparison: Comparison) -> Rounded:
 
 
 def change_scale(before_us: float, after_us: float) -> Scale:
-    """The scale of a table that holds both and their difference, with two digits of that one if they may be had."""
+    """The scale of a table that holds both and their difference, with two digits of that one if they may be had.
+
+    It has a decimal more where the difference of the rounded ends is not the difference in three digits, as sentences
+    tell it.
+    """
     scale = scale_of(max(before_us, after_us))
-    change = abs(after_us - before_us) / scale.size
-    digits = 1 - math.floor(math.log10(change)) if change > 0 else 0
-    return replace(scale, decimals=max(scale.decimals, min(digits, _MOST_DECIMALS)))
+    change = after_us - before_us
+    digits = 1 - math.floor(math.log10(abs(change) / scale.size)) if change else 0
+    scale = replace(scale, decimals=max(scale.decimals, min(digits, _MOST_DECIMALS)))
+    told, ends = round(scale.quanta(change)), round(scale.quanta(after_us)) - round(scale.quanta(before_us))
+    is_off = told != ends and 100 <= abs(told) < 1000 and scale.decimals < _MOST_DECIMALS
+    return replace(scale, decimals=scale.decimals + 1) if is_off else scale
 
 
 def signed(scale: Scale, quanta: int, value: float) -> str:

@@ -61,7 +61,7 @@ def side_words(side: CompareSide) -> str:
         "counters only" if side.step_us is None else f"{format_us(side.step_us)} per step",
         "" if side.verdict is None else f"{headline(side.verdict)} ({format_share(side.verdict.share)})",
         side.device,
-        side.path if side.path != side.label else "",
+        side.path if not side.path.endswith(side.label) and not side.label.startswith(side.path) else "",
     ]
     return ", ".join(part for part in (side.label, *parts) if part)
 

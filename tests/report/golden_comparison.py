@@ -4,6 +4,7 @@ It writes the example of the how-to page, too. Look at the difference before com
 text truer or easier to read.
 """
 
+import functools
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -21,6 +22,7 @@ PAIR = ("pointwise", "pointwise_fused")
 _BEGIN, _END = f"```\n$ bottleneck compare sample_traces/{PAIR[0]} sample_traces/{PAIR[1]}\n", "```\n"
 
 
+@functools.cache
 def samples(before: str, after: str) -> Comparison:
     """Two sample recordings compared, under the names that they have from the root of the repository."""
     return compare(*(_sample(f"sample_traces/{name}") for name in (before, after)))

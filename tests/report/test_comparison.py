@@ -174,6 +174,14 @@ def test_a_change_that_rounds_to_nothing_is_not_shown_as_nothing() -> None:
     assert "<+1" not in render(unchanged())
 
 
+def test_the_change_on_screen_is_the_one_that_the_sentence_rounds() -> None:
+    bars = (Bar("compute", "compute", 1_405_700.0, 509_300.0),)
+    sides = CompareSide("a", "a", "cpu", 1_405_700.0), CompareSide("b", "b", "cpu", 509_300.0)
+    drawn = build(Comparison(*sides, bars=bars, rows=(row("aten::mm", (1, 1), (1_405_700.0, 509_300.0)),))).waterfall
+    assert drawn is not None
+    assert (drawn.falls[0].before, drawn.falls[-1].after, drawn.falls[-1].change) == ("1405.7", "509.3", "-896.4")
+
+
 def test_small_changes_of_a_long_step_are_drawn_from_another_number_than_zero_and_it_is_said() -> None:
     assert "bars begin at 17.75 ms, not at 0" in render(slower())
     assert "not at 0" not in render(devices())
@@ -216,6 +224,13 @@ def test_json_is_the_comparison_and_plain_ascii() -> None:
     assert document["schema"] == "bottleneck/compare/1"
     assert document["rows"][0]["calls_after"] == 2
     assert len(document["bars"]) == 2
+
+
+def test_text_that_no_encoding_holds_is_shown_by_every_format(tmp_path: Path) -> None:
+    odd = replace(slower(), sentence="half \ud800", rows=(replace(slower().rows[0], name="\ud800"), *slower().rows[1:]))
+    for form in FORMATS.values():
+        assert "\\ud800" in form(odd) and form(odd).encode()
+    save_waterfall(odd, tmp_path / "odd.svg")
 
 
 def test_markdown_has_no_markup_of_a_trace() -> None:
