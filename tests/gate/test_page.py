@@ -71,3 +71,19 @@ def test_the_example_of_settings_can_be_read(tmp_path) -> None:
 def test_this_project_gates_itself() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     assert project["tool"]["bottleneck"]["gate"]["workloads"]
+
+
+PAGES = (
+    "docs/reference/gate.md",
+    "docs/explanation/gate.md",
+    "docs/howto/gate-in-ci.md",
+    "docs/howto/accept-a-change.md",
+)
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_every_link_of_the_pages_leads_to_a_file(name: str) -> None:
+    page_file = ROOT / "docs" / name
+    links = re.findall(r"\]\(([^)#:]+)", page_file.read_text(encoding="utf-8"))
+    assert [link for link in links if not (page_file.parent / link).exists()] == []
+    assert links or name.endswith("accept-a-change.md")
