@@ -67,17 +67,19 @@ def alerts(gate: Gate) -> tuple[Alert, ...]:
 
 
 def _of(result: WorkloadResult, exit_code: int) -> list[Alert]:
-    found = [_counter(result, change) for change in result.counters if change.verdict in _FAILING]
+    wrong = [change for change in result.counters if change.verdict in _FAILING]
+    found = [] if result.is_new else [_counter(result, change) for change in wrong]
     found += [_counter(result, change, "note") for change in improved(result)]
     found += _time(result, exit_code)
-    if result.verdict != "pass" and not any(alert.level == _level(result, exit_code) for alert in found):
+    is_told = any(alert.level == _level(result, exit_code) for alert in found)
+    if result.is_new or (result.verdict != "pass" and not is_told):
         found.append(_whole(result, exit_code))
     return found
 
 
 def _level(result: WorkloadResult, exit_code: int) -> Level:
     """How grave a workload's verdict is: what is undecided is an error only where that fails the build."""
-    if result.verdict == "pass":
+    if result.verdict == "pass" and not result.is_new:
         return "note"
     return "error" if result.verdict in {"fail", "failed"} or exit_code == 5 else "warning"
 
@@ -118,8 +120,8 @@ def _whole(result: WorkloadResult, exit_code: int) -> Alert:
         result.name,
         rule,
         _level(result, exit_code),
-        result.what or result.verdict,
-        result.why,
+        result.what or ("there is no lock-file yet" if result.is_new else result.verdict),
+        result.why or result.warnings,
         stand_in(result),
         _fingerprint(result.name, rule),
         fix=result.fix,

@@ -10,7 +10,7 @@ from bottleneck.units import format_si
 CHANGES: Mapping[CounterVerdict, str] = {
     "broken": "over budget",
     "gone": "vanished",
-    "new": "no baseline",
+    "new": "without baseline",
     "unstable": "unstable",
     "not compared": "not compared",
     "within budget": "within budget",
@@ -98,8 +98,11 @@ def limit_words(change: CounterChange) -> str:
 
 
 def change_words(change: CounterChange) -> str:
-    """'launches 303 -> 311 per step, limit +0'."""
+    """'launches 303 -> 311 per step, limit +0', 'launches 311 per step, without baseline'."""
     before, after, _ = amounts(change)
+    if change.before is None and change.after is not None:
+        return f"{change.metric} {after} per step, without baseline"
+    after = "unknown" if change.after is None else after
     limit = f", limit {limit_words(change)}" if change.limit is not None else ""
     return f"{change.metric} {before} -> {after} per step{limit}"
 
@@ -129,8 +132,8 @@ def by_reason(result: WorkloadResult, verdict: CounterVerdict) -> list[str]:
     for change in result.counters:
         is_told = result.verdict != "pass" or not is_nowhere(change, result)
         if change.verdict == verdict and is_told:
-            reasons.setdefault(change.reason or "no reason known", []).append(change.metric)
-    return [f"{', '.join(dict.fromkeys(metrics))}: {reason}" for reason, metrics in reasons.items()]
+            reasons.setdefault(change.reason or "", []).append(change.metric)
+    return [", ".join(dict.fromkeys(names)) + (f": {reason}" if reason else "") for reason, names in reasons.items()]
 
 
 def is_nowhere(change: CounterChange, result: WorkloadResult) -> bool:

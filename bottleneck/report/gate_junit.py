@@ -149,7 +149,7 @@ def _outcome(change: CounterChange) -> Outcome:
 
 def _message(change: CounterChange) -> str:
     if change.verdict in {"new", "unstable", "not compared", "gone"}:
-        return f"{change.metric} {CHANGES[change.verdict]}: {change.reason or 'no reason known'}"
+        return f"{change.metric} {CHANGES[change.verdict]}" + (f": {change.reason}" if change.reason else "")
     return change_words(change)
 
 

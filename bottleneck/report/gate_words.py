@@ -76,7 +76,7 @@ def asides(result: WorkloadResult) -> list[tuple[str, str]]:
     keep = f"; to keep it: {accept_command(result)}" if result.lock else ""
     told = [("better", f"{improvement_words(result)}{keep}")] if improved(result) else []
     told += [("allowed", text) for text in allowed_words(result)] if result.verdict == "pass" else []
-    told += [("no baseline", text) for text in by_reason(result, "new")]
+    told += [] if result.is_new else [("without baseline", text) for text in by_reason(result, "new")]
     told += [("not compared", text) for text in by_reason(result, "not compared")]
     told += [("unstable", text) for text in unstable_words(result)]
     return [*told, *(("warning", warning) for warning in result.warnings)]

@@ -130,6 +130,13 @@ def test_what_is_a_file_of_the_repository(file: str, inside: bool) -> None:
     assert is_inside(file) == inside
 
 
+@pytest.mark.parametrize("name", ["new", "new, timed"])
+def test_a_workload_without_a_lock_file_is_one_warning_that_says_so(name: str) -> None:
+    (result,) = run_of(GATES[name])["results"]
+    assert (result["ruleId"], result["level"]) == ("nothing-measured", "warning")
+    assert "there is no lock-file yet" in result["message"]["text"]
+
+
 def test_a_path_has_no_dot_before_it() -> None:
     dotted = replace(COPY, site=replace(ROPE, file="./model/rope.py"))
     counters = tuple(replace(each, culprits=(dotted,)) for each in COUNTED.counters if each.metric == "launches")
