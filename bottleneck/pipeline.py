@@ -274,6 +274,6 @@ def _describe(source: Source) -> RecordingInfo:
     )
 
 
-def examine(source: Source) -> Case:
+def examine(source: Source, options: Options | None = None) -> Case:
     """One trace and what was made of it, for those who ask about the trace itself; raises as ``analyse`` does."""
-    return _analyse_source(source, Options())
+    return _analyse_source(source, options or Options())

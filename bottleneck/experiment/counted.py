@@ -17,7 +17,7 @@ from bottleneck.harness.notes import Plan
 from bottleneck.harness.quiet import run_quietly
 from bottleneck.harness.supervisor import child_command
 from bottleneck.harness.trial_program import Program
-from bottleneck.pipeline import examine, locate
+from bottleneck.pipeline import Options, examine, locate
 from bottleneck.recording import Recording, kept_environment
 
 # Optimizers make their state in the first step, autotuners choose in the second; a step like the others must follow.
@@ -63,7 +63,8 @@ def _count_once(program: Program, folder: Path, stand: Stand) -> Counted:
             why="; ".join(recording.warnings[:2]) or "no step boundary was found",
             fix="have it make a few more steps, or define workload() in it",
         )
-    case = examine(locate(folder)[0])
+    # Every step, those too that took their time: a step that does something else is what is looked for.
+    case = examine(locate(folder)[0], Options(steps=slice(None)))
     return Counted(count(case, stand.folder), (folder,), case)
 
 

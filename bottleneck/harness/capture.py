@@ -20,6 +20,7 @@ from types import FunctionType, MethodType
 from typing import Any
 
 from bottleneck.harness.lines import WithLines
+from bottleneck.harness.linetrace import LineTracer
 from bottleneck.harness.notes import Plan
 from bottleneck.harness.pending import hand_over
 
@@ -38,17 +39,20 @@ class Detail:
 
     ``all_threads`` records the others too; memory events then vanish (torch 2.13). Such a window can be stopped by any
     thread, but an op that another is in the middle of would end under the next window, in memory that is freed.
+    ``lines`` follows the program line by line, which takes its time.
     """
 
     shapes: bool = True
     stacks: bool = True
     memory: bool = False
     all_threads: bool = False
+    lines: bool = False
 
 
 def detail_of(plan: Plan, default: Detail) -> Detail:
     """What the user asked to record, and for what they left open the default of the form."""
     wanted = {"shapes": plan.shapes, "stacks": plan.stacks, "memory": plan.memory}
+    default = dataclasses.replace(default, lines=plan.counting)
     return dataclasses.replace(default, **{name: choice for name, choice in wanted.items() if choice is not None})
 
 
@@ -130,6 +134,7 @@ class Window:
         self._profiler: Any = None
         self._running = False
         self._exported = False
+        self._tracer = LineTracer() if detail.lines and detail.stacks else None
 
     def open(self) -> bool:
         """Whether the profiler now runs; it does not when the program's own does."""
@@ -154,6 +159,8 @@ class Window:
         with _Quiet():
             self._profiler.__enter__()
         self._running = True
+        if self._tracer is not None:
+            self._tracer.start()
 
     def stop(self) -> None:
         """Stops the profiler if it runs here; one that was left running would crash the interpreter at exit."""
@@ -167,6 +174,8 @@ class Window:
     def _stop_here(self) -> None:
         if self._running:
             self._running = False
+            if self._tracer is not None:
+                self._tracer.stop()
             with _ProfileHook():
                 self._profiler.__exit__(None, None, None)
             GUARD.closed(self)
@@ -196,7 +205,8 @@ class Window:
         assert not self._exported, "a trace can be exported once only"
         self._exported = True
         if self._detail.stacks:
-            self._profiler.kineto_results = WithLines(self._profiler.kineto_results)
+            followed = [] if self._tracer is None else self._tracer.lines
+            self._profiler.kineto_results = WithLines(self._profiler.kineto_results, followed)
         try:
             self._profiler.export_chrome_trace(str(path), self._metadata(), use_python_export=True)
         except TypeError:

@@ -6,7 +6,7 @@ line of each call, but only its event tree tells, and no export writes it.
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -61,10 +61,15 @@ class Line:
 
 
 class WithLines:
-    """The results of a profiler with the lines among its activities."""
+    """The results of a profiler with the lines among its activities.
 
-    def __init__(self, results: Any) -> None:
+    ``followed`` are stretches that tell every line of the program: then they stand for the profiler's own frames of its
+    files, whose clock is another.
+    """
+
+    def __init__(self, results: Any, followed: Sequence[Line] = ()) -> None:
         self._results = results
+        self._followed = followed
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._results, name)
@@ -72,6 +77,8 @@ class WithLines:
     def trace_activities(self) -> list[Any]:
         """All activities; without lines where this version of torch does not tell them."""
         activities = [each for each in self._results.trace_activities() if _is_readable(each)]
+        if self._followed:
+            return [*(each for each in activities if not _is_own_frame(each.name())), *self._followed]
         tree = getattr(self._results, "experimental_event_tree", None)
         return activities if tree is None else [*activities, *find_lines(tree(), activities)]
 
@@ -83,6 +90,11 @@ def _is_readable(activity: Any) -> bool:
     except UnicodeDecodeError:
         return False
     return True
+
+
+def _is_own_frame(name: str) -> bool:
+    file, parenthesis, rest = name.partition("(")
+    return bool(parenthesis) and file.endswith(".py") and "): " in rest and is_program(file)
 
 
 def find_lines(roots: list[Any], activities: list[Any]) -> list[Line]:
