@@ -6,7 +6,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from bottleneck.compared import MatchedBy
-from bottleneck.comparing.modules import align, unwrapped
+from bottleneck.comparing.modules import align
 from bottleneck.comparing.names import EXCHANGEABLE, is_region, plain_kernel
 from bottleneck.comparing.work import Piece, sizes
 
@@ -113,7 +113,7 @@ def _placed(pieces: Iterable[Piece], names: Mapping[str, str], regions: set[str]
     """The pieces with the names that their modules go by, and without ops whose kernels tell more."""
     placed = []
     for piece in pieces:
-        place = None if piece.module is None else names[".".join(unwrapped(piece.module))]
+        place = None if piece.module is None else names[piece.module]
         plain = None if piece.plain in regions else piece.plain
         placed.append(Piece(*piece[:-2], plain, place))  # an order of magnitude quicker than _replace
     return placed

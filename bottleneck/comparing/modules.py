@@ -35,16 +35,15 @@ class _Node:
 
 
 def align(before: Iterable[Piece], after: Iterable[Piece]) -> tuple[Mapping[str, str], Mapping[str, str]]:
-    """For both sides: the path in the trace -> the name of the module that both go by."""
-    old, new = _grow(before), _grow(after)
+    """For both sides: the path of each module that runs something -> the name that it goes by on both sides."""
+    old, new = _Tree(before), _Tree(after)
     names: dict[int, str] = {}
-    pairs = [(old, new)]
+    pairs = [(old.root, new.root)]
     while pairs:
         one, other = pairs.pop()
-        for pair in _paired(list(one.children.values()), list(other.children.values())):
-            names[id(pair[1])] = names[id(pair[0])] = f"= {pair[0].path}"
-            pairs.append(pair)
-    return _named(old, names, "before "), _named(new, names, "after ")
+        names[id(one)] = names[id(other)] = f"= {one.path}"
+        pairs += _paired(list(one.children.values()), list(other.children.values()))
+    return old.named(names, "before"), new.named(names, "after")
 
 
 @lru_cache(maxsize=1 << 16)
@@ -54,58 +53,48 @@ def unwrapped(path: str) -> tuple[str, ...]:
     return tuple(part for part in parts if not _WRAPPER.match(part)) if len(parts) <= _DEEPEST else (path,)
 
 
-def _grow(pieces: Iterable[Piece]) -> _Node:
-    root = _Node("")
-    places: dict[str, _Node] = {}
-    for piece in pieces:
-        if piece.module is not None:
-            if piece.module not in places:
-                places[piece.module] = _place(root, unwrapped(piece.module))
-            places[piece.module].calls.add((piece.op or piece.name, piece.shapes or ""))
-    for node in reversed(_walk(root)):
-        node.runs = bool(node.calls)
-        for child in node.children.values():
-            node.calls |= child.calls
-        node.ops = {op for op, _ in node.calls}
-    return root
+class _Tree:
+    """The modules of one side; ``places`` are those that run something, by their paths in the trace."""
+
+    def __init__(self, pieces: Iterable[Piece]) -> None:
+        self.root = _Node("")
+        self.places: dict[str, _Node] = {}
+        for piece in pieces:
+            if piece.module is not None:
+                if piece.module not in self.places:
+                    self.places[piece.module] = self._plant(unwrapped(piece.module))
+                self.places[piece.module].calls.add((piece.op or piece.name, piece.shapes or ""))
+        for node in reversed(self._all()):
+            node.runs = bool(node.calls)
+            for child in node.children.values():
+                node.calls |= child.calls
+            node.ops = {op for op, _ in node.calls}
+
+    def named(self, names: Mapping[int, str], own: str) -> dict[str, str]:
+        """Path -> the name of the pair that it is in, or one that no module of the other side has."""
+        return {path: names.get(id(node), f"{own} {node.path}") for path, node in self.places.items()}
+
+    def _plant(self, parts: Iterable[str]) -> _Node:
+        node = self.root
+        for part in parts:
+            if part not in node.children:
+                node.children[part] = _Node(f"{node.path}.{part}" if node.path else part)
+            node = node.children[part]
+        return node
+
+    def _all(self) -> list[_Node]:
+        """Each before those inside it."""
+        nodes = [self.root]
+        for node in nodes:
+            nodes += node.children.values()
+        return nodes
 
 
-def _place(root: _Node, parts: Iterable[str]) -> _Node:
-    """The module of this path, planted where it is new."""
-    node = root
-    for part in parts:
-        if part not in node.children:
-            node.children[part] = _Node(f"{node.path}.{part}" if node.path else part)
-        node = node.children[part]
-    return node
-
-
-def _walk(root: _Node) -> list[_Node]:
-    """All modules, each before those inside it."""
-    nodes = [root]
-    for node in nodes:
-        nodes += node.children.values()
-    return nodes
-
-
-def _named(root: _Node, names: Mapping[int, str], own: str) -> dict[str, str]:
-    """Path without wrappers -> its name: that of its partner, or one that no module of the other side has."""
-    return {node.path: names.get(id(node), own + node.path) for node in _walk(root)}
-
-
-def _paired(before: Sequence[_Node], after: Sequence[_Node]) -> list[tuple[_Node, _Node]]:
-    """Children that are the same module: aligned by class, else by what they run, else below a wrapper of no name."""
+def _paired(before: list[_Node], after: list[_Node]) -> list[tuple[_Node, _Node]]:
+    """Children that are the same module: aligned by class, else below a wrapper, else by what they run."""
     pairs = _aligned(before, after)
     old, new = _left(before, [one for one, _ in pairs]), _left(after, [other for _, other in pairs])
-    more = _renamed(old, new)
-    pairs += more
-    old, new = _left(old, [one for one, _ in more]), _left(new, [other for _, other in more])
-    if not old or not new:
-        return pairs
-    opened_old, opened_new = _opened(old), _opened(new)
-    if opened_old is not old:
-        return [*pairs, *_aligned(opened_old, new)]
-    return [*pairs, *_aligned(old, opened_new)] if opened_new is not new else pairs
+    return [*pairs, *(_aligned(_opened(old), new) or _aligned(old, _opened(new)) or _renamed(old, new))]
 
 
 def _left(nodes: Sequence[_Node], taken: Iterable[_Node]) -> list[_Node]:

@@ -69,7 +69,8 @@ def tell_counters(counters: Sequence[CounterStep]) -> str:
     if not differing:
         return f"All {len(both)} counters that both sides know are equal; a side has no times."
     listed = ", ".join(differing[:6]) + (f" and {len(differing) - 6} more" if len(differing) > 6 else "")
-    return f"{len(differing)} of {len(both)} counters differ: {listed}; a side has no times."
+    verb = "differs" if len(differing) == 1 else "differ"
+    return f"{len(differing)} of {len(both)} counters {verb}: {listed}; a side has no times."
 
 
 def find_parts(rows: Iterable[ChangeRow], idle: Iterable[Bar]) -> list[Part]:
