@@ -3,11 +3,15 @@
 import json
 import os
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from bottleneck.cli import _run
+from bottleneck.commands.comparing import _is_untouched
+from bottleneck.commands.comparing_sides import Side, labels_of
+from bottleneck.compared import Bar, CompareSide, Comparison, CounterStep
 from bottleneck.counters import Counts, Fingerprint, Lock
 from bottleneck.gate.lockfile import write_lock
 from bottleneck.pipeline import analyse
@@ -162,8 +166,7 @@ def test_what_cannot_be_compared_is_said(
 
 
 def test_a_program_that_fails_at_a_ref_ends_with_its_reason(capsys: pytest.CaptureFixture[str], clone: Path) -> None:
-    pytest.importorskip("torch", reason="torch is not installed")
-    (clone / "program.py").write_text(PROGRAM.replace("    weight", "    raise ValueError('no weights')\n    weight"))
+    (clone / "program.py").write_text("def workload():\n    raise ValueError('no weights')\n")
     commit("broken")
     assert _run(["compare", "HEAD", "main~1", "--workload", "program.py"]) == 4
     assert "no weights" in capsys.readouterr().err
@@ -193,5 +196,27 @@ def test_a_commit_against_the_working_tree_marks_the_line_that_changed(
     others = [row["is_touched"] for row in document["rows"] if row["name"] == "aten::sum"]
     assert others == [False]
     assert any("not in turns" in note for note in document["notes"])
+    assert not any("touches no line" in note for note in document["notes"])
     assert next(step for step in document["counters"] if step["name"] == "ops")["after"] is not None
     assert not list(clone.glob("bottleneck-*"))
+
+
+def test_what_counts_the_same_without_a_line_of_the_diff_is_not_laid_to_the_code() -> None:
+    side = CompareSide("a", "a", "cpu", 1.0)
+    bar = Bar("overhead.python", "overhead", 1.0, 1.0, "program.py:9", is_touched=False)
+    same = Comparison(side, side, bars=(bar,), idle=(bar,), counters=(CounterStep("ops", 3, 3),))
+    assert _is_untouched(same)
+    assert not _is_untouched(replace(same, counters=(CounterStep("ops", 3, 4),)))
+    touched = (replace(bar, is_touched=True),)
+    assert not _is_untouched(replace(same, bars=touched, idle=touched))
+
+
+def test_a_long_path_is_called_by_its_last_part_unless_the_other_has_the_same() -> None:
+    sides = [Side("recorded", f"{'folder/' * 10}{name}.json") for name in ("a", "b")]
+    assert labels_of(sides) == ("a.json", "b.json")
+    same = [Side("recorded", f"{name}/{'folder/' * 10}a.json") for name in ("a", "b")]
+    assert labels_of(same) == tuple(side.text for side in same)
+    assert labels_of([Side("ref", "main", commit="0123456789"), Side("worktree", ".")]) == (
+        "main (0123456)",
+        "the working tree",
+    )

@@ -20,6 +20,10 @@ _NOT_IN_TURNS = (
     "The two were recorded one after the other, not in turns: small differences of time may be the machine's. "
     "`bottleneck gate` times them in turns."
 )
+_UNTOUCHED = (
+    "Both count the same, and the diff touches no line that an op or a wait here comes from: look to the machine, to "
+    "libraries and to data for what differs in time."
+)
 
 
 @dataclass(frozen=True)
@@ -68,10 +72,18 @@ def _compare(wanted: Wanted, scratch: Path) -> "Comparison":
     program = program_of(wanted, asked)
     maker = Maker(options_of(wanted), program, scratch, tell)
     before, after = (maker.make(side, label) for side, label in zip(asked, labels_of(asked), strict=True))
-    comparison = compare(before, after, _touched(*asked))
-    if all(side.is_source for side in asked):
-        comparison = replace(comparison, notes=(*comparison.notes, _NOT_IN_TURNS))
-    return comparison
+    touched = _touched(*asked)
+    comparison = compare(before, after, touched)
+    notes = [_NOT_IN_TURNS] if all(side.is_source for side in asked) else []
+    notes += [_UNTOUCHED] if touched is not None and _is_untouched(comparison) else []
+    return replace(comparison, notes=(*comparison.notes, *notes))
+
+
+def _is_untouched(comparison: "Comparison") -> bool:
+    """Whether nothing that is known to have changed lies in the diff: no counter differs, and no line is in it."""
+    differs = any(step.before != step.after for step in comparison.counters)
+    touched = [row.is_touched for row in comparison.rows] + [bar.is_touched for bar in comparison.bars]
+    return not differs and not any(touched)
 
 
 def _touched(before: "Side", after: "Side") -> "Touched | None":
@@ -114,7 +126,7 @@ def _draw(comparison: "Comparison", path: Path) -> None:
 
 def _say(text: str) -> None:
     if not text.startswith(" "):
-        print(f"bottleneck: {text}", file=sys.stderr, flush=True)
+        print(f"bottleneck: {text.removeprefix('bottleneck: ')}", file=sys.stderr, flush=True)
 
 
 def _silent(_text: str) -> None:

@@ -185,7 +185,7 @@ class Maker:
             folder = Path(tempfile.mkdtemp(prefix="side-", dir=self.scratch))
             case = record_program(self.program, folder, stand, self.ceilings)
             counts = count(case, stand.folder)
-        return Compared(side.label, side.text, case=case, counts=counts)
+        return Compared(side.label, side.label, case=case, counts=counts)
 
     @cached_property
     def ceilings(self) -> "Ceilings":

@@ -27,7 +27,7 @@ def rows(comparison: Comparison, numbers: Rounded, top: int) -> Table | None:
     quanta = settled(numbers.scale, [row.change_us for row in told], numbers.change - idle_quanta)
     lines = [_row(alike, change, numbers) for alike, change in zip(shown, quanta, strict=False)]
     lines += [Row((f"{len(rest)} more", "", *_parts(told[-1], quanta[-1], numbers)), "rest")] if rest else []
-    if not lines and not idle:
+    if not shown and not idle and not numbers.change:
         return None
     whole = signed(numbers.scale, numbers.change, comparison.change_us or 0.0)
     titles = ("calls", "by count", "by time", "change")
@@ -44,6 +44,8 @@ def modules(comparison: Comparison, numbers: Rounded, top: int) -> Table | None:
     if len(comparison.modules) < 2:
         return None
     shown, rest = _split(fold_alike(comparison.modules, by_op=False), top, numbers)
+    if not shown:
+        return None
     told = [*(alike.row for alike in shown), *([added([alike.row for alike in rest])] if rest else [])]
     names = [*map(_module_name, shown), *([f"{len(rest)} more"] if rest else [])]
     scale, busy = numbers.scale, numbers.change - _idle(comparison.idle, numbers)[1]

@@ -22,7 +22,9 @@ def title(comparison: Comparison) -> str:
 
 def condition_words(condition: Condition) -> str:
     """'device: H100 → MI300X; times say nothing of the code'."""
-    told = f"{condition.what}: {condition.before or 'none'} → {condition.after or 'none'}"
+    told = condition.what
+    if condition.before or condition.after:
+        told += f": {condition.before or 'none'} → {condition.after or 'none'}"
     return f"{told}; {condition.message}" if condition.message else told
 
 
