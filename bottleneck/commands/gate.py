@@ -27,7 +27,7 @@ def gate_command(
         str | None,
         typer.Option(
             "--against",
-            metavar="merge-base|REF|DIR|RECORDING",
+            metavar="merge-base[:BRANCH]|REF|DIR|RECORDING",
             help="What the time is held against: a commit, a folder with its sources, or a trace or recording.",
         ),
     ] = None,

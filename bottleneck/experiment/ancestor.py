@@ -22,6 +22,8 @@ TARGETS: Mapping[str, str] = {
 # GitLab says the commit itself: where it tests the merge of both branches the tip of the target, else the merge-base.
 COMMITS = ("CI_MERGE_REQUEST_TARGET_BRANCH_SHA", "CI_MERGE_REQUEST_DIFF_BASE_SHA")
 _MAIN = ("origin/HEAD", "origin/main", "origin/master", "main", "master")
+# GitLab says which branch is the main one, whatever it is called.
+_DEFAULT = "CI_DEFAULT_BRANCH"
 _GITHUB_MERGE = re.compile(r"refs/pull/\d+/merge")
 
 
@@ -36,34 +38,50 @@ class Found:
 
 
 def find_base(git: Git, against: str, environment: Mapping[str, str]) -> Found:
-    """The commit that ``against`` means: "merge-base", or a name that git knows."""
+    """The commit that ``against`` means: "merge-base", "merge-base:BRANCH", or a name that git knows."""
     if find_commit(git, "HEAD") is None:
         return Found(None, against, "this clone has no commit yet: there is nothing to hold the change against")
-    if against != MERGE_BASE:
+    if not is_merge_base(against):
         commit = find_commit(git, against)
         if commit is None:
             return Found(None, against, _unknown(git, against))
         return Found(commit, _named(against, commit))
-    told = next((commit for name in COMMITS if (commit := find_commit(git, environment.get(name, "")))), None)
+    branch = against.removeprefix(MERGE_BASE).removeprefix(":")
+    told = None if branch else _told_commit(git, environment)
     if told is not None:
         return Found(told, _named(MERGE_BASE, told))
-    target, reason = _target(git, environment)
+    target, reason = _named_target(git, branch, "--against") if branch else _target(git, environment)
     if target is None:
         return _without_target(git, reason, environment)
     return _where_it_left(git, target)
 
 
+def is_merge_base(against: str) -> bool:
+    """Whether this asks for a merge-base; no name that git takes has a colon in it."""
+    return against == MERGE_BASE or against.startswith(f"{MERGE_BASE}:")
+
+
+def _told_commit(git: Git, environment: Mapping[str, str]) -> str | None:
+    return next((commit for name in COMMITS if (commit := find_commit(git, environment.get(name, "")))), None)
+
+
 def _target(git: Git, environment: Mapping[str, str]) -> tuple[str | None, str]:
     """The ref of the branch to merge into, as far as it is here; else why not."""
-    asked = [name for name in TARGETS if environment.get(name, "").strip()]
-    if not asked:
-        known = next((ref for ref in _MAIN if find_commit(git, ref)), None)
-        return known, "no branch to compare with: there is no origin/HEAD, origin/main, main or master"
-    branch = environment[asked[0]].strip().removeprefix("refs/heads/")
-    known = next(
-        (ref for ref in (f"refs/remotes/origin/{branch}", f"refs/heads/{branch}") if find_commit(git, ref)), None
-    )
-    return known, f"the branch {branch} that {asked[0]} names is not in this clone: {_fetch(git, branch)}"
+    asked = next((name for name in TARGETS if environment.get(name, "").strip()), None)
+    if asked is not None:
+        return _named_target(git, environment[asked].strip().removeprefix("refs/heads/"), asked)
+    usual = [f"origin/{environment[_DEFAULT]}"] if environment.get(_DEFAULT) else []
+    known = next((ref for ref in (*usual, *_MAIN) if find_commit(git, ref)), None)
+    why = "no branch to compare with: there is no origin/HEAD, origin/main, main or master"
+    return known, f"{why}; name one with --against {MERGE_BASE}:BRANCH"
+
+
+def _named_target(git: Git, branch: str, by: str) -> tuple[str | None, str]:
+    """The ref of a branch that something names; else how to fetch it."""
+    refs = (f"refs/remotes/origin/{branch}", f"refs/remotes/{branch}", f"refs/heads/{branch}")
+    known = next((ref for ref in refs if find_commit(git, ref)), None)
+    fetch = _fetch(git, branch.removeprefix("origin/"))
+    return known, f"the branch {branch} that {by} names is not in this clone: {fetch}"
 
 
 def _without_target(git: Git, reason: str, environment: Mapping[str, str]) -> Found:
@@ -71,7 +89,7 @@ def _without_target(git: Git, reason: str, environment: Mapping[str, str]) -> Fo
     first = find_commit(git, "HEAD^1")
     if first and find_commit(git, "HEAD^2") and _GITHUB_MERGE.fullmatch(environment.get("GITHUB_REF", "")):
         return Found(first, _named("the target of the pull request", first))
-    return Found(None, MERGE_BASE, reason if "git fetch" in reason else f"{reason}; name one with --against REF")
+    return Found(None, MERGE_BASE, reason)
 
 
 def _where_it_left(git: Git, target: str) -> Found:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from bottleneck.experiment.ancestor import MERGE_BASE, Found, find_base
+from bottleneck.experiment.ancestor import MERGE_BASE, Found, find_base, is_merge_base
 from bottleneck.experiment.git import NO_GIT, Git, Identity, find_commit, find_root, git_in, identify, is_dirty
 from bottleneck.experiment.stand import Stand
 from bottleneck.experiment.touched import touched_lines
@@ -62,7 +62,7 @@ def base_stand(
     folder: Path | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> Iterator[Base]:
-    """The base for the length of the block: "merge-base", a name that git knows, or a folder.
+    """The base for the length of the block: "merge-base", "merge-base:BRANCH", a name that git knows, or a folder.
 
     ``root`` is that of the candidate's clone, null outside of one. ``folder`` is where the candidate runs (the root by
     default): the base runs in the same folder of its own. ``setup`` are words for a shell, run in there; not in a
@@ -125,7 +125,7 @@ def lacks(base: Base, target: str) -> str | None:
 
 def _given(root: Path | None, against: str, here: Path) -> Path | None:
     """The folder that is meant; a name that git knows goes first, unless it is written as a path."""
-    if against in {MERGE_BASE, ""}:
+    if is_merge_base(against) or not against:
         return None
     path = here / Path(against).expanduser()
     if against in {".", ".."} or against.startswith(_FOLDER_STARTS):
@@ -152,7 +152,7 @@ def _stand(label: str, root: Path, tree: Path, here: Path) -> Stand:
 
 
 def _no_clone(against: str) -> str:
-    wanted = "a base" if against == MERGE_BASE else repr(against)
+    wanted = "a base" if is_merge_base(against) else repr(against)
     return f"this folder is in no git repository, where {wanted} could be found; name a folder with --against DIR"
 
 

@@ -124,7 +124,8 @@ def _ask(folder: Path, words: tuple[str, ...], settings: tuple[str, ...]) -> Ans
             stdin=subprocess.DEVNULL,
             capture_output=True,
             check=False,
-            process_group=0,  # so that Ctrl-C reaches us alone, who then tidy up
+            # Ctrl-C reaches us alone, who then tidy up; and nothing that git starts can wait at a terminal.
+            start_new_session=True,
         )
     except FileNotFoundError:
         return Answer(NO_GIT, errors="git is not installed, or the folder is gone")

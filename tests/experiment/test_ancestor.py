@@ -58,6 +58,18 @@ def test_a_branch_that_is_told_but_not_here_is_not_replaced_by_another(clone: Pa
     )
 
 
+def test_the_main_branch_may_have_any_name_that_is_told(clone: Path, tmp_path: Path) -> None:
+    git(clone, "branch", "--move", "main", "trunk")
+    git(clone, "update-ref", "refs/remotes/origin/trunk", "trunk")
+    wanted = f"merge-base with origin/trunk ({git(clone, 'rev-parse', '--short=7', 'trunk~1')})"
+    assert look(clone, "merge-base:trunk", tmp_path / "scratch")[0].label == wanted
+    assert look(clone, "merge-base:origin/trunk", tmp_path / "scratch")[0].label == wanted
+    assert look(clone, MERGE_BASE, tmp_path / "scratch", CI_DEFAULT_BRANCH="trunk")[0].label == wanted
+    assert look(clone, "trunk", tmp_path / "scratch")[0].commit == git(clone, "rev-parse", "trunk")  # its tip
+    base, _ = look(clone, "merge-base:--all", tmp_path / "scratch", GITHUB_BASE_REF="trunk")
+    assert base.reason is not None and "the branch --all that --against names is not in this clone" in base.reason
+
+
 def test_a_pull_request_of_two_commits_is_enough(clone: Path, tmp_path: Path) -> None:
     git(clone, "checkout", "--quiet", "--detach", "main")
     git(clone, "merge", "--quiet", "--no-edit", "change")
@@ -146,7 +158,7 @@ def test_a_command_is_safe_to_copy_whatever_a_branch_is_called(clone: Path, tmp_
         ("unrelated", "HEAD and main have no commit in common (no merge-base); name a base with --against REF"),
         ("unborn", "this clone has no commit yet"),
         ("first", "nothing here differs from main, and the commit before HEAD is not in this clone: HEAD is the first"),
-        ("nameless", "there is no origin/HEAD, origin/main, main or master; name one with --against REF"),
+        ("nameless", "there is no origin/HEAD, origin/main, main or master; name one with --against merge-base:BRANCH"),
         ("damaged", "git cannot read"),
     ],
 )
