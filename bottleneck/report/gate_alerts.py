@@ -101,13 +101,15 @@ def _counter(result: WorkloadResult, change: CounterChange, level: Level | None 
 
 
 def _time(result: WorkloadResult, exit_code: int) -> list[Alert]:
-    """The step that got slower, faster, or was not decided, at the line that took most more time."""
-    levels: dict[str, Level] = {"slower": "error", "undecided": _level(result, exit_code), "faster": "note"}
+    """The step that got slower, at the line that takes the most more time, got faster, or was not decided."""
+    undecided = _level(result, exit_code) if result.verdict == "undecided" else "warning"
+    levels: dict[str, Level] = {"slower": "error", "undecided": undecided, "faster": "note"}
     time = result.time
     if time is None or time.verdict not in levels:
         return []
-    why, fix = ((), "") if time.verdict == "faster" else (result.why, result.fix)
-    place = _slowest(result) or stand_in(result)
+    is_cause = time.verdict == "slower" or result.verdict == "undecided"
+    why, fix = (result.why, result.fix) if is_cause else ((), "")
+    place = (_slowest(result) if time.verdict == "slower" else None) or stand_in(result)
     title = f"step {time_words(time)}"
     mark = _fingerprint(result.name, TIME)
     return [Alert(result.name, TIME, levels[time.verdict], title, why, place, mark, fix=fix)]

@@ -45,11 +45,17 @@ def _annotation(command: str, group: list[Alert], left_out: int) -> str:
     first = group[0]
     place = {"file": first.place.file, "line": str(first.place.line)}
     told = [alert.title for alert in group]
-    told += dict.fromkeys([line for alert in group for line in alert.lines])
+    told += _longest(dict.fromkeys(line for alert in group for line in alert.lines))
     told += dict.fromkeys([alert.fix for alert in group if alert.fix])
     told = [*told[:_LINES], f"{len(told) - _LINES} more lines are in gate.md"] if len(told) > _LINES else told
     told += [f"{left_out} more are in gate.md"] if left_out > 0 else []
     return _command(command, {**place, "title": f"bottleneck gate: {first.workload}"}, told)
+
+
+def _longest(lines: Iterable[str]) -> list[str]:
+    """The lines without those that another one begins with: a cause, and the same with its line of code."""
+    known = list(lines)
+    return [line for line in known if not any(other != line and other.startswith(line) for other in known)]
 
 
 def _command(command: str, properties: Mapping[str, str], lines: Iterable[str]) -> str:

@@ -162,7 +162,7 @@ def _lines(change: CounterChange) -> list[str]:
 def _time_case(time: TimeResult, result: WorkloadResult, exit_code: int) -> _Case:
     outcomes: dict[str, Outcome] = {"fine": "passed", "faster": "passed", "slower": "failure"}
     outcome = outcomes.get(time.verdict, "skipped")
-    if time.verdict == "undecided" and exit_code == 5:
+    if time.verdict == "undecided" and result.verdict == "undecided" and exit_code == 5:
         outcome = "error"
     story = (*result.why, result.fix) if outcome in {"failure", "error"} else ()
     return _Case("step time", outcome, time_summary(time), (time_words(time), *story), time.seconds)

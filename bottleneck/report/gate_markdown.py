@@ -114,8 +114,10 @@ def _details(result: WorkloadResult) -> list[str]:
 
 
 def _compared(comparison: Comparison) -> list[str]:
-    """The comparison without its title and its counters, which stand above; its headings are smaller."""
-    lines = to_markdown(replace(comparison, counters=()), top=_ROWS).rstrip("\n").split("\n")[2:]
+    """The comparison without its title, its counters, which stand above, and folders of this run; headings smaller."""
+    before, after = replace(comparison.before, path=""), replace(comparison.after, path="")
+    bare = replace(comparison, before=before, after=after, counters=())
+    lines = to_markdown(bare, top=_ROWS).rstrip("\n").split("\n")[2:]
     return [f"#{line}" if line.startswith("### ") else line for line in lines]
 
 

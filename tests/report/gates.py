@@ -235,6 +235,8 @@ CRASHED = WorkloadResult(
     seconds=3.1,
 )
 
+WAVERED = replace(COUNTED, time=replace(UNDECIDED.time or NO_TIME, reason="the pairs scatter"))
+
 NEW = replace(
     PASSED,
     name="examples/new.py",
@@ -328,6 +330,7 @@ GATES: Mapping[str, Gate] = {
         UNDECIDED, PASSED, exit_code=0,
         sentence="1 of 2 workloads undecided: bench/noisy.py, which the settings let pass; 1 workload passed.",
     ),
+    "wavered": gate(WAVERED, exit_code=1, sentence=_REGRESSED),
     "unmeasured": gate(UNMEASURED, exit_code=5, sentence="1 of 1 workload not measured: bench/empty.py"),
     "crashed": gate(CRASHED, exit_code=4, sentence="1 of 1 workload did not run: bench/crash.py"),
     "new": gate(

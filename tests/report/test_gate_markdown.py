@@ -63,6 +63,13 @@ def test_a_failure_tells_its_story_in_sight_and_the_rest_folded() -> None:
     assert re.search(r"copy +\+1\.10", details)
 
 
+def test_folders_of_this_run_are_not_told() -> None:
+    assert SLOWED.comparison is not None
+    side = replace(SLOWED.comparison.before, path="/tmp/of/this/run")
+    moved = replace(SLOWED, comparison=replace(SLOWED.comparison, before=side))
+    assert "/tmp/of" not in render(gate(moved, exit_code=1, sentence="."))
+
+
 def test_a_pass_is_one_line() -> None:
     (shown,) = [line for line in render(GATES["passed"]).splitlines() if line][3:]
     told = "15 counters equal; step +0.4 % (-0.6 %, +1.3 %), could see 1.8 % or more; took 41 s"

@@ -137,6 +137,13 @@ def test_a_workload_without_a_lock_file_is_one_warning_that_says_so(name: str) -
     assert "there is no lock-file yet" in result["message"]["text"]
 
 
+def test_a_time_that_is_undecided_beside_a_regression_is_a_warning_of_its_own() -> None:
+    found = {result["ruleId"]: result for result in run_of(GATES["wavered"])["results"]}
+    assert found["step-time"]["level"] == "warning"
+    assert "undo that" not in found["step-time"]["message"]["text"]
+    assert found["step-time"]["locations"][0]["physicalLocation"]["artifactLocation"]["uri"] == "bench/train_step.py"
+
+
 def test_a_path_has_no_dot_before_it() -> None:
     dotted = replace(COPY, site=replace(ROPE, file="./model/rope.py"))
     counters = tuple(replace(each, culprits=(dotted,)) for each in COUNTED.counters if each.metric == "launches")
