@@ -81,11 +81,13 @@ def find_sizes(matches: Iterable[Match]) -> list[Condition]:
     us: dict[tuple[int, int], float] = {}
     total = 0.0
     for match in matches:
-        old, new = _only_shapes(match.before), _only_shapes(match.after)
-        if old is None or new is None:
+        if not match.before or not match.after:
             continue
         spent = sum([piece.us for piece in match.after])
         total += spent
+        old, new = _only_shapes(match.before), _only_shapes(match.after)
+        if old is None or new is None:
+            continue
         for pair in set() if old == new else _changed(sizes(old), sizes(new)):
             us[pair] = us.get(pair, 0.0) + spent
     if not us or max(us.values()) < _OTHER_SIZES * total or not total:

@@ -27,6 +27,19 @@ _RENAMED: tuple[tuple[re.Pattern[str], str], ...] = tuple(
 _REGION = re.compile(
     r"^(Torch-Compiled Region|Compiled(Fx)?(Function|Graph|Autograd)|## Call|TorchDynamo|Inductor|(cuda|hip)Graph)"
 )
+# What all collectives of a trace are recorded under; which one it was, its kernel tells.
+_ANY_COLLECTIVE = "record_param_comms"
+_COLLECTIVES: tuple[tuple[re.Pattern[str], str], ...] = tuple(
+    (re.compile(pattern, re.IGNORECASE), name)
+    for pattern, name in (
+        (r"all_?reduce", "all-reduce"),
+        (r"reduce_?scatter", "reduce-scatter"),
+        (r"all_?gather", "all-gather"),
+        (r"all_?to_?all|send_?recv", "all-to-all"),
+        (r"broadcast", "broadcast"),
+        (r"reduce", "reduce"),
+    )
+)
 _COUNTED_REGION = re.compile(r":? *\d+/\d+.*$")
 # Of aten::add and aten::add_ a version of torch may take either; the arithmetic is the same.
 _IN_PLACE = re.compile(r"(?<=\w)_$")
@@ -71,6 +84,14 @@ def plain_op(op: str) -> str:
         return _COUNTED_REGION.sub("", op)
     name = next((name for pattern, name in _RENAMED if pattern.search(op)), op)
     return _COUNTED_NODE.sub("", _IN_PLACE.sub("", name))
+
+
+@lru_cache(maxsize=1 << 16)
+def own_op(op: str | None, kernel: str) -> str | None:
+    """The op; the collective by its kernel where the op tells only that it was one."""
+    if op != _ANY_COLLECTIVE:
+        return op
+    return next((name for pattern, name in _COLLECTIVES if pattern.search(kernel)), op)
 
 
 @lru_cache(maxsize=1 << 16)

@@ -16,12 +16,14 @@ UNTOLD_SPREAD = 0.05
 class Noise:
     """``share``: by how much of a time the two differ anyhow; ``is_known`` unless a side has too few steps to tell.
 
-    ``is_within`` tells whether the change of the step is no more than that; null where it is not known.
+    ``is_within`` tells whether the change of the step is no more than that; null where it is not known. ``row_share``
+    is that of a row: kernels of a device repeat within a few percent, however much the host's part of a step varies.
     """
 
     share: float
     is_known: bool
     is_within: bool | None
+    row_share: float = UNTOLD_SPREAD
 
 
 def find_noise(before: Compared, after: Compared) -> Noise:
@@ -31,9 +33,11 @@ def find_noise(before: Compared, after: Compared) -> Noise:
     share = math.hypot(*(UNTOLD_SPREAD if spread is None else spread for spread in spreads))
     is_known = len(known) == len(spreads)
     old, new = before.step_us, after.step_us
+    is_on_host = any(side.told is not None and side.told.device.kind == "cpu" for side in (before, after))
+    row_share = share if is_on_host else min(share, UNTOLD_SPREAD)
     if not is_known or old is None or new is None:
-        return Noise(share, is_known, None)
-    return Noise(share, True, abs(new - old) <= share * max(old, new))
+        return Noise(share, is_known, None, row_share)
+    return Noise(share, True, abs(new - old) <= share * max(old, new), row_share)
 
 
 def _spread(side: Compared) -> float | None:

@@ -12,7 +12,7 @@ import pandas as pd
 
 from bottleneck.case import Case
 from bottleneck.comparing.bars import BUSY_ACCOUNTS, busy_us
-from bottleneck.comparing.names import family_of_op, is_region, plain_op
+from bottleneck.comparing.names import family_of_op, is_region, own_op, plain_op
 from bottleneck.comparing.sides import Compared, clean_us
 from bottleneck.records import KernelSummary
 
@@ -69,10 +69,11 @@ def _of_row(row: KernelSummary) -> Piece:
 
 
 def _piece(texts: Sequence[str | None], calls: float, us: float) -> Piece:
-    module, op, shapes, family, name, source = texts
+    module, told_op, shapes, family, name, source = texts
+    op = own_op(told_op, name or "")
     plain = None if op is None else plain_op(op)
-    told = (None if op is None else family_of_op(op)) or (None if family in _NO_FAMILY else family)
-    return Piece(module, op, shapes, told, name or "", source, clean_us(calls), clean_us(us), plain)
+    family = (None if op is None else family_of_op(op)) or (None if family in _NO_FAMILY else family)
+    return Piece(module, op, shapes, family, name or "", source, clean_us(calls), clean_us(us), plain)
 
 
 def _of_case(case: Case, charged: pd.DataFrame, by_call: bool) -> list[Piece]:
