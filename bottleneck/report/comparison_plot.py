@@ -16,7 +16,8 @@ from bottleneck.compared import Comparison
 from bottleneck.report.clean import clean
 from bottleneck.report.comparison_numbers import rounded
 from bottleneck.report.comparison_waterfall import Fall, Waterfall, waterfall
-from bottleneck.report.comparison_words import condition_words, sentence, title
+from bottleneck.report.comparison_words import condition_words, sentence
+from bottleneck.report.names import cut_middle
 from bottleneck.report.output import write_bytes
 
 _DPI = 150
@@ -27,7 +28,7 @@ _STEP = "#7F7F7F"
 _MORE, _LESS = "#D55E00", "#009E73"
 _HATCHES = {"compute": "", "memory": "//", "overhead": "..", "communication": "xx", "unknown": "--"}
 _MOST_CONDITIONS = 2
-_LONGEST_TITLE = 66
+_LONGEST_LABEL = 31
 
 
 def save_waterfall(comparison: Comparison, path: Path) -> None:
@@ -50,7 +51,7 @@ def draw(comparison: Comparison) -> Figure:
     FigureCanvasAgg(figure)
     axes = figure.add_axes((_LABELS, 0.6 / height, 0.95 - _LABELS, 1.0 - around / height))
     _draw_bars(axes, shown)
-    _write_around(figure, title(comparison), told, height)
+    _write_around(figure, _title(comparison), told, height)
     for text in figure.findobj(Text):
         text.set_parse_math(False)
     return figure
@@ -97,20 +98,24 @@ def _colour(fall: Fall) -> str:
     return _MORE if fall.end_us > fall.start_us else _LESS
 
 
+def _title(comparison: Comparison) -> str:
+    """Both sides, each in as much room as there is for half of a title."""
+    labels = (clean(side.label) for side in (comparison.before, comparison.after))
+    return " → ".join(cut_middle(label, _LONGEST_LABEL) for label in labels)
+
+
 def _subtitle(comparison: Comparison) -> list[str]:
     """What differs besides the code, and the sentence, in a few lines."""
-    lines = [f"not only the code differs: {clean(condition_words(each), 90)}" for each in comparison.conditions]
+    lines = [f"besides the code: {clean(condition_words(each), 100)}" for each in comparison.conditions]
     if len(lines) > _MOST_CONDITIONS:
         lines = [
             *lines[: _MOST_CONDITIONS - 1],
-            f"and {len(lines) - _MOST_CONDITIONS + 1} more things besides the code",
+            f"and {len(lines) - _MOST_CONDITIONS + 1} more things",
         ]
     told = textwrap.shorten(clean(sentence(comparison), 300), 230, placeholder=" …")
     return [*lines, *textwrap.wrap(told, 116)]
 
 
 def _write_around(figure: Figure, heading: str, told: Sequence[str], height: float) -> None:
-    words = clean(heading, 200)
-    words = words if len(words) <= _LONGEST_TITLE else f"{words[: _LONGEST_TITLE // 2]}…{words[-_LONGEST_TITLE // 2 :]}"
-    figure.text(0.03, 1.0 - 0.3 / height, words, fontsize=12, fontweight="bold")
+    figure.text(0.03, 1.0 - 0.3 / height, heading, fontsize=12, fontweight="bold")
     figure.text(0.03, 1.0 - 0.4 / height, "\n".join(told), fontsize=8.5, color="0.3", va="top", linespacing=1.35)

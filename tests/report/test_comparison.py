@@ -277,7 +277,7 @@ def test_a_picture_is_the_same_twice_and_says_what_differs(tmp_path: Path) -> No
         save_waterfall(devices(), tmp_path / name)
     assert (tmp_path / "a.svg").read_bytes() == (tmp_path / "b.svg").read_bytes()
     words = [text.get_text() for text in draw(devices()).texts]
-    assert any("not only the code differs: device" in text for text in words)
+    assert any("besides the code: device" in text for text in words)
     save_waterfall(slower(), tmp_path / "c.png")
     assert (tmp_path / "c.png").read_bytes().startswith(b"\x89PNG")
 
