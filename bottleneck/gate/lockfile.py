@@ -41,11 +41,13 @@ _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 _NUMBER_KEY = re.compile(r":([0-9]{1,9})")
 _NUMBER_LIKE = re.compile(r":+[0-9]+")
 _TEXT_CHARACTERS = 160
+# Our own keys have two or three parts; texts are in quotes.
+_PARTS = 100
 
 
 def read_lock(path: Path) -> Lock:
     """The lock-file; TraceError names what is wrong with it, where, and what to do."""
-    root = read_toml(path, TraceError, _FIX)
+    root = read_toml(path, TraceError, _FIX, _PARTS)
     _check_schema(root)
     root.refuse_others(_KEYS)
     return Lock(

@@ -1,6 +1,7 @@
 """TOML files that people and merges edit, read with errors that name the file, the key and what to do."""
 
 import difflib
+import re
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -8,8 +9,9 @@ from pathlib import Path
 
 from bottleneck.errors import BottleneckError
 
-# Far above any real file; a parser in Python would spend minutes on more.
-_LIMIT_BYTES = 16_000_000
+# Far above any real file; a parser in Python takes seconds for these.
+_LIMIT_BYTES = 4_000_000
+_QUOTES_AND_DOTS = re.compile(r"\\.|[\"'.]")
 _CONFLICTS = ("<<<<<<< ", ">>>>>>> ", "||||||| ")
 _LARGEST = 2**63 - 1
 _SHOWN_CHARACTERS = 80
@@ -86,8 +88,11 @@ class Section:
         return {key: self.text(key) for key in self.data}
 
 
-def read_toml(path: Path, failure: type[BottleneckError], fix: str) -> Section:
-    """The root table of a file; ``failure`` where it cannot be read, is no TOML or holds an unresolved merge."""
+def read_toml(path: Path, failure: type[BottleneckError], fix: str, parts: int | None = None) -> Section:
+    """The root table of a file; ``failure`` where it cannot be read, is no TOML or holds an unresolved merge.
+
+    ``parts`` is how many dots a line may hold outside of quotes: tomllib takes time by the square of a key's parts.
+    """
     try:
         data = path.read_bytes()
     except OSError as exc:
@@ -97,11 +102,32 @@ def read_toml(path: Path, failure: type[BottleneckError], fix: str) -> Section:
     try:
         text = data.decode("utf-8")
         _refuse_conflict(path, text, failure)
+        if parts is not None:
+            _refuse_long_keys(path, text, parts, failure, fix)
         return Section(tomllib.loads(text), path, failure, fix)
     except RecursionError as exc:
         raise failure(f"{path} is not valid", why="its values are nested too deeply", fix=fix) from exc
     except ValueError as exc:  # of TOML, of UTF-8, and of a number with thousands of digits
         raise failure(f"{path} is not valid TOML", why=str(exc)[: 2 * _SHOWN_CHARACTERS], fix=fix) from exc
+
+
+def _refuse_long_keys(path: Path, text: str, parts: int, failure: type[BottleneckError], fix: str) -> None:
+    for number, line in enumerate(text.split("\n"), 1):
+        if line.count(".") > parts and _bare_dots(line) > parts:
+            raise failure(f"{path} is not valid", why=f"line {number} holds a key of over {parts} parts", fix=fix)
+
+
+def _bare_dots(line: str) -> int:
+    quote, dots = "", 0
+    for match in _QUOTES_AND_DOTS.finditer(line):
+        found = match[0] if quote != "'" else match[0][-1]
+        if quote:
+            quote = "" if found == quote else quote
+        elif found in "\"'":
+            quote = found
+        else:
+            dots += found[-1] == "."
+    return dots
 
 
 def _refuse_conflict(path: Path, text: str, failure: type[BottleneckError]) -> None:

@@ -154,6 +154,8 @@ BROKEN = {
     "an anchor without a commit": ('commit = "v1.2"', "", "anchor.commit"),
     "deep nesting": ("launches = 303", f"launches = {'[' * 100_000}", "is not valid"),
     "deep nesting that closes": ("launches = 303", f"launches = {'[' * 400}{']' * 400}", "is not valid"),
+    "a key of thousands of parts": ("launches = 303", f"{'a.' * 5000}b = 1", "over 100 parts"),
+    "a key of thousands of quoted parts": ("launches = 303", '"a".' * 5000 + "b = 1", "over 100 parts"),
     "no TOML": ("launches = 303", "launches is 303", "is not valid TOML"),
     "a key twice": ("launches = 303", "launches = 303\nlaunches = 304", "is not valid TOML"),
 }
@@ -170,6 +172,11 @@ def test_a_broken_file_is_told_with_its_name_the_place_and_what_to_do(name: str,
     assert place in f"{caught.value.what} {caught.value.why}"
     assert "gate --update" in caught.value.fix
     assert len(caught.value.what) + len(caught.value.why) < 1200
+
+
+def test_texts_may_hold_as_many_dots_and_quotes_as_they_like(tmp_path: Path) -> None:
+    odd = replace(LOCK, accepted=(replace(LOCK.accepted[0], reason='it\'s "so" \\ ' + ". ' " * 500),))
+    assert read(lock_text(odd), tmp_path).accepted == odd.accepted
 
 
 def test_an_unresolved_merge_is_called_one(tmp_path: Path) -> None:
