@@ -14,17 +14,22 @@ def time_summary(time: TimeResult | None) -> str:
         told = f"{_steps(time)} ({time.verdict})" if _steps(time) else f"time {time.verdict}"
         return told + (f": {time.reason}" if time.reason else "")
     ratio = time.ratio
-    told = f"step {growth(ratio.median)} [{growth(ratio.low)}, {growth(ratio.high)}]"
-    if time.verdict in {"undecided", "advisory"}:
-        told += f" ({time.verdict})"
+    told = f"step {growth(ratio.median)} [{growth(ratio.low)}, {growth(ratio.high)}]{_doubt(time)}"
     return f"{told}, could see {share(time.smallest_visible)} or more" if time.smallest_visible is not None else told
 
 
 def time_in_short(time: TimeResult | None) -> str:
-    """'step +7.6 %', 'time not run'; nothing where the workload came to no time at all."""
+    """'step +7.6 %', 'step +2.1 % (undecided)', 'time not run'; nothing where the workload came to no time at all."""
     if time is None:
         return ""
-    return f"time {time.verdict}" if time.ratio is None else f"step {growth(time.ratio.median)}"
+    if time.ratio is None:
+        return f"time {time.verdict}"
+    return f"step {growth(time.ratio.median)}{_doubt(time)}"
+
+
+def _doubt(time: TimeResult) -> str:
+    """What keeps a figure from being a verdict."""
+    return f" ({time.verdict})" if time.verdict in {"undecided", "advisory"} else ""
 
 
 def time_words(time: TimeResult) -> str:

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from bottleneck.report.gate import GATE_FORMATS
+from bottleneck.report.gate_markdown import MOST_BYTES
 from tests.report.gates import GATES
 
 PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "gate-outputs.md").read_text(encoding="utf-8")
@@ -27,3 +28,7 @@ def test_an_excerpt_holds_lines_of_that_file_in_their_order(file: str) -> None:
 @pytest.mark.parametrize("name", GATE_FORMATS)
 def test_the_table_names_each_format_with_its_file(name: str) -> None:
     assert f"| `{name}` | `{GATE_FORMATS[name].file}` |" in PAGE
+
+
+def test_the_size_of_a_comment_is_the_one_that_is_kept() -> None:
+    assert f"at most {MOST_BYTES:,} bytes".replace(",", " ") in PAGE

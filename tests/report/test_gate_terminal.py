@@ -74,6 +74,11 @@ def test_a_time_that_only_advises_says_so_and_why() -> None:
     assert told in render(GATES["advisory"], 200)
 
 
+def test_a_figure_that_decides_nothing_says_so() -> None:
+    first, *_ = render(GATES["wavered"]).splitlines()
+    assert first == "FAIL bench/train_step.py  4 counters over budget; step +2.1 % (undecided); took 12 s"
+
+
 def test_the_worst_stands_first_and_the_verdict_on_all_last() -> None:
     lines = render(GATES["several"], 200).splitlines()
     heads = [line.split()[0] for line in lines if re.match(r"[A-Z]+ \S+\.py ", line)]
