@@ -1,13 +1,16 @@
 """What the self-test puts into a step: exactly one more of a kind, or so much more time, and nothing unless told."""
 
+import os
+import time
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
 
 from bottleneck.harness.forms import inference_step, step_with, training_step
-from bottleneck.harness.injected import VARIABLE, more_ops, more_syncs, slower, with_injection
+from bottleneck.harness.injected import VARIABLE, Undisturbed, more_ops, more_syncs, slower, with_injection
 
 torch: Any = pytest.importorskip("torch")
 
@@ -70,6 +73,22 @@ def test_a_slower_step_goes_on_for_a_share_of_its_own_time(share: float, least_u
     longer()
     spent_us = (clock.now_ns - before) / 1000 - 1000
     assert expected_us <= spent_us <= expected_us * 1.01 + 5
+
+
+@pytest.mark.parametrize(
+    ("told", "waited_ns"), [(b"900 5000 3\n", 5000), (b"", 0), (b"no numbers here", 0), (None, 0)], ids=repr
+)
+def test_waiting_for_a_processor_is_no_time_of_the_step(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, told: bytes | None, waited_ns: int
+) -> None:
+    file = tmp_path / "schedstat"
+    if told is not None:
+        file.write_bytes(told)
+    opened = os.open
+    monkeypatch.setattr(os, "open", lambda path, flags: opened(file, flags))
+    monkeypatch.setattr(time, "perf_counter_ns", lambda: 7000)
+    clock = Undisturbed()
+    assert [clock(), clock()] == [7000 - waited_ns] * 2
 
 
 def test_the_result_and_what_the_step_raises_come_through(step: Callable[[], Any]) -> None:
