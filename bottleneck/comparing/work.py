@@ -98,7 +98,8 @@ def _of_case(case: Case, charged: pd.DataFrame, by_call: bool) -> list[Piece]:
     calls = np.where(_opens_call(op_rows, ops["name"]), runs[keep], 0.0) if by_call else runs[keep]
     sums = [np.bincount(fold, weights=values, minlength=first.size).tolist() for values in (calls, us[keep])]
     texts = zip(module, op, shapes, family, name, source, strict=True)
-    return [_piece(text, calls, us) for text, calls, us in zip(texts, *sums, strict=True)]
+    # A call in each of six steps is a call per step, and not 0.9999999999999999 of one.
+    return [_piece(text, round(calls, 9), us) for text, calls, us in zip(texts, *sums, strict=True)]
 
 
 def _opens_call(op_rows: _Integers, names: "pd.Series[str]") -> "npt.NDArray[np.bool_]":
