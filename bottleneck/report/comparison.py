@@ -9,7 +9,6 @@ from bottleneck.report.comparison_numbers import rounded
 from bottleneck.report.comparison_waterfall import Waterfall, waterfall
 from bottleneck.report.comparison_words import condition_words, sentence, side_words, title
 from bottleneck.report.layout import Column, Notes, Row, Table
-from bottleneck.report.numbers import UNKNOWN
 
 TOP = 10
 _MOST_MODULES = 8
@@ -54,25 +53,21 @@ def build(comparison: Comparison, top: int = TOP) -> ComparisonDocument:
 
 def _counters(comparison: Comparison) -> Table | None:
     """The counters that differ, and in a note those that are the same or known on one side only."""
-    both = [each for each in comparison.counters if each.before is not None and each.after is not None]
-    differing = [each for each in both if each.before != each.after]
-    if not comparison.counters:
+    known = [(_label(each), each.before, each.after) for each in comparison.counters]
+    both = [(name, before, after) for name, before, after in known if before is not None and after is not None]
+    if not known:
         return None
-    same = [each for each in both if each.before == each.after]
-    notes = (
-        [f"The same on both sides: {', '.join(f'{_label(each)} {each.before:,}' for each in same)}."] if same else []
-    )
-    notes += _not_compared(comparison)
+    rows = [
+        Row((name, f"{before:,}", f"{after:,}", f"{after - before:+,}"))
+        for name, before, after in both
+        if before != after
+    ]
+    same = ", ".join(f"{name} {before:,}" for name, before, after in both if before == after)
+    notes = [f"The same on both sides: {same}."] if same else []
     columns = (Column("counter", "words"), *(Column(name, "number") for name in ("before", "after", "change")))
-    title = "Counters that differ, per step" if differing else "Counters: none that both sides know differs"
-    return Table(title, columns, tuple(map(_counter_row, differing)), tuple(notes))
-
-
-def _counter_row(step: CounterStep) -> Row:
-    before, after = step.before, step.after
-    if before is None or after is None:
-        return Row((_label(step), *(UNKNOWN if each is None else f"{each:,}" for each in (before, after)), UNKNOWN))
-    return Row((_label(step), f"{before:,}", f"{after:,}", f"{after - before:+,}"))
+    title = "Counters that differ, per step" if rows else "Counters: none that both sides know differs"
+    title = title if both else "Counters: none that both sides know"
+    return Table(title, columns, tuple(rows), (*notes, *_not_compared(comparison)))
 
 
 def _label(step: CounterStep) -> str:

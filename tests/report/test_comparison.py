@@ -8,7 +8,7 @@ from pathlib import Path
 import jsonschema
 import pytest
 
-from bottleneck.compared import Bar, CompareSide, Comparison
+from bottleneck.compared import Bar, CompareSide, Comparison, CounterStep
 from bottleneck.report.comparison import build
 from bottleneck.report.comparison_alike import fold_alike
 from bottleneck.report.comparison_formats import FORMATS, render, to_json, to_markdown
@@ -295,3 +295,10 @@ def test_a_wait_has_its_line() -> None:
         idle=bars[1:],
     )
     assert "train.py:9 (changed here)" in render(made)
+
+
+def test_without_a_counter_in_common_none_is_said_to_be_the_same() -> None:
+    alone = replace(lock(), counters=(CounterStep("ops", None, 5),))
+    assert "Counters: none that both sides know ─" in render(alone)
+    assert "not known before: it has no counters" in " ".join(render(alone).split())
+    assert "Counters: none that both sides know differs" in render(replace(lock(), counters=lock().counters[1:]))
