@@ -75,7 +75,7 @@ def test_a_time_that_only_advises_says_so_and_why() -> None:
 
 
 def test_a_figure_that_decides_nothing_says_so() -> None:
-    first, *_ = render(GATES["wavered"]).splitlines()
+    first, *_ = render(GATES["wavered"], 200).splitlines()
     assert first == "FAIL bench/train_step.py  4 counters over budget; step +2.1 % (undecided); took 12 s"
 
 
