@@ -219,6 +219,25 @@ def test_an_anchor_is_the_lock_file_of_its_commit_and_an_acceptance_names_where_
     assert not [line for line in status(root) if "last" in line]
 
 
+@pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
+def test_a_workload_that_the_release_did_not_have_keeps_no_anchor(
+    root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    git(root, "init", "-q")
+    git(root, "commit", "-qm", "first", "--allow-empty")
+    assert _run(["accept", "--anchor", "HEAD"]) == 0
+    assert "as it was, for HEAD has no" in capsys.readouterr().out
+    assert read_lock(lock_of(root)).anchor is None
+    assert _run(["accept", "net", "--anchor", "HEAD"]) == 2
+
+
+def test_a_name_in_the_lock_file_leads_nowhere(root: Path) -> None:
+    write_lock(lock_of(root), Lock("../../escaped", ("net.py",), COUNTS))
+    assert _run(["accept", "--reason", "x"]) == 0
+    assert not list(root.parent.rglob("*escaped*"))
+    assert read_lock(lock_of(root)).counts.values == NOW.values
+
+
 def status(root: Path) -> list[str]:
     done = subprocess.run(
         ["git", "status", "--porcelain", "-uall"], cwd=root, check=True, capture_output=True, text=True

@@ -50,8 +50,12 @@ class Wanted:
 
 @dataclass(frozen=True)
 class _Target:
-    """A workload's lock-file, and what all share: the folder of the settings, and they."""
+    """A workload's lock-file, and what all share: the folder of the settings, and they.
 
+    ``name`` is that which the file was found by; what stands in it leads to no other file.
+    """
+
+    name: str
     root: Path
     settings: "GateSettings"
     path: Path
@@ -104,8 +108,8 @@ def _targets(wanted: Wanted) -> list[_Target]:
         raise UsageError(
             "there is no lock-file to change", why=f"it is looked for in {root}", fix="bottleneck gate --update FILE"
         )
-    paths = [lock_path(settings, root, name) for name in names]
-    return [_Target(root, settings, path, read_lock(path)) for path in paths]
+    paths = {name: lock_path(settings, root, name) for name in names}
+    return [_Target(name, root, settings, path, read_lock(path)) for name, path in paths.items()]
 
 
 def _name(text: str, root: Path) -> str:
@@ -132,11 +136,17 @@ def _edited(wanted: Wanted, target: _Target) -> "tuple[Lock, str]":
     """The lock as it is to be, and what is printed of it."""
     from bottleneck.gate.accepting import tell_anchor, with_anchor
 
-    if wanted.anchor is not None:
-        commit, values = _anchor(wanted.anchor, target)
-        lock = with_anchor(target.lock, commit, values)
-        return lock, tell_anchor(target.file, target.lock, lock)
-    return _accepted(wanted, target)
+    if wanted.anchor is None:
+        return _accepted(wanted, target)
+    commit, values = _anchor(wanted.anchor, target)
+    if values is None and wanted.workloads:
+        raise UsageError(
+            f"{wanted.anchor} has no {target.file} that can be read", fix="name a commit in which it stands"
+        )
+    if values is None:
+        return target.lock, f"{target.name}: as it was, for {wanted.anchor} has no {target.file}\n"
+    lock = with_anchor(target.lock, commit, values)
+    return lock, tell_anchor(target.file, target.lock, lock)
 
 
 def _accepted(wanted: Wanted, target: _Target) -> "tuple[Lock, str]":
@@ -147,7 +157,7 @@ def _accepted(wanted: Wanted, target: _Target) -> "tuple[Lock, str]":
     changes = judge_counts(target.lock, counts, target.settings)
     if not is_compared(changes) and not any(map(is_red, changes)):
         raise UsageError(
-            f"{target.lock.name}: nothing can be held against {target.file}",
+            f"{target.name}: nothing can be held against {target.file}",
             why=next((change.reason for change in changes if change.reason), ""),
             fix="write it anew: bottleneck gate --update",
         )
@@ -155,7 +165,7 @@ def _accepted(wanted: Wanted, target: _Target) -> "tuple[Lock, str]":
     stamp = _stamp(wanted.reason, target.root)
     lock = accept(target.lock, counts, accepted, stamp) if accepted else target.lock
     creep = [row for row in judge_counts(lock, counts, target.settings) if row.is_creep and is_red(row)]
-    return lock, tell_accepted(target.file, target.lock.name, accepted, creep, stamp)
+    return lock, tell_accepted(target.file, target.name, accepted, creep, stamp)
 
 
 def _counts(wanted: Wanted, target: _Target) -> "Counts":
@@ -163,7 +173,7 @@ def _counts(wanted: Wanted, target: _Target) -> "Counts":
     from bottleneck.commands.gating import progress
     from bottleneck.gate.accepting import last_path, read_last, write_last
 
-    path = last_path(target.root, target.lock.name)
+    path = last_path(target.root, target.name)
     try:
         counts = read_last(path)
         if not _is_stale(path, counts, target):
@@ -171,7 +181,7 @@ def _counts(wanted: Wanted, target: _Target) -> "Counts":
     except TraceError:  # none is there, or it is of another version
         pass
     with progress(quiet=wanted.quiet) as say:
-        say(f"counting {target.lock.name}")
+        say(f"counting {target.name}")
         counts = _count(target)
     write_last(path, counts)
     return counts
@@ -205,8 +215,8 @@ def _stamp(reason: str, root: Path) -> "Stamp":
     return Stamp(datetime.now(UTC).date().isoformat(), "" if identity is None else identity.commit, reason)
 
 
-def _anchor(ref: str, target: _Target) -> tuple[str, Mapping[str, int]]:
-    """What the anchor is called, and the counters of the lock-file at that commit."""
+def _anchor(ref: str, target: _Target) -> tuple[str, Mapping[str, int] | None]:
+    """What the anchor is called, and the counters of the lock-file at that commit; null where it has none."""
     from bottleneck.experiment.git import find_commit, find_root, git_in
     from bottleneck.experiment.locked import read_lock_at
 
@@ -216,7 +226,5 @@ def _anchor(ref: str, target: _Target) -> tuple[str, Mapping[str, int]]:
     if git is None or commit is None:
         raise UsageError(f"there is no commit {ref}", fix="name a tag or a commit of this clone")
     lock = read_lock_at(commit, target.path)
-    if lock is None:
-        raise UsageError(f"{ref} has no {target.file} that can be read", fix="name a commit in which it stands")
     is_tag = git("rev-parse", "--verify", "--quiet", f"refs/tags/{ref}").is_good
-    return ref if is_tag else commit[:_SHORT], lock.counts.values
+    return ref if is_tag else commit[:_SHORT], None if lock is None else lock.counts.values
