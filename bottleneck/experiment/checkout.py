@@ -33,6 +33,8 @@ __all__ = [
 # Runs the user's own words in a folder: the one place where a shell is asked for. Both streams go into one log.
 _SETUP = ("/bin/sh", "-ec", 'exec >&2; cd -- "$1"; eval "$2"', "setup")
 _SETUP_LOG = "setup.txt"
+# Tells them where the candidate is: what git ignores, data perhaps, is there alone.
+CANDIDATE = "BOTTLENECK_CANDIDATE"
 _TAIL_LINES, _LINE = 3, 200
 _FOLDER_STARTS = ("/", "./", "../", "~/")
 
@@ -90,7 +92,7 @@ def base_stand(
             yield replace(base, reason=tree.reason)
             return
         stand = _stand(base.label, root.resolve(), tree.folder, here)
-        reason = _set_up(stand, setup, scratch) if stand.folder.is_dir() else _no_folder(stand, tree.folder)
+        reason = _set_up(stand, setup, scratch, here) if stand.folder.is_dir() else _no_folder(stand, tree.folder)
         yield replace(base, reason=reason) if reason else replace(base, stand=stand)
 
 
@@ -189,13 +191,14 @@ def _warnings(git: Git, found: Found, setup: str) -> tuple[str, ...]:
     return tuple(told)
 
 
-def _set_up(stand: Stand, setup: str, scratch: Path) -> str | None:
+def _set_up(stand: Stand, setup: str, scratch: Path, here: Path) -> str | None:
     """Why the base could not be set up, with the last that was said; null where it was, or where nothing is asked."""
     if not setup.strip():
         return None
     log = scratch / f"{stand.folder.name}-{_SETUP_LOG}"
+    environment = {**os.environ, **stand.environment, CANDIDATE: str(here)}
     try:
-        heard = run_quietly((*_SETUP, str(stand.folder), setup), log, {**os.environ, **stand.environment})
+        heard = run_quietly((*_SETUP, str(stand.folder), setup), log, environment)
     except OSError as error:
         return f"`setup` cannot be run: {error.strerror or error}"
     finally:

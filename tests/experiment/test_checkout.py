@@ -124,6 +124,8 @@ def test_the_base_is_set_up_by_the_users_own_words(clone: Path, tmp_path: Path) 
     words = "echo built > $PWD/built  # a comment\ncp built train.py"
     assert look(clone, MERGE_BASE, tmp_path / "scratch", words)[1] == "built\n"
     assert not (clone / "built").exists()
+    (clone / "data").write_text("a lot\n")
+    assert look(clone, MERGE_BASE, tmp_path / "scratch", 'ln -sf "$BOTTLENECK_CANDIDATE/data" train.py')[1] == "a lot\n"
     base, _ = look(clone, MERGE_BASE, tmp_path / "scratch", "echo compiling; echo no compiler >&2; exit 3")
     assert base.stand is None
     assert base.reason == "`setup` failed in the base with status 3: compiling; no compiler"
