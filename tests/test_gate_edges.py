@@ -215,7 +215,7 @@ def test_a_lock_file_that_cannot_be_read_is_refused_with_its_name(
 ) -> None:
     lock = lab.clone / ".bottleneck" / "train.lock.toml"
     lock.write_text(f"<<<<<<< ours\n{lock.read_text()}")
-    assert _run(["gate"]) in {2, 3}
+    assert _run(["gate"]) == 3
     assert "train.lock.toml" in capsys.readouterr().err
 
 
