@@ -29,6 +29,10 @@ class SideFailed(Exception):  # noqa: N818 - an outcome, not an error of ours
         return any(sign in self.reason for sign in _NO_MEMORY)
 
 
+class NoTurns(Exception):  # noqa: N818 - an outcome, not an error of ours
+    """Turns that cannot be taken, through no fault of either side; why, and what would help."""
+
+
 class Corner(Worker):
     """A process that starts in the folder of its side and imports the packages that lie there."""
 
@@ -59,4 +63,6 @@ class Corner(Worker):
         try:
             yield
         except Refused as refused:
+            if refused.verdict == "not applicable":
+                raise NoTurns(f"{self._label}: {refused.reason}") from None
             raise SideFailed(self.role, self._label, refused.reason) from None

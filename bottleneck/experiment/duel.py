@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from bottleneck.errors import WorkloadError
-from bottleneck.experiment.corner import Corner, Role, SideFailed
+from bottleneck.experiment.corner import Corner, NoTurns, Role, SideFailed
 from bottleneck.experiment.paired import Clock, Pairing, Side
 from bottleneck.experiment.stand import Stand, place
 from bottleneck.gate.timing import LOOKS, Batches, Pair, SlowdownRule, judge_slowdown, take_batches
@@ -33,7 +33,6 @@ STEP = "step"
 ROLES: tuple[Role, ...] = ("base", "candidate")
 
 _DEFAULT_LIMIT = Limit("step_us", relative=0.03, text="+3%")
-_NO_TURNS = "a script's steps cannot take turns: move the step into a function workload() that returns it"
 _ALONE = "both sides at once did not fit into memory: their processes ran one after the other, which sees less"
 
 
@@ -72,16 +71,10 @@ def duel(
 ) -> TimeResult:
     """The time of the candidate's step held against the base's; WorkloadError where the candidate's does not run."""
     effort = effort or DuelEffort()
-    if program.form == "script":
-        return TimeResult("not run", _NO_TURNS, budget=effort.rule.budget, seed=effort.seed)
     with tempfile.TemporaryDirectory(prefix="bottleneck-duel-") as folder:
         return Ring(
             place(program, candidate.folder), {"base": base, "candidate": candidate}, Path(folder), effort, tell
         ).result()
-
-
-class TooLong(Exception):  # noqa: N818 - an outcome, not an error of ours
-    """The fewest pairs that can be judged would take longer than there is time."""
 
 
 @dataclass
@@ -113,7 +106,7 @@ class Ring:
             if failed.role == "candidate":
                 raise _failure(self.program, failed) from None
             return self._result(f"base fails ({failed.label}): {failed.reason}")
-        except TooLong as state:
+        except NoTurns as state:
             return self._result(str(state))
         return self._result(None)
 
@@ -208,10 +201,10 @@ class Ring:
         return ROLES if self._draw.random() < 0.5 else ROLES[::-1]
 
     def _check_time(self, measured_s: float) -> None:
-        """TooLong where the turns alone of the fewest pairs take longer than there is time."""
+        """NoTurns where the turns alone of the fewest pairs take longer than there is time."""
         least_s = LOOKS[0] * measured_s
         if not self.batches.first and least_s > self.effort.time_limit_s:
-            raise TooLong(
+            raise NoTurns(
                 f"{LOOKS[0]} pairs of processes would take more than {least_s:.0f} s, "
                 f"beyond the time limit of {self.effort.time_limit_s:g} s: raise time_limit or shorten the step"
             )

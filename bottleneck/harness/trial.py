@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from bottleneck.harness.changes.change import Change, Missing, NotApplicable, Precision
 from bottleneck.harness.changes.differences import incomparable, judge, refer
@@ -97,7 +97,7 @@ class Bench:
 
     def make(self, name: str) -> Built:
         """Makes the step as it stands and runs it until it is warm: all that its time needs."""
-        with _few_collections():
+        with few_collections():
             subject = self._make(())
             started = time.perf_counter()
             for _ in range(SETUP_CALLS):
@@ -162,9 +162,7 @@ class Bench:
 def serve(text: str, changes: Mapping[str, Change]) -> None:
     """Answers each line of the channel until it ends; ends with the process that holds its other end, too."""
     program = Program.from_json(text)
-    _die_with_parent()
-    show_only_their_frames()
-    prefer_roots()
+    prepare()
     channel = socket.socket(fileno=program.channel)
     bench = Bench(program, changes)
     with channel, channel.makefile("rw", encoding="utf-8") as lines:
@@ -174,9 +172,20 @@ def serve(text: str, changes: Mapping[str, Change]) -> None:
                 break
             lines.write(json.dumps(answer(bench, request)) + "\n")
             lines.flush()
+    leave()
+
+
+def prepare() -> None:
+    """What comes before the program: this process ends with its parent, and imports what lies on its side."""
+    _die_with_parent()
+    show_only_their_frames()
+    prefer_roots()
+
+
+def leave() -> NoReturn:
+    """Ends this process; threads and workers of the program have nothing to finish: it is not theirs to keep it."""
     sys.stdout.flush()
     sys.stderr.flush()
-    # Threads and workers of the program have nothing to finish: it is not theirs to keep this process.
     os._exit(0)
 
 
@@ -254,17 +263,28 @@ def _warm_up(step: Step, torch: Any) -> float:
     """Microseconds of a step once its times have settled, within bounds."""
     stopwatch = Stopwatch(torch)
     stopwatch.mark()
-    while True:
+    while not is_warm(stopwatch):
         step()
         stopwatch.mark()
-        is_long = stopwatch.elapsed_s >= (WARM_SECONDS if stopwatch.steps >= WARM_STEPS else WARM_SECONDS_AT_MOST)
-        if is_long or (stopwatch.elapsed_s > WARM_SECONDS / 4 and has_settled(stopwatch.host_durations_us())):
-            recent = sorted(stopwatch.durations_us()[-WARM_STEPS:])
-            return recent[len(recent) // 2]
+    return usual_us(stopwatch)
+
+
+def is_warm(stopwatch: Stopwatch) -> bool:
+    """Whether times have settled, or there has been enough of it."""
+    elapsed_s = stopwatch.elapsed_s
+    if elapsed_s >= (WARM_SECONDS if stopwatch.steps >= WARM_STEPS else WARM_SECONDS_AT_MOST):
+        return True
+    return elapsed_s > WARM_SECONDS / 4 and has_settled(stopwatch.host_durations_us())
+
+
+def usual_us(stopwatch: Stopwatch) -> float:
+    """The typical step among the last ones."""
+    recent = sorted(stopwatch.durations_us()[-WARM_STEPS:])
+    return recent[len(recent) // 2]
 
 
 @contextmanager
-def _few_collections() -> Iterator[None]:
+def few_collections() -> Iterator[None]:
     """Spares the garbage collector most of its runs while torch is imported, a sixth of that time.
 
     Settings that the program makes of its own stay.

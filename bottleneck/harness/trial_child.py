@@ -23,6 +23,10 @@ def _import_our_package() -> None:
 if __name__ == "__main__":
     _import_our_package()
     from bottleneck.harness.changes import CHANGES
+    from bottleneck.harness.paused import serve_script
     from bottleneck.harness.trial import serve
+    from bottleneck.harness.trial_program import Program
 
+    if Program.from_json(sys.argv[1]).form == "script":
+        serve_script(sys.argv[1])
     serve(sys.argv[1], CHANGES)

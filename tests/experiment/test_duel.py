@@ -222,17 +222,14 @@ def test_what_does_not_fit_into_memory_twice_runs_one_after_the_other() -> None:
     assert rounds[:8] == ["base", "candidate", "candidate", "base"] * 2
 
 
-def test_a_script_is_not_run_and_says_what_would_be() -> None:
-    found = duel(Program("train.py", form="script"), SIDES["base"], SIDES["candidate"])
-    assert found.verdict == "not run"
-    assert found.reason is not None and "workload()" in found.reason
-
-
 def test_limits_in_microseconds_hold_beside_the_share() -> None:
     assert house(1.1, noise=calm).fight(DuelEffort(Limit("step_us", relative=0.03, floor=200.0))).verdict == "fine"
     assert house(1.1, noise=calm).fight(DuelEffort(Limit("step_us", absolute=200.0))).verdict == "fine"
     assert house(1.1, noise=calm).fight(DuelEffort(Limit("step_us", absolute=50.0))).verdict == "slower"
 
+
+# With a limit of so much no median of turns is too uncertain.
+FEW_TURNS = DuelEffort(Limit("step_us", relative=10.0))
 
 WORKLOAD = """
 import torch
@@ -254,10 +251,59 @@ def test_real_processes_show_which_side_does_more(tmp_path: Path) -> None:
     sides: dict[Role, Stand] = {
         name: Stand(name, tmp_path / name, {"OMP_NUM_THREADS": "1"}) for name in ("base", "candidate")
     }
-    pair = Ring(Program("step.py"), sides, tmp_path, DuelEffort())._in_turns()
+    pair = Ring(Program("step.py"), sides, tmp_path, FEW_TURNS)._in_turns()
     # Three times as much work; on a busy machine the longer step also meets more of other programs.
     assert pair.log_ratio > math.log(1.5)
     assert pair.candidate_us > pair.base_us > 0
+
+
+SCRIPT = """
+import torch
+from torch import nn
+
+class Adder(nn.Module):
+    def forward(self, value):
+        total = 0
+        for number in range({work}):
+            total += number
+        return value
+
+adder, value = Adder(), torch.ones(1)
+for _ in range({steps}):
+    adder(value)
+"""
+
+
+def script_sides(folder: Path, steps: int) -> dict[Role, Stand]:
+    """A script that knows nothing of us, which does three times as much in the candidate."""
+    for name, work in (("base", 20_000), ("candidate", 60_000)):
+        (folder / name).mkdir()
+        (folder / name / "train.py").write_text(SCRIPT.format(work=work, steps=steps))
+    return {name: Stand(name, folder / name, {"OMP_NUM_THREADS": "1"}) for name in ("base", "candidate")}
+
+
+def test_real_scripts_wait_at_their_steps_while_it_is_the_other_s_turn(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    sides = script_sides(tmp_path, 10**9)
+    pair = Ring(Program("train.py", form="script"), sides, tmp_path, FEW_TURNS)._in_turns()
+    assert pair.log_ratio > math.log(1.5)
+    assert pair.candidate_us > pair.base_us > 0
+
+
+def test_a_real_script_that_ends_too_soon_is_not_run_and_says_what_would_be(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    sides = script_sides(tmp_path, 9)
+    found = duel(Program("train.py", form="script"), sides["base"], sides["candidate"])
+    assert found.verdict == "not run" and found.reason is not None
+    assert "the script ended after 8 steps, before its turns were over: let it go on for longer" in found.reason
+
+
+def test_a_real_script_that_fails_is_named(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("import sys\nsys.exit('no data')\n")
+    side = Stand("this", tmp_path)
+    with pytest.raises(WorkloadError, match=r"train\.py fails in this") as raised:
+        duel(Program("train.py", form="script"), side, side)
+    assert raised.value.why == "SystemExit: no data"
 
 
 def test_a_real_candidate_that_raises_is_named(tmp_path: Path) -> None:
