@@ -140,7 +140,7 @@ def _fingerprints(before: Compared, after: Compared, said: set[str]) -> list[Con
         found += [
             Condition(name, str(old[name]), str(new[name]), "colours", f"{tier} counters cannot be held together")
             for name in names
-            if name not in said and _SAME_FACT.get(name) not in said
+            if name not in said and not _SAME_FACTS.get(name, frozenset()) & said
         ]
     return found
 
@@ -148,4 +148,9 @@ def _fingerprints(before: Compared, after: Compared, said: set[str]) -> list[Con
 # What says nothing more where the other is said.
 _SAID_BY = {"inputs": "settings", "kind of device": DEVICE, "device known": DEVICE}
 # What a fingerprint calls a fact that stands above under another name.
-_SAME_FACT = {"torch": "framework", "world_size": "ranks", "backend": "kind of device"}
+_SAME_FACTS: Mapping[str, frozenset[str]] = {
+    "torch": frozenset({"framework"}),
+    "world_size": frozenset({"ranks"}),
+    "backend": frozenset({DEVICE, "kind of device"}),
+    "sm_count": frozenset({DEVICE, "kind of device"}),
+}

@@ -27,6 +27,8 @@ _RENAMED: tuple[tuple[re.Pattern[str], str], ...] = tuple(
 _REGION = re.compile(
     r"^(Torch-Compiled Region|Compiled(Fx)?(Function|Graph|Autograd)|## Call|TorchDynamo|Inductor|(cuda|hip)Graph)"
 )
+# No op that has several names has a longer one; patterns take their time on what is longer.
+_LONGEST_NAME = 300
 # What all collectives of a trace are recorded under; which one it was, its kernel tells.
 _ANY_COLLECTIVE = "record_param_comms"
 _COLLECTIVES: tuple[tuple[re.Pattern[str], str], ...] = tuple(
@@ -80,6 +82,8 @@ _FAMILY_OF_OP: tuple[tuple[re.Pattern[str], str], ...] = tuple(
 @lru_cache(maxsize=1 << 16)
 def plain_op(op: str) -> str:
     """The name that an op goes by on any back end, and whatever the profiler has counted before it."""
+    if len(op) > _LONGEST_NAME:
+        return op
     if is_region(op):
         return _COUNTED_REGION.sub("", op)
     name = next((name for pattern, name in _RENAMED if pattern.search(op)), op)
@@ -91,13 +95,13 @@ def own_op(op: str | None, kernel: str) -> str | None:
     """The op; the collective by its kernel where the op tells only that it was one."""
     if op != _ANY_COLLECTIVE:
         return op
-    return next((name for pattern, name in _COLLECTIVES if pattern.search(kernel)), op)
+    return next((name for pattern, name in _COLLECTIVES if pattern.search(kernel[:_LONGEST_NAME])), op)
 
 
 @lru_cache(maxsize=1 << 16)
 def is_region(op: str) -> bool:
     """Whether the op only stands for a region of the program, whose kernels tell more."""
-    return _REGION.search(op) is not None
+    return len(op) <= _LONGEST_NAME and _REGION.search(op) is not None
 
 
 @lru_cache(maxsize=1 << 16)
@@ -109,4 +113,4 @@ def plain_kernel(name: str) -> str:
 @lru_cache(maxsize=1 << 16)
 def family_of_op(op: str) -> str | None:
     """The family that an op's name tells; null where it tells none."""
-    return next((family for pattern, family in _FAMILY_OF_OP if pattern.search(op)), None)
+    return next((family for pattern, family in _FAMILY_OF_OP if pattern.search(op[:_LONGEST_NAME])), None)

@@ -18,8 +18,10 @@ _MOST_PARTS = 3
 _LEAST_PART = 0.05
 # From here on the parts that go the other way are told too, as a share of the change.
 _WORTH_TELLING = 0.25
+# A step this many times as long is told as a ratio and no more as a percentage.
+_AS_RATIO = 3.0
 _LONGEST_NAME = 60
-_NUMBER = re.compile(r"\d+(?=\.|$)")
+_NUMBER = re.compile(r"(?<!\d)\d++(?=\.|$)")
 _WAITS: Mapping[str, str] = {
     "overhead.input": "waiting for data",
     "overhead.sync": "waiting after syncs",
@@ -47,17 +49,18 @@ def tell(sides: Sequence[Compared], parts: Sequence[Part], noise: Noise, conditi
     """The sentence; ``parts`` are the parts of the change, most first."""
     before, after = sides
     old, new = before.step_us or 0.0, after.step_us or 0.0
-    is_other_device = any(condition.what == DEVICE for condition in conditions)
+    breaking = [condition for condition in conditions if condition.weight == "breaks"]
+    is_other_device = any(condition.what == DEVICE for condition in breaking)
     if old == new:
         return f"The step takes {format_us(new)} on both sides.{_inside(parts, new)}"
     if noise.is_within and not is_other_device:
         return (
             f"The step takes as long as before, {format_us(new)} against {format_us(old)}: "
-            f"the steps themselves vary by {format_share(noise.share)}.{_inside(parts, new)}"
+            f"their steps tell no difference below {format_share(noise.share)}.{_inside(parts, new)}"
         )
     causes = _causes(parts, new - old)
     opening = _other_device(before, after, old, new) if is_other_device else _opening(old, new)
-    return f"{opening}{causes}{_others(parts, new - old)}.{'' if is_other_device else _doubt(noise)}"
+    return f"{opening}{causes}{_others(parts, new - old)}.{_besides(breaking) if breaking else _doubt(noise)}"
 
 
 def tell_counters(counters: Sequence[CounterStep]) -> str:
@@ -86,8 +89,9 @@ def find_parts(rows: Iterable[ChangeRow], idle: Iterable[Bar]) -> list[Part]:
 
 def _opening(old: float, new: float) -> str:
     more = "more" if new > old else "less"
-    share = f" ({format_share(abs(new - old) / old)})" if old else ""
-    return f"The step takes {format_us(abs(new - old))}{share} {more}"
+    share = format_share(abs(new - old) / old) if old else ""
+    told = f"{new / old:.3g}x as long" if old and new >= _AS_RATIO * old else share
+    return f"The step takes {format_us(abs(new - old))}{f' ({told})' if told else ''} {more}"
 
 
 def _other_device(before: Compared, after: Compared, old: float, new: float) -> str:
@@ -128,10 +132,21 @@ def _inside(parts: Sequence[Part], step_us: float) -> str:
     return f" Inside it: {', '.join(told)}." if told else ""
 
 
+def _besides(breaking: Sequence[Condition]) -> str:
+    """What makes such a change be no change of the code, besides the device, which the opening has said."""
+    told = [
+        f"{each.what}, {_short(each.before)} against {_short(each.after)}" for each in breaking if each.what != DEVICE
+    ]
+    if not told:
+        return ""
+    opening = "That need not be the code, for these" if len(told) == len(breaking) else "These"
+    return f" {opening} differ{'' if len(told) == len(breaking) else ' too'}: {'; '.join(told)}."
+
+
 def _doubt(noise: Noise) -> str:
     if not noise.is_known:
         return " How much the steps themselves vary is not known: a side has too few of them."
-    return f" The steps themselves vary by {format_share(noise.share)}."
+    return f" Their steps tell no difference below {format_share(noise.share)}."
 
 
 def _row_words(rows: Sequence[ChangeRow]) -> str:

@@ -26,7 +26,7 @@ def test_new_work_is_told_with_its_count_module_and_line() -> None:
     )
     assert said == (
         "The step takes 5.80 ms (14.1 %) more: 5.20 ms of it in 24 new aten::copy_ of Net_0.Rotary_0 "
-        "(rope.py:88, changed here), 600 us in Python between the ops. The steps themselves vary by 0.1 %."
+        "(rope.py:88, changed here), 600 us in Python between the ops. Their steps tell no difference below 0.1 %."
     )
 
 
@@ -80,3 +80,21 @@ def test_names_are_shortened_and_hold_no_control_characters() -> None:
     said = _tell(side(_LAYERS), side([*_LAYERS, replace(hostile, op="\x1b[2J\n\u202eevil")]))
     assert "\x1b" not in said and "\n" not in said and "\u202e" not in said
     assert len(_tell(side(_LAYERS), side([*_LAYERS, hostile]))) < 400
+
+
+def test_another_number_of_ranks_or_a_profiled_step_is_said_with_the_change() -> None:
+    plain = side(_LAYERS)
+    assert plain.analysis is not None
+    ranks = replace(plain.analysis.recording, world_size=8)
+    said = _tell(plain, side([*_LAYERS, _COPIES], recording=ranks))
+    assert said.endswith("That need not be the code, for these differ: ranks, 1 against 8.")
+    other = side([*_LAYERS, _COPIES], recording=ranks, device=replace(H100, name="AMD Instinct MI300X"))
+    assert _tell(plain, other).endswith("These differ too: ranks, 1 against 8.")
+
+
+def test_endless_numbers_and_names_are_told_in_time() -> None:
+    path = "Net_0." + "1" * 200_000 + "x"
+    name = "CompiledFunction" + " " * 200_000
+    rows = [work(name, 9000.0, module=path), work("aten::_" + "attention" * 20_000, 5.0, shapes="[[" + "1" * 100_000)]
+    assert compare(side(rows), side(rows)).change_us == 0
+    assert "in 1 new Compiled" in _tell(side(_LAYERS), side([*_LAYERS, *rows]))
