@@ -28,7 +28,8 @@ def fingerprint_of(case: Case) -> Fingerprint:
             "world_size": len(recording.traces) or 1,
         },
         backend={**_of_device(case), **_known(threads=recording.threads), **_libraries(case, recording)},
-        host=_known(cpu=recording.versions.get("cpu"), platform=recording.versions.get("platform")),
+        # Not its release: that changes with every update of the system, and lock-files with it.
+        host=_known(cpu=recording.versions.get("cpu"), system=recording.versions.get("platform", "").partition("-")[0]),
     )
 
 

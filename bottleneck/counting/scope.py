@@ -28,7 +28,7 @@ _BEGINS_EPOCH = re.compile(r"torch/utils/data/(dataloader|sampler)\.py\(\d+\): (
 
 @dataclass(frozen=True)
 class Spans:
-    """Stretches that threads (by their number) are in, told apart by thread and start; those of one do not overlap."""
+    """Stretches that threads (by their number) are in, in any order; they may enclose one another."""
 
     thread: Ints
     start_us: Floats
@@ -36,15 +36,29 @@ class Spans:
 
     def cover(self, thread: Ints, at_us: Floats) -> Flags:
         """Whether each instant of a thread lies in one of them."""
-        inside = np.zeros(len(at_us), dtype=bool)
-        for each in np.unique(self.thread).tolist():
-            mine, asked = self.thread == each, np.flatnonzero(thread == each)
-            order = np.argsort(self.start_us[mine], kind="stable")
-            # One that encloses others reaches over their ends.
-            start_us, end_us = self.start_us[mine][order], np.maximum.accumulate(self.end_us[mine][order])
-            row = np.searchsorted(start_us, at_us[asked], side="right") - 1
-            inside[asked] = (row >= 0) & (at_us[asked] < end_us[row])
-        return inside
+        if not len(self.thread):
+            return np.zeros(len(at_us), dtype=bool)
+        order = np.lexsort((self.start_us, self.thread))
+        # One that encloses others reaches over their ends; the offsets keep threads apart.
+        ends, rank = np.unique(self.end_us[order], return_inverse=True)
+        offset = self.thread[order] * len(ends)
+        reach_us = ends[np.maximum.accumulate(offset + rank) - offset]
+        row = latest(self.thread[order], self.start_us[order], thread, at_us)
+        return np.asarray((row >= 0) & (at_us < reach_us[row]))
+
+
+def latest(thread: Ints, start_us: Floats, asked: Ints, at_us: Floats) -> Ints:
+    """The row that started last before, or at, each instant of the asked thread; -1 where there is none.
+
+    Rows are sorted by thread, then start. Threads may be as many as rows.
+    """
+    _, rank = np.unique(np.concatenate([start_us, at_us]), return_inverse=True)
+    size = len(rank) + 1
+    key = thread * size + rank[: len(start_us)]
+    row = np.searchsorted(key, asked * size + rank[len(start_us) :], side="right") - 1
+    known = row >= 0
+    known[known] = thread[row[known]] == asked[known]
+    return np.where(known, row, -1)
 
 
 class Scope:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from bottleneck.counting.scope import Ints, Scope
+from bottleneck.counting.scope import Ints, Scope, latest
 
 LABELS = ("source", "module")
 
@@ -57,15 +57,10 @@ def _place_at(
 ) -> Ints:
     """Row of PLACES in which each thread is at each instant, -1 for none."""
     of_place = scope.recode(places["thread"])
-    start_us, end_us = places["ts_us"].to_numpy(), places["end_us"].to_numpy()
-    found = np.full(len(at_us), -1, dtype=np.int64)
-    for each in np.unique(thread).tolist():
-        mine, asked = np.flatnonzero(of_place == each), np.flatnonzero(thread == each)
-        if len(mine):
-            row = mine[np.searchsorted(start_us[mine], at_us[asked], side="right") - 1]
-            inside = (start_us[row] <= at_us[asked]) & (at_us[asked] < end_us[row])
-            found[asked] = np.where(inside, row, -1)
-    return found
+    order = np.lexsort((places["ts_us"].to_numpy(), of_place))
+    start_us, end_us = (places[name].to_numpy()[order] for name in ("ts_us", "end_us"))
+    row = latest(of_place[order], start_us, thread, at_us)
+    return np.where((row >= 0) & (at_us < end_us[row]), order[row], -1)
 
 
 def _places(table: pd.DataFrame) -> dict[str, tuple[Ints, list[str]]]:

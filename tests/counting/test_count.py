@@ -259,7 +259,7 @@ def test_the_fingerprint_holds_what_the_recording_knows_in_its_tiers(tmp_path: P
     }
     # What belongs to a GPU is no fact of a CPU's counts.
     assert mark.backend == {"threads": 2, "isa": "AVX2", "onednn": True}
-    assert mark.host == {"cpu": "a CPU", "platform": "Linux"}
+    assert mark.host == {"cpu": "a CPU", "system": "Linux"}
 
 
 def test_the_digest_knows_settings_and_arguments_and_not_the_ops(tmp_path: Path) -> None:
