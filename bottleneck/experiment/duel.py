@@ -161,12 +161,13 @@ class Ring:
         with ExitStack() as stack:
             corners = {role: stack.enter_context(self._open(role)) for role in self._drawn_order()}
             built = _made(list(corners.values()))
-            # Both take as many steps a turn, whichever seemed longer while both were warmed up at once.
-            usual_us = math.sqrt(math.prod(each.step_us for each in built))
-            prefetched = max(each.prefetched for each in built)
-            base, candidate = (Side(corners[role], STEP, usual_us, prefetched) for role in ROLES)
+            built_us, prefetched = [each.step_us for each in built], max(each.prefetched for each in built)
+            sides = [Side(corners[role], STEP, _middle(built_us), prefetched) for role in ROLES]
+            self._check_time(sides[0].turn_s)
+            # Both take as many steps a turn, going by one turn of each without the other at its side.
+            usual_us = _middle([side.turn_us() for side in sides])
+            base, candidate = (replace(side, usual_us=usual_us) for side in sides)
             pairing = Pairing(candidate, base, self._draw)
-            self._check_time(turns_of(pairing.pair_s) * pairing.pair_s)
             self._take_turns(pairing)
         base_us, candidate_us = statistics.median(pairing.changed_us), statistics.median(pairing.original_us)
         return Pair(statistics.median(pairing.logs), base_us, candidate_us)
@@ -200,9 +201,9 @@ class Ring:
     def _drawn_order(self) -> tuple[Role, ...]:
         return ROLES if self._draw.random() < 0.5 else ROLES[::-1]
 
-    def _check_time(self, measured_s: float) -> None:
+    def _check_time(self, turn_s: float) -> None:
         """NoTurns where the turns alone of the fewest pairs take longer than there is time."""
-        least_s = LOOKS[0] * measured_s
+        least_s = LOOKS[0] * turns_of(2 * turn_s) * 2 * turn_s
         if not self.batches.first and least_s > self.effort.time_limit_s:
             raise NoTurns(
                 f"{LOOKS[0]} pairs of processes would take more than {least_s:.0f} s, "
@@ -228,6 +229,10 @@ def _made(corners: Sequence[Corner]) -> list[Built]:
 def turns_of(turn_s: float, most: int = TURNS) -> int:
     """How many turns each side takes where one of each lasts this long together."""
     return max(TURNS_AT_LEAST, min(most, int(MEASURED_SECONDS_AT_MOST / turn_s)))
+
+
+def _middle(us: Sequence[float]) -> float:
+    return math.sqrt(math.prod(us))
 
 
 def _half_width(logs: Sequence[float]) -> float:

@@ -137,13 +137,14 @@ def test_steps_that_scatter_too_much_are_undecided_and_say_what_they_could_have_
 def test_both_processes_of_a_pair_are_made_at_once_and_live_while_they_take_turns() -> None:
     here = house()
     here.fight()
-    first = here.happened[: 6 + 2 * TURNS]
+    first = here.happened[: 8 + 2 * TURNS]
     assert sorted(first[:2]) == ["open base", "open candidate"]
     assert sorted(first[2:4]) == ["start base", "start candidate"]
     assert sorted(first[4:6]) == ["made base", "made candidate"]
-    # A turn of fifty milliseconds, its first step dropped; as many steps on both sides.
-    assert sorted(first[6:8]) == ["turn base 49+1", "turn candidate 49+1"]
-    assert len(here.happened) == 7 * (6 + 2 * TURNS)
+    # One turn of each to see how long a step is alone; then turns of fifty milliseconds, the first step dropped.
+    assert first[6:8] == ["turn base 49+1", "turn candidate 49+1"]
+    assert sorted(first[8:10]) == ["turn base 49+1", "turn candidate 49+1"]
+    assert len(here.happened) == 7 * (8 + 2 * TURNS)
 
 
 def test_who_starts_and_who_goes_first_is_drawn_and_the_seed_draws_it_again() -> None:
@@ -162,7 +163,7 @@ def test_turns_that_scatter_are_followed_by_more_up_to_a_limit() -> None:
     for each in (scattered, few):
         each.fight(DuelEffort(pairs_at_most=7))
     count = [sum(line.startswith("turn") for line in each.happened) for each in (scattered, few)]
-    assert count == [7 * 2 * TURNS_AT_MOST, 7 * 2 * TURNS]
+    assert count == [7 * 2 * (1 + TURNS_AT_MOST), 7 * 2 * (1 + TURNS)]
 
 
 @pytest.mark.parametrize(("turn_s", "turns"), [(0.1, 16), (1.0, 16), (2.0, 8), (100.0, 4)])
