@@ -1,5 +1,6 @@
 """Gates workloads one after the other: counts, holds the counts against the lock-file, times against the base."""
 
+import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -92,7 +93,8 @@ def gate_program(job: Job, program: Program, workloads: int = 1) -> WorkloadResu
     ``workloads`` is how many are gated together: the chance of a false alarm is that of all of them.
     """
     name, started = workload_name(program.words), time.monotonic()
-    result = WorkloadResult(name, program.words, "failed", "", lock=str(job.lock_file(name)), base=job.base.label)
+    lock = os.path.relpath(job.lock_file(name), job.root)
+    result = WorkloadResult(name, program.words, "failed", "", lock=lock, base=job.base.label)
     try:
         result = _gate(job, program, result, workloads)
     except WorkloadError as error:
@@ -123,7 +125,8 @@ def update_lock(job: Job, program: Program, runs: int = 2) -> tuple[Lock | None,
 
 
 def _gate(job: Job, program: Program, result: WorkloadResult, workloads: int) -> WorkloadResult:
-    lock = _lock(Path(result.lock))
+    file = job.lock_file(result.name)
+    lock = _lock(file)
     if lock is None and job.only != "time":
         result = replace(result, is_new=True, warnings=(*result.warnings, _no_lock(result.name)))
     counted: Counted | None = None
@@ -133,7 +136,7 @@ def _gate(job: Job, program: Program, result: WorkloadResult, workloads: int) ->
         write_last(last_path(job.root, result.name), counted.counts)
         changes = judge_counts(lock, counted.counts, job.settings, job.touched, read_below(job.root))
         if lock is not None:
-            changes = with_accepted(changes, lock, read_lock_at(job.base.commit, Path(result.lock)))
+            changes = with_accepted(changes, lock, read_lock_at(job.base.commit, file))
     timed = None if job.only == "counters" else _time(job, program, workloads)
     counts = None if counted is None else counted.counts
     verdict = verdict_of(changes, timed)

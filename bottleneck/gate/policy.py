@@ -42,11 +42,10 @@ def sentence_of(results: Sequence[WorkloadResult], code: int) -> str:
         return "No workload was gated."
     told = [_tell(results, verdict, words) for verdict, words in _WORDS.items()]
     said = "; ".join(text for text in told if text)
-    passed = sum(result.verdict == "pass" for result in results)
-    if not said:
-        return f"{_count(passed)} passed."
-    tolerated = "" if code else ", which the settings let pass"
-    return f"{said}{tolerated}; {_count(passed)} passed."
+    number = sum(result.verdict == "pass" for result in results)
+    passed = f"{_count(number)} passed" if number else ""
+    tolerated = ", which the settings let pass" if said and not code else ""
+    return f"{'; '.join(filter(None, (f'{said}{tolerated}', passed)))}."
 
 
 _WORDS: dict[GateVerdict, str] = {

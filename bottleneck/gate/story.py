@@ -146,13 +146,15 @@ def _story(result: WorkloadResult) -> Story:
     if gone:
         return tell_gone(gone)
     if result.verdict == "fail":
-        return tell_failure(result.name, broken, result.time, result.comparison)
+        told = tell_failure(result.name, broken, result.time, result.comparison)
+        return told if result.lock else replace(told, fix="undo that, or raise the budget in pyproject.toml")
     if result.verdict == "undecided" and result.time is not None:
         return _tell_undecided(result.time)
     if result.verdict == "nothing measured":
         why = next((change.reason for change in result.counters if change.reason), None)
         what = "there is no lock-file yet" if result.is_new else "no counter could be compared"
-        return Story(what, (why,) if why else (), "bottleneck gate --update, and commit the lock-file")
+        update = "bottleneck gate --update, and commit the lock-file"
+        return Story(what, (why,) if why else (), update if result.lock else "name recordings of the same program")
     return Story(_tell_pass(result), (), "")
 
 

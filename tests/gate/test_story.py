@@ -2,8 +2,8 @@
 
 from bottleneck.compared import Bar, ChangeRow, CompareSide, Comparison
 from bottleneck.counters import Site
-from bottleneck.gate.story import amount, signed_share, tell_failure, tell_gone, tell_time
-from bottleneck.gated import CounterChange, Culprit, TimeResult
+from bottleneck.gate.story import amount, signed_share, tell_failure, tell_gone, tell_stand, tell_time
+from bottleneck.gated import CounterChange, Culprit, GateVerdict, TimeResult, WorkloadResult
 from bottleneck.measured import Ratio, Timing
 
 SITE = Site("train.py", 57, "total += loss.item()")
@@ -75,3 +75,13 @@ def test_growth_keeps_its_sign_even_when_it_is_almost_nothing() -> None:
     assert signed_share(0.0004) == "+<0.1 %"
     assert signed_share(-0.021) == "-2.1 %"
     assert tell_time(TimeResult("not run")) == "step time not run"
+
+
+def test_recordings_have_no_lock_file_to_accept_in() -> None:
+    stands: tuple[tuple[GateVerdict, str], ...] = (("fail", "a.lock.toml"), ("fail", ""), ("nothing measured", ""))
+    told = [
+        tell_stand(WorkloadResult("now", ("now.json",), verdict, "", counters=(SYNC,), lock=lock)).fix
+        for verdict, lock in stands
+    ]
+    assert "accept" in told[0]
+    assert told[1:] == ["undo that, or raise the budget in pyproject.toml", "name recordings of the same program"]
