@@ -23,8 +23,9 @@ from bottleneck.recording import Recording, kept_environment
 # Optimizers make their state in the first step, autotuners choose in the second; a step like the others must follow.
 WARMUP, STEPS = 3, 3
 
-# What torch compiled in an earlier process it only loads, and counts otherwise.
-_ENVIRONMENT = {"TORCHINDUCTOR_FORCE_DISABLE_CACHES": "1"}
+# What torch compiled in an earlier process it only loads, and counts otherwise. One thread, since with two torch puts
+# batches together by other ops (345 of them became 348 in examples/slow_loader.py): machines would differ.
+_ENVIRONMENT = {"TORCHINDUCTOR_FORCE_DISABLE_CACHES": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 _NO_STEPS = ("whole program", "time window", "none")
 
 
@@ -42,8 +43,9 @@ def count_program(
 ) -> Counted:
     """The counters of a step of a workload, a bare model or a script, from so many processes one after the other.
 
-    Each starts in the stand's folder, from which the target is named, with the program's seed, and leaves its recording
-    in ``folder``. WorkloadError where the program fails, UndecidedError where it has no steps or runs cannot be merged.
+    Each starts in the stand's folder, from which the target is named, with the program's seed and, unless the stand's
+    environment says otherwise, one thread; it leaves its recording in ``folder``. WorkloadError where the program
+    fails, UndecidedError where it has no steps or runs cannot be merged.
     """
     counted: list[Counted] = []
     for number in range(runs):
