@@ -102,7 +102,8 @@ def _sides(lock: Lock, counts: Counts, limits: Mapping[str, Limit]) -> _Sides:
         lock,
         counts,
         limits,
-        portable_gap=_gap(theirs.portable, ours.portable),
+        portable_gap=_gap(theirs.portable, ours.portable, f": run {_UPDATE}"),
+        # No advice: on a mixed pool of machines, lock-files would be written back and forth.
         backend_gap=_gap(theirs.backend, ours.backend),
         input_gap=f"the lock-file is of other arguments or settings of the program; if on purpose: {_UPDATE}"
         if is_other_input
@@ -110,13 +111,13 @@ def _sides(lock: Lock, counts: Counts, limits: Mapping[str, Limit]) -> _Sides:
     )
 
 
-def _gap(before: Mapping[str, Value], after: Mapping[str, Value]) -> str:
-    """'the lock-file is of torch 2.12, this is torch 2.13: run …'; empty where they are equal."""
+def _gap(before: Mapping[str, Value], after: Mapping[str, Value], advice: str = "") -> str:
+    """'the lock-file is of torch 2.12, this is torch 2.13', and the advice; empty where they are equal."""
     names = [name for name in sorted({*before, *after}) if before.get(name) != after.get(name)]
     if not names:
         return ""
     old, new = (", ".join(_fact(name, facts) for name in names) for facts in (before, after))
-    return f"the lock-file is of {old}, this is {new}: run {_UPDATE}"
+    return f"the lock-file is of {old}, this is {new}{advice}"
 
 
 def _fact(name: str, facts: Mapping[str, Value]) -> str:
