@@ -3,7 +3,7 @@
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from bottleneck.case import Case
 from bottleneck.counters import Fingerprint, Value
@@ -11,8 +11,10 @@ from bottleneck.recording import Recording
 
 _MINOR = re.compile(r"(\d+\.\d+)")
 _DIGEST_LENGTH = 8
-_OF_CPU = ("isa", "onednn", "mkl")
+_OF_CPU = ("isa", "mkl")
 _OF_GPU = ("cuda", "cudnn", "hip")
+# With and without oneDNN a CPU's convolutions are other ops (gate statistics, section 4).
+_DECIDES_OPS_OF_CPU = ("onednn",)
 
 
 def fingerprint_of(case: Case) -> Fingerprint:
@@ -26,6 +28,7 @@ def fingerprint_of(case: Case) -> Fingerprint:
             "backend": case.linked.trace.flavour,
             **_known(compiled=_is_compiled(recording)),
             "world_size": len(recording.traces) or 1,
+            **_told(recording, _DECIDES_OPS_OF_CPU if _is_host_only(case) else ()),
         },
         backend={**_of_device(case), **_known(threads=recording.threads), **_libraries(case, recording)},
         # Not its release: that changes with every update of the system, and lock-files with it.
@@ -67,11 +70,19 @@ def _ranks(case: Case) -> dict[str, Value]:
 def _of_device(case: Case) -> dict[str, Value]:
     """The device that the trace names; of a CPU nothing, whose instructions are among its libraries."""
     devices = case.linked.trace.devices
-    if case.linked.trace.device_args.empty or not devices:
+    if _is_host_only(case) or not devices:
         return {}
     return _known(device=devices[0].name, sm_count=devices[0].sm_count)
 
 
 def _libraries(case: Case, recording: Recording) -> Mapping[str, Value]:
-    wanted = _OF_CPU if case.linked.trace.device_args.empty else (*_OF_GPU, *_OF_CPU)
-    return {name: recording.libraries[name] for name in wanted if name in recording.libraries}
+    everything = (*_OF_GPU, *_OF_CPU, *_DECIDES_OPS_OF_CPU)
+    return _told(recording, _OF_CPU if _is_host_only(case) else everything)
+
+
+def _told(recording: Recording, names: Sequence[str]) -> Mapping[str, Value]:
+    return {name: recording.libraries[name] for name in names if name in recording.libraries}
+
+
+def _is_host_only(case: Case) -> bool:
+    return case.linked.trace.device_args.empty
