@@ -23,8 +23,8 @@ def compare(before: Compared, after: Compared, touched: Touched | None = None) -
     if before.step_us is None or after.step_us is None:
         return _compare_counters(before, after)
     diff, noise = Diff(touched), find_noise(before, after)
-    by_call = all(side.counts_calls for side in (before, after))
-    matches = match(find_work(before, by_call), find_work(after, by_call))
+    in_full = before.is_full and after.is_full
+    matches = match(find_work(before, in_full), find_work(after, in_full))
     rows = tell_rows(matches, noise.row_share, diff)
     bars = find_bars(before, after, diff)
     idle = tuple(bar for bar in bars if bar.account not in BUSY_ACCOUNTS)

@@ -58,7 +58,7 @@ def _module_and_family(piece: Piece) -> Hashable | None:
 
 
 def _exchangeable(piece: Piece) -> Hashable | None:
-    return piece.family if piece.family in EXCHANGEABLE or piece.plain is None else None
+    return piece.family if piece.family in EXCHANGEABLE else None
 
 
 def _family(piece: Piece) -> Hashable | None:

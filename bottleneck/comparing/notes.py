@@ -47,7 +47,7 @@ def _of_noise(noise: Noise) -> list[str]:
 
 
 def _of_calls(before: Compared, after: Compared) -> list[str]:
-    if before.counts_calls and after.counts_calls:
+    if before.is_full and after.is_full:
         return []
     return ["A finished analysis tells kernels and no calls of ops: what is counted are kernels, on both sides."]
 

@@ -9,6 +9,9 @@ from bottleneck.comparing.matching import Match
 from bottleneck.comparing.touching import Diff
 from bottleneck.comparing.work import Piece
 
+# Kernels of C++ have names of kilobytes; of several in one row each is told by its beginning.
+_LONGEST_NAME = 80
+
 
 class Sums(NamedTuple):
     """Calls and microseconds per step of both sides."""
@@ -97,10 +100,11 @@ def _name(match: Match) -> str:
     before, after = _called(match.before), _called(match.after)
     if len(before) > 1 or len(after) > 1:
         families = {piece.family for piece in (*match.before, *match.after)}
-        whole = f"{families.pop()}: " if len(families) == 1 and None not in families else ""
+        is_pooled = match.matched_by == "kernel family" and len(families) == 1 and None not in families
+        whole = f"{families.pop()}: " if is_pooled else ""
         return f"{whole}{_listed(after or before)}" + (f" (was {_listed(before)})" if after and after != before else "")
     old, new = next(iter(before), None), next(iter(after), None)
-    return f"{new} (was {old})" if old and new and old != new else new or old or ""
+    return f"{_listed([new])} (was {_listed([old])})" if old and new and old != new else new or old or ""
 
 
 def _called(pieces: Iterable[Piece]) -> list[str]:
@@ -119,7 +123,8 @@ def _own_name(piece: Piece) -> str:
 
 
 def _listed(names: Sequence[str]) -> str:
-    return ", ".join(names[:2]) + (f" and {len(names) - 2} more" if len(names) > 2 else "")
+    shown = [name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 1]}…" for name in names[:2]]
+    return ", ".join(shown) + (f" and {len(names) - 2} more" if len(names) > 2 else "")
 
 
 def _common_module(pieces: Sequence[Piece]) -> str | None:

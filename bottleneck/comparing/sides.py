@@ -43,8 +43,8 @@ class Compared:
         return sums
 
     @property
-    def counts_calls(self) -> bool:
-        """Whether calls of ops are known, and not only the kernels that they run."""
+    def is_full(self) -> bool:
+        """Whether exact modules and calls of ops are known, and not only what an analysis folds."""
         return self.case is not None and self.case.charged is not None
 
     @property

@@ -48,17 +48,18 @@ class Piece(NamedTuple):
     place: str | None = None
 
 
-def find_work(side: Compared, by_call: bool = True) -> list[Piece]:
+def find_work(side: Compared, in_full: bool = True) -> list[Piece]:
     """All busy work of a step. What the ledger has beyond the rows is a piece of its own; rows beyond it are scaled.
 
-    ``by_call`` counts calls of ops, where that is known, instead of the kernels that they run.
+    ``in_full`` takes exact modules and calls of ops from a case; else what its analysis folded: the modules that many
+    calls share, and kernels instead of calls.
     """
     told = side.told
     if told is None or side.step_us is None:
         return []
     charged = None if side.case is None else side.case.charged
-    if side.case is not None and charged is not None:
-        pieces = _of_case(side.case, charged, by_call)
+    if in_full and side.case is not None and charged is not None:
+        pieces = _of_case(side.case, charged)
     else:
         pieces = [_of_row(row) for row in told.kernels if row.bound != _DISPATCH]
     return _reconciled(pieces, math.fsum(busy_us(side)))
@@ -76,11 +77,10 @@ def _piece(texts: Sequence[str | None], calls: float, us: float) -> Piece:
     return Piece(module, op, shapes, family, name or "", source, clean_us(calls), clean_us(us), plain)
 
 
-def _of_case(case: Case, charged: pd.DataFrame, by_call: bool) -> list[Piece]:
+def _of_case(case: Case, charged: pd.DataFrame) -> list[Piece]:
     """Rows of KERNELS folded by module, op, shapes, kernel and line.
 
-    Their modules are exact, where a row of an analysis has what the paths of many calls share. ``by_call``: an op that
-    runs several kernels is one call, which its first kernel carries; else each kernel is one.
+    An op that runs several kernels is one call, which its first kernel carries.
     """
     kernels, ops = case.linked.kernels, case.linked.ops
     us, runs = charged["us"].to_numpy(), charged["runs"].to_numpy()
@@ -95,7 +95,7 @@ def _of_case(case: Case, charged: pd.DataFrame, by_call: bool) -> list[Piece]:
         for codes, column in zip(columns, ("module", "family", "name", "source"), strict=True)
     )
     op, shapes = _op_texts(case, op_rows[first], signature[first])
-    calls = np.where(_opens_call(op_rows, ops["name"]), runs[keep], 0.0) if by_call else runs[keep]
+    calls = np.where(_opens_call(op_rows, ops["name"]), runs[keep], 0.0)
     sums = [np.bincount(fold, weights=values, minlength=first.size).tolist() for values in (calls, us[keep])]
     texts = zip(module, op, shapes, family, name, source, strict=True)
     # A call in each of six steps is a call per step, and not 0.9999999999999999 of one.

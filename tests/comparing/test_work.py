@@ -41,6 +41,7 @@ def test_a_case_and_its_analysis_tell_the_same_work(case: Case) -> None:
     assert ops[0] == ops[1]
     comparison = compare(whole, folded)
     assert comparison.change_us == 0 and comparison.conditions == ()
+    assert {row.kind for row in comparison.rows} == {"same"}
     assert any("what is counted are kernels" in note for note in comparison.notes)
 
 
