@@ -69,13 +69,13 @@ def signed(scale: Scale, quanta: int, value: float) -> str:
     return f"{quanta / 10**scale.decimals:{'+' if quanta else ''}.{scale.decimals}f}"
 
 
-def settled(scale: Scale, values: Sequence[float], total: int) -> list[int]:
+def settled(scale: Scale, values: Sequence[float], total: int, least: int | None = None) -> list[int]:
     """The values in steps of the last decimal, made to add up to a total that was rounded elsewhere.
 
-    What is missing goes to the largest value, where it shows least.
+    What is missing goes to the largest values, where it shows least; none falls below ``least``.
     """
     parts = apportion([scale.quanta(value) for value in values])
-    if parts:
-        largest = max(range(len(values)), key=lambda index: abs(values[index]))
-        parts[largest] += total - sum(parts)
+    for index in sorted(range(len(values)), key=lambda index: -abs(values[index])):
+        part = parts[index] + total - sum(parts)
+        parts[index] = part if least is None else max(part, least)
     return parts

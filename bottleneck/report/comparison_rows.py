@@ -50,8 +50,9 @@ def modules(comparison: Comparison, numbers: Rounded, top: int) -> Table | None:
     names = [*map(_module_name, shown), *([f"{len(rest)} more"] if rest else [])]
     scale, busy = numbers.scale, numbers.change - _idle(comparison.idle, numbers)[1]
     before = math.fsum(row.before_us for row in told)
-    lows = settled(scale, [row.before_us for row in told], round(scale.quanta(before)))
-    highs = settled(scale, [row.after_us for row in told], sum(lows) + busy)
+    # Where the last decimal of the waterfall takes more away than there was here, there was that much.
+    lows = settled(scale, [row.before_us for row in told], max(round(scale.quanta(before)), -busy), 0)
+    highs = settled(scale, [row.after_us for row in told], sum(lows) + busy, 0)
     lines = [
         Row(
             (name, scale.show(low, row.before_us), scale.show(high, row.after_us), _signed(row, high - low, numbers)),
