@@ -31,8 +31,8 @@ class LineTracer:
         self._is_on = False
 
     def start(self) -> None:
-        """Begins, in this thread, with the functions that are under way; not where a debugger or compiler watches."""
-        if sys.gettrace() is not None or _compiles():
+        """Begins, in this thread, with the functions that are under way; not where a debugger watches."""
+        if sys.gettrace() is not None or not _may_trace():
             return
         self._is_on = True
         frame: FrameType | None = sys._getframe(1)
@@ -89,7 +89,7 @@ def _torch_folder() -> str:
     return str(Path(getattr(sys.modules.get("torch"), "__file__", None) or _OURS).parent) + os.sep
 
 
-def _compiles() -> bool:
-    """Whether functions of the program run compiled: dynamo replaces what they do, and their lines with it."""
+def _may_trace(version: tuple[int, ...] = sys.version_info[:2]) -> bool:
+    """Whether tracing leaves alone what runs compiled: seen with Python 3.11, whose successors trace in another way."""
     compiler = sys.modules.get("torch._dynamo.convert_frame")
-    return bool(getattr(compiler, "FRAME_COMPILE_COUNTER", None))
+    return version <= (3, 11) or not getattr(compiler, "FRAME_COMPILE_COUNTER", None)

@@ -5,7 +5,7 @@ from types import ModuleType, SimpleNamespace
 import pytest
 
 from bottleneck.harness.lines import WithLines
-from bottleneck.harness.linetrace import LineTracer
+from bottleneck.harness.linetrace import LineTracer, _may_trace
 
 PROGRAM = """
 def outer(tracer, value):
@@ -92,11 +92,10 @@ def test_a_debugger_keeps_its_hook(program: ModuleType) -> None:
     assert sys.gettrace() is theirs and tracer.lines == []
 
 
-def test_a_program_that_is_compiled_is_not_followed(program: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_compiled_program_is_followed_only_where_that_is_known_to_be_safe(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert _may_trace((3, 12))
     monkeypatch.setitem(sys.modules, "torch._dynamo.convert_frame", SimpleNamespace(FRAME_COMPILE_COUNTER={0: 1}))
-    tracer = LineTracer()
-    program.outer(tracer, 1)
-    assert tracer.lines == []
+    assert not _may_trace((3, 12)) and _may_trace((3, 11))
 
 
 class Activity:
