@@ -56,7 +56,10 @@ while os.getppid() == int(sys.argv[2]):
 
 @dataclass(frozen=True)
 class Run:
-    """One line of the file: what was asked, and what came of it."""
+    """One line of the file: what was asked, and what came of it.
+
+    ``base_us`` is the base's typical step, ``load_average`` that of the minute before the run.
+    """
 
     slowdown: int
     load: int
@@ -69,6 +72,8 @@ class Run:
     torch: str = ""
     seed: int = 0
     reason: str | None = None
+    base_us: float | None = None
+    load_average: float | None = None
 
     @property
     def is_red(self) -> bool:
@@ -118,6 +123,7 @@ def make_runs(times: int, slowdowns: Sequence[int], load: int, results: Path | N
 def _run(folder: Path, slowdown: int, load: int) -> Run:
     seed = random.SystemRandom().randrange(2**31)
     base, candidate = (_stand(folder / name, name, layers) for name, layers in _sides(slowdown))
+    load_average = round(os.getloadavg()[0], 2)
     found = duel(Program(EXAMPLE.name), base, candidate, DuelEffort(seed=seed))
     return Run(
         slowdown=slowdown,
@@ -131,6 +137,8 @@ def _run(folder: Path, slowdown: int, load: int) -> Run:
         torch=version("torch"),
         seed=seed,
         reason=found.reason,
+        base_us=None if found.base_us is None else round(found.base_us.median, 1),
+        load_average=load_average,
     )
 
 
