@@ -25,7 +25,7 @@ WARMUP, STEPS = 3, 3
 
 # What torch compiled in an earlier process it only loads, and counts otherwise. One thread, since with two torch puts
 # batches together by other ops (345 of them became 348 in examples/slow_loader.py): machines would differ.
-_ENVIRONMENT = {"TORCHINDUCTOR_FORCE_DISABLE_CACHES": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+_ENVIRONMENT = {"TORCHINDUCTOR_FORCE_DISABLE_CACHES": "1", "OMP_NUM_THREADS": "1"}
 _NO_STEPS = ("whole program", "time window", "none")
 
 
@@ -89,10 +89,16 @@ def _plan(program: Program, folder: Path) -> Plan:
     )
 
 
+def _environment(stand: Stand) -> dict[str, str]:
+    chosen = {**_ENVIRONMENT, **stand.variables}
+    # Torch takes as many threads as MKL, which this variable tells before the other does.
+    return {**os.environ, "MKL_NUM_THREADS": chosen["OMP_NUM_THREADS"], **chosen}
+
+
 def _record(plan: Plan, program: Program, stand: Stand) -> Recording:
     """The recording, written to the plan's folder; WorkloadError with the program's last words where it fails."""
     folder = Path(plan.folder)
-    environment = {**os.environ, **_ENVIRONMENT, **stand.variables}
+    environment = _environment(stand)
     kills = MemoryKills(count_memory_kills())
     heard = run_quietly(child_command(plan, program.arguments), folder / LOG_FILE, environment, stand.folder)
     if heard.end.status != 0:
