@@ -30,6 +30,11 @@ STEP = "step_us"
 
 Part = Literal["counters", "time"]
 
+_ONE_BY_ONE = (
+    "both sides were recorded under the profiler, one after the other: what they count is exact, but how much slower "
+    "the step is tell only the turns of the verdict"
+)
+
 
 @dataclass(frozen=True)
 class Job:
@@ -190,7 +195,7 @@ def _explain(job: Job, program: Program, result: WorkloadResult, counted: Counte
         Compared("this", str(job.root), case=after.case, counts=after.counts),
         job.touched,
     )
-    return replace(result, comparison=comparison)
+    return replace(result, comparison=replace(comparison, notes=(_ONE_BY_ONE, *comparison.notes)))
 
 
 def _lines(error: BottleneckError) -> tuple[str, ...]:

@@ -115,7 +115,9 @@ def _tell_culprit(culprit: Culprit) -> str:
 
 
 def _rows(comparison: Comparison) -> list[str]:
-    """What takes more time than before, by the recordings of both sides."""
+    """What takes more time than before, by the recordings of both sides; nothing where they show no slowdown at all."""
+    if comparison.change_us is None or comparison.change_us <= 0:
+        return []
     rows = [row for row in comparison.rows if row.change_us > 0 and row.kind != "same"]
     rows.sort(key=lambda row: -row.change_us)
     idle = [bar for bar in comparison.idle if bar.change_us > 0]
@@ -137,7 +139,8 @@ def _fix(name: str, broken: Sequence[CounterChange], why: Sequence[str], *, is_s
     metrics = ",".join(sorted({change.metric for change in broken if not change.is_creep}))
     if not metrics:
         return f"{undo}, or move the anchor in the lock-file"
-    return f'{undo}, or: bottleneck accept {shlex.quote(name)} --metric {shlex.quote(metrics)} --reason "…"'
+    time = " raise the budget of step_us and:" if is_slower else ":"
+    return f'{undo}, or{time} bottleneck accept {shlex.quote(name)} --metric {shlex.quote(metrics)} --reason "…"'
 
 
 def _story(result: WorkloadResult) -> Story:

@@ -50,6 +50,20 @@ def test_a_slower_step_is_told_with_its_interval_and_with_what_takes_longer() ->
     assert "budget of step_us" in story.fix
 
 
+def test_recordings_that_show_no_slowdown_name_no_cause_of_one() -> None:
+    row = ChangeRow("aten::copy_", None, None, None, "new", "nothing", 0, 1, 0.0, 100.0, 100.0, 0.0)
+    sides = (CompareSide("base", "a", "cpu", 3000.0), CompareSide("this", "b", "cpu", 2000.0))
+    bars = (Bar("memory", "memory", 0.0, 100.0), Bar("overhead.python", "overhead", 3000.0, 1900.0))
+    story = tell_failure("mlp", [], SLOW, Comparison(*sides, bars=bars, rows=(row,), idle=bars[1:]))
+    assert story.why == ()
+    assert story.fix.startswith("see what changed")
+
+
+def test_a_slower_step_that_counts_more_needs_both_to_be_accepted() -> None:
+    fix = tell_failure("mlp", [SYNC], SLOW, None).fix
+    assert fix == ('undo that, or raise the budget of step_us and: bottleneck accept mlp --metric syncs --reason "…"')
+
+
 def test_what_vanished_asks_for_a_look_at_the_workload() -> None:
     story = tell_gone([CounterChange("flops", 10, None, "gone", reason="flops fell from 10 to nothing")])
     assert story.what == "flops: counted before, and no more"
