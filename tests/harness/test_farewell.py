@@ -12,7 +12,12 @@ def deaths(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     """The signals that this process would have died of."""
     found: list[int] = []
     monkeypatch.setattr(os, "kill", lambda _process, number: found.append(number))
+    _await_signals()  # those that whoever started the tests ignores, as nohup does, would stay ignored
     yield found
+    _await_signals()
+
+
+def _await_signals() -> None:
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)
 
