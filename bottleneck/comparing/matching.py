@@ -78,7 +78,26 @@ _ACROSS_MODULES: tuple[_Level, ...] = (("op", _op),)
 
 
 def match(before: Sequence[Piece], after: Sequence[Piece]) -> list[Match]:
-    """Every piece in exactly one match; what has no partner is alone in its own."""
+    """Every piece in exactly one match; what has no partner is alone in its own.
+
+    Modules go by the paths of the first side, and ties are broken by order: so that it matches the same whichever side
+    is before, the smaller one is always the first.
+    """
+    if _is_first(before, after):
+        return _match(before, after)
+    return [Match(each.matched_by, each.after, each.before) for each in _match(after, before)]
+
+
+def _is_first(one: Sequence[Piece], other: Sequence[Piece]) -> bool:
+    sizes_us = [(len(side), math.fsum(piece.us for piece in side)) for side in (one, other)]
+    return sizes_us[0] < sizes_us[1] if sizes_us[0] != sizes_us[1] else _told_in_full(one) <= _told_in_full(other)
+
+
+def _told_in_full(pieces: Sequence[Piece]) -> list[str]:
+    return sorted(map(repr, pieces))
+
+
+def _match(before: Sequence[Piece], after: Sequence[Piece]) -> list[Match]:
     regions = _common_regions(before, after)
     sides = [_placed(side, names, regions) for side, names in zip((before, after), align(before, after), strict=True)]
     matches, old, new = _meet(sides, _exact, None)
