@@ -8,8 +8,9 @@ from typing import Literal
 
 from bottleneck.counters import COUNTERS, Counts, Lock
 from bottleneck.gate.judging import is_compared
-from bottleneck.gate.story import tell_change, tell_time
+from bottleneck.gate.story import tell_time
 from bottleneck.gated import CounterChange, GateSettings, Limit, TimeResult, TimeVerdict
+from bottleneck.gated_words import tell_change
 from bottleneck.units import format_us
 
 Color = Literal["red", "green", "open"]

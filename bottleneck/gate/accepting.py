@@ -12,9 +12,9 @@ from bottleneck.counters import COUNTERS, Acceptance, Anchor, Counts, Lock, Site
 from bottleneck.errors import TraceError, UsageError
 from bottleneck.gate.limits import MODULE_PREFIX, split_module_metric
 from bottleneck.gate.lockfile import kept
-from bottleneck.gate.story import amount, signed_share, tell_change
 from bottleneck.gate.writing import write_whole
 from bottleneck.gated import CounterChange
+from bottleneck.gated_words import amounts, growth, tell_change
 
 _Modules = Mapping[str, Mapping[str, int]]
 
@@ -207,11 +207,9 @@ def tell_anchor(file: str, before: Lock, after: Lock) -> str:
 def tell_growth(change: CounterChange) -> str:
     """'launches 303 -> 311 per step (+8, +2.6 %)'."""
     if change.before is None or change.after is None:
-        return f"{change.metric}: {amount(change.metric, change.after)} per step, new"
-    growth = change.after - change.before
-    share = f", {signed_share(growth / change.before)}" if change.before else ""
-    sign = "+" if growth >= 0 else "-"
-    return f"{tell_change(change)} per step ({sign}{amount(change.metric, abs(growth))}{share})"
+        return f"{change.metric}: {amounts(change)[1]} per step, new"
+    share = f", {growth(change.after / change.before)}" if change.before else ""
+    return f"{tell_change(change)} per step ({amounts(change)[2]}{share})"
 
 
 def _loss(change: CounterChange) -> str:

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from bottleneck.compared import ChangeRow, Comparison
-from bottleneck.counters import COUNTERS
 from bottleneck.gated import CounterChange, Culprit, TimeResult, WorkloadResult
-from bottleneck.units import format_share, format_si, format_us
+from bottleneck.gated_words import culprit_words, growth, tell_change
+from bottleneck.units import format_share, format_us
 
 _LISTED = 3
 
@@ -59,30 +59,10 @@ def tell_time(time: TimeResult) -> str:
     parts = []
     if time.base_us is not None and time.candidate_us is not None:
         parts.append(f"step {format_us(time.base_us.median)} -> {format_us(time.candidate_us.median)}")
-    parts.append(f"{signed_share(ratio.median - 1)} [{signed_share(ratio.low - 1)}, {signed_share(ratio.high - 1)}]")
+    parts.append(f"{growth(ratio.median)} [{growth(ratio.low)}, {growth(ratio.high)}]")
     if time.budget is not None:
         parts.append(f"budget {format_share(time.budget)}")
     return ", ".join(parts)
-
-
-def signed_share(share: float) -> str:
-    """'+7.6 %'; a growth so small that it would show as nothing is '+<0.1 %'."""
-    return f"{'-' if share < 0 else '+'}{format_share(abs(share))}"
-
-
-def tell_change(change: CounterChange) -> str:
-    """'syncs 0 -> 1', with units where the counter has one."""
-    return f"{change.metric} {amount(change.metric, change.before)} -> {amount(change.metric, change.after)}"
-
-
-def amount(metric: str, value: int | None) -> str:
-    """A count as people read it: exact, but for bytes and FLOPs, which have a prefix."""
-    if value is None:
-        return "unknown"
-    counter = COUNTERS.get(metric.rpartition(".")[2])
-    if counter is None or counter.unit is None or abs(value) < 10_000:
-        return f"{value:,}".replace(",", " ")
-    return format_si(float(value), counter.unit)
 
 
 def _tell_counters(broken: Sequence[CounterChange]) -> str:
@@ -106,12 +86,9 @@ def _causes(broken: Sequence[CounterChange]) -> list[str]:
 
 
 def _tell_culprit(culprit: Culprit) -> str:
-    verb = f"{culprit.change:+,d} {culprit.what}".replace(",", " ")
-    module = f" in {culprit.module}" if culprit.module else ""
-    if culprit.site is None:
-        return f"{verb}{module}"
-    text = f"  {culprit.site.text}" if culprit.site.text else ""
-    return f"{verb}{module} at {culprit.site.place}{', changed here' if culprit.is_touched else ''}{text}"
+    """The culprit with its line as it stands in the program."""
+    told = culprit_words(culprit)
+    return f"{told}  {culprit.site.text}" if culprit.site is not None and culprit.site.text else told
 
 
 def _rows(comparison: Comparison) -> list[str]:

@@ -1,7 +1,8 @@
 """What `gate --update` tells: which counters are locked now, what changed, and what is too unstable to lock."""
 
 from bottleneck.counters import Lock
-from bottleneck.gate.story import amount
+from bottleneck.gated import CounterChange
+from bottleneck.gated_words import tell_change
 
 
 def tell_update(path: str, before: Lock | None, after: Lock) -> str:
@@ -19,7 +20,7 @@ def _changes(before: Lock | None, after: Lock) -> list[str]:
         return ["  it is new: commit it"]
     old, new = before.counts.values, after.counts.values
     changed = [
-        f"  {name} {amount(name, old.get(name))} -> {amount(name, new.get(name))}"
+        f"  {tell_change(CounterChange(name, old.get(name), new.get(name), 'same'))}"
         for name in sorted({*old, *new})
         if old.get(name) != new.get(name)
     ]

@@ -8,7 +8,8 @@ from typing import Literal
 
 from bottleneck.counters import Site
 from bottleneck.gated import CounterChange, CounterVerdict, Gate, WorkloadResult
-from bottleneck.report.gate_counter_words import cause_words, change_words, counter_of, improved
+from bottleneck.gated_words import counter_of
+from bottleneck.report.gate_counter_words import cause_words, change_words, improved
 from bottleneck.report.gate_time_words import time_words
 from bottleneck.report.gate_words import closing, worst_first
 

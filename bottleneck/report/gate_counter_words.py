@@ -2,10 +2,9 @@
 
 from collections.abc import Mapping, Sequence
 
-from bottleneck.counters import COUNTERS, Counter
-from bottleneck.gated import CounterChange, CounterVerdict, Culprit, WorkloadResult
+from bottleneck.gated import CounterChange, CounterVerdict, WorkloadResult
+from bottleneck.gated_words import amounts, culprit_words, tell_change
 from bottleneck.report.numbers import UNKNOWN
-from bottleneck.units import format_si
 
 CHANGES: Mapping[CounterVerdict, str] = {
     "broken": "over budget",
@@ -20,7 +19,6 @@ CHANGES: Mapping[CounterVerdict, str] = {
 }
 """What became of a counter, the worst first."""
 
-_EXACT_BELOW, _EXACT_FROM = 10_000, 10**18
 _CULPRITS = 3
 
 # First what is wrong, then what is well, then what was not held against anything.
@@ -43,11 +41,6 @@ def counters_words(changes: Sequence[CounterChange], verdicts: Sequence[CounterV
     return ", ".join([f"{number} counter{'' if number == '1' else 's'} {words}", *told[1:]])
 
 
-def counter_of(metric: str) -> Counter | None:
-    """The counter that a metric counts: of the whole step ('launches'), or of modules ('module:decoder.*.launches')."""
-    return COUNTERS.get(metric.rpartition(".")[2] if metric.startswith("module:") else metric)
-
-
 def differing(result: WorkloadResult) -> list[CounterChange]:
     """The counters that a table shows, the worst first: those that differ or that only one side knows."""
     order = list(CHANGES)
@@ -60,36 +53,6 @@ def differing(result: WorkloadResult) -> list[CounterChange]:
     return sorted(shown, key=lambda change: order.index(change.verdict))
 
 
-def amounts(change: CounterChange) -> tuple[str, str, str]:
-    """Before, after and the difference of a counter; both in one unit, exact where rounding would hide what differs."""
-    before, after = change.before, change.after
-    shown = [_amount(change.metric, value) for value in (before, after)]
-    if before != after and shown[0] == shown[1]:
-        shown = [_exact(value) for value in (before, after)]
-    return shown[0], shown[1], _difference(change)
-
-
-def _difference(change: CounterChange) -> str:
-    if change.before is None or change.after is None:
-        return UNKNOWN
-    grown = change.after - change.before
-    return ("-" if grown < 0 else "+") + _amount(change.metric, abs(grown)) if grown else "0"
-
-
-def _amount(metric: str, value: int | None) -> str:
-    """A count: exact, but large numbers of bytes and FLOPs with a prefix."""
-    counter = counter_of(metric)
-    if value is None or counter is None or counter.unit is None:
-        return _exact(value)
-    if not _EXACT_BELOW <= abs(value) < _EXACT_FROM:
-        return _exact(value)
-    return format_si(float(value), counter.unit)
-
-
-def _exact(value: int | None) -> str:
-    return UNKNOWN if value is None else f"{value:,}".replace(",", " ")
-
-
 def limit_words(change: CounterChange) -> str:
     """'+0', '+3% since the anchor'."""
     if change.limit is None:
@@ -99,21 +62,10 @@ def limit_words(change: CounterChange) -> str:
 
 def change_words(change: CounterChange) -> str:
     """'launches 303 -> 311 per step, limit +0', 'launches 311 per step, without baseline'."""
-    before, after, _ = amounts(change)
     if change.before is None and change.after is not None:
-        return f"{change.metric} {after} per step, without baseline"
-    after = "unknown" if change.after is None else after
+        return f"{change.metric} {amounts(change)[1]} per step, without baseline"
     limit = f", limit {limit_words(change)}" if change.limit is not None else ""
-    return f"{change.metric} {before} -> {after} per step{limit}"
-
-
-def culprit_words(culprit: Culprit) -> str:
-    """'+24 aten::copy_ in decoder.rotary at model/rope.py:88, changed here'."""
-    told = f"{'-' if culprit.change < 0 else '+'}{_exact(abs(culprit.change))} {culprit.what}"
-    told += f" in {culprit.module}" if culprit.module else ""
-    if culprit.site is None:
-        return told
-    return f"{told} at {culprit.site.place}{', changed here' if culprit.is_touched else ''}"
+    return f"{tell_change(change)} per step{limit}"
 
 
 def cause_words(change: CounterChange) -> list[str]:
@@ -149,7 +101,7 @@ def improved(result: WorkloadResult) -> tuple[CounterChange, ...]:
 
 def improvement_words(result: WorkloadResult) -> str:
     """'launches 311 -> 303'."""
-    return ", ".join("{} {} -> {}".format(change.metric, *amounts(change)[:2]) for change in improved(result))
+    return ", ".join(tell_change(change) for change in improved(result))
 
 
 def allowed_words(result: WorkloadResult) -> list[str]:

@@ -10,8 +10,9 @@ from typing import Literal
 from xml.etree import ElementTree as ET
 
 from bottleneck.gated import CounterChange, Gate, TimeResult, WorkloadResult
+from bottleneck.gated_words import amounts, counter_of
 from bottleneck.report.clean import clean
-from bottleneck.report.gate_counter_words import CHANGES, amounts, cause_words, change_words, counter_of
+from bottleneck.report.gate_counter_words import CHANGES, cause_words, change_words
 from bottleneck.report.gate_time_words import time_summary, time_words
 from bottleneck.report.gate_words import VERDICTS, closing, verdict_of
 

@@ -9,8 +9,9 @@ from dataclasses import replace
 
 from bottleneck.compared import Comparison
 from bottleneck.gated import CounterChange, Gate, WorkloadResult
+from bottleneck.gated_words import amounts
 from bottleneck.report.comparison_formats import to_markdown
-from bottleneck.report.gate_counter_words import CHANGES, amounts, cause_words, differing, limit_words
+from bottleneck.report.gate_counter_words import CHANGES, cause_words, differing, limit_words
 from bottleneck.report.gate_time_words import time_words
 from bottleneck.report.gate_words import (
     VERDICTS,

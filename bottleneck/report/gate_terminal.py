@@ -7,7 +7,8 @@ from rich.console import Console
 from rich.text import Text
 
 from bottleneck.gated import CounterChange, Gate, GateVerdict, WorkloadResult
-from bottleneck.report.gate_counter_words import CHANGES, amounts, cause_words, differing, limit_words
+from bottleneck.gated_words import amounts
+from bottleneck.report.gate_counter_words import CHANGES, cause_words, differing, limit_words
 from bottleneck.report.gate_time_words import time_words
 from bottleneck.report.gate_words import (
     VERDICTS,

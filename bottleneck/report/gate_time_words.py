@@ -3,6 +3,7 @@
 import math
 
 from bottleneck.gated import TimeResult
+from bottleneck.gated_words import growth, share
 from bottleneck.units import format_us
 
 
@@ -68,24 +69,6 @@ def _visible(time: TimeResult) -> str | None:
     if time.smallest_visible is None:
         return None
     return f"this run could see {share(time.smallest_visible)} or more"
-
-
-def growth(ratio: float) -> str:
-    """A ratio as growth, '+7.6 %'; one that would show as nothing is '-<0.01 %'."""
-    if not math.isfinite(ratio):
-        return "unknown"
-    return f"{'-' if ratio < 1 else '+'}{share(abs(ratio - 1))}"
-
-
-def share(value: float) -> str:
-    """A share as a percentage, '2.4 %', with two decimals where one would show it as nothing."""
-    if not math.isfinite(value):
-        return "unknown"
-    return "<0.01 %" if 0 < abs(value) < 0.00005 else f"{value * 100:.{_decimals(value)}f} %"
-
-
-def _decimals(value: float) -> int:
-    return 2 if 0 < abs(value) < 0.0005 else 1
 
 
 def took(seconds: float) -> str:

@@ -25,6 +25,7 @@ FOUNDATION = {
     "counters",
     "compared",
     "gated",
+    "gated_words",
 }
 STAGES = {"trace", "devices", "cost", "analysis", "advice", "report", "counting", "comparing", "gate"}
 MAY_IMPORT = {

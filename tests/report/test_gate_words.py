@@ -6,8 +6,9 @@ from dataclasses import replace
 import pytest
 
 from bottleneck.gated import Gate, GateVerdict
-from bottleneck.report.gate_counter_words import CHANGES, amounts, counters_words, culprit_words, limit_words
-from bottleneck.report.gate_time_words import growth, share, time_words, took
+from bottleneck.gated_words import amounts, culprit_words, growth, share
+from bottleneck.report.gate_counter_words import CHANGES, counters_words, limit_words
+from bottleneck.report.gate_time_words import time_words, took
 from bottleneck.report.gate_words import VERDICTS, accept_command, split_command, verdict_of
 from tests.report.gates import (
     COPY,
