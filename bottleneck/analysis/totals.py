@@ -1,5 +1,6 @@
 """Sums per step and how much of the busy time they rest on."""
 
+import math
 from collections import defaultdict
 from collections.abc import Sequence
 
@@ -118,12 +119,19 @@ def _peak(kernels: Sequence[KernelSummary], device: Device) -> str | None:
     flops: defaultdict[tuple[str, str | None], float] = defaultdict(float)
     for kernel in kernels:
         if kernel.flops and kernel.dtype:
-            flops[kernel.dtype, kernel.engine] += kernel.flops
-    if not flops:
-        return None
-    dtype, engine = max(flops, key=lambda key: flops[key])
-    units = ("vector", "tensor") if engine == "vector" else ("tensor", "vector")
-    return next((key for unit in units if (key := f"{dtype}_{unit}") in device.peaks_flops_per_s), None)
+            flops[kernel.dtype, _peak_of(kernel, device)] += kernel.flops
+    return max(flops, key=lambda key: flops[key])[1] if flops else None
+
+
+def _peak_of(kernel: KernelSummary, device: Device) -> str | None:
+    """The peak that a kernel is held against. The name of a CPU's tells no engine: that which its floor was made of."""
+    peaks = device.peaks_flops_per_s
+    units = ("vector", "tensor") if kernel.engine == "vector" else ("tensor", "vector")
+    keys = [key for unit in units if peaks.get(key := f"{kernel.dtype}_{unit}")]
+    if kernel.engine is None and kernel.flops and kernel.compute_us:
+        rate = kernel.flops / kernel.compute_us * US_PER_S
+        return min(keys, key=lambda key: abs(math.log(peaks[key] / rate)), default=None)
+    return next(iter(keys), None)
 
 
 def _bandwidth(device: Device) -> float | None:

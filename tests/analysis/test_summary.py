@@ -224,6 +224,14 @@ def test_utilisation_of_vector_work_is_judged_by_the_vector_peak() -> None:
     assert totals.model_flops_utilization == pytest.approx(0.25)
 
 
+@pytest.mark.parametrize(("compute_us", "peak"), [(25.0, "bf16_vector"), (2.5, "bf16_tensor"), (3.0, "bf16_tensor")])
+def test_a_kernel_that_names_no_engine_is_judged_by_the_peak_of_its_floor(compute_us: float, peak: str) -> None:
+    amounts = {"flops": 2.5e6, "bytes_low": 0.0, "bytes_high": 0.0, "compute_us": compute_us}
+    scene = Scene(100, [Kernel(0, 50, roofline=amounts, kernel={"math_dtype": "bf16"})])
+    totals = _analysis(scene, device=_device()).totals
+    assert totals.peak == peak
+
+
 def test_utilisation_above_the_ceiling_is_unknown() -> None:
     totals = _analysis(_priced(25e9, 40e9), device=_device()).totals
     assert (totals.model_flops_utilization, totals.bandwidth_utilization) == (None, None)
