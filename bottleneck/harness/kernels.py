@@ -59,7 +59,9 @@ def _buffers(graph: Any, leaves: Sequence[Any], arguments: Any) -> Iterator[Comp
     owner = _owners(arguments)
     traffic = {name: _Traffic() for name in owner.values()}
     real = graph.scheduler.mutation_real_name
-    own = {real.get(dep.name, dep.name) for leaf in leaves for dep in leaf.read_writes.writes}
+    written = {dep.name for leaf in leaves for dep in leaf.read_writes.writes}
+    own = {real.get(name, name) for name in written}
+    former = {owner.get(real.get(dep.name, dep.name)) for dep in _reads(leaves) if dep.name not in written}
     for leaf in leaves:
         for side in ("reads", "writes"):
             for dep in getattr(leaf.read_writes, side):
@@ -71,9 +73,13 @@ def _buffers(graph: Any, leaves: Sequence[Any], arguments: Any) -> Iterator[Comp
         size = math.prod(buffer.dims)
         read = _bounds(seen.reads, size)
         # What the kernel itself has written before it is read comes from a cache if that can hold it.
-        if read is not None and all(alias in own for alias, held in owner.items() if held == name):
+        if read is not None and name not in former:
             read = (0, read[1])
         yield replace(buffer, read=read, written=_bounds(seen.writes, size))
+
+
+def _reads(leaves: Sequence[Any]) -> Iterator[Any]:
+    return (dep for leaf in leaves for dep in leaf.read_writes.reads)
 
 
 def _owners(arguments: Any) -> dict[str, str]:

@@ -35,6 +35,9 @@ def chain(values, table, index, out):
 values, out = torch.rand(4096), torch.rand(4096)
 torch.compile(chain)(values, torch.rand(500, 16), torch.arange(32), out)
 assert torch.allclose(out, values * 1.0001**8)
+state = torch.ones(2048)
+torch.compile(lambda x: x.mul_(1.5).add_(1.0))(state)
+assert state[0] == 2.5
 varying = torch.compile(lambda x: x + 1, dynamic=True)
 varying(torch.rand(77))
 from torch._dynamo.utils import counters
@@ -73,7 +76,7 @@ def test_a_kernel_tells_its_buffers_and_what_it_fuses(noted: list[tuple[int, dic
     costs = price_kernels(fixed)
     assert all(isinstance(cost, Cost) for cost in costs)
     vector = sum(cost.vector_flops for cost in costs if isinstance(cost, Cost))
-    assert vector == pytest.approx(8 * 4096 + 32 * 16 + 4096, rel=0.01)
+    assert vector == pytest.approx(8 * 4096 + 32 * 16 + 4096 + 2 * 2048, rel=0.01)
     assert sum(cost.special_ops for cost in costs if isinstance(cost, Cost)) == 4096
     buffers = [buffer for kernel in fixed for buffer in kernel.buffers]
     assert {buffer.read for buffer in buffers if buffer.dims == (500, 16)} == {(0, 512)}
@@ -84,6 +87,12 @@ def test_a_kernel_tells_its_buffers_and_what_it_fuses(noted: list[tuple[int, dic
     }
 
 
+def test_what_is_changed_in_place_is_read_and_written(noted: list[tuple[int, dict[str, Any]]]) -> None:
+    buffers = [buffer for kernel in kernels(noted[0][1]) for buffer in kernel.buffers if buffer.dims == (2048,)]
+    assert {buffer.read for buffer in buffers} - {None} == {(2048, 2048)}
+    assert {buffer.written for buffer in buffers} - {None} == {(2048, 2048)}
+
+
 def test_sizes_that_vary_are_unknown_with_a_reason(noted: list[tuple[int, dict[str, Any]]]) -> None:
     reasons = [kernel.reason for kernel in kernels(noted[0][1]) if kernel.reason is not None]
     assert reasons == ["compiled for sizes that vary from call to call"]
@@ -91,7 +100,7 @@ def test_sizes_that_vary_are_unknown_with_a_reason(noted: list[tuple[int, dict[s
 
 def test_what_comes_from_the_cache_has_the_same_notes(noted: list[tuple[int, dict[str, Any]]]) -> None:
     (hits_before, first), (hits, second) = noted
-    assert (hits_before, hits) == (0, 2)
+    assert (hits_before, hits) == (0, 3)
     assert second == first
 
 
