@@ -16,6 +16,8 @@ _FEWEST = 3
 # Of one point this far from the line, something went wrong; of two, it is no line.
 _OFF_SHARE = 0.10
 _FEWEST_OF_RANGE = 4
+# From so many points on a range may hold one that something disturbed.
+_MANY = 6
 # Overlapping parts are believed where they leave less than this of the squares that parts in a row leave.
 _CLEARLY_BETTER = 0.5
 # Growth of the peak over the whole sweep, as a share of it, that is no growth yet: pages come and go.
@@ -127,21 +129,33 @@ def _choose(x: Floats, t: Floats, error: Floats) -> tuple[Line, slice]:
 
     What leaves a cache or fills a device bends the curve; a line through both sides would be wrong on either.
     """
-    everything = slice(None)
-    line, bent = sum_line(x, t, error), max_line(x, t, error)
-    if bent is not None and line.worst_share > _OFF_SHARE and bent.squares < _CLEARLY_BETTER * line.squares:
-        line = bent
+    line = _line_through(x, t, error)
     if _points_off(line) <= 1:
-        return line, everything
+        return line, slice(None)
     ranges = [slice(start, end) for start in range(len(x)) for end in range(start + _FEWEST_OF_RANGE, len(x) + 1)]
     ranges.sort(key=lambda part: part.start - part.stop)
     for part in ranges:
         if 2 * (part.stop - part.start) < len(x):
             break
-        within = sum_line(x[part], t[part], error[part])
-        if not _points_off(within):
+        within = _line_through(x[part], t[part], error[part])
+        if _holds_over_range(within):
             return within, part
-    return line, everything
+    return line, slice(None)
+
+
+def _line_through(x: Floats, t: Floats, error: Floats) -> Line:
+    """Parts in a row, or parts that overlap where those clearly fit better."""
+    line, bent = sum_line(x, t, error), max_line(x, t, error)
+    if bent is not None and line.worst_share > _OFF_SHARE and bent.squares < _CLEARLY_BETTER * line.squares:
+        return bent
+    return line
+
+
+def _holds_over_range(line: Line) -> bool:
+    """Whether the points of a range follow it: all, or of many all but one in between. An end that is off is a bend."""
+    off = _points_off(line)
+    ends = max(abs(float(line.shares[0])), abs(float(line.shares[-1])))
+    return off == 0 or (off == 1 and len(line.shares) >= _MANY and ends <= _OFF_SHARE)
 
 
 def _points_off(line: Line) -> int:

@@ -104,6 +104,18 @@ def test_beyond_a_cliff_the_line_holds_for_the_longer_side() -> None:
     assert fit.points == 6
 
 
+def test_parts_that_overlap_are_found_before_a_cliff_and_past_a_disturbed_point() -> None:
+    # Measured with the intensity experiment: long chains of multiplications find too little to do meanwhile.
+    def law(repeat: int) -> float:
+        return max(7400.0, (360.0 if repeat <= 128 else 510.0) * repeat)
+
+    repeats = (*BATCHES, 256)
+    fit = fit_of([point(repeat, law(repeat) * (1.3 if repeat == 8 else 1.0)) for repeat in repeats])
+    assert fit.model == "max" and fit.over is not None
+    assert (fit.over.low, fit.over.high) == (1, 128)
+    assert fit.knee == pytest.approx(7400 / 360, rel=0.05)
+
+
 def test_no_part_is_ever_negative() -> None:
     steep = fit_of(points_of(lambda batch: max(7.0 * batch - 3.0, 1.0), batches=(1, 2, 4, 8)))
     falling = fit_of(points_of(lambda batch: 100.0 - 0.1 * batch))
