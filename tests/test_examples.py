@@ -1,6 +1,7 @@
 """Every workload of `examples/` runs at a tiny size and says which verdict to expect."""
 
 import ast
+import math
 import re
 import runpy
 import shutil
@@ -58,22 +59,28 @@ def test_a_workload_runs_at_a_tiny_size(name: str) -> None:
 
 
 @quietly
-def test_the_fused_operations_give_what_they_would_one_by_one() -> None:
+@pytest.mark.parametrize(("repeat", "left"), [(1, 0.9999), (2, 1.0), (9, 1.0), (16, 1.0)])
+def test_the_multiplications_leave_what_they_would_one_by_one(repeat: int, left: float) -> None:
     need_a_compiler("intensity")
     torch = pytest.importorskip("torch")
-    subject = make_subject(str(EXAMPLES / "intensity.py"), settings={"elements": 64, "repeat": 4}, seed=5)
+    step = make_subject(str(EXAMPLES / "intensity.py"), settings={"elements": 64, "repeat": repeat}, seed=5).step
     torch.manual_seed(5)
-    values = torch.randn(64)
-    # Two multiplications in one chain and one in the other, and the addition of both.
-    torch.testing.assert_close(subject.step(), values * 1.0001**2 + values * 1.0002)
+    values = torch.randn(64).sign()
+    chains = len(runpy.run_path(str(EXAMPLES / "intensity.py"))["lengths"](repeat))
+    torch.testing.assert_close(step(), (values * left) ** chains)
 
 
-@pytest.mark.parametrize("repeat", [1, 2, 3, 4, 8, 16, 17, 256])
-def test_the_chains_and_what_joins_them_are_as_many_operations_as_asked_for(repeat: int) -> None:
+@pytest.mark.parametrize("repeat", [1, 2, 3, 4, 5, 8, 16, 17, 32, 256])
+def test_the_chains_and_what_joins_them_are_as_many_multiplications_as_asked_for(repeat: int) -> None:
     pytest.importorskip("torch")
-    chains = runpy.run_path(str(EXAMPLES / "intensity.py"))["lengths"](repeat)
-    assert sum(chains) + len(chains) - 1 == repeat
-    assert min(chains) >= 1 and len(chains) <= 8
+    example = runpy.run_path(str(EXAMPLES / "intensity.py"))
+    times = example["lengths"](repeat)
+    assert sum(times) + len(times) - 1 == repeat
+    assert len(times) <= 8 and min(times) >= (2 if repeat > 1 else 1)
+    factors = [example["factors"](chain, each) for chain, each in enumerate(times)]
+    assert [len(each) for each in factors] == times
+    assert {math.prod(each) for each in factors} == ({1.0} if repeat > 1 else {0.9999})
+    assert len({tuple(each) for each in factors}) == len(factors)
 
 
 def test_vgg19_has_as_many_weights_as_the_paper_says() -> None:
