@@ -3,12 +3,12 @@
 python -m benchmarks.sweeps                               prints both tables
 python -m benchmarks.sweeps --threads 1 --repeats 3       as little as other programs can disturb
 python -m benchmarks.sweeps --write docs/explanation/accuracy.md
-                                                          puts them between the sweeps markers of that page
+                                                          puts each between its markers of that page
 
 The knee of examples/intensity.py over `repeat` = 1 … 256 is held against the ridge that calibration measured with
 kernels of its own: promised within 25 %. Of batch sweeps every size but the first and the last is left out in turn, the
 fit made of the others, and its prediction held against what was measured: promised within 10 %. It takes ten minutes
-and a quiet machine, and fails when a promise is broken.
+(as often as `--repeats` says) and a quiet machine, and fails when a promise is broken.
 """
 
 import argparse
@@ -146,7 +146,7 @@ def _giga(rate: float | None) -> str:
 def main() -> int:
     """Runs both; the exit status is 1 when a promise is broken."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--write", type=Path, help="page that holds the sweeps markers")
+    parser.add_argument("--write", type=Path, help="page that holds the knee and fit markers")
     parser.add_argument("--threads", type=int, help="threads of every point")
     parser.add_argument("--repeats", type=int, default=1, help="how often every point is measured")
     parser.add_argument("--elements", type=int, default=32 * 2**20, help="numbers in the vector of the experiment")
@@ -154,16 +154,16 @@ def main() -> int:
     chosen = parser.parse_args()
     options = ["--repeats", str(chosen.repeats)]
     options += [] if chosen.threads is None else ["--threads", str(chosen.threads)]
-    told = []
+    told = {}
     if chosen.only != "fit":
-        told.append(tell_knee(sweep(*INTENSITY, [*options, "--set", f"elements={chosen.elements}"])))
+        told["knee"] = tell_knee(sweep(*INTENSITY, [*options, "--set", f"elements={chosen.elements}"]))
     if chosen.only != "knee":
-        told.append(tell_predictions([each for one in BATCHES for each in leave_one_out(sweep(*one, options))]))
-    text = "\n\n".join(words for words, _ in told)
-    if chosen.write:
-        write_between_markers(chosen.write, "sweeps", text)
-    print(text)
-    return 0 if all(holds for _, holds in told) else 1
+        told["fit"] = tell_predictions([each for one in BATCHES for each in leave_one_out(sweep(*one, options))])
+    for name, (text, _) in told.items():
+        if chosen.write:
+            write_between_markers(chosen.write, name, text)
+        print(text, end="\n\n")
+    return 0 if all(holds for _, holds in told.values()) else 1
 
 
 if __name__ == "__main__":
