@@ -9,16 +9,14 @@ from bottleneck.case import Case
 from bottleneck.counters import Counts
 from bottleneck.counting import count, merge
 from bottleneck.errors import UndecidedError, WorkloadError
-from bottleneck.experiment.points import LOG_FILE, why_it_failed
+from bottleneck.experiment.points import LOG_FILE
+from bottleneck.experiment.recordings import ending_of, plan_of, run_at
 from bottleneck.experiment.stand import Stand
-from bottleneck.harness.deaths import MemoryKills, count_memory_kills
-from bottleneck.harness.finish import Ending, finish_recording, read_all_notes
+from bottleneck.harness.finish import finish_recording, read_all_notes
 from bottleneck.harness.notes import Plan
-from bottleneck.harness.quiet import run_quietly
-from bottleneck.harness.supervisor import child_command
 from bottleneck.harness.trial_program import Program
 from bottleneck.pipeline import Options, examine, locate
-from bottleneck.recording import Recording, kept_environment
+from bottleneck.recording import Recording
 
 # Optimizers make their state in the first step, autotuners choose in the second; a step like the others must follow.
 WARMUP, STEPS = 3, 3
@@ -57,7 +55,7 @@ def count_program(
 
 def _count_once(program: Program, folder: Path, stand: Stand) -> Counted:
     folder.mkdir(parents=True, exist_ok=True)
-    plan = _plan(program, folder)
+    plan = plan_of(program, folder, steps=STEPS, warmup=WARMUP, memory=True, counting=True)
     recording = _record(plan, program, stand)
     if not recording.traces or recording.step_source in _NO_STEPS:
         raise UndecidedError(
@@ -70,25 +68,6 @@ def _count_once(program: Program, folder: Path, stand: Stand) -> Counted:
     return Counted(count(case, stand.folder), (folder,), case)
 
 
-def _plan(program: Program, folder: Path) -> Plan:
-    return Plan(
-        folder=str(folder),
-        form=program.form,
-        target=program.target,
-        module=False,
-        settings=program.settings,
-        train=program.train,
-        steps=STEPS,
-        warmup=WARMUP,
-        stop=program.form == "script",
-        memory=True,
-        batch_test=False,
-        option_costs=False,
-        seed=program.seed,
-        counting=True,
-    )
-
-
 def _environment(stand: Stand) -> dict[str, str]:
     chosen = {**_ENVIRONMENT, **stand.variables}
     # Torch takes as many threads as MKL, which this variable tells before the other does.
@@ -99,13 +78,11 @@ def _record(plan: Plan, program: Program, stand: Stand) -> Recording:
     """The recording, written to the plan's folder; WorkloadError with the program's last words where it fails."""
     folder = Path(plan.folder)
     environment = _environment(stand)
-    kills = MemoryKills(count_memory_kills())
-    heard = run_quietly(child_command(plan, program.arguments), folder / LOG_FILE, environment, stand.folder)
-    if heard.end.status != 0:
+    outcome = run_at(stand, program, plan, environment)
+    if outcome.failed:
         raise WorkloadError(
             f"{program.target} failed on {stand.label}",
-            why=why_it_failed(heard, kills.since()),
+            why=outcome.why,
             fix=f"see all that it said in {folder / LOG_FILE}",
         )
-    ending = Ending((program.target, *program.arguments), 0, 0.0, environment=kept_environment(environment))
-    return finish_recording(plan, read_all_notes(folder), ending, None)
+    return finish_recording(plan, read_all_notes(folder), ending_of(program, environment), None)
