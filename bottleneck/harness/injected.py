@@ -21,21 +21,15 @@ def with_injection(step: Step, environment: Mapping[str, str] | None = None) -> 
 
 def more_ops(step: Step, number: float) -> Step:
     """The step with so many ops more, each of them one call of torch's dispatcher and, on a GPU, one kernel."""
-    tensor: Any = None
-
-    def longer() -> Any:
-        nonlocal tensor
-        result = step()
-        tensor = _one() if tensor is None else tensor
-        for _ in range(int(number)):
-            tensor.neg()
-        return result
-
-    return longer
+    return _longer(step, number, lambda tensor: tensor.neg())
 
 
 def more_syncs(step: Step, number: float) -> Step:
     """The step with so many more waits for a value."""
+    return _longer(step, number, lambda tensor: tensor.item())
+
+
+def _longer(step: Step, number: float, call: Callable[[Any], Any]) -> Step:
     tensor: Any = None
 
     def longer() -> Any:
@@ -43,7 +37,7 @@ def more_syncs(step: Step, number: float) -> Step:
         result = step()
         tensor = _one() if tensor is None else tensor
         for _ in range(int(number)):
-            tensor.item()
+            call(tensor)
         return result
 
     return longer
