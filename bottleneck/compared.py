@@ -1,8 +1,7 @@
 """What `compare` says of two analyses: the change of the step as a waterfall whose bars add up to it."""
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 from bottleneck.counters import Counts
@@ -122,7 +121,6 @@ class Comparison:
     counters: tuple[CounterStep, ...] = ()
     notes: tuple[str, ...] = ()
     sentence: str = ""
-    extra: Mapping[str, str] = field(default_factory=dict)
     schema: str = COMPARE_SCHEMA
     version: str = ""
 
