@@ -27,7 +27,7 @@ RECORDS: Mapping[str, str] = {
     "Bar": "the change of one account of the ledger",
     "ChangeRow": "work that both sides do, or one, and why it changed",
     "CounterStep": "a counter on both sides",
-    "Ratio": "a ratio of step times, candidate / base, with its 99 % interval",
+    "Ratio": "a ratio of step times, candidate / base, with its 98 % interval",
     **{name: ANALYSIS_RECORDS[name] for name in ("Timing", "Verdict")},
 }
 
@@ -146,7 +146,6 @@ KEYS: Mapping[str, Mapping[str, Meaning]] = {
         "counters": ("", "counters on both sides"),
         "notes": ("", "limits of this comparison"),
         "sentence": ("", "the change in words"),
-        "extra": ("", "further facts, by name"),
     },
     "CompareSide": {
         "label": ("", "what it is called"),

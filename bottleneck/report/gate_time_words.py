@@ -49,13 +49,13 @@ def _steps(time: TimeResult) -> str | None:
 
 
 def _interval(time: TimeResult) -> str | None:
-    """The growth with its 99 % interval, over so many pairs, and how many of them confirmed it."""
+    """The growth between bounds that each hold at 99 %, over so many pairs, and how many of them confirmed it."""
     if time.ratio is None:
         return None
     ratio = time.ratio
     pairs = f"{ratio.n} pair{'' if ratio.n == 1 else 's'}"
     confirmed = f", {time.confirming} of them fresh ones to confirm" if time.confirming else ""
-    return f"{growth(ratio.median)} [99 %: {growth(ratio.low)}, {growth(ratio.high)}] over {pairs}{confirmed}"
+    return f"{growth(ratio.median)} [98 %: {growth(ratio.low)}, {growth(ratio.high)}] over {pairs}{confirmed}"
 
 
 def _budget(time: TimeResult) -> str | None:
