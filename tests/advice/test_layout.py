@@ -6,6 +6,7 @@ import pytest
 
 from bottleneck.advice.layout import channels_first, unfolded_batch_norm, untuned_convolutions
 from tests.advice.programs import Call, halves, on_cpu, on_gpu
+from tests.analysis.frames import CPU
 
 IMAGES, WEIGHTS = [32, 64, 56, 56], [64, 64, 3, 3]
 PLANES, PIXELS = [64 * 56 * 56, 56 * 56, 56, 1], [64 * 56 * 56, 1, 56 * 64, 64]
@@ -81,7 +82,15 @@ def test_kernels_that_turn_images_round_would_go(tmp_path: Path) -> None:
 
 
 def test_a_cpu_hides_what_planes_cost(tmp_path: Path) -> None:
-    draft = channels_first(on_cpu(tmp_path, [convolution(9000, strides=PLANES)]))
+    floor_us = 2 * 32 * 64 * 56 * 56 * 64 * 9 / CPU.peaks_flops_per_s["fp32_tensor"] * 1e6
+    draft = channels_first(on_cpu(tmp_path, [convolution(3 * floor_us, strides=PLANES)]))
     assert draft is not None
-    assert draft.gain_us is None
-    assert channels_first(on_cpu(tmp_path / "pixels", [convolution(9000, strides=PIXELS)])) is None
+    assert draft.gain_us is not None
+    assert draft.gain_us.low == 0
+    assert draft.gain_us.high == pytest.approx(2 * floor_us, rel=1e-3)
+    assert draft.tries == ("channels-last", "compile")
+    assert channels_first(on_cpu(tmp_path / "pixels", [convolution(3 * floor_us, strides=PIXELS)])) is None
+
+
+def test_a_convolution_at_its_floor_has_no_layout_to_win_by(tmp_path: Path) -> None:
+    assert channels_first(on_cpu(tmp_path, [convolution(9000, strides=PLANES)])) is None
