@@ -46,7 +46,7 @@ def room_for_batch(case: Case) -> Draft | None:
     ratio = proof.ratio
     if peak_bytes >= _HALF * capacity_bytes or not _HARDLY_GROWS <= ratio.median < _GROWS:
         return None
-    gains = [case.step_us * min(max(1 - each / 2, 0.0), 0.5) for each in (ratio.high, ratio.low)]
+    gains = [case.step_us * min(max(1 - each / 2, 0.0), 1.0) for each in (ratio.high, ratio.low)]
     return Draft(
         slug="room-for-batch",
         title="Twice the batch fits into memory and takes less than twice the time",

@@ -50,8 +50,9 @@ def larger_batch(case: Case) -> Draft | None:
     """Rule 3: the step hardly grows with its batch, so twice the samples take little more time.
 
     The gain is that per sample: a step of 2B samples stands for two of B, so t(B) - t(2B) / 2. Where the batch test
-    measured t(2B) / t(B), from its interval; else from the ledger: between 1, if all that works has room left, and 1
-    + the part of the step that is no overhead (nor input, which grows with the samples).
+    measured t(2B) / t(B), from its interval, below 1 too (a product of twice as many rows can be the quicker one);
+    else from the ledger: between 1, if all that works has room left, and 1 + the part of the step that is no overhead
+    (nor input, which grows with the samples).
     """
     if is_broken(case):  # where other programs held the processors, they did so while the batch was doubled, too
         return None
@@ -71,7 +72,7 @@ def larger_batch(case: Case) -> Draft | None:
             f"{format_us(fixed_us)} per step ({format_share(share_of_step(case, fixed_us))}) is Python, dispatching "
             "and launching, which cost the same for any batch"
         )
-    gain = Interval(case.step_us * max(1 - high / 2, 0.0), case.step_us * (1 - max(low, 1.0) / 2))
+    gain = Interval(case.step_us * max(1 - high / 2, 0.0), case.step_us * (1 - max(low, 0.0) / 2))
     claims = claims_of(case, *_FIXED, "memory", "compute", "unknown", most_us=gain.high)
     return Draft(
         slug="larger-batch",

@@ -31,6 +31,12 @@ def test_a_step_that_hardly_grew_is_worth_what_was_measured_per_sample(tmp_path:
     assert draft.tries == ("batch-x2",) and draft.confidence == "high"
 
 
+def test_twice_the_batch_may_take_less_time_than_once(tmp_path: Path) -> None:
+    draft = larger_batch(tried(with_ledger(cpu(tmp_path), OVERHEAD), 0.8, 0.9, 1.0))
+    assert draft is not None and draft.gain_us is not None
+    assert (draft.gain_us.low, draft.gain_us.high) == (pytest.approx(50.0), pytest.approx(60.0))
+
+
 def test_without_a_batch_test_the_ledger_bounds_the_gain(tmp_path: Path) -> None:
     draft = larger_batch(with_ledger(cpu(tmp_path), OVERHEAD))
     assert draft is not None and draft.gain_us is not None
