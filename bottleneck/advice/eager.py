@@ -35,7 +35,7 @@ _CALL_OPS = {False: (23.0, 73.0), True: (145.0, 370.0)}
 # Part of the overhead per op that compiling takes away, measured there too: most of it where ops melt into a loop (60
 # pointwise ops: 3.1 of 3.6 us each; forward and backward 7.8 of 13); next to nothing, or less, where a product stays a
 # call of its own (48 linear layers: 41 us of 460).
-_MELTED, _KEPT = (0.4, 0.95), (-0.3, 0.2)
+MELTED, _KEPT = (0.4, 0.95), (-0.3, 0.2)
 _OP_US = 1.3
 # Where the smallest op of the machine is not known, it is this part of the overhead per op (1.3 of 13 us there).
 _SMALLEST_OP = 0.1
@@ -89,6 +89,11 @@ def _find_calls(case: Case) -> _Calls:
     return _Calls(us, melts, stays, min(slow_us, us) * (1 - share.overhead), random_us)
 
 
+def us_per_call(case: Case) -> float:
+    """Overhead of the model per op that does work, on a CPU."""
+    return _model_calls(case).each_us
+
+
 def compile_gain_us(case: Case) -> Interval | None:
     """What compiling the model of a CPU step saves in overhead, in us per step; below zero where it costs; else null.
 
@@ -101,8 +106,8 @@ def compile_gain_us(case: Case) -> Interval | None:
     calls = _model_calls(case)
     unit_us = launch_floor_us(case) or max(_OP_US, _SMALLEST_OP * calls.each_us)
     call_low, call_high = (ops * unit_us for ops in _CALL_OPS[trains(case)])
-    low = calls.each_us * (calls.melts * _MELTED[0] + calls.stays * _KEPT[0]) - call_high
-    high = calls.each_us * (calls.melts * _MELTED[1] + calls.stays * _KEPT[1]) - call_low
+    low = calls.each_us * (calls.melts * MELTED[0] + calls.stays * _KEPT[0]) - call_high
+    high = calls.each_us * (calls.melts * MELTED[1] + calls.stays * _KEPT[1]) - call_low
     return Interval(low - _RANDOM_COST * calls.random_us, min(high, calls.us) + calls.slow_us)
 
 

@@ -7,7 +7,8 @@ import numpy as np
 
 from bottleneck.advice.chains import Chains, chains_of
 from bottleneck.advice.draft import Draft
-from bottleneck.advice.measures import format_count, is_compiled, runs_on_host
+from bottleneck.advice.eager import MELTED, us_per_call
+from bottleneck.advice.measures import PER_CALL, claims_of, format_count, is_compiled, runs_on_host
 from bottleneck.advice.work import (
     Flags,
     Integers,
@@ -78,8 +79,9 @@ _NORM_WORDS = _Words(
 def unfused_chain(case: Case) -> Draft | None:
     """Rule 16: two and more pointwise ops or reductions in a row, each bound by memory.
 
-    Gain: Sigma t - what one pass over the chain's outer bytes takes (chains.find_chains). One change fuses all chains,
-    so that only one finding tells of them: this one, unless those with a norm take more of the time.
+    Gain: Sigma t - what one pass over the chain's outer bytes takes (chains.find_chains), and on a CPU the calls that
+    are spared. One change fuses all chains, so that only one finding tells of them: this one, unless those with a norm
+    take more of the time.
     """
     work = work_of(case)
     chains = chains_of(work)
@@ -103,11 +105,12 @@ def _of_chains(work: Work, chains: Chains, words: _Words) -> Draft | None:
     if share(work, rows) < _WORTH_TELLING:
         return None
     high = chains.high_us
-    gain = gain_of(work, chains.low_us, high)
-    gain = Interval(max(0.0, gain.low - _COMPILED_CALL_US), gain.high) if runs_on_host(work.case) else gain
+    steps, ops = work.case.steps, chains.ops
+    passes = gain_of(work, chains.low_us, high)
+    calls = _calls_spared(work.case, float((ops - 1).sum()) / steps)
+    gain = Interval(max(0.0, passes.low + calls.low), max(0.0, passes.high + calls.high))
     if gain.high <= 0:
         return None
-    steps, ops = work.case.steps, chains.ops
     moved, needed = (float(amount.sum()) / steps for amount in (chains.bytes, chains.fused_bytes))
     held = part_on_path(work, high)
     return Draft(
@@ -124,9 +127,23 @@ def _of_chains(work: Work, chains: Chains, words: _Words) -> Draft | None:
             *(["torch.compile already makes a part of the step, but not these"] if is_compiled(work.case) else []),
         ),
         gain_us=gain,
-        claims=claims_of_rows(work, np.clip(high, 0.0, None)),
+        claims={
+            **claims_of_rows(work, np.clip(high, 0.0, None)),
+            **claims_of(work.case, *PER_CALL, "overhead.launch_floor", most_us=max(0.0, gain.high - passes.high)),
+        },
         tries=("compile",),
     )
+
+
+def _calls_spared(case: Case, count: float) -> Interval:
+    """What it is worth that so many ops per step are no longer called, on a CPU, less one call of compiled code.
+
+    On a device the host's pace decides what launches are worth: the critical path counts that.
+    """
+    if not runs_on_host(case):
+        return Interval(0.0, 0.0)
+    low, high = (part * us_per_call(case) * count for part in MELTED)
+    return Interval(low - _COMPILED_CALL_US, high)
 
 
 def _counted(count: float, ops: Integers) -> str:
