@@ -20,11 +20,12 @@ def tries_of(findings: Sequence[Finding]) -> tuple[str, ...]:
 
 
 def prediction_of(name: str, findings: Sequence[Finding]) -> Prediction:
-    """What the findings promise of a change: the largest of their intervals, since it is one and the same change."""
+    """What the findings promise of a change: the most that any does at worst, and at best. It is one and the same."""
     naming = [finding for finding in findings if name in finding.tries]
     speedups = [finding.predicted_speedup for finding in naming if finding.predicted_speedup is not None]
-    largest = max(speedups, key=lambda speedup: (speedup.low + speedup.high, speedup.high), default=None)
-    return Prediction(tuple(finding.slug for finding in naming), largest)
+    ends = zip(*((each.low, each.high) for each in speedups), strict=True)
+    promised = Interval(*map(max, ends)) if speedups else None
+    return Prediction(tuple(finding.slug for finding in naming), promised)
 
 
 def prediction_of_all(names: Sequence[str], findings: Sequence[Finding], step_us: float) -> Prediction:

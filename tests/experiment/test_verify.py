@@ -42,8 +42,10 @@ def test_changes_are_tried_once_in_the_order_of_the_findings() -> None:
     assert tries_of(FINDINGS) == ("compile", "cuda-graph", "gc-freeze")
 
 
-def test_a_prediction_is_the_largest_interval_never_a_sum() -> None:
+def test_a_prediction_is_what_any_finding_promises_never_a_sum() -> None:
     assert prediction_of("compile", FINDINGS) == Prediction(("launches", "unfused"), Interval(1.5, 2.0))
+    wide = finding("layout", ("compile",), Interval(1.0, 6.0), Interval(0, 80))
+    assert prediction_of("compile", (wide, *FINDINGS[1:])).speedup == Interval(1.1, 6.0)
 
 
 def test_nothing_is_predicted_where_no_finding_names_the_change_or_none_has_a_figure() -> None:
