@@ -47,7 +47,26 @@ ROWS: Mapping[int, Row] = {
         "5/5",
         ("test_exam_profilers.py::test_a_profiler_of_the_programs_own_counts_the_same_events",),
     ),
-    4: Row("signals, to the process and to its group, once and thrice", "6/6", ("test_run_signals.py",)),
+    4: Row(
+        "signals, to the process and to its group, once and thrice",
+        "6/6",
+        (
+            "test_run_signals.py::test_a_signal_to_us_reaches_the_program_once",
+            "test_run_signals.py::test_a_signal_has_the_effect_that_it_has_under_python",
+            "test_run_signals.py::test_a_signal_that_our_caller_ignores_is_ignored_by_the_program",
+            "test_run_signals.py::test_what_was_recorded_outlives_a_deadly_signal",
+        ),
+    ),
+    5: Row(
+        "the program has its terminal: input, Ctrl-C twice, Ctrl-Z and on, in the background",
+        "4/4",
+        (
+            "test_run_signals.py::test_the_program_has_the_terminal",
+            "test_run_signals.py::test_ctrl_c_twice_reaches_the_program_twice",
+            "test_run_signals.py::test_the_program_can_be_stopped_and_resumed_from_the_terminal",
+            "test_run_signals.py::test_a_program_in_the_background_stops_when_it_reads_and_goes_on_in_the_foreground",
+        ),
+    ),
     8: Row(
         "a fork that leaves by `sys.exit` does not hang",
         "100/100",
@@ -110,7 +129,7 @@ def table(found: Mapping[int, str], old: Mapping[int, str]) -> str:
     """The rows as Markdown; those not run now show what they showed before."""
     lines = ["| row | what | asked | reached | tests |", "|---|---|---|---|---|"]
     for number, row in ROWS.items():
-        tests = ", ".join(f"`{test.partition('::')[0]}`" for test in row.tests)
+        tests = ", ".join(f"`{file}`" for file in dict.fromkeys(test.partition("::")[0] for test in row.tests))
         reached = found.get(number, old.get(number, _NOT_RUN))
         lines.append(f"| {number} | {row.what} | {row.asked} | {reached} | {tests} |")
     return "\n".join(lines)
