@@ -130,7 +130,7 @@ def _choose(x: Floats, t: Floats, error: Floats) -> tuple[Line, slice]:
     What leaves a cache or fills a device bends the curve; a line through both sides would be wrong on either.
     """
     line = _line_through(x, t, error)
-    if _points_off(line) <= 1:
+    if _points_off(line) <= 1 and not (len(x) >= _MANY and _bends_at_an_end(line)):
         return line, slice(None)
     ranges = [slice(start, end) for start in range(len(x)) for end in range(start + _FEWEST_OF_RANGE, len(x) + 1)]
     ranges.sort(key=lambda part: part.start - part.stop)
@@ -152,10 +152,14 @@ def _line_through(x: Floats, t: Floats, error: Floats) -> Line:
 
 
 def _holds_over_range(line: Line) -> bool:
-    """Whether the points of a range follow it: all, or of many all but one in between. An end that is off is a bend."""
+    """Whether the points of a range follow it: all, or of many all but one in between."""
     off = _points_off(line)
-    ends = max(abs(float(line.shares[0])), abs(float(line.shares[-1])))
-    return off == 0 or (off == 1 and len(line.shares) >= _MANY and ends <= _OFF_SHARE)
+    return off == 0 or (off == 1 and len(line.shares) >= _MANY and not _bends_at_an_end(line))
+
+
+def _bends_at_an_end(line: Line) -> bool:
+    """Whether the first or the last point is off: a disturbed one may lie anywhere, but a bend leaves those behind."""
+    return max(abs(float(line.shares[0])), abs(float(line.shares[-1]))) > _OFF_SHARE
 
 
 def _points_off(line: Line) -> int:

@@ -116,6 +116,16 @@ def test_parts_that_overlap_are_found_before_a_cliff_and_past_a_disturbed_point(
     assert fit.knee == pytest.approx(7400 / 360, rel=0.05)
 
 
+def test_an_end_that_leaves_the_line_is_left_out_of_it() -> None:
+    # Measured with the intensity experiment on a busy machine: only the last point is off.
+    us = {1: 16.0, 2: 16.0, 4: 16.0, 8: 16.5, 16: 16.4, 32: 26.6, 64: 48.2, 128: 102.0, 256: 267.0}
+    fit = fit_of([point(repeat, 1000 * ms, spread=0.05) for repeat, ms in us.items()])
+    assert fit.model == "max" and fit.over is not None
+    assert (fit.over.low, fit.over.high) == (1, 128)
+    assert fit.residual_share is not None and fit.residual_share < 0.1
+    assert fit.knee == pytest.approx(20.9, rel=0.05)
+
+
 def test_no_part_is_ever_negative() -> None:
     steep = fit_of(points_of(lambda batch: max(7.0 * batch - 3.0, 1.0), batches=(1, 2, 4, 8)))
     falling = fit_of(points_of(lambda batch: 100.0 - 0.1 * batch))
