@@ -1,5 +1,6 @@
 """The menu, and the one place that turns errors into exit codes."""
 
+import signal
 import sys
 import tempfile
 import traceback
@@ -96,8 +97,8 @@ def _run(arguments: list[str]) -> int:
     except BottleneckError as error:
         _tell(error)
         return error.exit_code
-    except KeyboardInterrupt:
-        return 130
+    except KeyboardInterrupt as stopped:
+        return 128 + int(getattr(stopped, "number", signal.SIGINT))
     except Exception:
         return _report_bug()
     return 0

@@ -2,14 +2,16 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from bottleneck import __version__
+from bottleneck import __version__, cli
 from bottleneck.cli import COMMANDS, _run
+from bottleneck.commands.interrupts import answered
 from tests.builders import kernel, launch, op, step, write_trace
 
 
@@ -153,3 +155,20 @@ def test_steps_of_a_saved_analysis_are_exit_2(capsys: pytest.CaptureFixture[str]
     assert _run(["report", str(trace), "--format", "json", "-o", str(saved)]) == 0
     assert _run(["report", str(saved), "--steps", "0:1"]) == 2
     assert "chosen when it was made" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_command_that_a_signal_ends_says_which(number: signal.Signals, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        with answered():
+            signal.raise_signal(number)
+
+    # One that our caller ignores would stay ignored.
+    usual = signal.signal(number, signal.SIG_DFL)
+    monkeypatch.setattr(cli, "build_app", lambda: interrupted)
+    try:
+        with pytest.raises(SystemExit) as left:
+            cli.main([])
+    finally:
+        signal.signal(number, usual)
+    assert left.value.code == 128 + number

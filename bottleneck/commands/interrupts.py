@@ -9,7 +9,11 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Interrupted(KeyboardInterrupt):
-    """The user, or the system, wants us to end."""
+    """The user, or the system, wants us to end; ``number`` is the signal that said so."""
+
+    def __init__(self, number: int = signal.SIGINT) -> None:
+        super().__init__()
+        self.number = number
 
 
 class _Answer:
@@ -17,16 +21,17 @@ class _Answer:
 
     def __init__(self) -> None:
         self.holds = 0
-        self.is_wanted = False
+        self.wanted: int | None = None
 
-    def __call__(self, _number: int, _frame: FrameType | None) -> None:
-        self.is_wanted = True
+    def __call__(self, number: int, _frame: FrameType | None) -> None:
+        self.wanted = number
         self.give()
 
     def give(self) -> None:
-        if self.is_wanted and not self.holds:
-            self.is_wanted = False
-            raise Interrupted
+        number = self.wanted
+        if number is not None and not self.holds:
+            self.wanted = None
+            raise Interrupted(number)
 
 
 _ANSWER = _Answer()
