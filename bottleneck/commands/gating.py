@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 _USUAL_FORMATS = ("terminal",)
 _USUAL_FILES = ("markdown", "json", "junit", "sarif", "github", "gitlab")
-_INTERRUPTED = 130
 
 
 @dataclass(frozen=True)
