@@ -217,12 +217,12 @@ def test_the_program_can_be_stopped_and_resumed_from_the_terminal(tmp_path: Path
 
 INSISTS = """
 import signal
-print("ready", flush=True)
 try:
+    print("ready", flush=True)
     signal.pause()
 except KeyboardInterrupt:
-    print("once", flush=True)
     try:
+        print("once", flush=True)
         signal.pause()
     except KeyboardInterrupt:
         print("twice", flush=True)
