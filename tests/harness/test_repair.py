@@ -6,6 +6,7 @@ import select
 import shutil
 import signal
 import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -187,7 +188,10 @@ def test_a_repair_that_the_disk_does_not_take_is_told(tmp_path: Path, monkeypatc
 
 
 def test_a_program_that_still_saves_is_waited_for(tmp_path: Path) -> None:
-    with subprocess.Popen(["tail", "-f", "/dev/null", str(tmp_path)], stderr=subprocess.DEVNULL) as saving:
+    # It has its command line when it speaks, not before; and ends with its input, however this test ends.
+    saves = [sys.executable, "-c", "print('ready', flush=True); input()", str(tmp_path)]
+    with subprocess.Popen(saves, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as saving:
+        assert saving.stdout is not None and saving.stdout.readline() == "ready\n"
         cut_off(tmp_path, Course(PLAN, (), {}, 0.0, saving.pid))
         waited: list[float] = []
 
