@@ -14,9 +14,9 @@ from tests.harness.driver import driven
 
 pytest.importorskip("torch")
 
-# Ends when the test says so, long after everything is measured.
+# Ends when the test says so, long after everything is measured, however many steps that took.
 TRAINS = """
-    import os, sys, termios, torch
+    import os, select, sys, termios, torch
 
     model = torch.nn.Linear(64, 64)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -26,11 +26,12 @@ TRAINS = """
             model(torch.ones(4, 64)).sum().backward()
             optimizer.step()
     {before}
-    train(400)
+    {training}
     print("trained", flush=True)
     {then}
 """
-WAITS = "input()\n    print('done')\n    sys.exit(7)"
+UNTIL_TOLD = "while not select.select([sys.stdin], [], [], 0)[0]: train(1)"
+LEAVES = "input()\n    print('done')\n    sys.exit(7)"
 
 # Ceilings of their own take ten seconds, and are another test's matter.
 KNOWN = """
@@ -41,6 +42,10 @@ KNOWN = """
 READY = KNOWN.format(ceilings=None, reason=None)
 RECORDED = r"bottleneck: recorded 5 steps( \(.*\))? in recording\n"
 TOLD = "voice.say('the report')"
+
+
+def trains(before: str = "", training: str = UNTIL_TOLD, then: str = LEAVES) -> str:
+    return TRAINS.format(before=before, training=training, then=then)
 
 
 class Run:
@@ -55,7 +60,7 @@ class Run:
         report: str = TOLD,
         stderr: int = subprocess.PIPE,
     ) -> None:
-        text = textwrap.dedent(program or TRAINS.format(before="", then=WAITS)).lstrip("\n")
+        text = textwrap.dedent(program or trains()).lstrip("\n")
         (folder / "program.py").write_text(text)
         self.folder = folder / "recording"
         self.process = subprocess.Popen(
@@ -103,7 +108,7 @@ def test_the_report_comes_while_the_program_goes_on_and_once(tmp_path: Path) -> 
 def test_a_program_that_ends_at_once_gets_one_report_after_its_end(tmp_path: Path) -> None:
     # A program that ends before the sensors have been read for as long as is wanted, however long that takes it.
     late = READY + "    from bottleneck.analysis import sensors\n    sensors.MARGIN_NS = 600e9\n"
-    run = Run(tmp_path, program=TRAINS.format(before="", then="sys.exit(7)"), setup=late)
+    run = Run(tmp_path, "--warmup", "3", program=trains(training="train(400)", then="sys.exit(7)"), setup=late)
     _, said = run.end()
     assert run.process.returncode == 7
     assert re.match(RECORDED, said)
@@ -124,7 +129,7 @@ def test_ceilings_are_not_measured_beside_the_program(tmp_path: Path) -> None:
 
 
 def test_a_death_after_the_report_is_told_and_kept(tmp_path: Path) -> None:
-    run = Run(tmp_path, program=TRAINS.format(before="", then="input(); os.abort()"))
+    run = Run(tmp_path, program=trains(then="input(); os.abort()"))
     run.wait_for("the program goes on")
     _, said = run.end()
     assert run.process.returncode == 134
@@ -145,7 +150,7 @@ def test_a_failure_of_ours_in_the_middle_leaves_the_program_alone(tmp_path: Path
 
 
 def test_a_program_that_is_to_stop_is_reported_on_after_its_end(tmp_path: Path) -> None:
-    run = Run(tmp_path, "--stop", program=TRAINS.format(before="", then="train(10**9)"))
+    run = Run(tmp_path, "--stop", program=trains(training="train(10**9)"))
     theirs, said = run.end()
     assert (theirs.splitlines(), run.process.returncode) in (([], 0), (["trained"], 0))
     assert re.match(RECORDED, said)
@@ -155,7 +160,7 @@ def test_a_program_that_is_to_stop_is_reported_on_after_its_end(tmp_path: Path) 
 def test_a_program_that_clings_to_life_when_it_is_to_stop_is_ended(tmp_path: Path) -> None:
     setup = READY + "    from bottleneck.harness import following\n    following._GRACE_S = 0.0\n"
     clings = "import atexit, threading; atexit.register(threading.Event().wait)"
-    program = TRAINS.format(before=clings, then="train(10**9)")
+    program = trains(clings, "train(10**9)")
     run = Run(tmp_path, "--stop", program=program, setup=setup)
     _, said = run.end()
     assert run.process.returncode == 0
@@ -175,7 +180,7 @@ def terminal() -> tuple[int, int]:
 
 def on_terminal(folder: Path, terminal: tuple[int, int], before: str, setup: str) -> tuple[Run, bytes]:
     """The run, with what stderr showed until something was said of the measurement."""
-    program = TRAINS.format(before=before, then=WAITS)
+    program = trains(before)
     run = Run(folder, program=program, setup=setup, stderr=terminal[1])
     seen = b""
     while not seen.endswith((b"goes on\n", b"terminal\n")):
