@@ -7,6 +7,8 @@ Each run records a short training and is hit at an instant drawn evenly from the
 that the start, every phase of the measurement, the end and the report are hit. `signals` sends SIGINT, SIGTERM or
 SIGHUP to `bottleneck run`; `kills` sends SIGKILL to it or to the program. Then the next command, `bottleneck report`,
 must find or make a whole recording. The ceilings of the CPU are not measured: that takes ten seconds of their own.
+A SIGINT while native code of torch is being imported can abort a plain `python -c "import torch"` too, now and then,
+with a line that says so: such an end is the program's own, and counted apart.
 
 Prints a row per case and what was wrong with any run; leaves with status 1 if anything was.
 """
@@ -45,6 +47,10 @@ ceilings.cpu_calibration = lambda threads, tell: None
 from bottleneck.cli import main
 main(sys.argv[1:])
 """
+# What native code says that is interrupted where it cannot raise an error.
+TORCHS_OWN_END = (
+    b"terminate called after throwing an instance of 'pybind11::error_already_set'\n  what():  KeyboardInterrupt"
+)
 # What a run may take to end after it was hit: this, or on a busy machine as long as all of an undisturbed run.
 PATIENCE_S, LONGEST_S = 10.0, 300.0
 
@@ -74,13 +80,14 @@ def command(*arguments: str) -> list[str]:
 def start(folder: Path) -> subprocess.Popen[bytes]:
     """A run that records the program into this folder."""
     (folder / "program.py").write_text(PROGRAM)
-    return subprocess.Popen(
-        command("run", "-o", "recording", "--telemetry-ms", "20", "program.py"),
-        cwd=folder,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
+    with (folder / "said.txt").open("wb") as said:
+        return subprocess.Popen(
+            command("run", "-o", "recording", "--telemetry-ms", "20", "program.py"),
+            cwd=folder,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=said,
+        )
 
 
 def undisturbed_s() -> float:
@@ -140,7 +147,7 @@ def problems_after(run: subprocess.Popen[bytes], case: Case, folder: Path, patie
             os.kill(process, signal.SIGKILL)
         yield "leaves an orphan"
     allowed = {0, -case.number, 128 + case.number}
-    if run.returncode not in allowed:
+    if run.returncode not in allowed and not was_aborted_by_torch(run, folder):
         yield f"ends with status {run.returncode}"
     if not (folder / "recording").exists():
         return
@@ -154,6 +161,11 @@ def problems_after(run: subprocess.Popen[bytes], case: Case, folder: Path, patie
     left = [path.name for path in (folder / "recording").glob(".*")]
     if left:
         yield f"report leaves {', '.join(sorted(left))}"
+
+
+def was_aborted_by_torch(run: subprocess.Popen[bytes], folder: Path) -> bool:
+    """Whether the program ended as a plain one that is interrupted while it imports torch."""
+    return run.returncode == 128 + signal.SIGABRT and TORCHS_OWN_END in (folder / "said.txt").read_bytes()
 
 
 def problems_of_files(recording: Path) -> Iterator[str]:
@@ -189,6 +201,8 @@ def examine(case: Case, at_s: float, patience_s: float) -> tuple[str, list[str]]
         recording = folder / "recording"
         if not was_hit:
             return "missed", problems
+        if was_aborted_by_torch(run, folder):
+            return "aborted by torch's import", problems
         if not (recording / "recording.json").exists():
             return "nothing captured", problems
         return "with a trace" if read_recording(recording).traces else "without a trace", problems
