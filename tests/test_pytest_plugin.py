@@ -30,7 +30,8 @@ def run_pytest(folder: Path, code: str, *options: str, stub: str | None = STUB) 
         (folder / "conftest.py").write_text(CONFTEST.format(stub=str(folder / "stub.py")))
     words = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "bottleneck.pytest_plugin", "--color=no", *options]
     environment = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "OMP_NUM_THREADS": "1"}
-    environment.pop("CI", None)
+    for name in ("CI", "PYTEST_ADDOPTS"):  # whoever runs these tests may have set them for their own run
+        environment.pop(name, None)
     return subprocess.run(
         [sys.executable, *words], cwd=folder, env=environment, capture_output=True, text=True, check=False
     )
