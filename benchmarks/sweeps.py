@@ -1,14 +1,16 @@
 """Holds two promises of `bottleneck sweep` against measurements: where the knee lies, and that the fit predicts.
 
 python -m benchmarks.sweeps                               prints both tables
-python -m benchmarks.sweeps --threads 1 --repeats 5       as little as other programs can disturb
+python -m benchmarks.sweeps --threads 1 --repeats 3 --seconds 6
+                                                          as little as other programs can disturb
 python -m benchmarks.sweeps --write docs/explanation/accuracy.md
                                                           puts each between its markers of that page
 
 The knee of examples/intensity.py over `repeat` = 1 … 256 is held against the ridge that calibration measured with
 kernels of its own: promised within 25 %. Of sweeps that double the batch every size but the first and the last is left
 out in turn, the fit made of the others, and its prediction held against what was measured: promised within 10 %. It
-takes ten minutes (as often as `--repeats` says) and a quiet machine, and fails when a promise is broken.
+takes ten minutes (as often as `--repeats` says, and longer with `--seconds`) and a quiet machine, and fails when a
+promise is broken.
 """
 
 import argparse
@@ -149,10 +151,11 @@ def main() -> int:
     parser.add_argument("--write", type=Path, help="page that holds the knee and fit markers")
     parser.add_argument("--threads", type=int, help="threads of every point")
     parser.add_argument("--repeats", type=int, default=1, help="how often every point is measured")
+    parser.add_argument("--seconds", type=float, default=1.0, help="how long every point is timed")
     parser.add_argument("--elements", type=int, default=32 * 2**20, help="numbers in the vector of the experiment")
     parser.add_argument("--only", choices=("knee", "fit"), help="run one of both")
     chosen = parser.parse_args()
-    options = ["--repeats", str(chosen.repeats)]
+    options = ["--repeats", str(chosen.repeats), "--seconds", str(chosen.seconds)]
     options += [] if chosen.threads is None else ["--threads", str(chosen.threads)]
     told = {}
     if chosen.only != "fit":

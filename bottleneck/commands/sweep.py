@@ -62,6 +62,9 @@ def sweep_command(
     repeats: Annotated[
         int, typer.Option("--repeats", min=1, max=1000, metavar="N", help="Measure every point N times, take medians.")
     ] = 1,
+    seconds: Annotated[
+        float, typer.Option("--seconds", min=0.1, max=600, metavar="S", help="Time every point for S seconds.")
+    ] = 1.0,
     train: Annotated[bool, typer.Option("--train", help="Bare model: full training steps with AdamW.")] = False,
     steps: Annotated[int | None, typer.Option("--steps", min=1, help="Steps to profile at each point.")] = None,
     warmup: Annotated[
@@ -108,7 +111,7 @@ def sweep_command(
     options = RunOptions(
         file, settings=tuple(settings or ()), train=train, steps=steps, warmup=warmup, batch_test=False
     )
-    plan = _plan(options, named)
+    plan = replace(_plan(options, named), timed_s=seconds)
     sweep, is_whole = _measure(Asked(plan, tuple(named), places, repeats), keep, _silent if quiet else _say)
     _present(sweep, form, output, picture)
     raise typer.Exit(_status(sweep, is_whole=is_whole))

@@ -19,6 +19,7 @@ NOTES_FILES = ".notes.rank*.json"
 LAUNCHERS = (("RANK", "WORLD_SIZE"), ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS"))
 
 USUAL_STEPS, USUAL_WARMUP = 5, 3
+TIMED_SECONDS = 1.0
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,7 @@ class Plan:
     names in ``harness.changes``; ``device`` is torch's default one and ``threads`` its number of threads, both set
     before the program is loaded. Without ``option_costs`` the profiler's options are not priced. ``seed`` sets the
     random numbers of a program that does not do so itself. With ``counting`` steps are profiled, and none is timed.
+    ``timed_s`` is how long a step that can be repeated is timed.
     """
 
     folder: str
@@ -54,6 +56,7 @@ class Plan:
     option_costs: bool = True
     seed: int | None = None
     counting: bool = False
+    timed_s: float = TIMED_SECONDS
 
     @classmethod
     def from_json(cls, text: str) -> "Plan":

@@ -21,7 +21,7 @@ Step = Callable[[], Any]
 WARMUP_SECONDS = 3.0
 # Steps that do not settle are given up sooner where there were many of them.
 WARMUP_SECONDS_FOR_MANY, WARMUP_STEPS = 0.5, 50
-TIMED_SECONDS, TIMED_STEPS, TIMED_SECONDS_AT_MOST = 1.0, 5, 10.0
+TIMED_STEPS, TIMED_SECONDS_AT_MOST = 5, 10.0
 
 # Short steps are repeated until they fill this much time, unless that takes more of them than this.
 PROFILED_US, PROFILED_STEPS_AT_MOST = 20_000.0, 20
@@ -49,7 +49,7 @@ def measure(step: Step, session: Session, doubling: Doubling | None = None, chan
     torch: Any = sys.modules.get("torch")
     _warm_up(step, torch, session)
     was_reset = reset_peak(torch)
-    session.time(_time(step, torch))
+    session.time(_time(step, torch, session.plan.timed_s))
     session.note(setup_s=_setup_s(change_s + first_s, session))
     session.note(peak_memory=peak_memory(torch, was_reset=was_reset))
     if torch is None:
@@ -99,10 +99,10 @@ def _is_warm(stopwatch: Stopwatch) -> bool:
     return has_settled(stopwatch.host_durations_us())
 
 
-def _time(step: Step, torch: Any) -> Stopwatch:
+def _time(step: Step, torch: Any, seconds: float) -> Stopwatch:
     stopwatch = Stopwatch(torch)
     stopwatch.mark()
-    while stopwatch.elapsed_s < TIMED_SECONDS or (
+    while stopwatch.elapsed_s < seconds or (
         stopwatch.steps < TIMED_STEPS and stopwatch.elapsed_s < TIMED_SECONDS_AT_MOST
     ):
         step()

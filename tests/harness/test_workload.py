@@ -1,4 +1,5 @@
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,7 @@ torch: Any = pytest.importorskip("torch")
 
 
 @pytest.fixture
-def session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Session:
-    monkeypatch.setattr(workload, "TIMED_SECONDS", 0.0)
+def session(tmp_path: Path) -> Session:
     plan = Plan(
         folder=str(tmp_path),
         form="workload",
@@ -24,6 +24,7 @@ def session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Session:
         train=False,
         steps=4,
         warmup=1,
+        timed_s=0.0,
     )
     return Session(plan)
 
@@ -40,6 +41,14 @@ def test_a_step_is_repeated_through_all_phases(session: Session) -> None:
     assert len(notes.step_marks_ns) == 5
     assert notes.framework == f"PyTorch {torch.__version__}"
     assert session.has_profiled_steps
+
+
+def test_a_step_is_timed_as_long_as_the_plan_says(session: Session) -> None:
+    longer = Session(replace(session.plan, timed_s=0.05))
+    measure(adding(), longer)
+    assert longer.notes.timed_ns is not None
+    begins, ends = longer.notes.timed_ns
+    assert ends - begins >= 50e6
 
 
 def test_fewer_steps_are_profiled_when_they_would_make_too_many_events(
