@@ -1,8 +1,7 @@
 """Holds two promises of `bottleneck sweep` against measurements: where the knee lies, and that the fit predicts.
 
 python -m benchmarks.sweeps                               prints both tables
-python -m benchmarks.sweeps --threads 1 --repeats 3 --seconds 6
-                                                          as little as other programs can disturb
+python -m benchmarks.sweeps --threads 1 --turns 60        as little as other programs can disturb
 python -m benchmarks.sweeps --write docs/explanation/accuracy.md
                                                           puts each between its markers of that page
 
@@ -152,10 +151,11 @@ def main() -> int:
     parser.add_argument("--threads", type=int, help="threads of every point")
     parser.add_argument("--repeats", type=int, default=1, help="how often every point is measured")
     parser.add_argument("--seconds", type=float, default=1.0, help="how long every point is timed")
+    parser.add_argument("--turns", type=int, default=0, help="rounds of turns that time all points of a sweep")
     parser.add_argument("--elements", type=int, default=32 * 2**20, help="numbers in the vector of the experiment")
     parser.add_argument("--only", choices=("knee", "fit"), help="run one of both")
     chosen = parser.parse_args()
-    options = ["--repeats", str(chosen.repeats), "--seconds", str(chosen.seconds)]
+    options = ["--repeats", str(chosen.repeats), "--seconds", str(chosen.seconds), "--turns", str(chosen.turns)]
     options += [] if chosen.threads is None else ["--threads", str(chosen.threads)]
     told = {}
     if chosen.only != "fit":

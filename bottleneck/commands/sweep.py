@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 _FAILED, _INTERRUPTED = 4, 130
 _PICTURES = (".png", ".svg")
+# Processes that are alive together while points take turns.
+_MOST_AT_ONCE = 64
 
 
 class SweepFormat(StrEnum):
@@ -65,6 +67,10 @@ def sweep_command(
     seconds: Annotated[
         float, typer.Option("--seconds", min=0.1, max=600, metavar="S", help="Time every point for S seconds.")
     ] = 1.0,
+    turns: Annotated[
+        int,
+        typer.Option("--turns", min=0, max=10_000, metavar="N", help="Time the points again by turns, in N rounds."),
+    ] = 0,
     train: Annotated[bool, typer.Option("--train", help="Bare model: full training steps with AdamW.")] = False,
     steps: Annotated[int | None, typer.Option("--steps", min=1, help="Steps to profile at each point.")] = None,
     warmup: Annotated[
@@ -93,7 +99,8 @@ def sweep_command(
     bottleneck sweep model.py --param batch_size=1,64 --param hidden=64,512 --threads 1,2
 
     Each point is measured in a process of its own, which takes about ten seconds, in an order that has nothing to do
-    with the parameters. A point that fails has its reason in the table. Ctrl-C shows what was measured so far.
+    with the parameters. A point that fails has its reason in the table. Ctrl-C shows what was measured so far. On a
+    machine that others use too, --turns 60 times all points side by side.
     """  # noqa: D301 - backspace is how click is told to keep the lines of an example
     from bottleneck.commands.plan import RunOptions
     from bottleneck.experiment.grid import parse_parameter, places_of
@@ -108,13 +115,29 @@ def sweep_command(
             "there is nothing to compare: this makes one point",
             fix="name several values: --param batch_size=1,2,4, or several --backends, --device or --threads",
         )
+    _check_turns(turns, len(places), device)
     options = RunOptions(
         file, settings=tuple(settings or ()), train=train, steps=steps, warmup=warmup, batch_test=False
     )
     plan = replace(_plan(options, named), timed_s=seconds)
-    sweep, is_whole = _measure(Asked(plan, tuple(named), places, repeats), keep, _silent if quiet else _say)
+    sweep, is_whole = _measure(Asked(plan, tuple(named), places, repeats, turns), keep, _silent if quiet else _say)
     _present(sweep, form, output, picture)
     raise typer.Exit(_status(sweep, is_whole=is_whole))
+
+
+def _check_turns(turns: int, points: int, device: str | None) -> None:
+    """UsageError where turns cannot be taken."""
+    if turns and device is not None:
+        raise UsageError(
+            "--turns and --device do not go together",
+            why="the processes that take turns run on torch's own default device",
+            fix="name the device in workload(), or leave --turns out",
+        )
+    if turns and points > _MOST_AT_ONCE:
+        raise UsageError(
+            f"--turns keeps a process of each of the {points} points alive, and {_MOST_AT_ONCE} is the most",
+            fix="name fewer values, or leave --turns out",
+        )
 
 
 def _plan(options: "RunOptions", parameters: "Sequence[Parameter]") -> "Plan":

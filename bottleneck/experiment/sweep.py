@@ -11,24 +11,31 @@ from bottleneck import __version__
 from bottleneck.analysis.fit import fit_series
 from bottleneck.experiment.grid import Parameter, Place
 from bottleneck.experiment.points import Ceilings, Measured, measure_point
+from bottleneck.experiment.rounds import Turns, take_turns
 from bottleneck.experiment.series import shared_words
 from bottleneck.harness.notes import Plan
 from bottleneck.measured import Timing
 from bottleneck.trials import Point, Roof, Sweep
-from bottleneck.units import format_us
+from bottleneck.units import format_si, format_us
 
 # The order is random, so that drift of the machine makes no trend, and the same every time.
 _SEED = 20
+# What the processes of all points may take of the memory that is free, when they are to take turns.
+_FREE_SHARE = 0.8
 
 
 @dataclass(frozen=True)
 class Asked:
-    """What a sweep was asked for. ``plan`` is that of every point but for what the point itself sets."""
+    """What a sweep was asked for. ``plan`` is that of every point but for what the point itself sets.
+
+    ``turns`` is how many rounds of turns time the points once they are recorded; with 0 they keep the recorded times.
+    """
 
     plan: Plan
     parameters: tuple[Parameter, ...]
     places: tuple[Place, ...]
     repeats: int = 1
+    turns: int = 0
 
 
 @dataclass
@@ -37,16 +44,17 @@ class Progress:
 
     asked: Asked
     measured: dict[int, list[Measured]] = field(default_factory=dict)
+    turns: Turns = field(default_factory=Turns)
 
     def sum_up(self, reason: str = "not measured") -> Sweep:
         """The sweep as far as it is measured; ``reason`` is that of points that never were."""
         asked = self.asked
         all_of = [self.measured.get(index, []) for index in range(len(asked.places))]
         points = tuple(
-            combine([each.point for each in of_one])
+            retimed(combine([each.point for each in of_one]), self.turns.timings.get(index))
             if of_one
             else Point(place.values, place.series.name, reason=reason)
-            for place, of_one in zip(asked.places, all_of, strict=True)
+            for index, (place, of_one) in enumerate(zip(asked.places, all_of, strict=True))
         )
         every = [each for of_one in all_of for each in of_one]
         roofs = distinct_roofs([each.roof for each in every if each.roof is not None])
@@ -58,9 +66,15 @@ class Progress:
             roofs=roofs,
             settings=dict(asked.plan.settings),
             how=shared_words(tuple(dict.fromkeys(place.series for place in asked.places))),
-            warnings=tuple(dict.fromkeys(warning for each in every for warning in each.warnings)),
+            warnings=tuple(dict.fromkeys((*self._untimed(), *(words for each in every for words in each.warnings)))),
             version=__version__,
         )
+
+    def _untimed(self) -> list[str]:
+        """The points that took no turns though they were to, and why."""
+        places = self.asked.places
+        told = [f"{describe(places[index])} took no turns: {why}" for index, why in self.turns.reasons.items()]
+        return [*told, *filter(None, [self.turns.reason])]
 
 
 def run_sweep(progress: Progress, make_folder: Callable[[str], Path], tell: Callable[[str], None]) -> None:
@@ -79,6 +93,36 @@ def run_sweep(progress: Progress, make_folder: Callable[[str], Path], tell: Call
             progress.measured.setdefault(index, []).append(done)
             number = sum(map(len, progress.measured.values()))
             tell(f"bottleneck: {number} of {total}: {describe(place)}: {_result(done.point)}")
+    if asked.turns:
+        progress.turns = _take_turns(progress, ceilings.free_bytes, make_folder("turns"), tell)
+
+
+def _take_turns(progress: Progress, free_bytes: int | None, folder: Path, tell: Callable[[str], None]) -> Turns:
+    """Turns of all points that have figures, unless their processes together would not fit into memory."""
+    asked = progress.asked
+    points = {index: combine([each.point for each in of_one]) for index, of_one in sorted(progress.measured.items())}
+    good = {index: point for index, point in points.items() if point.step_us is not None}
+    needed = sum(point.peak_memory_bytes or 0 for point in good.values())
+    if free_bytes is not None and needed > _FREE_SHARE * free_bytes:
+        return Turns(
+            reason=f"no turns were taken: the processes of all points together need {format_si(needed, 'B')}, "
+            f"and {format_si(free_bytes, 'B')} are free; the times are those of each point alone"
+        )
+    return take_turns(asked.plan, {index: asked.places[index] for index in good}, asked.turns, folder, tell)
+
+
+def retimed(point: Point, timing: Timing | None) -> Point:
+    """The point with another time of its step (null: its own), and the rates that follow from it."""
+    if timing is None or not timing.median > 0:
+        return point
+    factor, moved = _median_us(point) / timing.median, point.bytes_per_s
+    return replace(
+        point,
+        step_us=timing,
+        samples_per_s=_times(point.samples_per_s, factor),
+        flops_per_s=_times(point.flops_per_s, factor),
+        bytes_per_s=None if moved is None else replace(moved, low=moved.low * factor, high=moved.high * factor),
+    )
 
 
 def describe(place: Place) -> str:
@@ -100,21 +144,13 @@ def combine(points: Sequence[Point]) -> Point:
     assert middle.step_us is not None
     medians = [_median_us(each) for each in good]
     median = statistics.median(medians)
-    factor = _median_us(middle) / median if median > 0 else 1.0
-    moved = middle.bytes_per_s
-    return replace(
-        middle,
-        step_us=Timing(
-            median=median,
-            low=min(medians[0], middle.step_us.low),
-            high=max(medians[-1], middle.step_us.high),
-            n=sum(each.step_us.n for each in good if each.step_us is not None),
-        ),
-        samples_per_s=_times(middle.samples_per_s, factor),
-        flops_per_s=_times(middle.flops_per_s, factor),
-        bytes_per_s=None if moved is None else replace(moved, low=moved.low * factor, high=moved.high * factor),
-        repeats=len(good),
+    all_of_them = Timing(
+        median=median,
+        low=min(medians[0], middle.step_us.low),
+        high=max(medians[-1], middle.step_us.high),
+        n=sum(each.step_us.n for each in good if each.step_us is not None),
     )
+    return replace(retimed(middle, all_of_them), repeats=len(good))
 
 
 def distinct_roofs(roofs: Sequence[Roof]) -> tuple[Roof, ...]:
