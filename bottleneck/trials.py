@@ -184,8 +184,8 @@ class Fit:
 class Sweep:
     """All points of a sweep, in the order in which they were asked for, and the fit of each series.
 
-    ``settings`` are the parameters that were the same for all points, ``how`` the device and number of threads, where
-    one was asked for.
+    ``settings`` are the parameters that were the same for all points, ``how`` the device, number of threads
+    and rounds of turns, where one was asked for.
     """
 
     program: tuple[str, ...]

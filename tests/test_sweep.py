@@ -99,6 +99,30 @@ def test_the_table_is_all_that_goes_to_stdout_and_progress_goes_to_stderr(tmp_pa
     assert len(done.stderr.splitlines()) == 4 and "bottleneck: 4 of 4: " in done.stderr
 
 
+def test_points_that_take_turns_are_timed_once_a_round(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    done = swept(tmp_path, RELU, "--param", "batch_size=1,2", "--turns", "4", "-f", "json")
+    data = data_of(done)
+    assert data["how"] == "4 rounds of turns"
+    assert [point["step_us"]["n"] for point in data["points"]] == [4, 4]
+    assert done.stderr.endswith("bottleneck: round 4 of 4\n")
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--param", "n=1,2", "--device", "cpu"), "--turns and --device do not go together"),
+        (("--param", "n=1:65"), "a process of each of the 65 points alive, and 64 is the most"),
+    ],
+)
+def test_turns_that_cannot_be_taken_are_refused_before_anything_is_measured(
+    options: tuple[str, ...], words: str, tmp_path: Path
+) -> None:
+    done = swept(tmp_path, PLAIN, *options, "--turns", "4")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert words in done.stderr
+
+
 def test_a_sweep_of_which_nothing_was_measured_is_exit_4(tmp_path: Path) -> None:
     done = swept(tmp_path, PLAIN, "--param", "n=3,4", "--quiet")
     assert (done.returncode, done.stderr) == (4, "")

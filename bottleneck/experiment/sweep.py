@@ -57,6 +57,7 @@ class Progress:
             for index, (place, of_one) in enumerate(zip(asked.places, all_of, strict=True))
         )
         every = [each for of_one in all_of for each in of_one]
+        series = dict.fromkeys(place.series for place in asked.places)
         roofs = distinct_roofs([each.roof for each in every if each.roof is not None])
         return Sweep(
             program=(asked.plan.target,),
@@ -65,10 +66,13 @@ class Progress:
             fits=fit_series(points, [each.name for each in asked.parameters], roofs),
             roofs=roofs,
             settings=dict(asked.plan.settings),
-            how=shared_words(tuple(dict.fromkeys(place.series for place in asked.places))),
+            how=", ".join(filter(None, (shared_words(tuple(series)), self._rounds()))),
             warnings=tuple(dict.fromkeys((*self._untimed(), *(words for each in every for words in each.warnings)))),
             version=__version__,
         )
+
+    def _rounds(self) -> str:
+        return f"{self.asked.turns} rounds of turns" if self.turns.timings else ""
 
     def _untimed(self) -> list[str]:
         """The points that took no turns though they were to, and why."""

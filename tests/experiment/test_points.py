@@ -1,4 +1,5 @@
 import os
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
@@ -7,11 +8,12 @@ from bottleneck.errors import TraceError
 from bottleneck.experiment import points, sweep
 from bottleneck.experiment.grid import Place, Series
 from bottleneck.experiment.points import Ceilings, Measured, environment_of, measure_point
+from bottleneck.experiment.rounds import Turns
 from bottleneck.experiment.sweep import Asked, Progress, combine, describe, run_sweep
 from bottleneck.harness.notes import Plan
 from bottleneck.measured import Timing
 from bottleneck.records import Interval
-from bottleneck.trials import Point, Roof
+from bottleneck.trials import Point, Roof, Sweep
 
 EAGER = Series("eager")
 # A workload that never imports torch is timed, not profiled, and its process starts at once.
@@ -199,3 +201,44 @@ def test_what_was_not_measured_has_the_reason_that_is_given(plan: Plan) -> None:
 
 def test_a_place_is_described_by_its_values_and_series() -> None:
     assert describe(Place({"batch_size": 4, "hidden": 8}, EAGER)) == "batch_size=4, hidden=8, eager"
+
+
+def in_turns(
+    order: Callable[..., Measured], turns: Turns, plan: Plan, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> Sweep:
+    """The sweep of eight places whose turns give this."""
+
+    def take(plan: Plan, places: Mapping[int, Place], rounds: int, *_: object) -> Turns:
+        assert (sorted(places), rounds) == (list(range(8)), 60)
+        return turns
+
+    monkeypatch.setattr(sweep, "measure_point", order)
+    monkeypatch.setattr(sweep, "take_turns", take)
+    progress = Progress(Asked(plan, (), places(*range(1, 9)), turns=60))
+    run_sweep(progress, lambda name: tmp_path / name, lambda text: None)
+    return progress.sum_up()
+
+
+def test_turns_give_points_their_time_and_rates_and_the_recording_the_rest(
+    plan: Plan, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    turns = Turns({0: Timing(20.0, 19.0, 21.0, 60)}, {3: "its process was killed by SIGKILL"})
+    found = in_turns(lambda *_: Measured(timed(10.0, flops=7.0, flops_per_s=7e5)), turns, plan, monkeypatch, tmp_path)
+    first, second = found.points[:2]
+    assert (first.step_us, second.step_us) == (Timing(20.0, 19.0, 21.0, 60), timed(10.0).step_us)
+    assert (first.flops, first.flops_per_s, first.samples_per_s) == (7.0, 3.5e5, 2e5)
+    assert second.flops_per_s == 7e5
+    assert found.how == "60 rounds of turns"
+    assert found.warnings == ("batch_size=4, eager took no turns: its process was killed by SIGKILL",)
+
+
+def test_processes_that_would_not_fit_into_memory_together_take_no_turns(
+    plan: Plan, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("bottleneck.experiment.points.available_bytes", lambda: 10**9)
+    found = in_turns(
+        lambda *_: Measured(timed(10.0, peak_memory_bytes=200_000_000)), Turns(), plan, monkeypatch, tmp_path
+    )
+    assert all(point.step_us == timed(10.0).step_us for point in found.points)
+    assert found.how == ""
+    assert "together need 1.60 GB, and 1.00 GB are free" in found.warnings[0]
