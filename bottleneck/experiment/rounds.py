@@ -46,11 +46,14 @@ def take_turns(
     reasons: dict[int, str] = {}
     with ExitStack() as stack:
         for index, place in places.items():
-            worker = stack.enter_context(Worker(_program(plan, place), folder / "turns.txt", environment_of(place)))
             try:
+                worker = stack.enter_context(Worker(_program(plan, place), folder / "turns.txt", environment_of(place)))
                 built = worker.build(_STEP, place.series.changes)
             except Refused as refused:
                 reasons[index] = refused.reason
+                continue
+            except OSError as error:
+                reasons[index] = f"no process could be started: {error}"
                 continue
             sides[index] = Side(worker, _STEP, built.step_us, built.prefetched)
             tell(f"bottleneck: {len(sides)} of {len(places)} ready to take turns")

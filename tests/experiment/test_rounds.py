@@ -1,11 +1,15 @@
 import math
 import random
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bottleneck.experiment.rounds import level
+from bottleneck.experiment import rounds
+from bottleneck.experiment.grid import Place, Series
+from bottleneck.experiment.rounds import level, take_turns
+from bottleneck.harness.notes import Plan
 
 USUAL_US = {0: 600.0, 1: 640.0, 2: 1200.0, 3: 9000.0, 4: 20_000.0}
 
@@ -49,6 +53,21 @@ def test_one_disturbed_turn_is_not_taken_for_a_slow_round() -> None:
     found = level(taken)
     assert {index: timing.median for index, timing in found.items()} == pytest.approx(USUAL_US)
     assert all(math.isclose(timing.low, timing.high) for index, timing in found.items() if index != 2)
+
+
+def test_a_process_that_cannot_be_started_leaves_the_recorded_times(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(11, "Resource temporarily unavailable")
+
+    monkeypatch.setattr(rounds, "Worker", refuse)
+    plan = Plan(
+        folder=".", form="workload", target="step.py", module=False, settings=(), train=False, steps=1, warmup=0
+    )
+    found = take_turns(plan, {3: Place({"n": 1}, Series("eager"))}, 4, tmp_path, lambda text: None)
+    assert found.timings == {}
+    assert found.reasons == {3: "no process could be started: [Errno 11] Resource temporarily unavailable"}
 
 
 def test_without_places_there_is_nothing_to_level() -> None:
