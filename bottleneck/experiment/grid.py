@@ -41,6 +41,10 @@ class Place:
     values: Mapping[str, Value]
     series: Series
 
+    def settings(self, shared: Sequence[tuple[str, str]]) -> tuple[tuple[str, str], ...]:
+        """The texts of all settings here: those that all points share, and the values of this one."""
+        return tuple({**dict(shared), **{name: str(value) for name, value in self.values.items()}}.items())
+
 
 def parse_parameter(text: str) -> Parameter:
     """The parameter that `NAME=VALUES` spells; values are separated by commas, and ranges include their last value."""

@@ -96,6 +96,5 @@ def rounds_slower(logs: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _program(plan: Plan, place: Place) -> Program:
-    settings = {**dict(plan.settings), **{name: str(value) for name, value in place.values.items()}}
-    chosen = tuple(settings.items())
-    return Program(plan.target, form=plan.form, settings=chosen, train=plan.train, seed=plan.seed or 0)
+    settings = place.settings(plan.settings)
+    return Program(plan.target, form=plan.form, settings=settings, train=plan.train, seed=plan.seed or 0)

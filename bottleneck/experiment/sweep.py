@@ -3,7 +3,7 @@
 import random
 import re
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -172,11 +172,10 @@ def _median_us(point: Point) -> float:
 
 
 def _plan_of(plan: Plan, place: Place, folder: Path) -> Plan:
-    settings: Mapping[str, str] = {**dict(plan.settings), **{name: str(value) for name, value in place.values.items()}}
     return replace(
         plan,
         folder=str(folder),
-        settings=tuple(settings.items()),
+        settings=place.settings(plan.settings),
         changes=place.series.changes,
         device=place.series.device,
         threads=place.series.threads,
