@@ -41,7 +41,7 @@ MOMENTS = {
     ),
 }
 TRAINS = """
-import os, signal
+import os
 import torch
 
 model = torch.nn.Linear(8, 8)
@@ -56,7 +56,8 @@ while not torch.autograd._profiler_enabled():
     optimizer.step()
 optimizer.step()
 print("profiling", os.getpid(), flush=True)
-signal.pause()
+while True:  # a signal just before `signal.pause()` would leave it waiting for the next one
+    pass
 """
 
 

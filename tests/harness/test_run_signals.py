@@ -13,11 +13,13 @@ import pytest
 from bottleneck.recording import read_recording
 from tests.harness.driver import driven
 
+# These programs wait by turning: a signal just before `signal.pause()` would leave it waiting for the next one.
 WAITS = """
-import os, signal, sys
+import os
 try:
     print("ready", os.getpid(), flush=True)
-    signal.pause()
+    while True:
+        pass
 finally:
     print("cleaned up", flush=True)
 """
@@ -108,7 +110,7 @@ def _ignore_interrupts() -> None:
 
 
 TRAINS = """
-import os, signal
+import os
 import torch
 
 model = torch.nn.Linear(8, 8)
@@ -120,7 +122,8 @@ while True:
     seen = 0 if not torch.autograd._profiler_enabled() else seen + 1
     if seen == 3:  # well within the second window: the first has one step
         print("profiling", os.getpid(), flush=True)
-        signal.pause()
+        while True:
+            pass
 """
 
 
@@ -216,14 +219,15 @@ def test_the_program_can_be_stopped_and_resumed_from_the_terminal(tmp_path: Path
 
 
 INSISTS = """
-import signal
 try:
     print("ready", flush=True)
-    signal.pause()
+    while True:
+        pass
 except KeyboardInterrupt:
     try:
         print("once", flush=True)
-        signal.pause()
+        while True:
+            pass
     except KeyboardInterrupt:
         print("twice", flush=True)
         raise
