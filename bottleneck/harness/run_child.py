@@ -113,13 +113,22 @@ def _unless_interrupted(save: Callable[[], None]) -> None:
 
 
 def _stop_profiler() -> None:
-    """Stops it with interrupts held back: one that is left running crashes the interpreter at exit."""
-    previous = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    """Stops it with interrupts held back; one that is left running crashes the interpreter at exit.
+
+    Not by the system's mask: it is one thread's, and a library's threads would take the signal instead.
+    """
+    theirs, came = signal.getsignal(signal.SIGINT), []
+    is_holding = theirs not in (signal.SIG_IGN, None)  # null: a handler of native code, which Python cannot put back
+    if is_holding:
+        signal.signal(signal.SIGINT, lambda number, _: came.append(number))
     try:
         if GUARD.window is not None:
             GUARD.window.stop()
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, previous)
+        if is_holding:
+            signal.signal(signal.SIGINT, theirs)
+    if came:
+        signal.raise_signal(signal.SIGINT)
 
 
 def _leave_forks_quietly(session: Session) -> None:
