@@ -1,12 +1,14 @@
 """How often the gate calls an unchanged step slower, and how often it sees one that really is.
 
-python -m benchmarks.gate [--runs 3] [--slowdown 0 5 10] [--load 1] [--results FILE]
+python -m benchmarks.gate [--runs 3] [--slowdown 0 5 10] [--load 1] [--beside 0] [--results FILE]
 python -m benchmarks.gate --results FILE --table [--resample 2000] [--write docs/explanation/accuracy.md]
 
 The step is that of examples/mlp.py with 19 layers. The candidate has as many, or one or two more: 5 and 10 % more work,
 by its ops and FLOPs, which are counted. Every run is a whole duel, as `bottleneck gate` fights it, of two folders that
 differ in that number alone; its result is one line of the file, so that runs of several sessions add up. `--load` keeps
-so many processors busy with a process each, of no use, which stays on its processor.
+so many processors busy with a process each, of no use, which stays on its processor. `--beside` keeps so many more runs
+under way at the same time, which load the machine for each other as the jobs of a CI machine do: with `--load 0` a run
+has one process that computes at its side, and two while a pair of the other starts.
 """
 
 import argparse
@@ -16,13 +18,15 @@ import random
 import statistics
 import subprocess
 import sys
-import tempfile
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
+from multiprocessing import get_context
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from scipy.stats import binomtest
@@ -58,7 +62,8 @@ while os.getppid() == int(sys.argv[2]):
 class Run:
     """One line of the file: what was asked, and what came of it.
 
-    ``base_us`` is the base's typical step, ``load_average`` that of the minute before the run.
+    ``base_us`` is the base's typical step, ``load_average`` that of the minute before the run, ``beside`` how many
+    others were under way at the same time.
     """
 
     slowdown: int
@@ -74,6 +79,7 @@ class Run:
     reason: str | None = None
     base_us: float | None = None
     load_average: float | None = None
+    beside: int = 0
 
     @property
     def is_red(self) -> bool:
@@ -92,6 +98,7 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--slowdown", type=int, nargs="+", choices=sorted(CANDIDATES), default=sorted(CANDIDATES))
     parser.add_argument("--load", type=int, default=1)
+    parser.add_argument("--beside", type=int, default=0, help="how many runs more are under way at the same time")
     parser.add_argument("--results", type=Path, help="the file that every run is added to")
     parser.add_argument("--table", action="store_true", help="print what the file holds; make no run")
     parser.add_argument("--resample", type=int, default=0, help="draw so many runs more from the pairs in the file")
@@ -99,8 +106,11 @@ def main() -> None:
     asked = parser.parse_args()
     runs = list(read(asked.results)) if asked.results is not None and asked.results.exists() else []
     if not asked.table:
-        for run in make_runs(asked.runs, asked.slowdown, asked.load, asked.results):
+        for run in make_runs(asked.slowdown * asked.runs, asked.load, asked.beside):
             runs.append(run)
+            if asked.results is not None:
+                with asked.results.open("a", encoding="utf-8") as file:
+                    file.write(json.dumps(run.__dict__) + "\n")
             print(tell(run), flush=True)
     text = "\n\n".join(filter(None, (table(runs), resampled(runs, asked.resample) if asked.resample else "")))
     print(text)
@@ -108,21 +118,16 @@ def main() -> None:
         write_between_markers(asked.write, "gate", text)
 
 
-def make_runs(times: int, slowdowns: Sequence[int], load: int, results: Path | None) -> Iterator[Run]:
-    """Whole runs, one of each slowdown after the other; each is in the file as soon as it is over."""
-    with tempfile.TemporaryDirectory() as folder, busy(load):
-        for _ in range(times):
-            for slowdown in slowdowns:
-                run = _run(Path(folder), slowdown, load)
-                if results is not None:
-                    with results.open("a", encoding="utf-8") as file:
-                        file.write(json.dumps(run.__dict__) + "\n")
-                yield run
+def make_runs(slowdowns: Sequence[int], load: int, beside: int) -> Iterator[Run]:
+    """Whole runs, one of each slowdown in this order; each is told as soon as it is over."""
+    with TemporaryDirectory() as folder, busy(load), ProcessPoolExecutor(1 + beside, get_context("spawn")) as pool:
+        runs = [pool.submit(_run, Path(folder), slowdown, load, beside) for slowdown in slowdowns]
+        yield from (run.result() for run in as_completed(runs))
 
 
-def _run(folder: Path, slowdown: int, load: int) -> Run:
-    seed = random.SystemRandom().randrange(2**31)
-    base, candidate = (_stand(folder / name, name, layers) for name, layers in _sides(slowdown))
+def _run(folder: Path, slowdown: int, load: int, beside: int) -> Run:
+    own, seed = folder / str(os.getpid()), random.SystemRandom().randrange(2**31)
+    base, candidate = (_stand(own / name, name, layers) for name, layers in _sides(slowdown))
     load_average = round(os.getloadavg()[0], 2)
     found = duel(Program(EXAMPLE.name), base, candidate, DuelEffort(seed=seed))
     return Run(
@@ -139,6 +144,7 @@ def _run(folder: Path, slowdown: int, load: int) -> Run:
         reason=found.reason,
         base_us=None if found.base_us is None else round(found.base_us.median, 1),
         load_average=load_average,
+        beside=beside,
     )
 
 
@@ -148,7 +154,7 @@ def _sides(slowdown: int) -> tuple[tuple[str, int], tuple[str, int]]:
 
 def _stand(folder: Path, label: str, layers: int) -> Stand:
     """A folder with the example, of so many layers. One thread: two on a busy machine wait for each other."""
-    folder.mkdir(exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
     (folder / EXAMPLE.name).write_text(with_layers(layers), encoding="utf-8")
     return Stand(label, folder, {"OMP_NUM_THREADS": "1"})
 
@@ -194,13 +200,25 @@ def tell(run: Run) -> str:
 def table(runs: Sequence[Run]) -> str:
     """What the runs came to, one row per slowdown and load."""
     head = (
-        "| true slowdown (by ops, FLOPs, time) | busy processes | runs | red | green | undecided | red of all, 95 % "
+        "| true slowdown (by ops, FLOPs, time) | beside it | runs | red | green | undecided | red of all, 95 % "
         "| red of those that decide, 95 % | pairs | seconds | smallest visible |\n"
-        "|---|---:|---:|---:|---:|---:|---|---|---:|---:|---:|"
+        "|---|---|---:|---:|---:|---:|---|---|---:|---:|---:|"
     )
-    kinds = sorted({(run.load, run.slowdown) for run in runs})
-    rows = [_row([run for run in runs if (run.load, run.slowdown) == kind]) for kind in kinds]
+    rows = [_row(group) for group in _groups(runs)]
     return "\n".join([head, *rows, "", _machine(runs)])
+
+
+def _groups(runs: Sequence[Run]) -> list[list[Run]]:
+    """The runs that met the same conditions."""
+    groups: dict[tuple[int, int, int], list[Run]] = {}
+    for run in runs:
+        groups.setdefault((run.load, run.beside, run.slowdown), []).append(run)
+    return [groups[kind] for kind in sorted(groups)]
+
+
+def _company(run: Run) -> str:
+    kinds = (("busy process", "busy processes", run.load), ("other run", "other runs", run.beside))
+    return ", ".join(f"{count} {one if count == 1 else many}" for one, many, count in kinds if count) or "nothing"
 
 
 def _row(runs: Sequence[Run]) -> str:
@@ -209,7 +227,7 @@ def _row(runs: Sequence[Run]) -> str:
     visible = [run.smallest_visible for run in runs if run.smallest_visible is not None]
     cells = (
         f"+{first.slowdown} % ({_work(first.slowdown)}, {_measured(runs)})",
-        first.load,
+        _company(first),
         len(runs),
         red,
         decided - red,
@@ -278,14 +296,14 @@ def resampled(runs: Sequence[Run], times: int, seed: int = 0) -> str:
         f"**Resampled**, not run: {times} runs of each row, whose pairs are drawn with replacement from all recorded "
         "pairs of that row. Pairs of one run met the same neighbours on the machine; here they are mixed.",
         "",
-        "| true slowdown | busy processes | recorded pairs | red | green | undecided | pairs |",
-        "|---|---:|---:|---:|---:|---:|---:|",
+        "| true slowdown | beside it | recorded pairs | red | green | undecided | pairs |",
+        "|---|---|---:|---:|---:|---:|---:|",
     ]
-    for load, slowdown in sorted({(run.load, run.slowdown) for run in runs}):
-        logs = [value for run in runs if (run.load, run.slowdown) == (load, slowdown) for value in run.pairs]
+    for group in _groups(runs):
+        logs, first = [value for run in group for value in run.pairs], group[0]
         if logs:
             found = [_resample(logs, draw) for _ in range(times)]
-            lines.append(f"| +{slowdown} % | {load} | {len(logs)} | {_shares(found)} |")
+            lines.append(f"| +{first.slowdown} % | {_company(first)} | {len(logs)} | {_shares(found)} |")
     return "\n".join(lines)
 
 

@@ -38,9 +38,16 @@ def test_runs_of_several_sessions_add_up_and_a_line_cut_short_does_not_spoil_the
 def test_a_row_counts_red_green_and_undecided_with_exact_intervals() -> None:
     text = table([FINE, FINE, RED, RED, RED, OPEN])
     unchanged, slower = [line for line in text.splitlines() if line.startswith("| +")]
-    assert unchanged.startswith("| +0 % (+0.0%, +0.0%, +0.0%) | 1 | 2 | 0 | 2 | 0 | 0.0% (0.0% to 84.2%)")
+    assert unchanged.startswith("| +0 % (+0.0%, +0.0%, +0.0%) | 1 busy process | 2 | 0 | 2 | 0 | 0.0% (0.0% to 84.2%)")
     assert "| 4 | 3 | 0 | 1 | 75.0% (19.4% to 99.4%) | 100.0% (29.2% to 100.0%) |" in slower
     assert "2 processors, torch 2.13.0: 6 runs" in text
+
+
+def test_runs_that_met_other_conditions_have_rows_of_their_own() -> None:
+    text = table([FINE, replace(FINE, load=0, beside=1), replace(FINE, load=2, beside=2), replace(FINE, load=0)])
+    rows = [line.split(" | ") for line in text.splitlines() if line.startswith("| +0")]
+    assert [row[1] for row in rows] == ["nothing", "1 other run", "1 busy process", "2 busy processes, 2 other runs"]
+    assert all(row[2] == "1" for row in rows)
 
 
 def test_the_interval_of_a_share_is_that_of_clopper_and_pearson() -> None:
@@ -52,8 +59,8 @@ def test_the_interval_of_a_share_is_that_of_clopper_and_pearson() -> None:
 def test_resampled_rows_say_that_they_are() -> None:
     text = resampled([FINE, RED], 50)
     assert text.startswith("**Resampled**, not run")
-    assert "| +0 % | 1 | 7 | 0.0% | 100.0% | 0.0% | 7.0 |" in text
-    assert "| +5 % | 1 | 14 | 100.0% | 0.0% | 0.0% | 14.0 |" in text
+    assert "| +0 % | 1 busy process | 7 | 0.0% | 100.0% | 0.0% | 7.0 |" in text
+    assert "| +5 % | 1 busy process | 14 | 100.0% | 0.0% | 0.0% | 14.0 |" in text
 
 
 def test_a_run_is_told_in_a_line() -> None:
