@@ -3,6 +3,7 @@
 python -m benchmarks.calibrations                         two calibrations from nothing, in processes of their own
 python -m benchmarks.calibrations --examples              records every example too, and holds its kernels against them
 python -m benchmarks.calibrations RECORDING...            only that, for recordings that there are already
+python -m benchmarks.calibrations --seconds 180           both go on for so long, for a machine that others use too
 python -m benchmarks.calibrations --examples --write docs/explanation/accuracy.md
                                                           puts it between the calibration markers of that page
 
@@ -68,10 +69,11 @@ class Feat:
     share: float
 
 
-def calibrate(folder: Path, threads: int | None) -> dict[str, Any]:
+def calibrate(folder: Path, threads: int | None, seconds: float | None) -> dict[str, Any]:
     """A calibration from nothing, in a process of its own; it is kept in the folder."""
     command = [sys.executable, "-m", "bottleneck.cli", "calibrate", "--device", "cpu", "--quiet", "--format", "json"]
-    command += [] if threads is None else ["--threads", str(threads)]
+    for option, value in (("--threads", threads), ("--seconds", seconds)):
+        command += [] if value is None else [option, str(value)]
     done = subprocess.run(command, env=environment(folder), capture_output=True, text=True, check=False)
     if done.returncode:
         raise SystemExit(done.stderr)
@@ -188,7 +190,7 @@ def measure(options: argparse.Namespace) -> tuple[list[str], bool]:
     with tempfile.TemporaryDirectory() as name:
         if not recordings:
             folders = [Path(name) / "first", Path(name) / "second"]
-            first, second = (calibrate(folder, options.threads) for folder in folders)
+            first, second = (calibrate(folder, options.threads, options.seconds) for folder in folders)
             ceilings = compare(first, second)
             lines += tell_ceilings(first, second, ceilings)
             holds = max(each.gap for each in ceilings) <= TOLERANCE
@@ -204,6 +206,7 @@ def main() -> int:
     parser.add_argument("recordings", nargs="*", type=Path, help="recordings of `bottleneck run`")
     parser.add_argument("--examples", action="store_true", help="record every example and judge its kernels")
     parser.add_argument("--threads", type=int, help="threads of the calibrations")
+    parser.add_argument("--seconds", type=float, help="how long each calibration takes at least")
     parser.add_argument("--write", type=Path, help="page that holds the calibration markers")
     options = parser.parse_args()
     lines, holds = measure(options)

@@ -29,6 +29,16 @@ def calibrate_command(
         int | None,
         typer.Option("--threads", min=1, max=4096, metavar="N", help="Threads of the CPU; else torch's choice."),
     ] = None,
+    seconds: Annotated[
+        float | None,
+        typer.Option(
+            "--seconds",
+            min=1.0,
+            max=3600.0,
+            metavar="S",
+            help="Go on for so long: on a machine that others use, its best moments count.",
+        ),
+    ] = None,
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Forget the last result; else the better is kept where one was disturbed.")
     ] = False,
@@ -45,10 +55,12 @@ def calibrate_command(
     \b
     bottleneck calibrate
     bottleneck calibrate --device cpu --threads 4
+    bottleneck calibrate --seconds 180
     bottleneck calibrate --format json
 
     Half a minute on a CPU, under a minute on a GPU. Leave the machine alone meanwhile: what other programs take
-    is missing. The result is kept for this device, driver, version of torch and number of threads.
+    is missing. Where that cannot be had, --seconds lets it wait for quiet moments. The result is kept for this device,
+    driver, version of torch and number of threads.
     """  # noqa: D301 - the escape keeps the lines of the examples apart
     import json
 
@@ -58,8 +70,8 @@ def calibrate_command(
     from bottleneck.harness.calibrate_table import table
     from bottleneck.report.output import write_text
 
-    with _progress(quiet=quiet) as tell:
-        calibration = calibrate_device(device, threads, tell, fresh=fresh)
+    with _progress(seconds, quiet=quiet) as tell:
+        calibration = calibrate_device(device, threads, tell, seconds=seconds, fresh=fresh)
     is_table = form is CalibrateFormat.TERMINAL
     text = table(calibration) if is_table else json.dumps(to_plain(calibration), indent=1) + "\n"
     if output is None or str(output) == "-":
@@ -71,21 +83,21 @@ def calibrate_command(
 
 
 @contextmanager
-def _progress(*, quiet: bool) -> "Iterator[Callable[[Step], None]]":
+def _progress(seconds: float | None, *, quiet: bool) -> "Iterator[Callable[[Step], None]]":
     """Where the steps of the measurement are told: a bar on a terminal, a line for each round elsewhere, or nowhere."""
     from bottleneck.harness.calibrate import silent
 
     if quiet:
         yield silent
     elif sys.stderr.isatty():
-        with _bar() as tell:
+        with _bar(seconds) as tell:
             yield tell
     else:
         yield _say_round
 
 
 @contextmanager
-def _bar() -> "Iterator[Callable[[Step], None]]":
+def _bar(seconds: float | None) -> "Iterator[Callable[[Step], None]]":
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -100,7 +112,9 @@ def _bar() -> "Iterator[Callable[[Step], None]]":
         def tell(step: "Step") -> None:
             rounds = max(fewest, step.round)
             place = (step.round - 1 + step.done / step.total) / rounds
-            again = ", once more" if step.round > fewest else ""
+            if seconds is not None:
+                place = min(place, step.seconds / seconds)
+            again = ", once more" if step.is_rest else ""
             progress.update(task, total=1.0, completed=place, description=f"{step.ceiling}{again}")
             progress.refresh()
 
@@ -111,5 +125,5 @@ def _say_round(step: "Step") -> None:
     """One line as a round begins."""
     if step.done:
         return
-    what = f"{step.total} ceilings" if step.round <= 2 else f"{step.total} that have not settled within 3 %"
+    what = f"{step.total} that have not settled within 3 %" if step.is_rest else f"{step.total} ceilings"
     print(f"bottleneck: measuring, round {step.round}: {what}", file=sys.stderr, flush=True)

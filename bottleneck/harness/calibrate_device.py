@@ -5,13 +5,17 @@ from typing import Any
 
 from bottleneck.errors import UsageError, WorkloadError
 from bottleneck.harness.calibrate import Calibration, Tell, calibrate_cpu
+from bottleneck.harness.probes import Effort
 
 _NAME = re.compile(r"(cpu)|cuda(?::(\d{1,3}))?", re.ASCII)
 
 
-def calibrate_device(name: str | None, threads: int | None, tell: Tell, *, fresh: bool) -> Calibration:
+def calibrate_device(
+    name: str | None, threads: int | None, tell: Tell, *, seconds: float | None = None, fresh: bool = False
+) -> Calibration:
     """The calibration of a device by torch's name; without one, of the first GPU if there is any, else of the CPU.
 
+    ``seconds`` is how long it takes at least; null: until two rounds agree.
     Raises UsageError for a name that is none, WorkloadError where torch or the device is missing.
     """
     match = _NAME.fullmatch(name or "cpu")
@@ -22,7 +26,7 @@ def calibrate_device(name: str | None, threads: int | None, tell: Tell, *, fresh
     torch = _torch()
     has_gpu = bool(torch.cuda.is_available())
     if match[1] and (name or threads or not has_gpu):
-        return calibrate_cpu(threads, tell, fresh=fresh)
+        return calibrate_cpu(threads, tell, Effort().lasting(seconds), fresh=fresh)
     if not has_gpu:
         raise WorkloadError(
             f"there is no GPU here for --device {name}",
@@ -36,9 +40,9 @@ def calibrate_device(name: str | None, threads: int | None, tell: Tell, *, fresh
             why=f"torch sees {torch.cuda.device_count()}, numbered from 0",
             fix="name one of them, for example --device cuda:0",
         )
-    from bottleneck.harness.calibrate_gpu import calibrate_gpu
+    from bottleneck.harness.calibrate_gpu import GPU_EFFORT, calibrate_gpu
 
-    return calibrate_gpu(index, tell, fresh=fresh)
+    return calibrate_gpu(index, tell, GPU_EFFORT.lasting(seconds), fresh=fresh)
 
 
 def _torch() -> Any:

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 # How torch says that a device, a build or a version of it does not do a dtype, a size or a call.
 REFUSALS = (RuntimeError, AssertionError, AttributeError, TypeError, ValueError)
@@ -10,6 +10,8 @@ REFUSALS = (RuntimeError, AssertionError, AttributeError, TypeError, ValueError)
 Clock = Callable[[], float]
 Look = Callable[[], None]
 Take = Callable[[Look], float]
+
+_ROUNDS_WITHOUT_END = 1_000_000
 
 
 @dataclass(frozen=True)
@@ -19,7 +21,8 @@ class Effort:
     Short runs are many: on a busy machine some of them fall between the time slices of others.
     A ceiling has settled when the best of two rounds agree within ``tolerance``. What has not is measured again, in at
     most ``most_rounds``, none of which begins after ``most_seconds``. From the third round on only those probes of a
-    ceiling are run that came within ``contending`` of its best.
+    ceiling are run that came within ``contending`` of its best. A round that begins before ``least_seconds`` measures
+    what has settled, too.
     """
 
     slice_seconds: float = 0.1
@@ -29,6 +32,14 @@ class Effort:
     most_seconds: float = 20.0
     tolerance: float = 0.03
     contending: float = 0.8
+    least_seconds: float = 0.0
+
+    def lasting(self, seconds: float | None) -> "Effort":
+        """The same over at least so many seconds, in as many rounds as they hold; null leaves it as it is."""
+        if seconds is None:
+            return self
+        most_seconds = max(self.most_seconds, seconds)
+        return replace(self, least_seconds=seconds, most_seconds=most_seconds, most_rounds=_ROUNDS_WITHOUT_END)
 
 
 @dataclass(frozen=True)
@@ -70,12 +81,17 @@ class Measured:
 
 @dataclass(frozen=True)
 class Step:
-    """How far a measurement has come: the ceiling that is next, its place among those of the round."""
+    """How far a measurement has come: the ceiling that is next, its place among those of the round.
+
+    ``is_rest`` where the round is for what has not settled, ``seconds`` since the measurement began.
+    """
 
     ceiling: str
     round: int
     done: int
     total: int
+    is_rest: bool = False
+    seconds: float = field(default=0.0, compare=False)
 
 
 @dataclass(frozen=True)
@@ -155,12 +171,14 @@ def settle(
     session = _Session(effort, watch, clock)
     begin = clock()
     for number in range(1, effort.most_rounds + 1):
-        open_ = [probe for probe in probes if session.is_open(probe, number)]
-        if not open_ or (number > effort.fewest_rounds and clock() - begin >= effort.most_seconds):
+        seconds = clock() - begin
+        is_rest = number > effort.fewest_rounds and seconds >= effort.least_seconds
+        open_ = [probe for probe in probes if session.is_open(probe, number, is_rest=is_rest)]
+        if not open_ or (number > effort.fewest_rounds and seconds >= effort.most_seconds):
             break
         ceilings = list(dict.fromkeys(probe.ceiling for probe in open_))
         for done, ceiling in enumerate(ceilings):
-            tell(Step(ceiling, number, done, len(ceilings)))
+            tell(Step(ceiling, number, done, len(ceilings), is_rest, clock() - begin))
             session.measure([probe for probe in open_ if probe.ceiling == ceiling], number)
     return session.outcome(probes)
 
@@ -173,15 +191,16 @@ class _Session:
         self._rates: dict[tuple[str, str], dict[int, float]] = {}
         self._refused: dict[tuple[str, str], str] = {}
 
-    def is_open(self, probe: Probe, number: int) -> bool:
-        """Whether a probe has anything left to show in this round."""
+    def is_open(self, probe: Probe, number: int, *, is_rest: bool) -> bool:
+        """Whether a probe has anything left to show in this round, which may be for what has not settled."""
         if (probe.ceiling, probe.how) in self._refused:
             return False
         if number <= self._effort.fewest_rounds:
             return True
         best = max(self._rounds(probe.ceiling), default=0.0)
         own = max(self._rates[probe.ceiling, probe.how].values(), default=0.0)
-        return not self._is_settled(probe.ceiling) and own >= self._effort.contending * best
+        is_done = is_rest and self._is_settled(probe.ceiling)
+        return not is_done and own >= self._effort.contending * best
 
     def measure(self, probes: Sequence[Probe], number: int) -> None:
         """One slice of each probe of a ceiling."""

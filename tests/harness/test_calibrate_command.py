@@ -28,7 +28,11 @@ def _measured(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("torch")
 
     def measure(threads: int | None, effort: Effort, tell: Tell) -> Calibration:
-        for step in (Step("fp32 product", 1, 0, 2), Step("DRAM stream", 1, 1, 2), Step("DRAM stream", 3, 0, 1)):
+        for step in (
+            Step("fp32 product", 1, 0, 2),
+            Step("DRAM stream", 1, 1, 2),
+            Step("DRAM stream", 3, 0, 1, is_rest=True),
+        ):
             tell(step)
         return made(threads=threads or 2, is_default=threads is None)
 
@@ -63,6 +67,18 @@ class TestOutput:
         assert capsys.readouterr().out == ""
         assert "fp32" in (tmp_path / "ceilings.txt").read_text()
 
+    def test_seconds_are_what_the_measurement_takes_at_least(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        asked: list[Effort] = []
+
+        def measure(threads: int | None, effort: Effort, tell: Tell) -> Calibration:
+            asked.append(effort)
+            return made()
+
+        monkeypatch.setattr(calibrate_cpu, "measure_cpu", measure)
+        assert run("--device", "cpu", "-q", "--seconds", "90") == run("--device", "cpu", "-q") == 0
+        assert [effort.least_seconds for effort in asked] == [90.0, 0.0]
+        assert asked[1] == Effort()
+
     def test_threads_mean_the_cpu_and_have_a_calibration_of_their_own(self) -> None:
         assert run("--threads", "1", "-q") == 0
         assert read_calibration(1) is not None and read_calibration(2) is None
@@ -82,7 +98,13 @@ class TestOutput:
 
 @pytest.mark.parametrize(
     "arguments",
-    [("--device", "gpu"), ("--device", "cuda:x"), ("--device", "cuda", "--threads", "2"), ("--threads", "0")],
+    [
+        ("--device", "gpu"),
+        ("--device", "cuda:x"),
+        ("--device", "cuda", "--threads", "2"),
+        ("--threads", "0"),
+        ("--seconds", "0"),
+    ],
 )
 def test_what_cannot_be_asked_for_is_wrong_usage(arguments: Sequence[str]) -> None:
     assert run(*arguments) == 2

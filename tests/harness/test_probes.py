@@ -124,6 +124,30 @@ class TestSettle:
         outcome = world.settle(world.probe("slow"), effort=Effort(most_seconds=1.0))
         assert outcome.measured["slow"].rounds == 2 and not outcome.measured["slow"].stable
 
+    def test_rounds_go_on_for_as_long_as_is_wanted_though_all_has_settled(self) -> None:
+        # A round takes 0.25 s: the run that is not counted, and one that fills the slice.
+        world, steps = World(calm=[8.0, 8.0, 8.0, 10.0, 99.0]), []
+        effort = Effort(most_seconds=0.0).lasting(0.75 + 0.1)
+        outcome = world.settle(world.probe("calm"), effort=effort, tell=steps.append)
+        assert (outcome.rate("calm"), outcome.measured["calm"].rounds) == (10.0, 4)
+        assert not any(step.is_rest for step in steps)
+
+    def test_after_that_time_only_what_has_not_settled_is_measured_again(self) -> None:
+        world, steps = World(calm=[8.0] * 3, wild=[8.0, 16.0, 32.0, 64.0, 128.0, 128.0]), []
+        effort = Effort().lasting(1.0)
+        outcome = world.settle(world.probe("calm"), world.probe("wild"), effort=effort, tell=steps.append)
+        assert outcome.unstable == () and outcome.rate("wild") == 128.0
+        assert [(step.round, step.ceiling) for step in steps if step.is_rest] == [(4, "wild"), (5, "wild"), (6, "wild")]
+        assert [step.seconds for step in steps if step.done == 0][:4] == [0.0, 0.5, 0.9375, 1.34375]
+
+    def test_slow_ways_are_given_up_there_too(self) -> None:
+        world = World(wide=[100.0] * 20)
+        world.settle(world.probe("wide", "long way", 0.5), world.probe("wide", "short way"), effort=Effort().lasting(2))
+        assert world.prepared.count(("wide", "long way")) == 2
+
+    def test_without_a_time_of_the_user_an_effort_stays_what_it_is(self) -> None:
+        assert Effort().lasting(None) == Effort()
+
     def test_what_the_machine_refuses_is_missing_with_the_reason(self) -> None:
         def refuse() -> Callable[[Look], float]:
             raise RuntimeError("no such dtype\nand a long story")
@@ -149,7 +173,7 @@ class TestSettle:
             Step("b", 1, 1, 2),
             Step("a", 2, 0, 2),
             Step("b", 2, 1, 2),
-            Step("b", 3, 0, 1),
+            Step("b", 3, 0, 1, is_rest=True),
         ]
 
 
