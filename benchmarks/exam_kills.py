@@ -2,6 +2,7 @@
 
     python benchmarks/exam_kills.py --runs 500 --kind signals
     python benchmarks/exam_kills.py --runs 200 --kind kills
+    python benchmarks/exam_kills.py --runs 100 --kind signals --until 1.5      while it starts
 
 Each run records a short training and is hit at an instant drawn evenly from the time that an undisturbed run takes, so
 that the start, every phase of the measurement, the end and the report are hit. `signals` sends SIGINT, SIGTERM or
@@ -197,6 +198,8 @@ def examine(case: Case, at_s: float, patience_s: float) -> tuple[str, list[str]]
         is_true_within(at_s, lambda: run.poll() is not None)
         was_hit = hit(run, case, folder)
         problems = list(problems_after(run, case, folder, patience_s)) if was_hit else []
+        if problems:
+            problems.append(f"said: {(folder / 'said.txt').read_text(errors='replace')[-600:]!r}")
         run.wait(LONGEST_S)
         recording = folder / "recording"
         if not was_hit:
@@ -214,18 +217,20 @@ def main() -> int:
     parser.add_argument("--runs", type=int, default=50, help="runs in all")
     parser.add_argument("--kind", choices=sorted(KINDS), default="kills")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--until", type=float, help="hit within so many seconds; else within those of a whole run")
     options = parser.parse_args()
     chance, length_s = random.Random(options.seed), undisturbed_s()
+    latest_s = min(length_s, options.until or length_s)
     cases = KINDS[options.kind]
     outcomes: dict[Case, Counter[str]] = {case: Counter() for case in cases}
     wrong: list[str] = []
     for number in range(options.runs):
-        case, at_s = cases[number % len(cases)], chance.uniform(0.0, length_s)
+        case, at_s = cases[number % len(cases)], chance.uniform(0.0, latest_s)
         outcome, problems = examine(case, at_s, max(PATIENCE_S, length_s))
         outcomes[case][outcome] += 1
         print(f"{number + 1}: {case} after {at_s:.2f} s: {outcome} {problems or ''}", file=sys.stderr, flush=True)
-        wrong += [f"{case} after {at_s:.2f} s: {problem}" for problem in problems]
-    print(f"{options.runs} runs, hit within {length_s:.1f} s; {len(wrong)} problems")
+        wrong += [f"{case} after {at_s:.2f} s: {'; '.join(problems)}"] if problems else []
+    print(f"{options.runs} runs, hit within {latest_s:.1f} s; {len(wrong)} with problems")
     for case, counts in outcomes.items():
         print(f"  {case}: " + ", ".join(f"{count} {outcome}" for outcome, count in sorted(counts.items())))
     print("\n".join(wrong), end="\n" if wrong else "")

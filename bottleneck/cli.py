@@ -1,11 +1,12 @@
 """The menu, and the one place that turns errors into exit codes."""
 
+import functools
 import signal
 import sys
 import tempfile
 import traceback
 from collections.abc import Callable, Sequence
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -73,8 +74,21 @@ def build_app() -> typer.Typer:
 
     for name, function, settings in COMMANDS:
         kind = ProgramCommand if function is run_command else None
-        app.command(name, cls=kind, context_settings={**settings})(function)
+        app.command(name, cls=kind, context_settings={**settings})(_ended_by_its_signal(function))
     return app
+
+
+def _ended_by_its_signal(function: Callable[..., None]) -> Callable[..., None]:
+    """The command, which a signal ends with that signal's status: typer takes every one for Ctrl-C."""
+
+    @functools.wraps(function)
+    def command(*arguments: Any, **options: Any) -> None:
+        try:
+            function(*arguments, **options)
+        except KeyboardInterrupt as stopped:
+            raise typer.Exit(128 + int(getattr(stopped, "number", signal.SIGINT))) from stopped
+
+    return command
 
 
 def _tell(error: BottleneckError) -> None:
@@ -97,8 +111,8 @@ def _run(arguments: list[str]) -> int:
     except BottleneckError as error:
         _tell(error)
         return error.exit_code
-    except KeyboardInterrupt as stopped:
-        return 128 + int(getattr(stopped, "number", signal.SIGINT))
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
     except Exception:
         return _report_bug()
     return 0

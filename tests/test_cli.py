@@ -159,16 +159,16 @@ def test_steps_of_a_saved_analysis_are_exit_2(capsys: pytest.CaptureFixture[str]
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_command_that_a_signal_ends_says_which(number: signal.Signals, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(*_: object, **__: object) -> None:
+    def interrupted() -> None:
         with answered():
             signal.raise_signal(number)
 
     # One that our caller ignores would stay ignored.
     usual = signal.signal(number, signal.SIG_DFL)
-    monkeypatch.setattr(cli, "build_app", lambda: interrupted)
+    monkeypatch.setattr(cli, "COMMANDS", (("wait", interrupted, {}), *cli.COMMANDS))
     try:
         with pytest.raises(SystemExit) as left:
-            cli.main([])
+            cli.main(["wait"])
     finally:
         signal.signal(number, usual)
     assert left.value.code == 128 + number
