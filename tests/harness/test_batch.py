@@ -1,5 +1,4 @@
 import os
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -7,6 +6,7 @@ import pytest
 
 from bottleneck.harness import batch
 from bottleneck.harness.batch import Doubling, run_batch_test, summarise_pairs
+from bottleneck.harness.stopwatch import Clocks, Stopwatch
 from bottleneck.measured import BatchTest
 
 torch: Any = pytest.importorskip("torch")
@@ -132,14 +132,19 @@ def test_static_code_stays_static_at_twice_the_size() -> None:
     assert config.automatic_dynamic_shapes
 
 
-def test_a_step_that_works_twice_as_long_has_a_ratio_near_two() -> None:
+def test_a_step_that_works_twice_as_long_has_a_ratio_of_two(monkeypatch: pytest.MonkeyPatch) -> None:
+    now_ns = 0
+    clocks = Clocks(wall_ns=lambda: now_ns, tick_ns=lambda: now_ns)
+    monkeypatch.setattr(batch, "Stopwatch", lambda torch: Stopwatch(torch, clocks))
+
     def make(size: int) -> Callable[[], None]:
         def step() -> None:
-            end = time.thread_time_ns() + 500_000 * size
-            while time.thread_time_ns() < end:
-                pass
+            nonlocal now_ns
+            now_ns += 500_000 * size
 
         return step
 
-    ratio = run(make, usual_us=2000.0).ratio
-    assert ratio is not None and ratio.low <= 2.1 and ratio.high >= 1.9
+    test = run(make, usual_us=2000.0)
+    assert test.once is not None and test.twice is not None and test.ratio is not None
+    assert (test.once.median, test.twice.median) == (2000.0, 4000.0)
+    assert (test.ratio.low, test.ratio.median, test.ratio.high) == (2.0, 2.0, 2.0)
