@@ -1,9 +1,11 @@
 """Torch programs that a plain interpreter and `bottleneck run` must treat alike: 22 ways to use torch and to fail."""
 
-# The head of most: a model small enough that its steps are quick, and a training loop.
+# The head of most: a model small enough that its steps are quick, and a training loop. One thread: in a fork OpenMP
+# would wait for ever for those that only the parent has, under plain python too, wherever a product uses two.
 HEAD = """
     import os, sys, torch
     from torch import nn
+    torch.set_num_threads(1)
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 1))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
