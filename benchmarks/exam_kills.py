@@ -3,13 +3,15 @@
     python benchmarks/exam_kills.py --runs 500 --kind signals
     python benchmarks/exam_kills.py --runs 200 --kind kills
     python benchmarks/exam_kills.py --runs 100 --kind signals --until 1.5      while it starts
+    python benchmarks/exam_kills.py --runs 100 --kind plain --until 1.5        what a plain python does then
 
 Each run records a short training and is hit at an instant drawn evenly from the time that an undisturbed run takes, so
 that the start, every phase of the measurement, the end and the report are hit. `signals` sends SIGINT, SIGTERM or
 SIGHUP to `bottleneck run`; `kills` sends SIGKILL to it or to the program. Then the next command, `bottleneck report`,
 must find or make a whole recording. The ceilings of the CPU are not measured: that takes ten seconds of their own.
-A SIGINT while native code of torch is being imported can abort a plain `python -c "import torch"` too, now and then,
-with a line that says so: such an end is the program's own, and counted apart.
+What a SIGINT does while torch is being imported is Python's and torch's own: it can be lost, so that the program goes
+on, lock the import up, end the interpreter with status 1 before it is ready, or abort it in native code. What leaves a
+line of its own on stderr is counted apart; `plain` shows how often all of them befall `python program.py`.
 
 Prints a row per case and what was wrong with any run; leaves with status 1 if anything was.
 """
@@ -28,6 +30,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from bottleneck.harness.claim import read_course
 from bottleneck.recording import read_recording
@@ -48,28 +51,35 @@ ceilings.cpu_calibration = lambda threads, tell: None
 from bottleneck.cli import main
 main(sys.argv[1:])
 """
-# What native code says that is interrupted where it cannot raise an error.
-TORCHS_OWN_END = (
-    b"terminate called after throwing an instance of 'pybind11::error_already_set'\n  what():  KeyboardInterrupt"
-)
+# What is said where an interrupt cannot be raised as an error: by native code, by the interpreter's own start, and by
+# callbacks, after which the program goes on.
+PYTHONS_OWN = {
+    "aborted by torch's import": (
+        128 + signal.SIGABRT,
+        b"terminate called after throwing an instance of 'pybind11::error_already_set'\n  what():  KeyboardInterrupt",
+    ),
+    "python not ready": (1, b"Fatal Python error: init_import_site: Failed to import the site module"),
+    "interrupt lost": (0, b"Exception ignored in"),
+}
 # What a run may take to end after it was hit: this, or on a busy machine as long as all of an undisturbed run.
 PATIENCE_S, LONGEST_S = 10.0, 300.0
 
 
 @dataclass(frozen=True)
 class Case:
-    """What is sent to whom: to `bottleneck run` itself, or to the program."""
+    """What is sent to whom: to `bottleneck run` itself, to the program that it runs, or to one that runs alone."""
 
     number: signal.Signals
-    to_program: bool
+    target: Literal["the run", "the program", "plain python"]
 
     def __str__(self) -> str:
-        return f"{self.number.name} to the {'program' if self.to_program else 'run'}"
+        return f"{self.number.name} to {self.target}"
 
 
 KINDS = {
-    "signals": [Case(number, to_program=False) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)],
-    "kills": [Case(signal.SIGKILL, to_program=False), Case(signal.SIGKILL, to_program=True)],
+    "signals": [Case(number, "the run") for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)],
+    "kills": [Case(signal.SIGKILL, "the run"), Case(signal.SIGKILL, "the program")],
+    "plain": [Case(signal.SIGINT, "plain python")],
 }
 
 
@@ -78,12 +88,13 @@ def command(*arguments: str) -> list[str]:
     return [sys.executable, "-c", WITHOUT_CEILINGS, *arguments]
 
 
-def start(folder: Path) -> subprocess.Popen[bytes]:
-    """A run that records the program into this folder."""
+def start(folder: Path, case: Case) -> subprocess.Popen[bytes]:
+    """A run that records the program into this folder, or the program alone."""
+    recording = command("run", "-o", "recording", "--telemetry-ms", "20", "program.py")
     (folder / "program.py").write_text(PROGRAM)
     with (folder / "said.txt").open("wb") as said:
         return subprocess.Popen(
-            command("run", "-o", "recording", "--telemetry-ms", "20", "program.py"),
+            [sys.executable, "program.py"] if case.target == "plain python" else recording,
             cwd=folder,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
@@ -91,18 +102,18 @@ def start(folder: Path) -> subprocess.Popen[bytes]:
         )
 
 
-def undisturbed_s() -> float:
+def undisturbed_s(case: Case) -> float:
     """How long a run takes that nobody hits."""
     with tempfile.TemporaryDirectory() as name:
         began = time.monotonic()
-        start(Path(name)).wait(LONGEST_S)
+        start(Path(name), case).wait(LONGEST_S)
         return time.monotonic() - began
 
 
 def hit(run: subprocess.Popen[bytes], case: Case, folder: Path) -> bool:
     """Whether there was somebody to hit."""
     target = run.pid
-    if case.to_program:
+    if case.target == "the program":
         course = read_course(folder / "recording")
         if course is None or course.process is None:
             return False
@@ -111,7 +122,7 @@ def hit(run: subprocess.Popen[bytes], case: Case, folder: Path) -> bool:
         os.kill(target, case.number)
     except ProcessLookupError:
         return False
-    return run.poll() is None or case.to_program
+    return run.poll() is None or case.target == "the program"
 
 
 def processes_about(folder: Path) -> list[int]:
@@ -140,15 +151,17 @@ def is_true_within(seconds: float, holds: Callable[[], bool]) -> bool:
 
 def problems_after(run: subprocess.Popen[bytes], case: Case, folder: Path, patience_s: float) -> Iterator[str]:
     """What is wrong with a run that was hit."""
-    if not is_true_within(patience_s, lambda: run.poll() is not None):
+    hangs = not is_true_within(patience_s, lambda: run.poll() is not None)
+    if hangs:
         run.kill()
+        run.wait()
         yield "hangs"
     if not is_true_within(patience_s, lambda: not processes_about(folder)):
         for process in processes_about(folder):
             os.kill(process, signal.SIGKILL)
         yield "leaves an orphan"
     allowed = {0, -case.number, 128 + case.number}
-    if run.returncode not in allowed and not was_aborted_by_torch(run, folder):
+    if not hangs and run.returncode not in allowed and pythons_own_end(run, case, folder) is None:
         yield f"ends with status {run.returncode}"
     if not (folder / "recording").exists():
         return
@@ -164,9 +177,14 @@ def problems_after(run: subprocess.Popen[bytes], case: Case, folder: Path, patie
         yield f"report leaves {', '.join(sorted(left))}"
 
 
-def was_aborted_by_torch(run: subprocess.Popen[bytes], folder: Path) -> bool:
-    """Whether the program ended as a plain one that is interrupted while it imports torch."""
-    return run.returncode == 128 + signal.SIGABRT and TORCHS_OWN_END in (folder / "said.txt").read_bytes()
+def pythons_own_end(run: subprocess.Popen[bytes], case: Case, folder: Path) -> str | None:
+    """What became of an interrupt that was not raised in the program, by what the program left on stderr."""
+    if case.number != signal.SIGINT:
+        return None
+    # A shell shows 128 + N for signal N, subprocess shows -N.
+    status = run.returncode if run.returncode >= 0 else 128 - run.returncode
+    said = (folder / "said.txt").read_bytes()
+    return next((name for name, (own, words) in PYTHONS_OWN.items() if status == own and words in said), None)
 
 
 def problems_of_files(recording: Path) -> Iterator[str]:
@@ -194,7 +212,7 @@ def examine(case: Case, at_s: float, patience_s: float) -> tuple[str, list[str]]
     """What became of one run ('missed' if it had ended before), and what was wrong with it."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name).resolve()
-        run = start(folder)
+        run = start(folder, case)
         is_true_within(at_s, lambda: run.poll() is not None)
         was_hit = hit(run, case, folder)
         problems = list(problems_after(run, case, folder, patience_s)) if was_hit else []
@@ -204,8 +222,11 @@ def examine(case: Case, at_s: float, patience_s: float) -> tuple[str, list[str]]
         recording = folder / "recording"
         if not was_hit:
             return "missed", problems
-        if was_aborted_by_torch(run, folder):
-            return "aborted by torch's import", problems
+        own_end = pythons_own_end(run, case, folder)
+        if own_end is not None:
+            return own_end, problems
+        if case.target == "plain python":
+            return "went on" if run.returncode == 0 else "ended", problems
         if not (recording / "recording.json").exists():
             return "nothing captured", problems
         return "with a trace" if read_recording(recording).traces else "without a trace", problems
@@ -219,9 +240,9 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--until", type=float, help="hit within so many seconds; else within those of a whole run")
     options = parser.parse_args()
-    chance, length_s = random.Random(options.seed), undisturbed_s()
-    latest_s = min(length_s, options.until or length_s)
     cases = KINDS[options.kind]
+    chance, length_s = random.Random(options.seed), undisturbed_s(cases[0])
+    latest_s = min(length_s, options.until or length_s)
     outcomes: dict[Case, Counter[str]] = {case: Counter() for case in cases}
     wrong: list[str] = []
     for number in range(options.runs):
