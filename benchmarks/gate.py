@@ -198,13 +198,17 @@ def tell(run: Run) -> str:
 
 
 def table(runs: Sequence[Run]) -> str:
-    """What the runs came to, one row per slowdown and load."""
+    """What the runs came to, one row per slowdown and load; and one of all loads where there were several."""
     head = (
         "| true slowdown (by ops, FLOPs, time) | beside it | runs | red | green | undecided | red of all, 95 % "
         "| red of those that decide, 95 % | pairs | seconds | smallest visible |\n"
         "|---|---|---:|---:|---:|---:|---|---|---:|---:|---:|"
     )
-    rows = [_row(group) for group in _groups(runs)]
+    rows = [_row(group, _company(group[0])) for group in _groups(runs)]
+    for slowdown in sorted({run.slowdown for run in runs}):
+        alike = [run for run in runs if run.slowdown == slowdown]
+        if len({_company(run) for run in alike}) > 1:
+            rows.append(_row(alike, "any of these"))
     return "\n".join([head, *rows, "", _machine(runs)])
 
 
@@ -221,13 +225,13 @@ def _company(run: Run) -> str:
     return ", ".join(f"{count} {one if count == 1 else many}" for one, many, count in kinds if count) or "nothing"
 
 
-def _row(runs: Sequence[Run]) -> str:
+def _row(runs: Sequence[Run], company: str) -> str:
     first, red = runs[0], sum(run.is_red for run in runs)
     decided = sum(run.is_decided for run in runs)
     visible = [run.smallest_visible for run in runs if run.smallest_visible is not None]
     cells = (
         f"+{first.slowdown} % ({_work(first.slowdown)}, {_measured(runs)})",
-        _company(first),
+        company,
         len(runs),
         red,
         decided - red,
