@@ -2,21 +2,31 @@
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from bottleneck.harness.readings import Reading, taken
 from bottleneck.sensors import HOST
 
+_BEAT_S = 0.2
+# Its last word is the number that the system gave out last.
+_NEWEST = Path("/proc/loadavg")
+
 
 class HostSampler:
     """The host's sensors by psutil. What the system does not tell is absent."""
 
-    # The system counts CPU time in hundredths of a second; ten of them are worth a look.
-    shortest_beat_s = 0.1
+    # The system counts CPU time in hundredths of a second; twenty of them are worth a look. A look takes a processor
+    # from the program for a moment, and where its threads hold them all, they wait for the one that made room.
+    shortest_beat_s = _BEAT_S
 
-    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
+    def __init__(
+        self,
+        clock: Callable[[], float] = time.perf_counter,
+        newest: Callable[[], str | None] | None = None,
+    ) -> None:
         self.notes: list[str] = []
-        self._clock = clock
+        self._clock, self._newest = clock, newest or newest_process
 
     def open(self, process: int) -> bool:
         """Whether psutil is there."""
@@ -25,7 +35,7 @@ class HostSampler:
         except ImportError:
             self.notes.append("the host's sensors were not read: psutil is missing (pip install psutil)")
             return False
-        self._program = _Program(psutil, process)
+        self._program = _Program(psutil, process, self._newest)
         self._taken = taken(_READINGS, self._program, self._clock, 1)
         self._errors = (psutil.Error, OSError, NotImplementedError, AttributeError, RuntimeError)
         return True
@@ -48,23 +58,28 @@ class HostSampler:
 class _Program:
     """The program's processes: the one that was started, and those that it started in turn."""
 
-    def __init__(self, psutil: Any, process: int) -> None:
+    def __init__(self, psutil: Any, process: int, newest: Callable[[], str | None]) -> None:
         self.psutil = psutil
-        self._root = process
+        self._root, self._newest = process, newest
         self._known: dict[Any, None] = {}
         self._unseen_s = 0.0
+        self._last: str | None = None
 
     def find(self) -> dict[str, float | None]:
-        """Looks for processes that were started since the last time, which takes long; no column.
+        """Looks for processes that were started since the last time, if any was, for that takes long; no column.
 
         What they used before they were found is left out, so that the sum does not jump.
         """
+        newest = self._newest()
+        if newest is not None and newest == self._last:
+            return {}
         root = self.psutil.Process(self._root)
         if root not in self._known:
             self._known[root] = None
         found = [process for process in root.children(recursive=True) if process not in self._known]
         self._known |= dict.fromkeys(found)
         self._unseen_s += sum(self._used_s(process) or 0.0 for process in found)
+        self._last = newest
         return {}
 
     def cpu_s(self) -> dict[str, float | None]:
@@ -92,6 +107,15 @@ class _Program:
             return None
 
 
+def newest_process() -> str | None:
+    """The number of the process or thread that was started last on this machine; null where the system does not say."""
+    try:
+        newest = _NEWEST.read_text().split()[-1]
+    except (OSError, IndexError):
+        return None
+    return newest if newest != "0" else None
+
+
 def _machine_cpu(program: _Program) -> dict[str, float | None]:
     """Time in which processors worked, and all their time. What a guest used is part of user time."""
     times = program.psutil.cpu_times()._asdict()
@@ -112,9 +136,9 @@ def _machine_memory(program: _Program) -> dict[str, float | None]:
 
 _READINGS = (
     Reading((), _Program.find, interval_s=1.0, share=0.002),
-    Reading(("process_cpu_s",), _Program.cpu_s, interval_s=0.1, share=0.002),
-    Reading(("process_memory_bytes",), _Program.memory, interval_s=0.5),
-    Reading(("busy_cpu_s", "total_cpu_s"), _machine_cpu, interval_s=0.1, share=0.002),
-    Reading(("cpu_clock_mhz",), _clock, interval_s=0.5),
+    Reading(("process_cpu_s",), _Program.cpu_s, interval_s=_BEAT_S, share=0.002),
+    Reading(("process_memory_bytes",), _Program.memory, interval_s=0.6),
+    Reading(("busy_cpu_s", "total_cpu_s"), _machine_cpu, interval_s=_BEAT_S, share=0.002),
+    Reading(("cpu_clock_mhz",), _clock, interval_s=0.6),
     Reading(("memory_used_bytes",), _machine_memory, interval_s=1.0),
 )

@@ -4,13 +4,16 @@ import os
 import subprocess
 import sys
 from collections import namedtuple
+from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import psutil
 import pytest
 
-from bottleneck.harness.host import HostSampler
+from bottleneck.harness import host as host_module
+from bottleneck.harness.host import HostSampler, newest_process
 from bottleneck.sensors import COLUMNS, HOST
 
 Times = namedtuple("Times", "user system children_user children_system")
@@ -44,9 +47,9 @@ def root(monkeypatch: pytest.MonkeyPatch) -> Process:
     return process
 
 
-def sampler() -> HostSampler:
+def sampler(newest: Callable[[], str | None] = lambda: None) -> HostSampler:
     """One that finds its calls to cost nothing."""
-    host = HostSampler(clock=lambda: 0.0)
+    host = HostSampler(clock=lambda: 0.0, newest=newest)
     assert host.open(os.getpid())
     return host
 
@@ -84,8 +87,8 @@ def test_a_process_that_has_ended_takes_only_its_own_figures_along() -> None:
 
 def test_each_figure_has_its_own_pace(root: Process) -> None:
     host = sampler()
-    rows = [ask(host, 0.1 * beat) for beat in range(11)]
-    assert sum("process_cpu_s" in row for row in rows) == 11
+    rows = [ask(host, 0.2 * beat) for beat in range(7)]
+    assert sum("process_cpu_s" in row for row in rows) == 7
     assert sum("process_memory_bytes" in row for row in rows) == 3
     assert sum("memory_used_bytes" in row for row in rows) == 2
 
@@ -98,7 +101,39 @@ def test_children_count_from_when_they_are_found(root: Process) -> None:
     root.offspring.append(worker)
     assert ask(host, 1.0)["process_cpu_s"] == 1.0
     worker.used_s = 5.5
-    assert ask(host, 1.1)["process_cpu_s"] == pytest.approx(1.5)
+    assert ask(host, 1.2)["process_cpu_s"] == pytest.approx(1.5)
+
+
+def test_children_are_looked_for_only_where_something_was_started(root: Process) -> None:
+    newest = "71"
+    host = sampler(lambda: newest)
+    ask(host, 0.0)
+    worker = Process(used_s=5.0)
+    root.offspring.append(worker)
+    ask(host, 1.0)
+    worker.used_s = 6.0
+    assert ask(host, 2.0)["process_cpu_s"] == 0.0  # never looked for
+    newest = "72"
+    ask(host, 3.0)
+    worker.used_s = 6.5
+    assert ask(host, 4.0)["process_cpu_s"] == pytest.approx(0.5)
+
+
+def test_the_system_tells_which_process_is_the_newest() -> None:
+    before = newest_process()
+    with subprocess.Popen([sys.executable, "-c", ""]):
+        assert newest_process() != before or before is None
+
+
+@pytest.mark.parametrize("text", ["0.00 0.00 0.00 0/0 0\n", "", None], ids=["a stub", "empty", "missing"])
+def test_a_system_that_does_not_tell_it_has_no_newest_process(
+    text: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "loadavg"
+    if text is not None:
+        file.write_text(text)
+    monkeypatch.setattr(host_module, "_NEWEST", file)
+    assert newest_process() is None
 
 
 def test_a_child_that_ends_leaves_no_jump_behind(root: Process) -> None:
@@ -107,9 +142,9 @@ def test_a_child_that_ends_leaves_no_jump_behind(root: Process) -> None:
     host = sampler()
     assert ask(host, 0.0)["process_cpu_s"] == 0.0
     worker.used_s = 6.0
-    assert ask(host, 0.1)["process_cpu_s"] == pytest.approx(1.0)
-    worker.is_gone, root.waited_for_s = True, 6.0
     assert ask(host, 0.2)["process_cpu_s"] == pytest.approx(1.0)
+    worker.is_gone, root.waited_for_s = True, 6.0
+    assert ask(host, 0.4)["process_cpu_s"] == pytest.approx(1.0)
 
 
 def test_memory_is_that_of_all_processes(root: Process) -> None:
@@ -134,7 +169,7 @@ def test_a_figure_that_fails_again_and_again_is_given_up(root: Process, monkeypa
 
     monkeypatch.setattr(psutil, "cpu_times", refuse)
     host = sampler()
-    rows = [ask(host, 0.1 * beat) for beat in range(20)]
+    rows = [ask(host, 0.2 * beat) for beat in range(20)]
     assert len(calls) == 5
     assert all("process_cpu_s" in row and "busy_cpu_s" not in row for row in rows)
 
