@@ -19,6 +19,7 @@ from pathlib import Path
 from types import FunctionType, MethodType
 from typing import Any
 
+from bottleneck.harness.heap import PageFaults, Room, StepFaults
 from bottleneck.harness.lines import WithLines
 from bottleneck.harness.linetrace import LineTracer
 from bottleneck.harness.notes import Plan
@@ -134,6 +135,8 @@ class Window:
         self._profiler: Any = None
         self._running = False
         self._exported = False
+        self._faults = PageFaults()
+        self._room: Room | None = None
         self._tracer = LineTracer() if detail.lines and detail.stacks else None
 
     def open(self) -> bool:
@@ -159,8 +162,13 @@ class Window:
         with _Quiet():
             self._profiler.__enter__()
         self._running = True
+        self._faults = PageFaults()
         if self._tracer is not None:
             self._tracer.start()
+
+    def make_room(self, steps: int, faults: StepFaults) -> None:
+        """Puts memory at hand for that many more steps; called when one step of the window has passed."""
+        self._room = Room(faults.pages_wanted(self._faults.so_far, steps))
 
     def stop(self) -> None:
         """Stops the profiler if it runs here; one that was left running would crash the interpreter at exit."""
@@ -178,6 +186,8 @@ class Window:
                 self._tracer.stop()
             with _ProfileHook():
                 self._profiler.__exit__(None, None, None)
+            if self._room is not None:
+                self._room.leave()
             GUARD.closed(self)
 
     @property

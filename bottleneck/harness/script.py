@@ -12,6 +12,7 @@ from bottleneck.harness.capture import EVENT_BUDGET, GUARD, detail_of
 from bottleneck.harness.company import Company, WindowAt
 from bottleneck.harness.facts import describe_torch
 from bottleneck.harness.farewell import DEADLY, Farewell
+from bottleneck.harness.heap import StepFaults
 from bottleneck.harness.opening import Opening
 from bottleneck.harness.remainder import TIMED_STEPS, WARMUP_STEPS, Remainder, keep_opening, keep_remainder
 from bottleneck.harness.seeds import seeders, sow
@@ -52,6 +53,7 @@ class Script:
         self._stopwatch = Stopwatch(None)
         self._next: Callable[[], None] = self._first_step
         self._seen = self._allowed_steps = 0
+        self._faults = StepFaults()
 
     def hook(self) -> TorchHook:
         """What tells when the program imports torch, and those parts of it that make steps or mind hooks."""
@@ -141,11 +143,13 @@ class Script:
 
     def _second_step(self) -> None:
         if self._open(then=self._pilot):
+            self._faults.begin(self._seen)
             self._stopwatch.mark()
 
     def _pilot(self) -> None:
         """Ends the step that counts the events, which is also the trace of a program that ends too soon."""
         self._stopwatch.mark()
+        self._faults.end_profiled(self._seen)
         window, wanted = self._windows.stop(), self._session.plan.wanted_steps
         events = max(1, window.event_count())
         self._allowed_steps = min(wanted, EVENT_BUDGET // events - 1)
@@ -157,6 +161,7 @@ class Script:
                 f"and the budget is {EVENT_BUDGET}"
             )
         self._stopwatch = Stopwatch(self._torch)
+        self._faults.begin(self._seen)
         self._next = self._settle
         self._settle()
 
@@ -185,9 +190,7 @@ class Script:
             opening = WindowAt(self._seen, TIMED_STEPS)
         if opening is not None and self._seen >= opening.step:
             self._stopwatch.keep_last(opening.timed)
-            self._session.time(self._stopwatch)
-            self._next = self._reopen
-            self._reopen()
+            self._take_times()
 
     def _time(self) -> None:
         self._stopwatch.mark()
@@ -199,9 +202,13 @@ class Script:
             return
         is_long = steps >= TIMED_STEPS or self._stopwatch.elapsed_s >= TIMED_SECONDS
         if is_long and self._company.may_open(self._seen, steps):
-            self._session.time(self._stopwatch)
-            self._next = self._reopen
-            self._reopen()
+            self._take_times()
+
+    def _take_times(self) -> None:
+        self._faults.end_unprofiled(self._seen)
+        self._session.time(self._stopwatch)
+        self._next = self._reopen
+        self._reopen()
 
     def _reopen(self) -> None:
         """Opens the window; the step that follows is not counted, the profiler itself has to warm up."""
@@ -212,6 +219,8 @@ class Script:
 
     def _lead_in(self) -> None:
         self._stopwatch.wait()
+        if not self._session.plan.counting:
+            self._windows.make_room(self._allowed_steps, self._faults)
         self._stopwatch.mark()
         self._next = self._profile
 

@@ -9,6 +9,7 @@ from typing import Any, Literal
 from bottleneck.harness.bounds import Bounds
 from bottleneck.harness.capture import GUARD, Detail, Window, detail_of
 from bottleneck.harness.farewell import Farewell
+from bottleneck.harness.heap import StepFaults
 from bottleneck.harness.pending import call_in_main_thread_after, hand_over
 from bottleneck.harness.session import Session
 
@@ -58,6 +59,11 @@ class Windows:
         window.stop()
         self._farewell.remove()
         return window
+
+    def make_room(self, steps: int, faults: StepFaults) -> None:
+        """Puts memory at hand for the steps that follow the first one of the window."""
+        if self.current is not None:
+            self.current.make_room(steps, faults)
 
     def passed(self) -> str | None:
         """The bound that the window has reached, in words."""

@@ -3,6 +3,7 @@
 import gc
 import gzip
 import json
+import mmap
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -10,8 +11,9 @@ from typing import Any
 
 import pytest
 
-from bottleneck.harness import bounds, windows
+from bottleneck.harness import bounds, capture, windows
 from bottleneck.harness.capture import GUARD
+from bottleneck.harness.heap import Room
 from bottleneck.harness.notes import Plan
 from bottleneck.harness.script import Script
 from bottleneck.harness.session import Session
@@ -82,6 +84,45 @@ def test_all_phases_are_passed_and_the_hooks_are_gone_afterwards(start: Callable
     program.train(5)
     program.end()
     assert program.session.notes.steps_seen == seen
+
+
+@pytest.fixture
+def rooms(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Pages of the rooms that were made on the heap; 0 for a window that needs none."""
+    pages: list[int] = []
+
+    class Recorded(Room):
+        def __init__(self, wanted: int) -> None:
+            pages.append(wanted)
+            super().__init__(0)
+
+    monkeypatch.setattr(capture, "Room", Recorded)
+    return pages
+
+
+def touch_new_pages() -> None:
+    """Four hundred page faults at the least."""
+    pages = 400 * mmap.PAGESIZE
+    with mmap.mmap(-1, pages, flags=mmap.MAP_PRIVATE) as block:
+        block.write(bytes(pages))
+
+
+def test_room_is_made_for_the_page_faults_that_only_profiled_steps_have(
+    start: Callable[..., Program], rooms: list[int]
+) -> None:
+    program = start()
+    program.train(60, during=lambda: touch_new_pages() if GUARD.window is not None else None)
+    assert program.session.notes.is_measured
+    assert rooms and min(rooms) >= 2 * 4 * 400
+
+
+def test_no_room_is_made_for_a_program_that_has_page_faults_in_all_steps(
+    start: Callable[..., Program], rooms: list[int]
+) -> None:
+    program = start()
+    program.train(60, during=touch_new_pages)
+    assert program.session.notes.is_measured
+    assert set(rooms) == {0}
 
 
 def test_a_window_that_takes_too_long_keeps_its_complete_steps(

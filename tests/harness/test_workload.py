@@ -72,3 +72,15 @@ def test_a_full_disk_is_told_and_leaves_no_partial_trace(
     assert any("No space left" in warning for warning in session.notes.warnings)
     assert not list(tmp_path.glob(".*trace*"))
     assert session.notes.step_marks_ns == ()
+
+
+def test_a_window_has_room_made_before_its_steps_unless_only_counts_matter(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[int] = []
+    monkeypatch.setattr("bottleneck.harness.capture.Window.make_room", lambda window, steps, faults: made.append(steps))
+    counting = Session(replace(session.plan, counting=True))
+    measure(adding(), counting)
+    assert made == []
+    measure(adding(), session)
+    assert made and set(made) == {4}
