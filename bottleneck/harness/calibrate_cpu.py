@@ -14,13 +14,11 @@ from bottleneck.harness.probes import Effort, Outcome, Watch, descending, settle
 from bottleneck.harness.probes_cpu import (
     DISPATCH,
     DTYPES,
-    FIRST_WRITE,
     LAUNCH,
-    SECOND_WRITE,
+    NEW_PAGES,
     Bench,
     Sizes,
     cpu_probes,
-    fresh_bytes_per_s,
     product_name,
     stream_name,
     vector_name,
@@ -111,7 +109,7 @@ def as_ceilings(outcome: Outcome, sizes: Mapping[str, int]) -> tuple[Ceiling, ..
     found = [
         *(ceiling_of(outcome, product_name(dtype), "matrix", "FLOP/s") for dtype in DTYPES),
         *(ceiling_of(outcome, vector_name(dtype), "vector", "FLOP/s") for dtype in DTYPES),
-        *(ceiling_of(outcome, name, "memory", "B/s") for name in (*streams, FIRST_WRITE, SECOND_WRITE)),
+        *(ceiling_of(outcome, name, "memory", "B/s") for name in (*streams, NEW_PAGES)),
         *(ceiling_of(outcome, name, "time", "us") for name in (DISPATCH, LAUNCH)),
     ]
     return tuple(replace(each, working_set_bytes=streams.get(each.name)) for each in found if each is not None)
@@ -134,7 +132,6 @@ def as_device(facts: CpuFacts, ceilings: tuple[Ceiling, ...], clock: ClockStamp)
     peaks = {peak: ceiling.value for peak, ceiling in told.items()}
     streams = descending([(each.working_set_bytes, each.value) for each in ceilings if each.working_set_bytes])
     bandwidth = streams[-1][1] if streams else None
-    first, again = (by_name[name].value if name in by_name else None for name in (FIRST_WRITE, SECOND_WRITE))
     return Device(
         name=facts.model,
         vendor=facts.vendor,
@@ -148,6 +145,6 @@ def as_device(facts: CpuFacts, ceilings: tuple[Ceiling, ...], clock: ClockStamp)
         memory_bytes=facts.memory_bytes,
         cache_bytes=float(facts.last_level_bytes),
         bandwidth_by_bytes=streams,
-        fresh_bytes_per_s=fresh_bytes_per_s(first, again),
+        fresh_bytes_per_s=by_name[NEW_PAGES].value if NEW_PAGES in by_name else None,
         peak_clocks_mhz={peak: each.clock_mhz for peak, each in told.items() if clock.is_sensed and each.clock_mhz},
     )

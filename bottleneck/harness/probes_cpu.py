@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, partial
-from itertools import cycle
 from typing import Any
 
 from bottleneck.harness.native import Loop, Native
@@ -21,11 +20,12 @@ _SMALL_PRODUCT = 512
 
 # Blocks that the system gives at once; each first write then takes milliseconds and frees nothing.
 _FRESH_PARTS = 8
+_WRITES_AGAIN = 3
 
 DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16", "fp64": "float64"}
 
 DISPATCH, LAUNCH = "op dispatch", "op, profiled"
-FIRST_WRITE, SECOND_WRITE = "first write of new pages", "second write"
+NEW_PAGES = "new pages"
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ def cpu_probes(bench: Bench, working_sets: Mapping[str, int], l1_bytes: int, eff
         probes += _native_streams(bench, bench.native, working_sets, l1_bytes)
     for level, size in working_sets.items():
         probes += _streams(bench, level, size)
-    return [*probes, *_fresh(bench, max(working_sets.values()) // 4), *_tiny(bench)]
+    return [*probes, _fresh(bench, max(working_sets.values()) // 4), *_tiny(bench)]
 
 
 def _products(bench: Bench, dtype: str, effort: Effort) -> list[Probe]:
@@ -237,37 +237,27 @@ def _profiled_s(bench: Bench, look: Look) -> float:
     return float(statistics.median(taken)) / 1e9
 
 
-def _fresh(bench: Bench, size: int) -> list[Probe]:
-    """Writing memory for the first time, and again: the difference is what new pages cost."""
+def _fresh(bench: Bench, size: int) -> Probe:
+    """Writing memory for the first time, less writing it again: what the system takes to hand out new pages."""
     part = float(size // _FRESH_PARTS)
-    return [
-        Probe(FIRST_WRITE, "fill", part, partial(_fill, bench, partial(untouched, bench.torch, size))),
-        Probe(SECOND_WRITE, "fill", part, partial(_fill, bench, partial(_touched, bench.torch, size))),
-    ]
+    return Probe(NEW_PAGES, "first write", part, partial(_first_write, bench, untouched(bench.torch, size)))
 
 
-def _fill(bench: Bench, blocks: Callable[[], Iterator[Any]]) -> Take:
-    each = blocks()
+def _first_write(bench: Bench, blocks: Iterator[Any]) -> Take:
+    """The second write is the quickest of some: one that is disturbed must not make new pages look cheap."""
 
     def take(look: Look) -> float:
-        block = next(each)
-        return bench.timed(lambda: block.fill_(1))(look)
+        write = bench.timed(partial(next(blocks).fill_, 1))
+        first = write(look)
+        again = min(write(look) for _ in range(_WRITES_AGAIN))
+        if first <= again:
+            raise RuntimeError("writing new memory takes no longer here than writing it again")
+        return first - again
 
     return take
-
-
-def _touched(torch: Any, size: int) -> Iterator[Any]:
-    return cycle(torch.ones(size, dtype=torch.uint8).chunk(_FRESH_PARTS))
 
 
 def untouched(torch: Any, size: int) -> Iterator[Any]:
     """Parts of memory that nobody has written to yet; the change to the next whole costs time, the rest is free."""
     while True:
         yield from torch.empty(size, dtype=torch.uint8).chunk(_FRESH_PARTS)
-
-
-def fresh_bytes_per_s(first: float | None, again: float | None) -> float | None:
-    """Bytes/s of new pages alone, from the rates of first and second writes; null where a first takes no longer."""
-    if first is None or again is None or first >= again:
-        return None
-    return 1.0 / (1.0 / first - 1.0 / again)

@@ -1,5 +1,6 @@
 """Calibration: repeated until stable, kept for exactly this machine and torch, read without torch."""
 
+import itertools
 import json
 from collections.abc import Iterator
 from dataclasses import replace
@@ -29,8 +30,8 @@ from bottleneck.harness.calibrate import (
 from bottleneck.harness.calibrate_clock import ClockStamp, Company, stamp
 from bottleneck.harness.calibrate_cpu import as_device, level_sizes, measure_cpu, others, working_sets
 from bottleneck.harness.cpu import CpuFacts, allowance, cpu_facts, torch_version
-from bottleneck.harness.probes import Effort, Watch, settle
-from bottleneck.harness.probes_cpu import Bench, Sizes, cpu_probes, fresh_bytes_per_s, untouched
+from bottleneck.harness.probes import Effort, Outcome, Watch, settle
+from bottleneck.harness.probes_cpu import Bench, Sizes, _fresh, cpu_probes, untouched
 from bottleneck.records import Caveat, Device
 from tests.architecture.test_imports import modules_after, run_fresh
 
@@ -50,8 +51,7 @@ CEILINGS = (
     ceiling("fp64 product", "matrix", 5e10, "FLOP/s", clock_mhz=3000.0),
     ceiling("L2 stream", "memory", 2e11, "B/s", working_set_bytes=1e6),
     ceiling("DRAM stream", "memory", 1e10, "B/s", working_set_bytes=3e8),
-    ceiling("first write of new pages", "memory", 8e8, "B/s"),
-    ceiling("second write", "memory", 4e9, "B/s"),
+    ceiling("new pages", "memory", 1e9, "B/s"),
     ceiling("op dispatch", "time", 1.1, "us"),
     ceiling("op, profiled", "time", 0.6, "us"),
 )
@@ -161,9 +161,30 @@ class TestNative:
 
 
 def test_the_device_tells_at_which_rate_new_pages_come() -> None:
-    assert as_device(FACTS, CEILINGS, FIXED).fresh_bytes_per_s == pytest.approx(1e9)
-    assert as_device(FACTS, with_value("first write of new pages", 4e9), FIXED).fresh_bytes_per_s is None
-    assert fresh_bytes_per_s(None, 4e9) is None and fresh_bytes_per_s(8e8, None) is None
+    assert as_device(FACTS, CEILINGS, FIXED).fresh_bytes_per_s == 1e9
+    without = tuple(each for each in CEILINGS if each.name != "new pages")
+    assert as_device(FACTS, without, FIXED).fresh_bytes_per_s is None
+
+
+class TestNewPages:
+    """Each write takes as long as the clock is told to: the first of a block, then the second to fourth."""
+
+    def outcome(self, *write_seconds: float) -> Outcome:
+        torch = pytest.importorskip("torch")
+        ends = itertools.accumulate(itertools.cycle(write_seconds))
+        ticks = itertools.chain.from_iterable(itertools.pairwise(ends))
+        bench = Bench(torch, None, SMALL, clock=lambda: next(ticks))
+        probe = _fresh(bench, 800)
+        assert probe.amount == 100
+        return settle([probe], HASTY, Watch(lambda: None))
+
+    def test_they_cost_what_a_first_write_takes_longer_than_the_quickest_other(self) -> None:
+        assert self.outcome(3.0, 5.0, 2.0, 1.0).rate("new pages") == pytest.approx(100 / 4)
+
+    def test_where_a_first_write_takes_no_longer_they_are_unknown_with_the_reason(self) -> None:
+        outcome = self.outcome(1.0, 1.0, 1.0, 1.0)
+        assert outcome.rate("new pages") is None
+        assert "no longer" in outcome.missing["new pages"]
 
 
 def test_new_pages_are_taken_from_memory_that_nobody_wrote_to() -> None:
@@ -177,7 +198,7 @@ def test_readings_that_did_not_settle_give_a_caveat() -> None:
     assert doubts(CEILINGS, "this CPU", others(0.1), "") == ()
     restless = (replace(CEILINGS[0], stable=False), *CEILINGS[1:])
     (caveat,) = doubts(restless, "this CPU", others(0.1), "")
-    assert caveat.slug == "noisy-calibration" and "1 of 9 did not settle within 3 % (fp32 product)" in caveat.message
+    assert caveat.slug == "noisy-calibration" and "1 of 8 did not settle within 3 % (fp32 product)" in caveat.message
 
 
 def test_a_busy_machine_gives_a_caveat() -> None:
