@@ -57,7 +57,7 @@ class Lab:
     def count(self, program: Program, folder: Path, stand: Stand, runs: int = 1, tell: Any = None) -> Counted:
         text = (stand.folder / program.target).read_text()
         if "raise" in text:
-            raise WorkloadError(f"{program.target} failed on {stand.label}", why="RuntimeError: no data", fix="mend it")
+            raise WorkloadError(f"{program.target} failed in {stand.label}", why="RuntimeError: no data", fix="mend it")
         return Counted(self.counts, (), None)  # type: ignore[arg-type]
 
     def duel(self, program: Program, base: Stand, candidate: Stand, effort: DuelEffort, tell: Any) -> TimeResult:
@@ -195,7 +195,7 @@ def test_a_candidate_that_crashes_is_exit_4_with_its_last_words(lab: Lab, gate: 
     (lab.clone / "train.py").write_text("raise RuntimeError('no data')\n")
     code, said = gate()
     assert code == 4
-    assert "train.py failed on this" in said and "RuntimeError: no data" in said and "mend it" in said
+    assert "train.py failed in this folder" in said and "RuntimeError: no data" in said and "mend it" in said
 
 
 def test_a_lock_file_of_another_torch_is_not_compared_and_says_what_to_do(lab: Lab, gate: Gate) -> None:

@@ -202,7 +202,7 @@ def _count(target: _Target) -> "Counts":
 
     program = find_program(shlex.join(target.lock.program), Place(target.root, target.settings))
     with tempfile.TemporaryDirectory(prefix="bottleneck-accept-", ignore_cleanup_errors=True) as scratch:
-        stand = Stand("this", target.root, target.settings.environment)
+        stand = Stand("this folder", target.root, target.settings.environment)
         return count_program(program, Path(scratch), stand).counts
 
 

@@ -47,7 +47,7 @@ def count_program(
     """
     counted: list[Counted] = []
     for number in range(runs):
-        tell(f"counting {program.target} on {stand.label}" + (f", run {number + 1}" if runs > 1 else ""))
+        tell(f"counting {program.target} in {stand.label}" + (f", run {number + 1}" if runs > 1 else ""))
         counted.append(_count_once(program, (folder / f"run{number + 1}").resolve(), stand))
     counts = merge([each.counts for each in counted])
     return Counted(counts, tuple(path for each in counted for path in each.recordings), counted[-1].case)
@@ -81,7 +81,7 @@ def _record(plan: Plan, program: Program, stand: Stand) -> Recording:
     outcome = run_at(stand, program, plan, environment)
     if outcome.failed:
         raise WorkloadError(
-            f"{program.target} failed on {stand.label}",
+            f"{program.target} failed in {stand.label}",
             why=outcome.why,
             fix=f"see all that it said in {folder / LOG_FILE}",
         )

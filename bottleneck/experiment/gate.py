@@ -57,7 +57,7 @@ class Job:
     @property
     def candidate(self) -> Stand:
         """The sources as they are now."""
-        return Stand("this", self.root, self.settings.environment)
+        return Stand("this folder", self.root, self.settings.environment)
 
     @property
     def opponent(self) -> Stand | None:

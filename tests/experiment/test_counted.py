@@ -187,7 +187,7 @@ def test_a_program_that_fails_says_what_it_said_last(bench: Bench) -> None:
     with pytest.raises(WorkloadError) as caught:
         bench.count("def workload():\n    raise ValueError('no such file: data.bin')\n")
     assert caught.value.exit_code == 4
-    assert "program.py failed on here" in caught.value.what
+    assert "program.py failed in here" in caught.value.what
     assert caught.value.why == "ValueError: no such file: data.bin"
 
 
