@@ -3,8 +3,8 @@
 The profiler keeps some small blocks of each op until the window closes. glibc takes them from the bytes that it cuts
 off behind every aligned block, so behind each tensor; where the tensor is freed there is then a place that fits it but
 for those bytes, and asking for an aligned block takes them again. So each profiled step has to take fresh memory for
-nearly all of its tensors, and pays a page fault for every 4 kB: several thousand, 2 to 10 us each, that the program
-alone does not have. Memory at the end of the heap that has been touched before spares the steps that.
+nearly all of its tensors, and pays a page fault for every 4 kB, thousands of them, which the program alone does not
+have (seen with glibc 2.36). Memory at the end of the heap that has been touched before spares the steps that.
 """
 
 import ctypes
