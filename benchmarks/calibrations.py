@@ -7,8 +7,11 @@ python -m benchmarks.calibrations --seconds 180           both go on for so long
 python -m benchmarks.calibrations --examples --write docs/explanation/accuracy.md
                                                           puts it between the calibration markers of that page
 
-Needs a quiet machine: about one minute for the first, four with the examples. The script fails when two calibrations
+Needs a quiet machine: about two minutes for the first, five with the examples. The script fails when two calibrations
 differ by more than 5 % in any ceiling, or a kernel beats a ceiling by more than 5 %.
+
+How quiet it is, it tells from one loop of multiplications in registers and one stream over the same memory, taken in
+turns for half a minute after the calibrations: where nothing else uses the machine each is alike from turn to turn.
 
 A kernel's rate of arithmetic is held against the peak of its dtype and engine, its bytes (each counted once) against
 the bandwidth of the working set that they are. Kernels that are judged with high confidence count, of 20 us and more: a
@@ -22,6 +25,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,6 +34,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.pages import write_between_markers
+from bottleneck.harness.native import Loop, build_native
 from bottleneck.pipeline import analyse
 from bottleneck.records import Analysis, KernelSummary
 from bottleneck.units import format_share, format_si, format_us
@@ -39,6 +44,8 @@ EXAMPLES = Path(__file__).parents[1] / "examples"
 _OPTIONS = {"ddp": ("--nproc-per-node", "1")}
 TOLERANCE = 0.05
 SHORTEST_US = 20.0
+DRIFT_SECONDS, _TURN_SECONDS = 30.0, 0.3
+_DRIFT_BYTES, _DRIFT_ROUNDS = 384 * 2**20, 500_000
 UNCOUNTED = 4 / 3  # what a triad moves over what it counts: it fetches what it is about to write
 
 
@@ -84,6 +91,54 @@ def calibrate(folder: Path, threads: int | None, seconds: float | None) -> dict[
 def environment(folder: Path) -> dict[str, str]:
     """The environment in which the caches lie in a folder."""
     return {**os.environ, "XDG_CACHE_HOME": str(folder), "TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor")}
+
+
+@dataclass(frozen=True)
+class Drift:
+    """The rates that the same loop reached in its turns, in FLOP/s or B/s."""
+
+    what: str
+    unit: str
+    rates: tuple[float, ...]
+
+    @property
+    def gap(self) -> float:
+        """By how much the quickest turn exceeds the slowest."""
+        return max(self.rates) / min(self.rates) - 1
+
+
+def measure_drift(seconds: float, threads: int) -> list[Drift]:
+    """Two loops in turns, neither of which touches memory that the other turns did not; none without a compiler."""
+    native = build_native(threads)
+    if native is None:
+        return []
+    arithmetic, stream = native.multiplications("fp32", _DRIFT_ROUNDS)[-1], native.triad(_DRIFT_BYTES // threads, 1)
+    turns: list[tuple[float, float]] = []
+    start = time.perf_counter()
+    while not turns or time.perf_counter() - start < seconds:
+        turns.append((_turn(arithmetic), _turn(stream)))
+    native.close()
+    products, bytes_ = zip(*turns, strict=True)
+    return [Drift("multiplications", "FLOP/s", products), Drift("a stream over the same memory", "B/s", bytes_)]
+
+
+def _turn(loop: Loop) -> float:
+    """The best rate within a turn."""
+    start, best = time.perf_counter(), 0.0
+    while time.perf_counter() - start < _TURN_SECONDS:
+        before = time.perf_counter()
+        loop.run()
+        best = max(best, loop.amount / (time.perf_counter() - before))
+    return best
+
+
+def tell_drift(drifts: Sequence[Drift]) -> list[str]:
+    """A line for each loop."""
+    return [
+        f"- {each.what}: {format_si(min(each.rates), each.unit)} to {format_si(max(each.rates), each.unit)}, "
+        f"{format_share(each.gap)} apart"
+        for each in drifts
+    ]
 
 
 def compare(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[Ceiling]:
@@ -193,6 +248,10 @@ def measure(options: argparse.Namespace) -> tuple[list[str], bool]:
             first, second = (calibrate(folder, options.threads, options.seconds) for folder in folders)
             ceilings = compare(first, second)
             lines += tell_ceilings(first, second, ceilings)
+            drifts = measure_drift(DRIFT_SECONDS, first["threads"])
+            if drifts:
+                lines += ["", f"The same loops in turns of {_TURN_SECONDS:g} s for {DRIFT_SECONDS:g} s after them:", ""]
+                lines += tell_drift(drifts)
             holds = max(each.gap for each in ceilings) <= TOLERANCE
             recordings = record_examples(folders[0]) if options.examples else []
         found = [feat for path in recordings for feat in feats(analyse([path]), path.name)]

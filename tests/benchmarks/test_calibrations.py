@@ -5,7 +5,17 @@ from typing import Any
 
 import pytest
 
-from benchmarks.calibrations import Ceiling, Feat, compare, feats, tell_ceilings, tell_feats
+from benchmarks.calibrations import (
+    Ceiling,
+    Drift,
+    Feat,
+    compare,
+    feats,
+    measure_drift,
+    tell_ceilings,
+    tell_drift,
+    tell_feats,
+)
 from bottleneck.records import Device, KernelSummary
 from tests.report.samples import gpu_overhead
 
@@ -84,3 +94,18 @@ def test_what_is_not_known_well_is_no_feat(more: dict[str, Any]) -> None:
 def test_a_feat_is_a_line_of_the_table() -> None:
     lines = tell_feats([Feat("mlp", "bytes", "aten::mul", 2e10, "B/s", 1.2)])
     assert lines[-1] == "| mlp | bytes | `aten::mul` | 20.0 GB/s | 120.0 % |"
+
+
+def test_how_quiet_the_machine_is_shows_in_loops_that_do_the_same_again() -> None:
+    drift = Drift("a stream", "B/s", (2e10, 5e10, 3e10))
+    assert tell_drift([drift]) == ["- a stream: 20.0 GB/s to 50.0 GB/s, 150.0 % apart"]
+
+
+def test_both_loops_take_at_least_one_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("benchmarks.calibrations._TURN_SECONDS", 0.001)
+    monkeypatch.setattr("benchmarks.calibrations._DRIFT_BYTES", 12_000)
+    drifts = measure_drift(0.0, threads=1)
+    if not drifts:
+        pytest.skip("no C++ compiler here")
+    assert [each.unit for each in drifts] == ["FLOP/s", "B/s"]
+    assert all(each.rates and min(each.rates) > 0 for each in drifts)
