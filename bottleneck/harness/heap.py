@@ -23,7 +23,7 @@ _LATER_FAULTS = 2.0
 # Fewer than these cost a step next to nothing.
 _FAULTS_AT_LEAST = 128
 # A step that has its own page faults is to keep them.
-_OWN_SHARE_AT_MOST = 0.1
+_OWN_SHARE_AT_MOST = 0.25
 
 _MOST_BYTES, _MOST_SHARE_OF_AVAILABLE = 256e6, 1 / 8
 # How much of the heap may be searched for the part that is new, in multiples of what is wanted.

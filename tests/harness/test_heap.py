@@ -88,7 +88,7 @@ def test_a_room_holds_what_the_steps_will_take_twice_over(count: Callable[[int],
 
 @pytest.mark.usefixtures("available")
 def test_a_program_with_page_faults_of_its_own_keeps_them(count: Callable[[int], None]) -> None:
-    faults = counted(count, profiled=1000, unprofiled=101)
+    faults = counted(count, profiled=1000, unprofiled=251)
     assert faults.pages_wanted(in_first=0, steps=5) == 0
 
 
