@@ -17,10 +17,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.pages import write_between_markers
-from bottleneck.experiment.trying import Effort, Lab, Prediction, try_changes
+from bottleneck.experiment.program import Program
+from bottleneck.experiment.trial import Effort, Lab, Prediction, try_changes
 from bottleneck.harness.target import find_form
-from bottleneck.harness.trial_program import Program
-from bottleneck.measured import Ratio
+from bottleneck.schema.measurements import Ratio
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 _USUAL = ("mlp.py", "pointwise.py", "transformer.py", "matmul.py")

@@ -34,9 +34,9 @@ from typing import Any
 import numpy as np
 
 from benchmarks.pages import write_between_markers
-from bottleneck.harness.native import Loop, build_native
+from bottleneck.calibrate.cpu import Loop, build_native
 from bottleneck.pipeline import analyse
-from bottleneck.records import Analysis, KernelSummary
+from bottleneck.schema.analysis import Analysis, KernelSummary
 from bottleneck.units import format_share, format_si, format_us
 
 EXAMPLES = Path(__file__).parents[1] / "examples"

@@ -30,7 +30,7 @@ from benchmarks.compare_cases import CASES, TRACELENS_FILES, TRACES, Case
 from benchmarks.pages import write_between_markers
 from bottleneck.cost import price
 from bottleneck.pipeline import analyse
-from bottleneck.records import Analysis
+from bottleneck.schema.analysis import Analysis
 
 _MIB = 2**20
 

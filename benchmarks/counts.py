@@ -14,12 +14,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from bottleneck.counters import COUNTERS, Counts
 from bottleneck.errors import BottleneckError
-from bottleneck.experiment.counted import count_program
-from bottleneck.experiment.stand import Stand
+from bottleneck.experiment.program import Program
+from bottleneck.experiment.record_once import count_program
+from bottleneck.experiment.side import Stand
 from bottleneck.harness.target import find_form
-from bottleneck.harness.trial_program import Program
+from bottleneck.schema.counters import COUNTERS, Counts
 
 ROOT = Path(__file__).parents[1]
 EXAMPLES = ("mlp", "transformer", "lenet", "slow_loader", "pointwise", "matmul", "train_script")

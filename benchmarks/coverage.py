@@ -26,16 +26,16 @@ import pandas as pd
 from benchmarks.pages import write_between_markers
 from bottleneck.analysis.roofline import classify
 from bottleneck.cost import price
-from bottleneck.cost.charge import charge
-from bottleneck.cost.evidence import complete
-from bottleneck.cost.twins import AT_CAPTURE, ELSEWHERE, Priced, lend
+from bottleneck.cost.attribution import charge
+from bottleneck.cost.graph_replay import AT_CAPTURE, ELSEWHERE, Priced, lend
+from bottleneck.cost.shape_inference import complete
 from bottleneck.devices.match import match_device
 from bottleneck.errors import BottleneckError
-from bottleneck.records import Device
+from bottleneck.schema.analysis import Device
+from bottleneck.schema.linked_trace import Linked, Trace
 from bottleneck.trace.link import link
 from bottleneck.trace.read import read_trace
-from bottleneck.trace.whole import whole_window
-from bottleneck.tracing import Linked, Trace
+from bottleneck.trace.steps import whole_window
 
 EAGER = ("__traces__h100__", "__traces__mi300__Falconsai", "__traces__mi300__facebook", "__traces__mi300__gaunernst")
 BEYOND = 1.03

@@ -32,11 +32,11 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.pages import write_between_markers
-from bottleneck.commands.plan import RunOptions, make_plan
 from bottleneck.commands.run import _monitor
+from bottleneck.commands.run_options import RunOptions, make_plan
 from bottleneck.harness.stopwatch import summarise_durations
-from bottleneck.harness.supervisor import Child, supervise
-from bottleneck.measured import Timing
+from bottleneck.harness.supervise import Child, supervise
+from bottleneck.schema.measurements import Timing
 
 HERE = Path(__file__).parent
 SCRIPT, HELD_CHILD = HERE / "stamped.py", HERE / "held_child.py"

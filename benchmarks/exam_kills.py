@@ -33,7 +33,7 @@ from pathlib import Path
 from typing import Literal
 
 from bottleneck.harness.claim import read_course
-from bottleneck.recording import read_recording
+from bottleneck.schema.recording import read_recording
 
 PROGRAM = """
 import torch

@@ -34,12 +34,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks.pages import write_between_markers
-from bottleneck.experiment.duel import DuelEffort, duel
-from bottleneck.experiment.stand import Stand
-from bottleneck.gate.timing import Batches, Pair, SlowdownRule, judge_slowdown, take_batches
-from bottleneck.gated import TimeResult
-from bottleneck.harness.trial_program import Program
-from bottleneck.pairs import estimate
+from bottleneck.experiment.paired_processes import DuelEffort, duel
+from bottleneck.experiment.program import Program
+from bottleneck.experiment.side import Stand
+from bottleneck.gate.time_verdict import Batches, Pair, SlowdownRule, judge_slowdown, take_batches
+from bottleneck.schema.gate_result import TimeResult
+from bottleneck.schema.statistics import estimate
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "mlp.py"
 LAYERS = "layers: int = 3"

@@ -16,10 +16,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from bottleneck.harness.changes import CHANGES
-from bottleneck.harness.changes.change import Change, NotApplicable
-from bottleneck.harness.changes.differences import compare
-from bottleneck.harness.changes.subject import Subject, subject_of
+from bottleneck.experiment.interventions import CHANGES
+from bottleneck.experiment.interventions.change import Change, NotApplicable
+from bottleneck.experiment.interventions.results import compare
+from bottleneck.experiment.interventions.subject import Subject, subject_of
 
 Step = Callable[[], Any]
 

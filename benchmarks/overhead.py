@@ -24,9 +24,9 @@ import numpy as np
 
 from benchmarks.disturbance import SCRIPT, launch
 from benchmarks.pages import write_between_markers
-from bottleneck.measured import OptionCosts, ProfilerOption
-from bottleneck.recording import Recording, read_recording
-from bottleneck.report.datafile import from_json
+from bottleneck.report.analysis_json import from_json
+from bottleneck.schema.measurements import OptionCosts, ProfilerOption
+from bottleneck.schema.recording import Recording, read_recording
 
 STEPS = {"mlp": 3000, "transformer": 200, "resnet": 120}
 EXAMPLES = ("mlp", "transformer")

@@ -14,13 +14,13 @@ from pathlib import Path
 import pandas as pd
 
 from bottleneck.cost import FORMULAS, price
-from bottleneck.cost.charge import charge
-from bottleneck.cost.evidence import complete
+from bottleneck.cost.attribution import charge
+from bottleneck.cost.shape_inference import complete
 from bottleneck.errors import BottleneckError
+from bottleneck.schema.linked_trace import Linked
 from bottleneck.trace.link import link
 from bottleneck.trace.read import read_trace
-from bottleneck.trace.whole import whole_window
-from bottleneck.tracing import Linked
+from bottleneck.trace.steps import whole_window
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from bottleneck.trace.damage import Damage
-from bottleneck.trace.document import Document
-from bottleneck.trace.stream import read_blocks
+from bottleneck.trace.inflate import read_blocks
+from bottleneck.trace.read import Document
 
 # Numbers that must differ between repetitions. Flows carry the correlation in "id".
 _NUMBER = re.compile(rb'("ts"\s*:\s*"?|"(?:correlation|[Ee]xternal id|id)"\s*:\s*)(\d+)(?:\.(\d+))?')

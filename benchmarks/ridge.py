@@ -25,8 +25,8 @@ from typing import Any
 from benchmarks.pages import write_between_markers
 from bottleneck.devices.peaks import device_to_json
 from bottleneck.pipeline import Options, analyse
-from bottleneck.records import Device
-from bottleneck.report.datafile import to_json
+from bottleneck.report.analysis_json import to_json
+from bottleneck.schema.analysis import Device
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "pointwise.py"
 ELEMENTS = 32 * 2**20

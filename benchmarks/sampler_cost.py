@@ -22,10 +22,10 @@ from contextlib import contextmanager
 import torch
 
 from benchmarks.hook_cost import mlp, transformer
-from bottleneck.harness.host import HostSampler
+from bottleneck.harness.host_sensors import HostSampler
 from bottleneck.harness.nvml import NvmlSampler
+from bottleneck.harness.sensors import Monitor
 from bottleneck.harness.stopwatch import summarise_durations
-from bottleneck.harness.telemetry import Monitor
 
 PERIOD_S = 0.02
 _STEPS = {"mlp": mlp, "transformer": transformer}

@@ -23,7 +23,7 @@ from benchmarks.repeat import repeat_trace
 from bottleneck.analysis.ledger import build_ledger
 from bottleneck.analysis.roofline import classify
 from bottleneck.cost import price
-from bottleneck.cost.charge import charge
+from bottleneck.cost.attribution import charge
 from bottleneck.devices.match import match_device
 from bottleneck.trace.kernels import describe_kernel
 from bottleneck.trace.link import link

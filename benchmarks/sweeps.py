@@ -23,8 +23,8 @@ from pathlib import Path
 import msgspec
 
 from benchmarks.pages import write_between_markers
-from bottleneck.analysis.fit import fit_series
-from bottleneck.trials import Fit, Point, Sweep
+from bottleneck.experiment.curve_fit import fit_series
+from bottleneck.schema.trials import Fit, Point, Sweep
 from bottleneck.units import format_us
 
 EXAMPLES = Path(__file__).parents[1] / "examples"

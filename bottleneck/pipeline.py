@@ -8,36 +8,32 @@ import numpy as np
 
 from bottleneck import __version__
 from bottleneck.advice import advise
-from bottleneck.analysis.clocks import find_conditions
-from bottleneck.analysis.contention import find_contention
-from bottleneck.analysis.extras import add_extras, find_disturbance
-from bottleneck.analysis.first_step import with_findings
+from bottleneck.analysis.batch_test import add_extras, find_disturbance
 from bottleneck.analysis.ledger import build_ledger
 from bottleneck.analysis.ranks import RankedAnalysis, combine_ranks
 from bottleneck.analysis.roofline import classify
-from bottleneck.analysis.sensors import MARGIN_NS, Stretch, summarise_samples
+from bottleneck.analysis.scaling import untax
 from bottleneck.analysis.summary import Evidence, assemble, charge_rows
-from bottleneck.analysis.tax import untax
-from bottleneck.case import Case
-from bottleneck.compiled import Compiled, compiled_file, is_compiled_file, read_compiled
+from bottleneck.analysis.telemetry import MARGIN_NS, Stretch, find_conditions, find_contention, summarise_samples
+from bottleneck.analysis.verdict import with_findings
 from bottleneck.cost import price
-from bottleneck.cost.charge import charge
-from bottleneck.cost.compiled import add_kernels
-from bottleneck.cost.evidence import complete
-from bottleneck.cost.executions import Priced
-from bottleneck.cost.twins import lend
+from bottleneck.cost.attribution import charge
+from bottleneck.cost.graph_replay import Priced, lend
+from bottleneck.cost.inductor_cpp import add_kernels
+from bottleneck.cost.shape_inference import complete
 from bottleneck.devices.match import match_device
 from bottleneck.errors import TraceError, UsageError
-from bottleneck.measured import Extras, Timing
-from bottleneck.recording import RankTrace, Recording, extras_of, is_recording, read_recording
-from bottleneck.records import Analysis, Caveat, Device, RecordingInfo, TelemetrySummary
-from bottleneck.report.datafile import from_json
-from bottleneck.sensors import read_samples
+from bottleneck.report.analysis_json import from_json
+from bottleneck.schema.analysis import Analysis, Caveat, Device, RecordingInfo, TelemetrySummary
+from bottleneck.schema.case import Case
+from bottleneck.schema.compiled_kernels import Compiled, compiled_file, is_compiled_file, read_compiled
+from bottleneck.schema.linked_trace import Linked, Trace
+from bottleneck.schema.measurements import Extras, Timing
+from bottleneck.schema.recording import RankTrace, Recording, extras_of, is_recording, read_recording
+from bottleneck.schema.telemetry import read_samples
 from bottleneck.trace.link import link
 from bottleneck.trace.read import read_trace
-from bottleneck.trace.steps import find_steps
-from bottleneck.trace.whole import whole_window
-from bottleneck.tracing import Linked, Trace
+from bottleneck.trace.steps import find_steps, whole_window
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,8 @@ It follows from the counters and their usual budgets; a test holds that it is cu
 
 from pathlib import Path
 
-from bottleneck.counters import COUNTERS, Counter
-from bottleneck.gate.limits import default_budgets
+from bottleneck.gate.judging import default_budgets
+from bottleneck.schema.counters import COUNTERS, Counter
 
 PAGE_FILE = Path(__file__).parents[1] / "docs" / "reference" / "gate.md"
 BEGIN = "<!-- written by scripts/write_counters.py: begin -->"

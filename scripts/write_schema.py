@@ -12,9 +12,9 @@ from typing import Any, get_args
 
 import msgspec
 
-from bottleneck.compared import COMPARE_SCHEMA, Comparison
-from bottleneck.gated import GATE_SCHEMA, Gate, GateVerdict
-from bottleneck.records import SCHEMA, Analysis
+from bottleneck.schema.analysis import SCHEMA, Analysis
+from bottleneck.schema.comparison import COMPARE_SCHEMA, Comparison
+from bottleneck.schema.gate_result import GATE_SCHEMA, Gate, GateVerdict
 from scripts import gate_keys
 from scripts.analysis_keys import KEYS, RECORDS, Meaning
 

@@ -11,9 +11,9 @@ import pytest
 
 from bottleneck.cli import _run
 from bottleneck.commands import accepting
-from bottleneck.counters import Counts, Fingerprint, Lock, Site
-from bottleneck.gate.accepting import last_path, read_last, write_last
+from bottleneck.gate.acceptance import last_path, read_last, write_last
 from bottleneck.gate.lockfile import read_lock, write_lock
+from bottleneck.schema.counters import Counts, Fingerprint, Lock, Site
 
 COUNTS = Counts(
     values={"ops": 200, "syncs": 0, "launches": 303},
@@ -285,11 +285,11 @@ def test_lines_put_into_a_real_program_answer_for_their_counters_and_are_accepte
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("torch")
-    from bottleneck.experiment.counted import count_program
-    from bottleneck.experiment.stand import Stand
+    from bottleneck.experiment.program import Program
+    from bottleneck.experiment.record_once import count_program
+    from bottleneck.experiment.side import Stand
     from bottleneck.gate.judging import judge_counts
     from bottleneck.gate.settings import read_settings
-    from bottleneck.harness.trial_program import Program
 
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.chdir(tmp_path)

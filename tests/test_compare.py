@@ -11,11 +11,11 @@ import pytest
 from bottleneck.cli import _run
 from bottleneck.commands.comparing import _is_untouched
 from bottleneck.commands.comparing_sides import Side, labels_of
-from bottleneck.compared import Bar, CompareSide, Comparison, CounterStep
-from bottleneck.counters import Counts, Fingerprint, Lock
 from bottleneck.gate.lockfile import write_lock
 from bottleneck.pipeline import analyse
-from bottleneck.report.datafile import to_json
+from bottleneck.report.analysis_json import to_json
+from bottleneck.schema.comparison import Bar, CompareSide, Comparison, CounterStep
+from bottleneck.schema.counters import Counts, Fingerprint, Lock
 
 from .samples import ROOT, SAMPLES
 
@@ -45,7 +45,7 @@ def clone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "program.py").write_text(PROGRAM)
     git("init", "--quiet", "--initial-branch=main")
     commit("first")
-    monkeypatch.setattr("bottleneck.experiment.points.cpu_calibration", lambda threads, tell: None)
+    monkeypatch.setattr("bottleneck.experiment.record_once.cpu_calibration", lambda threads, tell: None)
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     return tmp_path
 

@@ -4,13 +4,14 @@ from pathlib import Path
 
 import pytest
 
-from bottleneck.compared import Comparison
-from bottleneck.comparing import Compared, compare
-from bottleneck.counting import count
+from bottleneck.compare.compare import compare
+from bottleneck.compare.sides import Compared
+from bottleneck.gate.counting import count
 from bottleneck.pipeline import explain
 from bottleneck.report.comparison import build
 from bottleneck.report.comparison_formats import render
-from bottleneck.report.layout import Table
+from bottleneck.report.document import Table
+from bottleneck.schema.comparison import Comparison
 
 TRACELENS = "AMD-AGI+TraceLens__tests__traces__"
 HTA = "facebookresearch+HolisticTraceAnalysis__tests__data__trace_diff__"

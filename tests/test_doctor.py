@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from bottleneck.checks import Check, Checkup
 from bottleneck.cli import _run
 from bottleneck.commands import doctor
+from bottleneck.schema.checks import Check, Checkup
 from tests.architecture.test_imports import HEAVY, modules_after
 from tests.builders import kernel, launch, op, step, write_trace
 
@@ -145,7 +145,7 @@ def test_help_of_the_doctor_imports_nothing_heavy() -> None:
 
 
 def test_a_check_up_of_the_machine_imports_neither_torch_nor_pandas_itself() -> None:
-    seen = modules_after("from bottleneck.harness.checkup.gather import gather\ngather()")
+    seen = modules_after("from bottleneck.doctor.gather import gather\ngather()")
     assert "psutil" in seen
     assert not seen & {"torch", "pandas", "numpy", "pynvml"}
 
@@ -156,7 +156,7 @@ def test_a_check_up_of_a_trace_does_not_import_torch(trace: Path) -> None:
 
 
 def test_every_public_trace_has_a_verdict_and_every_other_file_a_name(traces: Path) -> None:
-    from bottleneck.commands.examining import examine_traces
+    from bottleneck.doctor.trace_checks import examine_traces
 
     # The larger ones differ from these in length, not in kind; all were looked at once.
     files = sorted(path for path in traces.glob("*.json*") if path.stat().st_size < 150_000)

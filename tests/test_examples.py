@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from bottleneck.harness.changes.subject import make_subject
+from bottleneck.experiment.interventions.subject import make_subject
 from bottleneck.harness.target import find_form
 
 EXAMPLES = Path(__file__).parents[1] / "examples"

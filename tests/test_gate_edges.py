@@ -25,15 +25,15 @@ from typing import Any
 import pytest
 
 from bottleneck.cli import _run
-from bottleneck.counters import Counts, Fingerprint, Lock
 from bottleneck.errors import WorkloadError
-from bottleneck.experiment.counted import Counted
-from bottleneck.experiment.duel import DuelEffort
-from bottleneck.experiment.stand import Stand
+from bottleneck.experiment.paired_processes import DuelEffort
+from bottleneck.experiment.program import Program
+from bottleneck.experiment.record_once import Counted
+from bottleneck.experiment.side import Stand
 from bottleneck.gate.lockfile import write_lock
-from bottleneck.gated import TimeResult
-from bottleneck.harness.trial_program import Program
-from bottleneck.measured import Ratio
+from bottleneck.schema.counters import Counts, Fingerprint, Lock
+from bottleneck.schema.gate_result import TimeResult
+from bottleneck.schema.measurements import Ratio
 from tests.experiment.clones import commit, git, make_clone, own_settings
 
 pytestmark = pytest.mark.skipif(shutil.which("git") is None, reason="needs git")
@@ -76,8 +76,8 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lab:
     git(clone, "checkout", "--quiet", "-b", "change")
     commit(clone, "change", train_py=WORKLOAD + "# changed\n")
     lab = Lab(clone, [])
-    monkeypatch.setattr("bottleneck.experiment.gate.count_program", lab.count)
-    monkeypatch.setattr("bottleneck.experiment.gate.duel", lab.duel)
+    monkeypatch.setattr("bottleneck.gate.run_gate.count_program", lab.count)
+    monkeypatch.setattr("bottleneck.gate.run_gate.duel", lab.duel)
     monkeypatch.chdir(clone)
     return lab
 

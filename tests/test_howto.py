@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bottleneck.recording import read_recording
+from bottleneck.schema.recording import read_recording
 
 PAGE = Path(__file__).parents[1] / "docs" / "howto" / "record-in-code.md"
 BLOCKS = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)

@@ -15,11 +15,11 @@ import pytest
 from bottleneck import __version__
 from bottleneck.devices.match import device_by_name
 from bottleneck.errors import TraceError, UsageError
-from bottleneck.measured import Timing
 from bottleneck.pipeline import Options, analyse, locate
-from bottleneck.recording import RankTrace, Recording, write_recording
-from bottleneck.records import Analysis, Device
-from bottleneck.report.datafile import from_json, to_json
+from bottleneck.report.analysis_json import from_json, to_json
+from bottleneck.schema.analysis import Analysis, Device
+from bottleneck.schema.measurements import Timing
+from bottleneck.schema.recording import RankTrace, Recording, write_recording
 from scripts.write_schema import SCHEMA_FILE
 from tests.builders import H100, Event, frame, kernel, launch, memcpy, op, step, write_trace
 

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from bottleneck.measured import Timing
 from bottleneck.pipeline import Options, analyse
-from bottleneck.recording import Sampling
-from bottleneck.sensors import HOST, TELEMETRY_FILE, Sample, write_samples
+from bottleneck.schema.measurements import Timing
+from bottleneck.schema.recording import Sampling
+from bottleneck.schema.telemetry import HOST, TELEMETRY_FILE, Sample, write_samples
 from tests.test_pipeline import ORIGIN_NS, SLOW, gpu_events, record
 
 SAMPLING = Sampling(period_ms=20.0, samples=9, cpu_share=0.01, missed_share=0.0, sensors={0: "GPU-b", 1: "GPU-a"})

@@ -12,8 +12,8 @@ import pytest
 
 from bottleneck.errors import TraceError
 from bottleneck.pipeline import analyse
-from bottleneck.records import Analysis, KernelSummary
-from bottleneck.report.datafile import to_json
+from bottleneck.report.analysis_json import to_json
+from bottleneck.schema.analysis import Analysis, KernelSummary
 from scripts.write_schema import SCHEMA_FILE
 
 # Tests are named by file when they are collected, before there are fixtures; the fixture 'traces' says why it skips.

@@ -3,32 +3,31 @@
 from collections.abc import Callable
 
 from bottleneck.advice import (
-    capacity,
     compilation,
     dispatch,
     distributed,
-    eager,
     fusion,
-    growth,
     host,
-    kernels,
-    layout,
-    loading,
-    loading_spots,
-    loading_workers,
     machine,
     optimizers,
     precision,
     process,
-    programs,
     traffic,
     transfers,
 )
-from bottleneck.advice.draft import Draft
-from bottleneck.advice.ranking import rank
-from bottleneck.case import Case
-from bottleneck.recording import Recording
-from bottleneck.records import Finding
+from bottleneck.advice import compilation as programs
+from bottleneck.advice import convolutions as layout
+from bottleneck.advice import data_loading as loading
+from bottleneck.advice import data_loading as loading_spots
+from bottleneck.advice import data_loading as loading_workers
+from bottleneck.advice import dispatch as eager
+from bottleneck.advice import matrix_products as kernels
+from bottleneck.advice import memory_capacity as capacity
+from bottleneck.advice import small_steps as growth
+from bottleneck.advice.drafts import Draft, rank
+from bottleneck.schema.analysis import Finding
+from bottleneck.schema.case import Case
+from bottleneck.schema.recording import Recording
 
 Rule = Callable[[Case], Draft | None]
 

@@ -1,6 +1,12 @@
-"""Rules for a host that cannot keep up with its device: launches that come late, and kernels that are too small."""
+"""Rules of dispatch overhead: launches that come late, kernels that are too small, and small CPU ops."""
 
-from bottleneck.advice.draft import Draft, up_to
+import math
+import re
+from dataclasses import dataclass
+
+import numpy as np
+
+from bottleneck.advice.drafts import Draft, up_to
 from bottleneck.advice.measures import (
     PER_CALL,
     account_us,
@@ -16,12 +22,16 @@ from bottleneck.advice.measures import (
     launches_per_step,
     median_kernel_us,
     per_call_us,
+    remembered,
     replays_graphs,
     runs_on_host,
     share_of_step,
+    trains,
+    work_in_window,
 )
-from bottleneck.case import Case
-from bottleneck.records import Interval
+from bottleneck.advice.optimizers import optimizer_share
+from bottleneck.schema.analysis import Interval
+from bottleneck.schema.case import Case
 from bottleneck.units import format_share, format_us
 
 # Rule 1 of advice_rules: below this share of the step, late launches are not what holds it back.
@@ -142,3 +152,114 @@ def tiny_kernels(case: Case) -> Draft | None:
 
 
 RULES = (cuda_graphs, eager_overhead, tiny_kernels)
+
+
+# A call of compiled code on a CPU (guards, wrappers, autograd's entry), in times of the smallest op of the machine:
+# 30 to 95 us of 1.3 us without gradients, 190 to 480 us with (torch 2.13, EPYC, one small layer or op, one thread).
+_CALL_OPS = {False: (23.0, 73.0), True: (145.0, 370.0)}
+# Part of the overhead per op that compiling takes away, measured there too: most of it where ops melt into a loop (60
+# pointwise ops: 3.1 of 3.6 us each; forward and backward 7.8 of 13); next to nothing, or less, where a product stays a
+# call of its own (48 linear layers: 41 us of 460).
+MELTED, _KEPT = (0.4, 0.95), (-0.3, 0.2)
+_OP_US = 1.3
+# Where the smallest op of the machine is not known, it is this part of the overhead per op (1.3 of 13 us there).
+_SMALLEST_OP = 0.1
+_PRODUCT = re.compile(
+    r"^aten::(\w*mm|_?addm?v|mv|dot|einsum|linear|bilinear|\w*conv\w*|\w*attention\w*|lstm|gru|\w*rnn\w*)$"
+)
+# Random numbers of a compiled loop are drawn one by one: six dropouts of 32768 numbers made a step 4 to 6 ms slower.
+_RANDOM = re.compile(r"^aten::(bernoulli_?|native_dropout|rand\w*|normal_|uniform_)$")
+_RANDOM_COST = 2.5
+# What the middle of the interval must promise before compiling is advised: below it, as many lost as won by it (17
+# programs, torch 2.13: linear layers with ReLU won from 48 on and lost up to 16).
+_COMPILE_PAYS = 0.05  # and the low end must not lose: examples/mlp.py was promised 1.00 to 1.49, and gave 0.86
+
+
+@dataclass(frozen=True)
+class _Calls:
+    """The model's part of a CPU step: overhead per step, and its ops that do work, those a compiler melts and others.
+
+    ``us`` leaves out what the optimizer and the zeroing of gradients take: compiling the model does not touch them.
+    ``slow_us`` is what melting ops take beyond their floors, ``random_us`` what drawing random numbers takes.
+    """
+
+    us: float
+    melts: float
+    stays: float
+    slow_us: float
+    random_us: float
+
+    @property
+    def each_us(self) -> float:
+        """Overhead per op that does work."""
+        return self.us / max(self.melts + self.stays, 1.0)
+
+
+def _model_calls(case: Case) -> _Calls:
+    return remembered(case, "model_calls", _find_calls)
+
+
+def _find_calls(case: Case) -> _Calls:
+    share = optimizer_share(case)
+    us = (per_call_us(case) + account_us(case, "overhead.launch_floor")) * (1 - share.overhead)
+    names, works = case.linked.kernels["name"].cat, work_in_window(case)
+    product = np.array([_PRODUCT.search(str(name)) is not None for name in names.categories], dtype=bool)
+    stays = float(np.count_nonzero(works & np.append(product, False)[names.codes.to_numpy()])) / case.steps
+    melts = max(float(np.count_nonzero(works)) / case.steps - stays - share.ops, 0.0)
+    told = (row for row in case.analysis.kernels if row.bound in {"compute", "memory"})
+    rows = [row for row in told if not _PRODUCT.search(row.name)]
+    random_us = math.fsum(row.us for row in rows if _RANDOM.search(row.name))
+    floors = ((row, max(row.compute_us or 0.0, row.memory_us or 0.0, row.launch_us or 0.0)) for row in rows)
+    slow_us = math.fsum(max(row.us - floor, 0.0) for row, floor in floors if floor and not _RANDOM.search(row.name))
+    return _Calls(us, melts, stays, min(slow_us, us) * (1 - share.overhead), random_us)
+
+
+def us_per_call(case: Case) -> float:
+    """Overhead of the model per op that does work, on a CPU."""
+    return _model_calls(case).each_us
+
+
+def compile_gain_us(case: Case) -> Interval | None:
+    """What compiling the model of a CPU step saves in overhead, in us per step; below zero where it costs; else null.
+
+    Overhead per op x (ops that melt x 0.4-0.95 + ops that stay x -0.3-0.2) less one call of compiled code: see above
+    for where the numbers come from. Slow loops of melting ops may become fast ones, as far as that is not more than
+    the overhead; bytes saved by fusing are another rule's.
+    """
+    if not runs_on_host(case) or is_broken(case) or is_compiled(case):
+        return None
+    calls = _model_calls(case)
+    unit_us = launch_floor_us(case) or max(_OP_US, _SMALLEST_OP * calls.each_us)
+    call_low, call_high = (ops * unit_us for ops in _CALL_OPS[trains(case)])
+    low = calls.each_us * (calls.melts * MELTED[0] + calls.stays * _KEPT[0]) - call_high
+    high = calls.each_us * (calls.melts * MELTED[1] + calls.stays * _KEPT[1]) - call_low
+    return Interval(low - _RANDOM_COST * calls.random_us, min(high, calls.us) + calls.slow_us)
+
+
+def host_overhead(case: Case) -> Draft | None:
+    """Rule 4 on a CPU: Python and the dispatcher take longer than what compiled code would cost to call."""
+    gain = compile_gain_us(case)
+    if gain is None or gain.low < 0 or share_of_step(case, (gain.low + gain.high) / 2) < _COMPILE_PAYS:
+        return None
+    calls = _model_calls(case)
+    claims = claims_of(case, *PER_CALL, "overhead.launch_floor", "memory", "compute", "unknown", most_us=gain.high)
+    high_us = math.fsum(claims.values())
+    return Draft(
+        slug="host-overhead",
+        title="Python and dispatching between small ops hold the step back",
+        evidence=(
+            f"{format_us(calls.us)} of every step ({format_share(share_of_step(case, calls.us))}) goes into calling "
+            f"{format_count(calls.melts + calls.stays)} ops of the model, {format_us(calls.each_us)} each",
+            f"{format_count(calls.melts)} of them can melt into loops, {format_count(calls.stays)} stay library calls",
+            *idle_lines(case, "python"),
+        ),
+        advice="Compile the model, so that its small ops become a few loops without Python in between.",
+        code="model = torch.compile(model)",
+        gain_us=Interval(min(gain.low, high_us), high_us),
+        claims=claims,
+        tries=("compile",),
+        confidence=doubt(case),
+    )
+
+
+EAGER_RULES = (host_overhead,)

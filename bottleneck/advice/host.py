@@ -4,7 +4,7 @@ import re
 
 import numpy as np
 
-from bottleneck.advice.draft import Draft, up_to
+from bottleneck.advice.drafts import Draft, up_to
 from bottleneck.advice.measures import (
     Flags,
     account_us,
@@ -24,8 +24,8 @@ from bottleneck.advice.measures import (
     share_of_step,
     sources_of,
 )
-from bottleneck.case import Case
-from bottleneck.records import IdleCause, Interval
+from bottleneck.schema.analysis import IdleCause, Interval
+from bottleneck.schema.case import Case
 from bottleneck.units import format_share, format_us
 
 _WAITING = re.compile(r"Synchronize(_pt[sd][sz])?$|^(cuda|hip|cu)Memcpy(?!\w*(Async|Batch))")

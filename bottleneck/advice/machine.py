@@ -5,10 +5,10 @@ None of them predicts a gain: they say how to read the other findings.
 
 import math
 
-from bottleneck.advice.draft import Draft
+from bottleneck.advice.drafts import Draft
 from bottleneck.advice.measures import account_us, busy_us, runs_on_host, share_of_step
-from bottleneck.case import Case
-from bottleneck.measured import OptionCosts
+from bottleneck.schema.case import Case
+from bottleneck.schema.measurements import OptionCosts
 from bottleneck.units import format_share, format_us
 
 # Advice_rules 50 to 53.

@@ -12,8 +12,8 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from bottleneck.case import Case, OpSum
-from bottleneck.records import Confidence, IdleCause
+from bottleneck.schema.analysis import Confidence, IdleCause
+from bottleneck.schema.case import Case, OpSum
 from bottleneck.units import format_us
 
 T = TypeVar("T")

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bottleneck.advice.draft import Draft
+from bottleneck.advice.drafts import Draft
 from bottleneck.advice.measures import (
     PER_CALL,
     Flags,
@@ -28,8 +28,8 @@ from bottleneck.advice.measures import (
     within,
     work_in_window,
 )
-from bottleneck.case import Case
-from bottleneck.records import Interval
+from bottleneck.schema.analysis import Interval
+from bottleneck.schema.case import Case
 from bottleneck.units import format_us
 
 _MARK = re.compile(r"^Optimizer\.(step|zero_grad)#")

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from bottleneck.advice.draft import Draft
+from bottleneck.advice.drafts import Draft
 from bottleneck.advice.measures import runs_on_host
 from bottleneck.advice.work import (
     PRODUCTS,
@@ -16,8 +16,8 @@ from bottleneck.advice.work import (
     work_of,
     worth_telling,
 )
-from bottleneck.case import Case
-from bottleneck.records import Device
+from bottleneck.schema.analysis import Device
+from bottleneck.schema.case import Case
 from bottleneck.units import format_share, format_si, format_us
 
 _WORTH_TELLING = 0.05

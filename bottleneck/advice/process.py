@@ -4,7 +4,7 @@ import re
 
 import numpy as np
 
-from bottleneck.advice.draft import Draft, up_to
+from bottleneck.advice.drafts import Draft, up_to
 from bottleneck.advice.measures import (
     account_us,
     claims_of,
@@ -17,8 +17,8 @@ from bottleneck.advice.measures import (
     share_of_step,
     trains,
 )
-from bottleneck.case import Case
-from bottleneck.records import Interval, KernelSummary
+from bottleneck.schema.analysis import Interval, KernelSummary
+from bottleneck.schema.case import Case
 from bottleneck.units import format_share, format_us
 
 _REPLICATES = re.compile(r"^(Broadcast|Scatter|Gather|ReduceAddCoalesced)(Backward)?$|^DataParallel\.forward$")

@@ -5,7 +5,7 @@ import re
 
 import numpy as np
 
-from bottleneck.advice.draft import Draft, up_to
+from bottleneck.advice.drafts import Draft, up_to
 from bottleneck.advice.measures import format_count, runs_on_host
 from bottleneck.advice.work import (
     Flags,
@@ -24,7 +24,7 @@ from bottleneck.advice.work import (
     work_of,
     worth_telling,
 )
-from bottleneck.case import Case
+from bottleneck.schema.case import Case
 from bottleneck.units import format_share, format_si, format_us
 
 _WORTH_TELLING = 0.02

@@ -14,10 +14,10 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from bottleneck.analysis.charged import Charged
-from bottleneck.analysis.timeline import Floats, Integers
-from bottleneck.records import CollectiveSummary
-from bottleneck.tracing import Linked
+from bottleneck.analysis.intervals import Floats, Integers
+from bottleneck.analysis.kernel_rows import Charged
+from bottleneck.schema.analysis import CollectiveSummary
+from bottleneck.schema.linked_trace import Linked
 from bottleneck.units import ITEM_BYTES, SHORT_DTYPE, US_PER_S
 
 NO_SIZES = "no message sizes in the trace"

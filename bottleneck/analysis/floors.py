@@ -1,23 +1,276 @@
-"""The three floors of each group: the least time that its arithmetic, its bytes and its launches can take."""
+"""Folds kernels into groups of one cost and computes their three floors: arithmetic, bytes and launches."""
 
 import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from itertools import product
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
-from bottleneck.analysis.ceilings import matrix_peak, vector_peak
-from bottleneck.analysis.groups import PRODUCT_FAMILIES, Flags, Floats, Rows, Work, by_name
-from bottleneck.analysis.thresholds import (
-    LAUNCH_FLOOR_BLOCKS,
-    LAUNCH_FLOOR_KERNELS,
-    LAUNCH_FLOOR_LONGEST_US,
-    LAUNCH_FLOOR_PERCENTILE,
-    thresholds_for,
-)
-from bottleneck.records import Device
+from bottleneck.analysis.telemetry import UNTOLD, Conditions
+from bottleneck.schema.analysis import Device
 from bottleneck.units import US_PER_S
+
+# Matrix work by dtype: the first peak that the device has. Older parts do narrow types on wider units: a V100 has no
+# bf16 tensor path and uses its fp32 lanes, an A100 widens fp8 to fp16. A CPU calibration measures no fp16: where a
+# CPU has units for it, they are those for bf16.
+MATRIX_PEAKS: Mapping[str, tuple[str, ...]] = {
+    "fp64": ("fp64_tensor", "fp64_vector"),
+    "fp32": ("fp32_matrix", "fp32_tensor", "tf32_tensor", "fp32_vector"),
+    "tf32": ("tf32_tensor", "fp32_matrix", "fp32_tensor", "fp32_vector"),
+    "bf16": ("bf16_tensor", "fp32_vector"),
+    "fp16": ("fp16_tensor", "bf16_tensor", "fp16_vector", "fp32_vector"),
+    "fp8": ("fp8_tensor", "fp16_tensor"),
+    "int8": ("int8_tensor",),
+    "fp4": ("fp4_tensor", "fp8_tensor", "fp16_tensor"),
+}
+
+# Vector work by dtype: the highest of these. Eager kernels widen half types to fp32, compiled ones may not; no table
+# lists integer lanes, and none are faster than those for fp32.
+VECTOR_PEAKS: Mapping[str, tuple[str, ...]] = {
+    "fp64": ("fp64_vector",),
+    "bf16": ("bf16_vector", "fp32_vector"),
+    "fp16": ("fp16_vector", "fp32_vector"),
+}
+_FP32_LANES = ("fp32_vector",)
+
+
+@dataclass(frozen=True)
+class Peak:
+    """A peak as an interval in FLOP/s, null when the device has none; ``guessed`` when no kernel name confirms it."""
+
+    low: float | None
+    high: float | None
+    guessed: bool = False
+
+
+def matrix_peak(device: Device, engine: str | None, kernel_dtype: str | None, op_dtype: str | None) -> Peak:
+    """The peak for matrix FLOPs. The kernel's name decides where it tells; the op's dtype otherwise.
+
+    fp32 without a telling name may run on tensor cores as tf32 or not: both ends are kept. On a CPU the op tells all.
+    """
+    dtype = kernel_dtype or op_dtype or "fp32"
+    if engine == "vector":
+        return _exactly(vector_peak(device, dtype))
+    if engine == "matrix" or device.kind == "cpu":
+        return _exactly(_first(device, MATRIX_PEAKS.get(dtype, ())))
+    if dtype == "fp32":
+        slow = _first(device, ("fp32_matrix", "fp32_vector"))
+        fast = device.peaks_flops_per_s.get("tf32_tensor", slow)
+        return Peak(slow if slow is not None else fast, fast, guessed=slow != fast)
+    found = _first(device, MATRIX_PEAKS.get(dtype, ()))
+    return Peak(found, found, guessed=True)
+
+
+def vector_peak(device: Device, dtype: str | None) -> float | None:
+    """The peak in FLOP/s for pointwise arithmetic in a dtype; null when the device has none."""
+    known = [
+        device.peaks_flops_per_s[key]
+        for key in VECTOR_PEAKS.get(dtype or "fp32", _FP32_LANES)
+        if key in device.peaks_flops_per_s
+    ]
+    return max(known, default=None)
+
+
+def _exactly(value: float | None) -> Peak:
+    return Peak(value, value)
+
+
+def _first(device: Device, keys: tuple[str, ...]) -> float | None:
+    return next((device.peaks_flops_per_s[key] for key in keys if key in device.peaks_flops_per_s), None)
+
+
+@dataclass(frozen=True)
+class Thresholds:
+    """Shares of a duration unless said otherwise.
+
+    "Prototype" is a classifier tried on 58 public traces of B200, H100, A100, V100, MI210, MI250 and MI300X.
+    """
+
+    # The launch floor takes this part of the time, and arithmetic and bytes less than the next one. (prototype)
+    launch_share: float = 0.5
+    work_share: float = 0.5
+    # Without a price only this much launch floor proves overhead: a fifth is too little for work. (ours)
+    launch_alone: float = 0.8
+    # A kernel with idle multiprocessors, shorter than this many launch floors, is mostly ramp-up. (prototype)
+    short_floors: float = 4.0
+    # The best large ops of the traces reach 71-97 % of a data sheet; half of that is bound by it. (prototype)
+    compute_share: float = 0.4
+    # Against a data sheet; real streams reach 79-97 % of it. (prototype)
+    memory_share: float = 0.4
+    # Against a measured bandwidth, which real code can reach. (prototype)
+    measured_memory_share: float = 0.6
+    # A floor this far above the time is an error of ours, not noise: 0 of 41,798 priced ops had one once the cache was
+    # counted. (prototype)
+    beyond: float = 1.03
+    # Real clocks against data sheets: H100 +8 %, A100 under its power limit -8 %. (device table)
+    peak_spread: float = 0.08
+    # Layout changes beside the main kernel; 14 % of matrix time is usual on an A100 with fp32. (prototype)
+    auxiliary_share: float = 0.3
+    # Part of the multiprocessors' slots that the waves of a tiled product fill; 83 % cost an H100 a tenth. (prototype)
+    wave_efficiency: float = 0.85
+    # Tiles that fill less than this come before what a name proves, which costs a factor of two and more. (ours)
+    slot_waste: float = 0.4
+    # Other work beside a kernel for this part of its time leaves it only a part of the device. (ours)
+    shared_share: float = 0.5
+    # CPU: a product thinner than this in any direction cannot fill the panels of a matrix library. (ours)
+    thin_product: float = 96
+    # CPU: data was cold, not cached, if the op took at least this part of what DRAM would need. (ours)
+    cold_share: float = 0.8
+
+
+LAUNCH_FLOOR_PERCENTILE = 10  # of the durations of the smallest kernels (prototype: 1.4-4.7 us on every device)
+LAUNCH_FLOOR_BLOCKS = 32  # a kernel of so few blocks has hardly any work
+LAUNCH_FLOOR_KERNELS = 5  # fewer kernels say nothing
+LAUNCH_FLOOR_LONGEST_US = 20.0  # a longer kernel does real work however few its blocks
+
+REGISTERS = 65536  # 32-bit registers of a multiprocessor, on every GPU since 2012
+HIDING_THREADS = 512  # a quarter of what a multiprocessor holds; fewer do not hide the latency of memory
+LATENCY_US = 0.6  # from a load to its data in DRAM, on a GPU
+SLIM_BYTES = 16.0  # per thread: one load of the widest kind; less is gone before the block has started
+GRAIN_BYTES = 4.0 * 32768  # at most one thread's share of a loop: 32768 elements, read and written (ATen's GRAIN_SIZE)
+
+GPU = Thresholds()
+# An op's self time under the profiler is overhead below three dispatch floors: the profiler hides most of what it adds.
+CPU = replace(GPU, launch_share=1 / 3, launch_alone=1 / 3)
+
+
+def thresholds_for(device: Device) -> Thresholds:
+    """The thresholds for a kind of device and for the way in which its ceilings were found."""
+    chosen = CPU if device.kind == "cpu" else GPU
+    return replace(chosen, memory_share=chosen.measured_memory_share) if device.source == "measured" else chosen
+
+
+Floats = npt.NDArray[np.float64]
+Rows = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
+
+# Kernels of these families do matrix FLOPs; any other kernel of the same op, however long, does not pick their peak.
+PRODUCT_FAMILIES = ("matmul", "convolution", "attention")
+_NAME_LIMIT = 1000
+
+
+@dataclass(frozen=True)
+class Groups:
+    """Arrays with one element per group, and ``of_kernel``, the group of each row of KERNELS.
+
+    ``main`` is the longest kernel that is not auxiliary, products first (row in KERNELS): its name picks the peak.
+    ``priced`` marks groups that carry a price; ``signature`` is a row in COSTS, -1 for none. ``blocks``, ``threads``
+    per block and ``registers`` per thread are the main kernel's, NaN where the trace does not tell. ``resolution_us``
+    is how far the time may be off because the trace counts whole microseconds.
+    """
+
+    of_kernel: Rows
+    main: Rows
+    priced: Flags
+    signature: Rows
+    kernels: Floats
+    time_us: Floats
+    auxiliary_us: Floats
+    blocks: Floats
+    threads: Floats
+    registers: Floats
+    resolution_us: Floats
+
+
+@dataclass(frozen=True)
+class Work:
+    """The tables of one trace, their groups, and the device and thresholds that they are held against.
+
+    ``conditions`` are what its sensors said while the steps ran.
+    """
+
+    kernels: pd.DataFrame
+    ops: pd.DataFrame
+    costs: pd.DataFrame
+    charges: pd.DataFrame
+    device: Device
+    groups: Groups
+    conditions: Conditions = UNTOLD
+
+    @property
+    def limits(self) -> Thresholds:
+        """The thresholds for this device."""
+        return thresholds_for(self.device)
+
+    def cost(self, column: str) -> Floats:
+        """One amount of COSTS per group, NaN without a price."""
+        return np.append(self.costs[column].to_numpy(), np.nan)[self.groups.signature]
+
+    def per_name(self, value: Callable[[str], object]) -> Floats:
+        """One number per group from the name of its main kernel, worked out once per distinct name."""
+        return by_name(self.kernels, value)[self.groups.main]
+
+
+@dataclass(frozen=True)
+class Labelled:
+    """Texts as codes into a list of labels; code -1 is null."""
+
+    codes: Rows
+    labels: tuple[str, ...]
+
+
+def fold(kernels: pd.DataFrame, charges: pd.DataFrame) -> Groups:
+    """The groups of CHARGES; neither the order of rows nor a shift in time changes them."""
+    _, of_kernel = np.unique(charges["group"].to_numpy(), return_inverse=True)
+    count = int(of_kernel.max()) + 1 if len(of_kernel) else 0
+    duration = kernels["dur_us"].to_numpy()
+    auxiliary = kernels["auxiliary"].to_numpy()
+    main = _main_rows(kernels, of_kernel, count)
+    size = np.bincount(of_kernel, minlength=count).astype(np.float64)
+    whole = bool(len(duration)) and bool((duration == np.floor(duration)).all())
+    return Groups(
+        of_kernel=of_kernel,
+        main=main,
+        priced=charges["share"].notna().to_numpy()[main],
+        signature=rows(charges["signature"])[main],
+        kernels=size,
+        time_us=_sums(of_kernel, duration, count),
+        auxiliary_us=_sums(of_kernel, np.where(auxiliary, duration, 0.0), count),
+        **{
+            name: kernels[name].to_numpy(dtype=np.float64, na_value=np.nan)[main]
+            for name in ("blocks", "threads", "registers")
+        },
+        resolution_us=size * (0.5 if whole else 0.0),
+    )
+
+
+def _sums(of_kernel: Rows, values: Floats, count: int) -> Floats:
+    return np.bincount(of_kernel, weights=values, minlength=count).astype(np.float64)
+
+
+def _main_rows(kernels: pd.DataFrame, of_kernel: Rows, count: int) -> Rows:
+    """The last row per group by: not auxiliary, product, duration, then name, so that ties do not hang on the order."""
+    order = np.lexsort(
+        (
+            kernels["name"].cat.codes.to_numpy(),
+            kernels["dur_us"].to_numpy(),
+            kernels["family"].isin(PRODUCT_FAMILIES).to_numpy(),
+            ~kernels["auxiliary"].to_numpy(),
+            of_kernel,
+        )
+    )
+    last = np.cumsum(np.bincount(of_kernel, minlength=count)) - 1
+    return order[last].astype(np.int64)
+
+
+def rows(column: "pd.Series[int]") -> Rows:
+    """A nullable row reference as plain integers, -1 for null."""
+    return column.to_numpy(dtype=np.int64, na_value=-1).astype(np.int64)
+
+
+def by_name(kernels: pd.DataFrame, value: Callable[[str], object]) -> Floats:
+    """One number per row of KERNELS from its name, worked out once per distinct name; a match counts as 1.
+
+    Only the beginning of a name is looked at: C++ template arguments can be megabytes long.
+    """
+    names = kernels["name"].cat
+    found = [value(str(name)[:_NAME_LIMIT]) for name in names.categories]
+    numbers = [float(item) if isinstance(item, int | float) else float(bool(item)) for item in found]
+    return np.array(numbers, dtype=np.float64)[names.codes.to_numpy()]
+
 
 # Algorithms that need fewer multiplications than the op's formula counts: Winograd F(2x2, 3x3) saves 2.25x, F(4x4, 3x3)
 # (cuDNN's route outside one kernel) and the Fourier route up to 4x, F(5x5, 5x5) in 9x9 tiles 25·25/81x.

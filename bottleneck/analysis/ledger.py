@@ -1,23 +1,219 @@
-"""The ledger: every microsecond of the window charged once, to device work by its bound or to the cause of a wait."""
+"""Builds the ledger: every microsecond of the window charged once, to device work by bound or to a cause of waiting.
+
+A CPU program hands a collective to a thread of the library (gloo) and goes on, until it waits for the result. Work that
+runs meanwhile hides it, as on a device; so does Python. What is left is charged to the collective.
+"""
 
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from bottleneck.analysis.faults import fault_us
-from bottleneck.analysis.host import Host, read_host
-from bottleneck.analysis.idle import CAUSES, Gaps, split_gaps
-from bottleneck.analysis.inflight import host_timeline
-from bottleneck.analysis.sides import TwoSided, find_sides
-from bottleneck.analysis.timeline import Flags, Floats, Integers, gaps, grouped, shared_charge, tally, union
-from bottleneck.analysis.waits import IDLE_TEXTS, explain, explain_faults, explain_ops, fold
-from bottleneck.records import Caveat, Device, Ledger, LedgerEntry
-from bottleneck.tracing import Linked
+from bottleneck.analysis.host import Host, innermost_op, owned_segments, read_host
+from bottleneck.analysis.idle import (
+    CAUSES,
+    IDLE_TEXTS,
+    Gaps,
+    Pieces,
+    explain,
+    explain_faults,
+    explain_ops,
+    fold,
+    split_gaps,
+    split_host_gaps,
+)
+from bottleneck.analysis.intervals import (
+    NOTHING,
+    Flags,
+    Floats,
+    Integers,
+    Segments,
+    Spans,
+    cut,
+    gaps,
+    grouped,
+    outermost,
+    shared_charge,
+    tally,
+    union,
+)
+from bottleneck.schema.analysis import Caveat, Device, Ledger, LedgerEntry
+from bottleneck.schema.linked_trace import Linked
+
+# Ops that do nothing but wait for a collective.
+_WAIT_OP = re.compile(r"^_?c10d_functional::wait_tensor$")
+_PYTHON, _DISPATCH = (CAUSES.index(cause) for cause in ("python", "dispatch"))
+# PLACES names a function that is in a long call of a built-in one so; a thread that waits in the library is in one.
+_IN_A_CALL = " > "
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """Time charged to each row of OPS over the window, the gaps and their pieces that are no wait for a collective.
+
+    ``collective_us`` is the time with a collective in flight, ``exposed_us`` the part of it that is charged to one.
+    """
+
+    kernel_us: Floats
+    idle: Gaps
+    pieces: Pieces
+    collective_us: float = 0.0
+    exposed_us: float = 0.0
+
+
+def host_timeline(linked: Linked, host: Host) -> Timeline:
+    """The partition of the window: concurrent ops share their time, gaps are cut into pieces with one cause each."""
+    low, high = linked.window.start_us, linked.window.end_us
+    opened, closed, owner = owned_segments(linked.ops)
+    start, end = np.clip(opened, low, high), np.clip(closed, low, high)
+    collective = (linked.kernels["kind"] == "collective").to_numpy()
+    works = ~(collective | _waits(linked, collective))[owner]
+    charge = shared_charge(start[works] - low, end[works] - low, np.zeros(int(works.sum()), dtype=np.int64))
+    kernel_us = tally(owner[works], charge, len(linked.ops))
+    busy = union(start[works], end[works])
+    idle_start, idle_end, following = gaps(busy, low, high)
+    idle = Gaps(idle_start, idle_end, np.append(owner[works][busy.first], -1)[following])
+    pieces = split_host_gaps(idle, host)
+    if not collective.any():
+        return Timeline(kernel_us, idle, pieces)
+    mine = collective[owner]
+    flight = outermost(start[mine], end[mine], owner[mine])
+    pieces = _cut_at(pieces, flight)
+    carrier = flight.at((pieces.start + pieces.end) / 2)
+    waiting = (carrier >= 0) & _is_blocked(pieces, linked, host)
+    exposed_us = tally(carrier[waiting], pieces.us[waiting], len(linked.ops))
+    return Timeline(
+        kernel_us + exposed_us,
+        idle,
+        _chosen(pieces, ~waiting),
+        float(np.sum(flight.end - flight.start)),
+        float(np.sum(exposed_us)),
+    )
+
+
+def _waits(linked: Linked, collective: Flags) -> Flags:
+    """Rows of OPS that only wait for a collective, where the trace shows any."""
+    names = linked.ops["name"].cat
+    waits = np.array([_WAIT_OP.search(str(name)) is not None for name in names.categories], dtype=bool)
+    return np.asarray(np.append(waits, False)[names.codes.to_numpy()] & collective.any())
+
+
+def _cut_at(pieces: Pieces, flight: Segments) -> Pieces:
+    """The pieces cut wherever another collective is in flight."""
+    cuts = cut(pieces.start, pieces.end, [flight.start, flight.end])
+    whole = _chosen(pieces, cuts.interval)
+    return Pieces(whole.gap, cuts.start, cuts.end, whole.cause, whole.event, whole.thread)
+
+
+def _chosen(pieces: Pieces, rows: Flags | Integers) -> Pieces:
+    return Pieces(*(getattr(pieces, each.name)[rows] for each in fields(Pieces)))
+
+
+def _is_blocked(pieces: Pieces, linked: Linked, host: Host) -> Flags:
+    """Whether the main thread did nothing itself: it was inside an op that waits, or in a long call outside Python.
+
+    Without Python frames it is taken to have waited.
+    """
+    in_python = pieces.cause == _PYTHON
+    if linked.places is None:
+        return np.asarray(in_python | (pieces.cause == _DISPATCH))
+    frames = linked.places["frame"].cat
+    is_call = np.array([_IN_A_CALL in str(label) for label in frames.categories], dtype=bool)
+    row = host.places.get(host.main_thread, NOTHING).at((pieces.start + pieces.end) / 2)
+    called = np.append(np.append(is_call, False)[frames.codes.to_numpy()], False)[row]
+    return np.asarray((in_python & called) | (pieces.cause == _DISPATCH))
+
+
+# glibc maps blocks from this size on anew at each allocation, and gives them back when they are freed; below it the
+# heap grows to hold them (M_MMAP_THRESHOLD is dynamic up to DEFAULT_MMAP_THRESHOLD_MAX, malloc/malloc.c).
+FRESH_FROM_BYTES = 32 * 2**20
+
+
+def fault_us(linked: Linked, roofline: pd.DataFrame, allocates: Flags, device: Device | None) -> Floats:
+    """Microseconds of each row of OPS that are page faults; zero where nothing shows them.
+
+    The pages that an op touches first cost their bytes over the rate at which the system hands out new ones, but never
+    more than what the op took beyond its largest floor: an allocator that keeps its blocks does not fault.
+    ``allocates`` marks ops that only allocate; what they hand out is touched by the op that works around or after them.
+    """
+    rate = None if device is None else device.fresh_bytes_per_s
+    fresh = _fresh_bytes(linked, roofline, allocates)
+    if rate is None or not fresh.any():
+        return np.zeros(len(linked.ops))
+    floors = np.fmax(roofline["compute_us"].to_numpy(), roofline["memory_us"].to_numpy())
+    least = np.fmax(floors, roofline["launch_us"].to_numpy())
+    beyond = np.where(np.isnan(floors), 0.0, np.maximum(linked.kernels["dur_us"].to_numpy() - least, 0.0))
+    return np.asarray(np.minimum(fresh / rate * 1e6, beyond))
+
+
+def _fresh_bytes(linked: Linked, roofline: pd.DataFrame, allocates: Flags) -> Floats:
+    """Bytes of new pages that each op touches first."""
+    memory = linked.trace.memory
+    large = memory[(memory["bytes"] >= FRESH_FROM_BYTES) & ~memory["on_device"]]
+    works = ~((roofline["bound"] == "dispatch").to_numpy() | allocates)
+    toucher = _touchers(linked.ops, _open_ops(linked.ops, large), works)
+    known = np.flatnonzero(toucher >= 0)
+    return tally(toucher[known], large["bytes"].to_numpy(np.float64)[known], len(linked.ops))
+
+
+def _open_ops(ops: pd.DataFrame, memory: pd.DataFrame) -> Integers:
+    """Row in OPS of the innermost op open at each allocation, -1 for none."""
+    op = np.full(len(memory), -1, dtype=np.int64)
+    threads, at = memory["thread"].cat, memory["ts_us"].to_numpy()
+    for code, mine in grouped(threads.codes.to_numpy().astype(np.int64)):
+        op[mine] = innermost_op(ops, str(threads.categories[code]), at[mine])
+    return op
+
+
+def _touchers(ops: pd.DataFrame, op: Integers, works: Flags) -> Integers:
+    """The op that writes first to what an op allocated: itself, the one around it, or the next inside the same tree.
+
+    -1 where none of these does any work, or nothing was open: whoever writes there later is not known.
+    """
+    if not op.size or not len(ops):
+        return op
+    parent = ops["parent"].to_numpy(dtype=np.int64, na_value=-1)
+    around = np.where(op >= 0, parent[op], -1)
+    working, roots = np.flatnonzero(works), np.append(np.flatnonzero(parent < 0), len(ops))
+    following = np.append(working, len(ops))[np.searchsorted(working, op, side="right")]
+    tree_end = roots[np.minimum(np.searchsorted(roots, op, side="right"), roots.size - 1)]
+    inside = np.where(following < tree_end, following, -1)
+    around_works = (around >= 0) & works[around]
+    return np.where(op < 0, -1, np.where(works[op], op, np.where(around_works, around, inside)))
+
+
+# A side counts from this share of the window on; one must be idle, the other busy, beyond the second figure.
+_SMALLEST_SIDE = 0.15
+_ONE_SIDED = 0.8
+
+
+@dataclass(frozen=True)
+class TwoSided:
+    """The moment that parts the window, as a share of it, and the share of each side in which the device was busy."""
+
+    split: float
+    busy_before: float
+    busy_after: float
+
+
+def find_sides(busy: Spans, wall_us: float) -> TwoSided | None:
+    """The split with the greatest contrast between the busy shares of its sides; null when they are not opposites."""
+    candidates = np.concatenate((busy.start, busy.end))
+    candidates = candidates[(candidates >= _SMALLEST_SIDE * wall_us) & (candidates <= (1 - _SMALLEST_SIDE) * wall_us)]
+    if not candidates.size:
+        return None
+    done = busy.covered_until(candidates)
+    before, after = done / candidates, (busy.total() - done) / (wall_us - candidates)
+    best = int(np.argmax(np.abs(before - after)))
+    low, high = sorted((float(before[best]), float(after[best])))
+    if low >= 1 - _ONE_SIDED or high <= _ONE_SIDED:
+        return None
+    return TwoSided(float(candidates[best] / wall_us), float(before[best]), float(after[best]))
+
 
 # Account -> group, in the order of the ledger.
 ACCOUNTS: Mapping[str, str] = {

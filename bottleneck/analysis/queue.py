@@ -4,9 +4,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bottleneck.analysis.timeline import Floats, Integers, gaps, grouped, union
-from bottleneck.records import Queue
-from bottleneck.tracing import Linked
+from bottleneck.analysis.intervals import Floats, Integers, gaps, grouped, union
+from bottleneck.schema.analysis import Queue
+from bottleneck.schema.linked_trace import Linked
 
 MOST_POINTS = 400
 _POINTS_PER_PART = 4  # first, last, lowest, highest

@@ -1,9 +1,27 @@
-"""Why a group has no bound: texts by rule, first match wins."""
+"""Explains kernels that have no bound or fall far short of their floor: rules in order of evidence."""
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
 
-from bottleneck.analysis.groups import Labelled, Work, rows
+from bottleneck.analysis.floors import (
+    GRAIN_BYTES,
+    HIDING_THREADS,
+    LATENCY_US,
+    REGISTERS,
+    SLIM_BYTES,
+    Flags,
+    Floats,
+    Floors,
+    Labelled,
+    Work,
+    rows,
+)
+from bottleneck.analysis.intervals import shared_us
+from bottleneck.units import US_PER_S, format_si, format_us
 
 NO_PEAKS = "no peaks known for this device"
 NO_PEAK = "no peak known for its dtype"
@@ -42,3 +60,447 @@ def why_unpriced(work: Work) -> Labelled:
         default=3,
     )
     return Labelled(code, (*_NO_PRICE, *unlinked.categories, *cost_reasons))
+
+
+UNEXPLAINED = "unexplained"
+
+# Families of prices whose usual kernels read their data again: statistics first, then the result; a digit at a time.
+_PASSES = ("normalization", "loss", "pooling", "reduction", "scan", "sort")
+
+
+@dataclass(frozen=True)
+class Shortfall:
+    """A rule: the groups that it holds for, and its words for the numbers of one of them.
+
+    The numbers hang on shapes and names, or are rounded, so that calls of one kind get one text.
+    """
+
+    holds: Flags
+    words: Callable[..., str]
+    numbers: tuple[Floats, ...]
+
+
+def first_that_holds(rules: Sequence[Shortfall], asked: Flags) -> Labelled:
+    """The words of the first rule that holds, per row that is asked for; 'unexplained' where none does."""
+    codes, labels, open_ = np.full(asked.size, -1, dtype=np.int64), [UNEXPLAINED], asked.copy()
+    for rule in rules:
+        rows = np.flatnonzero(open_ & rule.holds)
+        open_[rows] = False
+        if rows.size:
+            numbers = (
+                np.stack([each[rows] for each in rule.numbers], axis=1) if rule.numbers else np.zeros((rows.size, 0))
+            )
+            distinct, place = np.unique(np.nan_to_num(numbers, nan=-1.0), axis=0, return_inverse=True)
+            codes[rows] = len(labels) + place.ravel()
+            labels += [rule.words(*values) for values in distinct.tolist()]
+    codes[open_] = 0
+    return Labelled(codes, tuple(labels))
+
+
+def more_bytes(work: Work, floors: Floors) -> tuple[Shortfall, Shortfall]:
+    """Bytes at the upper end of the interval that fill the time where the compulsory ones do not.
+
+    The usual kernels of some families pass over their data more than once; elsewhere the trace leaves the bytes open.
+    """
+    low, high = work.cost("bytes_low"), work.cost("bytes_high")
+    fills = (floors.compute_us < floors.cold_us) & (high > low)
+    fills &= floors.eager_cold_us >= work.limits.memory_share * work.groups.time_us
+    passes = np.append(work.costs["family"].isin(_PASSES).to_numpy(), False)[work.groups.signature]
+    return (
+        Shortfall(
+            fills & passes,
+            lambda less, more: (
+                f"repeated passes over its data: up to {format_si(more, 'B')} for {format_si(less, 'B')}"
+            ),
+            (low, high),
+        ),
+        Shortfall(
+            fills & ~passes,
+            lambda less, more: f"the trace leaves its bytes open: {format_si(less, 'B')} to {format_si(more, 'B')}",
+            (low, high),
+        ),
+    )
+
+
+def throttled(work: Work) -> Shortfall:
+    """Clocks that were held back while the trace was recorded."""
+    return Shortfall(
+        np.full(work.groups.kernels.shape, bool(work.conditions.throttle)),
+        lambda: f"clocks: the device was throttled ({', '.join(work.conditions.throttle)})",
+        (),
+    )
+
+
+def two_digits(values: Floats) -> Floats:
+    """Rounded to two digits, so that calls of one kind get one text."""
+    scale = 10.0 ** (np.floor(np.log10(np.maximum(np.nan_to_num(values), 1e-30))) - 1)
+    return np.asarray(np.round(values / scale) * scale)
+
+
+# cutlass and nvjet write the tile as 128x256, cuBLASLt as tilesize128x128x64, hipBLASLt as MT320x224x64.
+_TILE = re.compile(r"(?:tilesize|_MT|_)(\d{2,3})x(\d{2,3})(?=[x_(])")
+# FlashAttention 2 lists width of a head, queries and keys of a block as template arguments.
+_FLASH_TILE = re.compile(r"kernel_traits<\d+, (\d{1,3}), (\d{1,3})\b", re.IGNORECASE)
+# Kernels that may share their tiles out in another way than one block each.
+_OTHER_SCHEDULE = re.compile(r"persistent|stream_?k|_SK\d|split_?k|GSU(?!0|1(?!\d))\d", re.IGNORECASE)
+LARGE_TILE = 128 * 128  # one such block fills a multiprocessor
+_NO_SUCH_TILE = 1000.0
+_PADDING = 1.1  # grids are rounded up so that neighbouring blocks share operands in the cache
+
+
+@dataclass(frozen=True)
+class Waves:
+    """Per group: the tile (0 for none), its number over all products, and the parts of the device that it fills.
+
+    ``wave_fill`` is the part of the slots of whole waves that tiles take, ``tile_fill`` the part of the tiles that the
+    result takes; 1 where the grid does not prove one block per tile. ``m`` and ``n`` are the result's sizes.
+    """
+
+    rows: Floats
+    columns: Floats
+    tiles: Floats
+    wave_fill: Floats
+    tile_fill: Floats
+
+
+def find_waves(work: Work) -> Waves:
+    """The waves of every group whose grid has one block per tile, as the sizes of its result or the grid alone prove.
+
+    A library that works in column order swaps rows and columns: the way whose tiles are the blocks is taken. Blocks
+    that match neither way (split-K, stream-K, persistent kernels) prove nothing. Without sizes the grid of a large tile
+    is taken for its tiles, unless it has at most one block per multiprocessor, as persistent kernels do.
+    """
+    rows, columns = np.divmod(work.per_name(_tile), _NO_SUCH_TILE)
+    blocks, slots = work.groups.blocks, float(work.device.sm_count or np.nan)
+    m, n, batch = work.cost("m"), work.cost("n"), work.cost("batch")
+    one_each = work.per_name(_OTHER_SCHEDULE.search) == 0
+    with np.errstate(divide="ignore", invalid="ignore"):
+        straight, swapped = _tiles(m, n, batch, rows, columns), _tiles(n, m, batch, rows, columns)
+        # Attention: a block takes some queries of one head, and walks over all its keys.
+        of_queries = np.ceil(m / rows) * batch
+        ways = [_is_grid(straight, blocks), _is_grid(swapped, blocks), _is_grid(of_queries, blocks)]
+        unsized = np.isnan(m) & (rows * columns >= LARGE_TILE) & (blocks > slots)
+        tiles = np.select([*ways, one_each & unsized], [straight, swapped, of_queries, blocks])
+        waves = tiles / slots
+        wave_fill = np.where(waves > 0, waves / np.ceil(waves), 1.0)
+        padded = np.select(
+            ways,
+            [
+                straight * rows * columns,
+                swapped * rows * columns,
+                of_queries * rows * np.ceil(n / columns) * columns,
+            ],
+            np.nan,
+        )
+        tile_fill = np.where(padded > 0, m * n * batch / padded, 1.0)
+    large = rows * columns >= LARGE_TILE
+    return Waves(rows, columns, tiles, np.where(large & (waves > 1), wave_fill, 1.0), np.minimum(tile_fill, 1.0))
+
+
+def _tiles(m: Floats, n: Floats, batch: Floats, rows: Floats, columns: Floats) -> Floats:
+    return np.asarray(np.ceil(m / rows) * np.ceil(n / columns) * batch)
+
+
+def _is_grid(tiles: Floats, blocks: Floats) -> Flags:
+    """Whether so many tiles make a grid of so many blocks, which may be padded."""
+    return np.asarray((tiles > 0) & (blocks >= tiles) & (blocks <= np.maximum(_PADDING * tiles, tiles + 1)))
+
+
+def _tile(name: str) -> float:
+    """Rows and columns of the tile that a name tells, packed into one number; 0 for none."""
+    match = _FLASH_TILE.search(name) or _TILE.search(name)
+    return float(match[1]) * _NO_SUCH_TILE + float(match[2]) if match else 0.0
+
+
+_ALIGN = re.compile(r"align[a-c]?([12])(?!\d)")
+_ANY_ALIGN = re.compile(r"align[a-c]?\d|nvjet")  # nvjet kernels only take operands aligned to 16 bytes
+_LEGACY = re.compile(
+    r"cutlass_(?:70|75|80)(?!\d)|_s?16816|s1688|s161616|sm(?:75|80|86)_|ampere_|pytorch_flash::|flash_(?:fwd|bwd)\w*<"
+)
+_NEEDS = (
+    (re.compile(r"\b(?:H20|H100|H200|H800|GH200)\b"), "wgmma"),
+    (re.compile(r"\b(?:B100|B200|B300|GB200|GB300)\b"), "tcgen05"),
+)
+_ELEMENTWISE = re.compile(r"(?<![A-Za-z0-9_])elementwise_kernel(?:_manual_unroll)?<\d+, \d+|CatArrayBatchedCopy(?=<)")
+_TENTHS = 10
+
+
+def of_device(work: Work, floors: Floors, overhead: Flags) -> tuple[Shortfall, ...]:
+    """Reasons on a GPU, in order of evidence; ``overhead`` marks the groups that are bound by it."""
+    waves = find_waves(work)
+    return (
+        *_of_grid(work, overhead),
+        _quantised(work, waves, work.limits.slot_waste),
+        *_of_operands(work, floors),
+        _strided(work),
+        *more_bytes(work, floors),
+        _crowded(work),
+        _small(work, floors),
+        *_of_threads(work),
+        *_of_instructions(work, floors),
+        _quantised(work, waves, work.limits.wave_efficiency),
+        throttled(work),
+    )
+
+
+def _of_grid(work: Work, overhead: Flags) -> tuple[Shortfall, ...]:
+    """Auxiliary kernels, and grids smaller than the device."""
+    groups, slots = work.groups, float(work.device.sm_count or 0)
+    part = groups.auxiliary_us / np.maximum(groups.time_us, 1e-9)
+    grid = (groups.blocks, np.full(groups.blocks.shape, slots))
+    few = groups.blocks < work.limits.wave_efficiency * slots
+    return (
+        Shortfall(
+            part > work.limits.auxiliary_share,
+            lambda tenths: f"auxiliary layout kernels: about {tenths * 100 / _TENTHS:.0f} % of the time",
+            (np.round(part * _TENTHS),),
+        ),
+        Shortfall(overhead & (groups.blocks < slots), lambda *numbers: f"ramp-up: {_blocks(*numbers)}", grid),
+        Shortfall(few, lambda *numbers: f"too few blocks: {_blocks(*numbers)}", grid),
+    )
+
+
+def _blocks(blocks: float, slots: float) -> str:
+    return f"{blocks:.0f} block{'s' * (blocks != 1)} for {slots:.0f} multiprocessors"
+
+
+def _quantised(work: Work, waves: Waves, limit: float) -> Shortfall:
+    """Tiles that leave more than the rest of ``limit`` of the device without work."""
+    slots = np.full(waves.tiles.shape, float(work.device.sm_count or 0))
+    return Shortfall(
+        (waves.wave_fill * waves.tile_fill < limit) & (waves.tiles > 0),
+        _quantised_words,
+        (
+            waves.tiles,
+            waves.rows,
+            waves.columns,
+            slots,
+            waves.wave_fill,
+            waves.tile_fill,
+            work.cost("m"),
+            work.cost("n"),
+        ),
+    )
+
+
+def _quantised_words(*numbers: float) -> str:
+    tiles, rows, columns, slots, wave_fill, tile_fill, m, n = numbers
+    kind = f"{tiles:.0f} tiles of {rows:.0f}x{columns:.0f}"
+    if tile_fill < wave_fill:
+        return f"tile quantisation: results of {m:.0f} x {n:.0f} fill {tile_fill * 100:.0f} % of {kind}"
+    waves = tiles / slots
+    return (
+        f"wave quantisation: {kind} fill {waves:.2f} waves of {slots:.0f} multiprocessors, "
+        f"{wave_fill * 100:.0f} % of the slots of {np.ceil(waves):.0f}"
+    )
+
+
+def _of_operands(work: Work, floors: Floors) -> tuple[Shortfall, ...]:
+    """Leading dimensions that forbid wide loads, and matrix instructions of an older generation."""
+    on_matrix_units = _engine(work, "matrix")
+    align = work.per_name(lambda name: float(match[1]) if (match := _ALIGN.search(name)) else 0.0)
+    m, n, k = (work.cost(size) for size in ("m", "n", "k"))
+    silent = on_matrix_units & (work.per_name(_ANY_ALIGN.search) == 0) & _of_family(work, "matmul")
+    odd = silent & _in_half_precision(work) & (np.fmin(n, k) > 1) & ((n % 2 == 1) | (k % 2 == 1))
+    needed = next((words for pattern, words in _NEEDS if pattern.search(work.device.name)), None)
+    arithmetic = ~(floors.compute_us < floors.cold_us)
+    legacy = on_matrix_units & arithmetic & (work.per_name(_LEGACY.search) > 0) & (needed is not None)
+    return (
+        Shortfall((align > 0) | odd, _misaligned_words, (align, m, n, k)),
+        Shortfall(legacy, lambda code: _legacy_words(_name(work, code), needed or ""), (_name_codes(work),)),
+    )
+
+
+def _misaligned_words(align: float, m: float, n: float, k: float) -> str:
+    """What is misaligned; -1 is an unknown size. Sizes on which an operand's rows hang come first."""
+    told = [f"align{align:.0f}"] if align else []
+    step, words = (8, "no multiple of 8") if align == 2 else (2, "odd")
+    uneven = [(name, size) for name, size in (("k", k), ("n", n), ("m", m)) if size > 1 and size % step]
+    return "misaligned: " + ", ".join(told + [f"{name} = {size:.0f} is {words}" for name, size in uneven[:1]])
+
+
+def _legacy_words(name: str, needed: str) -> str:
+    match = _LEGACY.search(name)
+    token = match[0].strip("_:<") if match else ""
+    return f"legacy instructions: mma.sync ({token}) on a GPU that needs {needed} for more than about 63 % of its peak"
+
+
+def _strided(work: Work) -> Shortfall:
+    return Shortfall(
+        work.per_name(_ELEMENTWISE.search) > 0,
+        lambda code: f"strided access: {_matched(_ELEMENTWISE, _name(work, code))} moves single elements, not vectors",
+        (_name_codes(work),),
+    )
+
+
+def _matched(pattern: re.Pattern[str], name: str) -> str:
+    text = match[0] if (match := pattern.search(name)) else name
+    return f"{text}>" if "<" in text else text
+
+
+def _crowded(work: Work) -> Shortfall:
+    shared = np.bincount(work.groups.of_kernel, weights=shared_us(work.kernels), minlength=work.groups.kernels.size)
+    part = shared / np.maximum(work.groups.time_us, 1e-9)
+    return Shortfall(
+        part >= work.limits.shared_share,
+        lambda tenths: f"shares the device: other work runs for about {tenths * 100 / _TENTHS:.0f} % of its time",
+        (np.round(part * _TENTHS),),
+    )
+
+
+def _of_threads(work: Work) -> tuple[Shortfall, ...]:
+    """Kernels of the plain units that keep too few loads under way to hide the latency of memory."""
+    groups, slots, plain = work.groups, float(work.device.sm_count or np.nan), ~_engine(work, "matrix")
+    each = groups.blocks * groups.threads / slots
+    fitting = np.floor(REGISTERS / np.maximum(groups.registers, 16) / np.maximum(groups.threads, 1)) * groups.threads
+    moved = work.cost("bytes_low") / np.maximum(groups.blocks * groups.threads, 1)
+    return (
+        Shortfall(
+            plain & (each < HIDING_THREADS),
+            lambda blocks, threads, count: (
+                f"too few threads: {blocks:.0f} blocks of {threads:.0f} for {count:.0f} multiprocessors, "
+                f"which need about {HIDING_THREADS} each"
+            ),
+            (groups.blocks, groups.threads, np.full(each.shape, slots)),
+        ),
+        Shortfall(
+            plain & (fitting > 0) & (fitting < HIDING_THREADS),
+            lambda registers, threads: (
+                f"too few threads: {registers:.0f} registers each leave room for {threads:.0f} per multiprocessor"
+            ),
+            (groups.registers, fitting),
+        ),
+        Shortfall(
+            plain & (moved > 0) & (moved <= SLIM_BYTES),
+            lambda size, blocks, threads: (
+                f"little work per block: {blocks:.0f} blocks of {threads:.0f} threads move {format_si(size, 'B')} each"
+            ),
+            (np.round(moved * groups.threads), groups.blocks, groups.threads),
+        ),
+    )
+
+
+def _small(work: Work, floors: Floors) -> Shortfall:
+    """Work that a launch outweighs, or that is over before the first bytes arrive."""
+    groups, limits = work.groups, work.limits
+    largest = np.fmax(floors.compute_us, floors.cold_us)
+    moved = work.cost("bytes_low")
+    under_way = (work.device.bandwidth_bytes_per_s or np.nan) * LATENCY_US / US_PER_S
+    in_turn = floors.launch_us + largest >= limits.work_share * groups.time_us
+    short = groups.time_us < limits.short_floors * floors.launch_us
+    return Shortfall(
+        (in_turn & (floors.launch_us > largest)) | (short & (moved < under_way)),
+        lambda size, floor, launch: (
+            f"small tensors: {format_si(size, 'B')} take {format_us(floor)}, "
+            f"beside a launch floor of {format_us(launch)}"
+        ),
+        (moved, largest, floors.launch_us),
+    )
+
+
+def _of_instructions(work: Work, floors: Floors) -> tuple[Shortfall, ...]:
+    """Arithmetic whose rate is a fraction of the peak that fused multiply-adds reach."""
+    special = work.cost("special_ops")
+    rate = work.device.special_ops_per_s or np.nan
+    special_us = special / rate * US_PER_S
+    leads = ~(floors.compute_us < floors.cold_us)
+    plain = (work.cost("matrix_flops") == 0) & (work.cost("vector_flops") > 0)
+    enough = work.limits.compute_share / 2
+    return (
+        Shortfall(
+            leads & (special_us >= floors.compute_us * 0.999) & (special_us >= enough * work.groups.time_us),
+            lambda count: f"special functions: {format_si(count, 'exp, rsqrt …')} at {format_si(rate, '1/s')} at most",
+            (special,),
+        ),
+        Shortfall(
+            leads & plain & (floors.compute_us >= enough * work.groups.time_us) & ~_of_family(work, "matmul"),
+            lambda count: f"no fused multiply-adds: {format_si(count, 'FLOP')} at half of the peak at most",
+            (work.cost("vector_flops"),),
+        ),
+    )
+
+
+def _engine(work: Work, engine: str) -> Flags:
+    return np.asarray((work.kernels["engine"] == engine).to_numpy()[work.groups.main])
+
+
+def _of_family(work: Work, family: str) -> Flags:
+    return np.asarray((work.kernels["family"] == family).to_numpy()[work.groups.main])
+
+
+def _in_half_precision(work: Work) -> Flags:
+    """Whether the arithmetic takes two bytes per number, by the kernel's name, else by the op."""
+    halves, kernels = ("bf16", "fp16"), work.kernels["math_dtype"]
+    by_kernel, silent = kernels.isin(halves).to_numpy(), kernels.isna().to_numpy()
+    by_op = np.append(work.costs["math_dtype"].isin(halves).to_numpy(), False)[work.groups.signature]
+    return np.asarray(by_kernel[work.groups.main] | (silent[work.groups.main] & by_op))
+
+
+def _name_codes(work: Work) -> Floats:
+    return work.kernels["name"].cat.codes.to_numpy().astype(np.float64)[work.groups.main]
+
+
+def _name(work: Work, code: float) -> str:
+    return str(work.kernels["name"].cat.categories[int(code)])
+
+
+# Torch draws these numbers from one generator on one thread.
+_SERIAL = re.compile(
+    r"^aten::(?:bernoulli|cauchy|exponential|geometric|log_normal|multinomial|normal|rand\w*|uniform)_?$"
+)
+_IN_PLACE = re.compile(r"[a-z0-9]_(?:\.|$)")
+
+
+def of_host(work: Work, floors: Floors) -> tuple[Shortfall, ...]:
+    """Reasons on a CPU, where a kernel is an op and its name."""
+    low = work.cost("bytes_low")
+    m, n, k = (work.cost(size) for size in ("m", "n", "k"))
+    product = work.cost("matrix_flops") > 0
+    return (
+        Shortfall(
+            work.per_name(_SERIAL.search) > 0,
+            lambda: "one thread: random numbers come from one generator, one after the other",
+            (),
+        ),
+        Shortfall(
+            product & (np.fmin(np.fmin(m, n), k) < work.limits.thin_product),
+            lambda m, n, k: f"small product: m = {m:.0f}, n = {n:.0f}, k = {k:.0f}",
+            (m, n, k),
+        ),
+        Shortfall(
+            ~product & (low < GRAIN_BYTES),
+            lambda size: f"too small for 2 threads: {format_si(size, 'B')}, and loops split from 32768 elements",
+            (low,),
+        ),
+        *more_bytes(work, floors),
+        _fresh(work, floors),
+        _partly_cold(work, floors),
+        throttled(work),
+    )
+
+
+def _fresh(work: Work, floors: Floors) -> Shortfall:
+    """Results in memory that the system hands out at the first write, where that accounts for the time."""
+    rate, low, time = work.device.fresh_bytes_per_s or np.nan, work.cost("bytes_low"), work.groups.time_us
+    written = low / 2  # at most, of what an op reads and writes
+    makes_result = work.per_name(_IN_PLACE.search) == 0
+    enough = time <= (floors.cold_us + written / rate * US_PER_S) * work.limits.beyond
+    return Shortfall(
+        makes_result & (written >= GRAIN_BYTES) & enough & (time > floors.cold_us),
+        lambda size: f"fresh memory: pages for up to {format_si(size, 'B')} come at {format_si(rate, 'B/s')}",
+        (written,),
+    )
+
+
+def _partly_cold(work: Work, floors: Floors) -> Shortfall:
+    """Data that came faster than memory gives it and slower than the cache that would hold it."""
+    low, time = work.cost("bytes_low"), np.maximum(work.groups.time_us, 1e-9)
+    memory = np.full(low.shape, work.device.bandwidth_bytes_per_s or np.nan)
+    return Shortfall(
+        ~(floors.compute_us >= floors.cold_us) & (floors.warm_us < time) & (time <= floors.cold_us),
+        lambda pace, memory, cache: (
+            f"partly cold data: about {format_si(pace, 'B/s')}, between memory's {format_si(memory, 'B/s')} "
+            f"and the cache's {format_si(cache, 'B/s')}"
+        ),
+        (two_digits(low / time * US_PER_S), memory, two_digits(low / np.maximum(floors.warm_us, 1e-9) * US_PER_S)),
+    )

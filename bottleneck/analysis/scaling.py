@@ -1,4 +1,4 @@
-"""The ledger of the undisturbed step: what the profiler stretched is scaled back to the unprofiled step time."""
+"""Removes the profiler's cost from a recording: per op first, then by scaling the ledger to the unprofiled step."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -6,12 +6,12 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 
-from bottleneck.analysis.idle import CAUSES
-from bottleneck.analysis.ledger import ACCOUNTS, LedgerResult, Overlap, ledger_of
-from bottleneck.analysis.timeline import Floats
-from bottleneck.analysis.waits import IDLE_TEXTS
-from bottleneck.measured import Timing
-from bottleneck.records import Caveat
+from bottleneck.analysis.idle import CAUSES, IDLE_TEXTS
+from bottleneck.analysis.intervals import Floats
+from bottleneck.analysis.ledger import ACCOUNTS, LedgerResult, Overlap, is_host_only, ledger_of
+from bottleneck.schema.analysis import Caveat
+from bottleneck.schema.linked_trace import Linked
+from bottleneck.schema.measurements import Timing
 from bottleneck.units import format_us
 
 # The device keeps its own pace: the profiler slows neither its kernels nor what it waits for itself.
@@ -98,3 +98,47 @@ def _caveats(profiled_us: float, wall_us: float, factors: tuple[float, float]) -
         return (scaled,)
     disturbed = "the work in the profiled steps alone took far longer than whole steps without the profiler: other"
     return (scaled, Caveat(DISTURBED, f"{disturbed} programs disturbed this recording, so record it again", share))
+
+
+# The profiler writes a record for each of these.
+_RECORDED = ("op", "annotation", "collective", "python")
+
+
+def event_tax_us(linked: Linked, unprofiled: Timing | None) -> float:
+    """Microseconds that one recorded event costs: what the profiled steps took longer, over the events in them.
+
+    The cost is one per event and not per second (0.7 to 1.1 us by option), so a program of tiny ops is stretched
+    several times and one of large ops hardly at all. 0 when no undisturbed step time is known.
+    """
+    steps, window = len(linked.window.steps), linked.window
+    if unprofiled is None or not steps:
+        return 0.0
+    events = linked.trace.events
+    start = events["ts_us"].to_numpy()
+    inside = (start >= window.start_us) & (start < window.end_us) & events["category"].isin(_RECORDED).to_numpy()
+    count = int(np.count_nonzero(inside))
+    return max(0.0, window.wall_us - steps * unprofiled.median) / count if count else 0.0
+
+
+def untax(linked: Linked, unprofiled: Timing | None, floor_us: float | None) -> Linked:
+    """The same with the profiler's part taken off the self times of host ops (KERNELS.dur_us); device work is kept.
+
+    Half of an event's cost falls inside the event, half into the op around it. No op gets shorter than
+    ``floor_us``, the least that any op costs on this machine.
+    """
+    if not is_host_only(linked):
+        return linked
+    tax = event_tax_us(linked, unprofiled)
+    self_us = linked.ops["self_us"].to_numpy()
+    part = tax * (1 + linked.ops["children"].to_numpy()) / 2
+    least = np.minimum(self_us, floor_us or 0.0)
+    return replace(linked, kernels=linked.kernels.assign(dur_us=np.maximum(self_us - part, least)))
+
+
+def untaxed_parts(linked: Linked) -> Floats:
+    """Part of each row of KERNELS that is its own and not the profiler's (0-1); 1 for device work."""
+    if not is_host_only(linked):
+        return np.ones(len(linked.kernels))
+    self_us, own_us = linked.ops["self_us"].to_numpy(), linked.kernels["dur_us"].to_numpy()
+    parts: Floats = np.divide(own_us, self_us, out=np.ones(len(own_us)), where=self_us > 0)
+    return parts

@@ -1,27 +1,254 @@
-"""The analysis of one trace: ledger, roofline and costs told as the record that reports are made of."""
+"""Assembles the analysis of one trace: ledger, roofline and costs as the record that reports are made of."""
 
 import math
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
 
-from bottleneck.analysis.charged import Charged, charged_rows
 from bottleneck.analysis.collectives import fold_collectives
-from bottleneck.analysis.completed import completed_caveats
-from bottleneck.analysis.contention import CONTENDED
-from bottleneck.analysis.folds import fold_lines, fold_modules, fold_ops
-from bottleneck.analysis.kernel_rows import fold_kernels
-from bottleneck.analysis.ledger import LedgerResult
+from bottleneck.analysis.intervals import Flags, Integers, tally
+from bottleneck.analysis.kernel_rows import Charged, charged_rows, codes_of, fold_kernels
+from bottleneck.analysis.ledger import ACCOUNTS, LedgerResult, is_wait
 from bottleneck.analysis.queue import measure_queue
-from bottleneck.analysis.scaling import DISTURBED, rescale
-from bottleneck.analysis.tax import untaxed_parts
-from bottleneck.analysis.totals import cover, total
+from bottleneck.analysis.scaling import DISTURBED, rescale, untaxed_parts
+from bottleneck.analysis.telemetry import CONTENDED
 from bottleneck.analysis.verdict import Grounds, decide, describe_sides, name_in_sentence
-from bottleneck.measured import StepTime, StepTimes, Timing
-from bottleneck.records import Analysis, Caveat, Coverage, Device, IdleCause, RecordingInfo
-from bottleneck.tracing import Linked, Window
-from bottleneck.units import format_share
+from bottleneck.schema.analysis import (
+    GROUPS,
+    Analysis,
+    Caveat,
+    Coverage,
+    Device,
+    Fold,
+    IdleCause,
+    KernelSummary,
+    RecordingInfo,
+    Totals,
+    UnknownWork,
+)
+from bottleneck.schema.linked_trace import Linked, Window
+from bottleneck.schema.measurements import StepTime, StepTimes, Timing
+from bottleneck.units import US_PER_S, format_share
+
+_NO_PEAK = "a trace counts host memory from where it begins, not what was in use before"
+_UNKNOWN = tuple(ACCOUNTS).index("unknown")
+
+
+def total(rows: Charged, result: LedgerResult, kernels: Sequence[KernelSummary], device: Device) -> Totals:
+    """Work, traffic and counts of one step, and the part of the device's ceilings that they use.
+
+    ``kernels`` are the folded kernels, which know their dtype and engine. Sums over several devices are their mean.
+    """
+    kind = rows.linked.kernels["kind"]
+    copies = (kind == "copy").to_numpy()
+    works = ~(copies | (kind == "fill").to_numpy()) & (rows.codes("bound") != _code(rows.labels("bound"), "dispatch"))
+    amounts = {name: _known_total(rows, name) for name in ("flops", "bytes_low", "bytes_high")}
+    wall_us, steps = result.ledger.wall_us, max(len(rows.linked.window.steps), 1)
+    peak = _peak(kernels, device)
+    return Totals(
+        busy_us=result.overlap.busy_us,
+        idle_us=max(wall_us - result.overlap.busy_us, 0.0),
+        **amounts,
+        kernel_count=float(rows.runs[works].sum()) / rows.repeats,
+        op_count=_ops_inside(rows) / steps,
+        launch_count=_launches(rows) / rows.repeats,
+        sync_count=result.sync_count / steps,
+        copy_count=float(rows.runs[copies].sum()) / rows.repeats,
+        h2d_bytes=_copied(rows, copies, r"HtoD|HostToDevice"),
+        d2h_bytes=_copied(rows, copies, r"DtoH|DeviceToHost"),
+        peak_memory_bytes=_peak_memory(rows, result),
+        peak_memory_reason=_NO_PEAK if result.host_only else None,
+        model_flops_utilization=_utilisation(amounts["flops"], device.peaks_flops_per_s.get(peak or ""), wall_us),
+        bandwidth_utilization=_utilisation(amounts["bytes_low"], _bandwidth(device), wall_us),
+        peak=peak,
+    )
+
+
+def cover(rows: Charged, result: LedgerResult) -> Coverage:
+    """Shares of busy time that are tied to ops and priced, and what has no price, most time first."""
+    busy_us = result.overlap.busy_us
+    unknown = np.flatnonzero((rows.account == _UNKNOWN) & (rows.us > 0))
+    unknown_us = float(rows.us[unknown].sum())
+    return Coverage(
+        linked_share=rows.linked.linked_share,
+        priced_share=max(1.0 - unknown_us / busy_us, 0.0) if busy_us > 0 else None,
+        unknown=_unknown_work(rows, unknown),
+    )
+
+
+def _unknown_work(rows: Charged, unknown: Integers) -> tuple[UnknownWork, ...]:
+    """Unpriced time by op (by kernel where no op is known) and reason."""
+    reasons, ops, kernels = rows.labels("reason"), rows.linked.ops["name"].cat.categories, rows.labels("name")
+    op, kernel, reason = rows.op_codes("name"), rows.codes("name"), rows.codes("reason")
+    us: dict[tuple[str, str], float] = {}
+    keys = np.stack((op[unknown], np.where(op[unknown] < 0, kernel[unknown], -1), reason[unknown]), axis=1)
+    distinct, inverse = np.unique(keys, axis=0, return_inverse=True)
+    sums = np.bincount(inverse.ravel(), weights=rows.us[unknown], minlength=len(distinct))
+    for (op_code, kernel_code, reason_code), amount in zip(distinct.tolist(), sums.tolist(), strict=True):
+        name = str(ops[op_code]) if op_code >= 0 else str(kernels[kernel_code])
+        key = name, str(reasons[reason_code]) if reason_code >= 0 else "no price"
+        us[key] = us.get(key, 0.0) + amount
+    ranked = sorted(us.items(), key=lambda item: -item[1])
+    return tuple(UnknownWork(name, amount, reason) for (name, reason), amount in ranked)
+
+
+def _code(labels: "pd.Index[str]", label: str) -> int:
+    return list(labels).index(label) if label in labels else -2
+
+
+def _known_total(rows: Charged, column: str) -> float | None:
+    values = rows.roofline[column].to_numpy()
+    known = ~np.isnan(values) & (rows.runs > 0)
+    return float((values[known] * rows.runs[known]).sum()) / rows.repeats if known.any() else None
+
+
+def _ops_inside(rows: Charged) -> int:
+    start, (low, high) = rows.linked.ops["ts_us"].to_numpy(), rows.linked.window.host_us
+    return int(np.count_nonzero((start >= low) & (start < high)))
+
+
+def _launches(rows: Charged) -> int:
+    launch = codes_of(rows.linked.kernels["launch"])[rows.runs > 0]
+    return int(np.unique(launch[launch >= 0]).size)
+
+
+def _copied(rows: Charged, copies: Flags, pattern: str) -> float | None:
+    """Bytes per step that copies of this direction moved; null when one of them does not say how many."""
+    labels = rows.labels("name")
+    matches = labels.str.contains(pattern, regex=True) if len(labels) else np.zeros(0, dtype=bool)
+    named = np.append(np.asarray(matches, dtype=bool), False)[rows.codes("name")]
+    mine = np.flatnonzero(copies & named & (rows.runs > 0))
+    amount = rows.linked.kernels["bytes"].to_numpy(dtype=np.float64, na_value=np.nan)[mine] * rows.runs[mine]
+    return None if np.isnan(amount).any() else float(amount.sum()) / rows.repeats
+
+
+def _peak_memory(rows: Charged, result: LedgerResult) -> int | None:
+    """The most that the device's allocator had handed out; null on a CPU, where a trace counts from its own start."""
+    if result.host_only:
+        return None
+    memory = rows.linked.trace.memory
+    totals = memory["total_allocated"][memory["on_device"]].dropna()
+    return int(totals.max()) if len(totals) and totals.max() > 0 else None
+
+
+def _peak(kernels: Sequence[KernelSummary], device: Device) -> str | None:
+    """The key of the peak for the dtype and engine that most of the FLOPs use; null when the device has none for it."""
+    flops: defaultdict[tuple[str, str | None], float] = defaultdict(float)
+    for kernel in kernels:
+        if kernel.flops and kernel.dtype:
+            flops[kernel.dtype, _peak_of(kernel, device)] += kernel.flops
+    return max(flops, key=lambda key: flops[key])[1] if flops else None
+
+
+def _peak_of(kernel: KernelSummary, device: Device) -> str | None:
+    """The peak that a kernel is held against. The name of a CPU's tells no engine: that which its floor was made of."""
+    peaks = device.peaks_flops_per_s
+    units = ("vector", "tensor") if kernel.engine == "vector" else ("tensor", "vector")
+    keys = [key for unit in units if peaks.get(key := f"{kernel.dtype}_{unit}")]
+    if kernel.engine is None and kernel.flops and kernel.compute_us:
+        rate = kernel.flops / kernel.compute_us * US_PER_S
+        return min(keys, key=lambda key: abs(math.log(peaks[key] / rate)), default=None)
+    return next(iter(keys), None)
+
+
+def _bandwidth(device: Device) -> float | None:
+    """Bytes per second from memory: of a CPU, that of its largest measured working set."""
+    if device.bandwidth_bytes_per_s is None and device.bandwidth_by_bytes:
+        return device.bandwidth_by_bytes[-1][1]
+    return device.bandwidth_bytes_per_s
+
+
+def _utilisation(amount: float | None, per_s: float | None, wall_us: float) -> float | None:
+    """Part of a ceiling that an amount per step uses; null where unknown, or where it exceeds the ceiling.
+
+    More than the ceiling means that the bytes came from a cache, or that the ceiling is not this device's.
+    """
+    if amount is None or not per_s or not wall_us:
+        return None
+    share = amount / (per_s * wall_us / US_PER_S)
+    return share if share <= 1.0 else None
+
+
+# Less of the charged time than this is not worth a line.
+_WORTH_A_LINE = 0.01
+_SHOWN = 3
+
+
+def completed_caveats(rows: Charged) -> tuple[Caveat, ...]:
+    """One caveat that names what the prices rest on, most time first; none where nearly all of it was recorded."""
+    told, texts = pd.factorize(rows.costs["evidence"])
+    code = np.append(told, -1)[rows.op_codes("signature")]
+    completed = (code >= 0) & (rows.us > 0)
+    total_us = float(rows.us.sum())
+    share = float(rows.us[completed].sum()) / total_us if total_us > 0 else 0.0
+    if share < _WORTH_A_LINE:
+        return ()
+    us = np.bincount(code[completed], weights=rows.us[completed], minlength=len(texts))
+    most = [str(texts[place]) for place in np.argsort(-us, kind="stable")[:_SHOWN] if us[place] > 0]
+    facts = list(dict.fromkeys(fact for text in most for fact in text.split("; ")))
+    message = (
+        f"{format_share(share)} of the work is priced by more than its calls recorded ({'; '.join(facts)}); "
+        "none of that is judged with high confidence"
+    )
+    return (Caveat("completed-calls", message, share),)
+
+
+_GROUP_OF_ACCOUNT = np.array([GROUPS.index(group) for group in ACCOUNTS.values()])
+_NO_WORK = dict.fromkeys(GROUPS, 0.0)
+
+
+def fold_ops(rows: Charged) -> tuple[Fold, ...]:
+    """Charged time by the op that pays for it; work without a known op is left out."""
+    return _fold(rows, rows.op_codes("name"), rows.linked.ops["name"].cat.categories, {})
+
+
+def fold_modules(rows: Charged, idle: Iterable[IdleCause]) -> tuple[Fold, ...]:
+    """Charged and idle time by module path; work outside modules is left out."""
+    waits = _sums((cause.module, cause.us) for cause in idle)
+    return _fold(rows, rows.codes("module"), rows.labels("module"), waits)
+
+
+def fold_lines(rows: Charged, idle: Iterable[IdleCause]) -> tuple[Fold, ...]:
+    """Charged and idle time by source line; work without a known line is left out."""
+    waits = _sums((cause.source, cause.us) for cause in idle)
+    return _fold(rows, rows.codes("source"), rows.labels("source"), waits)
+
+
+def _sums(waits: Iterable[tuple[str | None, float]]) -> dict[str, float]:
+    """Idle time by name; that of unknown places is left out."""
+    sums: dict[str, float] = {}
+    for name, us in waits:
+        if name is not None:
+            sums[name] = sums.get(name, 0.0) + us
+    return sums
+
+
+def _fold(rows: Charged, codes: Integers, labels: "pd.Index[str]", idle_us: Mapping[str, float]) -> tuple[Fold, ...]:
+    """Folds by name, most time first. What a data loader or a compiler runs is idle time."""
+    keep = np.flatnonzero((codes >= 0) & (rows.us > 0) & ~is_wait(rows.account))
+    size, groups = len(labels), len(GROUPS)
+    us = tally(codes[keep], rows.us[keep], size)
+    calls = tally(codes[keep], rows.runs[keep], size) / rows.repeats
+    cell = codes[keep] * groups + _GROUP_OF_ACCOUNT[rows.account[keep]]
+    split = tally(cell, rows.us[keep], size * groups).reshape(size, groups)
+    worked = [
+        Fold(
+            name=str(labels[code]),
+            calls=float(calls[code]),
+            us=float(us[code]),
+            share=float(us[code]) / rows.wall_us,
+            shares=dict(zip(GROUPS, (split[code] / us[code]).tolist(), strict=True)),
+            idle_us=idle_us.get(str(labels[code]), 0.0),
+        )
+        for code in np.flatnonzero(us).tolist()
+    ]
+    places = {fold.name for fold in worked}
+    waited = [Fold(name, 0.0, 0.0, 0.0, _NO_WORK, waited) for name, waited in idle_us.items() if name not in places]
+    return tuple(sorted((*worked, *waited), key=lambda fold: -(fold.us + fold.idle_us)))
+
 
 # Caveats that leave nothing to judge: a good part of the device's work is not in the trace, or the time is not its own.
 _BROKEN = frozenset({"no-device-events", "kernels-missing", DISTURBED, CONTENDED})

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 from bottleneck.errors import TraceError, UsageError
 
 if TYPE_CHECKING:
-    from bottleneck.counters import Counts, Lock
-    from bottleneck.gate.accepting import Stamp
-    from bottleneck.gated import GateSettings
+    from bottleneck.gate.acceptance import Stamp
+    from bottleneck.schema.counters import Counts, Lock
+    from bottleneck.schema.gate_result import GateSettings
 
 # What services set for their jobs, besides CI, which most of them do.
 _OF_SERVICES = (
@@ -69,7 +69,7 @@ class _Target:
 
 def accept(wanted: Wanted) -> None:
     """Edits the lock-files that are asked for, and prints what each gives up."""
-    from bottleneck.commands.output import send
+    from bottleneck.commands.report_options import send
     from bottleneck.gate.lockfile import write_lock
 
     _refuse_in_ci(os.environ)
@@ -134,7 +134,7 @@ def _locked(root: Path, settings: "GateSettings") -> list[str]:
 
 def _edited(wanted: Wanted, target: _Target) -> "tuple[Lock, str]":
     """The lock as it is to be, and what is printed of it."""
-    from bottleneck.gate.accepting import tell_anchor, with_anchor
+    from bottleneck.gate.acceptance import tell_anchor, with_anchor
 
     if wanted.anchor is None:
         return _accepted(wanted, target)
@@ -150,7 +150,7 @@ def _edited(wanted: Wanted, target: _Target) -> "tuple[Lock, str]":
 
 
 def _accepted(wanted: Wanted, target: _Target) -> "tuple[Lock, str]":
-    from bottleneck.gate.accepting import accept, chosen, tell_accepted
+    from bottleneck.gate.acceptance import accept, chosen, tell_accepted
     from bottleneck.gate.judging import is_compared, is_red, judge_counts
 
     counts = _counts(wanted, target)
@@ -171,7 +171,7 @@ def _accepted(wanted: Wanted, target: _Target) -> "tuple[Lock, str]":
 def _counts(wanted: Wanted, target: _Target) -> "Counts":
     """Those of the last run of the gate, or where a source has changed since, those of now."""
     from bottleneck.commands.gating import progress
-    from bottleneck.gate.accepting import last_path, read_last, write_last
+    from bottleneck.gate.acceptance import last_path, read_last, write_last
 
     path = last_path(target.root, target.name)
     try:
@@ -197,8 +197,8 @@ def _is_stale(path: Path, counts: "Counts", target: _Target) -> bool:
 
 def _count(target: _Target) -> "Counts":
     from bottleneck.commands.gating import Place, find_program
-    from bottleneck.experiment.counted import count_program
-    from bottleneck.experiment.stand import Stand
+    from bottleneck.experiment.record_once import count_program
+    from bottleneck.experiment.side import Stand
 
     program = find_program(shlex.join(target.lock.program), Place(target.root, target.settings))
     with tempfile.TemporaryDirectory(prefix="bottleneck-accept-", ignore_cleanup_errors=True) as scratch:
@@ -207,8 +207,8 @@ def _count(target: _Target) -> "Counts":
 
 
 def _stamp(reason: str, root: Path) -> "Stamp":
-    from bottleneck.experiment.git import find_root, identify
-    from bottleneck.gate.accepting import Stamp
+    from bottleneck.experiment.sources import find_root, identify
+    from bottleneck.gate.acceptance import Stamp
 
     clone = find_root(root)
     identity = None if clone is None else identify(clone)
@@ -217,8 +217,8 @@ def _stamp(reason: str, root: Path) -> "Stamp":
 
 def _anchor(ref: str, target: _Target) -> tuple[str, Mapping[str, int] | None]:
     """What the anchor is called, and the counters of the lock-file at that commit; null where it has none."""
-    from bottleneck.experiment.git import find_commit, find_root, git_in
-    from bottleneck.experiment.locked import read_lock_at
+    from bottleneck.experiment.sources import find_commit, find_root, git_in
+    from bottleneck.gate.locked_files import read_lock_at
 
     clone = find_root(target.root)
     git = None if clone is None else git_in(clone)

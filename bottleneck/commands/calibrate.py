@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from bottleneck.harness.probes import Step
+    from bottleneck.calibrate.probes import Step
 
 
 class CalibrateFormat(StrEnum):
@@ -64,10 +64,10 @@ def calibrate_command(
     """  # noqa: D301 - the escape keeps the lines of the examples apart
     import json
 
-    from bottleneck.commands.output import send
-    from bottleneck.harness.calibrate import calibration_file, to_plain
-    from bottleneck.harness.calibrate_device import calibrate_device
-    from bottleneck.harness.calibrate_table import table
+    from bottleneck.calibrate.calibration import calibration_file, to_plain
+    from bottleneck.calibrate.device import calibrate_device
+    from bottleneck.calibrate.table import table
+    from bottleneck.commands.report_options import send
     from bottleneck.report.output import write_text
 
     with _progress(seconds, quiet=quiet) as tell:
@@ -85,7 +85,7 @@ def calibrate_command(
 @contextmanager
 def _progress(seconds: float | None, *, quiet: bool) -> "Iterator[Callable[[Step], None]]":
     """Where the steps of the measurement are told: a bar on a terminal, a line for each round elsewhere, or nowhere."""
-    from bottleneck.harness.calibrate import silent
+    from bottleneck.calibrate.calibration import silent
 
     if quiet:
         yield silent
@@ -101,7 +101,7 @@ def _bar(seconds: float | None) -> "Iterator[Callable[[Step], None]]":
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-    from bottleneck.harness.probes import Effort
+    from bottleneck.calibrate.probes import Effort
 
     columns = (TextColumn("measuring"), BarColumn(24), TimeElapsedColumn(), TextColumn("{task.description}"))
     # Drawn by us between two ceilings: a thread that refreshes it would disturb what is measured.

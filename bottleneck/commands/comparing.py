@@ -12,8 +12,8 @@ from bottleneck.errors import UsageError
 
 if TYPE_CHECKING:
     from bottleneck.commands.comparing_sides import Side
-    from bottleneck.compared import Comparison
-    from bottleneck.comparing import Touched
+    from bottleneck.compare.sides import Touched
+    from bottleneck.schema.comparison import Comparison
 
 _PICTURES = (".png", ".svg")
 _NOT_IN_TURNS = (
@@ -65,7 +65,7 @@ def compare_sides(wanted: Wanted, form: str, output: Path | None, plot: Path | N
 
 def _compare(wanted: Wanted, scratch: Path) -> "Comparison":
     from bottleneck.commands.comparing_sides import Maker, labels_of, name_side, options_of, program_of
-    from bottleneck.comparing import compare
+    from bottleneck.compare.compare import compare
 
     tell = _silent if wanted.quiet else _say
     asked = [name_side(text, tell, has_program=wanted.workload is not None) for text in (wanted.before, wanted.after)]
@@ -90,13 +90,13 @@ def _touched(before: "Side", after: "Side") -> "Touched | None":
     """The lines that differ between two commits, or a commit and the working tree; null without a diff."""
     if before.kind != "ref" or not after.is_source or before.root is None:
         return None
-    from bottleneck.experiment.touched import touched_lines
+    from bottleneck.experiment.sources import touched_lines
 
     return touched_lines(Path.cwd(), before.commit, after.commit)
 
 
 def _present(comparison: "Comparison", form: str, output: Path | None, top: int) -> None:
-    from bottleneck.commands.output import send, stream_look
+    from bottleneck.commands.report_options import send, stream_look
     from bottleneck.report.comparison_formats import render, to_json, to_markdown
     from bottleneck.report.output import write_text
 
@@ -117,7 +117,7 @@ def _present(comparison: "Comparison", form: str, output: Path | None, top: int)
 
 
 def _draw(comparison: "Comparison", path: Path) -> None:
-    from bottleneck.report.comparison_plot import save_waterfall
+    from bottleneck.report.plots.waterfall_plot import save_waterfall
 
     if comparison.change_us is None:
         raise UsageError(f"there is no waterfall to draw to {path}", why="one side has counters only, and no times")

@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING
 from bottleneck.errors import UndecidedError, UsageError
 
 if TYPE_CHECKING:
-    from bottleneck.compared import Comparison
-    from bottleneck.gated import Limit
+    from bottleneck.schema.comparison import Comparison
+    from bottleneck.schema.gate_result import Limit
 
 _STEP, _STEP_METRIC = "step", "step_us"
 
 
 def parse_limits(text: str | None) -> "tuple[Limit, ...]":
     """The limits that 'step=+3%,syncs=+0' spells; UsageError says what is wrong."""
-    from bottleneck.gate.limits import read_limits
-    from bottleneck.gate.reading import Section
+    from bottleneck.gate.judging import read_limits
+    from bottleneck.gate.toml_reading import Section
 
     if text is None:
         return ()

@@ -12,10 +12,10 @@ from bottleneck.errors import TraceError, UsageError
 
 if TYPE_CHECKING:
     from bottleneck.commands.comparing import Wanted
-    from bottleneck.comparing import Compared
-    from bottleneck.experiment.points import Ceilings
-    from bottleneck.experiment.stand import Stand
-    from bottleneck.harness.trial_program import Program
+    from bottleneck.compare.sides import Compared
+    from bottleneck.experiment.program import Program
+    from bottleneck.experiment.record_once import Ceilings
+    from bottleneck.experiment.side import Stand
     from bottleneck.pipeline import Options
 
 WORKTREE = "worktree"
@@ -62,8 +62,8 @@ def name_side(text: str, tell: Tell, *, has_program: bool) -> Side:
 
     ``has_program`` tells whether there is something to record: then `.` is the working tree, unless it is a recording.
     """
-    from bottleneck.experiment.git import find_commit, find_root, git_in
-    from bottleneck.recording import is_recording
+    from bottleneck.experiment.sources import find_commit, find_root, git_in
+    from bottleneck.schema.recording import is_recording
 
     path, root = Path(text), find_root(Path.cwd())
     is_here = text == "." and has_program and not is_recording(path)
@@ -81,7 +81,7 @@ def name_side(text: str, tell: Tell, *, has_program: bool) -> Side:
 
 def _holds_traces(path: Path) -> bool:
     """Whether it is a file, or a folder that could be compared."""
-    from bottleneck.recording import is_recording
+    from bottleneck.schema.recording import is_recording
 
     if not path.is_dir():
         return path.exists()
@@ -127,9 +127,9 @@ def program_of(wanted: "Wanted", sides: Sequence[Side]) -> "Program | None":
 
 
 def _program(wanted: "Wanted", path: Path) -> "Program":
-    from bottleneck.commands.plan import RunOptions, make_plan
-    from bottleneck.experiment.checkout import find_root, moved_target
-    from bottleneck.harness.trial_program import Program
+    from bottleneck.commands.run_options import RunOptions, make_plan
+    from bottleneck.experiment.program import Program
+    from bottleneck.experiment.worktree import find_root, moved_target
 
     if not path.is_file():
         raise UsageError(
@@ -157,10 +157,10 @@ class Maker:
         return self._of_sources(side) if side.is_source else self._of_files(side, label)
 
     def _of_files(self, side: Side, label: str) -> "Compared":
-        from bottleneck.commands.missing import add_ceilings
+        from bottleneck.calibrate.cached import add_ceilings
         from bottleneck.commands.repair import repair
-        from bottleneck.comparing import Compared
-        from bottleneck.counting import count
+        from bottleneck.compare.sides import Compared
+        from bottleneck.gate.counting import count
         from bottleneck.pipeline import explain, saved_analysis
 
         path = Path(side.text)
@@ -174,9 +174,9 @@ class Maker:
         return Compared(label, side.text, case=case, counts=count(case))
 
     def _of_sources(self, side: Side) -> "Compared":
-        from bottleneck.comparing import Compared
-        from bottleneck.counting import count
-        from bottleneck.experiment.recorded import record_program
+        from bottleneck.compare.sides import Compared
+        from bottleneck.experiment.record_once import record_program
+        from bottleneck.gate.counting import count
 
         assert self.program is not None, "a program is asked for before sides are made"
         with ExitStack() as stack:
@@ -190,14 +190,14 @@ class Maker:
     @cached_property
     def ceilings(self) -> "Ceilings":
         """Those of this machine, which both sides share."""
-        from bottleneck.experiment.points import Ceilings
+        from bottleneck.experiment.record_once import Ceilings
 
         return Ceilings(self.tell)
 
     def _stand(self, side: Side, program: "Program", stack: ExitStack) -> "Stand":
         """Where the program runs: here, or in a worktree of the commit for as long as the stack lasts."""
-        from bottleneck.experiment.checkout import base_stand, lacks
-        from bottleneck.experiment.stand import Stand
+        from bottleneck.experiment.side import Stand
+        from bottleneck.experiment.worktree import base_stand, lacks
         from bottleneck.gate.settings import find_pyproject, read_settings
 
         settings = read_settings(find_pyproject(Path.cwd()))
@@ -211,7 +211,7 @@ class Maker:
 
 
 def _of_lock(side: Side, label: str) -> "Compared":
-    from bottleneck.comparing import Compared
+    from bottleneck.compare.sides import Compared
     from bottleneck.gate.lockfile import read_lock
 
     return Compared(label, side.text, counts=read_lock(Path(side.text)).counts)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from bottleneck.checks import Checkup
+    from bottleneck.schema.checks import Checkup
 
 # Design section 8: the input cannot be read; the environment failed.
 _DAMAGED, _NOT_READY = 3, 4
@@ -50,13 +50,13 @@ def doctor_command(
 
 
 def _environment() -> "Checkup":
-    from bottleneck.harness.checkup import examine_environment
+    from bottleneck.doctor import examine_environment
 
     return examine_environment()
 
 
 def _traces(paths: Sequence[Path]) -> "list[Checkup]":
-    from bottleneck.commands.examining import examine_traces
+    from bottleneck.doctor.trace_checks import examine_traces
 
     return examine_traces(paths)
 
@@ -72,8 +72,8 @@ def _present(checkups: "Sequence[Checkup]", form: DoctorFormat, output: Path | N
     import sys
 
     from bottleneck import __version__
-    from bottleneck.commands.output import send, stream_look
-    from bottleneck.report.checkup import checkups_json, render_checkups
+    from bottleneck.commands.report_options import send, stream_look
+    from bottleneck.report.doctor import checkups_json, render_checkups
     from bottleneck.report.output import write_text
 
     to_file = output is not None and str(output) != "-"

@@ -15,10 +15,10 @@ import typer
 from bottleneck.errors import UsageError
 
 if TYPE_CHECKING:
-    from bottleneck.experiment.checkout import Base
-    from bottleneck.experiment.gate import Job, Part
-    from bottleneck.gated import Gate, GateSettings
-    from bottleneck.harness.trial_program import Program
+    from bottleneck.experiment.program import Program
+    from bottleneck.experiment.worktree import Base
+    from bottleneck.gate.run_gate import Job, Part
+    from bottleneck.schema.gate_result import Gate, GateSettings
 
 _USUAL_FORMATS = ("terminal",)
 _USUAL_FILES = ("markdown", "json", "junit", "sarif", "github", "gitlab")
@@ -67,7 +67,7 @@ def gate(wanted: Wanted) -> None:
                 if wanted.selftest:
                     _prove(job, programs)
                     return
-                from bottleneck.experiment.gate import gate_programs
+                from bottleneck.gate.run_gate import gate_programs
 
                 done = gate_programs(job, programs, _label(place.root))
         _present(done, wanted, formats)
@@ -107,8 +107,8 @@ def _configured(text: str, place: Place) -> str:
 
 def find_program(text: str, place: Place) -> "Program":
     """The program that a command line names, as `bottleneck run` would take it, from the folder of the settings."""
-    from bottleneck.commands.plan import RunOptions, make_plan
-    from bottleneck.harness.trial_program import Program
+    from bottleneck.commands.run_options import RunOptions, make_plan
+    from bottleneck.experiment.program import Program
 
     words = [text] if (place.root / text).is_file() or Path(text).is_file() else shlex.split(text)
     settings, train, target, arguments = _split(words, text)
@@ -157,8 +157,8 @@ def _from_root(target: str, root: Path) -> str:
 @contextmanager
 def _job(wanted: Wanted, place: Place, scratch: Path) -> "Iterator[Job]":
     """The job with its base, which is checked out only where something is to be timed."""
-    from bottleneck.experiment.checkout import find_root, touched_lines
-    from bottleneck.experiment.gate import Job
+    from bottleneck.experiment.worktree import find_root, touched_lines
+    from bottleneck.gate.run_gate import Job
 
     clone = find_root(place.root)
     with progress(quiet=wanted.quiet) as say, _base(wanted, place, scratch, clone) as base:
@@ -177,9 +177,8 @@ def _job(wanted: Wanted, place: Place, scratch: Path) -> "Iterator[Job]":
 
 @contextmanager
 def _base(wanted: Wanted, place: Place, scratch: Path, clone: Path | None) -> "Iterator[Base]":
-    from bottleneck.experiment.ancestor import find_base
-    from bottleneck.experiment.checkout import Base, base_stand
-    from bottleneck.experiment.git import git_in
+    from bottleneck.experiment.sources import find_base, git_in
+    from bottleneck.experiment.worktree import Base, base_stand
 
     against = wanted.against or place.settings.against
     if wanted.only != "counters" and not wanted.update and not wanted.selftest:
@@ -192,7 +191,7 @@ def _base(wanted: Wanted, place: Place, scratch: Path, clone: Path | None) -> "I
 
 
 def _label(root: Path) -> str:
-    from bottleneck.experiment.checkout import find_root, identify
+    from bottleneck.experiment.worktree import find_root, identify
 
     clone = find_root(root)
     identity = identify(clone) if clone is not None else None
@@ -201,7 +200,7 @@ def _label(root: Path) -> str:
 
 def _recorded(wanted: Wanted) -> tuple[Path, ...]:
     """The recordings that are to be gated; empty where workloads are."""
-    from bottleneck.experiment.recorded_gate import is_recorded
+    from bottleneck.gate.recorded import is_recorded
 
     found = tuple(Path(text) for text in wanted.workloads if is_recorded(Path(text)))
     if found and len(found) < len(wanted.workloads):
@@ -216,7 +215,7 @@ def _recorded(wanted: Wanted) -> tuple[Path, ...]:
 
 
 def _gate_recorded(wanted: Wanted, place: Place, recorded: Sequence[Path]) -> "Gate":
-    from bottleneck.experiment.recorded_gate import gate_recordings
+    from bottleneck.gate.recorded import gate_recordings
 
     if wanted.against is None:
         raise UsageError(
@@ -228,9 +227,8 @@ def _gate_recorded(wanted: Wanted, place: Place, recorded: Sequence[Path]) -> "G
 
 
 def _update(job: "Job", programs: Sequence["Program"]) -> None:
-    from bottleneck.commands.output import send
-    from bottleneck.experiment.gate import update_lock
-    from bottleneck.gate.updating import tell_update
+    from bottleneck.commands.report_options import send
+    from bottleneck.gate.run_gate import tell_update, update_lock
 
     for program in programs:
         before, path, lock = update_lock(job, program)
@@ -238,8 +236,8 @@ def _update(job: "Job", programs: Sequence["Program"]) -> None:
 
 
 def _prove(job: "Job", programs: Sequence["Program"]) -> None:
-    from bottleneck.commands.output import send
-    from bottleneck.experiment.proving import prove
+    from bottleneck.commands.report_options import send
+    from bottleneck.gate.selftest import prove
 
     proofs = [prove(job, program) for program in programs]
     send("".join(proof.text for proof in proofs))
@@ -247,7 +245,7 @@ def _prove(job: "Job", programs: Sequence["Program"]) -> None:
 
 
 def _checked_formats(wanted: Wanted) -> tuple[str, ...]:
-    from bottleneck.report.gate import GATE_FORMATS
+    from bottleneck.report.ci.outputs import GATE_FORMATS
 
     for name in wanted.formats:
         if name not in GATE_FORMATS:
@@ -259,9 +257,9 @@ def _checked_formats(wanted: Wanted) -> tuple[str, ...]:
 
 def _present(done: "Gate", wanted: Wanted, formats: Sequence[str]) -> None:
     """Writes the files first, then prints: nothing that was found is lost to a reader that has gone."""
-    from bottleneck.commands.output import send, stream_look
-    from bottleneck.report.gate import GATE_FORMATS, write_formats
-    from bottleneck.report.gate_terminal import render
+    from bottleneck.commands.report_options import send, stream_look
+    from bottleneck.report.ci.gate_terminal import render
+    from bottleneck.report.ci.outputs import GATE_FORMATS, write_formats
 
     if wanted.output is not None:
         paths = write_formats(done, wanted.output, formats)

@@ -6,6 +6,7 @@ the interpreter from the program, and ceilings are not measured, since that take
 
 import fcntl
 import os
+import re
 import shlex
 import sys
 from collections.abc import Iterator
@@ -18,13 +19,12 @@ from typing import TYPE_CHECKING
 from bottleneck.errors import BottleneckError, UsageError
 
 if TYPE_CHECKING:
-    from bottleneck.commands.place import Place
-    from bottleneck.commands.shared_place import SharedPlace
+    from bottleneck.commands.folder import Place
     from bottleneck.harness.block import Block
-    from bottleneck.harness.claim import Course
+    from bottleneck.harness.claim import Claim, Course
     from bottleneck.harness.finish import Ending
-    from bottleneck.harness.notes import Plan
-    from bottleneck.recording import Recording
+    from bottleneck.harness.messages import Plan
+    from bottleneck.schema.recording import Recording
 
 
 def record(
@@ -86,7 +86,7 @@ class RecordedBlock:
 
     def report(self) -> str:
         """What `bottleneck report` says of the folder, as text to print in a notebook; once the block has ended."""
-        from bottleneck.commands.missing import add_ceilings
+        from bottleneck.calibrate.cached import add_ceilings
         from bottleneck.pipeline import analyse
         from bottleneck.report import FORMATS
 
@@ -130,7 +130,7 @@ class RecordedBlock:
 
     def _begin(self) -> _Work:
         from bottleneck.harness.block import Block
-        from bottleneck.harness.notes import Plan
+        from bottleneck.harness.messages import Plan
 
         wish = self._wish
         place = _place(self.folder, force=wish.force)
@@ -182,7 +182,7 @@ class RecordedBlock:
         self._say(f"bottleneck: {problem}\nbottleneck: to try again: bottleneck report {shlex.quote(str(self.folder))}")
 
     def _say(self, text: str) -> None:
-        from bottleneck.commands.telling import say
+        from bottleneck.commands.finish_run import say
 
         if not self._wish.quiet:
             say(text)
@@ -205,9 +205,8 @@ def _in_code(error: UsageError) -> UsageError:
 
 def _place(folder: Path, *, force: bool) -> "Place | SharedPlace":
     """The folder, for this process alone or for all ranks of its job."""
-    from bottleneck.commands.place import Place
-    from bottleneck.commands.shared_place import SharedPlace
-    from bottleneck.harness.notes import rank_of
+    from bottleneck.commands.folder import Place
+    from bottleneck.harness.messages import rank_of
 
     rank, ranks = rank_of(os.environ)
     return Place(folder, "", force=force) if ranks == 1 else SharedPlace(folder, rank, force=force)
@@ -233,10 +232,10 @@ def _ending(remarks: tuple[str, ...]) -> "Ending":
 
 def _complete(work: _Work, error: BaseException | None) -> "Recording | None":
     """The recording of all ranks, by the last of them that ends its block; null for the others."""
-    from bottleneck.commands.telling import Voice, finish
-    from bottleneck.harness.calibrate import read_calibration
+    from bottleneck.calibrate.calibration import read_calibration
+    from bottleneck.commands.finish_run import Voice, finish
     from bottleneck.harness.finish import read_all_notes
-    from bottleneck.recording import is_recording
+    from bottleneck.schema.recording import is_recording
 
     folder = Path(work.plan.folder)
     remarks = () if error is None else (f"the block was left by an exception: {type(error).__name__}",)
@@ -259,7 +258,7 @@ def _alone_in(folder: Path) -> Iterator[None]:
 
 
 def _summary(folder: Path, recording: "Recording") -> str:
-    from bottleneck.commands.missing import lacks_ceilings
+    from bottleneck.calibrate.cached import lacks_ceilings
 
     shown = shlex.quote(str(folder))
     if recording.traces:
@@ -276,3 +275,91 @@ def _what(recording: "Recording") -> str:
     steps, ranks = max(0, len(recording.traces[0].step_marks_ns) - 1), len(recording.traces)
     of_ranks = f" of {ranks} ranks" if ranks > 1 else ""
     return f"{steps} steps{of_ranks}" if steps != 1 else f"1 step{of_ranks}"
+
+
+# What a rank writes while it measures.
+_OF_RANK = re.compile(r"(?:\.notes|\.partial\.trace|\.fresh\.trace|compiled)\.rank(\d+)\..*")
+# What stands in the folder once all ranks are done.
+_FINISHED = ("recording.json", "analysis.json", "roofline.png", "telemetry.csv", "trace.rank*.json.gz")
+
+
+class SharedPlace:
+    """One rank's view of the folder, with the interface of ``Place``.
+
+    Another rank may have been here for a while: its files are left alone, by force too. Rank 0 has the claim, and
+    removes an old recording.
+    """
+
+    def __init__(self, folder: Path, rank: int, *, force: bool) -> None:
+        self.folder, self._rank, self._force = folder.absolute(), rank, force
+        self._claim: Claim | None = None
+
+    def make(self) -> Path:
+        """The absolute path of the folder, found fit for writing; UsageError if it is not."""
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            if self._force:
+                self._remove_old()
+            elif any(not self._is_of_others(path) for path in self.folder.iterdir()):
+                raise UsageError(
+                    f"{self.folder} is not empty",
+                    why="a recording never overwrites what it finds",
+                    fix="name another folder, or pass --force",
+                )
+            if self._rank == 0:
+                self._occupy()
+        except OSError as exc:
+            raise UsageError(
+                f"cannot write to the folder {self.folder}", why=exc.strerror or str(exc), fix="name another folder"
+            ) from exc
+        return self.folder
+
+    def note(self, course: "Course") -> None:
+        """Leaves word of what is being done here, for whoever finds it unfinished."""
+        if self._claim is not None:
+            try:
+                self._claim.note(course)
+            except OSError:  # a full disk; the recording itself will say so
+                return
+
+    def release(self, *, is_finished: bool = True) -> None:
+        """Leaves the folder; the mark of an unfinished recording goes with the last rank, whichever that is."""
+        from bottleneck.harness.claim import CLAIM_FILE
+
+        claim, self._claim = self._claim, None
+        if claim is not None:
+            claim.release(is_finished=is_finished)
+        elif is_finished:
+            (self.folder / CLAIM_FILE).unlink(missing_ok=True)
+
+    def discard(self) -> bool:
+        """Leaves the folder, which others may use."""
+        self.release(is_finished=self._claim is not None)
+        return False
+
+    def _is_of_others(self, path: Path) -> bool:
+        from bottleneck.harness.claim import CLAIM_FILE
+
+        found = _OF_RANK.fullmatch(path.name)
+        return path.name == CLAIM_FILE or (found is not None and int(found[1]) != self._rank)
+
+    def _remove_old(self) -> None:
+        for path in self.folder.iterdir():
+            found = _OF_RANK.fullmatch(path.name)
+            if found is not None and int(found[1]) == self._rank:
+                path.unlink()
+        if self._rank == 0:
+            for pattern in _FINISHED:
+                for path in self.folder.glob(pattern):
+                    path.unlink()
+
+    def _occupy(self) -> None:
+        from bottleneck.harness.claim import claim
+
+        self._claim = claim(self.folder)
+        if self._claim is None:
+            raise UsageError(
+                f"another run is recording into {self.folder}",
+                why="two recordings in one folder would spoil each other",
+                fix="wait for it to end, or name another folder",
+            )

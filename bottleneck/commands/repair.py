@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bottleneck.commands.telling import Voice, finish, say, shown
+from bottleneck.commands.finish_run import Voice, finish, say, shown
 
 if TYPE_CHECKING:
     from bottleneck.harness.claim import Claim, Course
@@ -22,7 +22,7 @@ def repair(folder: Path, wait: Callable[[float], None] = time.sleep) -> None:
     """
     from bottleneck.errors import TraceError
     from bottleneck.harness.claim import CLAIM_FILE, claim
-    from bottleneck.recording import is_recording
+    from bottleneck.schema.recording import is_recording
 
     if not (folder / CLAIM_FILE).is_file() or (folder / CLAIM_FILE).is_symlink():
         return
@@ -59,9 +59,9 @@ def _finish(ours: "Claim", folder: Path, wait: Callable[[float], None]) -> None:
 
 
 def _settle(course: "Course", folder: Path) -> None:
-    from bottleneck.harness.ceilings import cpu_calibration
+    from bottleneck.calibrate.cached import cpu_calibration
     from bottleneck.harness.finish import Ending, remove_notes
-    from bottleneck.recording import is_recording
+    from bottleneck.schema.recording import is_recording
 
     if not is_recording(folder):
         say(f"bottleneck: the run that recorded {shown(folder)} was cut off; finishing its recording")

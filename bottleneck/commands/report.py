@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from bottleneck.records import Analysis, Device
+    from bottleneck.schema.analysis import Analysis, Device
 
 
 class Format(StrEnum):
@@ -84,9 +84,9 @@ def report_command(
     bottleneck report rank0.json rank1.json --roofline roofline.png
     bottleneck report trace.json.gz --steps 2:5
     """  # noqa: D301 - backspace is how click is told to keep the lines of an example
-    from bottleneck.commands.missing import add_ceilings
-    from bottleneck.commands.output import present
+    from bottleneck.calibrate.cached import add_ceilings
     from bottleneck.commands.repair import repair
+    from bottleneck.commands.report_options import present
     from bottleneck.pipeline import Options, analyse
 
     asked = None if steps is None else parse_steps(steps, whole=whole)
@@ -138,8 +138,8 @@ def chosen_device(name: str | None, peaks: Path | None) -> "Device | None":
 
 
 def _this_cpu() -> "Device":
+    from bottleneck.calibrate.calibration import load_calibration
     from bottleneck.errors import UsageError
-    from bottleneck.harness.calibrate import load_calibration
 
     calibrated = load_calibration()
     if calibrated is None:

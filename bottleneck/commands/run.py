@@ -7,17 +7,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from bottleneck.commands.finish_run import Reporter, Sampling, Told
+from bottleneck.commands.folder import Place, remove_made
 from bottleneck.commands.interrupts import Interrupted, answered
-from bottleneck.commands.place import Place, remove_made
-from bottleneck.commands.plan import RunOptions, make_plan
-from bottleneck.commands.ranked import make_rank_plan, run_rank
-from bottleneck.commands.reporting import Reporter, Sampling
-from bottleneck.commands.telling import Told
+from bottleneck.commands.run_options import RunOptions, make_plan
+from bottleneck.commands.run_ranked import make_rank_plan, run_rank
 
 if TYPE_CHECKING:
-    from bottleneck.harness.notes import Plan
-    from bottleneck.harness.ranks import Job
-    from bottleneck.harness.telemetry import Monitor
+    from bottleneck.harness.messages import Plan
+    from bottleneck.harness.sensors import Monitor
+    from bottleneck.harness.supervise import Job
 
 # What `--strict` makes of a failure of ours (design section 8).
 _STRICT_STATUS = 4
@@ -125,7 +124,7 @@ def run_command(
 
 def run(options: RunOptions) -> int:
     """The exit status of the program; UsageError before it starts when the options make no sense."""
-    from bottleneck.harness.ranks import job_of
+    from bottleneck.harness.supervise import job_of
 
     job = job_of(os.environ) if options.nproc_per_node is None else None
     if job is not None:
@@ -141,8 +140,8 @@ def run(options: RunOptions) -> int:
 
 def _run_as_rank(options: RunOptions, job: "Job") -> int:
     """As ``run``, for one rank of a job that a launcher of the user's started."""
-    from bottleneck.harness.cpu import busy_processors
     from bottleneck.harness.finish import Ending
+    from bottleneck.harness.machine import busy_processors
 
     plan, attendance = make_rank_plan(options, job)
     # The sensors are those of the machine: one rank reads them for all.
@@ -157,12 +156,9 @@ def _run_as_rank(options: RunOptions, job: "Job") -> int:
 
 def _run(options: RunOptions, plan: "Plan", place: Place) -> int:
     from bottleneck.harness.claim import Course
-    from bottleneck.harness.cpu import busy_processors
-    from bottleneck.harness.deaths import MemoryKills, count_memory_kills
-    from bottleneck.harness.finish import Ending
-    from bottleneck.harness.following import Follower
-    from bottleneck.harness.ranks import program_command
-    from bottleneck.harness.supervisor import Child, supervise
+    from bottleneck.harness.finish import Ending, Follower
+    from bottleneck.harness.machine import busy_processors
+    from bottleneck.harness.supervise import Child, MemoryKills, count_memory_kills, program_command, supervise
 
     command = _command(options)
     ending = Ending(command, None, busy_processors())
@@ -198,10 +194,9 @@ def _exit_status(options: RunOptions, status: int, told: Told) -> int:
 
 def _monitor(plan: "Plan", period_s: float) -> "Monitor | None":
     from bottleneck.harness.finish import measured_spans
-    from bottleneck.harness.host import HostSampler
+    from bottleneck.harness.host_sensors import HostSampler
     from bottleneck.harness.nvml import NvmlSampler
-    from bottleneck.harness.sensor_log import SensorLog
-    from bottleneck.harness.telemetry import Monitor
+    from bottleneck.harness.sensors import Monitor, SensorLog
 
     if not period_s:
         return None

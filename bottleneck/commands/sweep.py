@@ -14,11 +14,11 @@ import typer
 from bottleneck.errors import UsageError
 
 if TYPE_CHECKING:
-    from bottleneck.commands.plan import RunOptions
-    from bottleneck.experiment.grid import Parameter
+    from bottleneck.commands.run_options import RunOptions
     from bottleneck.experiment.sweep import Asked
-    from bottleneck.harness.notes import Plan
-    from bottleneck.trials import Sweep
+    from bottleneck.experiment.sweep_points import Parameter
+    from bottleneck.harness.messages import Plan
+    from bottleneck.schema.trials import Sweep
 
 _FAILED, _INTERRUPTED = 4, 130
 _PICTURES = (".png", ".svg")
@@ -102,10 +102,9 @@ def sweep_command(
     with the parameters. A point that fails has its reason in the table. Ctrl-C shows what was measured so far. On a
     machine that others use too, --turns 60 times all points side by side.
     """  # noqa: D301 - backspace is how click is told to keep the lines of an example
-    from bottleneck.commands.plan import RunOptions
-    from bottleneck.experiment.grid import parse_parameter, places_of
-    from bottleneck.experiment.series import make_series
+    from bottleneck.commands.run_options import RunOptions
     from bottleneck.experiment.sweep import Asked
+    from bottleneck.experiment.sweep_points import make_series, parse_parameter, places_of
 
     picture, output = _picture(plot, output)
     named = [parse_parameter(text) for text in parameters or ()]
@@ -142,7 +141,7 @@ def _check_turns(turns: int, points: int, device: str | None) -> None:
 
 def _plan(options: "RunOptions", parameters: "Sequence[Parameter]") -> "Plan":
     """What all points have in common, checked with the first value of each parameter."""
-    from bottleneck.commands.plan import make_plan
+    from bottleneck.commands.run_options import make_plan
 
     names = {parameter.name for parameter in parameters}
     fixed = {text.partition("=")[0] for text in options.settings}
@@ -213,11 +212,11 @@ def _picture(plot: Path | None, output: Path | None) -> tuple[Path | None, Path 
 
 
 def _present(sweep: "Sweep", form: SweepFormat, output: Path | None, picture: Path | None) -> None:
-    from bottleneck.commands.output import send, stream_look
-    from bottleneck.report.sweep_formats import render
+    from bottleneck.commands.report_options import send, stream_look
+    from bottleneck.report.sweep import render
 
     if picture is not None:
-        from bottleneck.report.sweep_plot import save_sweep
+        from bottleneck.report.plots.sweep_plot import save_sweep
 
         save_sweep(sweep, picture)
     if output is not None and str(output) != "-":
@@ -236,7 +235,7 @@ def _write(sweep: "Sweep", form: SweepFormat, path: Path) -> None:
 
 
 def _text(sweep: "Sweep", form: SweepFormat) -> str:
-    from bottleneck.report.sweep_formats import FORMATS
+    from bottleneck.report.sweep import FORMATS
 
     return FORMATS[form.value](sweep)
 

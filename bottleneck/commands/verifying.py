@@ -18,11 +18,11 @@ import typer
 from bottleneck.errors import UsageError, WorkloadError
 
 if TYPE_CHECKING:
-    from bottleneck.experiment.trying import Lab
+    from bottleneck.experiment.program import Program
+    from bottleneck.experiment.trial import Lab
     from bottleneck.experiment.verify import Announce
-    from bottleneck.harness.trial_program import Program
-    from bottleneck.records import Analysis
-    from bottleneck.trials import Verification
+    from bottleneck.schema.analysis import Analysis
+    from bottleneck.schema.trials import Verification
 
 # Where the scoreboard lies instead of beside the calibrations; "" keeps no score.
 SCOREBOARD_VARIABLE = "BOTTLENECK_SCOREBOARD"
@@ -55,7 +55,7 @@ def verify(wanted: Wanted, form: str, output: Path | None) -> None:
     from bottleneck.commands.interrupts import answered
     from bottleneck.experiment.verify import is_interrupted
     from bottleneck.pipeline import analyse
-    from bottleneck.recording import is_recording
+    from bottleneck.schema.recording import is_recording
 
     if not wanted.target:
         raise UsageError("nothing to verify", fix="name a file with a workload: bottleneck verify FILE")
@@ -78,8 +78,8 @@ def list_changes(form: str) -> None:
     """Prints the changes that can be tried."""
     import json
 
-    from bottleneck.commands.output import send
-    from bottleneck.harness.changes import CHANGES
+    from bottleneck.commands.report_options import send
+    from bottleneck.experiment.interventions import CHANGES
 
     rows = [{"name": each.name, "title": each.title, "precision": each.precision} for each in CHANGES.values()]
     if form == "json":
@@ -91,8 +91,8 @@ def list_changes(form: str) -> None:
 
 def show_scoreboard(form: str, output: Path | None) -> None:
     """Prints how the predictions of each rule have done on this machine."""
-    from bottleneck.experiment.scoreboard import read_entries, scores
-    from bottleneck.report.scores import FORMATS
+    from bottleneck.experiment.verify import read_entries, scores
+    from bottleneck.report.verification import FORMATS
 
     path = _scoreboard()
     _write(FORMATS[form](scores(read_entries(path) if path else [])), output)
@@ -118,8 +118,8 @@ def _announce(say: Callable[[str, float | None], None]) -> "Announce":
 def _lab(
     wanted: Wanted, program: "Program", folder: Path, recording: Path, say: Callable[[str, float | None], None]
 ) -> "Lab":
-    from bottleneck.compiled import compiled_file
-    from bottleneck.experiment.trying import Effort, Lab
+    from bottleneck.experiment.trial import Effort, Lab
+    from bottleneck.schema.compiled_kernels import compiled_file
 
     effort = Effort(wanted.budget_s, math.log1p(wanted.precision), wanted.seed)
     # A program that compiles for itself would do it anew for each change.
@@ -129,8 +129,8 @@ def _lab(
 
 def _program(wanted: Wanted) -> "Program":
     """The program that the command line names, found fit; UsageError says what is missing."""
-    from bottleneck.commands.plan import RunOptions, make_plan
-    from bottleneck.harness.trial_program import Program
+    from bottleneck.commands.run_options import RunOptions, make_plan
+    from bottleneck.experiment.program import Program
 
     path = Path(wanted.target)
     if not path.is_file():
@@ -156,7 +156,7 @@ def _is_a_script(target: str) -> UsageError:
 
 def _recorded_program(wanted: Wanted) -> "Program":
     """The program of a recording, with the options that it was recorded with."""
-    from bottleneck.recording import read_recording
+    from bottleneck.schema.recording import read_recording
 
     recording = read_recording(Path(wanted.target))
     if recording.form == "script":
@@ -179,7 +179,7 @@ def _recorded_program(wanted: Wanted) -> "Program":
 
 def _checked(tries: Sequence[str]) -> tuple[str, ...]:
     """The changes that are asked for, all of which exist; empty for those that the findings name."""
-    from bottleneck.harness.changes import CHANGES
+    from bottleneck.experiment.interventions import CHANGES
 
     if _ALL in tries:
         return tuple(CHANGES)
@@ -196,8 +196,8 @@ def _checked(tries: Sequence[str]) -> tuple[str, ...]:
 
 def _record(program: "Program", folder: Path, say: Callable[[str, float | None], None]) -> Path:
     """A recording of the program as it is; WorkloadError, with what it said, if it fails."""
-    from bottleneck.harness.quiet import run_quietly
-    from bottleneck.recording import is_recording
+    from bottleneck.harness.supervise import run_quietly
+    from bottleneck.schema.recording import is_recording
 
     say(f"recording {program.target}", None)
     target = folder / "recording"
@@ -215,7 +215,7 @@ def _record(program: "Program", folder: Path, say: Callable[[str, float | None],
 
 def _scoreboard() -> Path | None:
     """Where the scoreboard lies; null where none is to be kept."""
-    from bottleneck.harness.calibrate import cache_folder
+    from bottleneck.calibrate.calibration import cache_folder
 
     named = os.environ.get(SCOREBOARD_VARIABLE)
     if named is None:
@@ -224,7 +224,7 @@ def _scoreboard() -> Path | None:
 
 
 def _keep_score(done: "Verification", analysis: "Analysis") -> None:
-    from bottleneck.experiment.scoreboard import append_entries, entries_of
+    from bottleneck.experiment.verify import append_entries, entries_of
 
     path = _scoreboard()
     if path is None:
@@ -237,8 +237,8 @@ def _keep_score(done: "Verification", analysis: "Analysis") -> None:
 
 
 def _present(done: "Verification", form: str, output: Path | None) -> None:
-    from bottleneck.commands.output import stream_look
-    from bottleneck.report.trials import to_json, to_markdown, to_terminal
+    from bottleneck.commands.report_options import stream_look
+    from bottleneck.report.verification import to_json, to_markdown, to_terminal
 
     if form == "json":
         text = to_json(done)
@@ -253,7 +253,7 @@ def _present(done: "Verification", form: str, output: Path | None) -> None:
 
 
 def _write(text: str, output: Path | None) -> None:
-    from bottleneck.commands.output import send
+    from bottleneck.commands.report_options import send
     from bottleneck.report.output import write_text
 
     if output is None or str(output) == "-":
@@ -284,7 +284,7 @@ def _bar() -> Iterator[Callable[[str, float | None], None]]:
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-    from bottleneck.report.clean import clean
+    from bottleneck.report.text import clean
 
     columns = (BarColumn(24), TimeElapsedColumn(), TextColumn("{task.description}", markup=False))
     # Drawn by us between two stages: a thread that refreshes it would disturb what is measured.

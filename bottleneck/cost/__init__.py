@@ -8,8 +8,6 @@ import pandas as pd
 
 from bottleneck.cost import (
     attention,
-    conv,
-    fills,
     indexing,
     linalg,
     losses,
@@ -17,7 +15,6 @@ from bottleneck.cost import (
     movement,
     normalization,
     optimizer,
-    passes,
     pointwise,
     pooling,
     prims,
@@ -25,14 +22,17 @@ from bottleneck.cost import (
     recommendation,
     recurrent,
     reduction,
-    sage,
     serving,
-    triton,
     views,
     vision,
 )
+from bottleneck.cost import attention as sage
+from bottleneck.cost import convolution as conv
+from bottleneck.cost import creation as fills
+from bottleneck.cost import inductor_triton as triton
+from bottleneck.cost import multipass as passes
 from bottleneck.cost.call import Cost, Formula, Formulas, Unpriced, parse_call
-from bottleneck.tables import COSTS
+from bottleneck.schema.tables import COSTS
 
 
 def merge(tables: Sequence[Formulas]) -> dict[str, Formula]:

@@ -1,14 +1,105 @@
-"""Prices of fused attention, forward and backward (cost stage).
+"""Costs of fused attention, forward and backward, for every backend's argument order.
+
+Positions follow the schemas of torch 2.0 to 2.13, FlashAttention 2 (flash_attn::) and 3 (flash_attn_3::).
 
 For every pair of a query and a key that it may see, a head takes 2·(width of keys + width of values) FLOPs on the
 matrix engine and one exponential; the backward pass computes the scores again. The scores never reach memory.
+
+Queries and keys are rounded to 8 bits first, values to fp8; the products run on 8 bits, their sums in fp32.
 """
 
-from dataclasses import dataclass
+import math
+import re
+from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
-from bottleneck.cost.attention_layouts import BACKWARD, FORWARD, Layout
 from bottleneck.cost.call import Cost, Formula, OpCall, Tensor, Unpriced
+from bottleneck.cost.traffic import stream
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Positions of the arguments of an attention op; null where its schema has none.
+
+    ``heads_last`` says that tensors are [batch, length, heads, width] and not [batch, heads, length, width].
+    ``bottom_right`` says that a causal mask lets the last query see the last key; else query i sees keys 0 … i.
+    ``lengths`` holds cumulative query and key lengths and their maxima, for sequences packed one after the other.
+    ``mask_type`` stands for ``causal`` where an integer chooses the mask: 0 none, 1 top-left, 2 bottom-right; of two
+    positions (it moved in torch 2.5), the one before a flag is right. A tensor at ``unknown_with`` makes lengths depend
+    on data that no trace holds.
+    """
+
+    query: int = 0
+    causal: int | None = None
+    mask_type: tuple[int, ...] = ()
+    dropout: int | None = None
+    bias: int | None = None
+    window: int | None = None
+    lengths: tuple[int, int, int, int] | None = None
+    unknown_with: tuple[int, ...] = ()
+    heads_last: bool = False
+    bottom_right: bool = False
+
+
+def _backward_layout(**positions: Any) -> Layout:
+    """A backward op: the gradient of the output stands before query, key and value."""
+    return replace(Layout(query=1), **positions)
+
+
+# Kernels of FlashAttention 2.1 and later align bottom-right; torch's front doors check that it makes no difference.
+_FLASH = Layout(heads_last=True, bottom_right=True)
+_SDPA_FLASH = Layout(dropout=3, causal=4)
+_FLASH_BACKWARD = _backward_layout(lengths=(6, 7, 8, 9), dropout=10, causal=11)
+_CUDNN_BACKWARD = _backward_layout(bias=8, lengths=(9, 10, 11, 12), dropout=13, causal=14)
+_FLASH_3 = replace(_FLASH, lengths=(7, 8, 12, 13), causal=24, window=25, unknown_with=(3, 9, 10, 11, 14))
+
+FORWARD = {
+    "aten::scaled_dot_product_attention": Layout(bias=3, dropout=4, causal=5),
+    "aten::_scaled_dot_product_flash_attention": _SDPA_FLASH,
+    "aten::_scaled_dot_product_flash_attention_for_cpu": replace(_SDPA_FLASH, bias=5),
+    "aten::_scaled_dot_product_efficient_attention": Layout(bias=3, dropout=5, causal=6),
+    "aten::_scaled_dot_product_cudnn_attention": Layout(bias=3, dropout=5, causal=6),
+    "aten::_scaled_dot_product_fused_attention_overrideable": Layout(bias=3, dropout=4, causal=5),
+    "aten::_cudnn_attention_forward": Layout(bias=3, lengths=(4, 5, 6, 7), dropout=9, causal=10),
+    "aten::_flash_attention_forward": replace(
+        _FLASH, lengths=(3, 4, 5, 6), dropout=7, causal=8, window=11, unknown_with=(13, 15)
+    ),
+    "aten::_flash_attention_forward_no_dropout_inplace": replace(
+        _FLASH, query=1, lengths=(4, 5, 6, 7), dropout=8, causal=9, window=12, unknown_with=(14, 16)
+    ),
+    "aten::_efficient_attention_forward": Layout(
+        bias=3, lengths=(4, 5, 6, 7), mask_type=(9, 8), unknown_with=(12,), heads_last=True
+    ),
+    "flash_attn::_flash_attn_forward": replace(_FLASH, dropout=3, causal=5, window=6),
+    "flash_attn::_flash_attn_varlen_forward": replace(
+        _FLASH, lengths=(3, 4, 5, 6), dropout=7, causal=9, window=10, unknown_with=(15, 16, 17)
+    ),
+    "flash_attn_3::fwd": _FLASH_3,
+    "flash_attn_3::_flash_attn_forward": _FLASH_3,
+}
+
+BACKWARD = {
+    "aten::_scaled_dot_product_flash_attention_backward": _FLASH_BACKWARD,
+    "aten::_scaled_dot_product_flash_attention_for_cpu_backward": _backward_layout(dropout=6, causal=7, bias=8),
+    "aten::_scaled_dot_product_efficient_attention_backward": _backward_layout(bias=4, dropout=9, causal=11),
+    "aten::_scaled_dot_product_cudnn_attention_backward": _CUDNN_BACKWARD,
+    "aten::_scaled_dot_product_fused_attention_overrideable_backward": _backward_layout(
+        bias=4, lengths=(8, 9, 10, 11), dropout=12, causal=13
+    ),
+    "aten::_cudnn_attention_backward": _CUDNN_BACKWARD,
+    "aten::_flash_attention_backward": replace(_FLASH_BACKWARD, window=15, heads_last=True, bottom_right=True),
+    "aten::_efficient_attention_backward": _backward_layout(
+        bias=4, lengths=(6, 7, 8, 9), dropout=11, mask_type=(14,), heads_last=True
+    ),
+    "flash_attn::_flash_attn_backward": _backward_layout(
+        dropout=9, causal=11, window=12, heads_last=True, bottom_right=True
+    ),
+    "flash_attn::_flash_attn_varlen_backward": _backward_layout(
+        lengths=(9, 10, 11, 12), dropout=13, causal=15, window=16, heads_last=True, bottom_right=True
+    ),
+}
+
 
 FAMILY = "attention"
 
@@ -195,3 +286,51 @@ FORMULAS: dict[str, Formula] = {
     **{name: partial(_forward, layout) for name, layout in FORWARD.items()},
     **{name: partial(_backward, layout) for name, layout in BACKWARD.items()},
 }
+
+
+# Inductor numbers the kernels that users wrote: 'sage_fwd_1'.
+_NAME = re.compile(r"sage_(fwd|quant_kernel)(?:_\d+)?")
+
+UNMASKED = "lower end: whether the mask is causal was not recorded"
+
+
+def formula(name: str) -> Formula | None:
+    """What prices a kernel of this name; null for every other name."""
+    found = _NAME.fullmatch(name)
+    return None if found is None else {"fwd": _sage_forward, "quant_kernel": _round}[found[1]]
+
+
+def trade(name: str) -> str | None:
+    """The trade of such a kernel; null for every other name."""
+    found = _NAME.fullmatch(name)
+    return None if found is None else {"fwd": "attention", "quant_kernel": "pointwise"}[found[1]]
+
+
+def _sage_forward(call: OpCall) -> Cost:
+    """sage_fwd(query, key, value, …, result, …), [batch, heads, length, width]: buffers moved once each.
+
+    Whether a mask hides later keys is a constant of the kernel, in no trace: half of all pairs are seen at least.
+    """
+    query, key, value = (call.tensor(position) for position in range(3))
+    if min(len(tensor.shape) for tensor in (query, key, value)) != 4 or query.shape[-1] != key.shape[-1]:
+        raise Unpriced("query, key and value do not fit each other")
+    queries, keys = query.shape[-2], key.shape[-2]
+    seen = min(queries, keys)
+    pairs = math.prod(query.shape[:-2]) * seen * (seen + 1) / 2
+    moved = float(sum(tensor.bytes for tensor in call.tensors()))
+    return Cost(
+        "attention",
+        matrix_flops=2.0 * pairs * (query.shape[-1] + value.shape[-1]),
+        vector_flops=4.0 * pairs,
+        special_ops=pairs,
+        bytes_low=moved,
+        bytes_high=moved,
+        math_dtype="fp8",
+        note=UNMASKED,
+    )
+
+
+def _round(call: OpCall) -> Cost:
+    """sage_quant_kernel(query, rounded query, scales, key, …): read, rounded to 8 bits by block, and written."""
+    tensors = call.tensors()
+    return stream("pointwise", *tensors, vector_flops=1.5 * sum(tensor.numel for tensor in tensors))

@@ -1,7 +1,7 @@
 """Cost of the ops that only the graphs of torch.compile hold: primitives, and forms that spare a check or a buffer."""
 
 from bottleneck.cost.call import Cost, Formulas, OpCall, Tensor, Unpriced
-from bottleneck.cost.fills import RANDOM_FLOPS
+from bottleneck.cost.creation import RANDOM_FLOPS
 from bottleneck.cost.pooling import FORMULAS as POOLING
 from bottleneck.cost.traffic import broadcast, promote, stream
 

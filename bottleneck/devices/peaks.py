@@ -10,7 +10,7 @@ from typing import Any
 
 from bottleneck.devices.catalogue import PEAKS
 from bottleneck.errors import UsageError
-from bottleneck.records import Device
+from bottleneck.schema.analysis import Device
 
 # A CPU's ceilings are measured with matrix products, so fp32 and fp64 have a tensor peak there too.
 KNOWN_PEAKS = frozenset({*PEAKS, "fp32_tensor"})

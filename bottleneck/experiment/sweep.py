@@ -1,22 +1,110 @@
-"""Measures all points of a sweep in an order that has nothing to do with their parameters, and sums up the repeats."""
+"""Measures a step at all points of a sweep in random order, and sums up the repeats.
 
+A machine that others use is slower now and faster a minute later. Points that are measured one after the other take
+that for a difference between them; of turns that follow each other within seconds it is common to all, and comes out.
+"""
+
+import math
 import random
 import re
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import numpy as np
+from numpy.typing import NDArray
+
 from bottleneck import __version__
-from bottleneck.analysis.fit import fit_series
-from bottleneck.experiment.grid import Parameter, Place
-from bottleneck.experiment.points import Ceilings, Measured, measure_point
-from bottleneck.experiment.rounds import Turns, take_turns
-from bottleneck.experiment.series import shared_words
-from bottleneck.harness.notes import Plan
-from bottleneck.measured import Timing
-from bottleneck.trials import Point, Roof, Sweep
+from bottleneck.experiment.curve_fit import fit_series
+from bottleneck.experiment.program import Program
+from bottleneck.experiment.record_once import Ceilings, Measured, environment_of, measure_point
+from bottleneck.experiment.sweep_points import Parameter, Place, shared_words
+from bottleneck.experiment.turns import Side, timing_of
+from bottleneck.experiment.worker import Refused, Worker
+from bottleneck.harness.messages import Plan
+from bottleneck.schema.measurements import Timing
+from bottleneck.schema.trials import Point, Roof, Sweep
 from bottleneck.units import format_si, format_us
+
+_STEP = "step"
+# Medians of rows and columns in turns: they stay as they are after a few.
+_SWEEPS = 10
+_ROUNDS_SEED = 21
+
+
+@dataclass(frozen=True)
+class Turns:
+    """What turns gave: the step of each place, by its index, and why others have none; ``reason`` why nobody has."""
+
+    timings: Mapping[int, Timing] = field(default_factory=dict)
+    reasons: Mapping[int, str] = field(default_factory=dict)
+    reason: str | None = None
+
+
+def take_turns(
+    plan: Plan, places: Mapping[int, Place], rounds: int, folder: Path, tell: Callable[[str], None]
+) -> Turns:
+    """The steps of these places, each timed once a round, in an order that is drawn for every round."""
+    draw = random.Random(_ROUNDS_SEED)  # noqa: S311 - an order, not a secret
+    sides: dict[int, Side] = {}
+    reasons: dict[int, str] = {}
+    with ExitStack() as stack:
+        for index, place in places.items():
+            try:
+                worker = stack.enter_context(Worker(_program(plan, place), folder / "turns.txt", environment_of(place)))
+                built = worker.build(_STEP, place.series.changes)
+            except Refused as refused:
+                reasons[index] = refused.reason
+                continue
+            except OSError as error:
+                reasons[index] = f"no process could be started: {error}"
+                continue
+            sides[index] = Side(worker, _STEP, built.step_us, built.prefetched)
+            tell(f"bottleneck: {len(sides)} of {len(places)} ready to take turns")
+        taken: dict[int, list[float]] = {index: [] for index in sides}
+        for number in range(rounds):
+            for index in draw.sample(list(taken), len(taken)):
+                try:
+                    taken[index].append(sides[index].turn_us())
+                except Refused as refused:
+                    reasons[index] = refused.reason
+                    del taken[index]
+            if (number + 1) % 10 == 0 or number + 1 == rounds:
+                tell(f"bottleneck: round {number + 1} of {rounds}")
+    return Turns(level(taken), reasons)
+
+
+def level(taken: Mapping[int, Sequence[float]]) -> dict[int, Timing]:
+    """The typical step of each place in microseconds, once what whole rounds have in common is taken out.
+
+    The times of a round are those of its places times what the machine was slower then: of their logarithms, medians
+    over places and over rounds are taken off in turns until nothing is left of either (Tukey's median polish). Rounds
+    are slower or faster than the typical one, so that the steps are those of the machine as it usually was.
+    """
+    if not taken:
+        return {}
+    logs = np.log(np.array([list(times) for times in taken.values()], dtype=np.float64))
+    slower = rounds_slower(logs)
+    timings = (timing_of([math.exp(value) for value in row]) for row in logs - slower)
+    return {index: timing for index, timing in zip(taken, timings, strict=True) if timing is not None}
+
+
+def rounds_slower(logs: NDArray[np.float64]) -> NDArray[np.float64]:
+    """By how much each round was slower than the typical one, as a logarithm; of places (rows) by rounds (columns)."""
+    slower = np.zeros(logs.shape[1])
+    for _ in range(_SWEEPS):
+        usual = np.median(logs - slower, axis=1, keepdims=True)
+        slower = np.median(logs - usual, axis=0)
+        slower -= np.median(slower)
+    return slower
+
+
+def _program(plan: Plan, place: Place) -> Program:
+    settings = place.settings(plan.settings)
+    return Program(plan.target, form=plan.form, settings=settings, train=plan.train, seed=plan.seed or 0)
+
 
 # The order is random, so that drift of the machine makes no trend, and the same every time.
 _SEED = 20

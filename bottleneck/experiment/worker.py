@@ -1,4 +1,4 @@
-"""A process that holds variants of a step: started, spoken to line by line, and ended with all that it started."""
+"""A process that holds variants of a step: started, driven line by line, and ended with all that it started."""
 
 import contextlib
 import json
@@ -16,11 +16,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, cast
 
-from bottleneck.harness.trial import Built
-from bottleneck.harness.trial_program import Program
-from bottleneck.trials import Difference, TrialVerdict
+from bottleneck.experiment.program import Program
+from bottleneck.experiment.variants import Built
+from bottleneck.schema.trials import Difference, TrialVerdict
 
-CHILD = Path(__file__).parents[1] / "harness" / "trial_child.py"
+CHILD = Path(__file__).with_name("variants_child.py")
 
 # Compilers that try many kernels take minutes.
 BUILD_SECONDS_AT_MOST = 1200.0

@@ -1,17 +1,39 @@
-"""A worktree of the user's clone for as long as it is needed: made aside, held by a lock, and gone afterwards."""
+"""Checks out the base of a comparison in a temporary worktree of the user's clone."""
 
 import fcntl
+import importlib.metadata
+import json
+import os
 import re
 import shutil
+import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO
+from urllib.parse import unquote, urlsplit
 
-from bottleneck.experiment.git import Answer, Git, git_in
+from bottleneck.experiment.side import Stand
+from bottleneck.experiment.sources import (
+    MERGE_BASE,
+    NO_GIT,
+    Answer,
+    Found,
+    Git,
+    Identity,
+    find_base,
+    find_commit,
+    find_root,
+    git_in,
+    identify,
+    is_dirty,
+    is_merge_base,
+    touched_lines,
+)
+from bottleneck.harness.supervise import run_quietly
 
 PREFIX = "bottleneck-base-"
 _LOCK = "bottleneck.lock"
@@ -121,3 +143,215 @@ def _remove(git: Git, folder: Path) -> None:
         git("worktree", "remove", "--force", "--force", str(folder))
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+__all__ = [
+    "MERGE_BASE",
+    "Base",
+    "Identity",
+    "base_stand",
+    "find_root",
+    "identify",
+    "lacks",
+    "moved_target",
+    "sources",
+    "touched_lines",
+]
+
+# Runs the user's own words in a folder: the one place where a shell is asked for. Both streams go into one log.
+_SETUP = ("/bin/sh", "-ec", 'exec >&2; cd -- "$1"; eval "$2"', "setup")
+_SETUP_LOG = "setup.txt"
+# Tells them where the candidate is: what git ignores, data perhaps, is there alone.
+CANDIDATE = "BOTTLENECK_CANDIDATE"
+_TAIL_LINES, _LINE = 3, 200
+_FOLDER_STARTS = ("/", "./", "../", "~/")
+
+
+@dataclass(frozen=True)
+class Base:
+    """What a change is held against; without a ``stand`` there is a ``reason``, which says what to do as well.
+
+    ``commit`` is its full name, empty for a folder outside of git. ``is_dirty`` tells whether the candidate has changes
+    that are in no commit.
+    """
+
+    stand: Stand | None
+    label: str
+    commit: str = ""
+    reason: str | None = None
+    is_dirty: bool = False
+    warnings: tuple[str, ...] = ()
+
+
+@contextmanager
+def base_stand(
+    root: Path | None,
+    against: str,
+    setup: str,
+    scratch: Path,
+    folder: Path | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> Iterator[Base]:
+    """The base for the length of the block: "merge-base", "merge-base:BRANCH", a name that git knows, or a folder.
+
+    ``root`` is that of the candidate's clone, null outside of one. ``folder`` is where the candidate runs (the root by
+    default): the base runs in the same folder of its own. ``setup`` are words for a shell, run in there; not in a
+    folder that was given, which is somebody's own. ``environment`` is what this process was told (os.environ).
+    """
+    here = (folder or root or Path()).resolve()
+    told = os.environ if environment is None else environment
+    if (given := _given(root, against, here)) is not None:
+        yield _folder_base(root, given, here)
+        return
+    if root is None:
+        yield Base(None, against, reason=_no_clone(against))
+        return
+    git = git_in(root)
+    if (reason := _unusable(git, root)) is not None:
+        yield Base(None, against, reason=reason)
+        return
+    found = find_base(git, against, told)
+    base = Base(None, found.label, found.commit or "", found.reason, is_dirty(git), _warnings(git, found, setup))
+    if found.commit is None:
+        yield base
+        return
+    with worktree_at(git, found.commit, scratch) as tree:
+        if tree.reason is not None:
+            yield replace(base, reason=tree.reason)
+            return
+        stand = _stand(base.label, root.resolve(), tree.folder, here)
+        reason = _set_up(stand, setup, scratch, here) if stand.folder.is_dir() else _no_folder(stand, tree.folder)
+        yield replace(base, reason=reason) if reason else replace(base, stand=stand)
+
+
+def sources(root: Path, tree: Path) -> dict[str, str]:
+    """The variables that make processes import from ``tree`` what they would have imported from ``root``.
+
+    An installation in place names the root's own folders: without this, the base would run the candidate's code.
+    """
+    told = [Path(each).absolute() for each in os.environ.get("PYTHONPATH", "").split(os.pathsep) if each]
+    moved = [_moved(path, root, tree) for path in told]
+    # The first entry is our own: the folder of the script that was started.
+    inside = [Path(each) for each in sys.path[1:] if each and Path(each).is_relative_to(root)]
+    inside += [path for each in _installed_in_place() if each.is_relative_to(root) for path in (each, each / "src")]
+    moved += [path for each in inside if (path := _moved(each, root, tree)).is_dir()]
+    return {"PYTHONPATH": os.pathsep.join(dict.fromkeys(map(str, moved)))} if moved else {}
+
+
+def moved_target(target: str, root: Path | None, here: Path) -> str:
+    """A program's file as each side finds it from its own folder; one outside of the clone is the same for both."""
+    path = Path(target)
+    if not path.is_absolute() or root is None or not path.resolve().is_relative_to(root.resolve()):
+        return target
+    return os.path.relpath(path.resolve(), here.resolve())
+
+
+def lacks(base: Base, target: str) -> str | None:
+    """Why the base cannot run this program, where its file is not there; null where it is."""
+    if base.stand is None or (base.stand.folder / target).exists():
+        return None
+    return f"the base, {base.label}, has no {target}: there is nothing to hold its time against until it is merged"
+
+
+def _given(root: Path | None, against: str, here: Path) -> Path | None:
+    """The folder that is meant; a name that git knows goes first, unless it is written as a path."""
+    if is_merge_base(against) or not against:
+        return None
+    path = here / Path(against).expanduser()
+    if against in {".", ".."} or against.startswith(_FOLDER_STARTS):
+        return path
+    is_known = root is not None and find_commit(git_in(root), against) is not None
+    return path if not is_known and path.is_dir() else None
+
+
+def _folder_base(root: Path | None, given: Path, here: Path) -> Base:
+    if not given.is_dir():
+        return Base(None, str(given), reason=f"there is no folder {given} to hold the change against")
+    tree, known = given.resolve(), identify(given)
+    inner = tree / here.relative_to(root.resolve()) if root and here.is_relative_to(root.resolve()) else tree
+    stand = Stand(str(given), inner if inner.is_dir() else tree, sources(root.resolve() if root else here, tree))
+    mine = identify(root) if root is not None else None
+    warnings = (f"{given} is the candidate's own folder: it is held against itself",) if tree == here else ()
+    commit = find_commit(git_in(given), "HEAD") if known else None
+    return Base(stand, str(given), commit or "", None, bool(mine and mine.is_dirty), warnings)
+
+
+def _stand(label: str, root: Path, tree: Path, here: Path) -> Stand:
+    inner = tree / here.relative_to(root) if here.is_relative_to(root) else tree
+    return Stand(label, inner, sources(root, tree))
+
+
+def _no_clone(against: str) -> str:
+    wanted = "a base" if is_merge_base(against) else repr(against)
+    return f"this folder is in no git repository, where {wanted} could be found; name a folder with --against DIR"
+
+
+def _unusable(git: Git, root: Path) -> str | None:
+    """Why git cannot be asked here; null where it can."""
+    answer = git("rev-parse", "--git-dir")
+    if answer.is_good:
+        return None
+    if answer.status == NO_GIT:
+        return (
+            "git is not installed, so the base cannot be checked out; install it, or name a folder with --against DIR"
+        )
+    if "dubious ownership" in answer.errors:
+        return f"git refuses {root}, which belongs to another user: git config --global --add safe.directory {root}"
+    return f"git cannot read {root}: {answer.complaint}"
+
+
+def _no_folder(stand: Stand, tree: Path) -> str:
+    return f"the base, {stand.label}, has no folder {stand.folder.relative_to(tree)}"
+
+
+def _warnings(git: Git, found: Found, setup: str) -> tuple[str, ...]:
+    told = [found.warning] if found.warning else []
+    if found.commit is None:
+        return tuple(told)
+    if found.commit == find_commit(git, "HEAD") and not is_dirty(git):
+        told.append(f"nothing here differs from {found.label}: it is held against itself")
+    if git("cat-file", "-e", f"{found.commit}:.gitmodules").is_good:
+        told.append("submodules are empty in the base; let `setup` run `git submodule update --init`")
+    if b"filter=lfs" in git("show", f"{found.commit}:.gitattributes").output:
+        told.append("files of git-lfs are pointers in the base; let `setup` run `git lfs pull`")
+    if "pip install" in setup and "--target" not in setup:
+        told.append("`setup` installs into the environment that both sides run in; build in place instead")
+    return tuple(told)
+
+
+def _set_up(stand: Stand, setup: str, scratch: Path, here: Path) -> str | None:
+    """Why the base could not be set up, with the last that was said; null where it was, or where nothing is asked."""
+    if not setup.strip():
+        return None
+    log = scratch / f"{stand.folder.name}-{_SETUP_LOG}"
+    environment = {**os.environ, **stand.environment, CANDIDATE: str(here)}
+    try:
+        heard = run_quietly((*_SETUP, str(stand.folder), setup), log, environment)
+    except OSError as error:
+        return f"`setup` cannot be run: {error.strerror or error}"
+    finally:
+        log.unlink(missing_ok=True)
+    if heard.end.status == 0:
+        return None
+    said = "; ".join(line.strip()[:_LINE] for line in heard.stderr.strip().splitlines()[-_TAIL_LINES:])
+    return f"`setup` failed in the base with status {heard.end.status}{f': {said}' if said else ''}"
+
+
+def _moved(path: Path, root: Path, tree: Path) -> Path:
+    return tree / path.relative_to(root) if path.is_relative_to(root) else path
+
+
+def _installed_in_place() -> Sequence[Path]:
+    """The folders of packages that are installed where their sources lie (PEP 660, by direct_url.json of PEP 610).
+
+    Where setuptools hooks the import instead of the path, the module that does so maps packages to their folders.
+    """
+    hooks = [module for name, module in list(sys.modules.items()) if name.startswith("__editable__")]
+    mapped = [item for hook in hooks for item in getattr(hook, "MAPPING", {}).items()]
+    found = [Path(folder).parents[name.count(".")] for name, folder in mapped]
+    for package in importlib.metadata.distributions():
+        with suppress(OSError, ValueError, TypeError, AttributeError, KeyError):
+            origin = json.loads(package.read_text("direct_url.json") or "{}")
+            if origin.get("dir_info", {}).get("editable"):
+                found.append(Path(unquote(urlsplit(origin["url"]).path)))
+    return found

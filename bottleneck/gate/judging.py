@@ -1,14 +1,147 @@
-"""Holds the counters of a step against the lock-file and the budgets."""
+"""Judges the counters of a step against its lock-file and budgets, and decides the verdict and exit code."""
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 
-from bottleneck.counters import COUNTERS, Counts, Lock, Value
-from bottleneck.gate.culprits import find_culprits
-from bottleneck.gate.limits import MODULE_PREFIX, default_budgets, split_module_metric
-from bottleneck.gate.operators import Read, read_nothing
-from bottleneck.gated import CounterChange, GateSettings, Limit, Touched
+from bottleneck.gate.culprits import Read, find_culprits, read_nothing
+from bottleneck.gate.toml_reading import Section, shown
+from bottleneck.schema.counters import COUNTERS, MODULE_COUNTERS, Counts, Lock, Value
+from bottleneck.schema.gate_result import (
+    EXIT_CODES,
+    CounterChange,
+    GateSettings,
+    GateVerdict,
+    Limit,
+    TimeResult,
+    Touched,
+    WorkloadResult,
+)
+
+STEP = "step_us"
+MODULE_PREFIX = "module:"
+# The step by the names that people write.
+_STEP_NAMES = ("step_us", "step_ms")
+
+_TIMES = {"us": 1.0, "ms": 1e3, "s": 1e6}
+_BYTES = {"B": 1, "KB": 10**3, "kB": 10**3, "MB": 10**6, "GB": 10**9, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
+_FLOPS = {"FLOP": 1, "kFLOP": 10**3, "MFLOP": 10**6, "GFLOP": 10**9, "TFLOP": 10**12}
+_SCALES: Mapping[str | None, Mapping[str, float]] = {None: {}, "B": _BYTES, "FLOP": _FLOPS, "us": _TIMES}
+_AMOUNT = re.compile(r"(\+?)([0-9]{1,15}(?:\.[0-9]{1,9})?)\s*(%|[A-Za-z]{1,8})?")
+# FLOPs and bytes repeat exactly too; what the allocator holds does up to the scratch that a library asks for.
+_DEFAULT_TEXTS = {name: "+1%" if name in {"peak_bytes", "allocated_bytes"} else "+0" for name in COUNTERS}
+# Below 20 us a step is shorter than what two clocks of the same machine agree on.
+_STEP_DEFAULT = Limit(STEP, relative=0.03, floor=20.0, text="+3%")
+
+
+def default_budgets() -> dict[str, Limit]:
+    """The limits of what pyproject.toml does not name."""
+    budgets = {name: Limit(name, *_growth(name, text), text=text) for name, text in _DEFAULT_TEXTS.items()}
+    return {**budgets, STEP: _STEP_DEFAULT}
+
+
+def read_limits(section: Section, *, of_anchor: bool = False) -> dict[str, Limit]:
+    """The limits of a table, by metric; an anchor holds counters of the whole step, and no other."""
+    limits: dict[str, Limit] = {}
+    for key in section.data:
+        metric = _metric(section, key)
+        if of_anchor and metric not in COUNTERS:
+            raise section.error(
+                key, "an anchor holds the counters of a step, no times and no modules", "give it a budget instead"
+            )
+        if metric in limits:
+            raise section.error(key, f"{metric} has two limits")
+        limits[metric] = _read_limit(section, key, metric)
+    return limits
+
+
+def split_module_metric(metric: str) -> tuple[str, str] | None:
+    """The pattern of module paths and the counter of 'module:PATTERN.COUNTER'; null for any other metric."""
+    if not metric.startswith(MODULE_PREFIX):
+        return None
+    pattern, _, counter = metric.removeprefix(MODULE_PREFIX).rpartition(".")
+    return pattern, counter
+
+
+def _metric(section: Section, key: str) -> str:
+    parts = split_module_metric(key)
+    if parts is None:
+        section_of = Section({key: None}, section.file, section.failure, section.fix, section.path)
+        section_of.refuse_others((*COUNTERS, *_STEP_NAMES))
+        return STEP if key in _STEP_NAMES else key
+    pattern, counter = parts
+    if not pattern or counter not in MODULE_COUNTERS:
+        names = ", ".join(MODULE_COUNTERS)
+        raise section.error(key, f"a limit of modules is written module:PATTERN.COUNTER, with one of {names}")
+    return key
+
+
+def _read_limit(section: Section, key: str, metric: str) -> Limit:
+    value = section.data[key]
+    if not isinstance(value, dict):
+        relative, absolute = _parse(section, key, metric, value)
+        return Limit(metric, relative, absolute, text=str(value))
+    part = section.section(key)
+    part.refuse_others(("max", "floor"))
+    text = part.text("max")
+    relative, absolute = _parse(part, "max", metric, text)
+    return Limit(metric, relative, absolute, _floor(part, metric), text)
+
+
+def _parse(section: Section, key: str, metric: str, value: object) -> tuple[float | None, float | None]:
+    if not isinstance(value, str):
+        raise section.error(key, f"a limit is a text in quotes, and this is {shown(value)}", _FIX)
+    try:
+        return _growth(metric, value)
+    except ValueError as exc:
+        raise section.error(key, str(exc), _FIX) from exc
+
+
+def _floor(section: Section, metric: str) -> float:
+    if "floor" not in section.data:
+        return 0.0
+    text = section.text("floor")
+    try:
+        relative, absolute = _growth(metric, text if text.startswith("+") else f"+{text}")
+    except ValueError as exc:
+        raise section.error("floor", str(exc), _FIX) from exc
+    if absolute is None or relative is not None:
+        raise section.error("floor", f"a floor is an amount, and this is {shown(text)}", _FIX)
+    return absolute
+
+
+_FIX = 'write "+0", "+2", "+3%", "+10MB" (bytes), "+0.2ms" (the step), or { max = "+3%", floor = "0.2ms" }'
+
+
+def _growth(metric: str, text: str) -> tuple[float | None, float | None]:
+    """The share and the amount that a text allows, one of them null; ValueError says what is wrong with it."""
+    match = _AMOUNT.fullmatch(text.strip())
+    if match is None:
+        raise ValueError(f"this is no limit: {shown(text)}")
+    sign, digits, unit = match.groups()
+    if not sign:
+        raise ValueError(f"a limit says what may be added, and begins with +: {shown('+' + text.strip())}")
+    if unit == "%":
+        return float(digits) / 100, None
+    return None, float(digits) * _scale(metric, unit, digits)
+
+
+def _scale(metric: str, unit: str | None, digits: str) -> float:
+    parts = split_module_metric(metric)
+    name = parts[1] if parts else metric
+    scales = _SCALES["us" if name == STEP else COUNTERS[name].unit]
+    if unit is None:
+        if name == STEP and float(digits):
+            raise ValueError(f"{name} is a time, whose amount has a unit: {', '.join(scales)}")
+        if "." in digits:
+            raise ValueError(f"{name} is counted in whole numbers")
+        return 1.0
+    if unit not in scales:
+        units = f"the units {', '.join(scales)}, or %" if scales else "no unit but %"
+        raise ValueError(f"{name} has {units}; this is {shown(unit)}")
+    return scales[unit]
+
 
 # Of what must exist, less than this share of what was counted is a broken measurement until somebody accepts it.
 _COLLAPSED = 0.5
@@ -253,3 +386,82 @@ def _order(change: CounterChange) -> tuple[bool, bool, int]:
     names = list(COUNTERS)
     place = names.index(change.metric) if change.metric in COUNTERS else len(names)
     return not is_red(change), is_red(change) and change.metric in _TOLD_LAST, place
+
+
+_COMPARED_OR_GONE = frozenset({"same", "improved", "within budget", "broken", "gone", "accepted"})
+
+
+def verdict_of(changes: Sequence[CounterChange], time: TimeResult | None) -> GateVerdict:
+    """The verdict on one workload.
+
+    A counter that vanished says that nothing was measured, whatever the others say; one beyond its budget and a
+    slowdown fail. Without any counter in common and without a time there is nothing to judge.
+    """
+    if any(change.verdict == "gone" for change in changes):
+        return "nothing measured"
+    if any(change.verdict == "broken" for change in changes) or (time is not None and time.verdict == "slower"):
+        return "fail"
+    has_time = time is not None and time.verdict in {"fine", "faster"}
+    if time is not None and time.verdict == "undecided":
+        return "undecided"
+    is_compared = any(change.verdict in _COMPARED_OR_GONE for change in changes)
+    return "pass" if has_time or is_compared else "nothing measured"
+
+
+def exit_code(results: Sequence[WorkloadResult], settings: GateSettings, *, is_strict: bool = False) -> int:
+    """What the process ends with: a regression before a crash, and both before what could not be decided.
+
+    The policies of the settings let what is undecided, or has no baseline yet, pass; ``is_strict`` lets nothing pass
+    that was not measured, nor a time that was to be measured and was not.
+    """
+    if not results:
+        return EXIT_CODES["nothing measured"]
+    codes = {_code(result, settings, is_strict=is_strict) for result in results}
+    return next((code for code in (1, 4, 5) if code in codes), 0)
+
+
+def sentence_of(results: Sequence[WorkloadResult], code: int) -> str:
+    """All verdicts in one sentence: '1 of 3 workloads regressed: mlp'."""
+    if not results:
+        return "No workload was gated."
+    told = [_tell(results, verdict, words) for verdict, words in _WORDS.items()]
+    said = "; ".join(text for text in told if text)
+    number = sum(result.verdict == "pass" for result in results)
+    passed = f"{_count(number)} passed" if number else ""
+    tolerated = ", which the settings let pass" if said and not code else ""
+    return f"{'; '.join(filter(None, (f'{said}{tolerated}', passed)))}."
+
+
+_WORDS: dict[GateVerdict, str] = {
+    "fail": "regressed",
+    "failed": "did not run",
+    "nothing measured": "not measured",
+    "undecided": "undecided",
+}
+
+
+def _code(result: WorkloadResult, settings: GateSettings, *, is_strict: bool) -> int:
+    code = EXIT_CODES[result.verdict]
+    if is_strict:
+        return code or (EXIT_CODES["undecided"] if _lacks(result) else 0)
+    if result.is_new and code in {0, EXIT_CODES["nothing measured"]}:
+        return EXIT_CODES["nothing measured"] if settings.on_new == "fail" else 0
+    if result.verdict == "undecided":
+        return code if settings.on_undecided == "fail" else 0
+    return code
+
+
+def _lacks(result: WorkloadResult) -> bool:
+    """Whether a part of it was to be measured and was not: its baseline, its time, or all of its counters."""
+    is_untimed = result.time is not None and result.time.verdict == "not run"
+    is_uncounted = bool(result.counters) and not any(change.verdict in _COMPARED_OR_GONE for change in result.counters)
+    return result.is_new or is_untimed or is_uncounted
+
+
+def _tell(results: Sequence[WorkloadResult], verdict: GateVerdict, words: str) -> str:
+    names = [result.name for result in results if result.verdict == verdict]
+    return f"{len(names)} of {_count(len(results))} {words}: {', '.join(names)}" if names else ""
+
+
+def _count(number: int) -> str:
+    return f"{number} workload{'' if number == 1 else 's'}"

@@ -6,13 +6,17 @@ layout that it found; this file needs one line per counter, module and source li
 
 import json
 import math
+import os
 import re
+import secrets
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
 from bottleneck import __version__
-from bottleneck.counters import (
+from bottleneck.errors import TraceError, UsageError
+from bottleneck.gate.toml_reading import Section, read_toml, shown
+from bottleneck.schema.counters import (
     COUNTERS,
     LOCK_SCHEMA,
     Acceptance,
@@ -24,9 +28,24 @@ from bottleneck.counters import (
     Tier,
     Value,
 )
-from bottleneck.errors import TraceError
-from bottleneck.gate.reading import Section, read_toml, shown
-from bottleneck.gate.writing import write_whole
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Writes a file under a temporary name and renames it when whole; UsageError where none can be written."""
+    partial = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with partial.open("x", encoding="utf-8", newline="\n") as file:
+                file.write(text)
+            partial.replace(path)
+        finally:
+            partial.unlink(missing_ok=True)
+    except OSError as exc:
+        raise UsageError(
+            f"cannot write {path}", why=exc.strerror or str(exc), fix="name a folder where you may write"
+        ) from exc
+
 
 _HEAD = """\
 # What one step of this workload counts. Commit this file; limits stand in pyproject.toml.

@@ -8,9 +8,9 @@ from pathlib import Path, PurePosixPath
 from typing import get_args
 
 from bottleneck.errors import UsageError
-from bottleneck.gate.limits import default_budgets, read_limits
-from bottleneck.gate.reading import Section, read_toml, shown
-from bottleneck.gated import GateSettings, Policy
+from bottleneck.gate.judging import default_budgets, read_limits
+from bottleneck.gate.toml_reading import Section, read_toml, shown
+from bottleneck.schema.gate_result import GateSettings, Policy
 
 _FIX = "see docs/reference/gate.md for the keys of [tool.bottleneck.gate]"
 _FILE = "pyproject.toml"

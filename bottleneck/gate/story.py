@@ -4,9 +4,9 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from bottleneck.compared import ChangeRow, Comparison
-from bottleneck.gated import CounterChange, Culprit, TimeResult, WorkloadResult
-from bottleneck.gated_words import culprit_words, growth, tell_change
+from bottleneck.report.ci.phrases import culprit_words, growth, tell_change
+from bottleneck.schema.comparison import ChangeRow, Comparison
+from bottleneck.schema.gate_result import CounterChange, Culprit, TimeResult, WorkloadResult
 from bottleneck.units import format_share, format_us
 
 _LISTED = 3

@@ -9,12 +9,11 @@ from typing import Any
 
 from bottleneck.errors import UsageError
 from bottleneck.harness import marks
-from bottleneck.harness.capture import GUARD, Detail
 from bottleneck.harness.inductor import Inductor
-from bottleneck.harness.notes import Plan
+from bottleneck.harness.messages import Plan
 from bottleneck.harness.script import Script
-from bottleneck.harness.session import Session
-from bottleneck.harness.setting import Setting
+from bottleneck.harness.session import Session, Setting
+from bottleneck.harness.window import GUARD, Detail
 
 # One for all blocks: what is compiled in one may run in the next.
 _INDUCTOR = Inductor()

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from bottleneck.harness.notes import Plan
+from bottleneck.harness.messages import Plan
 
 CLAIM_FILE = ".run.json"
 

@@ -1,18 +1,122 @@
-"""The repeatable step that a workload file or a file with `model` and `inputs` gives."""
+"""Builds the repeatable step of a workload file, or of a file with ``model`` and ``inputs``."""
 
 import ast
 import inspect
+import os
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping
 from types import ModuleType
 from typing import Any
 
-from bottleneck.harness.batch import Doubling
-from bottleneck.harness.injected import with_injection
-
-BATCH = "batch_size"
+from bottleneck.harness.turns import Doubling
 
 Step = Callable[[], Any]
+
+# By which a process is told what to add to the step that it makes: "op:1", "sync:1", "slowdown:0.06:0".
+VARIABLE = "BOTTLENECK_SELFTEST"
+
+
+def with_injection(step: Step, environment: Mapping[str, str] | None = None) -> Step:
+    """The step with what this process was told to add to it; the step itself where it was told nothing."""
+    told = (os.environ if environment is None else environment).get(VARIABLE, "")
+    kind, _, amount = told.partition(":")
+    return _KINDS[kind](step, *map(float, amount.split(":"))) if kind in _KINDS else step
+
+
+def more_ops(step: Step, number: float) -> Step:
+    """The step with so many ops more, each of them one call of torch's dispatcher and, on a GPU, one kernel."""
+    return _longer(step, number, lambda tensor: tensor.neg())
+
+
+def more_syncs(step: Step, number: float) -> Step:
+    """The step with so many more waits for a value."""
+    return _longer(step, number, lambda tensor: tensor.item())
+
+
+def _longer(step: Step, number: float, call: Callable[[Any], Any]) -> Step:
+    tensor: Any = None
+
+    def longer() -> Any:
+        nonlocal tensor
+        result = step()
+        tensor = _one() if tensor is None else tensor
+        for _ in range(int(number)):
+            call(tensor)
+        return result
+
+    return longer
+
+
+def slower(step: Step, share: float, least_us: float, clock: Callable[[], int] | None = None) -> Step:
+    """The step that goes on computing for this share of its own time, and for so many microseconds at least.
+
+    By the clock, not by an amount of work, so that the share holds whatever the step does now. On a GPU the work waits
+    for the step and is waited for, or it would hide behind the step; it takes more than asked, then.
+    """
+    clock = Undisturbed() if clock is None else clock
+    tensor: Any = None
+
+    def longer() -> Any:
+        nonlocal tensor
+        started = clock()
+        result = step()
+        tensor = _one() if tensor is None else tensor
+        _wait_for(tensor)
+        until = clock() + max((clock() - started) * share, least_us * 1e3)
+        is_over = False
+        while not is_over:
+            _wait_for(tensor.neg())
+            is_over = clock() >= until
+        return result
+
+    return longer
+
+
+class Undisturbed:
+    """A clock that stands still while this thread waits for a processor that others have; in nanoseconds.
+
+    By the plain clock, a share of a step that got a third of a processor would be three times that share of its work:
+    6 % of a step of 5 ms took 30 to 60 % more on two cores that eight other processes were busy on. Where the system
+    does not tell how long a thread waited (Linux: proc(5), schedstat), it is the plain clock.
+    """
+
+    def __init__(self) -> None:
+        try:
+            self._file = os.open("/proc/thread-self/schedstat", os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            self._file = -1
+
+    def __call__(self) -> int:
+        """The time now, counted from any point."""
+        return time.perf_counter_ns() - self._waited_ns()
+
+    def _waited_ns(self) -> int:
+        if self._file < 0:
+            return 0
+        try:
+            return int(os.pread(self._file, 100, 0).split()[1])
+        except (OSError, ValueError, IndexError):
+            return 0
+
+
+_KINDS: Mapping[str, Callable[..., Step]] = {"op": more_ops, "sync": more_syncs, "slowdown": slower}
+
+
+def _one() -> Any:
+    """A tensor of a single number where the step computes; torch is there once a step has run."""
+    torch = sys.modules["torch"]
+    is_on_gpu = torch.cuda.is_available() and torch.cuda.is_initialized()
+    return torch.ones(1, device="cuda" if is_on_gpu else "cpu")
+
+
+def _wait_for(tensor: Any) -> None:
+    """Waits for all that was asked of the tensor's GPU; nothing is waited for on a CPU."""
+    if tensor.is_cuda:
+        sys.modules["torch"].cuda.synchronize()
+
+
+BATCH = "batch_size"
 
 
 def workload_step(module: ModuleType, settings: tuple[tuple[str, str], ...]) -> Step:

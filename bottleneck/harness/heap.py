@@ -13,7 +13,7 @@ import os
 import resource
 from typing import Any
 
-from bottleneck.harness.memory import available_bytes
+from bottleneck.harness.machine import available_bytes
 
 # Below 128 kB, from where glibc may map a block outside the heap.
 _BLOCK_BYTES, _BLOCKS_AT_ONCE = 64 * 1024 - 64, 16

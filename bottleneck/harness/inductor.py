@@ -1,4 +1,4 @@
-"""Has Inductor name its C++ kernels in the trace, and notes what each of them computes while it is generated.
+"""Has Inductor name its C++ kernels in the trace, and notes what each of them reads, writes and computes.
 
 It changes one setting of the program's compiler (`cpp.enable_kernel_profile`: a scope around each kernel, whose loops
 and arithmetic stay as they were) and watches three of its functions. Inductor keeps what it compiles under a key that
@@ -7,14 +7,245 @@ later run, which compiles nothing, has them too.
 """
 
 import json
+import math
 import sys
-from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from functools import wraps
 from typing import Any
 
-from bottleneck.compiled import COMPILED_SCHEMA, Compiled, CompiledKernel, as_text
-from bottleneck.harness.kernels import describe_kernel
+from bottleneck.schema.compiled_kernels import (
+    COMPILED_SCHEMA,
+    Compiled,
+    CompiledBuffer,
+    CompiledKernel,
+    CompiledOp,
+    as_text,
+)
+
+# Element types as a trace spells them.
+_TYPES: Mapping[str, str] = {
+    "torch.float32": "float",
+    "torch.float64": "double",
+    "torch.float16": "c10::Half",
+    "torch.bfloat16": "c10::BFloat16",
+    "torch.int64": "long int",
+    "torch.int32": "int",
+    "torch.int16": "short int",
+    "torch.int8": "signed char",
+    "torch.uint8": "unsigned char",
+    "torch.bool": "bool",
+    "torch.complex64": "c10::complex<float>",
+    "torch.complex128": "c10::complex<double>",
+    "torch.float8_e4m3fn": "c10::Float8_e4m3fn",
+    "torch.float8_e5m2": "c10::Float8_e5m2",
+}
+_VARIES = "compiled for sizes that vary from call to call"
+_LINE_BYTES = 64
+
+
+class _Varies(Exception):  # noqa: N818 - ends as a reason
+    """A size is a symbol, so that it is not known before the call."""
+
+
+@dataclass
+class _Traffic:
+    """Elements of one buffer that a kernel touches: (fewest, most) per distinct way of addressing it."""
+
+    reads: dict[str, tuple[int, int]] = field(default_factory=dict)
+    writes: dict[str, tuple[int, int]] = field(default_factory=dict)
+
+
+def describe_kernel(graph: Any, name: str, nodes: Sequence[Any], arguments: Any) -> CompiledKernel:
+    """The kernel that was generated for scheduler nodes, as ``graph`` (a GraphLowering) and its arguments tell."""
+    number = getattr(graph, "graph_id", None)
+    traced = name if number is None else f"graph_{number}_{name}"
+    leaves = [leaf for node in nodes for leaf in node.get_nodes()]
+    try:
+        buffers, ops = tuple(_buffers(graph, leaves, arguments)), tuple(_ops(leaves))
+    except _Varies:
+        return CompiledKernel(traced, reason=_VARIES)
+    return CompiledKernel(traced, buffers, ops, any(leaf.is_template() for leaf in leaves))
+
+
+def _buffers(graph: Any, leaves: Sequence[Any], arguments: Any) -> Iterator[CompiledBuffer]:
+    """The buffers that are arguments; what lives in registers or in scratch memory of the kernel is none."""
+    owner = _owners(arguments)
+    traffic = {name: _Traffic() for name in owner.values()}
+    real = graph.scheduler.mutation_real_name
+    written = {dep.name for leaf in leaves for dep in leaf.read_writes.writes}
+    own = {real.get(name, name) for name in written}
+    former = {owner.get(real.get(dep.name, dep.name)) for dep in _reads(leaves) if dep.name not in written}
+    for leaf in leaves:
+        for side in ("reads", "writes"):
+            for dep in getattr(leaf.read_writes, side):
+                name = owner.get(real.get(dep.name, dep.name))
+                if name is not None and not _only_orders(leaf, dep, own):
+                    getattr(traffic[name], side).update(_touched(graph, name, dep))
+    for name, seen in traffic.items():
+        buffer = _described(graph, name)
+        size = math.prod(buffer.dims)
+        read = _bounds(seen.reads, size)
+        # What the kernel itself has written before it is read comes from a cache if that can hold it.
+        if read is not None and name not in former:
+            read = (0, read[1])
+        yield replace(buffer, read=read, written=_bounds(seen.writes, size))
+
+
+def _reads(leaves: Sequence[Any]) -> Iterator[Any]:
+    return (dep for leaf in leaves for dep in leaf.read_writes.reads)
+
+
+def _owners(arguments: Any) -> dict[str, str]:
+    """The buffer behind each name that the kernel is called with; names that take turns in one place share it."""
+    owner = {name: name for name in (*arguments.input_buffers, *arguments.output_buffers)}
+    for inplaced in arguments.inplace_buffers.values():
+        names = getattr(inplaced, "other_names", ())
+        owner.update(dict.fromkeys(names, names[-1] if names else ""))
+    called_with = set(arguments.cpp_argdefs()[1])
+    return {alias: name for alias, name in owner.items() if name in called_with}
+
+
+def _only_orders(leaf: Any, dep: Any, own: set[str]) -> bool:
+    """Whether a dependence moves nothing: before loops overwrite a buffer, whatever else uses it has to be done."""
+    return type(dep).__name__ == "WeakDep" or (
+        type(dep).__name__ == "StarDep" and dep.name in own and not leaf.is_template()
+    )
+
+
+def _touched(graph: Any, name: str, dep: Any) -> dict[str, tuple[int, int]]:
+    """Fewest and most distinct elements behind one way of addressing a buffer.
+
+    Where the address comes from data all of it may hit one place, or each element a cache line of its own.
+    """
+    if type(dep).__name__ != "MemoryDep":
+        whole = _size(graph.get_numel(name))
+        return {"all": (whole, whole)}
+    way, loops = f"{dep.index} {dep.size}", math.prod(_size(size) for size in dep.size)
+    if not dep.is_indirect():
+        moved = min(loops, _size(dep.get_numel()))
+        return {way: (moved, moved)}
+    in_rows = any(dep.index.coeff(variable) == 1 for variable in dep.var_names)
+    item_bytes = graph.get_dtype(name).itemsize
+    return {way: (0, loops * (1 if in_rows else max(1, _LINE_BYTES // item_bytes)))}
+
+
+def _bounds(ways: Mapping[str, tuple[int, int]], size: int) -> tuple[int, int] | None:
+    """Distinct elements over all ways of addressing: they may overlap wholly or not at all."""
+    if not ways:
+        return None
+    return min(size, max(low for low, _ in ways.values())), min(size, sum(high for _, high in ways.values()))
+
+
+def _described(graph: Any, name: str) -> CompiledBuffer:
+    source = graph.graph_inputs.get(name)
+    buffer = graph.get_buffer(name) if source is None else source
+    strides = buffer.get_stride()
+    return CompiledBuffer(
+        tuple(_size(size) for size in buffer.get_size()),
+        tuple(_size(stride) for stride in strides),
+        _type(graph.get_dtype(name)),
+    )
+
+
+def _type(dtype: object) -> str:
+    return _TYPES.get(str(dtype), str(dtype))
+
+
+def _size(expression: Any) -> int:
+    try:
+        return int(expression)
+    except TypeError:
+        raise _Varies from None
+
+
+def _ops(leaves: Sequence[Any]) -> list[CompiledOp]:
+    """The ops of the captured graph that the nodes stem from, each once per kernel, equal ones counted."""
+    turns: dict[Any, float] = {}
+    for leaf in leaves:
+        for origin in _origins(leaf):
+            turns[origin] = max(turns.get(origin, 0.0), _turns(leaf))
+    counts = Counter(_op(origin, count) for origin, count in sorted(turns.items(), key=lambda item: item[0].name))
+    return [replace(op, calls=count) for op, count in counts.items()]
+
+
+def _turns(leaf: Any) -> float:
+    """How often the innermost loop body of a node runs; a template's loops are its own affair."""
+    if leaf.is_template():
+        return math.inf
+    return math.prod(_size(size) for sizes in leaf.get_ranges() for size in sizes)
+
+
+def _origins(leaf: Any) -> Iterable[Any]:
+    node = leaf.node
+    origins = node.get_origins() if hasattr(node, "get_origins") else node.origins
+    return [origin for origin in origins if origin.op == "call_function" and hasattr(origin.target, "_schema")]
+
+
+def _op(origin: Any, turns: float) -> CompiledOp:
+    """One op with its arguments in the order of its schema, and the part of it that ``turns`` loop turns can do."""
+    schema = origin.target._schema
+    given = dict(origin.kwargs)
+    values = [
+        origin.args[position] if position < len(origin.args) else given.get(argument.name, argument.default_value)
+        for position, argument in enumerate(schema.arguments)
+    ]
+    described = [_argument(value) for value in values]
+    sizes = [_elements(value) for value in (origin, *values)]
+    elements = max([size for size in sizes if size is not None], default=0)
+    return CompiledOp(
+        name=schema.name,
+        dims=json.dumps([part.dims for part in described]),
+        types=json.dumps([part.type for part in described]),
+        strides=json.dumps([part.strides for part in described]),
+        concrete=json.dumps([part.text for part in described]),
+        share=min(1.0, turns / elements) if elements else 1.0,
+    )
+
+
+@dataclass(frozen=True)
+class _Described:
+    """An argument as a trace spells it."""
+
+    dims: Sequence[Any] = ()
+    type: str = ""
+    strides: Sequence[Any] = ()
+    text: str = ""
+
+
+def _argument(value: Any) -> _Described:
+    if isinstance(value, list | tuple):
+        tensors = [_tensor(item) for item in value]
+        if any(tensor is not None for tensor in tensors):
+            dims = [[_size(size) for size in tensor.shape] for tensor in tensors if tensor is not None]
+            return _Described(dims, "TensorList")
+        return _Described(type="ScalarList", text=str([_plain(item) for item in value]))
+    tensor = _tensor(value)
+    if tensor is None:
+        return _Described(type="" if value is None else "Scalar", text="" if value is None else str(_plain(value)))
+    strides = [_size(stride) for stride in tensor.stride()]
+    return _Described([_size(size) for size in tensor.shape], _type(tensor.dtype), strides)
+
+
+def _tensor(value: Any) -> Any:
+    """The stand-in tensor of a node of the captured graph, null for anything else."""
+    found = getattr(value, "meta", {}).get("val") if hasattr(value, "meta") else None
+    return found if hasattr(found, "shape") else None
+
+
+def _plain(value: Any) -> Any:
+    """A number, flag or text; a node that stands for a number is not known before the call."""
+    if hasattr(value, "meta"):
+        raise _Varies
+    return value
+
+
+def _elements(value: Any) -> int | None:
+    items = value if isinstance(value, list | tuple) else [value]
+    tensors = [tensor for tensor in map(_tensor, items) if tensor is not None]
+    return sum(math.prod(_size(size) for size in tensor.shape) for tensor in tensors) if tensors else None
+
 
 # Where notes hang on the objects of the compiler; as plain text, which any process can unpickle.
 _NOTES = "bottleneck_notes"

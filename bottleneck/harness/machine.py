@@ -1,31 +1,183 @@
-"""Where a program runs that leaves it to us: torch's default device and number of threads, set before it is loaded."""
+"""Reads this machine's CPU and memory from the system, without torch."""
 
-import sys
+import os
+import platform
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any, Literal
 
-from bottleneck.harness.notes import Plan
+from bottleneck.schema.measurements import PeakMemory
+
+_CPUINFO = Path("/proc/cpuinfo")
+_CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
+_VENDORS = {"AuthenticAMD": "AMD", "GenuineIntel": "Intel", "HygonGenuine": "Hygon", "0x41": "ARM"}
+_UNITS = {"K": 2**10, "M": 2**20, "G": 2**30}
+
+# Caches of a usual server core, for systems that do not tell.
+_USUAL_L1_BYTES = 2**15
+_USUAL_L2_BYTES = 2**20
+_USUAL_LAST_BYTES = 32 * 2**20
 
 
-def prepare_torch(plan: Plan) -> None:
-    """Sets what the plan names, and imports torch for it; ends the process with a reason where that cannot be had."""
-    if plan.device is None and plan.threads is None:
-        return
-    import torch
+@dataclass(frozen=True)
+class CpuFacts:
+    """The CPU as the system describes it; ``identity`` tells apart what shares a name (family, model, stepping)."""
 
-    if plan.threads is not None:
-        torch.set_num_threads(plan.threads)
-    if plan.device is not None:
-        torch.set_default_device(_present(plan.device))
+    model: str
+    identity: str
+    vendor: str | None
+    l1_bytes: int
+    l2_bytes: int
+    last_level_bytes: int
+    memory_bytes: int | None
 
 
-def _present(name: str) -> str:
-    """The device, if torch knows it and one is there."""
-    import torch
+def cpu_facts(cpuinfo: Path = _CPUINFO, caches: Path = _CACHES) -> CpuFacts:
+    """The facts of this machine; usual cache sizes where it does not tell."""
+    fields = _first_block(cpuinfo)
+    model = fields.get("model name") or platform.processor() or platform.machine() or "CPU"
+    sizes = _cache_sizes(caches)
+    l2 = sizes.get(2, _USUAL_L2_BYTES)
+    keys = ("vendor_id", "cpu family", "model", "stepping", "CPU implementer", "CPU part")
+    return CpuFacts(
+        model=model,
+        identity=" ".join([model, *(fields[key] for key in keys if key in fields)]),
+        vendor=_VENDORS.get(fields.get("vendor_id", fields.get("CPU implementer", ""))),
+        l1_bytes=sizes.get(1, _USUAL_L1_BYTES),
+        l2_bytes=l2,
+        last_level_bytes=max([l2, *sizes.values()]) if sizes else _USUAL_LAST_BYTES,
+        memory_bytes=_memory_bytes(),
+    )
 
+
+def allowance() -> str:
+    """What limits the threads of a program started here: processors that it may use, and settings that lower them."""
+    settings = [f"{name}={os.environ[name]}" for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS") if name in os.environ]
+    return " ".join([f"{usable_processors()} processors", *settings])
+
+
+def usable_processors() -> int:
+    """Processors that this process, and what it starts, may use."""
+    return len(getattr(os, "sched_getaffinity", lambda _: range(os.cpu_count() or 1))(0))
+
+
+def busy_processors() -> float:
+    """Processors kept busy on average over the last minute; 0 where the system does not tell."""
     try:
-        device = torch.device(name)
-        count = 1 if device.type == "cpu" else torch.get_device_module(device).device_count()
-    except (RuntimeError, AssertionError) as error:
-        sys.exit(f"torch has no device {name}: {str(error).strip().splitlines()[0]}")
-    if count <= (device.index or 0):
-        sys.exit(f"there is no device {name} here: torch {torch.__version__} sees {count} of this kind")
-    return name
+        return os.getloadavg()[0]
+    except (OSError, AttributeError):
+        return 0.0
+
+
+def torch_version() -> str:
+    """The version of the torch that is installed, found without importing it; empty when there is none."""
+    try:
+        return metadata.version("torch")
+    except metadata.PackageNotFoundError:
+        return ""
+
+
+def _first_block(cpuinfo: Path) -> dict[str, str]:
+    try:
+        text = cpuinfo.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return {}
+    lines = [line.partition(":") for line in text.split("\n\n", 1)[0].splitlines()]
+    return {key.strip(): value.strip() for key, _, value in lines if value.strip()}
+
+
+def _cache_sizes(caches: Path) -> dict[int, int]:
+    """Bytes by level of the caches that serve data to the first processor."""
+    found = {}
+    for folder in sorted(caches.glob("index*")):
+        try:
+            level, size, kind = ((folder / name).read_text().strip() for name in ("level", "size", "type"))
+            if kind != "Instruction":
+                found[int(level)] = int(size[:-1]) * _UNITS[size[-1]]
+        except (OSError, ValueError, KeyError, IndexError):
+            continue
+    return found
+
+
+def _memory_bytes() -> int | None:
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (ValueError, OSError, AttributeError):
+        return None
+
+
+_STATUS = Path("/proc/self/status")
+_CLEAR = Path("/proc/self/clear_refs")
+_MEMORY = Path("/proc/meminfo")
+_GROUPS = Path("/sys/fs/cgroup")
+_OWN_GROUP = Path("/proc/self/cgroup")
+_RESET_PEAK = "5"  # what proc(5) has one write to reset the peak resident size
+
+
+def peak_resident_bytes() -> int | None:
+    """Most memory that this process had resident at once; null where the system does not tell."""
+    return _entry(_STATUS, "VmHWM:")
+
+
+def available_bytes() -> int | None:
+    """Memory that can be had without swapping, within the limit of this process's control group; null if not told."""
+    amounts = [amount for amount in (_entry(_MEMORY, "MemAvailable:"), _group_bytes()) if amount is not None]
+    return min(amounts) if amounts else None
+
+
+def reset_peak(torch: Any) -> bool:
+    """Makes the peak begin anew; whether the system allowed it. Never for a script: it may ask for its peak itself."""
+    if is_on_gpu(torch):
+        for index in range(torch.cuda.device_count()):
+            torch.cuda.reset_peak_memory_stats(index)
+        return True
+    try:
+        _CLEAR.write_text(_RESET_PEAK, encoding="ascii")
+    except OSError:
+        return False
+    return True
+
+
+def peak_memory(torch: Any, *, was_reset: bool) -> PeakMemory:
+    """The peak since it was made to begin anew, else since the program started: of its fullest GPU, or the process."""
+    since: Literal["steps", "start"] = "steps" if was_reset else "start"
+    if is_on_gpu(torch):
+        cuda = torch.cuda
+        fullest = max(range(cuda.device_count()), key=cuda.max_memory_allocated)
+        reserved_bytes = cuda.max_memory_reserved(fullest)
+        return PeakMemory(cuda.max_memory_allocated(fullest), "device", since, reserved_bytes=reserved_bytes)
+    peak = peak_resident_bytes()
+    reason = None if peak is not None else "the system does not tell what a process had resident"
+    return PeakMemory(peak, "process", since, reason)
+
+
+def peak_of_script(torch: Any) -> PeakMemory:
+    """The peak of a script since it started: its GPU's. That of the process holds what our own first windows took."""
+    if is_on_gpu(torch):
+        return peak_memory(torch, was_reset=False)
+    return PeakMemory(None, "process", "start", "the peak of a script's process holds what profiling took, too")
+
+
+def is_on_gpu(torch: Any) -> bool:
+    """Whether the program has used a GPU; asking wakes none."""
+    return bool(torch is not None and torch.cuda.is_available() and torch.cuda.is_initialized())
+
+
+def _entry(path: Path, name: str) -> int | None:
+    """The bytes of a line such as 'VmHWM:   1024 kB'."""
+    try:
+        lines = path.read_text(encoding="ascii", errors="replace").splitlines()
+        return next((1024 * int(line.split()[1]) for line in lines if line.startswith(name)), None)
+    except (OSError, ValueError, IndexError):
+        return None
+
+
+def _group_bytes() -> int | None:
+    """What the control group (version 2) of this process may still take; null where it has no limit."""
+    try:
+        group = _GROUPS / _OWN_GROUP.read_text(encoding="utf-8").rpartition("::/")[2].strip()
+        limit, used = ((group / name).read_text(encoding="ascii").strip() for name in ("memory.max", "memory.current"))
+        return max(int(limit) - int(used), 0)
+    except (OSError, ValueError):  # no such group, or its limit is "max"
+        return None

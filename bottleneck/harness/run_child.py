@@ -1,21 +1,25 @@
-"""The child's course: leaves forks quietly, runs the program in its form, and keeps what was measured."""
+"""Runs the user's program in the child process in its form, and keeps what was measured."""
 
 import atexit
 import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
 
+from bottleneck.experiment.interventions import CHANGES
+from bottleneck.experiment.interventions.subject import Missing, NotApplicable, make_subject
 from bottleneck.harness import forms, marks, program
-from bottleneck.harness.capture import GUARD
-from bottleneck.harness.machine import prepare_torch
-from bottleneck.harness.notes import Plan
-from bottleneck.harness.roots import prefer_roots
+from bottleneck.harness.import_roots import prefer_roots
+from bottleneck.harness.messages import Plan
+from bottleneck.harness.process_setup import prepare_torch, seeders
 from bottleneck.harness.script import Script
-from bottleneck.harness.seeds import seeders
 from bottleneck.harness.session import Session
-from bottleneck.harness.torchhook import TorchHook
+from bottleneck.harness.torch_state import TorchHook
+from bottleneck.harness.window import GUARD
 from bottleneck.harness.workload import measure
 
 _HAS_BLOCK = "the program records a block of its own; under `bottleneck run` bottleneck.record does nothing"
@@ -83,7 +87,6 @@ def _run_model(session: Session, arguments: Sequence[str]) -> None:
 
 def _run_changed(session: Session, arguments: Sequence[str]) -> None:
     # Loaded only here: what finds the parts of a step names parts of torch.
-    from bottleneck.harness.changed import changed_step, refusals_told
 
     with refusals_told():
         step, change_s = changed_step(session.plan, arguments)
@@ -145,3 +148,29 @@ def _leave_forks_quietly(session: Session) -> None:
         os._exit(session.status)
 
     atexit.register(leave)
+
+
+Step = Callable[[], Any]
+
+
+def changed_step(plan: Plan, arguments: Sequence[str]) -> tuple[Step, float]:
+    """The changed step, and how many seconds applying the changes took."""
+    subject = make_subject(plan.target, tuple(arguments), plan.form, plan.settings, train=plan.train)
+    started = time.perf_counter()
+    for name in plan.changes:
+        subject = replace(subject, step=CHANGES[name].apply(subject))
+    return subject.step, time.perf_counter() - started
+
+
+@contextmanager
+def refusals_told() -> Iterator[None]:
+    """Ends the process with one line where a change says that it cannot be tried on this step, or not on this machine.
+
+    Compilers say so at the first call of the step.
+    """
+    try:
+        yield
+    except NotApplicable as state:
+        sys.exit(f"not applicable: {state}")
+    except Missing as state:
+        sys.exit(f"missing: {state}")

@@ -1,28 +1,295 @@
-"""Measures a script that runs as it is: follows its steps through the phases, then leaves it alone or ends it."""
+"""Measures an unmodified script: follows its steps through the phases, then leaves it alone or ends it."""
 
 import contextlib
+import dataclasses
 import os
 import threading
+import weakref
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from bottleneck.harness.boundaries import Boundaries
-from bottleneck.harness.capture import EVENT_BUDGET, GUARD, detail_of
-from bottleneck.harness.company import Company, WindowAt
-from bottleneck.harness.facts import describe_torch
-from bottleneck.harness.farewell import DEADLY, Farewell
 from bottleneck.harness.heap import StepFaults
-from bottleneck.harness.opening import Opening
-from bottleneck.harness.remainder import TIMED_STEPS, WARMUP_STEPS, Remainder, keep_opening, keep_remainder
-from bottleneck.harness.seeds import seeders, sow
+from bottleneck.harness.pending import call_in_main_thread_after, hand_over
+from bottleneck.harness.process_setup import seeders, sow
+from bottleneck.harness.rank_coordination import Company, WindowAt
 from bottleneck.harness.session import Session
-from bottleneck.harness.settling import CALM_STEPS, STEADY_STEPS, has_settled
-from bottleneck.harness.stopwatch import Stopwatch
-from bottleneck.harness.torchhook import TorchHook
-from bottleneck.harness.weakly import weakly
-from bottleneck.harness.windows import Windows, prime
-from bottleneck.recording import StepSource
+from bottleneck.harness.signal_handlers import DEADLY, Farewell
+from bottleneck.harness.stopwatch import CALM_STEPS, STEADY_STEPS, Stopwatch, has_settled
+from bottleneck.harness.torch_state import TorchHook, describe_torch
+from bottleneck.harness.window import EVENT_BUDGET, GUARD, Bounds, Detail, Window, detail_of, resident_bytes
+from bottleneck.schema.recording import StepSource
+
+
+def weakly(method: Callable[[], object]) -> Callable[[], None]:
+    """The same method, which does nothing once its object is gone: a window alone may hold half a gigabyte."""
+    reference = weakref.WeakMethod(method)
+
+    def call() -> None:
+        found = reference()
+        if found is not None:
+            found()
+
+    return call
+
+
+CHUNK_SECONDS = 2.0
+MOST_CHUNKS = 30
+# What EVENT_BUDGET events may take elsewhere; a library that the program loads takes 0.1 GB.
+_MOST_GROWTH_BYTES = 500e6
+
+
+class Opening:
+    """A window until the first step ends, the process has grown by half a gigabyte, or a minute is over.
+
+    Looked after every CHUNK_SECONDS. One that is closed empty, or that saw nothing of a GPU, is followed by another:
+    a program that is still loading its libraries makes no events. One with events never is, because an op of the
+    program's may be under way, and would end under another profiler than it began with. ``stopwatch`` marks its ends.
+    """
+
+    def __init__(self, torch: Any, detail: Detail) -> None:
+        self._torch, self._detail = torch, detail
+        self.stopwatch = Stopwatch(None)
+        self._window: Window | None = None
+        self._on_gpu = False
+        self._is_over = False
+        self._chunks = 0
+        self._size_bytes = 0.0
+        self.kept: Window | None = None
+
+    def start(self) -> None:
+        """Opens the first window, in the main thread only: elsewhere it could not be closed in time."""
+        if threading.current_thread() is not threading.main_thread():
+            self._is_over = True
+            return
+        os.register_at_fork(before=weakly(self._close_for_fork), after_in_parent=weakly(self._open_chunk))
+        self._open_chunk()
+
+    def finish(self) -> Window | None:
+        """The stopped window that tells most about the start of the program; null if none tells anything."""
+        if not self._is_over:
+            self._close_chunk()
+            self._is_over = True
+        return self.kept
+
+    def _open_chunk(self) -> None:
+        if self._is_over or self._window is not None:
+            return
+        window = Window(self._torch, self._detail)
+        if not window.open():
+            self._is_over = True
+            return
+        self._window, self._on_gpu = window, _uses_gpu(self._torch)
+        self._chunks, self._size_bytes = 0, resident_bytes()
+        self.stopwatch = Stopwatch(None)
+        self.stopwatch.mark()
+        self._expire_later(window)
+
+    def _expire_later(self, window: Window) -> None:
+        opening, awaited = weakref.ref(self), weakref.ref(window)
+
+        def expire() -> None:
+            this, that = opening(), awaited()
+            if this is not None and that is not None:
+                this._expire(that)
+
+        call_in_main_thread_after(CHUNK_SECONDS, expire)
+
+    def _expire(self, window: Window) -> None:
+        if window is not self._window:
+            return
+        self._chunks += 1
+        is_blind = _uses_gpu(self._torch) and not self._on_gpu
+        is_small = resident_bytes() - self._size_bytes <= _MOST_GROWTH_BYTES
+        if is_blind or not is_small or self._chunks >= MOST_CHUNKS:
+            self._close_chunk()
+            self._open_chunk()
+        else:
+            self._expire_later(window)
+
+    def _close_for_fork(self) -> None:
+        if self._window is not None and self._window.is_mine:
+            self._close_chunk()
+
+    def _close_chunk(self) -> None:
+        window, self._window = self._window, None
+        if window is None:
+            return
+        if _uses_gpu(self._torch):
+            self._torch.cuda.synchronize()
+        self.stopwatch.mark()
+        window.stop()
+        # A window that opened before the GPU was first used has recorded nothing of it.
+        is_blind = _uses_gpu(self._torch) and not self._on_gpu
+        is_empty = window.event_count() == 0
+        self.kept = None if is_blind or is_empty else window
+        self._is_over = window.is_running or not (is_blind or is_empty)
+
+
+def _uses_gpu(torch: Any) -> bool:
+    return bool(torch.cuda.is_initialized())
+
+
+TIMED_STEPS = 20
+# When steps that do not settle are given up.
+WARMUP_STEPS = 50
+
+
+@dataclass(frozen=True)
+class Remainder:
+    """How far the script came: boundaries seen, and the window that was open in the profiled steps, if one was."""
+
+    seen: int
+    window: Window | None
+    stopwatch: Stopwatch
+    opening: Opening | None
+
+
+def keep_remainder(session: Session, remainder: Remainder) -> None:
+    """Keeps the best that there is: profiled steps, else the one step that counted the events, else the start."""
+    complete, wanted = remainder.stopwatch.steps, session.plan.wanted_steps
+    if session.has_profiled_steps:
+        session.warn_of_disturbance()
+    elif remainder.window is not None and complete:
+        session.offer(remainder.window, remainder.stopwatch)
+        session.warn(f"{session.setting.what} ended after {complete} of {wanted} profiled steps; {_enough(session)}")
+    elif session.has_trace:
+        steps = "1 step" if remainder.seen == 1 else f"{remainder.seen} steps"
+        session.warn(f"{session.setting.what} ended after {steps}, of which one was profiled; {_enough(session)}")
+    else:
+        _keep_opening(session, remainder)
+
+
+def _keep_opening(session: Session, remainder: Remainder) -> None:
+    kept = remainder.opening.finish() if remainder.opening is not None else None
+    if kept is None or remainder.opening is None:
+        session.warn(f"{session.setting.what} ended before it did anything that could be profiled")
+        return
+    session.note(step_source="whole program", step_name=None)
+    session.keep(kept, remainder.opening.stopwatch if session.setting.is_bounded else Stopwatch(None))
+    if remainder.seen:
+        steps = "1 step" if remainder.seen == 1 else f"{remainder.seen} steps"
+        found, hint = f"{session.setting.what} ended after {steps}", _enough(session)
+    else:
+        found, hint = "no step boundary was found", session.setting.hint
+    session.warn(f"{found}, so its start was profiled as if it were one step; {hint}")
+
+
+def keep_opening(session: Session, opening: Opening | None) -> None:
+    """Keeps the start of a program none of whose steps will be profiled, if anything of it was recorded."""
+    kept = opening.finish() if opening is not None else None
+    if kept is not None:
+        session.note(step_source="whole program", step_name=None)
+        session.keep(kept, Stopwatch(None))
+        session.warn(f"only the start of {session.setting.what} was profiled, as if it were one step")
+
+
+def _enough(session: Session) -> str:
+    """The number of steps after which the last phase has ended: opening, pilot, warm-up, timed, lead-in, profiled."""
+    warmup = WARMUP_STEPS if session.plan.warmup is None else session.plan.warmup
+    count = max(warmup, 3) + TIMED_STEPS + 1 + session.plan.wanted_steps
+    return f"{count} steps are enough for the full measurement"
+
+
+DETAIL = Detail()
+
+# A window that the program cuts short (by forking its data loader's workers) or that another program disturbed is
+# opened again, but not for ever.
+ATTEMPTS = 4
+# How often a window is looked after while a step goes on, and how long the main thread may take to start one.
+WATCH_SECONDS, PRIMING_SECONDS = 1.0, 1.0
+
+# Whether a window is open now, may be at a later boundary, or never again.
+Outcome = Literal["open", "not yet", "never"]
+
+
+class Windows:
+    """Opens one window after another; ``on_overflow`` is called in the main thread when one has grown too big."""
+
+    def __init__(self, session: Session, farewell: Farewell, on_overflow: Callable[[], None]) -> None:
+        self.current: Window | None = None
+        self._session = session
+        self._farewell = farewell
+        self._on_overflow = weakref.WeakMethod(on_overflow)
+        self._detail = detail_of(session.plan, DETAIL)
+        self._attempts = 0
+        self._bounds: Bounds | None = None
+
+    def open(self, torch: Any) -> Outcome:
+        """Opens a window, unless a scope of the last one is still open, or there have been too many."""
+        if not GUARD.is_clear():
+            return "not yet"
+        window = Window(torch, self._detail)
+        self._attempts += 1
+        if self._attempts > ATTEMPTS:
+            self._session.warn_of_disturbance()
+        if self._attempts > ATTEMPTS or not window.open():
+            return "never"
+        self.current, self._bounds = window, Bounds()
+        self._farewell.install()
+        self._look_after(window)
+        return "open"
+
+    def stop(self) -> Window:
+        """The window, stopped."""
+        window, self.current = self.current, None
+        assert window is not None, "no window is open in this phase"
+        window.stop()
+        self._farewell.remove()
+        return window
+
+    def make_room(self, steps: int, faults: StepFaults) -> None:
+        """Puts memory at hand for the steps that follow the first one of the window."""
+        if self.current is not None:
+            self.current.make_room(steps, faults)
+
+    def passed(self) -> str | None:
+        """The bound that the window has reached, in words."""
+        return self._bounds.passed() if self._bounds is not None else None
+
+    def prepare_thread(self, torch: Any) -> bool:
+        """Whether windows can be opened in this thread; in one besides the main one it takes a window of another kind.
+
+        One that the main thread can close at the end. And the profiler has to have run before in the thread that
+        imported torch, the main one as a rule, or it writes a line of its own to stderr.
+        """
+        main = threading.main_thread()
+        if threading.current_thread() is main:
+            return True
+        if self._detail.memory or main.ident is None:
+            return False
+        if not GUARD.used:
+            hand_over(main.ident, lambda: prime(torch), PRIMING_SECONDS)
+        self._detail = dataclasses.replace(self._detail, all_threads=True)
+        return GUARD.used and GUARD.window is None
+
+    def _look_after(self, window: Window) -> None:
+        """Has the main thread look, from time to time, whether a step in the window takes too much memory."""
+        windows, watched = weakref.ref(self), weakref.ref(window)
+
+        def look() -> None:
+            these, that = windows(), watched()
+            if these is not None and that is not None and these.current is that:
+                these._cut_off(that)
+
+        call_in_main_thread_after(WATCH_SECONDS, look)
+
+    def _cut_off(self, window: Window) -> None:
+        on_overflow = self._on_overflow()
+        if self._bounds is None or not self._bounds.is_memory_passed():
+            self._look_after(window)
+        elif on_overflow is not None and window.is_mine:
+            on_overflow()
+
+
+def prime(torch: Any) -> None:
+    """Starts and stops the profiler, for the first time, in the thread that imported torch."""
+    window = Window(torch, Detail(shapes=False, stacks=False))
+    if window.open():
+        window.stop()
+
 
 TIMED_SECONDS, TIMED_STEPS_AT_LEAST = 1.0, 3
 WARMUP_SECONDS = 3.0

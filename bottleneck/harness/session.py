@@ -1,21 +1,49 @@
-"""What the child holds while the program runs: the plan, the notes so far, and how a window becomes a trace file."""
+"""The state of the child while the program runs: plan, notes, and how a window becomes a trace file."""
 
+import contextlib
 import dataclasses
 import math
 import os
 import statistics
 import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bottleneck.harness.capture import Window
-from bottleneck.harness.compilation import describe_compilation, search_path
 from bottleneck.harness.inductor import Inductor
-from bottleneck.harness.memory import peak_of_script
-from bottleneck.harness.notes import Notes, Plan, RankFiles, rank_of, write_notes
-from bottleneck.harness.setting import PROGRAM, Setting
-from bottleneck.harness.settling import STEPS_FOR_TREND, find_trend
-from bottleneck.harness.stopwatch import Stopwatch, is_disturbed, summarise_durations
+from bottleneck.harness.machine import peak_of_script
+from bottleneck.harness.messages import Notes, Plan, RankFiles, rank_of, write_notes
+from bottleneck.harness.stopwatch import STEPS_FOR_TREND, Stopwatch, find_trend, is_disturbed, summarise_durations
+from bottleneck.harness.torch_state import describe_compilation, search_path
+from bottleneck.harness.window import Detail, Window
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What the measurement may take for granted, and what it calls the thing that it measures.
+
+    ``hint`` is what helps where no step was found. ``is_bounded`` tells whether the start and the end of what is
+    measured are those of a step, ``opening`` is what the window at the start records. ``thread`` is the only one in
+    which steps are looked for; null for any.
+    """
+
+    what: str
+    hint: str
+    takes_signals: bool
+    is_bounded: bool
+    opening: Detail
+    thread: int | None = None
+
+
+# Without stacks: a library that the script imports next would be recorded call by call.
+PROGRAM = Setting(
+    what="the program",
+    hint="a file with workload() can be measured in full",
+    takes_signals=True,
+    is_bounded=False,
+    opening=Detail(stacks=False),
+)
 
 
 class Session:
@@ -132,3 +160,34 @@ def _working_folder() -> str:
         return os.getcwd()  # noqa: PTH109 - as plain text
     except OSError:  # it is gone
         return os.sep
+
+
+@contextlib.contextmanager
+def silenced(*descriptors: int) -> Iterator[None]:
+    """While it lasts, what goes to these file descriptors is lost; one that is closed is left alone."""
+    _flush()
+    kept = {descriptor: copy for descriptor in descriptors if (copy := _copy(descriptor)) is not None}
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for descriptor in kept:
+        os.dup2(nowhere, descriptor)
+    try:
+        yield
+    finally:
+        _flush()
+        for descriptor, copy in kept.items():
+            os.dup2(copy, descriptor)
+            os.close(copy)
+        os.close(nowhere)
+
+
+def _copy(descriptor: int) -> int | None:
+    try:
+        return os.dup(descriptor)
+    except OSError:
+        return None
+
+
+def _flush() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(Exception):  # the program may have closed or replaced it
+            stream.flush()

@@ -5,7 +5,7 @@ from collections.abc import Sequence, Set
 from pathlib import Path
 
 from bottleneck.errors import UsageError
-from bottleneck.recording import Form
+from bottleneck.schema.recording import Form
 
 
 def find_form(path: Path) -> Form:

@@ -1,4 +1,4 @@
-"""Measures a step that can be repeated: warms it up, times it undisturbed, then profiles a few steps."""
+"""Measures a repeatable step: warms it up, times it unprofiled, then profiles a few steps."""
 
 import math
 import sys
@@ -6,18 +6,41 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from bottleneck.harness.batch import Doubling
-from bottleneck.harness.capture import EVENT_BUDGET, Detail, Window, detail_of
-from bottleneck.harness.extras import measure_extras
-from bottleneck.harness.facts import describe_torch
 from bottleneck.harness.heap import StepFaults
-from bottleneck.harness.memory import peak_memory, reset_peak
-from bottleneck.harness.session import Session
-from bottleneck.harness.settling import has_settled
-from bottleneck.harness.silence import silenced
-from bottleneck.harness.stopwatch import Stopwatch
+from bottleneck.harness.machine import peak_memory, reset_peak
+from bottleneck.harness.session import Session, silenced
+from bottleneck.harness.stopwatch import Stopwatch, has_settled
+from bottleneck.harness.torch_state import describe_torch
+from bottleneck.harness.turns import Doubling, run_batch_test, run_option_costs
+from bottleneck.harness.window import EVENT_BUDGET, Detail, Window, detail_of
+from bottleneck.schema.measurements import BatchTest, OptionCosts
 
 Step = Callable[[], Any]
+
+# Each rank would stop after its own number of steps, and wait for the others for ever.
+_RANKS = "the ranks of a job take steps together"
+
+
+def measure_extras(step: Step, torch: Any, session: Session, doubling: Doubling | None, kept: Detail) -> None:
+    """Adds both to the notes; neither ever raises, nor changes what the program writes.
+
+    ``kept`` is what the window recorded whose trace was kept; ``doubling`` is null where there is no batch size.
+    """
+    timing, profiled = session.notes.unprofiled, session.notes.profiled
+    if timing is None or not timing.median > 0 or profiled is None:
+        return
+    if session.notes.ranks > 1:
+        session.note(option_costs=OptionCosts(reason=_RANKS), batch_test=doubling and BatchTest(None, reason=_RANKS))
+        session.save()
+        return
+    if session.plan.option_costs:
+        session.note(option_costs=run_option_costs(step, torch, (timing.median, profiled.median), kept))
+        session.save()
+    if doubling is not None and session.plan.batch_test is not False:
+        is_asked = session.plan.batch_test is not None
+        session.note(batch_test=run_batch_test(step, torch, doubling, timing.median, is_asked=is_asked))
+        session.save()
+
 
 WARMUP_SECONDS = 3.0
 # Steps that do not settle are given up sooner where there were many of them.

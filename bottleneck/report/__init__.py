@@ -4,8 +4,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Protocol
 
-from bottleneck.records import Analysis
 from bottleneck.report.output import write_text
+from bottleneck.schema.analysis import Analysis
 
 __all__ = ["FORMATS", "PICTURES", "write_text"]
 
@@ -34,21 +34,21 @@ def _markdown(analysis: Analysis, *, all_findings: bool = False) -> str:
 
 def _json(analysis: Analysis, *, all_findings: bool = False) -> str:  # noqa: ARG001 - the file always has all
     """The text of ``analysis.json``, which holds all findings."""
-    from bottleneck.report.datafile import to_json  # noqa: PLC0415 - msgspec is loaded only where it is used
+    from bottleneck.report.analysis_json import to_json  # noqa: PLC0415 - msgspec is loaded only where it is used
 
     return to_json(analysis)
 
 
 def _roofline(analysis: Analysis, path: Path) -> None:
     """Speed over arithmetic intensity, with the roofs of the device."""
-    from bottleneck.report.plots import save_roofline  # noqa: PLC0415 - matplotlib is loaded only where it is used
+    from bottleneck.report.plots.roofline import save_roofline  # noqa: PLC0415 - matplotlib is loaded only where it is used
 
     save_roofline(analysis, path)
 
 
 def _queue(analysis: Analysis, path: Path) -> None:
     """Launches not yet done over the time of the window."""
-    from bottleneck.report.queue_plot import save_queue  # noqa: PLC0415 - as above
+    from bottleneck.report.plots.queue_depth import save_queue  # noqa: PLC0415 - as above
 
     save_queue(analysis, path)
 

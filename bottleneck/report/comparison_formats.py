@@ -10,14 +10,11 @@ import msgspec
 from rich.console import Console
 from rich.text import Text
 
-from bottleneck.compared import Comparison
-from bottleneck.report.comparison import TOP, WATERFALL_TITLE, ComparisonDocument, build
-from bottleneck.report.comparison_waterfall import Waterfall, waterfall_lines
-from bottleneck.report.grid import wrapped
-from bottleneck.report.layout import Table
-from bottleneck.report.look import Look
+from bottleneck.report.comparison import TOP, WATERFALL_TITLE, ComparisonDocument, Waterfall, build, waterfall_lines
+from bottleneck.report.document import Table
 from bottleneck.report.markdown import body, prose
-from bottleneck.report.terminal import body_lines, title_lines
+from bottleneck.report.terminal import Look, body_lines, title_lines, wrapped
+from bottleneck.schema.comparison import Comparison
 
 _PROSE = 600
 _LABEL_WIDTH = 8

@@ -1,62 +1,81 @@
-"""What a report says, before any medium: verdict, facts, the bar, tables and notes, as text that is already rounded.
-
-Terminal and markdown are two ways of setting the same ``Document``, so they cannot disagree.
-"""
+"""The parts that every report is made of, whatever the medium: tables, notes, remedies and strips."""
 
 from dataclasses import dataclass
+from typing import Literal
 
-from bottleneck.records import GROUPS, Analysis
-from bottleneck.report import extras, facts, places, sections, waits
-from bottleneck.report.collectives import collectives
-from bottleneck.report.findings import findings
-from bottleneck.report.layout import Notes, Remedies, Strip, Table
-from bottleneck.report.queue import queue_strip
-
-_PLACES = 6  # lines and modules: enough to see where to look, since the JSON has them all
-
-Part = Table | Notes | Remedies | Strip
+# A name is cut so that it stays different from its neighbours, a place keeps its end, words keep their beginning.
+Kind = Literal["name", "place", "words", "number"]
 
 
 @dataclass(frozen=True)
-class Document:
-    """The parts of a report in reading order. ``groups`` are the shares of the bar; all text is uncleaned."""
+class Column:
+    """A column: its title, and what it holds, which decides how it is aligned and shortened."""
 
-    headline: str
-    sentence: str
-    bound: str
-    facts: tuple[tuple[str, str], ...]
-    groups: tuple[tuple[str, float], ...]
-    parts: tuple[Part, ...]
-    next_step: str
+    title: str
+    kind: Kind
 
 
-def build(analysis: Analysis, top: int = 10, *, all_findings: bool = False) -> Document:
-    """The document of an analysis, with at most ``top`` rows in the tables that could grow without end.
+@dataclass(frozen=True)
+class Row:
+    """A row: its cells, the group that it belongs to (for its mark and colour), and words to set beneath it.
 
-    ``all_findings`` shows those too that the run's noise would hide, and all that follow the first few.
+    ``role``: a 'part' belongs to the row above it and is counted there; 'rest' folds rows that are not shown; the
+    'total' is the sum of all that are neither parts nor totals.
     """
-    verdict = analysis.verdict
-    parts: tuple[Part | None, ...] = (
-        sections.ledger(analysis),
-        findings(analysis, all_findings=all_findings),
-        extras.batch_test(analysis.batch_test),
-        sections.kernels(analysis, top),
-        waits.idle(analysis, top),
-        queue_strip(analysis),
-        places.lines(analysis, _PLACES),
-        places.modules(analysis, _PLACES),
-        collectives(analysis, top),
-        sections.ranks(analysis, top),
-        facts.coverage(analysis),
-        facts.caveats(analysis),
-    )
-    shares = {group: sum(entry.share for entry in analysis.ledger if entry.group == group) for group in GROUPS}
-    return Document(
-        headline=facts.headline(verdict),
-        sentence=verdict.sentence,
-        bound=verdict.bound,
-        facts=facts.facts(analysis),
-        groups=tuple((group, share) for group, share in shares.items() if share > 0),
-        parts=tuple(part for part in parts if part),
-        next_step=facts.next_step(analysis),
-    )
+
+    cells: tuple[str, ...]
+    role: Literal["plain", "part", "rest", "total"] = "plain"
+    group: str | None = None
+    details: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Table:
+    """A titled table with the sentences that explain it."""
+
+    title: str
+    columns: tuple[Column, ...]
+    rows: tuple[Row, ...]
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Notes:
+    """A titled list of sentences; each item is a lead and the lines that belong to it."""
+
+    title: str
+    items: tuple[tuple[str, ...], ...]
+
+
+@dataclass(frozen=True)
+class Remedy:
+    """One thing to do: what it is about, labelled lines, code to write, and a command that tries it, to be copied."""
+
+    lead: str
+    lines: tuple[tuple[str, str], ...] = ()
+    code: tuple[str, ...] = ()
+    command: str | None = None
+
+
+@dataclass(frozen=True)
+class Remedies:
+    """A titled and ranked list of things to do: what to know before, what they come to, and what is left out.
+
+    ``groups`` are those without a rank, told shortly, each group with its heading.
+    """
+
+    title: str
+    items: tuple[Remedy, ...]
+    before: tuple[str, ...] = ()
+    sums: tuple[str, ...] = ()
+    groups: tuple[tuple[str, tuple[Remedy, ...]], ...] = ()
+    closing: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Strip:
+    """A titled figure of one line: values over time, none below 0, and the words that read it."""
+
+    title: str
+    values: tuple[float, ...]
+    words: str

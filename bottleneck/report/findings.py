@@ -3,8 +3,8 @@
 import math
 from collections.abc import Sequence
 
-from bottleneck.records import Analysis, Finding, Interval
-from bottleneck.report.layout import Remedies, Remedy
+from bottleneck.report.document import Remedies, Remedy
+from bottleneck.schema.analysis import Analysis, Finding, Interval
 from bottleneck.units import format_share, format_us
 
 PAGE = "docs/reference/findings.md"

@@ -1,6 +1,10 @@
-"""What a kernel is called when there is little room: ever shorter readings of C++, GEMM and mangled names."""
+"""Shortens kernel names for tables so that the kernels of one table stay distinct."""
 
 import re
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+from rich.cells import cell_len, set_cell_size
 
 _ANONYMOUS = re.compile(r"\(anonymous(?: namespace)?\)::")
 _RETURN_TYPE = re.compile(r"^(?:void|int|float|bool|auto|std::enable_if<[^<>]*>::type)\s+(?=[\w:(])")
@@ -125,3 +129,63 @@ def _demangled(name: str) -> str:
         return ""
     types = re.search(r"\d([A-Z][a-z]+[A-Z][a-z]+(?:[A-Z][a-z]+)*)", name[position:])
     return f"{parts[-1]}<{types[1]}>" if types and parts[-1].lower().endswith("kernel") else parts[-1]
+
+
+Shortener = Callable[[str], str]
+
+
+def short_names(names: Sequence[str], width: int, ellipsis: str = "…") -> list[str]:
+    """The names, each in at most ``width`` cells; different names stay different as far as the width allows.
+
+    The mildest shortening that fits is taken, and at last a cut in the middle. What is then still alike gets a number.
+    """
+    distinct = list(dict.fromkeys(names))
+    chosen: dict[str, str] = {}
+    for shortener in (str, plain_name, essential_name, terse_name):
+        shorter = {name: shortener(name) for name in distinct if name not in chosen}
+        taken = Counter([*shorter.values(), *chosen.values()])
+        chosen |= {name: text for name, text in shorter.items() if cell_len(text) <= width and taken[text] == 1}
+    for name in distinct:
+        if name not in chosen:
+            chosen[name] = _numbered(terse_name(name), width, ellipsis, set(chosen.values()))
+    return [chosen[name] for name in names]
+
+
+def cut_middle(text: str, width: int, ellipsis: str = "…") -> str:
+    """The text in at most ``width`` cells: its beginning and its end, where names of tuned kernels differ."""
+    if cell_len(text) <= width:
+        return text
+    room = width - len(ellipsis)
+    if room < 2:
+        return _head(text, width)
+    return _head(text, room - room // 2) + ellipsis + _tail(text, room // 2)
+
+
+def cut_end(text: str, width: int, ellipsis: str = "…") -> str:
+    """The text in at most ``width`` cells: its beginning."""
+    if cell_len(text) <= width:
+        return text
+    return _head(text, width - len(ellipsis)) + ellipsis if width > len(ellipsis) else _head(text, width)
+
+
+def cut_start(text: str, width: int, ellipsis: str = "…") -> str:
+    """The text in at most ``width`` cells: its end, where a path names the file and the line."""
+    if cell_len(text) <= width:
+        return text
+    return ellipsis + _tail(text, width - len(ellipsis)) if width > len(ellipsis) else _tail(text, width)
+
+
+def _numbered(text: str, width: int, ellipsis: str, taken: set[str]) -> str:
+    short, number = cut_middle(text, width, ellipsis), 2
+    while short in taken and width > 8:
+        mark = f" #{number}"
+        short, number = cut_middle(text, width - len(mark), ellipsis) + mark, number + 1
+    return short
+
+
+def _head(text: str, width: int) -> str:
+    return set_cell_size(text, width).rstrip() if width > 0 else ""
+
+
+def _tail(text: str, width: int) -> str:
+    return _head(text[::-1], width)[::-1] if width > 0 else ""

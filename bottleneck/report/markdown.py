@@ -3,14 +3,12 @@
 import re
 from collections.abc import Sequence
 
-from bottleneck.records import Analysis
-from bottleneck.report.clean import clean
-from bottleneck.report.document import Document, Part, build
-from bottleneck.report.layout import Column, Notes, Remedies, Remedy, Row, Strip, Table
-from bottleneck.report.look import UNICODE
-from bottleneck.report.names import short_names
-from bottleneck.report.numbers import UNKNOWN, apportion
-from bottleneck.report.strips import strip_cells
+from bottleneck.report.analysis_document import Document, Part, build
+from bottleneck.report.document import Column, Notes, Remedies, Remedy, Row, Strip, Table
+from bottleneck.report.kernel_names import short_names
+from bottleneck.report.terminal import UNICODE
+from bottleneck.report.text import UNKNOWN, apportion, clean, strip_cells
+from bottleneck.schema.analysis import Analysis
 
 _PROSE = 600
 _NAME_WIDTH = 60

@@ -1,13 +1,15 @@
-"""A sweep as a document: its points, what they do against the roofs, and what the fit of each curve says."""
+"""Builds the document of a sweep: its points, the roofs, and the fit of each curve."""
 
+import io
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from bottleneck.report.document import Document
-from bottleneck.report.layout import Column, Notes, Row, Table
-from bottleneck.report.numbers import UNKNOWN
-from bottleneck.trials import Fit, Point, Roof, Sweep
+from bottleneck.report.analysis_document import Document
+from bottleneck.report.document import Column, Notes, Row, Table
+from bottleneck.report.terminal import Look
+from bottleneck.report.text import UNKNOWN
+from bottleneck.schema.trials import Fit, Point, Roof, Sweep
 from bottleneck.units import US_PER_S, format_share, format_si, format_us
 
 # More curves than this do not fit side by side into 80 columns.
@@ -340,3 +342,38 @@ def three(value: float) -> str:
 
 def _capital(text: str) -> str:
     return text[:1].upper() + text[1:]
+
+
+def render(sweep: Sweep, width: int = 80, *, color: bool = False, encoding: str = "utf-8") -> str:
+    """The sweep as text; escape sequences appear in it only with ``color``."""
+    from rich.console import Console  # noqa: PLC0415 - rich is loaded only where it is used
+
+    from bottleneck.report.terminal import lines  # noqa: PLC0415 - as above
+
+    stream = io.TextIOWrapper(io.BytesIO(), encoding)
+    console = Console(
+        file=stream, width=width, force_terminal=color, color_system="standard" if color else None, _environ={}
+    )
+    for line in lines(build(sweep), Look(width, encoding)):
+        console.print(line, no_wrap=True, overflow="ignore", crop=False, highlight=False, markup=False, emoji=False)
+    stream.seek(0)
+    return stream.read()
+
+
+def to_markdown(sweep: Sweep) -> str:
+    """The sweep as markdown for a comment on a pull request."""
+    from bottleneck.report.markdown import lines  # noqa: PLC0415 - as above
+
+    return "\n".join(lines(build(sweep))) + "\n"
+
+
+def to_json(sweep: Sweep) -> str:
+    """The sweep as indented JSON; what is not finite is null, as what is not known."""
+    import msgspec  # noqa: PLC0415 - as above
+
+    plain = msgspec.to_builtins(sweep)
+    ordered = {key: plain[key] for key in ("schema", "version", *plain)}
+    return msgspec.json.format(msgspec.json.encode(ordered), indent=1).decode() + "\n"
+
+
+FORMATS: Mapping[str, Callable[[Sweep], str]] = {"terminal": render, "markdown": to_markdown, "json": to_json}

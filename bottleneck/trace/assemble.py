@@ -1,22 +1,181 @@
-"""Columns in file order turned into the tables of a Trace: sorted, rebased, null where the file does not tell."""
+"""Assembles the columns of a trace file into the tables of a ``Trace``: sorted, rebased, null where unknown."""
 
+import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from bottleneck.tables import CATEGORIES, DEVICE_ARGS, EVENTS, LAUNCH_ARGS, MEMORY, OP_ARGS, category
-from bottleneck.trace.categories import by_name, category_of, depends_on_name
+from bottleneck.schema.tables import CATEGORIES, DEVICE_ARGS, EVENTS, LAUNCH_ARGS, MEMORY, OP_ARGS, SIGNATURES, category
+from bottleneck.trace.categories import LEGACY_KERNEL, by_name, category_of, depends_on_name
 from bottleneck.trace.columns import Columns
-from bottleneck.trace.decode import ABSENT
-from bottleneck.trace.order import LONGEST_US, Events, event_order
-from bottleneck.trace.signatures import signature_table
-from bottleneck.trace.tracks import Tracks
+from bottleneck.trace.damage import Damage
+from bottleneck.trace.decode import ABSENT, DECODE_ERRORS
 
 Array = npt.NDArray[Any]
+
+# Traces last seconds to minutes. An event days away has a broken clock, and would cost all others their precision.
+LONGEST_US = 7 * 86_400e6
+
+# Of equal intervals the one that can enclose the other comes first.
+_OUTER_FIRST = ("line", "python", "annotation", "op", "runtime")
+_RANK = np.array([_OUTER_FIRST.index(name) if name in _OUTER_FIRST else 9 for name in CATEGORIES], np.int8)
+
+
+@dataclass(frozen=True)
+class Events:
+    """Columns of all complete events in file order; category, name and track are codes among sorted labels."""
+
+    ts_ns: Array
+    dur_us: Array
+    category: Array
+    name: Array
+    track: Array
+
+
+def event_order(events: Events, nameless: Array, identifier: Array, damage: Damage) -> Array:
+    """Positions of the events that stay, in the order of EVENTS; counts the others by the reason.
+
+    ``nameless`` says per code of ``events.name`` whether it is no name; ``identifier`` holds the External id of an op,
+    the Python id of a frame and the correlation of other work, or ABSENT.
+    """
+    # Each kind of event comes in time order; merging such runs is what this sort is fastest at.
+    rows = np.argsort(events.ts_ns, kind="stable")
+    rows = _without(rows, (events.ts_ns == ABSENT) | np.isnan(events.dur_us), "no-time", damage)
+    rows = _without(rows, nameless[events.name], "no-name", damage)
+    rows = _without(rows, events.dur_us > LONGEST_US, "far-time", damage)
+    return _break_ties(events, _near_the_middle(events.ts_ns, rows, damage), identifier)
+
+
+def _without(rows: Array, bad: Array, kind: str, damage: Damage) -> Array:
+    if not bad.any():
+        return rows
+    kept = rows[~bad[rows]]
+    damage[kind] += len(rows) - len(kept)
+    return kept
+
+
+def _near_the_middle(ts_ns: Array, rows: Array, damage: Damage) -> Array:
+    """The rows, which are in order of time, within a week of the middle one."""
+    if not rows.size:
+        return rows
+    middle, reach = int(ts_ns[rows[rows.size // 2]]), int(LONGEST_US * 1000)
+    if middle - int(ts_ns[rows[0]]) <= reach and int(ts_ns[rows[-1]]) - middle <= reach:
+        return rows
+    near = np.abs(ts_ns[rows] / 1000 - middle / 1000) <= LONGEST_US
+    damage["far-time"] += int(np.count_nonzero(~near))
+    kept: Array = rows[near]
+    return kept
+
+
+def _break_ties(events: Events, rows: Array, identifier: Array) -> Array:
+    """The rows with equal starts put in an order that does not depend on the file; changes ``rows``.
+
+    Ids grow inwards, because ops and frames get theirs when they begin. Names and tracks only make the order total.
+    """
+    ts_ns = events.ts_ns[rows]
+    same = np.zeros(rows.size + 1, bool)
+    np.equal(ts_ns[1:], ts_ns[:-1], out=same[1:-1])
+    tied = np.flatnonzero(same[1:] | same[:-1])
+    if not tied.size:
+        return rows
+    some = rows[tied]
+    keys = (
+        events.name[some],
+        events.track[some],
+        identifier[some],
+        _RANK[events.category[some]],
+        -events.dur_us[some],
+        ts_ns[tied],
+    )
+    rows[tied] = some[np.lexsort(keys)]
+    return rows
+
+
+def signature_table(shapes: list[bytes], shape: Array, labels: list[str], name: Array) -> tuple[pd.DataFrame, Array]:
+    """SIGNATURES, and for each op its row there (int32, -1 without shapes).
+
+    ``shapes`` are texts as ``Columns`` joins them; ``shape`` and ``name`` hold a code among shapes and labels per op.
+    """
+    texts = [_parts(joined) for joined in shapes]
+    rank = np.array(_ranks(texts), np.int64)
+    key = name.astype(np.int64) << 32 | (rank[shape] if shape.size else shape)
+    has_shape = np.array([bool(parts[0]) for parts in texts], bool)
+    shaped = has_shape[shape] if shape.size else np.zeros(0, bool)
+    # Hashing beats the sort of np.unique where a few thousand keys stand for a million calls.
+    code, met = pd.factorize(key[shaped])
+    order = np.argsort(met)
+    distinct = met[order]
+    row = np.full(len(shape), -1, np.int32)
+    row[shaped] = np.argsort(order)[code]
+    by_rank = dict(zip(rank.tolist(), texts, strict=True))
+    rows = [(labels[code >> 32], *by_rank[code & 0xFFFFFFFF]) for code in distinct.tolist()]
+    frame = pd.DataFrame(rows, columns=list(SIGNATURES.columns), dtype=object)
+    return SIGNATURES.check(frame), row
+
+
+def _parts(joined: bytes) -> tuple[str | None, ...]:
+    dims, types, strides, concrete, dims_1_8 = joined.decode("utf-8", errors="replace").split("\0")
+    return tuple(_plain(text) or None for text in (dims or dims_1_8, types, strides, concrete))
+
+
+def _plain(text: str) -> str:
+    """The list on one line; '' for null. Hand-made and post-processed traces hold the list as a string."""
+    try:
+        value = json.loads(text) if text.startswith('"') else text
+        text = value if isinstance(value, str) else text
+        return "" if text == "null" else msgspec.json.format(text, indent=0)
+    except DECODE_ERRORS:
+        return text
+
+
+def _ranks(texts: list[tuple[str | None, ...]]) -> list[int]:
+    """Position of each text among the distinct ones in sorted order."""
+    order = {key: rank for rank, key in enumerate(sorted({_sortable(parts) for parts in texts}))}
+    return [order[_sortable(parts)] for parts in texts]
+
+
+def _sortable(parts: tuple[str | None, ...]) -> tuple[str, ...]:
+    return tuple(part or "" for part in parts)
+
+
+# Devices and streams have small numbers; elsewhere pid and tid are those of processes and threads.
+_LARGEST_DEVICE, _LARGEST_STREAM = 255, 65_535
+_STREAM = re.compile(r"(?:stream )?(\d{1,9})")
+
+
+class Tracks:
+    """Distinct tracks in sorted order; ``recode`` turns codes of the file into positions among ``labels``."""
+
+    def __init__(self, tracks: Sequence[tuple[object, object]]) -> None:
+        texts = [f"{'' if pid is None else pid}/{'' if tid is None else tid}" for pid, tid in tracks]
+        self.labels = sorted(set(texts))
+        codes = {label: code for code, label in enumerate(self.labels)}
+        self.recode = np.array([codes[text] for text in texts] or [0], np.int32)
+        self._devices = np.full(len(self.labels), ABSENT)
+        self._streams = np.full(len(self.labels), ABSENT)
+        for (pid, tid), text in zip(tracks, texts, strict=True):
+            code = codes[text]
+            self._devices[code] = _number(tid if pid == LEGACY_KERNEL else pid, _LARGEST_DEVICE)
+            self._streams[code] = ABSENT if pid == LEGACY_KERNEL else _number(tid, _LARGEST_STREAM)
+
+    def fill(self, devices: dict[str, Array], track: Array) -> None:
+        """Writes device and stream where the arguments have none (ROCm before 2.3, legacy arrays)."""
+        own = track[devices["row"]]
+        for name, numbers in (("device", self._devices), ("stream", self._streams)):
+            devices[name] = np.where(devices[name] == ABSENT, numbers[own], devices[name])
+
+
+def _number(label: object, largest: int) -> int:
+    match = _STREAM.fullmatch(str(label))
+    return int(match[1]) if match and int(match[1]) <= largest else ABSENT
+
+
 Arrays = dict[str, Array]
 
 _CODE = {name: code for code, name in enumerate(CATEGORIES)}

@@ -1,4 +1,4 @@
-"""What an event is: from the words of every era and vendor to the categories of ``bottleneck.tables``.
+"""Maps the event categories and names of every era and vendor to the categories of EVENTS.
 
 Source of the raw names: Kineto's libkineto/include/ActivityType.h and real traces of PyTorch 1.4 to 2.12.
 """

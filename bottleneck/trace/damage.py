@@ -1,8 +1,8 @@
-"""The ledger of defects that the reader tolerated, and the caveats that tell of them."""
+"""Counts the defects that the reader tolerated, and turns them into caveats."""
 
 from collections import Counter
 
-from bottleneck.records import Caveat
+from bottleneck.schema.analysis import Caveat
 
 # Kind of defect -> (slug of the caveat, what happened to that many things).
 _KINDS = {

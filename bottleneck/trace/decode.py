@@ -1,4 +1,4 @@
-"""Trace events as typed records: a whole chunk at once where it is clean, value by value where it is not.
+"""Decodes trace events into typed records: a whole chunk at once where it is clean, value by value where it is not.
 
 Every event keeps its ``args`` as raw text, and only those of categories that need them are decoded, by role. Measured
 and rejected: a union of structs tagged by `ph` (no faster); one tagged by `cat` with typed args inside (7 % less time

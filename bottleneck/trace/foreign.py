@@ -1,4 +1,4 @@
-"""Files that are no PyTorch trace: what they are and what to do with them, in one clear error."""
+"""Recognises files that are not PyTorch traces, and says what they are and what to do with them."""
 
 from collections.abc import Iterable
 from pathlib import Path

@@ -1,22 +1,78 @@
-"""Where in the user's program an instant of a host thread lies: module path and source line, from Python frames."""
+"""Finds the module path and source line at any instant of a host thread, from Python frames; builds PLACES."""
 
+import re
+import sys
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
+import pandas as pd
 
-from bottleneck.trace.events import ends_ns, is_any_of, names, starts_ns, threads
-from bottleneck.trace.libraries import (
-    MODEL_LIBRARY,
-    MODULE,
-    MODULE_PREFIX,
-    OWN,
-    PLUMBING,
-    kind_of_frame,
-    short_source,
-)
+from bottleneck.schema.linked_trace import Trace
+from bottleneck.schema.tables import PLACES, category
+from bottleneck.trace.joins import ends_ns, is_any_of, names, starts_ns, threads
 from bottleneck.trace.nesting import Ints, Nest, ancestor_where, nest
-from bottleneck.tracing import Trace
+
+MODULE_PREFIX = "nn.Module: "
+MODULE, OWN, MODEL_LIBRARY, PLUMBING = 0, 1, 2, 3
+
+# 'path/file.py(57): function', as Kineto writes a Python frame. The longest real one is far below the limit.
+_FRAME = re.compile(r"^(?P<path>[^\n]{1,1000}?)\((?P<line>\d{1,9})\): ")
+
+# Kineto cuts entries of sys.path off, so a library shows as 'torch/nn/…' or, where it was not cut, with its folder.
+# Generated code has a name in angle brackets; so do notebook cells of older IPython, which are the user's own.
+# What Inductor generates is named by a hash.
+_LIBRARY_MARKS = re.compile(
+    "(site|dist)-packages/|lib/python|(^|/)bottleneck/harness/|/torchinductor_|(^|/)c[a-z2-7]{51}[.]py"
+    "|<(?!ipython-input|stdin)"
+)
+_MACHINERY = (
+    "torch torchgen functorch triton numpy pandas scipy tqdm nvidia apex deepspeed accelerate lightning"
+    " pytorch_lightning lightning_fabric lightning_utilities ignite fsspec ipykernel IPython traitlets tornado zmq"
+    " jupyter_client torchmetrics typeguard jaxtyping opt_einsum wandb tensorboard pydantic requests urllib3 click"
+    " typer uvicorn starlette fastapi PIL packaging loguru einops aiter triton_kernels sgl_kernel flashinfer"
+    " _distutils_hack _virtualenv"
+)
+# The last four are names of the standard library that people give to files and folders of their own.
+_PACKAGES = (sys.stdlib_module_names | set(_MACHINERY.split())) - {"code", "profile", "test", "trace"}
+
+# Libraries that hold model code: a line of theirs is better than none, a line of the user's own is better still.
+_MODELS = (
+    "transformers diffusers timm torchvision torchaudio torchrec fairseq fairseq2 vllm sglang detectron2 mmcv mmdet"
+    " mmengine sentence_transformers peft xformers flash_attn bitsandbytes fairscale megatron nemo torchao trl"
+    " segment_anything segment_anything_fast open_clip torch_geometric"
+)
+_MODEL_PACKAGES = frozenset(_MODELS.split())
+
+
+def kind_of_frame(name: str) -> int:
+    """MODULE, the user's OWN code, a MODEL_LIBRARY, or PLUMBING (torch, standard library, builtins)."""
+    if name.startswith(MODULE_PREFIX):
+        return MODULE
+    match = _FRAME.match(name)
+    if match is None:
+        return PLUMBING
+    path = match["path"].replace("\\", "/")
+    package = re.split("(?:site|dist)-packages/", path)[-1].split("/")[0].removesuffix(".py")
+    if package in _MODEL_PACKAGES:
+        return MODEL_LIBRARY
+    if _LIBRARY_MARKS.search(path) or package in _PACKAGES:
+        return PLUMBING
+    return OWN
+
+
+def short_source(name: str) -> str:
+    """'model.py:57' of 'path/model.py(57): forward'; only for names that ``kind_of_frame`` does not call PLUMBING."""
+    match = _FRAME.match(name)
+    assert match is not None, "a frame without a line has no source"
+    return f"{match['path'].replace(chr(92), '/').rpartition('/')[2]}:{match['line']}"
+
+
+def function_of(name: str) -> str:
+    """'forward' of 'path/model.py(57): forward'; the whole name where it is no frame."""
+    match = _FRAME.match(name)
+    return name if match is None else name[match.end() :]
+
 
 # Deeper modules keep the path of this level: no model nests as deep, and paths of a hostile file would grow with the
 # square of the depth.
@@ -154,3 +210,76 @@ def _sources(stacks: Stacks, thread: Ints, at_ns: Ints) -> Labels:
     for each, source in text.items():
         code[each] = position[source]
     return Labels(code[name], sources, since_ns)
+
+
+# A call of a built-in function that takes this long is named beside the function that made it: it blocks, as sleep.
+_LONG_CALL_US = 100.0
+_BUILT_IN = "<built-in "
+_BUILT_IN_NAME = re.compile(r"^<built-in (?:function|method) (?P<name>[^\s>]{1,200})")
+
+
+def find_places(stacks: Stacks) -> pd.DataFrame | None:
+    """PLACES of all host threads with Python frames; null where there are none."""
+    calls = _long_calls(stacks)
+    rows = np.concatenate([*(stacks.rows[kind] for kind in (OWN, MODULE, MODEL_LIBRARY)), calls])
+    if not len(rows):
+        return None
+    trace = stacks.trace
+    track = threads(trace, rows)
+    thread = np.concatenate([track, track])
+    at_ns = np.concatenate([starts_ns(trace, rows), ends_ns(trace, rows)])
+    order = np.lexsort((at_ns, thread))
+    thread, at_ns = thread[order], at_ns[order]
+    fresh = np.concatenate(([True], (np.diff(thread) != 0) | (np.diff(at_ns) != 0)))
+    return _table(stacks, thread[fresh], at_ns[fresh], frames_of(trace, calls))
+
+
+def _long_calls(stacks: Stacks) -> Ints:
+    """Events that are long calls of built-in functions."""
+    trace = stacks.trace
+    is_built_in = np.array([label.startswith(_BUILT_IN) for label in stacks.labels] or [False])
+    rows: Ints = np.flatnonzero(is_any_of(trace, ("python",)) & (trace.events["dur_us"].to_numpy() >= _LONG_CALL_US))
+    return rows[np.flatnonzero(is_built_in[names(trace, rows)])]
+
+
+def _table(stacks: Stacks, thread: Ints, at_ns: Ints, calls: Frames) -> pd.DataFrame:
+    """PLACES from instants at which a place may change, sorted by thread and time."""
+    places = locate(stacks, thread, at_ns)
+    frame, labels = _frames(stacks, thread, at_ns, calls)
+    codes = np.stack([thread, places.source.code, places.module.code, frame])
+    start = np.flatnonzero(np.concatenate(([True], (np.diff(codes) != 0).any(axis=0))))
+    # Where a thread's last frame has ended it is nowhere: each stretch of a known place ends at another row of its own.
+    end = np.append(start[1:], len(thread) - 1)
+    known = (codes[1:3, start] >= 0).any(axis=0)
+    start, end = start[known], end[known]
+    table = pd.DataFrame(
+        {
+            "thread": category(thread[start], list(stacks.trace.events["thread"].cat.categories)),
+            "ts_us": at_ns[start] / 1e3,
+            "end_us": at_ns[end] / 1e3,
+            "source": category(places.source.code[start], places.source.labels),
+            "module": category(places.module.code[start], places.module.labels),
+            "frame": category(frame[start], labels),
+        }
+    )
+    return PLACES.check(table)
+
+
+def _frames(stacks: Stacks, thread: Ints, at_ns: Ints, calls: Frames) -> tuple[Ints, list[str]]:
+    """Code of the function at each instant and the texts: 'main', or 'main > sleep' inside a long call."""
+    outer, since_ns = frames_at(stacks, thread, at_ns)
+    inner, called_ns = calls.names_at(thread, at_ns)
+    inner = np.where(called_ns >= since_ns, inner, -1)
+    size = len(stacks.labels) + 1
+    pairs, code = np.unique((outer + 1) * size + inner + 1, return_inverse=True)
+    texts = [_text(stacks.labels, outer, inner) for outer, inner in (divmod(pair, size) for pair in pairs.tolist())]
+    distinct = sorted({text for text in texts if text})
+    position = {text: number for number, text in enumerate(distinct)}
+    return np.array([position.get(text, -1) for text in texts], dtype=np.int64)[code], distinct
+
+
+def _text(labels: list[str], outer: int, inner: int) -> str:
+    """Both names from their codes plus one; empty where no function of the program is known."""
+    function = function_of(labels[outer - 1]) if outer else ""
+    match = _BUILT_IN_NAME.match(labels[inner - 1]) if inner else None
+    return f"{function} > {match['name']}" if function and match else function

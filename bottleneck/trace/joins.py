@@ -1,12 +1,15 @@
-"""Joins of event tables on ids that may repeat: the latest row with an id before an instant; used by ``link``."""
+"""Joins of event tables: by ids that may repeat, by correlation of launches and device work, and views of EVENTS."""
 
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from bottleneck.trace.nesting import Ints
+from bottleneck.schema.linked_trace import Trace
+from bottleneck.trace.nesting import Ints, to_ns
 
 Flags = npt.NDArray[np.bool_]
 
@@ -44,3 +47,65 @@ def match_latest(key: Ints, at_ns: Ints, asked_key: Ints, asked_ns: Ints) -> Mat
     rows = np.append(rows, -1).astype(np.int64)
     none = len(rows) - 1
     return Match(rows[np.where(low > first, low - 1, none)], rows[np.where(end > first, first, none)])
+
+
+def starts_ns(trace: Trace, rows: Ints) -> Ints:
+    """Start of some events."""
+    return to_ns(trace.events["ts_us"].to_numpy()[rows])
+
+
+def ends_ns(trace: Trace, rows: Ints) -> Ints:
+    """End of some events."""
+    return starts_ns(trace, rows) + to_ns(trace.events["dur_us"].to_numpy()[rows])
+
+
+def threads(trace: Trace, rows: Ints) -> Ints:
+    """Code of the track of some events."""
+    return trace.events["thread"].cat.codes.to_numpy()[rows].astype(np.int64)
+
+
+def names(trace: Trace, rows: Ints) -> Ints:
+    """Code of the name of some events."""
+    return trace.events["name"].cat.codes.to_numpy()[rows].astype(np.int64)
+
+
+def names_that_match(trace: Trace, pattern: re.Pattern[str]) -> Flags:
+    """Whether each distinct name matches, by its code; never once per event."""
+    labels = trace.events["name"].cat.categories
+    return np.array([pattern.search(label) is not None for label in labels], dtype=np.bool_)
+
+
+def are_named(trace: Trace, pattern: re.Pattern[str]) -> Flags:
+    """Whether each event's name matches."""
+    return np.asarray(names_that_match(trace, pattern)[trace.events["name"].cat.codes.to_numpy()], dtype=np.bool_)
+
+
+def is_any_of(trace: Trace, categories: Sequence[str], rows: Ints | slice = slice(None)) -> Flags:
+    """Whether some events (all of them unless told) are of one of the categories."""
+    column = trace.events["category"].cat
+    wanted = np.isin(np.asarray(column.categories, dtype=object), categories)
+    return np.append(wanted, False)[column.codes.to_numpy()[rows]]
+
+
+def events_of(trace: Trace, category: str) -> Ints:
+    """Rows of the events of one category."""
+    return np.flatnonzero(is_any_of(trace, (category,)))
+
+
+# Calls that each issue exactly one kernel.
+LAUNCHES_A_KERNEL = re.compile(r"^(cuda|cu|hip)\w*LaunchKernel|^(cuda|cu|hip)LaunchCooperativeKernel")
+
+
+def find_launches(trace: Trace) -> Ints:
+    """Row in LAUNCH_ARGS of the call that issued each row of DEVICE_ARGS, -1 where the trace does not hold it.
+
+    Of several calls with the same correlation the latest before the work counts, or the first when all of them come
+    after it: the clocks of host and device differ by up to 200 us, so order in time alone proves nothing.
+    """
+    called, issued = trace.launch_args, trace.device_args
+    return match_latest(
+        whole(called["correlation"]),
+        starts_ns(trace, called["event"].to_numpy()),
+        whole(issued["correlation"]),
+        starts_ns(trace, issued["event"].to_numpy()),
+    ).nearest

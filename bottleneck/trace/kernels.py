@@ -1,4 +1,4 @@
-"""Kernel names to families, engines and math dtypes: one declared table, first match wins; used by ``link``.
+"""Maps kernel names to families, engines and math dtypes by one declared table; the first match wins.
 
 No profiler records which units a kernel ran on, so its name is the only witness: on one A100 the same fp32 product may
 run as TF32 on tensor cores or on the plain units, an eight-fold difference in the peak that applies. The rows on matrix

@@ -1,4 +1,7 @@
-"""EVENTS to OPS, KERNELS and PLACES: which op, module, line and step issued each piece of device work.
+"""Links EVENTS to OPS, KERNELS and PLACES: the op, module, line and step that issued each piece of device work.
+
+While a stream is captured, its launches enter a graph and run only when that is replayed. A replay knows no ops, but
+the captured launches lie inside the ops that made them.
 
 A kernel is tied to the host call that issued it by correlation, and the call to the innermost op that was open on its
 thread. The join by 'External id' is a fallback: in traces of PyTorch 1.12 to 2.2 it is a copy of the correlation, and
@@ -6,19 +9,29 @@ the naive join made thousands of wrong links (the reader nulls such ids).
 """
 
 import re
+from collections import Counter
 from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
 
-from bottleneck.tables import KERNELS, category
-from bottleneck.trace.captured import find_captured
-from bottleneck.trace.events import is_any_of, names, names_that_match, starts_ns, threads
-from bottleneck.trace.frames import Labels, Places, Stacks, locate
-from bottleneck.trace.joins import Flags, match_latest, whole
+from bottleneck.schema.analysis import Caveat
+from bottleneck.schema.linked_trace import Linked, Trace, Window
+from bottleneck.schema.tables import CAPTURED, KERNELS, category
+from bottleneck.trace.frames import Labels, Places, Stacks, find_places, locate
+from bottleneck.trace.joins import (
+    LAUNCHES_A_KERNEL,
+    Flags,
+    find_launches,
+    is_any_of,
+    match_latest,
+    names,
+    names_that_match,
+    starts_ns,
+    threads,
+    whole,
+)
 from bottleneck.trace.kernels import KernelTraits, describe_kernel
-from bottleneck.trace.launches import find_launches
-from bottleneck.trace.limits import linking_caveats, step_caveats
 from bottleneck.trace.nesting import Ints, to_ns
 from bottleneck.trace.ops import (
     OpTree,
@@ -31,8 +44,162 @@ from bottleneck.trace.ops import (
     step_at,
     taken,
 )
-from bottleneck.trace.places import find_places
-from bottleneck.tracing import Linked, Trace, Window
+from bottleneck.units import format_share, format_us
+
+_BEGIN = re.compile(r"StreamBeginCapture")
+_END = re.compile(r"StreamEndCapture")
+
+
+def find_captured(trace: Trace, trees: OpTree) -> pd.DataFrame:
+    """CAPTURED: the launches between the beginning and the end of a capture of which the trace holds no device work.
+
+    Backward passes are captured from the threads of autograd, so launches of every thread count.
+    """
+    event = trace.launch_args["event"].to_numpy()
+    name, start_ns = names(trace, event), starts_ns(trace, event)
+    begin, end = (np.sort(start_ns[names_that_match(trace, pattern)[name]]) for pattern in (_BEGIN, _END))
+    capture = np.searchsorted(begin, start_ns, side="right") - 1
+    open_ = (capture >= 0) & (np.searchsorted(end, start_ns) == np.searchsorted(end, np.append(begin, 0)[capture]))
+    ran = np.isin(whole(trace.launch_args["correlation"]), whole(trace.device_args["correlation"]))
+    rows = np.flatnonzero(names_that_match(trace, LAUNCHES_A_KERNEL)[name] & open_ & ~ran)
+    rows = rows[np.argsort(start_ns[rows], kind="stable")]
+    return CAPTURED.check(
+        pd.DataFrame(
+            {
+                "capture": capture[rows].astype(np.int64),
+                "event": event[rows],
+                "op": nullable(trees.innermost(threads(trace, event[rows]), start_ns[rows]), np.int32),
+                **_kernels(trace, rows),
+            }
+        )
+    )
+
+
+def _kernels(trace: Trace, rows: Ints) -> dict[str, object]:
+    """Name of each launched kernel, and what the name tells; a CUDA launch does not say it."""
+    column = trace.launch_args["kernel"].iloc[rows].cat
+    traits = [describe_kernel(label) for label in column.categories]
+    codes = column.codes.to_numpy()
+    families = sorted({each.family for each in traits})
+    family = np.array([*(families.index(each.family) for each in traits), -1], dtype=np.int64)
+    return {
+        "name": category(codes, list(column.categories)),
+        "family": category(family[codes], families),
+        "auxiliary": np.array([*(each.auxiliary for each in traits), False], dtype=bool)[codes],
+    }
+
+
+# A few calls whose kernels ran after the profiler stopped are normal.
+TOLERATED_SHARE = 0.02
+
+
+def linking_caveats(trace: Trace, window: Window, kernels: pd.DataFrame) -> tuple[Caveat, ...]:
+    """What limits the links of a trace with device work; messages give shares of the device's busy time."""
+    found = (
+        _orphans(window, kernels),
+        _outside_ops(window, kernels),
+        _replays(window, kernels),
+        _skew(window, kernels),
+        _missing_kernels(trace),
+    )
+    return tuple(caveat for caveat in found if caveat is not None)
+
+
+def step_caveats(window: Window) -> tuple[Caveat, ...]:
+    """What was left out when the steps were chosen."""
+    if not window.set_aside:
+        return ()
+    total = len(window.set_aside) + len(window.steps)
+    reasons = Counter(reason.split(":")[0] for _, reason in window.set_aside)
+    told = "; ".join(f"{count} {reason}" for reason, count in reasons.items())
+    return (Caveat("steps-set-aside", f"{len(window.steps)} of {total} steps are explained, the others not: {told}"),)
+
+
+def _of_busy_time(kernels: pd.DataFrame, chosen: Flags) -> str:
+    dur_us = kernels["dur_us"].to_numpy()
+    share = float(dur_us[chosen].sum() / total) if (total := dur_us.sum()) > 0 else 0.0
+    return f"{format_share(share)} of the device's busy time"
+
+
+def _touched(window: Window, kernels: pd.DataFrame, chosen: Flags) -> float:
+    """Share of the window in which any of the chosen work runs."""
+    start_us = kernels["ts_us"].to_numpy()[chosen]
+    end_us = start_us + kernels["dur_us"].to_numpy()[chosen]
+    order = np.argsort(start_us)
+    start_us, end_us = (np.clip(at_us[order], window.start_us, window.end_us) for at_us in (start_us, end_us))
+    covered_us = np.maximum.accumulate(np.append(window.start_us, end_us))
+    new_us = np.maximum(end_us - np.maximum(start_us, covered_us[:-1]), 0.0)
+    return min(float(new_us.sum()) / window.wall_us, 1.0) if window.wall_us > 0 else 0.0
+
+
+def _orphans(window: Window, kernels: pd.DataFrame) -> Caveat | None:
+    orphan = (kernels["launch"].isna() & kernels["op"].isna()).to_numpy()
+    if not orphan.any():
+        return None
+    return Caveat(
+        "orphans",
+        f"{orphan.sum()} of {len(kernels)} pieces of device work ({_of_busy_time(kernels, orphan)}) have"
+        " no launch in the trace; they count as busy, but no op pays for them",
+        _touched(window, kernels, orphan),
+    )
+
+
+def _outside_ops(window: Window, kernels: pd.DataFrame) -> Caveat | None:
+    outside = (kernels["unlinked"] == "launched outside any op").to_numpy()
+    if not outside.any():
+        return None
+    return Caveat(
+        "launched-outside-ops",
+        f"{outside.sum()} of {len(kernels)} pieces of device work ({_of_busy_time(kernels, outside)})"
+        " were launched outside any recorded op",
+        _touched(window, kernels, outside),
+    )
+
+
+def _replays(window: Window, kernels: pd.DataFrame) -> Caveat | None:
+    replayed = kernels["replayed"].to_numpy()
+    if not replayed.any():
+        return None
+    return Caveat(
+        "graph-replay",
+        f"{replayed.sum()} kernels ({_of_busy_time(kernels, replayed)}) were replayed from a graph; the"
+        " trace does not say which ops they belong to",
+        _touched(window, kernels, replayed),
+    )
+
+
+def _skew(window: Window, kernels: pd.DataFrame) -> Caveat | None:
+    early_us = (kernels["launch_ts_us"] - kernels["ts_us"]).to_numpy()
+    early = early_us > 0
+    if not early.any():
+        return None
+    return Caveat(
+        "clock-skew",
+        f"{early.sum()} of {len(kernels)} pieces of device work start before their launch, by up to"
+        f" {format_us(float(early_us[early].max()))}: the clocks of host and device disagree by at least as much",
+        _touched(window, kernels, early),
+    )
+
+
+def kernel_launches(trace: Trace) -> tuple[Ints, Flags]:
+    """Rows in LAUNCH_ARGS of the calls that each launch a kernel, and which of them have no work in the trace."""
+    launches = names_that_match(trace, LAUNCHES_A_KERNEL)
+    rows = np.flatnonzero(launches[names(trace, trace.launch_args["event"].to_numpy())])
+    correlation = whole(trace.launch_args["correlation"])[rows]
+    return rows, ~np.isin(correlation, whole(trace.device_args["correlation"]))
+
+
+def _missing_kernels(trace: Trace) -> Caveat | None:
+    """Launches without a kernel: dropped by the profiler, captured into a graph, or still queued when it stopped."""
+    called, missing = kernel_launches(trace)
+    if not len(called) or missing.mean() <= TOLERATED_SHARE:
+        return None
+    return Caveat(
+        "kernels-missing",
+        f"{missing.sum()} of {len(called)} kernel launches ({format_share(float(missing.mean()))}) have no kernel in"
+        " the trace: dropped by the profiler, captured into a graph, or still queued when it stopped",
+    )
+
 
 _GRAPH_LAUNCH = re.compile("GraphLaunch", re.IGNORECASE)
 _GRID_IN_THREADS = re.compile("hipExtModuleLaunchKernel")

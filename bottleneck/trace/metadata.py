@@ -1,13 +1,17 @@
-"""What the file says about itself outside its events: device, versions, rank, wall clock."""
+"""Reads what a trace file says about itself: device, versions, rank, wall clock, and the vendor of its profiler."""
 
 import itertools
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Literal
 
+from bottleneck.schema.analysis import Caveat
+from bottleneck.schema.linked_trace import DeviceProperties
+from bottleneck.trace.categories import ASCEND_TASK, category_of
+from bottleneck.trace.columns import Columns
 from bottleneck.trace.damage import Damage
 from bottleneck.trace.decode import DECODE_ERRORS
-from bottleneck.tracing import DeviceProperties
 
 _HIDDEN = ("host", "user", "tw_", "mast_", "trace_path", "traceName", "logical_")
 _LONGEST_FACT, _MOST_FACTS = 200, 100
@@ -134,3 +138,48 @@ def _shown(text: str) -> str:
     """The text cut short, with characters that could act on a terminal made visible."""
     cut = text[:_LONGEST_FACT]
     return "".join(char if char.isprintable() else char.encode("unicode_escape", "replace").decode() for char in cut)
+
+
+Flavour = Literal["cuda", "rocm", "xpu", "mtia", "npu", "cpu"]
+
+_DEVICE_WORK = {"kernel", "copy", "fill"}
+_LAUNCHES = ("cudaLaunchKernel", "cudaLaunchKernelExC", "cuLaunchKernel", "cuLaunchKernelEx", "hipLaunchKernel",
+             "hipExtModuleLaunchKernel", "hipModuleLaunchKernel", "cudaGraphLaunch", "hipGraphLaunch")  # fmt: skip
+
+
+def flavour_of(columns: Columns, metadata: Metadata) -> Flavour:
+    """The vendor; 'cpu' when no device did any work, whatever devices the machine has."""
+    raw = {name.lower() for name in columns.counts}
+    if not _has_device_work(columns):
+        return "cpu"
+    if any(name.startswith("mtia_") for name in raw):
+        return "mtia"
+    if any(name.startswith("xpu_") for name in raw):
+        return "xpu"
+    if ASCEND_TASK in columns.categories:
+        return "npu"
+    return "rocm" if _is_rocm(columns, metadata) else "cuda"
+
+
+def _is_rocm(columns: Columns, metadata: Metadata) -> bool:
+    words = [*metadata.keys, *(device.name.lower() for device in metadata.devices)]
+    return any(word.startswith(("hip_", "roctracer", "amd")) for word in words) or any(
+        name.startswith("hip") and name[3:4].isupper() for name in columns.names
+    )
+
+
+def _has_device_work(columns: Columns) -> bool:
+    return any(category_of(name) in _DEVICE_WORK for name in columns.categories)
+
+
+def missing_device_work(columns: Columns) -> tuple[Caveat, ...]:
+    """A caveat when kernels were launched but none was recorded."""
+    if _has_device_work(columns) or not any(name in columns.names for name in _LAUNCHES):
+        return ()
+    return (
+        Caveat(
+            "no-device-events",
+            "kernels were launched but the profiler recorded none; the device's profiling interface was not usable "
+            "(missing permission, a stub library in LD_LIBRARY_PATH, or another profiler), so only the host side shows",
+        ),
+    )

@@ -1,4 +1,4 @@
-"""Interval nesting on tracks: who encloses whom, and what was running at an instant; used by ``link``."""
+"""Interval nesting on tracks: the enclosing interval of each event, and the interval that runs at an instant."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""EVENTS of category op to OPS: the op tree of every host thread, with step, module path and source line."""
+"""Builds OPS from EVENTS: the op tree of every host thread, with backward ops tied to their forward ops."""
 
 import re
 from dataclasses import dataclass
@@ -7,13 +7,34 @@ import numpy as np
 import pandas as pd
 from pandas.arrays import IntegerArray
 
-from bottleneck.tables import OPS, category
-from bottleneck.trace.autograd import forward_of
-from bottleneck.trace.events import ends_ns, names, names_that_match, starts_ns, threads
+from bottleneck.schema.linked_trace import Trace, Window
+from bottleneck.schema.tables import OPS, category
 from bottleneck.trace.frames import Labels, Places
-from bottleneck.trace.joins import Flags, whole
+from bottleneck.trace.joins import Flags, ends_ns, match_latest, names, names_that_match, starts_ns, threads, whole
 from bottleneck.trace.nesting import Ints, Nest, ancestor_where, nest, to_ns
-from bottleneck.tracing import Trace, Window
+
+
+def forward_of(sequence: Ints, forward_thread: Ints, thread: Ints, start_ns: Ints) -> Ints:
+    """Row of the forward op of each backward op, -1 for other ops and where it is not in the trace.
+
+    The profiler gives every op the next sequence number of its thread (-1: null), and a backward op that of its node
+    together with autograd's id of the forward thread (0 or null on forward ops). Of the nested forward ops that share a
+    number the one that started last made the node, as torch/csrc/profiler takes it for its own flow arrows. Numbers are
+    counted per thread, but forward ops do not tell autograd's id of theirs: it is taken to be the host thread that has
+    most of the numbers in question.
+    """
+    found = np.full(len(sequence), -1, dtype=np.int64)
+    backward = np.flatnonzero((sequence >= 0) & (forward_thread > 0))
+    forward = np.flatnonzero((sequence >= 0) & (forward_thread <= 0))
+    for autograd_id in np.unique(forward_thread[backward]):
+        asking = backward[forward_thread[backward] == autograd_id]
+        sought = forward[np.isin(sequence[forward], sequence[asking])]
+        if len(sought):
+            sought = sought[thread[sought] == np.bincount(thread[sought]).argmax()]
+            match = match_latest(sequence[sought], start_ns[sought], sequence[asking], start_ns[asking])
+            found[asking] = np.append(sought, -1)[match.before]
+    return found
+
 
 _ISSUES_COLLECTIVE = re.compile(r"^(c10d|_?c10d_functional)::(?!wait)")
 

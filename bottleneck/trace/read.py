@@ -1,22 +1,227 @@
-"""Stage 1: a trace file of any era to a ``Trace``: EVENTS and the arguments that later stages need."""
+"""Reads a trace file of any era into a ``Trace``: finds the event list, decodes it in chunks, and assembles EVENTS.
+
+The text is never parsed as a whole: each block is cut after its last complete event. In sound JSON a cut between
+events looks like `}, {"ph"`, where "ph" stands for the key that the first event begins with. A nested list of objects
+would have to begin with that key too to be mistaken for one; then the chunk does not decode and is taken apart.
+"""
 
 import gc
-from collections.abc import Iterator
+import itertools
+import re
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
 from bottleneck.errors import TraceError
+from bottleneck.schema.linked_trace import Trace
 from bottleneck.trace.assemble import Assembled, assemble
 from bottleneck.trace.columns import Columns
 from bottleneck.trace.damage import Damage
-from bottleneck.trace.document import Document
-from bottleneck.trace.flavour import flavour_of, missing_device_work
-from bottleneck.trace.foreign import refuse_json
-from bottleneck.trace.metadata import Metadata, read_metadata
-from bottleneck.trace.repair import restore_backslashes
-from bottleneck.trace.stream import read_blocks
-from bottleneck.tracing import Trace
+from bottleneck.trace.decode import DECODE_ERRORS, AnyEvent, EventDecoder, load_leniently
+from bottleneck.trace.foreign import refuse_json, refuse_value
+from bottleneck.trace.inflate import read_blocks
+from bottleneck.trace.metadata import Metadata, flavour_of, missing_device_work, read_metadata
+from bottleneck.trace.salvage import ANY_BOUNDARY, Salvager, restore_backslashes
+
+_LIST_KEY = re.compile(rb'"traceEvents"\s*:\s*')
+_BLANKS = b" \t\r\n"
+_BOM = b"\xef\xbb\xbf"
+_LIMIT_BYTES = 16 * 1024**2
+_KEYS_TRIED = 32
+# Enough to see the first key of the first event.
+_LOOK_AHEAD_BYTES = 4096
+
+
+@dataclass(frozen=True)
+class Heading:
+    """``text`` is an object closed after its empty event list, '' for a bare array; ``rest`` begins with an event."""
+
+    text: bytes
+    rest: bytes
+
+
+def pass_heading(path: Path, blocks: Iterator[bytes], damage: Damage) -> Heading:
+    """The heading of the document in ``blocks``; raises TraceError when no list of events follows it."""
+    text = next(blocks, b"").removeprefix(_BOM).lstrip(_BLANKS)
+    if text.startswith(b"["):
+        start, header = 1, b""
+    elif text.startswith(b"{"):
+        text, start = _find_list(path, text, blocks, damage)
+        header = text[: start - 1] + b"[]}"
+    else:
+        refuse_value(path, text)
+    rest = text[start:].lstrip(_BLANKS)
+    while len(rest) < _LOOK_AHEAD_BYTES and (block := next(blocks, b"")):
+        rest = (rest + block).lstrip(_BLANKS)
+    if rest.startswith(b"["):
+        refuse_value(path, rest)
+    return Heading(header, rest)
+
+
+def _find_list(path: Path, text: bytes, blocks: Iterator[bytes], damage: Damage) -> tuple[bytes, int]:
+    """The text read so far and the position after the bracket that opens the list."""
+    searched = tried = 0
+    while tried < _KEYS_TRIED:
+        for match in itertools.islice(_LIST_KEY.finditer(text, searched), _KEYS_TRIED):
+            tried += 1
+            if match.end() < len(text) and _is_top_level(text[: match.start()]):
+                return text, _after_bracket(path, text, match.end())
+        searched = max(0, len(text) - len(b'"traceEvents" : ') - 64)
+        block = next(blocks, b"")
+        if not block or len(text) > _LIMIT_BYTES:
+            break
+        text += block
+    unverified = _LIST_KEY.search(text)
+    if unverified is None or unverified.end() == len(text):
+        _refuse_without_list(path, text)
+    damage["metadata"] += 1
+    return text, _after_bracket(path, text, unverified.end())
+
+
+def _is_top_level(header: bytes) -> bool:
+    """Whether a key that follows the text is one of the outermost object."""
+    try:
+        return isinstance(load_leniently(header + b'"traceEvents":null}'), dict)
+    except DECODE_ERRORS:
+        return False
+
+
+def _after_bracket(path: Path, text: bytes, start: int) -> int:
+    if text[start : start + 1] != b"[":
+        refuse_value(path, text[start:])
+    return start + 1
+
+
+def _refuse_without_list(path: Path, text: bytes) -> NoReturn:
+    try:
+        top = load_leniently(text)
+    except DECODE_ERRORS:
+        raise TraceError(
+            f"{path} is no readable JSON",
+            why="no list of trace events was found in it",
+            fix="record it again; the program may have ended while it was written",
+        ) from None
+    refuse_json(path, top, ())
+
+
+_FIRST_KEY = re.compile(rb'\{\s*("(?:[^"\\]|\\.)*")\s*:')
+
+_WINDOW_BYTES = 4096
+_ANY_BOUNDARY_AFTER_BYTES = 8 * 1024**2
+_LONGEST_EVENT_BYTES = 256 * 1024**2
+_FOOTER_LIMIT_BYTES = 16 * 1024**2
+
+
+class Document:
+    """One trace document; iterate it once, then read ``header`` and ``footer``, the texts around the event list."""
+
+    def __init__(self, path: Path, blocks: Iterator[bytes], damage: Damage) -> None:
+        self._path = path
+        self._blocks = blocks
+        self._damage = damage
+        self._decoder = EventDecoder()
+        self._salvager = Salvager(self._decoder, damage)
+        self._boundary = ANY_BOUNDARY
+        self.header = b""
+        self.footer = b""
+
+    def __iter__(self) -> Iterator[Sequence[AnyEvent]]:
+        heading = pass_heading(self._path, self._blocks, self._damage)
+        self.header = heading.text
+        if heading.rest.startswith(b"]"):
+            self._take_footer(heading.rest[1:])
+            return
+        self._boundary = _boundary_after(heading.rest)
+        tail = [heading.rest]
+        for block in self._blocks:
+            end, start = self._last_cut(block)
+            if not start:
+                self._lengthen(tail, block)
+                continue
+            text, tail = b"".join((b"[", *tail, memoryview(block)[:end], b"]")), [block[start:]]
+            try:
+                yield self._decoder.decode(text)
+            except DECODE_ERRORS:
+                found = self._salvager.salvage(text[1:-1], self._boundary)
+                yield found.events
+                if found.ended:
+                    self._take_footer(b",".join([found.rest, *tail]))
+                    return
+                tail = [found.rest, b",", *tail] if found.rest else tail
+        yield from self._last_events(b"".join(tail).rstrip(b"\0" + _BLANKS))
+
+    def _lengthen(self, tail: list[bytes], block: bytes) -> None:
+        """Adds to the tail a block in which no event ends, or only one that begins with another key."""
+        tail.append(block)
+        size = sum(map(len, tail))
+        if size > _ANY_BOUNDARY_AFTER_BYTES:
+            self._boundary = ANY_BOUNDARY
+        if size > _LONGEST_EVENT_BYTES:
+            raise TraceError(
+                f"{self._path} holds no end of an event in {size >> 20} MiB",
+                why="events take a few hundred bytes; the file is damaged or no trace",
+                fix="record it again",
+            )
+
+    def _last_events(self, text: bytes) -> Iterator[Sequence[AnyEvent]]:
+        """Events of the text that no block follows."""
+        text, begun = _without_begun_event(text)
+        end, start = self._last_cut(text)
+        if start:
+            try:
+                yield self._decoder.decode(b"[" + text[:end] + b"]")
+                text = text[start:]
+            except DECODE_ERRORS:
+                pass
+        broken = self._damage["broken"]
+        found = self._salvager.salvage_last(text, self._boundary)
+        yield found.events
+        if found.ended:
+            self._take_footer(found.rest)
+        elif self._damage["broken"] > broken:
+            # The last one that could not be read is the one that the end of the file cut off.
+            self._damage["broken"] -= 1
+            self._damage["truncated-json"] += 1
+        else:
+            self._damage["truncated-json" if begun else "unclosed-json"] += 1
+
+    def _last_cut(self, block: bytes) -> tuple[int, int]:
+        """(end of the last complete event, start of the next) in the block; (0, 0) when there is no cut."""
+        window = _WINDOW_BYTES
+        while True:
+            start = max(0, len(block) - window)
+            cut = None
+            for match in self._boundary.finditer(block, start):
+                cut = match
+            if cut:
+                return cut.start() + 1, cut.end(1)
+            if start == 0:
+                return 0, 0
+            window *= 16
+
+    def _take_footer(self, text: bytes) -> None:
+        pieces = [text]
+        for block in self._blocks:
+            # Reading on to the end finds damage of the compressed stream, and costs next to nothing.
+            if sum(map(len, pieces)) < _FOOTER_LIMIT_BYTES:
+                pieces.append(block)
+        self.footer = b"".join(pieces)
+
+
+def _boundary_after(text: bytes) -> re.Pattern[bytes]:
+    """What lies between two events of a list that begins with the text."""
+    match = _FIRST_KEY.match(text)
+    return re.compile(rb"\}(\s*,\s*)(?=\{\s*" + re.escape(match[1]) + rb"\s*:)") if match else ANY_BOUNDARY
+
+
+def _without_begun_event(text: bytes) -> tuple[bytes, bytes]:
+    """Text up to its last closing brace, and the begin of an event that follows a comma there and has no brace."""
+    end = text.rfind(b"}") + 1
+    rest = text[end:].strip(_BLANKS)
+    return (text[:end], rest.strip(b"," + _BLANKS)) if rest.startswith(b",") else (text, b"")
+
 
 _AGAIN = "record it again; the program may have ended, or the disk been full, while it was written"
 

@@ -1,19 +1,130 @@
-"""The steps of a trace: from marks, profiler steps, optimizer steps or repeats, else the whole span is one."""
+"""Finds the steps of a trace and the steady ones among them; without any, the whole trace is one step."""
 
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
+import numpy as np
 import pandas as pd
 
 from bottleneck.errors import UsageError
-from bottleneck.trace.events import are_named, is_any_of
-from bottleneck.trace.repeats import Found, find_repeats
-from bottleneck.trace.steady import judge
-from bottleneck.trace.walls import wall_spans
-from bottleneck.trace.whole import whole_window
-from bottleneck.tracing import Step, Trace, Window
+from bottleneck.schema.linked_trace import Step, Trace, Window
+from bottleneck.trace.joins import Flags, are_named, is_any_of
+from bottleneck.trace.nesting import Floats
+from bottleneck.trace.repeats import Found, find_repeats, wall_spans
+
+# Of fewer steps than this none can be called unusual; but see _COLD.
+_STEPS_TO_JUDGE = 4
+# A first step counts as warming up when it takes this many times the median of the later ones, and stands out of
+# their scatter: 3.5 standard deviations, estimated by 1.4826 median absolute deviations (Iglewicz and Hoaglin 1993).
+_WARMING_UP = 1.2
+_SCATTER = 3.5 * 1.4826
+# Two later steps tell no scatter, so there the first must take this many times the longer of them.
+_COLD = 2.0
+_OUTLIER = 2.0
+# More outliers than this are the program's own rhythm, such as an evaluation every few steps.
+_RARE = 0.2
+
+
+def judge(us: Sequence[float]) -> list[str | None]:
+    """Why each step, given by how long it took, is set aside; null for those that count, which lie in one stretch.
+
+    First steps are set aside while they stand out of the later half, then steps that took twice the median of what
+    is left, and beside those whatever is not in the longest stretch without one (of equals the last).
+    """
+    times = np.asarray(us, dtype=np.float64)
+    cold, usual_us = _warming_up(times)
+    reasons: list[str | None] = [
+        f"still warming up: {time / usual_us:.3g} times the median of the later steps" for time in times[:cold].tolist()
+    ]
+    return reasons + _judge_warm(times[cold:])
+
+
+def _warming_up(times: Floats) -> tuple[int, float]:
+    """How many first steps are not yet like the later ones, and the median of the later ones."""
+    count = len(times)
+    if count < _STEPS_TO_JUDGE - 1:
+        return 0, np.nan
+    later = times[-max(_STEPS_TO_JUDGE - 1, (count + 1) // 2) :] if count >= _STEPS_TO_JUDGE else times[1:]
+    usual_us = float(np.median(later))
+    if count >= _STEPS_TO_JUDGE:
+        highest_us = max(_WARMING_UP * usual_us, usual_us + _SCATTER * float(np.median(np.abs(later - usual_us))))
+    else:
+        highest_us = _COLD * float(later.max())
+    usual = times[: count - len(later)] <= highest_us
+    return int(np.argmax(usual)) if usual.any() else len(usual), usual_us
+
+
+def _judge_warm(times: Floats) -> list[str | None]:
+    """The same for steps that are warm."""
+    usual_us = float(np.median(times)) if len(times) else 0.0
+    outliers = np.flatnonzero(times > _OUTLIER * usual_us)
+    if len(times) < _STEPS_TO_JUDGE or not len(outliers) or len(outliers) > max(_RARE * len(times), 1):
+        return [None] * len(times)
+    bounds = pairwise([-1, *outliers.tolist(), len(times)])
+    first, end = max(((low + 1, high) for low, high in bounds), key=lambda run: (run[1] - run[0], run[0]))
+    reasons: list[str | None] = ["cut off from the longest steady stretch by an outlier"] * len(times)
+    reasons[first:end] = [None] * (end - first)
+    for row in outliers.tolist():
+        reasons[row] = f"an outlier: {times[row] / usual_us:.3g} times the median"
+    return reasons
+
+
+_DEVICE = ("kernel", "copy", "fill")
+_DEVICE_SYNC = re.compile(r"^(cuda|hip|musa|xpu)\w*DeviceSynchronize$")
+_PROFILER_FRAME = re.compile(
+    r"^\S*torch[/\\](profiler[/\\]|autograd[/\\]profiler|_C[/\\]_profiler)|torch\._C\._autograd\._\w*profiler"
+)
+
+
+def whole_window(trace: Trace) -> Window:
+    """One step from the first to the last event of the program: ops, calls, device work, annotations, Python frames.
+
+    What the profiler does for itself does not count: its spans, its own frames, the device synchronisation with which
+    it stops (any after the last op and the last other call), and the ends of outer frames that were still open when
+    its first and last frames ran.
+    """
+    host = is_any_of(trace, ("op", "runtime")) & ~closing_syncs(trace)
+    spans = _spans(trace, host | is_any_of(trace, ("annotation", *_DEVICE)))
+    last_call_us = float(trace.events["ts_us"].to_numpy()[host].max(initial=-np.inf))
+    spans += _python_span(trace, min((start for start, _ in spans), default=np.inf), last_call_us)
+    start_us = min((start for start, _ in spans), default=0.0)
+    end_us = max((end for _, end in spans), default=start_us)
+    return Window(start_us, end_us, (Step("whole trace", start_us, end_us),), "whole")
+
+
+def _spans(trace: Trace, chosen: Flags) -> list[tuple[float, float]]:
+    """First start and last end of the chosen events; empty when there are none."""
+    start_us = trace.events["ts_us"].to_numpy()[chosen]
+    end_us = start_us + trace.events["dur_us"].to_numpy()[chosen]
+    return [(float(start_us.min()), float(end_us.max()))] if len(start_us) else []
+
+
+def closing_syncs(trace: Trace) -> Flags:
+    """Device synchronisations that start after every op has ended and every other call has started."""
+    start_us, dur_us = (trace.events[name].to_numpy() for name in ("ts_us", "dur_us"))
+    calls, ops = (is_any_of(trace, (each,)) for each in ("runtime", "op"))
+    syncs = calls & are_named(trace, _DEVICE_SYNC)
+    last_us = max((start_us + dur_us)[ops].max(initial=-np.inf), start_us[calls & ~syncs].max(initial=-np.inf))
+    late: Flags = start_us >= last_us
+    return syncs & late
+
+
+def _python_span(trace: Trace, first_us: float, last_us: float) -> list[tuple[float, float]]:
+    """Span of the program's Python frames, between the profiler's frames before the first and after the last event."""
+    python = is_any_of(trace, ("python",))
+    own = python & are_named(trace, _PROFILER_FRAME)
+    start_us = trace.events["ts_us"].to_numpy()
+    end_us = start_us + trace.events["dur_us"].to_numpy()
+    opened_us = end_us[own & (end_us <= first_us)].max(initial=-np.inf)
+    closing_us = start_us[own & (start_us >= last_us)].min(initial=np.inf)
+    return [
+        (max(start, opened_us), min(end, closing_us))
+        for start, end in _spans(trace, python & ~own)
+        if max(start, opened_us) < min(end, closing_us)
+    ]
+
 
 PROFILER_STEP = re.compile("^ProfilerStep#")
 OPTIMIZER_STEP = re.compile(r"^Optimizer\.step#")

@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from bottleneck.analysis.ledger import ACCOUNTS
-from bottleneck.case import Case
-from bottleneck.measured import StepTimes, Timing
 from bottleneck.pipeline import examine, locate
-from bottleneck.recording import RankTrace, Recording, write_recording
-from bottleneck.records import IdleCause, LedgerEntry
+from bottleneck.schema.analysis import IdleCause, LedgerEntry
+from bottleneck.schema.case import Case
+from bottleneck.schema.measurements import StepTimes, Timing
+from bottleneck.schema.recording import RankTrace, Recording, write_recording
 from tests.analysis.frames import CPU
 from tests.builders import Event, frame, kernel, launch, op, step, write_trace
 

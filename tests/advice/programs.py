@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from bottleneck.case import Case
+from bottleneck.schema.case import Case
 from tests.advice.cases import case_of
 from tests.builders import Event, complete, frame, kernel, launch, op, step
 

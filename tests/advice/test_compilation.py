@@ -4,7 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from bottleneck.advice.compilation import compile_break_even, compile_does_not_pay, compiling_in_step, graph_breaks
-from bottleneck.case import Case
+from bottleneck.schema.case import Case
 from tests.advice.cases import case_of, cpu_events, gpu_events, idle_row, with_analysis, with_ledger
 from tests.builders import op
 

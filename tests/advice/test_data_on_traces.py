@@ -6,10 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from bottleneck.advice import capacity, distributed, loading, loading_spots, loading_workers, machine, transfers
-from bottleneck.advice.draft import Draft
-from bottleneck.case import Case
+from bottleneck.advice import data_loading as loading
+from bottleneck.advice import data_loading as loading_spots
+from bottleneck.advice import data_loading as loading_workers
+from bottleneck.advice import distributed, machine, transfers
+from bottleneck.advice import memory_capacity as capacity
+from bottleneck.advice.drafts import Draft
 from bottleneck.pipeline import analyse, examine, locate
+from bottleneck.schema.case import Case
 
 SAMPLES = Path(__file__).resolve().parents[2] / "sample_traces"
 RULES: tuple[Callable[[Case], Draft | None], ...] = (

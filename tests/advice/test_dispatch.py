@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from bottleneck.advice.dispatch import cuda_graphs, eager_overhead, tiny_kernels
-from bottleneck.advice.eager import compile_gain_us, host_overhead
+from bottleneck.advice.dispatch import compile_gain_us, cuda_graphs, eager_overhead, host_overhead, tiny_kernels
 from bottleneck.advice.measures import account_us
 from tests.advice.cases import case_of, cpu_events, gpu_events, with_analysis, with_ledger
 from tests.builders import complete, launch, op

@@ -6,11 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from bottleneck.advice.distributed import every_rank_reads_all, exposed_communication
-from bottleneck.advice.late import late_rank
+from bottleneck.advice.distributed import every_rank_reads_all, exposed_communication, late_rank
 from bottleneck.analysis.ledger import ACCOUNTS
-from bottleneck.case import Case
-from bottleneck.records import CollectiveSummary, LedgerEntry, RankSummary
+from bottleneck.schema.analysis import CollectiveSummary, LedgerEntry, RankSummary
+from bottleneck.schema.case import Case
 from tests.advice.cases import case_of, gpu_events, idle_row, with_analysis, with_ledger
 from tests.builders import complete, frame
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from bottleneck.advice.fusion import unfused_attention, unfused_chain, unfused_norm, vocabulary_loss
-from bottleneck.measured import Timing
+from bottleneck.schema.measurements import Timing
 from tests.advice.programs import Call, on_cpu, on_gpu
 from tests.analysis.frames import CPU
 

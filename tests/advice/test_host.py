@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from bottleneck.advice import host
-from bottleneck.case import Case
-from bottleneck.records import IdleCause
+from bottleneck.schema.analysis import IdleCause
+from bottleneck.schema.case import Case
 from tests.advice.cases import case_of, cpu_events, gpu_events, idle_row, with_ledger
 from tests.builders import complete, frame, kernel, launch, op, step
 

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from bottleneck.advice.machine import RULES, busy_not_productive, incomplete_trace, low_clocks, profiler_distorts
-from bottleneck.case import Case
-from bottleneck.measured import OptionCost, OptionCosts, Ratio, Timing
-from bottleneck.records import Caveat, TelemetrySummary
+from bottleneck.schema.analysis import Caveat, TelemetrySummary
+from bottleneck.schema.case import Case
+from bottleneck.schema.measurements import OptionCost, OptionCosts, Ratio, Timing
 from tests.advice.cases import case_of, cpu_events, gpu_events, with_analysis, with_ledger
 
 QUIET = TelemetrySummary(50, None, None, None, None, None, ())

@@ -6,11 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from bottleneck.advice import compilation, dispatch, eager, growth, host, optimizers, process
-from bottleneck.advice.draft import Draft
+from bottleneck.advice import compilation, dispatch, host, optimizers, process
+from bottleneck.advice import dispatch as eager
+from bottleneck.advice import small_steps as growth
+from bottleneck.advice.drafts import Draft
 from bottleneck.advice.measures import account_us
-from bottleneck.case import Case
 from bottleneck.pipeline import examine, locate
+from bottleneck.schema.case import Case
 from tests.samples import SAMPLES
 
 MODULES = (dispatch, eager, optimizers, growth, host, compilation, process)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from bottleneck.advice.precision import eight_bit_products, fp32_products, half_precision
-from bottleneck.case import Case
+from bottleneck.schema.case import Case
 from tests.advice.cases import with_analysis
 from tests.advice.programs import Call, halves, on_cpu, on_gpu
 from tests.analysis.frames import CPU

@@ -13,7 +13,7 @@ from bottleneck.advice.process import (
     too_many_threads,
     unused_gradients,
 )
-from bottleneck.case import Case
+from bottleneck.schema.case import Case
 from tests.advice.cases import case_of, cpu_events, gpu_events, with_analysis, with_recording
 from tests.builders import Event, complete, kernel, launch, op
 

@@ -5,9 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from bottleneck.advice import fusion, kernels, layout, precision, programs, traffic
-from bottleneck.case import Case
+from bottleneck.advice import compilation as programs
+from bottleneck.advice import convolutions as layout
+from bottleneck.advice import fusion, precision, traffic
+from bottleneck.advice import matrix_products as kernels
 from bottleneck.pipeline import examine, locate
+from bottleneck.schema.case import Case
 
 SAMPLES = Path(__file__).parents[2] / "sample_traces"
 RULES = tuple(chain.from_iterable(module.RULES for module in (fusion, traffic, precision, kernels, layout, programs)))

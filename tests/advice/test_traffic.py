@@ -12,7 +12,7 @@ from bottleneck.advice.traffic import (
     strided_access,
     zeroed_gradients,
 )
-from bottleneck.case import Case
+from bottleneck.schema.case import Case
 from tests.advice.cases import with_analysis
 from tests.advice.programs import Call, halves, on_cpu, on_gpu
 from tests.analysis.frames import CPU

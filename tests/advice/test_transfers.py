@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from bottleneck.advice.transfers import copies_in_the_way, made_on_host, pageable_copies, small_copies
-from bottleneck.case import Case
+from bottleneck.schema.case import Case
 from tests.advice.cases import case_of, cpu_events
 from tests.builders import Event, frame, kernel, launch, memcpy, op, step
 

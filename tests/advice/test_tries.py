@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from bottleneck.harness.changes import CHANGES
+from bottleneck.experiment.interventions import CHANGES
 from tests.advice.test_pages import ADVICE, PAGE
 
 _COMMAND = re.compile(r"bottleneck verify --try ([\w,-]+)")

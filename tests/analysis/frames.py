@@ -5,11 +5,11 @@ from typing import Any
 
 import pandas as pd
 
-from bottleneck.analysis.clocks import UNTOLD, Conditions
 from bottleneck.analysis.roofline import classify
+from bottleneck.analysis.telemetry import UNTOLD, Conditions
 from bottleneck.devices.match import device_by_name
-from bottleneck.records import Device
-from bottleneck.tables import CHARGES, COSTS, KERNELS, OPS, Table
+from bottleneck.schema.analysis import Device
+from bottleneck.schema.tables import CHARGES, COSTS, KERNELS, OPS, Table
 
 MIB = 2.0**20
 H100 = replace(device_by_name("NVIDIA H100 80GB HBM3"), launch_floor_us=1.5)

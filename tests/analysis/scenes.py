@@ -8,8 +8,9 @@ import pandas as pd
 
 from bottleneck.analysis.ledger import build_ledger
 from bottleneck.analysis.summary import Evidence
-from bottleneck.records import Device, RecordingInfo
-from bottleneck.tables import (
+from bottleneck.schema.analysis import Device, RecordingInfo
+from bottleneck.schema.linked_trace import Linked, Step, Trace, Window
+from bottleneck.schema.tables import (
     CHARGES,
     COSTS,
     DEVICE_ARGS,
@@ -23,7 +24,6 @@ from bottleneck.tables import (
     SIGNATURES,
     Table,
 )
-from bottleneck.tracing import Linked, Step, Trace, Window
 
 MAIN = "1/1"
 _UNTOLD: Mapping[str, Any] = {"start_unix_ns": None, "rank": None, "world_size": None}

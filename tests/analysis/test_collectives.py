@@ -8,7 +8,7 @@ import pytest
 
 from bottleneck.analysis.collectives import NO_GROUP, NO_SIZES, ONE_CALL, kind_of
 from bottleneck.pipeline import analyse
-from bottleneck.records import Analysis, CollectiveSummary
+from bottleneck.schema.analysis import Analysis, CollectiveSummary
 from tests.builders import Event, kernel, launch, op, step, write_trace
 
 MEGA = 1_000_000

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from bottleneck.pipeline import analyse
-from bottleneck.records import Analysis, IdleCause
+from bottleneck.schema.analysis import Analysis, IdleCause
 from tests.builders import Event, complete, frame, kernel, launch, memcpy, op, step, write_trace
 
 _STEPS, _STEP_US, _WORK_US = 4, 30_000.0, 3_000.0

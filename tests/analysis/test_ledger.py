@@ -4,10 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from bottleneck.analysis.ledger import ACCOUNTS, LedgerResult, build_ledger, ledger_of
-from bottleneck.analysis.sides import TwoSided
+from bottleneck.analysis.ledger import ACCOUNTS, LedgerResult, TwoSided, build_ledger, ledger_of
 from bottleneck.pipeline import analyse
-from bottleneck.records import GROUPS
+from bottleneck.schema.analysis import GROUPS
 from tests.analysis.scenes import Event, Kernel, Op, Scene
 
 _TRACELENS = "AMD-AGI+TraceLens__tests__traces__"

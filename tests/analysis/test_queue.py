@@ -4,7 +4,7 @@ import pytest
 
 from bottleneck.analysis.queue import MOST_POINTS, measure_queue
 from bottleneck.analysis.summary import assemble
-from bottleneck.records import Queue
+from bottleneck.schema.analysis import Queue
 from tests.analysis.scenes import Kernel, Op, Scene, evidence
 
 

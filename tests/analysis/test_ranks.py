@@ -7,12 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bottleneck.analysis.arrivals import match_collectives
-from bottleneck.analysis.ranks import RankedAnalysis, combine_ranks
+from bottleneck.analysis.ranks import RankedAnalysis, combine_ranks, match_collectives
 from bottleneck.analysis.summary import assemble
-from bottleneck.measured import StepTime
 from bottleneck.pipeline import analyse
-from bottleneck.tables import DEVICE_ARGS
+from bottleneck.schema.measurements import StepTime
+from bottleneck.schema.tables import DEVICE_ARGS
 from tests.analysis.scenes import Event, Kernel, Scene, evidence, table
 
 _EPOCH_NS = 1_700_000_000_000_000_000

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from bottleneck.analysis.roofline import classify, launch_floor_us
-from bottleneck.records import Device
+from bottleneck.schema.analysis import Device
 from tests.analysis.frames import CPU, H100, Kernel, Priced, frames, host, only, stream, unpriced
 
 

@@ -7,12 +7,11 @@ import pytest
 
 from bottleneck.analysis.roofline import classify
 from bottleneck.cost import price
-from bottleneck.cost.charge import charge
-from bottleneck.cost.evidence import complete
-from bottleneck.cost.executions import Priced
-from bottleneck.cost.twins import lend
+from bottleneck.cost.attribution import charge
+from bottleneck.cost.graph_replay import Priced, lend
+from bottleneck.cost.shape_inference import complete
 from bottleneck.devices.match import match_device
-from bottleneck.records import Device
+from bottleneck.schema.analysis import Device
 from bottleneck.trace.link import link
 from bottleneck.trace.read import read_trace
 from bottleneck.trace.steps import find_steps

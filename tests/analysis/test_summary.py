@@ -6,9 +6,9 @@ from dataclasses import replace
 import pytest
 
 from bottleneck.analysis.summary import assemble
-from bottleneck.measured import Timing
-from bottleneck.records import GROUPS, Analysis, Caveat, Device
-from bottleneck.tables import COSTS, MEMORY, SIGNATURES
+from bottleneck.schema.analysis import GROUPS, Analysis, Caveat, Device
+from bottleneck.schema.measurements import Timing
+from bottleneck.schema.tables import COSTS, MEMORY, SIGNATURES
 from tests.analysis.scenes import Event, Kernel, Op, Scene, evidence, table
 
 _TRAIN = Event("annotation", "train", 0, 200)

@@ -5,10 +5,9 @@ from dataclasses import replace
 
 import pytest
 
-from bottleneck.analysis.ledger import ACCOUNTS, ledger_of
-from bottleneck.analysis.sides import TwoSided
+from bottleneck.analysis.ledger import ACCOUNTS, TwoSided, ledger_of
 from bottleneck.analysis.verdict import Grounds, decide
-from bottleneck.records import GROUPS, IdleCause, KernelSummary
+from bottleneck.schema.analysis import GROUPS, IdleCause, KernelSummary
 
 _KERNEL = KernelSummary(
     name="some_kernel",

@@ -1,5 +1,5 @@
 from benchmarks.aa import Outcome, table
-from bottleneck.measured import Ratio
+from bottleneck.schema.measurements import Ratio
 
 OUTCOMES = (
     Outcome("mlp.py", "no effect", Ratio(1.0, 0.99, 1.01, 40), ""),

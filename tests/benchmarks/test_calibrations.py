@@ -16,7 +16,7 @@ from benchmarks.calibrations import (
     tell_drift,
     tell_feats,
 )
-from bottleneck.records import Device, KernelSummary
+from bottleneck.schema.analysis import Device, KernelSummary
 from tests.report.samples import gpu_overhead
 
 CPU = Device(

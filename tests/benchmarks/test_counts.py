@@ -1,7 +1,7 @@
 from dataclasses import replace
 
 from benchmarks.counts import Row, compare_counts, table
-from bottleneck.counters import Counts, Fingerprint, Site
+from bottleneck.schema.counters import Counts, Fingerprint, Site
 
 ONE = Counts({"ops": 3, "allocations": 5}, Fingerprint(), sites=(Site("a.py", 1, "x", {"ops": 3}),))
 

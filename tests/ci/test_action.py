@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from bottleneck.report.gate import GATE_FORMATS
+from bottleneck.report.ci.outputs import GATE_FORMATS
 from tests.ci.steps import Job, executable, git, load
 
 STEPS = load("action.yml")["runs"]["steps"]

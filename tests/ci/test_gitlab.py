@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from bottleneck.report.gate import GATE_FORMATS
+from bottleneck.report.ci.outputs import GATE_FORMATS
 from tests.ci.steps import Job, executable, git, load
 
 JOB = load("ci/bottleneck.gitlab-ci.yml")["perf"]

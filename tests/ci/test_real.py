@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from bottleneck.counters import Lock
-from bottleneck.gate.accepting import last_path, read_last
+from bottleneck.gate.acceptance import last_path, read_last
 from bottleneck.gate.lockfile import write_lock
+from bottleneck.schema.counters import Lock
 from tests.ci.steps import git
 from tests.ci.test_action import STEPS, job
 from tests.test_pytest_plugin import gating, run_pytest

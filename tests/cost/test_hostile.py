@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bottleneck.cost import FORMULAS, price
-from bottleneck.tables import COSTS
+from bottleneck.schema.tables import COSTS
 
 sizes = st.one_of(st.integers(0, 9), st.integers(0, 2**63), st.sampled_from([0, 1, 2**31]))
 shapes = st.lists(sizes, max_size=5)

@@ -9,19 +9,9 @@ from typing import Any
 
 import pytest
 
-from bottleneck.cost import (
-    fills,
-    indexing,
-    linalg,
-    losses,
-    movement,
-    normalization,
-    passes,
-    pointwise,
-    pooling,
-    reduction,
-    views,
-)
+from bottleneck.cost import creation as fills
+from bottleneck.cost import indexing, linalg, losses, movement, normalization, pointwise, pooling, reduction, views
+from bottleneck.cost import multipass as passes
 from bottleneck.cost.call import Cost, Formulas
 from tests.cost.calls import parse, record
 

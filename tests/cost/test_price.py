@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bottleneck.cost import COMPOSITES, FORMULAS, merge, price
-from bottleneck.tables import COSTS, SIGNATURES
+from bottleneck.schema.tables import COSTS, SIGNATURES
 
 MM = ("aten::mm", "[[64, 32], [32, 16]]", '["float", "float"]', None, '["", ""]')
 

@@ -7,12 +7,12 @@ import pytest
 
 from benchmarks.price_coverage import cover
 from bottleneck.cost import price
-from bottleneck.cost.charge import charge
-from bottleneck.cost.evidence import complete
+from bottleneck.cost.attribution import charge
+from bottleneck.cost.shape_inference import complete
 from bottleneck.devices.match import match_device
 from bottleneck.trace.link import link
 from bottleneck.trace.read import read_trace
-from bottleneck.trace.whole import whole_window
+from bottleneck.trace.steps import whole_window
 
 EAGER = (
     "*__h100__Falconsai_nsfw_image_detection__*",

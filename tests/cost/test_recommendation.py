@@ -8,7 +8,7 @@ from bottleneck.cost.call import Cost, OpCall, Scalar, Tensor, Unpriced
 from bottleneck.cost.recommendation import CLASSIC, FORMULAS
 from tests.builders import op
 from tests.cost.calls import LONG, moved, tensor
-from tests.cost.test_evidence import call_of, completed
+from tests.cost.test_shape_inference import call_of, completed
 
 ADAGRAD = "fbgemm::split_embedding_codegen_lookup_rowwise_adagrad_function"
 NODE = "torch::autograd::CppNode<SplitLookupFunction_rowwise_adagrad_Op>"

@@ -4,8 +4,8 @@ import pytest
 
 from bottleneck.devices.match import device_by_name, match_device
 from bottleneck.errors import UsageError
-from bottleneck.records import Device
-from bottleneck.tracing import DeviceProperties
+from bottleneck.schema.analysis import Device
+from bottleneck.schema.linked_trace import DeviceProperties
 
 GIB = 2**30
 

@@ -3,7 +3,7 @@
 import pytest
 
 from bottleneck.devices.catalogue import Entry, entries, rates, read_rows
-from bottleneck.devices.derive import formula_peaks
+from bottleneck.devices.match import formula_peaks
 
 ROWS = pytest.mark.parametrize("entry", entries(), ids=lambda entry: entry.label)
 TENSORS = ("fp64_tensor", "tf32_tensor", "fp16_tensor", "bf16_tensor", "fp8_tensor", "int8_tensor", "fp4_tensor")

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from bottleneck.experiment.ancestor import COMMITS, TARGETS
-from bottleneck.experiment.checkout import Base, base_stand
+from bottleneck.experiment.sources import COMMITS, TARGETS
+from bottleneck.experiment.worktree import Base, base_stand
 
 SETTINGS = {
     "GIT_CONFIG_GLOBAL": os.devnull,

@@ -9,9 +9,9 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from bottleneck.harness.changes.change import Change, Missing, NotApplicable
-from bottleneck.harness.changes.subject import Subject
-from bottleneck.harness.trial import serve
+from bottleneck.experiment.interventions.change import Change, Missing, NotApplicable
+from bottleneck.experiment.interventions.subject import Subject
+from bottleneck.experiment.variants import serve
 
 PROGRAM = """
 import os

@@ -6,12 +6,12 @@ import pytest
 
 from bottleneck.errors import WorkloadError
 from bottleneck.experiment import verify as module
-from bottleneck.experiment.trying import Lab, Prediction
+from bottleneck.experiment.program import Program
+from bottleneck.experiment.trial import Lab, Prediction
 from bottleneck.experiment.verify import add_best, is_interrupted, prediction_of, prediction_of_all, tries_of, verify
-from bottleneck.harness.trial_program import Program
-from bottleneck.measured import Ratio
-from bottleneck.records import Finding, Interval
-from bottleneck.trials import Trial, Verification
+from bottleneck.schema.analysis import Finding, Interval
+from bottleneck.schema.measurements import Ratio
+from bottleneck.schema.trials import Trial, Verification
 
 LAB = Lab(Program("model.py", settings=(("batch_size", "4"),)), Path())
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from bottleneck.experiment.program import Program
 from bottleneck.experiment.worker import Refused, Worker, signal_name
-from bottleneck.harness.trial_program import Program
 from tests.experiment import own_changes
 
 pytest.importorskip("torch")

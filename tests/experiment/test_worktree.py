@@ -11,9 +11,8 @@ from pathlib import Path
 import pytest
 
 from bottleneck.experiment import worktree
-from bottleneck.experiment.checkout import MERGE_BASE, base_stand
-from bottleneck.experiment.git import Answer, git_in
-from bottleneck.experiment.worktree import PREFIX, remove_left_over, worktree_at
+from bottleneck.experiment.sources import Answer, git_in
+from bottleneck.experiment.worktree import MERGE_BASE, PREFIX, base_stand, remove_left_over, worktree_at
 from tests.experiment.clones import git, look, make_branched, own_settings
 
 pytestmark = pytest.mark.skipif(shutil.which("git") is None, reason="needs git")

@@ -5,11 +5,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bottleneck.counters import Counts, Fingerprint, Lock, Site
-from bottleneck.gate.culprits import find_culprits
+from bottleneck.gate.culprits import find_culprits, read_below
 from bottleneck.gate.lockfile import kept
-from bottleneck.gate.operators import read_below
-from bottleneck.gated import Culprit
+from bottleneck.schema.counters import Counts, Fingerprint, Lock, Site
+from bottleneck.schema.gate_result import Culprit
 
 MODEL = Site("net.py", 10, "x = self.norm(x)", {"ops": 10}, {"aten::layer_norm": 10})
 BACKWARD = Site("train.py", 20, "loss.backward()", {"ops": 40}, {"aten::mm": 40})

@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bottleneck.counters import COUNTERS, Acceptance, Anchor, Counts, Fingerprint, Lock
 from bottleneck.gate.judging import is_compared, is_red, judge_counts, with_accepted
-from bottleneck.gated import CounterChange, GateSettings, Limit
+from bottleneck.schema.counters import COUNTERS, Acceptance, Anchor, Counts, Fingerprint, Lock
+from bottleneck.schema.gate_result import CounterChange, GateSettings, Limit
 
 HERE = Fingerprint({"torch": "2.13", "backend": "cuda"}, {"device": "H100", "sm_count": 132}, {"cpu": "Xeon"})
 COUNTS = Counts(

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bottleneck.counters import COUNTERS, Acceptance, Anchor, Counts, Fingerprint, Lock, Site
 from bottleneck.errors import TraceError, UsageError
 from bottleneck.gate.lockfile import kept, lock_text, read_lock, write_lock
+from bottleneck.schema.counters import COUNTERS, Acceptance, Anchor, Counts, Fingerprint, Lock, Site
 
 LOCK = Lock(
     name="bench-train",

@@ -6,8 +6,8 @@ import tomllib
 import pytest
 
 from bottleneck.gate.settings import _KEYS, read_settings
-from bottleneck.gated import EXIT_CODES
-from bottleneck.report.gate import GATE_FORMATS
+from bottleneck.report.ci.outputs import GATE_FORMATS
+from bottleneck.schema.gate_result import EXIT_CODES
 from scripts.write_counters import PAGE_FILE, page, table
 from tests.ci.steps import ROOT, load
 

@@ -2,11 +2,11 @@ from pathlib import Path
 
 import pytest
 
-from bottleneck.counters import COUNTERS, MODULE_COUNTERS
-from bottleneck.counting import breakdown
 from bottleneck.errors import UsageError
+from bottleneck.gate import counting as breakdown
 from bottleneck.gate.settings import find_pyproject, lock_path, read_settings, workload_name
-from bottleneck.gated import GateSettings, Limit
+from bottleneck.schema.counters import COUNTERS, MODULE_COUNTERS
+from bottleneck.schema.gate_result import GateSettings, Limit
 
 WHOLE = """
 [tool.bottleneck.gate]

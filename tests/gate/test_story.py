@@ -1,11 +1,11 @@
 """The three lines of a failure: what happened, why with the line of code, how to fix or accept it."""
 
-from bottleneck.compared import Bar, ChangeRow, CompareSide, Comparison
-from bottleneck.counters import Site
 from bottleneck.gate.story import tell_failure, tell_gone, tell_stand
-from bottleneck.gated import CounterChange, Culprit, GateVerdict, TimeResult, WorkloadResult
-from bottleneck.gated_words import amount
-from bottleneck.measured import Ratio, Timing
+from bottleneck.report.ci.phrases import amount
+from bottleneck.schema.comparison import Bar, ChangeRow, CompareSide, Comparison
+from bottleneck.schema.counters import Site
+from bottleneck.schema.gate_result import CounterChange, Culprit, GateVerdict, TimeResult, WorkloadResult
+from bottleneck.schema.measurements import Ratio, Timing
 
 SITE = Site("train.py", 57, "total += loss.item()")
 SYNC = CounterChange("syncs", 0, 1, "broken", culprits=(Culprit("aten::item", 1, "head", SITE, is_touched=True),))

@@ -3,19 +3,9 @@
 from dataclasses import replace
 from typing import Any
 
-from bottleneck.checks import Check
-from bottleneck.harness.checkup import judge
-from bottleneck.harness.checkup.facts import (
-    Answer,
-    Calibrated,
-    Driver,
-    Facts,
-    Machine,
-    Place,
-    Processors,
-    Programs,
-    Screen,
-)
+from bottleneck.doctor import judge
+from bottleneck.doctor.facts import Answer, Calibrated, Driver, Facts, Machine, Place, Processors, Programs, Screen
+from bottleneck.schema.checks import Check
 
 CARD = "GPU-00000000-0000-0000-0000-000000000000"
 IMPORTED = {"version": "2.13.0+cpu", "file": "x", "cuda": None, "hip": None, "threads": 4, "kineto": True}

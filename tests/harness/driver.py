@@ -6,7 +6,7 @@ import textwrap
 from dataclasses import dataclass
 from pathlib import Path
 
-from bottleneck.recording import Recording, read_recording
+from bottleneck.schema.recording import Recording, read_recording
 
 _DRIVER = """
 import sys

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from bottleneck.harness import boundaries, marks
-from bottleneck.harness.boundaries import Boundaries
-from bottleneck.harness.signals import is_optimizer_made
+from bottleneck.harness.boundaries import Boundaries, is_optimizer_made
 
 
 class Adam:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from bottleneck.harness.claim import CLAIM_FILE, Course, claim, is_claimed, read_course
-from bottleneck.harness.notes import Plan
+from bottleneck.harness.messages import Plan
 
 PLAN = Plan(
     folder="out",

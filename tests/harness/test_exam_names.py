@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from bottleneck.harness import capture
-from bottleneck.harness.capture import Detail, Guard, Window
+from bottleneck.harness import window as capture
+from bottleneck.harness.window import Detail, Guard, Window
+from bottleneck.schema.linked_trace import Trace
 from bottleneck.trace.read import read_trace
-from bottleneck.tracing import Trace
 
 torch = pytest.importorskip("torch")
 

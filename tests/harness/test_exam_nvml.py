@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from bottleneck.sensors import HOST, read_samples
+from bottleneck.schema.telemetry import HOST, read_samples
 from tests.harness.nvml import CARD, OTHER_CARD, build
 from tests.harness.test_run_telemetry import wait_for
 

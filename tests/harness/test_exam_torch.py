@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from bottleneck.recording import read_recording
+from bottleneck.schema.recording import read_recording
 
 from .exam_runs import run_plainly, run_quietly
 from .exam_torch import EXCEPTIONS, TORCH_SCRIPTS, UNTRACED, program

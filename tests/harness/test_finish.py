@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from bottleneck.harness.cpu import usable_processors
 from bottleneck.harness.finish import Ending, finish_recording, measured_spans, read_all_notes
-from bottleneck.harness.notes import Notes, Plan, RankFiles, rank_of, write_notes
-from bottleneck.measured import Timing
-from bottleneck.recording import Recording, read_recording
+from bottleneck.harness.machine import usable_processors
+from bottleneck.harness.messages import Notes, Plan, RankFiles, rank_of, write_notes
+from bottleneck.schema.measurements import Timing
+from bottleneck.schema.recording import Recording, read_recording
 
 MEASURED = Notes(
     ranks=2,

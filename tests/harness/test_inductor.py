@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from bottleneck.compiled import COMPILED_SCHEMA, CompiledKernel
+from bottleneck.calibrate.cpu import build_native
 from bottleneck.cost.call import Cost
-from bottleneck.cost.compiled import price_kernels
+from bottleneck.cost.inductor_cpp import price_kernels
 from bottleneck.harness.inductor import Inductor
-from bottleneck.harness.native import build_native
+from bottleneck.schema.compiled_kernels import COMPILED_SCHEMA, CompiledKernel
 
 PROGRAM = """
 import sys

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from bottleneck.pipeline import analyse
-from bottleneck.records import Analysis
+from bottleneck.schema.analysis import Analysis
 from tests.harness.driver import record
 
 _NOTES = """

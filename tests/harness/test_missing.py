@@ -4,12 +4,12 @@ from typing import Any
 
 import pytest
 
-from bottleneck.commands import missing
-from bottleneck.harness import ceilings
-from bottleneck.harness.calibrate import Calibration
-from bottleneck.harness.cpu import cpu_facts
-from bottleneck.recording import RankTrace, Recording, read_recording, write_recording
-from bottleneck.records import Caveat, Device
+from bottleneck.calibrate import cached as ceilings
+from bottleneck.calibrate import cached as missing
+from bottleneck.calibrate.calibration import Calibration
+from bottleneck.harness.machine import cpu_facts
+from bottleneck.schema.analysis import Caveat, Device
+from bottleneck.schema.recording import RankTrace, Recording, read_recording, write_recording
 
 DEVICE = Device("CPU", None, "cpu", 1, {}, 1e9, 1.0, "measured", {})
 BLOCK = Recording(

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from bottleneck.commands.place import Place
+from bottleneck.commands.folder import Place
 from bottleneck.errors import UsageError
 from bottleneck.harness.claim import CLAIM_FILE
 
@@ -93,7 +93,7 @@ def test_two_runs_in_one_folder_are_one_too_many(here: Path) -> None:
 def test_of_many_that_want_the_same_folder_at_once_one_gets_it(here: Path) -> None:
     code = "\n".join(
         [
-            "import sys; from pathlib import Path; from bottleneck.commands.place import Place",
+            "import sys; from pathlib import Path; from bottleneck.commands.folder import Place",
             "from bottleneck.errors import UsageError",
             "print('ready', flush=True); sys.stdin.readline()",
             "try: Place(Path('out'), 'x', force=True).make(); print('got it', flush=True); sys.stdin.readline()",

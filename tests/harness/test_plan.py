@@ -3,11 +3,11 @@ from typing import Any
 
 import pytest
 
-from bottleneck.commands.place import Place
-from bottleneck.commands.plan import RunOptions, make_plan
+from bottleneck.commands.folder import Place
+from bottleneck.commands.run_options import RunOptions, make_plan
 from bottleneck.errors import UsageError
 from bottleneck.harness.forms import parse_value
-from bottleneck.harness.notes import Plan
+from bottleneck.harness.messages import Plan
 
 
 @pytest.fixture(autouse=True)

@@ -13,8 +13,8 @@ import pytest
 from bottleneck.commands.record import record
 from bottleneck.errors import UsageError
 from bottleneck.pipeline import analyse
-from bottleneck.recording import Recording, read_recording, write_recording
-from bottleneck.records import Device
+from bottleneck.schema.analysis import Device
+from bottleneck.schema.recording import Recording, read_recording, write_recording
 
 from .driver import record as run_supervised
 from .test_run_forms import load_trace

@@ -15,7 +15,7 @@ import pytest
 from bottleneck.commands.repair import repair
 from bottleneck.errors import TraceError
 from bottleneck.harness.claim import CLAIM_FILE, Course, claim
-from bottleneck.recording import read_recording
+from bottleneck.schema.recording import read_recording
 from tests.harness.driver import driven
 from tests.harness.test_claim import PLAN
 from tests.harness.test_finish import leave

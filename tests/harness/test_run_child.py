@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 from bottleneck.harness import run_child
-from bottleneck.harness.capture import GUARD
+from bottleneck.harness.window import GUARD
 
 
 class Stopping:

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from bottleneck.compiled import compiled_file, read_compiled
-from bottleneck.harness.native import build_native
+from bottleneck.calibrate.cpu import build_native
 from bottleneck.pipeline import Options, analyse
-from bottleneck.records import Analysis, Device, KernelSummary
+from bottleneck.schema.analysis import Analysis, Device, KernelSummary
+from bottleneck.schema.compiled_kernels import compiled_file, read_compiled
 
 from .driver import record
 

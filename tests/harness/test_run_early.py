@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from bottleneck.recording import read_recording
+from bottleneck.schema.recording import read_recording
 from tests.harness.driver import driven
 
 pytest.importorskip("torch")

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from bottleneck.recording import read_recording
+from bottleneck.schema.recording import read_recording
 from tests.harness.driver import driven
 
 # These programs wait by turning: a signal just before `signal.pause()` would leave it waiting for the next one.

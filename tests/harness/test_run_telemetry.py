@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from bottleneck.sensors import HOST, TELEMETRY_FILE, read_samples
+from bottleneck.schema.telemetry import HOST, TELEMETRY_FILE, read_samples
 from tests.harness.driver import Run, record
 from tests.harness.nvml import CARD, OTHER_CARD, build
 

@@ -11,12 +11,14 @@ from typing import Any
 
 import pytest
 
-from bottleneck.harness import bounds, capture, windows
-from bottleneck.harness.capture import GUARD
+from bottleneck.harness import script as windows
+from bottleneck.harness import window as bounds
+from bottleneck.harness import window as capture
 from bottleneck.harness.heap import Room
-from bottleneck.harness.notes import Plan
+from bottleneck.harness.messages import Plan
 from bottleneck.harness.script import Script
 from bottleneck.harness.session import Session
+from bottleneck.harness.window import GUARD
 
 torch: Any = pytest.importorskip("torch")
 

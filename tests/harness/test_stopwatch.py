@@ -3,10 +3,10 @@ from pathlib import Path
 
 import pytest
 
-from bottleneck.harness.capture import Detail, Window
-from bottleneck.harness.notes import Plan
+from bottleneck.harness.messages import Plan
 from bottleneck.harness.session import Session
 from bottleneck.harness.stopwatch import Clocks, Stopwatch, is_disturbed, summarise_durations
+from bottleneck.harness.window import Detail, Window
 
 
 def test_no_steps_have_no_timing() -> None:

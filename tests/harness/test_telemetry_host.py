@@ -12,9 +12,9 @@ from typing import Any
 import psutil
 import pytest
 
-from bottleneck.harness import host as host_module
-from bottleneck.harness.host import HostSampler, newest_process
-from bottleneck.sensors import COLUMNS, HOST
+from bottleneck.harness import host_sensors as host_module
+from bottleneck.harness.host_sensors import HostSampler, newest_process
+from bottleneck.schema.telemetry import COLUMNS, HOST
 
 Times = namedtuple("Times", "user system children_user children_system")
 Machine = namedtuple("Machine", "user nice system idle iowait steal guest")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from bottleneck.harness.nvml_devices import match_sensors
+from bottleneck.harness.nvml import match_sensors
 from tests.harness.nvml import CARD, OTHER_CARD, build, environment, tell
 
 SLICES = ("MIG-00000000-0001-0000-0000-000000000000", "MIG-00000000-0002-0000-0000-000000000001")

@@ -13,7 +13,7 @@ import pytest
 
 from bottleneck.commands.interrupts import Interrupted, answered, held_back
 from bottleneck.commands.repair import repair
-from bottleneck.recording import read_recording
+from bottleneck.schema.recording import read_recording
 from tests.builders import write_trace
 from tests.harness.driver import record
 from tests.harness.test_finish import MEASURED, leave

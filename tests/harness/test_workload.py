@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from bottleneck.harness import workload
-from bottleneck.harness.notes import Plan
+from bottleneck.harness.messages import Plan
 from bottleneck.harness.session import Session
 from bottleneck.harness.workload import measure
 
@@ -67,7 +67,7 @@ def test_a_full_disk_is_told_and_leaves_no_partial_trace(
         path.write_text("half a tr")
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("bottleneck.harness.capture.Window.export", fail)
+    monkeypatch.setattr("bottleneck.harness.window.Window.export", fail)
     measure(adding(), session)
     assert any("No space left" in warning for warning in session.notes.warnings)
     assert not list(tmp_path.glob(".*trace*"))
@@ -78,7 +78,7 @@ def test_a_window_has_room_made_before_its_steps_unless_only_counts_matter(
     session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made: list[int] = []
-    monkeypatch.setattr("bottleneck.harness.capture.Window.make_room", lambda window, steps, faults: made.append(steps))
+    monkeypatch.setattr("bottleneck.harness.window.Window.make_room", lambda window, steps, faults: made.append(steps))
     counting = Session(replace(session.plan, counting=True))
     measure(adding(), counting)
     assert made == []

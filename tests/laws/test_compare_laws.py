@@ -6,10 +6,11 @@ from dataclasses import replace
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from bottleneck.compared import Comparison
-from bottleneck.comparing import Compared, compare
-from bottleneck.records import KernelSummary
-from tests.comparing.sides import side, work
+from bottleneck.compare.compare import compare
+from bottleneck.compare.sides import Compared
+from bottleneck.schema.analysis import KernelSummary
+from bottleneck.schema.comparison import Comparison
+from tests.compare.sides import side, work
 
 _OPS = ("aten::addmm", "aten::copy_", "aten::add_", "aten::cudnn_convolution", "CompiledFunction", None)
 _MODULES = (

@@ -5,10 +5,10 @@ import math
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bottleneck.compared import Bar, ChangeRow, CompareSide, Comparison
 from bottleneck.report.comparison import build
 from bottleneck.report.comparison_formats import render
-from bottleneck.report.layout import Table
+from bottleneck.report.document import Table
+from bottleneck.schema.comparison import Bar, ChangeRow, CompareSide, Comparison
 
 ACCOUNTS = ("compute", "memory", "memory.copy", "overhead.python", "overhead.input", "overhead.sync", "unknown")
 BUSY = ("compute", "memory", "memory.copy", "unknown")

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bottleneck.analysis.host import STATES, state_of
+from bottleneck.analysis.intervals import shared_charge, union
 from bottleneck.analysis.ledger import ACCOUNTS, LedgerResult, build_ledger
-from bottleneck.analysis.states import STATES, state_of
-from bottleneck.analysis.timeline import shared_charge, union
 from tests.analysis.scenes import MAIN, Event, Kernel, Op, Scene
 
 # Building tables takes milliseconds, more on a loaded machine: the same few examples in every run, and no deadline that

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 
 from bottleneck.pipeline import Options, analyse
-from bottleneck.records import Analysis
+from bottleneck.schema.analysis import Analysis
 from tests.builders import Event, write_trace
 from tests.laws import host_programs as on_host
 from tests.laws import programs as on_gpu

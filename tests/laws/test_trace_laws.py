@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bottleneck.pipeline import analyse
-from bottleneck.records import Analysis
+from bottleneck.schema.analysis import Analysis
 from tests.builders import H100, Event, write_trace
 from tests.laws import host_programs as on_host
 from tests.laws import programs as on_gpu

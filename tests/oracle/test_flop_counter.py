@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 
 from bottleneck.cost import price
-from bottleneck.cost.charge import charge
+from bottleneck.cost.attribution import charge
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 

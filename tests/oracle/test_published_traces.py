@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from bottleneck.pipeline import analyse
-from bottleneck.records import Analysis, KernelSummary
+from bottleneck.schema.analysis import Analysis, KernelSummary
 from bottleneck.trace.read import read_trace
 
 TRITON = "AMD-AGI+TraceLens__tests__traces__torch_compile_triton__trace.json.gz"

@@ -7,9 +7,9 @@ import pandas as pd
 import pytest
 
 from bottleneck.cost import price
-from bottleneck.cost.charge import charge
+from bottleneck.cost.attribution import charge
 from bottleneck.devices.match import device_by_name
-from bottleneck.records import Device
+from bottleneck.schema.analysis import Device
 from bottleneck.trace.link import link
 from bottleneck.trace.read import read_trace
 from bottleneck.trace.steps import find_steps

@@ -4,7 +4,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from bottleneck.cost import attention, attention_layouts, conv, conv_layouts, matmul, quantized
+from bottleneck.cost import attention, matmul, quantized
+from bottleneck.cost import attention as attention_layouts
+from bottleneck.cost import convolution as conv
+from bottleneck.cost import convolution as conv_layouts
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 

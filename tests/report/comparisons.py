@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from dataclasses import replace
 
-from bottleneck.compared import Bar, ChangeRow, CompareSide, Comparison, Condition, CounterStep
-from bottleneck.counters import Counts, Fingerprint
-from bottleneck.records import Verdict
+from bottleneck.schema.analysis import Verdict
+from bottleneck.schema.comparison import Bar, ChangeRow, CompareSide, Comparison, Condition, CounterStep
+from bottleneck.schema.counters import Counts, Fingerprint
 
 VERDICT = Verdict("overhead", None, 0.625, "Overhead holds the step back.", {"overhead": 0.625}, "compile")
 

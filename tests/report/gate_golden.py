@@ -8,8 +8,8 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from bottleneck.report.gate import GATE_FORMATS
-from bottleneck.report.gate_terminal import render
+from bottleneck.report.ci.gate_terminal import render
+from bottleneck.report.ci.outputs import GATE_FORMATS
 from tests.report.gates import GATES
 
 FOLDER = Path(__file__).parents[1] / "golden" / "gate"

@@ -4,10 +4,10 @@ import math
 from collections.abc import Mapping
 from dataclasses import replace
 
-from bottleneck.compared import Bar, ChangeRow, CompareSide, Comparison
-from bottleneck.counters import Counts, Fingerprint, Site
-from bottleneck.gated import CounterChange, Culprit, Gate, Limit, TimeResult, WorkloadResult
-from bottleneck.measured import Ratio, Timing
+from bottleneck.schema.comparison import Bar, ChangeRow, CompareSide, Comparison
+from bottleneck.schema.counters import Counts, Fingerprint, Site
+from bottleneck.schema.gate_result import CounterChange, Culprit, Gate, Limit, TimeResult, WorkloadResult
+from bottleneck.schema.measurements import Ratio, Timing
 
 EXACT = "+0"
 

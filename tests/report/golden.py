@@ -6,7 +6,8 @@ Look at the difference before committing it: each change must make the report tr
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from bottleneck.report import datafile, markdown, terminal
+from bottleneck.report import analysis_json as datafile
+from bottleneck.report import markdown, terminal
 from tests.report import samples
 
 FOLDER = Path(__file__).parents[1] / "golden" / "report"

@@ -8,11 +8,12 @@ import functools
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from bottleneck.compared import Comparison
-from bottleneck.comparing import Compared, compare
-from bottleneck.counting import count
+from bottleneck.compare.compare import compare
+from bottleneck.compare.sides import Compared
+from bottleneck.gate.counting import count
 from bottleneck.pipeline import explain
 from bottleneck.report.comparison_formats import render, to_json, to_markdown
+from bottleneck.schema.comparison import Comparison
 from tests.report import comparisons
 
 ROOT = Path(__file__).parents[2]

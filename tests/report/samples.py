@@ -4,8 +4,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from bottleneck.measured import BatchProof, OptionCost, OptionCosts, ProfilerOption, Ratio, StepTimes, Timing
-from bottleneck.records import (
+from bottleneck.schema.analysis import (
     GROUPS,
     Analysis,
     Caveat,
@@ -26,6 +25,7 @@ from bottleneck.records import (
     UnknownWork,
     Verdict,
 )
+from bottleneck.schema.measurements import BatchProof, OptionCost, OptionCosts, ProfilerOption, Ratio, StepTimes, Timing
 
 H100 = Device(
     name="NVIDIA H100 80GB HBM3",

@@ -2,10 +2,10 @@
 
 from collections.abc import Callable
 
-from bottleneck.analysis.fit import fit_series
-from bottleneck.measured import Timing
-from bottleneck.records import Interval
-from bottleneck.trials import Point, Roof, Sweep
+from bottleneck.experiment.curve_fit import fit_series
+from bottleneck.schema.analysis import Interval
+from bottleneck.schema.measurements import Timing
+from bottleneck.schema.trials import Point, Roof, Sweep
 
 PEAK, BANDWIDTH = 80e9, 32e9
 ELEMENTS = 2**20

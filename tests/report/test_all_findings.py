@@ -6,8 +6,9 @@ import pytest
 
 from bottleneck import pipeline
 from bottleneck.cli import _run
-from bottleneck.commands import run, telling
-from bottleneck.commands.telling import Voice
+from bottleneck.commands import finish_run as telling
+from bottleneck.commands import run
+from bottleneck.commands.finish_run import Voice
 from bottleneck.report import FORMATS
 from tests.report.samples import gpu_overhead
 

@@ -8,12 +8,11 @@ from pathlib import Path
 import jsonschema
 import pytest
 
-from bottleneck.compared import Bar, CompareSide, Comparison, CounterStep
-from bottleneck.report.comparison import build
-from bottleneck.report.comparison_alike import fold_alike
+from bottleneck.report.comparison import build, fold_alike
 from bottleneck.report.comparison_formats import FORMATS, render, to_json, to_markdown
-from bottleneck.report.comparison_plot import draw, save_waterfall
-from bottleneck.report.layout import Table
+from bottleneck.report.document import Table
+from bottleneck.report.plots.waterfall_plot import draw, save_waterfall
+from bottleneck.schema.comparison import Bar, CompareSide, Comparison, CounterStep
 from scripts.write_schema import COMPARE_GUIDE_FILE, COMPARE_SCHEMA_FILE, compare_guide, compare_schema, schema_text
 from tests.report.comparisons import COMPARISONS, devices, hostile, lock, row, slower, unchanged
 from tests.report.golden_comparison import FOLDER, GOLDEN, PAGE, page

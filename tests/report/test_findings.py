@@ -7,11 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from bottleneck.advice.draft import Draft, up_to
-from bottleneck.advice.ranking import rank
-from bottleneck.records import Caveat, Confidence, Finding, Interval
+from bottleneck.advice.drafts import Draft, rank, up_to
 from bottleneck.report import FORMATS, markdown, terminal
 from bottleneck.report.findings import findings
+from bottleneck.schema.analysis import Caveat, Confidence, Finding, Interval
 from tests.report.samples import ADVICE, gpu_overhead
 from tests.report.test_terminal import section
 

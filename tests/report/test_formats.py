@@ -2,8 +2,8 @@
 
 import pytest
 
-from bottleneck.records import Analysis
 from bottleneck.report import FORMATS
+from bottleneck.schema.analysis import Analysis
 from tests.report.samples import SAMPLES
 
 

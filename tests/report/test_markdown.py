@@ -6,10 +6,10 @@ import pytest
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
-from bottleneck.records import Analysis
 from bottleneck.report.markdown import code, prose, render
+from bottleneck.schema.analysis import Analysis
 from tests.report.samples import HOSTILE_NAMES, SAMPLES, gpu_overhead, hostile
-from tests.report.test_numbers import printed
+from tests.report.test_text_numbers import printed
 
 ALL = pytest.mark.parametrize("analysis", SAMPLES.values(), ids=SAMPLES)
 PARSER = MarkdownIt("commonmark").enable("table").enable("strikethrough")

@@ -5,8 +5,8 @@ import json
 import jsonschema
 import pytest
 
-from bottleneck.records import Analysis
-from bottleneck.report.datafile import to_json
+from bottleneck.report.analysis_json import to_json
+from bottleneck.schema.analysis import Analysis
 from scripts.write_schema import GUIDE_FILE, SCHEMA_FILE, guide, schema_text
 from tests.report.samples import SAMPLES, gpu_overhead
 

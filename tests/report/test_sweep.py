@@ -5,10 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from bottleneck.report.sweep import floor_us, sentence, three
-from bottleneck.report.sweep_formats import FORMATS, render, to_json
-from bottleneck.report.sweep_plot import draw, save_sweep
-from bottleneck.trials import Point, Sweep
+from bottleneck.report.plots.sweep_plot import draw, save_sweep
+from bottleneck.report.sweep import FORMATS, floor_us, render, sentence, three, to_json
+from bottleneck.schema.trials import Point, Sweep
 
 from .sweeps import batches, chain, chain_point, failed, of, roof
 

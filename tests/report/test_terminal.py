@@ -7,10 +7,10 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
-from bottleneck.records import Analysis
 from bottleneck.report.terminal import render, show
+from bottleneck.schema.analysis import Analysis
 from tests.report.samples import SAMPLES, cpu, empty, gpu_overhead, hostile, inconclusive, multi_rank
-from tests.report.test_numbers import printed
+from tests.report.test_text_numbers import printed
 
 ALL = pytest.mark.parametrize("analysis", SAMPLES.values(), ids=SAMPLES)
 NUMBERS = re.compile(r"(<?[\d.]+) {2,}([<>]?[\d.]+ %)(?: {2}|$)")

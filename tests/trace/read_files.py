@@ -11,9 +11,9 @@ import pandas as pd
 import pytest
 
 from bottleneck.errors import TraceError
-from bottleneck.tables import DEVICE_ARGS, EVENTS, LAUNCH_ARGS, MEMORY, OP_ARGS, SIGNATURES
+from bottleneck.schema.linked_trace import Trace
+from bottleneck.schema.tables import DEVICE_ARGS, EVENTS, LAUNCH_ARGS, MEMORY, OP_ARGS, SIGNATURES
 from bottleneck.trace.read import read_trace
-from bottleneck.tracing import Trace
 from tests.builders import Event
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from bottleneck.trace.libraries import MODEL_LIBRARY, MODULE, OWN, PLUMBING, kind_of_frame, short_source
+from bottleneck.trace.frames import MODEL_LIBRARY, MODULE, OWN, PLUMBING, kind_of_frame, short_source
 from tests.builders import Event, frame, kernel, launch, op
 from tests.trace.traces import linked
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from bottleneck.checks import Check
-from bottleneck.trace import audit
+from bottleneck.schema.checks import Check
+from bottleneck.trace import integrity as audit
 from bottleneck.trace.integrity import check_device_work, check_file, check_host_work
 from tests.builders import Event, kernel, launch, op, step
 from tests.trace.traces import linked, read

@@ -7,10 +7,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from bottleneck.schema.linked_trace import Linked, Trace
 from bottleneck.trace.link import link
 from bottleneck.trace.read import read_trace
 from bottleneck.trace.steps import find_steps
-from bottleneck.tracing import Linked, Trace
 
 NAMES = [
     "AMD-AGI+TraceLens__tests__traces__h100__gaunernst_bert-small-uncased__1016001.json.gz",

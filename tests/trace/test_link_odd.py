@@ -8,8 +8,7 @@ import pytest
 from bottleneck.errors import TraceError
 from bottleneck.trace.link import link
 from bottleneck.trace.read import read_trace
-from bottleneck.trace.steps import find_steps
-from bottleneck.trace.whole import whole_window
+from bottleneck.trace.steps import find_steps, whole_window
 from tests.builders import Event, complete, frame, kernel, launch, memcpy, op, step, write_trace
 
 IDS = [1, 2, 3, None, "x", 2**64, -1]

@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 
 from bottleneck.errors import TraceError
+from bottleneck.schema.linked_trace import Linked
 from bottleneck.trace.link import link
 from bottleneck.trace.read import read_trace
 from bottleneck.trace.steps import find_steps
-from bottleneck.tracing import Linked
 
 # The larger files teach nothing that the others do not, and take longer to read than all of them.
 _LARGEST_BYTES = 20e6

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from bottleneck.schema.linked_trace import Trace
 from bottleneck.trace import inflate
 from bottleneck.trace.read import read_trace
-from bottleneck.tracing import Trace
 from tests.builders import frame, kernel, op
 from tests.trace.read_files import assert_same, chain, gzipped, names, read_bytes, read_list, refusal, slugs
 
@@ -201,7 +201,7 @@ def test_a_broken_event_among_events_that_begin_with_another_key_costs_only_itse
 def test_a_nested_list_of_objects_that_look_like_events_is_no_cut(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("bottleneck.trace.stream.BLOCK_BYTES", 700)
+    monkeypatch.setattr("bottleneck.trace.inflate.BLOCK_BYTES", 700)
     nested = [{"ph": "X", "name": "inner"}] * 3
     events = [{**event, "args": {"list": nested, "External id": 1}} for event in chain(60)]
     trace = read_list(tmp_path, events)
@@ -212,7 +212,7 @@ def test_a_nested_list_of_objects_that_look_like_events_is_no_cut(
 @pytest.mark.parametrize("block_bytes", [64, 100, 333, 4096])
 def test_the_size_of_blocks_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block_bytes: int) -> None:
     whole = read_bytes(tmp_path, COMPLETE)
-    monkeypatch.setattr("bottleneck.trace.stream.BLOCK_BYTES", block_bytes)
+    monkeypatch.setattr("bottleneck.trace.inflate.BLOCK_BYTES", block_bytes)
     assert_same(read_bytes(tmp_path, COMPLETE), whole)
 
 
@@ -290,7 +290,7 @@ def test_garbage_after_the_end_is_told(tmp_path: Path, text: str, junk: str) -> 
 
 
 def test_of_two_documents_glued_together_the_first_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bottleneck.trace.stream.BLOCK_BYTES", 900)
+    monkeypatch.setattr("bottleneck.trace.inflate.BLOCK_BYTES", 900)
     trace = read_bytes(tmp_path, COMPLETE + COMPLETE.replace("aten::op", "aten::second"))
     assert_same(trace, read_bytes(tmp_path, COMPLETE), "caveats")
     assert slugs(trace) == ["trailing-garbage"]

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from bottleneck.schema.linked_trace import DeviceProperties
 from bottleneck.trace.read import read_trace
-from bottleneck.tracing import DeviceProperties
 from tests.builders import complete, kernel, launch, memcpy, op, step, write_trace
 from tests.trace.read_files import categories, names, read_bytes, read_list, slugs
 

@@ -10,8 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from bottleneck.errors import TraceError
+from bottleneck.schema.linked_trace import Trace
 from bottleneck.trace.read import read_trace
-from bottleneck.tracing import Trace
 from tests.builders import Event, complete, kernel, launch, memcpy, op
 from tests.trace.read_files import assert_same, check_promises, gzipped, read_bytes, read_list
 

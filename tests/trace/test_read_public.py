@@ -9,8 +9,8 @@ import msgspec
 import pytest
 
 from bottleneck.errors import TraceError
+from bottleneck.schema.linked_trace import Trace
 from bottleneck.trace.read import read_trace
-from bottleneck.tracing import Trace
 from tests.trace.read_files import check_promises, slugs
 
 # The catalogue counts raw categories. Where they say little, what the reader makes of them is told here:

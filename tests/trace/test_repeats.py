@@ -11,11 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bottleneck.pipeline import analyse
-from bottleneck.trace.periods import period_of
+from bottleneck.schema.linked_trace import Window
 from bottleneck.trace.read import read_trace
-from bottleneck.trace.repeats import find_repeats
+from bottleneck.trace.repeats import find_repeats, period_of
 from bottleneck.trace.steps import find_steps
-from bottleneck.tracing import Window
 from tests.builders import Event, complete, frame, kernel, launch, op, step, write_trace
 from tests.trace.traces import linked, read
 

@@ -4,9 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from bottleneck.trace.steps import find_steps
-from bottleneck.trace.whole import whole_window
-from bottleneck.tracing import Window
+from bottleneck.schema.linked_trace import Window
+from bottleneck.trace.steps import find_steps, whole_window
 from tests.builders import Event, complete, frame, kernel, launch, op, step
 from tests.trace.traces import read
 

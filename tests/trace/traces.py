@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+from bottleneck.schema.linked_trace import Linked, Trace
 from bottleneck.trace.link import link
 from bottleneck.trace.read import read_trace
 from bottleneck.trace.steps import find_steps
-from bottleneck.tracing import Linked, Trace
 from tests.builders import Event, write_trace
 
 

@@ -1,0 +1,200 @@
+"""Rules of convolutions: batch normalisation beside them, the choice of algorithm, and memory format."""
+
+import re
+
+import numpy as np
+
+from bottleneck.advice.drafts import Draft
+from bottleneck.advice.measures import PER_CALL, claims_of, format_count, overhead_us_per_op, runs_on_host
+from bottleneck.advice.work import (
+    Flags,
+    Work,
+    claims_of_rows,
+    gain_of,
+    goes_backward,
+    part_on_path,
+    share,
+    sizes_of,
+    text_column,
+    told,
+    work_of,
+    worth_telling,
+)
+from bottleneck.schema.analysis import Interval
+from bottleneck.schema.case import Case
+from bottleneck.units import format_share, format_us
+
+_WORTH_TELLING = 0.02
+
+_BATCH_NORM = re.compile(r"^aten::(?:(?:native|cudnn|miopen)_batch_norm|_native_batch_norm_legit\w*)$")
+
+
+_OPS_EACH = 6  # batch_norm > _batch_norm_impl_index > native_batch_norm, and three tensors
+
+
+@worth_telling
+def unfolded_batch_norm(case: Case) -> Draft | None:
+    """Rule 24: inference in which batch normalization follows a convolution: its factors can go into the weights.
+
+    Gain: the normalization's time, from 60 % of it, up to a quarter more (its pass also drives other data out of the
+    caches), and what the host does for it. A training step must keep it: its statistics change.
+    """
+    work = work_of(case)
+    rows = _after_convolution(work, work.op_like(_BATCH_NORM))
+    if goes_backward(case) or not rows.any() or share(work, rows) < _WORTH_TELLING:
+        return None
+    less = np.where(rows, work.us, 0.0)
+    count = float(np.unique(work.op[rows]).size) / case.steps
+    gain = gain_of(work, 0.6 * less, less)
+    host_us = (overhead_us_per_op(case) or 0.0) * _OPS_EACH * count if runs_on_host(case) else 0.0
+    most_us = (1.25 * gain.high if runs_on_host(case) else gain.high) + host_us
+    on_path = part_on_path(work, less)
+    return Draft(
+        slug="unfolded-batch-norm",
+        title="Batch normalization runs beside the convolution that could hold it",
+        evidence=(
+            f"{format_count(count)} batch normalizations per step directly after a convolution, with no backward pass",
+            *told(work, rows),
+            *([on_path] if on_path else []),
+        ),
+        advice="Fold batch normalization into the weights of its convolution before inference.",
+        gain_us=Interval(gain.low, most_us),
+        claims={**claims_of_rows(work, less), **claims_of(case, "memory", *PER_CALL, most_us=most_us - gain.high)},
+        code=(
+            "from torch.fx.experimental.optimization import fuse\n"
+            "model = fuse(model.eval())  # conv + bn becomes conv; a bias before a batch norm is of no use anyway"
+        ),
+        tries=("fold-batchnorm",),
+    )
+
+
+def _after_convolution(work: Work, norms: Flags) -> Flags:
+    """Those of the rows whose last row of another op before them is of a convolution, on the same stream and step."""
+    convolution = work.family("convolution")
+    change = np.concatenate((np.ones(min(1, work.op.size), dtype=bool), work.op[1:] != work.op[:-1]))
+    first = np.maximum.accumulate(np.where(change, np.arange(work.op.size), 0)) if work.op.size else work.op
+    before = np.maximum(first - 1, 0)
+    kernels = work.case.linked.kernels
+    stream = kernels["stream"].cat.codes.to_numpy()[work.row]
+    step = kernels["step"].to_numpy(dtype=np.int64, na_value=-1)[work.row]
+    together = (stream == stream[before]) & (step == step[before])
+    return np.asarray(norms & (first > 0) & convolution[before] & together)
+
+
+_BENCHMARK = 9  # place among the arguments of aten::_convolution (native_functions.yaml)
+_LARGE_PART = 0.05
+
+
+def untuned_convolutions(case: Case) -> Draft | None:
+    """Rule 32: convolutions of few shapes on a GPU, recorded with ``cudnn.benchmark`` off."""
+    work = work_of(case)
+    rows = work.family("convolution")
+    if runs_on_host(case) or share(work, rows) < _LARGE_PART or _benchmarks(work) is not False:
+        return None
+    shapes = np.unique(work.signature[rows]).size
+    calls = float(np.unique(work.op[rows]).size)
+    if shapes > calls / case.steps:
+        return None  # sizes that change from step to step would be measured anew each time
+    return Draft(
+        slug="untuned-convolutions",
+        title="cuDNN chooses convolution algorithms by rule of thumb",
+        evidence=(
+            f"convolutions of {shapes} shapes take {format_share(share(work, rows))} of the step; the calls were "
+            "recorded with benchmark = False",
+            *told(work, rows),
+        ),
+        advice="Let cuDNN measure its algorithms once per shape.",
+        gain_us=None,
+        gain_reason="not predicted: which algorithm is the quickest is only known once all have run",
+        code="torch.backends.cudnn.benchmark = True",
+        tries=("cudnn-benchmark",),
+        confidence="low",
+    )
+
+
+def _benchmarks(work: Work) -> bool | None:
+    """The flag of the first convolution that recorded it; null where none did."""
+    signatures = work.case.linked.trace.signatures
+    for each in np.flatnonzero(signatures["name"].isin(["aten::_convolution"]).to_numpy()).tolist():
+        arguments = text_column(work, "concrete", each)
+        if len(arguments) > _BENCHMARK and arguments[_BENCHMARK] in {"True", "False"}:
+            return arguments[_BENCHMARK] == "True"
+    return None
+
+
+_CHANGES_LAYOUT = re.compile(r"nchwToNhwc|nhwcToNchw|batched_transpose_\w*(?:half|bf16|float)", re.IGNORECASE)
+_ON_CPU = 0.2
+
+
+@worth_telling
+def channels_first(case: Case) -> Draft | None:
+    """Rule 33: images by planes where the convolution wants them by pixels (channels_last).
+
+    On a GPU the library turns them round and back: gain from half of those kernels to all. On a CPU the turning is
+    hidden inside the convolution: from nothing to all that it takes beyond its floors. Compiling changes it, too.
+    """
+    work = work_of(case)
+    convolutions = work.family("convolution")
+    if runs_on_host(case):
+        return _on_host(work, convolutions & _by_planes(work, convolutions))
+    rows = work.kernel_like(_CHANGES_LAYOUT)
+    if share(work, rows) < _WORTH_TELLING:
+        return None
+    less = np.where(rows, work.us, 0.0)
+    on_path = part_on_path(work, less)
+    return Draft(
+        slug="channels-first",
+        title="Images lie by planes, and are turned round for the matrix units",
+        evidence=(
+            f"kernels that only change the layout of images take {format_us(float(less.sum()))} per step "
+            f"({format_share(share(work, rows))})",
+            *told(work, rows),
+            *([on_path] if on_path else []),
+        ),
+        advice="Keep model and images in channels_last.",
+        gain_us=gain_of(work, less / 2, less),
+        claims=claims_of_rows(work, less),
+        code=(
+            "model = model.to(memory_format=torch.channels_last)\nimages = images.to(memory_format=torch.channels_last)"
+        ),
+        tries=("channels-last",),
+    )
+
+
+def _on_host(work: Work, rows: Flags) -> Draft | None:
+    if share(work, rows) < _ON_CPU:
+        return None
+    compute_us = work.roof("compute_us") * work.scale / work.case.steps
+    floors = np.maximum(compute_us, work.memory_us())  # unknown where no price is
+    beyond = np.where(rows & np.isfinite(floors), np.clip(work.us - floors, 0.0, None), 0.0)
+    return Draft(
+        slug="channels-first",
+        title="Images lie by planes, and convolutions turn them round",
+        evidence=(
+            f"convolutions take {format_share(share(work, rows))} of the step, {format_us(float(beyond.sum()))} of it "
+            "more than their arithmetic and their bytes need",
+            *told(work, rows),
+        ),
+        advice="Try model and images in channels_last.",
+        gain_us=Interval(0.0, gain_of(work, beyond, beyond).high),
+        claims=claims_of_rows(work, beyond),
+        code=(
+            "model = model.to(memory_format=torch.channels_last)\nimages = images.to(memory_format=torch.channels_last)"
+        ),
+        tries=("channels-last", "compile"),
+        confidence="low",
+    )
+
+
+def _by_planes(work: Work, rows: Flags) -> Flags:
+    """Those of the rows whose images are recorded with rows of pixels that lie side by side, one channel apart."""
+    planes = []
+    for each in np.unique(work.signature[rows]).tolist():
+        sizes, strides = sizes_of(work, each), text_column(work, "strides", each)
+        first = strides[0] if strides else None
+        if sizes and len(sizes[0]) == 4 and sizes[0][1] > 1 and isinstance(first, list) and len(first) == 4:
+            planes += [each] * (first[3] == 1)
+    return np.isin(work.signature, planes)
+
+
+RULES = (unfolded_batch_norm, untuned_convolutions, channels_first)

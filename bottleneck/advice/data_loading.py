@@ -1,0 +1,379 @@
+"""Rules of data loading: the wait for data, the line that causes it, and the loader's workers.
+
+Workers hide a wait only as far as there are processors for them: what they compute, they take from training.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from bottleneck.advice.drafts import Draft, up_to
+from bottleneck.advice.measures import (
+    Flags,
+    Floats,
+    account_us,
+    claims_of,
+    events_like,
+    host_scale,
+    idle_lines,
+    idle_rows,
+    outermost,
+    runs_on_host,
+    share_of_step,
+)
+from bottleneck.schema.analysis import Interval
+from bottleneck.schema.case import Case
+from bottleneck.units import format_share, format_us
+
+INPUT = "overhead.input"
+
+# What the input pipeline analysis of XProf calls moderately and highly input-bound (advice_rules).
+MODERATE, _SEVERE = 0.05, 0.2
+
+LOADER = re.compile(r"^enumerate\(DataLoader\)#(?P<kind>\w+)\.__next__")
+ONE_PROCESS = "_SingleProcessDataLoaderIter"
+SEVERAL_PROCESSES = "_MultiProcessingDataLoaderIter"
+_STARTS_WORKERS = re.compile(r"multiprocessing[/\\]process\.py\(\d+\): start$")
+_ENDS_WORKERS = re.compile(r"dataloader\.py\(\d+\): _shutdown_workers$")
+
+# The profiler stretches a loader written in Python more than the work around it: what is left of a wait at least.
+_LEAST_REMOVED = 0.85
+# Work that follows a loader of its own process finds the caches emptied: what it wins without one, as a share of itself
+# and of the wait, whichever is less. (ours; examples/slow_loader.py: 2.4 ms beside its loader, 1.2 ms without)
+_WARMER, _DISPLACED = 0.5, 0.1
+
+
+def input_wait(case: Case) -> Draft | None:
+    """Rule 38: the bound of any change to the loader, which the replay of one cached batch shows."""
+    wait_us = account_us(case, INPUT)
+    share = share_of_step(case, wait_us)
+    if share < MODERATE:
+        return None
+    warm_us = _warming_us(case)
+    around = (entry.account for entry in case.analysis.ledger if entry.account != INPUT)
+    several, first_us = SEVERAL_PROCESSES in loader_kinds(case), start_up(case).first_us
+    return Draft(
+        slug="input-wait",
+        title="The step waits for its data",
+        evidence=(
+            f"waiting for data takes {format_us(wait_us)} of the {format_us(case.step_us)} step "
+            f"({format_share(share)}): {'severe' if share >= _SEVERE else 'moderate'}",
+            *((_of_workers(first_us, wait_us),) if several else ()),
+            *idle_lines(case, "input", most=2),
+        ),
+        advice=(
+            "Give the loader more workers, let them read further ahead, or make a sample cheaper to load."
+            if several
+            else "Load the next batches while the step computes, or make a sample cheaper to load."
+        ),
+        code="loader = DataLoader(dataset, num_workers=8, prefetch_factor=4, persistent_workers=True)"
+        if several
+        else "batch = next(iter(loader))  # replay this one batch: the step without its loader",
+        gain_us=Interval(_LEAST_REMOVED * wait_us, wait_us + warm_us),
+        claims={**claims_of(case, INPUT), **claims_of(case, *around, most_us=warm_us)},
+        tries=("replay-batch",) if loader_kinds(case) else (),
+        confidence="high" if share >= _SEVERE else "medium",
+    )
+
+
+def _of_workers(first_us: float, wait_us: float) -> str:
+    """What to say of a loader with workers: they are just starting, or too slow."""
+    if first_us > wait_us / 2:
+        return f"{format_us(first_us)} of it is the wait for the first batch of workers that had just been started"
+    return "the loader has worker processes, and they do not keep up"
+
+
+def _warming_us(case: Case) -> float:
+    """What the rest of a step on the host gains at most when no loader empties its caches: to fill them again."""
+    if not runs_on_host(case) or ONE_PROCESS not in loader_kinds(case):
+        return 0.0
+    wait_us = account_us(case, INPUT)
+    return max(0.0, min(_WARMER * (case.step_us - wait_us), _DISPLACED * wait_us))
+
+
+def loader_kinds(case: Case) -> frozenset[str]:
+    """Class names of the loaders' iterators whose marks are in the window."""
+    matches = (LOADER.match(name) for name in (*case.mark_sums, *case.op_sums))
+    return frozenset(match["kind"] for match in matches if match)
+
+
+@dataclass(frozen=True)
+class StartUp:
+    """Worker processes that were started in the window, and what that took, in microseconds per unprofiled step.
+
+    ``own_us`` is what the training process spent on starting and ending them, ``first_us`` its wait for their first
+    batch.
+    """
+
+    processes: int
+    own_us: float
+    first_us: float
+
+
+def start_up(case: Case) -> StartUp:
+    """What starting workers took in the window; nothing where the trace has no Python frames."""
+    events = case.linked.trace.events
+    starts, ends = events_like(case, _STARTS_WORKERS), events_like(case, _ENDS_WORKERS)
+    at_us, dur_us = events["ts_us"].to_numpy(), events["dur_us"].to_numpy()
+    loads = events_like(case, LOADER)
+    follows = np.unique(np.searchsorted(at_us[loads], at_us[starts]))
+    first = loads[follows[follows < loads.size]]
+    scale = host_scale(case) / case.steps
+    own_us = float(dur_us[starts].sum() + dur_us[ends].sum()) * scale
+    return StartUp(starts.size, own_us, float(dur_us[first].sum()) * scale)
+
+
+RULES = (input_wait,)
+
+
+# One line, op or function of the loader is worth naming when it holds this part of the loading.
+_DOMINANT = 0.5
+
+_CALLS_NEXT = re.compile(r"dataloader\.py: __next__$")
+_COLLATES = re.compile(r"_utils[/\\]collate\.py\(\d+\): default_collate$")
+_NOTHING = ("", 0.0)
+
+
+def loader_hot_spot(case: Case) -> Draft | None:
+    """Rule 44: one line, function or op of a loader without workers holds most of the wait."""
+    wait_us = account_us(case, INPUT)
+    if share_of_step(case, wait_us) < MODERATE or ONE_PROCESS not in loader_kinds(case):
+        return None
+    what, share = max((_slowest_line(case), _collating(case), _slowest_op(case)), key=lambda found: found[1])
+    if share < _DOMINANT:
+        return None
+    return Draft(
+        slug="loader-hot-spot",
+        title=f"Most of the loading is {what}",
+        evidence=(f"{what} takes {format_share(share)} of the {format_us(wait_us)} that the step waits for its data",),
+        advice="Do this once and keep the result, or for a whole batch at a time, or with a faster library.",
+        code="def __getitems__(self, indices):\n    return self.samples[indices]  # all samples of a batch at once",
+        gain_us=up_to(share * wait_us),
+        claims=claims_of(case, INPUT, most_us=share * wait_us),
+    )
+
+
+def _slowest_line(case: Case) -> tuple[str, float]:
+    """The line of the program inside the loader with most of the wait; the line that calls the loader is none."""
+    rows = idle_rows(case, "input")
+    calling = {row.source for row in rows if row.detail and _CALLS_NEXT.search(row.detail)}
+    us: dict[str, float] = {}
+    for row in rows:
+        if row.source is not None and row.source not in calling:
+            us[row.source] = us.get(row.source, 0.0) + row.us
+    return _largest(us, sum(row.us for row in rows))
+
+
+def _collating(case: Case) -> tuple[str, float]:
+    """The time that default_collate takes to make a batch of samples, as a share of the loading."""
+    spans, rows = _loading_spans(case), events_like(case, _COLLATES)
+    if spans is None or not rows.size:
+        return _NOTHING
+    events = case.linked.trace.events
+    start, dur = events["ts_us"].to_numpy()[rows], events["dur_us"].to_numpy()[rows]
+    reach = np.maximum.accumulate(np.concatenate(([-np.inf], (start + dur)[:-1])))
+    inside_us = float(dur[spans.holds(start) & (start >= reach)].sum())
+    return "default_collate, which makes a batch of samples,", min(inside_us / spans.total_us, 1.0)
+
+
+def _slowest_op(case: Case) -> tuple[str, float]:
+    spans = _loading_spans(case)
+    if spans is None:
+        return _NOTHING
+    ops = case.linked.ops
+    names = [str(name) for name in ops["name"].cat.categories]
+    codes = ops["name"].cat.codes.to_numpy()
+    marks = np.array([LOADER.match(name) is not None for name in names], dtype=bool)
+    rows = np.flatnonzero(spans.holds(ops["ts_us"].to_numpy()) & ~np.append(marks, False)[codes])
+    rows = outermost(case, rows)
+    us = np.bincount(codes[rows], weights=ops["dur_us"].to_numpy()[rows], minlength=len(names))
+    return _largest(dict(zip(names, us.tolist(), strict=True)), spans.total_us)
+
+
+def _largest(us: Mapping[str, float], of_us: float) -> tuple[str, float]:
+    if not us or of_us <= 0:
+        return _NOTHING
+    name = max(us, key=lambda each: us[each])
+    return name, min(us[name] / of_us, 1.0)
+
+
+@dataclass(frozen=True)
+class _Spans:
+    """The stretches of the window in which a loader ran, in order."""
+
+    start: Floats
+    end: Floats
+
+    @property
+    def total_us(self) -> float:
+        """Their length."""
+        return float((self.end - self.start).sum())
+
+    def holds(self, at_us: Floats) -> Flags:
+        """Whether each instant lies in one of them."""
+        row = np.searchsorted(self.start, at_us, side="right") - 1
+        return np.asarray((row >= 0) & (at_us < np.append(self.end, -np.inf)[row]))
+
+
+def _loading_spans(case: Case) -> _Spans | None:
+    """Where the loaders ran, by their marks in the window; null where there are none."""
+    events, rows = case.linked.trace.events, events_like(case, LOADER)
+    if not rows.size:
+        return None
+    start = events["ts_us"].to_numpy()[rows]
+    end = np.maximum.accumulate(start + events["dur_us"].to_numpy()[rows])
+    start = np.maximum(start, np.concatenate(([-np.inf], end[:-1])))
+    return _Spans(start, end) if float((end - start).sum()) > 0 else None
+
+
+LOADING_SPOTS_RULES = (loader_hot_spot,)
+
+
+# Handing a batch from a worker to the training process: a message, and a shared file per tensor. (ours: 1.6 ms of CPU
+# time for two tensors on a crowded machine)
+_HANDOVER_US = (200.0, 1500.0)
+# A worker that shares its caches, and copies its batch into shared memory, is this much slower than no worker. (ours)
+_WORKER_TAX = 1.25
+# Training that shares caches and processors with workers is this much slower.
+_BESIDE_WORKERS = 1.25
+# More of them seldom help; `verify` tries no more either.
+_MOST_WORKERS = 4
+_WORTH_TELLING = 0.1  # processors
+# Below this share of the step, what workers win is lost in handing over what they made.
+_WORTH_HANDING = 0.02
+
+
+@dataclass(frozen=True)
+class _Side:
+    """What loading in workers would share: times per step in microseconds, processors (null: unknown), threads.
+
+    ``others`` is how many processors other programs kept busy while the steps ran: whether they do when the change is
+    tried, nobody knows. ``busy_share`` is the part of the loading that needs a processor, from and to.
+    """
+
+    load_us: float
+    rest_us: float
+    workers: int
+    processors: int | None
+    others: float
+    threads: int
+    busy_share: tuple[float, float]
+
+    def best_us(self) -> float:
+        """The step at best: the slowest of training, of loading, and of the processors, all of which both need."""
+        handed_us = self.rest_us + _HANDOVER_US[0]
+        if self.processors is None:
+            return max(handed_us, self.load_us / _MOST_WORKERS)
+        shared_us = (self.busy_share[0] * self.load_us + self.rest_us) / self.processors
+        return max(handed_us, self.load_us / self.workers, shared_us)
+
+    def worst_us(self) -> float:
+        """The step at worst: dearer batches, slower training, and threads that all want a processor."""
+        load_us = _WORKER_TAX * self.load_us
+        handed_us = _BESIDE_WORKERS * self.rest_us + _HANDOVER_US[1]
+        wanted_us = self.busy_share[1] * load_us + self.threads * self.rest_us
+        return max(handed_us, load_us / self.workers, wanted_us / max((self.processors or 2) - self.others, 1.0))
+
+
+def loader_without_workers(case: Case) -> Draft | None:
+    """Rule 39: batches are loaded by the process that trains, between its steps."""
+    wait_us = account_us(case, INPUT)
+    if share_of_step(case, wait_us) < MODERATE or ONE_PROCESS not in loader_kinds(case):
+        return None
+    side = _side(case, wait_us)
+    high_us = min(wait_us, max(0.0, case.step_us - side.best_us()))
+    low_us = min(high_us, max(0.0, case.step_us - side.worst_us()))
+    if share_of_step(case, high_us) < _WORTH_HANDING:
+        return None
+    return Draft(
+        slug="loader-without-workers",
+        title="The process that trains also loads the data",
+        evidence=(
+            f"the DataLoader has no workers ({ONE_PROCESS}), and the step waits {format_us(wait_us)} for it",
+            f"a batch takes {format_us(side.load_us)} to load, the rest of the step {format_us(side.rest_us)}",
+            _processors_in_words(side),
+        ),
+        advice="Load in worker processes, as many as there are processors to spare, and keep them between epochs.",
+        code=f"loader = DataLoader(dataset, num_workers={max(side.workers, 2)}, persistent_workers=True)",
+        gain_us=Interval(low_us, high_us),
+        claims=claims_of(case, INPUT, most_us=high_us),
+        tries=("workers",),
+        confidence="low" if side.processors is None else "medium",
+    )
+
+
+def _side(case: Case, wait_us: float) -> _Side:
+    recording = case.recording
+    processors = None if recording is None else recording.processors or recording.threads or None
+    each = None if processors is None else max(1, processors // _ranks(case))
+    loading_us = sum(
+        mark.us for sums in (case.mark_sums, case.op_sums) for name, mark in sums.items() if LOADER.match(name)
+    )
+    return _Side(
+        load_us=max(wait_us, min(loading_us * host_scale(case), case.step_us)),
+        rest_us=case.step_us - wait_us,
+        workers=max(1, min(each or 1, _MOST_WORKERS)),
+        processors=each,
+        others=_used_by_others(case, processors or 0) / _ranks(case),
+        threads=1 if recording is None or not runs_on_host(case) else recording.threads or 1,
+        busy_share=_busy_share(case, wait_us),
+    )
+
+
+def _ranks(case: Case) -> int:
+    """Ranks of this program on this machine, which share its processors; at least one."""
+    return max(1, 0 if case.recording is None else len(case.recording.traces))
+
+
+def _used_by_others(case: Case, processors: int) -> float:
+    """Processors that other programs of this machine kept busy while the steps ran; 0 where that is not known."""
+    told = case.analysis.telemetry
+    if told is None or told.host_utilization is None or told.process_processors is None:
+        return 0.0
+    return max(0.0, told.host_utilization * processors - told.process_processors)
+
+
+def _busy_share(case: Case, wait_us: float) -> tuple[float, float]:
+    """Part of the loading in which it needs a processor, from and to: (0, 1) where nothing tells reading from work."""
+    told = case.analysis.telemetry
+    if told is None or told.process_processors is None or wait_us <= 0:
+        return 0.0, 1.0
+    used_us = told.process_processors / _ranks(case) * case.step_us - (case.step_us - wait_us)
+    return min(max(used_us / wait_us, 0.0), 1.0), 1.0
+
+
+def _processors_in_words(side: _Side) -> str:
+    if side.processors is None:
+        return "how many processors the program may use is not recorded: at worst one worker beside the training"
+    others = f"; other programs kept {side.others:.1f} of them busy" if side.others >= _WORTH_TELLING else ""
+    return f"{side.processors} processors are there for loading and training{others}"
+
+
+def restarted_workers(case: Case) -> Draft | None:
+    """Rule 39, its second half: worker processes are started inside the steps that are explained."""
+    found = start_up(case)
+    waited_us = min(found.own_us + found.first_us, account_us(case, INPUT, "overhead.python"))
+    if not found.processes or share_of_step(case, waited_us) < MODERATE:
+        return None
+    one_step = case.linked.window.source == "whole"
+    return Draft(
+        slug="loader-restarts",
+        title="Worker processes of the loader are started while the step waits",
+        evidence=(
+            f"{found.processes} processes were started: that, and ending them, took {format_us(found.own_us)} per step",
+            f"the wait for their first batch took {format_us(found.first_us)}",
+            "workers that are not kept are started again for each epoch",
+        ),
+        advice="Keep the workers of the loader alive between epochs.",
+        code="loader = DataLoader(dataset, num_workers=4, persistent_workers=True)",
+        gain_us=None if one_step else up_to(waited_us),
+        gain_reason="it is saved once per epoch, from the second one on, and this trace has no steps to tell epochs by"
+        if one_step
+        else None,
+        claims=claims_of(case, INPUT, "overhead.python", most_us=waited_us),
+    )
+
+
+LOADING_WORKERS_RULES = (loader_without_workers, restarted_workers)

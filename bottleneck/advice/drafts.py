@@ -1,0 +1,124 @@
+"""Findings before and after ranking: bounds gains by the step, ranks by time saved, and marks overlaps."""
+
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from bottleneck.schema.analysis import Analysis, Confidence, Finding, Interval
+from bottleneck.schema.measurements import StepTimes
+
+
+@dataclass(frozen=True)
+class Draft:
+    """A finding as its rule knows it; ranking adds speedup, what it adds to others, and whether noise would hide it.
+
+    ``gain_us`` is the time saved per step if nothing else changes, null where only a measurement can tell, which
+    ``gain_reason`` then says; a remark without any gain to be had has no ``gain_us`` either. ``claims`` are the
+    accounts of the ledger, or "kernel:NAME" for the time of one kernel row, that the gain comes from, in microseconds
+    per step at most: two findings that claim the same time do not add up. Empty claims mean the whole step.
+    """
+
+    slug: str
+    title: str
+    evidence: tuple[str, ...]
+    advice: str
+    gain_us: Interval | None
+    claims: Mapping[str, float] = field(default_factory=dict)
+    code: str | None = None
+    gain_reason: str | None = None
+    tries: tuple[str, ...] = ()
+    confidence: Confidence = "medium"
+
+
+def up_to(us: float) -> Interval:
+    """The interval for a gain of at most so much: from half of it, until a rule has a record (advice_rules)."""
+    return Interval(us / 2, us)
+
+
+# No program becomes infinitely fast: what is left of a step at least.
+_LEAST_LEFT = 0.01
+# A gain below this share of the step is none that step times show: the same build differs by as much from run to run.
+_LEAST_TOLD = 0.005
+_WHOLE = "step"
+
+
+def rank(drafts: Sequence[Draft], analysis: Analysis, program: Sequence[str] | None = None) -> tuple[Finding, ...]:
+    """Findings, most time saved first; those without a predicted gain last, in the order of the rules.
+
+    ``program`` are the words that name the program to `bottleneck verify`; null where it cannot try changes on it.
+    """
+    step_us = analysis.steps.wall_us
+    noise_us = max(smallest_visible_us(analysis.steps), _LEAST_TOLD * step_us)
+    bounded = [(draft, _bounded(draft.gain_us, step_us)) for draft in drafts]
+    bounded.sort(key=lambda each: -_middle(each[1]))
+    left_us = {_WHOLE: step_us * (1 - _LEAST_LEFT), **_accounts(analysis)}
+    findings = []
+    for draft, gain_us in bounded:
+        added_us = None if gain_us is None else _take(left_us, draft.claims, gain_us)
+        findings.append(
+            Finding(
+                slug=draft.slug,
+                title=draft.title,
+                evidence=draft.evidence,
+                predicted_gain_us=gain_us,
+                predicted_speedup=None if gain_us is None else speedup_of(gain_us, step_us),
+                advice=draft.advice,
+                verify=_command(draft, program),
+                code=draft.code,
+                gain_reason=draft.gain_reason,
+                added_gain_us=added_us,
+                tries=draft.tries,
+                confidence=draft.confidence,
+                within_noise=gain_us is not None and bool(gain_us.high < noise_us),
+            )
+        )
+    return tuple(findings)
+
+
+def speedup_of(gain_us: Interval, step_us: float) -> Interval:
+    """How many times as fast the step gets."""
+    return Interval(step_us / (step_us - gain_us.low), step_us / (step_us - gain_us.high))
+
+
+def smallest_visible_us(steps: StepTimes) -> float:
+    """The gain below which the step times of this recording could not show it: half their interval; 0 where unknown."""
+    timing = steps.unprofiled_us or steps.profiled_us
+    return 0.0 if timing is None or timing.n < 2 else (timing.high - timing.low) / 2
+
+
+def _bounded(gain_us: Interval | None, step_us: float) -> Interval | None:
+    if gain_us is None:
+        return None
+    high = float(min(max(gain_us.high, 0.0), step_us * (1 - _LEAST_LEFT)))
+    return Interval(float(min(max(gain_us.low, 0.0), high)), high)
+
+
+def _middle(gain_us: Interval | None) -> float:
+    return -1.0 if gain_us is None else (gain_us.low + gain_us.high) / 2
+
+
+def _accounts(analysis: Analysis) -> dict[str, float]:
+    accounts = {entry.account: entry.us for entry in analysis.ledger}
+    for kernel in analysis.kernels:  # one name has a row per op, sizes and line
+        account = f"kernel:{kernel.name}"
+        accounts[account] = accounts.get(account, 0.0) + kernel.us
+    return accounts
+
+
+def _take(left_us: dict[str, float], claims: Mapping[str, float], gain_us: Interval) -> Interval:
+    """The part of the gain whose time no finding above has claimed; takes it away from what is left."""
+    if claims:
+        free_us = sum(min(claim, left_us.get(account, claim)) for account, claim in claims.items())
+    else:
+        free_us = gain_us.high
+    high = min(gain_us.high, free_us, left_us[_WHOLE])
+    for account, claim in claims.items():
+        left_us[account] = max(0.0, left_us.get(account, claim) - claim)
+    left_us[_WHOLE] -= high
+    return Interval(min(gain_us.low * high / gain_us.high, high) if gain_us.high else 0.0, high)
+
+
+def _command(draft: Draft, program: Sequence[str] | None) -> str | None:
+    if not draft.tries or program is None:
+        return None
+    return f"bottleneck verify --try {','.join(draft.tries)} {shlex.join(program)}"

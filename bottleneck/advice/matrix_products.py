@@ -1,0 +1,270 @@
+"""Rules of matrix products: shapes that do not fit the units, many small ones, those near and far below the roof."""
+
+import re
+
+import numpy as np
+
+from bottleneck.advice.drafts import Draft
+from bottleneck.advice.measures import format_count, runs_on_host
+from bottleneck.advice.work import (
+    PRODUCTS,
+    Flags,
+    Floats,
+    Work,
+    claims_of_rows,
+    gain_of,
+    part_on_path,
+    share,
+    told,
+    work_of,
+    worth_telling,
+)
+from bottleneck.schema.case import Case
+from bottleneck.units import format_share, format_us
+
+_WORTH_TELLING = 0.02
+_REACHED = 0.7  # of the peak, by products of friendly shapes (cost_model, section 6)
+
+_MISALIGNED = re.compile(r"^misaligned")
+_UNIT = 8  # numbers of 16 bits in 16 bytes, what one load of the widest kind takes
+_POORLY_EXPLAINED = 0.6
+
+
+@worth_telling
+def misaligned_products(case: Case) -> Draft | None:
+    """Rule 29: products on matrix units whose sizes are no multiple of 8 and that reach less than 60 % of their floor.
+
+    Gain: what is left above 70 % of the peak at the padded shape, at most, from half of it. CPU libraries pack their
+    operands, so that this is about GPUs.
+    """
+    work = work_of(case)
+    if runs_on_host(case):
+        return None
+    m, n, k = (work.cost(name) for name in ("m", "n", "k"))
+    uneven = ((n % _UNIT != 0) & (n > _UNIT)) | ((k % _UNIT != 0) & (k > _UNIT))
+    halves = work.family("matmul") & work.dtype("bf16", "fp16") & (work.roof("explained") < _POORLY_EXPLAINED)
+    rows = work.reason_like(_MISALIGNED) | (halves & uneven & work.bound("compute"))
+    if share(work, rows) < _WORTH_TELLING:
+        return None
+    growth = np.nan_to_num(_padded(m) * _padded(n) * _padded(k) / np.maximum(m * n * k, 1.0), nan=1.0)
+    after = work.floor_us() * np.maximum(growth, 1.0) / _REACHED
+    less = np.where(rows, np.clip(work.us - after, 0.0, None), 0.0)
+    on_path = part_on_path(work, less)
+    return Draft(
+        slug="misaligned-products",
+        title="Sizes that are no multiple of 8 keep products off the wide loads",
+        evidence=(
+            *told(work, rows),
+            *_uneven_sizes(work, rows),
+            *([on_path] if on_path else []),
+        ),
+        advice="Pad the sizes of the model, vocabulary and heads first, to multiples of 8 (64 is better).",
+        gain_us=gain_of(work, less / 2, less),
+        claims=claims_of_rows(work, less),
+        code="vocabulary = (vocabulary + 63) // 64 * 64  # 50257 -> 50304; never use the added classes",
+        tries=("pad",),
+    )
+
+
+def _padded(size: Floats) -> Floats:
+    return np.asarray(np.where(size > 1, np.ceil(size / _UNIT) * _UNIT, size))
+
+
+def _uneven_sizes(work: Work, rows: Flags) -> tuple[str, ...]:
+    told_sizes = {
+        f"{name} = {size:.0f}"
+        for name in ("m", "n", "k")
+        for size in np.unique(work.cost(name)[rows]).tolist()
+        if size > 1 and size % _UNIT
+    }
+    return (f"no multiple of {_UNIT}: {', '.join(sorted(told_sizes)[:6])}",) if told_sizes else ()
+
+
+_QUANTISED = re.compile(r"^(?:wave|tile) quantisation: .*?(\d+) % of")
+_FILLED_ENOUGH = 0.75
+
+
+@worth_telling
+def unfilled_waves(case: Case) -> Draft | None:
+    """Rule 30: tiles of products that leave more than a quarter of the slots of their last wave empty.
+
+    Gain: t (1 - fill) at most, from half of it; ``ROOFLINE.reason`` proves the fill from grid and sizes.
+    """
+    work = work_of(case)
+    fill = _fill(work)
+    rows = (fill < _FILLED_ENOUGH) & work.family("matmul", "convolution")
+    if runs_on_host(case) or share(work, rows) < _WORTH_TELLING:
+        return None
+    less = np.where(rows, np.minimum(work.us * (1 - fill), work.us - work.floor_us()), 0.0)
+    on_path = part_on_path(work, less)
+    return Draft(
+        slug="unfilled-waves",
+        title="The tiles of products do not fill the device evenly",
+        evidence=(
+            *told(work, rows),
+            *sorted({f"{reason}" for reason in _reasons(work, rows)})[:3],
+            *([on_path] if on_path else []),
+        ),
+        advice="Choose batch or sequence so that the tiles fill whole waves, or let an autotuner choose other tiles.",
+        gain_us=gain_of(work, less / 2, less),
+        claims=claims_of_rows(work, less),
+        code='model = torch.compile(model, mode="max-autotune")  # or another batch size',
+        tries=("compile-max-autotune",),
+        confidence="low",
+    )
+
+
+def _fill(work: Work) -> Floats:
+    """Part of the slots that the reason tells of each row; NaN where it tells none."""
+    reason = work.case.roofline["reason"].cat
+    found = (_QUANTISED.search(str(text)) for text in reason.categories)
+    filled = [float(match[1]) / 100 if match else np.nan for match in found]
+    return np.append(np.array(filled, dtype=np.float64), np.nan)[reason.codes.to_numpy()[work.row]]
+
+
+def _reasons(work: Work, rows: Flags) -> list[str]:
+    return [str(text) for text in work.case.roofline["reason"].iloc[work.row[rows]].unique()]
+
+
+_MANY = 3
+_SMALL_US = 20.0
+_GROUPED_REACHED = 0.5
+
+
+@worth_telling
+def many_small_products(case: Case) -> Draft | None:
+    """Rule 31: three and more products of one shape directly after one another, too small to reach half their floor.
+
+    In trace order: nothing but views lies between them, so that none can need another's result through an activation.
+    Gain: Sigma t - t of one product of them all, at most (at half of the peak, and no faster than one of them is now),
+    from half of it.
+    """
+    work = work_of(case)
+    rows, first = _repeated(work)
+    if share(work, rows) < _WORTH_TELLING:
+        return None
+    run = np.cumsum(first)[rows]
+    us, floor = work.us[rows], work.floor_us()[rows]
+    total, least, longest = np.bincount(run, us), np.bincount(run, floor) / _GROUPED_REACHED, np.zeros(run.max() + 1)
+    np.maximum.at(longest, run, us)
+    part = np.clip(1 - np.maximum(least, longest) / np.maximum(total, 1e-12), 0.0, 1.0)
+    less = np.zeros(work.row.size)
+    less[rows] = us * part[run]
+    if not less.any():
+        return None
+    on_path = part_on_path(work, less)
+    runs = np.bincount(run)
+    return Draft(
+        slug="many-small-products",
+        title="Many small products of one shape run one by one",
+        evidence=(
+            f"{format_count(np.count_nonzero(runs) / case.steps)} runs per step of {_span(runs[runs > 0])} products of "
+            "one shape, in trace order",
+            *told(work, rows),
+            *([on_path] if on_path else []),
+        ),
+        advice="Where they do not need one another's results, join them: one batched product, or one wider weight.",
+        gain_us=gain_of(work, less / 2, less),
+        claims=claims_of_rows(work, less),
+        code="q, k, v = self.qkv(x).chunk(3, dim=-1)  # one product for three; stacked weights: torch.bmm",
+        confidence="low",
+    )
+
+
+def _span(counts: "np.ndarray[tuple[int], np.dtype[np.int64]]") -> str:
+    low, high = int(counts.min()), int(counts.max())
+    return f"{low}" if low == high else f"{low} to {high}"
+
+
+def _repeated(work: Work) -> tuple[Flags, Flags]:
+    """Rows in runs of equal small products, and which row opens a run."""
+    small = work.family("matmul") & (work.signature >= 0) & (work.floor_us() < _GROUPED_REACHED * work.us)
+    if not runs_on_host(work.case):
+        small &= work.case.linked.kernels["dur_us"].to_numpy()[work.row] < _SMALL_US
+    stream = work.case.linked.kernels["stream"].cat.codes.to_numpy()[work.row]
+    same = (work.signature[1:] == work.signature[:-1]) & (stream[1:] == stream[:-1]) & small[1:] & small[:-1]
+    same &= work.op[1:] != work.op[:-1]
+    first = np.concatenate((np.ones(min(1, small.size), dtype=bool), ~same))
+    run = np.cumsum(first) - 1
+    long = np.bincount(run, minlength=1)[run] >= _MANY if run.size else small
+    return small & long, first
+
+
+_NEAR = 0.75
+_MOST_OF_STEP = 0.3
+
+
+def near_roof(case: Case) -> Draft | None:
+    """Rule 34: a good part of the step is arithmetic at 75 % of the peak and more: there is nothing to tune."""
+    work = work_of(case)
+    rows = work.bound("compute") & (work.roof("explained") >= _NEAR) & work.family(*PRODUCTS)
+    part = share(work, rows)
+    if part < _MOST_OF_STEP:
+        return None
+    reached = float(np.average(work.roof("explained")[rows], weights=work.us[rows]))
+    return Draft(
+        slug="near-roof",
+        title="Most arithmetic runs near the device's peak",
+        evidence=(
+            f"{format_share(part)} of the step is products at {format_share(reached)} of their peak",
+            *told(work, rows),
+        ),
+        advice="Do less arithmetic (another algorithm, a smaller model, narrower numbers), or use more devices.",
+        gain_us=None,
+        gain_reason=f"none: these products run at {format_share(reached)} of the peak of this device",
+        confidence="high",
+    )
+
+
+_SMALL_PRODUCT = re.compile(r"^small product|^faster than")
+_FAR_BELOW = 0.5
+_THIN = 96.0  # thinner products cannot fill the panels of a matrix library (as in analysis.thresholds)
+
+
+def _thinnest(work: Work) -> Floats:
+    """The smallest of m, n and k; NaN where a product has none."""
+    return np.fmin(np.fmin(work.cost("m"), work.cost("n")), work.cost("k"))
+
+
+@worth_telling
+def slow_cpu_products(case: Case) -> Draft | None:
+    """Rule 36: products on a CPU that reach less than half of its calibrated peak without being small.
+
+    Gain: t - F/P_cpu at most, from a quarter of it: the peak is that of square products of the best size.
+    """
+    work = work_of(case)
+    if not runs_on_host(case) or case.analysis.device.source != "measured":
+        return None
+    rows = work.family(*PRODUCTS) & work.bound("compute") & (work.roof("explained") < _FAR_BELOW)
+    rows &= ~work.reason_like(_SMALL_PRODUCT) & ~(_thinnest(work) < _THIN)
+    if share(work, rows) < 2 * _WORTH_TELLING:
+        return None
+    less = np.where(rows, work.us - work.floor_us(), 0.0)
+    convolutions = bool((rows & work.family("convolution")).any())
+    return Draft(
+        slug="slow-cpu-products",
+        title="Products stay far below what this CPU has shown it can do",
+        evidence=(
+            f"{format_us(float(work.us[rows].sum()))} per step where the calibrated peak allows "
+            f"{format_us(float(work.floor_us()[rows].sum()))}",
+            *told(work, rows),
+        ),
+        advice="Let the library choose its layout (channels_last, frozen weights), and look at threads and other load.",
+        gain_us=gain_of(work, less / 4, less),
+        claims=claims_of_rows(work, less),
+        code=(
+            "model = model.to(memory_format=torch.channels_last)"
+            if convolutions
+            else "print(torch.__config__.parallel_info())  # MKL and oneDNN at hand, and as many threads as cores?"
+        ),
+        confidence="low",
+    )
+
+
+RULES = (
+    misaligned_products,
+    unfilled_waves,
+    many_small_products,
+    near_roof,
+    slow_cpu_products,
+)

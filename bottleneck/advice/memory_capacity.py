@@ -1,0 +1,213 @@
+"""Rules of memory capacity: room for a larger batch, too little room, and reserved memory that is unused.
+
+What frees memory costs time: its price is told before anybody pays it.
+"""
+
+import re
+from dataclasses import dataclass
+
+import numpy as np
+
+from bottleneck.advice.drafts import Draft
+from bottleneck.advice.measures import (
+    Flags,
+    events_like,
+    group_us,
+    kernels_in_window,
+    optimizers,
+    runs_on_host,
+    share_of_step,
+    trains,
+)
+from bottleneck.schema.analysis import Interval
+from bottleneck.schema.case import Case
+from bottleneck.units import US_PER_S, format_share, format_si, format_us
+
+# Twice the batch takes at most twice the memory (advice_rules 45).
+_HALF = 0.5
+# Between what is mostly fixed, of which rule 3 speaks, and what is mostly proportional to the batch.
+_HARDLY_GROWS, _GROWS = 1.2, 1.8
+_NEARLY_FULL = 0.9
+# Memory that the allocator holds beyond what it has handed out, of all that it holds (advice_rules 47).
+_HELD_SHARE = 0.2
+# Segments of 2 and 20 MiB are rounded up: of so little nobody runs out.
+_LEAST_HELD_BYTES = 256e6
+_SWAPPED_BYTES = 1e9
+_LATER = re.compile(r"^autograd::engine::evaluate_function|^Optimizer\.step#")
+_ADAM = ("Adam", "AdamW", "NAdam", "RAdam", "Adamax")
+
+
+def room_for_batch(case: Case) -> Draft | None:
+    """Rule 45: a larger batch fits, and the step grows by less than it; the gain is that for the same samples."""
+    proof = case.analysis.batch_test
+    peak_bytes, capacity_bytes = case.analysis.totals.peak_memory_bytes, case.analysis.device.memory_bytes
+    if proof is None or proof.ratio is None or not peak_bytes or not capacity_bytes:
+        return None
+    ratio = proof.ratio
+    if peak_bytes >= _HALF * capacity_bytes or not _HARDLY_GROWS <= ratio.median < _GROWS:
+        return None
+    gains = [case.step_us * min(max(1 - each / 2, 0.0), 1.0) for each in (ratio.high, ratio.low)]
+    return Draft(
+        slug="room-for-batch",
+        title="Twice the batch fits into memory and takes less than twice the time",
+        evidence=(
+            f"twice the batch takes {ratio.median:.2f} times as long ({ratio.low:.2f} to {ratio.high:.2f})",
+            f"{_share_of(peak_bytes, capacity_bytes)} of the memory is used at most: "
+            f"{format_si(peak_bytes, 'B')} of {format_si(capacity_bytes, 'B')}",
+        ),
+        advice="Raise the batch size while memory lasts, and the learning rate with it when training.",
+        code="loader = DataLoader(dataset, batch_size=2 * batch_size)",
+        gain_us=Interval(*gains),
+        tries=("batch-x2",),
+        confidence="high",
+    )
+
+
+def memory_nearly_full(case: Case) -> Draft | None:
+    """Rule 46: training runs near the end of memory; what recomputing, swapping and accumulating would cost."""
+    peak_bytes, capacity_bytes = case.analysis.totals.peak_memory_bytes, case.analysis.device.memory_bytes
+    if not peak_bytes or not capacity_bytes or peak_bytes <= _NEARLY_FULL * capacity_bytes or not trains(case):
+        return None
+    return Draft(
+        slug="memory-nearly-full",
+        title="The step takes nearly all of the memory",
+        evidence=(
+            f"{_share_of(peak_bytes, capacity_bytes)} of the memory is used at most: "
+            f"{format_si(peak_bytes, 'B')} of {format_si(capacity_bytes, 'B')}",
+            *_prices(case),
+        ),
+        advice="Where memory has to be freed, recompute the activations of the largest blocks.",
+        code="out = torch.utils.checkpoint.checkpoint(block, x, use_reentrant=False)",
+        gain_us=None,
+        gain_reason="it frees memory and costs time: as much as the evidence prices it at",
+        tries=("checkpoint",),
+    )
+
+
+def _prices(case: Case) -> tuple[str, ...]:
+    """What each way to free memory would cost per step, as far as that is known."""
+    forward = forward_work(case)
+    told = [
+        f"recomputing all activations runs the forward pass again: {format_us(forward.us)} "
+        f"({format_share(share_of_step(case, forward.us))} of the step){_at_rate(forward)}",
+        _swapping(case),
+        _accumulating(case),
+    ]
+    if any(name in _ADAM for name in optimizers(case)):
+        told.append("optimizer states in bf16 free 4 of the 8 bytes that Adam keeps per parameter, and cost no time")
+    return tuple(line for line in told if line is not None)
+
+
+@dataclass(frozen=True)
+class Forward:
+    """Kernels of the forward pass: microseconds and FLOPs per step; the latter null where no price is known."""
+
+    us: float
+    flops: float | None
+
+
+def forward_work(case: Case) -> Forward:
+    """The work that neither the backward pass nor an optimizer issued."""
+    kernels = case.linked.kernels
+    op = kernels["op"].to_numpy(dtype=np.int64, na_value=-1)
+    later = np.append(_is_later(case), False)
+    works = (kernels["kind"] == "compute").to_numpy() & kernels_in_window(case) & (op >= 0) & ~later[op]
+    works &= ~case.charges["dispatches"].to_numpy()
+    flops = case.roofline["flops"].to_numpy()[works]
+    us = float(kernels["dur_us"].to_numpy()[works].sum()) / case.steps
+    known = flops[~np.isnan(flops)]
+    return Forward(min(us, case.step_us), float(known.sum()) / case.steps if known.size else None)
+
+
+def _is_later(case: Case) -> Flags:
+    """Whether each op of OPS runs inside the backward pass or an optimizer's step, on the thread of either."""
+    events = case.linked.trace.events
+    marks = events_like(case, _LATER)
+    ops = case.linked.ops
+    start, thread = ops["ts_us"].to_numpy(), ops["thread"].astype(object).to_numpy()
+    marked = events["thread"].astype(object).to_numpy()[marks]
+    later = np.zeros(len(ops), dtype=bool)
+    for name in sorted(set(marked.tolist())):
+        mine, rows = marks[marked == name], np.flatnonzero(thread == name)
+        begin = events["ts_us"].to_numpy()[mine]
+        end = np.maximum.accumulate(begin + events["dur_us"].to_numpy()[mine])
+        place = np.searchsorted(begin, start[rows], side="right") - 1
+        later[rows] = (place >= 0) & (start[rows] < end[place])
+    return later
+
+
+def _at_rate(forward: Forward) -> str:
+    if not forward.flops or forward.us <= 0:
+        return ""
+    rate = forward.flops / forward.us * US_PER_S
+    return f", {format_si(forward.flops, 'FLOP')} at the {format_si(rate, 'FLOP/s')} that it reaches"
+
+
+def _swapping(case: Case) -> str | None:
+    link = case.analysis.device.link_bytes_per_s
+    if runs_on_host(case):
+        return None
+    if not link:
+        return "what swapping to the host costs is not known: nor is the speed of this link"
+    each_us = 2 * _SWAPPED_BYTES / link * US_PER_S
+    beside_us = max(0.0, group_us(case, "compute") + group_us(case, "memory"))
+    return (
+        f"swapping to the host and back takes {format_us(each_us)} per GB over this link, which costs nothing while it "
+        f"runs beside the {format_us(beside_us)} of kernels"
+    )
+
+
+def _accumulating(case: Case) -> str:
+    proof = case.analysis.batch_test
+    if proof is None or proof.fixed_us is None:
+        return "accumulating gradients over two half batches costs the fixed part of a step twice; it was not measured"
+    return (
+        f"accumulating gradients over two half batches costs another {format_us(proof.fixed_us.median)} of fixed work"
+    )
+
+
+def unused_reserve(case: Case) -> Draft | None:
+    """Rule 47: the allocator holds much more memory than it has handed out at the peak, and others could miss it."""
+    held = _held_at_peak(case)
+    if held is None or runs_on_host(case):
+        return None
+    used_bytes, reserved_bytes = held
+    if reserved_bytes < _HALF * (case.analysis.device.memory_bytes or 0):
+        return None
+    unused_bytes = reserved_bytes - used_bytes
+    if unused_bytes <= max(_HELD_SHARE * reserved_bytes, _LEAST_HELD_BYTES):
+        return None
+    return Draft(
+        slug="unused-reserve",
+        title="The allocator holds memory that it cannot hand out",
+        evidence=(
+            f"{format_si(used_bytes, 'B')} of {format_si(reserved_bytes, 'B')} were in use at the peak: "
+            f"{format_si(unused_bytes, 'B')} ({format_share(unused_bytes / reserved_bytes)}) lay idle",
+        ),
+        advice="Let segments grow, so that freed memory can be joined and handed out again.",
+        code="PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True python train.py",
+        gain_us=None,
+        gain_reason=f"it frees up to {format_si(unused_bytes, 'B')} and no time",
+    )
+
+
+def _held_at_peak(case: Case) -> tuple[float, float] | None:
+    """Bytes in use at the peak, and held by the allocator then; null where that is not recorded."""
+    measured = None if case.recording is None else case.recording.peak_memory
+    if measured is not None and measured.bytes and measured.reserved_bytes:
+        return float(measured.bytes), float(measured.reserved_bytes)
+    memory = case.linked.trace.memory
+    known = memory["on_device"] & memory["total_allocated"].notna() & memory["total_reserved"].notna()
+    used = memory["total_allocated"][known].to_numpy(dtype=np.float64)
+    reserved = memory["total_reserved"][known].to_numpy(dtype=np.float64)
+    if not used.size or used.max() <= 0:
+        return None
+    peak = int(np.argmax(used))
+    return float(used[peak]), float(max(reserved[peak], used[peak]))
+
+
+def _share_of(part: float, whole: float) -> str:
+    return format_share(part / whole)
+
+
+RULES = (room_for_batch, memory_nearly_full, unused_reserve)

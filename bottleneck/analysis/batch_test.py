@@ -1,0 +1,150 @@
+"""Adds the harness's extra measurements to an analysis: the batch test and the cost of the profiler's options."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+from bottleneck.analysis.scaling import DISTURBED
+from bottleneck.schema.analysis import Analysis, Caveat, LedgerEntry, Totals
+from bottleneck.schema.measurements import BatchProof, BatchTest, Extras, Growth, PeakMemory, Ratio, Timing
+from bottleneck.units import format_share
+
+# "Making Deep Learning Go Brrrr" calls a step overhead-bound that grows by 10 % when its batch doubles; what grows by
+# less than a fifth of its work is mostly fixed, what grows by more than four fifths mostly proportional.
+_MOSTLY_FIXED, _MOSTLY_PROPORTIONAL = 1.2, 1.8
+_MORE_THAN_TWICE = 2.2
+# Overhead that each sample brings with it: loading it, and the pages that its activations lie in.
+_PER_SAMPLE = frozenset({"overhead.input", "overhead.allocator"})
+# How far the ledger and the test may lie apart, as a share of the step, without a word about it.
+_ALIKE = 0.1
+
+
+def prove(test: BatchTest, ledger: Sequence[LedgerEntry]) -> BatchProof:
+    """The fixed and the proportional part of the step, what that proves, and whether the ledger's overhead fits in.
+
+    With t(B) = fixed + proportional x B, a ratio r = t(2B) / t(B) leaves a share 2 - r of the step fixed. Overhead is
+    only a part of that: reading the weights and stepping the optimizer cost the same for any batch, and a device that
+    is not full takes more samples in the same time.
+    """
+    if test.ratio is None or test.once is None or test.twice is None:
+        return _without_figures(test)
+    ratio, once = test.ratio, test.once
+    fixed = Ratio(_stays(ratio.median), _stays(ratio.high), _stays(ratio.low), ratio.n)
+    growth, overhead, per_sample = _growth(ratio), _share(ledger, "overhead"), _per_sample(ledger)
+    agrees = None if growth == "undecided" else overhead - per_sample <= fixed.high + _ALIKE
+    return BatchProof(
+        batch_size=test.batch_size,
+        once_us=once,
+        twice_us=test.twice,
+        ratio=ratio,
+        fixed_us=_part(once, fixed.median, fixed.low, fixed.high),
+        proportional_us=_part(once, 1.0 - fixed.median, 1.0 - fixed.high, 1.0 - fixed.low),
+        fixed_share=fixed,
+        growth=growth,
+        agrees=agrees,
+        sentence=" ".join((_meaning(growth, ratio), *_beside_ledger(agrees, fixed, overhead, per_sample))),
+        reason=None,
+    )
+
+
+def _without_figures(test: BatchTest) -> BatchProof:
+    return BatchProof(batch_size=test.batch_size, reason=test.reason or "the test was not finished")
+
+
+def _growth(ratio: Ratio) -> Growth:
+    if ratio.low < _MOSTLY_FIXED and ratio.high > _MOSTLY_PROPORTIONAL:
+        return "undecided"
+    if ratio.high <= _MOSTLY_FIXED:
+        return "fixed"
+    return "proportional" if ratio.low >= _MOSTLY_PROPORTIONAL else "both"
+
+
+def _stays(ratio: float) -> float:
+    return min(max(2.0 - ratio, 0.0), 1.0)
+
+
+def _part(once: Timing, share: float, low: float, high: float) -> Timing:
+    return Timing(share * once.median, low * once.median, high * once.median, once.n)
+
+
+def _share(ledger: Sequence[LedgerEntry], group: str) -> float:
+    return math.fsum(entry.share for entry in ledger if entry.group == group)
+
+
+def _per_sample(ledger: Sequence[LedgerEntry]) -> float:
+    return math.fsum(entry.share for entry in ledger if entry.account in _PER_SAMPLE)
+
+
+def _meaning(growth: Growth, ratio: Ratio) -> str:
+    if growth == "undecided":
+        return "The times scatter too much to tell whether the step grows with its batch."
+    if growth == "fixed":
+        return "The step hardly grows with its work, so what takes the time is not the work on the samples."
+    if ratio.low > _MORE_THAN_TWICE:
+        return "The step grows faster than its work: what fitted into a cache at this batch size may not at twice that."
+    if growth == "proportional":
+        return "The step grows with its work, so nearly all of it is spent on the samples."
+    return "A part of the step grows with its work, the rest is the same for any batch."
+
+
+def _beside_ledger(agrees: bool | None, fixed: Ratio, overhead: float, per_sample: float) -> tuple[str, ...]:
+    """How the fixed part compares with the overhead that the ledger found."""
+    if agrees is None:
+        return ()
+    said = f"{format_share(overhead)} overhead"
+    if per_sample >= _ALIKE:
+        said += f", {format_share(per_sample)} of the step for input and page faults, which each sample brings with it"
+    if not agrees:
+        return (
+            f"The ledger does not agree: it says {said}, more than the {format_share(fixed.high)} that stay at most. "
+            "A part of that overhead grows with the batch, or the ledger puts it too high.",
+        )
+    rest = fixed.low - (overhead - per_sample)
+    if rest <= _ALIKE:
+        return (f"The ledger agrees: it says {said}.",)
+    return (
+        f"The ledger says {said}. The rest of what stays is work that does not depend on the batch (the weights' "
+        "traffic, the optimizer) or kernels that do not fill the device yet.",
+    )
+
+
+# Steps in a window vary; twice what the profiler costs is no chance any more.
+_MORE_THAN_THE_PROFILER = 2.0
+
+
+def add_extras(analysis: Analysis, extras: Extras) -> Analysis:
+    """The analysis with the batch test judged beside its ledger, and with what else the recording holds."""
+    return replace(
+        analysis,
+        steps=replace(analysis.steps, settled=extras.settled, windows_us=extras.windows_us),
+        totals=analysis.totals if extras.peak_memory is None else _with_peak(analysis.totals, extras.peak_memory),
+        batch_test=None if extras.batch_test is None else prove(extras.batch_test, analysis.ledger),
+        option_costs=extras.option_costs,
+    )
+
+
+def find_disturbance(extras: Extras, unprofiled: Timing | None) -> tuple[Caveat, ...]:
+    """A caveat when the steps of the kept window took far longer than the profiler alone makes of such steps.
+
+    Without it all of that time would pass for the profiler's, and what is left of the ops would be chance.
+    """
+    costs = () if extras.option_costs is None else extras.option_costs.costs
+    usual = next((cost.ratio.median for cost in costs if cost.option == "all"), None)
+    if usual is None or not extras.windows_us or unprofiled is None or not unprofiled.median > 0:
+        return ()
+    times = min(extras.windows_us) / unprofiled.median
+    if times <= _MORE_THAN_THE_PROFILER * max(usual, 1.0):
+        return ()
+    message = (
+        f"the steps of the window took {times:.1f} times as long as unprofiled ones, where the profiler alone makes it "
+        f"{usual:.1f} times: other programs disturbed them"
+    )
+    return (Caveat(DISTURBED, message, 1.0 - usual / times),)
+
+
+def _with_peak(totals: Totals, peak: PeakMemory) -> Totals:
+    """The peak that was measured without the profiler, in place of what the trace tells."""
+    if peak.bytes is None:
+        return totals if totals.peak_memory_bytes is not None else replace(totals, peak_memory_reason=peak.reason)
+    reason = "since the program started" if peak.since == "start" else None
+    return replace(totals, peak_memory_bytes=peak.bytes, peak_memory_reason=reason)

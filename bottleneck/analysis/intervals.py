@@ -1,0 +1,193 @@
+"""Interval arithmetic: unions, covered time, gaps, shared time and overlap, all on sorted boundaries.
+
+Times are microseconds as float64 arrays. Nothing here knows of kernels or threads.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+Floats = npt.NDArray[np.float64]
+Integers = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
+
+
+def tally(codes: Integers, weights: Floats, size: int) -> Floats:
+    """Sum of the weights of each code in 0 … size - 1."""
+    return np.bincount(codes, weights=weights, minlength=size).astype(np.float64)
+
+
+def grouped(codes: Integers) -> Iterator[tuple[int, Integers]]:
+    """Each distinct code with the positions that hold it, in order; one sort, however many codes there are."""
+    order = np.argsort(codes, kind="stable")
+    if order.size:
+        for rows in np.split(order, np.flatnonzero(np.diff(codes[order])) + 1):
+            yield int(codes[rows[0]]), rows
+
+
+@dataclass(frozen=True)
+class Spans:
+    """Disjoint, sorted intervals of positive length; ``first`` is the input row that opens each."""
+
+    start: Floats
+    end: Floats
+    first: Integers
+
+    def covered_until(self, points: Floats) -> Floats:
+        """Time covered by the spans up to each point."""
+        if not self.start.size:
+            return np.zeros(points.shape)
+        length = self.end - self.start
+        before = np.concatenate(([0.0], np.cumsum(length)[:-1]))
+        span = np.searchsorted(self.start, points, side="right") - 1
+        known = np.maximum(span, 0)
+        inside = before[known] + np.clip(points - self.start[known], 0.0, length[known])
+        return np.where(span < 0, 0.0, inside)
+
+    def covered_between(self, start: Floats, end: Floats) -> Floats:
+        """Time covered by the spans in each [start, end)."""
+        return np.maximum(self.covered_until(end) - self.covered_until(start), 0.0)
+
+    def total(self) -> float:
+        """Time covered by all spans."""
+        return float(np.sum(self.end - self.start))
+
+
+def union(start: Floats, end: Floats) -> Spans:
+    """The union of intervals; those without length are dropped, those that touch are joined."""
+    rows = np.flatnonzero(end > start)
+    order = rows[np.argsort(start[rows], kind="stable")]
+    if not order.size:
+        return Spans(np.zeros(0), np.zeros(0), np.zeros(0, dtype=np.int64))
+    starts, reach = start[order], np.maximum.accumulate(end[order])
+    fresh = np.concatenate(([True], starts[1:] > reach[:-1]))
+    last = np.concatenate((fresh[1:], [True]))
+    return Spans(starts[fresh], reach[last], order[fresh])
+
+
+def join(one: Spans, other: Spans) -> Spans:
+    """The union of two sets of spans; ``first`` counts within one, then other."""
+    if not one.start.size or not other.start.size:
+        return one if one.start.size else other
+    return union(np.concatenate((one.start, other.start)), np.concatenate((one.end, other.end)))
+
+
+def gaps(spans: Spans, low: float, high: float) -> tuple[Floats, Floats, Integers]:
+    """Starts and ends of what the spans leave open in [low, high), and the span that ends each (-1: none does)."""
+    starts = np.concatenate(([low], spans.end))
+    ends = np.concatenate((spans.start, [high]))
+    following = np.concatenate((np.arange(spans.start.size), [-1]))
+    open_ = ends > starts
+    return starts[open_], ends[open_], following[open_]
+
+
+def shared_charge(start: Floats, end: Floats, layer: Integers) -> Floats:
+    """Exclusive time of each interval: an instant belongs to the lowest layer active, in equal parts to its members.
+
+    The charge is the integral of 1/n(t) over the interval, n counting the active intervals of the lowest layer that is
+    active at all, so the charges add up to the union. O(n log n).
+    """
+    count = start.size
+    if not count:
+        return np.zeros(0)
+    times = np.concatenate((start, end))
+    # Stable: at one instant starts come before ends, so no count ever drops below zero.
+    order = np.argsort(times, kind="stable")
+    elapsed = np.diff(times[order])
+    sign = np.where(order < count, 1, -1)
+    layers = np.concatenate((layer, layer))[order]
+    charge = np.zeros(count)
+    free = np.ones(elapsed.size, dtype=bool)
+    position = np.empty(2 * count, dtype=np.int64)
+    position[order] = np.arange(2 * count)
+    for level in np.unique(layer):
+        active = np.cumsum(np.where(layers == level, sign, 0))[:-1]
+        mine = free & (active > 0)
+        rate = np.divide(1.0, active, out=np.zeros(elapsed.size), where=mine)
+        integral = np.concatenate(([0.0], np.cumsum(elapsed * rate)))
+        members = np.flatnonzero(layer == level)
+        charge[members] = integral[position[members + count]] - integral[position[members]]
+        free &= active <= 0
+    return charge
+
+
+# Two instants closer than this are one: the clock counts whole nanoseconds.
+RESOLUTION_US = 5e-4
+
+
+@dataclass(frozen=True)
+class Segments:
+    """Disjoint, sorted stretches of positive length with the row that holds each."""
+
+    start: Floats
+    end: Floats
+    row: Integers
+
+    def at(self, times: Floats) -> Integers:
+        """The row that holds each instant, -1 for none."""
+        if not self.start.size:
+            return np.full(times.shape, -1, dtype=np.int64)
+        found = np.searchsorted(self.start, times, side="right") - 1
+        held = (found >= 0) & (times < self.end[np.maximum(found, 0)])
+        return np.where(held, self.row[found], -1)
+
+
+NOTHING = Segments(np.zeros(0), np.zeros(0), np.zeros(0, dtype=np.int64))
+
+
+def outermost(start: Floats, end: Floats, row: Integers) -> Segments:
+    """Each instant to the interval that began first of those that are open; the longest of equals."""
+    order = np.lexsort((-end, start))
+    start, end, row = start[order], end[order], row[order]
+    reach = np.concatenate(([-np.inf], np.maximum.accumulate(end)[:-1])) if end.size else end
+    begin = np.maximum(start, reach)
+    kept = np.flatnonzero(end > begin)
+    return Segments(begin[kept], end[kept], row[kept])
+
+
+@dataclass(frozen=True)
+class Cuts:
+    """Pieces of intervals: the interval that each is part of, its start and its end."""
+
+    interval: Integers
+    start: Floats
+    end: Floats
+
+
+def cut(start: Floats, end: Floats, points: Sequence[Floats]) -> Cuts:
+    """Intervals cut at every point inside them; the pieces of each add up to it. O((n + points) log points)."""
+    inner = np.unique(np.rint(np.concatenate([np.zeros(0), *points]) * 1e3)) / 1e3
+    low = np.searchsorted(inner, start + RESOLUTION_US, side="left")
+    count = np.maximum(np.searchsorted(inner, end - RESOLUTION_US, side="right") - low, 0) + 1
+    interval = np.repeat(np.arange(start.size), count)
+    first = np.cumsum(count) - count
+    nth = np.arange(interval.size) - first[interval]
+    inner = np.append(inner, np.nan)
+    begin = np.where(nth == 0, start[interval], inner[low[interval] + nth - 1])
+    finish = np.where(nth == count[interval] - 1, end[interval], inner[np.minimum(low[interval] + nth, inner.size - 1)])
+    return Cuts(interval, begin, finish)
+
+
+def shared_us(kernels: pd.DataFrame) -> Floats:
+    """Microseconds of each row of KERNELS during which at least one more row runs on its device. O(n log n)."""
+    start = kernels["ts_us"].to_numpy()
+    end = start + kernels["dur_us"].to_numpy()
+    shared = np.zeros(len(kernels))
+    for _, rows in grouped(kernels["device"].to_numpy().astype(np.int64)):
+        shared[rows] = _crowded(start[rows], end[rows]).covered_between(start[rows], end[rows])
+    return shared
+
+
+def _crowded(start: Floats, end: Floats) -> Spans:
+    """When at least two of the intervals are open."""
+    times = np.concatenate((start, end))
+    # Stable, ends first: intervals that touch do not overlap.
+    order = np.lexsort((np.repeat([1, 0], start.size), times))
+    running = np.cumsum(np.where(order < start.size, 1, -1))
+    crowded: Flags = running[:-1] >= 2
+    opened, closed = times[order][:-1][crowded], times[order][1:][crowded]
+    long = closed > opened
+    return Spans(opened[long], closed[long], np.zeros(np.count_nonzero(long), dtype=np.int64))

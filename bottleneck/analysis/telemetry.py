@@ -1,0 +1,266 @@
+"""Summarises the sensor samples of the window, and what clocks and other processes mean for the ceilings."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from bottleneck.analysis.intervals import Floats
+from bottleneck.analysis.ledger import ACCOUNTS, LedgerResult
+from bottleneck.schema.analysis import Caveat, Device, TelemetrySummary
+from bottleneck.schema.telemetry import HOST, THROTTLE, Sample
+from bottleneck.units import format_share
+
+# Power is sampled in a quarter of the time on many boards (arXiv 2312.02741), and its counter moves every 100 ms:
+# what is shorter than this says nothing about energy.
+_SHORTEST_ENERGY_S, _FEWEST_UPDATES = 2.0, 20
+# Power that is averaged over a second, and a utilisation that is over up to a second, say little about less.
+_SHORTEST_AVERAGE_S = 1.0
+# The system counts CPU time in hundredths of a second: 5 % of this.
+_SHORTEST_RATE_S = 0.2
+# A reason for low clocks counts if it held in so many of the samples.
+_OFTEN = 0.05
+# Counters are read off between samples that lie so close to either end of a stretch.
+MARGIN_NS = 1e9
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """A stretch of the wall clock in which steps ran, in ns since 1970."""
+
+    start_ns: float
+    end_ns: float
+    steps: int
+
+    @property
+    def length_s(self) -> float:
+        """How long it is."""
+        return (self.end_ns - self.start_ns) / 1e9
+
+    def holds(self, sample: Sample) -> bool:
+        """Whether the sample was taken in it."""
+        return self.start_ns <= sample.unix_ns <= self.end_ns
+
+
+def summarise_samples(
+    samples: Sequence[Sample], stretches: Sequence[Stretch], sensors: Sequence[str]
+) -> TelemetrySummary | None:
+    """What the sensors of these devices and the host's said in these stretches; null when they said nothing there.
+
+    Without devices the count of samples is the host's. Several devices are taken together: medians are those of one
+    device, energy is that of all.
+    """
+    inside = [sample for sample in samples if any(stretch.holds(sample) for stretch in stretches)]
+    device = [sample for sample in inside if sample.sensor in sensors]
+    host = [sample for sample in inside if sample.sensor == HOST]
+    if not device and not host:
+        return None
+    is_long = sum(stretch.length_s for stretch in stretches) >= _SHORTEST_AVERAGE_S
+    energy_j, error_j = _energy(samples, stretches, sensors)
+    instant_w = _median(device, "power_w")
+    return TelemetrySummary(
+        samples=len(device or host),
+        sm_clock_mhz=_median(device, "sm_clock_mhz"),
+        memory_clock_mhz=_median(device, "memory_clock_mhz"),
+        power_w=_median(device, "average_power_w") if instant_w is None and is_long else instant_w,
+        energy_j=energy_j,
+        utilization=_median(device, "utilization") if is_long else None,
+        throttle=_throttle(device),
+        energy_error_j=error_j,
+        temperature_c=_median(device, "temperature_c"),
+        memory_used_bytes=_median(device, "memory_used_bytes"),
+        pcie_tx_bytes_per_s=_median(device, "pcie_tx_bytes_per_s"),
+        pcie_rx_bytes_per_s=_median(device, "pcie_rx_bytes_per_s"),
+        sm_activity=_median(device, "sm_activity"),
+        tensor_activity=_median(device, "tensor_activity"),
+        dram_activity=_median(device, "dram_activity"),
+        process_processors=_rate(host, stretches, "process_cpu_s", _elapsed),
+        host_utilization=_at_most_one(_rate(host, stretches, "busy_cpu_s", _of_all_processors)),
+        cpu_clock_mhz=_median(host, "cpu_clock_mhz"),
+        process_memory_bytes=_median(host, "process_memory_bytes"),
+        host_memory_used_bytes=_median(host, "memory_used_bytes"),
+    )
+
+
+def _median(samples: Sequence[Sample], column: str) -> float | None:
+    values = [sample.values[column] for sample in samples if column in sample.values]
+    return float(np.median(values)) if values else None
+
+
+def _throttle(samples: Sequence[Sample]) -> tuple[str, ...]:
+    """Reasons that held the clocks down, the most frequent first."""
+    told = [int(sample.values["throttle_bits"]) for sample in samples if "throttle_bits" in sample.values]
+    counts = {name: sum(bool(bits & bit) for bits in told) for bit, name in THROTTLE.items()}
+    often = [name for name, count in counts.items() if told and count >= _OFTEN * len(told) and count]
+    return tuple(sorted(often, key=lambda name: -counts[name]))
+
+
+def _elapsed(sample: Sample) -> float | None:
+    return sample.elapsed_s
+
+
+def _of_all_processors(sample: Sample) -> float | None:
+    return sample.values.get("total_cpu_s")
+
+
+def _rate(
+    samples: Sequence[Sample], stretches: Sequence[Stretch], column: str, against: Callable[[Sample], float | None]
+) -> float | None:
+    """Growth of a counter over that of another, from the first to the last sample inside each stretch.
+
+    Null where the stretches are too short for such counters, or a counter ran backwards.
+    """
+    grown = against_grown = length_s = 0.0
+    for stretch in stretches:
+        told = [
+            (sample.elapsed_s, sample.values[column], other)
+            for sample in samples
+            if stretch.holds(sample) and column in sample.values and (other := against(sample)) is not None
+        ]
+        if len(told) >= 2:
+            length_s += told[-1][0] - told[0][0]
+            grown += told[-1][1] - told[0][1]
+            against_grown += told[-1][2] - told[0][2]
+    if length_s < _SHORTEST_RATE_S or grown < 0 or against_grown <= 0:
+        return None
+    return grown / against_grown
+
+
+def _at_most_one(share: float | None) -> float | None:
+    return None if share is None else min(share, 1.0)
+
+
+def _energy(
+    samples: Sequence[Sample], stretches: Sequence[Stretch], sensors: Sequence[str]
+) -> tuple[float | None, float | None]:
+    """Energy per step over the longest stretch, of all devices, and by how much it may be wrong; null if too short."""
+    stretch = max(stretches, key=lambda each: each.length_s, default=None)
+    if stretch is None or stretch.length_s < _SHORTEST_ENERGY_S or not stretch.steps:
+        return None, None
+    used = [_energy_of([sample for sample in samples if sample.sensor == sensor], stretch) for sensor in sensors]
+    told = [each for each in used if each is not None]
+    if not told or len(told) < len(used):
+        return None, None
+    return sum(joules for joules, _ in told) / stretch.steps, sum(error for _, error in told) / stretch.steps
+
+
+def _energy_of(samples: Sequence[Sample], stretch: Stretch) -> tuple[float, float] | None:
+    """Growth of one device's counter in the stretch, read off between samples, and the size of two of its updates.
+
+    Null where samples do not reach from end to end, the counter ran backwards, or moved too seldom to be trusted.
+    """
+    near = [
+        (float(sample.unix_ns), sample.values["energy_j"])
+        for sample in samples
+        if "energy_j" in sample.values and stretch.start_ns - MARGIN_NS <= sample.unix_ns <= stretch.end_ns + MARGIN_NS
+    ]
+    if not near or near[0][0] > stretch.start_ns or near[-1][0] < stretch.end_ns:
+        return None
+    at_ns, joules = (np.array(column) for column in zip(*near, strict=True))
+    steps = np.diff(joules)
+    inside = (at_ns[1:] > stretch.start_ns) & (at_ns[:-1] < stretch.end_ns)
+    if (steps < 0).any() or np.count_nonzero(steps[inside]) < _FEWEST_UPDATES:
+        return None
+    start, end = np.interp([stretch.start_ns, stretch.end_ns], at_ns, joules)
+    return float(end - start), float(2 * steps[inside].max())
+
+
+# Ceilings settle within 3 %: a clock that is lower by less says nothing.
+_AS_FAST = 0.97
+# The system tells the mean clock of all processors: idle ones, which rest, must not count among those that work.
+_ALL_BUSY = 0.9
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """What held while the steps ran, by the device's sensors.
+
+    ``throttle`` lists why its clocks were held back; ``clock_shares`` is the part of each peak, keyed as the peaks,
+    that the clock left, without those that it left whole.
+    """
+
+    throttle: tuple[str, ...] = ()
+    clock_shares: Mapping[str, float] = field(default_factory=dict)
+
+    def slowed(self, device: Device) -> Device:
+        """The device with the arithmetic peaks of that clock; bandwidth is the memory's affair."""
+        shares = self.clock_shares
+        peaks = {peak: value * shares.get(peak, 1.0) for peak, value in device.peaks_flops_per_s.items()}
+        special = device.special_ops_per_s
+        return replace(
+            device,
+            peaks_flops_per_s=peaks,
+            special_ops_per_s=special and special * shares.get("fp32_vector", 1.0),
+        )
+
+
+# Where no sensor was read.
+UNTOLD = Conditions()
+
+
+def find_conditions(device: Device, telemetry: TelemetrySummary | None) -> tuple[Conditions, tuple[Caveat, ...]]:
+    """The conditions, and a caveat where the clock was below the one at which the device's peaks hold.
+
+    Data sheets quote peaks at the boost clock, those of tensor cores at one of their own; a calibration knows its
+    clock. A clock above it does not raise a peak. Of a processor's clock only what its sensor says while all of them
+    work is believed.
+    """
+    if telemetry is None:
+        return UNTOLD, ()
+    clock_mhz = telemetry.cpu_clock_mhz if device.kind == "cpu" else telemetry.sm_clock_mhz
+    rests = device.kind == "cpu" and (telemetry.host_utilization or 0.0) < _ALL_BUSY
+    if not clock_mhz or rests:
+        return Conditions(telemetry.throttle), ()
+    told = {peak: clock_mhz / nominal for peak, nominal in device.peak_clocks_mhz.items() if nominal > 0}
+    shares = {peak: share for peak, share in told.items() if share < _AS_FAST and peak in device.peaks_flops_per_s}
+    conditions = Conditions(telemetry.throttle, shares)
+    return conditions, _caveats(conditions, clock_mhz, device)
+
+
+def _caveats(conditions: Conditions, clock_mhz: float, device: Device) -> tuple[Caveat, ...]:
+    shares = conditions.clock_shares
+    if not shares:
+        return ()
+    nominal = " and ".join(f"{each:.0f}" for each in sorted({device.peak_clocks_mhz[peak] for peak in shares}))
+    left = " to ".join(dict.fromkeys(format_share(share) for share in (min(shares.values()), max(shares.values()))))
+    why = f" ({', '.join(conditions.throttle)})" if conditions.throttle else ""
+    message = (
+        f"the device ran at {clock_mhz:.0f} MHz{why}, below the {nominal} MHz at which its peaks hold: arithmetic is "
+        f"judged against {left} of them, bytes against the whole bandwidth"
+    )
+    return (Caveat("low-clocks", message),)
+
+
+CONTENDED = "contended"
+
+# Processors that were all at work, and of those that the program wanted, the part that it did not get.
+_FULL, _GOT_AT_MOST = 0.95, 0.9
+_WORK = [tuple(ACCOUNTS).index(name) for name in ("compute", "memory", "overhead.launch_floor")]
+# Where floors explain this much of the ops' time, waiting for a processor cannot be most of it.
+_EXPLAINED = 0.25
+
+
+def find_contention(
+    telemetry: TelemetrySummary | None, threads: int | None, result: LedgerResult, explained: Floats
+) -> tuple[Caveat, ...]:
+    """A caveat when the program got fewer processors than it has threads, for want of free ones, and little adds up.
+
+    Threads that compute together wait for the last of them: one that has to wait for a processor makes a tiny op last
+    for a whole time slice of the system, and which op that is, is chance. ``explained`` holds, for each row of KERNELS,
+    the part of its time that a floor explains (0-1, NaN unknown). Only for programs on the host.
+    """
+    if telemetry is None or not threads or not result.host_only:
+        return ()
+    used, got = telemetry.host_utilization, telemetry.process_processors
+    if used is None or got is None or used < _FULL or got > _GOT_AT_MOST * threads:
+        return ()
+    works = np.isin(result.account, _WORK) & (result.kernel_us > 0)
+    total_us = float(result.kernel_us[works].sum())
+    share = float((result.kernel_us * np.nan_to_num(explained))[works].sum()) / total_us if total_us > 0 else 1.0
+    if share >= _EXPLAINED:
+        return ()
+    message = (
+        f"other programs held the processors while the steps ran: the program got {got:.2f} for its {threads} threads, "
+        f"and its ops took so much longer than they need that floors explain {format_share(share)} of their time"
+    )
+    return (Caveat(CONTENDED, message, 1.0 - share),)

@@ -1,0 +1,104 @@
+"""Finds the measured ceilings of this CPU: in the cache, or from a helper process that measures them."""
+
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from bottleneck.calibrate.calibration import Calibration, read_calibration
+
+if TYPE_CHECKING:
+    from bottleneck.schema.recording import Recording
+
+# A measurement that other programs disturbed is repeated, which can only improve it, but not at every run.
+_REPEAT_AFTER = timedelta(minutes=10)
+
+
+def cpu_calibration(threads: int | None, tell: Callable[[str], None]) -> Calibration | None:
+    """The calibration for this number of threads, made now if there is none; null (and told why) if that fails.
+
+    One that was disturbed is made again after a while. In a process of its own: the measurement needs torch, which
+    this one must not import. It shows its progress where ours would show.
+    """
+    known = read_calibration(threads)
+    if known is not None and not _is_worth_repeating(known):
+        return known
+    often = "once" if known is None else "again, since it was busy the last time"
+    tell(f"bottleneck: measuring the ceilings of this CPU, {often}; it takes about half a minute")
+    chosen = [] if threads is None else ["--threads", str(threads)]
+    shown = sys.stderr.isatty()
+    # -P: a file of the user's that is called torch.py is not ours to import.
+    command = [sys.executable, "-P", "-m", "bottleneck.cli", "calibrate", "--device", "cpu", *chosen]
+    helper = subprocess.run(  # noqa: S603 - our own interpreter and text
+        command if shown else [*command, "--quiet"],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=None if shown else subprocess.PIPE,
+        text=True,
+        check=False,
+    )
+    known = read_calibration(threads)
+    if known is None:
+        tell(f"bottleneck: this CPU could not be measured: {_reason(helper)}")
+    return known
+
+
+def _reason(helper: "subprocess.CompletedProcess[str]") -> str:
+    if helper.returncode == 0:
+        return "its ceilings could not be kept in the user's cache"
+    said = (helper.stderr or "").strip().splitlines() or [f"it ended with status {helper.returncode}"]
+    return said[0].removeprefix("error: ")
+
+
+def gpu_calibration(facts: Iterable[Mapping[str, str | int | float | None]]) -> Calibration | None:
+    """The kept calibration of the GPUs that a program saw, null where there is none or they are not all alike.
+
+    It is never made in passing: that takes up to a minute, and the device may have other work.
+    """
+    from bottleneck.calibrate.calibration import driver_version
+    from bottleneck.calibrate.gpu import identity, read_gpu_calibration
+
+    kinds = {identity(each) for each in facts}
+    return read_gpu_calibration(kinds.pop(), driver_version()) if len(kinds) == 1 else None
+
+
+def _is_worth_repeating(known: Calibration) -> bool:
+    return bool(known.caveats) and datetime.now(UTC) - datetime.fromisoformat(known.created) > _REPEAT_AFTER
+
+
+def add_ceilings(folder: Path) -> None:
+    """Adds them to a recording of a block, whose program could not wait for a measurement; measured now if need be.
+
+    Nothing happens to any other path, and where the recording is another machine's or cannot be written.
+    """
+    from bottleneck.commands.finish_run import say
+    from bottleneck.schema.recording import is_recording, read_recording, write_recording
+
+    if not is_recording(folder):
+        return
+    recording = read_recording(folder)
+    calibration = (
+        cpu_calibration(recording.threads, say) if lacks_ceilings(recording) and _is_of_here(recording) else None
+    )
+    if calibration is None:
+        return
+    doubts = tuple(caveat.message for caveat in calibration.caveats)
+    try:
+        write_recording(folder, replace(recording, device=calibration.device, warnings=(*recording.warnings, *doubts)))
+    except OSError:  # a recording that may only be read is explained as it is
+        return
+
+
+def lacks_ceilings(recording: "Recording") -> bool:
+    """Whether there is a trace of a CPU, and nothing to hold it against."""
+    return bool(recording.traces and recording.device is None and not recording.device_facts)
+
+
+def _is_of_here(recording: "Recording") -> bool:
+    """Whether it is of a block, whose program goes on, and of this CPU."""
+    from bottleneck.harness.machine import cpu_facts
+
+    return recording.program_status is None and recording.versions.get("cpu") == cpu_facts().identity

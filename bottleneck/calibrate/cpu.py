@@ -1,0 +1,518 @@
+"""Measures the ceilings of this CPU: products, arithmetic in registers, memory streams, and the cost of a tiny op.
+
+No op of torch multiplies numbers that stay in registers, and none touches memory often enough to be quicker than its
+own call. The loops are our own text, compiled in a folder of their own that is gone afterwards.
+"""
+
+import ctypes
+import os
+import random
+import shutil
+import statistics
+import subprocess
+import tempfile
+import time
+from array import array
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+from bottleneck.calibrate.calibration import (
+    Calibration,
+    Ceiling,
+    ClockStamp,
+    Company,
+    Tell,
+    ceiling_of,
+    cpu_clock_mhz,
+    doubts,
+    stamp,
+)
+from bottleneck.calibrate.probes import Clock, Effort, Look, Outcome, Probe, Take, Watch, best_of, descending, settle
+from bottleneck.devices.peaks import ridges
+from bottleneck.harness.machine import CpuFacts, allowance, cpu_facts, torch_version
+from bottleneck.schema.analysis import Device
+
+# Independent numbers in flight: enough for two units of the widest vectors at four cycles each, and few enough for the
+# registers of narrow ones. The faster of the two counts.
+_FLIGHTS = {"fp32": (96, 192), "fp64": (48, 96)}
+_C_TYPES: dict[str, Any] = {"fp32": ctypes.c_float, "fp64": ctypes.c_double}
+
+# Multiplications and additions are not fused here: torch's compiler does not fuse them either (`-ffp-contract=off`).
+_FLAGS = ("-O3", "-march=native", "-ffp-contract=off", "-fno-math-errno", "-shared", "-fPIC", "-x", "c")
+_WIDE = "-mprefer-vector-width=512"
+
+_MULTIPLY = """
+void multiply_{name}_{flight}({type} factor, long rounds, {type} *result) {{
+    {type} x[{flight}];
+    for (int i = 0; i < {flight}; i++) x[i] = 1 + i;
+    for (long round = 0; round < rounds; round++)
+        for (int i = 0; i < {flight}; i++) x[i] *= factor;
+    for (int i = 0; i < {flight}; i++) result[i] = x[i];
+}}
+"""
+_TRIAD = """
+void triad(float *restrict c, const float *restrict a, const float *restrict b, long count, long rounds) {
+    for (long round = 0; round < rounds; round++) {
+        for (long i = 0; i < count; i++) c[i] = a[i] + 3 * b[i];
+        __asm__ volatile("" ::: "memory");
+    }
+}
+"""
+
+
+@dataclass(frozen=True)
+class Loop:
+    """Something to run, and how much it does each time: FLOPs or bytes."""
+
+    run: Callable[[], object]
+    amount: float
+
+
+class Native:
+    """The compiled loops, run by several threads at once: while a call of ctypes lasts, other threads go on."""
+
+    def __init__(self, library: Any, threads: int) -> None:
+        self._library = library
+        self._threads = range(threads)
+        self._pool = ThreadPoolExecutor(threads)
+
+    def multiplications(self, name: str, rounds: int) -> list[Loop]:
+        """Numbers of one dtype multiplied over and over in registers, in several flights."""
+        return [self._multiplication(name, flight, rounds) for flight in _FLIGHTS[name]]
+
+    def _multiplication(self, name: str, flight: int, rounds: int) -> Loop:
+        kind = _C_TYPES[name]
+        function = getattr(self._library, f"multiply_{name}_{flight}")
+        results = [(kind * flight)() for _ in self._threads]
+        calls = [partial(function, kind(1.0000001), ctypes.c_long(rounds), result) for result in results]
+        return Loop(partial(self._run_all, calls), float(flight * rounds * len(self._threads)))
+
+    def triad(self, bytes_per_thread: int, rounds: int) -> Loop:
+        """C = a + 3 b over a working set of random numbers of each thread's own."""
+        count = max(1, bytes_per_thread // 12)
+        vectors = [[_random_floats(count) for _ in range(3)] for _ in self._threads]
+        calls = [partial(self._library.triad, *each, ctypes.c_long(count), ctypes.c_long(rounds)) for each in vectors]
+        return Loop(partial(self._run_all, calls), 12.0 * count * rounds * len(self._threads))
+
+    def close(self) -> None:
+        """Ends the threads."""
+        self._pool.shutdown()
+
+    def _run_all(self, calls: Sequence[Callable[[], object]]) -> None:
+        for done in [self._pool.submit(call) for call in calls]:
+            done.result()
+
+
+def _random_floats(count: int) -> Any:
+    """So many numbers in 0.5-1; those of one page again and again."""
+    page = array("f", (random.uniform(0.5, 1.0) for _ in range(min(count, 1024))))  # noqa: S311 - nothing is kept secret
+    return (ctypes.c_float * count).from_buffer(page * (count // len(page) + 1))
+
+
+def build_native(threads: int) -> Native | None:
+    """The loops, compiled within a fraction of a second; null where there is no compiler, or none that can do it."""
+    named = (os.environ.get("CXX", ""), "g++", "clang++", "c++", "cc")
+    compiler = next((path for name in named if name and (path := shutil.which(name))), None)
+    if compiler is None:
+        return None
+    with tempfile.TemporaryDirectory(prefix="bottleneck-") as folder:
+        source, library = Path(folder) / "loops.c", Path(folder) / "loops.so"
+        source.write_text(_source(), encoding="utf-8")
+        for flags in ((*_FLAGS, _WIDE), _FLAGS):
+            command = [compiler, *flags, str(source), "-o", str(library)]
+            with suppress(OSError, subprocess.SubprocessError):
+                subprocess.run(command, capture_output=True, check=True, timeout=20)  # noqa: S603 - our own text
+                return Native(ctypes.CDLL(str(library)), threads)
+    return None
+
+
+def _source() -> str:
+    spelled = {"fp32": "float", "fp64": "double"}
+    loops = [
+        _MULTIPLY.format(name=name, type=spelled[name], flight=flight)
+        for name, flights in _FLIGHTS.items()
+        for flight in flights
+    ]
+    return "".join([*loops, _TRIAD])
+
+
+# Streamed between two looks at the clock: long against reading it, short against the time slices of a busy machine.
+_BATCH_BYTES = 8e6
+
+# Larger products keep several threads busy for longer than they wait.
+_SMALL_PRODUCT = 512
+
+# Blocks that the system gives at once; each first write then takes milliseconds and frees nothing.
+_FRESH_PARTS = 8
+_WRITES_AGAIN = 3
+
+DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16", "fp64": "float64"}
+
+DISPATCH, LAUNCH = "op dispatch", "op, profiled"
+NEW_PAGES = "new pages"
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How large the work is: sides of square products, calls of a tiny op, rounds of the loops in registers.
+
+    One thread alone multiplies ``scout`` first: what would take several threads longer than ``product_seconds`` is left
+    out, since a dtype that a CPU only emulates can be a hundred times slower than fp32.
+    """
+
+    products: tuple[int, ...] = (256, 384, 512, 1024, 2048)
+    scout: int = 256
+    product_seconds: float = 0.4
+    tiny_calls: int = 500
+    profiled_calls: int = 500
+    native_rounds: int = 500_000
+
+
+@dataclass(frozen=True)
+class Bench:
+    """Where the work is done: torch, the compiled loops where there is a compiler, and the clock."""
+
+    torch: Any
+    native: Native | None
+    sizes: Sizes
+    clock: Clock = time.perf_counter
+
+    def timed(self, run: Callable[[], object]) -> Take:
+        """One run on the stopwatch; the processors' clock is looked at just after it."""
+
+        def take(look: Look) -> float:
+            start = self.clock()
+            run()
+            seconds = self.clock() - start
+            look()
+            return seconds
+
+        return take
+
+
+def product_name(dtype: str) -> str:
+    """The ceiling of matrix products of a dtype."""
+    return f"{dtype} product"
+
+
+def vector_name(dtype: str) -> str:
+    """The ceiling of multiplications of a dtype outside of products."""
+    return f"{dtype} multiply"
+
+
+def stream_name(level: str) -> str:
+    """The ceiling of the bandwidth of a level of memory."""
+    return f"{level} stream"
+
+
+def cpu_probes(bench: Bench, working_sets: Mapping[str, int], l1_bytes: int, effort: Effort) -> list[Probe]:
+    """Every probe of this CPU; ``working_sets`` holds bytes by the level of memory that they are meant for."""
+    probes = [probe for dtype in DTYPES for probe in _products(bench, dtype, effort)]
+    if bench.native is not None:
+        probes += _vectors(bench, bench.native)
+        probes += _native_streams(bench, bench.native, working_sets, l1_bytes)
+    for level, size in working_sets.items():
+        probes += _streams(bench, level, size)
+    return [*probes, _fresh(bench, max(working_sets.values()) // 4), *_tiny(bench)]
+
+
+def _products(bench: Bench, dtype: str, effort: Effort) -> list[Probe]:
+    """Square products of random numbers. The largest need not win: with matrix tiles the middle one stays in cache.
+
+    One thread alone may win on a busy machine, where several spend whole time slices waiting for one another.
+    """
+    torch, sizes = bench.torch, bench.sizes
+    threads = torch.get_num_threads()
+    try:
+        with _one_thread(torch):
+            take = _product(bench, dtype, sizes.scout)
+            scouted = best_of(lambda: take(lambda: None), effort.slice_seconds, effort, bench.clock).seconds
+    except RuntimeError:  # torch has no product of this dtype
+        return []
+    rate = threads * sizes.scout**3 / scouted
+    feasible = [size for size in sizes.products if size**3 / rate <= sizes.product_seconds] or [min(sizes.products)]
+    makes = {size: cache(partial(_product, bench, dtype, size)) for size in feasible}
+    together = [Probe(product_name(dtype), f"{size} x {size}", 2.0 * size**3, make) for size, make in makes.items()]
+    alone = [
+        Probe(product_name(dtype), f"{size} x {size}, one thread", 2.0 * size**3, partial(_by_one, bench, make))
+        for size, make in makes.items()
+        if size <= _SMALL_PRODUCT and threads > 1
+    ]
+    return [*together, *alone]
+
+
+def _product(bench: Bench, dtype: str, size: int) -> Take:
+    torch = bench.torch
+    kind = getattr(torch, DTYPES[dtype])
+    left, right = (torch.randn(size, size).to(kind) for _ in range(2))
+    out = torch.empty(size, size, dtype=kind)
+    return bench.timed(partial(torch.mm, left, right, out=out))
+
+
+def _vectors(bench: Bench, native: Native) -> list[Probe]:
+    return [
+        Probe(vector_name(dtype), f"loop {number}", loop.amount, partial(bench.timed, loop.run))
+        for dtype in ("fp32", "fp64")
+        for number, loop in enumerate(native.multiplications(dtype, bench.sizes.native_rounds))
+    ]
+
+
+def _native_streams(bench: Bench, native: Native, working_sets: Mapping[str, int], l1_bytes: int) -> list[Probe]:
+    """Compiled triads: each thread works on a part of its own. They alone reach the first cache, which no op does."""
+    threads = bench.torch.get_num_threads()
+    sizes = {"L1": threads * l1_bytes // 2, **working_sets}
+    loops = {level: partial(_triad, bench, native, size // threads) for level, size in sizes.items()}
+    return [
+        Probe(stream_name(level), "loop", _triad_amount(size // threads, threads), loops[level])
+        for level, size in sizes.items()
+    ]
+
+
+def _triad_rounds(share: int) -> int:
+    return max(1, int(_BATCH_BYTES / share))
+
+
+def _triad_amount(share: int, threads: int) -> float:
+    return 12.0 * max(1, share // 12) * _triad_rounds(share) * threads
+
+
+def _triad(bench: Bench, native: Native, share: int) -> Take:
+    loop: Loop = native.triad(share, _triad_rounds(share))
+    return bench.timed(loop.run)
+
+
+def _streams(bench: Bench, level: str, working_set: int) -> list[Probe]:
+    """C = a + 3 b by torch, together and by one thread; what the cache fetches before a write is not counted."""
+    count = max(1, working_set // 12)
+    calls = max(1, int(_BATCH_BYTES / (12 * count)))
+    add = cache(partial(_add, bench, count, calls))
+    return [
+        Probe(stream_name(level), "torch", 12.0 * count * calls, add),
+        Probe(stream_name(level), "one thread", 12.0 * count * calls, partial(_by_one, bench, add)),
+    ]
+
+
+def _add(bench: Bench, count: int, calls: int) -> Take:
+    torch = bench.torch
+    left, right, out = torch.rand(count), torch.rand(count), torch.empty(count)
+
+    def run() -> None:
+        for _ in range(calls):
+            torch.add(left, right, alpha=3, out=out)
+
+    return bench.timed(run)
+
+
+def _by_one(bench: Bench, make: Callable[[], Take]) -> Take:
+    """The same by one thread alone."""
+    made = make()
+
+    def take(look: Look) -> float:
+        with _one_thread(bench.torch):
+            return made(look)
+
+    return take
+
+
+@contextmanager
+def _one_thread(torch: Any) -> Iterator[None]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _tiny(bench: Bench) -> list[Probe]:
+    """One op on one number: on the stopwatch, and as the profiler shows it."""
+    calls = bench.sizes.tiny_calls
+    return [
+        Probe(DISPATCH, "add", float(calls), partial(_call, bench, calls)),
+        Probe(LAUNCH, "add", 1.0, lambda: partial(_profiled_s, bench)),
+    ]
+
+
+def _call(bench: Bench, calls: int) -> Take:
+    torch = bench.torch
+    left, right, out = torch.rand(1), torch.rand(1), torch.empty(1)
+
+    def run() -> None:
+        for _ in range(calls):
+            torch.add(left, right, alpha=3, out=out)
+
+    return bench.timed(run)
+
+
+def _profiled_s(bench: Bench, look: Look) -> float:
+    """Median duration that the profiler reports for a tiny op, recording what a recording records."""
+    torch = bench.torch
+    left, right = torch.rand(1), torch.rand(1)
+    quiet = "KINETO_LOG_LEVEL"
+    given = os.environ.setdefault(quiet, "99")
+    profiler = torch.autograd.profiler.profile(record_shapes=True, with_stack=True, use_kineto=True)
+    with profiler:
+        for _ in range(bench.sizes.profiled_calls):
+            torch.add(left, right)
+    if given == "99":
+        os.environ.pop(quiet, None)
+    taken = [event.duration_ns() for event in profiler.kineto_results.events() if event.name() == "aten::add"]
+    look()
+    return float(statistics.median(taken)) / 1e9
+
+
+def _fresh(bench: Bench, size: int) -> Probe:
+    """Writing memory for the first time, less writing it again: what the system takes to hand out new pages."""
+    part = float(size // _FRESH_PARTS)
+    return Probe(NEW_PAGES, "first write", part, partial(_first_write, bench, untouched(bench.torch, size)))
+
+
+def _first_write(bench: Bench, blocks: Iterator[Any]) -> Take:
+    """The second write is the quickest of some: one that is disturbed must not make new pages look cheap."""
+
+    def take(look: Look) -> float:
+        write = bench.timed(partial(next(blocks).fill_, 1))
+        first = write(look)
+        again = min(write(look) for _ in range(_WRITES_AGAIN))
+        if first <= again:
+            raise RuntimeError("writing new memory takes no longer here than writing it again")
+        return first - again
+
+    return take
+
+
+def untouched(torch: Any, size: int) -> Iterator[Any]:
+    """Parts of memory that nobody has written to yet; the change to the next whole costs time, the rest is free."""
+    while True:
+        yield from torch.empty(size, dtype=torch.uint8).chunk(_FRESH_PARTS)
+
+
+_QUIET_LOAD = 0.5  # processors kept busy by others while we measure
+_LARGEST_STREAM_BYTES = 384 * 2**20
+_MEMORY_SHARE = 16  # of physical memory at most one part in so many
+
+
+def measure_cpu(threads: int | None, effort: Effort, tell: Tell, sizes: Sizes | None = None) -> Calibration:
+    """A calibration made now; torch's own number of threads is put back afterwards."""
+    import torch
+
+    facts, usual = cpu_facts(), torch.get_num_threads()
+    chosen = threads or usual
+    torch.set_num_threads(chosen)
+    company, before = Company(), cpu_clock_mhz()
+    watch = Watch(cpu_clock_mhz)
+    try:
+        outcome = _measure(torch, working_sets(facts, chosen), facts.l1_bytes, (effort, sizes or Sizes()), watch, tell)
+    finally:
+        torch.set_num_threads(usual)
+    busy, clock = company.busy_processors(), stamp(before, watch.seen_mhz(), cpu_clock_mhz(), None)
+    ceilings = as_ceilings(outcome, level_sizes(facts, chosen))
+    return Calibration(
+        device=as_device(facts, ceilings, clock),
+        identity=facts.identity,
+        torch=torch_version(),
+        threads=chosen,
+        is_default=chosen == usual,
+        allowance=allowance(),
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        dispatch_us=next((each.value for each in ceilings if each.name == DISPATCH), None),
+        caveats=doubts(ceilings, "this CPU", others(busy), _options(chosen, usual)),
+        ceilings=ceilings,
+        clock=clock,
+        missing=dict(outcome.missing),
+    )
+
+
+def _options(threads: int, usual: int) -> str:
+    return "--device cpu" if threads == usual else f"--device cpu --threads {threads}"
+
+
+def others(busy: float) -> str:
+    """What is to be said of processors that others kept busy."""
+    return f"other programs kept {busy:.1f} processors busy" if busy > _QUIET_LOAD else ""
+
+
+def _measure(
+    torch: Any, sets: Mapping[str, int], l1_bytes: int, effort: tuple[Effort, Sizes], watch: Watch, tell: Tell
+) -> Outcome:
+    native = build_native(torch.get_num_threads())
+    try:
+        with torch.inference_mode():
+            bench = Bench(torch, native, effort[1])
+            return settle(cpu_probes(bench, sets, l1_bytes, effort[0]), effort[0], watch, tell)
+    finally:
+        if native is not None:
+            native.close()
+
+
+def working_sets(facts: CpuFacts, threads: int) -> dict[str, int]:
+    """Bytes to stream over, by the memory that should hold them: half of the caches, twice the last, and far beyond.
+
+    Each thread has its own second-level cache.
+    """
+    last = facts.last_level_bytes
+    room = (facts.memory_bytes or 2**33) // _MEMORY_SHARE
+    return {
+        "L2": min(facts.l2_bytes * threads, last) // 2,
+        "LLC": last // 2,
+        "2 x LLC": min(2 * last, room),
+        "DRAM": min(max(8 * last, 2**27), _LARGEST_STREAM_BYTES, room),
+    }
+
+
+def level_sizes(facts: CpuFacts, threads: int) -> dict[str, int]:
+    """The working sets with that of the first caches, which no op reaches: calling it takes longer."""
+    return {"L1": threads * facts.l1_bytes // 2, **working_sets(facts, threads)}
+
+
+def as_ceilings(outcome: Outcome, sizes: Mapping[str, int]) -> tuple[Ceiling, ...]:
+    """What was measured as ceilings, in the order in which people read them."""
+    streams = {stream_name(level): float(size) for level, size in sizes.items()}
+    found = [
+        *(ceiling_of(outcome, product_name(dtype), "matrix", "FLOP/s") for dtype in DTYPES),
+        *(ceiling_of(outcome, vector_name(dtype), "vector", "FLOP/s") for dtype in DTYPES),
+        *(ceiling_of(outcome, name, "memory", "B/s") for name in (*streams, NEW_PAGES)),
+        *(ceiling_of(outcome, name, "time", "us") for name in (DISPATCH, LAUNCH)),
+    ]
+    return tuple(replace(each, working_set_bytes=streams.get(each.name)) for each in found if each is not None)
+
+
+def as_device(facts: CpuFacts, ceilings: tuple[Ceiling, ...], clock: ClockStamp) -> Device:
+    """The ceilings as a device.
+
+    Pointwise work is held against multiplications outside of products: these fuse a multiplication with an addition,
+    which neither torch's ops nor its compiler do, and so reach up to twice as much. Where there is no compiler the rate
+    of products stands for both, an upper bound. The launch floor is a tiny op's time as the profiler shows it, which is
+    what an op's self time in a trace is compared with. Clocks are told only where the sensor moves.
+    """
+    by_name = {ceiling.name: ceiling for ceiling in ceilings}
+    told = {f"{dtype}_tensor": by_name[product_name(dtype)] for dtype in DTYPES if product_name(dtype) in by_name} | {
+        f"{dtype}_vector": by_name.get(vector_name(dtype), by_name[product_name(dtype)])
+        for dtype in ("fp32", "fp64")
+        if product_name(dtype) in by_name
+    }
+    peaks = {peak: ceiling.value for peak, ceiling in told.items()}
+    streams = descending([(each.working_set_bytes, each.value) for each in ceilings if each.working_set_bytes])
+    bandwidth = streams[-1][1] if streams else None
+    return Device(
+        name=facts.model,
+        vendor=facts.vendor,
+        kind="cpu",
+        count=1,
+        peaks_flops_per_s=peaks,
+        bandwidth_bytes_per_s=bandwidth,
+        launch_floor_us=by_name[LAUNCH].value if LAUNCH in by_name else None,
+        source="measured",
+        ridge_flops_per_byte=ridges(peaks, bandwidth),
+        memory_bytes=facts.memory_bytes,
+        cache_bytes=float(facts.last_level_bytes),
+        bandwidth_by_bytes=streams,
+        fresh_bytes_per_s=by_name[NEW_PAGES].value if NEW_PAGES in by_name else None,
+        peak_clocks_mhz={peak: each.clock_mhz for peak, each in told.items() if clock.is_sensed and each.clock_mhz},
+    )

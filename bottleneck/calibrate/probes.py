@@ -1,0 +1,256 @@
+"""Runs ceiling measurements in short rounds until the best of two rounds agree."""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+# How torch says that a device, a build or a version of it does not do a dtype, a size or a call.
+REFUSALS = (RuntimeError, AssertionError, AttributeError, TypeError, ValueError)
+
+Clock = Callable[[], float]
+Look = Callable[[], None]
+Take = Callable[[Look], float]
+
+_ROUNDS_WITHOUT_END = 1_000_000
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How hard to measure. ``slice_seconds`` is what one probe may take in a round; its first run is not counted.
+
+    Short runs are many: on a busy machine some of them fall between the time slices of others.
+    A ceiling has settled when the best of two rounds agree within ``tolerance``. What has not is measured again, in at
+    most ``most_rounds``, none of which begins after ``most_seconds``. From the third round on only those probes of a
+    ceiling are run that came within ``contending`` of its best. A round that begins before ``least_seconds`` measures
+    what has settled, too.
+    """
+
+    slice_seconds: float = 0.1
+    fewest_runs: int = 10
+    fewest_rounds: int = 2
+    most_rounds: int = 6
+    most_seconds: float = 20.0
+    tolerance: float = 0.03
+    contending: float = 0.8
+    least_seconds: float = 0.0
+
+    def lasting(self, seconds: float | None) -> "Effort":
+        """The same over at least so many seconds, in as many rounds as they hold; null leaves it as it is."""
+        if seconds is None:
+            return self
+        most_seconds = max(self.most_seconds, seconds)
+        return replace(self, least_seconds=seconds, most_seconds=most_seconds, most_rounds=_ROUNDS_WITHOUT_END)
+
+
+@dataclass(frozen=True)
+class Probe:
+    """One way to reach a ceiling. ``prepare`` makes the data and gives what is run: seconds of one run of ``amount``.
+
+    ``amount`` is in FLOPs, bytes or calls. ``how`` tells the ways to the same ceiling apart. The clock of the device is
+    looked at in each run, while it works or just after.
+    """
+
+    ceiling: str
+    how: str
+    amount: float
+    prepare: Callable[[], Take]
+
+
+@dataclass(frozen=True)
+class Reading:
+    """Seconds of the best run, and whether a second one came close to it."""
+
+    seconds: float
+    stable: bool
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A ceiling: the best rate (amount per second) over all rounds, and the way that reached it.
+
+    ``spread`` is by how much the best of the second best round fell behind, null after a single round.
+    """
+
+    rate: float
+    how: str
+    spread: float | None
+    stable: bool
+    rounds: int
+    clock_mhz: float | None = None
+
+
+@dataclass(frozen=True)
+class Step:
+    """How far a measurement has come: the ceiling that is next, its place among those of the round.
+
+    ``is_rest`` where the round is for what has not settled, ``seconds`` since the measurement began.
+    """
+
+    ceiling: str
+    round: int
+    done: int
+    total: int
+    is_rest: bool = False
+    seconds: float = field(default=0.0, compare=False)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What was measured, by ceiling, and why other ceilings could not be."""
+
+    measured: Mapping[str, Measured]
+    missing: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def unstable(self) -> tuple[str, ...]:
+        """The ceilings that did not settle."""
+        return tuple(name for name, each in self.measured.items() if not each.stable)
+
+    def rate(self, ceiling: str) -> float | None:
+        """The best rate of a ceiling; null where it was not measured."""
+        found = self.measured.get(ceiling)
+        return None if found is None else found.rate
+
+
+def best_of(take: Callable[[], float], seconds: float, effort: Effort, clock: Clock = time.perf_counter) -> Reading:
+    """The best of several runs: until the two best agree, or ``seconds`` have passed. One run comes before, uncounted.
+
+    The best, because a machine can be disturbed only towards slower. ``take`` gives the seconds of one run.
+    """
+    take()
+    taken: list[float] = []
+    begin = clock()
+    while len(taken) < effort.fewest_runs or not agree(taken, effort.tolerance):
+        if taken and clock() - begin >= seconds:
+            break
+        taken.append(take())
+    return Reading(min(taken), len(taken) >= effort.fewest_runs and agree(taken, effort.tolerance))
+
+
+def agree(taken: Sequence[float], tolerance: float) -> bool:
+    """Whether the two least are alike."""
+    best, second = sorted(taken)[:2]
+    return second <= best * (1 + tolerance)
+
+
+class Watch:
+    """Looks at the clock of the device now and then while a ceiling is measured, and remembers what it saw in MHz."""
+
+    def __init__(self, read: Callable[[], float | None], clock: Clock = time.perf_counter, apart_s: float = 0.02):
+        self._read, self._clock, self._apart_s = read, clock, apart_s
+        self._next_s = float("-inf")
+        self._seen: list[tuple[str, float]] = []
+        self.ceiling = ""
+
+    def look(self) -> None:
+        """Reads the clock, unless it was read a moment ago: the reading takes time too."""
+        if self._clock() < self._next_s:
+            return
+        value = self._read()
+        self._next_s = self._clock() + self._apart_s
+        if value:
+            self._seen.append((self.ceiling, value))
+
+    def seen_mhz(self, ceiling: str | None = None) -> tuple[float, ...]:
+        """All that was seen while a ceiling was measured, or any of them."""
+        return tuple(value for name, value in self._seen if ceiling in {None, name})
+
+
+def settle(
+    probes: Sequence[Probe],
+    effort: Effort,
+    watch: Watch,
+    tell: Callable[[Step], None] = lambda _: None,
+    clock: Clock = time.perf_counter,
+) -> Outcome:
+    """Measures every ceiling in rounds. Rounds lie seconds apart, so that their agreement foretells that of tomorrow.
+
+    A probe that the machine refuses (a dtype that it does not have, memory that is short) is left out; why is told
+    where no probe of its ceiling is left.
+    """
+    session = _Session(effort, watch, clock)
+    begin = clock()
+    for number in range(1, effort.most_rounds + 1):
+        seconds = clock() - begin
+        is_rest = number > effort.fewest_rounds and seconds >= effort.least_seconds
+        open_ = [probe for probe in probes if session.is_open(probe, number, is_rest=is_rest)]
+        if not open_ or (number > effort.fewest_rounds and seconds >= effort.most_seconds):
+            break
+        ceilings = list(dict.fromkeys(probe.ceiling for probe in open_))
+        for done, ceiling in enumerate(ceilings):
+            tell(Step(ceiling, number, done, len(ceilings), is_rest, clock() - begin))
+            session.measure([probe for probe in open_ if probe.ceiling == ceiling], number)
+    return session.outcome(probes)
+
+
+class _Session:
+    """The best rate of every probe in every round so far."""
+
+    def __init__(self, effort: Effort, watch: Watch, clock: Clock) -> None:
+        self._effort, self._watch, self._clock = effort, watch, clock
+        self._rates: dict[tuple[str, str], dict[int, float]] = {}
+        self._refused: dict[tuple[str, str], str] = {}
+
+    def is_open(self, probe: Probe, number: int, *, is_rest: bool) -> bool:
+        """Whether a probe has anything left to show in this round, which may be for what has not settled."""
+        if (probe.ceiling, probe.how) in self._refused:
+            return False
+        if number <= self._effort.fewest_rounds:
+            return True
+        best = max(self._rounds(probe.ceiling), default=0.0)
+        own = max(self._rates[probe.ceiling, probe.how].values(), default=0.0)
+        is_done = is_rest and self._is_settled(probe.ceiling)
+        return not is_done and own >= self._effort.contending * best
+
+    def measure(self, probes: Sequence[Probe], number: int) -> None:
+        """One slice of each probe of a ceiling."""
+        self._watch.ceiling = probes[0].ceiling
+        for probe in probes:
+            key = (probe.ceiling, probe.how)
+            try:
+                take = probe.prepare()
+                reading = best_of(lambda: take(self._watch.look), self._effort.slice_seconds, self._effort, self._clock)  # noqa: B023 - used before the next
+            except REFUSALS as exc:
+                self._refused[key] = (str(exc).strip().splitlines() or [type(exc).__name__])[0]
+            else:
+                self._rates.setdefault(key, {})[number] = probe.amount / max(reading.seconds, 1e-12)
+
+    def outcome(self, probes: Sequence[Probe]) -> Outcome:
+        """What the rounds came to."""
+        ceilings = dict.fromkeys(probe.ceiling for probe in probes)
+        found = {name: self._measured(name) for name in ceilings if self._rounds(name)}
+        refused = {name: why for (name, _), why in self._refused.items() if name not in found}
+        return Outcome(found, refused)
+
+    def _measured(self, ceiling: str) -> Measured:
+        rounds = sorted(self._rounds(ceiling), reverse=True)
+        ways = {how: max(rates.values()) for (name, how), rates in self._rates.items() if name == ceiling}
+        seen = sorted(self._watch.seen_mhz(ceiling))
+        return Measured(
+            rate=rounds[0],
+            how=max(ways, key=lambda how: ways[how]),
+            spread=rounds[0] / rounds[1] - 1 if len(rounds) > 1 else None,
+            stable=self._is_settled(ceiling),
+            rounds=len(rounds),
+            clock_mhz=seen[len(seen) // 2] if seen else None,
+        )
+
+    def _rounds(self, ceiling: str) -> list[float]:
+        """The best rate of each round, whichever way reached it."""
+        best: dict[int, float] = {}
+        for (name, _), rates in self._rates.items():
+            for number, rate in rates.items() if name == ceiling else ():
+                best[number] = max(rate, best.get(number, 0.0))
+        return list(best.values())
+
+    def _is_settled(self, ceiling: str) -> bool:
+        rounds = self._rounds(ceiling)
+        return len(rounds) > 1 and agree([1 / rate for rate in rounds], self._effort.tolerance)
+
+
+def descending(streams: Sequence[tuple[float, float]]) -> tuple[tuple[float, float], ...]:
+    """The points by working set, none slower than a larger one: what holds for more bytes holds for fewer."""
+    kept: list[tuple[float, float]] = []
+    for size, rate in sorted(streams, reverse=True):
+        kept.append((size, max(rate, kept[-1][1] if kept else 0.0)))
+    return tuple(reversed(kept))

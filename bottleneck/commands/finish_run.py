@@ -1,0 +1,332 @@
+"""Finishes a recording after the program's end and reports on it; every failure of ours is reported."""
+
+import os
+import shutil
+import sys
+import termios
+import threading
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from bottleneck.commands.interrupts import Interrupted, held_back
+
+if TYPE_CHECKING:
+    from bottleneck.calibrate.calibration import Calibration
+    from bottleneck.errors import BottleneckError
+    from bottleneck.harness.finish import Ending, Follower
+    from bottleneck.harness.messages import Notes, Plan
+    from bottleneck.harness.sensors import Monitor, Telemetry
+    from bottleneck.harness.supervise import End
+    from bottleneck.schema.recording import Recording
+
+# Below this much free space nothing worth mentioning can be written.
+_FULL_BYTES = 2**20
+
+
+@dataclass(frozen=True)
+class Told:
+    """Whether recording and report succeeded, whether the recording was written, and whether it holds anything."""
+
+    succeeded: bool
+    is_finished: bool = True
+    is_worth_keeping: bool = True
+
+
+@dataclass(frozen=True)
+class Voice:
+    """How a recording is told: to whom, where the ceilings of this CPU come from, and whether noise hides findings.
+
+    ``ceilings`` takes the number of threads.
+    """
+
+    say: Callable[[str], None]
+    ceilings: Callable[[int | None], "Calibration | None"]
+    all_findings: bool = False
+
+
+def tell(plan: "Plan", ending: "Ending", voice: Voice) -> Told:
+    """Finishes the recording and reports; a failure of ours is told and leaves the program's status alone."""
+    from bottleneck.errors import BottleneckError
+
+    folder, told = Path(plan.folder), Told(succeeded=False, is_finished=False)
+    try:
+        recording = finish(plan, ending, voice)
+        told = Told(succeeded=False, is_worth_keeping=_is_worth_keeping(folder, recording))
+        voice.say(_summary(folder, recording, told))
+        if not recording.traces:
+            return told
+        _report(folder, voice)
+    except Interrupted:
+        voice.say(f"bottleneck: interrupted; for the report: bottleneck report {shown(folder)}")
+    except BottleneckError as error:
+        voice.say("\n".join(_lines(error)))
+    except FileNotFoundError as error:
+        voice.say(f"error: the recording could not be finished: {error.filename} is gone")
+        voice.say("  fix: name a folder that the program leaves alone with -o DIR")
+    except OSError as error:
+        voice.say(f"error: the recording could not be finished: {error.strerror or error}")
+        voice.say(f"  why: {_cause(folder)}")
+        voice.say(f"  fix: make room, then finish and explain it with: bottleneck report {shown(folder)}")
+    except Exception:  # the program has run; a bug of ours must not take its exit status away
+        _say_that_we_failed(folder, voice)
+    else:
+        return Told(succeeded=True)
+    return told
+
+
+def close(folder: Path, ending: "Ending") -> None:
+    """Adds how the program ended to a recording that was told of before."""
+    from bottleneck.errors import BottleneckError
+    from bottleneck.harness.finish import close_recording
+
+    try:
+        with held_back():
+            close_recording(folder, ending)
+    except (OSError, BottleneckError) as error:
+        say(f"error: how the program ended could not be added to the recording: {error}")
+
+
+def _cause(folder: Path) -> str:
+    try:
+        free = shutil.disk_usage(folder).free
+    except OSError:
+        return "the folder does not answer"
+    if free < _FULL_BYTES:
+        return "the disk is full"
+    return f"the disk has {free / 1e9:.2g} GB free, so a quota or a limit stands in the way"
+
+
+def _say_that_we_failed(folder: Path, voice: Voice) -> None:
+    """Tells of the exception at hand; its traceback goes to a file, or to stderr if the program removed the folder."""
+    voice.say("error: bottleneck itself failed; what was recorded is kept")
+    crash = folder / "bottleneck-crash.txt"
+    try:
+        crash.write_text(traceback.format_exc(), encoding="utf-8")
+        voice.say(f"  fix: please report it with the file {crash}")
+    except OSError:
+        voice.say(traceback.format_exc())
+
+
+def finish(plan: "Plan", ending: "Ending", voice: Voice) -> "Recording":
+    """The recording, with the ceilings of this CPU where they are needed, written to its folder."""
+    from bottleneck.harness.finish import finish_recording, read_all_notes
+
+    notes = read_all_notes(Path(plan.folder))
+    needing = needing_ceilings(Path(plan.folder), notes)
+    calibration = None
+    try:
+        calibration = voice.ceilings(needing[0].threads) if needing else _of_gpus(notes)
+    finally:
+        # Also for a user who does not wait for the ceilings.
+        with held_back():
+            recording = finish_recording(plan, notes, ending, calibration)
+    return recording
+
+
+def needing_ceilings(folder: Path, notes: "Mapping[int, Notes]") -> "Sequence[Notes]":
+    """The notes of ranks that were traced on the CPU."""
+    from bottleneck.harness.messages import RankFiles
+
+    return [each for rank, each in notes.items() if RankFiles(folder, rank).partial.exists() and not each.device_facts]
+
+
+def _of_gpus(notes: "Mapping[int, Notes]") -> "Calibration | None":
+    """The kept ceilings of the GPUs that the program saw, where `bottleneck calibrate` has measured them."""
+    from bottleneck.calibrate.cached import gpu_calibration
+
+    return gpu_calibration(next((each.device_facts for each in notes.values() if each.device_facts), ()))
+
+
+def _report(folder: Path, voice: Voice) -> None:
+    from bottleneck.commands.report_options import terminal_text
+    from bottleneck.errors import UsageError
+    from bottleneck.pipeline import analyse
+    from bottleneck.report import FORMATS
+    from bottleneck.report.output import write_text
+    from bottleneck.report.plots.roofline import save_roofline
+
+    analysis = analyse([folder])
+    # First of all what the user waits for; a disk may be full.
+    voice.say(terminal_text(analysis, sys.stderr, all_findings=voice.all_findings).rstrip("\n"))
+    try:
+        write_text(FORMATS["json"](analysis), folder / "analysis.json")
+        save_roofline(analysis, folder / "roofline.png")
+    except UsageError as error:
+        again = f"bottleneck report {shown(folder)} --format json -o FILE"
+        raise UsageError(error.what, why=error.why, fix=f"the recording is whole; make room, then: {again}") from error
+
+
+def _is_worth_keeping(folder: Path, recording: "Recording") -> bool:
+    """Whether anything was captured: a trace, if only a damaged one, or step times."""
+    return bool(recording.traces or recording.unprofiled or any(folder.glob(".partial.*")))
+
+
+def _summary(folder: Path, recording: "Recording", told: Told) -> str:
+    from bottleneck.schema.measurements import tell_step
+
+    where = f" in {shown(folder)}" if told.is_worth_keeping else ""
+    lines = [f"bottleneck: recorded {_describe_steps(recording)}{where}"]
+    if recording.step_name is not None and recording.steps_seen is not None:
+        lines.append(f"bottleneck: {tell_step(recording.step_name, recording.steps_seen)}")
+    lines += [f"bottleneck: {warning}" for warning in recording.warnings]
+    return "\n".join(lines)
+
+
+def _lines(error: "BottleneckError") -> list[str]:
+    parts = (("  why", error.why), ("  fix", error.fix))
+    return [f"error: {error.what}", *(f"{label}: {text}" for label, text in parts if text)]
+
+
+def shown(folder: Path) -> str:
+    """The folder as seen from here, if it lies below and "here" still exists, in one line."""
+    from bottleneck.report.text import clean
+
+    try:
+        return clean(str(folder.relative_to(Path.cwd())))
+    except (ValueError, OSError):
+        return clean(str(folder))
+
+
+def _describe_steps(recording: "Recording") -> str:
+    if not recording.traces:
+        return "no trace" if recording.unprofiled else "nothing"
+    count = max(0, len(recording.traces[0].step_marks_ns) - 1)
+    steps, ranks = f"{count} steps" if count != 1 else "1 step", len(recording.traces)
+    return f"{steps} of {ranks} ranks" if ranks > 1 else steps
+
+
+def say(text: str) -> None:
+    """Writes a line for the user, after all that the program wrote itself."""
+    try:
+        print(text, file=sys.stderr, flush=True)
+    except OSError:  # whoever read it has gone
+        return
+
+
+_FORCED = "the program had to be killed: it did not end within ten seconds of being told to stop"
+
+
+class Sampling:
+    """The sensors beside the program, or none; read until they are asked for what they said."""
+
+    def __init__(self, monitor: "Monitor | None") -> None:
+        self._monitor = monitor
+        self._said: Telemetry | None = None
+
+    def start(self, process: int) -> None:
+        """Begins to read beside this process."""
+        if self._monitor is not None:
+            self._monitor.start(process)
+
+    def stop(self) -> "Telemetry | None":
+        """What they said; from now on they cost nothing."""
+        monitor, self._monitor = self._monitor, None
+        if monitor is not None:
+            self._said = monitor.stop()
+        return self._said
+
+
+@dataclass
+class Reporter:
+    """Reports once, early if it can; ``told`` is null as long as nothing was said of the recording.
+
+    ``ending`` is what is known of the run before its end.
+    """
+
+    plan: "Plan"
+    ending: "Ending"
+    sampling: Sampling
+    told: Told | None = None
+    all_findings: bool = False
+
+    def tell_early(self, ended: threading.Event) -> None:
+        """Reports from the thread that follows the program, when all is measured and it has not ended meanwhile.
+
+        Only a whole report is given: where something is missing that needs the end of the program, one line says so.
+        """
+        from bottleneck.analysis.telemetry import MARGIN_NS
+
+        # Sensors are read for as long as the report wants to see them. A program that is to stop will do so soon.
+        if self.plan.stop or ended.wait(MARGIN_NS / 1e9):
+            return
+        telemetry = self.sampling.stop()
+        reason = self._reason_to_wait()
+        if reason is not None:
+            _say_in_the_middle(f"bottleneck: measured; the report follows when the program ends, since {reason}")
+            return
+        lines: list[str] = []
+        voice = Voice(lines.append, known_ceilings, self.all_findings)
+        self.told = tell(self.plan, replace(self.ending, telemetry=telemetry), voice)
+        _say_in_the_middle("\n".join([*lines, "bottleneck: the program goes on"]))
+
+    def conclude(self, follower: "Follower", end: "End", memory_kills: int | None) -> Told:
+        """Says how the program ended, and all that was not said before."""
+        from bottleneck.harness.finish import steps_before_the_end
+        from bottleneck.harness.supervise import describe_end
+
+        folder = Path(self.plan.folder)
+        try:
+            follower.stop()
+            words = _FORCED if follower.is_forced else describe_end(end, steps_before_the_end(folder), memory_kills)
+            remarks = (words,) if follower.is_forced or end.signal is not None else ()
+            ending = replace(
+                self.ending,
+                status=0 if follower.is_forced else end.status,
+                telemetry=self.sampling.stop(),
+                remarks=remarks,
+            )
+        except Interrupted:
+            say(f"bottleneck: interrupted; for the report: bottleneck report {shown(folder)}")
+            return Told(succeeded=False, is_finished=False)
+        if self.told is None:
+            return tell(self.plan, ending, Voice(say, measured_ceilings, self.all_findings))
+        close(folder, ending)
+        say(f"bottleneck: {words}; the recording is in {shown(folder)}")
+        return self.told
+
+    def _reason_to_wait(self) -> str | None:
+        from bottleneck.harness.finish import read_all_notes
+
+        if _is_taken_over():
+            return "it has the whole terminal"
+        folder = Path(self.plan.folder)
+        on_cpu = needing_ceilings(folder, read_all_notes(folder))
+        if on_cpu and known_ceilings(on_cpu[0].threads) is None:
+            return (
+                "this CPU's ceilings have to be measured first, on a quiet machine (once, by `bottleneck calibrate`); "
+                "--stop ends a program as soon as it is measured"
+            )
+        return None
+
+
+def known_ceilings(threads: int | None) -> "Calibration | None":
+    """The kept ceilings of this CPU: measuring them now would disturb the program, and it them."""
+    from bottleneck.calibrate.calibration import read_calibration
+
+    return read_calibration(threads)
+
+
+def measured_ceilings(threads: int | None) -> "Calibration | None":
+    """The ceilings of this CPU, measured now if need be."""
+    from bottleneck.calibrate.cached import cpu_calibration
+
+    return cpu_calibration(threads, say)
+
+
+def _say_in_the_middle(text: str) -> None:
+    """Writes all of it at once, beginning a line where the program may have left one open."""
+    say(f"\n{text}" if sys.stderr.isatty() else text)
+
+
+def _is_taken_over() -> bool:
+    """Whether stderr is a terminal that a full-screen program draws on: what we write would spoil its picture."""
+    try:
+        if not os.isatty(2):
+            return False
+        output_flags, local_flags = termios.tcgetattr(2)[1], termios.tcgetattr(2)[3]
+    except termios.error:
+        return False
+    return not (output_flags & termios.OPOST and local_flags & termios.ICANON)

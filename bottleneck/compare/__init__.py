@@ -1,0 +1,1 @@
+"""Compares two analyses: which accounts, ops and modules changed, and why."""

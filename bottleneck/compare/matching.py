@@ -1,0 +1,364 @@
+"""Matches each piece of work with its partner on the other side: exact keys first, then weaker ones.
+
+A profiler numbers modules by class in the order of their first calls, so that one layer more renames all that follow;
+wrappers (DistributedDataParallel, torch.compile) lengthen every path. Two trees of modules are walked from the root
+down: children of matched modules are aligned in order, class by class, those that run the same first.
+"""
+
+import math
+import re
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+from bottleneck.compare.canonical_names import EXCHANGEABLE, is_region, plain_kernel
+from bottleneck.compare.work import Piece, sizes
+from bottleneck.schema.comparison import MatchedBy
+
+_WRAPPER = re.compile(
+    r"^(module|_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module"
+    r"|(DistributedDataParallel|DataParallel|FullyShardedDataParallel|FSDP\w*|DDP|OptimizedModule|CheckpointWrapper"
+    r"|DistributedModelParallel|DeepSpeedEngine|_?LightningModuleWrapper)(_\d+)?)$"
+)
+_NUMBERED = re.compile(r"^(.*?)_?(\d{1,18})$")
+# Paths beyond this depth, and families of siblings whose table would exceed this size, keep their own names.
+_DEEPEST = 64
+_LARGEST_TABLE = 250_000
+
+
+@dataclass
+class _Node:
+    """A module: its path, its children by name, and what runs in it (``runs`` of itself, the sets of its subtree)."""
+
+    path: str
+    children: dict[str, "_Node"] = field(default_factory=dict)
+    runs: bool = False
+    ops: set[str] = field(default_factory=set)
+    calls: set[tuple[str, str]] = field(default_factory=set)
+
+
+def align(before: Iterable[Piece], after: Iterable[Piece]) -> tuple[Mapping[str, str], Mapping[str, str]]:
+    """For both sides: the path of each module that runs something -> the name that it goes by on both sides."""
+    old, new = _Tree(before), _Tree(after)
+    names: dict[int, str] = {}
+    pairs = [(old.root, new.root)]
+    while pairs:
+        one, other = pairs.pop()
+        names[id(one)] = names[id(other)] = f"= {one.path}"
+        pairs += _paired(list(one.children.values()), list(other.children.values()))
+    return old.named(names, "before"), new.named(names, "after")
+
+
+@lru_cache(maxsize=1 << 16)
+def unwrapped(path: str) -> tuple[str, ...]:
+    """The parts of a path that are no wrappers; the whole path as one part where it is too deep to be one."""
+    parts = path.split(".")
+    return tuple(part for part in parts if not _WRAPPER.match(part)) if len(parts) <= _DEEPEST else (path,)
+
+
+class _Tree:
+    """The modules of one side; ``places`` are those that run something, by their paths in the trace."""
+
+    def __init__(self, pieces: Iterable[Piece]) -> None:
+        self.root = _Node("")
+        self.places: dict[str, _Node] = {}
+        for piece in pieces:
+            if piece.module is not None:
+                if piece.module not in self.places:
+                    self.places[piece.module] = self._plant(unwrapped(piece.module))
+                self.places[piece.module].calls.add((piece.op or piece.name, piece.shapes or ""))
+        for node in reversed(self._all()):
+            node.runs = bool(node.calls)
+            for child in node.children.values():
+                node.calls |= child.calls
+            node.ops = {op for op, _ in node.calls}
+
+    def named(self, names: Mapping[int, str], own: str) -> dict[str, str]:
+        """Path -> the name of the pair that it is in, or one that no module of the other side has."""
+        return {path: names.get(id(node), f"{own} {node.path}") for path, node in self.places.items()}
+
+    def _plant(self, parts: Iterable[str]) -> _Node:
+        node = self.root
+        for part in parts:
+            if part not in node.children:
+                node.children[part] = _Node(f"{node.path}.{part}" if node.path else part)
+            node = node.children[part]
+        return node
+
+    def _all(self) -> list[_Node]:
+        """Each before those inside it."""
+        nodes = [self.root]
+        for node in nodes:
+            nodes += node.children.values()
+        return nodes
+
+
+def _paired(before: list[_Node], after: list[_Node]) -> list[tuple[_Node, _Node]]:
+    """Children that are the same module: aligned by class, else below a wrapper, else by what they run."""
+    pairs = _aligned(before, after)
+    old, new = _left(before, [one for one, _ in pairs]), _left(after, [other for _, other in pairs])
+    return [*pairs, *(_aligned(_opened(old), new) or _aligned(old, _opened(new)) or _renamed(old, new))]
+
+
+def _left(nodes: Sequence[_Node], taken: Iterable[_Node]) -> list[_Node]:
+    ids = {id(node) for node in taken}
+    return [node for node in nodes if id(node) not in ids]
+
+
+def _opened(nodes: list[_Node]) -> list[_Node]:
+    """The children of the one module that does no work itself; the modules as they are otherwise."""
+    return list(nodes[0].children.values()) if len(nodes) == 1 and not nodes[0].runs else nodes
+
+
+def _renamed(before: Sequence[_Node], after: Sequence[_Node]) -> list[tuple[_Node, _Node]]:
+    """Modules of different classes that alone run exactly the same ops with the same shapes."""
+    old, new = _by_calls(before), _by_calls(after)
+    return [(old[calls][0], new[calls][0]) for calls in old if len(old[calls]) == len(new.get(calls, ())) == 1]
+
+
+def _by_calls(nodes: Sequence[_Node]) -> dict[frozenset[tuple[str, str]], list[_Node]]:
+    found: dict[frozenset[tuple[str, str]], list[_Node]] = {}
+    for node in nodes:
+        found.setdefault(frozenset(node.calls), []).append(node)
+    return found
+
+
+def _aligned(before: Sequence[_Node], after: Sequence[_Node]) -> list[tuple[_Node, _Node]]:
+    old, new = _by_class(before), _by_class(after)
+    return [pair for name in old if name in new for pair in _in_order(old[name], new[name])]
+
+
+def _by_class(nodes: Sequence[_Node]) -> dict[str, list[_Node]]:
+    """Modules by the name of their class, each in the order of their numbers."""
+    found: dict[str, list[tuple[int, str, _Node]]] = {}
+    for node in nodes:
+        name = node.path.rpartition(".")[2]
+        numbered = _NUMBERED.match(name)
+        base, number = (numbered.group(1), int(numbered.group(2))) if numbered else (name, -1)
+        found.setdefault(base, []).append((number, node.path, node))
+    return {base: [node for _, _, node in sorted(members, key=lambda m: m[:2])] for base, members in found.items()}
+
+
+def _in_order(before: Sequence[_Node], after: Sequence[_Node]) -> list[tuple[_Node, _Node]]:
+    """The pairs, in order on both sides, that are most alike in sum: a longest common subsequence with weights."""
+    if len(before) * len(after) > _LARGEST_TABLE:
+        named = {node.path: node for node in after}
+        return [(node, named[node.path]) for node in before if node.path in named]
+    old, new = [_signature(node) for node in before], [_signature(node) for node in after]
+    best = [[0.0] * (len(after) + 1) for _ in range(len(before) + 1)]
+    for row, one in enumerate(old):
+        for column, other in enumerate(new):
+            diagonal = best[row][column] + _likeness(one, other)
+            best[row + 1][column + 1] = max(best[row][column + 1], best[row + 1][column], diagonal)
+    pairs, row, column = [], len(before), len(after)
+    while row and column:
+        if best[row][column] == best[row - 1][column - 1] + _likeness(old[row - 1], new[column - 1]):
+            row, column = row - 1, column - 1
+            pairs.append((before[row], after[column]))
+        elif best[row][column] == best[row - 1][column]:
+            row -= 1
+        else:
+            column -= 1
+    return pairs
+
+
+_Signature = tuple[str, int, int]
+
+
+def _signature(node: _Node) -> _Signature:
+    """Name, and digests of the ops and of the calls in the subtree: equal where these are."""
+    return node.path.rpartition(".")[2], hash(frozenset(node.ops)), hash(frozenset(node.calls))
+
+
+def _likeness(one: _Signature, other: _Signature) -> float:
+    """Most for the same calls, then for the same ops, then for the same name; modules of a class are never unlike."""
+    same = 4.0 if one[2] == other[2] else 3.0 if one[1] == other[1] else 1.0
+    return same + 0.5 * (one[0] == other[0])
+
+
+Key = Callable[[Piece], Hashable | None]
+
+
+@dataclass(frozen=True)
+class Match:
+    """Pieces of both sides that are the same work, and what told so."""
+
+    matched_by: MatchedBy
+    before: tuple[Piece, ...]
+    after: tuple[Piece, ...]
+
+
+def _exact(piece: Piece) -> Hashable:
+    return (piece.place, piece.plain, piece.shapes, None if piece.plain else piece.name)
+
+
+def _module_and_op(piece: Piece) -> Hashable | None:
+    return (piece.place, piece.plain) if piece.place is not None and piece.plain is not None else None
+
+
+def _module_and_kernel(piece: Piece) -> Hashable | None:
+    return (piece.place, plain_kernel(piece.name)) if piece.plain is None else None
+
+
+def _op_and_shape(piece: Piece) -> Hashable | None:
+    return (piece.plain, piece.shapes) if piece.plain is not None and piece.shapes is not None else None
+
+
+def _kernel(piece: Piece) -> Hashable | None:
+    return plain_kernel(piece.name) if piece.plain is None else None
+
+
+def _parent_and_op(piece: Piece) -> Hashable | None:
+    """Within the module around: an op of the same name elsewhere in the model is other work."""
+    if piece.plain is None:
+        return None
+    return (None if piece.place is None else piece.place.rpartition(".")[0], piece.plain)
+
+
+def _op(piece: Piece) -> Hashable | None:
+    return piece.plain
+
+
+def _module_and_family(piece: Piece) -> Hashable | None:
+    return (piece.place, piece.family) if piece.place is not None and piece.family in EXCHANGEABLE else None
+
+
+def _exchangeable(piece: Piece) -> Hashable | None:
+    return piece.family if piece.family in EXCHANGEABLE else None
+
+
+def _family(piece: Piece) -> Hashable | None:
+    return piece.family
+
+
+_Level = tuple[MatchedBy, Key]
+_LEVELS: tuple[_Level, ...] = (
+    ("module and op", _module_and_op),
+    ("kernel family", _module_and_kernel),
+    ("op and shape", _op_and_shape),
+    ("kernel family", _kernel),
+)
+# Where both sides know modules and ops, and where one side does not: there nothing finer can be held together.
+_WITHIN_MODULES: tuple[_Level, ...] = (("op", _parent_and_op), ("kernel family", _module_and_family))
+_ACROSS_MODULES: tuple[_Level, ...] = (("op", _op),)
+
+
+def match(before: Sequence[Piece], after: Sequence[Piece]) -> list[Match]:
+    """Every piece in exactly one match; what has no partner is alone in its own.
+
+    Modules go by the paths of the first side, and ties are broken by order: so that it matches the same whichever side
+    is before, the smaller one is always the first.
+    """
+    if _is_first(before, after):
+        return _match(before, after)
+    return [Match(each.matched_by, each.after, each.before) for each in _match(after, before)]
+
+
+def _is_first(one: Sequence[Piece], other: Sequence[Piece]) -> bool:
+    sizes_us = [(len(side), math.fsum(piece.us for piece in side)) for side in (one, other)]
+    return sizes_us[0] < sizes_us[1] if sizes_us[0] != sizes_us[1] else _told_in_full(one) <= _told_in_full(other)
+
+
+def _told_in_full(pieces: Sequence[Piece]) -> list[str]:
+    return sorted(map(repr, pieces))
+
+
+def _match(before: Sequence[Piece], after: Sequence[Piece]) -> list[Match]:
+    regions = _common_regions(before, after)
+    sides = [_placed(side, names, regions) for side, names in zip((before, after), align(before, after), strict=True)]
+    matches, old, new = _meet(sides, _exact, None)
+    for matched_by, key in _levels(before, after):
+        found, old, new = _meet([old, new], key, matched_by)
+        matches += found
+    alone = [Match("nothing", tuple(group), ()) for group in _grouped(old, _exact).values()]
+    return [*matches, *alone, *(Match("nothing", (), tuple(group)) for group in _grouped(new, _exact).values())]
+
+
+def _levels(before: Sequence[Piece], after: Sequence[Piece]) -> tuple[_Level, ...]:
+    both_know_modules = all(_share(side, lambda piece: piece.module is not None) >= 0.5 for side in (before, after))
+    both_know_ops = all(_share(side, lambda piece: piece.op is not None) >= 0.5 for side in (before, after))
+    last: _Level = ("kernel family", _exchangeable if both_know_ops else _family)
+    return (*_LEVELS, *(_WITHIN_MODULES if both_know_modules else _ACROSS_MODULES), last)
+
+
+def _share(pieces: Iterable[Piece], holds: Callable[[Piece], bool]) -> float:
+    """Share of the time that this holds for."""
+    total = sum([piece.us for piece in pieces])
+    return sum([piece.us for piece in pieces if holds(piece)]) / total if total else 0.0
+
+
+def _common_regions(before: Iterable[Piece], after: Iterable[Piece]) -> set[str]:
+    """Regions that both sides run: their kernels are held against one another by their own names."""
+    old, new = ({piece.op: piece.plain for piece in side} for side in (before, after))
+    told = [{plain for op, plain in ops.items() if op and plain and is_region(op)} for ops in (old, new)]
+    return told[0] & told[1]
+
+
+def _placed(pieces: Iterable[Piece], names: Mapping[str, str], regions: set[str]) -> list[Piece]:
+    """The pieces with the names that their modules go by, and without ops whose kernels tell more."""
+    placed = []
+    for piece in pieces:
+        place = None if piece.module is None else names[piece.module]
+        plain = None if piece.plain in regions else piece.plain
+        placed.append(Piece(*piece[:-2], plain, place))  # an order of magnitude quicker than _replace
+    return placed
+
+
+_Groups = dict[Hashable | None, list[Piece]]
+
+
+def _grouped(pieces: Iterable[Piece], key: Key) -> _Groups:
+    groups: _Groups = defaultdict(list)
+    for piece in pieces:
+        groups[key(piece)].append(piece)
+    return groups
+
+
+def _meet(
+    sides: Sequence[Sequence[Piece]], key: Key, matched_by: MatchedBy | None
+) -> tuple[list[Match], list[Piece], list[Piece]]:
+    """Matches of this key, and what is left of each side; ``matched_by`` is null for the exact key."""
+    before, after = (_grouped(side, key) for side in sides)
+    common = {key for key in before if key is not None and key in after}
+    found = []
+    for each in common:
+        told = matched_by or _told_by(before[each][0])
+        parts = [(before[each], after[each])] if matched_by is None else _in_parts(before[each], after[each])
+        found += [Match(told, tuple(old), tuple(new)) for old, new in parts]
+    return found, _rest(before, common), _rest(after, common)
+
+
+def _in_parts(before: list[Piece], after: list[Piece]) -> list[tuple[list[Piece], list[Piece]]]:
+    """Shape by shape where both sides have as many calls of as many shapes (another batch size); else pooled."""
+    pooled = [(before, after)]
+    if len(before) < 2 or len(after) < 2:
+        return pooled
+    old, new = _by_sizes(before), _by_sizes(after)
+    if old is None or new is None or [len(size) for size in old] != [len(size) for size in new]:
+        return pooled
+    pairs = list(zip(old.values(), new.values(), strict=True))
+    calls = [[math.fsum(piece.calls for piece in part) for part in pair] for pair in pairs]
+    return pairs if all(one == other for one, other in calls) else pooled
+
+
+def _by_sizes(pieces: Iterable[Piece]) -> dict[tuple[int, ...], list[Piece]] | None:
+    """Pieces by their shapes, smallest first; null where a shape is not known."""
+    found: dict[tuple[int, ...], list[Piece]] = {}
+    for piece in pieces:
+        size = sizes(piece.shapes)
+        if size is None:
+            return None
+        found.setdefault(size, []).append(piece)
+    return dict(sorted(found.items(), key=lambda item: (len(item[0]), item[0])))
+
+
+def _told_by(piece: Piece) -> MatchedBy:
+    """What an exact match rests on."""
+    if piece.plain is None:
+        return "kernel family"
+    return "op and shape" if piece.place is None else "module and op"
+
+
+def _rest(groups: _Groups, taken: set[Hashable | None]) -> list[Piece]:
+    return [piece for key, group in groups.items() if key not in taken for piece in group]

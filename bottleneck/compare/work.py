@@ -1,0 +1,214 @@
+"""The busy work of one side as pieces that partition its ledger, and the change of each account."""
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from bottleneck.compare.canonical_names import family_of_op, is_region, own_op, plain_op
+from bottleneck.compare.sides import Compared, Diff, clean_us
+from bottleneck.schema.analysis import KernelSummary
+from bottleneck.schema.case import Case
+from bottleneck.schema.comparison import Bar
+
+# Accounts whose time is that of kernels, on a CPU of leaf ops: what the rows partition. All others are waits.
+BUSY_ACCOUNTS = frozenset({"compute", "memory", "memory.copy", "overhead.launch_floor", "communication", "unknown"})
+
+
+# The part of a bar's change that a line must make to be named.
+_MOST_OF_IT = 0.5
+
+
+def find_bars(before: Compared, after: Compared, diff: Diff) -> tuple[Bar, ...]:
+    """A bar for each account that either side has, most change first; waits with the line that they come from."""
+    old, new = before.accounts, after.accounts
+    groups = {**_groups(before), **_groups(after)}
+    bars = [Bar(account, group, old.get(account, 0.0), new.get(account, 0.0)) for account, group in groups.items()]
+    lines = _line_changes(before, after)
+    bars = [_with_line(bar, lines.get(bar.account, {}), diff) for bar in bars]
+    return tuple(sorted(bars, key=lambda bar: (-abs(bar.change_us), bar.account)))
+
+
+def _groups(side: Compared) -> Mapping[str, str]:
+    return {} if side.told is None else {entry.account: entry.group for entry in side.told.ledger}
+
+
+def _line_changes(before: Compared, after: Compared) -> Mapping[str, Mapping[str, float]]:
+    """By account of a wait and source line: what it takes more."""
+    changes: dict[str, dict[str, float]] = {}
+    for side, sign in ((before, -1.0), (after, 1.0)):
+        for idle in () if side.told is None else side.told.idle:
+            if idle.source is not None:
+                lines = changes.setdefault(f"overhead.{idle.cause}", {})
+                lines[idle.source] = lines.get(idle.source, 0.0) + sign * clean_us(idle.us)
+    return changes
+
+
+def _with_line(bar: Bar, lines: Mapping[str, float], diff: Diff) -> Bar:
+    sign = math.copysign(1.0, bar.change_us)
+    us, source = max(((sign * us, source) for source, us in lines.items()), default=(0.0, None))
+    if source is None or us <= 0 or us < _MOST_OF_IT * abs(bar.change_us):
+        return bar
+    return replace(bar, source=source, is_touched=diff.touches(source))
+
+
+def busy_us(side: Compared) -> list[float]:
+    """The accounts that the side's kernels share."""
+    return [us for account, us in side.accounts.items() if account in BUSY_ACCOUNTS]
+
+
+UNTOLD = "work that no row tells"
+# The bound of rows that are time of the framework on a CPU: accounts of waiting, not of work.
+_DISPATCH = "dispatch"
+# What rows and ledger may differ by, as a share of the busy time, for rounding.
+_ROUNDING = 1e-9
+_LONGEST_SHAPES = 200
+_SIZE = re.compile(r"\d{1,18}")
+# Families that say only where the work ran.
+_NO_FAMILY = frozenset({"", "host", "other"})
+
+_Integers = npt.NDArray[np.int64]
+
+
+class Piece(NamedTuple):
+    """Work of one kind: calls and microseconds per step.
+
+    ``op`` is as the trace spells it, ``plain`` the name that it goes by on any back end: null where kernels have no op,
+    or where their own names tell more. ``place`` is the name that its module goes by on both sides.
+    """
+
+    module: str | None
+    op: str | None
+    shapes: str | None
+    family: str | None
+    name: str
+    source: str | None
+    calls: float
+    us: float
+    plain: str | None = None
+    place: str | None = None
+
+
+def find_work(side: Compared, in_full: bool = True) -> list[Piece]:
+    """All busy work of a step. What the ledger has beyond the rows is a piece of its own; rows beyond it are scaled.
+
+    ``in_full`` takes exact modules and calls of ops from a case; else what its analysis folded: the modules that many
+    calls share, and kernels instead of calls.
+    """
+    told = side.told
+    if told is None or side.step_us is None:
+        return []
+    charged = None if side.case is None else side.case.charged
+    if in_full and side.case is not None and charged is not None:
+        pieces = _of_case(side.case, charged)
+    else:
+        pieces = [_of_row(row) for row in told.kernels if row.bound != _DISPATCH]
+    return _reconciled(pieces, math.fsum(busy_us(side)))
+
+
+def _of_row(row: KernelSummary) -> Piece:
+    return _piece((row.module, row.op, row.shapes, row.family, row.name, row.source), row.calls, row.us)
+
+
+def _piece(texts: Sequence[str | None], calls: float, us: float) -> Piece:
+    module, told_op, shapes, family, name, source = texts
+    op = own_op(told_op, name or "")
+    plain = None if op is None else plain_op(op)
+    family = (None if op is None else family_of_op(op)) or (None if family in _NO_FAMILY else family)
+    return Piece(module, op, shapes, family, name or "", source, clean_us(calls), clean_us(us), plain)
+
+
+def _of_case(case: Case, charged: pd.DataFrame) -> list[Piece]:
+    """Rows of KERNELS folded by module, op, shapes, kernel and line.
+
+    An op that runs several kernels is one call, which its first kernel carries.
+    """
+    kernels, ops = case.linked.kernels, case.linked.ops
+    us, runs = charged["us"].to_numpy(), charged["runs"].to_numpy()
+    busy = charged["account"].isin(BUSY_ACCOUNTS).to_numpy()
+    keep = np.flatnonzero(busy & ((us > 0) | (runs > 0)))
+    op_rows = charged["op"].to_numpy(dtype=np.int64, na_value=-1)[keep]
+    signature = charged["signature"].to_numpy(dtype=np.int64, na_value=-1)[keep]
+    columns = [_codes(kernels[name])[keep] for name in ("module", "family", "name", "source")]
+    fold, first = _numbered([*columns, np.append(_codes(ops["name"]), -1)[op_rows], signature])
+    module, family, name, source = (
+        _texts(codes[first], kernels[column].cat.categories)
+        for codes, column in zip(columns, ("module", "family", "name", "source"), strict=True)
+    )
+    op, shapes = _op_texts(case, op_rows[first], signature[first])
+    calls = np.where(_opens_call(op_rows, ops["name"]), runs[keep], 0.0)
+    sums = [np.bincount(fold, weights=values, minlength=first.size).tolist() for values in (calls, us[keep])]
+    texts = zip(module, op, shapes, family, name, source, strict=True)
+    # A call in each of six steps is a call per step, and not 0.9999999999999999 of one.
+    return [_piece(text, round(calls, 9), us) for text, calls, us in zip(texts, *sums, strict=True)]
+
+
+def _opens_call(op_rows: _Integers, names: "pd.Series[str]") -> "npt.NDArray[np.bool_]":
+    """Whether each kernel is the first of its op; all are that have none, or one that stands for a whole region."""
+    regions = np.array([*(is_region(str(name)) for name in names.cat.categories), True], dtype=np.bool_)
+    opens: npt.NDArray[np.bool_] = regions[np.append(_codes(names), -1)[op_rows]]
+    opens[np.unique(op_rows, return_index=True)[1]] = True
+    return opens
+
+
+def _codes(column: "pd.Series[str]") -> _Integers:
+    return column.cat.codes.to_numpy().astype(np.int64)
+
+
+def _texts(codes: _Integers, labels: "pd.Index[str]") -> list[str | None]:
+    return [None if code < 0 else str(labels[code]) for code in codes.tolist()]
+
+
+def _numbered(keys: Sequence[_Integers]) -> tuple[_Integers, _Integers]:
+    """The number of each distinct combination of codes, and the first row of each."""
+    number = np.zeros(keys[0].size, dtype=np.int64)
+    first = number
+    for key in keys if number.size else ():
+        combined = number * (int(key.max()) + 2) + key + 1
+        _, first, number = np.unique(combined, return_index=True, return_inverse=True)
+    return number, first
+
+
+def _op_texts(case: Case, op_rows: _Integers, signature: _Integers) -> tuple[list[str | None], list[str | None]]:
+    """Names and shapes as the rows of an analysis have them: of the call that stands for the kernel, else of its op."""
+    calls = case.linked.trace.signatures
+    names, dims = (calls[column].to_numpy() for column in ("name", "dims"))
+    ops = case.linked.ops["name"]
+    own = _texts(np.append(_codes(ops), -1)[op_rows], ops.cat.categories)
+    rows = signature.tolist()
+    told = [str(names[row]) if row >= 0 else op for row, op in zip(rows, own, strict=True)]
+    known = {row: _shapes(dims[row]) for row in set(rows) if row >= 0}
+    return told, [known.get(row) for row in rows]
+
+
+def _shapes(dims: object) -> str | None:
+    """The shapes of a call in the spelling of an analysis."""
+    if not isinstance(dims, str):
+        return None
+    text = "".join(dims.split()).replace(",", ", ")
+    return text if len(text) <= _LONGEST_SHAPES else text[: _LONGEST_SHAPES - 1] + "…"
+
+
+def _reconciled(pieces: list[Piece], ledger_us: float) -> list[Piece]:
+    rows_us = math.fsum(piece.us for piece in pieces)
+    rest_us = ledger_us - rows_us
+    if abs(rest_us) <= _ROUNDING * ledger_us:
+        return pieces
+    if rest_us > 0:
+        return [*pieces, Piece(None, None, None, None, UNTOLD, None, 0.0, rest_us)]
+    scale = ledger_us / rows_us
+    return [piece._replace(us=piece.us * scale) for piece in pieces]
+
+
+@lru_cache(maxsize=1 << 16)
+def sizes(shapes: str | None) -> tuple[int, ...] | None:
+    """All sizes of a call's shapes, in order; null where they are unknown or shortened."""
+    if not shapes or shapes.endswith("…"):
+        return None
+    return tuple(int(size) for size in _SIZE.findall(shapes))

@@ -1,0 +1,169 @@
+"""Decides which op each kernel's time is attributed to (CHARGES), from OPS, KERNELS and COSTS."""
+
+from collections.abc import Mapping
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from bottleneck.cost import TRADES, trade_of
+from bottleneck.schema.tables import CHARGES
+
+Rows = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
+
+# An op of the name or family on the left hands its whole work to nested ops of the families on the right; handing it to
+# an op of its own family (to > _to_copy > copy_) goes without saying. A matmul that copies its bias first is not here:
+# the copy is extra work, and the product is still its own.
+DELEGATES: dict[str, tuple[str, ...]] = {
+    "attention": ("matmul", "softmax"),
+    "convolution": ("matmul",),
+    "optimizer": ("pointwise", "reduction"),
+    "recurrent": ("matmul",),
+    "aten::_foreach_copy_": ("copy",),
+    "aten::_foreach_zero_": ("fill",),
+    "aten::_fused_rms_norm": ("pointwise",),
+}
+
+_AMOUNTS = ["matrix_flops", "vector_flops", "special_ops", "bytes_low", "bytes_high"]
+
+
+def charge(ops: pd.DataFrame, kernels: pd.DataFrame, costs: pd.DataFrame) -> pd.DataFrame:
+    """CHARGES: the op that pays for each row of KERNELS, and the part of its cost that the row carries.
+
+    A GPU kernel is paid for by the nearest worker among its op and that op's ancestors; on a CPU, where the rows of
+    KERNELS are the ops themselves, a worker pays for itself and nobody pays for the rest. A worker is an op whose
+    price is not zero and that does not hand its work to an op nested in it. The shares of one payer add up to 1.
+    """
+    parent = _rows(ops["parent"])
+    assert (parent < np.arange(len(ops))).all(), "an op comes before its parent"
+    workers = _workers(ops, costs, parent)
+    payer = _payers(kernels, parent, workers)
+    frame = pd.DataFrame(
+        {
+            "payer": pd.array(np.where(payer < 0, 0, payer), dtype="Int32"),
+            "signature": ops["signature"].array.take(payer, allow_fill=True),
+            "share": shares(kernels, payer),
+            "group": np.where(payer < 0, len(ops) + np.arange(len(kernels)), payer),
+            "dispatches": _dispatching_rows(kernels, _dispatchers(ops, costs, parent) & ~workers),
+        }
+    )
+    frame.loc[payer < 0, "payer"] = pd.NA
+    return CHARGES.check(frame)
+
+
+def _rows(column: "pd.Series[int]") -> Rows:
+    """A nullable row reference as plain integers, -1 for null."""
+    return np.asarray(column.to_numpy(dtype=np.int64, na_value=-1), dtype=np.int64)
+
+
+def _working_family(ops: pd.DataFrame, costs: pd.DataFrame) -> Rows:
+    """Family code per op; -1 where the op has no price, a zero price, or is a view."""
+    amount = costs[_AMOUNTS].fillna(0.0).sum(axis=1).to_numpy() > 0
+    is_view = (costs["family"] == "view").to_numpy()
+    family = np.where(amount & ~is_view, costs["family"].cat.codes.to_numpy(), -1).astype(np.int64)
+    return np.append(family, -1)[_rows(ops["signature"])]
+
+
+def _workers(ops: pd.DataFrame, costs: pd.DataFrame, parent: Rows) -> Flags:
+    """True for ops that work and do not hand their work to an op nested in them."""
+    families = list(costs["family"].cat.categories)
+    assert len(families) < 63, "families no longer fit the bits of an integer"
+    bit = {name: 1 << code for code, name in enumerate(families)}
+    family = _working_family(ops, costs)
+    names = ops["name"].cat
+    below = _nested_bits(parent, np.append(np.array([*bit.values()], dtype=np.int64), 0)[family])
+    by_family = np.array([*(bit[name] | _delegate_bits(name, bit) for name in families), 0], dtype=np.int64)
+    by_name = np.array([*(_delegate_bits(name, bit) for name in names.categories), 0], dtype=np.int64)
+    handed = below & (by_family[family] | by_name[names.codes.to_numpy()])
+    return np.asarray((family >= 0) & (handed == 0))
+
+
+def _dispatchers(ops: pd.DataFrame, costs: pd.DataFrame, parent: Rows) -> Flags:
+    """True for ops without work of their own: free by name or price, or handing what they do to ops nested in them.
+
+    Without shapes the name must tell: an op of a trade hands over when an op of the same trade is nested in it. An op
+    that nobody knows is taken to hand over when the ops in it take at least half of its time.
+    """
+    names = ops["name"].cat
+    trades = [trade_of(name) for name in names.categories]
+    bit = {trade: 1 << code for code, trade in enumerate(TRADES)}
+    codes = names.codes.to_numpy()
+    own = np.array([*(bit.get(trade or "", 0) for trade in trades), 0], dtype=np.int64)[codes]
+    heirs = np.array(
+        [*(bit.get(trade or "", 0) | _delegate_bits(trade or "", bit) for trade in trades), 0], dtype=np.int64
+    )[codes]
+    free = np.array([*(trade == "free" for trade in trades), False], dtype=bool)[codes]
+    stranger = np.array([*(trade is None for trade in trades), False], dtype=bool)[codes]
+    below = _nested_bits(parent, own)
+    calls = np.where(stranger, (below != 0) & (ops["self_us"] <= ops["dur_us"] / 2).to_numpy(), (below & heirs) != 0)
+    priced = np.append(costs["reason"].isna().to_numpy(), False)[_rows(ops["signature"])]
+    return np.asarray(free | priced | calls)
+
+
+def _dispatching_rows(kernels: pd.DataFrame, dispatchers: Flags) -> Flags:
+    on_host = (kernels["family"] == "host").to_numpy()
+    return np.asarray(on_host & np.append(dispatchers, False)[_rows(kernels["op"])])
+
+
+def _delegate_bits(name: str, bit: Mapping[str, int]) -> int:
+    """The families, as bits, that an op name or a family hands its work to."""
+    return sum(bit.get(family, 0) for family in DELEGATES.get(name, ()))
+
+
+def _nested_bits(parent: Rows, own: Rows) -> Rows:
+    """The union of ``own`` over everything nested below each op.
+
+    Reaches twice as far up in every round, so that its cost grows with the logarithm of the depth: a trace may nest
+    ops as deeply as it likes.
+    """
+    gathered, ancestor = own.copy(), parent.copy()
+    while (linked := ancestor >= 0).any():
+        reached = gathered.copy()
+        np.bitwise_or.at(reached, ancestor[linked], gathered[linked])
+        gathered, ancestor = reached, np.where(linked, ancestor[ancestor], -1)
+    below = np.zeros_like(own)
+    children = parent >= 0
+    np.bitwise_or.at(below, parent[children], gathered[children])
+    return below
+
+
+def _payers(kernels: pd.DataFrame, parent: Rows, workers: Flags) -> Rows:
+    """The op that pays for each kernel, -1 for none.
+
+    Copies, fills and collectives are judged by the bytes that they record themselves. A kernel replayed by a graph has
+    nothing to do with the op that launched the graph.
+    """
+    op = _rows(kernels["op"])
+    own = np.where(workers, np.arange(len(workers)), -1)
+    on_host = (kernels["family"] == "host").to_numpy()
+    payer = np.where(on_host, np.append(own, -1)[op], np.append(_nearest(parent, workers), -1)[op])
+    charged = (kernels["kind"] == "compute").to_numpy() & ~kernels["replayed"].to_numpy()
+    return np.where(charged, payer, -1)
+
+
+def _nearest(parent: Rows, workers: Flags) -> Rows:
+    """The nearest worker among each op and its ancestors, -1 for none; jumps double, as in ``_nested_bits``."""
+    nobody = len(parent)
+    jump = np.where(workers, np.arange(nobody), np.where(parent < 0, nobody, parent))
+    jump = np.append(jump, nobody)
+    while not np.array_equal(further := jump[jump], jump):
+        jump = further
+    return np.where(jump[:-1] == nobody, -1, jump[:-1])
+
+
+def shares(kernels: pd.DataFrame, payer: Rows) -> npt.NDArray[np.float64]:
+    """Part of its payer's cost that each kernel carries, by duration; NaN without a payer.
+
+    Auxiliary kernels carry nothing, unless a payer has no others: its cost must not vanish. Kernels of no measurable
+    duration carry equal parts.
+    """
+    paid, slot = payer >= 0, np.maximum(payer, 0)
+    main = paid & ~kernels["auxiliary"].to_numpy()
+    has_main = np.bincount(slot, weights=main) > 0
+    carries = paid & (main | ~has_main[slot]) if len(slot) else paid
+    total = np.bincount(slot, weights=np.where(carries, kernels["dur_us"].to_numpy(), 0.0))
+    untimed = total[slot] == 0
+    weight = np.where(carries, np.where(untimed, 1.0, kernels["dur_us"].to_numpy()), 0.0)
+    total = np.bincount(slot, weights=weight)
+    return np.where(paid, weight / np.where(paid, total[slot], 1.0), np.nan)

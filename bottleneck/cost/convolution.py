@@ -1,0 +1,326 @@
+"""Costs of convolutions, forward and backward, for every backend's argument order.
+
+cudnn_convolution takes padding before stride, aten::convolution after it; reading one by the other's order gives a
+plausible and wrong price. Positions follow the schemas of torch 1.8 to 2.13.
+
+A convolution takes 2·∏(weight) FLOPs at each position of its output, a transposed one at each position of its input;
+groups are already in the weight's shape. Each gradient, of the input and of the weight, takes exactly as many again.
+"""
+
+import math
+from dataclasses import dataclass, replace
+from functools import partial
+
+from bottleneck.cost.call import Cost, Formula, OpCall, Tensor, Unpriced
+from bottleneck.cost.traffic import math_dtype
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Positions of the arguments of a forward op; null where its schema has none."""
+
+    stride: int
+    padding: int
+    inputs: int = 0
+    weight: int = 1
+    dilation: int | None = None
+    groups: int | None = None
+    bias: int | None = None
+    addend: int | None = None
+    transposed_at: int | None = None
+    output_padding: int | None = None
+    always_transposed: bool = False
+
+
+@dataclass(frozen=True)
+class BackwardLayout:
+    """Positions of the arguments of a backward op, and the gradients that it always makes (null: a mask, last, says).
+
+    An op without an ``inputs`` (``weight``) tensor takes its size as a list of integers at the same position.
+    """
+
+    grad: int
+    inputs: int
+    weight: int
+    makes: tuple[bool, bool, bool] | None = None
+    transposed_at: int | None = None
+    always_transposed: bool = False
+
+
+_PLAIN = Layout(bias=2, stride=3, padding=4, dilation=5, groups=6)
+_GENERAL = Layout(bias=2, stride=3, padding=4, dilation=5, transposed_at=6, output_padding=7, groups=8)
+_CUDNN = Layout(padding=2, stride=3, dilation=4, groups=5)
+_MIOPEN = Layout(bias=2, padding=3, stride=4, dilation=5, groups=6)
+BINARY = Layout(addend=1, weight=2, bias=3, padding=4, stride=5, dilation=6, groups=7)
+_BINARY_IN_PLACE = Layout(addend=0, inputs=1, weight=2, bias=3, padding=4, stride=5, dilation=6, groups=7)
+_FUSED_ADD = Layout(addend=2, bias=4, stride=5, padding=6, dilation=7, groups=8)
+_NNPACK = Layout(bias=2, padding=3, stride=4)
+_KERNEL_SIZE = Layout(bias=3, stride=4, padding=5)
+_KERNEL_SIZE_DILATED = Layout(bias=3, stride=4, padding=5, dilation=6)
+_TRANSPOSE = Layout(bias=2, stride=3, padding=4, output_padding=5, groups=6, dilation=7, always_transposed=True)
+_CUDNN_TRANSPOSE = Layout(padding=2, output_padding=3, stride=4, dilation=5, groups=6, always_transposed=True)
+_MIOPEN_TRANSPOSE = Layout(bias=2, padding=3, output_padding=4, stride=5, dilation=6, groups=7, always_transposed=True)
+_SLOW_TRANSPOSE = Layout(bias=3, stride=4, padding=5, output_padding=6, dilation=7, always_transposed=True)
+
+_GRAD_FIRST = BackwardLayout(grad=0, inputs=1, weight=2)
+_INPUT_FIRST = BackwardLayout(inputs=0, grad=1, weight=2)
+_FOR_INPUT = BackwardLayout(inputs=0, grad=1, weight=2, makes=(True, False, False))
+_FOR_WEIGHT = BackwardLayout(weight=0, grad=1, inputs=2, makes=(False, True, False))
+_TRANSPOSE_BACKWARD = replace(_INPUT_FIRST, always_transposed=True)
+_TRANSPOSE_FOR_WEIGHT = replace(_FOR_WEIGHT, always_transposed=True)
+
+FORWARD = {
+    "aten::conv1d": _PLAIN,
+    "aten::conv2d": _PLAIN,
+    "aten::conv3d": _PLAIN,
+    "aten::conv_transpose1d": _TRANSPOSE,
+    "aten::conv_transpose2d": _TRANSPOSE,
+    "aten::conv_transpose3d": _TRANSPOSE,
+    "aten::convolution": _GENERAL,
+    "aten::_convolution": _GENERAL,
+    "aten::convolution_overrideable": _GENERAL,
+    "aten::cudnn_convolution": _CUDNN,
+    "aten::cudnn_convolution_relu": _PLAIN,
+    "aten::cudnn_convolution_add_relu": _FUSED_ADD,
+    "aten::cudnn_convolution_transpose": _CUDNN_TRANSPOSE,
+    "aten::cudnn_convolution_transpose_backward_input": _CUDNN,
+    "aten::miopen_convolution": _MIOPEN,
+    "aten::miopen_convolution_relu": _PLAIN,
+    "aten::miopen_convolution_add_relu": _FUSED_ADD,
+    "aten::miopen_depthwise_convolution": _MIOPEN,
+    "aten::miopen_convolution_transpose": _MIOPEN_TRANSPOSE,
+    "aten::mkldnn_convolution": _MIOPEN,
+    "aten::_nnpack_spatial_convolution": _NNPACK,
+    "aten::_conv_depthwise2d": _KERNEL_SIZE_DILATED,
+    "aten::conv_depthwise3d": _KERNEL_SIZE_DILATED,
+    "aten::slow_conv_transpose2d": _SLOW_TRANSPOSE,
+    "aten::slow_conv_transpose3d": _SLOW_TRANSPOSE,
+    "mkldnn::_convolution_pointwise": _MIOPEN,
+    "mkldnn::_convolution_pointwise_": _BINARY_IN_PLACE,
+    "mkldnn::_convolution_transpose_pointwise": _MIOPEN_TRANSPOSE,
+}
+# Ops that write every window as a column of a matrix first (im2col).
+UNFOLDED = {
+    "aten::thnn_conv2d": _KERNEL_SIZE,
+    "aten::_slow_conv2d_forward": _KERNEL_SIZE,
+    "aten::slow_conv3d": _KERNEL_SIZE,
+    "aten::slow_conv3d_forward": _KERNEL_SIZE,
+    "aten::slow_conv_dilated2d": _KERNEL_SIZE_DILATED,
+    "aten::slow_conv_dilated3d": _KERNEL_SIZE_DILATED,
+}
+BACKWARD = {
+    "aten::convolution_backward": BackwardLayout(grad=0, inputs=1, weight=2, transposed_at=7),
+    "aten::convolution_backward_overrideable": BackwardLayout(grad=0, inputs=1, weight=2, transposed_at=6),
+    "aten::_slow_conv2d_backward": _GRAD_FIRST,
+    "aten::thnn_conv2d_backward": _GRAD_FIRST,
+    "aten::slow_conv_dilated2d_backward": _GRAD_FIRST,
+    "aten::slow_conv_dilated3d_backward": _GRAD_FIRST,
+    "aten::cudnn_convolution_backward": _INPUT_FIRST,
+    "aten::cudnn_convolution_backward_input": _FOR_INPUT,
+    "aten::cudnn_convolution_backward_weight": _FOR_WEIGHT,
+    "aten::cudnn_convolution_transpose_backward": _TRANSPOSE_BACKWARD,
+    "aten::cudnn_convolution_transpose_backward_weight": _TRANSPOSE_FOR_WEIGHT,
+    "aten::miopen_convolution_backward": _INPUT_FIRST,
+    "aten::miopen_convolution_backward_input": _FOR_INPUT,
+    "aten::miopen_convolution_backward_weight": _FOR_WEIGHT,
+    "aten::miopen_convolution_transpose_backward": _TRANSPOSE_BACKWARD,
+    "aten::miopen_convolution_transpose_backward_weight": _TRANSPOSE_FOR_WEIGHT,
+    "aten::miopen_depthwise_convolution_backward": _INPUT_FIRST,
+    "aten::miopen_depthwise_convolution_backward_input": _FOR_INPUT,
+    "aten::miopen_depthwise_convolution_backward_weight": _FOR_WEIGHT,
+    "aten::mkldnn_convolution_backward": _INPUT_FIRST,
+    "aten::mkldnn_convolution_backward_input": _FOR_INPUT,
+    "aten::mkldnn_convolution_backward_weights": _FOR_WEIGHT,
+}
+
+
+FAMILY = "convolution"
+
+# Ops that only call others.
+COMPOSITES = frozenset({"aten::_convolution_mode", "aten::conv_tbc"})
+
+
+@dataclass(frozen=True)
+class Convolution:
+    """One convolution: its input and weight, and the shape of its output [N, channels, sizes …]."""
+
+    inputs: Tensor
+    weight: Tensor
+    out_shape: tuple[int, ...]
+    transposed: bool
+
+    @property
+    def flops(self) -> float:
+        """FLOPs of the forward pass, and of each gradient."""
+        batch, _, *positions = self.inputs.shape if self.transposed else self.out_shape
+        return 2.0 * batch * math.prod(positions) * self.weight.numel
+
+    @property
+    def out_numel(self) -> int:
+        """Elements of the output."""
+        return math.prod(self.out_shape)
+
+    @property
+    def out_bytes(self) -> float:
+        """Bytes of the output."""
+        return self.out_numel * self.inputs.item_bytes
+
+    @property
+    def depthwise(self) -> bool:
+        """One input channel per group: too thin for the tiles of a matrix engine."""
+        channels = self.inputs.shape[1]
+        thin = self.out_shape[1] == channels * self.weight.shape[1] if self.transposed else self.weight.shape[1] == 1
+        return thin and channels > 1
+
+    def arithmetic(self, passes: int = 1) -> Cost:
+        """The FLOPs of so many passes on the engine that computes them."""
+        if self.depthwise:
+            return Cost(FAMILY, vector_flops=passes * self.flops, math_dtype=math_dtype(self.inputs))
+        return Cost(FAMILY, matrix_flops=passes * self.flops, math_dtype=self.inputs.short_dtype)
+
+    def product(self) -> Cost:
+        """The FLOPs of the forward pass, with the sizes of the product that it is: positions by output channels."""
+        if self.transposed:
+            return self.arithmetic()
+        groups = max(self.inputs.shape[1] // max(self.weight.shape[1], 1), 1)
+        batch, channels, *positions = self.out_shape
+        return replace(
+            self.arithmetic(),
+            m=batch * math.prod(positions),
+            n=channels // groups,
+            k=math.prod(self.weight.shape[1:]),
+            batch=groups,
+        )
+
+
+def _batched(tensor: Tensor, weight: Tensor) -> Tensor:
+    """The tensor as [N, channels, sizes …], where a module took an example without a batch."""
+    if len(weight.shape) < 3 or len(tensor.shape) not in {len(weight.shape), len(weight.shape) - 1}:
+        raise Unpriced("input and weight of the convolution differ in dimensions")
+    missing = len(weight.shape) - len(tensor.shape)
+    strides = tensor.strides if tensor.strides is None else (1,) * missing + tensor.strides
+    return Tensor((1,) * missing + tensor.shape, tensor.dtype, strides)
+
+
+def _per_dimension(call: OpCall, position: int | None, dimensions: int, default: int) -> tuple[int, ...]:
+    """Stride, padding or dilation per spatial dimension; ``default`` where the op has no such argument."""
+    if position is None:
+        return (default,) * dimensions
+    values = call.integers(position)
+    if values is None or len(values) not in {1, dimensions} or min(values) < 0:
+        raise Unpriced("stride, padding or dilation was not recorded")
+    return values * dimensions if len(values) == 1 else values
+
+
+def _is_transposed(call: OpCall, layout: Layout | BackwardLayout) -> bool | None:
+    if layout.transposed_at is None:
+        return layout.always_transposed
+    return call.flag(layout.transposed_at)
+
+
+def _out_shape(call: OpCall, layout: Layout, inputs: Tensor, weight: Tensor) -> tuple[int, ...]:
+    """Shape of the output by the rules of torch.nn.ConvNd and ConvTransposeNd, or as the ops around it tell it."""
+    if call.result is not None and len(call.result) == len(weight.shape):
+        return call.result
+    dimensions = len(weight.shape) - 2
+    stride = _per_dimension(call, layout.stride, dimensions, 1)
+    padding = _per_dimension(call, layout.padding, dimensions, 0)
+    dilation = _per_dimension(call, layout.dilation, dimensions, 1)
+    reach = [d * (size - 1) for d, size in zip(dilation, weight.shape[2:], strict=True)]
+    padded = [size + 2 * p for size, p in zip(inputs.shape[2:], padding, strict=True)]
+    if not _is_transposed(call, layout):
+        sizes = [(size - r - 1) // st + 1 for size, r, st in zip(padded, reach, stride, strict=True)]
+        return (inputs.shape[0], weight.shape[0], *sizes)
+    groups = 1 if layout.groups is None else call.integer(layout.groups)
+    if groups is None:
+        raise Unpriced("the groups of the transposed convolution were not recorded")
+    extra = _per_dimension(call, layout.output_padding, dimensions, 0)
+    spread = [(size - 1) * st - 2 * p for size, st, p in zip(inputs.shape[2:], stride, padding, strict=True)]
+    sizes = [wide + r + more + 1 for wide, r, more in zip(spread, reach, extra, strict=True)]
+    return (inputs.shape[0], weight.shape[1] * groups, *sizes)
+
+
+def _convolution(layout: Layout, call: OpCall) -> Convolution:
+    """The sizes of a forward op's convolution; Unpriced when the window does not fit the input."""
+    weight = call.tensor(layout.weight)
+    inputs = _batched(call.tensor(layout.inputs), weight)
+    out_shape = _out_shape(call, layout, inputs, weight)
+    if min(out_shape[2:]) <= 0:
+        raise Unpriced("the window is larger than the input")
+    return Convolution(inputs, weight, out_shape, transposed=bool(_is_transposed(call, layout)))
+
+
+def _forward(layout: Layout, call: OpCall) -> Cost:
+    """The cost of a forward op: input, weight and bias are read, the output is written."""
+    conv = _convolution(layout, call)
+    moved = conv.inputs.bytes + conv.weight.bytes + conv.out_bytes
+    cost = conv.product() + Cost(FAMILY, bytes_low=moved, bytes_high=moved)
+    for position in (layout.bias, layout.addend):
+        added = None if position is None else call.optional_tensor(position)
+        if added is not None:
+            cost += Cost(FAMILY, vector_flops=float(conv.out_numel), bytes_low=added.bytes, bytes_high=added.bytes)
+    return cost
+
+
+def _unfolded(layout: Layout, call: OpCall) -> Cost:
+    """The cost of an op that first writes every window as a column of a matrix, and multiplies that (im2col)."""
+    conv = _convolution(layout, call)
+    column_bytes = conv.out_bytes / conv.weight.shape[0] * math.prod(conv.weight.shape[1:])
+    return _forward(layout, call) + Cost(FAMILY, bytes_high=2 * column_bytes)
+
+
+def _pointwise(unary: Layout, call: OpCall) -> Cost:
+    """The cost of a fused op whose epilogue may read another operand, recorded between input and weight."""
+    third = call.optional_tensor(BINARY.weight)
+    return _forward(unary if third is None or len(third.shape) < 3 else BINARY, call)
+
+
+def _backward(layout: BackwardLayout, call: OpCall) -> Cost:
+    """The cost of the gradients that the call makes.
+
+    The output's gradient counts once at the low end, once for each gradient at the high end.
+    """
+    makes = layout.makes or call.flags(len(call.arguments) - 1)
+    if makes is None:
+        raise Unpriced("which gradients the call makes was not recorded")
+    grad = call.tensor(layout.grad)
+    weight = _tensor_or_size(call, layout.weight, grad)
+    inputs = _batched(_tensor_or_size(call, layout.inputs, grad), weight)
+    grad = _batched(grad, weight)
+    conv = Convolution(inputs, weight, grad.shape, transposed=_transposed_backward(call, layout, inputs, grad, weight))
+    for_input, for_weight, for_bias = (*makes, False)[:3]
+    operands = (for_input + for_weight) * (inputs.bytes + weight.bytes)
+    bias_bytes = for_bias * conv.out_shape[1] * grad.item_bytes
+    return conv.arithmetic(for_input + for_weight) + Cost(
+        FAMILY,
+        vector_flops=float(for_bias * grad.numel),
+        bytes_low=grad.bytes + operands + bias_bytes,
+        bytes_high=grad.bytes * sum(makes) + operands + bias_bytes,
+    )
+
+
+def _tensor_or_size(call: OpCall, position: int, like: Tensor) -> Tensor:
+    recorded = position < len(call.arguments) and isinstance(call.arguments[position], Tensor)
+    size = call.integers(position) if recorded or call.result is None else call.result
+    if size is not None and min(size, default=0) < 0:
+        raise Unpriced("a shape holds something other than sizes")
+    return call.tensor(position) if size is None else Tensor(size, like.dtype)
+
+
+def _transposed_backward(call: OpCall, layout: BackwardLayout, inputs: Tensor, grad: Tensor, weight: Tensor) -> bool:
+    """Whether the convolution was transposed; without the flag, the first size of its weight tells."""
+    flag = _is_transposed(call, layout)
+    if flag is not None:
+        return flag
+    sides = (grad.shape[1] == weight.shape[0], inputs.shape[1] == weight.shape[0])
+    if sides[0] == sides[1]:
+        raise Unpriced("whether the convolution is transposed was not recorded")
+    return sides[1]
+
+
+FORMULAS: dict[str, Formula] = {
+    **{name: partial(_forward, layout) for name, layout in FORWARD.items()},
+    **{name: partial(_unfolded, layout) for name, layout in UNFOLDED.items()},
+    **{name: partial(_backward, layout) for name, layout in BACKWARD.items()},
+    "mkldnn::_convolution_pointwise": partial(_pointwise, FORWARD["mkldnn::_convolution_pointwise"]),
+}

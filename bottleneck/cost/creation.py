@@ -1,0 +1,154 @@
+"""Costs of ops that write without reading: constants, ranges and random numbers."""
+
+import math
+
+from bottleneck.cost.call import Cost, Formula, Formulas, OpCall, Tensor, Unpriced
+from bottleneck.cost.traffic import dtype_argument, named, stream
+
+FILL, RANDOM = "fill", "random"
+
+# Philox spends about 40 integer operations on four numbers; the transformation to a distribution comes on top.
+RANDOM_FLOPS = 10.0
+
+# dtype, layout, device and pin_memory close every factory that is not given an out= tensor.
+_FACTORY_OPTIONS = 4
+
+
+def _fill(call: OpCall) -> Cost:
+    """fill_(x, value), zero_(x): x written."""
+    return stream(FILL, call.tensor(0))
+
+
+def _randomize(call: OpCall) -> Cost:
+    """normal_(x, …), bernoulli_(x, p) …: x written, and read where p is a tensor."""
+    x, probability = call.tensor(0), call.optional_tensor(1)
+    read = () if probability is None else (probability,)
+    return stream(RANDOM, x, *read, vector_flops=RANDOM_FLOPS * x.numel)
+
+
+def _bernoulli(call: OpCall) -> Cost:
+    """bernoulli(p): the probabilities read, as many draws written."""
+    p = call.tensor(0)
+    return stream(RANDOM, p, Tensor(p.shape, p.dtype), vector_flops=RANDOM_FLOPS * p.numel)
+
+
+def _like(family: str, dtype_position: int) -> Formula:
+    """The formula of zeros_like(x, dtype) and its kin: a tensor shaped like x written."""
+
+    def formula(call: OpCall) -> Cost:
+        x = call.tensor(0)
+        return _written(family, Tensor(x.shape, dtype_argument(call, dtype_position, x.dtype)))
+
+    return formula
+
+
+def _sized(family: str, size_position: int, default: str = "float") -> Formula:
+    """The formula of zeros(size, dtype) and its kin, whose size stands in the recorded scalars."""
+
+    def formula(call: OpCall) -> Cost:
+        tensors = [tensor for tensor in call.tensors() if tensor.numel]
+        if tensors and size_position == 0:
+            return _written(family, tensors[-1])
+        size = call.integers(size_position)
+        if size is None:
+            raise Unpriced("the size of the result was not recorded")
+        return _written(family, Tensor(size, dtype_argument(call, size_position + 1, default)))
+
+    return formula
+
+
+def _full(call: OpCall) -> Cost:
+    """full(size, value, dtype): the value gives the dtype unless one is named."""
+    default = "float" if "." in call.text(1) else "long int"
+    size = call.integers(0)
+    out = [tensor for tensor in call.tensors() if tensor.numel]
+    if size is None:
+        raise Unpriced("the size of the result was not recorded")
+    return _written(FILL, out[-1] if out else Tensor(size, dtype_argument(call, 2, default)))
+
+
+def _arange(call: OpCall) -> Cost:
+    """arange([start, ]end[, step]): the bounds give the length, and the dtype unless one is named."""
+    tail = 1 if call.tensors() else _FACTORY_OPTIONS
+    count = len(call.arguments) - tail
+    texts = [call.text(position) for position in range(count)]
+    try:
+        numbers = [float(text) for text in texts]
+    except ValueError:
+        numbers = []
+    if count not in {1, 2, 3} or not numbers:
+        raise Unpriced("the bounds of the range were not recorded")
+    start, end, step = {1: (0.0, *numbers, 1.0), 2: (*numbers, 1.0), 3: tuple(numbers)}[count]
+    default = "float" if any("." in text for text in texts) else "long int"
+    dtype = call.tensors()[-1].dtype if call.tensors() else dtype_argument(call, count, default)
+    return _written(FILL, Tensor((max(0, math.ceil((end - start) / step)),), dtype))
+
+
+def _triangle(call: OpCall) -> Cost:
+    """tril_indices(rows, columns, offset, dtype), triu_indices …: two coordinates of each element of the triangle."""
+    rows, columns, offset = (call.integer(position) for position in range(3))
+    if rows is None or columns is None or offset is None or min(rows, columns) < 0:
+        raise Unpriced("the size of the result was not recorded")
+    below = _lower_triangle(rows, columns, offset if call.name == "aten::tril_indices" else offset - 1)
+    count = below if call.name == "aten::tril_indices" else rows * columns - below
+    return _written(FILL, Tensor((2, count), dtype_argument(call, 3, "long int")))
+
+
+def _lower_triangle(rows: int, columns: int, offset: int) -> int:
+    """Elements (i, j) of a matrix with j - i <= offset."""
+    first = min(max(offset + 1, 0), columns)
+    empty = min(max(-offset - 1, 0), rows) if first == 0 else 0
+    slanted = min(max(columns - first, 0), rows - empty)
+    start = first if empty == 0 else 0
+    slant = slanted * start + slanted * (slanted - 1) // 2
+    return slant + (rows - empty - slanted) * columns
+
+
+def _eye(call: OpCall) -> Cost:
+    """eye(n[, m], dtype): a matrix cleared, its diagonal set."""
+    out = [tensor for tensor in call.tensors() if tensor.numel]
+    if out:
+        return _written(FILL, out[-1])
+    square = len(call.arguments) == 1 + _FACTORY_OPTIONS
+    rows, columns = call.integer(0), call.integer(0 if square else 1)
+    if rows is None or columns is None:
+        raise Unpriced("the size of the result was not recorded")
+    return _written(FILL, Tensor((rows, columns), dtype_argument(call, 1 if square else 2, "float")))
+
+
+def _counted(family: str, count_position: int, default: str) -> Formula:
+    """The formula of linspace(start, end, steps) and randperm(n): as many elements as one argument says."""
+
+    def formula(call: OpCall) -> Cost:
+        count = call.integer(count_position)
+        if count is None:
+            raise Unpriced("the size of the result was not recorded")
+        return _written(family, Tensor((count,), dtype_argument(call, count_position + 1, default)))
+
+    return formula
+
+
+def _written(family: str, tensor: Tensor) -> Cost:
+    flops = RANDOM_FLOPS * tensor.numel if family == RANDOM else 0.0
+    return stream(family, tensor, vector_flops=flops)
+
+
+FORMULAS: Formulas = named(
+    {
+        "fill_ zero_ fill zero fill_diagonal_": _fill,
+        "normal_ uniform_ bernoulli_ random_ exponential_ geometric_ log_normal_ cauchy_": _randomize,
+        "zeros_like ones_like": _like(FILL, 1),
+        "full_like": _like(FILL, 2),
+        "rand_like randn_like": _like(RANDOM, 1),
+        "zeros ones": _sized(FILL, 0),
+        "full": _full,
+        "new_zeros new_ones": _sized(FILL, 1),
+        "rand randn": _sized(RANDOM, 0),
+        "bernoulli": _bernoulli,
+        "arange": _arange,
+        "tril_indices triu_indices": _triangle,
+        "eye": _eye,
+        "linspace logspace": _counted(FILL, 2, "float"),
+        "randperm": _counted(RANDOM, 0, "long int"),
+    }
+)

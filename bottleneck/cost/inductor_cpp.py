@@ -1,0 +1,135 @@
+"""Costs of the C++ kernels that torch.compile generates, from the notes taken while they were generated.
+
+Bytes are those of the kernel's own buffers: what it fuses stays in registers. FLOPs are those of the ops that it fuses,
+by the formulas that price the same ops in eager mode.
+"""
+
+import json
+import math
+import re
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from bottleneck.cost import price, tabulate
+from bottleneck.cost.call import Cost, Tensor, Unpriced
+from bottleneck.schema.compiled_kernels import Compiled, CompiledBuffer, CompiledKernel, CompiledOp
+from bottleneck.schema.linked_trace import Linked
+from bottleneck.schema.tables import CALLS, COSTS
+
+FAMILY = "compiled"
+
+_KEY = ("name", "dims", "types", "strides", "concrete")  # what tells the price of one op
+
+Key = tuple[str, ...]
+
+# Ops that only fetch numbers: the graph does not record the sizes of their indices, and arithmetic they have none.
+_FETCHES = frozenset({"aten::index", "aten::_unsafe_index", "aten::_unsafe_masked_index"})
+
+# What runs a compiled graph. All of its kernels are named in the trace, so that nothing else is left in these.
+_WRAPPER = re.compile(r"Torch-Compiled Region: .*|CompiledFunction(Backward)?|## Call CompiledFxGraph .* ##")
+
+
+def add_kernels(linked: Linked, costs: pd.DataFrame, compiled: Compiled) -> tuple[Linked, pd.DataFrame]:
+    """The same trace and COSTS, where each op that is a compiled kernel has a call and a price.
+
+    The rows that were there keep their numbers. Where every kernel could be noted, what runs the compiled graphs is
+    priced too: it only calls others.
+    """
+    names = [str(name) for name in linked.ops["name"].cat.categories]
+    noted = {kernel.name: kernel for kernel in compiled.kernels}
+    kernels = [noted[name] for name in names if name in noted]
+    wrappers = [name for name in names if compiled.problem is None and _WRAPPER.fullmatch(name)]
+    rows = [*map(_call, kernels), *({"name": name} for name in wrappers)]
+    if not rows:
+        return linked, costs
+    calls = pd.concat([linked.trace.signatures, pd.DataFrame(rows, columns=list(CALLS.columns))]).astype(object)
+    prices = [*price_kernels(kernels), *(Cost("dispatch") for _ in wrappers)]
+    joined = replace(
+        linked,
+        trace=replace(linked.trace, signatures=CALLS.check(calls.where(calls.notna(), None).reset_index(drop=True))),
+        ops=_point(linked.ops, {row["name"]: len(costs) + at for at, row in enumerate(rows)}),
+    )
+    return joined, _extend(costs, prices)
+
+
+def price_kernels(kernels: Sequence[CompiledKernel]) -> list[Cost | str]:
+    """The price of each kernel, or the reason why there is none. Layers repeat: equal ops are priced once."""
+    distinct = list(dict.fromkeys(_key(op) for kernel in kernels for op in kernel.ops))
+    parts = price(pd.DataFrame(distinct, columns=list(_KEY)))
+    found = dict(zip(distinct, parts.to_dict("records"), strict=True))
+    return [_price(kernel, found) for kernel in kernels]
+
+
+def _key(op: CompiledOp) -> Key:
+    return op.name, op.dims, op.types, op.strides, op.concrete
+
+
+def _price(kernel: CompiledKernel, found: Mapping[Key, Mapping[Hashable, Any]]) -> Cost | str:
+    """The price of one kernel from those of its ops and how often it does each."""
+    if kernel.reason is not None:
+        return kernel.reason
+    parts = [(op.calls * op.share, found[_key(op)]) for op in kernel.ops if op.name not in _FETCHES]
+    unpriced = next((part["reason"] for _, part in parts if part["reason"] is not None), None)
+    if unpriced is not None:
+        return f"it fuses an op without a price: {unpriced}"
+    try:
+        low, high = (math.fsum(_bytes(buffer, end) for buffer in kernel.buffers) for end in (0, 1))
+    except Unpriced as reason:
+        return str(reason)
+    # Loops do no products: what they have of a convolution's gradient is the sum over its bias.
+    done = [(times, part) for times, part in parts if kernel.is_template or not part["matrix_flops"]]
+    return Cost(
+        FAMILY,
+        matrix_flops=math.fsum(times * part["matrix_flops"] for times, part in done),
+        vector_flops=math.fsum(times * part["vector_flops"] for times, part in done),
+        special_ops=math.fsum(times * part["special_ops"] for times, part in done),
+        bytes_low=low,
+        bytes_high=high,
+        math_dtype=_math_dtype([part for _, part in done]),
+    )
+
+
+def _bytes(buffer: CompiledBuffer, end: int) -> float:
+    """Bytes of a buffer that the kernel moves at least (0) or at most (1)."""
+    elements = sum(pair[end] for pair in (buffer.read, buffer.written) if pair is not None)
+    return elements * Tensor((), buffer.type).item_bytes
+
+
+def _math_dtype(parts: Sequence[Mapping[Hashable, Any]]) -> str:
+    """The dtype of the product if there is one; else fp64 if any op computes in it, since the others are widened."""
+    products = sorted({str(part["math_dtype"]) for part in parts if part["matrix_flops"]})
+    if products:
+        return products[0]
+    return "fp64" if any(part["vector_flops"] and part["math_dtype"] == "fp64" for part in parts) else "fp32"
+
+
+def _call(kernel: CompiledKernel) -> dict[str, Any]:
+    """A row of CALLS: the kernel's buffers stand for arguments."""
+    sources = {"dims": "dims", "types": "type", "strides": "strides"}
+    texts = {
+        column: json.dumps([getattr(buffer, name) for buffer in kernel.buffers]) for column, name in sources.items()
+    }
+    return {"name": kernel.name, **texts}
+
+
+def _point(ops: pd.DataFrame, row_of: dict[str, int]) -> pd.DataFrame:
+    """OPS whose rows of these names point to these rows of CALLS."""
+    codes = ops["name"].cat.codes.to_numpy()
+    own = np.array([row_of.get(str(name), -1) for name in ops["name"].cat.categories], dtype=np.int64)[codes]
+    signature = np.where(own >= 0, own, ops["signature"].to_numpy(dtype=np.int64, na_value=-1))
+    return ops.assign(signature=pd.arrays.IntegerArray(signature.astype(np.int32), signature < 0))
+
+
+def _extend(costs: pd.DataFrame, prices: Sequence[Cost | str]) -> pd.DataFrame:
+    """COSTS with these prices behind its rows."""
+    more = tabulate(prices, [None] * len(prices))
+    joined = pd.concat([costs, more], ignore_index=True)
+    texts = {
+        name: pd.Categorical([*costs[name].astype(object), *more[name].astype(object)])
+        for name in ("family", "math_dtype")
+    }
+    return COSTS.check(joined.assign(**texts))

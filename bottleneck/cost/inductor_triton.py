@@ -1,0 +1,184 @@
+"""Costs of the Triton kernels that Inductor generates, from their launch arguments and the ops in their names.
+
+Inductor launches a kernel inside an op of the kernel's name whose arguments are those of the kernel: buffers, then the
+sizes of the iteration space, outer ones first, of which the reduced one is the last. Buffers come whole though a kernel
+may read but a slice of them, so none counts for more elements than the kernel has iterations: the rule of Inductor's
+own ``estimate_kernel_num_bytes``. What a kernel fuses stands in its name, each op once.
+"""
+
+import math
+import re
+from itertools import permutations
+
+from bottleneck.cost.call import Cost, Formula, OpCall, Scalar, Tensor, Unpriced
+from bottleneck.cost.pointwise import FUNCTIONAL, WITH_IN_PLACE
+from bottleneck.cost.traffic import math_dtype
+
+# The prefixes of torch/_inductor/codegen/triton.py: pointwise, foreach; looped and persistent reductions, split scans.
+_PREFIX = re.compile(r"triton_(poi|for|red|per|spl|tem|mm|bmm|convolution)_")
+_TRADES = {
+    "poi": "pointwise",
+    "for": "pointwise",
+    "red": "reduction",
+    "per": "reduction",
+    "spl": "reduction",
+    "tem": "matmul",
+    "mm": "matmul",
+    "bmm": "matmul",
+    "convolution": "convolution",
+}
+_CONVOLUTION = re.compile(r"^triton_tem\w*_convolution")
+
+# FLOPs and special ops per element of the fused ops, by the name that Inductor gives them; those of pointwise ops are
+# the cheapest path of their rules. Squares and roots are what compilers fuse of pow.
+_POINTWISE = {
+    word: (rule.vector_flops, rule.special_ops)
+    for table in (FUNCTIONAL, WITH_IN_PLACE)
+    for key, rule in table.items()
+    for word in key.split()
+} | {"pow": (1.0, 0.0), "native_layer_norm": (2.0, 0.0), "native_group_norm": (2.0, 0.0)}
+# FLOPs per element read of the fused reductions.
+_REDUCTIONS = {
+    "sum": 1.0,
+    "mean": 1.0,
+    "prod": 1.0,
+    "amax": 1.0,
+    "amin": 1.0,
+    "max": 1.0,
+    "min": 1.0,
+    "argmax": 1.0,
+    "argmin": 1.0,
+    "any": 1.0,
+    "all": 1.0,
+    "var_mean": 2.0,
+    "native_layer_norm": 2.0,
+    "native_group_norm": 2.0,
+    "_softmax": 2.0,
+    "_log_softmax": 2.0,
+}
+_WORDS = re.compile(rf"_({'|'.join(sorted(map(re.escape, (*_POINTWISE, *_REDUCTIONS)), key=len, reverse=True))})(?=_)")
+
+
+def trade(name: str) -> str | None:
+    """The trade of a generated kernel by its name; null for every other name."""
+    kind = _PREFIX.match(name)
+    if kind is None:
+        return None
+    return "convolution" if _CONVOLUTION.match(name) else _TRADES[kind[1]]
+
+
+def formula(name: str) -> Formula | None:
+    """What prices a generated kernel of this name; null for every other name."""
+    return {
+        None: None,
+        "pointwise": price_generated,
+        "reduction": price_generated,
+        "matmul": price_product,
+        "convolution": price_convolution,
+    }[trade(name)]
+
+
+def price_generated(call: OpCall) -> Cost:
+    """Pointwise and reduction kernels: each buffer once at least; at most the largest one is also written in place.
+
+    Nothing in the trace tells which buffers are read, written or both. FLOPs are a lower bound: every op in the name
+    counts once, and what is computed behind a reduction counts once per result.
+    """
+    buffers = _buffers(call)
+    low, high = _iterations(call, buffers)
+    sizes = [(min(buffer.numel, low) * buffer.item_bytes, min(buffer.numel, high)) for buffer in buffers]
+    most = [elements * buffer.item_bytes for (_, elements), buffer in zip(sizes, buffers, strict=True)]
+    is_reduction = trade(call.name) == "reduction"
+    reduced = call.integer(len(call.arguments) - 1) if is_reduction else None
+    flops, special = _arithmetic(call.name, low, low // reduced if reduced else low, is_reduction)
+    return Cost(
+        str(trade(call.name)),
+        vector_flops=flops,
+        special_ops=special,
+        bytes_low=sum(least for least, _ in sizes) if low else min(most),
+        bytes_high=sum(most) + max(most),
+        math_dtype=math_dtype(*buffers),
+    )
+
+
+def price_product(call: OpCall) -> Cost:
+    """Products from templates: 2mnk FLOPs of the three buffers that fit as A[m,k], B[k,n] and C[m,n].
+
+    The last buffer is the result; fused epilogues read others. Raises Unpriced where no two buffers fit, or where
+    different ones do that would make another product.
+    """
+    buffers = _buffers(call)
+    *operands, result = buffers
+    if "attention" in call.name:
+        raise Unpriced("the block mask of a fused attention kernel is not in the trace")
+    flops = {_product_flops(a, b, result) for a, b in permutations(operands, 2)} - {None}
+    if len(flops) != 1:
+        raise Unpriced("the shapes do not tell the factors of this product")
+    return _template("matmul", float(flops.pop() or 0), buffers)
+
+
+def price_convolution(call: OpCall) -> Cost:
+    """Convolutions from templates: x[N,C,…], w[Cout,C/groups,…] in front, the result last."""
+    buffers = _buffers(call)
+    ranks = {len(buffer.shape) for buffer in (*buffers[:2], buffers[-1])}
+    if len(buffers) < 3 or len(ranks) != 1 or min(ranks) < 3:
+        raise Unpriced("the shapes do not tell the parts of this convolution")
+    x, w, y = buffers[0], buffers[1], buffers[-1]
+    if y.shape[1] != w.shape[0] or y.shape[0] != x.shape[0]:
+        raise Unpriced("the shapes do not tell the parts of this convolution")
+    return _template("convolution", 2.0 * y.numel * math.prod(w.shape[1:]), buffers)
+
+
+def _template(family: str, flops: float, buffers: list[Tensor]) -> Cost:
+    moved = sum(buffer.bytes for buffer in buffers)
+    return Cost(family, matrix_flops=flops, bytes_low=moved, bytes_high=moved, math_dtype=buffers[0].short_dtype)
+
+
+def _product_flops(a: Tensor, b: Tensor, c: Tensor) -> int | None:
+    """2mnk, or 2bmnk for a batch, where sizes allow it; null where they do not.
+
+    The sizes of A, B and C alone fix k: |A| |B| / |C| is k squared, however the buffers are laid out.
+    """
+    if not 2 <= len(c.shape) <= 3 or not c.numel or len(a.shape) < len(c.shape) or len(b.shape) < len(c.shape):
+        return None
+    batch = c.shape[0] if len(c.shape) == 3 else 1
+    squared, rest = divmod(a.numel * b.numel, batch * c.numel)
+    k = math.isqrt(squared)
+    fits = not rest and k * k == squared and k in a.shape and k in b.shape
+    m, n = (side.numel // (batch * max(k, 1)) for side in (a, b))
+    return 2 * batch * m * n * k if fits and {m, n} == set(c.shape[-2:]) else None
+
+
+def _buffers(call: OpCall) -> list[Tensor]:
+    """The buffers of the kernel; raises Unpriced when none was recorded."""
+    buffers = [argument for argument in call.tensors() if argument.numel]
+    if not buffers:
+        raise Unpriced("the buffers of this kernel were not recorded")
+    return buffers
+
+
+def _iterations(call: OpCall, buffers: list[Tensor]) -> tuple[int, int]:
+    """Iterations of the kernel, at least and at most; 0 at least where no size was recorded.
+
+    Kernels for changing sizes are also passed those sizes, in front of their own. So as many of the last numbers count
+    as the largest buffer has room for: a product of more would be no iteration space of it.
+    """
+    numbers: list[int] = []
+    for position in range(len(call.arguments) - 1, -1, -1):
+        value = call.integer(position) if isinstance(call.arguments[position], Scalar) else None
+        if value is None or value <= 0:
+            break
+        numbers.append(value)
+    largest = max(buffer.numel for buffer in buffers)
+    if not numbers:
+        return 0, largest
+    room = [total for count in range(1, len(numbers) + 1) if (total := math.prod(numbers[:count])) <= largest]
+    return max(room, default=numbers[0]), math.prod(numbers)
+
+
+def _arithmetic(name: str, elements: int, results: int, is_reduction: bool) -> tuple[float, float]:
+    """FLOPs and special ops at least: of reductions per element, of pointwise ops per result."""
+    words = {match[1] for match in _WORDS.finditer(name)}
+    reduced = max((_REDUCTIONS.get(word, 0.0) for word in words), default=0.0) * elements if is_reduction else 0.0
+    flops, special = (sum(_POINTWISE.get(word, (0.0, 0.0))[part] for word in words) for part in (0, 1))
+    return reduced + flops * results, special * results

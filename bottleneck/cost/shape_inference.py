@@ -1,0 +1,530 @@
+"""Fills in shapes and dtypes that a call's own record lacks, from the ops and kernels around it, before pricing.
+
+The backward pass of an embedding lookup is recorded with nothing but the gradient of its result; how many indices there
+were stands in the forward call.
+
+A C++ kernel names its data type first among the types of its template (``softmax_warp_forward<c10::Half, float,
+float>``: the others are accumulators). Index arithmetic is ``int`` and ``long`` too, so that integers are believed only
+where a functor or a copy is made for them.
+
+No trace holds what an op returns, but another op often does: the backward op that was handed its gradient, the op that
+reads it next, the op that called for it, or the view that it makes of its operand on the way.
+
+Traces of torch 1.8 hold shapes without dtypes, lists of tensors never have a dtype, and no result is recorded unless it
+was passed in. The names of the kernels that an op launched tell dtypes and item sizes; the ops around it tell the
+sizes of its result. A completed call is a row of its own, which says what completed it, so that no price hides it.
+"""
+
+import json
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from bottleneck.cost.convolution import BACKWARD, FORWARD, UNFOLDED, BackwardLayout
+from bottleneck.cost.recommendation import CLASSIC, NARROWEST_ROW, WIDEST_ROW
+from bottleneck.schema.linked_trace import Linked
+from bottleneck.schema.tables import CALLS
+from bottleneck.units import ITEM_BYTES
+
+Rows = npt.NDArray[np.int64]
+
+_NODE = re.compile(r"torch::autograd::CppNode<SplitLookupFunction_\w+_Op>")
+_FORWARD = re.compile(r"fb(?:gemm)?::split_embedding_codegen_lookup_\w+_function")
+# More gradients of different sizes than any model has lookups; each is held against every forward call.
+_MOST_GRADIENTS = 64
+
+
+def forward_operands(signatures: pd.DataFrame, ops: pd.DataFrame) -> tuple[Rows, list[str | None]]:
+    """For each op a code into a list of forward calls (JSON: dims and types); code 0, null, where none is known.
+
+    A gradient [batch, width] belongs to the latest lookup before it of as many sequences whose tables can add up to
+    that width: their rows are 4 to 1024 elements wide.
+    """
+    codes = np.zeros(len(ops), np.int64)
+    gradients = _sizes(signatures, _NODE)
+    lookups = {row: size for row, dims in _sizes(signatures, _FORWARD).items() if (size := _batch(dims)) is not None}
+    known: dict[int, int] = {}
+    texts: list[str | None] = [None]
+    signature = np.array(ops["signature"].to_numpy(dtype=np.int64, na_value=-1), np.int64)
+    started = ops["ts_us"].to_numpy()
+    for row, dims in list(gradients.items())[:_MOST_GRADIENTS] if lookups else []:
+        fitting = [each for each, (batch, tables) in lookups.items() if _fits(dims, batch, tables)]
+        asking, answering = (np.flatnonzero(np.isin(signature, rows)) for rows in ([row], fitting))
+        answering = answering[np.argsort(started[answering], kind="stable")]
+        before = np.searchsorted(started[answering], started[asking]) - 1
+        asking, found = asking[before >= 0], signature[answering[before[before >= 0]]]
+        for each in np.unique(found).tolist():
+            if each not in known:
+                known[each] = len(texts)
+                texts.append(json.dumps([signatures["dims"].iloc[each], signatures["types"].iloc[each]]))
+        codes[asking] = [known[each] for each in found.tolist()]
+    return codes, texts
+
+
+def _sizes(signatures: pd.DataFrame, name: re.Pattern[str]) -> dict[int, list[Any]]:
+    """Dims per argument of the signatures whose name matches, by their row."""
+    rows = [row for row, text in enumerate(signatures["name"]) if name.fullmatch(str(text))]
+    return {row: dims for row in rows if isinstance(dims := _loaded(signatures["dims"].iloc[row]), list)}
+
+
+def _loaded(text: object) -> object:
+    try:
+        return json.loads(text) if isinstance(text, str) else None
+    except (ValueError, RecursionError):
+        return None
+
+
+def _batch(dims: list[Any]) -> tuple[int, int] | None:
+    """Sequences and tables of a lookup by its offsets, null where they do not fit."""
+    try:
+        tables, bags = (dims[position][0] - 1 for position in (CLASSIC.d_offsets, CLASSIC.offsets))
+    except (LookupError, TypeError):
+        return None
+    return (bags // tables, tables) if tables > 0 and bags % tables == 0 else None
+
+
+def _fits(dims: list[Any], batch: int, tables: int) -> bool:
+    size = dims[0] if dims else None
+    if not isinstance(size, list) or len(size) != 2 or not all(type(each) is int for each in size):
+        return False
+    return bool(size[0] == batch and NARROWEST_ROW * tables <= size[1] <= WIDEST_ROW * tables)
+
+
+# Spellings of floating dtypes in kernel names, by the spelling that traces use for arguments.
+_SPELLINGS = {
+    "float": "float",
+    "double": "double",
+    "c10::Half": "c10::Half",
+    "__half": "c10::Half",
+    "half_t": "c10::Half",
+    "c10::BFloat16": "c10::BFloat16",
+    "__nv_bfloat16": "c10::BFloat16",
+    "__hip_bfloat16": "c10::BFloat16",
+    "bfloat16_t": "c10::BFloat16",
+    "c10::complex<float>": "c10::complex<float>",
+    "c10::complex<double>": "c10::complex<double>",
+}
+_FLOATING = re.compile(rf"(?<!\w)(?:{'|'.join(sorted(map(re.escape, _SPELLINGS), key=len, reverse=True))})(?!\w)")
+
+# Integer data: 'AddFunctor<long>', 'CatArrayBatchedCopy<bool, …'.
+_INTEGER = re.compile(
+    r"(?:Functor(?:OnSelf\w*|OnOther\w*|_\w+)?|CatArray\w*)<(long|int|short|bool|unsigned char|signed char)[,>]"
+)
+# Copies that only care for the size: 'OpaqueType<2u>'.
+_OPAQUE = re.compile(r"OpaqueType<(\d+)u?(?:l|ul)?>")
+# Kernels that cast while they load or store, whose operands have dtypes of their own.
+_CASTING = re.compile(
+    r"LoadWithCast|StoreWithCast|copy_device_to_device|direct_copy_kernel|(?:bfloat16|float\w*)_copy_kernel"
+)
+
+# Product kernels by what they compute in; fp8 and the like take scales and biases of other dtypes.
+_STORED_AS = {"fp32": "float", "tf32": "float", "fp64": "double", "fp16": "c10::Half", "bf16": "c10::BFloat16"}
+
+
+def kernel_dtype(name: str, math_dtype: str | None) -> str | None:
+    """The dtype of the data of a kernel by its name and the dtype of its arithmetic (KERNELS.math_dtype), else null.
+
+    A product's accumulator may be wider than its operands, so that a dtype which the name spells out comes first.
+    """
+    if _CASTING.search(name):
+        return None
+    spelled = _FLOATING.search(name)
+    if spelled:
+        return _SPELLINGS[spelled[0]]
+    integer = _INTEGER.search(name)
+    return integer[1] if integer else _STORED_AS.get(math_dtype or "")
+
+
+def kernel_item_bytes(name: str) -> float | None:
+    """Bytes per element of the tensors that a kernel goes through, by its name; null where the name does not tell.
+
+    Unlike a dtype, a size is also told by the kernels that only copy.
+    """
+    opaque = _OPAQUE.search(name)
+    if opaque:
+        size = int(opaque[1][:3])
+        return float(size) if size in {1, 2, 4, 8, 16} else None
+    dtype = kernel_dtype(name, None)
+    return None if dtype is None else ITEM_BYTES[dtype]
+
+
+Flags = npt.NDArray[np.bool_]
+Sizes = list[int]
+
+# Between a convolution and the op that reads it lies at most bookkeeping without tensors, such as counting batches.
+_OPS_BETWEEN = 8
+_VIEW = "aten::as_strided"
+
+# Convolutions whose input and weight come first, and where the parts of backward ops keep what they are handed.
+_CONVOLUTIONS = frozenset(
+    name
+    for name, layout in {**FORWARD, **UNFOLDED}.items()
+    if (layout.inputs, layout.weight) == (0, 1) and not layout.always_transposed
+)
+_GRADIENTS = {name: layout for name, layout in BACKWARD.items() if layout.makes is None}
+_FOR_INPUT = {name: layout for name, layout in BACKWARD.items() if layout.makes == (True, False, False)}
+_FOR_WEIGHT = {name: layout for name, layout in BACKWARD.items() if layout.makes == (False, True, False)}
+_PARTS = {**_FOR_INPUT, **_FOR_WEIGHT}
+_INDEXED = frozenset({"aten::index", "aten::_unsafe_index"})
+
+
+@dataclass(frozen=True)
+class _Call:
+    """One signature as far as witnesses are asked about it."""
+
+    name: str
+    dims: list[Any]
+    concrete: list[Any]
+
+    def sizes(self, position: int) -> Sizes | None:
+        """The sizes of a tensor argument that has dimensions, else null."""
+        value = self.dims[position] if position < len(self.dims) else None
+        if not isinstance(value, list) or not value:
+            return None
+        return value if all(type(size) is int and size >= 0 for size in value) else None
+
+    def integers(self, position: int) -> Sizes | None:
+        """A list of integers among the recorded scalars, else null."""
+        return _list(self.concrete[position] if position < len(self.concrete) else None)
+
+
+class _Scene:
+    """The ops of a trace and the calls that they make, each signature parsed once and only where it is asked for."""
+
+    def __init__(self, signatures: pd.DataFrame, ops: pd.DataFrame) -> None:
+        self.ops = ops
+        self.names = [str(name) for name in signatures["name"]]
+        self._dims, self._concrete = signatures["dims"].to_list(), signatures["concrete"].to_list()
+        self.signature = np.array(ops["signature"].to_numpy(dtype=np.int64, na_value=-1), np.int64)
+
+    def call(self, row: int) -> _Call:
+        """The call of one signature; lists are empty where the trace has none, or holds something else."""
+        return _Call(self.names[row], _list(self._dims[row]) or [], _list(self._concrete[row]) or [])
+
+    def calls_of(self, names: frozenset[str]) -> dict[int, _Call]:
+        """The calls of some ops by their row in SIGNATURES."""
+        return {row: self.call(row) for row, name in enumerate(self.names) if name in names}
+
+    @cached_property
+    def parent(self) -> Rows:
+        """Row in OPS of the op around each op, -1 for none."""
+        return np.array(self.ops["parent"].to_numpy(dtype=np.int64, na_value=-1), np.int64)
+
+    def of_ops(self, asked: dict[int, _Call]) -> Rows:
+        """The ops that make one of the calls."""
+        wanted = np.zeros(len(self.names) + 1, bool)
+        wanted[list(asked)] = True
+        return np.flatnonzero(wanted[self.signature])
+
+    def outermost(self, ops: Rows, names: frozenset[str]) -> Rows:
+        """The outermost of the ops around each op that bear one of the names, without a break between.
+
+        Jumps double, so that a trace may nest ops as deeply as it likes.
+        """
+        labels = self.ops["name"].cat
+        alike = np.append(labels.categories.isin(list(names))[labels.codes.to_numpy()], False)
+        jump = np.where(alike[self.parent], self.parent, np.arange(len(self.parent)))
+        while not np.array_equal(further := jump[jump], jump):
+            jump = further
+        return np.asarray(jump[ops], np.int64)
+
+    def next_after(self, ops: Rows) -> Rows:
+        """The first op on the same thread that starts after each op has ended, or the number of ops."""
+        thread = self.ops["thread"].cat.codes.to_numpy()
+        track = np.cumsum(np.concatenate([[False], thread[1:] != thread[:-1]]))
+        start, end = (self.ops["ts_us"].to_numpy(), (self.ops["ts_us"] + self.ops["dur_us"]).to_numpy())
+        span = float(end.max() - start.min()) + 1.0
+        position = track * span + (start - start.min())
+        after = np.searchsorted(position, (track * span + (end - start.min()))[ops], side="left")
+        after = np.maximum(after, ops + 1)
+        same = (after < len(track)) & (np.append(track, -1)[np.minimum(after, len(track))] == track[ops])
+        return np.where(same, after, len(track))
+
+
+def witness_results(signatures: pd.DataFrame, ops: pd.DataFrame) -> tuple[Rows, list[str | None]]:
+    """For each op a code into a list of sizes (JSON) of its result; code 0, null, where nothing tells them."""
+    scene = _Scene(signatures, ops)
+    codes = np.zeros(len(ops), np.int64)
+    known: dict[str | None, int] = {None: 0}
+    for find in (_convolution_results, _backward_results, _indexed_results):
+        asked, witness, read = find(scene)
+        pairs, which = np.unique(np.stack([scene.signature[asked], witness]), axis=1, return_inverse=True)
+        found = [read(*pair) for pair in pairs.T.tolist()]
+        for sizes in (json.dumps(each) for each in found if each):
+            known.setdefault(sizes, len(known))
+        codes[asked] = np.array([known[json.dumps(each) if each else None] for each in found], np.int64)[which.ravel()]
+    return codes, list(known)
+
+
+_Found = tuple[Rows, Rows, Callable[[int, int], Sizes | None]]
+
+
+def _convolution_results(scene: _Scene) -> _Found:
+    """Forward convolutions without stride and padding: by their gradient's sizes, else by the next op's operand."""
+    asked = {row: call for row, call in scene.calls_of(_CONVOLUTIONS).items() if not any(call.concrete)}
+    gradients = _gradients(scene) if asked else {}
+    ops = scene.of_ops(asked)
+    witness = _consumers(scene, ops) if len(ops) else ops
+
+    def read(row: int, witness_row: int) -> Sizes | None:
+        inputs, weight = asked[row].sizes(0), asked[row].sizes(1)
+        if inputs is None or weight is None:
+            return None
+        exact = gradients.get((tuple(inputs), tuple(weight)))
+        if exact is not None or witness_row < 0:
+            return exact
+        return _as_output(scene.call(witness_row).sizes(0), inputs, weight)
+
+    return ops, witness, read
+
+
+def _gradients(scene: _Scene) -> dict[tuple[tuple[int, ...], tuple[int, ...]], Sizes]:
+    """Sizes of the output's gradient by those of input and weight, where all calls with these agree."""
+    found: dict[tuple[tuple[int, ...], tuple[int, ...]], list[Sizes]] = {}
+    for call in scene.calls_of(frozenset(_GRADIENTS)).values():
+        layout = _GRADIENTS[call.name]
+        grad, inputs, weight = (call.sizes(at) for at in (layout.grad, layout.inputs, layout.weight))
+        if grad and inputs and weight and _as_output(grad, inputs, weight):
+            found.setdefault((tuple(inputs), tuple(weight)), []).append(grad)
+    return {key: grads[0] for key, grads in found.items() if all(grad == grads[0] for grad in grads)}
+
+
+def _as_output(sizes: Sizes | None, inputs: Sizes, weight: Sizes) -> Sizes | None:
+    """The sizes themselves where a convolution of this input and weight can have them."""
+    if sizes is None or not len(sizes) == len(inputs) == len(weight):
+        return None
+    # Padding beyond the window would convolve nothing but zeros.
+    fits = all(
+        1 <= out <= size + window - 1 for out, size, window in zip(sizes[2:], inputs[2:], weight[2:], strict=True)
+    )
+    return sizes if fits and sizes[:2] == [inputs[0], weight[0]] else None
+
+
+def _consumers(scene: _Scene, ops: Rows) -> Rows:
+    """Signature of the first later op on the thread whose first operand has as many dimensions, -1 for none near by."""
+    ranks = np.array([*(len(scene.call(row).sizes(0) or []) for row in range(len(scene.names))), 0], np.int64)
+    wanted = ranks[scene.signature[ops]]
+    candidate = scene.next_after(scene.outermost(ops, _CONVOLUTIONS | {"aten::_convolution", "aten::convolution"}))
+    witness = np.full(len(ops), -1, np.int64)
+    thread = np.append(scene.ops["thread"].cat.codes.to_numpy(), -1)
+    signature = np.append(scene.signature, -1)
+    for _ in range(_OPS_BETWEEN):
+        here = np.minimum(candidate, len(scene.signature))
+        matches = (witness < 0) & (thread[here] == thread[ops]) & (ranks[signature[here]] == wanted)
+        witness = np.where(matches, signature[here], witness)
+        candidate = candidate + 1
+    return witness
+
+
+def _backward_results(scene: _Scene) -> _Found:
+    """The gradient of an input or a weight whose sizes are a list of integers: by the op that called for both."""
+    asked = {
+        row: call
+        for row, call in scene.calls_of(frozenset(_PARTS)).items()
+        if call.sizes(_wanted_at(_PARTS[call.name])) is None and not any(call.concrete)
+    }
+    ops = scene.of_ops(asked)
+    witness = np.append(scene.signature, -1)[scene.parent[ops]]
+
+    def read(row: int, witness_row: int) -> Sizes | None:
+        whole = scene.call(witness_row) if witness_row >= 0 else None
+        layout = _GRADIENTS.get(whole.name) if whole else None
+        if whole is None or layout is None:
+            return None
+        return whole.sizes(layout.inputs if asked[row].name in _FOR_INPUT else layout.weight)
+
+    return ops, witness, read
+
+
+def _wanted_at(layout: BackwardLayout) -> int:
+    """Position of the argument that holds the sizes of the gradient that is made."""
+    return layout.inputs if layout.makes == (True, False, False) else layout.weight
+
+
+def _indexed_results(scene: _Scene) -> _Found:
+    """index(x, indices): by the view of x that it makes, with the result's sizes and stride 0 where indices replace x.
+
+    ATen's restride_src lays x out like the result before the kernel adds the indices' offsets.
+    """
+    asked = scene.calls_of(_INDEXED)
+    views = {
+        row: call.integers(1)
+        for row, call in (scene.calls_of(frozenset({_VIEW})) if asked else {}).items()
+        if 0 in (call.integers(2) or [])
+    }
+    view_ops = scene.of_ops({row: scene.call(row) for row in views})
+    seen = np.full(len(scene.signature) + 1, -1, np.int64)
+    seen[scene.parent[view_ops]] = scene.signature[view_ops]
+    ops = scene.of_ops(asked)
+    return ops, seen[ops], lambda _, witness_row: views.get(witness_row)
+
+
+def _list(text: object) -> list[Any] | None:
+    """A JSON list; null for anything else."""
+    try:
+        value = json.loads(text) if isinstance(text, str) else None
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, list) else None
+
+
+Row = dict[str, Any]
+
+# Integer and boolean arguments by the schemas of the ops that traces without dtypes (torch 1.8) hold; the others follow
+# the data.
+_MASK_ARGUMENTS = {
+    "aten::_masked_scale": (1,),
+    "aten::_s_where": (0,),
+    "aten::masked_fill": (1,),
+    "aten::masked_fill_": (1,),
+    "aten::masked_scatter_": (1,),
+    "aten::masked_select": (1,),
+    "aten::where": (0,),
+}
+_INDEX_ARGUMENTS = {
+    "aten::embedding": (1,),
+    "aten::embedding_dense_backward": (1,),
+    "aten::gather": (2,),
+    "aten::index_select": (2,),
+    "aten::max_pool2d_with_indices_backward": (7,),
+    "aten::max_pool3d_with_indices_backward": (7,),
+    "aten::nll_loss_backward": (2,),
+    "aten::nll_loss_forward": (1,),
+    "aten::nll_loss2d_backward": (2,),
+    "aten::nll_loss2d_forward": (1,),
+    "aten::scatter_": (2,),
+    "aten::scatter_add_": (2,),
+}
+_INTEGERS = ("long int", "int", "long", "short", "bool", "unsigned char", "signed char")
+
+
+@dataclass(frozen=True)
+class _Told:
+    """What one source tells of every op: codes into ``labels`` (0: nothing), and how a row takes a label in."""
+
+    codes: Rows
+    labels: list[Any]
+    fill: Callable[[Row, Any], Row]
+    source: str
+
+
+def complete(linked: Linked) -> Linked:
+    """The same trace with CALLS in place of SIGNATURES; ops that evidence completes point to rows of their own.
+
+    Rows of SIGNATURES keep their numbers. Where an op's kernels, or the ops around it, disagree, they tell nothing.
+    """
+    signatures, ops = linked.trace.signatures, linked.ops
+    signature = np.array(ops["signature"].to_numpy(dtype=np.int64, na_value=-1), np.int64)
+    sources = (_dtypes(linked, signature), _item_sizes(linked, signature), _results(linked), _forwards(linked))
+    key = signature
+    for told in sources:
+        key = key * len(told.labels) + told.codes
+    completed = np.flatnonzero(np.any([told.codes > 0 for told in sources], axis=0) & (signature >= 0))
+    code, distinct = pd.factorize(key[completed])
+    first = completed[np.unique(code, return_index=True)[1]]
+    texts = {name: signatures[name].to_list() for name in signatures.columns}
+    rows = [
+        _completed({name: column[signature[op]] for name, column in texts.items()}, sources, op)
+        for op in first.tolist()
+    ]
+    whole = signatures.assign(result=None, evidence=None)
+    calls = pd.concat([whole, pd.DataFrame(rows, columns=list(CALLS.columns))]) if len(distinct) else whole
+    signature[completed] = len(signatures) + code
+    renumbered = pd.arrays.IntegerArray(signature.astype(np.int32), signature < 0)
+    return replace(
+        linked,
+        trace=replace(linked.trace, signatures=CALLS.check(calls.astype(object).reset_index(drop=True))),
+        ops=ops.assign(signature=renumbered),
+    )
+
+
+def _completed(row: Row, sources: tuple[_Told, ...], op: int) -> Row:
+    row = {**row, "result": None, "evidence": None}
+    given = [told for told in sources if told.codes[op] > 0]
+    for told in given:
+        row = told.fill(row, told.labels[told.codes[op]])
+    return {**row, "evidence": "; ".join(told.source for told in given)}
+
+
+def _dtypes(linked: Linked, signature: Rows) -> _Told:
+    """Dtypes of calls without any, by the kernels that the op itself launched."""
+    signatures = linked.trace.signatures
+    asked = [
+        isinstance(dims, str) and dims != "[]" and (not isinstance(types, str) or types == "[]")
+        for dims, types in zip(signatures["dims"], signatures["types"], strict=True)
+    ]
+    return _Told(*_by_kernel(linked, asked, signature, kernel_dtype), _fill_types, "dtype from kernel names")
+
+
+def _item_sizes(linked: Linked, signature: Rows) -> _Told:
+    """Item sizes of lists of tensors, by the kernels that the op itself launched."""
+    asked = [isinstance(types, str) and '"TensorList"' in types for types in linked.trace.signatures["types"]]
+    by_name: Callable[[str, str | None], float | None] = lambda name, _: kernel_item_bytes(name)  # noqa: E731
+    return _Told(*_by_kernel(linked, asked, signature, by_name), _fill_lists, "item size from kernel names")
+
+
+def _results(linked: Linked) -> _Told:
+    codes, labels = witness_results(linked.trace.signatures, linked.ops)
+    return _Told(codes, labels, lambda row, sizes: {**row, "result": sizes}, "sizes from the ops around it")
+
+
+def _forwards(linked: Linked) -> _Told:
+    codes, labels = forward_operands(linked.trace.signatures, linked.ops)
+    return _Told(codes, labels, _append_operands, "sizes from its forward op")
+
+
+def _by_kernel(
+    linked: Linked, asked: list[bool], signature: Rows, tell: Callable[[str, str | None], Any]
+) -> tuple[Rows, list[Any]]:
+    """For each op whose signature asks, a code into the distinct answers of its kernels; 0, null, unless they agree.
+
+    Each pair of kernel name and math dtype is judged once.
+    """
+    kernels, codes = linked.kernels, np.zeros(len(signature), np.int64)
+    op = kernels["op"].to_numpy(dtype=np.int64, na_value=-1)
+    wants = np.append(np.array([*asked, False], bool)[signature], False)
+    mine = np.flatnonzero(wants[op] & (kernels["family"] != "host").to_numpy())
+    name, dtype = (kernels[column].cat.codes.to_numpy()[mine].astype(np.int64) for column in ("name", "math_dtype"))
+    if not len(mine):
+        return codes, [None]
+    pairs, which = np.unique(np.stack([name, dtype]), axis=1, return_inverse=True)
+    texts, dtypes = kernels["name"].cat.categories, [*kernels["math_dtype"].cat.categories, None]
+    answers = [tell(str(texts[row]), dtypes[column]) for row, column in pairs.T.tolist()]
+    labels = [None, *dict.fromkeys(answer for answer in answers if answer is not None)]
+    answer = np.array([labels.index(each) for each in answers], np.int64)[which.ravel()]
+    telling, asker = answer[answer > 0], op[mine][answer > 0]
+    lowest = np.full(len(signature), len(labels), np.int64)
+    np.minimum.at(lowest, asker, telling)
+    np.maximum.at(codes, asker, telling)
+    return np.where(codes == lowest, codes, 0), labels
+
+
+def _fill_types(row: Row, dtype: str) -> Row:
+    """Dtypes for every argument with dimensions; indices and masks by the schema of the op keep their own."""
+    indices, masks = (table.get(row["name"], ()) for table in (_INDEX_ARGUMENTS, _MASK_ARGUMENTS))
+    data = "float" if dtype in _INTEGERS and indices else dtype
+    own = {**dict.fromkeys(indices, "long int"), **dict.fromkeys(masks, "bool")}
+    types = [_type_of(sizes, own.get(at, data)) for at, sizes in enumerate(json.loads(row["dims"]))]
+    return {**row, "types": json.dumps(types)}
+
+
+def _append_operands(row: Row, forward: str) -> Row:
+    """The arguments of the forward call behind those of the node itself."""
+    texts = dict(zip(("dims", "types"), json.loads(forward), strict=True))
+    return {**row, **{name: json.dumps([*json.loads(row[name]), *json.loads(text)]) for name, text in texts.items()}}
+
+
+def _type_of(sizes: object, dtype: str) -> str:
+    if not isinstance(sizes, list) or not sizes:
+        return ""
+    return "TensorList" if isinstance(sizes[0], list) else dtype
+
+
+def _fill_lists(row: Row, item_bytes: float) -> Row:
+    return {**row, "types": row["types"].replace('"TensorList"', f'"TensorList[{item_bytes:.0f}]"')}

@@ -1,0 +1,313 @@
+"""Gathers facts about this machine without changing it: files, packages, environment, helper processes."""
+
+import json
+import locale
+import os
+import platform
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from importlib import metadata
+from importlib.machinery import PathFinder
+from pathlib import Path
+from typing import Any
+
+from bottleneck import __version__
+from bottleneck.calibrate.calibration import cache_folder, read_calibration
+from bottleneck.doctor.facts import Answer, Calibrated, Driver, Facts, Machine, Place, Processors, Programs, Screen
+from bottleneck.harness.host_sensors import HostSampler
+from bottleneck.harness.machine import busy_processors, torch_version
+
+_ROOT, _MEMBERSHIP = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
+_NO_LIMIT = 2**60  # version 1 writes a huge number where nothing is limited
+
+
+def processor_quota(root: Path = _ROOT, membership: Path = _MEMBERSHIP) -> float | None:
+    """Processors' worth of time that the groups grant, by the strictest of them; null where none limits it."""
+    grants = []
+    for folder in _folders(root, membership):
+        words = _words(folder / "cpu.max") or [
+            *_words(folder / "cpu.cfs_quota_us"),
+            *_words(folder / "cpu.cfs_period_us"),
+        ]
+        if len(words) == 2 and words[0] > 0 and words[1] > 0:
+            grants.append(words[0] / words[1])
+    return min(grants, default=None)
+
+
+def memory_left(root: Path = _ROOT, membership: Path = _MEMBERSHIP) -> int | None:
+    """Bytes that the groups and the machine still have, whichever is less; null where neither tells."""
+    left = [] if (machine := _machine_memory()) is None else [machine]
+    for folder in _folders(root, membership):
+        for limit, used in (("memory.max", "memory.current"), ("memory.limit_in_bytes", "memory.usage_in_bytes")):
+            most, now = _words(folder / limit), _words(folder / used)
+            if most and now and most[0] < _NO_LIMIT:
+                left.append(int(max(most[0] - now[0], 0)))
+    return min(left, default=None)
+
+
+def _folders(root: Path, membership: Path) -> list[Path]:
+    """The folders of the groups that this process is in, and of those around them."""
+    try:
+        lines = membership.read_text(encoding="utf-8").splitlines()
+    except OSError:
+        lines = []
+    found = [root, root / "cpu", root / "cpu,cpuacct", root / "memory"]
+    for line in lines:
+        _, controllers, path = (*line.split(":", 2), "", "")[:3]
+        inside = root / controllers / path.lstrip("/") if controllers else root / path.lstrip("/")
+        if ".." not in path:
+            found += [each for each in (inside, *inside.parents) if each.is_relative_to(root)]
+    return list(dict.fromkeys(found))
+
+
+def _words(path: Path) -> list[float]:
+    """The numbers in a file; empty where there is none, or 'max' stands for no limit."""
+    try:
+        return [float(word) for word in path.read_text(encoding="utf-8").split()]
+    except (OSError, ValueError):
+        return []
+
+
+def _machine_memory() -> int | None:
+    try:
+        import psutil
+
+        return int(psutil.virtual_memory().available)
+    except (ImportError, OSError, RuntimeError):
+        return None
+
+
+_PATIENCE_S = 180.0
+_MARK = "bottleneck-fact "
+_LONGEST_WORDS = 300
+
+
+def ask(names: Sequence[str], environment: Mapping[str, str], patience_s: float = _PATIENCE_S) -> list[Answer]:
+    """The answers of the helpers of these names, which run at the same time; all are ended when we are."""
+    asked = [_start(name, environment) for name in names]
+    try:
+        return [_hear(each, patience_s) for each in asked]
+    finally:
+        for each in asked:
+            if each.poll() is None:
+                os.killpg(each.pid, signal.SIGKILL)
+
+
+def _start(name: str, environment: Mapping[str, str]) -> subprocess.Popen[str]:
+    """A helper; the folder that we are in is not searched for modules (-P), so that no file there is run."""
+    script = Path(__file__).with_name(f"{name}_helper.py")
+    return subprocess.Popen(  # noqa: S603 - our own interpreter and our own script
+        [sys.executable, "-P", str(script)],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        errors="replace",
+        env=dict(environment),
+        start_new_session=True,
+    )
+
+
+def _hear(process: subprocess.Popen[str], patience_s: float) -> Answer:
+    try:
+        out, err = process.communicate(timeout=patience_s)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        out, err = process.communicate()
+        return Answer(read_facts(out), None, last_words(err))
+    return Answer(read_facts(out), process.returncode, last_words(err))
+
+
+def read_facts(text: str) -> dict[str, Any]:
+    """What was told by stage; lines that are no facts are passed over."""
+    found: dict[str, Any] = {}
+    for line in text.splitlines():
+        if line.startswith(_MARK):
+            try:
+                stage, facts = json.loads(line.removeprefix(_MARK))
+            except (ValueError, TypeError):
+                continue
+            found[str(stage)] = facts
+    return found
+
+
+def last_words(text: str) -> str:
+    """The last line that holds something: of a Python traceback that is the error."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return lines[-1][:_LONGEST_WORDS] if lines else ""
+
+
+_PROC, _DEV = Path("/proc"), Path("/dev")
+
+# Capabilities that let a process read performance counters (linux/capability.h).
+_CAP_SYS_ADMIN, _CAP_PERFMON = 21, 38
+
+# Variables that are looked at, or their beginning. No other is read, let alone shown.
+_LOOKED_AT = (
+    "OMP_NUM_THREADS", "MKL_NUM_THREADS", "CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES",
+    "CUDA_DEVICE_ORDER", "CUDA_LAUNCH_BLOCKING", "AMD_SERIALIZE_KERNEL", "PYTORCH_NO_CUDA_MEMORY_CACHING",
+    "CUDA_INJECTION64_PATH", "NVTX_INJECTION64_PATH", "NSYS_", "NV_NSIGHT", "NV_COMPUTE_PROFILER", "KINETO_",
+    "HSA_TOOLS_LIB", "ROCP_TOOL", "ROCPROFILER_", "LD_PRELOAD", "COVERAGE_PROCESS_START",
+)  # fmt: skip
+
+# Modules that `bottleneck run` and most programs import besides those of the standard library.
+_OTHERS = frozenset(
+    {"torch", "numpy", "pandas", "matplotlib", "psutil", "pynvml", "msgspec", "rich", "typer", "bottleneck"}
+)
+_HARMLESS = frozenset({"test", "this", "antigravity", "turtle", "turtledemo", "idlelib"})
+_HIDEABLE = (sys.stdlib_module_names | _OTHERS) - _HARMLESS
+_OURS = Path(__file__).parents[1]
+_MOST_ENTRIES = 10_000
+
+
+def gather() -> Facts:
+    """All facts; takes as long as importing torch and recording two tiny windows does."""
+    torch, pandas, nvml = ask(("torch", "pandas", "nvml"), os.environ)
+    return Facts(
+        programs=_programs(),
+        driver=driver_facts(),
+        machine=_machine(),
+        environment=looked_at(os.environ),
+        torch=torch,
+        pandas=pandas,
+        nvml=nvml,
+    )
+
+
+def looked_at(environment: Mapping[str, str]) -> dict[str, str]:
+    """The variables that shape a measurement."""
+    return {name: value for name, value in sorted(environment.items()) if name.startswith(_LOOKED_AT)}
+
+
+def _programs() -> Programs:
+    folders = [Path.cwd(), *(Path(each) for each in os.environ.get("PYTHONPATH", "").split(os.pathsep) if each)]
+    return Programs(
+        python=f"{platform.python_implementation()} {platform.python_version()}",
+        system=f"{platform.system()} {platform.machine()}",
+        # The array library of our name may have put its own __version__ in the place of ours.
+        ours=_version("torch-bottleneck") or __version__,
+        torch=torch_version() or None,
+        bottleneck=_version("Bottleneck"),
+        shadows=tuple(str(each) for folder in dict.fromkeys(folders) for each in shadows_in(folder)),
+    )
+
+
+def _version(distribution: str) -> str | None:
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def shadows_in(folder: Path) -> list[Path]:
+    """Files and packages in a folder that hide a module of the standard library, or one that we need."""
+    if folder.resolve() == Path(os.__file__).resolve().parent:
+        return []
+    found = []
+    try:
+        with os.scandir(folder) as entries:
+            for entry, _ in zip(entries, range(_MOST_ENTRIES), strict=False):
+                stem, dot, suffix = entry.name.partition(".")
+                if stem in _HIDEABLE and (suffix == "py" or not dot) and _hides(stem, folder / entry.name):
+                    found.append(folder / entry.name)
+    except OSError:
+        return []
+    return sorted(found)
+
+
+def _hides(name: str, path: Path) -> bool:
+    """Whether a module here stands in the way of another one of its name."""
+    if (path.is_dir() and not (path / "__init__.py").is_file()) or path.resolve() == _OURS:
+        return False
+    elsewhere = [each for each in sys.path if each and Path(each).resolve() != path.parent.resolve()]
+    return name in sys.stdlib_module_names or PathFinder.find_spec(name, elsewhere) is not None
+
+
+def driver_facts(proc: Path = _PROC, dev: Path = _DEV) -> Driver:
+    """What the kernel's files say of drivers and rights."""
+    version, parameters = _text(proc / "driver/nvidia/version"), _text(proc / "driver/nvidia/params")
+    asked = [
+        line.partition(":")[2].strip() for line in parameters.splitlines() if line.startswith("RmProfilingAdminOnly")
+    ]
+    return Driver(
+        nvidia=version.splitlines()[0].strip() if version else None,
+        nvidia_files=len([path for path in dev.glob("nvidia[0-9]*") if path.name[6:].isdecimal()]),
+        amd=(dev / "kfd").exists(),
+        admin_only=asked[0] == "1" if asked else None,
+        is_privileged=_is_privileged(_text(proc / "self/status")),
+        in_container=Path("/.dockerenv").exists() or Path("/run/.containerenv").exists(),
+        ptrace_scope=_text(proc / "sys/kernel/yama/ptrace_scope").strip() or None,
+        perf_paranoid=_text(proc / "sys/kernel/perf_event_paranoid").strip() or None,
+    )
+
+
+def _is_privileged(status: str) -> bool:
+    masks = [line.partition(":")[2].strip() for line in status.splitlines() if line.startswith("CapEff:")]
+    try:
+        mask = int(masks[0], 16) if masks else 0
+    except ValueError:
+        return False
+    return bool(mask >> _CAP_SYS_ADMIN & 1 or mask >> _CAP_PERFMON & 1)
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")[:100_000]
+    except OSError:
+        return ""
+
+
+def _machine() -> Machine:
+    allowed = getattr(os, "sched_getaffinity", lambda _: range(os.cpu_count() or 1))(0)
+    named = (os.environ.get("CXX", ""), "g++", "clang++", "c++", "cc")
+    return Machine(
+        processors=Processors(os.cpu_count() or 1, len(allowed), processor_quota(), busy_processors()),
+        memory_bytes=memory_left(),
+        work=place(Path.cwd()),
+        cache=place(cache_folder()),
+        calibration=_calibration(),
+        compiler=next((path for name in named if name and (path := shutil.which(name))), None),
+        host_sensors=_host_sensors(),
+        screen=_screen(),
+    )
+
+
+def place(folder: Path) -> Place:
+    """Whether a folder can be written, or made where there is none yet, and how much room is left."""
+    there = next((each for each in (folder, *folder.parents) if each.exists()), folder)
+    try:
+        free = shutil.disk_usage(there).free
+    except OSError:
+        free = None
+    return Place(str(folder), there.is_dir() and os.access(there, os.W_OK | os.X_OK), free)
+
+
+def _calibration() -> Calibrated | None:
+    known = read_calibration()
+    if known is None:
+        return None
+    try:
+        age_days = (datetime.now(UTC) - datetime.fromisoformat(known.created)).total_seconds() / 86_400
+    except (ValueError, TypeError):
+        age_days = None
+    return Calibrated(known.created, age_days, known.threads, tuple(caveat.message for caveat in known.caveats))
+
+
+def _host_sensors() -> tuple[str, ...]:
+    sampler = HostSampler()
+    if not sampler.open(os.getpid()):
+        return ()
+    return tuple(sorted(name for _, values in sampler.sample(0.0) for name in values))
+
+
+def _screen() -> Screen:
+    return Screen(
+        encoding=sys.stdout.encoding or "ascii",
+        columns=shutil.get_terminal_size().columns,
+        is_terminal=sys.stdout.isatty(),
+        locale=".".join(part for part in locale.getlocale() if part) or "C",
+    )

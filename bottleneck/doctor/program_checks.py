@@ -1,0 +1,190 @@
+"""Judges the facts about Python, torch and its profiler, package names, and other profilers."""
+
+from collections.abc import Mapping
+from functools import partial
+
+from bottleneck.doctor.facts import Answer, Facts
+from bottleneck.schema.checks import Check, Status
+
+_GROUP = "programs"
+_PYTHON = partial(Check, "python", _GROUP, "Python")
+_TORCH = partial(Check, "torch", _GROUP, "torch")
+_PROFILER = partial(Check, "profiler", _GROUP, "profiler")
+_NAME = partial(Check, "name", _GROUP, "our name")
+_PANDAS = partial(Check, "pandas", _GROUP, "pandas")
+_SHADOWS = partial(Check, "shadows", _GROUP, "shadows")
+_OTHER_PROFILERS = partial(Check, "other-profilers", _GROUP, "profilers")
+_SLOWING = partial(Check, "slowing", _GROUP, "settings")
+
+# The versions of torch that the tests run on: from the first up to, not including, the second.
+TESTED_TORCH = ((2, 13), (2, 14))
+_TESTED_PYTHON = "3.11"
+_ANEW = "uninstall it, then install torch-bottleneck anew, since both wrote into one folder:"
+_PIP = 'pip install "torch>=2.13,<2.14"'
+
+_INJECTED = ("CUDA_INJECTION64_PATH", "NVTX_INJECTION64_PATH", "NSYS_", "NV_NSIGHT", "NV_COMPUTE_PROFILER",
+             "HSA_TOOLS_LIB", "ROCP_TOOL", "ROCPROFILER_")  # fmt: skip
+_PROFILER_LIBRARIES = ("nsys", "nsight", "ncu", "rocprof", "vtune", "injection")
+# Settings that make the program slower than it is without them.
+_SLOW_SETTINGS = {
+    "CUDA_LAUNCH_BLOCKING": "every launch waits for its kernel",
+    "AMD_SERIALIZE_KERNEL": "every launch waits for its kernel",
+    "PYTORCH_NO_CUDA_MEMORY_CACHING": "every tensor is allocated by the driver",
+    "COVERAGE_PROCESS_START": "coverage follows every line of Python",
+}
+_OFF = {"", "0", "false", "no", "off"}
+
+
+def program_rows(facts: Facts) -> list[Check]:
+    """The rows of this group."""
+    rows = (
+        _python(facts),
+        _torch(facts),
+        _profiler(facts.torch),
+        _name(facts),
+        _pandas(facts.pandas),
+        _shadows(facts.programs.shadows),
+        _other_profilers(facts.environment),
+        _slowing(facts.environment),
+    )
+    return [row for row in rows if row is not None]
+
+
+def _python(facts: Facts) -> Check:
+    programs = facts.programs
+    fact = f"{programs.python} on {programs.system}, bottleneck {programs.ours}"
+    if not programs.system.startswith("Linux"):
+        return _PYTHON("limited", fact, "only Linux is tested")
+    tested = f" {_TESTED_PYTHON}." in programs.python
+    return _PYTHON("ok", fact, "" if tested else f"the tests run on Python {_TESTED_PYTHON}")
+
+
+def _torch(facts: Facts) -> Check:
+    told, installed = facts.torch.told.get("import"), facts.programs.torch
+    if told is None and installed is None:
+        why = "`run` uses the torch of the program that it runs; reports of traces need none"
+        return _torch_row("missing", "not installed", why, command=_PIP)
+    if told is None:
+        why = f"importing it {_end(facts.torch)}"
+        return _torch_row("missing", f"{installed} is installed but cannot be imported", why, "install it anew", _PIP)
+    fact = f"{told['version']} ({_build(told)} build), {told['threads']} threads"
+    if not told.get("kineto"):
+        return _torch_row("missing", fact, "this build has no Kineto, which records the events", command=_PIP)
+    low, high = TESTED_TORCH
+    if not low <= release(str(told["version"])) < high:
+        why = f"tested with {_dotted(low)} up to, not including, {_dotted(high)}; traces of any version can be read"
+        return _torch_row("limited", fact, why, command=_PIP)
+    return _torch_row("ok", fact)
+
+
+def _torch_row(status: Status, fact: str, why: str = "", remedy: str = "", command: str = "") -> Check:
+    return _TORCH(status, fact, why, remedy, command, decides=True)
+
+
+def _build(told: Mapping[str, object]) -> str:
+    if told.get("hip"):
+        return f"ROCm {told['hip']}"
+    return f"CUDA {told['cuda']}" if told.get("cuda") else "CPU"
+
+
+def release(version: str) -> tuple[int, ...]:
+    """The first two numbers of a version; (0, 0) of what is none."""
+    numbers = [part for part in version.partition("+")[0].split(".")[:2] if part.isascii() and part.isdecimal()]
+    return tuple(int(part) for part in numbers) if len(numbers) == 2 else (0, 0)
+
+
+def _dotted(numbers: tuple[int, ...]) -> str:
+    return ".".join(map(str, numbers))
+
+
+def _end(answer: Answer) -> str:
+    """How a helper that did not tell all ended."""
+    if answer.status is None:
+        return "did not end in time"
+    ended = f"died of signal {-answer.status}" if answer.status < 0 else "failed"
+    return f"{ended}: {answer.last_words}" if answer.last_words else ended
+
+
+def _profiler(answer: Answer) -> Check | None:
+    """Whether a window that was recorded just now holds the ops that ran in it."""
+    if "import" not in answer.told:
+        return None
+    told = answer.told.get("profiler")
+    if told is None:
+        return _profiler_row("missing", "recording a tiny window failed", f"it {_end(answer)}")
+    if "error" in told:
+        return _profiler_row("missing", "recording a tiny window failed", str(told["error"]))
+    if not told.get("ops"):
+        return _profiler_row("missing", "a tiny window was recorded, but holds no op")
+    return _profiler_row("ok", f"records: {told['ops']} ops in a tiny window")
+
+
+def _profiler_row(status: Status, fact: str, why: str = "") -> Check:
+    command = _PIP if status == "missing" else ""
+    return _PROFILER(status, fact, why, command=command, decides=True)
+
+
+def _name(facts: Facts) -> Check:
+    """Whether `import bottleneck` gives us; an array library has the same name."""
+    told, other = facts.pandas.told.get("bottleneck"), facts.programs.bottleneck
+    why = "both are imported as `bottleneck`, and pandas calls functions of the other"
+    if told is None:
+        fact = "`import bottleneck` fails"
+        return _NAME("missing", fact, _end(facts.pandas), "install it anew", decides=True)
+    if told["is_array_library"]:
+        fact = f"`import bottleneck` gives the array library at {told['file']}"
+        return _NAME("missing", fact, why, _ANEW, "pip uninstall Bottleneck", decides=True)
+    if other is not None:
+        fact = f"the array library Bottleneck {other} is installed too"
+        return _NAME("limited", fact, why, _ANEW, "pip uninstall Bottleneck", decides=True)
+    return _NAME("ok", "`import bottleneck` is ours, and no other package claims it")
+
+
+def _pandas(answer: Answer) -> Check:
+    told, median = answer.told.get("import"), answer.told.get("median")
+    if told is None:
+        return _PANDAS(
+            "missing",
+            "cannot be imported",
+            _end(answer),
+            command="pip install pandas",
+            decides=True,
+        )
+    if median is None or median["value"] != 2.0:
+        why = f"it {_end(answer)}" if median is None else f"the median of 1, 2, 3 was {median['value']}"
+        fact = f"{told['version']} does not work beside us"
+        return _PANDAS("missing", fact, why, command="pip uninstall Bottleneck", decides=True)
+    return _PANDAS("ok", f"{told['version']} works beside us")
+
+
+def _shadows(found: tuple[str, ...]) -> Check:
+    if not found:
+        return _SHADOWS("ok", "no file here or on PYTHONPATH hides a module")
+    shown = ", ".join(found[:4]) + (f" and {len(found) - 4} more" if len(found) > 4 else "")
+    why = "Python takes these where a program beside them means a module of that name"
+    return _SHADOWS("limited", shown, why, "rename them, or leave their folder out of PYTHONPATH")
+
+
+def _other_profilers(environment: Mapping[str, str]) -> Check:
+    """Only one profiler can listen to a device at a time."""
+    preloaded = environment.get("LD_PRELOAD", "").lower()
+    found = [name for name in environment if name.startswith(_INJECTED)]
+    found += ["LD_PRELOAD"] if any(word in preloaded for word in _PROFILER_LIBRARIES) else []
+    kineto = [name for name in environment if name.startswith("KINETO_") and name != "KINETO_LOG_LEVEL"]
+    if found:
+        why = "a device takes one profiler at a time: kernels may be missing from the recording"
+        remedy = "start `bottleneck run` outside of the other profiler"
+        fact = f"another profiler is set up: {', '.join(found)}"
+        return _OTHER_PROFILERS("limited", fact, why, remedy)
+    if kineto:
+        fact, why = f"set: {', '.join(kineto)}", "they change what torch's profiler records"
+        return _OTHER_PROFILERS("limited", fact, why, command=f"unset {' '.join(kineto)}")
+    return _OTHER_PROFILERS("ok", "no other profiler is set up here")
+
+
+def _slowing(environment: Mapping[str, str]) -> Check | None:
+    found = [name for name in _SLOW_SETTINGS if environment.get(name, "").lower() not in _OFF]
+    if not found:
+        return None
+    why = "; ".join(dict.fromkeys(_SLOW_SETTINGS[name] for name in found))
+    return _SLOWING("limited", f"set: {', '.join(found)}", why, command=f"unset {' '.join(found)}")

@@ -1,0 +1,481 @@
+"""Checks traces: whether each is whole, what it lacks for a full report, and whether several belong to one job."""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from bottleneck.errors import TraceError
+from bottleneck.pipeline import Source, examine, locate
+from bottleneck.schema.analysis import Analysis, IdleCause
+from bottleneck.schema.checks import Check, Checkup, Status, Verdict, at_fault
+from bottleneck.schema.linked_trace import Linked, Window
+from bottleneck.trace.integrity import check_device_work, check_file, check_host_work
+from bottleneck.units import format_share, format_us
+
+_GROUP = "for a full report"
+_PRICED_ENOUGH = 0.95
+
+# What `cost` and `analysis` say where shapes or dtypes are missing.
+_WITHOUT_SHAPES = ("shapes were not recorded", "dtypes were not recorded")
+
+_STEPS_BY = {
+    "marks": "the marks of the recording",
+    "profiler": "ProfilerStep marks",
+    "optimizer": "the optimizer's steps",
+    "server": "the marks of an inference server",
+    "repeats": "the repeats of the host's work",
+}
+_FLAGS = ("record_shapes", "with_stack", "profile_memory", "with_flops", "with_modules")
+
+_SYNC = "experimental_config=torch.profiler._ExperimentalConfig(enable_cuda_sync_events=True)"
+
+
+def check_contents(linked: Linked, analysis: Analysis) -> list[Check]:
+    """A row for each thing that a full report rests on; rows that do not concern this trace are left out."""
+    rows = (rule(linked, analysis) for rule in RULES)
+    return [row for row in rows if row is not None]
+
+
+def _steps(linked: Linked, analysis: Analysis) -> Check:  # noqa: ARG001 - as all rules
+    window = linked.window
+    if window.source == "whole":
+        return Check(
+            "steps",
+            _GROUP,
+            "steps",
+            "missing",
+            "no step marks, and the work does not repeat",
+            "the whole trace counts as one step, so nothing is told per step",
+            "call prof.step() after each step",
+            _option("schedule=torch.profiler.schedule(wait=1, warmup=2, active=3)"),
+        )
+    left_out = f", {len(window.set_aside)} others left out" if window.set_aside else ""
+    fact = f"{len(window.steps)} by {_STEPS_BY.get(window.source, window.source)}{left_out}{_gaps(window)}"
+    return _there("steps", fact)
+
+
+def _gaps(window: Window) -> str:
+    """A word on profiler steps whose numbers are not consecutive: some were recorded without their mark."""
+    names = [step.name for step in (*window.steps, *(step for step, _ in window.set_aside))]
+    numbers = sorted(int(tail) for name in names if (tail := name.rpartition("#")[2]).isdecimal() and len(tail) < 16)
+    missing = numbers[-1] - numbers[0] + 1 - len(numbers) if numbers else 0
+    return f"; numbers missing between them: {missing}" if missing > 0 else ""
+
+
+def _shapes(linked: Linked, analysis: Analysis) -> Check:
+    recorded = linked.ops["signature"].notna()
+    lost = sum(each.us for each in analysis.coverage.unknown if each.reason in _WITHOUT_SHAPES)
+    busy_us = analysis.totals.busy_us
+    share = min(lost / busy_us, 1.0) if busy_us > 0 else None
+    cost = "" if not share else f"{format_share(share)} of the busy time cannot be priced"
+    fact = f"known for {format_share(float(recorded.mean()))} of the ops"
+    if not recorded.any():
+        return _lack("shapes", "not recorded", cost or "no op can be priced", _option("record_shapes=True"), share)
+    if share is not None and share > 1 - _PRICED_ENOUGH:
+        fact = f"known for {format_share(float(recorded.mean()))} of the ops"
+        return Check(
+            "shapes", _GROUP, "shapes", "limited", fact, cost, command=_option("record_shapes=True"), share=share
+        )
+    return _there("shapes", f"known for {format_share(float(recorded.mean()))} of the ops")
+
+
+def _prices(linked: Linked, analysis: Analysis) -> Check | None:  # noqa: ARG001 - as all rules
+    """What stays unpriced although its shapes are there."""
+    priced, unknown = analysis.coverage.priced_share, analysis.coverage.unknown
+    if priced is None:
+        return Check("prices", _GROUP, "prices", "unknown", "no busy time to price")
+    if priced >= _PRICED_ENOUGH or not unknown:
+        return _there("prices", f"{format_share(priced)} of the busy time is priced")
+    if unknown[0].reason in _WITHOUT_SHAPES:
+        return None
+    return Check(
+        "prices",
+        _GROUP,
+        "prices",
+        "limited",
+        f"{format_share(1 - priced)} of the busy time cannot be priced",
+        f"most of it is {unknown[0].name}: {unknown[0].reason}",
+        _remedy_for(unknown[0].reason),
+        share=1 - priced,
+    )
+
+
+def _remedy_for(reason: str) -> str:
+    if "graph" in reason:
+        return "name a trace of the capture: bottleneck report TRACE --capture FILE"
+    if "compiled region" in reason:
+        return "record the same step without torch.compile too"
+    return ""
+
+
+def _strides(linked: Linked, analysis: Analysis) -> Check | None:  # noqa: ARG001 - as all rules
+    signatures = linked.trace.signatures
+    if not signatures["dims"].notna().any():
+        return None
+    if signatures["strides"].notna().any():
+        return _there("strides", "recorded")
+    why = "layouts are taken to be dense"
+    return Check("strides", _GROUP, "strides", "missing", "not recorded", why, "record with PyTorch 2.3 or newer")
+
+
+def _links(linked: Linked, analysis: Analysis) -> Check | None:  # noqa: ARG001 - as all rules
+    share = linked.linked_share
+    if share is None:
+        return None
+    fact = f"{format_share(share)} of the device's time is tied to the op that issued it"
+    replayed = linked.kernels["replayed"].any()
+    if share >= _PRICED_ENOUGH:
+        return _there("ops", fact)
+    why = "kernels replayed from a graph do not say which op they belong to" if replayed else "the rest has no op"
+    remedy = _remedy_for("graph") if replayed else ""
+    return Check("ops", _GROUP, "ops", "limited", fact, why, remedy, share=1 - share)
+
+
+def _lines(linked: Linked, analysis: Analysis) -> Check:
+    counts = linked.trace.events["category"].value_counts()
+    frames = int(counts.get("python", 0) + counts.get("line", 0))
+    idle_us = sum(cause.us for cause in analysis.idle)
+    placeless_us = sum(cause.us for cause in analysis.idle if cause.source is None)
+    share = placeless_us / idle_us if idle_us > 0 else None
+    if frames:
+        known = "" if share is None else f"; {format_share(1 - share)} of the waiting has its source line"
+        return _there("source-lines", f"{frames:,} Python frames{known}", "source lines")
+    cost = "work and waiting cannot be tied to source lines and modules"
+    if share:
+        cost += f": {format_share(share)} of the waiting has none"
+    return _lack("source-lines", "no Python frames", cost, _option("with_stack=True"), share, "source lines")
+
+
+def _modules(linked: Linked, analysis: Analysis) -> Check | None:
+    is_asked = linked.trace.facts.get("with_modules") == "1"
+    if linked.ops["module"].notna().any() or not (analysis.modules or is_asked):
+        return None
+    return Check(
+        "modules",
+        _GROUP,
+        "modules",
+        "missing",
+        "no module is known" + (" though with_modules is on" if is_asked else ""),
+        "with_modules has no effect in eager mode; modules come with the Python frames",
+        command=_option("with_stack=True"),
+    )
+
+
+def _memory(linked: Linked, analysis: Analysis) -> Check:  # noqa: ARG001 - as all rules
+    count = len(linked.trace.memory)
+    if count:
+        return _there("memory", f"{count:,} allocations and releases")
+    cost = "peak memory is unknown, and time in the allocator shows only where calls reveal it"
+    return _lack("memory", "no allocations", cost, _option("profile_memory=True"))
+
+
+def _syncs(linked: Linked, analysis: Analysis) -> Check | None:
+    """Stream and event waits, which only CUDA reports."""
+    if linked.trace.flavour != "cuda":
+        return None
+    count = int((linked.trace.events["category"] == "sync").sum())
+    if count:
+        return _there("sync-events", f"{count:,} waits between streams and for events", "sync events")
+    share = sum(cause.share for cause in analysis.idle if _is_vague(cause))
+    cost = "which stream or event a wait is for is not told"
+    if share > 0:
+        cost += f"; {format_share(share)} of the step is waiting whose cause may lie there"
+    return _lack("sync-events", "not recorded", cost, _option(_SYNC), share or None, "sync events")
+
+
+def _is_vague(cause: IdleCause) -> bool:
+    return any(word in cause.cause for word in ("dependency", "unknown"))
+
+
+def _ranks(linked: Linked, analysis: Analysis) -> Check | None:
+    trace = linked.trace
+    if not analysis.collectives and trace.world_size is None and trace.rank is None:
+        return None
+    if trace.rank is None or trace.world_size is None:
+        return Check(
+            "ranks",
+            _GROUP,
+            "ranks",
+            "missing",
+            "distributedInfo is missing: the trace does not say which rank of how many it is",
+            "ranks are told apart only by their order on the command line",
+            "start the profiler after torch.distributed.init_process_group()",
+        )
+    return _there("ranks", f"rank {trace.rank} of {trace.world_size}")
+
+
+def _collectives(linked: Linked, analysis: Analysis) -> Check | None:  # noqa: ARG001 - as all rules
+    total_us = sum(each.us for each in analysis.collectives)
+    if not total_us:
+        return None
+    sizeless_us = sum(each.us for each in analysis.collectives if each.bytes is None)
+    share = sizeless_us / total_us
+    if not sizeless_us:
+        return _there("collective-sizes", "sizes of all are known", "collectives")
+    return Check(
+        "collective-sizes",
+        _GROUP,
+        "collectives",
+        "limited" if share < 1 else "missing",
+        f"{format_share(share)} of their time has no message size",
+        "bus speed, and transfer apart from waiting, are unknown there",
+        "record with PyTorch 2.3 or newer",
+        _option("record_shapes=True"),
+        share=share,
+    )
+
+
+def _device(linked: Linked, analysis: Analysis) -> Check:  # noqa: ARG001 - as all rules
+    device = analysis.device
+    if device.source is None:
+        name = device.name or "a device that the trace does not name"
+        fix = "bottleneck report TRACE --device " + ("cpu" if device.kind == "cpu" else "NAME")
+        return _lack("ceilings", f"none known for {name}", "nothing can be judged against its peaks", fix)
+    return _there("ceilings", f"{device.name}: {device.source}")
+
+
+def _resolution(linked: Linked, analysis: Analysis) -> Check | None:  # noqa: ARG001 - as all rules
+    if not linked.trace.integer_timestamps:
+        return None
+    zero = (linked.kernels["dur_us"] == 0).mean() if len(linked.kernels) else 0.0
+    fact = "whole microseconds"
+    if not zero:
+        return _there("resolution", fact)
+    return Check(
+        "resolution",
+        _GROUP,
+        "resolution",
+        "limited",
+        f"{fact}: {format_share(float(zero))} of the {'ops' if linked.trace.flavour == 'cpu' else 'kernels'} last 0",
+        "their time is lost or lies with their neighbours",
+        "record with PyTorch 2.3 or newer",
+        share=float(zero),
+    )
+
+
+def _disturbance(linked: Linked, analysis: Analysis) -> Check:  # noqa: ARG001 - as all rules
+    times = analysis.steps
+    if times.unprofiled_us is not None:
+        factor = "" if times.perturbation is None else f": profiled steps take {times.perturbation:.2f} times as long"
+        return _there("honest-time", f"steps were timed without the profiler too{factor}", "honest time")
+    return _lack(
+        "honest-time",
+        "no step was timed without the profiler",
+        "by how much the profiler stretched the steps is unknown",
+        "bottleneck run FILE",
+        title="honest time",
+    )
+
+
+def _flags(linked: Linked, analysis: Analysis) -> Check:  # noqa: ARG001 - as all rules
+    """Profilers write a flag only where it is on."""
+    on = [flag for flag in _FLAGS if linked.trace.facts.get(flag) == "1"]
+    return Check("flags", _GROUP, "options", "ok", f"on: {', '.join(on)}" if on else "the trace names none that is on")
+
+
+def _option(text: str) -> str:
+    return f"torch.profiler.profile({text})"
+
+
+def _there(slug: str, fact: str, title: str = "") -> Check:
+    return Check(slug, _GROUP, title or slug, "ok", fact)
+
+
+def _lack(slug: str, fact: str, why: str, command: str, share: float | None = None, title: str = "") -> Check:
+    return Check(slug, _GROUP, title or slug, "missing", fact, why, command=command, share=share)
+
+
+def _verdict(linked: Linked, analysis: Analysis) -> Check:  # noqa: ARG001 - as all rules
+    """What all of it comes to."""
+    verdict = analysis.verdict
+    status: Status = "limited" if verdict.bound == "inconclusive" else "ok"
+    return Check("verdict", _GROUP, "verdict", status, verdict.sentence)
+
+
+RULES: tuple[Callable[[Linked, Analysis], Check | None], ...] = (
+    _flags,
+    _steps,
+    _shapes,
+    _prices,
+    _strides,
+    _links,
+    _lines,
+    _modules,
+    _memory,
+    _syncs,
+    _ranks,
+    _collectives,
+    _device,
+    _resolution,
+    _disturbance,
+    _verdict,
+)
+
+
+_JOB_GROUP = "together"
+_RANKS = partial(Check, "ranks-together", _JOB_GROUP, "ranks", decides=True)
+_STEPS = partial(Check, "steps-together", _JOB_GROUP, "steps", decides=True)
+_TIME = partial(Check, "time-together", _JOB_GROUP, "time", decides=True)
+_MOST_NAMED = 8
+
+
+@dataclass(frozen=True)
+class Member:
+    """One trace of the job: rank, ranks in all, steps, and when it ran in ns since 1970 (null: not told)."""
+
+    rank: int | None
+    world_size: int | None
+    steps: int
+    start_ns: float | None
+    end_ns: float | None
+
+
+def member(linked: Linked) -> Member:
+    """What a trace says of its place in a job."""
+    trace, window = linked.trace, linked.window
+    zero_ns = trace.start_unix_ns
+    return Member(
+        rank=trace.rank,
+        world_size=trace.world_size,
+        steps=len(window.steps) + len(window.set_aside),
+        start_ns=None if zero_ns is None else zero_ns + 1e3 * window.start_us,
+        end_ns=None if zero_ns is None else zero_ns + 1e3 * window.end_us,
+    )
+
+
+def is_a_job(members: Sequence[Member]) -> bool:
+    """Whether several of the traces say that they are ranks."""
+    return sum(each.rank is not None and (each.world_size or 2) > 1 for each in members) > 1
+
+
+def check_together(members: Sequence[Member]) -> list[Check]:
+    """Rows about all of them at once."""
+    return [_job_ranks(members), _job_steps(members), _time(members)]
+
+
+def _job_ranks(members: Sequence[Member]) -> Check:
+    seen = Counter(each.rank for each in members if each.rank is not None)
+    worlds = {each.world_size for each in members if each.world_size is not None}
+    twice = sorted(rank for rank, count in seen.items() if count > 1)
+    if len(worlds) > 1:
+        fact = f"they name jobs of different sizes: {_named(sorted(worlds))} ranks"
+        return _RANKS("limited", fact, "traces of different jobs say nothing of one another", "pass those of one job")
+    if twice:
+        fact = f"there more than once: {_named(twice)}"
+        return _RANKS("limited", fact, "two runs may be mixed", "pass one trace for each rank")
+    total = worlds.pop() if worlds else None
+    if total is None:
+        return _RANKS("unknown", f"{len(seen)} ranks; of how many is not told")
+    # A file may claim any size: what is missing is counted, and only the first few are listed.
+    missing = [rank for rank in range(min(total, len(seen) + _MOST_NAMED + 1)) if rank not in seen]
+    if len(seen) < total:
+        fact = f"{len(seen)} of {total}; missing: {_named(missing)}"
+        return _RANKS("limited", fact, "a rank that all wait for may be among them", "pass the traces of all ranks")
+    return _RANKS("ok", f"all {total} are there, each once")
+
+
+def _named(numbers: Sequence[int]) -> str:
+    return ", ".join(map(str, numbers[:_MOST_NAMED])) + (" …" if len(numbers) > _MOST_NAMED else "")
+
+
+def _job_steps(members: Sequence[Member]) -> Check:
+    counts = sorted({each.steps for each in members})
+    if len(counts) == 1:
+        return _STEPS("ok", f"{counts[0]} in each")
+    why = "steps of different ranks are compared by their place"
+    return _STEPS("limited", f"between {counts[0]} and {counts[-1]}", why, "record the same steps on all ranks")
+
+
+def _time(members: Sequence[Member]) -> Check:
+    spans = [(each.start_ns, each.end_ns) for each in members if each.start_ns is not None and each.end_ns is not None]
+    if len(spans) < len(members):
+        fact = f"{len(members) - len(spans)} of {len(members)} do not say when they were recorded"
+        return _TIME("unknown", fact, "who waits for whom is told by the order of collectives alone")
+    apart_ns = max(start for start, _ in spans) - min(end for _, end in spans)
+    if apart_ns > 0:
+        fact = f"the last begins {format_us(apart_ns / 1e3)} after the first has ended"
+        return _TIME("limited", fact, "they were not recorded at the same time", "record all ranks in one run")
+    return _TIME("ok", f"all run at once for {format_us(-apart_ns / 1e3)}")
+
+
+def examine_traces(paths: Sequence[Path]) -> list[Checkup]:
+    """One check-up per trace, and one of all ranks of a job together.
+
+    What is no trace has one too, unless it is all there is: then TraceError is raised.
+    """
+    found = [each for path in paths for each in _sources(path)]
+    examined = [each if isinstance(each, Unreadable) else _examine(each) for each in found]
+    if len(examined) == 1 and isinstance(examined[0], Unreadable):
+        raise examined[0].error
+    members = [each.member for each in examined if isinstance(each, Examined)]
+    together = [_together(members)] if is_a_job(members) else []
+    return [*(_tell(each) if isinstance(each, Unreadable) else each.checkup for each in examined), *together]
+
+
+@dataclass(frozen=True)
+class Unreadable:
+    """A path that holds no trace that could be read, and why."""
+
+    path: Path
+    error: TraceError
+
+
+@dataclass(frozen=True)
+class Examined:
+    """The check-up of a trace, and what it says of its place among others."""
+
+    checkup: Checkup
+    member: Member
+
+
+def _sources(path: Path) -> Sequence[Source | Unreadable]:
+    try:
+        return locate(path)
+    except TraceError as error:
+        return [Unreadable(path, error)]
+
+
+def _examine(source: Source) -> Examined | Unreadable:
+    try:
+        ranked = examine(source)
+    except TraceError as error:
+        return Unreadable(source.trace, error)
+    linked, analysis = ranked.linked, ranked.analysis
+    whole = [*check_file(linked.trace), *check_device_work(linked), *check_host_work(linked)]
+    contents = check_contents(linked, analysis)
+    faults = at_fault(whole)
+    lacks = [check for check in contents if check.status in {"limited", "missing"} and check.slug != "verdict"]
+    checkup = Checkup(
+        kind="trace",
+        subject=str(source.trace),
+        verdict="damaged" if faults else "sound",
+        sentence=_sentence(faults, lacks),
+        checks=(*whole, *contents),
+    )
+    return Examined(checkup, member(linked))
+
+
+def _together(members: Sequence[Member]) -> Checkup:
+    checks = tuple(check_together(members))
+    faults = at_fault(checks)
+    sentence = f"As one job they are not whole: {_titles(faults)}." if faults else "They make one job."
+    verdict: Verdict = "damaged" if faults else "sound"
+    return Checkup("trace", f"all {len(members)} traces together", verdict, sentence, checks)
+
+
+def _sentence(faults: Sequence[Check], lacks: Sequence[Check]) -> str:
+    head = f"Usable, but not whole: {_titles(faults)}." if faults else "The trace is whole."
+    return f"{head} For a full report it lacks {_titles(lacks)}." if lacks else f"{head} It has all for a full report."
+
+
+def _titles(checks: Sequence[Check]) -> str:
+    *first, last = [check.title for check in checks]
+    return f"{', '.join(first)} and {last}" if first else last
+
+
+def _tell(found: Unreadable) -> Checkup:
+    error = found.error
+    check = Check("readable", "the file", "readable", "missing", error.what, error.why, error.fix, decides=True)
+    return Checkup("trace", str(found.path), "unreadable", "There is nothing to explain.", (check,))

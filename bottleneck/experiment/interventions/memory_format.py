@@ -1,0 +1,171 @@
+"""Changes to convolutions: channels last, cuDNN's search for the fastest algorithm, folded batch norms."""
+
+import importlib
+import itertools
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from bottleneck.experiment.interventions.change import Change
+from bottleneck.experiment.interventions.subject import NotApplicable, Subject
+
+Step = Callable[[], Any]
+
+
+def use_channels_last(subject: Subject) -> Step:
+    """The step with the weights of its convolutions, and the images that it holds, laid out channels last.
+
+    What a loader brings is not touched: the first convolution converts it, which is part of the price.
+    """
+    torch = subject.torch
+    formats = {4: torch.channels_last, 5: torch.channels_last_3d}
+    weights = [weight for weight in _weights(subject) if weight.dim() in formats]
+    if not weights:
+        raise NotApplicable("needs a module with convolutions in two or three dimensions")
+    images = [tensor for tensor in _alone(subject.tensors) if _is_image(tensor, formats)]
+    waiting = [each for each in (*weights, *images) if not each.is_contiguous(memory_format=formats[each.dim()])]
+    if not waiting:
+        raise NotApplicable("needs data that lie channels first; these lie channels last already")
+    for each in waiting:  # not by Module.to(), which refuses a module that has weights of both ranks
+        each.data = each.data.contiguous(memory_format=formats[each.dim()])
+    return subject.step
+
+
+def search_for_kernels(subject: Subject) -> Step:
+    """The step with `cudnn.benchmark` on; off again between steps."""
+    cudnn, inner = subject.torch.backends.cudnn, subject.step
+    if "cuda" not in subject.device_types():
+        raise NotApplicable("needs a step that runs on an NVIDIA GPU")
+    if not _weights(subject):
+        raise NotApplicable("needs a module with convolutions")
+    if cudnn.benchmark:
+        raise NotApplicable("needs cudnn.benchmark to be off; the program has it on")
+
+    def step() -> Any:
+        cudnn.benchmark = True
+        try:
+            return inner()
+        finally:
+            cudnn.benchmark = False
+
+    return step
+
+
+def _weights(subject: Subject) -> list[Any]:
+    convolution = subject.torch.nn.modules.conv._ConvNd
+    parts = (part for module in subject.modules for part in module.modules())
+    return [part.weight for part in parts if issubclass(type(part), convolution)]
+
+
+def _is_image(tensor: Any, formats: dict[int, Any]) -> bool:
+    return tensor.dim() in formats and tensor.is_floating_point() and tensor.shape[1] > 1
+
+
+def _alone(tensors: tuple[Any, ...]) -> list[Any]:
+    """Those that share their memory with none of the others: a view that moved would no longer show what is written."""
+    dense = [tensor for tensor in tensors if str(tensor.layout) == "torch.strided"]
+    sharing = Counter(tensor.untyped_storage().data_ptr() for tensor in dense)
+    return [each for each in dense if not each._is_view() and sharing[each.untyped_storage().data_ptr()] == 1]
+
+
+CHANGES = (
+    Change("channels-last", "lay out convolutions channels last", "reordered", use_channels_last),
+    Change("cudnn-benchmark", "let cuDNN search for its quickest kernels", "reordered", search_for_kernels),
+)
+
+
+# Of exactly these types: a subclass may do something else.
+_TRANSPOSED = ("ConvTranspose1d", "ConvTranspose2d", "ConvTranspose3d")
+_LAYERS = ("Linear", "Conv1d", "Conv2d", "Conv3d", *_TRANSPOSED)
+_NORMS = ("BatchNorm1d", "BatchNorm2d", "BatchNorm3d")
+
+
+@dataclass(frozen=True)
+class _Pair:
+    """Names, within a network, of a layer and the batch norm that alone takes its result."""
+
+    layer: str
+    norm: str
+
+
+def _fold(subject: Subject) -> Callable[[], Any]:
+    """The step without the batch norms that come right after a convolution or linear layer."""
+    if subject.train:
+        raise NotApplicable("needs a step without training: the statistics of batch norm have to stand still")
+    folded = sum(_fold_pairs(subject.torch, module) for module in subject.modules)
+    if not folded:
+        raise NotApplicable("needs a batch norm in evaluation mode that alone takes what a convolution or linear makes")
+    return subject.step
+
+
+def _fold_pairs(torch: Any, network: Any) -> int:
+    """How many pairs were folded."""
+    pairs = [pair for pair in _pairs(torch, network) if _can_fold(torch, network, pair)]
+    for pair in pairs:
+        layer, norm = network.get_submodule(pair.layer), network.get_submodule(pair.norm)
+        network.set_submodule(pair.layer, _folded(torch, layer, norm))
+        network.set_submodule(pair.norm, torch.nn.Identity())
+    return len(pairs)
+
+
+def _folded(torch: Any, layer: Any, norm: Any) -> Any:
+    fusion = importlib.import_module("torch.nn.utils.fusion")
+    kind = type(layer).__name__
+    with torch.no_grad():
+        if kind == "Linear":
+            return fusion.fuse_linear_bn_eval(layer.eval(), norm)
+        return fusion.fuse_conv_bn_eval(layer.eval(), norm, transpose=kind in _TRANSPOSED)
+
+
+def _can_fold(torch: Any, network: Any, pair: _Pair) -> bool:
+    layer, norm = network.get_submodule(pair.layer), network.get_submodule(pair.norm)
+    is_known = _is_one_of(torch, layer, _LAYERS) and _is_one_of(torch, norm, _NORMS)
+    # A hook looks at what lies between the two, which will be another number.
+    return is_known and not norm.training and norm.running_var is not None and not _hooked(layer, norm)
+
+
+def _is_one_of(torch: Any, module: Any, names: tuple[str, ...]) -> bool:
+    return any(type(module) is getattr(torch.nn, name) for name in names)
+
+
+def _hooked(*modules: Any) -> bool:
+    return any(each._forward_hooks or each._forward_pre_hooks for each in modules)
+
+
+def _pairs(torch: Any, network: Any) -> list[_Pair]:
+    """A layer and the norm after it, each called once: by the graph of the network, else by its sequential parts."""
+    try:
+        graph = torch.fx.Tracer().trace(network)
+    except Exception:  # control flow, or whatever else the user's network does with a symbol
+        return list(_pairs_in_sequences(torch, network))
+    return list(_pairs_in_graph(graph))
+
+
+def _pairs_in_graph(graph: Any) -> Iterator[_Pair]:
+    calls = [node.target for node in graph.nodes if node.op == "call_module"]
+    for node in graph.nodes:
+        before: Any = node.args[0] if node.op == "call_module" and node.args else None
+        if before is None or getattr(before, "op", "") != "call_module" or len(before.users) != 1:
+            continue
+        if calls.count(node.target) == calls.count(before.target) == 1:
+            yield _Pair(before.target, node.target)
+
+
+def _pairs_in_sequences(torch: Any, network: Any) -> Iterator[_Pair]:
+    """Neighbours in parts of type `nn.Sequential`, as long as a layer stands in one place only."""
+    names = [id(module) for _, module in network.named_modules(remove_duplicate=False)]
+    for prefix, module in network.named_modules():
+        if type(module) is not torch.nn.Sequential:
+            continue
+        children = [(f"{prefix}.{name}" if prefix else name, child) for name, child in module.named_children()]
+        for (name, child), (after, norm) in itertools.pairwise(children):
+            if names.count(id(child)) == names.count(id(norm)) == 1:
+                yield _Pair(name, after)
+
+
+FOLDING_CHANGES = (
+    Change(
+        "fold-batchnorm", "fold batch norms into the layers before them (torch.nn.utils.fusion)", "reordered", _fold
+    ),
+)

@@ -1,0 +1,199 @@
+"""Changes to matrix products: bf16 autocast, TF32, and padded sizes."""
+
+import importlib
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any
+
+from bottleneck.experiment.interventions.change import Change
+from bottleneck.experiment.interventions.subject import NotApplicable, Subject
+
+Step = Callable[[], Any]
+
+# What torch runs in TF32 needs compute capability 8.0 (NVIDIA's CUDA C++ guide, arithmetic instructions).
+_TF32_CAPABILITY = (8, 0)
+
+
+def autocast_to_bf16(subject: Subject) -> Step:
+    """The step within `torch.autocast`: its products take bf16, sums such as softmax and losses stay in fp32.
+
+    The cast copies of parameters are dropped after each update, which the user's own loop would do by leaving autocast.
+    """
+    torch, inner, kinds = subject.torch, subject.step, sorted(subject.device_types())
+    if not any(tensor.dtype is torch.float32 for tensor in subject.floating()):
+        raise NotApplicable("needs float32 parameters or inputs; the step holds none")
+    kinds = [kind for kind in kinds if torch.amp.is_autocast_available(kind)]
+    if not kinds or ("cuda" in kinds and not torch.cuda.is_bf16_supported()):
+        raise NotApplicable(f"needs a device that computes in bf16; the step runs on {', '.join(kinds) or 'none'}")
+    for optimizer in subject.optimizers:
+        optimizer.register_step_post_hook(lambda *_: torch.clear_autocast_cache())
+
+    def step() -> Any:
+        with ExitStack() as stack:
+            for kind in kinds:
+                stack.enter_context(torch.autocast(kind, dtype=torch.bfloat16))
+            return inner()
+
+    return step
+
+
+def use_tf32(subject: Subject) -> Step:
+    """The step with TF32 allowed in products of float32 matrices; back to what it was between steps."""
+    torch, inner = subject.torch, subject.step
+    if "cuda" not in subject.device_types():
+        raise NotApplicable("needs a step that runs on an NVIDIA GPU")
+    if torch.cuda.get_device_capability() < _TF32_CAPABILITY:
+        raise NotApplicable("needs a GPU with TF32: compute capability 8.0 or later")
+    if not any(tensor.dtype is torch.float32 for tensor in subject.floating()):
+        raise NotApplicable("needs float32 parameters or inputs; the step holds none")
+    if torch.get_float32_matmul_precision() != "highest":
+        raise NotApplicable("needs products in full float32; the program allows TF32 already")
+
+    def step() -> Any:
+        torch.set_float32_matmul_precision("high")
+        try:
+            return inner()
+        finally:
+            torch.set_float32_matmul_precision("highest")
+
+    return step
+
+
+CHANGES = (
+    Change("bf16-autocast", "run products in bf16 by torch.autocast", "bf16", autocast_to_bf16),
+    Change("tf32", "allow TF32 in float32 products: torch.set_float32_matmul_precision('high')", "tf32", use_tf32),
+)
+
+
+# Rows that begin at multiples of 16 bytes in 16-bit types can be read by the widest loads, which tensor cores want
+# (NVIDIA, Matrix Multiplication Background, section 3); those of wider types then lie on whole vectors as well.
+UNIT = 8
+# The largest ones tell enough, and each holds memory of its own.
+PRODUCTS_AT_MOST = 16
+
+
+@dataclass(frozen=True)
+class Product:
+    """[batch x] (m x k) by (k x n); the matrices lie by rows, or by columns where they are transposed views."""
+
+    batch: int | None
+    m: int
+    k: int
+    n: int
+    dtype: Any
+    device: Any
+    left_by_columns: bool
+    right_by_columns: bool
+
+    @property
+    def work(self) -> int:
+        """Multiplications."""
+        return (self.batch or 1) * self.m * self.k * self.n
+
+    def padded(self) -> "Product":
+        """The product with the sizes that make the pitch of a matrix rounded up to multiples of the unit."""
+        values = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        return Product(**values | {name: -(-values[name] // UNIT) * UNIT for name in self._pitches()})
+
+    def is_misaligned(self) -> bool:
+        """Whether padding changes it. Products of vectors do not count: padding would multiply their work."""
+        return min(self.m, self.k, self.n) > 1 and self.padded() != self
+
+    def _pitches(self) -> set[str]:
+        return {"m" if self.left_by_columns else "k", "k" if self.right_by_columns else "n", "n"}
+
+
+def misaligned_products(subject: Subject) -> Mapping[Product, int]:
+    """The largest misaligned products of one step, those of its backward pass too, with how often each is made.
+
+    The step runs for that.
+    """
+    met = Counter[Product]()
+    with _watch(subject.torch, met):
+        subject.step()
+    misaligned = sorted((each for each in met if each.is_misaligned()), key=lambda each: -each.work * met[each])
+    if not misaligned:
+        raise NotApplicable(f"needs matrix products with sizes that are no multiples of {UNIT}")
+    return {product: met[product] for product in misaligned[:PRODUCTS_AT_MOST]}
+
+
+def _watch(torch: Any, met: Counter[Product]) -> Any:
+    """A context in which every product of matrices is counted."""
+    aten = torch.ops.aten
+    # The operands among the arguments: the other products add to what comes first.
+    places = {aten.mm.default: 0, aten.bmm.default: 0, aten.addmm.default: 1, aten.baddbmm.default: 1}
+
+    class Watch(importlib.import_module("torch.utils._python_dispatch").TorchDispatchMode):  # type: ignore[misc]
+        def __torch_dispatch__(self, function: Any, types: Any, arguments: Any = (), named: Any = None) -> Any:
+            if function in places:
+                met[_product_of(*arguments[places[function] : places[function] + 2])] += 1
+            return function(*arguments, **(named or {}))
+
+    return Watch()
+
+
+def _product_of(left: Any, right: Any) -> Product:
+    batch = left.shape[0] if left.dim() == 3 else None
+    (m, k), n = left.shape[-2:], right.shape[-1]
+    return Product(batch, m, k, n, left.dtype, left.device, _lies_by_columns(left), _lies_by_columns(right))
+
+
+def _lies_by_columns(matrix: Any) -> bool:
+    return bool(matrix.stride(-1) != 1 and matrix.stride(-2) == 1)
+
+
+def _step_of(torch: Any, products: Mapping[Product, int]) -> Step:
+    """A step that makes each of these products as often as it says, from numbers that are made here."""
+    calls = list(_calls(torch, products))
+
+    def step() -> None:
+        with torch.no_grad():
+            for left, right, times in calls:
+                for _ in range(times):
+                    torch.matmul(left, right)
+
+    return step
+
+
+def _calls(torch: Any, products: Mapping[Product, int]) -> Iterator[tuple[Any, Any, int]]:
+    for each, times in products.items():
+        batch = () if each.batch is None else (each.batch,)
+        kind = {"dtype": each.dtype, "device": each.device}
+        yield (
+            _matrix(torch, (*batch, each.m, each.k), each.left_by_columns, kind),
+            _matrix(torch, (*batch, each.k, each.n), each.right_by_columns, kind),
+            times,
+        )
+
+
+def _matrix(torch: Any, shape: tuple[int, ...], by_columns: bool, kind: Mapping[str, Any]) -> Any:
+    if by_columns:
+        return torch.ones((*shape[:-2], shape[-1], shape[-2]), **kind).mT
+    return torch.ones(shape, **kind)
+
+
+def _pad(subject: Subject) -> Step:
+    """The misaligned products of the step with padded sizes, and nothing else of it."""
+    products = misaligned_products(subject)
+    padded = Counter[Product]()
+    for product, times in products.items():
+        padded[product.padded()] += times
+    return _step_of(subject.torch, padded)
+
+
+def _as_they_are(subject: Subject) -> Step:
+    """The same products with the sizes that they have: what the padded ones are to be compared with."""
+    return _step_of(subject.torch, misaligned_products(subject))
+
+
+PADDING_CHANGES = (
+    Change(
+        "pad",
+        f"pad the sizes of misaligned matrix products to multiples of {UNIT} (these products alone are timed)",
+        "other work",
+        _pad,
+        against=_as_they_are,
+    ),
+)

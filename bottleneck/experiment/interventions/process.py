@@ -1,0 +1,131 @@
+"""Changes to the process that runs the step: threads, garbage collection, denormal numbers, autograd's bookkeeping."""
+
+import ctypes
+import gc
+import os
+import re
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from bottleneck.experiment.interventions.change import Change
+from bottleneck.experiment.interventions.subject import NotApplicable, Subject
+from bottleneck.harness.machine import usable_processors
+
+Step = Callable[[], Any]
+
+_PROCESSORS = Path("/sys/devices/system/cpu")
+_MAPS = Path("/proc/self/maps")
+_OPENMP = re.compile(r"(/.*/lib(?:gomp|omp|iomp5)[^/\n]*\.so[^/\n]*)$", re.MULTILINE)
+_PAUSE_HARD = 2  # omp_pause_hard, OpenMP 5.0, section 3.2.44: what the runtime holds is given up
+
+
+def run_without_gradients(subject: Subject) -> Step:
+    """The step within `torch.inference_mode`, which spares views, versions and autograd's records.
+
+    Modules may then take a path of their own, as `nn.TransformerEncoder` does: the sums are the same, their order not.
+    """
+    torch, inner = subject.torch, subject.step
+    if subject.train:
+        raise NotApplicable("needs a step that does not train: no optimizer, no backward pass")
+    if not (subject.modules or subject.tensors):
+        raise NotApplicable("needs a step that holds modules or tensors")
+
+    def step() -> Any:
+        with torch.inference_mode():
+            return inner()
+
+    return step
+
+
+def run_on_threads(subject: Subject, wanted: Callable[[int], int]) -> Step:
+    """The step on so many threads of so many usable cores, and processes that it starts as well."""
+    torch, cores = subject.torch, usable_cores()
+    threads = wanted(cores)
+    if threads == torch.get_num_threads():
+        raise NotApplicable(f"needs another number of threads than {threads}, which is what the program has now")
+    os.environ["OMP_NUM_THREADS"] = str(threads)
+    torch.set_num_threads(threads)
+    release_threads()
+    return subject.step
+
+
+def freeze_objects(subject: Subject) -> Step:
+    """The step after whose first call all objects that live are no longer looked at by the garbage collector.
+
+    The first call imports and makes much of what lasts.
+    """
+    inner = subject.step
+    if not gc.isenabled():
+        raise NotApplicable("needs garbage collection to be on; the program has turned it off")
+    is_frozen = False
+
+    def step() -> Any:
+        nonlocal is_frozen
+        result = inner()
+        if not is_frozen:
+            gc.collect()
+            gc.freeze()
+            is_frozen = True
+        return result
+
+    return step
+
+
+def flush_tiny_numbers(subject: Subject) -> Step:
+    """The step in which numbers below the smallest normal one count as zero, in all threads of torch's pool.
+
+    torch sets it for the thread that asks (torch 2.13: half of a tensor stayed as it was with two threads). A thread
+    that starts takes it over, so the pool is made to start anew.
+    """
+    if subject.device_types() == {"cuda"}:
+        raise NotApplicable("needs arithmetic on the CPU; the step holds its tensors on a GPU")
+    if not subject.torch.set_flush_denormal(True):
+        raise NotApplicable("needs a CPU that can flush such numbers (SSE3), and a torch that asks it to")
+    release_threads()
+    return subject.step
+
+
+def release_threads() -> bool:
+    """Ends the idle threads of the OpenMP runtimes of this process; more start when they are needed."""
+    try:
+        libraries = set(_OPENMP.findall(_MAPS.read_text(encoding="utf-8", errors="replace")))
+        return all(ctypes.CDLL(library).omp_pause_resource_all(_PAUSE_HARD) == 0 for library in libraries)
+    except (OSError, AttributeError):  # no such file, or a runtime of before OpenMP 5.0
+        return False
+
+
+def usable_cores(processors: Path = _PROCESSORS) -> int:
+    """Physical cores that this process may use; the processors where the system does not tell which share one."""
+    try:
+        siblings = {
+            (processors / f"cpu{number}" / "topology" / "thread_siblings_list").read_text(encoding="ascii")
+            for number in os.sched_getaffinity(0)
+        }
+    except (OSError, AttributeError):
+        return usable_processors()
+    return len(siblings)
+
+
+def _half(cores: int) -> int:
+    if cores < 4:
+        raise NotApplicable(f"needs four cores or more; half of {cores} is one thread, which threads-1 tries")
+    return cores // 2
+
+
+_THREADS: dict[str, tuple[str, Callable[[int], int]]] = {
+    "threads-1": ("one thread", lambda _: 1),
+    "threads-half": ("half as many threads as there are cores", _half),
+    "threads-cores": ("as many threads as there are cores", lambda cores: cores),
+}
+
+CHANGES = (
+    Change("inference-mode", "run within torch.inference_mode()", "reordered", run_without_gradients),
+    *(
+        Change(name, title, "reordered", partial(run_on_threads, wanted=wanted), is_process_wide=True)
+        for name, (title, wanted) in _THREADS.items()
+    ),
+    Change("gc-freeze", "spare lasting objects from garbage collection", "same", freeze_objects, is_process_wide=True),
+    Change("flush-denormal", "count tiny numbers as zero", "reordered", flush_tiny_numbers, is_process_wide=True),
+)

@@ -1,0 +1,76 @@
+"""The change that keeps less for the backward pass: parts of the network are computed again there."""
+
+import importlib
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from bottleneck.experiment.interventions.change import Change
+from bottleneck.experiment.interventions.subject import NotApplicable, Subject
+
+# In runs of fewer layers there is next to nothing between their inputs and outputs that need not be kept.
+_LAYERS_AT_LEAST = 4
+
+
+def _checkpoint(subject: Subject) -> Callable[[], Any]:
+    """The step with the blocks of its networks recomputed in the backward pass.
+
+    Blocks are the children, with layers of their own, of the outermost `nn.Sequential` or `nn.ModuleList`; a sequence
+    of single layers is cut into about as many runs as each run has layers (Chen et al. 2016, arXiv 1604.06174).
+    Batch norms in recomputed parts update their statistics twice.
+    """
+    if not subject.train:
+        raise NotApplicable("needs a step that trains: without a backward pass nothing is kept")
+    containers = [each for module in subject.modules for each in _containers(subject.torch, module)]
+    if not sum(_recompute_parts(subject.torch, container) for container in containers):
+        raise NotApplicable(f"needs blocks in an nn.Sequential or nn.ModuleList, or {_LAYERS_AT_LEAST} layers in a row")
+    return subject.step
+
+
+def _containers(torch: Any, module: Any) -> Iterator[Any]:
+    """The outermost sequences and lists of more than one part."""
+    if isinstance(module, torch.nn.Sequential | torch.nn.ModuleList) and len(module) > 1:
+        yield module
+        return
+    for child in module.children():
+        yield from _containers(torch, child)
+
+
+def _recompute_parts(torch: Any, container: Any) -> int:
+    """How many parts will be recomputed."""
+    blocks = [child for child in container if any(True for _ in child.children())]
+    for block in blocks:
+        block.forward = _recomputed(block.forward)
+    if blocks or type(container) is not torch.nn.Sequential or len(container) < _LAYERS_AT_LEAST:
+        return len(blocks)
+    runs = _runs(list(container))
+    # Of the last run all is needed at once, as the backward pass begins with it.
+    parts = [_recomputed(_in_turn(run)) for run in runs[:-1]]
+    container.forward = _in_turn([*parts, *runs[-1]])
+    return len(parts)
+
+
+def _runs(layers: list[Any]) -> list[list[Any]]:
+    size = math.ceil(math.sqrt(len(layers)))
+    return [layers[start : start + size] for start in range(0, len(layers), size)]
+
+
+def _in_turn(parts: list[Any]) -> Callable[[Any], Any]:
+    def forward(values: Any) -> Any:
+        for part in parts:
+            values = part(values)
+        return values
+
+    return forward
+
+
+def _recomputed(forward: Callable[..., Any]) -> Callable[..., Any]:
+    checkpoint = importlib.import_module("torch.utils.checkpoint").checkpoint
+
+    def again(*positional: Any, **named: Any) -> Any:
+        return checkpoint(forward, *positional, use_reentrant=False, **named)
+
+    return again
+
+
+CHANGES = (Change("checkpoint", "torch.utils.checkpoint on the blocks of the network", "same", _checkpoint),)

@@ -1,0 +1,50 @@
+"""The program under test: its file with settings, how its step is made, and how its process is addressed."""
+
+import dataclasses
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from bottleneck.schema.recording import Form
+
+if TYPE_CHECKING:
+    from bottleneck.experiment.interventions.change import Change
+
+
+@dataclass(frozen=True)
+class Program:
+    """A workload or a bare model, and how it is to be made; travels to its process as one JSON argument.
+
+    ``settings`` are the texts of ``--set``. ``channel`` is the number of the file descriptor that it is spoken to by.
+    """
+
+    target: str
+    arguments: tuple[str, ...] = ()
+    form: Form = "workload"
+    settings: tuple[tuple[str, str], ...] = ()
+    train: bool = False
+    seed: int = 0
+    channel: int = -1
+
+    @classmethod
+    def from_json(cls, text: str) -> "Program":
+        """The program that ``to_json`` wrote."""
+        values = json.loads(text)
+        settings = tuple((name, value) for name, value in values["settings"])
+        return cls(**{**values, "arguments": tuple(values["arguments"]), "settings": settings})
+
+    def to_json(self) -> str:
+        """The program as one line of JSON."""
+        return json.dumps(dataclasses.asdict(self))
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """What names it on a command line."""
+        options = [word for name, value in self.settings for word in ("--set", f"{name}={value}")]
+        return (*options, *(("--train",) if self.train else ()), self.target, *self.arguments)
+
+
+def environment_of(changes: "Sequence[Change]") -> Mapping[str, str]:
+    """The variables that hold before the program is loaded."""
+    return {name: value for change in changes for name, value in change.environment.items()}

@@ -1,0 +1,45 @@
+"""One side of a comparison: its label, its source folder and its environment."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from bottleneck.experiment.program import Program
+from bottleneck.harness.import_roots import VARIABLE
+
+
+@dataclass(frozen=True)
+class Stand:
+    """A side: ``label`` is what it is called, ``folder`` the root of its sources, from which its processes start.
+
+    ``environment`` holds the variables that it sets besides those of this process.
+    """
+
+    label: str
+    folder: Path
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def roots(self) -> tuple[Path, ...]:
+        """Where its packages lie: the folder, and `src` in it."""
+        folder = self.folder.resolve()
+        return tuple(each for each in (folder, folder / "src") if each.is_dir())
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """What the environment of its processes holds besides ours, so that they import what lies on this side."""
+        own = os.pathsep.join(map(str, self.roots))
+        theirs = self.environment.get("PYTHONPATH", os.environ.get("PYTHONPATH", ""))
+        return {**self.environment, "PYTHONPATH": os.pathsep.join(filter(None, (own, theirs))), VARIABLE: own}
+
+
+def place(program: Program, root: Path) -> Program:
+    """The program with its target named from this root, so that each side runs its own file.
+
+    A file outside the root is the same one on both sides.
+    """
+    target = Path(program.target)
+    if target.is_absolute() and target.resolve().is_relative_to(root.resolve()):
+        return replace(program, target=str(target.resolve().relative_to(root.resolve())))
+    return program

@@ -1,0 +1,294 @@
+"""Tries one change, or several together, on fresh copies of a step, and records the result."""
+
+import math
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from bottleneck.errors import WorkloadError
+from bottleneck.experiment.interventions import CHANGES
+from bottleneck.experiment.interventions.change import Change
+from bottleneck.experiment.program import Program, environment_of
+from bottleneck.experiment.turns import Pairing, Side, timing_of
+from bottleneck.experiment.variants import Built
+from bottleneck.experiment.worker import CHILD, Refused, Worker
+from bottleneck.schema.analysis import Interval
+from bottleneck.schema.measurements import Ratio
+from bottleneck.schema.statistics import LOOKS, Rule, estimate, judge, look, smallest_visible
+from bottleneck.schema.trials import Difference, Trial
+from bottleneck.units import format_us
+
+ORIGINAL, CHANGED = "original", "changed"
+LOG_FILE = "output.txt"
+
+# An effect this many times as large as its interval is wide on one side needs no tighter one.
+_CLEAR = 10.0
+# A copy of a step may be quicker than another only for where its memory happened to lie: by up to 9 % for a chain of
+# large elementwise ops, drawn anew in each process. An effect of that size has to show in each of several.
+_SMALL, _FRESH_FOR_SMALL = math.log(1.25), 3
+# What is tried longer than this is not made once more to see its memory alone.
+_SETUP_SECONDS_TO_REPEAT = 60.0
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How long and how closely a change is measured.
+
+    ``budget_s`` is for the pairs of one change, and as much again for those that confirm an effect; ``precision`` is
+    how wide the interval may be on one side, as a logarithm.
+    """
+
+    budget_s: float = 30.0
+    precision: float = 0.02
+    seed: int = 0
+    rule: Rule = field(default_factory=Rule)
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What the findings promise of a change: their slugs, and the interval of the largest; null where none does."""
+
+    findings: tuple[str, ...] = ()
+    speedup: Interval | None = None
+
+
+@dataclass(frozen=True)
+class Lab:
+    """What all trials of one program share. ``folder`` takes its output, and its compilers' caches if ``is_cold``."""
+
+    program: Program
+    folder: Path
+    effort: Effort = field(default_factory=Effort)
+    changes: Mapping[str, Change] = field(default_factory=lambda: CHANGES)
+    child: Path = CHILD
+    is_cold: bool = True
+    tell: Callable[[str], None] = lambda _: None
+
+    def worker(self, names: Sequence[str], environment: Mapping[str, str]) -> Worker:
+        """A process for variants of the program; compilers find only what they made for this trial."""
+        cache = {"TORCHINDUCTOR_CACHE_DIR": str(self.folder / f"cache-{'+'.join(names)}")} if self.is_cold else {}
+        return Worker(self.program, self.folder / LOG_FILE, {**cache, **environment}, self.child)
+
+    def chosen(self, names: Sequence[str]) -> list[Change]:
+        """The changes of these names."""
+        return [self.changes[name] for name in names]
+
+
+@dataclass(frozen=True)
+class _Bench:
+    """Both variants, made and warm, with what making them showed."""
+
+    original: Side
+    changed: Side
+    made: Built
+    remade: Built
+    pairing: Pairing
+
+
+def try_changes(lab: Lab, names: tuple[str, ...], prediction: Prediction) -> Trial:
+    """The trial of these changes together; WorkloadError where the program fails without any."""
+    trial = Trial(
+        change="+".join(names),
+        title="; ".join(change.title for change in lab.chosen(names)),
+        verdict="inconclusive",
+        is_bound=not all(change.is_remedy for change in lab.chosen(names)),
+        is_part=any(change.against is not None for change in lab.chosen(names)),
+        findings=prediction.findings,
+        predicted_speedup=prediction.speedup,
+    )
+    return _Attempt(lab, names, trial).run()
+
+
+class _Attempt:
+    """One trial under way; what is known of it stays known when a later part fails."""
+
+    def __init__(self, lab: Lab, names: tuple[str, ...], trial: Trial) -> None:
+        self._lab, self._names, self._trial = lab, names, trial
+        self._chosen = lab.chosen(names)
+        self._is_apart = any(change.is_process_wide or change.environment for change in self._chosen)
+        self._draw = random.Random(f"{lab.effort.seed} {trial.change}")  # noqa: S311 - an order, not a secret
+
+    def run(self) -> Trial:
+        """The trial, whatever became of it."""
+        try:
+            self._measure()
+        except Refused as refused:
+            self._note(verdict=refused.verdict, reason=refused.reason)
+        return self._trial
+
+    def _note(self, **known: object) -> None:
+        self._trial = replace(self._trial, **known)  # type: ignore[arg-type]
+
+    def _measure(self) -> None:
+        effort = self._lab.effort
+        kept = self._lab.folder / "results.pt"
+        with self._bench(CHANGED, kept) as bench:
+            self._note_making(bench)
+            self._compare(bench, kept)
+            first = bench.pairing
+            if first.pair_s * LOOKS[0] > effort.budget_s:
+                raise Refused("inconclusive", _too_long(first.pair_s))
+            self._lab.tell("measuring")
+            first.take_until(lambda logs: look(logs, effort.rule) != "open", effort.budget_s)
+        self._note_times([first])
+        if any(difference.is_within is False for difference in self._trial.differences):
+            self._note(verdict="wrong", reason=_worst(self._trial.differences))
+        elif look(first.logs, effort.rule) in {"faster", "slower"}:
+            self._confirm(first)
+        else:
+            self._conclude(first, [])
+            self._weigh()
+
+    def _compare(self, bench: _Bench, kept: Path) -> None:
+        """Compares the results of the first steps; without a comparison the rest can still be measured."""
+        self._lab.tell("comparing results")
+        try:
+            self._note(differences=bench.original.worker.compare(self._names, kept))
+        except Refused as refused:
+            reason = f"results could not be compared: {refused.reason}"
+            self._note(differences=(Difference("outputs", None, None, None, None, reason),))
+        finally:
+            kept.unlink(missing_ok=True)
+
+    def _confirm(self, first: Pairing) -> None:
+        """Takes fresh batches in fresh processes, in the first of which the changed step is made first.
+
+        The first that does not show the effect ends it.
+        """
+        effort = self._lab.effort
+        again: list[Pairing] = []
+        wanted = _fresh_processes(first.logs, effort.rule)
+        for number in range(wanted):
+            self._lab.tell("confirming in a fresh process")
+            with self._bench(CHANGED if number % 2 else ORIGINAL) as bench:
+                if not number:
+                    self._note(peak_after_bytes=bench.remade.peak_bytes)
+                again.append(bench.pairing)
+                self._take_again(bench.pairing, [*first.logs, *_logs(again[:-1])], wanted)
+            if look(bench.pairing.logs, effort.rule) != look(first.logs, effort.rule):
+                break
+        self._note_times([first, *again])
+        self._conclude(first, again)
+
+    def _take_again(self, pairing: Pairing, before: Sequence[float], processes: int) -> None:
+        effort = self._lab.effort
+
+        def is_enough(logs: Sequence[float]) -> bool:
+            return look(logs, effort.rule) != "open" and _is_tight([*before, *logs], effort)
+
+        pairing.take_until(is_enough, max(effort.budget_s / processes, pairing.pair_s * LOOKS[0]))
+
+    def _conclude(self, first: Pairing, again: Sequence[Pairing]) -> None:
+        rule = self._lab.effort.rule
+        claimed = look(first.logs, rule)
+        is_confirmed = bool(again) and all(look(each.logs, rule) == claimed for each in again)
+        fresh = _logs(again)
+        found = judge(first.logs, fresh, rule) if is_confirmed else judge([*first.logs, *fresh], [], rule)
+        reason = None
+        if found.verdict == "inconclusive" and again:
+            reason = f"{claimed} in one process, which a fresh one did not confirm"
+        elif found.verdict == "inconclusive":
+            reason = f"the pairs scatter too much to decide within --budget {self._lab.effort.budget_s:g}"
+        self._note(verdict=found.verdict, reason=reason, break_even_steps=_break_even(self._trial, found.verdict))
+
+    def _weigh(self) -> None:
+        """Makes the changed step once more in a process of its own, to see what memory it takes there."""
+        setup_s = self._trial.setup_s
+        if not self._names or self._is_apart or setup_s is None or setup_s > _SETUP_SECONDS_TO_REPEAT:
+            return
+        self._lab.tell("weighing its memory")
+        with self._lab.worker(self._names, environment_of(self._chosen)) as worker:
+            self._note(peak_after_bytes=worker.build(CHANGED, self._names).peak_bytes)
+
+    @contextmanager
+    def _bench(self, last: str, keep: Path | None = None) -> Iterator[_Bench]:
+        """Both variants, the ``last`` one made after the other: in one process, or each in its own.
+
+        What the first steps of the changed one gave is left in the file ``keep``.
+        """
+        with ExitStack() as stack:
+            worker = stack.enter_context(self._lab.worker(self._names, {}))
+            workers = {ORIGINAL: worker, CHANGED: worker}
+            if self._is_apart:
+                environment = environment_of(self._chosen)
+                workers[CHANGED] = stack.enter_context(self._lab.worker(self._names, environment))
+            built = {}
+            for name in (ORIGINAL, CHANGED) if last == CHANGED else (CHANGED, ORIGINAL):
+                self._lab.tell(f"making the {name} step")
+                built[name] = self._build(workers[name], name, keep)
+            prefetched = max(each.prefetched for each in built.values())
+            sides = {name: Side(workers[name], name, built[name].step_us, prefetched) for name in workers}
+            samples = built[CHANGED].samples
+            pairing = Pairing(sides[ORIGINAL], sides[CHANGED], self._draw, samples)
+            yield _Bench(sides[ORIGINAL], sides[CHANGED], built[ORIGINAL], built[CHANGED], pairing)
+
+    def _build(self, worker: Worker, name: str, keep: Path | None) -> Built:
+        if name == CHANGED:
+            return worker.build(name, self._names, keep)
+        try:
+            return worker.build(name, against=self._names)
+        except Refused as refused:
+            if refused.verdict != "failed":
+                raise
+            raise WorkloadError(
+                f"{self._lab.program.target} fails without any change",
+                why=refused.reason,
+                fix=f"see that it runs: bottleneck run {self._lab.program.target}",
+            ) from None
+
+    def _note_making(self, bench: _Bench) -> None:
+        self._note(
+            setup_s=max(0.0, bench.remade.setup_s - bench.made.setup_s),
+            peak_before_bytes=bench.made.peak_bytes,
+            peak_after_bytes=bench.remade.peak_bytes if self._is_apart else None,
+        )
+
+    def _note_times(self, pairings: Sequence[Pairing]) -> None:
+        logs = _logs(pairings)
+        found = estimate(logs, self._lab.effort.rule.coverage)
+        is_known = math.isfinite(found.low) and math.isfinite(found.high)
+        ratio = Ratio(math.exp(found.middle), math.exp(found.low), math.exp(found.high), found.n) if is_known else None
+        self._note(
+            speedup=ratio,
+            original_us=timing_of([us for pairing in pairings for us in pairing.original_us]),
+            changed_us=timing_of([us for pairing in pairings for us in pairing.changed_us]),
+            smallest_visible=-math.expm1(-smallest_visible(logs, self._lab.effort.rule)) if is_known else None,
+        )
+
+
+def _fresh_processes(logs: Sequence[float], rule: Rule) -> int:
+    """How many fresh processes an effect of this size has to show in."""
+    return _FRESH_FOR_SMALL if abs(estimate(logs, rule.coverage).middle) < _SMALL else 1
+
+
+def _logs(pairings: Sequence[Pairing]) -> list[float]:
+    return [value for pairing in pairings for value in pairing.logs]
+
+
+def _is_tight(logs: Sequence[float], effort: Effort) -> bool:
+    found = estimate(logs, effort.rule.coverage)
+    return found.half_width <= max(effort.precision, abs(found.middle) / _CLEAR)
+
+
+def _break_even(trial: Trial, verdict: str) -> float | None:
+    """The steps after which the set-up is paid for; null where nothing is gained or the cost is not known."""
+    if verdict != "faster" or trial.speedup is None or trial.original_us is None or trial.setup_s is None:
+        return None
+    saved_us = trial.original_us.median * (1 - 1 / trial.speedup.median)
+    return trial.setup_s * 1e6 / saved_us if saved_us > 0 else None
+
+
+def _too_long(pair_s: float) -> str:
+    least = math.ceil(pair_s * LOOKS[0])
+    return f"{LOOKS[0]} pairs of steps would take {format_us(least * 1e6)}: pass --budget {least}"
+
+
+def _worst(differences: Sequence[Difference]) -> str:
+    """What differs by more than the change implies, the furthest beyond it."""
+    beyond = [each for each in differences if each.is_within is False]
+    worst = max(beyond, key=lambda each: (each.relative or 0.0) / (each.allowed or 1e-30))
+    if worst.relative is None or worst.allowed is None:
+        return worst.reason or f"its {worst.what} differ"
+    return f"its {worst.what} differ by {worst.relative:.1e} of the largest value, where {worst.allowed:.1e} is allowed"

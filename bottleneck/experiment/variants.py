@@ -1,0 +1,301 @@
+"""Holds variants of one step in one process and runs them in turns, as the parent process asks."""
+
+import ctypes
+import gc
+import inspect
+import json
+import os
+import signal
+import socket
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, NoReturn
+
+from bottleneck.experiment.interventions.change import Change, Missing, NotApplicable, Precision
+from bottleneck.experiment.interventions.results import KINDS, Results, incomparable, judge, observe, refer
+from bottleneck.experiment.interventions.subject import Place, Settings, Subject, make_subject
+from bottleneck.experiment.program import Program
+from bottleneck.harness.forms import parse_value
+from bottleneck.harness.import_roots import prefer_roots
+from bottleneck.harness.machine import peak_memory, reset_peak
+from bottleneck.harness.program import load_file, show_only_their_frames
+from bottleneck.harness.stopwatch import Stopwatch, has_settled
+from bottleneck.schema.trials import TrialVerdict
+
+Step = Callable[[], Any]
+
+# What compilers and captures do at the first calls belongs to the set-up, not to a step.
+SETUP_CALLS = 3
+PEAK_STEPS = 2
+WARM_SECONDS, WARM_SECONDS_AT_MOST, WARM_STEPS = 1.0, 10.0, 50
+
+_LOOSER: tuple[Precision, ...] = ("same", "reordered", "tf32", "fp16", "bf16", "int8", "other work")
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
+_LONGEST_REASON = 300
+
+
+@dataclass(frozen=True)
+class Built:
+    """What making a variant took: seconds of applying the changes and of the first calls, and the most memory then.
+
+    ``samples`` is how many times as many samples its step works on, ``prefetched`` how many batches its loaders may
+    have ready before a turn begins.
+    """
+
+    setup_s: float
+    peak_bytes: int | None
+    samples: float
+    step_us: float
+    prefetched: int = 0
+
+
+@dataclass(frozen=True)
+class _Variant:
+    subject: Subject
+    step: Step
+
+
+class Bench:
+    """The variants of one program, by name; what the user's code raises comes through."""
+
+    def __init__(self, program: Program, changes: Mapping[str, Change]) -> None:
+        self._program, self._changes = program, changes
+        self._variants: dict[str, _Variant] = {}
+
+    def build(self, name: str, changes: Sequence[str], keep: str | None, against: Sequence[str] = ()) -> Built:
+        """Makes a variant and runs it until it is warm; what its first steps gave is left in the file ``keep``.
+
+        An original is made for what it is compared with: the changes that ``against`` names.
+        """
+        chosen = [self._changes[each] for each in changes]
+        subject = self._make(chosen)
+        started = time.perf_counter()
+        for change in chosen:
+            subject = replace(subject, step=change.apply(subject))
+        for base in (self._changes[each].against for each in against):
+            subject = replace(subject, step=base(subject)) if base is not None else subject
+        results = observe(subject, self._program.seed, SETUP_CALLS)
+        Stopwatch(subject.torch).wait()
+        setup_s = time.perf_counter() - started
+        if keep is not None:
+            save(results, Path(keep), subject.torch)
+        del results
+        self._variants[name] = _Variant(subject, subject.step)
+        peak_bytes = _peak_bytes(subject)
+        samples = 1.0
+        for change in chosen:
+            samples *= change.samples
+        return Built(setup_s, peak_bytes, samples, _warm_up(subject.step, subject.torch), prefetched(subject))
+
+    def make(self, name: str) -> Built:
+        """Makes the step as it stands and runs it until it is warm: all that its time needs."""
+        with few_collections():
+            subject = self._make(())
+            started = time.perf_counter()
+            for _ in range(SETUP_CALLS):
+                subject.step()
+            Stopwatch(subject.torch).wait()
+        self._variants[name] = _Variant(subject, subject.step)
+        setup_s = time.perf_counter() - started
+        return Built(setup_s, None, 1.0, _warm_up(subject.step, subject.torch), prefetched(subject))
+
+    def turn(self, name: str, steps: int, lead: int) -> list[float]:
+        """Microseconds of each step of a turn; the ``lead`` ones before find the caches full of another's data."""
+        variant = self._variants[name]
+        stopwatch = Stopwatch(variant.subject.torch)
+        stopwatch.wait()
+        for _ in range(lead):
+            variant.step()
+        stopwatch.mark()
+        for _ in range(steps):
+            variant.step()
+            stopwatch.mark()
+        stopwatch.wait()
+        return stopwatch.durations_us()
+
+    def compare(self, changes: Sequence[str], kept: str) -> list[dict[str, Any]]:
+        """How far what a changed variant left in a file lies from the original, by the precision that is implied."""
+        precision = loosest([self._changes[each].precision for each in changes])
+        if precision == "other work":
+            return [asdict(incomparable("outputs", "it does other work, whose results are not compared"))]
+        reference = refer(lambda: self._make(()), precision, self._program.seed, SETUP_CALLS)
+        changed = load(Path(kept), sys.modules["torch"])
+        return [asdict(difference) for difference in judge(reference, changed)]
+
+    def _make(self, changes: Sequence[Change]) -> Subject:
+        program = self._program
+        return make_subject(
+            program.target,
+            program.arguments,
+            program.form,
+            self._settings(changes),
+            train=program.train,
+            seed=program.seed,
+        )
+
+    def _settings(self, changes: Sequence[Change]) -> Settings:
+        """The settings of the program, once each change that has something to say of parameters has said it."""
+        asking = [change.settings for change in changes if change.settings is not None]
+        if not asking:
+            return self._program.settings
+        if self._program.form != "workload":
+            raise NotApplicable("needs a workload, whose parameters can be set")
+        module = load_file(self._program.target, self._program.arguments)
+        parameters = inspect.signature(module.workload).parameters.values()
+        values: Mapping[str, object] = {
+            each.name: each.default for each in parameters if each.default is not each.empty
+        }
+        values = {**values, **{name: parse_value(text) for name, text in self._program.settings}}
+        for ask in asking:
+            values = {**values, **ask(values)}
+        return values
+
+
+def serve(text: str, changes: Mapping[str, Change]) -> None:
+    """Answers each line of the channel until it ends; ends with the process that holds its other end, too."""
+    program = Program.from_json(text)
+    prepare()
+    channel = socket.socket(fileno=program.channel)
+    bench = Bench(program, changes)
+    with channel, channel.makefile("rw", encoding="utf-8") as lines:
+        for line in lines:
+            request = json.loads(line)
+            if request["do"] == "quit":
+                break
+            lines.write(json.dumps(answer(bench, request)) + "\n")
+            lines.flush()
+    leave()
+
+
+def prepare() -> None:
+    """What comes before the program: this process ends with its parent, and imports what lies on its side."""
+    _die_with_parent()
+    show_only_their_frames()
+    prefer_roots()
+
+
+def leave() -> NoReturn:
+    """Ends this process; threads and workers of the program have nothing to finish: it is not theirs to keep it."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)
+
+
+def answer(bench: Bench, request: Mapping[str, Any]) -> dict[str, Any]:
+    """The reply to a request: its value, or why there is none."""
+    arguments = {name: value for name, value in request.items() if name != "do"}
+    try:
+        value = getattr(bench, _REQUESTS[request["do"]])(**arguments)
+    except NotApplicable as state:
+        return _refusal("not applicable", str(state))
+    except Missing as state:
+        return _refusal("missing", str(state))
+    except (Exception, SystemExit, KeyboardInterrupt) as error:  # the user's code, or what a library makes of it
+        traceback.print_exc()
+        return _refusal("failed", describe(error))
+    return {"value": asdict(value) if isinstance(value, Built) else value}
+
+
+_REQUESTS = {"build": "build", "make": "make", "turn": "turn", "compare": "compare"}
+
+
+def prefetched(subject: Subject) -> int:
+    """How many batches the workers of a loader that the step holds now may have ready; 0 without workers."""
+    places = [place for of_one in subject.places.values() for place in of_one]
+    return max((_ready_in(place) for place in places), default=0)
+
+
+def _ready_in(place: Place) -> int:
+    """The batches that the loader at this place, or the iterator of one, may have ready; 0 for anything else."""
+    try:
+        known = getattr(place.get(), "__dict__", {})
+        return int(known.get("num_workers", known.get("_num_workers", 0)) or 0) * int(
+            known.get("prefetch_factor", known.get("_prefetch_factor", 0)) or 0
+        )
+    except (LookupError, AttributeError, TypeError, ValueError):  # a place that is gone, or a namesake of theirs
+        return 0
+
+
+def save(results: Results, path: Path, torch: Any) -> None:
+    """Leaves results in a file: the process that compares them may be another."""
+    torch.save({what: list(results.of(what)) for what in KINDS}, path)
+
+
+def load(path: Path, torch: Any) -> Results:
+    """What ``save`` left; nothing but tensors is read."""
+    values = torch.load(path, weights_only=True)
+    return Results(**{what: tuple(values[what]) for what in KINDS})
+
+
+def loosest(precisions: Sequence[Precision]) -> Precision:
+    """The precision that several changes together imply."""
+    return max(precisions, key=_LOOSER.index, default="same")
+
+
+def describe(error: BaseException) -> str:
+    """The error in one line."""
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0]}"[:_LONGEST_REASON] if lines else type(error).__name__
+
+
+def _refusal(verdict: TrialVerdict, reason: str) -> dict[str, str]:
+    return {"verdict": verdict, "reason": " ".join(reason.split())[:_LONGEST_REASON]}
+
+
+def _peak_bytes(subject: Subject) -> int | None:
+    """The peak of a few steps; null where the system cannot make it begin anew."""
+    if not reset_peak(subject.torch):
+        return None
+    for _ in range(PEAK_STEPS):
+        subject.step()
+    return peak_memory(subject.torch, was_reset=True).bytes
+
+
+def _warm_up(step: Step, torch: Any) -> float:
+    """Microseconds of a step once its times have settled, within bounds."""
+    stopwatch = Stopwatch(torch)
+    stopwatch.mark()
+    while not is_warm(stopwatch):
+        step()
+        stopwatch.mark()
+    return usual_us(stopwatch)
+
+
+def is_warm(stopwatch: Stopwatch) -> bool:
+    """Whether times have settled, or there has been enough of it."""
+    elapsed_s = stopwatch.elapsed_s
+    if elapsed_s >= (WARM_SECONDS if stopwatch.steps >= WARM_STEPS else WARM_SECONDS_AT_MOST):
+        return True
+    return elapsed_s > WARM_SECONDS / 4 and has_settled(stopwatch.host_durations_us())
+
+
+def usual_us(stopwatch: Stopwatch) -> float:
+    """The typical step among the last ones."""
+    recent = sorted(stopwatch.durations_us()[-WARM_STEPS:])
+    return recent[len(recent) // 2]
+
+
+@contextmanager
+def few_collections() -> Iterator[None]:
+    """Spares the garbage collector most of its runs while torch is imported, a sixth of that time.
+
+    Settings that the program makes of its own stay.
+    """
+    usual, rare = gc.get_threshold(), (100_000, 50, 1000)
+    gc.set_threshold(*rare)
+    try:
+        yield
+    finally:
+        if gc.get_threshold() == rare:
+            gc.set_threshold(*usual)
+
+
+def _die_with_parent() -> None:
+    """Has the system end this process when its parent dies in the middle of a step."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)

@@ -1,0 +1,230 @@
+"""Proves that the gate can fail: inserts known regressions into a step and demands red, then green without them."""
+
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from bottleneck.experiment.paired_processes import duel
+from bottleneck.experiment.program import Program
+from bottleneck.experiment.record_once import count_program
+from bottleneck.experiment.side import Stand
+from bottleneck.gate.judging import is_compared, judge_counts
+from bottleneck.gate.run_gate import Job, effort_of
+from bottleneck.gate.settings import workload_name
+from bottleneck.gate.story import tell_time
+from bottleneck.harness.forms import VARIABLE
+from bottleneck.report.ci.phrases import tell_change
+from bottleneck.schema.counters import COUNTERS, Counts, Lock
+from bottleneck.schema.gate_result import CounterChange, GateSettings, Limit, TimeResult, TimeVerdict
+from bottleneck.units import format_us
+
+Color = Literal["red", "green", "open"]
+Part = Literal["counters", "time"]
+
+STEP = "step_us"
+_STEP_LIMIT = Limit(STEP, relative=0.03, text="+3%")
+_COLORS: dict[TimeVerdict, Color] = {"slower": "red", "fine": "green", "faster": "green"}
+_RED = frozenset({"broken", "gone"})
+
+
+@dataclass(frozen=True)
+class Injection:
+    """What is put into every step: so many more ops or syncs, or a share of its time and so many microseconds at least.
+
+    ``what`` says it in words, ``because`` why it is as much. Nothing is put into a step where ``kind`` is empty.
+    """
+
+    kind: Literal["op", "sync", "slowdown", ""]
+    what: str
+    because: str = ""
+    amounts: tuple[float, ...] = ()
+
+    @property
+    def told(self) -> str:
+        """How a process is told it (harness.injected)."""
+        return ":".join((self.kind, *(f"{amount:.6g}" for amount in self.amounts))) if self.kind else ""
+
+
+NOTHING = Injection("", "no change")
+
+
+@dataclass(frozen=True)
+class Check:
+    """One demand on the gate, and what it said. ``open`` is neither: undecided, or not measured."""
+
+    what: str
+    demanded: Color
+    said: Color
+    detail: str
+
+    @property
+    def is_met(self) -> bool:
+        """Whether the gate said what was demanded."""
+        return self.said == self.demanded
+
+
+@dataclass(frozen=True)
+class Proof:
+    """All checks of one workload; without any there is a ``reason``."""
+
+    name: str
+    checks: tuple[Check, ...] = ()
+    reason: str = "nothing was demanded of it"
+    seconds: float = 0.0
+
+    @property
+    def is_proven(self) -> bool:
+        """Whether the gate said all that was demanded of it, and something was."""
+        return bool(self.checks) and all(check.is_met for check in self.checks)
+
+    @property
+    def text(self) -> str:
+        """The verdict in a sentence, and every check on a line below it."""
+        return "\n".join([f"{self.name}: {self._sentence}", *map(_line, self.checks)]) + "\n"
+
+    @property
+    def _sentence(self) -> str:
+        if not self.checks:
+            return f"gate not proven: {self.reason}"
+        wrong = [f"{check.said} for {check.what}" for check in self.checks if not check.is_met and check.said != "open"]
+        if wrong:
+            return f"gate NOT proven: it is {', '.join(wrong)}"
+        missing = [check.what for check in self.checks if check.said == "open"]
+        if missing:
+            return f"gate not proven: it could not decide on {', '.join(missing)}"
+        caught = ", ".join(check.what for check in self.checks if check.demanded == "red")
+        return f"gate proven: it catches {caught}; it stays green on the step itself ({self.seconds:.0f} s)"
+
+
+@dataclass(frozen=True)
+class Means:
+    """How a step with something put into it is counted and timed, and how its counts are judged."""
+
+    count: Callable[[Injection], Counts]
+    judge: Callable[[Lock, Counts, GateSettings], Sequence[CounterChange]]
+    duel: Callable[[Injection], TimeResult]
+
+
+def self_test(name: str, settings: GateSettings, means: Means, parts: Sequence[Part] = ("counters", "time")) -> Proof:
+    """The proof for one workload by the budgets of these settings; what counting or timing raises comes through.
+
+    The lock-file that counters are held against is what the step counts now: a change that is under way is not what is
+    in question.
+    """
+    started = time.monotonic()
+    checks: list[Check] = []
+    if "counters" in parts:
+        checks += _check_counters(name, settings, means)
+    if "time" in parts:
+        checks += _check_time(settings, means)
+    return Proof(name, tuple(checks), seconds=time.monotonic() - started)
+
+
+def one_more(kind: Literal["op", "sync"], counter: str, limit: Limit | None, before: int) -> Injection:
+    """The fewest ops or syncs that the budget of their counter does not allow; one more without a budget."""
+    limit = limit or Limit(counter)
+    allowed = max(limit.floor, limit.absolute or 0.0, (limit.relative or 0.0) * before, 0.0)
+    number = math.floor(allowed) + 1
+    words = COUNTERS[counter].one if number == 1 else COUNTERS[counter].many
+    because = f" (budget {limit.text})" if number > 1 else ""
+    return Injection(kind, f"{'one' if number == 1 else number} more {words}", because, (number,))
+
+
+def slowdown(limit: Limit) -> Injection:
+    """Twice what the time may grow by."""
+    share, least_us = 2 * (limit.relative or 0.0), 2 * max(limit.floor, limit.absolute or 0.0)
+    parts = [f"{100 * share:.3g} %"] if share else []
+    parts += [f"{format_us(least_us)} at least"] if least_us else []
+    because = f" (budget {limit.text})"
+    return Injection("slowdown", f"a step longer by {', '.join(parts)}", because, (share, least_us))
+
+
+def _check_counters(name: str, settings: GateSettings, means: Means) -> Iterator[Check]:
+    counts = means.count(NOTHING)
+    lock = Lock(name, (), counts)
+    exact = replace(settings, creep={})
+    for kind, counter in _COUNTED:
+        injection = one_more(kind, counter, settings.budgets.get(counter), counts.values.get(counter, 0))
+        if (reason := _unknown(counts, counter)) is not None:
+            yield Check(injection.what, "red", "open", reason)
+            continue
+        changes = means.judge(lock, means.count(injection), exact)
+        yield _check_counter(injection, counter, changes)
+    yield _check_same(means.judge(lock, means.count(NOTHING), exact))
+
+
+_COUNTED: tuple[tuple[Literal["op", "sync"], str], ...] = (("op", "ops"), ("sync", "syncs"))
+
+
+def _unknown(counts: Counts, counter: str) -> str | None:
+    """Why this counter cannot be gated in this step; null where it can."""
+    if counter in counts.values:
+        return None
+    known = counts.unknown.get(counter) or counts.unstable.get(counter) or "it was not counted"
+    return f"{counter}: {known}"
+
+
+def _check_counter(injection: Injection, counter: str, changes: Sequence[CounterChange]) -> Check:
+    """Whether that very counter is red: an op more that only shows in others would be luck."""
+    found = next((change for change in changes if change.metric == counter), None)
+    what = f"{injection.what}{injection.because}"
+    if found is None or found.after is None:
+        return Check(what, "red", "open", found.reason or "not counted" if found else f"{counter} was not judged")
+    said: Color = "red" if found.verdict in _RED else "green"
+    return Check(what, "red", said, f"{tell_change(found)}, {found.verdict}")
+
+
+def _check_same(changes: Sequence[CounterChange]) -> Check:
+    red = [change for change in changes if change.verdict in _RED]
+    if red:
+        return Check("its own counters", "green", "red", "; ".join(tell_change(change) for change in red))
+    kept = sum(change.verdict == "same" for change in changes)
+    said: Color = "green" if is_compared(changes) else "open"
+    return Check("its own counters", "green", said, f"{kept} of {len(changes)} counters the same")
+
+
+def _check_time(settings: GateSettings, means: Means) -> Iterator[Check]:
+    injection = slowdown(settings.budgets.get(STEP, _STEP_LIMIT))
+    yield _check_duel(f"{injection.what}{injection.because}", "red", means.duel(injection))
+    yield _check_duel("its own time", "green", means.duel(NOTHING))
+
+
+def _check_duel(what: str, demanded: Color, result: TimeResult) -> Check:
+    detail = "; ".join(filter(None, (tell_time(result), result.reason)))
+    return Check(what, demanded, _COLORS.get(result.verdict, "open"), f"{result.verdict}: {detail}")
+
+
+def _line(check: Check) -> str:
+    mark = "ok" if check.is_met else "open" if check.said == "open" else "WRONG"
+    return f"  {mark:<5}  {check.said:<5}  {check.what}: {check.detail}"
+
+
+_NO_STEP = "the self-test needs a workload: a script's step cannot be made longer from outside"
+_PARTS: tuple[Part, ...] = ("counters", "time")
+
+
+def prove(job: Job, program: Program) -> Proof:
+    """Whether the gate catches what is put into this program's step; WorkloadError where the program does not run."""
+    name = workload_name(program.words)
+    if program.form == "script":
+        return Proof(name, reason=_NO_STEP)
+
+    def count(injection: Injection) -> Counts:
+        job.tell(f"counting {name} with {injection.what}")
+        number = len(list(job.scratch.glob(f"proof-{name}-*")))
+        return count_program(program, job.scratch / f"proof-{name}-{number}", _stand(job, injection)).counts
+
+    def time(injection: Injection) -> TimeResult:
+        job.tell(f"timing {name} with {injection.what}")
+        return duel(program, _stand(job, NOTHING), _stand(job, injection), effort_of(job), job.tell)
+
+    parts = (job.only,) if job.only is not None else _PARTS
+    return self_test(name, job.settings, Means(count, judge_counts, time), parts)
+
+
+def _stand(job: Job, injection: Injection) -> Stand:
+    """The sources as they are now, whose processes are told what to put into the step."""
+    plain = job.candidate
+    return replace(plain, label=injection.what, environment={**plain.environment, VARIABLE: injection.told})

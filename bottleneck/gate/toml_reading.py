@@ -1,0 +1,159 @@
+"""Reads TOML files that people and merges edit, with errors that name the file, the key and the remedy."""
+
+import difflib
+import re
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from bottleneck.errors import BottleneckError
+
+# Far above any real file; a parser in Python takes seconds for these.
+_LIMIT_BYTES = 4_000_000
+_QUOTES_AND_DOTS = re.compile(r"\\.|[\"'.]")
+_CONFLICTS = ("<<<<<<< ", ">>>>>>> ", "||||||| ")
+_LARGEST = 2**63 - 1
+_SHOWN_CHARACTERS = 80
+
+
+@dataclass(frozen=True)
+class Section:
+    """A table of a TOML file that knows where it stands.
+
+    Its errors are of the kind ``failure``, name the file and the key, and end in ``fix``.
+    """
+
+    data: Mapping[str, object]
+    file: Path
+    failure: type[BottleneckError]
+    fix: str = ""
+    path: tuple[str, ...] = ()
+
+    def error(self, key: str, why: str, fix: str = "") -> BottleneckError:
+        """What is wrong with a key of this table."""
+        place = ".".join(shown_key(part) for part in (*self.path, key))
+        return self.failure(f"{self.file} is not valid: {place}", why=why, fix=fix or self.fix)
+
+    def refuse_others(self, known: Iterable[str], fix: str = "") -> None:
+        """Fails at the first key that is not among the known ones, and names the nearest."""
+        names = list(known)
+        for key in self.data:
+            if key not in names:
+                near = difflib.get_close_matches(key[:_SHOWN_CHARACTERS], names, n=1, cutoff=0.5)
+                hint = f"; the nearest is {near[0]}" if near else f"; known are {', '.join(names)}"
+                raise self.error(key, f"there is no such key{hint}", fix)
+
+    def section(self, key: str) -> "Section":
+        """The table under a key; empty where there is none."""
+        value = self.data.get(key, {})
+        if not isinstance(value, dict):
+            raise self.error(key, f"this has to be a table, and is {shown(value)}")
+        return replace(self, data=value, path=(*self.path, key))
+
+    def sections(self, key: str) -> tuple["Section", ...]:
+        """The tables of an array of tables; empty where there is none."""
+        rows = self.data.get(key, [])
+        if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+            raise self.error(key, f"this has to be an array of tables, and is {shown(rows)}")
+        return tuple(replace(self, data=row, path=(*self.path, f"{key}[{n}]")) for n, row in enumerate(rows))
+
+    def text(self, key: str, default: str | None = None) -> str:
+        """A text; without a default it has to be there."""
+        value = self.data.get(key, default)
+        if not isinstance(value, str):
+            raise self.error(key, _expected("a text in quotes", value))
+        return value
+
+    def texts(self, key: str) -> tuple[str, ...]:
+        """A list of texts; empty where there is none."""
+        value = self.data.get(key, [])
+        if not isinstance(value, list) or not all(isinstance(text, str) for text in value):
+            raise self.error(key, f"this has to be a list of texts, and is {shown(value)}")
+        return tuple(value)
+
+    def whole(self, key: str, default: int | None = None) -> int:
+        """A whole number from 0 to 2^63 - 1; without a default it has to be there."""
+        value = self.data.get(key, default)
+        if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= _LARGEST:
+            raise self.error(key, _expected("a whole number, 0 or more", value))
+        return value
+
+    def wholes(self) -> dict[str, int]:
+        """This table, all of whose values are whole numbers."""
+        return {key: self.whole(key) for key in self.data}
+
+    def plain_texts(self) -> dict[str, str]:
+        """This table, all of whose values are texts."""
+        return {key: self.text(key) for key in self.data}
+
+
+def read_toml(path: Path, failure: type[BottleneckError], fix: str, parts: int | None = None) -> Section:
+    """The root table of a file; ``failure`` where it cannot be read, is no TOML or holds an unresolved merge.
+
+    ``parts`` is how many dots a line may hold outside of quotes: tomllib takes time by the square of a key's parts.
+    """
+    try:
+        data = path.read_bytes()
+    except OSError as exc:
+        raise failure(f"cannot read {path}: {exc.strerror}", fix=fix) from exc
+    if len(data) > _LIMIT_BYTES:
+        raise failure(f"{path} is too large: {len(data)} bytes", why=f"at most {_LIMIT_BYTES} are read", fix=fix)
+    try:
+        text = data.decode("utf-8")
+        _refuse_conflict(path, text, failure)
+        if parts is not None:
+            _refuse_long_keys(path, text, parts, failure, fix)
+        return Section(tomllib.loads(text), path, failure, fix)
+    except RecursionError as exc:
+        raise failure(f"{path} is not valid", why="its values are nested too deeply", fix=fix) from exc
+    except ValueError as exc:  # of TOML, of UTF-8, and of a number with thousands of digits
+        raise failure(f"{path} is not valid TOML", why=str(exc)[: 2 * _SHOWN_CHARACTERS], fix=fix) from exc
+
+
+def _refuse_long_keys(path: Path, text: str, parts: int, failure: type[BottleneckError], fix: str) -> None:
+    for number, line in enumerate(text.split("\n"), 1):
+        if line.count(".") > parts and _bare_dots(line) > parts:
+            raise failure(f"{path} is not valid", why=f"line {number} holds a key of over {parts} parts", fix=fix)
+
+
+def _bare_dots(line: str) -> int:
+    quote, dots = "", 0
+    for match in _QUOTES_AND_DOTS.finditer(line):
+        found = match[0] if quote != "'" else match[0][-1]
+        if quote:
+            quote = "" if found == quote else quote
+        elif found in "\"'":
+            quote = found
+        else:
+            dots += found[-1] == "."
+    return dots
+
+
+def _refuse_conflict(path: Path, text: str, failure: type[BottleneckError]) -> None:
+    for number, line in enumerate(text.split("\n"), 1):
+        if line.startswith(_CONFLICTS):
+            raise failure(
+                f"{path} holds an unresolved merge (line {number})",
+                why=f"the line is {shown(line)}",
+                fix="take one side (git checkout --theirs FILE), then write it anew: bottleneck gate --update",
+            )
+
+
+def shown_key(key: str) -> str:
+    """A key as TOML shows it: bare where it can be, else in quotes."""
+    is_bare = key.isascii() and key.replace("-", "_").replace("[", "_").replace("]", "_").isidentifier()
+    return key if is_bare else shown(key)
+
+
+def shown(value: object) -> str:
+    """A value of a file in an error: short, and without control characters."""
+    try:
+        text = repr(value)
+    except (ValueError, RecursionError):  # an integer of thousands of digits, a table of thousands of levels
+        return f"a very large {type(value).__name__}"
+    return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}…"
+
+
+def _expected(what: str, value: object) -> str:
+    return f"this has to be {what}" + ("; it is missing" if value is None else f", and is {shown(value)}")

@@ -1,0 +1,173 @@
+"""Messages between the profiled process and the supervisor: the plan, and the notes on what was measured."""
+
+import dataclasses
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from bottleneck.schema.compiled_kernels import compiled_file
+from bottleneck.schema.measurements import BatchTest, Compilation, OptionCosts, PeakMemory, Timing
+from bottleneck.schema.recording import Form, StepSource
+
+# Every rank has notes of its own; what is being written has another name until it is whole.
+NOTES_FILES = ".notes.rank*.json"
+
+# By launcher: the variables of the rank and of the number of ranks. Those of torchrun come first, which Slurm may have
+# started; Slurm sets its second one only for what `srun` starts.
+LAUNCHERS = (("RANK", "WORLD_SIZE"), ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS"))
+
+USUAL_STEPS, USUAL_WARMUP = 5, 3
+TIMED_SECONDS = 1.0
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to run and how to measure it; travels from the supervisor to the child as one JSON argument.
+
+    ``target`` is a file, or a module name where ``module`` is true. ``settings`` are the texts of ``--set``. ``steps``
+    and ``warmup`` are null where the user leaves their number to us, ``batch_test`` where its length decides. It is the
+    same for all ranks: each child knows its own. ``changes`` are applied to the step of a workload or a model, by their
+    names in ``harness.changes``; ``device`` is torch's default one and ``threads`` its number of threads, both set
+    before the program is loaded. Without ``option_costs`` the profiler's options are not priced. ``seed`` sets the
+    random numbers of a program that does not do so itself. With ``counting`` steps are profiled, and none is timed.
+    ``timed_s`` is how long a step that can be repeated is timed.
+    """
+
+    folder: str
+    form: Form
+    target: str
+    module: bool
+    settings: tuple[tuple[str, str], ...]
+    train: bool
+    steps: int | None
+    warmup: int | None
+    step: str | None = None
+    stop: bool = False
+    nproc_per_node: str | None = None
+    shapes: bool | None = None
+    stacks: bool | None = None
+    memory: bool | None = None
+    batch_test: bool | None = None
+    changes: tuple[str, ...] = ()
+    device: str | None = None
+    threads: int | None = None
+    option_costs: bool = True
+    seed: int | None = None
+    counting: bool = False
+    timed_s: float = TIMED_SECONDS
+
+    @classmethod
+    def from_json(cls, text: str) -> "Plan":
+        """The plan that ``to_json`` wrote."""
+        values = json.loads(text)
+        settings = tuple((name, value) for name, value in values["settings"])
+        return cls(**{**values, "settings": settings, "changes": tuple(values["changes"])})
+
+    def to_json(self) -> str:
+        """The plan as one line of JSON."""
+        return json.dumps(dataclasses.asdict(self))
+
+    @property
+    def wanted_steps(self) -> int:
+        """Steps to profile."""
+        return self.steps or USUAL_STEPS
+
+    @property
+    def least_warmup(self) -> int:
+        """Steps that pass before any is measured; exactly so many where the user named their number."""
+        return USUAL_WARMUP if self.warmup is None else self.warmup
+
+
+@dataclass(frozen=True)
+class RankFiles:
+    """Where one rank's part of a recording lies: ``partial`` until the supervisor has found it whole, then ``trace``.
+
+    ``compiled`` describes the kernels of a compiled program, for the trace that lies beside it.
+    """
+
+    folder: Path
+    rank: int
+
+    @property
+    def trace(self) -> Path:
+        """The trace under its final name."""
+        return self.folder / f"trace.rank{self.rank}.json.gz"
+
+    @property
+    def partial(self) -> Path:
+        """The trace as the child left it."""
+        return self.folder / f".partial.{self.trace.name}"
+
+    @property
+    def fresh(self) -> Path:
+        """The trace while it is being written."""
+        return self.folder / f".fresh.{self.trace.name}"
+
+    @property
+    def compiled(self) -> Path:
+        """The kernels that the program compiled."""
+        return self.folder / compiled_file(self.rank)
+
+    @property
+    def notes(self) -> Path:
+        """The notes of the child."""
+        return self.folder / NOTES_FILES.replace("*", str(self.rank))
+
+
+def rank_of(environment: Mapping[str, str]) -> tuple[int, int]:
+    """Rank and number of ranks, as the launcher tells its processes; (0, 1) for a process on its own."""
+    for of_rank, of_ranks in LAUNCHERS:
+        rank, ranks = environment.get(of_rank, ""), environment.get(of_ranks, "")
+        if rank.isdecimal() and (of_rank == "RANK" or ranks.isdecimal()):
+            return int(rank), int(ranks) if ranks.isdecimal() else 1
+    return 0, 1
+
+
+@dataclass(frozen=True)
+class Notes:
+    """What the child measured. Times in ``unprofiled`` and ``profiled`` are microseconds per step.
+
+    ``ranks`` is how many processes the program consists of, by the launcher that started them.
+    ``step_name`` tells what ended a step ("optimizer.step of AdamW"), ``steps_seen`` how often, until all was measured.
+    ``timed_ns`` is the stretch of the wall clock in which the unprofiled steps ran; ``settled`` tells whether they had
+    stopped to get quicker or slower. ``windows_us`` is the mean step of each window that was opened; the quickest is
+    kept.
+    ``setup_s`` is what the first step took, with the changes that were applied before it, beyond a usual step.
+    ``is_measured`` turns true as soon as nothing more will be measured, while the program goes on; ``stopped`` where it
+    was then told to end (``Plan.stop``). ``is_complete`` turns true at the regular end of the program; false means that
+    it died or left by `os._exit`.
+    """
+
+    ranks: int = 1
+    step_source: StepSource = "none"
+    step_name: str | None = None
+    steps_seen: int = 0
+    framework: str | None = None
+    step_marks_ns: tuple[int, ...] = ()
+    unprofiled: Timing | None = None
+    timed_ns: tuple[int, int] | None = None
+    profiled: Timing | None = None
+    settled: bool | None = None
+    windows_us: tuple[float, ...] = ()
+    peak_memory: PeakMemory | None = None
+    option_costs: OptionCosts | None = None
+    batch_test: BatchTest | None = None
+    setup_s: float | None = None
+    threads: int | None = None
+    device_facts: tuple[Mapping[str, str | int | float | None], ...] = ()
+    warnings: tuple[str, ...] = ()
+    libraries: Mapping[str, str | int | float | bool] = field(default_factory=dict)
+    compilation: Compilation | None = None
+    search_path: tuple[str, ...] = ()
+    is_measured: bool = False
+    stopped: bool = False
+    is_complete: bool = False
+
+
+def write_notes(path: Path, notes: Notes) -> None:
+    """Leaves the notes in this file, whole or not at all."""
+    partial = path.with_name(f"{path.name}.{os.getpid()}")
+    partial.write_text(json.dumps(dataclasses.asdict(notes)))
+    partial.replace(path)

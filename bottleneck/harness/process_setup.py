@@ -1,0 +1,57 @@
+"""Sets torch's default device, thread count and random seeds before the user's program is loaded."""
+
+import random
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from bottleneck.harness.messages import Plan
+
+
+def prepare_torch(plan: Plan) -> None:
+    """Sets what the plan names, and imports torch for it; ends the process with a reason where that cannot be had."""
+    if plan.device is None and plan.threads is None:
+        return
+    import torch
+
+    if plan.threads is not None:
+        torch.set_num_threads(plan.threads)
+    if plan.device is not None:
+        torch.set_default_device(_present(plan.device))
+
+
+def _present(name: str) -> str:
+    """The device, if torch knows it and one is there."""
+    import torch
+
+    try:
+        device = torch.device(name)
+        count = 1 if device.type == "cpu" else torch.get_device_module(device).device_count()
+    except (RuntimeError, AssertionError) as error:
+        sys.exit(f"torch has no device {name}: {str(error).strip().splitlines()[0]}")
+    if count <= (device.index or 0):
+        sys.exit(f"there is no device {name} here: torch {torch.__version__} sees {count} of this kind")
+    return name
+
+
+def seeders(plan: Plan) -> dict[str, Callable[[Any], None]]:
+    """What to call once torch or numpy is loaded, by the module's name; Python's own generator is set at once."""
+    if plan.seed is None:
+        return {}
+    random.seed(plan.seed)
+    return {"torch": lambda torch: sow(plan, torch), "numpy": lambda numpy: _sow_numpy(plan, numpy)}
+
+
+def sow(plan: Plan, torch: Any) -> None:
+    """Sets torch's generators, those of GPUs included, where the plan has a seed."""
+    if plan.seed is not None:
+        torch.manual_seed(plan.seed)
+        if "numpy" in sys.modules:
+            _sow_numpy(plan, sys.modules["numpy"])
+
+
+def _sow_numpy(plan: Plan, numpy: Any) -> None:
+    # Half loaded, where torch is imported while numpy is.
+    seed = getattr(getattr(numpy, "random", None), "seed", None)
+    if seed is not None and plan.seed is not None:
+        seed(plan.seed % 2**32)

@@ -1,0 +1,188 @@
+"""Coordinates the supervisors of a job's ranks; the last one to exit merges the recording.
+
+The last one to leave makes the recording; nobody waits for another while its program runs. The lowest rank, whose words
+a launcher shows first, stays a while at its end so that it is the last where it can be.
+
+Ranks agree through a file in the folder of the recording and never wait for one another: a rank that waits keeps the
+others waiting in a collective. The lowest rank decides when the steps have settled and are timed, and names a step a
+little ahead. No rank can pass it unawares: none ends a step whose collectives rank 0 has not reached.
+"""
+
+import contextlib
+import fcntl
+import json
+import os
+import re
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from bottleneck.harness.supervise import Job
+
+JOB_FILE = ".job.json"
+RANK_FILES = ".job.rank*.json"
+_RANK_FILE = re.compile(r"\.job\.rank(\d{1,9})\.json")
+# The others may still be writing their traces.
+PATIENCE_S = 60.0
+_LOOK_S = 0.05
+
+
+@dataclass(frozen=True)
+class Clock:
+    """Where the time comes from; tests give their own."""
+
+    now_s: Callable[[], float] = time.monotonic
+    sleep: Callable[[float], None] = time.sleep
+
+
+class Attendance:
+    """This rank among those that record into the folder. Its own file is locked for as long as its supervisor lives.
+
+    ``beside`` is how many ranks of the job record here at least, because they run on the same machine.
+    """
+
+    def __init__(self, folder: Path, job: Job, beside: int = 0, clock: Clock | None = None) -> None:
+        self._folder, self._job, self._beside, self._clock = folder, job, beside, clock or Clock()
+        self._handle = -1
+
+    def join(self, prepare: Callable[[], None]) -> None:
+        """Takes part. The first rank of the job calls ``prepare``, which makes room in the folder or raises."""
+        with self._alone():
+            if self._job_here() != self._job.name or (self._folder / "recording.json").exists():
+                prepare()
+                (self._folder / JOB_FILE).write_text(json.dumps({"job": self._job.name}))
+            self._handle = os.open(self._rank_file(self._job.rank), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+            os.ftruncate(self._handle, 0)
+            with contextlib.suppress(OSError):  # a file system without locks
+                fcntl.flock(self._handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+    def leave(self, *, in_order: bool) -> bool:
+        """Whether this rank is the last one and has to finish the recording; ``in_order`` if its program ended well.
+
+        One that failed does not stay: its launcher ends the others only when it has heard of the failure.
+        """
+        until_s = self._clock.now_s() + (PATIENCE_S if in_order else 0.0)
+        while True:
+            try:
+                with self._alone():
+                    if self._is_taken():
+                        return False
+                    if self._is_last():
+                        (self._folder / JOB_FILE).write_text(json.dumps({"job": self._job.name, "by": self._job.rank}))
+                        return True
+                    # One that stays has not left: the others must not take its work.
+                    if self._job.rank != min(self.present()) or self._clock.now_s() >= until_s:
+                        os.write(self._handle, b'{"left": true}')
+                        return False
+            except OSError:  # the folder is gone
+                return False
+            self._clock.sleep(_LOOK_S)
+
+    def close(self) -> None:
+        """Takes the marks of all ranks away, after the recording was made."""
+        for path in [*self._folder.glob(RANK_FILES), self._folder / JOB_FILE]:
+            path.unlink(missing_ok=True)
+
+    def present(self) -> list[int]:
+        """The ranks that have taken part here."""
+        return ranks_present(self._folder)
+
+    def _is_last(self) -> bool:
+        ranks = self.present()
+        return len(ranks) >= self._beside and not any(self._is_running(rank) for rank in ranks)
+
+    def _is_taken(self) -> bool:
+        """Whether another rank finishes the recording, or has done so and taken the marks away."""
+        return self._job.rank not in self.present() or self._job_here() is None
+
+    def _is_running(self, rank: int) -> bool:
+        """Whether the rank's supervisor lives and has not left."""
+        path = self._rank_file(rank)
+        if rank == self._job.rank or path.read_bytes():
+            return False
+        handle = os.open(path, os.O_RDWR | os.O_NOFOLLOW)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except OSError:
+            return True
+        finally:
+            os.close(handle)
+        return False
+
+    def _job_here(self) -> str | None:
+        try:
+            found = json.loads((self._folder / JOB_FILE).read_bytes())
+        except (OSError, ValueError, RecursionError):
+            return None
+        return found.get("job") if isinstance(found, dict) and "by" not in found else None
+
+    def _rank_file(self, rank: int) -> Path:
+        return self._folder / RANK_FILES.replace("*", str(rank))
+
+    @contextlib.contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Keeps the other ranks out meanwhile; the folder itself is locked, which leaves nothing behind."""
+        handle = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            with contextlib.suppress(OSError):  # a file system without locks
+                fcntl.flock(handle, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(handle)
+
+
+def ranks_present(folder: Path) -> list[int]:
+    """The ranks of a job that took part in a recording here; none where one supervisor has all of them."""
+    matches = (_RANK_FILE.fullmatch(path.name) for path in folder.glob(RANK_FILES))
+    return sorted(int(match[1]) for match in matches if match)
+
+
+WINDOW_FILE = ".notes.window.json"
+# A step more than it takes, for programs whose ranks meet less than once a step.
+_AHEAD = 2
+
+
+@dataclass(frozen=True)
+class WindowAt:
+    """The step after which the windows open, and how many steps before it are timed."""
+
+    step: int
+    timed: int
+
+
+class Company:
+    """What a rank knows of the others' windows."""
+
+    def __init__(self, folder: Path, rank: int, ranks: int) -> None:
+        self._path, self._rank = folder / WINDOW_FILE, rank
+        self._opening: WindowAt | None = None
+        self.is_alone = ranks < 2
+
+    @property
+    def follows(self) -> bool:
+        """Whether another rank decides."""
+        return not self.is_alone and self._rank > 0
+
+    def may_open(self, step: int, timed: int) -> bool:
+        """Whether the windows open after this step, for the rank that decides; asked when it has timed enough steps."""
+        if self.is_alone:
+            return True
+        if self._opening is None:
+            self._opening = WindowAt(step + _AHEAD, timed + _AHEAD)
+            partial = self._path.with_name(f"{WINDOW_FILE}.new")
+            try:
+                partial.write_text(json.dumps(vars(self._opening)))
+                partial.replace(self._path)
+            except OSError:  # a full disk, which the recording will tell of
+                return True
+        return step >= self._opening.step
+
+    def opening(self) -> WindowAt | None:
+        """What the rank that decides has said; null as long as it has not."""
+        if self._opening is None:
+            try:
+                self._opening = WindowAt(**json.loads(self._path.read_bytes()))
+            except (OSError, ValueError, TypeError):
+                return None
+        return self._opening

@@ -1,0 +1,298 @@
+"""Samples the machine's sensors in the supervisor, one thread per sampler, into a bounded log."""
+
+import math
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from bottleneck.schema.telemetry import Sample, read_samples, sound
+
+# Costs are judged by the least of so many: one that was interrupted by other programs says nothing.
+_COSTS = 3
+_MOST_FAILURES = 5
+
+
+@dataclass(frozen=True)
+class Reading:
+    """Columns that a call may give, the call, and how often it is made.
+
+    ``interval_s`` is the time in which the value changes. ``share`` is the part of the time that the call may take up:
+    a slow driver is asked less often, for its calls take locks that the program needs too.
+    """
+
+    columns: tuple[str, ...]
+    read: Callable[[Any], Mapping[str, float | None]]
+    interval_s: float = 0.0
+    share: float = 0.001
+
+
+class Taken:
+    """A reading of one source as time goes on. ``source`` is what the call takes, ``clock`` tells seconds.
+
+    ``crowd`` is the number of sources that share the time for this reading.
+    """
+
+    def __init__(self, reading: Reading, source: Any, clock: Callable[[], float], crowd: int = 1) -> None:
+        self.reading = reading
+        self._source, self._clock = source, clock
+        self._share = reading.share / crowd
+        self._costs_s: deque[float] = deque(maxlen=_COSTS)
+        self._due_s = 0.0
+        self._failures = 0
+
+    def is_due(self, now_s: float) -> bool:
+        """Whether it is time again; a beat that comes a little early counts."""
+        return now_s + 1e-3 >= self._due_s
+
+    def take(self, now_s: float) -> dict[str, float]:
+        """The values by column; raises what the call raises."""
+        began_s = self._clock()
+        try:
+            return sound(self._source_values())
+        finally:
+            self._costs_s.append(self._clock() - began_s)
+            self._due_s = now_s + max(self.reading.interval_s, min(self._costs_s) / self._share)
+
+    def _source_values(self) -> Mapping[str, float | None]:
+        values = self.reading.read(self._source)
+        self._failures = 0
+        return values
+
+    def failed(self) -> bool:
+        """Counts a failure that may pass; whether it has been one too many in a row."""
+        self._failures += 1
+        return self._failures >= _MOST_FAILURES
+
+
+def taken(readings: Sequence[Reading], source: Any, clock: Callable[[], float], crowd: int) -> list[Taken]:
+    """Each reading of a source, none taken yet."""
+    return [Taken(reading, source, clock, crowd) for reading in readings]
+
+
+Span = tuple[float, float]
+
+_MOST_SAMPLES = 20_000
+_FRESH_NS = 10e9
+
+
+class SensorLog:
+    """Holds samples of several threads. When full, every second sample of each sensor goes, but not the newest.
+
+    ``spans`` tells which stretches of the wall clock were measured, in ns: samples there are all kept, and around them.
+    """
+
+    def __init__(self, spans: Callable[[], Sequence[Span]] = tuple, most: int = _MOST_SAMPLES) -> None:
+        self._spans, self._most = spans, most
+        self._limit = most
+        self._samples: list[Sample] = []
+        self._lock = threading.Lock()
+
+    def add(self, sample: Sample) -> None:
+        """Appends a sample."""
+        with self._lock:
+            self._samples.append(sample)
+            if len(self._samples) > self._limit:
+                self._samples = _thinned(self._samples, self._spans())
+                # Where most is worth keeping, thinning again at once would gain nothing.
+                self._limit = max(self._most, len(self._samples) + self._most // 4)
+
+    def samples(self) -> tuple[Sample, ...]:
+        """The samples, oldest first."""
+        with self._lock:
+            return tuple(sorted(self._samples, key=lambda sample: sample.elapsed_s))
+
+
+def _thinned(samples: Sequence[Sample], spans: Sequence[Span]) -> list[Sample]:
+    """The samples without every second old one of each sensor outside the spans."""
+    newest_ns = max(sample.unix_ns for sample in samples)
+    kept: list[Sample] = []
+    is_next: dict[str, bool] = {}
+    for sample in samples:
+        is_next[sample.sensor] = not is_next.get(sample.sensor, False)
+        is_fresh = sample.unix_ns >= newest_ns - _FRESH_NS
+        if is_fresh or is_next[sample.sensor] or any(_holds(span, sample.unix_ns) for span in spans):
+            kept.append(sample)
+    return kept
+
+
+def _holds(span: Span, unix_ns: int) -> bool:
+    """Whether an instant lies in the span or within a second of it, where counters are read for its ends."""
+    return span[0] - 1e9 <= unix_ns <= span[1] + 1e9
+
+
+# A driver that does not answer must not keep the report waiting.
+_PATIENCE_S = 1.0
+# What a sampler may take of a processor. Where waking up is dear or devices are many, its ticks come less often.
+# The first samples may be dearer than those that follow.
+_MOST_CPU_SHARE, _CREDIT_S = 0.01, 0.01
+
+Values = Mapping[str, float]
+
+
+class Sampler(Protocol):
+    """The sensors of one vendor, or of the host. All calls come from one thread.
+
+    ``shortest_beat_s`` is the time between calls below which nothing is gained. ``notes`` fill with what the user
+    should know: why there is no sensor, which device was lost.
+    """
+
+    notes: list[str]
+    shortest_beat_s: float
+
+    def open(self, process: int) -> bool:
+        """Whether there is anything to sample beside the program, whose process this is."""
+        ...
+
+    def sample(self, now_s: float) -> Sequence[tuple[str, Values]]:
+        """What the sensors say that are due at this time: name of the sensor, values by column."""
+        ...
+
+    def close(self) -> None:
+        """Lets go of the library."""
+        ...
+
+
+@dataclass(frozen=True)
+class Clock:
+    """Where the time comes from; tests give their own. ``wait`` ends early, with true, when the event is set."""
+
+    unix_ns: Callable[[], int] = time.time_ns
+    monotonic_s: Callable[[], float] = time.perf_counter
+    thread_s: Callable[[], float] = time.thread_time
+    wait: Callable[[threading.Event, float], bool] = threading.Event.wait
+
+
+@dataclass
+class Beat:
+    """Ticks at multiples of a period. Those that are past when it is asked for the next are left out and counted."""
+
+    period_s: float
+    ticks: int = 0
+    missed: int = 0
+    _last: int = 0
+
+    def next_s(self, now_s: float) -> float:
+        """The time of the next tick, which lies after now."""
+        following = max(self._last, math.floor(now_s / self.period_s + 1e-9)) + 1
+        self.missed += following - self._last - 1
+        self._last = following
+        self.ticks += 1
+        return following * self.period_s
+
+
+@dataclass(frozen=True)
+class Telemetry:
+    """What was sampled. ``cpu_share`` is the CPU time that sampling took, as a share of one processor.
+
+    ``missed_share`` is the share of ticks that were left out: a period or more late, or too dear.
+    """
+
+    samples: tuple[Sample, ...]
+    notes: tuple[str, ...]
+    period_s: float
+    cpu_share: float | None
+    missed_share: float | None
+
+
+class Monitor:
+    """Runs the samplers from ``start`` to ``stop``; whatever happens to them, the program goes on."""
+
+    def __init__(
+        self,
+        samplers: Sequence[Sampler],
+        period_s: float,
+        log: SensorLog | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        self._samplers, self._period_s, self._clock = samplers, period_s, clock or Clock()
+        self._log = log or SensorLog()
+        self._ended = threading.Event()
+        self._threads: list[threading.Thread] = []
+        self._beats = [Beat(max(period_s, sampler.shortest_beat_s)) for sampler in samplers]
+        self._cpu_s = [0.0 for _ in samplers]
+        self._began_s = self._clock.monotonic_s()
+
+    def start(self, process: int) -> None:
+        """Begins to sample beside this process. Call it with the signals blocked that the threads must not take."""
+        self._began_s = self._clock.monotonic_s()
+        for number in range(len(self._samplers)):
+            thread = threading.Thread(target=self._follow, args=(number, process), daemon=True)
+            self._threads.append(thread)
+            thread.start()
+
+    def stop(self) -> Telemetry:
+        """What was sampled; a thread that its driver holds is left behind."""
+        self._ended.set()
+        notes = [note for sampler in self._samplers for note in sampler.notes]
+        for thread in self._threads:
+            thread.join(_PATIENCE_S)
+        if any(thread.is_alive() for thread in self._threads):
+            notes.append("a driver did not answer: the sensors were left alone")
+        elapsed_s = self._clock.monotonic_s() - self._began_s
+        notes = list(dict.fromkeys([*notes, *(note for sampler in self._samplers for note in sampler.notes)]))
+        expected = sum(beat.ticks + beat.missed for beat in self._beats)
+        return Telemetry(
+            samples=self._log.samples(),
+            notes=tuple(notes),
+            period_s=self._period_s,
+            cpu_share=sum(self._cpu_s) / elapsed_s if elapsed_s > 0 else None,
+            missed_share=sum(beat.missed for beat in self._beats) / expected if expected else None,
+        )
+
+    def _follow(self, number: int, process: int) -> None:
+        """A sampler from beginning to end, in a thread of its own."""
+        sampler = self._samplers[number]
+        try:
+            if sampler.open(process):
+                self._sample(number)
+                sampler.close()
+        except Exception as exc:  # ours, or the driver's binding: the program and its report matter more
+            sampler.notes.append(f"the sensors failed: {type(exc).__name__}: {exc}")
+
+    def _sample(self, number: int) -> None:
+        sampler, beat, clock = self._samplers[number], self._beats[number], self._clock
+        # The clock of the beats begins here: what opening took is no missed tick.
+        opened_s, used_s = clock.monotonic_s(), clock.thread_s()
+        tick_s = 0.0
+        while not self._ended.is_set():
+            now_s = clock.monotonic_s()
+            unix_ns = clock.unix_ns()
+            for sensor, values in sampler.sample(tick_s):
+                self._log.add(Sample(unix_ns, now_s - self._began_s, sensor, values))
+            self._cpu_s[number] = clock.thread_s() - used_s
+            affordable_s = (self._cpu_s[number] - _CREDIT_S) / _MOST_CPU_SHARE
+            tick_s = beat.next_s(max(clock.monotonic_s() - opened_s, affordable_s - beat.period_s))
+            clock.wait(self._ended, opened_s + tick_s - clock.monotonic_s())
+
+
+class ReplaySampler:
+    """Tells each row of a log when as much time has passed as when it was sampled; the newest one of each sensor.
+
+    TraceError when the folder holds a file that is no log of ours.
+    """
+
+    shortest_beat_s = 0.0
+
+    def __init__(self, folder: Path) -> None:
+        self.notes: list[str] = []
+        self._rest: list[Sample] = sorted(read_samples(folder), key=lambda sample: -sample.elapsed_s)
+        self._zero_s = self._rest[-1].elapsed_s if self._rest else 0.0
+
+    def open(self, process: int) -> bool:  # noqa: ARG002 - the log is the same beside any program
+        """Whether the log holds anything."""
+        return bool(self._rest)
+
+    def sample(self, now_s: float) -> Sequence[tuple[str, Mapping[str, float]]]:
+        """The rows up to this time that were not told yet."""
+        rows: dict[str, dict[str, float]] = {}
+        while self._rest and self._rest[-1].elapsed_s - self._zero_s <= now_s + 1e-6:
+            sample = self._rest.pop()
+            rows[sample.sensor] = {**rows.get(sample.sensor, {}), **sample.values}
+        return list(rows.items())
+
+    def close(self) -> None:
+        """Nothing is held."""

@@ -1,0 +1,172 @@
+"""Reads torch's versions, devices and compilations without initialising a device, and detects its import."""
+
+import os
+import sys
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any
+
+from bottleneck.harness.lines import is_program
+from bottleneck.schema.measurements import Compilation, GraphBreak
+
+_LONGEST_REASON = 200
+
+
+def describe_compilation(folder: str) -> Compilation | None:
+    """The sums until now; all zero where the program never brought in torch's compiler, null where it tells nothing.
+
+    Names of files are relative to ``folder`` where they lie in it.
+    """
+    if "torch._dynamo" not in sys.modules:
+        return Compilation(0, 0, 0)
+    try:
+        return _describe(folder)
+    except Exception:  # another version of the compiler
+        return None
+
+
+def _describe(folder: str) -> Compilation:
+    utils = sys.modules["torch._dynamo.utils"]
+    frames = getattr(sys.modules.get("torch._dynamo.convert_frame"), "FRAME_COMPILE_COUNTER", {})
+    return Compilation(
+        graphs=int(utils.counters["stats"]["unique_graphs"]),
+        graph_breaks=sum(utils.counters["graph_break"].values()),
+        recompiles=sum(max(0, times - 1) for times in frames.values()),
+        breaks=_breaks(getattr(utils, "graph_break_reasons", ()), folder),
+    )
+
+
+def _breaks(reasons: Any, folder: str) -> tuple[GraphBreak, ...]:
+    """The lines of the program at which graphs broke, as far as dynamo tells them."""
+    found = Counter(_place(each, folder) for each in reasons if getattr(each, "graph_break", False))
+    return tuple(GraphBreak(*place, count) for place, count in sorted(found.items()) if place[0])
+
+
+def _place(reason: Any, folder: str) -> tuple[str, int, str]:
+    """File, line and the first line of the reason; the innermost frame that is the program's own."""
+    stack = [frame for frame in getattr(reason, "user_stack", None) or () if is_program(frame.filename)]
+    text = (str(getattr(reason, "reason", "")).strip().splitlines() or [""])[0][:_LONGEST_REASON]
+    return (relative_to(folder, stack[-1].filename), int(stack[-1].lineno or 0), text) if stack else ("", 0, text)
+
+
+def relative_to(folder: str, path: str) -> str:
+    """The path from the folder on where it lies inside, else only its last part: where people keep files is theirs."""
+    inside = os.path.relpath(os.path.realpath(path), os.path.realpath(folder))
+    return os.path.basename(path) if inside.startswith("..") else inside  # noqa: PTH119 - as plain text
+
+
+def search_path(folder: str) -> tuple[str, ...]:
+    """The entries of sys.path inside the folder, relative to it, longest first: the profiler cuts the longest off."""
+    entries = {os.path.realpath(entry or folder) for entry in sys.path if isinstance(entry, str)}
+    inside = (os.path.relpath(entry, os.path.realpath(folder)) for entry in entries)
+    own = {entry for entry in inside if not entry.startswith("..") and "site-packages" not in entry}
+    return tuple(sorted(own, key=lambda entry: (-len(entry), entry)))
+
+
+_FIELDS = (
+    "name",
+    "total_memory",
+    "multi_processor_count",
+    "major",
+    "minor",
+    "clock_rate",
+    "memory_clock_rate",
+    "memory_bus_width",
+    "L2_cache_size",
+    "gcnArchName",
+    "uuid",
+)
+
+
+def describe_torch(torch: Any) -> dict[str, Any]:
+    """Fields of the notes: version, threads, and the facts of each GPU that the program can see."""
+    return {
+        "framework": f"PyTorch {torch.__version__}",
+        "threads": torch.get_num_threads(),
+        "device_facts": tuple(_device_facts(torch)),
+        "libraries": _libraries(torch),
+    }
+
+
+def _libraries(torch: Any) -> dict[str, str | int | bool]:
+    """Versions and abilities of what torch computes with; those of a GPU where the program uses one."""
+    facts: dict[str, Any] = {
+        "isa": _asked(lambda: str(torch.backends.cpu.get_cpu_capability())),
+        "onednn": _asked(lambda: torch.backends.mkldnn.is_available() and torch.backends.mkldnn.enabled),
+        "mkl": _asked(lambda: bool(torch.backends.mkl.is_available())),
+    }
+    if torch.cuda.is_available() and torch.cuda.is_initialized():
+        facts["cuda"], facts["hip"] = torch.version.cuda, getattr(torch.version, "hip", None)
+        facts["cudnn"] = _asked(lambda: int(torch.backends.cudnn.version()))
+    return {name: value for name, value in facts.items() if isinstance(value, str | int | bool)}
+
+
+def _asked(question: Callable[[], Any]) -> Any:
+    """The answer, null where this version of torch has none."""
+    try:
+        return question()
+    except (AttributeError, RuntimeError, TypeError):
+        return None
+
+
+def _device_facts(torch: Any) -> list[dict[str, str | int | float | None]]:
+    if not (torch.cuda.is_available() and torch.cuda.is_initialized()):
+        return []
+    return [_facts(torch.cuda.get_device_properties(index), index) for index in range(torch.cuda.device_count())]
+
+
+def _facts(properties: Any, index: int) -> dict[str, str | int | float | None]:
+    facts: dict[str, str | int | float | None] = {"index": index}
+    for name in _FIELDS:
+        value = getattr(properties, name, None)
+        facts[name] = value if isinstance(value, str | int | float) or value is None else str(value)
+    return facts
+
+
+class TorchHook:
+    """An import finder that finds nothing itself; it calls back around the import of the modules that it watches.
+
+    ``after`` holds what to call with a module once it is loaded, ``before`` what to call as its import begins.
+    """
+
+    def __init__(self, after: Mapping[str, Callable[[Any], None]], before: Mapping[str, Callable[[], None]]) -> None:
+        self._after = after
+        self._before = before
+
+    def install(self) -> None:
+        """Puts the hook before all other finders."""
+        sys.meta_path.insert(0, self)
+
+    def remove(self) -> None:
+        """Takes it away, if it is there."""
+        if self in sys.meta_path:
+            sys.meta_path.remove(self)
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """Null, or for a watched module the spec of the finder that has it, with a loader that calls back."""
+        if name in self._before:
+            self._before[name]()
+        if name not in self._after:
+            return None
+        for finder in sys.meta_path:
+            spec = None if finder is self else finder.find_spec(name, path, target)
+            if spec is not None:
+                _call_back_after(spec.loader, self._after[name])
+                return spec
+        return None
+
+
+def _call_back_after(loader: Any, call_back: Callable[[Any], None]) -> None:
+    """Wraps the loader's work for one call; the module keeps its own loader and spec."""
+    load = loader.exec_module
+
+    def exec_module(module: ModuleType) -> None:
+        del loader.exec_module
+        load(module)
+        call_back(sys.modules.get(module.__name__, module))
+
+    loader.exec_module = exec_module

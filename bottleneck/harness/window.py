@@ -1,0 +1,323 @@
+"""One profiler window around part of the user's program: opened where that is safe, counted, closed and exported.
+
+The profiler is used through ``torch.autograd.profiler.profile``: the class above it imports the compiler stack (two
+seconds) when it starts. Its two entry points are watched so that a profiler of the program's own finds ours stopped:
+two at once silently destroy data or crash in torch 2.13.
+"""
+
+import dataclasses
+import gc
+import gzip
+import json
+import math
+import os
+import resource
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import FunctionType, MethodType
+from typing import Any
+
+from bottleneck.harness.heap import PageFaults, Room, StepFaults
+from bottleneck.harness.lines import LineTracer, WithLines
+from bottleneck.harness.messages import Plan
+from bottleneck.harness.pending import hand_over
+
+# Roughly 0.7 GB while it is held, 60-100 MB of JSON, 4 MB compressed.
+EVENT_BUDGET = 200_000
+
+# How long the main thread may take to stop its window for another.
+_HANDOVER_SECONDS = 5.0
+
+_LOG_LEVEL = "KINETO_LOG_LEVEL"
+
+
+@dataclass(frozen=True)
+class Detail:
+    """What a window records, in the thread that opens it and the backward threads that this thread starts.
+
+    ``all_threads`` records the others too; memory events then vanish (torch 2.13). Such a window can be stopped by any
+    thread, but an op that another is in the middle of would end under the next window, in memory that is freed.
+    ``lines`` follows the program line by line, which takes its time.
+    """
+
+    shapes: bool = True
+    stacks: bool = True
+    memory: bool = False
+    all_threads: bool = False
+    lines: bool = False
+
+
+def detail_of(plan: Plan, default: Detail) -> Detail:
+    """What the user asked to record, and for what they left open the default of the form."""
+    wanted = {"shapes": plan.shapes, "stacks": plan.stacks, "memory": plan.memory}
+    default = dataclasses.replace(default, lines=plan.counting)
+    return dataclasses.replace(default, **{name: choice for name, choice in wanted.items() if choice is not None})
+
+
+_STARTS = {"profiler": ("_prepare_profiler", "_enable_profiler"), "profiler_legacy": ("_enable_profiler_legacy",)}
+
+
+class Guard:
+    """Knows the window that is open in this process, and closes it when the program starts a profiler of its own."""
+
+    def __init__(self) -> None:
+        self.window: Window | None = None
+        self.yielded = False
+        self.used = False
+        self._starting = False
+        self._scopes: list[weakref.ref[Any]] = []
+
+    def watch(self, torch: Any) -> None:
+        """Wraps the functions that every way of starting a profiler goes through."""
+        for module, names in _STARTS.items():
+            profiler = getattr(torch.autograd, module, None)
+            for name in names:
+                original = getattr(profiler, name, None)
+                if original is not None and getattr(original, "bottleneck_guard", None) is not self:
+                    setattr(profiler, name, self._yielding(original))
+
+    def _yielding(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def start(*arguments: Any, **keywords: Any) -> Any:
+            if not self._starting:
+                self.yield_to_program()
+            return original(*arguments, **keywords)
+
+        start.bottleneck_guard = self  # type: ignore[attr-defined]
+        return start
+
+    def yield_to_program(self) -> None:
+        """Closes our window for good: the program profiles itself."""
+        self.yielded = True
+        if self.window is not None:
+            self.window.stop()
+
+    def is_clear(self) -> bool:
+        """Whether every scope that a closed window left open has ended.
+
+        A `record_function` that begins under one profiler and ends under the next writes into memory that the first
+        has freed: torch 2.13 then dies, sooner or later, of a corrupted heap.
+        """
+        self._scopes = [scope for scope in self._scopes if scope() is not None]
+        return not self._scopes
+
+    def open(self, window: "Window") -> bool:
+        """Starts a window unless the program profiles itself, another window is open, or it would be unsafe."""
+        if self.yielded or self.window is not None or not self.is_clear() or window.torch.autograd._profiler_enabled():
+            return False
+        self._starting = self.used = True
+        try:
+            window.start()
+        finally:
+            self._starting = False
+        self.window = window
+        return True
+
+    def closed(self, window: "Window") -> None:
+        """Told by a window that it has stopped; a scope is open as long as its object lives."""
+        self.window = None
+        kind = window.torch.autograd.profiler.record_function
+        self._scopes += [weakref.ref(found) for found in gc.get_objects() if type(found) is kind]
+
+
+GUARD = Guard()
+
+
+class Window:
+    """A stretch of the program under the profiler. ``stop`` may be called at any time and more than once."""
+
+    def __init__(self, torch: Any, detail: Detail) -> None:
+        self.torch = torch
+        self._detail = detail
+        self._process, self._thread = os.getpid(), threading.get_ident()
+        self._profiler: Any = None
+        self._running = False
+        self._exported = False
+        self._faults = PageFaults()
+        self._room: Room | None = None
+        self._tracer = LineTracer() if detail.lines and detail.stacks else None
+
+    def open(self) -> bool:
+        """Whether the profiler now runs; it does not when the program's own does."""
+        GUARD.watch(self.torch)
+        return GUARD.open(self)
+
+    def start(self) -> None:
+        """Starts the profiler; called by the guard."""
+        profile = self.torch.autograd.profiler.profile
+        on_gpu = self.torch.cuda.is_available() and self.torch.cuda.is_initialized()
+        self._profiler = profile(
+            use_device="cuda" if on_gpu else None,
+            record_shapes=self._detail.shapes,
+            # A profile hook of the program's own would be removed by ours.
+            with_stack=self._detail.stacks and sys.getprofile() is None,
+            profile_memory=self._detail.memory,
+            use_kineto=True,
+            experimental_config=_experimental_config(
+                self.torch, enable_cuda_sync_events=on_gpu, profile_all_threads=self._detail.all_threads
+            ),
+        )
+        with _Quiet():
+            self._profiler.__enter__()
+        self._running = True
+        self._faults = PageFaults()
+        if self._tracer is not None:
+            self._tracer.start()
+
+    def make_room(self, steps: int, faults: StepFaults) -> None:
+        """Puts memory at hand for that many more steps; called when one step of the window has passed."""
+        self._room = Room(faults.pages_wanted(self._faults.so_far, steps))
+
+    def stop(self) -> None:
+        """Stops the profiler if it runs here; one that was left running would crash the interpreter at exit."""
+        if not (self._running and os.getpid() == self._process):
+            return
+        if not self.is_mine:
+            hand_over(self._thread, self._stop_here, _HANDOVER_SECONDS)
+        else:
+            self._stop_here()
+
+    def _stop_here(self) -> None:
+        if self._running:
+            self._running = False
+            if self._tracer is not None:
+                self._tracer.stop()
+            with _ProfileHook():
+                self._profiler.__exit__(None, None, None)
+            if self._room is not None:
+                self._room.leave()
+            GUARD.closed(self)
+
+    @property
+    def is_mine(self) -> bool:
+        """Whether the caller can stop the window itself."""
+        is_here = threading.get_ident() == self._thread or self._detail.all_threads
+        return os.getpid() == self._process and is_here
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it has been started and not been stopped, here or by the thread that was asked to."""
+        return self._running
+
+    def event_count(self) -> int:
+        """Events that the stopped window holds; key_averages() would take 40-135 us for each."""
+        results = self._profiler.kineto_results if self._profiler is not None else None
+        return 0 if results is None else len(results.trace_activities())
+
+    def export(self, path: Path) -> None:
+        """Writes the trace, once; OSError when the disk cannot take it.
+
+        By torch's Python exporter: the default one writes invalid JSON for a quotation mark in a name, and raises
+        nothing when the disk is full.
+        """
+        assert not self._exported, "a trace can be exported once only"
+        self._exported = True
+        if self._detail.stacks:
+            followed = [] if self._tracer is None else self._tracer.lines
+            self._profiler.kineto_results = WithLines(self._profiler.kineto_results, followed)
+        try:
+            self._profiler.export_chrome_trace(str(path), self._metadata(), use_python_export=True)
+        except TypeError:
+            plain = path.with_suffix(".json")
+            self._profiler.export_chrome_trace(str(plain))
+            path.write_bytes(gzip.compress(plain.read_bytes(), 5))
+            plain.unlink()
+
+    def _metadata(self) -> dict[str, str]:
+        detail = self._detail
+        flags = {"record_shapes": detail.shapes, "with_stack": detail.stacks, "profile_memory": detail.memory}
+        metadata = {name: "1" for name, is_on in flags.items() if is_on}
+        distributed = self.torch.distributed
+        if distributed.is_available() and distributed.is_initialized():
+            metadata["distributedInfo"] = json.dumps(
+                {
+                    "backend": distributed.get_backend(),
+                    "rank": distributed.get_rank(),
+                    "world_size": distributed.get_world_size(),
+                }
+            )
+        return metadata
+
+
+def _experimental_config(torch: Any, **options: bool) -> Any:
+    """The profiler's unstable options, only those that this version of torch knows."""
+    kind = torch._C._profiler._ExperimentalConfig
+    wanted = {**options, "record_python_gc_info": True}
+    known = kind.__init__.__doc__ or ""
+    return kind(**{name: True for name, is_on in wanted.items() if is_on and f"{name}:" in known})
+
+
+class _ProfileHook:
+    """Gives the program back a profile hook that it set while ours was at work: torch removes whichever there is."""
+
+    def __enter__(self) -> None:
+        self._hook = sys.getprofile()
+
+    def __exit__(self, *_: object) -> None:
+        if sys.getprofile() is not None or self._hook is None:
+            return
+        if type(self._hook).__module__ in ("_lsprof", "cProfile"):
+            self._hook.enable()  # type: ignore[attr-defined]
+        elif isinstance(self._hook, FunctionType | MethodType):
+            sys.setprofile(self._hook)
+
+
+class _Quiet:
+    """Keeps the profiler library from writing lines of its own to the program's stderr.
+
+    It reads the variable once, when it is first used; the program does not get to see it.
+    """
+
+    def __enter__(self) -> None:
+        self._is_ours = _LOG_LEVEL not in os.environ
+        if self._is_ours:
+            os.environ[_LOG_LEVEL] = "99"
+
+    def __exit__(self, *_: object) -> None:
+        if self._is_ours:
+            os.environ.pop(_LOG_LEVEL, None)
+
+
+MOST_GROWTH_BYTES, MOST_SECONDS = 1e9, 60.0
+
+
+class Bounds:
+    """Counts from when it is made, which is when the window opens.
+
+    Memory counts beyond what the process has ever had in use: a step that allocates as much as the one before is none
+    of the window's doing.
+    """
+
+    def __init__(self) -> None:
+        self._since_s, self._usual_bytes = time.perf_counter(), max(peak_bytes(), resident_bytes())
+
+    def passed(self) -> str | None:
+        """The bound that the window has reached, in words; null while there is none."""
+        if self.is_memory_passed():
+            return f"{MOST_GROWTH_BYTES / 1e9:g} GB of memory"
+        if time.perf_counter() - self._since_s >= MOST_SECONDS:
+            return f"{MOST_SECONDS:g} s"
+        return None
+
+    def is_memory_passed(self) -> bool:
+        """Whether it is the memory; false where the system does not tell."""
+        size_bytes = resident_bytes()
+        return math.isfinite(size_bytes) and size_bytes - self._usual_bytes > MOST_GROWTH_BYTES
+
+
+def resident_bytes() -> float:
+    """Memory that this process has in use; infinite where the system does not tell."""
+    try:
+        pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
+    except (OSError, ValueError, IndexError):
+        return math.inf
+    return float(pages * os.sysconf("SC_PAGE_SIZE"))
+
+
+def peak_bytes() -> float:
+    """The most memory that this process has ever had in use."""
+    return float(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024))

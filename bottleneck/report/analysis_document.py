@@ -1,0 +1,380 @@
+"""Builds the document of an analysis: headline, facts about steps and measurement, coverage, caveats, next actions.
+
+Terminal and markdown are two ways of setting the same ``Document``, so they cannot disagree.
+"""
+
+import shlex
+from dataclasses import dataclass
+from itertools import groupby
+
+from bottleneck.report import analysis_tables as places
+from bottleneck.report import analysis_tables as sections
+from bottleneck.report import analysis_tables as waits
+from bottleneck.report.analysis_tables import collectives, queue_strip
+from bottleneck.report.document import Notes, Remedies, Strip, Table
+from bottleneck.report.findings import findings
+from bottleneck.report.kernel_names import short_names
+from bottleneck.report.roofline_points import roofs
+from bottleneck.schema.analysis import GROUPS, Analysis, Caveat, Device, TelemetrySummary, Totals, Verdict
+from bottleneck.schema.measurements import BatchProof, OptionCosts, Ratio, StepTime, StepTimes, Timing, tell_step
+from bottleneck.units import format_share, format_si, format_us
+
+# How the steps were found, where the name of the source is no word to end a sentence with.
+_SOURCES = {
+    "whole": "the whole trace, taken as one",
+    "marks": "the marks of the recording",
+    "server": "the marks of the inference server",
+    "repeats": "the op sequence repeating",
+}
+_MOST_STRETCHES = 4
+
+Numbered = tuple[int, StepTime]
+
+
+def window(steps: StepTimes) -> str:
+    """Which steps are explained, by the numbers that ``--steps`` takes, and how long one is."""
+    plural = "" if steps.count == 1 else "s"
+    kept = [number for number, step in enumerate(steps.each) if step.set_aside is None]
+    chosen = f" ({kept[0]}:{kept[-1] + 1} of {len(steps.each)})" if kept and len(kept) < len(steps.each) else ""
+    found = f"found by: {_SOURCES.get(steps.source, steps.source)}"
+    if steps.boundary is not None and steps.seen is not None:
+        found = f"of the program ({tell_step(steps.boundary, steps.seen)})"
+    return f"{steps.count} step{plural}{chosen} {found}; times below are per step of {format_us(steps.wall_us)}"
+
+
+def variation(steps: StepTimes) -> str:
+    """The quickest and the slowest of the steps that count; nothing where there are fewer than two."""
+    kept = [(number, step) for number, step in enumerate(steps.each) if step.set_aside is None]
+    if len(kept) < 2:
+        return ""
+    quick, slow = (choose(kept, key=lambda each: each[1].us) for choose in (min, max))
+    ratio = f", {slow[1].us / quick[1].us:.2f} times as long" if quick[1].us > 0 else ""
+    return f"quickest {_one(quick)}, slowest {_one(slow)}{ratio}"
+
+
+def windows(steps: StepTimes) -> str:
+    """Which window is explained where several were opened; nothing where there was one."""
+    if len(steps.windows_us) < 2:
+        return ""
+    times = ", ".join(format_us(us) for us in steps.windows_us)
+    count = len(steps.windows_us)
+    return f"the quickest of {count} windows, opened anew because steps were disturbed; their mean steps: {times}"
+
+
+def left_out(steps: StepTimes) -> str:
+    """The steps that were found but do not count, with the reason; nothing where all of them count."""
+    stretches = [list(group) for _, group in groupby(enumerate(steps.each), key=_kind)]
+    told = [_told(stretch) for stretch in stretches if stretch[0][1].set_aside is not None]
+    more = [f"{len(told) - _MOST_STRETCHES} more, all in --format json"] if len(told) > _MOST_STRETCHES else []
+    return "; ".join([*told[:_MOST_STRETCHES], *more])
+
+
+def _told(stretch: list[Numbered]) -> str:
+    """Neighbours that are left out for one reason."""
+    (first, head), (last, _) = stretch[0], stretch[-1]
+    if first == last:
+        return f"{_one(stretch[0])} is {head.set_aside}"
+    if len({step.set_aside for _, step in stretch}) == 1:
+        return f"steps {first}:{last + 1} are {head.set_aside}"
+    quick, slow = (choose(step.us for _, step in stretch) for choose in (min, max))
+    return f"steps {first}:{last + 1} ({format_us(quick)} to {format_us(slow)}) are {_kind(stretch[0])}"
+
+
+def _kind(numbered: Numbered) -> str | None:
+    """The reason without the figures of one step, which stand after a colon."""
+    reason = numbered[1].set_aside
+    return None if reason is None else reason.partition(":")[0]
+
+
+def _one(numbered: Numbered) -> str:
+    number, step = numbered
+    name = f"{step.name}, " if step.name != f"step {number}" else ""
+    return f"step {number} ({name}{format_us(step.us)})"
+
+
+def batch_test(proof: BatchProof | None) -> Notes | None:
+    """What twice the batch takes, and what that proves; nothing where there is no batch size."""
+    if proof is None:
+        return None
+    return Notes("Batch test", (_proof(proof),))
+
+
+def _proof(proof: BatchProof) -> tuple[str, ...]:
+    if proof.once_us is None or proof.twice_us is None or proof.ratio is None or proof.batch_size is None:
+        return (f"Not run: {proof.reason}.",)
+    size, ratio = proof.batch_size, proof.ratio
+    times = f"{format_us(proof.twice_us.median)} against {format_us(proof.once_us.median)}"
+    lead = f"Twice the batch ({size} to {2 * size}) takes {_times(ratio)} as long: {times}, in {ratio.n} pairs."
+    parts = _parts(proof.fixed_us, proof.proportional_us, proof.fixed_share)
+    return tuple(line for line in (lead, parts, proof.sentence) if line)
+
+
+def _times(ratio: Ratio) -> str:
+    return f"{ratio.median:.2f} times ({ratio.low:.2f} to {ratio.high:.2f})"
+
+
+def _parts(fixed: Timing | None, grows: Timing | None, share: Ratio | None) -> str:
+    if fixed is None or grows is None or share is None:
+        return ""
+    between = f"{format_share(share.low)} to {format_share(share.high)} of the step"
+    return f"same for any batch: {format_us(fixed.median)} ({between}); in proportion to it: {format_us(grows.median)}"
+
+
+def option_costs(costs: OptionCosts | None) -> str:
+    """What each option of the profiler makes of the step; nothing where it was not tried.
+
+    Options are told as what they add to the record of ops alone.
+    """
+    if costs is None:
+        return ""
+    ratios = {cost.option: cost.ratio for cost in costs.costs}
+    ops = ratios.pop("ops", None)
+    if ops is None:
+        return f"not known by option: {costs.reason}" if costs.reason else ""
+    everything = ratios.pop("all", None)
+    parts = [f"ops {ops.median:.2f}x", *(f"{name} {_more(one.median - ops.median)}" for name, one in ratios.items())]
+    if everything is not None:
+        parts.append(f"together {everything.median:.2f}x ({everything.low:.2f} to {everything.high:.2f})")
+    return f"{', '.join(parts)} of the unprofiled step, by {ops.n} windows of each"
+
+
+def _more(ratio: float) -> str:
+    """What an option adds; none makes a step quicker, so less than nothing is the noise of the measurement."""
+    return f"+{ratio:.2f}x" if ratio >= 0.005 else "nothing that shows"
+
+
+def peak_memory(totals: Totals, device: Device) -> str:
+    """The most memory in use at once; nothing where it is not known."""
+    if totals.peak_memory_bytes is None:
+        return ""
+    whose = "resident in the process" if device.kind == "cpu" else "allocated on the device"
+    note = f" ({totals.peak_memory_reason})" if totals.peak_memory_reason else ""
+    return f"{format_si(totals.peak_memory_bytes, 'B')} {whose} at most{note}"
+
+
+PEAK_SOURCES = {
+    "measured": "measured on this machine",
+    "datasheet": "from the vendor's datasheet",
+    "derived": "derived from the device's properties",
+    "user": "given by the user",
+}
+
+_LONGEST_NAME = 80
+_PRICED_ENOUGH = 0.95  # with less, FLOPs and bytes are missing from the totals
+
+Facts = tuple[tuple[str, str], ...]
+
+
+def headline(verdict: Verdict) -> str:
+    """The verdict in at most two words."""
+    if verdict.bound in {"mixed", "inconclusive"}:
+        return verdict.bound
+    return f"{verdict.bound}-bound" + (f", {verdict.regime}" if verdict.regime else "")
+
+
+def facts(analysis: Analysis) -> Facts:
+    """Label and text of each fact about how the numbers came about."""
+    rows = (
+        ("step", _step(analysis.steps)),
+        ("window", window(analysis.steps)),
+        ("varies", variation(analysis.steps)),
+        ("left out", left_out(analysis.steps)),
+        ("kept", windows(analysis.steps)),
+        ("profiler", option_costs(analysis.option_costs)),
+        ("device", _device(analysis.device)),
+        ("peaks", _peaks(analysis)),
+        ("reached", _reached(analysis)),
+        ("memory", peak_memory(analysis.totals, analysis.device)),
+        ("sensors", _sensors(analysis.telemetry)),
+        ("host", _host(analysis.telemetry)),
+        ("input", _input(analysis)),
+    )
+    return tuple((label, text) for label, text in rows if text)
+
+
+def _timing(timing: Timing) -> str:
+    spread = f", {format_us(timing.low)} to {format_us(timing.high)}" if timing.n > 1 else ""
+    return f"{format_us(timing.median)} (median of {timing.n}{spread})"
+
+
+def _step(times: StepTimes) -> str:
+    if times.unprofiled_us is None:
+        known = f"{_timing(times.profiled_us)} while profiled; " if times.profiled_us else ""
+        return f"{known}not timed without the profiler"
+    unsettled = ", not settled when they were taken" if times.settled is False else ""
+    parts = [f"{_timing(times.unprofiled_us)} without the profiler{unsettled}"]
+    if times.profiled_us:
+        parts.append(f"{_timing(times.profiled_us)} with it")
+    if times.perturbation is not None:
+        parts.append(f"that is {times.perturbation:.2f} times as long")
+    return "; ".join(parts)
+
+
+def _device(device: Device) -> str:
+    count = f"{device.count} x " if device.count > 1 else ""
+    return f"{count}{device.name or 'not named by the trace'}"
+
+
+def _peaks(analysis: Analysis) -> str:
+    device = analysis.device
+    figures = [f"{roof.key.replace('_', ' ')} {format_si(roof.flops_per_s, 'FLOP/s')}" for roof in roofs(analysis)]
+    if device.bandwidth_bytes_per_s is not None:
+        figures.append(f"memory {format_si(device.bandwidth_bytes_per_s, 'B/s')}")
+    if device.launch_floor_us is not None:
+        figures.append(f"launch {format_us(device.launch_floor_us)}")
+    if not figures:
+        return "not known for this device, so no floors can be computed"
+    return f"{', '.join(figures)}; {PEAK_SOURCES.get(device.source or '', 'of unknown origin')}"
+
+
+def _reached(analysis: Analysis) -> str:
+    totals, parts = analysis.totals, []
+    if totals.model_flops_utilization is not None:
+        parts.append(f"{format_share(totals.model_flops_utilization)} of the {_peak_name(totals.peak)} peak")
+    if totals.bandwidth_utilization is not None:
+        parts.append(f"{format_share(totals.bandwidth_utilization)} of the memory bandwidth")
+    priced = analysis.coverage.priced_share
+    least = "at least " if priced is not None and priced < _PRICED_ENOUGH else ""
+    return f"{least}{' and '.join(parts)}, over the whole step" if parts else ""
+
+
+def _peak_name(key: str | None) -> str:
+    return "arithmetic" if key is None else key.replace("_", " ")
+
+
+def _sensors(telemetry: TelemetrySummary | None) -> str:
+    if telemetry is None:
+        return ""
+    clock, power, used = telemetry.sm_clock_mhz, telemetry.power_w, telemetry.utilization
+    parts = [
+        "" if clock is None else f"{clock:.0f} MHz",
+        "" if telemetry.temperature_c is None else f"{telemetry.temperature_c:.0f} C",
+        "" if power is None else f"{power:.0f} W",
+        _energy(telemetry),
+        "" if used is None else f"busy {format_share(used)} by its own counter",
+        _activity(telemetry),
+        f"throttled: {', '.join(telemetry.throttle)}" if telemetry.throttle else "",
+    ]
+    return ", ".join(part for part in parts if part)
+
+
+def _energy(telemetry: TelemetrySummary) -> str:
+    energy, error = telemetry.energy_j, telemetry.energy_error_j
+    return "" if energy is None or error is None else f"{energy:.3g} J per step (give or take {error:.1g} J)"
+
+
+def _activity(telemetry: TelemetrySummary) -> str:
+    """What the device's own counters say that the trace cannot: use of its parts while kernels ran or not."""
+    units = (
+        ("SMs", telemetry.sm_activity),
+        ("tensor cores", telemetry.tensor_activity),
+        ("DRAM", telemetry.dram_activity),
+    )
+    told = [f"{unit} {format_share(share)}" for unit, share in units if share is not None]
+    return f"active: {', '.join(told)}" if told else ""
+
+
+def _host(telemetry: TelemetrySummary | None) -> str:
+    if telemetry is None:
+        return ""
+    own, all_busy, clock = telemetry.process_processors, telemetry.host_utilization, telemetry.cpu_clock_mhz
+    resident = telemetry.process_memory_bytes
+    parts = [
+        "" if own is None else f"the program kept {own:.2f} processors busy",
+        "" if all_busy is None else f"the machine's were {format_share(all_busy)} busy in all",
+        "" if clock is None else f"{clock:.0f} MHz",
+        "" if resident is None else f"{format_si(resident, 'B')} resident",
+    ]
+    return ", ".join(part for part in parts if part)
+
+
+def _input(analysis: Analysis) -> str:
+    recording = analysis.recording
+    ranks = f"{recording.world_size} ranks" if (recording.world_size or 1) > 1 else ""
+    extra = ", ".join(part for part in (recording.framework, recording.created, ranks) if part)
+    return f"{recording.path} ({extra})" if extra else recording.path
+
+
+def coverage(analysis: Analysis) -> Notes:
+    """How much of the busy time is understood, and what is not."""
+    known = analysis.coverage
+    shares = (("tied to an op", known.linked_share), ("priced", known.priced_share))
+    parts = [f"{format_share(share)} {word}" for word, share in shares if share is not None]
+    lead = (
+        f"Of the busy time: {', '.join(parts)}." if parts else "How much of the busy time is understood is not known."
+    )
+    worst = sorted(known.unknown, key=lambda work: -work.us)
+    lines = [f"{format_us(work.us)} {_readable(work.name)}: {work.reason}" for work in worst[:3]]
+    more = [f"{len(worst) - 3} more without a price"] if len(worst) > 3 else []
+    return Notes("Coverage", ((lead, *lines, *more),))
+
+
+def _readable(name: str) -> str:
+    """The name as it is, unless it is a kernel's with all its template arguments."""
+    return name if len(name) <= _LONGEST_NAME else short_names([name], _LONGEST_NAME)[0]
+
+
+def caveats(analysis: Analysis) -> Notes | None:
+    """The limits of this analysis, the one that touches most of the step first."""
+    ordered = sorted(analysis.caveats, key=lambda caveat: -(caveat.share or 0.0))
+    return Notes("Caveats", tuple((_caveat(caveat),) for caveat in ordered)) if ordered else None
+
+
+def _caveat(caveat: Caveat) -> str:
+    touched = "" if caveat.share is None else f" (touches {format_share(caveat.share)} of the step)"
+    return f"{caveat.message[:1].upper()}{caveat.message[1:]}{touched} [{caveat.slug}]"
+
+
+def next_step(analysis: Analysis) -> str:
+    """The command that tells more."""
+    return f"details: bottleneck report {shlex.quote(analysis.recording.path)} --format json (or markdown)"
+
+
+_PLACES = 6  # lines and modules: enough to see where to look, since the JSON has them all
+
+Part = Table | Notes | Remedies | Strip
+
+
+@dataclass(frozen=True)
+class Document:
+    """The parts of a report in reading order. ``groups`` are the shares of the bar; all text is uncleaned."""
+
+    headline: str
+    sentence: str
+    bound: str
+    facts: tuple[tuple[str, str], ...]
+    groups: tuple[tuple[str, float], ...]
+    parts: tuple[Part, ...]
+    next_step: str
+
+
+def build(analysis: Analysis, top: int = 10, *, all_findings: bool = False) -> Document:
+    """The document of an analysis, with at most ``top`` rows in the tables that could grow without end.
+
+    ``all_findings`` shows those too that the run's noise would hide, and all that follow the first few.
+    """
+    verdict = analysis.verdict
+    parts: tuple[Part | None, ...] = (
+        sections.ledger(analysis),
+        findings(analysis, all_findings=all_findings),
+        batch_test(analysis.batch_test),
+        sections.kernels(analysis, top),
+        waits.idle(analysis, top),
+        queue_strip(analysis),
+        places.lines(analysis, _PLACES),
+        places.modules(analysis, _PLACES),
+        collectives(analysis, top),
+        sections.ranks(analysis, top),
+        coverage(analysis),
+        caveats(analysis),
+    )
+    shares = {group: sum(entry.share for entry in analysis.ledger if entry.group == group) for group in GROUPS}
+    return Document(
+        headline=headline(verdict),
+        sentence=verdict.sentence,
+        bound=verdict.bound,
+        facts=facts(analysis),
+        groups=tuple((group, share) for group, share in shares.items() if share > 0),
+        parts=tuple(part for part in parts if part),
+        next_step=next_step(analysis),
+    )

@@ -1,0 +1,375 @@
+"""Builds the tables of an analysis: ledger, kernels, ranks, source places, idle time, collectives, queue depth."""
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from bottleneck.report.document import Column, Row, Strip, Table
+from bottleneck.report.text import UNKNOWN, Scale, apportion_groups, percents, scale_of, top_of
+from bottleneck.report.wording import (
+    ACCOUNT_LABELS,
+    ACCOUNT_MEANINGS,
+    bound_words,
+    calls_number,
+    calls_words,
+    is_marked,
+    shapes_words,
+)
+from bottleneck.schema.analysis import (
+    GROUPS,
+    Analysis,
+    CollectiveSummary,
+    Fold,
+    IdleCause,
+    KernelSummary,
+    LedgerEntry,
+    Queue,
+)
+from bottleneck.units import format_share, format_si, format_us
+
+
+def lines(analysis: Analysis, top: int) -> Table | None:
+    """Work and waiting by source line; null where less than two lines are known."""
+    return _places("By source line", analysis.lines, analysis, top)
+
+
+def modules(analysis: Analysis, top: int) -> Table | None:
+    """Work and waiting by module path; null where less than two modules are known."""
+    return _places("By module", analysis.modules, analysis, top)
+
+
+def _places(title: str, folds: Sequence[Fold], analysis: Analysis, top: int) -> Table | None:
+    known = sorted((fold for fold in folds if _all_us(fold) > 0), key=lambda fold: -_all_us(fold))
+    if len(known) < 2 or analysis.steps.wall_us <= 0:
+        return None
+    cut = top if len(known) > top + 1 else len(known)
+    shown, hidden = known[:cut], known[cut:]
+    parts = [(fold.us, fold.idle_us) for fold in shown]
+    if hidden:
+        parts.append((math.fsum(fold.us for fold in hidden), math.fsum(fold.idle_us for fold in hidden)))
+    scale = scale_of(math.fsum(us for part in parts for us in part))
+    *each, total = _place_numbers(parts, scale, analysis.steps.wall_us)
+    rows = [Row((fold.name, *cells)) for fold, cells in zip(shown, each, strict=False)]
+    rest = [Row((f"{len(hidden)} more", *each[-1]), "rest")] if hidden else []
+    heads = ("work", "waiting", f"both, {scale.unit}", "share")
+    return Table(
+        title,
+        (Column("at", "place"), *(Column(head, "number") for head in heads)),
+        (*rows, *rest, Row(("all of these", *total), "total")),
+    )
+
+
+def _all_us(fold: Fold) -> float:
+    return fold.us + fold.idle_us
+
+
+def _place_numbers(parts: Sequence[tuple[float, float]], scale: Scale, wall_us: float) -> list[tuple[str, ...]]:
+    """Work, waiting, both and their share of the step, for each part and for the sum: they re-add both ways."""
+    columns = list(zip(*parts, strict=True))
+    rounded = apportion_groups([[scale.quanta(us) for us in part] for part in parts])
+    cells = [
+        tuple(scale.show(number, us) for number, us in zip((*pair, sum(pair)), (*part, math.fsum(part)), strict=True))
+        for pair, part in zip(rounded, parts, strict=True)
+    ]
+    sums = [(sum(pair[at] for pair in rounded), math.fsum(columns[at])) for at in (0, 1)]
+    sums.append((sums[0][0] + sums[1][0], sums[0][1] + sums[1][1]))
+    cells.append(tuple(scale.show(number, us) for number, us in sums))
+    shares = percents([math.fsum(part) / wall_us for part in parts])
+    return [(*row, share) for row, share in zip(cells, shares, strict=True)]
+
+
+_DETAILS = 3
+
+
+def idle(analysis: Analysis, top: int) -> Table | None:
+    """Why the device waited, with source lines; the smaller causes folded into one row."""
+    places = _by(analysis.idle, lambda cause: (cause.cause, cause.source or ""))
+    folded = top_of([_whole(parts) for parts in places.values()], top)
+    if not folded.shown:
+        return None
+    rows = [
+        Row((*_cause(one), *numbers), details=_wait_details(places[one.cause, one.source or ""], folded.scale))
+        for one, numbers in zip(folded.shown, folded.each, strict=True)
+    ]
+    if folded.rest:
+        rows.append(Row((f"{folded.hidden} more", "", "", *folded.rest), "rest"))
+    rows.append(Row(("all idle time", "", "", *folded.total), "total"))
+    who = "the step's threads did no work" if analysis.device.kind == "cpu" else "the device had no work"
+    numbers = (Column(title, "number") for title in ("times", folded.scale.unit, "share"))
+    return Table(f"Why {who}", (Column("cause", "words"), Column("at", "place"), *numbers), tuple(rows))
+
+
+def _by(
+    causes: Sequence[IdleCause], key: Callable[[IdleCause], tuple[str, ...]]
+) -> dict[tuple[str, ...], list[IdleCause]]:
+    groups: dict[tuple[str, ...], list[IdleCause]] = {}
+    for cause in causes:
+        groups.setdefault(key(cause), []).append(cause)
+    return groups
+
+
+def _whole(parts: Sequence[IdleCause]) -> IdleCause:
+    """The sum of these parts, as one."""
+    us, share, calls = (math.fsum(getattr(part, name) for part in parts) for name in ("us", "share", "calls"))
+    return replace(parts[0], us=us, share=share, calls=calls)
+
+
+def _cause(cause: IdleCause) -> tuple[str, str, str]:
+    meaning = ACCOUNT_MEANINGS.get(f"overhead.{cause.cause}")
+    return (f"{cause.cause}: {meaning}" if meaning else cause.cause, cause.source or UNKNOWN, calls_number(cause.calls))
+
+
+def _wait_details(parts: Sequence[IdleCause], scale: Scale) -> tuple[str, ...]:
+    """What the time went to, most first, and the module if all of it was in one."""
+    named = [_whole(same) for same in _by(parts, lambda part: (part.detail or "",)).values()]
+    named.sort(key=lambda part: -part.us)
+    known = [part for part in named if part.detail]
+    modules = {part.module for part in parts}
+    where = modules.pop() if len(modules) == 1 else None
+    if len(named) == 1:
+        return tuple(text for text in (named[0].detail, where) if text)
+    shown = [f"{part.detail} {scale.one(part.us)}" for part in known[:_DETAILS]]
+    more = len(known) - len(shown)
+    return tuple(text for text in (", ".join(shown) + (f" and {more} more" if more else ""), where) if text)
+
+
+def collectives(analysis: Analysis, top: int) -> Table | None:
+    """Collectives by time; null where there are none."""
+    if not analysis.collectives:
+        return None
+    ordered = sorted(analysis.collectives, key=lambda one: -one.us)
+    scale = scale_of(max(one.us for one in ordered))
+    rows = [_row(one, scale) for one in ordered[:top]]
+    heads = (scale.unit, "exposed", "transfer", "waiting", "bus speed")
+    hidden = len(ordered) - len(rows)
+    notes = (
+        "exposed: nothing was computed meanwhile. transfer: all calls at the pace of the quickest of this size; "
+        "waiting: the rest, for ranks that come later or for a share of the device. bus speed: of the quickest call, "
+        "as nccl-tests defines it.",
+        *((f"{hidden} more kinds and sizes take less time.",) if hidden else ()),
+    )
+    title = "Collectives" + (f" ({len(rows)} of {len(ordered)})" if hidden else "")
+    return Table(title, (Column("collective", "name"), *(Column(head, "number") for head in heads)), tuple(rows), notes)
+
+
+def _row(one: CollectiveSummary, scale: Scale) -> Row:
+    times = (scale.one(us) for us in (one.us, one.exposed_us, one.transfer_us, one.wait_us))
+    speed = UNKNOWN if one.bus_bytes_per_s is None else format_si(one.bus_bytes_per_s, "B/s")
+    return Row((one.name, *times, speed), group="communication", details=_collective_details(one))
+
+
+def _collective_details(one: CollectiveSummary) -> tuple[str, ...]:
+    parts = (
+        calls_words(one.calls),
+        "" if one.bytes is None else f"{format_si(one.bytes, 'B')} per rank",
+        one.dtype or "",
+        "" if one.group_size is None else f"{one.group_size} ranks",
+        one.reason or "",
+    )
+    return tuple(part for part in parts if part)
+
+
+_CELLS = 200
+_HOST_BOUND = 0.8  # of the idle time with an empty queue: launching sooner would have filled it
+
+
+def queue_strip(analysis: Analysis) -> Strip | None:
+    """The depth over the window, 0 to the highest; null where no launches are on record."""
+    queue = analysis.queue
+    if queue is None or len(queue.curve) < 2:
+        return None
+    length_us = queue.curve[-1][0] - queue.curve[0][0]
+    words = f"from 0 to {queue.highest_depth} launches over {format_us(length_us)}; {queue_words(queue)}"
+    return Strip("Queue depth: launches issued, kernels not yet done", mean_depths(queue.curve, _CELLS), words)
+
+
+def queue_words(queue: Queue) -> str:
+    """What the depth of the queue proves."""
+    typical = f"the median depth is {queue.median_depth:.0f}"
+    if queue.empty_idle_share is None:
+        return typical
+    empty = f"{typical}, and the queue was empty in {format_share(queue.empty_idle_share)} of the device's idle time"
+    return f"{empty}: the host does not keep up" if queue.empty_idle_share >= _HOST_BOUND else empty
+
+
+def mean_depths(curve: Sequence[tuple[float, float]], cells: int) -> tuple[float, ...]:
+    """Mean depth in this many equal parts of the curve, which holds each depth until the next point."""
+    at, depth = (np.array(column, dtype=np.float64) for column in zip(*curve, strict=True))
+    edges = np.linspace(at[0], at[-1], cells + 1)
+    area = np.concatenate(([0.0], np.cumsum(depth[:-1] * np.diff(at))))
+    width = (at[-1] - at[0]) / cells
+    if width <= 0:
+        return ()
+    return tuple((np.diff(np.interp(edges, at, area)) / width).tolist())
+
+
+_SUMS = ("us", "share", "calls")
+_KNOWN_SUMS = ("flops", "bytes_low", "bytes_high", "compute_us", "memory_us", "launch_us")
+
+
+@dataclass(frozen=True)
+class Variants:
+    """Kernels told as one row, and how many shapes of them there are."""
+
+    kernel: KernelSummary
+    shapes: int
+
+
+def varying_together(kernels: Iterable[KernelSummary]) -> tuple[Variants, ...]:
+    """One entry per kernel; those that run less than once per step and share all but their shapes are one."""
+    groups: dict[tuple[object, ...], list[KernelSummary]] = {}
+    for number, row in enumerate(kernels):
+        key = (row.name, row.op, row.source, row.dtype, row.bound) if row.calls < 1 - 1e-9 else (number,)
+        groups.setdefault(key, []).append(row)
+    return tuple(Variants(_together(rows), len(rows)) for rows in groups.values())
+
+
+def _together(rows: Sequence[KernelSummary]) -> KernelSummary:
+    """The largest of these rows with the sums of all; a sum of which a part is unknown is unknown."""
+    if len(rows) == 1:
+        return rows[0]
+    sums: dict[str, float | None] = {name: math.fsum(getattr(row, name) for row in rows) for name in _SUMS}
+    for name in _KNOWN_SUMS:
+        parts = [getattr(row, name) for row in rows]
+        sums[name] = None if None in parts else math.fsum(parts)
+    explained = None
+    if all(row.explained is not None for row in rows) and sums["us"]:
+        explained = math.fsum((row.explained or 0.0) * row.us for row in rows) / sums["us"]
+    return replace(max(rows, key=lambda row: row.us), **sums, explained=explained)  # type: ignore[arg-type]
+
+
+Rounded = tuple[Scale, dict[LedgerEntry, int], dict[LedgerEntry, int]]
+
+
+def ledger(analysis: Analysis) -> Table:
+    """Where the step goes: groups by size, their accounts beneath them, and the total."""
+    entries = sorted((entry for entry in analysis.ledger if entry.us > 0), key=lambda entry: -entry.us)
+    scale = scale_of(math.fsum(entry.us for entry in entries))
+    groups = [(group, [entry for entry in entries if entry.group == group]) for group in GROUPS]
+    groups.sort(key=lambda item: -math.fsum(entry.us for entry in item[1]))
+    parts = _rounded(groups, lambda entry: scale.quanta(entry.us))
+    tenths = _rounded(groups, lambda entry: entry.share * 1000)
+    rows = [row for group, members in groups if members for row in _group_rows(group, members, (scale, parts, tenths))]
+    total = Row(("total", "", *_numbers(entries, (scale, parts, tenths))), "total")
+    return Table(
+        "Where the step goes",
+        (Column("", "words"), Column("", "words"), Column(scale.unit, "number"), Column("share", "number")),
+        (*rows, total),
+    )
+
+
+def _rounded(
+    groups: Sequence[tuple[str, list[LedgerEntry]]], value: Callable[[LedgerEntry], float]
+) -> dict[LedgerEntry, int]:
+    rounded = apportion_groups([[value(entry) for entry in members] for _, members in groups])
+    return {
+        entry: number
+        for (_, members), numbers in zip(groups, rounded, strict=True)
+        for entry, number in zip(members, numbers, strict=True)
+    }
+
+
+def _group_rows(group: str, members: list[LedgerEntry], rounded: Rounded) -> list[Row]:
+    if len(members) == 1:
+        account = members[0].account
+        label = group if account == group else f"{group}: {_label(account)}"
+        return [Row((label, ACCOUNT_MEANINGS.get(account, ""), *_numbers(members, rounded)), group=group)]
+    head = Row((group, "", *_numbers(members, rounded)), group=group)
+    return [head, *(Row((_label(one.account), _meaning(one), *_numbers([one], rounded)), "part") for one in members)]
+
+
+def _label(account: str) -> str:
+    return ACCOUNT_LABELS.get(account, account.partition(".")[2] or account)
+
+
+def _meaning(entry: LedgerEntry) -> str:
+    return ACCOUNT_MEANINGS.get(entry.account, "")
+
+
+def _numbers(entries: Sequence[LedgerEntry], rounded: Rounded) -> tuple[str, str]:
+    scale, parts, tenths = rounded
+    us, share = math.fsum(entry.us for entry in entries), math.fsum(entry.share for entry in entries)
+    time = scale.show(sum(parts[entry] for entry in entries), us)
+    count = sum(tenths[entry] for entry in entries)
+    return time, format_share(share if count in {0, 1000} else count / 1000)
+
+
+def kernels(analysis: Analysis, top: int) -> Table | None:
+    """The kernels (CPU: ops) that take the most time, with their floors; the others folded into one row."""
+    noun = "op" if analysis.device.kind == "cpu" else "kernel"
+    variants = {variant.kernel: variant.shapes for variant in varying_together(analysis.kernels)}
+    folded = top_of(list(variants), top)
+    if not folded.shown:
+        return None
+    rows = [
+        Row((row.name, *numbers, *_floors(row, folded.scale)), group=_group(row), details=_details(row, variants[row]))
+        for row, numbers in zip(folded.shown, folded.each, strict=True)
+    ]
+    blank = ("",) * 4
+    if folded.rest:
+        rows.append(Row((f"{folded.hidden} more", *folded.rest, *blank), "rest"))
+    rows.append(Row((f"all {noun}s", *folded.total, *blank), "total"))
+    titles = (folded.scale.unit, "share", "compute", "memory", "launch", "explained")
+    return Table(
+        f"Top {noun}s by time" + (f" ({len(folded.shown)} of {len(variants)})" if folded.hidden else ""),
+        (Column(noun, "name"), *(Column(title, "number") for title in titles)),
+        tuple(rows),
+        _kernel_notes(folded.shown, folded.scale),
+    )
+
+
+def _kernel_notes(rows: Sequence[KernelSummary], scale: Scale) -> tuple[str, ...]:
+    floors = (
+        f"compute, memory and launch are floors in {scale.unit}: the least time that the arithmetic, the bytes and the "
+        "launches could take. The largest floor names the bound; explained = largest floor / time."
+    )
+    unsure = "'likely' and 'perhaps': medium and low confidence." if any(is_marked(row) for row in rows) else ""
+    absent = f"{UNKNOWN}: not known." if any(row.explained is None for row in rows) else ""
+    return (" ".join(part for part in (floors, unsure, absent) if part),)
+
+
+def _floors(row: KernelSummary, scale: Scale) -> tuple[str, str, str, str]:
+    explained = UNKNOWN if row.explained is None else format_share(row.explained)
+    return scale.one(row.compute_us), scale.one(row.memory_us), scale.one(row.launch_us), explained
+
+
+def _group(row: KernelSummary) -> str:
+    return {"copy": "memory", "dispatch": "overhead"}.get(row.bound, row.bound)
+
+
+def _details(row: KernelSummary, variants: int) -> tuple[str, ...]:
+    shapes = shapes_words(row.shapes) if row.shapes else ""
+    shapes += f" and {variants - 1} other shapes" if shapes and variants > 1 else ""
+    op = row.op if row.op and row.op != row.name else ""
+    parts = (
+        bound_words(row),
+        calls_words(row.calls),
+        f"{op}({shapes})" if op and shapes else op or shapes,
+        row.dtype or "",
+        row.source or row.module or "",
+    )
+    return tuple(part for part in parts if part)
+
+
+def ranks(analysis: Analysis, top: int) -> Table | None:
+    """One row per rank, the slowest first where there are too many to show."""
+    if not analysis.ranks:
+        return None
+    shown = sorted(analysis.ranks, key=lambda rank: (-(rank.skew_us or 0.0), -rank.wall_us))[:top]
+    shown.sort(key=lambda rank: rank.rank)
+    scale = scale_of(max(rank.wall_us for rank in shown))
+    rows = []
+    for rank in shown:
+        groups = [math.fsum(entry.us for entry in rank.ledger if entry.group == group) for group in GROUPS]
+        rows.append(Row((str(rank.rank), rank.verdict, *scale.column(groups), scale.one(rank.skew_us))))
+    hidden = len(analysis.ranks) - len(shown)
+    note = (f"{hidden} more ranks, none later than these.",) if hidden else ()
+    heads = ("compute", "memory", "overhead", "comm.", "unknown", "wall", "late")
+    return Table(
+        f"Ranks, in {scale.unit} per step",
+        (Column("rank", "words"), Column("bound", "words"), *(Column(head, "number") for head in heads)),
+        tuple(rows),
+        ("late: how much later than the first rank it reaches collectives, on average.", *note),
+    )

@@ -1,0 +1,1 @@
+"""Formats of the gate's result for CI servers."""

@@ -1,0 +1,356 @@
+r"""The gate's result as alerts at source lines: GitHub annotations, GitLab code quality, SARIF.
+
+Printed to a log, one a line: ``::error file=train.py,line=141,title=…::…``. Properties escape %, \r, \n, ':' and ',',
+messages %, \r and \n (ActionCommand.cs of actions/runner); what is unprintable is a visible escape before that.
+
+The format is the part of Code Climate's that GitLab reads: description, check_name, fingerprint, severity, location.
+An empty list is a pass.
+"""
+
+import hashlib
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+from urllib.parse import quote
+
+from bottleneck.report.ci.phrases import (
+    VERDICTS,
+    cause_words,
+    change_words,
+    closing,
+    counter_of,
+    improved,
+    time_words,
+    verdict_of,
+    worst_first,
+)
+from bottleneck.report.text import clean
+from bottleneck.schema.counters import COUNTERS, Site
+from bottleneck.schema.gate_result import CounterChange, CounterVerdict, Gate, WorkloadResult
+
+Level = Literal["error", "warning", "note"]
+
+# Rules besides the counters: what an alert can be about.
+TIME, RUN, MEASUREMENT, OTHER = "step-time", "workload-failed", "nothing-measured", "other-counter"
+
+_FAILING: Mapping[CounterVerdict, Level] = {"broken": "error", "gone": "error", "new": "warning"}
+_DRIVE = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
+
+
+@dataclass(frozen=True)
+class Place:
+    """A line of a file, relative to the repository; ``is_cause`` unless it only stands in for a line nobody knows."""
+
+    file: str
+    line: int
+    is_cause: bool
+
+
+@dataclass(frozen=True)
+class Alert:
+    """One thing to tell at a line: about which rule of which workload, how grave, and since when it is the same.
+
+    ``lines`` say why, ``fix`` how to fix or accept it, ``others`` are further places that did it. ``fingerprint`` does
+    not change when the line of code moves or the numbers do.
+    """
+
+    workload: str
+    rule: str
+    level: Level
+    title: str
+    lines: tuple[str, ...]
+    place: Place
+    fingerprint: str
+    others: tuple[Place, ...] = ()
+    fix: str = ""
+
+
+def alerts(gate: Gate) -> tuple[Alert, ...]:
+    """All alerts, errors first; a workload that does not pass has one at least, a gate that fails has an error.
+
+    Fingerprints are unique, as GitLab shows one issue of each: of two limits on one metric the first that is broken.
+    """
+    found = [alert for result in worst_first(gate.results) for alert in _of(result, gate.exit_code)]
+    if gate.exit_code and all(alert.level != "error" for alert in found):
+        settings = Place("pyproject.toml", 1, is_cause=False)
+        mark = _fingerprint(MEASUREMENT)
+        found.append(Alert("all workloads", MEASUREMENT, "error", closing(gate), gate.warnings, settings, mark))
+    order: list[Level] = ["error", "warning", "note"]
+    unique: dict[str, Alert] = {}
+    for alert in sorted(found, key=lambda alert: order.index(alert.level)):
+        unique.setdefault(alert.fingerprint, alert)
+    return tuple(unique.values())
+
+
+def _of(result: WorkloadResult, exit_code: int) -> list[Alert]:
+    wrong = [change for change in result.counters if change.verdict in _FAILING]
+    found = [] if result.is_new else [_counter(result, change) for change in wrong]
+    found += [_counter(result, change, "note") for change in improved(result)]
+    found += _time(result, exit_code)
+    is_told = any(alert.level == _level(result, exit_code) for alert in found)
+    if result.is_new or (result.verdict != "pass" and not is_told):
+        found.append(_whole(result, exit_code))
+    return found
+
+
+def _level(result: WorkloadResult, exit_code: int) -> Level:
+    """How grave a workload's verdict is: what is undecided is an error only where that fails the build."""
+    if result.verdict == "pass" and not result.is_new:
+        return "note"
+    return "error" if result.verdict in {"fail", "failed"} or exit_code == 5 else "warning"
+
+
+def _counter(result: WorkloadResult, change: CounterChange, level: Level | None = None) -> Alert:
+    counter = counter_of(change.metric)
+    places = _places([culprit.site for culprit in change.culprits if culprit.site is not None])
+    return Alert(
+        result.name,
+        OTHER if counter is None else counter.name,
+        level or _FAILING[change.verdict],
+        f"{change_words(change)}{' (better)' if level == 'note' else ''}",
+        tuple(cause_words(change)),
+        places[0] if places else stand_in(result),
+        _fingerprint(result.name, change.metric, str(change.is_creep), _anchor(change)),
+        places[1:],
+        result.fix if level is None else "",
+    )
+
+
+def _time(result: WorkloadResult, exit_code: int) -> list[Alert]:
+    """The step that got slower, at the line that takes the most more time, got faster, or was not decided."""
+    undecided = _level(result, exit_code) if result.verdict == "undecided" else "warning"
+    levels: dict[str, Level] = {"slower": "error", "undecided": undecided, "faster": "note"}
+    time = result.time
+    if time is None or time.verdict not in levels:
+        return []
+    is_cause = time.verdict == "slower" or result.verdict == "undecided"
+    why, fix = (result.why, result.fix) if is_cause else ((), "")
+    place = (_slowest(result) if time.verdict == "slower" else None) or stand_in(result)
+    title = f"step {time_words(time)}"
+    mark = _fingerprint(result.name, TIME)
+    return [Alert(result.name, TIME, levels[time.verdict], title, why, place, mark, fix=fix)]
+
+
+def _whole(result: WorkloadResult, exit_code: int) -> Alert:
+    """What is to be told of a workload that no counter and no time tells."""
+    rule = RUN if result.verdict == "failed" else MEASUREMENT
+    return Alert(
+        result.name,
+        rule,
+        _level(result, exit_code),
+        result.what or ("there is no lock-file yet" if result.is_new else result.verdict),
+        result.why or result.warnings,
+        stand_in(result),
+        _fingerprint(result.name, rule),
+        fix=result.fix,
+    )
+
+
+def _slowest(result: WorkloadResult) -> Place | None:
+    """The line that explains a slowdown best: one whose counters broke, else the one that takes the most more time."""
+    sites = [culprit.site for change in result.counters if change.verdict == "broken" for culprit in change.culprits]
+    places = _places([site for site in sites if site is not None])
+    rows = [] if result.comparison is None else sorted(result.comparison.rows, key=lambda row: -row.change_us)
+    for row in rows:
+        file, _, line = (row.source or "").rpartition(":")
+        if row.change_us > 0 and line.isdecimal():
+            places = (*places, *_places([Site(file, int(line), "")]))
+    return places[0] if places else None
+
+
+def stand_in(result: WorkloadResult) -> Place:
+    """Where an alert stands whose line nobody knows: the workload's own file, its lock-file, or the settings."""
+    candidates = [word for word in result.program if word.endswith(".py")] + [result.lock, "pyproject.toml"]
+    return Place(_tidy(next(file for file in candidates if is_inside(file))), 1, is_cause=False)
+
+
+def _places(sites: Sequence[Site]) -> tuple[Place, ...]:
+    inside = [Place(_tidy(site.file), max(site.line, 1), is_cause=True) for site in sites if is_inside(site.file)]
+    return tuple(dict.fromkeys(inside))
+
+
+def _tidy(file: str) -> str:
+    """The path as servers compare it: without './' before it."""
+    return file.removeprefix("./")
+
+
+def is_inside(file: str) -> bool:
+    """Whether this names a file below the repository: no absolute path, no drive or scheme, no way up."""
+    parts = re.split(r"[/\\]", file)
+    return bool(file) and bool(parts[0]) and ".." not in parts and not (_DRIVE.match(parts[0]) and len(parts) > 1)
+
+
+def _anchor(change: CounterChange) -> str:
+    """What a change is known by again after lines have moved: the text of its first line, else what changed."""
+    for culprit in change.culprits:
+        if culprit.site is not None:
+            return f"{culprit.site.file}\n{culprit.site.text.strip() or culprit.what}"
+    return change.culprits[0].what if change.culprits else ""
+
+
+def _fingerprint(*parts: str) -> str:
+    return hashlib.sha256("\0".join(parts).encode("utf-8", "backslashreplace")).hexdigest()[:32]
+
+
+# GitHub shows so many annotations of each kind per step.
+MOST = 10
+
+_COMMANDS: Mapping[Level, str] = {"error": "error", "warning": "warning", "note": "notice"}
+_TITLE = 120
+_LINE = 600
+_LINES = 20
+
+
+def render_github(gate: Gate) -> str:
+    """The commands: one notice with the verdict and the exit code, then one per line of code and level."""
+    head = _command("notice", {"title": f"bottleneck gate: {VERDICTS[verdict_of(gate)]}"}, [closing(gate)])
+    groups = _by_line(alerts(gate))
+    shown = [head]
+    for level, command in _COMMANDS.items():
+        of_level = [group for group in groups if group[0].level == level]
+        room = MOST - 1 if command == "notice" else MOST
+        shown += [_annotation(command, group, len(of_level) - room) for group in of_level[:room]]
+    return "\n".join(shown) + "\n"
+
+
+def _by_line(found: Iterable[Alert]) -> list[list[Alert]]:
+    """Alerts of one level at one line together: an added .item() changes several counters."""
+    groups: dict[tuple[str, str, str, int], list[Alert]] = {}
+    for alert in found:
+        key = (alert.level, alert.workload, alert.place.file, alert.place.line)
+        groups.setdefault(key, []).append(alert)
+    return list(groups.values())
+
+
+def _annotation(command: str, group: list[Alert], left_out: int) -> str:
+    first = group[0]
+    place = {"file": first.place.file, "line": str(first.place.line)}
+    told = [alert.title for alert in group]
+    told += _longest(dict.fromkeys(line for alert in group for line in alert.lines))
+    told += dict.fromkeys([alert.fix for alert in group if alert.fix])
+    told = [*told[:_LINES], f"{len(told) - _LINES} more lines are in gate.md"] if len(told) > _LINES else told
+    told += [f"{left_out} more are in gate.md"] if left_out > 0 else []
+    return _command(command, {**place, "title": f"bottleneck gate: {first.workload}"}, told)
+
+
+def _longest(lines: Iterable[str]) -> list[str]:
+    """The lines without those that another one begins with: a cause, and the same with its line of code."""
+    known = list(lines)
+    return [line for line in known if not any(other != line and other.startswith(line) for other in known)]
+
+
+def _command(command: str, properties: Mapping[str, str], lines: Iterable[str]) -> str:
+    told = ",".join(f"{key}={_property(clean(value, _TITLE))}" for key, value in properties.items())
+    return f"::{command} {told}::" + "%0A".join(_data(clean(line, _LINE)) for line in lines)
+
+
+def _data(text: str) -> str:
+    """Cleaned text as the message of a command; the mark of the runner's older commands is broken as well."""
+    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A").replace("##[", "#\\[")
+
+
+def _property(text: str) -> str:
+    return _data(text).replace(":", "%3A").replace(",", "%2C")
+
+
+_SEVERITIES: Mapping[Level, str] = {"error": "major", "warning": "minor"}
+_TEXT = 600
+
+
+def render_gitlab(gate: Gate) -> str:
+    """The issues as JSON; what got better is none. GitLab ignores ``content``, where the verdict stands."""
+    verdict = clean(closing(gate), _TEXT)
+    issues = [_issue(alert, verdict) for alert in alerts(gate) if alert.level in _SEVERITIES]
+    return json.dumps(issues, indent=1, ensure_ascii=True) + "\n"
+
+
+def _issue(alert: Alert, verdict: str) -> dict[str, Any]:
+    told = " - ".join([f"{alert.workload}: {alert.title}", *alert.lines[:1]])
+    return {
+        "type": "issue",
+        "check_name": f"bottleneck/{alert.rule}",
+        "description": clean(told, _TEXT),
+        "content": {"body": verdict},
+        "categories": ["Performance"],
+        "severity": _SEVERITIES[alert.level],
+        "fingerprint": alert.fingerprint,
+        "location": {"path": clean(alert.place.file, _TEXT), "lines": {"begin": alert.place.line}},
+    }
+
+
+_SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
+_SARIF_TEXT = 2000
+_SHORT = 200
+
+_RULES: Mapping[str, str] = {
+    **{name: f"{counter.many} per step: {counter.meaning}" for name, counter in COUNTERS.items()},
+    OTHER: "a counter of a later version",
+    TIME: "the time of a step, held against the base in turns",
+    RUN: "the workload itself failed",
+    MEASUREMENT: "a workload of which nothing was measured or decided",
+}
+_INDEX = {rule: index for index, rule in enumerate(_RULES)}
+
+
+def render_sarif(gate: Gate) -> str:
+    """One run with a rule per counter and one for the time, and a result per alert."""
+    run = {
+        "tool": {"driver": _driver(gate)},
+        "automationDetails": {"id": "bottleneck-gate/"},
+        "invocations": [_invocation(gate)],
+        "columnKind": "unicodeCodePoints",
+        "results": [_result(alert) for alert in alerts(gate)],
+        "properties": {"verdict": VERDICTS[verdict_of(gate)], "exitCode": gate.exit_code},
+    }
+    return json.dumps({"$schema": _SCHEMA, "version": "2.1.0", "runs": [run]}, indent=1, ensure_ascii=True) + "\n"
+
+
+def _driver(gate: Gate) -> dict[str, Any]:
+    rules = [
+        {
+            "id": rule,
+            "shortDescription": {"text": meaning.partition(":")[0]},
+            "fullDescription": {"text": meaning},
+            "defaultConfiguration": {"level": "error"},
+            "properties": {"tags": ["performance"]},
+        }
+        for rule, meaning in _RULES.items()
+    ]
+    version = {"version": clean(gate.version)} if gate.version else {}
+    return {"name": "bottleneck gate", **version, "rules": rules}
+
+
+def _invocation(gate: Gate) -> dict[str, Any]:
+    """How the gate ended; it was successful wherever it came to a verdict, whatever the verdict is."""
+    return {
+        "executionSuccessful": gate.exit_code in {0, 1},
+        "exitCode": gate.exit_code,
+        "exitCodeDescription": clean(closing(gate), _SARIF_TEXT),
+    }
+
+
+def _result(alert: Alert) -> dict[str, Any]:
+    told = [f"{alert.workload}: {alert.title}", *alert.lines, *([alert.fix] if alert.fix else [])]
+    result: dict[str, Any] = {
+        "ruleId": alert.rule,
+        "ruleIndex": _INDEX[alert.rule],
+        "level": alert.level,
+        "message": {"text": "\n".join(clean(line, _SARIF_TEXT) for line in told)},
+        "locations": [_location(alert.place)],
+        "partialFingerprints": {"bottleneckGate/v1": alert.fingerprint},
+        "properties": {"workload": clean(alert.workload, _SHORT)},
+    }
+    others = [{"id": number, **_location(place)} for number, place in enumerate(alert.others, 1)]
+    return {**result, "relatedLocations": others} if others else result
+
+
+def _location(place: Place) -> dict[str, Any]:
+    uri = quote(place.file, safe="/", errors="backslashreplace")
+    return {
+        "physicalLocation": {
+            "artifactLocation": {"uri": uri, "uriBaseId": "%SRCROOT%"},
+            "region": {"startLine": place.line},
+        }
+    }

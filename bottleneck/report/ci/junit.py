@@ -1,0 +1,182 @@
+"""The gate's result as JUnit XML.
+
+The elements and attributes are those of junit-10.xsd of Jenkins' xunit plugin, as pytest writes them too.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+from xml.etree import ElementTree as ET
+
+from bottleneck.report.ci.phrases import (
+    CHANGES,
+    VERDICTS,
+    amounts,
+    cause_words,
+    change_words,
+    closing,
+    counter_of,
+    time_summary,
+    time_words,
+    verdict_of,
+)
+from bottleneck.report.text import clean
+from bottleneck.schema.gate_result import CounterChange, Gate, TimeResult, WorkloadResult
+
+_TEXT = 2000
+
+# Counters that are one test together, because one line of code changes them together.
+_GROUPS: Mapping[str, tuple[str, ...]] = {
+    "work": ("ops", "flops", "float64_ops", "autograd_nodes", "module_calls"),
+    "launches": ("launches", "kernel_names"),
+    "syncs": ("syncs",),
+    "copies": ("copies", "h2d_copies", "h2d_bytes", "d2h_copies", "d2h_bytes"),
+    "compilation": ("graphs", "graph_breaks", "recompiles"),
+    "memory": ("allocations", "allocated_bytes", "peak_bytes"),
+}
+_GROUP_OF = {name: group for group, names in _GROUPS.items() for name in names}
+
+Outcome = Literal["failure", "error", "skipped", "passed"]
+_WORST: tuple[Outcome, ...] = ("error", "failure", "passed", "skipped")
+
+
+@dataclass(frozen=True)
+class _Case:
+    """A test: how it came out, the sentence that says so, and what else is to be read."""
+
+    name: str
+    outcome: Outcome
+    message: str
+    body: tuple[str, ...] = ()
+    seconds: float = 0.0
+
+
+def render(gate: Gate) -> str:
+    """One test suite, with a test per workload and group of counters, one for its time and one for its run."""
+    cases = _all_cases(gate)
+    totals = {
+        "tests": str(len(cases)),
+        "failures": str(sum(case.outcome == "failure" for _, case in cases)),
+        "errors": str(sum(case.outcome == "error" for _, case in cases)),
+    }
+    root = ET.Element("testsuites", {"name": "bottleneck gate", "time": _seconds(gate.seconds), **totals})
+    skipped = str(sum(case.outcome == "skipped" for _, case in cases))
+    suite = ET.SubElement(root, "testsuite", {**root.attrib, "skipped": skipped})
+    _properties(suite, gate)
+    for workload, case in cases:
+        _case(suite, workload, case)
+    ET.SubElement(suite, "system-out").text = clean(closing(gate), _TEXT)
+    ET.indent(root, " ")
+    return '<?xml version="1.0" encoding="utf-8"?>\n' + ET.tostring(root, encoding="unicode") + "\n"
+
+
+def _properties(suite: ET.Element, gate: Gate) -> None:
+    told = {
+        "verdict": VERDICTS[verdict_of(gate)],
+        "exit_code": str(gate.exit_code),
+        "base": gate.base,
+        "candidate": gate.candidate,
+        "version": gate.version,
+    }
+    properties = ET.SubElement(suite, "properties")
+    for name, value in told.items():
+        ET.SubElement(properties, "property", {"name": name, "value": clean(value, _TEXT)})
+
+
+def _all_cases(gate: Gate) -> list[tuple[str, _Case]]:
+    """The tests with the names of their workloads; one of all of them where the gate fails and no test says so."""
+    cases = [(result.name, case) for result in gate.results for case in _cases(result, gate.exit_code)]
+    if gate.exit_code and all(case.outcome in {"passed", "skipped"} for _, case in cases):
+        cases.append(("all workloads", _Case("verdict", "error", closing(gate), gate.warnings)))
+    return cases
+
+
+def _case(suite: ET.Element, workload: str, case: _Case) -> None:
+    told = {"classname": clean(workload, _TEXT), "name": case.name, "time": _seconds(case.seconds)}
+    element = ET.SubElement(suite, "testcase", told)
+    body = "\n".join(clean(line, _TEXT) for line in case.body)
+    if case.outcome == "passed":
+        if body:
+            ET.SubElement(element, "system-out").text = body
+        return
+    message = {"message": clean(case.message, _TEXT)}
+    kind = {} if case.outcome == "skipped" else {"type": f"bottleneck.{case.name.replace(' ', '-')}"}
+    ET.SubElement(element, case.outcome, {**message, **kind}).text = body
+
+
+def _cases(result: WorkloadResult, exit_code: int) -> list[_Case]:
+    """The tests of a workload: its run, which tells what no other does, its counters and its time."""
+    groups: dict[str, list[CounterChange]] = {}
+    for change in result.counters:
+        groups.setdefault(_group(change), []).append(change)
+    cases = [_group_case(name, changes, result) for name, changes in groups.items()]
+    if result.time is not None:
+        cases.append(_time_case(result.time, result, exit_code))
+    return [_run_case(result, exit_code, cases), *cases]
+
+
+def _group(change: CounterChange) -> str:
+    if change.metric.startswith("module:"):
+        return "modules"
+    counter = counter_of(change.metric)
+    return _GROUP_OF.get(counter.name, "other counters") if counter else "other counters"
+
+
+def _run_case(result: WorkloadResult, exit_code: int, cases: list[_Case]) -> _Case:
+    """Whether the workload ran and something was measured; skipped where the settings let pass that nothing was."""
+    body = (*result.why, result.fix)
+    if result.verdict == "failed":
+        return _Case("run", "error", result.what, body, result.seconds)
+    is_told = any(case.outcome in {"error", "failure"} for case in cases)
+    if result.verdict == "pass" or is_told:
+        return _Case("run", "passed", "", seconds=result.seconds)
+    outcome: Outcome = "failure" if result.verdict == "fail" else "error" if exit_code == 5 else "skipped"
+    return _Case("run", outcome, result.what or VERDICTS[result.verdict], body, result.seconds)
+
+
+def _group_case(name: str, changes: list[CounterChange], result: WorkloadResult) -> _Case:
+    outcomes = [_outcome(change) for change in changes]
+    worst = min(outcomes, key=_WORST.index)
+    told = [change for change, outcome in zip(changes, outcomes, strict=True) if outcome == worst]
+    message = "; ".join(_message(change) for change in told)
+    body = [line for change in changes for line in _lines(change)]
+    fix = [result.fix] if worst in {"failure", "error"} and result.fix else []
+    return _Case(name, worst, message, (*body, *fix))
+
+
+def _outcome(change: CounterChange) -> Outcome:
+    outcomes: dict[str, Outcome] = {
+        "broken": "failure",
+        "gone": "error",
+        "new": "skipped",
+        "unstable": "skipped",
+        "not compared": "skipped",
+    }
+    return outcomes.get(change.verdict, "passed")
+
+
+def _message(change: CounterChange) -> str:
+    if change.verdict in {"new", "unstable", "not compared", "gone"}:
+        return f"{change.metric} {CHANGES[change.verdict]}" + (f": {change.reason}" if change.reason else "")
+    return change_words(change)
+
+
+def _lines(change: CounterChange) -> list[str]:
+    before, after, _ = amounts(change)
+    lead = f"{change.metric}: {before} -> {after}, {CHANGES[change.verdict]}"
+    return [lead, *(f"  {cause}" for cause in cause_words(change))]
+
+
+def _time_case(time: TimeResult, result: WorkloadResult, exit_code: int) -> _Case:
+    outcomes: dict[str, Outcome] = {"fine": "passed", "faster": "passed", "slower": "failure"}
+    outcome = outcomes.get(time.verdict, "skipped")
+    if time.verdict == "undecided" and result.verdict == "undecided" and exit_code == 5:
+        outcome = "error"
+    story = (*result.why, result.fix) if outcome in {"failure", "error"} else ()
+    return _Case("step time", outcome, time_summary(time), (time_words(time), *story), time.seconds)
+
+
+def _seconds(seconds: float) -> str:
+    """Seconds with three decimals; the schema knows no infinite time."""
+    return f"{max(seconds, 0.0):.3f}" if math.isfinite(seconds) else "0.000"

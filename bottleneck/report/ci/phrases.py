@@ -1,0 +1,352 @@
+"""Phrases on counters, time and verdicts that all formats of the gate share; nothing in them is escaped."""
+
+import math
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
+
+from bottleneck.report.text import UNKNOWN
+from bottleneck.schema.counters import COUNTERS, Counter
+from bottleneck.schema.gate_result import (
+    EXIT_CODES,
+    CounterChange,
+    CounterVerdict,
+    Culprit,
+    Gate,
+    GateVerdict,
+    TimeResult,
+    WorkloadResult,
+)
+from bottleneck.units import format_si, format_us
+
+UNKNOWN_AMOUNT = "-"
+
+_EXACT_BELOW, _EXACT_FROM = 10_000, 10**18
+
+
+def counter_of(metric: str) -> Counter | None:
+    """The counter that a metric counts: of the whole step ('launches'), or of modules ('module:decoder.*.launches')."""
+    return COUNTERS.get(metric.rpartition(".")[2] if metric.startswith("module:") else metric)
+
+
+def amounts(change: CounterChange) -> tuple[str, str, str]:
+    """Before, after and the difference of a counter; both in one unit, exact where rounding would hide what differs."""
+    before, after = change.before, change.after
+    shown = [amount(change.metric, value) for value in (before, after)]
+    if before != after and shown[0] == shown[1]:
+        shown = [_exact(value) for value in (before, after)]
+    return shown[0], shown[1], _difference(change)
+
+
+def tell_change(change: CounterChange) -> str:
+    """'syncs 0 -> 1', with units where the counter has one; 'syncs unknown -> 1'."""
+    values, shown = (change.before, change.after), amounts(change)[:2]
+    before, after = ("unknown" if value is None else text for value, text in zip(values, shown, strict=True))
+    return f"{change.metric} {before} -> {after}"
+
+
+def _difference(change: CounterChange) -> str:
+    if change.before is None or change.after is None:
+        return UNKNOWN_AMOUNT
+    grown = change.after - change.before
+    return ("-" if grown < 0 else "+") + amount(change.metric, abs(grown)) if grown else "0"
+
+
+def amount(metric: str, value: int | None) -> str:
+    """A count: exact, but large numbers of bytes and FLOPs with a prefix."""
+    counter = counter_of(metric)
+    if value is None or counter is None or counter.unit is None:
+        return _exact(value)
+    if not _EXACT_BELOW <= abs(value) < _EXACT_FROM:
+        return _exact(value)
+    return format_si(float(value), counter.unit)
+
+
+def _exact(value: int | None) -> str:
+    return UNKNOWN_AMOUNT if value is None else f"{value:,}".replace(",", " ")
+
+
+def culprit_words(culprit: Culprit) -> str:
+    """'+24 aten::copy_ in decoder.rotary at model/rope.py:88, changed here'."""
+    told = f"{'-' if culprit.change < 0 else '+'}{_exact(abs(culprit.change))} {culprit.what}"
+    told += f" in {culprit.module}" if culprit.module else ""
+    if culprit.site is None:
+        return told
+    return f"{told} at {culprit.site.place}{', changed here' if culprit.is_touched else ''}"
+
+
+def growth(ratio: float) -> str:
+    """A ratio as growth, '+7.6 %'; one that would show as nothing is '-<0.01 %'."""
+    if not math.isfinite(ratio):
+        return "unknown"
+    return f"{'-' if ratio < 1 else '+'}{share(abs(ratio - 1))}"
+
+
+def share(value: float) -> str:
+    """A share as a percentage, '2.4 %', with two decimals where one would show it as nothing."""
+    if not math.isfinite(value):
+        return "unknown"
+    return "<0.01 %" if 0 < abs(value) < 0.00005 else f"{value * 100:.{_decimals(value)}f} %"
+
+
+def _decimals(value: float) -> int:
+    return 2 if 0 < abs(value) < 0.0005 else 1
+
+
+CHANGES: Mapping[CounterVerdict, str] = {
+    "broken": "over budget",
+    "gone": "vanished",
+    "new": "without baseline",
+    "unstable": "unstable",
+    "not compared": "not compared",
+    "within budget": "within budget",
+    "accepted": "accepted",
+    "improved": "better",
+    "same": "equal",
+}
+"""What became of a counter, the worst first."""
+
+_CULPRITS = 3
+
+# First what is wrong, then what is well, then what was not held against anything.
+TOLD: tuple[CounterVerdict, ...] = (
+    "broken", "gone", "same", "improved", "within budget", "accepted", "new", "unstable", "not compared",
+)  # fmt: skip
+
+
+def counters_words(changes: Sequence[CounterChange], verdicts: Sequence[CounterVerdict] = TOLD) -> str:
+    """'15 counters equal, 1 within budget': how many there are of each verdict; a metric counts once, as its worst."""
+    worst: dict[str, CounterVerdict] = {}
+    order = list(CHANGES)
+    for change in changes:
+        worst[change.metric] = min(change.verdict, worst.get(change.metric, "same"), key=order.index)
+    counts = {verdict: list(worst.values()).count(verdict) for verdict in verdicts}
+    told = [f"{count} {CHANGES[verdict]}" for verdict, count in counts.items() if count]
+    if not told:
+        return ""
+    number, _, words = told[0].partition(" ")
+    return ", ".join([f"{number} counter{'' if number == '1' else 's'} {words}", *told[1:]])
+
+
+def differing(result: WorkloadResult) -> list[CounterChange]:
+    """The counters that a table shows, the worst first: those that differ or that only one side knows."""
+    order = list(CHANGES)
+    shown = [
+        change
+        for change in result.counters
+        if change.verdict not in {"not compared", "unstable", "new"}
+        and (change.verdict != "same" or change.before != change.after)
+    ]
+    return sorted(shown, key=lambda change: order.index(change.verdict))
+
+
+def limit_words(change: CounterChange) -> str:
+    """'+0', '+3% since the anchor'."""
+    if change.limit is None:
+        return UNKNOWN
+    return f"{change.limit.text}{' since the anchor' if change.is_creep else ''}"
+
+
+def change_words(change: CounterChange) -> str:
+    """'launches 303 -> 311 per step, limit +0', 'launches 311 per step, without baseline'."""
+    if change.before is None and change.after is not None:
+        return f"{change.metric} {amounts(change)[1]} per step, without baseline"
+    limit = f", limit {limit_words(change)}" if change.limit is not None else ""
+    return f"{tell_change(change)} per step{limit}"
+
+
+def cause_words(change: CounterChange) -> list[str]:
+    """What changed a counter, the first few, and why nothing is known where that is so."""
+    told = [culprit_words(culprit) for culprit in change.culprits[:_CULPRITS]]
+    left = len(change.culprits) - len(told)
+    return [*told, *([f"{left} more"] if left else []), *([change.reason] if change.reason else [])]
+
+
+def by_reason(result: WorkloadResult, verdict: CounterVerdict) -> list[str]:
+    """'peak_bytes, allocations: the baseline is of another device': the counters of one verdict, by their reasons.
+
+    What neither side can know is left out where all is well.
+    """
+    reasons: dict[str, list[str]] = {}
+    for change in result.counters:
+        is_told = result.verdict != "pass" or not is_nowhere(change, result)
+        if change.verdict == verdict and is_told:
+            reasons.setdefault(change.reason or "", []).append(change.metric)
+    return [", ".join(dict.fromkeys(names)) + (f": {reason}" if reason else "") for reason, names in reasons.items()]
+
+
+def is_nowhere(change: CounterChange, result: WorkloadResult) -> bool:
+    """Whether neither side can know this counter, as kernels on a CPU: no news, and no gap in what was held."""
+    unknown = {} if result.counts is None else result.counts.unknown
+    return change.before is None and change.after is None and change.metric in unknown
+
+
+def improved(result: WorkloadResult) -> tuple[CounterChange, ...]:
+    """The counters that got better."""
+    return tuple(change for change in result.counters if change.verdict == "improved" and not change.is_creep)
+
+
+def improvement_words(result: WorkloadResult) -> str:
+    """'launches 311 -> 303'."""
+    return ", ".join(tell_change(change) for change in improved(result))
+
+
+def allowed_words(result: WorkloadResult) -> list[str]:
+    """What grew and passes: within its budget, or accepted."""
+    grown = [change for change in result.counters if change.verdict in {"within budget", "accepted"}]
+    return [f"{change_words(change)}{f': {change.reason}' if change.reason else ''}" for change in grown]
+
+
+def unstable_words(result: WorkloadResult) -> list[str]:
+    """Counters never gated because runs disagree, those too that only the counts of this run know of."""
+    listed = {change.metric for change in result.counters}
+    others = {} if result.counts is None else result.counts.unstable
+    return [
+        *by_reason(result, "unstable"),
+        *(f"{metric}: {reason}" for metric, reason in others.items() if metric not in listed),
+    ]
+
+
+def time_summary(time: TimeResult | None) -> str:
+    """'step +0.4 % [-0.6 %, +1.3 %], could see 1.8 % or more'; why there is none where the time was not measured."""
+    if time is None:
+        return "time not measured"
+    if time.ratio is None:
+        told = f"{_steps(time)} ({time.verdict})" if _steps(time) else f"time {time.verdict}"
+        return told + (f": {time.reason}" if time.reason else "")
+    ratio = time.ratio
+    told = f"step {growth(ratio.median)} [{growth(ratio.low)}, {growth(ratio.high)}]{_doubt(time)}"
+    return f"{told}, could see {share(time.smallest_visible)} or more" if time.smallest_visible is not None else told
+
+
+def time_in_short(time: TimeResult | None) -> str:
+    """'step +7.6 %', 'step +2.1 % (undecided)', 'time not run'; nothing where the workload came to no time at all."""
+    if time is None:
+        return ""
+    if time.ratio is None:
+        return f"time {time.verdict}"
+    return f"step {growth(time.ratio.median)}{_doubt(time)}"
+
+
+def _doubt(time: TimeResult) -> str:
+    """What keeps a figure from being a verdict."""
+    return f" ({time.verdict})" if time.verdict in {"undecided", "advisory"} else ""
+
+
+def time_words(time: TimeResult) -> str:
+    """All that is known of the time, in one sentence."""
+    phrases = [time.verdict, _steps(time), _interval(time), _budget(time), _visible(time), time.reason]
+    spent = [f"measured in {took(time.seconds)}"] if time.seconds else []
+    return "; ".join([*filter(None, phrases), *spent])
+
+
+def _steps(time: TimeResult) -> str | None:
+    if time.base_us is None or time.candidate_us is None:
+        return None
+    before, after = format_us(time.base_us.median), format_us(time.candidate_us.median)
+    number, _, unit = before.partition(" ")
+    return f"step {number if after.endswith(f' {unit}') else before} -> {after}"
+
+
+def _interval(time: TimeResult) -> str | None:
+    """The growth between bounds that each hold at 99 %, over so many pairs, and how many of them confirmed it."""
+    if time.ratio is None:
+        return None
+    ratio = time.ratio
+    pairs = f"{ratio.n} pair{'' if ratio.n == 1 else 's'}"
+    confirmed = f", {time.confirming} of them fresh ones to confirm" if time.confirming else ""
+    return f"{growth(ratio.median)} [98 %: {growth(ratio.low)}, {growth(ratio.high)}] over {pairs}{confirmed}"
+
+
+def _budget(time: TimeResult) -> str | None:
+    if time.budget is None:
+        return None
+    floor = f", or {format_us(time.floor_us)} where that is more" if time.floor_us else ""
+    return f"budget {growth(1 + time.budget)}{floor}"
+
+
+def _visible(time: TimeResult) -> str | None:
+    if time.smallest_visible is None:
+        return None
+    return f"this run could see {share(time.smallest_visible)} or more"
+
+
+def took(seconds: float) -> str:
+    """A duration of waiting: '4.2 s', '41 s', '3 min 12 s'."""
+    if not math.isfinite(seconds):
+        return "an unknown time"
+    if seconds < 9.95:
+        return f"{max(seconds, 0.0):.1f} s"
+    whole = round(seconds)
+    return f"{whole} s" if whole < 120 else f"{whole // 60} min {whole % 60} s"
+
+
+VERDICTS: Mapping[GateVerdict, str] = {
+    "fail": "FAIL",
+    "failed": "ERROR",
+    "nothing measured": "NOTHING MEASURED",
+    "undecided": "UNDECIDED",
+    "pass": "PASS",
+}
+"""The verdicts as they are shown, the worst first."""
+
+
+def verdict_of(gate: Gate) -> GateVerdict:
+    """The verdict on all workloads together: the one that the exit code stands for."""
+    found = {result.verdict for result in gate.results}
+    meant = [verdict for verdict in VERDICTS if EXIT_CODES[verdict] == gate.exit_code]
+    otherwise: GateVerdict = meant[-1] if meant and gate.results else "nothing measured"
+    return next((verdict for verdict in meant if verdict in found), otherwise)
+
+
+def closing(gate: Gate) -> str:
+    """'FAIL, exit code 1: 1 of 3 workloads regressed: mlp; 2 workloads passed. Took 41 s.'."""
+    lead = f"{VERDICTS[verdict_of(gate)]}, exit code {gate.exit_code}"
+    return f"{lead}: {gate.sentence.rstrip(' .') or 'no sentence'}. Took {took(gate.seconds)}."
+
+
+def worst_first(results: Iterable[WorkloadResult]) -> list[WorkloadResult]:
+    """The workloads in order of their verdicts, else as they come."""
+    order = list(VERDICTS)
+    return sorted(results, key=lambda result: order.index(result.verdict))
+
+
+def headline(result: WorkloadResult) -> str:
+    """What stands beside the verdict and the name: the counters, the time and how long it took, each in a phrase.
+
+    Of a failure that is short, as the story and the time follow in lines of their own.
+    """
+    is_passed = result.verdict == "pass"
+    wrong: tuple[CounterVerdict, ...] = ("broken", "gone")
+    changes = [change for change in result.counters if not is_nowhere(change, result)]
+    counters = counters_words(changes, TOLD if is_passed or result.verdict == "undecided" else wrong)
+    time = time_summary(result.time) if is_passed else time_in_short(result.time)
+    return "; ".join([phrase for phrase in (counters, time) if phrase] + [f"took {took(result.seconds)}"])
+
+
+def accept_command(result: WorkloadResult) -> str:
+    """The command that keeps what got better: from then on, falling back is a regression."""
+    metrics = ",".join(sorted({change.metric for change in improved(result)}))
+    return f'bottleneck accept {shlex.quote(result.name)} --metric {shlex.quote(metrics)} --reason "…"'
+
+
+def story(result: WorkloadResult) -> list[tuple[str, str]]:
+    """The three lines, labelled: what happened, why (a line each), and how to fix or accept it; none of a pass."""
+    lines = [("what", result.what), *(("why", why) for why in dict.fromkeys(result.why)), ("fix", result.fix)]
+    return [] if result.verdict == "pass" else [(label, text) for label, text in lines if text]
+
+
+def asides(result: WorkloadResult) -> list[tuple[str, str]]:
+    """What else is to be known of a workload, labelled, each in a sentence."""
+    keep = f"; to keep it: {accept_command(result)}" if result.lock else ""
+    told = [("better", f"{improvement_words(result)}{keep}")] if improved(result) else []
+    told += [("allowed", text) for text in allowed_words(result)] if result.verdict == "pass" else []
+    told += [] if result.is_new else [("without baseline", text) for text in by_reason(result, "new")]
+    told += [("not compared", text) for text in by_reason(result, "not compared")]
+    told += [("unstable", text) for text in unstable_words(result)]
+    return [*told, *(("warning", warning) for warning in result.warnings)]
+
+
+def split_command(text: str) -> tuple[str, str]:
+    """A sentence and the command that it ends in, which must stay whole to be copied; '' where it ends in none."""
+    before, mark, after = text.rpartition("bottleneck accept ")
+    return (before.rstrip(), f"{mark}{after}") if mark else (text, "")

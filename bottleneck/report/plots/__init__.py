@@ -1,0 +1,1 @@
+"""Pictures of an analysis, a comparison and a sweep, drawn with matplotlib."""

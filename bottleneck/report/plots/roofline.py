@@ -1,0 +1,295 @@
+"""Draws the roofline of an analysis: a point per kernel with a cost, and the roofs of the device."""
+
+import io
+import math
+import textwrap
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.text import Text
+from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+from matplotlib.transforms import Bbox
+
+from bottleneck.report.analysis_document import PEAK_SOURCES, headline
+from bottleneck.report.kernel_names import short_names
+from bottleneck.report.output import write_bytes
+from bottleneck.report.plots.labels import Label, Occupied, line_boxes, place_first_free, place_labels
+from bottleneck.report.roofline_points import Point, Roof, absences, points, roofs, whole_step
+from bottleneck.report.text import clean
+from bottleneck.schema.analysis import Analysis, Device, Verdict
+from bottleneck.units import format_share, format_si
+
+Line = tuple[tuple[float, float], ...]
+Places = tuple[list[Bbox], list[Bbox]]
+
+
+def draw_roofs(axes: Axes, device: Device, used: tuple[Roof, ...], taken: Sequence[Bbox]) -> Places:
+    """Draws the roofs with labels clear of ``taken``, and gives back what the lines and what the labels cover."""
+    bandwidth = device.bandwidth_bytes_per_s
+    highest = max((roof.flops_per_s for roof in used), default=axes.get_ylim()[1])
+    cached = max((rate for _, rate in device.bandwidth_by_bytes), default=0.0)
+    flats = [_flat_roof(axes, roof, bandwidth) for roof in used]
+    slopes = [_slope(axes, bandwidth, highest, ("memory", "-"))] if bandwidth else []
+    slopes += [_slope(axes, cached, highest, ("fastest cache", ":"))] if bandwidth and cached > 1.2 * bandwidth else []
+    drawn = [box for line, _ in (*flats, *slopes) for box in line_boxes(axes, line)]
+    labels: list[Bbox] = []
+    # A label along a slope lies on its own line, so only labels of flats keep clear of lines.
+    for drawn_roofs, lines in ((slopes, []), (flats, drawn)):
+        for _, candidates in drawn_roofs:
+            labels += place_first_free(candidates, [*taken, *lines, *labels])
+    return drawn, labels
+
+
+def _flat_roof(axes: Axes, roof: Roof, bandwidth: float | None) -> tuple[Line, list[Text]]:
+    """A compute roof from its ridge on, and the places where its label may stand."""
+    left, right = axes.get_xlim()
+    height, ridge = roof.flops_per_s, roof.flops_per_s / bandwidth if bandwidth else None
+    start = max(ridge or left, left)
+    axes.plot((start, right), (height, height), color="0.15", linewidth=1.4, zorder=2)
+    short = f"{roof.key.replace('_', ' ')} {format_si(height, 'FLOP/s')}"
+    long = short if ridge is None else f"{short}, ridge {_three(ridge)} FLOP/B"
+    above, below = (2.0, "bottom"), (-3.0, "top")
+    places = ((right, "right", above), (start, "left", above), (start, "right", above), (right, "right", below))
+    labels = [
+        _write_on(axes, (at, height), (words, lift), {"ha": side, "va": sits})
+        for words in (long, short)
+        for at, side, (lift, sits) in places
+    ]
+    return ((start, height), (right, height)), labels
+
+
+def _three(value: float) -> str:
+    return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def _slope(axes: Axes, bandwidth: float, highest: float, named: tuple[str, str]) -> tuple[Line, list[Text]]:
+    """A bandwidth roof up to the highest compute roof, and the places along it where its label may stand."""
+    name, style = named
+    left, right = axes.get_xlim()
+    start, end = max(left, axes.get_ylim()[0] / bandwidth), min(right, highest / bandwidth)
+    if not start < end:
+        return (), []
+    line = ((start, start * bandwidth), (end, end * bandwidth))
+    axes.plot(*zip(*line, strict=True), color="0.15", linewidth=1.4, ls=style, zorder=2)
+    (x0, y0), (x1, y1) = axes.transData.transform(line)
+    angle = math.degrees(math.atan2(y1 - y0, x1 - x0))
+    how: dict[str, Any] = {"ha": "center", "va": "bottom", "rotation_mode": "anchor", "rotation": angle}
+    places = [start * (end / start) ** part for part in (0.5, 0.65, 0.35, 0.8, 0.2, 0.9, 0.1)]
+    words = f"{name} {format_si(bandwidth, 'B/s')}"
+    return line, [_write_on(axes, (at, at * bandwidth), (words, 2.0), how) for at in places]
+
+
+def _write_on(axes: Axes, at: tuple[float, float], words: tuple[str, float], how: dict[str, Any]) -> Text:
+    text, lift = words
+    return axes.annotate(
+        text, at, xytext=(0, lift), textcoords="offset points", fontsize=8, color="0.15", zorder=4, **how
+    )
+
+
+SIZE_INCHES = (8.0, 5.5)
+_DPI = 150
+_LABELLED = 5
+_LABEL_WIDTH = 28
+# Labels stand at the right of their points: the axis runs on, in decades, by this factor.
+_ROOM_AT_THE_RIGHT = 1.2
+_LARGEST_AREA = 1100.0
+_SMALLEST_AREA = 18.0
+
+_SUBTITLE: dict[str, Any] = {"fontsize": 9.5, "color": "0.3"}
+
+# Colours that differ for colour-blind readers too; the markers carry the same meaning without any colour.
+_MARKS = {
+    "compute": ("#009E73", "o", "compute-bound"),
+    "memory": ("#0072B2", "s", "memory-bound"),
+    "overhead": ("#E69F00", "^", "overhead-bound"),
+    "unknown": ("#777777", "X", "no verdict"),
+}
+
+
+def save_roofline(analysis: Analysis, path: Path) -> None:
+    """Draws the roofline into a file; its name ends in .png or .svg. The same analysis gives the same SVG."""
+    kind = path.suffix.removeprefix(".")
+    assert kind in {"png", "svg"}, f"no such picture format: {path.name}"
+    drawn = io.BytesIO()
+    with mpl.rc_context({"svg.hashsalt": "bottleneck"}), warnings.catch_warnings():
+        # A font without the characters of some kernel name draws boxes; the tables have the name.
+        warnings.filterwarnings("ignore", message=".*missing from font", category=UserWarning)
+        roofline(analysis).savefig(drawn, format=kind, metadata={"Date": None} if kind == "svg" else None)
+    write_bytes(drawn.getvalue(), path)
+
+
+def roofline(analysis: Analysis) -> Figure:
+    """A figure with the roofs of the device, a bubble per kernel and a star for the whole step."""
+    figure = Figure(figsize=SIZE_INCHES, dpi=_DPI)
+    FigureCanvasAgg(figure)
+    axes = figure.add_axes((0.1, 0.245, 0.86, 0.615))
+    shown, step = points(analysis), whole_step(analysis)
+    used = roofs(analysis)
+    _scale_axes(axes, shown, step, (analysis.device, used))
+    _draw_points(axes, shown)
+    bubbles = [_square(axes, (point.intensity, point.flops_per_s), _area(point, shown)) for point in shown]
+    if step is not None:
+        axes.plot(*step, marker="*", markersize=17, color="black", markeredgecolor="white", zorder=5, linestyle="")
+        bubbles.append(_square(axes, step, 17.0**2))
+    lines, texts = draw_roofs(axes, analysis.device, used, bubbles)
+    _write_around(figure, analysis, shown)
+    _label(axes, shown, Occupied(bubbles, texts, lines))
+    for text in figure.findobj(Text):
+        text.set_parse_math(False)
+    return figure
+
+
+def _scale_axes(
+    axes: Axes, shown: tuple[Point, ...], step: tuple[float, float] | None, roofs_of: tuple[Device, tuple[Roof, ...]]
+) -> None:
+    """Limits that hold every point and every ridge with some room, and ticks in words such as '10 G'."""
+    device, used = roofs_of
+    bandwidth = device.bandwidth_bytes_per_s
+    ridges = [roof.flops_per_s / bandwidth for roof in used] if bandwidth else []
+    across = [point.intensity_low for point in shown] + [point.intensity_high for point in shown] + ridges
+    up = [point.flops_per_s for point in shown] + [roof.flops_per_s for roof in used]
+    if step is not None:
+        across, up = [*across, step[0]], [*up, step[1]]
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    left, right = _limits(across or [0.1, 100.0])
+    axes.set_xlim(left, left * (right / left) ** _ROOM_AT_THE_RIGHT)
+    axes.set_ylim(*_limits(up or [1e9, 1e13]))
+    for axis, label in ((axes.xaxis, _plain), (axes.yaxis, _prefixed)):
+        axis.set_major_locator(LogLocator(10, numticks=9))
+        axis.set_minor_locator(NullLocator())
+        axis.set_major_formatter(FuncFormatter(lambda value, _, label=label: label(value)))
+    axes.grid(color="0.9", linewidth=0.6)
+    axes.set_axisbelow(True)
+    axes.tick_params(labelsize=9, length=3)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.set_xlabel("arithmetic intensity, FLOP per byte of memory traffic", fontsize=9.5)
+    axes.set_ylabel("speed, FLOP/s", fontsize=9.5)
+
+
+def _limits(values: list[float]) -> tuple[float, float]:
+    """Limits around the values with room at both ends, three decades apart at least."""
+    low, high = min(values) / 5, max(values) * 4
+    widen = max(math.sqrt(1e3 / (high / low)), 1.0)
+    return low / widen, high * widen
+
+
+def _plain(value: float) -> str:
+    return f"{value:g}" if 1e-3 <= value < 1e6 else f"{value:.0e}"
+
+
+def _prefixed(value: float) -> str:
+    return format_si(value, "").replace(".00", "").replace(".0", "").strip()
+
+
+def _draw_points(axes: Axes, shown: tuple[Point, ...]) -> None:
+    """A bubble per kernel, the largest behind; hollow where the kernel stays far below its floor."""
+    for order, point in enumerate(shown):
+        colour, marker, _ = _MARKS.get(point.bound, _MARKS["unknown"])
+        hollow = point.regime == "underutilised"
+        if point.intensity_high > 1.05 * point.intensity_low:
+            span = (point.intensity_low, point.intensity_high)
+            axes.plot(span, (point.flops_per_s,) * 2, color=colour, linewidth=0.8, alpha=0.7, zorder=3)
+        axes.scatter(
+            point.intensity,
+            point.flops_per_s,
+            s=_area(point, shown),
+            marker=marker,
+            facecolor="white" if hollow else colour,
+            edgecolor=colour if hollow else "black",
+            linewidth=1.4 if hollow else 0.6,
+            alpha=0.8,
+            zorder=3 + order / (len(shown) + 1),
+        )
+
+
+def _write_around(figure: Figure, analysis: Analysis, shown: tuple[Point, ...]) -> None:
+    """Title, subtitle, legend and the notes beneath."""
+    handles = _legend(shown) + ([_star()] if whole_step(analysis) is not None else [])
+    verdict, device = analysis.verdict, analysis.device
+    figure.text(0.03, 0.945, _title(verdict), fontsize=14, fontweight="bold")
+    figure.text(0.03, 0.9, f"{clean(device.name, 50) or 'device not named'}; {_remarks(device, shown)}", **_SUBTITLE)
+    figure.legend(
+        handles=handles,
+        loc="upper left",
+        bbox_to_anchor=(0.03, 0.15),
+        ncols=4 if len(handles) <= 4 else 3,
+        fontsize=8.5,
+        frameon=False,
+        handletextpad=0.4,
+        columnspacing=1.6,
+        borderpad=0,
+    )
+    reading = "area of a mark: its time; bar: least to usual traffic" if shown else ""
+    notes = "; ".join(part for part in (reading, absences(analysis)) if part)
+    figure.text(0.03, 0.012, textwrap.fill(notes, 125), fontsize=8, color="0.3", va="bottom", linespacing=1.3)
+
+
+def _remarks(device: Device, shown: tuple[Point, ...]) -> str:
+    """Where the roofs come from, and why there are none or no points."""
+    known = bool(device.peaks_flops_per_s) or device.bandwidth_bytes_per_s is not None
+    roofs_from = (
+        f"roofs {PEAK_SOURCES.get(device.source or '', 'of unknown origin')}" if known else "no roofs are known"
+    )
+    return roofs_from if shown else f"{roofs_from}; no kernel has both FLOPs and bytes"
+
+
+def _title(verdict: Verdict) -> str:
+    words = headline(verdict)
+    if verdict.bound not in {"mixed", "inconclusive"}:
+        words = f"{words}: {format_share(verdict.share)} of the step"
+    return clean(words[0].upper() + words[1:], 80)
+
+
+def _legend(shown: tuple[Point, ...]) -> list[Line2D]:
+    present = {point.bound if point.bound in _MARKS else "unknown" for point in shown}
+    handles = [_handle(marker, colour, words) for bound, (colour, marker, words) in _MARKS.items() if bound in present]
+    if any(point.regime == "underutilised" for point in shown):
+        handles.append(_handle("o", "white", "hollow: underutilised", edge="black"))
+    return handles
+
+
+def _star() -> Line2D:
+    return _handle("*", "black", "the whole step, waiting included", size=11)
+
+
+def _handle(marker: str, colour: str, words: str, *, edge: str = "black", size: float = 7.5) -> Line2D:
+    return Line2D(
+        [], [], marker=marker, color="none", markerfacecolor=colour, markeredgecolor=edge, markeredgewidth=0.7,
+        markersize=size, label=words,
+    )  # fmt: skip
+
+
+def _label(axes: Axes, shown: tuple[Point, ...], occupied: Occupied) -> None:
+    """Names at the kernels that take the most time."""
+    largest = {point.name: point for point in reversed(shown)}
+    named = sorted(largest.values(), key=lambda point: -point.us)[:_LABELLED]
+    names = short_names([clean(point.name, 2000) for point in named], _LABEL_WIDTH)
+    labels = [
+        Label(f"{name} ({format_share(point.share)})", (point.intensity, point.flops_per_s), _radius_pt(point, shown))
+        for name, point in zip(names, named, strict=True)
+    ]
+    place_labels(axes, labels, occupied)
+
+
+def _radius_pt(point: Point, shown: tuple[Point, ...]) -> float:
+    return math.sqrt(_area(point, shown)) / 2
+
+
+def _area(point: Point, shown: tuple[Point, ...]) -> float:
+    """The area of a bubble in square points: its part of the longest time, and large enough to be seen."""
+    return max(_LARGEST_AREA * point.us / shown[0].us, _SMALLEST_AREA)
+
+
+def _square(axes: Axes, at: tuple[float, float], area: float) -> Bbox:
+    """The square in pixels around a mark of this area."""
+    x, y = axes.transData.transform(at)
+    half = math.sqrt(area) / 2 * axes.figure.dpi / 72
+    return Bbox.from_extents(x - half, y - half, x + half, y + half)

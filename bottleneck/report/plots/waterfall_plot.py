@@ -1,0 +1,119 @@
+"""Draws the change of a step as a waterfall, account by account."""
+
+import io
+import textwrap
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+
+import matplotlib as mpl
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.text import Text
+
+from bottleneck.report.comparison import Fall, Waterfall, condition_words, rounded, sentence, waterfall
+from bottleneck.report.kernel_names import cut_middle
+from bottleneck.report.output import write_bytes
+from bottleneck.report.text import clean
+from bottleneck.schema.comparison import Comparison
+
+_DPI = 150
+_WIDTH, _ROW, _LINE, _AROUND = 8.0, 0.34, 0.16, 1.1
+_LABELS = 0.25
+_STEP = "#7F7F7F"
+# Okabe and Ito's vermilion and bluish green; the sign at the bar says the same without colour.
+_MORE, _LESS = "#D55E00", "#009E73"
+_HATCHES = {"compute": "", "memory": "//", "overhead": "..", "communication": "xx", "unknown": "--"}
+_MOST_CONDITIONS = 2
+_LONGEST_LABEL = 31
+
+
+def save_waterfall(comparison: Comparison, path: Path) -> None:
+    """Draws a comparison that has times into a .png or .svg file; the same comparison gives the same SVG."""
+    kind = path.suffix.removeprefix(".")
+    assert kind in {"png", "svg"}, f"no such picture format: {path.name}"
+    drawn = io.BytesIO()
+    with mpl.rc_context({"svg.hashsalt": "bottleneck", "hatch.linewidth": 0.6}), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*missing from font", category=UserWarning)
+        draw(comparison).savefig(drawn, format=kind, metadata={"Date": None} if kind == "svg" else None)
+    write_bytes(drawn.getvalue(), path)
+
+
+def draw(comparison: Comparison) -> Figure:
+    """A figure with a horizontal bar for the step before, each account that changed, and the step after."""
+    shown, told = waterfall(rounded(comparison)), _subtitle(comparison)
+    around = _AROUND + _LINE * len(told)
+    height = around + _ROW * len(shown.falls)
+    figure = Figure(figsize=(_WIDTH, height), dpi=_DPI)
+    FigureCanvasAgg(figure)
+    axes = figure.add_axes((_LABELS, 0.6 / height, 0.95 - _LABELS, 1.0 - around / height))
+    _draw_bars(axes, shown)
+    _write_around(figure, _title(comparison), told, height)
+    for text in figure.findobj(Text):
+        text.set_parse_math(False)
+    return figure
+
+
+def _draw_bars(axes: Axes, shown: Waterfall) -> None:
+    size = _size(shown.unit)
+    span = shown.high_us - shown.low_us
+    # Room at the right for the number of the longest bar.
+    axes.set_xlim(shown.low_us / size, (shown.high_us + 0.16 * span) / size)
+    axes.set_ylim(len(shown.falls) - 0.45, -0.6)
+    for row, fall in enumerate(shown.falls):
+        low, high = sorted((max(fall.start_us, shown.low_us), max(fall.end_us, shown.low_us)))
+        axes.barh(
+            row,
+            (high - low) / size,
+            left=low / size,
+            height=0.66,
+            color=_colour(fall),
+            hatch=_HATCHES.get(fall.group, "") * 2,
+            edgecolor="white",
+            linewidth=0.0,
+            zorder=2,
+        )
+        axes.text((high + 0.012 * span) / size, row, fall.amount, fontsize=8.5, va="center", zorder=3)
+        if row + 1 < len(shown.falls):
+            axes.plot((fall.end_us / size,) * 2, (row - 0.33, row + 1.33), color="0.4", linewidth=0.6, zorder=1)
+    axes.set_yticks(range(len(shown.falls)), [clean(fall.label, 34) for fall in shown.falls], fontsize=9)
+    axes.tick_params(axis="y", length=0)
+    axes.set_xlabel(f"{shown.unit} per step{'; the axis does not begin at 0' if shown.low_us else ''}", fontsize=9)
+    axes.grid(axis="x", color="0.9", zorder=0)
+    axes.set_axisbelow(True)
+    for side in ("top", "right", "left"):
+        axes.spines[side].set_visible(False)
+
+
+def _size(unit: str) -> float:
+    return {"s": 1e6, "ms": 1e3}.get(unit, 1.0)
+
+
+def _colour(fall: Fall) -> str:
+    if fall.is_step:
+        return _STEP
+    return _MORE if fall.end_us > fall.start_us else _LESS
+
+
+def _title(comparison: Comparison) -> str:
+    """Both sides, each in as much room as there is for half of a title."""
+    labels = (clean(side.label) for side in (comparison.before, comparison.after))
+    return " → ".join(cut_middle(label, _LONGEST_LABEL) for label in labels)
+
+
+def _subtitle(comparison: Comparison) -> list[str]:
+    """What differs besides the code, and the sentence, in a few lines."""
+    lines = [f"besides the code: {clean(condition_words(each), 100)}" for each in comparison.conditions]
+    if len(lines) > _MOST_CONDITIONS:
+        lines = [
+            *lines[: _MOST_CONDITIONS - 1],
+            f"and {len(lines) - _MOST_CONDITIONS + 1} more things",
+        ]
+    told = textwrap.shorten(clean(sentence(comparison), 300), 230, placeholder=" …")
+    return [*lines, *textwrap.wrap(told, 116)]
+
+
+def _write_around(figure: Figure, heading: str, told: Sequence[str], height: float) -> None:
+    figure.text(0.03, 1.0 - 0.3 / height, heading, fontsize=12, fontweight="bold")
+    figure.text(0.03, 1.0 - 0.4 / height, "\n".join(told), fontsize=8.5, color="0.3", va="top", linespacing=1.35)

@@ -1,0 +1,152 @@
+"""The points and roofs of a roofline plot, and the kernels that it cannot show."""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from bottleneck.schema.analysis import Analysis, KernelSummary, Totals
+from bottleneck.units import US_PER_S, format_share
+
+# Values outside are drawn at the edge: nothing real lies there, and a logarithmic axis must stay readable.
+_INTENSITIES = (1e-4, 1e6)
+_RATES = (1e3, 1e19)
+# How far flops / floor may lie above a peak, as a factor, to count as held against it: some floors mix two engines.
+_SAME_PEAK = 1.5
+_MOST_POINTS = 300
+_ENGINES = {"matrix": ("tensor", "matrix", "vector"), "vector": ("vector",)}
+
+
+@dataclass(frozen=True)
+class Point:
+    """A kernel on the plane: FLOP/byte (with the interval that its traffic allows), FLOP/s, and how it is judged."""
+
+    name: str
+    intensity: float
+    intensity_low: float
+    intensity_high: float
+    flops_per_s: float
+    us: float
+    share: float
+    bound: str
+    regime: str | None
+
+
+@dataclass(frozen=True)
+class Roof:
+    """A compute roof: the key of the peak and its height."""
+
+    key: str
+    flops_per_s: float
+
+
+def points(analysis: Analysis) -> tuple[Point, ...]:
+    """The kernels that have FLOPs and bytes, most time first, as many as one can still make out."""
+    placed = sorted((row for row in analysis.kernels if _has_place(row)), key=lambda row: -row.us)
+    return tuple(map(_point, placed[:_MOST_POINTS]))
+
+
+def whole_step(analysis: Analysis) -> tuple[float, float] | None:
+    """FLOP/byte and FLOP/s of the step as a whole, waiting included; null where totals are not known."""
+    totals: Totals = analysis.totals
+    if not (totals.flops and totals.bytes_low and totals.bytes_high and analysis.steps.wall_us > 0):
+        return None
+    intensity = totals.flops / math.sqrt(totals.bytes_low * totals.bytes_high)
+    return clip(intensity, _INTENSITIES), clip(totals.flops / analysis.steps.wall_us * US_PER_S, _RATES)
+
+
+def roofs(analysis: Analysis, most: int = 4) -> tuple[Roof, ...]:
+    """The peaks that the kernels are held against, by the time of those kernels.
+
+    Where no kernel has a price, those of the kernels' engines and dtypes; where these are not known, the highest.
+    """
+    peaks = analysis.device.peaks_flops_per_s
+    us = _us_by_peak(analysis, peaks, _peak_of)
+    us = us if any(us.values()) else _us_by_peak(analysis, peaks, _peak_by_name)
+    used = sorted((key for key in peaks if us[key] > 0), key=lambda key: -us[key])
+    by_height = {peaks[key]: key for key in reversed(used)}  # of roofs at one height, that with the most time
+    shown = [key for key in used if key in by_height.values()][:most]
+    shown = shown or sorted(peaks, key=lambda key: -peaks[key])[:1]
+    return tuple(sorted((Roof(key, peaks[key]) for key in shown), key=lambda roof: -roof.flops_per_s))
+
+
+def _us_by_peak(
+    analysis: Analysis, peaks: Mapping[str, float], peak_of: Callable[[KernelSummary, Mapping[str, float]], str | None]
+) -> dict[str, float]:
+    us = dict.fromkeys(peaks, 0.0)
+    for row in analysis.kernels:
+        key = peak_of(row, peaks)
+        if key is not None:
+            us[key] += row.us
+    return us
+
+
+def _peak_by_name(row: KernelSummary, peaks: Mapping[str, float]) -> str | None:
+    """The peak of the engine and dtype that a kernel's name tells; null where it does not."""
+    keys = (f"{row.dtype}_{engine}" for engine in _ENGINES.get(row.engine or "", ()))
+    return next((key for key in keys if key in peaks), None)
+
+
+def absences(analysis: Analysis) -> str:
+    """What is said of the time that has no point: work without a price, and work without arithmetic."""
+    busy_us = math.fsum(row.us for row in analysis.kernels)
+    missing = [row for row in analysis.kernels if not _has_place(row)]
+    moving = [row for row in missing if row.flops == 0 or row.bound in {"copy", "communication", "dispatch"}]
+    moving_us = math.fsum(row.us for row in moving)
+    unpriced_us = math.fsum(row.us for row in missing) - moving_us
+    small_us = math.fsum(sorted(row.us for row in analysis.kernels if _has_place(row))[:-_MOST_POINTS])
+    kinds = (
+        (unpriced_us, "has no price"),
+        (moving_us, "does no arithmetic"),
+        (small_us, f"lies in kernels smaller than the {_MOST_POINTS} shown"),
+    )
+    parts = [_share_words(us / busy_us, what) for us, what in kinds if us > 1e-9 * busy_us]
+    return f"not drawn: {' and '.join(parts)}" if parts else ""
+
+
+def clip(value: float, limits: tuple[float, float]) -> float:
+    """The value, or the limit that it lies beyond."""
+    return min(max(value, limits[0]), limits[1])
+
+
+def _share_words(share: float, what: str) -> str:
+    return f"{format_share(share)} of busy time that {what}"
+
+
+def _has_place(row: KernelSummary) -> bool:
+    return bool(row.flops and row.bytes_low and row.bytes_high and row.us > 0)
+
+
+def _point(row: KernelSummary) -> Point:
+    assert row.flops and row.bytes_low and row.bytes_high
+    low, high = (clip(row.flops / amount, _INTENSITIES) for amount in (row.bytes_high, row.bytes_low))
+    return Point(
+        name=row.name,
+        intensity=math.sqrt(low * high),
+        intensity_low=low,
+        intensity_high=high,
+        flops_per_s=clip(row.flops / row.us * US_PER_S, _RATES),
+        us=row.us,
+        share=row.share,
+        bound=row.bound,
+        regime=row.regime,
+    )
+
+
+def _peak_of(row: KernelSummary, peaks: Mapping[str, float]) -> str | None:
+    """The peak that the compute floor of a kernel stands for; null where there is no floor or no such peak.
+
+    Where several dtypes share a figure, that of the kernel's own dtype and engine is meant.
+    """
+    if not row.flops or not row.compute_us:
+        return None
+    rate = row.flops / row.compute_us * US_PER_S
+    engines = _ENGINES.get(row.engine or "", ("tensor", "matrix", "vector"))
+
+    def misfit(key: str) -> tuple[float, bool]:
+        return round(abs(math.log(peaks[key] / rate)), 2), key.partition("_")[0] != row.dtype
+
+    # Some floors lie below a peak, where an operation takes several instructions, but none far above it.
+    above = [key for key in peaks if peaks[key] >= rate / _SAME_PEAK and key.rpartition("_")[2] in engines]
+    fit = [key for key in above if key.partition("_")[0] in {row.dtype, "fp32", "tf32"}]
+    same = [key for key in above if math.isclose(peaks[key], rate, rel_tol=0.02)]
+    return min(fit or same, key=misfit, default=None)

@@ -1,0 +1,156 @@
+"""Text for people: untrusted text made safe, and numbers rounded so that parts add up to their total."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+import numpy as np
+
+from bottleneck.schema.analysis import IdleCause, KernelSummary
+
+_SPACES = str.maketrans(dict.fromkeys("\u00a0\u2007\u202f", " "))
+
+
+def clean(text: str, limit: int = 200) -> str:
+    r"""The text with everything unprintable as a visible escape (``\x1b``, ``\u202e``), cut at ``limit`` characters.
+
+    Unprintable is what Unicode calls control, format, surrogate, private, unassigned or separator: that covers the
+    terminal's escape sequences, line breaks, bidirectional overrides, zero-width characters and lone surrogates.
+    """
+    shown = text[: limit + 1].translate(_SPACES)
+    if not shown.isprintable():
+        shown = "".join(character if character.isprintable() else _escape(ord(character)) for character in shown)
+    return shown if len(shown) <= limit else shown[: max(limit - 1, 0)] + "…"
+
+
+def _escape(code: int) -> str:
+    if code < 0x100:
+        return f"\\x{code:02x}"
+    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+
+
+UNKNOWN = "-"
+
+
+@dataclass(frozen=True)
+class Scale:
+    """The unit of a table: its name, its size in the unit of the data, and how many decimals it shows."""
+
+    unit: str
+    size: float
+    decimals: int
+
+    def quanta(self, value: float) -> float:
+        """The value in steps of the last decimal shown."""
+        return value / self.size * 10.0**self.decimals
+
+    def show(self, quanta: int, value: float) -> str:
+        """The rounded number; what is nonzero but rounds to nothing reads '<0.01'."""
+        if quanta == 0 and value > 0:
+            return f"<{10**-self.decimals:.{self.decimals}f}"
+        return f"{quanta / 10**self.decimals:.{self.decimals}f}"
+
+    def one(self, value: float | None) -> str:
+        """A number that belongs to no sum."""
+        if value is None or not math.isfinite(value):
+            return UNKNOWN
+        return self.show(round(self.quanta(value)), value)
+
+    def column(self, values: Sequence[float]) -> tuple[str, ...]:
+        """Numbers that belong to one sum, and after them that sum: as printed, they add up exactly."""
+        parts = apportion([self.quanta(value) for value in values])
+        shown = [self.show(part, value) for part, value in zip(parts, values, strict=True)]
+        return (*shown, self.show(sum(parts), math.fsum(values)))
+
+
+PERCENT = Scale("%", 0.01, 1)
+
+
+def scale_of(us: float) -> Scale:
+    """The scale in which a table that adds up to this many microseconds reads best: four digits in its total."""
+    unit, size = next(((unit, size) for unit, size in (("s", 1e6), ("ms", 1e3)) if us >= 10 * size), ("us", 1.0))
+    magnitude = math.floor(math.log10(us / size)) if us > 0 else 0
+    return Scale(unit, size, min(max(3 - magnitude, 0), 3))
+
+
+def percents(shares: Sequence[float]) -> tuple[str, ...]:
+    """Shares as percentages, and after them their sum: as printed, they add up; a part never reads 100 %."""
+    *parts, total = PERCENT.column(shares)
+    whole = [
+        ">99.9" if part == "100.0" and share < 1 - 1e-9 else part for part, share in zip(parts, shares, strict=True)
+    ]
+    return tuple(f"{text} %" for text in (*whole, total))
+
+
+def apportion_groups(groups: Sequence[Sequence[float]]) -> list[list[int]]:
+    """Whole numbers beside the values of each group; the sums of groups are rounded first, as they are told alone."""
+    totals = apportion([math.fsum(group) for group in groups])
+    return [apportion(group, total) for group, total in zip(groups, totals, strict=True)]
+
+
+def apportion(values: Sequence[float], total: int | None = None) -> list[int]:
+    """Whole numbers beside the values that add up to their rounded sum (largest remainder; earlier wins a tie).
+
+    ``total`` is a sum that was rounded elsewhere, up or down.
+    """
+    floors = [math.floor(value) for value in values]
+    missing = (round(math.fsum(values)) if total is None else total) - sum(floors)
+    by_remainder = sorted(range(len(values)), key=lambda index: floors[index] - values[index])
+    raised = set(by_remainder[:missing])
+    return [floor + (index in raised) for index, floor in enumerate(floors)]
+
+
+def strip_cells(values: Sequence[float], width: int, levels: str) -> str:
+    """The values as this many characters, each the mean of its part; ``levels`` run from nothing to the most.
+
+    Something never looks like nothing: the first level is for parts in which every value is 0.
+    """
+    cells = min(width, len(values))
+    if cells < 1:
+        return ""
+    means = _means(np.array(values, dtype=np.float64), cells)
+    most = float(means.max())
+    if most <= 0:
+        return levels[0] * cells
+    heights = np.where(means > 0, np.clip(np.ceil(means / most * (len(levels) - 1)), 1, len(levels) - 1), 0)
+    return "".join(levels[int(height)] for height in heights)
+
+
+def _means(
+    values: "np.ndarray[tuple[int], np.dtype[np.float64]]", cells: int
+) -> "np.ndarray[tuple[int], np.dtype[np.float64]]":
+    """Mean of each of so many equal parts, values counted by the part of them that lies in it."""
+    area = np.concatenate(([0.0], np.cumsum(values)))
+    edges = np.linspace(0, len(values), cells + 1)
+    return np.diff(np.interp(edges, np.arange(len(area)), area)) * cells / len(values)
+
+
+Item = TypeVar("Item", KernelSummary, IdleCause)
+
+
+@dataclass(frozen=True)
+class Top(Generic[Item]):
+    """The largest items, and the numbers that they show: (time, share) for each, for the rest, and for the sum."""
+
+    shown: Sequence[Item]
+    hidden: int
+    scale: Scale
+    each: Sequence[tuple[str, str]]
+    rest: tuple[str, str] | None
+    total: tuple[str, str]
+
+
+def top_of(items: Sequence[Item], top: int) -> Top[Item]:
+    """The ``top`` items by time; a single one left over is shown too, since its row costs the same."""
+    ordered = sorted((item for item in items if item.us > 0), key=lambda item: -item.us)
+    cut = top if len(ordered) > top + 1 else len(ordered)
+    shown, hidden = ordered[:cut], ordered[cut:]
+    us, share = [item.us for item in shown], [item.share for item in shown]
+    if hidden:
+        us.append(math.fsum(item.us for item in hidden))
+        share.append(math.fsum(item.share for item in hidden))
+    scale = scale_of(math.fsum(us))
+    numbers = list(zip(scale.column(us), percents(share), strict=True))
+    rest = numbers[cut] if hidden else None
+    return Top(shown, len(hidden), scale, numbers[:cut], rest, numbers[-1])

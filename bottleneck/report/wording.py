@@ -1,0 +1,84 @@
+"""The names of accounts, bounds and confidences that people read."""
+
+import json
+import math
+
+from bottleneck.schema.analysis import KernelSummary
+
+ACCOUNT_LABELS = {"memory": "bandwidth", "overhead.launch_floor": "launch floor"}
+
+ACCOUNT_MEANINGS = {
+    "compute": "arithmetic is the limit",
+    "memory": "moving bytes is the limit",
+    "memory.copy": "copies and fills on the device",
+    "overhead.launch_floor": "work too small to pay for its launch",
+    "overhead.input": "waiting for input data",
+    "overhead.sync": "nothing was queued after a sync",
+    "overhead.dispatch": "framework work around the ops",
+    "overhead.python": "Python code between ops",
+    "overhead.launch": "inside launch calls",
+    "overhead.allocator": "allocating memory",
+    "overhead.compile": "compiling code",
+    "overhead.gc": "garbage collection",
+    "overhead.dependency": "work was queued but had to wait",
+    "overhead.profiler": "the profiler itself",
+    "overhead.unknown": "idle, cause not known",
+    "communication": "between ranks, not hidden by work",
+    "unknown": "work without a price",
+}
+
+_LONGEST_SHAPES = 60
+_CONFIDENCE = {"medium": "likely ", "low": "perhaps "}
+
+_BOUNDS = {
+    "compute": "compute-bound",
+    "memory": "memory-bound",
+    "overhead": "overhead-bound",
+    "communication": "communication",
+    "copy": "copy",
+    "dispatch": "only calls other ops",
+    "unknown": "no verdict",
+}
+
+
+def bound_words(row: KernelSummary) -> str:
+    """Bound, regime and reason of a kernel in a few words, with the mark of its confidence."""
+    mark = _CONFIDENCE[row.confidence] if is_marked(row) else ""
+    words = f"{mark}{_BOUNDS.get(row.bound, row.bound)}" + (f", {row.regime}" if row.regime else "")
+    return f"{words}: {row.reason}" if row.reason else words
+
+
+def is_marked(row: KernelSummary) -> bool:
+    """Whether 'likely' or 'perhaps' stands before the bound; what has no bound is never marked."""
+    return row.confidence != "high" and row.bound not in {"unknown", "dispatch"}
+
+
+def calls_words(calls: float) -> str:
+    """How often per step: '24 calls', '1 call', '0.5 calls'."""
+    number = calls_number(calls)
+    return f"{number} call{'' if number == '1' else 's'}"
+
+
+def calls_number(calls: float) -> str:
+    """How often per step, with a decimal only where that is not a whole number."""
+    if math.isclose(calls, round(calls), rel_tol=1e-6):
+        return f"{calls:.0f}"
+    return f"{calls:.1f}" if calls >= 0.05 else "<0.1"
+
+
+def shapes_words(shapes: str, most: int = 4) -> str:
+    """Shapes of an op's inputs such as '512x512, 141x512', scalars left out; of what is no JSON only the spaces go."""
+    try:
+        listed = json.loads(shapes)
+    except (ValueError, RecursionError):
+        return "".join(shapes.split())[:_LONGEST_SHAPES]
+    sizes = [_shape(shape) for shape in listed if shape] if isinstance(listed, list) else [shapes]
+    return ", ".join([*sizes[:most], *(["…"] if len(sizes) > most else [])])
+
+
+def _shape(shape: object) -> str:
+    if not isinstance(shape, list):
+        return str(shape)
+    if any(isinstance(size, list) for size in shape):
+        return f"{len(shape)} tensors"
+    return "x".join(map(str, shape))

@@ -1,0 +1,1 @@
+"""Records and declared tables that the packages hand to one another."""

@@ -1,0 +1,173 @@
+"""The counters that a gate can lock: their names, units and tiers, and the records that hold their values.
+
+A counter is a whole number per step that every measured step agrees on. Those of tier ``portable`` depend on the
+program and on torch, those of tier ``backend`` on the device and its libraries too (gate statistics, section 4).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+LOCK_SCHEMA = 1
+
+Tier = Literal["portable", "backend"]
+Value = str | int | float | bool
+
+
+@dataclass(frozen=True)
+class Counter:
+    """A kind of count: its tier, its words in a sentence ("3 more syncs"), and what is counted.
+
+    ``must_exist``: a step that did some of it and does none any more has lost its measurement, not its work.
+    """
+
+    name: str
+    tier: Tier
+    one: str
+    many: str
+    meaning: str
+    unit: str | None = None
+    must_exist: bool = False
+
+
+COUNTERS: Mapping[str, Counter] = {
+    counter.name: counter
+    for counter in (
+        Counter("ops", "portable", "op", "ops", "calls of torch's dispatcher, inner ones included", must_exist=True),
+        Counter(
+            "launches",
+            "portable",
+            "kernel launch",
+            "kernel launches",
+            "kernels that the host launched",
+            must_exist=True,
+        ),
+        Counter(
+            "syncs",
+            "portable",
+            "sync",
+            "syncs",
+            "waits of the host: `.item()` and its like, on a CPU too, and for the device",
+        ),
+        Counter("copies", "portable", "copy", "copies", "tensors copied: calls of aten::copy_"),
+        Counter("h2d_copies", "portable", "copy to the device", "copies to the device", "copies from host to device"),
+        Counter("h2d_bytes", "portable", "byte to the device", "bytes to the device", "their size", "B"),
+        Counter("d2h_copies", "portable", "copy to the host", "copies to the host", "copies from device to host"),
+        Counter("d2h_bytes", "portable", "byte to the host", "bytes to the host", "their size", "B"),
+        Counter("flops", "portable", "FLOP", "FLOPs", "arithmetic by the shapes of the ops", "FLOP", must_exist=True),
+        Counter("float64_ops", "portable", "float64 op", "float64 ops", "ops that take a float64 tensor"),
+        Counter("graphs", "portable", "compiled graph", "compiled graphs", "graphs that torch.compile captured in all"),
+        Counter("graph_breaks", "portable", "graph break", "graph breaks", "graph breaks of torch.compile in all"),
+        Counter("recompiles", "portable", "recompile", "recompiles", "graphs compiled again for other inputs, in all"),
+        Counter(
+            "autograd_nodes",
+            "portable",
+            "autograd node",
+            "autograd nodes",
+            "nodes of the backward pass",
+            must_exist=True,
+        ),
+        Counter(
+            "module_calls", "portable", "module call", "module calls", "forward calls of nn.Modules", must_exist=True
+        ),
+        Counter("allocations", "backend", "allocation", "allocations", "blocks asked of torch's allocators"),
+        Counter("allocated_bytes", "backend", "byte allocated", "bytes allocated", "their size", "B"),
+        Counter("peak_bytes", "backend", "byte of peak memory", "bytes of peak memory", "most in use at once", "B"),
+        Counter("kernel_names", "backend", "distinct kernel", "distinct kernels", "kernels of different names"),
+    )
+}
+
+# What module paths are told of, besides the whole step.
+MODULE_COUNTERS = ("ops", "launches", "syncs", "copies")
+
+
+@dataclass(frozen=True)
+class Fingerprint:
+    """What the counts depend on: counters of a tier are compared where this tier's facts are equal.
+
+    ``host`` is information only and never refuses a comparison.
+    """
+
+    portable: Mapping[str, Value] = field(default_factory=dict)
+    backend: Mapping[str, Value] = field(default_factory=dict)
+    host: Mapping[str, Value] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Site:
+    """A line of the user's program, and what the calls from it count per step.
+
+    ``file`` is relative to the working folder, ``text`` the line without its indent (empty where the file is not at
+    hand), by which a line is known again after it has moved; lock-files keep the text alone, and ``line`` is 0.
+    ``ops`` holds the ops called from it.
+    """
+
+    file: str
+    line: int
+    text: str
+    counts: Mapping[str, int] = field(default_factory=dict)
+    ops: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def place(self) -> str:
+        """'train.py:57'; the file alone where the line is known by its text."""
+        return f"{self.file}:{self.line}" if self.line else self.file
+
+
+@dataclass(frozen=True)
+class Counts:
+    """All counters of one step, with what explains a change of them.
+
+    ``values`` holds the counters by name; one that cannot be known of this recording is missing there, and has its
+    reason in ``unknown``. ``unstable`` holds those whose steps, or whose calibration runs, disagree, with the range and
+    the reason ("8..10: …"); they are in ``values`` no more. ``ops`` are calls per step by op, ``modules`` counters by
+    module path, ``kernels`` launches by kernel name. ``input_sha`` is a digest of the shapes and dtypes of what the
+    outermost call got, and of the program's settings; empty where unknown. ``runs`` is how many processes agree.
+    """
+
+    values: Mapping[str, int]
+    fingerprint: Fingerprint
+    unknown: Mapping[str, str] = field(default_factory=dict)
+    unstable: Mapping[str, str] = field(default_factory=dict)
+    ops: Mapping[str, int] = field(default_factory=dict)
+    modules: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    kernels: Mapping[str, int] = field(default_factory=dict)
+    sites: tuple[Site, ...] = ()
+    input_sha: str = ""
+    steps: int = 0
+    runs: int = 1
+
+
+@dataclass(frozen=True)
+class Acceptance:
+    """A change of a counter that somebody accepted, and why. ``date`` is a day, ``commit`` empty where unknown."""
+
+    date: str
+    commit: str
+    metric: str
+    before: int
+    after: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class Anchor:
+    """The release that a creep budget counts from: its commit (or tag), and the counters then."""
+
+    commit: str
+    values: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Lock:
+    """The committed lock-file of one workload: what its step may count. No timings.
+
+    ``program`` is what names it on a command line ("examples/mlp.py", "--set", …), relative to the repository.
+    """
+
+    name: str
+    program: tuple[str, ...]
+    counts: Counts
+    anchor: Anchor | None = None
+    accepted: tuple[Acceptance, ...] = ()
+    schema: int = LOCK_SCHEMA

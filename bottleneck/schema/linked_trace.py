@@ -1,0 +1,108 @@
+"""Records of the trace stage: a trace as columns, its steps, and its device work tied to ops."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from bottleneck.schema.analysis import Caveat
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@dataclass(frozen=True)
+class DeviceProperties:
+    """What a trace or a live device says of itself; every field may be missing."""
+
+    index: int = 0
+    name: str = ""
+    memory_bytes: int | None = None
+    sm_count: int | None = None
+    compute_capability: str | None = None
+    warp_size: int | None = None
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step on the clock of EVENTS: from ``start_us`` to ``end_us`` on the host.
+
+    ``wall_us`` is its time on host and device together; null where no device is behind the host.
+    """
+
+    name: str
+    start_us: float
+    end_us: float
+    wall_us: float | None = None
+
+    @property
+    def us(self) -> float:
+        """How long the step took."""
+        return self.end_us - self.start_us if self.wall_us is None else self.wall_us
+
+
+@dataclass(frozen=True)
+class Window:
+    """The stretch of the trace that the ledger partitions, the steps in it, and how they were found.
+
+    Where the device is behind the host, the stretch is that of the device's work on the steps, which the host did
+    earlier. ``set_aside`` holds the other steps that were found, in order, each with the reason for leaving it out.
+    """
+
+    start_us: float
+    end_us: float
+    steps: tuple[Step, ...]
+    source: str
+    set_aside: tuple[tuple[Step, str], ...] = ()
+
+    @property
+    def wall_us(self) -> float:
+        """Length of the whole window in microseconds (not per step)."""
+        return self.end_us - self.start_us
+
+    @property
+    def host_us(self) -> tuple[float, float]:
+        """When the host began the first step and ended the last one; the window itself where it has no steps."""
+        return (self.steps[0].start_us, self.steps[-1].end_us) if self.steps else (self.start_us, self.end_us)
+
+
+@dataclass(frozen=True)
+class Trace:
+    """A trace as columns: the tables of ``trace.read`` and what the file says about itself.
+
+    ``start_unix_ns`` is the wall clock of ts_us == 0, null where the file does not tell. ``counts`` holds events per
+    raw category; ``facts`` holds plain top-level values (versions, flags), cleaned, for display.
+    """
+
+    path: str
+    flavour: Literal["cuda", "rocm", "xpu", "mtia", "npu", "cpu"]
+    events: "pd.DataFrame"
+    op_args: "pd.DataFrame"
+    signatures: "pd.DataFrame"
+    launch_args: "pd.DataFrame"
+    device_args: "pd.DataFrame"
+    memory: "pd.DataFrame"
+    devices: tuple[DeviceProperties, ...]
+    start_unix_ns: int | None
+    integer_timestamps: bool
+    rank: int | None
+    world_size: int | None
+    counts: Mapping[str, int]
+    facts: Mapping[str, str]
+    caveats: tuple[Caveat, ...] = ()
+
+
+@dataclass(frozen=True)
+class Linked:
+    """The result of ``trace.link``: op tree, device work tied to it, and the window.
+
+    ``places`` is PLACES, null where the trace has no Python frames; ``captured`` is CAPTURED, null on a CPU.
+    """
+
+    trace: Trace
+    window: Window
+    ops: "pd.DataFrame"
+    kernels: "pd.DataFrame"
+    linked_share: float | None
+    caveats: tuple[Caveat, ...] = ()
+    places: "pd.DataFrame | None" = None
+    captured: "pd.DataFrame | None" = None

@@ -1,0 +1,189 @@
+"""The recording on disk, ``recording.json`` with one trace per rank: its records, reader and writer."""
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Literal
+
+from bottleneck.errors import TraceError
+from bottleneck.schema.analysis import Device
+from bottleneck.schema.measurements import BatchTest, Compilation, Extras, OptionCosts, PeakMemory, Timing
+
+RECORDING_SCHEMA = "bottleneck/recording/1"
+RECORDING_FILE = "recording.json"
+
+Form = Literal["workload", "model", "script"]
+
+# How the boundaries of the steps were found, most trusted first.
+StepSource = Literal[
+    "workload", "model", "mark", "optimizer", "module", "loader", "time window", "whole program", "none"
+]
+
+_KEPT_PREFIXES = ("CUDA_", "TORCH_", "OMP_", "MKL_", "NCCL_", "PYTORCH_")
+_SECRET_NAME = re.compile(r"TOKEN|KEY|SECRET|PASS|CREDENTIAL|AUTH", re.IGNORECASE)
+# A user with a password in an address, or one long word that mixes letters and digits as keys and digests do.
+_SECRET_VALUE = re.compile(r"://[^/\s@]+:[^/\s@]+@|^(?=.*[0-9])(?=.*[A-Za-z])[A-Za-z0-9+_=-]{32,}$")
+_REDACTED = "[redacted]"
+
+
+@dataclass(frozen=True)
+class RankTrace:
+    """The trace of one rank: file name inside the folder, and the wall clock at each step boundary.
+
+    ``step_marks_ns`` holds one mark more than there are steps, in nanoseconds since 1970; empty when no step was seen.
+    Step times and ``timed_ns`` as in the recording, but of this rank; null in recordings made before ranks had them.
+    """
+
+    rank: int
+    file: str
+    step_marks_ns: tuple[int, ...] = ()
+    unprofiled: Timing | None = None
+    profiled: Timing | None = None
+    timed_ns: tuple[int, int] | None = None
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How the sensors of ``telemetry.csv`` were read.
+
+    ``cpu_share`` is the CPU time that this took, as a share of one processor; ``missed_share`` the ticks that were left
+    out, being late or too dear. ``sensors`` names the sensor of each device by the number that the program knows it by.
+    """
+
+    period_ms: float
+    samples: int
+    cpu_share: float | None
+    missed_share: float | None
+    sensors: Mapping[int, str]
+
+
+@dataclass(frozen=True)
+class Recording:
+    """Everything that was measured besides the traces; the keys of ``recording.json``.
+
+    ``step_name`` is what ended a step of the program ("optimizer.step of AdamW"), ``steps_seen`` how often it was seen
+    until all was measured; null where the harness repeats the step itself, and where no step was found.
+    ``unprofiled`` and ``profiled`` are step times in microseconds, ``perturbation`` is the ratio of their medians.
+    With many ranks these, and all that was measured of the program, are those of the lowest rank that has a trace.
+    ``device`` holds measured ceilings, ``device_facts`` what each accelerator said of itself at capture.
+    ``program_status`` is the exit status as a shell shows it (128 + N for signal N), null until the program has ended.
+    ``processors`` counts those that the program might use, ``threads`` those that torch computes with.
+    ``timed_ns`` is the stretch of the wall clock in which the unprofiled steps ran. ``options`` are those of the
+    command line that make the step what it is: ``--set NAME=VALUE`` and ``--train``. ``libraries`` are versions and
+    abilities of what torch computes with, ``compilation`` is null where torch's compiler could not tell.
+    ``search_path`` holds the folders that modules come from, relative to the working folder: frames of the trace are
+    named from there.
+    """
+
+    created: str
+    command: tuple[str, ...]
+    form: Form
+    step_source: StepSource
+    program_status: int | None
+    framework: str | None
+    versions: Mapping[str, str]
+    environment: Mapping[str, str]
+    traces: tuple[RankTrace, ...]
+    step_name: str | None = None
+    steps_seen: int | None = None
+    unprofiled: Timing | None = None
+    profiled: Timing | None = None
+    perturbation: float | None = None
+    threads: int | None = None
+    processors: int | None = None
+    device_facts: tuple[Mapping[str, str | int | float | None], ...] = ()
+    device: Device | None = None
+    timed_ns: tuple[int, int] | None = None
+    options: tuple[str, ...] = ()
+    settled: bool | None = None
+    windows_us: tuple[float, ...] = ()
+    peak_memory: PeakMemory | None = None
+    option_costs: OptionCosts | None = None
+    batch_test: BatchTest | None = None
+    sampling: Sampling | None = None
+    warnings: tuple[str, ...] = ()
+    libraries: Mapping[str, str | int | float | bool] = field(default_factory=dict)
+    compilation: Compilation | None = None
+    search_path: tuple[str, ...] = ()
+    schema: str = field(default=RECORDING_SCHEMA)
+
+
+def extras_of(recording: Recording) -> Extras:
+    """What the recording holds besides times and traces, for the reports."""
+    return Extras(**{part.name: getattr(recording, part.name) for part in fields(Extras)})
+
+
+def is_recording(path: Path) -> bool:
+    """Whether the folder holds a recording (a folder with only traces does not)."""
+    return (path / RECORDING_FILE).is_file()
+
+
+def write_recording(folder: Path, recording: Recording) -> Path:
+    """The file that now holds the recording; a reader never sees it half written."""
+    import msgspec  # noqa: PLC0415 - the user's program shares a process with this module, not with msgspec
+
+    path = folder / RECORDING_FILE
+    partial = folder / f".{RECORDING_FILE}.{os.getpid()}"
+    try:
+        partial.write_bytes(msgspec.json.format(msgspec.json.encode(recording), indent=1) + b"\n")
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
+    return path
+
+
+def read_recording(folder: Path) -> Recording:
+    """The recording in a folder; TraceError says what is missing or malformed."""
+    import msgspec  # noqa: PLC0415 - as above
+
+    path = folder / RECORDING_FILE
+    try:
+        data = path.read_bytes()
+    except OSError as exc:
+        raise TraceError(
+            f"cannot read {path}: {exc.strerror}", fix="name a folder written by `bottleneck run`"
+        ) from exc
+    try:
+        recording = msgspec.json.decode(data, type=Recording)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as exc:
+        raise TraceError(
+            f"{path} is not a recording", why=str(exc), fix="record again, or name the trace file itself"
+        ) from exc
+    if recording.schema != RECORDING_SCHEMA:
+        raise TraceError(
+            f"{path} has format {recording.schema!r}",
+            why=f"this version reads {RECORDING_SCHEMA!r}",
+            fix="read it with the version of bottleneck that wrote it, or record again",
+        )
+    for trace in recording.traces:
+        if Path(trace.file).name != trace.file or trace.file in {"", ".", ".."}:
+            raise TraceError(f"{path} names a trace outside its folder: {trace.file!r}", fix="record again")
+    return recording
+
+
+def kept_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    """The variables that shape performance, without those whose name or value looks like a secret."""
+    return {
+        name: value
+        for name, value in sorted(environment.items())
+        if name.startswith(_KEPT_PREFIXES) and not _SECRET_NAME.search(name) and not _SECRET_VALUE.search(value)
+    }
+
+
+def kept_command(arguments: Sequence[str]) -> tuple[str, ...]:
+    """The command line with the values of secret-looking options replaced."""
+    kept: list[str] = []
+    secret_follows = False
+    for argument in arguments:
+        name, equals, _ = argument.partition("=")
+        is_option = argument.startswith("-")
+        if (secret_follows and not is_option) or _SECRET_VALUE.search(argument):
+            kept.append(_REDACTED)
+        elif is_option and equals and _SECRET_NAME.search(name):
+            kept.append(f"{name}={_REDACTED}")
+        else:
+            kept.append(argument)
+        secret_follows = is_option and not equals and bool(_SECRET_NAME.search(argument))
+    return tuple(kept)

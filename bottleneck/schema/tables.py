@@ -1,0 +1,290 @@
+"""The declared tables that stages hand to one another: columns, dtypes, units, and nullability.
+
+A table is a pandas DataFrame with a plain range index. Row references (``event``, ``op``, ``parent`` …) hold positions
+in another table; an absent reference is null (dtype ``Int32``/``Int64``), never -1. Text is ``category``: integer codes
+over the distinct strings. The function that makes a table returns ``TABLE.check(frame)``.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+# What an event is, whatever its era or vendor called it.
+CATEGORIES = (
+    "op",  # a framework operator on the host
+    "annotation",  # record_function, step marks, optimizer marks
+    "python",  # a Python or nn.Module frame
+    "line",  # a stretch in which a frame of the program stays at one line; our own recordings have them
+    "runtime",  # a CUDA/HIP/XPU runtime or driver call on the host
+    "kernel",  # computation or collective on the device
+    "copy",  # memcpy on the device
+    "fill",  # memset on the device
+    "sync",  # a wait that the profiler reports as an event (cuda_sync)
+    "gpu_annotation",  # an annotation projected on the device; not work
+    "profiler",  # overhead and trace spans of the profiler itself
+    "collective",  # a collective that a thread of the host carries out (gloo); its threads run nothing else
+    "other",  # anything else; counted, kept, never crashed on
+)
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column: numpy or pandas dtype, meaning, unit, and whether null (NaN, NA) is allowed."""
+
+    dtype: str
+    doc: str
+    unit: str = ""
+    nullable: bool = False
+
+
+@dataclass(frozen=True)
+class Table:
+    """A named set of columns that every frame of this name has, in this order."""
+
+    name: str
+    columns: Mapping[str, Column]
+
+    def check(self, frame: pd.DataFrame) -> pd.DataFrame:
+        """The frame itself; AssertionError names the first column that breaks the declaration."""
+        missing = [name for name in self.columns if name not in frame.columns]
+        unknown = [name for name in frame.columns if name not in self.columns]
+        assert not missing and not unknown, f"{self.name}: missing columns {missing}, unknown columns {unknown}"
+        for name, column in self.columns.items():
+            have = str(frame[name].dtype)
+            assert have == column.dtype, f"{self.name}.{name} is {have}, declared {column.dtype}"
+            if not column.nullable:
+                assert not frame[name].isna().any(), f"{self.name}.{name} holds nulls"
+        return frame
+
+    def empty(self) -> pd.DataFrame:
+        """A frame of this table without rows."""
+        return pd.DataFrame({name: pd.Series(dtype=column.dtype) for name, column in self.columns.items()})
+
+
+EVENTS = Table(
+    "EVENTS",
+    {
+        "ts_us": Column("float64", "start, rebased so that the earliest event of the file starts at 0", "us"),
+        "dur_us": Column("float64", "duration, never negative", "us"),
+        "category": Column("category", "one of CATEGORIES"),
+        "name": Column("category", "as the trace spells it"),
+        "thread": Column("category", "'pid/tid' of the track, host thread or device stream"),
+    },
+)  # one row per complete event, sorted by ts_us, longer first among equals
+
+OP_ARGS = Table(
+    "OP_ARGS",
+    {
+        "event": Column("int64", "row in EVENTS"),
+        "external_id": Column("Int64", "the profiler's id of this op", nullable=True),
+        "signature": Column("Int32", "row in SIGNATURES; null when the trace has no shapes for it", nullable=True),
+        "sequence": Column("Int64", "autograd sequence number", nullable=True),
+        "forward_thread": Column("Int64", "autograd id of the forward thread", nullable=True),
+    },
+)  # one row per event of category op, in the order of EVENTS
+
+SIGNATURES = Table(
+    "SIGNATURES",
+    {
+        "name": Column("object", "op name"),
+        "dims": Column("object", "raw JSON of 'Input Dims'", nullable=True),
+        "types": Column("object", "raw JSON of 'Input type'", nullable=True),
+        "strides": Column("object", "raw JSON of 'Input Strides'", nullable=True),
+        "concrete": Column("object", "raw JSON of 'Concrete Inputs'", nullable=True),
+    },
+)  # one row per distinct combination
+
+CALLS = Table(
+    "CALLS",
+    {
+        **SIGNATURES.columns,
+        "result": Column("object", "JSON of the sizes of the result, where other ops of the trace tell them", "", True),
+        "evidence": Column("object", "what completed this call; null where all of it was recorded", nullable=True),
+    },
+)  # SIGNATURES, each row at its place, and behind them the calls that the rest of the trace completes
+
+LAUNCH_ARGS = Table(
+    "LAUNCH_ARGS",
+    {
+        "event": Column("int64", "row in EVENTS"),
+        "correlation": Column("Int64", "joins a host call with the device work that it issued", nullable=True),
+        "external_id": Column("Int64", "id of the enclosing op, where the file's ids can be trusted", nullable=True),
+        "kernel": Column("category", "name of the kernel that it launches, where it says so (HIP)", nullable=True),
+    },
+)  # one row per event of category runtime
+
+DEVICE_ARGS = Table(
+    "DEVICE_ARGS",
+    {
+        "event": Column("int64", "row in EVENTS"),
+        "correlation": Column("Int64", "joins device work with the host call that issued it", nullable=True),
+        "external_id": Column("Int64", "id of the issuing op, where the file's ids can be trusted", nullable=True),
+        "device": Column("Int32", "device index", nullable=True),
+        "stream": Column("Int64", "stream number", nullable=True),
+        "blocks": Column("Int64", "thread blocks in the grid", nullable=True),
+        "threads": Column("Int64", "threads per block", nullable=True),
+        "registers": Column("Int32", "registers per thread", nullable=True),
+        "shared_bytes": Column("Int64", "shared memory per block", "B", nullable=True),
+        "bytes": Column("Int64", "bytes copied or filled", "B", nullable=True),
+        "graph": Column("Int64", "id of the graph that replayed this work; null or 0 outside graphs", nullable=True),
+        "collective": Column("category", "collective name, where the trace gives it", nullable=True),
+        "input_elements": Column("Int64", "elements that the collective takes in per rank", nullable=True),
+        "output_elements": Column("Int64", "elements that the collective gives out per rank", nullable=True),
+        "group_size": Column("Int64", "ranks in the collective", nullable=True),
+        "message_dtype": Column("category", "element type of the collective", nullable=True),
+    },
+)  # one row per event of category kernel, copy or fill
+
+MEMORY = Table(
+    "MEMORY",
+    {
+        "ts_us": Column("float64", "when, on the clock of EVENTS", "us"),
+        "thread": Column("category", "'pid/tid' of the host thread"),
+        "bytes": Column("int64", "allocated (positive) or freed (negative)", "B"),
+        "on_device": Column("bool", "device memory, not host memory"),
+        "total_allocated": Column("Int64", "allocator's total after it", "B", nullable=True),
+        "total_reserved": Column("Int64", "what the allocator holds of the device then, used or not", "B", True),
+    },
+)  # one row per '[memory]' event, sorted by ts_us
+
+OPS = Table(
+    "OPS",
+    {
+        "event": Column("int64", "row in EVENTS"),
+        "name": Column("category", "op name"),
+        "thread": Column("category", "'pid/tid' of the host thread"),
+        "ts_us": Column("float64", "start", "us"),
+        "dur_us": Column("float64", "duration", "us"),
+        "self_us": Column("float64", "duration less that of the ops directly inside it", "us"),
+        "parent": Column("Int32", "row in OPS of the op that encloses it on its thread", nullable=True),
+        "depth": Column("int32", "number of ops that enclose it"),
+        "children": Column("int32", "number of ops directly inside it"),
+        "signature": Column("Int32", "row in SIGNATURES, or in CALLS once completed", nullable=True),
+        "step": Column("Int32", "index of the step in which it starts; null outside the window", nullable=True),
+        "module": Column("category", "path of nn.Modules, outermost first, joined by '.'", nullable=True),
+        "source": Column("category", "innermost line outside libraries, 'file.py:57'", nullable=True),
+    },
+)  # one row per event of category op, sorted by thread, then start, then longer first
+
+KERNELS = Table(
+    "KERNELS",
+    {
+        "event": Column("int64", "row in EVENTS"),
+        "name": Column("category", "kernel name; on a CPU the op's name"),
+        "kind": Column("category", "'compute', 'collective', 'copy' or 'fill'"),
+        "device": Column("int32", "device index; 0 on a CPU"),
+        "stream": Column("category", "'pid/tid' of the track it ran on"),
+        "ts_us": Column("float64", "start", "us"),
+        "dur_us": Column(
+            "float64", "duration; on a CPU the op's self time, less the profiler's part where known", "us"
+        ),
+        "op": Column("Int32", "row in OPS of the innermost op that issued it", nullable=True),
+        "launch": Column("Int64", "row in EVENTS of the host call that issued it", nullable=True),
+        "launch_ts_us": Column("float64", "start of that call", "us", nullable=True),
+        "launch_end_us": Column("float64", "end of that call", "us", nullable=True),
+        "step": Column("Int32", "step in which it was issued; null outside the window", nullable=True),
+        "module": Column("category", "path of nn.Modules that issued it", nullable=True),
+        "source": Column("category", "line that issued it, 'file.py:57'", nullable=True),
+        "family": Column("category", "family by kernel name; on a CPU 'host'"),
+        "engine": Column("category", "'matrix', 'vector' or 'none'; null when the name does not tell", nullable=True),
+        "math_dtype": Column("category", "dtype that picks the peak: bf16, fp16, tf32, fp32 …", nullable=True),
+        "auxiliary": Column("bool", "layout change, split-K reduction …: carries no FLOPs of its own"),
+        "blocks": Column("Int64", "thread blocks in the grid", nullable=True),
+        "threads": Column("Int64", "threads per block", nullable=True),
+        "registers": Column("Int32", "registers per thread", nullable=True),
+        "bytes": Column("Int64", "bytes copied or filled", "B", nullable=True),
+        "replayed": Column("bool", "one of many kernels under one graph launch"),
+        "unlinked": Column("category", "why it has no op: 'launched before the window' …", nullable=True),
+    },
+)  # GPU: one row per device event. CPU: one row per op, row for row as OPS. Sorted by ts_us on a GPU
+
+PLACES = Table(
+    "PLACES",
+    {
+        "thread": Column("category", "'pid/tid' of the host thread"),
+        "ts_us": Column("float64", "start", "us"),
+        "end_us": Column("float64", "end; the next row of the thread starts there or later", "us"),
+        "source": Column("category", "innermost line outside libraries, 'file.py:57'", nullable=True),
+        "module": Column("category", "path of nn.Modules, outermost first, joined by '.'", nullable=True),
+        "frame": Column("category", "function of that line, 'main', or 'main > sleep' in a long call", nullable=True),
+    },
+)  # one row per stretch in which a thread stays in one place of the program; sorted by thread, then start
+
+CAPTURED = Table(
+    "CAPTURED",
+    {
+        "capture": Column("int64", "number of the capture, in the order of their beginnings"),
+        "event": Column("int64", "row in EVENTS of the launch"),
+        "op": Column("Int32", "row in OPS of the innermost op that launched it", nullable=True),
+        "name": Column("category", "kernel name, where the launch says so", nullable=True),
+        "family": Column("category", "family by kernel name", nullable=True),
+        "auxiliary": Column("bool", "as in KERNELS"),
+    },
+)  # one row per kernel launch that entered a graph instead of running, in the order of launch
+
+COSTS = Table(
+    "COSTS",
+    {
+        "family": Column("category", "matmul, convolution, attention, pointwise, copy, view …", nullable=True),
+        "matrix_flops": Column("float64", "FLOPs for the matrix engine (a fused multiply-add is 2)", "FLOP", True),
+        "vector_flops": Column("float64", "FLOPs for the vector units", "FLOP", True),
+        "special_ops": Column("float64", "exp, rsqrt … for the special-function units", "op", True),
+        "bytes_low": Column("float64", "compulsory DRAM traffic: each distinct byte once", "B", True),
+        "bytes_high": Column("float64", "traffic of the usual eager kernels", "B", True),
+        "math_dtype": Column("category", "dtype of the arithmetic", nullable=True),
+        "m": Column("float64", "rows of a product's result; queries of attention", nullable=True),
+        "n": Column("float64", "columns of a product's result; keys of attention", nullable=True),
+        "k": Column("float64", "inner size of a product; numbers per head of attention", nullable=True),
+        "batch": Column("float64", "products of one call; heads of attention over the whole batch", nullable=True),
+        "reason": Column("object", "why there is no price; null when priced", nullable=True),
+        "evidence": Column(
+            "object", "what the price rests on beside the call's own record, or leaves open; null: nothing", "", True
+        ),
+    },
+)  # row for row as SIGNATURES or CALLS
+
+CHARGES = Table(
+    "CHARGES",
+    {
+        "payer": Column("Int32", "row in OPS whose cost this kernel carries; null when none is priced", nullable=True),
+        "signature": Column("Int32", "row in COSTS of that cost, or of the call of its twin", nullable=True),
+        "share": Column("float64", "part of that cost, by duration among the kernels of the payer", "share", True),
+        "group": Column("int64", "kernels with the same number are judged together"),
+        "dispatches": Column("bool", "host rows: the op does no work itself, it only calls others or makes a view"),
+    },
+)  # row for row as KERNELS
+
+ROOFLINE = Table(
+    "ROOFLINE",
+    {
+        "flops": Column("float64", "FLOPs charged to this kernel", "FLOP", nullable=True),
+        "bytes_low": Column("float64", "compulsory bytes charged to this kernel", "B", nullable=True),
+        "bytes_high": Column("float64", "eager bytes charged to this kernel", "B", nullable=True),
+        "compute_us": Column("float64", "floor set by the arithmetic", "us", nullable=True),
+        "memory_us": Column("float64", "floor set by the bytes, cache-aware (the upper end)", "us", nullable=True),
+        "launch_us": Column("float64", "floor set by launching", "us", nullable=True),
+        "bound": Column("category", "'compute', 'memory', 'overhead', 'communication', 'copy', 'dispatch', 'unknown'"),
+        "regime": Column("category", "'saturated' or 'underutilised'", nullable=True),
+        "explained": Column("float64", "largest floor / duration, at most 1", "share", nullable=True),
+        "confidence": Column("category", "'high', 'medium' or 'low'"),
+        "reason": Column("category", "why underutilised, overhead or unknown, with its numbers", nullable=True),
+    },
+)  # row for row as KERNELS; 'dispatch' is host time of an op that only calls others (CPU traces)
+
+CHARGED = Table(
+    "CHARGED",
+    {
+        "us": Column("float64", "time charged per step, on the ledger's scale; mean over the devices used", "us"),
+        "runs": Column("float64", "runs per step: below one per run where the window ends within it"),
+        "account": Column("category", "account of the ledger that the time went to"),
+        "op": Column("Int32", "row in OPS that pays for it, else that issued it", nullable=True),
+        "signature": Column("Int32", "row in CALLS of the call that stands for it", nullable=True),
+    },
+)  # row for row as KERNELS; the times of an account, with those of its idle causes, add up to it
+
+
+def category(values: "np.ndarray[tuple[int], np.dtype[np.integer]]", labels: list[str]) -> pd.Categorical:
+    """A categorical from codes and labels; code -1 is null."""
+    return pd.Categorical.from_codes(values, categories=pd.Index(labels, dtype=object))

@@ -1,0 +1,158 @@
+"""The sensor log of a recording, ``telemetry.csv``: its samples, writer and reader."""
+
+import math
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from bottleneck.errors import TraceError
+
+TELEMETRY_SCHEMA = "bottleneck/telemetry/1"
+TELEMETRY_FILE = "telemetry.csv"
+
+# The sensor of the machine and the program's processes; every other sensor is a device, named by its UUID.
+HOST = "host"
+
+# Columns of the log: meaning. The unit is the end of the name; a sensor leaves empty what it did not read.
+COLUMNS: Mapping[str, str] = {
+    "sm_clock_mhz": "clock of the multiprocessors",
+    "memory_clock_mhz": "clock of the memory",
+    "power_w": "power drawn at this instant",
+    "average_power_w": "power drawn: averaged over a second on Ampere (but GA100) and newer",
+    "energy_j": "energy used, counted since the driver was loaded",
+    "temperature_c": "temperature of the chip",
+    "utilization": "share of the last 1/6 s to 1 s in which any kernel ran, by the device's own counter",
+    "memory_used_bytes": "memory in use: of the device, or of the machine",
+    "throttle_bits": "reasons that hold the clocks down now, see THROTTLE",
+    "pcie_tx_bytes_per_s": "sent by the device",
+    "pcie_rx_bytes_per_s": "received by the device",
+    "sm_activity": "share of the multiprocessors that were busy",
+    "tensor_activity": "share of the time in which tensor cores worked",
+    "dram_activity": "share of the DRAM bandwidth that was used",
+    "process_cpu_s": "CPU time of the program and its children, counted since they were first seen",
+    "process_memory_bytes": "resident memory of the program and its children",
+    "busy_cpu_s": "time that all processors of the machine worked, counted since it started",
+    "total_cpu_s": "time of all processors of the machine, counted since it started",
+    "cpu_clock_mhz": "mean clock of the processors, as the system tells it",
+}
+_SHARES = frozenset({"utilization", "sm_activity", "tensor_activity", "dram_activity"})
+
+# Bits of nvmlClocksEventReasons (nvml.h), but "idle": a clock that nothing needs is not held down.
+THROTTLE: Mapping[int, str] = {
+    0x2: "application clocks",
+    0x4: "power cap",
+    0x8: "hardware slowdown",
+    0x10: "sync boost",
+    0x20: "thermal slowdown",
+    0x40: "hardware thermal slowdown",
+    0x80: "power brake",
+    0x100: "display clock",
+    0x200: "board limit",
+    0x400: "reliability",
+}
+
+# What NVML and others write where they have no value: all bits of an unsigned number.
+NOT_AVAILABLE = frozenset({2**32 - 1, 2**64 - 1, 2.0**64})
+_HEADER = f"# {TELEMETRY_SCHEMA}"
+_FIXED = ("unix_ns", "elapsed_s", "sensor")
+_SENSOR_NAME = re.compile(r"[A-Za-z0-9_.:/-]{1,128}")
+# A log of ours thins itself out long before; a larger one is none of ours.
+_LARGEST_BYTES = 64 * 2**20
+
+
+@dataclass(frozen=True)
+class Sample:
+    """What one sensor said at one instant.
+
+    ``unix_ns`` is the wall clock, on which traces lie too; ``elapsed_s`` a clock that never jumps, for intervals.
+    """
+
+    unix_ns: int
+    elapsed_s: float
+    sensor: str
+    values: Mapping[str, float]
+
+
+def sound(values: Mapping[str, float | None]) -> dict[str, float]:
+    """The values that can be true: finite, not negative (but for temperatures), no share above 1, no sentinel.
+
+    A share up to 1 % above 1 is a rounding of the device's and counts as 1.
+    """
+    kept = {}
+    for column, value in values.items():
+        if value is None or not math.isfinite(value) or value in NOT_AVAILABLE:
+            continue
+        if (value < 0 and column != "temperature_c") or (column in _SHARES and value > 1.01):
+            continue
+        kept[column] = min(float(value), 1.0) if column in _SHARES else float(value)
+    return kept
+
+
+def write_samples(folder: Path, samples: Iterable[Sample]) -> Path:
+    """The file that now holds the samples; a reader never sees it half written."""
+    path = folder / TELEMETRY_FILE
+    partial = folder / f".{TELEMETRY_FILE}.{os.getpid()}"
+    try:
+        with partial.open("w", encoding="utf-8") as file:
+            file.write(f"{_HEADER}\n{','.join((*_FIXED, *COLUMNS))}\n")
+            file.writelines(_line(sample) for sample in samples)
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
+    return path
+
+
+def _line(sample: Sample) -> str:
+    assert _SENSOR_NAME.fullmatch(sample.sensor), f"{sample.sensor!r} is no name for a sensor"
+    values = (format(sample.values[name], ".15g") if name in sample.values else "" for name in COLUMNS)
+    return f"{sample.unix_ns},{sample.elapsed_s:.6f},{sample.sensor},{','.join(values)}\n"
+
+
+def read_samples(folder: Path, spans_ns: Sequence[tuple[float, float]] | None = None) -> list[Sample]:
+    """The samples of a recording within any of the spans of the wall clock, all without spans; none without a log.
+
+    Lines and values that make no sense are left out. Raises TraceError when the file is no log of ours.
+    """
+    path = folder / TELEMETRY_FILE
+    try:
+        if not path.exists():
+            return []
+        if path.stat().st_size > _LARGEST_BYTES:
+            raise _unreadable(path, "it is too large to be a log of ours")
+        with path.open(encoding="utf-8", errors="replace") as file:
+            if file.readline(len(_HEADER) + 2).strip() != _HEADER:
+                raise _unreadable(path, f"its first line is not {_HEADER!r}, which this version reads")
+            names = file.readline(4096).strip().split(",")
+            if tuple(names[: len(_FIXED)]) != _FIXED:
+                raise _unreadable(path, "its columns are not ours")
+            return list(_samples(file, names[len(_FIXED) :], spans_ns))
+    except OSError as exc:
+        raise _unreadable(path, exc.strerror or str(exc)) from exc
+
+
+def _unreadable(path: Path, why: str) -> TraceError:
+    return TraceError(f"cannot read {path}", why=why, fix="record again with `bottleneck run`")
+
+
+def _samples(
+    lines: Iterable[str], names: Sequence[str], spans_ns: Sequence[tuple[float, float]] | None
+) -> Iterator[Sample]:
+    for line in lines:
+        at, elapsed, sensor, *texts = [*line.rstrip("\n").split(","), "", ""][: len(names) + len(_FIXED)]
+        unix_ns, elapsed_s = _number(at), _number(elapsed)
+        if unix_ns is None or elapsed_s is None or not _SENSOR_NAME.fullmatch(sensor):
+            continue
+        if spans_ns is not None and not any(start <= unix_ns <= end for start, end in spans_ns):
+            continue
+        values = {name: _number(text) for name, text in zip(names, texts, strict=False) if text and name in COLUMNS}
+        yield Sample(int(unix_ns), elapsed_s, sensor, sound(values))
+
+
+def _number(text: str) -> float | None:
+    try:
+        value = int(text) if text.isdecimal() and len(text) < 20 else float(text)
+    except ValueError:
+        return None
+    return value if math.isfinite(value) else None

@@ -1,0 +1,200 @@
+"""Frozen records of ``verify`` and ``sweep``: trials, predictions, sweep points and fits."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from bottleneck.schema.analysis import Bound, Interval
+from bottleneck.schema.measurements import Ratio, Timing
+
+VERIFY_SCHEMA = "bottleneck/verify/1"
+SWEEP_SCHEMA = "bottleneck/sweep/1"
+
+# "wrong": the results differ by more than the change implies. "not applicable": the step has nothing for it to change.
+# "missing": something has to be installed first. "failed": it raised, or its process died.
+TrialVerdict = Literal[
+    "faster", "slower", "no effect", "inconclusive", "wrong", "not applicable", "missing", "failed", "skipped"
+]
+
+
+@dataclass(frozen=True)
+class Difference:
+    """The largest difference between original and changed in one kind of result, and how much the change implies.
+
+    ``relative`` is the largest difference over the largest magnitude of the original; null where nothing is comparable,
+    and ``reason`` says why.
+    """
+
+    what: Literal["outputs", "loss", "gradients", "parameters"]
+    absolute: float | None
+    relative: float | None
+    allowed: float | None
+    is_within: bool | None
+    reason: str | None = None
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One change, tried: prediction beside measurement.
+
+    ``speedup`` is original / changed step time (per sample, where the change does more of them per step) with its
+    interval over n pairs. ``predicted_speedup`` comes from the findings named in ``findings``; null where no rule
+    predicted anything. ``setup_s`` is what compiling or capturing took beyond the first step of the original,
+    ``break_even_steps`` the steps that pay for it. ``smallest_visible`` is the smallest change of time, as a share,
+    that these pairs could have shown. ``is_bound`` marks what nobody can keep, such as the replay of one batch: it only
+    shows what a fix of its kind could gain at most. ``is_part`` marks figures of a part of the step alone.
+    """
+
+    change: str
+    title: str
+    verdict: TrialVerdict
+    reason: str | None = None
+    findings: tuple[str, ...] = ()
+    predicted_speedup: Interval | None = None
+    speedup: Ratio | None = None
+    original_us: Timing | None = None
+    changed_us: Timing | None = None
+    smallest_visible: float | None = None
+    setup_s: float | None = None
+    break_even_steps: float | None = None
+    peak_before_bytes: int | None = None
+    peak_after_bytes: int | None = None
+    differences: tuple[Difference, ...] = ()
+    is_bound: bool = False
+    is_part: bool = False
+
+
+@dataclass(frozen=True)
+class Verification:
+    """All trials of one program; ``best`` is the combination of winners, where that was asked for.
+
+    ``combinations`` are those that were tried on the way to it. ``seed`` is what the order of turns was drawn with, and
+    what the program's random numbers began with.
+    """
+
+    program: tuple[str, ...]
+    step_us: float | None
+    trials: tuple[Trial, ...]
+    best: Trial | None = None
+    combinations: tuple[Trial, ...] = ()
+    seed: int = 0
+    warnings: tuple[str, ...] = ()
+    schema: str = VERIFY_SCHEMA
+    version: str = ""
+
+
+@dataclass(frozen=True)
+class Score:
+    """What became of the predictions of one rule.
+
+    ``applied`` counts the changes tried for it, ``count`` those with a prediction and a judged measurement. ``inside``
+    is the share of these whose measured speedup lies inside the predicted interval, ``near`` that whose intervals
+    touch. ``ratio`` is the median of measured / predicted gain, the middle of the interval being the prediction.
+    """
+
+    finding: str
+    applied: int
+    count: int
+    inside: float | None
+    near: float | None
+    ratio: float | None
+
+
+@dataclass(frozen=True)
+class Point:
+    """One point of a sweep: values of the parameters, how the step was run, and what was measured.
+
+    ``step_us`` is the unprofiled step; ``bytes_low`` is what has to move at least, ``bytes_high`` what usual kernels
+    move, the rates are those of the unprofiled step. ``peak`` names the ceiling of arithmetic that most of the FLOPs
+    are held against. ``samples_per_s`` needs a batch size among the parameters. ``setup_s`` is what the first step and
+    the change before it took beyond a usual step. ``repeats`` is how many processes measured it: times are the median
+    of theirs, the rest is of the one in the middle. ``reason`` says why a point has no figures.
+    """
+
+    values: Mapping[str, int | float | str]
+    series: str
+    step_us: Timing | None = None
+    flops: float | None = None
+    bytes_low: float | None = None
+    bytes_high: float | None = None
+    flops_per_s: float | None = None
+    bytes_per_s: Interval | None = None
+    peak: str | None = None
+    bound: Bound | None = None
+    bound_share: float | None = None
+    peak_memory_bytes: int | None = None
+    samples_per_s: float | None = None
+    setup_s: float | None = None
+    repeats: int = 0
+    reason: str | None = None
+
+
+@dataclass(frozen=True)
+class Roof:
+    """The ceilings that points of a series are held against: arithmetic (by the name of the peak) and memory traffic.
+
+    ``memory_bytes`` is how much memory there is for it: of a GPU all, of the host what was free as the sweep began.
+    """
+
+    series: str
+    device: str
+    peak: str | None
+    flops_per_s: float | None
+    bytes_per_s: float | None
+    memory_bytes: int | None = None
+
+
+@dataclass(frozen=True)
+class Fit:
+    """The step time of one series as a line of a parameter: t = fixed + each x value, or the larger of both parts.
+
+    ``model`` is "sum" where one part follows the other, "max" where they overlap. ``fixed_us`` and ``each_us`` are 95 %
+    intervals around ``fixed_mid_us`` and ``each_mid_us``. It was made over the ``points`` points of ``over``.
+    ``knee`` is the value at which both parts are equal: below it the step is mostly fixed. ``residual_share`` is how
+    far, as a share of its time, a point lies from it at most. ``largest`` is the largest value whose memory fits, by a
+    line through the peaks. What is null has its reason in ``reason``, ``knee_reason`` or ``largest_reason``.
+    """
+
+    series: str
+    parameter: str
+    fixed_us: Interval | None
+    each_us: Interval | None
+    knee: float | None
+    residual_share: float | None
+    largest: float | None = None
+    reason: str | None = None
+    model: Literal["sum", "max"] = "sum"
+    fixed_mid_us: float | None = None
+    each_mid_us: float | None = None
+    over: Interval | None = None
+    points: int = 0
+    others: Mapping[str, int | float | str] = field(default_factory=dict)
+    knee_reason: str | None = None
+    largest_reason: str | None = None
+
+    def step_us(self, value: float) -> float | None:
+        """The step time that the fit predicts at a value of the parameter; null where there is no fit."""
+        if self.fixed_mid_us is None or self.each_mid_us is None:
+            return None
+        parts = (self.fixed_mid_us, self.each_mid_us * value)
+        return max(parts) if self.model == "max" else sum(parts)
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """All points of a sweep, in the order in which they were asked for, and the fit of each series.
+
+    ``settings`` are the parameters that were the same for all points, ``how`` the device, number of threads
+    and rounds of turns, where one was asked for.
+    """
+
+    program: tuple[str, ...]
+    parameters: tuple[str, ...]
+    points: tuple[Point, ...]
+    fits: tuple[Fit, ...] = ()
+    roofs: tuple[Roof, ...] = ()
+    settings: Mapping[str, str] = field(default_factory=dict)
+    how: str = ""
+    warnings: tuple[str, ...] = ()
+    schema: str = SWEEP_SCHEMA
+    version: str = ""

@@ -1,0 +1,96 @@
+"""Rules of convolutions: batch norms that could be folded, algorithms that nobody measured, images by planes."""
+
+from pathlib import Path
+
+import pytest
+
+from bottleneck.advice.convolutions import channels_first, unfolded_batch_norm, untuned_convolutions
+from tests.advice.programs import Call, halves, on_cpu, on_gpu
+from tests.analysis.frames import CPU
+
+IMAGES, WEIGHTS = [32, 64, 56, 56], [64, 64, 3, 3]
+PLANES, PIXELS = [64 * 56 * 56, 56 * 56, 56, 1], [64 * 56 * 56, 1, 56 * 64, 64]
+CONVOLUTION = "sm80_xmma_fprop_implicit_gemm_tf32f32_tf32f32_f32_nhwckrsc_nhwc_tilesize128x128x16"
+
+
+def convolution(us: float, *, benchmark: str = "False", strides: list[int] | None = None) -> Call:
+    arguments = ["", "", "", "[1, 1]", "[1, 1]", "[1, 1]", "False", "[0, 0]", "1", benchmark, "False", "True", "True"]
+    dims: list[object] = [IMAGES, WEIGHTS, *[[]] * 11]
+    types = ["float", "float", *["Scalar"] * 11]
+    more: dict[str, object] = {"concrete": arguments, "types": types}
+    if strides is not None:
+        more["strides"] = [strides, [576, 9, 3, 1], *[[]] * 11]
+    return Call("aten::_convolution", us, dims, CONVOLUTION, more=more)
+
+
+def norm(us: float) -> Call:
+    dims = [IMAGES, [64], [64], [64], [64], [], [], []]
+    concrete = [*[""] * 5, "False", "0.1", "1e-05"]
+    return Call(
+        "aten::native_batch_norm", us, dims, "void batch_norm_transform_input<float>(int)", more={"concrete": concrete}
+    )
+
+
+RELU = Call("aten::relu", 300, [IMAGES])
+BACKWARD = Call("autograd::engine::evaluate_function: NativeBatchNormBackward0", 10, [])
+
+
+def test_a_batch_norm_behind_a_convolution_can_be_folded(tmp_path: Path) -> None:
+    draft = unfolded_batch_norm(on_cpu(tmp_path, [convolution(9000), norm(1000), RELU] * 2))
+    assert draft is not None
+    assert draft.gain_us is not None
+    assert draft.tries == ("fold-batchnorm",)
+    assert draft.gain_us.low == pytest.approx(1200, rel=0.01)
+    assert draft.gain_us.high == pytest.approx(2500, rel=0.05)
+    assert draft.evidence[0].startswith("2 batch normalizations per step directly after a convolution")
+
+
+@pytest.mark.parametrize(
+    "calls",
+    [
+        [convolution(9000), norm(1000), BACKWARD],
+        [convolution(9000), RELU, norm(1000)],
+        [norm(1000), convolution(9000)],
+    ],
+    ids=["in training", "behind an activation", "before it"],
+)
+def test_other_batch_norms_stay(tmp_path: Path, calls: list[Call]) -> None:
+    assert unfolded_batch_norm(on_cpu(tmp_path, calls)) is None
+
+
+def test_convolutions_recorded_without_benchmark_are_worth_measuring(tmp_path: Path) -> None:
+    draft = untuned_convolutions(on_gpu(tmp_path, [convolution(500)] * 3))
+    assert draft is not None
+    assert draft.gain_us is None
+    assert draft.tries == ("cudnn-benchmark",)
+
+
+def test_measured_algorithms_and_those_of_a_cpu_are_left_alone(tmp_path: Path) -> None:
+    assert untuned_convolutions(on_gpu(tmp_path, [convolution(500, benchmark="True")] * 3)) is None
+    assert untuned_convolutions(on_cpu(tmp_path / "cpu", [convolution(500)] * 3)) is None
+
+
+def test_kernels_that_turn_images_round_would_go(tmp_path: Path) -> None:
+    name = "void cudnn::ops::nchwToNhwcKernel<__half, __half, float, false, true>(int)"
+    turns = Call("aten::_convolution", 200, [IMAGES, WEIGHTS], name, more=halves(2))
+    draft = channels_first(on_gpu(tmp_path, [turns, convolution(500)]))
+    assert draft is not None
+    assert draft.gain_us is not None
+    assert draft.gain_us.high == pytest.approx(195)  # the next kernel is launched 5 us later
+    assert draft.tries == ("channels-last",)
+    assert channels_first(on_gpu(tmp_path / "none", [convolution(500)])) is None
+
+
+def test_a_cpu_hides_what_planes_cost(tmp_path: Path) -> None:
+    floor_us = 2 * 32 * 64 * 56 * 56 * 64 * 9 / CPU.peaks_flops_per_s["fp32_tensor"] * 1e6
+    draft = channels_first(on_cpu(tmp_path, [convolution(3 * floor_us, strides=PLANES)]))
+    assert draft is not None
+    assert draft.gain_us is not None
+    assert draft.gain_us.low == 0
+    assert draft.gain_us.high == pytest.approx(2 * floor_us, rel=1e-3)
+    assert draft.tries == ("channels-last", "compile")
+    assert channels_first(on_cpu(tmp_path / "pixels", [convolution(3 * floor_us, strides=PIXELS)])) is None
+
+
+def test_a_convolution_at_its_floor_has_no_layout_to_win_by(tmp_path: Path) -> None:
+    assert channels_first(on_cpu(tmp_path, [convolution(9000, strides=PLANES)])) is None

@@ -1,0 +1,176 @@
+"""Findings about waiting for input: what the wait is worth, and how far workers can hide it."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from bottleneck.advice.data_loading import input_wait, loader_hot_spot, loader_without_workers, restarted_workers
+from bottleneck.pipeline import examine, locate
+from bottleneck.schema.analysis import TelemetrySummary
+from bottleneck.schema.case import Case
+from tests.advice.cases import case_of, gpu_events, with_analysis, with_recording
+from tests.builders import Event, complete, frame, op, step
+
+SAMPLES = Path(__file__).resolve().parents[2] / "sample_traces"
+ONE, SEVERAL = "_SingleProcessDataLoaderIter", "_MultiProcessingDataLoaderIter"
+LENGTH = 20_000.0
+
+
+def loading_events(load_us: float, kind: str = ONE, steps: int = 2, inside: tuple[Event, ...] = ()) -> list[Event]:
+    """Steps of 20 ms on the host: a loader runs first, then ops to the end of the step. ``inside`` is in each load."""
+    events = [frame("train.py(12): train", 0, LENGTH * steps)]
+    for number in range(steps):
+        at = LENGTH * number
+        events += [
+            step(number, at, LENGTH - 1),
+            frame("torch/utils/data/dataloader.py(720): __next__", at + 0.5, load_us + 1),
+            complete(f"enumerate(DataLoader)#{kind}.__next__", "user_annotation", at + 1, load_us),
+            *({**event, "ts": at + event["ts"]} for event in inside),
+        ]
+        events.append(op("aten::mm", at + load_us + 2, LENGTH - load_us - 10, dims=[[64, 64], [64, 64]]))
+    return events
+
+
+def loading_case(folder: Path, load_us: float, **more: object) -> Case:
+    events = loading_events(load_us, more.pop("kind", ONE), inside=more.pop("inside", ()))  # type: ignore[arg-type]
+    return case_of(folder, events, unprofiled_us=LENGTH, **{"processors": 2, "threads": 1, **more})
+
+
+def gain_of(case: Case) -> tuple[float, float]:
+    draft = loader_without_workers(case)
+    assert draft is not None and draft.gain_us is not None
+    return draft.gain_us.low, draft.gain_us.high
+
+
+def test_a_wait_for_data_is_worth_that_wait(tmp_path: Path) -> None:
+    draft = input_wait(loading_case(tmp_path, 12_000.0))
+    assert draft is not None and draft.gain_us is not None
+    assert draft.tries == ("replay-batch",) and draft.confidence == "high"
+    assert draft.gain_us.low < 12_000 < draft.gain_us.high
+    assert draft.gain_us.high <= sum(draft.claims.values()) * (1 + 1e-9)
+    assert draft.claims["overhead.input"] == pytest.approx(12_000, rel=0.01)
+    assert "severe" in draft.evidence[0]
+
+
+def test_a_wait_below_a_twentieth_of_the_step_is_none(tmp_path: Path) -> None:
+    case = loading_case(tmp_path, 900.0)
+    assert input_wait(case) is None
+    assert loader_without_workers(case) is None
+    assert loader_hot_spot(case) is None
+
+
+def test_a_loader_that_the_device_does_not_wait_for_is_worth_nothing(tmp_path: Path) -> None:
+    events = gpu_events(kernels=8, kernel_us=4_000, every_us=100)
+    loads = [
+        complete(f"enumerate(DataLoader)#{ONE}.__next__", "user_annotation", each["ts"] + 900, 2_500)
+        for each in events
+        if each["name"].startswith("ProfilerStep")
+    ]
+    case = case_of(tmp_path, events + loads)
+    assert any("DataLoader" in name for name in case.mark_sums)
+    assert input_wait(case) is None and loader_without_workers(case) is None
+
+
+def test_workers_that_do_not_keep_up_are_told_from_none(tmp_path: Path) -> None:
+    case = loading_case(tmp_path, 12_000.0, kind=SEVERAL)
+    draft = input_wait(case)
+    assert draft is not None and "worker processes" in draft.evidence[1]
+    assert loader_without_workers(case) is None
+
+
+def test_on_two_processors_workers_halve_a_step_that_only_loads(tmp_path: Path) -> None:
+    low, high = gain_of(loading_case(tmp_path, 18_000.0))
+    assert LENGTH / (LENGTH - high) <= 2.3
+    assert 0 < low < high < 18_000
+
+
+def test_a_loader_that_computes_cannot_win_more_than_the_processors_have(tmp_path: Path) -> None:
+    case = loading_case(tmp_path, 18_000.0)
+    busy = TelemetrySummary(5, None, None, None, None, None, (), process_processors=1.0, host_utilization=0.5)
+    _, high = gain_of(with_analysis(case, telemetry=busy))
+    assert high == pytest.approx(LENGTH - LENGTH / 2, rel=0.02)
+    # Other programs on the second one may be gone when workers are tried, or still be there.
+    crowded = replace(busy, host_utilization=1.0)
+    assert gain_of(with_analysis(case, telemetry=crowded)) == (0.0, high)
+
+
+def test_with_processors_to_spare_workers_hide_the_whole_wait(tmp_path: Path) -> None:
+    low, high = gain_of(with_recording(loading_case(tmp_path, 8_000.0), processors=16))
+    assert high == pytest.approx(8_000, rel=0.03) and low > 3_000
+
+
+def test_ranks_share_the_processors_of_their_machine(tmp_path: Path) -> None:
+    case = with_recording(loading_case(tmp_path, 18_000.0), processors=8)
+    assert case.recording is not None
+    alone, shared = gain_of(case), gain_of(with_recording(case, traces=4 * case.recording.traces))
+    assert shared[1] < alone[1] and shared[0] < alone[0]
+    assert shared[1] == gain_of(with_recording(case, processors=2))[1]
+
+
+def test_a_loader_of_another_kind_has_no_batch_to_replay(tmp_path: Path) -> None:
+    events = [
+        {**event, "name": "load_batch"} if event["name"].startswith("enumerate") else event
+        for event in loading_events(12_000.0)
+        if "dataloader.py" not in event["name"]
+    ]
+    case = case_of(tmp_path, events, unprofiled_us=LENGTH)
+    draft = input_wait(case)
+    assert draft is not None and draft.tries == ()
+    assert loader_without_workers(case) is None
+
+
+def test_unknown_processors_are_said_to_be_unknown(tmp_path: Path) -> None:
+    case = replace(loading_case(tmp_path, 8_000.0), recording=None)
+    draft = loader_without_workers(case)
+    assert draft is not None and draft.confidence == "low"
+    assert any("not recorded" in line for line in draft.evidence)
+
+
+def test_a_batch_that_is_quicker_made_than_handed_over_needs_no_worker(tmp_path: Path) -> None:
+    events = [
+        {**event, "ts": event["ts"] / 100, "dur": event["dur"] / 100} for event in loading_events(load_us=8_000.0)
+    ]
+    case = case_of(tmp_path, events, unprofiled_us=LENGTH / 100, processors=16, threads=1)
+    assert input_wait(case) is not None
+    assert loader_without_workers(case) is None
+
+
+def test_workers_started_in_the_steps_should_be_kept(tmp_path: Path) -> None:
+    start = frame("multiprocessing/process.py(110): start", 2, 4_000)
+    events = loading_events(12_000.0, SEVERAL, inside=(start,))
+    assert restarted_workers(case_of(tmp_path / "kept", loading_events(12_000.0, SEVERAL))) is None
+    draft = restarted_workers(case_of(tmp_path / "restarted", events))
+    assert draft is not None and draft.gain_us is not None
+    assert draft.gain_us.high <= 12_000 * 1.01
+    assert "persistent_workers=True" in (draft.code or "")
+
+
+def test_the_op_that_holds_most_of_the_loading_is_named(tmp_path: Path) -> None:
+    decode = op("torchvision::decode_jpeg", 10, 9_000)
+    draft = loader_hot_spot(loading_case(tmp_path / "one", 12_000.0, inside=(decode,)))
+    assert draft is not None and draft.gain_us is not None
+    assert "torchvision::decode_jpeg" in draft.title
+    assert draft.gain_us.high == pytest.approx(9_000, rel=0.02)
+    several = tuple(op(f"aten::op{index}", 10 + 2_000 * index, 1_500) for index in range(5))
+    assert loader_hot_spot(loading_case(tmp_path / "several", 12_000.0, inside=several)) is None
+
+
+def test_the_line_that_calls_the_loader_is_no_hot_spot(tmp_path: Path) -> None:
+    assert loader_hot_spot(loading_case(tmp_path, 12_000.0)) is None
+
+
+def test_the_recorded_slow_loader_waits_for_its_data_and_has_no_workers() -> None:
+    case = examine(locate(SAMPLES / "slow_loader")[0])
+    bound, workers = input_wait(case), loader_without_workers(case)
+    assert bound is not None and bound.gain_us is not None and workers is not None and workers.gain_us is not None
+    assert bound.gain_us.low / case.step_us > 0.7
+    # Both processors together load and train no faster than in half of the time.
+    assert workers.gain_us.high < 0.5 * case.step_us < bound.gain_us.low
+    spot = loader_hot_spot(case)
+    assert spot is not None and "slow_loader.py:27" in spot.title
+
+
+def test_a_recording_without_a_loader_is_silent() -> None:
+    case = examine(locate(SAMPLES / "mlp")[0])
+    assert all(rule(case) is None for rule in (input_wait, loader_without_workers, restarted_workers, loader_hot_spot))

@@ -1,0 +1,103 @@
+"""Findings are bounded by the step, ranked by time saved, and share what they would both save."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bottleneck.advice.drafts import Draft, rank, up_to
+from bottleneck.report.analysis_json import from_json, to_json
+from bottleneck.schema.analysis import Analysis, Finding, Interval
+from bottleneck.schema.measurements import Timing
+from tests.report.samples import analysis, kernel
+
+_ACCOUNTS = {"overhead.sync": 600.0, "compute": 400.0}
+_CLAIMS = st.dictionaries(st.sampled_from([*_ACCOUNTS, "kernel:a", "kernel:b"]), st.floats(0, 2000), max_size=3)
+
+
+def case(**more: object) -> Analysis:
+    """A step of 1 ms."""
+    return analysis(_ACCOUNTS, **more)
+
+
+def draft(us: Interval | float | None, claims: Mapping[str, float] | None = None, slug: str = "rule") -> Draft:
+    gain = up_to(us) if isinstance(us, float) else us
+    return Draft(slug, "A title", (), "Do it", gain, claims or {}, tries=("compile",))
+
+
+def ranked(*drafts: Draft, **more: object) -> tuple[Finding, ...]:
+    return rank(drafts, case(**more))
+
+
+@given(st.lists(st.tuples(st.floats(0, 1e7), st.floats(0, 1), _CLAIMS), max_size=8))
+def test_what_findings_add_never_comes_to_the_whole_step(parts: list[tuple[float, float, dict[str, float]]]) -> None:
+    found = ranked(*(draft(Interval(us * part, us), claims) for us, part, claims in parts))
+    added = [each.added_gain_us for each in found if each.added_gain_us is not None]
+    assert math.fsum(each.high for each in added) < 1000.0
+    for each, more in zip(found, added, strict=True):
+        assert each.predicted_gain_us is not None and each.predicted_speedup is not None
+        assert 0 <= more.low <= more.high <= each.predicted_gain_us.high < 1000.0
+        assert 1 <= each.predicted_speedup.low <= each.predicted_speedup.high <= 100.0 + 1e-6
+
+
+@given(st.permutations([900.0, 300.0, 50.0, 600.0, None, None]))
+def test_most_time_saved_comes_first_and_what_predicts_nothing_last(gains: list[float | None]) -> None:
+    found = [each.predicted_gain_us for each in ranked(*map(draft, gains))]
+    assert [each and each.high for each in found] == [900.0, 600.0, 300.0, 50.0, None, None]
+
+
+def test_two_findings_that_claim_the_same_time_do_not_add_up() -> None:
+    first, second = ranked(draft(600.0, {"overhead.sync": 600.0}), draft(500.0, {"overhead.sync": 500.0}))
+    assert first.added_gain_us == Interval(300.0, 600.0) and second.added_gain_us == Interval(0.0, 0.0)
+    assert second.predicted_gain_us == Interval(250.0, 500.0)
+
+
+def test_two_findings_that_claim_different_time_add_up() -> None:
+    first, second = ranked(draft(600.0, {"overhead.sync": 600.0}), draft(300.0, {"compute": 300.0}))
+    assert (first.added_gain_us, second.added_gain_us) == (first.predicted_gain_us, second.predicted_gain_us)
+
+
+def test_rows_of_one_kernel_bear_its_claims_together() -> None:
+    rows = tuple(kernel("gemm", us, 1000.0, shapes=str(us)) for us in (150.0, 50.0))
+    (finding,) = ranked(draft(200.0, {"kernel:gemm": 200.0}), kernels=rows)
+    assert finding.added_gain_us == Interval(100.0, 200.0)
+
+
+def test_no_program_becomes_infinitely_fast() -> None:
+    (finding,) = ranked(draft(5000.0))
+    assert finding.predicted_gain_us == Interval(990.0, 990.0)
+    assert finding.predicted_speedup is not None and finding.predicted_speedup.high == pytest.approx(100.0)
+
+
+@pytest.mark.parametrize(
+    ("high_us", "spread_us", "is_hidden"),
+    [(40.0, 100.0, True), (60.0, 100.0, False), (4.0, 0.0, True), (6.0, 0.0, False), (0.0, 0.0, True)],
+    ids=["within", "beyond", "under half a percent", "over half a percent", "nothing"],
+)
+def test_a_gain_that_step_times_could_not_show_is_within_the_noise(
+    high_us: float, spread_us: float, is_hidden: bool
+) -> None:
+    steps = replace(case().steps, unprofiled_us=Timing(1000.0, 1000.0 - spread_us / 2, 1000.0 + spread_us / 2, 20))
+    assert [each.within_noise for each in ranked(draft(high_us), steps=steps)] == [is_hidden]
+
+
+def test_a_finding_without_a_gain_is_not_noise() -> None:
+    assert not ranked(draft(None))[0].within_noise
+
+
+def test_figures_of_numpy_become_plain_numbers_that_the_file_can_hold() -> None:
+    steps = replace(case().steps, wall_us=np.float64(1000.0))
+    found = ranked(draft(Interval(np.float64(100.0), np.float64(200.0)), {"compute": np.float64(150.0)}), steps=steps)
+    judged = replace(case(), findings=found)
+    assert from_json(to_json(judged)).findings == found
+    assert type(found[0].within_noise) is bool
+
+
+def test_the_command_names_changes_and_program_as_a_shell_takes_them() -> None:
+    (finding,) = rank([draft(100.0)], case(), ("--set", "a=1", "my model.py"))
+    assert finding.verify == "bottleneck verify --try compile --set a=1 'my model.py'"
+    assert ranked(draft(100.0))[0].verify is None

@@ -1,0 +1,94 @@
+"""Rules of products: shapes, waves, many small ones, near and far from the roof."""
+
+from pathlib import Path
+
+import pytest
+
+from bottleneck.advice.matrix_products import (
+    many_small_products,
+    misaligned_products,
+    near_roof,
+    slow_cpu_products,
+    unfilled_waves,
+)
+from tests.advice.programs import Call, halves, on_cpu, on_gpu
+
+ALIGNED, ODD = (f"cutlass_80_tensorop_bf16_s16816gemm_relu_bf16_128x128_64x3_nn_align{n}" for n in (8, 1))
+
+
+def product(m: int, k: int, n: int, us: float, kernel: str = ALIGNED, grid: int = 1000) -> Call:
+    return Call("aten::mm", us, [[m, k], [k, n]], kernel, grid, more=halves(2))
+
+
+def test_odd_sizes_on_matrix_units_are_worth_padding(tmp_path: Path) -> None:
+    draft = misaligned_products(on_gpu(tmp_path, [product(8192, 1024, 50257, 3000, ODD)]))
+    assert draft is not None
+    assert draft.gain_us is not None
+    assert draft.gain_us.high == pytest.approx(3000 - 843.7e9 / 989e12 * 1e6 / 0.7, rel=0.02)
+    assert draft.tries == ("pad",)
+    assert "no multiple of 8: n = 50257" in draft.evidence[1]
+
+
+def test_even_sizes_and_quick_kernels_need_no_padding(tmp_path: Path) -> None:
+    assert misaligned_products(on_gpu(tmp_path, [product(8192, 1024, 50304, 3000)])) is None
+    assert misaligned_products(on_gpu(tmp_path / "quick", [product(8192, 1024, 50257, 1000)])) is None
+    assert misaligned_products(on_cpu(tmp_path / "cpu", [product(8192, 1024, 50257, 9e6)])) is None
+
+
+def test_tiles_that_begin_another_wave_leave_most_of_it_empty(tmp_path: Path) -> None:
+    tiled = "sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn_n_tilesize128x128x64_cluster1x1x1"
+    half_full = product(128 * 10, 1024, 128 * 14, 30, tiled, grid=140)  # 140 tiles for 132 multiprocessors
+    draft = unfilled_waves(on_gpu(tmp_path, [half_full] * 4))
+    assert draft is not None
+    assert draft.gain_us is not None
+    assert draft.gain_us.high == pytest.approx(120 * (1 - 140 / 264), rel=0.03)
+    assert any(line.startswith("wave quantisation: 140 tiles") for line in draft.evidence)
+    full = product(128 * 11, 1024, 128 * 24, 30, tiled, grid=264)
+    assert unfilled_waves(on_gpu(tmp_path / "full", [full] * 4)) is None
+
+
+def heads(count: int, us: float = 15) -> list[Call]:
+    return [product(128, 768, 768, us, grid=36)] * count
+
+
+def test_three_small_products_of_one_shape_could_be_one(tmp_path: Path) -> None:
+    relu = Call("aten::relu", 5, [[128, 768]], more=halves(1))
+    draft = many_small_products(on_gpu(tmp_path, [*heads(3), relu, *heads(3)]))
+    assert draft is not None
+    assert draft.gain_us is not None
+    assert draft.gain_us.high == pytest.approx(60, rel=0.02)  # two of three, twice
+    assert draft.evidence[0] == "2 runs per step of 3 products of one shape, in trace order"
+
+
+def test_two_or_large_products_or_such_with_work_between_stay_apart(tmp_path: Path) -> None:
+    relu = Call("aten::relu", 5, [[128, 768]], more=halves(1))
+    assert many_small_products(on_gpu(tmp_path / "two", heads(2))) is None
+    assert many_small_products(on_gpu(tmp_path / "apart", [*heads(1), relu] * 3)) is None
+    assert many_small_products(on_gpu(tmp_path / "large", heads(3, us=400))) is None
+
+
+def square(us: float) -> list[Call]:
+    return [Call("aten::mm", us, [[1000, 1000], [1000, 1000]])]  # 20 ms at the peak of the CPU of these tests
+
+
+def test_products_near_the_peak_leave_nothing_to_tune(tmp_path: Path) -> None:
+    case = on_cpu(tmp_path, square(22_000))
+    draft = near_roof(case)
+    assert draft is not None
+    assert draft.gain_us is None
+    assert draft.gain_reason is not None
+    assert draft.gain_reason.startswith("none: these products run at 90.9 % of the peak")
+    assert slow_cpu_products(case) is None
+
+
+def test_products_far_below_the_peak_of_a_cpu(tmp_path: Path) -> None:
+    case = on_cpu(tmp_path, square(100_000))
+    assert near_roof(case) is None
+    draft = slow_cpu_products(case)
+    assert draft is not None
+    assert draft.gain_us is not None
+    assert draft.gain_us.high == pytest.approx(80_000, rel=0.01)
+
+
+def test_small_products_cannot_reach_the_peak_of_large_ones(tmp_path: Path) -> None:
+    assert slow_cpu_products(on_cpu(tmp_path, [Call("aten::mm", 400, [[64, 64], [64, 64]])] * 9)) is None

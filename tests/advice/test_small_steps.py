@@ -1,0 +1,102 @@
+"""Rules for steps that are too small: batch, tiny network, loop over rows."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from bottleneck.advice.small_steps import larger_batch, looped_op, small_network
+from bottleneck.schema.analysis import Caveat
+from bottleneck.schema.case import Case
+from bottleneck.schema.measurements import BatchProof, Ratio
+from tests.advice.cases import case_of, cpu_events, gpu_events, idle_row, with_analysis, with_ledger
+from tests.builders import frame, op, step
+
+OVERHEAD = {"compute": 10.0, "memory": 10.0, "overhead.dispatch": 30.0, "overhead.python": 50.0}
+
+
+def cpu(folder: Path) -> Case:
+    return case_of(folder, cpu_events(ops=10, op_us=3, every_us=8))
+
+
+def tried(case: Case, low: float, median: float, high: float) -> Case:
+    return with_analysis(case, batch_test=BatchProof(32, ratio=Ratio(median, low, high, 40)))
+
+
+def test_a_step_that_hardly_grew_is_worth_what_was_measured_per_sample(tmp_path: Path) -> None:
+    case = tried(with_ledger(cpu(tmp_path), OVERHEAD), 1.05, 1.1, 1.15)
+    draft = larger_batch(case)
+    assert draft is not None and draft.gain_us is not None
+    assert (draft.gain_us.low, draft.gain_us.high) == (pytest.approx(42.5), pytest.approx(47.5))
+    assert draft.tries == ("batch-x2",) and draft.confidence == "high"
+
+
+def test_twice_the_batch_may_take_less_time_than_once(tmp_path: Path) -> None:
+    draft = larger_batch(tried(with_ledger(cpu(tmp_path), OVERHEAD), 0.8, 0.9, 1.0))
+    assert draft is not None and draft.gain_us is not None
+    assert (draft.gain_us.low, draft.gain_us.high) == (pytest.approx(50.0), pytest.approx(60.0))
+
+
+def test_without_a_batch_test_the_ledger_bounds_the_gain(tmp_path: Path) -> None:
+    draft = larger_batch(with_ledger(cpu(tmp_path), OVERHEAD))
+    assert draft is not None and draft.gain_us is not None
+    assert (draft.gain_us.low, draft.gain_us.high) == (pytest.approx(40), pytest.approx(50))
+    assert sum(draft.claims.values()) == pytest.approx(50)
+
+
+def test_a_step_that_grows_with_its_batch_is_left_alone(tmp_path: Path) -> None:
+    case = with_ledger(cpu(tmp_path), OVERHEAD)
+    assert larger_batch(tried(case, 1.7, 1.8, 1.9)) is None
+    assert larger_batch(with_ledger(case, {"compute": 90.0, "overhead.python": 10.0})) is None
+
+
+def test_a_batch_that_was_doubled_among_other_programs_proves_nothing(tmp_path: Path) -> None:
+    case = tried(cpu(tmp_path), 1.0, 1.05, 1.1)
+    assert larger_batch(case) is not None
+    assert larger_batch(with_analysis(case, caveats=(Caveat("contended", "others held the processors"),))) is None
+
+
+def test_a_network_whose_arithmetic_is_nothing_beside_its_overhead_is_small(tmp_path: Path) -> None:
+    case = case_of(tmp_path, cpu_events(6, 3, 8, name="aten::mm", dims=[[24, 24], [24, 24]]))
+    draft = small_network(with_ledger(case, OVERHEAD))
+    assert draft is not None and draft.gain_us is None and draft.gain_reason
+    assert "threads-1" in draft.tries
+
+
+def test_a_network_that_works_for_its_time_is_not_small(tmp_path: Path) -> None:
+    case = case_of(tmp_path, cpu_events(3, 900, 1000, name="aten::mm", dims=[[512, 512], [512, 512]]))
+    assert small_network(with_ledger(case, OVERHEAD)) is None
+    assert small_network(with_ledger(case, {"compute": 90.0, "overhead.python": 10.0})) is None
+
+
+def rows_one_by_one(count: int) -> list[dict[str, object]]:
+    events = [step(0, 0, 20 * count + 10), frame("loop.py(7): forward", 0, 20 * count + 10)]
+    return [
+        *events,
+        *(
+            op(name, 20 * at + shift, 3, dims=[[count, 8], [], []])
+            for at in range(count)
+            for shift, name in ((1, "aten::select"), (6, "aten::mul"))
+        ),
+    ]
+
+
+def test_a_loop_over_rows_is_worth_the_overhead_at_its_line(tmp_path: Path) -> None:
+    case = case_of(tmp_path, rows_one_by_one(40))
+    draft = looped_op(case)
+    assert draft is not None and draft.gain_us is not None
+    assert draft.evidence[0] == "loop.py:7 calls aten::select 40 times per step"
+    assert 0 < draft.gain_us.high <= case.step_us
+
+
+def test_a_few_rows_are_no_loop(tmp_path: Path) -> None:
+    assert looped_op(case_of(tmp_path, rows_one_by_one(5))) is None
+
+
+def test_a_loop_that_the_device_does_not_wait_for_is_worth_nothing(tmp_path: Path) -> None:
+    case = case_of(tmp_path / "cpu", rows_one_by_one(40))
+    device = case_of(tmp_path / "gpu", gpu_events(12, 100, 10))
+    hidden = replace(device, linked=replace(device.linked, ops=case.linked.ops, window=case.linked.window))
+    assert looped_op(hidden) is None
+    waits = with_ledger(hidden, {"memory": 50.0, "overhead.python": 50.0}, [idle_row("python", 50.0, "loop.py:7")])
+    assert looped_op(waits) is not None

@@ -1,0 +1,65 @@
+"""What a shorter kernel is worth: nothing before a late launch, all of it before a wait of the host."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bottleneck.advice.work import saved_us
+from bottleneck.schema.case import Case
+from tests.advice.cases import case_of, cpu_events, gpu_events
+from tests.builders import Event, kernel, launch, step
+
+
+def halved(case: Case) -> float:
+    return saved_us(case, case.linked.kernels["dur_us"].to_numpy() / 2)
+
+
+def test_on_a_cpu_every_microsecond_counts(tmp_path: Path) -> None:
+    case = case_of(tmp_path, cpu_events(ops=10, op_us=6, every_us=9))
+    assert saved_us(case, np.full(len(case.linked.kernels), 2.0)) == pytest.approx(20)
+
+
+def test_a_queue_that_never_empties_hands_savings_on_to_the_end(tmp_path: Path) -> None:
+    events = [event for at in range(10) for event in (launch(at + 1, at, 0.5), kernel(at + 1, 20 + 100 * at, 100))]
+    events.append(step(0, 0, 15))
+    assert halved(case_of(tmp_path, events)) == pytest.approx(500)
+
+
+def test_a_slow_host_leaves_the_last_kernel_only(tmp_path: Path) -> None:
+    case = case_of(tmp_path, gpu_events(kernels=20, kernel_us=4, every_us=10, steps=1))
+    assert halved(case) == pytest.approx(2)
+
+
+def test_a_kernel_cannot_start_before_its_launch(tmp_path: Path) -> None:
+    events = [
+        step(0, 0, 100),
+        *(launch(1, 0, 1), kernel(1, 5, 100)),
+        *(launch(2, 95, 1), kernel(2, 105, 100)),
+    ]
+    assert halved(case_of(tmp_path, events)) == pytest.approx(5 + 50)
+
+
+def waited(name: str) -> list[Event]:
+    """A kernel, a call that ends with it, and a kernel that is launched after that."""
+    return [
+        step(0, 0, 150),
+        *(launch(1, 0, 1), kernel(1, 5, 100)),
+        launch(9, 2, 104, name=name),
+        *(launch(2, 120, 1), kernel(2, 125, 100)),
+    ]
+
+
+def test_what_the_host_waits_for_comes_earlier_and_brings_the_rest_forward(tmp_path: Path) -> None:
+    assert halved(case_of(tmp_path / "waits", waited("cudaStreamSynchronize"))) == pytest.approx(100)
+    assert halved(case_of(tmp_path / "works", waited("cudaLaunchHostFunc"))) == pytest.approx(50)
+
+
+def test_what_waits_for_something_else_starts_when_it_did(tmp_path: Path) -> None:
+    events = [step(0, 0, 3), *(launch(1, 0, 1), kernel(1, 5, 100)), *(launch(2, 2, 1), kernel(2, 500, 100))]
+    assert halved(case_of(tmp_path, events)) == pytest.approx(50)
+
+
+def test_no_less_time_saves_nothing(tmp_path: Path) -> None:
+    case = case_of(tmp_path, gpu_events(kernels=20, kernel_us=4, every_us=10))
+    assert saved_us(case, np.zeros(len(case.linked.kernels))) == 0

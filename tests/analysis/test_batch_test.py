@@ -1,0 +1,106 @@
+"""What the batch test proves, from times made by hand."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bottleneck.analysis.batch_test import prove
+from bottleneck.schema.analysis import LedgerEntry
+from bottleneck.schema.measurements import BatchProof, BatchTest, Ratio, Timing
+
+
+def ledger(**shares: float) -> tuple[LedgerEntry, ...]:
+    """Accounts by name, with '__' for the dot, as shares of a step of 1000 us; the rest is compute."""
+    named = {name.replace("__", "."): share for name, share in shares.items()}
+    named["compute"] = 1.0 - sum(named.values())
+    return tuple(
+        LedgerEntry(account, account.partition(".")[0], 1000.0 * share, share) for account, share in named.items()
+    )
+
+
+def timed(low: float, median: float, high: float) -> BatchTest:
+    once = Timing(1000.0, 990.0, 1010.0, 120)
+    twice = Timing(1000.0 * median, 990.0 * median, 1010.0 * median, 120)
+    return BatchTest(32, once, twice, Ratio(median, low, high, 40))
+
+
+def proof(low: float, median: float, high: float, **shares: float) -> BatchProof:
+    return prove(timed(low, median, high), ledger(**shares))
+
+
+@pytest.mark.parametrize(
+    ("interval", "growth"),
+    [
+        ((1.02, 1.05, 1.10), "fixed"),
+        ((1.10, 1.15, 1.21), "both"),
+        ((1.40, 1.50, 1.60), "both"),
+        ((1.79, 1.90, 2.00), "both"),
+        ((1.85, 1.97, 2.05), "proportional"),
+        ((2.30, 2.50, 2.70), "proportional"),
+        ((1.10, 1.50, 2.10), "undecided"),
+    ],
+)
+def test_what_grows_is_told_by_the_whole_interval(interval: tuple[float, float, float], growth: str) -> None:
+    assert proof(*interval, overhead__dispatch=0.5).growth == growth
+
+
+def test_the_parts_follow_from_the_ratio() -> None:
+    found = proof(1.2, 1.25, 1.3, overhead__dispatch=0.7)
+    assert found.fixed_share == Ratio(0.75, pytest.approx(0.7), pytest.approx(0.8), 40)
+    assert found.fixed_us is not None and found.proportional_us is not None
+    assert (found.fixed_us.median, found.proportional_us.median) == (750.0, 250.0)
+
+
+@given(st.lists(st.floats(0.2, 5.0), min_size=3, max_size=3).map(sorted), st.floats(0.0, 1.0))
+def test_the_parts_add_up_to_the_step_and_lie_within_it(ratios: list[float], overhead: float) -> None:
+    found = proof(*ratios, overhead__dispatch=overhead)
+    fixed, grows, share = found.fixed_us, found.proportional_us, found.fixed_share
+    assert fixed is not None and grows is not None and share is not None
+    assert fixed.median + grows.median == pytest.approx(1000.0)
+    assert fixed.low + grows.high == pytest.approx(1000.0)
+    assert 0.0 <= share.low <= share.median <= share.high <= 1.0
+    assert found.sentence
+
+
+@given(st.floats(1.0, 2.0), st.floats(0.0, 1.0))
+def test_a_step_made_of_overhead_and_work_alone_agrees_with_its_ledger(batch: float, overhead: float) -> None:
+    ratio = 2.0 - overhead  # t(2B) = overhead + 2 x work
+    assert proof(ratio, ratio, ratio, overhead__dispatch=overhead).agrees
+
+
+def test_overhead_that_does_not_stay_is_a_disagreement() -> None:
+    found = proof(1.85, 1.9, 1.95, overhead__dispatch=0.6)
+    assert found.agrees is False
+    assert (
+        "The ledger does not agree: it says 60.0 % overhead, more than the 15.0 % that stay at most." in found.sentence
+    )
+
+
+@pytest.mark.parametrize("account", ["overhead__input", "overhead__allocator"])
+def test_overhead_that_each_sample_brings_may_grow(account: str) -> None:
+    found = proof(1.85, 1.9, 1.95, **{account: 0.9})
+    assert found.agrees is True
+    assert "90.0 % of the step for input and page faults" in found.sentence
+
+
+def test_what_stays_beyond_the_overhead_is_named() -> None:
+    found = proof(1.2, 1.25, 1.3, overhead__dispatch=0.2)
+    assert found.agrees is True
+    assert "work that does not depend on the batch" in found.sentence
+    assert "work that does not depend" not in proof(1.2, 1.25, 1.3, overhead__dispatch=0.65).sentence
+
+
+def test_times_that_scatter_prove_nothing() -> None:
+    found = proof(1.0, 1.5, 2.0, overhead__dispatch=0.9)
+    assert found.agrees is None
+    assert found.sentence == "The times scatter too much to tell whether the step grows with its batch."
+
+
+def test_a_step_that_grows_faster_than_its_work_says_so() -> None:
+    assert "faster than its work" in proof(2.3, 2.6, 2.9).sentence
+    assert "faster than its work" not in proof(2.0, 2.1, 2.3).sentence
+
+
+def test_a_test_that_was_not_run_has_its_reason_and_no_figures() -> None:
+    found = prove(BatchTest(32, reason="no room"), ledger(overhead__dispatch=0.5))
+    assert (found.batch_size, found.ratio, found.growth, found.reason) == (32, None, None, "no room")

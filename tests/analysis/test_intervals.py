@@ -1,0 +1,57 @@
+"""Stretches and cuts: pieces add up to what was cut, and each instant has one holder."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bottleneck.analysis.intervals import NOTHING, cut, outermost
+
+_intervals = st.lists(st.tuples(st.integers(0, 40), st.integers(0, 12)), max_size=12)
+_law = settings(max_examples=80, deadline=None)
+
+
+@_law
+@given(_intervals)
+def test_an_instant_belongs_to_the_interval_that_began_first_and_is_still_open(
+    intervals: list[tuple[int, int]],
+) -> None:
+    start = np.array([start for start, _ in intervals], dtype=float)
+    end = start + np.array([length for _, length in intervals], dtype=float)
+    segments = outermost(start, end, np.arange(start.size))
+    for cell in range(55):
+        open_ = [row for row in range(start.size) if start[row] <= cell + 0.5 < end[row]]
+        found = int(segments.at(np.array([cell + 0.5]))[0])
+        assert (found >= 0) == bool(open_)
+        if open_:
+            reach_before = [end[row] for row in range(start.size) if start[row] < start[found]]
+            assert start[found] == min(start[row] for row in open_) or max(reach_before) <= cell + 0.5
+
+
+@_law
+@given(st.lists(st.integers(1, 9), max_size=8), st.lists(st.integers(0, 60), max_size=30))
+def test_pieces_add_up_to_their_intervals_and_meet_at_the_points(lengths: list[int], points: list[int]) -> None:
+    edges = np.cumsum([0, *lengths]).astype(float)
+    start, end = edges[:-1][::2], edges[1:][::2]
+    pieces = cut(start, end, [np.array(points, dtype=float)])
+    sums = np.bincount(pieces.interval, weights=pieces.end - pieces.start, minlength=start.size)
+    assert sums.tolist() == (end - start).tolist()
+    assert (pieces.end > pieces.start).all()
+    inside = {point for point in points if any(low < point < high for low, high in zip(start, end, strict=True))}
+    assert set(pieces.start.tolist()) == {*start.tolist(), *inside}
+
+
+def test_points_closer_than_the_clock_counts_make_no_piece() -> None:
+    pieces = cut(np.array([10.0]), np.array([20.0]), [np.array([10.0001, 15.0, 15.0002, 19.9999])])
+    assert pieces.start.tolist() == [10.0, 15.0]
+
+
+def test_nothing_holds_no_instant() -> None:
+    assert NOTHING.at(np.array([1.0])).tolist() == [-1]
+    assert outermost(np.zeros(0), np.zeros(0), np.zeros(0, dtype=np.int64)).start.size == 0
+
+
+@pytest.mark.parametrize("count", [0, 1])
+def test_cutting_without_points_gives_the_intervals(count: int) -> None:
+    start = np.zeros(count)
+    assert cut(start, start + 1, []).end.tolist() == [1.0] * count

@@ -1,0 +1,123 @@
+"""Clocks below nominal lower the compute roof, and nothing else."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bottleneck.analysis.telemetry import Conditions, find_conditions
+from bottleneck.devices.match import device_by_name
+from bottleneck.schema.analysis import TelemetrySummary
+from tests.analysis.frames import CPU, H100, judge, matmul, stream
+
+NONE_TOLD = TelemetrySummary(9, None, None, None, None, None, ())
+ALL = ("bf16_tensor", "fp32_vector", "tf32_tensor")
+
+
+def at(mhz: float | None, *throttle: str) -> TelemetrySummary:
+    return replace(NONE_TOLD, sm_clock_mhz=mhz, throttle=throttle)
+
+
+def slowed_to(share: float) -> Conditions:
+    return Conditions(clock_shares=dict.fromkeys(ALL, share))
+
+
+class TestConditions:
+    def test_tensor_peaks_hold_at_a_clock_of_their_own(self) -> None:
+        conditions, _ = find_conditions(H100, at(1647.0))
+        assert conditions.clock_shares["bf16_tensor"] == pytest.approx(0.9)  # of 1830 MHz
+        assert conditions.clock_shares["fp32_vector"] == pytest.approx(1647 / 1980)
+
+    def test_a_clock_as_high_as_the_peaks_changes_nothing(self) -> None:
+        for mhz in (1980.0, 2100.0):
+            assert find_conditions(H100, at(mhz)) == (Conditions(), ())
+
+    def test_a_clock_hardly_lower_changes_nothing(self) -> None:
+        assert find_conditions(H100, at(1950.0))[0].clock_shares == {}
+
+    def test_without_a_sensor_nothing_is_claimed(self) -> None:
+        for telemetry in (None, NONE_TOLD, at(0.0)):
+            assert find_conditions(H100, telemetry) == (Conditions(), ())
+
+    def test_a_device_whose_clock_is_not_known_keeps_its_peaks(self) -> None:
+        assert find_conditions(replace(H100, peak_clocks_mhz={}), at(300.0)) == (Conditions(), ())
+
+    def test_a_caveat_says_what_was_lowered_and_why(self) -> None:
+        _, (caveat,) = find_conditions(H100, at(1464.0, "power cap"))
+        assert caveat.slug == "low-clocks"
+        assert caveat.message == (
+            "the device ran at 1464 MHz (power cap), below the 1830 and 1980 MHz at which its peaks hold: arithmetic "
+            "is judged against 73.9 % to 80.0 % of them, bytes against the whole bandwidth"
+        )
+
+    def test_only_arithmetic_slows_down(self) -> None:
+        slow = slowed_to(0.5).slowed(H100)
+        assert slow.bandwidth_bytes_per_s == H100.bandwidth_bytes_per_s
+        assert slow.peaks_flops_per_s["bf16_tensor"] == H100.peaks_flops_per_s["bf16_tensor"] / 2
+        assert slow.special_ops_per_s == pytest.approx((H100.special_ops_per_s or 0.0) / 2)
+
+
+class TestProcessors:
+    """A CPU's clock counts only where the calibration saw the sensor move, and while all processors work."""
+
+    KNOWN = replace(CPU, peak_clocks_mhz=dict.fromkeys(CPU.peaks_flops_per_s, 3000.0))
+
+    def test_all_of_them_at_a_lower_clock_lower_the_peaks(self) -> None:
+        told = replace(NONE_TOLD, cpu_clock_mhz=1500.0, host_utilization=0.97)
+        assert find_conditions(self.KNOWN, told)[0].clock_shares == dict.fromkeys(CPU.peaks_flops_per_s, 0.5)
+
+    @pytest.mark.parametrize("used", [None, 0.5])
+    def test_a_mean_over_processors_that_rest_says_nothing(self, used: float | None) -> None:
+        told = replace(NONE_TOLD, cpu_clock_mhz=1500.0, host_utilization=used)
+        assert find_conditions(self.KNOWN, told) == (Conditions(), ())
+
+    def test_a_sensor_that_never_moved_says_nothing(self) -> None:
+        told = replace(NONE_TOLD, cpu_clock_mhz=1500.0, host_utilization=0.97)
+        assert find_conditions(CPU, told) == (Conditions(), ())
+
+
+PEAK = H100.peaks_flops_per_s["bf16_tensor"]
+
+
+class TestRoof:
+    def test_a_product_at_the_limit_of_its_clock_is_explained_by_it(self) -> None:
+        product = matmul(2000.0, PEAK * 1000e-6)
+        plain, slow = judge(product), judge(product, conditions=slowed_to(0.625))
+        assert (plain.compute_us[0], plain.explained[0]) == pytest.approx((1000.0, 0.5))
+        assert (slow.compute_us[0], slow.explained[0]) == pytest.approx((1600.0, 0.8))
+
+    def test_a_product_that_falls_short_may_have_been_held_by_the_clock_alone(self) -> None:
+        product = matmul(3000.0, PEAK * 1000e-6)
+        assert judge(product).regime[0] == "underutilised"
+        assert judge(product, conditions=slowed_to(0.5)).regime[0] == "saturated"
+
+    def test_a_stream_is_held_against_the_whole_bandwidth(self) -> None:
+        copy = stream(1000.0, 0.8 * 1000e-6 * (H100.bandwidth_bytes_per_s or 0.0))
+        plain, slow = judge(copy), judge(copy, conditions=slowed_to(0.5))
+        assert (plain.memory_us[0], plain.explained[0]) == (slow.memory_us[0], slow.explained[0])
+        assert slow.bound[0] == "memory"
+
+    @settings(deadline=None)
+    @given(
+        share=st.floats(0.05, 1.0),
+        time_us=st.floats(1.0, 1e5),
+        floor_us=st.floats(0.01, 1e5),
+    )
+    def test_no_clock_explains_more_than_the_time_or_raises_the_roof(
+        self, share: float, time_us: float, floor_us: float
+    ) -> None:
+        case = matmul(time_us, floor_us / 1e6 * PEAK)
+        plain, slow = judge(case).iloc[0], judge(case, conditions=slowed_to(share)).iloc[0]
+        assert slow.explained <= 1.0
+        assert slow.compute_us >= plain.compute_us * (1 - 1e-12)
+        assert slow.compute_us <= max(plain.compute_us, time_us) * (1 + 1e-12)
+        assert (plain.compute_us > 1.03 * time_us) == (slow.compute_us > 1.03 * time_us)  # too fast in either
+
+
+def test_every_listed_peak_has_its_clock() -> None:
+    for name in ("NVIDIA H100 80GB HBM3", "MI300X", "NVIDIA A100 80GB PCIe"):
+        device = device_by_name(name)
+        assert device.peak_clocks_mhz.keys() == device.peaks_flops_per_s.keys()
+        assert all(np.isfinite(clock) and clock > 0 for clock in device.peak_clocks_mhz.values())

@@ -1,0 +1,101 @@
+"""The sentence of a comparison: what it must say of each kind of change."""
+
+from dataclasses import replace
+
+from bottleneck.compare.compare import compare
+from bottleneck.compare.sides import Compared
+from bottleneck.schema.analysis import IdleCause
+from tests.compare.sides import side, stepped, work
+from tests.report.samples import H100
+
+_LAYERS = [
+    work("aten::addmm", 10000.0, 8, module=f"Net_0.Layer_{at}.Linear_{at}", source="net.py:9") for at in range(4)
+]
+_COPIES = work(
+    "aten::copy_", 5200.0, 24, module="Net_0.Rotary_0", source="rope.py:88", shapes="[[7]]", family="copy", bound="copy"
+)
+
+
+def _tell(before: Compared, after: Compared, half_width: float = 0.001, **touched: frozenset[int]) -> str:
+    lines = {file.replace("__", "."): numbers for file, numbers in touched.items()} or None
+    return compare(stepped(before, half_width), stepped(after, half_width), lines).sentence
+
+
+def test_new_work_is_told_with_its_count_module_and_line() -> None:
+    said = _tell(
+        side(_LAYERS, {"python": 1000.0}), side([*_LAYERS, _COPIES], {"python": 1600.0}), rope__py=frozenset({88})
+    )
+    assert said == (
+        "The step takes 5.80 ms (14.1 %) more: 5.20 ms of it in 24 new aten::copy_ of Net_0.Rotary_0 "
+        "(rope.py:88, changed here), 600 us in Python between the ops. Their steps tell no difference below 0.1 %."
+    )
+
+
+def test_gone_work_is_told_the_other_way() -> None:
+    said = _tell(side([*_LAYERS, _COPIES]), side(_LAYERS))
+    assert said.startswith("The step takes 5.20 ms (11.5 %) less: 5.20 ms of it in 24 aten::copy_ of Net_0.Rotary_0")
+    assert "that are gone" in said
+
+
+def test_layers_of_one_kind_are_told_together() -> None:
+    slower = [replace(row, us=12000.0) for row in _LAYERS]
+    said = _tell(side(_LAYERS), side(slower))
+    assert "8.00 ms of it in slower aten::addmm of ….Layer_*.Linear_* (net.py:9)" in said
+
+
+def test_a_change_within_the_spread_of_the_steps_is_none() -> None:
+    slower = [replace(row, us=10100.0) for row in _LAYERS]
+    assert _tell(side(_LAYERS), side(slower), half_width=0.05).startswith(
+        "The step takes as long as before, 40.4 ms against 40.0 ms"
+    )
+    assert _tell(side(_LAYERS), side(slower)).startswith("The step takes 400 us (1.0 %) more")
+
+
+def test_what_moved_inside_a_step_of_the_same_length_is_told() -> None:
+    said = _tell(side(_LAYERS), side([work("CompiledFunction", 40000.0, family="triton")]), half_width=0.05)
+    assert said.startswith("The step takes 40.0 ms on both sides. Inside it: 40.0 ms more in 1 new CompiledFunction")
+
+
+def test_parts_that_go_the_other_way_are_told_where_they_count() -> None:
+    said = _tell(side(_LAYERS, {"input": 3000.0}), side([*_LAYERS, _COPIES], {"input": 500.0}))
+    assert said.startswith("The step takes 2.70 ms (6.3 %) more: 5.20 ms of it")
+    assert "against that 2.50 ms less elsewhere, 2.50 ms of it in waiting for data" in said
+
+
+def test_another_device_is_told_as_a_ratio_and_not_as_a_change_of_code() -> None:
+    other = side([replace(row, us=14000.0) for row in _LAYERS], device=replace(H100, name="AMD Instinct MI300X"))
+    said = _tell(side(_LAYERS), other)
+    assert said.startswith(
+        "On AMD Instinct MI300X the step takes 1.40x as long as on NVIDIA H100 80GB HBM3, 56.0 ms against 40.0 ms: "
+    )
+
+
+def test_a_wait_is_told_with_the_line_that_it_comes_from() -> None:
+    idle = (IdleCause("sync", 900.0, 0.1, "train.py:141", 2.0), IdleCause("sync", 100.0, 0.1, "train.py:7", 1.0))
+    said = _tell(side(_LAYERS), side(_LAYERS, {"sync": 1000.0}, idle=idle))
+    assert "1.00 ms of it in waiting after syncs (train.py:141)" in said
+
+
+def test_names_are_shortened_and_hold_no_control_characters() -> None:
+    hostile = work("aten::" + "x" * 5000 + "\x1b[31m\n", 9000.0, shapes="[[5]]", family="copy")
+    said = _tell(side(_LAYERS), side([*_LAYERS, replace(hostile, op="\x1b[2J\n\u202eevil")]))
+    assert "\x1b" not in said and "\n" not in said and "\u202e" not in said
+    assert len(_tell(side(_LAYERS), side([*_LAYERS, hostile]))) < 400
+
+
+def test_another_number_of_ranks_or_a_profiled_step_is_said_with_the_change() -> None:
+    plain = side(_LAYERS)
+    assert plain.analysis is not None
+    ranks = replace(plain.analysis.recording, world_size=8)
+    said = _tell(plain, side([*_LAYERS, _COPIES], recording=ranks))
+    assert said.endswith("That need not be the code, for these differ: ranks, 1 against 8.")
+    other = side([*_LAYERS, _COPIES], recording=ranks, device=replace(H100, name="AMD Instinct MI300X"))
+    assert _tell(plain, other).endswith("These differ too: ranks, 1 against 8.")
+
+
+def test_endless_numbers_and_names_are_told_in_time() -> None:
+    path = "Net_0." + "1" * 200_000 + "x"
+    name = "CompiledFunction" + " " * 200_000
+    rows = [work(name, 9000.0, module=path), work("aten::_" + "attention" * 20_000, 5.0, shapes="[[" + "1" * 100_000)]
+    assert compare(side(rows), side(rows)).change_us == 0
+    assert "in 1 new Compiled" in _tell(side(_LAYERS), side([*_LAYERS, *rows]))

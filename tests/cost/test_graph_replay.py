@@ -1,0 +1,228 @@
+"""Prices of replayed graphs and other kernels without an op: lent by the same kernels at capture or elsewhere."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bottleneck.cost import price
+from bottleneck.cost.attribution import charge
+from bottleneck.cost.graph_replay import AT_CAPTURE, ELSEWHERE, Priced, Sequences, align, lend
+from bottleneck.cost.shape_inference import complete
+from bottleneck.trace.link import link
+from bottleneck.trace.read import read_trace
+from bottleneck.trace.steps import whole_window
+from tests.builders import Event, kernel, launch, op, write_trace
+from tests.builders import complete as event
+
+GEMM = "ampere_sgemm_128x64_nn"
+ADD = "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float> >"
+
+# The ops of one step: name, shapes, and its kernels with their grids.
+Step = Sequence[tuple[str, list[object], Sequence[tuple[str, int]]]]
+STEP: Step = (
+    ("aten::mm", [[64, 32], [32, 16]], [(GEMM, 4)]),
+    ("aten::add", [[64, 16], [64, 16], []], [(ADD, 8)]),
+    ("aten::mm", [[64, 16], [16, 48]], [(GEMM, 6), ("void cublasLt::splitKreduce_kernel<32, 16>", 2)]),
+)
+STEP_FLOPS = 2 * 64 * 32 * 16 + 64 * 16 + 2 * 64 * 16 * 48
+
+
+def eager(step: Step, at: float, first: int) -> list[Event]:
+    """The step run op by op: each op with its launches and their kernels, from correlation ``first`` on."""
+    events: list[Event] = []
+    for name, dims, kernels in step:
+        events.append(op(name, at, 20.0, dims=dims))
+        for kernel_name, blocks in kernels:
+            events += [launch(first, at + 2, 1), kernel(first, at + 50, 10, kernel_name, grid=[blocks, 1, 1])]
+            first, at = first + 1, at + 10
+        at += 20
+    return events
+
+
+def captured(step: Step, at: float, first: int, named: bool = False) -> list[Event]:
+    """The step captured into a graph: ops and launches, no kernels; HIP names the kernels that it launches."""
+    events = [event("cudaStreamBeginCapture", "cuda_runtime", at, 1, args={"correlation": 900})]
+    for name, dims, kernels in step:
+        events.append(op(name, at + 5, 20.0, dims=dims))
+        for kernel_name, _ in kernels:
+            more = {"kernel": kernel_name} if named else {}
+            args = {"correlation": first, **more}
+            events.append(event("cudaLaunchKernel", "cuda_runtime", at + 7, 1, args=args))
+            first, at = first + 1, at + 5
+        at += 25
+    return [*events, event("cudaStreamEndCapture", "cuda_runtime", at + 5, 1, args={"correlation": 901})]
+
+
+def replay(step: Step, at: float, correlation: int, gridless: bool = False) -> list[Event]:
+    """The step as one launch of a graph."""
+    events = [launch(correlation, at, 5, "cudaGraphLaunch")]
+    for kernel_name, blocks in (each for _, _, kernels in step for each in kernels):
+        at += 20
+        events.append(kernel(correlation, at, 10, kernel_name, grid=[0, 0, 0] if gridless else [blocks, 1, 1]))
+    return events
+
+
+def priced(folder: Path, *events: list[Event], name: str = "trace.json") -> Priced:
+    trace = read_trace(write_trace(folder / name, [each for part in events for each in part]))
+    linked = complete(link(trace, whole_window(trace)))
+    costs = price(linked.trace.signatures)
+    return Priced(linked, costs, charge(linked.ops, linked.kernels, costs))
+
+
+def flops(found: Priced, replayed: bool) -> float:
+    """FLOPs charged to kernels that were replayed, or to the others."""
+    mine = (found.linked.kernels["replayed"] == replayed) & found.charges["share"].notna()
+    rows = found.costs.iloc[found.charges["signature"][mine].astype("int64")]
+    amounts = (rows["matrix_flops"] + rows["vector_flops"]).to_numpy()
+    return float((amounts * found.charges["share"][mine]).sum())
+
+
+def test_a_replay_costs_what_the_eager_step_costs(tmp_path):
+    alone = priced(tmp_path, eager(STEP, 0, 1), replay(STEP, 1000, 50))
+    both, caveats = lend(alone)
+    assert flops(alone, replayed=True) == 0
+    assert flops(both, replayed=True) == pytest.approx(flops(both, replayed=False)) == STEP_FLOPS
+    assert [caveat.slug for caveat in caveats] == ["twins"]
+    assert "4 of 4 kernels" in caveats[0].message
+
+
+def test_every_replay_costs_the_same(tmp_path):
+    both, _ = lend(priced(tmp_path, eager(STEP, 0, 1), replay(STEP, 1000, 50), replay(STEP, 2000, 51)))
+    assert flops(both, replayed=True) == pytest.approx(2 * STEP_FLOPS)
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_a_replay_is_priced_by_its_capture_with_and_without_names(tmp_path, named):
+    found, _ = lend(priced(tmp_path, captured(STEP, 0, 1, named), replay(STEP, 1000, 50, gridless=True)))
+    assert flops(found, replayed=True) == pytest.approx(STEP_FLOPS)
+    lent = found.costs["evidence"].dropna()
+    assert set(lent) == {AT_CAPTURE}
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_a_replay_is_priced_by_a_capture_in_another_file(tmp_path, named):
+    alone = priced(tmp_path, replay(STEP, 1000, 50, gridless=True))
+    other = priced(tmp_path, captured(STEP, 0, 1, named), name="capture.json")
+    found, _ = lend(alone, [other])
+    assert flops(found, replayed=True) == pytest.approx(STEP_FLOPS)
+    assert found.charges["payer"].isna().all()
+    names = found.linked.trace.signatures["name"].iloc[found.charges["signature"].astype("int64")]
+    assert names.tolist() == ["aten::mm", "aten::add", "aten::mm", "aten::mm"]
+
+
+def test_a_replay_without_a_twin_stays_without_a_price(tmp_path):
+    alone = priced(tmp_path, replay(STEP, 1000, 50))
+    found, caveats = lend(alone)
+    assert found.charges["share"].isna().all() and found.charges["signature"].isna().all()
+    assert caveats == ()
+
+
+def test_a_capture_of_another_program_lends_nothing_and_is_said_to_be_unused(tmp_path):
+    other = priced(tmp_path, captured(STEP[1:], 0, 1), name="capture.json")
+    found, caveats = lend(priced(tmp_path, replay(STEP[:1], 1000, 50)), [other])
+    assert found.charges["share"].isna().all()
+    assert [caveat.slug for caveat in caveats] == ["capture-unused"]
+
+
+def test_kernels_of_another_grid_are_no_twins(tmp_path):
+    wider = [(name, dims, [(kernel_name, 100 * blocks) for kernel_name, blocks in each]) for name, dims, each in STEP]
+    found, _ = lend(priced(tmp_path, eager(STEP, 0, 1), replay(wider, 1000, 50)))
+    assert flops(found, replayed=True) == 0
+
+
+def test_twins_of_different_sizes_lend_nothing_unless_their_neighbours_tell(tmp_path):
+    small = ("aten::mm", [[64, 8], [8, 16]], [(GEMM, 4)])
+    large = ("aten::mm", [[64, 800], [800, 16]], [(GEMM, 4)])
+    add, exp = STEP[1], ("aten::exp", [[64, 16]], [("exp_kernel", 8)])
+    steps = [small, add, large, exp]
+    alone, _ = lend(priced(tmp_path, eager(steps, 0, 1), replay([small], 1000, 50)))
+    assert flops(alone, replayed=True) == 0
+    told, _ = lend(priced(tmp_path, eager(steps, 0, 1), replay([add, large, exp], 1000, 50)))
+    assert flops(told, replayed=True) == 64 * 16 + 2 * 64 * 800 * 16
+
+
+def test_captures_of_one_length_that_differ_lend_nothing(tmp_path):
+    other = (("aten::mm", [[99, 32], [32, 16]], [(GEMM, 4)]), *STEP[1:])
+    found, _ = lend(priced(tmp_path, captured(STEP, 0, 1), captured(other, 500, 20), replay(STEP, 1000, 50)))
+    assert flops(found, replayed=True) == 0
+
+
+def test_a_capture_whose_products_stand_elsewhere_lends_nothing(tmp_path):
+    found, _ = lend(priced(tmp_path, captured(STEP[:2], 0, 1), replay([STEP[1], STEP[0]], 1000, 50)))
+    assert flops(found, replayed=True) == 0
+
+
+def test_a_kernel_launched_before_the_trace_is_priced_by_its_twin_in_it(tmp_path):
+    orphans = [kernel(77 + turn, 1000 + 20 * turn, 10, GEMM, grid=[4, 1, 1]) for turn in range(3)]
+    found, _ = lend(priced(tmp_path, eager(STEP[:2], 0, 1), orphans))
+    paid = found.charges["share"].notna()
+    assert paid.all()
+    assert found.costs["evidence"].dropna().tolist() == [ELSEWHERE]
+    assert found.charges["group"].nunique() == 5
+
+
+def test_a_kernel_that_took_far_longer_than_its_twin_is_of_another_size(tmp_path):
+    found, _ = lend(priced(tmp_path, eager(STEP[:2], 0, 1), [kernel(77, 1000, 200, GEMM, grid=[4, 1, 1])]))
+    assert found.charges["share"].isna().sum() == 1
+
+
+def test_a_call_of_which_a_kernel_is_missing_is_not_charged(tmp_path):
+    found, _ = lend(priced(tmp_path, eager(STEP, 0, 1), [kernel(77, 1000, 10, GEMM, grid=[6, 1, 1])]))
+    assert found.charges["share"].isna().sum() == 1
+
+
+def test_a_twin_without_a_price_gives_its_reason(tmp_path):
+    unknown: Step = [("mine::layer", [[64, 32]], [("mine_kernel", 4)])]
+    found, _ = lend(priced(tmp_path, captured(unknown, 0, 1, named=True), replay(unknown, 1000, 50)))
+    row = int(found.charges["signature"].iloc[0])
+    assert found.charges["share"].isna().all()
+    assert found.costs["reason"].iloc[row] == f"no formula for mine::layer ({AT_CAPTURE})"
+
+
+def test_a_twin_under_an_op_that_does_no_work_tells_nothing(tmp_path):
+    free: Step = [("aten::view", [[64, 32], []], [("odd_kernel", 4)])]
+    found, _ = lend(priced(tmp_path, eager(free, 0, 1), replay(free, 1000, 50)))
+    assert found.charges["signature"].isna().all()
+
+
+def test_a_trace_whose_kernels_all_have_ops_stays_as_it_is(tmp_path):
+    alone = priced(tmp_path, eager(STEP, 0, 1))
+    assert lend(alone) == (alone, ())
+
+
+def slow_align(elements: Sequences) -> list[int]:
+    """Element by element: the answers that share the widest stretch of the radii that are tried."""
+
+    def stretch(row: int, radius: int) -> list[int]:
+        return [
+            int(elements.token[at]) if 0 <= at < len(tokens) and elements.sequence[at] == elements.sequence[row] else -1
+            for at in range(row - radius, row + radius + 1)
+        ]
+
+    tokens, found = elements.token, []
+    for row in range(len(tokens)):
+        best, radius = -1, 0
+        while elements.asks[row] and radius < len(tokens):
+            same = [at for at in np.flatnonzero(elements.answers) if stretch(at, radius) == stretch(row, radius)]
+            if not same:
+                break
+            agreed = len({int(elements.kind[at]) for at in same}) == 1
+            best, radius = (int(same[0]) if agreed else -1), 2 * radius + 1
+        found.append(best)
+    return found
+
+
+@given(st.data())
+def test_aligning_whole_tables_agrees_with_looking_at_each_element(data):
+    count = data.draw(st.integers(1, 24))
+    sequence = np.sort(data.draw(st.lists(st.integers(0, 2), min_size=count, max_size=count)))
+    token, kind = (
+        np.array(data.draw(st.lists(st.integers(0, 2), min_size=count, max_size=count)), np.int64) for _ in range(2)
+    )
+    asks = np.array(data.draw(st.lists(st.booleans(), min_size=count, max_size=count)))
+    elements = Sequences(token, sequence.astype(np.int64), kind, asks, ~asks)
+    assert align(elements).tolist() == slow_align(elements)

@@ -1,0 +1,235 @@
+"""Completing calls: what the rest of a trace tells of dtypes and sizes, and where it must stay silent."""
+
+import json
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from bottleneck.cost import price
+from bottleneck.cost.shape_inference import complete
+from bottleneck.schema.linked_trace import Linked
+from bottleneck.schema.tables import CALLS, OPS
+from bottleneck.trace.link import link
+from bottleneck.trace.read import read_trace
+from bottleneck.trace.steps import whole_window
+from tests.builders import Event, kernel, launch, op, write_trace
+
+RELU = "void at::native::vectorized_elementwise_kernel<4, at::native::threshold_kernel_impl<{}>(at::TensorIterator&)>"
+CAT = "void at::native::(anonymous namespace)::CatArrayBatchedCopy<at::native::(anonymous namespace)::OpaqueType<2u>>"
+CONV = "aten::cudnn_convolution"
+INPUT, WEIGHT = [32, 3, 224, 224], [64, 3, 7, 7]
+
+
+def completed(folder: Path, *events: Event) -> Linked:
+    trace = read_trace(write_trace(folder / "trace.json", events))
+    linked = complete(link(trace, whole_window(trace)))
+    CALLS.check(linked.trace.signatures)
+    OPS.check(linked.ops)
+    return linked
+
+
+def with_kernels(event: Event, *names: str) -> list[Event]:
+    """An op of 10 us with kernels that it launches."""
+    first = round(event["ts"]) * 10
+    launches = [launch(first + at, event["ts"] + at, 0.5) for at in range(len(names))]
+    return [event, *launches, *(kernel(first + at, 100 + event["ts"] + at, 1, name) for at, name in enumerate(names))]
+
+
+def call_of(linked: Linked, name: str, nth: int = 0) -> pd.Series:
+    """The row of CALLS that the nth op of a name points to."""
+    ops = linked.ops[linked.ops["name"] == name].sort_values("ts_us")
+    return linked.trace.signatures.iloc[int(ops["signature"].iloc[nth])]
+
+
+def bare(name: str, ts: float, dims: list[object], dur: float = 10) -> Event:
+    """An op as torch 1.8 records it: shapes, but neither dtypes nor scalars."""
+    event = op(name, ts, dur)
+    event["args"] |= {"Input Dims": dims, "Input type": []}
+    return event
+
+
+def listed(name: str, ts: float, dims: list[object]) -> Event:
+    return op(name, ts, 10, dims=dims, types=["TensorList", "Scalar"])
+
+
+def test_the_kernel_tells_the_dtype_of_a_call_that_recorded_none(tmp_path):
+    linked = completed(tmp_path, *with_kernels(bare("aten::relu", 0, [[64, 32]]), RELU.format("c10::Half")))
+    call = call_of(linked, "aten::relu")
+    assert (call["types"], call["evidence"]) == ('["c10::Half"]', "dtype from kernel names")
+    cost = price(linked.trace.signatures).iloc[call.name]
+    assert (cost["bytes_low"], cost["evidence"]) == (2 * 64 * 32 * 2, "dtype from kernel names")
+
+
+def test_calls_of_one_shape_and_two_dtypes_get_a_price_each(tmp_path):
+    names = (RELU.format("float"), RELU.format("c10::Half"))
+    events = [each for at, name in enumerate(names) for each in with_kernels(bare("aten::relu", 20 * at, [[64]]), name)]
+    linked = completed(tmp_path, *events)
+    assert [call_of(linked, "aten::relu", nth)["types"] for nth in (0, 1)] == ['["float"]', '["c10::Half"]']
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        (),
+        ("some_kernel",),
+        (RELU.format("float"), RELU.format("c10::Half")),
+        ("void at::native::unrolled_elementwise_kernel<at::native::memory::LoadWithCast<1>, float>(int)",),
+    ],
+)
+def test_kernels_that_are_silent_or_disagree_leave_the_dtype_unknown(tmp_path, names):
+    linked = completed(tmp_path, *with_kernels(bare("aten::relu", 0, [[64]]), *names))
+    call = call_of(linked, "aten::relu")
+    assert call["evidence"] is None
+    assert price(linked.trace.signatures)["reason"][call.name] == "dtypes were not recorded"
+
+
+def test_recorded_dtypes_are_left_alone(tmp_path):
+    linked = completed(tmp_path, *with_kernels(op("aten::relu", 0, 10, dims=[[64]]), RELU.format("c10::Half")))
+    assert call_of(linked, "aten::relu")["types"] == '["float"]'
+    assert len(linked.trace.signatures) == 1
+
+
+def test_arguments_that_are_indices_by_schema_stay_integers(tmp_path):
+    name = "void cunn_ClassNLLCriterion_updateOutput_kernel<float, float>(float*, long*)"
+    linked = completed(tmp_path, *with_kernels(bare("aten::nll_loss_forward", 0, [[8, 10], [8], []]), name))
+    assert json.loads(call_of(linked, "aten::nll_loss_forward")["types"]) == ["float", "long int", ""]
+
+
+def test_arguments_that_are_masks_by_schema_stay_of_one_byte(tmp_path):
+    name = "void at::native::unrolled_elementwise_kernel<at::native::where_kernel_impl<c10::Half>(at::TensorIterator&)>"
+    linked = completed(tmp_path, *with_kernels(bare("aten::where", 0, [[8], [8], [8]]), name))
+    assert json.loads(call_of(linked, "aten::where")["types"]) == ["bool", "c10::Half", "c10::Half"]
+
+
+def test_the_copying_kernel_tells_the_item_size_of_a_list(tmp_path):
+    linked = completed(tmp_path, *with_kernels(listed("aten::cat", 0, [[[64], [32]], []]), CAT))
+    call = call_of(linked, "aten::cat")
+    cost = price(linked.trace.signatures).iloc[call.name]
+    assert (cost["bytes_low"], cost["bytes_high"]) == (2 * 96 * 2, 2 * 96 * 2)
+
+
+def test_without_a_telling_kernel_a_list_keeps_its_interval(tmp_path):
+    linked = completed(tmp_path, *with_kernels(listed("aten::cat", 0, [[[64], [32]], []]), "Memcpy"))
+    cost = price(linked.trace.signatures).iloc[call_of(linked, "aten::cat").name]
+    assert (cost["bytes_low"], cost["bytes_high"], cost["evidence"]) == (2 * 96 * 2, 2 * 96 * 4, None)
+
+
+def convolution(*, backward: list[object] | None = None, consumer: list[object] | None = None) -> list[Event]:
+    event = bare(CONV, 0, [INPUT, WEIGHT, [], []])
+    events = [*with_kernels(event, "volta_scudnn_128x64_relu_medium_nn_v1"), bare("aten::add", 20, [[], [], []])]
+    events += [bare("aten::cudnn_batch_norm", 40, [consumer, [64]])] if consumer else []
+    return events + ([bare(f"{CONV}_backward", 60, [INPUT, backward, WEIGHT])] if backward else [])
+
+
+@pytest.mark.parametrize("source", ["consumer", "backward"])
+def test_the_next_op_or_the_gradient_tells_the_output_of_a_convolution(tmp_path, source):
+    linked = completed(tmp_path, *convolution(**{source: [32, 64, 112, 112]}))
+    call = call_of(linked, CONV)
+    assert call["result"] == "[32, 64, 112, 112]"
+    cost = price(linked.trace.signatures).iloc[call.name]
+    assert cost["matrix_flops"] == 2 * 32 * 112 * 112 * 64 * 3 * 7 * 7
+    assert cost["evidence"] == "dtype from kernel names; sizes from the ops around it"
+
+
+def test_an_unfolding_convolution_is_witnessed_like_any_other(tmp_path):
+    dims = [INPUT, WEIGHT, [], [64], [], []]
+    types = ["float", "float", "ScalarList", "float", "ScalarList", "ScalarList"]
+    outer = op("aten::thnn_conv2d", 0, 30, dims=dims, types=types)
+    inner = op("aten::_slow_conv2d_forward", 5, 20, dims=dims, types=types)
+    linked = completed(tmp_path, outer, inner, op("aten::relu", 40, 5, dims=[[32, 64, 112, 112]]))
+    call = call_of(linked, "aten::_slow_conv2d_forward")
+    assert call["result"] == "[32, 64, 112, 112]"
+    assert price(linked.trace.signatures)["matrix_flops"][call.name] == 2 * 32 * 112 * 112 * 64 * 3 * 7 * 7
+
+
+def test_the_gradient_outweighs_the_next_op(tmp_path):
+    linked = completed(tmp_path, *convolution(consumer=[32, 64, 111, 111], backward=[32, 64, 112, 112]))
+    assert call_of(linked, CONV)["result"] == "[32, 64, 112, 112]"
+
+
+@pytest.mark.parametrize("other", [[32, 65, 112, 112], [16, 64, 112, 112], [32, 64, 300, 112], [32, 64], None])
+def test_an_operand_that_cannot_be_the_output_tells_nothing(tmp_path, other):
+    linked = completed(tmp_path, *convolution(consumer=other))
+    call = call_of(linked, CONV)
+    assert call["result"] is None
+    assert "padding" in price(linked.trace.signatures)["reason"][call.name]
+
+
+def test_gradients_of_two_sizes_for_the_same_shapes_tell_nothing(tmp_path):
+    events = convolution(backward=[32, 64, 112, 112])
+    linked = completed(tmp_path, *events, bare(f"{CONV}_backward", 80, [INPUT, [32, 64, 56, 56], WEIGHT]))
+    assert call_of(linked, CONV)["result"] is None
+
+
+def test_a_recorded_stride_needs_no_witness(tmp_path):
+    scalars = ["", "", "[3, 3]", "[2, 2]", "[1, 1]", "1"]
+    event = op(CONV, 0, 10, dims=[INPUT, WEIGHT, [], [], [], []], concrete=scalars)
+    linked = completed(tmp_path, event, op("aten::relu", 20, 10, dims=[[32, 64, 111, 111]]))
+    assert call_of(linked, CONV)["result"] is None
+    assert price(linked.trace.signatures)["matrix_flops"][0] == 2 * 32 * 112 * 112 * 64 * 3 * 7 * 7
+
+
+@pytest.mark.parametrize(
+    ("part", "dims", "result"),
+    [
+        ("backward_input", [[], [32, 64, 112, 112], WEIGHT], INPUT),
+        ("backward_weight", [[], [32, 64, 112, 112], INPUT], WEIGHT),
+    ],
+)
+def test_the_caller_of_a_partial_gradient_tells_its_size(tmp_path, part, dims, result):
+    whole = bare(f"{CONV}_backward", 0, [INPUT, [32, 64, 112, 112], WEIGHT], dur=50)
+    kernel_name = "void cudnn::detail::dgrad_engine<float, 512, 6>(int)"
+    linked = completed(tmp_path, whole, *with_kernels(bare(f"{CONV}_{part}", 10, dims), kernel_name))
+    call = call_of(linked, f"{CONV}_{part}")
+    assert json.loads(call["result"]) == result
+    cost = price(linked.trace.signatures).iloc[call.name]
+    assert cost["matrix_flops"] == 2 * 32 * 112 * 112 * 64 * 3 * 7 * 7
+    elements = 32 * 64 * 112 * 112 + 32 * 3 * 224 * 224 + 64 * 3 * 7 * 7
+    assert cost["bytes_low"] == 4 * elements
+
+
+def test_a_partial_gradient_without_a_caller_stays_unpriced(tmp_path):
+    dims = [[], [32, 64, 112, 112], WEIGHT]
+    linked = completed(tmp_path, *with_kernels(bare(f"{CONV}_backward_input", 10, dims), "dgrad_engine<float>"))
+    assert price(linked.trace.signatures)["reason"][call_of(linked, f"{CONV}_backward_input").name] is not None
+
+
+def indexing(strides: str) -> list[Event]:
+    view = op("aten::as_strided", 1, 1, dims=[[256, 80], [], [], []], concrete=["", "[161, 80]", strides, ""])
+    return [op("aten::index", 0, 10, dims=[[256, 80], []], types=["float", ""]), view]
+
+
+def test_the_view_that_an_index_makes_tells_the_size_of_its_result(tmp_path):
+    linked = completed(tmp_path, *indexing("[0, 1]"))
+    call = call_of(linked, "aten::index")
+    assert call["result"] == "[161, 80]"
+    assert price(linked.trace.signatures)["bytes_low"][call.name] == 161 * 80 * 4
+
+
+def test_a_view_without_a_stride_of_zero_is_not_that_of_the_indices(tmp_path):
+    linked = completed(tmp_path, *indexing("[80, 1]"))
+    assert price(linked.trace.signatures)["reason"][call_of(linked, "aten::index").name] is not None
+
+
+def test_a_trace_without_ops_is_complete(tmp_path):
+    linked = completed(tmp_path, kernel(1, 0, 5))
+    assert len(linked.trace.signatures) == 0
+
+
+@pytest.mark.parametrize("dims", ["[[1, 2], 3]", '"[[-1]]"', "[[]]", "{}", "[" * 900, "null", "[[[[1]]]]"])
+def test_hostile_shapes_are_no_evidence(tmp_path, dims):
+    names = (CONV, f"{CONV}_backward", f"{CONV}_backward_input", "aten::index", "aten::as_strided", "aten::cat")
+    events = [op(name, 20 * at, 10, dims=[]) for at, name in enumerate(names)]
+    for event in events:
+        event["args"] |= {"Input Dims": dims, "Input type": '["TensorList"]', "Concrete Inputs": [""]}
+    linked = completed(tmp_path, *events, *with_kernels(bare("aten::relu", 300, [[1], "x", 7]), RELU.format("float")))
+    price(linked.trace.signatures)
+
+
+def test_ops_nested_without_end_are_climbed_in_few_steps(tmp_path):
+    dims = [[1, 3, 8, 8], [4, 3, 3, 3], [], []]
+    count = 3000
+    nested = [op(CONV, at, 3 * count - 2 * at, dims=dims, concrete=[]) for at in range(count)]
+    linked = completed(tmp_path, *nested, op("aten::relu", 3 * count + 10, 5, dims=[[1, 4, 6, 6]]))
+    assert call_of(linked, CONV, count - 1)["result"] == "[1, 4, 6, 6]"

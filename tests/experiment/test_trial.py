@@ -1,0 +1,181 @@
+"""One change tried: verdicts on steps whose speed is known, refusals, and what each leaves in its record."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bottleneck.errors import WorkloadError
+from bottleneck.experiment.program import Program
+from bottleneck.experiment.trial import Effort, Lab, Prediction, try_changes
+from bottleneck.experiment.variants import Built
+from bottleneck.schema.analysis import Interval
+from bottleneck.schema.trials import Difference
+from tests.experiment import own_changes
+
+pytest.importorskip("torch")
+
+
+@pytest.fixture
+def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lab:
+    """A lab for the program of our own, with the changes of our own."""
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    (tmp_path / "program.py").write_text(own_changes.PROGRAM)
+    return Lab(
+        Program(str(tmp_path / "program.py")),
+        tmp_path,
+        Effort(budget_s=4.0),
+        own_changes.CHANGES,
+        Path(own_changes.__file__),
+    )
+
+
+def test_a_quarter_of_the_work_is_faster_and_a_fresh_process_says_so_too(lab: Lab) -> None:
+    told: list[str] = []
+    lab = Lab(lab.program, lab.folder, lab.effort, lab.changes, lab.child, tell=told.append)
+    trial = try_changes(lab, ("less-work",), Prediction(("a-finding",), Interval(2.0, 5.0)))
+    assert trial.verdict == "faster", trial
+    assert "confirming in a fresh process" in told
+    assert trial.findings == ("a-finding",) and trial.predicted_speedup == Interval(2.0, 5.0)
+    assert trial.speedup is not None and 1 < trial.speedup.low <= trial.speedup.median <= trial.speedup.high
+    assert trial.speedup.n >= 14
+    assert trial.original_us is not None and trial.changed_us is not None
+    assert trial.original_us.median > trial.changed_us.median
+    assert trial.setup_s is not None and trial.break_even_steps is not None
+    assert trial.peak_before_bytes and trial.peak_after_bytes
+
+
+def test_four_times_the_work_is_slower_and_is_never_paid_back(lab: Lab) -> None:
+    trial = try_changes(lab, ("more-work",), Prediction())
+    assert trial.verdict == "slower", trial
+    assert trial.break_even_steps is None
+    assert trial.speedup is not None and trial.speedup.high < 1
+
+
+def test_twice_the_samples_in_the_same_time_count_per_sample(lab: Lab) -> None:
+    trial = try_changes(lab, ("double",), Prediction())
+    assert trial.verdict in {"faster", "inconclusive"}, trial  # a busy machine may hide even this
+    assert trial.speedup is not None and trial.speedup.median > 1.2
+
+
+def test_no_change_is_neither_faster_nor_slower_in_one_process_or_in_two(lab: Lab) -> None:
+    for name in ("nothing", "apart"):
+        trial = try_changes(lab, (name,), Prediction())
+        assert trial.verdict in {"no effect", "inconclusive"}, trial
+        assert trial.smallest_visible is not None and trial.smallest_visible > 0
+        assert trial.peak_before_bytes and trial.peak_after_bytes
+
+
+def test_a_part_of_the_step_is_measured_against_the_same_part(lab: Lab) -> None:
+    trial = try_changes(lab, ("half-a-part",), Prediction())
+    assert trial.is_part and trial.is_bound
+    assert trial.speedup is not None and trial.speedup.median > 3
+    assert [difference.reason for difference in trial.differences] == [
+        "it does other work, whose results are not compared"
+    ]
+
+
+def test_a_change_that_spoils_the_results_is_wrong_however_fast(lab: Lab) -> None:
+    trial = try_changes(lab, ("spoiled",), Prediction())
+    assert trial.verdict == "wrong", trial
+    assert trial.reason is not None and "differ" in trial.reason
+    assert any(difference.is_within is False for difference in trial.differences)
+    assert trial.speedup is not None  # measured all the same
+
+
+def test_results_of_a_process_of_its_own_are_compared_too(lab: Lab) -> None:
+    trial = try_changes(lab, ("apart", "spoiled"), Prediction())
+    assert trial.verdict == "wrong", trial
+    assert all(difference.is_within for difference in try_changes(lab, ("apart",), Prediction()).differences)
+
+
+@pytest.mark.parametrize(
+    ("change", "verdict", "reason"),
+    [
+        ("needs-more", "not applicable", "needs a loader"),
+        ("needs-installing", "missing", "pip install something"),
+        ("raises", "failed", "ValueError: first line"),
+        ("dies", "failed", "its process was killed by SIGABRT"),
+    ],
+)
+def test_a_change_that_cannot_be_tried_is_a_record_with_its_reason(
+    lab: Lab, change: str, verdict: str, reason: str
+) -> None:
+    trial = try_changes(lab, (change,), Prediction())
+    assert trial.verdict == verdict
+    assert trial.reason is not None and trial.reason.startswith(reason)
+    assert trial.speedup is None
+
+
+def test_a_program_that_fails_without_any_change_is_an_error_of_the_workload(lab: Lab) -> None:
+    Path(lab.program.target).write_text("def workload():\n    raise RuntimeError('no data')\n")
+    with pytest.raises(WorkloadError) as error:
+        try_changes(lab, ("nothing",), Prediction())
+    assert error.value.why == "RuntimeError: no data"
+
+
+def test_steps_too_long_for_the_budget_are_inconclusive_and_say_what_it_would_take(lab: Lab) -> None:
+    short = Lab(lab.program, lab.folder, Effort(budget_s=0.01), lab.changes, lab.child)
+    trial = try_changes(short, ("nothing",), Prediction())
+    assert trial.verdict == "inconclusive"
+    assert trial.reason is not None and "pass --budget" in trial.reason
+
+
+def test_several_changes_are_applied_together(lab: Lab) -> None:
+    trial = try_changes(lab, ("less-work", "double"), Prediction())
+    assert trial.change == "less-work+double"
+    assert trial.title == "Add a quarter of the numbers; Twice the batch"
+    assert trial.verdict == "faster", trial
+
+
+class Copies:
+    """Stands for a process with two copies of a step, of which the changed one takes ``ratio`` times as long."""
+
+    def __init__(self, ratio: float) -> None:
+        self._us = {"original": 300_000.0, "changed": 300_000.0 * ratio}
+
+    def __enter__(self) -> "Copies":
+        return self
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def build(self, name: str, *_: object, **__: object) -> Built:
+        return Built(0.0, 1, 1.0, self._us[name])
+
+    def compare(self, *_: object) -> tuple[Difference, ...]:
+        return ()
+
+    def turn(self, name: str, *_: object) -> list[float]:
+        return [self._us[name]]
+
+
+@dataclass(frozen=True)
+class Places(Lab):
+    """A lab where it depends on the process how long the changed copy takes; ``ratios`` are those of each in turn."""
+
+    ratios: tuple[float, ...] = ()
+    started: list[float] = field(default_factory=list)
+
+    def worker(self, *_: object) -> Any:
+        self.started.append(self.ratios[len(self.started)])
+        return Copies(self.started[-1])
+
+
+@pytest.mark.parametrize(
+    ("ratios", "verdict", "processes"),
+    [
+        ((0.95, 0.95, 0.95, 0.95), "faster", 4),
+        ((0.95, 0.95, 1.1), "inconclusive", 3),
+        ((0.95, 1.0), "inconclusive", 2),
+        ((1.06, 1.06, 1.06, 1.06), "slower", 4),
+        ((0.5, 0.5), "faster", 2),
+    ],
+    ids=["shown by all", "not by the third", "not by the second", "slower in all", "too large for chance"],
+)
+def test_a_small_effect_has_to_show_in_each_of_several_fresh_processes(
+    tmp_path: Path, ratios: tuple[float, ...], verdict: str, processes: int
+) -> None:
+    places = Places(Program("none.py"), tmp_path, Effort(budget_s=30.0), ratios=ratios)
+    trial = try_changes(places, (), Prediction())
+    assert (trial.verdict, len(places.started)) == (verdict, processes)

@@ -1,0 +1,81 @@
+"""The bench within one process: batches that loaders make ready, what results are kept, and the loosest precision."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bottleneck.experiment.interventions.results import Results
+from bottleneck.experiment.interventions.subject import subject_of
+from bottleneck.experiment.program import Program, environment_of
+from bottleneck.experiment.variants import Bench, answer, describe, load, loosest, prefetched, save
+from tests.experiment.own_changes import CHANGES, PROGRAM
+
+torch = pytest.importorskip("torch")
+
+
+def _step_over(loader: Any) -> Callable[[], Any]:
+    odd = [object(), (1).__add__, {"a": 1}]
+
+    def step() -> Any:
+        return next(iter(loader)), odd
+
+    return step
+
+
+@pytest.mark.parametrize(("workers", "ready"), [(0, 0), (1, 4)])
+def test_workers_of_a_loader_make_batches_ready(workers: int, ready: int) -> None:
+    options = {"num_workers": workers, "prefetch_factor": 4} if workers else {}
+    loader = torch.utils.data.DataLoader(list(range(8)), **options)
+    assert prefetched(subject_of(_step_over(loader))) == ready
+
+
+def test_a_loader_that_a_change_put_in_place_counts() -> None:
+    loader = torch.utils.data.DataLoader(list(range(8)))
+    subject = subject_of(_step_over(loader))
+    subject.replace(loader, torch.utils.data.DataLoader(list(range(8)), num_workers=1))
+    assert prefetched(subject) == 2
+
+
+def test_kept_results_are_read_again_with_their_gaps(tmp_path: Path) -> None:
+    results = Results(outputs=(torch.ones(2),), gradients=(None, torch.zeros(1)))
+    save(results, tmp_path / "kept.pt", torch)
+    again = load(tmp_path / "kept.pt", torch)
+    assert torch.equal(again.outputs[0], torch.ones(2)) and again.loss == ()
+    assert again.gradients[0] is None and torch.equal(again.gradients[1], torch.zeros(1))
+
+
+def test_several_changes_imply_the_loosest_precision_of_all() -> None:
+    assert loosest(["same", "bf16", "reordered"]) == "bf16"
+    assert loosest([]) == "same"
+
+
+def test_an_error_is_one_line_whatever_its_message_holds() -> None:
+    assert describe(ValueError("first\nsecond")) == "ValueError: first"
+    assert describe(KeyError()) == "KeyError"
+    assert len(describe(ValueError("long" * 1000))) == 300
+
+
+def test_the_environment_of_changes_is_that_of_all() -> None:
+    assert environment_of([CHANGES["apart"], CHANGES["nothing"]]) == {"OWN": "1"}
+
+
+def test_a_program_names_itself_on_the_command_line_and_travels_whole() -> None:
+    program = Program("model.py", ("a",), settings=(("batch_size", "4"),), train=True, seed=3)
+    assert program.words == ("--set", "batch_size=4", "--train", "model.py", "a")
+    assert Program.from_json(program.to_json()) == program
+
+
+def test_requests_are_answered_with_a_value_or_a_reason(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "program.py").write_text(PROGRAM)
+    bench = Bench(Program(str(tmp_path / "program.py")), CHANGES)
+    built = answer(bench, {"do": "build", "name": "a", "changes": ["less-work"], "keep": None})
+    assert built["value"]["samples"] == 1
+    assert len(answer(bench, {"do": "turn", "name": "a", "steps": 4, "lead": 1})["value"]) == 4
+    assert answer(bench, {"do": "build", "name": "b", "changes": ["needs-more"], "keep": None}) == {
+        "verdict": "not applicable",
+        "reason": "needs a loader",
+    }
+    assert answer(bench, {"do": "turn", "name": "nobody", "steps": 1, "lead": 0})["verdict"] == "failed"
+    assert "KeyError" in capsys.readouterr().err

@@ -1,0 +1,73 @@
+import mmap
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from bottleneck.harness import machine as memory
+from bottleneck.harness.machine import available_bytes, peak_memory, peak_of_script, peak_resident_bytes, reset_peak
+
+
+def fake_torch(peaks: list[int]) -> Any:
+    reset: list[int] = []
+    cuda = SimpleNamespace(
+        is_available=lambda: True,
+        is_initialized=lambda: True,
+        device_count=lambda: len(peaks),
+        max_memory_allocated=lambda index: peaks[index],
+        max_memory_reserved=lambda index: 2 * peaks[index],
+        reset_peak_memory_stats=reset.append,
+        reset=reset,
+    )
+    return SimpleNamespace(cuda=cuda)
+
+
+def test_the_peak_of_a_process_grows_with_what_it_writes_and_can_begin_anew() -> None:
+    if not reset_peak(None):
+        pytest.skip("this system does not let a process reset its peak")
+    before = peak_resident_bytes()
+    # A mapping of its own: a block from the heap may lie in pages that are resident already, after many tests.
+    with mmap.mmap(-1, 64_000_000) as block:
+        block.write(b"x" * 64_000_000)
+        during = peak_resident_bytes()
+    assert before is not None and during is not None and during >= before + 60_000_000
+    assert reset_peak(None)
+    after = peak_resident_bytes()
+    assert after is not None and after < during - 30_000_000
+
+
+def test_a_gpu_has_the_peak_of_its_fullest_device() -> None:
+    torch = fake_torch([10, 30])
+    assert reset_peak(torch)
+    assert torch.cuda.reset == [0, 1]
+    found = peak_memory(torch, was_reset=True)
+    assert (found.bytes, found.of, found.since, found.reason) == (30, "device", "steps", None)
+    assert found.reserved_bytes == 60
+
+
+def test_a_script_has_the_peak_of_its_gpu_but_none_of_its_process() -> None:
+    assert peak_of_script(fake_torch([10, 30])).bytes == 30
+    found = peak_of_script(None)
+    assert found.bytes is None and found.reason is not None
+
+
+def test_a_system_that_does_not_tell_leaves_it_unknown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("_STATUS", "_MEMORY", "_OWN_GROUP", "_CLEAR"):
+        monkeypatch.setattr(memory, name, tmp_path / "missing" / name)
+    assert available_bytes() is None
+    assert not reset_peak(None)
+    found = peak_memory(None, was_reset=False)
+    assert found.bytes is None and found.since == "start" and found.reason is not None
+
+
+def test_the_limit_of_the_control_group_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "meminfo").write_text("MemTotal: 9 kB\nMemAvailable:   1000 kB\n")
+    (tmp_path / "cgroup").write_text("0::/job\n")
+    (tmp_path / "job").mkdir()
+    (tmp_path / "job" / "memory.current").write_text("300000\n")
+    for name, file in (("_MEMORY", "meminfo"), ("_OWN_GROUP", "cgroup"), ("_GROUPS", "")):
+        monkeypatch.setattr(memory, name, tmp_path / file)
+    for limit, available in (("max", 1_024_000), ("500000", 200_000), ("5000000", 1_024_000), ("100000", 0)):
+        (tmp_path / "job" / "memory.max").write_text(f"{limit}\n")
+        assert available_bytes() == available

@@ -1,0 +1,123 @@
+"""The window at the start of a script: it stays open while it is cheap, so that a slow import does not end it."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from bottleneck.harness import script as opening
+from bottleneck.harness.script import MOST_CHUNKS, Opening
+from bottleneck.harness.window import Detail
+
+MB = 1e6
+
+
+class Window:
+    """Stands in for a window of the profiler, and remembers whether it was stopped."""
+
+    events = 5
+    is_running = False
+
+    def __init__(self, *_: object) -> None:
+        self.is_mine = True
+        self.stopped = False
+
+    def open(self) -> bool:
+        return True
+
+    def stop(self) -> None:
+        self.stopped = True
+
+    def event_count(self) -> int:
+        return self.events
+
+
+class Machine:
+    """The program's memory, its GPU, and the clock that calls back."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.bytes, self.uses_gpu, self.later, self.windows = 100 * MB, False, [], []  # type: ignore[var-annotated]
+        patch.setattr(opening, "Window", self.window)
+        patch.setattr(opening, "resident_bytes", lambda: self.bytes)
+        patch.setattr(opening, "call_in_main_thread_after", lambda _, callback: self.later.append(callback))
+        patch.setattr(opening.os, "register_at_fork", lambda **_: None)
+        self.torch = SimpleNamespace(
+            cuda=SimpleNamespace(is_initialized=lambda: self.uses_gpu, synchronize=lambda: None)
+        )
+        self.opening = Opening(self.torch, Detail())
+        self.opening.start()
+
+    def window(self, *arguments: Any) -> Window:
+        self.windows.append(Window(*arguments))
+        return self.windows[-1]
+
+    def wait(self, times: int = 1) -> None:
+        for _ in range(times):
+            callbacks, self.later = self.later, []
+            for callback in callbacks:
+                callback()
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
+    return Machine(monkeypatch)
+
+
+def test_a_window_with_few_events_stays_open_until_the_first_step(machine: Machine) -> None:
+    machine.wait(5)
+    assert [window.stopped for window in machine.windows] == [False]
+    assert machine.opening.finish() is machine.windows[0]
+    assert machine.windows[0].stopped
+
+
+def test_a_window_is_closed_for_good_when_the_process_has_grown(machine: Machine) -> None:
+    machine.bytes += 600 * MB
+    machine.wait(3)
+    assert [window.stopped for window in machine.windows] == [True]
+    assert machine.opening.finish() is machine.windows[0]
+
+
+def test_a_window_is_closed_after_a_minute(machine: Machine) -> None:
+    machine.wait(MOST_CHUNKS - 1)
+    assert not machine.windows[0].stopped
+    machine.wait()
+    assert machine.windows[0].stopped
+
+
+def test_an_empty_window_that_had_to_close_is_followed_by_another(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Window, "events", 0)
+    machine.bytes += 600 * MB
+    machine.wait()
+    assert [window.stopped for window in machine.windows] == [True, False]
+
+
+def test_a_window_that_saw_nothing_of_the_gpu_is_followed_by_another(machine: Machine) -> None:
+    machine.uses_gpu = True
+    machine.wait()
+    assert [window.stopped for window in machine.windows] == [True, False]
+    assert machine.opening.finish() is machine.windows[1]
+
+
+def test_a_system_that_does_not_tell_its_memory_gets_one_short_window(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(opening, "resident_bytes", lambda: float("inf"))
+    machine.wait()
+    assert machine.windows[0].stopped
+
+
+def test_the_ends_of_the_window_are_marked(machine: Machine) -> None:
+    machine.wait(2)
+    assert machine.opening.finish() is not None
+    assert machine.opening.stopwatch.steps == 1
+
+
+def test_a_window_that_follows_has_marks_of_its_own(machine: Machine) -> None:
+    first = machine.opening.stopwatch
+    machine.uses_gpu = True
+    machine.wait()
+    machine.opening.finish()
+    assert machine.opening.stopwatch is not first
+    assert machine.opening.stopwatch.steps == 1

@@ -1,0 +1,77 @@
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from bottleneck.harness.supervise import End, MemoryKills, count_memory_kills, describe_end
+
+
+def died_of(number: int) -> End:
+    return End(number, 3_100_000_000)  # the low byte of a wait status is the signal
+
+
+@pytest.mark.parametrize(
+    ("number", "words"),
+    [
+        (signal.SIGSEGV, "signal 11 (SIGSEGV) after 3 steps: native code crashed"),
+        (signal.SIGABRT, "signal 6 (SIGABRT) after 3 steps: native code gave up"),
+        (signal.SIGTERM, "signal 15 (SIGTERM) after 3 steps: it was told to end"),
+        (signal.SIGINT, "signal 2 (SIGINT) after 3 steps: it was interrupted"),
+    ],
+)
+def test_a_death_is_told_by_number_name_and_meaning(number: int, words: str) -> None:
+    assert describe_end(died_of(number), 3, None).startswith(f"the program ended by {words}")
+    assert died_of(number).status == 128 + number
+
+
+@pytest.mark.parametrize("number", sorted({*signal.Signals, *range(signal.SIGRTMIN, signal.SIGRTMAX + 1)}))
+def test_every_signal_has_a_name(number: int) -> None:
+    assert f"by signal {number} (" in describe_end(died_of(number), None, None)
+
+
+@pytest.mark.parametrize(
+    ("kills", "words"),
+    [(1, "the system killed it for lack of memory"), (0, "not for lack of memory"), (None, "perhaps")],
+)
+def test_a_kill_is_blamed_on_memory_only_as_far_as_is_known(kills: int | None, words: str) -> None:
+    told = describe_end(died_of(signal.SIGKILL), 1, kills)
+    assert words in told and "3.1 GB" in told and "after 1 step:" in told
+
+
+def test_an_exit_is_told_with_its_status() -> None:
+    assert describe_end(End(7 << 8, 0), None, None) == "the program ended with status 7"
+
+
+def test_a_status_above_128_is_not_taken_for_a_signal() -> None:
+    assert describe_end(End(137 << 8, 0), None, None) == "the program ended with status 137"
+
+
+@pytest.mark.parametrize(
+    ("line", "file"),
+    [("0::/a/b", "sys/fs/cgroup/a/b/memory.events"), ("4:memory:/a", "sys/fs/cgroup/memory/a/memory.oom_control")],
+    ids=["version 2", "version 1"],
+)
+def test_kills_for_lack_of_memory_are_counted_by_either_version_of_control_groups(
+    line: str, file: str, tmp_path: Path
+) -> None:
+    (tmp_path / "proc/self").mkdir(parents=True)
+    (tmp_path / "proc/self/cgroup").write_text(f"3:cpuset:/\n{line}\n")
+    assert count_memory_kills(tmp_path) is None
+    (tmp_path / file).parent.mkdir(parents=True)
+    (tmp_path / file).write_text("oom 3\noom_kill 2\n")
+    assert count_memory_kills(tmp_path) == 2
+
+
+def test_kills_before_the_program_began_are_not_its(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bottleneck.harness.supervise.count_memory_kills", lambda: 5)
+    assert MemoryKills(4).since() == 1
+    assert MemoryKills(None).since() is None
+
+
+def test_a_process_that_ended_can_be_told_apart_from_one_that_died() -> None:
+    process = os.fork()
+    if process == 0:
+        os._exit(3)
+    end = End(os.waitpid(process, 0)[1], 0)
+    assert (end.signal, end.status) == (None, 3)

@@ -1,0 +1,146 @@
+"""Laws of all formats of the gate: each tells every gate, with verdict and exit code, and nothing in a name acts."""
+
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree as ET
+
+import pytest
+
+from bottleneck.errors import UsageError
+from bottleneck.report.ci import outputs as gate_module
+from bottleneck.report.ci.outputs import GATE_FORMATS, GateFormat, write_formats
+from bottleneck.report.ci.phrases import VERDICTS, verdict_of
+from bottleneck.schema.gate_result import Gate
+from tests.report.gates import GATES
+
+EACH = pytest.mark.parametrize("gate", GATES.values(), ids=GATES)
+FORM = pytest.mark.parametrize("form", GATE_FORMATS)
+
+
+@EACH
+@FORM
+def test_every_format_renders_every_gate_and_twice_the_same(form: str, gate: Gate) -> None:
+    text = GATE_FORMATS[form].render(gate)
+    assert text.endswith("\n")
+    assert text == GATE_FORMATS[form].render(gate)
+
+
+@EACH
+@FORM
+def test_no_format_holds_a_character_that_acts_on_a_screen(form: str, gate: Gate) -> None:
+    assert all(character.isprintable() or character == "\n" for character in GATE_FORMATS[form].render(gate))
+
+
+def exit_codes(form: str, text: str) -> tuple[str, int]:
+    """The verdict and the exit code that a text of this format tells, as one who reads that format finds them."""
+    if form == "json":
+        tree = json.loads(text)
+        return VERDICTS[tree["verdict"]], tree["exit_code"]
+    if form == "sarif":
+        run = json.loads(text)["runs"][0]
+        return run["properties"]["verdict"], run["invocations"][0]["exitCode"]
+    if form == "junit":
+        told = {each.get("name"): each.get("value") for each in ET.fromstring(text).iter("property")}
+        return str(told["verdict"]), int(str(told["exit_code"]))
+    if form == "openmetrics":
+        found = re.search(r'^bottleneck_gate_exit_code\{verdict="(.+)"\} (\d+)$', text, re.MULTILINE)
+    else:
+        found = re.search(r"\b([A-Z]+(?: [A-Z]+)?), exit code (\d+)", text)
+    assert found is not None
+    return found[1], int(found[2])
+
+
+@EACH
+@FORM
+def test_verdict_and_exit_code_are_told_and_agree(form: str, gate: Gate) -> None:
+    text = GATE_FORMATS[form].render(gate)
+    if form == "gitlab" and not json.loads(text):
+        assert gate.exit_code == 0  # an empty list of issues is how that format tells a pass
+        return
+    assert exit_codes(form, text) == (VERDICTS[verdict_of(gate)], gate.exit_code)
+
+
+def errors(form: str, text: str) -> int:
+    """How many things a format shows in red."""
+    found: Any
+    if form == "github":
+        return len(re.findall(r"^::error ", text, re.MULTILINE))
+    if form == "gitlab":
+        return sum(issue["severity"] == "major" for issue in json.loads(text))
+    if form == "sarif":
+        return sum(result["level"] == "error" for result in json.loads(text)["runs"][0]["results"])
+    found = ET.fromstring(text)
+    return int(found.get("failures", "")) + int(found.get("errors", ""))
+
+
+@EACH
+@pytest.mark.parametrize("form", ["github", "gitlab", "sarif", "junit"])
+def test_something_is_red_if_and_only_if_the_gate_fails(form: str, gate: Gate) -> None:
+    assert (errors(form, GATE_FORMATS[form].render(gate)) > 0) == (gate.exit_code != 0)
+
+
+def test_a_strict_gate_that_fails_though_all_passed_is_red_everywhere() -> None:
+    strict = replace(GATES["passed"], exit_code=5)
+    for form in ("github", "gitlab", "sarif", "junit"):
+        assert errors(form, GATE_FORMATS[form].render(strict)) == 1
+
+
+@pytest.mark.parametrize("form", ["terminal", "markdown", "github", "junit"])
+def test_how_long_it_took_and_what_it_could_have_seen_are_told(form: str) -> None:
+    told = " ".join(GATE_FORMATS[form].render(GATES["passed"]).split()).replace("%25", "%")
+    assert "41 s" in told
+    if form != "github":
+        assert "could see 1.8 % or more" in told
+
+
+def test_all_files_are_written_and_their_paths_given(tmp_path: Path) -> None:
+    paths = write_formats(GATES["several"], tmp_path / "new" / "gate", GATE_FORMATS)
+    assert [path.name for path in paths] == [form.file for form in GATE_FORMATS.values()]
+    assert sorted(path.name for path in (tmp_path / "new" / "gate").iterdir()) == sorted(path.name for path in paths)
+    assert paths[0].read_text(encoding="utf-8") == GATE_FORMATS["terminal"].render(GATES["several"])
+
+
+def test_formats_have_files_of_their_own() -> None:
+    assert len({form.file for form in GATE_FORMATS.values()}) == len(GATE_FORMATS)
+
+
+def test_a_name_given_twice_is_written_once(tmp_path: Path) -> None:
+    assert len(write_formats(GATES["passed"], tmp_path, ["json", "json"])) == 1
+
+
+def test_an_unknown_format_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="no format 'yaml'"):
+        write_formats(GATES["passed"], tmp_path / "gate", ["json", "yaml"])
+    assert not (tmp_path / "gate").exists()
+
+
+def test_one_file_that_cannot_be_written_keeps_no_other_from_being_written(tmp_path: Path) -> None:
+    for name in ("gate.txt", "junit.xml"):
+        (tmp_path / name).mkdir()
+    with pytest.raises(UsageError, match=r"cannot write .*gate\.txt") as caught:
+        write_formats(GATES["passed"], tmp_path, GATE_FORMATS)
+    assert len(caught.value.__notes__) == 1 and "junit.xml" in caught.value.__notes__[0]
+    written = {path.name for path in tmp_path.iterdir() if path.is_file()}
+    assert written == {form.file for form in GATE_FORMATS.values()} - {"gate.txt", "junit.xml"}
+
+
+def test_one_format_that_cannot_be_rendered_keeps_no_other_from_being_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(gate: Gate) -> str:
+        raise AssertionError("a bug")
+
+    broken = {"broken": GateFormat("broken.txt", fail), "json": GATE_FORMATS["json"]}
+    monkeypatch.setattr(gate_module, "GATE_FORMATS", broken)
+    with pytest.raises(AssertionError, match="a bug"):
+        write_formats(GATES["passed"], tmp_path, broken)
+    assert [path.name for path in tmp_path.iterdir()] == ["gate.json"]
+
+
+def test_a_folder_that_cannot_be_made_is_a_wrong_usage(tmp_path: Path) -> None:
+    (tmp_path / "gate").write_text("a file")
+    with pytest.raises(UsageError, match="cannot make the folder"):
+        write_formats(GATES["passed"], tmp_path / "gate", ["json"])

@@ -1,0 +1,145 @@
+"""What verifying showed, in each format: within the width, re-readable, and nothing of a program acts as markup."""
+
+import json
+from dataclasses import fields, replace
+from pathlib import Path
+
+import pytest
+
+from bottleneck.report.verification import FORMATS, details, sentence, to_json, to_markdown, to_terminal
+from bottleneck.schema.analysis import Interval
+from bottleneck.schema.measurements import Ratio, Timing
+from bottleneck.schema.trials import Difference, Score, Trial, Verification
+
+FASTER = Trial(
+    change="compile",
+    title="torch.compile",
+    verdict="faster",
+    findings=("launches",),
+    predicted_speedup=Interval(1.2, 1.5),
+    speedup=Ratio(1.314, 1.291, 1.349, 21),
+    original_us=Timing(1000.0, 990.0, 1010.0, 21),
+    changed_us=Timing(760.0, 750.0, 770.0, 21),
+    smallest_visible=0.01,
+    setup_s=12.0,
+    break_even_steps=50_000.0,
+    peak_before_bytes=300_000_000,
+    peak_after_bytes=320_000_000,
+    differences=(
+        Difference("outputs", 1e-6, 1e-6, 1e-4, True),
+        Difference("gradients", 2e-5, 4e-5, 1e-4, True),
+    ),
+)
+NO_EFFECT = Trial("gc-freeze", "", "no effect", speedup=Ratio(1.001, 0.996, 1.004, 40), smallest_visible=0.006)
+WRONG = replace(
+    FASTER,
+    change="bf16-autocast",
+    verdict="wrong",
+    reason="its loss differ by 2.0e-01 of the largest value, where 1.0e-02 is allowed",
+    differences=(Difference("loss", 0.2, 0.2, 0.01, False),),
+    break_even_steps=None,
+)
+MISSING = Trial("backend-tvm", "", "missing", reason="pip install apache-tvm")
+DONE = Verification(("examples/mlp.py",), 1000.0, (FASTER, NO_EFFECT, WRONG, MISSING))
+
+
+def test_predicted_stands_beside_measured_and_verdict() -> None:
+    line = next(line for line in to_terminal(DONE).splitlines() if line.startswith("compile"))
+    assert line.split() == ["compile", "1.20", "to", "1.50", "1.31x", "[1.29,", "1.35]", "faster"]
+    assert next(line for line in to_terminal(DONE).splitlines() if line.startswith("gc-freeze")).split()[1] == "none"
+
+
+@pytest.mark.parametrize("width", [40, 60, 80])
+def test_no_line_is_wider_than_the_terminal(width: int) -> None:
+    long = replace(DONE, trials=(replace(FASTER, change="+".join(["compile-reduce-overhead"] * 4)), *DONE.trials))
+    assert max(map(len, to_terminal(long, width).splitlines())) <= width
+
+
+def test_what_a_trial_showed_is_told_in_phrases() -> None:
+    told = details(FASTER)
+    assert "1.00 ms -> 760 us per step over 21 pairs" in told
+    assert "set-up 12.0 s, paid back after 50,000 steps" in told
+    assert "peak memory 300 MB -> 320 MB" in told
+    assert "gradients differ by 4e-05 (allowed 1e-04)" in told
+    assert "loss differ by 2e-01 (allowed only 1e-02)" in details(WRONG)
+    assert "a change of 0.6% or more would have been seen" in details(NO_EFFECT)
+    assert details(MISSING) == ("pip install apache-tvm",)
+
+
+def test_a_small_speedup_shows_on_which_side_of_one_it_lies() -> None:
+    assert "1.001x [0.996, 1.004]" in to_terminal(DONE)
+
+
+def test_results_that_are_the_same_are_said_to_be() -> None:
+    same = replace(FASTER, differences=(Difference("outputs", 0.0, 0.0, 0.0, True),))
+    assert "results the same bit for bit" in details(same)
+
+
+def test_what_could_not_be_compared_says_why() -> None:
+    unknown = replace(FASTER, differences=(Difference("outputs", None, None, None, None, "it does other work"),))
+    assert "it does other work" in details(unknown)
+
+
+def test_the_sentence_counts_winners_and_a_wrong_change_is_none() -> None:
+    assert sentence(DONE) == "1 of 4 changes makes the step faster; best: compile, 1.31x [1.29, 1.35]"
+    assert sentence(replace(DONE, trials=(WRONG, MISSING))) == "none of 2 changes makes the step faster"
+    assert "--try all" in sentence(replace(DONE, trials=()))
+    best = replace(FASTER, change="compile+tf32", speedup=Ratio(2.0, 1.9, 2.1, 14))
+    assert "best: compile+tf32, 2.00x" in sentence(replace(DONE, best=best))
+
+
+def test_a_bound_is_told_as_one_and_counts_as_no_winner() -> None:
+    bound = replace(FASTER, change="replay-batch", is_bound=True)
+    assert "a bound that no fix can pass, not a change to keep" in details(bound)
+    assert "figures of a part of the step alone" in details(replace(bound, is_part=True))
+    assert sentence(replace(DONE, trials=(bound,))) == "none of 1 change makes the step faster"
+
+
+def test_json_holds_every_field_and_no_number_that_json_has_not() -> None:
+    odd = replace(FASTER, setup_s=float("inf"), reason="\x1b[31mred")
+    document = json.loads(to_json(replace(DONE, trials=(odd,))), parse_constant=pytest.fail)
+    assert document["schema"] == "bottleneck/verify/1"
+    assert document["trials"][0]["setup_s"] is None
+    assert document["trials"][0]["reason"] == "\\x1b[31mred"
+    assert document["trials"][0]["speedup"] == {"median": 1.314, "low": 1.291, "high": 1.349, "n": 21}
+
+
+HOSTILE = "RuntimeError: \x1b]0;x\x07 | <script>@user\n#1 `code` [link](http://x)"
+
+
+def test_text_of_a_program_acts_nowhere() -> None:
+    done = replace(DONE, program=(HOSTILE,), trials=(replace(MISSING, verdict="failed", reason=HOSTILE),))
+    assert "\x1b" not in to_terminal(done) + to_markdown(done)
+    row = next(line for line in to_markdown(done).splitlines() if line.startswith("| backend"))
+    cells = row.replace("\\|", "").split("|")
+    assert len(cells) == 7
+    assert "`" in cells[5] and "<script>" not in cells[5].split("`")[0]
+
+
+def test_markdown_has_a_row_for_every_trial_and_for_combinations() -> None:
+    done = replace(DONE, combinations=(replace(FASTER, change="compile+tf32"),))
+    assert sum(line.startswith("| ") for line in to_markdown(done).splitlines()) == 1 + 5
+
+
+def test_the_scoreboard_says_what_became_of_each_rule() -> None:
+    board = (Score("launches", 5, 4, 0.75, 1.0, 0.9), Score("unfused", 1, 0, None, None, None))
+    text = FORMATS["terminal"](board)
+    assert next(line for line in text.splitlines() if "launches" in line).split() == [
+        "launches",
+        "5",
+        "4",
+        "75%",
+        "100%",
+        "0.90",
+    ]
+    assert max(map(len, text.splitlines())) <= 80
+    assert "| unfused | 1 | 0 |" in FORMATS["markdown"](board)
+    assert json.loads(FORMATS["json"](board))["scores"][0]["ratio"] == 0.9
+    assert "bottleneck verify FILE" in FORMATS["terminal"](())
+
+
+def test_the_reference_names_every_key_that_json_has() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "reference" / "verify.md").read_text()
+    for record in (Verification, Trial, Difference, Ratio):
+        for field in fields(record):
+            assert f"`{field.name}`" in page, field.name

@@ -1,0 +1,50 @@
+"""Words for people: shapes, counts, bounds."""
+
+import pytest
+
+from bottleneck.report.wording import bound_words, calls_words, shapes_words
+from tests.report.samples import kernel
+
+
+@pytest.mark.parametrize(
+    ("shapes", "words"),
+    [
+        ("[[512], [141, 512], [512, 512], [], []]", "512, 141x512, 512x512"),
+        ("[\n  [\n    2,\n    3\n  ],\n  []\n]", "2x3"),
+        ("[[[4, 4], [4, 4]], [1]]", "2 tensors, 1"),
+        ("[[1], [2], [3], [4], [5]]", "1, 2, 3, 4, …"),
+        ("[]", ""),
+        ("[\n  [\n    2,\n…", "[[2,…"),
+        ("{}", "{}"),
+        ("not JSON", "notJSON"),
+    ],
+)
+def test_shapes_read_as_people_write_them(shapes: str, words: str) -> None:
+    assert shapes_words(shapes) == words
+
+
+def test_nesting_without_end_is_only_text() -> None:
+    assert shapes_words("[" * 100_000) == "[" * 60
+
+
+@pytest.mark.parametrize(
+    ("calls", "words"),
+    [(1.0, "1 call"), (0.9999999, "1 call"), (24.00000001, "24 calls"), (2.5, "2.5 calls"), (0.01, "<0.1 calls")],
+)
+def test_calls_have_a_decimal_only_where_they_need_one(calls: float, words: str) -> None:
+    assert calls_words(calls) == words
+
+
+@pytest.mark.parametrize(
+    ("row", "words"),
+    [
+        (kernel("a", 1, 1, bound="compute", regime="saturated", confidence="high"), "compute-bound, saturated"),
+        (kernel("a", 1, 1, bound="memory", confidence="medium", reason="strided"), "likely memory-bound: strided"),
+        (kernel("a", 1, 1, bound="overhead", confidence="low"), "perhaps overhead-bound"),
+        (kernel("a", 1, 1, bound="unknown", confidence="low", reason="no formula"), "no verdict: no formula"),
+        (kernel("a", 1, 1, bound="dispatch", confidence="low"), "only calls other ops"),
+        (kernel("a", 1, 1, bound="later", confidence="high"), "later"),
+    ],
+)
+def test_a_bound_is_said_with_its_confidence_and_reason(row: object, words: str) -> None:
+    assert bound_words(row) == words  # type: ignore[arg-type]
