@@ -1,4 +1,4 @@
-"""Every rule number that the code cites is defined on a page of docs/explanation, and every finding has its row there."""
+"""Every rule number that the code cites is defined on a page of docs/explanation; every finding has its row there."""
 
 import re
 from collections.abc import Iterable
