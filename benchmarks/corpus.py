@@ -1,7 +1,7 @@
 """What `bottleneck report` says of every file in a folder of traces, as a markdown table.
 
 python benchmarks/corpus.py FOLDER                        prints the table
-python benchmarks/corpus.py FOLDER --write docs/explanation/accuracy.md
+python benchmarks/corpus.py FOLDER --write docs/explanation/accuracy/traces.md
                                                           puts it between the corpus markers of that page
 
 Each file goes through the front door in a process of its own. A row shows the exit code, the verdict, the ledger's

@@ -1,7 +1,7 @@
 """How much of the kernel time of all public GPU traces with shapes is priced, and whether any price beats the clock.
 
 python -m benchmarks.coverage FOLDER                                    prints the tables
-python -m benchmarks.coverage FOLDER --write docs/explanation/accuracy.md
+python -m benchmarks.coverage FOLDER --write docs/explanation/accuracy/cost.md
                                                                         puts them between the coverage markers there
 
 The denominator is the time of every compute kernel in a file, those that a graph replayed and those that no op issued
