@@ -34,9 +34,9 @@ import numpy as np
 from benchmarks.pages import write_between_markers
 from bottleneck.commands.run import _monitor
 from bottleneck.commands.run_options import RunOptions, make_plan
-from bottleneck.harness.stopwatch import summarise_durations
 from bottleneck.harness.supervise import Child, supervise
 from bottleneck.schema.measurements import Timing
+from bottleneck.schema.statistics import summarise_durations
 
 HERE = Path(__file__).parent
 SCRIPT, HELD_CHILD = HERE / "stamped.py", HERE / "held_child.py"

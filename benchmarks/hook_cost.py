@@ -17,7 +17,8 @@ import torch
 from torch import nn
 
 from bottleneck.harness.boundaries import Boundaries
-from bottleneck.harness.stopwatch import Stopwatch, summarise_durations
+from bottleneck.harness.stopwatch import Stopwatch
+from bottleneck.schema.statistics import summarise_durations
 
 Step = Callable[[], object]
 

@@ -25,7 +25,7 @@ from benchmarks.hook_cost import mlp, transformer
 from bottleneck.harness.host_sensors import HostSampler
 from bottleneck.harness.nvml import NvmlSampler
 from bottleneck.harness.sensors import Monitor
-from bottleneck.harness.stopwatch import summarise_durations
+from bottleneck.schema.statistics import summarise_durations
 
 PERIOD_S = 0.02
 _STEPS = {"mlp": mlp, "transformer": transformer}

@@ -31,6 +31,7 @@ from bottleneck.schema.analysis import (
 )
 from bottleneck.schema.linked_trace import Linked, Window
 from bottleneck.schema.measurements import StepTime, StepTimes, Timing
+from bottleneck.schema.statistics import summarise_durations
 from bottleneck.units import US_PER_S, format_share
 
 _NO_PEAK = "a trace counts host memory from where it begins, not what was in use before"
@@ -333,7 +334,7 @@ def _step_times(linked: Linked, evidence: Evidence) -> StepTimes:
     return StepTimes(
         count=max(len(linked.window.steps), 1),
         wall_us=unprofiled.median if unprofiled is not None and undisturbed else profiled_us,
-        profiled_us=_timing([step.us for step in linked.window.steps]),
+        profiled_us=summarise_durations([step.us for step in linked.window.steps]),
         unprofiled_us=unprofiled,
         perturbation=profiled_us / unprofiled.median if unprofiled is not None and undisturbed else None,
         source=linked.window.source,
@@ -345,19 +346,6 @@ def _each(window: Window) -> tuple[StepTime, ...]:
     """Every step that was found, in order, those set aside too."""
     steps = [*((step, None) for step in window.steps), *window.set_aside]
     return tuple(StepTime(step.name, step.us, why) for step, why in sorted(steps, key=lambda each: each[0].start_us))
-
-
-def _timing(durations_us: list[float]) -> Timing | None:
-    """Median of step times with its 95 % interval by order statistics (binomial, no shape assumed); null without steps.
-
-    Below six steps the interval is the whole range and covers less than 95 %.
-    """
-    count = len(durations_us)
-    if not count:
-        return None
-    ordered = np.sort(durations_us)
-    rank = max(math.floor(count / 2 - 0.98 * math.sqrt(count)), 0)
-    return Timing(float(np.median(ordered)), float(ordered[rank]), float(ordered[count - 1 - rank]), count)
 
 
 def _coverage_caveats(coverage: Coverage, result: LedgerResult) -> tuple[Caveat, ...]:

@@ -18,8 +18,8 @@ from bottleneck.experiment.turns import Clock, Pairing, Side
 from bottleneck.experiment.variants import Built
 from bottleneck.experiment.worker import Refused, Worker
 from bottleneck.gate.time_verdict import LOOKS, Batches, Pair, SlowdownRule, judge_slowdown, take_batches
-from bottleneck.harness.stopwatch import summarise_durations
 from bottleneck.schema.gate_result import Limit, TimeResult
+from bottleneck.schema.statistics import summarise_durations
 
 Role = Literal["base", "candidate"]
 

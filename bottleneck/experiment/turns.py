@@ -8,9 +8,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from bottleneck.experiment.worker import Worker
-from bottleneck.harness.stopwatch import summarise_durations
 from bottleneck.schema.measurements import Timing
-from bottleneck.schema.statistics import LOOKS, next_look
+from bottleneck.schema.statistics import LOOKS, next_look, summarise_durations
 
 # What a turn lasts at least: below, ticks of the scheduler and what the other variant left in the caches count too much
 # (gate statistics, section 3.2).

@@ -14,9 +14,10 @@ from typing import Any
 from bottleneck.harness.inductor import Inductor
 from bottleneck.harness.machine import peak_of_script
 from bottleneck.harness.messages import Notes, Plan, RankFiles, rank_of, write_notes
-from bottleneck.harness.stopwatch import STEPS_FOR_TREND, Stopwatch, find_trend, is_disturbed, summarise_durations
+from bottleneck.harness.stopwatch import STEPS_FOR_TREND, Stopwatch, find_trend, is_disturbed
 from bottleneck.harness.torch_state import describe_compilation, search_path
 from bottleneck.harness.window import Detail, Window
+from bottleneck.schema.statistics import summarise_durations
 
 
 @dataclass(frozen=True)

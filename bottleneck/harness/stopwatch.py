@@ -1,7 +1,6 @@
 """Step times: when each step ended, the median with its interval, and whether the times have settled."""
 
 import itertools
-import math
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -9,33 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from bottleneck.schema.measurements import Timing
+from bottleneck.schema.statistics import summarise_durations
 from bottleneck.units import format_us
-
-
-def summarise_durations(durations_us: Sequence[float]) -> Timing | None:
-    """The median with its 95 % interval by order statistics (the whole range below 6 steps); null without steps.
-
-    The interval takes the ranks between which a binomial variable with p = 1/2 lies with at least 95 % probability,
-    and so assumes nothing about the shape of the distribution.
-    """
-    if not durations_us:
-        return None
-    ordered = sorted(durations_us)
-    count = len(ordered)
-    outside = _ranks_outside_interval(count)
-    return Timing(median=statistics.median(ordered), low=ordered[outside], high=ordered[count - 1 - outside], n=count)
-
-
-def _ranks_outside_interval(count: int) -> int:
-    """How many order statistics lie outside the interval at either end."""
-    if count > 1000:
-        # The normal limit of the sum below, which would underflow; 1.96 / 2 standard deviations of sqrt(count).
-        return math.floor(count / 2 - 0.98 * math.sqrt(count)) - 1
-    outside, tail = 0, 0.5**count
-    while 2 * tail <= 0.05:
-        outside += 1
-        tail += math.comb(count, outside) * 0.5**count
-    return max(0, outside - 1)
 
 
 def is_disturbed(profiled_us: Sequence[float], undisturbed_us: Sequence[float]) -> bool:

@@ -12,9 +12,10 @@ from typing import Any
 
 from bottleneck.harness.machine import available_bytes, is_on_gpu, peak_resident_bytes
 from bottleneck.harness.session import silenced
-from bottleneck.harness.stopwatch import Stopwatch, has_settled, summarise_durations
+from bottleneck.harness.stopwatch import Stopwatch, has_settled
 from bottleneck.harness.window import Detail, Window
 from bottleneck.schema.measurements import BatchTest, OptionCost, OptionCosts, ProfilerOption, Ratio
+from bottleneck.schema.statistics import summarise_durations
 from bottleneck.units import format_si, format_us
 
 Step = Callable[[], Any]

@@ -1,8 +1,8 @@
-"""Paired statistics: the exact Wilcoxon signed-rank test, its interval, and a verdict over several looks.
+"""Statistics of step times: the median with its interval, and the exact Wilcoxon signed-rank test for pairs.
 
-The values are logarithms of ratios, one per pair of neighbours in time: log(time of A / time of B), positive where B is
-faster. In each pair the order of A and B is drawn at random, so that without an effect a value is as likely positive
-as negative, whatever shape the noise has; that is all that the test assumes. Ratios of times know no unit.
+The values of the paired test are logarithms of ratios, one per pair of neighbours in time: log(time of A / time of B),
+positive where B is faster. In each pair the order of A and B is drawn at random, so that without an effect a value is
+as likely positive as negative, whatever shape the noise has; that is all that the test assumes. Ratios have no unit.
 """
 
 import math
@@ -12,8 +12,13 @@ from functools import lru_cache
 from statistics import NormalDist
 from typing import Literal
 
+from bottleneck.schema.measurements import Timing
+
 # Where the exact distribution gives way to its normal limit, within 0.002 of it and too careful in its tails.
 _EXACT_UP_TO = 60
+
+# Where the binomial sum gives way to its normal limit; with more values it would underflow.
+_EXACT_MEDIAN_UP_TO = 1000
 
 # With fewer pairs no test at one percent can speak: 2**-7 = 0.008.
 LOOKS = (7, 10, 14, 20, 28, 40, 57, 80, 113, 160)
@@ -60,6 +65,32 @@ class Judgement:
     estimate: Estimate
     smallest_visible: float
     is_confirmed: bool = False
+
+
+def summarise_durations(durations_us: Sequence[float]) -> Timing | None:
+    """The median with its 95 % interval by order statistics (the whole range below 6 values); null without values.
+
+    The interval takes the ranks between which a binomial variable with p = 1/2 lies with at least 95 % probability,
+    and so assumes nothing about the shape of the distribution.
+    """
+    if not durations_us:
+        return None
+    ordered = sorted(durations_us)
+    count = len(ordered)
+    outside = ranks_outside_interval(count)
+    return Timing(median=_median(ordered), low=ordered[outside], high=ordered[count - 1 - outside], n=count)
+
+
+def ranks_outside_interval(count: int) -> int:
+    """Number of order statistics outside the 95 % interval of the median at either end."""
+    if count > _EXACT_MEDIAN_UP_TO:
+        # 1.96 / 2 standard deviations of sqrt(count).
+        return math.floor(count / 2 - 0.98 * math.sqrt(count)) - 1
+    outside, tail = 0, 0.5**count
+    while 2 * tail <= 0.05:
+        outside += 1
+        tail += math.comb(count, outside) * 0.5**count
+    return max(0, outside - 1)
 
 
 @lru_cache(maxsize=4096)

@@ -1,42 +1,11 @@
-import random
 from pathlib import Path
 
 import pytest
 
 from bottleneck.harness.messages import Plan
 from bottleneck.harness.session import Session
-from bottleneck.harness.stopwatch import Clocks, Stopwatch, is_disturbed, summarise_durations
+from bottleneck.harness.stopwatch import Clocks, Stopwatch, is_disturbed
 from bottleneck.harness.window import Detail, Window
-
-
-def test_no_steps_have_no_timing() -> None:
-    assert summarise_durations([]) is None
-
-
-@pytest.mark.parametrize("count", range(1, 6))
-def test_below_six_steps_the_interval_is_the_whole_range(count: int) -> None:
-    timing = summarise_durations([float(value) for value in range(count)])
-    assert timing is not None
-    assert (timing.low, timing.high, timing.n) == (0, count - 1, count)
-
-
-def test_the_interval_takes_the_tabulated_ranks() -> None:
-    # Ranks of the 95 % interval of a median for n = 20 and n = 100, as in any table of the sign test: 6-15 and 40-61.
-    for count, low, high in ((20, 6, 15), (100, 40, 61)):
-        timing = summarise_durations([float(value) for value in range(1, count + 1)])
-        assert timing is not None
-        assert (timing.low, timing.high) == (low, high)
-
-
-@pytest.mark.parametrize("count", [7, 40, 1500])
-def test_the_interval_holds_the_true_median_at_least_as_often_as_it_says(count: int) -> None:
-    source = random.Random(7)
-    hits = 0
-    for _ in range(400):
-        timing = summarise_durations([source.expovariate(1.0) for _ in range(count)])
-        assert timing is not None
-        hits += timing.low <= 0.6931471805599453 <= timing.high
-    assert hits >= 0.92 * 400
 
 
 def test_marks_bound_steps() -> None:

@@ -17,8 +17,10 @@ from bottleneck.schema.statistics import (
     judge,
     look,
     next_look,
+    ranks_outside_interval,
     signed_rank_at_most,
     smallest_visible,
+    summarise_durations,
 )
 
 RULE = Rule()
@@ -204,3 +206,57 @@ def test_a_tenth_more_or_less_is_seen_nearly_always(
     draw = random.Random(11)
     verdicts = [_verdict(draw, noise, effect) for _ in range(100)]
     assert verdicts.count(expected) >= 95
+
+
+def test_no_steps_have_no_timing() -> None:
+    assert summarise_durations([]) is None
+
+
+@pytest.mark.parametrize("count", range(1, 6))
+def test_below_six_steps_the_interval_is_the_whole_range(count: int) -> None:
+    timing = summarise_durations([float(value) for value in range(count)])
+    assert timing is not None
+    assert (timing.low, timing.high, timing.n) == (0, count - 1, count)
+
+
+def test_the_interval_takes_the_tabulated_ranks() -> None:
+    # Ranks of the 95 % interval of a median for n = 20 and n = 100, as in any table of the sign test: 6-15 and 40-61.
+    for count, low, high in ((20, 6, 15), (100, 40, 61)):
+        timing = summarise_durations([float(value) for value in range(1, count + 1)])
+        assert timing is not None
+        assert (timing.low, timing.high) == (low, high)
+
+
+@pytest.mark.parametrize("count", [7, 40, 1500])
+def test_the_interval_holds_the_true_median_at_least_as_often_as_it_says(count: int) -> None:
+    source = random.Random(7)
+    hits = 0
+    for _ in range(400):
+        timing = summarise_durations([source.expovariate(1.0) for _ in range(count)])
+        assert timing is not None
+        hits += timing.low <= 0.6931471805599453 <= timing.high
+    assert hits >= 0.92 * 400
+
+
+def coverage_of_median(count: int, outside: int) -> float:
+    """Chance that the true median lies between the order statistics that leave so many values out at either end.
+
+    It does unless at most ``outside`` values lie on one side of it, each with probability 1/2.
+    """
+    return 1 - 2 * sum(math.comb(count, below) for below in range(outside + 1)) / 2**count
+
+
+def test_the_interval_of_the_median_covers_at_least_95_percent_for_every_count() -> None:
+    for count in range(6, 101):
+        outside = ranks_outside_interval(count)
+        assert coverage_of_median(count, outside) >= 0.95, count
+        assert coverage_of_median(count, outside + 1) < 0.95, f"the interval for {count} values could be narrower"
+
+
+def test_the_normal_limit_would_cover_less_for_many_of_these_counts() -> None:
+    short = [
+        count
+        for count in range(6, 101)
+        if coverage_of_median(count, max(math.floor(count / 2 - 0.98 * math.sqrt(count)), 0)) < 0.95
+    ]
+    assert len(short) == 45
