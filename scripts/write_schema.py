@@ -1,124 +1,144 @@
-"""Writes the JSON Schemas of our files and the tables of their guides: ``python -m scripts.write_schema``.
+"""Writes the JSON Schemas of our files and the key tables of their reference pages: ``python -m scripts.write_schema``.
 
-They follow from the records and from the words in ``scripts.analysis_keys`` and ``scripts.gate_keys``; tests hold that
-they are current.
+Both follow from the records of ``bottleneck.schema``: types and defaults by msgspec, the meaning of a record from the
+first paragraph of its docstring, meaning and unit of a field from its ``Doc``. Tests check that the files are current.
 """
 
+import inspect
 import json
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, is_dataclass
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, get_args, get_type_hints
 
 import msgspec
 
 from bottleneck.schema.analysis import SCHEMA, Analysis
 from bottleneck.schema.comparison import COMPARE_SCHEMA, Comparison
+from bottleneck.schema.doc import Doc
 from bottleneck.schema.gate_result import GATE_SCHEMA, Gate, GateVerdict
-from scripts import gate_keys
-from scripts.analysis_keys import KEYS, RECORDS, Meaning
 
-_REFERENCE = Path(__file__).parents[1] / "docs" / "reference"
-SCHEMA_FILE = _REFERENCE / "analysis.schema.json"
-GATE_SCHEMA_FILE = _REFERENCE / "gate.schema.json"
-COMPARE_SCHEMA_FILE = _REFERENCE / "compare.schema.json"
-GUIDE_FILE = _REFERENCE / "analysis.md"
-COMPARE_GUIDE_FILE = _REFERENCE / "compare.md"
+REFERENCE = Path(__file__).parents[1] / "docs" / "reference"
 BEGIN, END = "<!-- written by scripts/write_schema.py: begin -->", "<!-- written by scripts/write_schema.py: end -->"
+_VERDICT = Doc("the verdict on all workloads together, which the exit code stands for")
 
 
 @dataclass(frozen=True)
-class Words:
-    """What the records of a file, and the keys of each, mean."""
+class SchemaFile:
+    """One published schema: its file, its title, the record that it describes, and the page with its tables, if any."""
 
-    records: Mapping[str, str]
-    keys: Mapping[str, Mapping[str, Meaning]]
-
-
-_ANALYSIS = Words(RECORDS, KEYS)
-_GATE = Words(gate_keys.RECORDS, gate_keys.KEYS)
-
-
-def schema() -> dict[str, Any]:
-    """The JSON Schema of analysis.json with a description and a unit for each key."""
-    records = _records(Analysis, _ANALYSIS, {})
-    _name_schema(records["Analysis"], SCHEMA)
-    return _document("analysis", SCHEMA, "Analysis", records)
+    file: Path
+    title: str
+    root: type
+    names: Mapping[str, str]  # by record: the name that its key "schema" must hold
+    page: Path | None = None
+    extra_keys: Mapping[str, Mapping[str, tuple[Doc, dict[str, Any]]]] = field(default_factory=dict)
 
 
-def gate_schema() -> dict[str, Any]:
-    """The JSON Schema of gate.json, the same way; ``verdict`` is written beside the keys of the record."""
-    verdicts: dict[str, Any] = {"enum": sorted(get_args(GateVerdict))}
-    records = _records(Gate, _GATE, {"Gate": {"verdict": verdicts}})
-    _name_schema(records["Gate"], GATE_SCHEMA)
-    records["Gate"]["required"] = ["verdict", *records["Gate"]["required"]]
-    _name_schema(records["Comparison"], COMPARE_SCHEMA)
-    return _document("gate", GATE_SCHEMA, "Gate", records)
+ANALYSIS = SchemaFile(
+    REFERENCE / "analysis.schema.json", "analysis", Analysis, {"Analysis": SCHEMA}, REFERENCE / "analysis.md"
+)
+COMPARE = SchemaFile(
+    REFERENCE / "compare.schema.json",
+    "comparison",
+    Comparison,
+    {"Comparison": COMPARE_SCHEMA},
+    REFERENCE / "compare.md",
+)
+GATE = SchemaFile(
+    REFERENCE / "gate.schema.json",
+    "gate",
+    Gate,
+    {"Gate": GATE_SCHEMA, "Comparison": COMPARE_SCHEMA},
+    # Written beside the fields of the record, from which it follows.
+    extra_keys={"Gate": {"verdict": (_VERDICT, {"enum": sorted(get_args(GateVerdict))})}},
+)
+FILES = (ANALYSIS, COMPARE, GATE)
 
 
-def compare_schema() -> dict[str, Any]:
-    """The JSON Schema of what `compare --format json` prints, in the words of gate.json, which holds the same."""
-    records = _records(Comparison, _GATE, {})
-    _name_schema(records["Comparison"], COMPARE_SCHEMA)
-    return _document("comparison", COMPARE_SCHEMA, "Comparison", records)
-
-
-def _document(what: str, name: str, root: str, records: dict[str, Any]) -> dict[str, Any]:
+def schema(of: SchemaFile) -> dict[str, Any]:
+    """The JSON Schema with a description and a unit for each key."""
+    generated = msgspec.json.schema(of.root)["$defs"]
+    records = {record.__name__: record for record in _records(of.root)}
+    assert records.keys() == generated.keys(), "records and schema differ"
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "$id": f"urn:{name.replace('/', ':')}",
-        "title": f"bottleneck {what}",
+        "$id": f"urn:{of.names[of.root.__name__].replace('/', ':')}",
+        "title": f"bottleneck {of.title}",
         "description": "Durations are microseconds per step, shares lie in 0-1, null means unknown.",
-        "$ref": f"#/$defs/{root}",
-        "$defs": records,
+        "$ref": f"#/$defs/{of.root.__name__}",
+        "$defs": {name: _describe(of, records[name], generated[name]) for name in sorted(generated)},
     }
 
 
-def _name_schema(record: dict[str, Any], name: str) -> None:
-    """Makes a record's schema demand that it names its own."""
-    record["properties"]["schema"] = {"const": name, "description": record["properties"]["schema"]["description"]}
-    record["required"] = ["schema", *record["required"]]
+def schema_text(of: SchemaFile) -> str:
+    """The schema as it is published."""
+    return json.dumps(schema(of), indent=1, ensure_ascii=False) + "\n"
 
 
-def schema_text(tree: dict[str, Any] | None = None) -> str:
-    """A schema as it is published; that of analysis.json unless another is given."""
-    return json.dumps(tree or schema(), indent=1, ensure_ascii=False) + "\n"
-
-
-def _records(root: type, words: Words, further: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """The schema of each record in our words; AssertionError where the words and a record differ."""
-    generated = msgspec.json.schema(root)["$defs"]
-    return {
-        name: _describe(name, {**record, "properties": {**record["properties"], **further.get(name, {})}}, words)
-        for name, record in sorted(generated.items())
-    }
-
-
-def _describe(name: str, record: dict[str, Any], told: Words) -> dict[str, Any]:
-    words, properties = told.keys[name], record["properties"]
-    assert set(words) == set(properties), f"{name}: {sorted(set(words) ^ set(properties))}"
-    described = {key: {**properties[key], **_note(*words[key])} for key in words}
-    return {**record, "title": name, "description": told.records[name], "properties": described}
-
-
-def _note(unit: str, words: str) -> dict[str, str]:
-    return {"description": f"{words} ({unit})" if unit else words}
-
-
-def tables(tree: dict[str, Any] | None = None, told: Words = _ANALYSIS) -> str:
-    """The tables of keys for a guide, one per record, that of the whole file first.
-
-    They are those of analysis.json unless another schema is given.
-    """
-    tree = tree or schema()
-    records, root = tree["$defs"], tree["$ref"].rpartition("/")[2]
+def tables(of: SchemaFile) -> str:
+    """The tables of keys for a reference page, one per record, that of the whole file first."""
+    generated = schema(of)["$defs"]
     lines: list[str] = []
-    for name in sorted((name for name in told.keys if name in records), key=lambda name: name != root):
-        lines += [f"### {name}: {told.records[name]}", "", "| key | type | unit | meaning |", "|---|---|---|---|"]
-        for key, (unit, meaning) in told.keys[name].items():
-            lines.append(f"| `{key}` | {_type(records[name]['properties'][key])} | {unit} | {meaning} |")
+    for record in sorted(_records(of.root), key=lambda record: (record is not of.root, record.__name__)):
+        described = generated[record.__name__]
+        lines += [f"### {record.__name__}", "", described["description"], ""]
+        lines += ["| key | type | unit | meaning |", "|---|---|---|---|"]
+        for key, (meaning, unit) in _docs(of, record).items():
+            lines.append(f"| `{key}` | {_type(described['properties'][key])} | {unit} | {meaning} |")
         lines.append("")
     return "\n".join(lines)
+
+
+def page_text(of: SchemaFile) -> str:
+    """The reference page with its tables renewed; the text around them is kept."""
+    assert of.page is not None
+    before, _, rest = of.page.read_text(encoding="utf-8").partition(BEGIN)
+    return f"{before}{BEGIN}\n\n{tables(of)}\n{END}{rest.partition(END)[2]}"
+
+
+def _records(root: Any) -> Iterator[type]:
+    """The record and all records that its fields hold, each once."""
+    found: dict[type, None] = {}
+    waiting = [root]
+    while waiting:
+        kind = waiting.pop()
+        waiting += get_args(kind)
+        if is_dataclass(kind) and isinstance(kind, type) and kind not in found:
+            found[kind] = None
+            waiting += get_type_hints(kind).values()
+    return iter(found)
+
+
+def _docs(of: SchemaFile, record: type) -> dict[str, Doc]:
+    """Meaning and unit by key, "schema" and "version" first; AssertionError for a field without a ``Doc``."""
+    hints = get_type_hints(record, include_extras=True)
+    docs = {key: next((part for part in get_args(hint) if isinstance(part, Doc)), None) for key, hint in hints.items()}
+    docs |= {key: doc for key, (doc, _) in of.extra_keys.get(record.__name__, {}).items()}
+    first = [key for key in ("schema", "version", *of.extra_keys.get(record.__name__, {})) if key in docs]
+    ordered: dict[str, Doc] = {}
+    for key in (*first, *docs):
+        doc = docs[key]
+        assert doc is not None, f"{record.__name__}.{key} has no Doc"
+        ordered[key] = doc
+    return ordered
+
+
+def _describe(of: SchemaFile, record: type, generated: dict[str, Any]) -> dict[str, Any]:
+    """The schema of one record, with our descriptions."""
+    name, extra = record.__name__, of.extra_keys.get(record.__name__, {})
+    properties = {**generated["properties"], **{key: part for key, (_, part) in extra.items()}}
+    required = [*extra, *generated["required"]]
+    if name in of.names:
+        properties["schema"] = {"const": of.names[name]}
+        required = ["schema", *required]
+    described = {key: {**properties[key], "description": _description(doc)} for key, doc in _docs(of, record).items()}
+    summary = " ".join((inspect.getdoc(record) or "").partition("\n\n")[0].split())
+    return {**generated, "title": name, "description": summary, "properties": described, "required": required}
+
+
+def _description(doc: Doc) -> str:
+    return f"{doc.description} ({doc.unit})" if doc.unit else doc.description
 
 
 def _type(part: dict[str, Any]) -> str:
@@ -136,25 +156,12 @@ def _type(part: dict[str, Any]) -> str:
     return next(read(part[key]) for key, read in readers.items() if key in part)
 
 
-def guide(file: Path = GUIDE_FILE, told: str | None = None) -> str:
-    """A guide with its tables renewed; what stands around them is kept. That of analysis.json unless one is given."""
-    before, _, rest = file.read_text(encoding="utf-8").partition(BEGIN)
-    after = rest.partition(END)[2]
-    return f"{before}{BEGIN}\n\n{told or tables()}\n{END}{after}"
-
-
-def compare_guide() -> str:
-    """The guide to the JSON of `compare`, with its tables renewed."""
-    return guide(COMPARE_GUIDE_FILE, tables(compare_schema(), _GATE))
-
-
 def main() -> None:
     """Writes all files."""
-    SCHEMA_FILE.write_text(schema_text(), encoding="utf-8")
-    GATE_SCHEMA_FILE.write_text(schema_text(gate_schema()), encoding="utf-8")
-    COMPARE_SCHEMA_FILE.write_text(schema_text(compare_schema()), encoding="utf-8")
-    GUIDE_FILE.write_text(guide(), encoding="utf-8")
-    COMPARE_GUIDE_FILE.write_text(compare_guide(), encoding="utf-8")
+    for each in FILES:
+        each.file.write_text(schema_text(each), encoding="utf-8")
+        if each.page is not None:
+            each.page.write_text(page_text(each), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -20,10 +20,10 @@ from bottleneck.report.analysis_json import from_json, to_json
 from bottleneck.schema.analysis import Analysis, Device
 from bottleneck.schema.measurements import Timing
 from bottleneck.schema.recording import RankTrace, Recording, write_recording
-from scripts.write_schema import SCHEMA_FILE
+from scripts.write_schema import ANALYSIS
 from tests.builders import H100, Event, frame, kernel, launch, memcpy, op, step, write_trace
 
-VALIDATOR = jsonschema.Draft202012Validator(json.loads(SCHEMA_FILE.read_text(encoding="utf-8")))
+VALIDATOR = jsonschema.Draft202012Validator(json.loads(ANALYSIS.file.read_text(encoding="utf-8")))
 ORIGIN_NS = 1_700_000_000_000_000_000
 GEMM = "sm90_xmma_gemm_f32f32_tf32f32_f32_nn_n_tilesize128x128x32_cublas"
 SLOW = Device(

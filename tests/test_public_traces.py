@@ -14,11 +14,11 @@ from bottleneck.errors import TraceError
 from bottleneck.pipeline import analyse
 from bottleneck.report.analysis_json import to_json
 from bottleneck.schema.analysis import Analysis, KernelSummary
-from scripts.write_schema import SCHEMA_FILE
+from scripts.write_schema import ANALYSIS
 
 # Tests are named by file when they are collected, before there are fixtures; the fixture 'traces' says why it skips.
 TRACES = Path(__file__).resolve().parents[2] / "shared" / "traces"
-VALIDATOR = jsonschema.Draft202012Validator(json.loads(SCHEMA_FILE.read_text(encoding="utf-8")))
+VALIDATOR = jsonschema.Draft202012Validator(json.loads(ANALYSIS.file.read_text(encoding="utf-8")))
 
 TRACELENS = "AMD-AGI+TraceLens__tests__traces__"
 EAGER = [

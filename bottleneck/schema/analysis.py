@@ -7,8 +7,9 @@ shares lie in 0-1, and null means unknown.
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Annotated, Literal
 
+from bottleneck.schema.doc import Doc
 from bottleneck.schema.measurements import BatchProof, OptionCosts, StepTimes
 
 SCHEMA = "bottleneck/analysis/1"
@@ -22,50 +23,64 @@ GROUPS = ("compute", "memory", "overhead", "communication", "unknown")
 
 @dataclass(frozen=True)
 class Caveat:
-    """A limit of this analysis: a stable slug, the share of the step that it touches, and a sentence."""
+    """A limit of this analysis: a stable slug, the share of the step that it affects, and a sentence."""
 
-    slug: str
-    message: str
-    share: float | None = None
+    slug: Annotated[str, Doc("stable name of the caveat")]
+    message: Annotated[str, Doc("what is not known or not certain, and why")]
+    share: Annotated[float | None, Doc("of the step that is affected; null where that is not known", "share")] = None
 
 
 @dataclass(frozen=True)
 class Device:
     """Ceilings of one device. Peaks are dense, keyed '<dtype>_tensor' or '<dtype>_vector', in FLOP/s.
 
-    ``source`` says where they come from, ``peak_clocks_mhz`` at which clock a peak holds, where that is known. A CPU
+    ``source`` is their origin, ``peak_clocks_mhz`` the clock at which a peak holds, where that is known. A CPU
     has (working set in bytes, bytes/s) pairs in ``bandwidth_by_bytes``, smallest first, a GPU the size of its last
     cache. ``fresh_bytes_per_s`` is the rate of new pages: what a CPU program's first write costs beyond a second one.
     Blocks of 32 MiB and more come as new pages each time they are allocated.
     """
 
-    name: str
-    vendor: str | None
-    kind: Literal["cuda", "rocm", "xpu", "cpu", "other"]
-    count: int
-    peaks_flops_per_s: Mapping[str, float]
-    bandwidth_bytes_per_s: float | None
-    launch_floor_us: float | None
-    source: Literal["measured", "datasheet", "derived", "user"] | None
-    ridge_flops_per_byte: Mapping[str, float]
-    sm_count: int | None = None
-    memory_bytes: int | None = None
-    cache_bytes: float | None = None
-    special_ops_per_s: float | None = None
-    link_bytes_per_s: float | None = None
-    bandwidth_by_bytes: tuple[tuple[float, float], ...] = ()
-    fresh_bytes_per_s: float | None = None
-    peak_clocks_mhz: Mapping[str, float] = field(default_factory=dict)
+    name: Annotated[str, Doc("name reported by the device; empty where the trace does not record it")]
+    vendor: Annotated[str | None, Doc("manufacturer")]
+    kind: Annotated[Literal["cuda", "rocm", "xpu", "cpu", "other"], Doc("programming model")]
+    count: Annotated[int, Doc("devices in the recording")]
+    peaks_flops_per_s: Annotated[
+        Mapping[str, float], Doc("dense peaks by dtype and engine: 'bf16_tensor', 'fp32_vector' …", "FLOP/s")
+    ]
+    bandwidth_bytes_per_s: Annotated[float | None, Doc("of the device's memory", "B/s")]
+    launch_floor_us: Annotated[float | None, Doc("shortest time of any kernel", "us")]
+    source: Annotated[
+        Literal["measured", "datasheet", "derived", "user"] | None,
+        Doc("origin of the ceilings; null where there are none"),
+    ]
+    ridge_flops_per_byte: Annotated[Mapping[str, float], Doc("peak / bandwidth, keyed as the peaks", "FLOP/B")]
+    sm_count: Annotated[int | None, Doc("multiprocessors")] = None
+    memory_bytes: Annotated[int | None, Doc("size of the device's memory", "B")] = None
+    cache_bytes: Annotated[float | None, Doc("size of the last cache", "B")] = None
+    special_ops_per_s: Annotated[
+        float | None, Doc("rate of exponentials, square roots and similar functions", "1/s")
+    ] = None
+    link_bytes_per_s: Annotated[float | None, Doc("bandwidth between host and device", "B/s")] = None
+    bandwidth_by_bytes: Annotated[
+        tuple[tuple[float, float], ...], Doc("bandwidth by working set, smallest first; CPUs only", "B, B/s")
+    ] = ()
+    fresh_bytes_per_s: Annotated[
+        float | None,
+        Doc("rate at which the system supplies new pages: the extra time of a first write; CPUs only", "B/s"),
+    ] = None
+    peak_clocks_mhz: Annotated[
+        Mapping[str, float], Doc("clock at which each peak holds, keyed as the peaks; empty where not known", "MHz")
+    ] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class LedgerEntry:
     """One account of the ledger: microseconds per step and share of the step."""
 
-    account: str
-    group: str
-    us: float
-    share: float
+    account: Annotated[str, Doc("such as 'compute', 'memory.copy', 'overhead.input'")]
+    group: Annotated[str, Doc("'compute', 'memory', 'overhead', 'communication' or 'unknown'")]
+    us: Annotated[float, Doc("per step", "us")]
+    share: Annotated[float, Doc("of the step; all shares add up to 1", "share")]
 
 
 @dataclass(frozen=True)
@@ -90,98 +105,108 @@ class Ledger:
 
 @dataclass(frozen=True)
 class RecordingInfo:
-    """Where the analysis comes from."""
+    """Source of the analysis: a recording or a trace file."""
 
-    path: str
-    kind: Literal["run", "trace"]
-    framework: str | None
-    created: str | None
-    world_size: int | None
+    path: Annotated[str, Doc("trace or recording, as named on the command line")]
+    kind: Annotated[Literal["run", "trace"], Doc("a recording of 'bottleneck run', or a bare trace")]
+    framework: Annotated[str | None, Doc("framework and version; null where the trace does not record it")]
+    created: Annotated[str | None, Doc("when it was recorded, ISO 8601; null when not known")]
+    world_size: Annotated[int | None, Doc("ranks of the job; null when not known")]
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """The answer: what holds the step back, how sure, and the sentence that says so.
+    """The resource that limits the step, with its share, and the conclusion as a sentence.
 
     The sentence ends with "First: ``first_step``."; null in analyses of before that was kept.
     """
 
-    bound: Bound
-    regime: Regime | None
-    share: float
-    sentence: str
-    shares: Mapping[str, float]
-    first_step: str | None = None
+    bound: Annotated[Bound, Doc("resource that limits the step; 'inconclusive' where too little is known")]
+    regime: Annotated[Regime | None, Doc("whether the kernels of this bound run near their floors")]
+    share: Annotated[float, Doc("share of the step that the verdict rests on", "share")]
+    sentence: Annotated[str, Doc("the verdict in words, with the first action")]
+    shares: Annotated[Mapping[str, float], Doc("of the step, by group of the ledger", "share")]
+    first_step: Annotated[
+        str | None, Doc("the first action, which ends the sentence: that of the first finding where there is one")
+    ] = None
 
 
 @dataclass(frozen=True)
 class Totals:
     """Sums per step; ``peak`` names the one that ``model_flops_utilization`` is a share of."""
 
-    busy_us: float
-    idle_us: float
-    flops: float | None
-    bytes_low: float | None
-    bytes_high: float | None
-    kernel_count: float
-    op_count: float
-    launch_count: float
-    sync_count: float
-    copy_count: float
-    h2d_bytes: float | None
-    d2h_bytes: float | None
-    peak_memory_bytes: int | None
-    model_flops_utilization: float | None
-    bandwidth_utilization: float | None
-    peak: str | None = None
-    peak_memory_reason: str | None = None
+    busy_us: Annotated[float, Doc("time in which the device worked", "us")]
+    idle_us: Annotated[float, Doc("time in which it did not", "us")]
+    flops: Annotated[float | None, Doc("FLOPs of the modelled work (work with a cost formula)", "FLOP")]
+    bytes_low: Annotated[float | None, Doc("compulsory traffic: each distinct byte once", "B")]
+    bytes_high: Annotated[float | None, Doc("traffic of the usual eager kernels", "B")]
+    kernel_count: Annotated[float, Doc("kernels", "1/step")]
+    op_count: Annotated[float, Doc("framework ops", "1/step")]
+    launch_count: Annotated[float, Doc("host calls that issue device work", "1/step")]
+    sync_count: Annotated[float, Doc("host calls that wait for the device", "1/step")]
+    copy_count: Annotated[float, Doc("copies", "1/step")]
+    h2d_bytes: Annotated[float | None, Doc("copied from host to device", "B")]
+    d2h_bytes: Annotated[float | None, Doc("copied from device to host", "B")]
+    peak_memory_bytes: Annotated[
+        int | None, Doc("most memory in use at once: of the device, on a CPU resident in the process", "B")
+    ]
+    model_flops_utilization: Annotated[float | None, Doc("FLOPs / (wall time x peak)", "share")]
+    bandwidth_utilization: Annotated[float | None, Doc("bytes / (wall time x bandwidth)", "share")]
+    peak: Annotated[str | None, Doc("key in device.peaks_flops_per_s that model_flops_utilization refers to")] = None
+    peak_memory_reason: Annotated[
+        str | None, Doc("limits of the figure for peak memory, or why it is not known; null where there is none")
+    ] = None
 
 
 @dataclass(frozen=True)
 class UnknownWork:
-    """Busy time without a price."""
+    """Busy time that is unmodelled (no cost formula)."""
 
-    name: str
-    us: float
-    reason: str
+    name: Annotated[str, Doc("kernel or op")]
+    us: Annotated[float, Doc("per step", "us")]
+    reason: Annotated[str, Doc("why it is unmodelled")]
 
 
 @dataclass(frozen=True)
 class Coverage:
-    """How much of the busy time is tied to ops and priced (0-1), and what is not."""
+    """Shares of the busy time that are linked to ops and modelled (0-1), and the unmodelled work."""
 
-    linked_share: float | None
-    priced_share: float | None
-    unknown: tuple[UnknownWork, ...]
+    linked_share: Annotated[
+        float | None, Doc("of the busy time that is linked to an op; null where nothing ran", "share")
+    ]
+    priced_share: Annotated[float | None, Doc("of the busy time whose FLOPs and bytes are modelled", "share")]
+    unknown: Annotated[tuple[UnknownWork, ...], Doc("unmodelled work (no cost formula)")]
 
 
 @dataclass(frozen=True)
 class KernelSummary:
     """Kernels of one name, op, shape and line, folded: microseconds and counts per step."""
 
-    name: str
-    family: str
-    op: str | None
-    shapes: str | None
-    module: str | None
-    source: str | None
-    dtype: str | None
-    engine: str | None
-    calls: float
-    us: float
-    share: float
-    flops: float | None
-    bytes_low: float | None
-    bytes_high: float | None
-    compute_us: float | None
-    memory_us: float | None
-    launch_us: float | None
-    bound: str
-    regime: Regime | None
-    explained: float | None
-    confidence: Confidence
-    reason: str | None
-    headroom_us: float | None
+    name: Annotated[str, Doc("as the trace spells it")]
+    family: Annotated[str, Doc("matmul, convolution, attention, pointwise, copy …")]
+    op: Annotated[str | None, Doc("op that issued it; null where it is linked to none")]
+    shapes: Annotated[str | None, Doc("shapes of that op's inputs")]
+    module: Annotated[str | None, Doc("path of the nn.Module that issued it")]
+    source: Annotated[str | None, Doc("line that issued it, 'file.py:57'")]
+    dtype: Annotated[str | None, Doc("dtype of its data; on matrix units that of the arithmetic (tf32 …)")]
+    engine: Annotated[str | None, Doc("'matrix', 'vector' or 'none'; null where its name does not show it")]
+    calls: Annotated[float, Doc("number of runs", "1/step")]
+    us: Annotated[float, Doc("time per step; concurrent kernels share the time", "us")]
+    share: Annotated[float, Doc("of the step", "share")]
+    flops: Annotated[float | None, Doc("FLOPs attributed to it; null where it is unmodelled", "FLOP")]
+    bytes_low: Annotated[float | None, Doc("compulsory traffic", "B")]
+    bytes_high: Annotated[float | None, Doc("traffic of the usual eager kernels", "B")]
+    compute_us: Annotated[float | None, Doc("floor: time that its arithmetic needs at the device's peak", "us")]
+    memory_us: Annotated[float | None, Doc("floor: time that its bytes need at the device's bandwidth", "us")]
+    launch_us: Annotated[float | None, Doc("floor: time that its launches need", "us")]
+    bound: Annotated[str, Doc("largest floor: compute, memory, overhead; or communication, copy, dispatch, unknown")]
+    regime: Annotated[
+        Regime | None, Doc("'saturated' where its floor explains enough of its time, else 'underutilised'")
+    ]
+    explained: Annotated[float | None, Doc("largest floor / time", "share")]
+    confidence: Annotated[Confidence, Doc("whether the bound stays the same over the intervals of cost and peak")]
+    reason: Annotated[str | None, Doc("why it is underutilised or unknown")]
+    headroom_us: Annotated[float | None, Doc("time / step that reaching the floor would save", "us")]
 
 
 @dataclass(frozen=True)
@@ -191,38 +216,46 @@ class Fold:
     ``idle_us`` is the idle time in which the host was at this line or module; it is no part of ``us``.
     """
 
-    name: str
-    calls: float
-    us: float
-    share: float
-    shares: Mapping[str, float]
-    idle_us: float = 0.0
+    name: Annotated[str, Doc("op, module path or source line")]
+    calls: Annotated[float, Doc("number of calls", "1/step")]
+    us: Annotated[float, Doc("per step", "us")]
+    share: Annotated[float, Doc("of the step", "share")]
+    shares: Annotated[Mapping[str, float], Doc("of its own time, by group of the ledger", "share")]
+    idle_us: Annotated[float, Doc("idle time in which the host was here, per step; not part of us", "us")] = 0.0
 
 
 @dataclass(frozen=True)
 class IdleCause:
     """Time in which the device (CPU: the step's threads) did no work, by cause and source line."""
 
-    cause: str
-    us: float
-    share: float
-    source: str | None
-    calls: float
-    detail: str | None = None
-    module: str | None = None
+    cause: Annotated[str, Doc("account of the ledger without 'overhead.'")]
+    us: Annotated[float, Doc("per step", "us")]
+    share: Annotated[float, Doc("of the step", "share")]
+    source: Annotated[str | None, Doc("line at which the host was, 'file.py:57'")]
+    calls: Annotated[float, Doc("number of gaps", "1/step")]
+    detail: Annotated[
+        str | None, Doc("call, op, data loader or Python frame that the host was in; null where not known")
+    ] = None
+    module: Annotated[str | None, Doc("path of the nn.Module at which the host was; null when not known")] = None
 
 
 @dataclass(frozen=True)
 class Queue:
     """Queue depth: launches issued less kernels finished. ``curve`` holds (us from the window's start, depth) pairs.
 
-    ``empty_idle_share`` is the part of the device's idle time in which the queue was empty: the proof of a slow host.
+    ``empty_idle_share`` is the part of the device's idle time in which the queue was empty: the host was too slow.
     """
 
-    empty_idle_share: float | None
-    median_depth: float
-    highest_depth: int
-    curve: tuple[tuple[float, float], ...]
+    empty_idle_share: Annotated[
+        float | None,
+        Doc("of the device's idle time in which the queue was empty, so that the host was too slow", "share"),
+    ]
+    median_depth: Annotated[float, Doc("launches issued less kernels finished, median over time")]
+    highest_depth: Annotated[int, Doc("the most at one time")]
+    curve: Annotated[
+        tuple[tuple[float, float], ...],
+        Doc("depth by time from the start of the window, thinned for a figure", "us, 1"),
+    ]
 
 
 @dataclass(frozen=True)
@@ -233,117 +266,142 @@ class CollectiveSummary:
     ``wait_us`` the rest: waiting for ranks that come later, or sharing the device.
     """
 
-    name: str
-    dtype: str | None
-    group_size: int | None
-    calls: float
-    us: float
-    exposed_us: float
-    bytes: float | None
-    bus_bytes_per_s: float | None
-    transfer_us: float | None
-    wait_us: float | None
-    reason: str | None
+    name: Annotated[str, Doc("kind of collective, else the kernel's name")]
+    dtype: Annotated[str | None, Doc("element type of the message")]
+    group_size: Annotated[int | None, Doc("ranks that take part")]
+    calls: Annotated[float, Doc("calls", "1/step")]
+    us: Annotated[float, Doc("per step, waiting for other ranks included", "us")]
+    exposed_us: Annotated[float, Doc("the part of it in which no kernel computed", "us")]
+    bytes: Annotated[float | None, Doc("payload per rank and step", "B")]
+    bus_bytes_per_s: Annotated[
+        float | None, Doc("of the fastest call: payload / time x the factor of its kind (nccl-tests)", "B/s")
+    ]
+    transfer_us: Annotated[float | None, Doc("time of all calls at the rate of the fastest call of this size", "us")]
+    wait_us: Annotated[float | None, Doc("remaining time: waiting for other ranks, or sharing the device", "us")]
+    reason: Annotated[str | None, Doc("why bytes or rate are not known")]
 
 
 @dataclass(frozen=True)
 class Interval:
-    """A closed interval."""
+    """A closed interval, both ends included."""
 
-    low: float
-    high: float
+    low: Annotated[float, Doc("lower end")]
+    high: Annotated[float, Doc("upper end")]
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One piece of advice with the gain that it predicts, per step, if nothing else is changed.
+    """One piece of advice with its predicted gain per step, if nothing else is changed.
 
-    ``gain_reason`` says why no gain is predicted; null where one is. ``added_gain_us`` is what this one adds once those
+    ``gain_reason`` is why no gain is predicted; null where one is. ``added_gain_us`` is what this one adds once those
     ranked above it are done: over all findings it does not add up to more than the step. ``tries`` names the changes
     that `bottleneck verify` applies for it, ``verify`` is the command. ``within_noise`` marks a gain that is smaller
     than what the step times of this recording can tell apart.
     """
 
-    slug: str
-    title: str
-    evidence: tuple[str, ...]
-    predicted_gain_us: Interval | None
-    predicted_speedup: Interval | None
-    advice: str
-    verify: str | None
-    code: str | None = None
-    gain_reason: str | None = None
-    added_gain_us: Interval | None = None
-    tries: tuple[str, ...] = ()
-    confidence: Confidence = "medium"
-    within_noise: bool = False
+    slug: Annotated[str, Doc("stable name of the rule")]
+    title: Annotated[str, Doc("observation, in one line")]
+    evidence: Annotated[tuple[str, ...], Doc("measurements behind it")]
+    predicted_gain_us: Annotated[
+        Interval | None, Doc("per step, if nothing else is changed; null where none can be predicted", "us")
+    ]
+    predicted_speedup: Annotated[Interval | None, Doc("old time / new time", "ratio")]
+    advice: Annotated[str, Doc("change to make")]
+    verify: Annotated[str | None, Doc("command that tries it; null where it cannot be tried alone")]
+    code: Annotated[str | None, Doc("code to write")] = None
+    gain_reason: Annotated[str | None, Doc("why no gain is predicted")] = None
+    added_gain_us: Annotated[
+        Interval | None,
+        Doc("per step, once the findings above it are applied; these add up to less than the step", "us"),
+    ] = None
+    tries: Annotated[tuple[str, ...], Doc("names of the changes that `bottleneck verify` applies for it")] = ()
+    confidence: Annotated[Confidence, Doc("confidence in the figures behind it")] = "medium"
+    within_noise: Annotated[bool, Doc("whether the gain is too small for the step times of this recording to show")] = (
+        False
+    )
 
 
 @dataclass(frozen=True)
 class RankSummary:
-    """One rank: its own ledger, and by how much it is late at collectives on average."""
+    """One rank of several: its own ledger, and its mean delay at collectives."""
 
-    rank: int
-    path: str
-    wall_us: float
-    ledger: tuple[LedgerEntry, ...]
-    skew_us: float | None
-    verdict: str
+    rank: Annotated[int, Doc("number of the rank")]
+    path: Annotated[str, Doc("trace of the rank")]
+    wall_us: Annotated[float, Doc("step of the rank", "us")]
+    ledger: Annotated[tuple[LedgerEntry, ...], Doc("ledger of the rank")]
+    skew_us: Annotated[float | None, Doc("mean delay at collectives; null where there are none", "us")]
+    verdict: Annotated[str, Doc("bound of the rank")]
 
 
 @dataclass(frozen=True)
 class TelemetrySummary:
-    """What the sensors said while the steps ran: medians, but for energy (per step) and processors (a mean).
+    """Sensor readings while the steps ran: medians, except energy (per step) and processors (a mean).
 
     The first fields and those up to ``dram_activity`` are the device's, of one where several were used (energy: of
     all); the rest are the host's. ``energy_error_j`` is the size of two updates of the counter.
     """
 
-    samples: int
-    sm_clock_mhz: float | None
-    memory_clock_mhz: float | None
-    power_w: float | None
-    energy_j: float | None
-    utilization: float | None
-    throttle: tuple[str, ...]
-    energy_error_j: float | None = None
-    temperature_c: float | None = None
-    memory_used_bytes: float | None = None
-    pcie_tx_bytes_per_s: float | None = None
-    pcie_rx_bytes_per_s: float | None = None
-    sm_activity: float | None = None
-    tensor_activity: float | None = None
-    dram_activity: float | None = None
-    process_processors: float | None = None
-    host_utilization: float | None = None
-    cpu_clock_mhz: float | None = None
-    process_memory_bytes: float | None = None
-    host_memory_used_bytes: float | None = None
+    samples: Annotated[int, Doc("number of samples of the device's sensors; of the host's where there is no device")]
+    sm_clock_mhz: Annotated[float | None, Doc("clock of the multiprocessors", "MHz")]
+    memory_clock_mhz: Annotated[float | None, Doc("clock of the memory", "MHz")]
+    power_w: Annotated[float | None, Doc("power drawn", "W")]
+    energy_j: Annotated[
+        float | None, Doc("energy per step, by the device's counter; null for less than 2 s of steps", "J")
+    ]
+    utilization: Annotated[float | None, Doc("by the device's own counter: time in which any kernel ran", "share")]
+    throttle: Annotated[tuple[str, ...], Doc("reasons for reduced clocks")]
+    energy_error_j: Annotated[float | None, Doc("error bound of the energy: two updates of the counter", "J")] = None
+    temperature_c: Annotated[float | None, Doc("temperature of the chip", "C")] = None
+    memory_used_bytes: Annotated[float | None, Doc("device memory in use, by all programs", "B")] = None
+    pcie_tx_bytes_per_s: Annotated[float | None, Doc("sent by the device", "B/s")] = None
+    pcie_rx_bytes_per_s: Annotated[float | None, Doc("received by the device", "B/s")] = None
+    sm_activity: Annotated[
+        float | None, Doc("of the multiprocessors that were busy, by the device's own counters", "share")
+    ] = None
+    tensor_activity: Annotated[
+        float | None, Doc("of the time in which tensor cores worked, by the device's own counters", "share")
+    ] = None
+    dram_activity: Annotated[
+        float | None, Doc("of the DRAM bandwidth that was used, by the device's own counters", "share")
+    ] = None
+    process_processors: Annotated[
+        float | None, Doc("processors that the program and its children kept busy, on average")
+    ] = None
+    host_utilization: Annotated[
+        float | None, Doc("of all processors of the machine that were busy, by any program, on average", "share")
+    ] = None
+    cpu_clock_mhz: Annotated[float | None, Doc("mean clock of the processors, as reported by the system", "MHz")] = None
+    process_memory_bytes: Annotated[float | None, Doc("resident memory of the program and its children", "B")] = None
+    host_memory_used_bytes: Annotated[float | None, Doc("the machine's memory in use, by all programs", "B")] = None
 
 
 @dataclass(frozen=True)
 class Analysis:
-    """Everything that a report tells; written to and read from ``analysis.json``."""
+    """The whole analysis; written to and read from ``analysis.json``."""
 
-    recording: RecordingInfo
-    device: Device
-    steps: StepTimes
-    verdict: Verdict
-    ledger: tuple[LedgerEntry, ...]
-    totals: Totals
-    coverage: Coverage
-    kernels: tuple[KernelSummary, ...]
-    ops: tuple[Fold, ...]
-    modules: tuple[Fold, ...]
-    lines: tuple[Fold, ...]
-    idle: tuple[IdleCause, ...]
-    ranks: tuple[RankSummary, ...]
-    caveats: tuple[Caveat, ...]
-    findings: tuple[Finding, ...] = ()
-    telemetry: TelemetrySummary | None = None
-    queue: Queue | None = None
-    collectives: tuple[CollectiveSummary, ...] = ()
-    batch_test: BatchProof | None = None
-    option_costs: OptionCosts | None = None
-    schema: str = SCHEMA
-    version: str = field(default="")
+    recording: Annotated[RecordingInfo, Doc("source of the analysis")]
+    device: Annotated[Device, Doc("the device and its ceilings")]
+    steps: Annotated[StepTimes, Doc("how many steps, how long")]
+    verdict: Annotated[Verdict, Doc("the resource that limits the step")]
+    ledger: Annotated[tuple[LedgerEntry, ...], Doc("partition of the wall time; us add up to steps.wall_us")]
+    totals: Annotated[Totals, Doc("sums over the step")]
+    coverage: Annotated[Coverage, Doc("how much of the busy time is understood")]
+    kernels: Annotated[tuple[KernelSummary, ...], Doc("kernels, most time first")]
+    ops: Annotated[tuple[Fold, ...], Doc("time by op")]
+    modules: Annotated[tuple[Fold, ...], Doc("time by module path")]
+    lines: Annotated[tuple[Fold, ...], Doc("time by source line")]
+    idle: Annotated[tuple[IdleCause, ...], Doc("causes of idle time, with source lines")]
+    ranks: Annotated[tuple[RankSummary, ...], Doc("one entry per rank; empty when there is one rank")]
+    caveats: Annotated[tuple[Caveat, ...], Doc("limits of this analysis")]
+    findings: Annotated[tuple[Finding, ...], Doc("advice, largest predicted gain first")] = ()
+    telemetry: Annotated[TelemetrySummary | None, Doc("sensor readings; null where none was read")] = None
+    queue: Annotated[Queue | None, Doc("device queue depth; null where no launches are on record")] = None
+    collectives: Annotated[tuple[CollectiveSummary, ...], Doc("collectives, most time first")] = ()
+    batch_test: Annotated[
+        BatchProof | None, Doc("step time at twice the batch size; null where the program has no batch size to double")
+    ] = None
+    option_costs: Annotated[
+        OptionCosts | None, Doc("overhead of each profiler option on this step; null where none was measured")
+    ] = None
+    schema: Annotated[str, Doc("format of this file; other values are other formats")] = SCHEMA
+    version: Annotated[str, Doc("version of bottleneck that made the analysis")] = field(default="")

@@ -2,10 +2,11 @@
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 from bottleneck.schema.analysis import Verdict
 from bottleneck.schema.counters import Counts
+from bottleneck.schema.doc import Doc
 
 COMPARE_SCHEMA = "bottleneck/compare/1"
 
@@ -19,28 +20,32 @@ MatchedBy = Literal["module and op", "op and shape", "op", "kernel family", "not
 
 @dataclass(frozen=True)
 class CompareSide:
-    """One of the two: what it is called, where it lies, and what its step took (null for a lock-file)."""
+    """One of the two sides: its name, path and step time (null for a lock-file)."""
 
-    label: str
-    path: str
-    device: str
-    step_us: float | None
-    verdict: Verdict | None = None
-    counts: Counts | None = None
+    label: Annotated[str, Doc("short name of the side")]
+    path: Annotated[str, Doc("path of the side")]
+    device: Annotated[str, Doc("name reported by the device")]
+    step_us: Annotated[float | None, Doc("wall time of the step; null for a lock-file", "us")]
+    verdict: Annotated[Verdict | None, Doc("resource that limits the step; null where not known")] = None
+    counts: Annotated[Counts | None, Doc("counters; null where not counted")] = None
 
 
 @dataclass(frozen=True)
 class Condition:
-    """Something besides the code that differs, and makes times or counts hard to compare: said before all else.
+    """A difference besides the code, which makes times or counts hard to compare; reported before all else.
 
-    ``weight``: "breaks" where a difference of times says nothing of the code (another device), else "colours".
+    ``weight``: "breaks" where a difference of times does not show the effect of the code (another device), else
+    "colours".
     """
 
-    what: str
-    before: str
-    after: str
-    weight: Literal["breaks", "colours"]
-    message: str = ""
+    what: Annotated[str, Doc("what differs: the device, a dtype, a setting")]
+    before: Annotated[str, Doc("value in the base")]
+    after: Annotated[str, Doc("value in the candidate")]
+    weight: Annotated[
+        Literal["breaks", "colours"],
+        Doc("'breaks' where a difference of times does not show the effect of the code, else 'colours'"),
+    ]
+    message: Annotated[str, Doc("the same in a sentence")] = ""
 
 
 @dataclass(frozen=True)
@@ -50,12 +55,14 @@ class Bar:
     ``source`` is the line that most of the change of a wait comes from ('file.py:57'), null where no line does.
     """
 
-    account: str
-    group: str
-    before_us: float
-    after_us: float
-    source: str | None = None
-    is_touched: bool | None = None
+    account: Annotated[str, Doc("such as 'compute', 'memory.copy', 'overhead.input'")]
+    group: Annotated[str, Doc("'compute', 'memory', 'overhead', 'communication' or 'unknown'")]
+    before_us: Annotated[float, Doc("per step of the base", "us")]
+    after_us: Annotated[float, Doc("per step of the candidate", "us")]
+    source: Annotated[str | None, Doc("source line with most of the change; null where not known")] = None
+    is_touched: Annotated[bool | None, Doc("whether the diff to the base touches that line; null without a diff")] = (
+        None
+    )
 
     @property
     def change_us(self) -> float:
@@ -65,27 +72,31 @@ class Bar:
 
 @dataclass(frozen=True)
 class ChangeRow:
-    """Work that both sides do, or one: busy time and calls per step, and why it changed.
+    """Work of one or both sides: busy time and calls per step, and the cause of the change.
 
     ``count_us`` is the change of the number of calls x the mean call before, ``mean_us`` the change of the mean call x
     the number of calls after; together they are the change. ``source`` is the line after ('file.py:57'; before, where
-    it is gone). ``is_touched`` tells whether the diff between the refs touches it; null where there is no diff.
+    it is gone). ``is_touched``: the diff between the refs touches it; null where there is no diff.
     """
 
-    name: str
-    module: str | None
-    shapes: str | None
-    family: str | None
-    kind: ChangeKind
-    matched_by: MatchedBy
-    calls_before: float
-    calls_after: float
-    before_us: float
-    after_us: float
-    count_us: float
-    mean_us: float
-    source: str | None = None
-    is_touched: bool | None = None
+    name: Annotated[str, Doc("op or kernel")]
+    module: Annotated[str | None, Doc("path of its module; null where not known")]
+    shapes: Annotated[str | None, Doc("shapes of its inputs; null where not known")]
+    family: Annotated[str | None, Doc("family of the kernel; null where not known")]
+    kind: Annotated[ChangeKind, Doc("kind of change; 'same': within the noise of the recordings")]
+    matched_by: Annotated[MatchedBy, Doc("how it was matched with the other side")]
+    calls_before: Annotated[float, Doc("calls per step of the base")]
+    calls_after: Annotated[float, Doc("calls per step of the candidate")]
+    before_us: Annotated[float, Doc("busy time per step of the base", "us")]
+    after_us: Annotated[float, Doc("busy time per step of the candidate", "us")]
+    count_us: Annotated[float, Doc("change of the number of calls x the mean call before", "us")]
+    mean_us: Annotated[float, Doc("change of the mean call x the number of calls after", "us")]
+    source: Annotated[
+        str | None, Doc("the line after ('file.py:57'; before, where it is gone); null where not known")
+    ] = None
+    is_touched: Annotated[bool | None, Doc("whether the diff to the base touches that line; null without a diff")] = (
+        None
+    )
 
     @property
     def change_us(self) -> float:
@@ -97,32 +108,36 @@ class ChangeRow:
 class CounterStep:
     """A counter on both sides; null where a side does not know it."""
 
-    name: str
-    before: int | None
-    after: int | None
+    name: Annotated[str, Doc("name of the counter")]
+    before: Annotated[int | None, Doc("value in the base; null where not known")]
+    after: Annotated[int | None, Doc("value in the candidate; null where not known")]
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Both sides, what differs besides the code, and the change of the step, once by account and once by op.
+    """Both sides, the differences besides the code, and the change of the step, by account and by op.
 
     ``bars`` add up to the change of the step. So do ``rows`` with ``idle`` (the bars of no busy time): ``rows`` are all
     busy work, most change first. ``modules`` are the rows folded by module path. One that does not add up cannot be
     built (AssertionError).
     """
 
-    before: CompareSide
-    after: CompareSide
-    conditions: tuple[Condition, ...] = ()
-    bars: tuple[Bar, ...] = ()
-    rows: tuple[ChangeRow, ...] = ()
-    modules: tuple[ChangeRow, ...] = ()
-    idle: tuple[Bar, ...] = ()
-    counters: tuple[CounterStep, ...] = ()
-    notes: tuple[str, ...] = ()
-    sentence: str = ""
-    schema: str = COMPARE_SCHEMA
-    version: str = ""
+    before: Annotated[CompareSide, Doc("the base")]
+    after: Annotated[CompareSide, Doc("the candidate")]
+    conditions: Annotated[tuple[Condition, ...], Doc("differences besides the code")] = ()
+    bars: Annotated[
+        tuple[Bar, ...], Doc("the change by account of the ledger; they add up to the change of the step")
+    ] = ()
+    rows: Annotated[
+        tuple[ChangeRow, ...], Doc("the change of all busy work; with idle it adds up to the change of the step")
+    ] = ()
+    modules: Annotated[tuple[ChangeRow, ...], Doc("the rows folded by module path")] = ()
+    idle: Annotated[tuple[Bar, ...], Doc("the bars of idle time")] = ()
+    counters: Annotated[tuple[CounterStep, ...], Doc("counters on both sides")] = ()
+    notes: Annotated[tuple[str, ...], Doc("limits of this comparison")] = ()
+    sentence: Annotated[str, Doc("the change in words")] = ""
+    schema: Annotated[str, Doc("format of this document; other values are other formats")] = COMPARE_SCHEMA
+    version: Annotated[str, Doc("version of bottleneck that compared")] = ""
 
     def __post_init__(self) -> None:
         if self.before.step_us is None or self.after.step_us is None:

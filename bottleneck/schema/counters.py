@@ -6,7 +6,9 @@ program and on torch, those of tier ``backend`` on the device and its libraries 
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Annotated, Literal
+
+from bottleneck.schema.doc import Doc
 
 LOCK_SCHEMA = 1
 
@@ -83,30 +85,34 @@ MODULE_COUNTERS = ("ops", "launches", "syncs", "copies")
 
 @dataclass(frozen=True)
 class Fingerprint:
-    """What the counts depend on: counters of a tier are compared where this tier's facts are equal.
+    """Facts that the counts depend on: counters of a tier are compared where this tier's facts are equal.
 
     ``host`` is information only and never refuses a comparison.
     """
 
-    portable: Mapping[str, Value] = field(default_factory=dict)
-    backend: Mapping[str, Value] = field(default_factory=dict)
-    host: Mapping[str, Value] = field(default_factory=dict)
+    portable: Annotated[Mapping[str, Value], Doc("facts that all counters depend on")] = field(default_factory=dict)
+    backend: Annotated[Mapping[str, Value], Doc("facts that counters of the device and its libraries depend on")] = (
+        field(default_factory=dict)
+    )
+    host: Annotated[Mapping[str, Value], Doc("for information; never refuses a comparison")] = field(
+        default_factory=dict
+    )
 
 
 @dataclass(frozen=True)
 class Site:
-    """A line of the user's program, and what the calls from it count per step.
+    """A line of the user's program, with the counters of the calls from it per step.
 
     ``file`` is relative to the working folder, ``text`` the line without its indent (empty where the file is not at
     hand), by which a line is known again after it has moved; lock-files keep the text alone, and ``line`` is 0.
     ``ops`` holds the ops called from it.
     """
 
-    file: str
-    line: int
-    text: str
-    counts: Mapping[str, int] = field(default_factory=dict)
-    ops: Mapping[str, int] = field(default_factory=dict)
+    file: Annotated[str, Doc("path relative to the repository")]
+    line: Annotated[int, Doc("line number, from 1")]
+    text: Annotated[str, Doc("the line without its indent; empty where the file is not available")]
+    counts: Annotated[Mapping[str, int], Doc("counters of the calls from it, per step")] = field(default_factory=dict)
+    ops: Annotated[Mapping[str, int], Doc("ops called from it, per step")] = field(default_factory=dict)
 
     @property
     def place(self) -> str:
@@ -116,7 +122,7 @@ class Site:
 
 @dataclass(frozen=True)
 class Counts:
-    """All counters of one step, with what explains a change of them.
+    """All counters of one step, with ops, modules, kernels and lines that explain a change.
 
     ``values`` holds the counters by name; one that cannot be known of this recording is missing there, and has its
     reason in ``unknown``. ``unstable`` holds those whose steps, or whose calibration runs, disagree, with the range and
@@ -125,17 +131,25 @@ class Counts:
     outermost call got, and of the program's settings; empty where unknown. ``runs`` is how many processes agree.
     """
 
-    values: Mapping[str, int]
-    fingerprint: Fingerprint
-    unknown: Mapping[str, str] = field(default_factory=dict)
-    unstable: Mapping[str, str] = field(default_factory=dict)
-    ops: Mapping[str, int] = field(default_factory=dict)
-    modules: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
-    kernels: Mapping[str, int] = field(default_factory=dict)
-    sites: tuple[Site, ...] = ()
-    input_sha: str = ""
-    steps: int = 0
-    runs: int = 1
+    values: Annotated[Mapping[str, int], Doc("counters by name, per step")]
+    fingerprint: Annotated[Fingerprint, Doc("facts that the counters depend on")]
+    unknown: Annotated[Mapping[str, str], Doc("counters that this recording cannot give, with the reason")] = field(
+        default_factory=dict
+    )
+    unstable: Annotated[
+        Mapping[str, str], Doc("counters on which steps or runs disagree, with the range and the reason; never gated")
+    ] = field(default_factory=dict)
+    ops: Annotated[Mapping[str, int], Doc("calls per step, by op")] = field(default_factory=dict)
+    modules: Annotated[Mapping[str, Mapping[str, int]], Doc("counters per step, by module path")] = field(
+        default_factory=dict
+    )
+    kernels: Annotated[Mapping[str, int], Doc("launches per step, by kernel name")] = field(default_factory=dict)
+    sites: Annotated[tuple[Site, ...], Doc("lines of the program, with the counters of the calls from each")] = ()
+    input_sha: Annotated[
+        str, Doc("digest of the shapes and dtypes of the inputs, and of the settings; empty where not known")
+    ] = ""
+    steps: Annotated[int, Doc("number of steps that agree")] = 0
+    runs: Annotated[int, Doc("number of processes that agree")] = 1
 
 
 @dataclass(frozen=True)

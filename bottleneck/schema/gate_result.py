@@ -2,10 +2,11 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Annotated, Literal
 
 from bottleneck.schema.comparison import Comparison
 from bottleneck.schema.counters import Counts, Site
+from bottleneck.schema.doc import Doc
 from bottleneck.schema.measurements import Ratio, Timing
 
 GATE_SCHEMA = "bottleneck/gate/1"
@@ -32,18 +33,18 @@ EXIT_CODES: Mapping[GateVerdict, int] = {"pass": 0, "fail": 1, "failed": 4, "und
 
 @dataclass(frozen=True)
 class Limit:
-    """What a metric may grow by: a share ('+3%'), an amount ('+2'), and the amount below which nothing counts.
+    """The allowed growth of a metric: a share ('+3%'), an amount ('+2'), and the amount below which nothing counts.
 
     ``metric`` is a counter, ``step_us``, or a counter of modules ("module:decoder.*.launches"). ``relative`` is a share
     (0.03), ``absolute`` an amount in the metric's unit; a metric is within its limit where it is within either that is
     given. ``floor`` is in the metric's unit. ``text`` is what stands in pyproject.toml.
     """
 
-    metric: str
-    relative: float | None = None
-    absolute: float | None = None
-    floor: float = 0.0
-    text: str = "+0"
+    metric: Annotated[str, Doc("a counter, 'step_us', or a counter of modules")]
+    relative: Annotated[float | None, Doc("of the baseline that it may grow by", "share")] = None
+    absolute: Annotated[float | None, Doc("amount that it may grow by, in the metric's unit")] = None
+    floor: Annotated[float, Doc("growth below which nothing counts, in the metric's unit")] = 0.0
+    text: Annotated[str, Doc("the limit as written in pyproject.toml: '+0', '+3%'")] = "+0"
 
     def allows(self, before: float, after: float) -> bool:
         """Whether this growth is within the limit; a fall always is."""
@@ -78,38 +79,46 @@ class GateSettings:
 
 @dataclass(frozen=True)
 class Culprit:
-    """What changed a counter: an op, kernel or module, by how much per step, and the line that does it, where known.
+    """A cause of a counter's change: an op, kernel or module, its change per step, and its source line, where known.
 
-    ``is_touched`` tells whether the diff to the base touches that line; null without a diff.
+    ``is_touched``: the diff to the base touches that line; null without a diff.
     """
 
-    what: str
-    change: int
-    module: str | None = None
-    site: Site | None = None
-    is_touched: bool | None = None
+    what: Annotated[str, Doc("op, kernel or module")]
+    change: Annotated[int, Doc("how many more (negative: fewer) per step")]
+    module: Annotated[str | None, Doc("path of the module that it is in; null where not known")] = None
+    site: Annotated[Site | None, Doc("source line; null where not known")] = None
+    is_touched: Annotated[bool | None, Doc("whether the diff to the base touches that line; null without a diff")] = (
+        None
+    )
 
 
 @dataclass(frozen=True)
 class CounterChange:
-    """One counter held against its baseline; null values where a side lacks it, with ``reason``.
+    """One counter compared with its baseline; null values where a side lacks it, with ``reason``.
 
-    ``limit`` is what it was held against, ``is_creep`` where that is the budget against the anchor.
+    ``limit`` is the limit that was applied; ``is_creep`` where that is the budget against the anchor.
     """
 
-    metric: str
-    before: int | None
-    after: int | None
-    verdict: CounterVerdict
-    limit: Limit | None = None
-    reason: str | None = None
-    culprits: tuple[Culprit, ...] = ()
-    is_creep: bool = False
+    metric: Annotated[str, Doc("a counter, or one of modules: 'module:decoder.*.launches'")]
+    before: Annotated[
+        int | None, Doc("per step of the baseline, exact, in the counter's own unit; null where that side lacks it")
+    ]
+    after: Annotated[
+        int | None, Doc("per step of the candidate, exact, in the counter's own unit; null where that side lacks it")
+    ]
+    verdict: Annotated[
+        CounterVerdict, Doc("'gone': counted before and no more, an error of the measurement; 'new': no baseline")
+    ]
+    limit: Annotated[Limit | None, Doc("limit that was applied; null where there is none")] = None
+    reason: Annotated[str | None, Doc("why there is no value or no comparison; null where there are both")] = None
+    culprits: Annotated[tuple[Culprit, ...], Doc("causes of the change, the most important first")] = ()
+    is_creep: Annotated[bool, Doc("whether the baseline is the anchor (the last release), not the lock-file")] = False
 
 
 @dataclass(frozen=True)
 class TimeResult:
-    """The step of the candidate held against the base's, in turns.
+    """The step times of candidate and base, compared in interleaved pairs of processes.
 
     ``ratio`` is candidate / base step time over n pairs of processes, between two bounds each of which holds at 99 %.
     ``low_bound`` (at 1 - alpha, by how many workloads there are) and ``high_bound`` (at 95 %) are the ratios that
@@ -118,58 +127,77 @@ class TimeResult:
     (``confirming`` of them). ``budget`` is the allowed growth as a share, ``floor_us`` what is allowed at least.
     """
 
-    verdict: TimeVerdict
-    reason: str | None = None
-    ratio: Ratio | None = None
-    low_bound: float | None = None
-    high_bound: float | None = None
-    base_us: Timing | None = None
-    candidate_us: Timing | None = None
-    budget: float | None = None
-    floor_us: float = 0.0
-    smallest_visible: float | None = None
-    pairs: tuple[float, ...] = ()
-    confirming: int = 0
-    is_confirmed: bool = False
-    seconds: float = 0.0
-    seed: int = 0
+    verdict: Annotated[
+        TimeVerdict, Doc("'not run' has its reason; 'advisory': two separate recordings, not interleaved")
+    ]
+    reason: Annotated[str | None, Doc("why it was not run or not decided; null where it was decided")] = None
+    ratio: Annotated[
+        Ratio | None,
+        Doc(
+            "candidate / base: Hodges-Lehmann estimate over pairs of processes with its 98 % interval; null: not known"
+        ),
+    ] = None
+    low_bound: Annotated[float | None, Doc("one-sided lower bound that 'slower' rests on", "log ratio")] = None
+    high_bound: Annotated[float | None, Doc("one-sided upper bound that 'fine' rests on", "log ratio")] = None
+    base_us: Annotated[Timing | None, Doc("the base's median step", "us")] = None
+    candidate_us: Annotated[Timing | None, Doc("the candidate's median step", "us")] = None
+    budget: Annotated[float | None, Doc("growth that is allowed", "share")] = None
+    floor_us: Annotated[float, Doc("growth below which nothing counts", "us")] = 0.0
+    smallest_visible: Annotated[
+        float | None, Doc("the smallest slowdown that these pairs would have shown", "share")
+    ] = None
+    pairs: Annotated[
+        tuple[float, ...],
+        Doc("candidate / base of each pair of processes as measured, the confirming ones last", "log ratio"),
+    ] = ()
+    confirming: Annotated[int, Doc("number of those pairs that were measured anew to confirm a slowdown")] = 0
+    is_confirmed: Annotated[bool, Doc("whether the confirming pairs show the slowdown too")] = False
+    seconds: Annotated[float, Doc("duration of the timing", "s")] = 0.0
+    seed: Annotated[int, Doc("random seed of the order of turns")] = 0
 
 
 @dataclass(frozen=True)
 class WorkloadResult:
-    """The verdict on one workload, with all that it rests on.
+    """The verdict on one workload, with the counters, times and messages that it rests on.
 
-    ``what``, ``why`` and ``fix`` are the three lines of a failure; ``base`` names what it was held against ("merge-base
+    ``what``, ``why`` and ``fix`` are the three lines of a failure; ``base`` names the baseline ("merge-base
     1a2b3c4", "the lock-file"). ``counts`` are the candidate's. ``is_new``: it has no lock-file yet.
     """
 
-    name: str
-    program: tuple[str, ...]
-    verdict: GateVerdict
-    what: str
-    why: tuple[str, ...] = ()
-    fix: str = ""
-    base: str = ""
-    lock: str = ""
-    counters: tuple[CounterChange, ...] = ()
-    time: TimeResult | None = None
-    counts: Counts | None = None
-    comparison: Comparison | None = None
-    seconds: float = 0.0
-    warnings: tuple[str, ...] = ()
-    is_new: bool = False
+    name: Annotated[str, Doc("name of the workload")]
+    program: Annotated[tuple[str, ...], Doc("program and arguments, as on a command line")]
+    verdict: Annotated[
+        GateVerdict,
+        Doc("'nothing measured': no counter in common and no time, or a counter vanished; 'failed': the workload"),
+    ]
+    what: Annotated[str, Doc("what happened, in one line; empty for a pass")]
+    why: Annotated[tuple[str, ...], Doc("causes with lines of code, the most important first")] = ()
+    fix: Annotated[str, Doc("how to fix it, or the command that accepts it")] = ""
+    base: Annotated[str, Doc("baseline of the comparison")] = ""
+    lock: Annotated[str, Doc("lock-file of the workload")] = ""
+    counters: Annotated[tuple[CounterChange, ...], Doc("one entry per counter and limit")] = ()
+    time: Annotated[TimeResult | None, Doc("comparison of step times; null where it was not reached")] = None
+    counts: Annotated[Counts | None, Doc("counters of the candidate; null where they were not counted")] = None
+    comparison: Annotated[
+        Comparison | None, Doc("where the change of the step comes from; null where there is nothing to explain")
+    ] = None
+    seconds: Annotated[float, Doc("duration", "s")] = 0.0
+    warnings: Annotated[tuple[str, ...], Doc("other messages")] = ()
+    is_new: Annotated[bool, Doc("whether it has no lock-file yet")] = False
 
 
 @dataclass(frozen=True)
 class Gate:
     """All workloads, and the exit code that their verdicts and the policies make."""
 
-    results: tuple[WorkloadResult, ...]
-    exit_code: int
-    sentence: str
-    base: str = ""
-    candidate: str = ""
-    seconds: float = 0.0
-    warnings: tuple[str, ...] = ()
-    schema: str = GATE_SCHEMA
-    version: str = ""
+    results: Annotated[tuple[WorkloadResult, ...], Doc("one entry per workload")]
+    exit_code: Annotated[
+        int, Doc("exit code of the process: 0 pass, 1 fail, 4 a workload failed, 5 undecided or not measured")
+    ]
+    sentence: Annotated[str, Doc("all verdicts in one sentence")]
+    base: Annotated[str, Doc("baseline of the comparison")] = ""
+    candidate: Annotated[str, Doc("what was compared with the baseline")] = ""
+    seconds: Annotated[float, Doc("duration of the gate", "s")] = 0.0
+    warnings: Annotated[tuple[str, ...], Doc("other messages")] = ()
+    schema: Annotated[str, Doc("format of this file; other values are other formats")] = GATE_SCHEMA
+    version: Annotated[str, Doc("version of bottleneck that gated")] = ""

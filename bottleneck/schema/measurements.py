@@ -1,7 +1,9 @@
 """Frozen records of what the harness measures: step times, compilation, batch test and profiler options."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
+
+from bottleneck.schema.doc import Doc
 
 # What a window of the profiler may record: ops alone, one option more, or all that the kept window had on.
 ProfilerOption = Literal["ops", "shapes", "stacks", "memory", "all"]
@@ -14,40 +16,51 @@ Growth = Literal["fixed", "proportional", "both", "undecided"]
 class Timing:
     """Step times: median with its interval, over n steps."""
 
-    median: float
-    low: float
-    high: float
-    n: int
+    median: Annotated[float, Doc("median", "us")]
+    low: Annotated[float, Doc("lower end of the interval of the median", "us")]
+    high: Annotated[float, Doc("upper end of the interval of the median", "us")]
+    n: Annotated[int, Doc("how many times it was measured")]
 
 
 @dataclass(frozen=True)
 class StepTime:
-    """One step of the recording: its wall time, and why it was set aside; null when it counts."""
+    """One step of the recording: its wall time, and why it is excluded; null where it counts."""
 
-    name: str
-    us: float
-    set_aside: str | None = None
+    name: Annotated[str, Doc("number or name given by the program or the profiler")]
+    us: Annotated[float, Doc("wall time while profiled", "us")]
+    set_aside: Annotated[str | None, Doc("why the analysis excludes it; null where it counts")] = None
 
 
 @dataclass(frozen=True)
 class StepTimes:
-    """Steps of the window: mean wall time, spread, and the undisturbed time where it was measured.
+    """Steps of the window: mean wall time, spread, and the time without the profiler where it was measured.
 
-    ``windows_us`` is the mean step of each window that was opened; this one was the quickest. ``boundary`` is what
-    ended a step of the program, ``seen`` how often it did while the program was watched.
+    ``windows_us`` is the mean step of each window that was recorded; this one was the fastest. ``boundary`` is the
+    event that ended a step of the program, ``seen`` its number while the program was observed.
     """
 
-    count: int
-    wall_us: float
-    profiled_us: Timing | None
-    unprofiled_us: Timing | None
-    perturbation: float | None
-    source: str
-    each: tuple[StepTime, ...] = ()
-    settled: bool | None = None
-    windows_us: tuple[float, ...] = ()
-    boundary: str | None = None
-    seen: int | None = None
+    count: Annotated[int, Doc("steps in the window; 1 when none were found")]
+    wall_us: Annotated[
+        float, Doc("the time that the ledger partitions: the unprofiled median where known, else the mean", "us")
+    ]
+    profiled_us: Annotated[Timing | None, Doc("steps while profiled, on host and device together", "us")]
+    unprofiled_us: Annotated[Timing | None, Doc("steps without the profiler; null when not measured", "us")]
+    perturbation: Annotated[float | None, Doc("profiled time / unprofiled time", "ratio")]
+    source: Annotated[
+        str, Doc("how the steps were found: marks, profiler, optimizer, server, repeats, or whole for none")
+    ]
+    each: Annotated[
+        tuple[StepTime, ...], Doc("steps of the recording in order, including those that are excluded")
+    ] = ()
+    settled: Annotated[bool | None, Doc("whether the unprofiled steps showed no trend; null where not known")] = None
+    windows_us: Annotated[
+        tuple[float, ...], Doc("mean step of each window that was recorded; the fastest was kept", "us")
+    ] = ()
+    boundary: Annotated[
+        str | None,
+        Doc("event that ended a step of the program; null where none was found or the harness repeats the step"),
+    ] = None
+    seen: Annotated[int | None, Doc("number of such events until the measurement was complete")] = None
 
 
 def tell_step(name: str, seen: int) -> str:
@@ -81,12 +94,12 @@ class Compilation:
 
 @dataclass(frozen=True)
 class Ratio:
-    """A ratio of step times: median of ratios of neighbours in time, with its interval, over n such pairs."""
+    """A ratio of step times: estimate over n pairs of measurements next to each other in time, with its interval."""
 
-    median: float
-    low: float
-    high: float
-    n: int
+    median: Annotated[float, Doc("point estimate; 1 is unchanged", "ratio")]
+    low: Annotated[float, Doc("lower end of the interval", "ratio")]
+    high: Annotated[float, Doc("upper end of the interval", "ratio")]
+    n: Annotated[int, Doc("number of measurements, or of pairs")]
 
 
 @dataclass(frozen=True)
@@ -105,39 +118,56 @@ class BatchTest:
 
 @dataclass(frozen=True)
 class BatchProof:
-    """What the batch test says: t = fixed + proportional x batch, with the parts of the step at its own batch size.
+    """Result of the batch test: t = fixed + proportional x batch, with both parts at the original batch size.
 
-    ``agrees`` tells whether the ledger's overhead fits into the fixed part; null where nothing can be said. ``reason``
-    says why there are no figures; null where there are.
+    ``agrees``: the ledger's overhead fits into the fixed part; null where that is undecided. ``reason`` is why there
+    are no figures; null where there are.
     """
 
-    batch_size: int | None
-    once_us: Timing | None = None
-    twice_us: Timing | None = None
-    ratio: Ratio | None = None
-    fixed_us: Timing | None = None
-    proportional_us: Timing | None = None
-    fixed_share: Ratio | None = None
-    growth: Growth | None = None
-    agrees: bool | None = None
-    sentence: str = ""
-    reason: str | None = None
+    batch_size: Annotated[int | None, Doc("samples in a step; null when not known")]
+    once_us: Annotated[
+        Timing | None, Doc("unprofiled steps at that size, interleaved with those at twice the size", "us")
+    ] = None
+    twice_us: Annotated[Timing | None, Doc("steps at twice that size", "us")] = None
+    ratio: Annotated[
+        Ratio | None,
+        Doc("twice_us / once_us: median over pairs of neighbouring blocks, with its 95 % interval by order statistics"),
+    ] = None
+    fixed_us: Annotated[
+        Timing | None, Doc("part of the step that is the same for any batch: (2 - ratio) x once_us", "us")
+    ] = None
+    proportional_us: Annotated[Timing | None, Doc("part of the step that grows with its batch", "us")] = None
+    fixed_share: Annotated[Ratio | None, Doc("fixed part of the step")] = None
+    growth: Annotated[
+        Growth | None,
+        Doc("'fixed' (ratio up to 1.2), 'proportional' (from 1.8), 'both', or 'undecided' by its interval"),
+    ] = None
+    agrees: Annotated[
+        bool | None, Doc("whether the overhead in the ledger fits into the fixed part; null where undecided")
+    ] = None
+    sentence: Annotated[str, Doc("conclusion, in words")] = ""
+    reason: Annotated[str | None, Doc("why the test was not run; null when it was")] = None
 
 
 @dataclass(frozen=True)
 class OptionCost:
-    """How many times as long a step takes under the profiler with this option besides the record of ops."""
+    """Overhead of one profiler option: profiled / unprofiled step time with this option besides that of ops."""
 
-    option: ProfilerOption
-    ratio: Ratio
+    option: Annotated[ProfilerOption, Doc("'ops' alone, 'ops' with one more option, or 'all' options of the recording")]
+    ratio: Annotated[
+        Ratio,
+        Doc(
+            "profiled step / unprofiled step: median over rounds of windows, with its 95 % interval by order statistics"
+        ),
+    ]
 
 
 @dataclass(frozen=True)
 class OptionCosts:
-    """What each option of the profiler costs on this step; ``reason`` says why that is not known."""
+    """Overhead of each profiler option on this step; ``reason`` is why that is not known."""
 
-    costs: tuple[OptionCost, ...] = ()
-    reason: str | None = None
+    costs: Annotated[tuple[OptionCost, ...], Doc("one entry per option")] = ()
+    reason: Annotated[str | None, Doc("why there is none; null when there is")] = None
 
 
 @dataclass(frozen=True)

@@ -13,11 +13,11 @@ from bottleneck.report.comparison_formats import FORMATS, render, to_json, to_ma
 from bottleneck.report.document import Table
 from bottleneck.report.plots.waterfall_plot import draw, save_waterfall
 from bottleneck.schema.comparison import Bar, CompareSide, Comparison, CounterStep
-from scripts.write_schema import COMPARE_GUIDE_FILE, COMPARE_SCHEMA_FILE, compare_guide, compare_schema, schema_text
+from scripts.write_schema import COMPARE, page_text, schema_text
 from tests.report.comparisons import COMPARISONS, devices, hostile, lock, row, slower, unchanged
 from tests.report.golden_comparison import FOLDER, GOLDEN, PAGE, page
 
-VALIDATOR = jsonschema.Draft202012Validator(json.loads(COMPARE_SCHEMA_FILE.read_text(encoding="utf-8")))
+VALIDATOR = jsonschema.Draft202012Validator(json.loads(COMPARE.file.read_text(encoding="utf-8")))
 
 
 def number(cell: str) -> float:
@@ -241,8 +241,9 @@ def test_markdown_has_no_markup_of_a_trace() -> None:
 
 def test_the_published_schema_and_guide_follow_from_the_records() -> None:
     renew = "python -m scripts.write_schema renews it"
-    assert schema_text(compare_schema()) == COMPARE_SCHEMA_FILE.read_text(encoding="utf-8"), renew
-    assert compare_guide() == COMPARE_GUIDE_FILE.read_text(encoding="utf-8"), renew
+    assert schema_text(COMPARE) == COMPARE.file.read_text(encoding="utf-8"), renew
+    assert COMPARE.page is not None
+    assert page_text(COMPARE) == COMPARE.page.read_text(encoding="utf-8"), renew
 
 
 @pytest.mark.parametrize("comparison", COMPARISONS.values(), ids=COMPARISONS)

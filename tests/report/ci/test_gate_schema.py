@@ -7,15 +7,15 @@ import pytest
 
 from bottleneck.report.ci.outputs import to_json
 from bottleneck.schema.gate_result import Gate
-from scripts.write_schema import GATE_SCHEMA_FILE, gate_schema, schema_text
+from scripts.write_schema import GATE, schema_text
 from tests.report.gates import GATES
 
-PUBLISHED = json.loads(GATE_SCHEMA_FILE.read_text(encoding="utf-8"))
+PUBLISHED = json.loads(GATE.file.read_text(encoding="utf-8"))
 VALIDATOR = jsonschema.Draft202012Validator(PUBLISHED)
 
 
 def test_the_published_schema_follows_from_the_records() -> None:
-    assert schema_text(gate_schema()) == GATE_SCHEMA_FILE.read_text(encoding="utf-8"), "python -m scripts.write_schema"
+    assert schema_text(GATE) == GATE.file.read_text(encoding="utf-8"), "python -m scripts.write_schema"
 
 
 def test_the_schema_is_a_schema() -> None:
