@@ -28,7 +28,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks.compare_cases import CASES, TRACELENS_FILES, TRACES, Case
 from benchmarks.pages import write_between_markers
-from bottleneck.cost import price
+from bottleneck.cost import compute_costs
 from bottleneck.pipeline import analyse
 from bottleneck.schema.analysis import Analysis
 
@@ -111,7 +111,7 @@ def ours(case: Case, event: Mapping[str, Any], folder: Path) -> Amounts:
     keys = {"dims": "Input Dims", "types": "Input type", "strides": "Input Strides", "concrete": "Concrete Inputs"}
     args = event["args"]
     call = {"name": case.op, **{name: json.dumps(args[key]) for name, key in keys.items() if key in args}}
-    cost = price(pd.DataFrame([call])).iloc[0]
+    cost = compute_costs(pd.DataFrame([call])).iloc[0]
     return Amounts(cost["matrix_flops"] + cost["vector_flops"], cost["bytes_low"], cost["bytes_high"])
 
 

@@ -25,10 +25,10 @@ import pandas as pd
 
 from benchmarks.pages import write_between_markers
 from bottleneck.analysis.roofline import classify
-from bottleneck.cost import price
-from bottleneck.cost.attribution import charge
-from bottleneck.cost.graph_replay import AT_CAPTURE, ELSEWHERE, Priced, lend
-from bottleneck.cost.shape_inference import complete
+from bottleneck.cost import compute_costs
+from bottleneck.cost.attribution import attribute
+from bottleneck.cost.graph_replay import AT_CAPTURE, ELSEWHERE, CostedTrace, assign_replayed_costs
+from bottleneck.cost.shape_inference import infer_shapes
 from bottleneck.devices.match import match_device
 from bottleneck.errors import BottleneckError
 from bottleneck.schema.analysis import Device
@@ -95,18 +95,20 @@ def cover(path: Path) -> Coverage | None:
     if trace.flavour == "cpu" or not trace.signatures["dims"].notna().any():
         return None
     alone = _priced(trace)
-    found, _ = lend(alone, [lend(_priced(read_trace(capture)))[0] for capture in _captures(path)])
-    linked, costs, charges = found.linked, found.costs, found.charges
+    found, _ = assign_replayed_costs(
+        alone, [assign_replayed_costs(_priced(read_trace(capture)))[0] for capture in _captures(path)]
+    )
+    linked, costs, attribution = found.linked, found.costs, found.attribution
     used = [int(index) for index in trace.device_args["device"].dropna().unique()]
     device, _ = match_device(trace.devices, used, trace.flavour)
-    roofline = classify(linked.kernels, linked.ops, costs, charges, device)
+    roofline = classify(linked.kernels, linked.ops, costs, attribution, device)
     kernels = linked.kernels
     dur_us, compute = kernels["dur_us"], kernels["kind"] == "compute"
-    paid = compute & charges["share"].notna()
-    signature = charges["signature"].to_numpy(dtype=np.int64, na_value=-1)
+    paid = compute & attribution["share"].notna()
+    signature = attribution["signature"].to_numpy(dtype=np.int64, na_value=-1)
     evidence = np.append(costs["evidence"].fillna("").to_numpy(dtype=str), "")[signature]
     by_twin, by_capture = (np.char.find(evidence, words) >= 0 for words in (ELSEWHERE, AT_CAPTURE))
-    groups = _judge(linked, charges, roofline, device)
+    groups = _judge(linked, attribution, roofline, device)
     return Coverage(
         name=path.name.removesuffix(".gz").removesuffix(".json"),
         flavour=trace.flavour,
@@ -127,12 +129,12 @@ def cover(path: Path) -> Coverage | None:
     )
 
 
-def _judge(linked: Linked, charges: pd.DataFrame, roofline: pd.DataFrame, device: Device) -> pd.DataFrame:
+def _judge(linked: Linked, attribution: pd.DataFrame, roofline: pd.DataFrame, device: Device) -> pd.DataFrame:
     """Per group of kernels under one price, on a device with known peaks: its floors and its measured time."""
     frame = roofline[["compute_us", "bytes_low"]].assign(
-        group=charges["group"], us=linked.kernels["dur_us"], kernels=1, name=linked.kernels["name"].astype(object)
+        group=attribution["group"], us=linked.kernels["dur_us"], kernels=1, name=linked.kernels["name"].astype(object)
     )
-    frame = frame[(charges["share"].notna() & (linked.kernels["kind"] == "compute")).to_numpy()]
+    frame = frame[(attribution["share"].notna() & (linked.kernels["kind"] == "compute")).to_numpy()]
     groups = frame.groupby("group").agg(
         {"compute_us": "sum", "bytes_low": "sum", "us": "sum", "kernels": "sum", "name": "first"}
     )
@@ -153,10 +155,10 @@ def _violations(groups: pd.DataFrame) -> tuple[str, ...]:
     return tuple(f"{row.name[:80]}: {row.us:.2f} us, floor {row.floor_us:.2f} us" for row in beyond.itertuples())
 
 
-def _priced(trace: Trace) -> Priced:
-    linked = complete(link(trace, whole_window(trace)))
-    costs = price(linked.trace.signatures)
-    return Priced(linked, costs, charge(linked.ops, linked.kernels, costs))
+def _priced(trace: Trace) -> CostedTrace:
+    linked = infer_shapes(link(trace, whole_window(trace)))
+    costs = compute_costs(linked.trace.signatures)
+    return CostedTrace(linked, costs, attribute(linked.ops, linked.kernels, costs))
 
 
 def _captures(path: Path) -> list[Path]:
@@ -166,10 +168,10 @@ def _captures(path: Path) -> list[Path]:
     return sorted(path.parent.glob(f"{path.name.rpartition('__')[0]}{_CAPTURES}*"))
 
 
-def _by_reason(found: Priced, chosen: np.ndarray) -> pd.Series:
+def _by_reason(found: CostedTrace, chosen: np.ndarray) -> pd.Series:
     """Time of the chosen kernels by 'op: reason', most first."""
     linked, reasons = found.linked, found.costs["reason"].to_numpy()
-    kernels, twins = linked.kernels[chosen], found.charges["signature"][chosen]
+    kernels, twins = linked.kernels[chosen], found.attribution["signature"][chosen]
     names, signature = linked.ops["name"].astype(object).to_numpy(), linked.ops["signature"]
     calls = linked.trace.signatures["name"].to_numpy()
     said = []

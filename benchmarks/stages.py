@@ -22,8 +22,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from benchmarks.repeat import repeat_trace
 from bottleneck.analysis.ledger import build_ledger
 from bottleneck.analysis.roofline import classify
-from bottleneck.cost import price
-from bottleneck.cost.attribution import charge
+from bottleneck.cost import compute_costs
+from bottleneck.cost.attribution import attribute
 from bottleneck.devices.match import match_device
 from bottleneck.trace.kernels import describe_kernel
 from bottleneck.trace.link import link
@@ -49,12 +49,12 @@ def measure(path: Path) -> list[tuple[str, float]]:
     trace, read = timed(lambda: read_trace(path), 1)
     window, steps = timed(lambda: find_steps(trace))
     linked, links = timed(lambda: link(trace, window))
-    costs, prices = timed(lambda: price(trace.signatures))
-    charges, charged = timed(lambda: charge(linked.ops, linked.kernels, costs))
+    costs, prices = timed(lambda: compute_costs(trace.signatures))
+    attribution, charged = timed(lambda: attribute(linked.ops, linked.kernels, costs))
     device, _ = match_device(
         trace.devices, [int(i) for i in trace.device_args["device"].dropna().unique()], trace.flavour
     )
-    roofline, classes = timed(lambda: classify(linked.kernels, linked.ops, costs, charges, device))
+    roofline, classes = timed(lambda: classify(linked.kernels, linked.ops, costs, attribution, device))
     ledger = timed(lambda: build_ledger(linked, roofline))[1]
     longest_name = timed(lambda: describe_kernel("fmha_fwd (" * 1_000_000))[1]
     return [

@@ -16,11 +16,11 @@ from bottleneck.analysis.scaling import untax
 from bottleneck.analysis.summary import Evidence, assemble, charge_rows
 from bottleneck.analysis.telemetry import MARGIN_NS, Stretch, find_conditions, find_contention, summarise_samples
 from bottleneck.analysis.verdict import with_findings
-from bottleneck.cost import price
-from bottleneck.cost.attribution import charge
-from bottleneck.cost.graph_replay import Priced, lend
+from bottleneck.cost import compute_costs
+from bottleneck.cost.attribution import attribute
+from bottleneck.cost.graph_replay import CostedTrace, assign_replayed_costs
 from bottleneck.cost.inductor_cpp import add_kernels
-from bottleneck.cost.shape_inference import complete
+from bottleneck.cost.shape_inference import infer_shapes
 from bottleneck.devices.match import match_device
 from bottleneck.errors import TraceError, UsageError
 from bottleneck.report.analysis_json import from_json
@@ -159,23 +159,25 @@ def _analyse_source(source: Source, options: Options) -> Case:
     window = whole_window(trace) if options.whole else find_steps(trace, source.marks_ns, options.steps)
     device, caveats = _choose_device(trace, source.recording, options)
     unprofiled = None if options.whole else source.unprofiled
-    linked = complete(untax(link(trace, window), unprofiled, device.launch_floor_us))
-    costs = price(linked.trace.signatures)
+    linked = infer_shapes(untax(link(trace, window), unprofiled, device.launch_floor_us))
+    costs = compute_costs(linked.trace.signatures)
     if source.compiled is not None:
         linked, costs = add_kernels(linked, costs, source.compiled)
-    charges = charge(linked.ops, linked.kernels, costs)
-    lent, borrowed = lend(Priced(linked, costs, charges), [_read_capture(path) for path in options.captures])
-    linked, costs, charges = lent.linked, lent.costs, lent.charges
+    attribution = attribute(linked.ops, linked.kernels, costs)
+    lent, borrowed = assign_replayed_costs(
+        CostedTrace(linked, costs, attribution), [_read_capture(path) for path in options.captures]
+    )
+    linked, costs, attribution = lent.linked, lent.costs, lent.attribution
     telemetry, complaints = _hear_sensors(source, linked, unprofiled)
     conditions, slow = find_conditions(device, telemetry)
-    roofline = classify(linked.kernels, linked.ops, costs, charges, device, conditions)
+    roofline = classify(linked.kernels, linked.ops, costs, attribution, device, conditions)
     result = build_ledger(linked, roofline, device)
     threads = None if source.recording is None else source.recording.threads
     contended = find_contention(telemetry, threads, result, roofline["explained"].to_numpy(dtype=np.float64))
     evidence = Evidence(
         linked=linked,
         costs=costs,
-        charges=charges,
+        attribution=attribution,
         roofline=roofline,
         result=result,
         device=device,
@@ -189,7 +191,7 @@ def _analyse_source(source: Source, options: Options) -> Case:
         analysis = _with_boundary(analysis, source.recording)
     if source.extras is not None and not options.whole:
         analysis = add_extras(analysis, source.extras)
-    return Case(analysis, linked, costs, charges, roofline, source.recording, charged.table())
+    return Case(analysis, linked, costs, attribution, roofline, source.recording, charged.table())
 
 
 def _with_boundary(analysis: Analysis, recording: Recording) -> Analysis:
@@ -201,12 +203,12 @@ def _disturbances(source: Source, unprofiled: Timing | None) -> tuple[Caveat, ..
     return find_disturbance(source.extras or Extras(), unprofiled)
 
 
-def _read_capture(path: Path) -> Priced:
+def _read_capture(path: Path) -> CostedTrace:
     """The calls of another trace, from which twins are taken."""
     trace = read_trace(path)
-    linked = complete(link(trace, whole_window(trace)))
-    costs = price(linked.trace.signatures)
-    return lend(Priced(linked, costs, charge(linked.ops, linked.kernels, costs)))[0]
+    linked = infer_shapes(link(trace, whole_window(trace)))
+    costs = compute_costs(linked.trace.signatures)
+    return assign_replayed_costs(CostedTrace(linked, costs, attribute(linked.ops, linked.kernels, costs)))[0]
 
 
 def _choose_device(trace: Trace, recording: Recording | None, options: Options) -> tuple[Device, tuple[Caveat, ...]]:

@@ -167,7 +167,7 @@ def _inside(case: Case, at_us: Floats) -> Flags:
 
 def work_in_window(case: Case) -> Flags:
     """Whether each row of KERNELS is a kernel of the window that computes (no copy, fill, collective, or mere call)."""
-    computes = (case.linked.kernels["kind"] == "compute").to_numpy() & ~case.charges["dispatches"].to_numpy()
+    computes = (case.linked.kernels["kind"] == "compute").to_numpy() & ~case.attribution["dispatches"].to_numpy()
     return np.asarray(computes & kernels_in_window(case))
 
 

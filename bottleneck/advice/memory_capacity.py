@@ -112,7 +112,7 @@ def forward_work(case: Case) -> Forward:
     op = kernels["op"].to_numpy(dtype=np.int64, na_value=-1)
     later = np.append(_is_later(case), False)
     works = (kernels["kind"] == "compute").to_numpy() & kernels_in_window(case) & (op >= 0) & ~later[op]
-    works &= ~case.charges["dispatches"].to_numpy()
+    works &= ~case.attribution["dispatches"].to_numpy()
     flops = case.roofline["flops"].to_numpy()[works]
     us = float(kernels["dur_us"].to_numpy()[works].sum()) / case.steps
     known = flops[~np.isnan(flops)]

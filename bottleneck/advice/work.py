@@ -255,12 +255,12 @@ def work_of(case: Case) -> Work:
 def _find_work(case: Case) -> Work:
     kernels, ops = case.linked.kernels, case.linked.ops
     device_copy = (kernels["kind"] == "copy").to_numpy() & ~_over_link(kernels)
-    works = kernels["kind"].isin(("compute", "fill")).to_numpy() & ~case.charges["dispatches"].to_numpy()
+    works = kernels["kind"].isin(("compute", "fill")).to_numpy() & ~case.attribution["dispatches"].to_numpy()
     row = np.flatnonzero((works | device_copy) & kernels_in_window(case))
     row = row[np.lexsort((kernels["ts_us"].to_numpy()[row], kernels["stream"].cat.codes.to_numpy()[row]))]
-    payer, issuer = (_positions(frame[name])[row] for frame, name in ((case.charges, "payer"), (kernels, "op")))
-    op = np.where(payer < 0, issuer, payer)
-    carried = _positions(case.charges["signature"])[row]
+    owner, issuer = (_positions(frame[name])[row] for frame, name in ((case.attribution, "op"), (kernels, "op")))
+    op = np.where(owner < 0, issuer, owner)
+    carried = _positions(case.attribution["signature"])[row]
     us = kernels["dur_us"].to_numpy()[row] / case.steps
     busy_us = case.analysis.totals.busy_us
     scale = min(1.0, busy_us / us.sum()) if us.sum() > 0 and busy_us > 0 else 1.0

@@ -185,7 +185,7 @@ class Work:
     kernels: pd.DataFrame
     ops: pd.DataFrame
     costs: pd.DataFrame
-    charges: pd.DataFrame
+    attribution: pd.DataFrame
     device: Device
     groups: Groups
     conditions: Conditions = UNTOLD
@@ -212,9 +212,9 @@ class Labelled:
     labels: tuple[str, ...]
 
 
-def fold(kernels: pd.DataFrame, charges: pd.DataFrame) -> Groups:
-    """The groups of CHARGES; neither the order of rows nor a shift in time changes them."""
-    _, of_kernel = np.unique(charges["group"].to_numpy(), return_inverse=True)
+def fold(kernels: pd.DataFrame, attribution: pd.DataFrame) -> Groups:
+    """The groups of ATTRIBUTION; neither the order of rows nor a shift in time changes them."""
+    _, of_kernel = np.unique(attribution["group"].to_numpy(), return_inverse=True)
     count = int(of_kernel.max()) + 1 if len(of_kernel) else 0
     duration = kernels["dur_us"].to_numpy()
     auxiliary = kernels["auxiliary"].to_numpy()
@@ -224,8 +224,8 @@ def fold(kernels: pd.DataFrame, charges: pd.DataFrame) -> Groups:
     return Groups(
         of_kernel=of_kernel,
         main=main,
-        priced=charges["share"].notna().to_numpy()[main],
-        signature=rows(charges["signature"])[main],
+        priced=attribution["share"].notna().to_numpy()[main],
+        signature=rows(attribution["signature"])[main],
         kernels=size,
         time_us=_sums(of_kernel, duration, count),
         auxiliary_us=_sums(of_kernel, np.where(auxiliary, duration, 0.0), count),
@@ -329,7 +329,7 @@ def launch_floor_us(kernels: pd.DataFrame, device: Device) -> float | None:
 
 
 def floors(work: Work) -> Floors:
-    """The floors of every group; those without a payer have only a launch floor."""
+    """The floors of every group; those attributed to no op have only a launch floor."""
     floor = launch_floor_us(work.kernels, work.device)
     least, _, _ = _compute_us(work)
     fast, slow, guessed = _compute_us(replace(work, device=work.conditions.slowed(work.device)))

@@ -84,12 +84,12 @@ def _references(rows: Integers) -> "pd.arrays.IntegerArray":
 
 
 def charged_rows(
-    linked: Linked, costs: pd.DataFrame, charges: pd.DataFrame, roofline: pd.DataFrame, result: LedgerResult
+    linked: Linked, costs: pd.DataFrame, attribution: pd.DataFrame, roofline: pd.DataFrame, result: LedgerResult
 ) -> Charged:
     """The rows behind all summaries."""
     steps = max(len(linked.window.steps), 1)
-    payer, issuer = codes_of(charges["payer"]), codes_of(linked.kernels["op"])
-    carried = codes_of(charges["signature"])
+    owner, issuer = codes_of(attribution["op"]), codes_of(linked.kernels["op"])
+    carried = codes_of(attribution["signature"])
     return Charged(
         linked=linked,
         costs=costs,
@@ -98,7 +98,7 @@ def charged_rows(
         us=result.kernel_us / steps,
         runs=_inside(linked, result),
         repeats=steps * len(result.devices),
-        op=np.where(payer < 0, issuer, payer),
+        op=np.where(owner < 0, issuer, owner),
         signature=np.where(carried < 0, np.append(codes_of(linked.ops["signature"]), -1)[issuer], carried),
         result=result,
     )

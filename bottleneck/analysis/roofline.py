@@ -166,18 +166,18 @@ def classify(
     kernels: pd.DataFrame,
     ops: pd.DataFrame,
     costs: pd.DataFrame,
-    charges: pd.DataFrame,
+    attribution: pd.DataFrame,
     device: Device,
     conditions: Conditions = UNTOLD,
 ) -> pd.DataFrame:
-    """ROOFLINE: kernels that share a price (the same group in CHARGES) are judged together on their summed time.
+    """ROOFLINE: kernels that share a price (the same group in ATTRIBUTION) are judged together on their summed time.
 
     Rules are tried in order: unknown, overhead, compute, memory, else the largest floor with the regime
     'underutilised'. Nothing is explained above 1: bytes that arrive faster than DRAM allows came from a cache; a floor
     that even a cache cannot excuse is reported as an error of price or peak, with low confidence. ``conditions`` are
     what the device's sensors said: a clock below the one at which the peaks hold lowers these, never the bandwidth.
     """
-    work = Work(kernels, ops, costs, charges, device, fold(kernels, charges), conditions)
+    work = Work(kernels, ops, costs, attribution, device, fold(kernels, attribution), conditions)
     bounds = floors(work)
     times = _times(work, bounds)
     decision = _decide(work, times)
@@ -322,7 +322,7 @@ def _mostly_idle(work: Work, times: _Times, decision: _Decision) -> Flags:
 def _amounts(work: Work, times: _Times) -> dict[str, Floats | Rows]:
     """The part of its group's price and floors that each kernel carries."""
     of_kernel = work.groups.of_kernel
-    share = work.charges["share"].to_numpy()
+    share = work.attribution["share"].to_numpy()
     flops = work.cost("matrix_flops") + work.cost("vector_flops")
     return {
         "flops": share * flops[of_kernel],
@@ -343,7 +343,7 @@ def _judge_others(
     """
     duration = work.kernels["dur_us"].to_numpy()
     collective = (work.kernels["kind"] == "collective").to_numpy()
-    other = collective | copies.is_copy | work.charges["dispatches"].to_numpy()
+    other = collective | copies.is_copy | work.attribution["dispatches"].to_numpy()
     largest = np.fmax(copies.memory_us, columns["launch_us"])
     known = ~np.isnan(copies.memory_us)
     replaced = {

@@ -81,7 +81,7 @@ def cover(rows: Charged, result: LedgerResult) -> Coverage:
 
 
 def _unknown_work(rows: Charged, unknown: Integers) -> tuple[UnknownWork, ...]:
-    """Unpriced time by op (by kernel where no op is known) and reason."""
+    """Unmodelled time by op (by kernel where no op is known) and reason."""
     reasons, ops, kernels = rows.labels("reason"), rows.linked.ops["name"].cat.categories, rows.labels("name")
     op, kernel, reason = rows.op_codes("name"), rows.codes("name"), rows.codes("reason")
     us: dict[tuple[str, str], float] = {}
@@ -265,7 +265,7 @@ class Evidence:
 
     linked: Linked
     costs: pd.DataFrame
-    charges: pd.DataFrame
+    attribution: pd.DataFrame
     roofline: pd.DataFrame
     result: LedgerResult
     device: Device
@@ -277,7 +277,7 @@ class Evidence:
 def charge_rows(evidence: Evidence) -> Charged:
     """What each row of KERNELS is charged per step; with ``unprofiled`` given, of the undisturbed step."""
     result = rescale(evidence.result, evidence.unprofiled, untaxed_parts(evidence.linked))
-    return charged_rows(evidence.linked, evidence.costs, evidence.charges, evidence.roofline, result)
+    return charged_rows(evidence.linked, evidence.costs, evidence.attribution, evidence.roofline, result)
 
 
 def assemble(evidence: Evidence, charged: Charged | None = None) -> Analysis:

@@ -31,11 +31,11 @@ from bottleneck.cost import convolution as conv
 from bottleneck.cost import creation as fills
 from bottleneck.cost import inductor_triton as triton
 from bottleneck.cost import multipass as passes
-from bottleneck.cost.call import Cost, Formula, Formulas, Unpriced, parse_call
+from bottleneck.cost.call import Cost, Formula, Formulas, Unmodelled, parse_call
 from bottleneck.schema.tables import COSTS
 
 
-def merge(tables: Sequence[Formulas]) -> dict[str, Formula]:
+def merge_formulas(tables: Sequence[Formulas]) -> dict[str, Formula]:
     """All formulas by op name; AssertionError when two tables price the same op."""
     merged: dict[str, Formula] = {}
     for table in tables:
@@ -45,9 +45,9 @@ def merge(tables: Sequence[Formulas]) -> dict[str, Formula]:
     return merged
 
 
-# Formulas by the trade that they belong to: a trade is known by an op's name alone, its price only with its shapes.
-TRADES: Mapping[str, Formulas] = {
-    "matmul": merge([matmul.FORMULAS, quantized.FORMULAS]),
+# Formulas by the family that they belong to: a family is known by an op's name alone, its price only with its shapes.
+OP_FAMILIES: Mapping[str, Formulas] = {
+    "matmul": merge_formulas([matmul.FORMULAS, quantized.FORMULAS]),
     "convolution": conv.FORMULAS,
     "attention": attention.FORMULAS,
     "recurrent": recurrent.FORMULAS,
@@ -67,7 +67,7 @@ TRADES: Mapping[str, Formulas] = {
     "optimizer": optimizer.FORMULAS,
     "primitive": prims.FORMULAS,
 }
-FORMULAS = merge([*TRADES.values(), views.FORMULAS])
+FORMULAS = merge_formulas([*OP_FAMILIES.values(), views.FORMULAS])
 
 # Ops that only call others, which are priced by themselves.
 COMPOSITES = frozenset[str]().union(
@@ -81,25 +81,25 @@ COMPOSITES = frozenset[str]().union(
 )
 
 
-_TRADE_OF = {name: trade for trade, formulas in TRADES.items() for name in formulas}
+_FAMILY_OF = {name: family for family, formulas in OP_FAMILIES.items() for name in formulas}
 
 
-def trade_of(name: str) -> str | None:
-    """The trade of an op by its name, 'free' for views and ops that only call others; null for an op nobody knows."""
+def op_family(name: str) -> str | None:
+    """The family of an op by its name, 'free' for views and ops that only call others; null for an op nobody knows."""
     if name in views.FORMULAS or name in COMPOSITES or views.dispatch(name):
         return "free"
-    return _TRADE_OF.get(name) or triton.trade(name) or sage.trade(name)
+    return _FAMILY_OF.get(name) or triton.family(name) or sage.family(name)
 
 
-def price(signatures: pd.DataFrame) -> pd.DataFrame:
+def compute_costs(signatures: pd.DataFrame) -> pd.DataFrame:
     """COSTS, row for row as SIGNATURES or CALLS; a call without a price has nulls and the reason."""
     unknown = [None] * len(signatures)
     columns = [signatures.get(name, unknown) for name in ("name", "dims", "types", "strides", "concrete", "result")]
-    priced = [_price_call(*(_text(value) for value in row)) for row in zip(*columns, strict=True)]
-    return tabulate(priced, list(signatures.get("evidence", unknown)))
+    priced = [_compute_cost(*(_text(value) for value in row)) for row in zip(*columns, strict=True)]
+    return cost_table(priced, list(signatures.get("evidence", unknown)))
 
 
-def tabulate(priced: Sequence[Cost | str], evidence: Sequence[str | None]) -> pd.DataFrame:
+def cost_table(priced: Sequence[Cost | str], evidence: Sequence[str | None]) -> pd.DataFrame:
     """COSTS from one price, or the reason for having none, and what it rests on per row."""
     costs = [result if isinstance(result, Cost) else None for result in priced]
     reasons = [None if isinstance(result, Cost) else result for result in priced]
@@ -125,7 +125,7 @@ def _text(value: object) -> str | None:
     return value if isinstance(value, str) else None
 
 
-def _price_call(name: str | None, *texts: str | None) -> Cost | str:
+def _compute_cost(name: str | None, *texts: str | None) -> Cost | str:
     """The price of one call by its texts as ``parse_call`` takes them, or the reason why there is none."""
     formula = FORMULAS.get(name or "") or triton.formula(name or "") or sage.formula(name or "")
     if name is None or formula is None:
@@ -133,7 +133,7 @@ def _price_call(name: str | None, *texts: str | None) -> Cost | str:
         return views.dispatch(name or "") or unpriced
     try:
         cost = formula(parse_call(name, *texts))
-    except Unpriced as reason:
+    except Unmodelled as reason:
         return str(reason)
     except (ArithmeticError, LookupError, TypeError, ValueError):
         # Recorded shapes are foreign data: a formula met sizes that no call of this op can have.

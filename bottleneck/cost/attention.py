@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from bottleneck.cost.call import Cost, Formula, OpCall, Tensor, Unpriced
+from bottleneck.cost.call import Cost, Formula, OpCall, Tensor, Unmodelled
 from bottleneck.cost.traffic import stream
 
 
@@ -166,10 +166,10 @@ def _mask(call: OpCall, layout: Layout) -> tuple[bool, bool]:
         if kind is not None and call.text(position + 1) in {"True", "False"}:
             return kind > 0, kind == 2
     if layout.mask_type:
-        raise Unpriced("the kind of attention mask was not recorded")
+        raise Unmodelled("the kind of attention mask was not recorded")
     causal = None if layout.causal is None else call.flag(layout.causal)
     if causal is None:
-        raise Unpriced("is_causal was not recorded")
+        raise Unmodelled("is_causal was not recorded")
     return causal, layout.bottom_right
 
 
@@ -203,17 +203,17 @@ def _lengths(call: OpCall, layout: Layout, query: Tensor, key: Tensor) -> tuple[
     ):
         return queries, keys, None
     if queries > keys:
-        raise Unpriced("the lengths of the packed sequences are not in the trace")
+        raise Unmodelled("the lengths of the packed sequences are not in the trace")
     return queries, keys if longest[0] == queries else queries, PACKED
 
 
 def _sizes(call: OpCall, layout: Layout) -> Attention:
-    """The sizes of the call; Unpriced when they depend on data, or on arguments that were not recorded."""
+    """The sizes of the call; Unmodelled when they depend on data, or on arguments that were not recorded."""
     query, key, value = (call.tensor(layout.query + offset) for offset in range(3))
     if min(len(tensor.shape) for tensor in (query, key, value)) < 3 or query.shape[-1] != key.shape[-1]:
-        raise Unpriced("query, key and value do not fit each other")
+        raise Unmodelled("query, key and value do not fit each other")
     if any(call.optional_tensor(position) for position in layout.unknown_with):
-        raise Unpriced("the lengths of cached sequences are not in the trace")
+        raise Unmodelled("the lengths of cached sequences are not in the trace")
     queries, keys, note = _lengths(call, layout, query, key)
     first, last = _band(call, layout, queries, keys)
     return Attention(
@@ -300,8 +300,8 @@ def formula(name: str) -> Formula | None:
     return None if found is None else {"fwd": _sage_forward, "quant_kernel": _round}[found[1]]
 
 
-def trade(name: str) -> str | None:
-    """The trade of such a kernel; null for every other name."""
+def family(name: str) -> str | None:
+    """The family of such a kernel; null for every other name."""
     found = _NAME.fullmatch(name)
     return None if found is None else {"fwd": "attention", "quant_kernel": "pointwise"}[found[1]]
 
@@ -313,7 +313,7 @@ def _sage_forward(call: OpCall) -> Cost:
     """
     query, key, value = (call.tensor(position) for position in range(3))
     if min(len(tensor.shape) for tensor in (query, key, value)) != 4 or query.shape[-1] != key.shape[-1]:
-        raise Unpriced("query, key and value do not fit each other")
+        raise Unmodelled("query, key and value do not fit each other")
     queries, keys = query.shape[-2], key.shape[-2]
     seen = min(queries, keys)
     pairs = math.prod(query.shape[:-2]) * seen * (seen + 1) / 2

@@ -1,4 +1,4 @@
-"""Decides which op each kernel's time is attributed to (CHARGES), from OPS, KERNELS and COSTS."""
+"""Decides which op each kernel's time is attributed to (ATTRIBUTION), from OPS, KERNELS and COSTS."""
 
 from collections.abc import Mapping
 
@@ -6,8 +6,8 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from bottleneck.cost import TRADES, trade_of
-from bottleneck.schema.tables import CHARGES
+from bottleneck.cost import OP_FAMILIES, op_family
+from bottleneck.schema.tables import ATTRIBUTION
 
 Rows = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
@@ -28,28 +28,28 @@ DELEGATES: dict[str, tuple[str, ...]] = {
 _AMOUNTS = ["matrix_flops", "vector_flops", "special_ops", "bytes_low", "bytes_high"]
 
 
-def charge(ops: pd.DataFrame, kernels: pd.DataFrame, costs: pd.DataFrame) -> pd.DataFrame:
-    """CHARGES: the op that pays for each row of KERNELS, and the part of its cost that the row carries.
+def attribute(ops: pd.DataFrame, kernels: pd.DataFrame, costs: pd.DataFrame) -> pd.DataFrame:
+    """ATTRIBUTION: the op that pays for each row of KERNELS, and the part of its cost that the row carries.
 
     A GPU kernel is paid for by the nearest worker among its op and that op's ancestors; on a CPU, where the rows of
     KERNELS are the ops themselves, a worker pays for itself and nobody pays for the rest. A worker is an op whose
-    price is not zero and that does not hand its work to an op nested in it. The shares of one payer add up to 1.
+    price is not zero and that does not hand its work to an op nested in it. The shares of one owner add up to 1.
     """
     parent = _rows(ops["parent"])
     assert (parent < np.arange(len(ops))).all(), "an op comes before its parent"
     workers = _workers(ops, costs, parent)
-    payer = _payers(kernels, parent, workers)
+    owner = _attributed_ops(kernels, parent, workers)
     frame = pd.DataFrame(
         {
-            "payer": pd.array(np.where(payer < 0, 0, payer), dtype="Int32"),
-            "signature": ops["signature"].array.take(payer, allow_fill=True),
-            "share": shares(kernels, payer),
-            "group": np.where(payer < 0, len(ops) + np.arange(len(kernels)), payer),
+            "op": pd.array(np.where(owner < 0, 0, owner), dtype="Int32"),
+            "signature": ops["signature"].array.take(owner, allow_fill=True),
+            "share": shares(kernels, owner),
+            "group": np.where(owner < 0, len(ops) + np.arange(len(kernels)), owner),
             "dispatches": _dispatching_rows(kernels, _dispatchers(ops, costs, parent) & ~workers),
         }
     )
-    frame.loc[payer < 0, "payer"] = pd.NA
-    return CHARGES.check(frame)
+    frame.loc[owner < 0, "op"] = pd.NA
+    return ATTRIBUTION.check(frame)
 
 
 def _rows(column: "pd.Series[int]") -> Rows:
@@ -82,19 +82,20 @@ def _workers(ops: pd.DataFrame, costs: pd.DataFrame, parent: Rows) -> Flags:
 def _dispatchers(ops: pd.DataFrame, costs: pd.DataFrame, parent: Rows) -> Flags:
     """True for ops without work of their own: free by name or price, or handing what they do to ops nested in them.
 
-    Without shapes the name must tell: an op of a trade hands over when an op of the same trade is nested in it. An op
+    Without shapes the name must tell: an op of a family hands over when an op of the same family is nested in it. An op
     that nobody knows is taken to hand over when the ops in it take at least half of its time.
     """
     names = ops["name"].cat
-    trades = [trade_of(name) for name in names.categories]
-    bit = {trade: 1 << code for code, trade in enumerate(TRADES)}
+    families_by_name = [op_family(name) for name in names.categories]
+    bit = {family: 1 << code for code, family in enumerate(OP_FAMILIES)}
     codes = names.codes.to_numpy()
-    own = np.array([*(bit.get(trade or "", 0) for trade in trades), 0], dtype=np.int64)[codes]
+    own = np.array([*(bit.get(family or "", 0) for family in families_by_name), 0], dtype=np.int64)[codes]
     heirs = np.array(
-        [*(bit.get(trade or "", 0) | _delegate_bits(trade or "", bit) for trade in trades), 0], dtype=np.int64
+        [*(bit.get(family or "", 0) | _delegate_bits(family or "", bit) for family in families_by_name), 0],
+        dtype=np.int64,
     )[codes]
-    free = np.array([*(trade == "free" for trade in trades), False], dtype=bool)[codes]
-    stranger = np.array([*(trade is None for trade in trades), False], dtype=bool)[codes]
+    free = np.array([*(family == "free" for family in families_by_name), False], dtype=bool)[codes]
+    stranger = np.array([*(family is None for family in families_by_name), False], dtype=bool)[codes]
     below = _nested_bits(parent, own)
     calls = np.where(stranger, (below != 0) & (ops["self_us"] <= ops["dur_us"] / 2).to_numpy(), (below & heirs) != 0)
     priced = np.append(costs["reason"].isna().to_numpy(), False)[_rows(ops["signature"])]
@@ -128,7 +129,7 @@ def _nested_bits(parent: Rows, own: Rows) -> Rows:
     return below
 
 
-def _payers(kernels: pd.DataFrame, parent: Rows, workers: Flags) -> Rows:
+def _attributed_ops(kernels: pd.DataFrame, parent: Rows, workers: Flags) -> Rows:
     """The op that pays for each kernel, -1 for none.
 
     Copies, fills and collectives are judged by the bytes that they record themselves. A kernel replayed by a graph has
@@ -137,9 +138,9 @@ def _payers(kernels: pd.DataFrame, parent: Rows, workers: Flags) -> Rows:
     op = _rows(kernels["op"])
     own = np.where(workers, np.arange(len(workers)), -1)
     on_host = (kernels["family"] == "host").to_numpy()
-    payer = np.where(on_host, np.append(own, -1)[op], np.append(_nearest(parent, workers), -1)[op])
+    owner = np.where(on_host, np.append(own, -1)[op], np.append(_nearest(parent, workers), -1)[op])
     charged = (kernels["kind"] == "compute").to_numpy() & ~kernels["replayed"].to_numpy()
-    return np.where(charged, payer, -1)
+    return np.where(charged, owner, -1)
 
 
 def _nearest(parent: Rows, workers: Flags) -> Rows:
@@ -152,13 +153,13 @@ def _nearest(parent: Rows, workers: Flags) -> Rows:
     return np.where(jump[:-1] == nobody, -1, jump[:-1])
 
 
-def shares(kernels: pd.DataFrame, payer: Rows) -> npt.NDArray[np.float64]:
-    """Part of its payer's cost that each kernel carries, by duration; NaN without a payer.
+def shares(kernels: pd.DataFrame, owner: Rows) -> npt.NDArray[np.float64]:
+    """Part of its owner's cost that each kernel carries, by duration; NaN without a owner.
 
-    Auxiliary kernels carry nothing, unless a payer has no others: its cost must not vanish. Kernels of no measurable
+    Auxiliary kernels carry nothing, unless a owner has no others: its cost must not vanish. Kernels of no measurable
     duration carry equal parts.
     """
-    paid, slot = payer >= 0, np.maximum(payer, 0)
+    paid, slot = owner >= 0, np.maximum(owner, 0)
     main = paid & ~kernels["auxiliary"].to_numpy()
     has_main = np.bincount(slot, weights=main) > 0
     carries = paid & (main | ~has_main[slot]) if len(slot) else paid

@@ -33,11 +33,11 @@ class Tensor:
 
     @property
     def item_bytes(self) -> float:
-        """Bytes per element; raises Unpriced for a dtype that we do not know."""
+        """Bytes per element; raises Unmodelled for a dtype that we do not know."""
         try:
             return ITEM_BYTES[self.dtype]
         except KeyError:
-            raise Unpriced(f"unknown dtype {self.dtype!r}") from None
+            raise Unmodelled(f"unknown dtype {self.dtype!r}") from None
 
     @property
     def bytes(self) -> float:
@@ -84,7 +84,7 @@ _SIZE_LIMIT = 2**63
 Argument = Tensor | TensorList | Scalar | None
 
 
-class Unpriced(Exception):  # noqa: N818 - a value of the cost stage that ends as a null with a reason, not an error
+class Unmodelled(Exception):  # noqa: N818 - a value of the cost stage that ends as a null with a reason, not an error
     """This call cannot be priced; the message is the reason that the report shows."""
 
 
@@ -100,10 +100,10 @@ class OpCall:
     result: tuple[int, ...] | None = None
 
     def tensor(self, position: int) -> Tensor:
-        """The tensor at a position; raises Unpriced when there is none."""
+        """The tensor at a position; raises Unmodelled when there is none."""
         argument = self.arguments[position] if position < len(self.arguments) else None
         if not isinstance(argument, Tensor):
-            raise Unpriced(f"argument {position} of {self.name} was not recorded as a tensor")
+            raise Unmodelled(f"argument {position} of {self.name} was not recorded as a tensor")
         return argument
 
     def optional_tensor(self, position: int) -> Tensor | None:
@@ -208,20 +208,20 @@ def parse_call(
     concrete: str | None,
     result: str | None = None,
 ) -> OpCall:
-    """The call that raw trace texts describe; raises Unpriced when shapes are missing or malformed.
+    """The call that raw trace texts describe; raises Unmodelled when shapes are missing or malformed.
 
     The first four texts are the JSON of 'Input Dims', 'Input type', 'Input Strides' and 'Concrete Inputs' of one event;
     the last one is the JSON of the result's sizes, where they were found elsewhere.
     """
     if not dims:
-        raise Unpriced("shapes were not recorded")
+        raise Unmodelled("shapes were not recorded")
     if not types:
-        raise Unpriced("dtypes were not recorded")
+        raise Unmodelled("dtypes were not recorded")
     shape_list, type_list = _load(dims), _load(types)
     stride_list = _load(strides) if strides else []
     text_list = _load(concrete) if concrete else []
     if not type_list and any(shape_list):
-        raise Unpriced("dtypes were not recorded")
+        raise Unmodelled("dtypes were not recorded")
     return OpCall(
         name,
         tuple(
@@ -236,9 +236,9 @@ def _load(text: str) -> list[object]:
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):
-        raise Unpriced("shapes are not valid JSON") from None
+        raise Unmodelled("shapes are not valid JSON") from None
     if not isinstance(value, list):
-        raise Unpriced("shapes are not a list")
+        raise Unmodelled("shapes are not a list")
     return value
 
 
@@ -260,5 +260,5 @@ def _argument(shape: object, dtype: object, strides: object, text: object) -> Ar
 
 def _sizes(values: object) -> tuple[int, ...]:
     if not isinstance(values, list) or not all(type(value) is int and 0 <= value < _SIZE_LIMIT for value in values):
-        raise Unpriced("a shape holds something other than sizes")
+        raise Unmodelled("a shape holds something other than sizes")
     return tuple(values)

@@ -11,7 +11,7 @@ import math
 from dataclasses import dataclass, replace
 from functools import partial
 
-from bottleneck.cost.call import Cost, Formula, OpCall, Tensor, Unpriced
+from bottleneck.cost.call import Cost, Formula, OpCall, Tensor, Unmodelled
 from bottleneck.cost.traffic import math_dtype
 
 
@@ -196,7 +196,7 @@ class Convolution:
 def _batched(tensor: Tensor, weight: Tensor) -> Tensor:
     """The tensor as [N, channels, sizes …], where a module took an example without a batch."""
     if len(weight.shape) < 3 or len(tensor.shape) not in {len(weight.shape), len(weight.shape) - 1}:
-        raise Unpriced("input and weight of the convolution differ in dimensions")
+        raise Unmodelled("input and weight of the convolution differ in dimensions")
     missing = len(weight.shape) - len(tensor.shape)
     strides = tensor.strides if tensor.strides is None else (1,) * missing + tensor.strides
     return Tensor((1,) * missing + tensor.shape, tensor.dtype, strides)
@@ -208,7 +208,7 @@ def _per_dimension(call: OpCall, position: int | None, dimensions: int, default:
         return (default,) * dimensions
     values = call.integers(position)
     if values is None or len(values) not in {1, dimensions} or min(values) < 0:
-        raise Unpriced("stride, padding or dilation was not recorded")
+        raise Unmodelled("stride, padding or dilation was not recorded")
     return values * dimensions if len(values) == 1 else values
 
 
@@ -233,7 +233,7 @@ def _out_shape(call: OpCall, layout: Layout, inputs: Tensor, weight: Tensor) -> 
         return (inputs.shape[0], weight.shape[0], *sizes)
     groups = 1 if layout.groups is None else call.integer(layout.groups)
     if groups is None:
-        raise Unpriced("the groups of the transposed convolution were not recorded")
+        raise Unmodelled("the groups of the transposed convolution were not recorded")
     extra = _per_dimension(call, layout.output_padding, dimensions, 0)
     spread = [(size - 1) * st - 2 * p for size, st, p in zip(inputs.shape[2:], stride, padding, strict=True)]
     sizes = [wide + r + more + 1 for wide, r, more in zip(spread, reach, extra, strict=True)]
@@ -241,12 +241,12 @@ def _out_shape(call: OpCall, layout: Layout, inputs: Tensor, weight: Tensor) -> 
 
 
 def _convolution(layout: Layout, call: OpCall) -> Convolution:
-    """The sizes of a forward op's convolution; Unpriced when the window does not fit the input."""
+    """The sizes of a forward op's convolution; Unmodelled when the window does not fit the input."""
     weight = call.tensor(layout.weight)
     inputs = _batched(call.tensor(layout.inputs), weight)
     out_shape = _out_shape(call, layout, inputs, weight)
     if min(out_shape[2:]) <= 0:
-        raise Unpriced("the window is larger than the input")
+        raise Unmodelled("the window is larger than the input")
     return Convolution(inputs, weight, out_shape, transposed=bool(_is_transposed(call, layout)))
 
 
@@ -282,7 +282,7 @@ def _backward(layout: BackwardLayout, call: OpCall) -> Cost:
     """
     makes = layout.makes or call.flags(len(call.arguments) - 1)
     if makes is None:
-        raise Unpriced("which gradients the call makes was not recorded")
+        raise Unmodelled("which gradients the call makes was not recorded")
     grad = call.tensor(layout.grad)
     weight = _tensor_or_size(call, layout.weight, grad)
     inputs = _batched(_tensor_or_size(call, layout.inputs, grad), weight)
@@ -303,7 +303,7 @@ def _tensor_or_size(call: OpCall, position: int, like: Tensor) -> Tensor:
     recorded = position < len(call.arguments) and isinstance(call.arguments[position], Tensor)
     size = call.integers(position) if recorded or call.result is None else call.result
     if size is not None and min(size, default=0) < 0:
-        raise Unpriced("a shape holds something other than sizes")
+        raise Unmodelled("a shape holds something other than sizes")
     return call.tensor(position) if size is None else Tensor(size, like.dtype)
 
 
@@ -314,7 +314,7 @@ def _transposed_backward(call: OpCall, layout: BackwardLayout, inputs: Tensor, g
         return flag
     sides = (grad.shape[1] == weight.shape[0], inputs.shape[1] == weight.shape[0])
     if sides[0] == sides[1]:
-        raise Unpriced("whether the convolution is transposed was not recorded")
+        raise Unmodelled("whether the convolution is transposed was not recorded")
     return sides[1]
 
 

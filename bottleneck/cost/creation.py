@@ -2,7 +2,7 @@
 
 import math
 
-from bottleneck.cost.call import Cost, Formula, Formulas, OpCall, Tensor, Unpriced
+from bottleneck.cost.call import Cost, Formula, Formulas, OpCall, Tensor, Unmodelled
 from bottleneck.cost.traffic import dtype_argument, named, stream
 
 FILL, RANDOM = "fill", "random"
@@ -51,7 +51,7 @@ def _sized(family: str, size_position: int, default: str = "float") -> Formula:
             return _written(family, tensors[-1])
         size = call.integers(size_position)
         if size is None:
-            raise Unpriced("the size of the result was not recorded")
+            raise Unmodelled("the size of the result was not recorded")
         return _written(family, Tensor(size, dtype_argument(call, size_position + 1, default)))
 
     return formula
@@ -63,7 +63,7 @@ def _full(call: OpCall) -> Cost:
     size = call.integers(0)
     out = [tensor for tensor in call.tensors() if tensor.numel]
     if size is None:
-        raise Unpriced("the size of the result was not recorded")
+        raise Unmodelled("the size of the result was not recorded")
     return _written(FILL, out[-1] if out else Tensor(size, dtype_argument(call, 2, default)))
 
 
@@ -77,7 +77,7 @@ def _arange(call: OpCall) -> Cost:
     except ValueError:
         numbers = []
     if count not in {1, 2, 3} or not numbers:
-        raise Unpriced("the bounds of the range were not recorded")
+        raise Unmodelled("the bounds of the range were not recorded")
     start, end, step = {1: (0.0, *numbers, 1.0), 2: (*numbers, 1.0), 3: tuple(numbers)}[count]
     default = "float" if any("." in text for text in texts) else "long int"
     dtype = call.tensors()[-1].dtype if call.tensors() else dtype_argument(call, count, default)
@@ -88,7 +88,7 @@ def _triangle(call: OpCall) -> Cost:
     """tril_indices(rows, columns, offset, dtype), triu_indices …: two coordinates of each element of the triangle."""
     rows, columns, offset = (call.integer(position) for position in range(3))
     if rows is None or columns is None or offset is None or min(rows, columns) < 0:
-        raise Unpriced("the size of the result was not recorded")
+        raise Unmodelled("the size of the result was not recorded")
     below = _lower_triangle(rows, columns, offset if call.name == "aten::tril_indices" else offset - 1)
     count = below if call.name == "aten::tril_indices" else rows * columns - below
     return _written(FILL, Tensor((2, count), dtype_argument(call, 3, "long int")))
@@ -112,7 +112,7 @@ def _eye(call: OpCall) -> Cost:
     square = len(call.arguments) == 1 + _FACTORY_OPTIONS
     rows, columns = call.integer(0), call.integer(0 if square else 1)
     if rows is None or columns is None:
-        raise Unpriced("the size of the result was not recorded")
+        raise Unmodelled("the size of the result was not recorded")
     return _written(FILL, Tensor((rows, columns), dtype_argument(call, 1 if square else 2, "float")))
 
 
@@ -122,7 +122,7 @@ def _counted(family: str, count_position: int, default: str) -> Formula:
     def formula(call: OpCall) -> Cost:
         count = call.integer(count_position)
         if count is None:
-            raise Unpriced("the size of the result was not recorded")
+            raise Unmodelled("the size of the result was not recorded")
         return _written(family, Tensor((count,), dtype_argument(call, count_position + 1, default)))
 
     return formula

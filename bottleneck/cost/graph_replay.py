@@ -12,10 +12,10 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from bottleneck.cost.attribution import charge, shares
+from bottleneck.cost.attribution import attribute, shares
 from bottleneck.schema.analysis import Caveat
 from bottleneck.schema.linked_trace import Linked
-from bottleneck.schema.tables import CAPTURED, CHARGES, COSTS
+from bottleneck.schema.tables import ATTRIBUTION, CAPTURED, COSTS
 from bottleneck.units import format_share
 
 Rows = npt.NDArray[np.int64]
@@ -85,15 +85,15 @@ _AMOUNTS = ["matrix_flops", "vector_flops", "special_ops", "bytes_low", "bytes_h
 
 
 @dataclass(frozen=True)
-class Priced:
+class CostedTrace:
     """A trace with the price of its calls and the op that pays for each kernel."""
 
     linked: Linked
     costs: pd.DataFrame
-    charges: pd.DataFrame
+    attribution: pd.DataFrame
 
 
-def elements_of(sources: Sequence[Priced], costs: pd.DataFrame, asks: Flags) -> pd.DataFrame:
+def elements_of(sources: Sequence[CostedTrace], costs: pd.DataFrame, asks: Flags) -> pd.DataFrame:
     """Everything that ran or was captured, sequence by sequence: streams, replays, captures.
 
     ``call`` is a row in ``costs``, those of all sources, -1 for none; ``price`` is the same for calls that cost the
@@ -119,10 +119,10 @@ def elements_of(sources: Sequence[Priced], costs: pd.DataFrame, asks: Flags) -> 
     return elements.sort_values("sequence", kind="stable", ignore_index=True)
 
 
-def _ran(source: Priced, offset: int) -> pd.DataFrame:
-    kernels, charges = source.linked.kernels, source.charges
+def _ran(source: CostedTrace, offset: int) -> pd.DataFrame:
+    kernels, attribution = source.linked.kernels, source.attribution
     rows = np.flatnonzero(kernels["kind"].isin(["compute", "collective"]))
-    kernels, charges = kernels.iloc[rows], charges.iloc[rows]
+    kernels, attribution = kernels.iloc[rows], attribution.iloc[rows]
     replayed = kernels["replayed"].to_numpy()
     launch = kernels["launch"].to_numpy(np.int64, na_value=-1)
     part = pd.DataFrame(
@@ -139,13 +139,13 @@ def _ran(source: Priced, offset: int) -> pd.DataFrame:
         }
     )
     op = np.where(replayed, -1, kernels["op"].to_numpy(np.int64, na_value=-1))
-    return _with_calls(part, source, charges, op, offset)
+    return _with_calls(part, source, attribution, op, offset)
 
 
-def _captured(source: Priced, offset: int) -> pd.DataFrame:
+def _captured(source: CostedTrace, offset: int) -> pd.DataFrame:
     captured = CAPTURED.empty() if source.linked.captured is None else source.linked.captured
     kernels = captured.assign(kind="compute", dur_us=0.0, replayed=False)
-    charges = charge(source.linked.ops, kernels, source.costs)
+    attribution = attribute(source.linked.ops, kernels, source.costs)
     part = pd.DataFrame(
         {
             "row": -1,
@@ -160,22 +160,24 @@ def _captured(source: Priced, offset: int) -> pd.DataFrame:
         },
         index=range(len(captured)),
     )
-    return _with_calls(part, source, charges, captured["op"].to_numpy(np.int64, na_value=-1), offset)
+    return _with_calls(part, source, attribution, captured["op"].to_numpy(np.int64, na_value=-1), offset)
 
 
-def _with_calls(part: pd.DataFrame, source: Priced, charges: pd.DataFrame, op: Rows, offset: int) -> pd.DataFrame:
+def _with_calls(
+    part: pd.DataFrame, source: CostedTrace, attribution: pd.DataFrame, op: Rows, offset: int
+) -> pd.DataFrame:
     """The elements with the call that pays for each, or the call that should: that of its op."""
     signatures = np.append(source.linked.ops["signature"].to_numpy(np.int64, na_value=-1), -1)
-    payer = charges["payer"].to_numpy(np.int64, na_value=-1)
+    owner = attribution["op"].to_numpy(np.int64, na_value=-1)
     # An op that is priced and yet pays nothing has handed its work on: nothing tells to which of its ops.
     unpriced = np.append(source.costs["reason"].notna().to_numpy(), False)[signatures[op]]
     own = np.where(unpriced, signatures[op], -1)
-    call = np.where(payer >= 0, charges["signature"].to_numpy(np.int64, na_value=-1), own)
+    call = np.where(owner >= 0, attribution["signature"].to_numpy(np.int64, na_value=-1), own)
     return part.assign(
         call=np.where(call >= 0, call + offset, -1),
-        paid=payer >= 0,
-        op=np.where(payer >= 0, payer, op),
-        instance=charges["group"].to_numpy(),
+        paid=owner >= 0,
+        op=np.where(owner >= 0, owner, op),
+        instance=attribution["group"].to_numpy(),
     )
 
 
@@ -204,11 +206,13 @@ _PRODUCTS = ("matmul", "convolution", "attention")
 _ALIKE_SHARE = 0.9
 
 
-def lend(priced: Priced, captures: Sequence[Priced] = ()) -> tuple[Priced, tuple[Caveat, ...]]:
+def assign_replayed_costs(
+    priced: CostedTrace, captures: Sequence[CostedTrace] = ()
+) -> tuple[CostedTrace, tuple[Caveat, ...]]:
     """The same trace with the prices that twins lend to kernels without an op, and what to say of it.
 
     Twins are looked for in the trace itself and in ``captures``: recordings of the graphs' captures, or of the same
-    program without graphs. CALLS and COSTS grow by a row for each call lent, which names its evidence; CHARGES has
+    program without graphs. CALLS and COSTS grow by a row for each call lent, which names its evidence; ATTRIBUTION has
     groups of kernels that together stand for one call. Where twins disagree, nothing is lent.
     """
     asks = _asking(priced)
@@ -222,11 +226,11 @@ def lend(priced: Priced, captures: Sequence[Priced] = ()) -> tuple[Priced, tuple
     return _lent(priced, sources, costs, elements, twin)
 
 
-def _asking(priced: Priced) -> Flags:
+def _asking(priced: CostedTrace) -> Flags:
     """Kernels that nobody pays for because no op of theirs is known."""
     kernels = priced.linked.kernels
     loose = kernels["replayed"].to_numpy() | kernels["op"].isna().to_numpy()
-    unpaid = priced.charges["payer"].isna().to_numpy()
+    unpaid = priced.attribution["op"].isna().to_numpy()
     return np.asarray((kernels["kind"] == "compute").to_numpy() & loose & unpaid)
 
 
@@ -312,8 +316,8 @@ def _plausible(elements: pd.DataFrame, twin: Rows) -> Rows:
 
 
 def _lent(
-    priced: Priced, sources: Sequence[Priced], costs: pd.DataFrame, elements: pd.DataFrame, twin: Rows
-) -> tuple[Priced, tuple[Caveat, ...]]:
+    priced: CostedTrace, sources: Sequence[CostedTrace], costs: pd.DataFrame, elements: pd.DataFrame, twin: Rows
+) -> tuple[CostedTrace, tuple[Caveat, ...]]:
     """The trace with the calls of the twins: those with a price in groups that stand for whole calls."""
     asking = elements[twin >= 0]
     lent = elements.iloc[twin[twin >= 0]].assign(**{name: asking[name].to_numpy() for name in ("row", "sequence")})
@@ -328,13 +332,13 @@ def _lent(
     lent["here"] = (lent["source"] == 0) & ~lent["captured"]
     number, rows = _rows_lent(priced, sources, costs, lent)
     calls, prices = rows
-    charges = _charges_lent(priced, lent, number)
+    attribution = _attribution_lent(priced, lent, number)
     linked = replace(priced.linked, trace=replace(priced.linked.trace, signatures=calls))
-    return Priced(linked, prices, charges), _caveats(priced, elements, lent, len(sources) > 1)
+    return CostedTrace(linked, prices, attribution), _caveats(priced, elements, lent, len(sources) > 1)
 
 
 def _rows_lent(
-    priced: Priced, sources: Sequence[Priced], costs: pd.DataFrame, lent: pd.DataFrame
+    priced: CostedTrace, sources: Sequence[CostedTrace], costs: pd.DataFrame, lent: pd.DataFrame
 ) -> tuple[Rows, tuple[pd.DataFrame, pd.DataFrame]]:
     """CALLS and COSTS with a row for each call lent, and the number of that row for each kernel."""
     signatures = priced.linked.trace.signatures
@@ -357,21 +361,21 @@ def _rows_lent(
     return number.astype(np.int64) + len(signatures), (grown, COSTS.check(both))
 
 
-def _charges_lent(priced: Priced, lent: pd.DataFrame, number: Rows) -> pd.DataFrame:
-    """CHARGES in which the kernels carry what they are lent; the payer is known where the twin is of this trace."""
-    charges = priced.charges.copy()
+def _attribution_lent(priced: CostedTrace, lent: pd.DataFrame, number: Rows) -> pd.DataFrame:
+    """ATTRIBUTION in which the kernels carry what they are lent; the owner is known where the twin is of this trace."""
+    attribution = priced.attribution.copy()
     rows, paid = lent["row"].to_numpy(), lent["paid"].to_numpy()
     kernels = priced.linked.kernels.iloc[rows[paid]]
     group = pd.factorize(lent["group"].to_numpy()[paid])[0].astype(np.int64)
-    charges.loc[rows, "signature"] = number.astype(np.int32)
-    charges.loc[rows[paid], "share"] = shares(kernels, group)
-    charges.loc[rows[paid], "group"] = group + int(charges["group"].max()) + 1
+    attribution.loc[rows, "signature"] = number.astype(np.int32)
+    attribution.loc[rows[paid], "share"] = shares(kernels, group)
+    attribution.loc[rows[paid], "group"] = group + int(attribution["group"].max()) + 1
     own = paid & (lent["source"] == 0).to_numpy()
-    charges.loc[rows[own], "payer"] = lent["op"].to_numpy()[own].astype(np.int32)
-    return CHARGES.check(charges)
+    attribution.loc[rows[own], "op"] = lent["op"].to_numpy()[own].astype(np.int32)
+    return ATTRIBUTION.check(attribution)
 
 
-def _caveats(priced: Priced, elements: pd.DataFrame, lent: pd.DataFrame, other: bool) -> tuple[Caveat, ...]:
+def _caveats(priced: CostedTrace, elements: pd.DataFrame, lent: pd.DataFrame, other: bool) -> tuple[Caveat, ...]:
     asked, got = elements["asks"].to_numpy(), lent[lent["paid"]]
     took = priced.linked.kernels["dur_us"].to_numpy()
     asked_us = elements["dur_us"].to_numpy()[asked].sum()

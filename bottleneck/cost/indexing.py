@@ -3,7 +3,7 @@
 import math
 from dataclasses import replace
 
-from bottleneck.cost.call import Cost, Formula, Formulas, OpCall, Tensor, Unpriced
+from bottleneck.cost.call import Cost, Formula, Formulas, OpCall, Tensor, Unmodelled
 from bottleneck.cost.traffic import SECTOR_BYTES, dtype_argument, named
 
 FAMILY = "indexing"
@@ -32,7 +32,7 @@ def _dim(call: OpCall, tensor: Tensor) -> int:
         return 0
     dim = call.integer(1)
     if dim is None or not -len(tensor.shape) <= dim < len(tensor.shape):
-        raise Unpriced("the dimension was not recorded")
+        raise Unmodelled("the dimension was not recorded")
     return dim
 
 
@@ -140,7 +140,7 @@ def _index_put(call: OpCall) -> Cost:
     """index_put_(x, indices, values, accumulate): priced by the values, since the trace has no indices."""
     x, values = call.tensor(0), call.tensor(2)
     if values.numel <= 1 < x.numel:
-        raise Unpriced("the indices were not recorded")
+        raise Unmodelled("the indices were not recorded")
     passes = 2 if call.flag(3) else 1
     touched = passes * values.numel * max(SECTOR_BYTES, x.item_bytes)
     sorting = (passes - 1) * values.numel * _SORT_BYTES
@@ -160,7 +160,7 @@ def _index(call: OpCall) -> Cost:
     elif call.result is not None:
         result = Tensor(call.result, x.dtype)
     else:
-        raise Unpriced("the indices were not recorded")
+        raise Unmodelled("the indices were not recorded")
     return _interval(result.bytes, result.bytes + result.numel * (_INDEX_BYTES + max(SECTOR_BYTES, x.item_bytes)))
 
 
@@ -207,7 +207,7 @@ def _one_hot(call: OpCall) -> Cost:
     """one_hot(index, classes): the result cleared and one element per index set, by child ops."""
     index, classes = call.tensor(0), call.integer(1)
     if classes is None or classes < 0:
-        raise Unpriced("the number of classes is data")
+        raise Unmodelled("the number of classes is data")
     written = index.numel * classes * Tensor((), dtype_argument(call, 2, "long int")).item_bytes
     return _interval(index.bytes + written, index.bytes + written + index.numel * SECTOR_BYTES)
 

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from bottleneck.cost import price, tabulate
-from bottleneck.cost.call import Cost, Tensor, Unpriced
+from bottleneck.cost import compute_costs, cost_table
+from bottleneck.cost.call import Cost, Tensor, Unmodelled
 from bottleneck.schema.compiled_kernels import Compiled, CompiledBuffer, CompiledKernel, CompiledOp
 from bottleneck.schema.linked_trace import Linked
 from bottleneck.schema.tables import CALLS, COSTS
@@ -47,7 +47,7 @@ def add_kernels(linked: Linked, costs: pd.DataFrame, compiled: Compiled) -> tupl
     if not rows:
         return linked, costs
     calls = pd.concat([linked.trace.signatures, pd.DataFrame(rows, columns=list(CALLS.columns))]).astype(object)
-    prices = [*price_kernels(kernels), *(Cost("dispatch") for _ in wrappers)]
+    prices = [*compute_kernel_costs(kernels), *(Cost("dispatch") for _ in wrappers)]
     joined = replace(
         linked,
         trace=replace(linked.trace, signatures=CALLS.check(calls.where(calls.notna(), None).reset_index(drop=True))),
@@ -56,10 +56,10 @@ def add_kernels(linked: Linked, costs: pd.DataFrame, compiled: Compiled) -> tupl
     return joined, _extend(costs, prices)
 
 
-def price_kernels(kernels: Sequence[CompiledKernel]) -> list[Cost | str]:
+def compute_kernel_costs(kernels: Sequence[CompiledKernel]) -> list[Cost | str]:
     """The price of each kernel, or the reason why there is none. Layers repeat: equal ops are priced once."""
     distinct = list(dict.fromkeys(_key(op) for kernel in kernels for op in kernel.ops))
-    parts = price(pd.DataFrame(distinct, columns=list(_KEY)))
+    parts = compute_costs(pd.DataFrame(distinct, columns=list(_KEY)))
     found = dict(zip(distinct, parts.to_dict("records"), strict=True))
     return [_price(kernel, found) for kernel in kernels]
 
@@ -78,7 +78,7 @@ def _price(kernel: CompiledKernel, found: Mapping[Key, Mapping[Hashable, Any]]) 
         return f"it fuses an op without a price: {unpriced}"
     try:
         low, high = (math.fsum(_bytes(buffer, end) for buffer in kernel.buffers) for end in (0, 1))
-    except Unpriced as reason:
+    except Unmodelled as reason:
         return str(reason)
     # Loops do no products: what they have of a convolution's gradient is the sum over its bias.
     done = [(times, part) for times, part in parts if kernel.is_template or not part["matrix_flops"]]
@@ -126,7 +126,7 @@ def _point(ops: pd.DataFrame, row_of: dict[str, int]) -> pd.DataFrame:
 
 def _extend(costs: pd.DataFrame, prices: Sequence[Cost | str]) -> pd.DataFrame:
     """COSTS with these prices behind its rows."""
-    more = tabulate(prices, [None] * len(prices))
+    more = cost_table(prices, [None] * len(prices))
     joined = pd.concat([costs, more], ignore_index=True)
     texts = {
         name: pd.Categorical([*costs[name].astype(object), *more[name].astype(object)])

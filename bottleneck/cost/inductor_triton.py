@@ -10,7 +10,7 @@ import math
 import re
 from itertools import permutations
 
-from bottleneck.cost.call import Cost, Formula, OpCall, Scalar, Tensor, Unpriced
+from bottleneck.cost.call import Cost, Formula, OpCall, Scalar, Tensor, Unmodelled
 from bottleneck.cost.pointwise import FUNCTIONAL, WITH_IN_PLACE
 from bottleneck.cost.traffic import math_dtype
 
@@ -59,8 +59,8 @@ _REDUCTIONS = {
 _WORDS = re.compile(rf"_({'|'.join(sorted(map(re.escape, (*_POINTWISE, *_REDUCTIONS)), key=len, reverse=True))})(?=_)")
 
 
-def trade(name: str) -> str | None:
-    """The trade of a generated kernel by its name; null for every other name."""
+def family(name: str) -> str | None:
+    """The family of a generated kernel by its name; null for every other name."""
     kind = _PREFIX.match(name)
     if kind is None:
         return None
@@ -75,7 +75,7 @@ def formula(name: str) -> Formula | None:
         "reduction": price_generated,
         "matmul": price_product,
         "convolution": price_convolution,
-    }[trade(name)]
+    }[family(name)]
 
 
 def price_generated(call: OpCall) -> Cost:
@@ -88,11 +88,11 @@ def price_generated(call: OpCall) -> Cost:
     low, high = _iterations(call, buffers)
     sizes = [(min(buffer.numel, low) * buffer.item_bytes, min(buffer.numel, high)) for buffer in buffers]
     most = [elements * buffer.item_bytes for (_, elements), buffer in zip(sizes, buffers, strict=True)]
-    is_reduction = trade(call.name) == "reduction"
+    is_reduction = family(call.name) == "reduction"
     reduced = call.integer(len(call.arguments) - 1) if is_reduction else None
     flops, special = _arithmetic(call.name, low, low // reduced if reduced else low, is_reduction)
     return Cost(
-        str(trade(call.name)),
+        str(family(call.name)),
         vector_flops=flops,
         special_ops=special,
         bytes_low=sum(least for least, _ in sizes) if low else min(most),
@@ -104,16 +104,16 @@ def price_generated(call: OpCall) -> Cost:
 def price_product(call: OpCall) -> Cost:
     """Products from templates: 2mnk FLOPs of the three buffers that fit as A[m,k], B[k,n] and C[m,n].
 
-    The last buffer is the result; fused epilogues read others. Raises Unpriced where no two buffers fit, or where
+    The last buffer is the result; fused epilogues read others. Raises Unmodelled where no two buffers fit, or where
     different ones do that would make another product.
     """
     buffers = _buffers(call)
     *operands, result = buffers
     if "attention" in call.name:
-        raise Unpriced("the block mask of a fused attention kernel is not in the trace")
+        raise Unmodelled("the block mask of a fused attention kernel is not in the trace")
     flops = {_product_flops(a, b, result) for a, b in permutations(operands, 2)} - {None}
     if len(flops) != 1:
-        raise Unpriced("the shapes do not tell the factors of this product")
+        raise Unmodelled("the shapes do not tell the factors of this product")
     return _template("matmul", float(flops.pop() or 0), buffers)
 
 
@@ -122,10 +122,10 @@ def price_convolution(call: OpCall) -> Cost:
     buffers = _buffers(call)
     ranks = {len(buffer.shape) for buffer in (*buffers[:2], buffers[-1])}
     if len(buffers) < 3 or len(ranks) != 1 or min(ranks) < 3:
-        raise Unpriced("the shapes do not tell the parts of this convolution")
+        raise Unmodelled("the shapes do not tell the parts of this convolution")
     x, w, y = buffers[0], buffers[1], buffers[-1]
     if y.shape[1] != w.shape[0] or y.shape[0] != x.shape[0]:
-        raise Unpriced("the shapes do not tell the parts of this convolution")
+        raise Unmodelled("the shapes do not tell the parts of this convolution")
     return _template("convolution", 2.0 * y.numel * math.prod(w.shape[1:]), buffers)
 
 
@@ -150,10 +150,10 @@ def _product_flops(a: Tensor, b: Tensor, c: Tensor) -> int | None:
 
 
 def _buffers(call: OpCall) -> list[Tensor]:
-    """The buffers of the kernel; raises Unpriced when none was recorded."""
+    """The buffers of the kernel; raises Unmodelled when none was recorded."""
     buffers = [argument for argument in call.tensors() if argument.numel]
     if not buffers:
-        raise Unpriced("the buffers of this kernel were not recorded")
+        raise Unmodelled("the buffers of this kernel were not recorded")
     return buffers
 
 

@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 
-from bottleneck.cost.call import Cost, Formula, Formulas, OpCall, Tensor, Unpriced
+from bottleneck.cost.call import Cost, Formula, Formulas, OpCall, Tensor, Unmodelled
 from bottleneck.cost.traffic import math_dtype, named
 
 FAMILY = "linear algebra"
@@ -20,7 +20,7 @@ _BLOCK = 64
 def _matrices(tensor: Tensor) -> tuple[int, int, int]:
     """Rows, columns and count of the matrices in a tensor."""
     if len(tensor.shape) < 2:
-        raise Unpriced("the operand is no matrix")
+        raise Unmodelled("the operand is no matrix")
     return tensor.shape[-2], tensor.shape[-1], math.prod(tensor.shape[:-2])
 
 

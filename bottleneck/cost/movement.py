@@ -3,7 +3,7 @@
 import math
 from dataclasses import replace
 
-from bottleneck.cost.call import Cost, Formulas, OpCall, Tensor, Unpriced
+from bottleneck.cost.call import Cost, Formulas, OpCall, Tensor, Unmodelled
 from bottleneck.cost.traffic import dtype_argument, list_elements, listed, named, out_argument, stream
 
 FAMILY = "copy"
@@ -51,7 +51,7 @@ def _repeat(call: OpCall) -> Cost:
     """repeat(x, repeats): one read, as many writes as there are repeats."""
     x, repeats = call.tensor(0), call.integers(1)
     if repeats is None:
-        raise Unpriced("the number of repeats was not recorded")
+        raise Unmodelled("the number of repeats was not recorded")
     return stream(FAMILY, x, Tensor((x.numel * math.prod(repeats),), x.dtype))
 
 
@@ -59,7 +59,7 @@ def _repeat_interleave(call: OpCall) -> Cost:
     """repeat_interleave(x, repeats, dim): priced where the number of repeats is a constant."""
     x, repeats = call.tensor(0), call.integer(1)
     if repeats is None:
-        raise Unpriced("the number of repeats is data")
+        raise Unmodelled("the number of repeats is data")
     return stream(FAMILY, x, Tensor((x.numel * repeats,), x.dtype))
 
 
@@ -67,7 +67,7 @@ def _pad(call: OpCall) -> Cost:
     """constant_pad_nd(x, pad), reflection_pad2d(x, pad) …: pairs of widths, last dimension first."""
     x, widths = call.tensor(0), call.integers(1)
     if widths is None or len(widths) > 2 * len(x.shape):
-        raise Unpriced("the padding was not recorded")
+        raise Unmodelled("the padding was not recorded")
     shape = list(x.shape)
     for index, width in enumerate(widths):
         shape[-1 - index // 2] += width
@@ -85,7 +85,7 @@ def _scatter_into_zeros(call: OpCall) -> Cost:
     """slice_backward(dy, sizes, …), select_backward, unfold_backward: a gradient of zeros with dy written into it."""
     dy, sizes = call.tensor(0), call.integers(1)
     if sizes is None:
-        raise Unpriced("the size of the result was not recorded")
+        raise Unmodelled("the size of the result was not recorded")
     cost = stream(FAMILY, dy, Tensor(sizes, dy.dtype))
     return replace(cost, bytes_high=cost.bytes_high + dy.bytes)
 
@@ -100,7 +100,7 @@ def _windows(call: OpCall) -> Cost:
     """im2col(x, kernel, dilation, padding, stride): each window of x as a column."""
     x, kernel, dilation, padding, stride = call.tensor(0), *(call.integers(position) for position in range(1, 5))
     if not (kernel and dilation and padding and stride) or len(x.shape) < 3:
-        raise Unpriced("the windows were not recorded")
+        raise Unmodelled("the windows were not recorded")
     sides = zip(x.shape[-2:], kernel, dilation, padding, stride, strict=True)
     places = math.prod((size + 2 * pad - gap * (width - 1) - 1) // step + 1 for size, width, gap, pad, step in sides)
     columns = Tensor((*x.shape[:-2], math.prod(kernel), max(places, 0)), x.dtype)
@@ -111,7 +111,7 @@ def _folded(call: OpCall) -> Cost:
     """col2im(columns, size, kernel, …): the columns added to where they came from."""
     columns, size, kernel = call.tensor(0), call.integers(1), call.integers(2)
     if not size or not kernel or len(columns.shape) < 2:
-        raise Unpriced("the size of the result was not recorded")
+        raise Unmodelled("the size of the result was not recorded")
     channels = columns.shape[-2] // max(math.prod(kernel), 1)
     result = Tensor((*columns.shape[:-2], channels, *size), columns.dtype)
     return stream(FAMILY, columns, result, vector_flops=float(columns.numel))

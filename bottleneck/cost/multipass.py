@@ -2,7 +2,7 @@
 
 import math
 
-from bottleneck.cost.call import Cost, Formula, Formulas, OpCall, Tensor, Unpriced
+from bottleneck.cost.call import Cost, Formula, Formulas, OpCall, Tensor, Unmodelled
 from bottleneck.cost.traffic import SECTOR_BYTES, as_complex, as_real, dtype_argument, math_dtype, named, stream
 
 SCAN, SORT, FFT = "scan", "sort", "fft"
@@ -93,7 +93,7 @@ def _draws(call: OpCall) -> Cost:
     """multinomial(p, draws, …): the probabilities read, and summed along each row at worst; the draws written."""
     p, draws = call.tensor(0), call.integer(1)
     if draws is None:
-        raise Unpriced("the number of draws was not recorded")
+        raise Unmodelled("the number of draws was not recorded")
     written = p.numel // max(p.shape[-1] if p.shape else 1, 1) * draws * _INDEX_BYTES
     return _passes(SORT, p, p.bytes + written, 5 * p.bytes + written)
 
@@ -118,7 +118,7 @@ def _fft(result: str, flops_per_point: float) -> Formula:
     def formula(call: OpCall) -> Cost:
         x, dims = call.tensor(0), call.integers(1)
         if not dims:
-            raise Unpriced("the transformed dimensions were not recorded")
+            raise Unmodelled("the transformed dimensions were not recorded")
         shape = list(x.shape)
         if result == "half" and call.flag(3) is not False:
             shape[dims[-1]] = shape[dims[-1]] // 2 + 1

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from bottleneck.cost.call import Cost, Formula, Formulas, OpCall, Tensor, Unpriced
+from bottleneck.cost.call import Cost, Formula, Formulas, OpCall, Tensor, Unmodelled
 from bottleneck.cost.traffic import (
     as_complex,
     as_float,
@@ -137,10 +137,10 @@ def price(call: OpCall, rule: Rule) -> Cost:
 
 
 def _operands(call: OpCall, count: int) -> list[Tensor]:
-    """The tensors among the first ``count`` arguments; raises Unpriced when there are none."""
+    """The tensors among the first ``count`` arguments; raises Unmodelled when there are none."""
     operands = [argument for argument in call.arguments[:count] if isinstance(argument, Tensor)]
     if not operands:
-        raise Unpriced(f"no tensor argument of {call.name} was recorded with a dtype")
+        raise Unmodelled(f"no tensor argument of {call.name} was recorded with a dtype")
     return operands
 
 

@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass, replace
 
-from bottleneck.cost.call import Cost, Formula, Formulas, OpCall, Tensor, Unpriced
+from bottleneck.cost.call import Cost, Formula, Formulas, OpCall, Tensor, Unmodelled
 from bottleneck.cost.traffic import SECTOR_BYTES, named, stream
 
 FAMILY = "pooling"
@@ -78,7 +78,7 @@ def _adaptive(rank: int, index: tuple[str, ...]) -> Formula:
     def formula(call: OpCall) -> Cost:
         x, size = call.tensor(0), _spread(call.integers(1), rank)
         if size is None:
-            raise Unpriced("the size of the result was not recorded")
+            raise Unmodelled("the size of the result was not recorded")
         y = Tensor((*x.shape[:-rank], *size), x.dtype)
         return _pooled(x, y, max(1.0, x.numel / max(1, y.numel)), index)
 
@@ -119,7 +119,7 @@ def _upsample(rank: int, flops: float) -> Formula:
     def formula(call: OpCall) -> Cost:
         x, size = call.tensor(0), _spread(call.integers(1), rank)
         if size is None:
-            raise Unpriced("the size of the result was not recorded")
+            raise Unmodelled("the size of the result was not recorded")
         y = Tensor((*x.shape[:-rank], *size), x.dtype)
         return stream(FAMILY, x, y, vector_flops=flops * y.numel)
 
@@ -132,7 +132,7 @@ def _upsample_backward(flops: float) -> Formula:
     def formula(call: OpCall) -> Cost:
         dy, size = call.tensor(0), call.integers(2)
         if size is None:
-            raise Unpriced("the size of the result was not recorded")
+            raise Unmodelled("the size of the result was not recorded")
         return stream(FAMILY, dy, Tensor(size, dy.dtype), vector_flops=flops * dy.numel)
 
     return formula

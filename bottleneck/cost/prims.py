@@ -1,6 +1,6 @@
 """Cost of the ops that only the graphs of torch.compile hold: primitives, and forms that spare a check or a buffer."""
 
-from bottleneck.cost.call import Cost, Formulas, OpCall, Tensor, Unpriced
+from bottleneck.cost.call import Cost, Formulas, OpCall, Tensor, Unmodelled
 from bottleneck.cost.creation import RANDOM_FLOPS
 from bottleneck.cost.pooling import FORMULAS as POOLING
 from bottleneck.cost.traffic import broadcast, promote, stream
@@ -24,7 +24,7 @@ def _random(call: OpCall) -> Cost:
     """inductor_random(size, seed, kind): as many numbers as the size says."""
     size = call.integers(0)
     if size is None:
-        raise Unpriced("the size of the result was not recorded")
+        raise Unmodelled("the size of the result was not recorded")
     result = Tensor(size, "float")
     return stream("random", result, vector_flops=RANDOM_FLOPS * result.numel)
 

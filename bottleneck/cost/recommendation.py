@@ -7,7 +7,7 @@ indices are and one row per index. Positions follow the schemas of FBGEMM 0.1 to
 import math
 from dataclasses import dataclass
 
-from bottleneck.cost.call import Cost, Formula, Formulas, OpCall, Tensor, TensorList, Unpriced
+from bottleneck.cost.call import Cost, Formula, Formulas, OpCall, Tensor, TensorList, Unmodelled
 from bottleneck.cost.traffic import SECTOR_BYTES, named, stream
 
 LOOKUP, RAGGED = "lookup", "ragged"
@@ -68,14 +68,14 @@ class _Lookup:
 
 
 def _lookup(call: OpCall, layout: Layout, first: int = 0, total_width: int | None = None) -> _Lookup:
-    """The sizes of the lookup whose arguments start at ``first``; Unpriced when the width of rows cannot be told."""
+    """The sizes of the lookup whose arguments start at ``first``; Unmodelled when the width of rows cannot be told."""
     tables = max(call.tensor(first + layout.d_offsets).numel - 1, 1)
     offsets, indices = call.tensor(first + layout.offsets), call.tensor(first + layout.indices)
     elements, item_bytes = _tables(call, layout, first)
     width = total_width or call.integer(first + layout.total_width)
     rows = None if layout.rows is None else call.optional_tensor(first + layout.rows)
     if width is None and (rows is None or not elements):
-        raise Unpriced("the widths of the embedding tables were not recorded")
+        raise Unmodelled("the widths of the embedding tables were not recorded")
     mean = width / tables if width is not None else elements / rows.numel if rows is not None else 0.0
     return _Lookup(
         tables=tables,
@@ -124,7 +124,7 @@ def _backward(call: OpCall) -> Cost:
     """
     grad = call.tensor(0)
     if len(call.arguments) < 2:
-        raise Unpriced("the indices of the lookup are not in the trace")
+        raise Unmodelled("the indices of the lookup are not in the trace")
     lookup = _lookup(call, CLASSIC, first=1, total_width=grad.shape[-1] if grad.shape else None)
     count = lookup.indices.numel
     low = lookup.indices.bytes + min(count, 1) * lookup.narrow * grad.item_bytes
@@ -187,7 +187,7 @@ def _ranges(call: OpCall) -> Cost:
     offsets, size = call.tensor(0), call.integer(1)
     second = call.arguments[1] if len(call.arguments) > 1 else None
     if size is None and not isinstance(second, Tensor):
-        raise Unpriced("the size of the result was not recorded")
+        raise Unmodelled("the size of the result was not recorded")
     count = size if size is not None else second.numel if isinstance(second, Tensor) else 0
     return stream(RAGGED, offsets, Tensor((count,), offsets.dtype))
 

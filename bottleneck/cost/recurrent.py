@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass, replace
 
-from bottleneck.cost.call import Cost, Formula, Formulas, OpCall, Tensor, TensorList, Unpriced
+from bottleneck.cost.call import Cost, Formula, Formulas, OpCall, Tensor, TensorList, Unmodelled
 from bottleneck.cost.pointwise import FAMILY as POINTWISE
 from bottleneck.cost.traffic import named, stream
 
@@ -60,7 +60,7 @@ def _matrices(call: OpCall, layout: Layout) -> list[tuple[int, ...]]:
         return matrices
     buffer = call.optional_tensor(layout.buffer) if layout.buffer is not None else None
     if buffer is None or not buffer.numel:
-        raise Unpriced("the sizes of the weights were not recorded")
+        raise Unmodelled("the sizes of the weights were not recorded")
     return [buffer.shape]
 
 

@@ -7,7 +7,7 @@ values holds of each sequence, and which experts the tokens of a batch choose, i
 from collections.abc import Sequence
 from dataclasses import replace
 
-from bottleneck.cost.call import Cost, Formula, Formulas, OpCall, Tensor, Unpriced
+from bottleneck.cost.call import Cost, Formula, Formulas, OpCall, Tensor, Unmodelled
 from bottleneck.cost.matmul import FAMILY as MATMUL
 from bottleneck.cost.matmul import extra_bytes, item_bytes, matrix_sizes, product_cost
 from bottleneck.cost.traffic import dtype_argument, named, stream
@@ -30,7 +30,7 @@ def _all_once(family: str, flops: float, special_ops: float = 0.0) -> Formula:
     def formula(call: OpCall) -> Cost:
         tensors = [tensor for tensor in call.tensors() if tensor.numel]
         if not tensors:
-            raise Unpriced("no tensor was recorded")
+            raise Unmodelled("no tensor was recorded")
         most = max(tensor.numel for tensor in tensors)
         return stream(family, *tensors, vector_flops=flops * most, special_ops=special_ops * most)
 
@@ -110,10 +110,10 @@ def _paged_attention(query: int, table: int, longest: int, block: int | None) ->
         blocks, most = call.tensor(table), call.integer(longest)
         size = None if block is None else call.integer(block)
         if len(queries.shape) < 3 or not blocks.shape:
-            raise Unpriced("query or block table of the cache were not recorded")
+            raise Unmodelled("query or block table of the cache were not recorded")
         longest_keys = most or (blocks.shape[-1] * size if size else None)
         if longest_keys is None:
-            raise Unpriced("the lengths of cached sequences are not in the trace")
+            raise Unmodelled("the lengths of cached sequences are not in the trace")
         width, capacity = queries.shape[-1], keys.numel + values.numel
         heads = _cache_heads(keys, width)
         in_cache = min(capacity, 2.0 * blocks.shape[0] * longest_keys * heads * width) * keys.item_bytes
@@ -148,7 +148,7 @@ def _experts(hidden: int, first: int, ids: int) -> Formula:
     def formula(call: OpCall) -> Cost:
         tokens, up, down, chosen = (call.tensor(at) for at in (hidden, first, first + 1, ids))
         if len(up.shape) != 3 or len(down.shape) != 3 or len(chosen.shape) != 2:
-            raise Unpriced("the experts' weights are not three-dimensional")
+            raise Unmodelled("the experts' weights are not three-dimensional")
         # Weights of 4 bits hold two numbers per byte along the inner size.
         width, packed = tokens.shape[-1], max(1, tokens.shape[-1] // max(up.shape[2], 1))
         rows, inner, experts = up.shape[1], down.shape[2] * packed, up.shape[0]

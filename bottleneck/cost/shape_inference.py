@@ -414,7 +414,7 @@ class _Told:
     source: str
 
 
-def complete(linked: Linked) -> Linked:
+def infer_shapes(linked: Linked) -> Linked:
     """The same trace with CALLS in place of SIGNATURES; ops that evidence completes point to rows of their own.
 
     Rows of SIGNATURES keep their numbers. Where an op's kernels, or the ops around it, disagree, they tell nothing.

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from bottleneck.cost.call import Cost, Formula, OpCall, Tensor, TensorList, Unpriced
+from bottleneck.cost.call import Cost, Formula, OpCall, Tensor, TensorList, Unmodelled
 
 # DRAM is read in sectors of this size: a strided walk moves a whole sector for each element that it touches.
 SECTOR_BYTES = 32
@@ -83,10 +83,10 @@ def promote(tensors: Sequence[Tensor]) -> str:
     """The dtype of a result of these tensors by torch's promotion rules.
 
     Tensors without dimensions (which the profiler also records for plain numbers) lift the category at most, and then
-    to its default width. Raises Unpriced when there is no tensor.
+    to its default width. Raises Unmodelled when there is no tensor.
     """
     if not tensors:
-        raise Unpriced("no tensor argument was recorded with a dtype")
+        raise Unmodelled("no tensor argument was recorded with a dtype")
     dimensioned = [tensor.dtype for tensor in tensors if tensor.shape] or [tensor.dtype for tensor in tensors]
     widest = _join(dimensioned)
     lifted = _join([widest, *(tensor.dtype for tensor in tensors)])
@@ -125,7 +125,7 @@ def without_numbers(tensors: Sequence[Tensor]) -> list[Tensor]:
 
 
 def broadcast(shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
-    """The shape that these shapes broadcast to; raises Unpriced when they do not."""
+    """The shape that these shapes broadcast to; raises Unmodelled when they do not."""
     rank = max((len(shape) for shape in shapes), default=0)
     padded = [(1,) * (rank - len(shape)) + shape for shape in shapes]
     return tuple(_broadcast_size(sizes) for sizes in zip(*padded, strict=True))
@@ -137,7 +137,7 @@ def dtype_argument(call: OpCall, position: int, default: str) -> str:
     if code is None:
         return default
     if code not in DTYPE_BY_CODE:
-        raise Unpriced(f"unknown dtype number {code}")
+        raise Unmodelled(f"unknown dtype number {code}")
     return DTYPE_BY_CODE[code]
 
 
@@ -174,10 +174,10 @@ def stream(family: str, *tensors: Tensor, vector_flops: float = 0.0, special_ops
 
 
 def list_elements(call: OpCall, position: int) -> int:
-    """Elements of the tensor list at a position; raises Unpriced when the trace does not give its sizes."""
+    """Elements of the tensor list at a position; raises Unmodelled when the trace does not give its sizes."""
     argument = call.arguments[position] if position < len(call.arguments) else None
     if not isinstance(argument, TensorList) or not argument.shapes:
-        raise Unpriced("the sizes of the tensor list were not recorded")
+        raise Unmodelled("the sizes of the tensor list were not recorded")
     return argument.numel
 
 
@@ -221,5 +221,5 @@ def _category(dtype: str) -> int:
 def _broadcast_size(sizes: tuple[int, ...]) -> int:
     wide = {size for size in sizes if size != 1}
     if len(wide) > 1:
-        raise Unpriced("shapes do not broadcast")
+        raise Unmodelled("shapes do not broadcast")
     return wide.pop() if wide else 1

@@ -416,16 +416,16 @@ class Work:
             return Unknown(_NO_SHAPES)
         amounts = self.case.costs[["matrix_flops", "vector_flops"]].fillna(0.0).to_numpy().sum(axis=1)
         amounts = np.append(np.rint(amounts), 0.0)
-        charges = self.case.charges
-        payer = charges["payer"].to_numpy(dtype=np.int64, na_value=-1)
-        payers = np.unique(payer[payer >= 0])
-        step, amount = self.scope.op_step[payers], amounts[signature[payers]]
-        twins = np.flatnonzero((payer < 0) & charges["signature"].notna().to_numpy())
-        if len(twins):
-            lent = charges["signature"].to_numpy(dtype=np.int64, na_value=-1)[twins]
-            share = charges["share"].to_numpy(dtype=np.float64, na_value=0.0)[twins]
-            step = np.concatenate([step, kernel_rows(self.scope).step[twins]])
-            amount = np.concatenate([amount, amounts[lent] * share])
+        attribution = self.case.attribution
+        owner = attribution["op"].to_numpy(dtype=np.int64, na_value=-1)
+        owners = np.unique(owner[owner >= 0])
+        step, amount = self.scope.op_step[owners], amounts[signature[owners]]
+        replays = np.flatnonzero((owner < 0) & attribution["signature"].notna().to_numpy())
+        if len(replays):
+            carried = attribution["signature"].to_numpy(dtype=np.int64, na_value=-1)[replays]
+            share = attribution["share"].to_numpy(dtype=np.float64, na_value=0.0)[replays]
+            step = np.concatenate([step, kernel_rows(self.scope).step[replays]])
+            amount = np.concatenate([amount, amounts[carried] * share])
         return total(step, self.steps, amount)
 
     def float64_ops(self) -> Found:

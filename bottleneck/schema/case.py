@@ -26,9 +26,10 @@ class OpSum:
 class Case:
     """One analysis with its evidence. With several ranks the analysis is of all, the tables of the rank that paces.
 
-    ``costs`` is COSTS, row for row as ``linked.trace.signatures`` (CALLS); ``charges`` and ``roofline`` are CHARGES and
-    ROOFLINE, row for row as ``linked.kernels``. These tables hold the whole trace under the profiler: rows whose
-    ``step`` is null lie outside the window, and times are of profiled steps, not yet scaled to unprofiled ones.
+    ``costs`` is COSTS, row for row as ``linked.trace.signatures`` (CALLS); ``attribution`` and ``roofline`` are
+    ATTRIBUTION and ROOFLINE, row for row as ``linked.kernels``. These tables hold the whole trace under the profiler:
+    rows whose ``step`` is null lie outside the window, and times are of profiled steps, not yet scaled to unprofiled
+    ones.
     ``recording`` is null for a bare trace. ``charged`` is CHARGED, row for row as ``linked.kernels``: time per step on
     the ledger's scale, zero outside the window.
     """
@@ -36,7 +37,7 @@ class Case:
     analysis: Analysis
     linked: Linked
     costs: pd.DataFrame
-    charges: pd.DataFrame
+    attribution: pd.DataFrame
     roofline: pd.DataFrame
     recording: Recording | None = None
     charged: pd.DataFrame | None = None

@@ -245,12 +245,14 @@ COSTS = Table(
     },
 )  # row for row as SIGNATURES or CALLS
 
-CHARGES = Table(
-    "CHARGES",
+ATTRIBUTION = Table(
+    "ATTRIBUTION",
     {
-        "payer": Column("Int32", "row in OPS whose cost this kernel carries; null when none is priced", nullable=True),
-        "signature": Column("Int32", "row in COSTS of that cost, or of the call of its twin", nullable=True),
-        "share": Column("float64", "part of that cost, by duration among the kernels of the payer", "share", True),
+        "op": Column("Int32", "row in OPS that it is attributed to; null when none", nullable=True),
+        "signature": Column("Int32", "row in COSTS of that cost, or of the call it replays", nullable=True),
+        "share": Column(
+            "float64", "part of that cost, by duration among the kernels attributed to that op", "share", True
+        ),
         "group": Column("int64", "kernels with the same number are judged together"),
         "dispatches": Column("bool", "host rows: the op does no work itself, it only calls others or makes a view"),
     },
@@ -279,7 +281,7 @@ CHARGED = Table(
         "us": Column("float64", "time charged per step, on the ledger's scale; mean over the devices used", "us"),
         "runs": Column("float64", "runs per step: below one per run where the window ends within it"),
         "account": Column("category", "account of the ledger that the time went to"),
-        "op": Column("Int32", "row in OPS that pays for it, else that issued it", nullable=True),
+        "op": Column("Int32", "row in OPS it is attributed to, else that issued it", nullable=True),
         "signature": Column("Int32", "row in CALLS of the call that stands for it", nullable=True),
     },
 )  # row for row as KERNELS; the times of an account, with those of its idle causes, add up to it

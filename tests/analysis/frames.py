@@ -1,4 +1,4 @@
-"""Kernels, ops, prices and charges made by hand: each case becomes one op with its kernels."""
+"""Kernels, ops, prices and attribution made by hand: each case becomes one op with its kernels."""
 
 from dataclasses import dataclass, replace
 from typing import Any
@@ -9,7 +9,7 @@ from bottleneck.analysis.roofline import classify
 from bottleneck.analysis.telemetry import UNTOLD, Conditions
 from bottleneck.devices.match import device_by_name
 from bottleneck.schema.analysis import Device
-from bottleneck.schema.tables import CHARGES, COSTS, KERNELS, OPS, Table
+from bottleneck.schema.tables import ATTRIBUTION, COSTS, KERNELS, OPS, Table
 
 MIB = 2.0**20
 H100 = replace(device_by_name("NVIDIA H100 80GB HBM3"), launch_floor_us=1.5)
@@ -86,24 +86,24 @@ class Frames:
     kernels: pd.DataFrame
     ops: pd.DataFrame
     costs: pd.DataFrame
-    charges: pd.DataFrame
+    attribution: pd.DataFrame
 
 
 def frames(*cases: Priced, gap_us: float = 1.0) -> Frames:
     """The tables of ops that run one after the other, kernels of one op back to back."""
-    kernels, ops, costs, charges, now = [], [], [], [], 0.0
+    kernels, ops, costs, attribution, now = [], [], [], [], 0.0
     for position, case in enumerate(cases):
         total = sum(kernel.dur_us for kernel in case.kernels if not kernel.auxiliary)
         start = now
         for kernel in case.kernels:
             share = 0.0 if kernel.auxiliary else kernel.dur_us / total if total else 1.0
             kernels.append(_kernel_row(kernel, position, now))
-            charges.append(
+            attribution.append(
                 {
-                    "payer": position if case.pays and kernel.kind == "compute" else None,
+                    "op": position if case.pays and kernel.kind == "compute" else None,
                     "signature": position if case.pays and case.has_signature and kernel.kind == "compute" else None,
                     "share": share if case.pays and kernel.kind == "compute" else None,
-                    "group": position if case.pays and kernel.kind == "compute" else 10_000 + len(charges),
+                    "group": position if case.pays and kernel.kind == "compute" else 10_000 + len(attribution),
                     "dispatches": case.dispatches,
                 }
             )
@@ -111,7 +111,7 @@ def frames(*cases: Priced, gap_us: float = 1.0) -> Frames:
         ops.append(_op_row(case, position, start, now - start))
         costs.append(_cost_row(case))
         now += gap_us
-    made = (_table(KERNELS, kernels), _table(OPS, ops), _table(COSTS, costs), _table(CHARGES, charges))
+    made = (_table(KERNELS, kernels), _table(OPS, ops), _table(COSTS, costs), _table(ATTRIBUTION, attribution))
     return Frames(*made)
 
 
@@ -148,7 +148,7 @@ def _table(table: Table, rows: list[dict[str, Any]]) -> pd.DataFrame:
 def judge(*cases: Priced, device: Device = H100, conditions: Conditions = UNTOLD) -> pd.DataFrame:
     """ROOFLINE of the cases on a device."""
     made = frames(*cases)
-    return classify(made.kernels, made.ops, made.costs, made.charges, device, conditions)
+    return classify(made.kernels, made.ops, made.costs, made.attribution, device, conditions)
 
 
 def only(*cases: Priced, device: Device = H100) -> "pd.Series[object]":

@@ -11,7 +11,7 @@ from bottleneck.analysis.summary import Evidence
 from bottleneck.schema.analysis import Device, RecordingInfo
 from bottleneck.schema.linked_trace import Linked, Step, Trace, Window
 from bottleneck.schema.tables import (
-    CHARGES,
+    ATTRIBUTION,
     COSTS,
     DEVICE_ARGS,
     EVENTS,
@@ -221,12 +221,12 @@ def table(declared: Table, rows: Sequence[dict[str, Any]]) -> pd.DataFrame:
 def evidence(scene: Scene, **more: Any) -> Evidence:
     """What the stages would hand to ``assemble`` for a scene without prices."""
     linked, roofline = more.pop("linked", scene.linked()), scene.roofline()
-    charges = table(CHARGES, [{"group": row, "dispatches": False} for row in range(len(linked.kernels))])
+    attribution = table(ATTRIBUTION, [{"group": row, "dispatches": False} for row in range(len(linked.kernels))])
     device = Device("test device", None, "cuda" if scene.kernels else "cpu", 1, {}, None, None, None, {})
     return Evidence(
         linked=linked,
         costs=more.pop("costs", COSTS.empty()),
-        charges=charges,
+        attribution=attribution,
         roofline=roofline,
         result=build_ledger(linked, roofline),
         device=more.pop("device", device),

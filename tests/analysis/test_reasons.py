@@ -232,7 +232,7 @@ class TestOverlap:
     def together(self, offset_us: float) -> "pd.Series[object]":
         made = frames(slow_stream(), Priced((Kernel(100.0, name="nccl", kind="collective"),), pays=False))
         kernels = made.kernels.assign(ts_us=[0.0, offset_us])
-        return classify(kernels, made.ops, made.costs, made.charges, H100).iloc[0]
+        return classify(kernels, made.ops, made.costs, made.attribution, H100).iloc[0]
 
     def test_a_kernel_beside_another_has_only_a_part_of_the_device(self) -> None:
         assert self.together(20.0).reason == "shares the device: other work runs for about 80 % of its time"

@@ -42,7 +42,7 @@ class TestCopiesAndCollectives:
         def row(family: str) -> "pd.Series[object]":
             made = frames(Priced((Kernel(100.0, name="CopyHostToDevice", kind="copy"),), bytes_low=5.2e6, pays=False))
             costs = made.costs.assign(family=pd.Categorical([family]))
-            return classify(made.kernels, made.ops, costs, made.charges, H100).iloc[0]
+            return classify(made.kernels, made.ops, costs, made.attribution, H100).iloc[0]
 
         assert row("copy").memory_us == pytest.approx(50.0)
         assert pd.isna(row("pointwise").memory_us) and row("pointwise").reason == "no bytes in the trace"

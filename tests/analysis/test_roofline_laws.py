@@ -58,9 +58,9 @@ class TestLaws:
             made.kernels.iloc[order].reset_index(drop=True),
             made.ops,
             made.costs,
-            made.charges.iloc[order].reset_index(drop=True),
+            made.attribution.iloc[order].reset_index(drop=True),
         )
-        plain, shuffled = (classify(f.kernels, f.ops, f.costs, f.charges, H100) for f in (made, moved))
+        plain, shuffled = (classify(f.kernels, f.ops, f.costs, f.attribution, H100) for f in (made, moved))
         for name in plain.columns:
             left, right = plain[name].iloc[order].astype(object).tolist(), shuffled[name].astype(object).tolist()
             assert all(a == b or (pd.isna(a) and pd.isna(b)) for a, b in zip(left, right, strict=True)), name
@@ -71,8 +71,8 @@ class TestLaws:
         made = frames(*several)
         moved = made.kernels.assign(ts_us=made.kernels.ts_us + shift_us)
         pd.testing.assert_frame_equal(
-            classify(made.kernels, made.ops, made.costs, made.charges, H100),
-            classify(moved, made.ops, made.costs, made.charges, H100),
+            classify(made.kernels, made.ops, made.costs, made.attribution, H100),
+            classify(moved, made.ops, made.costs, made.attribution, H100),
         )
 
     def test_empty_tables_give_an_empty_roofline(self) -> None:

@@ -6,10 +6,10 @@ import pandas as pd
 import pytest
 
 from bottleneck.analysis.roofline import classify
-from bottleneck.cost import price
-from bottleneck.cost.attribution import charge
-from bottleneck.cost.graph_replay import Priced, lend
-from bottleneck.cost.shape_inference import complete
+from bottleneck.cost import compute_costs
+from bottleneck.cost.attribution import attribute
+from bottleneck.cost.graph_replay import CostedTrace, assign_replayed_costs
+from bottleneck.cost.shape_inference import infer_shapes
 from bottleneck.devices.match import match_device
 from bottleneck.schema.analysis import Device
 from bottleneck.trace.link import link
@@ -56,23 +56,23 @@ REPLAYED = {
 }
 
 
-def priced(path: Path, *captures: Path) -> Priced:
+def priced(path: Path, *captures: Path) -> CostedTrace:
     """A trace with its prices, those of twins included."""
     trace = read_trace(path)
-    linked = complete(link(trace, find_steps(trace)))
-    costs = price(linked.trace.signatures)
-    alone = Priced(linked, costs, charge(linked.ops, linked.kernels, costs))
-    return lend(alone, [priced(capture) for capture in captures])[0]
+    linked = infer_shapes(link(trace, find_steps(trace)))
+    costs = compute_costs(linked.trace.signatures)
+    alone = CostedTrace(linked, costs, attribute(linked.ops, linked.kernels, costs))
+    return assign_replayed_costs(alone, [priced(capture) for capture in captures])[0]
 
 
 def judged(path: Path, *captures: Path) -> tuple[pd.DataFrame, Device]:
     """ROOFLINE with the name and duration of each kernel, and the device of a trace."""
     found = priced(path, *captures)
-    linked, costs, charges = found.linked, found.costs, found.charges
+    linked, costs, attribution = found.linked, found.costs, found.attribution
     trace = linked.trace
     used = [int(index) for index in trace.device_args["device"].dropna().unique()]
     device, _ = match_device(trace.devices, used, trace.flavour)
-    roofline = classify(linked.kernels, linked.ops, costs, charges, device)
+    roofline = classify(linked.kernels, linked.ops, costs, attribution, device)
     return roofline.assign(
         name=linked.kernels["name"], kind=linked.kernels["kind"], us=linked.kernels["dur_us"]
     ), device
@@ -103,10 +103,10 @@ def test_every_replay_of_a_graph_has_the_flops_of_its_capture(traces: Path) -> N
     execution, capture = (traces / file for file in REPLAYED["MI300X Flux"])
     totals = []
     for found in (priced(execution, capture), priced(capture)):
-        kernels, charges = found.linked.kernels, found.charges
+        kernels, attribution = found.linked.kernels, found.attribution
         flops = (found.costs["matrix_flops"] + found.costs["vector_flops"]).to_numpy()
-        paid = (kernels["replayed"] & charges["share"].notna()).to_numpy()
-        amount = flops[charges["signature"][paid].astype("int64")] * charges["share"][paid]
+        paid = (kernels["replayed"] & attribution["share"].notna()).to_numpy()
+        amount = flops[attribution["signature"][paid].astype("int64")] * attribution["share"][paid]
         totals += amount.groupby(kernels["launch"][paid].astype("int64")).sum().tolist()
     assert len(totals) == 5
     assert totals == pytest.approx([totals[0]] * 5, rel=1e-9)

@@ -20,7 +20,7 @@ def tensors(*shapes: tuple[int, ...]) -> TensorList:
     return TensorList(shapes)
 
 
-def price(formulas: Formulas, name: str, *arguments: Tensor | TensorList | str | None) -> Cost:
+def cost_of(formulas: Formulas, name: str, *arguments: Tensor | TensorList | str | None) -> Cost:
     """The cost of a call of 'aten::name'; texts stand for scalars as the trace spells them."""
     parsed: tuple[Argument, ...] = tuple(Scalar(item) if isinstance(item, str) else item for item in arguments)
     return formulas[f"aten::{name}"](OpCall(f"aten::{name}", parsed))

@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bottleneck.cost.attention import FORMULAS, PACKED, visible_pairs
-from bottleneck.cost.call import Cost, OpCall, Scalar, Unpriced
-from tests.cost.calls import BF16, moved, price, tensor
+from bottleneck.cost.call import Cost, OpCall, Scalar, Unmodelled
+from tests.cost.calls import BF16, cost_of, moved, tensor
 
 BATCH, HEADS, QUERIES, KEYS, WIDTH, VALUE_WIDTH = 2, 8, 16, 16, 32, 24
 lengths = st.integers(1, 40)
@@ -78,7 +78,7 @@ FORWARD_BYTES = 2 * (ELEMENTS + OUT) + 4 * BATCH * HEADS * QUERIES
 @pytest.mark.parametrize(("causal", "pairs"), [(False, FULL), (True, CAUSAL)])
 @pytest.mark.parametrize("name", forward_arguments(False))
 def test_every_backend_prices_the_same_forward_pass_the_same(name, causal, pairs):
-    cost = price(FORMULAS, name, *forward_arguments(causal)[name])
+    cost = cost_of(FORMULAS, name, *forward_arguments(causal)[name])
     assert cost.matrix_flops == 2 * BATCH * HEADS * pairs * (WIDTH + VALUE_WIDTH)
     assert cost.special_ops == BATCH * HEADS * pairs
     assert cost.vector_flops == 4 * cost.special_ops
@@ -89,7 +89,7 @@ def test_every_backend_prices_the_same_forward_pass_the_same(name, causal, pairs
 @pytest.mark.parametrize(("causal", "pairs"), [(False, FULL), (True, CAUSAL)])
 @pytest.mark.parametrize("name", backward_arguments(False))
 def test_every_backend_prices_the_same_backward_pass_the_same(name, causal, pairs):
-    cost = price(FORMULAS, name, *backward_arguments(causal)[name])
+    cost = cost_of(FORMULAS, name, *backward_arguments(causal)[name])
     assert cost.matrix_flops == 2 * BATCH * HEADS * pairs * (3 * WIDTH + 2 * VALUE_WIDTH)
     assert cost.special_ops == BATCH * HEADS * pairs
     assert cost.bytes_low == FORWARD_BYTES + 2 * (OUT + ELEMENTS)
@@ -124,7 +124,7 @@ def test_visible_pairs_agree_with_counting_them_one_by_one(queries, keys, last, 
 def flash(queries: int, keys: int, causal: bool, left: int = -1, right: int = -1) -> Cost:
     window = (str(left), str(right))
     arguments = (*operands(queries, keys, heads_last=True), "", "", "1", "1", "0.", str(causal), "False", "", *window)
-    return price(FORMULAS, "_flash_attention_forward", *arguments)
+    return cost_of(FORMULAS, "_flash_attention_forward", *arguments)
 
 
 def test_flash_kernels_let_the_last_query_see_the_last_key():
@@ -133,7 +133,7 @@ def test_flash_kernels_let_the_last_query_see_the_last_key():
 
 
 def test_other_kernels_let_query_i_see_keys_up_to_i_and_leave_the_rest_unread_at_the_low_end():
-    cost = price(FORMULAS, "_scaled_dot_product_flash_attention_for_cpu", *operands(4, 6), "0.", "True", None, "")
+    cost = cost_of(FORMULAS, "_scaled_dot_product_flash_attention_for_cpu", *operands(4, 6), "0.", "True", None, "")
     assert cost.special_ops == BATCH * HEADS * (1 + 2 + 3 + 4)
     assert cost.bytes_high - cost.bytes_low == pytest.approx(2 / 6 * 2 * BATCH * HEADS * 6 * (WIDTH + VALUE_WIDTH))
 
@@ -141,14 +141,14 @@ def test_other_kernels_let_query_i_see_keys_up_to_i_and_leave_the_rest_unread_at
 def test_mask_type_two_is_aligned_bottom_right_where_one_is_top_left():
     def pairs(kind: str) -> float:
         arguments = (*operands(4, 6, heads_last=True), None, "", "", "", "", "0.", kind, "True")
-        return price(FORMULAS, "_efficient_attention_forward", *arguments).special_ops / (BATCH * HEADS)
+        return cost_of(FORMULAS, "_efficient_attention_forward", *arguments).special_ops / (BATCH * HEADS)
 
     assert (pairs("0"), pairs("1"), pairs("2")) == (24, 1 + 2 + 3 + 4, 3 + 4 + 5 + 6)
 
 
 def test_mask_type_of_torch_before_2_5_stands_one_place_earlier():
     early = (*operands(4, 4, heads_last=True), None, "", "", "", "0.", "1", "False", "", "", "")
-    assert price(FORMULAS, "_efficient_attention_forward", *early).special_ops == BATCH * HEADS * 10
+    assert cost_of(FORMULAS, "_efficient_attention_forward", *early).special_ops == BATCH * HEADS * 10
 
 
 def test_a_sliding_window_limits_the_pairs():
@@ -158,7 +158,7 @@ def test_a_sliding_window_limits_the_pairs():
 
 def test_shared_key_heads_save_bytes_and_no_flops():
     def flash_cpu(kv_heads: int) -> Cost:
-        return price(
+        return cost_of(
             FORMULAS, "_scaled_dot_product_flash_attention", *operands(kv_heads=kv_heads), "0.", "False", "False"
         )
 
@@ -169,12 +169,12 @@ def test_shared_key_heads_save_bytes_and_no_flops():
 
 def test_a_bias_is_read_once_however_it_is_expanded():
     bias = tensor(BATCH, HEADS, QUERIES, KEYS, dtype=BF16, strides=(0, 0, KEYS, 1))
-    cost = price(FORMULAS, "_scaled_dot_product_efficient_attention", *QKV, bias, "True", "0.", "False", "")
+    cost = cost_of(FORMULAS, "_scaled_dot_product_efficient_attention", *QKV, bias, "True", "0.", "False", "")
     assert cost.bytes_low - FORWARD_BYTES == 2 * QUERIES * KEYS
 
 
 def test_dropout_draws_random_bits_per_pair():
-    cost = price(FORMULAS, "_scaled_dot_product_flash_attention", *QKV, "0.1", "False", "False", "")
+    cost = cost_of(FORMULAS, "_scaled_dot_product_flash_attention", *QKV, "0.1", "False", "False", "")
     assert cost.vector_flops == 14 * cost.special_ops
 
 
@@ -186,12 +186,12 @@ def packed(tokens: int, sequences: int, longest: int):
 
 
 def test_packed_sequences_of_one_length_are_a_batch():
-    packed_cost = price(FORMULAS, "_flash_attention_forward", *packed(4 * 16, 4, 16))
+    packed_cost = cost_of(FORMULAS, "_flash_attention_forward", *packed(4 * 16, 4, 16))
     assert packed_cost.matrix_flops == 4 * HEADS * CAUSAL * 2 * (2 * WIDTH)
 
 
 def test_packed_sequences_of_unknown_lengths_take_at_least_what_even_ones_do():
-    even, uneven = (price(FORMULAS, "_flash_attention_forward", *packed(4 * 16, 4, longest)) for longest in (16, 32))
+    even, uneven = (cost_of(FORMULAS, "_flash_attention_forward", *packed(4 * 16, 4, longest)) for longest in (16, 32))
     assert uneven.matrix_flops == even.matrix_flops
     assert (even.note, uneven.note) == (None, PACKED)
     assert (uneven.bytes_low, uneven.bytes_high) == (even.bytes_low, even.bytes_high)
@@ -199,7 +199,7 @@ def test_packed_sequences_of_unknown_lengths_take_at_least_what_even_ones_do():
 
 @given(st.lists(st.integers(1, 50), min_size=1, max_size=8))
 def test_no_split_of_packed_sequences_takes_less_than_the_price(lengths):
-    cost = price(FORMULAS, "_flash_attention_forward", *packed(sum(lengths), len(lengths), max(lengths)))
+    cost = cost_of(FORMULAS, "_flash_attention_forward", *packed(sum(lengths), len(lengths), max(lengths)))
     pairs = sum(length * (length + 1) / 2 for length in lengths)
     assert cost.matrix_flops <= HEADS * pairs * 4 * WIDTH * (1 + 1e-9)
 
@@ -208,14 +208,14 @@ def test_no_split_of_packed_sequences_takes_less_than_the_price(lengths):
 def test_one_query_per_packed_sequence_sees_all_of_its_keys(lengths):
     q, k, v, offsets, _, _, _, *more = packed(sum(lengths), len(lengths), max(lengths))
     q = tensor(len(lengths), HEADS, WIDTH, dtype=BF16)
-    cost = price(FORMULAS, "_flash_attention_forward", q, k, v, offsets, offsets, "1", str(max(lengths)), *more)
+    cost = cost_of(FORMULAS, "_flash_attention_forward", q, k, v, offsets, offsets, "1", str(max(lengths)), *more)
     assert cost.matrix_flops == pytest.approx(HEADS * sum(lengths) * 4 * WIDTH)
 
 
 def test_packed_sequences_with_fewer_keys_than_queries_have_no_price():
     q, _, v, *more = packed(64, 4, 32)
-    with pytest.raises(Unpriced, match="lengths of the packed sequences"):
-        price(FORMULAS, "_flash_attention_forward", q, tensor(32, HEADS, WIDTH), v, *more)
+    with pytest.raises(Unmodelled, match="lengths of the packed sequences"):
+        cost_of(FORMULAS, "_flash_attention_forward", q, tensor(32, HEADS, WIDTH), v, *more)
 
 
 @pytest.mark.parametrize(
@@ -229,15 +229,15 @@ def test_packed_sequences_with_fewer_keys_than_queries_have_no_price():
     ],
 )
 def test_what_the_trace_does_not_hold_is_a_reason(name, arguments, reason):
-    with pytest.raises(Unpriced, match=reason):
-        price(FORMULAS, name, *arguments)
+    with pytest.raises(Unmodelled, match=reason):
+        cost_of(FORMULAS, name, *arguments)
 
 
 def test_backward_takes_two_and_a_half_times_the_forward_when_widths_agree():
     square = (tensor(1, 2, 64, 32),) * 3
-    forward = price(FORMULAS, "_scaled_dot_product_flash_attention", *square, "0.", "True", "False")
+    forward = cost_of(FORMULAS, "_scaled_dot_product_flash_attention", *square, "0.", "True", "False")
     rest = (square[0], tensor(1, 2, 64), "0.", "True", None, "")
-    backward = price(FORMULAS, "_scaled_dot_product_flash_attention_for_cpu_backward", square[0], *square, *rest)
+    backward = cost_of(FORMULAS, "_scaled_dot_product_flash_attention_for_cpu_backward", square[0], *square, *rest)
     assert backward.matrix_flops == 2.5 * forward.matrix_flops
 
 
@@ -250,6 +250,6 @@ def test_an_empty_placeholder_is_no_table_of_lengths():
     arguments = forward_arguments(False)["_flash_attention_forward"]
     empty = tensor(0, dtype="int")
     with_placeholders = (*arguments[:3], empty, empty, *arguments[5:13], empty)
-    assert price(FORMULAS, "_flash_attention_forward", *with_placeholders) == price(
+    assert cost_of(FORMULAS, "_flash_attention_forward", *with_placeholders) == cost_of(
         FORMULAS, "_flash_attention_forward", *arguments
     )

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bottleneck.cost.attribution import charge
-from bottleneck.schema.tables import CHARGES
+from bottleneck.cost.attribution import attribute
+from bottleneck.schema.tables import ATTRIBUTION
 
 FAMILIES = ("matmul", "copy", "view", "attention", "pointwise", "softmax", "nothing")
 FREE = {"view", "nothing"}
@@ -56,36 +56,36 @@ def kernels_table(ops: Sequence[int | None], **columns: Sequence[object]) -> pd.
     return frame.astype({"kind": "category", "family": "category", "dur_us": "float64", **flags})
 
 
-def payers(ops: pd.DataFrame, kernels: pd.DataFrame) -> list[int | None]:
-    charges = CHARGES.check(charge(ops, kernels, costs_table()))
-    return [None if pd.isna(payer) else int(payer) for payer in charges["payer"]]
+def attributed_ops(ops: pd.DataFrame, kernels: pd.DataFrame) -> list[int | None]:
+    attribution = ATTRIBUTION.check(attribute(ops, kernels, costs_table()))
+    return [None if pd.isna(op) else int(op) for op in attribution["op"]]
 
 
 LINEAR = ops_table((None, "matmul"), (0, "view"), (0, "matmul"), (2, "copy"))
 
 
 def test_a_kernel_is_paid_for_by_the_op_that_launched_it_and_not_by_the_wrapper_around_it():
-    assert payers(LINEAR, kernels_table([2])) == [2]
+    assert attributed_ops(LINEAR, kernels_table([2])) == [2]
 
 
 def test_a_kernel_of_an_op_without_a_price_is_paid_for_by_the_nearest_worker_above():
     ops = ops_table((None, "pointwise"), (0, None), (1, None))
-    assert payers(ops, kernels_table([2])) == [0]
+    assert attributed_ops(ops, kernels_table([2])) == [0]
 
 
 def test_a_copy_inside_a_product_pays_for_its_own_kernel():
-    assert payers(LINEAR, kernels_table([3, 2])) == [3, 2]
+    assert attributed_ops(LINEAR, kernels_table([3, 2])) == [3, 2]
 
 
 def test_a_product_that_copies_its_bias_first_is_still_a_worker():
     ops = ops_table((None, "matmul"), (0, "copy"))
-    assert payers(ops, kernels_table([0, 1])) == [0, 1]
+    assert attributed_ops(ops, kernels_table([0, 1])) == [0, 1]
 
 
 @pytest.mark.parametrize("free", [None, *FREE])
 def test_an_op_around_nothing_but_free_ops_keeps_its_work(free):
     ops = ops_table((None, "matmul"), (0, free))
-    assert payers(ops, kernels_table([1])) == [0]
+    assert attributed_ops(ops, kernels_table([1])) == [0]
 
 
 @pytest.mark.parametrize(
@@ -101,68 +101,68 @@ def test_an_op_around_nothing_but_free_ops_keeps_its_work(free):
 )
 def test_work_is_handed_down_within_a_family_and_along_declared_pairs(outer, inner, delegates):
     ops = ops_table((None, outer), (0, None), (1, inner))
-    assert payers(ops, kernels_table([0])) == [None if delegates else 0]
+    assert attributed_ops(ops, kernels_table([0])) == [None if delegates else 0]
 
 
 def test_a_chain_of_wrappers_leaves_only_the_innermost_to_pay():
     ops = ops_table((None, "copy"), (0, "copy"), (1, "copy"))
-    assert payers(ops, kernels_table([2])) == [2]
-    assert payers(ops, kernels_table([0, 1, 2], family=["host"] * 3)) == [None, None, 2]
+    assert attributed_ops(ops, kernels_table([2])) == [2]
+    assert attributed_ops(ops, kernels_table([0, 1, 2], family=["host"] * 3)) == [None, None, 2]
 
 
 def test_a_name_may_hand_its_work_down_where_its_family_does_not():
     ops = ops_table((None, "copy"), (0, "pointwise"))
     renamed = ops.assign(name=pd.Categorical(["aten::_fused_rms_norm", "aten::mul"]))
-    assert payers(ops, kernels_table([0])) == [0]
-    assert payers(renamed, kernels_table([0])) == [None]
+    assert attributed_ops(ops, kernels_table([0])) == [0]
+    assert attributed_ops(renamed, kernels_table([0])) == [None]
 
 
 def test_a_neighbour_is_not_a_wrapper():
     ops = ops_table((None, "copy"), (None, "copy"))
-    assert payers(ops, kernels_table([0, 1])) == [0, 1]
+    assert attributed_ops(ops, kernels_table([0, 1])) == [0, 1]
 
 
 @pytest.mark.parametrize("kind", ["copy", "fill", "collective"])
 def test_transfers_and_collectives_are_judged_by_their_own_bytes(kind):
     ops = ops_table((None, "copy"))
-    assert payers(ops, kernels_table([0], kind=[kind])) == [None]
+    assert attributed_ops(ops, kernels_table([0], kind=[kind])) == [None]
 
 
 def test_a_replayed_kernel_owes_nothing_to_the_op_that_launched_its_graph():
-    assert payers(ops_table((None, "matmul")), kernels_table([0], replayed=[True])) == [None]
+    assert attributed_ops(ops_table((None, "matmul")), kernels_table([0], replayed=[True])) == [None]
 
 
 def test_a_kernel_without_an_op_has_no_payer():
-    assert payers(ops_table((None, "matmul")), kernels_table([None])) == [None]
+    assert attributed_ops(ops_table((None, "matmul")), kernels_table([None])) == [None]
 
 
 def test_on_a_cpu_an_op_without_work_of_its_own_pays_for_nothing():
     ops = ops_table((None, "pointwise"), (0, None), (0, "view"))
-    assert payers(ops, kernels_table([0, 1, 2], family=["host"] * 3)) == [0, None, None]
+    assert attributed_ops(ops, kernels_table([0, 1, 2], family=["host"] * 3)) == [0, None, None]
 
 
 def test_kernels_of_one_payer_share_its_cost_by_duration_and_auxiliary_ones_take_none():
     kernels = kernels_table([0, 0, 0], dur_us=[3.0, 1.0, 4.0], auxiliary=[False, False, True])
-    charges = charge(ops_table((None, "matmul")), kernels, costs_table())
-    assert charges["share"].tolist() == [0.75, 0.25, 0.0]
-    assert charges["group"].nunique() == 1
+    attribution = attribute(ops_table((None, "matmul")), kernels, costs_table())
+    assert attribution["share"].tolist() == [0.75, 0.25, 0.0]
+    assert attribution["group"].nunique() == 1
 
 
 def test_auxiliary_kernels_carry_the_cost_when_a_payer_has_no_others():
     kernels = kernels_table([0, 0], dur_us=[3.0, 1.0], auxiliary=[True, True])
-    assert charge(ops_table((None, "matmul")), kernels, costs_table())["share"].tolist() == [0.75, 0.25]
+    assert attribute(ops_table((None, "matmul")), kernels, costs_table())["share"].tolist() == [0.75, 0.25]
 
 
 def test_kernels_too_short_to_measure_share_equally():
     kernels = kernels_table([0, 0], dur_us=[0.0, 0.0])
-    assert charge(ops_table((None, "matmul")), kernels, costs_table())["share"].tolist() == [0.5, 0.5]
+    assert attribute(ops_table((None, "matmul")), kernels, costs_table())["share"].tolist() == [0.5, 0.5]
 
 
 def test_every_kernel_without_a_payer_is_a_group_of_its_own():
-    charges = charge(ops_table((None, None), (None, "copy")), kernels_table([0, None, 1, 1]), costs_table())
-    assert charges["share"].isna().tolist() == [True, True, False, False]
-    assert charges["group"].nunique() == 3
-    assert charges["group"].tolist()[2:] == [1, 1]
+    attribution = attribute(ops_table((None, None), (None, "copy")), kernels_table([0, None, 1, 1]), costs_table())
+    assert attribution["share"].isna().tolist() == [True, True, False, False]
+    assert attribution["group"].nunique() == 3
+    assert attribution["group"].tolist()[2:] == [1, 1]
 
 
 def dispatching(
@@ -171,7 +171,7 @@ def dispatching(
     table = ops_table(*ops).assign(**columns)
     table = table.assign(name=pd.Categorical(names)) if names else table
     kernels = kernels_table(list(range(len(ops))), family=["host"] * len(ops))
-    return charge(table, kernels, costs_table())["dispatches"].tolist()
+    return attribute(table, kernels, costs_table())["dispatches"].tolist()
 
 
 def test_views_and_wrappers_dispatch_and_workers_do_not():
@@ -200,13 +200,13 @@ def test_an_op_that_nobody_knows_and_that_calls_nothing_known_does_not_dispatch(
 
 
 def test_a_kernel_on_a_device_never_dispatches():
-    charges = charge(ops_table((None, "view")), kernels_table([0]), costs_table())
-    assert charges["dispatches"].tolist() == [False]
+    attribution = attribute(ops_table((None, "view")), kernels_table([0]), costs_table())
+    assert attribution["dispatches"].tolist() == [False]
 
 
 def test_nothing_to_charge_is_an_empty_table():
-    assert len(charge(ops_table(), kernels_table([]), costs_table())) == 0
-    assert payers(ops_table(), kernels_table([None])) == [None]
+    assert len(attribute(ops_table(), kernels_table([]), costs_table())) == 0
+    assert attributed_ops(ops_table(), kernels_table([None])) == [None]
 
 
 def slow_payers(parents: list[int | None], families: list[str | None], ops: list[int]) -> list[int | None]:
@@ -239,6 +239,6 @@ def test_charging_whole_tables_agrees_with_the_rule_applied_op_by_op(data):
     kernels = kernels_table(list(range(count)), dur_us=[float(1 + row) for row in range(count)])
     ops = ops_table(*zip(parents, families, strict=True))
     expected = slow_payers(parents, families, list(range(count)))
-    assert payers(ops, kernels) == expected
-    shares = charge(ops, kernels, costs_table()).groupby("payer")["share"].sum()
+    assert attributed_ops(ops, kernels) == expected
+    shares = attribute(ops, kernels, costs_table()).groupby("op")["share"].sum()
     assert shares.tolist() == pytest.approx([1.0] * len(shares))

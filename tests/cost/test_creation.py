@@ -2,9 +2,9 @@
 
 import pytest
 
-from bottleneck.cost.call import Unpriced
+from bottleneck.cost.call import Unmodelled
 from bottleneck.cost.creation import FORMULAS
-from tests.cost.calls import HALF, moved, price, tensor
+from tests.cost.calls import HALF, cost_of, moved, tensor
 
 N = 1000
 REST = ("", "", "", "False")  # layout, device and so on, as factories record them
@@ -35,15 +35,15 @@ REST = ("", "", "", "False")  # layout, device and so on, as factories record th
     ],
 )
 def test_the_result_is_written_and_nothing_else_moves(name, arguments, expected):
-    assert moved(price(FORMULAS, name, *arguments)) == (expected, expected)
+    assert moved(cost_of(FORMULAS, name, *arguments)) == (expected, expected)
 
 
 def test_random_numbers_cost_arithmetic_and_constants_do_not():
-    assert price(FORMULAS, "uniform_", tensor(N), "0.", "1.", "").vector_flops == 10 * N
-    assert price(FORMULAS, "fill_", tensor(N), "0.").vector_flops == 0
+    assert cost_of(FORMULAS, "uniform_", tensor(N), "0.", "1.", "").vector_flops == 10 * N
+    assert cost_of(FORMULAS, "fill_", tensor(N), "0.").vector_flops == 0
 
 
 @pytest.mark.parametrize("name", ["zeros", "arange", "randperm", "full"])
 def test_a_size_that_was_not_recorded_is_unpriced(name):
-    with pytest.raises(Unpriced):
-        price(FORMULAS, name, "", "", "", "", "", "")
+    with pytest.raises(Unmodelled):
+        cost_of(FORMULAS, name, "", "", "", "", "", "")

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bottleneck.cost import price
-from bottleneck.cost.attribution import charge
-from bottleneck.cost.graph_replay import AT_CAPTURE, ELSEWHERE, Priced, Sequences, align, lend
-from bottleneck.cost.shape_inference import complete
+from bottleneck.cost import compute_costs
+from bottleneck.cost.attribution import attribute
+from bottleneck.cost.graph_replay import AT_CAPTURE, ELSEWHERE, CostedTrace, Sequences, align, assign_replayed_costs
+from bottleneck.cost.shape_inference import infer_shapes
 from bottleneck.trace.link import link
 from bottleneck.trace.read import read_trace
 from bottleneck.trace.steps import whole_window
@@ -66,24 +66,24 @@ def replay(step: Step, at: float, correlation: int, gridless: bool = False) -> l
     return events
 
 
-def priced(folder: Path, *events: list[Event], name: str = "trace.json") -> Priced:
+def priced(folder: Path, *events: list[Event], name: str = "trace.json") -> CostedTrace:
     trace = read_trace(write_trace(folder / name, [each for part in events for each in part]))
-    linked = complete(link(trace, whole_window(trace)))
-    costs = price(linked.trace.signatures)
-    return Priced(linked, costs, charge(linked.ops, linked.kernels, costs))
+    linked = infer_shapes(link(trace, whole_window(trace)))
+    costs = compute_costs(linked.trace.signatures)
+    return CostedTrace(linked, costs, attribute(linked.ops, linked.kernels, costs))
 
 
-def flops(found: Priced, replayed: bool) -> float:
+def flops(found: CostedTrace, replayed: bool) -> float:
     """FLOPs charged to kernels that were replayed, or to the others."""
-    mine = (found.linked.kernels["replayed"] == replayed) & found.charges["share"].notna()
-    rows = found.costs.iloc[found.charges["signature"][mine].astype("int64")]
+    mine = (found.linked.kernels["replayed"] == replayed) & found.attribution["share"].notna()
+    rows = found.costs.iloc[found.attribution["signature"][mine].astype("int64")]
     amounts = (rows["matrix_flops"] + rows["vector_flops"]).to_numpy()
-    return float((amounts * found.charges["share"][mine]).sum())
+    return float((amounts * found.attribution["share"][mine]).sum())
 
 
 def test_a_replay_costs_what_the_eager_step_costs(tmp_path):
     alone = priced(tmp_path, eager(STEP, 0, 1), replay(STEP, 1000, 50))
-    both, caveats = lend(alone)
+    both, caveats = assign_replayed_costs(alone)
     assert flops(alone, replayed=True) == 0
     assert flops(both, replayed=True) == pytest.approx(flops(both, replayed=False)) == STEP_FLOPS
     assert [caveat.slug for caveat in caveats] == ["twins"]
@@ -91,13 +91,15 @@ def test_a_replay_costs_what_the_eager_step_costs(tmp_path):
 
 
 def test_every_replay_costs_the_same(tmp_path):
-    both, _ = lend(priced(tmp_path, eager(STEP, 0, 1), replay(STEP, 1000, 50), replay(STEP, 2000, 51)))
+    both, _ = assign_replayed_costs(priced(tmp_path, eager(STEP, 0, 1), replay(STEP, 1000, 50), replay(STEP, 2000, 51)))
     assert flops(both, replayed=True) == pytest.approx(2 * STEP_FLOPS)
 
 
 @pytest.mark.parametrize("named", [True, False])
 def test_a_replay_is_priced_by_its_capture_with_and_without_names(tmp_path, named):
-    found, _ = lend(priced(tmp_path, captured(STEP, 0, 1, named), replay(STEP, 1000, 50, gridless=True)))
+    found, _ = assign_replayed_costs(
+        priced(tmp_path, captured(STEP, 0, 1, named), replay(STEP, 1000, 50, gridless=True))
+    )
     assert flops(found, replayed=True) == pytest.approx(STEP_FLOPS)
     lent = found.costs["evidence"].dropna()
     assert set(lent) == {AT_CAPTURE}
@@ -107,30 +109,30 @@ def test_a_replay_is_priced_by_its_capture_with_and_without_names(tmp_path, name
 def test_a_replay_is_priced_by_a_capture_in_another_file(tmp_path, named):
     alone = priced(tmp_path, replay(STEP, 1000, 50, gridless=True))
     other = priced(tmp_path, captured(STEP, 0, 1, named), name="capture.json")
-    found, _ = lend(alone, [other])
+    found, _ = assign_replayed_costs(alone, [other])
     assert flops(found, replayed=True) == pytest.approx(STEP_FLOPS)
-    assert found.charges["payer"].isna().all()
-    names = found.linked.trace.signatures["name"].iloc[found.charges["signature"].astype("int64")]
+    assert found.attribution["op"].isna().all()
+    names = found.linked.trace.signatures["name"].iloc[found.attribution["signature"].astype("int64")]
     assert names.tolist() == ["aten::mm", "aten::add", "aten::mm", "aten::mm"]
 
 
 def test_a_replay_without_a_twin_stays_without_a_price(tmp_path):
     alone = priced(tmp_path, replay(STEP, 1000, 50))
-    found, caveats = lend(alone)
-    assert found.charges["share"].isna().all() and found.charges["signature"].isna().all()
+    found, caveats = assign_replayed_costs(alone)
+    assert found.attribution["share"].isna().all() and found.attribution["signature"].isna().all()
     assert caveats == ()
 
 
 def test_a_capture_of_another_program_lends_nothing_and_is_said_to_be_unused(tmp_path):
     other = priced(tmp_path, captured(STEP[1:], 0, 1), name="capture.json")
-    found, caveats = lend(priced(tmp_path, replay(STEP[:1], 1000, 50)), [other])
-    assert found.charges["share"].isna().all()
+    found, caveats = assign_replayed_costs(priced(tmp_path, replay(STEP[:1], 1000, 50)), [other])
+    assert found.attribution["share"].isna().all()
     assert [caveat.slug for caveat in caveats] == ["capture-unused"]
 
 
 def test_kernels_of_another_grid_are_no_twins(tmp_path):
     wider = [(name, dims, [(kernel_name, 100 * blocks) for kernel_name, blocks in each]) for name, dims, each in STEP]
-    found, _ = lend(priced(tmp_path, eager(STEP, 0, 1), replay(wider, 1000, 50)))
+    found, _ = assign_replayed_costs(priced(tmp_path, eager(STEP, 0, 1), replay(wider, 1000, 50)))
     assert flops(found, replayed=True) == 0
 
 
@@ -139,59 +141,63 @@ def test_twins_of_different_sizes_lend_nothing_unless_their_neighbours_tell(tmp_
     large = ("aten::mm", [[64, 800], [800, 16]], [(GEMM, 4)])
     add, exp = STEP[1], ("aten::exp", [[64, 16]], [("exp_kernel", 8)])
     steps = [small, add, large, exp]
-    alone, _ = lend(priced(tmp_path, eager(steps, 0, 1), replay([small], 1000, 50)))
+    alone, _ = assign_replayed_costs(priced(tmp_path, eager(steps, 0, 1), replay([small], 1000, 50)))
     assert flops(alone, replayed=True) == 0
-    told, _ = lend(priced(tmp_path, eager(steps, 0, 1), replay([add, large, exp], 1000, 50)))
+    told, _ = assign_replayed_costs(priced(tmp_path, eager(steps, 0, 1), replay([add, large, exp], 1000, 50)))
     assert flops(told, replayed=True) == 64 * 16 + 2 * 64 * 800 * 16
 
 
 def test_captures_of_one_length_that_differ_lend_nothing(tmp_path):
     other = (("aten::mm", [[99, 32], [32, 16]], [(GEMM, 4)]), *STEP[1:])
-    found, _ = lend(priced(tmp_path, captured(STEP, 0, 1), captured(other, 500, 20), replay(STEP, 1000, 50)))
+    found, _ = assign_replayed_costs(
+        priced(tmp_path, captured(STEP, 0, 1), captured(other, 500, 20), replay(STEP, 1000, 50))
+    )
     assert flops(found, replayed=True) == 0
 
 
 def test_a_capture_whose_products_stand_elsewhere_lends_nothing(tmp_path):
-    found, _ = lend(priced(tmp_path, captured(STEP[:2], 0, 1), replay([STEP[1], STEP[0]], 1000, 50)))
+    found, _ = assign_replayed_costs(priced(tmp_path, captured(STEP[:2], 0, 1), replay([STEP[1], STEP[0]], 1000, 50)))
     assert flops(found, replayed=True) == 0
 
 
 def test_a_kernel_launched_before_the_trace_is_priced_by_its_twin_in_it(tmp_path):
     orphans = [kernel(77 + turn, 1000 + 20 * turn, 10, GEMM, grid=[4, 1, 1]) for turn in range(3)]
-    found, _ = lend(priced(tmp_path, eager(STEP[:2], 0, 1), orphans))
-    paid = found.charges["share"].notna()
+    found, _ = assign_replayed_costs(priced(tmp_path, eager(STEP[:2], 0, 1), orphans))
+    paid = found.attribution["share"].notna()
     assert paid.all()
     assert found.costs["evidence"].dropna().tolist() == [ELSEWHERE]
-    assert found.charges["group"].nunique() == 5
+    assert found.attribution["group"].nunique() == 5
 
 
 def test_a_kernel_that_took_far_longer_than_its_twin_is_of_another_size(tmp_path):
-    found, _ = lend(priced(tmp_path, eager(STEP[:2], 0, 1), [kernel(77, 1000, 200, GEMM, grid=[4, 1, 1])]))
-    assert found.charges["share"].isna().sum() == 1
+    found, _ = assign_replayed_costs(
+        priced(tmp_path, eager(STEP[:2], 0, 1), [kernel(77, 1000, 200, GEMM, grid=[4, 1, 1])])
+    )
+    assert found.attribution["share"].isna().sum() == 1
 
 
 def test_a_call_of_which_a_kernel_is_missing_is_not_charged(tmp_path):
-    found, _ = lend(priced(tmp_path, eager(STEP, 0, 1), [kernel(77, 1000, 10, GEMM, grid=[6, 1, 1])]))
-    assert found.charges["share"].isna().sum() == 1
+    found, _ = assign_replayed_costs(priced(tmp_path, eager(STEP, 0, 1), [kernel(77, 1000, 10, GEMM, grid=[6, 1, 1])]))
+    assert found.attribution["share"].isna().sum() == 1
 
 
 def test_a_twin_without_a_price_gives_its_reason(tmp_path):
     unknown: Step = [("mine::layer", [[64, 32]], [("mine_kernel", 4)])]
-    found, _ = lend(priced(tmp_path, captured(unknown, 0, 1, named=True), replay(unknown, 1000, 50)))
-    row = int(found.charges["signature"].iloc[0])
-    assert found.charges["share"].isna().all()
+    found, _ = assign_replayed_costs(priced(tmp_path, captured(unknown, 0, 1, named=True), replay(unknown, 1000, 50)))
+    row = int(found.attribution["signature"].iloc[0])
+    assert found.attribution["share"].isna().all()
     assert found.costs["reason"].iloc[row] == f"no formula for mine::layer ({AT_CAPTURE})"
 
 
 def test_a_twin_under_an_op_that_does_no_work_tells_nothing(tmp_path):
     free: Step = [("aten::view", [[64, 32], []], [("odd_kernel", 4)])]
-    found, _ = lend(priced(tmp_path, eager(free, 0, 1), replay(free, 1000, 50)))
-    assert found.charges["signature"].isna().all()
+    found, _ = assign_replayed_costs(priced(tmp_path, eager(free, 0, 1), replay(free, 1000, 50)))
+    assert found.attribution["signature"].isna().all()
 
 
 def test_a_trace_whose_kernels_all_have_ops_stays_as_it_is(tmp_path):
     alone = priced(tmp_path, eager(STEP, 0, 1))
-    assert lend(alone) == (alone, ())
+    assert assign_replayed_costs(alone) == (alone, ())
 
 
 def slow_align(elements: Sequences) -> list[int]:

@@ -6,7 +6,7 @@ import pandas as pd
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bottleneck.cost import FORMULAS, price
+from bottleneck.cost import FORMULAS, compute_costs
 from bottleneck.schema.tables import COSTS
 
 sizes = st.one_of(st.integers(0, 9), st.integers(0, 2**63), st.sampled_from([0, 1, 2**31]))
@@ -28,7 +28,7 @@ arguments = st.lists(st.tuples(dims, types, dims, scalars), max_size=10)
 def test_every_formula_survives_every_signature(name, made):
     columns = [json.dumps(list(column)) for column in zip(*made, strict=True)] or ["[]"] * 4
     frame = pd.DataFrame([[name, *columns]], columns=["name", "dims", "types", "strides", "concrete"])
-    costs = COSTS.check(price(frame))
+    costs = COSTS.check(compute_costs(frame))
     row = costs.iloc[0]
     if row["reason"] is None:
         assert 0 <= row["bytes_low"] <= row["bytes_high"], (name, made)

@@ -7,10 +7,10 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from bottleneck.cost import price
+from bottleneck.cost import compute_costs
 from bottleneck.cost.call import Cost
-from bottleneck.cost.inductor_cpp import add_kernels, price_kernels
-from bottleneck.cost.shape_inference import complete
+from bottleneck.cost.inductor_cpp import add_kernels, compute_kernel_costs
+from bottleneck.cost.shape_inference import infer_shapes
 from bottleneck.schema.compiled_kernels import Compiled, CompiledBuffer, CompiledKernel, CompiledOp
 from bottleneck.schema.linked_trace import Linked
 from bottleneck.trace.link import link
@@ -38,7 +38,7 @@ CHAIN = CompiledKernel(
 
 
 def cost(kernel: CompiledKernel) -> Cost:
-    (found,) = price_kernels([kernel])
+    (found,) = compute_kernel_costs([kernel])
     assert isinstance(found, Cost)
     return found
 
@@ -51,7 +51,9 @@ class TestPrice:
 
     def test_arithmetic_equals_that_of_the_same_ops_in_eager_mode(self) -> None:
         ops = (MUL, fused("aten::exp", ([N], "float")), fused("aten::sum", ([N], "float"), ([], "ScalarList")))
-        eager = price(pd.DataFrame([{key: getattr(each, key) for key in ("name", "dims", "types")} for each in ops]))
+        eager = compute_costs(
+            pd.DataFrame([{key: getattr(each, key) for key in ("name", "dims", "types")} for each in ops])
+        )
         kernel = cost(replace(CHAIN, ops=ops))
         assert kernel.vector_flops == eager["vector_flops"].sum()
         assert kernel.special_ops == eager["special_ops"].sum() == N
@@ -79,7 +81,7 @@ class TestPrice:
 
     def test_kernels_do_not_share_their_ops(self) -> None:
         empty, twice = CompiledKernel("k"), replace(CHAIN, ops=(MUL, MUL))
-        found = price_kernels([CHAIN, empty, twice, CHAIN])
+        found = compute_kernel_costs([CHAIN, empty, twice, CHAIN])
         assert [each.vector_flops for each in found if isinstance(each, Cost)] == [8 * N, 0, 2 * N, 8 * N]
 
     def test_a_kernel_that_moves_nothing_and_fuses_nothing_is_free(self) -> None:
@@ -88,15 +90,15 @@ class TestPrice:
 
 class TestNoPrice:
     def test_the_reason_of_the_harness_is_kept(self) -> None:
-        assert price_kernels([CompiledKernel("k", reason="sizes vary")]) == ["sizes vary"]
+        assert compute_kernel_costs([CompiledKernel("k", reason="sizes vary")]) == ["sizes vary"]
 
     def test_an_op_without_formula_leaves_the_kernel_unpriced(self) -> None:
         kernel = replace(CHAIN, ops=(MUL, fused("aten::no_such_op", ([N], "float"))))
-        assert price_kernels([kernel]) == ["it fuses an op without a price: no formula for aten::no_such_op"]
+        assert compute_kernel_costs([kernel]) == ["it fuses an op without a price: no formula for aten::no_such_op"]
 
     def test_an_unknown_element_type_leaves_the_kernel_unpriced(self) -> None:
         kernel = replace(CHAIN, buffers=(buffer((N, N), None, "torch.odd"),))
-        assert price_kernels([kernel, CHAIN])[0] == "unknown dtype 'torch.odd'"
+        assert compute_kernel_costs([kernel, CHAIN])[0] == "unknown dtype 'torch.odd'"
 
 
 def linked(folder: Path) -> Linked:
@@ -112,14 +114,14 @@ def linked(folder: Path) -> Linked:
             ],
         )
     )
-    return complete(link(trace, find_steps(trace, None)))
+    return infer_shapes(link(trace, find_steps(trace, None)))
 
 
 class TestAddKernels:
     @pytest.fixture
     def both(self, tmp_path: Path) -> tuple[Linked, pd.DataFrame]:
         before = linked(tmp_path)
-        return before, price(before.trace.signatures)
+        return before, compute_costs(before.trace.signatures)
 
     def names(self, found: Linked) -> dict[str, str | None]:
         """The name in CALLS that each op points to."""
@@ -150,13 +152,13 @@ class TestAddKernels:
 
     def test_a_trace_of_nothing_but_kernels_is_priced(self, tmp_path: Path) -> None:
         trace = read_trace(write_trace(tmp_path / "t.json", [op(CHAIN.name, 10, 20)]))
-        before = complete(link(trace, find_steps(trace, None)))
-        _, priced = add_kernels(before, price(before.trace.signatures), Compiled((CHAIN,)))
+        before = infer_shapes(link(trace, find_steps(trace, None)))
+        _, priced = add_kernels(before, compute_costs(before.trace.signatures), Compiled((CHAIN,)))
         assert list(priced["family"]) == ["compiled"]
         assert list(priced["math_dtype"]) == ["fp32"]
 
     def test_a_trace_without_compiled_code_stays_as_it_is(self, tmp_path: Path) -> None:
         trace = read_trace(write_trace(tmp_path / "t.json", [op("aten::mul", 70, 20, dims=[[N]], types=["float"])]))
-        before = complete(link(trace, find_steps(trace, None)))
-        costs = price(before.trace.signatures)
+        before = infer_shapes(link(trace, find_steps(trace, None)))
+        costs = compute_costs(before.trace.signatures)
         assert add_kernels(before, costs, Compiled((CHAIN,))) == (before, costs)

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from bottleneck.cost import price, trade_of
-from bottleneck.cost.call import Cost, OpCall, Scalar, Tensor, Unpriced
+from bottleneck.cost import compute_costs, op_family
+from bottleneck.cost.call import Cost, OpCall, Scalar, Tensor, Unmodelled
 from bottleneck.cost.inductor_triton import formula
 from bottleneck.schema.tables import SIGNATURES
 from tests.cost.calls import BF16, moved, tensor
@@ -108,7 +108,7 @@ def test_a_template_tells_its_product_by_the_sizes_of_its_buffers(arguments, flo
     ],
 )
 def test_a_kernel_whose_shapes_tell_nothing_has_no_price(name, arguments):
-    with pytest.raises(Unpriced):
+    with pytest.raises(Unmodelled):
         cost_of(name, *arguments)
 
 
@@ -118,7 +118,7 @@ def test_a_convolution_template_counts_every_output_times_its_window():
 
 
 @pytest.mark.parametrize(
-    ("name", "trade"),
+    ("name", "family"),
     [
         ("triton_poi_fused_add_0", "pointwise"),
         ("triton_red_fused_sum_0", "reduction"),
@@ -127,13 +127,13 @@ def test_a_convolution_template_counts_every_output_times_its_window():
         ("triton_mine", None),
     ],
 )
-def test_a_generated_kernel_has_a_trade_by_its_name(name, trade):
-    assert trade_of(name) == trade
+def test_a_generated_kernel_has_a_trade_by_its_name(name, family):
+    assert op_family(name) == family
 
 
 def test_a_recorded_launch_is_priced_by_the_stage():
     row = ["triton_poi_fused_add_cos_sin_0", json.dumps([[10, 10]] * 3 + [[]]), json.dumps(["float"] * 3 + ["Scalar"])]
     frame = SIGNATURES.empty()
     frame.loc[0] = [*row, None, json.dumps(["", "", "", "100"])]
-    cost = price(frame).iloc[0]
+    cost = compute_costs(frame).iloc[0]
     assert (cost["bytes_low"], cost["bytes_high"], cost["family"]) == (1200, 1600, "pointwise")

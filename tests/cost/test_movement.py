@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bottleneck.cost.call import Tensor, Unpriced
+from bottleneck.cost.call import Tensor, Unmodelled
 from bottleneck.cost.movement import FORMULAS
-from tests.cost.calls import BF16, HALF, moved, price, tensor, tensors
+from tests.cost.calls import BF16, HALF, cost_of, moved, tensor, tensors
 
 N = 1000
 DENSE = tensor(N, strides=(1,))
@@ -32,42 +32,42 @@ DENSE = tensor(N, strides=(1,))
     ],
 )
 def test_what_is_copied_is_read_once_and_written_once(name, arguments, expected):
-    assert moved(price(FORMULAS, name, *arguments)) == (expected, expected)
+    assert moved(cost_of(FORMULAS, name, *arguments)) == (expected, expected)
 
 
 def test_concatenated_items_are_halves_at_least_and_floats_at_most():
-    assert moved(price(FORMULAS, "cat", tensors((3, N), (4, N)), "0")) == (2 * 2 * 7 * N, 2 * 4 * 7 * N)
+    assert moved(cost_of(FORMULAS, "cat", tensors((3, N), (4, N)), "0")) == (2 * 2 * 7 * N, 2 * 4 * 7 * N)
 
 
 def test_an_empty_out_tensor_tells_nothing_about_a_concatenation():
-    assert price(FORMULAS, "cat", tensors((N,)), "0", tensor(0)).bytes_high == 8 * N
+    assert cost_of(FORMULAS, "cat", tensors((N,)), "0", tensor(0)).bytes_high == 8 * N
 
 
 def test_a_source_without_recorded_strides_may_be_an_expanded_one():
-    assert moved(price(FORMULAS, "copy_", tensor(N), tensor(N), "False")) == (4 * N + 4, 8 * N)
+    assert moved(cost_of(FORMULAS, "copy_", tensor(N), tensor(N), "False")) == (4 * N + 4, 8 * N)
 
 
 def test_a_copy_out_of_a_column_reads_whole_sectors_at_most():
     column = tensor(N, strides=(64,))
-    assert moved(price(FORMULAS, "copy_", tensor(N), column, "False")) == (8 * N, 36 * N)
+    assert moved(cost_of(FORMULAS, "copy_", tensor(N), column, "False")) == (8 * N, 36 * N)
 
 
 def test_a_transposed_operand_has_a_dimension_of_stride_one_and_is_not_blamed():
-    assert moved(price(FORMULAS, "clone", tensor(N, 30, strides=(1, N)), "")) == (240 * N, 240 * N)
+    assert moved(cost_of(FORMULAS, "clone", tensor(N, 30, strides=(1, N)), "")) == (240 * N, 240 * N)
 
 
 def test_a_triangle_need_not_read_what_it_clears():
-    assert moved(price(FORMULAS, "tril", tensor(30, 30), "0")) == (3600, 7200)
-    assert moved(price(FORMULAS, "tril_", tensor(30, 30), "0")) == (0, 7200)
+    assert moved(cost_of(FORMULAS, "tril", tensor(30, 30), "0")) == (3600, 7200)
+    assert moved(cost_of(FORMULAS, "tril_", tensor(30, 30), "0")) == (0, 7200)
 
 
 def test_the_gradient_of_a_slice_is_as_large_as_what_was_sliced():
-    cost = price(FORMULAS, "slice_backward", tensor(10, 5), "[10, 50]", "1", "0", "5", "1")
+    cost = cost_of(FORMULAS, "slice_backward", tensor(10, 5), "[10, 50]", "1", "0", "5", "1")
     assert moved(cost) == (4 * (50 + 500), 4 * (50 + 500 + 50))
 
 
 def test_copies_compute_nothing():
-    cost = price(FORMULAS, "copy_", tensor(N), tensor(N), "False")
+    cost = cost_of(FORMULAS, "copy_", tensor(N), tensor(N), "False")
     assert (cost.vector_flops, cost.special_ops, cost.matrix_flops) == (0, 0, 0)
 
 
@@ -83,12 +83,12 @@ def test_copies_compute_nothing():
     ],
 )
 def test_what_was_not_recorded_is_unpriced(name, arguments):
-    with pytest.raises(Unpriced):
-        price(FORMULAS, name, *arguments)
+    with pytest.raises(Unmodelled):
+        cost_of(FORMULAS, name, *arguments)
 
 
 @given(shape=st.lists(st.integers(1, 30), min_size=2, max_size=2), strides=st.lists(st.integers(0, 99), min_size=2))
 def test_low_bytes_of_a_copy_never_exceed_its_high_bytes(shape, strides):
     source = Tensor(tuple(shape), "float", tuple(strides[:2]))
-    cost = price(FORMULAS, "copy_", Tensor(tuple(shape), HALF), source, "False")
+    cost = cost_of(FORMULAS, "copy_", Tensor(tuple(shape), HALF), source, "False")
     assert 0 < cost.bytes_low <= cost.bytes_high

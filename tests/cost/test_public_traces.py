@@ -5,10 +5,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.price_coverage import cover
-from bottleneck.cost import price
-from bottleneck.cost.attribution import charge
-from bottleneck.cost.shape_inference import complete
+from benchmarks.cost_coverage import cover
+from bottleneck.cost import compute_costs
+from bottleneck.cost.attribution import attribute
+from bottleneck.cost.shape_inference import infer_shapes
 from bottleneck.devices.match import match_device
 from bottleneck.trace.link import link
 from bottleneck.trace.read import read_trace
@@ -62,10 +62,10 @@ def test_less_than_one_percent_of_eager_work_is_unpriced(traces, pattern):
 @pytest.mark.parametrize("pattern", EAGER + OLDER + COMPLETED)
 def test_no_op_is_faster_than_the_bytes_that_the_cache_cannot_hold(traces, pattern):
     trace = read_trace(find(traces, pattern))
-    linked = complete(link(trace, whole_window(trace)))
-    costs = price(linked.trace.signatures)
-    payer = charge(linked.ops, linked.kernels, costs)["payer"].dropna().astype("int64")
-    measured_us = linked.kernels["dur_us"].loc[payer.index].groupby(payer).sum()
+    linked = infer_shapes(link(trace, whole_window(trace)))
+    costs = compute_costs(linked.trace.signatures)
+    op = attribute(linked.ops, linked.kernels, costs)["op"].dropna().astype("int64")
+    measured_us = linked.kernels["dur_us"].loc[op.index].groupby(op).sum()
     signature = linked.ops["signature"].iloc[measured_us.index].astype("int64")
     device, _ = match_device(trace.devices, [0], trace.flavour)
     if device.bandwidth_bytes_per_s is None:
@@ -82,10 +82,10 @@ def test_completed_convolutions_add_up_to_those_of_a_resnet(traces):
     Its backward pass takes twice as many, less the gradient of the images themselves. Six steps of 32 images.
     """
     trace = read_trace(find(traces, "*resnet50_num_workers_0__*"))
-    linked = complete(link(trace, whole_window(trace)))
-    costs = price(linked.trace.signatures)
-    payer = charge(linked.ops, linked.kernels, costs)["payer"].dropna().astype("int64").unique()
-    paid = linked.ops.iloc[payer]
+    linked = infer_shapes(link(trace, whole_window(trace)))
+    costs = compute_costs(linked.trace.signatures)
+    op = attribute(linked.ops, linked.kernels, costs)["op"].dropna().astype("int64").unique()
+    paid = linked.ops.iloc[op]
     flops = costs["matrix_flops"].iloc[paid["signature"].astype("int64")].groupby(paid["name"].to_numpy()).sum()
     forward = 2 * 4.089e9 * 6 * 32
     first_layer = 2 * 112 * 112 * 64 * 3 * 7 * 7 * 6 * 32

@@ -2,14 +2,14 @@
 
 import pytest
 
-from bottleneck.cost.call import Cost, OpCall, Scalar, Tensor, Unpriced
+from bottleneck.cost.call import Cost, OpCall, Scalar, Tensor, Unmodelled
 from bottleneck.cost.quantized import FORMULAS
 from tests.cost.calls import HALF, moved, tensor
 
 K = 1000
 
 
-def price(name: str, *arguments: Tensor | str | None) -> Cost:
+def cost_of(name: str, *arguments: Tensor | str | None) -> Cost:
     return FORMULAS[name](OpCall(name, tuple(Scalar(each) if isinstance(each, str) else each for each in arguments)))
 
 
@@ -26,17 +26,17 @@ def price(name: str, *arguments: Tensor | str | None) -> Cost:
     ],
 )
 def test_rounding_reads_one_dtype_and_writes_another(name, arguments, nbytes):
-    assert moved(price(name, *arguments)) == (nbytes, nbytes)
+    assert moved(cost_of(name, *arguments)) == (nbytes, nbytes)
 
 
 @pytest.mark.parametrize("rows", [4, 8])
 def test_onednn_multiplies_packed_bytes(rows):
     arguments = (tensor(rows, 32, dtype="unsigned char"), "0.1", "0", tensor(32, 16, dtype="signed char"))
-    cost = price("onednn::qlinear_pointwise", *arguments)
+    cost = cost_of("onednn::qlinear_pointwise", *arguments)
     assert (cost.matrix_flops, cost.math_dtype) == (2 * rows * 16 * 32, "int8")
     assert moved(cost) == (rows * 32 + 512 + rows * 16, rows * 32 + 512 + 4 * rows * 16)
 
 
 def test_a_packed_weight_that_does_not_fit_has_no_price():
-    with pytest.raises(Unpriced):
-        price("onednn::qlinear_pointwise", tensor(4, 33), "0.1", "0", tensor(32, 16))
+    with pytest.raises(Unmodelled):
+        cost_of("onednn::qlinear_pointwise", tensor(4, 33), "0.1", "0", tensor(32, 16))

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from bottleneck.cost.call import Cost, OpCall, Scalar, Tensor, Unpriced
+from bottleneck.cost.call import Cost, OpCall, Scalar, Tensor, Unmodelled
 from bottleneck.cost.recommendation import CLASSIC, FORMULAS
 from tests.builders import op
 from tests.cost.calls import LONG, moved, tensor
@@ -33,41 +33,41 @@ def lookup(*, tables: int = 4, batch: int = 8, count: int = 1000, rows: int = 10
     return arguments
 
 
-def price(name: str, *arguments: Tensor | Scalar | str | None) -> Cost:
+def cost_of(name: str, *arguments: Tensor | Scalar | str | None) -> Cost:
     parsed = tuple(Scalar(each) if isinstance(each, str) else each for each in arguments)
     return FORMULAS[name](OpCall(name, parsed))
 
 
 def test_a_lookup_reads_its_indices_and_writes_a_row_per_bag_at_least():
     fixed = 1000 * 8 + 33 * 8
-    assert price(ADAGRAD, *lookup(total="64")).bytes_low == fixed + 32 * 16 * 4
-    assert price(ADAGRAD, *lookup(total="64")).bytes_high == fixed + 32 * 64 + 1000 * (64 + 8)
+    assert cost_of(ADAGRAD, *lookup(total="64")).bytes_low == fixed + 32 * 16 * 4
+    assert cost_of(ADAGRAD, *lookup(total="64")).bytes_high == fixed + 32 * 64 + 1000 * (64 + 8)
 
 
 def test_without_its_total_width_a_lookup_takes_the_mean_row_and_trusts_the_narrowest():
-    cost = price(ADAGRAD, *lookup())
+    cost = cost_of(ADAGRAD, *lookup())
     assert cost.bytes_low == 1000 * 8 + 33 * 8 + 32 * 4 * 4
-    assert cost.bytes_high == price(ADAGRAD, *lookup(total="64")).bytes_high
+    assert cost.bytes_high == cost_of(ADAGRAD, *lookup(total="64")).bytes_high
 
 
 def test_a_lookup_of_unknown_width_has_no_price():
     arguments = lookup()
     arguments[20] = None
-    with pytest.raises(Unpriced, match="widths"):
-        price(ADAGRAD, *arguments)
+    with pytest.raises(Unmodelled, match="widths"):
+        cost_of(ADAGRAD, *arguments)
 
 
 @pytest.mark.parametrize("factor", [2, 5])
 def test_a_lookup_scales_with_its_indices(factor):
-    one, many = (price(ADAGRAD, *lookup(total="64", count=count)) for count in (1000, factor * 1000))
+    one, many = (cost_of(ADAGRAD, *lookup(total="64", count=count)) for count in (1000, factor * 1000))
     assert many.bytes_high - one.bytes_high == (factor - 1) * 1000 * (8 + 64 + 8)
     assert many.bytes_low - one.bytes_low == (factor - 1) * 8000
 
 
 def test_the_gradient_of_a_lookup_needs_the_forward_call():
-    with pytest.raises(Unpriced, match="indices"):
-        price(NODE, tensor(8, 64))
-    cost = price(NODE, tensor(8, 64), *lookup())
+    with pytest.raises(Unmodelled, match="indices"):
+        cost_of(NODE, tensor(8, 64))
+    cost = cost_of(NODE, tensor(8, 64), *lookup())
     assert cost.bytes_low == 8000 + 16 * 4
     sorting, gradients, rows = 1000 * 4 * 2 * 12, 1000 * 64, 4 * 100 * 16 * 4
     assert cost.bytes_high == cost.bytes_low + 8 * 64 * 4 + sorting + gradients + rows + 33 * 8
@@ -75,18 +75,20 @@ def test_the_gradient_of_a_lookup_needs_the_forward_call():
 
 @pytest.mark.parametrize("name", ["fbgemm::permute_pooled_embs_auto_grad", "fbgemm::recat_embedding_grad_output"])
 def test_reordered_columns_are_read_and_written_once(name):
-    assert moved(price(name, tensor(16, 64), tensor(4, dtype=LONG))) == (2 * 4096 + 32, 2 * 4096 + 32)
+    assert moved(cost_of(name, tensor(16, 64), tensor(4, dtype=LONG))) == (2 * 4096 + 32, 2 * 4096 + 32)
 
 
 def test_bounds_are_read_and_written_at_worst():
-    cost = price("fbgemm::bounds_check_indices", tensor(4, dtype=LONG), tensor(100, dtype=LONG), tensor(9, dtype=LONG))
+    cost = cost_of(
+        "fbgemm::bounds_check_indices", tensor(4, dtype=LONG), tensor(100, dtype=LONG), tensor(9, dtype=LONG)
+    )
     assert moved(cost) == (8 * 113, 8 * 113 + 8 * 109)
 
 
 def test_features_may_be_chosen_more_than_once():
     def permuted(chosen: int) -> Cost:
         arguments = (tensor(chosen, dtype="int"), tensor(10, 8, dtype="int"), tensor(500, dtype="int"))
-        return price("fbgemm::permute_sparse_features", *arguments)
+        return cost_of("fbgemm::permute_sparse_features", *arguments)
 
     once, twice = permuted(10), permuted(20)
     assert once.bytes_low == 10 * 4 + 80 * 4
@@ -95,11 +97,11 @@ def test_features_may_be_chosen_more_than_once():
 
 
 def test_running_sums_are_one_longer_than_their_terms():
-    assert moved(price("fbgemm::asynchronous_complete_cumsum", tensor(99, dtype="int"))) == (199 * 4, 199 * 4)
+    assert moved(cost_of("fbgemm::asynchronous_complete_cumsum", tensor(99, dtype="int"))) == (199 * 4, 199 * 4)
 
 
 def test_segments_are_summed_once():
-    cost = price("fbgemm::segment_sum_csr", "1", tensor(5, dtype=LONG), tensor(100))
+    cost = cost_of("fbgemm::segment_sum_csr", "1", tensor(5, dtype=LONG), tensor(100))
     assert moved(cost) == (5 * 8 + 400 + 4 * 4, 5 * 8 + 400 + 4 * 4)
 
 

@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bottleneck.cost.call import Unpriced
+from bottleneck.cost.call import Unmodelled
 from bottleneck.cost.reduction import FORMULAS
-from tests.cost.calls import BF16, BOOL, HALF, LONG, moved, price, tensor
+from tests.cost.calls import BF16, BOOL, HALF, LONG, cost_of, moved, tensor
 
 X = tensor(10, 20, 30)
 IN = 4 * 6000
@@ -41,40 +41,40 @@ IN = 4 * 6000
     ],
 )
 def test_every_element_is_read_and_every_result_written(name, arguments, expected):
-    assert moved(price(FORMULAS, name, *arguments)) == (expected, expected)
+    assert moved(cost_of(FORMULAS, name, *arguments)) == (expected, expected)
 
 
 def test_dimensions_that_were_not_recorded_leave_the_size_of_the_result_open():
-    assert moved(price(FORMULAS, "sum", X, "", "", "")) == (IN + 4, 2 * IN)
+    assert moved(cost_of(FORMULAS, "sum", X, "", "", "")) == (IN + 4, 2 * IN)
 
 
 def test_a_missing_list_in_a_trace_that_records_lists_means_all_dimensions():
     x = tensor(10, 20, strides=(20, 1))
-    assert moved(price(FORMULAS, "linalg_vector_norm", x, "2", "", "False", "")) == (804, 804)
+    assert moved(cost_of(FORMULAS, "linalg_vector_norm", x, "2", "", "False", "")) == (804, 804)
 
 
 def test_an_expanded_operand_is_read_once():
-    assert price(FORMULAS, "sum", tensor(50, 10, strides=(0, 1)), "").bytes_low == 44
+    assert cost_of(FORMULAS, "sum", tensor(50, 10, strides=(0, 1)), "").bytes_low == 44
 
 
 @pytest.mark.parametrize(("name", "flops"), [("sum", 1), ("norm", 2), ("var", 4), ("amax", 1)])
 def test_arithmetic_is_counted_per_element_of_the_operand(name, flops):
     arguments = {"norm": ("2",), "amax": ("[1]", "False")}.get(name, ("",))
-    assert price(FORMULAS, name, X, *arguments).vector_flops == flops * 6000
+    assert cost_of(FORMULAS, name, X, *arguments).vector_flops == flops * 6000
 
 
 def test_integers_are_summed_in_64_bits():
-    assert price(FORMULAS, "sum", tensor(100, dtype="int"), "").bytes_low == 408
-    assert price(FORMULAS, "sum", tensor(100, dtype=LONG), "").bytes_low == 808
+    assert cost_of(FORMULAS, "sum", tensor(100, dtype="int"), "").bytes_low == 408
+    assert cost_of(FORMULAS, "sum", tensor(100, dtype=LONG), "").bytes_low == 808
 
 
 def test_equal_may_stop_at_the_first_difference():
-    assert moved(price(FORMULAS, "equal", X, X)) == (0, 2 * IN)
+    assert moved(cost_of(FORMULAS, "equal", X, X)) == (0, 2 * IN)
 
 
 def test_a_dimension_that_the_operand_lacks_is_no_price():
-    with pytest.raises((Unpriced, IndexError)):
-        price(FORMULAS, "sum", X, "[7]", "False", "")
+    with pytest.raises((Unmodelled, IndexError)):
+        cost_of(FORMULAS, "sum", X, "[7]", "False", "")
 
 
 @given(
@@ -85,7 +85,7 @@ def test_a_dimension_that_the_operand_lacks_is_no_price():
 def test_reducing_costs_the_operand_and_at_most_as_much_again_per_result(shape, dim, name):
     dim %= len(shape)
     arguments = (f"[{dim}]", "False", "") if name in {"sum", "var"} else (f"{dim}", "False")
-    cost = price(FORMULAS, name, tensor(*shape), *arguments)
+    cost = cost_of(FORMULAS, name, tensor(*shape), *arguments)
     kept = tensor(*shape).numel / shape[dim]
     assert cost.bytes_low == cost.bytes_high
     assert 4 * tensor(*shape).numel + 4 * kept <= cost.bytes_low <= 4 * tensor(*shape).numel + 12 * kept

@@ -2,7 +2,7 @@
 
 import pytest
 
-from bottleneck.cost.call import Cost, OpCall, Scalar, Tensor, Unpriced
+from bottleneck.cost.call import Cost, OpCall, Scalar, Tensor, Unmodelled
 from bottleneck.cost.serving import CACHED, FORMULAS, ROUTED
 from tests.cost.calls import BF16, LONG, moved, tensor
 
@@ -13,7 +13,7 @@ def half(*shape: int) -> Tensor:
     return tensor(*shape, dtype=BF16)
 
 
-def price(name: str, *arguments: Tensor | str | None) -> Cost:
+def cost_of(name: str, *arguments: Tensor | str | None) -> Cost:
     return FORMULAS[name](OpCall(name, tuple(Scalar(each) if isinstance(each, str) else each for each in arguments)))
 
 
@@ -28,36 +28,36 @@ def price(name: str, *arguments: Tensor | str | None) -> Cost:
     ],
 )
 def test_a_norm_moves_what_it_was_given_and_what_it_returns(name, arguments, passes):
-    assert moved(price(name, *arguments)) == (passes * T * H * 2 + H * 2,) * 2
+    assert moved(cost_of(name, *arguments)) == (passes * T * H * 2 + H * 2,) * 2
 
 
 def test_a_group_norm_reads_its_input_again_at_worst():
-    cost = price("aiter::_groupnorm_run", half(1, H, 16, 16), "32", half(H), half(H), "1e-06")
+    cost = cost_of("aiter::_groupnorm_run", half(1, H, 16, 16), "32", half(H), half(H), "1e-06")
     assert cost.bytes_low == 2 * H * 256 * 2 + 2 * H * 2
     assert cost.bytes_high - cost.bytes_low == H * 256 * 2
 
 
 def test_one_half_gates_the_other():
-    cost = price("sgl_kernel::silu_and_mul", half(T, H), half(T, 2 * H))
+    cost = cost_of("sgl_kernel::silu_and_mul", half(T, H), half(T, 2 * H))
     assert (cost.bytes_low, cost.vector_flops) == (3 * T * H * 2, 6 * T * H)
 
 
 def test_a_rotation_turns_query_and_key_in_place():
     arguments = (tensor(T, dtype=LONG), half(T, 512), half(T, 64), "64", half(4096, 64), "True")
     fixed = 2 * T * (512 + 64) * 2 + T * 8
-    assert moved(price("_C::rotary_embedding", *arguments)) == (fixed + 128, fixed + T * 128)
+    assert moved(cost_of("_C::rotary_embedding", *arguments)) == (fixed + 128, fixed + T * 128)
 
 
 def test_rows_written_to_a_cache_take_its_dtype():
     cache = tensor(1000, 32, 8, 64, dtype="c10::Float8_e4m3fn")
     arguments = (half(T, 8, 64), half(T, 8, 64), cache, cache, tensor(T, dtype=LONG), "", "", "")
     rows = T * 8 * 64
-    assert moved(price("_C_cache_ops::reshape_and_cache_flash", *arguments)) == (2 * rows * 3 + T * 8,) * 2
+    assert moved(cost_of("_C_cache_ops::reshape_and_cache_flash", *arguments)) == (2 * rows * 3 + T * 8,) * 2
 
 
 def paged(longest: str, sequences: int = 4) -> Cost:
     cache = half(1000, 8, 8, 16, 8)
-    return price(
+    return cost_of(
         "_C::paged_attention_v1",
         *(half(sequences, 32, 64), half(sequences, 32, 64), cache, cache, "8", "0.125"),
         *(tensor(sequences, 10, dtype="int"), tensor(sequences, dtype="int"), "16", longest),
@@ -84,7 +84,7 @@ def experts(tokens: int, *, per_token: int = 4, width: int = H) -> Cost:
     inner, count = 256, 16
     arguments = (half(tokens, width), half(count, 2 * inner, width), half(count, width, inner))
     ids = tensor(tokens, per_token, dtype="int")
-    return price("vllm::outplace_fused_experts", *arguments, tensor(tokens, per_token), ids)
+    return cost_of("vllm::outplace_fused_experts", *arguments, tensor(tokens, per_token), ids)
 
 
 def test_experts_multiply_every_token_as_often_as_it_chose():
@@ -109,34 +109,34 @@ def test_twice_the_tokens_take_twice_the_arithmetic():
 def test_packed_weights_hold_two_numbers_per_byte():
     packed = tensor(16, 512, H // 2, dtype="unsigned char"), tensor(16, H, 128, dtype="unsigned char")
     arguments = (half(8, H), *packed, tensor(8, 4), tensor(8, 4, dtype="int"))
-    cost = price("vllm::fused_experts", *arguments)
+    cost = cost_of("vllm::fused_experts", *arguments)
     assert (cost.matrix_flops, cost.math_dtype) == (experts(8).matrix_flops, "bf16")
 
 
 def test_scaled_products_write_their_out_tensor():
     left, right = tensor(64, H, dtype="c10::Float8_e4m3fn"), tensor(H, 32, dtype="c10::Float8_e4m3fn")
-    cost = price("_C::cutlass_scaled_mm", half(64, 32), left, right, tensor(1), tensor(1), None)
+    cost = cost_of("_C::cutlass_scaled_mm", half(64, 32), left, right, tensor(1), tensor(1), None)
     assert (cost.matrix_flops, cost.bytes_low, cost.math_dtype) == (
         2 * 64 * 32 * H,
         64 * H + 32 * H + 64 * 32 * 2 + 8,
         "fp8",
     )
-    scaled = price("sgl_kernel::fp8_scaled_mm", left, right, tensor(1), tensor(1), "15", None)
+    scaled = cost_of("sgl_kernel::fp8_scaled_mm", left, right, tensor(1), tensor(1), "15", None)
     assert scaled.bytes_low == cost.bytes_low
 
 
 def test_weights_of_four_bits_come_eight_to_an_integer():
     arguments = (half(64, H), tensor(H, 4, dtype="int"), half(1, 32), tensor(1, 4, dtype="int"), "8")
-    cost = price("_C::awq_gemm", *arguments)
+    cost = cost_of("_C::awq_gemm", *arguments)
     assert (cost.matrix_flops, cost.bytes_low) == (2 * 64 * 32 * H, 2 * (64 * H + 64 * 32 + 32) + 4 * (4 * H + 4))
 
 
 def test_quantising_moves_what_it_reads_and_writes():
     arguments = (tensor(T, H, dtype="c10::Float8_e4m3fn"), half(T, H), tensor(T))
-    assert moved(price("_C::dynamic_per_token_scaled_fp8_quant", *arguments)) == (3 * T * H + 4 * T,) * 2
+    assert moved(cost_of("_C::dynamic_per_token_scaled_fp8_quant", *arguments)) == (3 * T * H + 4 * T,) * 2
 
 
 @pytest.mark.parametrize("name", sorted(FORMULAS))
 def test_a_call_without_tensors_has_no_price(name):
-    with pytest.raises((Unpriced, IndexError, ValueError)):
-        price(name, "1", "2")
+    with pytest.raises((Unmodelled, IndexError, ValueError)):
+        cost_of(name, "1", "2")

@@ -6,8 +6,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from bottleneck.cost import price
-from bottleneck.cost.shape_inference import complete
+from bottleneck.cost import compute_costs
+from bottleneck.cost.shape_inference import infer_shapes
 from bottleneck.schema.linked_trace import Linked
 from bottleneck.schema.tables import CALLS, OPS
 from bottleneck.trace.link import link
@@ -23,7 +23,7 @@ INPUT, WEIGHT = [32, 3, 224, 224], [64, 3, 7, 7]
 
 def completed(folder: Path, *events: Event) -> Linked:
     trace = read_trace(write_trace(folder / "trace.json", events))
-    linked = complete(link(trace, whole_window(trace)))
+    linked = infer_shapes(link(trace, whole_window(trace)))
     CALLS.check(linked.trace.signatures)
     OPS.check(linked.ops)
     return linked
@@ -57,7 +57,7 @@ def test_the_kernel_tells_the_dtype_of_a_call_that_recorded_none(tmp_path):
     linked = completed(tmp_path, *with_kernels(bare("aten::relu", 0, [[64, 32]]), RELU.format("c10::Half")))
     call = call_of(linked, "aten::relu")
     assert (call["types"], call["evidence"]) == ('["c10::Half"]', "dtype from kernel names")
-    cost = price(linked.trace.signatures).iloc[call.name]
+    cost = compute_costs(linked.trace.signatures).iloc[call.name]
     assert (cost["bytes_low"], cost["evidence"]) == (2 * 64 * 32 * 2, "dtype from kernel names")
 
 
@@ -81,7 +81,7 @@ def test_kernels_that_are_silent_or_disagree_leave_the_dtype_unknown(tmp_path, n
     linked = completed(tmp_path, *with_kernels(bare("aten::relu", 0, [[64]]), *names))
     call = call_of(linked, "aten::relu")
     assert call["evidence"] is None
-    assert price(linked.trace.signatures)["reason"][call.name] == "dtypes were not recorded"
+    assert compute_costs(linked.trace.signatures)["reason"][call.name] == "dtypes were not recorded"
 
 
 def test_recorded_dtypes_are_left_alone(tmp_path):
@@ -105,13 +105,13 @@ def test_arguments_that_are_masks_by_schema_stay_of_one_byte(tmp_path):
 def test_the_copying_kernel_tells_the_item_size_of_a_list(tmp_path):
     linked = completed(tmp_path, *with_kernels(listed("aten::cat", 0, [[[64], [32]], []]), CAT))
     call = call_of(linked, "aten::cat")
-    cost = price(linked.trace.signatures).iloc[call.name]
+    cost = compute_costs(linked.trace.signatures).iloc[call.name]
     assert (cost["bytes_low"], cost["bytes_high"]) == (2 * 96 * 2, 2 * 96 * 2)
 
 
 def test_without_a_telling_kernel_a_list_keeps_its_interval(tmp_path):
     linked = completed(tmp_path, *with_kernels(listed("aten::cat", 0, [[[64], [32]], []]), "Memcpy"))
-    cost = price(linked.trace.signatures).iloc[call_of(linked, "aten::cat").name]
+    cost = compute_costs(linked.trace.signatures).iloc[call_of(linked, "aten::cat").name]
     assert (cost["bytes_low"], cost["bytes_high"], cost["evidence"]) == (2 * 96 * 2, 2 * 96 * 4, None)
 
 
@@ -127,7 +127,7 @@ def test_the_next_op_or_the_gradient_tells_the_output_of_a_convolution(tmp_path,
     linked = completed(tmp_path, *convolution(**{source: [32, 64, 112, 112]}))
     call = call_of(linked, CONV)
     assert call["result"] == "[32, 64, 112, 112]"
-    cost = price(linked.trace.signatures).iloc[call.name]
+    cost = compute_costs(linked.trace.signatures).iloc[call.name]
     assert cost["matrix_flops"] == 2 * 32 * 112 * 112 * 64 * 3 * 7 * 7
     assert cost["evidence"] == "dtype from kernel names; sizes from the ops around it"
 
@@ -140,7 +140,7 @@ def test_an_unfolding_convolution_is_witnessed_like_any_other(tmp_path):
     linked = completed(tmp_path, outer, inner, op("aten::relu", 40, 5, dims=[[32, 64, 112, 112]]))
     call = call_of(linked, "aten::_slow_conv2d_forward")
     assert call["result"] == "[32, 64, 112, 112]"
-    assert price(linked.trace.signatures)["matrix_flops"][call.name] == 2 * 32 * 112 * 112 * 64 * 3 * 7 * 7
+    assert compute_costs(linked.trace.signatures)["matrix_flops"][call.name] == 2 * 32 * 112 * 112 * 64 * 3 * 7 * 7
 
 
 def test_the_gradient_outweighs_the_next_op(tmp_path):
@@ -153,7 +153,7 @@ def test_an_operand_that_cannot_be_the_output_tells_nothing(tmp_path, other):
     linked = completed(tmp_path, *convolution(consumer=other))
     call = call_of(linked, CONV)
     assert call["result"] is None
-    assert "padding" in price(linked.trace.signatures)["reason"][call.name]
+    assert "padding" in compute_costs(linked.trace.signatures)["reason"][call.name]
 
 
 def test_gradients_of_two_sizes_for_the_same_shapes_tell_nothing(tmp_path):
@@ -167,7 +167,7 @@ def test_a_recorded_stride_needs_no_witness(tmp_path):
     event = op(CONV, 0, 10, dims=[INPUT, WEIGHT, [], [], [], []], concrete=scalars)
     linked = completed(tmp_path, event, op("aten::relu", 20, 10, dims=[[32, 64, 111, 111]]))
     assert call_of(linked, CONV)["result"] is None
-    assert price(linked.trace.signatures)["matrix_flops"][0] == 2 * 32 * 112 * 112 * 64 * 3 * 7 * 7
+    assert compute_costs(linked.trace.signatures)["matrix_flops"][0] == 2 * 32 * 112 * 112 * 64 * 3 * 7 * 7
 
 
 @pytest.mark.parametrize(
@@ -183,7 +183,7 @@ def test_the_caller_of_a_partial_gradient_tells_its_size(tmp_path, part, dims, r
     linked = completed(tmp_path, whole, *with_kernels(bare(f"{CONV}_{part}", 10, dims), kernel_name))
     call = call_of(linked, f"{CONV}_{part}")
     assert json.loads(call["result"]) == result
-    cost = price(linked.trace.signatures).iloc[call.name]
+    cost = compute_costs(linked.trace.signatures).iloc[call.name]
     assert cost["matrix_flops"] == 2 * 32 * 112 * 112 * 64 * 3 * 7 * 7
     elements = 32 * 64 * 112 * 112 + 32 * 3 * 224 * 224 + 64 * 3 * 7 * 7
     assert cost["bytes_low"] == 4 * elements
@@ -192,7 +192,7 @@ def test_the_caller_of_a_partial_gradient_tells_its_size(tmp_path, part, dims, r
 def test_a_partial_gradient_without_a_caller_stays_unpriced(tmp_path):
     dims = [[], [32, 64, 112, 112], WEIGHT]
     linked = completed(tmp_path, *with_kernels(bare(f"{CONV}_backward_input", 10, dims), "dgrad_engine<float>"))
-    assert price(linked.trace.signatures)["reason"][call_of(linked, f"{CONV}_backward_input").name] is not None
+    assert compute_costs(linked.trace.signatures)["reason"][call_of(linked, f"{CONV}_backward_input").name] is not None
 
 
 def indexing(strides: str) -> list[Event]:
@@ -204,12 +204,12 @@ def test_the_view_that_an_index_makes_tells_the_size_of_its_result(tmp_path):
     linked = completed(tmp_path, *indexing("[0, 1]"))
     call = call_of(linked, "aten::index")
     assert call["result"] == "[161, 80]"
-    assert price(linked.trace.signatures)["bytes_low"][call.name] == 161 * 80 * 4
+    assert compute_costs(linked.trace.signatures)["bytes_low"][call.name] == 161 * 80 * 4
 
 
 def test_a_view_without_a_stride_of_zero_is_not_that_of_the_indices(tmp_path):
     linked = completed(tmp_path, *indexing("[80, 1]"))
-    assert price(linked.trace.signatures)["reason"][call_of(linked, "aten::index").name] is not None
+    assert compute_costs(linked.trace.signatures)["reason"][call_of(linked, "aten::index").name] is not None
 
 
 def test_a_trace_without_ops_is_complete(tmp_path):
@@ -224,7 +224,7 @@ def test_hostile_shapes_are_no_evidence(tmp_path, dims):
     for event in events:
         event["args"] |= {"Input Dims": dims, "Input type": '["TensorList"]', "Concrete Inputs": [""]}
     linked = completed(tmp_path, *events, *with_kernels(bare("aten::relu", 300, [[1], "x", 7]), RELU.format("float")))
-    price(linked.trace.signatures)
+    compute_costs(linked.trace.signatures)
 
 
 def test_ops_nested_without_end_are_climbed_in_few_steps(tmp_path):

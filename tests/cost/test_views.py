@@ -4,7 +4,7 @@ import pytest
 
 from bottleneck.cost.pointwise import FORMULAS as POINTWISE
 from bottleneck.cost.views import COMPOSITES, FORMULAS, dispatch
-from tests.cost.calls import moved, price, tensor
+from tests.cost.calls import cost_of, moved, tensor
 
 
 @pytest.mark.parametrize(
@@ -23,7 +23,7 @@ from tests.cost.calls import moved, price, tensor
 )
 @pytest.mark.parametrize("arguments", [(), (tensor(1000), "[10, 100]")])
 def test_ops_that_move_nothing_cost_nothing(name, family, arguments):
-    cost = price(FORMULAS, name, *arguments)
+    cost = cost_of(FORMULAS, name, *arguments)
     assert (cost.family, moved(cost), cost.vector_flops) == (family, (0, 0), 0)
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from bottleneck.calibrate.cpu import build_native
 from bottleneck.cost.call import Cost
-from bottleneck.cost.inductor_cpp import price_kernels
+from bottleneck.cost.inductor_cpp import compute_kernel_costs
 from bottleneck.harness.inductor import Inductor
 from bottleneck.schema.compiled_kernels import COMPILED_SCHEMA, CompiledKernel
 
@@ -73,7 +73,7 @@ def kernels(notes: dict[str, Any]) -> list[CompiledKernel]:
 def test_a_kernel_tells_its_buffers_and_what_it_fuses(noted: list[tuple[int, dict[str, Any]]]) -> None:
     assert noted[0][1]["problem"] is None
     fixed = [kernel for kernel in kernels(noted[0][1]) if kernel.reason is None]
-    costs = price_kernels(fixed)
+    costs = compute_kernel_costs(fixed)
     assert all(isinstance(cost, Cost) for cost in costs)
     vector = sum(cost.vector_flops for cost in costs if isinstance(cost, Cost))
     assert vector == pytest.approx(8 * 4096 + 32 * 16 + 4096 + 2 * 2048, rel=0.01)

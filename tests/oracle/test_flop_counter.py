@@ -11,8 +11,8 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from bottleneck.cost import price
-from bottleneck.cost.attribution import charge
+from bottleneck.cost import compute_costs
+from bottleneck.cost.attribution import attribute
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
@@ -36,27 +36,27 @@ def recorded(tmp_path: Path) -> Callable[[Work], pd.DataFrame]:
         path = tmp_path / "trace.json"
         profiler.export_chrome_trace(str(path))
         events = [event for event in json.loads(path.read_text())["traceEvents"] if event.get("cat") == "cpu_op"]
-        return payers(sorted(events, key=lambda event: (event["tid"], event["ts"], -event["dur"])))
+        return attributed_ops(sorted(events, key=lambda event: (event["tid"], event["ts"], -event["dur"])))
 
     return record
 
 
-def payers(events: list[dict[str, Any]]) -> pd.DataFrame:
+def attributed_ops(events: list[dict[str, Any]]) -> pd.DataFrame:
     """The prices of workers among op events that are sorted by thread and start, outermost first."""
     keys = ("Input Dims", "Input type", "Input Strides", "Concrete Inputs")
     texts = [[json.dumps(event["args"][key]) if key in event["args"] else None for key in keys] for event in events]
     names = [event["name"] for event in events]
     signatures = pd.DataFrame(texts, columns=["dims", "types", "strides", "concrete"], dtype=object)
     signatures.insert(0, "name", pd.Series(names, dtype=object))
-    costs = price(signatures)
+    costs = compute_costs(signatures)
     rows = pd.array(range(len(events)), dtype="Int32")
     ops = pd.DataFrame({"parent": pd.array(parents(events), dtype="Int32"), "signature": rows})
     ops["dur_us"] = ops["self_us"] = [float(event["dur"]) for event in events]
     ops["name"] = pd.Categorical(names)
     host = {"op": rows, "kind": "compute", "family": "host", "auxiliary": False, "replayed": False}
     kernels = pd.DataFrame({**host, "dur_us": [event["dur"] for event in events]})
-    charges = charge(ops, kernels.astype({"kind": "category", "family": "category"}), costs)
-    return costs.assign(name=names)[charges["payer"].notna()]
+    attribution = attribute(ops, kernels.astype({"kind": "category", "family": "category"}), costs)
+    return costs.assign(name=names)[attribution["op"].notna()]
 
 
 def parents(events: list[dict[str, Any]]) -> list[int | None]:

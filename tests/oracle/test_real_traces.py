@@ -6,8 +6,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from bottleneck.cost import price
-from bottleneck.cost.attribution import charge
+from bottleneck.cost import compute_costs
+from bottleneck.cost.attribution import attribute
 from bottleneck.devices.match import device_by_name
 from bottleneck.schema.analysis import Device
 from bottleneck.trace.link import link
@@ -24,19 +24,19 @@ MODELS = (
 
 @pytest.fixture(scope="module", params=[(folder, model) for folder in FOLDERS for model in MODELS], ids="-".join)
 def judged(request, traces: Path) -> tuple[Device, pd.DataFrame, float]:
-    """The device, the price and measured time of every payer, and the share of compute time that has a payer."""
+    """The device, cost and measured time of every op with kernels, and the attributed share of compute time."""
     folder, model = request.param
     trace = read_trace(traces / f"AMD-AGI+TraceLens__tests__traces__{folder}__{model}.json.gz")
     linked = link(trace, find_steps(trace))
-    costs = price(trace.signatures)
-    charges = charge(linked.ops, linked.kernels, costs)
+    costs = compute_costs(trace.signatures)
+    attribution = attribute(linked.ops, linked.kernels, costs)
     computes = linked.kernels["kind"] == "compute"
-    paid = charges["payer"].notna()
+    paid = attribution["op"].notna()
     dur_us = linked.kernels["dur_us"]
-    payers = dur_us[paid].groupby(charges["payer"][paid].astype("int64")).sum()
-    signature = linked.ops["signature"].to_numpy(dtype=np.int64, na_value=-1)[payers.index]
-    bills = costs.iloc[signature].assign(dur_us=payers.to_numpy())
-    return device_by_name(FOLDERS[folder]), bills, dur_us[computes & paid].sum() / dur_us[computes].sum()
+    attributed_ops = dur_us[paid].groupby(attribution["op"][paid].astype("int64")).sum()
+    signature = linked.ops["signature"].to_numpy(dtype=np.int64, na_value=-1)[attributed_ops.index]
+    costed = costs.iloc[signature].assign(dur_us=attributed_ops.to_numpy())
+    return device_by_name(FOLDERS[folder]), costed, dur_us[computes & paid].sum() / dur_us[computes].sum()
 
 
 def test_all_compute_time_of_an_eager_trace_has_a_payer(judged):
@@ -44,20 +44,20 @@ def test_all_compute_time_of_an_eager_trace_has_a_payer(judged):
 
 
 def test_no_op_moves_its_bytes_faster_than_memory_behind_a_cold_cache(judged):
-    device, bills, _ = judged
-    from_memory = np.maximum(bills["bytes_low"] - device.cache_bytes, 0)
-    assert (from_memory / device.bandwidth_bytes_per_s * 1e6 <= 1.03 * bills["dur_us"]).all()
+    device, costed, _ = judged
+    from_memory = np.maximum(costed["bytes_low"] - device.cache_bytes, 0)
+    assert (from_memory / device.bandwidth_bytes_per_s * 1e6 <= 1.03 * costed["dur_us"]).all()
 
 
 def test_no_op_computes_faster_than_its_matrix_engine(judged):
-    device, bills, _ = judged
-    floor_us = bills["matrix_flops"] / device.peaks_flops_per_s["bf16_tensor"] * 1e6
-    assert (floor_us <= 1.03 * bills["dur_us"]).all()
+    device, costed, _ = judged
+    floor_us = costed["matrix_flops"] / device.peaks_flops_per_s["bf16_tensor"] * 1e6
+    assert (floor_us <= 1.03 * costed["dur_us"]).all()
 
 
 def test_the_best_op_comes_within_a_factor_of_four_of_a_roof(judged):
     # Without this, prices of next to nothing would pass the two tests above.
-    device, bills, _ = judged
-    compute_us = bills["matrix_flops"] / device.peaks_flops_per_s["bf16_tensor"] * 1e6
-    memory_us = bills["bytes_low"] / device.bandwidth_bytes_per_s * 1e6
-    assert (np.maximum(compute_us, memory_us) / bills["dur_us"]).max() > 0.25
+    device, costed, _ = judged
+    compute_us = costed["matrix_flops"] / device.peaks_flops_per_s["bf16_tensor"] * 1e6
+    memory_us = costed["bytes_low"] / device.bandwidth_bytes_per_s * 1e6
+    assert (np.maximum(compute_us, memory_us) / costed["dur_us"]).max() > 0.25

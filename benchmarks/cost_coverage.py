@@ -1,6 +1,6 @@
 """How much of the work in traces has no price, and which ops and reasons are behind it.
 
-python benchmarks/price_coverage.py TRACE|FOLDER … [--top 5]
+python benchmarks/cost_coverage.py TRACE|FOLDER … [--top 5]
 
 On a GPU the share is of compute-kernel time that an op of the trace issued; kernels without an op are counted apart,
 since no formula could price them. On a CPU it is of the self time of ops; an op without price that has children, and of
@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pandas as pd
 
-from bottleneck.cost import FORMULAS, price
-from bottleneck.cost.attribution import charge
-from bottleneck.cost.shape_inference import complete
+from bottleneck.cost import FORMULAS, compute_costs
+from bottleneck.cost.attribution import attribute
+from bottleneck.cost.shape_inference import infer_shapes
 from bottleneck.errors import BottleneckError
 from bottleneck.schema.linked_trace import Linked
 from bottleneck.trace.link import link
@@ -41,10 +41,10 @@ class Coverage:
 def cover(path: Path) -> Coverage:
     """The coverage of one trace file."""
     trace = read_trace(path)
-    linked = complete(link(trace, whole_window(trace)))
-    costs = price(linked.trace.signatures)
+    linked = infer_shapes(link(trace, whole_window(trace)))
+    costs = compute_costs(linked.trace.signatures)
     kernels = linked.kernels
-    charges = charge(linked.ops, kernels, costs)
+    attribution = attribute(linked.ops, kernels, costs)
     reasons = _reasons(linked, costs)
     if trace.flavour == "cpu":
         works = (linked.ops["children"] == 0) | linked.ops["name"].isin(FORMULAS.keys())
@@ -52,7 +52,7 @@ def cover(path: Path) -> Coverage:
         return Coverage("cpu", float(kernels["dur_us"].sum()), 0.0, _by_reason(kernels[missing], reasons[missing]))
     work = kernels[(kernels["kind"] == "compute") & ~kernels["replayed"]]
     issued = work[work["op"].notna()]
-    paid = charges["payer"].notna().loc[issued.index]
+    paid = attribution["op"].notna().loc[issued.index]
     missing = issued[~paid]
     said = reasons.iloc[missing["op"].astype("int64")].fillna("op without work of its own")
     said.index = missing.index

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bottleneck.cost import COMPOSITES, FORMULAS, merge, price
+from bottleneck.cost import COMPOSITES, FORMULAS, compute_costs, merge_formulas
 from bottleneck.schema.tables import COSTS, SIGNATURES
 
 MM = ("aten::mm", "[[64, 32], [32, 16]]", '["float", "float"]', None, '["", ""]')
@@ -15,7 +15,7 @@ MM = ("aten::mm", "[[64, 32], [32, 16]]", '["float", "float"]', None, '["", ""]'
 
 def priced(*rows: tuple[str, str | None, str | None, str | None, str | None]) -> pd.DataFrame:
     frame = pd.DataFrame(list(rows), columns=list(SIGNATURES.columns), dtype=object)
-    return COSTS.check(price(SIGNATURES.check(frame)))
+    return COSTS.check(compute_costs(SIGNATURES.check(frame)))
 
 
 def test_a_signature_with_a_formula_has_a_price_and_no_reason():
@@ -56,7 +56,7 @@ def test_no_op_is_both_priced_and_a_composite():
 
 def test_two_formulas_for_one_op_are_refused():
     with pytest.raises(AssertionError, match="aten::mm"):
-        merge([{"aten::mm": FORMULAS["aten::mm"]}, {"aten::mm": FORMULAS["aten::bmm"]}])
+        merge_formulas([{"aten::mm": FORMULAS["aten::mm"]}, {"aten::mm": FORMULAS["aten::bmm"]}])
 
 
 HOSTILE_SHAPES = [
