@@ -4,26 +4,22 @@ from collections.abc import Callable
 
 from bottleneck.advice import (
     compilation,
+    convolutions,
+    data_loading,
     dispatch,
     distributed,
     fusion,
     host,
     machine,
+    matrix_products,
+    memory_capacity,
     optimizers,
     precision,
     process,
+    small_steps,
     traffic,
     transfers,
 )
-from bottleneck.advice import compilation as programs
-from bottleneck.advice import convolutions as layout
-from bottleneck.advice import data_loading as loading
-from bottleneck.advice import data_loading as loading_spots
-from bottleneck.advice import data_loading as loading_workers
-from bottleneck.advice import dispatch as eager
-from bottleneck.advice import matrix_products as kernels
-from bottleneck.advice import memory_capacity as capacity
-from bottleneck.advice import small_steps as growth
 from bottleneck.advice.drafts import Draft, rank
 from bottleneck.schema.analysis import Finding
 from bottleneck.schema.case import Case
@@ -34,22 +30,19 @@ Rule = Callable[[Case], Draft | None]
 # The rules of each module, in the order in which findings without a predicted gain are shown.
 RULES: tuple[Rule, ...] = (
     *dispatch.RULES,
-    *eager.RULES,
     *optimizers.RULES,
-    *growth.RULES,
+    *small_steps.RULES,
     *host.RULES,
     *process.RULES,
     *fusion.RULES,
     *traffic.RULES,
     *precision.RULES,
-    *kernels.RULES,
-    *layout.RULES,
-    *programs.RULES,
-    *loading.RULES,
-    *loading_workers.RULES,
-    *loading_spots.RULES,
+    *matrix_products.RULES,
+    *convolutions.RULES,
+    *compilation.ALTERNATIVES,
+    *data_loading.RULES,
     *transfers.RULES,
-    *capacity.RULES,
+    *memory_capacity.RULES,
     *distributed.RULES,
     *compilation.RULES,
     *machine.RULES,

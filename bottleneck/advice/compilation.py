@@ -149,9 +149,6 @@ def compile_break_even(case: Case) -> Draft | None:
     )
 
 
-RULES = (compiling_in_step, graph_breaks, compile_does_not_pay, compile_break_even)
-
-
 _WORTH_TELLING = 0.02
 _MOST_OF_STEP = 0.3
 
@@ -238,3 +235,9 @@ def other_backends(case: Case) -> Draft | None:
 
 
 PROGRAMS_RULES = (recomputation, other_backends)
+
+
+RULES = (compiling_in_step, graph_breaks, compile_does_not_pay, compile_break_even)
+
+# Findings on other ways to run the same program, shown before those on its compilation.
+ALTERNATIVES = (recomputation, other_backends)

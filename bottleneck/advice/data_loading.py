@@ -125,9 +125,6 @@ def start_up(case: Case) -> StartUp:
     return StartUp(starts.size, own_us, float(dur_us[first].sum()) * scale)
 
 
-RULES = (input_wait,)
-
-
 # One line, op or function of the loader is worth naming when it holds this part of the loading.
 _DOMINANT = 0.5
 
@@ -377,3 +374,6 @@ def restarted_workers(case: Case) -> Draft | None:
 
 
 LOADING_WORKERS_RULES = (loader_without_workers, restarted_workers)
+
+
+RULES = (input_wait, loader_without_workers, restarted_workers, loader_hot_spot)

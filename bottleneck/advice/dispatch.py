@@ -151,9 +151,6 @@ def tiny_kernels(case: Case) -> Draft | None:
     )
 
 
-RULES = (cuda_graphs, eager_overhead, tiny_kernels)
-
-
 # A call of compiled code on a CPU (guards, wrappers, autograd's entry), in times of the smallest op of the machine:
 # 30 to 95 us of 1.3 us without gradients, 190 to 480 us with (torch 2.13, EPYC, one small layer or op, one thread).
 _CALL_OPS = {False: (23.0, 73.0), True: (145.0, 370.0)}
@@ -263,3 +260,6 @@ def host_overhead(case: Case) -> Draft | None:
 
 
 EAGER_RULES = (host_overhead,)
+
+
+RULES = (cuda_graphs, eager_overhead, tiny_kernels, host_overhead)
