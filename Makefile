@@ -1,10 +1,10 @@
-# Two commands do all set-up: `make demo` and `make test`.
+# Two commands do all set-up: `make demo` and `make test`. `make test-slow` runs the tests that `make test` leaves out.
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 DEMO ?= examples/mlp.py
 
-.PHONY: demo test lint gate clean
+.PHONY: demo test test-slow lint gate clean
 
 demo: $(VENV)/.installed
 	rm -rf demo-recording
@@ -14,8 +14,14 @@ demo: $(VENV)/.installed
 	@echo
 	$(BIN)/bottleneck report demo-recording --format markdown
 
+# Two tests at a time, those of a file one after the other: a file shares what it recorded.
+PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile
+
 test: $(VENV)/.installed
-	$(BIN)/python -m pytest
+	$(PYTEST) -m "not slow"
+
+test-slow: $(VENV)/.installed
+	$(PYTEST) -m slow --hypothesis-profile thorough
 
 lint: $(VENV)/.installed
 	$(BIN)/ruff check .

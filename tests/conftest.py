@@ -4,6 +4,14 @@ import signal
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+_SLOW_FAMILIES = ("process", "compiler", "corpus", "statistics")
+
+# Laws name their number of examples as a share of the profile's: `--hypothesis-profile thorough` draws twice as many.
+settings.register_profile("quick", max_examples=100, deadline=None)
+settings.register_profile("thorough", max_examples=200, deadline=None)
+settings.load_profile("quick")
 
 _TRACES = Path(__file__).resolve().parents[2] / "shared" / "traces"
 
@@ -21,3 +29,14 @@ def pytest_configure() -> None:
     for number, usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
         if signal.getsignal(number) == signal.SIG_IGN:
             signal.signal(number, usual)
+
+
+@pytest.hookimpl(tryfirst=True)  # before pytest selects by `-m`
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Marks the tests of the slow families as slow, apart from those in the fixed sample of each family.
+
+    `make test` runs `-m "not slow"` and `make test-slow` runs `-m slow`, so that each test runs in exactly one of them.
+    """
+    for item in items:
+        if any(map(item.get_closest_marker, _SLOW_FAMILIES)) and item.get_closest_marker("sample") is None:
+            item.add_marker("slow")

@@ -181,6 +181,7 @@ def test_a_file_goes_before_a_ref_of_its_name_and_it_is_said(capsys: pytest.Capt
     assert "main.toml is taken for the file or folder of that name" in capsys.readouterr().err
 
 
+@pytest.mark.process
 def test_a_commit_against_the_working_tree_marks_the_line_that_changed(
     capsys: pytest.CaptureFixture[str], clone: Path
 ) -> None:

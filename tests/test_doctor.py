@@ -155,6 +155,7 @@ def test_a_check_up_of_a_trace_does_not_import_torch(trace: Path) -> None:
     assert not modules_after(code) & {"torch", "pynvml"}
 
 
+@pytest.mark.corpus
 def test_every_public_trace_has_a_verdict_and_every_other_file_a_name(traces: Path) -> None:
     from bottleneck.doctor.trace_checks import examine_traces
 

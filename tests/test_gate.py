@@ -51,6 +51,7 @@ def gate(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.process
 def test_an_unchanged_step_passes_and_an_added_sync_is_red_with_its_line(locked: Path) -> None:
     assert gate(locked, "--only", "counters").returncode == 0
     (locked / "bench.py").write_text(WORKLOAD.replace("loss.backward()", "loss.backward()\n        print(loss.item())"))
@@ -67,12 +68,14 @@ def test_an_unchanged_step_passes_and_an_added_sync_is_red_with_its_line(locked:
     assert {file.name for file in (locked / "gate").iterdir()} >= {"gate.md", "junit.xml", "gate.sarif"}
 
 
+@pytest.mark.process
 def test_the_lock_file_holds_no_times(locked: Path) -> None:
     text = (locked / ".bottleneck" / "bench.lock.toml").read_text()
     assert "syncs = 0" in text
     assert "_us" not in text and "_ms" not in text
 
 
+@pytest.mark.process
 def test_a_workload_that_crashes_is_exit_4_with_what_it_said(locked: Path, tmp_path: Path) -> None:
     (tmp_path / "bench.py").write_text("def workload():\n    raise RuntimeError('no data today')\n")
     done = gate(tmp_path, "bench.py", "--only", "counters")

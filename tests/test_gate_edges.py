@@ -250,6 +250,7 @@ def real(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return clone
 
 
+@pytest.mark.process
 def test_a_base_that_crashes_is_told_by_two_jobs_at_once_in_one_clone(real: Path) -> None:
     command = [sys.executable, "-m", "bottleneck.cli", "gate"]
     jobs = [

@@ -10,6 +10,8 @@ import pytest
 
 from bottleneck.schema.recording import read_recording
 
+pytestmark = pytest.mark.process
+
 PAGE = Path(__file__).parents[1] / "docs" / "howto" / "record-in-code.md"
 BLOCKS = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
 

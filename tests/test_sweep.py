@@ -53,6 +53,7 @@ def data_of(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
     return data
 
 
+@pytest.mark.process
 def test_two_batch_sizes_of_an_example_are_measured_priced_and_judged(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     program = (EXAMPLES / "mlp.py").read_text()
@@ -82,6 +83,7 @@ def test_two_batch_sizes_of_an_example_are_measured_priced_and_judged(tmp_path: 
     assert (tmp_path / "kept" / "001-batch_size=4-eager" / "recording.json").exists()
 
 
+@pytest.mark.process
 def test_two_parameters_make_every_pair_and_a_point_that_fails_leaves_the_rest(tmp_path: Path) -> None:
     done = swept(tmp_path, PLAIN, "--param", "n=1:3", "-p", "m=1,2", "-f", "json")
     assert done.returncode == 0, done.stderr
@@ -99,6 +101,7 @@ def test_the_table_is_all_that_goes_to_stdout_and_progress_goes_to_stderr(tmp_pa
     assert len(done.stderr.splitlines()) == 4 and "bottleneck: 4 of 4: " in done.stderr
 
 
+@pytest.mark.process
 def test_points_that_take_turns_are_timed_once_a_round(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     done = swept(tmp_path, RELU, "--param", "batch_size=1,2", "--turns", "4", "-f", "json")
@@ -129,6 +132,7 @@ def test_a_sweep_of_which_nothing_was_measured_is_exit_4(tmp_path: Path) -> None
     assert "Nothing was measured" in done.stdout
 
 
+@pytest.mark.process
 def test_each_backend_is_a_curve_and_one_that_cannot_be_had_says_why(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     options = ("--param", "batch_size=2", "--backends", "eager,torchscript,cuda-graph", "-f", "json")
@@ -142,6 +146,7 @@ def test_each_backend_is_a_curve_and_one_that_cannot_be_had_says_why(tmp_path: P
     assert graph["step_us"] is None and graph["reason"].startswith("not applicable: ")
 
 
+@pytest.mark.process
 def test_devices_and_threads_hold_before_the_program_is_loaded(tmp_path: Path) -> None:
     torch = pytest.importorskip("torch")
     if torch.cuda.is_available():
@@ -165,6 +170,7 @@ def test_devices_and_threads_hold_before_the_program_is_loaded(tmp_path: Path) -
     assert missing["step_us"] is None and "no device cuda" in missing["reason"]
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_sweep_shows_what_it_has_and_leaves_no_process(number: int, tmp_path: Path) -> None:
     fifo, there = tmp_path / "fifo", tmp_path / "there"

@@ -9,6 +9,8 @@ from bottleneck.pipeline import analyse
 from bottleneck.report import FORMATS
 from tests.harness.driver import record
 
+pytestmark = pytest.mark.process
+
 pytest.importorskip("torch")
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "ddp.py"

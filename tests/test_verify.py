@@ -54,6 +54,7 @@ def verify(*arguments: str, folder: Path, **environment: str) -> "subprocess.Com
     )
 
 
+@pytest.mark.process
 def test_a_workload_is_recorded_and_a_change_tried_on_it(tmp_path: Path) -> None:
     (tmp_path / "zeroing.py").write_text(ZEROING)
     done = verify("--try", "set-to-none", "--budget", "2", "--format", "json", "zeroing.py", folder=tmp_path)
@@ -71,6 +72,7 @@ def test_a_workload_is_recorded_and_a_change_tried_on_it(tmp_path: Path) -> None
     assert {path.name for path in tmp_path.iterdir()} <= {"zeroing.py", "scores.jsonl", "__pycache__"}
 
 
+@pytest.mark.process
 def test_a_recording_gives_findings_and_settings(tmp_path: Path) -> None:
     (tmp_path / "zeroing.py").write_text(ZEROING)
     subprocess.run(
@@ -90,6 +92,7 @@ def test_a_recording_gives_findings_and_settings(tmp_path: Path) -> None:
     assert "has its own settings" in refused.stderr
 
 
+@pytest.mark.process
 def test_a_program_that_fails_is_exit_4_with_its_own_traceback(tmp_path: Path) -> None:
     (tmp_path / "broken.py").write_text("import torch\ndef workload():\n    raise RuntimeError('no data')\n")
     done = verify("--try", "gc-freeze", "broken.py", folder=tmp_path)
@@ -99,6 +102,7 @@ def test_a_program_that_fails_is_exit_4_with_its_own_traceback(tmp_path: Path) -
     assert done.stdout == ""
 
 
+@pytest.mark.process
 def test_ctrl_c_shows_what_was_tried_and_leaves_no_process(tmp_path: Path) -> None:
     (tmp_path / "zeroing.py").write_text(ZEROING)
     command = [

@@ -31,7 +31,8 @@ cases = st.lists(
 
 
 class TestLaws:
-    quick = settings(max_examples=50, deadline=None)  # a busy machine is slow, not wrong
+    # A busy machine is slow, not wrong.
+    quick = settings(max_examples=settings.default.max_examples // 2, deadline=None)
 
     @quick
     @given(cases)
@@ -48,6 +49,7 @@ class TestLaws:
         asking = (table.bound == "unknown") | (table.regime == "underutilised")
         assert table.reason[asking].notna().all()
 
+    @pytest.mark.statistics
     @quick
     @given(cases, st.randoms(use_true_random=False))
     def test_the_order_of_rows_changes_nothing(self, several: list[Priced], chance: random.Random) -> None:
@@ -65,6 +67,7 @@ class TestLaws:
             left, right = plain[name].iloc[order].astype(object).tolist(), shuffled[name].astype(object).tolist()
             assert all(a == b or (pd.isna(a) and pd.isna(b)) for a, b in zip(left, right, strict=True)), name
 
+    @pytest.mark.statistics
     @quick
     @given(cases, st.floats(-1e6, 1e6))
     def test_a_shift_in_time_changes_nothing(self, several: list[Priced], shift_us: float) -> None:

@@ -17,17 +17,20 @@ def covers(traces: Path) -> list[Coverage]:
     return survey(traces)
 
 
+@pytest.mark.corpus
 def test_the_eager_traces_of_h100_and_mi300x_are_priced_to_99_percent(covers: Sequence[Coverage]) -> None:
     eager = {one.name: one.share(one.priced_us) for one in covers if one.eager}
     assert len(eager) == 6
     assert min(eager.values()) >= 0.99, eager
 
 
+@pytest.mark.corpus
 def test_most_kernel_time_of_all_gpu_traces_with_shapes_is_priced(covers: Sequence[Coverage]) -> None:
     assert len([one for one in covers if one.counts]) >= 40
     assert total_share(covers) >= 0.92
 
 
+@pytest.mark.corpus
 def test_no_price_beats_the_clock_in_any_trace(covers: Sequence[Coverage]) -> None:
     assert sum(one.groups for one in covers) > 30_000
     assert [text for one in covers for text in one.violations] == []

@@ -16,6 +16,7 @@ RED = replace(FINE, slowdown=5, verdict="slower", pairs=tuple(0.05 + each for ea
 OPEN = replace(RED, verdict="undecided", pairs=FINE.pairs, confirming=0, reason="7 pairs scatter too much")
 
 
+@pytest.mark.statistics
 def test_the_work_that_is_added_is_about_five_and_ten_percent() -> None:
     ops, flops = work(BASE)
     for slowdown, layers in CANDIDATES.items():
@@ -35,6 +36,7 @@ def test_runs_of_several_sessions_add_up_and_a_line_cut_short_does_not_spoil_the
     assert list(read(file)) == [FINE, RED]
 
 
+@pytest.mark.statistics
 def test_a_row_counts_red_green_and_undecided_with_exact_intervals() -> None:
     text = table([FINE, FINE, RED, RED, RED, OPEN])
     unchanged, slower = [line for line in text.splitlines() if line.startswith("| +")]
@@ -43,6 +45,7 @@ def test_a_row_counts_red_green_and_undecided_with_exact_intervals() -> None:
     assert "2 processors, torch 2.13.0: 6 runs" in text
 
 
+@pytest.mark.statistics
 def test_runs_that_met_other_conditions_have_rows_of_their_own() -> None:
     text = table([FINE, replace(FINE, load=0, beside=1), replace(FINE, load=2, beside=2), replace(FINE, load=0)])
     rows = [line.split(" | ") for line in text.splitlines() if line.startswith("| +0")]

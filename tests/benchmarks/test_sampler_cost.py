@@ -9,6 +9,8 @@ pytest.importorskip("torch")
 
 from benchmarks.sampler_cost import reader, row
 
+pytestmark = pytest.mark.process
+
 
 def state(process: int) -> str:
     return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]

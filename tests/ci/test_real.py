@@ -13,6 +13,8 @@ from tests.ci.steps import git
 from tests.ci.test_action import STEPS, job
 from tests.test_pytest_plugin import gating, run_pytest
 
+pytestmark = pytest.mark.process
+
 pytest.importorskip("torch")
 
 WORKLOAD = """\

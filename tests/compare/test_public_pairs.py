@@ -11,6 +11,8 @@ from bottleneck.compare.sides import Compared
 from bottleneck.pipeline import explain
 from bottleneck.schema.comparison import Bar, ChangeRow, Comparison
 
+pytestmark = pytest.mark.corpus
+
 _LENS = "AMD-AGI+TraceLens__tests__traces__{}__{}*"
 _DIFF = "facebookresearch+HolisticTraceAnalysis__tests__data__trace_diff__{}*"
 _LOADER = "pytorch+kineto__tb_plugin__samples__resnet50_num_workers_{}__worker0*"
@@ -93,6 +95,7 @@ def test_the_control_and_the_test_differ_in_device_ranks_and_compilation(traces:
     assert copies == pytest.approx(_bar(comparison, "memory.copy").change_us, rel=0.1)
 
 
+@pytest.mark.sample
 def test_a_rank_that_sleeps_moves_waiting_from_collectives_into_python(traces: Path) -> None:
     comparison = _compare(traces, _TORCHREC.format("sst_sleep", 19488), _TORCHREC.format("sst_sleep", 19490))
     assert _bar(comparison, "communication").change_us == pytest.approx(-1e6, rel=0.05)

@@ -3,11 +3,14 @@
 import json
 
 import pandas as pd
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bottleneck.cost import FORMULAS, compute_costs
 from bottleneck.schema.tables import COSTS
+
+pytestmark = pytest.mark.statistics
 
 sizes = st.one_of(st.integers(0, 9), st.integers(0, 2**63), st.sampled_from([0, 1, 2**31]))
 shapes = st.lists(sizes, max_size=5)
@@ -23,7 +26,7 @@ scalars = st.one_of(
 arguments = st.lists(st.tuples(dims, types, dims, scalars), max_size=10)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=settings.default.max_examples * 2, deadline=None)
 @given(name=st.sampled_from(sorted(FORMULAS)), made=arguments)
 def test_every_formula_survives_every_signature(name, made):
     columns = [json.dumps(list(column)) for column in zip(*made, strict=True)] or ["[]"] * 4

@@ -254,6 +254,7 @@ def workload(work={work}):
 """
 
 
+@pytest.mark.process
 def test_real_processes_show_which_side_does_more(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     for name, work in (("base", 20_000), ("candidate", 60_000)):
@@ -293,6 +294,7 @@ def script_sides(folder: Path, steps: int) -> dict[Role, Stand]:
     return {name: Stand(name, folder / name, {"OMP_NUM_THREADS": "1"}) for name in ("base", "candidate")}
 
 
+@pytest.mark.process
 def test_real_scripts_wait_at_their_steps_while_it_is_the_other_s_turn(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     sides = script_sides(tmp_path, 10**9)

@@ -11,6 +11,8 @@ from bottleneck.experiment.side import Stand
 from bottleneck.schema.counters import COUNTERS, Counts, Site
 from bottleneck.schema.recording import Form
 
+pytestmark = pytest.mark.process
+
 # Changes stand in the place of the word. Without an optimizer, which brings in the compiler and takes seconds.
 WORKLOAD = """
 import gc
@@ -176,6 +178,7 @@ def test_a_script_with_workers_counts_the_same_twice_and_is_ended_when_it_is_cou
     assert recording is not None and recording.step_source == "optimizer" and (recording.steps_seen or 0) < 40
 
 
+@pytest.mark.sample
 def test_a_bare_model_counts_its_forward_pass(bench: Bench) -> None:
     text = "import torch\nmodel = torch.nn.Linear(8, 2)\ninputs = (torch.randn(4, 8),)\n"
     counts = bench.count(text, "model").counts
@@ -183,6 +186,7 @@ def test_a_bare_model_counts_its_forward_pass(bench: Bench) -> None:
     assert counts.values["autograd_nodes"] == 0 and counts.ops["aten::addmm"] == 1
 
 
+@pytest.mark.sample
 def test_a_program_that_fails_says_what_it_said_last(bench: Bench) -> None:
     with pytest.raises(WorkloadError) as caught:
         bench.count("def workload():\n    raise ValueError('no such file: data.bin')\n")
@@ -191,6 +195,7 @@ def test_a_program_that_fails_says_what_it_said_last(bench: Bench) -> None:
     assert caught.value.why == "ValueError: no such file: data.bin"
 
 
+@pytest.mark.sample
 def test_a_program_without_steps_is_undecided(bench: Bench) -> None:
     with pytest.raises(UndecidedError) as caught:
         bench.count("print('hello')\n", "script")

@@ -138,7 +138,7 @@ def test_outside_of_a_clone_there_is_no_answer(tmp_path: Path) -> None:
     assert touched_lines(tmp_path, "HEAD") is None
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=settings.default.max_examples * 3, deadline=None)
 @given(st.binary(max_size=200))
 def test_no_text_breaks_the_reading(text: bytes) -> None:
     assert isinstance(parse_diff(b"diff --git a/x b/x\n+++ b/x\n@@ -0,0 +1,2 @@\n" + text), dict)

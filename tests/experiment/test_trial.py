@@ -14,6 +14,8 @@ from bottleneck.schema.analysis import Interval
 from bottleneck.schema.trials import Difference
 from tests.experiment import own_changes
 
+pytestmark = pytest.mark.process
+
 pytest.importorskip("torch")
 
 
@@ -31,6 +33,7 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lab:
     )
 
 
+@pytest.mark.sample
 def test_a_quarter_of_the_work_is_faster_and_a_fresh_process_says_so_too(lab: Lab) -> None:
     told: list[str] = []
     lab = Lab(lab.program, lab.folder, lab.effort, lab.changes, lab.child, tell=told.append)
@@ -108,6 +111,7 @@ def test_a_change_that_cannot_be_tried_is_a_record_with_its_reason(
     assert trial.speedup is None
 
 
+@pytest.mark.sample
 def test_a_program_that_fails_without_any_change_is_an_error_of_the_workload(lab: Lab) -> None:
     Path(lab.program.target).write_text("def workload():\n    raise RuntimeError('no data')\n")
     with pytest.raises(WorkloadError) as error:
@@ -162,6 +166,7 @@ class Places(Lab):
         return Copies(self.started[-1])
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize(
     ("ratios", "verdict", "processes"),
     [

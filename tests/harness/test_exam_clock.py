@@ -8,6 +8,8 @@ from .driver import record
 from .test_run_forms import ops_by_step
 from .test_run_scripts import TRAINING, WARM
 
+pytestmark = pytest.mark.process
+
 pytest.importorskip("torch")
 
 # What a tool does that freezes or moves time in a program's tests: it replaces functions of the module, everywhere.

@@ -10,6 +10,8 @@ from bottleneck.schema.telemetry import HOST, read_samples
 from tests.harness.nvml import CARD, OTHER_CARD, build
 from tests.harness.test_run_telemetry import wait_for
 
+pytestmark = pytest.mark.process
+
 POWER = frozenset({"power_w", "average_power_w", "energy_j"})
 
 
@@ -117,5 +119,6 @@ def test_the_program_keeps_its_status_and_the_unknown_is_absent(
         assert run.recording.sampling.sensors == {0: OTHER_CARD, 1: CARD}
 
 
+@pytest.mark.sample
 def test_there_are_enough_cases() -> None:
     assert len(CASES) >= 25

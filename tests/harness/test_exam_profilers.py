@@ -8,6 +8,8 @@ import pytest
 from .exam_profilers import FORKS, OWN_PROFILERS, forking_program, profiling_program
 from .exam_runs import Outcome, run_plainly, run_quietly
 
+pytestmark = pytest.mark.process
+
 pytest.importorskip("torch")
 
 

@@ -10,6 +10,8 @@ from bottleneck.schema.recording import read_recording
 from .exam_runs import run_plainly, run_quietly
 from .exam_torch import EXCEPTIONS, TORCH_SCRIPTS, UNTRACED, program
 
+pytestmark = pytest.mark.process
+
 pytest.importorskip("torch")
 RESIDUAL = "import torch\nclass Bottleneck(torch.nn.Identity): pass\n"
 
@@ -31,6 +33,7 @@ def test_torch_script_gives_the_same_bytes_and_status_and_a_recording(
     assert bool(read_recording(tmp_path / "recording").traces) is (name not in UNTRACED)
 
 
+@pytest.mark.sample
 def test_exceptions_are_few_and_each_has_its_reason() -> None:
     assert len(TORCH_SCRIPTS) >= 22
     assert len(EXCEPTIONS) <= len(TORCH_SCRIPTS) - 20

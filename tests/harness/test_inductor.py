@@ -16,6 +16,8 @@ from bottleneck.cost.inductor_cpp import compute_kernel_costs
 from bottleneck.harness.inductor import Inductor
 from bottleneck.schema.compiled_kernels import COMPILED_SCHEMA, CompiledKernel
 
+pytestmark = pytest.mark.compiler
+
 PROGRAM = """
 import sys
 from bottleneck.harness.inductor import Inductor

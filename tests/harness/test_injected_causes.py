@@ -14,6 +14,8 @@ from bottleneck.pipeline import analyse
 from bottleneck.schema.analysis import Analysis
 from tests.harness.driver import record
 
+pytestmark = pytest.mark.process
+
 _NOTES = """
 import json, time
 injected = open("injected.jsonl", "w")

@@ -19,6 +19,8 @@ from bottleneck.schema.recording import Recording, read_recording, write_recordi
 from .driver import record as run_supervised
 from .test_run_forms import load_trace
 
+pytestmark = pytest.mark.process
+
 pytest.importorskip("torch")
 
 TRAINING = """
@@ -109,6 +111,7 @@ def test_a_short_block_keeps_what_there_is(steps: int, marks: int, message: str,
     assert "the program ended" not in ran.stdout
 
 
+@pytest.mark.sample
 def test_the_report_of_a_block_gives_a_verdict(tmp_path: Path) -> None:
     ran = train_and(tmp_path, "    with record('out'):\n        train(40)")
     assert "ceilings of this CPU are not known yet: `bottleneck report` measures them" in ran.stderr
@@ -310,6 +313,7 @@ def test_torch_is_imported_by_the_program_alone(tmp_path: Path) -> None:
     assert len(ran.recording().traces[0].step_marks_ns) == 6
 
 
+@pytest.mark.sample
 def test_a_block_without_torch_says_so(tmp_path: Path) -> None:
     program = (
         "import sys, bottleneck\nwith bottleneck.record('out'):\n    bottleneck.step()\nprint('torch' in sys.modules)"
@@ -339,6 +343,7 @@ def test_a_mark_overrules_the_optimizer(tmp_path: Path) -> None:
     assert names.count("aten::addmm") == 2 * (len(marks_ns) - 1) + 2, "the step that leads in is in the trace too"
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [({"steps": 0}, "steps=0"), ({"steps": "5"}, "steps='5'"), ({"warmup": -1}, "warmup=-1")],
@@ -350,6 +355,7 @@ def test_arguments_that_make_no_sense_are_refused(arguments: dict[str, int], mes
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.sample
 def test_a_folder_that_is_taken_is_refused_with_a_remedy_in_code(tmp_path: Path) -> None:
     (tmp_path / "precious.txt").write_text("mine")
     with pytest.raises(UsageError, match="not empty") as refused, record(tmp_path):

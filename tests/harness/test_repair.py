@@ -81,6 +81,7 @@ def names(folder: Path) -> set[str]:
     return {path.name for path in (folder / "recording").iterdir()}
 
 
+@pytest.mark.process
 def test_when_we_are_killed_the_program_saves_and_ends_and_report_finishes_the_work(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     with run(tmp_path, TRAINS + WINDOW) as recorded:
@@ -102,6 +103,7 @@ def test_when_we_are_killed_the_program_saves_and_ends_and_report_finishes_the_w
     assert "cut off" not in report(tmp_path).stderr
 
 
+@pytest.mark.process
 def test_a_kill_at_any_moment_of_the_finish_is_repaired(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     for moment, (setup, left) in MOMENTS.items():

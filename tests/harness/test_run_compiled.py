@@ -11,6 +11,8 @@ from bottleneck.schema.compiled_kernels import compiled_file, read_compiled
 
 from .driver import record
 
+pytestmark = pytest.mark.compiler
+
 pytest.importorskip("torch")
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "pointwise.py"

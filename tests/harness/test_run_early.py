@@ -12,6 +12,8 @@ import pytest
 from bottleneck.schema.recording import read_recording
 from tests.harness.driver import driven
 
+pytestmark = pytest.mark.process
+
 pytest.importorskip("torch")
 
 # Ends when the test says so, long after everything is measured, however many steps that took.
@@ -157,6 +159,7 @@ def test_a_program_that_is_to_stop_is_reported_on_after_its_end(tmp_path: Path) 
     assert "goes on" not in said
 
 
+@pytest.mark.sample
 def test_a_program_that_clings_to_life_when_it_is_to_stop_is_ended(tmp_path: Path) -> None:
     setup = READY + "    from bottleneck.harness import following\n    following._GRACE_S = 0.0\n"
     clings = "import atexit, threading; atexit.register(threading.Event().wait)"

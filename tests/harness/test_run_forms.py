@@ -72,6 +72,7 @@ def test_a_workload_is_timed_profiled_and_marked(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.process
 def test_the_allocators_complaint_about_older_blocks_stays_unseen(tmp_path: Path) -> None:
     # Plainly profiled, this program makes torch write "Memory block of unknown size was allocated before ...".
     program = """
@@ -96,6 +97,7 @@ MODEL = """
 """
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("train", [False, True], ids=["forward", "train"])
 def test_a_bare_model_runs_forward_or_trains(train: bool, tmp_path: Path) -> None:
     run = record(tmp_path, MODEL, *(["--train"] if train else []), "--steps", "1")
@@ -150,6 +152,7 @@ def test_a_program_that_removes_the_recording_keeps_its_status(tmp_path: Path) -
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.process
 def test_a_program_that_removes_its_folder_keeps_its_status(tmp_path: Path) -> None:
     here = tmp_path / "here"
     here.mkdir()
@@ -173,6 +176,7 @@ BATCHED = """
 """
 
 
+@pytest.mark.process
 def test_a_batch_size_is_doubled_unseen_and_the_profilers_options_are_tried(tmp_path: Path) -> None:
     run = record(tmp_path, BATCHED, "--set", "batch_size=8", "--warmup", "2")
     assert (run.status, run.stdout, run.stderr) == (0, "made for 8\n", "")
@@ -183,6 +187,7 @@ def test_a_batch_size_is_doubled_unseen_and_the_profilers_options_are_tried(tmp_
     assert run.recording.windows_us and run.recording.peak_memory is not None
 
 
+@pytest.mark.process
 def test_what_goes_wrong_at_twice_the_batch_leaves_program_and_recording_alone(tmp_path: Path) -> None:
     program = BATCHED.replace("        model =", "        assert batch_size < 8, 'too many'\n        model =")
     run = record(tmp_path, program, "--warmup", "2")
@@ -192,6 +197,7 @@ def test_what_goes_wrong_at_twice_the_batch_leaves_program_and_recording_alone(t
     assert test.reason == "the step at batch_size=8 failed: AssertionError: too many"
 
 
+@pytest.mark.process
 def test_the_batch_test_can_be_left_out_and_needs_a_batch_size(tmp_path: Path) -> None:
     assert record(tmp_path, BATCHED, "--warmup", "2", "--no-batch-test").recording.batch_test is None
     other = tmp_path / "other"

@@ -7,6 +7,8 @@ import pytest
 from .driver import Run, record
 from .test_run_forms import load_trace, ops_by_step
 
+pytestmark = pytest.mark.process
+
 pytest.importorskip("torch")
 
 TRAINING = """
@@ -35,6 +37,7 @@ def train_and(folder: Path, body: str, *options: str, status: int = 0) -> Run:
     return run
 
 
+@pytest.mark.sample
 def test_a_training_script_is_followed_by_its_optimizer(tmp_path: Path) -> None:
     run = train_and(tmp_path, "    train(40); print('trained')")
     assert run.stdout == "trained\n"
@@ -49,6 +52,7 @@ def test_a_training_script_is_followed_by_its_optimizer(tmp_path: Path) -> None:
         assert (names.count("aten::linear"), names.count("aten::addmm")) == (1, 1)
 
 
+@pytest.mark.sample
 def test_an_inference_script_is_followed_by_its_outermost_module(tmp_path: Path) -> None:
     body = """
         import sys, torch
@@ -80,6 +84,7 @@ def test_a_short_script_keeps_what_there_is(steps: int, source: str, marks: int,
     assert any(event["name"] == "aten::addmm" for event in load_trace(run)["traceEvents"])
 
 
+@pytest.mark.sample
 def test_a_script_without_steps_is_profiled_as_a_whole(tmp_path: Path) -> None:
     run = record(tmp_path, "import torch\nfor _ in range(50):\n    torch.ones(8, 8) @ torch.ones(8, 8)\n")
     assert run.recording.step_source == "whole program"

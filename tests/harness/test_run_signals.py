@@ -127,6 +127,7 @@ while True:
 """
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("number", "times"), [(signal.SIGINT, 1), (signal.SIGINT, 3), (signal.SIGTERM, 3), (signal.SIGHUP, 3)]
 )

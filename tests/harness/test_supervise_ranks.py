@@ -103,6 +103,7 @@ def test_without_ranks_the_program_is_our_only_child() -> None:
     assert launched[2:4] == ["2", "script"] and launched[-2:] == ["train.py", "x"]
 
 
+@pytest.mark.process
 def test_two_ranks_run_as_under_torchrun_and_make_one_recording(tmp_path: Path) -> None:
     run = record(tmp_path, PROGRAM.read_text(), "--nproc-per-node", "2", arguments=("120", "a b"))
     plain = torchrun(tmp_path, "120", "a b")
@@ -138,6 +139,7 @@ def test_a_module_is_run_by_ranks_too(tmp_path: Path) -> None:
     assert "never imported torch" in done.stderr
 
 
+@pytest.mark.process
 def test_a_rank_that_is_killed_takes_no_trace_of_another_with_it(tmp_path: Path) -> None:
     run = record(tmp_path, PROGRAM.read_text(), "--nproc-per-node", "2", arguments=("120", "kill"))
     assert run.status == 1
@@ -147,6 +149,7 @@ def test_a_rank_that_is_killed_takes_no_trace_of_another_with_it(tmp_path: Path)
     assert "the program ended abruptly" in run.said
 
 
+@pytest.mark.process
 def test_under_a_launcher_of_the_users_the_ranks_share_one_recording(tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(PROGRAM.read_text())
     launched = driven("run", "program.py", "120", report="voice.say('the report')")

@@ -14,7 +14,7 @@ ACCOUNTS = ("compute", "memory", "memory.copy", "overhead.python", "overhead.inp
 BUSY = ("compute", "memory", "memory.copy", "unknown")
 
 # The same examples in every run, and no deadline that a clock decides.
-_law = settings(max_examples=100, deadline=None, derandomize=True)
+_law = settings(deadline=None, derandomize=True)
 
 US = st.one_of(st.just(0.0), st.floats(1e-4, 1e-1), st.floats(0.1, 1e3), st.floats(1e3, 1e8))
 

@@ -13,9 +13,11 @@ from bottleneck.analysis.intervals import shared_charge, union
 from bottleneck.analysis.ledger import ACCOUNTS, LedgerResult, build_ledger
 from tests.analysis.scenes import MAIN, Event, Kernel, Op, Scene
 
+pytestmark = pytest.mark.statistics
+
 # Building tables takes milliseconds, more on a loaded machine: the same few examples in every run, and no deadline that
 # a clock decides. Whole programs are in test_programs.
-_law = settings(max_examples=30, deadline=None, derandomize=True)
+_law = settings(max_examples=settings.default.max_examples * 3 // 10, deadline=None, derandomize=True)
 
 _WALL = 40
 _BOUND_OF_KIND = {"compute": ("compute", "memory", "overhead", "unknown"), "collective": ("communication",)}
@@ -109,6 +111,7 @@ def _same(one: LedgerResult, other: LedgerResult, factor: float = 1.0) -> bool:
     )
 
 
+@pytest.mark.sample
 @_law
 @given(st.one_of(_device_scenes, _host_scenes()))
 def test_ledger_adds_up_to_the_wall_time(scene: Scene) -> None:
@@ -144,6 +147,7 @@ def _cells_charged(scene: Scene) -> list[float]:
     return charge
 
 
+@pytest.mark.sample
 @_law
 @given(_device_scenes)
 def test_charges_agree_with_counting_every_microsecond(scene: Scene) -> None:

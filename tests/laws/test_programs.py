@@ -16,9 +16,11 @@ from tests.laws import programs as on_gpu
 from tests.laws.programs import Told
 from tests.laws.strategies import host_programs, programs
 
+pytestmark = pytest.mark.statistics
+
 # The same programs in every run. Without the phase that explains failures, which takes minutes.
 law = settings(
-    max_examples=30,
+    max_examples=settings.default.max_examples * 3 // 10,
     deadline=None,
     derandomize=True,
     database=None,
@@ -57,6 +59,7 @@ def ledger(analysis: Analysis) -> dict[str, float]:
     return {entry.account: entry.us for entry in analysis.ledger}
 
 
+@pytest.mark.sample
 @law
 @given(programs)
 def test_a_random_program_on_a_gpu_gives_exactly_the_ledger_that_it_was_made_of(program: on_gpu.Program) -> None:

@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -25,8 +26,10 @@ from tests.laws.programs import Program
 from tests.laws.strategies import host_programs, programs
 from tests.laws.test_programs import analysed, analysed_on_host, law, ledger
 
+pytestmark = pytest.mark.statistics
+
 # Each example is analysed two or three times.
-_law = settings(law, max_examples=8)
+_law = settings(law, max_examples=settings.default.max_examples * 8 // 100)
 _any_program = st.one_of(programs, host_programs)
 
 _OF_THE_DEVICE = ("busy_us", "idle_us", "flops", "bytes_low", "bytes_high", "kernel_count", "copy_count", "h2d_bytes")
@@ -62,6 +65,7 @@ def changes_nothing(program: Program | HostProgram, change: Callable[[list[Event
     return alike(told(analyse_events(program, events)), told(analyse_events(program, change(events))))
 
 
+@pytest.mark.sample
 @_law
 @given(_any_program, st.integers(-(10**12), 10**12))
 def test_shifting_the_clock_of_a_trace_changes_nothing(program: Program | HostProgram, by: int) -> None:

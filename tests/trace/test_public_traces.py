@@ -6,12 +6,15 @@ from functools import cache
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from bottleneck.errors import TraceError
 from bottleneck.schema.linked_trace import Linked
 from bottleneck.trace.link import link
 from bottleneck.trace.read import read_trace
 from bottleneck.trace.steps import find_steps
+
+pytestmark = pytest.mark.corpus
 
 # The larger files teach nothing that the others do not, and take longer to read than all of them.
 _LARGEST_BYTES = 20e6

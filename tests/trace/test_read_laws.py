@@ -15,8 +15,13 @@ from bottleneck.trace.read import read_trace
 from tests.builders import Event, complete, kernel, launch, memcpy, op
 from tests.trace.read_files import assert_same, check_promises, gzipped, read_bytes, read_list
 
+pytestmark = pytest.mark.statistics
+
 RELAXED = settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture], derandomize=True
+    max_examples=settings.default.max_examples * 6 // 10,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+    derandomize=True,
 )
 
 DIMS = st.sampled_from([None, [[2, 3]], [[2, 3], []], [[], [4]]])
@@ -48,6 +53,7 @@ def _event(draw: st.DrawFn, number: int) -> Event:
     return complete(f"{kind}{number}", category, ts, dur)
 
 
+@pytest.mark.sample
 @RELAXED
 @given(scenes(), st.randoms(use_true_random=False))
 def test_the_order_of_events_does_not_matter(tmp_path: Path, events: list[Event], order: random.Random) -> None:
@@ -120,7 +126,7 @@ ARG_KEYS = st.sampled_from(
 )
 
 
-@settings(RELAXED, max_examples=200)
+@settings(RELAXED, max_examples=settings.default.max_examples * 2)
 @given(scenes(), st.lists(st.tuples(st.integers(0, 30), KEYS | ARG_KEYS, ODD), max_size=8))
 def test_values_of_any_type_keep_the_promises(
     tmp_path: Path, events: list[Event], changes: list[tuple[int, str, object]]
@@ -147,7 +153,7 @@ SEED = json.dumps(
 ).encode()
 
 
-@settings(RELAXED, max_examples=400)
+@settings(RELAXED, max_examples=settings.default.max_examples * 4)
 @given(st.data())
 def test_no_mutation_of_the_bytes_crashes_the_reader(tmp_path: Path, data: st.DataObject) -> None:
     text = bytearray(SEED)
@@ -172,7 +178,7 @@ def check_outcome(folder: Path, content: bytes) -> None:
         assert outcome.what and "\n" not in outcome.what + outcome.why + outcome.fix
 
 
-@settings(RELAXED, max_examples=150)
+@settings(RELAXED, max_examples=settings.default.max_examples * 3 // 2)
 @given(st.integers(0, 2**32))
 def test_no_flip_in_compressed_bytes_crashes_the_reader(tmp_path: Path, seed: int) -> None:
     rng = random.Random(seed)

@@ -215,7 +215,7 @@ def test_several_devices_of_one_process_share_the_steps_of_its_host(tmp_path: Pa
     assert sum(entry.us for entry in analysis.ledger) == pytest.approx(analysis.steps.wall_us)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=settings.default.max_examples // 5, deadline=None)
 @given(st.randoms(), st.integers(1, 10**6))
 def test_neither_the_order_of_events_nor_ids_nor_the_hour_matter(
     tmp_path_factory: pytest.TempPathFactory, random: Random, later_us: int

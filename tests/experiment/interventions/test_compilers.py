@@ -9,7 +9,7 @@ from tests.experiment.interventions.subjects import inference, perceptron, train
 
 torch: Any = pytest.importorskip("torch")
 dynamo_utils: Any = pytest.importorskip("torch._dynamo.utils")
-pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")
+pytestmark = [pytest.mark.compiler, pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")]
 BY_NAME = {change.name: change for change in CHANGES}
 
 
@@ -37,6 +37,7 @@ def graphs() -> int:
     return int(dynamo_utils.counters["stats"]["unique_graphs"])
 
 
+@pytest.mark.sample
 def test_compile_makes_a_graph_of_the_network_and_the_same_results() -> None:
     original, changed = (training(torch, network, inputs) for _ in range(2))
     step = BY_NAME["compile"].apply(changed)
@@ -91,6 +92,7 @@ def test_compile_step_takes_in_the_optimizer() -> None:
     assert graphs() > 1
 
 
+@pytest.mark.sample
 def test_compile_step_leaves_a_step_without_modules_to_compile() -> None:
     with pytest.raises(NotApplicable, match="compile takes the whole step already"):
         BY_NAME["compile-step"].apply(numbers())
@@ -102,6 +104,7 @@ def test_compile_step_does_not_follow_the_step_into_its_dataset() -> None:
         BY_NAME["compile-step"].apply(subject_of(lambda: [model(batch) for batch in loader]))
 
 
+@pytest.mark.sample
 def test_a_network_that_is_compiled_already_is_left_alone() -> None:
     subject = inference(torch, network, inputs)
     compile_parts(subject, backend="eager")
@@ -122,6 +125,7 @@ def test_a_step_in_which_nothing_was_compiled_is_said_to_be_so() -> None:
         compile_parts(subject, backend="eager")()
 
 
+@pytest.mark.sample
 def test_reduce_overhead_needs_a_gpu() -> None:
     with pytest.raises(NotApplicable, match="needs a GPU"):
         BY_NAME["compile-reduce-overhead"].apply(inference(torch, network, inputs))
