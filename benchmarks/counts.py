@@ -16,8 +16,8 @@ from pathlib import Path
 
 from bottleneck.errors import BottleneckError
 from bottleneck.experiment.program import Program
-from bottleneck.experiment.record_once import count_program
 from bottleneck.experiment.side import Stand
+from bottleneck.gate.count_program import count_program
 from bottleneck.harness.target import find_form
 from bottleneck.schema.counters import COUNTERS, Counts
 

@@ -37,9 +37,15 @@ from benchmarks.pages import write_between_markers
 from bottleneck.experiment.paired_processes import DuelEffort, duel
 from bottleneck.experiment.program import Program
 from bottleneck.experiment.side import Stand
-from bottleneck.gate.time_verdict import Batches, Pair, SlowdownRule, judge_slowdown, take_batches
 from bottleneck.schema.gate_result import TimeResult
-from bottleneck.schema.statistics import estimate
+from bottleneck.schema.statistics import (
+    Batches,
+    ProcessPair,
+    SlowdownRule,
+    estimate,
+    judge_slowdown,
+    take_batches,
+)
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "mlp.py"
 LAYERS = "layers: int = 3"
@@ -313,7 +319,7 @@ def resampled(runs: Sequence[Run], times: int, seed: int = 0) -> str:
 
 def _resample(logs: Sequence[float], draw: random.Random) -> TimeResult:
     batches, rule = Batches(), SlowdownRule(BUDGET)
-    take_batches(batches, lambda: Pair(draw.choice(logs), 1.0, 1.0), rule)
+    take_batches(batches, lambda: ProcessPair(draw.choice(logs), 1.0, 1.0), rule)
     return judge_slowdown(batches, rule)
 
 

@@ -286,8 +286,8 @@ def test_lines_put_into_a_real_program_answer_for_their_counters_and_are_accepte
 ) -> None:
     pytest.importorskip("torch")
     from bottleneck.experiment.program import Program
-    from bottleneck.experiment.record_once import count_program
     from bottleneck.experiment.side import Stand
+    from bottleneck.gate.count_program import count_program
     from bottleneck.gate.judging import judge_counts
     from bottleneck.gate.settings import read_settings
 

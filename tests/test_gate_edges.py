@@ -28,8 +28,8 @@ from bottleneck.cli import _run
 from bottleneck.errors import WorkloadError
 from bottleneck.experiment.paired_processes import DuelEffort
 from bottleneck.experiment.program import Program
-from bottleneck.experiment.record_once import Counted
 from bottleneck.experiment.side import Stand
+from bottleneck.gate.count_program import Counted
 from bottleneck.gate.lockfile import write_lock
 from bottleneck.schema.counters import Counts, Fingerprint, Lock
 from bottleneck.schema.gate_result import TimeResult

@@ -197,8 +197,8 @@ def _is_stale(path: Path, counts: "Counts", target: _Target) -> bool:
 
 def _count(target: _Target) -> "Counts":
     from bottleneck.commands.gating import Place, find_program
-    from bottleneck.experiment.record_once import count_program
     from bottleneck.experiment.side import Stand
+    from bottleneck.gate.count_program import count_program
 
     program = find_program(shlex.join(target.lock.program), Place(target.root, target.settings))
     with tempfile.TemporaryDirectory(prefix="bottleneck-accept-", ignore_cleanup_errors=True) as scratch:

@@ -17,9 +17,16 @@ from bottleneck.experiment.side import Stand, place
 from bottleneck.experiment.turns import Clock, Pairing, Side
 from bottleneck.experiment.variants import Built
 from bottleneck.experiment.worker import Refused, Worker
-from bottleneck.gate.time_verdict import LOOKS, Batches, Pair, SlowdownRule, judge_slowdown, take_batches
 from bottleneck.schema.gate_result import Limit, TimeResult
-from bottleneck.schema.statistics import summarise_durations
+from bottleneck.schema.statistics import (
+    GATE_LOOKS,
+    Batches,
+    ProcessPair,
+    SlowdownRule,
+    judge_slowdown,
+    summarise_durations,
+    take_batches,
+)
 
 Role = Literal["base", "candidate"]
 
@@ -107,7 +114,7 @@ class DuelEffort:
     alpha: float = 0.01
     time_limit_s: float = 300.0
     seed: int = 0
-    pairs_at_most: int = LOOKS[-1]
+    pairs_at_most: int = GATE_LOOKS[-1]
 
     @property
     def rule(self) -> SlowdownRule:
@@ -118,7 +125,7 @@ class DuelEffort:
     @property
     def looks(self) -> tuple[int, ...]:
         """At how many pairs to look."""
-        return (*(each for each in LOOKS if each < self.pairs_at_most), self.pairs_at_most)
+        return (*(each for each in GATE_LOOKS if each < self.pairs_at_most), self.pairs_at_most)
 
 
 def duel(
@@ -201,7 +208,7 @@ class Ring:
             seed=self.effort.seed,
         )
 
-    def _take(self) -> Pair | None:
+    def _take(self) -> ProcessPair | None:
         """One pair of fresh processes more; null where the time would not last."""
         began = self.clock()
         if began - self._started + self._usual_s > self.effort.time_limit_s:
@@ -215,7 +222,7 @@ class Ring:
         self.tell(f"{what}: pair {len(batch) + 1} of processes, {math.expm1(pair.log_ratio):+.1%}")
         return pair
 
-    def _in_turns(self) -> Pair:
+    def _in_turns(self) -> ProcessPair:
         """Both sides live at once; which one starts is drawn, and who goes first at each pair of turns."""
         with ExitStack() as stack:
             corners = {role: stack.enter_context(self._open(role)) for role in self._drawn_order()}
@@ -226,26 +233,26 @@ class Ring:
             # Both take as many steps a turn, going by one turn of each without the other at its side.
             usual_us = _middle([side.turn_us() for side in sides])
             base, candidate = (replace(side, usual_us=usual_us) for side in sides)
-            pairing = Pairing(candidate, base, self._draw)
+            pairing = Pairing(base, candidate, self._draw)
             self._take_turns(pairing)
-        base_us, candidate_us = statistics.median(pairing.changed_us), statistics.median(pairing.original_us)
-        return Pair(statistics.median(pairing.logs), base_us, candidate_us)
+        base_us, candidate_us = statistics.median(pairing.original_us), statistics.median(pairing.changed_us)
+        return ProcessPair(statistics.median(pairing.logs), base_us, candidate_us)
 
     def _take_turns(self, pairing: Pairing) -> None:
         """Takes turns until their median is known to within the budget; what they say does not end them."""
         for _ in range(turns_of(pairing.pair_s)):
             pairing.take()
         most = turns_of(pairing.pair_s, TURNS_AT_MOST)
-        precision = self.effort.rule.allowed(statistics.median(pairing.changed_us))
+        precision = self.effort.rule.allowed(statistics.median(pairing.original_us))
         while len(pairing.logs) < most and _half_width(pairing.logs) > precision:
             for _ in range(TURNS_AT_ONCE):
                 pairing.take()
 
-    def _one_after_the_other(self) -> Pair:
+    def _one_after_the_other(self) -> ProcessPair:
         """One process at a time, in the order ABBA over two rounds."""
         order = ROLES if len(self.batches.pairs) % 2 == 0 else ROLES[::-1]
         us = {role: self._alone(role) for role in order}
-        return Pair(math.log(us["candidate"] / us["base"]), us["base"], us["candidate"])
+        return ProcessPair(math.log(us["candidate"] / us["base"]), us["base"], us["candidate"])
 
     def _alone(self, role: Role) -> float:
         """The typical step of one side in a process that has the machine for itself."""
@@ -262,10 +269,10 @@ class Ring:
 
     def _check_time(self, turn_s: float) -> None:
         """NoTurns where the turns alone of the fewest pairs take longer than there is time."""
-        least_s = LOOKS[0] * turns_of(2 * turn_s) * 2 * turn_s
+        least_s = GATE_LOOKS[0] * turns_of(2 * turn_s) * 2 * turn_s
         if not self.batches.first and least_s > self.effort.time_limit_s:
             raise NoTurns(
-                f"{LOOKS[0]} pairs of processes would take more than {least_s:.0f} s, "
+                f"{GATE_LOOKS[0]} pairs of processes would take more than {least_s:.0f} s, "
                 f"beyond the time limit of {self.effort.time_limit_s:g} s: raise time_limit or shorten the step"
             )
 

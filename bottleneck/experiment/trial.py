@@ -16,7 +16,14 @@ from bottleneck.experiment.variants import Built
 from bottleneck.experiment.worker import CHILD, Refused, Worker
 from bottleneck.schema.analysis import Interval
 from bottleneck.schema.measurements import Ratio
-from bottleneck.schema.statistics import LOOKS, Rule, estimate, judge, look, smallest_visible
+from bottleneck.schema.statistics import (
+    LOOKS,
+    EffectRule,
+    estimate,
+    judge_effect,
+    look_for_effect,
+    smallest_visible,
+)
 from bottleneck.schema.trials import Difference, Trial
 from bottleneck.units import format_us
 
@@ -43,7 +50,7 @@ class Effort:
     budget_s: float = 30.0
     precision: float = 0.02
     seed: int = 0
-    rule: Rule = field(default_factory=Rule)
+    rule: EffectRule = field(default_factory=EffectRule)
 
 
 @dataclass(frozen=True)
@@ -131,11 +138,11 @@ class _Attempt:
             if first.pair_s * LOOKS[0] > effort.budget_s:
                 raise Refused("inconclusive", _too_long(first.pair_s))
             self._lab.tell("measuring")
-            first.take_until(lambda logs: look(logs, effort.rule) != "open", effort.budget_s)
+            first.take_until(lambda logs: look_for_effect(logs, effort.rule) != "open", effort.budget_s)
         self._note_times([first])
         if any(difference.is_within is False for difference in self._trial.differences):
             self._note(verdict="wrong", reason=_worst(self._trial.differences))
-        elif look(first.logs, effort.rule) in {"faster", "slower"}:
+        elif look_for_effect(first.logs, effort.rule) in {"faster", "slower"}:
             self._confirm(first)
         else:
             self._conclude(first, [])
@@ -167,7 +174,7 @@ class _Attempt:
                     self._note(peak_after_bytes=bench.remade.peak_bytes)
                 again.append(bench.pairing)
                 self._take_again(bench.pairing, [*first.logs, *_logs(again[:-1])], wanted)
-            if look(bench.pairing.logs, effort.rule) != look(first.logs, effort.rule):
+            if look_for_effect(bench.pairing.logs, effort.rule) != look_for_effect(first.logs, effort.rule):
                 break
         self._note_times([first, *again])
         self._conclude(first, again)
@@ -176,16 +183,16 @@ class _Attempt:
         effort = self._lab.effort
 
         def is_enough(logs: Sequence[float]) -> bool:
-            return look(logs, effort.rule) != "open" and _is_tight([*before, *logs], effort)
+            return look_for_effect(logs, effort.rule) != "open" and _is_tight([*before, *logs], effort)
 
         pairing.take_until(is_enough, max(effort.budget_s / processes, pairing.pair_s * LOOKS[0]))
 
     def _conclude(self, first: Pairing, again: Sequence[Pairing]) -> None:
         rule = self._lab.effort.rule
-        claimed = look(first.logs, rule)
-        is_confirmed = bool(again) and all(look(each.logs, rule) == claimed for each in again)
+        claimed = look_for_effect(first.logs, rule)
+        is_confirmed = bool(again) and all(look_for_effect(each.logs, rule) == claimed for each in again)
         fresh = _logs(again)
-        found = judge(first.logs, fresh, rule) if is_confirmed else judge([*first.logs, *fresh], [], rule)
+        found = judge_effect(first.logs, fresh, rule) if is_confirmed else judge_effect([*first.logs, *fresh], [], rule)
         reason = None
         if found.verdict == "inconclusive" and again:
             reason = f"{claimed} in one process, which a fresh one did not confirm"
@@ -249,16 +256,17 @@ class _Attempt:
         logs = _logs(pairings)
         found = estimate(logs, self._lab.effort.rule.coverage)
         is_known = math.isfinite(found.low) and math.isfinite(found.high)
-        ratio = Ratio(math.exp(found.middle), math.exp(found.low), math.exp(found.high), found.n) if is_known else None
+        # A speedup is the inverse of the ratio on which the statistics are based.
+        middle, low, high = math.exp(-found.middle), math.exp(-found.high), math.exp(-found.low)
         self._note(
-            speedup=ratio,
+            speedup=Ratio(middle, low, high, found.n) if is_known else None,
             original_us=timing_of([us for pairing in pairings for us in pairing.original_us]),
             changed_us=timing_of([us for pairing in pairings for us in pairing.changed_us]),
             smallest_visible=-math.expm1(-smallest_visible(logs, self._lab.effort.rule)) if is_known else None,
         )
 
 
-def _fresh_processes(logs: Sequence[float], rule: Rule) -> int:
+def _fresh_processes(logs: Sequence[float], rule: EffectRule) -> int:
     """How many fresh processes an effect of this size has to show in."""
     return _FRESH_FOR_SMALL if abs(estimate(logs, rule.coverage).middle) < _SMALL else 1
 

@@ -63,7 +63,7 @@ class Side:
 class Pairing:
     """Pairs of turns of an original and a changed step, which works on ``samples`` times as many samples.
 
-    ``logs`` holds log(original / changed) per sample for each pair, positive where the changed one is faster.
+    ``logs`` holds log(changed / original) per sample for each pair, positive where the changed one is slower.
     """
 
     original: Side
@@ -87,7 +87,7 @@ class Pairing:
             changed_us, original_us = self.changed.turn_us(), self.original.turn_us()
         self.original_us.append(original_us)
         self.changed_us.append(changed_us)
-        self.logs.append(math.log(self.samples * original_us / changed_us))
+        self.logs.append(math.log(changed_us / (self.samples * original_us)))
 
     def take_until(
         self, is_enough: Callable[[Sequence[float]], bool], seconds: float, clock: Clock = time.monotonic

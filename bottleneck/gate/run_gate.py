@@ -13,10 +13,10 @@ from bottleneck.compare.sides import Compared
 from bottleneck.errors import BottleneckError, UndecidedError, WorkloadError
 from bottleneck.experiment.paired_processes import DuelEffort, duel
 from bottleneck.experiment.program import Program
-from bottleneck.experiment.record_once import Counted, count_program
 from bottleneck.experiment.side import Stand
 from bottleneck.experiment.worktree import Base, lacks
 from bottleneck.gate.acceptance import last_path, write_last
+from bottleneck.gate.count_program import Counted, count_program
 from bottleneck.gate.culprits import read_below
 from bottleneck.gate.judging import exit_code, judge_counts, sentence_of, verdict_of, with_accepted
 from bottleneck.gate.locked_files import read_lock_at

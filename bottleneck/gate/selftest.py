@@ -8,8 +8,8 @@ from typing import Literal
 
 from bottleneck.experiment.paired_processes import duel
 from bottleneck.experiment.program import Program
-from bottleneck.experiment.record_once import count_program
 from bottleneck.experiment.side import Stand
+from bottleneck.gate.count_program import count_program
 from bottleneck.gate.judging import is_compared, judge_counts
 from bottleneck.gate.run_gate import Job, effort_of
 from bottleneck.gate.settings import workload_name

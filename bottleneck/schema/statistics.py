@@ -1,39 +1,54 @@
-"""Statistics of step times: the median with its interval, and the exact Wilcoxon signed-rank test for pairs.
+"""Statistics of step times: the median with its interval, and the paired tests of `verify` and the gate.
 
-The values of the paired test are logarithms of ratios, one per pair of neighbours in time: log(time of A / time of B),
-positive where B is faster. In each pair the order of A and B is drawn at random, so that without an effect a value is
-as likely positive as negative, whatever shape the noise has; that is all that the test assumes. Ratios have no unit.
+Sign convention, for the whole package: a pair gives ratio = changed time / original time (for the gate candidate /
+base), so that a ratio above 1, and a positive logarithm, means slower. Only what a person reads as a speedup is the
+inverse, formed where it is recorded.
+
+Each value of a paired test is the logarithm of one such ratio, of two neighbours in time whose order was drawn at
+random. Without an effect a value is then as likely to be positive as negative, whatever the shape of the noise; the
+exact Wilcoxon signed-rank test and its Hodges-Lehmann interval assume nothing else.
 """
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from functools import lru_cache
-from statistics import NormalDist
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-from bottleneck.schema.measurements import Timing
+from bottleneck.schema.measurements import Ratio, Timing
 
-# Where the exact distribution gives way to its normal limit, within 0.002 of it and too careful in its tails.
+if TYPE_CHECKING:
+    from bottleneck.schema.gate_result import TimeResult, TimeVerdict
+
+# Up to this many pairs the exact distribution is used; the normal limit beyond is within 0.002 of it, and conservative
+# in its tails.
 _EXACT_UP_TO = 60
 
-# Where the binomial sum gives way to its normal limit; with more values it would underflow.
+# Up to this count the median's interval comes from the binomial sum, which would underflow beyond.
 _EXACT_MEDIAN_UP_TO = 1000
 
-# With fewer pairs no test at one percent can speak: 2**-7 = 0.008.
+# Numbers of pairs at which a verdict may be reached. With fewer than seven no one-sided test at 1 % can be significant:
+# 2**-7 = 0.008.
 LOOKS = (7, 10, 14, 20, 28, 40, 57, 80, 113, 160)
+# Those of the gate, whose pairs are pairs of fresh processes, which take longer.
+GATE_LOOKS = LOOKS[:4]
+
+# The chance on each side to lie outside the interval that the gate shows; seven pairs have one of 1/128.
+_SHOWN_TAIL = 0.01
 
 Effect = Literal["faster", "slower", "no effect", "open"]
 Verdict = Literal["faster", "slower", "no effect", "inconclusive"]
+Slowdown = Literal["slower", "faster", "fine", "open"]
 
 
 @dataclass(frozen=True)
-class Rule:
-    """What a verdict needs.
+class EffectRule:
+    """Thresholds of a verdict on an effect in either direction.
 
     ``budget`` is the smallest change that counts, as a logarithm (0.02 is two percent). ``error`` is the chance that
-    one look at pairs without an effect takes them for one in one direction, ``coverage`` that of the interval.
-    ``power`` is the chance to see a change of the size that is called visible.
+    one look at pairs without an effect reports one in a given direction, ``coverage`` that of the interval. ``power``
+    is the chance to detect a change of the size that is called visible.
     """
 
     budget: float = 0.02
@@ -78,7 +93,7 @@ def summarise_durations(durations_us: Sequence[float]) -> Timing | None:
     ordered = sorted(durations_us)
     count = len(ordered)
     outside = ranks_outside_interval(count)
-    return Timing(median=_median(ordered), low=ordered[outside], high=ordered[count - 1 - outside], n=count)
+    return Timing(median=statistics.median(ordered), low=ordered[outside], high=ordered[count - 1 - outside], n=count)
 
 
 def ranks_outside_interval(count: int) -> int:
@@ -100,7 +115,7 @@ def signed_rank_at_most(total: int, n: int) -> float:
         return 0.0
     if n > _EXACT_UP_TO:
         mean, deviation = n * (n + 1) / 4, math.sqrt(n * (n + 1) * (2 * n + 1) / 24)
-        return NormalDist().cdf((total + 0.5 - mean) / deviation)
+        return statistics.NormalDist().cdf((total + 0.5 - mean) / deviation)
     if total >= n * (n + 1) // 2:
         return 1.0
     from scipy.stats import wilcoxon  # noqa: PLC0415 - takes a second to import, and help needs none of it
@@ -110,7 +125,10 @@ def signed_rank_at_most(total: int, n: int) -> float:
 
 @lru_cache(maxsize=1024)
 def critical_rank(n: int, tail: float) -> int:
-    """Which Walsh average (the smallest is 1) bounds the true value from below but for ``tail``; 0 where none does."""
+    """The rank (1 is the smallest) of the Walsh average that is a lower bound of the true value at error ``tail``.
+
+    0 where no Walsh average is one.
+    """
     low, high = 0, n * (n + 1) // 2
     while low < high:
         middle = (low + high + 1) // 2
@@ -124,51 +142,45 @@ def walsh_averages(values: Sequence[float]) -> list[float]:
 
 
 def estimate(values: Sequence[float], coverage: float = 0.95) -> Estimate:
-    """The median of the Walsh averages, with the interval of the values that the signed-rank test would not refuse."""
+    """The median of the Walsh averages, with the interval of the values that the signed-rank test does not reject."""
     if not values:
         return Estimate(0.0, -math.inf, math.inf, 0)
     averages = walsh_averages(values)
-    low, high = _bounds(averages, len(values), (1 - coverage) / 2)
-    return Estimate(_median(averages), low, high, len(values))
+    rank = critical_rank(len(values), (1 - coverage) / 2)
+    low, high = (averages[rank - 1], averages[-rank]) if rank else (-math.inf, math.inf)
+    return Estimate(statistics.median(averages), low, high, len(values))
 
 
-def smallest_visible(values: Sequence[float], rule: Rule) -> float:
+def smallest_visible(values: Sequence[float], rule: EffectRule) -> float:
     """The smallest effect that the test at ``rule.error`` would show with ``rule.power``, from the interval's width.
 
     (z_error + z_power) standard errors, where the interval is 2 z_coverage of them wide.
     """
-    normal = NormalDist()
+    normal = statistics.NormalDist()
     found = estimate(values, rule.coverage)
     standard_error = found.half_width / normal.inv_cdf((1 + rule.coverage) / 2)
     return (normal.inv_cdf(1 - rule.error) + normal.inv_cdf(rule.power)) * standard_error
 
 
-def look(values: Sequence[float], rule: Rule) -> Effect:
-    """What one look at the pairs says.
+def look_for_effect(values: Sequence[float], rule: EffectRule) -> Effect:
+    """The effect that these pairs alone show.
 
-    An effect where the whole one-sided interval lies on its side of zero and the estimate is at least the budget; none
-    where the two-sided interval lies within the budget on both sides, and pairs like these would have shown one.
+    An effect where the one-sided interval lies on its side of zero and the estimate is at least the budget; none where
+    the two-sided interval lies within the budget on both sides, and pairs like these would have shown one.
     """
     if not values:
         return "open"
-    averages = walsh_averages(values)
-    low, high = _bounds(averages, len(values), rule.error)
-    middle = _median(averages)
-    if low > 0 and middle >= rule.budget:
-        return "faster"
-    if high < 0 and middle <= -rule.budget:
-        return "slower"
-    return "no effect" if _shows_none(values, rule) else "open"
+    return _direction(values, rule.error, rule.budget) or ("no effect" if _shows_none(values, rule) else "open")
 
 
-def judge(first: Sequence[float], confirming: Sequence[float], rule: Rule) -> Judgement:
+def judge_effect(first: Sequence[float], confirming: Sequence[float], rule: EffectRule) -> Judgement:
     """The verdict on a first batch of pairs and on a fresh one, which alone has to show the same effect again.
 
-    Without a fresh batch there is no effect to speak of, only the lack of one.
+    Without a fresh batch no effect is reported, only the lack of one.
     """
     pooled = [*first, *confirming]
     found, visible = estimate(pooled, rule.coverage), smallest_visible(pooled, rule)
-    claimed, again = look(first, rule), look(confirming, rule)
+    claimed, again = look_for_effect(first, rule), look_for_effect(confirming, rule)
     if claimed == again and (claimed == "faster" or claimed == "slower"):  # noqa: PLR1714 - mypy narrows this one
         return Judgement(claimed, found, visible, is_confirmed=True)
     verdict: Verdict = "no effect" if _shows_none(pooled, rule) else "inconclusive"
@@ -176,8 +188,187 @@ def judge(first: Sequence[float], confirming: Sequence[float], rule: Rule) -> Ju
 
 
 def next_look(n: int) -> int | None:
-    """The number of pairs at which to look next; null where there have been enough."""
+    """The number of pairs at which to look next; null after the last look."""
     return next((wanted for wanted in LOOKS if wanted > n), None)
+
+
+@dataclass(frozen=True)
+class ProcessPair:
+    """Two fresh processes, one per side: the median over turns of log(candidate / base), and their typical steps."""
+
+    log_ratio: float
+    base_us: float
+    candidate_us: float
+
+
+@dataclass(frozen=True)
+class SlowdownRule:
+    """Thresholds of the gate's verdict: ``budget`` is the growth that is allowed, as a share.
+
+    A growth below ``floor_us`` never counts. ``error`` is the chance that one look at an unchanged step calls it
+    slower, ``pass_error`` that of one look to pass a slowdown as large as the budget, ``power`` the chance to detect
+    what is called visible.
+    """
+
+    budget: float = 0.03
+    floor_us: float = 0.0
+    error: float = 0.01
+    pass_error: float = 0.05
+    power: float = 0.8
+
+    def allowed(self, base_us: float) -> float:
+        """The growth that is allowed of a step of this length, as a logarithm: the larger of budget and floor."""
+        return math.log1p(max(self.budget, self.floor_us / base_us))
+
+
+@dataclass
+class Batches:
+    """The pairs that were taken first, and the fresh ones that are to confirm a slowdown.
+
+    ``is_confirming`` turns true once the first pairs have shown a slowdown.
+    """
+
+    first: list[ProcessPair] = field(default_factory=list)
+    confirming: list[ProcessPair] = field(default_factory=list)
+    is_confirming: bool = False
+
+    @property
+    def pairs(self) -> list[ProcessPair]:
+        """All of them, the confirming ones last."""
+        return [*self.first, *self.confirming]
+
+
+def look_for_slowdown(pairs: Sequence[ProcessPair], rule: SlowdownRule) -> Slowdown:
+    """The result that these pairs alone show; "open" with fewer than seven (gate statistics, section 3.3).
+
+    Slower: the lower bound is above zero and the estimate at what is allowed or beyond. Fine: the upper bound is below
+    that, and pairs like these would have shown a slowdown of as much. Faster: the upper bound at the same error as for
+    slower is below zero, and the gain as large as the budget.
+    """
+    if len(pairs) < LOOKS[0]:
+        return "open"
+    logs, allowed = _logs(pairs), _allowed(pairs, rule)
+    direction = _direction(logs, rule.error, allowed)
+    if direction is not None:
+        return direction
+    is_below = _one_sided(logs, rule.pass_error).high < allowed
+    return "fine" if is_below and _visible_slowdown(logs, rule) <= allowed else "open"
+
+
+def take_batches(
+    batches: Batches, take: Callable[[], ProcessPair | None], rule: SlowdownRule, looks: Sequence[int] = GATE_LOOKS
+) -> None:
+    """Takes pairs from look to look until they decide; then, where they show a slowdown, a fresh batch.
+
+    ``take`` gives null where there is no time for another pair: then the pairs so far are looked at. Pairs that were
+    taken stay in ``batches`` where it raises.
+    """
+    batches.is_confirming = _take_until_decided(batches.first, take, rule, looks) == "slower"
+    if batches.is_confirming:
+        _take_until_decided(batches.confirming, take, rule, looks)
+
+
+def judge_slowdown(batches: Batches, rule: SlowdownRule) -> "TimeResult":
+    """The verdict on these pairs, with its bounds and the smallest slowdown that they would have shown."""
+    from bottleneck.schema.gate_result import TimeResult  # noqa: PLC0415 - the profiled process imports this module too
+
+    logs = _logs(batches.pairs)
+    verdict: TimeVerdict
+    first = look_for_slowdown(batches.first, rule)
+    if first == "slower":
+        verdict = "slower" if look_for_slowdown(batches.confirming, rule) == "slower" else "undecided"
+    else:
+        verdict = "undecided" if first == "open" else first
+    return TimeResult(
+        verdict=verdict,
+        reason=_undecided_reason(batches, rule) if verdict == "undecided" else None,
+        ratio=_ratio(logs),
+        low_bound=_finite(_one_sided(logs, rule.error).low),
+        high_bound=_finite(_one_sided(logs, rule.pass_error).high),
+        budget=rule.budget,
+        floor_us=rule.floor_us,
+        smallest_visible=_share(_visible_slowdown(logs, rule)),
+        pairs=tuple(logs),
+        confirming=len(batches.confirming),
+        is_confirmed=verdict == "slower",
+    )
+
+
+def _undecided_reason(batches: Batches, rule: SlowdownRule) -> str:
+    """The reason why these pairs do not decide, in words."""
+    count = len(batches.first)
+    if count < LOOKS[0]:
+        return f"{count} {'pair' if count == 1 else 'pairs'} of processes are too few: it takes {LOOKS[0]}"
+    if look_for_slowdown(batches.first, rule) == "slower":
+        return f"{count} pairs showed a slowdown, which {len(batches.confirming)} fresh pairs did not confirm"
+    allowed, visible = _share(_allowed(batches.first, rule)), _share(_visible_slowdown(_logs(batches.first), rule))
+    if visible is None or allowed is None or visible > allowed:
+        seen = "" if visible is None else f", and would have shown no less than {visible:.1%}"
+        return f"{count} pairs scatter too much{seen}"
+    return f"{count} pairs neither prove a slowdown of {allowed:.1%} nor rule it out"
+
+
+def _take_until_decided(
+    pairs: list[ProcessPair], take: Callable[[], ProcessPair | None], rule: SlowdownRule, looks: Sequence[int]
+) -> Slowdown:
+    for wanted in looks:
+        while len(pairs) < wanted:
+            pair = take()
+            if pair is None:
+                return look_for_slowdown(pairs, rule)
+            pairs.append(pair)
+        seen = look_for_slowdown(pairs, rule)
+        if seen != "open":
+            return seen
+    return "open"
+
+
+def _direction(logs: Sequence[float], error: float, budget: float) -> Literal["faster", "slower"] | None:
+    """The direction of an effect of at least the budget whose one-sided interval excludes zero; null for none."""
+    found = _one_sided(logs, error)
+    if found.low > 0 and found.middle >= budget:
+        return "slower"
+    if found.high < 0 and found.middle <= -budget:
+        return "faster"
+    return None
+
+
+def _one_sided(logs: Sequence[float], error: float) -> Estimate:
+    """The estimate between two bounds, each at this error."""
+    return estimate(logs, 1 - 2 * error)
+
+
+def _shows_none(values: Sequence[float], rule: EffectRule) -> bool:
+    found = estimate(values, rule.coverage)
+    is_within = -rule.budget < found.low and found.high < rule.budget
+    return is_within and smallest_visible(values, rule) <= rule.budget
+
+
+def _logs(pairs: Sequence[ProcessPair]) -> list[float]:
+    return [pair.log_ratio for pair in pairs]
+
+
+def _allowed(pairs: Sequence[ProcessPair], rule: SlowdownRule) -> float:
+    return rule.allowed(statistics.median(pair.base_us for pair in pairs))
+
+
+def _visible_slowdown(logs: Sequence[float], rule: SlowdownRule) -> float:
+    return smallest_visible(logs, EffectRule(error=rule.error, power=rule.power))
+
+
+def _ratio(logs: Sequence[float]) -> Ratio | None:
+    found = _one_sided(logs, _SHOWN_TAIL)
+    low, high = _finite(found.low), _finite(found.high)
+    return None if low is None or high is None else Ratio(math.exp(found.middle), low, high, found.n)
+
+
+def _finite(bound: float) -> float | None:
+    """A bound of the logarithm as one of the ratio; null where it is infinite."""
+    return math.exp(bound) if math.isfinite(bound) else None
+
+
+def _share(growth: float) -> float | None:
+    return math.expm1(growth) if math.isfinite(growth) else None
 
 
 def _with_rank_sum(total: int, n: int) -> list[int]:
@@ -188,19 +379,3 @@ def _with_rank_sum(total: int, n: int) -> list[int]:
         values.append(rank if is_in else -rank)
         total -= rank if is_in else 0
     return values
-
-
-def _shows_none(values: Sequence[float], rule: Rule) -> bool:
-    found = estimate(values, rule.coverage)
-    is_within = -rule.budget < found.low and found.high < rule.budget
-    return is_within and smallest_visible(values, rule) <= rule.budget
-
-
-def _bounds(averages: Sequence[float], n: int, tail: float) -> tuple[float, float]:
-    rank = critical_rank(n, tail)
-    return (averages[rank - 1], averages[-rank]) if rank else (-math.inf, math.inf)
-
-
-def _median(ordered: Sequence[float]) -> float:
-    half = len(ordered) // 2
-    return ordered[half] if len(ordered) % 2 else (ordered[half - 1] + ordered[half]) / 2

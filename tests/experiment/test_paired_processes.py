@@ -16,7 +16,6 @@ import pytest
 
 from bottleneck.errors import WorkloadError
 from bottleneck.experiment.paired_processes import (
-    LOOKS,
     TURNS,
     TURNS_AT_MOST,
     Corner,
@@ -31,6 +30,7 @@ from bottleneck.experiment.program import Program
 from bottleneck.experiment.side import Stand
 from bottleneck.experiment.variants import Built
 from bottleneck.schema.gate_result import Limit, TimeResult
+from bottleneck.schema.statistics import GATE_LOOKS
 
 SIDES: dict[Role, Stand] = {"base": Stand("main", Path("b")), "candidate": Stand("this", Path("c"))}
 
@@ -140,7 +140,7 @@ def test_a_faster_step_is_told_and_never_red() -> None:
 
 def test_steps_that_scatter_too_much_are_undecided_and_say_what_they_could_have_seen() -> None:
     found = house(noise=wild).fight()
-    assert found.verdict == "undecided" and len(found.pairs) == LOOKS[-1]
+    assert found.verdict == "undecided" and len(found.pairs) == GATE_LOOKS[-1]
     assert found.reason is not None and "20 pairs scatter too much" in found.reason
 
 
@@ -330,9 +330,9 @@ def test_a_real_candidate_that_raises_is_named(tmp_path: Path) -> None:
 _HOLDER = """
 import sys
 from pathlib import Path
-from bottleneck.experiment.duel import duel
-from bottleneck.experiment.stand import Stand
-from bottleneck.harness.trial_program import Program
+from bottleneck.experiment.paired_processes import duel
+from bottleneck.experiment.program import Program
+from bottleneck.experiment.side import Stand
 side = Stand("this", Path(sys.argv[1]))
 duel(Program("step.py"), side, side)
 """

@@ -1,202 +1,244 @@
-"""Programs counted in processes of their own: what changes a counter, what does not, and how it fails."""
-
+import os
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
 
-from bottleneck.errors import UndecidedError, WorkloadError
-from bottleneck.experiment.program import Program
-from bottleneck.experiment.record_once import Counted, count_program
-from bottleneck.experiment.side import Stand
-from bottleneck.schema.counters import COUNTERS, Counts, Site
-from bottleneck.schema.recording import Form
+from bottleneck.errors import TraceError
+from bottleneck.experiment import record_once as points
+from bottleneck.experiment import sweep
+from bottleneck.experiment.record_once import Ceilings, Measured, environment_of, measure_point
+from bottleneck.experiment.sweep import Asked, Progress, Turns, combine, describe, run_sweep
+from bottleneck.experiment.sweep_points import Place, Series
+from bottleneck.harness.messages import Plan
+from bottleneck.schema.analysis import Interval
+from bottleneck.schema.measurements import Timing
+from bottleneck.schema.trials import Point, Roof, Sweep
 
-pytestmark = pytest.mark.process
+EAGER = Series("eager")
+# A workload that never imports torch is timed, not profiled, and its process starts at once.
+PROGRAM = """
+import os, sys
 
-# Changes stand in the place of the word. Without an optimizer, which brings in the compiler and takes seconds.
-WORKLOAD = """
-import gc
-
-import torch
-from torch import nn
-
-gc.disable() if __import__("os").environ.get("WITHOUT_GC") else None
-
-
-class Net(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.one = nn.Linear(32, 32)
-        self.norm = nn.LayerNorm(32)
-        self.drop = nn.Dropout(0.1)
-        self.two = nn.Linear(32, 4)
-
-    def forward(self, x):
-        x = self.drop(self.norm(torch.relu(self.one(x))))
-        pass  # MODEL
-        return self.two(x)
-
-
-def workload(batch=8):
-    model = Net()
-    pass  # COMPILE
-    data, labels = torch.randn(batch, 32), torch.randint(0, 4, (batch,))
-
-    def step():
-        model.zero_grad()
-        loss = nn.functional.cross_entropy(model(data), labels)
-        loss.backward()
-        pass  # STEP
-
-    return step
+def workload(n=1, batch_size=1, how="well"):
+    print("a word of the program's own")
+    if how == "badly":
+        raise ValueError(f"cannot do {n}\\nas it is")
+    if how == "leaves":
+        sys.exit("no, thank you")
+    if how == "is killed":
+        os.kill(os.getpid(), 9)
+    if how == "says nothing":
+        sys.exit(3)
+    return lambda: sum(range(200 * n))
 """
-COMPILE = "model = torch.compile(model, backend='eager')"
-ENVIRONMENT = {"OMP_NUM_THREADS": "1", "PYTHONHASHSEED": "0"}
-# What a person adds without a thought: where, the line, and a counter that must tell.
-CHANGES = {
-    "an item": ("STEP", "loss.item()", "syncs"),
-    "an op of an operator": ("MODEL", "x = x + 1", "ops"),
-    "a float64 upcast": ("MODEL", "x = x.double().square().float()", "float64_ops"),
-    "a copy": ("MODEL", "x = x.clone()", "copies"),
-}
 
 
-class Bench:
-    """A folder in which programs are written and counted."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self._number = 0
-
-    def count(
-        self, text: str, form: Form = "workload", runs: int = 1, environment: dict[str, str] | None = None
-    ) -> Counted:
-        """The counts of a program of this text."""
-        self._number += 1
-        (self.folder / "program.py").write_text(text)
-        out = self.folder / f"out{self._number}"
-        stand = Stand("here", self.folder, {**ENVIRONMENT, **(environment or {})})
-        return count_program(Program("program.py", form=form), out, stand, runs)
+def places(*sizes: int) -> tuple[Place, ...]:
+    return tuple(Place({"batch_size": size}, EAGER) for size in sizes)
 
 
-@pytest.fixture(scope="module")
-def bench(tmp_path_factory: pytest.TempPathFactory) -> Bench:
-    return Bench(tmp_path_factory.mktemp("bench"))
+@pytest.fixture
+def plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Plan:
+    monkeypatch.setattr(points, "cpu_calibration", lambda threads, tell: None)
+    (tmp_path / "program.py").write_text(PROGRAM)
+    (tmp_path / "out").mkdir()
+    return Plan(
+        folder=str(tmp_path / "out"),
+        form="workload",
+        target=str(tmp_path / "program.py"),
+        module=False,
+        settings=(),
+        train=False,
+        steps=1,
+        warmup=0,
+        batch_test=False,
+        option_costs=False,
+    )
 
 
-@pytest.fixture(scope="module")
-def base(bench: Bench) -> Counted:
-    return bench.count(WORKLOAD)
+def measured(plan: Plan, **settings: str) -> Measured:
+    asked = Plan(**{**vars(plan), "settings": tuple(settings.items())})
+    return measure_point(asked, Place({"batch_size": 8}, EAGER), Ceilings(print))
 
 
-@pytest.fixture(scope="module")
-def compiled(bench: Bench) -> Counts:
-    return bench.count(with_line(WORKLOAD, "COMPILE", COMPILE)).counts
+def test_a_point_has_the_unprofiled_step_and_its_throughput(plan: Plan, capfd: pytest.CaptureFixture[str]) -> None:
+    done = measured(plan)
+    assert done.point.step_us is not None and done.point.step_us.n >= 5
+    assert done.point.samples_per_s == pytest.approx(8e6 / done.point.step_us.median)
+    assert done.point.setup_s is not None and done.point.repeats == 1
+    assert done.point.reason is None
+    assert any("never imported torch" in warning for warning in done.warnings)
+    assert capfd.readouterr() == ("", "")
+    assert sorted(path.name for path in Path(plan.folder).iterdir()) == ["recording.json"]
 
 
-def with_line(text: str, place: str, line: str) -> str:
-    return text.replace(f"pass  # {place}", line)
+@pytest.mark.parametrize(
+    ("how", "reason"),
+    [
+        ("badly", "ValueError: cannot do 1"),
+        ("leaves", "no, thank you"),
+        ("says nothing", "the program ended with status 3, and nothing was measured"),
+    ],
+)
+def test_a_point_that_fails_has_what_the_program_said_as_its_reason(plan: Plan, how: str, reason: str) -> None:
+    point = measured(plan, how=how).point
+    assert (point.step_us, point.reason, point.values) == (None, reason, {"batch_size": 8})
 
 
-def portable(counts: Counts) -> dict[str, int]:
-    return {name: value for name, value in counts.values.items() if COUNTERS[name].tier == "portable"}
+def test_a_point_that_is_killed_says_so(plan: Plan) -> None:
+    point = measured(plan, how="is killed").point
+    assert point.step_us is None and point.reason is not None
+    assert point.reason.startswith("the program ended by signal 9 (SIGKILL)")
 
 
-def site_of(counts: Counts, line: str) -> Site:
-    return next(site for site in counts.sites if site.text == line)
-
-
-def test_a_workload_counts_what_three_steps_agree_on(base: Counted) -> None:
-    counts = base.counts
-    assert counts.unstable == {} and counts.steps == 3
-    assert set(counts.unknown) == {"launches", "kernel_names"}
-    assert counts.values["module_calls"] == 5 and counts.values["autograd_nodes"] > 8
-    assert (counts.values["graphs"], counts.values["graph_breaks"], counts.values["recompiles"]) == (0, 0, 0)
-    site = site_of(counts, "loss.backward()")
-    assert site.file == "program.py" and WORKLOAD.splitlines()[site.line - 1].strip() == site.text
-
-
-def test_nothing_is_timed_or_calibrated_and_the_recording_stays(base: Counted) -> None:
-    recording = base.case.recording
-    assert recording is not None
-    assert recording.unprofiled is recording.device is recording.batch_test is recording.option_costs is None
-    assert recording.search_path == (".",)
-    (folder,) = base.recordings
-    assert (folder / "recording.json").is_file() and (folder / "trace.rank0.json.gz").is_file()
-
-
-@pytest.mark.parametrize(("place", "line", "counter"), CHANGES.values(), ids=CHANGES)
-def test_each_of_these_changes_a_portable_counter_and_names_its_line(
-    bench: Bench, base: Counted, place: str, line: str, counter: str
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (TraceError("the trace is no trace", fix="record it again"), "the trace is no trace"),
+        (OSError(28, "No space left on device"), "the recording could not be written: No space left on device"),
+    ],
+)
+def test_what_cannot_be_explained_is_a_point_with_a_reason(
+    plan: Plan, error: Exception, reason: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    changed = bench.count(with_line(WORKLOAD, place, line)).counts
-    assert changed.fingerprint == base.counts.fingerprint and changed.input_sha == base.counts.input_sha
-    assert portable(changed)[counter] > portable(base.counts)[counter]
-    site = site_of(changed, line)
-    assert site.counts[counter] > 0
-    assert site.line == next(at for at, text in enumerate(WORKLOAD.splitlines(), 1) if text.endswith(f"# {place}"))
+    def fail(*arguments: object) -> None:
+        raise error
+
+    monkeypatch.setattr(points, "finish_recording", fail)
+    point = measured(plan).point
+    assert (point.step_us, point.reason) == (None, reason)
 
 
-def test_a_graph_break_changes_counters_and_names_its_line(bench: Bench, compiled: Counts) -> None:
-    assert (compiled.values["graphs"], compiled.values["graph_breaks"]) == (1, 0)
-    text = with_line(with_line(WORKLOAD, "COMPILE", COMPILE), "MODEL", "torch._dynamo.graph_break()")
-    broken = bench.count(text).counts
-    assert broken.fingerprint == compiled.fingerprint and broken.fingerprint.portable["compiled"] is True
-    assert (broken.values["graphs"], broken.values["graph_breaks"]) == (2, 1)
-    assert site_of(broken, "torch._dynamo.graph_break()").counts["graph_breaks"] == 1
+def test_threads_are_told_to_openmp_before_the_process_starts() -> None:
+    assert environment_of(Place({}, Series("1 thread", threads=1)))["OMP_NUM_THREADS"] == "1"
+    assert environment_of(Place({}, EAGER)) == dict(os.environ)
 
 
-def test_hash_seed_threads_and_garbage_collection_change_nothing_portable(bench: Bench, base: Counted) -> None:
-    environment = {"PYTHONHASHSEED": "7", "OMP_NUM_THREADS": "2", "WITHOUT_GC": "1"}
-    other = bench.count(WORKLOAD, environment=environment).counts
-    assert portable(other) == portable(base.counts) and other.unstable == {}
-    assert (other.ops, other.modules, other.sites) == (base.counts.ops, base.counts.modules, base.counts.sites)
-    assert other.fingerprint.portable == base.counts.fingerprint.portable
-    assert other.fingerprint.backend["threads"] == 2
+def timed(us: float, spread: float = 0.0, **more: object) -> Point:
+    timing = Timing(us, us - spread, us + spread, 10)
+    return Point({"batch_size": 4}, "eager", timing, samples_per_s=4e6 / us, repeats=1, **more)  # type: ignore[arg-type]
 
 
-SCRIPT = """
-import torch
-from torch.utils.data import DataLoader, TensorDataset
-
-data = TensorDataset(torch.randn(400, 8), torch.randint(0, 2, (400,)))
-model = torch.nn.Linear(8, 2)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-for epoch in range(100):
-    for inputs, labels in DataLoader(data, batch_size=4, shuffle=True, num_workers=2):
-        optimizer.zero_grad()
-        torch.nn.functional.cross_entropy(model(inputs), labels).backward()
-        optimizer.step()
-"""
+def test_repeats_become_their_median_and_an_interval_around_all_of_them() -> None:
+    one = combine([timed(30.0), timed(10.0, 1.0), timed(20.0, 15.0)])
+    assert one.step_us == Timing(20.0, 5.0, 35.0, 30)
+    assert one.repeats == 3
+    assert one.samples_per_s == pytest.approx(4e6 / 20.0)
 
 
-def test_a_script_with_workers_counts_the_same_twice_and_is_ended_when_it_is_counted(bench: Bench) -> None:
-    counted = bench.count(SCRIPT, "script", runs=2)
-    assert counted.counts.unstable == {} and counted.counts.runs == 2 and counted.counts.steps == 3
-    assert len(counted.recordings) == 2
-    recording = counted.case.recording
-    assert recording is not None and recording.step_source == "optimizer" and (recording.steps_seen or 0) < 40
+def test_rates_follow_the_median_of_an_even_number_of_repeats() -> None:
+    first = timed(10.0, flops=100.0, flops_per_s=100.0 / 10.0, bytes_per_s=Interval(1.0, 2.0))
+    one = combine([first, timed(30.0)])
+    assert one.step_us is not None and one.step_us.median == 20.0
+    assert one.samples_per_s == pytest.approx(4e6 / 20.0)
+    assert one.flops_per_s == pytest.approx(100.0 / 20.0)
+    assert one.bytes_per_s == Interval(0.5, 1.0)
 
 
-@pytest.mark.sample
-def test_a_bare_model_counts_its_forward_pass(bench: Bench) -> None:
-    text = "import torch\nmodel = torch.nn.Linear(8, 2)\ninputs = (torch.randn(4, 8),)\n"
-    counts = bench.count(text, "model").counts
-    assert counts.values["flops"] >= 2 * 4 * 8 * 2
-    assert counts.values["autograd_nodes"] == 0 and counts.ops["aten::addmm"] == 1
+def test_a_repeat_that_failed_counts_only_if_all_did() -> None:
+    bad = Point({"batch_size": 4}, "eager", reason="it failed")
+    assert combine([bad, timed(10.0)]).repeats == 1
+    assert combine([bad, bad]).reason == "it failed"
 
 
-@pytest.mark.sample
-def test_a_program_that_fails_says_what_it_said_last(bench: Bench) -> None:
-    with pytest.raises(WorkloadError) as caught:
-        bench.count("def workload():\n    raise ValueError('no such file: data.bin')\n")
-    assert caught.value.exit_code == 4
-    assert "program.py failed in here" in caught.value.what
-    assert caught.value.why == "ValueError: no such file: data.bin"
+class Order:
+    """Stands in for measuring: notes which batch sizes were asked for, in order."""
+
+    def __init__(self) -> None:
+        self.sizes: list[object] = []
+
+    def __call__(self, plan: Plan, place: Place, ceilings: Ceilings) -> Measured:
+        assert dict(plan.settings) == {"how": "well", "batch_size": str(place.values["batch_size"])}
+        assert Path(plan.folder).is_dir()
+        self.sizes.append(place.values["batch_size"])
+        return Measured(timed(10.0), Roof("eager", "cpu", None, None, None), ("a warning",))
 
 
-@pytest.mark.sample
-def test_a_program_without_steps_is_undecided(bench: Bench) -> None:
-    with pytest.raises(UndecidedError) as caught:
-        bench.count("print('hello')\n", "script")
-    assert caught.value.exit_code == 5 and "never imported torch" in caught.value.why
+def swept(plan: Plan, order: Order, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Progress:
+    monkeypatch.setattr(sweep, "measure_point", order)
+    base = Plan(**{**vars(plan), "settings": (("how", "well"),)})
+    progress = Progress(Asked(base, (), places(*range(1, 9)), repeats=2))
+    folder = tmp_path / f"out{len(list(tmp_path.iterdir()))}"
+    folder.mkdir()
+
+    def make(name: str) -> Path:
+        (folder / name).mkdir()
+        return folder / name
+
+    run_sweep(progress, make, lambda text: None)
+    return progress
+
+
+def test_everything_is_measured_once_before_anything_again_in_the_same_random_order_every_time(
+    plan: Plan, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    first, second = Order(), Order()
+    swept(plan, first, monkeypatch, tmp_path)
+    swept(plan, second, monkeypatch, tmp_path)
+    assert first.sizes == second.sizes
+    assert sorted(first.sizes[:8]) == sorted(first.sizes[8:]) == list(range(1, 9))  # type: ignore[type-var]
+    assert list(range(1, 9)) not in (first.sizes[:8], first.sizes[8:])
+    assert first.sizes[:8] != first.sizes[8:]
+
+
+def test_the_sum_keeps_the_order_that_was_asked_for_and_each_warning_once(
+    plan: Plan, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    result = swept(plan, Order(), monkeypatch, tmp_path).sum_up()
+    assert len(result.points) == 8 and all(point.repeats == 2 for point in result.points)
+    assert result.warnings == ("a warning",)
+    assert len(result.roofs) == 1
+    assert result.settings == {"how": "well"}
+
+
+def test_what_was_not_measured_has_the_reason_that_is_given(plan: Plan) -> None:
+    progress = Progress(Asked(plan, (), places(1, 2)), {1: [Measured(timed(10.0))]})
+    first, second = progress.sum_up("interrupted").points
+    assert (first.reason, first.values) == ("interrupted", {"batch_size": 1})
+    assert second.reason is None
+
+
+def test_a_place_is_described_by_its_values_and_series() -> None:
+    assert describe(Place({"batch_size": 4, "hidden": 8}, EAGER)) == "batch_size=4, hidden=8, eager"
+
+
+def in_turns(
+    order: Callable[..., Measured], turns: Turns, plan: Plan, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> Sweep:
+    """The sweep of eight places whose turns give this."""
+
+    def take(plan: Plan, places: Mapping[int, Place], rounds: int, *_: object) -> Turns:
+        assert (sorted(places), rounds) == (list(range(8)), 60)
+        return turns
+
+    monkeypatch.setattr(sweep, "measure_point", order)
+    monkeypatch.setattr(sweep, "take_turns", take)
+    progress = Progress(Asked(plan, (), places(*range(1, 9)), turns=60))
+    run_sweep(progress, lambda name: tmp_path / name, lambda text: None)
+    return progress.sum_up()
+
+
+def test_turns_give_points_their_time_and_rates_and_the_recording_the_rest(
+    plan: Plan, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    turns = Turns({0: Timing(20.0, 19.0, 21.0, 60)}, {3: "its process was killed by SIGKILL"})
+    found = in_turns(lambda *_: Measured(timed(10.0, flops=7.0, flops_per_s=7e5)), turns, plan, monkeypatch, tmp_path)
+    first, second = found.points[:2]
+    assert (first.step_us, second.step_us) == (Timing(20.0, 19.0, 21.0, 60), timed(10.0).step_us)
+    assert (first.flops, first.flops_per_s, first.samples_per_s) == (7.0, 3.5e5, 2e5)
+    assert second.flops_per_s == 7e5
+    assert found.how == "60 rounds of turns"
+    assert found.warnings == ("batch_size=4, eager took no turns: its process was killed by SIGKILL",)
+
+
+def test_processes_that_would_not_fit_into_memory_together_take_no_turns(
+    plan: Plan, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("bottleneck.experiment.record_once.available_bytes", lambda: 10**9)
+    found = in_turns(
+        lambda *_: Measured(timed(10.0, peak_memory_bytes=200_000_000)), Turns(), plan, monkeypatch, tmp_path
+    )
+    assert all(point.step_us == timed(10.0).step_us for point in found.points)
+    assert found.how == ""
+    assert "together need 1.60 GB, and 1.00 GB are free" in found.warnings[0]

@@ -105,7 +105,7 @@ _HOLDER = """
 import sys
 from pathlib import Path
 from bottleneck.experiment.worker import Worker
-from bottleneck.harness.trial_program import Program
+from bottleneck.experiment.program import Program
 with Worker(Program(sys.argv[1]), Path(sys.argv[2]), None, Path(sys.argv[3])) as worker:
     print(worker._process.pid, flush=True)
     worker.build("original")

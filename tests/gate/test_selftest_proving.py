@@ -9,9 +9,9 @@ import pytest
 
 from bottleneck.experiment.paired_processes import DuelEffort
 from bottleneck.experiment.program import Program
-from bottleneck.experiment.record_once import Counted
 from bottleneck.experiment.side import Stand
 from bottleneck.experiment.worktree import Base
+from bottleneck.gate.count_program import Counted
 from bottleneck.gate.judging import default_budgets
 from bottleneck.gate.run_gate import Job
 from bottleneck.gate.selftest import prove

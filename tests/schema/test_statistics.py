@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from bottleneck.schema.statistics import (
     LOOKS,
-    Rule,
+    EffectRule,
     critical_rank,
     estimate,
-    judge,
-    look,
+    judge_effect,
+    look_for_effect,
     next_look,
     ranks_outside_interval,
     signed_rank_at_most,
@@ -23,7 +23,7 @@ from bottleneck.schema.statistics import (
     summarise_durations,
 )
 
-RULE = Rule()
+RULE = EffectRule()
 VALUES = st.lists(st.floats(-1, 1).filter(lambda value: value == 0 or abs(value) > 1e-6), min_size=7, max_size=20)
 
 # Largest rank sums that are significant, one-sided, for n = 5 … 20: Wilcoxon and Wilcox (1964), "Some rapid approximate
@@ -79,8 +79,8 @@ def test_the_normal_limit_meets_the_exact_distribution_where_it_takes_over() -> 
 
 
 def test_seven_pairs_are_the_fewest_that_can_speak() -> None:
-    assert look([0.5] * 6, RULE) == "open"
-    assert look([0.5] * 7, RULE) == "faster"
+    assert look_for_effect([0.5] * 6, RULE) == "open"
+    assert look_for_effect([0.5] * 7, RULE) == "slower"
     assert LOOKS[0] == 7
 
 
@@ -98,8 +98,8 @@ def test_the_chance_is_the_published_one_for_darwin_s_maize() -> None:
 @given(VALUES)
 def test_swapping_both_mirrors_the_verdict(values: list[float]) -> None:
     mirror = {"faster": "slower", "slower": "faster"}
-    seen = look(values, RULE)
-    assert look([-value for value in values], RULE) == mirror.get(seen, seen)
+    seen = look_for_effect(values, RULE)
+    assert look_for_effect([-value for value in values], RULE) == mirror.get(seen, seen)
     there, back = estimate(values), estimate([-value for value in values])
     assert (back.middle, back.low, back.high) == pytest.approx((-there.middle, -there.high, -there.low))
 
@@ -109,7 +109,7 @@ def test_the_order_of_the_pairs_means_nothing(values: list[float], shuffled: ran
     other = list(values)
     shuffled.shuffle(other)
     assert estimate(other).middle == pytest.approx(estimate(values).middle)
-    assert look(other, RULE) == look(values, RULE)
+    assert look_for_effect(other, RULE) == look_for_effect(values, RULE)
 
 
 @given(
@@ -118,7 +118,7 @@ def test_the_order_of_the_pairs_means_nothing(values: list[float], shuffled: ran
 def test_the_unit_of_time_means_nothing(pairs: list[tuple[float, float]], scale: float) -> None:
     plain = [math.log(a / b) for a, b in pairs]
     scaled = [math.log((scale * a) / (scale * b)) for a, b in pairs]
-    assert judge(plain, plain, RULE) == judge(scaled, scaled, RULE)
+    assert judge_effect(plain, plain, RULE) == judge_effect(scaled, scaled, RULE)
 
 
 @given(VALUES, st.floats(-0.5, 0.5))
@@ -133,24 +133,24 @@ def test_an_effect_that_is_added_moves_the_estimate_by_as_much(values: list[floa
 def test_an_effect_below_the_budget_is_none_however_sure_it_is() -> None:
     values = [0.01 + 0.0001 * place for place in range(10)]
     assert estimate(values).low > 0
-    assert look(values, RULE) == "no effect"
-    assert look(values, Rule(budget=0.005)) == "faster"
+    assert look_for_effect(values, RULE) == "no effect"
+    assert look_for_effect(values, EffectRule(budget=0.005)) == "slower"
 
 
 def test_pairs_that_scatter_too_much_to_show_the_budget_are_not_called_no_effect() -> None:
     values = [0.019, -0.019, 0.015, -0.015, 0.01, -0.01, 0.0]
     assert smallest_visible(values, RULE) > RULE.budget
-    assert look(values, RULE) == "open"
+    assert look_for_effect(values, RULE) == "open"
 
 
 def test_an_effect_needs_a_fresh_batch_that_shows_it_again() -> None:
     clear, none = [0.1] * 7, [0.001, -0.001] * 4
-    assert judge(clear, [], RULE).verdict == "inconclusive"
-    assert judge(clear, none, RULE).verdict == "inconclusive"
-    assert judge(clear, [-value for value in clear], RULE).verdict == "inconclusive"
-    confirmed = judge(clear, clear, RULE)
-    assert confirmed.verdict == "faster" and confirmed.is_confirmed
-    assert judge(none, [], RULE).verdict == "no effect"
+    assert judge_effect(clear, [], RULE).verdict == "inconclusive"
+    assert judge_effect(clear, none, RULE).verdict == "inconclusive"
+    assert judge_effect(clear, [-value for value in clear], RULE).verdict == "inconclusive"
+    confirmed = judge_effect(clear, clear, RULE)
+    assert confirmed.verdict == "slower" and confirmed.is_confirmed
+    assert judge_effect(none, [], RULE).verdict == "no effect"
 
 
 def test_looks_grow_until_there_have_been_enough() -> None:
@@ -176,17 +176,19 @@ def _verdict(draw: random.Random, noise: Callable[[random.Random], float], effec
     first: list[float] = []
     while (wanted := next_look(len(first))) is not None and wanted <= 40:
         first += [noise(draw) + effect for _ in range(wanted - len(first))]
-        seen = look(first, RULE)
+        seen = look_for_effect(first, RULE)
         if seen == "no effect":
-            return judge(first, [], RULE).verdict
+            return judge_effect(first, [], RULE).verdict
         if seen != "open":
             break
     confirming: list[float] = []
-    while look(first, RULE) != "open" and (wanted := next_look(len(confirming))) is not None and wanted <= 20:
+    while (
+        look_for_effect(first, RULE) != "open" and (wanted := next_look(len(confirming))) is not None and wanted <= 20
+    ):
         confirming += [noise(draw) + effect for _ in range(wanted - len(confirming))]
-        if look(confirming, RULE) != "open":
+        if look_for_effect(confirming, RULE) != "open":
             break
-    return judge(first, confirming, RULE).verdict
+    return judge_effect(first, confirming, RULE).verdict
 
 
 @pytest.mark.parametrize("noise", [_gauss, _bursts, _two_speeds])
@@ -199,7 +201,7 @@ def test_noise_alone_is_called_faster_or_slower_less_than_once_in_a_hundred(
 
 
 @pytest.mark.parametrize("noise", [_gauss, _bursts])
-@pytest.mark.parametrize(("effect", "expected"), [(0.10, "faster"), (-0.10, "slower")])
+@pytest.mark.parametrize(("effect", "expected"), [(0.10, "slower"), (-0.10, "faster")])
 def test_a_tenth_more_or_less_is_seen_nearly_always(
     noise: Callable[[random.Random], float], effect: float, expected: str
 ) -> None:

@@ -47,8 +47,8 @@ def test_a_step_without_tensors_has_no_use_for_inference_mode() -> None:
 
 THREADS = """
 import os, torch
-from bottleneck.harness.changes.host import run_on_threads
-from bottleneck.harness.changes.subject import subject_of
+from bottleneck.experiment.interventions.process import run_on_threads
+from bottleneck.experiment.interventions.subject import subject_of
 torch.ones(1 << 20).add_(1)
 run_on_threads(subject_of(lambda: None), lambda cores: 3)()
 print(torch.get_num_threads(), os.environ["OMP_NUM_THREADS"])
@@ -89,8 +89,8 @@ def test_processors_that_share_a_core_count_once(tmp_path: Path, monkeypatch: py
 
 FREEZE = """
 import gc, torch
-from bottleneck.harness.changes.host import freeze_objects
-from bottleneck.harness.changes.subject import subject_of
+from bottleneck.experiment.interventions.process import freeze_objects
+from bottleneck.experiment.interventions.subject import subject_of
 step = freeze_objects(subject_of(lambda: 5))
 before = gc.get_freeze_count()
 assert step() == 5
@@ -112,8 +112,8 @@ def test_nothing_is_frozen_where_nothing_is_collected(monkeypatch: pytest.Monkey
 
 FLUSH = """
 import torch
-from bottleneck.harness.changes.host import flush_tiny_numbers
-from bottleneck.harness.changes.subject import subject_of
+from bottleneck.experiment.interventions.process import flush_tiny_numbers
+from bottleneck.experiment.interventions.subject import subject_of
 tiny = torch.full((4_000_000,), 1e-39)
 step = lambda: ((tiny * 1.0).view(torch.int32) == 0).float().mean().item()
 before = step()

@@ -10,34 +10,42 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bottleneck.gate.time_verdict import LOOKS, Batches, Pair, SlowdownRule, judge_slowdown, look, take_batches
+from bottleneck.schema.statistics import (
+    GATE_LOOKS,
+    Batches,
+    ProcessPair,
+    SlowdownRule,
+    judge_slowdown,
+    look_for_slowdown,
+    take_batches,
+)
 
 RULE = SlowdownRule()
 SMALL = (0.001, -0.001, 0.002, -0.002, 0.0005, -0.0005, 0.0)
 LOGS = st.lists(st.floats(-0.3, 0.3).filter(lambda value: value == 0 or abs(value) > 1e-6), min_size=7, max_size=20)
 
 
-def pairs(logs: Sequence[float], base_us: float = 1000.0) -> list[Pair]:
+def pairs(logs: Sequence[float], base_us: float = 1000.0) -> list[ProcessPair]:
     """Pairs of these log ratios."""
-    return [Pair(log, base_us, base_us * math.exp(log)) for log in logs]
+    return [ProcessPair(log, base_us, base_us * math.exp(log)) for log in logs]
 
 
-def slower_by(share: float) -> list[Pair]:
+def slower_by(share: float) -> list[ProcessPair]:
     """Seven calm pairs of a step that is slower by this share."""
     return pairs([math.log1p(share) + each for each in SMALL])
 
 
 def test_seven_pairs_are_the_fewest_that_can_speak() -> None:
-    assert look(slower_by(0.5)[:6], RULE) == "open"
-    assert look(slower_by(0.5), RULE) == "slower"
-    assert LOOKS[0] == 7
+    assert look_for_slowdown(slower_by(0.5)[:6], RULE) == "open"
+    assert look_for_slowdown(slower_by(0.5), RULE) == "slower"
+    assert GATE_LOOKS[0] == 7
 
 
 @pytest.mark.parametrize(
     ("share", "seen"), [(0.10, "slower"), (0.031, "slower"), (0.02, "fine"), (0.0, "fine"), (-0.1, "faster")]
 )
 def test_what_calm_pairs_say(share: float, seen: str) -> None:
-    assert look(slower_by(share), RULE) == seen
+    assert look_for_slowdown(slower_by(share), RULE) == seen
 
 
 def test_a_slowdown_below_the_budget_is_fine_however_sure_it_is() -> None:
@@ -56,17 +64,17 @@ def test_pairs_that_scatter_too_much_to_show_the_budget_are_never_passed() -> No
 
 def test_a_slowdown_that_never_counts_does_not_fail() -> None:
     tenth = slower_by(0.10)
-    assert look(tenth, replace(RULE, floor_us=200.0)) == "fine"
-    assert look(tenth, replace(RULE, floor_us=50.0)) == "slower"
+    assert look_for_slowdown(tenth, replace(RULE, floor_us=200.0)) == "fine"
+    assert look_for_slowdown(tenth, replace(RULE, floor_us=50.0)) == "slower"
     long = pairs([pair.log_ratio for pair in tenth], base_us=100_000.0)
-    assert look(long, replace(RULE, floor_us=200.0)) == "slower"
+    assert look_for_slowdown(long, replace(RULE, floor_us=200.0)) == "slower"
 
 
 def test_a_smaller_error_needs_more_pairs() -> None:
     tenth = slower_by(0.10)
     strict = replace(RULE, error=RULE.error / 3)
-    assert look(tenth, strict) == "open"
-    assert look([*tenth, *tenth[:3]], strict) == "slower"
+    assert look_for_slowdown(tenth, strict) == "open"
+    assert look_for_slowdown([*tenth, *tenth[:3]], strict) == "slower"
 
 
 def test_red_needs_a_fresh_batch_that_shows_it_again() -> None:
@@ -105,19 +113,19 @@ def test_a_doubt_about_a_slowdown_of_the_budget_itself_is_told() -> None:
 def test_the_order_of_the_pairs_means_nothing(logs: list[float], shuffled: random.Random) -> None:
     other = list(logs)
     shuffled.shuffle(other)
-    assert look(pairs(other), RULE) == look(pairs(logs), RULE)
+    assert look_for_slowdown(pairs(other), RULE) == look_for_slowdown(pairs(logs), RULE)
 
 
 @given(LOGS)
 def test_swapping_the_sides_makes_slower_faster(logs: list[float]) -> None:
-    seen, back = look(pairs(logs), RULE), look(pairs([-log for log in logs]), RULE)
+    seen, back = look_for_slowdown(pairs(logs), RULE), look_for_slowdown(pairs([-log for log in logs]), RULE)
     assert (seen == "slower") == (back == "faster")
 
 
 @given(LOGS, st.floats(0, 0.5))
 def test_more_of_a_slowdown_never_turns_red_into_green(logs: list[float], more: float) -> None:
-    if look(pairs(logs), RULE) == "slower":
-        assert look(pairs([log + more for log in logs]), RULE) == "slower"
+    if look_for_slowdown(pairs(logs), RULE) == "slower":
+        assert look_for_slowdown(pairs([log + more for log in logs]), RULE) == "slower"
 
 
 def test_pairs_are_taken_from_look_to_look_and_a_claim_once_more() -> None:
@@ -126,7 +134,7 @@ def test_pairs_are_taken_from_look_to_look_and_a_claim_once_more() -> None:
     take_batches(batches, lambda: next(taken), RULE)
     assert (len(batches.first), len(batches.confirming)) == (7, 7)
     calm = Batches()
-    take_batches(calm, lambda: Pair(0.0, 1.0, 1.0), RULE)
+    take_batches(calm, lambda: ProcessPair(0.0, 1.0, 1.0), RULE)
     assert (len(calm.first), len(calm.confirming)) == (7, 0)
 
 
@@ -134,23 +142,23 @@ def test_what_stays_open_ends_at_the_last_look() -> None:
     wide = iter(pairs([0.3, -0.3] * 20))
     batches = Batches()
     take_batches(batches, lambda: next(wide), RULE)
-    assert (len(batches.first), len(batches.confirming)) == (LOOKS[-1], 0)
+    assert (len(batches.first), len(batches.confirming)) == (GATE_LOOKS[-1], 0)
 
 
 def test_when_the_time_is_over_what_there_is_is_judged() -> None:
-    few: Iterator[Pair | None] = iter([*pairs([0.06, -0.03, 0.05, -0.04, 0.03, -0.02, 0.01, 0.02]), None])
+    few: Iterator[ProcessPair | None] = iter([*pairs([0.06, -0.03, 0.05, -0.04, 0.03, -0.02, 0.01, 0.02]), None])
     batches = Batches()
     take_batches(batches, lambda: next(few), RULE)
     assert len(batches.first) == 8
     assert judge_slowdown(batches, RULE).verdict == "undecided"
 
 
-Noise = Callable[[random.Random, float], Iterator[Pair]]
+Noise = Callable[[random.Random, float], Iterator[ProcessPair]]
 
 
 def turns(
     draw: random.Random, effect: float, offset: float, jitter: float, burst: float, drift: float
-) -> Iterator[Pair]:
+) -> Iterator[ProcessPair]:
     """Pairs of processes that take turns on a machine whose speed drifts and which other programs disturb.
 
     The laws of the gate statistics, section 3.1: a drift that remembers, an offset of each process, jitter of each turn
@@ -169,29 +177,29 @@ def turns(
                     sides[side] + pace + draw.gauss(0, jitter) + draw.expovariate(1 / jitter) + 0.4 * bool(left)
                 )
             ratios.append(times[1] - times[0])
-        yield Pair(sorted(ratios)[8] / 2 + sorted(ratios)[7] / 2, 1000.0, 1000.0 * math.exp(effect))
+        yield ProcessPair(sorted(ratios)[8] / 2 + sorted(ratios)[7] / 2, 1000.0, 1000.0 * math.exp(effect))
 
 
-def quiet(draw: random.Random, effect: float) -> Iterator[Pair]:
+def quiet(draw: random.Random, effect: float) -> Iterator[ProcessPair]:
     """A machine of its own."""
     return turns(draw, effect, 0.003, 0.008, 0.0, 0.004)
 
 
-def shared(draw: random.Random, effect: float) -> Iterator[Pair]:
+def shared(draw: random.Random, effect: float) -> Iterator[ProcessPair]:
     """A virtual machine of a CI service."""
     return turns(draw, effect, 0.01, 0.02, 0.004, 0.02)
 
 
-def nasty(draw: random.Random, effect: float) -> Iterator[Pair]:
+def nasty(draw: random.Random, effect: float) -> Iterator[ProcessPair]:
     """One that others keep busy."""
     return turns(draw, effect, 0.025, 0.05, 0.02, 0.06)
 
 
-def unlucky(draw: random.Random, effect: float) -> Iterator[Pair]:
+def unlucky(draw: random.Random, effect: float) -> Iterator[ProcessPair]:
     """Processes one in ten of which is a tenth off for as long as it lives, as measured on a shared machine."""
     while True:
         sides = [draw.gauss(0, 0.01) + (draw.uniform(0.06, 0.16) if draw.random() < 0.1 else 0.0) for _ in range(2)]
-        yield Pair(sides[1] - sides[0] + effect, 1000.0, 1000.0 * math.exp(effect))
+        yield ProcessPair(sides[1] - sides[0] + effect, 1000.0, 1000.0 * math.exp(effect))
 
 
 def verdicts(noise: Noise, effect: float, runs: int, seed: int) -> Counter[str]:
