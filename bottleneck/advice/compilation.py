@@ -234,9 +234,6 @@ def other_backends(case: Case) -> Draft | None:
     )
 
 
-PROGRAMS_RULES = (recomputation, other_backends)
-
-
 RULES = (compiling_in_step, graph_breaks, compile_does_not_pay, compile_break_even)
 
 # Findings on other ways to run the same program, shown before those on its compilation.

@@ -225,9 +225,6 @@ def _loading_spans(case: Case) -> _Spans | None:
     return _Spans(start, end) if float((end - start).sum()) > 0 else None
 
 
-LOADING_SPOTS_RULES = (loader_hot_spot,)
-
-
 # Handing a batch from a worker to the training process: a message, and a shared file per tensor. (ours: 1.6 ms of CPU
 # time for two tensors on a crowded machine)
 _HANDOVER_US = (200.0, 1500.0)
@@ -371,9 +368,6 @@ def restarted_workers(case: Case) -> Draft | None:
         else None,
         claims=claims_of(case, INPUT, "overhead.python", most_us=waited_us),
     )
-
-
-LOADING_WORKERS_RULES = (loader_without_workers, restarted_workers)
 
 
 RULES = (input_wait, loader_without_workers, restarted_workers, loader_hot_spot)

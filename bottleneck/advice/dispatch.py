@@ -259,7 +259,4 @@ def host_overhead(case: Case) -> Draft | None:
     )
 
 
-EAGER_RULES = (host_overhead,)
-
-
 RULES = (cuda_graphs, eager_overhead, tiny_kernels, host_overhead)

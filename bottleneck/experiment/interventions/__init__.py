@@ -2,29 +2,32 @@
 
 from collections.abc import Mapping
 
-from bottleneck.experiment.interventions import backends, compilers, graphs, loaders, recompute
-from bottleneck.experiment.interventions import loaders as batch
-from bottleneck.experiment.interventions import memory_format as folding
-from bottleneck.experiment.interventions import memory_format as layout
-from bottleneck.experiment.interventions import mixed_precision as padding
-from bottleneck.experiment.interventions import mixed_precision as precision
-from bottleneck.experiment.interventions import optimizer_step as optimizers
-from bottleneck.experiment.interventions import process as host
+from bottleneck.experiment.interventions import (
+    backends,
+    compilers,
+    graphs,
+    loaders,
+    memory_format,
+    mixed_precision,
+    optimizer_step,
+    process,
+    recompute,
+)
 from bottleneck.experiment.interventions.change import Change
 
 _TABLES: tuple[tuple[Change, ...], ...] = (
-    precision.CHANGES,
-    layout.CHANGES,
-    optimizers.CHANGES,
-    host.CHANGES,
-    batch.CHANGES,
+    mixed_precision.CHANGES,
+    memory_format.CHANGES,
+    optimizer_step.CHANGES,
+    process.CHANGES,
+    loaders.BATCH_CHANGES,
     compilers.CHANGES,
     backends.CHANGES,
     graphs.CHANGES,
-    folding.CHANGES,
+    memory_format.FOLDING_CHANGES,
     recompute.CHANGES,
     loaders.CHANGES,
-    padding.CHANGES,
+    mixed_precision.PADDING_CHANGES,
 )
 
 CHANGES: Mapping[str, Change] = {change.name: change for table in _TABLES for change in table}
