@@ -5,7 +5,7 @@ It follows from the counters and their usual budgets; a test holds that it is cu
 
 from pathlib import Path
 
-from bottleneck.gate.judging import default_budgets
+from bottleneck.gate.limits import default_budgets
 from bottleneck.schema.counters import COUNTERS, Counter
 
 PAGE_FILE = Path(__file__).parents[1] / "docs" / "reference" / "gate.md"

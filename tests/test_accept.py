@@ -288,7 +288,7 @@ def test_lines_put_into_a_real_program_answer_for_their_counters_and_are_accepte
     from bottleneck.experiment.program import Program
     from bottleneck.experiment.side import Stand
     from bottleneck.gate.count_program import count_program
-    from bottleneck.gate.judging import judge_counts
+    from bottleneck.gate.judge import judge_counts
     from bottleneck.gate.settings import read_settings
 
     monkeypatch.setenv("OMP_NUM_THREADS", "1")

@@ -151,7 +151,7 @@ def _edited(wanted: Wanted, target: _Target) -> "tuple[Lock, str]":
 
 def _accepted(wanted: Wanted, target: _Target) -> "tuple[Lock, str]":
     from bottleneck.gate.acceptance import accept, chosen, tell_accepted
-    from bottleneck.gate.judging import is_compared, is_red, judge_counts
+    from bottleneck.gate.judge import is_compared, is_red, judge_counts
 
     counts = _counts(wanted, target)
     changes = judge_counts(target.lock, counts, target.settings)
@@ -218,7 +218,7 @@ def _stamp(reason: str, root: Path) -> "Stamp":
 def _anchor(ref: str, target: _Target) -> tuple[str, Mapping[str, int] | None]:
     """What the anchor is called, and the counters of the lock-file at that commit; null where it has none."""
     from bottleneck.experiment.sources import find_commit, find_root, git_in
-    from bottleneck.gate.locked_files import read_lock_at
+    from bottleneck.gate.lockfile import read_lock_at
 
     clone = find_root(target.root)
     git = None if clone is None else git_in(clone)

@@ -15,8 +15,8 @@ _STEP, _STEP_METRIC = "step", "step_us"
 
 def parse_limits(text: str | None) -> "tuple[Limit, ...]":
     """The limits that 'step=+3%,syncs=+0' spells; UsageError says what is wrong."""
-    from bottleneck.gate.judging import read_limits
-    from bottleneck.gate.toml_reading import Section
+    from bottleneck.gate.limits import read_limits
+    from bottleneck.gate.toml_table import TomlTable
 
     if text is None:
         return ()
@@ -25,7 +25,7 @@ def parse_limits(text: str | None) -> "tuple[Limit, ...]":
     if not data or len(data) < len(pairs):
         raise UsageError(f"--fail-on {text} names nothing, or something twice", fix="write it as step=+3%,syncs=+0")
     fix = "write it as step=+3%,syncs=+0,h2d_bytes=+10MB"
-    limits = read_limits(Section(data, Path("--fail-on"), UsageError, fix))
+    limits = read_limits(TomlTable(data, Path("--fail-on"), UsageError, fix))
     for name in limits:
         if name.startswith("module:"):
             raise UsageError(

@@ -160,7 +160,7 @@ class Maker:
         from bottleneck.calibrate.cached import add_ceilings
         from bottleneck.commands.repair import repair
         from bottleneck.compare.sides import Compared
-        from bottleneck.gate.counting import count
+        from bottleneck.gate.count import count
         from bottleneck.pipeline import explain, saved_analysis
 
         path = Path(side.text)
@@ -176,7 +176,7 @@ class Maker:
     def _of_sources(self, side: Side) -> "Compared":
         from bottleneck.compare.sides import Compared
         from bottleneck.experiment.record_once import record_program
-        from bottleneck.gate.counting import count
+        from bottleneck.gate.count import count
 
         assert self.program is not None, "a program is asked for before sides are made"
         with ExitStack() as stack:

@@ -200,7 +200,7 @@ def _label(root: Path) -> str:
 
 def _recorded(wanted: Wanted) -> tuple[Path, ...]:
     """The recordings that are to be gated; empty where workloads are."""
-    from bottleneck.gate.recorded import is_recorded
+    from bottleneck.gate.recordings import is_recorded
 
     found = tuple(Path(text) for text in wanted.workloads if is_recorded(Path(text)))
     if found and len(found) < len(wanted.workloads):
@@ -215,7 +215,7 @@ def _recorded(wanted: Wanted) -> tuple[Path, ...]:
 
 
 def _gate_recorded(wanted: Wanted, place: Place, recorded: Sequence[Path]) -> "Gate":
-    from bottleneck.gate.recorded import gate_recordings
+    from bottleneck.gate.recordings import gate_recordings
 
     if wanted.against is None:
         raise UsageError(

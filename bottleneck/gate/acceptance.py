@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 
 from bottleneck.errors import TraceError, UsageError
-from bottleneck.gate.judging import MODULE_PREFIX, split_module_metric
+from bottleneck.gate.limits import MODULE_PREFIX, split_module_metric
 from bottleneck.gate.lockfile import kept, write_whole
 from bottleneck.report.ci.phrases import amounts, growth, tell_change
 from bottleneck.schema.counters import COUNTERS, Acceptance, Anchor, Counts, Lock, Site

@@ -1,20 +1,20 @@
 """Counts what the steps of a program do: records it in processes of their own and merges their counters."""
 
 import os
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from bottleneck.errors import UndecidedError, WorkloadError
 from bottleneck.experiment.program import Program
 from bottleneck.experiment.record_once import LOG_FILE, ending_of, plan_of, run_at
 from bottleneck.experiment.side import Stand
-from bottleneck.gate.counting import count, merge
+from bottleneck.gate.count import count, spread
 from bottleneck.harness.finish import finish_recording, read_all_notes
 from bottleneck.harness.messages import Plan
 from bottleneck.pipeline import Options, examine, locate
 from bottleneck.schema.case import Case
-from bottleneck.schema.counters import Counts
+from bottleneck.schema.counters import Counts, Site
 from bottleneck.schema.recording import Recording
 
 # Optimizers make their state in the first step, autotuners choose in the second; a step like the others must follow.
@@ -48,7 +48,7 @@ def count_program(
     for number in range(runs):
         tell(f"counting {program.target} in {stand.label}" + (f", run {number + 1}" if runs > 1 else ""))
         counted.append(_count_once(program, (folder / f"run{number + 1}").resolve(), stand))
-    counts = merge([each.counts for each in counted])
+    counts = merge_counts([each.counts for each in counted])
     return Counted(counts, tuple(path for each in counted for path in each.recordings), counted[-1].case)
 
 
@@ -85,3 +85,88 @@ def _record(plan: Plan, program: Program, stand: Stand) -> Recording:
             fix=f"see all that it said in {folder / LOG_FILE}",
         )
     return finish_recording(plan, read_all_notes(folder), ending_of(program, environment), None)
+
+
+RUNS_DIFFER = "runs differ"
+_NOT_ALWAYS = "known in some runs only"
+
+
+def merge_counts(runs: Sequence[Counts]) -> Counts:
+    """One record of runs of the same program on the same machine; the first one speaks where all agree.
+
+    What differs is in ``unstable``, as ``count`` names it, and nowhere else; modules and lines keep only what all runs
+    tell alike. UndecidedError where the runs were made under different circumstances.
+    """
+    first = runs[0]
+    _check_circumstances(runs)
+    unstable = {name: text for run in runs for name, text in run.unstable.items()}
+    unknown = {name: text for run in runs for name, text in run.unknown.items()}
+    for name in {name for run in runs for name in run.values} & unknown.keys():
+        unstable[name] = f"{unknown.pop(name)}: {_NOT_ALWAYS}"
+    values = _shared([run.values for run in runs], "", unstable)
+    return replace(
+        first,
+        values={name: value for name, value in values.items() if name not in unknown},
+        unknown=unknown,
+        ops=_shared([run.ops for run in runs], "ops:", unstable),
+        kernels=_shared([run.kernels for run in runs], "kernels:", unstable),
+        modules=_shared_groups([run.modules for run in runs]),
+        sites=_shared_sites([run.sites for run in runs]),
+        unstable=dict(sorted(unstable.items())),
+        steps=min(run.steps for run in runs),
+        runs=sum(run.runs for run in runs),
+    )
+
+
+def _check_circumstances(runs: Sequence[Counts]) -> None:
+    first = runs[0]
+    for other in runs[1:]:
+        for tier in ("portable", "backend"):
+            one, two = getattr(first.fingerprint, tier), getattr(other.fingerprint, tier)
+            if one != two:
+                names = ", ".join(sorted(name for name in {*one, *two} if one.get(name) != two.get(name)))
+                raise UndecidedError(
+                    "two runs of the same program were made under different circumstances",
+                    why=f"they differ in: {names}",
+                    fix="run them on one machine, with the same environment",
+                )
+        if other.input_sha != first.input_sha:
+            raise UndecidedError(
+                "two runs that should be alike were given different settings or arguments",
+                fix="count the same command line in all runs",
+            )
+
+
+def _shared(runs: Sequence[Mapping[str, int]], prefix: str, unstable: dict[str, str]) -> dict[str, int]:
+    """What all runs agree on; the rest is added to ``unstable``, where an unstable name counts as any number."""
+    names = dict.fromkeys(name for run in runs for name in run)
+    kept = {}
+    for name in names:
+        seen = [run.get(name, 0) for run in runs]
+        if f"{prefix}{name}" in unstable:
+            continue
+        if min(seen) == max(seen):
+            kept[name] = seen[0]
+        else:
+            unstable[f"{prefix}{name}"] = spread(min(seen), max(seen), RUNS_DIFFER)
+    return kept
+
+
+def _shared_groups(runs: Sequence[Mapping[str, Mapping[str, int]]]) -> dict[str, Mapping[str, int]]:
+    shared = {name: _equal([run.get(name, {}) for run in runs]) for name in runs[0]}
+    return {name: counts for name, counts in shared.items() if counts}
+
+
+def _shared_sites(runs: Sequence[Sequence[Site]]) -> tuple[Site, ...]:
+    by_place = [{site.place: site for site in run} for run in runs]
+    sites = []
+    for site in runs[0]:
+        same = [run[site.place] for run in by_place if site.place in run]
+        if len(same) == len(runs):
+            counts, ops = _equal([each.counts for each in same]), _equal([each.ops for each in same])
+            sites.append(replace(site, counts=counts, ops=ops))
+    return tuple(site for site in sites if site.counts or site.ops)
+
+
+def _equal(runs: Sequence[Mapping[str, int]]) -> dict[str, int]:
+    return {name: value for name, value in runs[0].items() if all(run.get(name) == value for run in runs)}

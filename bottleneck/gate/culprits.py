@@ -2,40 +2,17 @@
 
 import ast
 import difflib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from bottleneck.gate.lockfile import line_text
+from bottleneck.gate.source_files import LARGEST_SOURCE, Read, read_nothing
 from bottleneck.schema.counters import COUNTERS, Counts, Site
 from bottleneck.schema.gate_result import Culprit, Touched
 
 _HEADS = (ast.FunctionDef, ast.AsyncFunctionDef)
 _SCOPES = (*_HEADS, ast.ClassDef, ast.Lambda)
 _OPERATORS = (ast.BinOp, ast.AugAssign, ast.UnaryOp, ast.Compare, ast.Subscript)
-_LARGEST_SOURCE = 1_000_000
-
-# The text of a file of the program, by its name; empty where it is not at hand.
-Read = Callable[[str], str]
-
-
-def read_nothing(_file: str) -> str:
-    """No file is at hand."""
-    return ""
-
-
-def read_below(root: Path) -> Read:
-    """What reads the files of a folder, and nothing that lies, or that a link leads, outside of it."""
-
-    def read(file: str) -> str:
-        try:
-            path = (root / file).resolve()
-            is_ours = path.is_relative_to(root.resolve()) and path.is_file() and path.stat().st_size <= _LARGEST_SOURCE
-            return path.read_text(encoding="utf-8", errors="replace") if is_ours else ""
-        except (OSError, ValueError, RuntimeError):  # a name that no system takes, a loop of links
-            return ""
-
-    return read
 
 
 def is_head(site: Site) -> bool:
@@ -57,7 +34,7 @@ def operator_line(site: Site, source: str, touched: Iterable[int]) -> Site | Non
 
 def _head_at(source: str, line: int) -> ast.AST | None:
     """The function that begins at a line, or whose first decorator stands there."""
-    if len(source) > _LARGEST_SOURCE:
+    if len(source) > LARGEST_SOURCE:
         return None
     try:
         tree = ast.parse(source)

@@ -9,13 +9,15 @@ import math
 import os
 import re
 import secrets
+import tempfile
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
 from bottleneck import __version__
 from bottleneck.errors import TraceError, UsageError
-from bottleneck.gate.toml_reading import Section, read_toml, shown
+from bottleneck.experiment.sources import find_root, git_in
+from bottleneck.gate.toml_table import TomlTable, read_toml, shown
 from bottleneck.schema.counters import (
     COUNTERS,
     LOCK_SCHEMA,
@@ -198,7 +200,7 @@ def _of_tier(values: Mapping[str, int], tier: Tier) -> dict[str, int]:
     return {name: value for name, value in values.items() if COUNTERS[name].tier == tier}
 
 
-def _check_schema(root: Section) -> None:
+def _check_schema(root: TomlTable) -> None:
     schema = root.whole("schema")
     if schema != LOCK_SCHEMA:
         is_newer = schema > LOCK_SCHEMA
@@ -209,7 +211,7 @@ def _check_schema(root: Section) -> None:
         )
 
 
-def _read_counts(root: Section) -> Counts:
+def _read_counts(root: TomlTable) -> Counts:
     top = root.section("top")
     top.refuse_others(("ops", "modules", "kernels"))
     modules = top.section("modules")
@@ -228,7 +230,7 @@ def _read_counts(root: Section) -> Counts:
     )
 
 
-def _read_values(section: Section) -> dict[str, int]:
+def _read_values(section: TomlTable) -> dict[str, int]:
     backend = section.section("backend")
     portable = replace(section, data={key: value for key, value in section.data.items() if key != "backend"})
     for tier, part in (("portable", portable), ("backend", backend)):
@@ -240,12 +242,12 @@ def _read_values(section: Section) -> dict[str, int]:
     return {**portable.wholes(), **backend.wholes()}
 
 
-def _read_fingerprint(section: Section) -> Fingerprint:
+def _read_fingerprint(section: TomlTable) -> Fingerprint:
     section.refuse_others(("portable", "backend", "host"))
     return Fingerprint(*(_read_facts(section.section(name)) for name in ("portable", "backend", "host")))
 
 
-def _read_facts(section: Section) -> dict[str, Value]:
+def _read_facts(section: TomlTable) -> dict[str, Value]:
     facts: dict[str, Value] = {}
     for key, value in section.data.items():
         if not isinstance(value, str | int | float) or (isinstance(value, float) and not math.isfinite(value)):
@@ -254,7 +256,7 @@ def _read_facts(section: Section) -> dict[str, Value]:
     return facts
 
 
-def _read_sites(section: Section) -> Iterable[Site]:
+def _read_sites(section: TomlTable) -> Iterable[Site]:
     for file in sorted(section.data):
         lines = section.section(file)
         found = ((*_site_of(key), key) for key in lines.data)
@@ -270,7 +272,7 @@ def _site_of(key: str) -> tuple[str, int]:
     return (key[1:] if key.startswith("::") and _NUMBER_LIKE.fullmatch(key) else key), 0
 
 
-def _read_anchor(root: Section) -> Anchor | None:
+def _read_anchor(root: TomlTable) -> Anchor | None:
     if "anchor" not in root.data:
         return None
     section = root.section("anchor")
@@ -279,7 +281,7 @@ def _read_anchor(root: Section) -> Anchor | None:
     return Anchor(section.text("commit"), values.wholes())
 
 
-def _read_acceptance(row: Section) -> Acceptance:
+def _read_acceptance(row: TomlTable) -> Acceptance:
     row.refuse_others(_ACCEPTED_KEYS)
     return Acceptance(
         date=row.text("date"),
@@ -289,3 +291,21 @@ def _read_acceptance(row: Section) -> Acceptance:
         after=row.whole("to"),
         reason=row.text("reason"),
     )
+
+
+def read_lock_at(commit: str, path: Path) -> Lock | None:
+    """The lock-file of a commit of the clone around it; null where that has none, or none that can be read."""
+    root = find_root(path.parent)
+    if root is None or not commit:
+        return None
+    place = (path.parent.resolve() / path.name).relative_to(root)
+    answer = git_in(root)("show", f"{commit}:{place.as_posix()}")
+    if not answer.is_good:
+        return None
+    with tempfile.TemporaryDirectory(prefix="bottleneck-lock-") as scratch:
+        file = Path(scratch) / path.name
+        file.write_bytes(answer.output)
+        try:
+            return read_lock(file)
+        except TraceError:
+            return None

@@ -17,12 +17,11 @@ from bottleneck.experiment.side import Stand
 from bottleneck.experiment.worktree import Base, lacks
 from bottleneck.gate.acceptance import last_path, write_last
 from bottleneck.gate.count_program import Counted, count_program
-from bottleneck.gate.culprits import read_below
-from bottleneck.gate.judging import exit_code, judge_counts, sentence_of, verdict_of, with_accepted
-from bottleneck.gate.locked_files import read_lock_at
-from bottleneck.gate.lockfile import read_lock, write_lock
+from bottleneck.gate.judge import exit_code, judge_counts, sentence_of, verdict_of, with_accepted
+from bottleneck.gate.lockfile import read_lock, read_lock_at, write_lock
+from bottleneck.gate.result_summary import tell_stand
 from bottleneck.gate.settings import lock_path, workload_name
-from bottleneck.gate.story import tell_stand
+from bottleneck.gate.source_files import read_below
 from bottleneck.report.ci.phrases import tell_change
 from bottleneck.schema.counters import Lock
 from bottleneck.schema.gate_result import CounterChange, Gate, GateSettings, Limit, TimeResult, Touched, WorkloadResult

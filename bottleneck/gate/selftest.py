@@ -10,10 +10,10 @@ from bottleneck.experiment.paired_processes import duel
 from bottleneck.experiment.program import Program
 from bottleneck.experiment.side import Stand
 from bottleneck.gate.count_program import count_program
-from bottleneck.gate.judging import is_compared, judge_counts
+from bottleneck.gate.judge import is_compared, judge_counts
+from bottleneck.gate.result_summary import tell_time
 from bottleneck.gate.run_gate import Job, effort_of
 from bottleneck.gate.settings import workload_name
-from bottleneck.gate.story import tell_time
 from bottleneck.harness.forms import VARIABLE
 from bottleneck.report.ci.phrases import tell_change
 from bottleneck.schema.counters import COUNTERS, Counts, Lock

@@ -8,8 +8,8 @@ from pathlib import Path, PurePosixPath
 from typing import get_args
 
 from bottleneck.errors import UsageError
-from bottleneck.gate.judging import default_budgets, read_limits
-from bottleneck.gate.toml_reading import Section, read_toml, shown
+from bottleneck.gate.limits import default_budgets, read_limits
+from bottleneck.gate.toml_table import TomlTable, read_toml, shown
 from bottleneck.schema.gate_result import GateSettings, Policy
 
 _FIX = "see docs/reference/gate.md for the keys of [tool.bottleneck.gate]"
@@ -105,7 +105,7 @@ def lock_path(settings: GateSettings, root: Path, name: str) -> Path:
     return root / settings.lock.replace(_PLACEHOLDER, name)
 
 
-def _workloads(section: Section) -> tuple[str, ...]:
+def _workloads(section: TomlTable) -> tuple[str, ...]:
     texts = section.texts("workloads")
     names: dict[str, str] = {}
     for text in texts:
@@ -121,14 +121,14 @@ def _workloads(section: Section) -> tuple[str, ...]:
     return texts
 
 
-def _against(section: Section, usual: str) -> str:
+def _against(section: TomlTable, usual: str) -> str:
     text = section.text("against", usual)
     if not text or text.startswith("-"):
         raise section.error("against", f'this has to be "merge-base", a git ref or a folder, and is {shown(text)}')
     return text
 
 
-def _lock(section: Section, usual: str) -> str:
+def _lock(section: TomlTable, usual: str) -> str:
     text = section.text("lock", usual)
     path = PurePosixPath(text)
     if _PLACEHOLDER not in path.name or path.is_absolute() or ".." in path.parts or "\0" in text:
@@ -140,7 +140,7 @@ def _lock(section: Section, usual: str) -> str:
     return text
 
 
-def _alpha(section: Section, usual: float) -> float:
+def _alpha(section: TomlTable, usual: float) -> float:
     value = section.data.get("alpha", usual)
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= 0.2:
         raise section.error(
@@ -149,7 +149,7 @@ def _alpha(section: Section, usual: float) -> float:
     return float(value)
 
 
-def _policy(section: Section, key: str, usual: Policy) -> Policy:
+def _policy(section: TomlTable, key: str, usual: Policy) -> Policy:
     text = section.text(key, usual)
     for policy in get_args(Policy):
         if text == policy:
@@ -158,7 +158,7 @@ def _policy(section: Section, key: str, usual: Policy) -> Policy:
     raise section.error(key, f"this has to be pass, warn or fail, and is {shown(text)}")
 
 
-def _seconds(section: Section, key: str, usual: float) -> float:
+def _seconds(section: TomlTable, key: str, usual: float) -> float:
     if key not in section.data:
         return usual
     match = _DURATION.fullmatch(section.text(key).strip())
@@ -168,7 +168,7 @@ def _seconds(section: Section, key: str, usual: float) -> float:
     return seconds
 
 
-def _environment(section: Section) -> dict[str, str]:
+def _environment(section: TomlTable) -> dict[str, str]:
     for key, value in section.plain_texts().items():
         if not _VARIABLE.fullmatch(key) or "\0" in value:
             raise section.error(key, "this cannot be an environment variable")

@@ -16,7 +16,7 @@ from bottleneck.gate.acceptance import (
     with_anchor,
     write_last,
 )
-from bottleneck.gate.judging import is_red, judge_counts
+from bottleneck.gate.judge import is_red, judge_counts
 from bottleneck.gate.lockfile import kept
 from bottleneck.schema.counters import Acceptance, Anchor, Counts, Fingerprint, Lock, Site
 from bottleneck.schema.gate_result import CounterChange, GateSettings, Limit

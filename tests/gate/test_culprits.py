@@ -5,8 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bottleneck.gate.culprits import find_culprits, read_below
+from bottleneck.gate.culprits import find_culprits
 from bottleneck.gate.lockfile import kept
+from bottleneck.gate.source_files import read_below
 from bottleneck.schema.counters import Counts, Fingerprint, Lock, Site
 from bottleneck.schema.gate_result import Culprit
 

@@ -1,4 +1,5 @@
 import os
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -10,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bottleneck.errors import TraceError, UsageError
-from bottleneck.gate.lockfile import kept, lock_text, read_lock, write_lock
+from bottleneck.gate.lockfile import kept, lock_text, read_lock, read_lock_at, write_lock
 from bottleneck.schema.counters import COUNTERS, Acceptance, Anchor, Counts, Fingerprint, Lock, Site
+from tests.experiment.clones import commit, git
 
 LOCK = Lock(
     name="bench-train",
@@ -44,11 +46,13 @@ names = st.text(min_size=1, max_size=12).filter(lambda text: not any(0xD800 <= o
 texts = names | st.just("")
 counts = st.integers(0, 2**63 - 1)
 values = st.dictionaries(st.sampled_from(sorted(COUNTERS)), counts, max_size=4)
+# A lock-file adds up the counts of lines with the same text; the sum of four has to fit too.
+line_counts = st.dictionaries(st.sampled_from(sorted(COUNTERS)), st.integers(0, 2**61 - 1), max_size=4)
 facts = st.dictionaries(
     names, names | st.integers() | st.booleans() | st.floats(allow_nan=False, allow_infinity=False), max_size=3
 )
 sites = st.builds(
-    Site, file=names, line=st.integers(1, 10**6), text=texts | st.sampled_from([":5", "::5", "x"]), counts=values
+    Site, file=names, line=st.integers(1, 10**6), text=texts | st.sampled_from([":5", "::5", "x"]), counts=line_counts
 )
 locks = st.builds(
     Lock,
@@ -237,7 +241,7 @@ def test_a_place_that_takes_no_file_is_wrong_usage(tmp_path: Path) -> None:
 WRITER = """
 import sys
 from pathlib import Path
-from bottleneck.counters import Counts, Fingerprint, Lock
+from bottleneck.schema.counters import Counts, Fingerprint, Lock
 from bottleneck.gate.lockfile import write_lock
 lock = Lock(sys.argv[2], (), Counts({}, Fingerprint(), ops={f"op{n}": n for n in range(2000)}))
 for _ in range(30):
@@ -255,3 +259,43 @@ def test_two_jobs_that_write_at_once_leave_a_whole_file_at_every_moment(tmp_path
     assert [job.returncode for job in jobs] == [0, 0]
     assert seen & {"one", "two"}
     assert list(tmp_path.iterdir()) == [path]
+
+
+needs_git = pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
+
+
+def lock(ops: int) -> Lock:
+    return Lock("net", ("net.py",), Counts({"ops": ops}, Fingerprint()))
+
+
+@needs_git
+def test_the_lock_file_of_a_commit_is_read_and_not_that_of_now(tmp_path: Path) -> None:
+    git(tmp_path, "init", "--quiet")
+    path = tmp_path / "sub" / ".bottleneck" / "net.lock.toml"
+    empty = commit(tmp_path, "nothing")
+    write_lock(path, lock(3))
+    first = commit(tmp_path, "lock")
+    path.write_text("broken")
+    broken = commit(tmp_path, "broken")
+    write_lock(path, lock(4))
+    assert read_lock_at(first, path) == lock(3)
+    assert read_lock_at(empty, path) is None
+    assert read_lock_at(broken, path) is None
+    assert read_lock_at("", path) is None
+
+
+@needs_git
+def test_a_lock_file_that_is_a_link_to_elsewhere_is_that_of_the_commit(tmp_path: Path) -> None:
+    root = tmp_path / "clone"
+    root.mkdir()
+    git(root, "init", "--quiet")
+    write_lock(root / "net.lock.toml", lock(3))
+    first = commit(root, "lock")
+    (root / "net.lock.toml").unlink()
+    (root / "net.lock.toml").symlink_to(tmp_path / "elsewhere")
+    assert read_lock_at(first, root / "net.lock.toml") == lock(3)
+
+
+@needs_git
+def test_outside_of_a_clone_there_is_none(tmp_path: Path) -> None:
+    assert read_lock_at("HEAD", tmp_path / "net.lock.toml") is None

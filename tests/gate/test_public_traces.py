@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from bottleneck.gate.counting import count
+from bottleneck.gate.count import count
 from bottleneck.pipeline import Source, examine
 
 ALIKE = ("ops", "launches", "syncs", "copies", "h2d_copies", "d2h_copies", "autograd_nodes", "kernel_names")

@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from bottleneck.errors import UsageError
-from bottleneck.gate import counting as breakdown
+from bottleneck.gate import count as breakdown
 from bottleneck.gate.settings import find_pyproject, lock_path, read_settings, workload_name
 from bottleneck.schema.counters import COUNTERS, MODULE_COUNTERS
 from bottleneck.schema.gate_result import GateSettings, Limit

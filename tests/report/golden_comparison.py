@@ -10,7 +10,7 @@ from pathlib import Path
 
 from bottleneck.compare.compare import compare
 from bottleneck.compare.sides import Compared
-from bottleneck.gate.counting import count
+from bottleneck.gate.count import count
 from bottleneck.pipeline import explain
 from bottleneck.report.comparison_formats import render, to_json, to_markdown
 from bottleneck.schema.comparison import Comparison

@@ -9,10 +9,10 @@ from bottleneck import __version__
 from bottleneck.compare.compare import compare
 from bottleneck.compare.sides import Compared
 from bottleneck.errors import UsageError
-from bottleneck.gate.counting import count
-from bottleneck.gate.judging import exit_code, judge_counts, sentence_of, verdict_of
+from bottleneck.gate.count import count
+from bottleneck.gate.judge import exit_code, judge_counts, sentence_of, verdict_of
+from bottleneck.gate.result_summary import tell_stand
 from bottleneck.gate.settings import workload_name
-from bottleneck.gate.story import tell_stand
 from bottleneck.pipeline import examine, locate
 from bottleneck.schema.case import Case
 from bottleneck.schema.counters import Counts, Lock

@@ -3,7 +3,7 @@ from dataclasses import replace
 import pytest
 
 from bottleneck.errors import UndecidedError
-from bottleneck.gate.counting import merge
+from bottleneck.gate.count_program import merge_counts
 from bottleneck.schema.counters import Counts, Fingerprint, Site
 
 ONE = Counts(
@@ -18,7 +18,7 @@ ONE = Counts(
 
 
 def test_runs_that_agree_are_one_record_of_both() -> None:
-    assert merge([ONE, ONE]) == replace(ONE, runs=2)
+    assert merge_counts([ONE, ONE]) == replace(ONE, runs=2)
 
 
 def test_what_differs_between_runs_is_unstable_and_nowhere_else() -> None:
@@ -30,7 +30,7 @@ def test_what_differs_between_runs_is_unstable_and_nowhere_else() -> None:
         modules={"Net": {"ops": 10}, "Net.Linear": {"ops": 6}},
         sites=(site,),
     )
-    merged = merge([ONE, other])
+    merged = merge_counts([ONE, other])
     assert merged.values == {"syncs": 1} and merged.ops == {"aten::add": 2}
     assert merged.unstable == {"ops": "10..12: runs differ", "ops:aten::set_": "8..10: runs differ"}
     assert merged.modules == {"Net": {"ops": 10}}
@@ -39,15 +39,15 @@ def test_what_differs_between_runs_is_unstable_and_nowhere_else() -> None:
 
 def test_a_counter_that_is_unstable_in_one_run_is_unstable_in_all() -> None:
     shaky = replace(ONE, values={"syncs": 1}, unstable={"ops": "9..10: steps differ (data-dependent)"})
-    assert merge([ONE, shaky]).unstable["ops"] == "9..10: steps differ (data-dependent)"
-    assert "ops" not in merge([shaky, ONE]).values
+    assert merge_counts([ONE, shaky]).unstable["ops"] == "9..10: steps differ (data-dependent)"
+    assert "ops" not in merge_counts([shaky, ONE]).values
 
 
 def test_a_counter_that_only_some_runs_know_is_unstable() -> None:
     blind = replace(ONE, values={"syncs": 1}, unknown={"ops": "no shapes"})
-    merged = merge([ONE, blind])
+    merged = merge_counts([ONE, blind])
     assert merged.unstable == {"ops": "no shapes: known in some runs only"} and merged.unknown == {}
-    assert merge([blind, blind]).unknown == {"ops": "no shapes"}
+    assert merge_counts([blind, blind]).unknown == {"ops": "no shapes"}
 
 
 @pytest.mark.parametrize(
@@ -61,9 +61,9 @@ def test_a_counter_that_only_some_runs_know_is_unstable() -> None:
 )
 def test_runs_under_different_circumstances_are_not_merged(other: Counts) -> None:
     with pytest.raises(UndecidedError):
-        merge([ONE, other])
+        merge_counts([ONE, other])
 
 
 def test_the_host_may_differ() -> None:
     elsewhere = replace(ONE, fingerprint=replace(ONE.fingerprint, host={"cpu": "two"}))
-    assert merge([ONE, elsewhere]).runs == 2
+    assert merge_counts([ONE, elsewhere]).runs == 2

@@ -1,221 +1,31 @@
-"""Computes the counters one by one from the tables of a case: which rows belong to the step, and their sums.
-
-A thread that reads ahead for the step (a loader's) does its work by luck in one step or the next, and what the main
-thread does to take over its results goes with it: neither is counted. Nor is what a loader does once for an epoch.
-"""
+"""Counts what the steps of a case did: one whole number per counter, with its breakdown by op, module and line."""
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
+from bottleneck.gate.fingerprint import fingerprint_of, input_digest
+from bottleneck.gate.source_files import SourceFiles
+from bottleneck.gate.step_rows import (
+    ENGINE,
+    Flags,
+    Floats,
+    Ints,
+    StepRows,
+    StepScope,
+    ThreadSpans,
+    event_rows,
+    kernel_rows,
+    op_rows,
+)
 from bottleneck.schema.case import Case
-from bottleneck.schema.linked_trace import Linked
-
-Ints = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float64]
-Flags = npt.NDArray[np.bool_]
-
-ENGINE = "autograd::engine::evaluate_function: "
-# A loader whose workers are processes: batches arrive in any order, so that one call may take over none or two.
-_TAKES_OVER = "enumerate(DataLoader)#_MultiProcessingDataLoaderIter"
-# Draws the order of an epoch's samples and the seed of its workers: in one step of many.
-_BEGINS_EPOCH = re.compile(r"torch/utils/data/(dataloader|sampler)\.py\(\d+\): (__iter__|_get_iterator)$")
-
-
-@dataclass(frozen=True)
-class Spans:
-    """Stretches that threads (by their number) are in, in any order; they may enclose one another."""
-
-    thread: Ints
-    start_us: Floats
-    end_us: Floats
-
-    def cover(self, thread: Ints, at_us: Floats) -> Flags:
-        """Whether each instant of a thread lies in one of them."""
-        if not len(self.thread):
-            return np.zeros(len(at_us), dtype=bool)
-        order = np.lexsort((self.start_us, self.thread))
-        # One that encloses others reaches over their ends; the offsets keep threads apart.
-        ends, rank = np.unique(self.end_us[order], return_inverse=True)
-        offset = self.thread[order] * len(ends)
-        reach_us = ends[np.maximum.accumulate(offset + rank) - offset]
-        row = latest(self.thread[order], self.start_us[order], thread, at_us)
-        return np.asarray((row >= 0) & (at_us < reach_us[row]))
-
-
-def latest(thread: Ints, start_us: Floats, asked: Ints, at_us: Floats) -> Ints:
-    """The row that started last before, or at, each instant of the asked thread; -1 where there is none.
-
-    Rows are sorted by thread, then start. Threads may be as many as rows.
-    """
-    _, rank = np.unique(np.concatenate([start_us, at_us]), return_inverse=True)
-    size = len(rank) + 1
-    key = thread * size + rank[: len(start_us)]
-    row = np.searchsorted(key, asked * size + rank[len(start_us) :], side="right") - 1
-    known = row >= 0
-    known[known] = thread[row[known]] == asked[known]
-    return np.where(known, row, -1)
-
-
-class Scope:
-    """The steps of a window, and the rows that belong to them; without steps the window is one."""
-
-    def __init__(self, linked: Linked) -> None:
-        self.linked = linked
-        self.events = linked.trace.events
-        steps = linked.window.steps
-        bounds = [(step.start_us, step.end_us) for step in steps] or [linked.window.host_us]
-        self._start_ns, self._end_ns = (np.rint(np.array(side) * 1e3) for side in zip(*bounds, strict=True))
-
-    @property
-    def steps(self) -> int:
-        """How many there are, at least one."""
-        return len(self._start_ns)
-
-    def step_at(self, thread: Ints, at_us: Floats) -> Ints:
-        """The step that each instant of a thread (a code of ``events.thread``) belongs to, -1 where to none."""
-        at_ns = np.rint(at_us * 1e3)
-        step = np.searchsorted(self._start_ns, at_ns, side="right") - 1
-        inside = (step >= 0) & (at_ns < self._end_ns[step])
-        rows = np.flatnonzero(inside)
-        rows = rows[self._works[thread[rows]]]
-        rows = rows[~self._of_loaders.cover(thread[rows], at_us[rows])]
-        found = np.full(len(at_us), -1, dtype=np.int64)
-        found[rows] = step[rows]
-        return found
-
-    def of_events(self, rows: Ints) -> Ints:
-        """The step of each of these rows of EVENTS."""
-        return self.step_at(self.thread[rows], self.events["ts_us"].to_numpy()[rows])
-
-    def rows_named(self, category: str, test: Callable[[str], bool]) -> Ints:
-        """Rows of EVENTS of a category whose name passes; each distinct name is asked once."""
-        categories = list(self.events["category"].cat.categories)
-        if category not in categories:
-            return np.empty(0, dtype=np.int64)
-        rows = np.flatnonzero(self.events["category"].cat.codes.to_numpy() == categories.index(category))
-        codes = self.events["name"].cat.codes.to_numpy()[rows]
-        labels = self.events["name"].cat.categories
-        passes = np.zeros(len(labels) + 1, dtype=bool)
-        for code in np.flatnonzero(np.bincount(codes, minlength=len(labels))).tolist():
-            passes[code] = test(labels[code])
-        return rows[passes[codes]]
-
-    @cached_property
-    def thread(self) -> Ints:
-        """Thread of each row of EVENTS, as a code."""
-        return self.events["thread"].cat.codes.to_numpy().astype(np.int64)
-
-    @cached_property
-    def op_thread(self) -> Ints:
-        """Thread of each row of OPS, as a code of ``events.thread``."""
-        return self.recode(self.linked.ops["thread"])
-
-    @cached_property
-    def op_step(self) -> Ints:
-        """Step of each row of OPS, -1 for those that do not count."""
-        return self.step_at(self.op_thread, self.linked.ops["ts_us"].to_numpy())
-
-    def recode(self, column: "pd.Series[str]") -> Ints:
-        """Threads of another table as codes of ``events.thread``; those without events get the code after all."""
-        known = {label: code for code, label in enumerate(self.events["thread"].cat.categories)}
-        codes = [known.get(label, len(known)) for label in column.cat.categories]
-        return np.array([*codes, len(known)], dtype=np.int64)[column.cat.codes.to_numpy()]
-
-    def ops_named(self, test: Callable[[str], bool]) -> Flags:
-        """Whether the name of each row of OPS passes; each distinct name is asked once."""
-        names = self.linked.ops["name"].cat
-        return np.array([*map(test, names.categories), False], dtype=bool)[names.codes.to_numpy()]
-
-    @cached_property
-    def _works(self) -> Flags:
-        """By code of a thread: whether it is the step's, the one in which most ops begin, or one of autograd's."""
-        ops, size = self.linked.ops, len(self.events["thread"].cat.categories) + 1
-        if ops.empty:
-            return np.ones(size, dtype=bool)
-        is_engine = self.ops_named(lambda name: name.startswith(ENGINE))
-        start_ns = ops["ts_us"].to_numpy() * 1e3
-        inside = (start_ns >= self._start_ns[0]) & (start_ns < self._end_ns[-1])
-        begins = inside & ~is_engine & (ops["depth"].to_numpy() == 0)
-        works = np.bincount(self.op_thread[is_engine], minlength=size) > 0
-        works[int(np.bincount(self.op_thread[begins], minlength=size).argmax())] = True
-        return works
-
-    @cached_property
-    def _of_loaders(self) -> Spans:
-        taking_over = self.rows_named("annotation", lambda name: name.startswith(_TAKES_OVER))
-        beginning = self.rows_named("python", lambda name: _BEGINS_EPOCH.search(name) is not None)
-        rows = np.concatenate([taking_over, beginning])
-        start_us = self.events["ts_us"].to_numpy()[rows]
-        return Spans(self.thread[rows], start_us, start_us + self.events["dur_us"].to_numpy()[rows])
-
-
-LABELS = ("source", "module")
-
-
-@dataclass(frozen=True)
-class Rows:
-    """Rows that count, with the step of each (-1: none) and its places: codes (-1: unknown) into labels, by column."""
-
-    step: Ints
-    places: Mapping[str, tuple[Ints, list[str]]]
-
-    def only(self, chosen: "np.ndarray[tuple[int], np.dtype[np.bool_]] | Ints") -> "Rows":
-        """Some of them."""
-        return Rows(self.step[chosen], {name: (code[chosen], labels) for name, (code, labels) in self.places.items()})
-
-
-def op_rows(scope: Scope) -> Rows:
-    """All of OPS, row for row."""
-    return Rows(scope.op_step, _places(scope.linked.ops))
-
-
-def kernel_rows(scope: Scope) -> Rows:
-    """All of KERNELS, row for row: the step in which each was launched."""
-    kernels = scope.linked.kernels
-    launch = kernels["launch"].to_numpy(dtype=np.int64, na_value=-1)
-    step = np.full(len(kernels), -1, dtype=np.int64)
-    known = np.flatnonzero(launch >= 0)
-    step[known] = scope.of_events(launch[known])
-    return Rows(step, _places(kernels))
-
-
-def event_rows(scope: Scope, rows: Ints) -> Rows:
-    """These rows of EVENTS, at the places where their threads are then."""
-    places = scope.linked.places
-    if places is None or not len(rows):
-        nowhere = np.full(len(rows), -1, dtype=np.int64)
-        return Rows(scope.of_events(rows), {name: (nowhere, []) for name in LABELS})
-    at_us = scope.events["ts_us"].to_numpy()[rows]
-    found = _place_at(scope, places, scope.thread[rows], at_us)
-    return Rows(
-        scope.of_events(rows),
-        {name: (np.append(code, -1)[found], labels) for name, (code, labels) in _places(places).items()},
-    )
-
-
-def _place_at(
-    scope: Scope, places: pd.DataFrame, thread: Ints, at_us: "np.ndarray[tuple[int], np.dtype[np.float64]]"
-) -> Ints:
-    """Row of PLACES in which each thread is at each instant, -1 for none."""
-    of_place = scope.recode(places["thread"])
-    order = np.lexsort((places["ts_us"].to_numpy(), of_place))
-    start_us, end_us = (places[name].to_numpy()[order] for name in ("ts_us", "end_us"))
-    row = latest(of_place[order], start_us, thread, at_us)
-    return np.where((row >= 0) & (at_us < end_us[row]), order[row], -1)
-
-
-def _places(table: pd.DataFrame) -> dict[str, tuple[Ints, list[str]]]:
-    return {
-        name: (table[name].cat.codes.to_numpy().astype(np.int64), list(table[name].cat.categories)) for name in LABELS
-    }
-
+from bottleneck.schema.counters import Counts, Site
 
 _ADDRESS = re.compile(r"0x[0-9a-fA-F]+")
 _LAST_NUMBER = re.compile(r"_\d+$")
@@ -316,21 +126,21 @@ _TOO_LARGE = "sizes in the trace make no number"
 
 
 @dataclass(frozen=True)
-class Unknown:
+class UnknownCount:
     """Why a counter cannot be told of this case."""
 
     reason: str
 
 
-Found = Tally | Unknown
+Found = Tally | UnknownCount
 
 
-class Work:
+class StepCounter:
     """What the steps of a case did. ``parts`` are rows that a breakdown by place counts, by counter."""
 
     def __init__(self, case: Case) -> None:
         self.case, self.linked = case, case.linked
-        self.scope = Scope(case.linked)
+        self.scope = StepScope(case.linked)
         self.steps = self.scope.steps
         self.is_host_only = case.linked.trace.flavour == "cpu" and case.linked.trace.device_args.empty
 
@@ -338,11 +148,11 @@ class Work:
         """Each counter by name."""
         return {name: self._guarded(counter) for name, counter in _COUNTERS.items()}
 
-    def _guarded(self, counter: "Callable[[Work], Found]") -> Found:
+    def _guarded(self, counter: "Callable[[StepCounter], Found]") -> Found:
         try:
             return counter(self)
         except (OverflowError, ValueError):  # infinite or absent sizes of a hostile file
-            return Unknown(_TOO_LARGE)
+            return UnknownCount(_TOO_LARGE)
 
     @cached_property
     def is_call(self) -> Flags:
@@ -350,7 +160,7 @@ class Work:
         return self.scope.ops_named(is_op)
 
     @cached_property
-    def parts(self) -> Mapping[str, Rows]:
+    def parts(self) -> Mapping[str, StepRows]:
         """The rows behind the counters that lines and modules are told of."""
         of_ops = op_rows(self.scope)
         parts = {
@@ -379,11 +189,11 @@ class Work:
         scope, ops = self.scope, self.linked.ops
         rows = scope.rows_named("runtime", lambda name: _WAIT.search(name) is not None)
         start_us, dur_us = (ops[name].to_numpy()[self._reads] for name in ("ts_us", "dur_us"))
-        reading = Spans(scope.op_thread[self._reads], start_us, start_us + dur_us)
+        reading = ThreadSpans(scope.op_thread[self._reads], start_us, start_us + dur_us)
         return rows[~reading.cover(scope.thread[rows], scope.events["ts_us"].to_numpy()[rows])]
 
     @cached_property
-    def _launched(self) -> Rows:
+    def _launched(self) -> StepRows:
         """One row per call that launched kernels, at the place of the first of them."""
         kernels = self.linked.kernels
         is_kernel = kernels["kind"].isin(("compute", "collective")).to_numpy()
@@ -403,17 +213,17 @@ class Work:
     def launches(self) -> Found:
         """Calls that launch; those of the trace itself where it has any, which needs no kernel to be seen."""
         if self.is_host_only:
-            return Unknown(_HOST_ONLY)
+            return UnknownCount(_HOST_ONLY)
         rows = self.scope.rows_named("runtime", lambda name: _LAUNCH.search(name) is not None)
         if len(rows):
             return total(self.scope.of_events(rows), self.steps)
-        return self.of_part("launches") if len(self._launched.step) else Unknown(_NO_LAUNCHES)
+        return self.of_part("launches") if len(self._launched.step) else UnknownCount(_NO_LAUNCHES)
 
     def flops(self) -> Found:
         """Arithmetic of the ops that pay for kernels, each once, in whole operations; what has no price is left out."""
         signature = self.linked.ops["signature"].to_numpy(dtype=np.int64, na_value=-1)
         if not (signature >= 0).any():
-            return Unknown(_NO_SHAPES)
+            return UnknownCount(_NO_SHAPES)
         amounts = self.case.costs[["matrix_flops", "vector_flops"]].fillna(0.0).to_numpy().sum(axis=1)
         amounts = np.append(np.rint(amounts), 0.0)
         attribution = self.case.attribution
@@ -431,20 +241,20 @@ class Work:
     def float64_ops(self) -> Found:
         """Known where any op tells its dtypes."""
         has_types = self.linked.trace.signatures["types"].notna().any()
-        return self.of_part("float64_ops") if has_types else Unknown(_NO_SHAPES)
+        return self.of_part("float64_ops") if has_types else UnknownCount(_NO_SHAPES)
 
     def copies_along(self, direction: "re.Pattern[str]", *, in_bytes: bool) -> Found:
         """Copies between host and device that the steps asked for, or their size."""
         if self.is_host_only:
             recording = self.case.recording
             is_known = recording is not None and recording.framework is not None and not recording.device_facts
-            return Tally(0, 0) if is_known else Unknown(_NOT_SEEN)
+            return Tally(0, 0) if is_known else UnknownCount(_NOT_SEEN)
         kernels = self.linked.kernels
         names = kernels["name"].cat
         along = np.array([direction.search(name) is not None for name in names.categories] or [False])
         mine = np.flatnonzero(along[names.codes.to_numpy()] & (kernels["kind"] == "copy").to_numpy())
         if len(mine) and kernels["launch"].iloc[mine].isna().all():
-            return Unknown(_NO_LAUNCHES)
+            return UnknownCount(_NO_LAUNCHES)
         step = kernel_rows(self.scope).step[mine]
         if not in_bytes:
             return total(step, self.steps)
@@ -458,7 +268,7 @@ class Work:
     def module_calls(self) -> Found:
         """Calls of nn.Modules that Python made; a compiled graph makes none."""
         if self.linked.places is None:
-            return Unknown(_NO_STACKS)
+            return UnknownCount(_NO_STACKS)
         rows = self.scope.rows_named("python", lambda name: name.startswith("nn.Module: "))
         return total(self.scope.of_events(rows), self.steps)
 
@@ -471,13 +281,13 @@ class Work:
         """Blocks that the steps asked for, of the host's allocator and the device's."""
         memory, step = self._memory
         is_new = (memory["bytes"] > 0).to_numpy()
-        return total(step[is_new], self.steps) if len(memory) else Unknown(_NO_MEMORY)
+        return total(step[is_new], self.steps) if len(memory) else UnknownCount(_NO_MEMORY)
 
     def allocated_bytes(self) -> Found:
         """Their size."""
         memory, step = self._memory
         size = memory["bytes"].to_numpy().astype(np.float64)
-        return total(step[size > 0], self.steps, size[size > 0]) if len(memory) else Unknown(_NO_MEMORY)
+        return total(step[size > 0], self.steps, size[size > 0]) if len(memory) else UnknownCount(_NO_MEMORY)
 
     def peak_bytes(self) -> Found:
         """The most that the device had handed out; on a CPU the most beyond what was in use as the step began."""
@@ -485,7 +295,7 @@ class Work:
         of_device = memory["on_device"].to_numpy() == (not self.is_host_only)
         inside = np.flatnonzero(of_device & (step >= 0))
         if not len(inside):
-            return Unknown(_NO_MEMORY)
+            return UnknownCount(_NO_MEMORY)
         totals = memory["total_allocated"].to_numpy(dtype=np.float64, na_value=np.nan)[inside]
         if self.is_host_only or np.isnan(totals).any():
             totals = _running(memory["bytes"].to_numpy()[inside].astype(np.float64), step[inside])
@@ -496,14 +306,14 @@ class Work:
     def kernel_names(self) -> Found:
         """Distinct kernels, by their names without running numbers."""
         kernels = self.kernels()
-        if isinstance(kernels, Unknown):
+        if isinstance(kernels, UnknownCount):
             return kernels
         return Tally(sum(tally.low > 0 for tally in kernels.values()), len(kernels))
 
-    def kernels(self) -> Mapping[str, Tally] | Unknown:
+    def kernels(self) -> Mapping[str, Tally] | UnknownCount:
         """Kernels per step by name."""
         if self.is_host_only:
-            return Unknown(_HOST_ONLY)
+            return UnknownCount(_HOST_ONLY)
         table = self.linked.kernels
         is_kernel = table["kind"].isin(("compute", "collective")).to_numpy()
         step = np.where(is_kernel, kernel_rows(self.scope).step, -1)
@@ -512,38 +322,38 @@ class Work:
             names.codes.to_numpy().astype(np.int64), [plain_kernel(name) for name in names.categories]
         )
         found = by_label(step, code, labels, self.steps)
-        return found or Unknown(_NO_LAUNCHES)
+        return found or UnknownCount(_NO_LAUNCHES)
 
     def compiled(self, name: str) -> Found:
         """What the recording tells of torch.compile: in all, until the window ended."""
         recording = self.case.recording
         report = None if recording is None else recording.compilation
         if report is None:
-            return Unknown(_NO_COMPILER)
+            return UnknownCount(_NO_COMPILER)
         number = int(getattr(report, name))
         return Tally(number, number)
 
 
-_COUNTERS: Mapping[str, Callable[[Work], Found]] = {
+_COUNTERS: Mapping[str, Callable[[StepCounter], Found]] = {
     "ops": lambda work: work.of_part("ops"),
-    "launches": Work.launches,
+    "launches": StepCounter.launches,
     "syncs": lambda work: work.of_part("syncs"),
     "copies": lambda work: work.of_part("copies"),
     "h2d_copies": lambda work: work.copies_along(_TO_DEVICE, in_bytes=False),
     "h2d_bytes": lambda work: work.copies_along(_TO_DEVICE, in_bytes=True),
     "d2h_copies": lambda work: work.copies_along(_TO_HOST, in_bytes=False),
     "d2h_bytes": lambda work: work.copies_along(_TO_HOST, in_bytes=True),
-    "flops": Work.flops,
-    "float64_ops": Work.float64_ops,
+    "flops": StepCounter.flops,
+    "float64_ops": StepCounter.float64_ops,
     "graphs": lambda work: work.compiled("graphs"),
     "graph_breaks": lambda work: work.compiled("graph_breaks"),
     "recompiles": lambda work: work.compiled("recompiles"),
-    "autograd_nodes": Work.autograd_nodes,
-    "module_calls": Work.module_calls,
-    "allocations": Work.allocations,
-    "allocated_bytes": Work.allocated_bytes,
-    "peak_bytes": Work.peak_bytes,
-    "kernel_names": Work.kernel_names,
+    "autograd_nodes": StepCounter.autograd_nodes,
+    "module_calls": StepCounter.module_calls,
+    "allocations": StepCounter.allocations,
+    "allocated_bytes": StepCounter.allocated_bytes,
+    "peak_bytes": StepCounter.peak_bytes,
+    "kernel_names": StepCounter.kernel_names,
 }
 
 
@@ -565,7 +375,7 @@ def _takes_float64(dims: str | None, types: str | None) -> bool:
         return False
 
 
-def _joined(one: Rows, other: Rows) -> Rows:
+def _joined(one: StepRows, other: StepRows) -> StepRows:
     """The rows of both."""
     places = {}
     for name, (code, labels) in one.places.items():
@@ -574,4 +384,126 @@ def _joined(one: Rows, other: Rows) -> Rows:
             np.concatenate([code, np.where(theirs >= 0, theirs + len(labels), -1)]), [*labels, *more]
         )
         places[name] = (both, distinct)
-    return Rows(np.concatenate([one.step, other.step]), places)
+    return StepRows(np.concatenate([one.step, other.step]), places)
+
+
+# What a module is told of; lines are told of all parts.
+_OF_MODULES = ("ops", "launches", "syncs", "copies")
+
+
+def ops_by_name(work: StepCounter) -> Mapping[str, Tally]:
+    """Calls of each op."""
+    names = work.linked.ops["name"].cat
+    code, labels = relabel(names.codes.to_numpy().astype(np.int64), [plain_op(name) for name in names.categories])
+    return by_label(np.where(work.is_call, work.scope.op_step, -1), code, labels, work.steps)
+
+
+def by_module(work: StepCounter) -> Mapping[str, Mapping[str, int]]:
+    """Counters of each module path; what happens in a module inside is that module's. Only what all steps agree on."""
+    found: dict[str, dict[str, int]] = {}
+    for counter in _OF_MODULES:
+        if counter in work.parts:
+            rows = work.parts[counter]
+            code, labels = rows.places["module"]
+            plain = relabel(code, [plain_module(label) for label in labels])
+            for path, tally in by_label(rows.step, *plain, work.steps).items():
+                if tally.is_stable:
+                    found.setdefault(path, {})[counter] = tally.low
+    return dict(sorted(found.items()))
+
+
+def by_line(work: StepCounter, sources: SourceFiles) -> tuple[Site, ...]:
+    """The lines that count anything, with the ops called from each. Only what all steps agree on."""
+    counts: dict[str, dict[str, int]] = {}
+    for counter, rows in work.parts.items():
+        for source, tally in by_label(rows.step, *rows.places["source"], work.steps).items():
+            if tally.is_stable:
+                counts.setdefault(source, {})[counter] = tally.low
+    ops = _ops_by_source(work)
+    sites = [_site(source, counts[source], ops.get(source, {}), sources) for source in counts]
+    return merged_sites((*sites, *_breaks(work, sources)))
+
+
+def merged_sites(sites: tuple[Site, ...]) -> tuple[Site, ...]:
+    """One site for each line, sorted; what is told of a line twice under different counters stands together."""
+    found: dict[tuple[str, int], Site] = {}
+    for site in sites:
+        key = site.file, site.line
+        known = found.get(key)
+        found[key] = site if known is None else _add(known, site)
+    return tuple(found[key] for key in sorted(found))
+
+
+def _add(one: Site, other: Site) -> Site:
+    return Site(one.file, one.line, one.text, {**other.counts, **one.counts}, {**other.ops, **one.ops})
+
+
+def _site(source: str, counts: Mapping[str, int], ops: Mapping[str, int], sources: SourceFiles) -> Site:
+    file, line = sources.locate(source)
+    return Site(file, line, sources.text(file, line), counts, dict(sorted(ops.items())))
+
+
+def _ops_by_source(work: StepCounter) -> Mapping[str, Mapping[str, int]]:
+    """Calls of each op by line."""
+    rows = work.parts["ops"]
+    source, sources = rows.places["source"]
+    names = work.linked.ops["name"].cat
+    codes = names.codes.to_numpy().astype(np.int64)[work.is_call]
+    op, labels = relabel(codes, [plain_op(name) for name in names.categories])
+    pair = np.where(source >= 0, source * len(labels) + op, -1)
+    keys, code = np.unique(pair, return_inverse=True)
+    tallies = by_label(rows.step, np.where(pair >= 0, code, -1), list(map(str, range(len(keys)))), work.steps)
+    found: dict[str, dict[str, int]] = {}
+    for key, tally in tallies.items():
+        of_source, of_op = divmod(int(keys[int(key)]), len(labels))
+        if tally.is_stable:
+            found.setdefault(sources[of_source], {})[labels[of_op]] = tally.low
+    return found
+
+
+def _breaks(work: StepCounter, sources: SourceFiles) -> Iterator[Site]:
+    """The lines at which torch.compile broke a graph, as the recording tells."""
+    recording = work.case.recording
+    report = None if recording is None else recording.compilation
+    for each in () if report is None else report.breaks:
+        file = sources.relative(each.file)
+        yield Site(file, each.line, sources.text(file, each.line), {"graph_breaks": each.count})
+
+
+def count(case: Case, root: Path | None = None) -> Counts:
+    """The counters of a step, on which all steps of the window agree; without steps, those of the whole window.
+
+    Only what the step's own thread and autograd's do counts. Names of files are made relative to ``root``, and lines
+    are read from files inside it; without it nothing is opened. ``unstable`` holds counters whose steps disagree, and
+    ops that do under "ops:NAME"; kernels under "kernels:NAME".
+    """
+    work = StepCounter(case)
+    found = work.count()
+    ops, kernels = ops_by_name(work), work.kernels()
+    kernels = {} if isinstance(kernels, UnknownCount) else kernels
+    tallies = {name: each for name, each in found.items() if isinstance(each, Tally)}
+    named = {**_prefixed("ops", ops), **_prefixed("kernels", kernels)}
+    return Counts(
+        values=_agreed(tallies),
+        fingerprint=fingerprint_of(case),
+        unknown={name: each.reason for name, each in found.items() if isinstance(each, UnknownCount)},
+        unstable={
+            name: spread(each.low, each.high, DIFFER)
+            for name, each in {**tallies, **named}.items()
+            if not each.is_stable
+        },
+        ops=dict(sorted(_agreed(ops).items())),
+        modules=by_module(work),
+        kernels=dict(sorted(_agreed(kernels).items())),
+        sites=by_line(work, SourceFiles(case, root)),
+        input_sha=input_digest(case),
+        steps=len(case.linked.window.steps),
+    )
+
+
+def _agreed(tallies: Mapping[str, Tally]) -> dict[str, int]:
+    return {name: tally.low for name, tally in tallies.items() if tally.is_stable}
+
+
+def _prefixed(kind: str, tallies: Mapping[str, Tally]) -> dict[str, Tally]:
+    return {f"{kind}:{name}": tally for name, tally in tallies.items()}

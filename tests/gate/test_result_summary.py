@@ -1,6 +1,6 @@
 """The three lines of a failure: what happened, why with the line of code, how to fix or accept it."""
 
-from bottleneck.gate.story import tell_failure, tell_gone, tell_stand
+from bottleneck.gate.result_summary import tell_failure, tell_gone, tell_stand
 from bottleneck.report.ci.phrases import amount
 from bottleneck.schema.comparison import Bar, ChangeRow, CompareSide, Comparison
 from bottleneck.schema.counters import Site

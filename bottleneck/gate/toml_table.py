@@ -18,7 +18,7 @@ _SHOWN_CHARACTERS = 80
 
 
 @dataclass(frozen=True)
-class Section:
+class TomlTable:
     """A table of a TOML file that knows where it stands.
 
     Its errors are of the kind ``failure``, name the file and the key, and end in ``fix``.
@@ -44,14 +44,14 @@ class Section:
                 hint = f"; the nearest is {near[0]}" if near else f"; known are {', '.join(names)}"
                 raise self.error(key, f"there is no such key{hint}", fix)
 
-    def section(self, key: str) -> "Section":
+    def section(self, key: str) -> "TomlTable":
         """The table under a key; empty where there is none."""
         value = self.data.get(key, {})
         if not isinstance(value, dict):
             raise self.error(key, f"this has to be a table, and is {shown(value)}")
         return replace(self, data=value, path=(*self.path, key))
 
-    def sections(self, key: str) -> tuple["Section", ...]:
+    def sections(self, key: str) -> tuple["TomlTable", ...]:
         """The tables of an array of tables; empty where there is none."""
         rows = self.data.get(key, [])
         if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
@@ -88,7 +88,7 @@ class Section:
         return {key: self.text(key) for key in self.data}
 
 
-def read_toml(path: Path, failure: type[BottleneckError], fix: str, parts: int | None = None) -> Section:
+def read_toml(path: Path, failure: type[BottleneckError], fix: str, parts: int | None = None) -> TomlTable:
     """The root table of a file; ``failure`` where it cannot be read, is no TOML or holds an unresolved merge.
 
     ``parts`` is how many dots a line may hold outside of quotes: tomllib takes time by the square of a key's parts.
@@ -104,7 +104,7 @@ def read_toml(path: Path, failure: type[BottleneckError], fix: str, parts: int |
         _refuse_conflict(path, text, failure)
         if parts is not None:
             _refuse_long_keys(path, text, parts, failure, fix)
-        return Section(tomllib.loads(text), path, failure, fix)
+        return TomlTable(tomllib.loads(text), path, failure, fix)
     except RecursionError as exc:
         raise failure(f"{path} is not valid", why="its values are nested too deeply", fix=fix) from exc
     except ValueError as exc:  # of TOML, of UTF-8, and of a number with thousands of digits

@@ -1,0 +1,116 @@
+"""Reads the lines of source files that a trace names; never opens a file outside the program's folder."""
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+
+from bottleneck.schema.case import Case
+
+_FRAME = re.compile(r"^(?P<path>[^\n]{1,1000}?)\((?P<line>\d{1,9})\): ")
+_LONGEST_TEXT = 200
+_LARGEST_FILE = 5_000_000
+# Larger files are not parsed for the operators of a function.
+LARGEST_SOURCE = 1_000_000
+
+
+class SourceFiles:
+    """Files of a working folder by the lines that a trace names; without a folder no file is looked for or opened."""
+
+    def __init__(self, case: Case, root: Path | None) -> None:
+        self._root = None if root is None else root.resolve()
+        self._folders = _folders(case)
+        self._paths = _paths_by_source(case)
+        self._lines: dict[str, Sequence[str]] = {}
+
+    def locate(self, source: str) -> tuple[str, int]:
+        """File and line of 'train.py:57', the file relative to the working folder where it lies in it."""
+        name, _, line = source.rpartition(":")
+        paths = self._paths.get(source, ())
+        # Two files of one name with code in the same line: nobody knows which.
+        path = next(iter(paths)) if len(paths) == 1 else name
+        return self.relative(path), int(line)
+
+    def relative(self, path: str) -> str:
+        """The path as seen from the working folder; what lies elsewhere keeps its name only."""
+        path = path.replace("\\", "/")
+        if self._root is not None:
+            for folder in self._folders:
+                found = self._inside(self._root / folder / path)
+                if found is not None:
+                    return found.relative_to(self._root).as_posix()
+        is_elsewhere = path.startswith(("/", "..")) or re.match(r"^[A-Za-z]:", path) is not None
+        return path.rpartition("/")[2] if is_elsewhere else path
+
+    def text(self, file: str, line: int) -> str:
+        """That line without its indent, cut; empty where the file is not at hand."""
+        if file not in self._lines:
+            self._lines[file] = self._read(file)
+        lines = self._lines[file]
+        return lines[line - 1].strip()[:_LONGEST_TEXT] if 1 <= line <= len(lines) else ""
+
+    def _inside(self, path: Path) -> Path | None:
+        """The file itself, if it is one and lies in the working folder once links are followed."""
+        try:
+            real = path.resolve()
+            is_file = self._root is not None and real.is_relative_to(self._root) and real.is_file()
+        except (OSError, ValueError, RuntimeError):  # a name that no system takes, a loop of links
+            return None
+        return real if is_file else None
+
+    def _read(self, file: str) -> Sequence[str]:
+        path = None if self._root is None else self._inside(self._root / file)
+        try:
+            if path is None or path.stat().st_size > _LARGEST_FILE:
+                return ()
+            return path.read_text(encoding="utf-8", errors="replace").splitlines()
+        except OSError:
+            return ()
+
+
+def _folders(case: Case) -> tuple[str, ...]:
+    """Folders, relative to the working one, in which a name that the profiler has cut may begin."""
+    recording = case.recording
+    told = () if recording is None else recording.search_path
+    return tuple(dict.fromkeys((*told, "")))
+
+
+def _paths_by_source(case: Case) -> Mapping[str, set[str]]:
+    """The paths that each 'train.py:57' of the tables stands for."""
+    wanted = set(_used_sources(case))
+    found: dict[str, set[str]] = {}
+    for label in case.linked.trace.events["name"].cat.categories if wanted else ():
+        match = _FRAME.match(label) if "): " in label else None
+        if match is not None:
+            path = match["path"].replace("\\", "/")
+            source = f"{path.rpartition('/')[2]}:{match['line']}"
+            if source in wanted:
+                found.setdefault(source, set()).add(path)
+    return found
+
+
+def _used_sources(case: Case) -> Iterable[str]:
+    tables = (case.linked.ops, case.linked.kernels, case.linked.places)
+    return (label for table in tables if table is not None for label in table["source"].cat.categories)
+
+
+# The text of a file of the program, by its name; empty where it is not at hand.
+Read = Callable[[str], str]
+
+
+def read_nothing(_file: str) -> str:
+    """No file is at hand."""
+    return ""
+
+
+def read_below(root: Path) -> Read:
+    """What reads the files of a folder, and nothing that lies, or that a link leads, outside of it."""
+
+    def read(file: str) -> str:
+        try:
+            path = (root / file).resolve()
+            is_ours = path.is_relative_to(root.resolve()) and path.is_file() and path.stat().st_size <= LARGEST_SOURCE
+            return path.read_text(encoding="utf-8", errors="replace") if is_ours else ""
+        except (OSError, ValueError, RuntimeError):  # a name that no system takes, a loop of links
+            return ""
+
+    return read
