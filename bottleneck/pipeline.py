@@ -8,7 +8,7 @@ import numpy as np
 
 from bottleneck import __version__
 from bottleneck.advice import advise
-from bottleneck.analysis.batch_test import add_extras, find_disturbance
+from bottleneck.analysis.batch_test import add_extras, find_disturbance, find_page_faults
 from bottleneck.analysis.ledger import build_ledger
 from bottleneck.analysis.ranks import RankedAnalysis, combine_ranks
 from bottleneck.analysis.roofline import classify
@@ -183,7 +183,7 @@ def _analyse_source(source: Source, options: Options) -> Case:
         device=device,
         recording=_describe(source),
         unprofiled=unprofiled,
-        caveats=(*caveats, *borrowed, *complaints, *_disturbances(source, unprofiled), *contended, *slow),
+        caveats=(*caveats, *borrowed, *complaints, *_disturbances(source, unprofiled, device), *contended, *slow),
     )
     charged = charge_rows(evidence)
     analysis = replace(assemble(evidence, charged), telemetry=telemetry, version=__version__)
@@ -199,8 +199,9 @@ def _with_boundary(analysis: Analysis, recording: Recording) -> Analysis:
     return replace(analysis, steps=replace(analysis.steps, boundary=recording.step_name, seen=recording.steps_seen))
 
 
-def _disturbances(source: Source, unprofiled: Timing | None) -> tuple[Caveat, ...]:
-    return find_disturbance(source.extras or Extras(), unprofiled)
+def _disturbances(source: Source, unprofiled: Timing | None, device: Device) -> tuple[Caveat, ...]:
+    extras = source.extras or Extras()
+    return find_disturbance(extras, unprofiled) + find_page_faults(extras, device.fresh_bytes_per_s)
 
 
 def _read_capture(path: Path) -> CostedTrace:

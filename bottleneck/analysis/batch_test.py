@@ -7,7 +7,7 @@ from dataclasses import replace
 from bottleneck.analysis.scaling import DISTURBED
 from bottleneck.schema.analysis import Analysis, Caveat, LedgerEntry, Totals
 from bottleneck.schema.measurements import BatchProof, BatchTest, Extras, Growth, PeakMemory, Ratio, Timing
-from bottleneck.units import format_share
+from bottleneck.units import format_share, format_us
 
 # "Making Deep Learning Go Brrrr" calls a step overhead-bound that grows by 10 % when its batch doubles; what grows by
 # less than a fifth of its work is mostly fixed, what grows by more than four fifths mostly proportional.
@@ -140,6 +140,35 @@ def find_disturbance(extras: Extras, unprofiled: Timing | None) -> tuple[Caveat,
         f"{usual:.1f} times: other programs disturbed them"
     )
     return (Caveat(DISTURBED, message, 1.0 - usual / times),)
+
+
+# Page faults per profiled step below which nothing is said, and how many times those of an unprofiled step they are.
+_PAGE_FAULTS_AT_LEAST, _PAGE_FAULTS_TIMES = 128.0, 4.0
+
+
+def find_page_faults(extras: Extras, fresh_bytes_per_s: float | None) -> tuple[Caveat, ...]:
+    """A caveat when profiled steps had many page faults that unprofiled ones did not have.
+
+    The profiler keeps its records between the program's tensors on the heap, so that glibc hands out new pages for the
+    next tensors (seen with glibc 2.36). ``fresh_bytes_per_s`` is the rate at which this CPU hands out new pages: its
+    measured cost of a first write beyond that of a second one; null where it was not measured.
+    """
+    faults = extras.page_faults
+    if faults is None or faults.profiled is None or faults.unprofiled is None:
+        return ()
+    if faults.profiled < max(_PAGE_FAULTS_AT_LEAST, _PAGE_FAULTS_TIMES * faults.unprofiled):
+        return ()
+    more = faults.profiled - faults.unprofiled
+    message = (
+        f"a profiled step had {faults.profiled:.0f} page faults, an unprofiled one {faults.unprofiled:.0f}: the "
+        "profiler's records leave less of the program's memory to be used again"
+    )
+    share = None
+    if fresh_bytes_per_s is not None:
+        cost_us = more * faults.page_bytes / fresh_bytes_per_s * 1e6
+        message += f"; that takes about {format_us(cost_us)} of a profiled step"
+        share = min(cost_us / min(extras.windows_us), 1.0) if extras.windows_us else None
+    return (Caveat("profiler-page-faults", message + ", which the scaling to the unprofiled step removes", share),)
 
 
 def _with_peak(totals: Totals, peak: PeakMemory) -> Totals:

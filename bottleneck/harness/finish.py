@@ -132,6 +132,7 @@ def finish_recording(
         options=_options(plan),
         settled=first.settled,
         windows_us=first.windows_us,
+        page_faults=first.page_faults,
         peak_memory=first.peak_memory,
         option_costs=first.option_costs,
         batch_test=first.batch_test,

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from bottleneck.schema.compiled_kernels import compiled_file
-from bottleneck.schema.measurements import BatchTest, Compilation, OptionCosts, PeakMemory, Timing
+from bottleneck.schema.measurements import BatchTest, Compilation, OptionCosts, PageFaults, PeakMemory, Timing
 from bottleneck.schema.recording import Form, StepSource
 
 # Every rank has notes of its own; what is being written has another name until it is whole.
@@ -151,6 +151,7 @@ class Notes:
     profiled: Timing | None = None
     settled: bool | None = None
     windows_us: tuple[float, ...] = ()
+    page_faults: PageFaults | None = None
     peak_memory: PeakMemory | None = None
     option_costs: OptionCosts | None = None
     batch_test: BatchTest | None = None

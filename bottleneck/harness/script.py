@@ -11,12 +11,17 @@ from pathlib import Path
 from typing import Any, Literal
 
 from bottleneck.harness.boundaries import Boundaries
-from bottleneck.harness.heap import StepFaults
-from bottleneck.harness.pending import call_in_main_thread_after, hand_over
+from bottleneck.harness.main_thread import (
+    DEADLY,
+    SaveOnSignal,
+    call_in_main_thread_after,
+    make_unwakeable,
+    make_wakeable,
+    run_in_main_thread,
+)
 from bottleneck.harness.process_setup import seeders, sow
 from bottleneck.harness.rank_coordination import Company, WindowAt
 from bottleneck.harness.session import Session
-from bottleneck.harness.signal_handlers import DEADLY, Farewell
 from bottleneck.harness.stopwatch import CALM_STEPS, STEADY_STEPS, Stopwatch, has_settled
 from bottleneck.harness.torch_state import TorchHook, describe_torch
 from bottleneck.harness.window import EVENT_BUDGET, GUARD, Bounds, Detail, Window, detail_of, resident_bytes
@@ -208,10 +213,10 @@ Outcome = Literal["open", "not yet", "never"]
 class Windows:
     """Opens one window after another; ``on_overflow`` is called in the main thread when one has grown too big."""
 
-    def __init__(self, session: Session, farewell: Farewell, on_overflow: Callable[[], None]) -> None:
+    def __init__(self, session: Session, handlers: SaveOnSignal, on_overflow: Callable[[], None]) -> None:
         self.current: Window | None = None
         self._session = session
-        self._farewell = farewell
+        self._handlers = handlers
         self._on_overflow = weakref.WeakMethod(on_overflow)
         self._detail = detail_of(session.plan, DETAIL)
         self._attempts = 0
@@ -228,7 +233,7 @@ class Windows:
         if self._attempts > ATTEMPTS or not window.open():
             return "never"
         self.current, self._bounds = window, Bounds()
-        self._farewell.install()
+        self._handlers.install()
         self._look_after(window)
         return "open"
 
@@ -237,13 +242,8 @@ class Windows:
         window, self.current = self.current, None
         assert window is not None, "no window is open in this phase"
         window.stop()
-        self._farewell.remove()
+        self._handlers.remove()
         return window
-
-    def make_room(self, steps: int, faults: StepFaults) -> None:
-        """Puts memory at hand for the steps that follow the first one of the window."""
-        if self.current is not None:
-            self.current.make_room(steps, faults)
 
     def passed(self) -> str | None:
         """The bound that the window has reached, in words."""
@@ -255,13 +255,12 @@ class Windows:
         One that the main thread can close at the end. And the profiler has to have run before in the thread that
         imported torch, the main one as a rule, or it writes a line of its own to stderr.
         """
-        main = threading.main_thread()
-        if threading.current_thread() is main:
+        if threading.current_thread() is threading.main_thread():
             return True
-        if self._detail.memory or main.ident is None:
+        if self._detail.memory:
             return False
         if not GUARD.used:
-            hand_over(main.ident, lambda: prime(torch), PRIMING_SECONDS)
+            run_in_main_thread(lambda: prime(torch), PRIMING_SECONDS)
         self._detail = dataclasses.replace(self._detail, all_threads=True)
         return GUARD.used and GUARD.window is None
 
@@ -313,14 +312,13 @@ class Script:
         self._session = session
         self._torch: Any = None
         self._boundaries = Boundaries(self._boundary, self._start_over, session.plan.step, session.setting.thread)
-        self._farewell = Farewell(self.finish, DEADLY if session.setting.takes_signals else ())
-        self._windows = Windows(session, self._farewell, self._cut_off)
+        self._handlers = SaveOnSignal(self.finish, DEADLY if session.setting.takes_signals else ())
+        self._windows = Windows(session, self._handlers, self._cut_off)
         self._company = Company(session.files.folder, session.files.rank, session.notes.ranks)
         self._opening: Opening | None = None
         self._stopwatch = Stopwatch(None)
         self._next: Callable[[], None] = self._first_step
         self._seen = self._allowed_steps = 0
-        self._faults = StepFaults()
 
     def hook(self) -> TorchHook:
         """What tells when the program imports torch, and those parts of it that make steps or mind hooks."""
@@ -345,6 +343,8 @@ class Script:
         try:
             GUARD.watch(torch)
             self._boundaries.watch(torch)
+            if self._session.setting.takes_signals:
+                make_wakeable()
             self._opening = Opening(torch, detail_of(self._session.plan, self._session.setting.opening))
             self._opening.start()
             os.register_at_fork(before=weakly(self._cut_short))
@@ -410,13 +410,11 @@ class Script:
 
     def _second_step(self) -> None:
         if self._open(then=self._pilot):
-            self._faults.begin(self._seen)
             self._stopwatch.mark()
 
     def _pilot(self) -> None:
         """Ends the step that counts the events, which is also the trace of a program that ends too soon."""
         self._stopwatch.mark()
-        self._faults.end_profiled(self._seen)
         window, wanted = self._windows.stop(), self._session.plan.wanted_steps
         events = max(1, window.event_count())
         self._allowed_steps = min(wanted, EVENT_BUDGET // events - 1)
@@ -428,7 +426,6 @@ class Script:
                 f"and the budget is {EVENT_BUDGET}"
             )
         self._stopwatch = Stopwatch(self._torch)
-        self._faults.begin(self._seen)
         self._next = self._settle
         self._settle()
 
@@ -472,7 +469,6 @@ class Script:
             self._take_times()
 
     def _take_times(self) -> None:
-        self._faults.end_unprofiled(self._seen)
         self._session.time(self._stopwatch)
         self._next = self._reopen
         self._reopen()
@@ -486,8 +482,6 @@ class Script:
 
     def _lead_in(self) -> None:
         self._stopwatch.wait()
-        if not self._session.plan.counting:
-            self._windows.make_room(self._allowed_steps, self._faults)
         self._stopwatch.mark()
         self._next = self._profile
 
@@ -567,7 +561,8 @@ class Script:
 
     def _leave_alone(self) -> None:
         self._boundaries.forget()
-        self._farewell.remove()
+        self._handlers.remove()
+        make_unwakeable()
         self._next = self._rest
 
     def _open(self, then: Callable[[], None]) -> bool:

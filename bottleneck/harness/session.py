@@ -17,6 +17,7 @@ from bottleneck.harness.messages import Notes, Plan, RankFiles, rank_of, write_n
 from bottleneck.harness.stopwatch import STEPS_FOR_TREND, Stopwatch, find_trend, is_disturbed
 from bottleneck.harness.torch_state import describe_compilation, search_path
 from bottleneck.harness.window import Detail, Window
+from bottleneck.schema.measurements import PageFaults
 from bottleneck.schema.statistics import summarise_durations
 
 
@@ -78,6 +79,10 @@ class Session:
         """Whether that trace holds a run of profiled steps."""
         return math.isfinite(self._quickest_us)
 
+    @property
+    def _page_faults(self) -> PageFaults:
+        return self.notes.page_faults or PageFaults(os.sysconf("SC_PAGE_SIZE"))
+
     def note(self, **changes: Any) -> None:
         """Replaces fields of the notes."""
         self.notes = dataclasses.replace(self.notes, **changes)
@@ -111,6 +116,7 @@ class Session:
             unprofiled=summarise_durations(self._undisturbed_us),
             timed_ns=(marks_ns[0], marks_ns[-1]) if len(marks_ns) > 1 else None,
             peak_memory=peak_of_script(sys.modules.get("torch")),
+            page_faults=dataclasses.replace(self._page_faults, unprofiled=stopwatch.page_faults),
             settled=trend is None if len(self._undisturbed_us) >= STEPS_FOR_TREND else None,
         )
         self.save()
@@ -152,6 +158,7 @@ class Session:
             search_path=search_path(self._folder),
             step_marks_ns=tuple(stopwatch.marks_ns) if stopwatch.steps else (),
             profiled=stopwatch.timing(),
+            page_faults=dataclasses.replace(self._page_faults, profiled=stopwatch.page_faults),
         )
         self.save()
 

@@ -1,6 +1,7 @@
 """Step times: when each step ended, the median with its interval, and whether the times have settled."""
 
 import itertools
+import resource
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -44,11 +45,18 @@ class Clocks:
 _CLOCKS = Clocks()
 
 
+def minor_page_faults() -> int:
+    """Page faults of this process, in all its threads, that needed no reading from disk."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+
+
 class Stopwatch:
     """Marks at step boundaries; on a GPU that the program already uses, also on the device's own clock.
 
     The wall clock, which the trace is written by, is read at the first mark only: it may be set at any time, by the
     system or by a program that plays with its own.
+
+    Each mark also reads the page faults of the process, which takes about a microsecond.
 
     The host may run far ahead of the GPU, so that host marks alone would time the launching of a step and not the
     step. An event recorded at each boundary costs microseconds and waits for nothing.
@@ -60,6 +68,7 @@ class Stopwatch:
         self._on_gpu = bool(torch is not None and torch.cuda.is_available() and torch.cuda.is_initialized())
         self._events: list[Any] = []
         self._ticks_ns: list[int] = []
+        self._page_faults: list[int] = []
         self._offset_ns: int | None = None
 
     def mark(self) -> None:
@@ -68,6 +77,7 @@ class Stopwatch:
             event = self._torch.cuda.Event(enable_timing=True)
             event.record()
             self._events.append(event)
+        self._page_faults.append(minor_page_faults())
         self._ticks_ns.append(self._clocks.tick_ns())
         if self._offset_ns is None:
             self._offset_ns = self._read_offset_ns()
@@ -79,7 +89,7 @@ class Stopwatch:
 
     def keep_last(self, steps: int) -> None:
         """Forgets all steps but the last ones."""
-        for marks in (self._events, self._ticks_ns):
+        for marks in (self._events, self._ticks_ns, self._page_faults):
             del marks[: -steps - 1]
 
     def wait(self) -> None:
@@ -91,6 +101,11 @@ class Stopwatch:
     def steps(self) -> int:
         """Steps between the marks so far."""
         return max(0, len(self._ticks_ns) - 1)
+
+    @property
+    def page_faults(self) -> float | None:
+        """Minor page faults per step; null before the first step has ended."""
+        return (self._page_faults[-1] - self._page_faults[0]) / self.steps if self.steps else None
 
     @property
     def is_clock_set(self) -> bool:

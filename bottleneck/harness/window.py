@@ -22,10 +22,9 @@ from pathlib import Path
 from types import FunctionType, MethodType
 from typing import Any
 
-from bottleneck.harness.heap import PageFaults, Room, StepFaults
 from bottleneck.harness.lines import LineTracer, WithLines
+from bottleneck.harness.main_thread import run_in_main_thread
 from bottleneck.harness.messages import Plan
-from bottleneck.harness.pending import hand_over
 
 # Roughly 0.7 GB while it is held, 60-100 MB of JSON, 4 MB compressed.
 EVENT_BUDGET = 200_000
@@ -137,8 +136,6 @@ class Window:
         self._profiler: Any = None
         self._running = False
         self._exported = False
-        self._faults = PageFaults()
-        self._room: Room | None = None
         self._tracer = LineTracer() if detail.lines and detail.stacks else None
 
     def open(self) -> bool:
@@ -164,22 +161,17 @@ class Window:
         with _Quiet():
             self._profiler.__enter__()
         self._running = True
-        self._faults = PageFaults()
         if self._tracer is not None:
             self._tracer.start()
-
-    def make_room(self, steps: int, faults: StepFaults) -> None:
-        """Puts memory at hand for that many more steps; called when one step of the window has passed."""
-        self._room = Room(faults.pages_wanted(self._faults.so_far, steps))
 
     def stop(self) -> None:
         """Stops the profiler if it runs here; one that was left running would crash the interpreter at exit."""
         if not (self._running and os.getpid() == self._process):
             return
-        if not self.is_mine:
-            hand_over(self._thread, self._stop_here, _HANDOVER_SECONDS)
-        else:
+        if self.is_mine:
             self._stop_here()
+        elif self._thread == threading.main_thread().ident:
+            run_in_main_thread(self._stop_here, _HANDOVER_SECONDS)
 
     def _stop_here(self) -> None:
         if self._running:
@@ -188,8 +180,6 @@ class Window:
                 self._tracer.stop()
             with _ProfileHook():
                 self._profiler.__exit__(None, None, None)
-            if self._room is not None:
-                self._room.leave()
             GUARD.closed(self)
 
     @property

@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from bottleneck.harness.heap import StepFaults
 from bottleneck.harness.machine import peak_memory, reset_peak
 from bottleneck.harness.session import Session, silenced
 from bottleneck.harness.stopwatch import Stopwatch, has_settled
@@ -73,10 +72,7 @@ def measure(step: Step, session: Session, doubling: Doubling | None = None, chan
     torch: Any = sys.modules.get("torch")
     _warm_up(step, torch, session)
     was_reset = reset_peak(torch)
-    faults = StepFaults()
-    timed = _time(step, torch, session.plan.timed_s)
-    faults.end_unprofiled(timed.steps)
-    session.time(timed)
+    session.time(_time(step, torch, session.plan.timed_s))
     session.note(setup_s=_setup_s(change_s + first_s, session))
     session.note(peak_memory=peak_memory(torch, was_reset=was_reset))
     if torch is None:
@@ -86,7 +82,7 @@ def measure(step: Step, session: Session, doubling: Doubling | None = None, chan
         session.save()
         _use_up_first_complaint(torch)
         detail = detail_of(session.plan, DETAIL)
-        _profile(step, torch, session, detail, faults)
+        _profile(step, torch, session, detail)
         measure_extras(step, torch, session, doubling and doubling.after(first_s), detail)
 
 
@@ -137,11 +133,8 @@ def _time(step: Step, torch: Any, seconds: float) -> Stopwatch:
     return stopwatch
 
 
-def _profile(step: Step, torch: Any, session: Session, detail: Detail, faults: StepFaults | None = None) -> None:
-    """Profiles one step to count its events, then as many as are wanted and the event budget allows.
-
-    ``faults`` are those of the unprofiled steps; null where time does not matter.
-    """
+def _profile(step: Step, torch: Any, session: Session, detail: Detail) -> None:
+    """Profiles one step to count its events, then as many as are wanted and the event budget allows."""
     pilot, stopwatch = _profile_steps(step, torch, 1, detail)
     if pilot is None:
         session.warn("the workload runs a profiler of its own, so ours stayed off")
@@ -157,7 +150,7 @@ def _profile(step: Step, torch: Any, session: Session, detail: Detail, faults: S
         session.keep(pilot, stopwatch)
         return
     for _ in range(ATTEMPTS):
-        window, stopwatch = _profile_steps(step, torch, min(allowed, wanted), detail, faults)
+        window, stopwatch = _profile_steps(step, torch, min(allowed, wanted), detail)
         if window is None or session.offer(window, stopwatch):
             return
     session.warn_of_disturbance()
@@ -171,9 +164,7 @@ def _wanted_steps(session: Session) -> int:
     return max(session.plan.wanted_steps, min(math.ceil(PROFILED_US / timing.median), PROFILED_STEPS_AT_MOST))
 
 
-def _profile_steps(
-    step: Step, torch: Any, steps: int, detail: Detail, faults: StepFaults | None = None
-) -> tuple[Window | None, Stopwatch]:
+def _profile_steps(step: Step, torch: Any, steps: int, detail: Detail) -> tuple[Window | None, Stopwatch]:
     """A stopped window with its marks. One step goes before the first mark: the profiler itself has to warm up."""
     window, stopwatch = Window(torch, detail), Stopwatch(torch)
     if not window.open():
@@ -181,8 +172,6 @@ def _profile_steps(
     try:
         step()
         stopwatch.wait()
-        if faults is not None:
-            window.make_room(steps, faults)
         stopwatch.mark()
         for _ in range(steps):
             step()

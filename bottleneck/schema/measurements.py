@@ -171,6 +171,18 @@ class OptionCosts:
 
 
 @dataclass(frozen=True)
+class PageFaults:
+    """Minor page faults of the process per step, of profiled and of unprofiled steps; null where not counted.
+
+    A minor fault maps a page of ``page_bytes`` that needs no reading from disk: the first touch of new memory.
+    """
+
+    page_bytes: int
+    profiled: float | None = None
+    unprofiled: float | None = None
+
+
+@dataclass(frozen=True)
 class PeakMemory:
     """Most memory in use at once: of a device by its allocator, or resident in the process.
 
@@ -194,6 +206,7 @@ class Extras:
 
     settled: bool | None = None
     windows_us: tuple[float, ...] = ()
+    page_faults: PageFaults | None = None
     peak_memory: PeakMemory | None = None
     option_costs: OptionCosts | None = None
     batch_test: BatchTest | None = None

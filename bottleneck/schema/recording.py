@@ -9,7 +9,7 @@ from typing import Literal
 
 from bottleneck.errors import TraceError
 from bottleneck.schema.analysis import Device
-from bottleneck.schema.measurements import BatchTest, Compilation, Extras, OptionCosts, PeakMemory, Timing
+from bottleneck.schema.measurements import BatchTest, Compilation, Extras, OptionCosts, PageFaults, PeakMemory, Timing
 
 RECORDING_SCHEMA = "bottleneck/recording/1"
 RECORDING_FILE = "recording.json"
@@ -70,6 +70,7 @@ class Recording:
     ``device`` holds measured ceilings, ``device_facts`` what each accelerator said of itself at capture.
     ``program_status`` is the exit status as a shell shows it (128 + N for signal N), null until the program has ended.
     ``processors`` counts those that the program might use, ``threads`` those that torch computes with.
+    ``page_faults`` counts those of the process in profiled and in unprofiled steps.
     ``timed_ns`` is the stretch of the wall clock in which the unprofiled steps ran. ``options`` are those of the
     command line that make the step what it is: ``--set NAME=VALUE`` and ``--train``. ``libraries`` are versions and
     abilities of what torch computes with, ``compilation`` is null where torch's compiler could not tell.
@@ -99,6 +100,7 @@ class Recording:
     options: tuple[str, ...] = ()
     settled: bool | None = None
     windows_us: tuple[float, ...] = ()
+    page_faults: PageFaults | None = None
     peak_memory: PeakMemory | None = None
     option_costs: OptionCosts | None = None
     batch_test: BatchTest | None = None

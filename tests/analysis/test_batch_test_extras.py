@@ -2,9 +2,18 @@ from dataclasses import replace
 
 import pytest
 
-from bottleneck.analysis.batch_test import add_extras, find_disturbance
+from bottleneck.analysis.batch_test import add_extras, find_disturbance, find_page_faults
 from bottleneck.analysis.scaling import DISTURBED
-from bottleneck.schema.measurements import BatchTest, Extras, OptionCost, OptionCosts, PeakMemory, Ratio, Timing
+from bottleneck.schema.measurements import (
+    BatchTest,
+    Extras,
+    OptionCost,
+    OptionCosts,
+    PageFaults,
+    PeakMemory,
+    Ratio,
+    Timing,
+)
 from tests.report.samples import cpu, gpu_overhead
 
 TEST = BatchTest(8, Timing(1.0, 1.0, 1.0, 6), Timing(1.5, 1.5, 1.5, 6), Ratio(1.5, 1.5, 1.5, 6))
@@ -52,6 +61,32 @@ def test_a_window_far_slower_than_the_profiler_makes_it_is_disturbed() -> None:
 def test_a_window_as_slow_as_the_profiler_makes_it_is_not_disturbed(extras: Extras) -> None:
     assert find_disturbance(extras, Timing(1000.0, 990.0, 1010.0, 20)) == ()
     assert find_disturbance(replace(extras, windows_us=(9e9,)), None) == ()
+
+
+def faulting(profiled: float | None, unprofiled: float | None) -> Extras:
+    return Extras(windows_us=(2000.0,), page_faults=PageFaults(4096, profiled, unprofiled))
+
+
+def test_page_faults_that_only_profiled_steps_have_are_stated_with_their_cost() -> None:
+    (caveat,) = find_page_faults(faulting(1000.0, 0.0), 4.096e9)
+    assert caveat.slug == "profiler-page-faults" and caveat.share == pytest.approx(0.5)
+    assert (
+        "had 1000 page faults, an unprofiled one 0" in caveat.message and "1.00 ms of a profiled step" in caveat.message
+    )
+
+
+def test_without_the_rate_of_new_pages_only_their_number_is_stated() -> None:
+    (caveat,) = find_page_faults(faulting(1000.0, 0.0), None)
+    assert caveat.share is None and "takes about" not in caveat.message
+
+
+@pytest.mark.parametrize(
+    "extras",
+    [faulting(127.0, 0.0), faulting(1000.0, 251.0), faulting(None, 0.0), faulting(1000.0, None), Extras()],
+    ids=["few", "the program's own", "none profiled", "none unprofiled", "not counted"],
+)
+def test_other_page_faults_are_not_mentioned(extras: Extras) -> None:
+    assert find_page_faults(extras, 4.096e9) == ()
 
 
 def test_the_peak_that_was_measured_takes_the_place_of_the_traces() -> None:

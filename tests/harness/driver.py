@@ -10,12 +10,12 @@ from bottleneck.schema.recording import Recording, read_recording
 
 _DRIVER = """
 import sys
-from bottleneck.commands import telling
-from bottleneck.harness import ceilings
-ceilings.cpu_calibration = lambda threads, tell: None
+from bottleneck.commands import finish_run
+from bottleneck.calibrate import cached
+cached.cpu_calibration = lambda threads, tell: None
 def report(folder, voice):
     {report}
-telling._report = report
+finish_run._report = report
 {setup}
 from bottleneck.cli import main
 main(sys.argv[1:])
@@ -25,6 +25,10 @@ main(sys.argv[1:])
 def driven(*command: str, report: str = "pass", setup: str = "") -> list[str]:
     """The command line of `bottleneck COMMAND`, as ``record`` runs it."""
     return [sys.executable, "-c", _DRIVER.format(report=report, setup=textwrap.dedent(setup)), *command]
+
+
+# A report while the program goes on depends on how long the program takes from its last measured step to its end.
+_ONE_REPORT = "finish_run.Reporter.tell_early = lambda self, ended: None\n"
 
 
 @dataclass(frozen=True)
@@ -42,10 +46,14 @@ class Run:
 def record(
     folder: Path, program: str, *options: str, arguments: tuple[str, ...] = (), report: str = "pass", setup: str = ""
 ) -> Run:
-    """The run of a program text, with options before it and arguments after it; ``setup`` runs in the supervisor."""
+    """The run of a program text, with options before it and arguments after it; ``setup`` runs in the supervisor.
+
+    It reports once, after the program's end, however busy the machine is.
+    """
     (folder / "program.py").write_text(textwrap.dedent(program).lstrip("\n"))
     # One that is there already is kept, whatever it holds in the end.
     (folder / "recording").mkdir(exist_ok=True)
+    setup = _ONE_REPORT + textwrap.dedent(setup)
     command = driven("run", "-o", "recording", *options, "program.py", *arguments, report=report, setup=setup)
     done = subprocess.run(
         command, cwd=folder, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL, timeout=900

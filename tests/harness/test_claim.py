@@ -37,7 +37,7 @@ def test_a_claim_ends_with_its_process_and_tells_what_it_did(tmp_path: Path) -> 
     code = f"""
 import os, pathlib
 from bottleneck.harness.claim import *
-from bottleneck.harness.notes import Plan
+from bottleneck.harness.messages import Plan
 folder, plan = pathlib.Path({str(tmp_path)!r}), Plan.from_json({course.plan.to_json()!r})
 claim(folder).note(Course(plan, {course.command}, {course.environment}, 0.25, 77))
 print(is_claimed(folder), flush=True)

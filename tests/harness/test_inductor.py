@@ -21,7 +21,7 @@ pytestmark = pytest.mark.compiler
 PROGRAM = """
 import sys
 from bottleneck.harness.inductor import Inductor
-from bottleneck.harness.torchhook import TorchHook
+from bottleneck.harness.torch_state import TorchHook
 
 inductor = Inductor()
 TorchHook(inductor.watchers(), {}).install()

@@ -195,7 +195,7 @@ def test_blocks_may_follow_one_another(tmp_path: Path) -> None:
 def test_a_finished_block_leaves_no_window_in_memory(tmp_path: Path) -> None:
     body = """
     import gc
-    from bottleneck.harness.capture import Window
+    from bottleneck.harness.window import Window
     with record('out'):
         train(40)
         print(any(type(each) is Window for each in gc.get_objects()))

@@ -37,9 +37,9 @@ LEAVES = "input()\n    print('done')\n    sys.exit(7)"
 
 # Ceilings of their own take ten seconds, and are another test's matter.
 KNOWN = """
-    from bottleneck.commands import reporting
-    reporting.known_ceilings = lambda threads: {ceilings}
-    reporting.Reporter._reason_to_wait = lambda self, ask=reporting.Reporter._reason_to_wait: {reason}
+    from bottleneck.commands import finish_run
+    finish_run.known_ceilings = lambda threads: {ceilings}
+    finish_run.Reporter._reason_to_wait = lambda self, ask=finish_run.Reporter._reason_to_wait: {reason}
 """
 READY = KNOWN.format(ceilings=None, reason=None)
 RECORDED = r"bottleneck: recorded 5 steps( \(.*\))? in recording\n"
@@ -109,7 +109,7 @@ def test_the_report_comes_while_the_program_goes_on_and_once(tmp_path: Path) -> 
 
 def test_a_program_that_ends_at_once_gets_one_report_after_its_end(tmp_path: Path) -> None:
     # A program that ends before the sensors have been read for as long as is wanted, however long that takes it.
-    late = READY + "    from bottleneck.analysis import sensors\n    sensors.MARGIN_NS = 600e9\n"
+    late = READY + "    from bottleneck.analysis import telemetry\n    telemetry.MARGIN_NS = 600e9\n"
     run = Run(tmp_path, "--warmup", "3", program=trains(training="train(400)", then="sys.exit(7)"), setup=late)
     _, said = run.end()
     assert run.process.returncode == 7
@@ -161,7 +161,7 @@ def test_a_program_that_is_to_stop_is_reported_on_after_its_end(tmp_path: Path) 
 
 @pytest.mark.sample
 def test_a_program_that_clings_to_life_when_it_is_to_stop_is_ended(tmp_path: Path) -> None:
-    setup = READY + "    from bottleneck.harness import following\n    following._GRACE_S = 0.0\n"
+    setup = READY + "    from bottleneck.harness import finish\n    finish._GRACE_S = 0.0\n"
     clings = "import atexit, threading; atexit.register(threading.Event().wait)"
     program = trains(clings, "train(10**9)")
     run = Run(tmp_path, "--stop", program=program, setup=setup)

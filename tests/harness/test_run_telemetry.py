@@ -18,15 +18,15 @@ WAITS = """
 """
 _TELL = """
     import collections
-    from bottleneck.harness import sensor_log
+    from bottleneck.harness import sensors
     wanted, seen = {wanted}, collections.Counter()
-    def add(log, sample, add=sensor_log.SensorLog.add):
+    def add(log, sample, add=sensors.SensorLog.add):
         add(log, sample)
         seen[sample.sensor] += 1
         if wanted and all(seen[sensor] >= count for sensor, count in wanted.items()):
             wanted.clear()
             open("enough", "w").close()
-    sensor_log.SensorLog.add = add
+    sensors.SensorLog.add = add
 """
 SENSORS = {"host": HOST, "card": CARD, "other": OTHER_CARD}
 WORKLOAD = """

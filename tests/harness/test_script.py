@@ -13,8 +13,6 @@ import pytest
 
 from bottleneck.harness import script as windows
 from bottleneck.harness import window as bounds
-from bottleneck.harness import window as capture
-from bottleneck.harness.heap import Room
 from bottleneck.harness.messages import Plan
 from bottleneck.harness.script import Script
 from bottleneck.harness.session import Session
@@ -88,20 +86,6 @@ def test_all_phases_are_passed_and_the_hooks_are_gone_afterwards(start: Callable
     assert program.session.notes.steps_seen == seen
 
 
-@pytest.fixture
-def rooms(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Pages of the rooms that were made on the heap; 0 for a window that needs none."""
-    pages: list[int] = []
-
-    class Recorded(Room):
-        def __init__(self, wanted: int) -> None:
-            pages.append(wanted)
-            super().__init__(0)
-
-    monkeypatch.setattr(capture, "Room", Recorded)
-    return pages
-
-
 def touch_new_pages() -> None:
     """Four hundred page faults at the least."""
     pages = 400 * mmap.PAGESIZE
@@ -109,22 +93,20 @@ def touch_new_pages() -> None:
         block.write(bytes(pages))
 
 
-def test_room_is_made_for_the_page_faults_that_only_profiled_steps_have(
-    start: Callable[..., Program], rooms: list[int]
-) -> None:
+def test_page_faults_that_only_profiled_steps_have_are_noted(start: Callable[..., Program]) -> None:
     program = start()
     program.train(60, during=lambda: touch_new_pages() if GUARD.window is not None else None)
-    assert program.session.notes.is_measured
-    assert rooms and min(rooms) >= 2 * 4 * 400
+    faults = program.session.notes.page_faults
+    assert faults is not None and faults.profiled is not None and faults.unprofiled is not None
+    assert faults.profiled >= 400 > faults.unprofiled
+    assert faults.page_bytes == mmap.PAGESIZE
 
 
-def test_no_room_is_made_for_a_program_that_has_page_faults_in_all_steps(
-    start: Callable[..., Program], rooms: list[int]
-) -> None:
+def test_page_faults_of_the_programs_own_are_noted_for_both_kinds_of_steps(start: Callable[..., Program]) -> None:
     program = start()
     program.train(60, during=touch_new_pages)
-    assert program.session.notes.is_measured
-    assert set(rooms) == {0}
+    faults = program.session.notes.page_faults
+    assert faults is not None and min(faults.profiled or 0, faults.unprofiled or 0) >= 400
 
 
 def test_a_window_that_takes_too_long_keeps_its_complete_steps(

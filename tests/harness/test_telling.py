@@ -23,8 +23,8 @@ _TELL = """
 import resource, sys
 from dataclasses import replace
 from pathlib import Path
-from bottleneck.commands import telling
-from bottleneck.commands.telling import Voice, tell
+from bottleneck.commands import finish_run
+from bottleneck.commands.finish_run import Voice, tell
 from bottleneck.harness.claim import Course, claim
 from bottleneck.harness.finish import Ending
 from tests.harness.test_claim import PLAN
@@ -154,7 +154,7 @@ def test_a_user_who_does_not_wait_for_the_report_is_told_where_it_is(folder: Pat
         def report(folder, voice):
             os.kill(os.getpid(), signal.SIGINT)
             signal.pause()
-        telling._report = report
+        finish_run._report = report
     """
     said = tell(folder, setup)
     assert said[-2:] == [

@@ -74,13 +74,7 @@ def test_a_full_disk_is_told_and_leaves_no_partial_trace(
     assert session.notes.step_marks_ns == ()
 
 
-def test_a_window_has_room_made_before_its_steps_unless_only_counts_matter(
-    session: Session, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    made: list[int] = []
-    monkeypatch.setattr("bottleneck.harness.window.Window.make_room", lambda window, steps, faults: made.append(steps))
-    counting = Session(replace(session.plan, counting=True))
-    measure(adding(), counting)
-    assert made == []
+def test_page_faults_of_both_kinds_of_steps_are_noted(session: Session) -> None:
     measure(adding(), session)
-    assert made and set(made) == {4}
+    faults = session.notes.page_faults
+    assert faults is not None and faults.profiled is not None and faults.unprofiled is not None
