@@ -1,10 +1,10 @@
-"""How much of the work in traces has no price, and which ops and reasons are behind it.
+"""Measures the unmodelled part of the work in traces, by op and reason.
 
 python benchmarks/cost_coverage.py TRACE|FOLDER … [--top 5]
 
 On a GPU the share is of compute-kernel time that an op of the trace issued; kernels without an op are counted apart,
-since no formula could price them. On a CPU it is of the self time of ops; an op without price that has children, and of
-which we know no formula, merely calls them and is not counted.
+since no formula applies to them. On a CPU it is of the self time of ops; an op with children and without a formula only
+calls them and is not counted.
 """
 
 import argparse
@@ -25,17 +25,17 @@ from bottleneck.trace.steps import whole_window
 
 @dataclass(frozen=True)
 class Coverage:
-    """Time of one trace, and the part of it without price by op and reason."""
+    """Time of one trace, and the unmodelled part by op and reason."""
 
     flavour: str
     work_us: float
     unlinked_us: float
-    unpriced_us: pd.Series
+    unmodelled_us: pd.Series
 
     @property
-    def unpriced_share(self) -> float:
-        """Part of the work without price."""
-        return float(self.unpriced_us.sum()) / self.work_us if self.work_us else 0.0
+    def unmodelled_share(self) -> float:
+        """Unmodelled part of the work."""
+        return float(self.unmodelled_us.sum()) / self.work_us if self.work_us else 0.0
 
 
 def cover(path: Path) -> Coverage:
@@ -52,16 +52,16 @@ def cover(path: Path) -> Coverage:
         return Coverage("cpu", float(kernels["dur_us"].sum()), 0.0, _by_reason(kernels[missing], reasons[missing]))
     work = kernels[(kernels["kind"] == "compute") & ~kernels["replayed"]]
     issued = work[work["op"].notna()]
-    paid = attribution["op"].notna().loc[issued.index]
-    missing = issued[~paid]
-    said = reasons.iloc[missing["op"].astype("int64")].fillna("op without work of its own")
-    said.index = missing.index
+    modelled = attribution["op"].notna().loc[issued.index]
+    missing = issued[~modelled]
+    labels = reasons.iloc[missing["op"].astype("int64")].fillna("op without work of its own")
+    labels.index = missing.index
     unlinked_us = float(work["dur_us"].sum() - issued["dur_us"].sum())
-    return Coverage(trace.flavour, float(issued["dur_us"].sum()), unlinked_us, _by_reason(missing, said))
+    return Coverage(trace.flavour, float(issued["dur_us"].sum()), unlinked_us, _by_reason(missing, labels))
 
 
 def _reasons(linked: Linked, costs: pd.DataFrame) -> pd.Series:
-    """'op: reason' for each op without price, null for the others."""
+    """'op: reason' for each unmodelled op, null for the others."""
     ops = linked.ops
     signature = ops["signature"].fillna(-1).astype("int64")
     reason = pd.Series([costs["reason"].iat[row] if row >= 0 else "no shapes" for row in signature], dtype="object")
@@ -91,9 +91,9 @@ def main() -> None:
             continue
         print(
             f"{file.name}: {coverage.flavour}, {coverage.work_us / 1e3:.1f} ms of work, "
-            f"{coverage.unpriced_share:.2%} unpriced, {coverage.unlinked_us / 1e3:.1f} ms without op"
+            f"{coverage.unmodelled_share:.2%} unmodelled, {coverage.unlinked_us / 1e3:.1f} ms without op"
         )
-        for reason, us in coverage.unpriced_us.head(chosen.top).items():
+        for reason, us in coverage.unmodelled_us.head(chosen.top).items():
             print(f"    {us / coverage.work_us:7.2%}  {reason}")
 
 

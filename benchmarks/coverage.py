@@ -1,4 +1,4 @@
-"""How much of the kernel time of all public GPU traces with shapes is priced, and whether any price beats the clock.
+"""Measures how much kernel time of the public GPU traces has a modelled cost, and checks floors against the clock.
 
 python -m benchmarks.coverage FOLDER                                    prints the tables
 python -m benchmarks.coverage FOLDER --write docs/explanation/accuracy/cost.md
@@ -6,11 +6,11 @@ python -m benchmarks.coverage FOLDER --write docs/explanation/accuracy/cost.md
 
 The denominator is the time of every compute kernel in a file, those that a graph replayed and those that no op issued
 included; collectives and copies, which have no roofline, are counted apart. Each file counts as a whole, warm-up too. A
-group of kernels that share a price violates it when the least time that its FLOPs or bytes can take, with a cache that
+group of kernels that share a cost violates it when the least time that its FLOPs or bytes can take, with a cache that
 held all it can hold, lies more than 3 % above the measured time. The script fails when there is a violation.
 
 Files named FOLDER__capture_traces__… are captures of the graphs that other files of that FOLDER replay, which are
-priced with their help, as `report --capture` does.
+given costs with their help, as `report --capture` does.
 """
 
 import argparse
@@ -46,11 +46,11 @@ _CAPTURES = "__capture_traces__"
 
 @dataclass(frozen=True)
 class Coverage:
-    """One trace: microseconds of compute kernels, and of those linked, priced, and priced with the help of evidence.
+    """One trace: microseconds of compute kernels, and of those linked, modelled, and modelled with evidence.
 
-    ``twin_us`` is the part of ``completed_us`` priced by another kernel's call, ``capture_us`` the part of that whose
-    call is in another file; ``wide_us`` is priced time whose bytes may be more than twice as many as the least.
-    ``unpriced_us`` is indexed by 'op: reason'. ``groups`` are kernels that share a price and could be judged;
+    ``matched_us`` is the part of ``completed_us`` with the cost of a matching kernel, ``capture_us`` the part of that
+    whose match is in another file; ``wide_us`` is modelled time whose bytes may exceed the least by a factor above 2.
+    ``unmodelled_us`` is indexed by 'op: reason'. ``groups`` are kernels that share a cost and could be judged;
     ``violations`` describe those whose floor lies above their time, ``cached`` counts those that only a cache explains.
     """
 
@@ -59,26 +59,26 @@ class Coverage:
     device: str
     kernel_us: float
     linked_us: float
-    priced_us: float
+    modelled_us: float
     completed_us: float
-    twin_us: float
+    matched_us: float
     capture_us: float
     wide_us: float
     collective_us: float
     copy_us: float
-    unpriced_us: pd.Series
+    unmodelled_us: pd.Series
     groups: int
     cached: int
     violations: tuple[str, ...]
 
     @property
     def counts(self) -> bool:
-        """Whether it is a GPU's."""
+        """True for traces of GPUs."""
         return self.flavour not in NO_GPU
 
     @property
     def eager(self) -> bool:
-        """Whether it is one of the eager H100 and MI300X traces that must be priced to 99 %."""
+        """True for the eager H100 and MI300X traces, of which 99 % must be modelled."""
         return any(part in self.name for part in EAGER)
 
     def share(self, us: float) -> float:
@@ -94,9 +94,9 @@ def cover(path: Path) -> Coverage | None:
         return None
     if trace.flavour == "cpu" or not trace.signatures["dims"].notna().any():
         return None
-    alone = _priced(trace)
+    alone = _costed(trace)
     found, _ = assign_replayed_costs(
-        alone, [assign_replayed_costs(_priced(read_trace(capture)))[0] for capture in _captures(path)]
+        alone, [assign_replayed_costs(_costed(read_trace(capture)))[0] for capture in _captures(path)]
     )
     linked, costs, attribution = found.linked, found.costs, found.attribution
     used = [int(index) for index in trace.device_args["device"].dropna().unique()]
@@ -104,10 +104,10 @@ def cover(path: Path) -> Coverage | None:
     roofline = classify(linked.kernels, linked.ops, costs, attribution, device)
     kernels = linked.kernels
     dur_us, compute = kernels["dur_us"], kernels["kind"] == "compute"
-    paid = compute & attribution["share"].notna()
+    modelled = compute & attribution["share"].notna()
     signature = attribution["signature"].to_numpy(dtype=np.int64, na_value=-1)
     evidence = np.append(costs["evidence"].fillna("").to_numpy(dtype=str), "")[signature]
-    by_twin, by_capture = (np.char.find(evidence, words) >= 0 for words in (ELSEWHERE, AT_CAPTURE))
+    by_match, by_capture = (np.char.find(evidence, words) >= 0 for words in (ELSEWHERE, AT_CAPTURE))
     groups = _judge(linked, attribution, roofline, device)
     return Coverage(
         name=path.name.removesuffix(".gz").removesuffix(".json"),
@@ -115,14 +115,14 @@ def cover(path: Path) -> Coverage | None:
         device=device.name,
         kernel_us=float(dur_us[compute].sum()),
         linked_us=float(dur_us[compute & kernels["op"].notna() & ~kernels["replayed"]].sum()),
-        priced_us=float(dur_us[paid].sum()),
-        completed_us=float(dur_us[paid & (evidence != "")].sum()),
-        twin_us=float(dur_us[paid & (by_twin | by_capture)].sum()),
-        capture_us=float(dur_us[paid & by_capture].sum()),
-        wide_us=float(dur_us[paid & (roofline["bytes_high"] > 2 * roofline["bytes_low"])].sum()),
+        modelled_us=float(dur_us[modelled].sum()),
+        completed_us=float(dur_us[modelled & (evidence != "")].sum()),
+        matched_us=float(dur_us[modelled & (by_match | by_capture)].sum()),
+        capture_us=float(dur_us[modelled & by_capture].sum()),
+        wide_us=float(dur_us[modelled & (roofline["bytes_high"] > 2 * roofline["bytes_low"])].sum()),
         collective_us=float(dur_us[kernels["kind"] == "collective"].sum()),
         copy_us=float(dur_us[kernels["kind"].isin(["copy", "fill"])].sum()),
-        unpriced_us=_by_reason(found, (compute & ~paid).to_numpy()),
+        unmodelled_us=_by_reason(found, (compute & ~modelled).to_numpy()),
         groups=len(groups),
         cached=int((groups["cold_us"] > groups["slowest_us"]).sum()),
         violations=_violations(groups),
@@ -130,7 +130,7 @@ def cover(path: Path) -> Coverage | None:
 
 
 def _judge(linked: Linked, attribution: pd.DataFrame, roofline: pd.DataFrame, device: Device) -> pd.DataFrame:
-    """Per group of kernels under one price, on a device with known peaks: its floors and its measured time."""
+    """Per group of kernels under one cost, on a device with known peaks: its floors and its measured time."""
     frame = roofline[["compute_us", "bytes_low"]].assign(
         group=attribution["group"], us=linked.kernels["dur_us"], kernels=1, name=linked.kernels["name"].astype(object)
     )
@@ -155,7 +155,7 @@ def _violations(groups: pd.DataFrame) -> tuple[str, ...]:
     return tuple(f"{row.name[:80]}: {row.us:.2f} us, floor {row.floor_us:.2f} us" for row in beyond.itertuples())
 
 
-def _priced(trace: Trace) -> CostedTrace:
+def _costed(trace: Trace) -> CostedTrace:
     linked = infer_shapes(link(trace, whole_window(trace)))
     costs = compute_costs(linked.trace.signatures)
     return CostedTrace(linked, costs, attribute(linked.ops, linked.kernels, costs))
@@ -171,24 +171,24 @@ def _captures(path: Path) -> list[Path]:
 def _by_reason(found: CostedTrace, chosen: np.ndarray) -> pd.Series:
     """Time of the chosen kernels by 'op: reason', most first."""
     linked, reasons = found.linked, found.costs["reason"].to_numpy()
-    kernels, twins = linked.kernels[chosen], found.attribution["signature"][chosen]
+    kernels, signatures = linked.kernels[chosen], found.attribution["signature"][chosen]
     names, signature = linked.ops["name"].astype(object).to_numpy(), linked.ops["signature"]
     calls = linked.trace.signatures["name"].to_numpy()
-    said = []
-    columns = (kernels["op"], kernels["unlinked"], kernels["replayed"], twins)
-    for op, unlinked, replayed, twin in zip(*columns, strict=True):
-        if pd.notna(twin):
-            said.append(f"{calls[twin]}: {reasons[twin]}")
+    labels = []
+    columns = (kernels["op"], kernels["unlinked"], kernels["replayed"], signatures)
+    for op, unlinked, replayed, call in zip(*columns, strict=True):
+        if pd.notna(call):
+            labels.append(f"{calls[call]}: {reasons[call]}")
         elif replayed:
-            said.append("replayed by a graph")
+            labels.append("replayed by a graph")
         elif pd.isna(op):
-            said.append(str(unlinked))
+            labels.append(str(unlinked))
         else:
             row = signature.iloc[op]
-            said.append(
+            labels.append(
                 f"{names[op]}: {'no shapes recorded' if pd.isna(row) else reasons[row] or 'no work of its own'}"
             )
-    return kernels["dur_us"].groupby(np.array(said, dtype=object)).sum().sort_values(ascending=False)
+    return kernels["dur_us"].groupby(np.array(labels, dtype=object)).sum().sort_values(ascending=False)
 
 
 def survey(folder: Path, jobs: int = 1) -> list[Coverage]:
@@ -202,7 +202,7 @@ def survey(folder: Path, jobs: int = 1) -> list[Coverage]:
     return [one for one in found if one is not None and one.kernel_us > 0]
 
 
-def total_share(covers: Sequence[Coverage], amount: str = "priced_us") -> float:
+def total_share(covers: Sequence[Coverage], amount: str = "modelled_us") -> float:
     """A part of the kernel time of all GPU traces."""
     counted = [one for one in covers if one.counts]
     return sum(getattr(one, amount) for one in counted) / sum(one.kernel_us for one in counted)
@@ -212,34 +212,34 @@ def page(covers: Sequence[Coverage]) -> str:
     """The tables with what they add up to."""
     counted = [one for one in covers if one.counts]
     violations = [f"{one.name}: {text}" for one in counted for text in one.violations]
-    eager = [one.share(one.priced_us) for one in counted if one.eager]
+    eager = [one.share(one.modelled_us) for one in counted if one.eager]
 
     def share(amount: str) -> str:
         return _share(total_share(covers, amount))
 
     lines = [
         f"{len(counted)} GPU traces with shapes, {_ms(sum(one.kernel_us for one in counted))} ms of compute kernels: "
-        f"{share('linked_us')} linked to an op outside a replayed graph, **{share('priced_us')} priced**. "
-        f"Of the kernel time, {share('completed_us')} is priced with the help of what the call itself does not hold: "
-        f"sizes or dtypes told by kernel names and neighbours, or, for {share('twin_us')}, the call of a twin (for "
+        f"{share('linked_us')} linked to an op outside a replayed graph, **{share('modelled_us')} modelled**. "
+        f"Of the kernel time, {share('completed_us')} is modelled with facts that the call itself does not record: "
+        f"sizes or dtypes from kernel names and neighbours, or, for {share('matched_us')}, a matching kernel (for "
         f"{share('capture_us')} in another file that recorded the graph's capture). For {share('wide_us')} the bytes "
-        "may be more than twice the least that the price allows. "
-        f"The least priced of the {len(eager)} eager H100 and MI300X traces (★) is at "
+        "may be more than twice the least that the cost allows. "
+        f"The lowest modelled share of the {len(eager)} eager H100 and MI300X traces (★) is at "
         f"**{_share(min(eager, default=0.0))}**. "
         f"Collectives ({_ms(sum(one.collective_us for one in counted))} ms) and copies "
         f"({_ms(sum(one.copy_us for one in counted))} ms) are judged by the bytes on their link and not counted here.",
         "",
-        f"Of {sum(one.groups for one in counted)} groups of kernels with a price, on devices with known peaks, "
+        f"Of {sum(one.groups for one in counted)} groups of kernels with a modelled cost, on devices with known peaks, "
         f"**{len(violations)} have a floor above the measured time + 3 %** once the cache is counted; "
         f"{sum(one.cached for one in counted)} lie above the plain DRAM roof: a cache served them. (For an MI300X the "
         "cache is its 256 MB, so that this test is lenient there.)",
         *(f"- {text}" for text in violations),
         "",
-        "| trace | device | kernels ms | linked | priced | with help | by twin | most time without a price |",
+        "| trace | device | kernels ms | linked | modelled | with help | by match | most unmodelled time |",
         "|---|---|---|---|---|---|---|---|",
         *map(_row, covers),
         "",
-        "What has no price, over all of these, by time:",
+        "Unmodelled work over all of these, by time:",
         "",
         "| share | op: reason |",
         "|---|---|",
@@ -249,18 +249,20 @@ def page(covers: Sequence[Coverage]) -> str:
 
 
 def _row(one: Coverage) -> str:
-    largest = one.unpriced_us.index[0] if len(one.unpriced_us) else ""
-    if len(one.unpriced_us) and one.share(float(one.unpriced_us.iloc[0])) < 0.0005:
+    largest = one.unmodelled_us.index[0] if len(one.unmodelled_us) else ""
+    if len(one.unmodelled_us) and one.share(float(one.unmodelled_us.iloc[0])) < 0.0005:
         largest = ""
     name = one.name.replace("__", "/") + ("` ★" if one.eager else "`")
     device = one.device if one.counts else f"{one.device} ({one.flavour}: no GPU, not counted)"
-    shares = " | ".join(_share(one.share(us)) for us in (one.linked_us, one.priced_us, one.completed_us, one.twin_us))
+    shares = " | ".join(
+        _share(one.share(us)) for us in (one.linked_us, one.modelled_us, one.completed_us, one.matched_us)
+    )
     return f"| `{name} | {device} | {_ms(one.kernel_us)} | {shares} | {_escaped(largest)} |"
 
 
 def _reason_rows(counted: Sequence[Coverage]) -> list[str]:
     whole = sum(one.kernel_us for one in counted)
-    reasons = pd.concat([one.unpriced_us for one in counted]).groupby(level=0).sum().sort_values(ascending=False)
+    reasons = pd.concat([one.unmodelled_us for one in counted]).groupby(level=0).sum().sort_values(ascending=False)
     shown = [f"| {_share(us / whole)} | {_escaped(reason)} |" for reason, us in reasons.head(_SHOWN_REASONS).items()]
     rest = reasons.iloc[_SHOWN_REASONS:]
     return [*shown, f"| {_share(rest.sum() / whole)} | {len(rest)} others |"] if len(rest) else shown
@@ -282,7 +284,7 @@ def _ms(us: float) -> str:
 
 
 def main() -> int:
-    """Surveys the folder; the exit status is 1 when a price beats the clock."""
+    """Surveys the folder; the exit status is 1 when a floor exceeds the measured time."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--write", type=Path, help="page that holds the coverage markers")
@@ -292,7 +294,7 @@ def main() -> int:
     text = page(covers)
     if options.write:
         write_between_markers(options.write, "coverage", text)
-        print(f"{total_share(covers):.2%} priced")
+        print(f"{total_share(covers):.2%} modelled")
     else:
         print(text)
     return int(any(one.violations for one in covers if one.counts))

@@ -49,8 +49,8 @@ def measure(path: Path) -> list[tuple[str, float]]:
     trace, read = timed(lambda: read_trace(path), 1)
     window, steps = timed(lambda: find_steps(trace))
     linked, links = timed(lambda: link(trace, window))
-    costs, prices = timed(lambda: compute_costs(trace.signatures))
-    attribution, charged = timed(lambda: attribute(linked.ops, linked.kernels, costs))
+    costs, costing = timed(lambda: compute_costs(trace.signatures))
+    attribution, attributing = timed(lambda: attribute(linked.ops, linked.kernels, costs))
     device, _ = match_device(
         trace.devices, [int(i) for i in trace.device_args["device"].dropna().unique()], trace.flavour
     )
@@ -62,8 +62,8 @@ def measure(path: Path) -> list[tuple[str, float]]:
         ("read", read),
         ("steps", steps),
         ("link", links),
-        (f"price ({len(trace.signatures)} signatures)", prices),
-        ("charge", charged),
+        (f"costs ({len(trace.signatures)} signatures)", costing),
+        ("attribution", attributing),
         (f"classify ({len(linked.kernels)} kernels)", classes),
         ("ledger", ledger),
         ("one kernel name of 10 MB", longest_name),

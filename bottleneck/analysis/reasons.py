@@ -52,11 +52,19 @@ def why_unpriced(work: Work) -> Labelled:
     names = work.ops["name"].cat
     regions = np.array([str(name).startswith(_COMPILED_REGION) for name in names.categories], dtype=bool)
     compiled = np.append(regions[names.codes.to_numpy()], False)[op]
-    # A twin that has no price says more than that the kernel has no op.
-    twin = np.append(by_cost.astype(np.int64), -1)[np.where(work.groups.priced, -1, work.groups.signature)]
+    # The reason of an unmodelled match of a replayed kernel is more specific than that the kernel has no op.
+    replayed_cost = np.append(by_cost.astype(np.int64), -1)[np.where(work.groups.priced, -1, work.groups.signature)]
     code = np.select(
-        [twin >= 0, told >= 0, work.kernels["replayed"].to_numpy()[main], op < 0, compiled, signature < 0, cost >= 0],
-        [first_cost + twin, len(_NO_PRICE) + told, 0, 1, 4, 2, first_cost + cost],
+        [
+            replayed_cost >= 0,
+            told >= 0,
+            work.kernels["replayed"].to_numpy()[main],
+            op < 0,
+            compiled,
+            signature < 0,
+            cost >= 0,
+        ],
+        [first_cost + replayed_cost, len(_NO_PRICE) + told, 0, 1, 4, 2, first_cost + cost],
         default=3,
     )
     return Labelled(code, (*_NO_PRICE, *unlinked.categories, *cost_reasons))

@@ -1,4 +1,4 @@
-"""Stage 2: FLOPs and bytes of every op call, from its recorded shapes."""
+"""Cost stage: computes FLOPs and bytes of every op call (COSTS) from its recorded shapes (SIGNATURES or CALLS)."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -36,7 +36,7 @@ from bottleneck.schema.tables import COSTS
 
 
 def merge_formulas(tables: Sequence[Formulas]) -> dict[str, Formula]:
-    """All formulas by op name; AssertionError when two tables price the same op."""
+    """All formulas by op name; AssertionError when two tables have the same op."""
     merged: dict[str, Formula] = {}
     for table in tables:
         twice = merged.keys() & table.keys()
@@ -45,7 +45,7 @@ def merge_formulas(tables: Sequence[Formulas]) -> dict[str, Formula]:
     return merged
 
 
-# Formulas by the family that they belong to: a family is known by an op's name alone, its price only with its shapes.
+# Formulas by op family: the family follows from an op's name alone, its cost only with its shapes.
 OP_FAMILIES: Mapping[str, Formulas] = {
     "matmul": merge_formulas([matmul.FORMULAS, quantized.FORMULAS]),
     "convolution": conv.FORMULAS,
@@ -69,7 +69,7 @@ OP_FAMILIES: Mapping[str, Formulas] = {
 }
 FORMULAS = merge_formulas([*OP_FAMILIES.values(), views.FORMULAS])
 
-# Ops that only call others, which are priced by themselves.
+# Ops that only call others, which have costs of their own.
 COMPOSITES = frozenset[str]().union(
     matmul.COMPOSITES,
     conv.COMPOSITES,
@@ -85,24 +85,24 @@ _FAMILY_OF = {name: family for family, formulas in OP_FAMILIES.items() for name 
 
 
 def op_family(name: str) -> str | None:
-    """The family of an op by its name, 'free' for views and ops that only call others; null for an op nobody knows."""
+    """The family of an op by its name, 'free' for views and ops that only call others; null for unknown ops."""
     if name in views.FORMULAS or name in COMPOSITES or views.dispatch(name):
         return "free"
     return _FAMILY_OF.get(name) or triton.family(name) or sage.family(name)
 
 
 def compute_costs(signatures: pd.DataFrame) -> pd.DataFrame:
-    """COSTS, row for row as SIGNATURES or CALLS; a call without a price has nulls and the reason."""
+    """COSTS, row for row as SIGNATURES or CALLS; an unmodelled call has nulls and the reason."""
     unknown = [None] * len(signatures)
     columns = [signatures.get(name, unknown) for name in ("name", "dims", "types", "strides", "concrete", "result")]
-    priced = [_compute_cost(*(_text(value) for value in row)) for row in zip(*columns, strict=True)]
-    return cost_table(priced, list(signatures.get("evidence", unknown)))
+    results = [_compute_cost(*(_text(value) for value in row)) for row in zip(*columns, strict=True)]
+    return cost_table(results, list(signatures.get("evidence", unknown)))
 
 
-def cost_table(priced: Sequence[Cost | str], evidence: Sequence[str | None]) -> pd.DataFrame:
-    """COSTS from one price, or the reason for having none, and what it rests on per row."""
-    costs = [result if isinstance(result, Cost) else None for result in priced]
-    reasons = [None if isinstance(result, Cost) else result for result in priced]
+def cost_table(results: Sequence[Cost | str], evidence: Sequence[str | None]) -> pd.DataFrame:
+    """COSTS from one cost, or the reason for having none, and its evidence per row."""
+    costs = [result if isinstance(result, Cost) else None for result in results]
+    reasons = [None if isinstance(result, Cost) else result for result in results]
     frame = pd.DataFrame(
         {
             name: pd.Series([np.nan if cost is None else getattr(cost, name) for cost in costs], dtype="float64")
@@ -113,11 +113,11 @@ def cost_table(priced: Sequence[Cost | str], evidence: Sequence[str | None]) -> 
     frame["family"] = pd.Categorical([cost and cost.family for cost in costs])
     frame["math_dtype"] = pd.Categorical([cost and cost.math_dtype for cost in costs])
     frame["reason"] = pd.Series(reasons, dtype="object")
-    rests_on = [
+    grounds = [
         None if cost is None else "; ".join(filter(None, (_text(text), cost.note))) or None
         for cost, text in zip(costs, evidence, strict=True)
     ]
-    frame["evidence"] = pd.Series(rests_on, dtype="object")
+    frame["evidence"] = pd.Series(grounds, dtype="object")
     return COSTS.check(frame[list(COSTS.columns)])
 
 
@@ -126,11 +126,11 @@ def _text(value: object) -> str | None:
 
 
 def _compute_cost(name: str | None, *texts: str | None) -> Cost | str:
-    """The price of one call by its texts as ``parse_call`` takes them, or the reason why there is none."""
+    """The cost of one call from its texts as ``parse_call`` takes them, or the reason why there is none."""
     formula = FORMULAS.get(name or "") or triton.formula(name or "") or sage.formula(name or "")
     if name is None or formula is None:
-        unpriced = f"{name} only calls other ops" if name in COMPOSITES else f"no formula for {name}"
-        return views.dispatch(name or "") or unpriced
+        why = f"{name} only calls other ops" if name in COMPOSITES else f"no formula for {name}"
+        return views.dispatch(name or "") or why
     try:
         cost = formula(parse_call(name, *texts))
     except Unmodelled as reason:

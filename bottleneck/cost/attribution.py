@@ -1,4 +1,4 @@
-"""Decides which op each kernel's time is attributed to (ATTRIBUTION), from OPS, KERNELS and COSTS."""
+"""Attributes the time of each kernel to the op that does its work: builds ATTRIBUTION from OPS, KERNELS and COSTS."""
 
 from collections.abc import Mapping
 
@@ -12,9 +12,9 @@ from bottleneck.schema.tables import ATTRIBUTION
 Rows = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
 
-# An op of the name or family on the left hands its whole work to nested ops of the families on the right; handing it to
-# an op of its own family (to > _to_copy > copy_) goes without saying. A matmul that copies its bias first is not here:
-# the copy is extra work, and the product is still its own.
+# An op of the name or family on the left delegates its whole work to nested ops of the families on the right; that to
+# an op of its own family (to > _to_copy > copy_) needs no row. A matmul that copies its bias first is not listed: the
+# copy is extra work, and the product is still its own.
 DELEGATES: dict[str, tuple[str, ...]] = {
     "attention": ("matmul", "softmax"),
     "convolution": ("matmul",),
@@ -29,11 +29,11 @@ _AMOUNTS = ["matrix_flops", "vector_flops", "special_ops", "bytes_low", "bytes_h
 
 
 def attribute(ops: pd.DataFrame, kernels: pd.DataFrame, costs: pd.DataFrame) -> pd.DataFrame:
-    """ATTRIBUTION: the op that pays for each row of KERNELS, and the part of its cost that the row carries.
+    """ATTRIBUTION: the op that each row of KERNELS is attributed to, and the part of its cost that the row carries.
 
-    A GPU kernel is paid for by the nearest worker among its op and that op's ancestors; on a CPU, where the rows of
-    KERNELS are the ops themselves, a worker pays for itself and nobody pays for the rest. A worker is an op whose
-    price is not zero and that does not hand its work to an op nested in it. The shares of one owner add up to 1.
+    A GPU kernel is attributed to the nearest worker among its op and that op's ancestors; on a CPU, where the rows of
+    KERNELS are the ops themselves, a worker is attributed to itself and other rows to no op. A worker is an op whose
+    cost is not zero and that does not delegate its work to an op nested in it. The shares of one op add up to 1.
     """
     parent = _rows(ops["parent"])
     assert (parent < np.arange(len(ops))).all(), "an op comes before its parent"
@@ -58,7 +58,7 @@ def _rows(column: "pd.Series[int]") -> Rows:
 
 
 def _working_family(ops: pd.DataFrame, costs: pd.DataFrame) -> Rows:
-    """Family code per op; -1 where the op has no price, a zero price, or is a view."""
+    """Family code per op; -1 where the op is unmodelled, has zero cost, or is a view."""
     amount = costs[_AMOUNTS].fillna(0.0).sum(axis=1).to_numpy() > 0
     is_view = (costs["family"] == "view").to_numpy()
     family = np.where(amount & ~is_view, costs["family"].cat.codes.to_numpy(), -1).astype(np.int64)
@@ -66,7 +66,7 @@ def _working_family(ops: pd.DataFrame, costs: pd.DataFrame) -> Rows:
 
 
 def _workers(ops: pd.DataFrame, costs: pd.DataFrame, parent: Rows) -> Flags:
-    """True for ops that work and do not hand their work to an op nested in them."""
+    """True for ops that work and do not delegate their work to an op nested in them."""
     families = list(costs["family"].cat.categories)
     assert len(families) < 63, "families no longer fit the bits of an integer"
     bit = {name: 1 << code for code, name in enumerate(families)}
@@ -75,31 +75,31 @@ def _workers(ops: pd.DataFrame, costs: pd.DataFrame, parent: Rows) -> Flags:
     below = _nested_bits(parent, np.append(np.array([*bit.values()], dtype=np.int64), 0)[family])
     by_family = np.array([*(bit[name] | _delegate_bits(name, bit) for name in families), 0], dtype=np.int64)
     by_name = np.array([*(_delegate_bits(name, bit) for name in names.categories), 0], dtype=np.int64)
-    handed = below & (by_family[family] | by_name[names.codes.to_numpy()])
-    return np.asarray((family >= 0) & (handed == 0))
+    delegated = below & (by_family[family] | by_name[names.codes.to_numpy()])
+    return np.asarray((family >= 0) & (delegated == 0))
 
 
 def _dispatchers(ops: pd.DataFrame, costs: pd.DataFrame, parent: Rows) -> Flags:
-    """True for ops without work of their own: free by name or price, or handing what they do to ops nested in them.
+    """True for ops without work of their own: free by name or cost, or delegating their work to ops nested in them.
 
-    Without shapes the name must tell: an op of a family hands over when an op of the same family is nested in it. An op
-    that nobody knows is taken to hand over when the ops in it take at least half of its time.
+    Without shapes the name decides: an op of a family delegates when an op of the same family is nested in it. An op
+    of no known family is taken to delegate when the ops in it take at least half of its time.
     """
     names = ops["name"].cat
     families_by_name = [op_family(name) for name in names.categories]
     bit = {family: 1 << code for code, family in enumerate(OP_FAMILIES)}
     codes = names.codes.to_numpy()
     own = np.array([*(bit.get(family or "", 0) for family in families_by_name), 0], dtype=np.int64)[codes]
-    heirs = np.array(
+    delegates = np.array(
         [*(bit.get(family or "", 0) | _delegate_bits(family or "", bit) for family in families_by_name), 0],
         dtype=np.int64,
     )[codes]
     free = np.array([*(family == "free" for family in families_by_name), False], dtype=bool)[codes]
-    stranger = np.array([*(family is None for family in families_by_name), False], dtype=bool)[codes]
+    unknown = np.array([*(family is None for family in families_by_name), False], dtype=bool)[codes]
     below = _nested_bits(parent, own)
-    calls = np.where(stranger, (below != 0) & (ops["self_us"] <= ops["dur_us"] / 2).to_numpy(), (below & heirs) != 0)
-    priced = np.append(costs["reason"].isna().to_numpy(), False)[_rows(ops["signature"])]
-    return np.asarray(free | priced | calls)
+    calls = np.where(unknown, (below != 0) & (ops["self_us"] <= ops["dur_us"] / 2).to_numpy(), (below & delegates) != 0)
+    modelled = np.append(costs["reason"].isna().to_numpy(), False)[_rows(ops["signature"])]
+    return np.asarray(free | modelled | calls)
 
 
 def _dispatching_rows(kernels: pd.DataFrame, dispatchers: Flags) -> Flags:
@@ -108,7 +108,7 @@ def _dispatching_rows(kernels: pd.DataFrame, dispatchers: Flags) -> Flags:
 
 
 def _delegate_bits(name: str, bit: Mapping[str, int]) -> int:
-    """The families, as bits, that an op name or a family hands its work to."""
+    """The families, as bits, that an op name or a family delegates its work to."""
     return sum(bit.get(family, 0) for family in DELEGATES.get(name, ()))
 
 
@@ -130,41 +130,41 @@ def _nested_bits(parent: Rows, own: Rows) -> Rows:
 
 
 def _attributed_ops(kernels: pd.DataFrame, parent: Rows, workers: Flags) -> Rows:
-    """The op that pays for each kernel, -1 for none.
+    """The op that each kernel is attributed to, -1 for none.
 
-    Copies, fills and collectives are judged by the bytes that they record themselves. A kernel replayed by a graph has
-    nothing to do with the op that launched the graph.
+    Copies, fills and collectives are judged by the bytes that they record themselves. A kernel replayed by a graph is
+    not the work of the op that launched the graph.
     """
     op = _rows(kernels["op"])
     own = np.where(workers, np.arange(len(workers)), -1)
     on_host = (kernels["family"] == "host").to_numpy()
     owner = np.where(on_host, np.append(own, -1)[op], np.append(_nearest(parent, workers), -1)[op])
-    charged = (kernels["kind"] == "compute").to_numpy() & ~kernels["replayed"].to_numpy()
-    return np.where(charged, owner, -1)
+    eligible = (kernels["kind"] == "compute").to_numpy() & ~kernels["replayed"].to_numpy()
+    return np.where(eligible, owner, -1)
 
 
 def _nearest(parent: Rows, workers: Flags) -> Rows:
     """The nearest worker among each op and its ancestors, -1 for none; jumps double, as in ``_nested_bits``."""
-    nobody = len(parent)
-    jump = np.where(workers, np.arange(nobody), np.where(parent < 0, nobody, parent))
-    jump = np.append(jump, nobody)
+    none = len(parent)
+    jump = np.where(workers, np.arange(none), np.where(parent < 0, none, parent))
+    jump = np.append(jump, none)
     while not np.array_equal(further := jump[jump], jump):
         jump = further
-    return np.where(jump[:-1] == nobody, -1, jump[:-1])
+    return np.where(jump[:-1] == none, -1, jump[:-1])
 
 
 def shares(kernels: pd.DataFrame, owner: Rows) -> npt.NDArray[np.float64]:
-    """Part of its owner's cost that each kernel carries, by duration; NaN without a owner.
+    """Part of its op's cost that each kernel carries, by duration; NaN for kernels without an op.
 
-    Auxiliary kernels carry nothing, unless a owner has no others: its cost must not vanish. Kernels of no measurable
+    Auxiliary kernels carry nothing, unless an op has no others: its cost must not vanish. Kernels of no measurable
     duration carry equal parts.
     """
-    paid, slot = owner >= 0, np.maximum(owner, 0)
-    main = paid & ~kernels["auxiliary"].to_numpy()
+    attributed, slot = owner >= 0, np.maximum(owner, 0)
+    main = attributed & ~kernels["auxiliary"].to_numpy()
     has_main = np.bincount(slot, weights=main) > 0
-    carries = paid & (main | ~has_main[slot]) if len(slot) else paid
+    carries = attributed & (main | ~has_main[slot]) if len(slot) else attributed
     total = np.bincount(slot, weights=np.where(carries, kernels["dur_us"].to_numpy(), 0.0))
     untimed = total[slot] == 0
     weight = np.where(carries, np.where(untimed, 1.0, kernels["dur_us"].to_numpy()), 0.0)
     total = np.bincount(slot, weights=weight)
-    return np.where(paid, weight / np.where(paid, total[slot], 1.0), np.nan)
+    return np.where(attributed, weight / np.where(attributed, total[slot], 1.0), np.nan)

@@ -1,8 +1,9 @@
-"""Prices kernels without an op, such as those of a CUDA graph replay, by the same kernel where its op is known.
+"""Assigns costs to kernels without an op, such as those of a CUDA graph replay, from the same kernel with a known op.
 
-A replayed graph says which kernels ran, not which ops they belong to; so do kernels whose launch lies before the trace.
-The ops are known where the same kernels were captured into the graph, or where they ran outside of it. Such a twin has
-the same name (and grid, where both say it) and the same neighbours. It tells the price, never with high confidence.
+The trace of a replayed graph records which kernels ran, not which ops they belong to; the same holds for kernels whose
+launch lies before the trace. The ops are known where the same kernels were captured into the graph, or where they ran
+outside of it. A match has the same name (and grid, where both are recorded) and the same neighbours. It gives the cost,
+never with high confidence. Runs after attribution, on OPS, KERNELS, COSTS and ATTRIBUTION.
 """
 
 from collections.abc import Sequence
@@ -26,47 +27,47 @@ Flags = npt.NDArray[np.bool_]
 class Sequences:
     """Elements of several sequences, one after the other and each in its order.
 
-    ``token`` says what an element looks like, ``kind`` what it stands for: elements of the same kind may stand for one
-    another. ``sequence`` numbers the sequence, ``asks`` marks elements that look for another to stand for them, and
-    ``answers`` those that may.
+    ``token`` codes the appearance of an element, ``kind`` its cost: elements of the same kind are interchangeable.
+    ``sequence`` numbers the sequence, ``wanted`` marks elements for which a match is searched, and ``candidates`` those
+    that may be a match.
     """
 
     token: Rows
     sequence: Rows
     kind: Rows
-    asks: Flags
-    answers: Flags
+    wanted: Flags
+    candidates: Flags
 
 
 def align(elements: Sequences) -> Rows:
-    """For each element that asks, the row of an answer, -1 where there is none or where it cannot be told.
+    """Row of the match of each wanted element, -1 where there is none or where candidates disagree.
 
-    Answers share with the element a stretch of neighbours of 0, 1, 3, 7 … on either side, as many as any answer does.
-    Where those of the widest stretch are of different kinds, nothing is told: a guess is no evidence.
+    A match shares with the element a stretch of neighbours of 0, 1, 3, 7 … on either side, as wide as any candidate
+    does. Where the candidates of the widest stretch are of different kinds there is no match: a guess is no evidence.
     The time grows with n log n: each stretch is made of three of the stretch before.
     """
     count = len(elements.token)
     found = np.full(count, -1, np.int64)
     stretch, radius = pd.factorize(elements.token)[0].astype(np.int64), 0
-    answers, asking = np.flatnonzero(elements.answers), np.flatnonzero(elements.asks)
-    while len(asking) and len(answers) and radius < count:
-        first, agree = _answers(stretch, elements.kind, answers)
-        match = first[stretch[asking]]
+    candidates, wanted = np.flatnonzero(elements.candidates), np.flatnonzero(elements.wanted)
+    while len(wanted) and len(candidates) and radius < count:
+        first, agree = _first_candidates(stretch, elements.kind, candidates)
+        match = first[stretch[wanted]]
         met = match >= 0
-        asking, match = asking[met], match[met]
-        found[asking] = np.where(agree[stretch[asking]], match, -1)
+        wanted, match = wanted[met], match[met]
+        found[wanted] = np.where(agree[stretch[wanted]], match, -1)
         stretch, radius = _wider(stretch, elements.sequence, radius), 2 * radius + 1
     return found
 
 
-def _answers(stretch: Rows, kind: Rows, answers: Rows) -> tuple[Rows, Flags]:
-    """Per stretch the first answer (-1: none), and whether all its answers are of one kind."""
+def _first_candidates(stretch: Rows, kind: Rows, candidates: Rows) -> tuple[Rows, Flags]:
+    """Per stretch the first candidate (-1: none), and a flag: True where all its candidates are of one kind."""
     size = int(stretch.max()) + 1
     first = np.full(size, -1, np.int64)
-    first[stretch[answers[::-1]]] = answers[::-1]
-    other = kind[answers] != kind[first[stretch[answers]]]
+    first[stretch[candidates[::-1]]] = candidates[::-1]
+    other = kind[candidates] != kind[first[stretch[candidates]]]
     agree = np.ones(size, bool)
-    agree[stretch[answers[other]]] = False
+    agree[stretch[candidates[other]]] = False
     return first, agree
 
 
@@ -86,22 +87,22 @@ _AMOUNTS = ["matrix_flops", "vector_flops", "special_ops", "bytes_low", "bytes_h
 
 @dataclass(frozen=True)
 class CostedTrace:
-    """A trace with the price of its calls and the op that pays for each kernel."""
+    """A linked trace with the costs of its calls (COSTS) and the op of each kernel (ATTRIBUTION)."""
 
     linked: Linked
     costs: pd.DataFrame
     attribution: pd.DataFrame
 
 
-def elements_of(sources: Sequence[CostedTrace], costs: pd.DataFrame, asks: Flags) -> pd.DataFrame:
-    """Everything that ran or was captured, sequence by sequence: streams, replays, captures.
+def _elements(sources: Sequence[CostedTrace], costs: pd.DataFrame, wanted: Flags) -> pd.DataFrame:
+    """All kernels that ran or were captured, sequence by sequence: streams, replays, captures.
 
-    ``call`` is a row in ``costs``, those of all sources, -1 for none; ``price`` is the same for calls that cost the
-    same. ``instance`` tells one call of an op from another, ``ordinal`` and ``size`` say which of its kernels this is.
-    ``row`` is the row in KERNELS, ``asks`` marks kernels of the first source that look for a twin.
+    ``call`` is a row in ``costs``, those of all sources, -1 for none; ``cost_id`` is the same for calls of equal cost.
+    ``instance`` numbers the calls of ops, ``ordinal`` and ``size`` the position of the kernel in its call and the
+    number of kernels there. ``row`` is the row in KERNELS, ``wanted`` marks kernels of the first source without a cost.
     """
     offsets = np.cumsum([0, *(len(each.costs) for each in sources)])
-    # Captures come first: of several answers the first counts, and that of a capture needs no likeness in time.
+    # Captures come first: the first candidate counts, and one from a capture need not match in duration.
     parts = [
         make(source, int(offset)).assign(source=number, captured=make is _captured)
         for make in (_captured, _ran)
@@ -109,13 +110,13 @@ def elements_of(sources: Sequence[CostedTrace], costs: pd.DataFrame, asks: Flags
     ]
     elements = pd.concat(parts, ignore_index=True)
     own = np.flatnonzero((elements["source"] == 0) & ~elements["captured"])
-    elements["asks"] = np.isin(np.arange(len(elements)), own[asks[elements["row"].to_numpy()[own]]])
+    elements["wanted"] = np.isin(np.arange(len(elements)), own[wanted[elements["row"].to_numpy()[own]]])
     for column in ("sequence", "instance"):
         elements[column] = elements.groupby(["source", "captured", column], sort=False).ngroup()
-    paid = elements["paid"].to_numpy()
-    elements["ordinal"] = np.where(paid, elements.groupby("instance").cumcount(), 0)
-    elements["size"] = np.where(paid, elements.groupby("instance")["call"].transform("size"), 1)
-    elements["price"] = _prices(elements, costs)
+    attributed = elements["attributed"].to_numpy()
+    elements["ordinal"] = np.where(attributed, elements.groupby("instance").cumcount(), 0)
+    elements["size"] = np.where(attributed, elements.groupby("instance")["call"].transform("size"), 1)
+    elements["cost_id"] = _cost_ids(elements, costs)
     return elements.sort_values("sequence", kind="stable", ignore_index=True)
 
 
@@ -166,23 +167,23 @@ def _captured(source: CostedTrace, offset: int) -> pd.DataFrame:
 def _with_calls(
     part: pd.DataFrame, source: CostedTrace, attribution: pd.DataFrame, op: Rows, offset: int
 ) -> pd.DataFrame:
-    """The elements with the call that pays for each, or the call that should: that of its op."""
+    """The elements with the call that each is attributed to, else the call of its own op."""
     signatures = np.append(source.linked.ops["signature"].to_numpy(np.int64, na_value=-1), -1)
     owner = attribution["op"].to_numpy(np.int64, na_value=-1)
-    # An op that is priced and yet pays nothing has handed its work on: nothing tells to which of its ops.
-    unpriced = np.append(source.costs["reason"].notna().to_numpy(), False)[signatures[op]]
-    own = np.where(unpriced, signatures[op], -1)
+    # A modelled op without attributed kernels delegates its work; the trace does not record to which of its ops.
+    unmodelled = np.append(source.costs["reason"].notna().to_numpy(), False)[signatures[op]]
+    own = np.where(unmodelled, signatures[op], -1)
     call = np.where(owner >= 0, attribution["signature"].to_numpy(np.int64, na_value=-1), own)
     return part.assign(
         call=np.where(call >= 0, call + offset, -1),
-        paid=owner >= 0,
+        attributed=owner >= 0,
         op=np.where(owner >= 0, owner, op),
         instance=attribution["group"].to_numpy(),
     )
 
 
-def _prices(elements: pd.DataFrame, costs: pd.DataFrame) -> Rows:
-    """The number of each element's price, the same for calls that cost the same; without a price, that of its call."""
+def _cost_ids(elements: pd.DataFrame, costs: pd.DataFrame) -> Rows:
+    """A number per element, the same for calls of equal cost; unmodelled calls have a number each."""
     amounts = (
         costs[_AMOUNTS]
         .fillna(-1.0)
@@ -191,89 +192,91 @@ def _prices(elements: pd.DataFrame, costs: pd.DataFrame) -> Rows:
             call=np.where(costs["reason"].isna(), -1, np.arange(len(costs))),
         )
     )
-    price = np.append(amounts.groupby(list(amounts.columns), sort=False).ngroup().to_numpy(), -1)
-    return price[elements["call"]].astype(np.int64)
+    cost_id = np.append(amounts.groupby(list(amounts.columns), sort=False).ngroup().to_numpy(), -1)
+    return cost_id[elements["call"]].astype(np.int64)
 
 
-AT_CAPTURE = "its twin at capture"
-ELSEWHERE = "its twin elsewhere in the trace"
+# Evidence in COSTS and CALLS: where the matching kernel was found.
+AT_CAPTURE = "the same kernel at capture"
+ELSEWHERE = "the same kernel elsewhere in the trace"
 
 # The same kernel on the same sizes takes about as long each time; beyond this factor, sizes or data must differ.
 _LONGEST_FACTOR = 2.0
 _JITTER_US = 3.0
 # Families of kernels and of ops that do matrix products: both must be such where launches are not named.
 _PRODUCTS = ("matmul", "convolution", "attention")
-_ALIKE_SHARE = 0.9
+_COINCIDING_SHARE = 0.9
 
 
 def assign_replayed_costs(
-    priced: CostedTrace, captures: Sequence[CostedTrace] = ()
+    traced: CostedTrace, captures: Sequence[CostedTrace] = ()
 ) -> tuple[CostedTrace, tuple[Caveat, ...]]:
-    """The same trace with the prices that twins lend to kernels without an op, and what to say of it.
+    """The same trace with costs for kernels without an op, taken from matching kernels, and caveats about them.
 
-    Twins are looked for in the trace itself and in ``captures``: recordings of the graphs' captures, or of the same
-    program without graphs. CALLS and COSTS grow by a row for each call lent, which names its evidence; ATTRIBUTION has
-    groups of kernels that together stand for one call. Where twins disagree, nothing is lent.
+    Matches are searched in the trace itself and in ``captures``: recordings of the graphs' captures, or of the same
+    program without graphs. CALLS and COSTS grow by a row for each matched call, whose evidence names the match;
+    ATTRIBUTION gets groups of kernels that together carry one call. Where candidates disagree, no cost is assigned.
     """
-    asks = _asking(priced)
-    if not asks.any():
-        return priced, ()
-    sources = (priced, *captures)
+    wanted = _unattributed(traced)
+    if not wanted.any():
+        return traced, ()
+    sources = (traced, *captures)
     costs = pd.concat([each.costs for each in sources], ignore_index=True)
-    elements = elements_of(sources, costs, asks)
-    twin = _twins(elements)
-    twin = _plausible(elements, _by_position(elements, twin, costs))
-    return _lent(priced, sources, costs, elements, twin)
+    elements = _elements(sources, costs, wanted)
+    match = _match_by_context(elements)
+    match = _without_other_durations(elements, _match_by_position(elements, match, costs))
+    return _assign(traced, sources, costs, elements, match)
 
 
-def _asking(priced: CostedTrace) -> Flags:
-    """Kernels that nobody pays for because no op of theirs is known."""
-    kernels = priced.linked.kernels
+def _unattributed(traced: CostedTrace) -> Flags:
+    """True for kernels that are attributed to no op because no op of theirs is known."""
+    kernels = traced.linked.kernels
     loose = kernels["replayed"].to_numpy() | kernels["op"].isna().to_numpy()
-    unpaid = priced.attribution["op"].isna().to_numpy()
-    return np.asarray((kernels["kind"] == "compute").to_numpy() & loose & unpaid)
+    unattributed = traced.attribution["op"].isna().to_numpy()
+    return np.asarray((kernels["kind"] == "compute").to_numpy() & loose & unattributed)
 
 
-def _twins(elements: pd.DataFrame) -> Rows:
-    """Row among the elements of each one's twin by names and neighbours, -1 for none.
+def _match_by_context(elements: pd.DataFrame) -> Rows:
+    """Row among the elements of each one's match by names and neighbours, -1 for none.
 
-    Grids take part where both sides have one: HIP tells none for replayed kernels, launches do not keep theirs.
+    Grids are compared where both sides have one: HIP records none for replayed kernels, captured launches have none.
     """
     names = pd.factorize(elements["name"])[0].astype(np.int64)
     shapes, kind = (
         np.asarray(elements.groupby(columns, sort=False, dropna=False).ngroup(), np.int64)
-        for columns in (["name", "blocks", "threads"], ["price", "ordinal", "size", "paid"])
+        for columns in (["name", "blocks", "threads"], ["cost_id", "ordinal", "size", "attributed"])
     )
-    sequence, asks = elements["sequence"].to_numpy(), elements["asks"].to_numpy()
-    answers = (elements["call"].to_numpy() >= 0) & (names >= 0) & ~asks
+    sequence, wanted = elements["sequence"].to_numpy(), elements["wanted"].to_numpy()
+    candidates = (elements["call"].to_numpy() >= 0) & (names >= 0) & ~wanted
     grid = elements["blocks"].to_numpy() >= 0
     found = np.full(len(elements), -1, np.int64)
-    for token, mine, theirs in ((shapes, asks & grid, grid), (names, asks & grid, ~grid), (names, asks & ~grid, True)):
+    rounds = ((shapes, wanted & grid, grid), (names, wanted & grid, ~grid), (names, wanted & ~grid, True))
+    for token, mine, theirs in rounds:
         open_ = mine & (found < 0)
         if open_.any():
-            found = np.where(open_, align(Sequences(token, sequence, kind, open_, answers & theirs)), found)
+            found = np.where(open_, align(Sequences(token, sequence, kind, open_, candidates & theirs)), found)
     return found
 
 
-def _by_position(elements: pd.DataFrame, twin: Rows, costs: pd.DataFrame) -> Rows:
-    """Twins of replays by the order of the captured launches, which CUDA does not name.
+def _match_by_position(elements: pd.DataFrame, match: Rows, costs: pd.DataFrame) -> Rows:
+    """The matches, with those of replays by the order of the captured launches, which CUDA does not name.
 
-    The N-th launch of a capture is the N-th kernel of its replay, if both have as many, if all captures of this length
-    make the same calls, and if products stand where kernels are products.
+    The N-th launch of a capture is the N-th kernel of its replay, if both have the same number, if all captures of this
+    length make the same calls, and if product ops coincide with product kernels.
     """
     captures = _by_sequence(elements, elements["name"].isna().to_numpy())
     if not captures:
-        return twin
-    twin, names, asks = twin.copy(), pd.factorize(elements["name"])[0], elements["asks"].to_numpy()
+        return match
+    match, names, wanted = match.copy(), pd.factorize(elements["name"])[0], elements["wanted"].to_numpy()
     known: dict[bytes, Rows | None] = {}  # many replays are of one graph
     for replay in _by_sequence(elements, elements["replayed"].to_numpy()):
         graph = names[replay].tobytes()
         if graph not in known:
             known[graph] = _capture_of(elements, replay, captures, costs)
-        answers = known[graph]
-        if answers is not None:
-            twin[replay] = np.where(asks[replay], answers, -1)
-    return twin
+        launches = known[graph]
+        if launches is not None:
+            match[replay] = np.where(wanted[replay], launches, -1)
+    return match
 
 
 def _capture_of(elements: pd.DataFrame, replay: Rows, captures: list[Rows], costs: pd.DataFrame) -> Rows | None:
@@ -281,109 +284,111 @@ def _capture_of(elements: pd.DataFrame, replay: Rows, captures: list[Rows], cost
     calls = elements["call"].to_numpy()
     same = [capture for capture in captures if len(capture) == len(replay)]
     agree = all(np.array_equal(calls[capture], calls[same[0]]) for capture in same)
-    if not same or not agree or not _alike(elements, replay, same[0], costs):
+    if not same or not agree or not _products_coincide(elements, replay, same[0], costs):
         return None
     return np.where(calls[same[0]] >= 0, same[0], -1)
 
 
 def _by_sequence(elements: pd.DataFrame, chosen: Flags) -> list[Rows]:
-    """The chosen rows of each sequence; rows of one sequence stand together."""
+    """The chosen rows of each sequence; rows of one sequence are adjacent."""
     rows = np.flatnonzero(chosen)
     sequence = elements["sequence"].to_numpy()[rows]
     starts = np.flatnonzero(np.diff(sequence, prepend=-1))
     return np.split(rows, starts[1:]) if len(rows) else []
 
 
-def _alike(elements: pd.DataFrame, replay: Rows, capture: Rows, costs: pd.DataFrame) -> bool:
-    """Whether kernels that do products stand where the calls do."""
+def _products_coincide(elements: pd.DataFrame, replay: Rows, capture: Rows, costs: pd.DataFrame) -> bool:
+    """True where the product kernels of the replay have the same positions as the product calls of the capture."""
     families = costs["family"].astype(object).reindex(range(-1, len(costs)))
     calls = families.loc[elements["call"].to_numpy()[capture]]
-    told = calls.notna().to_numpy()
+    known = calls.notna().to_numpy()
     kernels = elements["family"].iloc[replay].isin(_PRODUCTS).to_numpy()
     auxiliary = elements["auxiliary"].to_numpy()[replay]
     same = (calls.isin(_PRODUCTS).to_numpy() == kernels) | auxiliary
-    return bool(told.any()) and float(same[told].mean()) >= _ALIKE_SHARE
+    return bool(known.any()) and float(same[known].mean()) >= _COINCIDING_SHARE
 
 
-def _plausible(elements: pd.DataFrame, twin: Rows) -> Rows:
-    """Twins that ran one by one must have taken about as long as the kernel that asks."""
+def _without_other_durations(elements: pd.DataFrame, match: Rows) -> Rows:
+    """The matches less those that ran one by one and took a very different time than the wanted kernel."""
     took = elements["dur_us"].to_numpy()
-    other = np.append(np.where(elements["replayed"], np.nan, took), np.nan)[twin]
+    other = np.append(np.where(elements["replayed"], np.nan, took), np.nan)[match]
     with np.errstate(invalid="ignore"):
         longer, shorter = np.fmax(took, other), np.fmin(took, other)
         differ = (longer > _LONGEST_FACTOR * shorter) & (longer - shorter > _JITTER_US)
-    return np.where(differ, -1, twin)
+    return np.where(differ, -1, match)
 
 
-def _lent(
-    priced: CostedTrace, sources: Sequence[CostedTrace], costs: pd.DataFrame, elements: pd.DataFrame, twin: Rows
+def _assign(
+    traced: CostedTrace, sources: Sequence[CostedTrace], costs: pd.DataFrame, elements: pd.DataFrame, match: Rows
 ) -> tuple[CostedTrace, tuple[Caveat, ...]]:
-    """The trace with the calls of the twins: those with a price in groups that stand for whole calls."""
-    asking = elements[twin >= 0]
-    lent = elements.iloc[twin[twin >= 0]].assign(**{name: asking[name].to_numpy() for name in ("row", "sequence")})
-    # The n-th kernels of equal calls in a sequence belong together; a call of which one is missing is not whole.
-    alike = ["sequence", "price", "size"]
-    lent["turn"] = lent.groupby([*alike, "ordinal"], sort=False).cumcount().to_numpy()
-    lent["group"] = lent.groupby([*alike, "turn"], sort=False).ngroup().to_numpy()
-    whole = lent.groupby("group")["row"].transform("size") == lent["size"]
-    lent = lent[~lent["paid"] | whole].reset_index(drop=True)
-    # What stands for one call is one call, though its kernels may have been met in several of the same price.
-    lent["call"] = lent["call"].where(~lent["paid"], lent.groupby("group")["call"].transform("first"))
-    lent["here"] = (lent["source"] == 0) & ~lent["captured"]
-    number, rows = _rows_lent(priced, sources, costs, lent)
-    calls, prices = rows
-    attribution = _attribution_lent(priced, lent, number)
-    linked = replace(priced.linked, trace=replace(priced.linked.trace, signatures=calls))
-    return CostedTrace(linked, prices, attribution), _caveats(priced, elements, lent, len(sources) > 1)
+    """The trace with the calls of the matches: modelled ones in groups that make up whole calls."""
+    wanted = elements[match >= 0]
+    matched = elements.iloc[match[match >= 0]].assign(**{name: wanted[name].to_numpy() for name in ("row", "sequence")})
+    # The n-th kernels of equal calls in a sequence belong together; a call that lacks one of its kernels is not whole.
+    equal = ["sequence", "cost_id", "size"]
+    matched["turn"] = matched.groupby([*equal, "ordinal"], sort=False).cumcount().to_numpy()
+    matched["group"] = matched.groupby([*equal, "turn"], sort=False).ngroup().to_numpy()
+    whole = matched.groupby("group")["row"].transform("size") == matched["size"]
+    matched = matched[~matched["attributed"] | whole].reset_index(drop=True)
+    # A group gets one call, though its kernels may have matched several of the same cost.
+    matched["call"] = matched["call"].where(~matched["attributed"], matched.groupby("group")["call"].transform("first"))
+    matched["here"] = (matched["source"] == 0) & ~matched["captured"]
+    number, calls, grown_costs = _with_matched_calls(traced, sources, costs, matched)
+    attribution = _with_matched_groups(traced, matched, number)
+    linked = replace(traced.linked, trace=replace(traced.linked.trace, signatures=calls))
+    return CostedTrace(linked, grown_costs, attribution), _caveats(traced, elements, matched, len(sources) > 1)
 
 
-def _rows_lent(
-    priced: CostedTrace, sources: Sequence[CostedTrace], costs: pd.DataFrame, lent: pd.DataFrame
-) -> tuple[Rows, tuple[pd.DataFrame, pd.DataFrame]]:
-    """CALLS and COSTS with a row for each call lent, and the number of that row for each kernel."""
-    signatures = priced.linked.trace.signatures
-    number, met = pd.factorize(pd.MultiIndex.from_frame(lent[["call", "here"]]))
+def _with_matched_calls(
+    traced: CostedTrace, sources: Sequence[CostedTrace], costs: pd.DataFrame, matched: pd.DataFrame
+) -> tuple[Rows, pd.DataFrame, pd.DataFrame]:
+    """The row in CALLS and COSTS of each matched kernel's call, and these tables with a row for each such call."""
+    signatures = traced.linked.trace.signatures
+    number, met = pd.factorize(pd.MultiIndex.from_frame(matched[["call", "here"]]))
     chosen = [int(call) for call, _ in met]
-    said = [ELSEWHERE if here else AT_CAPTURE for _, here in met]
+    evidence = [ELSEWHERE if here else AT_CAPTURE for _, here in met]
     every = pd.concat([each.linked.trace.signatures for each in sources], ignore_index=True)
-    calls, prices = every.iloc[chosen].reindex(columns=signatures.columns), costs.iloc[chosen].copy()
-    told = prices["reason"].isna().to_numpy()
-    prices["evidence"] = [
+    calls, more = every.iloc[chosen].reindex(columns=signatures.columns), costs.iloc[chosen].copy()
+    modelled = more["reason"].isna().to_numpy()
+    more["evidence"] = [
         "; ".join(filter(None, (old if isinstance(old, str) else None, new))) if ok else None
-        for old, new, ok in zip(prices["evidence"], said, told, strict=True)
+        for old, new, ok in zip(more["evidence"], evidence, modelled, strict=True)
     ]
-    prices["reason"] = [
-        None if ok else f"{old} ({new})" for old, new, ok in zip(prices["reason"], said, told, strict=True)
+    more["reason"] = [
+        None if ok else f"{old} ({new})" for old, new, ok in zip(more["reason"], evidence, modelled, strict=True)
     ]
-    both = pd.concat([priced.costs, prices], ignore_index=True)
+    both = pd.concat([traced.costs, more], ignore_index=True)
     both = both.astype({name: column.dtype for name, column in COSTS.columns.items()})
     grown = pd.concat([signatures, calls], ignore_index=True).astype(object)
-    return number.astype(np.int64) + len(signatures), (grown, COSTS.check(both))
+    return number.astype(np.int64) + len(signatures), grown, COSTS.check(both)
 
 
-def _attribution_lent(priced: CostedTrace, lent: pd.DataFrame, number: Rows) -> pd.DataFrame:
-    """ATTRIBUTION in which the kernels carry what they are lent; the owner is known where the twin is of this trace."""
-    attribution = priced.attribution.copy()
-    rows, paid = lent["row"].to_numpy(), lent["paid"].to_numpy()
-    kernels = priced.linked.kernels.iloc[rows[paid]]
-    group = pd.factorize(lent["group"].to_numpy()[paid])[0].astype(np.int64)
+def _with_matched_groups(traced: CostedTrace, matched: pd.DataFrame, number: Rows) -> pd.DataFrame:
+    """ATTRIBUTION with the matched kernels; their op is known where the match is of this trace."""
+    attribution = traced.attribution.copy()
+    rows, attributed = matched["row"].to_numpy(), matched["attributed"].to_numpy()
+    kernels = traced.linked.kernels.iloc[rows[attributed]]
+    group = pd.factorize(matched["group"].to_numpy()[attributed])[0].astype(np.int64)
     attribution.loc[rows, "signature"] = number.astype(np.int32)
-    attribution.loc[rows[paid], "share"] = shares(kernels, group)
-    attribution.loc[rows[paid], "group"] = group + int(attribution["group"].max()) + 1
-    own = paid & (lent["source"] == 0).to_numpy()
-    attribution.loc[rows[own], "op"] = lent["op"].to_numpy()[own].astype(np.int32)
+    attribution.loc[rows[attributed], "share"] = shares(kernels, group)
+    attribution.loc[rows[attributed], "group"] = group + int(attribution["group"].max()) + 1
+    own = attributed & (matched["source"] == 0).to_numpy()
+    attribution.loc[rows[own], "op"] = matched["op"].to_numpy()[own].astype(np.int32)
     return ATTRIBUTION.check(attribution)
 
 
-def _caveats(priced: CostedTrace, elements: pd.DataFrame, lent: pd.DataFrame, other: bool) -> tuple[Caveat, ...]:
-    asked, got = elements["asks"].to_numpy(), lent[lent["paid"]]
-    took = priced.linked.kernels["dur_us"].to_numpy()
-    asked_us = elements["dur_us"].to_numpy()[asked].sum()
-    share = float(took[got["row"]].sum() / asked_us) if asked_us > 0 else 0.0
-    said = Caveat(
-        "twins",
-        f"{len(got)} of {np.count_nonzero(asked)} kernels without an op ({format_share(share)} of their time) are"
-        " priced by their twins: the same kernels at capture, or where they ran one by one",
+def _caveats(
+    traced: CostedTrace, elements: pd.DataFrame, matched: pd.DataFrame, has_captures: bool
+) -> tuple[Caveat, ...]:
+    wanted, costed = elements["wanted"].to_numpy(), matched[matched["attributed"]]
+    took = traced.linked.kernels["dur_us"].to_numpy()
+    wanted_us = elements["dur_us"].to_numpy()[wanted].sum()
+    share = float(took[costed["row"]].sum() / wanted_us) if wanted_us > 0 else 0.0
+    replayed = Caveat(
+        "replayed-costs",
+        f"{len(costed)} of {np.count_nonzero(wanted)} kernels without an op ({format_share(share)} of their time) take"
+        " their cost from the same kernels at capture, or where they ran one by one",
     )
     unused = Caveat("capture-unused", "no kernel of the capture that you named matches one of this trace")
-    return (*((said,) if len(got) else ()), *((unused,) if other and not (lent["source"] > 0).any() else ()))
+    is_unused = has_captures and not (matched["source"] > 0).any()
+    return (*((replayed,) if len(costed) else ()), *((unused,) if is_unused else ()))

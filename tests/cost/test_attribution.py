@@ -12,11 +12,11 @@ from bottleneck.cost.attribution import attribute
 from bottleneck.schema.tables import ATTRIBUTION
 
 FAMILIES = ("matmul", "copy", "view", "attention", "pointwise", "softmax", "nothing")
-FREE = {"view", "nothing"}
+FREE = ("view", "nothing")
 
 
 def costs_table() -> pd.DataFrame:
-    """One signature per family; views and 'nothing' are priced at zero, the last row has no price."""
+    """One signature per family; views and 'nothing' have zero cost, the last row is unmodelled."""
     amount = [0.0 if family in FREE else 1.0 for family in FAMILIES]
     columns = {name: [*amount, np.nan] for name in ("matrix_flops", "vector_flops", "special_ops")}
     sizes = {name: [*amount, np.nan] for name in ("bytes_low", "bytes_high")}
@@ -26,7 +26,7 @@ def costs_table() -> pd.DataFrame:
 
 
 def ops_table(*ops: tuple[int | None, str | None]) -> pd.DataFrame:
-    """Ops as (parent, family); a family of null is an op without a price."""
+    """Ops as (parent, family); a family of null is an unmodelled op."""
     signatures = [len(FAMILIES) if family is None else FAMILIES.index(family) for _, family in ops]
     return pd.DataFrame(
         {

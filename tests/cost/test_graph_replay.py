@@ -1,4 +1,4 @@
-"""Prices of replayed graphs and other kernels without an op: lent by the same kernels at capture or elsewhere."""
+"""Costs of replayed graphs and other kernels without an op: those of the same kernels at capture or elsewhere."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -66,7 +66,7 @@ def replay(step: Step, at: float, correlation: int, gridless: bool = False) -> l
     return events
 
 
-def priced(folder: Path, *events: list[Event], name: str = "trace.json") -> CostedTrace:
+def costed(folder: Path, *events: list[Event], name: str = "trace.json") -> CostedTrace:
     trace = read_trace(write_trace(folder / name, [each for part in events for each in part]))
     linked = infer_shapes(link(trace, whole_window(trace)))
     costs = compute_costs(linked.trace.signatures)
@@ -74,7 +74,7 @@ def priced(folder: Path, *events: list[Event], name: str = "trace.json") -> Cost
 
 
 def flops(found: CostedTrace, replayed: bool) -> float:
-    """FLOPs charged to kernels that were replayed, or to the others."""
+    """FLOPs attributed to kernels that were replayed, or to the others."""
     mine = (found.linked.kernels["replayed"] == replayed) & found.attribution["share"].notna()
     rows = found.costs.iloc[found.attribution["signature"][mine].astype("int64")]
     amounts = (rows["matrix_flops"] + rows["vector_flops"]).to_numpy()
@@ -82,33 +82,33 @@ def flops(found: CostedTrace, replayed: bool) -> float:
 
 
 def test_a_replay_costs_what_the_eager_step_costs(tmp_path):
-    alone = priced(tmp_path, eager(STEP, 0, 1), replay(STEP, 1000, 50))
+    alone = costed(tmp_path, eager(STEP, 0, 1), replay(STEP, 1000, 50))
     both, caveats = assign_replayed_costs(alone)
     assert flops(alone, replayed=True) == 0
     assert flops(both, replayed=True) == pytest.approx(flops(both, replayed=False)) == STEP_FLOPS
-    assert [caveat.slug for caveat in caveats] == ["twins"]
+    assert [caveat.slug for caveat in caveats] == ["replayed-costs"]
     assert "4 of 4 kernels" in caveats[0].message
 
 
 def test_every_replay_costs_the_same(tmp_path):
-    both, _ = assign_replayed_costs(priced(tmp_path, eager(STEP, 0, 1), replay(STEP, 1000, 50), replay(STEP, 2000, 51)))
+    both, _ = assign_replayed_costs(costed(tmp_path, eager(STEP, 0, 1), replay(STEP, 1000, 50), replay(STEP, 2000, 51)))
     assert flops(both, replayed=True) == pytest.approx(2 * STEP_FLOPS)
 
 
 @pytest.mark.parametrize("named", [True, False])
-def test_a_replay_is_priced_by_its_capture_with_and_without_names(tmp_path, named):
+def test_a_replay_costs_what_its_capture_costs_with_and_without_names(tmp_path, named):
     found, _ = assign_replayed_costs(
-        priced(tmp_path, captured(STEP, 0, 1, named), replay(STEP, 1000, 50, gridless=True))
+        costed(tmp_path, captured(STEP, 0, 1, named), replay(STEP, 1000, 50, gridless=True))
     )
     assert flops(found, replayed=True) == pytest.approx(STEP_FLOPS)
-    lent = found.costs["evidence"].dropna()
-    assert set(lent) == {AT_CAPTURE}
+    evidence = found.costs["evidence"].dropna()
+    assert set(evidence) == {AT_CAPTURE}
 
 
 @pytest.mark.parametrize("named", [True, False])
-def test_a_replay_is_priced_by_a_capture_in_another_file(tmp_path, named):
-    alone = priced(tmp_path, replay(STEP, 1000, 50, gridless=True))
-    other = priced(tmp_path, captured(STEP, 0, 1, named), name="capture.json")
+def test_a_replay_costs_what_a_capture_in_another_file_costs(tmp_path, named):
+    alone = costed(tmp_path, replay(STEP, 1000, 50, gridless=True))
+    other = costed(tmp_path, captured(STEP, 0, 1, named), name="capture.json")
     found, _ = assign_replayed_costs(alone, [other])
     assert flops(found, replayed=True) == pytest.approx(STEP_FLOPS)
     assert found.attribution["op"].isna().all()
@@ -116,92 +116,92 @@ def test_a_replay_is_priced_by_a_capture_in_another_file(tmp_path, named):
     assert names.tolist() == ["aten::mm", "aten::add", "aten::mm", "aten::mm"]
 
 
-def test_a_replay_without_a_twin_stays_without_a_price(tmp_path):
-    alone = priced(tmp_path, replay(STEP, 1000, 50))
+def test_a_replay_without_a_match_stays_unmodelled(tmp_path):
+    alone = costed(tmp_path, replay(STEP, 1000, 50))
     found, caveats = assign_replayed_costs(alone)
     assert found.attribution["share"].isna().all() and found.attribution["signature"].isna().all()
     assert caveats == ()
 
 
-def test_a_capture_of_another_program_lends_nothing_and_is_said_to_be_unused(tmp_path):
-    other = priced(tmp_path, captured(STEP[1:], 0, 1), name="capture.json")
-    found, caveats = assign_replayed_costs(priced(tmp_path, replay(STEP[:1], 1000, 50)), [other])
+def test_a_capture_of_another_program_matches_nothing_and_is_reported_as_unused(tmp_path):
+    other = costed(tmp_path, captured(STEP[1:], 0, 1), name="capture.json")
+    found, caveats = assign_replayed_costs(costed(tmp_path, replay(STEP[:1], 1000, 50)), [other])
     assert found.attribution["share"].isna().all()
     assert [caveat.slug for caveat in caveats] == ["capture-unused"]
 
 
-def test_kernels_of_another_grid_are_no_twins(tmp_path):
+def test_kernels_of_another_grid_do_not_match(tmp_path):
     wider = [(name, dims, [(kernel_name, 100 * blocks) for kernel_name, blocks in each]) for name, dims, each in STEP]
-    found, _ = assign_replayed_costs(priced(tmp_path, eager(STEP, 0, 1), replay(wider, 1000, 50)))
+    found, _ = assign_replayed_costs(costed(tmp_path, eager(STEP, 0, 1), replay(wider, 1000, 50)))
     assert flops(found, replayed=True) == 0
 
 
-def test_twins_of_different_sizes_lend_nothing_unless_their_neighbours_tell(tmp_path):
+def test_matches_of_different_sizes_count_only_where_neighbours_differ(tmp_path):
     small = ("aten::mm", [[64, 8], [8, 16]], [(GEMM, 4)])
     large = ("aten::mm", [[64, 800], [800, 16]], [(GEMM, 4)])
     add, exp = STEP[1], ("aten::exp", [[64, 16]], [("exp_kernel", 8)])
     steps = [small, add, large, exp]
-    alone, _ = assign_replayed_costs(priced(tmp_path, eager(steps, 0, 1), replay([small], 1000, 50)))
+    alone, _ = assign_replayed_costs(costed(tmp_path, eager(steps, 0, 1), replay([small], 1000, 50)))
     assert flops(alone, replayed=True) == 0
-    told, _ = assign_replayed_costs(priced(tmp_path, eager(steps, 0, 1), replay([add, large, exp], 1000, 50)))
+    told, _ = assign_replayed_costs(costed(tmp_path, eager(steps, 0, 1), replay([add, large, exp], 1000, 50)))
     assert flops(told, replayed=True) == 64 * 16 + 2 * 64 * 800 * 16
 
 
-def test_captures_of_one_length_that_differ_lend_nothing(tmp_path):
+def test_captures_of_one_length_that_differ_match_nothing(tmp_path):
     other = (("aten::mm", [[99, 32], [32, 16]], [(GEMM, 4)]), *STEP[1:])
     found, _ = assign_replayed_costs(
-        priced(tmp_path, captured(STEP, 0, 1), captured(other, 500, 20), replay(STEP, 1000, 50))
+        costed(tmp_path, captured(STEP, 0, 1), captured(other, 500, 20), replay(STEP, 1000, 50))
     )
     assert flops(found, replayed=True) == 0
 
 
 def test_a_capture_whose_products_stand_elsewhere_lends_nothing(tmp_path):
-    found, _ = assign_replayed_costs(priced(tmp_path, captured(STEP[:2], 0, 1), replay([STEP[1], STEP[0]], 1000, 50)))
+    found, _ = assign_replayed_costs(costed(tmp_path, captured(STEP[:2], 0, 1), replay([STEP[1], STEP[0]], 1000, 50)))
     assert flops(found, replayed=True) == 0
 
 
-def test_a_kernel_launched_before_the_trace_is_priced_by_its_twin_in_it(tmp_path):
+def test_a_kernel_launched_before_the_trace_costs_what_its_match_in_it_costs(tmp_path):
     orphans = [kernel(77 + turn, 1000 + 20 * turn, 10, GEMM, grid=[4, 1, 1]) for turn in range(3)]
-    found, _ = assign_replayed_costs(priced(tmp_path, eager(STEP[:2], 0, 1), orphans))
+    found, _ = assign_replayed_costs(costed(tmp_path, eager(STEP[:2], 0, 1), orphans))
     paid = found.attribution["share"].notna()
     assert paid.all()
     assert found.costs["evidence"].dropna().tolist() == [ELSEWHERE]
     assert found.attribution["group"].nunique() == 5
 
 
-def test_a_kernel_that_took_far_longer_than_its_twin_is_of_another_size(tmp_path):
+def test_a_kernel_that_took_far_longer_than_its_match_is_of_another_size(tmp_path):
     found, _ = assign_replayed_costs(
-        priced(tmp_path, eager(STEP[:2], 0, 1), [kernel(77, 1000, 200, GEMM, grid=[4, 1, 1])])
+        costed(tmp_path, eager(STEP[:2], 0, 1), [kernel(77, 1000, 200, GEMM, grid=[4, 1, 1])])
     )
     assert found.attribution["share"].isna().sum() == 1
 
 
 def test_a_call_of_which_a_kernel_is_missing_is_not_charged(tmp_path):
-    found, _ = assign_replayed_costs(priced(tmp_path, eager(STEP, 0, 1), [kernel(77, 1000, 10, GEMM, grid=[6, 1, 1])]))
+    found, _ = assign_replayed_costs(costed(tmp_path, eager(STEP, 0, 1), [kernel(77, 1000, 10, GEMM, grid=[6, 1, 1])]))
     assert found.attribution["share"].isna().sum() == 1
 
 
-def test_a_twin_without_a_price_gives_its_reason(tmp_path):
+def test_an_unmodelled_match_gives_its_reason(tmp_path):
     unknown: Step = [("mine::layer", [[64, 32]], [("mine_kernel", 4)])]
-    found, _ = assign_replayed_costs(priced(tmp_path, captured(unknown, 0, 1, named=True), replay(unknown, 1000, 50)))
+    found, _ = assign_replayed_costs(costed(tmp_path, captured(unknown, 0, 1, named=True), replay(unknown, 1000, 50)))
     row = int(found.attribution["signature"].iloc[0])
     assert found.attribution["share"].isna().all()
     assert found.costs["reason"].iloc[row] == f"no formula for mine::layer ({AT_CAPTURE})"
 
 
-def test_a_twin_under_an_op_that_does_no_work_tells_nothing(tmp_path):
+def test_a_match_under_an_op_without_work_has_no_cost(tmp_path):
     free: Step = [("aten::view", [[64, 32], []], [("odd_kernel", 4)])]
-    found, _ = assign_replayed_costs(priced(tmp_path, eager(free, 0, 1), replay(free, 1000, 50)))
+    found, _ = assign_replayed_costs(costed(tmp_path, eager(free, 0, 1), replay(free, 1000, 50)))
     assert found.attribution["signature"].isna().all()
 
 
 def test_a_trace_whose_kernels_all_have_ops_stays_as_it_is(tmp_path):
-    alone = priced(tmp_path, eager(STEP, 0, 1))
+    alone = costed(tmp_path, eager(STEP, 0, 1))
     assert assign_replayed_costs(alone) == (alone, ())
 
 
 def slow_align(elements: Sequences) -> list[int]:
-    """Element by element: the answers that share the widest stretch of the radii that are tried."""
+    """Element by element: the candidates that share the widest stretch of the radii that are tried."""
 
     def stretch(row: int, radius: int) -> list[int]:
         return [
@@ -212,8 +212,8 @@ def slow_align(elements: Sequences) -> list[int]:
     tokens, found = elements.token, []
     for row in range(len(tokens)):
         best, radius = -1, 0
-        while elements.asks[row] and radius < len(tokens):
-            same = [at for at in np.flatnonzero(elements.answers) if stretch(at, radius) == stretch(row, radius)]
+        while elements.wanted[row] and radius < len(tokens):
+            same = [at for at in np.flatnonzero(elements.candidates) if stretch(at, radius) == stretch(row, radius)]
             if not same:
                 break
             agreed = len({int(elements.kind[at]) for at in same}) == 1
@@ -229,6 +229,6 @@ def test_aligning_whole_tables_agrees_with_looking_at_each_element(data):
     token, kind = (
         np.array(data.draw(st.lists(st.integers(0, 2), min_size=count, max_size=count)), np.int64) for _ in range(2)
     )
-    asks = np.array(data.draw(st.lists(st.booleans(), min_size=count, max_size=count)))
-    elements = Sequences(token, sequence.astype(np.int64), kind, asks, ~asks)
+    wanted = np.array(data.draw(st.lists(st.booleans(), min_size=count, max_size=count)))
+    elements = Sequences(token, sequence.astype(np.int64), kind, wanted, ~wanted)
     assert align(elements).tolist() == slow_align(elements)

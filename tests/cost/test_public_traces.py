@@ -49,14 +49,14 @@ def find(traces: Path, pattern: str) -> Path:
 
 @pytest.mark.parametrize("pattern", COMPLETED)
 def test_what_the_rest_of_a_trace_tells_prices_nine_tenths_of_what_ops_issued(traces, pattern):
-    assert cover(find(traces, pattern)).unpriced_share < 0.1
+    assert cover(find(traces, pattern)).unmodelled_share < 0.1
 
 
 @pytest.mark.parametrize("pattern", EAGER)
 def test_less_than_one_percent_of_eager_work_is_unpriced(traces, pattern):
     coverage = cover(find(traces, pattern))
     assert coverage.work_us > 0
-    assert coverage.unpriced_share < 0.01
+    assert coverage.unmodelled_share < 0.01
 
 
 @pytest.mark.parametrize("pattern", EAGER + OLDER + COMPLETED)

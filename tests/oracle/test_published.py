@@ -13,14 +13,14 @@ import pytest
 from bottleneck.cost import FORMULAS
 from bottleneck.cost.call import Cost, Tensor
 from bottleneck.devices.match import device_by_name
-from tests.cost.calls import BF16, HALF, price, tensor
+from tests.cost.calls import BF16, HALF, cost_of, tensor
 
 A100_40, A100_80 = device_by_name("NVIDIA A100-SXM4-40GB"), device_by_name("NVIDIA A100-SXM4-80GB")
 V100, H100 = device_by_name("Tesla V100-SXM2-16GB"), device_by_name("NVIDIA H100 80GB HBM3")
 
 
 def cost(name: str, *arguments: Tensor | str | None) -> Cost:
-    return price(FORMULAS, name, *arguments)
+    return cost_of(FORMULAS, name, *arguments)
 
 
 def total(*costs: Cost) -> Cost:
