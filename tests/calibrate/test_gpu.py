@@ -303,7 +303,7 @@ class TestDataSheet:
 
 _SENSORS = """
 import json
-from bottleneck.harness.calibrate_clock import Sensors, driver_version
+from bottleneck.calibrate.calibration import Sensors, driver_version
 sensors = Sensors({"index": 0, "uuid": "%s"})
 print(json.dumps([sensors.clock_mhz(), sensors.memory_mhz(), sensors.used_share(), sensors.driver]))
 sensors.close()

@@ -32,7 +32,7 @@ def clone(tmp_path: Path) -> Path:
 _KILLED = """
 import sys, time
 from pathlib import Path
-from bottleneck.experiment.checkout import base_stand
+from bottleneck.experiment.worktree import base_stand
 with base_stand(Path(sys.argv[1]), "main", "", Path(sys.argv[2])) as base:
     print(base.stand.folder, flush=True)
     sys.stdin.read()
