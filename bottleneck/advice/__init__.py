@@ -1,4 +1,8 @@
-"""Findings: what to change, what that is predicted to be worth, and what would prove it. One small rule each."""
+"""Applies the advice rules to an analysis and its tables, after the ledger and before the verdict and the report.
+
+Numbers such as "Rule 12" in docstrings are those of docs/explanation/advice_rules.md, which lists every rule with its
+trigger, its gain and its source.
+"""
 
 from collections.abc import Callable
 
@@ -20,7 +24,7 @@ from bottleneck.advice import (
     traffic,
     transfers,
 )
-from bottleneck.advice.drafts import Draft, rank
+from bottleneck.advice.ranking import Draft, rank
 from bottleneck.schema.analysis import Finding
 from bottleneck.schema.case import Case
 from bottleneck.schema.recording import Recording
@@ -50,13 +54,13 @@ RULES: tuple[Rule, ...] = (
 
 
 def advise(case: Case) -> tuple[Finding, ...]:
-    """What every rule has to say of this case, ranked by the time that it would save."""
+    """The findings of all rules on this case, ranked by the time that each would save."""
     drafts = [draft for rule in RULES if (draft := rule(case)) is not None]
     return rank(drafts, case.analysis, _program(case.recording))
 
 
 def _program(recording: Recording | None) -> tuple[str, ...] | None:
-    """What names the program to `bottleneck verify`; null for a script, whose step cannot be made twice."""
+    """The arguments that name the program to `bottleneck verify`; null for a script, whose step cannot be repeated."""
     if recording is None or recording.form == "script":
         return None
     return (*recording.options, *recording.command)

@@ -5,32 +5,32 @@ import re
 import numpy as np
 
 from bottleneck.advice.dispatch import compile_gain_us, eager_overhead, host_overhead
-from bottleneck.advice.drafts import Draft
-from bottleneck.advice.measures import (
-    PER_CALL,
+from bottleneck.advice.kernel_work import (
+    PRODUCTS,
+    Flags,
+    KernelWork,
+    claims_of_rows,
+    describe_rows,
+    gain_of,
+    has_backward_pass,
+    requires_gain,
+    share,
+    work_of,
+)
+from bottleneck.advice.quantities import (
+    ISSUE_ACCOUNTS,
     account_us,
     claims_of,
     format_count,
     idle_lines,
     idle_us,
     is_compiled,
+    issue_us,
     launch_floor_us,
-    per_call_us,
     runs_on_host,
     share_of_step,
 )
-from bottleneck.advice.work import (
-    PRODUCTS,
-    Flags,
-    Work,
-    claims_of_rows,
-    gain_of,
-    goes_backward,
-    share,
-    told,
-    work_of,
-    worth_telling,
-)
+from bottleneck.advice.ranking import Draft
 from bottleneck.schema.analysis import Interval
 from bottleneck.schema.case import Case
 from bottleneck.units import US_PER_S, format_share, format_us
@@ -78,7 +78,7 @@ def graph_breaks(case: Case) -> Draft | None:
         return None
     breaks = sum(frames.values()) - 1
     low, high = (breaks * ops * (launch_floor_us(case) or _OP_US) for ops in _CALL_OPS)
-    most_us = account_us(case, *PER_CALL) if runs_on_host(case) else idle_us(case, "dispatch", "python", "launch")
+    most_us = account_us(case, *ISSUE_ACCOUNTS) if runs_on_host(case) else idle_us(case, "dispatch", "python", "launch")
     if share_of_step(case, min(high, most_us)) < _LEAST:
         return None
     return Draft(
@@ -91,7 +91,7 @@ def graph_breaks(case: Case) -> Draft | None:
         advice="Find what breaks the graph, and take it out of the compiled part.",
         code="model = torch.compile(model, fullgraph=True)  # names the first break; TORCH_LOGS=graph_breaks all",
         gain_us=Interval(min(low, most_us), min(high, most_us)),
-        claims=claims_of(case, *PER_CALL, most_us=min(high, most_us)),
+        claims=claims_of(case, *ISSUE_ACCOUNTS, most_us=min(high, most_us)),
         confidence="low",
     )
 
@@ -99,7 +99,7 @@ def graph_breaks(case: Case) -> Draft | None:
 def compile_does_not_pay(case: Case) -> Draft | None:
     """Rule 12 on a CPU: overhead holds the step back, and yet a call of compiled code would cost about as much."""
     gain = compile_gain_us(case)
-    overhead_us = per_call_us(case) + account_us(case, "overhead.launch_floor")
+    overhead_us = issue_us(case) + account_us(case, "overhead.launch_floor")
     if gain is None or share_of_step(case, overhead_us) < _OVERHEAD_MATTERS or host_overhead(case) is not None:
         return None
     return Draft(
@@ -120,7 +120,7 @@ def compile_does_not_pay(case: Case) -> Draft | None:
 
 
 def _saved_words(gain: Interval) -> str:
-    """What compiling changes, in words that keep the sign."""
+    """The gain of compiling in words that keep its sign."""
     low, high = (f"{'saves' if us > 0 else 'costs'} {format_us(abs(us))}" for us in (gain.low, gain.high))
     return f"one call of the compiled model {low} at worst and {high} at best, by the number of its ops"
 
@@ -149,7 +149,7 @@ def compile_break_even(case: Case) -> Draft | None:
     )
 
 
-_WORTH_TELLING = 0.02
+_LEAST_SHARE = 0.02
 _MOST_OF_STEP = 0.3
 
 _RECOMPUTES = re.compile(r"^CheckpointFunctionBackward$|evaluate_function: CheckpointFunctionBackward")
@@ -157,7 +157,7 @@ _NESTED = re.compile(r"^autograd::engine::evaluate_function")
 _ROOM = 0.7
 
 
-@worth_telling
+@requires_gain
 def recomputation(case: Case) -> Draft | None:
     """Rule 35: activations that the backward pass works out again although memory has room for them.
 
@@ -167,7 +167,7 @@ def recomputation(case: Case) -> Draft | None:
     work = work_of(case)
     peak, capacity = case.analysis.totals.peak_memory_bytes, case.analysis.device.memory_bytes
     rows = _recomputed(work)
-    if share(work, rows) < _WORTH_TELLING or not peak or not capacity or peak > _ROOM * capacity:
+    if share(work, rows) < _LEAST_SHARE or not peak or not capacity or peak > _ROOM * capacity:
         return None
     less = np.where(rows, work.us, 0.0)
     return Draft(
@@ -176,7 +176,7 @@ def recomputation(case: Case) -> Draft | None:
         evidence=(
             f"{format_us(float(less.sum()))} per step ({format_share(share(work, rows))}) repeat the forward pass",
             f"peak memory is {format_share(peak / capacity)} of the device's",
-            *told(work, rows),
+            *describe_rows(work, rows),
         ),
         advice="Checkpoint fewer layers, or use the room for a larger batch.",
         gain_us=gain_of(work, less / 2, less),
@@ -185,7 +185,7 @@ def recomputation(case: Case) -> Draft | None:
     )
 
 
-def _recomputed(work: Work) -> Flags:
+def _recomputed(work: KernelWork) -> Flags:
     """Rows issued in a checkpoint's backward op before the first backward op nested in it."""
     ops = work.case.linked.ops
     names = ops["name"].cat
@@ -215,7 +215,7 @@ def other_backends(case: Case) -> Draft | None:
     """Rule 37: inference by eager ops, most of it in products: compilers differ, and only measuring them tells."""
     work = work_of(case)
     rows = work.family(*PRODUCTS)
-    if goes_backward(case) or is_compiled(case) or share(work, rows) < _MOST_OF_STEP:
+    if has_backward_pass(case) or is_compiled(case) or share(work, rows) < _MOST_OF_STEP:
         return None
     backends = _BACKENDS_CPU if runs_on_host(case) else _BACKENDS_GPU
     return Draft(
@@ -223,7 +223,7 @@ def other_backends(case: Case) -> Draft | None:
         title="Other compilers may run these products faster",
         evidence=(
             f"{format_share(share(work, rows))} of the step are products of an eager forward pass",
-            *told(work, rows),
+            *describe_rows(work, rows),
         ),
         advice="Compare the whole-program compilers that are installed, over the batch sizes that you serve.",
         gain_us=None,

@@ -4,27 +4,27 @@ import re
 
 import numpy as np
 
-from bottleneck.advice.drafts import Draft
-from bottleneck.advice.measures import PER_CALL, claims_of, format_count, overhead_us_per_op, runs_on_host
-from bottleneck.advice.work import (
+from bottleneck.advice.kernel_work import (
     Flags,
-    Work,
+    KernelWork,
     claims_of_rows,
+    critical_path_note,
+    describe_rows,
     gain_of,
-    goes_backward,
-    part_on_path,
+    has_backward_pass,
+    requires_gain,
     share,
     sizes_of,
     text_column,
-    told,
     work_of,
-    worth_telling,
 )
+from bottleneck.advice.quantities import ISSUE_ACCOUNTS, claims_of, format_count, overhead_us_per_op, runs_on_host
+from bottleneck.advice.ranking import Draft
 from bottleneck.schema.analysis import Interval
 from bottleneck.schema.case import Case
 from bottleneck.units import format_share, format_us
 
-_WORTH_TELLING = 0.02
+_LEAST_SHARE = 0.02
 
 _BATCH_NORM = re.compile(r"^aten::(?:(?:native|cudnn|miopen)_batch_norm|_native_batch_norm_legit\w*)$")
 
@@ -32,7 +32,7 @@ _BATCH_NORM = re.compile(r"^aten::(?:(?:native|cudnn|miopen)_batch_norm|_native_
 _OPS_EACH = 6  # batch_norm > _batch_norm_impl_index > native_batch_norm, and three tensors
 
 
-@worth_telling
+@requires_gain
 def unfolded_batch_norm(case: Case) -> Draft | None:
     """Rule 24: inference in which batch normalization follows a convolution: its factors can go into the weights.
 
@@ -41,25 +41,28 @@ def unfolded_batch_norm(case: Case) -> Draft | None:
     """
     work = work_of(case)
     rows = _after_convolution(work, work.op_like(_BATCH_NORM))
-    if goes_backward(case) or not rows.any() or share(work, rows) < _WORTH_TELLING:
+    if has_backward_pass(case) or not rows.any() or share(work, rows) < _LEAST_SHARE:
         return None
     less = np.where(rows, work.us, 0.0)
     count = float(np.unique(work.op[rows]).size) / case.steps
     gain = gain_of(work, 0.6 * less, less)
     host_us = (overhead_us_per_op(case) or 0.0) * _OPS_EACH * count if runs_on_host(case) else 0.0
     most_us = (1.25 * gain.high if runs_on_host(case) else gain.high) + host_us
-    on_path = part_on_path(work, less)
+    on_path = critical_path_note(work, less)
     return Draft(
         slug="unfolded-batch-norm",
         title="Batch normalization runs beside the convolution that could hold it",
         evidence=(
             f"{format_count(count)} batch normalizations per step directly after a convolution, with no backward pass",
-            *told(work, rows),
+            *describe_rows(work, rows),
             *([on_path] if on_path else []),
         ),
         advice="Fold batch normalization into the weights of its convolution before inference.",
         gain_us=Interval(gain.low, most_us),
-        claims={**claims_of_rows(work, less), **claims_of(case, "memory", *PER_CALL, most_us=most_us - gain.high)},
+        claims={
+            **claims_of_rows(work, less),
+            **claims_of(case, "memory", *ISSUE_ACCOUNTS, most_us=most_us - gain.high),
+        },
         code=(
             "from torch.fx.experimental.optimization import fuse\n"
             "model = fuse(model.eval())  # conv + bn becomes conv; a bias before a batch norm is of no use anyway"
@@ -68,7 +71,7 @@ def unfolded_batch_norm(case: Case) -> Draft | None:
     )
 
 
-def _after_convolution(work: Work, norms: Flags) -> Flags:
+def _after_convolution(work: KernelWork, norms: Flags) -> Flags:
     """Those of the rows whose last row of another op before them is of a convolution, on the same stream and step."""
     convolution = work.family("convolution")
     change = np.concatenate((np.ones(min(1, work.op.size), dtype=bool), work.op[1:] != work.op[:-1]))
@@ -101,7 +104,7 @@ def untuned_convolutions(case: Case) -> Draft | None:
         evidence=(
             f"convolutions of {shapes} shapes take {format_share(share(work, rows))} of the step; the calls were "
             "recorded with benchmark = False",
-            *told(work, rows),
+            *describe_rows(work, rows),
         ),
         advice="Let cuDNN measure its algorithms once per shape.",
         gain_us=None,
@@ -112,7 +115,7 @@ def untuned_convolutions(case: Case) -> Draft | None:
     )
 
 
-def _benchmarks(work: Work) -> bool | None:
+def _benchmarks(work: KernelWork) -> bool | None:
     """The flag of the first convolution that recorded it; null where none did."""
     signatures = work.case.linked.trace.signatures
     for each in np.flatnonzero(signatures["name"].isin(["aten::_convolution"]).to_numpy()).tolist():
@@ -126,7 +129,7 @@ _CHANGES_LAYOUT = re.compile(r"nchwToNhwc|nhwcToNchw|batched_transpose_\w*(?:hal
 _ON_CPU = 0.2
 
 
-@worth_telling
+@requires_gain
 def channels_first(case: Case) -> Draft | None:
     """Rule 33: images by planes where the convolution wants them by pixels (channels_last).
 
@@ -138,17 +141,17 @@ def channels_first(case: Case) -> Draft | None:
     if runs_on_host(case):
         return _on_host(work, convolutions & _by_planes(work, convolutions))
     rows = work.kernel_like(_CHANGES_LAYOUT)
-    if share(work, rows) < _WORTH_TELLING:
+    if share(work, rows) < _LEAST_SHARE:
         return None
     less = np.where(rows, work.us, 0.0)
-    on_path = part_on_path(work, less)
+    on_path = critical_path_note(work, less)
     return Draft(
         slug="channels-first",
         title="Images lie by planes, and are turned round for the matrix units",
         evidence=(
             f"kernels that only change the layout of images take {format_us(float(less.sum()))} per step "
             f"({format_share(share(work, rows))})",
-            *told(work, rows),
+            *describe_rows(work, rows),
             *([on_path] if on_path else []),
         ),
         advice="Keep model and images in channels_last.",
@@ -161,7 +164,7 @@ def channels_first(case: Case) -> Draft | None:
     )
 
 
-def _on_host(work: Work, rows: Flags) -> Draft | None:
+def _on_host(work: KernelWork, rows: Flags) -> Draft | None:
     if share(work, rows) < _ON_CPU:
         return None
     compute_us = work.roof("compute_us") * work.scale / work.case.steps
@@ -173,7 +176,7 @@ def _on_host(work: Work, rows: Flags) -> Draft | None:
         evidence=(
             f"convolutions take {format_share(share(work, rows))} of the step, {format_us(float(beyond.sum()))} of it "
             "more than their arithmetic and their bytes need",
-            *told(work, rows),
+            *describe_rows(work, rows),
         ),
         advice="Try model and images in channels_last.",
         gain_us=Interval(0.0, gain_of(work, beyond, beyond).high),
@@ -186,7 +189,7 @@ def _on_host(work: Work, rows: Flags) -> Draft | None:
     )
 
 
-def _by_planes(work: Work, rows: Flags) -> Flags:
+def _by_planes(work: KernelWork, rows: Flags) -> Flags:
     """Those of the rows whose images are recorded with rows of pixels that lie side by side, one channel apart."""
     planes = []
     for each in np.unique(work.signature[rows]).tolist():

@@ -9,20 +9,20 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bottleneck.advice.drafts import Draft, up_to
-from bottleneck.advice.measures import (
+from bottleneck.advice.quantities import (
     Flags,
     Floats,
     account_us,
     claims_of,
-    events_like,
     host_scale,
     idle_lines,
     idle_rows,
     outermost,
+    rows_of_events,
     runs_on_host,
     share_of_step,
 )
+from bottleneck.advice.ranking import Draft, up_to
 from bottleneck.schema.analysis import Interval
 from bottleneck.schema.case import Case
 from bottleneck.units import format_share, format_us
@@ -79,14 +79,14 @@ def input_wait(case: Case) -> Draft | None:
 
 
 def _of_workers(first_us: float, wait_us: float) -> str:
-    """What to say of a loader with workers: they are just starting, or too slow."""
+    """Advice for a loader with workers: they are just starting, or too slow."""
     if first_us > wait_us / 2:
         return f"{format_us(first_us)} of it is the wait for the first batch of workers that had just been started"
     return "the loader has worker processes, and they do not keep up"
 
 
 def _warming_us(case: Case) -> float:
-    """What the rest of a step on the host gains at most when no loader empties its caches: to fill them again."""
+    """Upper bound of the gain of a CPU step whose caches no loader evicts: the time to refill them."""
     if not runs_on_host(case) or ONE_PROCESS not in loader_kinds(case):
         return 0.0
     wait_us = account_us(case, INPUT)
@@ -113,11 +113,11 @@ class StartUp:
 
 
 def start_up(case: Case) -> StartUp:
-    """What starting workers took in the window; nothing where the trace has no Python frames."""
+    """Time spent on starting workers in the window; null where the trace has no Python frames."""
     events = case.linked.trace.events
-    starts, ends = events_like(case, _STARTS_WORKERS), events_like(case, _ENDS_WORKERS)
+    starts, ends = rows_of_events(case, _STARTS_WORKERS), rows_of_events(case, _ENDS_WORKERS)
     at_us, dur_us = events["ts_us"].to_numpy(), events["dur_us"].to_numpy()
-    loads = events_like(case, LOADER)
+    loads = rows_of_events(case, LOADER)
     follows = np.unique(np.searchsorted(at_us[loads], at_us[starts]))
     first = loads[follows[follows < loads.size]]
     scale = host_scale(case) / case.steps
@@ -165,7 +165,7 @@ def _slowest_line(case: Case) -> tuple[str, float]:
 
 def _collating(case: Case) -> tuple[str, float]:
     """The time that default_collate takes to make a batch of samples, as a share of the loading."""
-    spans, rows = _loading_spans(case), events_like(case, _COLLATES)
+    spans, rows = _loading_spans(case), rows_of_events(case, _COLLATES)
     if spans is None or not rows.size:
         return _NOTHING
     events = case.linked.trace.events
@@ -209,14 +209,14 @@ class _Spans:
         return float((self.end - self.start).sum())
 
     def holds(self, at_us: Floats) -> Flags:
-        """Whether each instant lies in one of them."""
+        """Mask of the instants that lie in one of the spans."""
         row = np.searchsorted(self.start, at_us, side="right") - 1
         return np.asarray((row >= 0) & (at_us < np.append(self.end, -np.inf)[row]))
 
 
 def _loading_spans(case: Case) -> _Spans | None:
-    """Where the loaders ran, by their marks in the window; null where there are none."""
-    events, rows = case.linked.trace.events, events_like(case, LOADER)
+    """Spans in which the loaders ran, by their marks in the window; null without marks."""
+    events, rows = case.linked.trace.events, rows_of_events(case, LOADER)
     if not rows.size:
         return None
     start = events["ts_us"].to_numpy()[rows]
@@ -234,14 +234,14 @@ _WORKER_TAX = 1.25
 _BESIDE_WORKERS = 1.25
 # More of them seldom help; `verify` tries no more either.
 _MOST_WORKERS = 4
-_WORTH_TELLING = 0.1  # processors
+_LEAST_SHARE = 0.1  # processors
 # Below this share of the step, what workers win is lost in handing over what they made.
-_WORTH_HANDING = 0.02
+_LEAST_HANDED = 0.02
 
 
 @dataclass(frozen=True)
 class _Side:
-    """What loading in workers would share: times per step in microseconds, processors (null: unknown), threads.
+    """Resources that loading in workers would share: times per step in us, processors (null: unknown), threads.
 
     ``others`` is how many processors other programs kept busy while the steps ran: whether they do when the change is
     tried, nobody knows. ``busy_share`` is the part of the loading that needs a processor, from and to.
@@ -279,7 +279,7 @@ def loader_without_workers(case: Case) -> Draft | None:
     side = _side(case, wait_us)
     high_us = min(wait_us, max(0.0, case.step_us - side.best_us()))
     low_us = min(high_us, max(0.0, case.step_us - side.worst_us()))
-    if share_of_step(case, high_us) < _WORTH_HANDING:
+    if share_of_step(case, high_us) < _LEAST_HANDED:
         return None
     return Draft(
         slug="loader-without-workers",
@@ -323,29 +323,29 @@ def _ranks(case: Case) -> int:
 
 def _used_by_others(case: Case, processors: int) -> float:
     """Processors that other programs of this machine kept busy while the steps ran; 0 where that is not known."""
-    told = case.analysis.telemetry
-    if told is None or told.host_utilization is None or told.process_processors is None:
+    telemetry = case.analysis.telemetry
+    if telemetry is None or telemetry.host_utilization is None or telemetry.process_processors is None:
         return 0.0
-    return max(0.0, told.host_utilization * processors - told.process_processors)
+    return max(0.0, telemetry.host_utilization * processors - telemetry.process_processors)
 
 
 def _busy_share(case: Case, wait_us: float) -> tuple[float, float]:
     """Part of the loading in which it needs a processor, from and to: (0, 1) where nothing tells reading from work."""
-    told = case.analysis.telemetry
-    if told is None or told.process_processors is None or wait_us <= 0:
+    telemetry = case.analysis.telemetry
+    if telemetry is None or telemetry.process_processors is None or wait_us <= 0:
         return 0.0, 1.0
-    used_us = told.process_processors / _ranks(case) * case.step_us - (case.step_us - wait_us)
+    used_us = telemetry.process_processors / _ranks(case) * case.step_us - (case.step_us - wait_us)
     return min(max(used_us / wait_us, 0.0), 1.0), 1.0
 
 
 def _processors_in_words(side: _Side) -> str:
     if side.processors is None:
         return "how many processors the program may use is not recorded: at worst one worker beside the training"
-    others = f"; other programs kept {side.others:.1f} of them busy" if side.others >= _WORTH_TELLING else ""
+    others = f"; other programs kept {side.others:.1f} of them busy" if side.others >= _LEAST_SHARE else ""
     return f"{side.processors} processors are there for loading and training{others}"
 
 
-def restarted_workers(case: Case) -> Draft | None:
+def loader_restarts(case: Case) -> Draft | None:
     """Rule 39, its second half: worker processes are started inside the steps that are explained."""
     found = start_up(case)
     waited_us = min(found.own_us + found.first_us, account_us(case, INPUT, "overhead.python"))
@@ -370,4 +370,4 @@ def restarted_workers(case: Case) -> Draft | None:
     )
 
 
-RULES = (input_wait, loader_without_workers, restarted_workers, loader_hot_spot)
+RULES = (input_wait, loader_without_workers, loader_restarts, loader_hot_spot)

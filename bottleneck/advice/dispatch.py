@@ -6,30 +6,28 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bottleneck.advice.drafts import Draft, up_to
-from bottleneck.advice.measures import (
-    PER_CALL,
+from bottleneck.advice.optimizers import optimizer_share
+from bottleneck.advice.quantities import (
+    ISSUE_ACCOUNTS,
     account_us,
     claims_of,
-    doubt,
     format_count,
+    has_backward_marks,
     host_us_per_launch,
     idle_lines,
     is_broken,
     is_compiled,
+    issue_us,
+    kernels_in_window,
     kernels_per_step,
     launch_floor_us,
-    launches_per_step,
-    median_kernel_us,
-    per_call_us,
     remembered,
-    replays_graphs,
     runs_on_host,
     share_of_step,
-    trains,
+    timing_confidence,
     work_in_window,
 )
-from bottleneck.advice.optimizers import optimizer_share
+from bottleneck.advice.ranking import Draft, up_to
 from bottleneck.schema.analysis import Interval
 from bottleneck.schema.case import Case
 from bottleneck.units import format_share, format_us
@@ -45,25 +43,25 @@ _GRAPH_LAUNCH_US = 10.0
 _SHORT_US, _MANY = 10.0, 500
 # A compiled model still launches kernel by kernel, fewer of them and with less Python in between.
 _COMPILED_LAUNCHES = (0.25, 0.8)
-_WORTH_SAYING = 0.02
+_LEAST_SHARE = 0.02
 # A step of fewer kernels is a benchmark of them, and no program to compile.
 _FEW = 4
 
 
-def cuda_graphs(case: Case) -> Draft | None:
+def late_launches(case: Case) -> Draft | None:
     """Rule 1: the device waits for launches, which one replayed graph would issue at once.
 
     The gain is the idle time in which the host dispatched, ran Python or launched, less one launch and the gap that a
     graph leaves between two kernels; half of it at least. With waiting calls inside, only the stretches between them
     can be replayed.
     """
-    late_us = per_call_us(case)
-    if runs_on_host(case) or is_broken(case) or replays_graphs(case) or share_of_step(case, late_us) < _LATE_SHARE:
+    late_us = issue_us(case)
+    if runs_on_host(case) or is_broken(case) or _replays_graphs(case) or share_of_step(case, late_us) < _LATE_SHARE:
         return None
     if case.linked.trace.flavour not in {"cuda", "rocm"} or kernels_per_step(case) < _FEW:
         return None
     high_us = late_us - _GRAPH_GAP_US * kernels_per_step(case) - _GRAPH_LAUNCH_US
-    if share_of_step(case, high_us) < _WORTH_SAYING:
+    if share_of_step(case, high_us) < _LEAST_SHARE:
         return None
     waits = case.analysis.totals.sync_count
     stops = f"; {format_count(waits)} waiting calls per step stand in the way of one graph" if waits else ""
@@ -72,16 +70,16 @@ def cuda_graphs(case: Case) -> Draft | None:
         title="The device waits for the host to launch its next kernel",
         evidence=(
             f"idle for {format_us(late_us)} of each step ({format_share(share_of_step(case, late_us))}) while the host "
-            f"prepares {format_count(launches_per_step(case))} launches{stops}",
+            f"prepares {format_count(case.analysis.totals.launch_count)} launches{stops}",
             *_queue_words(case),
             *idle_lines(case, "dispatch", "python", "launch"),
         ),
         advice="Replay the step as a CUDA graph, so that one call launches all of its kernels.",
         code='model = torch.compile(model, mode="reduce-overhead")  # or torch.cuda.make_graphed_callables',
         gain_us=Interval(high_us * (0.25 if waits else 0.5), high_us),
-        claims=claims_of(case, *PER_CALL, most_us=high_us),
+        claims=claims_of(case, *ISSUE_ACCOUNTS, most_us=high_us),
         tries=("compile-reduce-overhead", "cuda-graph"),
-        confidence="low" if waits else doubt(case),
+        confidence="low" if waits else timing_confidence(case),
     )
 
 
@@ -92,14 +90,19 @@ def _queue_words(case: Case) -> tuple[str, ...]:
     return (f"no kernel was queued in {format_share(queue.empty_idle_share)} of the idle time",)
 
 
+def _replays_graphs(case: Case) -> bool:
+    """True if device work of the window comes from replayed graphs."""
+    return bool((case.linked.kernels["replayed"].to_numpy() & kernels_in_window(case)).any())
+
+
 def eager_overhead(case: Case) -> Draft | None:
     """Rule 4 on a device: op by op, the host cannot issue the work as fast as the device does it."""
-    late_us = per_call_us(case)
-    if runs_on_host(case) or is_broken(case) or is_compiled(case) or replays_graphs(case):
+    late_us = issue_us(case)
+    if runs_on_host(case) or is_broken(case) or is_compiled(case) or _replays_graphs(case):
         return None
     if share_of_step(case, late_us) < _LATE_SHARE or kernels_per_step(case) < _FEW:
         return None
-    launches, each_us = launches_per_step(case), host_us_per_launch(case)
+    launches, each_us = case.analysis.totals.launch_count, host_us_per_launch(case)
     issued = f"{format_count(launches or kernels_per_step(case))} {'launches' if launches else 'kernels'} per step"
     pace = "" if each_us is None else f", one each {format_us(each_us)}"
     low, high = _COMPILED_LAUNCHES
@@ -114,9 +117,9 @@ def eager_overhead(case: Case) -> Draft | None:
         advice="Compile the model: fewer kernels, and less Python and dispatching between them.",
         code="model = torch.compile(model)",
         gain_us=Interval(low * late_us, high * late_us),
-        claims=claims_of(case, *PER_CALL, most_us=high * late_us),
+        claims=claims_of(case, *ISSUE_ACCOUNTS, most_us=high * late_us),
         tries=("compile",),
-        confidence=doubt(case),
+        confidence=timing_confidence(case),
     )
 
 
@@ -126,14 +129,14 @@ def tiny_kernels(case: Case) -> Draft | None:
     Fusing takes away launches: half to all of the time that these kernels spend on their launch floor. Where the
     device waits for the host instead, that is the larger loss, and the rules above speak of it.
     """
-    typical_us, floor_us = median_kernel_us(case), launch_floor_us(case)
+    typical_us, floor_us = _median_kernel_us(case), launch_floor_us(case)
     if runs_on_host(case) or typical_us is None or floor_us is None:
         return None
     count, paid_us = kernels_per_step(case), account_us(case, "overhead.launch_floor")
-    late_us = per_call_us(case)
+    late_us = issue_us(case)
     if typical_us >= _SHORT_US or count <= _MANY or share_of_step(case, late_us) >= _LATE_SHARE:
         return None
-    if share_of_step(case, paid_us) < _WORTH_SAYING:
+    if share_of_step(case, paid_us) < _LEAST_SHARE:
         return None
     return Draft(
         slug="tiny-kernels",
@@ -149,6 +152,12 @@ def tiny_kernels(case: Case) -> Draft | None:
         claims=claims_of(case, "overhead.launch_floor"),
         tries=("compile", "compile-max-autotune"),
     )
+
+
+def _median_kernel_us(case: Case) -> float | None:
+    """Median duration of the kernels that compute; null without any."""
+    durations = case.linked.kernels["dur_us"].to_numpy()[work_in_window(case)]
+    return float(np.median(durations)) if durations.size else None
 
 
 # A call of compiled code on a CPU (guards, wrappers, autograd's entry), in times of the smallest op of the machine:
@@ -198,13 +207,13 @@ def _model_calls(case: Case) -> _Calls:
 
 def _find_calls(case: Case) -> _Calls:
     share = optimizer_share(case)
-    us = (per_call_us(case) + account_us(case, "overhead.launch_floor")) * (1 - share.overhead)
+    us = (issue_us(case) + account_us(case, "overhead.launch_floor")) * (1 - share.overhead)
     names, works = case.linked.kernels["name"].cat, work_in_window(case)
     product = np.array([_PRODUCT.search(str(name)) is not None for name in names.categories], dtype=bool)
     stays = float(np.count_nonzero(works & np.append(product, False)[names.codes.to_numpy()])) / case.steps
     melts = max(float(np.count_nonzero(works)) / case.steps - stays - share.ops, 0.0)
-    told = (row for row in case.analysis.kernels if row.bound in {"compute", "memory"})
-    rows = [row for row in told if not _PRODUCT.search(row.name)]
+    bounded = (row for row in case.analysis.kernels if row.bound in {"compute", "memory"})
+    rows = [row for row in bounded if not _PRODUCT.search(row.name)]
     random_us = math.fsum(row.us for row in rows if _RANDOM.search(row.name))
     floors = ((row, max(row.compute_us or 0.0, row.memory_us or 0.0, row.launch_us or 0.0)) for row in rows)
     slow_us = math.fsum(max(row.us - floor, 0.0) for row, floor in floors if floor and not _RANDOM.search(row.name))
@@ -217,7 +226,7 @@ def us_per_call(case: Case) -> float:
 
 
 def compile_gain_us(case: Case) -> Interval | None:
-    """What compiling the model of a CPU step saves in overhead, in us per step; below zero where it costs; else null.
+    """Overhead that compiling the model of a CPU step saves, in us per step; negative where it costs; else null.
 
     Overhead per op x (ops that melt x 0.4-0.95 + ops that stay x -0.3-0.2) less one call of compiled code: see above
     for where the numbers come from. Slow loops of melting ops may become fast ones, as far as that is not more than
@@ -227,7 +236,7 @@ def compile_gain_us(case: Case) -> Interval | None:
         return None
     calls = _model_calls(case)
     unit_us = launch_floor_us(case) or max(_OP_US, _SMALLEST_OP * calls.each_us)
-    call_low, call_high = (ops * unit_us for ops in _CALL_OPS[trains(case)])
+    call_low, call_high = (ops * unit_us for ops in _CALL_OPS[has_backward_marks(case)])
     low = calls.each_us * (calls.melts * MELTED[0] + calls.stays * _KEPT[0]) - call_high
     high = calls.each_us * (calls.melts * MELTED[1] + calls.stays * _KEPT[1]) - call_low
     return Interval(low - _RANDOM_COST * calls.random_us, min(high, calls.us) + calls.slow_us)
@@ -239,7 +248,9 @@ def host_overhead(case: Case) -> Draft | None:
     if gain is None or gain.low < 0 or share_of_step(case, (gain.low + gain.high) / 2) < _COMPILE_PAYS:
         return None
     calls = _model_calls(case)
-    claims = claims_of(case, *PER_CALL, "overhead.launch_floor", "memory", "compute", "unknown", most_us=gain.high)
+    claims = claims_of(
+        case, *ISSUE_ACCOUNTS, "overhead.launch_floor", "memory", "compute", "unknown", most_us=gain.high
+    )
     high_us = math.fsum(claims.values())
     return Draft(
         slug="host-overhead",
@@ -255,8 +266,8 @@ def host_overhead(case: Case) -> Draft | None:
         gain_us=Interval(min(gain.low, high_us), high_us),
         claims=claims,
         tries=("compile",),
-        confidence=doubt(case),
+        confidence=timing_confidence(case),
     )
 
 
-RULES = (cuda_graphs, eager_overhead, tiny_kernels, host_overhead)
+RULES = (late_launches, eager_overhead, tiny_kernels, host_overhead)

@@ -8,17 +8,17 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bottleneck.advice.drafts import Draft, up_to
-from bottleneck.advice.measures import (
+from bottleneck.advice.quantities import (
     account_us,
     claims_of,
-    events_like,
     format_count,
     group_us,
     idle_lines,
     idle_rows,
+    rows_of_events,
     share_of_step,
 )
+from bottleneck.advice.ranking import Draft, up_to
 from bottleneck.schema.analysis import CollectiveSummary, Interval, LedgerEntry, RankSummary
 from bottleneck.schema.case import Case
 from bottleneck.units import format_share, format_si, format_us
@@ -85,7 +85,7 @@ def late_rank(case: Case) -> Draft | None:
 
 
 def _claims(late: _Late) -> dict[str, float]:
-    """What of its own time the rank is late by: what takes it longer than the others, then its largest accounts."""
+    """Accounts that explain the delay: those in which the rank takes longer than the others, then its largest ones."""
     own = {name: us for name, us in _by_account(late.rank.ledger).items() if name != COMMUNICATION}
     first = dict(late.longer)
     claims: dict[str, float] = {}
@@ -96,7 +96,7 @@ def _claims(late: _Late) -> dict[str, float]:
 
 
 def _lines(case: Case, late: _Late) -> tuple[str, ...]:
-    """Where it spends the longest part of that, if it is a wait whose line is known."""
+    """Source lines of the longest part of the delay, if it is a wait whose line is known."""
     cause = late.longer[0][0].removeprefix("overhead.") if late.longer else ""
     return idle_lines(case, cause, most=1) if any(row.source for row in idle_rows(case, cause)[:1]) else ()
 
@@ -154,7 +154,7 @@ _IN_ONE = ("Reduce larger buckets: these messages are so small that each mostly 
 _LESS_OFTEN = ("Reduce while the backward pass still runs, or less often.", _SELDOM)
 _ALL_RANKS = ("Look at all ranks together first: one that comes late would hold the others like this.", None)
 _NARROW = frozenset({"bf16", "fp16"})
-_WORTH = 0.01
+_LEAST_SHARE = 0.01
 
 _SAMPLER = re.compile(r"utils[/\\]data[/\\]sampler\.py\(\d+\): __iter__$")
 _SHARES_OUT = re.compile(r"utils[/\\]data[/\\]distributed\.py\(\d+\)")
@@ -170,7 +170,7 @@ def exposed_communication(case: Case) -> Draft | None:
         return None
     transfer_us, is_known = _transfer_us(case.analysis.collectives)
     hideable_us = min(exposed_us, transfer_us, group_us(case, "compute") + group_us(case, "memory") + _unknown_us(case))
-    if share_of_step(case, hideable_us) < _WORTH:
+    if share_of_step(case, hideable_us) < _LEAST_SHARE:
         return None
     alone = not case.analysis.ranks
     advice, code = _ALL_RANKS if alone and not is_known else _remedy(case.analysis.collectives)
@@ -196,10 +196,10 @@ def exposed_communication(case: Case) -> Draft | None:
 
 def _transfer_us(collectives: Sequence[CollectiveSummary]) -> tuple[float, bool]:
     """Exposed time that is transfer rather than waiting, per step, and whether the trace tells them apart."""
-    told = [one.exposed_us if one.transfer_us is None else min(one.exposed_us, one.transfer_us) for one in collectives]
+    known = [one.exposed_us if one.transfer_us is None else min(one.exposed_us, one.transfer_us) for one in collectives]
     unknown_us = math.fsum(one.exposed_us for one in collectives if one.transfer_us is None)
     total_us = math.fsum(one.exposed_us for one in collectives)
-    return math.fsum(told), total_us > 0 and unknown_us < 0.5 * total_us
+    return math.fsum(known), total_us > 0 and unknown_us < 0.5 * total_us
 
 
 def _unknown_us(case: Case) -> float:
@@ -213,7 +213,7 @@ def _largest(collectives: Sequence[CollectiveSummary], most: int = 2) -> list[Co
 
 
 def _remedy(collectives: Sequence[CollectiveSummary]) -> tuple[str, str | None]:
-    """What to do about the kind of collective that is exposed the longest."""
+    """Advice for the kind of collective that is exposed longest."""
     us: dict[str, float] = {}
     for one in collectives:
         us[one.name] = us.get(one.name, 0.0) + one.exposed_us
@@ -244,10 +244,10 @@ def every_rank_reads_all(case: Case) -> Draft | None:
     samples at random runs for each of them.
     """
     world = case.linked.trace.world_size or case.analysis.recording.world_size or 1
-    draws = events_like(case, _SAMPLER)
-    if world < 2 or not draws.size or events_like(case, _SHARES_OUT).size:
+    draws = rows_of_events(case, _SAMPLER)
+    if world < 2 or not draws.size or rows_of_events(case, _SHARES_OUT).size:
         return None
-    batches = events_like(case, _LOADS).size
+    batches = rows_of_events(case, _LOADS).size
     codes = case.linked.trace.events["name"].cat.codes.to_numpy()[draws]
     if np.unique(codes).size < 2 or int(np.bincount(codes).max()) < _DRAWS * max(batches, 1):
         return None

@@ -7,25 +7,25 @@ import numpy as np
 import numpy.typing as npt
 
 from bottleneck.advice.dispatch import MELTED, us_per_call
-from bottleneck.advice.drafts import Draft
-from bottleneck.advice.measures import PER_CALL, claims_of, format_count, is_compiled, runs_on_host
-from bottleneck.advice.work import (
+from bottleneck.advice.kernel_work import (
     Flags,
     Floats,
     Integers,
-    Work,
+    KernelWork,
     by_signature,
     claims_of_rows,
+    critical_path_note,
+    describe_rows,
     elements,
     gain_of,
-    goes_backward,
-    part_on_path,
+    has_backward_pass,
+    requires_gain,
     share,
     sizes_of,
-    told,
     work_of,
-    worth_telling,
 )
+from bottleneck.advice.quantities import ISSUE_ACCOUNTS, claims_of, format_count, is_compiled, runs_on_host
+from bottleneck.advice.ranking import Draft
 from bottleneck.schema.analysis import Interval
 from bottleneck.schema.case import Case
 from bottleneck.units import format_share, format_si, format_us
@@ -72,7 +72,7 @@ class Chains:
     high_us: Floats
 
     def where(self, chosen: Flags) -> Flags:
-        """Whether each row is in one of the chosen chains."""
+        """Mask of the rows in one of the chosen chains."""
         return np.append(chosen, False)[self.of_row]
 
 
@@ -89,7 +89,7 @@ class _Candidates:
     hands_on: Flags
 
 
-def chains_of(work: Work) -> Chains:
+def chains_of(work: KernelWork) -> Chains:
     """The chains of this work; kept beside it, for two rules ask."""
     kept = vars(work)
     if "_chains" not in kept:
@@ -98,7 +98,7 @@ def chains_of(work: Work) -> Chains:
     return found
 
 
-def find_chains(work: Work) -> Chains:
+def find_chains(work: KernelWork) -> Chains:
     """Runs of fusible ops over as many numbers each, one directly after the other on one stream, in trace order.
 
     A trace has no ids of tensors: that each consumes the result of the one before is likely, not proven. Then neither
@@ -114,10 +114,10 @@ def find_chains(work: Work) -> Chains:
     of_row[found.place] = number[chain]
     kept = np.flatnonzero(of_row[found.place] >= 0)
     found = _Candidates(*(values[kept] for values in vars(found).values()))
-    return _price(work, found, of_row, ops[long])
+    return _estimate(work, found, of_row, ops[long])
 
 
-def _candidates(work: Work) -> _Candidates:
+def _candidates(work: KernelWork) -> _Candidates:
     bytes_low = work.roof("bytes_low")
     trifle = (bytes_low <= _TRIFLE_BYTES) & ~work.family("matmul", "convolution", "attention", "recurrent")
     fusible = work.family(*_FUSIBLE) & ~work.op_like(_FOREACH) & (bytes_low > _TRIFLE_BYTES) & work.in_model
@@ -134,7 +134,7 @@ def _candidates(work: Work) -> _Candidates:
     return _Candidates(place[usable], count[usable], opens[usable], hands_on[usable])
 
 
-def _price(work: Work, found: _Candidates, of_row: Integers, ops: Integers) -> Chains:
+def _estimate(work: KernelWork, found: _Candidates, of_row: Integers, ops: Integers) -> Chains:
     size, place = ops.size, found.place
     chain = of_row[place]
 
@@ -143,7 +143,7 @@ def _price(work: Work, found: _Candidates, of_row: Integers, ops: Integers) -> C
 
     between = np.where(found.hands_on, found.count * _item_bytes(work)[place], 0.0)
     in_place = work.op_like(_IN_PLACE)[place]
-    takes_over = np.append(in_place[1:], False) | (not goes_backward(work.case))
+    takes_over = np.append(in_place[1:], False) | (not has_backward_pass(work.case))
     bytes_all = total(work.roof("bytes_low")[place])
     least = _largest(chain, found.count * _item_bytes(work)[place], size)
     best = np.maximum(bytes_all - 2 * total(between), np.minimum(least, bytes_all))
@@ -160,8 +160,8 @@ def _price(work: Work, found: _Candidates, of_row: Integers, ops: Integers) -> C
     return Chains(of_row, ops, bytes_all, best, np.asarray(norm), low, high)
 
 
-def _kept_us(work: Work, found: _Candidates) -> tuple[Floats, Floats]:
-    """What each candidate takes beyond its bytes that a fused loop would take too, at least and at most."""
+def _kept_us(work: KernelWork, found: _Candidates) -> tuple[Floats, Floats]:
+    """Time of each candidate beyond its bytes that a fused loop would take too, at least and at most."""
     place = found.place
     beyond = (work.us - work.memory_us())[place]
     special = np.nan_to_num(work.cost("special_ops")[place]) > 0
@@ -172,7 +172,7 @@ def _kept_us(work: Work, found: _Candidates) -> tuple[Floats, Floats]:
         return kept, kept
     fresh = _fresh_us(work, found, beyond)
     result = np.where(found.hands_on, 0.0, fresh)
-    results = fresh if goes_backward(work.case) else result
+    results = fresh if has_backward_pass(work.case) else result
     statistics = work.family(*_STATISTICS)[place]
     few, many = _threads(work)
     kinds = [random, statistics, special]
@@ -181,14 +181,14 @@ def _kept_us(work: Work, found: _Candidates) -> tuple[Floats, Floats]:
     return (beyond - fresh) * least + result, (beyond - fresh) * most + results
 
 
-def _threads(work: Work) -> tuple[int, int]:
+def _threads(work: KernelWork) -> tuple[int, int]:
     """Threads that an op of the step has, as an interval where the recording does not tell."""
     recording = work.case.recording
     known = None if recording is None else recording.threads
     return (known, known) if known else (1, _MANY_THREADS)
 
 
-def _fresh_us(work: Work, found: _Candidates, beyond: Floats) -> Floats:
+def _fresh_us(work: KernelWork, found: _Candidates, beyond: Floats) -> Floats:
     """The part of ``beyond`` that new pages for the result take, on a CPU."""
     rate, place = work.case.analysis.device.fresh_bytes_per_s, found.place
     written = found.count * _item_bytes(work)[place]
@@ -204,7 +204,7 @@ def _fresh_us(work: Work, found: _Candidates, beyond: Floats) -> Floats:
     return np.where(makes_result, np.where(plain, beyond, np.minimum(priced, beyond)), 0.0)
 
 
-def _item_bytes(work: Work) -> npt.NDArray[np.float64]:
+def _item_bytes(work: KernelWork) -> npt.NDArray[np.float64]:
     return np.select([work.dtype("bf16", "fp16"), work.dtype("fp64", "int64")], [2.0, 8.0], 4.0)
 
 
@@ -214,7 +214,7 @@ def _largest(chain: Integers, values: Floats, size: int) -> Floats:
     return largest
 
 
-_WORTH_TELLING = 0.01
+_LEAST_SHARE = 0.01
 # Calling compiled code costs its guards and wrappers: 20-60 us measured on a CPU, which a device hides (rule 4 is
 # about hosts that are slow).
 _COMPILED_CALL_US = 60.0
@@ -260,7 +260,7 @@ _NORM_WORDS = _Words(
 )
 
 
-@worth_telling
+@requires_gain
 def unfused_chain(case: Case) -> Draft | None:
     """Rule 16: two and more pointwise ops or reductions in a row, each bound by memory.
 
@@ -273,7 +273,7 @@ def unfused_chain(case: Case) -> Draft | None:
     return None if _mostly_norms(work, chains) else _of_chains(work, chains, _CHAIN_WORDS)
 
 
-@worth_telling
+@requires_gain
 def unfused_norm(case: Case) -> Draft | None:
     """Rule 21: normalization, activation, dropout and residual one by one. Gain as for ``unfused_chain``."""
     work = work_of(case)
@@ -281,13 +281,13 @@ def unfused_norm(case: Case) -> Draft | None:
     return _of_chains(work, chains, _NORM_WORDS) if _mostly_norms(work, chains) else None
 
 
-def _mostly_norms(work: Work, chains: Chains) -> bool:
+def _mostly_norms(work: KernelWork, chains: Chains) -> bool:
     return float(work.us[chains.where(chains.norm)].sum()) > float(work.us[chains.where(~chains.norm)].sum())
 
 
-def _of_chains(work: Work, chains: Chains, words: _Words) -> Draft | None:
+def _of_chains(work: KernelWork, chains: Chains, words: _Words) -> Draft | None:
     rows = chains.of_row >= 0
-    if share(work, rows) < _WORTH_TELLING:
+    if share(work, rows) < _LEAST_SHARE:
         return None
     high = chains.high_us
     steps, ops = work.case.steps, chains.ops
@@ -297,7 +297,7 @@ def _of_chains(work: Work, chains: Chains, words: _Words) -> Draft | None:
     if gain.high <= 0:
         return None
     moved, needed = (float(amount.sum()) / steps for amount in (chains.bytes, chains.fused_bytes))
-    held = part_on_path(work, high)
+    held = critical_path_note(work, high)
     return Draft(
         slug=words.slug,
         title=words.title,
@@ -307,21 +307,21 @@ def _of_chains(work: Work, chains: Chains, words: _Words) -> Draft | None:
             f"{_counted(ops.size / steps, ops)} per step, in trace order, take "
             f"{format_us(float(work.us[rows].sum()))} ({format_share(share(work, rows))} of the step)",
             f"they move {format_si(moved, 'B')} per step; one pass of each needs about {format_si(needed, 'B')}",
-            *told(work, rows),
+            *describe_rows(work, rows),
             *([held] if held else []),
             *(["torch.compile already makes a part of the step, but not these"] if is_compiled(work.case) else []),
         ),
         gain_us=gain,
         claims={
             **claims_of_rows(work, np.clip(high, 0.0, None)),
-            **claims_of(work.case, *PER_CALL, "overhead.launch_floor", most_us=max(0.0, gain.high - passes.high)),
+            **claims_of(work.case, *ISSUE_ACCOUNTS, "overhead.launch_floor", most_us=max(0.0, gain.high - passes.high)),
         },
         tries=("compile",),
     )
 
 
 def _calls_spared(case: Case, count: float) -> Interval:
-    """What it is worth that so many ops per step are no longer called, on a CPU, less one call of compiled code.
+    """Gain on a CPU if so many ops per step are no longer called, less one call of compiled code.
 
     On a device the host's pace decides what launches are worth: the critical path counts that.
     """
@@ -346,7 +346,7 @@ _OWN_ATTENTION = re.compile(r"scaled_dot_product|multi_head_attention")
 _FLASH_SLACK = 2.0
 
 
-@worth_telling
+@requires_gain
 def unfused_attention(case: Case) -> Draft | None:
     """Rule 17: a softmax between two batched products: the scores go to memory and back several times.
 
@@ -357,21 +357,21 @@ def unfused_attention(case: Case) -> Draft | None:
     work = work_of(case)
     forward = _attention_rows(work)
     rows = forward | (work.op_like(_SOFTMAX_BACKWARD) if forward.any() else np.zeros(work.row.size, dtype=bool))
-    if share(work, rows) < _WORTH_TELLING:
+    if share(work, rows) < _LEAST_SHARE:
         return None
     compute = np.nan_to_num(work.roof("compute_us")) * work.scale / case.steps
     left = np.where(forward & work.family("matmul"), np.minimum(compute, work.us), 0.0)
     high = np.where(rows, work.us - left, 0.0)
     low = np.where(forward, np.clip(work.us - _FLASH_SLACK * left, 0.0, None), 0.0) / 2
     held = _inside_attention(work, forward)
-    on_path = part_on_path(work, high)
+    on_path = critical_path_note(work, high)
     return Draft(
         slug="unfused-attention",
         title="Attention writes its scores to memory",
         evidence=(
             f"a softmax between two products, in trace order, takes {format_us(float(work.us[forward].sum()))} per "
             f"step ({format_share(share(work, forward))}) with them",
-            *told(work, rows),
+            *describe_rows(work, rows),
             *(["it is called by an attention op that could not take its fused kernel here"] if held else []),
             *([on_path] if on_path else []),
         ),
@@ -387,7 +387,7 @@ def unfused_attention(case: Case) -> Draft | None:
     )
 
 
-def _attention_rows(work: Work) -> Flags:
+def _attention_rows(work: KernelWork) -> Flags:
     """Products, softmax and all between, where the softmax follows the scores' product and feeds the next one.
 
     The scores have as many numbers as the softmax: m n per product of the first, m k of the second.
@@ -412,8 +412,8 @@ def _attention_rows(work: Work) -> Flags:
     return rows
 
 
-def _inside_attention(work: Work, rows: Flags) -> bool:
-    """Whether an op of attention called most of these rows."""
+def _inside_attention(work: KernelWork, rows: Flags) -> bool:
+    """True if an attention op called most of these rows."""
     parent = work.case.linked.ops["parent"].to_numpy(dtype=np.int64, na_value=-1)
     names = work.case.linked.ops["name"].cat
     own = np.array([_OWN_ATTENTION.search(str(name)) is not None for name in names.categories], dtype=bool)
@@ -430,7 +430,7 @@ _VOCABULARY = 8192
 _LARGE_PART = 0.2
 
 
-@worth_telling
+@requires_gain
 def vocabulary_loss(case: Case) -> Draft | None:
     """Rule 23: cross-entropy over a large vocabulary, where the logits are more than a fifth of the step's bytes.
 
@@ -441,28 +441,28 @@ def vocabulary_loss(case: Case) -> Draft | None:
     rows = _loss_rows(work)
     moved, total = np.nan_to_num(work.roof("bytes_low")), case.analysis.totals.bytes_low or 0.0
     part = float(moved[rows].sum()) / case.steps / total if total else 0.0
-    if part <= _LARGE_PART or share(work, rows) < _WORTH_TELLING:
+    if part <= _LARGE_PART or share(work, rows) < _LEAST_SHARE:
         return None
     high = np.where(rows, work.us - work.memory_us() / 4, 0.0)
-    on_path = part_on_path(work, high)
+    on_path = critical_path_note(work, high)
     return Draft(
         slug="vocabulary-loss",
         title="The loss over a large vocabulary moves its logits again and again",
         evidence=(
             f"the loss moves {format_share(min(part, 1.0))} of the step's bytes, "
             f"{format_si(float(moved[rows].sum()) / case.steps, 'B')} per step",
-            *told(work, rows),
+            *describe_rows(work, rows),
             *([on_path] if on_path else []),
         ),
         advice="Work out the loss in chunks of rows, or with a fused linear cross-entropy, so that logits stay small.",
         gain_us=gain_of(work, high / 2, high),
         claims=claims_of_rows(work, high),
-        code=_CHUNKED if goes_backward(case) else None,
+        code=_CHUNKED if has_backward_pass(case) else None,
         confidence="low",
     )
 
 
-def _loss_rows(work: Work) -> Flags:
+def _loss_rows(work: KernelWork) -> Flags:
     named = work.op_like(_LOSS)
     wide = [each for each in np.unique(work.signature[named]).tolist() if _widest(sizes_of(work, each)) >= _VOCABULARY]
     return by_signature(work, named, wide)

@@ -1,11 +1,10 @@
-"""Rules for what stops the host: waiting calls, garbage collection, allocators, and work that is not the step's."""
+"""Rules of the host: waiting calls, garbage collection, allocators, and work that does not belong to the step."""
 
 import re
 
 import numpy as np
 
-from bottleneck.advice.drafts import Draft, up_to
-from bottleneck.advice.measures import (
+from bottleneck.advice.quantities import (
     Flags,
     account_us,
     claims_of,
@@ -24,6 +23,7 @@ from bottleneck.advice.measures import (
     share_of_step,
     sources_of,
 )
+from bottleneck.advice.ranking import Draft, up_to
 from bottleneck.schema.analysis import IdleCause, Interval
 from bottleneck.schema.case import Case
 from bottleneck.units import format_share, format_us
@@ -97,7 +97,7 @@ def _bubbles_us(case: Case) -> float:
 
 
 def _calls(case: Case, pattern: "re.Pattern[str]") -> Flags:
-    """Whether each row of EVENTS is a call of the runtime in the window whose name the pattern finds."""
+    """Mask of the rows of EVENTS that are runtime calls in the window whose name the pattern finds."""
     events = case.linked.trace.events
     names = events["name"].cat
     wanted = np.array([pattern.search(str(name)) is not None for name in names.categories], dtype=bool)
@@ -129,7 +129,7 @@ def item_calls(case: Case) -> Draft | None:
     )
 
 
-def garbage_collection(case: Case) -> Draft | None:
+def gc_pauses(case: Case) -> Draft | None:
     """Rule 9: Python's garbage collector runs inside the step while the device (or the step's thread) waits."""
     spent_us, rows = account_us(case, "overhead.gc"), idle_rows(case, "gc")
     longest_us = max((row.us / row.calls for row in rows if row.calls > 0), default=0.0)
@@ -239,7 +239,7 @@ def python_call(case: Case) -> Draft | None:
 
 
 def _is_call(row: IdleCause) -> bool:
-    """Whether the host stayed long, or in a function that is named, and there is no finding of its own for that."""
+    """True for a long stay of the host, or one in a named function, that no other rule covers."""
     detail = row.detail or ""
     is_long = row.us >= _LONG_STRETCH_US * row.calls or " > " in detail
     return is_long and not (_SIDE_WORK.search(detail) or _CALLS_TORCH.search(detail))
@@ -257,7 +257,7 @@ def _place(row: IdleCause) -> str:
 RULES = (
     host_sync,
     item_calls,
-    garbage_collection,
+    gc_pauses,
     device_allocations,
     fresh_pages,
     side_work,

@@ -5,8 +5,8 @@ None of them predicts a gain: they say how to read the other findings.
 
 import math
 
-from bottleneck.advice.drafts import Draft
-from bottleneck.advice.measures import account_us, busy_us, runs_on_host, share_of_step
+from bottleneck.advice.quantities import account_us, busy_us, runs_on_host, share_of_step
+from bottleneck.advice.ranking import Draft
 from bottleneck.schema.case import Case
 from bottleneck.schema.measurements import OptionCosts
 from bottleneck.units import format_share, format_us
@@ -34,26 +34,26 @@ _PROFILER_OPTIONS = {
 
 def low_clocks(case: Case) -> Draft | None:
     """Rule 50: the device's clock was below the one of its peaks, or was held back for a reason."""
-    told = case.analysis.telemetry
-    if told is None:
+    telemetry = case.analysis.telemetry
+    if telemetry is None:
         return None
     device = case.analysis.device
     on_host = device.kind == "cpu"
-    clock_mhz = told.cpu_clock_mhz if on_host else told.sm_clock_mhz
+    clock_mhz = telemetry.cpu_clock_mhz if on_host else telemetry.sm_clock_mhz
     nominal_mhz = max(device.peak_clocks_mhz.values(), default=0.0)
-    rests = on_host and (told.host_utilization or 0.0) < _ALL_BUSY
+    rests = on_host and (telemetry.host_utilization or 0.0) < _ALL_BUSY
     share = clock_mhz / nominal_mhz if clock_mhz and nominal_mhz > 0 and not rests else None
-    held = tuple(reason for reason in told.throttle if reason not in _CHOSEN)
+    held = tuple(reason for reason in telemetry.throttle if reason not in _CHOSEN)
     if (share is None or share >= _FULL_CLOCK) and not held:
         return None
     slowed_us = account_us(case, "compute") * max(0.0, 1 - share) if share is not None else 0.0
-    evidence = [f"its clocks were held back: {', '.join(told.throttle)}"] if told.throttle else []
+    evidence = [f"its clocks were held back: {', '.join(telemetry.throttle)}"] if telemetry.throttle else []
     if share is not None and clock_mhz is not None:
         evidence.append(
             f"it ran at {clock_mhz:.0f} MHz, {format_share(share)} of the {nominal_mhz:.0f} MHz at which its peaks hold"
         )
-    if told.temperature_c is not None and held:
-        evidence.append(f"it was {told.temperature_c:.0f} degrees Celsius warm")
+    if telemetry.temperature_c is not None and held:
+        evidence.append(f"it was {telemetry.temperature_c:.0f} degrees Celsius warm")
     return Draft(
         slug="low-clocks",
         title="The device runs below its clock",
@@ -76,8 +76,8 @@ def busy_not_productive(case: Case) -> Draft | None:
     priced = case.analysis.coverage.priced_share
     if runs_on_host(case) or case.analysis.device.source is None or priced is None or priced < _PRICED_ENOUGH:
         return None
-    told = case.analysis.telemetry
-    counted = None if told is None else told.utilization
+    telemetry = case.analysis.telemetry
+    counted = None if telemetry is None else telemetry.utilization
     share = counted if counted is not None else share_of_step(case, busy_us(case))
     floors = [max(row.compute_us or 0.0, row.memory_us or 0.0) for row in case.analysis.kernels]
     needed = share_of_step(case, math.fsum(floors))

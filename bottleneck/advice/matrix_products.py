@@ -4,25 +4,25 @@ import re
 
 import numpy as np
 
-from bottleneck.advice.drafts import Draft
-from bottleneck.advice.measures import format_count, runs_on_host
-from bottleneck.advice.work import (
+from bottleneck.advice.kernel_work import (
     PRODUCTS,
     Flags,
     Floats,
-    Work,
+    KernelWork,
     claims_of_rows,
+    critical_path_note,
+    describe_rows,
     gain_of,
-    part_on_path,
+    requires_gain,
     share,
-    told,
     work_of,
-    worth_telling,
 )
+from bottleneck.advice.quantities import format_count, runs_on_host
+from bottleneck.advice.ranking import Draft
 from bottleneck.schema.case import Case
 from bottleneck.units import format_share, format_us
 
-_WORTH_TELLING = 0.02
+_LEAST_SHARE = 0.02
 _REACHED = 0.7  # of the peak, by products of friendly shapes (cost_model, section 6)
 
 _MISALIGNED = re.compile(r"^misaligned")
@@ -30,7 +30,7 @@ _UNIT = 8  # numbers of 16 bits in 16 bytes, what one load of the widest kind ta
 _POORLY_EXPLAINED = 0.6
 
 
-@worth_telling
+@requires_gain
 def misaligned_products(case: Case) -> Draft | None:
     """Rule 29: products on matrix units whose sizes are no multiple of 8 and that reach less than 60 % of their floor.
 
@@ -44,17 +44,17 @@ def misaligned_products(case: Case) -> Draft | None:
     uneven = ((n % _UNIT != 0) & (n > _UNIT)) | ((k % _UNIT != 0) & (k > _UNIT))
     halves = work.family("matmul") & work.dtype("bf16", "fp16") & (work.roof("explained") < _POORLY_EXPLAINED)
     rows = work.reason_like(_MISALIGNED) | (halves & uneven & work.bound("compute"))
-    if share(work, rows) < _WORTH_TELLING:
+    if share(work, rows) < _LEAST_SHARE:
         return None
     growth = np.nan_to_num(_padded(m) * _padded(n) * _padded(k) / np.maximum(m * n * k, 1.0), nan=1.0)
     after = work.floor_us() * np.maximum(growth, 1.0) / _REACHED
     less = np.where(rows, np.clip(work.us - after, 0.0, None), 0.0)
-    on_path = part_on_path(work, less)
+    on_path = critical_path_note(work, less)
     return Draft(
         slug="misaligned-products",
         title="Sizes that are no multiple of 8 keep products off the wide loads",
         evidence=(
-            *told(work, rows),
+            *describe_rows(work, rows),
             *_uneven_sizes(work, rows),
             *([on_path] if on_path else []),
         ),
@@ -70,7 +70,7 @@ def _padded(size: Floats) -> Floats:
     return np.asarray(np.where(size > 1, np.ceil(size / _UNIT) * _UNIT, size))
 
 
-def _uneven_sizes(work: Work, rows: Flags) -> tuple[str, ...]:
+def _uneven_sizes(work: KernelWork, rows: Flags) -> tuple[str, ...]:
     told_sizes = {
         f"{name} = {size:.0f}"
         for name in ("m", "n", "k")
@@ -84,7 +84,7 @@ _QUANTISED = re.compile(r"^(?:wave|tile) quantisation: .*?(\d+) % of")
 _FILLED_ENOUGH = 0.75
 
 
-@worth_telling
+@requires_gain
 def unfilled_waves(case: Case) -> Draft | None:
     """Rule 30: tiles of products that leave more than a quarter of the slots of their last wave empty.
 
@@ -93,15 +93,15 @@ def unfilled_waves(case: Case) -> Draft | None:
     work = work_of(case)
     fill = _fill(work)
     rows = (fill < _FILLED_ENOUGH) & work.family("matmul", "convolution")
-    if runs_on_host(case) or share(work, rows) < _WORTH_TELLING:
+    if runs_on_host(case) or share(work, rows) < _LEAST_SHARE:
         return None
     less = np.where(rows, np.minimum(work.us * (1 - fill), work.us - work.floor_us()), 0.0)
-    on_path = part_on_path(work, less)
+    on_path = critical_path_note(work, less)
     return Draft(
         slug="unfilled-waves",
         title="The tiles of products do not fill the device evenly",
         evidence=(
-            *told(work, rows),
+            *describe_rows(work, rows),
             *sorted({f"{reason}" for reason in _reasons(work, rows)})[:3],
             *([on_path] if on_path else []),
         ),
@@ -114,7 +114,7 @@ def unfilled_waves(case: Case) -> Draft | None:
     )
 
 
-def _fill(work: Work) -> Floats:
+def _fill(work: KernelWork) -> Floats:
     """Part of the slots that the reason tells of each row; NaN where it tells none."""
     reason = work.case.roofline["reason"].cat
     found = (_QUANTISED.search(str(text)) for text in reason.categories)
@@ -122,7 +122,7 @@ def _fill(work: Work) -> Floats:
     return np.append(np.array(filled, dtype=np.float64), np.nan)[reason.codes.to_numpy()[work.row]]
 
 
-def _reasons(work: Work, rows: Flags) -> list[str]:
+def _reasons(work: KernelWork, rows: Flags) -> list[str]:
     return [str(text) for text in work.case.roofline["reason"].iloc[work.row[rows]].unique()]
 
 
@@ -131,7 +131,7 @@ _SMALL_US = 20.0
 _GROUPED_REACHED = 0.5
 
 
-@worth_telling
+@requires_gain
 def many_small_products(case: Case) -> Draft | None:
     """Rule 31: three and more products of one shape directly after one another, too small to reach half their floor.
 
@@ -141,7 +141,7 @@ def many_small_products(case: Case) -> Draft | None:
     """
     work = work_of(case)
     rows, first = _repeated(work)
-    if share(work, rows) < _WORTH_TELLING:
+    if share(work, rows) < _LEAST_SHARE:
         return None
     run = np.cumsum(first)[rows]
     us, floor = work.us[rows], work.floor_us()[rows]
@@ -152,7 +152,7 @@ def many_small_products(case: Case) -> Draft | None:
     less[rows] = us * part[run]
     if not less.any():
         return None
-    on_path = part_on_path(work, less)
+    on_path = critical_path_note(work, less)
     runs = np.bincount(run)
     return Draft(
         slug="many-small-products",
@@ -160,7 +160,7 @@ def many_small_products(case: Case) -> Draft | None:
         evidence=(
             f"{format_count(np.count_nonzero(runs) / case.steps)} runs per step of {_span(runs[runs > 0])} products of "
             "one shape, in trace order",
-            *told(work, rows),
+            *describe_rows(work, rows),
             *([on_path] if on_path else []),
         ),
         advice="Where they do not need one another's results, join them: one batched product, or one wider weight.",
@@ -176,7 +176,7 @@ def _span(counts: "np.ndarray[tuple[int], np.dtype[np.int64]]") -> str:
     return f"{low}" if low == high else f"{low} to {high}"
 
 
-def _repeated(work: Work) -> tuple[Flags, Flags]:
+def _repeated(work: KernelWork) -> tuple[Flags, Flags]:
     """Rows in runs of equal small products, and which row opens a run."""
     small = work.family("matmul") & (work.signature >= 0) & (work.floor_us() < _GROUPED_REACHED * work.us)
     if not runs_on_host(work.case):
@@ -207,7 +207,7 @@ def near_roof(case: Case) -> Draft | None:
         title="Most arithmetic runs near the device's peak",
         evidence=(
             f"{format_share(part)} of the step is products at {format_share(reached)} of their peak",
-            *told(work, rows),
+            *describe_rows(work, rows),
         ),
         advice="Do less arithmetic (another algorithm, a smaller model, narrower numbers), or use more devices.",
         gain_us=None,
@@ -221,12 +221,12 @@ _FAR_BELOW = 0.5
 _THIN = 96.0  # thinner products cannot fill the panels of a matrix library (as in analysis.thresholds)
 
 
-def _thinnest(work: Work) -> Floats:
+def _thinnest(work: KernelWork) -> Floats:
     """The smallest of m, n and k; NaN where a product has none."""
     return np.fmin(np.fmin(work.cost("m"), work.cost("n")), work.cost("k"))
 
 
-@worth_telling
+@requires_gain
 def slow_cpu_products(case: Case) -> Draft | None:
     """Rule 36: products on a CPU that reach less than half of its calibrated peak without being small.
 
@@ -237,7 +237,7 @@ def slow_cpu_products(case: Case) -> Draft | None:
         return None
     rows = work.family(*PRODUCTS) & work.bound("compute") & (work.roof("explained") < _FAR_BELOW)
     rows &= ~work.reason_like(_SMALL_PRODUCT) & ~(_thinnest(work) < _THIN)
-    if share(work, rows) < 2 * _WORTH_TELLING:
+    if share(work, rows) < 2 * _LEAST_SHARE:
         return None
     less = np.where(rows, work.us - work.floor_us(), 0.0)
     convolutions = bool((rows & work.family("convolution")).any())
@@ -247,7 +247,7 @@ def slow_cpu_products(case: Case) -> Draft | None:
         evidence=(
             f"{format_us(float(work.us[rows].sum()))} per step where the calibrated peak allows "
             f"{format_us(float(work.floor_us()[rows].sum()))}",
-            *told(work, rows),
+            *describe_rows(work, rows),
         ),
         advice="Let the library choose its layout (channels_last, frozen weights), and look at threads and other load.",
         gain_us=gain_of(work, less / 4, less),

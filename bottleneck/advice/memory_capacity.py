@@ -1,6 +1,6 @@
 """Rules of memory capacity: room for a larger batch, too little room, and reserved memory that is unused.
 
-What frees memory costs time: its price is told before anybody pays it.
+Freeing memory costs time: each finding states that cost.
 """
 
 import re
@@ -8,17 +8,17 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bottleneck.advice.drafts import Draft
-from bottleneck.advice.measures import (
+from bottleneck.advice.quantities import (
     Flags,
-    events_like,
     group_us,
+    has_backward_marks,
     kernels_in_window,
-    optimizers,
+    optimizer_names,
+    rows_of_events,
     runs_on_host,
     share_of_step,
-    trains,
 )
+from bottleneck.advice.ranking import Draft
 from bottleneck.schema.analysis import Interval
 from bottleneck.schema.case import Case
 from bottleneck.units import US_PER_S, format_share, format_si, format_us
@@ -66,7 +66,12 @@ def room_for_batch(case: Case) -> Draft | None:
 def memory_nearly_full(case: Case) -> Draft | None:
     """Rule 46: training runs near the end of memory; what recomputing, swapping and accumulating would cost."""
     peak_bytes, capacity_bytes = case.analysis.totals.peak_memory_bytes, case.analysis.device.memory_bytes
-    if not peak_bytes or not capacity_bytes or peak_bytes <= _NEARLY_FULL * capacity_bytes or not trains(case):
+    if (
+        not peak_bytes
+        or not capacity_bytes
+        or peak_bytes <= _NEARLY_FULL * capacity_bytes
+        or not has_backward_marks(case)
+    ):
         return None
     return Draft(
         slug="memory-nearly-full",
@@ -85,17 +90,17 @@ def memory_nearly_full(case: Case) -> Draft | None:
 
 
 def _prices(case: Case) -> tuple[str, ...]:
-    """What each way to free memory would cost per step, as far as that is known."""
+    """The cost per step of each way to free memory, as far as it is known."""
     forward = forward_work(case)
-    told = [
+    lines = [
         f"recomputing all activations runs the forward pass again: {format_us(forward.us)} "
         f"({format_share(share_of_step(case, forward.us))} of the step){_at_rate(forward)}",
         _swapping(case),
         _accumulating(case),
     ]
-    if any(name in _ADAM for name in optimizers(case)):
-        told.append("optimizer states in bf16 free 4 of the 8 bytes that Adam keeps per parameter, and cost no time")
-    return tuple(line for line in told if line is not None)
+    if any(name in _ADAM for name in optimizer_names(case)):
+        lines.append("optimizer states in bf16 free 4 of the 8 bytes that Adam keeps per parameter, and cost no time")
+    return tuple(line for line in lines if line is not None)
 
 
 @dataclass(frozen=True)
@@ -120,9 +125,9 @@ def forward_work(case: Case) -> Forward:
 
 
 def _is_later(case: Case) -> Flags:
-    """Whether each op of OPS runs inside the backward pass or an optimizer's step, on the thread of either."""
+    """Mask of the ops that run inside the backward pass or an optimizer's step, on the thread of either."""
     events = case.linked.trace.events
-    marks = events_like(case, _LATER)
+    marks = rows_of_events(case, _LATER)
     ops = case.linked.ops
     start, thread = ops["ts_us"].to_numpy(), ops["thread"].astype(object).to_numpy()
     marked = events["thread"].astype(object).to_numpy()[marks]

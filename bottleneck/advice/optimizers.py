@@ -5,9 +5,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bottleneck.advice.drafts import Draft
-from bottleneck.advice.measures import (
-    PER_CALL,
+from bottleneck.advice.quantities import (
+    ISSUE_ACCOUNTS,
     Flags,
     Floats,
     account_us,
@@ -16,18 +15,19 @@ from bottleneck.advice.measures import (
     format_count,
     group_us,
     is_broken,
+    issue_us,
     kernels_in_window,
     launch_floor_us,
+    lies_in_spans,
     op_calls_per_step,
-    optimizers,
-    per_call_us,
+    optimizer_names,
+    outermost_spans,
     remembered,
     runs_on_host,
     share_of_step,
-    spans_of,
-    within,
     work_in_window,
 )
+from bottleneck.advice.ranking import Draft
 from bottleneck.schema.analysis import Interval
 from bottleneck.schema.case import Case
 from bottleneck.units import format_us
@@ -51,7 +51,7 @@ _FUSED_BYTES_ELSE = 7 / 19
 _LESS_OVERHEAD = (0.4, 0.85)
 # Optimizers with a fused step on a device; Adagrad has one on a CPU only.
 _FUSABLE = frozenset({"SGD", "Adam", "AdamW"})
-_WORTH_SAYING = 0.01
+_LEAST_SHARE = 0.01
 
 
 @dataclass(frozen=True)
@@ -64,18 +64,18 @@ class OptimizerShare:
 
 
 def optimizer_share(case: Case) -> OptimizerShare:
-    """What lies within the marks of optimizers on a CPU, zeroing of gradients included; zeros without marks."""
+    """Time and ops inside the marks of optimizers on a CPU, zeroing of gradients included; zeros without marks."""
     return remembered(case, "optimizer_share", _find_share)
 
 
 def _find_share(case: Case) -> OptimizerShare:
-    start, end = spans_of(case, _MARK)
+    start, end = outermost_spans(case, _MARK)
     if not start.size:
         return OptimizerShare(0.0, 0.0, 0.0)
     kernels = case.linked.kernels
     works = work_in_window(case)
     own_us = np.where(works, kernels["dur_us"].to_numpy(), 0.0)
-    inside = works & within(kernels["ts_us"].to_numpy(), start, end)
+    inside = works & lies_in_spans(kernels["ts_us"].to_numpy(), start, end)
     work_us = float(own_us[inside].sum())
     wall_us = case.linked.window.wall_us - float(own_us.sum())
     overhead_us = float((end - start).sum()) - work_us
@@ -91,8 +91,8 @@ def _parameters(case: Case) -> float:
 
 def unfused_optimizer(case: Case) -> Draft | None:
     """Rule 6: the optimizer goes through the parameters one by one, with several kernels for each."""
-    start, end = spans_of(case, _STEP)
-    parameters, names = _parameters(case), optimizers(case)
+    start, end = outermost_spans(case, _STEP)
+    parameters, names = _parameters(case), optimizer_names(case)
     if not start.size or not parameters or any(_ALREADY.search(name) for name in case.op_sums):
         return None
     fusable = _FUSABLE | {"Adagrad"} if runs_on_host(case) else _FUSABLE
@@ -104,9 +104,9 @@ def unfused_optimizer(case: Case) -> Draft | None:
     if count / parameters < _PER_PARAMETER:
         return None
     gain = _host_gain(case, names, start, end) if runs_on_host(case) else _device_gain(case, count)
-    if share_of_step(case, gain.high) < _WORTH_SAYING:
+    if share_of_step(case, gain.high) < _LEAST_SHARE:
         return None
-    claims = claims_of(case, *PER_CALL, "overhead.launch_floor", "memory", most_us=gain.high)
+    claims = claims_of(case, *ISSUE_ACCOUNTS, "overhead.launch_floor", "memory", most_us=gain.high)
     cls = names[0] if names else "AdamW"
     return Draft(
         slug="unfused-optimizer",
@@ -125,12 +125,12 @@ def unfused_optimizer(case: Case) -> Draft | None:
 
 
 def _issuedwithin(case: Case, start: Floats, end: Floats) -> Flags:
-    """Whether each kernel of the window was issued (CPU: ran) within these stretches of the host."""
+    """Mask of the kernels of the window that were issued (CPU: ran) in these spans of the host."""
     kernels = case.linked.kernels
     if runs_on_host(case):
-        return work_in_window(case) & within(kernels["ts_us"].to_numpy(), start, end)
+        return work_in_window(case) & lies_in_spans(kernels["ts_us"].to_numpy(), start, end)
     at_us = np.nan_to_num(kernels["launch_ts_us"].to_numpy(), nan=-1.0)
-    return np.asarray(kernels_in_window(case) & (at_us >= 0) & within(at_us, start, end))
+    return np.asarray(kernels_in_window(case) & (at_us >= 0) & lies_in_spans(at_us, start, end))
 
 
 def _host_gain(case: Case, names: tuple[str, ...], start: Floats, end: Floats) -> Interval:
@@ -139,8 +139,8 @@ def _host_gain(case: Case, names: tuple[str, ...], start: Floats, end: Floats) -
     How much the bytes are worth depends on what the caches hold of them.
     """
     share = optimizer_share(case)
-    step_part = float((end - start).sum()) / max(float(np.subtract(*spans_of(case, _MARK)[::-1]).sum()), 1e-9)
-    per_call = account_us(case, *PER_CALL, "overhead.launch_floor") * share.overhead * step_part
+    step_part = float((end - start).sum()) / max(float(np.subtract(*outermost_spans(case, _MARK)[::-1]).sum()), 1e-9)
+    per_call = account_us(case, *ISSUE_ACCOUNTS, "overhead.launch_floor") * share.overhead * step_part
     low, high = _LESS_OVERHEAD
     kept = max((_FUSED_BYTES.get(name, _FUSED_BYTES_ELSE) for name in names), default=_FUSED_BYTES_ELSE)
     memory_us = min(share.work_us, busy_us(case)) * (1 - kept)
@@ -154,7 +154,7 @@ def _device_gain(case: Case, count: float) -> Interval:
     """
     gone = 0.9 * count
     floor_us = min(gone * (launch_floor_us(case) or 0.0), account_us(case, "overhead.launch_floor"))
-    late_us = per_call_us(case)
+    late_us = issue_us(case)
     launches = max(case.analysis.totals.launch_count, 1.0)
     high_us = floor_us + late_us * min(gone / launches, 1.0)
     return Interval(high_us / 2, min(high_us, group_us(case, "overhead")))

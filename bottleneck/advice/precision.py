@@ -2,25 +2,25 @@
 
 import numpy as np
 
-from bottleneck.advice.drafts import Draft
-from bottleneck.advice.measures import runs_on_host
-from bottleneck.advice.work import (
+from bottleneck.advice.kernel_work import (
     PRODUCTS,
     Floats,
-    Work,
+    KernelWork,
     claims_of_rows,
+    critical_path_note,
+    describe_rows,
     gain_of,
-    part_on_path,
+    requires_gain,
     share,
-    told,
     work_of,
-    worth_telling,
 )
+from bottleneck.advice.quantities import runs_on_host
+from bottleneck.advice.ranking import Draft
 from bottleneck.schema.analysis import Device
 from bottleneck.schema.case import Case
 from bottleneck.units import format_share, format_si, format_us
 
-_WORTH_TELLING = 0.05
+_LEAST_SHARE = 0.05
 # Narrow products have to be this much faster to pay for the casts around them.
 _FASTER = 1.5
 # Kernels of the narrower dtype are taken to reach as much of their peak as the present ones do of their own. What
@@ -36,7 +36,7 @@ _FP8 = (
 )
 
 
-@worth_telling
+@requires_gain
 def half_precision(case: Case) -> Draft | None:
     """Rule 20: fp32 products and tensors where bf16 halves the bytes and its products are faster by the device's peaks.
 
@@ -54,12 +54,12 @@ def half_precision(case: Case) -> Draft | None:
     wide = work.dtype("fp32") & work.in_model
     products = wide & work.family(*PRODUCTS)
     others = wide & work.bound("memory") & work.family("pointwise", "pooling", "normalization", "copy")
-    if share(work, products) < _WORTH_TELLING:
+    if share(work, products) < _LEAST_SHARE:
         return None  # autocast starts from products: without them nothing changes
     faster = np.where(products, work.us * (1 - _left(work, ratios)), 0.0)
     casts = np.where(products, work.memory_us() * _CAST_TRAFFIC, 0.0)
     halved = np.where(others, np.minimum(work.memory_us(), work.us) / 2, 0.0)
-    on_path = part_on_path(work, faster + halved)
+    on_path = critical_path_note(work, faster + halved)
     return Draft(
         slug="half-precision",
         title="The model works in fp32 where bf16 would do",
@@ -69,7 +69,7 @@ def half_precision(case: Case) -> Draft | None:
             f"{format_us(float(work.us[others].sum()))}",
             f"this device multiplies bf16 at {format_si(narrow, 'FLOP/s')}, "
             f"{float(np.average(ratios[products], weights=work.us[products])):.1f} times what these products may reach",
-            *told(work, products),
+            *describe_rows(work, products),
             *([on_path] if on_path else []),
         ),
         advice="Run forward pass and loss under bf16 autocast, and watch the loss.",
@@ -81,7 +81,7 @@ def half_precision(case: Case) -> Draft | None:
 
 
 def _bf16_ratio(device: Device) -> float | None:
-    """How many times as fast the device's bf16 products are as those in fp32; null without both peaks."""
+    """Ratio of the device's bf16 and fp32 peaks for products; null without both peaks."""
     narrow, wide = device.peaks_flops_per_s.get("bf16_tensor"), _fp32_peak(device)
     return narrow / wide if narrow and wide else None
 
@@ -91,7 +91,7 @@ def _fp32_peak(device: Device) -> float | None:
     return next((peaks[name] for name in ("fp32_matrix", "fp32_tensor", "fp32_vector") if peaks.get(name)), None)
 
 
-def _left(work: Work, ratio: Floats | float) -> Floats:
+def _left(work: KernelWork, ratio: Floats | float) -> Floats:
     """The part of each product's time that is left if its arithmetic runs so many times as fast and its bytes halve.
 
     A kernel far below its peak is held back by something that narrower numbers do not change: it then gains less.
@@ -102,11 +102,11 @@ def _left(work: Work, ratio: Floats | float) -> Floats:
     return np.clip(np.maximum(np.maximum(1 / ratio, bytes_part), held_back), 0.0, 1.0)
 
 
-def _run_us(work: Work) -> Floats:
+def _run_us(work: KernelWork) -> Floats:
     return np.asarray(work.case.linked.kernels["dur_us"].to_numpy()[work.row])
 
 
-@worth_telling
+@requires_gain
 def fp32_products(case: Case) -> Draft | None:
     """Rule 27: fp32 products on plain units of a device whose tensor cores take TF32.
 
@@ -119,17 +119,17 @@ def fp32_products(case: Case) -> Draft | None:
     kernels = case.linked.kernels
     rows = work.is_text(kernels, "engine", "vector") & work.is_text(kernels, "family", "matmul", "convolution")
     rows &= work.dtype("fp32") & work.bound("compute")
-    if share(work, rows) < _WORTH_TELLING:
+    if share(work, rows) < _LEAST_SHARE:
         return None
     less = np.where(rows, work.us * (1 - _left(work, fast / slow)), 0.0)
-    on_path = part_on_path(work, less)
+    on_path = critical_path_note(work, less)
     return Draft(
         slug="fp32-products",
         title="Products in fp32 leave the tensor cores unused",
         evidence=(
             f"{format_us(float(work.us[rows].sum()))} per step of fp32 products on plain units "
             f"({format_si(slow, 'FLOP/s')}; tensor cores take TF32 at {format_si(fast, 'FLOP/s')})",
-            *told(work, rows),
+            *describe_rows(work, rows),
             *([on_path] if on_path else []),
         ),
         advice="Allow TF32 for products and convolutions (10 bits of mantissa), or go on to bf16.",
@@ -144,7 +144,7 @@ _NEAR_THE_ROOF = 0.7  # of a data sheet, of which real kernels reach 71-97 %; a 
 _NEAR_A_MEASURED_ROOF = 0.8
 
 
-@worth_telling
+@requires_gain
 def eight_bit_products(case: Case) -> Draft | None:
     """Rule 28: 16-bit products near the peak of a device that multiplies 8-bit floats faster.
 
@@ -157,10 +157,10 @@ def eight_bit_products(case: Case) -> Draft | None:
     near = _NEAR_A_MEASURED_ROOF if device.source == "measured" else _NEAR_THE_ROOF
     rows = work.family("matmul") & work.dtype("bf16", "fp16") & work.bound("compute")
     rows &= work.roof("explained") >= near
-    if share(work, rows) < 2 * _WORTH_TELLING:
+    if share(work, rows) < 2 * _LEAST_SHARE:
         return None
     less = np.where(rows, work.us * (1 - slow / fast), 0.0)
-    on_path = part_on_path(work, less)
+    on_path = critical_path_note(work, less)
     return Draft(
         slug="eight-bit-products",
         title="16-bit products run at the peak of their units; 8-bit ones would run above it",
@@ -168,7 +168,7 @@ def eight_bit_products(case: Case) -> Draft | None:
             f"products at {format_share(near)} of their peak and more take {format_us(float(work.us[rows].sum()))} "
             f"per step ({format_share(share(work, rows))})",
             f"this device multiplies fp8 at {format_si(fast, 'FLOP/s')}, bf16 at {format_si(slow, 'FLOP/s')}",
-            *told(work, rows),
+            *describe_rows(work, rows),
             *([on_path] if on_path else []),
         ),
         advice="If the loss allows it, multiply in fp8 with scaling per tensor.",

@@ -4,19 +4,18 @@ import re
 
 import numpy as np
 
-from bottleneck.advice.drafts import Draft, up_to
-from bottleneck.advice.measures import (
+from bottleneck.advice.quantities import (
     account_us,
     claims_of,
     format_count,
+    has_backward_marks,
     idle_us,
     launch_floor_us,
-    names_like,
     outermost_us,
     runs_on_host,
     share_of_step,
-    trains,
 )
+from bottleneck.advice.ranking import Draft, up_to
 from bottleneck.schema.analysis import Interval, KernelSummary
 from bottleneck.schema.case import Case
 from bottleneck.units import format_share, format_us
@@ -99,7 +98,7 @@ def threads_for_small_work(case: Case) -> Draft | None:
 
 def data_parallel(case: Case) -> Draft | None:
     """Rule 13: `DataParallel` copies the model to every device in each step, and drives all from one process."""
-    names = names_like(case, _REPLICATES)
+    names = tuple(name for name in case.op_sums if _REPLICATES.search(name))
     marks = [name for name in case.mark_sums if _REPLICATES.search(name)]
     if not names and not marks:
         return None
@@ -124,7 +123,9 @@ def unused_gradients(case: Case) -> Draft | None:
 
     Nodes are counted by autograd's sequence numbers. On a device the record is worth what the device waits for it.
     """
-    if trains(case) or any(_TRAINING.search(str(name)) for name in case.linked.trace.events["name"].cat.categories):
+    if has_backward_marks(case) or any(
+        _TRAINING.search(str(name)) for name in case.linked.trace.events["name"].cat.categories
+    ):
         return None
     nodes = _recorded_nodes(case)
     if nodes < _NODES:

@@ -4,26 +4,26 @@ import re
 
 import numpy as np
 
-from bottleneck.advice.drafts import Draft
-from bottleneck.advice.measures import (
-    PER_CALL,
+from bottleneck.advice.quantities import (
+    ISSUE_ACCOUNTS,
     account_us,
     claims_of,
-    doubt,
     format_count,
     host_us_per_launch,
     idle_rows,
     is_broken,
+    issue_part_us,
+    issue_us,
     kernels_per_step,
+    lies_in_spans,
     ops_in_window,
+    outermost_spans,
     overhead_us_per_op,
-    part_of_calls_us,
-    per_call_us,
     runs_on_host,
     share_of_step,
-    spans_of,
-    within,
+    timing_confidence,
 )
+from bottleneck.advice.ranking import Draft
 from bottleneck.schema.analysis import Interval
 from bottleneck.schema.case import Case
 from bottleneck.units import format_share, format_si, format_us
@@ -32,7 +32,7 @@ from bottleneck.units import format_share, format_si, format_us
 _MOSTLY_FIXED = 1.2
 # Without a batch test: the part of the step that overhead must take before more samples are advised.
 _MOST_OVERHEAD = 0.5
-_FIXED = (*PER_CALL, "overhead.launch_floor")
+_FIXED = (*ISSUE_ACCOUNTS, "overhead.launch_floor")
 # A step of fewer kernels is a benchmark of them, whose size is its own.
 _FEW_KERNELS = 4
 # Rule 5: a step whose arithmetic and bytes need less than this of it.
@@ -43,7 +43,7 @@ _LEAST_NEEDED_US = 1.0
 _PICKS = ("aten::select", "aten::narrow", "aten::slice", "aten::index_select")
 _LOOP_OF = 16
 _LOADER = re.compile(r"^enumerate\(DataLoader\)|DataLoader\w*\.__next__|dataloader_next")
-_WORTH_SAYING = 0.02
+_LEAST_SHARE = 0.02
 
 
 def larger_batch(case: Case) -> Draft | None:
@@ -64,7 +64,7 @@ def larger_batch(case: Case) -> Draft | None:
             return None
         words = f"{seen} {proof.ratio.median:.2f} times as long (95 % interval {low:.2f} to {high:.2f})"
     else:
-        fixed_us = per_call_us(case)
+        fixed_us = issue_us(case)
         if kernels_per_step(case) < _FEW_KERNELS or share_of_step(case, fixed_us) < _MOST_OVERHEAD:
             return None
         low, high = 1.0, 2.0 - share_of_step(case, fixed_us)
@@ -83,7 +83,7 @@ def larger_batch(case: Case) -> Draft | None:
         gain_us=gain,
         claims=claims,
         tries=("batch-x2",),
-        confidence="high" if is_measured else doubt(case),
+        confidence="high" if is_measured else timing_confidence(case),
     )
 
 
@@ -94,7 +94,7 @@ def small_network(case: Case) -> Draft | None:
     script without Python, one thread, a graph, another device), so they are measured against one another.
     """
     needed_us = sum(max(row.compute_us or 0.0, row.memory_us or 0.0) for row in case.analysis.kernels)
-    overhead_us = per_call_us(case) + account_us(case, "overhead.launch_floor")
+    overhead_us = issue_us(case) + account_us(case, "overhead.launch_floor")
     priced = case.analysis.coverage.priced_share
     if needed_us < _LEAST_NEEDED_US or is_broken(case) or priced is None or priced < 1 - 0.2:
         return None
@@ -142,13 +142,11 @@ def looped_op(case: Case) -> Draft | None:
         return None
     source, name, count = found
     each_us = (3 * (overhead_us_per_op(case) or 0.0)) if runs_on_host(case) else (host_us_per_launch(case) or 0.0)
-    lost_us = sum(
-        part_of_calls_us(row) for row in idle_rows(case, "dispatch", "python", "launch") if row.source == source
-    )
+    lost_us = sum(issue_part_us(row) for row in idle_rows(case, "dispatch", "python", "launch") if row.source == source)
     if runs_on_host(case):
         lost_us += sum(row.us for row in case.analysis.kernels if row.source == source and row.bound == "dispatch")
     high_us = min(lost_us, (count - 1) * each_us)
-    if share_of_step(case, high_us) < _WORTH_SAYING:
+    if share_of_step(case, high_us) < _LEAST_SHARE:
         return None
     return Draft(
         slug="looped-op",
@@ -160,7 +158,7 @@ def looped_op(case: Case) -> Draft | None:
         advice=f"Do at {source} for the whole tensor at once what the loop does row by row.",
         code="out = torch.bmm(batch, weights)  # or torch.vmap(function)(batch), or an op along a dimension",
         gain_us=Interval(high_us / 2, high_us),
-        claims=claims_of(case, *PER_CALL, most_us=high_us),
+        claims=claims_of(case, *ISSUE_ACCOUNTS, most_us=high_us),
     )
 
 
@@ -172,7 +170,7 @@ def _most_picked(case: Case) -> tuple[str, str, float] | None:
     rows = np.flatnonzero(
         wanted[names.codes.to_numpy()] & (ops["depth"].to_numpy() == 0) & ops_in_window(case) & ops["source"].notna()
     )
-    loads = within(ops["ts_us"].to_numpy()[rows], *spans_of(case, _LOADER))
+    loads = lies_in_spans(ops["ts_us"].to_numpy()[rows], *outermost_spans(case, _LOADER))
     rows = rows[~loads]
     if not rows.size:
         return None

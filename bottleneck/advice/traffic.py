@@ -5,29 +5,29 @@ import re
 
 import numpy as np
 
-from bottleneck.advice.drafts import Draft, up_to
-from bottleneck.advice.measures import format_count, runs_on_host
-from bottleneck.advice.work import (
+from bottleneck.advice.kernel_work import (
     Flags,
-    Work,
+    KernelWork,
     by_signature,
     claims_of_rows,
+    critical_path_note,
+    describe_rows,
     elements,
     gain_of,
-    goes_backward,
+    has_backward_pass,
     inside_marks,
-    part_on_path,
+    requires_gain,
     share,
     sizes_of,
     text_column,
-    told,
     work_of,
-    worth_telling,
 )
+from bottleneck.advice.quantities import format_count, runs_on_host
+from bottleneck.advice.ranking import Draft, up_to
 from bottleneck.schema.case import Case
 from bottleneck.units import format_share, format_si, format_us
 
-_WORTH_TELLING = 0.02
+_LEAST_SHARE = 0.02
 # The C library gives blocks of this size back when they are freed, and maps them anew (analysis.faults).
 _FRESH_FROM_BYTES = 32 * 2**20
 _LARGE_BYTES = 2.0**20
@@ -41,7 +41,7 @@ _POORLY_EXPLAINED = 0.5
 _REACHED = 0.8
 
 
-@worth_telling
+@requires_gain
 def strided_access(case: Case) -> Draft | None:
     """Rule 18: kernels bound by memory that reach less than half of it on large tensors that do not lie in order.
 
@@ -52,18 +52,18 @@ def strided_access(case: Case) -> Draft | None:
     slow &= work.bound("memory") & ~work.family(*_SCATTERED) & ~work.op_like(_COMPILED)
     rows = slow & work.reason_like(_STRIDED)
     rows |= by_signature(work, slow, (each for each in np.unique(work.signature[slow]).tolist() if _mixed(work, each)))
-    if share(work, rows) < _WORTH_TELLING:
+    if share(work, rows) < _LEAST_SHARE:
         return None
     less = np.where(rows, work.us - work.memory_us() / _REACHED, 0.0).clip(0.0)
     gain = gain_of(work, less / 2, less)
-    on_path = part_on_path(work, less)
+    on_path = critical_path_note(work, less)
     return Draft(
         slug="strided-access",
         title="Tensors out of order in memory are read a few bytes at a time",
         evidence=(
             f"{format_us(float(work.us[rows].sum()))} per step where the bytes alone need "
             f"{format_us(float(work.memory_us()[rows].sum()))}",
-            *told(work, rows),
+            *describe_rows(work, rows),
             *([on_path] if on_path else []),
         ),
         advice="Lay these tensors out once in the order in which they are read, or keep one layout for all operands.",
@@ -74,8 +74,8 @@ def strided_access(case: Case) -> Draft | None:
     )
 
 
-def _mixed(work: Work, signature: int) -> bool:
-    """Whether large operands of one call lie in different orders, or with holes between their numbers."""
+def _mixed(work: KernelWork, signature: int) -> bool:
+    """True if large operands of one call differ in memory order, or have gaps between their elements."""
     orders = set()
     pairs = zip(sizes_of(work, signature), text_column(work, "strides", signature), strict=False)
     for sizes, strides in pairs:
@@ -97,7 +97,7 @@ _FEW_BYTES = 65536.0
 _TOO_MUCH_COPYING = 0.05
 
 
-@worth_telling
+@requires_gain
 def needless_copies(case: Case) -> Draft | None:
     """Rule 19: casts and changes of layout that take more than 5 % of the time in which the device works.
 
@@ -110,11 +110,11 @@ def needless_copies(case: Case) -> Draft | None:
     rows &= ~(work.roof("bytes_low") < _FEW_BYTES)
     busy_us = case.analysis.totals.busy_us
     us = float(work.us[rows].sum())
-    if not busy_us or us <= _TOO_MUCH_COPYING * busy_us or share(work, rows) < _WORTH_TELLING:
+    if not busy_us or us <= _TOO_MUCH_COPYING * busy_us or share(work, rows) < _LEAST_SHARE:
         return None
     casts = by_signature(work, rows, (each for each in np.unique(work.signature[rows]).tolist() if _casts(work, each)))
     less = np.where(rows, work.us, 0.0)
-    on_path = part_on_path(work, less)
+    on_path = critical_path_note(work, less)
     cast_us = float(work.us[casts].sum())
     return Draft(
         slug="needless-copies",
@@ -122,7 +122,7 @@ def needless_copies(case: Case) -> Draft | None:
         evidence=(
             f"copies inside the device take {format_us(us)} per step ({format_share(us / busy_us)} of its work), "
             f"{format_us(cast_us)} of it in casts",
-            *told(work, rows),
+            *describe_rows(work, rows),
             *([on_path] if on_path else []),
         ),
         advice="Keep one dtype and one layout from end to end, so that nothing has to be cast or transposed.",
@@ -137,7 +137,7 @@ def needless_copies(case: Case) -> Draft | None:
     )
 
 
-def _casts(work: Work, signature: int) -> bool:
+def _casts(work: KernelWork, signature: int) -> bool:
     types = [each for each in text_column(work, "types", signature) if isinstance(each, str)]
     tensors = [each for each in types if each not in {"", "Scalar", "ScalarList", "TensorList"}]
     return len(set(tensors[:2])) > 1
@@ -162,7 +162,7 @@ _OF_ROWS = (
 )
 
 
-@worth_telling
+@requires_gain
 def scattered_lookups(case: Case) -> Draft | None:
     """Rule 22: embeddings, gathers, indexing and scatters beyond 10 % of the device's work.
 
@@ -171,11 +171,11 @@ def scattered_lookups(case: Case) -> Draft | None:
     work = work_of(case)
     rows = work.family(*_LOOKUPS)
     busy_us, us = case.analysis.totals.busy_us, float(work.us[rows].sum())
-    if not busy_us or us <= _TOO_MANY_LOOKUPS * busy_us or share(work, rows) < _WORTH_TELLING:
+    if not busy_us or us <= _TOO_MANY_LOOKUPS * busy_us or share(work, rows) < _LEAST_SHARE:
         return None
     less = np.where(rows, work.us - work.memory_us(), 0.0)
     backward = float(work.us[rows & work.op_like(_BACKWARD)].sum())
-    on_path = part_on_path(work, less)
+    on_path = critical_path_note(work, less)
     embedded = float(work.us[rows & work.op_like(_EMBEDDING)].sum()) > us / 2
     advice, code = (_OF_GRADIENTS if backward > us / 2 else _OF_EMBEDDINGS) if embedded else _OF_ROWS
     return Draft(
@@ -184,7 +184,7 @@ def scattered_lookups(case: Case) -> Draft | None:
         evidence=(
             f"indexing takes {format_us(us)} per step ({format_share(us / busy_us)} of the device's work), "
             f"{format_us(backward)} of it in adding up gradients or scattering",
-            *told(work, rows),
+            *describe_rows(work, rows),
             *([on_path] if on_path else []),
         ),
         advice=advice,
@@ -201,7 +201,7 @@ _ACCUMULATES = re.compile(r"AccumulateGrad$")
 _ADDS = re.compile(r"^aten::add_$")
 
 
-@worth_telling
+@requires_gain
 def zeroed_gradients(case: Case) -> Draft | None:
     """Rule 25: gradients that are set to zero and added to, instead of dropped and replaced (``set_to_none``).
 
@@ -228,7 +228,7 @@ def zeroed_gradients(case: Case) -> Draft | None:
         evidence=(
             f"{format_count(zeroes.sum() / case.steps)} fills per step in zero_grad take "
             f"{format_us(float(zeroing.sum()))}",
-            *told(work, zeroes | adds),
+            *describe_rows(work, zeroes | adds),
         ),
         advice="Drop gradients instead of filling them with zeros (the default of zero_grad since PyTorch 2.0).",
         gain_us=None if comes_anew else gain_of(work, zeroing / 2, zeroing + adding),
@@ -251,13 +251,13 @@ _MAY_OVERWRITE = re.compile(
 _NEARLY_FULL = 0.8
 
 
-@worth_telling
+@requires_gain
 def results_apart(case: Case) -> Draft | None:
     """Rule 26: activations that write their result beside what they read.
 
     On a CPU each large result is new memory, whose pages cost more than the arithmetic (``fresh_bytes_per_s``). Gain:
     from half of what such ops take beyond their bytes, bounded by the price of the pages. On a GPU the bytes stay the
-    same: only peak memory shrinks, which is told where it is nearly full.
+    same: only peak memory shrinks, which the finding states where memory is nearly full.
     """
     work = work_of(case)
     rows = work.op_like(_MAY_OVERWRITE) & work.family("pointwise")
@@ -273,7 +273,7 @@ def results_apart(case: Case) -> Draft | None:
         title="Activations keep what they read beside what they write",
         evidence=(
             f"peak memory is {format_si(peak, 'B')} of {format_si(capacity, 'B')}",
-            *told(work, rows),
+            *describe_rows(work, rows),
         ),
         advice="Let activations overwrite their input where nothing else reads it.",
         gain_us=None,
@@ -282,19 +282,21 @@ def results_apart(case: Case) -> Draft | None:
     )
 
 
-def _given(work: Work, signature: int) -> bool:
-    """Whether a call was given the tensor to write to (out=): recorded behind its other arguments, two at most."""
+def _given(work: KernelWork, signature: int) -> bool:
+    """True if a call got the tensor to write to (out=): recorded after its other arguments, two at most."""
     sizes = sizes_of(work, signature)
     return len(sizes) > 2 and bool(sizes[-1])
 
 
-def _fresh_results(work: Work, rows: Flags, written: "np.ndarray[tuple[int], np.dtype[np.float64]]") -> Draft | None:
+def _fresh_results(
+    work: KernelWork, rows: Flags, written: "np.ndarray[tuple[int], np.dtype[np.float64]]"
+) -> Draft | None:
     rate = work.case.analysis.device.fresh_bytes_per_s
-    if rate is None or goes_backward(work.case) or share(work, rows) < _WORTH_TELLING:
+    if rate is None or has_backward_pass(work.case) or share(work, rows) < _LEAST_SHARE:
         return None
     pages_us = written / rate * 1e6 * work.scale / work.case.steps
     less = np.where(rows, np.minimum(work.us - work.floor_us(), pages_us), 0.0)
-    if float(less.sum()) < _WORTH_TELLING * work.case.step_us:
+    if float(less.sum()) < _LEAST_SHARE * work.case.step_us:
         return None
     return Draft(
         slug="results-apart",
@@ -302,7 +304,7 @@ def _fresh_results(work: Work, rows: Flags, written: "np.ndarray[tuple[int], np.
         evidence=(
             f"{format_si(float(written[rows].sum()) / work.case.steps, 'B')} of results per step come in new pages, "
             f"at {format_si(rate, 'B/s')}",
-            *told(work, rows),
+            *describe_rows(work, rows),
         ),
         advice="Write large results over their input, or into memory that is kept from step to step.",
         gain_us=up_to(float(less.sum())),

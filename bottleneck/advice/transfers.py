@@ -10,8 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from bottleneck.advice.drafts import Draft, up_to
-from bottleneck.advice.measures import (
+from bottleneck.advice.quantities import (
     Flags,
     Floats,
     Integers,
@@ -22,6 +21,7 @@ from bottleneck.advice.measures import (
     share_of_step,
     sources_of,
 )
+from bottleneck.advice.ranking import Draft, up_to
 from bottleneck.schema.case import Case
 from bottleneck.units import ITEM_BYTES, US_PER_S, format_share, format_si, format_us
 
@@ -113,7 +113,7 @@ def waits_us(case: Case, kind: str | None = None) -> dict[str, float]:
 
 
 def saving(case: Case, copies: Copies, chosen: Flags) -> dict[str, float]:
-    """What these copies cost, by account: their exposed time, and their part of the waits in such calls, by number."""
+    """Cost of these copies by account: their exposed time, and their part of the waits in such calls, by number."""
     _, _, exposed_us = copies.per_step(chosen)
     part = float(chosen.sum()) / copies.rows.size
     waits = {account: us * part for account, us in waits_us(case).items()}
@@ -127,7 +127,7 @@ def ops_of(case: Case, rows: Integers) -> Integers:
 
 
 def makers(case: Case, copies: Copies) -> tuple[Flags, Integers]:
-    """Whether each copy follows an op that makes a tensor which the device could make, and the rows of those ops."""
+    """Mask of copies that follow an op whose tensor the device could make itself, and the rows of those ops."""
     ops = case.linked.ops
     parent = np.append(ops["parent"].to_numpy(dtype=np.int64, na_value=-1), -1)
     names = ops["name"].cat
@@ -149,7 +149,7 @@ def makers(case: Case, copies: Copies) -> tuple[Flags, Integers]:
 
 
 def _may_be(case: Case, maker: int, moved: float) -> bool:
-    """Whether so many bytes may be the tensor that an op made; true where the trace does not tell its size."""
+    """True if so many bytes may be the tensor that an op made; also where the trace does not record its size."""
     signature = case.linked.ops["signature"].iloc[maker]
     concrete = None if pd.isna(signature) else case.linked.trace.signatures["concrete"].iloc[int(signature)]
     match = _SIZE.match(concrete) if isinstance(concrete, str) else None
@@ -170,7 +170,7 @@ def _sibling_before(op: Integers, parent: Integers, depth: Integers, thread: Int
 
 # Below this a copy is a round trip rather than a stream (advice_rules 42).
 _SMALL_BYTES = 65536
-_WORTH = 0.01
+_LEAST_SHARE = 0.01
 _MANY = 8
 # What copies from pinned memory reach of the link that the device table has.
 _PINNED_SHARE = 0.8
@@ -184,7 +184,7 @@ def pageable_copies(case: Case) -> Draft | None:
     chosen = copies.pageable & (copies.bytes >= _SMALL_BYTES)
     count, moved, exposed_us = copies.per_step(chosen)
     waits = waits_us(case, "pageable") if count else {}
-    if not count or share_of_step(case, exposed_us + sum(waits.values())) < _WORTH:
+    if not count or share_of_step(case, exposed_us + sum(waits.values())) < _LEAST_SHARE:
         return None
     lasted_us = float(copies.dur_us[chosen].sum()) / copies.steps
     pace = moved / lasted_us * US_PER_S if lasted_us > 0 else None
@@ -227,7 +227,7 @@ def _pinned_bytes_per_s(case: Case, copies: Copies, pace: float | None) -> float
     return None if link is None else max(_PINNED_SHARE * link, pace or 0.0)
 
 
-def copies_in_the_way(case: Case) -> Draft | None:
+def copies_not_overlapped(case: Case) -> Draft | None:
     """Rule 41: kernels wait for a copy that could have run beside those of the step before.
 
     The link is busy as long as before: the step cannot become shorter than its copies.
@@ -239,7 +239,7 @@ def copies_in_the_way(case: Case) -> Draft | None:
     count, moved, exposed_us = copies.per_step(chosen)
     linked_us = float(copies.dur_us[chosen].sum()) / copies.steps
     hidden_us = min(exposed_us, max(0.0, case.step_us - linked_us))
-    if not count or share_of_step(case, hidden_us) < _WORTH:
+    if not count or share_of_step(case, hidden_us) < _LEAST_SHARE:
         return None
     return Draft(
         slug="copies-not-overlapped",
@@ -273,7 +273,7 @@ def _many(case: Case, copies: Copies, small: Flags) -> Draft | None:
     count, moved, exposed_us = copies.per_step(small)
     saved = saving(case, copies, small)
     saved_us = sum(saved.values()) * (1 - 1 / count) if count >= _MANY else 0.0
-    if share_of_step(case, saved_us) < _WORTH:
+    if share_of_step(case, saved_us) < _LEAST_SHARE:
         return None
     waited_us = sum(saved.values()) - min(exposed_us, saved.get(COPY, 0.0))
     return Draft(
@@ -301,7 +301,7 @@ def made_on_host(case: Case) -> Draft | None:
         return None
     copying, making = makers(case, copies)
     saved = saving(case, copies, copying)
-    if not copying.any() or share_of_step(case, sum(saved.values())) < _WORTH:
+    if not copying.any() or share_of_step(case, sum(saved.values())) < _LEAST_SHARE:
         return None
     count, moved, _ = copies.per_step(copying)
     names = list(dict.fromkeys(case.linked.ops["name"].astype(object).to_numpy()[making].tolist()))[:3]
@@ -329,4 +329,4 @@ def _of_step(case: Case, us: float) -> str:
     return f"{format_share(share_of_step(case, us))} of the step"
 
 
-RULES = (pageable_copies, copies_in_the_way, small_copies, made_on_host)
+RULES = (pageable_copies, copies_not_overlapped, small_copies, made_on_host)

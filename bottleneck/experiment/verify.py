@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from bottleneck import __version__
-from bottleneck.advice.drafts import speedup_of
+from bottleneck.advice.ranking import speedup_of
 from bottleneck.errors import WorkloadError
 from bottleneck.experiment.trial import Lab, Prediction, try_changes
 from bottleneck.schema.analysis import Analysis, Finding, Interval

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from bottleneck.advice.data_loading import input_wait, loader_hot_spot, loader_without_workers, restarted_workers
+from bottleneck.advice.data_loading import input_wait, loader_hot_spot, loader_restarts, loader_without_workers
 from bottleneck.pipeline import examine, locate
 from bottleneck.schema.analysis import TelemetrySummary
 from bottleneck.schema.case import Case
@@ -139,8 +139,8 @@ def test_a_batch_that_is_quicker_made_than_handed_over_needs_no_worker(tmp_path:
 def test_workers_started_in_the_steps_should_be_kept(tmp_path: Path) -> None:
     start = frame("multiprocessing/process.py(110): start", 2, 4_000)
     events = loading_events(12_000.0, SEVERAL, inside=(start,))
-    assert restarted_workers(case_of(tmp_path / "kept", loading_events(12_000.0, SEVERAL))) is None
-    draft = restarted_workers(case_of(tmp_path / "restarted", events))
+    assert loader_restarts(case_of(tmp_path / "kept", loading_events(12_000.0, SEVERAL))) is None
+    draft = loader_restarts(case_of(tmp_path / "restarted", events))
     assert draft is not None and draft.gain_us is not None
     assert draft.gain_us.high <= 12_000 * 1.01
     assert "persistent_workers=True" in (draft.code or "")
@@ -173,4 +173,4 @@ def test_the_recorded_slow_loader_waits_for_its_data_and_has_no_workers() -> Non
 
 def test_a_recording_without_a_loader_is_silent() -> None:
     case = examine(locate(SAMPLES / "mlp")[0])
-    assert all(rule(case) is None for rule in (input_wait, loader_without_workers, restarted_workers, loader_hot_spot))
+    assert all(rule(case) is None for rule in (input_wait, loader_without_workers, loader_restarts, loader_hot_spot))

@@ -1,4 +1,4 @@
-"""The rules about input, copies, memory and ranks on recordings and public traces: what an expert would say of them."""
+"""The rules on input, copies, memory and ranks find in recordings and public traces what an expert finds there."""
 
 from collections.abc import Callable
 from functools import cache
@@ -6,22 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from bottleneck.advice import data_loading as loading
-from bottleneck.advice import data_loading as loading_spots
-from bottleneck.advice import data_loading as loading_workers
-from bottleneck.advice import distributed, machine, transfers
-from bottleneck.advice import memory_capacity as capacity
-from bottleneck.advice.drafts import Draft
+from bottleneck.advice import data_loading, distributed, machine, memory_capacity, transfers
+from bottleneck.advice.ranking import Draft
 from bottleneck.pipeline import analyse, examine, locate
 from bottleneck.schema.case import Case
 
 SAMPLES = Path(__file__).resolve().parents[2] / "sample_traces"
 RULES: tuple[Callable[[Case], Draft | None], ...] = (
-    *loading.RULES,
-    *loading_workers.RULES,
-    *loading_spots.RULES,
+    *data_loading.RULES,
     *transfers.RULES,
-    *capacity.RULES,
+    *memory_capacity.RULES,
     *distributed.RULES,
     *machine.RULES,
 )
@@ -62,7 +56,7 @@ def test_no_gain_of_a_public_trace_exceeds_the_time_that_it_comes_from(traces: P
     assert_bounded(*drafts_of(traces / name))
 
 
-def test_a_loader_without_workers_is_told_and_one_with_four_is_not(traces: Path) -> None:
+def test_a_loader_without_workers_is_found_and_one_with_four_is_not(traces: Path) -> None:
     case, found = drafts_of(traces / NO_WORKERS)
     bound, workers = found["input-wait"].gain_us, found["loader-without-workers"].gain_us
     assert bound is not None and 0.2 < bound.high / case.step_us < 0.25

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from bottleneck.advice.dispatch import compile_gain_us, cuda_graphs, eager_overhead, host_overhead, tiny_kernels
-from bottleneck.advice.measures import account_us
+from bottleneck.advice.dispatch import compile_gain_us, eager_overhead, host_overhead, late_launches, tiny_kernels
+from bottleneck.advice.quantities import account_us
 from tests.advice.cases import case_of, cpu_events, gpu_events, with_analysis, with_ledger
 from tests.builders import complete, launch, op
 
@@ -15,7 +15,7 @@ LATE = {"kernels": 40, "kernel_us": 3.0, "every_us": 20.0}
 
 def test_launches_that_come_late_are_worth_the_idle_time_less_the_gaps_of_a_graph(tmp_path: Path) -> None:
     case = case_of(tmp_path, gpu_events(**LATE))
-    draft = cuda_graphs(case)
+    draft = late_launches(case)
     assert draft is not None and draft.gain_us is not None
     late_us = account_us(case, "overhead.dispatch", "overhead.python", "overhead.launch")
     assert draft.gain_us.high == pytest.approx(late_us - 40 * 1.3 - 10)
@@ -26,14 +26,14 @@ def test_launches_that_come_late_are_worth_the_idle_time_less_the_gaps_of_a_grap
 
 def test_waiting_calls_make_the_gain_of_a_graph_doubtful(tmp_path: Path) -> None:
     events = gpu_events(**LATE)
-    draft = cuda_graphs(case_of(tmp_path, [*events, launch(900, 815, 4, "cudaStreamSynchronize")]))
+    draft = late_launches(case_of(tmp_path, [*events, launch(900, 815, 4, "cudaStreamSynchronize")]))
     assert draft is not None and draft.gain_us is not None
     assert draft.confidence == "low" and draft.gain_us.low == draft.gain_us.high / 4
 
 
 def test_a_host_that_is_ahead_of_the_device_has_no_launches_to_hide(tmp_path: Path) -> None:
     case = case_of(tmp_path, gpu_events(kernels=20, kernel_us=200, every_us=10))
-    assert cuda_graphs(case) is None and eager_overhead(case) is None and host_overhead(case) is None
+    assert late_launches(case) is None and eager_overhead(case) is None and host_overhead(case) is None
 
 
 def test_eager_ops_that_starve_the_device_may_be_compiled(tmp_path: Path) -> None:

@@ -72,7 +72,7 @@ def test_reading_numbers_on_a_cpu_is_worth_the_time_in_it(tmp_path: Path) -> Non
 
 
 def test_pauses_of_the_garbage_collector_are_worth_up_to_their_length(tmp_path: Path) -> None:
-    draft = host.garbage_collection(gpu(tmp_path, WORK | {"overhead.gc": 100.0}))
+    draft = host.gc_pauses(gpu(tmp_path, WORK | {"overhead.gc": 100.0}))
     assert draft is not None and draft.gain_us is not None and draft.tries == ("gc-freeze",)
     assert (draft.gain_us.low, draft.gain_us.high) == (50.0, 100.0)
     assert draft.claims == {"overhead.gc": 100.0}
@@ -80,8 +80,8 @@ def test_pauses_of_the_garbage_collector_are_worth_up_to_their_length(tmp_path: 
 
 def test_a_rare_but_long_pause_is_told_and_a_short_one_is_not(tmp_path: Path) -> None:
     rare = gpu(tmp_path, {"memory": 1e6, "overhead.gc": 5e3}, idle_row("gc", 5e3, calls=0.1))
-    assert host.garbage_collection(rare) is not None
-    assert host.garbage_collection(gpu(tmp_path / "b", {"memory": 1e6, "overhead.gc": 5.0})) is None
+    assert host.gc_pauses(rare) is not None
+    assert host.gc_pauses(gpu(tmp_path / "b", {"memory": 1e6, "overhead.gc": 5.0})) is None
 
 
 def test_allocations_by_the_driver_are_worth_the_idle_time_in_them(tmp_path: Path) -> None:
@@ -133,5 +133,5 @@ def test_many_short_stretches_of_python_are_the_ops_they_call(tmp_path: Path) ->
 def test_a_frame_of_the_garbage_collector_in_a_trace_is_a_pause(tmp_path: Path) -> None:
     events = [*cpu_events(10, 3, 8, steps=1), complete("Python GC", "user_annotation", 84, 4)]
     case = case_of(tmp_path, events)
-    draft = host.garbage_collection(case)
+    draft = host.gc_pauses(case)
     assert draft is not None and draft.gain_us is not None and draft.gain_us.high == pytest.approx(4, abs=0.1)

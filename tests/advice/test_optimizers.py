@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from bottleneck.advice.measures import account_us
 from bottleneck.advice.optimizers import optimizer_share, unfused_optimizer
+from bottleneck.advice.quantities import account_us
 from tests.advice.cases import case_of
 from tests.builders import Event, complete, frame, kernel, launch, op, step
 

@@ -1,4 +1,4 @@
-"""The rules of overhead on the sample recordings: who is told what, and no gain beyond what it is taken from."""
+"""The rules of overhead on the sample recordings: the findings of each, and no gain beyond its accounts."""
 
 import math
 from functools import cache
@@ -6,17 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from bottleneck.advice import compilation, dispatch, host, optimizers, process
-from bottleneck.advice import dispatch as eager
-from bottleneck.advice import small_steps as growth
-from bottleneck.advice.drafts import Draft
-from bottleneck.advice.measures import account_us
+from bottleneck.advice import compilation, dispatch, host, optimizers, process, small_steps
+from bottleneck.advice.quantities import account_us
+from bottleneck.advice.ranking import Draft
 from bottleneck.pipeline import examine, locate
 from bottleneck.schema.case import Case
 from tests.samples import SAMPLES
 
-MODULES = (dispatch, eager, optimizers, growth, host, compilation, process)
-TOLD = {
+MODULES = (dispatch, optimizers, small_steps, host, compilation, process)
+EXPECTED = {
     "mlp": {"larger-batch", "small-network", "compile-does-not-pay", "threads-for-small-work"},
     "train_script": {"unfused-optimizer", "compile-does-not-pay", "threads-for-small-work"},
     "transformer": {"unfused-optimizer"},
@@ -28,20 +26,20 @@ TOLD = {
 
 
 @cache
-def told(name: str) -> tuple[Case, tuple[Draft, ...]]:
+def drafts_of(name: str) -> tuple[Case, tuple[Draft, ...]]:
     case = examine(locate(Path(SAMPLES / name))[0])
     drafts = (rule(case) for module in MODULES for rule in module.RULES)
     return case, tuple(draft for draft in drafts if draft is not None)
 
 
-@pytest.mark.parametrize("name", TOLD)
-def test_each_sample_is_told_what_fits_it(name: str) -> None:
-    assert {draft.slug for draft in told(name)[1]} == TOLD[name]
+@pytest.mark.parametrize("name", EXPECTED)
+def test_each_sample_gets_the_findings_that_fit_it(name: str) -> None:
+    assert {draft.slug for draft in drafts_of(name)[1]} == EXPECTED[name]
 
 
-@pytest.mark.parametrize("name", TOLD)
+@pytest.mark.parametrize("name", EXPECTED)
 def test_no_gain_exceeds_what_it_is_taken_from(name: str) -> None:
-    case, drafts = told(name)
+    case, drafts = drafts_of(name)
     for draft in drafts:
         assert (draft.gain_us is None) == (draft.gain_reason is not None), draft.slug
         for account, claim in draft.claims.items():

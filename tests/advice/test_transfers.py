@@ -4,14 +4,14 @@ from pathlib import Path
 
 import pytest
 
-from bottleneck.advice.transfers import copies_in_the_way, made_on_host, pageable_copies, small_copies
+from bottleneck.advice.transfers import copies_not_overlapped, made_on_host, pageable_copies, small_copies
 from bottleneck.schema.case import Case
 from tests.advice.cases import case_of, cpu_events
 from tests.builders import Event, frame, kernel, launch, memcpy, op, step
 
 PAGEABLE, PINNED = "HtoD (Pageable -> Device)", "HtoD (Pinned -> Device)"
 LENGTH = 10_000.0
-RULES = (pageable_copies, copies_in_the_way, small_copies, made_on_host)
+RULES = (pageable_copies, copies_not_overlapped, small_copies, made_on_host)
 
 
 def copying(
@@ -97,7 +97,7 @@ def test_a_copy_beside_a_kernel_is_worth_nothing(tmp_path: Path) -> None:
 
 
 def test_a_copy_that_kernels_wait_for_could_run_before(tmp_path: Path) -> None:
-    draft = copies_in_the_way(copying_case(tmp_path, 3_000.0, 60_000_000, kind=PINNED))
+    draft = copies_not_overlapped(copying_case(tmp_path, 3_000.0, 60_000_000, kind=PINNED))
     assert draft is not None and draft.gain_us is not None
     assert draft.gain_us.high == pytest.approx(3_000, rel=0.02)
     assert "train.py:12" in draft.evidence
@@ -105,7 +105,7 @@ def test_a_copy_that_kernels_wait_for_could_run_before(tmp_path: Path) -> None:
 
 
 def test_a_step_cannot_become_shorter_than_its_copies(tmp_path: Path) -> None:
-    draft = copies_in_the_way(copying_case(tmp_path, 8_000.0, 160_000_000, kind=PINNED))
+    draft = copies_not_overlapped(copying_case(tmp_path, 8_000.0, 160_000_000, kind=PINNED))
     assert draft is not None and draft.gain_us is not None
     assert draft.gain_us.high <= 2_001
 
@@ -140,7 +140,7 @@ def test_a_tensor_of_another_size_than_the_copied_one_is_not_it(tmp_path: Path) 
 def test_copies_of_unknown_size_are_not_called_small_and_have_no_rate(tmp_path: Path) -> None:
     case = copying_case(tmp_path, 3_000.0, 0, kind="HtoD (Host -> Device)")
     assert pageable_copies(case) is None and small_copies(case) is None
-    draft = copies_in_the_way(case)
+    draft = copies_not_overlapped(case)
     assert draft is not None and "B)" not in draft.evidence[0]
 
 

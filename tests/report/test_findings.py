@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from bottleneck.advice.drafts import Draft, rank, up_to
+from bottleneck.advice.ranking import Draft, rank, up_to
 from bottleneck.report import FORMATS, markdown, terminal
 from bottleneck.report.findings import findings
 from bottleneck.schema.analysis import Caveat, Confidence, Finding, Interval

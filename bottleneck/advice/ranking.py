@@ -1,4 +1,4 @@
-"""Findings before and after ranking: bounds gains by the step, ranks by time saved, and marks overlaps."""
+"""Ranks the drafts of the advice rules: bounds gains by the step, sorts by time saved, and marks overlaps."""
 
 import shlex
 from collections.abc import Mapping, Sequence
@@ -10,10 +10,10 @@ from bottleneck.schema.measurements import StepTimes
 
 @dataclass(frozen=True)
 class Draft:
-    """A finding as its rule knows it; ranking adds speedup, what it adds to others, and whether noise would hide it.
+    """A finding as its rule makes it; ranking adds the speedup, the additional gain, and whether noise would hide it.
 
-    ``gain_us`` is the time saved per step if nothing else changes, null where only a measurement can tell, which
-    ``gain_reason`` then says; a remark without any gain to be had has no ``gain_us`` either. ``claims`` are the
+    ``gain_us`` is the time saved per step if nothing else changes, null where only a trial can show it, for the
+    reason in ``gain_reason``; a remark without any gain to be had has no ``gain_us`` either. ``claims`` are the
     accounts of the ledger, or "kernel:NAME" for the time of one kernel row, that the gain comes from, in microseconds
     per step at most: two findings that claim the same time do not add up. Empty claims mean the whole step.
     """
@@ -37,8 +37,8 @@ def up_to(us: float) -> Interval:
 
 # No program becomes infinitely fast: what is left of a step at least.
 _LEAST_LEFT = 0.01
-# A gain below this share of the step is none that step times show: the same build differs by as much from run to run.
-_LEAST_TOLD = 0.005
+# Step times do not show a gain below this share of the step: the same build differs by as much from run to run.
+_LEAST_SHOWN = 0.005
 _WHOLE = "step"
 
 
@@ -48,7 +48,7 @@ def rank(drafts: Sequence[Draft], analysis: Analysis, program: Sequence[str] | N
     ``program`` are the words that name the program to `bottleneck verify`; null where it cannot try changes on it.
     """
     step_us = analysis.steps.wall_us
-    noise_us = max(smallest_visible_us(analysis.steps), _LEAST_TOLD * step_us)
+    noise_us = max(smallest_visible_us(analysis.steps), _LEAST_SHOWN * step_us)
     bounded = [(draft, _bounded(draft.gain_us, step_us)) for draft in drafts]
     bounded.sort(key=lambda each: -_middle(each[1]))
     left_us = {_WHOLE: step_us * (1 - _LEAST_LEFT), **_accounts(analysis)}
@@ -76,7 +76,7 @@ def rank(drafts: Sequence[Draft], analysis: Analysis, program: Sequence[str] | N
 
 
 def speedup_of(gain_us: Interval, step_us: float) -> Interval:
-    """How many times as fast the step gets."""
+    """Speedup of the step: step / (step - gain)."""
     return Interval(step_us / (step_us - gain_us.low), step_us / (step_us - gain_us.high))
 
 

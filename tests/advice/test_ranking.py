@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bottleneck.advice.drafts import Draft, rank, up_to
+from bottleneck.advice.ranking import Draft, rank, up_to
 from bottleneck.report.analysis_json import from_json, to_json
 from bottleneck.schema.analysis import Analysis, Finding, Interval
 from bottleneck.schema.measurements import Timing

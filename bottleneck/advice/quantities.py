@@ -1,7 +1,7 @@
-"""Quantities that several rules ask of a case: amounts of the ledger, counts and times per step, and lines to name.
+"""Quantities of a case that several advice rules use: ledger amounts, counts and times per step, source lines.
 
-What is "per step" is per step of the window. What comes from the analysis is already scaled to the unprofiled step;
-what comes from the tables is scaled here by how much the profiler stretched the step (``host_scale``).
+"Per step" means per step of the window. Times of the analysis are already scaled to the unprofiled step; host times
+of the tables are scaled here by how much the profiler stretched the step (``host_scale``).
 """
 
 import math
@@ -21,13 +21,13 @@ Flags = npt.NDArray[np.bool_]
 Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
 
-# What the host does between launches (GPU) or between leaf ops (CPU), as far as fewer calls would make it less.
-PER_CALL = ("overhead.dispatch", "overhead.python", "overhead.launch")
+# Accounts of the host between launches (GPU) or between leaf ops (CPU): fewer calls make them smaller.
+ISSUE_ACCOUNTS = ("overhead.dispatch", "overhead.python", "overhead.launch")
 _COMPILED = re.compile(
     r"^Torch-Compiled Region|^## Call CompiledFxGraph|^CompiledFunction|^triton_|^graph_\d+_|^_compile.compile_inner"
 )
 _LONGEST_CALL_US = 500.0
-# Caveats of analysis/summary.py that take the verdict away for what the trace does not hold.
+# Caveats of analysis/summary.py that make the verdict inconclusive.
 _BROKEN = frozenset({"no-device-events", "kernels-missing", "disturbed-profile", "contended"})
 _BACKWARD = "autograd::engine::evaluate_function"
 _OPTIMIZER = re.compile(r"^Optimizer\.step#(?P<name>\w+)\.step")
@@ -43,7 +43,7 @@ def remembered(case: Case, key: str, make: Callable[[Case], T]) -> T:
 
 
 def runs_on_host(case: Case) -> bool:
-    """Whether the step's work are ops of the host: there is no device work in the trace."""
+    """True if the step runs on the CPU: the trace holds no device work."""
     return case.linked.trace.device_args.empty
 
 
@@ -82,29 +82,29 @@ def idle_us(case: Case, *causes: str) -> float:
     return math.fsum(row.us for row in case.analysis.idle if not causes or row.cause in causes)
 
 
-def per_call_us(case: Case) -> float:
-    """Time per step in dispatching, Python and launching that fewer calls would shorten.
+def issue_us(case: Case) -> float:
+    """Issue time: microseconds per step in dispatching, Python and launching that fewer calls would shorten.
 
     A stretch far longer than issuing an op takes is something else (loading data, starting a device, sleeping), and
     does not count.
     """
-    rows = (row for row in case.analysis.idle if f"overhead.{row.cause}" in PER_CALL)
-    beyond_us = math.fsum(row.us - part_of_calls_us(row) for row in rows)
-    return max(account_us(case, *PER_CALL) - beyond_us, 0.0)
+    rows = (row for row in case.analysis.idle if f"overhead.{row.cause}" in ISSUE_ACCOUNTS)
+    beyond_us = math.fsum(row.us - issue_part_us(row) for row in rows)
+    return max(account_us(case, *ISSUE_ACCOUNTS) - beyond_us, 0.0)
 
 
-def part_of_calls_us(row: IdleCause) -> float:
-    """Of a wait between ops, what issuing ops can account for: 0.5 ms per occasion at most."""
+def issue_part_us(row: IdleCause) -> float:
+    """The part of a wait between ops that issuing ops can explain: at most 0.5 ms per occasion."""
     return min(row.us, _LONGEST_CALL_US * row.calls)
 
 
 def is_broken(case: Case) -> bool:
-    """Whether the trace lacks work that was done, or was disturbed, so that its waits are not the program's own."""
+    """True if the trace is incomplete or was disturbed, so that its waits are not the program's own."""
     return any(caveat.slug in _BROKEN for caveat in case.analysis.caveats)
 
 
-def doubt(case: Case) -> Confidence:
-    """Low where the step was never timed without the profiler, whose own cost is then in every wait."""
+def timing_confidence(case: Case) -> Confidence:
+    """Confidence of a wait: low if the step was never timed without the profiler, whose cost is then in every wait."""
     return "medium" if case.analysis.steps.unprofiled_us is not None else "low"
 
 
@@ -114,17 +114,17 @@ def idle_rows(case: Case, *causes: str) -> tuple[IdleCause, ...]:
 
 
 def idle_lines(case: Case, *causes: str, most: int = 3) -> tuple[str, ...]:
-    """The lines at which the device waited for these causes, in words, longest first."""
+    """Descriptions of the lines at which the device waited for these causes, longest first."""
     folded: dict[tuple[str | None, str | None], list[float]] = {}
     for row in idle_rows(case, *causes):
-        told = folded.setdefault((row.source, row.detail), [0.0, 0.0])
-        told[0] += row.us
-        told[1] += row.calls
+        total = folded.setdefault((row.source, row.detail), [0.0, 0.0])
+        total[0] += row.us
+        total[1] += row.calls
     ranked = sorted(folded.items(), key=lambda item: -item[1][0])[:most]
-    return tuple(_told(source, detail, us, calls) for (source, detail), (us, calls) in ranked)
+    return tuple(_describe_wait(source, detail, us, calls) for (source, detail), (us, calls) in ranked)
 
 
-def _told(source: str | None, detail: str | None, us: float, calls: float) -> str:
+def _describe_wait(source: str | None, detail: str | None, us: float, calls: float) -> str:
     place = source or "at no known line"
     what = f" in {detail}" if detail else ""
     return f"{place}: {format_us(us)} per step{what}, {format_times(calls)}"
@@ -136,23 +136,23 @@ def format_count(count: float) -> str:
 
 
 def format_times(count: float) -> str:
-    """How often per step: 'once', '3 times'."""
+    """A frequency per step in words: 'once', '3 times'."""
     return "once" if count == 1 else f"{format_count(count)} times"
 
 
 def host_scale(case: Case) -> float:
-    """What host times of the tables are multiplied by to become those of the unprofiled step; 1 where unknown."""
+    """Factor from host times of the tables to those of the unprofiled step; 1 where unknown."""
     profiled_us = case.linked.window.wall_us / case.steps
     return min(case.step_us / profiled_us, 1.0) if profiled_us > 0 and case.step_us > 0 else 1.0
 
 
 def ops_in_window(case: Case) -> Flags:
-    """Whether each row of OPS starts in a step of the window (in the window, where it has no steps)."""
+    """Mask of the rows of OPS that start in a step of the window (in the window, if it has no steps)."""
     return _inside(case, case.linked.ops["ts_us"].to_numpy())
 
 
 def kernels_in_window(case: Case) -> Flags:
-    """Whether each row of KERNELS belongs to a step of the window: was issued in it, or runs in it if it has none."""
+    """Mask of the rows of KERNELS that belong to a step of the window: issued in it, or run in it if it has none."""
     kernels = case.linked.kernels
     if case.linked.window.steps:
         return kernels["step"].notna().to_numpy()
@@ -166,7 +166,7 @@ def _inside(case: Case, at_us: Floats) -> Flags:
 
 
 def work_in_window(case: Case) -> Flags:
-    """Whether each row of KERNELS is a kernel of the window that computes (no copy, fill, collective, or mere call)."""
+    """Mask of the rows of KERNELS in the window that compute (no copy, fill, collective or mere call)."""
     computes = (case.linked.kernels["kind"] == "compute").to_numpy() & ~case.attribution["dispatches"].to_numpy()
     return np.asarray(computes & kernels_in_window(case))
 
@@ -176,19 +176,8 @@ def kernels_per_step(case: Case) -> float:
     return case.analysis.totals.kernel_count
 
 
-def launches_per_step(case: Case) -> float:
-    """Calls per step that issue device work; 0 on a CPU."""
-    return case.analysis.totals.launch_count
-
-
-def median_kernel_us(case: Case) -> float | None:
-    """Median duration of the kernels that compute; null without any."""
-    durations = case.linked.kernels["dur_us"].to_numpy()[work_in_window(case)]
-    return float(np.median(durations)) if durations.size else None
-
-
 def host_us_per_launch(case: Case) -> float | None:
-    """What the host takes from one launch to the next, where it does nothing else: the median; null below ten of them.
+    """Median time of the host from one launch to the next where it does nothing else; null below ten launches.
 
     Over launches of one thread. Waiting calls make single distances long, but not the median.
     """
@@ -213,12 +202,7 @@ def launch_floor_us(case: Case) -> float | None:
 def overhead_us_per_op(case: Case) -> float | None:
     """On a CPU: overhead that the step pays per op, in dispatching and in Python; null without ops."""
     ops = case.analysis.totals.op_count
-    return (per_call_us(case) + account_us(case, "overhead.launch_floor")) / ops if ops else None
-
-
-def names_like(case: Case, pattern: "re.Pattern[str]") -> tuple[str, ...]:
-    """Names of ops in the window that the pattern finds."""
-    return tuple(name for name in case.op_sums if pattern.search(name))
+    return (issue_us(case) + account_us(case, "overhead.launch_floor")) / ops if ops else None
 
 
 def op_sum(case: Case, names: Iterable[str]) -> OpSum:
@@ -247,7 +231,7 @@ def rows_of_ops(case: Case, names: Iterable[str]) -> Integers:
     return np.flatnonzero(np.append(wanted, False)[column.codes.to_numpy()] & ops_in_window(case))
 
 
-def events_like(case: Case, pattern: "re.Pattern[str]") -> Integers:
+def rows_of_events(case: Case, pattern: "re.Pattern[str]") -> Integers:
     """Rows of EVENTS that start in the window and whose name the pattern finds, in order; each name is tried once."""
     events = case.linked.trace.events
     found = np.array([pattern.search(str(name)) is not None for name in events["name"].cat.categories], dtype=bool)
@@ -256,7 +240,7 @@ def events_like(case: Case, pattern: "re.Pattern[str]") -> Integers:
 
 
 def outermost(case: Case, rows: Integers) -> Integers:
-    """Those of some rows of OPS (in order) that lie in none of the others."""
+    """The rows among these rows of OPS (in order) that lie inside none of the others."""
     ops = case.linked.ops
     start = ops["ts_us"].to_numpy()[rows]
     end = start + ops["dur_us"].to_numpy()[rows]
@@ -270,7 +254,7 @@ def outermost(case: Case, rows: Integers) -> Integers:
 
 
 def outermost_us(case: Case, *names: str) -> float:
-    """Full time of these ops per step, with what is nested in one another counted once; scaled to the unprofiled step.
+    """Full time of these ops per step, nested calls counted once; scaled to the unprofiled step.
 
     On a GPU this is the host's time, not the device's.
     """
@@ -278,8 +262,8 @@ def outermost_us(case: Case, *names: str) -> float:
     return float(case.linked.ops["dur_us"].to_numpy()[rows].sum()) / case.steps * host_scale(case)
 
 
-def spans_of(case: Case, pattern: "re.Pattern[str]") -> tuple[Floats, Floats]:
-    """Starts and ends of the marks and ops of the window whose names the pattern finds, the outermost ones."""
+def outermost_spans(case: Case, pattern: "re.Pattern[str]") -> tuple[Floats, Floats]:
+    """Starts and ends of the outermost marks and ops of the window whose names the pattern finds."""
     events = case.linked.trace.events
     names = events["name"].cat
     wanted = np.array([pattern.search(str(name)) is not None for name in names.categories], dtype=bool)
@@ -292,8 +276,8 @@ def spans_of(case: Case, pattern: "re.Pattern[str]") -> tuple[Floats, Floats]:
     return start[rows], start[rows] + dur[rows]
 
 
-def within(at_us: Floats, start: Floats, end: Floats) -> Flags:
-    """Whether each instant lies within one of these stretches, which are sorted and apart."""
+def lies_in_spans(at_us: Floats, start: Floats, end: Floats) -> Flags:
+    """Mask of the instants that lie in one of these spans, which are sorted and disjoint."""
     if not start.size:
         return np.zeros(at_us.size, dtype=bool)
     span = np.searchsorted(start, at_us, side="right") - 1
@@ -309,25 +293,20 @@ def sources_of(case: Case, rows: Integers, most: int = 3) -> tuple[str, ...]:
     return tuple(str(column.categories[code]) for code in ranked.tolist() if counts[code])
 
 
-def trains(case: Case) -> bool:
-    """Whether the step runs a backward pass."""
+def has_backward_marks(case: Case) -> bool:
+    """True if autograd's marks show a backward pass in the step."""
     return any(name.startswith(_BACKWARD) for name in case.op_sums)
 
 
-def optimizers(case: Case) -> tuple[str, ...]:
+def optimizer_names(case: Case) -> tuple[str, ...]:
     """Class names of the optimizers that step in the window, as far as the trace marks them."""
     found = (_OPTIMIZER.match(name) for name in case.mark_sums)
     return tuple(dict.fromkeys(match["name"] for match in found if match))
 
 
 def is_compiled(case: Case) -> bool:
-    """Whether torch.compile made a part of the step: its marks, ops or kernels are in the window."""
+    """True if torch.compile made a part of the step: its marks, ops or kernels are in the window."""
     kernels = case.linked.kernels["name"].cat.categories
     return any(_COMPILED.search(name) for name in (*case.op_sums, *case.mark_sums)) or any(
         str(name).startswith("triton_") for name in kernels
     )
-
-
-def replays_graphs(case: Case) -> bool:
-    """Whether device work of the window comes from graphs that are replayed."""
-    return bool((case.linked.kernels["replayed"].to_numpy() & kernels_in_window(case)).any())

@@ -1,4 +1,4 @@
-"""Rows of device work with time and cost, as rules ask for them, and the gain of shortening some of them."""
+"""Kernels of the window with time and cost for the advice rules, and the step's gain if some of them get shorter."""
 
 import json
 import math
@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from bottleneck.advice.drafts import Draft
-from bottleneck.advice.measures import format_times, kernels_in_window, runs_on_host, trains
+from bottleneck.advice.quantities import format_times, has_backward_marks, kernels_in_window, runs_on_host
+from bottleneck.advice.ranking import Draft
 from bottleneck.schema.analysis import Interval
 from bottleneck.schema.case import Case
 from bottleneck.units import format_share, format_us
@@ -47,9 +47,9 @@ class _Track:
 
 
 def saved_us(case: Case, less_us: Floats) -> float:
-    """Microseconds per step that the step gets shorter if each row of KERNELS takes so much less (in the trace's time).
+    """Reduction of the step in microseconds if each row of KERNELS takes so much less (in the trace's time).
 
-    On a CPU ops run one after the other: the sum. On a device the stream is walked again with the launches where they
+    On a CPU ops run one after the other: the sum. On a device each stream is replayed with the launches where they
     were: a kernel cannot start before the host has launched it, so what is saved before a launch that came late is
     worth nothing, unless the host itself was waiting for the device. Work on other streams keeps its times.
     """
@@ -69,7 +69,7 @@ def _saved(track: _Track, less_us: Floats) -> float:
 
 
 def _tracks(case: Case) -> tuple[_Track, ...]:
-    """The streams of the case; kept beside it, for many rules ask."""
+    """The streams of the case; computed once and kept beside it."""
     kept = vars(case)
     if "_tracks" not in kept:
         kept["_tracks"] = _find_tracks(case)
@@ -121,7 +121,7 @@ def _host_waits(case: Case) -> tuple[Floats, Floats]:
 
 
 def _covers(waits: tuple[Floats, Floats], at_us: Floats) -> Flags:
-    """Whether the host was in a waiting call at each of these times."""
+    """Mask of the times at which the host was in a waiting call."""
     start, end = waits
     if not start.size:
         return np.zeros(at_us.size, dtype=bool)
@@ -142,12 +142,12 @@ _LEAST_GAIN = 0.001  # of the step
 
 
 @dataclass(frozen=True)
-class Work:
+class KernelWork:
     """The rows of KERNELS in the window that work or copy on the device: in the order of stream, then start.
 
     Arrays have an element per such row. ``row`` is the row in KERNELS, ``us`` its duration per step of the window,
-    scaled to the unprofiled step, ``op`` the row in OPS that stands for it and ``signature`` that in CALLS, -1 for
-    none. Floors (``roof``) and prices (``cost``) are of one run.
+    scaled to the unprofiled step, ``op`` its row in OPS and ``signature`` that in CALLS, -1 for
+    none. Floors (``roof``) and costs (``cost``) are of one run.
     """
 
     case: Case
@@ -162,45 +162,45 @@ class Work:
         return np.asarray(self.case.roofline[column].to_numpy()[self.row], dtype=np.float64)
 
     def is_text(self, table: pd.DataFrame, column: str, *texts: str) -> Flags:
-        """Whether a category of KERNELS or ROOFLINE is one of these texts."""
-        return _whose(table[column], lambda text: text in texts, self.row)
+        """Mask of the rows whose category of KERNELS or ROOFLINE is one of these texts."""
+        return _text_matches(table[column], lambda text: text in texts, self.row)
 
     def bound(self, *bounds: str) -> Flags:
-        """Whether the row's bound is one of these."""
+        """Mask of the rows with one of these bounds."""
         return self.is_text(self.case.roofline, "bound", *bounds)
 
     def cost(self, column: str) -> Floats:
-        """An amount of COSTS; NaN without a price."""
+        """An amount of COSTS; NaN for a row without a cost formula."""
         return np.append(self.case.costs[column].to_numpy(dtype=np.float64), np.nan)[self.signature]
 
     def family(self, *families: str) -> Flags:
-        """Whether the price is of one of these families."""
-        return _whose(self.case.costs["family"], lambda text: text in families, self.signature)
+        """Mask of the rows whose cost formula is of one of these families."""
+        return _text_matches(self.case.costs["family"], lambda text: text in families, self.signature)
 
     def dtype(self, *dtypes: str) -> Flags:
-        """Whether the op's arithmetic is in one of these dtypes."""
-        return _whose(self.case.costs["math_dtype"], lambda text: text in dtypes, self.signature)
+        """Mask of the rows whose arithmetic is in one of these dtypes."""
+        return _text_matches(self.case.costs["math_dtype"], lambda text: text in dtypes, self.signature)
 
     def op_like(self, pattern: "re.Pattern[str]") -> Flags:
-        """Whether the name of the op that stands for the row is found by the pattern."""
-        return _whose(self.case.linked.ops["name"], _search(pattern), self.op)
+        """Mask of the rows whose op has a name that the pattern finds."""
+        return _text_matches(self.case.linked.ops["name"], _search(pattern), self.op)
 
     def kernel_like(self, pattern: "re.Pattern[str]") -> Flags:
-        """Whether the kernel's name (CPU: the op's) is found by the pattern."""
-        return _whose(self.case.linked.kernels["name"], _search(pattern), self.row)
+        """Mask of the rows whose kernel (CPU: op) has a name that the pattern finds."""
+        return _text_matches(self.case.linked.kernels["name"], _search(pattern), self.row)
 
     def reason_like(self, pattern: "re.Pattern[str]") -> Flags:
-        """Whether the reason of ROOFLINE is found by the pattern."""
-        return _whose(self.case.roofline["reason"], _search(pattern), self.row)
+        """Mask of the rows whose reason in ROOFLINE the pattern finds."""
+        return _text_matches(self.case.roofline["reason"], _search(pattern), self.row)
 
     @cached_property
     def sizes(self) -> dict[int, Sizes]:
-        """Sizes of the arguments of calls that a rule has asked for, by row in CALLS (see ``sizes_of``)."""
+        """Argument sizes of the calls read so far, by row in CALLS (see ``sizes_of``)."""
         return {}
 
     @cached_property
     def in_model(self) -> Flags:
-        """Whether each row was issued outside of optimizers and loaders, whose time other rules advise on."""
+        """Mask of the rows issued outside of optimizers and loaders, which other rules cover."""
         at_us = np.append(self.case.linked.ops["ts_us"].to_numpy(), np.nan)[self.op]
         return ~inside_marks(self.case, at_us, _OUTSIDE_MODEL)
 
@@ -210,7 +210,7 @@ class Work:
         return np.minimum(np.nan_to_num(floor) * self.scale / self.case.steps, self.us)
 
     def memory_us(self) -> Floats:
-        """The floor of the bytes, likewise."""
+        """The floor of the bytes, per step and scaled like ``us``, and at most that; 0 if unknown."""
         return np.minimum(np.nan_to_num(self.roof("memory_us")) * self.scale / self.case.steps, self.us)
 
 
@@ -218,14 +218,14 @@ def _search(pattern: "re.Pattern[str]") -> Callable[[str], bool]:
     return lambda text: pattern.search(text) is not None
 
 
-def _whose(column: "pd.Series[str]", holds: Callable[[str], bool], rows: Integers) -> Flags:
-    """Whether a category's text passes a test, at some rows of its table (-1: none); asked once per distinct text."""
+def _text_matches(column: "pd.Series[str]", holds: Callable[[str], bool], rows: Integers) -> Flags:
+    """Mask of those rows of a table (-1: none) whose category passes a test, which runs once per distinct text."""
     found = np.array([holds(str(text)[:_NAME_LIMIT]) for text in column.cat.categories], dtype=bool)
     return np.asarray(np.append(found, False)[np.append(column.cat.codes.to_numpy(), -1)[rows]])
 
 
 def inside_marks(case: Case, at_us: Floats, mark: "re.Pattern[str]") -> Flags:
-    """Whether each time lies inside a mark (annotation or op) of such a name."""
+    """Mask of the times that lie inside a mark (annotation or op) of such a name."""
     events = case.linked.trace.events
     names = events["name"].cat
     found = [code for code, name in enumerate(names.categories) if mark.search(str(name)[:_NAME_LIMIT])]
@@ -238,21 +238,21 @@ def inside_marks(case: Case, at_us: Floats, mark: "re.Pattern[str]") -> Flags:
     return np.asarray((before >= 0) & (at_us < end[np.maximum(before, 0)]))
 
 
-def goes_backward(case: Case) -> bool:
-    """Whether the step runs a backward pass, by its marks or, in old traces, by the names of ops."""
-    return trains(case) or any(_BACKWARD.search(name) for name in case.op_sums)
+def has_backward_pass(case: Case) -> bool:
+    """True if the step runs a backward pass, by its marks or, in old traces, by the names of ops."""
+    return has_backward_marks(case) or any(_BACKWARD.search(name) for name in case.op_sums)
 
 
-def work_of(case: Case) -> Work:
-    """The work of this case; kept beside it, for many rules ask."""
+def work_of(case: Case) -> KernelWork:
+    """The kernels of this case with their costs; computed once and kept beside it."""
     kept = vars(case)
     if "_work" not in kept:
         kept["_work"] = _find_work(case)
-    found: Work = kept["_work"]
+    found: KernelWork = kept["_work"]
     return found
 
 
-def _find_work(case: Case) -> Work:
+def _find_work(case: Case) -> KernelWork:
     kernels, ops = case.linked.kernels, case.linked.ops
     device_copy = (kernels["kind"] == "copy").to_numpy() & ~_over_link(kernels)
     works = kernels["kind"].isin(("compute", "fill")).to_numpy() & ~case.attribution["dispatches"].to_numpy()
@@ -265,73 +265,73 @@ def _find_work(case: Case) -> Work:
     busy_us = case.analysis.totals.busy_us
     scale = min(1.0, busy_us / us.sum()) if us.sum() > 0 and busy_us > 0 else 1.0
     signature = np.where(carried < 0, np.append(_positions(ops["signature"]), -1)[op], carried)
-    return Work(case, row, us * scale, scale, op, signature)
+    return KernelWork(case, row, us * scale, scale, op, signature)
 
 
 def _over_link(kernels: pd.DataFrame) -> Flags:
-    """Whether the name of each row is that of a copy between host and device, or between devices."""
-    return _whose(kernels["name"], _search(_LINK), np.arange(len(kernels)))
+    """Mask of the rows named as a copy between host and device, or between devices."""
+    return _text_matches(kernels["name"], _search(_LINK), np.arange(len(kernels)))
 
 
 def _positions(column: "pd.Series[int]") -> Integers:
     return np.asarray(column.to_numpy(dtype=np.int64, na_value=-1), dtype=np.int64)
 
 
-def worth_telling(rule: Callable[[Case], Draft | None]) -> Callable[[Case], Draft | None]:
+def requires_gain(rule: Callable[[Case], Draft | None]) -> Callable[[Case], Draft | None]:
     """The same rule, silent where the critical path leaves nothing of its gain: a device that waits for its host."""
 
     @wraps(rule)
-    def told_if_worth(case: Case) -> Draft | None:
+    def gaining_rule(case: Case) -> Draft | None:
         draft = rule(case)
         if draft is None or draft.gain_us is None or draft.gain_us.high >= _LEAST_GAIN * case.step_us:
             return draft
         return None
 
-    return told_if_worth
+    return gaining_rule
 
 
-def gain_of(work: Work, low_us: Floats, high_us: Floats) -> Interval:
-    """The step's gain if each row takes less by between so much and so much (per step, as ``Work.us``).
+def gain_of(work: KernelWork, low_us: Floats, high_us: Floats) -> Interval:
+    """The step's gain if each row takes less by an amount between these two (per step, as ``KernelWork.us``).
 
     Rows that take longer (less than nothing) count against the others; a step that gets longer gains nothing.
     """
-    low, high = (_on_path(work, np.minimum(less, work.us)) for less in (low_us, high_us))
+    low, high = (_saved_on_critical_path_us(work, np.minimum(less, work.us)) for less in (low_us, high_us))
     return Interval(max(0.0, min(low, high)), max(0.0, low, high))
 
 
-def _on_path(work: Work, less_us: Floats) -> float:
-    """On a device the trace's own durations are walked; then everything is scaled as the work is."""
+def _saved_on_critical_path_us(work: KernelWork, less_us: Floats) -> float:
+    """On a device the streams are replayed with the trace's own durations; the result is scaled as the work is."""
     less = np.zeros(len(work.case.linked.kernels))
     less[work.row] = less_us * work.case.steps / work.scale
     return saved_us(work.case, less) * work.scale
 
 
-def part_on_path(work: Work, less_us: Floats) -> str | None:
-    """A sentence of evidence where the host's pace makes a faster device worth less; null where it does not."""
+def critical_path_note(work: KernelWork, less_us: Floats) -> str | None:
+    """Evidence that the host's pace makes a faster device worth less; null where it does not."""
     whole = float(less_us.sum())
     if runs_on_host(work.case) or not whole:
         return None
-    part = min(_on_path(work, less_us) / whole, 1.0)
+    part = min(_saved_on_critical_path_us(work, less_us) / whole, 1.0)
     if part > 0.95:
         return None
     return f"{format_share(part)} of that time is on the critical path: elsewhere the device waits for the host anyway"
 
 
-def claims_of_rows(work: Work, less_us: Floats) -> Mapping[str, float]:
+def claims_of_rows(work: KernelWork, less_us: Floats) -> Mapping[str, float]:
     """Claims on the kernels by name, in microseconds per step."""
     names = work.case.linked.kernels["name"].cat
     total = np.bincount(names.codes.to_numpy()[work.row], weights=less_us, minlength=len(names.categories))
     return {f"kernel:{names.categories[code]}": float(total[code]) for code in np.flatnonzero(total > 0).tolist()}
 
 
-def share(work: Work, rows: Flags) -> float:
+def share(work: KernelWork, rows: Flags) -> float:
     """Share of the step (0-1) that these rows take."""
     step_us = work.case.step_us
     return min(float(work.us[rows].sum()) / step_us, 1.0) if step_us > 0 else 0.0
 
 
-def told(work: Work, rows: Flags, most: int = 3) -> tuple[str, ...]:
-    """These rows in words, by op, line and sizes, longest first: time per step, share of the step, runs per step."""
+def describe_rows(work: KernelWork, rows: Flags, most: int = 3) -> tuple[str, ...]:
+    """Descriptions of these rows by op, line and sizes, longest first: time per step, share of the step, runs."""
     places = np.flatnonzero(rows)
     if not places.size:
         return ()
@@ -354,27 +354,27 @@ def told(work: Work, rows: Flags, most: int = 3) -> tuple[str, ...]:
     return tuple(lines)
 
 
-def _name_codes(work: Work) -> Integers:
+def _name_codes(work: KernelWork) -> Integers:
     """One number per name shown: that of the op, else of the kernel."""
     ops, kernels = work.case.linked.ops["name"].cat, work.case.linked.kernels["name"].cat
     of_op = np.append(ops.codes.to_numpy().astype(np.int64), -1)[work.op]
     return np.where(of_op >= 0, of_op, len(ops.categories) + kernels.codes.to_numpy().astype(np.int64)[work.row])
 
 
-def _name(work: Work, place: int) -> str:
+def _name(work: KernelWork, place: int) -> str:
     op = int(work.op[place])
     frame = work.case.linked.ops if op >= 0 else work.case.linked.kernels
     text = str(frame["name"].iloc[op if op >= 0 else int(work.row[place])])
     return text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"
 
 
-def _shown_sizes(work: Work, signature: int) -> str:
+def _shown_sizes(work: KernelWork, signature: int) -> str:
     sizes = sizes_of(work, signature)
     shown = ", ".join("x".join(map(str, size)) for size in sizes[:3] if size)
     return f" on {shown}" if shown and len(shown) <= _LONGEST else ""
 
 
-def sizes_of(work: Work, signature: int) -> Sizes:
+def sizes_of(work: KernelWork, signature: int) -> Sizes:
     """Sizes of every argument of a call, () for what is no tensor; () for a call without recorded sizes."""
     if signature < 0:
         return ()
@@ -398,8 +398,8 @@ def _is_size(value: object) -> bool:
     return isinstance(value, list) and all(type(one) is int and 0 <= one < 2**53 for one in value)
 
 
-def elements(work: Work, rows: Flags) -> Floats:
-    """Numbers in the largest tensor of each call; NaN where sizes are unknown, and for rows that are not asked for."""
+def elements(work: KernelWork, rows: Flags) -> Floats:
+    """Numbers in the largest tensor of each call; NaN where sizes are unknown, and for other rows."""
     largest = np.full(len(work.case.costs) + 1, np.nan)
     for signature in np.unique(work.signature[rows]).tolist():
         counts = [math.prod(map(float, size)) for size in sizes_of(work, signature) if size]
@@ -409,7 +409,7 @@ def elements(work: Work, rows: Flags) -> Floats:
     return np.where(rows, largest[work.signature], np.nan)
 
 
-def text_column(work: Work, column: str, signature: int) -> tuple[object, ...]:
+def text_column(work: KernelWork, column: str, signature: int) -> tuple[object, ...]:
     """One text of CALLS ('types', 'concrete', 'strides') as a tuple; () where it was not recorded."""
     text = work.case.linked.trace.signatures[column].iloc[signature] if signature >= 0 else None
     try:
@@ -419,6 +419,6 @@ def text_column(work: Work, column: str, signature: int) -> tuple[object, ...]:
     return tuple(read) if isinstance(read, list) else ()
 
 
-def by_signature(work: Work, rows: Flags, holds: Iterable[int]) -> Flags:
-    """Those of the rows whose call is one of these."""
+def by_signature(work: KernelWork, rows: Flags, holds: Iterable[int]) -> Flags:
+    """Mask of those of the rows whose call is one of these."""
     return np.asarray(rows & np.isin(work.signature, list(holds)))

@@ -1,66 +1,65 @@
-"""What rules ask of a case: counts and times per step, on events whose sums are known."""
+"""Counts and times per step that rules use, on events whose sums are known."""
 
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from bottleneck.advice import measures
+from bottleneck.advice import quantities
 from tests.advice.cases import case_of, cpu_events, gpu_events, idle_row, with_ledger
 from tests.builders import complete, op
 
 
 def test_counts_and_medians_are_per_step_of_the_window(tmp_path: Path) -> None:
     case = case_of(tmp_path, gpu_events(kernels=20, kernel_us=3, every_us=10))
-    assert not measures.runs_on_host(case)
-    assert measures.launches_per_step(case) == measures.kernels_per_step(case) == 20
-    assert measures.median_kernel_us(case) == pytest.approx(3)
-    assert measures.host_us_per_launch(case) == pytest.approx(10)
-    assert measures.op_calls_per_step(case, "aten::add", "aten::none") == 20
+    assert not quantities.runs_on_host(case)
+    assert quantities.kernels_per_step(case) == 20
+    assert quantities.host_us_per_launch(case) == pytest.approx(10)
+    assert quantities.op_calls_per_step(case, "aten::add", "aten::none") == 20
 
 
 def test_the_host_times_of_tables_are_scaled_to_the_unprofiled_step(tmp_path: Path) -> None:
     case = case_of(tmp_path, cpu_events(ops=10, op_us=6, every_us=9), unprofiled_us=50.0)
-    assert measures.runs_on_host(case)
-    assert measures.host_scale(case) == pytest.approx(0.5, rel=0.02)
-    assert measures.outermost_us(case, "aten::add") == pytest.approx(60 * measures.host_scale(case))
-    assert measures.op_sum(case, ["aten::add"]).calls == 10
+    assert quantities.runs_on_host(case)
+    assert quantities.host_scale(case) == pytest.approx(0.5, rel=0.02)
+    assert quantities.outermost_us(case, "aten::add") == pytest.approx(60 * quantities.host_scale(case))
+    assert quantities.op_sum(case, ["aten::add"]).calls == 10
 
 
 def test_nested_ops_of_the_same_names_count_once(tmp_path: Path) -> None:
     nested = [op("aten::to", 10, 50), op("aten::copy_", 20, 20), op("aten::to", 22, 5), op("aten::to", 70, 10)]
     case = case_of(tmp_path, nested)
-    assert measures.outermost_us(case, "aten::to") == pytest.approx(60)
-    assert measures.op_sum(case, ["aten::to"]).us == pytest.approx(65)
+    assert quantities.outermost_us(case, "aten::to") == pytest.approx(60)
+    assert quantities.op_sum(case, ["aten::to"]).us == pytest.approx(65)
 
 
 def test_a_trace_without_steps_is_one_step(tmp_path: Path) -> None:
     case = case_of(tmp_path, [op("aten::mul", 5 + 10 * at, 4) for at in range(7)])
-    assert measures.op_calls_per_step(case, "aten::mul") == 7
-    assert measures.ops_in_window(case).all()
-    assert measures.kernels_in_window(case).all()
+    assert quantities.op_calls_per_step(case, "aten::mul") == 7
+    assert quantities.ops_in_window(case).all()
+    assert quantities.kernels_in_window(case).all()
 
 
 def test_claims_stop_at_the_most_that_they_may_be(tmp_path: Path) -> None:
     case = with_ledger(
         case_of(tmp_path, cpu_events(4, 5, 10)), {"memory": 10.0, "overhead.python": 60.0, "overhead.dispatch": 30.0}
     )
-    claims = measures.claims_of(case, "overhead.python", "overhead.dispatch", "overhead.gc", most_us=70.0)
+    claims = quantities.claims_of(case, "overhead.python", "overhead.dispatch", "overhead.gc", most_us=70.0)
     assert claims == {"overhead.python": 60.0, "overhead.dispatch": 10.0}
-    assert measures.account_us(case, "overhead.python", "memory") == 70
-    assert measures.share_of_step(case, 25.0) == 0.25
-    assert measures.idle_us(case) == measures.idle_us(case, "python", "dispatch") == 90
+    assert quantities.account_us(case, "overhead.python", "memory") == 70
+    assert quantities.share_of_step(case, 25.0) == 0.25
+    assert quantities.idle_us(case) == quantities.idle_us(case, "python", "dispatch") == 90
 
 
-def test_lines_of_waits_are_told_longest_first(tmp_path: Path) -> None:
+def test_lines_of_waits_are_listed_longest_first(tmp_path: Path) -> None:
     rows = [idle_row("sync", 5.0, "a.py:1", module="one"), idle_row("sync", 20.0, "b.py:2", detail="aten::item")]
     rows.append(idle_row("sync", 4.0, "a.py:1", module="two"))
     case = with_ledger(case_of(tmp_path, cpu_events(4, 5, 10)), {"memory": 1.0, "overhead.sync": 29.0}, rows)
-    assert measures.idle_lines(case, "sync") == (
+    assert quantities.idle_lines(case, "sync") == (
         "b.py:2: 20.0 us per step in aten::item, once",
         "a.py:1: 9.00 us per step, 2 times",
     )
-    assert measures.idle_lines(case, "gc") == ()
+    assert quantities.idle_lines(case, "gc") == ()
 
 
 def test_training_optimizers_and_compiled_regions_are_known_by_their_marks(tmp_path: Path) -> None:
@@ -70,14 +69,14 @@ def test_training_optimizers_and_compiled_regions_are_known_by_their_marks(tmp_p
         op("autograd::engine::evaluate_function: AddBackward0", 22, 2),
         op("Torch-Compiled Region: 0/0", 42, 3),
     ]
-    silent, telling = case_of(tmp_path / "a", plain), case_of(tmp_path / "b", [*plain, *marks])
-    assert not measures.trains(silent) and measures.optimizers(silent) == () and not measures.is_compiled(silent)
-    assert measures.trains(telling) and measures.optimizers(telling) == ("SGD",) and measures.is_compiled(telling)
-    assert not measures.replays_graphs(telling)
+    unmarked, marked = case_of(tmp_path / "a", plain), case_of(tmp_path / "b", [*plain, *marks])
+    assert not quantities.has_backward_marks(unmarked) and quantities.has_backward_marks(marked)
+    assert not quantities.is_compiled(unmarked) and quantities.is_compiled(marked)
+    assert quantities.optimizer_names(unmarked) == () and quantities.optimizer_names(marked) == ("SGD",)
 
 
 def test_the_lines_that_most_calls_come_from_are_named(tmp_path: Path) -> None:
     case = case_of(tmp_path, cpu_events(4, 5, 10))
-    rows = measures.rows_of_ops(case, ["aten::add"])
-    assert np.array_equal(rows, np.flatnonzero(measures.ops_in_window(case)))
-    assert measures.sources_of(case, rows) == ("train.py:12",)
+    rows = quantities.rows_of_ops(case, ["aten::add"])
+    assert np.array_equal(rows, np.flatnonzero(quantities.ops_in_window(case)))
+    assert quantities.sources_of(case, rows) == ("train.py:12",)

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bottleneck.advice.work import saved_us
+from bottleneck.advice.kernel_work import saved_us
 from bottleneck.schema.case import Case
 from tests.advice.cases import case_of, cpu_events, gpu_events
 from tests.builders import Event, kernel, launch, step
