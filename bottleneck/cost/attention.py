@@ -19,13 +19,13 @@ from bottleneck.cost.traffic import stream
 
 
 @dataclass(frozen=True)
-class Layout:
+class AttentionLayout:
     """Positions of the arguments of an attention op; null where its schema has none.
 
-    ``heads_last`` says that tensors are [batch, length, heads, width] and not [batch, heads, length, width].
-    ``bottom_right`` says that a causal mask lets the last query see the last key; else query i sees keys 0 … i.
+    ``heads_last``: tensors are [batch, length, heads, width] and not [batch, heads, length, width].
+    ``bottom_right``: a causal mask lets the last query see the last key; else query i sees keys 0 … i.
     ``lengths`` holds cumulative query and key lengths and their maxima, for sequences packed one after the other.
-    ``mask_type`` stands for ``causal`` where an integer chooses the mask: 0 none, 1 top-left, 2 bottom-right; of two
+    ``mask_type`` replaces ``causal`` where an integer chooses the mask: 0 none, 1 top-left, 2 bottom-right; of two
     positions (it moved in torch 2.5), the one before a flag is right. A tensor at ``unknown_with`` makes lengths depend
     on data that no trace holds.
     """
@@ -42,33 +42,33 @@ class Layout:
     bottom_right: bool = False
 
 
-def _backward_layout(**positions: Any) -> Layout:
-    """A backward op: the gradient of the output stands before query, key and value."""
-    return replace(Layout(query=1), **positions)
+def _backward_layout(**positions: Any) -> AttentionLayout:
+    """AttentionLayout of a backward op, whose first argument is the gradient of the output, before query, key and value."""
+    return replace(AttentionLayout(query=1), **positions)
 
 
 # Kernels of FlashAttention 2.1 and later align bottom-right; torch's front doors check that it makes no difference.
-_FLASH = Layout(heads_last=True, bottom_right=True)
-_SDPA_FLASH = Layout(dropout=3, causal=4)
+_FLASH = AttentionLayout(heads_last=True, bottom_right=True)
+_SDPA_FLASH = AttentionLayout(dropout=3, causal=4)
 _FLASH_BACKWARD = _backward_layout(lengths=(6, 7, 8, 9), dropout=10, causal=11)
 _CUDNN_BACKWARD = _backward_layout(bias=8, lengths=(9, 10, 11, 12), dropout=13, causal=14)
 _FLASH_3 = replace(_FLASH, lengths=(7, 8, 12, 13), causal=24, window=25, unknown_with=(3, 9, 10, 11, 14))
 
 FORWARD = {
-    "aten::scaled_dot_product_attention": Layout(bias=3, dropout=4, causal=5),
+    "aten::scaled_dot_product_attention": AttentionLayout(bias=3, dropout=4, causal=5),
     "aten::_scaled_dot_product_flash_attention": _SDPA_FLASH,
     "aten::_scaled_dot_product_flash_attention_for_cpu": replace(_SDPA_FLASH, bias=5),
-    "aten::_scaled_dot_product_efficient_attention": Layout(bias=3, dropout=5, causal=6),
-    "aten::_scaled_dot_product_cudnn_attention": Layout(bias=3, dropout=5, causal=6),
-    "aten::_scaled_dot_product_fused_attention_overrideable": Layout(bias=3, dropout=4, causal=5),
-    "aten::_cudnn_attention_forward": Layout(bias=3, lengths=(4, 5, 6, 7), dropout=9, causal=10),
+    "aten::_scaled_dot_product_efficient_attention": AttentionLayout(bias=3, dropout=5, causal=6),
+    "aten::_scaled_dot_product_cudnn_attention": AttentionLayout(bias=3, dropout=5, causal=6),
+    "aten::_scaled_dot_product_fused_attention_overrideable": AttentionLayout(bias=3, dropout=4, causal=5),
+    "aten::_cudnn_attention_forward": AttentionLayout(bias=3, lengths=(4, 5, 6, 7), dropout=9, causal=10),
     "aten::_flash_attention_forward": replace(
         _FLASH, lengths=(3, 4, 5, 6), dropout=7, causal=8, window=11, unknown_with=(13, 15)
     ),
     "aten::_flash_attention_forward_no_dropout_inplace": replace(
         _FLASH, query=1, lengths=(4, 5, 6, 7), dropout=8, causal=9, window=12, unknown_with=(14, 16)
     ),
-    "aten::_efficient_attention_forward": Layout(
+    "aten::_efficient_attention_forward": AttentionLayout(
         bias=3, lengths=(4, 5, 6, 7), mask_type=(9, 8), unknown_with=(12,), heads_last=True
     ),
     "flash_attn::_flash_attn_forward": replace(_FLASH, dropout=3, causal=5, window=6),
@@ -103,7 +103,7 @@ BACKWARD = {
 
 FAMILY = "attention"
 
-# Ops that only call others: products, softmax and dropout, each priced by itself.
+# Ops that only call others: products, softmax and dropout, each with a cost of its own.
 COMPOSITES = frozenset(
     {
         "aten::_native_multi_head_attention",
@@ -124,7 +124,7 @@ PACKED = "lower end: the lengths of the packed sequences are data"
 
 @dataclass(frozen=True)
 class Attention:
-    """Sizes of one attention: ``heads`` counts heads times sequences, ``pairs`` what one head sees in one sequence.
+    """Sizes of one attention: ``heads`` counts heads times sequences, ``pairs`` query-key pairs per head and sequence.
 
     ``seen`` is the part of the keys that any query sees at the low end.
     """
@@ -159,8 +159,8 @@ def _ramp(count: float, ceiling: float) -> float:
     return steps * (steps + 1) / 2 + max(count - ceiling, 0.0) * ceiling
 
 
-def _mask(call: OpCall, layout: Layout) -> tuple[bool, bool]:
-    """Whether the mask is causal, and whether it is aligned bottom-right."""
+def _mask(call: OpCall, layout: AttentionLayout) -> tuple[bool, bool]:
+    """Two flags: the mask is causal, and it is aligned bottom-right."""
     for position in layout.mask_type:
         kind = call.integer(position)
         if kind is not None and call.text(position + 1) in {"True", "False"}:
@@ -173,7 +173,7 @@ def _mask(call: OpCall, layout: Layout) -> tuple[bool, bool]:
     return causal, layout.bottom_right
 
 
-def _band(call: OpCall, layout: Layout, queries: float, keys: float) -> tuple[float | None, float]:
+def _band(call: OpCall, layout: AttentionLayout, queries: float, keys: float) -> tuple[float | None, float]:
     """First and last key, relative to its own index, that a query sees; a sliding window has a negative size if off."""
     causal, bottom_right = _mask(call, layout)
     shift = keys - queries if bottom_right else 0.0
@@ -184,8 +184,8 @@ def _band(call: OpCall, layout: Layout, queries: float, keys: float) -> tuple[fl
     return first, keys if right is None or right < 0 else shift + right
 
 
-def _lengths(call: OpCall, layout: Layout, query: Tensor, key: Tensor) -> tuple[float, float, str | None]:
-    """Queries and keys of one sequence, and what they leave open: the mean where sequences are packed.
+def _lengths(call: OpCall, layout: AttentionLayout, query: Tensor, key: Tensor) -> tuple[float, float, str | None]:
+    """Queries and keys of one sequence (the mean where sequences are packed), and a note on what is unknown.
 
     Pairs grow faster than lengths, so that even lengths have the fewest pairs of all splits of a total: where all
     sequences have as many queries, and where each has at least as many keys as queries, the further ones left out.
@@ -207,7 +207,7 @@ def _lengths(call: OpCall, layout: Layout, query: Tensor, key: Tensor) -> tuple[
     return queries, keys if longest[0] == queries else queries, PACKED
 
 
-def _sizes(call: OpCall, layout: Layout) -> Attention:
+def _sizes(call: OpCall, layout: AttentionLayout) -> Attention:
     """The sizes of the call; Unmodelled when they depend on data, or on arguments that were not recorded."""
     query, key, value = (call.tensor(layout.query + offset) for offset in range(3))
     if min(len(tensor.shape) for tensor in (query, key, value)) < 3 or query.shape[-1] != key.shape[-1]:
@@ -228,7 +228,7 @@ def _sizes(call: OpCall, layout: Layout) -> Attention:
     )
 
 
-def _arithmetic(call: OpCall, layout: Layout, sizes: Attention, width: int) -> Cost:
+def _arithmetic(call: OpCall, layout: AttentionLayout, sizes: Attention, width: int) -> Cost:
     """The arithmetic of products over ``width`` numbers per pair, with the softmax and the dropout around them."""
     pairs = sizes.heads * sizes.pairs
     dropout = None if layout.dropout is None else call.number(layout.dropout)
@@ -246,7 +246,7 @@ def _arithmetic(call: OpCall, layout: Layout, sizes: Attention, width: int) -> C
     )
 
 
-def _traffic(call: OpCall, layout: Layout, sizes: Attention) -> Cost:
+def _traffic(call: OpCall, layout: AttentionLayout, sizes: Attention) -> Cost:
     """Reading query, key, value and bias, and moving the output and the log of its softmax's sums once.
 
     Where a causal mask hides the last keys from all queries, the low end leaves them out.
@@ -259,13 +259,13 @@ def _traffic(call: OpCall, layout: Layout, sizes: Attention) -> Cost:
     return Cost(FAMILY, bytes_low=always + sizes.seen * cached, bytes_high=always + cached)
 
 
-def _forward(layout: Layout, call: OpCall) -> Cost:
+def _forward(layout: AttentionLayout, call: OpCall) -> Cost:
     """The cost of the forward pass: scores and their weighted sum of values."""
     sizes = _sizes(call, layout)
     return _arithmetic(call, layout, sizes, sizes.key_width + sizes.value_width) + _traffic(call, layout, sizes)
 
 
-def _backward(layout: Layout, call: OpCall) -> Cost:
+def _backward(layout: AttentionLayout, call: OpCall) -> Cost:
     """The cost of the backward pass: five products, three as wide as keys (scores again, dq, dk), two as values.
 
     It reads what the forward pass read and wrote, and the output's gradient, and writes the gradients of query, key
@@ -295,7 +295,7 @@ UNMASKED = "lower end: whether the mask is causal was not recorded"
 
 
 def formula(name: str) -> Formula | None:
-    """What prices a kernel of this name; null for every other name."""
+    """The formula of a SageAttention kernel of this name; null for every other name."""
     found = _NAME.fullmatch(name)
     return None if found is None else {"fwd": _sage_forward, "quant_kernel": _round}[found[1]]
 
@@ -309,7 +309,7 @@ def family(name: str) -> str | None:
 def _sage_forward(call: OpCall) -> Cost:
     """sage_fwd(query, key, value, …, result, …), [batch, heads, length, width]: buffers moved once each.
 
-    Whether a mask hides later keys is a constant of the kernel, in no trace: half of all pairs are seen at least.
+    The mask is a compile-time constant of the kernel and in no trace: at least half of all pairs are seen.
     """
     query, key, value = (call.tensor(position) for position in range(3))
     if min(len(tensor.shape) for tensor in (query, key, value)) != 4 or query.shape[-1] != key.shape[-1]:

@@ -1,4 +1,4 @@
-"""What a cost formula sees and gives: one op call as the trace recorded it, and its price."""
+"""Defines the input and output of cost formulas: an op call as the trace recorded it (OpCall), and its Cost."""
 
 import json
 import math
@@ -54,7 +54,7 @@ class Tensor:
 class TensorList:
     """A list of tensors; the trace gives their shapes (or none at all) but never their dtype.
 
-    ``item_bytes`` is known where the names of the kernels that went through the list tell it.
+    ``item_bytes`` is known where the names of the kernels that processed the list contain it.
     """
 
     shapes: tuple[tuple[int, ...], ...]
@@ -75,7 +75,7 @@ class Scalar:
 
 _NOT_TENSORS = frozenset({"", "Scalar", "ScalarList", "Int", "Double", "Bool", "GenericList", "None"})
 
-# A list of tensors whose item size the names of kernels told: 'TensorList[2]'.
+# A list of tensors whose item size was inferred from kernel names: 'TensorList[2]'.
 _LIST_ITEMS = re.compile(r"TensorList\[(\d{1,3})\]")
 
 # Torch keeps sizes in 64-bit integers; a larger one is no size, and its products would overflow a float.
@@ -85,14 +85,14 @@ Argument = Tensor | TensorList | Scalar | None
 
 
 class Unmodelled(Exception):  # noqa: N818 - a value of the cost stage that ends as a null with a reason, not an error
-    """This call cannot be priced; the message is the reason that the report shows."""
+    """This call has no modelled cost; the message is the reason that the report shows."""
 
 
 @dataclass(frozen=True)
 class OpCall:
     """One op call: name and arguments in the order of the op's schema.
 
-    ``result`` is the shape of what it returns where other ops of the trace tell it: no trace records results.
+    ``result`` is the shape of its result where other ops of the trace give it: no trace records results.
     """
 
     name: str
@@ -164,12 +164,12 @@ class OpCall:
 
 @dataclass(frozen=True)
 class Cost:
-    """The price of one call. A fused multiply-add is 2 FLOPs. Costs add.
+    """The cost of one call. A fused multiply-add is 2 FLOPs. Costs add.
 
     ``bytes_low`` counts each distinct byte once; ``bytes_high`` what the usual eager kernels move. ``math_dtype`` is
     the dtype of the arithmetic by the op's arguments; a kernel's name may overrule it. A product of [batch, m, k] and
-    [batch, k, n] tells its sizes, and so does attention: m queries, n keys, k numbers per head. Sizes are no amounts:
-    they do not add, and costs of other sizes may be equal. ``note`` says what the price leaves open, where it does.
+    [batch, k, n] has its sizes, and so has attention: m queries, n keys, k numbers per head. Sizes are no amounts:
+    they do not add, and costs of other sizes may be equal. ``note`` names what the cost leaves open, if anything.
     """
 
     family: str

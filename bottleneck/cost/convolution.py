@@ -1,7 +1,7 @@
 """Costs of convolutions, forward and backward, for every backend's argument order.
 
 cudnn_convolution takes padding before stride, aten::convolution after it; reading one by the other's order gives a
-plausible and wrong price. Positions follow the schemas of torch 1.8 to 2.13.
+plausible and wrong cost. Positions follow the schemas of torch 1.8 to 2.13.
 
 A convolution takes 2·∏(weight) FLOPs at each position of its output, a transposed one at each position of its input;
 groups are already in the weight's shape. Each gradient, of the input and of the weight, takes exactly as many again.
@@ -16,7 +16,7 @@ from bottleneck.cost.traffic import math_dtype
 
 
 @dataclass(frozen=True)
-class Layout:
+class ConvolutionLayout:
     """Positions of the arguments of a forward op; null where its schema has none."""
 
     stride: int
@@ -34,7 +34,7 @@ class Layout:
 
 @dataclass(frozen=True)
 class BackwardLayout:
-    """Positions of the arguments of a backward op, and the gradients that it always makes (null: a mask, last, says).
+    """Positions of the arguments of a backward op, and the gradients that it makes (null: per its mask, the last).
 
     An op without an ``inputs`` (``weight``) tensor takes its size as a list of integers at the same position.
     """
@@ -47,20 +47,26 @@ class BackwardLayout:
     always_transposed: bool = False
 
 
-_PLAIN = Layout(bias=2, stride=3, padding=4, dilation=5, groups=6)
-_GENERAL = Layout(bias=2, stride=3, padding=4, dilation=5, transposed_at=6, output_padding=7, groups=8)
-_CUDNN = Layout(padding=2, stride=3, dilation=4, groups=5)
-_MIOPEN = Layout(bias=2, padding=3, stride=4, dilation=5, groups=6)
-BINARY = Layout(addend=1, weight=2, bias=3, padding=4, stride=5, dilation=6, groups=7)
-_BINARY_IN_PLACE = Layout(addend=0, inputs=1, weight=2, bias=3, padding=4, stride=5, dilation=6, groups=7)
-_FUSED_ADD = Layout(addend=2, bias=4, stride=5, padding=6, dilation=7, groups=8)
-_NNPACK = Layout(bias=2, padding=3, stride=4)
-_KERNEL_SIZE = Layout(bias=3, stride=4, padding=5)
-_KERNEL_SIZE_DILATED = Layout(bias=3, stride=4, padding=5, dilation=6)
-_TRANSPOSE = Layout(bias=2, stride=3, padding=4, output_padding=5, groups=6, dilation=7, always_transposed=True)
-_CUDNN_TRANSPOSE = Layout(padding=2, output_padding=3, stride=4, dilation=5, groups=6, always_transposed=True)
-_MIOPEN_TRANSPOSE = Layout(bias=2, padding=3, output_padding=4, stride=5, dilation=6, groups=7, always_transposed=True)
-_SLOW_TRANSPOSE = Layout(bias=3, stride=4, padding=5, output_padding=6, dilation=7, always_transposed=True)
+_PLAIN = ConvolutionLayout(bias=2, stride=3, padding=4, dilation=5, groups=6)
+_GENERAL = ConvolutionLayout(bias=2, stride=3, padding=4, dilation=5, transposed_at=6, output_padding=7, groups=8)
+_CUDNN = ConvolutionLayout(padding=2, stride=3, dilation=4, groups=5)
+_MIOPEN = ConvolutionLayout(bias=2, padding=3, stride=4, dilation=5, groups=6)
+BINARY = ConvolutionLayout(addend=1, weight=2, bias=3, padding=4, stride=5, dilation=6, groups=7)
+_BINARY_IN_PLACE = ConvolutionLayout(addend=0, inputs=1, weight=2, bias=3, padding=4, stride=5, dilation=6, groups=7)
+_FUSED_ADD = ConvolutionLayout(addend=2, bias=4, stride=5, padding=6, dilation=7, groups=8)
+_NNPACK = ConvolutionLayout(bias=2, padding=3, stride=4)
+_KERNEL_SIZE = ConvolutionLayout(bias=3, stride=4, padding=5)
+_KERNEL_SIZE_DILATED = ConvolutionLayout(bias=3, stride=4, padding=5, dilation=6)
+_TRANSPOSE = ConvolutionLayout(
+    bias=2, stride=3, padding=4, output_padding=5, groups=6, dilation=7, always_transposed=True
+)
+_CUDNN_TRANSPOSE = ConvolutionLayout(
+    padding=2, output_padding=3, stride=4, dilation=5, groups=6, always_transposed=True
+)
+_MIOPEN_TRANSPOSE = ConvolutionLayout(
+    bias=2, padding=3, output_padding=4, stride=5, dilation=6, groups=7, always_transposed=True
+)
+_SLOW_TRANSPOSE = ConvolutionLayout(bias=3, stride=4, padding=5, output_padding=6, dilation=7, always_transposed=True)
 
 _GRAD_FIRST = BackwardLayout(grad=0, inputs=1, weight=2)
 _INPUT_FIRST = BackwardLayout(inputs=0, grad=1, weight=2)
@@ -212,14 +218,14 @@ def _per_dimension(call: OpCall, position: int | None, dimensions: int, default:
     return values * dimensions if len(values) == 1 else values
 
 
-def _is_transposed(call: OpCall, layout: Layout | BackwardLayout) -> bool | None:
+def _is_transposed(call: OpCall, layout: ConvolutionLayout | BackwardLayout) -> bool | None:
     if layout.transposed_at is None:
         return layout.always_transposed
     return call.flag(layout.transposed_at)
 
 
-def _out_shape(call: OpCall, layout: Layout, inputs: Tensor, weight: Tensor) -> tuple[int, ...]:
-    """Shape of the output by the rules of torch.nn.ConvNd and ConvTransposeNd, or as the ops around it tell it."""
+def _out_shape(call: OpCall, layout: ConvolutionLayout, inputs: Tensor, weight: Tensor) -> tuple[int, ...]:
+    """Shape of the output by the rules of torch.nn.ConvNd and ConvTransposeNd, or as inferred from other ops."""
     if call.result is not None and len(call.result) == len(weight.shape):
         return call.result
     dimensions = len(weight.shape) - 2
@@ -240,7 +246,7 @@ def _out_shape(call: OpCall, layout: Layout, inputs: Tensor, weight: Tensor) -> 
     return (inputs.shape[0], weight.shape[1] * groups, *sizes)
 
 
-def _convolution(layout: Layout, call: OpCall) -> Convolution:
+def _convolution(layout: ConvolutionLayout, call: OpCall) -> Convolution:
     """The sizes of a forward op's convolution; Unmodelled when the window does not fit the input."""
     weight = call.tensor(layout.weight)
     inputs = _batched(call.tensor(layout.inputs), weight)
@@ -250,7 +256,7 @@ def _convolution(layout: Layout, call: OpCall) -> Convolution:
     return Convolution(inputs, weight, out_shape, transposed=bool(_is_transposed(call, layout)))
 
 
-def _forward(layout: Layout, call: OpCall) -> Cost:
+def _forward(layout: ConvolutionLayout, call: OpCall) -> Cost:
     """The cost of a forward op: input, weight and bias are read, the output is written."""
     conv = _convolution(layout, call)
     moved = conv.inputs.bytes + conv.weight.bytes + conv.out_bytes
@@ -262,14 +268,14 @@ def _forward(layout: Layout, call: OpCall) -> Cost:
     return cost
 
 
-def _unfolded(layout: Layout, call: OpCall) -> Cost:
+def _unfolded(layout: ConvolutionLayout, call: OpCall) -> Cost:
     """The cost of an op that first writes every window as a column of a matrix, and multiplies that (im2col)."""
     conv = _convolution(layout, call)
     column_bytes = conv.out_bytes / conv.weight.shape[0] * math.prod(conv.weight.shape[1:])
     return _forward(layout, call) + Cost(FAMILY, bytes_high=2 * column_bytes)
 
 
-def _pointwise(unary: Layout, call: OpCall) -> Cost:
+def _pointwise(unary: ConvolutionLayout, call: OpCall) -> Cost:
     """The cost of a fused op whose epilogue may read another operand, recorded between input and weight."""
     third = call.optional_tensor(BINARY.weight)
     return _forward(unary if third is None or len(third.shape) < 3 else BINARY, call)
@@ -308,7 +314,7 @@ def _tensor_or_size(call: OpCall, position: int, like: Tensor) -> Tensor:
 
 
 def _transposed_backward(call: OpCall, layout: BackwardLayout, inputs: Tensor, grad: Tensor, weight: Tensor) -> bool:
-    """Whether the convolution was transposed; without the flag, the first size of its weight tells."""
+    """True for a transposed convolution; without the flag, the first size of its weight decides."""
     flag = _is_transposed(call, layout)
     if flag is not None:
         return flag

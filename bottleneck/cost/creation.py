@@ -43,7 +43,7 @@ def _like(family: str, dtype_position: int) -> Formula:
 
 
 def _sized(family: str, size_position: int, default: str = "float") -> Formula:
-    """The formula of zeros(size, dtype) and its kin, whose size stands in the recorded scalars."""
+    """The formula of zeros(size, dtype) and its kin, whose size is among the recorded scalars."""
 
     def formula(call: OpCall) -> Cost:
         tensors = [tensor for tensor in call.tensors() if tensor.numel]
@@ -117,7 +117,7 @@ def _eye(call: OpCall) -> Cost:
 
 
 def _counted(family: str, count_position: int, default: str) -> Formula:
-    """The formula of linspace(start, end, steps) and randperm(n): as many elements as one argument says."""
+    """The formula of linspace(start, end, steps) and randperm(n): as many elements as one argument gives."""
 
     def formula(call: OpCall) -> Cost:
         count = call.integer(count_position)

@@ -1,4 +1,4 @@
-"""Cost of ops that go through an index: gather, scatter, embedding, masks. What is data is an interval."""
+"""Cost of ops that go through an index: gather, scatter, embedding, masks. What depends on data is an interval."""
 
 import math
 from dataclasses import replace
@@ -106,7 +106,7 @@ def _gather(call: OpCall) -> Cost:
 
 
 def _scatter(accesses: int) -> Formula:
-    """The formula of scatter(x, dim, index, source): each element of the source goes where its index says.
+    """The formula of scatter(x, dim, index, source): each element of the source goes to its index.
 
     ``accesses`` is 1 where the destination is only written and 2 where it is added to. Destinations may all be the same
     (low) or each in a sector of its own (high). The copy of x that an out-of-place form makes is a child ``copy_``.
@@ -137,7 +137,7 @@ def _index_write(accesses: int) -> Formula:
 
 
 def _index_put(call: OpCall) -> Cost:
-    """index_put_(x, indices, values, accumulate): priced by the values, since the trace has no indices."""
+    """index_put_(x, indices, values, accumulate): the cost follows from the values, since the trace has no indices."""
     x, values = call.tensor(0), call.tensor(2)
     if values.numel <= 1 < x.numel:
         raise Unmodelled("the indices were not recorded")
@@ -149,7 +149,7 @@ def _index_put(call: OpCall) -> Cost:
 
 
 def _index(call: OpCall) -> Cost:
-    """index(x, indices): priced by the sizes of the result, since the trace has no indices.
+    """index(x, indices): the cost follows from the sizes of the result, since the trace has no indices.
 
     They are those of an ``out=`` tensor, or of the view of x that the op makes. Every element is written; all may come
     from one place (low), or each from a sector of its own, whose index may be as large as the result (high).
@@ -175,7 +175,7 @@ def _put(call: OpCall) -> Cost:
 
 
 def _contained(call: OpCall) -> Cost:
-    """isin(elements, candidates): sorted together, or each held against each, as their numbers suggest."""
+    """isin(elements, candidates): sorted together, or each compared with each, whichever is less work."""
     one, other = call.tensor(0), call.tensor(1)
     read = one.bytes + other.bytes
     return _interval(read + one.numel, read + one.numel + 2 * _SORT_BYTES * (one.numel + other.numel), one.numel)

@@ -1,7 +1,7 @@
-"""Costs of the C++ kernels that torch.compile generates, from the notes taken while they were generated.
+"""Costs of the C++ kernels that torch.compile generates, from the records taken while they were generated.
 
 Bytes are those of the kernel's own buffers: what it fuses stays in registers. FLOPs are those of the ops that it fuses,
-by the formulas that price the same ops in eager mode.
+by the formulas of the same ops in eager mode.
 """
 
 import json
@@ -22,65 +22,65 @@ from bottleneck.schema.tables import CALLS, COSTS
 
 FAMILY = "compiled"
 
-_KEY = ("name", "dims", "types", "strides", "concrete")  # what tells the price of one op
+_KEY = ("name", "dims", "types", "strides", "concrete")  # determines the cost of one op
 
 Key = tuple[str, ...]
 
 # Ops that only fetch numbers: the graph does not record the sizes of their indices, and arithmetic they have none.
 _FETCHES = frozenset({"aten::index", "aten::_unsafe_index", "aten::_unsafe_masked_index"})
 
-# What runs a compiled graph. All of its kernels are named in the trace, so that nothing else is left in these.
+# Wrappers that run a compiled graph. All of its kernels are in the trace by name, so the wrappers do no other work.
 _WRAPPER = re.compile(r"Torch-Compiled Region: .*|CompiledFunction(Backward)?|## Call CompiledFxGraph .* ##")
 
 
 def add_kernels(linked: Linked, costs: pd.DataFrame, compiled: Compiled) -> tuple[Linked, pd.DataFrame]:
-    """The same trace and COSTS, where each op that is a compiled kernel has a call and a price.
+    """The same trace and COSTS, where each op that is a compiled kernel has a call and a cost.
 
-    The rows that were there keep their numbers. Where every kernel could be noted, what runs the compiled graphs is
-    priced too: it only calls others.
+    Existing rows keep their numbers. Where every kernel was recorded, the wrappers that run the compiled graphs get a
+    zero cost: they only call others.
     """
     names = [str(name) for name in linked.ops["name"].cat.categories]
-    noted = {kernel.name: kernel for kernel in compiled.kernels}
-    kernels = [noted[name] for name in names if name in noted]
+    recorded = {kernel.name: kernel for kernel in compiled.kernels}
+    kernels = [recorded[name] for name in names if name in recorded]
     wrappers = [name for name in names if compiled.problem is None and _WRAPPER.fullmatch(name)]
     rows = [*map(_call, kernels), *({"name": name} for name in wrappers)]
     if not rows:
         return linked, costs
     calls = pd.concat([linked.trace.signatures, pd.DataFrame(rows, columns=list(CALLS.columns))]).astype(object)
-    prices = [*compute_kernel_costs(kernels), *(Cost("dispatch") for _ in wrappers)]
+    more = [*compute_kernel_costs(kernels), *(Cost("dispatch") for _ in wrappers)]
     joined = replace(
         linked,
         trace=replace(linked.trace, signatures=CALLS.check(calls.where(calls.notna(), None).reset_index(drop=True))),
         ops=_point(linked.ops, {row["name"]: len(costs) + at for at, row in enumerate(rows)}),
     )
-    return joined, _extend(costs, prices)
+    return joined, _extend(costs, more)
 
 
 def compute_kernel_costs(kernels: Sequence[CompiledKernel]) -> list[Cost | str]:
-    """The price of each kernel, or the reason why there is none. Layers repeat: equal ops are priced once."""
+    """The cost of each kernel, or the reason why there is none. Layers repeat: equal ops are computed once."""
     distinct = list(dict.fromkeys(_key(op) for kernel in kernels for op in kernel.ops))
     parts = compute_costs(pd.DataFrame(distinct, columns=list(_KEY)))
     found = dict(zip(distinct, parts.to_dict("records"), strict=True))
-    return [_price(kernel, found) for kernel in kernels]
+    return [_kernel_cost(kernel, found) for kernel in kernels]
 
 
 def _key(op: CompiledOp) -> Key:
     return op.name, op.dims, op.types, op.strides, op.concrete
 
 
-def _price(kernel: CompiledKernel, found: Mapping[Key, Mapping[Hashable, Any]]) -> Cost | str:
-    """The price of one kernel from those of its ops and how often it does each."""
+def _kernel_cost(kernel: CompiledKernel, found: Mapping[Key, Mapping[Hashable, Any]]) -> Cost | str:
+    """The cost of one kernel from the costs and counts of its ops."""
     if kernel.reason is not None:
         return kernel.reason
     parts = [(op.calls * op.share, found[_key(op)]) for op in kernel.ops if op.name not in _FETCHES]
-    unpriced = next((part["reason"] for _, part in parts if part["reason"] is not None), None)
-    if unpriced is not None:
-        return f"it fuses an op without a price: {unpriced}"
+    reason = next((part["reason"] for _, part in parts if part["reason"] is not None), None)
+    if reason is not None:
+        return f"it fuses an unmodelled op: {reason}"
     try:
         low, high = (math.fsum(_bytes(buffer, end) for buffer in kernel.buffers) for end in (0, 1))
-    except Unmodelled as reason:
-        return str(reason)
-    # Loops do no products: what they have of a convolution's gradient is the sum over its bias.
+    except Unmodelled as exc:
+        return str(exc)
+    # Loops do no products: of a convolution's gradient they compute only the sum over its bias.
     done = [(times, part) for times, part in parts if kernel.is_template or not part["matrix_flops"]]
     return Cost(
         FAMILY,
@@ -108,7 +108,7 @@ def _math_dtype(parts: Sequence[Mapping[Hashable, Any]]) -> str:
 
 
 def _call(kernel: CompiledKernel) -> dict[str, Any]:
-    """A row of CALLS: the kernel's buffers stand for arguments."""
+    """A row of CALLS, with the kernel's buffers as arguments."""
     sources = {"dims": "dims", "types": "type", "strides": "strides"}
     texts = {
         column: json.dumps([getattr(buffer, name) for buffer in kernel.buffers]) for column, name in sources.items()
@@ -124,9 +124,9 @@ def _point(ops: pd.DataFrame, row_of: dict[str, int]) -> pd.DataFrame:
     return ops.assign(signature=pd.arrays.IntegerArray(signature.astype(np.int32), signature < 0))
 
 
-def _extend(costs: pd.DataFrame, prices: Sequence[Cost | str]) -> pd.DataFrame:
-    """COSTS with these prices behind its rows."""
-    more = cost_table(prices, [None] * len(prices))
+def _extend(costs: pd.DataFrame, results: Sequence[Cost | str]) -> pd.DataFrame:
+    """COSTS with these costs behind its rows."""
+    more = cost_table(results, [None] * len(results))
     joined = pd.concat([costs, more], ignore_index=True)
     texts = {
         name: pd.Categorical([*costs[name].astype(object), *more[name].astype(object)])

@@ -3,7 +3,7 @@
 Inductor launches a kernel inside an op of the kernel's name whose arguments are those of the kernel: buffers, then the
 sizes of the iteration space, outer ones first, of which the reduced one is the last. Buffers come whole though a kernel
 may read but a slice of them, so none counts for more elements than the kernel has iterations: the rule of Inductor's
-own ``estimate_kernel_num_bytes``. What a kernel fuses stands in its name, each op once.
+own ``estimate_kernel_num_bytes``. The name of a kernel lists the ops that it fuses, each once.
 """
 
 import math
@@ -68,20 +68,20 @@ def family(name: str) -> str | None:
 
 
 def formula(name: str) -> Formula | None:
-    """What prices a generated kernel of this name; null for every other name."""
+    """The formula of a generated kernel of this name; null for every other name."""
     return {
         None: None,
-        "pointwise": price_generated,
-        "reduction": price_generated,
+        "pointwise": _generated,
+        "reduction": _generated,
         "matmul": price_product,
         "convolution": price_convolution,
     }[family(name)]
 
 
-def price_generated(call: OpCall) -> Cost:
+def _generated(call: OpCall) -> Cost:
     """Pointwise and reduction kernels: each buffer once at least; at most the largest one is also written in place.
 
-    Nothing in the trace tells which buffers are read, written or both. FLOPs are a lower bound: every op in the name
+    The trace does not record which buffers are read, written or both. FLOPs are a lower bound: every op in the name
     counts once, and what is computed behind a reduction counts once per result.
     """
     buffers = _buffers(call)

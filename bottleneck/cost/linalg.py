@@ -1,4 +1,4 @@
-"""Prices of dense linear algebra: factorisations, solves, distances (cost stage).
+"""Costs of dense linear algebra: factorisations, solves, distances.
 
 FLOPs are those of the textbook algorithm (Golub and Van Loan, Matrix Computations): the least that libraries take.
 Blocked algorithms pass over the rest of the matrix once per block of columns, which is the high end of the bytes.

@@ -1,4 +1,4 @@
-"""Prices of matrix products in floating point: plain, batched, biased and linear layers (cost stage).
+"""Costs of matrix products in floating point: plain, batched, biased and linear layers.
 
 A product of [m, k] and [k, n] takes 2·m·n·k FLOPs, and moves both operands and the result once. With m or n of 1 it is
 a matrix-vector product, which kernels compute on the vector units: no tile of a matrix engine would be full.
@@ -11,7 +11,7 @@ from bottleneck.cost.traffic import dtype_argument, math_dtype
 
 FAMILY = "matmul"
 
-# Ops that only call others: reshapes, copies and a product that is priced by itself.
+# Ops that only call others: reshapes, copies and a product that has a cost of its own.
 COMPOSITES = frozenset(
     {
         "aten::bilinear",
@@ -136,7 +136,7 @@ def _addmv(call: OpCall) -> Cost:
 
 
 def _biased(call: OpCall, product: Product, beta_at: int = 3) -> Cost:
-    """A product added to beta times the first argument, which may broadcast; an out_dtype may stand before beta.
+    """A product added to beta times the first argument, which may broadcast; an out_dtype may precede beta.
 
     With beta 0 the first argument is not read. Where beta was not recorded, only the upper end counts it.
     """
@@ -215,7 +215,7 @@ def _linear_input_gradient(call: OpCall) -> Cost:
 
 
 def _linear_weight_gradient(call: OpCall) -> Cost:
-    """The cost of mkldnn_linear_backward_weights: dy [.., n], x [.., k], w, whether there is a bias."""
+    """The cost of mkldnn_linear_backward_weights: dy [.., n], x [.., k], w, a flag for the bias."""
     dy, x, weight = (call.tensor(position) for position in range(3))
     rows = Tensor(x.shape[:-1], x.dtype).numel
     product = Product(m=weight.shape[0], n=weight.shape[-1], k=rows)

@@ -39,7 +39,7 @@ def _cast(call: OpCall) -> Cost:
 def _cat(call: OpCall) -> Cost:
     """cat(tensors, dim): everything read once and written once.
 
-    The trace has no dtype for a list of tensors: without ``out=`` and a telling kernel the bytes are an interval.
+    The trace has no dtype for a list of tensors: bytes are an interval without ``out=`` and a dtype from kernels.
     """
     out = [argument for argument in call.arguments[1:] if isinstance(argument, Tensor) and argument.numel]
     if out:
@@ -56,7 +56,7 @@ def _repeat(call: OpCall) -> Cost:
 
 
 def _repeat_interleave(call: OpCall) -> Cost:
-    """repeat_interleave(x, repeats, dim): priced where the number of repeats is a constant."""
+    """repeat_interleave(x, repeats, dim): modelled where the number of repeats is a constant."""
     x, repeats = call.tensor(0), call.integer(1)
     if repeats is None:
         raise Unmodelled("the number of repeats is data")

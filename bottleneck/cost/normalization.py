@@ -97,7 +97,7 @@ def _group_norm_backward(call: OpCall) -> Cost:
 
 
 def _batch_norm(training_position: int | None, *, otherwise: bool = True) -> Formula:
-    """The formula of a batch norm whose training flag stands at a position, or is ``otherwise`` by the op's name.
+    """The formula of a batch norm whose training flag is at a position, or is ``otherwise`` by the op's name.
 
     Training reads x for the statistics and again for the result. A flag that was not recorded leaves both possible.
     """

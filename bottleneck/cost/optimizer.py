@@ -1,7 +1,7 @@
 """Cost of optimisers: lists of parameters, gradients and state, each passed over a few times.
 
 Traces give the shapes of a list of tensors (some versions not even these) but never its dtype. Where no kernel's name
-tells the size of its items, bytes are an interval: 2 per item at least (half precision) and 4 at most (fp32).
+gives the size of its items, bytes are an interval: 2 per item at least (half precision) and 4 at most (fp32).
 """
 
 from dataclasses import dataclass, replace
@@ -13,8 +13,8 @@ FAMILY = "optimizer"
 
 
 @dataclass(frozen=True)
-class Rule:
-    """How one op over lists is priced: FLOPs and special ops per element, and which passes it makes.
+class OptimizerRule:
+    """Cost of one op over lists: FLOPs and special ops per element, and the passes that it makes.
 
     Every list argument is one pass of reading unless ``reads_first`` is false; ``writes`` counts passes of writing.
     ``may_square`` marks ops whose last two lists are often the same (the square of the gradient).
@@ -27,22 +27,22 @@ class Rule:
     may_square: bool = False
 
 
-_ONE, _SPECIAL = Rule(), Rule(0.0, 1.0)
+_ONE, _SPECIAL = OptimizerRule(), OptimizerRule(0.0, 1.0)
 
-_FOREACH: dict[str, Rule] = {
+_FOREACH: dict[str, OptimizerRule] = {
     "add sub mul div maximum minimum clamp_max clamp_min neg abs sign ceil floor round trunc frac": _ONE,
     "sqrt rsqrt reciprocal exp log log2 log10 log1p expm1": _SPECIAL,
-    "sin cos tan asin acos atan sinh cosh": Rule(4.0, 1.0),
-    "sigmoid tanh erf erfc lgamma": Rule(4.0, 1.0),
-    "pow": Rule(2.0, 0.0),
-    "lerp addcdiv": Rule(3.0),
-    "addcmul": Rule(3.0, may_square=True),
-    "copy": Rule(0.0, reads_first=False),
-    "zero": Rule(0.0, reads_first=False),
+    "sin cos tan asin acos atan sinh cosh": OptimizerRule(4.0, 1.0),
+    "sigmoid tanh erf erfc lgamma": OptimizerRule(4.0, 1.0),
+    "pow": OptimizerRule(2.0, 0.0),
+    "lerp addcdiv": OptimizerRule(3.0),
+    "addcmul": OptimizerRule(3.0, may_square=True),
+    "copy": OptimizerRule(0.0, reads_first=False),
+    "zero": OptimizerRule(0.0, reads_first=False),
 }
 
 
-def price(call: OpCall, rule: Rule) -> Cost:
+def rule_cost(call: OpCall, rule: OptimizerRule) -> Cost:
     """The cost of one op over lists by its rule; every list has the sizes of the first one that was recorded."""
     lists = call.lists()
     elements = list_elements(call, call.arguments.index(lists[0])) if lists else list_elements(call, 0)
@@ -58,8 +58,8 @@ def price(call: OpCall, rule: Rule) -> Cost:
     return replace(cost, bytes_low=cost.bytes_low - item_bytes_of_lists(call)[0] * elements) if squares else cost
 
 
-def _formula(rule: Rule) -> Formula:
-    return lambda call: price(call, rule)
+def _formula(rule: OptimizerRule) -> Formula:
+    return lambda call: rule_cost(call, rule)
 
 
 def _fused(reads: int, writes: int, optional_list: int, flops: tuple[float, float]) -> Formula:
@@ -103,8 +103,8 @@ FORMULAS: Formulas = {
     **named(
         {
             "_foreach_norm _foreach_max _foreach_powsum": _read_only,
-            "_foreach_clone": _formula(Rule(0.0)),
-            "_amp_foreach_non_finite_check_and_unscale_": _formula(Rule(2.0)),
+            "_foreach_clone": _formula(OptimizerRule(0.0)),
+            "_amp_foreach_non_finite_check_and_unscale_": _formula(OptimizerRule(2.0)),
             "_amp_update_scale_": _update_scale,
             "_fused_adam _fused_adam_ _fused_adamw _fused_adamw_": _fused(4, 3, 4, (13.0, 2.0)),
             "_fused_sgd _fused_sgd_": _fused(2, 1, 2, (4.0, 0.0)),

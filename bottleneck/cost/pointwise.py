@@ -40,80 +40,80 @@ def _complex(operands: list[Tensor]) -> str:
 
 
 @dataclass(frozen=True)
-class Rule:
-    """How one pointwise op is priced.
+class PointwiseRule:
+    """Cost of one pointwise op per element.
 
     ``operands`` is the number of leading arguments that may be tensors; a tensor behind them is the ``out=`` tensor.
     ``vector_flops`` and ``special_ops`` count per element of the result. ``result_dtype`` gives the dtype of the result
-    from the operands. ``twins`` are positions for which programs often pass the same tensor (x * x): the trace has no
-    pointers, so operands that look the same are read once at least and twice at most.
+    from the operands. ``often_same`` are positions for which programs often pass the same tensor (x * x): the trace has
+    no pointers, so operands that look the same are read once at least and twice at most.
     """
 
     operands: int
     vector_flops: float = 1.0
     special_ops: float = 0.0
     result_dtype: Callable[[list[Tensor]], str] = promote
-    twins: tuple[int, int] | None = None
+    often_same: tuple[int, int] | None = None
 
 
-_UNARY, _BINARY = Rule(1), Rule(2)
-_SPECIAL = Rule(1, 0.0, 1.0, _float)
-_TRIGONOMETRIC, _POLYNOMIAL = Rule(1, 4.0, 1.0, _float), Rule(1, 10.0, 1.0, _float)
+_UNARY, _BINARY = PointwiseRule(1), PointwiseRule(2)
+_SPECIAL = PointwiseRule(1, 0.0, 1.0, _float)
+_TRIGONOMETRIC, _POLYNOMIAL = PointwiseRule(1, 4.0, 1.0, _float), PointwiseRule(1, 10.0, 1.0, _float)
 
 # The tanh approximation; erf costs a polynomial of about 25, but traces do not record which of the two it was.
 _GELU_FLOPS = 12.0
 
 # FLOPs per element follow the usual CUDA kernels. Where these branch on values (sin, pow, lgamma …) the figure is that
 # of the cheapest path, so that the compute floor stays below the truth.
-WITH_IN_PLACE: dict[str, Rule] = {
+WITH_IN_PLACE: dict[str, PointwiseRule] = {
     "neg ceil floor round trunc frac sgn sign relu bitwise_not conj_physical nan_to_num threshold": _UNARY,
-    "abs": Rule(1, result_dtype=_real),
+    "abs": PointwiseRule(1, result_dtype=_real),
     "add sub clamp_min clamp_max fmod remainder floor_divide gcd lcm heaviside": _BINARY,
     "bitwise_and bitwise_or bitwise_xor bitwise_left_shift bitwise_right_shift": _BINARY,
-    "mul": Rule(2, twins=(0, 1)),
-    "div copysign": Rule(2, result_dtype=_float),
-    "eq ne": Rule(2, result_dtype=_bool, twins=(0, 1)),  # isnan(x) is ne(x, x)
-    "lt le gt ge logical_and logical_or logical_xor": Rule(2, result_dtype=_bool),
-    "logical_not": Rule(1, result_dtype=_bool),
-    "clamp": Rule(3, 2.0),
-    "addcmul": Rule(3, 3.0, twins=(1, 2)),
-    "addcdiv lerp": Rule(3, 3.0),
+    "mul": PointwiseRule(2, often_same=(0, 1)),
+    "div copysign": PointwiseRule(2, result_dtype=_float),
+    "eq ne": PointwiseRule(2, result_dtype=_bool, often_same=(0, 1)),  # isnan(x) is ne(x, x)
+    "lt le gt ge logical_and logical_or logical_xor": PointwiseRule(2, result_dtype=_bool),
+    "logical_not": PointwiseRule(1, result_dtype=_bool),
+    "clamp": PointwiseRule(3, 2.0),
+    "addcmul": PointwiseRule(3, 3.0, often_same=(1, 2)),
+    "addcdiv lerp": PointwiseRule(3, 3.0),
     "reciprocal sqrt rsqrt exp exp2 log log2 log10 log1p expm1": _SPECIAL,
     "sin cos tan asin acos atan sinh cosh asinh acosh atanh": _TRIGONOMETRIC,
     "erf erfc erfinv lgamma digamma i0 sinc logit": _POLYNOMIAL,
-    "atan2 hypot xlogy igamma igammac": Rule(2, 10.0, 2.0, _float),
-    "sigmoid": Rule(1, 4.0, 1.0, _float),
-    "tanh": Rule(1, 6.0, 1.0, _float),
-    "silu": Rule(1, 5.0, 1.0, _float),
-    "gelu": Rule(1, _GELU_FLOPS, 1.0, _float),
-    "mish": Rule(1, 9.0, 2.0, _float),
-    "elu": Rule(1, 4.0, 1.0, _float),
-    "hardtanh leaky_relu": Rule(1, 2.0),
-    "hardsigmoid hardswish": Rule(1, 4.0),
+    "atan2 hypot xlogy igamma igammac": PointwiseRule(2, 10.0, 2.0, _float),
+    "sigmoid": PointwiseRule(1, 4.0, 1.0, _float),
+    "tanh": PointwiseRule(1, 6.0, 1.0, _float),
+    "silu": PointwiseRule(1, 5.0, 1.0, _float),
+    "gelu": PointwiseRule(1, _GELU_FLOPS, 1.0, _float),
+    "mish": PointwiseRule(1, 9.0, 2.0, _float),
+    "elu": PointwiseRule(1, 4.0, 1.0, _float),
+    "hardtanh leaky_relu": PointwiseRule(1, 2.0),
+    "hardsigmoid hardswish": PointwiseRule(1, 4.0),
 }
 
-FUNCTIONAL: dict[str, Rule] = {
+FUNCTIONAL: dict[str, PointwiseRule] = {
     "maximum minimum fmax fmin nextafter rsub _add_relu _add_relu_ __lshift__ __rshift__": _BINARY,
-    "isnan isinf isfinite isposinf isneginf signbit": Rule(1, result_dtype=_bool),
-    "ldexp": Rule(2, 1.0, 1.0, _float),
-    "angle": Rule(1, 10.0, 1.0, _real),
-    "complex polar": Rule(2, 1.0, result_dtype=_complex),
-    "polygamma": Rule(2, 10.0, 1.0, _float),
+    "isnan isinf isfinite isposinf isneginf signbit": PointwiseRule(1, result_dtype=_bool),
+    "ldexp": PointwiseRule(2, 1.0, 1.0, _float),
+    "angle": PointwiseRule(1, 10.0, 1.0, _real),
+    "complex polar": PointwiseRule(2, 1.0, result_dtype=_complex),
+    "polygamma": PointwiseRule(2, 10.0, 1.0, _float),
     "special_entr special_erfcx special_i0e special_i1 special_i1e special_ndtri special_log_ndtr": _POLYNOMIAL,
-    "special_xlog1py special_zeta": Rule(2, 10.0, 2.0, _float),
-    "logaddexp logaddexp2": Rule(2, 4.0, 2.0, _float),
-    "softplus log_sigmoid_forward": Rule(1, 3.0, 2.0, _float),
-    "softplus_backward": Rule(2, 4.0, 1.0),
+    "special_xlog1py special_zeta": PointwiseRule(2, 10.0, 2.0, _float),
+    "logaddexp logaddexp2": PointwiseRule(2, 4.0, 2.0, _float),
+    "softplus log_sigmoid_forward": PointwiseRule(1, 3.0, 2.0, _float),
+    "softplus_backward": PointwiseRule(2, 4.0, 1.0),
     "softshrink hardshrink _conj_physical": _UNARY,
     "threshold_backward hardtanh_backward hardshrink_backward softshrink_backward": _BINARY,
-    "sigmoid_backward tanh_backward": Rule(2, 3.0),
-    "silu_backward": Rule(2, 8.0, 1.0),
-    "gelu_backward": Rule(2, _GELU_FLOPS, 1.0),
-    "mish_backward": Rule(2, 12.0, 2.0),
-    "elu_backward": Rule(6, 3.0, 1.0, _first),
-    "leaky_relu_backward hardswish_backward hardsigmoid_backward logit_backward": Rule(2, 3.0),
-    "_prelu_kernel": Rule(2, 2.0),
-    "native_dropout_backward _masked_scale": Rule(2, 2.0, result_dtype=_first),
+    "sigmoid_backward tanh_backward": PointwiseRule(2, 3.0),
+    "silu_backward": PointwiseRule(2, 8.0, 1.0),
+    "gelu_backward": PointwiseRule(2, _GELU_FLOPS, 1.0),
+    "mish_backward": PointwiseRule(2, 12.0, 2.0),
+    "elu_backward": PointwiseRule(6, 3.0, 1.0, _first),
+    "leaky_relu_backward hardswish_backward hardsigmoid_backward logit_backward": PointwiseRule(2, 3.0),
+    "_prelu_kernel": PointwiseRule(2, 2.0),
+    "native_dropout_backward _masked_scale": PointwiseRule(2, 2.0, result_dtype=_first),
 }
 
 # Philox gives four random numbers for about 40 integer operations; comparing and scaling adds two.
@@ -122,7 +122,7 @@ _POWER_FLOPS, _SMALL_POWER_FLOPS = 20.0, 2.0
 _SMALL_POWERS = (-2.0, -1.0, -0.5, 0.0, 0.5, 1.0, 2.0, 3.0)
 
 
-def price(call: OpCall, rule: Rule) -> Cost:
+def rule_cost(call: OpCall, rule: PointwiseRule) -> Cost:
     """The cost of one pointwise call by its rule; an op whose name ends in '_' writes its first argument."""
     operands = _operands(call, rule.operands)
     result = _result(call, rule, operands)
@@ -133,7 +133,7 @@ def price(call: OpCall, rule: Rule) -> Cost:
         vector_flops=rule.vector_flops * result.numel,
         special_ops=rule.special_ops * result.numel,
     )
-    return replace(cost, bytes_low=cost.bytes_low - _twin_bytes(call, rule.twins))
+    return replace(cost, bytes_low=cost.bytes_low - _shared_bytes(call, rule.often_same))
 
 
 def _operands(call: OpCall, count: int) -> list[Tensor]:
@@ -144,18 +144,18 @@ def _operands(call: OpCall, count: int) -> list[Tensor]:
     return operands
 
 
-def _result(call: OpCall, rule: Rule, operands: list[Tensor]) -> Tensor:
+def _result(call: OpCall, rule: PointwiseRule, operands: list[Tensor]) -> Tensor:
     if call.name.endswith("_") and not call.name.endswith("__"):
         return call.tensor(0)
     shape = broadcast([operand.shape for operand in operands])
     return out_argument(call, rule.operands, Tensor(shape, rule.result_dtype(operands)))
 
 
-def _twin_bytes(call: OpCall, twins: tuple[int, int] | None) -> float:
+def _shared_bytes(call: OpCall, often_same: tuple[int, int] | None) -> float:
     """Bytes counted twice if the two operands, which look the same, are the same."""
-    if twins is None:
+    if often_same is None:
         return 0.0
-    first, second = (call.optional_tensor(position) for position in twins)
+    first, second = (call.optional_tensor(position) for position in often_same)
     return second.bytes if second is not None and first == second else 0.0
 
 
@@ -165,13 +165,13 @@ def _pow(call: OpCall) -> Cost:
         is_small = float(call.text(1)) in _SMALL_POWERS
     except ValueError:
         is_small = False
-    return price(call, Rule(2, _SMALL_POWER_FLOPS) if is_small else Rule(2, _POWER_FLOPS, 2.0))
+    return rule_cost(call, PointwiseRule(2, _SMALL_POWER_FLOPS) if is_small else PointwiseRule(2, _POWER_FLOPS, 2.0))
 
 
 def _where(call: OpCall) -> Cost:
     """where(condition, a, b): the result needs one branch per element, the eager kernel reads both.
 
-    where(condition) is nonzero, which its child op pays for.
+    where(condition) is nonzero, whose cost its child op has.
     """
     branches = _operands(OpCall(call.name, call.arguments[1:3]), 2)
     condition = call.tensor(0)
@@ -183,7 +183,7 @@ def _where(call: OpCall) -> Cost:
 
 
 def _masked_fill(call: OpCall) -> Cost:
-    """masked_fill(x, mask, value): in place, what the mask leaves alone need not move; the eager kernel moves all."""
+    """masked_fill(x, mask, value): in place, elements outside the mask need not move; the eager kernel moves all."""
     operands, mask = call.tensor(0), call.tensor(1)
     shape = broadcast([operands.shape, mask.shape])
     result = operands if call.name.endswith("_") else Tensor(shape, operands.dtype)
@@ -237,8 +237,8 @@ def _prelu_backward(call: OpCall) -> Cost:
     return stream(FAMILY, x, weight, dy, gradient, gradient, vector_flops=3.0 * x.numel)
 
 
-def _formula(rule: Rule) -> Formula:
-    return lambda call: price(call, rule)
+def _formula(rule: PointwiseRule) -> Formula:
+    return lambda call: rule_cost(call, rule)
 
 
 FORMULAS: Formulas = {

@@ -139,7 +139,7 @@ def _upsample_backward(flops: float) -> Formula:
 
 
 def _grid_sample(call: OpCall) -> Cost:
-    """grid_sampler_2d(x, grid, …): four neighbours per result at places that the grid says."""
+    """grid_sampler_2d(x, grid, …): four neighbours per result at positions that the grid gives."""
     x, grid = call.tensor(0), call.tensor(1)
     y = Tensor((*x.shape[:2], *grid.shape[1:-1]), x.dtype)
     fixed = stream(FAMILY, grid, y, vector_flops=8.0 * y.numel)

@@ -1,4 +1,4 @@
-"""Cost of the ops that only the graphs of torch.compile hold: primitives, and forms that spare a check or a buffer."""
+"""Costs of ops that occur only in the graphs of torch.compile: primitives, and forms that spare a check or a buffer."""
 
 from bottleneck.cost.call import Cost, Formulas, OpCall, Tensor, Unmodelled
 from bottleneck.cost.creation import RANDOM_FLOPS
@@ -9,7 +9,7 @@ _MOVE = "copy"
 
 
 def _move(_: OpCall) -> Cost:
-    """No arithmetic. In a compiled kernel the buffers tell the bytes; outside of one these ops do not occur."""
+    """No arithmetic. In a compiled kernel the buffers give the bytes; outside of one these ops do not occur."""
     return Cost(_MOVE)
 
 
@@ -21,7 +21,7 @@ def _fused_multiply_add(call: OpCall) -> Cost:
 
 
 def _random(call: OpCall) -> Cost:
-    """inductor_random(size, seed, kind): as many numbers as the size says."""
+    """inductor_random(size, seed, kind): as many numbers as the size gives."""
     size = call.integers(0)
     if size is None:
         raise Unmodelled("the size of the result was not recorded")

@@ -1,4 +1,4 @@
-"""Prices of matrix products with low-precision or grouped operands: int8, int4, fp8, fp4, experts (cost stage)."""
+"""Costs of matrix products with low-precision or grouped operands: int8, int4, fp8, fp4, experts."""
 
 from dataclasses import replace
 

@@ -1,7 +1,7 @@
-"""Prices of FBGEMM's ops, the sparse side of recommendation models: embedding tables and ragged features (cost stage).
+"""Costs of FBGEMM's ops, the sparse side of recommendation models: embedding tables and ragged features.
 
-Which rows a batch looks up is data, and so is how many of them differ: bytes lie between what must move whatever the
-indices are and one row per index. Positions follow the schemas of FBGEMM 0.1 to 1.2.
+The rows that a batch looks up, and the number of distinct ones, are data: bytes lie between the least for any indices
+and one row per index. Positions follow the schemas of FBGEMM 0.1 to 1.2.
 """
 
 import math
@@ -20,8 +20,8 @@ _SORT_BYTES = 4 * 2 * (8.0 + 4.0)
 
 
 @dataclass(frozen=True)
-class Layout:
-    """Where a lookup keeps its arguments; ``rows`` is the state of a row-wise optimizer, one number per row."""
+class LookupLayout:
+    """Positions of the arguments of a lookup; ``rows`` is the state of a row-wise optimizer, one number per row."""
 
     weights: tuple[int, ...]
     d_offsets: int
@@ -31,8 +31,8 @@ class Layout:
     rows: int | None = None
 
 
-CLASSIC = Layout(weights=(1, 2, 3), d_offsets=6, total_width=7, indices=11, offsets=12, rows=20)
-_LISTED = Layout(weights=(1,), d_offsets=2, total_width=3, indices=7, offsets=8)
+CLASSIC = LookupLayout(weights=(1, 2, 3), d_offsets=6, total_width=7, indices=11, offsets=12, rows=20)
+_LISTED = LookupLayout(weights=(1,), d_offsets=2, total_width=3, indices=7, offsets=8)
 
 OPTIMIZERS = (
     "adagrad",
@@ -67,8 +67,8 @@ class _Lookup:
         return math.ceil(self.mean * self.item_bytes / SECTOR_BYTES) * SECTOR_BYTES
 
 
-def _lookup(call: OpCall, layout: Layout, first: int = 0, total_width: int | None = None) -> _Lookup:
-    """The sizes of the lookup whose arguments start at ``first``; Unmodelled when the width of rows cannot be told."""
+def _lookup(call: OpCall, layout: LookupLayout, first: int = 0, total_width: int | None = None) -> _Lookup:
+    """Sizes of the lookup whose arguments start at ``first``; raises Unmodelled when the width of rows is unknown."""
     tables = max(call.tensor(first + layout.d_offsets).numel - 1, 1)
     offsets, indices = call.tensor(first + layout.offsets), call.tensor(first + layout.indices)
     elements, item_bytes = _tables(call, layout, first)
@@ -89,7 +89,7 @@ def _lookup(call: OpCall, layout: Layout, first: int = 0, total_width: int | Non
     )
 
 
-def _tables(call: OpCall, layout: Layout, first: int) -> tuple[float, float]:
+def _tables(call: OpCall, layout: LookupLayout, first: int) -> tuple[float, float]:
     """Elements of all tables, and bytes per element: 2 at least where only a list was recorded."""
     arguments = [call.arguments[first + position] for position in layout.weights]
     tensors = [argument for argument in arguments if isinstance(argument, Tensor)]
@@ -98,7 +98,7 @@ def _tables(call: OpCall, layout: Layout, first: int) -> tuple[float, float]:
     return elements, max((tensor.item_bytes for tensor in tensors if tensor.numel), default=2.0)
 
 
-def _forward(layout: Layout) -> Formula:
+def _forward(layout: LookupLayout) -> Formula:
     """The formula of a pooled lookup: indices and offsets read, one row per bag written, empty bags as zeros.
 
     The rows that the indices name are one at least; at most one per index comes from DRAM.

@@ -9,20 +9,20 @@ from bottleneck.cost.traffic import named, stream
 
 FAMILY = "recurrent"
 
-# What the usual kernels keep per result for the backward pass: four gates, written and read.
+# Values that the usual kernels keep per result for the backward pass: four gates, written and read.
 _GATE_PASSES = 8
 
 
 @dataclass(frozen=True)
-class Layout:
-    """Where a layer's arguments stand: its weights (as a list, or one by one), their flat buffer, its first state."""
+class RecurrentLayout:
+    """Positions of a layer's arguments: its weights (as a list, or one by one), their flat buffer, its first state."""
 
     weights: tuple[int, ...]
     buffer: int | None
     state: int
 
 
-def _layer(layout: Layout, products: float) -> Formula:
+def _layer(layout: RecurrentLayout, products: float) -> Formula:
     """The formula of a layer(x, weights, …, state, …); ``products`` is 1 forward and 2 backward.
 
     Every weight meets every position of every sequence once. The weights are read once at least and once per step at
@@ -50,7 +50,7 @@ def _layer(layout: Layout, products: float) -> Formula:
     return formula
 
 
-def _matrices(call: OpCall, layout: Layout) -> list[tuple[int, ...]]:
+def _matrices(call: OpCall, layout: RecurrentLayout) -> list[tuple[int, ...]]:
     """Shapes of the weight matrices, biases left out."""
     arguments = [call.arguments[position] for position in layout.weights]
     shapes = [argument.shape for argument in arguments if isinstance(argument, Tensor)]
@@ -83,12 +83,12 @@ def _cell(flops: float, special_ops: float) -> Formula:
 
 FORMULAS: Formulas = named(
     {
-        "_cudnn_rnn": _layer(Layout((1,), 3, 4), 1.0),
-        "_cudnn_rnn_backward": _layer(Layout((1,), 3, 4), 2.0),
-        "miopen_rnn": _layer(Layout((1,), None, 3), 1.0),
-        "miopen_rnn_backward": _layer(Layout((1,), 3, 4), 2.0),
-        "mkldnn_rnn_layer": _layer(Layout((1, 2, 3, 4), None, 5), 1.0),
-        "mkldnn_rnn_layer_backward": _layer(Layout((1, 2, 3, 4), None, 5), 2.0),
+        "_cudnn_rnn": _layer(RecurrentLayout((1,), 3, 4), 1.0),
+        "_cudnn_rnn_backward": _layer(RecurrentLayout((1,), 3, 4), 2.0),
+        "miopen_rnn": _layer(RecurrentLayout((1,), None, 3), 1.0),
+        "miopen_rnn_backward": _layer(RecurrentLayout((1,), 3, 4), 2.0),
+        "mkldnn_rnn_layer": _layer(RecurrentLayout((1, 2, 3, 4), None, 5), 1.0),
+        "mkldnn_rnn_layer_backward": _layer(RecurrentLayout((1, 2, 3, 4), None, 5), 2.0),
         "_thnn_fused_lstm_cell": _cell(20.0, 5.0),
         "_thnn_fused_gru_cell": _cell(15.0, 3.0),
     }

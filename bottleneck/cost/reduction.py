@@ -29,10 +29,10 @@ def _bool(_: Tensor) -> str:
 
 
 @dataclass(frozen=True)
-class Rule:
-    """How one reduction is priced.
+class ReductionRule:
+    """Cost of one reduction per element.
 
-    ``dim_position`` is where the reduced dimensions stand; ``least_arguments`` is the number of arguments (without
+    ``dim_position`` is the position of the reduced dimensions; ``least_arguments`` is the number of arguments (without
     ``out=``) that a call over dimensions has at least, since the forms over all elements are shorter. ``results`` gives
     the dtype of each result; a dtype argument at ``dtype_position`` overrules it.
     """
@@ -44,23 +44,23 @@ class Rule:
     dtype_position: int | None = None
 
 
-_RULES: dict[str, Rule] = {
-    "sum nansum": Rule(1.0, (_sum,), least_arguments=3, dtype_position=3),
-    "mean": Rule(1.0, (_same,), least_arguments=3, dtype_position=3),
-    "prod": Rule(1.0, (_sum,), least_arguments=3, dtype_position=3),
-    "max min": Rule(1.0, (_same, _index)),
-    "aminmax _aminmax": Rule(2.0, (_same, _same)),
-    "amax amin": Rule(1.0, (_same,)),
-    "argmax argmin count_nonzero": Rule(1.0, (_index,)),
-    "any all": Rule(1.0, (_bool,)),
-    "var std": Rule(4.0, (_same,), least_arguments=3),
-    "var_mean std_mean": Rule(4.0, (_same, _same), least_arguments=3),
-    "norm": Rule(2.0, (_same,), dim_position=2, least_arguments=4, dtype_position=4),
-    "linalg_vector_norm": Rule(2.0, (_same,), dim_position=2, least_arguments=3, dtype_position=4),
+_RULES: dict[str, ReductionRule] = {
+    "sum nansum": ReductionRule(1.0, (_sum,), least_arguments=3, dtype_position=3),
+    "mean": ReductionRule(1.0, (_same,), least_arguments=3, dtype_position=3),
+    "prod": ReductionRule(1.0, (_sum,), least_arguments=3, dtype_position=3),
+    "max min": ReductionRule(1.0, (_same, _index)),
+    "aminmax _aminmax": ReductionRule(2.0, (_same, _same)),
+    "amax amin": ReductionRule(1.0, (_same,)),
+    "argmax argmin count_nonzero": ReductionRule(1.0, (_index,)),
+    "any all": ReductionRule(1.0, (_bool,)),
+    "var std": ReductionRule(4.0, (_same,), least_arguments=3),
+    "var_mean std_mean": ReductionRule(4.0, (_same, _same), least_arguments=3),
+    "norm": ReductionRule(2.0, (_same,), dim_position=2, least_arguments=4, dtype_position=4),
+    "linalg_vector_norm": ReductionRule(2.0, (_same,), dim_position=2, least_arguments=3, dtype_position=4),
 }
 
 
-def price(call: OpCall, rule: Rule) -> Cost:
+def rule_cost(call: OpCall, rule: ReductionRule) -> Cost:
     """The cost of one reduction by its rule.
 
     Where the dimensions were not recorded, the results are one element at least and as many as the operand has at most.
@@ -78,7 +78,7 @@ def price(call: OpCall, rule: Rule) -> Cost:
     return replace(reads, bytes_low=reads.bytes_low + low, bytes_high=reads.bytes_high + high)
 
 
-def _result_elements(call: OpCall, rule: Rule, x: Tensor) -> tuple[int, int]:
+def _result_elements(call: OpCall, rule: ReductionRule, x: Tensor) -> tuple[int, int]:
     """Fewest and most elements of a result."""
     count = len([argument for argument in call.arguments if not isinstance(argument, Tensor)]) + 1
     if count < rule.least_arguments:
@@ -92,14 +92,14 @@ def _result_elements(call: OpCall, rule: Rule, x: Tensor) -> tuple[int, int]:
     return (1, 1) if is_whole else (1, x.numel)
 
 
-def _extremum(rule: Rule) -> Formula:
+def _extremum(rule: ReductionRule) -> Formula:
     """The formula of max and min: max(x, other) is pointwise, and max(x) gives no index."""
 
     def formula(call: OpCall) -> Cost:
         if len(call.arguments) == 1:
-            return price(call, replace(rule, results=rule.results[:1]))
+            return rule_cost(call, replace(rule, results=rule.results[:1]))
         is_pointwise = isinstance(call.arguments[1], Tensor)
-        return POINTWISE["aten::maximum"](call) if is_pointwise else price(call, rule)
+        return POINTWISE["aten::maximum"](call) if is_pointwise else rule_cost(call, rule)
 
     return formula
 
@@ -110,8 +110,8 @@ def _equal(call: OpCall) -> Cost:
     return replace(cost, bytes_low=0.0)
 
 
-def _formula(rule: Rule) -> Formula:
-    return lambda call: price(call, rule)
+def _formula(rule: ReductionRule) -> Formula:
+    return lambda call: rule_cost(call, rule)
 
 
 def _trace(call: OpCall) -> Cost:

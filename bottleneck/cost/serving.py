@@ -1,7 +1,7 @@
-"""Prices of the ops that inference servers bring along: vLLM, SGLang, aiter, FlashInfer and their kin (cost stage).
+"""Costs of the ops of inference servers: vLLM, SGLang, aiter, FlashInfer and similar.
 
-Most take the tensor that they write as an argument, so that every recorded tensor moves once. What a cache of keys and
-values holds of each sequence, and which experts the tokens of a batch choose, is data that no trace has.
+Most take the tensor that they write as an argument, so that every recorded tensor moves once. The length of each
+sequence in a cache of keys and values, and the experts that the tokens of a batch choose, are data that no trace has.
 """
 
 from collections.abc import Sequence
@@ -101,7 +101,7 @@ def _mla_cache_write(call: OpCall) -> Cost:
 def _paged_attention(query: int, table: int, longest: int, block: int | None) -> Formula:
     """The formula of attention over a paged cache: (…, query, key cache, value cache, …, block table, lengths, …).
 
-    Every query sees one key at least. At most every sequence is as long as ``longest`` says, or as its row of the block
+    Every query sees one key at least. At most every sequence is as long as ``longest``, or as its row of the block
     table has room for.
     """
 
@@ -141,8 +141,8 @@ def _cache_heads(keys: Tensor, width: int) -> int:
 def _experts(hidden: int, first: int, ids: int) -> Formula:
     """The formula of fused experts: (…, hidden [tokens, h], w1 [E, 2f, h], w2 [E, h, f], weights, ids [tokens, k] …).
 
-    FLOPs are exact: k experts for every token. A token's experts differ, so that k are read at least, and no more than
-    there are or than tokens ask for.
+    FLOPs are exact: k experts for every token. A token's experts differ, so that k are read at least, and at most all
+    experts or k per token.
     """
 
     def formula(call: OpCall) -> Cost:
@@ -195,7 +195,7 @@ def _awq(call: OpCall) -> Cost:
 
 
 def _top_experts(call: OpCall) -> Cost:
-    """topk_softmax(weights, ids, …, gates): every gate read, what was chosen written."""
+    """topk_softmax(weights, ids, …, gates): every gate is read, the chosen ones are written."""
     tensors = [tensor for tensor in call.tensors() if tensor.numel]
     gates = max(tensors, key=lambda tensor: tensor.numel)
     return stream("softmax", *tensors, vector_flops=4.0 * gates.numel, special_ops=gates.numel)

@@ -1,18 +1,15 @@
-"""Fills in shapes and dtypes that a call's own record lacks, from the ops and kernels around it, before pricing.
+"""Infers shapes and dtypes that calls lack from the ops and kernels around them; turns SIGNATURES into CALLS.
 
-The backward pass of an embedding lookup is recorded with nothing but the gradient of its result; how many indices there
-were stands in the forward call.
+Runs between link and the cost formulas. Four sources are used, and each completed call names its evidence:
 
-A C++ kernel names its data type first among the types of its template (``softmax_warp_forward<c10::Half, float,
-float>``: the others are accumulators). Index arithmetic is ``int`` and ``long`` too, so that integers are believed only
-where a functor or a copy is made for them.
-
-No trace holds what an op returns, but another op often does: the backward op that was handed its gradient, the op that
-reads it next, the op that called for it, or the view that it makes of its operand on the way.
-
-Traces of torch 1.8 hold shapes without dtypes, lists of tensors never have a dtype, and no result is recorded unless it
-was passed in. The names of the kernels that an op launched tell dtypes and item sizes; the ops around it tell the
-sizes of its result. A completed call is a row of its own, which says what completed it, so that no price hides it.
+- Dtypes: traces of torch 1.8 record shapes without dtypes. A C++ kernel names its data type first among the types of
+  its template (``softmax_warp_forward<c10::Half, float, float>``: the others are accumulators). Index arithmetic is
+  ``int`` and ``long`` too, so integers count only where a functor or a copy is made for them.
+- Item sizes: lists of tensors never have a dtype, but the names of the kernels that process them may contain one.
+- Results: no trace records what an op returns, but another op often does: the backward op that received its gradient,
+  the op that reads it next, the op that called it, or the view that it makes of its operand on the way.
+- Forward operands: the backward pass of an embedding lookup is recorded with nothing but the gradient of its result;
+  the number of indices is in the record of the forward call.
 """
 
 import json
@@ -36,7 +33,7 @@ Rows = npt.NDArray[np.int64]
 
 _NODE = re.compile(r"torch::autograd::CppNode<SplitLookupFunction_\w+_Op>")
 _FORWARD = re.compile(r"fb(?:gemm)?::split_embedding_codegen_lookup_\w+_function")
-# More gradients of different sizes than any model has lookups; each is held against every forward call.
+# More gradients of different sizes than any model has lookups; each is compared with every forward call.
 _MOST_GRADIENTS = 64
 
 
@@ -55,29 +52,22 @@ def forward_operands(signatures: pd.DataFrame, ops: pd.DataFrame) -> tuple[Rows,
     started = ops["ts_us"].to_numpy()
     for row, dims in list(gradients.items())[:_MOST_GRADIENTS] if lookups else []:
         fitting = [each for each, (batch, tables) in lookups.items() if _fits(dims, batch, tables)]
-        asking, answering = (np.flatnonzero(np.isin(signature, rows)) for rows in ([row], fitting))
-        answering = answering[np.argsort(started[answering], kind="stable")]
-        before = np.searchsorted(started[answering], started[asking]) - 1
-        asking, found = asking[before >= 0], signature[answering[before[before >= 0]]]
+        backward, forward = (np.flatnonzero(np.isin(signature, rows)) for rows in ([row], fitting))
+        forward = forward[np.argsort(started[forward], kind="stable")]
+        before = np.searchsorted(started[forward], started[backward]) - 1
+        backward, found = backward[before >= 0], signature[forward[before[before >= 0]]]
         for each in np.unique(found).tolist():
             if each not in known:
                 known[each] = len(texts)
                 texts.append(json.dumps([signatures["dims"].iloc[each], signatures["types"].iloc[each]]))
-        codes[asking] = [known[each] for each in found.tolist()]
+        codes[backward] = [known[each] for each in found.tolist()]
     return codes, texts
 
 
 def _sizes(signatures: pd.DataFrame, name: re.Pattern[str]) -> dict[int, list[Any]]:
     """Dims per argument of the signatures whose name matches, by their row."""
     rows = [row for row, text in enumerate(signatures["name"]) if name.fullmatch(str(text))]
-    return {row: dims for row in rows if isinstance(dims := _loaded(signatures["dims"].iloc[row]), list)}
-
-
-def _loaded(text: object) -> object:
-    try:
-        return json.loads(text) if isinstance(text, str) else None
-    except (ValueError, RecursionError):
-        return None
+    return {row: dims for row in rows if (dims := _list(signatures["dims"].iloc[row])) is not None}
 
 
 def _batch(dims: list[Any]) -> tuple[int, int] | None:
@@ -123,7 +113,7 @@ _CASTING = re.compile(
     r"LoadWithCast|StoreWithCast|copy_device_to_device|direct_copy_kernel|(?:bfloat16|float\w*)_copy_kernel"
 )
 
-# Product kernels by what they compute in; fp8 and the like take scales and biases of other dtypes.
+# Product kernels by the dtype of their arithmetic; fp8 and the like take scales and biases of other dtypes.
 _STORED_AS = {"fp32": "float", "tf32": "float", "fp64": "double", "fp16": "c10::Half", "bf16": "c10::BFloat16"}
 
 
@@ -142,9 +132,9 @@ def kernel_dtype(name: str, math_dtype: str | None) -> str | None:
 
 
 def kernel_item_bytes(name: str) -> float | None:
-    """Bytes per element of the tensors that a kernel goes through, by its name; null where the name does not tell.
+    """Bytes per element of the tensors that a kernel processes, from its name; null where the name has no size.
 
-    Unlike a dtype, a size is also told by the kernels that only copy.
+    Unlike dtypes, sizes are also in the names of kernels that only copy.
     """
     opaque = _OPAQUE.search(name)
     if opaque:
@@ -161,7 +151,7 @@ Sizes = list[int]
 _OPS_BETWEEN = 8
 _VIEW = "aten::as_strided"
 
-# Convolutions whose input and weight come first, and where the parts of backward ops keep what they are handed.
+# Convolutions whose input and weight come first, and the layouts of backward ops by the gradients that they make.
 _CONVOLUTIONS = frozenset(
     name
     for name, layout in {**FORWARD, **UNFOLDED}.items()
@@ -176,7 +166,7 @@ _INDEXED = frozenset({"aten::index", "aten::_unsafe_index"})
 
 @dataclass(frozen=True)
 class _Call:
-    """One signature as far as witnesses are asked about it."""
+    """Name, sizes and scalars of one signature."""
 
     name: str
     dims: list[Any]
@@ -194,8 +184,8 @@ class _Call:
         return _list(self.concrete[position] if position < len(self.concrete) else None)
 
 
-class _Scene:
-    """The ops of a trace and the calls that they make, each signature parsed once and only where it is asked for."""
+class _CallIndex:
+    """The ops of a trace and the calls that they make; a signature is parsed when it is used."""
 
     def __init__(self, signatures: pd.DataFrame, ops: pd.DataFrame) -> None:
         self.ops = ops
@@ -216,14 +206,14 @@ class _Scene:
         """Row in OPS of the op around each op, -1 for none."""
         return np.array(self.ops["parent"].to_numpy(dtype=np.int64, na_value=-1), np.int64)
 
-    def of_ops(self, asked: dict[int, _Call]) -> Rows:
+    def ops_of(self, calls: dict[int, _Call]) -> Rows:
         """The ops that make one of the calls."""
         wanted = np.zeros(len(self.names) + 1, bool)
-        wanted[list(asked)] = True
+        wanted[list(calls)] = True
         return np.flatnonzero(wanted[self.signature])
 
     def outermost(self, ops: Rows, names: frozenset[str]) -> Rows:
-        """The outermost of the ops around each op that bear one of the names, without a break between.
+        """The outermost of the enclosing ops of each op with one of the names, without a break between.
 
         Jumps double, so that a trace may nest ops as deeply as it likes.
         """
@@ -247,47 +237,48 @@ class _Scene:
         return np.where(same, after, len(track))
 
 
-def witness_results(signatures: pd.DataFrame, ops: pd.DataFrame) -> tuple[Rows, list[str | None]]:
-    """For each op a code into a list of sizes (JSON) of its result; code 0, null, where nothing tells them."""
-    scene = _Scene(signatures, ops)
+def result_sizes(signatures: pd.DataFrame, ops: pd.DataFrame) -> tuple[Rows, list[str | None]]:
+    """For each op a code into a list of sizes (JSON) of its result; code 0, null, where they are unknown."""
+    index = _CallIndex(signatures, ops)
     codes = np.zeros(len(ops), np.int64)
     known: dict[str | None, int] = {None: 0}
     for find in (_convolution_results, _backward_results, _indexed_results):
-        asked, witness, read = find(scene)
-        pairs, which = np.unique(np.stack([scene.signature[asked], witness]), axis=1, return_inverse=True)
+        wanted, source, read = find(index)
+        pairs, which = np.unique(np.stack([index.signature[wanted], source]), axis=1, return_inverse=True)
         found = [read(*pair) for pair in pairs.T.tolist()]
         for sizes in (json.dumps(each) for each in found if each):
             known.setdefault(sizes, len(known))
-        codes[asked] = np.array([known[json.dumps(each) if each else None] for each in found], np.int64)[which.ravel()]
+        codes[wanted] = np.array([known[json.dumps(each) if each else None] for each in found], np.int64)[which.ravel()]
     return codes, list(known)
 
 
+# Ops without a recorded result, the signature of the op that holds its sizes (-1: none), and how to read them there.
 _Found = tuple[Rows, Rows, Callable[[int, int], Sizes | None]]
 
 
-def _convolution_results(scene: _Scene) -> _Found:
-    """Forward convolutions without stride and padding: by their gradient's sizes, else by the next op's operand."""
-    asked = {row: call for row, call in scene.calls_of(_CONVOLUTIONS).items() if not any(call.concrete)}
-    gradients = _gradients(scene) if asked else {}
-    ops = scene.of_ops(asked)
-    witness = _consumers(scene, ops) if len(ops) else ops
+def _convolution_results(index: _CallIndex) -> _Found:
+    """Results of forward convolutions without stride and padding: sizes of the gradient, else of the next operand."""
+    wanted = {row: call for row, call in index.calls_of(_CONVOLUTIONS).items() if not any(call.concrete)}
+    gradients = _gradients(index) if wanted else {}
+    ops = index.ops_of(wanted)
+    source = _consumers(index, ops) if len(ops) else ops
 
-    def read(row: int, witness_row: int) -> Sizes | None:
-        inputs, weight = asked[row].sizes(0), asked[row].sizes(1)
+    def read(row: int, source_row: int) -> Sizes | None:
+        inputs, weight = wanted[row].sizes(0), wanted[row].sizes(1)
         if inputs is None or weight is None:
             return None
         exact = gradients.get((tuple(inputs), tuple(weight)))
-        if exact is not None or witness_row < 0:
+        if exact is not None or source_row < 0:
             return exact
-        return _as_output(scene.call(witness_row).sizes(0), inputs, weight)
+        return _as_output(index.call(source_row).sizes(0), inputs, weight)
 
-    return ops, witness, read
+    return ops, source, read
 
 
-def _gradients(scene: _Scene) -> dict[tuple[tuple[int, ...], tuple[int, ...]], Sizes]:
+def _gradients(index: _CallIndex) -> dict[tuple[tuple[int, ...], tuple[int, ...]], Sizes]:
     """Sizes of the output's gradient by those of input and weight, where all calls with these agree."""
     found: dict[tuple[tuple[int, ...], tuple[int, ...]], list[Sizes]] = {}
-    for call in scene.calls_of(frozenset(_GRADIENTS)).values():
+    for call in index.calls_of(frozenset(_GRADIENTS)).values():
         layout = _GRADIENTS[call.name]
         grad, inputs, weight = (call.sizes(at) for at in (layout.grad, layout.inputs, layout.weight))
         if grad and inputs and weight and _as_output(grad, inputs, weight):
@@ -306,63 +297,63 @@ def _as_output(sizes: Sizes | None, inputs: Sizes, weight: Sizes) -> Sizes | Non
     return sizes if fits and sizes[:2] == [inputs[0], weight[0]] else None
 
 
-def _consumers(scene: _Scene, ops: Rows) -> Rows:
-    """Signature of the first later op on the thread whose first operand has as many dimensions, -1 for none near by."""
-    ranks = np.array([*(len(scene.call(row).sizes(0) or []) for row in range(len(scene.names))), 0], np.int64)
-    wanted = ranks[scene.signature[ops]]
-    candidate = scene.next_after(scene.outermost(ops, _CONVOLUTIONS | {"aten::_convolution", "aten::convolution"}))
-    witness = np.full(len(ops), -1, np.int64)
-    thread = np.append(scene.ops["thread"].cat.codes.to_numpy(), -1)
-    signature = np.append(scene.signature, -1)
+def _consumers(index: _CallIndex, ops: Rows) -> Rows:
+    """Signature of the first later op on the thread whose first operand has as many dimensions, -1 for none nearby."""
+    ranks = np.array([*(len(index.call(row).sizes(0) or []) for row in range(len(index.names))), 0], np.int64)
+    wanted = ranks[index.signature[ops]]
+    candidate = index.next_after(index.outermost(ops, _CONVOLUTIONS | {"aten::_convolution", "aten::convolution"}))
+    source = np.full(len(ops), -1, np.int64)
+    thread = np.append(index.ops["thread"].cat.codes.to_numpy(), -1)
+    signature = np.append(index.signature, -1)
     for _ in range(_OPS_BETWEEN):
-        here = np.minimum(candidate, len(scene.signature))
-        matches = (witness < 0) & (thread[here] == thread[ops]) & (ranks[signature[here]] == wanted)
-        witness = np.where(matches, signature[here], witness)
+        here = np.minimum(candidate, len(index.signature))
+        matches = (source < 0) & (thread[here] == thread[ops]) & (ranks[signature[here]] == wanted)
+        source = np.where(matches, signature[here], source)
         candidate = candidate + 1
-    return witness
+    return source
 
 
-def _backward_results(scene: _Scene) -> _Found:
-    """The gradient of an input or a weight whose sizes are a list of integers: by the op that called for both."""
-    asked = {
+def _backward_results(index: _CallIndex) -> _Found:
+    """Gradients of an input or a weight whose sizes are a list of integers: sizes from the op that requested both."""
+    wanted = {
         row: call
-        for row, call in scene.calls_of(frozenset(_PARTS)).items()
-        if call.sizes(_wanted_at(_PARTS[call.name])) is None and not any(call.concrete)
+        for row, call in index.calls_of(frozenset(_PARTS)).items()
+        if call.sizes(_gradient_at(_PARTS[call.name])) is None and not any(call.concrete)
     }
-    ops = scene.of_ops(asked)
-    witness = np.append(scene.signature, -1)[scene.parent[ops]]
+    ops = index.ops_of(wanted)
+    source = np.append(index.signature, -1)[index.parent[ops]]
 
-    def read(row: int, witness_row: int) -> Sizes | None:
-        whole = scene.call(witness_row) if witness_row >= 0 else None
+    def read(row: int, source_row: int) -> Sizes | None:
+        whole = index.call(source_row) if source_row >= 0 else None
         layout = _GRADIENTS.get(whole.name) if whole else None
         if whole is None or layout is None:
             return None
-        return whole.sizes(layout.inputs if asked[row].name in _FOR_INPUT else layout.weight)
+        return whole.sizes(layout.inputs if wanted[row].name in _FOR_INPUT else layout.weight)
 
-    return ops, witness, read
+    return ops, source, read
 
 
-def _wanted_at(layout: BackwardLayout) -> int:
+def _gradient_at(layout: BackwardLayout) -> int:
     """Position of the argument that holds the sizes of the gradient that is made."""
     return layout.inputs if layout.makes == (True, False, False) else layout.weight
 
 
-def _indexed_results(scene: _Scene) -> _Found:
-    """index(x, indices): by the view of x that it makes, with the result's sizes and stride 0 where indices replace x.
+def _indexed_results(index: _CallIndex) -> _Found:
+    """Results of index(x, indices): sizes of the view of x that it makes, with stride 0 where indices replace x.
 
     ATen's restride_src lays x out like the result before the kernel adds the indices' offsets.
     """
-    asked = scene.calls_of(_INDEXED)
+    wanted = index.calls_of(_INDEXED)
     views = {
         row: call.integers(1)
-        for row, call in (scene.calls_of(frozenset({_VIEW})) if asked else {}).items()
+        for row, call in (index.calls_of(frozenset({_VIEW})) if wanted else {}).items()
         if 0 in (call.integers(2) or [])
     }
-    view_ops = scene.of_ops({row: scene.call(row) for row in views})
-    seen = np.full(len(scene.signature) + 1, -1, np.int64)
-    seen[scene.parent[view_ops]] = scene.signature[view_ops]
-    ops = scene.of_ops(asked)
-    return ops, seen[ops], lambda _, witness_row: views.get(witness_row)
+    view_ops = index.ops_of({row: index.call(row) for row in views})
+    seen = np.full(len(index.signature) + 1, -1, np.int64)
+    seen[index.parent[view_ops]] = index.signature[view_ops]
+    ops = index.ops_of(wanted)
+    return ops, seen[ops], lambda _, source_row: views.get(source_row)
 
 
 def _list(text: object) -> list[Any] | None:
@@ -405,8 +396,8 @@ _INTEGERS = ("long int", "int", "long", "short", "bool", "unsigned char", "signe
 
 
 @dataclass(frozen=True)
-class _Told:
-    """What one source tells of every op: codes into ``labels`` (0: nothing), and how a row takes a label in."""
+class _Inferred:
+    """Values that one source gives per op: codes into ``labels`` (0: none), and a function that adds one to a row."""
 
     codes: Rows
     labels: list[Any]
@@ -415,17 +406,17 @@ class _Told:
 
 
 def infer_shapes(linked: Linked) -> Linked:
-    """The same trace with CALLS in place of SIGNATURES; ops that evidence completes point to rows of their own.
+    """The same trace with CALLS in place of SIGNATURES; completed ops point to rows of their own.
 
-    Rows of SIGNATURES keep their numbers. Where an op's kernels, or the ops around it, disagree, they tell nothing.
+    Rows of SIGNATURES keep their numbers. Where an op's kernels, or the ops around it, disagree, nothing is inferred.
     """
     signatures, ops = linked.trace.signatures, linked.ops
     signature = np.array(ops["signature"].to_numpy(dtype=np.int64, na_value=-1), np.int64)
     sources = (_dtypes(linked, signature), _item_sizes(linked, signature), _results(linked), _forwards(linked))
     key = signature
-    for told in sources:
-        key = key * len(told.labels) + told.codes
-    completed = np.flatnonzero(np.any([told.codes > 0 for told in sources], axis=0) & (signature >= 0))
+    for each in sources:
+        key = key * len(each.labels) + each.codes
+    completed = np.flatnonzero(np.any([each.codes > 0 for each in sources], axis=0) & (signature >= 0))
     code, distinct = pd.factorize(key[completed])
     first = completed[np.unique(code, return_index=True)[1]]
     texts = {name: signatures[name].to_list() for name in signatures.columns}
@@ -444,64 +435,64 @@ def infer_shapes(linked: Linked) -> Linked:
     )
 
 
-def _completed(row: Row, sources: tuple[_Told, ...], op: int) -> Row:
+def _completed(row: Row, sources: tuple[_Inferred, ...], op: int) -> Row:
     row = {**row, "result": None, "evidence": None}
-    given = [told for told in sources if told.codes[op] > 0]
-    for told in given:
-        row = told.fill(row, told.labels[told.codes[op]])
-    return {**row, "evidence": "; ".join(told.source for told in given)}
+    given = [each for each in sources if each.codes[op] > 0]
+    for each in given:
+        row = each.fill(row, each.labels[each.codes[op]])
+    return {**row, "evidence": "; ".join(each.source for each in given)}
 
 
-def _dtypes(linked: Linked, signature: Rows) -> _Told:
+def _dtypes(linked: Linked, signature: Rows) -> _Inferred:
     """Dtypes of calls without any, by the kernels that the op itself launched."""
     signatures = linked.trace.signatures
-    asked = [
+    wanted = [
         isinstance(dims, str) and dims != "[]" and (not isinstance(types, str) or types == "[]")
         for dims, types in zip(signatures["dims"], signatures["types"], strict=True)
     ]
-    return _Told(*_by_kernel(linked, asked, signature, kernel_dtype), _fill_types, "dtype from kernel names")
+    return _Inferred(*_by_kernel(linked, wanted, signature, kernel_dtype), _fill_types, "dtype from kernel names")
 
 
-def _item_sizes(linked: Linked, signature: Rows) -> _Told:
+def _item_sizes(linked: Linked, signature: Rows) -> _Inferred:
     """Item sizes of lists of tensors, by the kernels that the op itself launched."""
-    asked = [isinstance(types, str) and '"TensorList"' in types for types in linked.trace.signatures["types"]]
+    wanted = [isinstance(types, str) and '"TensorList"' in types for types in linked.trace.signatures["types"]]
     by_name: Callable[[str, str | None], float | None] = lambda name, _: kernel_item_bytes(name)  # noqa: E731
-    return _Told(*_by_kernel(linked, asked, signature, by_name), _fill_lists, "item size from kernel names")
+    return _Inferred(*_by_kernel(linked, wanted, signature, by_name), _fill_lists, "item size from kernel names")
 
 
-def _results(linked: Linked) -> _Told:
-    codes, labels = witness_results(linked.trace.signatures, linked.ops)
-    return _Told(codes, labels, lambda row, sizes: {**row, "result": sizes}, "sizes from the ops around it")
+def _results(linked: Linked) -> _Inferred:
+    codes, labels = result_sizes(linked.trace.signatures, linked.ops)
+    return _Inferred(codes, labels, lambda row, sizes: {**row, "result": sizes}, "sizes from the ops around it")
 
 
-def _forwards(linked: Linked) -> _Told:
+def _forwards(linked: Linked) -> _Inferred:
     codes, labels = forward_operands(linked.trace.signatures, linked.ops)
-    return _Told(codes, labels, _append_operands, "sizes from its forward op")
+    return _Inferred(codes, labels, _append_operands, "sizes from its forward op")
 
 
 def _by_kernel(
-    linked: Linked, asked: list[bool], signature: Rows, tell: Callable[[str, str | None], Any]
+    linked: Linked, wanted: list[bool], signature: Rows, parse: Callable[[str, str | None], Any]
 ) -> tuple[Rows, list[Any]]:
-    """For each op whose signature asks, a code into the distinct answers of its kernels; 0, null, unless they agree.
+    """For each op with a wanted signature, a code into the distinct values of its kernels; 0, null, unless they agree.
 
-    Each pair of kernel name and math dtype is judged once.
+    Each pair of kernel name and math dtype is parsed once.
     """
     kernels, codes = linked.kernels, np.zeros(len(signature), np.int64)
     op = kernels["op"].to_numpy(dtype=np.int64, na_value=-1)
-    wants = np.append(np.array([*asked, False], bool)[signature], False)
-    mine = np.flatnonzero(wants[op] & (kernels["family"] != "host").to_numpy())
+    is_wanted = np.append(np.array([*wanted, False], bool)[signature], False)
+    mine = np.flatnonzero(is_wanted[op] & (kernels["family"] != "host").to_numpy())
     name, dtype = (kernels[column].cat.codes.to_numpy()[mine].astype(np.int64) for column in ("name", "math_dtype"))
     if not len(mine):
         return codes, [None]
     pairs, which = np.unique(np.stack([name, dtype]), axis=1, return_inverse=True)
     texts, dtypes = kernels["name"].cat.categories, [*kernels["math_dtype"].cat.categories, None]
-    answers = [tell(str(texts[row]), dtypes[column]) for row, column in pairs.T.tolist()]
-    labels = [None, *dict.fromkeys(answer for answer in answers if answer is not None)]
-    answer = np.array([labels.index(each) for each in answers], np.int64)[which.ravel()]
-    telling, asker = answer[answer > 0], op[mine][answer > 0]
+    values = [parse(str(texts[row]), dtypes[column]) for row, column in pairs.T.tolist()]
+    labels = [None, *dict.fromkeys(value for value in values if value is not None)]
+    label = np.array([labels.index(each) for each in values], np.int64)[which.ravel()]
+    label, owner = label[label > 0], op[mine][label > 0]
     lowest = np.full(len(signature), len(labels), np.int64)
-    np.minimum.at(lowest, asker, telling)
-    np.maximum.at(codes, asker, telling)
+    np.minimum.at(lowest, owner, label)
+    np.maximum.at(codes, owner, label)
     return np.where(codes == lowest, codes, 0), labels
 
 

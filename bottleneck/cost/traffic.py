@@ -70,7 +70,7 @@ def named(
 ) -> dict[str, Formula]:
     """One formula per op name; the keys of ``table`` hold names separated by spaces, without prefix and suffix."""
     names = [name for key in table for name in key.split()]
-    assert len(names) == len(set(names)), "a table prices an op twice"
+    assert len(names) == len(set(names)), "a table has an op twice"
     return {
         f"{prefix}{name}{suffix}": formula
         for key, formula in table.items()
@@ -96,7 +96,7 @@ def promote(tensors: Sequence[Tensor]) -> str:
 
 
 def as_float(dtype: str) -> str:
-    """The dtype itself, or float for integers and bool: what division and exp give."""
+    """The dtype itself, or float for integers and bool: the result dtype of division and exp."""
     return "float" if _category(dtype) < 2 else dtype
 
 
@@ -182,7 +182,7 @@ def list_elements(call: OpCall, position: int) -> int:
 
 
 def item_bytes_of_lists(call: OpCall) -> tuple[float, float]:
-    """Fewest and most bytes per element of a call's lists: what kernel names told, else 2 to 4 (half precision, fp32).
+    """Fewest and most bytes per element of a call's lists: inferred from kernel names, else 2 to 4 (half, fp32).
 
     Rarely are they of another size: fp64, or integers in a cat whose kernels are not in the trace.
     """

@@ -24,7 +24,7 @@ _ALLOCATIONS = """
 """
 _WAITS = "item _local_scalar_dense _assert_async _is_all_true _is_any_true"
 
-# Ops made of other ops, which pay: aliases, and what torch composes from smaller ops. Without a child they do nothing.
+# Ops made of other ops, which have the cost: aliases, and compositions of smaller ops. Without a child they do nothing.
 _CALLERS = """
     absolute negative subtract multiply divide true_divide less less_equal greater greater_equal not_equal clip square
     absolute_ negative_ subtract_ multiply_ divide_ true_divide_ less_ less_equal_ greater_ greater_equal_ not_equal_
@@ -40,7 +40,7 @@ _CALLERS = """
     _thnn_differentiable_lstm_cell_backward _thnn_differentiable_gru_cell_backward
 """
 
-# Ops that hand a collective to the thread or the device that carries it out, or wait for it.
+# Ops that pass a collective to the thread or the device that executes it, or wait for it.
 _DISPATCH_COLLECTIVE = r"(c10d|_?c10d_functional)::\w+|record_param_comms"
 
 # Nodes of the autograd graph and their bookkeeping: 'AddmmBackward0', 'torch::autograd::AccumulateGrad' and so on only

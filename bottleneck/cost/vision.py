@@ -1,4 +1,4 @@
-"""Prices of torchvision's own ops, and of Segment Anything's fused attention (cost stage)."""
+"""Costs of torchvision's own ops, and of Segment Anything's fused attention."""
 
 import math
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Pricing whole tables: a price or a reason for every signature, whatever the trace holds."""
+"""COSTS of whole tables: a cost or a reason for every signature, whatever the trace holds."""
 
 import json
 
@@ -13,13 +13,13 @@ from bottleneck.schema.tables import COSTS, SIGNATURES
 MM = ("aten::mm", "[[64, 32], [32, 16]]", '["float", "float"]', None, '["", ""]')
 
 
-def priced(*rows: tuple[str, str | None, str | None, str | None, str | None]) -> pd.DataFrame:
+def costs_of(*rows: tuple[str, str | None, str | None, str | None, str | None]) -> pd.DataFrame:
     frame = pd.DataFrame(list(rows), columns=list(SIGNATURES.columns), dtype=object)
     return COSTS.check(compute_costs(SIGNATURES.check(frame)))
 
 
 def test_a_signature_with_a_formula_has_a_price_and_no_reason():
-    row = priced(MM).iloc[0]
+    row = costs_of(MM).iloc[0]
     assert (row["family"], row["matrix_flops"], row["math_dtype"]) == ("matmul", 2 * 64 * 32 * 16, "fp32")
     assert row["reason"] is None
 
@@ -36,18 +36,18 @@ def test_a_signature_with_a_formula_has_a_price_and_no_reason():
     ],
 )
 def test_a_signature_without_a_price_says_why(row, reason):
-    result = priced(row).iloc[0]
+    result = costs_of(row).iloc[0]
     assert result["reason"] == reason
     assert result.drop("reason").isna().all()
 
 
 def test_rows_stay_in_the_order_of_the_signatures():
-    frame = priced(("my::op", None, None, None, None), MM, ("aten::mm", None, None, None, None), MM)
+    frame = costs_of(("my::op", None, None, None, None), MM, ("aten::mm", None, None, None, None), MM)
     assert frame["reason"].isna().tolist() == [False, True, False, True]
 
 
 def test_no_signatures_give_an_empty_table():
-    assert len(priced()) == 0
+    assert len(costs_of()) == 0
 
 
 def test_no_op_is_both_priced_and_a_composite():
@@ -85,7 +85,7 @@ HOSTILE_SHAPES = [
 @pytest.mark.parametrize("dims", HOSTILE_SHAPES)
 def test_hostile_shapes_give_every_op_a_price_or_a_reason(dims):
     types = '["float", "float", "float", {"a": 1}, ["float"], null, "TensorList", "c10::Half"]'
-    frame = priced(*((name, dims, types, dims, dims) for name in FORMULAS))
+    frame = costs_of(*((name, dims, types, dims, dims) for name in FORMULAS))
     amounts = frame[["matrix_flops", "vector_flops", "special_ops", "bytes_low", "bytes_high"]]
     without = frame["reason"].notna()
     assert amounts[without].isna().all(axis=None)
@@ -102,7 +102,7 @@ texts = json_values.map(json.dumps) | st.text(max_size=20)
 
 @given(name=st.sampled_from(sorted(FORMULAS)), dims=texts, types=texts, strides=texts, concrete=texts)
 def test_junk_never_raises(name, dims, types, strides, concrete):
-    row = priced((name, dims, types, strides, concrete)).iloc[0]
+    row = costs_of((name, dims, types, strides, concrete)).iloc[0]
     assert (row["reason"] is None) == pd.notna(row["family"])
 
 
@@ -113,5 +113,5 @@ shapes = st.lists(st.lists(st.integers(0, 64), max_size=5), min_size=1, max_size
 def test_the_low_end_of_the_bytes_never_passes_the_high_end(name, dims, flag):
     types = json.dumps(["float" if shape else "Scalar" for shape in dims])
     concrete = json.dumps(["" if shape else flag for shape in dims])
-    row = priced((name, json.dumps(dims), types, None, concrete)).iloc[0]
+    row = costs_of((name, json.dumps(dims), types, None, concrete)).iloc[0]
     assert row["reason"] is not None or row["bytes_low"] <= row["bytes_high"]

@@ -1,4 +1,4 @@
-"""Prices of constants, ranges and random numbers: written, not read."""
+"""Costs of constants, ranges and random numbers: written, not read."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Prices of ops that go through an index: what depends on its values is an interval."""
+"""Costs of ops that go through an index: what depends on its values is an interval."""
 
 import pytest
 from hypothesis import given

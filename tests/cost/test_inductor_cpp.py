@@ -1,4 +1,4 @@
-"""Compiled kernels: bytes of their own buffers, FLOPs of what they fuse, and no price where something is missing."""
+"""Compiled kernels: bytes of their own buffers, FLOPs of what they fuse, and no cost where something is missing."""
 
 import json
 from dataclasses import replace
@@ -94,7 +94,7 @@ class TestNoPrice:
 
     def test_an_op_without_formula_leaves_the_kernel_unpriced(self) -> None:
         kernel = replace(CHAIN, ops=(MUL, fused("aten::no_such_op", ([N], "float"))))
-        assert compute_kernel_costs([kernel]) == ["it fuses an op without a price: no formula for aten::no_such_op"]
+        assert compute_kernel_costs([kernel]) == ["it fuses an unmodelled op: no formula for aten::no_such_op"]
 
     def test_an_unknown_element_type_leaves_the_kernel_unpriced(self) -> None:
         kernel = replace(CHAIN, buffers=(buffer((N, N), None, "torch.odd"),))
@@ -139,14 +139,14 @@ class TestAddKernels:
             "graph_9_cpp_fused_add_0": None,
             "aten::mul": "aten::mul",
         }
-        assert len(priced) == len(after.trace.signatures) == len(costs) + 2
-        pd.testing.assert_frame_equal(priced.iloc[: len(costs)]["bytes_low"].to_frame(), costs[["bytes_low"]])
-        assert priced["vector_flops"].iloc[len(costs)] == 8 * N
+        assert len(costed) == len(after.trace.signatures) == len(costs) + 2
+        pd.testing.assert_frame_equal(costed.iloc[: len(costs)]["bytes_low"].to_frame(), costs[["bytes_low"]])
+        assert costed["vector_flops"].iloc[len(costs)] == 8 * N
         assert after.trace.signatures["dims"].iloc[len(costs)] == f"[[{N}], [{N}]]"
 
     def test_regions_only_dispatch_when_all_kernels_are_named(self, both: tuple[Linked, pd.DataFrame]) -> None:
         after, priced = add_kernels(*both, Compiled((CHAIN,)))
-        assert list(priced["family"].iloc[-2:]) == ["compiled", "dispatch"]
+        assert list(costed["family"].iloc[-2:]) == ["compiled", "dispatch"]
         after, priced = add_kernels(*both, Compiled((CHAIN,), problem="not watched"))
         assert self.names(after)["Torch-Compiled Region: 0/0"] is None
 
@@ -154,8 +154,8 @@ class TestAddKernels:
         trace = read_trace(write_trace(tmp_path / "t.json", [op(CHAIN.name, 10, 20)]))
         before = infer_shapes(link(trace, find_steps(trace, None)))
         _, priced = add_kernels(before, compute_costs(before.trace.signatures), Compiled((CHAIN,)))
-        assert list(priced["family"]) == ["compiled"]
-        assert list(priced["math_dtype"]) == ["fp32"]
+        assert list(costed["family"]) == ["compiled"]
+        assert list(costed["math_dtype"]) == ["fp32"]
 
     def test_a_trace_without_compiled_code_stays_as_it_is(self, tmp_path: Path) -> None:
         trace = read_trace(write_trace(tmp_path / "t.json", [op("aten::mul", 70, 20, dims=[[N]], types=["float"])]))

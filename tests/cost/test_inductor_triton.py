@@ -1,4 +1,4 @@
-"""Prices of generated kernels: buffers clamped to the iterations, FLOPs from the names of the fused ops."""
+"""Costs of generated kernels: buffers clamped to the iterations, FLOPs from the names of the fused ops."""
 
 import json
 
@@ -12,7 +12,7 @@ from tests.cost.calls import BF16, moved, tensor
 
 
 def cost_of(name: str, *arguments: Tensor | int) -> Cost:
-    """The price of a launch; numbers are the sizes of its iteration space."""
+    """The cost of a launch; numbers are the sizes of its iteration space."""
     parsed = tuple(item if isinstance(item, Tensor) else Scalar(str(item)) for item in arguments)
     found = formula(name)
     assert found is not None

@@ -1,4 +1,4 @@
-"""Prices of loss functions."""
+"""Costs of loss functions."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""Prices of copies, casts, concatenation and padding."""
+"""Costs of copies, casts, concatenation and padding."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""Prices of scans, sorting and Fourier transforms."""
+"""Costs of scans, sorting and Fourier transforms."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Prices of normalisation and softmax."""
+"""Costs of normalisation and softmax."""
 
 import pytest
 from hypothesis import given

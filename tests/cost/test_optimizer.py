@@ -1,4 +1,4 @@
-"""Prices of optimisers over lists of tensors, whose dtype traces do not give."""
+"""Costs of optimisers over lists of tensors, whose dtype traces do not give."""
 
 import pytest
 from hypothesis import given

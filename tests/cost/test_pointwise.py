@@ -1,4 +1,4 @@
-"""Pointwise prices: numbers by hand, laws, and the bytes of tensors that torch really made."""
+"""Pointwise costs: numbers by hand, laws, and the bytes of tensors that torch really made."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""Prices of pooling, upsampling and grid sampling."""
+"""Costs of pooling, upsampling and grid sampling."""
 
 import pytest
 from hypothesis import given

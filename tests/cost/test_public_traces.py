@@ -1,4 +1,4 @@
-"""Prices against time that real devices took: nearly all work is priced, and nothing is faster than its bytes allow."""
+"""Prices against time that real devices took: nearly all work is costs_of, and nothing is faster than its bytes allow."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Prices of recurrent layers."""
+"""Costs of recurrent layers."""
 
 import pytest
 

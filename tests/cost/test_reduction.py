@@ -1,4 +1,4 @@
-"""Prices of reductions: the operand read once, the results written."""
+"""Costs of reductions: the operand read once, the results written."""
 
 import pytest
 from hypothesis import given
