@@ -11,8 +11,8 @@ import pytest
 from bottleneck.cli import _run
 from bottleneck.commands.comparing import _is_untouched
 from bottleneck.commands.comparing_sides import Side, labels_of
-from bottleneck.compare.compare import compare
-from bottleneck.compare.sides import Compared
+from bottleneck.compare.build import compare
+from bottleneck.compare.sides import ComparedSide
 from bottleneck.gate.count import count
 from bottleneck.gate.lockfile import write_lock
 from bottleneck.pipeline import analyse, explain
@@ -259,9 +259,9 @@ def compared(traces: Path) -> dict[str, Comparison]:
     return {name: compare(*(_side(traces / file) for file in pair)) for name, pair in PAIRS.items()}
 
 
-def _side(path: Path) -> Compared:
+def _side(path: Path) -> ComparedSide:
     case = explain([path])
-    return Compared(path.name, str(path), case=case, counts=count(case))
+    return ComparedSide(path.name, str(path), case=case, counts=count(case))
 
 
 def number(cell: str) -> float:

@@ -65,7 +65,7 @@ def compare_sides(wanted: Wanted, form: str, output: Path | None, plot: Path | N
 
 def _compare(wanted: Wanted, scratch: Path) -> "Comparison":
     from bottleneck.commands.comparing_sides import Maker, labels_of, name_side, options_of, program_of
-    from bottleneck.compare.compare import compare
+    from bottleneck.compare.build import compare
 
     tell = _silent if wanted.quiet else _say
     asked = [name_side(text, tell, has_program=wanted.workload is not None) for text in (wanted.before, wanted.after)]

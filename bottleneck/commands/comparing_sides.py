@@ -12,7 +12,7 @@ from bottleneck.errors import TraceError, UsageError
 
 if TYPE_CHECKING:
     from bottleneck.commands.comparing import Wanted
-    from bottleneck.compare.sides import Compared
+    from bottleneck.compare.sides import ComparedSide
     from bottleneck.experiment.program import Program
     from bottleneck.experiment.record_once import Ceilings
     from bottleneck.experiment.side import Stand
@@ -150,16 +150,16 @@ class Maker:
     scratch: Path
     tell: Tell
 
-    def make(self, side: Side, label: str) -> "Compared":
+    def make(self, side: Side, label: str) -> "ComparedSide":
         """The side with as much as can be known of it; raises as reading and recording do."""
         if side.kind == "lock":
             return _of_lock(side, label)
         return self._of_sources(side) if side.is_source else self._of_files(side, label)
 
-    def _of_files(self, side: Side, label: str) -> "Compared":
+    def _of_files(self, side: Side, label: str) -> "ComparedSide":
         from bottleneck.calibrate.cached import add_ceilings
         from bottleneck.commands.repair import repair
-        from bottleneck.compare.sides import Compared
+        from bottleneck.compare.sides import ComparedSide
         from bottleneck.gate.count import count
         from bottleneck.pipeline import explain, saved_analysis
 
@@ -169,12 +169,12 @@ class Maker:
             add_ceilings(path)
         saved = saved_analysis([path], self.options)
         if saved is not None:
-            return Compared(label, side.text, analysis=saved)
+            return ComparedSide(label, side.text, saved=saved)
         case = explain([path], self.options)
-        return Compared(label, side.text, case=case, counts=count(case))
+        return ComparedSide(label, side.text, case=case, counts=count(case))
 
-    def _of_sources(self, side: Side) -> "Compared":
-        from bottleneck.compare.sides import Compared
+    def _of_sources(self, side: Side) -> "ComparedSide":
+        from bottleneck.compare.sides import ComparedSide
         from bottleneck.experiment.record_once import record_program
         from bottleneck.gate.count import count
 
@@ -185,7 +185,7 @@ class Maker:
             folder = Path(tempfile.mkdtemp(prefix="side-", dir=self.scratch))
             case = record_program(self.program, folder, stand, self.ceilings)
             counts = count(case, stand.folder)
-        return Compared(side.label, side.label, case=case, counts=counts)
+        return ComparedSide(side.label, side.label, case=case, counts=counts)
 
     @cached_property
     def ceilings(self) -> "Ceilings":
@@ -210,8 +210,8 @@ class Maker:
         return Stand(side.label, base.stand.folder, {**settings.environment, **base.stand.environment})
 
 
-def _of_lock(side: Side, label: str) -> "Compared":
-    from bottleneck.compare.sides import Compared
+def _of_lock(side: Side, label: str) -> "ComparedSide":
+    from bottleneck.compare.sides import ComparedSide
     from bottleneck.gate.lockfile import read_lock
 
-    return Compared(label, side.text, counts=read_lock(Path(side.text)).counts)
+    return ComparedSide(label, side.text, counts=read_lock(Path(side.text)).counts)

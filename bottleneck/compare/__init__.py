@@ -1,1 +1,1 @@
-"""Compares two analyses: which accounts, ops and modules changed, and why."""
+"""Compares two analyses: matches their work and builds the rows, accounts and counters that changed."""

@@ -1,10 +1,10 @@
-"""Names that mean the same on both sides: ops of several backends, families of ops, numbered kernels."""
+"""Maps names of ops and kernels that differ between backends, builds or runs to one canonical name, for matching."""
 
 import re
 from functools import lru_cache
 
-# What one vendor's library, or one implementation, calls an op that others call differently: a pattern and the name
-# that all of them go by. The first that matches wins; ops that match none go by their own name.
+# Backend-specific names of an op and the name they share. The first pattern that matches wins; other ops keep their
+# own names.
 _RENAMED: tuple[tuple[re.Pattern[str], str], ...] = tuple(
     (re.compile(pattern), name)
     for pattern, name in (
@@ -23,13 +23,13 @@ _RENAMED: tuple[tuple[re.Pattern[str], str], ...] = tuple(
         (r"^aten::(relu|clamp_min|threshold)_?$", "relu"),
     )
 )
-# An op that stands for a region of a program: its kernels have names of their own, of which it tells nothing.
+# An op that encloses a compiled region: its kernels have informative names, the op has none.
 _REGION = re.compile(
     r"^(Torch-Compiled Region|Compiled(Fx)?(Function|Graph|Autograd)|## Call|TorchDynamo|Inductor|(cuda|hip)Graph)"
 )
 # No op that has several names has a longer one; patterns take their time on what is longer.
 _LONGEST_NAME = 300
-# What all collectives of a trace are recorded under; which one it was, its kernel tells.
+# The op that all collectives of a trace are recorded under; the kernel names the collective.
 _ANY_COLLECTIVE = "record_param_comms"
 _COLLECTIVES: tuple[tuple[re.Pattern[str], str], ...] = tuple(
     (re.compile(pattern, re.IGNORECASE), name)
@@ -81,7 +81,7 @@ _FAMILY_OF_OP: tuple[tuple[re.Pattern[str], str], ...] = tuple(
 
 @lru_cache(maxsize=1 << 16)
 def plain_op(op: str) -> str:
-    """The name that an op goes by on any back end, and whatever the profiler has counted before it."""
+    """The canonical name of an op, the same on every backend and without the profiler's running numbers."""
     if len(op) > _LONGEST_NAME:
         return op
     if is_region(op):
@@ -92,7 +92,7 @@ def plain_op(op: str) -> str:
 
 @lru_cache(maxsize=1 << 16)
 def own_op(op: str | None, kernel: str) -> str | None:
-    """The op; the collective by its kernel where the op tells only that it was one."""
+    """The op; for the generic collective op the collective that its kernel names."""
     if op != _ANY_COLLECTIVE:
         return op
     return next((name for pattern, name in _COLLECTIVES if pattern.search(kernel[:_LONGEST_NAME])), op)
@@ -100,7 +100,7 @@ def own_op(op: str | None, kernel: str) -> str | None:
 
 @lru_cache(maxsize=1 << 16)
 def is_region(op: str) -> bool:
-    """Whether the op only stands for a region of the program, whose kernels tell more."""
+    """True for an op that encloses a compiled region, whose kernels are more informative."""
     return len(op) <= _LONGEST_NAME and _REGION.search(op) is not None
 
 
@@ -112,5 +112,5 @@ def plain_kernel(name: str) -> str:
 
 @lru_cache(maxsize=1 << 16)
 def family_of_op(op: str) -> str | None:
-    """The family that an op's name tells; null where it tells none."""
+    """The kernel family that an op's name implies; None if it implies none."""
     return next((family for pattern, family in _FAMILY_OF_OP if pattern.search(op[:_LONGEST_NAME])), None)

@@ -1,4 +1,4 @@
-"""Matches each piece of work with its partner on the other side: exact keys first, then weaker ones.
+"""Matches each piece of work with that of the other side: exact keys first, then weaker ones.
 
 A profiler numbers modules by class in the order of their first calls, so that one layer more renames all that follow;
 wrappers (DistributedDataParallel, torch.compile) lengthen every path. Two trees of modules are walked from the root
@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 
 from bottleneck.compare.canonical_names import EXCHANGEABLE, is_region, plain_kernel
-from bottleneck.compare.work import Piece, sizes
+from bottleneck.compare.pieces import Piece, sizes
 from bottleneck.schema.comparison import MatchedBy
 
 _WRAPPER = re.compile(
@@ -181,8 +181,8 @@ Key = Callable[[Piece], Hashable | None]
 
 
 @dataclass(frozen=True)
-class Match:
-    """Pieces of both sides that are the same work, and what told so."""
+class WorkMatch:
+    """Pieces of both sides that are the same work, and the key that matched them."""
 
     matched_by: MatchedBy
     before: tuple[Piece, ...]
@@ -239,12 +239,12 @@ _LEVELS: tuple[_Level, ...] = (
     ("op and shape", _op_and_shape),
     ("kernel family", _kernel),
 )
-# Where both sides know modules and ops, and where one side does not: there nothing finer can be held together.
+# Levels where both sides record modules and ops, and where one side does not, so that nothing finer can be compared.
 _WITHIN_MODULES: tuple[_Level, ...] = (("op", _parent_and_op), ("kernel family", _module_and_family))
 _ACROSS_MODULES: tuple[_Level, ...] = (("op", _op),)
 
 
-def match(before: Sequence[Piece], after: Sequence[Piece]) -> list[Match]:
+def match(before: Sequence[Piece], after: Sequence[Piece]) -> list[WorkMatch]:
     """Every piece in exactly one match; what has no partner is alone in its own.
 
     Modules go by the paths of the first side, and ties are broken by order: so that it matches the same whichever side
@@ -252,27 +252,27 @@ def match(before: Sequence[Piece], after: Sequence[Piece]) -> list[Match]:
     """
     if _is_first(before, after):
         return _match(before, after)
-    return [Match(each.matched_by, each.after, each.before) for each in _match(after, before)]
+    return [WorkMatch(each.matched_by, each.after, each.before) for each in _match(after, before)]
 
 
 def _is_first(one: Sequence[Piece], other: Sequence[Piece]) -> bool:
     sizes_us = [(len(side), math.fsum(piece.us for piece in side)) for side in (one, other)]
-    return sizes_us[0] < sizes_us[1] if sizes_us[0] != sizes_us[1] else _told_in_full(one) <= _told_in_full(other)
+    return sizes_us[0] < sizes_us[1] if sizes_us[0] != sizes_us[1] else _sort_key(one) <= _sort_key(other)
 
 
-def _told_in_full(pieces: Sequence[Piece]) -> list[str]:
+def _sort_key(pieces: Sequence[Piece]) -> list[str]:
     return sorted(map(repr, pieces))
 
 
-def _match(before: Sequence[Piece], after: Sequence[Piece]) -> list[Match]:
+def _match(before: Sequence[Piece], after: Sequence[Piece]) -> list[WorkMatch]:
     regions = _common_regions(before, after)
     sides = [_placed(side, names, regions) for side, names in zip((before, after), align(before, after), strict=True)]
     matches, old, new = _meet(sides, _exact, None)
     for matched_by, key in _levels(before, after):
         found, old, new = _meet([old, new], key, matched_by)
         matches += found
-    alone = [Match("nothing", tuple(group), ()) for group in _grouped(old, _exact).values()]
-    return [*matches, *alone, *(Match("nothing", (), tuple(group)) for group in _grouped(new, _exact).values())]
+    alone = [WorkMatch("nothing", tuple(group), ()) for group in _grouped(old, _exact).values()]
+    return [*matches, *alone, *(WorkMatch("nothing", (), tuple(group)) for group in _grouped(new, _exact).values())]
 
 
 def _levels(before: Sequence[Piece], after: Sequence[Piece]) -> tuple[_Level, ...]:
@@ -289,14 +289,14 @@ def _share(pieces: Iterable[Piece], holds: Callable[[Piece], bool]) -> float:
 
 
 def _common_regions(before: Iterable[Piece], after: Iterable[Piece]) -> set[str]:
-    """Regions that both sides run: their kernels are held against one another by their own names."""
+    """Regions that both sides run: their kernels are compared by their own names."""
     old, new = ({piece.op: piece.plain for piece in side} for side in (before, after))
-    told = [{plain for op, plain in ops.items() if op and plain and is_region(op)} for ops in (old, new)]
-    return told[0] & told[1]
+    regions = [{plain for op, plain in ops.items() if op and plain and is_region(op)} for ops in (old, new)]
+    return regions[0] & regions[1]
 
 
 def _placed(pieces: Iterable[Piece], names: Mapping[str, str], regions: set[str]) -> list[Piece]:
-    """The pieces with the names that their modules go by, and without ops whose kernels tell more."""
+    """The pieces with their aligned module names, and without the ops of compiled regions."""
     placed = []
     for piece in pieces:
         place = None if piece.module is None else names[piece.module]
@@ -317,15 +317,15 @@ def _grouped(pieces: Iterable[Piece], key: Key) -> _Groups:
 
 def _meet(
     sides: Sequence[Sequence[Piece]], key: Key, matched_by: MatchedBy | None
-) -> tuple[list[Match], list[Piece], list[Piece]]:
+) -> tuple[list[WorkMatch], list[Piece], list[Piece]]:
     """Matches of this key, and what is left of each side; ``matched_by`` is null for the exact key."""
     before, after = (_grouped(side, key) for side in sides)
     common = {key for key in before if key is not None and key in after}
     found = []
     for each in common:
-        told = matched_by or _told_by(before[each][0])
+        level = matched_by or _exact_level(before[each][0])
         parts = [(before[each], after[each])] if matched_by is None else _in_parts(before[each], after[each])
-        found += [Match(told, tuple(old), tuple(new)) for old, new in parts]
+        found += [WorkMatch(level, tuple(old), tuple(new)) for old, new in parts]
     return found, _rest(before, common), _rest(after, common)
 
 
@@ -353,8 +353,8 @@ def _by_sizes(pieces: Iterable[Piece]) -> dict[tuple[int, ...], list[Piece]] | N
     return dict(sorted(found.items(), key=lambda item: (len(item[0]), item[0])))
 
 
-def _told_by(piece: Piece) -> MatchedBy:
-    """What an exact match rests on."""
+def _exact_level(piece: Piece) -> MatchedBy:
+    """The level of an exact match."""
     if piece.plain is None:
         return "kernel family"
     return "op and shape" if piece.place is None else "module and op"

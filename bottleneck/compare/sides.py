@@ -1,4 +1,4 @@
-"""One side of a comparison: its name, and as much as is known of it."""
+"""One side of a comparison, from a case, a saved analysis or a lock-file; and the lines that a diff changes."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -13,68 +13,68 @@ from bottleneck.schema.counters import Counts
 # File -> the lines that the diff between the refs touches.
 Touched = Mapping[str, frozenset[int]]
 
-# A step of thirty years is no time: what a file says beyond that is damage.
+# Thirty years: a longer step means a damaged file.
 _LONGEST_US = 1e15
-# What an analysis calls a device that its trace does not name.
+# Device names that an analysis uses where its trace names none.
 _NO_NAMES = frozenset({"", "CPU", "unknown device"})
 
 
 @dataclass(frozen=True)
-class Compared:
-    """A side: a case (all that is known), a finished analysis (what it folded), or the counts of a lock-file alone."""
+class ComparedSide:
+    """A side: a case (the most detail), a saved analysis (work already folded), or the counts of a lock-file alone."""
 
     label: str
     path: str
     case: Case | None = None
-    analysis: Analysis | None = None
+    saved: Analysis | None = None
     counts: Counts | None = None
 
     @property
-    def told(self) -> Analysis | None:
-        """The analysis, whichever way it came; null where only counts are known."""
-        return self.case.analysis if self.analysis is None and self.case is not None else self.analysis
+    def analysis(self) -> Analysis | None:
+        """The analysis of the case, or the saved one; null where only counts are known."""
+        return self.case.analysis if self.saved is None and self.case is not None else self.saved
 
     @property
     def accounts(self) -> Mapping[str, float]:
         """Microseconds per step by account of the ledger; empty where no time is known."""
-        told = self.told
+        analysis = self.analysis
         sums: dict[str, float] = {}
-        for entry in () if told is None else told.ledger:
+        for entry in () if analysis is None else analysis.ledger:
             sums[entry.account] = sums.get(entry.account, 0.0) + clean_us(entry.us)
         return sums
 
     @property
     def is_full(self) -> bool:
-        """Whether exact modules and calls of ops are known, and not only what an analysis folds."""
+        """True if exact modules and op calls are known, not only the folded rows of an analysis."""
         return self.case is not None and self.case.charged is not None
 
     @property
     def device_name(self) -> str | None:
         """The device that it ran on; null where the trace does not name it."""
-        name = "" if self.told is None else self.told.device.name
+        name = "" if self.analysis is None else self.analysis.device.name
         return None if name in _NO_NAMES else name
 
     @property
     def step_us(self) -> float | None:
-        """What the ledger adds up to; null where there is none."""
+        """The sum of the ledger; None where there is none."""
         accounts = self.accounts
         return math.fsum(accounts.values()) if accounts else None
 
 
 def clean_us(us: float) -> float:
-    """A time as files tell it; 0 for what is none (negative, endless, not a number)."""
+    """A time as read from a file; 0 for an invalid one (negative, infinite, not a number)."""
     return us if 0.0 <= us <= _LONGEST_US else 0.0
 
 
-def tell_side(side: Compared) -> CompareSide:
-    """The side as the comparison shows it."""
-    told = side.told
+def describe_side(side: ComparedSide) -> CompareSide:
+    """The side as the record of the comparison holds it."""
+    analysis = side.analysis
     return CompareSide(
         label=side.label,
         path=side.path,
-        device="" if told is None else told.device.name,
+        device="" if analysis is None else analysis.device.name,
         step_us=side.step_us,
-        verdict=None if told is None else told.verdict,
+        verdict=None if analysis is None else analysis.verdict,
         counts=side.counts,
     )
 

@@ -6,8 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from bottleneck import __version__
-from bottleneck.compare.compare import compare
-from bottleneck.compare.sides import Compared
+from bottleneck.compare.build import compare
+from bottleneck.compare.sides import ComparedSide
 from bottleneck.errors import UsageError
 from bottleneck.gate.count import count
 from bottleneck.gate.judge import exit_code, judge_counts, sentence_of, verdict_of
@@ -67,8 +67,8 @@ def _gate(path: Path, before: Path, base: Case, settings: GateSettings) -> Workl
         time=timed,
         counts=counts,
         comparison=compare(
-            Compared(str(before), str(before), case=base, counts=base_counts),
-            Compared(str(path), str(path), case=case, counts=counts),
+            ComparedSide(str(before), str(before), case=base, counts=base_counts),
+            ComparedSide(str(path), str(path), case=case, counts=counts),
         ),
     )
     return replace(tell_stand(result), seconds=time.monotonic() - started)

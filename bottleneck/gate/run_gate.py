@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Literal
 
 from bottleneck import __version__
-from bottleneck.compare.compare import compare
-from bottleneck.compare.sides import Compared
+from bottleneck.compare.build import compare
+from bottleneck.compare.sides import ComparedSide
 from bottleneck.errors import BottleneckError, UndecidedError, WorkloadError
 from bottleneck.experiment.paired_processes import DuelEffort, duel
 from bottleneck.experiment.program import Program
@@ -191,8 +191,8 @@ def _explain(job: Job, program: Program, result: WorkloadResult, counted: Counte
     except BottleneckError as error:
         return replace(result, warnings=(*result.warnings, f"the base could not be recorded: {error.what}"))
     comparison = compare(
-        Compared(job.base.label, str(job.opponent.folder), case=before.case, counts=before.counts),
-        Compared("this", str(job.root), case=after.case, counts=after.counts),
+        ComparedSide(job.base.label, str(job.opponent.folder), case=before.case, counts=before.counts),
+        ComparedSide("this", str(job.root), case=after.case, counts=after.counts),
         job.touched,
     )
     return replace(result, comparison=replace(comparison, notes=(_ONE_BY_ONE, *comparison.notes)))

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from bottleneck.compare.sides import Compared
+from bottleneck.compare.sides import ComparedSide
 from bottleneck.schema.analysis import KernelSummary
 from bottleneck.schema.measurements import StepTimes, Timing
 from tests.report.samples import analysis, kernel
@@ -22,7 +22,7 @@ def work(op: str | None, us: float, calls: float = 1.0, **more: Any) -> KernelSu
 
 def side(
     kernels: Sequence[KernelSummary], waits: Mapping[str, float] | None = None, label: str = "A", **more: Any
-) -> Compared:
+) -> ComparedSide:
     """A side with these kernels and these waits ('python': 12.0)."""
     accounts: dict[str, float] = {}
     for row in kernels:
@@ -31,13 +31,13 @@ def side(
     accounts |= {f"overhead.{cause}": us for cause, us in (waits or {}).items()}
     counts = more.pop("counts", None)
     told = analysis(accounts or {"overhead.unknown": 1.0}, kernels=tuple(kernels), **more)
-    return Compared(label, f"{label}.json", analysis=told, counts=counts)
+    return ComparedSide(label, f"{label}.json", saved=told, counts=counts)
 
 
-def stepped(one: Compared, half_width: float, n: int = 20) -> Compared:
+def stepped(one: ComparedSide, half_width: float, n: int = 20) -> ComparedSide:
     """The same side, whose steps vary by this share of their median."""
     assert one.analysis is not None
     wall_us = one.analysis.steps.wall_us
     timing = Timing(wall_us, wall_us * (1 - half_width), wall_us * (1 + half_width), n)
     steps = StepTimes(n, wall_us, timing, None, None, "marks")
-    return replace(one, analysis=replace(one.analysis, steps=steps))
+    return replace(one, saved=replace(one.analysis, steps=steps))

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from bottleneck.compare.compare import compare
-from bottleneck.compare.sides import Compared
+from bottleneck.compare.build import compare
+from bottleneck.compare.sides import ComparedSide
 from bottleneck.schema.analysis import Analysis, Caveat, Coverage
 from bottleneck.schema.counters import Counts, Fingerprint
 from bottleneck.schema.measurements import Timing
@@ -17,10 +17,10 @@ _ROWS = [work("aten::mm", 50.0, dtype="bf16", flops=1e9, source="a.py:1", module
 _FAST = replace(H100, name="AMD Instinct MI300X", kind="rocm", vendor="amd")
 
 
-def _with(**changes: Any) -> Compared:
+def _with(**changes: Any) -> ComparedSide:
     made = side(_ROWS)
     assert made.analysis is not None
-    return replace(made, analysis=replace(made.analysis, **changes))
+    return replace(made, saved=replace(made.analysis, **changes))
 
 
 def _plain() -> Analysis:
@@ -29,7 +29,7 @@ def _plain() -> Analysis:
     return made
 
 
-def _said(before: Compared, after: Compared) -> list[tuple[str, str]]:
+def _said(before: ComparedSide, after: ComparedSide) -> list[tuple[str, str]]:
     return [(condition.what, condition.weight) for condition in compare(before, after).conditions]
 
 
@@ -45,7 +45,7 @@ def _said(before: Compared, after: Compared) -> list[tuple[str, str]]:
         (_with(recording=replace(_plain().recording, framework="PyTorch 2.1.0")), "framework", "colours"),
         (_with(steps=replace(_plain().steps, count=7)), "steps", "colours"),
         (_with(version="0.0.9"), "bottleneck", "colours"),
-        (_with(coverage=Coverage(0.998, 0.2, ())), "work with a price", "colours"),
+        (_with(coverage=Coverage(0.998, 0.2, ())), "modelled work", "colours"),
         (_with(kernels=(replace(_ROWS[0], dtype="fp32"),)), "dtype", "colours"),
         (_with(kernels=(replace(_ROWS[0], module=None),)), "modules known", "colours"),
         (_with(kernels=(replace(_ROWS[0], shapes=None),)), "shapes known", "colours"),
@@ -54,7 +54,7 @@ def _said(before: Compared, after: Compared) -> list[tuple[str, str]]:
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_what_differs_is_said_and_nothing_else(after: Compared, what: str, weight: str) -> None:
+def test_what_differs_is_said_and_nothing_else(after: ComparedSide, what: str, weight: str) -> None:
     assert _said(side(_ROWS), after) == [(what, weight)]
     assert _said(after, side(_ROWS)) == [(what, weight)]
     assert _said(after, after) == []
@@ -70,8 +70,8 @@ def test_a_dtype_counts_by_its_arithmetic_and_not_by_the_number_of_its_kernels()
     assert "dtype" not in dict(_said(side(_ROWS), side([*_ROWS, *casts])))
 
 
-def _counted(values: dict[str, int], **facts: Any) -> Compared:
-    return Compared("lock", "x.lock.toml", counts=Counts(values, Fingerprint(facts)))
+def _counted(values: dict[str, int], **facts: Any) -> ComparedSide:
+    return ComparedSide("lock", "x.lock.toml", counts=Counts(values, Fingerprint(facts)))
 
 
 def test_lock_files_are_compared_by_their_counters_alone() -> None:
@@ -103,6 +103,6 @@ def test_without_any_counter_or_time_nothing_is_compared() -> None:
 
 def test_few_steps_are_said_to_tell_no_spread() -> None:
     one = side(_ROWS)
-    assert any("tell no spread" in note for note in compare(one, one).notes)
+    assert any("too few to estimate their spread" in note for note in compare(one, one).notes)
     many = stepped(one, 0.01)
-    assert not any("tell no spread" in note for note in compare(many, many).notes)
+    assert not any("too few to estimate their spread" in note for note in compare(many, many).notes)

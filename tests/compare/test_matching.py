@@ -2,9 +2,9 @@
 
 import pytest
 
-from bottleneck.compare.compare import compare
+from bottleneck.compare.build import compare
 from bottleneck.compare.matching import align
-from bottleneck.compare.work import Piece
+from bottleneck.compare.pieces import Piece
 from tests.compare.sides import side, work
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from bottleneck.compare.compare import compare
-from bottleneck.compare.sides import Compared
+from bottleneck.compare.build import compare
+from bottleneck.compare.sides import ComparedSide
 from bottleneck.pipeline import explain
 from bottleneck.schema.comparison import Bar, ChangeRow, Comparison
 
@@ -21,8 +21,8 @@ _SEGMENT = "pytorch-labs+segment-anything-fast__amg_example__asdf_{}*"
 
 
 @cache
-def _side(path: Path) -> Compared:
-    return Compared(path.name[:24], str(path), case=explain([path]))
+def _side(path: Path) -> ComparedSide:
+    return ComparedSide(path.name[:24], str(path), case=explain([path]))
 
 
 def _compare(folder: Path, before: str, after: str) -> Comparison:
@@ -77,7 +77,7 @@ def test_loader_workers_trade_waiting_for_data_against_the_host(traces: Path) ->
     assert waiting.before_us > 30e3 and waiting.after_us < 2e3
     assert framework.change_us > 30e3
     assert "in waiting for data" in comparison.sentence
-    assert {each.what for each in comparison.conditions} == {"device known", "work with a price"}
+    assert {each.what for each in comparison.conditions} == {"device known", "modelled work"}
     # The model is the same, and so is its work, though another version of torch names a few ops differently.
     matched = math.fsum(row.after_us for row in comparison.rows if row.matched_by != "nothing")
     assert matched > 0.99 * math.fsum(row.after_us for row in comparison.rows)

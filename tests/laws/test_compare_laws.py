@@ -6,8 +6,8 @@ from dataclasses import replace
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from bottleneck.compare.compare import compare
-from bottleneck.compare.sides import Compared
+from bottleneck.compare.build import compare
+from bottleneck.compare.sides import ComparedSide
 from bottleneck.schema.analysis import KernelSummary
 from bottleneck.schema.comparison import Comparison
 from tests.compare.sides import side, work
@@ -39,13 +39,13 @@ _works = st.builds(
 _waits = st.dictionaries(st.sampled_from(("python", "sync", "input", "unknown")), _times, max_size=3)
 
 
-def _side(kernels: list[KernelSummary], waits: dict[str, float]) -> Compared:
+def _side(kernels: list[KernelSummary], waits: dict[str, float]) -> ComparedSide:
     """The ledger has time of the framework for the rows that are such time."""
     busy = [row for row in kernels if row.bound != "dispatch"]
     dispatch = math.fsum(row.us for row in kernels if row.bound == "dispatch")
     made = side(busy, {**waits, **({"dispatch": dispatch} if dispatch else {})})
     assert made.analysis is not None
-    return replace(made, analysis=replace(made.analysis, kernels=tuple(kernels)))
+    return replace(made, saved=replace(made.analysis, kernels=tuple(kernels)))
 
 
 _sides = st.builds(_side, st.lists(_works, max_size=12), _waits)
@@ -62,7 +62,7 @@ def _assert_sums(comparison: Comparison) -> None:
 
 
 @given(_sides, _sides)
-def test_bars_rows_and_modules_each_add_up_to_the_change_of_the_step(before: Compared, after: Compared) -> None:
+def test_bars_rows_and_modules_each_add_up_to_the_change_of_the_step(before: ComparedSide, after: ComparedSide) -> None:
     comparison = compare(before, after)
     _assert_sums(comparison)
     for row in (*comparison.rows, *comparison.modules):
@@ -71,7 +71,7 @@ def test_bars_rows_and_modules_each_add_up_to_the_change_of_the_step(before: Com
 
 
 @given(_sides, _sides)
-def test_rows_hold_the_work_of_each_side_once(before: Compared, after: Compared) -> None:
+def test_rows_hold_the_work_of_each_side_once(before: ComparedSide, after: ComparedSide) -> None:
     comparison = compare(before, after)
     for one, us, calls in ((before, "before_us", "calls_before"), (after, "after_us", "calls_after")):
         assert one.analysis is not None
@@ -82,7 +82,7 @@ def test_rows_hold_the_work_of_each_side_once(before: Compared, after: Compared)
 
 
 @given(_sides)
-def test_a_side_is_the_same_as_itself(one: Compared) -> None:
+def test_a_side_is_the_same_as_itself(one: ComparedSide) -> None:
     comparison = compare(one, one)
     assert comparison.change_us == 0
     assert {row.kind for row in (*comparison.rows, *comparison.modules)} <= {"same"}
@@ -116,7 +116,7 @@ _ALIKE = [work("aten::addmm", 1.0, calls=0.0, name="k_1", family="matmul", shape
     ),
 )
 @given(_sides, _sides)
-def test_turning_the_sides_around_turns_every_bar_around(before: Compared, after: Compared) -> None:
+def test_turning_the_sides_around_turns_every_bar_around(before: ComparedSide, after: ComparedSide) -> None:
     there, back = compare(before, after), compare(after, before)
     assert {bar.account: bar.change_us for bar in there.bars} == {bar.account: -bar.change_us for bar in back.bars}
     assert there.change_us == -(back.change_us or 0.0)
@@ -124,21 +124,23 @@ def test_turning_the_sides_around_turns_every_bar_around(before: Compared, after
 
 
 @given(_sides, _sides, st.randoms(use_true_random=False))
-def test_the_order_of_rows_and_accounts_tells_nothing(before: Compared, after: Compared, random: "st.Random") -> None:
+def test_the_order_of_rows_and_accounts_tells_nothing(
+    before: ComparedSide, after: ComparedSide, random: "st.Random"
+) -> None:
     shuffled = [_shuffled(one, random) for one in (before, after)]
     assert compare(*shuffled) == compare(before, after)
 
 
-def _shuffled(one: Compared, random: "st.Random") -> Compared:
+def _shuffled(one: ComparedSide, random: "st.Random") -> ComparedSide:
     assert one.analysis is not None
     kernels, ledger = list(one.analysis.kernels), list(one.analysis.ledger)
     random.shuffle(kernels)
     random.shuffle(ledger)
-    return replace(one, analysis=replace(one.analysis, kernels=tuple(kernels), ledger=tuple(ledger)))
+    return replace(one, saved=replace(one.analysis, kernels=tuple(kernels), ledger=tuple(ledger)))
 
 
 @given(_sides, _times, st.integers(1, 9))
-def test_a_row_added_is_new_with_its_whole_time(one: Compared, us: float, calls: int) -> None:
+def test_a_row_added_is_new_with_its_whole_time(one: ComparedSide, us: float, calls: int) -> None:
     assert one.analysis is not None
     added = work("aten::roll", us, float(calls), module="Net_0.Rotary_0", shapes="[[77]]", family="elementwise")
     more = _side([*one.analysis.kernels, added], _waits_of(one))
@@ -149,14 +151,14 @@ def test_a_row_added_is_new_with_its_whole_time(one: Compared, us: float, calls:
     assert lost.kind == "gone" and lost.count_us == -us
 
 
-def _waits_of(one: Compared) -> dict[str, float]:
+def _waits_of(one: ComparedSide) -> dict[str, float]:
     assert one.analysis is not None
     waits = [entry for entry in one.analysis.ledger if entry.account.startswith("overhead.")]
     return {entry.account[9:]: entry.us for entry in waits if entry.account != "overhead.dispatch"}
 
 
 @given(_sides, st.floats(0.5, 4))
-def test_a_step_that_is_slower_by_a_factor_changes_every_row_by_its_mean(one: Compared, factor: float) -> None:
+def test_a_step_that_is_slower_by_a_factor_changes_every_row_by_its_mean(one: ComparedSide, factor: float) -> None:
     assert one.analysis is not None
     slower = _side(
         [replace(row, us=row.us * factor) for row in one.analysis.kernels],

@@ -8,8 +8,8 @@ import functools
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from bottleneck.compare.compare import compare
-from bottleneck.compare.sides import Compared
+from bottleneck.compare.build import compare
+from bottleneck.compare.sides import ComparedSide
 from bottleneck.gate.count import count
 from bottleneck.pipeline import explain
 from bottleneck.report.comparison_formats import render, to_json, to_markdown
@@ -29,9 +29,9 @@ def samples(before: str, after: str) -> Comparison:
     return compare(*(_sample(f"sample_traces/{name}") for name in (before, after)))
 
 
-def _sample(name: str) -> Compared:
+def _sample(name: str) -> ComparedSide:
     case = explain([ROOT / name])
-    return Compared(name, name, case=case, counts=count(case))
+    return ComparedSide(name, name, case=case, counts=count(case))
 
 
 def page() -> str:

@@ -1,16 +1,72 @@
-"""Turns matched work into rows: calls and time of both sides, split into change of count and change of mean."""
+"""Builds the comparison of two sides: matched work as rows, ledger accounts as bars, counters, and their summary."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
-from bottleneck.compare.matching import Match
-from bottleneck.compare.sides import Diff
-from bottleneck.compare.work import Piece
-from bottleneck.schema.comparison import ChangeKind, ChangeRow, MatchedBy
+from bottleneck import __version__
+from bottleneck.compare.change_summary import change_sentence, counter_sentence, find_noise, find_notes, find_parts
+from bottleneck.compare.conditions import find_conditions
+from bottleneck.compare.matching import WorkMatch, match
+from bottleneck.compare.pieces import BUSY_ACCOUNTS, Piece, find_work
+from bottleneck.compare.sides import ComparedSide, Diff, Touched, clean_us, describe_side
+from bottleneck.schema.comparison import Bar, ChangeKind, ChangeRow, Comparison, CounterStep, MatchedBy
+from bottleneck.schema.counters import COUNTERS
 
-# Kernels of C++ have names of kilobytes; of several in one row each is told by its beginning.
+# Names of C++ kernels reach kilobytes; a row that pools several shows the beginning of each.
 _LONGEST_NAME = 80
+# The part of a bar's change that a line must make to be named.
+_MOST_OF_IT = 0.5
+
+
+def compare(before: ComparedSide, after: ComparedSide, touched: Touched | None = None) -> Comparison:
+    """The changes between two sides, which add up to that of the step; counters alone where a side has no times.
+
+    ``touched`` are the lines that the diff between the sides changes, by file; rows that name one are marked.
+    """
+    if before.step_us is None or after.step_us is None:
+        return _compare_counters(before, after)
+    diff, noise = Diff(touched), find_noise(before, after)
+    in_full = before.is_full and after.is_full
+    matches = match(find_work(before, in_full), find_work(after, in_full))
+    rows = make_rows(matches, noise.row_share, diff)
+    bars = find_bars(before, after, diff)
+    idle = tuple(bar for bar in bars if bar.account not in BUSY_ACCOUNTS)
+    conditions = find_conditions(before, after, matches)
+    return Comparison(
+        describe_side(before),
+        describe_side(after),
+        conditions=conditions,
+        bars=bars,
+        rows=rows,
+        modules=fold_modules(rows, noise.row_share),
+        idle=idle,
+        counters=_counters(before, after),
+        notes=find_notes(before, after, noise, rows),
+        sentence=change_sentence((before, after), find_parts(rows, idle), noise, conditions),
+        version=__version__,
+    )
+
+
+def _compare_counters(before: ComparedSide, after: ComparedSide) -> Comparison:
+    counters = _counters(before, after)
+    return Comparison(
+        describe_side(before),
+        describe_side(after),
+        conditions=find_conditions(before, after, ()),
+        counters=counters,
+        sentence=counter_sentence(counters),
+        version=__version__,
+    )
+
+
+def _counters(before: ComparedSide, after: ComparedSide) -> tuple[CounterStep, ...]:
+    """All counters that a side knows, in the order of their declaration."""
+    old = {} if before.counts is None else before.counts.values
+    new = {} if after.counts is None else after.counts.values
+    names = [*COUNTERS, *sorted({*old, *new} - {*COUNTERS})]
+    return tuple(CounterStep(name, old.get(name), new.get(name)) for name in names if name in old or name in new)
 
 
 class Sums(NamedTuple):
@@ -33,7 +89,7 @@ class Sums(NamedTuple):
         return count_us, change_us - count_us
 
     def kind(self, count_us: float, mean_us: float, noise: float) -> ChangeKind:
-        """Which of both explains more; ``noise`` is the share of a time by which recordings differ anyhow."""
+        """The kind of change; ``noise`` is the share of a time by which two recordings of the same code differ."""
         if not (self.calls_before or self.before_us):
             return "new" if self.calls_after or self.after_us else "same"
         if not (self.calls_after or self.after_us):
@@ -54,7 +110,7 @@ class Sums(NamedTuple):
         return not is_whole and abs(after - before) <= 0.05 * max(before, after)
 
 
-def tell_rows(matches: Iterable[Match], noise: float, diff: Diff) -> tuple[ChangeRow, ...]:
+def make_rows(matches: Iterable[WorkMatch], noise: float, diff: Diff) -> tuple[ChangeRow, ...]:
     """A row per match, most change first."""
     return _sorted(_row(match, noise, diff) for match in matches)
 
@@ -71,7 +127,7 @@ def _sorted(rows: Iterable[ChangeRow]) -> tuple[ChangeRow, ...]:
     return tuple(sorted(rows, key=lambda row: (-abs(row.change_us), row.name, row.module or "", row.shapes or "")))
 
 
-def _row(match: Match, noise: float, diff: Diff) -> ChangeRow:
+def _row(match: WorkMatch, noise: float, diff: Diff) -> ChangeRow:
     shown = match.after or match.before
     sums = _sums(match)
     source = _source(shown)
@@ -80,7 +136,7 @@ def _row(match: Match, noise: float, diff: Diff) -> ChangeRow:
     return ChangeRow(
         name=_name(match),
         module=_common_module(shown),
-        shapes=_told(_shapes(match.before), _shapes(match.after)),
+        shapes=_change_of(_shapes(match.before), _shapes(match.after)),
         family=families.pop() if len(families) == 1 else None,
         kind=sums.kind(count_us, mean_us, noise),
         matched_by=match.matched_by,
@@ -95,7 +151,7 @@ def _row(match: Match, noise: float, diff: Diff) -> ChangeRow:
     )
 
 
-def _name(match: Match) -> str:
+def _name(match: WorkMatch) -> str:
     """The op, or the kernel where it has none; 'after (was before)' where both sides call it differently."""
     before, after = _called(match.before), _called(match.after)
     if len(before) > 1 or len(after) > 1:
@@ -118,7 +174,7 @@ def _called(pieces: Iterable[Piece]) -> list[str]:
 
 
 def _own_name(piece: Piece) -> str:
-    """The op; the kernel where there is none, or where it tells more."""
+    """The op's name; the kernel's where there is no op, or where the kernel's is more precise."""
     return piece.op if piece.plain is not None and piece.op is not None else piece.name
 
 
@@ -145,11 +201,11 @@ def _shapes(pieces: Iterable[Piece]) -> str | None:
     return shapes.pop() if len(shapes) == 1 else None
 
 
-def _told(before: str | None, after: str | None) -> str | None:
+def _change_of(before: str | None, after: str | None) -> str | None:
     return f"{before} -> {after}" if before and after and before != after else after or before
 
 
-def _sums(match: Match) -> Sums:
+def _sums(match: WorkMatch) -> Sums:
     before, after = match.before, match.after
     return Sums(
         _sum([piece.calls for piece in before]),
@@ -196,3 +252,36 @@ def _module(module: str | None, rows: Sequence[ChangeRow], noise: float) -> Chan
         count_us=count_us,
         mean_us=mean_us,
     )
+
+
+def find_bars(before: ComparedSide, after: ComparedSide, diff: Diff) -> tuple[Bar, ...]:
+    """A bar for each account that either side has, most change first; waits with the line that they come from."""
+    old, new = before.accounts, after.accounts
+    groups = {**_groups(before), **_groups(after)}
+    bars = [Bar(account, group, old.get(account, 0.0), new.get(account, 0.0)) for account, group in groups.items()]
+    lines = _line_changes(before, after)
+    bars = [_with_line(bar, lines.get(bar.account, {}), diff) for bar in bars]
+    return tuple(sorted(bars, key=lambda bar: (-abs(bar.change_us), bar.account)))
+
+
+def _groups(side: ComparedSide) -> Mapping[str, str]:
+    return {} if side.analysis is None else {entry.account: entry.group for entry in side.analysis.ledger}
+
+
+def _line_changes(before: ComparedSide, after: ComparedSide) -> Mapping[str, Mapping[str, float]]:
+    """By account of a wait and source line: what it takes more."""
+    changes: dict[str, dict[str, float]] = {}
+    for side, sign in ((before, -1.0), (after, 1.0)):
+        for idle in () if side.analysis is None else side.analysis.idle:
+            if idle.source is not None:
+                lines = changes.setdefault(f"overhead.{idle.cause}", {})
+                lines[idle.source] = lines.get(idle.source, 0.0) + sign * clean_us(idle.us)
+    return changes
+
+
+def _with_line(bar: Bar, lines: Mapping[str, float], diff: Diff) -> Bar:
+    sign = math.copysign(1.0, bar.change_us)
+    us, source = max(((sign * us, source) for source, us in lines.items()), default=(0.0, None))
+    if source is None or us <= 0 or us < _MOST_OF_IT * abs(bar.change_us):
+        return bar
+    return replace(bar, source=source, is_touched=diff.touches(source))

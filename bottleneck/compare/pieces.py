@@ -1,9 +1,8 @@
-"""The busy work of one side as pieces that partition its ledger, and the change of each account."""
+"""Splits the busy time of one side of a comparison into pieces of work that add up to its ledger."""
 
 import math
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -12,65 +11,27 @@ import numpy.typing as npt
 import pandas as pd
 
 from bottleneck.compare.canonical_names import family_of_op, is_region, own_op, plain_op
-from bottleneck.compare.sides import Compared, Diff, clean_us
+from bottleneck.compare.sides import ComparedSide, clean_us
 from bottleneck.schema.analysis import KernelSummary
 from bottleneck.schema.case import Case
-from bottleneck.schema.comparison import Bar
 
-# Accounts whose time is that of kernels, on a CPU of leaf ops: what the rows partition. All others are waits.
+# Accounts of kernel time (on a CPU: of leaf ops), which the rows partition. All others are waits.
 BUSY_ACCOUNTS = frozenset({"compute", "memory", "memory.copy", "overhead.launch_floor", "communication", "unknown"})
 
 
-# The part of a bar's change that a line must make to be named.
-_MOST_OF_IT = 0.5
-
-
-def find_bars(before: Compared, after: Compared, diff: Diff) -> tuple[Bar, ...]:
-    """A bar for each account that either side has, most change first; waits with the line that they come from."""
-    old, new = before.accounts, after.accounts
-    groups = {**_groups(before), **_groups(after)}
-    bars = [Bar(account, group, old.get(account, 0.0), new.get(account, 0.0)) for account, group in groups.items()]
-    lines = _line_changes(before, after)
-    bars = [_with_line(bar, lines.get(bar.account, {}), diff) for bar in bars]
-    return tuple(sorted(bars, key=lambda bar: (-abs(bar.change_us), bar.account)))
-
-
-def _groups(side: Compared) -> Mapping[str, str]:
-    return {} if side.told is None else {entry.account: entry.group for entry in side.told.ledger}
-
-
-def _line_changes(before: Compared, after: Compared) -> Mapping[str, Mapping[str, float]]:
-    """By account of a wait and source line: what it takes more."""
-    changes: dict[str, dict[str, float]] = {}
-    for side, sign in ((before, -1.0), (after, 1.0)):
-        for idle in () if side.told is None else side.told.idle:
-            if idle.source is not None:
-                lines = changes.setdefault(f"overhead.{idle.cause}", {})
-                lines[idle.source] = lines.get(idle.source, 0.0) + sign * clean_us(idle.us)
-    return changes
-
-
-def _with_line(bar: Bar, lines: Mapping[str, float], diff: Diff) -> Bar:
-    sign = math.copysign(1.0, bar.change_us)
-    us, source = max(((sign * us, source) for source, us in lines.items()), default=(0.0, None))
-    if source is None or us <= 0 or us < _MOST_OF_IT * abs(bar.change_us):
-        return bar
-    return replace(bar, source=source, is_touched=diff.touches(source))
-
-
-def busy_us(side: Compared) -> list[float]:
+def busy_us(side: ComparedSide) -> list[float]:
     """The accounts that the side's kernels share."""
     return [us for account, us in side.accounts.items() if account in BUSY_ACCOUNTS]
 
 
-UNTOLD = "work that no row tells"
-# The bound of rows that are time of the framework on a CPU: accounts of waiting, not of work.
+UNLISTED = "work without a row"
+# The bound of CPU rows that are framework overhead, which belongs to waiting accounts, not to work.
 _DISPATCH = "dispatch"
 # What rows and ledger may differ by, as a share of the busy time, for rounding.
 _ROUNDING = 1e-9
 _LONGEST_SHAPES = 200
 _SIZE = re.compile(r"\d{1,18}")
-# Families that say only where the work ran.
+# Families that name only the place where work ran.
 _NO_FAMILY = frozenset({"", "host", "other"})
 
 _Integers = npt.NDArray[np.int64]
@@ -79,8 +40,8 @@ _Integers = npt.NDArray[np.int64]
 class Piece(NamedTuple):
     """Work of one kind: calls and microseconds per step.
 
-    ``op`` is as the trace spells it, ``plain`` the name that it goes by on any back end: null where kernels have no op,
-    or where their own names tell more. ``place`` is the name that its module goes by on both sides.
+    ``op`` is as the trace spells it, ``plain`` its canonical name: null where kernels have no op,
+    or where the kernel names are more precise. ``place`` is the module's name after alignment, equal on both sides.
     """
 
     module: str | None
@@ -95,20 +56,20 @@ class Piece(NamedTuple):
     place: str | None = None
 
 
-def find_work(side: Compared, in_full: bool = True) -> list[Piece]:
+def find_work(side: ComparedSide, in_full: bool = True) -> list[Piece]:
     """All busy work of a step. What the ledger has beyond the rows is a piece of its own; rows beyond it are scaled.
 
     ``in_full`` takes exact modules and calls of ops from a case; else what its analysis folded: the modules that many
     calls share, and kernels instead of calls.
     """
-    told = side.told
-    if told is None or side.step_us is None:
+    analysis = side.analysis
+    if analysis is None or side.step_us is None:
         return []
     charged = None if side.case is None else side.case.charged
     if in_full and side.case is not None and charged is not None:
         pieces = _of_case(side.case, charged)
     else:
-        pieces = [_of_row(row) for row in told.kernels if row.bound != _DISPATCH]
+        pieces = [_of_row(row) for row in analysis.kernels if row.bound != _DISPATCH]
     return _reconciled(pieces, math.fsum(busy_us(side)))
 
 
@@ -117,8 +78,8 @@ def _of_row(row: KernelSummary) -> Piece:
 
 
 def _piece(texts: Sequence[str | None], calls: float, us: float) -> Piece:
-    module, told_op, shapes, family, name, source = texts
-    op = own_op(told_op, name or "")
+    module, recorded_op, shapes, family, name, source = texts
+    op = own_op(recorded_op, name or "")
     plain = None if op is None else plain_op(op)
     family = (None if op is None else family_of_op(op)) or (None if family in _NO_FAMILY else family)
     return Piece(module, op, shapes, family, name or "", source, clean_us(calls), clean_us(us), plain)
@@ -150,7 +111,7 @@ def _of_case(case: Case, charged: pd.DataFrame) -> list[Piece]:
 
 
 def _opens_call(op_rows: _Integers, names: "pd.Series[str]") -> "npt.NDArray[np.bool_]":
-    """Whether each kernel is the first of its op; all are that have none, or one that stands for a whole region."""
+    """True for the first kernel of each op, for kernels without an op, and for those of a compiled region."""
     regions = np.array([*(is_region(str(name)) for name in names.cat.categories), True], dtype=np.bool_)
     opens: npt.NDArray[np.bool_] = regions[np.append(_codes(names), -1)[op_rows]]
     opens[np.unique(op_rows, return_index=True)[1]] = True
@@ -182,9 +143,9 @@ def _op_texts(case: Case, op_rows: _Integers, signature: _Integers) -> tuple[lis
     ops = case.linked.ops["name"]
     own = _texts(np.append(_codes(ops), -1)[op_rows], ops.cat.categories)
     rows = signature.tolist()
-    told = [str(names[row]) if row >= 0 else op for row, op in zip(rows, own, strict=True)]
+    shown = [str(names[row]) if row >= 0 else op for row, op in zip(rows, own, strict=True)]
     known = {row: _shapes(dims[row]) for row in set(rows) if row >= 0}
-    return told, [known.get(row) for row in rows]
+    return shown, [known.get(row) for row in rows]
 
 
 def _shapes(dims: object) -> str | None:
@@ -201,7 +162,7 @@ def _reconciled(pieces: list[Piece], ledger_us: float) -> list[Piece]:
     if abs(rest_us) <= _ROUNDING * ledger_us:
         return pieces
     if rest_us > 0:
-        return [*pieces, Piece(None, None, None, None, UNTOLD, None, 0.0, rest_us)]
+        return [*pieces, Piece(None, None, None, None, UNLISTED, None, 0.0, rest_us)]
     scale = ledger_us / rows_us
     return [piece._replace(us=piece.us * scale) for piece in pieces]
 

@@ -1,4 +1,4 @@
-"""The comparison in one sentence: how much longer the step takes, where, and whether noise explains it."""
+"""Summarises a comparison in one sentence and notes: the change of the step, its largest parts, and its noise."""
 
 import math
 import re
@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from bottleneck.compare.conditions import DEVICE
-from bottleneck.compare.sides import Compared
-from bottleneck.compare.work import UNTOLD
+from bottleneck.compare.pieces import UNLISTED
+from bottleneck.compare.sides import ComparedSide
 from bottleneck.schema.comparison import Bar, ChangeRow, Condition, CounterStep
 from bottleneck.schema.counters import COUNTERS
 from bottleneck.schema.measurements import Timing
@@ -16,39 +16,40 @@ from bottleneck.units import format_share, format_us
 
 # Below this many steps the range of their times says little of the next recording.
 FEWEST_STEPS = 3
-# Taken for the spread of a recording whose steps tell none: times of kernels repeat within a few percent.
-UNTOLD_SPREAD = 0.05
+# The assumed spread of a recording with too few steps: kernel times repeat within a few percent.
+ASSUMED_SPREAD = 0.05
 
 
 @dataclass(frozen=True)
 class Noise:
-    """``share``: by how much of a time the two differ anyhow; ``is_known`` unless a side has too few steps to tell.
+    """How far two recordings of the same code differ.
 
-    ``is_within`` tells whether the change of the step is no more than that; null where it is not known. ``row_share``
-    is that of a row: kernels of a device repeat within a few percent, however much the host's part of a step varies.
+    ``share`` is that difference relative to the time; ``is_known`` is false if a side has too few steps to estimate it.
+    ``is_within`` is true if the change of the step is no larger; None where that is not known. ``row_share`` is the
+    same for a row: kernels of a device repeat within a few percent, however much the host's part of a step varies.
     """
 
     share: float
     is_known: bool
     is_within: bool | None
-    row_share: float = UNTOLD_SPREAD
+    row_share: float = ASSUMED_SPREAD
 
 
-def find_noise(before: Compared, after: Compared) -> Noise:
+def find_noise(before: ComparedSide, after: ComparedSide) -> Noise:
     """Noise of a difference: the spreads of both medians, taken as independent (root of the sum of squares)."""
     spreads = [_spread(side) for side in (before, after)]
     known = [spread for spread in spreads if spread is not None]
-    share = math.hypot(*(UNTOLD_SPREAD if spread is None else spread for spread in spreads))
+    share = math.hypot(*(ASSUMED_SPREAD if spread is None else spread for spread in spreads))
     is_known = len(known) == len(spreads)
     old, new = before.step_us, after.step_us
-    is_on_host = any(side.told is not None and side.told.device.kind == "cpu" for side in (before, after))
-    row_share = share if is_on_host else min(share, UNTOLD_SPREAD)
+    is_on_host = any(side.analysis is not None and side.analysis.device.kind == "cpu" for side in (before, after))
+    row_share = share if is_on_host else min(share, ASSUMED_SPREAD)
     if not is_known or old is None or new is None:
         return Noise(share, is_known, None, row_share)
     return Noise(share, True, abs(new - old) <= share * max(old, new), row_share)
 
 
-def _spread(side: Compared) -> float | None:
+def _spread(side: ComparedSide) -> float | None:
     """Half of the interval of the median step as a share of it; null where there are too few steps."""
     timing = timing_of(side)
     if timing is None or timing.n < FEWEST_STEPS or not 0 < timing.median < math.inf:
@@ -57,19 +58,19 @@ def _spread(side: Compared) -> float | None:
     return half if 0 <= half < math.inf else None
 
 
-def timing_of(side: Compared) -> Timing | None:
+def timing_of(side: ComparedSide) -> Timing | None:
     """The step times behind the ledger: unprofiled ones where they were measured."""
-    if side.told is None:
+    if side.analysis is None:
         return None
-    return side.told.steps.unprofiled_us or side.told.steps.profiled_us
+    return side.analysis.steps.unprofiled_us or side.analysis.steps.profiled_us
 
 
-# Parts that are told: so many, each at least this share of the change.
+# The number of parts listed, each at least this share of the change.
 _MOST_PARTS = 3
 _LEAST_PART = 0.05
-# From here on the parts that go the other way are told too, as a share of the change.
-_WORTH_TELLING = 0.25
-# A step this many times as long is told as a ratio and no more as a percentage.
+# Parts of the opposite sign are listed from this share of the change on.
+_LEAST_OPPOSITE = 0.25
+# A step this many times as long is shown as a ratio instead of a percentage.
 _AS_RATIO = 3.0
 _LONGEST_NAME = 60
 _NUMBER = re.compile(r"(?<!\d)\d++(?=\.|$)")
@@ -89,14 +90,16 @@ _WAITS: Mapping[str, str] = {
 
 
 @dataclass(frozen=True)
-class Part:
+class ChangePart:
     """A part of the change in words ("24 new aten::copy_ in decoder.rotary") and its size."""
 
     words: str
     us: float
 
 
-def tell(sides: Sequence[Compared], parts: Sequence[Part], noise: Noise, conditions: Iterable[Condition]) -> str:
+def change_sentence(
+    sides: Sequence[ComparedSide], parts: Sequence[ChangePart], noise: Noise, conditions: Iterable[Condition]
+) -> str:
     """The sentence; ``parts`` are the parts of the change, most first."""
     before, after = sides
     old, new = before.step_us or 0.0, after.step_us or 0.0
@@ -107,14 +110,14 @@ def tell(sides: Sequence[Compared], parts: Sequence[Part], noise: Noise, conditi
     if noise.is_within and not is_other_device:
         return (
             f"The step takes as long as before, {format_us(new)} against {format_us(old)}: "
-            f"their steps tell no difference below {format_share(noise.share)}.{_inside(parts, new)}"
+            f"differences below {format_share(noise.share)} are within the spread of their steps.{_inside(parts, new)}"
         )
     causes = _causes(parts, new - old)
     opening = _other_device(before, after, old, new) if is_other_device else _opening(old, new)
     return f"{opening}{causes}{_others(parts, new - old)}.{_besides(breaking) if breaking else _doubt(noise)}"
 
 
-def tell_counters(counters: Sequence[CounterStep]) -> str:
+def counter_sentence(counters: Sequence[CounterStep]) -> str:
     """The sentence where a side has no times."""
     both = [(each.name, each.before, each.after) for each in counters if None not in (each.before, each.after)]
     if not both:
@@ -127,77 +130,77 @@ def tell_counters(counters: Sequence[CounterStep]) -> str:
     return f"{len(differing)} of {len(both)} counters {verb}: {listed}; a side has no times."
 
 
-def find_parts(rows: Iterable[ChangeRow], idle: Iterable[Bar]) -> list[Part]:
+def find_parts(rows: Iterable[ChangeRow], idle: Iterable[Bar]) -> list[ChangePart]:
     """Rows and waits as parts, layers of one kind together, most change first; those that are the same are left out."""
     groups: dict[tuple[str, str, str], list[ChangeRow]] = {}
     for row in rows:
         if row.kind != "same":
             groups.setdefault((row.kind, row.name, _numberless(row.module or "")), []).append(row)
-    parts = [Part(_row_words(group), math.fsum(row.change_us for row in group)) for group in groups.values()]
-    parts += [Part(_wait_words(bar), bar.change_us) for bar in idle if bar.change_us]
+    parts = [ChangePart(_row_words(group), math.fsum(row.change_us for row in group)) for group in groups.values()]
+    parts += [ChangePart(_wait_words(bar), bar.change_us) for bar in idle if bar.change_us]
     return sorted(parts, key=lambda part: (-abs(part.us), part.words))
 
 
 def _opening(old: float, new: float) -> str:
     more = "more" if new > old else "less"
     share = format_share(abs(new - old) / old) if old else ""
-    told = f"{new / old:.3g}x as long" if old and new >= _AS_RATIO * old else share
-    return f"The step takes {format_us(abs(new - old))}{f' ({told})' if told else ''} {more}"
+    ratio = f"{new / old:.3g}x as long" if old and new >= _AS_RATIO * old else share
+    return f"The step takes {format_us(abs(new - old))}{f' ({ratio})' if ratio else ''} {more}"
 
 
-def _other_device(before: Compared, after: Compared, old: float, new: float) -> str:
-    names = [side.told.device.name if side.told else side.label for side in (before, after)]
+def _other_device(before: ComparedSide, after: ComparedSide, old: float, new: float) -> str:
+    names = [side.analysis.device.name if side.analysis else side.label for side in (before, after)]
     times = f"{new / old:.2f}x as long as" if old else "longer than"
     return (
         f"On {_short(names[1])} the step takes {times} on {_short(names[0])}, {format_us(new)} against {format_us(old)}"
     )
 
 
-def _causes(parts: Sequence[Part], change_us: float) -> str:
+def _causes(parts: Sequence[ChangePart], change_us: float) -> str:
     """': 5.2 ms of it in …, 1.1 ms in …'; the parts that go the way of the change."""
     along = [part for part in parts if part.us * change_us > 0 and abs(part.us) >= _LEAST_PART * abs(change_us)]
     if not along:
         return ", spread over many small changes"
-    told = [f"{format_us(abs(part.us))}{' of it' if not at else ''} {part.words}" for at, part in enumerate(along)]
-    return ": " + ", ".join(told[:_MOST_PARTS])
+    shown = [f"{format_us(abs(part.us))}{' of it' if not at else ''} {part.words}" for at, part in enumerate(along)]
+    return ": " + ", ".join(shown[:_MOST_PARTS])
 
 
-def _others(parts: Sequence[Part], change_us: float) -> str:
+def _others(parts: Sequence[ChangePart], change_us: float) -> str:
     """'; against that …': the largest part that goes the other way, where it is worth it."""
     against = [part for part in parts if part.us * change_us < 0]
-    if not against or math.fsum(abs(part.us) for part in against) < _WORTH_TELLING * abs(change_us):
+    if not against or math.fsum(abs(part.us) for part in against) < _LEAST_OPPOSITE * abs(change_us):
         return ""
     total = format_us(math.fsum(abs(part.us) for part in against))
     less = "less" if change_us > 0 else "more"
     return f"; against that {total} {less} elsewhere, {format_us(abs(against[0].us))} of it {against[0].words}"
 
 
-def _inside(parts: Sequence[Part], step_us: float) -> str:
+def _inside(parts: Sequence[ChangePart], step_us: float) -> str:
     """What moved in a step that takes as long as before: the largest part more and the largest less."""
     large = [part for part in parts if abs(part.us) >= _LEAST_PART * step_us]
-    told = [
+    shown = [
         f"{format_us(abs(part.us))} {'more' if part.us > 0 else 'less'} {part.words}"
         for part in (next((p for p in large if p.us > 0), None), next((p for p in large if p.us < 0), None))
         if part is not None
     ]
-    return f" Inside it: {', '.join(told)}." if told else ""
+    return f" Inside it: {', '.join(shown)}." if shown else ""
 
 
 def _besides(breaking: Sequence[Condition]) -> str:
-    """What makes such a change be no change of the code, besides the device, which the opening has said."""
-    told = [
+    """Breaking conditions other than the device, which the opening names."""
+    differing = [
         f"{each.what}, {_short(each.before)} against {_short(each.after)}" for each in breaking if each.what != DEVICE
     ]
-    if not told:
+    if not differing:
         return ""
-    opening = "That need not be the code, for these" if len(told) == len(breaking) else "These"
-    return f" {opening} differ{'' if len(told) == len(breaking) else ' too'}: {'; '.join(told)}."
+    opening = "The code need not be the cause, as these" if len(differing) == len(breaking) else "These"
+    return f" {opening} differ{'' if len(differing) == len(breaking) else ' too'}: {'; '.join(differing)}."
 
 
 def _doubt(noise: Noise) -> str:
     if not noise.is_known:
         return " How much the steps themselves vary is not known: a side has too few of them."
-    return f" Their steps tell no difference below {format_share(noise.share)}."
+    return f" Differences below {format_share(noise.share)} are within the spread of their steps."
 
 
 def _row_words(rows: Sequence[ChangeRow]) -> str:
@@ -255,7 +258,7 @@ def counter_words(name: str, count: int) -> str:
 _WORTH_A_NOTE = 0.01
 
 
-def find_notes(before: Compared, after: Compared, noise: Noise, rows: Sequence[ChangeRow]) -> tuple[str, ...]:
+def find_notes(before: ComparedSide, after: ComparedSide, noise: Noise, rows: Sequence[ChangeRow]) -> tuple[str, ...]:
     """One sentence each."""
     return (
         *_of_devices(before, after),
@@ -266,14 +269,14 @@ def find_notes(before: Compared, after: Compared, noise: Noise, rows: Sequence[C
     )
 
 
-def _of_devices(before: Compared, after: Compared) -> list[str]:
+def _of_devices(before: ComparedSide, after: ComparedSide) -> list[str]:
     if before.device_name is not None or after.device_name is not None:
         return []
-    return ["Neither side names its device: nothing tells whether both ran on the same."]
+    return ["Neither side names its device: they may have run on different ones."]
 
 
-def _of_ranks(before: Compared, after: Compared) -> list[str]:
-    many = [side.label for side in (before, after) if side.told is not None and len(side.told.ranks) > 1]
+def _of_ranks(before: ComparedSide, after: ComparedSide) -> list[str]:
+    many = [side.label for side in (before, after) if side.analysis is not None and len(side.analysis.ranks) > 1]
     if not many:
         return []
     return [
@@ -285,20 +288,20 @@ def _of_noise(noise: Noise) -> list[str]:
     if noise.is_known:
         return []
     return [
-        f"A side has fewer than {FEWEST_STEPS} steps, which tell no spread: "
-        f"rows count as the same within {format_share(UNTOLD_SPREAD)}."
+        f"A side has fewer than {FEWEST_STEPS} steps, too few to estimate their spread: "
+        f"rows count as the same within {format_share(ASSUMED_SPREAD)}."
     ]
 
 
-def _of_calls(before: Compared, after: Compared) -> list[str]:
+def _of_calls(before: ComparedSide, after: ComparedSide) -> list[str]:
     if before.is_full and after.is_full:
         return []
-    return ["A finished analysis tells kernels and no calls of ops: what is counted are kernels, on both sides."]
+    return ["A saved analysis lists kernels and no calls of ops, so kernels are counted on both sides."]
 
 
-def _of_work(before: Compared, after: Compared, rows: Sequence[ChangeRow]) -> list[str]:
-    untold = [row for row in rows if row.name == UNTOLD]
-    us = max((max(row.before_us, row.after_us) for row in untold), default=0.0)
+def _of_work(before: ComparedSide, after: ComparedSide, rows: Sequence[ChangeRow]) -> list[str]:
+    unlisted = [row for row in rows if row.name == UNLISTED]
+    us = max((max(row.before_us, row.after_us) for row in unlisted), default=0.0)
     if us < _WORTH_A_NOTE * max(before.step_us or 0.0, after.step_us or 0.0) or not us:
         return []
-    return [f"{format_us(us)} of work stand in a ledger without a row that tells which work it was."]
+    return [f"{format_us(us)} of the ledger's work belongs to no row."]

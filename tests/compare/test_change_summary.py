@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
-from bottleneck.compare.compare import compare
-from bottleneck.compare.sides import Compared
+from bottleneck.compare.build import compare
+from bottleneck.compare.sides import ComparedSide
 from bottleneck.schema.analysis import IdleCause
 from tests.compare.sides import side, stepped, work
 from tests.report.samples import H100
@@ -16,7 +16,7 @@ _COPIES = work(
 )
 
 
-def _tell(before: Compared, after: Compared, half_width: float = 0.001, **touched: frozenset[int]) -> str:
+def _tell(before: ComparedSide, after: ComparedSide, half_width: float = 0.001, **touched: frozenset[int]) -> str:
     lines = {file.replace("__", "."): numbers for file, numbers in touched.items()} or None
     return compare(stepped(before, half_width), stepped(after, half_width), lines).sentence
 
@@ -27,7 +27,8 @@ def test_new_work_is_told_with_its_count_module_and_line() -> None:
     )
     assert said == (
         "The step takes 5.80 ms (14.1 %) more: 5.20 ms of it in 24 new aten::copy_ of Net_0.Rotary_0 "
-        "(rope.py:88, changed here), 600 us in Python between the ops. Their steps tell no difference below 0.1 %."
+        "(rope.py:88, changed here), 600 us in Python between the ops. "
+        "Differences below 0.1 % are within the spread of their steps."
     )
 
 
@@ -88,7 +89,7 @@ def test_another_number_of_ranks_or_a_profiled_step_is_said_with_the_change() ->
     assert plain.analysis is not None
     ranks = replace(plain.analysis.recording, world_size=8)
     said = _tell(plain, side([*_LAYERS, _COPIES], recording=ranks))
-    assert said.endswith("That need not be the code, for these differ: ranks, 1 against 8.")
+    assert said.endswith("The code need not be the cause, as these differ: ranks, 1 against 8.")
     other = side([*_LAYERS, _COPIES], recording=ranks, device=replace(H100, name="AMD Instinct MI300X"))
     assert _tell(plain, other).endswith("These differ too: ranks, 1 against 8.")
 

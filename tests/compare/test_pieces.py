@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from bottleneck.compare.compare import compare
-from bottleneck.compare.sides import Compared
-from bottleneck.compare.work import BUSY_ACCOUNTS, UNTOLD, busy_us, find_work
+from bottleneck.compare.build import compare
+from bottleneck.compare.pieces import BUSY_ACCOUNTS, UNLISTED, busy_us, find_work
+from bottleneck.compare.sides import ComparedSide
 from bottleneck.pipeline import explain
 from bottleneck.report.analysis_json import from_json, to_json
 from bottleneck.schema.analysis import LedgerEntry
@@ -33,7 +33,7 @@ def test_what_kernels_are_charged_adds_up_to_the_accounts_of_the_ledger(case: Ca
 
 
 def test_a_case_and_its_analysis_tell_the_same_work(case: Case) -> None:
-    whole, folded = Compared("case", "", case=case), Compared("analysis", "", analysis=case.analysis)
+    whole, folded = ComparedSide("case", "", case=case), ComparedSide("analysis", "", saved=case.analysis)
     pieces = {name: find_work(one) for name, one in (("case", whole), ("analysis", folded))}
     busy = math.fsum(busy_us(whole))
     assert all(math.fsum(piece.us for piece in found) == pytest.approx(busy, rel=1e-9) for found in pieces.values())
@@ -42,11 +42,11 @@ def test_a_case_and_its_analysis_tell_the_same_work(case: Case) -> None:
     comparison = compare(whole, folded)
     assert comparison.change_us == 0 and comparison.conditions == ()
     assert {row.kind for row in comparison.rows} == {"same"}
-    assert any("what is counted are kernels" in note for note in comparison.notes)
+    assert any("kernels are counted on both sides" in note for note in comparison.notes)
 
 
 def test_a_case_is_the_same_as_itself_row_by_row(case: Case) -> None:
-    comparison = compare(Compared("A", "", case=case), Compared("B", "", case=case))
+    comparison = compare(ComparedSide("A", "", case=case), ComparedSide("B", "", case=case))
     assert {row.kind for row in comparison.rows} == {"same"} and comparison.rows
     assert comparison.sentence.startswith("The step takes ") and comparison.sentence.endswith(" on both sides.")
 
@@ -57,25 +57,25 @@ def test_a_finished_analysis_survives_its_file_and_an_older_one(case: Case) -> N
     for key in ("telemetry", "queue", "collectives", "batch_test", "option_costs"):
         data.pop(key, None)
     older = from_json(json.dumps(data | {"schema": "bottleneck/analysis/1", "version": ""}))
-    comparison = compare(Compared("now", "", analysis=from_json(text)), Compared("then", "", analysis=older))
+    comparison = compare(ComparedSide("now", "", saved=from_json(text)), ComparedSide("then", "", saved=older))
     assert comparison.change_us == 0 and comparison.conditions == ()
 
 
 def test_work_of_a_ledger_without_rows_is_a_row_of_its_own() -> None:
     full = side([work("aten::mm", 40.0), work("aten::add", 60.0, family="elementwise")])
     assert full.analysis is not None
-    less = replace(full, analysis=replace(full.analysis, kernels=full.analysis.kernels[:1]))
+    less = replace(full, saved=replace(full.analysis, kernels=full.analysis.kernels[:1]))
     comparison = compare(full, less)
     told = {row.name: (row.kind, row.after_us) for row in comparison.rows}
-    assert told == {"aten::mm": ("same", 40.0), "aten::add": ("gone", 0.0), UNTOLD: ("new", 60.0)}
-    assert any("without a row" in note for note in comparison.notes)
+    assert told == {"aten::mm": ("same", 40.0), "aten::add": ("gone", 0.0), UNLISTED: ("new", 60.0)}
+    assert any("belongs to no row" in note for note in comparison.notes)
 
 
 def test_rows_beyond_their_ledger_are_brought_to_its_scale() -> None:
     full = side([work("aten::mm", 40.0), work("aten::add", 60.0, family="elementwise")])
     assert full.analysis is not None
     double = tuple(replace(row, us=2 * row.us) for row in full.analysis.kernels)
-    comparison = compare(full, replace(full, analysis=replace(full.analysis, kernels=double)))
+    comparison = compare(full, replace(full, saved=replace(full.analysis, kernels=double)))
     assert {row.after_us for row in comparison.rows} == {40.0, 60.0}
 
 
@@ -86,14 +86,14 @@ def test_times_that_are_none_are_left_out(us: float) -> None:
     entry = LedgerEntry("overhead.sync", "overhead", us, 0.0)
     row = work("aten::add", us, us, family="elementwise")
     broken = replace(plain.analysis, ledger=(*plain.analysis.ledger, entry), kernels=(*plain.analysis.kernels, row))
-    comparison = compare(plain, replace(plain, analysis=broken))
+    comparison = compare(plain, replace(plain, saved=broken))
     assert comparison.change_us == 0 and comparison.after.step_us == 50.0
 
 
 def test_an_analysis_without_a_ledger_has_no_times() -> None:
     empty = side([])
     assert empty.analysis is not None
-    nothing = replace(empty, analysis=replace(empty.analysis, ledger=(), kernels=()))
+    nothing = replace(empty, saved=replace(empty.analysis, ledger=(), kernels=()))
     assert compare(nothing, empty).change_us is None and compare(nothing, nothing).rows == ()
 
 
@@ -101,7 +101,7 @@ def test_a_step_of_no_time_is_compared() -> None:
     some = side([work("aten::mm", 5.0)])
     assert some.analysis is not None
     no_time = tuple(replace(entry, us=0.0) for entry in some.analysis.ledger)
-    empty = replace(some, analysis=replace(some.analysis, ledger=no_time))
+    empty = replace(some, saved=replace(some.analysis, ledger=no_time))
     assert compare(side([work("aten::mm", 5.0)]), empty).change_us == -5.0
     assert compare(empty, side([work("aten::mm", 5.0)])).sentence.startswith("The step takes 5.00 us more")
 
@@ -110,7 +110,7 @@ def test_an_account_of_a_later_version_is_a_wait() -> None:
     plain = side([work("aten::mm", 40.0)])
     assert plain.analysis is not None
     ledger = (*plain.analysis.ledger, LedgerEntry("overhead.telepathy", "overhead", 7.0, 0.1))
-    comparison = compare(plain, replace(plain, analysis=replace(plain.analysis, ledger=ledger)))
+    comparison = compare(plain, replace(plain, saved=replace(plain.analysis, ledger=ledger)))
     assert [(bar.account, bar.change_us) for bar in comparison.idle] == [("overhead.telepathy", 7.0)]
 
 
