@@ -43,7 +43,7 @@ class AttentionLayout:
 
 
 def _backward_layout(**positions: Any) -> AttentionLayout:
-    """AttentionLayout of a backward op, whose first argument is the gradient of the output, before query, key and value."""
+    """Layout of a backward op, whose first argument is the gradient of the output, before query, key and value."""
     return replace(AttentionLayout(query=1), **positions)
 
 

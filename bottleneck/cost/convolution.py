@@ -16,7 +16,7 @@ from bottleneck.cost.traffic import math_dtype
 
 
 @dataclass(frozen=True)
-class ConvolutionLayout:
+class ForwardLayout:
     """Positions of the arguments of a forward op; null where its schema has none."""
 
     stride: int
@@ -47,26 +47,22 @@ class BackwardLayout:
     always_transposed: bool = False
 
 
-_PLAIN = ConvolutionLayout(bias=2, stride=3, padding=4, dilation=5, groups=6)
-_GENERAL = ConvolutionLayout(bias=2, stride=3, padding=4, dilation=5, transposed_at=6, output_padding=7, groups=8)
-_CUDNN = ConvolutionLayout(padding=2, stride=3, dilation=4, groups=5)
-_MIOPEN = ConvolutionLayout(bias=2, padding=3, stride=4, dilation=5, groups=6)
-BINARY = ConvolutionLayout(addend=1, weight=2, bias=3, padding=4, stride=5, dilation=6, groups=7)
-_BINARY_IN_PLACE = ConvolutionLayout(addend=0, inputs=1, weight=2, bias=3, padding=4, stride=5, dilation=6, groups=7)
-_FUSED_ADD = ConvolutionLayout(addend=2, bias=4, stride=5, padding=6, dilation=7, groups=8)
-_NNPACK = ConvolutionLayout(bias=2, padding=3, stride=4)
-_KERNEL_SIZE = ConvolutionLayout(bias=3, stride=4, padding=5)
-_KERNEL_SIZE_DILATED = ConvolutionLayout(bias=3, stride=4, padding=5, dilation=6)
-_TRANSPOSE = ConvolutionLayout(
-    bias=2, stride=3, padding=4, output_padding=5, groups=6, dilation=7, always_transposed=True
-)
-_CUDNN_TRANSPOSE = ConvolutionLayout(
-    padding=2, output_padding=3, stride=4, dilation=5, groups=6, always_transposed=True
-)
-_MIOPEN_TRANSPOSE = ConvolutionLayout(
+_PLAIN = ForwardLayout(bias=2, stride=3, padding=4, dilation=5, groups=6)
+_GENERAL = ForwardLayout(bias=2, stride=3, padding=4, dilation=5, transposed_at=6, output_padding=7, groups=8)
+_CUDNN = ForwardLayout(padding=2, stride=3, dilation=4, groups=5)
+_MIOPEN = ForwardLayout(bias=2, padding=3, stride=4, dilation=5, groups=6)
+BINARY = ForwardLayout(addend=1, weight=2, bias=3, padding=4, stride=5, dilation=6, groups=7)
+_BINARY_IN_PLACE = ForwardLayout(addend=0, inputs=1, weight=2, bias=3, padding=4, stride=5, dilation=6, groups=7)
+_FUSED_ADD = ForwardLayout(addend=2, bias=4, stride=5, padding=6, dilation=7, groups=8)
+_NNPACK = ForwardLayout(bias=2, padding=3, stride=4)
+_KERNEL_SIZE = ForwardLayout(bias=3, stride=4, padding=5)
+_KERNEL_SIZE_DILATED = ForwardLayout(bias=3, stride=4, padding=5, dilation=6)
+_TRANSPOSE = ForwardLayout(bias=2, stride=3, padding=4, output_padding=5, groups=6, dilation=7, always_transposed=True)
+_CUDNN_TRANSPOSE = ForwardLayout(padding=2, output_padding=3, stride=4, dilation=5, groups=6, always_transposed=True)
+_MIOPEN_TRANSPOSE = ForwardLayout(
     bias=2, padding=3, output_padding=4, stride=5, dilation=6, groups=7, always_transposed=True
 )
-_SLOW_TRANSPOSE = ConvolutionLayout(bias=3, stride=4, padding=5, output_padding=6, dilation=7, always_transposed=True)
+_SLOW_TRANSPOSE = ForwardLayout(bias=3, stride=4, padding=5, output_padding=6, dilation=7, always_transposed=True)
 
 _GRAD_FIRST = BackwardLayout(grad=0, inputs=1, weight=2)
 _INPUT_FIRST = BackwardLayout(inputs=0, grad=1, weight=2)
@@ -218,13 +214,13 @@ def _per_dimension(call: OpCall, position: int | None, dimensions: int, default:
     return values * dimensions if len(values) == 1 else values
 
 
-def _is_transposed(call: OpCall, layout: ConvolutionLayout | BackwardLayout) -> bool | None:
+def _is_transposed(call: OpCall, layout: ForwardLayout | BackwardLayout) -> bool | None:
     if layout.transposed_at is None:
         return layout.always_transposed
     return call.flag(layout.transposed_at)
 
 
-def _out_shape(call: OpCall, layout: ConvolutionLayout, inputs: Tensor, weight: Tensor) -> tuple[int, ...]:
+def _out_shape(call: OpCall, layout: ForwardLayout, inputs: Tensor, weight: Tensor) -> tuple[int, ...]:
     """Shape of the output by the rules of torch.nn.ConvNd and ConvTransposeNd, or as inferred from other ops."""
     if call.result is not None and len(call.result) == len(weight.shape):
         return call.result
@@ -246,7 +242,7 @@ def _out_shape(call: OpCall, layout: ConvolutionLayout, inputs: Tensor, weight: 
     return (inputs.shape[0], weight.shape[1] * groups, *sizes)
 
 
-def _convolution(layout: ConvolutionLayout, call: OpCall) -> Convolution:
+def _convolution(layout: ForwardLayout, call: OpCall) -> Convolution:
     """The sizes of a forward op's convolution; Unmodelled when the window does not fit the input."""
     weight = call.tensor(layout.weight)
     inputs = _batched(call.tensor(layout.inputs), weight)
@@ -256,7 +252,7 @@ def _convolution(layout: ConvolutionLayout, call: OpCall) -> Convolution:
     return Convolution(inputs, weight, out_shape, transposed=bool(_is_transposed(call, layout)))
 
 
-def _forward(layout: ConvolutionLayout, call: OpCall) -> Cost:
+def _forward(layout: ForwardLayout, call: OpCall) -> Cost:
     """The cost of a forward op: input, weight and bias are read, the output is written."""
     conv = _convolution(layout, call)
     moved = conv.inputs.bytes + conv.weight.bytes + conv.out_bytes
@@ -268,14 +264,14 @@ def _forward(layout: ConvolutionLayout, call: OpCall) -> Cost:
     return cost
 
 
-def _unfolded(layout: ConvolutionLayout, call: OpCall) -> Cost:
+def _unfolded(layout: ForwardLayout, call: OpCall) -> Cost:
     """The cost of an op that first writes every window as a column of a matrix, and multiplies that (im2col)."""
     conv = _convolution(layout, call)
     column_bytes = conv.out_bytes / conv.weight.shape[0] * math.prod(conv.weight.shape[1:])
     return _forward(layout, call) + Cost(FAMILY, bytes_high=2 * column_bytes)
 
 
-def _pointwise(unary: ConvolutionLayout, call: OpCall) -> Cost:
+def _pointwise(unary: ForwardLayout, call: OpCall) -> Cost:
     """The cost of a fused op whose epilogue may read another operand, recorded between input and weight."""
     third = call.optional_tensor(BINARY.weight)
     return _forward(unary if third is None or len(third.shape) < 3 else BINARY, call)

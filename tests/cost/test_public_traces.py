@@ -1,4 +1,4 @@
-"""Prices against time that real devices took: nearly all work is costs_of, and nothing is faster than its bytes allow."""
+"""Costs against measured times of real devices: nearly all work is modelled, and nothing beats its bytes."""
 
 from pathlib import Path
 
