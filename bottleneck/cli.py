@@ -1,42 +1,39 @@
-"""The menu, and the one place that turns errors into exit codes."""
+"""The command line: builds the commands and turns errors into exit codes; the entry point of every run."""
 
 import functools
+import gc
 import signal
 import sys
 import tempfile
 import traceback
 from collections.abc import Callable, Sequence
+from importlib import import_module
 from typing import Annotated, Any
 
 import typer
 
 from bottleneck import __version__
-from bottleneck.commands.accept import accept_command
-from bottleneck.commands.calibrate import calibrate_command
-from bottleneck.commands.compare import compare_command
-from bottleneck.commands.doctor import doctor_command
-from bottleneck.commands.gate import gate_command
-from bottleneck.commands.program_options import ProgramCommand
-from bottleneck.commands.report import report_command
-from bottleneck.commands.run import run_command
-from bottleneck.commands.sweep import sweep_command
-from bottleneck.commands.verify import verify_command
 from bottleneck.errors import BottleneckError
 
 # Options end at the first argument of `run`: everything after the file belongs to the user's program.
 _RUN_SETTINGS = {"allow_interspersed_args": False}
 
-COMMANDS: tuple[tuple[str, Callable[..., None], dict[str, bool]], ...] = (
-    ("run", run_command, _RUN_SETTINGS),
-    ("report", report_command, {}),
-    ("compare", compare_command, {}),
-    ("gate", gate_command, {}),
-    ("accept", accept_command, {}),
-    ("sweep", sweep_command, {}),
-    ("verify", verify_command, _RUN_SETTINGS),
-    ("calibrate", calibrate_command, {}),
-    ("doctor", doctor_command, {}),
+# The command NAME is the function `NAME_command` of bottleneck/commands/NAME.py, imported when it is needed.
+COMMANDS: tuple[tuple[str, dict[str, bool]], ...] = (
+    ("run", _RUN_SETTINGS),
+    ("report", {}),
+    ("compare", {}),
+    ("gate", {}),
+    ("accept", {}),
+    ("sweep", {}),
+    ("verify", _RUN_SETTINGS),
+    ("calibrate", {}),
+    ("doctor", {}),
 )
+
+# Collections of the youngest objects begin after this many, as in mypy: imports and tables make hundreds of thousands
+# that stay, and looking through them again and again takes a tenth of the time of a report.
+_GC_THRESHOLD = 200_000
 
 
 def _show_version(wanted: bool) -> None:
@@ -45,8 +42,8 @@ def _show_version(wanted: bool) -> None:
         raise typer.Exit
 
 
-def build_app() -> typer.Typer:
-    """The command line application with every row of COMMANDS."""
+def build_app(only: str | None = None) -> typer.Typer:
+    """The command line application with every row of COMMANDS, or with one of them, which takes less time."""
     app = typer.Typer(
         name="bottleneck",
         no_args_is_help=True,
@@ -72,10 +69,20 @@ def build_app() -> typer.Typer:
         bottleneck doctor               what can be measured here, and what would help
         """  # noqa: D301 - backspace is how click is told to keep the lines of an example
 
-    for name, function, settings in COMMANDS:
-        kind = ProgramCommand if function is run_command else None
-        app.command(name, cls=kind, context_settings={**settings})(_ended_by_its_signal(function))
+    for name, settings in COMMANDS:
+        if only in {None, name}:
+            _add_command(app, name, settings)
     return app
+
+
+def _add_command(app: typer.Typer, name: str, settings: dict[str, bool]) -> None:
+    function = getattr(import_module(f"bottleneck.commands.{name}"), f"{name}_command")
+    kind = None
+    if name == "run":
+        from bottleneck.commands.program_options import ProgramCommand  # noqa: PLC0415 - no other command needs it
+
+        kind = ProgramCommand
+    app.command(name, cls=kind, context_settings={**settings})(_ended_by_its_signal(function))
 
 
 def _ended_by_its_signal(function: Callable[..., None]) -> Callable[..., None]:
@@ -100,12 +107,15 @@ def _tell(error: BottleneckError) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Runs one command and leaves the process with its exit code (design section 8)."""
+    gc.set_threshold(_GC_THRESHOLD)
     sys.exit(_run(list(sys.argv[1:] if arguments is None else arguments)))
 
 
 def _run(arguments: list[str]) -> int:
+    first = arguments[0] if arguments else None
     try:
-        build_app()(arguments, prog_name="bottleneck", standalone_mode=True)
+        app = build_app(only=first if first in dict(COMMANDS) else None)
+        app(arguments, prog_name="bottleneck", standalone_mode=True)
     except SystemExit as leave:
         return leave.code if isinstance(leave.code, int) else 1
     except BottleneckError as error:
