@@ -7,7 +7,7 @@
 
 Each run records a short training and is hit at an instant drawn evenly from the time that an undisturbed run takes, so
 that the start, every phase of the measurement, the end and the report are hit. `signals` sends SIGINT, SIGTERM or
-SIGHUP to `bottleneck run`; `kills` sends SIGKILL to it or to the program. Then the next command, `bottleneck report`,
+SIGHUP to `bottleneck run`; `kills` sends SIGKILL to it or to the program. Then `bottleneck report --repair`
 must find or make a whole recording. The ceilings of the CPU are not measured: that takes ten seconds of their own.
 What a SIGINT does while torch is being imported is Python's and torch's own: it can be lost, so that the program goes
 on, lock the import up, end the interpreter with status 1 before it is ready, or abort it in native code. What leaves a
@@ -166,7 +166,9 @@ def problems_after(run: subprocess.Popen[bytes], case: Case, folder: Path, patie
     if not (folder / "recording").exists():
         return
     yield from problems_of_files(folder / "recording")
-    told = subprocess.run(command("report", "recording"), cwd=folder, capture_output=True, text=True, check=False)
+    told = subprocess.run(
+        command("report", "--repair", "recording"), cwd=folder, capture_output=True, text=True, check=False
+    )
     if told.returncode not in {0, 3} or "Traceback" in told.stderr:
         yield f"report ends with {told.returncode}: {told.stderr[-300:]}"
     if told.returncode == 3 and "holds no trace" not in told.stderr:

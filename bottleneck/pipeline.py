@@ -212,6 +212,12 @@ def _read_capture(path: Path) -> CostedTrace:
     return assign_replayed_costs(CostedTrace(linked, costs, attribute(linked.ops, linked.kernels, costs)))[0]
 
 
+_NO_CEILINGS = (
+    "the ceilings of this CPU were not measured, so no kernel is judged against them; `bottleneck calibrate` measures "
+    "them once on the machine that recorded this, and the next report there uses them"
+)
+
+
 def _choose_device(trace: Trace, recording: Recording | None, options: Options) -> tuple[Device, tuple[Caveat, ...]]:
     if options.device is not None:
         return options.device, ()
@@ -220,6 +226,8 @@ def _choose_device(trace: Trace, recording: Recording | None, options: Options) 
         return measured, ()
     used = trace.device_args["device"].dropna().unique()
     device, caveats = match_device(trace.devices, [int(index) for index in used], trace.flavour)
+    if recording is not None and trace.flavour == "cpu":
+        caveats = (Caveat("unknown-device", _NO_CEILINGS),)
     if measured is None or _kind_of(measured) != _kind_of(device):
         return device, caveats
     # What is doubtful about a data sheet does not touch what was measured.

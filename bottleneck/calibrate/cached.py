@@ -6,12 +6,11 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from bottleneck.calibrate.calibration import Calibration, read_calibration
-
-if TYPE_CHECKING:
-    from bottleneck.schema.recording import Recording
+from bottleneck.harness.machine import cpu_facts
+from bottleneck.schema.analysis import Device
+from bottleneck.schema.recording import Recording, is_recording, read_recording, write_recording
 
 # A measurement that other programs disturbed is repeated, which can only improve it, but not at every run.
 _REPEAT_AFTER = timedelta(minutes=10)
@@ -69,21 +68,25 @@ def _is_worth_repeating(known: Calibration) -> bool:
     return bool(known.caveats) and datetime.now(UTC) - datetime.fromisoformat(known.created) > _REPEAT_AFTER
 
 
-def add_ceilings(folder: Path) -> None:
-    """Adds them to a recording of a block, whose program could not wait for a measurement; measured now if need be.
+def kept_ceilings(folder: Path) -> Device | None:
+    """The kept ceilings for a recording of this CPU that has none; null for any other path.
 
-    Nothing happens to any other path, and where the recording is another machine's or cannot be written.
+    Measures and writes nothing. A block of a program (`bottleneck.record`) could not wait for the measurement, which
+    may have been made since.
     """
-    from bottleneck.commands.finish_run import say
-    from bottleneck.schema.recording import is_recording, read_recording, write_recording
+    recording = _lacking(folder)
+    known = None if recording is None else read_calibration(recording.threads)
+    return None if known is None else known.device
 
-    if not is_recording(folder):
-        return
-    recording = read_recording(folder)
-    calibration = (
-        cpu_calibration(recording.threads, say) if lacks_ceilings(recording) and _is_of_here(recording) else None
-    )
-    if calibration is None:
+
+def add_ceilings(folder: Path, tell: Callable[[str], None]) -> None:
+    """Writes the ceilings into a recording of this CPU that has none, measured now if need be.
+
+    Nothing happens to any other path, and where the recording cannot be written.
+    """
+    recording = _lacking(folder)
+    calibration = None if recording is None else cpu_calibration(recording.threads, tell)
+    if recording is None or calibration is None:
         return
     doubts = tuple(caveat.message for caveat in calibration.caveats)
     try:
@@ -92,13 +95,14 @@ def add_ceilings(folder: Path) -> None:
         return
 
 
-def lacks_ceilings(recording: "Recording") -> bool:
-    """Whether there is a trace of a CPU, and nothing to hold it against."""
+def lacks_ceilings(recording: Recording) -> bool:
+    """True for a trace of a CPU whose ceilings are not in the recording."""
     return bool(recording.traces and recording.device is None and not recording.device_facts)
 
 
-def _is_of_here(recording: "Recording") -> bool:
-    """Whether it is of a block, whose program goes on, and of this CPU."""
-    from bottleneck.harness.machine import cpu_facts
-
-    return recording.program_status is None and recording.versions.get("cpu") == cpu_facts().identity
+def _lacking(folder: Path) -> Recording | None:
+    """The recording, if it is of this CPU and has no ceilings."""
+    if not is_recording(folder):
+        return None
+    recording = read_recording(folder)
+    return recording if lacks_ceilings(recording) and recording.versions.get("cpu") == cpu_facts().identity else None

@@ -157,20 +157,17 @@ class Maker:
         return self._of_sources(side) if side.is_source else self._of_files(side, label)
 
     def _of_files(self, side: Side, label: str) -> "ComparedSide":
-        from bottleneck.calibrate.cached import add_ceilings
-        from bottleneck.commands.repair import repair
+        from bottleneck.commands.report import with_kept_ceilings
         from bottleneck.compare.sides import ComparedSide
         from bottleneck.gate.count import count
         from bottleneck.pipeline import explain, saved_analysis
 
         path = Path(side.text)
-        repair(path)
-        if self.options.device is None:
-            add_ceilings(path)
-        saved = saved_analysis([path], self.options)
+        options = with_kept_ceilings([path], self.options)
+        saved = saved_analysis([path], options)
         if saved is not None:
             return ComparedSide(label, side.text, saved=saved)
-        case = explain([path], self.options)
+        case = explain([path], options)
         return ComparedSide(label, side.text, case=case, counts=count(case))
 
     def _of_sources(self, side: Side) -> "ComparedSide":

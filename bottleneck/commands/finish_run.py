@@ -60,7 +60,7 @@ def tell(plan: "Plan", ending: "Ending", voice: Voice) -> Told:
             return told
         _report(folder, voice)
     except Interrupted:
-        voice.say(f"bottleneck: interrupted; for the report: bottleneck report {shown(folder)}")
+        voice.say(f"bottleneck: interrupted; for the report: bottleneck report --repair {shown(folder)}")
     except BottleneckError as error:
         voice.say("\n".join(_lines(error)))
     except FileNotFoundError as error:
@@ -69,7 +69,7 @@ def tell(plan: "Plan", ending: "Ending", voice: Voice) -> Told:
     except OSError as error:
         voice.say(f"error: the recording could not be finished: {error.strerror or error}")
         voice.say(f"  why: {_cause(folder)}")
-        voice.say(f"  fix: make room, then finish and explain it with: bottleneck report {shown(folder)}")
+        voice.say(f"  fix: make room, then finish and explain it with: bottleneck report --repair {shown(folder)}")
     except Exception:  # the program has run; a bug of ours must not take its exit status away
         _say_that_we_failed(folder, voice)
     else:
@@ -279,7 +279,7 @@ class Reporter:
                 remarks=remarks,
             )
         except Interrupted:
-            say(f"bottleneck: interrupted; for the report: bottleneck report {shown(folder)}")
+            say(f"bottleneck: interrupted; for the report: bottleneck report --repair {shown(folder)}")
             return Told(succeeded=False, is_finished=False)
         if self.told is None:
             return tell(self.plan, ending, Voice(say, measured_ceilings, self.all_findings))

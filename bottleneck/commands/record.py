@@ -86,12 +86,11 @@ class RecordedBlock:
 
     def report(self) -> str:
         """What `bottleneck report` says of the folder, as text to print in a notebook; once the block has ended."""
-        from bottleneck.calibrate.cached import add_ceilings
-        from bottleneck.pipeline import analyse
+        from bottleneck.commands.report import with_kept_ceilings
+        from bottleneck.pipeline import Options, analyse
         from bottleneck.report import FORMATS
 
-        add_ceilings(self.folder)
-        return FORMATS["terminal"](analyse([self.folder]))
+        return FORMATS["terminal"](analyse([self.folder], with_kept_ceilings([self.folder], Options())))
 
     def __enter__(self) -> "RecordedBlock":
         from bottleneck.harness import marks
@@ -179,7 +178,8 @@ class RecordedBlock:
         what = exc.what if isinstance(exc, BottleneckError) else f"{type(exc).__name__}: {exc}"
         problem = f"the recording in {self.folder} could not be finished: {what}"
         self.warnings = (*self.warnings, problem)
-        self._say(f"bottleneck: {problem}\nbottleneck: to try again: bottleneck report {shlex.quote(str(self.folder))}")
+        again = f"bottleneck report --repair {shlex.quote(str(self.folder))}"
+        self._say(f"bottleneck: {problem}\nbottleneck: to try again: {again}")
 
     def _say(self, text: str) -> None:
         from bottleneck.commands.finish_run import say
@@ -267,7 +267,7 @@ def _summary(folder: Path, recording: "Recording") -> str:
         lines = [f"recorded nothing that can be explained in {shown}"]
     lines += recording.warnings
     if lacks_ceilings(recording):
-        lines.append("the ceilings of this CPU are not known yet: `bottleneck report` measures them, once")
+        lines.append("the ceilings of this CPU are not known yet: `bottleneck calibrate` measures them, once")
     return "\n".join(f"bottleneck: {line}" for line in lines)
 
 

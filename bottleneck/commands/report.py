@@ -1,6 +1,8 @@
 """``bottleneck report``: from traces, recordings or a saved analysis to text, JSON and a picture."""
 
 import re
+from collections.abc import Sequence
+from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -8,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
+    from bottleneck.pipeline import Options
     from bottleneck.schema.analysis import Analysis, Device
 
 
@@ -72,6 +75,12 @@ def report_command(
         Path | None,
         typer.Option("--peaks", metavar="FILE", help="Judge against the ceilings in this JSON or TOML file."),
     ] = None,
+    repair: Annotated[
+        bool,
+        typer.Option(
+            "--repair", help="First finish a recording whose run was killed, and measure the ceilings that it lacks."
+        ),
+    ] = False,
     all_findings: Annotated[
         bool, typer.Option("--all-findings", help="Show the findings too whose gain this run's noise would hide.")
     ] = False,
@@ -83,23 +92,73 @@ def report_command(
     bottleneck report recording/ --format markdown -o report.md
     bottleneck report rank0.json rank1.json --roofline roofline.png
     bottleneck report trace.json.gz --steps 2:5
+    bottleneck report recording/ --repair
+
+    Nothing is measured, and nothing in a recording is changed, without --repair.
     """  # noqa: D301 - backspace is how click is told to keep the lines of an example
-    from bottleneck.calibrate.cached import add_ceilings
-    from bottleneck.commands.repair import repair
     from bottleneck.commands.report_options import present
     from bottleneck.pipeline import Options, analyse
 
     asked = None if steps is None else parse_steps(steps, whole=whole)
     options = Options(whole, chosen_device(device, peaks), asked, tuple(capture or ()))
-    for recording in paths:
-        repair(recording)
-        if options.device is None:
-            add_ceilings(recording)
-    analysis = analyse(paths, options)
+    if repair:
+        for path in paths:
+            _repair(path)
+    analysis = analyse(paths, with_kept_ceilings(paths, options))
     for picture, path in (("roofline", roofline), ("queue", queue)):
         if path is not None:
             _draw(analysis, picture, path)
     present(analysis, form.value, output, all_findings=all_findings)
+
+
+def with_kept_ceilings(paths: Sequence[Path], options: "Options") -> "Options":
+    """The options with this CPU's kept ceilings for recordings made here without any; nothing is measured or written.
+
+    TraceError for a recording that is not finished.
+    """
+    from bottleneck.harness.claim import is_unfinished
+
+    for path in paths:
+        if is_unfinished(path):
+            _refuse_unfinished(path)
+    if options.device is not None:
+        return options
+    from bottleneck.schema.recording import is_recording
+
+    recordings = [path for path in paths if is_recording(path)]
+    if not recordings or len(recordings) < len(paths):
+        return options
+    from bottleneck.calibrate.cached import kept_ceilings
+
+    kept = [kept_ceilings(path) for path in recordings]
+    return replace(options, device=kept[0]) if all(each == kept[0] for each in kept) else options
+
+
+def _refuse_unfinished(folder: Path) -> None:
+    from bottleneck.commands.finish_run import shown
+    from bottleneck.errors import TraceError
+    from bottleneck.harness.claim import is_claimed
+
+    if is_claimed(folder):
+        raise TraceError(
+            f"{shown(folder)} is still being recorded",
+            why="the report comes when everything is measured",
+            fix="wait for it; `bottleneck run --steps 1` measures the least",
+        )
+    raise TraceError(
+        f"the recording in {shown(folder)} is not finished",
+        why="the run that made it was killed, or its disk was full",
+        fix=f"finish it: bottleneck report --repair {shown(folder)}",
+    )
+
+
+def _repair(path: Path) -> None:
+    from bottleneck.calibrate.cached import add_ceilings
+    from bottleneck.commands.finish_run import say
+    from bottleneck.commands.repair import repair
+
+    repair(path)
+    add_ceilings(path, say)
 
 
 def parse_steps(text: str, *, whole: bool) -> slice:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from bottleneck.harness.messages import Plan
+from bottleneck.schema.recording import is_recording
 
 CLAIM_FILE = ".run.json"
 
@@ -87,6 +88,12 @@ def is_claimed(folder: Path) -> bool:
     finally:
         os.close(handle)
     return False
+
+
+def is_unfinished(folder: Path) -> bool:
+    """True for a folder in which a run records, or was killed, before it wrote the recording."""
+    mark = folder / CLAIM_FILE
+    return mark.is_file() and not mark.is_symlink() and not is_recording(folder)
 
 
 def read_course(folder: Path) -> Course | None:

@@ -1,5 +1,6 @@
 """Ceilings for a run: those that are kept, or measured by a helper process; a failure is told and stops nothing."""
 
+import dataclasses
 import subprocess
 import sys
 from dataclasses import dataclass, field
@@ -9,9 +10,12 @@ from typing import Any
 
 import pytest
 
-from bottleneck.calibrate import cached as ceilings
+from bottleneck.calibrate import cached
 from bottleneck.calibrate.cached import cpu_calibration
 from bottleneck.calibrate.calibration import Calibration, write_calibration
+from bottleneck.harness.machine import cpu_facts
+from bottleneck.schema.analysis import Caveat, Device
+from bottleneck.schema.recording import RankTrace, Recording, read_recording, write_recording
 from tests.calibrate.test_calibration import NOISY, made
 
 
@@ -40,7 +44,7 @@ class Helper:
 @pytest.fixture
 def helper(monkeypatch: pytest.MonkeyPatch) -> Helper:
     helper = Helper(made())
-    monkeypatch.setattr(ceilings.subprocess, "run", helper.run)
+    monkeypatch.setattr(cached.subprocess, "run", helper.run)
     return helper
 
 
@@ -90,7 +94,7 @@ def test_a_failure_is_told_with_its_reason(helper: Helper) -> None:
 
 
 def test_a_result_that_was_not_kept_is_told(helper: Helper, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ceilings, "read_calibration", lambda threads: None)
+    monkeypatch.setattr(cached, "read_calibration", lambda threads: None)
     told: list[str] = []
     assert cpu_calibration(2, told.append) is None
     assert told[-1].endswith("could not be kept in the user's cache")
@@ -101,3 +105,78 @@ def test_a_helper_that_dies_silently_is_told_by_its_status(helper: Helper) -> No
     told: list[str] = []
     assert cpu_calibration(2, told.append) is None
     assert told[-1].endswith("it ended with status 4")
+
+
+DEVICE = Device("CPU", None, "cpu", 1, {}, 1e9, 1.0, "measured", {})
+BLOCK = Recording(
+    created="2026-11-21T00:00:00+00:00",
+    command=("train.py",),
+    form="script",
+    step_source="mark",
+    program_status=None,
+    framework=None,
+    versions={"cpu": cpu_facts().identity},
+    environment={},
+    traces=(RankTrace(0, "trace.rank0.json.gz"),),
+    threads=2,
+)
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[int | None]:
+    """The numbers of threads for which ceilings were asked."""
+    asked: list[int | None] = []
+
+    def calibration(threads: int | None, _tell: Any) -> Calibration:
+        asked.append(threads)
+        return Calibration(DEVICE, "", "", 2, True, "", "", 1.0, caveats=(Caveat("noisy-calibration", "doubtful"),))
+
+    monkeypatch.setattr(cached, "cpu_calibration", calibration)
+    return asked
+
+
+def test_a_recording_gets_the_ceilings_of_this_cpu(tmp_path: Path, asked: list[int | None]) -> None:
+    write_recording(tmp_path, BLOCK)
+    cached.add_ceilings(tmp_path, print)
+    found = read_recording(tmp_path)
+    assert (found.device, found.warnings, asked) == (DEVICE, ("doubtful",), [2])
+    cached.add_ceilings(tmp_path, print)
+    assert asked == [2]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"versions": {"cpu": "another"}},
+        {"versions": {}},
+        {"traces": ()},
+        {"device": DEVICE},
+        {"device_facts": ({"name": "NVIDIA H100"},)},
+    ],
+    ids=["of another machine", "of an unknown one", "no trace", "has them", "of a GPU"],
+)
+def test_any_other_recording_stays_as_it_is(tmp_path: Path, asked: list[int | None], changes: dict[str, Any]) -> None:
+    recording = dataclasses.replace(BLOCK, **changes)
+    write_recording(tmp_path, recording)
+    cached.add_ceilings(tmp_path, print)
+    assert read_recording(tmp_path) == recording
+    assert asked == []
+
+
+def test_a_trace_or_a_folder_without_recording_is_left_alone(tmp_path: Path, asked: list[int | None]) -> None:
+    cached.add_ceilings(tmp_path, print)
+    cached.add_ceilings(tmp_path / "trace.json", print)
+    assert asked == []
+
+
+def test_kept_ceilings_are_read_and_neither_measured_nor_written(
+    tmp_path: Path, asked: list[int | None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_recording(tmp_path, BLOCK)
+    monkeypatch.setattr(cached, "read_calibration", lambda threads: None)
+    assert cached.kept_ceilings(tmp_path) is None
+    known = Calibration(DEVICE, "", "", 2, True, "", "", 1.0)
+    monkeypatch.setattr(cached, "read_calibration", lambda threads: known if threads == 2 else None)
+    assert cached.kept_ceilings(tmp_path) == DEVICE
+    assert cached.kept_ceilings(tmp_path / "trace.json") is None
+    assert (read_recording(tmp_path), asked) == (BLOCK, [])

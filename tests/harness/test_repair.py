@@ -1,4 +1,4 @@
-"""What a killed run left is finished by the next command; nothing stays that nobody waits for."""
+"""`bottleneck report --repair` finishes what a killed run left; without it nothing is changed."""
 
 import json
 import os
@@ -24,7 +24,7 @@ KILLS = "import os; os.kill(os.getpid(), 9)"
 # At which moment the supervisor is killed, and which files it has then made.
 MOMENTS = {
     "before it looks at the notes": (
-        f"telling.finish = lambda *_: exec({KILLS!r})",
+        f"finish_run.finish = lambda *_: exec({KILLS!r})",
         {".partial.trace.rank0.json.gz", ".notes.rank0.json", CLAIM_FILE},
     ),
     "before the recording is written": (
@@ -36,7 +36,7 @@ MOMENTS = {
         {"trace.rank0.json.gz", "telemetry.csv", "recording.json", ".notes.rank0.json", CLAIM_FILE},
     ),
     "before the report": (
-        f"telling._report = lambda *_: exec({KILLS!r})",
+        f"finish_run._report = lambda *_: exec({KILLS!r})",
         {"trace.rank0.json.gz", "telemetry.csv", "recording.json", CLAIM_FILE},
     ),
 }
@@ -73,8 +73,10 @@ def run(folder: Path, program: str, setup: str = "") -> "subprocess.Popen[str]":
     )
 
 
-def report(folder: Path) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run(driven("report", "recording"), cwd=folder, capture_output=True, text=True, check=False)
+def report(folder: Path, *options: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        driven("report", *options, "recording"), cwd=folder, capture_output=True, text=True, check=False
+    )
 
 
 def names(folder: Path) -> set[str]:
@@ -93,7 +95,11 @@ def test_when_we_are_killed_the_program_saves_and_ends_and_report_finishes_the_w
     # It can be read once the program has ended, whether or not anybody has asked for its status.
     assert select.select([ended], [], [], 60)[0]
     os.close(ended)
+    left = names(tmp_path)
     done = report(tmp_path)
+    assert (done.returncode, done.stdout, names(tmp_path)) == (3, "", left)
+    assert "is not finished" in done.stderr and "bottleneck report --repair recording" in done.stderr
+    done = report(tmp_path, "--repair")
     assert done.returncode == 0, done.stderr
     assert "was cut off; finishing its recording" in done.stderr
     recording = read_recording(tmp_path / "recording")
@@ -111,7 +117,7 @@ def test_a_kill_at_any_moment_of_the_finish_is_repaired(tmp_path: Path) -> None:
             _, said = recorded.communicate()
             assert recorded.returncode == -signal.SIGKILL, (moment, said)
         assert names(tmp_path) == left, (moment, said)
-        done = report(tmp_path)
+        done = report(tmp_path, "--repair")
         assert done.returncode == 0, (moment, done.stderr)
         recording = read_recording(tmp_path / "recording")
         assert (len(recording.traces), recording.program_status) == (1, 0), moment
@@ -124,7 +130,7 @@ def test_a_run_that_was_killed_before_anything_was_captured_is_told_so(tmp_path:
         assert recorded.stdout is not None and recorded.stdout.readline() == "ready\n"
         recorded.kill()
         recorded.communicate()
-    done = report(tmp_path)
+    done = report(tmp_path, "--repair")
     assert done.returncode == 3
     assert "holds no trace" in done.stderr and "Traceback" not in done.stderr
 

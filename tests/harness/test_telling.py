@@ -77,7 +77,7 @@ def test_a_disk_too_full_for_the_recording_leaves_it_to_the_next_command(folder:
     said = tell(folder, _LIMIT.format(bytes=0))
     assert said[0] == "error: the recording could not be finished: File too large"
     assert said[1].startswith("  why: the disk has ")
-    assert said[2] == "  fix: make room, then finish and explain it with: bottleneck report recording"
+    assert said[2] == "  fix: make room, then finish and explain it with: bottleneck report --repair recording"
     assert said[-1] == "told: False False True"
     assert files(folder) == {".run.json", ".notes.rank0.json", "trace.rank0.json.gz"}
     repair(folder / "recording", lambda _: None)
@@ -140,7 +140,7 @@ def test_a_user_who_does_not_wait_for_the_ceilings_has_the_recording(folder: Pat
             signal.pause()
     """
     said = tell(folder, setup, "ceilings")
-    assert said[0] == "bottleneck: interrupted; for the report: bottleneck report recording"
+    assert said[0] == "bottleneck: interrupted; for the report: bottleneck report --repair recording"
     assert files(folder) >= {"recording.json", "trace.rank0.json.gz"}
     assert json.loads((folder / "recording" / "recording.json").read_text())["program_status"] == 3
 
@@ -158,7 +158,7 @@ def test_a_user_who_does_not_wait_for_the_report_is_told_where_it_is(folder: Pat
     """
     said = tell(folder, setup)
     assert said[-2:] == [
-        "bottleneck: interrupted; for the report: bottleneck report recording",
+        "bottleneck: interrupted; for the report: bottleneck report --repair recording",
         "told: False True True",
     ]
     assert files(folder) == {"recording.json", "trace.rank0.json.gz"}
