@@ -102,8 +102,8 @@ def report_command(
     asked = None if steps is None else parse_steps(steps, whole=whole)
     options = Options(whole, chosen_device(device, peaks), asked, tuple(capture or ()))
     if repair:
-        for path in paths:
-            _repair(path)
+        for recording in paths:
+            _repair(recording)
     analysis = analyse(paths, with_kept_ceilings(paths, options))
     for picture, path in (("roofline", roofline), ("queue", queue)):
         if path is not None:
