@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from bottleneck.cli import _run
-from bottleneck.commands.comparing import _is_untouched
-from bottleneck.commands.comparing_sides import Side, labels_of
+from bottleneck.commands.compare import SideSource, labels_of
 from bottleneck.compare.build import compare
+from bottleneck.compare.change_summary import is_untouched
 from bottleneck.compare.sides import ComparedSide
 from bottleneck.gate.count import count
 from bottleneck.gate.lockfile import write_lock
@@ -212,18 +212,18 @@ def test_what_counts_the_same_without_a_line_of_the_diff_is_not_laid_to_the_code
     side = CompareSide("a", "a", "cpu", 1.0)
     bar = Bar("overhead.python", "overhead", 1.0, 1.0, "program.py:9", is_touched=False)
     same = Comparison(side, side, bars=(bar,), idle=(bar,), counters=(CounterStep("ops", 3, 3),))
-    assert _is_untouched(same)
-    assert not _is_untouched(replace(same, counters=(CounterStep("ops", 3, 4),)))
+    assert is_untouched(same)
+    assert not is_untouched(replace(same, counters=(CounterStep("ops", 3, 4),)))
     touched = (replace(bar, is_touched=True),)
-    assert not _is_untouched(replace(same, bars=touched, idle=touched))
+    assert not is_untouched(replace(same, bars=touched, idle=touched))
 
 
 def test_a_long_path_is_called_by_its_last_part_unless_the_other_has_the_same() -> None:
-    sides = [Side("recorded", f"{'folder/' * 10}{name}.json") for name in ("a", "b")]
+    sides = [SideSource("recorded", f"{'folder/' * 10}{name}.json") for name in ("a", "b")]
     assert labels_of(sides) == ("a.json", "b.json")
-    same = [Side("recorded", f"{name}/{'folder/' * 10}a.json") for name in ("a", "b")]
+    same = [SideSource("recorded", f"{name}/{'folder/' * 10}a.json") for name in ("a", "b")]
     assert labels_of(same) == tuple(side.text for side in same)
-    assert labels_of([Side("ref", "main", commit="0123456789"), Side("worktree", ".")]) == (
+    assert labels_of([SideSource("ref", "main", commit="0123456789"), SideSource("worktree", ".")]) == (
         "main (0123456)",
         "the working tree",
     )

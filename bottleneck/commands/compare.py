@@ -1,14 +1,36 @@
-"""``bottleneck compare``: what changed between two recordings, or two commits, adding up to the change of the step."""
+"""``bottleneck compare``: reads or records both sides, compares them, presents the result and applies --fail-on."""
 
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+if TYPE_CHECKING:
+    from bottleneck.compare.sides import ComparedSide, Touched
+    from bottleneck.experiment.program import Program
+    from bottleneck.experiment.side import Stand
+    from bottleneck.pipeline import Options
+    from bottleneck.schema.comparison import Comparison
+    from bottleneck.schema.gate_result import Limit
+
+Kind = Literal["lock", "recorded", "ref", "worktree"]
+Say = Callable[[str], None]
+
+_WORKTREE = "worktree"
+_LONGEST_LABEL = 40
+_LOCK_SUFFIX = ".toml"
+_TRACES = ("*.json", "*.json.gz")
+_PICTURES = (".png", ".svg")
+
 
 class CompareFormat(StrEnum):
-    """How the comparison is rendered; the names are the keys of ``report.comparison_formats.FORMATS``."""
+    """The formats of a comparison."""
 
     TERMINAL = "terminal"
     MARKDOWN = "markdown"
@@ -76,23 +98,279 @@ def compare_command(
 
     A file or folder goes before a git ref of the same name. Exit code 0 whatever changed, unless --fail-on says so.
     """  # noqa: D301 - the escape keeps the lines of the examples apart
-    from bottleneck.commands.comparing import Wanted, compare_sides
+    from bottleneck.commands.interrupts import answered
+    from bottleneck.errors import UsageError
+    from bottleneck.gate.limits import limits_of_option
 
-    compare_sides(
-        Wanted(
-            before=before,
-            after=after,
-            workload=workload,
-            settings=tuple(settings or ()),
-            train=train,
-            steps=steps,
-            whole=whole,
-            device=device,
-            top=top,
-            fail_on=fail_on,
-            quiet=quiet,
-        ),
-        form.value,
-        output,
-        plot,
+    if plot is not None and plot.suffix not in _PICTURES:
+        raise UsageError(f"cannot draw to {plot}", fix="name a file that ends in .png or .svg")
+    limits = limits_of_option("--fail-on", fail_on)
+    say: Say = (lambda _: None) if quiet else _say
+    with answered(), tempfile.TemporaryDirectory(prefix="bottleneck-compare-", ignore_cleanup_errors=True) as scratch:
+        sources = [find_source(text, say, has_program=workload is not None) for text in (before, after)]
+        program = _find_program(workload, tuple(settings or ()), sources, train=train)
+        options = _read_options(steps, device, whole=whole)
+        comparison = _compare(sources, program, options, Path(scratch), say)
+    _present(comparison, form.value, output, top)
+    if plot is not None:
+        _draw(comparison, plot)
+    broken = _broken_limits(limits, comparison)
+    for line in broken:
+        print(f"bottleneck: {line}", file=sys.stderr)
+    if broken:
+        raise typer.Exit(1)
+
+
+@dataclass(frozen=True)
+class SideSource:
+    """The meaning of a word on the command line: a lock-file, recordings on disk, a git ref or the working tree.
+
+    ``root`` is that of the clone, ``commit`` the full name of a ref's commit; empty for all other kinds.
+    """
+
+    kind: Kind
+    text: str
+    root: Path | None = None
+    commit: str = ""
+
+    @property
+    def has_code(self) -> bool:
+        """True if a program has to be recorded there."""
+        return self.kind in {"ref", "worktree"}
+
+    @property
+    def label(self) -> str:
+        """The name in the comparison: a long path by its last part."""
+        if self.kind == "worktree":
+            return "the working tree"
+        if self.kind == "ref":
+            return f"{self.text} ({self.commit[:7]})"
+        return self.text if len(self.text) <= _LONGEST_LABEL else Path(self.text).name or self.text
+
+
+def labels_of(sources: Sequence[SideSource]) -> tuple[str, ...]:
+    """The labels of the sides; their whole paths where the labels would be the same."""
+    labels = tuple(source.label for source in sources)
+    return labels if len(set(labels)) == len(labels) else tuple(source.text for source in sources)
+
+
+def find_source(text: str, say: Say, *, has_program: bool) -> SideSource:
+    """The meaning of a word: a file or folder with traces goes before a git ref; TraceError where it is neither.
+
+    ``has_program`` is true if there is something to record: then `.` is the working tree, unless it is a recording.
+    """
+    from bottleneck.experiment.sources import find_commit, find_root, git_in
+    from bottleneck.schema.recording import is_recording
+
+    path, root = Path(text), find_root(Path.cwd())
+    is_here = text == "." and has_program and not is_recording(path)
+    if is_here or (text == _WORKTREE and not path.exists()):
+        return SideSource("worktree", text, root)
+    commit = None if root is None else find_commit(git_in(root), text)
+    is_comparable = path.exists()
+    if path.is_dir():
+        is_comparable = is_recording(path) or any(next(path.glob(pattern), None) for pattern in _TRACES)
+    if is_comparable:
+        if commit is not None:
+            say(f"{text} is taken for the file or folder of that name; the git ref is {commit[:7]}")
+        return SideSource("lock" if path.is_file() and path.name.endswith(_LOCK_SUFFIX) else "recorded", text)
+    if commit is None:
+        raise _nothing_to_compare(text, path)
+    return SideSource("ref", text, root, commit)
+
+
+def _nothing_to_compare(text: str, path: Path) -> Exception:
+    from bottleneck.errors import TraceError
+
+    if path.is_dir():
+        why = "the folder has neither recording.json with a trace nor files ending in .json or .json.gz"
+    else:
+        why = "there is no such file, and git knows no commit of that name here"
+    return TraceError(
+        f"{text} is nothing to compare",
+        why=why,
+        fix="name a trace, a recording, analysis.json, a lock-file or a git ref",
     )
+
+
+def _find_program(
+    workload: Path | None, settings: tuple[str, ...], sources: Sequence[SideSource], *, train: bool
+) -> "Program | None":
+    """The program to record at refs; None where no side is one. UsageError where it is missing, or not needed."""
+    from bottleneck.commands.run_options import RunOptions, make_plan
+    from bottleneck.errors import UsageError
+    from bottleneck.experiment.program import Program
+    from bottleneck.experiment.worktree import find_root, moved_target
+
+    with_code = [source for source in sources if source.has_code]
+    if workload is None:
+        if settings or train:
+            raise UsageError("--set and --train need a program", fix="name it: --workload FILE")
+        if with_code:
+            words = " ".join(source.text for source in sources)
+            raise UsageError(
+                f"{with_code[0].text} names sources, and no program to record there",
+                fix=f"bottleneck compare {words} --workload FILE",
+            )
+        return None
+    if not with_code:
+        raise UsageError("--workload is recorded at git refs, and neither side is one", fix="leave --workload out")
+    if not workload.is_file():
+        raise UsageError(
+            f"there is no workload {workload} in the working tree",
+            fix="name a file with workload(), with `model` and `inputs`, or a script",
+        )
+    plan = make_plan(RunOptions(str(workload), settings=settings, train=train), Path)
+    target = moved_target(str(workload), find_root(Path.cwd()), Path.cwd())
+    return Program(target, (), plan.form, plan.settings, plan.train)
+
+
+def _read_options(steps: str | None, device: str | None, *, whole: bool) -> "Options":
+    """The options for reading traces, as ``report`` takes them."""
+    from bottleneck.commands.report import chosen_device, parse_steps
+    from bottleneck.pipeline import Options
+
+    chosen = None if steps is None else parse_steps(steps, whole=whole)
+    return Options(whole, chosen_device(device, None), chosen)
+
+
+def _compare(
+    sources: Sequence[SideSource], program: "Program | None", options: "Options", scratch: Path, say: Say
+) -> "Comparison":
+    from bottleneck.compare.build import compare
+    from bottleneck.compare.change_summary import source_notes
+
+    recorder = None if program is None else _recorder(program, scratch, say)
+    before, after = (
+        _read_side(source, label, options) if recorder is None or not source.has_code else recorder(source)
+        for source, label in zip(sources, labels_of(sources), strict=True)
+    )
+    touched = _touched(*sources)
+    comparison = compare(before, after, touched)
+    are_recorded = all(source.has_code for source in sources)
+    notes = source_notes(comparison, are_recorded=are_recorded, has_diff=touched is not None)
+    return replace(comparison, notes=(*comparison.notes, *notes))
+
+
+def _read_side(source: SideSource, label: str, options: "Options") -> "ComparedSide":
+    """A lock-file's counts, a saved analysis, or the case of traces on disk."""
+    from bottleneck.commands.report import with_kept_ceilings
+    from bottleneck.compare.sides import ComparedSide
+    from bottleneck.gate.count import count
+    from bottleneck.gate.lockfile import read_lock
+    from bottleneck.pipeline import explain, saved_analysis
+
+    path = Path(source.text)
+    if source.kind == "lock":
+        return ComparedSide(label, source.text, counts=read_lock(path).counts)
+    options = with_kept_ceilings([path], options)
+    saved = saved_analysis([path], options)
+    if saved is not None:
+        return ComparedSide(label, source.text, saved=saved)
+    case = explain([path], options)
+    return ComparedSide(label, source.text, case=case, counts=count(case))
+
+
+def _recorder(program: "Program", scratch: Path, say: Say) -> "Callable[[SideSource], ComparedSide]":
+    """A function that records the program at a commit or in the working tree, judged by ceilings that sides share."""
+    from bottleneck.compare.sides import ComparedSide
+    from bottleneck.experiment.record_once import Ceilings, record_program
+    from bottleneck.gate.count import count
+
+    ceilings = Ceilings(say)
+
+    def record(source: SideSource) -> ComparedSide:
+        with _stand_at(source, program, scratch) as stand:
+            say(f"recording {program.target} at {source.label}")
+            folder = Path(tempfile.mkdtemp(prefix="side-", dir=scratch))
+            case = record_program(program, folder, stand, ceilings)
+            counts = count(case, stand.folder)
+        return ComparedSide(source.label, source.label, case=case, counts=counts)
+
+    return record
+
+
+@contextmanager
+def _stand_at(source: SideSource, program: "Program", scratch: Path) -> "Iterator[Stand]":
+    """The working folder, or a worktree of the commit for the length of the block."""
+    from bottleneck.errors import UsageError
+    from bottleneck.experiment.side import Stand
+    from bottleneck.experiment.worktree import base_stand, lacks
+    from bottleneck.gate.settings import find_pyproject, read_settings
+
+    settings = read_settings(find_pyproject(Path.cwd()))
+    if source.kind == "worktree":
+        yield Stand(source.label, Path.cwd(), settings.environment)
+        return
+    with base_stand(source.root, source.text, settings.setup, scratch, Path.cwd()) as base:
+        reason = base.reason or lacks(base, program.target)
+        if base.stand is None or reason is not None:
+            raise UsageError(
+                f"{source.label} cannot be recorded", why=reason or "", fix="name a recording of it instead"
+            )
+        yield Stand(source.label, base.stand.folder, {**settings.environment, **base.stand.environment})
+
+
+def _touched(before: SideSource, after: SideSource) -> "Touched | None":
+    """The lines that differ between two commits, or a commit and the working tree; None without a diff."""
+    if before.kind != "ref" or not after.has_code or before.root is None:
+        return None
+    from bottleneck.experiment.sources import touched_lines
+
+    return touched_lines(Path.cwd(), before.commit, after.commit)
+
+
+def _broken_limits(limits: "Sequence[Limit]", comparison: "Comparison") -> list[str]:
+    """A line for each limit that the change exceeds; UndecidedError where a side does not know the metric."""
+    from bottleneck.errors import UndecidedError
+    from bottleneck.gate.limits import STEP
+
+    counters = {each.name: (each.before, each.after) for each in comparison.counters}
+    broken = []
+    for limit in limits:
+        times = comparison.before.step_us, comparison.after.step_us
+        before, after = times if limit.metric == STEP else counters.get(limit.metric, (None, None))
+        if before is None or after is None:
+            raise UndecidedError(
+                f"--fail-on {limit.metric}: not known of both sides",
+                why="the comparison lists what is known, and why the rest is not",
+                fix="name two recordings that have it, or leave this limit out",
+            )
+        if not limit.allows(before, after):
+            broken.append(f"over the limit: {limit.metric} {before:,.0f} -> {after:,.0f}, allowed {limit.text}")
+    return broken
+
+
+def _present(comparison: "Comparison", form: str, output: Path | None, top: int) -> None:
+    from bottleneck.commands.report_options import send, stream_look
+    from bottleneck.report.comparison_formats import render, to_json, to_markdown
+    from bottleneck.report.output import write_text
+
+    is_printed = output is None or str(output) == "-"
+    if form == "json":
+        text = to_json(comparison)
+    elif form == "markdown":
+        text = to_markdown(comparison, top=top)
+    elif not is_printed:
+        text = render(comparison, top=top)
+    else:
+        look = stream_look(sys.stdout)
+        text = render(comparison, look.width, color=look.color, encoding=look.encoding, top=top)
+    if is_printed:
+        send(text)
+    else:
+        write_text(text, output)
+
+
+def _draw(comparison: "Comparison", path: Path) -> None:
+    from bottleneck.errors import UsageError
+    from bottleneck.report.plots.waterfall_plot import save_waterfall
+
+    if comparison.change_us is None:
+        raise UsageError(f"there is no waterfall to draw to {path}", why="one side has counters only, and no times")
+    save_waterfall(comparison, path)
+
+
+def _say(text: str) -> None:
+    if not text.startswith(" "):
+        print(f"bottleneck: {text.removeprefix('bottleneck: ')}", file=sys.stderr, flush=True)

@@ -9,7 +9,7 @@ from functools import lru_cache
 from bottleneck.compare.conditions import DEVICE
 from bottleneck.compare.pieces import UNLISTED
 from bottleneck.compare.sides import ComparedSide
-from bottleneck.schema.comparison import Bar, ChangeRow, Condition, CounterStep
+from bottleneck.schema.comparison import Bar, ChangeRow, Comparison, Condition, CounterStep
 from bottleneck.schema.counters import COUNTERS
 from bottleneck.schema.measurements import Timing
 from bottleneck.units import format_share, format_us
@@ -305,3 +305,26 @@ def _of_work(before: ComparedSide, after: ComparedSide, rows: Sequence[ChangeRow
     if us < _WORTH_A_NOTE * max(before.step_us or 0.0, after.step_us or 0.0) or not us:
         return []
     return [f"{format_us(us)} of the ledger's work belongs to no row."]
+
+
+_NOT_IN_TURNS = (
+    "The two were recorded one after the other, not in turns: small differences of time may be the machine's. "
+    "`bottleneck gate` times them in turns."
+)
+_UNTOUCHED = (
+    "All counters are equal, and the diff touches no line that an op or a wait here comes from: look for the cause of "
+    "different times in the machine, the libraries and the data."
+)
+
+
+def source_notes(comparison: Comparison, *, are_recorded: bool, has_diff: bool) -> list[str]:
+    """Notes on sides that were recorded from sources for this comparison, or that a diff of the sources separates."""
+    notes = [_NOT_IN_TURNS] if are_recorded else []
+    return [*notes, *([_UNTOUCHED] if has_diff and is_untouched(comparison) else [])]
+
+
+def is_untouched(comparison: Comparison) -> bool:
+    """True if no counter differs and no row or wait comes from a line of the diff."""
+    differs = any(step.before != step.after for step in comparison.counters)
+    touched = [row.is_touched for row in comparison.rows] + [bar.is_touched for bar in comparison.bars]
+    return not differs and not any(touched)

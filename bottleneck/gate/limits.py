@@ -2,7 +2,9 @@
 
 import re
 from collections.abc import Mapping
+from pathlib import Path
 
+from bottleneck.errors import UsageError
 from bottleneck.gate.toml_table import TomlTable, shown
 from bottleneck.schema.counters import COUNTERS, MODULE_COUNTERS
 from bottleneck.schema.gate_result import Limit
@@ -42,6 +44,24 @@ def read_limits(section: TomlTable, *, of_anchor: bool = False) -> dict[str, Lim
             raise section.error(key, f"{metric} has two limits")
         limits[metric] = _read_limit(section, key, metric)
     return limits
+
+
+def limits_of_option(option: str, text: str | None) -> tuple[Limit, ...]:
+    """The limits of an option's value ('step=+3%,syncs=+0'); UsageError says what is wrong with it."""
+    if text is None:
+        return ()
+    pairs = [part.partition("=") for part in text.split(",") if part.strip()]
+    data = {STEP if name.strip() == "step" else name.strip(): limit.strip() for name, _, limit in pairs}
+    if not data or len(data) < len(pairs):
+        raise UsageError(f"{option} {text} names nothing, or something twice", fix="write it as step=+3%,syncs=+0")
+    fix = "write it as step=+3%,syncs=+0,h2d_bytes=+10MB"
+    limits = read_limits(TomlTable(data, Path(option), UsageError, fix))
+    for name in limits:
+        if name.startswith(MODULE_PREFIX):
+            raise UsageError(
+                f"{option} {name}: compare holds the whole step alone", fix="bottleneck gate limits modules"
+            )
+    return tuple(limits.values())
 
 
 def split_module_metric(metric: str) -> tuple[str, str] | None:
