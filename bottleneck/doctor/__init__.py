@@ -1,4 +1,4 @@
-"""A check-up of this machine: facts are gathered, then judged row by row."""
+"""Check-up of a machine or a trace, beside the data path: facts are gathered, then judged check by check."""
 
 from bottleneck.doctor.facts import Facts
 from bottleneck.doctor.machine_checks import device_rows, machine_rows, sensor_rows
@@ -7,7 +7,7 @@ from bottleneck.schema.checks import Check, Checkup, at_fault
 
 
 def examine_environment() -> Checkup:
-    """What can be measured on this machine and what not."""
+    """The check-up of this machine: everything that a measurement needs, and what is missing."""
     from bottleneck.doctor.gather import gather
 
     return judge(gather())

@@ -1,4 +1,4 @@
-"""What was found out about a machine, before anyone judges it: frozen records that tests make by hand."""
+"""Facts about a machine, between gathering them and judging them: frozen records that tests make by hand."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -6,16 +6,16 @@ from typing import Any
 
 
 @dataclass(frozen=True)
-class Answer:
-    """What a helper process told before it ended.
+class ProbeOutput:
+    """Output of a probe process.
 
-    ``told`` holds what it said at each stage that it reached. ``status`` is its exit status (negative: the signal that
-    ended it), null where it did not answer in time and was ended. ``last_words`` is the end of its stderr.
+    ``stages`` holds the facts of each stage that it reached. ``status`` is its exit status (negative: the signal that
+    ended it), null if it took too long and was killed. ``error`` is the last line of its stderr.
     """
 
-    told: Mapping[str, Any] = field(default_factory=dict)
+    stages: Mapping[str, Any] = field(default_factory=dict)
     status: int | None = 0
-    last_words: str = ""
+    error: str = ""
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Programs:
 
 @dataclass(frozen=True)
 class Driver:
-    """What the system says of accelerators and of the rights to profile them.
+    """Accelerators, and the rights to profile them, as the system states them.
 
     ``admin_only`` is RmProfilingAdminOnly of the NVIDIA driver, ``is_privileged`` CAP_SYS_ADMIN or CAP_PERFMON.
     """
@@ -58,8 +58,8 @@ class Processors:
 
 
 @dataclass(frozen=True)
-class Place:
-    """A folder that is written to: where, whether it may be, and free bytes (null: not told)."""
+class FolderAccess:
+    """A folder that is written to: its path, write access, and free bytes (null: unknown)."""
 
     path: str
     is_writable: bool
@@ -67,7 +67,7 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Calibrated:
+class KeptCalibration:
     """The ceilings that are kept for this CPU: when they were measured, for how many threads, and their caveats."""
 
     created: str
@@ -78,7 +78,7 @@ class Calibrated:
 
 @dataclass(frozen=True)
 class Screen:
-    """Where text is shown: encoding, columns, whether it is a terminal, and the locale's name."""
+    """The standard output: encoding, columns, whether it is a terminal, and the locale's name."""
 
     encoding: str
     columns: int
@@ -92,9 +92,9 @@ class Machine:
 
     processors: Processors
     memory_bytes: int | None
-    work: Place
-    cache: Place
-    calibration: Calibrated | None
+    work: FolderAccess
+    cache: FolderAccess
+    calibration: KeptCalibration | None
     compiler: str | None
     host_sensors: tuple[str, ...]
     screen: Screen
@@ -102,12 +102,12 @@ class Machine:
 
 @dataclass(frozen=True)
 class Facts:
-    """All of it; ``environment`` holds only variables that are looked at."""
+    """All facts; ``environment`` holds only variables that shape a measurement."""
 
     programs: Programs
     driver: Driver
     machine: Machine
     environment: Mapping[str, str]
-    torch: Answer
-    pandas: Answer
-    nvml: Answer
+    torch: ProbeOutput
+    pandas: ProbeOutput
+    nvml: ProbeOutput

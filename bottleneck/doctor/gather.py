@@ -1,4 +1,4 @@
-"""Gathers facts about this machine without changing it: files, packages, environment, helper processes."""
+"""Gathers facts about this machine for the check-up without changing it: files, packages, environment, probes."""
 
 import json
 import locale
@@ -17,7 +17,17 @@ from typing import Any
 
 from bottleneck import __version__
 from bottleneck.calibrate.calibration import cache_folder, read_calibration
-from bottleneck.doctor.facts import Answer, Calibrated, Driver, Facts, Machine, Place, Processors, Programs, Screen
+from bottleneck.doctor.facts import (
+    Driver,
+    Facts,
+    FolderAccess,
+    KeptCalibration,
+    Machine,
+    ProbeOutput,
+    Processors,
+    Programs,
+    Screen,
+)
 from bottleneck.harness.host_sensors import HostSampler
 from bottleneck.harness.machine import busy_processors, torch_version
 
@@ -83,25 +93,27 @@ def _machine_memory() -> int | None:
 
 _PATIENCE_S = 180.0
 _MARK = "bottleneck-fact "
-_LONGEST_WORDS = 300
+_LONGEST_ERROR = 300
+_PROBE_SCRIPT = Path(__file__).with_name("probe_process.py")
 
 
-def ask(names: Sequence[str], environment: Mapping[str, str], patience_s: float = _PATIENCE_S) -> list[Answer]:
-    """The answers of the helpers of these names, which run at the same time; all are ended when we are."""
-    asked = [_start(name, environment) for name in names]
+def run_probes(
+    names: Sequence[str], environment: Mapping[str, str], patience_s: float = _PATIENCE_S
+) -> list[ProbeOutput]:
+    """The output of these probes, which run at the same time; no process outlives the call."""
+    processes = [_start_probe(name, environment) for name in names]
     try:
-        return [_hear(each, patience_s) for each in asked]
+        return [_collect(each, patience_s) for each in processes]
     finally:
-        for each in asked:
+        for each in processes:
             if each.poll() is None:
                 os.killpg(each.pid, signal.SIGKILL)
 
 
-def _start(name: str, environment: Mapping[str, str]) -> subprocess.Popen[str]:
-    """A helper; the folder that we are in is not searched for modules (-P), so that no file there is run."""
-    script = Path(__file__).with_name(f"{name}_helper.py")
+def _start_probe(name: str, environment: Mapping[str, str]) -> subprocess.Popen[str]:
+    """A probe; the current folder is not searched for modules (-P), so that no file there is run."""
     return subprocess.Popen(  # noqa: S603 - our own interpreter and our own script
-        [sys.executable, "-P", str(script)],
+        [sys.executable, "-P", str(_PROBE_SCRIPT), name],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -112,18 +124,18 @@ def _start(name: str, environment: Mapping[str, str]) -> subprocess.Popen[str]:
     )
 
 
-def _hear(process: subprocess.Popen[str], patience_s: float) -> Answer:
+def _collect(process: subprocess.Popen[str], patience_s: float) -> ProbeOutput:
     try:
         out, err = process.communicate(timeout=patience_s)
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGKILL)
         out, err = process.communicate()
-        return Answer(read_facts(out), None, last_words(err))
-    return Answer(read_facts(out), process.returncode, last_words(err))
+        return ProbeOutput(read_stages(out), None, last_line(err))
+    return ProbeOutput(read_stages(out), process.returncode, last_line(err))
 
 
-def read_facts(text: str) -> dict[str, Any]:
-    """What was told by stage; lines that are no facts are passed over."""
+def read_stages(text: str) -> dict[str, Any]:
+    """The facts of each stage in a probe's output; other lines are skipped."""
     found: dict[str, Any] = {}
     for line in text.splitlines():
         if line.startswith(_MARK):
@@ -135,10 +147,10 @@ def read_facts(text: str) -> dict[str, Any]:
     return found
 
 
-def last_words(text: str) -> str:
-    """The last line that holds something: of a Python traceback that is the error."""
+def last_line(text: str) -> str:
+    """The last line with any text: the error of a Python traceback."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return lines[-1][:_LONGEST_WORDS] if lines else ""
+    return lines[-1][:_LONGEST_ERROR] if lines else ""
 
 
 _PROC, _DEV = Path("/proc"), Path("/dev")
@@ -146,8 +158,8 @@ _PROC, _DEV = Path("/proc"), Path("/dev")
 # Capabilities that let a process read performance counters (linux/capability.h).
 _CAP_SYS_ADMIN, _CAP_PERFMON = 21, 38
 
-# Variables that are looked at, or their beginning. No other is read, let alone shown.
-_LOOKED_AT = (
+# Names of variables that shape a measurement, or their beginning. No other variable is read.
+_RELEVANT = (
     "OMP_NUM_THREADS", "MKL_NUM_THREADS", "CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES",
     "CUDA_DEVICE_ORDER", "CUDA_LAUNCH_BLOCKING", "AMD_SERIALIZE_KERNEL", "PYTORCH_NO_CUDA_MEMORY_CACHING",
     "CUDA_INJECTION64_PATH", "NVTX_INJECTION64_PATH", "NSYS_", "NV_NSIGHT", "NV_COMPUTE_PROFILER", "KINETO_",
@@ -166,21 +178,21 @@ _MOST_ENTRIES = 10_000
 
 def gather() -> Facts:
     """All facts; takes as long as importing torch and recording two tiny windows does."""
-    torch, pandas, nvml = ask(("torch", "pandas", "nvml"), os.environ)
+    torch, pandas, nvml = run_probes(("torch", "pandas", "nvml"), os.environ)
     return Facts(
         programs=_programs(),
         driver=driver_facts(),
         machine=_machine(),
-        environment=looked_at(os.environ),
+        environment=relevant_variables(os.environ),
         torch=torch,
         pandas=pandas,
         nvml=nvml,
     )
 
 
-def looked_at(environment: Mapping[str, str]) -> dict[str, str]:
+def relevant_variables(environment: Mapping[str, str]) -> dict[str, str]:
     """The variables that shape a measurement."""
-    return {name: value for name, value in sorted(environment.items()) if name.startswith(_LOOKED_AT)}
+    return {name: value for name, value in sorted(environment.items()) if name.startswith(_RELEVANT)}
 
 
 def _programs() -> Programs:
@@ -220,7 +232,7 @@ def shadows_in(folder: Path) -> list[Path]:
 
 
 def _hides(name: str, path: Path) -> bool:
-    """Whether a module here stands in the way of another one of its name."""
+    """True if this module hides another one of its name."""
     if (path.is_dir() and not (path / "__init__.py").is_file()) or path.resolve() == _OURS:
         return False
     elsewhere = [each for each in sys.path if each and Path(each).resolve() != path.parent.resolve()]
@@ -228,16 +240,16 @@ def _hides(name: str, path: Path) -> bool:
 
 
 def driver_facts(proc: Path = _PROC, dev: Path = _DEV) -> Driver:
-    """What the kernel's files say of drivers and rights."""
+    """Drivers and profiling rights as the kernel's files state them."""
     version, parameters = _text(proc / "driver/nvidia/version"), _text(proc / "driver/nvidia/params")
-    asked = [
+    values = [
         line.partition(":")[2].strip() for line in parameters.splitlines() if line.startswith("RmProfilingAdminOnly")
     ]
     return Driver(
         nvidia=version.splitlines()[0].strip() if version else None,
         nvidia_files=len([path for path in dev.glob("nvidia[0-9]*") if path.name[6:].isdecimal()]),
         amd=(dev / "kfd").exists(),
-        admin_only=asked[0] == "1" if asked else None,
+        admin_only=values[0] == "1" if values else None,
         is_privileged=_is_privileged(_text(proc / "self/status")),
         in_container=Path("/.dockerenv").exists() or Path("/run/.containerenv").exists(),
         ptrace_scope=_text(proc / "sys/kernel/yama/ptrace_scope").strip() or None,
@@ -267,8 +279,8 @@ def _machine() -> Machine:
     return Machine(
         processors=Processors(os.cpu_count() or 1, len(allowed), processor_quota(), busy_processors()),
         memory_bytes=memory_left(),
-        work=place(Path.cwd()),
-        cache=place(cache_folder()),
+        work=folder_access(Path.cwd()),
+        cache=folder_access(cache_folder()),
         calibration=_calibration(),
         compiler=next((path for name in named if name and (path := shutil.which(name))), None),
         host_sensors=_host_sensors(),
@@ -276,17 +288,17 @@ def _machine() -> Machine:
     )
 
 
-def place(folder: Path) -> Place:
-    """Whether a folder can be written, or made where there is none yet, and how much room is left."""
+def folder_access(folder: Path) -> FolderAccess:
+    """Write access and free bytes of a folder, or of the one that would hold it if it does not exist yet."""
     there = next((each for each in (folder, *folder.parents) if each.exists()), folder)
     try:
         free = shutil.disk_usage(there).free
     except OSError:
         free = None
-    return Place(str(folder), there.is_dir() and os.access(there, os.W_OK | os.X_OK), free)
+    return FolderAccess(str(folder), there.is_dir() and os.access(there, os.W_OK | os.X_OK), free)
 
 
-def _calibration() -> Calibrated | None:
+def _calibration() -> KeptCalibration | None:
     known = read_calibration()
     if known is None:
         return None
@@ -294,7 +306,7 @@ def _calibration() -> Calibrated | None:
         age_days = (datetime.now(UTC) - datetime.fromisoformat(known.created)).total_seconds() / 86_400
     except (ValueError, TypeError):
         age_days = None
-    return Calibrated(known.created, age_days, known.threads, tuple(caveat.message for caveat in known.caveats))
+    return KeptCalibration(known.created, age_days, known.threads, tuple(caveat.message for caveat in known.caveats))
 
 
 def _host_sensors() -> tuple[str, ...]:

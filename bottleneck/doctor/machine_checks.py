@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from bottleneck.doctor.facts import Driver, Facts, Machine, Place, Processors
+from bottleneck.doctor.facts import Driver, Facts, FolderAccess, Machine, Processors
 from bottleneck.harness.nvml import NO_DRIVER, REMEDIES, match_sensors
 from bottleneck.schema.checks import Check
 from bottleneck.units import format_si
@@ -35,9 +35,9 @@ _THREAD_SETTINGS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 
 
 def machine_rows(facts: Facts) -> list[Check]:
-    """The rows of this group."""
+    """Checks of processors, memory, disk and output."""
     machine = facts.machine
-    threads = facts.torch.told.get("import", {}).get("threads")
+    threads = facts.torch.stages.get("import", {}).get("threads")
     return [
         _threads(machine.processors, threads, facts.environment),
         _load(machine.processors),
@@ -86,12 +86,12 @@ def _load(processors: Processors) -> Check:
 def _host_sensors(machine: Machine) -> Check:
     if not machine.host_sensors:
         return _HOST_SENSORS("missing", "none", "psutil is missing", command="pip install psutil")
-    told = [word for column, word in _SENSOR_WORDS.items() if column in machine.host_sensors]
+    present = [word for column, word in _SENSOR_WORDS.items() if column in machine.host_sensors]
     absent = [word for column, word in _SENSOR_WORDS.items() if column not in machine.host_sensors]
     if absent:
-        why = f"this system does not tell: {', '.join(absent)}"
-        return _HOST_SENSORS("limited", ", ".join(told), why)
-    return _HOST_SENSORS("ok", ", ".join(told))
+        why = f"this system does not report: {', '.join(absent)}"
+        return _HOST_SENSORS("limited", ", ".join(present), why)
+    return _HOST_SENSORS("ok", ", ".join(present))
 
 
 def _calibration(machine: Machine, threads: int | None) -> Check:
@@ -135,12 +135,12 @@ def _memory(machine: Machine) -> Check:
     return _MEMORY("ok", fact)
 
 
-def _disk(work: Place) -> Check:
+def _disk(work: FolderAccess) -> Check:
     if not work.is_writable:
         why, command = "a recording is a folder beside it", "bottleneck run -o DIR FILE"
         return _DISK("limited", f"{work.path} cannot be written", why, "name another folder:", command)
     if work.free_bytes is None:
-        return _DISK("unknown", f"{work.path} can be written; how much room is left is not told")
+        return _DISK("unknown", f"{work.path} can be written; its free space is unknown")
     fact = f"{format_si(work.free_bytes, 'B')} free in {work.path}"
     if work.free_bytes < _TRACE_BYTES:
         why = "a recording takes up to 0.1 GB, and room to export it"
@@ -148,7 +148,7 @@ def _disk(work: Place) -> Check:
     return _DISK("ok", fact)
 
 
-def _cache(cache: Place) -> Check:
+def _cache(cache: FolderAccess) -> Check:
     if cache.is_writable:
         return _CACHE("ok", f"{cache.path} can be written")
     why = "ceilings are measured anew in each run"
@@ -167,7 +167,7 @@ def _screen(machine: Machine) -> Check:
 
 
 def _rights(facts: Facts) -> Check:
-    """What other profilers need and we do not."""
+    """Rights that other profilers need and this one does not."""
     seen = (("ptrace scope", facts.driver.ptrace_scope), ("perf_event_paranoid", facts.driver.perf_paranoid))
     named = ", ".join(f"{name} {value}" for name, value in seen if value is not None)
     fact = "none needed: no root, no ptrace, no perf events" + (f" ({named} do not matter)" if named else "")
@@ -194,30 +194,30 @@ def device_rows(facts: Facts) -> list[Check]:
 
 
 def has_nvidia(facts: Facts) -> bool:
-    """Whether anything tells of an NVIDIA device: the driver, its files, or its library."""
+    """True if the driver, its files or its library show an NVIDIA device."""
     return facts.driver.nvidia is not None or facts.driver.nvidia_files > 0 or bool(sensor_names(facts))
 
 
 def sensor_names(facts: Facts) -> Mapping[str, str]:
     """Names of the devices that NVML shows, by UUID."""
-    names: Mapping[str, str] = facts.nvml.told.get("devices", {}).get("names", {})
+    names: Mapping[str, str] = facts.nvml.stages.get("devices", {}).get("names", {})
     return names
 
 
 def _devices(facts: Facts) -> Check:
-    told = facts.torch.told.get("cuda", {})
-    found = told.get("devices", [])
+    state = facts.torch.stages.get("cuda", {})
+    found = state.get("devices", [])
     if found:
         each = ", ".join(
             f"{one['name']} (compute capability {one['major']}.{one['minor']})" for one in found[:_MOST_DEVICES]
         )
         driver = f"; driver: {facts.driver.nvidia}" if facts.driver.nvidia else ""
         foreign = [
-            one["name"] for one in found if not is_built_for(told.get("built_for", []), one["major"], one["minor"])
+            one["name"] for one in found if not is_built_for(state.get("built_for", []), one["major"], one["minor"])
         ]
         if foreign:
             why = (
-                f"this torch is built for {', '.join(told['built_for'])}, not for {', '.join(foreign[:_MOST_DEVICES])}"
+                f"this torch is built for {', '.join(state['built_for'])}, not for {', '.join(foreign[:_MOST_DEVICES])}"
             )
             return _DEVICES(
                 "limited", f"torch sees {len(found)}: {each}{driver}", why, "install a newer or older torch"
@@ -229,16 +229,16 @@ def _devices(facts: Facts) -> Check:
         )
     maker = "NVIDIA" if has_nvidia(facts) else "AMD"
     fact = f"torch uses none, though this machine has one of {maker}"
-    imported = facts.torch.told.get("import", {})
+    imported = facts.torch.stages.get("import", {})
     if imported and not (imported.get("cuda") or imported.get("hip")):
         remedy = f"install the build for {maker} that pytorch.org/get-started names"
         return _DEVICES("limited", fact, "this torch is a CPU build", remedy)
-    why = str(told.get("error", "torch does not say why"))
+    why = str(state.get("error", "torch does not say why"))
     return _DEVICES("limited", fact, why, "compare CUDA_VISIBLE_DEVICES, and the driver with the CUDA of this torch")
 
 
 def is_built_for(targets: Sequence[str], major: int, minor: int) -> bool:
-    """Whether machine code or PTX among the targets runs on a device of this capability; true where none are told.
+    """True if machine code or PTX among the targets runs on a device of this capability, or no targets are known.
 
     Machine code runs on the same major version, PTX on any later one (CUDA C++ Programming Guide, compute capability).
     """
@@ -252,19 +252,19 @@ def is_built_for(targets: Sequence[str], major: int, minor: int) -> bool:
 
 
 def _kernels(facts: Facts) -> Check | None:
-    """Whether a window that was recorded just now holds the kernels that ran in it."""
-    if not facts.torch.told.get("cuda", {}).get("devices"):
+    """Check that a tiny window holds the kernels that ran in it."""
+    if not facts.torch.stages.get("cuda", {}).get("devices"):
         return None
-    told = facts.torch.told.get("kernels", {})
-    if told.get("recorded"):
-        return _KERNELS("ok", f"recorded: {told['recorded']} in a tiny window{_counters(facts.driver)}")
+    window = facts.torch.stages.get("kernels", {})
+    if window.get("recorded"):
+        return _KERNELS("ok", f"recorded: {window['recorded']} in a tiny window{_counters(facts.driver)}")
     fact = "none was recorded in a tiny window that ran some: only the host side can be measured"
     if facts.driver.admin_only and not facts.driver.is_privileged:
         why = "the driver lets only administrators profile (RmProfilingAdminOnly: 1)"
         remedy = "start the container with --cap-add=SYS_ADMIN, or on the host (then restart it):"
         return _KERNELS("limited", fact, why, remedy, _OPEN_COUNTERS)
     # What failed may have said so; a window that is merely empty leaves nothing but the usual causes.
-    words = str(told.get("error", "")) or ("" if told else facts.torch.last_words)
+    words = str(window.get("error", "")) or ("" if window else facts.torch.error)
     why = words or "CUPTI could not listen: another profiler, or a stub library in LD_LIBRARY_PATH"
     return _KERNELS("limited", fact, why, "end other profilers; remove stubs from LD_LIBRARY_PATH")
 
@@ -274,7 +274,7 @@ def _counters(driver: Driver) -> str:
 
 
 def _visible(facts: Facts) -> Check | None:
-    """What CUDA_VISIBLE_DEVICES leaves of the devices."""
+    """Check of the devices that CUDA_VISIBLE_DEVICES hides."""
     value = facts.environment.get("CUDA_VISIBLE_DEVICES")
     if value is None or not has_nvidia(facts):
         return None
@@ -293,9 +293,9 @@ def _visible(facts: Facts) -> Check | None:
 
 def _gpu_calibration(facts: Facts) -> Check | None:
     """The ceilings of the GPU; without them those of the data sheet count."""
-    if not facts.torch.told.get("cuda", {}).get("devices"):
+    if not facts.torch.stages.get("cuda", {}).get("devices"):
         return None
-    known = facts.torch.told.get("calibration")
+    known = facts.torch.stages.get("calibration")
     if known is None or "error" in known:
         why = "recordings are judged against the data sheet, which no device quite reaches"
         return _GPU_CALIBRATION("missing", "none yet of this GPU, its driver and this torch", why, command=_CALIBRATE)
@@ -326,24 +326,24 @@ _OF_THE_CARD = frozenset({"power", "energy", "PCIe"})
 
 def sensor_rows(facts: Facts) -> list[Check]:
     """One row per device, or one that says why there is none to read; none on a machine without such devices."""
-    told, binding = facts.nvml.told, facts.nvml.told.get("binding")
+    stages, binding = facts.nvml.stages, facts.nvml.stages.get("binding")
     if binding is not None and not binding["is_official"]:
         fact = f"the unofficial pynvml at {binding['file']} stands in the way of nvidia-ml-py"
         return [_SENSORS("missing", fact, command=_OFFICIAL)]
-    if "refusal" in told:
-        return _refused(facts, told["refusal"])
+    if "refusal" in stages:
+        return _refused(facts, stages["refusal"])
     if not has_nvidia(facts):
         return []
     if binding is None:
-        return [_SENSORS("missing", "nvidia-ml-py cannot be imported", facts.nvml.last_words, command=_BINDING)]
-    if "devices" not in told:
-        why = "it did not answer in time" if facts.nvml.status is None else facts.nvml.last_words
+        return [_SENSORS("missing", "nvidia-ml-py cannot be imported", facts.nvml.error, command=_BINDING)]
+    if "devices" not in stages:
+        why = "it did not answer in time" if facts.nvml.status is None else facts.nvml.error
         return [_SENSORS("missing", "the driver's library failed", why, "`nvidia-smi` may say more")]
-    columns: Mapping[str, Sequence[str]] = told.get("sensors", {}).get("columns", {})
-    slices = told["devices"].get("slices", [])
+    columns: Mapping[str, Sequence[str]] = stages.get("sensors", {}).get("columns", {})
+    slices = stages["devices"].get("slices", [])
     names = list(sensor_names(facts).items())[:_MOST_DEVICES]
     each = [_device(f"{name} ({sensor})", columns.get(sensor, ()), is_slice=sensor in slices) for sensor, name in names]
-    return [*each, *(_SENSORS("missing", text) for text in told["devices"].get("complaints", [])[:_MOST_DEVICES])]
+    return [*each, *(_SENSORS("missing", text) for text in stages["devices"].get("complaints", [])[:_MOST_DEVICES])]
 
 
 def _refused(facts: Facts, refusal: Mapping[str, Any]) -> list[Check]:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from functools import partial
 
-from bottleneck.doctor.facts import Answer, Facts
+from bottleneck.doctor.facts import Facts, ProbeOutput
 from bottleneck.schema.checks import Check, Status
 
 _GROUP = "programs"
@@ -36,7 +36,7 @@ _OFF = {"", "0", "false", "no", "off"}
 
 
 def program_rows(facts: Facts) -> list[Check]:
-    """The rows of this group."""
+    """Checks of Python, torch, names and other profilers."""
     rows = (
         _python(facts),
         _torch(facts),
@@ -60,18 +60,18 @@ def _python(facts: Facts) -> Check:
 
 
 def _torch(facts: Facts) -> Check:
-    told, installed = facts.torch.told.get("import"), facts.programs.torch
-    if told is None and installed is None:
+    found, installed = facts.torch.stages.get("import"), facts.programs.torch
+    if found is None and installed is None:
         why = "`run` uses the torch of the program that it runs; reports of traces need none"
         return _torch_row("missing", "not installed", why, command=_PIP)
-    if told is None:
+    if found is None:
         why = f"importing it {_end(facts.torch)}"
         return _torch_row("missing", f"{installed} is installed but cannot be imported", why, "install it anew", _PIP)
-    fact = f"{told['version']} ({_build(told)} build), {told['threads']} threads"
-    if not told.get("kineto"):
+    fact = f"{found['version']} ({_build(found)} build), {found['threads']} threads"
+    if not found.get("kineto"):
         return _torch_row("missing", fact, "this build has no Kineto, which records the events", command=_PIP)
     low, high = TESTED_TORCH
-    if not low <= release(str(told["version"])) < high:
+    if not low <= release(str(found["version"])) < high:
         why = f"tested with {_dotted(low)} up to, not including, {_dotted(high)}; traces of any version can be read"
         return _torch_row("limited", fact, why, command=_PIP)
     return _torch_row("ok", fact)
@@ -81,10 +81,10 @@ def _torch_row(status: Status, fact: str, why: str = "", remedy: str = "", comma
     return _TORCH(status, fact, why, remedy, command, decides=True)
 
 
-def _build(told: Mapping[str, object]) -> str:
-    if told.get("hip"):
-        return f"ROCm {told['hip']}"
-    return f"CUDA {told['cuda']}" if told.get("cuda") else "CPU"
+def _build(found: Mapping[str, object]) -> str:
+    if found.get("hip"):
+        return f"ROCm {found['hip']}"
+    return f"CUDA {found['cuda']}" if found.get("cuda") else "CPU"
 
 
 def release(version: str) -> tuple[int, ...]:
@@ -97,26 +97,26 @@ def _dotted(numbers: tuple[int, ...]) -> str:
     return ".".join(map(str, numbers))
 
 
-def _end(answer: Answer) -> str:
-    """How a helper that did not tell all ended."""
-    if answer.status is None:
+def _end(output: ProbeOutput) -> str:
+    """The end of a probe that did not reach its last stage."""
+    if output.status is None:
         return "did not end in time"
-    ended = f"died of signal {-answer.status}" if answer.status < 0 else "failed"
-    return f"{ended}: {answer.last_words}" if answer.last_words else ended
+    ended = f"died of signal {-output.status}" if output.status < 0 else "failed"
+    return f"{ended}: {output.error}" if output.error else ended
 
 
-def _profiler(answer: Answer) -> Check | None:
-    """Whether a window that was recorded just now holds the ops that ran in it."""
-    if "import" not in answer.told:
+def _profiler(output: ProbeOutput) -> Check | None:
+    """Check that a tiny window holds the ops that ran in it."""
+    if "import" not in output.stages:
         return None
-    told = answer.told.get("profiler")
-    if told is None:
-        return _profiler_row("missing", "recording a tiny window failed", f"it {_end(answer)}")
-    if "error" in told:
-        return _profiler_row("missing", "recording a tiny window failed", str(told["error"]))
-    if not told.get("ops"):
+    found = output.stages.get("profiler")
+    if found is None:
+        return _profiler_row("missing", "recording a tiny window failed", f"it {_end(output)}")
+    if "error" in found:
+        return _profiler_row("missing", "recording a tiny window failed", str(found["error"]))
+    if not found.get("ops"):
         return _profiler_row("missing", "a tiny window was recorded, but holds no op")
-    return _profiler_row("ok", f"records: {told['ops']} ops in a tiny window")
+    return _profiler_row("ok", f"records: {found['ops']} ops in a tiny window")
 
 
 def _profiler_row(status: Status, fact: str, why: str = "") -> Check:
@@ -125,14 +125,14 @@ def _profiler_row(status: Status, fact: str, why: str = "") -> Check:
 
 
 def _name(facts: Facts) -> Check:
-    """Whether `import bottleneck` gives us; an array library has the same name."""
-    told, other = facts.pandas.told.get("bottleneck"), facts.programs.bottleneck
+    """Check that `import bottleneck` finds this package; an array library has the same name."""
+    found, other = facts.pandas.stages.get("bottleneck"), facts.programs.bottleneck
     why = "both are imported as `bottleneck`, and pandas calls functions of the other"
-    if told is None:
+    if found is None:
         fact = "`import bottleneck` fails"
         return _NAME("missing", fact, _end(facts.pandas), "install it anew", decides=True)
-    if told["is_array_library"]:
-        fact = f"`import bottleneck` gives the array library at {told['file']}"
+    if found["is_array_library"]:
+        fact = f"`import bottleneck` gives the array library at {found['file']}"
         return _NAME("missing", fact, why, _ANEW, "pip uninstall Bottleneck", decides=True)
     if other is not None:
         fact = f"the array library Bottleneck {other} is installed too"
@@ -140,21 +140,21 @@ def _name(facts: Facts) -> Check:
     return _NAME("ok", "`import bottleneck` is ours, and no other package claims it")
 
 
-def _pandas(answer: Answer) -> Check:
-    told, median = answer.told.get("import"), answer.told.get("median")
-    if told is None:
+def _pandas(output: ProbeOutput) -> Check:
+    found, median = output.stages.get("import"), output.stages.get("median")
+    if found is None:
         return _PANDAS(
             "missing",
             "cannot be imported",
-            _end(answer),
+            _end(output),
             command="pip install pandas",
             decides=True,
         )
     if median is None or median["value"] != 2.0:
-        why = f"it {_end(answer)}" if median is None else f"the median of 1, 2, 3 was {median['value']}"
-        fact = f"{told['version']} does not work beside us"
+        why = f"it {_end(output)}" if median is None else f"the median of 1, 2, 3 was {median['value']}"
+        fact = f"{found['version']} does not work beside us"
         return _PANDAS("missing", fact, why, command="pip uninstall Bottleneck", decides=True)
-    return _PANDAS("ok", f"{told['version']} works beside us")
+    return _PANDAS("ok", f"{found['version']} works beside us")
 
 
 def _shadows(found: tuple[str, ...]) -> Check:

@@ -1,4 +1,4 @@
-"""Checks traces: whether each is whole, what it lacks for a full report, and whether several belong to one job."""
+"""Checks traces for the check-up: completeness, missing recording options, and ranks of one job."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -47,7 +47,7 @@ def _steps(linked: Linked, analysis: Analysis) -> Check:  # noqa: ARG001 - as al
             "steps",
             "missing",
             "no step marks, and the work does not repeat",
-            "the whole trace counts as one step, so nothing is told per step",
+            "the whole trace counts as one step, so nothing is reported per step",
             "call prof.step() after each step",
             _option("schedule=torch.profiler.schedule(wait=1, warmup=2, active=3)"),
         )
@@ -82,7 +82,7 @@ def _shapes(linked: Linked, analysis: Analysis) -> Check:
 
 
 def _prices(linked: Linked, analysis: Analysis) -> Check | None:  # noqa: ARG001 - as all rules
-    """What stays unpriced although its shapes are there."""
+    """Check of the work that stays unmodelled although its shapes were recorded."""
     priced, unknown = analysis.coverage.priced_share, analysis.coverage.unknown
     if priced is None:
         return Check("prices", _GROUP, "prices", "unknown", "no busy time to price")
@@ -149,15 +149,15 @@ def _lines(linked: Linked, analysis: Analysis) -> Check:
 
 
 def _modules(linked: Linked, analysis: Analysis) -> Check | None:
-    is_asked = linked.trace.facts.get("with_modules") == "1"
-    if linked.ops["module"].notna().any() or not (analysis.modules or is_asked):
+    is_requested = linked.trace.facts.get("with_modules") == "1"
+    if linked.ops["module"].notna().any() or not (analysis.modules or is_requested):
         return None
     return Check(
         "modules",
         _GROUP,
         "modules",
         "missing",
-        "no module is known" + (" though with_modules is on" if is_asked else ""),
+        "no module is known" + (" though with_modules is on" if is_requested else ""),
         "with_modules has no effect in eager mode; modules come with the Python frames",
         command=_option("with_stack=True"),
     )
@@ -179,7 +179,7 @@ def _syncs(linked: Linked, analysis: Analysis) -> Check | None:
     if count:
         return _there("sync-events", f"{count:,} waits between streams and for events", "sync events")
     share = sum(cause.share for cause in analysis.idle if _is_vague(cause))
-    cost = "which stream or event a wait is for is not told"
+    cost = "the stream or event of a wait is not recorded"
     if share > 0:
         cost += f"; {format_share(share)} of the step is waiting whose cause may lie there"
     return _lack("sync-events", "not recorded", cost, _option(_SYNC), share or None, "sync events")
@@ -288,7 +288,7 @@ def _lack(slug: str, fact: str, why: str, command: str, share: float | None = No
 
 
 def _verdict(linked: Linked, analysis: Analysis) -> Check:  # noqa: ARG001 - as all rules
-    """What all of it comes to."""
+    """The sentence that sums up the checks."""
     verdict = analysis.verdict
     status: Status = "limited" if verdict.bound == "inconclusive" else "ok"
     return Check("verdict", _GROUP, "verdict", status, verdict.sentence)
@@ -323,7 +323,7 @@ _MOST_NAMED = 8
 
 @dataclass(frozen=True)
 class Member:
-    """One trace of the job: rank, ranks in all, steps, and when it ran in ns since 1970 (null: not told)."""
+    """One trace of the job: rank, ranks in all, steps, and when it ran in ns since 1970 (null: unknown)."""
 
     rank: int | None
     world_size: int | None
@@ -333,7 +333,7 @@ class Member:
 
 
 def member(linked: Linked) -> Member:
-    """What a trace says of its place in a job."""
+    """Rank, number of ranks, steps and time that a trace states."""
     trace, window = linked.trace, linked.window
     zero_ns = trace.start_unix_ns
     return Member(
@@ -346,7 +346,7 @@ def member(linked: Linked) -> Member:
 
 
 def is_a_job(members: Sequence[Member]) -> bool:
-    """Whether several of the traces say that they are ranks."""
+    """True if several of the traces state a rank."""
     return sum(each.rank is not None and (each.world_size or 2) > 1 for each in members) > 1
 
 
@@ -367,7 +367,7 @@ def _job_ranks(members: Sequence[Member]) -> Check:
         return _RANKS("limited", fact, "two runs may be mixed", "pass one trace for each rank")
     total = worlds.pop() if worlds else None
     if total is None:
-        return _RANKS("unknown", f"{len(seen)} ranks; of how many is not told")
+        return _RANKS("unknown", f"{len(seen)} ranks; their number in all is not recorded")
     # A file may claim any size: what is missing is counted, and only the first few are listed.
     missing = [rank for rank in range(min(total, len(seen) + _MOST_NAMED + 1)) if rank not in seen]
     if len(seen) < total:
@@ -392,7 +392,7 @@ def _time(members: Sequence[Member]) -> Check:
     spans = [(each.start_ns, each.end_ns) for each in members if each.start_ns is not None and each.end_ns is not None]
     if len(spans) < len(members):
         fact = f"{len(members) - len(spans)} of {len(members)} do not say when they were recorded"
-        return _TIME("unknown", fact, "who waits for whom is told by the order of collectives alone")
+        return _TIME("unknown", fact, "only the order of collectives shows which rank waits for which")
     apart_ns = max(start for start, _ in spans) - min(end for _, end in spans)
     if apart_ns > 0:
         fact = f"the last begins {format_us(apart_ns / 1e3)} after the first has ended"

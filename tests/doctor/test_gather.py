@@ -1,4 +1,4 @@
-"""Where the facts come from: helper processes, the real binding on a stub of the driver, files of the system."""
+"""Facts come from probe processes, from the real binding on a stub of the driver, and from files of the system."""
 
 import json
 import os
@@ -8,16 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from bottleneck.doctor import gather as asking
+from bottleneck.doctor import gather
 from bottleneck.doctor.gather import (
-    ask,
     driver_facts,
-    last_words,
-    looked_at,
+    folder_access,
+    last_line,
     memory_left,
-    place,
     processor_quota,
-    read_facts,
+    read_stages,
+    relevant_variables,
+    run_probes,
     shadows_in,
 )
 from tests.harness.nvml import CARD, OTHER_CARD, build, environment
@@ -28,38 +28,38 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build(tmp_path_factory.mktemp("nvml"))
 
 
-def ask_nvml(library: Path, folder: Path, script: list[str]) -> asking.Answer:
+def probe_nvml(library: Path, folder: Path, script: list[str]) -> gather.ProbeOutput:
     path = folder / "script"
     path.write_text("\n".join(script) + "\n")
-    (answer,) = ask(("nvml",), environment(library, path))
-    return answer
+    (output,) = run_probes(("nvml",), environment(library, path))
+    return output
 
 
-def test_torch_and_pandas_of_this_environment_answer_all_stages() -> None:
+def test_torch_and_pandas_of_this_environment_reach_all_stages() -> None:
     pytest.importorskip("torch")
-    torch, pandas = ask(("torch", "pandas"), os.environ)
+    torch, pandas = run_probes(("torch", "pandas"), os.environ)
     assert (torch.status, pandas.status) == (0, 0)
-    assert torch.told["import"]["kineto"]
-    assert torch.told["profiler"]["ops"] > 0
-    assert not pandas.told["bottleneck"]["is_array_library"]
-    assert pandas.told["median"]["value"] == 2.0
+    assert torch.stages["import"]["kineto"]
+    assert torch.stages["profiler"]["ops"] > 0
+    assert not pandas.stages["bottleneck"]["is_array_library"]
+    assert pandas.stages["median"]["value"] == 2.0
 
 
 def test_what_is_in_the_folder_that_we_are_in_is_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "pandas.py").write_text("raise SystemExit('the file of the folder was run')")
     monkeypatch.chdir(tmp_path)
-    (answer,) = ask(("pandas",), os.environ)
-    assert answer.told["median"]["value"] == 2.0
+    (output,) = run_probes(("pandas",), os.environ)
+    assert output.stages["median"]["value"] == 2.0
 
 
 def test_an_array_library_in_our_place_is_found_out(tmp_path: Path) -> None:
     (tmp_path / "bottleneck.py").write_text("__version__ = '1.4.2'\ndef nanmedian(values): raise TypeError('theirs')\n")
-    (answer,) = ask(("pandas",), {**os.environ, "PYTHONPATH": str(tmp_path)})
-    assert answer.told["bottleneck"] == {"file": str(tmp_path / "bottleneck.py"), "is_array_library": True}
+    (output,) = run_probes(("pandas",), {**os.environ, "PYTHONPATH": str(tmp_path)})
+    assert output.stages["bottleneck"] == {"file": str(tmp_path / "bottleneck.py"), "is_array_library": True}
 
 
 @pytest.mark.parametrize(
-    ("text", "status", "told"),
+    ("text", "status", "stages"),
     [
         ("import os; os.kill(os.getpid(), 11)", -signal.SIGSEGV, {}),
         ("raise ImportError('libcudart.so.12: cannot open')", 1, {}),
@@ -71,58 +71,60 @@ def test_an_array_library_in_our_place_is_found_out(tmp_path: Path) -> None:
     ],
     ids=["crash", "error", "after a stage"],
 )
-def test_a_helper_that_dies_leaves_what_it_had_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, status: int, told: object
+def test_a_probe_that_dies_leaves_its_earlier_stages(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, status: int, stages: object
 ) -> None:
-    (tmp_path / "torch_helper.py").write_text(text)
-    monkeypatch.setattr(asking, "__file__", str(tmp_path / "ask.py"))
-    (answer,) = ask(("torch",), os.environ)
-    assert (answer.status, answer.told) == (status, told)
+    script = tmp_path / "probe.py"
+    script.write_text(text)
+    monkeypatch.setattr(gather, "_PROBE_SCRIPT", script)
+    (output,) = run_probes(("torch",), os.environ)
+    assert (output.status, output.stages) == (status, stages)
 
 
-def test_a_helper_that_hangs_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "torch_helper.py").write_text("import signal\nsignal.pause()")
-    monkeypatch.setattr(asking, "__file__", str(tmp_path / "ask.py"))
-    (answer,) = ask(("torch",), os.environ, patience_s=0.5)
-    assert answer.status is None
+def test_a_probe_that_hangs_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = tmp_path / "probe.py"
+    script.write_text("import signal\nsignal.pause()")
+    monkeypatch.setattr(gather, "_PROBE_SCRIPT", script)
+    (output,) = run_probes(("torch",), os.environ, patience_s=0.5)
+    assert output.status is None
 
 
 def test_lines_that_are_no_facts_are_passed_over() -> None:
-    assert read_facts('bottleneck-fact nonsense\nbottleneck-fact [1]\nx\nbottleneck-fact ["a", {"b": 2}]') == {
+    assert read_stages('bottleneck-fact nonsense\nbottleneck-fact [1]\nx\nbottleneck-fact ["a", {"b": 2}]') == {
         "a": {"b": 2}
     }
-    assert last_words("Traceback\n  file\nValueError: x\n\n") == "ValueError: x"
-    assert last_words("") == ""
+    assert last_line("Traceback\n  file\nValueError: x\n\n") == "ValueError: x"
+    assert last_line("") == ""
 
 
-def test_devices_and_their_sensors_are_told_by_the_real_binding(library: Path, tmp_path: Path) -> None:
-    told = ask_nvml(library, tmp_path, ["devices 2", "set 0 name H100 \x1b[31m"]).told
-    assert list(told["devices"]["names"]) == [CARD, OTHER_CARD]
-    assert told["binding"]["is_official"]
-    assert "sm_clock_mhz" in told["sensors"]["columns"][CARD]
+def test_devices_and_their_sensors_are_named_by_the_real_binding(library: Path, tmp_path: Path) -> None:
+    stages = probe_nvml(library, tmp_path, ["devices 2", "set 0 name H100 \x1b[31m"]).stages
+    assert list(stages["devices"]["names"]) == [CARD, OTHER_CARD]
+    assert stages["binding"]["is_official"]
+    assert "sm_clock_mhz" in stages["sensors"]["columns"][CARD]
 
 
 @pytest.mark.parametrize("code", [4, 9, 18, 999])
 def test_each_refusal_of_the_driver_keeps_its_number(library: Path, tmp_path: Path, code: int) -> None:
-    told = ask_nvml(library, tmp_path, ["devices 1", f"fail nvmlInitWithFlags {code}"]).told
-    assert told["refusal"]["code"] == code
-    assert told["refusal"]["text"]
+    stages = probe_nvml(library, tmp_path, ["devices 1", f"fail nvmlInitWithFlags {code}"]).stages
+    assert stages["refusal"]["code"] == code
+    assert stages["refusal"]["text"]
 
 
 def test_a_reading_that_is_not_supported_is_absent(library: Path, tmp_path: Path) -> None:
-    told = ask_nvml(library, tmp_path, ["devices 1", "fail nvmlDeviceGetTemperature 3"]).told
-    columns = told["sensors"]["columns"][CARD]
+    stages = probe_nvml(library, tmp_path, ["devices 1", "fail nvmlDeviceGetTemperature 3"]).stages
+    columns = stages["sensors"]["columns"][CARD]
     assert "temperature_c" not in columns
     assert "sm_clock_mhz" in columns
 
 
 def test_a_lost_device_is_a_complaint(library: Path, tmp_path: Path) -> None:
-    told = ask_nvml(library, tmp_path, ["devices 1", "fail nvmlDeviceGetHandleByIndex_v2 15"]).told
-    assert "cannot be reached" in told["devices"]["complaints"][0]
+    stages = probe_nvml(library, tmp_path, ["devices 1", "fail nvmlDeviceGetHandleByIndex_v2 15"]).stages
+    assert "cannot be reached" in stages["devices"]["complaints"][0]
 
 
 def test_only_variables_of_interest_are_read() -> None:
-    seen = looked_at({"CUDA_VISIBLE_DEVICES": "0", "AWS_SECRET": "x", "NSYS_A": "1", "HOME": "/root"})
+    seen = relevant_variables({"CUDA_VISIBLE_DEVICES": "0", "AWS_SECRET": "x", "NSYS_A": "1", "HOME": "/root"})
     assert seen == {"CUDA_VISIBLE_DEVICES": "0", "NSYS_A": "1"}
 
 
@@ -196,17 +198,17 @@ def test_memory_is_what_the_strictest_group_leaves(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_is_not_there_yet_counts_as_the_one_that_would_hold_it(tmp_path: Path) -> None:
-    found = place(tmp_path / "a" / "b")
+    found = folder_access(tmp_path / "a" / "b")
     assert found.is_writable
     assert found.free_bytes
-    assert not place(Path("/proc/none")).is_writable or os.geteuid() == 0
+    assert not folder_access(Path("/proc/none")).is_writable or os.geteuid() == 0
     assert list(tmp_path.iterdir()) == []
 
 
 def test_facts_travel_as_one_line_of_json(capsys: pytest.CaptureFixture[str]) -> None:
-    from bottleneck.doctor.nvml_helper import tell
+    from bottleneck.doctor.probe_process import print_stage
 
-    tell("stage", text="a\nb")
+    print_stage("stage", text="a\nb")
     line = capsys.readouterr().out.strip()
-    assert read_facts(line) == {"stage": {"text": "a\nb"}}
+    assert read_stages(line) == {"stage": {"text": "a\nb"}}
     assert json.loads(line.removeprefix("bottleneck-fact "))[0] == "stage"

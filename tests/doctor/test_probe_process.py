@@ -1,4 +1,4 @@
-"""What the helper asks of torch, on a torch made for the test: a GPU that works, is hidden, or dies under it."""
+"""The torch probe on a torch made for the test: a GPU that works, is hidden, or dies under it."""
 
 import os
 from pathlib import Path
@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from bottleneck.doctor.gather import ask
+from bottleneck.doctor.gather import run_probes
 
-# As much of torch as the helper touches. `{...}` are pieces that each test fills in.
+# As much of torch as the probe touches. `{...}` are pieces that each test fills in.
 _TORCH = """
 import os, types
 __version__, version = "2.13.0+cu128", types.SimpleNamespace(cuda="12.8", hip=None)
@@ -36,40 +36,42 @@ cuda = types.SimpleNamespace(is_available=lambda: {available}, is_initialized=la
 _WORKING = {"on_use": "pass", "kernels": "3", "on_init": "return None", "available": "True"}
 
 
-def asked(folder: Path, **pieces: str) -> tuple[int | None, dict[str, Any], str]:
+def probe_torch(folder: Path, **pieces: str) -> tuple[int | None, dict[str, Any], str]:
     (folder / "torch").mkdir()
     (folder / "torch" / "__init__.py").write_text(_TORCH.format(**{**_WORKING, **pieces}))
-    (answer,) = ask(("torch",), {**os.environ, "PYTHONPATH": str(folder), "XDG_CACHE_HOME": str(folder)})
-    return answer.status, dict(answer.told), answer.last_words
+    (output,) = run_probes(("torch",), {**os.environ, "PYTHONPATH": str(folder), "XDG_CACHE_HOME": str(folder)})
+    return output.status, dict(output.stages), output.error
 
 
 def test_a_gpu_that_works_is_described_and_its_kernels_are_counted(tmp_path: Path) -> None:
-    status, told, _ = asked(tmp_path)
+    status, stages, _ = probe_torch(tmp_path)
     assert status == 0
-    (device,) = told["cuda"]["devices"]
+    (device,) = stages["cuda"]["devices"]
     assert (device["major"], device["minor"], device["total_memory"]) == (9, 0, 85 * 10**9)
-    assert told["kernels"] == {"recorded": 3}
-    assert "calibration" not in told
+    assert stages["kernels"] == {"recorded": 3}
+    assert "calibration" not in stages
 
 
 def test_a_window_without_kernels_is_counted_as_such(tmp_path: Path) -> None:
-    assert asked(tmp_path, kernels="0")[1]["kernels"] == {"recorded": 0}
+    assert probe_torch(tmp_path, kernels="0")[1]["kernels"] == {"recorded": 0}
 
 
 def test_a_hidden_gpu_leaves_the_words_of_torch(tmp_path: Path) -> None:
-    _, told, _ = asked(tmp_path, available="False", on_init="raise RuntimeError('Found no NVIDIA driver\\nmore')")
-    assert told["cuda"] == {"devices": [], "error": "Found no NVIDIA driver"}
-    assert "kernels" not in told
+    _, stages, _ = probe_torch(
+        tmp_path, available="False", on_init="raise RuntimeError('Found no NVIDIA driver\\nmore')"
+    )
+    assert stages["cuda"] == {"devices": [], "error": "Found no NVIDIA driver"}
+    assert "kernels" not in stages
 
 
-def test_an_error_on_the_device_is_told_and_not_raised(tmp_path: Path) -> None:
-    status, told, _ = asked(tmp_path, on_use="raise RuntimeError('CUDA error: out of memory')")
+def test_an_error_on_the_device_is_reported_and_not_raised(tmp_path: Path) -> None:
+    status, stages, _ = probe_torch(tmp_path, on_use="raise RuntimeError('CUDA error: out of memory')")
     assert status == 0
-    assert told["kernels"] == {"error": "RuntimeError: CUDA error: out of memory"}
+    assert stages["kernels"] == {"error": "RuntimeError: CUDA error: out of memory"}
 
 
 @pytest.mark.parametrize("how", ["os.kill(os.getpid(), 11)", "os._exit(9)"])
 def test_a_death_on_the_device_leaves_all_that_was_known_before(tmp_path: Path, how: str) -> None:
-    status, told, _ = asked(tmp_path, on_use=how)
+    status, stages, _ = probe_torch(tmp_path, on_use=how)
     assert status in {-11, 9}
-    assert list(told) == ["import", "profiler", "cuda"]
+    assert list(stages) == ["import", "profiler", "cuda"]

@@ -1,4 +1,4 @@
-"""Facts to rows: what is amiss is told with its remedy, and what is not stays silent."""
+"""Checks of a machine: each fault has a row with its remedy, and a sound machine has none."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from bottleneck.doctor import judge
-from bottleneck.doctor.facts import Answer, Calibrated, Driver, Facts, Place, Processors, Screen
+from bottleneck.doctor.facts import Driver, Facts, FolderAccess, KeptCalibration, ProbeOutput, Processors, Screen
 from bottleneck.doctor.program_checks import TESTED_TORCH, release
-from tests.harness.checkups import (
+from tests.doctor.machines import (
     CARD,
     CPU_ONLY,
     IMPORTED,
@@ -42,8 +42,8 @@ def test_every_row_that_is_not_ok_says_more_than_its_fact() -> None:
             with_torch(WITH_GPU, kernels={"recorded": 0}),
             processors=Processors(8, 2, 1.5, 7.0),
             memory_bytes=10**8,
-            work=Place("/work", False, None),
-            cache=Place("/cache", False, None),
+            work=FolderAccess("/work", False, None),
+            cache=FolderAccess("/cache", False, None),
             calibration=None,
             compiler=None,
             host_sensors=(),
@@ -58,20 +58,24 @@ def test_every_row_that_is_not_ok_says_more_than_its_fact() -> None:
 
 
 @pytest.mark.parametrize(
-    ("answer", "installed", "words"),
+    ("output", "installed", "words"),
     [
-        (Answer({}, 1, "ModuleNotFoundError: No module named 'torch'"), None, "not installed"),
-        (Answer({}, 1, "ImportError: libcudart.so.12"), "2.13.0", "libcudart"),
-        (Answer({}, -11, ""), "2.13.0", "died of signal 11"),
-        (Answer({}, None, ""), "2.13.0", "did not end in time"),
-        (Answer({"import": {**IMPORTED, "kineto": False}}), "2.13.0", "no Kineto"),
-        (Answer({"import": IMPORTED}, -11, "Segmentation fault"), "2.13.0", "died of signal 11: Segmentation fault"),
-        (Answer({**TORCH, "profiler": {"error": "RuntimeError: busy"}}), "2.13.0", "busy"),
-        (Answer({**TORCH, "profiler": {"ops": 0}}), "2.13.0", "holds no op"),
+        (ProbeOutput({}, 1, "ModuleNotFoundError: No module named 'torch'"), None, "not installed"),
+        (ProbeOutput({}, 1, "ImportError: libcudart.so.12"), "2.13.0", "libcudart"),
+        (ProbeOutput({}, -11, ""), "2.13.0", "died of signal 11"),
+        (ProbeOutput({}, None, ""), "2.13.0", "did not end in time"),
+        (ProbeOutput({"import": {**IMPORTED, "kineto": False}}), "2.13.0", "no Kineto"),
+        (
+            ProbeOutput({"import": IMPORTED}, -11, "Segmentation fault"),
+            "2.13.0",
+            "died of signal 11: Segmentation",
+        ),
+        (ProbeOutput({**TORCH, "profiler": {"error": "RuntimeError: busy"}}), "2.13.0", "busy"),
+        (ProbeOutput({**TORCH, "profiler": {"ops": 0}}), "2.13.0", "holds no op"),
     ],
 )
-def test_run_cannot_work_without_a_torch_that_records(answer: Answer, installed: str | None, words: str) -> None:
-    facts = replace(CPU_ONLY, torch=answer, programs=replace(CPU_ONLY.programs, torch=installed))
+def test_run_cannot_work_without_a_torch_that_records(output: ProbeOutput, installed: str | None, words: str) -> None:
+    facts = replace(CPU_ONLY, torch=output, programs=replace(CPU_ONLY.programs, torch=installed))
     checkup = judge(facts)
     assert checkup.verdict == "not ready"
     assert any(words in f"{check.fact} {check.why}" for check in checkup.checks)
@@ -103,19 +107,19 @@ def test_the_build_of_torch_is_named() -> None:
 
 def test_the_array_library_in_our_place_stops_everything() -> None:
     stolen = {**PANDAS, "bottleneck": {"file": "/site/bottleneck/__init__.py", "is_array_library": True}}
-    facts = replace(CPU_ONLY, pandas=Answer(stolen))
+    facts = replace(CPU_ONLY, pandas=ProbeOutput(stolen))
     assert row(facts, "name").command == "pip uninstall Bottleneck"
     assert judge(facts).verdict == "not ready"
 
 
-def test_the_array_library_beside_us_is_told() -> None:
+def test_the_array_library_beside_us_is_reported() -> None:
     facts = replace(CPU_ONLY, programs=replace(CPU_ONLY.programs, bottleneck="1.4.2"))
     assert row(facts, "name").status == "limited"
     assert judge(facts).verdict == "ready"
 
 
 @pytest.mark.parametrize(
-    "told",
+    "stages",
     [
         {"bottleneck": PANDAS["bottleneck"]},
         {**PANDAS, "median": {"value": 1.0}},
@@ -123,8 +127,8 @@ def test_the_array_library_beside_us_is_told() -> None:
     ],
     ids=["no pandas", "wrong", "raises"],
 )
-def test_a_pandas_that_does_not_work_stops_everything(told: dict[str, object]) -> None:
-    facts = replace(CPU_ONLY, pandas=Answer(told, 1, "AttributeError: nanmedian"))
+def test_a_pandas_that_does_not_work_stops_everything(stages: dict[str, object]) -> None:
+    facts = replace(CPU_ONLY, pandas=ProbeOutput(stages, 1, "AttributeError: nanmedian"))
     assert row(facts, "pandas").status == "missing"
     assert judge(facts).verdict == "not ready"
 
@@ -165,7 +169,7 @@ def test_a_gpu_build_that_sees_no_gpu_says_why() -> None:
     assert rows(facts, "kernels") == []
 
 
-def test_an_amd_device_that_this_torch_does_not_use_is_told() -> None:
+def test_an_amd_device_that_this_torch_does_not_use_is_reported() -> None:
     assert "AMD" in row(replace(CPU_ONLY, driver=Driver(amd=True)), "devices").fact
 
 
@@ -184,7 +188,7 @@ def test_kernels_that_only_administrators_may_record_have_the_drivers_option() -
 
 def test_a_crash_while_kernels_are_recorded_is_told_in_its_own_words() -> None:
     facts = with_torch(WITH_GPU, kernels=None)
-    crashed = replace(facts, torch=replace(facts.torch, status=-11, last_words="CUPTI_ERROR_NOT_INITIALIZED"))
+    crashed = replace(facts, torch=replace(facts.torch, status=-11, error="CUPTI_ERROR_NOT_INITIALIZED"))
     assert row(crashed, "kernels").why == "CUPTI_ERROR_NOT_INITIALIZED"
 
 
@@ -221,46 +225,46 @@ def test_visible_devices_say_nothing_where_there_are_none() -> None:
     ],
 )
 def test_refusals_of_the_driver_are_told_in_plain_words(code: int, remedy: str) -> None:
-    told = {**NO_LIBRARY, "refusal": {"code": code, "text": "some words"}}
-    check = row(replace(WITH_GPU, nvml=Answer(told)), "sensors")
+    stages = {**NO_LIBRARY, "refusal": {"code": code, "text": "some words"}}
+    check = row(replace(WITH_GPU, nvml=ProbeOutput(stages)), "sensors")
     assert check.fact == f"the driver's library refuses: some words (error {code})"
     assert remedy in check.remedy
 
 
 def test_a_refusal_for_want_of_rights_is_told_even_where_nothing_else_shows_a_device() -> None:
-    told = {**NO_LIBRARY, "refusal": {"code": 4, "text": "Insufficient Permissions"}}
-    assert row(replace(CPU_ONLY, nvml=Answer(told)), "sensors").status == "missing"
+    stages = {**NO_LIBRARY, "refusal": {"code": 4, "text": "Insufficient Permissions"}}
+    assert row(replace(CPU_ONLY, nvml=ProbeOutput(stages)), "sensors").status == "missing"
 
 
 @pytest.mark.parametrize(
-    ("answer", "words"),
+    ("output", "words"),
     [
-        (Answer({}, 1, "ModuleNotFoundError"), "nvidia-ml-py cannot be imported"),
-        (Answer({"binding": {"file": "/x/pynvml.py", "is_official": False}}), "unofficial pynvml"),
-        (Answer({"binding": NVML["binding"]}, None), "the driver's library failed"),
+        (ProbeOutput({}, 1, "ModuleNotFoundError"), "nvidia-ml-py cannot be imported"),
+        (ProbeOutput({"binding": {"file": "/x/pynvml.py", "is_official": False}}), "unofficial pynvml"),
+        (ProbeOutput({"binding": NVML["binding"]}, None), "the driver's library failed"),
     ],
 )
-def test_sensors_that_cannot_be_asked_say_why(answer: Answer, words: str) -> None:
-    assert words in row(replace(WITH_GPU, nvml=answer), "sensors").fact
+def test_sensors_that_cannot_be_asked_say_why(output: ProbeOutput, words: str) -> None:
+    assert words in row(replace(WITH_GPU, nvml=output), "sensors").fact
 
 
 def test_what_a_device_does_not_tell_is_named() -> None:
-    told = {**NVML, "sensors": {"columns": {CARD: ["sm_clock_mhz", "power_w", "temperature_c", "utilization"]}}}
-    check = row(replace(WITH_GPU, nvml=Answer(told)), "sensors")
+    stages = {**NVML, "sensors": {"columns": {CARD: ["sm_clock_mhz", "power_w", "temperature_c", "utilization"]}}}
+    check = row(replace(WITH_GPU, nvml=ProbeOutput(stages)), "sensors")
     assert (check.status, check.why) == ("limited", "this device does not tell: energy, throttling, memory, PCIe")
 
 
 def test_a_slice_of_a_card_lacks_only_what_belongs_to_the_card() -> None:
     columns = ["sm_clock_mhz", "temperature_c", "utilization", "throttle_bits", "memory_used_bytes"]
-    told = {**NVML, "devices": {**NVML["devices"], "slices": [CARD]}, "sensors": {"columns": {CARD: columns}}}
-    check = row(replace(WITH_GPU, nvml=Answer(told)), "sensors")
+    stages = {**NVML, "devices": {**NVML["devices"], "slices": [CARD]}, "sensors": {"columns": {CARD: columns}}}
+    check = row(replace(WITH_GPU, nvml=ProbeOutput(stages)), "sensors")
     assert check.status == "ok"
     assert "MIG" in check.why
 
 
 def test_a_device_without_sensors_and_one_that_is_lost_are_missing() -> None:
     devices = {**NVML["devices"], "complaints": ["NVIDIA device 1 cannot be reached: GPU is lost"]}
-    first, second = rows(replace(WITH_GPU, nvml=Answer({**NVML, "devices": devices, "sensors": {}})), "sensors")
+    first, second = rows(replace(WITH_GPU, nvml=ProbeOutput({**NVML, "devices": devices, "sensors": {}})), "sensors")
     assert (first.status, second.status) == ("missing", "missing")
     assert "lost" in second.fact
 
@@ -283,15 +287,15 @@ def test_threads_are_held_against_the_processors_that_there_are(
 
 
 def test_threads_are_unknown_where_torch_did_not_tell() -> None:
-    assert row(replace(CPU_ONLY, torch=Answer({}, 1)), "threads").status == "unknown"
+    assert row(replace(CPU_ONLY, torch=ProbeOutput({}, 1)), "threads").status == "unknown"
 
 
 @pytest.mark.parametrize(
     ("age", "caveats", "status"),
     [(3, (), "ok"), (300, (), "limited"), (None, (), "limited"), (3, ("noisy",), "limited")],
 )
-def test_an_old_or_doubtful_calibration_is_told(age: float | None, caveats: tuple[str, ...], status: str) -> None:
-    check = row(with_machine(CPU_ONLY, calibration=Calibrated("", age, 4, caveats)), "calibration")
+def test_an_old_or_doubtful_calibration_is_reported(age: float | None, caveats: tuple[str, ...], status: str) -> None:
+    check = row(with_machine(CPU_ONLY, calibration=KeptCalibration("", age, 4, caveats)), "calibration")
     assert check.status == status
     assert (check.command == "bottleneck calibrate --device cpu") == (status != "ok")
 
@@ -307,10 +311,10 @@ def test_a_missing_calibration_does_not_stop_a_run() -> None:
     [
         ({"memory_bytes": None}, "memory", "unknown"),
         ({"memory_bytes": 10**9}, "memory", "limited"),
-        ({"work": Place("/w", True, None)}, "disk", "unknown"),
-        ({"work": Place("/w", True, 10**6)}, "disk", "limited"),
-        ({"work": Place("/w", False, 10**12)}, "disk", "limited"),
-        ({"cache": Place("/c", False, 10**12)}, "cache", "limited"),
+        ({"work": FolderAccess("/w", True, None)}, "disk", "unknown"),
+        ({"work": FolderAccess("/w", True, 10**6)}, "disk", "limited"),
+        ({"work": FolderAccess("/w", False, 10**12)}, "disk", "limited"),
+        ({"cache": FolderAccess("/c", False, 10**12)}, "cache", "limited"),
         ({"compiler": None}, "compiler", "limited"),
         ({"host_sensors": ("busy_cpu_s",)}, "host-sensors", "limited"),
         ({"host_sensors": ()}, "host-sensors", "missing"),
@@ -331,7 +335,7 @@ def test_rights_are_never_wanted() -> None:
     assert "ptrace scope 1" in check.fact
 
 
-def test_a_gpu_without_ceilings_of_its_own_or_with_doubtful_ones_is_told() -> None:
+def test_a_gpu_without_ceilings_of_its_own_or_with_doubtful_ones_is_reported() -> None:
     assert row(with_torch(WITH_GPU, calibration=None), "gpu-calibration").status == "missing"
     doubtful = with_torch(WITH_GPU, calibration={"age_days": 1.0, "caveats": ["it was busy"]})
     assert (row(doubtful, "gpu-calibration").status, row(doubtful, "gpu-calibration").why) == ("limited", "it was busy")
@@ -351,6 +355,6 @@ def test_a_gpu_without_ceilings_of_its_own_or_with_doubtful_ones_is_told() -> No
         ([], True),
     ],
 )
-def test_a_torch_that_is_not_built_for_the_device_is_told(targets: list[str], runs: bool) -> None:
-    told = {**WITH_GPU.torch.told["cuda"], "built_for": targets}
-    assert row(with_torch(WITH_GPU, cuda=told), "devices").status == ("ok" if runs else "limited")
+def test_a_torch_that_is_not_built_for_the_device_is_reported(targets: list[str], runs: bool) -> None:
+    stages = {**WITH_GPU.torch.stages["cuda"], "built_for": targets}
+    assert row(with_torch(WITH_GPU, cuda=stages), "devices").status == ("ok" if runs else "limited")

@@ -4,7 +4,17 @@ from dataclasses import replace
 from typing import Any
 
 from bottleneck.doctor import judge
-from bottleneck.doctor.facts import Answer, Calibrated, Driver, Facts, Machine, Place, Processors, Programs, Screen
+from bottleneck.doctor.facts import (
+    Driver,
+    Facts,
+    FolderAccess,
+    KeptCalibration,
+    Machine,
+    ProbeOutput,
+    Processors,
+    Programs,
+    Screen,
+)
 from bottleneck.schema.checks import Check
 
 CARD = "GPU-00000000-0000-0000-0000-000000000000"
@@ -23,9 +33,9 @@ NO_LIBRARY = {
 MACHINE = Machine(
     processors=Processors(machine=8, allowed=8, quota=None, busy=0.1),
     memory_bytes=16 * 10**9,
-    work=Place("/work", True, 50 * 10**9),
-    cache=Place("/cache", True, 50 * 10**9),
-    calibration=Calibrated("2026-01-01T00:00:00+00:00", 3.0, 4, ()),
+    work=FolderAccess("/work", True, 50 * 10**9),
+    cache=FolderAccess("/cache", True, 50 * 10**9),
+    calibration=KeptCalibration("2026-01-01T00:00:00+00:00", 3.0, 4, ()),
     compiler="/usr/bin/g++",
     host_sensors=("busy_cpu_s", "cpu_clock_mhz", "memory_used_bytes", "process_cpu_s", "process_memory_bytes"),
     screen=Screen("utf-8", 80, True, "en_US.UTF-8"),
@@ -35,9 +45,9 @@ CPU_ONLY = Facts(
     driver=Driver(),
     machine=MACHINE,
     environment={},
-    torch=Answer(TORCH),
-    pandas=Answer(PANDAS),
-    nvml=Answer(NO_LIBRARY),
+    torch=ProbeOutput(TORCH),
+    pandas=ProbeOutput(PANDAS),
+    nvml=ProbeOutput(NO_LIBRARY),
 )
 
 EVERYTHING = [
@@ -53,7 +63,7 @@ SEEN = [{"name": "NVIDIA H100 80GB HBM3", "major": 9, "minor": 0}]
 WITH_GPU = replace(
     CPU_ONLY,
     driver=Driver(nvidia="NVRM version: 570.1", nvidia_files=1, admin_only=False),
-    torch=Answer(
+    torch=ProbeOutput(
         {
             **TORCH,
             "import": {**IMPORTED, "cuda": "12.8"},
@@ -62,7 +72,7 @@ WITH_GPU = replace(
             "calibration": {"age_days": 2.0, "caveats": []},
         }
     ),
-    nvml=Answer(NVML),
+    nvml=ProbeOutput(NVML),
 )
 
 
@@ -78,9 +88,9 @@ def row(facts: Facts, slug: str) -> Check:
 
 
 def with_torch(facts: Facts, **stages: Any) -> Facts:
-    """The same with stages of torch's answer replaced; null leaves one out."""
-    told = {name: value for name, value in {**facts.torch.told, **stages}.items() if value is not None}
-    return replace(facts, torch=replace(facts.torch, told=told))
+    """The same with stages of the torch probe replaced; null leaves one out."""
+    kept = {name: value for name, value in {**facts.torch.stages, **stages}.items() if value is not None}
+    return replace(facts, torch=replace(facts.torch, stages=kept))
 
 
 def with_machine(facts: Facts, **changes: Any) -> Facts:
