@@ -28,6 +28,7 @@ MAY_IMPORT = {
     "commands": BASE | MACHINE | TASKS | {"commands"},
     "cli": BASE | {"commands"},
     "__init__": {"commands", "harness", "_version"},
+    "__main__": {"cli"},
     "pytest_plugin": set(),
 }
 # Imports against the order that are still to be turned around.
