@@ -2,7 +2,7 @@
 
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -62,6 +62,13 @@ def gpu_calibration(facts: Iterable[Mapping[str, str | int | float | None]]) -> 
 
     kinds = {identity(each) for each in facts}
     return read_gpu_calibration(kinds.pop(), driver_version()) if len(kinds) == 1 else None
+
+
+def find_calibration(
+    facts: Sequence[Mapping[str, str | int | float | None]], threads: int | None, tell: Callable[[str], None]
+) -> Calibration | None:
+    """The calibration of the device that a program used: of its GPUs (by their facts), else of the CPU."""
+    return gpu_calibration(facts) if facts else cpu_calibration(threads, tell)
 
 
 def _is_worth_repeating(known: Calibration) -> bool:

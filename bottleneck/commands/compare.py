@@ -197,9 +197,8 @@ def _find_program(
     workload: Path | None, settings: tuple[str, ...], sources: Sequence[SideSource], *, train: bool
 ) -> "Program | None":
     """The program to record at refs; None where no side is one. UsageError where it is missing, or not needed."""
-    from bottleneck.commands.run_options import RunOptions, make_plan
     from bottleneck.errors import UsageError
-    from bottleneck.experiment.program import Program
+    from bottleneck.experiment.program import make_program
     from bottleneck.experiment.worktree import find_root, moved_target
 
     with_code = [source for source in sources if source.has_code]
@@ -220,9 +219,8 @@ def _find_program(
             f"there is no workload {workload} in the working tree",
             fix="name a file with workload(), with `model` and `inputs`, or a script",
         )
-    plan = make_plan(RunOptions(str(workload), settings=settings, train=train), Path)
-    target = moved_target(str(workload), find_root(Path.cwd()), Path.cwd())
-    return Program(target, (), plan.form, plan.settings, plan.train)
+    program = make_program(str(workload), settings=settings, train=train)
+    return replace(program, target=moved_target(str(workload), find_root(Path.cwd()), Path.cwd()))
 
 
 def _read_options(steps: str | None, device: str | None, *, whole: bool) -> "Options":
@@ -273,17 +271,18 @@ def _read_side(source: SideSource, label: str, options: "Options") -> "ComparedS
 
 def _recorder(program: "Program", scratch: Path, say: Say) -> "Callable[[SideSource], ComparedSide]":
     """A function that records the program at a commit or in the working tree, judged by ceilings that sides share."""
+    from bottleneck.calibrate.cached import find_calibration
     from bottleneck.compare.sides import ComparedSide
-    from bottleneck.experiment.record_once import Ceilings, record_program
+    from bottleneck.experiment.record_once import Ceilings, record_side
     from bottleneck.gate.count import count
 
-    ceilings = Ceilings(say)
+    ceilings = Ceilings(lambda notes: find_calibration(notes.device_facts, notes.threads, say))
 
     def record(source: SideSource) -> ComparedSide:
         with _stand_at(source, program, scratch) as stand:
             say(f"recording {program.target} at {source.label}")
             folder = Path(tempfile.mkdtemp(prefix="side-", dir=scratch))
-            case = record_program(program, folder, stand, ceilings)
+            case = record_side(program, folder, stand, ceilings)
             counts = count(case, stand.folder)
         return ComparedSide(source.label, source.label, case=case, counts=counts)
 

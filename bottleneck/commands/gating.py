@@ -107,8 +107,7 @@ def _configured(text: str, place: Place) -> str:
 
 def find_program(text: str, place: Place) -> "Program":
     """The program that a command line names, as `bottleneck run` would take it, from the folder of the settings."""
-    from bottleneck.commands.run_options import RunOptions, make_plan
-    from bottleneck.experiment.program import Program
+    from bottleneck.experiment.program import make_program
 
     words = [text] if (place.root / text).is_file() or Path(text).is_file() else shlex.split(text)
     settings, train, target, arguments = _split(words, text)
@@ -119,9 +118,8 @@ def find_program(text: str, place: Place) -> "Program":
             why=f"it is looked for from {place.root}",
             fix="name a file with workload(), with `model` and `inputs`, or a script",
         )
-    options = RunOptions(str(place.root / path), tuple(arguments), settings=tuple(settings), train=train)
-    plan = make_plan(options, Path)
-    return Program(path, tuple(arguments), plan.form, plan.settings, plan.train, place.settings.seed)
+    program = make_program(str(place.root / path), arguments, settings, train=train, seed=place.settings.seed)
+    return replace(program, target=path)
 
 
 def _split(words: Sequence[str], text: str) -> tuple[list[str], bool, str, list[str]]:

@@ -36,25 +36,13 @@ class RunOptions:
 
 
 def make_plan(options: RunOptions, make_folder: Callable[[], Path]) -> "Plan":
-    """The plan, with its folder made when all else is found right; UsageError when something asked for cannot be."""
-    from bottleneck.errors import UsageError
+    """The plan, with its folder made when all else is found right; UsageError for a request that cannot be met."""
     from bottleneck.harness.messages import Plan
     from bottleneck.harness.supervise import check_ranks
-    from bottleneck.harness.target import check_settings, find_form
+    from bottleneck.harness.target import check_program
 
-    if not options.target:
-        raise UsageError(
-            "nothing to run", fix="name a file: bottleneck run FILE, or a module: bottleneck run -m MODULE"
-        )
-    settings = tuple(_split_setting(text) for text in options.settings)
-    form = "script" if options.module else find_form(Path(options.target))
-    check_settings(Path(options.target), form, settings)
+    form, settings = check_program(options.target, options.settings, train=options.train, is_module=options.module)
     check_ranks(options.nproc_per_node, form, options.target, os.environ)
-    if options.train and form != "model":
-        raise UsageError(
-            f"--train needs a file with `model` and `inputs`; {options.target} is a {form}",
-            fix="leave --train out: a script or workload says itself what its step is",
-        )
     return Plan(
         folder=str(make_folder()),
         form=form,
@@ -72,12 +60,3 @@ def make_plan(options: RunOptions, make_folder: Callable[[], Path]) -> "Plan":
         memory=options.memory,
         batch_test=options.batch_test,
     )
-
-
-def _split_setting(text: str) -> tuple[str, str]:
-    from bottleneck.errors import UsageError
-
-    name, equals, value = text.partition("=")
-    if not equals or not name.isidentifier():
-        raise UsageError(f"--set {text} is not NAME=VALUE", fix="write for example --set batch_size=64")
-    return name, value

@@ -1,4 +1,4 @@
-"""``bottleneck sweep``: measures a step over values of its parameters, and says what stays and what grows."""
+"""``bottleneck sweep``: measures a step over values of its parameters, and fits what is fixed and what grows."""
 
 import sys
 import tempfile
@@ -14,10 +14,9 @@ import typer
 from bottleneck.errors import UsageError
 
 if TYPE_CHECKING:
-    from bottleneck.commands.run_options import RunOptions
-    from bottleneck.experiment.sweep import Asked
+    from bottleneck.experiment.program import Program
+    from bottleneck.experiment.sweep import SweepPlan
     from bottleneck.experiment.sweep_points import Parameter
-    from bottleneck.harness.messages import Plan
     from bottleneck.schema.trials import Sweep
 
 _FAILED, _INTERRUPTED = 4, 130
@@ -27,7 +26,7 @@ _MOST_AT_ONCE = 64
 
 
 class SweepFormat(StrEnum):
-    """How the sweep is rendered; the names are the keys of ``report.sweep_formats.FORMATS``."""
+    """Formats of a sweep: the keys of ``report.sweep.FORMATS``."""
 
     TERMINAL = "terminal"
     MARKDOWN = "markdown"
@@ -102,24 +101,23 @@ def sweep_command(
     with the parameters. A point that fails has its reason in the table. Ctrl-C shows what was measured so far. On a
     machine that others use too, --turns 60 times all points side by side.
     """  # noqa: D301 - backspace is how click is told to keep the lines of an example
-    from bottleneck.commands.run_options import RunOptions
-    from bottleneck.experiment.sweep import Asked
-    from bottleneck.experiment.sweep_points import make_series, parse_parameter, places_of
+    from bottleneck.experiment.record_once import RecordOptions
+    from bottleneck.experiment.sweep import SweepPlan
+    from bottleneck.experiment.sweep_points import configurations_of, make_series, parse_parameter
 
     picture, output = _picture(plot, output)
     named = [parse_parameter(text) for text in parameters or ()]
-    places = places_of(named, make_series(backends, device, threads))
-    if len(places) < 2:
+    points = configurations_of(named, make_series(backends, device, threads))
+    if len(points) < 2:
         raise UsageError(
             "there is nothing to compare: this makes one point",
             fix="name several values: --param batch_size=1,2,4, or several --backends, --device or --threads",
         )
-    _check_turns(turns, len(places), device)
-    options = RunOptions(
-        file, settings=tuple(settings or ()), train=train, steps=steps, warmup=warmup, batch_test=False
-    )
-    plan = replace(_plan(options, named), timed_s=seconds)
-    sweep, is_whole = _measure(Asked(plan, tuple(named), places, repeats, turns), keep, _silent if quiet else _say)
+    _check_turns(turns, len(points), device)
+    options = RecordOptions(steps=steps, warmup=warmup, batch_test=False, option_costs=False, timed_s=seconds)
+    program = _program(file, settings or (), named, train=train)
+    plan = SweepPlan(program, options, tuple(named), points, repeats, turns)
+    sweep, is_whole = _measure(plan, keep, _silent if quiet else _say)
     _present(sweep, form, output, picture)
     raise typer.Exit(_status(sweep, is_whole=is_whole))
 
@@ -139,38 +137,40 @@ def _check_turns(turns: int, points: int, device: str | None) -> None:
         )
 
 
-def _plan(options: "RunOptions", parameters: "Sequence[Parameter]") -> "Plan":
-    """What all points have in common, checked with the first value of each parameter."""
-    from bottleneck.commands.run_options import make_plan
+def _program(file: str, settings: "Sequence[str]", parameters: "Sequence[Parameter]", *, train: bool) -> "Program":
+    """The program of all points with the settings that they share, checked with the first value of each parameter."""
+    from bottleneck.experiment.program import make_program
 
     names = {parameter.name for parameter in parameters}
-    fixed = {text.partition("=")[0] for text in options.settings}
+    fixed = {text.partition("=")[0] for text in settings}
     if names & fixed:
         name = min(names & fixed)
         raise UsageError(f"{name} has a value by --set and several by --param", fix=f"leave --set {name}=… out")
-    firsts = tuple(f"{parameter.name}={parameter.values[0]}" for parameter in parameters)
-    plan = make_plan(replace(options, settings=(*options.settings, *firsts)), Path)
-    if plan.form == "script":
+    firsts = [f"{parameter.name}={parameter.values[0]}" for parameter in parameters]
+    program = make_program(file, settings=[*settings, *firsts], train=train, seed=None)
+    if program.form == "script":
         raise UsageError(
-            f"{options.target} is a script, which runs once and has no parameters of ours",
+            f"{file} is a script, which runs once and has no parameters of ours",
             why="a sweep makes the step anew at every point",
             fix="give it a function workload(batch_size=32) that returns the step; --param names its parameters",
         )
-    settings = tuple((name, value) for name, value in plan.settings if name not in names)
-    return replace(plan, settings=settings, option_costs=False)
+    return replace(program, settings=tuple((name, value) for name, value in program.settings if name not in names))
 
 
-def _measure(asked: "Asked", keep: Path | None, tell: Callable[[str], None]) -> "tuple[Sweep, bool]":
-    """The sweep, and whether it came to its end; a signal ends it with what there is."""
+def _measure(plan: "SweepPlan", keep: Path | None, tell: Callable[[str], None]) -> "tuple[Sweep, bool]":
+    """The sweep, and whether it came to its end; after a signal it has the points measured so far."""
+    from bottleneck.calibrate.cached import find_calibration
     from bottleneck.commands.interrupts import Interrupted, answered
-    from bottleneck.experiment.sweep import Progress, run_sweep
+    from bottleneck.experiment.record_once import Ceilings
+    from bottleneck.experiment.sweep import SweepProgress, run_sweep
 
-    progress, is_whole = Progress(asked), False
+    progress, is_whole = SweepProgress(plan), False
     with ExitStack() as stack:
         folder = _kept(keep) if keep is not None else Path(stack.enter_context(_temporary()))
         try:
             with answered():
-                run_sweep(progress, lambda name: _made(folder / name), tell)
+                ceilings = Ceilings(lambda notes: find_calibration(notes.device_facts, notes.threads, tell))
+                run_sweep(progress, ceilings, lambda name: _made(folder / name), tell)
             is_whole = True
         except Interrupted:
             _say("bottleneck: interrupted; what was measured so far follows")

@@ -1,14 +1,40 @@
-"""``bottleneck verify``: tries changes on a step, each against the original in turns, and tells what they are worth."""
+"""``bottleneck verify``: tries changes on a step, each in turns with the original, and reports what each is worth."""
 
+import difflib
+import itertools
+import math
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from bottleneck.errors import UsageError, WorkloadError
+
+if TYPE_CHECKING:
+    from bottleneck.experiment.program import Program
+    from bottleneck.schema.analysis import Analysis
+    from bottleneck.schema.trials import Verification
+
+# Names another file for the scoreboard, which else lies beside the calibrations; "" keeps no score.
+SCOREBOARD_VARIABLE = "BOTTLENECK_SCOREBOARD"
+_SCOREBOARD_FILE = "scoreboard.jsonl"
+_ALL = "all"
+_LOG_TAIL_LINES, _INTERRUPTED = 30, 130
+
+# Shows the text of a stage, and the share of the trials that are done where it is known.
+_Say = Callable[[str, float | None], None]
+
 
 class VerifyFormat(StrEnum):
-    """How the trials are rendered."""
+    """Formats of the trials."""
 
     TERMINAL = "terminal"
     MARKDOWN = "markdown"
@@ -72,24 +98,251 @@ def verify_command(
     A change is faster or slower only where a fresh process shows it again, and wrong where it alters results by more
     than it may. Exit code 0 whatever the verdicts are; 4 where the program fails without any change.
     """  # noqa: D301 - the escape keeps the lines of the examples apart
-    from bottleneck.commands.verifying import Wanted, list_changes, show_scoreboard, verify
-
     if show_list:
-        list_changes(form.value)
-        return
+        return _list_changes(form)
     if scoreboard:
-        show_scoreboard(form.value, output)
+        return _show_scoreboard(form, output)
+    from bottleneck.commands.interrupts import answered
+    from bottleneck.experiment.trial import TrialEffort, TrialSetup
+    from bottleneck.experiment.verify import add_best, is_interrupted, tries_of, verify
+    from bottleneck.pipeline import analyse
+    from bottleneck.schema.compiled_kernels import compiled_file
+    from bottleneck.schema.recording import is_recording
+
+    if target is None:
+        raise UsageError("nothing to verify", fix="name a file with a workload: bottleneck verify FILE")
+    is_recorded = is_recording(Path(target))
+    if is_recorded:
+        if settings or train or arguments:
+            raise UsageError(
+                f"{target} is a recording, which has its own settings",
+                fix="leave --set, --train and arguments out, or name the program's file instead",
+            )
+        program = _recorded_program(target, seed)
+    else:
+        program = _program(target, arguments or (), settings or (), train=train, seed=seed)
+    names = _checked([name.strip() for text in tries or () for name in text.split(",") if name.strip()])
+    with answered(), tempfile.TemporaryDirectory(prefix="bottleneck-verify-", ignore_cleanup_errors=True) as scratch:
+        folder = Path(scratch)
+        with _progress(quiet=quiet) as say:
+            recording = Path(target) if is_recorded else _record(program, folder, say)
+            analysis = analyse([recording])
+            setup = TrialSetup(
+                program,
+                folder,
+                TrialEffort(budget, math.log1p(precision), seed),
+                # A program that compiles for itself would do it anew for each change.
+                is_cold=not (recording / compiled_file(0)).exists(),
+                tell=lambda text: say(f"  {text}", None),
+            )
+            known = tuple(name for name in tries_of(analysis.findings) if name in setup.changes)
+
+            def announce(name: str, number: int, total: int) -> None:
+                say(f"trying {name} ({number + 1} of {total})", number / max(total, 1))
+
+            done = verify(setup, names or known, analysis, announce)
+            if best:
+                done = add_best(setup, done, analysis, announce)
+    _keep_score(done, analysis)
+    _present(done, form, output)
+    if is_interrupted(done):
+        raise typer.Exit(_INTERRUPTED)
+    return None
+
+
+def _list_changes(form: VerifyFormat) -> None:
+    """Prints the changes that can be tried."""
+    import json
+
+    from bottleneck.commands.report_options import send
+    from bottleneck.experiment.interventions import CHANGES
+
+    rows = [{"name": each.name, "title": each.title, "precision": each.precision} for each in CHANGES.values()]
+    if form is VerifyFormat.JSON:
+        send(json.dumps({"changes": rows}, indent=1) + "\n")
         return
-    wanted = Wanted(
-        target=target or "",
-        arguments=tuple(arguments or ()),
-        settings=tuple(settings or ()),
-        train=train,
-        tries=tuple(name.strip() for text in tries or () for name in text.split(",") if name.strip()),
-        best=best,
-        budget_s=budget,
-        precision=precision,
-        seed=seed,
-        quiet=quiet,
+    width = max((len(row["name"]) for row in rows), default=0)
+    send("".join(f"{row['name'].ljust(width)}  {row['title']} ({row['precision']})\n" for row in rows))
+
+
+def _show_scoreboard(form: VerifyFormat, output: Path | None) -> None:
+    """Prints how the predictions of each rule have done on this machine."""
+    from bottleneck.experiment.verify import read_entries, scores
+    from bottleneck.report.verification import FORMATS
+
+    path = _scoreboard()
+    _write(FORMATS[form.value](scores(read_entries(path) if path else [])), output)
+
+
+def _program(target: str, arguments: Sequence[str], settings: Sequence[str], *, train: bool, seed: int) -> "Program":
+    """The program that the command line names; UsageError states what is missing."""
+    from bottleneck.experiment.program import make_program
+
+    if not Path(target).is_file():
+        raise UsageError(
+            f"{target} is neither a file nor a recording",
+            fix="name a file with workload() or with `model` and `inputs`, or a folder that `bottleneck run` made",
+        )
+    program = make_program(target, arguments, settings, train=train, seed=seed)
+    if program.form == "script":
+        raise _is_a_script(target)
+    return program
+
+
+def _is_a_script(target: str) -> UsageError:
+    return UsageError(
+        f"{target} is a script, whose step cannot be made twice",
+        why="verify makes the step afresh for each change, and runs the copies in turns",
+        fix="move the step into a function: def workload(batch_size=32): build model and data, define step(), "
+        "return step",
     )
-    verify(wanted, form.value, output)
+
+
+def _recorded_program(target: str, seed: int) -> "Program":
+    """The program of a recording, with the options that it was recorded with."""
+    from bottleneck.schema.recording import read_recording
+
+    recording = read_recording(Path(target))
+    if recording.form == "script":
+        raise _is_a_script(recording.command[0] if recording.command else target)
+    if not recording.command or not Path(recording.command[0]).is_file():
+        raise UsageError(
+            f"the program of {target} is not found from here: {' '.join(recording.command[:1])}",
+            fix="go to the folder in which it was recorded, or name the program's file instead",
+        )
+    settings = [text for flag, text in itertools.pairwise(recording.options) if flag == "--set"]
+    file, *arguments = recording.command
+    return _program(file, arguments, settings, train="--train" in recording.options, seed=seed)
+
+
+def _checked(tries: Sequence[str]) -> tuple[str, ...]:
+    """The changes that are requested, all of which exist; empty for those that the findings name."""
+    from bottleneck.experiment.interventions import CHANGES
+
+    if _ALL in tries:
+        return tuple(CHANGES)
+    for name in tries:
+        if name not in CHANGES:
+            near = difflib.get_close_matches(name, CHANGES, n=3)
+            raise UsageError(
+                f"there is no change called {name}",
+                why=f"near it: {', '.join(near)}" if near else "",
+                fix="see them all: bottleneck verify --list",
+            )
+    return tuple(dict.fromkeys(tries))
+
+
+def _record(program: "Program", folder: Path, say: _Say) -> Path:
+    """A recording of the program as it is, made as ``bottleneck run`` does; WorkloadError if the program fails."""
+    from bottleneck.calibrate.cached import find_calibration
+    from bottleneck.experiment.record_once import TELEMETRY_S, Ceilings, ProgramFailed, Recorder, RecordOptions
+
+    def tell(text: str) -> None:
+        say(text.removeprefix("bottleneck: "), None)
+
+    say(f"recording {program.target}", None)
+    target = folder / "recording"
+    target.mkdir()
+    ceilings = Ceilings(lambda notes: find_calibration(notes.device_facts, notes.threads, tell))
+    recorder = Recorder(os.environ, ceilings=ceilings, telemetry_s=TELEMETRY_S)
+    try:
+        recorder.record(replace(program, seed=None), target, RecordOptions())
+    except ProgramFailed as failed:
+        print("\n".join(failed.stderr.splitlines()[-_LOG_TAIL_LINES:]), file=sys.stderr)
+        raise WorkloadError(
+            f"{program.target} could not be recorded",
+            why=f"it ended with status {failed.status}; the last that it wrote is above",
+            fix=f"see that it runs: bottleneck run {program.target}",
+        ) from None
+    return target
+
+
+def _scoreboard() -> Path | None:
+    """The path of the scoreboard; null where none is to be kept."""
+    from bottleneck.calibrate.calibration import cache_folder
+
+    named = os.environ.get(SCOREBOARD_VARIABLE)
+    if named is None:
+        return cache_folder() / _SCOREBOARD_FILE
+    return Path(named) if named else None
+
+
+def _keep_score(done: "Verification", analysis: "Analysis") -> None:
+    from bottleneck.experiment.verify import append_entries, entries_of
+
+    path = _scoreboard()
+    if path is None:
+        return
+    created = datetime.now(UTC).isoformat(timespec="seconds")
+    try:
+        append_entries(path, entries_of(done, analysis.findings, created))
+    except OSError as exc:
+        print(f"bottleneck: the scoreboard could not be kept: {exc.strerror}", file=sys.stderr)
+
+
+def _present(done: "Verification", form: VerifyFormat, output: Path | None) -> None:
+    from bottleneck.commands.report_options import stream_look
+    from bottleneck.report.verification import to_json, to_markdown, to_terminal
+
+    if form is VerifyFormat.JSON:
+        text = to_json(done)
+    elif form is VerifyFormat.MARKDOWN:
+        text = to_markdown(done)
+    elif output is not None and str(output) != "-":
+        text = to_terminal(done)
+    else:
+        look = stream_look(sys.stdout)
+        text = to_terminal(done, look.width, color=look.color, encoding=look.encoding)
+    _write(text, output)
+
+
+def _write(text: str, output: Path | None) -> None:
+    from bottleneck.commands.report_options import send
+    from bottleneck.report.output import write_text
+
+    if output is None or str(output) == "-":
+        send(text)
+    else:
+        write_text(text, output)
+
+
+@contextmanager
+def _progress(*, quiet: bool) -> Iterator[_Say]:
+    """Shows progress: a bar on a terminal, a line for each trial elsewhere, or nothing."""
+    if quiet:
+        yield lambda _text, _share: None
+    elif sys.stderr.isatty():
+        with _bar() as tell:
+            yield tell
+    else:
+        yield _say
+
+
+def _say(text: str, _share: float | None) -> None:
+    if not text.startswith(" "):
+        print(f"bottleneck: {text}", file=sys.stderr, flush=True)
+
+
+@contextmanager
+def _bar() -> Iterator[_Say]:
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    from bottleneck.report.text import clean
+
+    columns = (BarColumn(24), TimeElapsedColumn(), TextColumn("{task.description}", markup=False))
+    # Drawn by us between two stages: a thread that refreshes it would disturb what is measured.
+    with Progress(*columns, console=Console(stderr=True), transient=True, auto_refresh=False) as progress:
+        task = progress.add_task("getting ready", total=None)
+        trial = ""
+
+        def tell(text: str, share: float | None) -> None:
+            nonlocal trial
+            trial = trial if text.startswith(" ") else text
+            stage = f": {text.strip()}" if text.startswith(" ") else ""
+            if share is not None:
+                progress.update(task, total=1.0, completed=share)
+            progress.update(task, description=clean(f"{trial}{stage}"))
+            progress.refresh()
+
+        yield tell

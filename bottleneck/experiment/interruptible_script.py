@@ -22,7 +22,7 @@ _COMPILER = "torch._inductor.compiler_bisector"
 _LONGER = "let it go on for longer, or move its step into a function workload() that returns it"
 
 
-class Paused:
+class InterruptibleScript:
     """Follows the steps of a script: warms it up, then lets it go on by as many steps as each request asks for.
 
     It is at a boundary, inside the program's own call, that this process waits for the next request.
@@ -97,15 +97,15 @@ def serve_script(text: str) -> None:
     asked = Program.from_json(text)
     prepare()
     with socket.socket(fileno=asked.channel) as channel, channel.makefile("rw", encoding="utf-8") as lines:
-        paused = Paused(lines)
-        paused.wait()
-        paused.hook().install()
-        paused.reply(**_run(asked, paused))
+        script = InterruptibleScript(lines)
+        script.wait()
+        script.hook().install()
+        script.reply(**_run(asked, script))
         while True:
-            paused.wait()
+            script.wait()
 
 
-def _run(asked: Program, paused: Paused) -> dict[str, str]:
+def _run(asked: Program, script: InterruptibleScript) -> dict[str, str]:
     """Runs the script to its end; what there is to say of that, since its turns were not over."""
     try:
         program.run_file(asked.target, asked.arguments)
@@ -115,7 +115,7 @@ def _run(asked: Program, paused: Paused) -> dict[str, str]:
     except BaseException as error:  # the user's code, or what a library makes of it
         traceback.print_exc()
         return {"verdict": "failed", "reason": describe(error)}
-    steps = f"{paused.seen} {'step' if paused.seen == 1 else 'steps'}"
+    steps = f"{script.seen} {'step' if script.seen == 1 else 'steps'}"
     reason = f"the script ended after {steps}, before its turns were over: {_LONGER}"
     return {"verdict": "not applicable", "reason": reason}
 

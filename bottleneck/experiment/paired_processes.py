@@ -14,7 +14,7 @@ from typing import Literal
 from bottleneck.errors import WorkloadError
 from bottleneck.experiment.program import Program
 from bottleneck.experiment.side import Stand, place
-from bottleneck.experiment.turns import Clock, Pairing, Side
+from bottleneck.experiment.turns import Clock, Pairing, TimedStep
 from bottleneck.experiment.variants import Built
 from bottleneck.experiment.worker import Refused, Worker
 from bottleneck.schema.gate_result import Limit, TimeResult
@@ -228,7 +228,7 @@ class Ring:
             corners = {role: stack.enter_context(self._open(role)) for role in self._drawn_order()}
             built = _made(list(corners.values()))
             built_us, prefetched = [each.step_us for each in built], max(each.prefetched for each in built)
-            sides = [Side(corners[role], STEP, _middle(built_us), prefetched) for role in ROLES]
+            sides = [TimedStep(corners[role], STEP, _middle(built_us), prefetched) for role in ROLES]
             self._check_time(sides[0].turn_s)
             # Both take as many steps a turn, going by one turn of each without the other at its side.
             usual_us = _middle([side.turn_us() for side in sides])
@@ -258,7 +258,7 @@ class Ring:
         """The typical step of one side in a process that has the machine for itself."""
         with self._open(role) as corner:
             (built,) = _made([corner])
-            side = Side(corner, STEP, built.step_us, built.prefetched)
+            side = TimedStep(corner, STEP, built.step_us, built.prefetched)
             return statistics.median(side.turn_us() for _ in range(turns_of(2 * side.turn_s)))
 
     def _open(self, role: Role) -> Corner:

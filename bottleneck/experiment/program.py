@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 class Program:
     """A workload or a bare model, and how it is to be made; travels to its process as one JSON argument.
 
-    ``settings`` are the texts of ``--set``. ``channel`` is the number of the file descriptor that it is spoken to by.
+    ``settings`` are the texts of ``--set``. ``seed`` sets the random numbers before the program is loaded;
+    null leaves them alone in a recording. ``channel`` is the number of the file descriptor of its channel.
     """
 
     target: str
@@ -24,7 +25,7 @@ class Program:
     form: Form = "workload"
     settings: tuple[tuple[str, str], ...] = ()
     train: bool = False
-    seed: int = 0
+    seed: int | None = 0
     channel: int = -1
 
     @classmethod
@@ -43,6 +44,16 @@ class Program:
         """What names it on a command line."""
         options = [word for name, value in self.settings for word in ("--set", f"{name}={value}")]
         return (*options, *(("--train",) if self.train else ()), self.target, *self.arguments)
+
+
+def make_program(
+    file: str, arguments: Sequence[str] = (), settings: Sequence[str] = (), *, train: bool = False, seed: int | None = 0
+) -> Program:
+    """The program of a file, whose form is found and whose settings (NAME=VALUE) are checked; UsageError for others."""
+    from bottleneck.harness.target import check_program
+
+    form, pairs = check_program(file, settings, train=train)
+    return Program(file, tuple(arguments), form, pairs, train, seed)
 
 
 def environment_of(changes: "Sequence[Change]") -> Mapping[str, str]:

@@ -1,4 +1,4 @@
-"""The points and series of a sweep, from the command line."""
+"""Parses the parameters and series of a sweep from the command line into the configurations to measure."""
 
 import itertools
 import math
@@ -36,14 +36,14 @@ class Series:
 
 
 @dataclass(frozen=True)
-class Place:
-    """One point to measure."""
+class Configuration:
+    """One point to measure: a value of each parameter, in one series."""
 
     values: Mapping[str, Value]
     series: Series
 
     def settings(self, shared: Sequence[tuple[str, str]]) -> tuple[tuple[str, str], ...]:
-        """The texts of all settings here: those that all points share, and the values of this one."""
+        """The texts of all settings: those that all points share, and the values of this one."""
         return tuple({**dict(shared), **{name: str(value) for name, value in self.values.items()}}.items())
 
 
@@ -56,7 +56,7 @@ def parse_parameter(text: str) -> Parameter:
     return Parameter(name, tuple(dict.fromkeys(values)))
 
 
-def places_of(parameters: Sequence[Parameter], series: Sequence[Series]) -> tuple[Place, ...]:
+def configurations_of(parameters: Sequence[Parameter], series: Sequence[Series]) -> tuple[Configuration, ...]:
     """Every combination of the values in every series: series by series, the first parameter changing slowest."""
     twice = next((one.name for one in parameters if sum(one.name == each.name for each in parameters) > 1), None)
     if twice is not None:
@@ -70,7 +70,7 @@ def places_of(parameters: Sequence[Parameter], series: Sequence[Series]) -> tupl
         )
     names = [each.name for each in parameters]
     products = list(itertools.product(*(each.values for each in parameters)))
-    return tuple(Place(dict(zip(names, values, strict=True)), each) for each in series for values in products)
+    return tuple(Configuration(dict(zip(names, values, strict=True)), each) for each in series for values in products)
 
 
 def _parse_part(part: str, text: str) -> list[Value]:

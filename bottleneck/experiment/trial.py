@@ -11,7 +11,7 @@ from bottleneck.errors import WorkloadError
 from bottleneck.experiment.interventions import CHANGES
 from bottleneck.experiment.interventions.change import Change
 from bottleneck.experiment.program import Program, environment_of
-from bottleneck.experiment.turns import Pairing, Side, timing_of
+from bottleneck.experiment.turns import Pairing, TimedStep
 from bottleneck.experiment.variants import Built
 from bottleneck.experiment.worker import CHILD, Refused, Worker
 from bottleneck.schema.analysis import Interval
@@ -23,6 +23,7 @@ from bottleneck.schema.statistics import (
     judge_effect,
     look_for_effect,
     smallest_visible,
+    summarise_durations,
 )
 from bottleneck.schema.trials import Difference, Trial
 from bottleneck.units import format_us
@@ -40,7 +41,7 @@ _SETUP_SECONDS_TO_REPEAT = 60.0
 
 
 @dataclass(frozen=True)
-class Effort:
+class TrialEffort:
     """How long and how closely a change is measured.
 
     ``budget_s`` is for the pairs of one change, and as much again for those that confirm an effect; ``precision`` is
@@ -62,12 +63,12 @@ class Prediction:
 
 
 @dataclass(frozen=True)
-class Lab:
+class TrialSetup:
     """What all trials of one program share. ``folder`` takes its output, and its compilers' caches if ``is_cold``."""
 
     program: Program
     folder: Path
-    effort: Effort = field(default_factory=Effort)
+    effort: TrialEffort = field(default_factory=TrialEffort)
     changes: Mapping[str, Change] = field(default_factory=lambda: CHANGES)
     child: Path = CHILD
     is_cold: bool = True
@@ -84,38 +85,38 @@ class Lab:
 
 
 @dataclass(frozen=True)
-class _Bench:
+class _Variants:
     """Both variants, made and warm, with what making them showed."""
 
-    original: Side
-    changed: Side
+    original: TimedStep
+    changed: TimedStep
     made: Built
     remade: Built
     pairing: Pairing
 
 
-def try_changes(lab: Lab, names: tuple[str, ...], prediction: Prediction) -> Trial:
+def try_changes(setup: TrialSetup, names: tuple[str, ...], prediction: Prediction) -> Trial:
     """The trial of these changes together; WorkloadError where the program fails without any."""
     trial = Trial(
         change="+".join(names),
-        title="; ".join(change.title for change in lab.chosen(names)),
+        title="; ".join(change.title for change in setup.chosen(names)),
         verdict="inconclusive",
-        is_bound=not all(change.is_remedy for change in lab.chosen(names)),
-        is_part=any(change.against is not None for change in lab.chosen(names)),
+        is_bound=not all(change.is_remedy for change in setup.chosen(names)),
+        is_part=any(change.against is not None for change in setup.chosen(names)),
         findings=prediction.findings,
         predicted_speedup=prediction.speedup,
     )
-    return _Attempt(lab, names, trial).run()
+    return _TrialRun(setup, names, trial).run()
 
 
-class _Attempt:
+class _TrialRun:
     """One trial under way; what is known of it stays known when a later part fails."""
 
-    def __init__(self, lab: Lab, names: tuple[str, ...], trial: Trial) -> None:
-        self._lab, self._names, self._trial = lab, names, trial
-        self._chosen = lab.chosen(names)
+    def __init__(self, setup: TrialSetup, names: tuple[str, ...], trial: Trial) -> None:
+        self._setup, self._names, self._trial = setup, names, trial
+        self._chosen = setup.chosen(names)
         self._is_apart = any(change.is_process_wide or change.environment for change in self._chosen)
-        self._draw = random.Random(f"{lab.effort.seed} {trial.change}")  # noqa: S311 - an order, not a secret
+        self._draw = random.Random(f"{setup.effort.seed} {trial.change}")  # noqa: S311 - an order, not a secret
 
     def run(self) -> Trial:
         """The trial, whatever became of it."""
@@ -129,15 +130,15 @@ class _Attempt:
         self._trial = replace(self._trial, **known)  # type: ignore[arg-type]
 
     def _measure(self) -> None:
-        effort = self._lab.effort
-        kept = self._lab.folder / "results.pt"
-        with self._bench(CHANGED, kept) as bench:
-            self._note_making(bench)
-            self._compare(bench, kept)
-            first = bench.pairing
+        effort = self._setup.effort
+        kept = self._setup.folder / "results.pt"
+        with self._variants(CHANGED, kept) as variants:
+            self._note_making(variants)
+            self._compare(variants, kept)
+            first = variants.pairing
             if first.pair_s * LOOKS[0] > effort.budget_s:
                 raise Refused("inconclusive", _too_long(first.pair_s))
-            self._lab.tell("measuring")
+            self._setup.tell("measuring")
             first.take_until(lambda logs: look_for_effect(logs, effort.rule) != "open", effort.budget_s)
         self._note_times([first])
         if any(difference.is_within is False for difference in self._trial.differences):
@@ -148,11 +149,11 @@ class _Attempt:
             self._conclude(first, [])
             self._weigh()
 
-    def _compare(self, bench: _Bench, kept: Path) -> None:
+    def _compare(self, variants: _Variants, kept: Path) -> None:
         """Compares the results of the first steps; without a comparison the rest can still be measured."""
-        self._lab.tell("comparing results")
+        self._setup.tell("comparing results")
         try:
-            self._note(differences=bench.original.worker.compare(self._names, kept))
+            self._note(differences=variants.original.worker.compare(self._names, kept))
         except Refused as refused:
             reason = f"results could not be compared: {refused.reason}"
             self._note(differences=(Difference("outputs", None, None, None, None, reason),))
@@ -164,23 +165,23 @@ class _Attempt:
 
         The first that does not show the effect ends it.
         """
-        effort = self._lab.effort
+        effort = self._setup.effort
         again: list[Pairing] = []
         wanted = _fresh_processes(first.logs, effort.rule)
         for number in range(wanted):
-            self._lab.tell("confirming in a fresh process")
-            with self._bench(CHANGED if number % 2 else ORIGINAL) as bench:
+            self._setup.tell("confirming in a fresh process")
+            with self._variants(CHANGED if number % 2 else ORIGINAL) as variants:
                 if not number:
-                    self._note(peak_after_bytes=bench.remade.peak_bytes)
-                again.append(bench.pairing)
-                self._take_again(bench.pairing, [*first.logs, *_logs(again[:-1])], wanted)
-            if look_for_effect(bench.pairing.logs, effort.rule) != look_for_effect(first.logs, effort.rule):
+                    self._note(peak_after_bytes=variants.remade.peak_bytes)
+                again.append(variants.pairing)
+                self._take_again(variants.pairing, [*first.logs, *_logs(again[:-1])], wanted)
+            if look_for_effect(variants.pairing.logs, effort.rule) != look_for_effect(first.logs, effort.rule):
                 break
         self._note_times([first, *again])
         self._conclude(first, again)
 
     def _take_again(self, pairing: Pairing, before: Sequence[float], processes: int) -> None:
-        effort = self._lab.effort
+        effort = self._setup.effort
 
         def is_enough(logs: Sequence[float]) -> bool:
             return look_for_effect(logs, effort.rule) != "open" and _is_tight([*before, *logs], effort)
@@ -188,7 +189,7 @@ class _Attempt:
         pairing.take_until(is_enough, max(effort.budget_s / processes, pairing.pair_s * LOOKS[0]))
 
     def _conclude(self, first: Pairing, again: Sequence[Pairing]) -> None:
-        rule = self._lab.effort.rule
+        rule = self._setup.effort.rule
         claimed = look_for_effect(first.logs, rule)
         is_confirmed = bool(again) and all(look_for_effect(each.logs, rule) == claimed for each in again)
         fresh = _logs(again)
@@ -197,7 +198,7 @@ class _Attempt:
         if found.verdict == "inconclusive" and again:
             reason = f"{claimed} in one process, which a fresh one did not confirm"
         elif found.verdict == "inconclusive":
-            reason = f"the pairs scatter too much to decide within --budget {self._lab.effort.budget_s:g}"
+            reason = f"the pairs scatter too much to decide within --budget {self._setup.effort.budget_s:g}"
         self._note(verdict=found.verdict, reason=reason, break_even_steps=_break_even(self._trial, found.verdict))
 
     def _weigh(self) -> None:
@@ -205,31 +206,31 @@ class _Attempt:
         setup_s = self._trial.setup_s
         if not self._names or self._is_apart or setup_s is None or setup_s > _SETUP_SECONDS_TO_REPEAT:
             return
-        self._lab.tell("weighing its memory")
-        with self._lab.worker(self._names, environment_of(self._chosen)) as worker:
+        self._setup.tell("weighing its memory")
+        with self._setup.worker(self._names, environment_of(self._chosen)) as worker:
             self._note(peak_after_bytes=worker.build(CHANGED, self._names).peak_bytes)
 
     @contextmanager
-    def _bench(self, last: str, keep: Path | None = None) -> Iterator[_Bench]:
+    def _variants(self, last: str, keep: Path | None = None) -> Iterator[_Variants]:
         """Both variants, the ``last`` one made after the other: in one process, or each in its own.
 
         What the first steps of the changed one gave is left in the file ``keep``.
         """
         with ExitStack() as stack:
-            worker = stack.enter_context(self._lab.worker(self._names, {}))
+            worker = stack.enter_context(self._setup.worker(self._names, {}))
             workers = {ORIGINAL: worker, CHANGED: worker}
             if self._is_apart:
                 environment = environment_of(self._chosen)
-                workers[CHANGED] = stack.enter_context(self._lab.worker(self._names, environment))
+                workers[CHANGED] = stack.enter_context(self._setup.worker(self._names, environment))
             built = {}
             for name in (ORIGINAL, CHANGED) if last == CHANGED else (CHANGED, ORIGINAL):
-                self._lab.tell(f"making the {name} step")
+                self._setup.tell(f"making the {name} step")
                 built[name] = self._build(workers[name], name, keep)
             prefetched = max(each.prefetched for each in built.values())
-            sides = {name: Side(workers[name], name, built[name].step_us, prefetched) for name in workers}
+            sides = {name: TimedStep(workers[name], name, built[name].step_us, prefetched) for name in workers}
             samples = built[CHANGED].samples
             pairing = Pairing(sides[ORIGINAL], sides[CHANGED], self._draw, samples)
-            yield _Bench(sides[ORIGINAL], sides[CHANGED], built[ORIGINAL], built[CHANGED], pairing)
+            yield _Variants(sides[ORIGINAL], sides[CHANGED], built[ORIGINAL], built[CHANGED], pairing)
 
     def _build(self, worker: Worker, name: str, keep: Path | None) -> Built:
         if name == CHANGED:
@@ -240,29 +241,29 @@ class _Attempt:
             if refused.verdict != "failed":
                 raise
             raise WorkloadError(
-                f"{self._lab.program.target} fails without any change",
+                f"{self._setup.program.target} fails without any change",
                 why=refused.reason,
-                fix=f"see that it runs: bottleneck run {self._lab.program.target}",
+                fix=f"see that it runs: bottleneck run {self._setup.program.target}",
             ) from None
 
-    def _note_making(self, bench: _Bench) -> None:
+    def _note_making(self, variants: _Variants) -> None:
         self._note(
-            setup_s=max(0.0, bench.remade.setup_s - bench.made.setup_s),
-            peak_before_bytes=bench.made.peak_bytes,
-            peak_after_bytes=bench.remade.peak_bytes if self._is_apart else None,
+            setup_s=max(0.0, variants.remade.setup_s - variants.made.setup_s),
+            peak_before_bytes=variants.made.peak_bytes,
+            peak_after_bytes=variants.remade.peak_bytes if self._is_apart else None,
         )
 
     def _note_times(self, pairings: Sequence[Pairing]) -> None:
         logs = _logs(pairings)
-        found = estimate(logs, self._lab.effort.rule.coverage)
+        found = estimate(logs, self._setup.effort.rule.coverage)
         is_known = math.isfinite(found.low) and math.isfinite(found.high)
         # A speedup is the inverse of the ratio on which the statistics are based.
         middle, low, high = math.exp(-found.middle), math.exp(-found.high), math.exp(-found.low)
         self._note(
             speedup=Ratio(middle, low, high, found.n) if is_known else None,
-            original_us=timing_of([us for pairing in pairings for us in pairing.original_us]),
-            changed_us=timing_of([us for pairing in pairings for us in pairing.changed_us]),
-            smallest_visible=-math.expm1(-smallest_visible(logs, self._lab.effort.rule)) if is_known else None,
+            original_us=summarise_durations([us for pairing in pairings for us in pairing.original_us]),
+            changed_us=summarise_durations([us for pairing in pairings for us in pairing.changed_us]),
+            smallest_visible=-math.expm1(-smallest_visible(logs, self._setup.effort.rule)) if is_known else None,
         )
 
 
@@ -275,7 +276,7 @@ def _logs(pairings: Sequence[Pairing]) -> list[float]:
     return [value for pairing in pairings for value in pairing.logs]
 
 
-def _is_tight(logs: Sequence[float], effort: Effort) -> bool:
+def _is_tight(logs: Sequence[float], effort: TrialEffort) -> bool:
     found = estimate(logs, effort.rule.coverage)
     return found.half_width <= max(effort.precision, abs(found.middle) / _CLEAR)
 

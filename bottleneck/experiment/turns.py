@@ -8,8 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from bottleneck.experiment.worker import Worker
-from bottleneck.schema.measurements import Timing
-from bottleneck.schema.statistics import LOOKS, next_look, summarise_durations
+from bottleneck.schema.statistics import LOOKS, next_look
 
 # What a turn lasts at least: below, ticks of the scheduler and what the other variant left in the caches count too much
 # (gate statistics, section 3.2).
@@ -21,7 +20,7 @@ Clock = Callable[[], float]
 
 
 @dataclass(frozen=True)
-class Side:
+class TimedStep:
     """A variant in its process, and the time of its step once warm.
 
     ``prefetched`` is how many batches the loaders of it, or of the one that it takes turns with, make ready meanwhile.
@@ -66,8 +65,8 @@ class Pairing:
     ``logs`` holds log(changed / original) per sample for each pair, positive where the changed one is slower.
     """
 
-    original: Side
-    changed: Side
+    original: TimedStep
+    changed: TimedStep
     draw: random.Random
     samples: float = 1.0
     logs: list[float] = field(default_factory=list)
@@ -101,8 +100,3 @@ class Pairing:
                 self.take()
             if is_enough(self.logs):
                 return
-
-
-def timing_of(turns_us: Sequence[float]) -> Timing | None:
-    """The median of turns with its interval: steps of one turn are no samples of their own."""
-    return summarise_durations(turns_us)

@@ -60,7 +60,7 @@ class _Variant:
     step: Step
 
 
-class Bench:
+class VariantHost:
     """The variants of one program, by name; what the user's code raises comes through."""
 
     def __init__(self, program: Program, changes: Mapping[str, Change]) -> None:
@@ -79,7 +79,7 @@ class Bench:
             subject = replace(subject, step=change.apply(subject))
         for base in (self._changes[each].against for each in against):
             subject = replace(subject, step=base(subject)) if base is not None else subject
-        results = observe(subject, self._program.seed, SETUP_CALLS)
+        results = observe(subject, self._program.seed or 0, SETUP_CALLS)
         Stopwatch(subject.torch).wait()
         setup_s = time.perf_counter() - started
         if keep is not None:
@@ -123,7 +123,7 @@ class Bench:
         precision = loosest([self._changes[each].precision for each in changes])
         if precision == "other work":
             return [asdict(incomparable("outputs", "it does other work, whose results are not compared"))]
-        reference = refer(lambda: self._make(()), precision, self._program.seed, SETUP_CALLS)
+        reference = refer(lambda: self._make(()), precision, self._program.seed or 0, SETUP_CALLS)
         changed = load(Path(kept), sys.modules["torch"])
         return [asdict(difference) for difference in judge(reference, changed)]
 
@@ -135,7 +135,7 @@ class Bench:
             program.form,
             self._settings(changes),
             train=program.train,
-            seed=program.seed,
+            seed=program.seed or 0,
         )
 
     def _settings(self, changes: Sequence[Change]) -> Settings:
@@ -161,13 +161,13 @@ def serve(text: str, changes: Mapping[str, Change]) -> None:
     program = Program.from_json(text)
     prepare()
     channel = socket.socket(fileno=program.channel)
-    bench = Bench(program, changes)
+    host = VariantHost(program, changes)
     with channel, channel.makefile("rw", encoding="utf-8") as lines:
         for line in lines:
             request = json.loads(line)
             if request["do"] == "quit":
                 break
-            lines.write(json.dumps(answer(bench, request)) + "\n")
+            lines.write(json.dumps(answer(host, request)) + "\n")
             lines.flush()
     leave()
 
@@ -186,11 +186,11 @@ def leave() -> NoReturn:
     os._exit(0)
 
 
-def answer(bench: Bench, request: Mapping[str, Any]) -> dict[str, Any]:
+def answer(host: VariantHost, request: Mapping[str, Any]) -> dict[str, Any]:
     """The reply to a request: its value, or why there is none."""
     arguments = {name: value for name, value in request.items() if name != "do"}
     try:
-        value = getattr(bench, _REQUESTS[request["do"]])(**arguments)
+        value = getattr(host, _REQUESTS[request["do"]])(**arguments)
     except NotApplicable as state:
         return _refusal("not applicable", str(state))
     except Missing as state:

@@ -9,7 +9,7 @@ from pathlib import Path
 from bottleneck import __version__
 from bottleneck.advice.ranking import speedup_of
 from bottleneck.errors import WorkloadError
-from bottleneck.experiment.trial import Lab, Prediction, try_changes
+from bottleneck.experiment.trial import Prediction, TrialSetup, try_changes
 from bottleneck.schema.analysis import Analysis, Finding, Interval
 from bottleneck.schema.trials import Score, Trial, TrialVerdict, Verification
 
@@ -43,7 +43,7 @@ def prediction_of_all(names: Sequence[str], findings: Sequence[Finding], step_us
 
 
 def verify(
-    lab: Lab, names: Sequence[str], analysis: Analysis | None, announce: Announce = lambda *_: None
+    setup: TrialSetup, names: Sequence[str], analysis: Analysis | None, announce: Announce = lambda *_: None
 ) -> Verification:
     """A trial of each of these changes alone; ``analysis`` is null where nothing was predicted.
 
@@ -55,25 +55,25 @@ def verify(
     for number, name in enumerate(names):
         try:
             announce(name, number, len(names))
-            trials.append(try_changes(lab, (name,), prediction_of(name, findings)))
+            trials.append(try_changes(setup, (name,), prediction_of(name, findings)))
         except KeyboardInterrupt:
-            trials += [_untried(lab, each, "skipped", "interrupted") for each in names[number:]]
+            trials += [_untried(setup, each, "skipped", "interrupted") for each in names[number:]]
             break
         except WorkloadError as error:
             if not trials:
                 raise
-            trials.append(_untried(lab, name, "failed", f"{error.what}: {error.why}"))
+            trials.append(_untried(setup, name, "failed", f"{error.what}: {error.why}"))
     return Verification(
-        program=lab.program.words,
+        program=setup.program.words,
         step_us=None if analysis is None else analysis.steps.wall_us,
         trials=tuple(trials),
         version=__version__,
-        seed=lab.effort.seed,
+        seed=setup.effort.seed,
     )
 
 
 def add_best(
-    lab: Lab, done: Verification, analysis: Analysis | None, announce: Announce = lambda *_: None
+    setup: TrialSetup, done: Verification, analysis: Analysis | None, announce: Announce = lambda *_: None
 ) -> Verification:
     """The verification with the best combination of its winners, added up greedily.
 
@@ -82,7 +82,7 @@ def add_best(
     """
     if is_interrupted(done):
         return done
-    bounds = {change.name for change in lab.changes.values() if not change.is_remedy}
+    bounds = {change.name for change in setup.changes.values() if not change.is_remedy}
     faster = (trial for trial in done.trials if trial.verdict == "faster" and trial.change not in bounds)
     winners = sorted(faster, key=_speed, reverse=True)
     if not winners:
@@ -92,7 +92,7 @@ def add_best(
         names = (*best.change.split("+"), trial.change)
         try:
             announce(" + ".join(names), number, len(tried))
-            together = try_changes(lab, names, _promise(names, analysis))
+            together = try_changes(setup, names, _promise(names, analysis))
         except KeyboardInterrupt:
             return replace(done, best=best, warnings=(*done.warnings, "interrupted before all winners were added up"))
         done = replace(done, combinations=(*done.combinations, together))
@@ -108,8 +108,8 @@ def is_interrupted(done: Verification) -> bool:
     )
 
 
-def _untried(lab: Lab, name: str, verdict: TrialVerdict, reason: str) -> Trial:
-    return Trial(name, lab.changes[name].title, verdict, reason)
+def _untried(setup: TrialSetup, name: str, verdict: TrialVerdict, reason: str) -> Trial:
+    return Trial(name, setup.changes[name].title, verdict, reason)
 
 
 def _promise(names: Sequence[str], analysis: Analysis | None) -> Prediction:
@@ -132,7 +132,7 @@ _JUDGED = frozenset({"faster", "slower", "no effect"})
 
 
 @dataclass(frozen=True)
-class Entry:
+class ScoreEntry:
     """One change tried for one finding: speedups as low and high, and as median, low and high; null where unknown."""
 
     created: str
@@ -146,7 +146,7 @@ class Entry:
     format: str = _FORMAT
 
 
-def entries_of(done: Verification, findings: Sequence[Finding], created: str) -> list[Entry]:
+def entries_of(done: Verification, findings: Sequence[Finding], created: str) -> list[ScoreEntry]:
     """An entry for each finding and each change that was tried for it on the whole step, as predictions are."""
     return [
         _entry(finding, trial, done, created)
@@ -156,9 +156,9 @@ def entries_of(done: Verification, findings: Sequence[Finding], created: str) ->
     ]
 
 
-def _entry(finding: Finding, trial: Trial, done: Verification, created: str) -> Entry:
+def _entry(finding: Finding, trial: Trial, done: Verification, created: str) -> ScoreEntry:
     predicted, measured = finding.predicted_speedup, trial.speedup
-    return Entry(
+    return ScoreEntry(
         created=created,
         finding=finding.slug,
         change=trial.change,
@@ -170,7 +170,7 @@ def _entry(finding: Finding, trial: Trial, done: Verification, created: str) -> 
     )
 
 
-def append_entries(path: Path, entries: Iterable[Entry]) -> None:
+def append_entries(path: Path, entries: Iterable[ScoreEntry]) -> None:
     """Adds lines to the scoreboard, all of them in one write, so that two verifications do not mix theirs."""
     text = "".join(json.dumps(asdict(entry)) + "\n" for entry in entries)
     if text:
@@ -179,7 +179,7 @@ def append_entries(path: Path, entries: Iterable[Entry]) -> None:
             file.write(text)
 
 
-def read_entries(path: Path) -> list[Entry]:
+def read_entries(path: Path) -> list[ScoreEntry]:
     """The entries of the scoreboard; lines that are none of ours are passed over."""
     try:
         lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
@@ -188,22 +188,22 @@ def read_entries(path: Path) -> list[Entry]:
     return [entry for line in lines if (entry := _read(line)) is not None]
 
 
-def _read(line: str) -> Entry | None:
+def _read(line: str) -> ScoreEntry | None:
     import msgspec
 
     try:
-        entry = msgspec.json.decode(line, type=Entry)
+        entry = msgspec.json.decode(line, type=ScoreEntry)
     except (msgspec.MsgspecError, RecursionError):
         return None
     return entry if entry.format == _FORMAT else None
 
 
-def scores(entries: Sequence[Entry]) -> tuple[Score, ...]:
+def scores(entries: Sequence[ScoreEntry]) -> tuple[Score, ...]:
     """A score for each rule, in the order of their names."""
     return tuple(_score(name, entries) for name in sorted({entry.finding for entry in entries}))
 
 
-def _score(name: str, entries: Sequence[Entry]) -> Score:
+def _score(name: str, entries: Sequence[ScoreEntry]) -> Score:
     own = [entry for entry in entries if entry.finding == name]
     judged = [
         (entry.predicted, entry.measured)

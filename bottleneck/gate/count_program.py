@@ -7,18 +7,15 @@ from pathlib import Path
 
 from bottleneck.errors import UndecidedError, WorkloadError
 from bottleneck.experiment.program import Program
-from bottleneck.experiment.record_once import LOG_FILE, ending_of, plan_of, run_at
+from bottleneck.experiment.record_once import LOG_FILE, ProgramFailed, Recorder, RecordOptions
 from bottleneck.experiment.side import Stand
 from bottleneck.gate.count import count, spread
-from bottleneck.harness.finish import finish_recording, read_all_notes
-from bottleneck.harness.messages import Plan
 from bottleneck.pipeline import Options, examine, locate
 from bottleneck.schema.case import Case
 from bottleneck.schema.counters import Counts, Site
-from bottleneck.schema.recording import Recording
 
 # Optimizers make their state in the first step, autotuners choose in the second; a step like the others must follow.
-WARMUP, STEPS = 3, 3
+_OPTIONS = RecordOptions(steps=3, warmup=3, memory=True, batch_test=False, option_costs=False, counting=True)
 
 # What torch compiled in an earlier process it only loads, and counts otherwise. One thread, since with two torch puts
 # batches together by other ops (345 of them became 348 in examples/slow_loader.py): machines would differ.
@@ -54,8 +51,17 @@ def count_program(
 
 def _count_once(program: Program, folder: Path, stand: Stand) -> Counted:
     folder.mkdir(parents=True, exist_ok=True)
-    plan = plan_of(program, folder, steps=STEPS, warmup=WARMUP, memory=True, counting=True)
-    recording = _record(plan, program, stand)
+    chosen = {**_ENVIRONMENT, **stand.variables}
+    # Torch uses as many threads as MKL, which reads this variable before the other.
+    environment = {**os.environ, "MKL_NUM_THREADS": chosen["OMP_NUM_THREADS"], **chosen}
+    try:
+        recording, _ = Recorder(environment, stand.folder).record(program, folder, _OPTIONS)
+    except ProgramFailed as failed:
+        raise WorkloadError(
+            f"{program.target} failed in {stand.label}",
+            why=failed.reason,
+            fix=f"see all that it said in {folder / LOG_FILE}",
+        ) from None
     if not recording.traces or recording.step_source in _NO_STEPS:
         raise UndecidedError(
             f"{program.target} made no steps to count",
@@ -65,26 +71,6 @@ def _count_once(program: Program, folder: Path, stand: Stand) -> Counted:
     # Every step, those too that took their time: a step that does something else is what is looked for.
     case = examine(locate(folder)[0], Options(steps=slice(None)))
     return Counted(count(case, stand.folder), (folder,), case)
-
-
-def _environment(stand: Stand) -> dict[str, str]:
-    chosen = {**_ENVIRONMENT, **stand.variables}
-    # Torch takes as many threads as MKL, which this variable tells before the other does.
-    return {**os.environ, "MKL_NUM_THREADS": chosen["OMP_NUM_THREADS"], **chosen}
-
-
-def _record(plan: Plan, program: Program, stand: Stand) -> Recording:
-    """The recording, written to the plan's folder; WorkloadError with the program's last words where it fails."""
-    folder = Path(plan.folder)
-    environment = _environment(stand)
-    outcome = run_at(stand, program, plan, environment)
-    if outcome.failed:
-        raise WorkloadError(
-            f"{program.target} failed in {stand.label}",
-            why=outcome.why,
-            fix=f"see all that it said in {folder / LOG_FILE}",
-        )
-    return finish_recording(plan, read_all_notes(folder), ending_of(program, environment), None)
 
 
 RUNS_DIFFER = "runs differ"

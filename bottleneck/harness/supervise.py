@@ -310,10 +310,17 @@ class Heard:
     stderr: str
 
 
-def run_quietly(command: Sequence[str], log: Path, environment: Mapping[str, str], folder: Path | None = None) -> Heard:
+def run_quietly(
+    command: Sequence[str],
+    log: Path,
+    environment: Mapping[str, str],
+    folder: Path | None = None,
+    started: Callable[[int], None] | None = None,
+) -> Heard:
     """The end of the command; what it writes to stderr goes into ``log``, the rest nowhere.
 
-    It starts in ``folder``, or where we are.
+    It starts in ``folder``, or where we are. ``started`` is called with the number of its process, with all signals
+    blocked: threads that it makes take none, so that they still interrupt the wait of the main thread.
 
     It leads a process group of its own, so that Ctrl-C reaches us alone. Whatever exception ends the wait, the group is
     told to end and killed if it does not, before the exception goes on. It is told to end, too, when we die.
@@ -331,6 +338,12 @@ def run_quietly(command: Sequence[str], log: Path, environment: Mapping[str, str
             preexec_fn=lambda: die_with(ours, prctl),  # noqa: PLW1509 - no thread of ours runs while a program does
         )
     try:
+        if started is not None:
+            previous = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+            try:
+                started(process.pid)
+            finally:
+                signal.pthread_sigmask(signal.SIG_SETMASK, previous)
         end = _end_of(process)
     except BaseException:
         _stop(process)

@@ -1,4 +1,4 @@
-"""Which of the three forms a file has, told from its syntax tree without running it."""
+"""Finds the form of a program (script, workload or model) from its syntax tree, and checks its settings."""
 
 import ast
 from collections.abc import Sequence, Set
@@ -20,6 +20,35 @@ def find_form(path: Path) -> Form:
     if _find_workload(tree) is not None:
         return "workload"
     return "model" if {"model", "inputs"} <= _assigned_names(tree) and not _works(tree) else "script"
+
+
+def check_program(
+    target: str, settings: Sequence[str], *, train: bool, is_module: bool = False
+) -> tuple[Form, tuple[tuple[str, str], ...]]:
+    """The form of a program, and the name and text of each of its settings; UsageError where they do not go together.
+
+    ``settings`` are the NAME=VALUE texts of ``--set``.
+    """
+    if not target:
+        raise UsageError(
+            "nothing to run", fix="name a file: bottleneck run FILE, or a module: bottleneck run -m MODULE"
+        )
+    pairs = tuple(_split_setting(text) for text in settings)
+    form = "script" if is_module else find_form(Path(target))
+    check_settings(Path(target), form, pairs)
+    if train and form != "model":
+        raise UsageError(
+            f"--train needs a file with `model` and `inputs`; {target} is a {form}",
+            fix="leave --train out: a script or workload says itself what its step is",
+        )
+    return form, pairs
+
+
+def _split_setting(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals or not name.isidentifier():
+        raise UsageError(f"--set {text} is not NAME=VALUE", fix="write for example --set batch_size=64")
+    return name, value
 
 
 def check_settings(path: Path, form: Form, settings: Sequence[tuple[str, str]]) -> None:

@@ -1,244 +1,55 @@
+"""Recording a program in a process of its own: its sensors, its environment, and the reasons why it failed."""
+
 import os
-from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
 
-from bottleneck.errors import TraceError
-from bottleneck.experiment import record_once as points
-from bottleneck.experiment import sweep
-from bottleneck.experiment.record_once import Ceilings, Measured, environment_of, measure_point
-from bottleneck.experiment.sweep import Asked, Progress, Turns, combine, describe, run_sweep
-from bottleneck.experiment.sweep_points import Place, Series
-from bottleneck.harness.messages import Plan
-from bottleneck.schema.analysis import Interval
-from bottleneck.schema.measurements import Timing
-from bottleneck.schema.trials import Point, Roof, Sweep
+from bottleneck.experiment.program import Program
+from bottleneck.experiment.record_once import Ceilings, ProgramFailed, Recorder, RecordOptions
+from bottleneck.harness.messages import Notes
 
-EAGER = Series("eager")
-# A workload that never imports torch is timed, not profiled, and its process starts at once.
-PROGRAM = """
+OPTIONS = RecordOptions(steps=1, warmup=0, batch_test=False, option_costs=False, timed_s=0.2)
+# It never imports torch: it is timed, not profiled, and its process starts at once.
+WORKLOAD = """
 import os, sys
 
-def workload(n=1, batch_size=1, how="well"):
-    print("a word of the program's own")
-    if how == "badly":
-        raise ValueError(f"cannot do {n}\\nas it is")
-    if how == "leaves":
-        sys.exit("no, thank you")
-    if how == "is killed":
-        os.kill(os.getpid(), 9)
-    if how == "says nothing":
-        sys.exit(3)
-    return lambda: sum(range(200 * n))
+def workload(status=0):
+    assert os.environ["OMP_NUM_THREADS"] == "3"
+    if status:
+        print("no data", file=sys.stderr)
+        sys.exit(status)
+    return lambda: sum(range(200))
 """
 
 
-def places(*sizes: int) -> tuple[Place, ...]:
-    return tuple(Place({"batch_size": size}, EAGER) for size in sizes)
+def test_ceilings_are_requested_once_for_each_number_of_threads() -> None:
+    requested: list[int | None] = []
+    ceilings = Ceilings(lambda notes: requested.append(notes.threads))
+    for threads in (1, 2, 1, 2):
+        ceilings.of(Notes(threads=threads))
+    assert requested == [1, 2]
 
 
-@pytest.fixture
-def plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Plan:
-    monkeypatch.setattr(points, "cpu_calibration", lambda threads, tell: None)
-    (tmp_path / "program.py").write_text(PROGRAM)
-    (tmp_path / "out").mkdir()
-    return Plan(
-        folder=str(tmp_path / "out"),
-        form="workload",
-        target=str(tmp_path / "program.py"),
-        module=False,
-        settings=(),
-        train=False,
-        steps=1,
-        warmup=0,
-        batch_test=False,
-        option_costs=False,
-    )
-
-
-def measured(plan: Plan, **settings: str) -> Measured:
-    asked = Plan(**{**vars(plan), "settings": tuple(settings.items())})
-    return measure_point(asked, Place({"batch_size": 8}, EAGER), Ceilings(print))
-
-
-def test_a_point_has_the_unprofiled_step_and_its_throughput(plan: Plan, capfd: pytest.CaptureFixture[str]) -> None:
-    done = measured(plan)
-    assert done.point.step_us is not None and done.point.step_us.n >= 5
-    assert done.point.samples_per_s == pytest.approx(8e6 / done.point.step_us.median)
-    assert done.point.setup_s is not None and done.point.repeats == 1
-    assert done.point.reason is None
-    assert any("never imported torch" in warning for warning in done.warnings)
-    assert capfd.readouterr() == ("", "")
-    assert sorted(path.name for path in Path(plan.folder).iterdir()) == ["recording.json"]
-
-
-@pytest.mark.parametrize(
-    ("how", "reason"),
-    [
-        ("badly", "ValueError: cannot do 1"),
-        ("leaves", "no, thank you"),
-        ("says nothing", "the program ended with status 3, and nothing was measured"),
-    ],
-)
-def test_a_point_that_fails_has_what_the_program_said_as_its_reason(plan: Plan, how: str, reason: str) -> None:
-    point = measured(plan, how=how).point
-    assert (point.step_us, point.reason, point.values) == (None, reason, {"batch_size": 8})
-
-
-def test_a_point_that_is_killed_says_so(plan: Plan) -> None:
-    point = measured(plan, how="is killed").point
-    assert point.step_us is None and point.reason is not None
-    assert point.reason.startswith("the program ended by signal 9 (SIGKILL)")
-
-
-@pytest.mark.parametrize(
-    ("error", "reason"),
-    [
-        (TraceError("the trace is no trace", fix="record it again"), "the trace is no trace"),
-        (OSError(28, "No space left on device"), "the recording could not be written: No space left on device"),
-    ],
-)
-def test_what_cannot_be_explained_is_a_point_with_a_reason(
-    plan: Plan, error: Exception, reason: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fail(*arguments: object) -> None:
-        raise error
-
-    monkeypatch.setattr(points, "finish_recording", fail)
-    point = measured(plan).point
-    assert (point.step_us, point.reason) == (None, reason)
-
-
-def test_threads_are_told_to_openmp_before_the_process_starts() -> None:
-    assert environment_of(Place({}, Series("1 thread", threads=1)))["OMP_NUM_THREADS"] == "1"
-    assert environment_of(Place({}, EAGER)) == dict(os.environ)
-
-
-def timed(us: float, spread: float = 0.0, **more: object) -> Point:
-    timing = Timing(us, us - spread, us + spread, 10)
-    return Point({"batch_size": 4}, "eager", timing, samples_per_s=4e6 / us, repeats=1, **more)  # type: ignore[arg-type]
-
-
-def test_repeats_become_their_median_and_an_interval_around_all_of_them() -> None:
-    one = combine([timed(30.0), timed(10.0, 1.0), timed(20.0, 15.0)])
-    assert one.step_us == Timing(20.0, 5.0, 35.0, 30)
-    assert one.repeats == 3
-    assert one.samples_per_s == pytest.approx(4e6 / 20.0)
-
-
-def test_rates_follow_the_median_of_an_even_number_of_repeats() -> None:
-    first = timed(10.0, flops=100.0, flops_per_s=100.0 / 10.0, bytes_per_s=Interval(1.0, 2.0))
-    one = combine([first, timed(30.0)])
-    assert one.step_us is not None and one.step_us.median == 20.0
-    assert one.samples_per_s == pytest.approx(4e6 / 20.0)
-    assert one.flops_per_s == pytest.approx(100.0 / 20.0)
-    assert one.bytes_per_s == Interval(0.5, 1.0)
-
-
-def test_a_repeat_that_failed_counts_only_if_all_did() -> None:
-    bad = Point({"batch_size": 4}, "eager", reason="it failed")
-    assert combine([bad, timed(10.0)]).repeats == 1
-    assert combine([bad, bad]).reason == "it failed"
-
-
-class Order:
-    """Stands in for measuring: notes which batch sizes were asked for, in order."""
-
-    def __init__(self) -> None:
-        self.sizes: list[object] = []
-
-    def __call__(self, plan: Plan, place: Place, ceilings: Ceilings) -> Measured:
-        assert dict(plan.settings) == {"how": "well", "batch_size": str(place.values["batch_size"])}
-        assert Path(plan.folder).is_dir()
-        self.sizes.append(place.values["batch_size"])
-        return Measured(timed(10.0), Roof("eager", "cpu", None, None, None), ("a warning",))
-
-
-def swept(plan: Plan, order: Order, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Progress:
-    monkeypatch.setattr(sweep, "measure_point", order)
-    base = Plan(**{**vars(plan), "settings": (("how", "well"),)})
-    progress = Progress(Asked(base, (), places(*range(1, 9)), repeats=2))
-    folder = tmp_path / f"out{len(list(tmp_path.iterdir()))}"
+@pytest.mark.process
+def test_a_recording_has_the_environment_of_its_process_and_the_sensors(tmp_path: Path) -> None:
+    (tmp_path / "step.py").write_text(WORKLOAD)
+    folder = tmp_path / "out"
     folder.mkdir()
-
-    def make(name: str) -> Path:
-        (folder / name).mkdir()
-        return folder / name
-
-    run_sweep(progress, make, lambda text: None)
-    return progress
+    recorder = Recorder({**os.environ, "OMP_NUM_THREADS": "3"}, tmp_path, telemetry_s=0.02)
+    recording, notes = recorder.record(Program("step.py"), folder, OPTIONS, "times")
+    assert recording.unprofiled is not None and recording.unprofiled == notes.unprofiled
+    assert recording.environment["OMP_NUM_THREADS"] == "3"
+    assert recording.sampling is not None and recording.sampling.samples > 0
 
 
-def test_everything_is_measured_once_before_anything_again_in_the_same_random_order_every_time(
-    plan: Plan, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    first, second = Order(), Order()
-    swept(plan, first, monkeypatch, tmp_path)
-    swept(plan, second, monkeypatch, tmp_path)
-    assert first.sizes == second.sizes
-    assert sorted(first.sizes[:8]) == sorted(first.sizes[8:]) == list(range(1, 9))  # type: ignore[type-var]
-    assert list(range(1, 9)) not in (first.sizes[:8], first.sizes[8:])
-    assert first.sizes[:8] != first.sizes[8:]
-
-
-def test_the_sum_keeps_the_order_that_was_asked_for_and_each_warning_once(
-    plan: Plan, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    result = swept(plan, Order(), monkeypatch, tmp_path).sum_up()
-    assert len(result.points) == 8 and all(point.repeats == 2 for point in result.points)
-    assert result.warnings == ("a warning",)
-    assert len(result.roofs) == 1
-    assert result.settings == {"how": "well"}
-
-
-def test_what_was_not_measured_has_the_reason_that_is_given(plan: Plan) -> None:
-    progress = Progress(Asked(plan, (), places(1, 2)), {1: [Measured(timed(10.0))]})
-    first, second = progress.sum_up("interrupted").points
-    assert (first.reason, first.values) == ("interrupted", {"batch_size": 1})
-    assert second.reason is None
-
-
-def test_a_place_is_described_by_its_values_and_series() -> None:
-    assert describe(Place({"batch_size": 4, "hidden": 8}, EAGER)) == "batch_size=4, hidden=8, eager"
-
-
-def in_turns(
-    order: Callable[..., Measured], turns: Turns, plan: Plan, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> Sweep:
-    """The sweep of eight places whose turns give this."""
-
-    def take(plan: Plan, places: Mapping[int, Place], rounds: int, *_: object) -> Turns:
-        assert (sorted(places), rounds) == (list(range(8)), 60)
-        return turns
-
-    monkeypatch.setattr(sweep, "measure_point", order)
-    monkeypatch.setattr(sweep, "take_turns", take)
-    progress = Progress(Asked(plan, (), places(*range(1, 9)), turns=60))
-    run_sweep(progress, lambda name: tmp_path / name, lambda text: None)
-    return progress.sum_up()
-
-
-def test_turns_give_points_their_time_and_rates_and_the_recording_the_rest(
-    plan: Plan, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    turns = Turns({0: Timing(20.0, 19.0, 21.0, 60)}, {3: "its process was killed by SIGKILL"})
-    found = in_turns(lambda *_: Measured(timed(10.0, flops=7.0, flops_per_s=7e5)), turns, plan, monkeypatch, tmp_path)
-    first, second = found.points[:2]
-    assert (first.step_us, second.step_us) == (Timing(20.0, 19.0, 21.0, 60), timed(10.0).step_us)
-    assert (first.flops, first.flops_per_s, first.samples_per_s) == (7.0, 3.5e5, 2e5)
-    assert second.flops_per_s == 7e5
-    assert found.how == "60 rounds of turns"
-    assert found.warnings == ("batch_size=4, eager took no turns: its process was killed by SIGKILL",)
-
-
-def test_processes_that_would_not_fit_into_memory_together_take_no_turns(
-    plan: Plan, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setattr("bottleneck.experiment.record_once.available_bytes", lambda: 10**9)
-    found = in_turns(
-        lambda *_: Measured(timed(10.0, peak_memory_bytes=200_000_000)), Turns(), plan, monkeypatch, tmp_path
-    )
-    assert all(point.step_us == timed(10.0).step_us for point in found.points)
-    assert found.how == ""
-    assert "together need 1.60 GB, and 1.00 GB are free" in found.warnings[0]
+@pytest.mark.process
+def test_a_program_that_fails_or_leaves_no_trace_is_reported_with_its_last_line(tmp_path: Path) -> None:
+    (tmp_path / "step.py").write_text(WORKLOAD)
+    recorder = Recorder({**os.environ, "OMP_NUM_THREADS": "3"}, tmp_path)
+    with pytest.raises(ProgramFailed) as failed:
+        recorder.record(Program("step.py", settings=(("status", "3"),)), tmp_path, OPTIONS)
+    assert (failed.value.status, failed.value.reason) == (3, "no data")
+    with pytest.raises(ProgramFailed) as without:
+        recorder.record(Program("step.py"), tmp_path, OPTIONS, "trace")
+    assert without.value.status == 0

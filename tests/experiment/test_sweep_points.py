@@ -1,7 +1,7 @@
 import pytest
 
 from bottleneck.errors import UsageError
-from bottleneck.experiment.sweep_points import Parameter, Series, parse_parameter, places_of
+from bottleneck.experiment.sweep_points import Parameter, Series, configurations_of, parse_parameter
 
 EAGER = Series("eager")
 
@@ -39,22 +39,22 @@ def test_what_is_no_list_of_values_is_a_usage_error_that_shows_how_to_write_one(
 
 def test_two_parameters_make_every_pair_in_each_series() -> None:
     parameters = (Parameter("a", (1, 2)), Parameter("b", ("x", "y")))
-    places = places_of(parameters, [EAGER, Series("other")])
+    places = configurations_of(parameters, [EAGER, Series("other")])
     assert [(place.series.name, *place.values.values()) for place in places] == [
         (series, a, b) for series in ("eager", "other") for a in (1, 2) for b in ("x", "y")
     ]
 
 
 def test_no_parameter_makes_one_place_in_each_series() -> None:
-    assert [place.values for place in places_of((), [EAGER, Series("other")])] == [{}, {}]
+    assert [place.values for place in configurations_of((), [EAGER, Series("other")])] == [{}, {}]
 
 
 def test_a_parameter_that_is_named_twice_is_a_usage_error() -> None:
     with pytest.raises(UsageError, match="given twice"):
-        places_of((Parameter("a", (1,)), Parameter("a", (2,))), [EAGER])
+        configurations_of((Parameter("a", (1,)), Parameter("a", (2,))), [EAGER])
 
 
 @pytest.mark.parametrize("text", ["n=1:100000", "n=1:1e300:0.001"])
 def test_more_points_than_a_night_has_time_for_are_a_usage_error(text: str) -> None:
     with pytest.raises(UsageError, match="more than 1000"):
-        places_of((parse_parameter(text),), [EAGER])
+        configurations_of((parse_parameter(text),), [EAGER])

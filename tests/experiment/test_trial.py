@@ -8,7 +8,7 @@ import pytest
 
 from bottleneck.errors import WorkloadError
 from bottleneck.experiment.program import Program
-from bottleneck.experiment.trial import Effort, Lab, Prediction, try_changes
+from bottleneck.experiment.trial import Prediction, TrialEffort, TrialSetup, try_changes
 from bottleneck.experiment.variants import Built
 from bottleneck.schema.analysis import Interval
 from bottleneck.schema.trials import Difference
@@ -20,24 +20,24 @@ pytest.importorskip("torch")
 
 
 @pytest.fixture
-def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lab:
-    """A lab for the program of our own, with the changes of our own."""
+def setup(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TrialSetup:
+    """A setup for the program of our own, with the changes of our own."""
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     (tmp_path / "program.py").write_text(own_changes.PROGRAM)
-    return Lab(
+    return TrialSetup(
         Program(str(tmp_path / "program.py")),
         tmp_path,
-        Effort(budget_s=4.0),
+        TrialEffort(budget_s=4.0),
         own_changes.CHANGES,
         Path(own_changes.__file__),
     )
 
 
 @pytest.mark.sample
-def test_a_quarter_of_the_work_is_faster_and_a_fresh_process_says_so_too(lab: Lab) -> None:
+def test_a_quarter_of_the_work_is_faster_and_a_fresh_process_says_so_too(setup: TrialSetup) -> None:
     told: list[str] = []
-    lab = Lab(lab.program, lab.folder, lab.effort, lab.changes, lab.child, tell=told.append)
-    trial = try_changes(lab, ("less-work",), Prediction(("a-finding",), Interval(2.0, 5.0)))
+    setup = TrialSetup(setup.program, setup.folder, setup.effort, setup.changes, setup.child, tell=told.append)
+    trial = try_changes(setup, ("less-work",), Prediction(("a-finding",), Interval(2.0, 5.0)))
     assert trial.verdict == "faster", trial
     assert "confirming in a fresh process" in told
     assert trial.findings == ("a-finding",) and trial.predicted_speedup == Interval(2.0, 5.0)
@@ -49,29 +49,29 @@ def test_a_quarter_of_the_work_is_faster_and_a_fresh_process_says_so_too(lab: La
     assert trial.peak_before_bytes and trial.peak_after_bytes
 
 
-def test_four_times_the_work_is_slower_and_is_never_paid_back(lab: Lab) -> None:
-    trial = try_changes(lab, ("more-work",), Prediction())
+def test_four_times_the_work_is_slower_and_is_never_paid_back(setup: TrialSetup) -> None:
+    trial = try_changes(setup, ("more-work",), Prediction())
     assert trial.verdict == "slower", trial
     assert trial.break_even_steps is None
     assert trial.speedup is not None and trial.speedup.high < 1
 
 
-def test_twice_the_samples_in_the_same_time_count_per_sample(lab: Lab) -> None:
-    trial = try_changes(lab, ("double",), Prediction())
+def test_twice_the_samples_in_the_same_time_count_per_sample(setup: TrialSetup) -> None:
+    trial = try_changes(setup, ("double",), Prediction())
     assert trial.verdict in {"faster", "inconclusive"}, trial  # a busy machine may hide even this
     assert trial.speedup is not None and trial.speedup.median > 1.2
 
 
-def test_no_change_is_neither_faster_nor_slower_in_one_process_or_in_two(lab: Lab) -> None:
+def test_no_change_is_neither_faster_nor_slower_in_one_process_or_in_two(setup: TrialSetup) -> None:
     for name in ("nothing", "apart"):
-        trial = try_changes(lab, (name,), Prediction())
+        trial = try_changes(setup, (name,), Prediction())
         assert trial.verdict in {"no effect", "inconclusive"}, trial
         assert trial.smallest_visible is not None and trial.smallest_visible > 0
         assert trial.peak_before_bytes and trial.peak_after_bytes
 
 
-def test_a_part_of_the_step_is_measured_against_the_same_part(lab: Lab) -> None:
-    trial = try_changes(lab, ("half-a-part",), Prediction())
+def test_a_part_of_the_step_is_measured_against_the_same_part(setup: TrialSetup) -> None:
+    trial = try_changes(setup, ("half-a-part",), Prediction())
     assert trial.is_part and trial.is_bound
     assert trial.speedup is not None and trial.speedup.median > 3
     assert [difference.reason for difference in trial.differences] == [
@@ -79,18 +79,18 @@ def test_a_part_of_the_step_is_measured_against_the_same_part(lab: Lab) -> None:
     ]
 
 
-def test_a_change_that_spoils_the_results_is_wrong_however_fast(lab: Lab) -> None:
-    trial = try_changes(lab, ("spoiled",), Prediction())
+def test_a_change_that_spoils_the_results_is_wrong_however_fast(setup: TrialSetup) -> None:
+    trial = try_changes(setup, ("spoiled",), Prediction())
     assert trial.verdict == "wrong", trial
     assert trial.reason is not None and "differ" in trial.reason
     assert any(difference.is_within is False for difference in trial.differences)
     assert trial.speedup is not None  # measured all the same
 
 
-def test_results_of_a_process_of_its_own_are_compared_too(lab: Lab) -> None:
-    trial = try_changes(lab, ("apart", "spoiled"), Prediction())
+def test_results_of_a_process_of_its_own_are_compared_too(setup: TrialSetup) -> None:
+    trial = try_changes(setup, ("apart", "spoiled"), Prediction())
     assert trial.verdict == "wrong", trial
-    assert all(difference.is_within for difference in try_changes(lab, ("apart",), Prediction()).differences)
+    assert all(difference.is_within for difference in try_changes(setup, ("apart",), Prediction()).differences)
 
 
 @pytest.mark.parametrize(
@@ -103,31 +103,31 @@ def test_results_of_a_process_of_its_own_are_compared_too(lab: Lab) -> None:
     ],
 )
 def test_a_change_that_cannot_be_tried_is_a_record_with_its_reason(
-    lab: Lab, change: str, verdict: str, reason: str
+    setup: TrialSetup, change: str, verdict: str, reason: str
 ) -> None:
-    trial = try_changes(lab, (change,), Prediction())
+    trial = try_changes(setup, (change,), Prediction())
     assert trial.verdict == verdict
     assert trial.reason is not None and trial.reason.startswith(reason)
     assert trial.speedup is None
 
 
 @pytest.mark.sample
-def test_a_program_that_fails_without_any_change_is_an_error_of_the_workload(lab: Lab) -> None:
-    Path(lab.program.target).write_text("def workload():\n    raise RuntimeError('no data')\n")
+def test_a_program_that_fails_without_any_change_is_an_error_of_the_workload(setup: TrialSetup) -> None:
+    Path(setup.program.target).write_text("def workload():\n    raise RuntimeError('no data')\n")
     with pytest.raises(WorkloadError) as error:
-        try_changes(lab, ("nothing",), Prediction())
+        try_changes(setup, ("nothing",), Prediction())
     assert error.value.why == "RuntimeError: no data"
 
 
-def test_steps_too_long_for_the_budget_are_inconclusive_and_say_what_it_would_take(lab: Lab) -> None:
-    short = Lab(lab.program, lab.folder, Effort(budget_s=0.01), lab.changes, lab.child)
+def test_steps_too_long_for_the_budget_are_inconclusive_and_say_what_it_would_take(setup: TrialSetup) -> None:
+    short = TrialSetup(setup.program, setup.folder, TrialEffort(budget_s=0.01), setup.changes, setup.child)
     trial = try_changes(short, ("nothing",), Prediction())
     assert trial.verdict == "inconclusive"
     assert trial.reason is not None and "pass --budget" in trial.reason
 
 
-def test_several_changes_are_applied_together(lab: Lab) -> None:
-    trial = try_changes(lab, ("less-work", "double"), Prediction())
+def test_several_changes_are_applied_together(setup: TrialSetup) -> None:
+    trial = try_changes(setup, ("less-work", "double"), Prediction())
     assert trial.change == "less-work+double"
     assert trial.title == "Add a quarter of the numbers; Twice the batch"
     assert trial.verdict == "faster", trial
@@ -155,8 +155,8 @@ class Copies:
 
 
 @dataclass(frozen=True)
-class Places(Lab):
-    """A lab where it depends on the process how long the changed copy takes; ``ratios`` are those of each in turn."""
+class Places(TrialSetup):
+    """A setup where it depends on the process how long the changed copy takes; ``ratios`` are those of each in turn."""
 
     ratios: tuple[float, ...] = ()
     started: list[float] = field(default_factory=list)
@@ -181,6 +181,6 @@ class Places(Lab):
 def test_a_small_effect_has_to_show_in_each_of_several_fresh_processes(
     tmp_path: Path, ratios: tuple[float, ...], verdict: str, processes: int
 ) -> None:
-    places = Places(Program("none.py"), tmp_path, Effort(budget_s=30.0), ratios=ratios)
+    places = Places(Program("none.py"), tmp_path, TrialEffort(budget_s=30.0), ratios=ratios)
     trial = try_changes(places, (), Prediction())
     assert (trial.verdict, len(places.started)) == (verdict, processes)

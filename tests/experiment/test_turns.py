@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from bottleneck.experiment.turns import LONG_US, TURN_US, Pairing, Side
+from bottleneck.experiment.turns import LONG_US, TURN_US, Pairing, TimedStep
 
 if TYPE_CHECKING:
     from bottleneck.experiment.worker import Worker
@@ -28,13 +28,13 @@ class Stand:
 
 def pairing(stand: Stand, samples: float = 1.0, seed: int = 0) -> Pairing:
     """Turns of "a" and "b"."""
-    sides = [Side(cast("Worker", cast("Any", stand)), name, stand.times_us[name]) for name in ("a", "b")]
+    sides = [TimedStep(cast("Worker", cast("Any", stand)), name, stand.times_us[name]) for name in ("a", "b")]
     return Pairing(sides[0], sides[1], random.Random(seed), samples)
 
 
 @pytest.mark.parametrize("usual_us", [0.5, 30.0, 1_000.0, 20_000.0, 100_000.0])
 def test_a_turn_lasts_fifty_milliseconds_or_three_steps_of_which_the_first_does_not_count(usual_us: float) -> None:
-    steps, lead = Side(cast("Worker", None), "a", usual_us).steps
+    steps, lead = TimedStep(cast("Worker", None), "a", usual_us).steps
     assert lead == 1
     assert steps + lead >= 3
     assert (steps + lead) * usual_us >= TURN_US or steps + lead == 2_000
@@ -42,12 +42,12 @@ def test_a_turn_lasts_fifty_milliseconds_or_three_steps_of_which_the_first_does_
 
 
 def test_a_turn_of_long_steps_is_one_step() -> None:
-    assert Side(cast("Worker", None), "a", LONG_US).steps == (1, 0)
+    assert TimedStep(cast("Worker", None), "a", LONG_US).steps == (1, 0)
 
 
 def test_batches_that_workers_made_ready_are_used_up_first_and_the_rest_is_averaged() -> None:
     stand = Stand({"a": 100_000.0, "b": 100_000.0})
-    side = Side(cast("Worker", cast("Any", stand)), "a", 100_000.0, prefetched=4)
+    side = TimedStep(cast("Worker", cast("Any", stand)), "a", 100_000.0, prefetched=4)
     assert side.steps == (8, 5)
     assert side.turn_us() == pytest.approx((6 * 100_000 + 2 * 1_000_000) / 8)
 

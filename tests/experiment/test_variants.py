@@ -1,4 +1,4 @@
-"""The bench within one process: batches that loaders make ready, what results are kept, and the loosest precision."""
+"""The host within one process: batches that loaders make ready, what results are kept, and the loosest precision."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -9,7 +9,7 @@ import pytest
 from bottleneck.experiment.interventions.results import Results
 from bottleneck.experiment.interventions.subject import subject_of
 from bottleneck.experiment.program import Program, environment_of
-from bottleneck.experiment.variants import Bench, answer, describe, load, loosest, prefetched, save
+from bottleneck.experiment.variants import VariantHost, answer, describe, load, loosest, prefetched, save
 from tests.experiment.own_changes import CHANGES, PROGRAM
 
 torch = pytest.importorskip("torch")
@@ -69,13 +69,13 @@ def test_a_program_names_itself_on_the_command_line_and_travels_whole() -> None:
 
 def test_requests_are_answered_with_a_value_or_a_reason(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "program.py").write_text(PROGRAM)
-    bench = Bench(Program(str(tmp_path / "program.py")), CHANGES)
-    built = answer(bench, {"do": "build", "name": "a", "changes": ["less-work"], "keep": None})
+    host = VariantHost(Program(str(tmp_path / "program.py")), CHANGES)
+    built = answer(host, {"do": "build", "name": "a", "changes": ["less-work"], "keep": None})
     assert built["value"]["samples"] == 1
-    assert len(answer(bench, {"do": "turn", "name": "a", "steps": 4, "lead": 1})["value"]) == 4
-    assert answer(bench, {"do": "build", "name": "b", "changes": ["needs-more"], "keep": None}) == {
+    assert len(answer(host, {"do": "turn", "name": "a", "steps": 4, "lead": 1})["value"]) == 4
+    assert answer(host, {"do": "build", "name": "b", "changes": ["needs-more"], "keep": None}) == {
         "verdict": "not applicable",
         "reason": "needs a loader",
     }
-    assert answer(bench, {"do": "turn", "name": "nobody", "steps": 1, "lead": 0})["verdict"] == "failed"
+    assert answer(host, {"do": "turn", "name": "nobody", "steps": 1, "lead": 0})["verdict"] == "failed"
     assert "KeyError" in capsys.readouterr().err

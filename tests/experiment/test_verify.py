@@ -7,13 +7,13 @@ import pytest
 from bottleneck.errors import WorkloadError
 from bottleneck.experiment import verify as module
 from bottleneck.experiment.program import Program
-from bottleneck.experiment.trial import Lab, Prediction
+from bottleneck.experiment.trial import Prediction, TrialSetup
 from bottleneck.experiment.verify import add_best, is_interrupted, prediction_of, prediction_of_all, tries_of, verify
 from bottleneck.schema.analysis import Finding, Interval
 from bottleneck.schema.measurements import Ratio
 from bottleneck.schema.trials import Trial, Verification
 
-LAB = Lab(Program("model.py", settings=(("batch_size", "4"),)), Path())
+LAB = TrialSetup(Program("model.py", settings=(("batch_size", "4"),)), Path())
 
 
 def finding(slug: str, tries: tuple[str, ...], speedup: Interval | None, added_us: Interval | None = None) -> Finding:
@@ -68,7 +68,7 @@ def outcomes(monkeypatch: pytest.MonkeyPatch, known: dict[str, Trial]) -> list[s
     """What is tried is looked up among these; gives the list of what was."""
     tried: list[str] = []
 
-    def look_up(lab: Lab, names: tuple[str, ...], prediction: Prediction) -> Trial:
+    def look_up(setup: TrialSetup, names: tuple[str, ...], prediction: Prediction) -> Trial:
         tried.append("+".join(names))
         return known["+".join(names)]
 
@@ -87,7 +87,7 @@ def test_every_change_is_tried_alone_and_announced(monkeypatch: pytest.MonkeyPat
 
 
 def test_ctrl_c_keeps_what_is_done_and_skips_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(lab: Lab, names: tuple[str, ...], prediction: Prediction) -> Trial:
+    def interrupted(setup: TrialSetup, names: tuple[str, ...], prediction: Prediction) -> Trial:
         if names == ("tf32",):
             raise KeyboardInterrupt
         return trial("gc-freeze", "faster", 1.2)
@@ -105,7 +105,7 @@ def test_ctrl_c_keeps_what_is_done_and_skips_the_rest(monkeypatch: pytest.Monkey
 
 
 def test_a_program_that_fails_later_is_one_failed_trial_and_at_first_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    def failing(lab: Lab, names: tuple[str, ...], prediction: Prediction) -> Trial:
+    def failing(setup: TrialSetup, names: tuple[str, ...], prediction: Prediction) -> Trial:
         if names == ("tf32",):
             raise WorkloadError("model.py fails without any change", why="out of memory")
         return trial(names[0], "no effect")

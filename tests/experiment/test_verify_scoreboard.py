@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from bottleneck.experiment.verify import Entry, append_entries, entries_of, read_entries, scores
+from bottleneck.experiment.verify import ScoreEntry, append_entries, entries_of, read_entries, scores
 from bottleneck.schema.analysis import Interval
 from bottleneck.schema.measurements import Ratio
 from bottleneck.schema.trials import Trial, Verification
 from tests.experiment.test_verify import finding
 
-ENTRY = Entry("2026-01-01T00:00:00+00:00", "launches", "compile", "faster", (1.5, 2.0), (1.6, 1.55, 1.65))
+ENTRY = ScoreEntry("2026-01-01T00:00:00+00:00", "launches", "compile", "faster", (1.5, 2.0), (1.6, 1.55, 1.65))
 
 
 def test_each_finding_gets_an_entry_for_each_change_tried_for_it() -> None:

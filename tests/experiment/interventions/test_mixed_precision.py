@@ -8,7 +8,7 @@ from bottleneck.experiment.interventions.mixed_precision import PADDING_CHANGES 
 from bottleneck.experiment.interventions.mixed_precision import Product, misaligned_products
 from bottleneck.experiment.interventions.subject import NotApplicable, Subject, subject_of
 from bottleneck.experiment.program import Program
-from bottleneck.experiment.variants import Bench
+from bottleneck.experiment.variants import VariantHost
 from tests.experiment.interventions.subjects import inference, training
 
 torch: Any = pytest.importorskip("torch")
@@ -74,10 +74,10 @@ def test_it_is_compared_with_the_products_as_they_are() -> None:
 def test_a_trial_compares_the_padded_products_with_those_as_they_are(tmp_path: Path) -> None:
     file = tmp_path / "odd_sizes.py"
     file.write_text(WORKLOAD)
-    bench = Bench(Program(str(file), (), "workload", (), train=False), {"pad": PAD})
-    bench.build("original", (), None, ("pad",))
-    bench.build("changed", ("pad",), None)
-    original, changed = (sizes_of(lambda name=name: bench.turn(name, 1, 0)) for name in ("original", "changed"))
+    host = VariantHost(Program(str(file), (), "workload", (), train=False), {"pad": PAD})
+    host.build("original", (), None, ("pad",))
+    host.build("changed", ("pad",), None)
+    original, changed = (sizes_of(lambda name=name: host.turn(name, 1, 0)) for name in ("original", "changed"))
     assert original == [[(12, 10), (10, 24)]] and changed == [[(12, 16), (16, 24)]]
 
 
