@@ -14,6 +14,7 @@ from bottleneck.harness.machine import available_bytes, busy_processors
 from bottleneck.harness.messages import TIMED_SECONDS, Notes, Plan, RankFiles
 from bottleneck.harness.sensors import Monitor, Telemetry
 from bottleneck.harness.supervise import (
+    CHILD,
     Heard,
     MemoryKills,
     child_command,
@@ -26,6 +27,7 @@ from bottleneck.schema.case import Case
 from bottleneck.schema.recording import Recording, kept_environment
 
 LOG_FILE = "stderr.txt"
+CHANGED_CHILD = Path(__file__).with_name("changed_child.py")
 
 # The period of the sensors where they are read, as for `bottleneck run`.
 TELEMETRY_S = 0.02
@@ -124,7 +126,8 @@ class Recorder:
             **asdict(options),
         )
         kills = MemoryKills(count_memory_kills())
-        ran, telemetry = self._run(child_command(plan, program.arguments), folder)
+        child = CHANGED_CHILD if plan.changes else CHILD
+        ran, telemetry = self._run(child_command(plan, program.arguments, child), folder)
         notes, has_trace = read_all_notes(folder), RankFiles(folder, 0).partial.exists()
         is_missing = {"end": False, "times": notes[0].unprofiled is None, "trace": not has_trace}[requires]
         if ran.end.status or is_missing:

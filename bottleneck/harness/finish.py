@@ -12,17 +12,18 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Protocol
 
 import msgspec
 
 from bottleneck import __version__
-from bottleneck.calibrate.calibration import Calibration
 from bottleneck.harness.machine import cpu_facts, usable_processors
 from bottleneck.harness.messages import NOTES_FILES, Notes, Plan, RankFiles
 from bottleneck.harness.nvml import match_sensors
 from bottleneck.harness.rank_coordination import WINDOW_FILE, ranks_present
 from bottleneck.harness.sensors import Telemetry
 from bottleneck.harness.supervise import Child
+from bottleneck.schema.analysis import Caveat, Device
 from bottleneck.schema.recording import (
     RankTrace,
     Recording,
@@ -53,6 +54,18 @@ class Ending:
     telemetry: Telemetry | None = None
     remarks: tuple[str, ...] = ()
     environment: Mapping[str, str] = field(default_factory=lambda: kept_environment(os.environ))
+
+
+class MeasuredCeilings(Protocol):
+    """The ceilings of the device that a program ran on, and what is doubtful about them; a calibration is one."""
+
+    @property
+    def device(self) -> Device:
+        """The device with its ceilings."""
+
+    @property
+    def caveats(self) -> Sequence[Caveat]:
+        """What is doubtful about them."""
 
 
 class _Skeleton(msgspec.Struct):
@@ -100,7 +113,7 @@ def measured_spans(folder: Path) -> tuple[tuple[float, float], ...]:
 
 
 def finish_recording(
-    plan: Plan, notes: Mapping[int, Notes], ending: Ending, calibration: Calibration | None
+    plan: Plan, notes: Mapping[int, Notes], ending: Ending, ceilings: MeasuredCeilings | None
 ) -> Recording:
     """The recording of these ranks, written to its folder; each trace gets its final name if it is whole."""
     folder = Path(plan.folder)
@@ -108,7 +121,7 @@ def finish_recording(
     traces = tuple(_rank_trace(folder, rank, notes[rank]) for rank, defect in defects.items() if defect is None)
     first = notes[traces[0].rank if traces else min(notes)]
     sampling, complaints = _keep_telemetry(folder, first, ending.telemetry)
-    doubts = tuple(caveat.message for caveat in calibration.caveats) if calibration is not None else ()
+    doubts = tuple(caveat.message for caveat in ceilings.caveats) if ceilings is not None else ()
     recording = Recording(
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         command=kept_command(ending.command),
@@ -127,7 +140,7 @@ def finish_recording(
         threads=first.threads,
         processors=usable_processors(),
         device_facts=first.device_facts,
-        device=calibration.device if calibration is not None else None,
+        device=ceilings.device if ceilings is not None else None,
         timed_ns=first.timed_ns,
         options=_options(plan),
         settled=first.settled,

@@ -5,13 +5,10 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
-from bottleneck.experiment.interventions import CHANGES
-from bottleneck.experiment.interventions.subject import Missing, NotApplicable, make_subject
 from bottleneck.harness import forms, marks, program
 from bottleneck.harness.import_roots import prefer_roots
 from bottleneck.harness.messages import Plan
@@ -25,15 +22,23 @@ from bottleneck.harness.workload import measure
 _HAS_BLOCK = "the program records a block of its own; under `bottleneck run` bottleneck.record does nothing"
 
 
-def run_child(plan_text: str, arguments: Sequence[str]) -> None:
-    """Runs the program; returns, raises and exits as the program does."""
+# Makes the step that a plan with changes measures, and the seconds that applying the changes took.
+ChangedStep = Callable[[Plan, Sequence[str]], AbstractContextManager[tuple[Callable[[], Any], float]]]
+
+
+def run_child(plan_text: str, arguments: Sequence[str], changed_step: ChangedStep | None = None) -> None:
+    """Runs the program; returns, raises and exits as the program does. ``changed_step`` serves plans with changes."""
     plan = Plan.from_json(plan_text)
     prefer_roots()
     session = Session(plan)
     _leave_forks_quietly(session)
     marks.supervise(lambda: session.warn(_HAS_BLOCK))
     try:
-        _FORMS[plan.form](session, arguments)
+        if plan.changes:
+            assert changed_step is not None, "a plan with changes needs the entry point of the experiment package"
+            _run_changed(session, arguments, changed_step)
+        else:
+            _FORMS[plan.form](session, arguments)
     except SystemExit as leave:
         session.status = program.exit_status(leave.code)
         raise
@@ -62,9 +67,6 @@ def _run_script(session: Session, arguments: Sequence[str]) -> None:
 def _run_workload(session: Session, arguments: Sequence[str]) -> None:
     TorchHook({**session.inductor.watchers(), **seeders(session.plan)}, {}).install()
     prepare_torch(session.plan)
-    if session.plan.changes:
-        _run_changed(session, arguments)
-        return
     module = program.load_file(session.plan.target, arguments)
     session.note(step_source="workload")
     started = time.perf_counter()
@@ -76,20 +78,16 @@ def _run_workload(session: Session, arguments: Sequence[str]) -> None:
 def _run_model(session: Session, arguments: Sequence[str]) -> None:
     TorchHook({**session.inductor.watchers(), **seeders(session.plan)}, {}).install()
     prepare_torch(session.plan)
-    if session.plan.changes:
-        _run_changed(session, arguments)
-        return
     module = program.load_file(session.plan.target, arguments)
     session.note(step_source="model")
     make_step = forms.training_step if session.plan.train else forms.inference_step
     measure(make_step(module), session)
 
 
-def _run_changed(session: Session, arguments: Sequence[str]) -> None:
-    # Loaded only here: what finds the parts of a step names parts of torch.
-
-    with refusals_told():
-        step, change_s = changed_step(session.plan, arguments)
+def _run_changed(session: Session, arguments: Sequence[str], changed_step: ChangedStep) -> None:
+    TorchHook({**session.inductor.watchers(), **seeders(session.plan)}, {}).install()
+    prepare_torch(session.plan)
+    with changed_step(session.plan, arguments) as (step, change_s):
         session.note(step_source="model" if session.plan.form == "model" else "workload")
         measure(step, session, change_s=change_s)
 
@@ -148,29 +146,3 @@ def _leave_forks_quietly(session: Session) -> None:
         os._exit(session.status)
 
     atexit.register(leave)
-
-
-Step = Callable[[], Any]
-
-
-def changed_step(plan: Plan, arguments: Sequence[str]) -> tuple[Step, float]:
-    """The changed step, and how many seconds applying the changes took."""
-    subject = make_subject(plan.target, tuple(arguments), plan.form, plan.settings, train=plan.train)
-    started = time.perf_counter()
-    for name in plan.changes:
-        subject = replace(subject, step=CHANGES[name].apply(subject))
-    return subject.step, time.perf_counter() - started
-
-
-@contextmanager
-def refusals_told() -> Iterator[None]:
-    """Ends the process with one line where a change says that it cannot be tried on this step, or not on this machine.
-
-    Compilers say so at the first call of the step.
-    """
-    try:
-        yield
-    except NotApplicable as state:
-        sys.exit(f"not applicable: {state}")
-    except Missing as state:
-        sys.exit(f"missing: {state}")

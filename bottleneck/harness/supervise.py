@@ -77,12 +77,12 @@ class Child:
             return status, usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
-def child_command(plan: Plan, arguments: Sequence[str]) -> list[str]:
-    """The command line of the process that is the user's program."""
+def child_command(plan: Plan, arguments: Sequence[str], child: Path = CHILD) -> list[str]:
+    """The command line of the process that is the user's program; ``child`` is the file that runs it."""
     return [
         sys.executable,
         *subprocess._args_from_interpreter_flags(),  # type: ignore[attr-defined]  # what multiprocessing uses
-        str(CHILD),
+        str(child),
         plan.to_json(),
         *arguments,
     ]

@@ -31,11 +31,6 @@ MAY_IMPORT = {
     "__main__": {"cli"},
     "pytest_plugin": set(),
 }
-# Imports against the order that are still to be turned around.
-UPWARD = {
-    "harness/finish.py": {"calibrate"},
-    "harness/run_child.py": {"experiment"},
-}
 MAY_NAME_TORCH = {"harness", "calibrate", "doctor", "experiment"}
 
 
@@ -66,14 +61,9 @@ def _foreign(path: Path) -> set[str]:
 def test_modules_import_only_from_the_layers_below_them() -> None:
     against = {}
     for path in PACKAGE.rglob("*.py"):
-        found = _imports(path) - MAY_IMPORT[_part(path)] - UPWARD.get(str(path.relative_to(PACKAGE)), set())
+        found = _imports(path) - MAY_IMPORT[_part(path)]
         against |= {str(path): found} if found else {}
     assert against == {}
-
-
-def test_every_listed_import_against_the_order_still_exists() -> None:
-    for name, parts in UPWARD.items():
-        assert parts <= _imports(PACKAGE / name), f"{name} no longer needs its row in UPWARD"
 
 
 def test_only_packages_that_run_programs_name_torch_or_nvml() -> None:

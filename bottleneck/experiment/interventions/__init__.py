@@ -1,6 +1,11 @@
 """The changes that can be tried on a step, by name. A new one is one function and one line in its module's table."""
 
-from collections.abc import Mapping
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
 
 from bottleneck.experiment.interventions import (
     backends,
@@ -14,6 +19,8 @@ from bottleneck.experiment.interventions import (
     recompute,
 )
 from bottleneck.experiment.interventions.change import Change
+from bottleneck.experiment.interventions.subject import Missing, NotApplicable, make_subject
+from bottleneck.harness.messages import Plan
 
 _TABLES: tuple[tuple[Change, ...], ...] = (
     mixed_precision.CHANGES,
@@ -31,3 +38,22 @@ _TABLES: tuple[tuple[Change, ...], ...] = (
 )
 
 CHANGES: Mapping[str, Change] = {change.name: change for table in _TABLES for change in table}
+
+
+@contextmanager
+def changed_step(plan: Plan, arguments: Sequence[str]) -> Iterator[tuple[Callable[[], Any], float]]:
+    """The step with the plan's changes, and how many seconds applying them took.
+
+    Ends the process with one line where a change says, at once or at the first call of the step, that it cannot be
+    tried on this step or on this machine.
+    """
+    try:
+        subject = make_subject(plan.target, tuple(arguments), plan.form, plan.settings, train=plan.train)
+        started = time.perf_counter()
+        for name in plan.changes:
+            subject = replace(subject, step=CHANGES[name].apply(subject))
+        yield subject.step, time.perf_counter() - started
+    except NotApplicable as state:
+        sys.exit(f"not applicable: {state}")
+    except Missing as state:
+        sys.exit(f"missing: {state}")
