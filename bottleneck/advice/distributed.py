@@ -21,6 +21,7 @@ from bottleneck.advice.quantities import (
 from bottleneck.advice.ranking import Draft, up_to
 from bottleneck.schema.analysis import CollectiveSummary, Interval, LedgerEntry, RankSummary
 from bottleneck.schema.case import Case
+from bottleneck.schema.op_names import LOADER_FETCH
 from bottleneck.units import format_share, format_si, format_us
 
 COMMUNICATION = "communication"
@@ -158,7 +159,6 @@ _LEAST_SHARE = 0.01
 
 _SAMPLER = re.compile(r"utils[/\\]data[/\\]sampler\.py\(\d+\): __iter__$")
 _SHARES_OUT = re.compile(r"utils[/\\]data[/\\]distributed\.py\(\d+\)")
-_LOADS = re.compile(r"^enumerate\(DataLoader\)#")
 # An iterator that draws samples one by one runs so many times per batch; one over ready indices does not show at all.
 _DRAWS = 2
 
@@ -247,7 +247,7 @@ def every_rank_reads_all(case: Case) -> Draft | None:
     draws = rows_of_events(case, _SAMPLER)
     if world < 2 or not draws.size or rows_of_events(case, _SHARES_OUT).size:
         return None
-    batches = rows_of_events(case, _LOADS).size
+    batches = rows_of_events(case, LOADER_FETCH).size
     codes = case.linked.trace.events["name"].cat.codes.to_numpy()[draws]
     if np.unique(codes).size < 2 or int(np.bincount(codes).max()) < _DRAWS * max(batches, 1):
         return None

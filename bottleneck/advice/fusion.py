@@ -28,12 +28,12 @@ from bottleneck.advice.quantities import ISSUE_ACCOUNTS, claims_of, format_count
 from bottleneck.advice.ranking import Draft
 from bottleneck.schema.analysis import Interval
 from bottleneck.schema.case import Case
+from bottleneck.schema.op_names import IN_PLACE
 from bottleneck.units import format_share, format_si, format_us
 
 # What a compiler makes one loop of: each element of the result hangs on one element, or one row, of the operands.
 _FUSIBLE = ("pointwise", "normalization", "softmax", "reduction", "random")
 _NORMS = re.compile(r"norm|dropout|bernoulli")
-_IN_PLACE = re.compile(r"[a-z0-9]_(?:\.|$)")
 _FOREACH = re.compile(r"_foreach_|_fused_")
 # Scalars on their way between other ops; they do not end a chain.
 _TRIFLE_BYTES = 4096.0
@@ -142,7 +142,7 @@ def _estimate(work: KernelWork, found: _Candidates, of_row: Integers, ops: Integ
         return np.bincount(chain, weights=values, minlength=size).astype(np.float64)
 
     between = np.where(found.hands_on, found.count * _item_bytes(work)[place], 0.0)
-    in_place = work.op_like(_IN_PLACE)[place]
+    in_place = work.op_like(IN_PLACE)[place]
     takes_over = np.append(in_place[1:], False) | (not has_backward_pass(work.case))
     bytes_all = total(work.roof("bytes_low")[place])
     least = _largest(chain, found.count * _item_bytes(work)[place], size)
@@ -192,7 +192,7 @@ def _fresh_us(work: KernelWork, found: _Candidates, beyond: Floats) -> Floats:
     """The part of ``beyond`` that new pages for the result take, on a CPU."""
     rate, place = work.case.analysis.device.fresh_bytes_per_s, found.place
     written = found.count * _item_bytes(work)[place]
-    makes_result = ~work.op_like(_IN_PLACE)[place] & ~work.family("reduction")[place] & (written >= _FRESH_FROM_BYTES)
+    makes_result = ~work.op_like(IN_PLACE)[place] & ~work.family("reduction")[place] & (written >= _FRESH_FROM_BYTES)
     if rate is None:
         return np.zeros(place.size)
     # An op without arithmetic to speak of takes its time beyond the bytes for nothing else.

@@ -15,6 +15,7 @@ from bottleneck.advice.quantities import format_times, has_backward_marks, kerne
 from bottleneck.advice.ranking import Draft
 from bottleneck.schema.analysis import Interval
 from bottleneck.schema.case import Case
+from bottleneck.schema.tables import as_integers
 from bottleneck.units import format_share, format_us
 
 Floats = npt.NDArray[np.float64]
@@ -258,23 +259,19 @@ def _find_work(case: Case) -> KernelWork:
     works = kernels["kind"].isin(("compute", "fill")).to_numpy() & ~case.attribution["dispatches"].to_numpy()
     row = np.flatnonzero((works | device_copy) & kernels_in_window(case))
     row = row[np.lexsort((kernels["ts_us"].to_numpy()[row], kernels["stream"].cat.codes.to_numpy()[row]))]
-    owner, issuer = (_positions(frame[name])[row] for frame, name in ((case.attribution, "op"), (kernels, "op")))
+    owner, issuer = (as_integers(frame[name])[row] for frame, name in ((case.attribution, "op"), (kernels, "op")))
     op = np.where(owner < 0, issuer, owner)
-    carried = _positions(case.attribution["signature"])[row]
+    carried = as_integers(case.attribution["signature"])[row]
     us = kernels["dur_us"].to_numpy()[row] / case.steps
     busy_us = case.analysis.totals.busy_us
     scale = min(1.0, busy_us / us.sum()) if us.sum() > 0 and busy_us > 0 else 1.0
-    signature = np.where(carried < 0, np.append(_positions(ops["signature"]), -1)[op], carried)
+    signature = np.where(carried < 0, np.append(as_integers(ops["signature"]), -1)[op], carried)
     return KernelWork(case, row, us * scale, scale, op, signature)
 
 
 def _over_link(kernels: pd.DataFrame) -> Flags:
     """Mask of the rows named as a copy between host and device, or between devices."""
     return _text_matches(kernels["name"], _search(_LINK), np.arange(len(kernels)))
-
-
-def _positions(column: "pd.Series[int]") -> Integers:
-    return np.asarray(column.to_numpy(dtype=np.int64, na_value=-1), dtype=np.int64)
 
 
 def requires_gain(rule: Callable[[Case], Draft | None]) -> Callable[[Case], Draft | None]:

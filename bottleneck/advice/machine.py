@@ -7,6 +7,7 @@ import math
 
 from bottleneck.advice.quantities import account_us, busy_us, runs_on_host, share_of_step
 from bottleneck.advice.ranking import Draft
+from bottleneck.schema.analysis import BROKEN_TRACE_SLUGS
 from bottleneck.schema.case import Case
 from bottleneck.schema.measurements import OptionCosts
 from bottleneck.units import format_share, format_us
@@ -24,7 +25,6 @@ _PRICED_ENOUGH = 0.9
 # Reasons for low clocks that somebody chose, and that cooling or power would not change.
 _CHOSEN = frozenset({"application clocks", "sync boost", "display clock"})
 # Caveats after which the times are not those of the program, or the work is not all there.
-_BROKEN = frozenset({"no-device-events", "kernels-missing", "disturbed-profile", "contended"})
 _PROFILER_OPTIONS = {
     "shapes": "bottleneck run --no-shapes",
     "stacks": "bottleneck run --no-stacks",
@@ -129,7 +129,7 @@ def _dearest(costs: OptionCosts | None) -> tuple[str, float] | None:
 
 def incomplete_trace(case: Case) -> Draft | None:
     """Rule 53: so much is missing, or disturbed, that no finding should be believed before it is recorded again."""
-    broken = [caveat.message for caveat in case.analysis.caveats if caveat.slug in _BROKEN]
+    broken = [caveat.message for caveat in case.analysis.caveats if caveat.slug in BROKEN_TRACE_SLUGS]
     orphans = [
         caveat.message
         for caveat in case.analysis.caveats

@@ -3,7 +3,6 @@
 Freeing memory costs time: each finding states that cost.
 """
 
-import re
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,6 +20,7 @@ from bottleneck.advice.quantities import (
 from bottleneck.advice.ranking import Draft
 from bottleneck.schema.analysis import Interval
 from bottleneck.schema.case import Case
+from bottleneck.schema.op_names import TRAINING
 from bottleneck.units import US_PER_S, format_share, format_si, format_us
 
 # Twice the batch takes at most twice the memory (advice_rules 45).
@@ -33,7 +33,6 @@ _HELD_SHARE = 0.2
 # Segments of 2 and 20 MiB are rounded up: of so little nobody runs out.
 _LEAST_HELD_BYTES = 256e6
 _SWAPPED_BYTES = 1e9
-_LATER = re.compile(r"^autograd::engine::evaluate_function|^Optimizer\.step#")
 _ADAM = ("Adam", "AdamW", "NAdam", "RAdam", "Adamax")
 
 
@@ -127,7 +126,7 @@ def forward_work(case: Case) -> Forward:
 def _is_later(case: Case) -> Flags:
     """Mask of the ops that run inside the backward pass or an optimizer's step, on the thread of either."""
     events = case.linked.trace.events
-    marks = rows_of_events(case, _LATER)
+    marks = rows_of_events(case, TRAINING)
     ops = case.linked.ops
     start, thread = ops["ts_us"].to_numpy(), ops["thread"].astype(object).to_numpy()
     marked = events["thread"].astype(object).to_numpy()[marks]

@@ -30,10 +30,10 @@ from bottleneck.advice.quantities import (
 from bottleneck.advice.ranking import Draft
 from bottleneck.schema.analysis import Interval
 from bottleneck.schema.case import Case
+from bottleneck.schema.op_names import OPTIMIZER_STEP
 from bottleneck.units import format_us
 
 _MARK = re.compile(r"^Optimizer\.(step|zero_grad)#")
-_STEP = re.compile(r"^Optimizer\.step#")
 _ALREADY = re.compile(
     r"^aten::_fused_|^aten::_foreach_|multi_tensor_apply|FusedAdam|FusedSGD|fused_adam", re.IGNORECASE
 )
@@ -91,7 +91,7 @@ def _parameters(case: Case) -> float:
 
 def unfused_optimizer(case: Case) -> Draft | None:
     """Rule 6: the optimizer goes through the parameters one by one, with several kernels for each."""
-    start, end = outermost_spans(case, _STEP)
+    start, end = outermost_spans(case, OPTIMIZER_STEP)
     parameters, names = _parameters(case), optimizer_names(case)
     if not start.size or not parameters or any(_ALREADY.search(name) for name in case.op_sums):
         return None

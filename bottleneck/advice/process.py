@@ -18,10 +18,10 @@ from bottleneck.advice.quantities import (
 from bottleneck.advice.ranking import Draft, up_to
 from bottleneck.schema.analysis import Interval, KernelSummary
 from bottleneck.schema.case import Case
+from bottleneck.schema.op_names import TRAINING
 from bottleneck.units import format_share, format_us
 
 _REPLICATES = re.compile(r"^(Broadcast|Scatter|Gather|ReduceAddCoalesced)(Backward)?$|^DataParallel\.forward$")
-_TRAINING = re.compile(r"^autograd::engine::evaluate_function|^Optimizer\.step#")
 # What autograd's record of one op costs, in times of the smallest op of the machine (1.3 us): 2.7 us (linear layers
 # with ReLU, torch 2.13, one thread: 200 us with gradients, 131 us in inference mode, 26 nodes), 3 to 6 us in LeNet.
 _NODE_OPS = (1.0, 3.0)
@@ -124,7 +124,7 @@ def unused_gradients(case: Case) -> Draft | None:
     Nodes are counted by autograd's sequence numbers. On a device the record is worth what the device waits for it.
     """
     if has_backward_marks(case) or any(
-        _TRAINING.search(str(name)) for name in case.linked.trace.events["name"].cat.categories
+        TRAINING.search(str(name)) for name in case.linked.trace.events["name"].cat.categories
     ):
         return None
     nodes = _recorded_nodes(case)

@@ -12,7 +12,7 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from bottleneck.schema.analysis import Confidence, IdleCause
+from bottleneck.schema.analysis import BROKEN_TRACE_SLUGS, Confidence, IdleCause
 from bottleneck.schema.case import Case, OpSum
 from bottleneck.units import format_us
 
@@ -28,7 +28,6 @@ _COMPILED = re.compile(
 )
 _LONGEST_CALL_US = 500.0
 # Caveats of analysis/summary.py that make the verdict inconclusive.
-_BROKEN = frozenset({"no-device-events", "kernels-missing", "disturbed-profile", "contended"})
 _BACKWARD = "autograd::engine::evaluate_function"
 _OPTIMIZER = re.compile(r"^Optimizer\.step#(?P<name>\w+)\.step")
 
@@ -100,7 +99,7 @@ def issue_part_us(row: IdleCause) -> float:
 
 def is_broken(case: Case) -> bool:
     """True if the trace is incomplete or was disturbed, so that its waits are not the program's own."""
-    return any(caveat.slug in _BROKEN for caveat in case.analysis.caveats)
+    return any(caveat.slug in BROKEN_TRACE_SLUGS for caveat in case.analysis.caveats)
 
 
 def timing_confidence(case: Case) -> Confidence:

@@ -11,6 +11,7 @@ import pandas as pd
 
 from bottleneck.analysis.telemetry import UNTOLD, Conditions
 from bottleneck.schema.analysis import Device
+from bottleneck.schema.tables import as_integers
 from bottleneck.units import US_PER_S
 
 # Matrix work by dtype: the first peak that the device has. Older parts do narrow types on wider units: a V100 has no
@@ -225,7 +226,7 @@ def fold(kernels: pd.DataFrame, attribution: pd.DataFrame) -> Groups:
         of_kernel=of_kernel,
         main=main,
         priced=attribution["share"].notna().to_numpy()[main],
-        signature=rows(attribution["signature"])[main],
+        signature=as_integers(attribution["signature"])[main],
         kernels=size,
         time_us=_sums(of_kernel, duration, count),
         auxiliary_us=_sums(of_kernel, np.where(auxiliary, duration, 0.0), count),
@@ -254,11 +255,6 @@ def _main_rows(kernels: pd.DataFrame, of_kernel: Rows, count: int) -> Rows:
     )
     last = np.cumsum(np.bincount(of_kernel, minlength=count)) - 1
     return order[last].astype(np.int64)
-
-
-def rows(column: "pd.Series[int]") -> Rows:
-    """A nullable row reference as plain integers, -1 for null."""
-    return column.to_numpy(dtype=np.int64, na_value=-1).astype(np.int64)
 
 
 def by_name(kernels: pd.DataFrame, value: Callable[[str], object]) -> Floats:

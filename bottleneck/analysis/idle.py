@@ -10,6 +10,7 @@ import pandas as pd
 from bottleneck.analysis.host import STATES, Host
 from bottleneck.analysis.intervals import NOTHING, RESOLUTION_US, Flags, Floats, Integers, Segments, cut, grouped, tally
 from bottleneck.schema.linked_trace import Linked
+from bottleneck.schema.op_names import BUILT_IN_CALL
 
 CAUSES = (*STATES, "unknown", "dependency")
 
@@ -136,7 +137,6 @@ def _queued_gap_us(gaps: Gaps, calls: _Calls) -> float:
 
 
 _FRAME = re.compile(r"^(?P<file>[^\n]{1,1000}?)\(\d{1,9}\): (?P<function>[^\n]{1,200})")
-_BUILT_IN = re.compile(r"^<built-in (?:function|method) (?P<name>[^\s>]{1,200})")
 _COPY = re.compile(r"(?P<way>[HDP]to[HDP])(?: \((?P<ends>[^)]{1,60})\))?")
 # The engine's own name for a backward op is its node's name behind this.
 _BACKWARD = "autograd::engine::evaluate_function: "
@@ -179,7 +179,7 @@ def short(name: str | None) -> str | None:
     """A name without what varies or says nothing: line numbers of library code, addresses, the engine's prefix."""
     if name is None:
         return None
-    built_in, frame = _BUILT_IN.match(name), _FRAME.match(name)
+    built_in, frame = BUILT_IN_CALL.match(name), _FRAME.match(name)
     if built_in is not None:
         return built_in["name"]
     if frame is not None:

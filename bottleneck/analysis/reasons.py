@@ -18,9 +18,10 @@ from bottleneck.analysis.floors import (
     Floors,
     Labelled,
     Work,
-    rows,
 )
 from bottleneck.analysis.intervals import shared_us
+from bottleneck.schema.op_names import COMPILED_REGION, IN_PLACE
+from bottleneck.schema.tables import as_integers
 from bottleneck.units import US_PER_S, format_si, format_us
 
 NO_PEAKS = "no peaks known for this device"
@@ -36,21 +37,20 @@ _NO_PRICE = (
     "no priced op among those that issued it",
     "compiled region, whose kernels record no shapes",
 )
-_COMPILED_REGION = "Torch-Compiled Region"
 
 
 def why_unpriced(work: Work) -> Labelled:
     """The reason per group for having no price, as far as the trace and the cost stage tell."""
     main = work.groups.main
-    op = rows(work.kernels["op"])[main]
-    signature = np.append(rows(work.ops["signature"]), -1)[op]
+    op = as_integers(work.kernels["op"])[main]
+    signature = np.append(as_integers(work.ops["signature"]), -1)[op]
     by_cost, cost_reasons = pd.factorize(work.costs["reason"])
     unlinked = work.kernels["unlinked"].cat
     told = unlinked.codes.to_numpy(dtype=np.int64)[main]
     first_cost = len(_NO_PRICE) + len(unlinked.categories)
     cost = np.append(by_cost.astype(np.int64), -1)[signature]
     names = work.ops["name"].cat
-    regions = np.array([str(name).startswith(_COMPILED_REGION) for name in names.categories], dtype=bool)
+    regions = np.array([str(name).startswith(COMPILED_REGION) for name in names.categories], dtype=bool)
     compiled = np.append(regions[names.codes.to_numpy()], False)[op]
     # The reason of an unmodelled match of a replayed kernel is more specific than that the kernel has no op.
     replayed_cost = np.append(by_cost.astype(np.int64), -1)[np.where(work.groups.priced, -1, work.groups.signature)]
@@ -456,7 +456,6 @@ def _name(work: Work, code: float) -> str:
 _SERIAL = re.compile(
     r"^aten::(?:bernoulli|cauchy|exponential|geometric|log_normal|multinomial|normal|rand\w*|uniform)_?$"
 )
-_IN_PLACE = re.compile(r"[a-z0-9]_(?:\.|$)")
 
 
 def of_host(work: Work, floors: Floors) -> tuple[Shortfall, ...]:
@@ -491,7 +490,7 @@ def _fresh(work: Work, floors: Floors) -> Shortfall:
     """Results in memory that the system hands out at the first write, where that accounts for the time."""
     rate, low, time = work.device.fresh_bytes_per_s or np.nan, work.cost("bytes_low"), work.groups.time_us
     written = low / 2  # at most, of what an op reads and writes
-    makes_result = work.per_name(_IN_PLACE.search) == 0
+    makes_result = work.per_name(IN_PLACE.search) == 0
     enough = time <= (floors.cold_us + written / rate * US_PER_S) * work.limits.beyond
     return Shortfall(
         makes_result & (written >= GRAIN_BYTES) & enough & (time > floors.cold_us),

@@ -21,14 +21,13 @@ from bottleneck.analysis.floors import (
     floors,
     fold,
     launch_floor_us,
-    rows,
     settle_compute_us,
     settle_memory_us,
 )
 from bottleneck.analysis.reasons import Shortfall, first_that_holds, of_device, of_host, two_digits
 from bottleneck.analysis.telemetry import UNTOLD, Conditions
 from bottleneck.schema.analysis import Device
-from bottleneck.schema.tables import ROOFLINE, category
+from bottleneck.schema.tables import ROOFLINE, as_integers, category
 from bottleneck.units import US_PER_S, format_si
 
 _OVER_LINK = re.compile(r"HtoD|DtoH|HostToDevice|DeviceToHost|Host -> Device|Device -> Host", re.IGNORECASE)
@@ -85,8 +84,8 @@ def _matches(work: Work, pattern: re.Pattern[str]) -> Flags:
 
 def _bytes_of_op(work: Work) -> Floats:
     """Half of what the op of each row reads and writes, where all that it does is copying; NaN for the others."""
-    op = rows(work.kernels["op"])
-    signature = np.append(rows(work.ops["signature"]), -1)[op]
+    op = as_integers(work.kernels["op"])
+    signature = np.append(as_integers(work.ops["signature"]), -1)[op]
     copies = np.append((work.costs["family"] == "copy").to_numpy(), False)[signature]
     traffic = np.append(work.costs["bytes_low"].to_numpy(), np.nan)[signature]
     return np.where(copies, traffic / 2, np.nan)

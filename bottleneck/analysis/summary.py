@@ -13,10 +13,10 @@ from bottleneck.analysis.intervals import Flags, Integers, tally
 from bottleneck.analysis.kernel_rows import Charged, charged_rows, codes_of, fold_kernels
 from bottleneck.analysis.ledger import ACCOUNTS, LedgerResult, is_wait
 from bottleneck.analysis.queue import measure_queue
-from bottleneck.analysis.scaling import DISTURBED, rescale, untaxed_parts
-from bottleneck.analysis.telemetry import CONTENDED
+from bottleneck.analysis.scaling import rescale, untaxed_parts
 from bottleneck.analysis.verdict import Grounds, decide, describe_sides, name_in_sentence
 from bottleneck.schema.analysis import (
+    BROKEN_TRACE_SLUGS,
     GROUPS,
     Analysis,
     Caveat,
@@ -251,8 +251,6 @@ def _fold(rows: Charged, codes: Integers, labels: "pd.Index[str]", idle_us: Mapp
     return tuple(sorted((*worked, *waited), key=lambda fold: -(fold.us + fold.idle_us)))
 
 
-# Caveats that leave nothing to judge: a good part of the device's work is not in the trace, or the time is not its own.
-_BROKEN = frozenset({"no-device-events", "kernels-missing", DISTURBED, CONTENDED})
 _PRICED_ENOUGH = 0.95
 _WORTH_A_CAVEAT = 0.05
 # The slug of a caveat that no longer holds once several ranks are looked at together.
@@ -379,4 +377,4 @@ def _one_rank_caveats(linked: Linked, result: LedgerResult) -> tuple[Caveat, ...
 
 def _broken(caveats: tuple[Caveat, ...]) -> str | None:
     """Why the trace cannot carry a verdict; null when it can."""
-    return next((caveat.message for caveat in caveats if caveat.slug in _BROKEN), None)
+    return next((caveat.message for caveat in caveats if caveat.slug in BROKEN_TRACE_SLUGS), None)

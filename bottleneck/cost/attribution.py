@@ -7,7 +7,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from bottleneck.cost import OP_FAMILIES, op_family
-from bottleneck.schema.tables import ATTRIBUTION
+from bottleneck.schema.tables import ATTRIBUTION, as_integers, nearest_ancestor
 
 Rows = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
@@ -35,7 +35,7 @@ def attribute(ops: pd.DataFrame, kernels: pd.DataFrame, costs: pd.DataFrame) -> 
     KERNELS are the ops themselves, a worker is attributed to itself and other rows to no op. A worker is an op whose
     cost is not zero and that does not delegate its work to an op nested in it. The shares of one op add up to 1.
     """
-    parent = _rows(ops["parent"])
+    parent = as_integers(ops["parent"])
     assert (parent < np.arange(len(ops))).all(), "an op comes before its parent"
     workers = _workers(ops, costs, parent)
     owner = _attributed_ops(kernels, parent, workers)
@@ -52,17 +52,12 @@ def attribute(ops: pd.DataFrame, kernels: pd.DataFrame, costs: pd.DataFrame) -> 
     return ATTRIBUTION.check(frame)
 
 
-def _rows(column: "pd.Series[int]") -> Rows:
-    """A nullable row reference as plain integers, -1 for null."""
-    return np.asarray(column.to_numpy(dtype=np.int64, na_value=-1), dtype=np.int64)
-
-
 def _working_family(ops: pd.DataFrame, costs: pd.DataFrame) -> Rows:
     """Family code per op; -1 where the op is unmodelled, has zero cost, or is a view."""
     amount = costs[_AMOUNTS].fillna(0.0).sum(axis=1).to_numpy() > 0
     is_view = (costs["family"] == "view").to_numpy()
     family = np.where(amount & ~is_view, costs["family"].cat.codes.to_numpy(), -1).astype(np.int64)
-    return np.append(family, -1)[_rows(ops["signature"])]
+    return np.append(family, -1)[as_integers(ops["signature"])]
 
 
 def _workers(ops: pd.DataFrame, costs: pd.DataFrame, parent: Rows) -> Flags:
@@ -98,13 +93,13 @@ def _dispatchers(ops: pd.DataFrame, costs: pd.DataFrame, parent: Rows) -> Flags:
     unknown = np.array([*(family is None for family in families_by_name), False], dtype=bool)[codes]
     below = _nested_bits(parent, own)
     calls = np.where(unknown, (below != 0) & (ops["self_us"] <= ops["dur_us"] / 2).to_numpy(), (below & delegates) != 0)
-    modelled = np.append(costs["reason"].isna().to_numpy(), False)[_rows(ops["signature"])]
+    modelled = np.append(costs["reason"].isna().to_numpy(), False)[as_integers(ops["signature"])]
     return np.asarray(free | modelled | calls)
 
 
 def _dispatching_rows(kernels: pd.DataFrame, dispatchers: Flags) -> Flags:
     on_host = (kernels["family"] == "host").to_numpy()
-    return np.asarray(on_host & np.append(dispatchers, False)[_rows(kernels["op"])])
+    return np.asarray(on_host & np.append(dispatchers, False)[as_integers(kernels["op"])])
 
 
 def _delegate_bits(name: str, bit: Mapping[str, int]) -> int:
@@ -135,22 +130,12 @@ def _attributed_ops(kernels: pd.DataFrame, parent: Rows, workers: Flags) -> Rows
     Copies, fills and collectives are judged by the bytes that they record themselves. A kernel replayed by a graph is
     not the work of the op that launched the graph.
     """
-    op = _rows(kernels["op"])
+    op = as_integers(kernels["op"])
     own = np.where(workers, np.arange(len(workers)), -1)
     on_host = (kernels["family"] == "host").to_numpy()
-    owner = np.where(on_host, np.append(own, -1)[op], np.append(_nearest(parent, workers), -1)[op])
+    owner = np.where(on_host, np.append(own, -1)[op], np.append(nearest_ancestor(parent, workers), -1)[op])
     eligible = (kernels["kind"] == "compute").to_numpy() & ~kernels["replayed"].to_numpy()
     return np.where(eligible, owner, -1)
-
-
-def _nearest(parent: Rows, workers: Flags) -> Rows:
-    """The nearest worker among each op and its ancestors, -1 for none; jumps double, as in ``_nested_bits``."""
-    none = len(parent)
-    jump = np.where(workers, np.arange(none), np.where(parent < 0, none, parent))
-    jump = np.append(jump, none)
-    while not np.array_equal(further := jump[jump], jump):
-        jump = further
-    return np.where(jump[:-1] == none, -1, jump[:-1])
 
 
 def shares(kernels: pd.DataFrame, owner: Rows) -> npt.NDArray[np.float64]:

@@ -16,7 +16,7 @@ import pandas as pd
 from bottleneck.cost.attribution import attribute, shares
 from bottleneck.schema.analysis import Caveat
 from bottleneck.schema.linked_trace import Linked
-from bottleneck.schema.tables import ATTRIBUTION, CAPTURED, COSTS
+from bottleneck.schema.tables import ATTRIBUTION, CAPTURED, COSTS, as_integers
 from bottleneck.units import format_share
 
 Rows = npt.NDArray[np.int64]
@@ -125,13 +125,13 @@ def _ran(source: CostedTrace, offset: int) -> pd.DataFrame:
     rows = np.flatnonzero(kernels["kind"].isin(["compute", "collective"]))
     kernels, attribution = kernels.iloc[rows], attribution.iloc[rows]
     replayed = kernels["replayed"].to_numpy()
-    launch = kernels["launch"].to_numpy(np.int64, na_value=-1)
+    launch = as_integers(kernels["launch"])
     part = pd.DataFrame(
         {
             "row": rows,
             "name": kernels["name"].astype(object).to_numpy(),
-            "blocks": kernels["blocks"].to_numpy(np.int64, na_value=-1),
-            "threads": kernels["threads"].to_numpy(np.int64, na_value=-1),
+            "blocks": as_integers(kernels["blocks"]),
+            "threads": as_integers(kernels["threads"]),
             "family": kernels["family"].astype(object).to_numpy(),
             "auxiliary": kernels["auxiliary"].to_numpy(),
             "dur_us": kernels["dur_us"].to_numpy(),
@@ -139,7 +139,7 @@ def _ran(source: CostedTrace, offset: int) -> pd.DataFrame:
             "sequence": np.where(replayed, launch, -2 - kernels["stream"].cat.codes.to_numpy(np.int64)),
         }
     )
-    op = np.where(replayed, -1, kernels["op"].to_numpy(np.int64, na_value=-1))
+    op = np.where(replayed, -1, as_integers(kernels["op"]))
     return _with_calls(part, source, attribution, op, offset)
 
 
@@ -161,19 +161,19 @@ def _captured(source: CostedTrace, offset: int) -> pd.DataFrame:
         },
         index=range(len(captured)),
     )
-    return _with_calls(part, source, attribution, captured["op"].to_numpy(np.int64, na_value=-1), offset)
+    return _with_calls(part, source, attribution, as_integers(captured["op"]), offset)
 
 
 def _with_calls(
     part: pd.DataFrame, source: CostedTrace, attribution: pd.DataFrame, op: Rows, offset: int
 ) -> pd.DataFrame:
     """The elements with the call that each is attributed to, else the call of its own op."""
-    signatures = np.append(source.linked.ops["signature"].to_numpy(np.int64, na_value=-1), -1)
-    owner = attribution["op"].to_numpy(np.int64, na_value=-1)
+    signatures = np.append(as_integers(source.linked.ops["signature"]), -1)
+    owner = as_integers(attribution["op"])
     # A modelled op without attributed kernels delegates its work; the trace does not record to which of its ops.
     unmodelled = np.append(source.costs["reason"].notna().to_numpy(), False)[signatures[op]]
     own = np.where(unmodelled, signatures[op], -1)
-    call = np.where(owner >= 0, attribution["signature"].to_numpy(np.int64, na_value=-1), own)
+    call = np.where(owner >= 0, as_integers(attribution["signature"]), own)
     return part.assign(
         call=np.where(call >= 0, call + offset, -1),
         attributed=owner >= 0,

@@ -18,7 +18,7 @@ from bottleneck.cost import compute_costs, cost_table
 from bottleneck.cost.call import Cost, Tensor, Unmodelled
 from bottleneck.schema.compiled_kernels import Compiled, CompiledBuffer, CompiledKernel, CompiledOp
 from bottleneck.schema.linked_trace import Linked
-from bottleneck.schema.tables import CALLS, COSTS
+from bottleneck.schema.tables import CALLS, COSTS, as_integers
 
 FAMILY = "compiled"
 
@@ -120,7 +120,7 @@ def _point(ops: pd.DataFrame, row_of: dict[str, int]) -> pd.DataFrame:
     """OPS whose rows of these names point to these rows of CALLS."""
     codes = ops["name"].cat.codes.to_numpy()
     own = np.array([row_of.get(str(name), -1) for name in ops["name"].cat.categories], dtype=np.int64)[codes]
-    signature = np.where(own >= 0, own, ops["signature"].to_numpy(dtype=np.int64, na_value=-1))
+    signature = np.where(own >= 0, own, as_integers(ops["signature"]))
     return ops.assign(signature=pd.arrays.IntegerArray(signature.astype(np.int32), signature < 0))
 
 

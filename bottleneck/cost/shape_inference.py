@@ -26,7 +26,7 @@ import pandas as pd
 from bottleneck.cost.convolution import BACKWARD, FORWARD, UNFOLDED, BackwardLayout
 from bottleneck.cost.recommendation import CLASSIC, NARROWEST_ROW, WIDEST_ROW
 from bottleneck.schema.linked_trace import Linked
-from bottleneck.schema.tables import CALLS
+from bottleneck.schema.tables import CALLS, as_integers
 from bottleneck.units import ITEM_BYTES
 
 Rows = npt.NDArray[np.int64]
@@ -48,7 +48,7 @@ def forward_operands(signatures: pd.DataFrame, ops: pd.DataFrame) -> tuple[Rows,
     lookups = {row: size for row, dims in _sizes(signatures, _FORWARD).items() if (size := _batch(dims)) is not None}
     known: dict[int, int] = {}
     texts: list[str | None] = [None]
-    signature = np.array(ops["signature"].to_numpy(dtype=np.int64, na_value=-1), np.int64)
+    signature = as_integers(ops["signature"])
     started = ops["ts_us"].to_numpy()
     for row, dims in list(gradients.items())[:_MOST_GRADIENTS] if lookups else []:
         fitting = [each for each, (batch, tables) in lookups.items() if _fits(dims, batch, tables)]
@@ -191,7 +191,7 @@ class _CallIndex:
         self.ops = ops
         self.names = [str(name) for name in signatures["name"]]
         self._dims, self._concrete = signatures["dims"].to_list(), signatures["concrete"].to_list()
-        self.signature = np.array(ops["signature"].to_numpy(dtype=np.int64, na_value=-1), np.int64)
+        self.signature = as_integers(ops["signature"])
 
     def call(self, row: int) -> _Call:
         """The call of one signature; lists are empty where the trace has none, or holds something else."""
@@ -204,7 +204,7 @@ class _CallIndex:
     @cached_property
     def parent(self) -> Rows:
         """Row in OPS of the op around each op, -1 for none."""
-        return np.array(self.ops["parent"].to_numpy(dtype=np.int64, na_value=-1), np.int64)
+        return as_integers(self.ops["parent"])
 
     def ops_of(self, calls: dict[int, _Call]) -> Rows:
         """The ops that make one of the calls."""
@@ -411,7 +411,7 @@ def infer_shapes(linked: Linked) -> Linked:
     Rows of SIGNATURES keep their numbers. Where an op's kernels, or the ops around it, disagree, nothing is inferred.
     """
     signatures, ops = linked.trace.signatures, linked.ops
-    signature = np.array(ops["signature"].to_numpy(dtype=np.int64, na_value=-1), np.int64)
+    signature = as_integers(ops["signature"]).copy()
     sources = (_dtypes(linked, signature), _item_sizes(linked, signature), _results(linked), _forwards(linked))
     key = signature
     for each in sources:
@@ -478,7 +478,7 @@ def _by_kernel(
     Each pair of kernel name and math dtype is parsed once.
     """
     kernels, codes = linked.kernels, np.zeros(len(signature), np.int64)
-    op = kernels["op"].to_numpy(dtype=np.int64, na_value=-1)
+    op = as_integers(kernels["op"])
     is_wanted = np.append(np.array([*wanted, False], bool)[signature], False)
     mine = np.flatnonzero(is_wanted[op] & (kernels["family"] != "host").to_numpy())
     name, dtype = (kernels[column].cat.codes.to_numpy()[mine].astype(np.int64) for column in ("name", "math_dtype"))

@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from bottleneck.schema.case import Case
+from bottleneck.schema.op_names import PYTHON_FRAME
 
-_FRAME = re.compile(r"^(?P<path>[^\n]{1,1000}?)\((?P<line>\d{1,9})\): ")
 _LONGEST_TEXT = 200
 _LARGEST_FILE = 5_000_000
 # Larger files are not parsed for the operators of a function.
@@ -79,7 +79,7 @@ def _paths_by_source(case: Case) -> Mapping[str, set[str]]:
     wanted = set(_used_sources(case))
     found: dict[str, set[str]] = {}
     for label in case.linked.trace.events["name"].cat.categories if wanted else ():
-        match = _FRAME.match(label) if "): " in label else None
+        match = PYTHON_FRAME.match(label) if "): " in label else None
         if match is not None:
             path = match["path"].replace("\\", "/")
             source = f"{path.rpartition('/')[2]}:{match['line']}"

@@ -30,6 +30,11 @@ class Caveat:
     share: Annotated[float | None, Doc("of the step that is affected; null where that is not known", "share")] = None
 
 
+# Caveats after which there is nothing to judge: much of the device's work is not in the trace, or the measured time is
+# not that of the program alone.
+BROKEN_TRACE_SLUGS = frozenset({"no-device-events", "kernels-missing", "disturbed-profile", "contended"})
+
+
 @dataclass(frozen=True)
 class Device:
     """Ceilings of one device. Peaks are dense, keyed '<dtype>_tensor' or '<dtype>_vector', in FLOP/s.

@@ -290,3 +290,23 @@ CHARGED = Table(
 def category(values: "np.ndarray[tuple[int], np.dtype[np.integer]]", labels: list[str]) -> pd.Categorical:
     """A categorical from codes and labels; code -1 is null."""
     return pd.Categorical.from_codes(values, categories=pd.Index(labels, dtype=object))
+
+
+def as_integers(column: "pd.Series[int]") -> "np.ndarray[tuple[int], np.dtype[np.int64]]":
+    """A nullable column of integers, such as row references, as a plain array; -1 for null."""
+    return np.asarray(column.to_numpy(dtype=np.int64, na_value=-1), dtype=np.int64)
+
+
+def nearest_ancestor(
+    parent: "np.ndarray[tuple[int], np.dtype[np.int64]]", chosen: "np.ndarray[tuple[int], np.dtype[np.bool_]]"
+) -> "np.ndarray[tuple[int], np.dtype[np.int64]]":
+    """Row of the nearest chosen one among each row and its ancestors, -1 where there is none.
+
+    ``parent`` is a row, -1 at a root. Pointers are doubled, so the number of passes is the logarithm of the depth.
+    """
+    none = len(parent)
+    rows = np.arange(none + 1)
+    hop = np.append(np.where(chosen, rows[:-1], np.where(parent < 0, none, parent)), none)
+    while not np.array_equal(further := hop[hop], hop):
+        hop = further
+    return np.asarray(np.where(hop[:-1] == none, -1, hop[:-1]), dtype=np.int64)

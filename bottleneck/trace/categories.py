@@ -5,6 +5,8 @@ Source of the raw names: Kineto's libkineto/include/ActivityType.h and real trac
 
 from typing import Literal
 
+from bottleneck.schema.op_names import MARK_PREFIXES
+
 Role = Literal["op", "launch", "device", "frame", "plain"]
 
 # Annotations of these names are work: gloo and its like mark so what their threads do for each collective.
@@ -68,7 +70,6 @@ _ROLES: dict[str, Role] = {
 }
 
 # Until 1.11 (and on Ascend) marks of the profiler and the optimizer are written as ordinary ops.
-_MARKS = ("ProfilerStep#", "enumerate(DataLoader)#", "Optimizer.step#", "Optimizer.zero_grad#")
 
 # MTIA reports everything its command processors do under one category; waits and copies go by name.
 _MTIA_RAW = "mtia_ccp_events"
@@ -94,7 +95,7 @@ def depends_on_name(raw: str) -> bool:
 def by_name(raw: str, name: str) -> str:
     """The category where the name overrules the raw category."""
     category = category_of(raw)
-    if category == "op" and name.startswith(_MARKS):
+    if category == "op" and name.startswith(MARK_PREFIXES):
         return "annotation"
     if category == "op" and is_host_collective(name):
         return "collective"

@@ -9,15 +9,12 @@ import numpy as np
 import pandas as pd
 
 from bottleneck.schema.linked_trace import Trace
-from bottleneck.schema.tables import PLACES, category
+from bottleneck.schema.op_names import BUILT_IN_CALL, MODULE_PREFIX, PYTHON_FRAME
+from bottleneck.schema.tables import PLACES, category, nearest_ancestor
 from bottleneck.trace.joins import ends_ns, is_any_of, names, starts_ns, threads
-from bottleneck.trace.nesting import Ints, Nest, ancestor_where, nest
+from bottleneck.trace.nesting import Ints, Nest, nest
 
-MODULE_PREFIX = "nn.Module: "
 MODULE, OWN, MODEL_LIBRARY, PLUMBING = 0, 1, 2, 3
-
-# 'path/file.py(57): function', as Kineto writes a Python frame. The longest real one is far below the limit.
-_FRAME = re.compile(r"^(?P<path>[^\n]{1,1000}?)\((?P<line>\d{1,9})\): ")
 
 # Kineto cuts entries of sys.path off, so a library shows as 'torch/nn/…' or, where it was not cut, with its folder.
 # Generated code has a name in angle brackets; so do notebook cells of older IPython, which are the user's own.
@@ -49,7 +46,7 @@ def kind_of_frame(name: str) -> int:
     """MODULE, the user's OWN code, a MODEL_LIBRARY, or PLUMBING (torch, standard library, builtins)."""
     if name.startswith(MODULE_PREFIX):
         return MODULE
-    match = _FRAME.match(name)
+    match = PYTHON_FRAME.match(name)
     if match is None:
         return PLUMBING
     path = match["path"].replace("\\", "/")
@@ -63,14 +60,14 @@ def kind_of_frame(name: str) -> int:
 
 def short_source(name: str) -> str:
     """'model.py:57' of 'path/model.py(57): forward'; only for names that ``kind_of_frame`` does not call PLUMBING."""
-    match = _FRAME.match(name)
+    match = PYTHON_FRAME.match(name)
     assert match is not None, "a frame without a line has no source"
     return f"{match['path'].replace(chr(92), '/').rpartition('/')[2]}:{match['line']}"
 
 
 def function_of(name: str) -> str:
     """'forward' of 'path/model.py(57): forward'; the whole name where it is no frame."""
-    match = _FRAME.match(name)
+    match = PYTHON_FRAME.match(name)
     return name if match is None else name[match.end() :]
 
 
@@ -197,7 +194,7 @@ def _paths(frames: Frames, labels: list[str]) -> tuple[Ints, list[str]]:
         for outer, name in zip(*(part.tolist() for part in np.divmod(keys, len(labels))), strict=True):
             element = labels[name].removeprefix(MODULE_PREFIX)[:_LONGEST_MODULE_NAME]
             paths.append(f"{paths[outer - 1]}.{element}" if outer else element)
-    return path[ancestor_where(frames.nest.parent, frames.nest.depth < _DEEPEST_MODULE)], paths
+    return path[nearest_ancestor(frames.nest.parent, frames.nest.depth < _DEEPEST_MODULE)], paths
 
 
 def _sources(stacks: Stacks, thread: Ints, at_ns: Ints) -> Labels:
@@ -215,7 +212,6 @@ def _sources(stacks: Stacks, thread: Ints, at_ns: Ints) -> Labels:
 # A call of a built-in function that takes this long is named beside the function that made it: it blocks, as sleep.
 _LONG_CALL_US = 100.0
 _BUILT_IN = "<built-in "
-_BUILT_IN_NAME = re.compile(r"^<built-in (?:function|method) (?P<name>[^\s>]{1,200})")
 
 
 def find_places(stacks: Stacks) -> pd.DataFrame | None:
@@ -281,5 +277,5 @@ def _frames(stacks: Stacks, thread: Ints, at_ns: Ints, calls: Frames) -> tuple[I
 def _text(labels: list[str], outer: int, inner: int) -> str:
     """Both names from their codes plus one; empty where no function of the program is known."""
     function = function_of(labels[outer - 1]) if outer else ""
-    match = _BUILT_IN_NAME.match(labels[inner - 1]) if inner else None
+    match = BUILT_IN_CALL.match(labels[inner - 1]) if inner else None
     return f"{function} > {match['name']}" if function and match else function

@@ -7,7 +7,8 @@ import pandas as pd
 
 from bottleneck.schema.checks import Check, Status
 from bottleneck.schema.linked_trace import Linked, Trace
-from bottleneck.trace.joins import Flags, ends_ns, starts_ns, threads, whole
+from bottleneck.schema.tables import as_integers
+from bottleneck.trace.joins import Flags, ends_ns, starts_ns, threads
 from bottleneck.trace.link import TOLERATED_SHARE, kernel_launches
 from bottleneck.trace.nesting import Ints
 from bottleneck.units import format_share, format_us
@@ -175,11 +176,11 @@ def repeated_ids(linked: Linked) -> tuple[int, int, int]:
     """
     trace = linked.trace
     launches, _ = kernel_launches(trace)
-    work = whole(trace.device_args["correlation"])
+    work = as_integers(trace.device_args["correlation"])
     replayed = trace.device_args["event"].isin(linked.kernels["event"][linked.kernels["replayed"]]).to_numpy(bool)
     return (
-        _repeats(whole(trace.op_args["external_id"])),
-        _repeats(whole(trace.launch_args["correlation"])[launches]),
+        _repeats(as_integers(trace.op_args["external_id"])),
+        _repeats(as_integers(trace.launch_args["correlation"])[launches]),
         _repeats(work[~replayed]) if trace.flavour in _ONE_EACH else 0,
     )
 

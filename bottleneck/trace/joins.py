@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 
 from bottleneck.schema.linked_trace import Trace
+from bottleneck.schema.tables import as_integers
 from bottleneck.trace.nesting import Ints, to_ns
 
 Flags = npt.NDArray[np.bool_]
@@ -25,11 +25,6 @@ class Match:
     def nearest(self) -> Ints:
         """The latest row before the instant, or the first one where all come after it."""
         return np.where(self.before >= 0, self.before, self.first)
-
-
-def whole(column: "pd.Series[int]") -> Ints:
-    """A nullable column of whole numbers as plain integers, -1 for null."""
-    return np.asarray(column.to_numpy(dtype=np.int64, na_value=-1), dtype=np.int64)
 
 
 def match_latest(key: Ints, at_ns: Ints, asked_key: Ints, asked_ns: Ints) -> Match:
@@ -104,8 +99,8 @@ def find_launches(trace: Trace) -> Ints:
     """
     called, issued = trace.launch_args, trace.device_args
     return match_latest(
-        whole(called["correlation"]),
+        as_integers(called["correlation"]),
         starts_ns(trace, called["event"].to_numpy()),
-        whole(issued["correlation"]),
+        as_integers(issued["correlation"]),
         starts_ns(trace, issued["event"].to_numpy()),
     ).nearest

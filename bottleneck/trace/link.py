@@ -17,7 +17,7 @@ import pandas as pd
 
 from bottleneck.schema.analysis import Caveat
 from bottleneck.schema.linked_trace import Linked, Trace, Window
-from bottleneck.schema.tables import CAPTURED, KERNELS, category
+from bottleneck.schema.tables import CAPTURED, KERNELS, as_integers, category
 from bottleneck.trace.frames import Labels, Places, Stacks, find_places, locate
 from bottleneck.trace.joins import (
     LAUNCHES_A_KERNEL,
@@ -29,7 +29,6 @@ from bottleneck.trace.joins import (
     names_that_match,
     starts_ns,
     threads,
-    whole,
 )
 from bottleneck.trace.kernels import KernelTraits, describe_kernel
 from bottleneck.trace.nesting import Ints, to_ns
@@ -60,7 +59,7 @@ def find_captured(trace: Trace, trees: OpTree) -> pd.DataFrame:
     begin, end = (np.sort(start_ns[names_that_match(trace, pattern)[name]]) for pattern in (_BEGIN, _END))
     capture = np.searchsorted(begin, start_ns, side="right") - 1
     open_ = (capture >= 0) & (np.searchsorted(end, start_ns) == np.searchsorted(end, np.append(begin, 0)[capture]))
-    ran = np.isin(whole(trace.launch_args["correlation"]), whole(trace.device_args["correlation"]))
+    ran = np.isin(as_integers(trace.launch_args["correlation"]), as_integers(trace.device_args["correlation"]))
     rows = np.flatnonzero(names_that_match(trace, LAUNCHES_A_KERNEL)[name] & open_ & ~ran)
     rows = rows[np.argsort(start_ns[rows], kind="stable")]
     return CAPTURED.check(
@@ -185,8 +184,8 @@ def kernel_launches(trace: Trace) -> tuple[Ints, Flags]:
     """Rows in LAUNCH_ARGS of the calls that each launch a kernel, and which of them have no work in the trace."""
     launches = names_that_match(trace, LAUNCHES_A_KERNEL)
     rows = np.flatnonzero(launches[names(trace, trace.launch_args["event"].to_numpy())])
-    correlation = whole(trace.launch_args["correlation"])[rows]
-    return rows, ~np.isin(correlation, whole(trace.device_args["correlation"]))
+    correlation = as_integers(trace.launch_args["correlation"])[rows]
+    return rows, ~np.isin(correlation, as_integers(trace.device_args["correlation"]))
 
 
 def _missing_kernels(trace: Trace) -> Caveat | None:
@@ -269,7 +268,7 @@ def _without_host_collectives(trace: Trace) -> Trace:
 def _issue(trace: Trace, trees: OpTree) -> _Issued:
     """All device work, sorted by start, then longer first, then in the order in which it was issued."""
     event = trace.device_args["event"].to_numpy()
-    correlation = whole(trace.device_args["correlation"])
+    correlation = as_integers(trace.device_args["correlation"])
     start_ns, dur_us = starts_ns(trace, event), trace.events["dur_us"].to_numpy()[event]
     launched = find_launches(trace)
     # Correlations are handed out in order too, but need not be: they tell only where no call does.
@@ -296,8 +295,8 @@ def _by_interval(trace: Trace, trees: OpTree, launch: Ints) -> Ints:
 
 def _by_external_id(trace: Trace, trees: OpTree, args: Ints) -> Ints:
     """The op whose id the device work carries, -1 where it carries none."""
-    ids = whole(trace.op_args["external_id"])[trees.args]
-    asked = whole(trace.device_args["external_id"])[args]
+    ids = as_integers(trace.op_args["external_id"])[trees.args]
+    asked = as_integers(trace.device_args["external_id"])[args]
     asked_ns = starts_ns(trace, trace.device_args["event"].to_numpy()[args])
     return match_latest(ids, trees.nest.start_ns, asked, asked_ns).nearest
 
@@ -307,7 +306,7 @@ def _replayed(trace: Trace, args: Ints, launch: Ints) -> Flags:
     launched = launch >= 0
     call = np.append(trace.launch_args["event"].to_numpy(), 0)[launch]
     by_name = launched & names_that_match(trace, _GRAPH_LAUNCH)[names(trace, call)]
-    by_graph = whole(trace.device_args["graph"])[args] > 0
+    by_graph = as_integers(trace.device_args["graph"])[args] > 0
     if trace.flavour not in {"cuda", "rocm"}:
         return by_name | by_graph
     kernels = launched & is_any_of(trace, ("kernel",), trace.device_args["event"].to_numpy()[args])
@@ -400,7 +399,7 @@ def _traits(trace: Trace, issued: _Issued) -> dict[str, object]:
 
 def _reasons(trace: Trace, issued: _Issued) -> Ints:
     """Code of the reason in _REASONS for which each row has no op; -1 where it has one."""
-    launched, correlated = issued.launch >= 0, whole(trace.device_args["correlation"])[issued.args] >= 0
+    launched, correlated = issued.launch >= 0, as_integers(trace.device_args["correlation"])[issued.args] >= 0
     conditions = [
         issued.op >= 0,
         launched & issued.replayed,

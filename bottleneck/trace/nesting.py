@@ -80,19 +80,6 @@ def nest(track: Ints, start_ns: Ints, end_ns: Ints, tie: Ints | None = None) -> 
     return Nest(order, sorted_track, start, end, parent, depth, children, self_ns)
 
 
-def ancestor_where(parent: Ints, chosen: npt.NDArray[np.bool_]) -> Ints:
-    """Row of the nearest chosen one among each row and its ancestors, -1 where there is none.
-
-    Pointers are doubled, so the number of passes is the logarithm of the depth.
-    """
-    none = len(parent)
-    rows = np.arange(none + 1)
-    hop = np.append(np.where(chosen, rows[:-1], np.where(parent < 0, none, parent)), none)
-    while not np.array_equal(further := hop[hop], hop):
-        hop = further
-    return np.where(hop[:-1] == none, -1, hop[:-1])
-
-
 def _trees(track: list[int], start: list[int], end: list[int]) -> tuple[Ints, Ints, Ints]:
     """Parent, depth, and end cut to the parent's, per interval; one pass with a stack of open intervals.
 

@@ -8,10 +8,10 @@ import pandas as pd
 from pandas.arrays import IntegerArray
 
 from bottleneck.schema.linked_trace import Trace, Window
-from bottleneck.schema.tables import OPS, category
+from bottleneck.schema.tables import OPS, as_integers, category, nearest_ancestor
 from bottleneck.trace.frames import Labels, Places
-from bottleneck.trace.joins import Flags, ends_ns, match_latest, names, names_that_match, starts_ns, threads, whole
-from bottleneck.trace.nesting import Ints, Nest, ancestor_where, nest, to_ns
+from bottleneck.trace.joins import Flags, ends_ns, match_latest, names, names_that_match, starts_ns, threads
+from bottleneck.trace.nesting import Ints, Nest, nest, to_ns
 
 
 def forward_of(sequence: Ints, forward_thread: Ints, thread: Ints, start_ns: Ints) -> Ints:
@@ -64,7 +64,7 @@ def build_trees(trace: Trace) -> OpTree:
     thread = threads(trace, event)
     track_of_thread = _by_first_op(thread, start_ns, len(trace.events["thread"].cat.categories))
     # Ids are given out in the order in which ops begin: of two ops with the same rounded times the outer has the lower.
-    trees = nest(track_of_thread[thread], start_ns, ends_ns(trace, event), whole(trace.op_args["external_id"]))
+    trees = nest(track_of_thread[thread], start_ns, ends_ns(trace, event), as_integers(trace.op_args["external_id"]))
     return OpTree(trees, trees.order, event[trees.order], thread[trees.order], track_of_thread)
 
 
@@ -101,9 +101,9 @@ def inherit_from_forward(trace: Trace, trees: OpTree, places: Places) -> Places:
     forward pass under activation checkpointing.
     """
     args = trace.op_args.iloc[trees.args]
-    sequence, forward_thread = whole(args["sequence"]), whole(args["forward_thread"])
+    sequence, forward_thread = as_integers(args["sequence"]), as_integers(args["forward_thread"])
     forward = forward_of(sequence, forward_thread, trees.nest.track, trees.nest.start_ns)
-    root = ancestor_where(trees.nest.parent, forward >= 0)
+    root = nearest_ancestor(trees.nest.parent, forward >= 0)
     return Places(_inherited(places.module, trees, forward, root), _inherited(places.source, trees, forward, root))
 
 

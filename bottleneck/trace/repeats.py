@@ -17,7 +17,8 @@ from itertools import pairwise
 import numpy as np
 
 from bottleneck.schema.linked_trace import Step, Trace
-from bottleneck.trace.frames import MODULE_PREFIX
+from bottleneck.schema.op_names import LOADER_FETCH, MODULE_PREFIX, PROFILER_STEP
+from bottleneck.schema.tables import as_integers
 from bottleneck.trace.joins import (
     Flags,
     are_named,
@@ -28,7 +29,6 @@ from bottleneck.trace.joins import (
     names,
     starts_ns,
     threads,
-    whole,
 )
 from bottleneck.trace.joins import ends_ns as ends_of
 from bottleneck.trace.nesting import Floats, Ints
@@ -94,9 +94,9 @@ def called_us(trace: Trace) -> Floats:
     event, launch = trace.device_args["event"].to_numpy(), find_launches(trace)
     ops = trace.op_args["event"].to_numpy()
     issuers = match_latest(
-        whole(trace.op_args["external_id"]),
+        as_integers(trace.op_args["external_id"]),
         starts_ns(trace, ops),
-        whole(trace.device_args["external_id"]),
+        as_integers(trace.device_args["external_id"]),
         starts_ns(trace, event),
     ).nearest
     calls = np.append(trace.launch_args["event"].to_numpy(), -1)[launch]
@@ -131,9 +131,7 @@ _COVERED = 0.5
 _DEEPEST = 8
 
 _MODULE = re.compile("^" + re.escape(MODULE_PREFIX))
-_LOADER = re.compile(r"^enumerate\(DataLoader\)#")
 _AUTOGRAD = re.compile("^autograd::engine::")
-_OF_THE_PROFILER = re.compile("^ProfilerStep#")
 
 
 # Steps in order, each with the reason why it does not count, null for those that do, which lie next to one another.
@@ -205,8 +203,8 @@ def _main_thread(trace: Trace) -> int:
 def _items(trace: Trace, thread: int) -> _Items:
     """Ops, annotations, modules and calls that issue device work on a thread, by start, then longer first."""
     mine = trace.events["thread"].cat.codes.to_numpy() == thread
-    marks = (is_any_of(trace, ("python",)) & are_named(trace, _MODULE)) | are_named(trace, _LOADER)
-    annotation = is_any_of(trace, ("annotation",)) & ~are_named(trace, _OF_THE_PROFILER)
+    marks = (is_any_of(trace, ("python",)) & are_named(trace, _MODULE)) | are_named(trace, LOADER_FETCH)
+    annotation = is_any_of(trace, ("annotation",)) & ~are_named(trace, PROFILER_STEP)
     issuing = np.zeros(len(mine), dtype=np.bool_)
     launch = find_launches(trace)
     issuing[trace.launch_args["event"].to_numpy()[launch[launch >= 0]]] = True
@@ -222,7 +220,7 @@ def _codes(trace: Trace, event: Ints) -> Ints:
     """Equal codes for events of one name and, of ops, with equal shapes and dtypes."""
     shapes = trace.signatures.groupby(["dims", "types"], dropna=False, sort=False).ngroup().to_numpy(np.int64)
     signature = np.full(len(trace.events), -1, dtype=np.int64)
-    signature[trace.op_args["event"].to_numpy()] = whole(trace.op_args["signature"])
+    signature[trace.op_args["event"].to_numpy()] = as_integers(trace.op_args["signature"])
     shape = np.append(shapes, -1)[signature[event]]
     code: Ints = names(trace, event) * (len(shapes) + 1) + shape + 1
     return code

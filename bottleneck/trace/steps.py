@@ -10,6 +10,7 @@ import pandas as pd
 
 from bottleneck.errors import UsageError
 from bottleneck.schema.linked_trace import Step, Trace, Window
+from bottleneck.schema.op_names import OPTIMIZER_STEP, PROFILER_STEP
 from bottleneck.trace.joins import Flags, are_named, is_any_of
 from bottleneck.trace.nesting import Floats
 from bottleneck.trace.repeats import Found, find_repeats, wall_spans
@@ -126,8 +127,6 @@ def _python_span(trace: Trace, first_us: float, last_us: float) -> list[tuple[fl
     ]
 
 
-PROFILER_STEP = re.compile("^ProfilerStep#")
-OPTIMIZER_STEP = re.compile(r"^Optimizer\.step#")
 # Around each step of vLLM and SGLang: 'execute_32_context_0(sq0sk0sqsq0sqsk0)_generation_32(sq32…'.
 SERVER_STEP = re.compile(r"^execute_(\w+_)?\d")
 

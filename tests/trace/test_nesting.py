@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bottleneck.trace.nesting import Nest, ancestor_where, nest, to_ns
+from bottleneck.schema.tables import nearest_ancestor
+from bottleneck.trace.nesting import Nest, nest, to_ns
 
 
 @dataclass(frozen=True)
@@ -100,7 +101,7 @@ def test_the_order_of_the_input_does_not_matter(intervals: list[Interval], rando
 def test_ancestor_where_climbs_to_the_nearest_chosen_row(rows: list[tuple[int, bool]]) -> None:
     parent = np.array([min(up, row) - 1 for row, (up, _) in enumerate(rows)], dtype=np.int64)
     chosen = np.array([yes for _, yes in rows], dtype=bool)
-    found = ancestor_where(parent, chosen)
+    found = nearest_ancestor(parent, chosen)
     for row in range(len(rows)):
         at = row
         while at >= 0 and not chosen[at]:
@@ -141,4 +142,4 @@ def test_deep_nesting_neither_recurses_nor_slows_the_climb(depth: int) -> None:
     start = np.arange(depth)
     trees = nest(np.zeros(depth, np.int64), start, 2 * depth - start)
     assert trees.depth[-1] == depth - 1
-    assert (ancestor_where(trees.parent, trees.depth == 0) == 0).all()
+    assert (nearest_ancestor(trees.parent, trees.depth == 0) == 0).all()
