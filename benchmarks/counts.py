@@ -16,7 +16,7 @@ from pathlib import Path
 
 from bottleneck.errors import BottleneckError
 from bottleneck.experiment.program import Program
-from bottleneck.experiment.side import Stand
+from bottleneck.experiment.side import Side
 from bottleneck.gate.count_program import count_program
 from bottleneck.harness.target import find_form
 from bottleneck.schema.counters import COUNTERS, Counts
@@ -103,8 +103,8 @@ def study(name: str, scratch: Path) -> list[Row]:
     for number, (circumstance, environment) in enumerate(CIRCUMSTANCES.items()):
         told = {key: str(quiet) if value == "WITHOUT_GC" else value for key, value in environment.items()}
         try:
-            stand = Stand(circumstance, folder, told)
-            counts = count_program(program, scratch / f"{name}-{number}", stand).counts
+            side = Side(circumstance, folder, told)
+            counts = count_program(program, scratch / f"{name}-{number}", side).counts
         except BottleneckError as error:
             rows.append(Row(name, circumstance, {}, f"{error.what}: {error.why}"))
             continue

@@ -4,7 +4,7 @@ python -m benchmarks.gate [--runs 3] [--slowdown 0 5 10] [--load 1] [--beside 0]
 python -m benchmarks.gate --results FILE --table [--resample 2000] [--write docs/explanation/accuracy/gate.md]
 
 The step is that of examples/mlp.py with 19 layers. The candidate has as many, or one or two more: 5 and 10 % more work,
-by its ops and FLOPs, which are counted. Every run is a whole duel, as `bottleneck gate` fights it, of two folders that
+by its ops and FLOPs, which are counted. Every run is a whole measurement, as `bottleneck gate` takes it, of two folders that
 differ in that number alone; its result is one line of the file, so that runs of several sessions add up. `--load` keeps
 so many processors busy with a process each, of no use, which stays on its processor. `--beside` keeps so many more runs
 under way at the same time, which load the machine for each other as the jobs of a CI machine do: with `--load 0` a run
@@ -34,9 +34,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks.pages import write_between_markers
-from bottleneck.experiment.paired_processes import DuelEffort, duel
+from bottleneck.experiment.paired_processes import TimingEffort, time_in_pairs
 from bottleneck.experiment.program import Program
-from bottleneck.experiment.side import Stand
+from bottleneck.experiment.side import Side
 from bottleneck.schema.gate_result import TimeResult
 from bottleneck.schema.statistics import (
     Batches,
@@ -133,9 +133,9 @@ def make_runs(slowdowns: Sequence[int], load: int, beside: int) -> Iterator[Run]
 
 def _run(folder: Path, slowdown: int, load: int, beside: int) -> Run:
     own, seed = folder / str(os.getpid()), random.SystemRandom().randrange(2**31)
-    base, candidate = (_stand(own / name, name, layers) for name, layers in _sides(slowdown))
+    base, candidate = (_side(own / name, name, layers) for name, layers in _sides(slowdown))
     load_average = round(os.getloadavg()[0], 2)
-    found = duel(Program(EXAMPLE.name), base, candidate, DuelEffort(seed=seed))
+    found = time_in_pairs(Program(EXAMPLE.name), base, candidate, TimingEffort(seed=seed))
     return Run(
         slowdown=slowdown,
         load=load,
@@ -158,11 +158,11 @@ def _sides(slowdown: int) -> tuple[tuple[str, int], tuple[str, int]]:
     return ("base", BASE), (f"plus-{slowdown}", CANDIDATES[slowdown])
 
 
-def _stand(folder: Path, label: str, layers: int) -> Stand:
+def _side(folder: Path, label: str, layers: int) -> Side:
     """A folder with the example, of so many layers. One thread: two on a busy machine wait for each other."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / EXAMPLE.name).write_text(with_layers(layers), encoding="utf-8")
-    return Stand(label, folder, {"OMP_NUM_THREADS": "1"})
+    return Side(label, folder, {"OMP_NUM_THREADS": "1"})
 
 
 def with_layers(layers: int) -> str:

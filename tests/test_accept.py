@@ -286,7 +286,7 @@ def test_lines_put_into_a_real_program_answer_for_their_counters_and_are_accepte
 ) -> None:
     pytest.importorskip("torch")
     from bottleneck.experiment.program import Program
-    from bottleneck.experiment.side import Stand
+    from bottleneck.experiment.side import Side
     from bottleneck.gate.count_program import count_program
     from bottleneck.gate.judge import judge_counts
     from bottleneck.gate.settings import read_settings
@@ -295,8 +295,8 @@ def test_lines_put_into_a_real_program_answer_for_their_counters_and_are_accepte
     monkeypatch.chdir(tmp_path)
     (tmp_path / "pyproject.toml").write_text('[tool.bottleneck.gate]\nworkloads = ["net.py"]\n')
     (tmp_path / "net.py").write_text(PROGRAM)
-    stand = Stand("this", tmp_path)
-    before = count_program(Program("net.py"), tmp_path / "scratch", stand).counts
+    side = Side("this", tmp_path)
+    before = count_program(Program("net.py"), tmp_path / "scratch", side).counts
     write_lock(lock_of(tmp_path), Lock("net", ("net.py",), before))
 
     changed = PROGRAM

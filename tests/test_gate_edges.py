@@ -26,9 +26,9 @@ import pytest
 
 from bottleneck.cli import _run
 from bottleneck.errors import WorkloadError
-from bottleneck.experiment.paired_processes import DuelEffort
+from bottleneck.experiment.paired_processes import TimingEffort
 from bottleneck.experiment.program import Program
-from bottleneck.experiment.side import Stand
+from bottleneck.experiment.side import Side
 from bottleneck.gate.count_program import Counted
 from bottleneck.gate.lockfile import write_lock
 from bottleneck.schema.counters import Counts, Fingerprint, Lock
@@ -47,20 +47,22 @@ PYPROJECT = '[tool.bottleneck.gate]\nworkloads = ["train.py"]\n'
 class Lab:
     """A clone on a branch off main, and what stands in for counting and timing, which take minutes.
 
-    ``sides`` are the stands that were timed, with the text of the program that each would run.
+    ``sides`` are the sides that were timed, with the text of the program that each would run.
     """
 
     clone: Path
-    sides: list[tuple[Stand, str]]
+    sides: list[tuple[Side, str]]
     counts: Counts = COUNTS
 
-    def count(self, program: Program, folder: Path, stand: Stand, runs: int = 1, tell: Any = None) -> Counted:
-        text = (stand.folder / program.target).read_text()
+    def count(self, program: Program, folder: Path, side: Side, runs: int = 1, tell: Any = None) -> Counted:
+        text = (side.folder / program.target).read_text()
         if "raise" in text:
-            raise WorkloadError(f"{program.target} failed in {stand.label}", why="RuntimeError: no data", fix="mend it")
+            raise WorkloadError(f"{program.target} failed in {side.label}", why="RuntimeError: no data", fix="mend it")
         return Counted(self.counts, (), None)  # type: ignore[arg-type]
 
-    def duel(self, program: Program, base: Stand, candidate: Stand, effort: DuelEffort, tell: Any) -> TimeResult:
+    def time_in_pairs(
+        self, program: Program, base: Side, candidate: Side, effort: TimingEffort, tell: Any
+    ) -> TimeResult:
         self.sides = [(each, (each.folder / program.target).read_text()) for each in (base, candidate)]
         return TimeResult("fine", ratio=Ratio(1.0, 0.99, 1.01, 7), budget=0.03)
 
@@ -77,7 +79,7 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lab:
     commit(clone, "change", train_py=WORKLOAD + "# changed\n")
     lab = Lab(clone, [])
     monkeypatch.setattr("bottleneck.gate.run_gate.count_program", lab.count)
-    monkeypatch.setattr("bottleneck.gate.run_gate.duel", lab.duel)
+    monkeypatch.setattr("bottleneck.gate.run_gate.time_in_pairs", lab.time_in_pairs)
     monkeypatch.chdir(clone)
     return lab
 
@@ -100,7 +102,7 @@ def test_the_change_is_timed_against_where_it_left_main(lab: Lab, gate: Gate) ->
     code, said = gate()
     assert code == 0
     assert [text for _, text in lab.sides] == [WORKLOAD, WORKLOAD + "# changed\n"]
-    base, candidate = (stand for stand, _ in lab.sides)
+    base, candidate = (side for side, _ in lab.sides)
     assert base.label == f"merge-base with main ({git(lab.clone, 'rev-parse', '--short=7', 'main')})"
     assert base.folder != candidate.folder == lab.clone
     assert not base.folder.exists()

@@ -52,7 +52,7 @@ class Wanted:
 class _Target:
     """A workload's lock-file, and what all share: the folder of the settings, and they.
 
-    ``name`` is that which the file was found by; what stands in it leads to no other file.
+    ``name`` is that which the file was found by; what sides in it leads to no other file.
     """
 
     name: str
@@ -197,13 +197,13 @@ def _is_stale(path: Path, counts: "Counts", target: _Target) -> bool:
 
 def _count(target: _Target) -> "Counts":
     from bottleneck.commands.gating import Place, find_program
-    from bottleneck.experiment.side import Stand
+    from bottleneck.experiment.side import Side
     from bottleneck.gate.count_program import count_program
 
     program = find_program(shlex.join(target.lock.program), Place(target.root, target.settings))
     with tempfile.TemporaryDirectory(prefix="bottleneck-accept-", ignore_cleanup_errors=True) as scratch:
-        stand = Stand("this folder", target.root, target.settings.environment)
-        return count_program(program, Path(scratch), stand).counts
+        side = Side("this folder", target.root, target.settings.environment)
+        return count_program(program, Path(scratch), side).counts
 
 
 def _stamp(reason: str, root: Path) -> "Stamp":

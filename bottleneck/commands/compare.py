@@ -14,7 +14,7 @@ import typer
 if TYPE_CHECKING:
     from bottleneck.compare.sides import ComparedSide, Touched
     from bottleneck.experiment.program import Program
-    from bottleneck.experiment.side import Stand
+    from bottleneck.experiment.side import Side
     from bottleneck.pipeline import Options
     from bottleneck.schema.comparison import Comparison
     from bottleneck.schema.gate_result import Limit
@@ -279,35 +279,35 @@ def _recorder(program: "Program", scratch: Path, say: Say) -> "Callable[[SideSou
     ceilings = Ceilings(lambda notes: find_calibration(notes.device_facts, notes.threads, say))
 
     def record(source: SideSource) -> ComparedSide:
-        with _stand_at(source, program, scratch) as stand:
+        with _side_at(source, program, scratch) as side:
             say(f"recording {program.target} at {source.label}")
             folder = Path(tempfile.mkdtemp(prefix="side-", dir=scratch))
-            case = record_side(program, folder, stand, ceilings)
-            counts = count(case, stand.folder)
+            case = record_side(program, folder, side, ceilings)
+            counts = count(case, side.folder)
         return ComparedSide(source.label, source.label, case=case, counts=counts)
 
     return record
 
 
 @contextmanager
-def _stand_at(source: SideSource, program: "Program", scratch: Path) -> "Iterator[Stand]":
+def _side_at(source: SideSource, program: "Program", scratch: Path) -> "Iterator[Side]":
     """The working folder, or a worktree of the commit for the length of the block."""
     from bottleneck.errors import UsageError
-    from bottleneck.experiment.side import Stand
-    from bottleneck.experiment.worktree import base_stand, lacks
+    from bottleneck.experiment.side import Side
+    from bottleneck.experiment.worktree import base_side, lacks
     from bottleneck.gate.settings import find_pyproject, read_settings
 
     settings = read_settings(find_pyproject(Path.cwd()))
     if source.kind == "worktree":
-        yield Stand(source.label, Path.cwd(), settings.environment)
+        yield Side(source.label, Path.cwd(), settings.environment)
         return
-    with base_stand(source.root, source.text, settings.setup, scratch, Path.cwd()) as base:
+    with base_side(source.root, source.text, settings.setup, scratch, Path.cwd()) as base:
         reason = base.reason or lacks(base, program.target)
-        if base.stand is None or reason is not None:
+        if base.side is None or reason is not None:
             raise UsageError(
                 f"{source.label} cannot be recorded", why=reason or "", fix="name a recording of it instead"
             )
-        yield Stand(source.label, base.stand.folder, {**settings.environment, **base.stand.environment})
+        yield Side(source.label, base.side.folder, {**settings.environment, **base.side.environment})
 
 
 def _touched(before: SideSource, after: SideSource) -> "Touched | None":

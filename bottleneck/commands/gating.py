@@ -176,11 +176,11 @@ def _job(wanted: Wanted, place: Place, scratch: Path) -> "Iterator[Job]":
 @contextmanager
 def _base(wanted: Wanted, place: Place, scratch: Path, clone: Path | None) -> "Iterator[Base]":
     from bottleneck.experiment.sources import find_base, git_in
-    from bottleneck.experiment.worktree import Base, base_stand
+    from bottleneck.experiment.worktree import Base, base_side
 
     against = wanted.against or place.settings.against
     if wanted.only != "counters" and not wanted.update and not wanted.selftest:
-        with base_stand(clone, against, place.settings.setup, scratch, place.root) as base:
+        with base_side(clone, against, place.settings.setup, scratch, place.root) as base:
             yield base
         return
     # To know which lines changed, its name is enough.

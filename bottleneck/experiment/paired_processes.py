@@ -13,7 +13,7 @@ from typing import Literal
 
 from bottleneck.errors import WorkloadError
 from bottleneck.experiment.program import Program
-from bottleneck.experiment.side import Stand, place
+from bottleneck.experiment.side import Side, place
 from bottleneck.experiment.turns import Clock, Pairing, TimedStep
 from bottleneck.experiment.variants import Built
 from bottleneck.experiment.worker import Refused, Worker
@@ -51,15 +51,15 @@ class NoTurns(Exception):  # noqa: N818 - an outcome, not an error of ours
     """Turns that cannot be taken, through no fault of either side; why, and what would help."""
 
 
-class Corner(Worker):
+class SideWorker(Worker):
     """A process that starts in the folder of its side and imports the packages that lie there."""
 
-    def __init__(self, program: Program, role: Role, stand: Stand, log: Path) -> None:
-        self.role, self._label = role, stand.label
+    def __init__(self, program: Program, role: Role, side: Side, log: Path) -> None:
+        self.role, self._label = role, side.label
         try:
-            super().__init__(program, log, stand.variables, folder=stand.folder)
+            super().__init__(program, log, side.variables, folder=side.folder)
         except OSError as error:
-            raise SideFailed(role, stand.label, f"no process could be started: {error}") from None
+            raise SideFailed(role, side.label, f"no process could be started: {error}") from None
 
     def start_making(self, name: str) -> None:
         """Has the step made and warmed up; ``made`` waits for it."""
@@ -103,7 +103,7 @@ _ALONE = "both sides at once did not fit into memory: their processes ran one af
 
 
 @dataclass(frozen=True)
-class DuelEffort:
+class TimingEffort:
     """What a verdict on the time needs, and how long it may take.
 
     ``alpha`` is the chance of a false alarm of this workload alone. No pair begins that would not end within
@@ -128,39 +128,39 @@ class DuelEffort:
         return (*(each for each in GATE_LOOKS if each < self.pairs_at_most), self.pairs_at_most)
 
 
-def duel(
+def time_in_pairs(
     program: Program,
-    base: Stand,
-    candidate: Stand,
-    effort: DuelEffort | None = None,
+    base: Side,
+    candidate: Side,
+    effort: TimingEffort | None = None,
     tell: Callable[[str], None] = lambda _: None,
 ) -> TimeResult:
-    """The time of the candidate's step held against the base's; WorkloadError where the candidate's does not run."""
-    effort = effort or DuelEffort()
-    with tempfile.TemporaryDirectory(prefix="bottleneck-duel-") as folder:
-        return Ring(
+    """The time of the candidate's step compared with the base's; WorkloadError where the candidate's does not run."""
+    effort = effort or TimingEffort()
+    with tempfile.TemporaryDirectory(prefix="bottleneck-pairs-") as folder:
+        return PairedProcesses(
             place(program, candidate.folder), {"base": base, "candidate": candidate}, Path(folder), effort, tell
         ).result()
 
 
 @dataclass
-class Ring:
-    """One duel under way; the pairs that were taken stay known when a later one fails.
+class PairedProcesses:
+    """Timing of two sides under way; the pairs that were taken are kept when a later one fails.
 
-    ``folder`` takes what the processes write. ``open_corner`` starts one.
+    ``folder`` takes what the processes write. ``open_worker`` starts one.
     """
 
     program: Program
-    stands: Mapping[Role, Stand]
+    sides: Mapping[Role, Side]
     folder: Path
-    effort: DuelEffort
+    effort: TimingEffort
     tell: Callable[[str], None] = lambda _: None
     clock: Clock = time.monotonic
-    open_corner: Callable[[Program, Role, Stand, Path], Corner] = Corner
+    open_worker: Callable[[Program, Role, Side, Path], SideWorker] = SideWorker
     batches: Batches = field(default_factory=Batches)
 
     def __post_init__(self) -> None:
-        self._draw = random.Random(f"duel {self.effort.seed}")  # noqa: S311 - an order, not a secret
+        self._draw = random.Random(f"pairs {self.effort.seed}")  # noqa: S311 - an order, not a secret
         self._started, self._usual_s = self.clock(), 0.0
         self._is_alone, self._is_over = False, False
 
@@ -225,14 +225,14 @@ class Ring:
     def _in_turns(self) -> ProcessPair:
         """Both sides live at once; which one starts is drawn, and who goes first at each pair of turns."""
         with ExitStack() as stack:
-            corners = {role: stack.enter_context(self._open(role)) for role in self._drawn_order()}
-            built = _made(list(corners.values()))
+            workers = {role: stack.enter_context(self._open(role)) for role in self._drawn_order()}
+            built = _made(list(workers.values()))
             built_us, prefetched = [each.step_us for each in built], max(each.prefetched for each in built)
-            sides = [TimedStep(corners[role], STEP, _middle(built_us), prefetched) for role in ROLES]
-            self._check_time(sides[0].turn_s)
+            steps = [TimedStep(workers[role], STEP, _middle(built_us), prefetched) for role in ROLES]
+            self._check_time(steps[0].turn_s)
             # Both take as many steps a turn, going by one turn of each without the other at its side.
-            usual_us = _middle([side.turn_us() for side in sides])
-            base, candidate = (replace(side, usual_us=usual_us) for side in sides)
+            usual_us = _middle([step.turn_us() for step in steps])
+            base, candidate = (replace(step, usual_us=usual_us) for step in steps)
             pairing = Pairing(base, candidate, self._draw)
             self._take_turns(pairing)
         base_us, candidate_us = statistics.median(pairing.original_us), statistics.median(pairing.changed_us)
@@ -256,13 +256,13 @@ class Ring:
 
     def _alone(self, role: Role) -> float:
         """The typical step of one side in a process that has the machine for itself."""
-        with self._open(role) as corner:
-            (built,) = _made([corner])
-            side = TimedStep(corner, STEP, built.step_us, built.prefetched)
-            return statistics.median(side.turn_us() for _ in range(turns_of(2 * side.turn_s)))
+        with self._open(role) as worker:
+            (built,) = _made([worker])
+            step = TimedStep(worker, STEP, built.step_us, built.prefetched)
+            return statistics.median(step.turn_us() for _ in range(turns_of(2 * step.turn_s)))
 
-    def _open(self, role: Role) -> Corner:
-        return self.open_corner(self.program, role, self.stands[role], self.folder / f"{role}.txt")
+    def _open(self, role: Role) -> SideWorker:
+        return self.open_worker(self.program, role, self.sides[role], self.folder / f"{role}.txt")
 
     def _drawn_order(self) -> tuple[Role, ...]:
         return ROLES if self._draw.random() < 0.5 else ROLES[::-1]
@@ -277,14 +277,14 @@ class Ring:
             )
 
 
-def _made(corners: Sequence[Corner]) -> list[Built]:
+def _made(workers: Sequence[SideWorker]) -> list[Built]:
     """Makes the step of each at once; of two that fail the candidate is the one to tell of."""
-    for corner in corners:
-        corner.start_making(STEP)
+    for worker in workers:
+        worker.start_making(STEP)
     built, failures = [], []
-    for corner in corners:
+    for worker in workers:
         try:
-            built.append(corner.made())
+            built.append(worker.made())
         except SideFailed as failed:
             failures.append(failed)
     if failures:

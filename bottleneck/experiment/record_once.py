@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from bottleneck.errors import WorkloadError
 from bottleneck.experiment.program import Program
-from bottleneck.experiment.side import Stand
+from bottleneck.experiment.side import Side
 from bottleneck.harness.finish import Ending, finish_recording, measured_spans, read_all_notes
 from bottleneck.harness.machine import available_bytes, busy_processors
 from bottleneck.harness.messages import TIMED_SECONDS, Notes, Plan, RankFiles
@@ -155,19 +155,19 @@ class Recorder:
         return ran, telemetry
 
 
-def record_side(program: Program, folder: Path, stand: Stand, ceilings: Ceilings) -> Case:
-    """The case of a program that runs in the stand's folder, from which its target is named.
+def record_side(program: Program, folder: Path, side: Side, ceilings: Ceilings) -> Case:
+    """The case of a program that runs in the side's folder, from which its target is named.
 
     Its steps are timed without the profiler first, and judged by the ceilings, which all sides share. WorkloadError,
     with what it wrote last, where it fails or makes no trace.
     """
     options = RecordOptions(shapes=True, stacks=True, batch_test=False, option_costs=False)
-    recorder = Recorder({**os.environ, **stand.variables}, stand.folder, ceilings)
+    recorder = Recorder({**os.environ, **side.variables}, side.folder, ceilings)
     try:
         recorder.record(program, folder, options, "trace")
     except ProgramFailed as failed:
         raise WorkloadError(
-            f"{program.target} could not be recorded at {stand.label}",
+            f"{program.target} could not be recorded at {side.label}",
             why=failed.reason,
             fix=f"see that it runs there: bottleneck run {program.target}",
         ) from None

@@ -10,7 +10,7 @@ from bottleneck.harness.import_roots import VARIABLE
 
 
 @dataclass(frozen=True)
-class Stand:
+class Side:
     """A side: ``label`` is what it is called, ``folder`` the root of its sources, from which its processes start.
 
     ``environment`` holds the variables that it sets besides those of this process.

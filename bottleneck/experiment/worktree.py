@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import IO
 from urllib.parse import unquote, urlsplit
 
-from bottleneck.experiment.side import Stand
+from bottleneck.experiment.side import Side
 from bottleneck.experiment.sources import (
     MERGE_BASE,
     NO_GIT,
@@ -149,7 +149,7 @@ __all__ = [
     "MERGE_BASE",
     "Base",
     "Identity",
-    "base_stand",
+    "base_side",
     "find_root",
     "identify",
     "lacks",
@@ -169,13 +169,13 @@ _FOLDER_STARTS = ("/", "./", "../", "~/")
 
 @dataclass(frozen=True)
 class Base:
-    """What a change is held against; without a ``stand`` there is a ``reason``, which says what to do as well.
+    """The base that a change is compared with; without a ``side`` there is a ``reason``, which also states the remedy.
 
     ``commit`` is its full name, empty for a folder outside of git. ``is_dirty`` tells whether the candidate has changes
     that are in no commit.
     """
 
-    stand: Stand | None
+    side: Side | None
     label: str
     commit: str = ""
     reason: str | None = None
@@ -184,7 +184,7 @@ class Base:
 
 
 @contextmanager
-def base_stand(
+def base_side(
     root: Path | None,
     against: str,
     setup: str,
@@ -219,9 +219,9 @@ def base_stand(
         if tree.reason is not None:
             yield replace(base, reason=tree.reason)
             return
-        stand = _stand(base.label, root.resolve(), tree.folder, here)
-        reason = _set_up(stand, setup, scratch, here) if stand.folder.is_dir() else _no_folder(stand, tree.folder)
-        yield replace(base, reason=reason) if reason else replace(base, stand=stand)
+        side = _side(base.label, root.resolve(), tree.folder, here)
+        reason = _set_up(side, setup, scratch, here) if side.folder.is_dir() else _no_folder(side, tree.folder)
+        yield replace(base, reason=reason) if reason else replace(base, side=side)
 
 
 def sources(root: Path, tree: Path) -> dict[str, str]:
@@ -248,7 +248,7 @@ def moved_target(target: str, root: Path | None, here: Path) -> str:
 
 def lacks(base: Base, target: str) -> str | None:
     """Why the base cannot run this program, where its file is not there; null where it is."""
-    if base.stand is None or (base.stand.folder / target).exists():
+    if base.side is None or (base.side.folder / target).exists():
         return None
     return f"the base, {base.label}, has no {target}: there is nothing to hold its time against until it is merged"
 
@@ -269,16 +269,16 @@ def _folder_base(root: Path | None, given: Path, here: Path) -> Base:
         return Base(None, str(given), reason=f"there is no folder {given} to hold the change against")
     tree, known = given.resolve(), identify(given)
     inner = tree / here.relative_to(root.resolve()) if root and here.is_relative_to(root.resolve()) else tree
-    stand = Stand(str(given), inner if inner.is_dir() else tree, sources(root.resolve() if root else here, tree))
+    side = Side(str(given), inner if inner.is_dir() else tree, sources(root.resolve() if root else here, tree))
     mine = identify(root) if root is not None else None
     warnings = (f"{given} is the candidate's own folder: it is held against itself",) if tree == here else ()
     commit = find_commit(git_in(given), "HEAD") if known else None
-    return Base(stand, str(given), commit or "", None, bool(mine and mine.is_dirty), warnings)
+    return Base(side, str(given), commit or "", None, bool(mine and mine.is_dirty), warnings)
 
 
-def _stand(label: str, root: Path, tree: Path, here: Path) -> Stand:
+def _side(label: str, root: Path, tree: Path, here: Path) -> Side:
     inner = tree / here.relative_to(root) if here.is_relative_to(root) else tree
-    return Stand(label, inner, sources(root, tree))
+    return Side(label, inner, sources(root, tree))
 
 
 def _no_clone(against: str) -> str:
@@ -300,8 +300,8 @@ def _unusable(git: Git, root: Path) -> str | None:
     return f"git cannot read {root}: {answer.complaint}"
 
 
-def _no_folder(stand: Stand, tree: Path) -> str:
-    return f"the base, {stand.label}, has no folder {stand.folder.relative_to(tree)}"
+def _no_folder(side: Side, tree: Path) -> str:
+    return f"the base, {side.label}, has no folder {side.folder.relative_to(tree)}"
 
 
 def _warnings(git: Git, found: Found, setup: str) -> tuple[str, ...]:
@@ -319,14 +319,14 @@ def _warnings(git: Git, found: Found, setup: str) -> tuple[str, ...]:
     return tuple(told)
 
 
-def _set_up(stand: Stand, setup: str, scratch: Path, here: Path) -> str | None:
+def _set_up(side: Side, setup: str, scratch: Path, here: Path) -> str | None:
     """Why the base could not be set up, with the last that was said; null where it was, or where nothing is asked."""
     if not setup.strip():
         return None
-    log = scratch / f"{stand.folder.name}-{_SETUP_LOG}"
-    environment = {**os.environ, **stand.environment, CANDIDATE: str(here)}
+    log = scratch / f"{side.folder.name}-{_SETUP_LOG}"
+    environment = {**os.environ, **side.environment, CANDIDATE: str(here)}
     try:
-        heard = run_quietly((*_SETUP, str(stand.folder), setup), log, environment)
+        heard = run_quietly((*_SETUP, str(side.folder), setup), log, environment)
     except OSError as error:
         return f"`setup` cannot be run: {error.strerror or error}"
     finally:

@@ -8,7 +8,7 @@ from pathlib import Path
 from bottleneck.errors import UndecidedError, WorkloadError
 from bottleneck.experiment.program import Program
 from bottleneck.experiment.record_once import LOG_FILE, ProgramFailed, Recorder, RecordOptions
-from bottleneck.experiment.side import Stand
+from bottleneck.experiment.side import Side
 from bottleneck.gate.count import count, spread
 from bottleneck.pipeline import Options, examine, locate
 from bottleneck.schema.case import Case
@@ -33,32 +33,32 @@ class Counted:
 
 
 def count_program(
-    program: Program, folder: Path, stand: Stand, runs: int = 1, tell: Callable[[str], None] = lambda _: None
+    program: Program, folder: Path, side: Side, runs: int = 1, tell: Callable[[str], None] = lambda _: None
 ) -> Counted:
     """The counters of a step of a workload, a bare model or a script, from so many processes one after the other.
 
-    Each starts in the stand's folder, from which the target is named, with the program's seed and, unless the stand's
+    Each starts in the side's folder, from which the target is named, with the program's seed and, unless the side's
     environment says otherwise, one thread; it leaves its recording in ``folder``. WorkloadError where the program
     fails, UndecidedError where it has no steps or runs cannot be merged.
     """
     counted: list[Counted] = []
     for number in range(runs):
-        tell(f"counting {program.target} in {stand.label}" + (f", run {number + 1}" if runs > 1 else ""))
-        counted.append(_count_once(program, (folder / f"run{number + 1}").resolve(), stand))
+        tell(f"counting {program.target} in {side.label}" + (f", run {number + 1}" if runs > 1 else ""))
+        counted.append(_count_once(program, (folder / f"run{number + 1}").resolve(), side))
     counts = merge_counts([each.counts for each in counted])
     return Counted(counts, tuple(path for each in counted for path in each.recordings), counted[-1].case)
 
 
-def _count_once(program: Program, folder: Path, stand: Stand) -> Counted:
+def _count_once(program: Program, folder: Path, side: Side) -> Counted:
     folder.mkdir(parents=True, exist_ok=True)
-    chosen = {**_ENVIRONMENT, **stand.variables}
+    chosen = {**_ENVIRONMENT, **side.variables}
     # Torch uses as many threads as MKL, which reads this variable before the other.
     environment = {**os.environ, "MKL_NUM_THREADS": chosen["OMP_NUM_THREADS"], **chosen}
     try:
-        recording, _ = Recorder(environment, stand.folder).record(program, folder, _OPTIONS)
+        recording, _ = Recorder(environment, side.folder).record(program, folder, _OPTIONS)
     except ProgramFailed as failed:
         raise WorkloadError(
-            f"{program.target} failed in {stand.label}",
+            f"{program.target} failed in {side.label}",
             why=failed.reason,
             fix=f"see all that it said in {folder / LOG_FILE}",
         ) from None
@@ -70,7 +70,7 @@ def _count_once(program: Program, folder: Path, stand: Stand) -> Counted:
         )
     # Every step, those too that took their time: a step that does something else is what is looked for.
     case = examine(locate(folder)[0], Options(steps=slice(None)))
-    return Counted(count(case, stand.folder), (folder,), case)
+    return Counted(count(case, side.folder), (folder,), case)
 
 
 RUNS_DIFFER = "runs differ"

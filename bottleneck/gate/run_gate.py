@@ -11,9 +11,9 @@ from bottleneck import __version__
 from bottleneck.compare.build import compare
 from bottleneck.compare.sides import ComparedSide
 from bottleneck.errors import BottleneckError, UndecidedError, WorkloadError
-from bottleneck.experiment.paired_processes import DuelEffort, duel
+from bottleneck.experiment.paired_processes import TimingEffort, time_in_pairs
 from bottleneck.experiment.program import Program
-from bottleneck.experiment.side import Stand
+from bottleneck.experiment.side import Side
 from bottleneck.experiment.worktree import Base, lacks
 from bottleneck.gate.acceptance import last_path, write_last
 from bottleneck.gate.count_program import Counted, count_program
@@ -55,15 +55,15 @@ class Job:
     tell: Callable[[str], None] = field(default=lambda _: None)
 
     @property
-    def candidate(self) -> Stand:
+    def candidate(self) -> Side:
         """The sources as they are now."""
-        return Stand("this folder", self.root, self.settings.environment)
+        return Side("this folder", self.root, self.settings.environment)
 
     @property
-    def opponent(self) -> Stand | None:
+    def base_side(self) -> Side | None:
         """The base's sources, in the same environment; null where there are none."""
-        stand = self.base.stand
-        return stand and replace(stand, environment={**self.settings.environment, **stand.environment})
+        side = self.base.side
+        return side and replace(side, environment={**self.settings.environment, **side.environment})
 
     def lock_file(self, name: str) -> Path:
         """Where the lock-file of a workload lies."""
@@ -160,17 +160,17 @@ def _no_lock(name: str) -> str:
 
 
 def _time(job: Job, program: Program, workloads: int) -> TimeResult:
-    if job.opponent is None:
+    if job.base_side is None:
         return TimeResult("not run", job.base.reason)
     if (reason := lacks(job.base, program.target)) is not None:
         return TimeResult("not run", reason)
     job.tell("timing in turns with the base")
-    return duel(program, job.opponent, job.candidate, effort_of(job, workloads), tell=job.tell)
+    return time_in_pairs(program, job.base_side, job.candidate, effort_of(job, workloads), tell=job.tell)
 
 
-def effort_of(job: Job, workloads: int = 1) -> DuelEffort:
+def effort_of(job: Job, workloads: int = 1) -> TimingEffort:
     """What a verdict on the time of each of so many workloads takes."""
-    return DuelEffort(
+    return TimingEffort(
         limit=job.settings.budgets.get(STEP, Limit(STEP, relative=0.03, text="+3%")),
         alpha=job.settings.alpha / max(1, workloads),
         time_limit_s=job.settings.time_limit_s,
@@ -181,17 +181,17 @@ def effort_of(job: Job, workloads: int = 1) -> DuelEffort:
 
 def _explain(job: Job, program: Program, result: WorkloadResult, counted: Counted | None) -> WorkloadResult:
     """The result with the recordings of both sides compared, where the base can be recorded."""
-    if job.opponent is None or lacks(job.base, program.target) is not None:
+    if job.base_side is None or lacks(job.base, program.target) is not None:
         return result
     folder = job.scratch
     try:
         job.tell("recording both sides, to say why")
         after = counted or count_program(program, folder / f"count-{result.name}", job.candidate, tell=job.tell)
-        before = count_program(program, folder / f"base-{result.name}", job.opponent, tell=job.tell)
+        before = count_program(program, folder / f"base-{result.name}", job.base_side, tell=job.tell)
     except BottleneckError as error:
         return replace(result, warnings=(*result.warnings, f"the base could not be recorded: {error.what}"))
     comparison = compare(
-        ComparedSide(job.base.label, str(job.opponent.folder), case=before.case, counts=before.counts),
+        ComparedSide(job.base.label, str(job.base_side.folder), case=before.case, counts=before.counts),
         ComparedSide("this", str(job.root), case=after.case, counts=after.counts),
         job.touched,
     )

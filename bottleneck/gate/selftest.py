@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from bottleneck.experiment.paired_processes import duel
+from bottleneck.experiment.paired_processes import time_in_pairs
 from bottleneck.experiment.program import Program
-from bottleneck.experiment.side import Stand
+from bottleneck.experiment.side import Side
 from bottleneck.gate.count_program import count_program
 from bottleneck.gate.judge import is_compared, judge_counts
 from bottleneck.gate.result_summary import tell_time
@@ -104,7 +104,7 @@ class Means:
 
     count: Callable[[Injection], Counts]
     judge: Callable[[Lock, Counts, GateSettings], Sequence[CounterChange]]
-    duel: Callable[[Injection], TimeResult]
+    time_in_pairs: Callable[[Injection], TimeResult]
 
 
 def self_test(name: str, settings: GateSettings, means: Means, parts: Sequence[Part] = ("counters", "time")) -> Proof:
@@ -187,11 +187,11 @@ def _check_same(changes: Sequence[CounterChange]) -> Check:
 
 def _check_time(settings: GateSettings, means: Means) -> Iterator[Check]:
     injection = slowdown(settings.budgets.get(STEP, _STEP_LIMIT))
-    yield _check_duel(f"{injection.what}{injection.because}", "red", means.duel(injection))
-    yield _check_duel("its own time", "green", means.duel(NOTHING))
+    yield _check_time(f"{injection.what}{injection.because}", "red", means.time_in_pairs(injection))
+    yield _check_time("its own time", "green", means.time_in_pairs(NOTHING))
 
 
-def _check_duel(what: str, demanded: Color, result: TimeResult) -> Check:
+def _check_time(what: str, demanded: Color, result: TimeResult) -> Check:
     detail = "; ".join(filter(None, (tell_time(result), result.reason)))
     return Check(what, demanded, _COLORS.get(result.verdict, "open"), f"{result.verdict}: {detail}")
 
@@ -214,17 +214,17 @@ def prove(job: Job, program: Program) -> Proof:
     def count(injection: Injection) -> Counts:
         job.tell(f"counting {name} with {injection.what}")
         number = len(list(job.scratch.glob(f"proof-{name}-*")))
-        return count_program(program, job.scratch / f"proof-{name}-{number}", _stand(job, injection)).counts
+        return count_program(program, job.scratch / f"proof-{name}-{number}", _side(job, injection)).counts
 
     def time(injection: Injection) -> TimeResult:
         job.tell(f"timing {name} with {injection.what}")
-        return duel(program, _stand(job, NOTHING), _stand(job, injection), effort_of(job), job.tell)
+        return time_in_pairs(program, _side(job, NOTHING), _side(job, injection), effort_of(job), job.tell)
 
     parts = (job.only,) if job.only is not None else _PARTS
     return self_test(name, job.settings, Means(count, judge_counts, time), parts)
 
 
-def _stand(job: Job, injection: Injection) -> Stand:
+def _side(job: Job, injection: Injection) -> Side:
     """The sources as they are now, whose processes are told what to put into the step."""
     plain = job.candidate
     return replace(plain, label=injection.what, environment={**plain.environment, VARIABLE: injection.told})

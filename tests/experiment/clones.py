@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from bottleneck.experiment.sources import COMMITS, TARGETS
-from bottleneck.experiment.worktree import Base, base_stand
+from bottleneck.experiment.worktree import Base, base_side
 
 SETTINGS = {
     "GIT_CONFIG_GLOBAL": os.devnull,
@@ -60,8 +60,8 @@ def make_branched(folder: Path) -> Path:
 
 def look(clone: Path | None, against: str, scratch: Path, setup: str = "", **told: str) -> tuple[Base, str]:
     """The base, and what its `train.py` holds while it is there."""
-    with base_stand(clone, against, setup, scratch, environment=told) as base:
-        text = (base.stand.folder / "train.py").read_text() if base.stand else ""
+    with base_side(clone, against, setup, scratch, environment=told) as base:
+        text = (base.side.folder / "train.py").read_text() if base.side else ""
     return base, text
 
 

@@ -1,4 +1,4 @@
-"""Duels of two sides: fresh processes, drawn orders, verdicts and what becomes of failures and of too little time."""
+"""Timing of two sides: fresh processes, drawn orders, verdicts, failures, and too little time."""
 
 import math
 import os
@@ -18,26 +18,26 @@ from bottleneck.errors import WorkloadError
 from bottleneck.experiment.paired_processes import (
     TURNS,
     TURNS_AT_MOST,
-    Corner,
-    DuelEffort,
-    Ring,
+    PairedProcesses,
     Role,
     SideFailed,
-    duel,
+    SideWorker,
+    TimingEffort,
+    time_in_pairs,
     turns_of,
 )
 from bottleneck.experiment.program import Program
-from bottleneck.experiment.side import Stand
+from bottleneck.experiment.side import Side
 from bottleneck.experiment.variants import Built
 from bottleneck.schema.gate_result import Limit, TimeResult
 from bottleneck.schema.statistics import GATE_LOOKS
 
-SIDES: dict[Role, Stand] = {"base": Stand("main", Path("b")), "candidate": Stand("this", Path("c"))}
+SIDES: dict[Role, Side] = {"base": Side("main", Path("b")), "candidate": Side("this", Path("c"))}
 
 
 @dataclass
-class House:
-    """In the place of the machine: steps take what the test says, and what happens is written down.
+class FakeMachine:
+    """A machine whose steps take the time that the test states, and which records what happens.
 
     A minute of its clock passes while a pair is made, none while it is measured.
     """
@@ -52,55 +52,57 @@ class House:
     now_s: float = 0.0
     draw: random.Random = field(default_factory=lambda: random.Random(1))
 
-    def open(self, program: Program, role: Role, stand: Stand, log: Path) -> Corner:
+    def open(self, program: Program, role: Role, side: Side, log: Path) -> SideWorker:
         """A process of this side."""
         self.opened[role] += 1
-        return cast("Corner", cast("Any", FakeCorner(self, role, stand.label, self.opened[role])))
+        return cast("SideWorker", cast("Any", FakeWorker(self, role, side.label, self.opened[role])))
 
-    def fight(self, effort: DuelEffort | None = None, told: list[str] | None = None) -> TimeResult:
-        """A duel in this house."""
+    def time(self, effort: TimingEffort | None = None, told: list[str] | None = None) -> TimeResult:
+        """The result of timing on this machine."""
         tell = (lambda _: None) if told is None else told.append
-        ring = Ring(Program("step.py"), SIDES, Path(), effort or DuelEffort(), tell, lambda: self.now_s, self.open)
-        return ring.result()
+        timing = PairedProcesses(
+            Program("step.py"), SIDES, Path(), effort or TimingEffort(), tell, lambda: self.now_s, self.open
+        )
+        return timing.result()
 
 
 @dataclass
-class FakeCorner:
-    """One process of the house, the ``number``-th of its side."""
+class FakeWorker:
+    """One process of the machine, the ``number``-th of its side."""
 
-    house: House
+    machine: FakeMachine
     role: Role
     label: str
     number: int
 
-    def __enter__(self) -> "FakeCorner":
-        self.house.alive += 1
-        self.house.happened.append(f"open {self.role}")
+    def __enter__(self) -> "FakeWorker":
+        self.machine.alive += 1
+        self.machine.happened.append(f"open {self.role}")
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.house.alive -= 1
+        self.machine.alive -= 1
 
     def start_making(self, name: str) -> None:
-        self.house.happened.append(f"start {self.role}")
+        self.machine.happened.append(f"start {self.role}")
 
     def made(self) -> Built:
-        self.house.happened.append(f"made {self.role}")
-        self.house.now_s += 5.0
-        if self.house.needs_both_out and self.house.alive > 1:
+        self.machine.happened.append(f"made {self.role}")
+        self.machine.now_s += 5.0
+        if self.machine.needs_both_out and self.machine.alive > 1:
             raise SideFailed(self.role, self.label, "OutOfMemoryError: CUDA out of memory")
-        if (self.role, self.number) in self.house.failures:
-            raise SideFailed(self.role, self.label, self.house.failures[self.role, self.number])
-        return Built(0.1, None, 1.0, self.house.us[self.role])
+        if (self.role, self.number) in self.machine.failures:
+            raise SideFailed(self.role, self.label, self.machine.failures[self.role, self.number])
+        return Built(0.1, None, 1.0, self.machine.us[self.role])
 
     def turn(self, name: str, steps: int, lead: int, usual_us: float) -> list[float]:
-        self.house.happened.append(f"turn {self.role} {steps}+{lead}")
-        return [self.house.us[self.role] * math.exp(self.house.noise(self.house.draw))] * steps
+        self.machine.happened.append(f"turn {self.role} {steps}+{lead}")
+        return [self.machine.us[self.role] * math.exp(self.machine.noise(self.machine.draw))] * steps
 
 
-def house(candidate: float = 1.0, **more: Any) -> House:
+def machine(candidate: float = 1.0, **more: Any) -> FakeMachine:
     """Steps of a millisecond; the candidate's take so many times as long."""
-    return House({"base": 1000.0, "candidate": 1000.0 * candidate}, **more)
+    return FakeMachine({"base": 1000.0, "candidate": 1000.0 * candidate}, **more)
 
 
 def calm(draw: random.Random) -> float:
@@ -112,8 +114,8 @@ def wild(draw: random.Random) -> float:
 
 
 def test_an_unchanged_step_is_fine_after_seven_pairs_of_fresh_processes() -> None:
-    here = house(noise=calm)
-    found = here.fight()
+    here = machine(noise=calm)
+    found = here.time()
     assert (found.verdict, found.reason, len(found.pairs), found.confirming) == ("fine", None, 7, 0)
     assert here.opened == {"base": 7, "candidate": 7}
     assert found.base_us is not None and found.base_us.n == 7
@@ -123,7 +125,7 @@ def test_an_unchanged_step_is_fine_after_seven_pairs_of_fresh_processes() -> Non
 
 def test_a_slower_step_is_red_once_fresh_pairs_confirm_it() -> None:
     told: list[str] = []
-    found = house(1.1, noise=calm).fight(told=told)
+    found = machine(1.1, noise=calm).time(told=told)
     assert (found.verdict, len(found.pairs), found.confirming, found.is_confirmed) == ("slower", 14, 7, True)
     assert found.ratio is not None and found.ratio.median == pytest.approx(1.1, rel=0.01)
     assert found.low_bound is not None and found.low_bound > 1.09
@@ -135,18 +137,18 @@ def test_a_slower_step_is_red_once_fresh_pairs_confirm_it() -> None:
 
 
 def test_a_faster_step_is_told_and_never_red() -> None:
-    assert house(0.8, noise=calm).fight().verdict == "faster"
+    assert machine(0.8, noise=calm).time().verdict == "faster"
 
 
 def test_steps_that_scatter_too_much_are_undecided_and_say_what_they_could_have_seen() -> None:
-    found = house(noise=wild).fight()
+    found = machine(noise=wild).time()
     assert found.verdict == "undecided" and len(found.pairs) == GATE_LOOKS[-1]
     assert found.reason is not None and "20 pairs scatter too much" in found.reason
 
 
 def test_both_processes_of_a_pair_are_made_at_once_and_live_while_they_take_turns() -> None:
-    here = house()
-    here.fight()
+    here = machine()
+    here.time()
     first = here.happened[: 8 + 2 * TURNS]
     assert sorted(first[:2]) == ["open base", "open candidate"]
     assert sorted(first[2:4]) == ["start base", "start candidate"]
@@ -159,8 +161,8 @@ def test_both_processes_of_a_pair_are_made_at_once_and_live_while_they_take_turn
 
 def test_who_starts_and_who_goes_first_is_drawn_and_the_seed_draws_it_again() -> None:
     def order(seed: int) -> list[str]:
-        here = house(noise=calm)
-        assert here.fight(DuelEffort(seed=seed)).seed == seed
+        here = machine(noise=calm)
+        assert here.time(TimingEffort(seed=seed)).seed == seed
         return here.happened
 
     assert order(1) == order(1) != order(2)
@@ -169,9 +171,9 @@ def test_who_starts_and_who_goes_first_is_drawn_and_the_seed_draws_it_again() ->
 
 
 def test_turns_that_scatter_are_followed_by_more_up_to_a_limit() -> None:
-    scattered, few = house(noise=wild), house(noise=calm)
+    scattered, few = machine(noise=wild), machine(noise=calm)
     for each in (scattered, few):
-        each.fight(DuelEffort(pairs_at_most=7))
+        each.time(TimingEffort(pairs_at_most=7))
     count = [sum(line.startswith("turn") for line in each.happened) for each in (scattered, few)]
     assert count == [7 * 2 * (1 + TURNS_AT_MOST), 7 * 2 * (1 + TURNS)]
 
@@ -182,7 +184,7 @@ def test_long_turns_are_fewer(turn_s: float, turns: int) -> None:
 
 
 def test_a_base_that_fails_is_not_the_fault_of_the_candidate() -> None:
-    found = house(failures={("base", 1): "ModuleNotFoundError: No module named 'old'"}).fight()
+    found = machine(failures={("base", 1): "ModuleNotFoundError: No module named 'old'"}).time()
     assert found.verdict == "not run"
     assert found.reason == "base fails (main): ModuleNotFoundError: No module named 'old'"
 
@@ -190,14 +192,14 @@ def test_a_base_that_fails_is_not_the_fault_of_the_candidate() -> None:
 def test_a_candidate_that_fails_is_an_error_of_its_own_also_where_the_base_fails_too() -> None:
     both: dict[tuple[Role, int], str] = {("base", 1): "ValueError: x", ("candidate", 1): "ValueError: y"}
     with pytest.raises(WorkloadError) as raised:
-        house(failures=both).fight()
+        machine(failures=both).time()
     assert raised.value.what == "step.py fails in this"
     assert raised.value.why == "ValueError: y"
     assert raised.value.fix == "see that it runs: bottleneck run step.py"
 
 
 def test_a_base_that_fails_later_leaves_the_pairs_before() -> None:
-    found = house(failures={("base", 4): "its process was killed by SIGSEGV"}).fight()
+    found = machine(failures={("base", 4): "its process was killed by SIGSEGV"}).time()
     assert (found.verdict, len(found.pairs)) == ("undecided", 3)
     assert found.reason is not None and found.reason.startswith(
         "base fails (main): its process was killed by SIGSEGV; "
@@ -205,8 +207,8 @@ def test_a_base_that_fails_later_leaves_the_pairs_before() -> None:
 
 
 def test_no_pair_begins_that_would_end_after_the_time_limit() -> None:
-    here = house(1.1, noise=calm)
-    found = here.fight(DuelEffort(time_limit_s=95.0))
+    here = machine(1.1, noise=calm)
+    found = here.time(TimingEffort(time_limit_s=95.0))
     assert (found.verdict, len(found.pairs), found.seconds) == ("undecided", 9, 90.0)
     assert (
         found.reason
@@ -215,7 +217,7 @@ def test_no_pair_begins_that_would_end_after_the_time_limit() -> None:
 
 
 def test_a_step_too_long_for_the_time_limit_is_not_run_and_says_what_to_do() -> None:
-    found = House({"base": 30e6, "candidate": 30e6}).fight()
+    found = FakeMachine({"base": 30e6, "candidate": 30e6}).time()
     assert (found.verdict, found.pairs) == ("not run", ())
     assert (
         found.reason is not None
@@ -225,8 +227,8 @@ def test_a_step_too_long_for_the_time_limit_is_not_run_and_says_what_to_do() -> 
 
 
 def test_what_does_not_fit_into_memory_twice_runs_one_after_the_other() -> None:
-    here = house(1.1, noise=calm, needs_both_out=True)
-    found = here.fight(DuelEffort(time_limit_s=1000.0))
+    here = machine(1.1, noise=calm, needs_both_out=True)
+    found = here.time(TimingEffort(time_limit_s=1000.0))
     assert (found.verdict, len(found.pairs), found.confirming) == ("slower", 24, 12)
     assert found.reason is not None and "did not fit into memory" in found.reason
     rounds = [line.removeprefix("open ") for line in here.happened if line.startswith("open")][2:]
@@ -234,13 +236,13 @@ def test_what_does_not_fit_into_memory_twice_runs_one_after_the_other() -> None:
 
 
 def test_limits_in_microseconds_hold_beside_the_share() -> None:
-    assert house(1.1, noise=calm).fight(DuelEffort(Limit("step_us", relative=0.03, floor=200.0))).verdict == "fine"
-    assert house(1.1, noise=calm).fight(DuelEffort(Limit("step_us", absolute=200.0))).verdict == "fine"
-    assert house(1.1, noise=calm).fight(DuelEffort(Limit("step_us", absolute=50.0))).verdict == "slower"
+    assert machine(1.1, noise=calm).time(TimingEffort(Limit("step_us", relative=0.03, floor=200.0))).verdict == "fine"
+    assert machine(1.1, noise=calm).time(TimingEffort(Limit("step_us", absolute=200.0))).verdict == "fine"
+    assert machine(1.1, noise=calm).time(TimingEffort(Limit("step_us", absolute=50.0))).verdict == "slower"
 
 
 # With a limit of so much no median of turns is too uncertain.
-FEW_TURNS = DuelEffort(Limit("step_us", relative=10.0))
+FEW_TURNS = TimingEffort(Limit("step_us", relative=10.0))
 
 WORKLOAD = """
 import torch
@@ -260,10 +262,10 @@ def test_real_processes_show_which_side_does_more(tmp_path: Path) -> None:
     for name, work in (("base", 20_000), ("candidate", 60_000)):
         (tmp_path / name).mkdir()
         (tmp_path / name / "step.py").write_text(WORKLOAD.format(work=work))
-    sides: dict[Role, Stand] = {
-        name: Stand(name, tmp_path / name, {"OMP_NUM_THREADS": "1"}) for name in ("base", "candidate")
+    sides: dict[Role, Side] = {
+        name: Side(name, tmp_path / name, {"OMP_NUM_THREADS": "1"}) for name in ("base", "candidate")
     }
-    pair = Ring(Program("step.py"), sides, tmp_path, FEW_TURNS)._in_turns()
+    pair = PairedProcesses(Program("step.py"), sides, tmp_path, FEW_TURNS)._in_turns()
     # Three times as much work; on a busy machine the longer step also meets more of other programs.
     assert pair.log_ratio > math.log(1.5)
     assert pair.candidate_us > pair.base_us > 0
@@ -286,19 +288,19 @@ for _ in range({steps}):
 """
 
 
-def script_sides(folder: Path, steps: int) -> dict[Role, Stand]:
+def script_sides(folder: Path, steps: int) -> dict[Role, Side]:
     """A script that knows nothing of us, which does three times as much in the candidate."""
     for name, work in (("base", 20_000), ("candidate", 60_000)):
         (folder / name).mkdir()
         (folder / name / "train.py").write_text(SCRIPT.format(work=work, steps=steps))
-    return {name: Stand(name, folder / name, {"OMP_NUM_THREADS": "1"}) for name in ("base", "candidate")}
+    return {name: Side(name, folder / name, {"OMP_NUM_THREADS": "1"}) for name in ("base", "candidate")}
 
 
 @pytest.mark.process
 def test_real_scripts_wait_at_their_steps_while_it_is_the_other_s_turn(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     sides = script_sides(tmp_path, 10**9)
-    pair = Ring(Program("train.py", form="script"), sides, tmp_path, FEW_TURNS)._in_turns()
+    pair = PairedProcesses(Program("train.py", form="script"), sides, tmp_path, FEW_TURNS)._in_turns()
     assert pair.log_ratio > math.log(1.5)
     assert pair.candidate_us > pair.base_us > 0
 
@@ -306,35 +308,35 @@ def test_real_scripts_wait_at_their_steps_while_it_is_the_other_s_turn(tmp_path:
 def test_a_real_script_that_ends_too_soon_is_not_run_and_says_what_would_be(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     sides = script_sides(tmp_path, 9)
-    found = duel(Program("train.py", form="script"), sides["base"], sides["candidate"])
+    found = time_in_pairs(Program("train.py", form="script"), sides["base"], sides["candidate"])
     assert found.verdict == "not run" and found.reason is not None
     assert "the script ended after 8 steps, before its turns were over: let it go on for longer" in found.reason
 
 
 def test_a_real_script_that_fails_is_named(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("import sys\nsys.exit('no data')\n")
-    side = Stand("this", tmp_path)
+    side = Side("this", tmp_path)
     with pytest.raises(WorkloadError, match=r"train\.py fails in this") as raised:
-        duel(Program("train.py", form="script"), side, side)
+        time_in_pairs(Program("train.py", form="script"), side, side)
     assert raised.value.why == "SystemExit: no data"
 
 
 def test_a_real_candidate_that_raises_is_named(tmp_path: Path) -> None:
     (tmp_path / "step.py").write_text("raise ValueError('too bad')\n")
-    side = Stand("this", tmp_path)
+    side = Side("this", tmp_path)
     with pytest.raises(WorkloadError, match=r"step\.py fails in this") as raised:
-        duel(Program(str(tmp_path / "step.py")), side, side)
+        time_in_pairs(Program(str(tmp_path / "step.py")), side, side)
     assert raised.value.why == "ValueError: too bad"
 
 
 _HOLDER = """
 import sys
 from pathlib import Path
-from bottleneck.experiment.paired_processes import duel
+from bottleneck.experiment.paired_processes import time_in_pairs
 from bottleneck.experiment.program import Program
-from bottleneck.experiment.side import Stand
-side = Stand("this", Path(sys.argv[1]))
-duel(Program("step.py"), side, side)
+from bottleneck.experiment.side import Side
+side = Side("this", Path(sys.argv[1]))
+time_in_pairs(Program("step.py"), side, side)
 """
 _ENDLESS = "import os, time\nopen(f'{os.getpid()}.pid', 'w').close()\ntime.sleep(3600)\n"
 

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from bottleneck.experiment.paired_processes import Corner, SideFailed
+from bottleneck.experiment.paired_processes import SideFailed, SideWorker
 from bottleneck.experiment.program import Program
-from bottleneck.experiment.side import Stand, place
+from bottleneck.experiment.side import Side, place
 from bottleneck.experiment.worker import Refused, Worker
 from bottleneck.harness.import_roots import Roots
 
@@ -28,7 +28,7 @@ sys.meta_path.insert({place}, Finder)
 BEHIND, IN_FRONT = 1000, 0
 
 
-def side(root: Path, name: str, layout: str) -> Path:
+def side_folder(root: Path, name: str, layout: str) -> Path:
     """A checkout with a workload and the package that it imports."""
     folder = root / name
     (folder / layout / "toy").mkdir(parents=True)
@@ -41,7 +41,7 @@ def side(root: Path, name: str, layout: str) -> Path:
 def install(site: Path, sources: Path, finder: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
     """What `pip install -e` leaves behind: a .pth file with the path of the sources, or one that installs a finder.
 
-    It stands in a folder that Python reads as it does site-packages, at its start.
+    It sides in a folder that Python reads as it does site-packages, at its start.
     """
     site.mkdir()
     if finder is not None:
@@ -51,9 +51,9 @@ def install(site: Path, sources: Path, finder: int | None, monkeypatch: pytest.M
     monkeypatch.setenv("PYTHONPATH", str(site))
 
 
-def what_it_imports(stand: Stand, log: Path) -> str:
-    """The side of the package that a process of this stand imports."""
-    with Corner(PROGRAM, "base", stand, log) as corner:
+def what_it_imports(side: Side, log: Path) -> str:
+    """The side of the package that a process of this side imports."""
+    with SideWorker(PROGRAM, "base", side, log) as corner:
         corner.start_making("step")
         with pytest.raises(SideFailed) as failed:
             corner.made()
@@ -68,15 +68,15 @@ def what_it_imports(stand: Stand, log: Path) -> str:
 def test_each_side_imports_its_own_package_although_the_candidate_is_installed_in_place(
     finder: int | None, layout: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    base, candidate = side(tmp_path, "base", layout), side(tmp_path, "candidate", layout)
+    base, candidate = side_folder(tmp_path, "base", layout), side_folder(tmp_path, "candidate", layout)
     install(tmp_path / "site", candidate / layout, finder, monkeypatch)
-    assert what_it_imports(Stand("base", base), tmp_path / "log.txt") == "SystemExit: base"
+    assert what_it_imports(Side("base", base), tmp_path / "log.txt") == "SystemExit: base"
 
 
 def test_a_process_that_only_starts_in_the_base_would_import_the_candidate(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    base, candidate = side(tmp_path, "base", "src"), side(tmp_path, "candidate", "src")
+    base, candidate = side_folder(tmp_path, "base", "src"), side_folder(tmp_path, "candidate", "src")
     install(tmp_path / "site", candidate / "src", IN_FRONT, monkeypatch)
     with Worker(PROGRAM, tmp_path / "log.txt", folder=base) as worker:
         worker.start_making("step")
@@ -87,7 +87,7 @@ def test_a_process_that_only_starts_in_the_base_would_import_the_candidate(
 def test_what_cannot_be_imported_is_told_as_the_failure_of_that_side(tmp_path: Path) -> None:
     (tmp_path / "bench").mkdir()
     (tmp_path / "bench" / "step.py").write_text(WORKLOAD)
-    with Corner(PROGRAM, "candidate", Stand("this", tmp_path), tmp_path / "log.txt") as corner:
+    with SideWorker(PROGRAM, "candidate", Side("this", tmp_path), tmp_path / "log.txt") as corner:
         corner.start_making("step")
         with pytest.raises(SideFailed) as failed:
             corner.made()
@@ -97,7 +97,7 @@ def test_what_cannot_be_imported_is_told_as_the_failure_of_that_side(tmp_path: P
 
 def test_a_folder_that_is_gone_is_told_as_the_failure_of_that_side(tmp_path: Path) -> None:
     with pytest.raises(SideFailed) as failed:
-        Corner(PROGRAM, "base", Stand("main", tmp_path / "gone"), tmp_path / "log.txt")
+        SideWorker(PROGRAM, "base", Side("main", tmp_path / "gone"), tmp_path / "log.txt")
     assert failed.value.role == "base" and "No such file" in failed.value.reason
 
 
@@ -106,7 +106,7 @@ def test_its_folders_come_before_those_of_the_user_and_its_variables_hold(
 ) -> None:
     (tmp_path / "src").mkdir()
     monkeypatch.setenv("PYTHONPATH", "theirs")
-    variables = Stand("base", tmp_path, {"OMP_NUM_THREADS": "1"}).variables
+    variables = Side("base", tmp_path, {"OMP_NUM_THREADS": "1"}).variables
     assert variables["PYTHONPATH"].split(":") == [str(tmp_path), str(tmp_path / "src"), "theirs"]
     assert variables["OMP_NUM_THREADS"] == "1"
 

@@ -100,14 +100,14 @@ def test_on_the_branch_itself_changes_are_held_against_its_last_commit(tmp_path:
 @pytest.mark.parametrize("name", ["--output=stolen", "-h", "", "no such", "main..change", "train.py", "$(id)", "a\0b"])
 def test_what_is_no_name_of_a_commit_is_refused(clone: Path, tmp_path: Path, name: str) -> None:
     base, _ = look(clone, name, tmp_path / "scratch")
-    assert base.stand is None
+    assert base.side is None
     assert base.reason is not None
     assert not (clone / "stolen").exists()
 
 
 def test_a_target_that_is_told_as_an_option_is_no_option(clone: Path, tmp_path: Path) -> None:
     base, _ = look(clone, MERGE_BASE, tmp_path, GITHUB_BASE_REF="--output=stolen")
-    assert base.stand is None and base.reason is not None
+    assert base.side is None and base.reason is not None
     assert not (clone / "stolen").exists()
 
 
@@ -176,5 +176,5 @@ def test_a_clone_without_a_base_says_why(tmp_path: Path, shape: str, said: str) 
     if shape == "damaged":
         (clone / ".git" / "HEAD").unlink()
     base, _ = look(clone, MERGE_BASE, tmp_path / "scratch")
-    assert base.stand is None
+    assert base.side is None
     assert base.reason is not None and said in base.reason

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 @dataclass
-class Stand:
+class FakeWorker:
     """In the place of a process: steps of each variant take what the test says; the turns are written down."""
 
     times_us: dict[str, float]
@@ -26,9 +26,9 @@ class Stand:
         return [self.times_us[name] * (10 if place % 3 == 2 else 1) for place in range(steps)]
 
 
-def pairing(stand: Stand, samples: float = 1.0, seed: int = 0) -> Pairing:
+def pairing(worker: FakeWorker, samples: float = 1.0, seed: int = 0) -> Pairing:
     """Turns of "a" and "b"."""
-    sides = [TimedStep(cast("Worker", cast("Any", stand)), name, stand.times_us[name]) for name in ("a", "b")]
+    sides = [TimedStep(cast("Worker", cast("Any", worker)), name, worker.times_us[name]) for name in ("a", "b")]
     return Pairing(sides[0], sides[1], random.Random(seed), samples)
 
 
@@ -46,15 +46,15 @@ def test_a_turn_of_long_steps_is_one_step() -> None:
 
 
 def test_batches_that_workers_made_ready_are_used_up_first_and_the_rest_is_averaged() -> None:
-    stand = Stand({"a": 100_000.0, "b": 100_000.0})
-    side = TimedStep(cast("Worker", cast("Any", stand)), "a", 100_000.0, prefetched=4)
+    worker = FakeWorker({"a": 100_000.0, "b": 100_000.0})
+    side = TimedStep(cast("Worker", cast("Any", worker)), "a", 100_000.0, prefetched=4)
     assert side.steps == (8, 5)
     assert side.turn_us() == pytest.approx((6 * 100_000 + 2 * 1_000_000) / 8)
 
 
 def test_the_ratio_is_that_of_median_steps_per_sample() -> None:
-    stand = Stand({"a": 200.0, "b": 100.0})
-    plain, doubled = pairing(stand), pairing(stand, samples=2.0)
+    worker = FakeWorker({"a": 200.0, "b": 100.0})
+    plain, doubled = pairing(worker), pairing(worker, samples=2.0)
     plain.take()
     doubled.take()
     assert plain.logs == pytest.approx([-math.log(2)])
@@ -63,7 +63,7 @@ def test_the_ratio_is_that_of_median_steps_per_sample() -> None:
 
 
 def test_swapping_both_mirrors_the_ratio() -> None:
-    there, back = pairing(Stand({"a": 200.0, "b": 100.0})), pairing(Stand({"a": 100.0, "b": 200.0}))
+    there, back = pairing(FakeWorker({"a": 200.0, "b": 100.0})), pairing(FakeWorker({"a": 100.0, "b": 200.0}))
     there.take()
     back.take()
     assert there.logs[0] == pytest.approx(-back.logs[0])
@@ -71,11 +71,11 @@ def test_swapping_both_mirrors_the_ratio() -> None:
 
 def test_who_goes_first_is_drawn_and_the_seed_draws_it_again() -> None:
     def firsts(seed: int) -> list[str]:
-        stand = Stand({"a": 1.0, "b": 1.0})
-        each = pairing(stand, seed=seed)
+        worker = FakeWorker({"a": 1.0, "b": 1.0})
+        each = pairing(worker, seed=seed)
         for _ in range(40):
             each.take()
-        return [name for name, _, _ in stand.asked[::2]]
+        return [name for name, _, _ in worker.asked[::2]]
 
     assert firsts(1) == firsts(1) != firsts(2)
     assert 8 <= firsts(1).count("a") <= 32
@@ -83,7 +83,7 @@ def test_who_goes_first_is_drawn_and_the_seed_draws_it_again() -> None:
 
 def test_pairs_are_looked_at_only_at_the_looks() -> None:
     looks: list[int] = []
-    each = pairing(Stand({"a": 1.0, "b": 1.0}))
+    each = pairing(FakeWorker({"a": 1.0, "b": 1.0}))
 
     def is_enough(logs: Any) -> bool:
         looks.append(len(logs))
@@ -96,9 +96,9 @@ def test_pairs_are_looked_at_only_at_the_looks() -> None:
 
 def test_time_that_is_over_ends_it_but_not_before_there_is_something_to_look_at() -> None:
     clock = iter(range(1000))
-    each = pairing(Stand({"a": 1.0, "b": 1.0}))
+    each = pairing(FakeWorker({"a": 1.0, "b": 1.0}))
     each.take_until(lambda _: False, 3.0, clock=lambda: float(next(clock)))
     assert len(each.logs) == 7
-    longer = pairing(Stand({"a": 1.0, "b": 1.0}))
+    longer = pairing(FakeWorker({"a": 1.0, "b": 1.0}))
     longer.take_until(lambda _: False, 12.0, clock=lambda: float(next(clock)))
     assert 7 < len(longer.logs) < 20

@@ -12,7 +12,7 @@ import pytest
 
 from bottleneck.experiment import worktree
 from bottleneck.experiment.sources import Answer, git_in
-from bottleneck.experiment.worktree import MERGE_BASE, PREFIX, base_stand, remove_left_over, worktree_at
+from bottleneck.experiment.worktree import MERGE_BASE, PREFIX, base_side, remove_left_over, worktree_at
 from tests.experiment.clones import git, look, make_branched, own_settings
 
 pytestmark = pytest.mark.skipif(shutil.which("git") is None, reason="needs git")
@@ -32,9 +32,9 @@ def clone(tmp_path: Path) -> Path:
 _KILLED = """
 import sys, time
 from pathlib import Path
-from bottleneck.experiment.worktree import base_stand
-with base_stand(Path(sys.argv[1]), "main", "", Path(sys.argv[2])) as base:
-    print(base.stand.folder, flush=True)
+from bottleneck.experiment.worktree import base_side
+with base_side(Path(sys.argv[1]), "main", "", Path(sys.argv[2])) as base:
+    print(base.side.folder, flush=True)
     sys.stdin.read()
 """
 
@@ -86,7 +86,7 @@ def test_two_jobs_at_once_each_have_a_tree_of_their_own(clone: Path, tmp_path: P
     meeting, seen = threading.Barrier(3), {}
 
     def job(name: str) -> None:
-        with base_stand(clone, MERGE_BASE, "", tmp_path / "scratch", None, {}) as base:
+        with base_side(clone, MERGE_BASE, "", tmp_path / "scratch", None, {}) as base:
             seen[name] = base
             meeting.wait(60)
 
@@ -96,7 +96,7 @@ def test_two_jobs_at_once_each_have_a_tree_of_their_own(clone: Path, tmp_path: P
     for each in jobs:
         each.join()
     assert [base.reason for base in seen.values()] == [None] * 3
-    assert len({base.stand.folder for base in seen.values() if base.stand}) == 3
+    assert len({base.side.folder for base in seen.values() if base.side}) == 3
     assert git(clone, "worktree", "list").count("\n") == 0
 
 

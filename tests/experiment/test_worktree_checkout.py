@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from bottleneck.experiment.sources import NO_GIT, git_in
-from bottleneck.experiment.worktree import MERGE_BASE, base_stand, find_root, identify, lacks, moved_target, sources
+from bottleneck.experiment.worktree import MERGE_BASE, base_side, find_root, identify, lacks, moved_target, sources
 from tests.experiment.clones import SETTINGS, commit, git, look, make_branched, make_clone, own_settings
 
 pytestmark = pytest.mark.skipif(shutil.which("git") is None, reason="needs git")
@@ -53,9 +53,9 @@ def test_the_clone_is_as_it_was_afterwards(clone: Path, tmp_path: Path) -> None:
 
 def test_the_tree_goes_when_the_block_is_left_by_an_exception(clone: Path, tmp_path: Path) -> None:
     def interrupted() -> None:
-        with base_stand(clone, MERGE_BASE, "", tmp_path / "scratch", None, {}) as base:
-            assert base.stand is not None and base.stand.folder.is_dir()
-            (base.stand.folder / "litter").write_text("")
+        with base_side(clone, MERGE_BASE, "", tmp_path / "scratch", None, {}) as base:
+            assert base.side is not None and base.side.folder.is_dir()
+            (base.side.folder / "litter").write_text("")
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -76,8 +76,8 @@ def test_a_name_of_the_users_is_looked_up_and_a_folder_taken_as_it_is(clone: Pat
         assert (text, base.label, base.commit) == ("four = 4\n", str(other), "")
     (clone / "v1").mkdir()  # a name that is both means the commit, unless it is written as a path
     assert look(clone, "v1", tmp_path / "scratch")[1] == "one = 1\n"
-    with base_stand(clone, "./v1", "", tmp_path / "scratch", None, {}) as base:
-        assert base.stand is not None and base.stand.folder == clone / "v1"
+    with base_side(clone, "./v1", "", tmp_path / "scratch", None, {}) as base:
+        assert base.side is not None and base.side.folder == clone / "v1"
 
 
 def test_without_a_clone_or_git_the_folder_is_named_as_the_way_out(
@@ -119,7 +119,7 @@ def test_the_base_is_set_up_by_the_users_own_words(clone: Path, tmp_path: Path) 
     (clone / "data").write_text("a lot\n")
     assert look(clone, MERGE_BASE, tmp_path / "scratch", 'ln -sf "$BOTTLENECK_CANDIDATE/data" train.py')[1] == "a lot\n"
     base, _ = look(clone, MERGE_BASE, tmp_path / "scratch", "echo compiling; echo no compiler >&2; exit 3")
-    assert base.stand is None
+    assert base.side is None
     assert base.reason == "`setup` failed in the base with status 3: compiling; no compiler"
     base, _ = look(clone, MERGE_BASE, tmp_path / "scratch", "false\ntrue")
     assert base.reason == "`setup` failed in the base with status 1"
@@ -128,14 +128,14 @@ def test_the_base_is_set_up_by_the_users_own_words(clone: Path, tmp_path: Path) 
 
 def test_a_folder_of_the_clone_is_mirrored(clone: Path, tmp_path: Path) -> None:
     commit(clone, "sub", sub__train_py="five = 5\n")
-    with base_stand(clone, "HEAD", "pwd > here", tmp_path / "scratch", clone / "sub", {}) as base:
-        assert base.stand is not None and base.stand.folder.name == "sub"
-        assert (base.stand.folder / "here").read_text().strip() == str(base.stand.folder)
+    with base_side(clone, "HEAD", "pwd > here", tmp_path / "scratch", clone / "sub", {}) as base:
+        assert base.side is not None and base.side.folder.name == "sub"
+        assert (base.side.folder / "here").read_text().strip() == str(base.side.folder)
         assert lacks(base, "train.py") is None
         assert lacks(base, "new.py") == (
             f"the base, {base.label}, has no new.py: there is nothing to hold its time against until it is merged"
         )
-    with base_stand(clone, "main", "", tmp_path / "scratch", clone / "sub", {}) as base:
+    with base_side(clone, "main", "", tmp_path / "scratch", clone / "sub", {}) as base:
         assert base.reason == f"the base, {base.label}, has no folder sub"
 
 
@@ -181,8 +181,8 @@ def test_large_files_stay_pointers_even_where_the_clone_demands_git_lfs(clone: P
     commit(clone, "data")
     git(clone, "config", "filter.lfs.smudge", f"touch {tmp_path}/fetched; cat")
     git(clone, "config", "filter.lfs.required", "true")
-    with base_stand(clone, "HEAD", "", tmp_path / "scratch", None, {}) as base:
-        assert base.stand is not None and (base.stand.folder / "data.bin").read_text() == "pointer\n"
+    with base_side(clone, "HEAD", "", tmp_path / "scratch", None, {}) as base:
+        assert base.side is not None and (base.side.folder / "data.bin").read_text() == "pointer\n"
     assert not (tmp_path / "fetched").exists()
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from bottleneck.errors import UndecidedError, WorkloadError
 from bottleneck.experiment.program import Program
-from bottleneck.experiment.side import Stand
+from bottleneck.experiment.side import Side
 from bottleneck.gate.count_program import Counted, count_program
 from bottleneck.schema.counters import COUNTERS, Counts, Site
 from bottleneck.schema.recording import Form
@@ -75,8 +75,8 @@ class Bench:
         self._number += 1
         (self.folder / "program.py").write_text(text)
         out = self.folder / f"out{self._number}"
-        stand = Stand("here", self.folder, {**ENVIRONMENT, **(environment or {})})
-        return count_program(Program("program.py", form=form), out, stand, runs)
+        side = Side("here", self.folder, {**ENVIRONMENT, **(environment or {})})
+        return count_program(Program("program.py", form=form), out, side, runs)
 
 
 @pytest.fixture(scope="module")

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bottleneck.experiment.paired_processes import DuelEffort
+from bottleneck.experiment.paired_processes import TimingEffort
 from bottleneck.experiment.program import Program
-from bottleneck.experiment.side import Stand
+from bottleneck.experiment.side import Side
 from bottleneck.experiment.worktree import Base
 from bottleneck.gate.count_program import Counted
 from bottleneck.gate.judge import judge_counts
@@ -37,7 +37,7 @@ def counted(injection: Injection) -> Counts:
 
 
 def timed(injection: Injection) -> TimeResult:
-    """What an honest duel says."""
+    """The result of an honest measurement."""
     share = injection.amounts[0] if injection.amounts else 0.0
     verdict: TimeVerdict = "slower" if share else "fine"
     return TimeResult(verdict, ratio=Ratio(1 + share, 1 + share - 0.01, 1 + share + 0.01, 7), budget=0.03)
@@ -45,12 +45,12 @@ def timed(injection: Injection) -> TimeResult:
 
 def proof(
     count: Callable[[Injection], Counts] = counted,
-    duel: Callable[[Injection], TimeResult] = timed,
+    time_in_pairs: Callable[[Injection], TimeResult] = timed,
     judge: Callable[[Lock, Counts, GateSettings], Sequence[CounterChange]] = judge_counts,
     settings: GateSettings = SETTINGS,
 ) -> Proof:
     """The proof by these means."""
-    return self_test("train", settings, Means(count, judge, duel))
+    return self_test("train", settings, Means(count, judge, time_in_pairs))
 
 
 def test_a_gate_that_catches_all_and_stays_green_on_itself_is_proven() -> None:
@@ -88,20 +88,20 @@ def test_a_gate_that_is_always_red_is_not_proven() -> None:
     def red(lock: Lock, counts: Counts, settings: GateSettings) -> Sequence[CounterChange]:
         return [CounterChange(name, 0, value, "broken") for name, value in counts.values.items()]
 
-    done = proof(judge=red, duel=lambda _: TimeResult("slower"))
+    done = proof(judge=red, time_in_pairs=lambda _: TimeResult("slower"))
     assert [check.is_met for check in done.checks] == [True, True, False, True, False]
     assert done.text.startswith("train: gate NOT proven: it is red for its own counters, red for its own time\n")
 
 
 def test_a_gate_that_is_never_red_is_not_proven() -> None:
-    done = proof(judge=lambda *_: (), duel=lambda _: TimeResult("fine"))
+    done = proof(judge=lambda *_: (), time_in_pairs=lambda _: TimeResult("fine"))
     assert not any(check.is_met for check in done.checks[:4])
     assert done.checks[2].said == "open"  # a gate that compares nothing is not green
 
 
 @pytest.mark.parametrize("verdict", ["undecided", "not run"])
 def test_a_time_that_does_not_decide_proves_nothing(verdict: TimeVerdict) -> None:
-    done = proof(duel=lambda _: TimeResult(verdict, "too loud"))
+    done = proof(time_in_pairs=lambda _: TimeResult(verdict, "too loud"))
     assert [check.said for check in done.checks[3:]] == ["open", "open"]
     assert not done.is_proven
     first, *_, last = done.text.splitlines()
@@ -196,18 +196,20 @@ class Stage:
     def __init__(self) -> None:
         self.folders: list[Path] = []
         self.told: list[str] = []
-        self.duels: list[tuple[Stand, Stand]] = []
+        self.timed: list[tuple[Side, Side]] = []
 
-    def count(self, program: Program, folder: Path, stand: Stand, runs: int = 1, tell: Any = None) -> Counted:
+    def count(self, program: Program, folder: Path, side: Side, runs: int = 1, tell: Any = None) -> Counted:
         folder.mkdir()
         self.folders.append(folder)
-        self.told.append(stand.variables[VARIABLE])
+        self.told.append(side.variables[VARIABLE])
         counts = replace(PROVED_COUNTS, values={**PROVED_COUNTS.values, **MORE.get(self.told[-1], {})})
         return Counted(counts, (), None)  # type: ignore[arg-type]
 
-    def duel(self, program: Program, base: Stand, candidate: Stand, effort: DuelEffort, tell: Any) -> TimeResult:
+    def time_in_pairs(
+        self, program: Program, base: Side, candidate: Side, effort: TimingEffort, tell: Any
+    ) -> TimeResult:
         assert effort.alpha == PROVED_SETTINGS.alpha
-        self.duels.append((base, candidate))
+        self.timed.append((base, candidate))
         return TimeResult("slower" if candidate.variables[VARIABLE] else "fine")
 
 
@@ -216,7 +218,7 @@ def stage(monkeypatch: pytest.MonkeyPatch) -> Stage:
     """The stage, in the place of processes."""
     stage = Stage()
     monkeypatch.setattr("bottleneck.gate.selftest.count_program", stage.count)
-    monkeypatch.setattr("bottleneck.gate.selftest.duel", stage.duel)
+    monkeypatch.setattr("bottleneck.gate.selftest.time_in_pairs", stage.time_in_pairs)
     return stage
 
 
@@ -234,17 +236,17 @@ def test_each_process_is_told_what_to_put_in_and_the_sources_are_the_candidates(
     assert proof.name == "bench-train"
     assert stage.told == ["", "op:1", "sync:1", ""]
     assert len(set(stage.folders)) == 4 and all(folder.parent == job.scratch for folder in stage.folders)
-    assert [candidate.variables[VARIABLE] for _, candidate in stage.duels] == ["slowdown:0.06:40", ""]
-    for stand in (each for pair in stage.duels for each in pair):
-        assert stand.folder == job.root and stand.environment["OMP_NUM_THREADS"] == "1"
-    assert [base.variables[VARIABLE] for base, _ in stage.duels] == ["", ""]  # whatever this process was told
+    assert [candidate.variables[VARIABLE] for _, candidate in stage.timed] == ["slowdown:0.06:40", ""]
+    for side in (each for pair in stage.timed for each in pair):
+        assert side.folder == job.root and side.environment["OMP_NUM_THREADS"] == "1"
+    assert [base.variables[VARIABLE] for base, _ in stage.timed] == ["", ""]  # whatever this process was told
 
 
 def test_counters_or_time_alone_are_proven_alone(stage: Stage, job: Job) -> None:
     assert prove(replace(job, only="counters"), Program("train.py")).is_proven
-    assert (len(stage.told), stage.duels) == (4, [])
+    assert (len(stage.told), stage.timed) == (4, [])
     assert prove(replace(job, only="time"), Program("train.py")).is_proven
-    assert (len(stage.told), len(stage.duels)) == (4, 2)
+    assert (len(stage.told), len(stage.timed)) == (4, 2)
 
 
 def test_a_script_is_no_proof_of_anything(stage: Stage, job: Job) -> None:
