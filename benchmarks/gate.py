@@ -4,7 +4,7 @@ python -m benchmarks.gate [--runs 3] [--slowdown 0 5 10] [--load 1] [--beside 0]
 python -m benchmarks.gate --results FILE --table [--resample 2000] [--write docs/explanation/accuracy/gate.md]
 
 The step is that of examples/mlp.py with 19 layers. The candidate has as many, or one or two more: 5 and 10 % more work,
-by its ops and FLOPs, which are counted. Every run is a whole measurement, as `bottleneck gate` takes it, of two folders that
+by its ops and FLOPs, which are counted. Every run measures as `bottleneck gate` does, on two folders that
 differ in that number alone; its result is one line of the file, so that runs of several sessions add up. `--load` keeps
 so many processors busy with a process each, of no use, which stays on its processor. `--beside` keeps so many more runs
 under way at the same time, which load the machine for each other as the jobs of a CI machine do: with `--load 0` a run
