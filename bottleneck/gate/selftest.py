@@ -187,11 +187,11 @@ def _check_same(changes: Sequence[CounterChange]) -> Check:
 
 def _check_time(settings: GateSettings, means: Means) -> Iterator[Check]:
     injection = slowdown(settings.budgets.get(STEP, _STEP_LIMIT))
-    yield _check_time(f"{injection.what}{injection.because}", "red", means.time_in_pairs(injection))
-    yield _check_time("its own time", "green", means.time_in_pairs(NOTHING))
+    yield _check_color(f"{injection.what}{injection.because}", "red", means.time_in_pairs(injection))
+    yield _check_color("its own time", "green", means.time_in_pairs(NOTHING))
 
 
-def _check_time(what: str, demanded: Color, result: TimeResult) -> Check:
+def _check_color(what: str, demanded: Color, result: TimeResult) -> Check:
     detail = "; ".join(filter(None, (tell_time(result), result.reason)))
     return Check(what, demanded, _COLORS.get(result.verdict, "open"), f"{result.verdict}: {detail}")
 
