@@ -15,11 +15,12 @@ import pytest
 from bottleneck import __version__
 from bottleneck.devices.match import device_by_name
 from bottleneck.errors import TraceError, UsageError
-from bottleneck.pipeline import Options, analyse, locate
+from bottleneck.pipeline import Options, analyse
 from bottleneck.report.analysis_json import from_json, to_json
 from bottleneck.schema.analysis import Analysis, Device
 from bottleneck.schema.measurements import Timing
 from bottleneck.schema.recording import RankTrace, Recording, write_recording
+from bottleneck.schema.sources import find_traces
 from scripts.write_schema import ANALYSIS
 from tests.builders import H100, Event, frame, kernel, launch, memcpy, op, step, write_trace
 
@@ -236,12 +237,12 @@ def test_traces_are_looked_for_beside_other_files_of_a_folder(tmp_path: Path) ->
     for name in ("a.json", "b.json.gz", "telemetry.csv", "notes.txt"):
         (tmp_path / name).write_text("")
     (tmp_path / "folder.json").mkdir()
-    assert [source.trace.name for source in locate(tmp_path)] == ["a.json", "b.json.gz"]
+    assert [source.trace.name for source in find_traces(tmp_path)] == ["a.json", "b.json.gz"]
 
 
 def test_a_saved_analysis_in_a_folder_of_traces_is_none_of_them(tmp_path: Path) -> None:
     saved_analysis(tmp_path)
-    assert [source.trace.name for source in locate(tmp_path)] == ["analysed.json"]
+    assert [source.trace.name for source in find_traces(tmp_path)] == ["analysed.json"]
 
 
 def test_an_empty_folder_is_refused_with_what_it_lacks(tmp_path: Path) -> None:

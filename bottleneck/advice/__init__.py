@@ -26,10 +26,10 @@ from bottleneck.advice import (
 )
 from bottleneck.advice.ranking import Draft, rank
 from bottleneck.schema.analysis import Finding
-from bottleneck.schema.case import Case
+from bottleneck.schema.evidence import Evidence
 from bottleneck.schema.recording import Recording
 
-Rule = Callable[[Case], Draft | None]
+Rule = Callable[[Evidence], Draft | None]
 
 # The rules of each module, in the order in which findings without a predicted gain are shown.
 RULES: tuple[Rule, ...] = (
@@ -53,7 +53,7 @@ RULES: tuple[Rule, ...] = (
 )
 
 
-def advise(case: Case) -> tuple[Finding, ...]:
+def advise(case: Evidence) -> tuple[Finding, ...]:
     """The findings of all rules on this case, ranked by the time that each would save."""
     drafts = [draft for rule in RULES if (draft := rule(case)) is not None]
     return rank(drafts, case.analysis, _program(case.recording))

@@ -32,7 +32,7 @@ from bottleneck.advice.quantities import (
 )
 from bottleneck.advice.ranking import Draft
 from bottleneck.schema.analysis import Interval
-from bottleneck.schema.case import Case
+from bottleneck.schema.evidence import Evidence
 from bottleneck.units import US_PER_S, format_share, format_us
 
 _REGION = re.compile(r"^Torch-Compiled Region: (?P<frame>\d{1,9})/")
@@ -45,7 +45,7 @@ _COMPILE_S = 10.0
 _OVERHEAD_MATTERS = 0.3
 
 
-def compiling_in_step(case: Case) -> Draft | None:
+def compiling_in_step(case: Evidence) -> Draft | None:
     """Rule 11: code is compiled, autotuned or loaded while the step waits, which later steps should not see again."""
     spent_us = account_us(case, "overhead.compile")
     if share_of_step(case, spent_us) < _LEAST:
@@ -65,7 +65,7 @@ def compiling_in_step(case: Case) -> Draft | None:
     )
 
 
-def graph_breaks(case: Case) -> Draft | None:
+def graph_breaks(case: Evidence) -> Draft | None:
     """Rule 11: the compiled program falls into pieces, and each piece is entered through guards and Python.
 
     Worth one call of compiled code per break, and on a device no more than its wait for the host.
@@ -96,7 +96,7 @@ def graph_breaks(case: Case) -> Draft | None:
     )
 
 
-def compile_does_not_pay(case: Case) -> Draft | None:
+def compile_does_not_pay(case: Evidence) -> Draft | None:
     """Rule 12 on a CPU: overhead holds the step back, and yet a call of compiled code would cost about as much."""
     gain = compile_gain_us(case)
     overhead_us = issue_us(case) + account_us(case, "overhead.launch_floor")
@@ -125,7 +125,7 @@ def _saved_words(gain: Interval) -> str:
     return f"one call of the compiled model {low} at worst and {high} at best, by the number of its ops"
 
 
-def compile_break_even(case: Case) -> Draft | None:
+def compile_break_even(case: Evidence) -> Draft | None:
     """Rule 12: the whole run is too short for what compiling takes. Known for scripts, whose steps were counted."""
     seen = case.analysis.steps.seen
     advised = host_overhead(case) or eager_overhead(case)
@@ -158,7 +158,7 @@ _ROOM = 0.7
 
 
 @requires_gain
-def recomputation(case: Case) -> Draft | None:
+def recomputation(case: Evidence) -> Draft | None:
     """Rule 35: activations that the backward pass works out again although memory has room for them.
 
     The work of a checkpoint's backward op before the nested backward pass begins is the repeated forward pass. Gain:
@@ -211,7 +211,7 @@ _BACKENDS_CPU = ("torchscript", "backend-openvino", "backend-onnxrt", "backend-t
 _BACKENDS_GPU = ("torchscript", "backend-onnxrt", "backend-tensorrt", "backend-tvm", "backend-openxla")
 
 
-def other_backends(case: Case) -> Draft | None:
+def other_backends(case: Evidence) -> Draft | None:
     """Rule 37: inference by eager ops, most of it in products: compilers differ, and only measuring them tells."""
     work = work_of(case)
     rows = work.family(*PRODUCTS)

@@ -21,7 +21,7 @@ from bottleneck.advice.kernel_work import (
 from bottleneck.advice.quantities import ISSUE_ACCOUNTS, claims_of, format_count, overhead_us_per_op, runs_on_host
 from bottleneck.advice.ranking import Draft
 from bottleneck.schema.analysis import Interval
-from bottleneck.schema.case import Case
+from bottleneck.schema.evidence import Evidence
 from bottleneck.units import format_share, format_us
 
 _LEAST_SHARE = 0.02
@@ -33,7 +33,7 @@ _OPS_EACH = 6  # batch_norm > _batch_norm_impl_index > native_batch_norm, and th
 
 
 @requires_gain
-def unfolded_batch_norm(case: Case) -> Draft | None:
+def unfolded_batch_norm(case: Evidence) -> Draft | None:
     """Rule 24: inference in which batch normalization follows a convolution: its factors can go into the weights.
 
     Gain: the normalization's time, from 60 % of it, up to a quarter more (its pass also drives other data out of the
@@ -88,7 +88,7 @@ _BENCHMARK = 9  # place among the arguments of aten::_convolution (native_functi
 _LARGE_PART = 0.05
 
 
-def untuned_convolutions(case: Case) -> Draft | None:
+def untuned_convolutions(case: Evidence) -> Draft | None:
     """Rule 32: convolutions of few shapes on a GPU, recorded with ``cudnn.benchmark`` off."""
     work = work_of(case)
     rows = work.family("convolution")
@@ -130,7 +130,7 @@ _ON_CPU = 0.2
 
 
 @requires_gain
-def channels_first(case: Case) -> Draft | None:
+def channels_first(case: Evidence) -> Draft | None:
     """Rule 33: images by planes where the convolution wants them by pixels (channels_last).
 
     On a GPU the library turns them round and back: gain from half of those kernels to all. On a CPU the turning is

@@ -24,7 +24,7 @@ from bottleneck.advice.quantities import (
 )
 from bottleneck.advice.ranking import Draft, up_to
 from bottleneck.schema.analysis import Interval
-from bottleneck.schema.case import Case
+from bottleneck.schema.evidence import Evidence
 from bottleneck.units import format_share, format_us
 
 INPUT = "overhead.input"
@@ -45,7 +45,7 @@ _LEAST_REMOVED = 0.85
 _WARMER, _DISPLACED = 0.5, 0.1
 
 
-def input_wait(case: Case) -> Draft | None:
+def input_wait(case: Evidence) -> Draft | None:
     """Rule 38: the bound of any change to the loader, which the replay of one cached batch shows."""
     wait_us = account_us(case, INPUT)
     share = share_of_step(case, wait_us)
@@ -85,7 +85,7 @@ def _of_workers(first_us: float, wait_us: float) -> str:
     return "the loader has worker processes, and they do not keep up"
 
 
-def _warming_us(case: Case) -> float:
+def _warming_us(case: Evidence) -> float:
     """Upper bound of the gain of a CPU step whose caches no loader evicts: the time to refill them."""
     if not runs_on_host(case) or ONE_PROCESS not in loader_kinds(case):
         return 0.0
@@ -93,7 +93,7 @@ def _warming_us(case: Case) -> float:
     return max(0.0, min(_WARMER * (case.step_us - wait_us), _DISPLACED * wait_us))
 
 
-def loader_kinds(case: Case) -> frozenset[str]:
+def loader_kinds(case: Evidence) -> frozenset[str]:
     """Class names of the loaders' iterators whose marks are in the window."""
     matches = (LOADER.match(name) for name in (*case.mark_sums, *case.op_sums))
     return frozenset(match["kind"] for match in matches if match)
@@ -112,7 +112,7 @@ class StartUp:
     first_us: float
 
 
-def start_up(case: Case) -> StartUp:
+def start_up(case: Evidence) -> StartUp:
     """Time spent on starting workers in the window; null where the trace has no Python frames."""
     events = case.linked.trace.events
     starts, ends = rows_of_events(case, _STARTS_WORKERS), rows_of_events(case, _ENDS_WORKERS)
@@ -133,7 +133,7 @@ _COLLATES = re.compile(r"_utils[/\\]collate\.py\(\d+\): default_collate$")
 _NOTHING = ("", 0.0)
 
 
-def loader_hot_spot(case: Case) -> Draft | None:
+def loader_hot_spot(case: Evidence) -> Draft | None:
     """Rule 44: one line, function or op of a loader without workers holds most of the wait."""
     wait_us = account_us(case, INPUT)
     if share_of_step(case, wait_us) < MODERATE or ONE_PROCESS not in loader_kinds(case):
@@ -152,7 +152,7 @@ def loader_hot_spot(case: Case) -> Draft | None:
     )
 
 
-def _slowest_line(case: Case) -> tuple[str, float]:
+def _slowest_line(case: Evidence) -> tuple[str, float]:
     """The line of the program inside the loader with most of the wait; the line that calls the loader is none."""
     rows = idle_rows(case, "input")
     calling = {row.source for row in rows if row.detail and _CALLS_NEXT.search(row.detail)}
@@ -163,7 +163,7 @@ def _slowest_line(case: Case) -> tuple[str, float]:
     return _largest(us, sum(row.us for row in rows))
 
 
-def _collating(case: Case) -> tuple[str, float]:
+def _collating(case: Evidence) -> tuple[str, float]:
     """The time that default_collate takes to make a batch of samples, as a share of the loading."""
     spans, rows = _loading_spans(case), rows_of_events(case, _COLLATES)
     if spans is None or not rows.size:
@@ -175,7 +175,7 @@ def _collating(case: Case) -> tuple[str, float]:
     return "default_collate, which makes a batch of samples,", min(inside_us / spans.total_us, 1.0)
 
 
-def _slowest_op(case: Case) -> tuple[str, float]:
+def _slowest_op(case: Evidence) -> tuple[str, float]:
     spans = _loading_spans(case)
     if spans is None:
         return _NOTHING
@@ -214,7 +214,7 @@ class _Spans:
         return np.asarray((row >= 0) & (at_us < np.append(self.end, -np.inf)[row]))
 
 
-def _loading_spans(case: Case) -> _Spans | None:
+def _loading_spans(case: Evidence) -> _Spans | None:
     """Spans in which the loaders ran, by their marks in the window; null without marks."""
     events, rows = case.linked.trace.events, rows_of_events(case, LOADER)
     if not rows.size:
@@ -271,7 +271,7 @@ class _Side:
         return max(handed_us, load_us / self.workers, wanted_us / max((self.processors or 2) - self.others, 1.0))
 
 
-def loader_without_workers(case: Case) -> Draft | None:
+def loader_without_workers(case: Evidence) -> Draft | None:
     """Rule 39: batches are loaded by the process that trains, between its steps."""
     wait_us = account_us(case, INPUT)
     if share_of_step(case, wait_us) < MODERATE or ONE_PROCESS not in loader_kinds(case):
@@ -298,7 +298,7 @@ def loader_without_workers(case: Case) -> Draft | None:
     )
 
 
-def _side(case: Case, wait_us: float) -> _Side:
+def _side(case: Evidence, wait_us: float) -> _Side:
     recording = case.recording
     processors = None if recording is None else recording.processors or recording.threads or None
     each = None if processors is None else max(1, processors // _ranks(case))
@@ -316,12 +316,12 @@ def _side(case: Case, wait_us: float) -> _Side:
     )
 
 
-def _ranks(case: Case) -> int:
+def _ranks(case: Evidence) -> int:
     """Ranks of this program on this machine, which share its processors; at least one."""
     return max(1, 0 if case.recording is None else len(case.recording.traces))
 
 
-def _used_by_others(case: Case, processors: int) -> float:
+def _used_by_others(case: Evidence, processors: int) -> float:
     """Processors that other programs of this machine kept busy while the steps ran; 0 where that is not known."""
     telemetry = case.analysis.telemetry
     if telemetry is None or telemetry.host_utilization is None or telemetry.process_processors is None:
@@ -329,7 +329,7 @@ def _used_by_others(case: Case, processors: int) -> float:
     return max(0.0, telemetry.host_utilization * processors - telemetry.process_processors)
 
 
-def _busy_share(case: Case, wait_us: float) -> tuple[float, float]:
+def _busy_share(case: Evidence, wait_us: float) -> tuple[float, float]:
     """Part of the loading in which it needs a processor, from and to: (0, 1) where nothing tells reading from work."""
     telemetry = case.analysis.telemetry
     if telemetry is None or telemetry.process_processors is None or wait_us <= 0:
@@ -345,7 +345,7 @@ def _processors_in_words(side: _Side) -> str:
     return f"{side.processors} processors are there for loading and training{others}"
 
 
-def loader_restarts(case: Case) -> Draft | None:
+def loader_restarts(case: Evidence) -> Draft | None:
     """Rule 39, its second half: worker processes are started inside the steps that are explained."""
     found = start_up(case)
     waited_us = min(found.own_us + found.first_us, account_us(case, INPUT, "overhead.python"))

@@ -21,7 +21,6 @@ from bottleneck.advice.quantities import (
     kernels_in_window,
     kernels_per_step,
     launch_floor_us,
-    remembered,
     runs_on_host,
     share_of_step,
     timing_confidence,
@@ -29,7 +28,7 @@ from bottleneck.advice.quantities import (
 )
 from bottleneck.advice.ranking import Draft, up_to
 from bottleneck.schema.analysis import Interval
-from bottleneck.schema.case import Case
+from bottleneck.schema.evidence import Evidence, remembered
 from bottleneck.units import format_share, format_us
 
 # Rule 1 of advice_rules: below this share of the step, late launches are not what holds it back.
@@ -48,7 +47,7 @@ _LEAST_SHARE = 0.02
 _FEW = 4
 
 
-def late_launches(case: Case) -> Draft | None:
+def late_launches(case: Evidence) -> Draft | None:
     """Rule 1: the device waits for launches, which one replayed graph would issue at once.
 
     The gain is the idle time in which the host dispatched, ran Python or launched, less one launch and the gap that a
@@ -83,19 +82,19 @@ def late_launches(case: Case) -> Draft | None:
     )
 
 
-def _queue_words(case: Case) -> tuple[str, ...]:
+def _queue_words(case: Evidence) -> tuple[str, ...]:
     queue = case.analysis.queue
     if queue is None or queue.empty_idle_share is None:
         return ()
     return (f"no kernel was queued in {format_share(queue.empty_idle_share)} of the idle time",)
 
 
-def _replays_graphs(case: Case) -> bool:
+def _replays_graphs(case: Evidence) -> bool:
     """True if device work of the window comes from replayed graphs."""
     return bool((case.linked.kernels["replayed"].to_numpy() & kernels_in_window(case)).any())
 
 
-def eager_overhead(case: Case) -> Draft | None:
+def eager_overhead(case: Evidence) -> Draft | None:
     """Rule 4 on a device: op by op, the host cannot issue the work as fast as the device does it."""
     late_us = issue_us(case)
     if runs_on_host(case) or is_broken(case) or is_compiled(case) or _replays_graphs(case):
@@ -123,7 +122,7 @@ def eager_overhead(case: Case) -> Draft | None:
     )
 
 
-def tiny_kernels(case: Case) -> Draft | None:
+def tiny_kernels(case: Evidence) -> Draft | None:
     """Rule 2: many kernels that last hardly longer than any kernel must, on a device that is kept busy with them.
 
     Fusing takes away launches: half to all of the time that these kernels spend on their launch floor. Where the
@@ -154,7 +153,7 @@ def tiny_kernels(case: Case) -> Draft | None:
     )
 
 
-def _median_kernel_us(case: Case) -> float | None:
+def _median_kernel_us(case: Evidence) -> float | None:
     """Median duration of the kernels that compute; null without any."""
     durations = case.linked.kernels["dur_us"].to_numpy()[work_in_window(case)]
     return float(np.median(durations)) if durations.size else None
@@ -201,11 +200,11 @@ class _Calls:
         return self.us / max(self.melts + self.stays, 1.0)
 
 
-def _model_calls(case: Case) -> _Calls:
-    return remembered(case, "model_calls", _find_calls)
+def _model_calls(case: Evidence) -> _Calls:
+    return remembered(case, _find_calls)
 
 
-def _find_calls(case: Case) -> _Calls:
+def _find_calls(case: Evidence) -> _Calls:
     share = optimizer_share(case)
     us = (issue_us(case) + account_us(case, "overhead.launch_floor")) * (1 - share.overhead)
     names, works = case.linked.kernels["name"].cat, work_in_window(case)
@@ -220,12 +219,12 @@ def _find_calls(case: Case) -> _Calls:
     return _Calls(us, melts, stays, min(slow_us, us) * (1 - share.overhead), random_us)
 
 
-def us_per_call(case: Case) -> float:
+def us_per_call(case: Evidence) -> float:
     """Overhead of the model per op that does work, on a CPU."""
     return _model_calls(case).each_us
 
 
-def compile_gain_us(case: Case) -> Interval | None:
+def compile_gain_us(case: Evidence) -> Interval | None:
     """Overhead that compiling the model of a CPU step saves, in us per step; negative where it costs; else null.
 
     Overhead per op x (ops that melt x 0.4-0.95 + ops that stay x -0.3-0.2) less one call of compiled code: see above
@@ -242,7 +241,7 @@ def compile_gain_us(case: Case) -> Interval | None:
     return Interval(low - _RANDOM_COST * calls.random_us, min(high, calls.us) + calls.slow_us)
 
 
-def host_overhead(case: Case) -> Draft | None:
+def host_overhead(case: Evidence) -> Draft | None:
     """Rule 4 on a CPU: Python and the dispatcher take longer than what compiled code would cost to call."""
     gain = compile_gain_us(case)
     if gain is None or gain.low < 0 or share_of_step(case, (gain.low + gain.high) / 2) < _COMPILE_PAYS:

@@ -20,7 +20,7 @@ from bottleneck.advice.quantities import (
 )
 from bottleneck.advice.ranking import Draft, up_to
 from bottleneck.schema.analysis import CollectiveSummary, Interval, LedgerEntry, RankSummary
-from bottleneck.schema.case import Case
+from bottleneck.schema.evidence import Evidence
 from bottleneck.schema.op_names import LOADER_FETCH
 from bottleneck.units import format_share, format_si, format_us
 
@@ -57,7 +57,7 @@ class _Late:
     longer: tuple[tuple[str, float], ...]
 
 
-def late_rank(case: Case) -> Draft | None:
+def late_rank(case: Evidence) -> Draft | None:
     """Rule 49: the others wait in their collectives for one rank; the step can lose no more than they wait."""
     calls = math.fsum(one.calls for one in case.analysis.collectives)
     late = _find_late(case.analysis.ranks, calls)
@@ -96,7 +96,7 @@ def _claims(late: _Late) -> dict[str, float]:
     return {name: us for name, us in claims.items() if us > 0}
 
 
-def _lines(case: Case, late: _Late) -> tuple[str, ...]:
+def _lines(case: Evidence, late: _Late) -> tuple[str, ...]:
     """Source lines of the longest part of the delay, if it is a wait whose line is known."""
     cause = late.longer[0][0].removeprefix("overhead.") if late.longer else ""
     return idle_lines(case, cause, most=1) if any(row.source for row in idle_rows(case, cause)[:1]) else ()
@@ -163,7 +163,7 @@ _SHARES_OUT = re.compile(r"utils[/\\]data[/\\]distributed\.py\(\d+\)")
 _DRAWS = 2
 
 
-def exposed_communication(case: Case) -> Draft | None:
+def exposed_communication(case: Evidence) -> Draft | None:
     """Rule 48: the device has nothing to do but a collective. Waiting for late ranks is not cured by overlap."""
     exposed_us = account_us(case, COMMUNICATION)
     if share_of_step(case, exposed_us) < _EXPOSED:
@@ -202,7 +202,7 @@ def _transfer_us(collectives: Sequence[CollectiveSummary]) -> tuple[float, bool]
     return math.fsum(known), total_us > 0 and unknown_us < 0.5 * total_us
 
 
-def _unknown_us(case: Case) -> float:
+def _unknown_us(case: Evidence) -> float:
     """Work without a price: it may hide a collective as well as any other."""
     return account_us(case, "unknown", "overhead.launch_floor")
 
@@ -237,7 +237,7 @@ def _in_words(one: CollectiveSummary) -> str:
     )
 
 
-def every_rank_reads_all(case: Case) -> Draft | None:
+def every_rank_reads_all(case: Evidence) -> Draft | None:
     """The loader of one of several ranks draws its samples from all of the data: no DistributedSampler deals it out.
 
     A DistributedSampler hands out ready indices, so that only the batch sampler runs, once per batch. One that draws

@@ -27,7 +27,7 @@ from bottleneck.advice.kernel_work import (
 from bottleneck.advice.quantities import ISSUE_ACCOUNTS, claims_of, format_count, is_compiled, runs_on_host
 from bottleneck.advice.ranking import Draft
 from bottleneck.schema.analysis import Interval
-from bottleneck.schema.case import Case
+from bottleneck.schema.evidence import Evidence, remembered
 from bottleneck.schema.op_names import IN_PLACE
 from bottleneck.units import format_share, format_si, format_us
 
@@ -91,11 +91,11 @@ class _Candidates:
 
 def chains_of(work: KernelWork) -> Chains:
     """The chains of this work; kept beside it, for two rules ask."""
-    kept = vars(work)
-    if "_chains" not in kept:
-        kept["_chains"] = find_chains(work)
-    found: Chains = kept["_chains"]
-    return found
+    return remembered(work.case, _chains_of_case)
+
+
+def _chains_of_case(case: Evidence) -> Chains:
+    return find_chains(work_of(case))
 
 
 def find_chains(work: KernelWork) -> Chains:
@@ -113,7 +113,7 @@ def find_chains(work: KernelWork) -> Chains:
     of_row = np.full(work.row.size, -1, dtype=np.int64)
     of_row[found.place] = number[chain]
     kept = np.flatnonzero(of_row[found.place] >= 0)
-    found = _Candidates(*(values[kept] for values in vars(found).values()))
+    found = _Candidates(found.place[kept], found.count[kept], found.opens[kept], found.hands_on[kept])
     return _estimate(work, found, of_row, ops[long])
 
 
@@ -261,7 +261,7 @@ _NORM_WORDS = _Words(
 
 
 @requires_gain
-def unfused_chain(case: Case) -> Draft | None:
+def unfused_chain(case: Evidence) -> Draft | None:
     """Rule 16: two and more pointwise ops or reductions in a row, each bound by memory.
 
     Gain: Sigma t - what one pass over the chain's outer bytes takes (chains.find_chains), and on a CPU the calls that
@@ -274,7 +274,7 @@ def unfused_chain(case: Case) -> Draft | None:
 
 
 @requires_gain
-def unfused_norm(case: Case) -> Draft | None:
+def unfused_norm(case: Evidence) -> Draft | None:
     """Rule 21: normalization, activation, dropout and residual one by one. Gain as for ``unfused_chain``."""
     work = work_of(case)
     chains = chains_of(work)
@@ -320,7 +320,7 @@ def _of_chains(work: KernelWork, chains: Chains, words: _Words) -> Draft | None:
     )
 
 
-def _calls_spared(case: Case, count: float) -> Interval:
+def _calls_spared(case: Evidence, count: float) -> Interval:
     """Gain on a CPU if so many ops per step are no longer called, less one call of compiled code.
 
     On a device the host's pace decides what launches are worth: the critical path counts that.
@@ -347,7 +347,7 @@ _FLASH_SLACK = 2.0
 
 
 @requires_gain
-def unfused_attention(case: Case) -> Draft | None:
+def unfused_attention(case: Evidence) -> Draft | None:
     """Rule 17: a softmax between two batched products: the scores go to memory and back several times.
 
     Gain: Sigma t of products, softmax and what lies between them, less the larger floor of the two products, once over
@@ -431,7 +431,7 @@ _LARGE_PART = 0.2
 
 
 @requires_gain
-def vocabulary_loss(case: Case) -> Draft | None:
+def vocabulary_loss(case: Evidence) -> Draft | None:
     """Rule 23: cross-entropy over a large vocabulary, where the logits are more than a fifth of the step's bytes.
 
     The loss reads and writes as many numbers as logits four times and more; in parts that stay in cache, or in one

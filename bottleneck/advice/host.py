@@ -25,7 +25,7 @@ from bottleneck.advice.quantities import (
 )
 from bottleneck.advice.ranking import Draft, up_to
 from bottleneck.schema.analysis import IdleCause, Interval
-from bottleneck.schema.case import Case
+from bottleneck.schema.evidence import Evidence
 from bottleneck.units import format_share, format_us
 
 _WAITING = re.compile(r"Synchronize(_pt[sd][sz])?$|^(cuda|hip|cu)Memcpy(?!\w*(Async|Batch))")
@@ -47,7 +47,7 @@ _LONG_PAUSE_US, _LONG_STRETCH_US = 20e3, 1e3
 _AHEAD = 0.1
 
 
-def host_sync(case: Case) -> Draft | None:
+def host_sync(case: Evidence) -> Draft | None:
     """Rule 7: the device ran dry while the host waited for it, and until the next kernel was there.
 
     The gain is those bubbles, never the waiting call's own length: a wait behind a busy device only moves. Where the
@@ -80,7 +80,7 @@ def host_sync(case: Case) -> Draft | None:
     )
 
 
-def _bubbles_us(case: Case) -> float:
+def _bubbles_us(case: Evidence) -> float:
     """Idle time of the device per step, from when it ran dry before a waiting call returned to its next kernel."""
     events, kernels = case.linked.trace.events, case.linked.kernels
     ends = np.sort((events["ts_us"] + events["dur_us"]).to_numpy()[_calls(case, _WAITING)])
@@ -96,7 +96,7 @@ def _bubbles_us(case: Case) -> float:
     return float(np.maximum(closed - opened, 0.0)[inside].sum()) / case.steps * host_scale(case)
 
 
-def _calls(case: Case, pattern: "re.Pattern[str]") -> Flags:
+def _calls(case: Evidence, pattern: "re.Pattern[str]") -> Flags:
     """Mask of the rows of EVENTS that are runtime calls in the window whose name the pattern finds."""
     events = case.linked.trace.events
     names = events["name"].cat
@@ -106,7 +106,7 @@ def _calls(case: Case, pattern: "re.Pattern[str]") -> Flags:
     return np.asarray(wanted[names.codes.to_numpy()] & is_call & (start >= low) & (start < high))
 
 
-def item_calls(case: Case) -> Draft | None:
+def item_calls(case: Evidence) -> Draft | None:
     """Rule 7 on a CPU, where nothing runs ahead: reading a number costs its ops, and no more."""
     if not runs_on_host(case):
         return None
@@ -129,7 +129,7 @@ def item_calls(case: Case) -> Draft | None:
     )
 
 
-def gc_pauses(case: Case) -> Draft | None:
+def gc_pauses(case: Evidence) -> Draft | None:
     """Rule 9: Python's garbage collector runs inside the step while the device (or the step's thread) waits."""
     spent_us, rows = account_us(case, "overhead.gc"), idle_rows(case, "gc")
     longest_us = max((row.us / row.calls for row in rows if row.calls > 0), default=0.0)
@@ -151,7 +151,7 @@ def gc_pauses(case: Case) -> Draft | None:
     )
 
 
-def device_allocations(case: Case) -> Draft | None:
+def device_allocations(case: Evidence) -> Draft | None:
     """Rule 10: memory is taken from the driver, or given back to it, in steps that should reuse what they have."""
     waited_us = idle_us(case, "allocator")
     calls = int(np.count_nonzero(_calls(case, _ALLOCATES))) / case.steps
@@ -173,7 +173,7 @@ def device_allocations(case: Case) -> Draft | None:
     )
 
 
-def fresh_pages(case: Case) -> Draft | None:
+def fresh_pages(case: Evidence) -> Draft | None:
     """Rule 10 on a CPU: large results come in pages that the system has to hand out (and zero) in each step anew."""
     rows = [row for row in idle_rows(case, "allocator") if (row.detail or "").endswith(_FAULTS)]
     spent_us = sum(row.us for row in rows)
@@ -194,7 +194,7 @@ def fresh_pages(case: Case) -> Draft | None:
     )
 
 
-def side_work(case: Case) -> Draft | None:
+def side_work(case: Evidence) -> Draft | None:
     """Rule 14: saving, logging, printing or checking inside the step, with the device waiting."""
     rows = [row for row in idle_rows(case, "python", "sync", "dispatch") if _SIDE_WORK.search(row.detail or "")]
     spent_us = sum(row.us for row in rows)
@@ -214,7 +214,7 @@ def side_work(case: Case) -> Draft | None:
     )
 
 
-def python_call(case: Case) -> Draft | None:
+def python_call(case: Evidence) -> Draft | None:
     """Any other stretch of Python in which the step stays for a millisecond or more, or a function that is named."""
     rows = [row for row in idle_rows(case, "python") if _is_call(row)]
     spent_us = sum(row.us for row in rows)

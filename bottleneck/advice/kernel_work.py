@@ -5,7 +5,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from functools import cached_property, wraps
+from functools import wraps
 
 import numpy as np
 import numpy.typing as npt
@@ -14,7 +14,7 @@ import pandas as pd
 from bottleneck.advice.quantities import format_times, has_backward_marks, kernels_in_window, runs_on_host
 from bottleneck.advice.ranking import Draft
 from bottleneck.schema.analysis import Interval
-from bottleneck.schema.case import Case
+from bottleneck.schema.evidence import Evidence, remembered
 from bottleneck.schema.tables import as_integers
 from bottleneck.units import format_share, format_us
 
@@ -47,7 +47,7 @@ class _Track:
     ends: Flags
 
 
-def saved_us(case: Case, less_us: Floats) -> float:
+def saved_us(case: Evidence, less_us: Floats) -> float:
     """Reduction of the step in microseconds if each row of KERNELS takes so much less (in the trace's time).
 
     On a CPU ops run one after the other: the sum. On a device each stream is replayed with the launches where they
@@ -69,16 +69,12 @@ def _saved(track: _Track, less_us: Floats) -> float:
     return float(saved[track.ends].sum())
 
 
-def _tracks(case: Case) -> tuple[_Track, ...]:
+def _tracks(case: Evidence) -> tuple[_Track, ...]:
     """The streams of the case; computed once and kept beside it."""
-    kept = vars(case)
-    if "_tracks" not in kept:
-        kept["_tracks"] = _find_tracks(case)
-    found: tuple[_Track, ...] = kept["_tracks"]
-    return found
+    return remembered(case, _find_tracks)
 
 
-def _find_tracks(case: Case) -> tuple[_Track, ...]:
+def _find_tracks(case: Evidence) -> tuple[_Track, ...]:
     kernels = case.linked.kernels
     rows = np.flatnonzero(kernels_in_window(case))
     start_us = kernels["ts_us"].to_numpy()
@@ -89,7 +85,7 @@ def _find_tracks(case: Case) -> tuple[_Track, ...]:
     return tuple(_track(case, mine, waits) for mine in np.split(rows, cuts) if mine.size)
 
 
-def _track(case: Case, rows: Integers, waits: tuple[Floats, Floats]) -> _Track:
+def _track(case: Evidence, rows: Integers, waits: tuple[Floats, Floats]) -> _Track:
     kernels = case.linked.kernels
     start, dur = (kernels[name].to_numpy()[rows] for name in ("ts_us", "dur_us"))
     launch = kernels["launch_ts_us"].to_numpy()[rows]
@@ -110,7 +106,7 @@ def _track(case: Case, rows: Integers, waits: tuple[Floats, Floats]) -> _Track:
     )
 
 
-def _host_waits(case: Case) -> tuple[Floats, Floats]:
+def _host_waits(case: Evidence) -> tuple[Floats, Floats]:
     """Starts, and ends so far, of the calls in which the host may wait for the device."""
     events = case.linked.trace.events
     names = events["name"].cat
@@ -151,7 +147,7 @@ class KernelWork:
     none. Floors (``roof``) and costs (``cost``) are of one run.
     """
 
-    case: Case
+    case: Evidence
     row: Integers
     us: Floats
     scale: float
@@ -194,16 +190,10 @@ class KernelWork:
         """Mask of the rows whose reason in ROOFLINE the pattern finds."""
         return _text_matches(self.case.roofline["reason"], _search(pattern), self.row)
 
-    @cached_property
-    def sizes(self) -> dict[int, Sizes]:
-        """Argument sizes of the calls read so far, by row in CALLS (see ``sizes_of``)."""
-        return {}
-
-    @cached_property
+    @property
     def in_model(self) -> Flags:
         """Mask of the rows issued outside of optimizers and loaders, which other rules cover."""
-        at_us = np.append(self.case.linked.ops["ts_us"].to_numpy(), np.nan)[self.op]
-        return ~inside_marks(self.case, at_us, _OUTSIDE_MODEL)
+        return remembered(self.case, _find_model_rows)
 
     def floor_us(self) -> Floats:
         """The larger floor of arithmetic and bytes, per step and scaled like ``us``, and at most that; 0 if unknown."""
@@ -225,7 +215,7 @@ def _text_matches(column: "pd.Series[str]", holds: Callable[[str], bool], rows: 
     return np.asarray(np.append(found, False)[np.append(column.cat.codes.to_numpy(), -1)[rows]])
 
 
-def inside_marks(case: Case, at_us: Floats, mark: "re.Pattern[str]") -> Flags:
+def inside_marks(case: Evidence, at_us: Floats, mark: "re.Pattern[str]") -> Flags:
     """Mask of the times that lie inside a mark (annotation or op) of such a name."""
     events = case.linked.trace.events
     names = events["name"].cat
@@ -239,21 +229,22 @@ def inside_marks(case: Case, at_us: Floats, mark: "re.Pattern[str]") -> Flags:
     return np.asarray((before >= 0) & (at_us < end[np.maximum(before, 0)]))
 
 
-def has_backward_pass(case: Case) -> bool:
+def has_backward_pass(case: Evidence) -> bool:
     """True if the step runs a backward pass, by its marks or, in old traces, by the names of ops."""
     return has_backward_marks(case) or any(_BACKWARD.search(name) for name in case.op_sums)
 
 
-def work_of(case: Case) -> KernelWork:
+def work_of(case: Evidence) -> KernelWork:
     """The kernels of this case with their costs; computed once and kept beside it."""
-    kept = vars(case)
-    if "_work" not in kept:
-        kept["_work"] = _find_work(case)
-    found: KernelWork = kept["_work"]
-    return found
+    return remembered(case, _find_work)
 
 
-def _find_work(case: Case) -> KernelWork:
+def _find_model_rows(case: Evidence) -> Flags:
+    at_us = np.append(case.linked.ops["ts_us"].to_numpy(), np.nan)[work_of(case).op]
+    return ~inside_marks(case, at_us, _OUTSIDE_MODEL)
+
+
+def _find_work(case: Evidence) -> KernelWork:
     kernels, ops = case.linked.kernels, case.linked.ops
     device_copy = (kernels["kind"] == "copy").to_numpy() & ~_over_link(kernels)
     works = kernels["kind"].isin(("compute", "fill")).to_numpy() & ~case.attribution["dispatches"].to_numpy()
@@ -274,11 +265,11 @@ def _over_link(kernels: pd.DataFrame) -> Flags:
     return _text_matches(kernels["name"], _search(_LINK), np.arange(len(kernels)))
 
 
-def requires_gain(rule: Callable[[Case], Draft | None]) -> Callable[[Case], Draft | None]:
+def requires_gain(rule: Callable[[Evidence], Draft | None]) -> Callable[[Evidence], Draft | None]:
     """The same rule, silent where the critical path leaves nothing of its gain: a device that waits for its host."""
 
     @wraps(rule)
-    def gaining_rule(case: Case) -> Draft | None:
+    def gaining_rule(case: Evidence) -> Draft | None:
         draft = rule(case)
         if draft is None or draft.gain_us is None or draft.gain_us.high >= _LEAST_GAIN * case.step_us:
             return draft
@@ -375,9 +366,15 @@ def sizes_of(work: KernelWork, signature: int) -> Sizes:
     """Sizes of every argument of a call, () for what is no tensor; () for a call without recorded sizes."""
     if signature < 0:
         return ()
-    if signature not in work.sizes:
-        work.sizes[signature] = _read_sizes(work.case.linked.trace.signatures["dims"].iloc[signature])
-    return work.sizes[signature]
+    known = remembered(work.case, _known_sizes)
+    if signature not in known:
+        known[signature] = _read_sizes(work.case.linked.trace.signatures["dims"].iloc[signature])
+    return known[signature]
+
+
+def _known_sizes(case: Evidence) -> dict[int, Sizes]:  # noqa: ARG001 - one table per case
+    """Argument sizes of the calls read so far, by row in CALLS."""
+    return {}
 
 
 def _read_sizes(text: object) -> Sizes:

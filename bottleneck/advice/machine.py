@@ -8,7 +8,7 @@ import math
 from bottleneck.advice.quantities import account_us, busy_us, runs_on_host, share_of_step
 from bottleneck.advice.ranking import Draft
 from bottleneck.schema.analysis import BROKEN_TRACE_SLUGS
-from bottleneck.schema.case import Case
+from bottleneck.schema.evidence import Evidence
 from bottleneck.schema.measurements import OptionCosts
 from bottleneck.units import format_share, format_us
 
@@ -32,7 +32,7 @@ _PROFILER_OPTIONS = {
 }
 
 
-def low_clocks(case: Case) -> Draft | None:
+def low_clocks(case: Evidence) -> Draft | None:
     """Rule 50: the device's clock was below the one of its peaks, or was held back for a reason."""
     telemetry = case.analysis.telemetry
     if telemetry is None:
@@ -68,7 +68,7 @@ def low_clocks(case: Case) -> Draft | None:
     )
 
 
-def busy_not_productive(case: Case) -> Draft | None:
+def busy_not_productive(case: Evidence) -> Draft | None:
     """Rule 51: a device that always runs a kernel may still do next to nothing of what it could.
 
     Its counter of utilisation tells only whether any kernel ran; where it was not read, the trace tells the same.
@@ -97,7 +97,7 @@ def busy_not_productive(case: Case) -> Draft | None:
     )
 
 
-def profiler_distorts(case: Case) -> Draft | None:
+def profiler_distorts(case: Evidence) -> Draft | None:
     """Rule 52: steps take much longer under the profiler than without it."""
     times = case.analysis.steps
     if times.perturbation is None or times.perturbation <= _DISTORTED or times.unprofiled_us is None:
@@ -127,7 +127,7 @@ def _dearest(costs: OptionCosts | None) -> tuple[str, float] | None:
     return None if dearest is None or dearest.ratio.median <= 1.0 else (dearest.option, dearest.ratio.median)
 
 
-def incomplete_trace(case: Case) -> Draft | None:
+def incomplete_trace(case: Evidence) -> Draft | None:
     """Rule 53: so much is missing, or disturbed, that no finding should be believed before it is recorded again."""
     broken = [caveat.message for caveat in case.analysis.caveats if caveat.slug in BROKEN_TRACE_SLUGS]
     orphans = [

@@ -19,7 +19,7 @@ from bottleneck.advice.kernel_work import (
 )
 from bottleneck.advice.quantities import format_count, runs_on_host
 from bottleneck.advice.ranking import Draft
-from bottleneck.schema.case import Case
+from bottleneck.schema.evidence import Evidence
 from bottleneck.units import format_share, format_us
 
 _LEAST_SHARE = 0.02
@@ -31,7 +31,7 @@ _POORLY_EXPLAINED = 0.6
 
 
 @requires_gain
-def misaligned_products(case: Case) -> Draft | None:
+def misaligned_products(case: Evidence) -> Draft | None:
     """Rule 29: products on matrix units whose sizes are no multiple of 8 and that reach less than 60 % of their floor.
 
     Gain: what is left above 70 % of the peak at the padded shape, at most, from half of it. CPU libraries pack their
@@ -85,7 +85,7 @@ _FILLED_ENOUGH = 0.75
 
 
 @requires_gain
-def unfilled_waves(case: Case) -> Draft | None:
+def unfilled_waves(case: Evidence) -> Draft | None:
     """Rule 30: tiles of products that leave more than a quarter of the slots of their last wave empty.
 
     Gain: t (1 - fill) at most, from half of it; ``ROOFLINE.reason`` proves the fill from grid and sizes.
@@ -132,7 +132,7 @@ _GROUPED_REACHED = 0.5
 
 
 @requires_gain
-def many_small_products(case: Case) -> Draft | None:
+def many_small_products(case: Evidence) -> Draft | None:
     """Rule 31: three and more products of one shape directly after one another, too small to reach half their floor.
 
     In trace order: nothing but views lies between them, so that none can need another's result through an activation.
@@ -194,7 +194,7 @@ _NEAR = 0.75
 _MOST_OF_STEP = 0.3
 
 
-def near_roof(case: Case) -> Draft | None:
+def near_roof(case: Evidence) -> Draft | None:
     """Rule 34: a good part of the step is arithmetic at 75 % of the peak and more: there is nothing to tune."""
     work = work_of(case)
     rows = work.bound("compute") & (work.roof("explained") >= _NEAR) & work.family(*PRODUCTS)
@@ -227,7 +227,7 @@ def _thinnest(work: KernelWork) -> Floats:
 
 
 @requires_gain
-def slow_cpu_products(case: Case) -> Draft | None:
+def slow_cpu_products(case: Evidence) -> Draft | None:
     """Rule 36: products on a CPU that reach less than half of its calibrated peak without being small.
 
     Gain: t - F/P_cpu at most, from a quarter of it: the peak is that of square products of the best size.

@@ -19,7 +19,7 @@ from bottleneck.advice.quantities import (
 )
 from bottleneck.advice.ranking import Draft
 from bottleneck.schema.analysis import Interval
-from bottleneck.schema.case import Case
+from bottleneck.schema.evidence import Evidence
 from bottleneck.schema.op_names import TRAINING
 from bottleneck.units import US_PER_S, format_share, format_si, format_us
 
@@ -36,7 +36,7 @@ _SWAPPED_BYTES = 1e9
 _ADAM = ("Adam", "AdamW", "NAdam", "RAdam", "Adamax")
 
 
-def room_for_batch(case: Case) -> Draft | None:
+def room_for_batch(case: Evidence) -> Draft | None:
     """Rule 45: a larger batch fits, and the step grows by less than it; the gain is that for the same samples."""
     proof = case.analysis.batch_test
     peak_bytes, capacity_bytes = case.analysis.totals.peak_memory_bytes, case.analysis.device.memory_bytes
@@ -62,7 +62,7 @@ def room_for_batch(case: Case) -> Draft | None:
     )
 
 
-def memory_nearly_full(case: Case) -> Draft | None:
+def memory_nearly_full(case: Evidence) -> Draft | None:
     """Rule 46: training runs near the end of memory; what recomputing, swapping and accumulating would cost."""
     peak_bytes, capacity_bytes = case.analysis.totals.peak_memory_bytes, case.analysis.device.memory_bytes
     if (
@@ -88,7 +88,7 @@ def memory_nearly_full(case: Case) -> Draft | None:
     )
 
 
-def _prices(case: Case) -> tuple[str, ...]:
+def _prices(case: Evidence) -> tuple[str, ...]:
     """The cost per step of each way to free memory, as far as it is known."""
     forward = forward_work(case)
     lines = [
@@ -110,7 +110,7 @@ class Forward:
     flops: float | None
 
 
-def forward_work(case: Case) -> Forward:
+def forward_work(case: Evidence) -> Forward:
     """The work that neither the backward pass nor an optimizer issued."""
     kernels = case.linked.kernels
     op = kernels["op"].to_numpy(dtype=np.int64, na_value=-1)
@@ -123,7 +123,7 @@ def forward_work(case: Case) -> Forward:
     return Forward(min(us, case.step_us), float(known.sum()) / case.steps if known.size else None)
 
 
-def _is_later(case: Case) -> Flags:
+def _is_later(case: Evidence) -> Flags:
     """Mask of the ops that run inside the backward pass or an optimizer's step, on the thread of either."""
     events = case.linked.trace.events
     marks = rows_of_events(case, TRAINING)
@@ -147,7 +147,7 @@ def _at_rate(forward: Forward) -> str:
     return f", {format_si(forward.flops, 'FLOP')} at the {format_si(rate, 'FLOP/s')} that it reaches"
 
 
-def _swapping(case: Case) -> str | None:
+def _swapping(case: Evidence) -> str | None:
     link = case.analysis.device.link_bytes_per_s
     if runs_on_host(case):
         return None
@@ -161,7 +161,7 @@ def _swapping(case: Case) -> str | None:
     )
 
 
-def _accumulating(case: Case) -> str:
+def _accumulating(case: Evidence) -> str:
     proof = case.analysis.batch_test
     if proof is None or proof.fixed_us is None:
         return "accumulating gradients over two half batches costs the fixed part of a step twice; it was not measured"
@@ -170,7 +170,7 @@ def _accumulating(case: Case) -> str:
     )
 
 
-def unused_reserve(case: Case) -> Draft | None:
+def unused_reserve(case: Evidence) -> Draft | None:
     """Rule 47: the allocator holds much more memory than it has handed out at the peak, and others could miss it."""
     held = _held_at_peak(case)
     if held is None or runs_on_host(case):
@@ -195,7 +195,7 @@ def unused_reserve(case: Case) -> Draft | None:
     )
 
 
-def _held_at_peak(case: Case) -> tuple[float, float] | None:
+def _held_at_peak(case: Evidence) -> tuple[float, float] | None:
     """Bytes in use at the peak, and held by the allocator then; null where that is not recorded."""
     measured = None if case.recording is None else case.recording.peak_memory
     if measured is not None and measured.bytes and measured.reserved_bytes:

@@ -22,14 +22,13 @@ from bottleneck.advice.quantities import (
     op_calls_per_step,
     optimizer_names,
     outermost_spans,
-    remembered,
     runs_on_host,
     share_of_step,
     work_in_window,
 )
 from bottleneck.advice.ranking import Draft
 from bottleneck.schema.analysis import Interval
-from bottleneck.schema.case import Case
+from bottleneck.schema.evidence import Evidence, remembered
 from bottleneck.schema.op_names import OPTIMIZER_STEP
 from bottleneck.units import format_us
 
@@ -63,12 +62,12 @@ class OptimizerShare:
     work_us: float
 
 
-def optimizer_share(case: Case) -> OptimizerShare:
+def optimizer_share(case: Evidence) -> OptimizerShare:
     """Time and ops inside the marks of optimizers on a CPU, zeroing of gradients included; zeros without marks."""
-    return remembered(case, "optimizer_share", _find_share)
+    return remembered(case, _find_share)
 
 
-def _find_share(case: Case) -> OptimizerShare:
+def _find_share(case: Evidence) -> OptimizerShare:
     start, end = outermost_spans(case, _MARK)
     if not start.size:
         return OptimizerShare(0.0, 0.0, 0.0)
@@ -84,12 +83,12 @@ def _find_share(case: Case) -> OptimizerShare:
     return OptimizerShare(min(max(share, 0.0), 1.0), float(np.count_nonzero(inside)) / steps, work_us / steps)
 
 
-def _parameters(case: Case) -> float:
+def _parameters(case: Evidence) -> float:
     """Parameters with a gradient, per step: what autograd accumulates into."""
     return max(op_calls_per_step(case, name) for name in (_ACCUMULATES, _NODE + _ACCUMULATES))
 
 
-def unfused_optimizer(case: Case) -> Draft | None:
+def unfused_optimizer(case: Evidence) -> Draft | None:
     """Rule 6: the optimizer goes through the parameters one by one, with several kernels for each."""
     start, end = outermost_spans(case, OPTIMIZER_STEP)
     parameters, names = _parameters(case), optimizer_names(case)
@@ -124,7 +123,7 @@ def unfused_optimizer(case: Case) -> Draft | None:
     )
 
 
-def _issuedwithin(case: Case, start: Floats, end: Floats) -> Flags:
+def _issuedwithin(case: Evidence, start: Floats, end: Floats) -> Flags:
     """Mask of the kernels of the window that were issued (CPU: ran) in these spans of the host."""
     kernels = case.linked.kernels
     if runs_on_host(case):
@@ -133,7 +132,7 @@ def _issuedwithin(case: Case, start: Floats, end: Floats) -> Flags:
     return np.asarray(kernels_in_window(case) & (at_us >= 0) & lies_in_spans(at_us, start, end))
 
 
-def _host_gain(case: Case, names: tuple[str, ...], start: Floats, end: Floats) -> Interval:
+def _host_gain(case: Evidence, names: tuple[str, ...], start: Floats, end: Floats) -> Interval:
     """On a CPU: part of the overhead between its ops, and of the bytes that they move more than once.
 
     How much the bytes are worth depends on what the caches hold of them.
@@ -147,7 +146,7 @@ def _host_gain(case: Case, names: tuple[str, ...], start: Floats, end: Floats) -
     return Interval(low * (per_call + memory_us), min(high * per_call + memory_us, case.step_us))
 
 
-def _device_gain(case: Case, count: float) -> Interval:
+def _device_gain(case: Evidence, count: float) -> Interval:
     """On a device: launches saved, worth the wait for the host where it waits, else their part of the launch floor.
 
     About one launch in ten stays: kernels take the tensors in chunks of some dozens.

@@ -17,7 +17,7 @@ from bottleneck.advice.kernel_work import (
 from bottleneck.advice.quantities import runs_on_host
 from bottleneck.advice.ranking import Draft
 from bottleneck.schema.analysis import Device
-from bottleneck.schema.case import Case
+from bottleneck.schema.evidence import Evidence
 from bottleneck.units import format_share, format_si, format_us
 
 _LEAST_SHARE = 0.05
@@ -37,7 +37,7 @@ _FP8 = (
 
 
 @requires_gain
-def half_precision(case: Case) -> Draft | None:
+def half_precision(case: Evidence) -> Draft | None:
     """Rule 20: fp32 products and tensors where bf16 halves the bytes and its products are faster by the device's peaks.
 
     Gain: products t - t P_fp32/P_bf16 (bytes: t/2), other work of the model in fp32 that is bound by its bytes t/2,
@@ -107,7 +107,7 @@ def _run_us(work: KernelWork) -> Floats:
 
 
 @requires_gain
-def fp32_products(case: Case) -> Draft | None:
+def fp32_products(case: Evidence) -> Draft | None:
     """Rule 27: fp32 products on plain units of a device whose tensor cores take TF32.
 
     Gain: t (1 - P_fp32/P_tf32) with the device's peaks at most, from half of it. Kernel names tell the units.
@@ -145,7 +145,7 @@ _NEAR_A_MEASURED_ROOF = 0.8
 
 
 @requires_gain
-def eight_bit_products(case: Case) -> Draft | None:
+def eight_bit_products(case: Evidence) -> Draft | None:
     """Rule 28: 16-bit products near the peak of a device that multiplies 8-bit floats faster.
 
     Gain: t (1 - P_bf16/P_fp8) at most, from half of it; scaling and casts take a part.

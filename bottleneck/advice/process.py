@@ -17,7 +17,7 @@ from bottleneck.advice.quantities import (
 )
 from bottleneck.advice.ranking import Draft, up_to
 from bottleneck.schema.analysis import Interval, KernelSummary
-from bottleneck.schema.case import Case
+from bottleneck.schema.evidence import Evidence
 from bottleneck.schema.op_names import TRAINING
 from bottleneck.units import format_share, format_us
 
@@ -33,7 +33,7 @@ _LEAST_SMALL, _LEAST_FAR, _LEAST = 0.1, 0.1, 0.01
 _REDUCIBLE = ("compute", "memory", "overhead.launch_floor")
 
 
-def too_many_threads(case: Case) -> Draft | None:
+def too_many_threads(case: Evidence) -> Draft | None:
     """Rule 15: torch computes with more threads than it may use processors, so threads that work wait for others.
 
     At most what ops take beyond their largest floor is waiting for one another; a quarter of it at least.
@@ -68,7 +68,7 @@ def _floor_us(row: KernelSummary) -> float:
     return max(row.compute_us or 0.0, row.memory_us or 0.0, row.launch_us or 0.0)
 
 
-def threads_for_small_work(case: Case) -> Draft | None:
+def threads_for_small_work(case: Evidence) -> Draft | None:
     """Rule 15: much of the step are products so small that handing them to several threads may cost more than it gives.
 
     No gain is predicted: the library decides per product how many threads take part.
@@ -96,7 +96,7 @@ def threads_for_small_work(case: Case) -> Draft | None:
     )
 
 
-def data_parallel(case: Case) -> Draft | None:
+def data_parallel(case: Evidence) -> Draft | None:
     """Rule 13: `DataParallel` copies the model to every device in each step, and drives all from one process."""
     names = tuple(name for name in case.op_sums if _REPLICATES.search(name))
     marks = [name for name in case.mark_sums if _REPLICATES.search(name)]
@@ -118,7 +118,7 @@ def data_parallel(case: Case) -> Draft | None:
     )
 
 
-def unused_gradients(case: Case) -> Draft | None:
+def unused_gradients(case: Evidence) -> Draft | None:
     """Rule 4: a step without a backward pass still records a graph for one, a node per op.
 
     Nodes are counted by autograd's sequence numbers. On a device the record is worth what the device waits for it.
@@ -150,7 +150,7 @@ def unused_gradients(case: Case) -> Draft | None:
     )
 
 
-def _recorded_nodes(case: Case) -> float:
+def _recorded_nodes(case: Evidence) -> float:
     """Ops per step that autograd gave a place in its order."""
     args = case.linked.trace.op_args
     low, high = case.linked.window.host_us
@@ -159,7 +159,7 @@ def _recorded_nodes(case: Case) -> float:
     return float(np.unique(sequence.to_numpy(dtype=np.int64)).size) / case.steps - 1
 
 
-def subnormal_numbers(case: Case) -> Draft | None:
+def subnormal_numbers(case: Evidence) -> Draft | None:
     """Ops on a CPU that take ten times what they need for no known reason, as numbers near zero make them.
 
     A trace does not hold values, so no gain is predicted: a trial with flushing switched on tells.

@@ -6,17 +6,15 @@ of the tables are scaled here by how much the profiler stretched the step (``hos
 
 import math
 import re
-from collections.abc import Callable, Iterable
-from typing import TypeVar
+from collections.abc import Iterable
 
 import numpy as np
 import numpy.typing as npt
 
 from bottleneck.schema.analysis import BROKEN_TRACE_SLUGS, Confidence, IdleCause
-from bottleneck.schema.case import Case, OpSum
+from bottleneck.schema.evidence import Evidence, OpSum
 from bottleneck.units import format_us
 
-T = TypeVar("T")
 Flags = npt.NDArray[np.bool_]
 Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
@@ -32,31 +30,22 @@ _BACKWARD = "autograd::engine::evaluate_function"
 _OPTIMIZER = re.compile(r"^Optimizer\.step#(?P<name>\w+)\.step")
 
 
-def remembered(case: Case, key: str, make: Callable[[Case], T]) -> T:
-    """What ``make`` finds in the case, found once and kept beside it, for many rules ask."""
-    kept = vars(case)
-    if key not in kept:
-        kept[key] = make(case)
-    found: T = kept[key]
-    return found
-
-
-def runs_on_host(case: Case) -> bool:
+def runs_on_host(case: Evidence) -> bool:
     """True if the step runs on the CPU: the trace holds no device work."""
-    return case.linked.trace.device_args.empty
+    return case.linked.is_host_only
 
 
-def account_us(case: Case, *accounts: str) -> float:
+def account_us(case: Evidence, *accounts: str) -> float:
     """Microseconds per step in these accounts of the ledger."""
     return math.fsum(entry.us for entry in case.analysis.ledger if entry.account in accounts)
 
 
-def group_us(case: Case, group: str) -> float:
+def group_us(case: Evidence, group: str) -> float:
     """Microseconds per step in all accounts of a group."""
     return math.fsum(entry.us for entry in case.analysis.ledger if entry.group == group)
 
 
-def claims_of(case: Case, *accounts: str, most_us: float = math.inf) -> dict[str, float]:
+def claims_of(case: Evidence, *accounts: str, most_us: float = math.inf) -> dict[str, float]:
     """Claims on these accounts, in this order, of no more than so much together; empty accounts are left out."""
     claims: dict[str, float] = {}
     for account in accounts:
@@ -66,22 +55,22 @@ def claims_of(case: Case, *accounts: str, most_us: float = math.inf) -> dict[str
     return claims
 
 
-def share_of_step(case: Case, us: float) -> float:
+def share_of_step(case: Evidence, us: float) -> float:
     """Share of the step (0-1) of so much time per step."""
     return min(max(us / case.step_us, 0.0), 1.0) if case.step_us > 0 else 0.0
 
 
-def busy_us(case: Case) -> float:
+def busy_us(case: Evidence) -> float:
     """Microseconds per step in which the device works (CPU: in which an op is at work)."""
     return case.analysis.totals.busy_us
 
 
-def idle_us(case: Case, *causes: str) -> float:
+def idle_us(case: Evidence, *causes: str) -> float:
     """Microseconds per step that the device waited for these causes; all where none is named."""
     return math.fsum(row.us for row in case.analysis.idle if not causes or row.cause in causes)
 
 
-def issue_us(case: Case) -> float:
+def issue_us(case: Evidence) -> float:
     """Issue time: microseconds per step in dispatching, Python and launching that fewer calls would shorten.
 
     A stretch far longer than issuing an op takes is something else (loading data, starting a device, sleeping), and
@@ -97,22 +86,22 @@ def issue_part_us(row: IdleCause) -> float:
     return min(row.us, _LONGEST_CALL_US * row.calls)
 
 
-def is_broken(case: Case) -> bool:
+def is_broken(case: Evidence) -> bool:
     """True if the trace is incomplete or was disturbed, so that its waits are not the program's own."""
     return any(caveat.slug in BROKEN_TRACE_SLUGS for caveat in case.analysis.caveats)
 
 
-def timing_confidence(case: Case) -> Confidence:
+def timing_confidence(case: Evidence) -> Confidence:
     """Confidence of a wait: low if the step was never timed without the profiler, whose cost is then in every wait."""
     return "medium" if case.analysis.steps.unprofiled_us is not None else "low"
 
 
-def idle_rows(case: Case, *causes: str) -> tuple[IdleCause, ...]:
+def idle_rows(case: Evidence, *causes: str) -> tuple[IdleCause, ...]:
     """Waits for these causes by line, module and detail, longest first."""
     return tuple(sorted((row for row in case.analysis.idle if row.cause in causes), key=lambda row: -row.us))
 
 
-def idle_lines(case: Case, *causes: str, most: int = 3) -> tuple[str, ...]:
+def idle_lines(case: Evidence, *causes: str, most: int = 3) -> tuple[str, ...]:
     """Descriptions of the lines at which the device waited for these causes, longest first."""
     folded: dict[tuple[str | None, str | None], list[float]] = {}
     for row in idle_rows(case, *causes):
@@ -139,18 +128,18 @@ def format_times(count: float) -> str:
     return "once" if count == 1 else f"{format_count(count)} times"
 
 
-def host_scale(case: Case) -> float:
+def host_scale(case: Evidence) -> float:
     """Factor from host times of the tables to those of the unprofiled step; 1 where unknown."""
     profiled_us = case.linked.window.wall_us / case.steps
     return min(case.step_us / profiled_us, 1.0) if profiled_us > 0 and case.step_us > 0 else 1.0
 
 
-def ops_in_window(case: Case) -> Flags:
+def ops_in_window(case: Evidence) -> Flags:
     """Mask of the rows of OPS that start in a step of the window (in the window, if it has no steps)."""
     return _inside(case, case.linked.ops["ts_us"].to_numpy())
 
 
-def kernels_in_window(case: Case) -> Flags:
+def kernels_in_window(case: Evidence) -> Flags:
     """Mask of the rows of KERNELS that belong to a step of the window: issued in it, or run in it if it has none."""
     kernels = case.linked.kernels
     if case.linked.window.steps:
@@ -159,23 +148,23 @@ def kernels_in_window(case: Case) -> Flags:
     return np.asarray((start >= case.linked.window.start_us) & (start < case.linked.window.end_us))
 
 
-def _inside(case: Case, at_us: Floats) -> Flags:
+def _inside(case: Evidence, at_us: Floats) -> Flags:
     low, high = case.linked.window.host_us
     return np.asarray((at_us >= low) & (at_us < high))
 
 
-def work_in_window(case: Case) -> Flags:
+def work_in_window(case: Evidence) -> Flags:
     """Mask of the rows of KERNELS in the window that compute (no copy, fill, collective or mere call)."""
     computes = (case.linked.kernels["kind"] == "compute").to_numpy() & ~case.attribution["dispatches"].to_numpy()
     return np.asarray(computes & kernels_in_window(case))
 
 
-def kernels_per_step(case: Case) -> float:
+def kernels_per_step(case: Evidence) -> float:
     """Kernels per step (CPU: ops that do work themselves)."""
     return case.analysis.totals.kernel_count
 
 
-def host_us_per_launch(case: Case) -> float | None:
+def host_us_per_launch(case: Evidence) -> float | None:
     """Median time of the host from one launch to the next where it does nothing else; null below ten launches.
 
     Over launches of one thread. Waiting calls make single distances long, but not the median.
@@ -193,18 +182,18 @@ def host_us_per_launch(case: Case) -> float | None:
     return float(np.median(distance)) * host_scale(case) if distance.size else None
 
 
-def launch_floor_us(case: Case) -> float | None:
+def launch_floor_us(case: Evidence) -> float | None:
     """The least that any kernel of this device takes (CPU: any op); null where unknown."""
     return case.analysis.device.launch_floor_us
 
 
-def overhead_us_per_op(case: Case) -> float | None:
+def overhead_us_per_op(case: Evidence) -> float | None:
     """On a CPU: overhead that the step pays per op, in dispatching and in Python; null without ops."""
     ops = case.analysis.totals.op_count
     return (issue_us(case) + account_us(case, "overhead.launch_floor")) / ops if ops else None
 
 
-def op_sum(case: Case, names: Iterable[str]) -> OpSum:
+def op_sum(case: Evidence, names: Iterable[str]) -> OpSum:
     """Calls, self time and full time of these ops per step, host times scaled to the unprofiled step.
 
     The full time counts twice what is nested: ``outermost_us`` does not.
@@ -218,19 +207,19 @@ def op_sum(case: Case, names: Iterable[str]) -> OpSum:
     )
 
 
-def op_calls_per_step(case: Case, *names: str) -> float:
+def op_calls_per_step(case: Evidence, *names: str) -> float:
     """Calls of these ops per step."""
     return op_sum(case, names).calls
 
 
-def rows_of_ops(case: Case, names: Iterable[str]) -> Integers:
+def rows_of_ops(case: Evidence, names: Iterable[str]) -> Integers:
     """Rows of OPS in the window with one of these names."""
     column = case.linked.ops["name"].cat
     wanted = np.isin(np.array(column.categories, dtype=object), list(names))
     return np.flatnonzero(np.append(wanted, False)[column.codes.to_numpy()] & ops_in_window(case))
 
 
-def rows_of_events(case: Case, pattern: "re.Pattern[str]") -> Integers:
+def rows_of_events(case: Evidence, pattern: "re.Pattern[str]") -> Integers:
     """Rows of EVENTS that start in the window and whose name the pattern finds, in order; each name is tried once."""
     events = case.linked.trace.events
     found = np.array([pattern.search(str(name)) is not None for name in events["name"].cat.categories], dtype=bool)
@@ -238,7 +227,7 @@ def rows_of_events(case: Case, pattern: "re.Pattern[str]") -> Integers:
     return rows[_inside(case, events["ts_us"].to_numpy()[rows])]
 
 
-def outermost(case: Case, rows: Integers) -> Integers:
+def outermost(case: Evidence, rows: Integers) -> Integers:
     """The rows among these rows of OPS (in order) that lie inside none of the others."""
     ops = case.linked.ops
     start = ops["ts_us"].to_numpy()[rows]
@@ -252,7 +241,7 @@ def outermost(case: Case, rows: Integers) -> Integers:
     return rows[kept]
 
 
-def outermost_us(case: Case, *names: str) -> float:
+def outermost_us(case: Evidence, *names: str) -> float:
     """Full time of these ops per step, nested calls counted once; scaled to the unprofiled step.
 
     On a GPU this is the host's time, not the device's.
@@ -261,7 +250,7 @@ def outermost_us(case: Case, *names: str) -> float:
     return float(case.linked.ops["dur_us"].to_numpy()[rows].sum()) / case.steps * host_scale(case)
 
 
-def outermost_spans(case: Case, pattern: "re.Pattern[str]") -> tuple[Floats, Floats]:
+def outermost_spans(case: Evidence, pattern: "re.Pattern[str]") -> tuple[Floats, Floats]:
     """Starts and ends of the outermost marks and ops of the window whose names the pattern finds."""
     events = case.linked.trace.events
     names = events["name"].cat
@@ -283,7 +272,7 @@ def lies_in_spans(at_us: Floats, start: Floats, end: Floats) -> Flags:
     return np.asarray((span >= 0) & (at_us < end[np.maximum(span, 0)]))
 
 
-def sources_of(case: Case, rows: Integers, most: int = 3) -> tuple[str, ...]:
+def sources_of(case: Evidence, rows: Integers, most: int = 3) -> tuple[str, ...]:
     """The lines of the program that most of these rows of OPS come from, 'file.py:57'."""
     column = case.linked.ops["source"].cat
     codes = column.codes.to_numpy()[rows]
@@ -292,18 +281,18 @@ def sources_of(case: Case, rows: Integers, most: int = 3) -> tuple[str, ...]:
     return tuple(str(column.categories[code]) for code in ranked.tolist() if counts[code])
 
 
-def has_backward_marks(case: Case) -> bool:
+def has_backward_marks(case: Evidence) -> bool:
     """True if autograd's marks show a backward pass in the step."""
     return any(name.startswith(_BACKWARD) for name in case.op_sums)
 
 
-def optimizer_names(case: Case) -> tuple[str, ...]:
+def optimizer_names(case: Evidence) -> tuple[str, ...]:
     """Class names of the optimizers that step in the window, as far as the trace marks them."""
     found = (_OPTIMIZER.match(name) for name in case.mark_sums)
     return tuple(dict.fromkeys(match["name"] for match in found if match))
 
 
-def is_compiled(case: Case) -> bool:
+def is_compiled(case: Evidence) -> bool:
     """True if torch.compile made a part of the step: its marks, ops or kernels are in the window."""
     kernels = case.linked.kernels["name"].cat.categories
     return any(_COMPILED.search(name) for name in (*case.op_sums, *case.mark_sums)) or any(

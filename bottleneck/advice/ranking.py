@@ -4,7 +4,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from bottleneck.schema.analysis import Analysis, Confidence, Finding, Interval
+from bottleneck.schema.analysis import Confidence, Finding, Interval, StepAnalysis
 from bottleneck.schema.measurements import StepTimes
 
 
@@ -42,7 +42,7 @@ _LEAST_SHOWN = 0.005
 _WHOLE = "step"
 
 
-def rank(drafts: Sequence[Draft], analysis: Analysis, program: Sequence[str] | None = None) -> tuple[Finding, ...]:
+def rank(drafts: Sequence[Draft], analysis: StepAnalysis, program: Sequence[str] | None = None) -> tuple[Finding, ...]:
     """Findings, most time saved first; those without a predicted gain last, in the order of the rules.
 
     ``program`` are the words that name the program to `bottleneck verify`; null where it cannot try changes on it.
@@ -97,7 +97,7 @@ def _middle(gain_us: Interval | None) -> float:
     return -1.0 if gain_us is None else (gain_us.low + gain_us.high) / 2
 
 
-def _accounts(analysis: Analysis) -> dict[str, float]:
+def _accounts(analysis: StepAnalysis) -> dict[str, float]:
     accounts = {entry.account: entry.us for entry in analysis.ledger}
     for kernel in analysis.kernels:  # one name has a row per op, sizes and line
         account = f"kernel:{kernel.name}"

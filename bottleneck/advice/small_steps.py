@@ -25,7 +25,7 @@ from bottleneck.advice.quantities import (
 )
 from bottleneck.advice.ranking import Draft
 from bottleneck.schema.analysis import Interval
-from bottleneck.schema.case import Case
+from bottleneck.schema.evidence import Evidence
 from bottleneck.units import format_share, format_si, format_us
 
 # Rule 3: a step that grows by less than this when its batch doubles is mostly fixed cost.
@@ -46,7 +46,7 @@ _LOADER = re.compile(r"^enumerate\(DataLoader\)|DataLoader\w*\.__next__|dataload
 _LEAST_SHARE = 0.02
 
 
-def larger_batch(case: Case) -> Draft | None:
+def larger_batch(case: Evidence) -> Draft | None:
     """Rule 3: the step hardly grows with its batch, so twice the samples take little more time.
 
     The gain is that per sample: a step of 2B samples stands for two of B, so t(B) - t(2B) / 2. Where the batch test
@@ -87,7 +87,7 @@ def larger_batch(case: Case) -> Draft | None:
     )
 
 
-def small_network(case: Case) -> Draft | None:
+def small_network(case: Evidence) -> Draft | None:
     """Rule 5: the framework takes many times what the arithmetic and the bytes of the model need.
 
     No gain is predicted: which remedy wins for a tiny network changes with its size (whole-program compilation, a
@@ -124,14 +124,14 @@ def small_network(case: Case) -> Draft | None:
     )
 
 
-def _work_words(case: Case) -> tuple[str, ...]:
+def _work_words(case: Evidence) -> tuple[str, ...]:
     flops = case.analysis.totals.flops
     return (
         () if not flops else (f"{format_si(flops, 'FLOP')} in {format_count(kernels_per_step(case))} kernels per step",)
     )
 
 
-def looped_op(case: Case) -> Draft | None:
+def looped_op(case: Evidence) -> Draft | None:
     """Rule 8: one line picks row after row out of a tensor, and works on each of them alone.
 
     The gain is N - 1 passes at the price of a launch (CPU: of three ops, the pick, the work and its result), and no
@@ -162,7 +162,7 @@ def looped_op(case: Case) -> Draft | None:
     )
 
 
-def _most_picked(case: Case) -> tuple[str, str, float] | None:
+def _most_picked(case: Evidence) -> tuple[str, str, float] | None:
     """Line, op and calls per step of the op that picks rows most often from one line, outside other ops; else null."""
     ops = case.linked.ops
     names, sources = ops["name"].cat, ops["source"].cat

@@ -24,7 +24,7 @@ from bottleneck.advice.kernel_work import (
 )
 from bottleneck.advice.quantities import format_count, runs_on_host
 from bottleneck.advice.ranking import Draft, up_to
-from bottleneck.schema.case import Case
+from bottleneck.schema.evidence import Evidence
 from bottleneck.units import format_share, format_si, format_us
 
 _LEAST_SHARE = 0.02
@@ -42,7 +42,7 @@ _REACHED = 0.8
 
 
 @requires_gain
-def strided_access(case: Case) -> Draft | None:
+def strided_access(case: Evidence) -> Draft | None:
     """Rule 18: kernels bound by memory that reach less than half of it on large tensors that do not lie in order.
 
     Gain: t - B/W at most, from half of it, of kernels whose name or recorded strides prove the access.
@@ -98,7 +98,7 @@ _TOO_MUCH_COPYING = 0.05
 
 
 @requires_gain
-def needless_copies(case: Case) -> Draft | None:
+def needless_copies(case: Evidence) -> Draft | None:
     """Rule 19: casts and changes of layout that take more than 5 % of the time in which the device works.
 
     Gain: at most all of them that lie in the model, from half of it. Copies over the link are another rule's affair,
@@ -163,7 +163,7 @@ _OF_ROWS = (
 
 
 @requires_gain
-def scattered_lookups(case: Case) -> Draft | None:
+def scattered_lookups(case: Evidence) -> Draft | None:
     """Rule 22: embeddings, gathers, indexing and scatters beyond 10 % of the device's work.
 
     Gain: t - B/W at most, from half of it: what hot rows and atomic adds cost beyond their bytes.
@@ -202,7 +202,7 @@ _ADDS = re.compile(r"^aten::add_$")
 
 
 @requires_gain
-def zeroed_gradients(case: Case) -> Draft | None:
+def zeroed_gradients(case: Evidence) -> Draft | None:
     """Rule 25: gradients that are set to zero and added to, instead of dropped and replaced (``set_to_none``).
 
     Gain: the fills, and at most the additions of the backward pass that then find something to add to. On a CPU large
@@ -252,7 +252,7 @@ _NEARLY_FULL = 0.8
 
 
 @requires_gain
-def results_apart(case: Case) -> Draft | None:
+def results_apart(case: Evidence) -> Draft | None:
     """Rule 26: activations that write their result beside what they read.
 
     On a CPU each large result is new memory, whose pages cost more than the arithmetic (``fresh_bytes_per_s``). Gain:

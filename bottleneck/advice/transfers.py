@@ -17,12 +17,11 @@ from bottleneck.advice.quantities import (
     claims_of,
     format_count,
     kernels_in_window,
-    remembered,
     share_of_step,
     sources_of,
 )
 from bottleneck.advice.ranking import Draft, up_to
-from bottleneck.schema.case import Case
+from bottleneck.schema.evidence import Evidence, remembered
 from bottleneck.units import ITEM_BYTES, US_PER_S, format_share, format_si, format_us
 
 COPY = "memory.copy"
@@ -64,12 +63,12 @@ class Copies:
         return count / self.steps, float(np.nansum(self.bytes[chosen])) / self.steps, exposed_us / self.steps
 
 
-def copies_to_device(case: Case) -> Copies | None:
+def copies_to_device(case: Evidence) -> Copies | None:
     """The copies to the device; null where there are none, as on a CPU."""
-    return remembered(case, "_copies_to_device", _find_copies)
+    return remembered(case, _find_copies)
 
 
-def _find_copies(case: Case) -> Copies | None:
+def _find_copies(case: Evidence) -> Copies | None:
     kernels, names = case.linked.kernels, case.linked.kernels["name"].cat
     codes = names.codes.to_numpy()
     labels = [str(name) for name in names.categories]
@@ -101,7 +100,7 @@ def _finds(pattern: "re.Pattern[str]", labels: list[str]) -> Flags:
     return np.array([pattern.search(label) is not None for label in labels], dtype=bool)
 
 
-def waits_us(case: Case, kind: str | None = None) -> dict[str, float]:
+def waits_us(case: Evidence, kind: str | None = None) -> dict[str, float]:
     """Time in which the device was idle while the host was in a call that issues such a copy, by account."""
     waits: dict[str, float] = {}
     for row in case.analysis.idle:
@@ -112,7 +111,7 @@ def waits_us(case: Case, kind: str | None = None) -> dict[str, float]:
     return waits
 
 
-def saving(case: Case, copies: Copies, chosen: Flags) -> dict[str, float]:
+def saving(case: Evidence, copies: Copies, chosen: Flags) -> dict[str, float]:
     """Cost of these copies by account: their exposed time, and their part of the waits in such calls, by number."""
     _, _, exposed_us = copies.per_step(chosen)
     part = float(chosen.sum()) / copies.rows.size
@@ -120,13 +119,13 @@ def saving(case: Case, copies: Copies, chosen: Flags) -> dict[str, float]:
     return {**claims_of(case, COPY, most_us=exposed_us), **{name: us for name, us in waits.items() if us > 0}}
 
 
-def ops_of(case: Case, rows: Integers) -> Integers:
+def ops_of(case: Evidence, rows: Integers) -> Integers:
     """Rows in OPS of the ops that issued some rows of KERNELS, as far as they are known."""
     op = case.linked.kernels["op"].to_numpy(dtype=np.int64, na_value=-1)[rows]
     return op[op >= 0]
 
 
-def makers(case: Case, copies: Copies) -> tuple[Flags, Integers]:
+def makers(case: Evidence, copies: Copies) -> tuple[Flags, Integers]:
     """Mask of copies that follow an op whose tensor the device could make itself, and the rows of those ops."""
     ops = case.linked.ops
     parent = np.append(ops["parent"].to_numpy(dtype=np.int64, na_value=-1), -1)
@@ -148,7 +147,7 @@ def makers(case: Case, copies: Copies) -> tuple[Flags, Integers]:
     return follows, before[follows]
 
 
-def _may_be(case: Case, maker: int, moved: float) -> bool:
+def _may_be(case: Evidence, maker: int, moved: float) -> bool:
     """True if so many bytes may be the tensor that an op made; also where the trace does not record its size."""
     signature = case.linked.ops["signature"].iloc[maker]
     concrete = None if pd.isna(signature) else case.linked.trace.signatures["concrete"].iloc[int(signature)]
@@ -176,7 +175,7 @@ _MANY = 8
 _PINNED_SHARE = 0.8
 
 
-def pageable_copies(case: Case) -> Draft | None:
+def pageable_copies(case: Evidence) -> Draft | None:
     """Rule 40: the driver has to copy pageable memory into a buffer of its own first, while the host waits."""
     copies = copies_to_device(case)
     if copies is None:
@@ -215,7 +214,7 @@ def pageable_copies(case: Case) -> Draft | None:
     )
 
 
-def _pinned_bytes_per_s(case: Case, copies: Copies, pace: float | None) -> float | None:
+def _pinned_bytes_per_s(case: Evidence, copies: Copies, pace: float | None) -> float | None:
     """The quickest copy from pinned memory in this trace, else what such copies reach of the device's link.
 
     Never less than the ``pace`` of those from pageable memory.
@@ -227,7 +226,7 @@ def _pinned_bytes_per_s(case: Case, copies: Copies, pace: float | None) -> float
     return None if link is None else max(_PINNED_SHARE * link, pace or 0.0)
 
 
-def copies_not_overlapped(case: Case) -> Draft | None:
+def copies_not_overlapped(case: Evidence) -> Draft | None:
     """Rule 41: kernels wait for a copy that could have run beside those of the step before.
 
     The link is busy as long as before: the step cannot become shorter than its copies.
@@ -263,13 +262,13 @@ def copies_not_overlapped(case: Case) -> Draft | None:
     )
 
 
-def small_copies(case: Case) -> Draft | None:
+def small_copies(case: Evidence) -> Draft | None:
     """Rule 42: many copies that are round trips rather than streams."""
     copies = copies_to_device(case)
     return None if copies is None else _many(case, copies, copies.bytes < _SMALL_BYTES)
 
 
-def _many(case: Case, copies: Copies, small: Flags) -> Draft | None:
+def _many(case: Evidence, copies: Copies, small: Flags) -> Draft | None:
     count, moved, exposed_us = copies.per_step(small)
     saved = saving(case, copies, small)
     saved_us = sum(saved.values()) * (1 - 1 / count) if count >= _MANY else 0.0
@@ -294,7 +293,7 @@ def _many(case: Case, copies: Copies, small: Flags) -> Draft | None:
     )
 
 
-def made_on_host(case: Case) -> Draft | None:
+def made_on_host(case: Evidence) -> Draft | None:
     """Rule 43: a tensor is filled on the CPU and copied, where the device could fill it itself."""
     copies = copies_to_device(case)
     if copies is None:
@@ -325,7 +324,7 @@ def _sized(moved: float) -> str:
     return f" ({format_si(moved, 'B')})" if moved > 0 else ""
 
 
-def _of_step(case: Case, us: float) -> str:
+def _of_step(case: Evidence, us: float) -> str:
     return f"{format_share(share_of_step(case, us))} of the step"
 
 

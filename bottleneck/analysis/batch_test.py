@@ -4,9 +4,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from bottleneck.analysis.scaling import DISTURBED
-from bottleneck.schema.analysis import Analysis, Caveat, LedgerEntry, Totals
+from bottleneck.schema.analysis import DISTURBED, Caveat, LedgerEntry, StepAnalysis, Totals
 from bottleneck.schema.measurements import BatchProof, BatchTest, Extras, Growth, PeakMemory, Ratio, Timing
+from bottleneck.schema.recording import Recording
 from bottleneck.units import format_share, format_us
 
 # "Making Deep Learning Go Brrrr" calls a step overhead-bound that grows by 10 % when its batch doubles; what grows by
@@ -112,25 +112,33 @@ def _beside_ledger(agrees: bool | None, fixed: Ratio, overhead: float, per_sampl
 _MORE_THAN_THE_PROFILER = 2.0
 
 
-def add_extras(analysis: Analysis, extras: Extras) -> Analysis:
-    """The analysis with the batch test judged beside its ledger, and with what else the recording holds."""
+def add_measurements(analysis: StepAnalysis, recording: Recording | None, extras: Extras | None) -> StepAnalysis:
+    """The analysis with what else the recording holds: step boundaries, the batch test, memory and profiler options.
+
+    ``extras`` is null for ranks whose measurements the recording does not hold.
+    """
+    steps, totals = analysis.steps, analysis.totals
+    if recording is not None:
+        steps = replace(steps, boundary=recording.step_name, seen=recording.steps_seen)
+    if extras is None:
+        return replace(analysis, steps=steps)
     return replace(
         analysis,
-        steps=replace(analysis.steps, settled=extras.settled, windows_us=extras.windows_us),
-        totals=analysis.totals if extras.peak_memory is None else _with_peak(analysis.totals, extras.peak_memory),
+        steps=replace(steps, settled=extras.settled, windows_us=extras.windows_us),
+        totals=totals if extras.peak_memory is None else _with_peak(totals, extras.peak_memory),
         batch_test=None if extras.batch_test is None else prove(extras.batch_test, analysis.ledger),
         option_costs=extras.option_costs,
     )
 
 
-def find_disturbance(extras: Extras, unprofiled: Timing | None) -> tuple[Caveat, ...]:
+def find_disturbance(extras: Extras | None, unprofiled: Timing | None) -> tuple[Caveat, ...]:
     """A caveat when the steps of the kept window took far longer than the profiler alone makes of such steps.
 
     Without it all of that time would pass for the profiler's, and what is left of the ops would be chance.
     """
-    costs = () if extras.option_costs is None else extras.option_costs.costs
+    costs = () if extras is None or extras.option_costs is None else extras.option_costs.costs
     usual = next((cost.ratio.median for cost in costs if cost.option == "all"), None)
-    if usual is None or not extras.windows_us or unprofiled is None or not unprofiled.median > 0:
+    if usual is None or extras is None or not extras.windows_us or unprofiled is None or not unprofiled.median > 0:
         return ()
     times = min(extras.windows_us) / unprofiled.median
     if times <= _MORE_THAN_THE_PROFILER * max(usual, 1.0):
@@ -146,15 +154,15 @@ def find_disturbance(extras: Extras, unprofiled: Timing | None) -> tuple[Caveat,
 _PAGE_FAULTS_AT_LEAST, _PAGE_FAULTS_TIMES = 128.0, 4.0
 
 
-def find_page_faults(extras: Extras, fresh_bytes_per_s: float | None) -> tuple[Caveat, ...]:
+def find_page_faults(extras: Extras | None, fresh_bytes_per_s: float | None) -> tuple[Caveat, ...]:
     """A caveat when profiled steps had many page faults that unprofiled ones did not have.
 
     The profiler keeps its records between the program's tensors on the heap, so that glibc hands out new pages for the
     next tensors (seen with glibc 2.36). ``fresh_bytes_per_s`` is the rate at which this CPU hands out new pages: its
     measured cost of a first write beyond that of a second one; null where it was not measured.
     """
-    faults = extras.page_faults
-    if faults is None or faults.profiled is None or faults.unprofiled is None:
+    faults = None if extras is None else extras.page_faults
+    if extras is None or faults is None or faults.profiled is None or faults.unprofiled is None:
         return ()
     if faults.profiled < max(_PAGE_FAULTS_AT_LEAST, _PAGE_FAULTS_TIMES * faults.unprofiled):
         return ()

@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 
 from bottleneck.analysis.intervals import Floats, Integers
-from bottleneck.analysis.kernel_rows import Charged
+from bottleneck.analysis.kernel_rows import KernelTimes
 from bottleneck.schema.analysis import CollectiveSummary
 from bottleneck.schema.linked_trace import Linked
 from bottleneck.units import ITEM_BYTES, SHORT_DTYPE, US_PER_S
@@ -112,7 +112,7 @@ _SHAPES = ("dims", "types")
 _ARGS = ("collective", "input_elements", "output_elements", "group_size", "message_dtype")
 
 
-def fold_collectives(rows: Charged) -> tuple[CollectiveSummary, ...]:
+def fold_collectives(rows: KernelTimes) -> tuple[CollectiveSummary, ...]:
     """Collectives of the window by message, most time first, with the pace of the quickest call of the whole trace."""
     linked = rows.linked
     members, code, messages = _messages(linked)

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from bottleneck.analysis.telemetry import UNTOLD, Conditions
+from bottleneck.analysis.telemetry import UNKNOWN_CONDITIONS, Conditions
 from bottleneck.schema.analysis import Device
 from bottleneck.schema.tables import as_integers
 from bottleneck.units import US_PER_S
@@ -189,7 +189,7 @@ class Work:
     attribution: pd.DataFrame
     device: Device
     groups: Groups
-    conditions: Conditions = UNTOLD
+    conditions: Conditions = UNKNOWN_CONDITIONS
 
     @property
     def limits(self) -> Thresholds:

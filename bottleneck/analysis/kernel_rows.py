@@ -12,12 +12,12 @@ from bottleneck.analysis.intervals import Floats, Integers, tally
 from bottleneck.analysis.ledger import ACCOUNTS, LedgerResult, is_wait
 from bottleneck.schema.analysis import Confidence, KernelSummary, Regime
 from bottleneck.schema.linked_trace import Linked
-from bottleneck.schema.tables import CHARGED, category
+from bottleneck.schema.tables import KERNEL_TIME, category
 from bottleneck.units import ITEM_BYTES, SHORT_DTYPE
 
 
 @dataclass(frozen=True)
-class Charged:
+class KernelTimes:
     """Row for row as KERNELS.
 
     ``us`` is charged time per step, mean over devices; ``runs`` is the part of the run that lies in the window, so that
@@ -55,8 +55,8 @@ class Charged:
         return np.append(codes_of(self.linked.ops[column]), -1)[self.op]
 
     def table(self) -> pd.DataFrame:
-        """CHARGED, for those who fold this time in their own way."""
-        return CHARGED.check(
+        """KERNEL_TIME, for those who fold this time in their own way."""
+        return KERNEL_TIME.check(
             pd.DataFrame(
                 {
                     "us": self.us,
@@ -83,14 +83,14 @@ def _references(rows: Integers) -> "pd.arrays.IntegerArray":
     return pd.arrays.IntegerArray(rows.astype(np.int32), rows < 0)
 
 
-def charged_rows(
+def time_kernels(
     linked: Linked, costs: pd.DataFrame, attribution: pd.DataFrame, roofline: pd.DataFrame, result: LedgerResult
-) -> Charged:
+) -> KernelTimes:
     """The rows behind all summaries."""
     steps = max(len(linked.window.steps), 1)
     owner, issuer = codes_of(attribution["op"]), codes_of(linked.kernels["op"])
     carried = codes_of(attribution["signature"])
-    return Charged(
+    return KernelTimes(
         linked=linked,
         costs=costs,
         roofline=roofline,
@@ -133,7 +133,7 @@ class _Folds:
     texts: Mapping[str, Sequence[str | None]]
 
 
-def fold_kernels(rows: Charged) -> tuple[KernelSummary, ...]:
+def fold_kernels(rows: KernelTimes) -> tuple[KernelSummary, ...]:
     """Kernels of one name, op, shapes, dtype, bound and line as one record each, most time first.
 
     Floors are those of the charged time: a kernel that shares the device with another is charged part of its duration
@@ -158,7 +158,7 @@ def _numbered(keys: Sequence[Integers]) -> tuple[Integers, Integers]:
     return number, first
 
 
-def _fold(rows: Charged, keep: Integers, fold: Integers, first: Integers) -> _Folds:
+def _fold(rows: KernelTimes, keep: Integers, fold: Integers, first: Integers) -> _Folds:
     us, runs, size = rows.us[keep], rows.runs[keep], first.size
     dur = rows.linked.kernels["dur_us"].to_numpy()[keep]
     charged_runs = np.divide(us, dur, out=np.zeros_like(us), where=dur > 0)
@@ -183,7 +183,7 @@ def _fold(rows: Charged, keep: Integers, fold: Integers, first: Integers) -> _Fo
     )
 
 
-def _judgements(rows: Charged, keep: Integers, fold: Integers, us: Floats) -> dict[str, list[str | None]]:
+def _judgements(rows: KernelTimes, keep: Integers, fold: Integers, us: Floats) -> dict[str, list[str | None]]:
     """Regime and reason per fold, voted on together: a reason for one regime says nothing of another."""
     regime, reason = (rows.codes(name)[keep] for name in ("regime", "reason"))
     span = len(rows.labels("reason")) + 1
@@ -198,7 +198,7 @@ def _texts(codes: Integers, labels: "pd.Index[str]") -> list[str | None]:
     return [None if code < 0 else str(labels[code]) for code in codes.tolist()]
 
 
-def _op_texts(rows: Charged, first: Integers) -> dict[str, list[str | None]]:
+def _op_texts(rows: KernelTimes, first: Integers) -> dict[str, list[str | None]]:
     """Name, shapes and dtype of the op that stands for each of these rows."""
     signature = rows.signature[first]
     names, dims, types = (rows.linked.trace.signatures[column].to_numpy() for column in ("name", "dims", "types"))

@@ -42,6 +42,7 @@ from bottleneck.analysis.intervals import (
     union,
 )
 from bottleneck.schema.analysis import Caveat, Device, Ledger, LedgerEntry
+from bottleneck.schema.evidence import TwoSided
 from bottleneck.schema.linked_trace import Linked
 
 # Ops that do nothing but wait for a collective.
@@ -191,15 +192,6 @@ _SMALLEST_SIDE = 0.15
 _ONE_SIDED = 0.8
 
 
-@dataclass(frozen=True)
-class TwoSided:
-    """The moment that parts the window, as a share of it, and the share of each side in which the device was busy."""
-
-    split: float
-    busy_before: float
-    busy_after: float
-
-
 def find_sides(busy: Spans, wall_us: float) -> TwoSided | None:
     """The split with the greatest contrast between the busy shares of its sides; null when they are not opposites."""
     candidates = np.concatenate((busy.start, busy.end))
@@ -300,7 +292,7 @@ def build_ledger(linked: Linked, roofline: pd.DataFrame, ceilings: Device | None
     faults that ``ceilings`` tell the price of.
     """
     host = read_host(linked)
-    if is_host_only(linked):
+    if linked.is_host_only:
         account = _host_accounts(linked, roofline, host)
         devices: tuple[int, ...] = (0,)
         faults = fault_us(linked, roofline, _allocates(linked), ceilings)
@@ -321,7 +313,7 @@ def build_ledger(linked: Linked, roofline: pd.DataFrame, ceilings: Device | None
         idle=_mean_idle([part.idle for part in parts], steps),
         overlap=Overlap(*(np.mean([part.overlap for part in parts], axis=0) / steps).tolist()),
         devices=devices,
-        host_only=is_host_only(linked),
+        host_only=linked.is_host_only,
         sides=parts[0].sides if len(parts) == 1 else None,
         sync_count=host.sync_calls_between(*linked.window.host_us),
         caveats=_caveats(devices),
@@ -331,11 +323,6 @@ def build_ledger(linked: Linked, roofline: pd.DataFrame, ceilings: Device | None
 def is_wait(account: Integers) -> Flags:
     """Whether ops of these accounts (positions in ACCOUNTS) are waiting and no work of the step."""
     return np.isin(account, [code for _, code in _WAITS])
-
-
-def is_host_only(linked: Linked) -> bool:
-    """Whether KERNELS holds ops of the host for want of any device work."""
-    return linked.trace.device_args.empty
 
 
 def ledger_of(account_us: Mapping[str, float], wall_us: float) -> Ledger:

@@ -8,8 +8,9 @@ import numpy as np
 from bottleneck.analysis.collectives import Message, message_of, messages_of, paces, quickest_of, repaced, with_transfer
 from bottleneck.analysis.intervals import Flags, Floats, Integers
 from bottleneck.analysis.summary import ONE_RANK
-from bottleneck.analysis.verdict import account_words
-from bottleneck.schema.analysis import Analysis, Caveat, CollectiveSummary, LedgerEntry, RankSummary
+from bottleneck.analysis.verdict import account_words, find_bound, grounds_of
+from bottleneck.schema.analysis import Caveat, CollectiveSummary, LedgerEntry, RankSummary, StepAnalysis
+from bottleneck.schema.evidence import Evidence
 from bottleneck.schema.linked_trace import Linked
 from bottleneck.schema.measurements import StepTimes
 from bottleneck.units import format_share, format_us
@@ -135,14 +136,6 @@ _CLOCKS_AGREE_US = 1000.0
 
 
 @dataclass(frozen=True)
-class RankedAnalysis:
-    """One rank's trace and what was made of it."""
-
-    linked: Linked
-    analysis: Analysis
-
-
-@dataclass(frozen=True)
 class _Straggler:
     """The rank that the others wait for (position among the ranks), and for how long per step on average."""
 
@@ -150,47 +143,48 @@ class _Straggler:
     waited_us: float
 
 
-def combine_ranks(ranked: Sequence[RankedAnalysis]) -> Analysis:
-    """One analysis of all ranks: that of the rank which sets the pace, with a summary of each.
+def combine_ranks(ranks: Sequence[Evidence], path: str | None = None) -> Evidence:
+    """The evidence of all ranks: that of the rank which sets the pace, with a summary of each; one rank stays as it is.
 
     Every rank waits for the last one, so an average over ranks would describe none of them. The pace is set by the
-    straggler, the rank that starts collectives last; without one, by the rank with the longest step.
+    straggler, the rank that starts collectives last; without one, by the rank with the longest step. ``path`` is that
+    of the whole job, where it has one; otherwise the path of that rank is kept.
     """
-    ordered = _in_rank_order(ranked)
+    if len(ranks) == 1:
+        return ranks[0]
+    ordered = _in_rank_order(ranks)
     arrivals = match_collectives([one.linked for one in ordered])
     straggler = _find_straggler(ordered, arrivals)
     walls = [one.analysis.steps.wall_us for one in ordered]
     position = straggler.position if straggler else int(np.argmax(walls))
-    body = ordered[position].analysis
+    body = ordered[position]
     numbers = _numbers(ordered)
-    verdict = body.verdict
-    if straggler is not None:
-        sentence = f"{_sentence(straggler, numbers, body)} {verdict.sentence}"
-        verdict = replace(verdict, sentence=sentence)
-    return replace(
-        body,
-        verdict=verdict,
+    analysis = replace(
+        body.analysis,
+        recording=replace(body.analysis.recording, path=path or body.analysis.recording.path, world_size=len(ordered)),
         ranks=_summaries(ordered, numbers, arrivals),
         collectives=_collectives(ordered, position, arrivals),
         caveats=(
-            *(caveat for caveat in body.caveats if caveat.slug != ONE_RANK),
+            *(caveat for caveat in body.analysis.caveats if caveat.slug != ONE_RANK),
             *_caveats(ordered, numbers, arrivals),
         ),
     )
+    sentence = None if straggler is None else _sentence(straggler, numbers, body.analysis)
+    return replace(body, analysis=analysis, straggler=sentence)
 
 
-def _numbers(ordered: Sequence[RankedAnalysis]) -> list[int]:
+def _numbers(ordered: Sequence[Evidence]) -> list[int]:
     """Rank numbers as the traces tell them; positions where they do not, or not uniquely."""
     told = [one.linked.trace.rank for one in ordered]
     known = [rank for rank in told if rank is not None]
     return known if len(set(known)) == len(ordered) else list(range(len(ordered)))
 
 
-def _in_rank_order(ranked: Sequence[RankedAnalysis]) -> list[RankedAnalysis]:
+def _in_rank_order(ranked: Sequence[Evidence]) -> list[Evidence]:
     return sorted(ranked, key=lambda one: (one.linked.trace.rank is None, one.linked.trace.rank or 0))
 
 
-def _find_straggler(ordered: Sequence[RankedAnalysis], arrivals: Arrivals | None) -> _Straggler | None:
+def _find_straggler(ordered: Sequence[Evidence], arrivals: Arrivals | None) -> _Straggler | None:
     """The rank that is last on average, when the others wait for it a good part of their step; else null."""
     if arrivals is None or len(ordered) < 2:
         return None
@@ -214,7 +208,7 @@ def _late_us(arrivals: Arrivals) -> list[float]:
     ]
 
 
-def _sentence(straggler: _Straggler, numbers: Sequence[int], body: Analysis) -> str:
+def _sentence(straggler: _Straggler, numbers: Sequence[int], body: StepAnalysis) -> str:
     late = numbers[straggler.position]
     waiting = [number for number in numbers if number != late]
     own = _largest_own(body.ledger)
@@ -238,7 +232,7 @@ def _listed(numbers: Sequence[int]) -> str:
 
 
 def _collectives(
-    ordered: Sequence[RankedAnalysis], position: int, arrivals: Arrivals | None
+    ordered: Sequence[Evidence], position: int, arrivals: Arrivals | None
 ) -> tuple[CollectiveSummary, ...]:
     """The collectives of one rank beside the quickest calls of all ranks.
 
@@ -265,7 +259,7 @@ def _collectives(
 
 
 def _summaries(
-    ordered: Sequence[RankedAnalysis], numbers: Sequence[int], arrivals: Arrivals | None
+    ordered: Sequence[Evidence], numbers: Sequence[int], arrivals: Arrivals | None
 ) -> tuple[RankSummary, ...]:
     late: list[float | None] = [None] * len(ordered)
     if arrivals is not None:
@@ -277,7 +271,7 @@ def _summaries(
             wall_us=one.analysis.steps.wall_us,
             ledger=one.analysis.ledger,
             skew_us=late_us,
-            verdict=one.analysis.verdict.bound,
+            verdict=find_bound(grounds_of(one)).bound,
         )
         for one, number, late_us in zip(ordered, numbers, late, strict=True)
     )
@@ -289,9 +283,7 @@ def _chosen(steps: StepTimes) -> str:
     return f"{kept[0]}:{kept[-1] + 1}" if kept else "0:0"
 
 
-def _caveats(
-    ordered: Sequence[RankedAnalysis], numbers: Sequence[int], arrivals: Arrivals | None
-) -> tuple[Caveat, ...]:
+def _caveats(ordered: Sequence[Evidence], numbers: Sequence[int], arrivals: Arrivals | None) -> tuple[Caveat, ...]:
     caveats = []
     world = max((one.linked.trace.world_size or 0 for one in ordered), default=0)
     if world > len(ordered):

@@ -25,7 +25,7 @@ from bottleneck.analysis.floors import (
     settle_memory_us,
 )
 from bottleneck.analysis.reasons import Shortfall, first_that_holds, of_device, of_host, two_digits
-from bottleneck.analysis.telemetry import UNTOLD, Conditions
+from bottleneck.analysis.telemetry import UNKNOWN_CONDITIONS, Conditions
 from bottleneck.schema.analysis import Device
 from bottleneck.schema.tables import ROOFLINE, as_integers, category
 from bottleneck.units import US_PER_S, format_si
@@ -167,7 +167,7 @@ def classify(
     costs: pd.DataFrame,
     attribution: pd.DataFrame,
     device: Device,
-    conditions: Conditions = UNTOLD,
+    conditions: Conditions = UNKNOWN_CONDITIONS,
 ) -> pd.DataFrame:
     """ROOFLINE: kernels that share a price (the same group in ATTRIBUTION) are judged together on their summed time.
 

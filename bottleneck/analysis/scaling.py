@@ -8,8 +8,8 @@ import pandas as pd
 
 from bottleneck.analysis.idle import CAUSES, IDLE_TEXTS
 from bottleneck.analysis.intervals import Floats
-from bottleneck.analysis.ledger import ACCOUNTS, LedgerResult, Overlap, is_host_only, ledger_of
-from bottleneck.schema.analysis import Caveat
+from bottleneck.analysis.ledger import ACCOUNTS, LedgerResult, Overlap, ledger_of
+from bottleneck.schema.analysis import DISTURBED, Caveat
 from bottleneck.schema.linked_trace import Linked
 from bottleneck.schema.measurements import Timing
 from bottleneck.units import format_us
@@ -22,10 +22,9 @@ _MOST_STRETCH = 1.25
 # The profiler stretches what the host does, but hardly the work itself. Where the work alone exceeds the undisturbed
 # step by more than half, the profiled steps are not the steps that were timed.
 _LEAST_AGREEMENT = 2 / 3
-DISTURBED = "disturbed-profile"
 
 
-def rescale(result: LedgerResult, unprofiled: Timing | None, own: Floats) -> LedgerResult:
+def scale_to_unprofiled(result: LedgerResult, unprofiled: Timing | None, own: Floats) -> LedgerResult:
     """The same result adding up to the unprofiled median step, with a caveat that shows the factor; itself without one.
 
     Device work is trusted and waits on the host's side are scaled; on a CPU, the work of ops is trusted as far as it is
@@ -104,7 +103,7 @@ def _caveats(profiled_us: float, wall_us: float, factors: tuple[float, float]) -
 _RECORDED = ("op", "annotation", "collective", "python")
 
 
-def event_tax_us(linked: Linked, unprofiled: Timing | None) -> float:
+def profiler_us_per_event(linked: Linked, unprofiled: Timing | None) -> float:
     """Microseconds that one recorded event costs: what the profiled steps took longer, over the events in them.
 
     The cost is one per event and not per second (0.7 to 1.1 us by option), so a program of tiny ops is stretched
@@ -120,24 +119,24 @@ def event_tax_us(linked: Linked, unprofiled: Timing | None) -> float:
     return max(0.0, window.wall_us - steps * unprofiled.median) / count if count else 0.0
 
 
-def untax(linked: Linked, unprofiled: Timing | None, floor_us: float | None) -> Linked:
+def subtract_profiler_overhead(linked: Linked, unprofiled: Timing | None, floor_us: float | None) -> Linked:
     """The same with the profiler's part taken off the self times of host ops (KERNELS.dur_us); device work is kept.
 
     Half of an event's cost falls inside the event, half into the op around it. No op gets shorter than
     ``floor_us``, the least that any op costs on this machine.
     """
-    if not is_host_only(linked):
+    if not linked.is_host_only:
         return linked
-    tax = event_tax_us(linked, unprofiled)
+    per_event_us = profiler_us_per_event(linked, unprofiled)
     self_us = linked.ops["self_us"].to_numpy()
-    part = tax * (1 + linked.ops["children"].to_numpy()) / 2
+    part = per_event_us * (1 + linked.ops["children"].to_numpy()) / 2
     least = np.minimum(self_us, floor_us or 0.0)
     return replace(linked, kernels=linked.kernels.assign(dur_us=np.maximum(self_us - part, least)))
 
 
-def untaxed_parts(linked: Linked) -> Floats:
+def own_parts(linked: Linked) -> Floats:
     """Part of each row of KERNELS that is its own and not the profiler's (0-1); 1 for device work."""
-    if not is_host_only(linked):
+    if not linked.is_host_only:
         return np.ones(len(linked.kernels))
     self_us, own_us = linked.ops["self_us"].to_numpy(), linked.kernels["dur_us"].to_numpy()
     parts: Floats = np.divide(own_us, self_us, out=np.ones(len(own_us)), where=self_us > 0)

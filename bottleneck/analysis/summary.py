@@ -3,22 +3,18 @@
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
 
 from bottleneck.analysis.collectives import fold_collectives
 from bottleneck.analysis.intervals import Flags, Integers, tally
-from bottleneck.analysis.kernel_rows import Charged, charged_rows, codes_of, fold_kernels
+from bottleneck.analysis.kernel_rows import KernelTimes, codes_of, fold_kernels
 from bottleneck.analysis.ledger import ACCOUNTS, LedgerResult, is_wait
 from bottleneck.analysis.queue import measure_queue
-from bottleneck.analysis.scaling import rescale, untaxed_parts
-from bottleneck.analysis.verdict import Grounds, decide, describe_sides, name_in_sentence
+from bottleneck.analysis.verdict import describe_sides, name_in_sentence
 from bottleneck.schema.analysis import (
-    BROKEN_TRACE_SLUGS,
     GROUPS,
-    Analysis,
     Caveat,
     Coverage,
     Device,
@@ -26,6 +22,8 @@ from bottleneck.schema.analysis import (
     IdleCause,
     KernelSummary,
     RecordingInfo,
+    StepAnalysis,
+    TelemetrySummary,
     Totals,
     UnknownWork,
 )
@@ -38,7 +36,7 @@ _NO_PEAK = "a trace counts host memory from where it begins, not what was in use
 _UNKNOWN = tuple(ACCOUNTS).index("unknown")
 
 
-def total(rows: Charged, result: LedgerResult, kernels: Sequence[KernelSummary], device: Device) -> Totals:
+def total(rows: KernelTimes, result: LedgerResult, kernels: Sequence[KernelSummary], device: Device) -> Totals:
     """Work, traffic and counts of one step, and the part of the device's ceilings that they use.
 
     ``kernels`` are the folded kernels, which know their dtype and engine. Sums over several devices are their mean.
@@ -68,7 +66,7 @@ def total(rows: Charged, result: LedgerResult, kernels: Sequence[KernelSummary],
     )
 
 
-def cover(rows: Charged, result: LedgerResult) -> Coverage:
+def cover(rows: KernelTimes, result: LedgerResult) -> Coverage:
     """Shares of busy time that are tied to ops and priced, and what has no price, most time first."""
     busy_us = result.overlap.busy_us
     unknown = np.flatnonzero((rows.account == _UNKNOWN) & (rows.us > 0))
@@ -80,7 +78,7 @@ def cover(rows: Charged, result: LedgerResult) -> Coverage:
     )
 
 
-def _unknown_work(rows: Charged, unknown: Integers) -> tuple[UnknownWork, ...]:
+def _unknown_work(rows: KernelTimes, unknown: Integers) -> tuple[UnknownWork, ...]:
     """Unmodelled time by op (by kernel where no op is known) and reason."""
     reasons, ops, kernels = rows.labels("reason"), rows.linked.ops["name"].cat.categories, rows.labels("name")
     op, kernel, reason = rows.op_codes("name"), rows.codes("name"), rows.codes("reason")
@@ -100,23 +98,23 @@ def _code(labels: "pd.Index[str]", label: str) -> int:
     return list(labels).index(label) if label in labels else -2
 
 
-def _known_total(rows: Charged, column: str) -> float | None:
+def _known_total(rows: KernelTimes, column: str) -> float | None:
     values = rows.roofline[column].to_numpy()
     known = ~np.isnan(values) & (rows.runs > 0)
     return float((values[known] * rows.runs[known]).sum()) / rows.repeats if known.any() else None
 
 
-def _ops_inside(rows: Charged) -> int:
+def _ops_inside(rows: KernelTimes) -> int:
     start, (low, high) = rows.linked.ops["ts_us"].to_numpy(), rows.linked.window.host_us
     return int(np.count_nonzero((start >= low) & (start < high)))
 
 
-def _launches(rows: Charged) -> int:
+def _launches(rows: KernelTimes) -> int:
     launch = codes_of(rows.linked.kernels["launch"])[rows.runs > 0]
     return int(np.unique(launch[launch >= 0]).size)
 
 
-def _copied(rows: Charged, copies: Flags, pattern: str) -> float | None:
+def _copied(rows: KernelTimes, copies: Flags, pattern: str) -> float | None:
     """Bytes per step that copies of this direction moved; null when one of them does not say how many."""
     labels = rows.labels("name")
     matches = labels.str.contains(pattern, regex=True) if len(labels) else np.zeros(0, dtype=bool)
@@ -126,7 +124,7 @@ def _copied(rows: Charged, copies: Flags, pattern: str) -> float | None:
     return None if np.isnan(amount).any() else float(amount.sum()) / rows.repeats
 
 
-def _peak_memory(rows: Charged, result: LedgerResult) -> int | None:
+def _peak_memory(rows: KernelTimes, result: LedgerResult) -> int | None:
     """The most that the device's allocator had handed out; null on a CPU, where a trace counts from its own start."""
     if result.host_only:
         return None
@@ -178,7 +176,7 @@ _WORTH_A_LINE = 0.01
 _SHOWN = 3
 
 
-def completed_caveats(rows: Charged) -> tuple[Caveat, ...]:
+def completed_caveats(rows: KernelTimes) -> tuple[Caveat, ...]:
     """One caveat that names what the prices rest on, most time first; none where nearly all of it was recorded."""
     told, texts = pd.factorize(rows.costs["evidence"])
     code = np.append(told, -1)[rows.op_codes("signature")]
@@ -201,19 +199,19 @@ _GROUP_OF_ACCOUNT = np.array([GROUPS.index(group) for group in ACCOUNTS.values()
 _NO_WORK = dict.fromkeys(GROUPS, 0.0)
 
 
-def fold_ops(rows: Charged) -> tuple[Fold, ...]:
-    """Charged time by the op that pays for it; work without a known op is left out."""
+def fold_ops(rows: KernelTimes) -> tuple[Fold, ...]:
+    """KernelTimes time by the op that pays for it; work without a known op is left out."""
     return _fold(rows, rows.op_codes("name"), rows.linked.ops["name"].cat.categories, {})
 
 
-def fold_modules(rows: Charged, idle: Iterable[IdleCause]) -> tuple[Fold, ...]:
-    """Charged and idle time by module path; work outside modules is left out."""
+def fold_modules(rows: KernelTimes, idle: Iterable[IdleCause]) -> tuple[Fold, ...]:
+    """KernelTimes and idle time by module path; work outside modules is left out."""
     waits = _sums((cause.module, cause.us) for cause in idle)
     return _fold(rows, rows.codes("module"), rows.labels("module"), waits)
 
 
-def fold_lines(rows: Charged, idle: Iterable[IdleCause]) -> tuple[Fold, ...]:
-    """Charged and idle time by source line; work without a known line is left out."""
+def fold_lines(rows: KernelTimes, idle: Iterable[IdleCause]) -> tuple[Fold, ...]:
+    """KernelTimes and idle time by source line; work without a known line is left out."""
     waits = _sums((cause.source, cause.us) for cause in idle)
     return _fold(rows, rows.codes("source"), rows.labels("source"), waits)
 
@@ -227,7 +225,9 @@ def _sums(waits: Iterable[tuple[str | None, float]]) -> dict[str, float]:
     return sums
 
 
-def _fold(rows: Charged, codes: Integers, labels: "pd.Index[str]", idle_us: Mapping[str, float]) -> tuple[Fold, ...]:
+def _fold(
+    rows: KernelTimes, codes: Integers, labels: "pd.Index[str]", idle_us: Mapping[str, float]
+) -> tuple[Fold, ...]:
     """Folds by name, most time first. What a data loader or a compiler runs is idle time."""
     keep = np.flatnonzero((codes >= 0) & (rows.us > 0) & ~is_wait(rows.account))
     size, groups = len(labels), len(GROUPS)
@@ -257,51 +257,23 @@ _WORTH_A_CAVEAT = 0.05
 ONE_RANK = "one-rank"
 
 
-@dataclass(frozen=True)
-class Evidence:
-    """What the stages found about one trace. ``unprofiled`` are step times without the profiler, where measured."""
-
-    linked: Linked
-    costs: pd.DataFrame
-    attribution: pd.DataFrame
-    roofline: pd.DataFrame
-    result: LedgerResult
-    device: Device
-    recording: RecordingInfo
-    unprofiled: Timing | None = None
-    caveats: tuple[Caveat, ...] = ()
-
-
-def charge_rows(evidence: Evidence) -> Charged:
-    """What each row of KERNELS is charged per step; with ``unprofiled`` given, of the undisturbed step."""
-    result = rescale(evidence.result, evidence.unprofiled, untaxed_parts(evidence.linked))
-    return charged_rows(evidence.linked, evidence.costs, evidence.attribution, evidence.roofline, result)
-
-
-def assemble(evidence: Evidence, charged: Charged | None = None) -> Analysis:
-    """Everything that a report tells of one trace, per step; ``charged`` is what ``charge_rows`` gives for it."""
-    linked = evidence.linked
-    rows = charge_rows(evidence) if charged is None else charged
-    result = rows.result
+def assemble(
+    rows: KernelTimes,
+    device: Device,
+    recording: RecordingInfo,
+    unprofiled: Timing | None = None,
+    caveats: Sequence[Caveat] = (),
+    telemetry: TelemetrySummary | None = None,
+) -> StepAnalysis:
+    """The analysis of one trace, per step. ``unprofiled`` are step times without the profiler, where measured."""
+    linked, result = rows.linked, rows.result
     kernels, idle, coverage = fold_kernels(rows), _idle_causes(result), cover(rows, result)
-    caveats = (
-        *linked.trace.caveats,
-        *linked.caveats,
-        *evidence.caveats,
-        *result.caveats,
-        *_coverage_caveats(coverage, result),
-        *completed_caveats(rows),
-        *_sides_caveats(result),
-        *_one_rank_caveats(linked, result),
-    )
-    grounds = Grounds(result.ledger, kernels, idle, result.host_only, _broken(caveats), result.sides)
-    return Analysis(
-        recording=evidence.recording,
-        device=evidence.device,
-        steps=_step_times(linked, evidence),
-        verdict=decide(grounds),
+    return StepAnalysis(
+        recording=recording,
+        device=device,
+        steps=_step_times(linked, unprofiled),
         ledger=result.ledger.entries,
-        totals=total(rows, result, kernels, evidence.device),
+        totals=total(rows, result, kernels, device),
         coverage=coverage,
         kernels=kernels,
         ops=fold_ops(rows),
@@ -309,9 +281,19 @@ def assemble(evidence: Evidence, charged: Charged | None = None) -> Analysis:
         lines=fold_lines(rows, idle),
         idle=idle,
         ranks=(),
-        caveats=caveats,
+        caveats=(
+            *linked.trace.caveats,
+            *linked.caveats,
+            *caveats,
+            *result.caveats,
+            *_coverage_caveats(coverage, result),
+            *completed_caveats(rows),
+            *_sides_caveats(result),
+            *_one_rank_caveats(linked, result),
+        ),
         queue=None if result.host_only else measure_queue(linked, result.devices),
         collectives=fold_collectives(rows),
+        telemetry=telemetry,
     )
 
 
@@ -325,16 +307,17 @@ def _idle_causes(result: LedgerResult) -> tuple[IdleCause, ...]:
     )
 
 
-def _step_times(linked: Linked, evidence: Evidence) -> StepTimes:
+def _step_times(linked: Linked, unprofiled: Timing | None) -> StepTimes:
     """Times of the steps. ``perturbation`` is how many times longer a profiled step takes than an unprofiled one."""
-    profiled_us, unprofiled = evidence.result.ledger.wall_us, evidence.unprofiled
-    undisturbed = unprofiled is not None and unprofiled.median > 0
+    count = max(len(linked.window.steps), 1)
+    profiled_us = linked.window.wall_us / count
+    undisturbed_us = unprofiled.median if unprofiled is not None and unprofiled.median > 0 else None
     return StepTimes(
-        count=max(len(linked.window.steps), 1),
-        wall_us=unprofiled.median if unprofiled is not None and undisturbed else profiled_us,
+        count=count,
+        wall_us=profiled_us if undisturbed_us is None else undisturbed_us,
         profiled_us=summarise_durations([step.us for step in linked.window.steps]),
         unprofiled_us=unprofiled,
-        perturbation=profiled_us / unprofiled.median if unprofiled is not None and undisturbed else None,
+        perturbation=None if undisturbed_us is None else profiled_us / undisturbed_us,
         source=linked.window.source,
         each=_each(linked.window),
     )
@@ -373,8 +356,3 @@ def _one_rank_caveats(linked: Linked, result: LedgerResult) -> tuple[Caveat, ...
         "late; give the traces of all ranks to see which"
     )
     return (Caveat(ONE_RANK, message, share),)
-
-
-def _broken(caveats: tuple[Caveat, ...]) -> str | None:
-    """Why the trace cannot carry a verdict; null when it can."""
-    return next((caveat.message for caveat in caveats if caveat.slug in BROKEN_TRACE_SLUGS), None)

@@ -7,8 +7,12 @@ import numpy as np
 
 from bottleneck.analysis.intervals import Floats
 from bottleneck.analysis.ledger import ACCOUNTS, LedgerResult
-from bottleneck.schema.analysis import Caveat, Device, TelemetrySummary
-from bottleneck.schema.telemetry import HOST, THROTTLE, Sample
+from bottleneck.errors import TraceError
+from bottleneck.schema.analysis import CONTENDED, Caveat, Device, TelemetrySummary
+from bottleneck.schema.linked_trace import Linked
+from bottleneck.schema.measurements import Timing
+from bottleneck.schema.sources import TraceSource
+from bottleneck.schema.telemetry import HOST, THROTTLE, Sample, read_samples
 from bottleneck.units import format_share
 
 # Power is sampled in a quarter of the time on many boards (arXiv 2312.02741), and its counter moves every 100 ms:
@@ -20,13 +24,13 @@ _SHORTEST_AVERAGE_S = 1.0
 _SHORTEST_RATE_S = 0.2
 # A reason for low clocks counts if it held in so many of the samples.
 _OFTEN = 0.05
-# Counters are read off between samples that lie so close to either end of a stretch.
+# Counters are read off between samples that lie so close to either end of a span.
 MARGIN_NS = 1e9
 
 
 @dataclass(frozen=True)
-class Stretch:
-    """A stretch of the wall clock in which steps ran, in ns since 1970."""
+class TimeSpan:
+    """A span of the wall clock in which steps ran, in ns since 1970."""
 
     start_ns: float
     end_ns: float
@@ -42,21 +46,55 @@ class Stretch:
         return self.start_ns <= sample.unix_ns <= self.end_ns
 
 
+def read_telemetry(
+    source: TraceSource, linked: Linked, unprofiled: Timing | None
+) -> tuple[TelemetrySummary | None, tuple[Caveat, ...]]:
+    """The readings of the recording's sensors while the steps of the window ran, and while they ran unprofiled.
+
+    Null where the recording has none; a caveat where they cannot be read.
+    """
+    recording = source.recording
+    if recording is None or recording.sampling is None:
+        return None, ()
+    spans = _step_spans(source, linked, unprofiled)
+    read_ns = [(span.start_ns - MARGIN_NS, span.end_ns + MARGIN_NS) for span in spans]
+    try:
+        samples = read_samples(source.trace.parent, read_ns)
+    except TraceError as exc:
+        message = f"the log of the sensors cannot be used: {exc.why or exc.what}"
+        return None, (Caveat("sensors-unreadable", message),)
+    used = linked.trace.device_args["device"].dropna().unique()
+    sensors = [recording.sampling.sensors[index] for index in map(int, used) if index in recording.sampling.sensors]
+    return summarise_samples(samples, spans, sensors), ()
+
+
+def _step_spans(source: TraceSource, linked: Linked, unprofiled: Timing | None) -> tuple[TimeSpan, ...]:
+    """The window on the wall clock, and the unprofiled steps, which ran on their own."""
+    zero_ns, window = linked.trace.start_unix_ns, linked.window
+    spans = []
+    if zero_ns is not None:
+        start_ns, end_ns = (zero_ns + 1e3 * at_us for at_us in (window.start_us, window.end_us))
+        spans.append(TimeSpan(start_ns, end_ns, max(1, len(window.steps))))
+    if source.timed_ns is not None and unprofiled is not None:
+        spans.append(TimeSpan(*source.timed_ns, unprofiled.n))
+    return tuple(spans)
+
+
 def summarise_samples(
-    samples: Sequence[Sample], stretches: Sequence[Stretch], sensors: Sequence[str]
+    samples: Sequence[Sample], spans: Sequence[TimeSpan], sensors: Sequence[str]
 ) -> TelemetrySummary | None:
-    """What the sensors of these devices and the host's said in these stretches; null when they said nothing there.
+    """What the sensors of these devices and the host's said in these spans; null when they said nothing there.
 
     Without devices the count of samples is the host's. Several devices are taken together: medians are those of one
     device, energy is that of all.
     """
-    inside = [sample for sample in samples if any(stretch.holds(sample) for stretch in stretches)]
+    inside = [sample for sample in samples if any(span.holds(sample) for span in spans)]
     device = [sample for sample in inside if sample.sensor in sensors]
     host = [sample for sample in inside if sample.sensor == HOST]
     if not device and not host:
         return None
-    is_long = sum(stretch.length_s for stretch in stretches) >= _SHORTEST_AVERAGE_S
-    energy_j, error_j = _energy(samples, stretches, sensors)
+    is_long = sum(span.length_s for span in spans) >= _SHORTEST_AVERAGE_S
+    energy_j, error_j = _energy(samples, spans, sensors)
     instant_w = _median(device, "power_w")
     return TelemetrySummary(
         samples=len(device or host),
@@ -74,8 +112,8 @@ def summarise_samples(
         sm_activity=_median(device, "sm_activity"),
         tensor_activity=_median(device, "tensor_activity"),
         dram_activity=_median(device, "dram_activity"),
-        process_processors=_rate(host, stretches, "process_cpu_s", _elapsed),
-        host_utilization=_at_most_one(_rate(host, stretches, "busy_cpu_s", _of_all_processors)),
+        process_processors=_rate(host, spans, "process_cpu_s", _elapsed),
+        host_utilization=_at_most_one(_rate(host, spans, "busy_cpu_s", _of_all_processors)),
         cpu_clock_mhz=_median(host, "cpu_clock_mhz"),
         process_memory_bytes=_median(host, "process_memory_bytes"),
         host_memory_used_bytes=_median(host, "memory_used_bytes"),
@@ -104,18 +142,18 @@ def _of_all_processors(sample: Sample) -> float | None:
 
 
 def _rate(
-    samples: Sequence[Sample], stretches: Sequence[Stretch], column: str, against: Callable[[Sample], float | None]
+    samples: Sequence[Sample], spans: Sequence[TimeSpan], column: str, against: Callable[[Sample], float | None]
 ) -> float | None:
-    """Growth of a counter over that of another, from the first to the last sample inside each stretch.
+    """Growth of a counter over that of another, from the first to the last sample inside each span.
 
-    Null where the stretches are too short for such counters, or a counter ran backwards.
+    Null where the spans are too short for such counters, or a counter ran backwards.
     """
     grown = against_grown = length_s = 0.0
-    for stretch in stretches:
+    for span in spans:
         told = [
             (sample.elapsed_s, sample.values[column], other)
             for sample in samples
-            if stretch.holds(sample) and column in sample.values and (other := against(sample)) is not None
+            if span.holds(sample) and column in sample.values and (other := against(sample)) is not None
         ]
         if len(told) >= 2:
             length_s += told[-1][0] - told[0][0]
@@ -131,37 +169,37 @@ def _at_most_one(share: float | None) -> float | None:
 
 
 def _energy(
-    samples: Sequence[Sample], stretches: Sequence[Stretch], sensors: Sequence[str]
+    samples: Sequence[Sample], spans: Sequence[TimeSpan], sensors: Sequence[str]
 ) -> tuple[float | None, float | None]:
-    """Energy per step over the longest stretch, of all devices, and by how much it may be wrong; null if too short."""
-    stretch = max(stretches, key=lambda each: each.length_s, default=None)
-    if stretch is None or stretch.length_s < _SHORTEST_ENERGY_S or not stretch.steps:
+    """Energy per step over the longest span, of all devices, and by how much it may be wrong; null if too short."""
+    span = max(spans, key=lambda each: each.length_s, default=None)
+    if span is None or span.length_s < _SHORTEST_ENERGY_S or not span.steps:
         return None, None
-    used = [_energy_of([sample for sample in samples if sample.sensor == sensor], stretch) for sensor in sensors]
+    used = [_energy_of([sample for sample in samples if sample.sensor == sensor], span) for sensor in sensors]
     told = [each for each in used if each is not None]
     if not told or len(told) < len(used):
         return None, None
-    return sum(joules for joules, _ in told) / stretch.steps, sum(error for _, error in told) / stretch.steps
+    return sum(joules for joules, _ in told) / span.steps, sum(error for _, error in told) / span.steps
 
 
-def _energy_of(samples: Sequence[Sample], stretch: Stretch) -> tuple[float, float] | None:
-    """Growth of one device's counter in the stretch, read off between samples, and the size of two of its updates.
+def _energy_of(samples: Sequence[Sample], span: TimeSpan) -> tuple[float, float] | None:
+    """Growth of one device's counter in the span, read off between samples, and the size of two of its updates.
 
     Null where samples do not reach from end to end, the counter ran backwards, or moved too seldom to be trusted.
     """
     near = [
         (float(sample.unix_ns), sample.values["energy_j"])
         for sample in samples
-        if "energy_j" in sample.values and stretch.start_ns - MARGIN_NS <= sample.unix_ns <= stretch.end_ns + MARGIN_NS
+        if "energy_j" in sample.values and span.start_ns - MARGIN_NS <= sample.unix_ns <= span.end_ns + MARGIN_NS
     ]
-    if not near or near[0][0] > stretch.start_ns or near[-1][0] < stretch.end_ns:
+    if not near or near[0][0] > span.start_ns or near[-1][0] < span.end_ns:
         return None
     at_ns, joules = (np.array(column) for column in zip(*near, strict=True))
     steps = np.diff(joules)
-    inside = (at_ns[1:] > stretch.start_ns) & (at_ns[:-1] < stretch.end_ns)
+    inside = (at_ns[1:] > span.start_ns) & (at_ns[:-1] < span.end_ns)
     if (steps < 0).any() or np.count_nonzero(steps[inside]) < _FEWEST_UPDATES:
         return None
-    start, end = np.interp([stretch.start_ns, stretch.end_ns], at_ns, joules)
+    start, end = np.interp([span.start_ns, span.end_ns], at_ns, joules)
     return float(end - start), float(2 * steps[inside].max())
 
 
@@ -195,7 +233,7 @@ class Conditions:
 
 
 # Where no sensor was read.
-UNTOLD = Conditions()
+UNKNOWN_CONDITIONS = Conditions()
 
 
 def find_conditions(device: Device, telemetry: TelemetrySummary | None) -> tuple[Conditions, tuple[Caveat, ...]]:
@@ -206,7 +244,7 @@ def find_conditions(device: Device, telemetry: TelemetrySummary | None) -> tuple
     work is believed.
     """
     if telemetry is None:
-        return UNTOLD, ()
+        return UNKNOWN_CONDITIONS, ()
     clock_mhz = telemetry.cpu_clock_mhz if device.kind == "cpu" else telemetry.sm_clock_mhz
     rests = device.kind == "cpu" and (telemetry.host_utilization or 0.0) < _ALL_BUSY
     if not clock_mhz or rests:
@@ -230,8 +268,6 @@ def _caveats(conditions: Conditions, clock_mhz: float, device: Device) -> tuple[
     )
     return (Caveat("low-clocks", message),)
 
-
-CONTENDED = "contended"
 
 # Processors that were all at work, and of those that the program wanted, the part that it did not get.
 _FULL, _GOT_AT_MOST = 0.95, 0.9

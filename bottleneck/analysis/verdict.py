@@ -1,14 +1,13 @@
-"""Decides the verdict: what holds the step back, how sure that is, and the sentence that says so."""
+"""Decides the verdict, the last stage: which resource limits the step, and the sentence that states it."""
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import cast
 
-from bottleneck.analysis.ledger import TwoSided
 from bottleneck.schema.analysis import (
+    BROKEN_TRACE_SLUGS,
     GROUPS,
-    Analysis,
     Bound,
     Finding,
     IdleCause,
@@ -18,10 +17,13 @@ from bottleneck.schema.analysis import (
     Regime,
     Verdict,
 )
+from bottleneck.schema.evidence import Evidence, TwoSided
 from bottleneck.units import format_share, format_us
 
 # Below half of the step a group does not decide alone when the next one is this close.
 _CLEAR_LEAD = 0.1
+# A verdict names what matters; from this share of the step on, by the middle of the predicted gain.
+_WORTH_NAMING = 0.02
 
 _GROUP_WORDS = {
     "compute": "compute",
@@ -69,7 +71,6 @@ _PRICE_ADVICE: Mapping[str, str] = {
 }
 _NEAR_THE_ROOF = "it runs near the roof: lower the precision or the number of FLOPs"
 _UNDER_THE_ROOF = "lower the precision or the number of FLOPs; {share} of the peak is reached"
-JUDGE_APART = "judge the sides apart, with a recording of warmed-up steps"
 _NEAR = 0.7  # of the time explained; the best large products of public traces reach 0.71 to 0.97
 _MISALIGNED = "pad the sizes of the matrix product to multiples of 8"
 # On a CPU there are no launches to save, and time between ops has other remedies.
@@ -118,7 +119,11 @@ _LONGEST_NAME = 60
 
 @dataclass(frozen=True)
 class Grounds:
-    """What a verdict rests on. ``broken`` says why the trace cannot be trusted; null when it can."""
+    """Facts that a verdict rests on.
+
+    ``broken`` is the reason why the trace cannot be trusted, null when it can; ``straggler`` is a sentence on the rank
+    that the others wait for.
+    """
 
     ledger: Ledger
     kernels: tuple[KernelSummary, ...]
@@ -126,27 +131,68 @@ class Grounds:
     host_only: bool = False
     broken: str | None = None
     sides: TwoSided | None = None
+    straggler: str | None = None
 
 
-def decide(grounds: Grounds) -> Verdict:
-    """The verdict: the largest group, unless too little is known or the lead too small.
+@dataclass(frozen=True)
+class Decision:
+    """The bound of a step: the group that limits it, or ``mixed`` or ``inconclusive``; ``ranked`` are the known groups.
+
+    ``share`` is that of the limiting group; of work without a cost model where too little is known.
+    """
+
+    bound: Bound
+    regime: Regime | None
+    share: float
+    shares: Mapping[str, float]
+    ranked: tuple[str, ...]
+
+
+def grounds_of(evidence: Evidence) -> Grounds:
+    """The part of the evidence that a verdict rests on."""
+    analysis = evidence.analysis
+    broken = next((caveat.message for caveat in analysis.caveats if caveat.slug in BROKEN_TRACE_SLUGS), None)
+    return Grounds(
+        ledger=Ledger(analysis.steps.wall_us, analysis.ledger),
+        kernels=analysis.kernels,
+        idle=analysis.idle,
+        host_only=evidence.linked.is_host_only,
+        broken=broken,
+        sides=evidence.sides,
+        straggler=evidence.straggler,
+    )
+
+
+def find_bound(grounds: Grounds) -> Decision:
+    """The largest group, unless too little is known or the lead too small.
 
     ``mixed`` when the largest known group holds under half and the next is within 10 points; ``inconclusive`` when more
     than half, or more than in any other group, is unknown, or when the trace cannot be trusted.
     """
     shares = grounds.ledger.group_shares()
-    ranked = sorted((group for group in GROUPS if group != "unknown"), key=lambda group: -shares[group])
+    ranked = tuple(sorted((group for group in GROUPS if group != "unknown"), key=lambda group: -shares[group]))
     first, second = ranked[0], ranked[1]
-    regime = _regime(grounds, first)
-    bound = first
-    if grounds.broken is not None or shares["unknown"] > min(0.5, shares[first]):
-        bound, regime = "inconclusive", None
-    elif shares[first] < 0.5 and shares[first] - shares[second] <= _CLEAR_LEAD:
-        bound, regime = "mixed", None
-    share = shares["unknown"] if bound == "inconclusive" and grounds.broken is None else shares[first]
-    opening = _opening(grounds, bound, ranked, regime) + _doubt(bound, shares, first)
-    step = _first_step(grounds, bound, first, regime)
-    return Verdict(cast("Bound", bound), regime, share, _join(opening, grounds.sides, step), shares, step)
+    if grounds.broken is not None:
+        return Decision("inconclusive", None, shares[first], shares, ranked)
+    if shares["unknown"] > min(0.5, shares[first]):
+        return Decision("inconclusive", None, shares["unknown"], shares, ranked)
+    if shares[first] < 0.5 and shares[first] - shares[second] <= _CLEAR_LEAD:
+        return Decision("mixed", None, shares[first], shares, ranked)
+    return Decision(cast("Bound", first), _regime(grounds, first), shares[first], shares, ranked)
+
+
+def decide(grounds: Grounds, findings: Sequence[Finding] = ()) -> Verdict:
+    """The verdict; its first step is the first finding whose gain shows, else what the largest account advises.
+
+    Advice to record anew stays first, whatever the findings are.
+    """
+    decision = find_bound(grounds)
+    first_step = _recording_advice(grounds, decision) or _first_finding(grounds, findings)
+    step = first_step or _account_advice(grounds, decision)
+    sides = describe_sides(grounds.sides) if grounds.sides else None
+    parts = (_opening(grounds, decision) + _doubt(decision), sides, f"First: {step}")
+    sentence = " ".join([*filter(None, [grounds.straggler]), *(f"{part}." for part in parts if part)])
+    return Verdict(decision.bound, decision.regime, decision.share, sentence, decision.shares, step)
 
 
 def account_words(account: str) -> str:
@@ -170,33 +216,34 @@ def _regime(grounds: Grounds, group: str) -> Regime | None:
     return max(us, key=lambda regime: us[regime], default=None)
 
 
-def _opening(grounds: Grounds, bound: str, ranked: list[str], regime: Regime | None) -> str:
-    wall, shares = format_us(grounds.ledger.wall_us), grounds.ledger.group_shares()
+def _opening(grounds: Grounds, decision: Decision) -> str:
+    wall, shares = format_us(grounds.ledger.wall_us), decision.shares
     if grounds.broken is not None:
         return f"Inconclusive: {grounds.broken}"
-    if bound == "inconclusive":
+    if decision.bound == "inconclusive":
         most = _largest_kernel(grounds, ("unknown",))
         reason = f", most of it {_label(most)} ({most.reason or 'no price'})" if most else ""
         return f"Inconclusive: {format_share(shares['unknown'])} of the {wall} step is work without a price{reason}"
-    first, second = ranked[0], ranked[1]
-    if bound == "mixed":
+    first, second = decision.ranked[0], decision.ranked[1]
+    if decision.bound == "mixed":
         return (
             f"No single bound holds the {wall} step back: {_GROUP_WORDS[first]} {format_share(shares[first])}, "
             f"{_GROUP_WORDS[second]} {format_share(shares[second])}; "
             f"of the first, the largest part is {_contributor(grounds, first)}"
         )
-    words = f"{_GROUP_WORDS[first]}, {regime}," if regime else _GROUP_WORDS[first]
+    words = f"{_GROUP_WORDS[first]}, {decision.regime}," if decision.regime else _GROUP_WORDS[first]
     return (
         f"{words[0].upper()}{words[1:]} holds the step back: {format_share(shares[first])} of {wall}, "
         f"its largest part {_contributor(grounds, first)}"
     )
 
 
-def _doubt(bound: str, shares: Mapping[str, float], first: str) -> str:
-    """What to add where the work without a price, given to the next group, would overturn the verdict."""
+def _doubt(decision: Decision) -> str:
+    """What to add where work without a cost model, given to the next group, would overturn the verdict."""
     # Unknown work is work: it may be compute or memory, never overhead or communication.
+    shares, first = decision.shares, decision.ranked[0]
     rival = max(shares[group] for group in ("compute", "memory") if group != first)
-    if bound == "inconclusive" or shares["unknown"] <= 0 or rival + shares["unknown"] < shares[first]:
+    if decision.bound == "inconclusive" or shares["unknown"] <= 0 or rival + shares["unknown"] < shares[first]:
         return ""
     return f"; another {format_share(shares['unknown'])} is work without a price, which could overturn this"
 
@@ -212,17 +259,37 @@ def _contributor(grounds: Grounds, group: str) -> str:
     return f"{_label(kernel)} ({format_share(kernel.share)})" if kernel is not None else entry.account
 
 
-def _first_step(grounds: Grounds, bound: str, group: str, regime: Regime | None) -> str:
+def _recording_advice(grounds: Grounds, decision: Decision) -> str | None:
+    """How to record anew, where this recording cannot show what limits the step; null where it can."""
     if grounds.broken is not None:
         return "record it again"
-    if grounds.sides is not None and bound != "inconclusive":
-        return JUDGE_APART
-    entry = _largest_entry(grounds, "unknown" if bound == "inconclusive" else group)
+    if decision.bound == "inconclusive":
+        return _account_advice(grounds, decision)
+    return "judge the sides apart, with a recording of warmed-up steps" if grounds.sides is not None else None
+
+
+def _first_finding(grounds: Grounds, findings: Sequence[Finding]) -> str | None:
+    """The first finding that predicts a gain large enough to name, with that gain; null where none does."""
+    for finding in findings:
+        gain, speedup = finding.predicted_gain_us, finding.predicted_speedup
+        if gain is None or finding.within_noise:
+            continue
+        if (gain.low + gain.high) / 2 >= _WORTH_NAMING * grounds.ledger.wall_us > 0:
+            assert speedup is not None
+            low, high = f"{speedup.low:.2f}", f"{speedup.high:.2f}"
+            times = high if low == high else f"{low} to {high}"
+            return f"{_continuing(finding.advice)} (predicted: {times} times as fast)"
+    return None
+
+
+def _account_advice(grounds: Grounds, decision: Decision) -> str:
+    """The default advice on the largest account of the group that limits the step."""
+    entry = _largest_entry(grounds, "unknown" if decision.bound == "inconclusive" else decision.ranked[0])
     kernel = _largest_kernel(grounds, _BOUNDS_OF_ACCOUNT.get(entry.account, ()))
     if entry.account == "unknown" and kernel is not None:
         known = [advice for part, advice in _PRICE_ADVICE.items() if part in (kernel.reason or "")]
         return (known or [_ADVICE["unknown"]])[0]
-    if entry.account == "compute" and regime == "saturated":
+    if entry.account == "compute" and decision.regime == "saturated":
         explained = None if kernel is None else kernel.explained
         is_near = explained is None or explained >= _NEAR
         return _NEAR_THE_ROOF if is_near else _UNDER_THE_ROOF.format(share=format_share(explained or 0.0))
@@ -231,11 +298,6 @@ def _first_step(grounds: Grounds, bound: str, group: str, regime: Regime | None)
     advice = (_HOST_ADVICE if grounds.host_only else {}).get(entry.account) or _ADVICE[entry.account]
     line = _line_of(grounds, entry.account)
     return advice.format(at=f" at {line}" if line else "")
-
-
-def _join(opening: str, sides: TwoSided | None, step: str) -> str:
-    parts = (opening, describe_sides(sides) if sides else None, f"First: {step}")
-    return " ".join(f"{part}." for part in parts if part)
 
 
 def describe_sides(sides: TwoSided) -> str:
@@ -277,43 +339,6 @@ def _label(kernel: KernelSummary) -> str:
     """The op with its line, else the kernel, short enough for a sentence."""
     name = name_in_sentence(kernel.name if kernel.bound == "communication" else kernel.op or kernel.name)
     return f"{name} at {kernel.source}" if kernel.source else name
-
-
-# A verdict names what matters; from this share of the step on, by the middle of the predicted gain.
-_WORTH_NAMING = 0.02
-
-
-def with_findings(analysis: Analysis, findings: Sequence[Finding]) -> Analysis:
-    """The analysis with its findings; the first of them is the first thing to do.
-
-    The verdict keeps its own advice where that is to record anew, and where no finding predicts a gain that shows.
-    """
-    found = replace(analysis, findings=tuple(findings))
-    first = next((finding for finding in findings if _is_worth_naming(finding, analysis.steps.wall_us)), None)
-    if first is None or not _is_open(analysis.verdict):
-        return found
-    return replace(found, verdict=_beginning_with(analysis.verdict, first))
-
-
-def _is_worth_naming(finding: Finding, step_us: float) -> bool:
-    gain = finding.predicted_gain_us
-    if gain is None or finding.within_noise:
-        return False
-    return (gain.low + gain.high) / 2 >= _WORTH_NAMING * step_us > 0
-
-
-def _is_open(verdict: Verdict) -> bool:
-    """Whether the verdict advises how to save time, not how to learn more."""
-    return verdict.bound != "inconclusive" and verdict.first_step not in {None, JUDGE_APART}
-
-
-def _beginning_with(verdict: Verdict, finding: Finding) -> Verdict:
-    assert finding.predicted_speedup is not None
-    low, high = (f"{times:.2f}" for times in (finding.predicted_speedup.low, finding.predicted_speedup.high))
-    times = high if low == high else f"{low} to {high}"
-    step = f"{_continuing(finding.advice)} (predicted: {times} times as fast)"
-    opening = verdict.sentence.removesuffix(f"First: {verdict.first_step}.")
-    return replace(verdict, sentence=f"{opening}First: {step}.", first_step=step)
 
 
 def _continuing(advice: str) -> str:

@@ -13,7 +13,7 @@ import pandas as pd
 from bottleneck.compare.canonical_names import family_of_op, is_region, own_op, plain_op
 from bottleneck.compare.sides import ComparedSide, clean_us
 from bottleneck.schema.analysis import KernelSummary
-from bottleneck.schema.case import Case
+from bottleneck.schema.evidence import Evidence
 
 # Accounts of kernel time (on a CPU: of leaf ops), which the rows partition. All others are waits.
 BUSY_ACCOUNTS = frozenset({"compute", "memory", "memory.copy", "overhead.launch_floor", "communication", "unknown"})
@@ -65,7 +65,7 @@ def find_work(side: ComparedSide, in_full: bool = True) -> list[Piece]:
     analysis = side.analysis
     if analysis is None or side.step_us is None:
         return []
-    charged = None if side.case is None else side.case.charged
+    charged = None if side.case is None else side.case.kernel_time
     if in_full and side.case is not None and charged is not None:
         pieces = _of_case(side.case, charged)
     else:
@@ -85,7 +85,7 @@ def _piece(texts: Sequence[str | None], calls: float, us: float) -> Piece:
     return Piece(module, op, shapes, family, name or "", source, clean_us(calls), clean_us(us), plain)
 
 
-def _of_case(case: Case, charged: pd.DataFrame) -> list[Piece]:
+def _of_case(case: Evidence, charged: pd.DataFrame) -> list[Piece]:
     """Rows of KERNELS folded by module, op, shapes, kernel and line.
 
     An op that runs several kernels is one call, which its first kernel carries.
@@ -136,7 +136,7 @@ def _numbered(keys: Sequence[_Integers]) -> tuple[_Integers, _Integers]:
     return number, first
 
 
-def _op_texts(case: Case, op_rows: _Integers, signature: _Integers) -> tuple[list[str | None], list[str | None]]:
+def _op_texts(case: Evidence, op_rows: _Integers, signature: _Integers) -> tuple[list[str | None], list[str | None]]:
     """Names and shapes as the rows of an analysis have them: of the call that stands for the kernel, else of its op."""
     calls = case.linked.trace.signatures
     names, dims = (calls[column].to_numpy() for column in ("name", "dims"))

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from bottleneck.schema.analysis import Analysis
-from bottleneck.schema.case import Case
 from bottleneck.schema.comparison import CompareSide
 from bottleneck.schema.counters import Counts
+from bottleneck.schema.evidence import Explanation
 
 # File -> the lines that the diff between the refs touches.
 Touched = Mapping[str, frozenset[int]]
@@ -25,7 +25,7 @@ class ComparedSide:
 
     label: str
     path: str
-    case: Case | None = None
+    case: Explanation | None = None
     saved: Analysis | None = None
     counts: Counts | None = None
 
@@ -46,7 +46,7 @@ class ComparedSide:
     @property
     def is_full(self) -> bool:
         """True if exact modules and op calls are known, not only the folded rows of an analysis."""
-        return self.case is not None and self.case.charged is not None
+        return self.case is not None and self.case.kernel_time is not None
 
     @property
     def device_name(self) -> str | None:

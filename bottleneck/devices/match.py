@@ -9,7 +9,8 @@ from bottleneck.devices.catalogue import Entry, entries, rates
 from bottleneck.devices.peaks import ridges
 from bottleneck.errors import UsageError
 from bottleneck.schema.analysis import Caveat, Device
-from bottleneck.schema.linked_trace import DeviceProperties
+from bottleneck.schema.linked_trace import DeviceProperties, Trace
+from bottleneck.schema.recording import Recording
 
 # AMD reports a gfx version as compute capability; 9.0 is several parts, told apart by their compute units.
 _AMD_ARCHITECTURES = {
@@ -358,3 +359,37 @@ def _mixed(chosen: Sequence[DeviceProperties]) -> tuple[Caveat, ...]:
         return ()
     names = ", ".join(sorted(repr(name) for name, _ in kinds))
     return (Caveat("mixed-devices", f"work ran on different devices ({names}); all is judged by the first"),)
+
+
+_NO_CEILINGS = (
+    "the ceilings of this CPU were not measured, so no kernel is judged against them; `bottleneck calibrate` measures "
+    "them once on the machine that recorded this, and the next report there uses them"
+)
+
+
+def choose_device(
+    trace: Trace, recording: Recording | None = None, chosen: Device | None = None
+) -> tuple[Device, tuple[Caveat, ...]]:
+    """The ceilings of a trace's device, and what is doubtful about them.
+
+    Those chosen on the command line come first, then those that the recording measured on the same device, then those
+    of the table of devices.
+    """
+    if chosen is not None:
+        return chosen, ()
+    measured = None if recording is None else recording.device
+    if measured is not None and measured.kind == trace.flavour == "cpu":
+        return measured, ()
+    used = trace.device_args["device"].dropna().unique()
+    device, caveats = match_device(trace.devices, [int(index) for index in used], trace.flavour)
+    if recording is not None and trace.flavour == "cpu":
+        caveats = (Caveat("unknown-device", _NO_CEILINGS),)
+    if measured is None or _model_of(measured) != _model_of(device):
+        return device, caveats
+    # What is doubtful about a data sheet does not touch what was measured.
+    mixed = tuple(caveat for caveat in caveats if caveat.slug == "mixed-devices")
+    return replace(measured, count=device.count), mixed
+
+
+def _model_of(device: Device) -> tuple[str, str, int | None]:
+    return device.kind, device.name, device.sm_count

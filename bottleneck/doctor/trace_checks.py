@@ -7,10 +7,11 @@ from functools import partial
 from pathlib import Path
 
 from bottleneck.errors import TraceError
-from bottleneck.pipeline import Source, examine, locate
+from bottleneck.pipeline import examine, finish
 from bottleneck.schema.analysis import Analysis, IdleCause
 from bottleneck.schema.checks import Check, Checkup, Status, Verdict, at_fault
 from bottleneck.schema.linked_trace import Linked, Window
+from bottleneck.schema.sources import TraceSource, find_traces
 from bottleneck.trace.integrity import check_device_work, check_file, check_host_work
 from bottleneck.units import format_share, format_us
 
@@ -430,19 +431,19 @@ class Examined:
     member: Member
 
 
-def _sources(path: Path) -> Sequence[Source | Unreadable]:
+def _sources(path: Path) -> Sequence[TraceSource | Unreadable]:
     try:
-        return locate(path)
+        return find_traces(path)
     except TraceError as error:
         return [Unreadable(path, error)]
 
 
-def _examine(source: Source) -> Examined | Unreadable:
+def _examine(source: TraceSource) -> Examined | Unreadable:
     try:
-        ranked = examine(source)
+        explained = finish(examine(source))
     except TraceError as error:
         return Unreadable(source.trace, error)
-    linked, analysis = ranked.linked, ranked.analysis
+    linked, analysis = explained.linked, explained.analysis
     whole = [*check_file(linked.trace), *check_device_work(linked), *check_host_work(linked)]
     contents = check_contents(linked, analysis)
     faults = at_fault(whole)

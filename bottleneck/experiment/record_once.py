@@ -23,7 +23,7 @@ from bottleneck.harness.supervise import (
     run_quietly,
 )
 from bottleneck.pipeline import explain
-from bottleneck.schema.case import Case
+from bottleneck.schema.evidence import Explanation
 from bottleneck.schema.recording import Recording, kept_environment
 
 LOG_FILE = "stderr.txt"
@@ -155,7 +155,7 @@ class Recorder:
         return ran, telemetry
 
 
-def record_side(program: Program, folder: Path, side: Side, ceilings: Ceilings) -> Case:
+def record_side(program: Program, folder: Path, side: Side, ceilings: Ceilings) -> Explanation:
     """The case of a program that runs in the side's folder, from which its target is named.
 
     Its steps are timed without the profiler first, and judged by the ceilings, which all sides share. WorkloadError,

@@ -24,8 +24,8 @@ from bottleneck.gate.step_rows import (
     kernel_rows,
     op_rows,
 )
-from bottleneck.schema.case import Case
 from bottleneck.schema.counters import Counts, Site
+from bottleneck.schema.evidence import Evidence
 
 _ADDRESS = re.compile(r"0x[0-9a-fA-F]+")
 _LAST_NUMBER = re.compile(r"_\d+$")
@@ -138,7 +138,7 @@ Found = Tally | UnknownCount
 class StepCounter:
     """What the steps of a case did. ``parts`` are rows that a breakdown by place counts, by counter."""
 
-    def __init__(self, case: Case) -> None:
+    def __init__(self, case: Evidence) -> None:
         self.case, self.linked = case, case.linked
         self.scope = StepScope(case.linked)
         self.steps = self.scope.steps
@@ -470,7 +470,7 @@ def _breaks(work: StepCounter, sources: SourceFiles) -> Iterator[Site]:
         yield Site(file, each.line, sources.text(file, each.line), {"graph_breaks": each.count})
 
 
-def count(case: Case, root: Path | None = None) -> Counts:
+def count(case: Evidence, root: Path | None = None) -> Counts:
     """The counters of a step, on which all steps of the window agree; without steps, those of the whole window.
 
     Only what the step's own thread and autograd's do counts. Names of files are made relative to ``root``, and lines

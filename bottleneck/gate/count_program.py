@@ -10,9 +10,10 @@ from bottleneck.experiment.program import Program
 from bottleneck.experiment.record_once import LOG_FILE, ProgramFailed, Recorder, RecordOptions
 from bottleneck.experiment.side import Side
 from bottleneck.gate.count import count, spread
-from bottleneck.pipeline import Options, examine, locate
-from bottleneck.schema.case import Case
+from bottleneck.pipeline import Options, examine, finish
 from bottleneck.schema.counters import Counts, Site
+from bottleneck.schema.evidence import Explanation
+from bottleneck.schema.sources import find_traces
 
 # Optimizers make their state in the first step, autotuners choose in the second; a step like the others must follow.
 _OPTIONS = RecordOptions(steps=3, warmup=3, memory=True, batch_test=False, option_costs=False, counting=True)
@@ -29,7 +30,7 @@ class Counted:
 
     counts: Counts
     recordings: tuple[Path, ...]
-    case: Case
+    case: Explanation
 
 
 def count_program(
@@ -69,7 +70,7 @@ def _count_once(program: Program, folder: Path, side: Side) -> Counted:
             fix="have it make a few more steps, or define workload() in it",
         )
     # Every step, those too that took their time: a step that does something else is what is looked for.
-    case = examine(locate(folder)[0], Options(steps=slice(None)))
+    case = finish(examine(find_traces(folder)[0], Options(steps=slice(None))))
     return Counted(count(case, side.folder), (folder,), case)
 
 

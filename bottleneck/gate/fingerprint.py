@@ -5,8 +5,8 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 
-from bottleneck.schema.case import Case
 from bottleneck.schema.counters import Fingerprint, Value
+from bottleneck.schema.evidence import Evidence
 from bottleneck.schema.recording import Recording
 
 _MINOR = re.compile(r"(\d+\.\d+)")
@@ -17,7 +17,7 @@ _OF_GPU = ("cuda", "cudnn", "hip")
 _DECIDES_OPS_OF_CPU = ("onednn",)
 
 
-def fingerprint_of(case: Case) -> Fingerprint:
+def fingerprint_of(case: Evidence) -> Fingerprint:
     """As much as the recording, or the trace alone, tells; what is unknown is left out."""
     recording = case.recording
     if recording is None:
@@ -36,7 +36,7 @@ def fingerprint_of(case: Case) -> Fingerprint:
     )
 
 
-def input_digest(case: Case) -> str:
+def input_digest(case: Evidence) -> str:
     """Digest of what the program is given: its form, options and arguments; empty for a bare trace.
 
     Not of shapes: a trace has no call that is surely the first of the program's own, so that an op added to the model
@@ -63,11 +63,11 @@ def _is_compiled(recording: Recording) -> bool | None:
     return None if recording.compilation is None else recording.compilation.graphs > 0
 
 
-def _ranks(case: Case) -> dict[str, Value]:
+def _ranks(case: Evidence) -> dict[str, Value]:
     return _known(world_size=case.linked.trace.world_size)
 
 
-def _of_device(case: Case) -> dict[str, Value]:
+def _of_device(case: Evidence) -> dict[str, Value]:
     """The device that the trace names; of a CPU nothing, whose instructions are among its libraries."""
     devices = case.linked.trace.devices
     if _is_host_only(case) or not devices:
@@ -75,7 +75,7 @@ def _of_device(case: Case) -> dict[str, Value]:
     return _known(device=devices[0].name, sm_count=devices[0].sm_count)
 
 
-def _libraries(case: Case, recording: Recording) -> Mapping[str, Value]:
+def _libraries(case: Evidence, recording: Recording) -> Mapping[str, Value]:
     everything = (*_OF_GPU, *_OF_CPU, *_DECIDES_OPS_OF_CPU)
     return _told(recording, _OF_CPU if _is_host_only(case) else everything)
 
@@ -84,5 +84,5 @@ def _told(recording: Recording, names: Sequence[str]) -> Mapping[str, Value]:
     return {name: recording.libraries[name] for name in names if name in recording.libraries}
 
 
-def _is_host_only(case: Case) -> bool:
+def _is_host_only(case: Evidence) -> bool:
     return case.linked.trace.device_args.empty

@@ -13,12 +13,13 @@ from bottleneck.gate.count import count
 from bottleneck.gate.judge import exit_code, judge_counts, sentence_of, verdict_of
 from bottleneck.gate.result_summary import tell_stand
 from bottleneck.gate.settings import workload_name
-from bottleneck.pipeline import examine, locate
-from bottleneck.schema.case import Case
+from bottleneck.pipeline import examine, finish
 from bottleneck.schema.counters import Counts, Lock
+from bottleneck.schema.evidence import Explanation
 from bottleneck.schema.gate_result import Gate, GateSettings, TimeResult, WorkloadResult
 from bottleneck.schema.measurements import Timing
 from bottleneck.schema.recording import is_recording
+from bottleneck.schema.sources import find_traces
 
 _WHY_ADVISORY = (
     "two recordings did not take turns: what other programs did meanwhile is in their times, so that they gate nothing"
@@ -50,7 +51,7 @@ def gate_recordings(after: Sequence[Path], before: Path, settings: GateSettings,
     )
 
 
-def _gate(path: Path, before: Path, base: Case, settings: GateSettings) -> WorkloadResult:
+def _gate(path: Path, before: Path, base: Explanation, settings: GateSettings) -> WorkloadResult:
     started = time.monotonic()
     case = _case(path)
     base_counts, counts = count(base), count(case)
@@ -82,21 +83,21 @@ def _alike(base: Counts, counts: Counts) -> Counts:
     return replace(base, fingerprint=replace(theirs, portable=portable, backend=backend))
 
 
-def _case(path: Path) -> Case:
-    sources = locate(path)
+def _case(path: Path) -> Explanation:
+    sources = find_traces(path)
     if len(sources) != 1:
         raise UsageError(
             f"{path} holds {len(sources)} ranks, and one at a time is gated",
             fix="name the trace of one rank on both sides",
         )
-    return examine(sources[0])
+    return finish(examine(sources[0]))
 
 
-def _advise(base: Case, case: Case) -> TimeResult:
+def _advise(base: Explanation, case: Explanation) -> TimeResult:
     times = [_step(each) for each in (base, case)]
     return TimeResult("advisory", _WHY_ADVISORY, base_us=times[0], candidate_us=times[1])
 
 
-def _step(case: Case) -> Timing | None:
+def _step(case: Explanation) -> Timing | None:
     steps = case.analysis.steps
     return steps.unprofiled_us or steps.profiled_us

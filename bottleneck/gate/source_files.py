@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
-from bottleneck.schema.case import Case
+from bottleneck.schema.evidence import Evidence
 from bottleneck.schema.op_names import PYTHON_FRAME
 
 _LONGEST_TEXT = 200
@@ -16,7 +16,7 @@ LARGEST_SOURCE = 1_000_000
 class SourceFiles:
     """Files of a working folder by the lines that a trace names; without a folder no file is looked for or opened."""
 
-    def __init__(self, case: Case, root: Path | None) -> None:
+    def __init__(self, case: Evidence, root: Path | None) -> None:
         self._root = None if root is None else root.resolve()
         self._folders = _folders(case)
         self._paths = _paths_by_source(case)
@@ -67,14 +67,14 @@ class SourceFiles:
             return ()
 
 
-def _folders(case: Case) -> tuple[str, ...]:
+def _folders(case: Evidence) -> tuple[str, ...]:
     """Folders, relative to the working one, in which a name that the profiler has cut may begin."""
     recording = case.recording
     told = () if recording is None else recording.search_path
     return tuple(dict.fromkeys((*told, "")))
 
 
-def _paths_by_source(case: Case) -> Mapping[str, set[str]]:
+def _paths_by_source(case: Evidence) -> Mapping[str, set[str]]:
     """The paths that each 'train.py:57' of the tables stands for."""
     wanted = set(_used_sources(case))
     found: dict[str, set[str]] = {}
@@ -88,7 +88,7 @@ def _paths_by_source(case: Case) -> Mapping[str, set[str]]:
     return found
 
 
-def _used_sources(case: Case) -> Iterable[str]:
+def _used_sources(case: Evidence) -> Iterable[str]:
     tables = (case.linked.ops, case.linked.kernels, case.linked.places)
     return (label for table in tables if table is not None for label in table["source"].cat.categories)
 

@@ -20,6 +20,10 @@ Confidence = Literal["high", "medium", "low"]
 
 GROUPS = ("compute", "memory", "overhead", "communication", "unknown")
 
+# Slugs of caveats that leave no verdict: much of the device's work is not in the trace, or the times are not its own.
+DISTURBED, CONTENDED = "disturbed-profile", "contended"
+BROKEN_TRACE_SLUGS = frozenset({"no-device-events", "kernels-missing", DISTURBED, CONTENDED})
+
 
 @dataclass(frozen=True)
 class Caveat:
@@ -28,11 +32,6 @@ class Caveat:
     slug: Annotated[str, Doc("stable name of the caveat")]
     message: Annotated[str, Doc("what is not known or not certain, and why")]
     share: Annotated[float | None, Doc("of the step that is affected; null where that is not known", "share")] = None
-
-
-# Caveats after which there is nothing to judge: much of the device's work is not in the trace, or the measured time is
-# not that of the program alone.
-BROKEN_TRACE_SLUGS = frozenset({"no-device-events", "kernels-missing", "disturbed-profile", "contended"})
 
 
 @dataclass(frozen=True)
@@ -381,13 +380,12 @@ class TelemetrySummary:
 
 
 @dataclass(frozen=True)
-class Analysis:
-    """The whole analysis; written to and read from ``analysis.json``."""
+class StepAnalysis:
+    """Where the time of a step goes, before findings and verdict are derived from it."""
 
     recording: Annotated[RecordingInfo, Doc("source of the analysis")]
     device: Annotated[Device, Doc("the device and its ceilings")]
     steps: Annotated[StepTimes, Doc("how many steps, how long")]
-    verdict: Annotated[Verdict, Doc("the resource that limits the step")]
     ledger: Annotated[tuple[LedgerEntry, ...], Doc("partition of the wall time; us add up to steps.wall_us")]
     totals: Annotated[Totals, Doc("sums over the step")]
     coverage: Annotated[Coverage, Doc("how much of the busy time is understood")]
@@ -398,7 +396,6 @@ class Analysis:
     idle: Annotated[tuple[IdleCause, ...], Doc("causes of idle time, with source lines")]
     ranks: Annotated[tuple[RankSummary, ...], Doc("one entry per rank; empty when there is one rank")]
     caveats: Annotated[tuple[Caveat, ...], Doc("limits of this analysis")]
-    findings: Annotated[tuple[Finding, ...], Doc("advice, largest predicted gain first")] = ()
     telemetry: Annotated[TelemetrySummary | None, Doc("sensor readings; null where none was read")] = None
     queue: Annotated[Queue | None, Doc("device queue depth; null where no launches are on record")] = None
     collectives: Annotated[tuple[CollectiveSummary, ...], Doc("collectives, most time first")] = ()
@@ -410,3 +407,11 @@ class Analysis:
     ] = None
     schema: Annotated[str, Doc("format of this file; other values are other formats")] = SCHEMA
     version: Annotated[str, Doc("version of bottleneck that made the analysis")] = field(default="")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Analysis(StepAnalysis):
+    """The whole analysis; written to and read from ``analysis.json``."""
+
+    verdict: Annotated[Verdict, Doc("the resource that limits the step")]
+    findings: Annotated[tuple[Finding, ...], Doc("advice, largest predicted gain first")] = ()

@@ -106,3 +106,8 @@ class Linked:
     caveats: tuple[Caveat, ...] = ()
     places: "pd.DataFrame | None" = None
     captured: "pd.DataFrame | None" = None
+
+    @property
+    def is_host_only(self) -> bool:
+        """Whether the trace has no device work, so that ``kernels`` holds ops of the host."""
+        return self.trace.device_args.empty

@@ -275,8 +275,8 @@ ROOFLINE = Table(
     },
 )  # row for row as KERNELS; 'dispatch' is host time of an op that only calls others (CPU traces)
 
-CHARGED = Table(
-    "CHARGED",
+KERNEL_TIME = Table(
+    "KERNEL_TIME",
     {
         "us": Column("float64", "time charged per step, on the ledger's scale; mean over the devices used", "us"),
         "runs": Column("float64", "runs per step: below one per run where the window ends within it"),

@@ -6,16 +6,17 @@ from pathlib import Path
 from typing import Any
 
 from bottleneck.analysis.ledger import ACCOUNTS
-from bottleneck.pipeline import examine, locate
+from bottleneck.pipeline import examine
 from bottleneck.schema.analysis import IdleCause, LedgerEntry
-from bottleneck.schema.case import Case
+from bottleneck.schema.evidence import Evidence
 from bottleneck.schema.measurements import StepTimes, Timing
 from bottleneck.schema.recording import RankTrace, Recording, write_recording
+from bottleneck.schema.sources import find_traces
 from tests.analysis.frames import CPU
 from tests.builders import Event, frame, kernel, launch, op, step, write_trace
 
 
-def case_of(folder: Path, events: Sequence[Event], **recording: Any) -> Case:
+def case_of(folder: Path, events: Sequence[Event], **recording: Any) -> Evidence:
     """The case of a trace with these events; with any field of a recording given, of a recording that holds it.
 
     A trace without device work is one of a CPU, whose recording has the ceilings of ``tests.analysis.frames.CPU``
@@ -24,7 +25,7 @@ def case_of(folder: Path, events: Sequence[Event], **recording: Any) -> Case:
     folder.mkdir(parents=True, exist_ok=True)
     on_device = any(event["cat"] in {"kernel", "gpu_memcpy", "gpu_memset"} for event in events)
     if on_device and not recording:
-        return examine(locate(write_trace(folder / "trace.json", events))[0])
+        return examine(find_traces(write_trace(folder / "trace.json", events))[0])
     write_trace(folder / "trace.rank0.json", events, **({} if on_device else {"deviceProperties": []}))
     median_us = recording.pop("unprofiled_us", None)
     if median_us is not None:
@@ -42,7 +43,7 @@ def case_of(folder: Path, events: Sequence[Event], **recording: Any) -> Case:
         device=None if on_device else CPU,
     )
     write_recording(folder, replace(made, **recording))
-    return examine(locate(folder)[0])
+    return examine(find_traces(folder)[0])
 
 
 def gpu_events(
@@ -82,18 +83,18 @@ def cpu_events(ops: int, op_us: float, every_us: float, steps: int = 2, **more: 
     return events
 
 
-def with_analysis(case: Case, **parts: Any) -> Case:
+def with_analysis(case: Evidence, **parts: Any) -> Evidence:
     """The case with parts of its analysis replaced."""
     return replace(case, analysis=replace(case.analysis, **parts))
 
 
-def with_recording(case: Case, **parts: Any) -> Case:
+def with_recording(case: Evidence, **parts: Any) -> Evidence:
     """The case with parts of its recording replaced (it must have one)."""
     assert case.recording is not None
     return replace(case, recording=replace(case.recording, **parts))
 
 
-def with_ledger(case: Case, accounts: Mapping[str, float], idle: Sequence[IdleCause] | None = None) -> Case:
+def with_ledger(case: Evidence, accounts: Mapping[str, float], idle: Sequence[IdleCause] | None = None) -> Evidence:
     """The case with another ledger of one step, in microseconds, and the idle rows that belong to it.
 
     Without ``idle``, every idle account becomes one row without a line.

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from bottleneck.schema.case import Case
+from bottleneck.schema.evidence import Evidence
 from tests.advice.cases import case_of
 from tests.builders import Event, complete, frame, kernel, launch, op, step
 
@@ -23,12 +23,14 @@ class Call:
     more: dict[str, Any] = field(default_factory=dict)
 
 
-def on_cpu(folder: Path, calls: Sequence[Call], steps: int = 2, marks: Sequence[str] = (), **recording: Any) -> Case:
+def on_cpu(
+    folder: Path, calls: Sequence[Call], steps: int = 2, marks: Sequence[str] = (), **recording: Any
+) -> Evidence:
     """The case of steps that run these ops on the host without a pause; ``marks`` are annotations over each step."""
     return case_of(folder, _events(calls, steps, marks, on_device=False), **recording)
 
 
-def on_gpu(folder: Path, calls: Sequence[Call], steps: int = 1, **recording: Any) -> Case:
+def on_gpu(folder: Path, calls: Sequence[Call], steps: int = 1, **recording: Any) -> Evidence:
     """The case of steps whose kernels run without a pause on an H100, launched 5 us apart."""
     return case_of(folder, _events(calls, steps, (), on_device=True), **recording)
 

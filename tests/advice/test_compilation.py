@@ -13,7 +13,7 @@ from bottleneck.advice.compilation import (
     other_backends,
     recomputation,
 )
-from bottleneck.schema.case import Case
+from bottleneck.schema.evidence import Evidence
 from tests.advice.cases import case_of, cpu_events, gpu_events, idle_row, with_analysis, with_ledger
 from tests.advice.programs import Call, on_cpu
 from tests.builders import op, step
@@ -60,7 +60,7 @@ def test_one_region_is_whole_however_often_it_is_entered(tmp_path: Path) -> None
     assert graph_breaks(case_of(tmp_path / "none", cpu_events(6, 20, 60))) is None
 
 
-def few_products(folder: Path) -> Case:
+def few_products(folder: Path) -> Evidence:
     return case_of(folder, cpu_events(10, 3, 12, **PRODUCTS), unprofiled_us=100.0)
 
 
@@ -78,7 +78,7 @@ def test_where_compiling_pays_or_hardly_matters_nothing_is_said_against_it(tmp_p
     assert compile_does_not_pay(case_of(tmp_path / "gpu", gpu_events(12, 3, 20))) is None
 
 
-def seen(case: Case, steps: int) -> Case:
+def seen(case: Evidence, steps: int) -> Evidence:
     return with_analysis(case, steps=replace(case.analysis.steps, seen=steps))
 
 
@@ -100,7 +100,7 @@ def square(us: float) -> list[Call]:
     return [Call("aten::mm", us, [[1000, 1000], [1000, 1000]])]
 
 
-def checkpointed(tmp_path: Path, peak: float) -> Case:
+def checkpointed(tmp_path: Path, peak: float) -> Evidence:
     node = "autograd::engine::evaluate_function: "
     events = [
         step(0, 0, 1000),

@@ -6,9 +6,10 @@ from pathlib import Path
 import pytest
 
 from bottleneck.advice.data_loading import input_wait, loader_hot_spot, loader_restarts, loader_without_workers
-from bottleneck.pipeline import examine, locate
+from bottleneck.pipeline import examine
 from bottleneck.schema.analysis import TelemetrySummary
-from bottleneck.schema.case import Case
+from bottleneck.schema.evidence import Evidence
+from bottleneck.schema.sources import find_traces
 from tests.advice.cases import case_of, gpu_events, with_analysis, with_recording
 from tests.builders import Event, complete, frame, op, step
 
@@ -32,12 +33,12 @@ def loading_events(load_us: float, kind: str = ONE, steps: int = 2, inside: tupl
     return events
 
 
-def loading_case(folder: Path, load_us: float, **more: object) -> Case:
+def loading_case(folder: Path, load_us: float, **more: object) -> Evidence:
     events = loading_events(load_us, more.pop("kind", ONE), inside=more.pop("inside", ()))  # type: ignore[arg-type]
     return case_of(folder, events, unprofiled_us=LENGTH, **{"processors": 2, "threads": 1, **more})
 
 
-def gain_of(case: Case) -> tuple[float, float]:
+def gain_of(case: Evidence) -> tuple[float, float]:
     draft = loader_without_workers(case)
     assert draft is not None and draft.gain_us is not None
     return draft.gain_us.low, draft.gain_us.high
@@ -161,7 +162,7 @@ def test_the_line_that_calls_the_loader_is_no_hot_spot(tmp_path: Path) -> None:
 
 
 def test_the_recorded_slow_loader_waits_for_its_data_and_has_no_workers() -> None:
-    case = examine(locate(SAMPLES / "slow_loader")[0])
+    case = examine(find_traces(SAMPLES / "slow_loader")[0])
     bound, workers = input_wait(case), loader_without_workers(case)
     assert bound is not None and bound.gain_us is not None and workers is not None and workers.gain_us is not None
     assert bound.gain_us.low / case.step_us > 0.7
@@ -172,5 +173,5 @@ def test_the_recorded_slow_loader_waits_for_its_data_and_has_no_workers() -> Non
 
 
 def test_a_recording_without_a_loader_is_silent() -> None:
-    case = examine(locate(SAMPLES / "mlp")[0])
+    case = examine(find_traces(SAMPLES / "mlp")[0])
     assert all(rule(case) is None for rule in (input_wait, loader_without_workers, loader_restarts, loader_hot_spot))

@@ -8,11 +8,12 @@ import pytest
 
 from bottleneck.advice import data_loading, distributed, machine, memory_capacity, transfers
 from bottleneck.advice.ranking import Draft
-from bottleneck.pipeline import analyse, examine, locate
-from bottleneck.schema.case import Case
+from bottleneck.pipeline import analyse, examine
+from bottleneck.schema.evidence import Evidence
+from bottleneck.schema.sources import find_traces
 
 SAMPLES = Path(__file__).resolve().parents[2] / "sample_traces"
-RULES: tuple[Callable[[Case], Draft | None], ...] = (
+RULES: tuple[Callable[[Evidence], Draft | None], ...] = (
     *data_loading.RULES,
     *transfers.RULES,
     *memory_capacity.RULES,
@@ -27,13 +28,13 @@ REMARKS = {"low-clocks", "busy-not-productive", "profiler-distorts", "incomplete
 
 
 @cache
-def drafts_of(path: Path) -> tuple[Case, dict[str, Draft]]:
-    case = examine(locate(path)[0])
+def drafts_of(path: Path) -> tuple[Evidence, dict[str, Draft]]:
+    case = examine(find_traces(path)[0])
     drafts = [draft for rule in RULES if (draft := rule(case)) is not None]
     return case, {draft.slug: draft for draft in drafts}
 
 
-def assert_bounded(case: Case, drafts: dict[str, Draft]) -> None:
+def assert_bounded(case: Evidence, drafts: dict[str, Draft]) -> None:
     """Fails where a gain exceeds what it claims, a claim its account, or one of gain and reason is missing."""
     accounts = {entry.account: entry.us for entry in case.analysis.ledger}
     for slug, draft in drafts.items():

@@ -9,7 +9,7 @@ import pytest
 from bottleneck.advice.distributed import every_rank_reads_all, exposed_communication, late_rank
 from bottleneck.analysis.ledger import ACCOUNTS
 from bottleneck.schema.analysis import CollectiveSummary, LedgerEntry, RankSummary
-from bottleneck.schema.case import Case
+from bottleneck.schema.evidence import Evidence
 from tests.advice.cases import case_of, gpu_events, idle_row, with_analysis, with_ledger
 from tests.builders import complete, frame
 
@@ -46,7 +46,7 @@ def case_with(
     *collectives: CollectiveSummary,
     ranks: tuple[RankSummary, ...] = (),
     ledger: Mapping[str, float] = LEDGER,
-) -> Case:
+) -> Evidence:
     case = with_ledger(case_of(folder, gpu_events(4, 30.0, 40.0)), ledger)
     return with_analysis(case, collectives=collectives, ranks=ranks)
 
@@ -132,7 +132,7 @@ def loader_events(draws: int, other: str = "torch/utils/data/sampler.py(343): __
     return events
 
 
-def of_ranks(case: Case, world: int) -> Case:
+def of_ranks(case: Evidence, world: int) -> Evidence:
     return replace(case, linked=replace(case.linked, trace=replace(case.linked.trace, world_size=world)))
 
 

@@ -6,18 +6,18 @@ import pytest
 
 from bottleneck.advice import host
 from bottleneck.schema.analysis import IdleCause
-from bottleneck.schema.case import Case
+from bottleneck.schema.evidence import Evidence
 from tests.advice.cases import case_of, cpu_events, gpu_events, idle_row, with_ledger
 from tests.builders import complete, frame, kernel, launch, op, step
 
 WORK = {"memory": 1000.0}
 
 
-def gpu(folder: Path, accounts: dict[str, float], *idle: IdleCause) -> Case:
+def gpu(folder: Path, accounts: dict[str, float], *idle: IdleCause) -> Evidence:
     return with_ledger(case_of(folder, gpu_events(12, 100, 10)), accounts, idle or None)
 
 
-def cpu(folder: Path, accounts: dict[str, float], *idle: IdleCause) -> Case:
+def cpu(folder: Path, accounts: dict[str, float], *idle: IdleCause) -> Evidence:
     return with_ledger(case_of(folder, cpu_events(10, 3, 8)), accounts, idle or None)
 
 

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from bottleneck.advice.kernel_work import saved_us
-from bottleneck.schema.case import Case
+from bottleneck.schema.evidence import Evidence
 from tests.advice.cases import case_of, cpu_events, gpu_events
 from tests.builders import Event, kernel, launch, step
 
 
-def halved(case: Case) -> float:
+def halved(case: Evidence) -> float:
     return saved_us(case, case.linked.kernels["dur_us"].to_numpy() / 2)
 
 

@@ -7,29 +7,29 @@ import pytest
 
 from bottleneck.advice.machine import RULES, busy_not_productive, incomplete_trace, low_clocks, profiler_distorts
 from bottleneck.schema.analysis import Caveat, TelemetrySummary
-from bottleneck.schema.case import Case
+from bottleneck.schema.evidence import Evidence
 from bottleneck.schema.measurements import OptionCost, OptionCosts, Ratio, Timing
 from tests.advice.cases import case_of, cpu_events, gpu_events, with_analysis, with_ledger
 
 QUIET = TelemetrySummary(50, None, None, None, None, None, ())
 
 
-def sensed(case: Case, nominal_mhz: float = 1980.0, **told: object) -> Case:
+def sensed(case: Evidence, nominal_mhz: float = 1980.0, **told: object) -> Evidence:
     """The case with these readings, of a device whose peaks hold at that clock."""
     device = replace(case.analysis.device, peak_clocks_mhz={"bf16_tensor": nominal_mhz})
     return with_analysis(case, device=device, telemetry=replace(QUIET, **told))  # type: ignore[arg-type]
 
 
 @pytest.fixture
-def plain(tmp_path: Path) -> Case:
+def plain(tmp_path: Path) -> Evidence:
     return case_of(tmp_path / "gpu", gpu_events(20, 30.0, 31.0))
 
 
-def test_a_plain_case_needs_no_remark(plain: Case) -> None:
+def test_a_plain_case_needs_no_remark(plain: Evidence) -> None:
     assert [rule(plain) for rule in RULES if rule is not busy_not_productive] == [None] * 3
 
 
-def test_a_clock_below_that_of_the_peaks_is_told_with_what_it_costs(plain: Case) -> None:
+def test_a_clock_below_that_of_the_peaks_is_told_with_what_it_costs(plain: Evidence) -> None:
     case = with_ledger(plain, {"compute": 800.0, "overhead.python": 200.0})
     draft = low_clocks(sensed(case, sm_clock_mhz=1584.0, throttle=("power cap",)))
     assert draft is not None and draft.gain_us is None
@@ -37,13 +37,13 @@ def test_a_clock_below_that_of_the_peaks_is_told_with_what_it_costs(plain: Case)
     assert "160 us" in (draft.gain_reason or "")
 
 
-def test_a_full_clock_or_one_that_was_chosen_is_no_remark(plain: Case) -> None:
+def test_a_full_clock_or_one_that_was_chosen_is_no_remark(plain: Evidence) -> None:
     assert low_clocks(sensed(plain, sm_clock_mhz=1950.0)) is None
     assert low_clocks(sensed(plain, sm_clock_mhz=1950.0, throttle=("application clocks",))) is None
     assert low_clocks(plain) is None
 
 
-def test_heat_is_told_whatever_the_median_clock(plain: Case) -> None:
+def test_heat_is_told_whatever_the_median_clock(plain: Evidence) -> None:
     draft = low_clocks(sensed(plain, sm_clock_mhz=1950.0, throttle=("thermal slowdown",), temperature_c=88.0))
     assert draft is not None and any("88 degrees" in line for line in draft.evidence)
 
@@ -55,7 +55,7 @@ def test_processors_that_rest_say_nothing_of_their_clock(tmp_path: Path) -> None
     assert draft is not None and draft.code is None
 
 
-def busy_case(case: Case, needed_us: float, busy_us: float = 990.0) -> Case:
+def busy_case(case: Evidence, needed_us: float, busy_us: float = 990.0) -> Evidence:
     """A step of 1 ms whose kernels would need so much of it at the ceilings."""
     case = with_ledger(case, {"memory": busy_us, "overhead.python": 1000.0 - busy_us})
     first, *others = case.analysis.kernels
@@ -63,7 +63,7 @@ def busy_case(case: Case, needed_us: float, busy_us: float = 990.0) -> Case:
     return with_analysis(case, kernels=kernels, coverage=replace(case.analysis.coverage, priced_share=1.0))
 
 
-def test_a_busy_device_that_gets_little_done_is_not_called_healthy(plain: Case) -> None:
+def test_a_busy_device_that_gets_little_done_is_not_called_healthy(plain: Evidence) -> None:
     draft = busy_not_productive(busy_case(plain, 40.0))
     assert draft is not None and draft.gain_us is None
     assert "99.0 %" in draft.evidence[0] and "4.0 %" in draft.evidence[1]
@@ -71,14 +71,14 @@ def test_a_busy_device_that_gets_little_done_is_not_called_healthy(plain: Case) 
     assert busy_not_productive(busy_case(plain, 40.0, busy_us=700.0)) is None
 
 
-def test_the_devices_own_counter_goes_before_the_trace(plain: Case) -> None:
+def test_the_devices_own_counter_goes_before_the_trace(plain: Evidence) -> None:
     case = busy_case(plain, 40.0, busy_us=700.0)
     draft = busy_not_productive(sensed(case, utilization=0.97))
     assert draft is not None and "97.0 %" in draft.evidence[0]
     assert busy_not_productive(sensed(busy_case(plain, 40.0), utilization=0.5)) is None
 
 
-def test_a_device_full_of_collectives_or_unpriced_work_is_not_judged(plain: Case) -> None:
+def test_a_device_full_of_collectives_or_unpriced_work_is_not_judged(plain: Evidence) -> None:
     case = with_ledger(busy_case(plain, 40.0), {"communication": 900.0, "memory": 100.0})
     assert busy_not_productive(case) is None
     unpriced = busy_case(plain, 40.0)
@@ -86,12 +86,12 @@ def test_a_device_full_of_collectives_or_unpriced_work_is_not_judged(plain: Case
     assert busy_not_productive(with_analysis(unpriced, coverage=coverage)) is None
 
 
-def profiled(case: Case, factor: float, **more: object) -> Case:
+def profiled(case: Evidence, factor: float, **more: object) -> Evidence:
     times = replace(case.analysis.steps, perturbation=factor, unprofiled_us=Timing(1000.0, 990.0, 1010.0, 50))
     return with_analysis(case, steps=times, **more)
 
 
-def test_a_profiler_that_stretches_the_steps_is_told_with_its_dearest_option(plain: Case) -> None:
+def test_a_profiler_that_stretches_the_steps_is_told_with_its_dearest_option(plain: Evidence) -> None:
     costs = (OptionCost("shapes", Ratio(1.1, 1.0, 1.2, 9)), OptionCost("stacks", Ratio(1.9, 1.8, 2.0, 9)))
     draft = profiler_distorts(profiled(plain, 2.0, option_costs=OptionCosts(costs)))
     assert draft is not None and draft.gain_us is None
@@ -109,7 +109,7 @@ def test_a_profiler_that_stretches_the_steps_is_told_with_its_dearest_option(pla
         (Caveat("low-clocks", "other"), False),
     ],
 )
-def test_a_trace_with_less_than_all_of_the_work_is_told(plain: Case, caveat: Caveat, is_told: bool) -> None:
+def test_a_trace_with_less_than_all_of_the_work_is_told(plain: Evidence, caveat: Caveat, is_told: bool) -> None:
     draft = incomplete_trace(with_analysis(plain, caveats=(caveat,)))
     assert (draft is not None) is is_told
     assert draft is None or draft.evidence == (caveat.message,)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from bottleneck.advice.memory_capacity import forward_work, memory_nearly_full, room_for_batch, unused_reserve
-from bottleneck.schema.case import Case
+from bottleneck.schema.evidence import Evidence
 from bottleneck.schema.measurements import BatchProof, PeakMemory, Ratio, Timing
 from tests.advice.cases import case_of, cpu_events, gpu_events, with_analysis, with_recording
 from tests.builders import H100, Event, complete, frame, kernel, launch, op, step
@@ -15,7 +15,7 @@ GB = 10**9
 CAPACITY = int(str(H100["totalGlobalMem"]))
 
 
-def with_memory(case: Case, peak_bytes: int | None, ratio: float | None = None) -> Case:
+def with_memory(case: Evidence, peak_bytes: int | None, ratio: float | None = None) -> Evidence:
     """The case whose program used so much at most, and whose step was tried with twice the batch."""
     totals = replace(case.analysis.totals, peak_memory_bytes=peak_bytes)
     proof = None

@@ -9,8 +9,9 @@ import pytest
 from bottleneck.advice import compilation, dispatch, host, optimizers, process, small_steps
 from bottleneck.advice.quantities import account_us
 from bottleneck.advice.ranking import Draft
-from bottleneck.pipeline import examine, locate
-from bottleneck.schema.case import Case
+from bottleneck.pipeline import examine
+from bottleneck.schema.evidence import Evidence
+from bottleneck.schema.sources import find_traces
 from tests.samples import SAMPLES
 
 MODULES = (dispatch, optimizers, small_steps, host, compilation, process)
@@ -26,8 +27,8 @@ EXPECTED = {
 
 
 @cache
-def drafts_of(name: str) -> tuple[Case, tuple[Draft, ...]]:
-    case = examine(locate(Path(SAMPLES / name))[0])
+def drafts_of(name: str) -> tuple[Evidence, tuple[Draft, ...]]:
+    case = examine(find_traces(Path(SAMPLES / name))[0])
     drafts = (rule(case) for module in MODULES for rule in module.RULES)
     return case, tuple(draft for draft in drafts if draft is not None)
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from bottleneck.advice.precision import eight_bit_products, fp32_products, half_precision
-from bottleneck.schema.case import Case
+from bottleneck.schema.evidence import Evidence
 from tests.advice.cases import with_analysis
 from tests.advice.programs import Call, halves, on_cpu, on_gpu
 from tests.analysis.frames import CPU
@@ -19,7 +19,7 @@ def product(us: float, kernel: str = SIMT, **more: object) -> Call:
     return Call("aten::mm", us, LARGE, kernel, more=dict(more))
 
 
-def on_cpu_with(tmp_path: Path, bf16_flops_per_s: float | None) -> Case:
+def on_cpu_with(tmp_path: Path, bf16_flops_per_s: float | None) -> Evidence:
     peaks = {"fp32_tensor": 1e11, "fp32_vector": 1e11}
     peaks |= {} if bf16_flops_per_s is None else {"bf16_tensor": bf16_flops_per_s}
     calls = [Call("aten::mm", 25_000, [[1024, 1024], [1024, 1024]])]

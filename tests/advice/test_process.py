@@ -13,14 +13,14 @@ from bottleneck.advice.process import (
     too_many_threads,
     unused_gradients,
 )
-from bottleneck.schema.case import Case
+from bottleneck.schema.evidence import Evidence
 from tests.advice.cases import case_of, cpu_events, gpu_events, with_analysis, with_recording
 from tests.builders import Event, complete, kernel, launch, op
 
 MM: dict[str, Any] = {"name": "aten::mm", "dims": [[16, 16], [16, 16]]}
 
 
-def threads(case: Case, count: int | None, processors: int | None) -> Case:
+def threads(case: Evidence, count: int | None, processors: int | None) -> Evidence:
     return with_recording(case, threads=count, processors=processors)
 
 

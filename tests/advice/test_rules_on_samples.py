@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 from bottleneck.advice import compilation, convolutions, fusion, matrix_products, precision, traffic
-from bottleneck.pipeline import examine, locate
-from bottleneck.schema.case import Case
+from bottleneck.pipeline import examine
+from bottleneck.schema.evidence import Evidence
+from bottleneck.schema.sources import find_traces
 
 SAMPLES = Path(__file__).parents[2] / "sample_traces"
 MODULES = (fusion, traffic, precision, matrix_products, convolutions)
@@ -15,11 +16,11 @@ RULES = (*chain.from_iterable(module.RULES for module in MODULES), *compilation.
 
 
 @pytest.fixture(scope="module", params=sorted(path.name for path in SAMPLES.iterdir() if path.is_dir()))
-def case(request: pytest.FixtureRequest) -> Case:
-    return examine(locate(SAMPLES / request.param)[0])
+def case(request: pytest.FixtureRequest) -> Evidence:
+    return examine(find_traces(SAMPLES / request.param)[0])
 
 
-def test_no_gain_exceeds_the_time_that_it_claims_or_the_step(case: Case) -> None:
+def test_no_gain_exceeds_the_time_that_it_claims_or_the_step(case: Evidence) -> None:
     for draft in filter(None, (rule(case) for rule in RULES)):
         if draft.gain_us is None:
             assert draft.gain_reason, draft.slug
@@ -28,7 +29,7 @@ def test_no_gain_exceeds_the_time_that_it_claims_or_the_step(case: Case) -> None
         assert draft.gain_us.high <= sum(draft.claims.values()) * (1 + 1e-9), draft.slug
 
 
-def test_every_finding_has_evidence_and_one_sentence_of_advice(case: Case) -> None:
+def test_every_finding_has_evidence_and_one_sentence_of_advice(case: Evidence) -> None:
     for draft in filter(None, (rule(case) for rule in RULES)):
         assert draft.evidence
         assert all(line and "nan" not in line for line in draft.evidence), draft.evidence
@@ -36,13 +37,13 @@ def test_every_finding_has_evidence_and_one_sentence_of_advice(case: Case) -> No
         assert draft.advice.count(". ") == 0, draft.slug
 
 
-def test_the_same_case_gives_the_same_findings_again(case: Case) -> None:
+def test_the_same_case_gives_the_same_findings_again(case: Evidence) -> None:
     assert [rule(case) for rule in RULES] == [rule(case) for rule in RULES]
 
 
 def test_what_the_samples_were_made_to_show_is_found() -> None:
     found = {
-        name: {draft.slug for rule in RULES if (draft := rule(examine(locate(SAMPLES / name)[0])))}
+        name: {draft.slug for rule in RULES if (draft := rule(examine(find_traces(SAMPLES / name)[0])))}
         for name in ("pointwise", "pointwise_fused", "matmul")
     }
     assert "unfused-chain" in found["pointwise"]

@@ -7,7 +7,7 @@ import pytest
 
 from bottleneck.advice.small_steps import larger_batch, looped_op, small_network
 from bottleneck.schema.analysis import Caveat
-from bottleneck.schema.case import Case
+from bottleneck.schema.evidence import Evidence
 from bottleneck.schema.measurements import BatchProof, Ratio
 from tests.advice.cases import case_of, cpu_events, gpu_events, idle_row, with_analysis, with_ledger
 from tests.builders import frame, op, step
@@ -15,11 +15,11 @@ from tests.builders import frame, op, step
 OVERHEAD = {"compute": 10.0, "memory": 10.0, "overhead.dispatch": 30.0, "overhead.python": 50.0}
 
 
-def cpu(folder: Path) -> Case:
+def cpu(folder: Path) -> Evidence:
     return case_of(folder, cpu_events(ops=10, op_us=3, every_us=8))
 
 
-def tried(case: Case, low: float, median: float, high: float) -> Case:
+def tried(case: Evidence, low: float, median: float, high: float) -> Evidence:
     return with_analysis(case, batch_test=BatchProof(32, ratio=Ratio(median, low, high, 40)))
 
 

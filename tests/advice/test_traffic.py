@@ -12,7 +12,7 @@ from bottleneck.advice.traffic import (
     strided_access,
     zeroed_gradients,
 )
-from bottleneck.schema.case import Case
+from bottleneck.schema.evidence import Evidence
 from tests.advice.cases import with_analysis
 from tests.advice.programs import Call, halves, on_cpu, on_gpu
 from tests.analysis.frames import CPU
@@ -110,7 +110,7 @@ def test_rows_that_are_moved_without_an_embedding_get_other_advice(tmp_path: Pat
     assert "index_select" in draft.code
 
 
-def zeroing(tmp_path: Path, marks: list[str], numbers: int = 1_000_000) -> Case:
+def zeroing(tmp_path: Path, marks: list[str], numbers: int = 1_000_000) -> Evidence:
     calls = [
         Call("aten::zero_", 50, [[numbers]]),
         Call("aten::mm", 300, [[512, 512], [512, 512]]),
@@ -141,7 +141,7 @@ def test_fills_elsewhere_are_no_zeroed_gradients(tmp_path: Path) -> None:
     assert zeroed_gradients(zeroing(tmp_path, [])) is None
 
 
-def relu(tmp_path: Path, numbers: int = 25_000_000, **more: object) -> Case:
+def relu(tmp_path: Path, numbers: int = 25_000_000, **more: object) -> Evidence:
     call = Call("aten::relu", 120_000, [[numbers]])
     return on_cpu(tmp_path, [call], device=replace(CPU, fresh_bytes_per_s=1e9), **more)
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from bottleneck.advice.transfers import copies_not_overlapped, made_on_host, pageable_copies, small_copies
-from bottleneck.schema.case import Case
+from bottleneck.schema.evidence import Evidence
 from tests.advice.cases import case_of, cpu_events
 from tests.builders import Event, frame, kernel, launch, memcpy, op, step
 
@@ -55,7 +55,7 @@ def copying(
     return events
 
 
-def copying_case(folder: Path, *told: float, **more: object) -> Case:
+def copying_case(folder: Path, *told: float, **more: object) -> Evidence:
     return case_of(folder, copying(*told, **more))  # type: ignore[arg-type]
 
 

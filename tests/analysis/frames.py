@@ -6,7 +6,7 @@ from typing import Any
 import pandas as pd
 
 from bottleneck.analysis.roofline import classify
-from bottleneck.analysis.telemetry import UNTOLD, Conditions
+from bottleneck.analysis.telemetry import UNKNOWN_CONDITIONS, Conditions
 from bottleneck.devices.match import device_by_name
 from bottleneck.schema.analysis import Device
 from bottleneck.schema.tables import ATTRIBUTION, COSTS, KERNELS, OPS, Table
@@ -145,7 +145,7 @@ def _table(table: Table, rows: list[dict[str, Any]]) -> pd.DataFrame:
     return table.check(pd.DataFrame(columns))
 
 
-def judge(*cases: Priced, device: Device = H100, conditions: Conditions = UNTOLD) -> pd.DataFrame:
+def judge(*cases: Priced, device: Device = H100, conditions: Conditions = UNKNOWN_CONDITIONS) -> pd.DataFrame:
     """ROOFLINE of the cases on a device."""
     made = frames(*cases)
     return classify(made.kernels, made.ops, made.costs, made.attribution, device, conditions)

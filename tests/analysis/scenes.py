@@ -6,9 +6,13 @@ from typing import Any
 
 import pandas as pd
 
+from bottleneck.analysis.kernel_rows import time_kernels
 from bottleneck.analysis.ledger import build_ledger
-from bottleneck.analysis.summary import Evidence
-from bottleneck.schema.analysis import Device, RecordingInfo
+from bottleneck.analysis.scaling import own_parts, scale_to_unprofiled
+from bottleneck.analysis.summary import assemble
+from bottleneck.pipeline import finish
+from bottleneck.schema.analysis import Analysis, Device, RecordingInfo
+from bottleneck.schema.evidence import Evidence
 from bottleneck.schema.linked_trace import Linked, Step, Trace, Window
 from bottleneck.schema.tables import (
     ATTRIBUTION,
@@ -219,17 +223,18 @@ def table(declared: Table, rows: Sequence[dict[str, Any]]) -> pd.DataFrame:
 
 
 def evidence(scene: Scene, **more: Any) -> Evidence:
-    """What the stages would hand to ``assemble`` for a scene without prices."""
+    """The evidence that the stages make of a scene without costs."""
     linked, roofline = more.pop("linked", scene.linked()), scene.roofline()
+    costs, unprofiled = more.pop("costs", COSTS.empty()), more.pop("unprofiled", None)
     attribution = table(ATTRIBUTION, [{"group": row, "dispatches": False} for row in range(len(linked.kernels))])
     device = Device("test device", None, "cuda" if scene.kernels else "cpu", 1, {}, None, None, None, {})
-    return Evidence(
-        linked=linked,
-        costs=more.pop("costs", COSTS.empty()),
-        attribution=attribution,
-        roofline=roofline,
-        result=build_ledger(linked, roofline),
-        device=more.pop("device", device),
-        recording=RecordingInfo("hand.json", "trace", None, None, None),
-        **more,
-    )
+    ledger = scale_to_unprofiled(build_ledger(linked, roofline), unprofiled, own_parts(linked))
+    times = time_kernels(linked, costs, attribution, roofline, ledger)
+    recording = RecordingInfo("hand.json", "trace", None, None, None)
+    step = assemble(times, more.pop("device", device), recording, unprofiled, **more)
+    return Evidence(step, linked, costs, attribution, roofline, sides=ledger.sides)
+
+
+def analysis_of(scene: Scene, **more: Any) -> Analysis:
+    """The finished analysis of a scene, without findings."""
+    return finish(evidence(scene, **more)).analysis

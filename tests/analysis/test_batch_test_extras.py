@@ -2,8 +2,8 @@ from dataclasses import replace
 
 import pytest
 
-from bottleneck.analysis.batch_test import add_extras, find_disturbance, find_page_faults
-from bottleneck.analysis.scaling import DISTURBED
+from bottleneck.analysis.batch_test import add_measurements, find_disturbance, find_page_faults
+from bottleneck.schema.analysis import DISTURBED
 from bottleneck.schema.measurements import (
     BatchTest,
     Extras,
@@ -20,19 +20,19 @@ TEST = BatchTest(8, Timing(1.0, 1.0, 1.0, 6), Timing(1.5, 1.5, 1.5, 6), Ratio(1.
 
 
 def test_the_batch_test_is_judged_beside_the_ledger_of_the_analysis() -> None:
-    told = add_extras(gpu_overhead(), Extras(batch_test=TEST)).batch_test
+    told = add_measurements(gpu_overhead(), None, Extras(batch_test=TEST)).batch_test
     assert told is not None and told.growth == "both"
     assert "75.5 % overhead" in told.sentence
 
 
 def test_a_recording_without_extras_leaves_the_analysis_as_it_was() -> None:
     plain = replace(cpu(), batch_test=None, option_costs=None)
-    assert add_extras(plain, Extras()) == plain
+    assert add_measurements(plain, None, Extras()) == plain
 
 
 def test_settling_windows_and_costs_are_handed_on() -> None:
     costs = OptionCosts(reason="steps are too long")
-    told = add_extras(cpu(), Extras(settled=False, windows_us=(3.0, 2.0), option_costs=costs))
+    told = add_measurements(cpu(), None, Extras(settled=False, windows_us=(3.0, 2.0), option_costs=costs))
     assert (told.steps.settled, told.steps.windows_us, told.option_costs) == (False, (3.0, 2.0), costs)
 
 
@@ -91,13 +91,13 @@ def test_other_page_faults_are_not_mentioned(extras: Extras) -> None:
 
 def test_the_peak_that_was_measured_takes_the_place_of_the_traces() -> None:
     peak = PeakMemory(7_000_000, "device", "steps")
-    assert add_extras(gpu_overhead(), Extras(peak_memory=peak)).totals.peak_memory_bytes == 7_000_000
-    since = add_extras(gpu_overhead(), Extras(peak_memory=replace(peak, since="start"))).totals
+    assert add_measurements(gpu_overhead(), None, Extras(peak_memory=peak)).totals.peak_memory_bytes == 7_000_000
+    since = add_measurements(gpu_overhead(), None, Extras(peak_memory=replace(peak, since="start"))).totals
     assert since.peak_memory_reason == "since the program started"
 
 
 def test_a_peak_that_is_not_known_has_a_reason_unless_the_trace_knows_it() -> None:
     unknown = Extras(peak_memory=PeakMemory(None, "process", "start", "not asked"))
-    assert add_extras(cpu(), unknown).totals.peak_memory_reason == "not asked"
-    device = add_extras(gpu_overhead(), unknown).totals
+    assert add_measurements(cpu(), None, unknown).totals.peak_memory_reason == "not asked"
+    device = add_measurements(gpu_overhead(), None, unknown).totals
     assert (device.peak_memory_bytes, device.peak_memory_reason) == (12_000_000_000, None)

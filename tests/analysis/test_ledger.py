@@ -4,9 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from bottleneck.analysis.ledger import ACCOUNTS, LedgerResult, TwoSided, build_ledger, ledger_of
+from bottleneck.analysis.ledger import ACCOUNTS, LedgerResult, build_ledger, ledger_of
 from bottleneck.pipeline import analyse
 from bottleneck.schema.analysis import GROUPS
+from bottleneck.schema.evidence import TwoSided
 from tests.analysis.scenes import Event, Kernel, Op, Scene
 
 _TRACELENS = "AMD-AGI+TraceLens__tests__traces__"

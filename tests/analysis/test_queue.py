@@ -3,9 +3,8 @@
 import pytest
 
 from bottleneck.analysis.queue import MOST_POINTS, measure_queue
-from bottleneck.analysis.summary import assemble
 from bottleneck.schema.analysis import Queue
-from tests.analysis.scenes import Kernel, Op, Scene, evidence
+from tests.analysis.scenes import Kernel, Op, Scene, analysis_of
 
 
 def _queue(*kernels: Kernel, wall: float = 100.0, devices: tuple[int, ...] = (0,), start: float = 0.0) -> Queue | None:
@@ -93,5 +92,5 @@ def test_long_curve_is_thinned_and_keeps_its_extremes() -> None:
 
 def test_analysis_of_a_device_holds_its_queue_and_that_of_a_host_none() -> None:
     on_device = Scene(100, kernels=[Kernel(20, 30, launch=(10, 5))])
-    assert assemble(evidence(on_device)).queue == _queue(*on_device.kernels)
-    assert assemble(evidence(Scene(100, ops=[Op(0, 10)]))).queue is None
+    assert analysis_of(on_device).queue == _queue(*on_device.kernels)
+    assert analysis_of(Scene(100, ops=[Op(0, 10)])).queue is None

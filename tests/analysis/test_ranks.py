@@ -7,9 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bottleneck.analysis.ranks import RankedAnalysis, combine_ranks, match_collectives
-from bottleneck.analysis.summary import assemble
-from bottleneck.pipeline import analyse
+from bottleneck.analysis.ranks import combine_ranks, match_collectives
+from bottleneck.pipeline import analyse, finish
+from bottleneck.schema.analysis import Analysis
+from bottleneck.schema.evidence import Evidence
 from bottleneck.schema.measurements import StepTime
 from bottleneck.schema.tables import DEVICE_ARGS
 from tests.analysis.scenes import Event, Kernel, Scene, evidence, table
@@ -30,9 +31,12 @@ def _scene(
     return Scene(2000, [*collectives, Kernel(0, 50, "compute")], events=[train], steps=2, more=told)
 
 
-def _ranked(scene: Scene) -> RankedAnalysis:
-    given = evidence(scene)
-    return RankedAnalysis(given.linked, assemble(given))
+def _ranked(scene: Scene) -> Evidence:
+    return evidence(scene)
+
+
+def _combined(ranks: Sequence[Evidence]) -> Analysis:
+    return finish(combine_ranks(ranks)).analysis
 
 
 _ENDS = [500.0, 900.0, 1500.0, 1900.0]
@@ -41,7 +45,7 @@ _LATE = _scene([480, 880, 1480, 1880], _ENDS, rank=1)
 
 
 def test_rank_that_starts_collectives_last_is_the_straggler() -> None:
-    analysis = combine_ranks([_ranked(_LATE), _ranked(_EARLY)])
+    analysis = _combined([_ranked(_LATE), _ranked(_EARLY)])
     assert [rank.rank for rank in analysis.ranks] == [0, 1]
     assert [rank.skew_us for rank in analysis.ranks] == [0.0, pytest.approx(355.0)]
     assert analysis.verdict.sentence.startswith(
@@ -51,21 +55,21 @@ def test_rank_that_starts_collectives_last_is_the_straggler() -> None:
 
 def test_straggler_is_the_body_of_the_analysis() -> None:
     late = _ranked(_LATE)
-    analysis = combine_ranks([_ranked(_EARLY), late])
+    analysis = _combined([_ranked(_EARLY), late])
     assert analysis.ledger == late.analysis.ledger
     assert [rank.verdict for rank in analysis.ranks] == ["communication", "overhead"]
 
 
 def test_ranks_in_step_have_no_straggler() -> None:
     other = replace(_EARLY, more={**_EARLY.more, "rank": 1})
-    analysis = combine_ranks([_ranked(_EARLY), _ranked(other)])
+    analysis = _combined([_ranked(_EARLY), _ranked(other)])
     assert [rank.skew_us for rank in analysis.ranks] == [0.0, 0.0]
     assert "waits in collectives" not in analysis.verdict.sentence
 
 
 def test_body_without_a_straggler_is_the_rank_with_the_longest_step() -> None:
     longer = replace(_EARLY, wall=2100.0, more={**_EARLY.more, "rank": 1})
-    assert combine_ranks([_ranked(_EARLY), _ranked(longer)]).steps.wall_us == 1050.0
+    assert _combined([_ranked(_EARLY), _ranked(longer)]).steps.wall_us == 1050.0
 
 
 def test_traces_that_begin_at_different_times_meet_on_the_wall_clock() -> None:
@@ -80,7 +84,7 @@ def test_traces_that_begin_at_different_times_meet_on_the_wall_clock() -> None:
 
 def test_clocks_of_different_hosts_are_aligned_by_the_ends_of_collectives() -> None:
     late = replace(_LATE, more={**_LATE.more, "start_unix_ns": _EPOCH_NS + 5_000_000})
-    analysis = combine_ranks([_ranked(_EARLY), _ranked(late)])
+    analysis = _combined([_ranked(_EARLY), _ranked(late)])
     assert [rank.skew_us for rank in analysis.ranks] == [0.0, pytest.approx(355.0, abs=0.3)]
     assert "rank-clocks" in [caveat.slug for caveat in analysis.caveats]
 
@@ -115,27 +119,27 @@ def test_collectives_among_other_numbers_of_ranks_are_left_out() -> None:
 
 def test_traces_without_collectives_are_told_to_be_unmatched() -> None:
     alone = [_ranked(Scene(100, [Kernel(0, 50)], more={"rank": rank})) for rank in (0, 1)]
-    analysis = combine_ranks(alone)
+    analysis = _combined(alone)
     assert [rank.skew_us for rank in analysis.ranks] == [None, None]
     assert "unmatched-ranks" in [caveat.slug for caveat in analysis.caveats]
 
 
 def test_traces_that_share_a_rank_number_are_counted_as_given() -> None:
-    analysis = combine_ranks([_ranked(_EARLY), _ranked(replace(_LATE, more={**_LATE.more, "rank": 0}))])
+    analysis = _combined([_ranked(_EARLY), _ranked(replace(_LATE, more={**_LATE.more, "rank": 0}))])
     assert [rank.rank for rank in analysis.ranks] == [0, 1]
     assert "unnumbered-ranks" in [caveat.slug for caveat in analysis.caveats]
 
 
 def test_ranks_that_were_not_given_are_missed() -> None:
     wide = [_ranked(replace(scene, more={**scene.more, "world_size": 8})) for scene in (_EARLY, _LATE)]
-    messages = {caveat.slug: caveat.message for caveat in combine_ranks(wide).caveats}
+    messages = {caveat.slug: caveat.message for caveat in _combined(wide).caveats}
     assert messages["missing-ranks"] == "2 of 8 ranks were given: 0 and 1"
 
 
 def test_one_rank_alone_is_told_that_it_cannot_see_the_others() -> None:
     alone = _ranked(_EARLY)
     assert "one-rank" in [caveat.slug for caveat in alone.analysis.caveats]
-    both = combine_ranks([alone, _ranked(replace(_EARLY, more={**_EARLY.more, "rank": 1}))])
+    both = _combined([alone, _ranked(replace(_EARLY, more={**_EARLY.more, "rank": 1}))])
     assert "one-rank" not in [caveat.slug for caveat in both.caveats]
 
 
@@ -166,12 +170,12 @@ def test_waiting_ranks_alone_have_no_straggler(sleepy: Sequence[Path]) -> None:
 
 
 def test_ranks_that_explain_other_steps_say_so() -> None:
-    def kept(*reasons: str | None) -> RankedAnalysis:
+    def kept(*reasons: str | None) -> Evidence:
         one = _ranked(replace(_EARLY, more={**_EARLY.more, "rank": len(reasons)}))
         each = tuple(StepTime(f"step {row}", 1000, reason) for row, reason in enumerate(reasons))
         return replace(one, analysis=replace(one.analysis, steps=replace(one.analysis.steps, each=each)))
 
     two = kept("still warming up", None, None)
-    told = {caveat.slug: caveat.message for caveat in combine_ranks([two, kept(None, None)]).caveats}
+    told = {caveat.slug: caveat.message for caveat in _combined([two, kept(None, None)]).caveats}
     assert "(rank 2 0:2, rank 3 1:3)" in told["other-steps"]
-    assert "other-steps" not in {caveat.slug for caveat in combine_ranks([two, two]).caveats}
+    assert "other-steps" not in {caveat.slug for caveat in _combined([two, two]).caveats}

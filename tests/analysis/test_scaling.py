@@ -5,10 +5,14 @@ from dataclasses import replace
 import pytest
 
 from bottleneck.analysis.ledger import build_ledger
-from bottleneck.analysis.scaling import event_tax_us, rescale, untax, untaxed_parts
-from bottleneck.analysis.summary import assemble
+from bottleneck.analysis.scaling import (
+    own_parts,
+    profiler_us_per_event,
+    scale_to_unprofiled,
+    subtract_profiler_overhead,
+)
 from bottleneck.schema.measurements import Timing
-from tests.analysis.scenes import Event, Kernel, Op, Scene, evidence
+from tests.analysis.scenes import Event, Kernel, Op, Scene, analysis_of
 
 # 100 us with four recorded events: three ops and an annotation.
 SCENE = Scene(
@@ -24,34 +28,34 @@ def timing(median_us: float) -> Timing:
 
 
 def test_the_tax_is_what_profiled_steps_took_longer_over_their_events() -> None:
-    assert event_tax_us(SCENE.linked(), timing(92.0)) == pytest.approx(2.0)
+    assert profiler_us_per_event(SCENE.linked(), timing(92.0)) == pytest.approx(2.0)
 
 
 @pytest.mark.parametrize("unprofiled", [None, timing(100.0), timing(130.0)])
 def test_without_a_stretched_step_there_is_no_tax(unprofiled: Timing | None) -> None:
-    assert event_tax_us(SCENE.linked(), unprofiled) == 0.0
+    assert profiler_us_per_event(SCENE.linked(), unprofiled) == 0.0
 
 
 def test_an_op_pays_half_for_itself_and_half_for_each_op_inside_it() -> None:
-    linked = untax(SCENE.linked(), timing(92.0), None)
+    linked = subtract_profiler_overhead(SCENE.linked(), timing(92.0), None)
     assert linked.kernels["dur_us"].tolist() == pytest.approx([9.0, 18.0, 29.0])
-    assert untaxed_parts(linked).tolist() == pytest.approx([0.9, 0.9, 29 / 30])
+    assert own_parts(linked).tolist() == pytest.approx([0.9, 0.9, 29 / 30])
 
 
 def test_no_op_gets_shorter_than_the_floor_of_the_machine() -> None:
-    linked = untax(SCENE.linked(), timing(20.0), 1.5)
+    linked = subtract_profiler_overhead(SCENE.linked(), timing(20.0), 1.5)
     assert linked.kernels["dur_us"].tolist() == pytest.approx([1.5, 1.5, 20.0])
 
 
 def test_device_work_is_not_taxed() -> None:
     linked = Scene(100, [Kernel(0, 30, launch=(-9, 2))], events=[Event("annotation", "train", 0, 100)]).linked()
-    assert untax(linked, timing(50.0), None) is linked
-    assert untaxed_parts(linked).tolist() == [1.0]
+    assert subtract_profiler_overhead(linked, timing(50.0), None) is linked
+    assert own_parts(linked).tolist() == [1.0]
 
 
 def test_the_undisturbed_ledger_holds_the_untaxed_time_of_ops_and_adds_up() -> None:
-    linked = untax(SCENE.linked(), timing(92.0), None)
-    result = rescale(build_ledger(linked, SCENE.roofline()), timing(92.0), untaxed_parts(linked))
+    linked = subtract_profiler_overhead(SCENE.linked(), timing(92.0), None)
+    result = scale_to_unprofiled(build_ledger(linked, SCENE.roofline()), timing(92.0), own_parts(linked))
     accounts = {entry.account: entry.us for entry in result.ledger.entries}
     assert result.ledger.wall_us == 92.0
     assert accounts["compute"] == pytest.approx(9.0)
@@ -60,8 +64,8 @@ def test_the_undisturbed_ledger_holds_the_untaxed_time_of_ops_and_adds_up() -> N
 
 
 def test_rows_and_accounts_of_the_undisturbed_step_agree() -> None:
-    linked = untax(SCENE.linked(), timing(92.0), None)
-    result = rescale(build_ledger(linked, SCENE.roofline()), timing(92.0), untaxed_parts(linked))
+    linked = subtract_profiler_overhead(SCENE.linked(), timing(92.0), None)
+    result = scale_to_unprofiled(build_ledger(linked, SCENE.roofline()), timing(92.0), own_parts(linked))
     accounts = {entry.account: entry.us for entry in result.ledger.entries}
     assert result.kernel_us[[0, 2]].tolist() == pytest.approx([accounts["compute"], accounts["memory"]])
 
@@ -69,12 +73,12 @@ def test_rows_and_accounts_of_the_undisturbed_step_agree() -> None:
 def test_a_scene_in_which_all_is_the_ops_own_time_scales_as_without_a_tax() -> None:
     linked = SCENE.linked()
     plain = replace(linked, kernels=linked.kernels)
-    assert untaxed_parts(plain).tolist() == [1.0, 1.0, 1.0]
+    assert own_parts(plain).tolist() == [1.0, 1.0, 1.0]
 
 
 def test_work_far_longer_than_whole_undisturbed_steps_is_no_evidence() -> None:
     scene = Scene(100.0, ops=[Op(0, 90, bound="compute")], events=[Event("annotation", "train", 0, 100)], steps=1)
-    slow, near = (assemble(evidence(scene, unprofiled=timing(median))) for median in (30.0, 80.0))
+    slow, near = (analysis_of(scene, unprofiled=timing(median)) for median in (30.0, 80.0))
     assert slow.verdict.bound == "inconclusive"
     assert "disturbed-profile" in [caveat.slug for caveat in slow.caveats]
     assert near.verdict.bound == "compute"

@@ -5,17 +5,16 @@ from dataclasses import replace
 
 import pytest
 
-from bottleneck.analysis.summary import assemble
 from bottleneck.schema.analysis import GROUPS, Analysis, Caveat, Device
 from bottleneck.schema.measurements import Timing
 from bottleneck.schema.tables import COSTS, MEMORY, SIGNATURES
-from tests.analysis.scenes import Event, Kernel, Op, Scene, evidence, table
+from tests.analysis.scenes import Event, Kernel, Op, Scene, analysis_of, table
 
 _TRAIN = Event("annotation", "train", 0, 200)
 
 
 def _analysis(scene: Scene, **more: object) -> Analysis:
-    return assemble(evidence(scene, **more))
+    return analysis_of(scene, **more)
 
 
 def _us(analysis: Analysis) -> dict[str, float]:

@@ -2,10 +2,9 @@
 
 from dataclasses import replace
 
-from bottleneck.analysis.summary import assemble
 from bottleneck.schema.analysis import Caveat
 from bottleneck.schema.tables import COSTS, SIGNATURES
-from tests.analysis.scenes import Kernel, Op, Scene, evidence, table
+from tests.analysis.scenes import Kernel, Op, Scene, analysis_of, table
 
 DTYPE, SIZES = "dtype from kernel names", "sizes from the ops around it"
 
@@ -21,7 +20,7 @@ def caveat(texts: list[str | None], kernels: list[Kernel]) -> list[Caveat]:
     )
     linked = replace(linked, ops=linked.ops.astype({"signature": "Int32"}))
     costs = table(COSTS, [{"evidence": text} for text in texts])
-    analysis = assemble(evidence(scene, linked=linked, costs=costs))
+    analysis = analysis_of(scene, linked=linked, costs=costs)
     return [each for each in analysis.caveats if each.slug == "completed-calls"]
 
 

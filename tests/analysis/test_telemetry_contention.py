@@ -7,8 +7,8 @@ import pandas as pd
 import pytest
 
 from bottleneck.analysis.ledger import ACCOUNTS, LedgerResult, Overlap
-from bottleneck.analysis.telemetry import CONTENDED, find_contention
-from bottleneck.schema.analysis import Ledger, LedgerEntry, TelemetrySummary
+from bottleneck.analysis.telemetry import find_contention
+from bottleneck.schema.analysis import CONTENDED, Ledger, LedgerEntry, TelemetrySummary
 
 FULL = replace(TelemetrySummary(9, None, None, None, None, None, ()), host_utilization=0.99, process_processors=1.3)
 

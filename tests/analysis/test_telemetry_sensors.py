@@ -4,7 +4,7 @@ from dataclasses import astuple
 
 import pytest
 
-from bottleneck.analysis.telemetry import Stretch, summarise_samples
+from bottleneck.analysis.telemetry import TimeSpan, summarise_samples
 from bottleneck.schema.analysis import TelemetrySummary
 from bottleneck.schema.telemetry import HOST, Sample
 
@@ -16,11 +16,11 @@ def at(seconds: float, sensor: str = GPU, **values: float) -> Sample:
     return Sample(START_NS + round(seconds * 1e9), 50.0 + seconds, sensor, values)
 
 
-def stretch(start_s: float = 0.0, end_s: float = 4.0, steps: int = 10) -> Stretch:
-    return Stretch(START_NS + start_s * 1e9, START_NS + end_s * 1e9, steps)
+def stretch(start_s: float = 0.0, end_s: float = 4.0, steps: int = 10) -> TimeSpan:
+    return TimeSpan(START_NS + start_s * 1e9, START_NS + end_s * 1e9, steps)
 
 
-def told(samples: list[Sample], *stretches: Stretch, sensors: tuple[str, ...] = (GPU,)) -> TelemetrySummary:
+def told(samples: list[Sample], *stretches: TimeSpan, sensors: tuple[str, ...] = (GPU,)) -> TelemetrySummary:
     summary = summarise_samples(samples, stretches or (stretch(),), sensors)
     assert summary is not None
     return summary

@@ -5,9 +5,10 @@ from dataclasses import replace
 
 import pytest
 
-from bottleneck.analysis.ledger import ACCOUNTS, TwoSided, ledger_of
+from bottleneck.analysis.ledger import ACCOUNTS, ledger_of
 from bottleneck.analysis.verdict import Grounds, decide
 from bottleneck.schema.analysis import GROUPS, IdleCause, KernelSummary
+from bottleneck.schema.evidence import TwoSided
 
 _KERNEL = KernelSummary(
     name="some_kernel",

@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from bottleneck.analysis.ledger import TwoSided, ledger_of
-from bottleneck.analysis.verdict import Grounds, decide, with_findings
-from bottleneck.schema.analysis import Analysis, Finding, Interval, Verdict
-from tests.report.samples import analysis
+from bottleneck.analysis.ledger import ledger_of
+from bottleneck.analysis.verdict import Grounds, decide
+from bottleneck.schema.analysis import Finding, Interval, Verdict
+from bottleneck.schema.evidence import TwoSided
 
 _ACCOUNTS = {"overhead.sync": 600.0, "compute": 400.0}
 _SYNC = Finding(
@@ -21,17 +21,11 @@ _SYNC = Finding(
 )
 
 
-def _judged(grounds: Grounds) -> Analysis:
-    return analysis(_ACCOUNTS, verdict=decide(grounds))
-
-
 _GROUNDS = Grounds(ledger_of(_ACCOUNTS, 1000.0), (), ())
 
 
 def _verdict(*findings: Finding, grounds: Grounds = _GROUNDS) -> Verdict:
-    told = with_findings(_judged(grounds), findings)
-    assert told.findings == findings
-    return told.verdict
+    return decide(grounds, findings)
 
 
 def test_the_first_finding_is_the_first_thing_to_do() -> None:
@@ -71,17 +65,7 @@ def test_advice_to_record_anew_stays_first(grounds: Grounds) -> None:
     assert _verdict(_SYNC, grounds=grounds) == decide(grounds)
 
 
-def test_what_stands_before_the_first_step_is_kept_whatever_it_says() -> None:
-    judged = _judged(_GROUNDS)
-    sentence = f"Rank 2 is late. First: no. {judged.verdict.sentence}"
-    told = with_findings(replace(judged, verdict=replace(judged.verdict, sentence=sentence)), [_SYNC])
-    assert told.verdict.sentence.startswith("Rank 2 is late. First: no. Overhead holds the step back")
-    assert told.verdict.sentence.count("First:") == 2
-
-
-@pytest.mark.parametrize(
-    ("advice", "words"),
-    [("CUDA graphs help.", "First: CUDA graphs help ("), ("", "First:  ("), ("Use bf16", "First: use bf16 (")],
-)
-def test_names_in_capitals_keep_them(advice: str, words: str) -> None:
-    assert words in _verdict(replace(_SYNC, advice=advice)).sentence
+def test_the_sentence_on_a_straggler_stands_first_whatever_it_says() -> None:
+    verdict = _verdict(_SYNC, grounds=replace(_GROUNDS, straggler="Rank 2 is late. First: no."))
+    assert verdict.sentence.startswith("Rank 2 is late. First: no. Overhead holds the step back")
+    assert verdict.sentence.count("First:") == 2

@@ -13,26 +13,26 @@ from bottleneck.compare.sides import ComparedSide
 from bottleneck.pipeline import explain
 from bottleneck.report.analysis_json import from_json, to_json
 from bottleneck.schema.analysis import LedgerEntry
-from bottleneck.schema.case import Case
+from bottleneck.schema.evidence import Evidence
 from tests.compare.sides import side, work
 
 SAMPLES = Path(__file__).parents[2] / "sample_traces"
 
 
 @pytest.fixture(scope="module", params=["mlp", "train_script"])
-def case(request: pytest.FixtureRequest) -> Case:
+def case(request: pytest.FixtureRequest) -> Evidence:
     return explain([SAMPLES / request.param])
 
 
-def test_what_kernels_are_charged_adds_up_to_the_accounts_of_the_ledger(case: Case) -> None:
-    assert case.charged is not None and len(case.charged) == len(case.linked.kernels)
-    charged = case.charged.groupby("account", observed=False)["us"].sum()
+def test_what_kernels_are_charged_adds_up_to_the_accounts_of_the_ledger(case: Evidence) -> None:
+    assert case.kernel_time is not None and len(case.kernel_time) == len(case.linked.kernels)
+    charged = case.kernel_time.groupby("account", observed=False)["us"].sum()
     for entry in case.analysis.ledger:
         if entry.account in BUSY_ACCOUNTS:
             assert charged[entry.account] == pytest.approx(entry.us)
 
 
-def test_a_case_and_its_analysis_tell_the_same_work(case: Case) -> None:
+def test_a_case_and_its_analysis_tell_the_same_work(case: Evidence) -> None:
     whole, folded = ComparedSide("case", "", case=case), ComparedSide("analysis", "", saved=case.analysis)
     pieces = {name: find_work(one) for name, one in (("case", whole), ("analysis", folded))}
     busy = math.fsum(busy_us(whole))
@@ -45,13 +45,13 @@ def test_a_case_and_its_analysis_tell_the_same_work(case: Case) -> None:
     assert any("kernels are counted on both sides" in note for note in comparison.notes)
 
 
-def test_a_case_is_the_same_as_itself_row_by_row(case: Case) -> None:
+def test_a_case_is_the_same_as_itself_row_by_row(case: Evidence) -> None:
     comparison = compare(ComparedSide("A", "", case=case), ComparedSide("B", "", case=case))
     assert {row.kind for row in comparison.rows} == {"same"} and comparison.rows
     assert comparison.sentence.startswith("The step takes ") and comparison.sentence.endswith(" on both sides.")
 
 
-def test_a_finished_analysis_survives_its_file_and_an_older_one(case: Case) -> None:
+def test_a_finished_analysis_survives_its_file_and_an_older_one(case: Evidence) -> None:
     text = to_json(case.analysis)
     data = json.loads(text)
     for key in ("telemetry", "queue", "collectives", "batch_test", "option_costs"):

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from bottleneck.doctor.trace_checks import Member, check_contents, check_together, is_a_job
-from bottleneck.pipeline import Source, examine
+from bottleneck.pipeline import examine, finish
 from bottleneck.schema.checks import Check
+from bottleneck.schema.sources import TraceSource
 from tests.builders import Event, complete, frame, kernel, launch, op, step, write_trace
 
 RELU = "void at::native::vectorized_elementwise_kernel<4, relu>(int)"
@@ -29,8 +30,8 @@ FULL = steps(dims=[[4096, 4096]], strides=[[4096, 1]])
 
 
 def contents(folder: Path, events: Sequence[Event], **top: Any) -> dict[str, Check]:
-    ranked = examine(Source(write_trace(folder / "trace.json", events, **top)))
-    return {check.slug: check for check in check_contents(ranked.linked, ranked.analysis)}
+    explained = finish(examine(TraceSource(write_trace(folder / "trace.json", events, **top))))
+    return {check.slug: check for check in check_contents(explained.linked, explained.analysis)}
 
 
 def test_a_full_trace_lacks_only_what_was_not_recorded(tmp_path: Path) -> None:

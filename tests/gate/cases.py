@@ -4,9 +4,10 @@ import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 
-from bottleneck.pipeline import Source, examine
-from bottleneck.schema.case import Case
+from bottleneck.pipeline import examine, finish
+from bottleneck.schema.evidence import Evidence
 from bottleneck.schema.recording import Recording
+from bottleneck.schema.sources import TraceSource
 from tests.builders import HOST, Event, write_trace
 
 RECORDING = Recording(
@@ -24,9 +25,9 @@ RECORDING = Recording(
 )
 
 
-def case_of(folder: Path, events: Sequence[Event], recording: Recording | None = None, **top: object) -> Case:
+def case_of(folder: Path, events: Sequence[Event], recording: Recording | None = None, **top: object) -> Evidence:
     """The case that a trace of these events makes; with a recording, as if it had recorded them."""
-    case = examine(Source(write_trace(folder / "trace.json", events, **top)))
+    case = finish(examine(TraceSource(write_trace(folder / "trace.json", events, **top))))
     return dataclasses.replace(case, recording=recording)
 
 

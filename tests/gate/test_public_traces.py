@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from bottleneck.gate.count import count
-from bottleneck.pipeline import Source, examine
+from bottleneck.pipeline import examine
+from bottleneck.schema.sources import TraceSource
 
 ALIKE = ("ops", "launches", "syncs", "copies", "h2d_copies", "d2h_copies", "autograd_nodes", "kernel_names")
 # Of V100, A100, H100 and MI300X; with and without stacks, with workers and without, of 2 to 29 steps.
@@ -29,7 +30,7 @@ SAMPLE = (
 @pytest.mark.parametrize("name", SAMPLE)
 def test_every_step_of_a_gpu_program_counts_the_same(name: str, traces: Path) -> None:
     path = min(traces.glob(f"{name}*"))
-    counts = count(examine(Source(path)))
+    counts = count(examine(TraceSource(path)))
     assert counts.steps >= 2
     assert not [counter for counter in ALIKE if counter in counts.unstable]
     assert all(counts.values[counter] > 0 for counter in ("ops", "launches", "kernel_names"))

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from bottleneck.gate.source_files import SourceFiles
-from bottleneck.schema.case import Case
+from bottleneck.schema.evidence import Evidence
 from tests.builders import frame, op, step
 from tests.gate.cases import RECORDING, case_of
 
@@ -19,7 +19,7 @@ def root(tmp_path: Path) -> Path:
     return folder
 
 
-def case_with(folder: Path, *frames: str, search_path: tuple[str, ...] = ()) -> Case:
+def case_with(folder: Path, *frames: str, search_path: tuple[str, ...] = ()) -> Evidence:
     events = [frame(name, 10 * number + 1, 9) for number, name in enumerate(frames)]
     ops = [op("aten::mm", 10 * number + 2, 2) for number in range(len(frames))]
     recording = replace(RECORDING, search_path=search_path)

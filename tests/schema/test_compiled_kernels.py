@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from bottleneck.errors import TraceError
-from bottleneck.pipeline import locate
 from bottleneck.schema.compiled_kernels import (
     Compiled,
     CompiledBuffer,
@@ -16,6 +15,7 @@ from bottleneck.schema.compiled_kernels import (
     compiled_file,
     read_compiled,
 )
+from bottleneck.schema.sources import find_traces
 
 KERNEL = CompiledKernel(
     "graph_0_cpp_fused_mul_0",
@@ -78,4 +78,4 @@ def test_a_file_that_cannot_be_read_says_why(tmp_path: Path) -> None:
 def test_the_file_is_no_trace_of_its_folder(tmp_path: Path) -> None:
     (tmp_path / compiled_file(0)).write_text(as_text(Compiled((KERNEL,))))
     (tmp_path / "trace.json").write_text('{"traceEvents": []}')
-    assert [source.trace.name for source in locate(tmp_path)] == ["trace.json"]
+    assert [source.trace.name for source in find_traces(tmp_path)] == ["trace.json"]

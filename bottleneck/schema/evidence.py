@@ -1,0 +1,142 @@
+"""The evidence behind an analysis: the tables of its stages and the recording, as advice and counters read them."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from bottleneck.schema.analysis import Analysis, Finding, StepAnalysis, Verdict
+from bottleneck.schema.linked_trace import Linked
+from bottleneck.schema.recording import Recording
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class OpSum:
+    """Calls per step, and microseconds per profiled step in them: in full, and less that of ops directly inside."""
+
+    calls: float
+    us: float
+    self_us: float
+
+
+@dataclass(frozen=True)
+class TwoSided:
+    """The moment that parts the window, as a share of it, and the share of each side in which the device was busy."""
+
+    split: float
+    busy_before: float
+    busy_after: float
+
+
+@dataclass(frozen=True, eq=False)
+class Evidence:
+    """The analysis of one step with the tables that it rests on.
+
+    With several ranks the analysis is of all of them, the tables are those of the rank that sets the pace, and
+    ``straggler`` is a sentence on the rank that the others wait for.
+
+    ``costs`` is COSTS, row for row as ``linked.trace.signatures`` (CALLS); ``attribution`` and ``roofline`` are
+    ATTRIBUTION and ROOFLINE, row for row as ``linked.kernels``. These tables hold the whole trace under the profiler:
+    rows whose ``step`` is null lie outside the window, and times are of profiled steps, not yet scaled to unprofiled
+    ones. ``kernel_time`` is KERNEL_TIME, row for row as ``linked.kernels``: time per step on the ledger's scale, zero
+    outside the window. ``recording`` is null for a bare trace. ``sides`` is null unless the device is busy in one part
+    of the window and idle in the other.
+
+    ``cache`` is the one place for values derived from it, which ``remembered`` fills.
+    """
+
+    analysis: StepAnalysis
+    linked: Linked
+    costs: pd.DataFrame
+    attribution: pd.DataFrame
+    roofline: pd.DataFrame
+    recording: Recording | None = None
+    kernel_time: pd.DataFrame | None = None
+    sides: TwoSided | None = None
+    straggler: str | None = None
+    cache: dict[Callable[..., object], object] = field(default_factory=dict, init=False, repr=False)
+
+    @property
+    def step_us(self) -> float:
+        """The step that gains are gains of: unprofiled where that was measured."""
+        return self.analysis.steps.wall_us
+
+    @property
+    def steps(self) -> int:
+        """Steps in the window: what sums over rows of the tables are divided by."""
+        return max(1, self.analysis.steps.count)
+
+    @property
+    def op_sums(self) -> Mapping[str, OpSum]:
+        """Sums over the ops of the window, by name."""
+        return remembered(self, _sum_ops)
+
+    @property
+    def mark_sums(self) -> Mapping[str, OpSum]:
+        """The same of annotations (optimizer steps, loaders, garbage collection …); their self time is the full one."""
+        return remembered(self, _sum_annotations)
+
+
+@dataclass(frozen=True, eq=False)
+class Explanation(Evidence):
+    """Evidence with the finished analysis: the findings and the verdict that follow from it."""
+
+    analysis: Analysis
+
+
+def conclude(evidence: Evidence, verdict: Verdict, findings: tuple[Finding, ...], version: str) -> Explanation:
+    """The evidence with the verdict and the findings in its analysis."""
+    step = {**_fields(evidence.analysis), "version": version}
+    analysis = Analysis(**step, verdict=verdict, findings=findings)
+    return Explanation(**{**_fields(evidence), "analysis": analysis})
+
+
+def _fields(record: Any) -> dict[str, Any]:
+    return {each.name: getattr(record, each.name) for each in fields(record) if each.init}
+
+
+def remembered(evidence: Evidence, make: Callable[[Evidence], T]) -> T:
+    """The result of ``make(evidence)``, computed once per evidence: many rules need the same one."""
+    if make not in evidence.cache:
+        evidence.cache[make] = make(evidence)
+    found: T = evidence.cache[make]  # type: ignore[assignment]
+    return found
+
+
+def _sum_ops(evidence: Evidence) -> Mapping[str, OpSum]:
+    ops = evidence.linked.ops
+    rows = _inside(evidence, ops["ts_us"].to_numpy())
+    return _sums(evidence, ops["name"].iloc[rows], ops["dur_us"].to_numpy()[rows], ops["self_us"].to_numpy()[rows])
+
+
+def _sum_annotations(evidence: Evidence) -> Mapping[str, OpSum]:
+    events = evidence.linked.trace.events
+    rows = np.flatnonzero((events["category"] == "annotation").to_numpy())
+    rows = rows[_inside(evidence, events["ts_us"].to_numpy()[rows])]
+    durations = events["dur_us"].to_numpy()[rows]
+    return _sums(evidence, events["name"].iloc[rows], durations, durations)
+
+
+def _inside(evidence: Evidence, at_us: "npt.NDArray[np.float64]") -> "npt.NDArray[np.int64]":
+    low, high = evidence.linked.window.host_us
+    return np.flatnonzero((at_us >= low) & (at_us < high))
+
+
+def _sums(
+    evidence: Evidence, names: "pd.Series[str]", us: "npt.NDArray[np.float64]", self_us: "npt.NDArray[np.float64]"
+) -> Mapping[str, OpSum]:
+    codes, labels = names.cat.codes.to_numpy(), names.cat.categories
+    size = len(labels)
+    columns = (
+        np.bincount(codes, minlength=size),
+        np.bincount(codes, weights=us, minlength=size),
+        np.bincount(codes, weights=self_us, minlength=size),
+    )
+    found = np.flatnonzero(columns[0])
+    values = np.stack(columns, axis=1)[found] / evidence.steps
+    return {str(labels[code]): OpSum(*row) for code, row in zip(found.tolist(), values.tolist(), strict=True)}

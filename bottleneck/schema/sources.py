@@ -1,0 +1,72 @@
+"""Finds the traces that a path names, each with what a recording states about its rank: the input of the pipeline."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from bottleneck.errors import TraceError
+from bottleneck.schema.compiled_kernels import Compiled, compiled_file, is_compiled_file, read_compiled
+from bottleneck.schema.measurements import Extras, Timing
+from bottleneck.schema.recording import RankTrace, Recording, extras_of, is_recording, read_recording
+
+
+@dataclass(frozen=True)
+class TraceSource:
+    """One rank's trace on disk, the recording that it belongs to, if any, and the kernels that its program compiled.
+
+    ``marks_ns``, ``unprofiled`` and ``timed_ns`` are what the recording states about this rank; ``extras`` is null but
+    for the first rank.
+    """
+
+    trace: Path
+    recording: Recording | None = None
+    marks_ns: tuple[int, ...] | None = None
+    compiled: Compiled | None = None
+    unprofiled: Timing | None = None
+    timed_ns: tuple[int, int] | None = None
+    extras: Extras | None = None
+
+
+def find_traces(path: Path) -> list[TraceSource]:
+    """The traces that a path stands for: itself, those of a recording, or every trace in a folder."""
+    if not path.is_dir():
+        return [TraceSource(path)]
+    if is_recording(path):
+        recording = read_recording(path)
+        return [_of_rank(path, recording, trace) for trace in recording.traces] or _no_trace(path)
+    found = sorted(file for pattern in ("*.json", "*.json.gz") for file in path.glob(pattern))
+    return [TraceSource(file) for file in found if _is_trace(file)] or _no_trace(path)
+
+
+def is_saved_analysis(path: Path) -> bool:
+    """Whether the file is an ``analysis.json``."""
+    try:
+        with path.open("rb") as file:
+            return b'"bottleneck/analysis/' in file.read(200)
+    except OSError:  # the reader raises, with a remedy
+        return False
+
+
+def _of_rank(folder: Path, recording: Recording, trace: RankTrace) -> TraceSource:
+    # Recordings of one rank once kept its step times for the whole recording only.
+    is_alone = len(recording.traces) == 1
+    return TraceSource(
+        trace=folder / trace.file,
+        recording=recording,
+        marks_ns=trace.step_marks_ns or None,
+        compiled=read_compiled(folder / compiled_file(trace.rank)),
+        unprofiled=trace.unprofiled or (recording.unprofiled if is_alone else None),
+        timed_ns=trace.timed_ns or (recording.timed_ns if is_alone else None),
+        extras=extras_of(recording) if trace.rank == recording.traces[0].rank else None,
+    )
+
+
+def _is_trace(path: Path) -> bool:
+    return path.is_file() and not is_compiled_file(path) and not is_saved_analysis(path)
+
+
+def _no_trace(path: Path) -> list[TraceSource]:
+    raise TraceError(
+        f"{path} holds no trace",
+        why="the folder has neither recording.json with a trace nor files ending in .json or .json.gz",
+        fix="name a trace file, or record one: bottleneck run FILE",
+    )
