@@ -24,7 +24,7 @@ import numpy as np
 
 from benchmarks.disturbance import SCRIPT, launch
 from benchmarks.pages import write_between_markers
-from bottleneck.report.analysis_json import from_json
+from bottleneck.report.json_text import from_json
 from bottleneck.schema.measurements import OptionCosts, ProfilerOption
 from bottleneck.schema.recording import Recording, read_recording
 

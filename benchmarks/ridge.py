@@ -25,7 +25,7 @@ from typing import Any
 from benchmarks.pages import write_between_markers
 from bottleneck.devices.peaks import device_to_json
 from bottleneck.pipeline import Options, analyse
-from bottleneck.report.analysis_json import to_json
+from bottleneck.report.json_text import to_json
 from bottleneck.schema.analysis import Device
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "pointwise.py"

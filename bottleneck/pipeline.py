@@ -24,7 +24,7 @@ from bottleneck.cost.inductor_cpp import add_kernels
 from bottleneck.cost.shape_inference import infer_shapes
 from bottleneck.devices.match import choose_device
 from bottleneck.errors import UsageError
-from bottleneck.report.analysis_json import from_json
+from bottleneck.report.json_text import from_json
 from bottleneck.schema.analysis import Analysis, Caveat, Device, Finding, RecordingInfo
 from bottleneck.schema.compiled_kernels import Compiled
 from bottleneck.schema.evidence import Evidence, Explanation, conclude

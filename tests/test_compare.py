@@ -16,10 +16,9 @@ from bottleneck.compare.sides import ComparedSide
 from bottleneck.gate.count import count
 from bottleneck.gate.lockfile import write_lock
 from bottleneck.pipeline import analyse, explain
-from bottleneck.report.analysis_json import to_json
-from bottleneck.report.comparison import build
-from bottleneck.report.comparison_formats import render
-from bottleneck.report.document import Table
+from bottleneck.report.comparison import build, to_terminal
+from bottleneck.report.document import TableSection, Waterfall
+from bottleneck.report.json_text import to_json
 from bottleneck.schema.comparison import Bar, CompareSide, Comparison, CounterStep
 from bottleneck.schema.counters import Counts, Fingerprint, Lock
 
@@ -272,30 +271,30 @@ def number(cell: str) -> float:
 @pytest.mark.parametrize("name", PAIRS)
 def test_waterfall_rows_and_modules_of_a_pair_add_up_on_screen(compared: dict[str, Comparison], name: str) -> None:
     document = build(compared[name])
-    assert document.waterfall is not None
-    first, *falls, last = document.waterfall.falls
+    (waterfall,) = [section for section in document.sections if isinstance(section, Waterfall)]
+    first, *falls, last = waterfall.bars
     changes = sum(number(fall.change) for fall in falls)
     assert number(first.before) + changes == pytest.approx(number(last.after), abs=1e-6)
-    rows = {part.title.split(",")[0]: part.rows for part in document.parts if isinstance(part, Table)}
+    rows = {part.title.split(",")[0]: part.rows for part in document.sections if isinstance(part, TableSection)}
     *ops, step = rows["What changed"]
     assert sum(number(row.cells[4]) for row in ops) == pytest.approx(number(last.change), abs=1e-6)
     assert step.cells[4] == last.change
     busy = sum(number(row.cells[4]) for row in ops if row.cells[2])
     if "By module" in rows:
         assert number(rows["By module"][-1].cells[3]) == pytest.approx(busy, abs=1e-6)
-    assert max(map(len, render(compared[name]).splitlines())) <= 80
+    assert max(map(len, to_terminal(compared[name]).splitlines())) <= 80
 
 
 def test_another_device_is_said_before_all_else(compared: dict[str, Comparison]) -> None:
     for name in ("devices", "trace diff"):
         condition = compared[name].conditions[0]
         assert condition.what == "device" and condition.weight == "breaks"
-    text = render(compared["devices"])
+    text = to_terminal(compared["devices"])
     assert text.index("AMD Instinct MI300X") < text.index("Where the change comes from")
 
 
 def test_layers_that_change_alike_are_one_line(compared: dict[str, Comparison]) -> None:
-    rows = next(part for part in build(compared["devices"]).parts if isinstance(part, Table)).rows
+    rows = next(part for part in build(compared["devices"]).sections if isinstance(part, TableSection)).rows
     attention = next(row for row in rows if row.cells[0] == "aten::_flash_attention_forward")
     assert "in 4 modules" in attention.details and attention.cells[1] == "4"
 

@@ -16,7 +16,7 @@ from bottleneck import __version__
 from bottleneck.devices.match import device_by_name
 from bottleneck.errors import TraceError, UsageError
 from bottleneck.pipeline import Options, analyse
-from bottleneck.report.analysis_json import from_json, to_json
+from bottleneck.report.json_text import from_json, to_json
 from bottleneck.schema.analysis import Analysis, Device
 from bottleneck.schema.measurements import Timing
 from bottleneck.schema.recording import RankTrace, Recording, write_recording

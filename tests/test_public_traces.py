@@ -12,7 +12,7 @@ import pytest
 
 from bottleneck.errors import TraceError
 from bottleneck.pipeline import analyse
-from bottleneck.report.analysis_json import to_json
+from bottleneck.report.json_text import to_json
 from bottleneck.schema.analysis import Analysis, KernelSummary
 from scripts.write_schema import ANALYSIS
 

@@ -341,8 +341,8 @@ def _broken_limits(limits: "Sequence[Limit]", comparison: "Comparison") -> list[
 
 
 def _present(comparison: "Comparison", form: str, output: Path | None, top: int) -> None:
-    from bottleneck.commands.report_options import send, stream_look
-    from bottleneck.report.comparison_formats import render, to_json, to_markdown
+    from bottleneck.commands.report_options import send, stream_style
+    from bottleneck.report.comparison import to_json, to_markdown, to_terminal
     from bottleneck.report.output import write_text
 
     is_printed = output is None or str(output) == "-"
@@ -351,10 +351,9 @@ def _present(comparison: "Comparison", form: str, output: Path | None, top: int)
     elif form == "markdown":
         text = to_markdown(comparison, top=top)
     elif not is_printed:
-        text = render(comparison, top=top)
+        text = to_terminal(comparison, top=top)
     else:
-        look = stream_look(sys.stdout)
-        text = render(comparison, look.width, color=look.color, encoding=look.encoding, top=top)
+        text = to_terminal(comparison, stream_style(sys.stdout), top=top)
     if is_printed:
         send(text)
     else:

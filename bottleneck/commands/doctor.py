@@ -72,18 +72,17 @@ def _present(checkups: "Sequence[Checkup]", form: DoctorFormat, output: Path | N
     import sys
 
     from bottleneck import __version__
-    from bottleneck.commands.report_options import send, stream_look
-    from bottleneck.report.doctor import checkups_json, render_checkups
+    from bottleneck.commands.report_options import send, stream_style
+    from bottleneck.report.doctor import to_json, to_terminal
     from bottleneck.report.output import write_text
 
     to_file = output is not None and str(output) != "-"
     if form is DoctorFormat.JSON:
-        text = checkups_json(checkups, __version__)
+        text = to_json(checkups, __version__)
     elif to_file:
-        text = render_checkups(checkups)
+        text = to_terminal(checkups)
     else:
-        look = stream_look(sys.stdout)
-        text = render_checkups(checkups, look.width, color=look.color, encoding=look.encoding)
+        text = to_terminal(checkups, stream_style(sys.stdout))
     if to_file:
         write_text(text, output)
     else:

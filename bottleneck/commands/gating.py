@@ -255,7 +255,7 @@ def _checked_formats(wanted: Wanted) -> tuple[str, ...]:
 
 def _present(done: "Gate", wanted: Wanted, formats: Sequence[str]) -> None:
     """Writes the files first, then prints: nothing that was found is lost to a reader that has gone."""
-    from bottleneck.commands.report_options import send, stream_look
+    from bottleneck.commands.report_options import send, stream_style
     from bottleneck.report.ci.gate_terminal import render
     from bottleneck.report.ci.outputs import GATE_FORMATS, write_formats
 
@@ -265,8 +265,7 @@ def _present(done: "Gate", wanted: Wanted, formats: Sequence[str]) -> None:
     if wanted.output is None and formats[0] != "terminal":
         send(GATE_FORMATS[formats[0]].render(done))
         return
-    look = stream_look(sys.stdout)
-    send(render(done, look.width, color=look.color, encoding=look.encoding))
+    send(render(done, stream_style(sys.stdout)))
 
 
 @contextmanager

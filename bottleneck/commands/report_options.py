@@ -2,11 +2,11 @@
 
 import os
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 if TYPE_CHECKING:
+    from bottleneck.report.terminal import TerminalStyle
     from bottleneck.schema.analysis import Analysis
 
 # As the shell shows the death by SIGPIPE of a program that writes to a reader that has gone.
@@ -40,25 +40,17 @@ def send(text: str) -> None:
 
 def terminal_text(analysis: "Analysis", stream: TextIO, *, all_findings: bool = False) -> str:
     """The terminal report in the width, colours and character set of a stream."""
-    from bottleneck.report.terminal import render
+    from bottleneck.report.analysis_document import to_terminal
 
-    look = stream_look(stream)
-    return render(analysis, look.width, color=look.color, encoding=look.encoding, all_findings=all_findings)
-
-
-@dataclass(frozen=True)
-class StreamLook:
-    """The width, colours and character set of a stream."""
-
-    width: int
-    color: bool
-    encoding: str
+    return to_terminal(analysis, stream_style(stream), all_findings=all_findings)
 
 
-def stream_look(stream: TextIO) -> StreamLook:
-    """How text is best set on a stream: as wide as its terminal, and in colour only where it shows some."""
+def stream_style(stream: TextIO) -> "TerminalStyle":
+    """The style of text on a stream: as wide as its terminal, and in colour only where it shows some."""
     from rich.console import Console
+
+    from bottleneck.report.terminal import TerminalStyle
 
     console = Console(file=stream)
     color = console.is_terminal and not console.no_color and console.color_system is not None
-    return StreamLook(console.width, color, console.encoding)
+    return TerminalStyle(console.width, console.encoding, color)

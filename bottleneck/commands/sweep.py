@@ -212,8 +212,8 @@ def _picture(plot: Path | None, output: Path | None) -> tuple[Path | None, Path 
 
 
 def _present(sweep: "Sweep", form: SweepFormat, output: Path | None, picture: Path | None) -> None:
-    from bottleneck.commands.report_options import send, stream_look
-    from bottleneck.report.sweep import render
+    from bottleneck.commands.report_options import send, stream_style
+    from bottleneck.report.sweep import to_terminal
 
     if picture is not None:
         from bottleneck.report.plots.sweep_plot import save_sweep
@@ -222,8 +222,7 @@ def _present(sweep: "Sweep", form: SweepFormat, output: Path | None, picture: Pa
     if output is not None and str(output) != "-":
         _write(sweep, form, output)
     elif form is SweepFormat.TERMINAL:
-        look = stream_look(sys.stdout)
-        send(render(sweep, look.width, color=look.color, encoding=look.encoding))
+        send(to_terminal(sweep, stream_style(sys.stdout)))
     else:
         send(_text(sweep, form))
 

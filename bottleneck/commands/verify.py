@@ -168,10 +168,10 @@ def _list_changes(form: VerifyFormat) -> None:
 def _show_scoreboard(form: VerifyFormat, output: Path | None) -> None:
     """Prints how the predictions of each rule have done on this machine."""
     from bottleneck.experiment.verify import read_entries, scores
-    from bottleneck.report.verification import FORMATS
+    from bottleneck.report.verification import SCORE_FORMATS
 
     path = _scoreboard()
-    _write(FORMATS[form.value](scores(read_entries(path) if path else [])), output)
+    _write(SCORE_FORMATS[form.value](scores(read_entries(path) if path else [])), output)
 
 
 def _program(target: str, arguments: Sequence[str], settings: Sequence[str], *, train: bool, seed: int) -> "Program":
@@ -281,7 +281,7 @@ def _keep_score(done: "Verification", analysis: "Analysis") -> None:
 
 
 def _present(done: "Verification", form: VerifyFormat, output: Path | None) -> None:
-    from bottleneck.commands.report_options import stream_look
+    from bottleneck.commands.report_options import stream_style
     from bottleneck.report.verification import to_json, to_markdown, to_terminal
 
     if form is VerifyFormat.JSON:
@@ -291,8 +291,7 @@ def _present(done: "Verification", form: VerifyFormat, output: Path | None) -> N
     elif output is not None and str(output) != "-":
         text = to_terminal(done)
     else:
-        look = stream_look(sys.stdout)
-        text = to_terminal(done, look.width, color=look.color, encoding=look.encoding)
+        text = to_terminal(done, stream_style(sys.stdout))
     _write(text, output)
 
 

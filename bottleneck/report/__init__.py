@@ -19,22 +19,22 @@ class Render(Protocol):
 
 
 def _terminal(analysis: Analysis, *, all_findings: bool = False) -> str:
-    """Text of 80 columns without colour; ``report.terminal.show`` writes to a console of any width."""
-    from bottleneck.report.terminal import render  # noqa: PLC0415 - rich is loaded only where it is used
+    """Text of 80 columns without colour."""
+    from bottleneck.report.analysis_document import to_terminal  # noqa: PLC0415 - rich is loaded only where it is used
 
-    return render(analysis, all_findings=all_findings)
+    return to_terminal(analysis, all_findings=all_findings)
 
 
 def _markdown(analysis: Analysis, *, all_findings: bool = False) -> str:
     """Markdown for a comment on a pull request."""
-    from bottleneck.report.markdown import render  # noqa: PLC0415 - as above
+    from bottleneck.report.analysis_document import to_markdown  # noqa: PLC0415 - as above
 
-    return render(analysis, all_findings=all_findings)
+    return to_markdown(analysis, all_findings=all_findings)
 
 
 def _json(analysis: Analysis, *, all_findings: bool = False) -> str:  # noqa: ARG001 - the file always has all
     """The text of ``analysis.json``, which holds all findings."""
-    from bottleneck.report.analysis_json import to_json  # noqa: PLC0415 - msgspec is loaded only where it is used
+    from bottleneck.report.json_text import to_json  # noqa: PLC0415 - msgspec is loaded only where it is used
 
     return to_json(analysis)
 

@@ -1,20 +1,18 @@
 """Builds the document of an analysis: headline, facts about steps and measurement, coverage, caveats, next actions.
 
-Terminal and markdown are two ways of setting the same ``Document``, so they cannot disagree.
+Terminal and markdown render the same ``Document``, so they cannot disagree.
 """
 
 import shlex
-from dataclasses import dataclass
 from itertools import groupby
 
-from bottleneck.report import analysis_tables as places
-from bottleneck.report import analysis_tables as sections
-from bottleneck.report import analysis_tables as waits
-from bottleneck.report.analysis_tables import collectives, queue_strip
-from bottleneck.report.document import Notes, Remedies, Strip, Table
+from bottleneck.report import analysis_tables as tables
+from bottleneck.report import markdown, terminal
+from bottleneck.report.document import Document, ListSection, Section
 from bottleneck.report.findings import findings
 from bottleneck.report.kernel_names import short_names
 from bottleneck.report.roofline_points import roofs
+from bottleneck.report.terminal import PLAIN, TerminalStyle
 from bottleneck.schema.analysis import GROUPS, Analysis, Caveat, Device, TelemetrySummary, Totals, Verdict
 from bottleneck.schema.measurements import BatchProof, OptionCosts, Ratio, StepTime, StepTimes, Timing, tell_step
 from bottleneck.units import format_share, format_si, format_us
@@ -92,11 +90,11 @@ def _one(numbered: Numbered) -> str:
     return f"step {number} ({name}{format_us(step.us)})"
 
 
-def batch_test(proof: BatchProof | None) -> Notes | None:
+def batch_test(proof: BatchProof | None) -> ListSection | None:
     """What twice the batch takes, and what that proves; nothing where there is no batch size."""
     if proof is None:
         return None
-    return Notes("Batch test", (_proof(proof),))
+    return ListSection("Batch test", (_proof(proof),))
 
 
 def _proof(proof: BatchProof) -> tuple[str, ...]:
@@ -295,7 +293,7 @@ def _input(analysis: Analysis) -> str:
     return f"{recording.path} ({extra})" if extra else recording.path
 
 
-def coverage(analysis: Analysis) -> Notes:
+def coverage(analysis: Analysis) -> ListSection:
     """How much of the busy time is understood, and what is not."""
     known = analysis.coverage
     shares = (("tied to an op", known.linked_share), ("priced", known.priced_share))
@@ -306,7 +304,7 @@ def coverage(analysis: Analysis) -> Notes:
     worst = sorted(known.unknown, key=lambda work: -work.us)
     lines = [f"{format_us(work.us)} {_readable(work.name)}: {work.reason}" for work in worst[:3]]
     more = [f"{len(worst) - 3} more without a price"] if len(worst) > 3 else []
-    return Notes("Coverage", ((lead, *lines, *more),))
+    return ListSection("Coverage", ((lead, *lines, *more),))
 
 
 def _readable(name: str) -> str:
@@ -314,10 +312,10 @@ def _readable(name: str) -> str:
     return name if len(name) <= _LONGEST_NAME else short_names([name], _LONGEST_NAME)[0]
 
 
-def caveats(analysis: Analysis) -> Notes | None:
+def caveats(analysis: Analysis) -> ListSection | None:
     """The limits of this analysis, the one that touches most of the step first."""
     ordered = sorted(analysis.caveats, key=lambda caveat: -(caveat.share or 0.0))
-    return Notes("Caveats", tuple((_caveat(caveat),) for caveat in ordered)) if ordered else None
+    return ListSection("Caveats", tuple((_caveat(caveat),) for caveat in ordered)) if ordered else None
 
 
 def _caveat(caveat: Caveat) -> str:
@@ -332,21 +330,6 @@ def next_step(analysis: Analysis) -> str:
 
 _PLACES = 6  # lines and modules: enough to see where to look, since the JSON has them all
 
-Part = Table | Notes | Remedies | Strip
-
-
-@dataclass(frozen=True)
-class Document:
-    """The parts of a report in reading order. ``groups`` are the shares of the bar; all text is uncleaned."""
-
-    headline: str
-    sentence: str
-    bound: str
-    facts: tuple[tuple[str, str], ...]
-    groups: tuple[tuple[str, float], ...]
-    parts: tuple[Part, ...]
-    next_step: str
-
 
 def build(analysis: Analysis, top: int = 10, *, all_findings: bool = False) -> Document:
     """The document of an analysis, with at most ``top`` rows in the tables that could grow without end.
@@ -354,17 +337,17 @@ def build(analysis: Analysis, top: int = 10, *, all_findings: bool = False) -> D
     ``all_findings`` shows those too that the run's noise would hide, and all that follow the first few.
     """
     verdict = analysis.verdict
-    parts: tuple[Part | None, ...] = (
-        sections.ledger(analysis),
+    sections: tuple[Section | None, ...] = (
+        tables.ledger(analysis),
         findings(analysis, all_findings=all_findings),
         batch_test(analysis.batch_test),
-        sections.kernels(analysis, top),
-        waits.idle(analysis, top),
-        queue_strip(analysis),
-        places.lines(analysis, _PLACES),
-        places.modules(analysis, _PLACES),
-        collectives(analysis, top),
-        sections.ranks(analysis, top),
+        tables.kernels(analysis, top),
+        tables.idle(analysis, top),
+        tables.queue_sparkline(analysis),
+        tables.lines(analysis, _PLACES),
+        tables.modules(analysis, _PLACES),
+        tables.collectives(analysis, top),
+        tables.ranks(analysis, top),
         coverage(analysis),
         caveats(analysis),
     )
@@ -372,9 +355,19 @@ def build(analysis: Analysis, top: int = 10, *, all_findings: bool = False) -> D
     return Document(
         headline=headline(verdict),
         sentence=verdict.sentence,
-        bound=verdict.bound,
+        tone=verdict.bound,
         facts=facts(analysis),
-        groups=tuple((group, share) for group, share in shares.items() if share > 0),
-        parts=tuple(part for part in parts if part),
-        next_step=next_step(analysis),
+        group_shares=tuple((group, share) for group, share in shares.items() if share > 0),
+        sections=tuple(section for section in sections if section),
+        closing=next_step(analysis),
     )
+
+
+def to_terminal(analysis: Analysis, style: TerminalStyle = PLAIN, *, all_findings: bool = False) -> str:
+    """The report as text; escape sequences appear in it only where the style has colour."""
+    return terminal.render(build(analysis, all_findings=all_findings), style)
+
+
+def to_markdown(analysis: Analysis, *, all_findings: bool = False) -> str:
+    """The report as markdown for a comment on a pull request."""
+    return markdown.render(build(analysis, all_findings=all_findings))

@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from bottleneck.report.document import Column, Row, Strip, Table
-from bottleneck.report.text import UNKNOWN, Scale, apportion_groups, percents, scale_of, top_of
+from bottleneck.report.document import Sparkline, TableColumn, TableRow, TableSection, number_columns
+from bottleneck.report.text import UNKNOWN, Scale, apportion_groups, percents, scale_of, top_rows
 from bottleneck.report.wording import (
     ACCOUNT_LABELS,
     ACCOUNT_MEANINGS,
@@ -30,17 +30,17 @@ from bottleneck.schema.analysis import (
 from bottleneck.units import format_share, format_si, format_us
 
 
-def lines(analysis: Analysis, top: int) -> Table | None:
+def lines(analysis: Analysis, top: int) -> TableSection | None:
     """Work and waiting by source line; null where less than two lines are known."""
     return _places("By source line", analysis.lines, analysis, top)
 
 
-def modules(analysis: Analysis, top: int) -> Table | None:
+def modules(analysis: Analysis, top: int) -> TableSection | None:
     """Work and waiting by module path; null where less than two modules are known."""
     return _places("By module", analysis.modules, analysis, top)
 
 
-def _places(title: str, folds: Sequence[Fold], analysis: Analysis, top: int) -> Table | None:
+def _places(title: str, folds: Sequence[Fold], analysis: Analysis, top: int) -> TableSection | None:
     known = sorted((fold for fold in folds if _all_us(fold) > 0), key=lambda fold: -_all_us(fold))
     if len(known) < 2 or analysis.steps.wall_us <= 0:
         return None
@@ -51,13 +51,13 @@ def _places(title: str, folds: Sequence[Fold], analysis: Analysis, top: int) -> 
         parts.append((math.fsum(fold.us for fold in hidden), math.fsum(fold.idle_us for fold in hidden)))
     scale = scale_of(math.fsum(us for part in parts for us in part))
     *each, total = _place_numbers(parts, scale, analysis.steps.wall_us)
-    rows = [Row((fold.name, *cells)) for fold, cells in zip(shown, each, strict=False)]
-    rest = [Row((f"{len(hidden)} more", *each[-1]), "rest")] if hidden else []
+    rows = [TableRow((fold.name, *cells)) for fold, cells in zip(shown, each, strict=False)]
+    rest = [TableRow((f"{len(hidden)} more", *each[-1]), "rest")] if hidden else []
     heads = ("work", "waiting", f"both, {scale.unit}", "share")
-    return Table(
+    return TableSection(
         title,
-        (Column("at", "place"), *(Column(head, "number") for head in heads)),
-        (*rows, *rest, Row(("all of these", *total), "total")),
+        (TableColumn("at", "place"), *number_columns(heads)),
+        (*rows, *rest, TableRow(("all of these", *total), "total")),
     )
 
 
@@ -83,22 +83,24 @@ def _place_numbers(parts: Sequence[tuple[float, float]], scale: Scale, wall_us: 
 _DETAILS = 3
 
 
-def idle(analysis: Analysis, top: int) -> Table | None:
+def idle(analysis: Analysis, top: int) -> TableSection | None:
     """Why the device waited, with source lines; the smaller causes folded into one row."""
     places = _by(analysis.idle, lambda cause: (cause.cause, cause.source or ""))
-    folded = top_of([_whole(parts) for parts in places.values()], top)
+    folded = top_rows([_whole(parts) for parts in places.values()], top)
     if not folded.shown:
         return None
     rows = [
-        Row((*_cause(one), *numbers), details=_wait_details(places[one.cause, one.source or ""], folded.scale))
+        TableRow((*_cause(one), *numbers), details=_wait_details(places[one.cause, one.source or ""], folded.scale))
         for one, numbers in zip(folded.shown, folded.each, strict=True)
     ]
     if folded.rest:
-        rows.append(Row((f"{folded.hidden} more", "", "", *folded.rest), "rest"))
-    rows.append(Row(("all idle time", "", "", *folded.total), "total"))
+        rows.append(TableRow((f"{folded.hidden} more", "", "", *folded.rest), "rest"))
+    rows.append(TableRow(("all idle time", "", "", *folded.total), "total"))
     who = "the step's threads did no work" if analysis.device.kind == "cpu" else "the device had no work"
-    numbers = (Column(title, "number") for title in ("times", folded.scale.unit, "share"))
-    return Table(f"Why {who}", (Column("cause", "words"), Column("at", "place"), *numbers), tuple(rows))
+    numbers = number_columns(("times", folded.scale.unit, "share"))
+    return TableSection(
+        f"Why {who}", (TableColumn("cause", "words"), TableColumn("at", "place"), *numbers), tuple(rows)
+    )
 
 
 def _by(
@@ -135,7 +137,7 @@ def _wait_details(parts: Sequence[IdleCause], scale: Scale) -> tuple[str, ...]:
     return tuple(text for text in (", ".join(shown) + (f" and {more} more" if more else ""), where) if text)
 
 
-def collectives(analysis: Analysis, top: int) -> Table | None:
+def collectives(analysis: Analysis, top: int) -> TableSection | None:
     """Collectives by time; null where there are none."""
     if not analysis.collectives:
         return None
@@ -151,13 +153,13 @@ def collectives(analysis: Analysis, top: int) -> Table | None:
         *((f"{hidden} more kinds and sizes take less time.",) if hidden else ()),
     )
     title = "Collectives" + (f" ({len(rows)} of {len(ordered)})" if hidden else "")
-    return Table(title, (Column("collective", "name"), *(Column(head, "number") for head in heads)), tuple(rows), notes)
+    return TableSection(title, (TableColumn("collective", "name"), *number_columns(heads)), tuple(rows), notes)
 
 
-def _row(one: CollectiveSummary, scale: Scale) -> Row:
+def _row(one: CollectiveSummary, scale: Scale) -> TableRow:
     times = (scale.one(us) for us in (one.us, one.exposed_us, one.transfer_us, one.wait_us))
     speed = UNKNOWN if one.bus_bytes_per_s is None else format_si(one.bus_bytes_per_s, "B/s")
-    return Row((one.name, *times, speed), group="communication", details=_collective_details(one))
+    return TableRow((one.name, *times, speed), group="communication", details=_collective_details(one))
 
 
 def _collective_details(one: CollectiveSummary) -> tuple[str, ...]:
@@ -175,17 +177,17 @@ _CELLS = 200
 _HOST_BOUND = 0.8  # of the idle time with an empty queue: launching sooner would have filled it
 
 
-def queue_strip(analysis: Analysis) -> Strip | None:
+def queue_sparkline(analysis: Analysis) -> Sparkline | None:
     """The depth over the window, 0 to the highest; null where no launches are on record."""
     queue = analysis.queue
     if queue is None or len(queue.curve) < 2:
         return None
     length_us = queue.curve[-1][0] - queue.curve[0][0]
-    words = f"from 0 to {queue.highest_depth} launches over {format_us(length_us)}; {queue_words(queue)}"
-    return Strip("Queue depth: launches issued, kernels not yet done", mean_depths(queue.curve, _CELLS), words)
+    words = f"from 0 to {queue.highest_depth} launches over {format_us(length_us)}; {queue_caption(queue)}"
+    return Sparkline("Queue depth: launches issued, kernels not yet done", mean_depths(queue.curve, _CELLS), words)
 
 
-def queue_words(queue: Queue) -> str:
+def queue_caption(queue: Queue) -> str:
     """What the depth of the queue proves."""
     typical = f"the median depth is {queue.median_depth:.0f}"
     if queue.empty_idle_share is None:
@@ -210,20 +212,20 @@ _KNOWN_SUMS = ("flops", "bytes_low", "bytes_high", "compute_us", "memory_us", "l
 
 
 @dataclass(frozen=True)
-class Variants:
+class KernelVariants:
     """Kernels told as one row, and how many shapes of them there are."""
 
     kernel: KernelSummary
     shapes: int
 
 
-def varying_together(kernels: Iterable[KernelSummary]) -> tuple[Variants, ...]:
+def varying_together(kernels: Iterable[KernelSummary]) -> tuple[KernelVariants, ...]:
     """One entry per kernel; those that run less than once per step and share all but their shapes are one."""
     groups: dict[tuple[object, ...], list[KernelSummary]] = {}
     for number, row in enumerate(kernels):
         key = (row.name, row.op, row.source, row.dtype, row.bound) if row.calls < 1 - 1e-9 else (number,)
         groups.setdefault(key, []).append(row)
-    return tuple(Variants(_together(rows), len(rows)) for rows in groups.values())
+    return tuple(KernelVariants(_together(rows), len(rows)) for rows in groups.values())
 
 
 def _together(rows: Sequence[KernelSummary]) -> KernelSummary:
@@ -243,7 +245,7 @@ def _together(rows: Sequence[KernelSummary]) -> KernelSummary:
 Rounded = tuple[Scale, dict[LedgerEntry, int], dict[LedgerEntry, int]]
 
 
-def ledger(analysis: Analysis) -> Table:
+def ledger(analysis: Analysis) -> TableSection:
     """Where the step goes: groups by size, their accounts beneath them, and the total."""
     entries = sorted((entry for entry in analysis.ledger if entry.us > 0), key=lambda entry: -entry.us)
     scale = scale_of(math.fsum(entry.us for entry in entries))
@@ -252,10 +254,15 @@ def ledger(analysis: Analysis) -> Table:
     parts = _rounded(groups, lambda entry: scale.quanta(entry.us))
     tenths = _rounded(groups, lambda entry: entry.share * 1000)
     rows = [row for group, members in groups if members for row in _group_rows(group, members, (scale, parts, tenths))]
-    total = Row(("total", "", *_numbers(entries, (scale, parts, tenths))), "total")
-    return Table(
+    total = TableRow(("total", "", *_numbers(entries, (scale, parts, tenths))), "total")
+    return TableSection(
         "Where the step goes",
-        (Column("", "words"), Column("", "words"), Column(scale.unit, "number"), Column("share", "number")),
+        (
+            TableColumn("", "words"),
+            TableColumn("", "words"),
+            TableColumn(scale.unit, "number"),
+            TableColumn("share", "number"),
+        ),
         (*rows, total),
     )
 
@@ -271,13 +278,16 @@ def _rounded(
     }
 
 
-def _group_rows(group: str, members: list[LedgerEntry], rounded: Rounded) -> list[Row]:
+def _group_rows(group: str, members: list[LedgerEntry], rounded: Rounded) -> list[TableRow]:
     if len(members) == 1:
         account = members[0].account
         label = group if account == group else f"{group}: {_label(account)}"
-        return [Row((label, ACCOUNT_MEANINGS.get(account, ""), *_numbers(members, rounded)), group=group)]
-    head = Row((group, "", *_numbers(members, rounded)), group=group)
-    return [head, *(Row((_label(one.account), _meaning(one), *_numbers([one], rounded)), "part") for one in members)]
+        return [TableRow((label, ACCOUNT_MEANINGS.get(account, ""), *_numbers(members, rounded)), group=group)]
+    head = TableRow((group, "", *_numbers(members, rounded)), group=group)
+    return [
+        head,
+        *(TableRow((_label(one.account), _meaning(one), *_numbers([one], rounded)), "part") for one in members),
+    ]
 
 
 def _label(account: str) -> str:
@@ -296,25 +306,27 @@ def _numbers(entries: Sequence[LedgerEntry], rounded: Rounded) -> tuple[str, str
     return time, format_share(share if count in {0, 1000} else count / 1000)
 
 
-def kernels(analysis: Analysis, top: int) -> Table | None:
+def kernels(analysis: Analysis, top: int) -> TableSection | None:
     """The kernels (CPU: ops) that take the most time, with their floors; the others folded into one row."""
     noun = "op" if analysis.device.kind == "cpu" else "kernel"
     variants = {variant.kernel: variant.shapes for variant in varying_together(analysis.kernels)}
-    folded = top_of(list(variants), top)
+    folded = top_rows(list(variants), top)
     if not folded.shown:
         return None
     rows = [
-        Row((row.name, *numbers, *_floors(row, folded.scale)), group=_group(row), details=_details(row, variants[row]))
+        TableRow(
+            (row.name, *numbers, *_floors(row, folded.scale)), group=_group(row), details=_details(row, variants[row])
+        )
         for row, numbers in zip(folded.shown, folded.each, strict=True)
     ]
     blank = ("",) * 4
     if folded.rest:
-        rows.append(Row((f"{folded.hidden} more", *folded.rest, *blank), "rest"))
-    rows.append(Row((f"all {noun}s", *folded.total, *blank), "total"))
+        rows.append(TableRow((f"{folded.hidden} more", *folded.rest, *blank), "rest"))
+    rows.append(TableRow((f"all {noun}s", *folded.total, *blank), "total"))
     titles = (folded.scale.unit, "share", "compute", "memory", "launch", "explained")
-    return Table(
+    return TableSection(
         f"Top {noun}s by time" + (f" ({len(folded.shown)} of {len(variants)})" if folded.hidden else ""),
-        (Column(noun, "name"), *(Column(title, "number") for title in titles)),
+        (TableColumn(noun, "name"), *number_columns(titles)),
         tuple(rows),
         _kernel_notes(folded.shown, folded.scale),
     )
@@ -353,7 +365,7 @@ def _details(row: KernelSummary, variants: int) -> tuple[str, ...]:
     return tuple(part for part in parts if part)
 
 
-def ranks(analysis: Analysis, top: int) -> Table | None:
+def ranks(analysis: Analysis, top: int) -> TableSection | None:
     """One row per rank, the slowest first where there are too many to show."""
     if not analysis.ranks:
         return None
@@ -363,13 +375,13 @@ def ranks(analysis: Analysis, top: int) -> Table | None:
     rows = []
     for rank in shown:
         groups = [math.fsum(entry.us for entry in rank.ledger if entry.group == group) for group in GROUPS]
-        rows.append(Row((str(rank.rank), rank.verdict, *scale.column(groups), scale.one(rank.skew_us))))
+        rows.append(TableRow((str(rank.rank), rank.verdict, *scale.column(groups), scale.one(rank.skew_us))))
     hidden = len(analysis.ranks) - len(shown)
     note = (f"{hidden} more ranks, none later than these.",) if hidden else ()
     heads = ("compute", "memory", "overhead", "comm.", "unknown", "wall", "late")
-    return Table(
+    return TableSection(
         f"Ranks, in {scale.unit} per step",
-        (Column("rank", "words"), Column("bound", "words"), *(Column(head, "number") for head in heads)),
+        (TableColumn("rank", "words"), TableColumn("bound", "words"), *number_columns(heads)),
         tuple(rows),
         ("late: how much later than the first rank it reaches collectives, on average.", *note),
     )

@@ -2,17 +2,25 @@
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
 
-from rich.cells import cell_len
-from rich.text import Text
-
+from bottleneck.report import markdown, terminal
 from bottleneck.report.analysis_document import headline
-from bottleneck.report.document import Column, Notes, Row, Table
-from bottleneck.report.kernel_names import cut_end
-from bottleneck.report.terminal import Look
+from bottleneck.report.document import (
+    Document,
+    ListSection,
+    Section,
+    TableColumn,
+    TableRow,
+    TableSection,
+    Waterfall,
+    WaterfallBar,
+    number_columns,
+)
+from bottleneck.report.json_text import encode
+from bottleneck.report.terminal import PLAIN, TerminalStyle
 from bottleneck.report.text import Scale, apportion, scale_of
 from bottleneck.report.wording import ACCOUNT_LABELS, calls_number, shapes_words
 from bottleneck.schema.comparison import Bar, ChangeRow, CompareSide, Comparison, Condition, CounterStep
@@ -24,7 +32,7 @@ _ANY = "*"
 
 
 @dataclass(frozen=True)
-class Alike:
+class RowGroup:
     """Rows of one op that changed alike, added up, and in how many modules they lie.
 
     The numbers by which the paths of the modules differ are '*' in that of ``row``.
@@ -34,7 +42,7 @@ class Alike:
     modules: int = 1
 
 
-def fold_alike(rows: Iterable[ChangeRow], *, by_op: bool = True) -> list[Alike]:
+def fold_alike(rows: Iterable[ChangeRow], *, by_op: bool = True) -> list[RowGroup]:
     """The rows, those alike but for numbers in the module's path together; most change first.
 
     ``by_op`` keeps ops, shapes and lines apart; rows that are modules have none.
@@ -60,11 +68,11 @@ def added(rows: Sequence[ChangeRow]) -> ChangeRow:
     )
 
 
-def _folded(rows: Sequence[ChangeRow]) -> Alike:
+def _folded(rows: Sequence[ChangeRow]) -> RowGroup:
     if len(rows) == 1:
-        return Alike(rows[0])
+        return RowGroup(rows[0])
     paths = list(dict.fromkeys(row.module or "" for row in rows))
-    return Alike(replace(added(rows), module=_common(paths) or None), len(paths))
+    return RowGroup(replace(added(rows), module=_common(paths) or None), len(paths))
 
 
 def _common(paths: Sequence[str]) -> str:
@@ -174,7 +182,7 @@ _MOST_DECIMALS = 3
 
 
 @dataclass(frozen=True)
-class Account:
+class RoundedAccount:
     """One account of the ledger with its numbers in steps of the last decimal shown."""
 
     bar: Bar
@@ -188,11 +196,11 @@ class Account:
 
 
 @dataclass(frozen=True)
-class Rounded:
+class RoundedChange:
     """The accounts of a comparison, rounded so that what is on screen adds up: most change first."""
 
     scale: Scale
-    accounts: tuple[Account, ...]
+    accounts: tuple[RoundedAccount, ...]
 
     @property
     def change(self) -> int:
@@ -200,13 +208,13 @@ class Rounded:
         return sum(account.change for account in self.accounts)
 
 
-def rounded(comparison: Comparison) -> Rounded:
+def rounded(comparison: Comparison) -> RoundedChange:
     """The accounts of a comparison that has times."""
     bars = sorted(comparison.bars, key=lambda bar: -abs(bar.change_us))
     before, after = [bar.before_us for bar in bars], [bar.after_us for bar in bars]
     scale = change_scale(math.fsum(before), math.fsum(after))
     columns = (apportion([scale.quanta(value) for value in values]) for values in (before, after))
-    return Rounded(scale, tuple(map(Account, bars, *columns)))
+    return RoundedChange(scale, tuple(map(RoundedAccount, bars, *columns)))
 
 
 def change_scale(before_us: float, after_us: float) -> Scale:
@@ -244,62 +252,26 @@ def settled(scale: Scale, values: Sequence[float], total: int, least: int | None
     return parts
 
 
+WATERFALL_TITLE = "Where the change comes from"
 _MOST_ACCOUNTS = 14
 # Where all bars end this far from zero, in units of what they move, they begin at another number.
 _FAR = 2.0
-_WIDE = 64
-_LEAST_BAR, _MOST_BAR = 8, 40
-_WIDEST_LABEL, _NARROW_LABEL = 24, 15
-_GAP = "  "
 _NO_PRICE = "without a price"
-# The bar of the step itself: neither of them is the mark of a group.
-_STEP_MARK, _STEP_MARK_ASCII = "▒", "o"
 
 
-@dataclass(frozen=True)
-class Fall:
-    """A line: its label in full and short, its numbers as shown, and where its bar begins and ends.
-
-    ``group`` is empty for the step itself and for accounts folded together; ``amount`` is the one number of a narrow
-    screen: the change, or the time of the step.
-    """
-
-    label: str
-    short: str
-    group: str
-    before: str
-    after: str
-    change: str
-    amount: str
-    start_us: float
-    end_us: float
-    is_step: bool = False
-
-
-@dataclass(frozen=True)
-class Waterfall:
-    """All lines, the first and the last of them the step, and where the axis of the bars begins and ends."""
-
-    unit: str
-    falls: tuple[Fall, ...]
-    low_us: float
-    high_us: float
-    note: str = ""
-
-
-def waterfall(numbers: Rounded) -> Waterfall:
+def waterfall(numbers: RoundedChange) -> Waterfall:
     """The waterfall, most change first; as printed, its lines add up."""
     scale, accounts = numbers.scale, numbers.accounts
     first = _step("before", [account.before for account in accounts], [a.bar.before_us for a in accounts], scale)
-    falls, at = [first], first.end_us
+    bars, at = [first], first.end_us
     for members in _grouped(accounts):
-        falls.append(_fall(members, scale, at))
-        at = falls[-1].end_us
+        bars.append(_account_bar(members, scale, at))
+        at = bars[-1].end_us
     last = _step("after", [account.after for account in accounts], [a.bar.after_us for a in accounts], scale)
-    falls.append(replace(last, change=signed(scale, numbers.change, last.end_us - first.end_us)))
-    low, high = _axis(falls)
+    bars.append(replace(last, change=signed(scale, numbers.change, last.end_us - first.end_us)))
+    low, high = _axis(bars)
     note = f"The bars begin at {low / scale.size:.{scale.decimals}f} {scale.unit}, not at 0." if low else ""
-    return Waterfall(scale.unit, tuple(falls), low, high, note)
+    return Waterfall(WATERFALL_TITLE, scale.unit, tuple(bars), low, high, note)
 
 
 def account_label(account: str, group: str) -> str:
@@ -317,25 +289,7 @@ def short_label(account: str) -> str:
     return ACCOUNT_LABELS.get(account, account.partition(".")[2] or account)
 
 
-def waterfall_lines(drawn: Waterfall, look: Look) -> list[Text]:
-    """The waterfall in this width: all numbers and bars where it is wide, else one number and, if they fit, bars."""
-    is_wide = look.width >= _WIDE
-    rows = [_cells(fall, look, is_wide=is_wide) for fall in drawn.falls]
-    titles = (f"in {drawn.unit}", *(("before", "after", "change") if is_wide else ("",)))
-    widths = [max(cell_len(row[index]) for row in (titles, *rows)) for index in range(len(titles))]
-    numbers = sum(width + len(_GAP) for width in widths[1:])
-    widths[0] = max(min(widths[0], look.width - numbers - 2), 4)
-    room = min(look.width - 2 - widths[0] - numbers - len(_GAP), _MOST_BAR)
-    lines = [Text(("  " + _set(titles, widths, look)).rstrip(), "dim")]
-    for fall, row in zip(drawn.falls, rows, strict=True):
-        lines.append(Text.assemble(f"{_mark(fall, look)} ", (_set(row, widths, look), "bold" if fall.is_step else "")))
-        if room >= _LEAST_BAR:
-            lines[-1].append_text(_bar(fall, drawn, room, look))
-        lines[-1].rstrip()
-    return lines
-
-
-def _grouped(accounts: Sequence[Account]) -> list[tuple[Account, ...]]:
+def _grouped(accounts: Sequence[RoundedAccount]) -> list[tuple[RoundedAccount, ...]]:
     """The accounts that have a line each, and last those that share one: the least, and those that stayed the same."""
     held = [account for account in accounts if account.bar.before_us or account.bar.after_us]
     moving = [account for account in held if account.change]
@@ -346,7 +300,7 @@ def _grouped(accounts: Sequence[Account]) -> list[tuple[Account, ...]]:
     return [*((account,) for account in alone), *([others] if others else [])]
 
 
-def _fall(members: Sequence[Account], scale: Scale, at: float) -> Fall:
+def _account_bar(members: Sequence[RoundedAccount], scale: Scale, at: float) -> WaterfallBar:
     before, after = (
         math.fsum(side) for side in zip(*((a.bar.before_us, a.bar.after_us) for a in members), strict=True)
     )
@@ -355,7 +309,7 @@ def _fall(members: Sequence[Account], scale: Scale, at: float) -> Fall:
     label, short, group = f"{len(members)} others", f"{len(members)} others", ""
     if len(members) == 1:
         label, short, group = account_label(bar.account, bar.group), short_label(bar.account), bar.group
-    return Fall(
+    return WaterfallBar(
         label=label,
         short=short,
         group=group,
@@ -368,58 +322,20 @@ def _fall(members: Sequence[Account], scale: Scale, at: float) -> Fall:
     )
 
 
-def _step(label: str, quanta: Sequence[int], us: Sequence[float], scale: Scale) -> Fall:
+def _step(label: str, quanta: Sequence[int], us: Sequence[float], scale: Scale) -> WaterfallBar:
     whole = math.fsum(us)
     shown = scale.show(sum(quanta), whole)
     before, after = (shown, "") if label == "before" else ("", shown)
-    return Fall(label, label, "", before, after, "", shown, 0.0, whole, is_step=True)
+    return WaterfallBar(label, label, "", before, after, "", shown, 0.0, whole, is_step=True)
 
 
-def _axis(falls: Sequence[Fall]) -> tuple[float, float]:
+def _axis(bars: Sequence[WaterfallBar]) -> tuple[float, float]:
     """Where the bars begin and end: not at zero where the change would then be too small to see."""
-    ends = [fall.end_us for fall in falls]
+    ends = [bar.end_us for bar in bars]
     low, high = min(ends), max(ends)
     span = high - low
     start = low - span / 4 if span > 0 and low > _FAR * span else 0.0
     return start, high if high > start else start + 1.0
-
-
-def _cells(fall: Fall, look: Look, *, is_wide: bool) -> tuple[str, ...]:
-    if is_wide:
-        return (
-            cut_end(look.text(fall.label), _WIDEST_LABEL, look.glyphs.ellipsis),
-            fall.before,
-            fall.after,
-            fall.change,
-        )
-    return cut_end(look.text(fall.short), _NARROW_LABEL, look.glyphs.ellipsis), fall.amount
-
-
-def _set(cells: Sequence[str], widths: Sequence[int], look: Look) -> str:
-    label = cut_end(cells[0], widths[0], look.glyphs.ellipsis)
-    numbers = (cell.rjust(width) for cell, width in zip(cells[1:], widths[1:], strict=True))
-    return _GAP.join([label + " " * (widths[0] - cell_len(label)), *numbers])
-
-
-def _mark(fall: Fall, look: Look) -> str:
-    return look.glyphs.bars.get(fall.group, " ")
-
-
-def _bar(fall: Fall, drawn: Waterfall, room: int, look: Look) -> Text:
-    """The bar of a line in so many cells; what is not nothing has at least one."""
-    cells = [
-        round((min(max(at, drawn.low_us), drawn.high_us) - drawn.low_us) / (drawn.high_us - drawn.low_us) * room)
-        for at in (fall.start_us, fall.end_us)
-    ]
-    left, right = min(cells), max(cells)
-    if left == right and fall.start_us != fall.end_us:
-        left, right = (left, left + 1) if left < room else (left - 1, left)
-    if fall.is_step:
-        glyph = _STEP_MARK if look.encoding.lower().startswith("utf") else _STEP_MARK_ASCII
-    else:
-        glyph = look.glyphs.bars.get(fall.group, look.glyphs.bars["unknown"])
-    style = "dim" if fall.is_step else "red" if fall.end_us > fall.start_us else "green"
-    return Text.assemble(_GAP, " " * left, (glyph * (right - left), style))
 
 
 _NO_MODULE = "(no module)"
@@ -430,7 +346,7 @@ _ROWS_NOTE = (
 _MODULES_NOTE = "Work alone: waiting belongs to the step as a whole."
 
 
-def rows(comparison: Comparison, numbers: Rounded, top: int) -> Table | None:
+def rows(comparison: Comparison, numbers: RoundedChange, top: int) -> TableSection | None:
     """The ops whose time changed most, the others folded, then idle time by cause: together the change of the step."""
     idle, idle_quanta = _idle(comparison.idle, numbers)
     every = fold_alike(comparison.rows)
@@ -438,20 +354,20 @@ def rows(comparison: Comparison, numbers: Rounded, top: int) -> Table | None:
     told = [*(alike.row for alike in shown), *([added([alike.row for alike in rest])] if rest else [])]
     quanta = settled(numbers.scale, [row.change_us for row in told], numbers.change - idle_quanta)
     lines = [_row(alike, change, numbers) for alike, change in zip(shown, quanta, strict=False)]
-    lines += [Row((f"{len(rest)} more", "", *_parts(told[-1], quanta[-1], numbers)), "rest")] if rest else []
+    lines += [TableRow((f"{len(rest)} more", "", *_parts(told[-1], quanta[-1], numbers)), "rest")] if rest else []
     if not shown and not idle and not numbers.change:
         return None
     whole = signed(numbers.scale, numbers.change, comparison.change_us or 0.0)
     titles = ("calls", "by count", "by time", "change")
-    return Table(
+    return TableSection(
         f"What changed, in {numbers.scale.unit}{_count(shown, rest)}",
-        (Column("op", "name"), *(Column(name, "number") for name in titles)),
-        (*lines, *idle, Row(("the step", "", "", "", whole), "total")),
+        (TableColumn("op", "name"), *number_columns(titles)),
+        (*lines, *idle, TableRow(("the step", "", "", "", whole), "total")),
         (_ROWS_NOTE,),
     )
 
 
-def modules(comparison: Comparison, numbers: Rounded, top: int) -> Table | None:
+def modules(comparison: Comparison, numbers: RoundedChange, top: int) -> TableSection | None:
     """The modules whose work changed most; they add up to all ops of the table above."""
     if len(comparison.modules) < 2:
         return None
@@ -466,7 +382,7 @@ def modules(comparison: Comparison, numbers: Rounded, top: int) -> Table | None:
     lows = settled(scale, [row.before_us for row in told], max(round(scale.quanta(before)), -busy), 0)
     highs = settled(scale, [row.after_us for row in told], sum(lows) + busy, 0)
     lines = [
-        Row(
+        TableRow(
             (name, scale.show(low, row.before_us), scale.show(high, row.after_us), _signed(row, high - low, numbers)),
             "rest" if rest and row is told[-1] else "plain",
         )
@@ -474,15 +390,17 @@ def modules(comparison: Comparison, numbers: Rounded, top: int) -> Table | None:
     ]
     whole = (scale.show(sum(lows), 1.0), scale.show(sum(highs), 1.0), signed(scale, busy, float(busy)))
     titles = ("before", "after", "change")
-    return Table(
+    return TableSection(
         f"By module, in {scale.unit}{_count(shown, rest)}",
-        (Column("module", "place"), *(Column(name, "number") for name in titles)),
-        (*lines, Row(("all modules", *whole), "total")),
+        (TableColumn("module", "place"), *number_columns(titles)),
+        (*lines, TableRow(("all modules", *whole), "total")),
         (_MODULES_NOTE,),
     )
 
 
-def _split(every: Sequence[Alike], top: int, numbers: Rounded) -> tuple[Sequence[Alike], Sequence[Alike]]:
+def _split(
+    every: Sequence[RowGroup], top: int, numbers: RoundedChange
+) -> tuple[Sequence[RowGroup], Sequence[RowGroup]]:
     """Those that have a line each, and the others; a change that rounds to nothing has none, one alone always has."""
     shown = sum(abs(numbers.scale.quanta(alike.row.change_us)) >= 0.5 for alike in every[:top])
     if shown == len(every) - 1:
@@ -490,16 +408,18 @@ def _split(every: Sequence[Alike], top: int, numbers: Rounded) -> tuple[Sequence
     return every[:shown], every[shown:]
 
 
-def _count(shown: Sequence[Alike], rest: Sequence[Alike]) -> str:
+def _count(shown: Sequence[RowGroup], rest: Sequence[RowGroup]) -> str:
     return f" ({len(shown)} of {len(shown) + len(rest)})" if rest else ""
 
 
-def _row(alike: Alike, quanta: int, numbers: Rounded) -> Row:
+def _row(alike: RowGroup, quanta: int, numbers: RoundedChange) -> TableRow:
     row = alike.row
-    return Row((row.name, calls_words(row), *_parts(row, quanta, numbers)), details=row_details(row, alike.modules))
+    return TableRow(
+        (row.name, calls_words(row), *_parts(row, quanta, numbers)), details=row_details(row, alike.modules)
+    )
 
 
-def _parts(row: ChangeRow, quanta: int, numbers: Rounded) -> tuple[str, str, str]:
+def _parts(row: ChangeRow, quanta: int, numbers: RoundedChange) -> tuple[str, str, str]:
     """The change by count, by time, and in all; the part by time is what the part by count leaves of it."""
     scale = numbers.scale
     count = round(scale.quanta(row.count_us)) if row.mean_us else quanta
@@ -507,17 +427,17 @@ def _parts(row: ChangeRow, quanta: int, numbers: Rounded) -> tuple[str, str, str
     return by_count, by_time, _signed(row, quanta, numbers)
 
 
-def _signed(row: ChangeRow, quanta: int, numbers: Rounded) -> str:
+def _signed(row: ChangeRow, quanta: int, numbers: RoundedChange) -> str:
     return signed(numbers.scale, quanta, row.change_us)
 
 
-def _idle(bars: Sequence[Bar], numbers: Rounded) -> tuple[list[Row], int]:
+def _idle(bars: Sequence[Bar], numbers: RoundedChange) -> tuple[list[TableRow], int]:
     """A line for each cause of idle time that changed, with the number that the waterfall shows; and their sum."""
     known = {account.bar: account.change for account in numbers.accounts}
     changes = [known.get(bar, round(numbers.scale.quanta(bar.change_us))) for bar in bars]
     ranked = sorted(zip(bars, changes, strict=True), key=lambda item: -abs(item[0].change_us))
     lines = [
-        Row(
+        TableRow(
             (account_label(bar.account, bar.group), "", "", "", signed(numbers.scale, change, bar.change_us)),
             details=source_details(bar.source, is_touched=bar.is_touched),
         )
@@ -527,69 +447,68 @@ def _idle(bars: Sequence[Bar], numbers: Rounded) -> tuple[list[Row], int]:
     return lines, sum(changes)
 
 
-def _module_name(alike: Alike) -> str:
+def _module_name(alike: RowGroup) -> str:
     name = alike.row.module or alike.row.name or _NO_MODULE
     return f"{name} ({alike.modules} of them)" if alike.modules > 1 else name
 
 
 TOP = 10
 _MOST_MODULES = 8
-WATERFALL_TITLE = "Where the change comes from"
+_FACT_WIDTH = 8
+_VOID = "Not only the code differs, so that these times do not compare the code:"
+_BESIDES, _ALSO = "Not only the code differs:", "Also:"
 
 
-@dataclass(frozen=True)
-class ComparisonDocument:
-    """The parts in reading order; all text is uncleaned. ``breaks`` are conditions that void a difference of times."""
-
-    title: str
-    breaks: tuple[str, ...]
-    colours: tuple[str, ...]
-    sentence: str
-    facts: tuple[tuple[str, str], ...]
-    waterfall: Waterfall | None
-    parts: tuple[Table | Notes, ...]
-
-
-def build(comparison: Comparison, top: int = TOP) -> ComparisonDocument:
+def build(comparison: Comparison, top: int = TOP) -> Document:
     """The document of a comparison, with at most ``top`` ops."""
-    parts: list[Table | Notes | None] = []
-    drawn = None
+    sections: list[Section | None] = []
     if comparison.change_us is not None and comparison.bars:
         numbers = rounded(comparison)
-        drawn = waterfall(numbers)
-        parts += [
+        sections += [
+            waterfall(numbers),
             rows(comparison, numbers, top),
             modules(comparison, numbers, min(top, _MOST_MODULES)),
         ]
-    parts += [_counters(comparison), _notes(comparison)]
-    return ComparisonDocument(
-        title=title(comparison),
-        breaks=tuple(condition_words(each) for each in comparison.conditions if each.weight == "breaks"),
-        colours=tuple(condition_words(each) for each in comparison.conditions if each.weight != "breaks"),
+    sections += [_counters(comparison), _notes(comparison)]
+    return Document(
+        headline="compare",
+        subject=title(comparison),
+        conditions=_conditions(comparison),
         sentence=sentence(comparison),
         facts=(("before", side_words(comparison.before)), ("after", side_words(comparison.after))),
-        waterfall=drawn,
-        parts=tuple(part for part in parts if part is not None),
+        fact_width=_FACT_WIDTH,
+        sections=tuple(section for section in sections if section is not None),
     )
 
 
-def _counters(comparison: Comparison) -> Table | None:
+def _conditions(comparison: Comparison) -> tuple[ListSection, ...]:
+    """The differences besides the code, those first that make a comparison of times void."""
+    void = [condition_words(each) for each in comparison.conditions if each.weight == "breaks"]
+    others = [condition_words(each) for each in comparison.conditions if each.weight != "breaks"]
+    headings = ((_VOID, void), (_ALSO if void else _BESIDES, others))
+    return tuple(ListSection(heading, tuple((each,) for each in found)) for heading, found in headings if found)
+
+
+def _counters(comparison: Comparison) -> TableSection | None:
     """The counters that differ, and in a note those that are the same or known on one side only."""
     known = [(_label(each), each.before, each.after) for each in comparison.counters]
     both = [(name, before, after) for name, before, after in known if before is not None and after is not None]
     if not known:
         return None
     rows = [
-        Row((name, f"{before:,}", f"{after:,}", f"{after - before:+,}"))
+        TableRow((name, f"{before:,}", f"{after:,}", f"{after - before:+,}"))
         for name, before, after in both
         if before != after
     ]
     same = ", ".join(f"{name} {before:,}" for name, before, after in both if before == after)
     notes = [f"The same on both sides: {same}."] if same else []
-    columns = (Column("counter", "words"), *(Column(name, "number") for name in ("before", "after", "change")))
+    columns = (
+        TableColumn("counter", "words"),
+        *number_columns(("before", "after", "change")),
+    )
     title = "Counters that differ, per step" if rows else "Counters: none that both sides know differs"
     title = title if both else "Counters: none that both sides know"
-    return Table(title, columns, tuple(rows), (*notes, *_not_compared(comparison)))
+    return TableSection(title, columns, tuple(rows), (*notes, *_not_compared(comparison)))
 
 
 def _label(step: CounterStep) -> str:
@@ -614,5 +533,23 @@ def _why(name: str, side: CompareSide) -> str:
     return counts.unknown.get(name) or counts.unstable.get(name) or "no reason given"
 
 
-def _notes(comparison: Comparison) -> Notes | None:
-    return Notes("Notes", tuple((note,) for note in comparison.notes)) if comparison.notes else None
+def _notes(comparison: Comparison) -> ListSection | None:
+    return ListSection("Notes", tuple((note,) for note in comparison.notes)) if comparison.notes else None
+
+
+def to_terminal(comparison: Comparison, style: TerminalStyle = PLAIN, *, top: int = TOP) -> str:
+    """The comparison as text; escape sequences appear in it only where the style has colour."""
+    return terminal.render(build(comparison, top), style)
+
+
+def to_markdown(comparison: Comparison, *, top: int = TOP) -> str:
+    """Markdown for a comment on a pull request, readable on a phone: the waterfall is as narrow as one."""
+    return markdown.render(build(comparison, top))
+
+
+def to_json(comparison: Comparison) -> str:
+    """The comparison as JSON."""
+    return encode(comparison)
+
+
+FORMATS: Mapping[str, Callable[[Comparison], str]] = {"terminal": to_terminal, "markdown": to_markdown, "json": to_json}

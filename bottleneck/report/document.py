@@ -1,23 +1,34 @@
-"""The parts that every report is made of, whatever the medium: tables, notes, remedies and strips."""
+"""The records of a report, whatever its subject and medium: builders fill a ``Document``, renderers turn it into text.
 
+All text in a document is as it came: each renderer makes it safe for its medium.
+"""
+
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
+from bottleneck.schema.checks import Check
+
 # A name is cut so that it stays different from its neighbours, a place keeps its end, words keep their beginning.
-Kind = Literal["name", "place", "words", "number"]
+ColumnKind = Literal["name", "place", "words", "number"]
 
 
 @dataclass(frozen=True)
-class Column:
-    """A column: its title, and what it holds, which decides how it is aligned and shortened."""
+class TableColumn:
+    """A column: its title, and the kind of its cells, which decides how they are aligned and shortened."""
 
     title: str
-    kind: Kind
+    kind: ColumnKind
+
+
+def number_columns(titles: Iterable[str]) -> tuple[TableColumn, ...]:
+    """A column of numbers per title."""
+    return tuple(TableColumn(title, "number") for title in titles)
 
 
 @dataclass(frozen=True)
-class Row:
-    """A row: its cells, the group that it belongs to (for its mark and colour), and words to set beneath it.
+class TableRow:
+    """A row: its cells, the group that it belongs to (for its mark and colour), and details to set beneath it.
 
     ``role``: a 'part' belongs to the row above it and is counted there; 'rest' folds rows that are not shown; the
     'total' is the sum of all that are neither parts nor totals.
@@ -30,17 +41,21 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Table:
-    """A titled table with the sentences that explain it."""
+class TableSection:
+    """A titled table with the sentences that explain it; one without rows shows the sentences only.
+
+    ``details`` is the title and kind of the column that a medium without room beneath a row makes of the rows' details.
+    """
 
     title: str
-    columns: tuple[Column, ...]
-    rows: tuple[Row, ...]
+    columns: tuple[TableColumn, ...]
+    rows: tuple[TableRow, ...]
     notes: tuple[str, ...] = ()
+    details: TableColumn = TableColumn("what it is", "name")
 
 
 @dataclass(frozen=True)
-class Notes:
+class ListSection:
     """A titled list of sentences; each item is a lead and the lines that belong to it."""
 
     title: str
@@ -48,8 +63,8 @@ class Notes:
 
 
 @dataclass(frozen=True)
-class Remedy:
-    """One thing to do: what it is about, labelled lines, code to write, and a command that tries it, to be copied."""
+class Action:
+    """One thing to do: its subject, labelled lines, code to write, and a command that tries it, to be copied."""
 
     lead: str
     lines: tuple[tuple[str, str], ...] = ()
@@ -58,24 +73,93 @@ class Remedy:
 
 
 @dataclass(frozen=True)
-class Remedies:
-    """A titled and ranked list of things to do: what to know before, what they come to, and what is left out.
+class ActionSection:
+    """A titled and ranked list of actions, with sentences before it, their total, and sentences that close it.
 
-    ``groups`` are those without a rank, told shortly, each group with its heading.
+    ``groups`` are actions without a rank, in short form, each group with its heading.
     """
 
     title: str
-    items: tuple[Remedy, ...]
-    before: tuple[str, ...] = ()
-    sums: tuple[str, ...] = ()
-    groups: tuple[tuple[str, tuple[Remedy, ...]], ...] = ()
+    items: tuple[Action, ...]
+    intro: tuple[str, ...] = ()
+    totals: tuple[str, ...] = ()
+    groups: tuple[tuple[str, tuple[Action, ...]], ...] = ()
     closing: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
-class Strip:
-    """A titled figure of one line: values over time, none below 0, and the words that read it."""
+class Sparkline:
+    """A titled figure of one line: values over time, none below 0, and its reading in words."""
 
     title: str
     values: tuple[float, ...]
-    words: str
+    caption: str
+
+
+@dataclass(frozen=True)
+class WaterfallBar:
+    """A line of a waterfall: its label in full and short, its numbers as shown, and the ends of its bar.
+
+    ``group`` is empty for the step itself and for accounts folded together; ``amount`` is the one number of a narrow
+    screen: the change, or the time of the step.
+    """
+
+    label: str
+    short: str
+    group: str
+    before: str
+    after: str
+    change: str
+    amount: str
+    start_us: float
+    end_us: float
+    is_step: bool = False
+
+
+@dataclass(frozen=True)
+class Waterfall:
+    """A titled figure of a change, account by account: the first and the last bar are the step before and after.
+
+    The axis of the bars runs from ``low_us`` to ``high_us``.
+    """
+
+    title: str
+    unit: str
+    bars: tuple[WaterfallBar, ...]
+    low_us: float
+    high_us: float
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class CheckSection:
+    """A titled list of checks."""
+
+    title: str
+    checks: tuple[Check, ...]
+
+
+Section = TableSection | ListSection | ActionSection | Sparkline | Waterfall | CheckSection
+
+
+@dataclass(frozen=True)
+class Document:
+    """A report in reading order: headline, conditions, sentence, facts, sections, warnings, closing.
+
+    ``headline`` is a word or two, shown in capitals on a terminal, and ``subject`` follows it unchanged. ``tone`` is
+    the group or the status that colours the headline. ``conditions`` are what must be known before the sentence is
+    read. ``fact_width`` is the width of the labels of ``facts`` where they stand in a
+    column; ``group_shares`` make the bar above the first table.
+    """
+
+    headline: str
+    sentence: str
+    subject: str = ""
+    tone: str = ""
+    conditions: tuple[ListSection, ...] = ()
+    facts: tuple[tuple[str, str], ...] = ()
+    fact_width: int = 9
+    group_shares: tuple[tuple[str, float], ...] = ()
+    sections: tuple[Section, ...] = ()
+    warnings: tuple[str, ...] = ()
+    closing: str = ""

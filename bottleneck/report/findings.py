@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 
-from bottleneck.report.document import Remedies, Remedy
+from bottleneck.report.document import Action, ActionSection
 from bottleneck.schema.analysis import Analysis, Finding, Interval
 from bottleneck.units import format_share, format_us
 
@@ -14,10 +14,10 @@ _MOST = 5
 _EVIDENCE_CHARACTERS = 220  # three lines of a narrow terminal
 _SAME_TIME = 0.1  # a finding that adds less than this part of its gain is another way to the same end
 
-Groups = tuple[tuple[str, tuple[Remedy, ...]], ...]
+Groups = tuple[tuple[str, tuple[Action, ...]], ...]
 
 
-def findings(analysis: Analysis, *, all_findings: bool = False) -> Remedies | None:
+def findings(analysis: Analysis, *, all_findings: bool = False) -> ActionSection | None:
     """What to change and what that is predicted to be worth; null where no rule has anything to say.
 
     Without ``all_findings`` those that the run's own noise would hide are counted, not shown, as are those after the
@@ -35,9 +35,9 @@ def findings(analysis: Analysis, *, all_findings: bool = False) -> Remedies | No
     more = _more(shown[most:] + others[most:], remarks[most:])
     hidden = () if all_findings else _hidden(ranked)
     characters = math.inf if all_findings else _EVIDENCE_CHARACTERS
-    return Remedies(
+    return ActionSection(
         TITLE,
-        tuple(_remedy(finding, characters) for finding in shown[:most]),
+        tuple(_action(finding, characters) for finding in shown[:most]),
         _doubts(analysis) if shown or others else (),
         _together(shown[:most], analysis.steps.wall_us),
         _groups(others[:most], remarks[:most]),
@@ -54,14 +54,14 @@ def _doubts(analysis: Analysis) -> tuple[str, ...]:
     return ()
 
 
-def _remedy(finding: Finding, characters: float) -> Remedy:
+def _action(finding: Finding, characters: float) -> Action:
     lines = (
         ("gain", _gain(finding)),
         ("adds", _added(finding)),
         ("seen", _evidence(finding.evidence, characters)),
         ("do", f"{finding.advice[:1].upper()}{finding.advice[1:]}".rstrip(". ") + "."),
     )
-    return Remedy(
+    return Action(
         lead=f"{finding.title} [{finding.slug}]",
         lines=tuple((label, text) for label, text in lines if text),
         code=tuple((finding.code or "").rstrip().splitlines()),
@@ -126,14 +126,14 @@ def _groups(others: Sequence[Finding], remarks: Sequence[Finding]) -> Groups:
         ("Other ways to save some of the same time:", tuple(_short(each, _gain(each)) for each in others)),
         ("Without a predicted gain:", tuple(_short(each, each.gain_reason or "") for each in remarks)),
     )
-    return tuple((title, remedies) for title, remedies in groups if remedies)
+    return tuple((title, actions) for title, actions in groups if actions)
 
 
-def _short(finding: Finding, gain: str) -> Remedy:
+def _short(finding: Finding, gain: str) -> Action:
     advice = finding.advice.rstrip(". ")
     advice = f"{advice[:1].lower()}{advice[1:]}" if advice[1:2].islower() else advice
     code = (finding.code or "").rstrip().splitlines()
-    return Remedy(
+    return Action(
         f"{finding.title}: {advice}{f' ({gain})' if gain else ''} [{finding.slug}]",
         code=tuple(code) if len(code) == 1 else (),
         command=finding.verify,

@@ -1,19 +1,30 @@
-"""An analysis as GitHub flavoured markdown, fit for a comment on a pull request; nothing from a trace is markup."""
+"""Renders a document as GitHub flavoured markdown for a pull request comment; no text of a trace acts as markup."""
 
 import re
 from collections.abc import Sequence
 
-from bottleneck.report.analysis_document import Document, Part, build
-from bottleneck.report.document import Column, Notes, Remedies, Remedy, Row, Strip, Table
+from bottleneck.report.document import (
+    Action,
+    ActionSection,
+    CheckSection,
+    Document,
+    ListSection,
+    Section,
+    Sparkline,
+    TableColumn,
+    TableRow,
+    TableSection,
+    Waterfall,
+)
 from bottleneck.report.kernel_names import short_names
-from bottleneck.report.terminal import UNICODE
-from bottleneck.report.text import UNKNOWN, apportion, clean, strip_cells
-from bottleneck.schema.analysis import Analysis
+from bottleneck.report.terminal import UNICODE, TerminalStyle, waterfall_lines
+from bottleneck.report.text import UNKNOWN, apportion, clean, sparkline_cells
 
 _PROSE = 600
 _NAME_WIDTH = 60
 _BAR_CELLS = 50
-_STRIP_CELLS = 60
+_PHONE = 40
+_SPARKLINE_CELLS = 60
 
 _HARMLESS = re.compile(r"[\w.,:;%'\"/+=()?!…·\u00d7\u2013\u2192-]+")
 # Made of harmless characters, yet GitHub or markdown would make a link, a picture, a mention or emphasis of it.
@@ -21,33 +32,42 @@ _LINKED = re.compile(r"://|www\.|:[\w+-]+:|\bGH-\d|\b(?=\w*\d)[0-9a-f]{7,40}\b|(
 _STARTS_BLOCK = re.compile(r"(?:[-+=]+|\d+[.)])$")
 
 
-def render(analysis: Analysis, *, all_findings: bool = False) -> str:
-    """The report as markdown without raw HTML; words that could be markup stand in code spans."""
-    return "\n".join(lines(build(analysis, all_findings=all_findings))) + "\n"
+def render(document: Document) -> str:
+    """The document as markdown without raw HTML; words that could be markup stand in code spans."""
+    return "\n".join(document_lines(document)).rstrip("\n") + "\n"
 
 
-def lines(document: Document) -> list[str]:
-    """The report line by line."""
-    out = [f"## {prose(document.headline)}", "", f"**{prose(document.sentence) or '(no sentence)'}**", ""]
-    out += [*(f"- {label}: {prose(text)}" for label, text in document.facts), ""]
-    bar = [code(_bar(document.groups)), ""] if document.groups else []
-    for part in document.parts:
-        out += [f"### {prose(part.title)}", ""]
-        if isinstance(part, Table):
+def document_lines(document: Document) -> list[str]:
+    """The document line by line."""
+    out = [f"## {prose(f'{document.headline} {document.subject}'.strip())}", ""]
+    for condition in document.conditions:
+        out += [condition.title, "", *_list_lines(condition), ""]
+    out += [f"**{prose(document.sentence) or '(no sentence)'}**", ""]
+    out += [*(f"- {label}: {prose(text)}" for label, text in document.facts), ""] if document.facts else []
+    bar = [code(_group_bar(document.group_shares)), ""] if document.group_shares else []
+    for section in document.sections:
+        out += [f"### {prose(section.title)}", ""] if section.title else []
+        if isinstance(section, TableSection):
             out, bar = [*out, *bar], []
-        out += body(part)
-    return [*out, prose(document.next_step)]
+        out += _section_lines(section)
+    out += [*(f"- {prose(warning)}" for warning in document.warnings), ""] if document.warnings else []
+    return [*out, prose(document.closing)]
 
 
-def body(part: Part) -> list[str]:
-    """A part of a document without its title, with an empty line after it."""
-    if isinstance(part, Table):
-        return [*_table(part), "", *(line for note in part.notes for line in (prose(note), ""))]
-    if isinstance(part, Strip):
-        return [code(strip_cells(part.values, _STRIP_CELLS, UNICODE.levels)), "", prose(part.words), ""]
-    if isinstance(part, Remedies):
-        return _remedies(part)
-    return [*_notes(part), ""]
+def _section_lines(section: Section) -> list[str]:
+    """A section without its title, with an empty line after it."""
+    if isinstance(section, TableSection):
+        grid = [*table_lines(section), ""] if section.rows else []
+        return [*grid, *(line for note in section.notes for line in (prose(note), ""))]
+    if isinstance(section, Sparkline):
+        return [code(sparkline_cells(section.values, _SPARKLINE_CELLS, UNICODE.levels)), "", prose(section.caption), ""]
+    if isinstance(section, ActionSection):
+        return _action_section_lines(section)
+    if isinstance(section, Waterfall):
+        return [*_fenced_waterfall(section), ""]
+    if isinstance(section, CheckSection):
+        return [*(f"- {check.status}: {name(check.title)}: {prose(check.fact)}" for check in section.checks), ""]
+    return [*_list_lines(section), ""]
 
 
 def prose(text: str) -> str:
@@ -82,27 +102,33 @@ def _cell(text: str) -> str:
     return re.sub(r"(?<=\\)\|", "¦", text).replace("|", "\\|")
 
 
-def _bar(groups: tuple[tuple[str, float], ...]) -> str:
+def _group_bar(groups: tuple[tuple[str, float], ...]) -> str:
     total = sum(share for _, share in groups)
     cells = apportion([share / total * (_BAR_CELLS - len(groups)) for _, share in groups])
     return "".join(UNICODE.bars.get(group, "?") * (1 + count) for (group, _), count in zip(groups, cells, strict=True))
 
 
-def _table(table: Table) -> list[str]:
+def table_lines(table: TableSection) -> list[str]:
+    """The rows of a table beneath its titles, details in a column of their own."""
     columns = list(table.columns)
     texts = [[row.cells[index] for row in table.rows] for index in range(len(columns))]
     shown = [_column(column, cells) for column, cells in zip(columns, texts, strict=True)]
     if any(row.details for row in table.rows):
-        columns.append(Column("what it is", "words"))
-        shown.append(
-            [_cell("; ".join([*map(prose, row.details[:1]), *map(name, row.details[1:])])) for row in table.rows]
-        )
+        columns.append(table.details)
+        shown.append([_cell(_details(row, table.details)) for row in table.rows])
     head = "| " + " | ".join(column.title for column in columns) + " |"
     rule = "|" + "|".join("---:" if column.kind == "number" else "---" for column in columns) + "|"
     return [head, rule, *(_row(row, list(cells)) for row, *cells in zip(table.rows, *shown, strict=True))]
 
 
-def _column(column: Column, cells: list[str]) -> list[str]:
+def _details(row: TableRow, column: TableColumn) -> str:
+    """The details of a row in one cell; where they are names, the first of them is words all the same."""
+    if column.kind == "words":
+        return prose("; ".join(row.details))
+    return "; ".join([*map(prose, row.details[:1]), *map(name, row.details[1:])])
+
+
+def _column(column: TableColumn, cells: list[str]) -> list[str]:
     if column.kind == "number":
         return list(cells)
     if column.kind == "name":
@@ -111,7 +137,7 @@ def _column(column: Column, cells: list[str]) -> list[str]:
     return [_cell(cell if cell == UNKNOWN else shown(cell)) for cell in cells]
 
 
-def _row(row: Row, cells: list[str]) -> str:
+def _row(row: TableRow, cells: list[str]) -> str:
     if row.role == "total":
         cells = [f"**{cell}**" if cell else cell for cell in cells]
     mark = {"part": "&emsp;"}.get(row.role, f"{UNICODE.bars.get(row.group, '')} " if row.group else "")
@@ -119,33 +145,39 @@ def _row(row: Row, cells: list[str]) -> str:
     return "| " + " | ".join(cells) + " |"
 
 
-def _notes(notes: Notes) -> list[str]:
+def _list_lines(section: ListSection) -> list[str]:
     out = []
-    for lead, *rest in notes.items:
+    for lead, *rest in section.items:
         out += [f"- {prose(lead)}", *(f"  - {prose(line)}" for line in rest)]
     return out
 
 
-def _remedies(part: Remedies) -> list[str]:
-    out = [line for text in part.before for line in (prose(text), "")]
-    out += [line for number, remedy in enumerate(part.items, 1) for line in _remedy(remedy, f"{number}. ")]
-    out += [""] if part.items else []
-    out += [line for text in part.sums for line in (prose(text), "")]
-    for heading, remedies in part.groups:
-        out += [prose(heading), "", *(line for remedy in remedies for line in _remedy(remedy, "- ")), ""]
-    return [*out, *(line for text in part.closing for line in (prose(text), ""))]
+def _action_section_lines(section: ActionSection) -> list[str]:
+    out = [line for text in section.intro for line in (prose(text), "")]
+    out += [line for number, action in enumerate(section.items, 1) for line in _action_lines(action, f"{number}. ")]
+    out += [""] if section.items else []
+    out += [line for text in section.totals for line in (prose(text), "")]
+    for heading, actions in section.groups:
+        out += [prose(heading), "", *(line for action in actions for line in _action_lines(action, "- ")), ""]
+    return [*out, *(line for text in section.closing for line in (prose(text), ""))]
 
 
-def _remedy(remedy: Remedy, mark: str) -> list[str]:
+def _action_lines(action: Action, mark: str) -> list[str]:
     """One item of a list, with its lines as a list of their own and its code in a fence."""
     indent = " " * len(mark)
-    out = [f"{mark}{prose(remedy.lead)}"]
-    out += [f"{indent}- {label}: {prose(text)}" for label, text in remedy.lines]
-    out += [f"{indent}- try: {code(remedy.command)}"] if remedy.command is not None else []
-    return [*out, *(f"{indent}{line}".rstrip() for line in _fenced(remedy.code))]
+    out = [f"{mark}{prose(action.lead)}"]
+    out += [f"{indent}- {label}: {prose(text)}" for label, text in action.lines]
+    out += [f"{indent}- try: {code(action.command)}"] if action.command is not None else []
+    return [*out, *(f"{indent}{line}".rstrip() for line in _fenced_code(action.code))]
 
 
-def _fenced(lines: Sequence[str]) -> list[str]:
+def _fenced_waterfall(section: Waterfall) -> list[str]:
+    """The waterfall as a block of fixed width, as narrow as a phone; no label of it can close the fence."""
+    shown = [line.plain.replace("`", "'") for line in waterfall_lines(section, TerminalStyle(_PHONE))]
+    return ["```text", *shown, *([section.note] if section.note else []), "```"]
+
+
+def _fenced_code(lines: Sequence[str]) -> list[str]:
     """Code as a block of its own, fenced by more backticks than any line of it holds."""
     if not lines:
         return []

@@ -1,13 +1,13 @@
 """Builds the document of a sweep: its points, the roofs, and the fit of each curve."""
 
-import io
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from bottleneck.report.analysis_document import Document
-from bottleneck.report.document import Column, Notes, Row, Table
-from bottleneck.report.terminal import Look
+from bottleneck.report import markdown, terminal
+from bottleneck.report.document import Document, ListSection, TableColumn, TableRow, TableSection, number_columns
+from bottleneck.report.json_text import encode
+from bottleneck.report.terminal import PLAIN, TerminalStyle
 from bottleneck.report.text import UNKNOWN
 from bottleneck.schema.trials import Fit, Point, Roof, Sweep
 from bottleneck.units import US_PER_S, format_share, format_si, format_us
@@ -25,34 +25,34 @@ _PREFIXES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""))
 def build(sweep: Sweep) -> Document:
     """The document of a sweep."""
     series = names_of_series(sweep)
-    parts: list[Table | Notes | None] = [_side_by_side(sweep) if 1 < len(series) <= _SIDE_BY_SIDE else None]
+    sections: list[TableSection | ListSection | None] = [
+        _side_by_side(sweep) if 1 < len(series) <= _SIDE_BY_SIDE else None
+    ]
     for name in series:
         points = [point for point in sweep.points if point.series == name]
         among = f": {name}" if len(series) > 1 else ""
-        parts += [_points(points, f"Points{among}"), _work(points, sweep.roofs, f"Work against the roofs{among}")]
-    parts = _explained_once(parts)
-    parts += [_fits(sweep), _warnings(sweep)]
+        sections += [_points(points, f"Points{among}"), _work(points, sweep.roofs, f"Work against the roofs{among}")]
+    sections = _explained_once(sections)
+    sections += [_fits(sweep), _warnings(sweep)]
     return Document(
         headline=f"sweep of {' x '.join(sweep.parameters) or 'how it is run'}: {_count(sweep)}",
         sentence=sentence(sweep),
-        bound="",
         facts=_facts(sweep),
-        groups=(),
-        parts=tuple(part for part in parts if part is not None),
-        next_step=_next_step(sweep),
+        sections=tuple(section for section in sections if section is not None),
+        closing=_next_step(sweep),
     )
 
 
-def _explained_once(parts: Sequence[Table | Notes | None]) -> list[Table | Notes | None]:
-    """The parts, each note beneath the first table only that has it."""
-    told: set[str] = set()
-    out: list[Table | Notes | None] = []
-    for part in parts:
-        if not isinstance(part, Table):
-            out.append(part)
+def _explained_once(sections: Sequence[TableSection | ListSection | None]) -> list[TableSection | ListSection | None]:
+    """The sections, each note beneath the first table that has it only."""
+    shown: set[str] = set()
+    out: list[TableSection | ListSection | None] = []
+    for section in sections:
+        if not isinstance(section, TableSection):
+            out.append(section)
             continue
-        out.append(replace(part, notes=tuple(note for note in part.notes if note not in told)))
-        told.update(part.notes)
+        out.append(replace(section, notes=tuple(note for note in section.notes if note not in shown)))
+        shown.update(section.notes)
     return out
 
 
@@ -148,7 +148,7 @@ def _roof_words(roofs: Sequence[Roof]) -> list[str]:
     return told + [f"memory {format_si(rate, 'B/s')}" for rate in sorted(rates)]
 
 
-def _side_by_side(sweep: Sweep) -> Table:
+def _side_by_side(sweep: Sweep) -> TableSection:
     """Step times, one column for each series."""
     series = names_of_series(sweep)
     by_place: dict[str, dict[str, Point]] = {}
@@ -156,7 +156,7 @@ def _side_by_side(sweep: Sweep) -> Table:
         by_place.setdefault(place_words(point.values), {})[point.series] = point
     size, unit = _time_unit([_us(point) for point in sweep.points if point.step_us is not None])
     rows = [
-        Row(
+        TableRow(
             (
                 place or "as it is",
                 *(three(_us(of[name]) / size) if _is_known(of.get(name)) else UNKNOWN for name in series),
@@ -164,19 +164,23 @@ def _side_by_side(sweep: Sweep) -> Table:
         )
         for place, of in by_place.items()
     ]
-    columns = (Column("", "name"), *(Column(name, "number") for name in series))
-    return Table(f"Step time in {unit}", columns, tuple(rows))
+    columns = (TableColumn("", "name"), *number_columns(series))
+    return TableSection(f"Step time in {unit}", columns, tuple(rows))
 
 
-def _points(points: Sequence[Point], title: str) -> Table:
+def _points(points: Sequence[Point], title: str) -> TableSection:
     size, unit = _time_unit([_us(point) for point in points if point.step_us is not None])
     has_rate = any(point.samples_per_s is not None for point in points)
     names = list(points[0].values)
-    columns = [*(Column(name, "number") for name in names), Column(f"step {unit}", "number"), Column("+-", "number")]
-    columns += [Column("samples/s", "number")] if has_rate else []
+    columns = [
+        *number_columns(names),
+        TableColumn(f"step {unit}", "number"),
+        TableColumn("+-", "number"),
+    ]
+    columns += [TableColumn("samples/s", "number")] if has_rate else []
     has_setup = any((point.setup_s or 0.0) >= _SETUP_S for point in points)
-    columns += [Column("set-up", "number")] if has_setup else []
-    columns += [Column("memory", "number"), Column("bound", "words"), Column("share", "number")]
+    columns += [TableColumn("set-up", "number")] if has_setup else []
+    columns += [TableColumn("memory", "number"), TableColumn("bound", "words"), TableColumn("share", "number")]
     rows = []
     for point in points:
         cells = [
@@ -188,29 +192,29 @@ def _points(points: Sequence[Point], title: str) -> Table:
         cells += [UNKNOWN if point.setup_s is None else format_us(point.setup_s * US_PER_S)] if has_setup else []
         cells += [format_si(point.peak_memory_bytes, "B") if point.peak_memory_bytes else UNKNOWN]
         cells += [point.bound or UNKNOWN, format_share(point.bound_share) if point.bound_share is not None else UNKNOWN]
-        rows.append(Row(tuple(cells), group=point.bound, details=(point.reason,) if point.reason else ()))
-    return Table(
+        rows.append(TableRow(tuple(cells), group=point.bound, details=(point.reason,) if point.reason else ()))
+    return TableSection(
         title, tuple(columns), tuple(rows), ("+-: half of the 95 % interval of the step time", *_SETUP_NOTE[:has_setup])
     )
 
 
-def _work(points: Sequence[Point], roofs: Sequence[Roof], title: str) -> Table | None:
+def _work(points: Sequence[Point], roofs: Sequence[Roof], title: str) -> TableSection | None:
     """Achieved rates and what they are of the ceilings; null where no point has any."""
     known = [point for point in points if point.flops_per_s is not None or point.bytes_per_s is not None]
     if not known:
         return None
     by_peak = {(roof.series, roof.peak): roof for roof in roofs}
-    columns = [Column(name, "number") for name in points[0].values]
-    columns += [Column(title, "number") for title in ("needs", "FLOP/B", "FLOP/s", "of peak", "B/s", "of memory")]
+    columns = [TableColumn(name, "number") for name in points[0].values]
+    columns += [TableColumn(title, "number") for title in ("needs", "FLOP/B", "FLOP/s", "of peak", "B/s", "of memory")]
     rows = [
-        Row((*map(str, point.values.values()), *_rates(point, by_peak.get((point.series, point.peak)))))
+        TableRow((*map(str, point.values.values()), *_rates(point, by_peak.get((point.series, point.peak)))))
         for point in known
     ]
     note = (
         "needs: what the roofs allow for this work, the rest of the step goes elsewhere; B/s counts what has to move "
         "at least; what comes from a cache is not held against the memory"
     )
-    return Table(title, tuple(columns), tuple(rows), (note,))
+    return TableSection(title, tuple(columns), tuple(rows), (note,))
 
 
 def floor_us(point: Point, roof: Roof | None) -> float | None:
@@ -247,12 +251,12 @@ def share_of(rate: float | None, ceiling: float | None) -> str:
     return format_share(rate / ceiling)
 
 
-def _fits(sweep: Sweep) -> Notes | None:
+def _fits(sweep: Sweep) -> ListSection | None:
     told = [fit for fit in sweep.fits if fit.points]
     if not told:
         return None
     items = [(*([_name_of(fit)] if len(sweep.fits) > 1 else []), *fit_sentences(fit)) for fit in told]
-    return Notes("Fixed and growing part of the step", tuple(items))
+    return ListSection("Fixed and growing part of the step", tuple(items))
 
 
 def _name_of(fit: Fit) -> str:
@@ -292,8 +296,8 @@ def _memory_sentence(fit: Fit) -> tuple[str, ...]:
     return (f"Largest {fit.parameter} that fits the memory: {fit.largest:.0f}{why}.",)
 
 
-def _warnings(sweep: Sweep) -> Notes | None:
-    return Notes("Caveats", tuple((warning,) for warning in sweep.warnings)) if sweep.warnings else None
+def _warnings(sweep: Sweep) -> ListSection | None:
+    return ListSection("Caveats", tuple((warning,) for warning in sweep.warnings)) if sweep.warnings else None
 
 
 def _next_step(sweep: Sweep) -> str:
@@ -344,36 +348,19 @@ def _capital(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
-def render(sweep: Sweep, width: int = 80, *, color: bool = False, encoding: str = "utf-8") -> str:
-    """The sweep as text; escape sequences appear in it only with ``color``."""
-    from rich.console import Console  # noqa: PLC0415 - rich is loaded only where it is used
-
-    from bottleneck.report.terminal import lines  # noqa: PLC0415 - as above
-
-    stream = io.TextIOWrapper(io.BytesIO(), encoding)
-    console = Console(
-        file=stream, width=width, force_terminal=color, color_system="standard" if color else None, _environ={}
-    )
-    for line in lines(build(sweep), Look(width, encoding)):
-        console.print(line, no_wrap=True, overflow="ignore", crop=False, highlight=False, markup=False, emoji=False)
-    stream.seek(0)
-    return stream.read()
+def to_terminal(sweep: Sweep, style: TerminalStyle = PLAIN) -> str:
+    """The sweep as text; escape sequences appear in it only where the style has colour."""
+    return terminal.render(build(sweep), style)
 
 
 def to_markdown(sweep: Sweep) -> str:
     """The sweep as markdown for a comment on a pull request."""
-    from bottleneck.report.markdown import lines  # noqa: PLC0415 - as above
-
-    return "\n".join(lines(build(sweep))) + "\n"
+    return markdown.render(build(sweep))
 
 
 def to_json(sweep: Sweep) -> str:
-    """The sweep as indented JSON; what is not finite is null, as what is not known."""
-    import msgspec  # noqa: PLC0415 - as above
-
-    plain = msgspec.to_builtins(sweep)
-    ordered = {key: plain[key] for key in ("schema", "version", *plain)}
-    return msgspec.json.format(msgspec.json.encode(ordered), indent=1).decode() + "\n"
+    """The sweep as JSON."""
+    return encode(sweep)
 
 
-FORMATS: Mapping[str, Callable[[Sweep], str]] = {"terminal": render, "markdown": to_markdown, "json": to_json}
+FORMATS: Mapping[str, Callable[[Sweep], str]] = {"terminal": to_terminal, "markdown": to_markdown, "json": to_json}

@@ -3,18 +3,30 @@
 import functools
 import io
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
 
 from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
-from bottleneck.report.analysis_document import Document, Part, build
-from bottleneck.report.document import Column, Notes, Remedies, Remedy, Row, Strip, Table
+from bottleneck.report.document import (
+    Action,
+    ActionSection,
+    CheckSection,
+    Document,
+    ListSection,
+    Section,
+    Sparkline,
+    TableColumn,
+    TableRow,
+    TableSection,
+    Waterfall,
+    WaterfallBar,
+)
 from bottleneck.report.kernel_names import cut_end, cut_start, short_names
-from bottleneck.report.text import apportion, clean, strip_cells
-from bottleneck.schema.analysis import Analysis
+from bottleneck.report.text import apportion, clean, sparkline_cells
+from bottleneck.schema.checks import Check, Status
 
 STYLES = {
     "compute": "green",
@@ -24,7 +36,14 @@ STYLES = {
     "mixed": "yellow",
     "unknown": "dim",
     "inconclusive": "red",
+    "good": "green",
+    "bad": "red",
 }
+"""Styles of groups, of verdicts and of the tones of a headline."""
+
+_PROSE = 600  # characters of a text that are shown
+_NARROW = 40
+_GAP = 2
 
 # What people write in sentences, for encodings that lack it; anything else becomes an escape.
 _PLAIN = str.maketrans(
@@ -54,7 +73,8 @@ class Glyphs:
     dot: str
     bullet: str
     ellipsis: str
-    levels: str  # of a strip: nothing, then from least to most
+    levels: str  # of a sparkline: nothing, then from least to most
+    step: str  # the bar of a step in a waterfall; the mark of no group
 
 
 UNICODE = Glyphs(
@@ -64,6 +84,7 @@ UNICODE = Glyphs(
     "•",
     "…",
     "·▁▂▃▄▅▆▇█",
+    "▒",
 )
 ASCII = Glyphs(
     {"compute": "#", "memory": "=", "overhead": "-", "communication": "+", "unknown": "?"},
@@ -72,15 +93,17 @@ ASCII = Glyphs(
     "*",
     "...",
     "._-=+*%#@",
+    "o",
 )
 
 
 @dataclass(frozen=True)
-class Look:
-    """A terminal: how wide it is and what it can encode."""
+class TerminalStyle:
+    """The width of a terminal, the characters that it can encode, and whether it shows colours."""
 
     width: int = 80
     encoding: str = "utf-8"
+    color: bool = False
     glyphs: Glyphs = field(init=False)
 
     def __post_init__(self) -> None:
@@ -93,41 +116,165 @@ class Look:
             return safe
         return safe.translate(_PLAIN).encode(self.encoding, "backslashreplace").decode(self.encoding)
 
+    def narrowed(self, columns: int) -> "TerminalStyle":
+        """The same terminal with this many columns less."""
+        return replace(self, width=self.width - columns)
 
-_GAP = 2
+
+PLAIN = TerminalStyle()
+"""80 columns of UTF-8 without colour, for files and pipes."""
+
+
+def render(document: Document, style: TerminalStyle = PLAIN) -> str:
+    """The document as text; escape sequences appear in it only where the style has colour."""
+    return to_text(document_lines(document, style), style)
+
+
+def to_text(lines: Iterable[Text], style: TerminalStyle) -> str:
+    """The lines as one text, with escape sequences only where the style has colour."""
+    stream = io.TextIOWrapper(io.BytesIO(), style.encoding)
+    console = Console(
+        file=stream,
+        width=style.width,
+        force_terminal=style.color,
+        color_system="standard" if style.color else None,
+        _environ={},
+    )
+    for line in lines:
+        console.print(line, no_wrap=True, overflow="ignore", crop=False, highlight=False, markup=False, emoji=False)
+    stream.seek(0)
+    return stream.read()
+
+
+def document_lines(document: Document, style: TerminalStyle) -> list[Text]:
+    """The document line by line."""
+    out = [*_headline_lines(document, style)]
+    for condition in document.conditions:
+        out += wrapped(Text(condition.title, "yellow"), style)
+        for (lead,) in condition.items:
+            out += wrapped(Text(style.text(lead, _PROSE), "yellow"), style, 2, f"{style.glyphs.bullet} ")
+    out += wrapped(Text(style.text(document.sentence, _PROSE), "bold"), style)
+    out += [Text(), *_fact_lines(document, style)] if document.facts else []
+    bar = _group_bar(document.group_shares, style)
+    for section in document.sections:
+        out += [Text(), *(title_lines(section.title, style) if section.title else ())]
+        if isinstance(section, TableSection) and bar:
+            out, bar = [*out, bar], None
+        out += _section_lines(section, style)
+    for warning in document.warnings:
+        out += [Text(), *wrapped(Text(style.text(warning, _PROSE), "yellow"), style)]
+    # The closing may be a command. It is not broken into lines of ours: who copies it should get it whole.
+    return [*out, *([Text(), Text(style.text(document.closing, _PROSE))] if document.closing else [])]
+
+
+def _headline_lines(document: Document, style: TerminalStyle) -> list[Text]:
+    head = style.text(document.headline).upper()
+    subject = f" {style.text(document.subject, _PROSE)}" if document.subject else ""
+    return wrapped(Text(head + subject, f"bold {STYLES.get(document.tone, '')}".strip()), style)
+
+
+def _fact_lines(document: Document, style: TerminalStyle) -> list[Text]:
+    out = []
+    width = document.fact_width if style.width >= _NARROW else 0
+    for label, text in document.facts:
+        lead = label.ljust(width) if width else f"{label}: "
+        out += wrapped(Text(style.text(text, _PROSE)), style, width, lead)
+    return out
+
+
+def title_lines(title: str, style: TerminalStyle) -> list[Text]:
+    """The title of a section, ruled to the width."""
+    text = style.text(title)
+    rule = style.glyphs.rule * max(style.width - cell_len(text) - 1, 0)
+    return [Text.assemble((text, "bold"), " ", (rule, "dim"))] if rule else wrapped(Text(text, "bold"), style)
+
+
+def _section_lines(section: Section, style: TerminalStyle) -> list[Text]:
+    """A section without its title."""
+    if isinstance(section, TableSection):
+        grid = table_lines(section, style) if section.rows else []
+        return [*grid, *(line for note in section.notes for line in _note_lines(note, style))]
+    if isinstance(section, Sparkline):
+        return _sparkline_lines(section, style)
+    if isinstance(section, ActionSection):
+        return _action_section_lines(section, style)
+    if isinstance(section, Waterfall):
+        note = wrapped(Text(section.note, "dim"), style, 2) if section.note else []
+        return [*waterfall_lines(section, style), *note]
+    if isinstance(section, CheckSection):
+        return [line for check in section.checks for line in _check_lines(check, style)]
+    return _list_lines(section, style)
+
+
+def _note_lines(note: str, style: TerminalStyle) -> list[Text]:
+    return wrapped(Text(style.text(note, _PROSE), "dim"), style, 2)
+
+
+def _group_bar(groups: tuple[tuple[str, float], ...], style: TerminalStyle) -> Text | None:
+    """One bar over the whole width: every group that has time has at least one cell."""
+    if not groups or style.width < len(groups):
+        return None
+    room = style.width - len(groups)
+    total = sum(share for _, share in groups)
+    cells = apportion([share / total * room for _, share in groups])
+    bars = style.glyphs.bars
+    return Text.assemble(
+        *(
+            (bars.get(group, "?") * (1 + count), STYLES.get(group, ""))
+            for (group, _), count in zip(groups, cells, strict=True)
+        )
+    )
+
+
+def _sparkline_lines(section: Sparkline, style: TerminalStyle) -> list[Text]:
+    return [
+        Text(sparkline_cells(section.values, style.width, style.glyphs.levels)),
+        *wrapped(Text(style.text(section.caption, _PROSE)), style, 2),
+    ]
+
+
+def _list_lines(section: ListSection, style: TerminalStyle) -> list[Text]:
+    out: list[Text] = []
+    for lead, *rest in section.items:
+        out += wrapped(Text(style.text(lead, _PROSE)), style, 2, f"{style.glyphs.bullet} ")
+        for line in rest:
+            out += wrapped(Text(style.text(line, _PROSE), "dim"), style, 4)
+    return out
+
+
 _NARROWEST_GRID = 60
 _NUMBER_AND_UNIT = re.compile(r"(?<=\d) (?=(?:%|[mu]?s|[kMGTP]?(?:B|B/s|FLOP|FLOP/s)|MHz|W|J)(?!\w))")
 GLUE = "\ue000"  # stands for a space at which no line may break; cleaned text cannot hold it
 _NARROWEST = {"name": 16, "place": 10, "words": 6, "number": 1}
 
 
-def table_lines(table: Table, look: Look) -> list[Text]:
+def table_lines(table: TableSection, style: TerminalStyle) -> list[Text]:
     """The rows of a table: a grid if every column stays readable, else one paragraph per row."""
-    shown = [[look.text(cell, 2000) for cell in row.cells] for row in table.rows]
+    shown = [[style.text(cell, 2000) for cell in row.cells] for row in table.rows]
     for row, cells in zip(table.rows, shown, strict=True):
         cells[0] = "  " + cells[0] if row.role == "part" else cells[0]
-    widths = _widths(table, shown, look) if look.width >= _NARROWEST_GRID else None
+    widths = _widths(table, shown, style) if style.width >= _NARROWEST_GRID else None
     if widths is None:
         return [
-            line for row, cells in zip(table.rows, shown, strict=True) for line in _stacked(table, row, cells, look)
+            line for row, cells in zip(table.rows, shown, strict=True) for line in _stacked(table, row, cells, style)
         ]
     columns = [
-        _shorten(column, [cells[index] for cells in shown], widths[index], look)
+        _shorten(column, [cells[index] for cells in shown], widths[index], style)
         for index, column in enumerate(table.columns)
     ]
     lines = [_line(_margin(table), [column.title for column in table.columns], table.columns, widths, "dim")]
     for row, *cells in zip(table.rows, *columns, strict=True):
-        lines += _grid_row(table, row, cells, widths, look)
+        lines += _grid_row(table, row, cells, widths, style)
     return lines
 
 
-def wrapped(text: Text, look: Look, indent: int = 0, lead: str = "") -> list[Text]:
+def wrapped(text: Text, style: TerminalStyle, indent: int = 0, lead: str = "") -> list[Text]:
     """The text broken at words into lines of the terminal's width, indented; ``lead`` stands before the first."""
-    if look.width - indent < 12 or cell_len(lead) > indent:
+    if style.width - indent < 12 or cell_len(lead) > indent:
         text, indent, lead = Text.assemble(lead, text), 0, ""
     glued = text.copy()
     glued.plain = _NUMBER_AND_UNIT.sub(GLUE, text.plain)
-    lines = list(glued.wrap(_ruler(), max(look.width - indent, 1), overflow="fold"))
+    lines = list(glued.wrap(_ruler(), max(style.width - indent, 1), overflow="fold"))
     for line in lines:
         line.plain = line.plain.replace(GLUE, " ")
         line.rstrip()
@@ -140,11 +287,11 @@ def _ruler() -> Console:
     return Console(file=io.StringIO(), width=80, _environ={})
 
 
-def _margin(table: Table) -> int:
+def _margin(table: TableSection) -> int:
     return 2 if any(row.group for row in table.rows) else 0
 
 
-def _widths(table: Table, shown: list[list[str]], look: Look) -> list[int] | None:
+def _widths(table: TableSection, shown: list[list[str]], style: TerminalStyle) -> list[int] | None:
     """Cells per column: numbers as wide as they are, the others as there is room; null if that is too little."""
     widths = [
         max(cell_len(text) for text in (column.title, *(cells[index] for cells in shown)))
@@ -152,7 +299,7 @@ def _widths(table: Table, shown: list[list[str]], look: Look) -> list[int] | Non
     ]
     flexible = [index for index, column in enumerate(table.columns) if column.kind != "number"]
     least = {index: min(widths[index], _NARROWEST[table.columns[index].kind]) for index in flexible}
-    excess = sum(widths) + _GAP * (len(widths) - 1) + _margin(table) - look.width
+    excess = sum(widths) + _GAP * (len(widths) - 1) + _margin(table) - style.width
     while excess > 0:
         able = [index for index in flexible if widths[index] > least[index]]
         if not able:
@@ -162,25 +309,27 @@ def _widths(table: Table, shown: list[list[str]], look: Look) -> list[int] | Non
     return widths
 
 
-def _shorten(column: Column, texts: list[str], width: int, look: Look) -> list[str]:
-    ellipsis = look.glyphs.ellipsis
+def _shorten(column: TableColumn, texts: list[str], width: int, style: TerminalStyle) -> list[str]:
+    ellipsis = style.glyphs.ellipsis
     if column.kind == "name":
         return short_names(texts, width, ellipsis)
     cut = cut_start if column.kind == "place" else cut_end
     return [cut(text, width, ellipsis) for text in texts]
 
 
-def _grid_row(table: Table, row: Row, cells: list[str], widths: list[int], look: Look) -> list[Text]:
-    margin, style = _margin(table), {"total": "bold", "rest": "dim"}.get(row.role, "")
-    line = _line(margin, cells, table.columns, widths, style)
+def _grid_row(
+    table: TableSection, row: TableRow, cells: list[str], widths: list[int], style: TerminalStyle
+) -> list[Text]:
+    margin, emphasis = _margin(table), {"total": "bold", "rest": "dim"}.get(row.role, "")
+    line = _line(margin, cells, table.columns, widths, emphasis)
     if row.group:
-        line = _mark(row.group, look) + line[2:]
-    return [line, *_details(row, look, margin + 2)]
+        line = _mark(row.group, style) + line[2:]
+    return [line, *_details(row, style, margin + 2)]
 
 
-def _line(margin: int, cells: list[str], columns: tuple[Column, ...], widths: list[int], style: str) -> Text:
+def _line(margin: int, cells: list[str], columns: tuple[TableColumn, ...], widths: list[int], emphasis: str) -> Text:
     parts = [_pad(cell, width, column.kind) for cell, column, width in zip(cells, columns, widths, strict=True)]
-    return Text(" " * margin + (" " * _GAP).join(parts).rstrip(), style)
+    return Text(" " * margin + (" " * _GAP).join(parts).rstrip(), emphasis)
 
 
 def _pad(cell: str, width: int, kind: str) -> str:
@@ -188,182 +337,177 @@ def _pad(cell: str, width: int, kind: str) -> str:
     return space + cell if kind == "number" else cell + space
 
 
-def _mark(group: str, look: Look) -> Text:
-    return Text(f"{look.glyphs.bars.get(group, ' ')} ", STYLES.get(group, ""))
+def _mark(group: str, style: TerminalStyle) -> Text:
+    return Text(f"{style.glyphs.bars.get(group, ' ')} ", STYLES.get(group, ""))
 
 
-def _details(row: Row, look: Look, indent: int) -> list[Text]:
+def _details(row: TableRow, style: TerminalStyle, indent: int) -> list[Text]:
     if not row.details:
         return []
-    first, *others = [look.text(detail) for detail in row.details]
+    first, *others = [style.text(detail) for detail in row.details]
     text = Text.assemble((first, STYLES.get(row.group or "", "")))
     for other in others:
-        text.append(f" {look.glyphs.dot} {other}", "dim")
-    return wrapped(text, look, indent)
+        text.append(f" {style.glyphs.dot} {other}", "dim")
+    return wrapped(text, style, indent)
 
 
-def _stacked(table: Table, row: Row, cells: list[str], look: Look) -> list[Text]:
+def _stacked(table: TableSection, row: TableRow, cells: list[str], style: TerminalStyle) -> list[Text]:
     """One row as a paragraph: its first cell, then 'title value' for each other cell that holds something."""
     lead = Text(cells[0].strip() or table.columns[0].title, "bold")
     if row.group:
-        lead = _mark(row.group, look) + lead
+        lead = _mark(row.group, style) + lead
     pairs = zip(table.columns[1:], cells[1:], strict=True)
     values = ", ".join(f"{column.title} {cell.strip()}".strip() for column, cell in pairs if cell.strip())
     indent = 4 if row.role == "part" else 2
-    return [*wrapped(lead, look, indent - 2), *wrapped(Text(values), look, indent), *_details(row, look, indent)]
+    return [*wrapped(lead, style, indent - 2), *wrapped(Text(values), style, indent), *_details(row, style, indent)]
 
 
-_PROSE = 600
 _LABEL_WIDTH = 6
 _CONTINUED = " \\"  # how a shell command goes on in the next line
 _QUOTED = re.compile("'[^']*'")  # as shlex quotes; a break within would be part of the word
-_NARROW = 40
 
 
-def remedy_lines(part: Remedies, look: Look) -> list[Text]:
-    """The ranked remedies, what they come to, those without a rank, and what is left out."""
-    width = len(f"{len(part.items)}. ")
-    out = _sentences(part.before, look)
-    for number, remedy in enumerate(part.items, 1):
-        out += _remedy(remedy, look, f"{number}. ".ljust(width), "bold")
-    out += _sentences(part.sums, look)
-    for heading, remedies in part.groups:
-        out += _sentences((heading,), look)
-        out += [line for remedy in remedies for line in _remedy(remedy, look, f"{look.glyphs.bullet} ", "")]
-    return [*out, *_sentences(part.closing, look, "dim")]
+def _action_section_lines(section: ActionSection, style: TerminalStyle) -> list[Text]:
+    """The ranked actions, what they come to, those without a rank, and what is left out."""
+    width = len(f"{len(section.items)}. ")
+    out = _sentences(section.intro, style)
+    for number, action in enumerate(section.items, 1):
+        out += _action_lines(action, style, f"{number}. ".ljust(width), "bold")
+    out += _sentences(section.totals, style)
+    for heading, actions in section.groups:
+        out += _sentences((heading,), style)
+        out += [line for action in actions for line in _action_lines(action, style, f"{style.glyphs.bullet} ", "")]
+    return [*out, *_sentences(section.closing, style, "dim")]
 
 
-def _sentences(texts: Sequence[str], look: Look, style: str = "") -> list[Text]:
-    return [line for text in texts for line in wrapped(Text(look.text(text, _PROSE), style), look)]
+def _sentences(texts: Sequence[str], style: TerminalStyle, emphasis: str = "") -> list[Text]:
+    return [line for text in texts for line in wrapped(Text(style.text(text, _PROSE), emphasis), style)]
 
 
-def _remedy(remedy: Remedy, look: Look, lead: str, style: str) -> list[Text]:
+def _action_lines(action: Action, style: TerminalStyle, lead: str, emphasis: str) -> list[Text]:
     indent = len(lead)
-    out = wrapped(Text(look.text(remedy.lead, _PROSE), style), look, indent, lead)
-    for label, text in remedy.lines:
-        out += _labelled(label, look.text(text, _PROSE), look, indent)
-    inner = 0 if look.width < _NARROW else indent + _LABEL_WIDTH
-    for line in remedy.code:
-        out += _code_line(look.text(line, _PROSE), look, inner)
-    if remedy.command is not None:
-        out += _command(look.text(remedy.command, _PROSE), look, indent)
+    out = wrapped(Text(style.text(action.lead, _PROSE), emphasis), style, indent, lead)
+    for label, text in action.lines:
+        out += _labelled(label, style.text(text, _PROSE), style, indent)
+    inner = 0 if style.width < _NARROW else indent + _LABEL_WIDTH
+    for line in action.code:
+        out += _code_line(style.text(line, _PROSE), style, inner)
+    if action.command is not None:
+        out += _command(style.text(action.command, _PROSE), style, indent)
     return out
 
 
-def _labelled(label: str, text: str, look: Look, indent: int) -> list[Text]:
-    if look.width < _NARROW:
-        return wrapped(Text(f"{label}: {text}"), look, indent)
-    return wrapped(Text(text), look, indent + _LABEL_WIDTH, " " * indent + label.ljust(_LABEL_WIDTH))
+def _labelled(label: str, text: str, style: TerminalStyle, indent: int) -> list[Text]:
+    if style.width < _NARROW:
+        return wrapped(Text(f"{label}: {text}"), style, indent)
+    return wrapped(Text(text), style, indent + _LABEL_WIDTH, " " * indent + label.ljust(_LABEL_WIDTH))
 
 
-def _code_line(line: str, look: Look, indent: int) -> list[Text]:
+def _code_line(line: str, style: TerminalStyle, indent: int) -> list[Text]:
     """A line of code with its own indentation, which also holds where it has to be broken."""
     code = line.lstrip(" ")
-    return wrapped(Text(code, "cyan"), look, indent + len(line) - len(code)) if code else [Text()]
+    return wrapped(Text(code, "cyan"), style, indent + len(line) - len(code)) if code else [Text()]
 
 
-def _command(command: str, look: Look, indent: int) -> list[Text]:
+def _command(command: str, style: TerminalStyle, indent: int) -> list[Text]:
     """A command that can be copied: where it is too long for a line, a backslash says that it goes on."""
     whole = Text(_QUOTED.sub(lambda words: words[0].replace(" ", GLUE), command))
-    if look.width < _NARROW:
-        return wrapped(whole, look, indent, "try: ")
-    narrower = Look(look.width - len(_CONTINUED), look.encoding)
-    lines = wrapped(whole, narrower, indent + _LABEL_WIDTH, " " * indent + "try".ljust(_LABEL_WIDTH))
+    if style.width < _NARROW:
+        return wrapped(whole, style, indent, "try: ")
+    lines = wrapped(
+        whole, style.narrowed(len(_CONTINUED)), indent + _LABEL_WIDTH, " " * indent + "try".ljust(_LABEL_WIDTH)
+    )
     return [*(Text(f"{line.plain}{_CONTINUED}") for line in lines[:-1]), *lines[-1:]]
 
 
-def show(analysis: Analysis, console: Console, *, all_findings: bool = False) -> None:
-    """Writes the report to a console, which decides the width, the colours and the character set."""
-    document = build(analysis, all_findings=all_findings)
-    for line in lines(document, Look(console.width, console.encoding)):
-        console.print(line, no_wrap=True, overflow="ignore", crop=False, highlight=False, markup=False, emoji=False)
+_WIDE = 64
+_LEAST_BAR, _MOST_BAR = 8, 40
+_WIDEST_LABEL, _NARROW_LABEL = 24, 15
 
 
-def render(
-    analysis: Analysis, width: int = 80, *, color: bool = False, encoding: str = "utf-8", all_findings: bool = False
-) -> str:
-    """The report as text; escape sequences appear in it only with ``color``."""
-    stream = io.TextIOWrapper(io.BytesIO(), encoding)
-    console = Console(
-        file=stream, width=width, force_terminal=color, color_system="standard" if color else None, _environ={}
-    )
-    show(analysis, console, all_findings=all_findings)
-    stream.seek(0)
-    return stream.read()
-
-
-def lines(document: Document, look: Look) -> list[Text]:
-    """The report line by line."""
-    out = [*_verdict(document, look), Text()]
-    label_width = 9 if look.width >= 40 else 0
-    for label, text in document.facts:
-        lead = label.ljust(label_width) if label_width else f"{label}: "
-        out += wrapped(Text(look.text(text, _PROSE)), look, label_width, lead)
-    bar = _bar(document.groups, look)
-    for part in document.parts:
-        out += [Text(), *title_lines(part.title, look)]
-        if isinstance(part, Table) and bar:
-            out, bar = [*out, bar], None
-        out += body_lines(part, look)
-    # The command is not broken into lines of ours: who copies it should get it whole.
-    return [*out, Text(), Text(look.text(document.next_step, _PROSE))]
-
-
-def body_lines(part: Part, look: Look) -> list[Text]:
-    """A part of a document without its title."""
-    if isinstance(part, Table):
-        return [*table_lines(part, look), *(line for note in part.notes for line in _aside(note, look))]
-    if isinstance(part, Strip):
-        return _strip(part, look)
-    if isinstance(part, Remedies):
-        return remedy_lines(part, look)
-    return _notes(part, look)
-
-
-def _aside(note: str, look: Look) -> list[Text]:
-    return wrapped(Text(look.text(note, _PROSE), "dim"), look, 2)
-
-
-def _verdict(document: Document, look: Look) -> list[Text]:
-    style = f"bold {STYLES.get(document.bound, '')}".strip()
-    head = Text(look.text(document.headline).upper(), style)
-    return [*wrapped(head, look), *wrapped(Text(look.text(document.sentence, _PROSE), "bold"), look)]
-
-
-def title_lines(title: str, look: Look) -> list[Text]:
-    """The title of a part, ruled to the width."""
-    text = look.text(title)
-    rule = look.glyphs.rule * max(look.width - len(text) - 1, 0)
-    return [Text.assemble((text, "bold"), " ", (rule, "dim"))] if rule else wrapped(Text(text, "bold"), look)
-
-
-def _bar(groups: tuple[tuple[str, float], ...], look: Look) -> Text | None:
-    """One bar over the whole width: every group that has time has at least one cell."""
-    if not groups or look.width < len(groups):
-        return None
-    room = look.width - len(groups)
-    total = sum(share for _, share in groups)
-    cells = apportion([share / total * room for _, share in groups])
-    bars = look.glyphs.bars
-    return Text.assemble(
-        *(
-            (bars.get(group, "?") * (1 + count), STYLES.get(group, ""))
-            for (group, _), count in zip(groups, cells, strict=True)
+def waterfall_lines(drawn: Waterfall, style: TerminalStyle) -> list[Text]:
+    """A waterfall without its title: all numbers and bars where it is wide, else one number and, if they fit, bars."""
+    is_wide = style.width >= _WIDE
+    rows = [_bar_cells(bar, style, is_wide=is_wide) for bar in drawn.bars]
+    titles = (f"in {drawn.unit}", *(("before", "after", "change") if is_wide else ("",)))
+    widths = [max(cell_len(row[index]) for row in (titles, *rows)) for index in range(len(titles))]
+    numbers = sum(width + _GAP for width in widths[1:])
+    widths[0] = max(min(widths[0], style.width - numbers - 2), 4)
+    room = min(style.width - 2 - widths[0] - numbers - _GAP, _MOST_BAR)
+    lines = [Text(("  " + _set_bar(titles, widths, style)).rstrip(), "dim")]
+    for bar, row in zip(drawn.bars, rows, strict=True):
+        lines.append(
+            Text.assemble(
+                f"{style.glyphs.bars.get(bar.group, ' ')} ",
+                (_set_bar(row, widths, style), "bold" if bar.is_step else ""),
+            )
         )
-    )
+        if room >= _LEAST_BAR:
+            lines[-1].append_text(_drawn_bar(bar, drawn, room, style))
+        lines[-1].rstrip()
+    return lines
 
 
-def _strip(strip: Strip, look: Look) -> list[Text]:
-    return [
-        Text(strip_cells(strip.values, look.width, look.glyphs.levels)),
-        *wrapped(Text(look.text(strip.words, _PROSE)), look, 2),
+def _bar_cells(bar: WaterfallBar, style: TerminalStyle, *, is_wide: bool) -> tuple[str, ...]:
+    if is_wide:
+        return (
+            cut_end(style.text(bar.label), _WIDEST_LABEL, style.glyphs.ellipsis),
+            bar.before,
+            bar.after,
+            bar.change,
+        )
+    return cut_end(style.text(bar.short), _NARROW_LABEL, style.glyphs.ellipsis), bar.amount
+
+
+def _set_bar(cells: Sequence[str], widths: Sequence[int], style: TerminalStyle) -> str:
+    label = cut_end(cells[0], widths[0], style.glyphs.ellipsis)
+    numbers = (cell.rjust(width) for cell, width in zip(cells[1:], widths[1:], strict=True))
+    return (" " * _GAP).join([label + " " * (widths[0] - cell_len(label)), *numbers])
+
+
+def _drawn_bar(bar: WaterfallBar, drawn: Waterfall, room: int, style: TerminalStyle) -> Text:
+    """The bar of a line in so many cells; what is not nothing has at least one."""
+    cells = [
+        round((min(max(at, drawn.low_us), drawn.high_us) - drawn.low_us) / (drawn.high_us - drawn.low_us) * room)
+        for at in (bar.start_us, bar.end_us)
     ]
+    left, right = min(cells), max(cells)
+    if left == right and bar.start_us != bar.end_us:
+        left, right = (left, left + 1) if left < room else (left - 1, left)
+    glyphs = style.glyphs
+    glyph = glyphs.step if bar.is_step else glyphs.bars.get(bar.group, glyphs.bars["unknown"])
+    color = "dim" if bar.is_step else "red" if bar.end_us > bar.start_us else "green"
+    return Text.assemble(" " * (_GAP + left), (glyph * (right - left), color))
 
 
-def _notes(notes: Notes, look: Look) -> list[Text]:
-    out: list[Text] = []
-    for lead, *rest in notes.items:
-        out += wrapped(Text(look.text(lead, _PROSE)), look, 2, f"{look.glyphs.bullet} ")
-        for line in rest:
-            out += wrapped(Text(look.text(line, _PROSE), "dim"), look, 4)
+_STATUS_STYLES: dict[Status, str] = {"ok": "green", "limited": "yellow", "missing": "red", "unknown": "dim"}
+_STATUS_WIDTH = 9
+_TITLE_WIDTH = 14
+
+
+def _check_lines(check: Check, style: TerminalStyle) -> list[Text]:
+    """Status, title and fact in columns where they fit, else the fact beneath; then why, and what to do."""
+    status, title = Text(check.status.ljust(_STATUS_WIDTH), _STATUS_STYLES[check.status]), style.text(check.title)
+    is_wide = style.width >= _NARROWEST_GRID
+    indent = _STATUS_WIDTH + _TITLE_WIDTH if is_wide else 2
+    fact = wrapped(Text(style.text(check.fact, _PROSE)), style, indent)
+    if is_wide and cell_len(title) < _TITLE_WIDTH:
+        fact[0] = Text.assemble(
+            status, (title + " " * (_TITLE_WIDTH - cell_len(title)), "bold"), fact[0].plain.lstrip()
+        )
+        out = fact
+    else:
+        out = [*wrapped(Text.assemble(status, (title, "bold")), style), *fact]
+    return [*out, *_check_details(check, style, indent)]
+
+
+def _check_details(check: Check, style: TerminalStyle, indent: int) -> list[Text]:
+    out = []
+    for label, text in (("why", check.why), ("fix", check.remedy)):
+        if text:
+            out += wrapped(Text(style.text(f"{label}: {text}", _PROSE), "dim"), style, indent)
+    if check.command:
+        # Not broken into lines of ours: who copies it should get it whole.
+        lead = "" if check.remedy else "fix: "
+        out.append(Text(" " * indent + lead + style.text(check.command, _PROSE)))
     return out

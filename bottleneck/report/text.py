@@ -84,7 +84,7 @@ def percents(shares: Sequence[float]) -> tuple[str, ...]:
 
 
 def apportion_groups(groups: Sequence[Sequence[float]]) -> list[list[int]]:
-    """Whole numbers beside the values of each group; the sums of groups are rounded first, as they are told alone."""
+    """Whole numbers beside the values of each group; sums of groups are rounded first, as they are shown alone too."""
     totals = apportion([math.fsum(group) for group in groups])
     return [apportion(group, total) for group, total in zip(groups, totals, strict=True)]
 
@@ -101,7 +101,7 @@ def apportion(values: Sequence[float], total: int | None = None) -> list[int]:
     return [floor + (index in raised) for index, floor in enumerate(floors)]
 
 
-def strip_cells(values: Sequence[float], width: int, levels: str) -> str:
+def sparkline_cells(values: Sequence[float], width: int, levels: str) -> str:
     """The values as this many characters, each the mean of its part; ``levels`` run from nothing to the most.
 
     Something never looks like nothing: the first level is for parts in which every value is 0.
@@ -130,7 +130,7 @@ Item = TypeVar("Item", KernelSummary, IdleCause)
 
 
 @dataclass(frozen=True)
-class Top(Generic[Item]):
+class TopRows(Generic[Item]):
     """The largest items, and the numbers that they show: (time, share) for each, for the rest, and for the sum."""
 
     shown: Sequence[Item]
@@ -141,7 +141,7 @@ class Top(Generic[Item]):
     total: tuple[str, str]
 
 
-def top_of(items: Sequence[Item], top: int) -> Top[Item]:
+def top_rows(items: Sequence[Item], top: int) -> TopRows[Item]:
     """The ``top`` items by time; a single one left over is shown too, since its row costs the same."""
     ordered = sorted((item for item in items if item.us > 0), key=lambda item: -item.us)
     cut = top if len(ordered) > top + 1 else len(ordered)
@@ -153,4 +153,4 @@ def top_of(items: Sequence[Item], top: int) -> Top[Item]:
     scale = scale_of(math.fsum(us))
     numbers = list(zip(scale.column(us), percents(share), strict=True))
     rest = numbers[cut] if hidden else None
-    return Top(shown, len(hidden), scale, numbers[:cut], rest, numbers[-1])
+    return TopRows(shown, len(hidden), scale, numbers[:cut], rest, numbers[-1])

@@ -1,63 +1,55 @@
-"""Renders the result of ``verify`` and the score of past predictions as text, markdown and JSON."""
+"""Builds the document of ``verify``, and renders it and the scores of past predictions as text, markdown and JSON."""
 
-import io
-import json
-import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
 
-from rich.console import Console
-from rich.text import Text
-
-from bottleneck.report.document import Column, Row, Table
-from bottleneck.report.markdown import name as code_name
+from bottleneck.report import markdown, terminal
+from bottleneck.report.document import Document, TableColumn, TableRow, TableSection, number_columns
+from bottleneck.report.json_text import encode
 from bottleneck.report.markdown import prose
-from bottleneck.report.terminal import Look, table_lines, wrapped
+from bottleneck.report.terminal import PLAIN, TerminalStyle
 from bottleneck.report.text import clean
 from bottleneck.schema.analysis import Interval
 from bottleneck.schema.measurements import Ratio
 from bottleneck.schema.trials import Difference, Score, Trial, Verification
 from bottleneck.units import format_si, format_us
 
-_PROSE = 600
 _LONGEST_JSON_TEXT = 2000
 _COLUMNS = (
-    Column("change", "name"),
-    Column("predicted", "number"),
-    Column("measured", "number"),
-    Column("verdict", "words"),
+    TableColumn("change", "name"),
+    TableColumn("predicted", "number"),
+    TableColumn("measured", "number"),
+    TableColumn("verdict", "words"),
 )
-# Colours of verdicts are those of the groups of a ledger.
-_UNTRIED = frozenset({"not applicable", "missing", "failed", "skipped"})
+_DETAILS = TableColumn("what it showed", "words")
 
 
-def to_json(done: Verification) -> str:
-    """The document of `verify --format json`; null is what is not known."""
-    return json.dumps(_safe(asdict(done)), indent=1, ensure_ascii=True) + "\n"
-
-
-def to_terminal(done: Verification, width: int = 80, *, color: bool = False, encoding: str = "utf-8") -> str:
-    """The trials as a table with what each showed beneath it; escape sequences appear in it only with ``color``."""
-    stream = io.TextIOWrapper(io.BytesIO(), encoding)
-    console = Console(
-        file=stream, width=width, force_terminal=color, color_system="standard" if color else None, _environ={}
+def build(done: Verification) -> Document:
+    """The document of `verify`: one table of all trials, with the result of each beneath it."""
+    trials = (*done.trials, *done.combinations)
+    rows = tuple(TableRow(_cells(trial), details=details(trial)) for trial in trials)
+    step = "" if done.step_us is None else f", {format_us(done.step_us)} per step"
+    return Document(
+        headline="VERIFY:",
+        subject=f"{' '.join(done.program)}{step}",
+        sentence=sentence(done),
+        sections=(TableSection("", _COLUMNS, rows, details=_DETAILS),) if done.trials else (),
+        warnings=done.warnings,
     )
-    look = Look(width, encoding)
-    for line in _lines(done, look):
-        console.print(line, no_wrap=True, overflow="ignore", crop=False, highlight=False, markup=False, emoji=False)
-    stream.seek(0)
-    return stream.read()
+
+
+def to_terminal(done: Verification, style: TerminalStyle = PLAIN) -> str:
+    """The trials as text; escape sequences appear in it only where the style has colour."""
+    return terminal.render(build(done), style)
 
 
 def to_markdown(done: Verification) -> str:
-    """The trials as a table, fit for a comment on a pull request."""
-    lines = [f"## {prose(_headline(done))}", "", f"**{prose(sentence(done))}**", ""]
-    if done.trials:
-        lines += ["| change | predicted | measured | verdict | what it showed |", "|---|---:|---:|---|---|"]
-        lines += [_markdown_row(trial) for trial in _all(done)]
-        lines += [""]
-    lines += [f"- {prose(warning)}" for warning in done.warnings]
-    return "\n".join(lines).rstrip("\n") + "\n"
+    """The trials as markdown, fit for a comment on a pull request."""
+    return markdown.render(build(done))
+
+
+def to_json(done: Verification) -> str:
+    """The trials as JSON; all text is made safe for a terminal, as it may hold the output of failed programs."""
+    return encode(done, (), lambda text: clean(text, _LONGEST_JSON_TEXT))
 
 
 def sentence(done: Verification) -> str:
@@ -68,10 +60,10 @@ def sentence(done: Verification) -> str:
     if not faster:
         return f"none of {_count(len(done.trials))} makes the step faster"
     best = done.best or max(faster, key=lambda trial: trial.speedup.median if trial.speedup else 0.0)
-    told = f"{len(faster)} of {_count(len(done.trials))} make the step faster"
+    text = f"{len(faster)} of {_count(len(done.trials))} make the step faster"
     if len(faster) == 1:
-        told = told.replace(" make ", " makes ")
-    return f"{told}; best: {best.change}, {_times(best.speedup)}"
+        text = text.replace(" make ", " makes ")
+    return f"{text}; best: {best.change}, {_times(best.speedup)}"
 
 
 def details(trial: Trial) -> tuple[str, ...]:
@@ -82,38 +74,12 @@ def details(trial: Trial) -> tuple[str, ...]:
     return tuple(phrase for phrase in [*phrases, *_differences(trial.differences)] if phrase)
 
 
-def _lines(done: Verification, look: Look) -> list[Text]:
-    out = [*wrapped(Text(look.text(_headline(done), _PROSE), "bold"), look)]
-    out += wrapped(Text(look.text(sentence(done), _PROSE), "bold"), look)
-    if done.trials:
-        rows = tuple(Row(_cells(trial), details=details(trial)) for trial in _all(done))
-        out += [Text(), *table_lines(Table("", _COLUMNS, rows), look)]
-    for warning in done.warnings:
-        out += [Text(), *wrapped(Text(look.text(warning, _PROSE), "yellow"), look)]
-    return out
-
-
-def _all(done: Verification) -> tuple[Trial, ...]:
-    """The trials of single changes, then those of several together."""
-    return (*done.trials, *done.combinations)
-
-
-def _headline(done: Verification) -> str:
-    step = "" if done.step_us is None else f", {format_us(done.step_us)} per step"
-    return f"VERIFY: {' '.join(done.program)}{step}"
-
-
 def _count(number: int) -> str:
     return f"{number} change{'' if number == 1 else 's'}"
 
 
 def _cells(trial: Trial) -> tuple[str, ...]:
     return (trial.change, _predicted(trial.predicted_speedup), _times(trial.speedup), trial.verdict)
-
-
-def _markdown_row(trial: Trial) -> str:
-    cells = [code_name(trial.change), *map(prose, _cells(trial)[1:]), prose("; ".join(details(trial)))]
-    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 
 def _predicted(speedup: Interval | None) -> str:
@@ -145,10 +111,10 @@ def _noise(trial: Trial) -> str | None:
 def _setup(trial: Trial) -> str | None:
     if trial.setup_s is None or trial.setup_s < 0.05:
         return None
-    told = f"set-up {format_us(trial.setup_s * 1e6)}"
+    text = f"set-up {format_us(trial.setup_s * 1e6)}"
     if trial.break_even_steps is None:
-        return told
-    return f"{told}, paid back after {trial.break_even_steps:,.0f} steps"
+        return text
+    return f"{text}, paid back after {trial.break_even_steps:,.0f} steps"
 
 
 def _memory(trial: Trial) -> str | None:
@@ -172,18 +138,8 @@ def _differences(differences: tuple[Difference, ...]) -> list[str]:
     return [f"{worst.what} differ by {worst.relative:.0e}{allowed}"]
 
 
-def _safe(value: object) -> object:
-    """Text with what could act on a terminal made visible, as everywhere; what is no finite number is null."""
-    if isinstance(value, str):
-        return clean(value, _LONGEST_JSON_TEXT)
-    if isinstance(value, dict):
-        return {key: _safe(each) for key, each in value.items()}
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return [_safe(each) for each in value] if isinstance(value, list | tuple) else value
-
-
-_TITLES = ("rule", "tried", "judged", "inside", "touching", "measured/predicted")
+_SCORE_TITLES = ("tried", "judged", "inside", "touching", "measured/predicted")
+_SCORE_COLUMNS = (TableColumn("rule", "words"), *number_columns(_SCORE_TITLES))
 _NONE = "no prediction has been verified on this machine yet: bottleneck verify FILE"
 _MEANING = (
     "inside: the measured speedup lies in the predicted interval; touching: the two intervals meet. The last column "
@@ -191,32 +147,28 @@ _MEANING = (
 )
 
 
-def _terminal(scores: Sequence[Score]) -> str:
-    """A table of at most 80 columns, if slugs are not longer than theirs."""
+def scores_to_terminal(scores: Sequence[Score]) -> str:
+    """The scores as a table of at most 80 columns."""
     if not scores:
         return _NONE + "\n"
-    rows = [_TITLES, *(_score_cells(score) for score in scores)]
-    widths = [max(len(row[place]) for row in rows) for place in range(len(_TITLES))]
-    lines = [
-        "  ".join(
-            cell.ljust(width) if place == 0 else cell.rjust(width)
-            for place, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in rows
-    ]
+    lines = [line.plain for line in terminal.table_lines(_score_table(scores), PLAIN)]
     return "\n".join([*lines, "", *_MEANING.split("; ")]) + "\n"
 
 
-def _markdown(scores: Sequence[Score]) -> str:
+def scores_to_markdown(scores: Sequence[Score]) -> str:
+    """The scores as a table in markdown."""
     if not scores:
         return prose(_NONE) + "\n"
-    lines = ["| " + " | ".join(_TITLES) + " |", "|---|" + "---:|" * (len(_TITLES) - 1)]
-    lines += ["| " + " | ".join(prose(cell) for cell in _score_cells(score)) + " |" for score in scores]
-    return "\n".join([*lines, "", prose(_MEANING)]) + "\n"
+    return "\n".join([*markdown.table_lines(_score_table(scores)), "", prose(_MEANING)]) + "\n"
 
 
-def _json(scores: Sequence[Score]) -> str:
-    return json.dumps({"scores": [asdict(score) for score in scores]}, indent=1) + "\n"
+def scores_to_json(scores: Sequence[Score]) -> str:
+    """The scores as JSON."""
+    return encode({"scores": scores})
+
+
+def _score_table(scores: Sequence[Score]) -> TableSection:
+    return TableSection("", _SCORE_COLUMNS, tuple(TableRow(_score_cells(score)) for score in scores))
 
 
 def _score_cells(score: Score) -> tuple[str, ...]:
@@ -229,8 +181,8 @@ def _share(share: float | None) -> str:
     return "-" if share is None else f"{share:.0%}"
 
 
-FORMATS: Mapping[str, Callable[[Sequence[Score]], str]] = {
-    "terminal": _terminal,
-    "markdown": _markdown,
-    "json": _json,
+SCORE_FORMATS: Mapping[str, Callable[[Sequence[Score]], str]] = {
+    "terminal": scores_to_terminal,
+    "markdown": scores_to_markdown,
+    "json": scores_to_json,
 }

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bottleneck.advice.ranking import Draft, rank, up_to
-from bottleneck.report.analysis_json import from_json, to_json
+from bottleneck.report.json_text import from_json, to_json
 from bottleneck.schema.analysis import Analysis, Finding, Interval
 from bottleneck.schema.measurements import Timing
 from tests.report.samples import analysis, kernel

@@ -11,7 +11,7 @@ from bottleneck.compare.build import compare
 from bottleneck.compare.pieces import BUSY_ACCOUNTS, UNLISTED, busy_us, find_work
 from bottleneck.compare.sides import ComparedSide
 from bottleneck.pipeline import explain
-from bottleneck.report.analysis_json import from_json, to_json
+from bottleneck.report.json_text import from_json, to_json
 from bottleneck.schema.analysis import LedgerEntry
 from bottleneck.schema.evidence import Evidence
 from tests.compare.sides import side, work

@@ -5,9 +5,9 @@ import math
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bottleneck.report.comparison import build
-from bottleneck.report.comparison_formats import render
-from bottleneck.report.document import Table
+from bottleneck.report.comparison import build, to_terminal
+from bottleneck.report.document import TableSection, Waterfall
+from bottleneck.report.terminal import TerminalStyle
 from bottleneck.schema.comparison import Bar, ChangeRow, CompareSide, Comparison
 
 ACCOUNTS = ("compute", "memory", "memory.copy", "overhead.python", "overhead.input", "overhead.sync", "unknown")
@@ -80,13 +80,13 @@ def adds_up(cells: list[str], total: str) -> bool:
 @given(comparisons(), st.integers(1, 4))
 def test_everything_printed_of_a_comparison_adds_up(comparison: Comparison, top: int) -> None:
     document = build(comparison, top)
-    assert document.waterfall is not None
-    first, *falls, last = document.waterfall.falls
+    (waterfall,) = [section for section in document.sections if isinstance(section, Waterfall)]
+    first, *falls, last = waterfall.bars
     assert adds_up([first.before, *(fall.change for fall in falls)], last.after)
     assert adds_up([fall.before for fall in falls], first.before)
     assert adds_up([fall.after for fall in falls], last.after)
     assert all(adds_up([fall.before, fall.change], fall.after) for fall in falls)
-    tables = {part.title.split(",")[0]: part.rows for part in document.parts if isinstance(part, Table)}
+    tables = {part.title.split(",")[0]: part.rows for part in document.sections if isinstance(part, TableSection)}
     *lines, total = tables.get("What changed") or [None]
     if total is not None:
         assert adds_up([row.cells[4] for row in lines], total.cells[4])
@@ -103,4 +103,4 @@ def test_everything_printed_of_a_comparison_adds_up(comparison: Comparison, top:
 @_law
 @given(comparisons(), st.sampled_from([24, 40, 64, 80]))
 def test_no_line_of_any_comparison_is_wider_than_the_terminal(comparison: Comparison, width: int) -> None:
-    assert max(map(len, render(comparison, width).splitlines())) <= width
+    assert max(map(len, to_terminal(comparison, TerminalStyle(width)).splitlines())) <= width

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from bottleneck.report.ci.gate_terminal import render
 from bottleneck.report.ci.outputs import GATE_FORMATS
+from bottleneck.report.terminal import TerminalStyle
 from tests.report.gates import GATES
 
 FOLDER = Path(__file__).parents[1] / "golden" / "gate"
@@ -21,8 +22,8 @@ _SEVERAL = replace(
 
 GOLDEN: Mapping[str, Callable[[], str]] = {
     **{f"several.{form.file}": partial(form.render, _SEVERAL) for form in GATE_FORMATS.values()},
-    "several.40.txt": lambda: render(_SEVERAL, 40),
-    "several.ascii.txt": lambda: render(_SEVERAL, encoding="ascii"),
+    "several.40.txt": lambda: render(_SEVERAL, TerminalStyle(40)),
+    "several.ascii.txt": lambda: render(_SEVERAL, TerminalStyle(encoding="ascii")),
     "passed.gate.txt": lambda: render(GATES["passed"]),
     "passed.gate.md": lambda: GATE_FORMATS["markdown"].render(GATES["passed"]),
     "unmeasured.gate.txt": lambda: render(GATES["unmeasured"]),

@@ -6,22 +6,23 @@ Look at the difference before committing it: each change must make the report tr
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from bottleneck.report import analysis_json as datafile
-from bottleneck.report import markdown, terminal
+from bottleneck.report.analysis_document import to_markdown, to_terminal
+from bottleneck.report.json_text import to_json
+from bottleneck.report.terminal import TerminalStyle
 from tests.report import samples
 
 FOLDER = Path(__file__).parents[1] / "golden" / "report"
 
 GOLDEN: Mapping[str, Callable[[], str]] = {
-    "gpu_overhead.txt": lambda: terminal.render(samples.gpu_overhead()),
-    "gpu_overhead.ascii.txt": lambda: terminal.render(samples.gpu_overhead(), encoding="ascii"),
-    "gpu_overhead.40.txt": lambda: terminal.render(samples.gpu_overhead(), 40),
-    "gpu_overhead.md": lambda: markdown.render(samples.gpu_overhead()),
-    "gpu_overhead.json": lambda: datafile.to_json(samples.gpu_overhead()),
-    "cpu.txt": lambda: terminal.render(samples.cpu()),
-    "multi_rank.txt": lambda: terminal.render(samples.multi_rank()),
-    "inconclusive.txt": lambda: terminal.render(samples.inconclusive()),
-    "hostile.md": lambda: markdown.render(samples.hostile()),
+    "gpu_overhead.txt": lambda: to_terminal(samples.gpu_overhead()),
+    "gpu_overhead.ascii.txt": lambda: to_terminal(samples.gpu_overhead(), TerminalStyle(encoding="ascii")),
+    "gpu_overhead.40.txt": lambda: to_terminal(samples.gpu_overhead(), TerminalStyle(40)),
+    "gpu_overhead.md": lambda: to_markdown(samples.gpu_overhead()),
+    "gpu_overhead.json": lambda: to_json(samples.gpu_overhead()),
+    "cpu.txt": lambda: to_terminal(samples.cpu()),
+    "multi_rank.txt": lambda: to_terminal(samples.multi_rank()),
+    "inconclusive.txt": lambda: to_terminal(samples.inconclusive()),
+    "hostile.md": lambda: to_markdown(samples.hostile()),
 }
 
 

@@ -12,7 +12,8 @@ from bottleneck.compare.build import compare
 from bottleneck.compare.sides import ComparedSide
 from bottleneck.gate.count import count
 from bottleneck.pipeline import explain
-from bottleneck.report.comparison_formats import render, to_json, to_markdown
+from bottleneck.report.comparison import to_json, to_markdown, to_terminal
+from bottleneck.report.terminal import TerminalStyle
 from bottleneck.schema.comparison import Comparison
 from tests.report import comparisons
 
@@ -37,19 +38,19 @@ def _sample(name: str) -> ComparedSide:
 def page() -> str:
     """The how-to page with its example renewed; what stands around it is kept."""
     before, _, rest = PAGE.read_text(encoding="utf-8").partition(_BEGIN)
-    return before + _BEGIN + render(samples(*PAIR)) + _END + rest.partition(_END)[2]
+    return before + _BEGIN + to_terminal(samples(*PAIR)) + _END + rest.partition(_END)[2]
 
 
 GOLDEN: Mapping[str, Callable[[], str]] = {
-    "slower.txt": lambda: render(comparisons.slower()),
-    "slower.40.txt": lambda: render(comparisons.slower(), 40),
+    "slower.txt": lambda: to_terminal(comparisons.slower()),
+    "slower.40.txt": lambda: to_terminal(comparisons.slower(), TerminalStyle(40)),
     "slower.md": lambda: to_markdown(comparisons.slower()),
     "slower.json": lambda: to_json(comparisons.slower()),
-    "devices.ascii.txt": lambda: render(comparisons.devices(), encoding="ascii"),
-    "lock.txt": lambda: render(comparisons.lock()),
-    "unchanged.txt": lambda: render(comparisons.unchanged()),
+    "devices.ascii.txt": lambda: to_terminal(comparisons.devices(), TerminalStyle(encoding="ascii")),
+    "lock.txt": lambda: to_terminal(comparisons.lock()),
+    "unchanged.txt": lambda: to_terminal(comparisons.unchanged()),
     "hostile.md": lambda: to_markdown(comparisons.hostile()),
-    "samples_mlp_transformer.txt": lambda: render(samples("mlp", "transformer")),
+    "samples_mlp_transformer.txt": lambda: to_terminal(samples("mlp", "transformer")),
     "samples_mlp_transformer.md": lambda: to_markdown(samples("mlp", "transformer")),
 }
 

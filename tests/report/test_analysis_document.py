@@ -2,8 +2,7 @@ from dataclasses import replace
 
 import pytest
 
-from bottleneck.report import markdown, terminal
-from bottleneck.report.analysis_document import batch_test, option_costs, peak_memory, windows
+from bottleneck.report.analysis_document import batch_test, option_costs, peak_memory, to_markdown, to_terminal, windows
 from bottleneck.schema.measurements import BatchProof, OptionCost, OptionCosts, ProfilerOption, Ratio
 from tests.report.samples import cpu, gpu_overhead
 
@@ -40,7 +39,7 @@ def test_a_batch_test_that_was_not_run_says_why() -> None:
 
 
 def test_both_media_tell_the_batch_test_and_leave_it_out_where_there_is_none() -> None:
-    for render in (terminal.render, markdown.render):
+    for render in (to_terminal, to_markdown):
         assert "Twice the batch" in render(gpu_overhead())
         assert "Batch test" not in render(replace(gpu_overhead(), batch_test=None))
 

@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from bottleneck.report import analysis_document as steps
-from bottleneck.report.markdown import render as render_markdown
-from bottleneck.report.terminal import render as render_terminal
+from bottleneck.report.analysis_document import to_markdown, to_terminal
+from bottleneck.report.terminal import TerminalStyle
 from bottleneck.schema.measurements import StepTime, StepTimes
 from tests.report.samples import gpu_overhead
 
@@ -93,6 +93,6 @@ def test_of_many_stretches_the_first_are_told_and_the_rest_counted() -> None:
 
 def test_terminal_and_markdown_show_what_was_left_out_and_how_steps_vary() -> None:
     analysis = replace(gpu_overhead(), steps=replace(gpu_overhead().steps, each=EACH))
-    for text in (render_terminal(analysis, 200), render_markdown(analysis)):
+    for text in (to_terminal(analysis, TerminalStyle(200)), to_markdown(analysis)):
         assert "9.9 times the median" in text
         assert "1.33 times as long" in text

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from bottleneck.errors import TraceError
-from bottleneck.report.analysis_json import KEYS, from_json, to_json
+from bottleneck.report.json_text import KEYS, from_json, to_json
 from bottleneck.schema.analysis import Analysis
 from tests.report.samples import SAMPLES, gpu_overhead, hostile
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bottleneck.report import analysis_tables as places
-from bottleneck.report.document import Table
+from bottleneck.report.document import TableSection
 from bottleneck.schema.analysis import Fold
 from tests.report.samples import SAMPLES
 from tests.report.test_text_numbers import printed
@@ -16,7 +16,7 @@ ANALYSIS = SAMPLES["gpu_overhead"]
 TIMES = st.lists(st.tuples(st.floats(0, 5e3), st.floats(0, 5e3)), min_size=2, max_size=12)
 
 
-def table_of(times: list[tuple[float, float]], top: int = 4) -> Table | None:
+def table_of(times: list[tuple[float, float]], top: int = 4) -> TableSection | None:
     folds = tuple(Fold(f"a.py:{at}", 1.0, us, us / 1e4, {}, idle_us) for at, (us, idle_us) in enumerate(times))
     return places.lines(replace(ANALYSIS, lines=folds), top)
 

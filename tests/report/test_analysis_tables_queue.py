@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from bottleneck.report.analysis_tables import mean_depths, queue_strip, queue_words
+from bottleneck.report.analysis_tables import mean_depths, queue_caption, queue_sparkline
 from bottleneck.schema.analysis import Queue
 from tests.report.samples import SAMPLES
 
@@ -18,14 +18,14 @@ def test_depth_is_the_mean_over_each_part_of_the_time() -> None:
 
 
 def test_an_empty_queue_while_the_device_is_idle_says_that_the_host_does_not_keep_up() -> None:
-    assert "90.0 % of the device's idle time: the host does not keep up" in queue_words(QUEUE)
-    assert "keep up" not in queue_words(replace(QUEUE, empty_idle_share=0.3))
-    assert "idle" not in queue_words(replace(QUEUE, empty_idle_share=None))
+    assert "90.0 % of the device's idle time: the host does not keep up" in queue_caption(QUEUE)
+    assert "keep up" not in queue_caption(replace(QUEUE, empty_idle_share=0.3))
+    assert "idle" not in queue_caption(replace(QUEUE, empty_idle_share=None))
 
 
 def test_strip_needs_a_queue_with_some_length() -> None:
     analysis = SAMPLES["gpu_overhead"]
-    strip = queue_strip(analysis)
+    strip = queue_sparkline(analysis)
     assert strip is not None and max(strip.values) == pytest.approx(14.0)
-    assert queue_strip(replace(analysis, queue=None)) is None
-    assert queue_strip(replace(analysis, queue=replace(QUEUE, curve=CURVE[:1]))) is None
+    assert queue_sparkline(replace(analysis, queue=None)) is None
+    assert queue_sparkline(replace(analysis, queue=replace(QUEUE, curve=CURVE[:1]))) is None

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from bottleneck.report.analysis_tables import idle
-from bottleneck.report.document import Table
+from bottleneck.report.document import TableSection
 from bottleneck.schema.analysis import IdleCause
 from tests.report.samples import SAMPLES
 
@@ -14,7 +14,7 @@ def dispatch(us: float, detail: str | None, module: str | None = None, source: s
     return IdleCause("dispatch", us, us / 1e4, source, 2.0, detail, module)
 
 
-def table_of(*causes: IdleCause) -> Table:
+def table_of(*causes: IdleCause) -> TableSection:
     table = idle(replace(ANALYSIS, idle=causes), 5)
     assert table is not None
     return table

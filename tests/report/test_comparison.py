@@ -8,10 +8,10 @@ from pathlib import Path
 import jsonschema
 import pytest
 
-from bottleneck.report.comparison import build, fold_alike
-from bottleneck.report.comparison_formats import FORMATS, render, to_json, to_markdown
-from bottleneck.report.document import Table
+from bottleneck.report.comparison import FORMATS, build, fold_alike, to_json, to_markdown, to_terminal
+from bottleneck.report.document import TableSection, Waterfall
 from bottleneck.report.plots.waterfall_plot import draw, save_waterfall
+from bottleneck.report.terminal import TerminalStyle
 from bottleneck.schema.comparison import Bar, CompareSide, Comparison, CounterStep
 from scripts.write_schema import COMPARE, page_text, schema_text
 from tests.report.comparisons import COMPARISONS, devices, hostile, lock, row, slower, unchanged
@@ -25,9 +25,15 @@ def number(cell: str) -> float:
     return 0.0 if cell[:1] in {"<", ">", ""} else float(cell.replace(",", ""))
 
 
-def table(comparison: Comparison, title: str) -> Table:
+def waterfall_of(comparison: Comparison) -> Waterfall | None:
+    return next((part for part in build(comparison).sections if isinstance(part, Waterfall)), None)
+
+
+def table(comparison: Comparison, title: str) -> TableSection:
     """The table whose title begins so."""
-    return next(part for part in build(comparison).parts if isinstance(part, Table) and part.title.startswith(title))
+    return next(
+        part for part in build(comparison).sections if isinstance(part, TableSection) and part.title.startswith(title)
+    )
 
 
 def at_odds(values: list[float], total: float) -> bool:
@@ -59,15 +65,15 @@ def test_every_format_tells_every_comparison(form: str, comparison: Comparison) 
 @pytest.mark.parametrize("width", [24, 40, 60, 80, 120])
 @pytest.mark.parametrize("comparison", COMPARISONS.values(), ids=COMPARISONS)
 def test_no_line_is_wider_than_the_terminal(comparison: Comparison, width: int) -> None:
-    assert max(map(len, render(comparison, width).splitlines())) <= width
+    assert max(map(len, to_terminal(comparison, TerminalStyle(width)).splitlines())) <= width
 
 
 @pytest.mark.parametrize("scale", [1.0, 1e-3, 0.017, 1e4])
 @pytest.mark.parametrize("name", ["slower", "devices", "unchanged"])
 def test_the_waterfall_adds_up_as_printed(name: str, scale: float) -> None:
-    drawn = build(stretched(COMPARISONS[name], scale)).waterfall
+    drawn = waterfall_of(stretched(COMPARISONS[name], scale))
     assert drawn is not None
-    first, *falls, last = drawn.falls
+    first, *falls, last = drawn.bars
     assert not at_odds([number(first.before), *(number(fall.change) for fall in falls)], number(last.after))
     assert not at_odds([number(fall.change) for fall in falls], number(last.change))
     assert not at_odds([number(fall.before) for fall in falls], number(first.before))
@@ -84,8 +90,8 @@ def test_the_rows_add_up_to_the_change_of_the_step_as_printed(name: str, scale: 
     assert not at_odds([number(row.cells[4]) for row in rows], number(total.cells[4]))
     ops = [row for row in rows if row.cells[2]]
     assert all(not at_odds([number(row.cells[2]), number(row.cells[3])], number(row.cells[4])) for row in ops)
-    drawn = build(comparison).waterfall
-    assert drawn is not None and total.cells[4] == drawn.falls[-1].change
+    drawn = waterfall_of(comparison)
+    assert drawn is not None and total.cells[4] == drawn.bars[-1].change
 
 
 @pytest.mark.parametrize("scale", [1.0, 1e-3, 0.017, 1e4])
@@ -110,14 +116,14 @@ def stretched(comparison: Comparison, scale: float) -> Comparison:
 
 
 def test_what_differs_besides_the_code_is_said_before_the_sentence_and_what_breaks_first() -> None:
-    for text in (render(devices()), to_markdown(devices())):
+    for text in (to_terminal(devices()), to_markdown(devices())):
         order = [text.index(words) for words in ("do not compare the code", "AMD Instinct", "torch", "takes 2.01 ms")]
         assert order == sorted(order)
-    assert "Not only the code differs" not in render(unchanged())
+    assert "Not only the code differs" not in to_terminal(unchanged())
 
 
 def test_a_line_that_the_diff_touches_is_marked_and_no_other() -> None:
-    lines = render(slower()).splitlines()
+    lines = to_terminal(slower()).splitlines()
     assert [line for line in lines if "changed here" in line] == [line for line in lines if "rope.py:88" in line]
 
 
@@ -168,52 +174,52 @@ def test_a_change_that_rounds_to_nothing_is_not_shown_as_nothing() -> None:
         rows=(row("aten::mm", (1, 1), (9000.0, 9400.0)),),
         idle=bars[1:],
     )
-    text = render(made)
+    text = to_terminal(made)
     assert "<+1" in text
-    assert "<+1" not in render(unchanged())
+    assert "<+1" not in to_terminal(unchanged())
 
 
 def test_the_change_on_screen_is_the_one_that_the_sentence_rounds() -> None:
     bars = (Bar("compute", "compute", 1_405_700.0, 509_300.0),)
     sides = CompareSide("a", "a", "cpu", 1_405_700.0), CompareSide("b", "b", "cpu", 509_300.0)
-    drawn = build(Comparison(*sides, bars=bars, rows=(row("aten::mm", (1, 1), (1_405_700.0, 509_300.0)),))).waterfall
+    drawn = waterfall_of(Comparison(*sides, bars=bars, rows=(row("aten::mm", (1, 1), (1_405_700.0, 509_300.0)),)))
     assert drawn is not None
-    assert (drawn.falls[0].before, drawn.falls[-1].after, drawn.falls[-1].change) == ("1405.7", "509.3", "-896.4")
+    assert (drawn.bars[0].before, drawn.bars[-1].after, drawn.bars[-1].change) == ("1405.7", "509.3", "-896.4")
 
 
 def test_small_changes_of_a_long_step_are_drawn_from_another_number_than_zero_and_it_is_said() -> None:
-    assert "bars begin at 17.75 ms, not at 0" in render(slower())
-    assert "not at 0" not in render(devices())
+    assert "bars begin at 17.75 ms, not at 0" in to_terminal(slower())
+    assert "not at 0" not in to_terminal(devices())
 
 
 def test_every_account_that_changed_has_a_bar() -> None:
-    lines = render(slower()).splitlines()
+    lines = to_terminal(slower()).splitlines()
     for label in ("memory: copy", "overhead: python", "overhead: sync", "compute ", "memory: bandwidth"):
         line = next(line for line in lines if line[2:].startswith(label))
         assert line.rstrip()[-1] in "█▓░"
 
 
 def test_a_lock_file_has_counters_and_neither_waterfall_nor_rows() -> None:
-    text = render(lock())
+    text = to_terminal(lock())
     assert "Only counters can be compared, for a side has no times: 1 of 2 differs." in text
     assert "What changed" not in text and "Where the change" not in text
     assert "ops         100    101      +1" in text and "syncs 0" in text
 
 
 def test_a_counter_that_a_side_does_not_know_has_its_reason() -> None:
-    text = render(slower())
+    text = to_terminal(slower())
     assert "Not compared: FLOPs; not known after: the trace has no shapes." in text
     assert "FLOPs" not in [row.cells[0] for row in table(slower(), "Counters").rows]
 
 
 def test_top_limits_the_rows_and_the_rest_is_summed() -> None:
-    text = render(slower(), top=2)
+    text = to_terminal(slower(), top=2)
     assert "16 more" in text and "aten::softmax" not in text
 
 
 def test_colour_is_there_only_where_it_is_asked_for() -> None:
-    assert "\x1b[" in render(slower(), color=True)
-    assert "\x1b[" not in render(slower())
+    assert "\x1b[" in to_terminal(slower(), TerminalStyle(color=True))
+    assert "\x1b[" not in to_terminal(slower())
 
 
 def test_json_is_the_comparison_and_plain_ascii() -> None:
@@ -263,8 +269,8 @@ def test_the_picture_has_a_bar_for_every_line_and_ends_where_the_step_does(name:
     comparison = COMPARISONS[name]
     (axes,) = draw(comparison).axes
     bars = [bar for container in axes.containers for bar in container]
-    shown = build(comparison).waterfall
-    assert shown is not None and len(bars) == len(shown.falls)
+    shown = waterfall_of(comparison)
+    assert shown is not None and len(bars) == len(shown.bars)
     scale = {"ms": 1e3}.get(shown.unit, 1.0)
     ends = [(bar.get_x() + bar.get_width()) * scale for bar in (bars[0], bars[-1])]
     assert ends == pytest.approx([comparison.before.step_us, comparison.after.step_us])
@@ -294,11 +300,11 @@ def test_a_wait_has_its_line() -> None:
         rows=(row("aten::mm", (1, 1), (5.0, 5.0), kind="same"),),
         idle=bars[1:],
     )
-    assert "train.py:9 (changed here)" in render(made)
+    assert "train.py:9 (changed here)" in to_terminal(made)
 
 
 def test_without_a_counter_in_common_none_is_said_to_be_the_same() -> None:
     alone = replace(lock(), counters=(CounterStep("ops", None, 5),))
-    assert "Counters: none that both sides know ─" in render(alone)
-    assert "not known before: it has no counters" in " ".join(render(alone).split())
-    assert "Counters: none that both sides know differs" in render(replace(lock(), counters=lock().counters[1:]))
+    assert "Counters: none that both sides know ─" in to_terminal(alone)
+    assert "not known before: it has no counters" in " ".join(to_terminal(alone).split())
+    assert "Counters: none that both sides know differs" in to_terminal(replace(lock(), counters=lock().counters[1:]))

@@ -6,7 +6,8 @@ import re
 import pytest
 from rich.cells import cell_len
 
-from bottleneck.report.doctor import checkups_json, render_checkups
+from bottleneck.report.doctor import to_json, to_terminal
+from bottleneck.report.terminal import TerminalStyle
 from bottleneck.schema.checks import Check, Checkup, at_fault, tally
 
 EVIL = "evil \x1b[31m\x07 [/] \u202e$\\frac{ </script>"
@@ -40,7 +41,7 @@ CHECKUP = Checkup("trace", "trace.json", "damaged", "Usable, but not whole: JSON
 @pytest.mark.parametrize("width", [1, 20, 40, 60, 80, 200])
 @pytest.mark.parametrize("encoding", ["utf-8", "ascii", "cp1252"])
 def test_every_width_and_character_set_shows_each_row(width: int, encoding: str) -> None:
-    text = render_checkups([CHECKUP], width, encoding=encoding)
+    text = to_terminal([CHECKUP], TerminalStyle(width, encoding=encoding))
     flat = "".join(text.split())
     for word in ("ok", "limited", "missing", "unknown", "9,339events", "whyitisso", "dothis"):
         assert word in flat
@@ -50,27 +51,27 @@ def test_every_width_and_character_set_shows_each_row(width: int, encoding: str)
 
 @pytest.mark.parametrize("width", [40, 80])
 def test_lines_fit_the_width_but_for_commands(width: int) -> None:
-    long = [line for line in render_checkups([CHECKUP], width).splitlines() if cell_len(line) > width]
+    long = [line for line in to_terminal([CHECKUP], TerminalStyle(width)).splitlines() if cell_len(line) > width]
     assert all(line.strip().startswith(("fix: x x", "x x")) for line in long)
 
 
 def test_a_command_is_never_broken() -> None:
-    assert "fix: " + ("x " * 80).strip() in render_checkups([CHECKUP], 40)
+    assert "fix: " + ("x " * 80).strip() in to_terminal([CHECKUP], TerminalStyle(40))
 
 
 def test_colour_is_added_only_where_it_is_wanted_and_says_nothing_alone() -> None:
-    plain, colored = render_checkups([CHECKUP]), render_checkups([CHECKUP], color=True)
+    plain, colored = to_terminal([CHECKUP]), to_terminal([CHECKUP], TerminalStyle(color=True))
     assert "\x1b[" in colored
     strip = re.sub(r"\x1b\[[0-9;]*m", "", colored)
     assert [line.rstrip() for line in strip.splitlines()] == [line.rstrip() for line in plain.splitlines()]
 
 
 def test_several_check_ups_stand_apart() -> None:
-    assert "\n\nDAMAGED: trace.json" in render_checkups([CHECKUP, CHECKUP])
+    assert "\n\nDAMAGED: trace.json" in to_terminal([CHECKUP, CHECKUP])
 
 
 def test_the_json_has_its_schema_and_every_row() -> None:
-    document = json.loads(checkups_json([CHECKUP], "0.1.0"))
+    document = json.loads(to_json([CHECKUP], "0.1.0"))
     assert (document["schema"], document["version"]) == ("bottleneck/doctor/1", "0.1.0")
     (checkup,) = document["checkups"]
     assert [row["slug"] for row in checkup["checks"]] == [row.slug for row in ROWS]
@@ -90,8 +91,8 @@ def test_the_json_has_its_schema_and_every_row() -> None:
 
 
 def test_the_json_holds_nothing_that_acts_on_a_terminal() -> None:
-    assert checkups_json([CHECKUP], "0.1.0").isascii()
-    assert "\\u001b" not in checkups_json([CHECKUP], "0.1.0")
+    assert to_json([CHECKUP], "0.1.0").isascii()
+    assert "\\u001b" not in to_json([CHECKUP], "0.1.0")
 
 
 def test_rows_are_counted_by_status_and_only_those_that_decide_are_at_fault() -> None:

@@ -8,8 +8,10 @@ from dataclasses import replace
 import pytest
 
 from bottleneck.advice.ranking import Draft, rank, up_to
-from bottleneck.report import FORMATS, markdown, terminal
+from bottleneck.report import FORMATS
+from bottleneck.report.analysis_document import to_markdown, to_terminal
 from bottleneck.report.findings import findings
+from bottleneck.report.terminal import TerminalStyle
 from bottleneck.schema.analysis import Caveat, Confidence, Finding, Interval
 from tests.report.samples import ADVICE, gpu_overhead
 from tests.report.test_terminal import section
@@ -19,7 +21,7 @@ WALL_US = gpu_overhead().steps.wall_us
 
 def told(found: Sequence[Finding], *, all_findings: bool = False, width: int = 80) -> str:
     """The section of a report with these findings."""
-    text = terminal.render(replace(gpu_overhead(), findings=tuple(found)), width, all_findings=all_findings)
+    text = to_terminal(replace(gpu_overhead(), findings=tuple(found)), TerminalStyle(width), all_findings=all_findings)
     return "\n".join(section(text, "What to change"))
 
 
@@ -132,12 +134,12 @@ def test_long_evidence_is_cut_and_counted() -> None:
 
 def test_findings_of_an_undecided_analysis_come_with_a_word_of_caution() -> None:
     undecided = replace(gpu_overhead().verdict, bound="inconclusive")
-    text = terminal.render(replace(gpu_overhead(), verdict=undecided))
+    text = to_terminal(replace(gpu_overhead(), verdict=undecided))
     assert section(text, "What to change")[0].startswith("The verdict is inconclusive: these go by the part")
     assert "these go by the part" not in told(ADVICE)
-    remarks = terminal.render(replace(gpu_overhead(), verdict=undecided, findings=ADVICE[4:]))
+    remarks = to_terminal(replace(gpu_overhead(), verdict=undecided, findings=ADVICE[4:]))
     assert "these go by the part" not in remarks
-    parted = terminal.render(replace(gpu_overhead(), caveats=(Caveat("two-sided", "idle, then busy"),)))
+    parted = to_terminal(replace(gpu_overhead(), caveats=(Caveat("two-sided", "idle, then busy"),)))
     assert section(parted, "What to change")[0].startswith("The window has two sides")
 
 
@@ -168,10 +170,10 @@ def test_a_command_that_is_broken_into_lines_is_still_the_command() -> None:
 def test_code_keeps_its_indentation_on_the_screen_and_its_fence_in_markdown() -> None:
     code = "for step, batch in enumerate(loader):\n    loss = train(batch)\n\n    total += loss  # ``` no fence"
     found = replace(gpu_overhead(), findings=(replace(ADVICE[0], code=code, verify=None),))
-    shown = [line.removeprefix(" " * 9) for line in terminal.render(found).splitlines()]
+    shown = [line.removeprefix(" " * 9) for line in to_terminal(found).splitlines()]
     start = shown.index(code.splitlines()[0])
     assert "\n".join(shown[start : start + 4]) == code
-    fenced = re.search(r"^ +````python\n(.*?)\n +````$", markdown.render(found), re.MULTILINE | re.DOTALL)
+    fenced = re.search(r"^ +````python\n(.*?)\n +````$", to_markdown(found), re.MULTILINE | re.DOTALL)
     assert fenced is not None
     assert [line.removeprefix("   ") for line in fenced[1].splitlines()] == code.splitlines()
 

@@ -6,7 +6,8 @@ import pytest
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
-from bottleneck.report.markdown import code, prose, render
+from bottleneck.report.analysis_document import to_markdown
+from bottleneck.report.markdown import code, prose
 from bottleneck.schema.analysis import Analysis
 from tests.report.samples import HOSTILE_NAMES, SAMPLES, gpu_overhead, hostile
 from tests.report.test_text_numbers import printed
@@ -31,12 +32,12 @@ def tokens(text: str) -> list[Token]:
 
 @ALL
 def test_only_markup_of_ours_is_in_the_document(analysis: Analysis) -> None:
-    assert {token.type for token in tokens(render(analysis))} <= OURS
+    assert {token.type for token in tokens(to_markdown(analysis))} <= OURS
 
 
 @ALL
 def test_plain_text_holds_nothing_that_github_would_link_or_mention(analysis: Analysis) -> None:
-    for token in tokens(render(analysis)):
+    for token in tokens(to_markdown(analysis)):
         if token.type == "text":
             assert not re.search(r"@\w|#\d|://|www\.|\$|<[a-z!/]|:\w+:", token.content), token.content
 
@@ -44,7 +45,7 @@ def test_plain_text_holds_nothing_that_github_would_link_or_mention(analysis: An
 @ALL
 def test_every_row_of_a_table_has_the_cells_of_its_head(analysis: Analysis) -> None:
     rows: list[int] = []
-    for token in PARSER.parse(render(analysis)):
+    for token in PARSER.parse(to_markdown(analysis)):
         if token.type == "table_open":
             rows = []
         elif token.type == "tr_open":
@@ -58,7 +59,7 @@ def test_every_row_of_a_table_has_the_cells_of_its_head(analysis: Analysis) -> N
 
 @ALL
 def test_the_ledger_in_markdown_re_adds_to_its_total(analysis: Analysis) -> None:
-    lines = render(analysis).split("### Where the step goes")[1].split("###")[0].splitlines()
+    lines = to_markdown(analysis).split("### Where the step goes")[1].split("###")[0].splitlines()
     rows = [[cell.strip(" *") for cell in line.split("|")[1:-1]] for line in lines if line.startswith("| ")][1:]
     whole = [row for row in rows[:-1] if not row[0].startswith("&emsp;")]
     assert sum(printed(row[2]) for row in whole) == printed(rows[-1][2])
@@ -89,8 +90,8 @@ def test_words_that_could_be_markup_stand_in_code_spans(text: str, shown: str) -
 
 
 def test_a_pipe_in_a_name_does_not_open_a_cell() -> None:
-    assert "a\\|b" in render(hostile())
+    assert "a\\|b" in to_markdown(hostile())
 
 
 def test_markdown_tells_kernels_by_longer_names_than_the_terminal() -> None:
-    assert "`vectorized_elementwise_kernel<GeluCUDAKernelImpl(float)>`" in render(gpu_overhead())
+    assert "`vectorized_elementwise_kernel<GeluCUDAKernelImpl(float)>`" in to_markdown(gpu_overhead())

@@ -5,7 +5,7 @@ import json
 import jsonschema
 import pytest
 
-from bottleneck.report.analysis_json import to_json
+from bottleneck.report.json_text import to_json
 from bottleneck.schema.analysis import Analysis
 from scripts.write_schema import ANALYSIS, page_text, schema_text
 from tests.report.samples import SAMPLES, gpu_overhead

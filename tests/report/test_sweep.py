@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from bottleneck.report.plots.sweep_plot import draw, save_sweep
-from bottleneck.report.sweep import FORMATS, floor_us, render, sentence, three, to_json
+from bottleneck.report.sweep import FORMATS, floor_us, sentence, three, to_json, to_terminal
 from bottleneck.schema.trials import Point, Sweep
 
 from .sweeps import batches, chain, chain_point, failed, of, roof
@@ -41,7 +41,7 @@ CASES = {
 
 @pytest.mark.parametrize("name", CASES)
 def test_the_report_is_at_most_80_columns_wide(name: str) -> None:
-    text = render(CASES[name])
+    text = to_terminal(CASES[name])
     # The command at the end is not broken, so that it can be copied.
     assert all(len(line) <= 80 for line in text.splitlines()[:-1]), text
     assert "\x1b" not in text
@@ -75,12 +75,12 @@ def cells(text: str, first: str) -> list[str]:
 
 
 def test_a_row_holds_time_interval_throughput_memory_bound_and_share() -> None:
-    row = cells(render(CASES["batches"]), "64")
+    row = cells(to_terminal(CASES["batches"]), "64")
     assert row == ["64", "428", "0.0 %", "149533", "164 MB", "overhead", "95.0 %"]
 
 
 def test_rates_stand_beside_the_roofs_that_they_are_shares_of() -> None:
-    text = render(chain())
+    text = to_terminal(chain())
     work = text[text.index("Work against the roofs") :]
     # 8 MiB at 32 GB/s are 262 us; the step takes 5 % longer than that.
     assert cells(work, "1") == ["1", "262 us", "0.125", "3.81 GFLOP/s", "4.8 %", "30.5 GB/s", "95.2 %"]
@@ -90,27 +90,27 @@ def test_rates_stand_beside_the_roofs_that_they_are_shares_of() -> None:
 def test_a_step_that_is_faster_than_its_roofs_claims_no_share_of_them() -> None:
     fast = chain_point(1, slower=0.5)
     assert floor_us(fast, roof()) is None
-    text = render(of((fast, chain_point(64, slower=1.5)), "repeat", roofs=(roof(),)))
+    text = to_terminal(of((fast, chain_point(64, slower=1.5)), "repeat", roofs=(roof(),)))
     work = text[text.index("Work against the roofs") :]
     assert cells(work, "1")[-1] == "-"
     assert not re.search(r"1\d\d\.\d %", work)
 
 
 def test_the_knee_and_the_line_are_told() -> None:
-    text = " ".join(render(CASES["batches"]).split())
+    text = " ".join(to_terminal(CASES["batches"]).split())
     assert "t = 300 us + 2.00 us x batch_size from 1 to 64" in text
     assert "Both parts are equal at batch_size = 150: below it the step is mostly fixed." in text
     assert "Largest batch_size that fits the memory: 7900, by a line through the peaks." in text
 
 
 def test_parts_that_overlap_are_told_as_a_maximum() -> None:
-    text = " ".join(render(chain()).split())
+    text = " ".join(to_terminal(chain()).split())
     assert "t = max(275 us, 13.8 us x repeat)" in text
     assert "Both parts overlap and are equal at repeat = 20.0" in text
 
 
 def test_a_point_that_failed_keeps_its_row_and_its_reason() -> None:
-    text = render(CASES["failing"])
+    text = to_terminal(CASES["failing"])
     assert cells(text, "256")[1:] == ["-", "-", "-", "-", "-", "-"]
     assert "not enough memory" in " ".join(text.split())
     assert "4 OF 5 POINTS" in text
@@ -118,13 +118,13 @@ def test_a_point_that_failed_keeps_its_row_and_its_reason() -> None:
 
 def test_what_compiling_took_is_told_where_it_is_long() -> None:
     compiled = tuple(replace(chain_point(repeat), setup_s=12.5) for repeat in (1, 2))
-    text = render(of(compiled, "repeat"))
+    text = to_terminal(of(compiled, "repeat"))
     assert cells(text, "1")[3] == "12.5 s" and "compiling included" in text
-    assert "set-up" not in render(of(tuple(replace(point, setup_s=0.1) for point in compiled), "repeat"))
+    assert "set-up" not in to_terminal(of(tuple(replace(point, setup_s=0.1) for point in compiled), "repeat"))
 
 
 def test_curves_stand_side_by_side_in_one_unit() -> None:
-    text = render(CASES["two curves"])
+    text = to_terminal(CASES["two curves"])
     assert cells(text, "repeat=1") == ["repeat=1", "275", "301"]
     assert text.index("Step time in us") < text.index("Points: eager")
 
@@ -147,7 +147,7 @@ def test_a_series_whose_interval_overlaps_the_next_is_not_called_the_fastest() -
 
 
 def test_what_a_column_means_is_told_once() -> None:
-    text = render(CASES["two curves"])
+    text = to_terminal(CASES["two curves"])
     assert text.count("half of the 95 % interval") == text.count("what the roofs allow") == 1
 
 

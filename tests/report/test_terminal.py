@@ -5,9 +5,10 @@ import re
 
 import pytest
 from rich.cells import cell_len
-from rich.console import Console
 
-from bottleneck.report.terminal import render, show
+from bottleneck.commands.report_options import stream_style
+from bottleneck.report.analysis_document import to_terminal
+from bottleneck.report.terminal import TerminalStyle
 from bottleneck.schema.analysis import Analysis
 from tests.report.samples import SAMPLES, cpu, empty, gpu_overhead, hostile, inconclusive, multi_rank
 from tests.report.test_text_numbers import printed
@@ -29,7 +30,7 @@ def times_and_shares(lines: list[str]) -> list[tuple[str, str, str]]:
 
 @ALL
 def test_the_ledger_on_screen_re_adds_to_its_total(analysis: Analysis) -> None:
-    *rows, total = times_and_shares(section(render(analysis), "Where the step goes"))
+    *rows, total = times_and_shares(section(to_terminal(analysis), "Where the step goes"))
     whole = [row for row in rows if not row[0].startswith("    ")]
     assert total[2] == "100.0 %" and whole
     assert sum(printed(time) for _, time, _ in whole) == printed(total[1])
@@ -39,7 +40,7 @@ def test_the_ledger_on_screen_re_adds_to_its_total(analysis: Analysis) -> None:
 @ALL
 def test_the_accounts_of_a_group_on_screen_re_add_to_the_group(analysis: Analysis) -> None:
     groups: list[list[tuple[str, str, str]]] = []
-    for row in times_and_shares(section(render(analysis), "Where the step goes"))[:-1]:
+    for row in times_and_shares(section(to_terminal(analysis), "Where the step goes"))[:-1]:
         groups = [*groups[:-1], [*groups[-1], row]] if row[0].startswith("    ") else [*groups, [row]]
     for head, *parts in groups:
         if parts:
@@ -50,13 +51,13 @@ def test_the_accounts_of_a_group_on_screen_re_add_to_the_group(analysis: Analysi
 @pytest.mark.parametrize("title", ["Top", "Why"])
 @pytest.mark.parametrize("analysis", [gpu_overhead(), cpu()], ids=["gpu", "cpu"])
 def test_kernels_and_idle_causes_on_screen_re_add_to_their_totals(analysis: Analysis, title: str) -> None:
-    *rows, total = times_and_shares(section(render(analysis), title))
+    *rows, total = times_and_shares(section(to_terminal(analysis), title))
     assert sum(printed(time) for _, time, _ in rows) == printed(total[1])
     assert sum(printed(share) for _, _, share in rows) == printed(total[2])
 
 
 def test_the_times_of_a_rank_on_screen_re_add_to_its_wall_time() -> None:
-    rows = [line.split() for line in section(render(multi_rank()), "Ranks")[1:5]]
+    rows = [line.split() for line in section(to_terminal(multi_rank()), "Ranks")[1:5]]
     assert [sum(map(printed, row[2:7])) for row in rows] == [printed(row[7]) for row in rows]
 
 
@@ -64,94 +65,98 @@ def test_the_times_of_a_rank_on_screen_re_add_to_its_wall_time() -> None:
 @pytest.mark.parametrize("width", [1, 20, 40, 60, 80, 200])
 @pytest.mark.parametrize("encoding", ["utf-8", "ascii"])
 def test_no_line_is_wider_than_the_terminal(analysis: Analysis, width: int, encoding: str) -> None:
-    *lines, _command = render(analysis, width, encoding=encoding).splitlines()
+    *lines, _command = to_terminal(analysis, TerminalStyle(width, encoding=encoding)).splitlines()
     widest = max(map(cell_len, lines))
     assert widest <= max(width, 2)  # a wide character takes two cells even where there is one
 
 
 @ALL
 def test_lines_carry_no_space_at_their_end(analysis: Analysis) -> None:
-    assert not [line for line in render(analysis).splitlines() if line != line.rstrip()]
+    assert not [line for line in to_terminal(analysis).splitlines() if line != line.rstrip()]
 
 
 @ALL
 def test_a_pipe_gets_no_escape_sequences(analysis: Analysis) -> None:
-    text = render(analysis)
+    text = to_terminal(analysis)
     assert "\x1b" not in text
     assert text.replace("\n", "").isprintable()
 
 
 def test_color_comes_as_escape_sequences_of_ours_only() -> None:
-    text = render(hostile(), color=True)
+    text = to_terminal(hostile(), TerminalStyle(color=True))
     assert "\x1b[1m" in text or "\x1b[1;" in text
-    assert re.sub(r"\x1b\[[\d;]*m", "", text) == render(hostile())
+    assert re.sub(r"\x1b\[[\d;]*m", "", text) == to_terminal(hostile())
 
 
-def test_a_console_that_honours_no_color_shows_none() -> None:
-    stream = io.StringIO()
-    console = Console(file=stream, force_terminal=True, width=80, _environ={"NO_COLOR": "1"})
-    show(gpu_overhead(), console)
-    assert not re.search(r"\x1b\[[\d;]*3\d", stream.getvalue())
+def test_a_stream_is_coloured_unless_no_color_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    assert stream_style(io.StringIO()).color
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert not stream_style(io.StringIO()).color
 
 
 @ALL
 @pytest.mark.parametrize("encoding", ["ascii", "cp1252", "latin-1"])
 def test_an_old_encoding_gets_only_characters_that_it_has(analysis: Analysis, encoding: str) -> None:
-    text = render(analysis, encoding=encoding)
+    text = to_terminal(analysis, TerminalStyle(encoding=encoding))
     text.encode(encoding)
     assert not set(text) & set("█▓░▚─·•…")
 
 
 def test_groups_differ_in_shape_so_that_the_bar_reads_without_color() -> None:
-    bar = section(render(multi_rank()), "Where the step goes")[0]
+    bar = section(to_terminal(multi_rank()), "Where the step goes")[0]
     assert len(bar) == 80 and set(bar) == set("█▓░▚")
-    assert set(section(render(multi_rank(), encoding="ascii"), "Where the step goes")[0]) == set("#=-+")
+    assert set(section(to_terminal(multi_rank(), TerminalStyle(encoding="ascii")), "Where the step goes")[0]) == set(
+        "#=-+"
+    )
 
 
 def test_a_group_too_small_for_a_cell_still_has_one() -> None:
-    assert section(render(cpu()), "Where the step goes")[0].endswith("·")
+    assert section(to_terminal(cpu()), "Where the step goes")[0].endswith("·")
 
 
 def test_the_verdict_comes_first_and_the_next_step_last() -> None:
-    text = render(gpu_overhead()).splitlines()
+    text = to_terminal(gpu_overhead()).splitlines()
     assert text[0] == "OVERHEAD-BOUND"
     assert text[1].startswith("Overhead holds this step back")
     assert text[-1] == "details: bottleneck report recordings/train --format json (or markdown)"
 
 
 def test_a_narrow_terminal_gets_a_list_that_says_the_same() -> None:
-    narrow = " ".join(render(gpu_overhead(), 40).split())
+    narrow = " ".join(to_terminal(gpu_overhead(), TerminalStyle(40)).split())
     assert "input waiting for input data, ms 5.12, share 42.1 %" in narrow
     assert "compute 990, memory 149, launch 43, explained 81.8 %" in narrow
 
 
 def test_markup_in_a_kernel_name_is_shown_as_text() -> None:
-    assert "rich[/]markup[bold red]x[/bold red]" in " ".join(render(hostile(), 200).split())
+    assert "rich[/]markup[bold red]x[/bold red]" in " ".join(to_terminal(hostile(), TerminalStyle(200)).split())
 
 
 def test_kernels_that_do_not_fit_are_folded_into_one_row() -> None:
-    assert re.search(r"^ {2}5 more +359", render(gpu_overhead()), re.MULTILINE)
-    assert " more " not in render(cpu())
+    assert re.search(r"^ {2}5 more +359", to_terminal(gpu_overhead()), re.MULTILINE)
+    assert " more " not in to_terminal(cpu())
 
 
 def test_confidence_below_high_is_marked_and_explained() -> None:
-    assert "likely memory-bound" in render(gpu_overhead())
-    assert "'likely' and 'perhaps'" in render(gpu_overhead())
-    assert "likely" not in render(multi_rank())
+    assert "likely memory-bound" in to_terminal(gpu_overhead())
+    assert "'likely' and 'perhaps'" in to_terminal(gpu_overhead())
+    assert "likely" not in to_terminal(multi_rank())
 
 
 def test_what_is_not_known_is_said_and_not_shown_as_zero() -> None:
-    text = render(inconclusive())
+    text = to_terminal(inconclusive())
     assert "not known for this device" in text
     assert re.search(r"mystery +880.0 +88.0 % +- +- +- +-$", text, re.MULTILINE)
 
 
 def test_a_step_in_which_nothing_ran_has_no_table_of_kernels() -> None:
-    assert "Top kernels" not in render(empty())
-    assert "Top kernels" in render(gpu_overhead())
+    assert "Top kernels" not in to_terminal(empty())
+    assert "Top kernels" in to_terminal(gpu_overhead())
 
 
 def test_no_line_breaks_between_a_number_and_its_unit() -> None:
     unit_first = re.compile(r"^\s*(?:%|ms|us|TFLOP/s|TB/s|MHz|W)\b(?! [<\d]| +share)", re.MULTILINE)
     for width in range(60, 100):
-        assert not unit_first.search(render(gpu_overhead(), width))
+        assert not unit_first.search(to_terminal(gpu_overhead(), TerminalStyle(width)))

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from bottleneck.report.verification import FORMATS, details, sentence, to_json, to_markdown, to_terminal
+from bottleneck.report.terminal import TerminalStyle
+from bottleneck.report.verification import SCORE_FORMATS, details, sentence, to_json, to_markdown, to_terminal
 from bottleneck.schema.analysis import Interval
 from bottleneck.schema.measurements import Ratio, Timing
 from bottleneck.schema.trials import Difference, Score, Trial, Verification
@@ -52,7 +53,7 @@ def test_predicted_stands_beside_measured_and_verdict() -> None:
 @pytest.mark.parametrize("width", [40, 60, 80])
 def test_no_line_is_wider_than_the_terminal(width: int) -> None:
     long = replace(DONE, trials=(replace(FASTER, change="+".join(["compile-reduce-overhead"] * 4)), *DONE.trials))
-    assert max(map(len, to_terminal(long, width).splitlines())) <= width
+    assert max(map(len, to_terminal(long, TerminalStyle(width)).splitlines())) <= width
 
 
 def test_what_a_trial_showed_is_told_in_phrases() -> None:
@@ -123,7 +124,7 @@ def test_markdown_has_a_row_for_every_trial_and_for_combinations() -> None:
 
 def test_the_scoreboard_says_what_became_of_each_rule() -> None:
     board = (Score("launches", 5, 4, 0.75, 1.0, 0.9), Score("unfused", 1, 0, None, None, None))
-    text = FORMATS["terminal"](board)
+    text = SCORE_FORMATS["terminal"](board)
     assert next(line for line in text.splitlines() if "launches" in line).split() == [
         "launches",
         "5",
@@ -133,9 +134,9 @@ def test_the_scoreboard_says_what_became_of_each_rule() -> None:
         "0.90",
     ]
     assert max(map(len, text.splitlines())) <= 80
-    assert "| unfused | 1 | 0 |" in FORMATS["markdown"](board)
-    assert json.loads(FORMATS["json"](board))["scores"][0]["ratio"] == 0.9
-    assert "bottleneck verify FILE" in FORMATS["terminal"](())
+    assert "| unfused | 1 | 0 |" in SCORE_FORMATS["markdown"](board)
+    assert json.loads(SCORE_FORMATS["json"](board))["scores"][0]["ratio"] == 0.9
+    assert "bottleneck verify FILE" in SCORE_FORMATS["terminal"](())
 
 
 def test_the_reference_names_every_key_that_json_has() -> None:

@@ -23,7 +23,7 @@ from bottleneck.report.ci.phrases import (
     verdict_of,
     worst_first,
 )
-from bottleneck.report.comparison_formats import to_markdown
+from bottleneck.report.comparison import to_markdown
 from bottleneck.report.markdown import code, name, prose
 from bottleneck.schema.comparison import Comparison
 from bottleneck.schema.gate_result import CounterChange, Gate, WorkloadResult

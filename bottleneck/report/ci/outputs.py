@@ -1,17 +1,19 @@
 """Writes the gate's result in every requested format."""
 
-import json
 import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
-from bottleneck.errors import TraceError, UsageError
+import msgspec
+
+from bottleneck.errors import UsageError
 from bottleneck.report.ci.phrases import verdict_of
+from bottleneck.report.json_text import encode
 from bottleneck.report.output import write_bytes
-from bottleneck.schema.gate_result import GATE_SCHEMA, Gate
-from bottleneck.schema.measurements import Ratio, Timing
+from bottleneck.schema.gate_result import Gate
+from bottleneck.schema.measurements import Ratio
 
 
 @dataclass(frozen=True)
@@ -33,11 +35,6 @@ def _markdown(gate: Gate) -> str:
     from bottleneck.report.ci.gate_markdown import render  # noqa: PLC0415 - as above
 
     return render(gate)
-
-
-def _json(gate: Gate) -> str:
-
-    return to_json(gate)
 
 
 def _junit(gate: Gate) -> str:
@@ -70,10 +67,29 @@ def _openmetrics(gate: Gate) -> str:
     return render(gate)
 
 
+_MEASUREMENT = {field.name for field in fields(Ratio)}  # those of Timing too
+_HEAD = ("schema", "version", "verdict", "exit_code", "sentence")
+
+
+def to_json(gate: Gate) -> str:
+    """The gate as JSON. ``verdict`` is that of all workloads together, which follows from the others."""
+    tree = _known_measurements(msgspec.to_builtins(gate))
+    return encode({**tree, "verdict": verdict_of(gate)}, _HEAD)
+
+
+def _known_measurements(value: Any) -> Any:
+    """The same tree with null for a ratio or timing that has a number which is not finite."""
+    if isinstance(value, dict):
+        if value.keys() == _MEASUREMENT and not all(map(math.isfinite, value.values())):
+            return None
+        return {key: _known_measurements(each) for key, each in value.items()}
+    return [_known_measurements(each) for each in value] if isinstance(value, list | tuple) else value
+
+
 GATE_FORMATS: Mapping[str, GateFormat] = {
     "terminal": GateFormat("gate.txt", _terminal),
     "markdown": GateFormat("gate.md", _markdown),
-    "json": GateFormat("gate.json", _json),
+    "json": GateFormat("gate.json", to_json),
     "junit": GateFormat("junit.xml", _junit),
     "sarif": GateFormat("gate.sarif", _sarif),
     "github": GateFormat("annotations.txt", _github),
@@ -120,58 +136,3 @@ def _make(folder: Path) -> None:
         raise UsageError(
             f"cannot make the folder {folder}", why=exc.strerror or str(exc), fix="name a folder that can be written"
         ) from exc
-
-
-_HEAD = ("schema", "version", "verdict", "exit_code", "sentence")
-
-
-def to_json(gate: Gate) -> str:
-    """The gate as indented JSON in ASCII, which ``read_gate`` reads back; what is not finite is null, as unknown.
-
-    ``verdict`` is that of all workloads together, which follows from the others and is not read.
-    """
-    plain = {**_plain(gate), "verdict": verdict_of(gate)}
-    return json.dumps({key: plain[key] for key in (*_HEAD, *plain)}, indent=1, ensure_ascii=True) + "\n"
-
-
-def read_gate(text: str) -> Gate:
-    """The gate in a text of ``to_json``, of this schema; TraceError says what is wrong with any other text.
-
-    Keys that we do not know are ignored, so that a file of a later version of the same schema can be read.
-    """
-    import msgspec  # noqa: PLC0415 - loaded only where it is used
-
-    try:
-        tree = json.loads(text, parse_constant=_no_number)
-    except (ValueError, RecursionError) as exc:
-        raise _not_readable("this is no JSON", str(exc)) from exc
-    if not isinstance(tree, dict) or "schema" not in tree:
-        raise _not_readable("this is no gate.json", "it has no key 'schema'")
-    if tree["schema"] != GATE_SCHEMA:
-        raise _not_readable(f"the gate has schema {tree['schema']!r:.80}", f"this version reads {GATE_SCHEMA!r} only")
-    try:
-        return msgspec.convert(tree, Gate)
-    except (msgspec.ValidationError, AssertionError, RecursionError) as exc:
-        raise _not_readable("the gate breaks its schema", str(exc)) from exc
-
-
-def _plain(value: Any) -> Any:
-    """The record as dicts and lists, with null for floats that are not finite; a measurement without them is null."""
-    if is_dataclass(value):
-        tree = {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
-        return None if isinstance(value, Ratio | Timing) and None in tree.values() else tree
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, Mapping):
-        return {key: _plain(each) for key, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(each) for each in value]
-    return value
-
-
-def _no_number(constant: str) -> NoReturn:
-    raise ValueError(f"{constant} is no number of JSON")
-
-
-def _not_readable(what: str, why: str) -> TraceError:
-    return TraceError(what, why=why, fix="make it again: bottleneck gate --out FOLDER --format json")

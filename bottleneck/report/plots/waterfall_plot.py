@@ -12,7 +12,8 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
-from bottleneck.report.comparison import Fall, Waterfall, condition_words, rounded, sentence, waterfall
+from bottleneck.report.comparison import condition_words, rounded, sentence, waterfall
+from bottleneck.report.document import Waterfall, WaterfallBar
 from bottleneck.report.kernel_names import cut_middle
 from bottleneck.report.output import write_bytes
 from bottleneck.report.text import clean
@@ -44,7 +45,7 @@ def draw(comparison: Comparison) -> Figure:
     """A figure with a horizontal bar for the step before, each account that changed, and the step after."""
     shown, told = waterfall(rounded(comparison)), _subtitle(comparison)
     around = _AROUND + _LINE * len(told)
-    height = around + _ROW * len(shown.falls)
+    height = around + _ROW * len(shown.bars)
     figure = Figure(figsize=(_WIDTH, height), dpi=_DPI)
     FigureCanvasAgg(figure)
     axes = figure.add_axes((_LABELS, 0.6 / height, 0.95 - _LABELS, 1.0 - around / height))
@@ -60,24 +61,24 @@ def _draw_bars(axes: Axes, shown: Waterfall) -> None:
     span = shown.high_us - shown.low_us
     # Room at the right for the number of the longest bar.
     axes.set_xlim(shown.low_us / size, (shown.high_us + 0.16 * span) / size)
-    axes.set_ylim(len(shown.falls) - 0.45, -0.6)
-    for row, fall in enumerate(shown.falls):
-        low, high = sorted((max(fall.start_us, shown.low_us), max(fall.end_us, shown.low_us)))
+    axes.set_ylim(len(shown.bars) - 0.45, -0.6)
+    for row, bar in enumerate(shown.bars):
+        low, high = sorted((max(bar.start_us, shown.low_us), max(bar.end_us, shown.low_us)))
         axes.barh(
             row,
             (high - low) / size,
             left=low / size,
             height=0.66,
-            color=_colour(fall),
-            hatch=_HATCHES.get(fall.group, "") * 2,
+            color=_colour(bar),
+            hatch=_HATCHES.get(bar.group, "") * 2,
             edgecolor="white",
             linewidth=0.0,
             zorder=2,
         )
-        axes.text((high + 0.012 * span) / size, row, fall.amount, fontsize=8.5, va="center", zorder=3)
-        if row + 1 < len(shown.falls):
-            axes.plot((fall.end_us / size,) * 2, (row - 0.33, row + 1.33), color="0.4", linewidth=0.6, zorder=1)
-    axes.set_yticks(range(len(shown.falls)), [clean(fall.label, 34) for fall in shown.falls], fontsize=9)
+        axes.text((high + 0.012 * span) / size, row, bar.amount, fontsize=8.5, va="center", zorder=3)
+        if row + 1 < len(shown.bars):
+            axes.plot((bar.end_us / size,) * 2, (row - 0.33, row + 1.33), color="0.4", linewidth=0.6, zorder=1)
+    axes.set_yticks(range(len(shown.bars)), [clean(bar.label, 34) for bar in shown.bars], fontsize=9)
     axes.tick_params(axis="y", length=0)
     axes.set_xlabel(f"{shown.unit} per step{'; the axis does not begin at 0' if shown.low_us else ''}", fontsize=9)
     axes.grid(axis="x", color="0.9", zorder=0)
@@ -90,10 +91,10 @@ def _size(unit: str) -> float:
     return {"s": 1e6, "ms": 1e3}.get(unit, 1.0)
 
 
-def _colour(fall: Fall) -> str:
-    if fall.is_step:
+def _colour(bar: WaterfallBar) -> str:
+    if bar.is_step:
         return _STEP
-    return _MORE if fall.end_us > fall.start_us else _LESS
+    return _MORE if bar.end_us > bar.start_us else _LESS
 
 
 def _title(comparison: Comparison) -> str:

@@ -1,0 +1,107 @@
+"""Writes all JSON answers (analysis, comparison, verify, sweep, doctor, gate), and reads ``analysis.json``.
+
+The text is ASCII, so that it is valid JSON whatever the encoding of standard output.
+"""
+
+import re
+from collections.abc import Callable, Sequence
+from numbers import Integral, Real
+from typing import Any
+
+import msgspec
+
+from bottleneck.errors import TraceError
+from bottleneck.schema.analysis import SCHEMA, Analysis, Ledger
+
+# fmt: off
+KEYS = (
+    "schema", "version", "recording", "device", "steps", "verdict", "ledger", "totals", "coverage", "kernels",
+    "ops", "modules", "lines", "idle", "queue", "collectives", "findings", "batch_test", "option_costs", "telemetry",
+    "ranks", "caveats",
+)
+# fmt: on
+"""The keys of ``analysis.json`` in the order in which they are written."""
+
+_NOT_ASCII = re.compile(r"[^\x00-\x7f]")
+
+
+def _encodable(text: str) -> str:
+    r"""The text with its lone surrogates, which JSON cannot carry, as six characters each (``\ud800``)."""
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def encode(
+    record: object,
+    first: Sequence[str] = ("schema", "version"),
+    text: Callable[[str], str | None] = _encodable,
+) -> str:
+    """The record as indented JSON, the keys ``first`` before the others; the same record gives the same text.
+
+    A number that is not finite is written as null, as unknown. ``text`` makes each string safe to show, where that is
+    wanted; null from it is null in the file.
+    """
+    tree = _with_text(msgspec.to_builtins(record, enc_hook=_plain_number), text)
+    if isinstance(tree, dict):
+        tree = {key: tree[key] for key in dict.fromkeys((*(key for key in first if key in tree), *tree))}
+    encoded = msgspec.json.format(msgspec.json.encode(tree), indent=1).decode()
+    return _NOT_ASCII.sub(lambda found: _escape(found[0]), encoded) + "\n"
+
+
+def to_json(analysis: Analysis) -> str:
+    """The analysis as text that ``from_json`` reads back; AssertionError where null stands and is not allowed."""
+    try:
+        checked = msgspec.json.decode(encode(analysis), type=Analysis)
+    except msgspec.ValidationError as exc:
+        raise AssertionError(f"this analysis breaks its own schema: {exc}") from exc
+    return encode(checked, KEYS)
+
+
+def from_json(text: str) -> Analysis:
+    """The analysis in a text of ``to_json``, of this schema; TraceError says what is wrong with any other text.
+
+    Keys that we do not know are ignored, so that a file of a later version of the same schema can be read.
+    """
+    try:
+        head = msgspec.json.decode(text)
+    except (msgspec.DecodeError, RecursionError, UnicodeEncodeError) as exc:
+        raise _not_readable("this is no JSON", str(exc)) from exc
+    if not isinstance(head, dict) or "schema" not in head:
+        raise _not_readable("this is no analysis.json", "it has no key 'schema'")
+    if head["schema"] != SCHEMA:
+        raise _not_readable(f"the analysis has schema {head['schema']!r:.80}", f"this version reads {SCHEMA!r} only")
+    try:
+        analysis = msgspec.json.decode(text, type=Analysis)
+        Ledger(analysis.steps.wall_us, analysis.ledger)
+    except (msgspec.ValidationError, AssertionError) as exc:
+        raise _not_readable("the analysis breaks its schema", str(exc)) from exc
+    return analysis
+
+
+def _not_readable(what: str, why: str) -> TraceError:
+    return TraceError(what, why=why, fix="make it again: bottleneck report TRACE --format json > analysis.json")
+
+
+def _plain_number(value: object) -> object:
+    """A numpy scalar as a number of Python's; numpy registers its own with these abstract types."""
+    if isinstance(value, Integral):
+        return int(value)
+    if isinstance(value, Real):
+        return float(value)
+    raise TypeError(f"{type(value).__name__} does not belong in an analysis")
+
+
+def _with_text(value: Any, text: Callable[[str], str | None]) -> Any:
+    """The same tree with each string, keys included, as ``text`` gives it."""
+    if isinstance(value, str):
+        return text(value)
+    if isinstance(value, dict):
+        return {_encodable(key): _with_text(inner, text) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_with_text(inner, text) for inner in value]
+    return value
+
+
+def _escape(character: str) -> str:
+    """The character as JSON escapes it: one or two units of UTF-16."""
+    units = character.encode("utf-16-be")
+    return "".join(f"\\u{units[at]:02x}{units[at + 1]:02x}" for at in range(0, len(units), 2))
