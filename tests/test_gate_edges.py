@@ -189,7 +189,7 @@ def test_a_clean_tree_on_main_says_that_only_the_last_commit_is_in_question(lab:
     git(lab.clone, "merge", "--quiet", "change")
     code, said = gate()
     assert code == 0
-    assert "the last commit is held against the one before it" in said
+    assert "the last commit is compared with the one before it" in said
     assert [text for _, text in lab.sides] == [WORKLOAD, WORKLOAD + "# changed\n"]
 
 

@@ -201,7 +201,7 @@ def _made(folder: Path) -> Path:
 
 
 def _picture(plot: Path | None, output: Path | None) -> tuple[Path | None, Path | None]:
-    """Where the picture goes and where the text goes; the name after -o may be that of a picture."""
+    """The files for the picture and for the text; the name after -o may be that of a picture."""
     if output is not None and output.suffix in _PICTURES:
         if plot is not None:
             raise UsageError("-o and --plot both name a picture", fix="name a text file after -o, or leave --plot out")

@@ -24,7 +24,7 @@ _QUANTILES = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.
 
 
 @dataclass(frozen=True)
-class Line:
+class FittedLine:
     """t = fixed + each x ("sum"), or the larger of fixed and each x ("max"); neither part is negative.
 
     The widths are half of the 95 % intervals; ``squares`` is the sum of squared residuals in units of their errors,
@@ -45,11 +45,11 @@ class Line:
         return float(np.abs(self.shares).max())
 
 
-def sum_line(x: Floats, t: Floats, error: Floats) -> Line:
+def sum_line(x: Floats, t: Floats, error: Floats) -> FittedLine:
     """The line t = fixed + each x through three points or more, by least squares with Huber's weights.
 
     Least squares in units of each point's error: over a sweep times grow by decades, and it is their relative error
-    that is alike. Huber's weights leave a single disturbed point little say; unlike the median of slopes (Theil-Sen)
+    that is alike. Huber's weights give single disturbed points little weight; unlike the median of slopes (Theil-Sen)
     they use how well each point is known, without which the slopes between small neighbouring values are mostly noise.
     The intervals are Student's, by the scatter of the residuals or the errors of the points, whichever is larger.
     """
@@ -66,13 +66,13 @@ def sum_line(x: Floats, t: Floats, error: Floats) -> Line:
     return _line((fixed, each), widths, (x, t, error), "sum")
 
 
-def max_line(x: Floats, t: Floats, error: Floats) -> Line | None:
+def max_line(x: Floats, t: Floats, error: Floats) -> FittedLine | None:
     """The best t = max(fixed, each x) through points sorted by x, with two at least on either side; null below four."""
     found = [_bent_at(split, x, t, error) for split in range(2, len(x) - 1)]
     return min(found, key=lambda line: line.squares, default=None)
 
 
-def _bent_at(split: int, x: Floats, t: Floats, error: Floats) -> Line:
+def _bent_at(split: int, x: Floats, t: Floats, error: Floats) -> FittedLine:
     weights = 1.0 / error**2
     flat, steep = slice(None, split), slice(split, None)
     fixed = float((weights * t)[flat].sum() / weights[flat].sum())
@@ -89,10 +89,10 @@ def _line(
     widths: tuple[float, float],
     data: tuple[Floats, Floats, Floats],
     model: Literal["sum", "max"],
-) -> Line:
+) -> FittedLine:
     (fixed, each), (x, t, error) = parts, data
     residual = t - (np.maximum(fixed, each * x) if model == "max" else fixed + each * x)
-    return Line(fixed, each, *widths, float(((residual / error) ** 2).sum()), residual / t, model)
+    return FittedLine(fixed, each, *widths, float(((residual / error) ** 2).sum()), residual / t, model)
 
 
 def _solve(x: Floats, t: Floats, weights: Floats) -> tuple[float, float]:
@@ -147,7 +147,7 @@ _MANY = 6
 _CLEARLY_BETTER = 0.5
 # Growth of the peak over the whole sweep, as a share of it, that is no growth yet: pages come and go.
 _LEAST_GROWTH = 0.05
-# A line that misses a point by more than this says nothing of its parts.
+# A line that misses a point by more than this gives no estimate of its parts.
 _NO_LINE_SHARE = 0.3
 _NORMAL = 1.96
 
@@ -249,7 +249,7 @@ def _times(curve: _Curve) -> tuple[Floats, Floats]:
     return medians, np.maximum(errors, LEAST_ERROR * medians)
 
 
-def _choose(x: Floats, t: Floats, error: Floats) -> tuple[Line, slice]:
+def _choose(x: Floats, t: Floats, error: Floats) -> tuple[FittedLine, slice]:
     """The line that the points follow, and which points: all, or the longest range in which they follow one.
 
     What leaves a cache or fills a device bends the curve; a line through both sides would be wrong on either.
@@ -268,7 +268,7 @@ def _choose(x: Floats, t: Floats, error: Floats) -> tuple[Line, slice]:
     return line, slice(None)
 
 
-def _line_through(x: Floats, t: Floats, error: Floats) -> Line:
+def _line_through(x: Floats, t: Floats, error: Floats) -> FittedLine:
     """Parts in a row, or parts that overlap where those clearly fit better."""
     line, bent = sum_line(x, t, error), max_line(x, t, error)
     if bent is not None and line.worst_share > _OFF_SHARE and bent.squares < _CLEARLY_BETTER * line.squares:
@@ -276,23 +276,23 @@ def _line_through(x: Floats, t: Floats, error: Floats) -> Line:
     return line
 
 
-def _holds_over_range(line: Line) -> bool:
-    """Whether the points of a range follow it: all, or of many all but one in between."""
+def _holds_over_range(line: FittedLine) -> bool:
+    """True if the points of a range follow it: all, or of many all but one in between."""
     off = _points_off(line)
     return off == 0 or (off == 1 and len(line.shares) >= _MANY and not _bends_at_an_end(line))
 
 
-def _bends_at_an_end(line: Line) -> bool:
-    """Whether the first or the last point is off: a disturbed one may lie anywhere, but a bend leaves those behind."""
+def _bends_at_an_end(line: FittedLine) -> bool:
+    """True if the first or the last point is off: a disturbed one may lie anywhere, but a bend misses the ends."""
     return max(abs(float(line.shares[0])), abs(float(line.shares[-1]))) > _OFF_SHARE
 
 
-def _points_off(line: Line) -> int:
+def _points_off(line: FittedLine) -> int:
     return int((np.abs(line.shares) > _OFF_SHARE).sum())
 
 
-def _knee(line: Line, parameter: str, x: Floats) -> tuple[float | None, str | None]:
-    """Where both parts are equal, or why that is nowhere."""
+def _knee(line: FittedLine, parameter: str, x: Floats) -> tuple[float | None, str | None]:
+    """The value at which both parts are equal, or the reason why there is none."""
     if _points_off(line) > 1 and line.worst_share > _NO_LINE_SHARE:
         return None, f"the points lie up to {format_share(line.worst_share)} from the line"
     if line.each - line.each_width <= 0 and line.each * x[-1] < _LEAST_GROWTH * line.fixed:

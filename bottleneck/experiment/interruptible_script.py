@@ -23,7 +23,7 @@ _LONGER = "let it go on for longer, or move its step into a function workload() 
 
 
 class InterruptibleScript:
-    """Follows the steps of a script: warms it up, then lets it go on by as many steps as each request asks for.
+    """Follows the steps of a script: warms it up, then lets it go on by as many steps as each request names.
 
     It is at a boundary, inside the program's own call, that this process waits for the next request.
     """
@@ -36,12 +36,12 @@ class InterruptibleScript:
         self._course, self._is_warm = self._go(), False
 
     def hook(self) -> TorchHook:
-        """What tells when the script imports torch, and those parts of it that make steps."""
+        """The import hook for torch, and for those parts of it that make steps."""
         after = {"torch": self._on_torch, "torch.utils.data.dataloader": lambda _: self._boundaries.watch_loaders()}
         return TorchHook(after, {_COMPILER: self._boundaries.watch_compiled})
 
     def wait(self) -> Mapping[str, Any]:
-        """The next request; ends this process where it is asked to, or where nobody asks any more."""
+        """The next request; ends this process at a request to quit, or where the channel is closed."""
         line = self._lines.readline()
         request: Mapping[str, Any] = json.loads(line) if line else {"do": "quit"}
         if request["do"] == "quit":
@@ -67,7 +67,7 @@ class InterruptibleScript:
             self._course = self._go()
 
     def _go(self) -> Iterator[None]:
-        """What happens at the boundaries, one after the other; each `yield` lets the script go on by a step."""
+        """The actions at the boundaries, one after the other; each `yield` lets the script go on by a step."""
         for _ in range(SETUP_CALLS):
             yield
         stopwatch = Stopwatch(self._torch)
@@ -94,21 +94,21 @@ class InterruptibleScript:
 
 def serve_script(text: str) -> None:
     """Runs the script, and answers each line of the channel at one of its boundaries."""
-    asked = Program.from_json(text)
+    requested = Program.from_json(text)
     prepare()
-    with socket.socket(fileno=asked.channel) as channel, channel.makefile("rw", encoding="utf-8") as lines:
+    with socket.socket(fileno=requested.channel) as channel, channel.makefile("rw", encoding="utf-8") as lines:
         script = InterruptibleScript(lines)
         script.wait()
         script.hook().install()
-        script.reply(**_run(asked, script))
+        script.reply(**_run(requested, script))
         while True:
             script.wait()
 
 
-def _run(asked: Program, script: InterruptibleScript) -> dict[str, str]:
-    """Runs the script to its end; what there is to say of that, since its turns were not over."""
+def _run(requested: Program, script: InterruptibleScript) -> dict[str, str]:
+    """Runs the script to its end; the reply that reports this end, since its turns were not over."""
     try:
-        program.run_file(asked.target, asked.arguments)
+        program.run_file(requested.target, requested.arguments)
     except SystemExit as left:
         if program.exit_status(left.code):
             return {"verdict": "failed", "reason": describe(left)}
@@ -121,6 +121,6 @@ def _run(asked: Program, script: InterruptibleScript) -> dict[str, str]:
 
 
 def _prefetched() -> int:
-    """How many batches the workers of loaders under way may have ready, as each of them says."""
+    """The number of batches that the workers of active loaders may have ready, by their own settings."""
     loaders = [each for each in gc.get_objects() if type(each).__name__ == "_MultiProcessingDataLoaderIter"]
     return max((int(each._num_workers) * int(each._prefetch_factor) for each in loaders), default=0)

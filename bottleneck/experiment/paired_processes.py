@@ -43,12 +43,12 @@ class SideFailed(Exception):  # noqa: N818 - an outcome, not an error of ours
 
     @property
     def is_for_memory(self) -> bool:
-        """Whether it may have been for lack of memory."""
+        """True if it may have been for lack of memory."""
         return any(sign in self.reason for sign in _NO_MEMORY)
 
 
 class NoTurns(Exception):  # noqa: N818 - an outcome, not an error of ours
-    """Turns that cannot be taken, through no fault of either side; why, and what would help."""
+    """Turns that cannot be taken, through no fault of either side; its text states the reason and a remedy."""
 
 
 class SideWorker(Worker):
@@ -63,21 +63,21 @@ class SideWorker(Worker):
 
     def start_making(self, name: str) -> None:
         """Has the step made and warmed up; ``made`` waits for it."""
-        with self._blamed():
+        with self._named_by_side():
             super().start_making(name)
 
     def made(self) -> Built:
-        """What ``start_making`` has made."""
-        with self._blamed():
+        """The figures of the step that ``start_making`` made."""
+        with self._named_by_side():
             return super().made()
 
     def turn(self, name: str, steps: int, lead: int, usual_us: float) -> list[float]:
         """Microseconds of each step of a turn."""
-        with self._blamed():
+        with self._named_by_side():
             return super().turn(name, steps, lead, usual_us)
 
     @contextmanager
-    def _blamed(self) -> Iterator[None]:
+    def _named_by_side(self) -> Iterator[None]:
         try:
             yield
         except Refused as refused:
@@ -104,7 +104,7 @@ _ALONE = "both sides at once did not fit into memory: their processes ran one af
 
 @dataclass(frozen=True)
 class TimingEffort:
-    """What a verdict on the time needs, and how long it may take.
+    """Requirements of a verdict on the time, and how long it may take.
 
     ``alpha`` is the chance of a false alarm of this workload alone. No pair begins that would not end within
     ``time_limit_s``, going by those before it. ``seed`` draws who starts and who goes first.
@@ -118,7 +118,7 @@ class TimingEffort:
 
     @property
     def rule(self) -> SlowdownRule:
-        """What is allowed of the step: a share of it, or so many microseconds where that is more."""
+        """The allowed growth of the step: a share of it, or a number of microseconds where that is more."""
         floor_us = max(self.limit.floor, self.limit.absolute or 0.0)
         return SlowdownRule(self.limit.relative or 0.0, floor_us, self.alpha)
 
@@ -165,7 +165,7 @@ class PairedProcesses:
         self._is_alone, self._is_over = False, False
 
     def result(self) -> TimeResult:
-        """The result, whatever became of it."""
+        """The result; a side that fails is part of it, unless it is the candidate."""
         try:
             self._take_all()
         except SideFailed as failed:
@@ -239,7 +239,7 @@ class PairedProcesses:
         return ProcessPair(statistics.median(pairing.logs), base_us, candidate_us)
 
     def _take_turns(self, pairing: Pairing) -> None:
-        """Takes turns until their median is known to within the budget; what they say does not end them."""
+        """Takes turns until their median is known to within the budget; their direction does not end them."""
         for _ in range(turns_of(pairing.pair_s)):
             pairing.take()
         most = turns_of(pairing.pair_s, TURNS_AT_MOST)
@@ -278,7 +278,7 @@ class PairedProcesses:
 
 
 def _made(workers: Sequence[SideWorker]) -> list[Built]:
-    """Makes the step of each at once; of two that fail the candidate is the one to tell of."""
+    """Makes the step of each at once; of two that fail the candidate is reported."""
     for worker in workers:
         worker.start_making(STEP)
     built, failures = [], []
@@ -293,7 +293,7 @@ def _made(workers: Sequence[SideWorker]) -> list[Built]:
 
 
 def turns_of(turn_s: float, most: int = TURNS) -> int:
-    """How many turns each side takes where one of each lasts this long together."""
+    """The turns of each side where one of each lasts this long together."""
     return max(TURNS_AT_LEAST, min(most, int(MEASURED_SECONDS_AT_MOST / turn_s)))
 
 

@@ -41,7 +41,7 @@ class Program:
 
     @property
     def words(self) -> tuple[str, ...]:
-        """What names it on a command line."""
+        """Its words on a command line."""
         options = [word for name, value in self.settings for word in ("--set", f"{name}={value}")]
         return (*options, *(("--train",) if self.train else ()), self.target, *self.arguments)
 

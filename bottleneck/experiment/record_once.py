@@ -38,7 +38,7 @@ _TRACEBACK = "Traceback (most recent call last):"
 
 @dataclass(frozen=True)
 class RecordOptions:
-    """How the steps of a program are recorded; the defaults are those of ``bottleneck run``.
+    """Options for recording the steps of a program; the defaults are those of ``bottleneck run``.
 
     Null leaves a number or a choice to the harness. ``changes`` are interventions by name, applied to the step.
     ``device`` is torch's default one and ``threads`` its number of threads. With ``counting`` steps are profiled and
@@ -143,7 +143,7 @@ class Recorder:
         return finish_recording(plan, notes, ending, calibration), notes[0]
 
     def _run(self, command: Sequence[str], folder: Path) -> tuple[Heard, Telemetry | None]:
-        """How the command ended, and the readings of the sensors meanwhile."""
+        """The end of the command, and the readings of the sensors meanwhile."""
         log, environment = folder / LOG_FILE, dict(self.environment)
         monitor = monitor_of(folder, self.telemetry_s)
         if monitor is None:

@@ -11,7 +11,7 @@ from bottleneck.harness.import_roots import VARIABLE
 
 @dataclass(frozen=True)
 class Side:
-    """A side: ``label`` is what it is called, ``folder`` the root of its sources, from which its processes start.
+    """A side: ``label`` names it, ``folder`` is the root of its sources, in which its processes start.
 
     ``environment`` holds the variables that it sets besides those of this process.
     """
@@ -22,13 +22,13 @@ class Side:
 
     @property
     def roots(self) -> tuple[Path, ...]:
-        """Where its packages lie: the folder, and `src` in it."""
+        """Folders that hold its packages: the folder itself, and `src` in it."""
         folder = self.folder.resolve()
         return tuple(each for each in (folder, folder / "src") if each.is_dir())
 
     @property
     def variables(self) -> dict[str, str]:
-        """What the environment of its processes holds besides ours, so that they import what lies on this side."""
+        """Variables of its processes besides those of this one, by which they import the packages of this side."""
         own = os.pathsep.join(map(str, self.roots))
         theirs = self.environment.get("PYTHONPATH", os.environ.get("PYTHONPATH", ""))
         return {**self.environment, "PYTHONPATH": os.pathsep.join(filter(None, (own, theirs))), VARIABLE: own}

@@ -1,4 +1,4 @@
-"""Asks git about the user's clone: the base commit of a change, and the lines that it touches."""
+"""Reads the user's clone with git: the base commit of a change, and the lines that it touches."""
 
 import os
 import re
@@ -26,8 +26,8 @@ _REASON = 300
 
 
 @dataclass(frozen=True)
-class Answer:
-    """What git said, and the status that it ended with: 127 where there is no git."""
+class GitOutput:
+    """The output of git and its exit status: 127 where there is no git."""
 
     status: int
     output: bytes = b""
@@ -35,7 +35,7 @@ class Answer:
 
     @property
     def is_good(self) -> bool:
-        """Whether it did what was asked."""
+        """True if the command succeeded."""
         return self.status == 0
 
     @property
@@ -44,24 +44,24 @@ class Answer:
         return os.fsdecode(self.output).rstrip("\n")
 
     @property
-    def complaint(self) -> str:
-        """The first thing that it complained of, in one line."""
+    def error_line(self) -> str:
+        """Its first error, in one line."""
         lines = [line.strip() for line in self.errors.splitlines() if line.strip()]
         fatal = [line for line in lines if line.startswith(("fatal:", "error:"))]
         return (fatal or lines or [f"git ended with status {self.status}"])[0][:_REASON]
 
 
-# Asks git, in the folder that was given when it was made.
-Git = Callable[..., Answer]
+# Runs git in the folder that was given when it was made.
+Git = Callable[..., GitOutput]
 
 
 def git_in(folder: Path) -> Git:
-    """What asks git in this folder."""
+    """A function that runs git in this folder."""
 
-    def ask(*words: str, settings: tuple[str, ...] = ()) -> Answer:
-        return _ask(folder, words, settings)
+    def run(*words: str, settings: tuple[str, ...] = ()) -> GitOutput:
+        return _run(folder, words, settings)
 
-    return ask
+    return run
 
 
 def find_root(folder: Path) -> Path | None:
@@ -72,7 +72,7 @@ def find_root(folder: Path) -> Path | None:
 
 @dataclass(frozen=True)
 class Identity:
-    """What a working tree is called: its commit (short), branch (null when detached), and whether it was changed.
+    """The commit (short) of a working tree, its branch (null when detached), and whether it was changed.
 
     Files that git does not know do not count as a change: jobs leave their outputs about.
     """
@@ -83,7 +83,7 @@ class Identity:
 
     @property
     def label(self) -> str:
-        """What a person calls it."""
+        """Its name for people."""
         name = f"{self.branch} {self.commit}" if self.branch else self.commit
         return f"{name} with uncommitted changes" if self.is_dirty else name
 
@@ -99,7 +99,7 @@ def identify(root: Path) -> Identity | None:
 
 
 def is_dirty(git: Git) -> bool:
-    """Whether a file that git knows differs from HEAD, in the index or in the working tree."""
+    """True if a file that git knows differs from HEAD, in the index or in the working tree."""
     return bool(git("status", "--porcelain", "-z", "--untracked-files=no", "--ignore-submodules=dirty").output)
 
 
@@ -112,15 +112,15 @@ def find_commit(git: Git, ref: str) -> str | None:
 
 
 def is_shallow(git: Git) -> bool:
-    """Whether the clone holds the latest commits only."""
+    """True if the clone holds the latest commits only."""
     return git("rev-parse", "--is-shallow-repository").text == "true"
 
 
-def _ask(folder: Path, words: tuple[str, ...], settings: tuple[str, ...]) -> Answer:
+def _run(folder: Path, words: tuple[str, ...], settings: tuple[str, ...]) -> GitOutput:
     options = [word for setting in (*_SETTINGS, *settings) for word in ("-c", setting)]
     try:
         done = subprocess.run(  # noqa: S603 - no shell, and names of the user's are never options
-            ["git", *options, *words],  # noqa: S607 - the git that the user has on the path is the one to ask
+            ["git", *options, *words],  # noqa: S607 - the git that the user has on the path is the one to run
             cwd=folder,
             env=_environment(os.environ),
             stdin=subprocess.DEVNULL,
@@ -130,10 +130,10 @@ def _ask(folder: Path, words: tuple[str, ...], settings: tuple[str, ...]) -> Ans
             start_new_session=True,
         )
     except FileNotFoundError:
-        return Answer(NO_GIT, errors="git is not installed, or the folder is gone")
+        return GitOutput(NO_GIT, errors="git is not installed, or the folder is gone")
     except OSError as error:
-        return Answer(NO_GIT, errors=f"git cannot be started: {error.strerror or error}")
-    return Answer(done.returncode, done.stdout, os.fsdecode(done.stderr))
+        return GitOutput(NO_GIT, errors=f"git cannot be started: {error.strerror or error}")
+    return GitOutput(done.returncode, done.stdout, os.fsdecode(done.stderr))
 
 
 def _environment(ours: Mapping[str, str]) -> dict[str, str]:
@@ -152,16 +152,16 @@ TARGETS: Mapping[str, str] = {
     "BITBUCKET_PR_DESTINATION_BRANCH": "Bitbucket",
     "SYSTEM_PULLREQUEST_TARGETBRANCH": "Azure",
 }
-# GitLab says the commit itself: where it tests the merge of both branches the tip of the target, else the merge-base.
+# GitLab names the commit itself: where it tests the merge of both branches the tip of the target, else the merge-base.
 COMMITS = ("CI_MERGE_REQUEST_TARGET_BRANCH_SHA", "CI_MERGE_REQUEST_DIFF_BASE_SHA")
 _MAIN = ("origin/HEAD", "origin/main", "origin/master", "main", "master")
-# GitLab says which branch is the main one, whatever it is called.
+# GitLab names which branch is the main one, whatever it is called.
 _DEFAULT = "CI_DEFAULT_BRANCH"
 _GITHUB_MERGE = re.compile(r"refs/pull/\d+/merge")
 
 
 @dataclass(frozen=True)
-class Found:
+class BaseCommit:
     """The commit (null with a reason), and what to call it; ``warning`` where it is not the one that was meant."""
 
     commit: str | None
@@ -170,19 +170,19 @@ class Found:
     warning: str | None = None
 
 
-def find_base(git: Git, against: str, environment: Mapping[str, str]) -> Found:
+def find_base(git: Git, against: str, environment: Mapping[str, str]) -> BaseCommit:
     """The commit that ``against`` means: "merge-base", "merge-base:BRANCH", or a name that git knows."""
     if find_commit(git, "HEAD") is None:
-        return Found(None, against, "this clone has no commit yet: there is nothing to hold the change against")
+        return BaseCommit(None, against, "this clone has no commit yet: there is nothing to compare the change with")
     if not is_merge_base(against):
         commit = find_commit(git, against)
         if commit is None:
-            return Found(None, against, _unknown(git, against))
-        return Found(commit, _named(against, commit))
+            return BaseCommit(None, against, _unknown(git, against))
+        return BaseCommit(commit, _named(against, commit))
     branch = against.removeprefix(MERGE_BASE).removeprefix(":")
-    told = None if branch else _told_commit(git, environment)
-    if told is not None:
-        return Found(told, _named(MERGE_BASE, told))
+    named = None if branch else _commit_of_service(git, environment)
+    if named is not None:
+        return BaseCommit(named, _named(MERGE_BASE, named))
     target, reason = _named_target(git, branch, "--against") if branch else _target(git, environment)
     if target is None:
         return _without_target(git, reason, environment)
@@ -190,19 +190,19 @@ def find_base(git: Git, against: str, environment: Mapping[str, str]) -> Found:
 
 
 def is_merge_base(against: str) -> bool:
-    """Whether this asks for a merge-base; no name that git takes has a colon in it."""
+    """True if this requests a merge-base; no name that git takes has a colon in it."""
     return against == MERGE_BASE or against.startswith(f"{MERGE_BASE}:")
 
 
-def _told_commit(git: Git, environment: Mapping[str, str]) -> str | None:
+def _commit_of_service(git: Git, environment: Mapping[str, str]) -> str | None:
     return next((commit for name in COMMITS if (commit := find_commit(git, environment.get(name, "")))), None)
 
 
 def _target(git: Git, environment: Mapping[str, str]) -> tuple[str | None, str]:
     """The ref of the branch to merge into, as far as it is here; else why not."""
-    asked = next((name for name in TARGETS if environment.get(name, "").strip()), None)
-    if asked is not None:
-        return _named_target(git, environment[asked].strip().removeprefix("refs/heads/"), asked)
+    service = next((name for name in TARGETS if environment.get(name, "").strip()), None)
+    if service is not None:
+        return _named_target(git, environment[service].strip().removeprefix("refs/heads/"), service)
     usual = [f"origin/{environment[_DEFAULT]}"] if environment.get(_DEFAULT) else []
     known = next((ref for ref in (*usual, *_MAIN) if find_commit(git, ref)), None)
     why = "no branch to compare with: there is no origin/HEAD, origin/main, main or master"
@@ -217,35 +217,37 @@ def _named_target(git: Git, branch: str, by: str) -> tuple[str | None, str]:
     return known, f"the branch {branch} that {by} names is not in this clone: {fetch}"
 
 
-def _without_target(git: Git, reason: str, environment: Mapping[str, str]) -> Found:
+def _without_target(git: Git, reason: str, environment: Mapping[str, str]) -> BaseCommit:
     """GitHub checks out a merge of the request into its target, whose first parent is all that is needed."""
     first = find_commit(git, "HEAD^1")
     if first and find_commit(git, "HEAD^2") and _GITHUB_MERGE.fullmatch(environment.get("GITHUB_REF", "")):
-        return Found(first, _named("the target of the pull request", first))
-    return Found(None, MERGE_BASE, reason)
+        return BaseCommit(first, _named("the target of the pull request", first))
+    return BaseCommit(None, MERGE_BASE, reason)
 
 
-def _where_it_left(git: Git, target: str) -> Found:
+def _where_it_left(git: Git, target: str) -> BaseCommit:
     """The merge-base of HEAD with the target; on the target itself the last commit that is not in what was changed."""
     name = target.removeprefix("refs/remotes/").removeprefix("refs/heads/")
     answer = git("merge-base", "HEAD", target)
     if not answer.is_good:
-        return Found(None, MERGE_BASE, _unrelated(git, name))
+        return BaseCommit(None, MERGE_BASE, _unrelated(git, name))
     head, commit = find_commit(git, "HEAD"), answer.text
     if commit != head:
-        return Found(commit, _named(f"merge-base with {name}", commit))
+        return BaseCommit(commit, _named(f"merge-base with {name}", commit))
     if is_dirty(git):
-        return Found(commit, _named("HEAD", commit))
+        return BaseCommit(commit, _named("HEAD", commit))
     return _last_commit(git, name)
 
 
-def _last_commit(git: Git, name: str) -> Found:
+def _last_commit(git: Git, name: str) -> BaseCommit:
     before = find_commit(git, "HEAD~1")
     if before is None:
         why = f"nothing here differs from {name}, and the commit before HEAD is not in this clone"
-        return Found(None, MERGE_BASE, f"{why}: {_fetch(git)}" if is_shallow(git) else f"{why}: HEAD is the first one")
-    warning = f"nothing here differs from {name}: the last commit is held against the one before it"
-    return Found(before, _named("HEAD~1", before), warning=warning)
+        return BaseCommit(
+            None, MERGE_BASE, f"{why}: {_fetch(git)}" if is_shallow(git) else f"{why}: HEAD is the first one"
+        )
+    warning = f"nothing here differs from {name}: the last commit is compared with the one before it"
+    return BaseCommit(before, _named("HEAD~1", before), warning=warning)
 
 
 def _unknown(git: Git, ref: str) -> str:
@@ -263,7 +265,7 @@ def _unrelated(git: Git, name: str) -> str:
 
 
 def _fetch(git: Git, branch: str = "") -> str:
-    """What fetches a branch and, where the clone is shallow, the history of HEAD as well: it would stay cut off."""
+    """The command that fetches a branch and, where the clone is shallow, the history of HEAD, else still cut off."""
     words, theirs = ["git", "fetch", "origin"], f"refs/remotes/origin/{branch}"
     # Named with where it goes, a branch that is here already would not be deepened beside another (git 2.39).
     words += [branch if find_commit(git, theirs) else f"+refs/heads/{branch}:{theirs}"] if branch else []

@@ -27,7 +27,7 @@ class Parameter:
 
 @dataclass(frozen=True)
 class Series:
-    """How the step is run in one curve: changes applied to it by name, torch's device and threads; null: as it is."""
+    """One curve: the changes applied to the step, torch's device and number of threads; null for the usual ones."""
 
     name: str
     changes: tuple[str, ...] = ()
@@ -130,25 +130,25 @@ _MOST_THREADS = 4096
 def make_series(backends: str | None, devices: str | None, threads: str | None) -> tuple[Series, ...]:
     """Every combination of backends, devices and threads, each a comma-separated list or null for the usual one.
 
-    A name tells what differs between the curves, or else what was asked for; 'eager' where nothing was.
+    A name states what differs between the curves, or else what was requested; 'eager' where nothing was.
     """
     ways = [(text, _changes(text)) for text in _listed("--backends", backends)] or [(EAGER, ())]
     places: list[str | None] = [*_listed("--device", devices)]
     counts: list[int | None] = [_count(text) for text in _listed("--threads", threads)]
     lengths = [len(ways), len(places), len(counts)]
-    is_told = [length > 1 for length in lengths]
-    is_told = is_told if any(is_told) else [ways[0][0] != EAGER, bool(places), bool(counts)]
+    is_named = [length > 1 for length in lengths]
+    is_named = is_named if any(is_named) else [ways[0][0] != EAGER, bool(places), bool(counts)]
     found = []
     for (way, changes), device, count in itertools.product(ways, places or [None], counts or [None]):
-        words = zip((way, device or "", _threads_words(count)), is_told, strict=True)
-        found.append(Series(", ".join(word for word, told in words if told) or EAGER, changes, device, count))
+        words = zip((way, device or "", _threads_words(count)), is_named, strict=True)
+        found.append(Series(", ".join(word for word, is_part in words if is_part) or EAGER, changes, device, count))
     return tuple(found)
 
 
 def shared_words(series: Sequence[Series]) -> str:
-    """What all of several curves have in common and their names do not tell: the one device, the one number of threads.
+    """The device and the number of threads that several curves share, and that their names leave out.
 
-    Empty where nothing was asked for.
+    Empty where none was requested.
     """
     devices, counts = {each.device for each in series}, {each.threads for each in series}
     words = [*(devices if len(devices) == 1 else ()), *(map(_threads_words, counts) if len(counts) == 1 else ())]

@@ -42,7 +42,7 @@ _SETUP_SECONDS_TO_REPEAT = 60.0
 
 @dataclass(frozen=True)
 class TrialEffort:
-    """How long and how closely a change is measured.
+    """Duration and precision of the measurement of a change.
 
     ``budget_s`` is for the pairs of one change, and as much again for those that confirm an effect; ``precision`` is
     how wide the interval may be on one side, as a logarithm.
@@ -56,7 +56,7 @@ class TrialEffort:
 
 @dataclass(frozen=True)
 class Prediction:
-    """What the findings promise of a change: their slugs, and the interval of the largest; null where none does."""
+    """The prediction of a change by findings: their slugs, and the interval of the largest; null where none does."""
 
     findings: tuple[str, ...] = ()
     speedup: Interval | None = None
@@ -64,7 +64,10 @@ class Prediction:
 
 @dataclass(frozen=True)
 class TrialSetup:
-    """What all trials of one program share. ``folder`` takes its output, and its compilers' caches if ``is_cold``."""
+    """Settings that all trials of one program share.
+
+    ``folder`` takes its output, and its compilers' caches if ``is_cold``.
+    """
 
     program: Program
     folder: Path
@@ -110,7 +113,7 @@ def try_changes(setup: TrialSetup, names: tuple[str, ...], prediction: Predictio
 
 
 class _TrialRun:
-    """One trial under way; what is known of it stays known when a later part fails."""
+    """One trial under way; its results so far are kept when a later part fails."""
 
     def __init__(self, setup: TrialSetup, names: tuple[str, ...], trial: Trial) -> None:
         self._setup, self._names, self._trial = setup, names, trial
@@ -119,7 +122,7 @@ class _TrialRun:
         self._draw = random.Random(f"{setup.effort.seed} {trial.change}")  # noqa: S311 - an order, not a secret
 
     def run(self) -> Trial:
-        """The trial, whatever became of it."""
+        """The trial; a step that cannot be made or fails is part of it."""
         try:
             self._measure()
         except Refused as refused:
@@ -147,7 +150,7 @@ class _TrialRun:
             self._confirm(first)
         else:
             self._conclude(first, [])
-            self._weigh()
+            self._measure_memory()
 
     def _compare(self, variants: _Variants, kept: Path) -> None:
         """Compares the results of the first steps; without a comparison the rest can still be measured."""
@@ -201,12 +204,12 @@ class _TrialRun:
             reason = f"the pairs scatter too much to decide within --budget {self._setup.effort.budget_s:g}"
         self._note(verdict=found.verdict, reason=reason, break_even_steps=_break_even(self._trial, found.verdict))
 
-    def _weigh(self) -> None:
+    def _measure_memory(self) -> None:
         """Makes the changed step once more in a process of its own, to see what memory it takes there."""
         setup_s = self._trial.setup_s
         if not self._names or self._is_apart or setup_s is None or setup_s > _SETUP_SECONDS_TO_REPEAT:
             return
-        self._setup.tell("weighing its memory")
+        self._setup.tell("measuring its memory")
         with self._setup.worker(self._names, environment_of(self._chosen)) as worker:
             self._note(peak_after_bytes=worker.build(CHANGED, self._names).peak_bytes)
 
@@ -268,7 +271,7 @@ class _TrialRun:
 
 
 def _fresh_processes(logs: Sequence[float], rule: EffectRule) -> int:
-    """How many fresh processes an effect of this size has to show in."""
+    """The number of fresh processes in which an effect of this size has to show."""
     return _FRESH_FOR_SMALL if abs(estimate(logs, rule.coverage).middle) < _SMALL else 1
 
 
@@ -282,7 +285,7 @@ def _is_tight(logs: Sequence[float], effort: TrialEffort) -> bool:
 
 
 def _break_even(trial: Trial, verdict: str) -> float | None:
-    """The steps after which the set-up is paid for; null where nothing is gained or the cost is not known."""
+    """The steps after which the set-up is made up for; null where nothing is gained or the cost is not known."""
     if verdict != "faster" or trial.speedup is None or trial.original_us is None or trial.setup_s is None:
         return None
     saved_us = trial.original_us.median * (1 - 1 / trial.speedup.median)
@@ -295,7 +298,7 @@ def _too_long(pair_s: float) -> str:
 
 
 def _worst(differences: Sequence[Difference]) -> str:
-    """What differs by more than the change implies, the furthest beyond it."""
+    """The result that exceeds its allowed difference the most, in words."""
     beyond = [each for each in differences if each.is_within is False]
     worst = max(beyond, key=lambda each: (each.relative or 0.0) / (each.allowed or 1e-30))
     if worst.relative is None or worst.allowed is None:

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from bottleneck.experiment.worker import Worker
 from bottleneck.schema.statistics import LOOKS, next_look
 
-# What a turn lasts at least: below, ticks of the scheduler and what the other variant left in the caches count too much
-# (gate statistics, section 3.2).
+# A turn lasts at least this long: in a shorter one, ticks of the scheduler and caches that the other variant filled
+# count too much (gate statistics, section 3.2).
 TURN_US, STEPS_AT_LEAST, STEPS_AT_MOST = 50_000.0, 3, 2_000
 # From here on a cache that was filled by the other variant is little, and turns of more steps would last too long.
 LONG_US = 250_000.0
@@ -48,7 +48,7 @@ class TimedStep:
 
     @property
     def turn_s(self) -> float:
-        """What a turn lasts."""
+        """The duration of a turn."""
         return sum(self.steps) * self.usual_us / 1e6
 
     def turn_us(self) -> float:
@@ -75,7 +75,7 @@ class Pairing:
 
     @property
     def pair_s(self) -> float:
-        """What a pair takes, by the times of warm steps."""
+        """The duration of a pair, by the times of warm steps."""
         return self.original.turn_s + self.changed.turn_s
 
     def take(self) -> None:

@@ -1,4 +1,4 @@
-"""Holds variants of one step in one process and runs them in turns, as the parent process asks."""
+"""Holds variants of one step in one process and runs their turns at the requests of the parent process."""
 
 import ctypes
 import gc
@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 
 from bottleneck.experiment.interventions.change import Change, Missing, NotApplicable, Precision
 from bottleneck.experiment.interventions.results import KINDS, Results, incomparable, judge, observe, refer
-from bottleneck.experiment.interventions.subject import Place, Settings, Subject, make_subject
+from bottleneck.experiment.interventions.subject import Location, Settings, Subject, make_subject
 from bottleneck.experiment.program import Program
 from bottleneck.harness.forms import parse_value
 from bottleneck.harness.import_roots import prefer_roots
@@ -41,7 +41,7 @@ _LONGEST_REASON = 300
 
 @dataclass(frozen=True)
 class Built:
-    """What making a variant took: seconds of applying the changes and of the first calls, and the most memory then.
+    """Costs of making a variant: seconds of applying the changes and of the first calls, and the peak memory.
 
     ``samples`` is how many times as many samples its step works on, ``prefetched`` how many batches its loaders may
     have ready before a turn begins.
@@ -61,7 +61,7 @@ class _Variant:
 
 
 class VariantHost:
-    """The variants of one program, by name; what the user's code raises comes through."""
+    """The variants of one program, by name; exceptions of the user's code propagate."""
 
     def __init__(self, program: Program, changes: Mapping[str, Change]) -> None:
         self._program, self._changes = program, changes
@@ -119,7 +119,7 @@ class VariantHost:
         return stopwatch.durations_us()
 
     def compare(self, changes: Sequence[str], kept: str) -> list[dict[str, Any]]:
-        """How far what a changed variant left in a file lies from the original, by the precision that is implied."""
+        """The differences of a changed variant's kept results from the original's, by the precision that is implied."""
         precision = loosest([self._changes[each].precision for each in changes])
         if precision == "other work":
             return [asdict(incomparable("outputs", "it does other work, whose results are not compared"))]
@@ -139,7 +139,7 @@ class VariantHost:
         )
 
     def _settings(self, changes: Sequence[Change]) -> Settings:
-        """The settings of the program, once each change that has something to say of parameters has said it."""
+        """The settings of the program, with those that the changes set."""
         asking = [change.settings for change in changes if change.settings is not None]
         if not asking:
             return self._program.settings
@@ -173,14 +173,14 @@ def serve(text: str, changes: Mapping[str, Change]) -> None:
 
 
 def prepare() -> None:
-    """What comes before the program: this process ends with its parent, and imports what lies on its side."""
+    """Prepares for the program: this process ends with its parent, and imports the packages of its side."""
     _die_with_parent()
     show_only_their_frames()
     prefer_roots()
 
 
 def leave() -> NoReturn:
-    """Ends this process; threads and workers of the program have nothing to finish: it is not theirs to keep it."""
+    """Ends this process; threads and workers of the program must not keep it alive."""
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(0)
@@ -205,12 +205,12 @@ _REQUESTS = {"build": "build", "make": "make", "turn": "turn", "compare": "compa
 
 
 def prefetched(subject: Subject) -> int:
-    """How many batches the workers of a loader that the step holds now may have ready; 0 without workers."""
+    """The number of batches that the workers of a loader that the step holds may have ready; 0 without workers."""
     places = [place for of_one in subject.places.values() for place in of_one]
     return max((_ready_in(place) for place in places), default=0)
 
 
-def _ready_in(place: Place) -> int:
+def _ready_in(place: Location) -> int:
     """The batches that the loader at this place, or the iterator of one, may have ready; 0 for anything else."""
     try:
         known = getattr(place.get(), "__dict__", {})
@@ -227,7 +227,7 @@ def save(results: Results, path: Path, torch: Any) -> None:
 
 
 def load(path: Path, torch: Any) -> Results:
-    """What ``save`` left; nothing but tensors is read."""
+    """The results that ``save`` wrote; nothing but tensors is read."""
     values = torch.load(path, weights_only=True)
     return Results(**{what: tuple(values[what]) for what in KINDS})
 
@@ -267,7 +267,7 @@ def _warm_up(step: Step, torch: Any) -> float:
 
 
 def is_warm(stopwatch: Stopwatch) -> bool:
-    """Whether times have settled, or there has been enough of it."""
+    """True if times have settled, or warming up has taken long enough."""
     elapsed_s = stopwatch.elapsed_s
     if elapsed_s >= (WARM_SECONDS if stopwatch.steps >= WARM_STEPS else WARM_SECONDS_AT_MOST):
         return True

@@ -1,6 +1,6 @@
 """Entry point of the process that holds variants of one step.
 
-Started by its path (`python trial_child.py PROGRAM`), so that no folder of the user's can shadow this package.
+Started by its path (`python variants_child.py PROGRAM`), so that no folder of the user's can shadow this package.
 """
 
 import os

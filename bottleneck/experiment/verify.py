@@ -13,7 +13,7 @@ from bottleneck.experiment.trial import Prediction, TrialSetup, try_changes
 from bottleneck.schema.analysis import Analysis, Finding, Interval
 from bottleneck.schema.trials import Score, Trial, TrialVerdict, Verification
 
-# Told before each trial: which it is, its number, and how many there are.
+# Called before each trial with its name, its number and the number of trials.
 Announce = Callable[[str, int, int], None]
 
 
@@ -23,7 +23,10 @@ def tries_of(findings: Sequence[Finding]) -> tuple[str, ...]:
 
 
 def prediction_of(name: str, findings: Sequence[Finding]) -> Prediction:
-    """What the findings promise of a change: the most that any does at worst, and at best. It is one and the same."""
+    """The prediction of a change: of all findings that name it, the largest lower and the largest upper speedup.
+
+    They are not added up, because it is one change.
+    """
     naming = [finding for finding in findings if name in finding.tries]
     speedups = [finding.predicted_speedup for finding in naming if finding.predicted_speedup is not None]
     ends = zip(*((each.low, each.high) for each in speedups), strict=True)
@@ -32,7 +35,7 @@ def prediction_of(name: str, findings: Sequence[Finding]) -> Prediction:
 
 
 def prediction_of_all(names: Sequence[str], findings: Sequence[Finding], step_us: float) -> Prediction:
-    """What the findings promise of several changes together: what each adds to those before it, never over the step."""
+    """The prediction of several changes together: what each adds to those before it, at most the whole step."""
     naming = [finding for finding in findings if set(names) & set(finding.tries)]
     gains_us = [finding.added_gain_us for finding in naming if finding.added_gain_us is not None]
     slugs = tuple(finding.slug for finding in naming)
@@ -102,7 +105,7 @@ def add_best(
 
 
 def is_interrupted(done: Verification) -> bool:
-    """Whether the user did not wait for all trials."""
+    """True if the user interrupted the trials."""
     return any(trial.verdict == "skipped" for trial in done.trials) or any(
         "interrupted" in text for text in done.warnings
     )
@@ -127,7 +130,7 @@ def _speed(trial: Trial) -> float:
 
 
 _FORMAT = "bottleneck/score/1"
-# Verdicts that say something of a prediction: the change worked, and its speed was measured.
+# Verdicts by which a prediction is scored: the change worked, and its speed was measured.
 _JUDGED = frozenset({"faster", "slower", "no effect"})
 
 

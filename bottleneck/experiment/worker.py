@@ -91,15 +91,15 @@ class Worker:
         return Built(**self._ask(BUILD_SECONDS_AT_MOST, do="build", **wanted))
 
     def start_making(self, name: str) -> None:
-        """Has the step made as it stands and warmed up, for its time alone; ``made`` waits for it."""
+        """Requests that the unchanged step is made and warmed up, for its time alone; ``made`` waits for it."""
         self._send(do="make", name=name)
 
     def made(self) -> Built:
-        """What ``start_making`` has made; Refused if that cannot be."""
+        """The figures of the step that ``start_making`` made; Refused if that cannot be."""
         return Built(**self._reply(BUILD_SECONDS_AT_MOST))
 
     def compare(self, changes: tuple[str, ...], kept: Path) -> tuple[Difference, ...]:
-        """How far the results that lie in a file are from the original's; Refused if the original cannot be made."""
+        """The distances of the results in a file from the original's; Refused if the original cannot be made."""
         found = self._ask(BUILD_SECONDS_AT_MOST, do="compare", changes=list(changes), kept=str(kept))
         return tuple(Difference(**each) for each in found)
 
@@ -116,7 +116,7 @@ class Worker:
         self._end(patience_s)
 
     def _end(self, patience_s: float) -> bool:
-        """Whether the process ended by itself in this time; the whole group is gone afterwards.
+        """True if the process ended by itself in this time; all its processes are gone afterwards.
 
         Its leader is waited for last: until then its number cannot be another's.
         """
@@ -174,16 +174,16 @@ class Worker:
             return b""
 
     def _death(self) -> Refused:
-        """How the process ended, in words."""
+        """The end of the process, in words."""
         is_dead = self._end(_QUIT_S)
         status = self._process.returncode
         if not is_dead:
             return Refused("failed", "its process went silent")
         how = f"was killed by {signal_name(-status)}" if status < 0 else f"ended with status {status}"
-        said = self._last_words()
-        return Refused("failed", f"its process {how}{f': {said}' if said else ''}")
+        line = self._last_line()
+        return Refused("failed", f"its process {how}{f': {line}' if line else ''}")
 
-    def _last_words(self) -> str:
+    def _last_line(self) -> str:
         """The last line that it wrote."""
         try:
             lines = self._log.read_bytes()[-_TAIL_BYTES:].decode("utf-8", "replace").strip().splitlines()

@@ -20,9 +20,9 @@ from bottleneck.experiment.side import Side
 from bottleneck.experiment.sources import (
     MERGE_BASE,
     NO_GIT,
-    Answer,
-    Found,
+    BaseCommit,
     Git,
+    GitOutput,
     Identity,
     find_base,
     find_commit,
@@ -72,7 +72,7 @@ def worktree_at(git: Git, commit: str, scratch: Path, sleep: Sleep = time.sleep)
     try:
         added = _add(git, folder, commit, sleep)
         if not added.is_good:
-            yield Tree(folder, f"git cannot make a worktree at {commit[:7]}: {added.complaint}")
+            yield Tree(folder, f"git cannot make a worktree at {commit[:7]}: {added.error_line}")
             return
         with _held(folder):
             yield Tree(folder)
@@ -110,8 +110,8 @@ def _left_over(entry: Path) -> Path | None:
     return None
 
 
-def _add(git: Git, folder: Path, commit: str, sleep: Sleep) -> Answer:
-    """What git says to it at last; what another job causes is waited for, twice as long each time."""
+def _add(git: Git, folder: Path, commit: str, sleep: Sleep) -> GitOutput:
+    """The last answer of git; a conflict with another job is retried, after twice as long each time."""
     wait_s = _FIRST_WAIT_S
     for _ in range(_TRIES - 1):
         answer = git("worktree", "add", "--detach", "--quiet", str(folder), commit, settings=_WITHOUT_LFS)
@@ -124,7 +124,7 @@ def _add(git: Git, folder: Path, commit: str, sleep: Sleep) -> Answer:
 
 @contextmanager
 def _held(folder: Path) -> Iterator[None]:
-    """Holds the lock that tells other jobs that we live; it ends with us, however we end."""
+    """Holds the lock by which other jobs see that this process lives; the system drops it when the process ends."""
     entry = git_in(folder)("rev-parse", "--absolute-git-dir")
     lock: IO[bytes] | None = None
     with suppress(OSError):
@@ -158,7 +158,7 @@ __all__ = [
     "touched_lines",
 ]
 
-# Runs the user's own words in a folder: the one place where a shell is asked for. Both streams go into one log.
+# Runs the user's own words in a folder: the only use of a shell. Both streams go into one log.
 _SETUP = ("/bin/sh", "-ec", 'exec >&2; cd -- "$1"; eval "$2"', "setup")
 _SETUP_LOG = "setup.txt"
 # Tells them where the candidate is: what git ignores, data perhaps, is there alone.
@@ -171,8 +171,8 @@ _FOLDER_STARTS = ("/", "./", "../", "~/")
 class Base:
     """The base that a change is compared with; without a ``side`` there is a ``reason``, which also states the remedy.
 
-    ``commit`` is its full name, empty for a folder outside of git. ``is_dirty`` tells whether the candidate has changes
-    that are in no commit.
+    ``commit`` is its full name, empty for a folder outside of git. ``is_dirty``: the candidate has changes that are
+    in no commit.
     """
 
     side: Side | None
@@ -196,10 +196,10 @@ def base_side(
 
     ``root`` is that of the candidate's clone, null outside of one. ``folder`` is where the candidate runs (the root by
     default): the base runs in the same folder of its own. ``setup`` are words for a shell, run in there; not in a
-    folder that was given, which is somebody's own. ``environment`` is what this process was told (os.environ).
+    folder that was given, which is somebody's own. ``environment`` is that of this process (os.environ).
     """
     here = (folder or root or Path()).resolve()
-    told = os.environ if environment is None else environment
+    variables = os.environ if environment is None else environment
     if (given := _given(root, against, here)) is not None:
         yield _folder_base(root, given, here)
         return
@@ -210,7 +210,7 @@ def base_side(
     if (reason := _unusable(git, root)) is not None:
         yield Base(None, against, reason=reason)
         return
-    found = find_base(git, against, told)
+    found = find_base(git, against, variables)
     base = Base(None, found.label, found.commit or "", found.reason, is_dirty(git), _warnings(git, found, setup))
     if found.commit is None:
         yield base
@@ -229,8 +229,8 @@ def sources(root: Path, tree: Path) -> dict[str, str]:
 
     An installation in place names the root's own folders: without this, the base would run the candidate's code.
     """
-    told = [Path(each).absolute() for each in os.environ.get("PYTHONPATH", "").split(os.pathsep) if each]
-    moved = [_moved(path, root, tree) for path in told]
+    paths = [Path(each).absolute() for each in os.environ.get("PYTHONPATH", "").split(os.pathsep) if each]
+    moved = [_moved(path, root, tree) for path in paths]
     # The first entry is our own: the folder of the script that was started.
     inside = [Path(each) for each in sys.path[1:] if each and Path(each).is_relative_to(root)]
     inside += [path for each in _installed_in_place() if each.is_relative_to(root) for path in (each, each / "src")]
@@ -271,7 +271,7 @@ def _folder_base(root: Path | None, given: Path, here: Path) -> Base:
     inner = tree / here.relative_to(root.resolve()) if root and here.is_relative_to(root.resolve()) else tree
     side = Side(str(given), inner if inner.is_dir() else tree, sources(root.resolve() if root else here, tree))
     mine = identify(root) if root is not None else None
-    warnings = (f"{given} is the candidate's own folder: it is held against itself",) if tree == here else ()
+    warnings = (f"{given} is the candidate's own folder: it is compared with itself",) if tree == here else ()
     commit = find_commit(git_in(given), "HEAD") if known else None
     return Base(side, str(given), commit or "", None, bool(mine and mine.is_dirty), warnings)
 
@@ -287,7 +287,7 @@ def _no_clone(against: str) -> str:
 
 
 def _unusable(git: Git, root: Path) -> str | None:
-    """Why git cannot be asked here; null where it can."""
+    """The reason why git cannot be used here; null where it can."""
     answer = git("rev-parse", "--git-dir")
     if answer.is_good:
         return None
@@ -297,30 +297,30 @@ def _unusable(git: Git, root: Path) -> str | None:
         )
     if "dubious ownership" in answer.errors:
         return f"git refuses {root}, which belongs to another user: git config --global --add safe.directory {root}"
-    return f"git cannot read {root}: {answer.complaint}"
+    return f"git cannot read {root}: {answer.error_line}"
 
 
 def _no_folder(side: Side, tree: Path) -> str:
     return f"the base, {side.label}, has no folder {side.folder.relative_to(tree)}"
 
 
-def _warnings(git: Git, found: Found, setup: str) -> tuple[str, ...]:
-    told = [found.warning] if found.warning else []
+def _warnings(git: Git, found: BaseCommit, setup: str) -> tuple[str, ...]:
+    warnings = [found.warning] if found.warning else []
     if found.commit is None:
-        return tuple(told)
+        return tuple(warnings)
     if found.commit == find_commit(git, "HEAD") and not is_dirty(git):
-        told.append(f"nothing here differs from {found.label}: it is held against itself")
+        warnings.append(f"nothing here differs from {found.label}: it is compared with itself")
     if git("cat-file", "-e", f"{found.commit}:.gitmodules").is_good:
-        told.append("submodules are empty in the base; let `setup` run `git submodule update --init`")
+        warnings.append("submodules are empty in the base; let `setup` run `git submodule update --init`")
     if b"filter=lfs" in git("show", f"{found.commit}:.gitattributes").output:
-        told.append("files of git-lfs are pointers in the base; let `setup` run `git lfs pull`")
+        warnings.append("files of git-lfs are pointers in the base; let `setup` run `git lfs pull`")
     if "pip install" in setup and "--target" not in setup:
-        told.append("`setup` installs into the environment that both sides run in; build in place instead")
-    return tuple(told)
+        warnings.append("`setup` installs into the environment that both sides run in; build in place instead")
+    return tuple(warnings)
 
 
 def _set_up(side: Side, setup: str, scratch: Path, here: Path) -> str | None:
-    """Why the base could not be set up, with the last that was said; null where it was, or where nothing is asked."""
+    """The reason why the base could not be set up, with the last output; null where it was, or needs no set-up."""
     if not setup.strip():
         return None
     log = scratch / f"{side.folder.name}-{_SETUP_LOG}"
@@ -333,8 +333,8 @@ def _set_up(side: Side, setup: str, scratch: Path, here: Path) -> str | None:
         log.unlink(missing_ok=True)
     if heard.end.status == 0:
         return None
-    said = "; ".join(line.strip()[:_LINE] for line in heard.stderr.strip().splitlines()[-_TAIL_LINES:])
-    return f"`setup` failed in the base with status {heard.end.status}{f': {said}' if said else ''}"
+    output = "; ".join(line.strip()[:_LINE] for line in heard.stderr.strip().splitlines()[-_TAIL_LINES:])
+    return f"`setup` failed in the base with status {heard.end.status}{f': {output}' if output else ''}"
 
 
 def _moved(path: Path, root: Path, tree: Path) -> Path:

@@ -20,7 +20,7 @@ SETTINGS = {
 
 
 def git(folder: Path, *words: str) -> str:
-    """What git answers in this folder."""
+    """The answer of git in this folder."""
     done = subprocess.run(
         ["git", *words], cwd=folder, env={**os.environ, **SETTINGS}, capture_output=True, text=True, check=False
     )

@@ -1,4 +1,4 @@
-"""Where a side runs: its own files and packages, whichever folder an editable installation points to."""
+"""A side runs its own files and packages, whichever folder an editable installation points to."""
 
 from pathlib import Path
 
@@ -39,7 +39,7 @@ def side_folder(root: Path, name: str, layout: str) -> Path:
 
 
 def install(site: Path, sources: Path, finder: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What `pip install -e` leaves behind: a .pth file with the path of the sources, or one that installs a finder.
+    """The traces of `pip install -e`: a .pth file with the path of the sources, or one that installs a finder.
 
     It sides in a folder that Python reads as it does site-packages, at its start.
     """

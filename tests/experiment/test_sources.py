@@ -1,4 +1,4 @@
-"""Which commit a change is held against, in each shape of clone; and what to do where there is none."""
+"""The base commit of a change, in each shape of clone; and the remedy where there is none."""
 
 import shlex
 import shutil
@@ -88,7 +88,7 @@ def test_on_the_branch_itself_changes_are_held_against_its_last_commit(tmp_path:
     base, text = look(clone, MERGE_BASE, tmp_path / "scratch")
     assert text == "one = 1\n"
     assert base.label == f"HEAD~1 ({base.commit[:7]})"
-    assert base.warnings == ("nothing here differs from main: the last commit is held against the one before it",)
+    assert base.warnings == ("nothing here differs from main: the last commit is compared with the one before it",)
     (clone / "output.json").write_text("{}")  # what a job leaves about is no change
     assert look(clone, MERGE_BASE, tmp_path / "scratch")[0].label == base.label
     (clone / "train.py").write_text("three = 3\n")

@@ -1,4 +1,4 @@
-"""Which lines a change touches: as git tells it of real clones, and however oddly files are named."""
+"""The lines that a change touches: in real clones, and however oddly files are named."""
 
 import os
 import shutil
@@ -29,7 +29,7 @@ def clone(tmp_path: Path) -> Path:
 
 
 def touched(clone: Path) -> dict[str, list[int]]:
-    """What differs from HEAD."""
+    """The lines that differ from HEAD."""
     found = touched_lines(clone, git(clone, "rev-parse", "HEAD"))
     assert found is not None
     return {name: sorted(lines) for name, lines in found.items()}

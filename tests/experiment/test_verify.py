@@ -1,4 +1,4 @@
-"""Which changes are tried, what is predicted of them, and how winners add up; trials themselves are given."""
+"""The changes that are tried, their predictions, and how winners add up; trials themselves are given."""
 
 from pathlib import Path
 
@@ -65,7 +65,7 @@ def trial(change: str, verdict: str, median: float = 1.0) -> Trial:
 
 
 def outcomes(monkeypatch: pytest.MonkeyPatch, known: dict[str, Trial]) -> list[str]:
-    """What is tried is looked up among these; gives the list of what was."""
+    """Looks up each trial among these; gives the list of those that were made."""
     tried: list[str] = []
 
     def look_up(setup: TrialSetup, names: tuple[str, ...], prediction: Prediction) -> Trial:

@@ -130,7 +130,7 @@ def test_nothing_stays_behind_however_its_holder_ends(tmp_path: Path, number: in
 
 
 def _is_running(process: int) -> bool:
-    """Whether a process runs; one that nobody waits for in a container stays as a zombie."""
+    """True if a process runs; one that nobody waits for in a container stays as a zombie."""
     try:
         state = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
     except OSError:

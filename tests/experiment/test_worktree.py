@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from bottleneck.experiment import worktree
-from bottleneck.experiment.sources import Answer, git_in
+from bottleneck.experiment.sources import GitOutput, git_in
 from bottleneck.experiment.worktree import MERGE_BASE, PREFIX, base_side, remove_left_over, worktree_at
 from tests.experiment.clones import git, look, make_branched, own_settings
 
@@ -104,9 +104,9 @@ def test_a_lock_of_gits_is_waited_for_and_other_refusals_are_not(clone: Path, tm
     said = ["fatal: could not lock config file .git/config.lock: File exists"] * 2
     real, waits = git_in(clone), list[float]()
 
-    def held(*words: str, settings: tuple[str, ...] = ()) -> Answer:
+    def held(*words: str, settings: tuple[str, ...] = ()) -> GitOutput:
         if words[:2] == ("worktree", "add") and said:
-            return Answer(128, errors=said.pop())
+            return GitOutput(128, errors=said.pop())
         return real(*words, settings=settings)
 
     with worktree_at(held, git(clone, "rev-parse", "main"), tmp_path / "scratch", waits.append) as tree:
@@ -121,8 +121,8 @@ def test_a_lock_of_gits_is_waited_for_and_other_refusals_are_not(clone: Path, tm
 def test_a_lock_that_stays_is_given_up(clone: Path, tmp_path: Path) -> None:
     waits = list[float]()
 
-    def held(*words: str, settings: tuple[str, ...] = ()) -> Answer:
-        return Answer(128, errors="fatal: Unable to create 'index.lock': File exists.")
+    def held(*words: str, settings: tuple[str, ...] = ()) -> GitOutput:
+        return GitOutput(128, errors="fatal: Unable to create 'index.lock': File exists.")
 
     with worktree_at(held, "0" * 40, tmp_path / "scratch", waits.append) as tree:
         assert tree.reason is not None and "File exists" in tree.reason

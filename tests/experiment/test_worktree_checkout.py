@@ -1,4 +1,4 @@
-"""Where a base comes from: a commit or a folder, set up as the user says, with the clone left as it was."""
+"""The base from a commit or a folder, set up by the user's command, with the clone left as it was."""
 
 import os
 import shutil
@@ -171,7 +171,7 @@ def test_submodules_and_large_files_are_told(clone: Path, tmp_path: Path) -> Non
     base, _ = look(clone, "HEAD", tmp_path / "scratch", "echo pip install -e .")
     told = "; ".join(base.warnings)
     assert "submodules are empty" in told and "git-lfs" in told and "both sides run in" in told
-    assert "held against itself" in told
+    assert "compared with itself" in told
     assert look(clone, MERGE_BASE, tmp_path / "scratch")[0].warnings == ()
 
 

@@ -102,7 +102,7 @@ def openvino(torch: Any, graph: Graph) -> Engine:
 def _with_weights(torch: Any, captured: Any, inputs: Sequence[Any]) -> Graph:
     """A copy of the graph in which parameters and buffers are no inputs but constants: engines prepare those once.
 
-    The captured graph itself stays as it is: torch still asks it for its inputs.
+    The captured graph itself stays as it is: torch still reads its inputs.
     """
     copied = torch.fx.Graph()
     copied.output(copied.graph_copy(captured.graph, {}))

@@ -1,4 +1,4 @@
-"""A change to a step: its name, what it promises about the results, and the function that applies it."""
+"""A change to a step: its name, the precision of its results, and the function that applies it."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -35,5 +35,5 @@ class Change:
 
     @property
     def is_remedy(self) -> bool:
-        """Whether one could keep it: it does the step's work, or as much for each sample. A bound is none."""
+        """True if one could keep it: it does the step's work, or as much for each sample. A bound is none."""
         return self.precision != "other work" or self.samples != 1.0

@@ -37,7 +37,7 @@ def compile_whole(subject: Subject, **options: Any) -> Step:
 def checked(run: Step, need: str) -> Step:
     """The step, whose first call raises NotApplicable if not one graph was compiled in it.
 
-    What a backend of ours has to say comes out of torch's wrapping.
+    An exception of our own backends is taken out of torch's wrapping.
     """
     dynamo = importlib.import_module("torch._dynamo")
     stats = importlib.import_module("torch._dynamo.utils").counters["stats"]
@@ -61,7 +61,7 @@ def checked(run: Step, need: str) -> Step:
 
 
 def runs_on_gpu(subject: Subject) -> bool:
-    """Whether the step works on a GPU, as far as its tensors tell."""
+    """True if the step works on a GPU, by its tensors."""
     return "cuda" in subject.device_types()
 
 
@@ -113,7 +113,7 @@ def _max_autotune(subject: Subject) -> Step:
 
 
 def _by_marked_steps(torch: Any, run: Step) -> Step:
-    """The step, which tells the CUDA graphs of Inductor that nobody needs the results of the one before."""
+    """The step, which signals to the CUDA graphs of Inductor that nobody needs the results of the one before."""
 
     def step() -> Any:
         torch.compiler.cudagraph_mark_step_begin()

@@ -37,7 +37,7 @@ class Arguments:
 
 @dataclass(frozen=True)
 class Fixed:
-    """What a module was turned into for arguments of one kind: ``run`` takes its tensors and gives the leaves."""
+    """The replacement of a module for arguments of one kind: ``run`` takes its tensors and gives the leaves."""
 
     run: Callable[..., tuple[Any, ...]]
     result_spec: Any

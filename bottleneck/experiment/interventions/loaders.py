@@ -23,7 +23,7 @@ class Resting:
         self._iterators: list[Any] = []
 
     def watch(self, iterator: Any) -> None:
-        """Has the workers of this iterator rest, and wakes them to be told to end."""
+        """Keeps the workers of this iterator idle, and wakes them so that they can end."""
         end = iterator._shutdown_workers
 
         def wake_and_end() -> None:
@@ -51,7 +51,7 @@ class Resting:
 
 
 def late_loader(torch: Any, settings: dict[str, Any], resting: Resting) -> Any:
-    """A loader whose workers start when the first batch is asked for.
+    """A loader whose workers start when the first batch is requested.
 
     So the sampler draws its seed when that of a loader without workers does. The seed of the workers themselves comes
     from a generator of its own, and for it one number is drawn per epoch, as it would be without workers.
@@ -174,7 +174,7 @@ def _loader_of(torch: Any, iterator: Any) -> Any:
 
 
 def _settings(loader: Any, **other: Any) -> dict[str, Any]:
-    """What makes a loader like this one, with other settings; order and batches come from the same samplers."""
+    """The settings of a loader like this one, some replaced; order and batches come from the same samplers."""
     if loader.__class__.__module__ != "torch.utils.data.dataloader":
         raise NotApplicable(f"needs a torch.utils.data.DataLoader; {type(loader).__name__} is a class of its own")
     names = ("dataset", "num_workers", "collate_fn", "pin_memory", "timeout", "worker_init_fn", "generator", "in_order")

@@ -16,7 +16,7 @@ Step = Callable[[], Any]
 def use_channels_last(subject: Subject) -> Step:
     """The step with the weights of its convolutions, and the images that it holds, laid out channels last.
 
-    What a loader brings is not touched: the first convolution converts it, which is part of the price.
+    What a loader brings is not touched: the first convolution converts it, which is part of the cost.
     """
     torch = subject.torch
     formats = {4: torch.channels_last, 5: torch.channels_last_3d}
@@ -100,7 +100,7 @@ def _fold(subject: Subject) -> Callable[[], Any]:
 
 
 def _fold_pairs(torch: Any, network: Any) -> int:
-    """How many pairs were folded."""
+    """The number of pairs that were folded."""
     pairs = [pair for pair in _pairs(torch, network) if _can_fold(torch, network, pair)]
     for pair in pairs:
         layer, norm = network.get_submodule(pair.layer), network.get_submodule(pair.norm)

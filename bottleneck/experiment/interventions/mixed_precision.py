@@ -70,12 +70,12 @@ CHANGES = (
 # Rows that begin at multiples of 16 bytes in 16-bit types can be read by the widest loads, which tensor cores want
 # (NVIDIA, Matrix Multiplication Background, section 3); those of wider types then lie on whole vectors as well.
 UNIT = 8
-# The largest ones tell enough, and each holds memory of its own.
+# The largest ones suffice, and each holds memory of its own.
 PRODUCTS_AT_MOST = 16
 
 
 @dataclass(frozen=True)
-class Product:
+class MatrixProduct:
     """[batch x] (m x k) by (k x n); the matrices lie by rows, or by columns where they are transposed views."""
 
     batch: int | None
@@ -92,25 +92,25 @@ class Product:
         """Multiplications."""
         return (self.batch or 1) * self.m * self.k * self.n
 
-    def padded(self) -> "Product":
+    def padded(self) -> "MatrixProduct":
         """The product with the sizes that make the pitch of a matrix rounded up to multiples of the unit."""
         values = {name: getattr(self, name) for name in self.__dataclass_fields__}
-        return Product(**values | {name: -(-values[name] // UNIT) * UNIT for name in self._pitches()})
+        return MatrixProduct(**values | {name: -(-values[name] // UNIT) * UNIT for name in self._pitches()})
 
     def is_misaligned(self) -> bool:
-        """Whether padding changes it. Products of vectors do not count: padding would multiply their work."""
+        """True if padding changes it. Products of vectors do not count: padding would multiply their work."""
         return min(self.m, self.k, self.n) > 1 and self.padded() != self
 
     def _pitches(self) -> set[str]:
         return {"m" if self.left_by_columns else "k", "k" if self.right_by_columns else "n", "n"}
 
 
-def misaligned_products(subject: Subject) -> Mapping[Product, int]:
+def misaligned_products(subject: Subject) -> Mapping[MatrixProduct, int]:
     """The largest misaligned products of one step, those of its backward pass too, with how often each is made.
 
     The step runs for that.
     """
-    met = Counter[Product]()
+    met = Counter[MatrixProduct]()
     with _watch(subject.torch, met):
         subject.step()
     misaligned = sorted((each for each in met if each.is_misaligned()), key=lambda each: -each.work * met[each])
@@ -119,33 +119,33 @@ def misaligned_products(subject: Subject) -> Mapping[Product, int]:
     return {product: met[product] for product in misaligned[:PRODUCTS_AT_MOST]}
 
 
-def _watch(torch: Any, met: Counter[Product]) -> Any:
+def _watch(torch: Any, met: Counter[MatrixProduct]) -> Any:
     """A context in which every product of matrices is counted."""
     aten = torch.ops.aten
     # The operands among the arguments: the other products add to what comes first.
     places = {aten.mm.default: 0, aten.bmm.default: 0, aten.addmm.default: 1, aten.baddbmm.default: 1}
 
-    class Watch(importlib.import_module("torch.utils._python_dispatch").TorchDispatchMode):  # type: ignore[misc]
+    class ProductRecorder(importlib.import_module("torch.utils._python_dispatch").TorchDispatchMode):  # type: ignore[misc]
         def __torch_dispatch__(self, function: Any, types: Any, arguments: Any = (), named: Any = None) -> Any:
             if function in places:
                 met[_product_of(*arguments[places[function] : places[function] + 2])] += 1
             return function(*arguments, **(named or {}))
 
-    return Watch()
+    return ProductRecorder()
 
 
-def _product_of(left: Any, right: Any) -> Product:
+def _product_of(left: Any, right: Any) -> MatrixProduct:
     batch = left.shape[0] if left.dim() == 3 else None
     (m, k), n = left.shape[-2:], right.shape[-1]
-    return Product(batch, m, k, n, left.dtype, left.device, _lies_by_columns(left), _lies_by_columns(right))
+    return MatrixProduct(batch, m, k, n, left.dtype, left.device, _lies_by_columns(left), _lies_by_columns(right))
 
 
 def _lies_by_columns(matrix: Any) -> bool:
     return bool(matrix.stride(-1) != 1 and matrix.stride(-2) == 1)
 
 
-def _step_of(torch: Any, products: Mapping[Product, int]) -> Step:
-    """A step that makes each of these products as often as it says, from numbers that are made here."""
+def _step_of(torch: Any, products: Mapping[MatrixProduct, int]) -> Step:
+    """A step that makes each of these products as often as it states, from numbers that are made here."""
     calls = list(_calls(torch, products))
 
     def step() -> None:
@@ -157,7 +157,7 @@ def _step_of(torch: Any, products: Mapping[Product, int]) -> Step:
     return step
 
 
-def _calls(torch: Any, products: Mapping[Product, int]) -> Iterator[tuple[Any, Any, int]]:
+def _calls(torch: Any, products: Mapping[MatrixProduct, int]) -> Iterator[tuple[Any, Any, int]]:
     for each, times in products.items():
         batch = () if each.batch is None else (each.batch,)
         kind = {"dtype": each.dtype, "device": each.device}
@@ -177,7 +177,7 @@ def _matrix(torch: Any, shape: tuple[int, ...], by_columns: bool, kind: Mapping[
 def _pad(subject: Subject) -> Step:
     """The misaligned products of the step with padded sizes, and nothing else of it."""
     products = misaligned_products(subject)
-    padded = Counter[Product]()
+    padded = Counter[MatrixProduct]()
     for product, times in products.items():
         padded[product.padded()] += times
     return _step_of(subject.torch, padded)

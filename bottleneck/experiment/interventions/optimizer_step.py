@@ -24,7 +24,7 @@ def batch_optimizers(subject: Subject) -> Step:
 
 
 def drop_gradients(subject: Subject) -> Step:
-    """The step in which `zero_grad` drops gradients, whatever it is told."""
+    """The step in which `zero_grad` drops gradients, whatever its argument."""
     if not any(_zeroes(code) for code in code_of(list(subject.codes))):
         raise NotApplicable("needs a step that calls zero_grad(set_to_none=False); gradients are dropped by default")
     for holder in (*subject.optimizers, *subject.modules):
@@ -37,7 +37,7 @@ def _drop(holder: Any, *_: Any, **__: Any) -> None:
 
 
 def _zeroes(code: CodeType) -> bool:
-    """Whether this code calls `zero_grad` with False, as its bytecode shows: no earlier call lies between."""
+    """True if this code calls `zero_grad` with False, as its bytecode shows: no earlier call lies between."""
     is_near = False
     for instruction in dis.get_instructions(code):
         if instruction.argval == "zero_grad":
@@ -72,7 +72,7 @@ def _refusal(optimizer: Any, flag: str) -> str | None:
 
 
 def _is_batched(group: dict[str, Any]) -> bool:
-    """Whether it is set, or torch sets it by itself, as it does for parameters on a GPU."""
+    """True if it is set, or torch sets it by itself, as it does for parameters on a GPU."""
     if group.get("foreach") is None:
         return all(parameter.is_cuda for parameter in group["params"])
     return bool(group["foreach"])

@@ -76,7 +76,7 @@ def freeze_objects(subject: Subject) -> Step:
 def flush_tiny_numbers(subject: Subject) -> Step:
     """The step in which numbers below the smallest normal one count as zero, in all threads of torch's pool.
 
-    torch sets it for the thread that asks (torch 2.13: half of a tensor stayed as it was with two threads). A thread
+    torch sets it for the calling thread (torch 2.13: half of a tensor stayed as it was with two threads). A thread
     that starts takes it over, so the pool is made to start anew.
     """
     if subject.device_types() == {"cuda"}:
@@ -97,7 +97,7 @@ def release_threads() -> bool:
 
 
 def usable_cores(processors: Path = _PROCESSORS) -> int:
-    """Physical cores that this process may use; the processors where the system does not tell which share one."""
+    """Physical cores that this process may use; the processors where the system does not show which share one."""
     try:
         siblings = {
             (processors / f"cpu{number}" / "topology" / "thread_siblings_list").read_text(encoding="ascii")

@@ -37,7 +37,7 @@ def _containers(torch: Any, module: Any) -> Iterator[Any]:
 
 
 def _recompute_parts(torch: Any, container: Any) -> int:
-    """How many parts will be recomputed."""
+    """The number of parts that will be recomputed."""
     blocks = [child for child in container if any(True for _ in child.children())]
     for block in blocks:
         block.forward = _recomputed(block.forward)

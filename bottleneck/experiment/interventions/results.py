@@ -135,7 +135,7 @@ _SUM = 4.0
 
 
 def allowance(subject: Subject, precision: Precision) -> float:
-    """What a change may alter relative to the largest value, whatever the step makes of it.
+    """The largest alteration that a change may cause, relative to the largest value.
 
     0 where the bits have to be the same. Else each layer rounds, and these errors add up as a root; besides, sums are
     added up in another order, in fp32 or finer.
@@ -187,7 +187,7 @@ def _longest_sum(subject: Subject) -> float:
 
 
 def _rounds_to_tf32(subject: Subject) -> bool:
-    """Whether the original itself may: convolutions on a GPU do by default, but not in every kernel."""
+    """True if the original itself may: convolutions on a GPU do by default, but not in every kernel."""
     if "cuda" not in subject.device_types():
         return False
     torch = subject.torch
@@ -208,7 +208,7 @@ Make = Callable[[], Subject]
 
 @dataclass(frozen=True)
 class Reference:
-    """What the original gives, and how far it lies from itself, as largest absolute differences by kind.
+    """The results of the original, and the largest absolute differences between its own runs, by kind.
 
     ``allowed`` is what may differ relative to the largest value in any case. ``shaken`` is the difference that
     perturbed parameters make: it shows how the step amplifies roundings (Parker 1997, "Monte Carlo Arithmetic").
@@ -229,7 +229,7 @@ class Reference:
 
     @classmethod
     def load(cls, path: Path, torch: Any) -> "Reference":
-        """What ``save`` left; nothing but tensors, numbers and texts is read."""
+        """The reference that ``save`` wrote; nothing but tensors, numbers and texts is read."""
         values = torch.load(path, weights_only=True)
         results = Results(**{name: tuple(tensors) for name, tensors in values["results"].items()})
         return cls(**{**values, "results": results})
@@ -237,7 +237,7 @@ class Reference:
 
 @dataclass(frozen=True)
 class Distance:
-    """The largest absolute difference and the largest magnitude; ``broken`` says why there is no difference."""
+    """The largest absolute difference and the largest magnitude; ``broken`` states why there is no difference."""
 
     absolute: float = 0.0
     largest: float = 0.0
@@ -245,7 +245,7 @@ class Distance:
 
 
 def compare(make: Make, change: Change, seed: int = 0, steps: int = STEPS) -> tuple[Difference, ...]:
-    """What a change alters that is not process-wide; ``make`` makes equal subjects, again and again."""
+    """The differences that a change causes (none that is process-wide); ``make`` makes equal subjects each time."""
     if change.precision == "other work":
         return (incomparable("outputs", "the changed step does other work"),)
     reference = refer(make, change.precision, seed, steps)
@@ -310,12 +310,12 @@ def _judge(reference: Reference, changed: Results, what: What) -> Difference:
 
 
 def _tiny(precision: Precision) -> float:
-    """What flushing may take from a number: anything below the smallest normal one of fp32."""
+    """The most that flushing may take from a number: anything below the smallest normal one of fp32."""
     return 0.0 if precision == "same" else 2.0**-126
 
 
 def distance_of(first: Sequence[Any], second: Sequence[Any], *, is_floating: bool) -> Distance:
-    """How far two rows of tensors lie apart; whole numbers count unless only those that ``is_floating`` may be rounded.
+    """The distance of two rows of tensors; whole numbers count unless only those that ``is_floating`` may be rounded.
 
     A rounding can turn one index into any other.
     """
@@ -329,7 +329,7 @@ def distance_of(first: Sequence[Any], second: Sequence[Any], *, is_floating: boo
 
 
 def _distance(first: Any, second: Any) -> Distance:
-    """What is not finite has to be the same at the same place; a gradient that was dropped is one of zeros."""
+    """The distance of two tensors, which must agree where they are not finite; a dropped gradient counts as zeros."""
     if first is None or second is None:
         present = second if first is None else first
         size = 0.0 if present is None or not present.numel() else float(present.abs().max())

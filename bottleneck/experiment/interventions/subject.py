@@ -21,7 +21,7 @@ from bottleneck.harness import forms, program
 OBJECTS_AT_MOST, ITEMS_AT_MOST, DEPTH_AT_MOST = 20_000, 256, 8
 
 _FUNCTIONS = (types.FunctionType, types.MethodType, partial)
-# Iterators written in C tell nothing of what they go through but to the garbage collector.
+# Iterators written in C reveal what they iterate over only to the garbage collector.
 _ITERATORS: tuple[type, ...] = (
     itertools.cycle,
     itertools.chain,
@@ -39,8 +39,8 @@ _ATOMS = (int, float, complex, str, bytes, bytearray, type(None), type, types.Mo
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where an object was found: ``get`` gives what is there now, ``set`` puts another in its stead.
+class Location:
+    """A reference to an object: ``get`` gives the object there now, ``set`` replaces it.
 
     ``set`` is null where that cannot be done: in the frame of a generator, or within an iterator written in C.
     """
@@ -52,9 +52,9 @@ class Place:
 
 @dataclass
 class Reached:
-    """What a walk met: each object that was wanted with the places where it lies, and the code that it passed."""
+    """The result of a walk: each wanted object with the references to it, and the code that was passed."""
 
-    things: dict[int, tuple[Any, list[Place]]] = field(default_factory=dict)
+    things: dict[int, tuple[Any, list[Location]]] = field(default_factory=dict)
     codes: list[types.CodeType] = field(default_factory=list)
 
     def of(self, kind: type) -> tuple[Any, ...]:
@@ -76,7 +76,7 @@ class Walk:
     def run(self, step: Callable[[], Any]) -> Reached:
         """Everything wanted that the step reaches, within bounds."""
         reached, seen, keep = Reached(), set[int](), []
-        waiting = deque([(0, Place("step", lambda: step))])
+        waiting = deque([(0, Location("step", lambda: step))])
         while waiting and len(seen) < OBJECTS_AT_MOST:
             depth, place = waiting.popleft()
             thing = place.get()
@@ -91,7 +91,7 @@ class Walk:
             waiting.extend((depth + 1, inner) for inner in self._inside(thing, place, reached))
         return reached
 
-    def _inside(self, thing: Any, place: Place, reached: Reached) -> Iterator[Place]:
+    def _inside(self, thing: Any, place: Location, reached: Reached) -> Iterator[Location]:
         if issubclass(type(thing), _FUNCTIONS):
             yield from self._in_callable(thing, place, reached)
         elif type(thing) in _CONTAINERS or issubclass(type(thing), tuple):
@@ -103,7 +103,7 @@ class Walk:
         else:
             yield from self._in_object(thing)
 
-    def _in_callable(self, thing: Any, place: Place, reached: Reached) -> Iterator[Place]:
+    def _in_callable(self, thing: Any, place: Location, reached: Reached) -> Iterator[Location]:
         if isinstance(thing, types.MethodType):
             yield _bound(thing, place)
             yield _fixed(place.name, thing.__func__)
@@ -115,7 +115,7 @@ class Walk:
         else:
             yield from self._in_function(thing, reached)
 
-    def _in_function(self, function: types.FunctionType, reached: Reached) -> Iterator[Place]:
+    def _in_function(self, function: types.FunctionType, reached: Reached) -> Iterator[Location]:
         yield from _in_mapping(function.__dict__)
         if _is_of_torch(function.__globals__):
             return
@@ -127,15 +127,15 @@ class Walk:
         if function.__globals__ is self.own:
             yield from (_item(self.own, name) for name in _names(code) if name in self.own)
 
-    def _in_generator(self, generator: Any, reached: Reached) -> Iterator[Place]:
+    def _in_generator(self, generator: Any, reached: Reached) -> Iterator[Location]:
         reached.codes.append(generator.gi_code)
         if generator.gi_frame is not None:
             yield from (_fixed(name, thing) for name, thing in generator.gi_frame.f_locals.items())
         if generator.gi_frame is not None and generator.gi_frame.f_globals is self.own:
             yield from (_item(self.own, name) for name in _names(generator.gi_code) if name in self.own)
 
-    def _in_object(self, thing: Any) -> Iterator[Place]:
-        """What lies in its attributes; of a module only what is beside its submodules, parameters and buffers."""
+    def _in_object(self, thing: Any) -> Iterator[Location]:
+        """References in its attributes; of a module only those besides its submodules, parameters and buffers."""
         attributes = _attributes(thing)
         if issubclass(type(thing), self.wanted) and "_parameters" not in attributes:
             return
@@ -196,21 +196,21 @@ def _is_of_torch(names: dict[str, Any]) -> bool:
     return str(names.get("__name__", "")).partition(".")[0] in {"torch", "torchvision", "functorch"}
 
 
-def _fixed(name: str, thing: Any) -> Place:
-    return Place(name, lambda: thing)
+def _fixed(name: str, thing: Any) -> Location:
+    return Location(name, lambda: thing)
 
 
-def _item(items: Any, key: Any) -> Place:
-    return Place(str(key), lambda: items[key], partial(items.__setitem__, key))
+def _item(items: Any, key: Any) -> Location:
+    return Location(str(key), lambda: items[key], partial(items.__setitem__, key))
 
 
-def _in_mapping(items: dict[Any, Any]) -> Iterator[Place]:
+def _in_mapping(items: dict[Any, Any]) -> Iterator[Location]:
     """By key where that is a text or a number: to look up another runs its code."""
     for key, value in itertools.islice(items.items(), ITEMS_AT_MOST):
         yield _item(items, key) if type(key) in (str, int) else _fixed("item", value)
 
 
-def _in_container(thing: Any, place: Place) -> Iterator[Place]:
+def _in_container(thing: Any, place: Location) -> Iterator[Location]:
     if isinstance(thing, dict):
         return _in_mapping(thing)
     if isinstance(thing, set | frozenset):
@@ -220,16 +220,16 @@ def _in_container(thing: Any, place: Place) -> Iterator[Place]:
     return (_item(thing, index) for index in range(min(len(thing), ITEMS_AT_MOST)))
 
 
-def _in_cells(names: tuple[str, ...], cells: tuple[types.CellType, ...]) -> Iterator[Place]:
+def _in_cells(names: tuple[str, ...], cells: tuple[types.CellType, ...]) -> Iterator[Location]:
     for name, cell in zip(names, cells, strict=False):
         try:
             _ = cell.cell_contents
         except ValueError:  # a name that is not bound yet
             continue
-        yield Place(name, partial(getattr, cell, "cell_contents"), partial(setattr, cell, "cell_contents"))
+        yield Location(name, partial(getattr, cell, "cell_contents"), partial(setattr, cell, "cell_contents"))
 
 
-def _in_slots(thing: Any) -> Iterator[Place]:
+def _in_slots(thing: Any) -> Iterator[Location]:
     for base in type(thing).__mro__:
         for name, slot in base.__dict__.items():
             if isinstance(slot, types.MemberDescriptorType) and not name.startswith("__"):
@@ -237,53 +237,53 @@ def _in_slots(thing: Any) -> Iterator[Place]:
                     _ = slot.__get__(thing)
                 except (AttributeError, TypeError):
                     continue
-                yield Place(name, partial(slot.__get__, thing), partial(slot.__set__, thing))
+                yield Location(name, partial(slot.__get__, thing), partial(slot.__set__, thing))
 
 
-def _member(place: Place, index: int) -> Place:
+def _member(place: Location, index: int) -> Location:
     """An item of a tuple: another tuple takes its place where one of them changes."""
     put = place.set
     if put is None:
-        return Place(f"{place.name}[{index}]", lambda: place.get()[index])
+        return Location(f"{place.name}[{index}]", lambda: place.get()[index])
 
     def replace(value: Any) -> None:
         items = place.get()
         put(tuple.__new__(type(items), [*items[:index], value, *items[index + 1 :]]))
 
-    return Place(f"{place.name}[{index}]", lambda: place.get()[index], replace)
+    return Location(f"{place.name}[{index}]", lambda: place.get()[index], replace)
 
 
-def _bound(method: types.MethodType, place: Place) -> Place:
+def _bound(method: types.MethodType, place: Location) -> Location:
     """The object of a bound method: the method of the same name of another object takes its place."""
     put = place.set
     if put is None:
         return _fixed(place.name, method.__self__)
     name = method.__func__.__name__
-    return Place(place.name, lambda: place.get().__self__, lambda value: put(getattr(value, name)))
+    return Location(place.name, lambda: place.get().__self__, lambda value: put(getattr(value, name)))
 
 
-def _argument(function: Any, index: int) -> Place:
+def _argument(function: Any, index: int) -> Location:
     def replace(value: Any) -> None:
         arguments = (*function.args[:index], value, *function.args[index + 1 :])
         function.__setstate__((function.func, arguments, function.keywords, function.__dict__))
 
-    return Place(f"argument {index}", lambda: function.args[index], replace)
+    return Location(f"argument {index}", lambda: function.args[index], replace)
 
 
-def _default(function: types.FunctionType, index: int) -> Place:
+def _default(function: types.FunctionType, index: int) -> Location:
     def replace(value: Any) -> None:
         defaults = function.__defaults__ or ()
         function.__defaults__ = (*defaults[:index], value, *defaults[index + 1 :])
 
-    return Place(f"default {index}", lambda: (function.__defaults__ or ())[index], replace)
+    return Location(f"default {index}", lambda: (function.__defaults__ or ())[index], replace)
 
 
 class NotApplicable(Exception):  # noqa: N818 - a state, not an error
-    """The step has nothing that this change could change; the message says what it would need."""
+    """The step has nothing that this change could change; the message states what it needs."""
 
 
 class Missing(Exception):  # noqa: N818
-    """Something has to be installed first; the message says how to get it."""
+    """Something has to be installed first; the message states how to install it."""
 
 
 Settings = tuple[tuple[str, str], ...] | Mapping[str, object]
@@ -294,8 +294,8 @@ class Subject:
     """A step made afresh, and what it works with, found through its closure, its defaults and the file's globals.
 
     ``modules`` are the outermost ones only, ``iterators`` those under way of its loaders, ``tensors`` those that belong
-    to no module. ``train`` tells whether a step goes backward or updates parameters. ``parameters`` are those of
-    `workload()` in force, defaults included. ``model`` and ``inputs`` are set for a bare model only. ``places`` tells
+    to no module. ``train`` states whether a step goes backward or updates parameters. ``parameters`` are those of
+    `workload()` in force, defaults included. ``model`` and ``inputs`` are set for a bare model only. ``places`` holds
     where each thing lies, ``codes`` is the code that the step consists of, as far as it was found.
     """
 
@@ -310,11 +310,11 @@ class Subject:
     parameters: Mapping[str, object] = field(default_factory=dict)
     model: Any = None
     inputs: Any = None
-    places: Mapping[int, tuple[Place, ...]] = field(default_factory=dict, repr=False)
+    places: Mapping[int, tuple[Location, ...]] = field(default_factory=dict, repr=False)
     codes: tuple[CodeType, ...] = field(default=(), repr=False)
 
-    def places_of(self, thing: Any) -> tuple[Place, ...]:
-        """Where this thing lies now and can be replaced."""
+    def places_of(self, thing: Any) -> tuple[Location, ...]:
+        """The references by which this object can be replaced."""
         known = self.places.get(id(thing), ())
         return tuple(place for place in known if place.set is not None and place.get() is thing)
 
@@ -350,7 +350,7 @@ class Subject:
         yield from (tensor for tensor in self.tensors if tensor.is_floating_point())
 
     def device_types(self) -> set[str]:
-        """Where its tensors lie: {"cpu"}, {"cuda"} …; empty where it holds none."""
+        """The types of devices that hold its tensors: {"cpu"}, {"cuda"} …; empty where it holds none."""
         owned = [tensor for module in self.modules for tensor in (*module.parameters(), *module.buffers())]
         return {tensor.device.type for tensor in (*owned, *self.tensors)}
 
@@ -381,9 +381,9 @@ def make_subject(
 
 
 def subject_of(step: Callable[[], Any], own: dict[str, Any] | None = None, **more: Any) -> Subject:
-    """What this step consists of; ``own`` are the globals of the program's file, ``more`` other fields of the subject.
+    """The parts of this step; ``own`` are the globals of the program's file, ``more`` other fields of the subject.
 
-    It trains where that is said, where it holds an optimizer, or where its code names a backward pass.
+    It trains where that is stated, where it holds an optimizer, or where its code names a backward pass.
     """
     torch = importlib.import_module("torch")
     iterators = sys.modules["torch.utils.data.dataloader"]._BaseDataLoaderIter

@@ -51,7 +51,7 @@ def convolutions(torch: Any) -> Any:
 
 
 def saved_elements(torch: Any, step: Callable[[], Any]) -> int:
-    """How many elements the step keeps from forward for backward."""
+    """The number of elements the step keeps from forward for backward."""
     counts = list[int]()
 
     def pack(tensor: Any) -> Any:

@@ -68,7 +68,7 @@ def test_an_engine_runs_the_network_to_the_same_result(name: str, engine: Any) -
 
 
 def operations(step: Any) -> set[str]:
-    """What torch itself computes in a step."""
+    """The result that torch itself computes in a step."""
     with torch.autograd.profiler.profile() as profile:
         step()
     return {event.name for event in profile.function_events}

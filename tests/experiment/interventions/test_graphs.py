@@ -164,7 +164,7 @@ def test_a_step_without_modules_becomes_one_graph() -> None:
 
 
 def launches(step: Any) -> int:
-    """How many kernels the host launches one by one in a step."""
+    """The number of kernels that the host launches one by one in a step."""
     step()
     torch.cuda.synchronize()
     with torch.profiler.profile(

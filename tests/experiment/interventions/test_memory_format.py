@@ -41,7 +41,7 @@ class Residual(nn.Module):
 
 
 class Branching(nn.Module):
-    """What cannot be traced, around a sequence."""
+    """A module that cannot be traced, around a sequence."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -5,7 +5,7 @@ import pytest
 
 from bottleneck.experiment.interventions import mixed_precision as padding
 from bottleneck.experiment.interventions.mixed_precision import PADDING_CHANGES as CHANGES
-from bottleneck.experiment.interventions.mixed_precision import Product, misaligned_products
+from bottleneck.experiment.interventions.mixed_precision import MatrixProduct, misaligned_products
 from bottleneck.experiment.interventions.subject import NotApplicable, Subject, subject_of
 from bottleneck.experiment.program import Program
 from bottleneck.experiment.variants import VariantHost
@@ -27,8 +27,8 @@ def linear(inputs: int, outputs: int) -> Subject:
     return training(torch, lambda: nn.Linear(inputs, outputs), lambda: torch.randn(12, inputs))
 
 
-def product(*sizes: int, left: bool = False, right: bool = False, batch: int | None = None) -> Product:
-    return Product(batch, *sizes, torch.float32, torch.device("cpu"), left, right)
+def product(*sizes: int, left: bool = False, right: bool = False, batch: int | None = None) -> MatrixProduct:
+    return MatrixProduct(batch, *sizes, torch.float32, torch.device("cpu"), left, right)
 
 
 def sizes_of(step: Any) -> list[list[tuple[int, ...]]]:

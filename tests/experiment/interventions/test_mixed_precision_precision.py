@@ -16,14 +16,14 @@ def dtypes_of_products(step: Any) -> set[Any]:
 
     seen = set()
 
-    class Watch(TorchDispatchMode):
+    class ProductRecorder(TorchDispatchMode):
         def __torch_dispatch__(self, function: Any, types: Any, arguments: Any = (), options: Any = None) -> Any:
             result = function(*arguments, **(options or {}))
             if function.overloadpacket in {torch.ops.aten.mm, torch.ops.aten.addmm}:
                 seen.add(result.dtype)
             return result
 
-    with Watch():
+    with ProductRecorder():
         step()
     return seen
 

@@ -15,7 +15,7 @@ nn = torch.nn
 
 
 def alone(code: str, **environment: str) -> str:
-    """What this program prints in a process of its own, which such a change is for."""
+    """The output of this program in a process of its own, which such a change is for."""
     done = subprocess.run(
         [sys.executable, "-c", code],
         capture_output=True,
