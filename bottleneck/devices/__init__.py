@@ -1,1 +1,1 @@
-"""Peaks by device name, checked against what the trace says of the device."""
+"""Device stage: ceilings by device name, checked against the properties that the trace records."""

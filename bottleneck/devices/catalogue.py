@@ -34,9 +34,9 @@ _PCIE_PRACTICAL = {"PCIe3": (12e9, 32.0), "PCIe4": (25e9, 64.0), "PCIe5": (52e9,
 class Entry:
     """One row of the table in SI units: dense peaks with fp32 accumulation, per device as torch counts devices.
 
-    A name in ``exact_names`` stands for itself only; one in ``names`` also for anything that continues it with another
-    word. ``sm_counts`` and ``memory_bytes`` hold every figure that the part is known to report; the first SM count is
-    the one that the peaks belong to.
+    A name in ``exact_names`` matches as a whole only; one in ``names`` also where another word follows it.
+    ``sm_counts`` and ``memory_bytes`` hold every figure that the part is known to report; the first SM count is the one
+    that the peaks belong to.
     """
 
     names: tuple[str, ...]
@@ -112,7 +112,7 @@ def _entry(row: Mapping[str, str]) -> Entry:
 def _link(text: str) -> float | None:
     """One-way bytes/s between host and device; null where the row names no PCIe link.
 
-    'PCIe4 x8 32' is half of a full PCIe4 slot: the figure in the text tells the width.
+    'PCIe4 x8 32' is half of a full PCIe4 slot: the figure in the text gives the width.
     """
     words = text.replace(";", " ").split()
     for generation, (practical, full) in _PCIE_PRACTICAL.items():

@@ -1,4 +1,4 @@
-"""Finds the ceilings of a device: by name, checked against what the trace says, else by fingerprint or formula."""
+"""Finds the ceilings of a device: by name, checked against its recorded properties, else by fingerprint or formula."""
 
 import difflib
 from collections.abc import Iterable, Mapping, Sequence
@@ -12,7 +12,7 @@ from bottleneck.schema.analysis import Caveat, Device
 from bottleneck.schema.linked_trace import DeviceProperties, Trace
 from bottleneck.schema.recording import Recording
 
-# AMD reports a gfx version as compute capability; 9.0 is several parts, told apart by their compute units.
+# AMD reports a gfx version as compute capability; 9.0 is several parts, which differ in their compute units.
 _AMD_ARCHITECTURES = {
     "9.0": ("gfx908", "gfx90a"),
     "9.4": ("gfx942",),
@@ -58,8 +58,8 @@ def default_clocks_mhz(architecture: str) -> tuple[float, float] | None:
 def architectures(properties: DeviceProperties, flavour: str) -> tuple[str, ...]:
     """The rows of rates.csv that a device may belong to, by vendor, compute capability and name.
 
-    NVIDIA and AMD number different parts alike (9.0 is an H100 and an MI210): a warp of 64 means AMD. GeForce boards
-    run tensor cores with fp32 accumulation at half rate; without a name both variants are possible.
+    NVIDIA and AMD give different parts equal numbers (9.0 is an H100 and an MI210): a warp of 64 means AMD. GeForce
+    boards run tensor cores with fp32 accumulation at half rate; without a name both variants are possible.
     """
     capability = properties.compute_capability or ""
     if flavour == "rocm" or properties.warp_size == _CDNA_WARP:
@@ -79,7 +79,7 @@ def upper_peaks(several: Iterable[Mapping[str, float]]) -> dict[str, float]:
     return highest
 
 
-def alike(properties: DeviceProperties, flavour: str) -> list[Entry]:
+def same_fingerprint(properties: DeviceProperties, flavour: str) -> list[Entry]:
     """Rows of the same architecture, multiprocessor count and memory (within 15 %): the fingerprint without a name."""
     kinds = architectures(properties, flavour)
     return [
@@ -92,7 +92,7 @@ def alike(properties: DeviceProperties, flavour: str) -> list[Entry]:
 
 
 def memory_agrees(entry: Entry, memory_bytes: int | None) -> bool:
-    """Whether a reported memory size is one of the row's, within 15 % (part of it is reserved); True when not told."""
+    """True where a reported memory size is one of the row's, within 15 % (part of it is reserved), or unknown."""
     return memory_bytes is None or any(abs(memory_bytes / size - 1) <= 0.15 for size in entry.memory_bytes)
 
 
@@ -100,12 +100,12 @@ Kind = Literal["cuda", "rocm", "xpu", "cpu", "other"]
 
 KINDS: Mapping[str, Kind] = {"cuda": "cuda", "rocm": "rocm", "xpu": "xpu", "cpu": "cpu"}
 _VENDOR_KINDS: Mapping[str, Kind] = {"NVIDIA": "cuda", "AMD": "rocm", "Intel": "xpu"}
-_HOW_TO_TELL = "pass --device NAME or --peaks FILE to judge it against its ceilings"
+_REMEDY = "pass --device NAME or --peaks FILE to judge it against its ceilings"
 
 
 @dataclass(frozen=True)
 class Found:
-    """Ceilings with where they come from and what to say about them."""
+    """A device with its ceilings, and caveats about them."""
 
     device: Device
     caveats: tuple[Caveat, ...] = ()
@@ -113,9 +113,9 @@ class Found:
 
 def from_entry(entry: Entry, properties: DeviceProperties | None = None) -> Device:
     """The row as a device, with the name, multiprocessors and memory that the device itself reports."""
-    told = properties or DeviceProperties()
+    reported = properties or DeviceProperties()
     return Device(
-        name=told.name.strip() or entry.label,
+        name=reported.name.strip() or entry.label,
         vendor=entry.vendor,
         kind=_VENDOR_KINDS.get(entry.vendor, "other"),
         count=1,
@@ -124,8 +124,8 @@ def from_entry(entry: Entry, properties: DeviceProperties | None = None) -> Devi
         launch_floor_us=None,
         source="datasheet",
         ridge_flops_per_byte=ridges(entry.peaks_flops_per_s, entry.bandwidth_bytes_per_s),
-        sm_count=told.sm_count or entry.sm_counts[0],
-        memory_bytes=told.memory_bytes or int(entry.memory_bytes[0]),
+        sm_count=reported.sm_count or entry.sm_counts[0],
+        memory_bytes=reported.memory_bytes or int(entry.memory_bytes[0]),
         cache_bytes=entry.cache_bytes or None,
         special_ops_per_s=special_ops_per_s(entry.architecture, entry.sm_counts[0], entry.boost_mhz),
         link_bytes_per_s=entry.link_bytes_per_s,
@@ -133,15 +133,15 @@ def from_entry(entry: Entry, properties: DeviceProperties | None = None) -> Devi
     )
 
 
-def doubts(entry: Entry) -> tuple[Caveat, ...]:
-    """What is uncertain about a row that comes from secondary sources; nothing for the others."""
+def confidence_caveats(entry: Entry) -> tuple[Caveat, ...]:
+    """A caveat on a row from secondary sources; none for other rows."""
     if entry.confidence != "C":
         return ()
-    message = f"the ceilings of {entry.label} come from secondary sources ({entry.source}); {_HOW_TO_TELL}"
+    message = f"the ceilings of {entry.label} come from secondary sources ({entry.source}); {_REMEDY}"
     return (Caveat("unconfirmed-peaks", message),)
 
 
-def scaled(entry: Entry, properties: DeviceProperties) -> Found:
+def scale_to_count(entry: Entry, properties: DeviceProperties) -> Found:
     """The row cut to the multiprocessors that the device reports.
 
     Arithmetic scales with multiprocessors. Bandwidth and cache follow memory where the device is a slice (MIG, CPX:
@@ -171,38 +171,38 @@ def scaled(entry: Entry, properties: DeviceProperties) -> Found:
     message = (
         f"{whole.name!r} reports {properties.sm_count} multiprocessors, the {entry.label} of the device table has "
         f"{entry.sm_counts[0]}: ceilings are scaled by {compute:.3g} (arithmetic) and {ratio:.3g} (bandwidth) and may "
-        f"be too high; {_HOW_TO_TELL}"
+        f"be too high; {_REMEDY}"
     )
     return Found(device, (Caveat("derived-peaks", message),))
 
 
-def by_fingerprint(twins: Sequence[Entry], properties: DeviceProperties) -> Found:
+def match_fingerprint(fitting: Sequence[Entry], properties: DeviceProperties) -> Found:
     """The row, or the highest ceilings of the rows, with this architecture, multiprocessor count and memory.
 
     Only AMD names its parts so vaguely (none at all, 'AMD Radeon Graphics') that a fingerprint is as good as a name; a
     new NVIDIA name is a part that we do not know.
     """
-    base = from_entry(twins[0], properties)
-    peaks = upper_peaks(entry.peaks_flops_per_s for entry in twins)
-    bandwidth = max(entry.bandwidth_bytes_per_s for entry in twins)
-    unanimous = all(entry.peaks_flops_per_s == peaks and entry.bandwidth_bytes_per_s == bandwidth for entry in twins)
+    base = from_entry(fitting[0], properties)
+    peaks = upper_peaks(entry.peaks_flops_per_s for entry in fitting)
+    bandwidth = max(entry.bandwidth_bytes_per_s for entry in fitting)
+    unanimous = all(entry.peaks_flops_per_s == peaks and entry.bandwidth_bytes_per_s == bandwidth for entry in fitting)
     device = replace(
         base,
         peaks_flops_per_s=peaks,
         bandwidth_bytes_per_s=bandwidth,
         ridge_flops_per_byte=ridges(peaks, bandwidth),
-        cache_bytes=max(entry.cache_bytes for entry in twins) or None,
+        cache_bytes=max(entry.cache_bytes for entry in fitting) or None,
         peak_clocks_mhz=base.peak_clocks_mhz if unanimous else {},
         source="datasheet" if unanimous and base.vendor == "AMD" else "derived",
     )
-    labels = " or ".join(dict.fromkeys(entry.label for entry in twins))
+    labels = " or ".join(dict.fromkeys(entry.label for entry in fitting))
     called = f"the device calls itself {properties.name!r}" if properties.name.strip() else "the device has no name"
     message = f"{called}; multiprocessors and memory are those of {labels}"
-    return Found(device, (Caveat("device-by-fingerprint", f"{message}; {_HOW_TO_TELL} if that is wrong"),))
+    return Found(device, (Caveat("device-by-fingerprint", f"{message}; {_REMEDY} if that is wrong"),))
 
 
-def by_formula(properties: DeviceProperties, flavour: str) -> Found | None:
-    """Ceilings of the architecture at its fastest listed clock, bandwidth unknown; null when that cannot be told."""
+def derive_from_architecture(properties: DeviceProperties, flavour: str) -> Found | None:
+    """Ceilings of the architecture at its fastest listed clock, bandwidth unknown; null without an architecture."""
     kinds = [kind for kind in architectures(properties, flavour) if default_clocks_mhz(kind) is not None]
     if not kinds or properties.sm_count is None:
         return None
@@ -224,7 +224,7 @@ def by_formula(properties: DeviceProperties, flavour: str) -> Found | None:
     )
     message = (
         f"{device.name!r} is not in the device table: arithmetic ceilings follow from its architecture at the fastest "
-        f"clock listed for it and may be too high, its bandwidth is unknown; {_HOW_TO_TELL}"
+        f"clock listed for it and may be too high, its bandwidth is unknown; {_REMEDY}"
     )
     return Found(device, (Caveat("derived-peaks", message),))
 
@@ -245,8 +245,8 @@ def _bare(properties: DeviceProperties, flavour: str) -> Device:
     )
 
 
-def unknown(properties: DeviceProperties, flavour: str) -> Found:
-    """A device without ceilings, and what the user can pass to give it some."""
+def unknown_device(properties: DeviceProperties, flavour: str) -> Found:
+    """A device without ceilings, and a caveat with the options that give it some."""
     device = _bare(properties, flavour)
     if flavour == "cpu":
         message = (
@@ -254,14 +254,14 @@ def unknown(properties: DeviceProperties, flavour: str) -> Found:
             "`bottleneck run`, or pass --device cpu if it was this machine, or --peaks FILE"
         )
     else:
-        message = f"the ceilings of {device.name!r} are not known, so no kernel is judged against them; {_HOW_TO_TELL}"
+        message = f"the ceilings of {device.name!r} are not known, so no kernel is judged against them; {_REMEDY}"
     return Found(device, (Caveat("unknown-device", message),))
 
 
 def match_device(
     properties: Sequence[DeviceProperties], used: Sequence[int], flavour: str
 ) -> tuple[Device, tuple[Caveat, ...]]:
-    """The device that did the work of a trace, and what is doubtful about its ceilings.
+    """The device that did the work of a trace, and caveats about its ceilings.
 
     ``used`` holds the indexes of the devices with work, ``flavour`` that of the trace. The name picks a row of the
     table only where multiprocessor count and memory agree; slices and cut-down parts are scaled, parts without a row
@@ -269,7 +269,7 @@ def match_device(
     """
     if flavour == "cpu":
         # The machine may list GPUs, but none of them did any work.
-        found = unknown(DeviceProperties(), flavour)
+        found = unknown_device(DeviceProperties(), flavour)
         return found.device, found.caveats
     chosen = [device for device in properties if device.index in used] or list(properties[:1])
     first = chosen[0] if chosen else DeviceProperties()
@@ -320,13 +320,13 @@ def _find(properties: DeviceProperties, flavour: str) -> Found:
     if named is not None and _is_another_part(named, properties):
         named = None
     if named is not None and _agrees(named, properties):
-        return Found(from_entry(named, properties), doubts(named))
-    twins = alike(properties, flavour)
-    if twins and (named is None or named.vendor == "AMD"):
-        return by_fingerprint(twins, properties)
+        return Found(from_entry(named, properties), confidence_caveats(named))
+    fitting = same_fingerprint(properties, flavour)
+    if fitting and (named is None or named.vendor == "AMD"):
+        return match_fingerprint(fitting, properties)
     if named is not None:
-        return scaled(named, properties)
-    return by_formula(properties, flavour) or unknown(properties, flavour)
+        return scale_to_count(named, properties)
+    return derive_from_architecture(properties, flavour) or unknown_device(properties, flavour)
 
 
 def _by_name(name: str) -> Entry | None:
@@ -348,7 +348,7 @@ def _agrees(entry: Entry, properties: DeviceProperties) -> bool:
 
 
 def _is_another_part(entry: Entry, properties: DeviceProperties) -> bool:
-    """Whether a longer name means a bigger board: an RTX 3060 Ti has more multiprocessors than an RTX 3060."""
+    """True where a longer name means a bigger board: an RTX 3060 Ti has more multiprocessors than an RTX 3060."""
     longer = properties.name.strip() not in entry.names + entry.exact_names
     return longer and (properties.sm_count or 0) > max(entry.sm_counts)
 

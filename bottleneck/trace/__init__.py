@@ -1,1 +1,1 @@
-"""Stage 1: from a file of any era to EVENTS, then to OPS and KERNELS (read, steps, kernels, link)."""
+"""Trace stage: reads a trace file of any era into EVENTS and links them to OPS, KERNELS and PLACES."""

@@ -1,4 +1,7 @@
-"""Assembles the columns of a trace file into the tables of a ``Trace``: sorted, rebased, null where unknown."""
+"""Assembles the columns of a trace file into the tables of a ``Trace``: sorted, rebased, null where unknown.
+
+The last step of ``read_trace``, after ``Columns`` has collected all events.
+"""
 
 import json
 import re
@@ -12,7 +15,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from bottleneck.schema.tables import CATEGORIES, DEVICE_ARGS, EVENTS, LAUNCH_ARGS, MEMORY, OP_ARGS, SIGNATURES, category
-from bottleneck.trace.categories import LEGACY_KERNEL, by_name, category_of, depends_on_name
+from bottleneck.trace.categories import LEGACY_KERNEL, category_by_name, category_of, depends_on_name
 from bottleneck.trace.columns import Columns
 from bottleneck.trace.damage import Damage
 from bottleneck.trace.decode import ABSENT, DECODE_ERRORS
@@ -41,8 +44,8 @@ class Events:
 def event_order(events: Events, nameless: Array, identifier: Array, damage: Damage) -> Array:
     """Positions of the events that stay, in the order of EVENTS; counts the others by the reason.
 
-    ``nameless`` says per code of ``events.name`` whether it is no name; ``identifier`` holds the External id of an op,
-    the Python id of a frame and the correlation of other work, or ABSENT.
+    ``nameless`` is True for the codes of ``events.name`` that are no name; ``identifier`` holds the External id of an
+    op, the Python id of a frame and the correlation of other work, or ABSENT.
     """
     # Each kind of event comes in time order; merging such runs is what this sort is fastest at.
     rows = np.argsort(events.ts_ns, kind="stable")
@@ -231,7 +234,7 @@ def assemble(columns: Columns, names: Sequence[str]) -> Assembled:
 
 
 def _ids_are_trusted(devices: Arrays, launches: Arrays) -> bool:
-    """Whether External ids of device work, or of launches where there is none, can be those of ops.
+    """True where External ids of device work, or of launches where there is none, can be those of ops.
 
     From 1.12 to 2.2 Kineto wrote the correlation in their place (fixed in 63675439, Kineto #873). Over 224 real traces
     the share of kernels where both are equal is exactly 1 in the bad ones and at most 0.083 in the good ones.
@@ -279,7 +282,7 @@ def _categories(raws: list[str], names: Sequence[str], raw: Array, name: Array) 
     for code, label in enumerate(raws):
         if not depends_on_name(label):
             continue
-        by_label = np.array([_CODE[by_name(label, text)] for text in names], np.int8)
+        by_label = np.array([_CODE[category_by_name(label, text)] for text in names], np.int8)
         rows = np.flatnonzero(raw == code)
         result[rows] = by_label[name[rows]]
     return result

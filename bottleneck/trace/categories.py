@@ -9,10 +9,10 @@ from bottleneck.schema.op_names import MARK_PREFIXES
 
 Role = Literal["op", "launch", "device", "frame", "plain"]
 
-# Annotations of these names are work: gloo and its like mark so what their threads do for each collective.
+# Annotations of these names are work: gloo and similar backends mark the work of their threads per collective.
 HOST_COLLECTIVE, _CARRIERS = "host collective", ("gloo:", "mpi:", "ucc:")
 
-# Raw category in lower case -> category. What is not listed is 'other'.
+# Raw category in lower case -> category. All others are 'other'.
 BY_RAW_NAME = {
     "cpu_op": "op",
     "operator": "op",
@@ -54,7 +54,7 @@ BY_RAW_NAME = {
     "external_correlation": "profiler",
 }
 
-# Events without a category get one of these words from `implied`, so that they are counted by what they are.
+# Raw categories that `implied_category` gives to events without one, so that they are counted by kind.
 LEGACY_OP, LEGACY_KERNEL, ASCEND_TASK, ASCEND_HOST = "CPU functions", "CUDA functions", "Task Type", "CANN"
 NO_CATEGORY, MANY_CATEGORIES = "(none)", "(many more)"
 _IMPLIED = {LEGACY_OP.lower(): "op", LEGACY_KERNEL.lower(): "kernel", "task type": "kernel", "cann": "runtime"}
@@ -83,16 +83,16 @@ def category_of(raw: str) -> str:
 
 
 def role_of(raw: str) -> Role:
-    """Which arguments events of a raw category carry for us."""
+    """The set of arguments that the reader decodes for events of a raw category."""
     return _ROLES.get(category_of(raw), "plain")
 
 
 def depends_on_name(raw: str) -> bool:
-    """Whether `by_name` may differ from `category_of`."""
+    """True where `category_by_name` may differ from `category_of`."""
     return category_of(raw) == "op" or raw == _MTIA_RAW
 
 
-def by_name(raw: str, name: str) -> str:
+def category_by_name(raw: str, name: str) -> str:
     """The category where the name overrules the raw category."""
     category = category_of(raw)
     if category == "op" and name.startswith(MARK_PREFIXES):
@@ -105,12 +105,12 @@ def by_name(raw: str, name: str) -> str:
 
 
 def is_host_collective(name: str) -> bool:
-    """Whether an annotation of this name is a collective that a thread of the host carries out."""
+    """True for the names of annotations that are collectives executed by a host thread."""
     return name.startswith(_CARRIERS)
 
 
-def implied(pid: object, args: bytes) -> str:
-    """The raw category that an event without one stands for, NO_CATEGORY when nothing tells.
+def implied_category(pid: object, args: bytes) -> str:
+    """The raw category implied by pid and arguments of an event without one; NO_CATEGORY when there is none.
 
     Legacy ``autograd.profiler`` arrays (to 1.7, and builds without Kineto) name it in ``pid``; torch_npu in ``args``.
     """

@@ -1,4 +1,4 @@
-"""Turns decoded events into columns chunk by chunk, with exact times, so that no event outlives its chunk.
+"""Collects decoded events into columns chunk by chunk, with exact times, so that no event outlives its chunk.
 
 Epoch microseconds with three decimals have 19 digits, more than a float64 holds; so starts become whole nanoseconds
 before anything is subtracted from them.
@@ -22,7 +22,7 @@ from bottleneck.trace.categories import (
     NO_CATEGORY,
     Role,
     category_of,
-    implied,
+    implied_category,
     is_host_collective,
     role_of,
 )
@@ -138,7 +138,7 @@ _LARGEST_DIGITS = 15
 
 
 def starts_ns(values: list[Number]) -> Array:
-    """Starts in microseconds of any type as nanoseconds (int64); ABSENT for what is no time."""
+    """Starts in microseconds of any type as nanoseconds (int64); ABSENT for values that are no time."""
     try:
         floats = np.fromiter(values, np.float64, len(values))
         if np.abs(floats).max(initial=0) < EXACT_BELOW_US:
@@ -155,7 +155,7 @@ def starts_ns(values: list[Number]) -> Array:
 
 
 def start_ns(value: Number) -> int:
-    """One start in microseconds as nanoseconds; ABSENT for what is no time."""
+    """One start in microseconds as nanoseconds; ABSENT for a value that is no time."""
     if isinstance(value, int):
         return value * 1000 if abs(value) < _LARGEST_US else ABSENT
     try:
@@ -168,12 +168,12 @@ def start_ns(value: Number) -> int:
 
 
 def has_fraction(values: list[Number]) -> bool:
-    """Whether a column of starts is written with decimals."""
+    """True where a column of starts is written with decimals."""
     return any(isinstance(value, float | str | Decimal) for value in (*values[:4], *values[-4:]))
 
 
 def durations_us(values: list[Any]) -> Array:
-    """Durations in microseconds (float64); NaN for what is none."""
+    """Durations in microseconds (float64); NaN for values that are no number."""
     try:
         return np.fromiter(values, np.float64, len(values))
     except (TypeError, ValueError, OverflowError):
@@ -202,7 +202,7 @@ _DEVICE_NUMBERS = (
 
 
 class Columns:
-    """Everything that the tables are made of."""
+    """Columns of all events of a file, by role, from which ``assemble`` makes the tables."""
 
     def __init__(self, damage: Damage) -> None:
         self.damage = damage
@@ -231,7 +231,7 @@ class Columns:
         }
 
     def add(self, events: Sequence[AnyEvent]) -> None:
-        """Takes over what is needed of a chunk of events."""
+        """Adds the fields of a chunk of events to the columns."""
         # One pass that deals events out by category is cheaper than coding categories and selecting by code.
         complete: defaultdict[str, list[AnyEvent]] = defaultdict(list)
         other = []
@@ -243,7 +243,7 @@ class Columns:
         self._count_other(other)
         if "" in complete:
             for event in complete.pop(""):
-                complete[implied(event.pid, bytes(event.args))].append(event)
+                complete[implied_category(event.pid, bytes(event.args))].append(event)
         annotations = complete.get("user_annotation", ())
         if collectives := [event for event in annotations if is_host_collective(event.name)]:
             others = [event for event in complete.pop("user_annotation") if not is_host_collective(event.name)]
@@ -273,11 +273,11 @@ class Columns:
             self.counts.update(counts)
 
     def has_work(self) -> bool:
-        """Whether any op, runtime call or device work was among the events."""
+        """True where any op, runtime call or device work was among the events."""
         return any(role_of(name) in {"op", "launch", "device"} for name in self.categories)
 
     def is_pytorch(self) -> bool:
-        """Whether PyTorch's profiler must have written the events, work or not."""
+        """True where the categories show that PyTorch's profiler wrote the events."""
         return any(category_of(name) != "other" for name in self.counts)
 
     def _add_complete(self, groups: Mapping[str, list[AnyEvent]]) -> None:

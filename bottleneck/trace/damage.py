@@ -1,11 +1,11 @@
-"""Counts the defects that the reader tolerated, and turns them into caveats."""
+"""Counts the defects that the reader tolerates in a file, and describes them in caveats, with their consequences."""
 
 from collections import Counter
 
 from bottleneck.schema.analysis import Caveat
 
-# Kind of defect -> (slug of the caveat, what happened to that many things).
-_KINDS = {
+# Kind of defect -> (slug of the caveat, message with the number of defects).
+KINDS = {
     "truncated-json": (
         "truncated",
         "the file ends inside an event: {total} complete event(s) were read, {n} incomplete one(s) left out",
@@ -35,14 +35,32 @@ _KINDS = {
     "metadata": ("metadata-unreadable", "the file's own description of device and versions could not be read"),
 }
 
+_AGAIN = "record it again, and let the program end by itself; look for free disk space first"
+# Slug of the caveat -> title of its row in the doctor's list, consequence of the defect, remedy.
+CONSEQUENCES = {
+    "truncated": ("end of file", "work that was recorded last is missing", _AGAIN),
+    "damaged-gzip": ("checksum", "the file changed after it was written", "copy it again from where it was recorded"),
+    "trailing-garbage": ("after the end", "the trace itself was read whole", "copy it again if the size looks wrong"),
+    "repaired-json": (
+        "JSON",
+        "torch's own exporter does not escape names; numbers are not affected",
+        "export with prof.export_chrome_trace(path, use_python_export=True), in PyTorch 2.13 and newer",
+    ),
+    "skipped-events": ("left out", "their time is missing", "record it again"),
+    "clamped-durations": ("durations", "events that had not ended were written with a negative length", ""),
+    "odd-arguments": ("arguments", "the values of these arguments are unknown", ""),
+    "large-ids": ("large ids", "such work is tied to its launch in other ways or not at all", ""),
+    "metadata-unreadable": ("description", "device and versions are unknown", "name the device: --device NAME"),
+}
+
 
 class Damage(Counter[str]):
-    """Counts of tolerated defects by kind; a plain counter that knows how to tell of itself."""
+    """Counts of tolerated defects by kind, which every step of the reader adds to."""
 
     def caveats(self, total: int) -> tuple[Caveat, ...]:
         """One caveat per slug, in a file of which ``total`` events were read; messages of several kinds are joined."""
         messages: dict[str, list[str]] = {}
-        for kind, (slug, text) in _KINDS.items():
+        for kind, (slug, text) in KINDS.items():
             if self[kind]:
                 messages.setdefault(slug, []).append(text.format(n=self[kind], total=total))
         return tuple(Caveat(slug, "; ".join(texts)) for slug, texts in messages.items())

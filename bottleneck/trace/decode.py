@@ -56,7 +56,7 @@ AnyEvent = Event | ExactEvent
 
 
 class OpArgs(msgspec.Struct, gc=False):
-    """What we need of a framework op. Shapes stay text: most of them repeat, and only distinct ones are parsed."""
+    """Arguments of a framework op. Shapes stay text: most of them repeat, and only distinct ones are parsed."""
 
     external_id: int = msgspec.field(name="External id", default=ABSENT)
     sequence: int = msgspec.field(name="Sequence number", default=ABSENT)
@@ -69,7 +69,7 @@ class OpArgs(msgspec.Struct, gc=False):
 
 
 class LaunchArgs(msgspec.Struct, gc=False):
-    """What we need of a runtime call."""
+    """Arguments of a runtime call."""
 
     correlation: int = ABSENT
     external_id: int = msgspec.field(name="External id", default=ABSENT)
@@ -78,7 +78,7 @@ class LaunchArgs(msgspec.Struct, gc=False):
 
 
 class DeviceArgs(msgspec.Struct, gc=False):
-    """What we need of a kernel, copy or fill."""
+    """Arguments of a kernel, copy or fill."""
 
     correlation: int = ABSENT
     external_id: int = msgspec.field(name="External id", default=ABSENT)
@@ -101,13 +101,13 @@ class DeviceArgs(msgspec.Struct, gc=False):
 
 
 class FrameArgs(msgspec.Struct, gc=False):
-    """What we need of a Python frame."""
+    """Arguments of a Python frame."""
 
     python_id: int = msgspec.field(name="Python id", default=ABSENT)
 
 
 class MemoryArgs(msgspec.Struct, gc=False):
-    """What we need of a '[memory]' instant."""
+    """Arguments of a '[memory]' instant."""
 
     bytes: int = msgspec.field(name="Bytes", default=ABSENT)
     device_type: int = msgspec.field(name="Device Type", default=0)
@@ -150,7 +150,7 @@ class ArgsDecoder(Generic[Record]):
         self._decoder: msgspec.json.Decoder[Record] = msgspec.json.Decoder(kind)
 
     def columns(self, raws: Sequence[msgspec.Raw]) -> dict[str, Sequence[Any]]:
-        """Values by field name, one per raw text; what is of the wrong type is absent, and counted."""
+        """Values by field name, one per raw text; values of the wrong type are absent, and counted."""
         values = zip(*map(msgspec.structs.astuple, self._records(raws)), strict=True)
         return dict(zip(self._kind.__struct_fields__, values, strict=True))
 
@@ -183,7 +183,7 @@ _LENIENT = json.JSONDecoder(strict=False, parse_constant=lambda _: None)
 
 
 def from_mapping(kind: type[Record], values: object) -> Record:
-    """A record of the values that fit; numbers in strings count as numbers, what does not fit is absent."""
+    """A record of the values that fit; numbers in strings count as numbers, values that do not fit are absent."""
     if not isinstance(values, dict):
         return kind()
     fitting: dict[str, Any] = {}
@@ -211,7 +211,7 @@ def _fit(field: msgspec.structs.FieldInfo, value: object) -> dict[str, Any]:
 
 
 def _encoded(value: object) -> bytes:
-    """JSON in which an overflowing number such as 1e999 is null; an empty object for what is nested too deeply."""
+    """JSON in which an overflowing number such as 1e999 is null; an empty object for values nested too deeply."""
     try:
         return msgspec.json.encode(value)
     except UnicodeEncodeError:
@@ -228,5 +228,5 @@ def _listed(text: str) -> object:
 
 
 def coerce_events(values: Iterable[object]) -> list[Event]:
-    """Events from parsed JSON; what is not an object is no event."""
+    """Events from parsed JSON; values other than objects are dropped."""
     return [from_mapping(Event, value) for value in values if isinstance(value, dict)]

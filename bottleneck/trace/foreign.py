@@ -1,4 +1,4 @@
-"""Recognises files that are not PyTorch traces, and says what they are and what to do with them."""
+"""Recognises files that are not PyTorch traces; the reader raises its errors, which name the format and a remedy."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -8,7 +8,7 @@ from bottleneck.errors import TraceError
 
 _EXPORT = "pass the JSON file that torch.profiler's export_chrome_trace wrote"
 
-# First bytes -> (what the file is, what to do).
+# First bytes -> (format of the file, remedy).
 _MAGIC: tuple[tuple[bytes, str, str], ...] = (
     (b"PK\x03\x04", "a zip archive", "unpack it and pass the trace inside"),
     (b"SQLite format 3\0", "an SQLite database, perhaps an Nsight Systems export", _EXPORT),
@@ -36,26 +36,26 @@ _MAGIC: tuple[tuple[bytes, str, str], ...] = (
 _TAR = b"ustar"
 
 
-def refuse_by_magic(path: Path, first: bytes) -> None:
-    """Raises TraceError when the first bytes of the text are those of another format; says which."""
+def reject_by_magic(path: Path, first: bytes) -> None:
+    """Raises TraceError when the first bytes of the text are those of another format, and names it."""
     for magic, kind, fix in _MAGIC:
         if first.startswith(magic):
-            _refuse(path, kind, fix)
+            _reject(path, kind, fix)
     if first[257:262] == _TAR:
-        _refuse(path, "a tar archive", "unpack it and pass the trace inside")
+        _reject(path, "a tar archive", "unpack it and pass the trace inside")
     if first[:1] == b"\x0a" and b"\0" in first[:64]:
-        _refuse(path, "a Perfetto protobuf trace or another binary file", _EXPORT)
+        _reject(path, "a Perfetto protobuf trace or another binary file", _EXPORT)
     if b"\0" in first[:512].rstrip(b"\0"):
-        _refuse(path, "a binary file", _EXPORT)
+        _reject(path, "a binary file", _EXPORT)
     if not first.strip(b"\0 \t\r\n"):
         raise TraceError(f"{path} holds nothing but blanks", fix=_EXPORT)
 
 
-def _refuse(path: Path, kind: str, fix: str) -> NoReturn:
+def _reject(path: Path, kind: str, fix: str) -> NoReturn:
     raise TraceError(f"{path} is {kind}, not a PyTorch profiler trace", fix=fix)
 
 
-# A key at the top of a JSON object -> what writes it.
+# A key at the top of a JSON object -> the format.
 _BY_KEY: tuple[tuple[str, str], ...] = (
     ("viztracer_metadata", "a VizTracer trace"),
     ("nodes", "a PyTorch execution trace (ExecutionTraceObserver): ops without times"),
@@ -64,7 +64,7 @@ _BY_KEY: tuple[tuple[str, str], ...] = (
     ("ledger", "an analysis of bottleneck, not a trace"),
 )
 
-# A raw event category, or its start -> what writes it.
+# A raw event category, or its start -> the format.
 _BY_CATEGORY: tuple[tuple[str, str], ...] = (
     ("FEE", "a VizTracer trace"),
     ("dynamo_timed", "a torch.compile chromium_events file; it holds compile times, no ops and no kernels"),
@@ -83,15 +83,15 @@ _BY_CATEGORY: tuple[tuple[str, str], ...] = (
 )
 
 
-def refuse_json(path: Path, top: object, categories: Iterable[str]) -> NoReturn:
-    """Raises TraceError for JSON that holds no PyTorch work, saying what wrote it when that can be told.
+def reject_json(path: Path, top: object, categories: Iterable[str]) -> NoReturn:
+    """Raises TraceError for JSON that holds no PyTorch work, and names its writer where that is known.
 
     ``top`` holds the outermost keys, ``categories`` the raw categories of its events if it has any.
     """
     categories = list(categories)
     kind = _recognise(top, categories)
     if kind:
-        _refuse(path, kind, _EXPORT)
+        _reject(path, kind, _EXPORT)
     what = "a trace of another program" if categories else "JSON without trace events"
     raise TraceError(
         f"{path} is {what}, not a PyTorch profiler trace",
@@ -111,10 +111,10 @@ def _recognise(top: object, categories: list[str]) -> str | None:
     return found[0] if found else None
 
 
-def refuse_value(path: Path, text: bytes) -> NoReturn:
-    """Raises TraceError for JSON in which another value stands where the list of events should be."""
+def reject_value(path: Path, text: bytes) -> NoReturn:
+    """Raises TraceError for JSON in which another value is in place of the list of events."""
     kinds = {b"{": "an object", b'"': "a string", b"n": "null", b"t": "true", b"f": "false"}
     if text[:1] == b"[":
-        _refuse(path, "a list of lists, such as a memory timeline", _EXPORT)
+        _reject(path, "a list of lists, such as a memory timeline", _EXPORT)
     kind = kinds.get(text[:1]) or ("a number" if text[:1].isdigit() or text[:1] == b"-" else "text")
     raise TraceError(f"{path} is not a trace", why=f"it holds {kind} where the list of events should be", fix=_EXPORT)

@@ -18,7 +18,7 @@ MODULE, OWN, MODEL_LIBRARY, PLUMBING = 0, 1, 2, 3
 
 # Kineto cuts entries of sys.path off, so a library shows as 'torch/nn/…' or, where it was not cut, with its folder.
 # Generated code has a name in angle brackets; so do notebook cells of older IPython, which are the user's own.
-# What Inductor generates is named by a hash.
+# Files that Inductor generates are named by a hash.
 _LIBRARY_MARKS = re.compile(
     "(site|dist)-packages/|lib/python|(^|/)bottleneck/harness/|/torchinductor_|(^|/)c[a-z2-7]{51}[.]py"
     "|<(?!ipython-input|stdin)"
@@ -81,7 +81,7 @@ _NEVER_NS = np.iinfo(np.int64).min
 
 @dataclass(frozen=True)
 class Labels:
-    """Row for row as the instants asked for: a code into ``labels`` (-1: unknown), and when that frame was entered."""
+    """Row for row as the given instants: a code into ``labels`` (-1: unknown), and the start of that frame."""
 
     code: Ints
     labels: list[str]
@@ -90,7 +90,7 @@ class Labels:
 
 @dataclass(frozen=True)
 class Places:
-    """Module path and source line of each instant asked for."""
+    """Module path and source line of each given instant."""
 
     module: Labels
     source: Labels

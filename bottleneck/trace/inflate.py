@@ -16,7 +16,7 @@ from isal import igzip_lib, isal_zlib
 
 from bottleneck.errors import TraceError
 from bottleneck.trace.damage import Damage
-from bottleneck.trace.foreign import refuse_by_magic
+from bottleneck.trace.foreign import reject_by_magic
 
 GZIP_MAGIC = b"\x1f\x8b"
 _TEXT_BYTES = 1024 * 1024
@@ -72,22 +72,22 @@ class _Source:
 
 
 def inflate(path: Path, blocks: Iterator[bytes], damage: Damage) -> Iterator[bytes]:
-    """Blocks of the text of all gzip members; what is damaged ends the text and is counted.
+    """Blocks of the text of all gzip members; damage ends the text and is counted.
 
-    ``path`` is read again from the start of the member when a regular file is corrupt inside, to save what lies before
+    ``path`` is read again from the start of the member when a regular file is corrupt inside, to save the text before
     the damage. Raises TraceError beyond the limits on size and ratio.
     """
     source = _Source(blocks)
-    given = 0
+    yielded = 0
     while _enter_member(source, damage):
         for text in _member(path, source, damage):
-            given += len(text)
-            _check_limits(path, given, source.taken)
+            yielded += len(text)
+            _check_limits(path, yielded, source.taken)
             yield text
 
 
 def _enter_member(source: _Source, damage: Damage) -> bool:
-    """Whether a member follows; its header is passed."""
+    """True where a member follows; skips its header."""
     head = source.take(10)
     if not head:
         return False
@@ -111,7 +111,7 @@ def _enter_member(source: _Source, damage: Damage) -> bool:
 
 def _member(path: Path, source: _Source, damage: Damage) -> Iterator[bytes]:
     decompressor = igzip_lib.IgzipDecompressor(igzip_lib.DECOMP_DEFLATE)
-    start, given, checksum = source.taken, 0, 0
+    start, yielded, checksum = source.taken, 0, 0
     while not decompressor.eof:
         data = source.block() if decompressor.needs_input else b""
         if not data and decompressor.needs_input:
@@ -121,10 +121,10 @@ def _member(path: Path, source: _Source, damage: Damage) -> Iterator[bytes]:
             text = decompressor.decompress(data, _TEXT_BYTES)
         except _DAMAGED:
             damage["corrupt-gzip"] += 1
-            yield from _rescue(path, start, given)
+            yield from _rescue(path, start, yielded)
             return
         checksum = isal_zlib.crc32(text, checksum)
-        given += len(text)
+        yielded += len(text)
         if text:
             yield text
     source.put_back(decompressor.unused_data)
@@ -139,8 +139,8 @@ def _check_trailer(source: _Source, damage: Damage, checksum: int) -> None:
         damage["gzip-checksum"] += 1
 
 
-def _rescue(path: Path, start: int, given: int) -> Iterator[bytes]:
-    """The text between what was given and the damage, which is lost with the block that the damage lies in."""
+def _rescue(path: Path, start: int, yielded: int) -> Iterator[bytes]:
+    """The text between the last yielded byte and the damaged block, which is lost."""
     if not path.is_file():
         return
     decompressor = zlib.decompressobj(wbits=-zlib.MAX_WBITS)
@@ -153,15 +153,15 @@ def _rescue(path: Path, start: int, given: int) -> Iterator[bytes]:
             except zlib.error:
                 return
             inflated += len(text)
-            if inflated > given:
-                yield text[-(inflated - given) :]
-                given = inflated
+            if inflated > yielded:
+                yield text[-(inflated - yielded) :]
+                yielded = inflated
 
 
-def _check_limits(path: Path, given: int, taken: int) -> None:
-    if given > MAX_INFLATED_BYTES:
+def _check_limits(path: Path, yielded: int, taken: int) -> None:
+    if yielded > MAX_INFLATED_BYTES:
         why = f"it inflates to more than {MAX_INFLATED_BYTES >> 30} GiB"
-    elif given > _RATIO_FREE_BYTES and given > _MAX_RATIO * taken:
+    elif yielded > _RATIO_FREE_BYTES and yielded > _MAX_RATIO * taken:
         why = f"it inflates more than {_MAX_RATIO} times; traces inflate about 20 times"
     else:
         return
@@ -173,12 +173,12 @@ BLOCK_BYTES = 1024 * 1024
 
 
 def read_blocks(path: Path, damage: Damage) -> Iterator[bytes]:
-    """Blocks of the file's text; gzip is told by its first bytes, not by the name.
+    """Blocks of the file's text; gzip is recognised by its first bytes, not by the name.
 
-    Raises TraceError for what cannot be opened, is of a known other kind, or inflates beyond the limits.
+    Raises TraceError for files that cannot be opened, are of another known format, or inflate beyond the limits.
     """
     try:
-        _refuse_non_files(path)
+        _reject_non_files(path)
         with path.open("rb", buffering=0) as file:
             yield from _text_blocks(path, file, damage)
     except OSError as error:
@@ -186,7 +186,7 @@ def read_blocks(path: Path, damage: Damage) -> Iterator[bytes]:
         raise TraceError(f"cannot read {path}: {why}", fix="check the path and its permissions") from error
 
 
-def _refuse_non_files(path: Path) -> None:
+def _reject_non_files(path: Path) -> None:
     mode = path.stat().st_mode
     if stat.S_ISDIR(mode):
         raise TraceError(f"cannot read {path}: it is a folder", fix="name a trace file in it")
@@ -204,7 +204,7 @@ def _text_blocks(path: Path, file: BinaryIO, damage: Damage) -> Iterator[bytes]:
         blocks = inflate(path, blocks, damage)
         first = next(blocks, b"")
         blocks = itertools.chain([first], blocks)
-    refuse_by_magic(path, first)
+    reject_by_magic(path, first)
     yield from blocks
 
 

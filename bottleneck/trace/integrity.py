@@ -1,4 +1,4 @@
-"""Checks whether a trace is complete: launches, device work, clocks, ids and overlaps, one row per defect."""
+"""Checks the completeness of a linked trace for the doctor: launches, device work, clocks, ids and overlaps."""
 
 from dataclasses import dataclass
 
@@ -8,6 +8,7 @@ import pandas as pd
 from bottleneck.schema.checks import Check, Status
 from bottleneck.schema.linked_trace import Linked, Trace
 from bottleneck.schema.tables import as_integers
+from bottleneck.trace.damage import CONSEQUENCES
 from bottleneck.trace.joins import Flags, ends_ns, starts_ns, threads
 from bottleneck.trace.link import TOLERATED_SHARE, kernel_launches
 from bottleneck.trace.nesting import Ints
@@ -22,7 +23,7 @@ _ONE_EACH = {"cuda", "rocm"}
 
 @dataclass(frozen=True)
 class Launches:
-    """Calls that launch a kernel, and where those without one lie.
+    """Counts of calls that launch a kernel, and of those without one by position.
 
     ``captured`` entered a graph and ran only in its replays. Of the others ``lead`` come before the first launch with a
     kernel, ``tail`` after the last one, ``between`` elsewhere. ``tail_us`` is the time from the end of the device's
@@ -45,9 +46,9 @@ class Launches:
 
 @dataclass(frozen=True)
 class Orphans:
-    """Device work without a launch: how many pieces of how many, their share of the device's busy time.
+    """Device work without a launch: count, total, and share of the device's busy time.
 
-    ``is_earlier`` tells whether all of it ran before the first work that has a launch.
+    ``is_earlier`` is True where all of it ran before the first work that has a launch.
     """
 
     count: int
@@ -58,7 +59,7 @@ class Orphans:
 
 @dataclass(frozen=True)
 class Skew:
-    """Device work that starts before its launch: how many of how many that have one, and by how much (us)."""
+    """Device work that starts before its launch: count, total with a launch, and by how much (us)."""
 
     count: int
     total: int
@@ -68,15 +69,15 @@ class Skew:
 
 @dataclass(frozen=True)
 class Crossing:
-    """Neighbours on a track that overlap by more than rounding: how many of how many, and by how much at most (us)."""
+    """Neighbours on a track that overlap by more than rounding: count, total, and the largest overlap (us)."""
 
     count: int
     total: int
     most_us: float
 
 
-def audit_launches(linked: Linked) -> Launches:
-    """Where launches without kernels lie; all counts are 0 in a trace without launches."""
+def count_launches(linked: Linked) -> Launches:
+    """Counts of launches without kernels by position; all are 0 in a trace without launches."""
     trace = linked.trace
     rows, missing = kernel_launches(trace)
     event = trace.launch_args["event"].to_numpy()[rows]
@@ -120,7 +121,7 @@ def _bare_steps(linked: Linked, at_ns: Ints, lost: Flags) -> tuple[str, ...]:
     return tuple(found)
 
 
-def audit_orphans(kernels: pd.DataFrame) -> Orphans:
+def count_orphans(kernels: pd.DataFrame) -> Orphans:
     """Device work that neither a launch nor an op of the trace issued."""
     orphan = (kernels["launch"].isna() & kernels["op"].isna()).to_numpy()
     start_us, dur_us = kernels["ts_us"].to_numpy(), kernels["dur_us"].to_numpy()
@@ -134,7 +135,7 @@ def audit_orphans(kernels: pd.DataFrame) -> Orphans:
     )
 
 
-def audit_clocks(kernels: pd.DataFrame) -> Skew:
+def count_clocks(kernels: pd.DataFrame) -> Skew:
     """Device work that seems to run before it was launched."""
     early_us = (kernels["launch_ts_us"] - kernels["ts_us"]).dropna().to_numpy()
     early = early_us[early_us > 0]
@@ -146,13 +147,13 @@ def audit_clocks(kernels: pd.DataFrame) -> Skew:
     )
 
 
-def audit_streams(trace: Trace) -> Crossing:
+def count_streams(trace: Trace) -> Crossing:
     """Device work that overlaps its successor on the same stream, which a queue in order does not allow."""
     event = trace.device_args["event"].to_numpy()
     return _crossings(threads(trace, event), starts_ns(trace, event), ends_ns(trace, event))
 
 
-def audit_ops(linked: Linked) -> Crossing:
+def count_ops(linked: Linked) -> Crossing:
     """Ops that run on past the end of the op that encloses them on its thread."""
     ops = linked.ops
     event = ops["event"].to_numpy()
@@ -170,7 +171,7 @@ def _crossings(track: Ints, start_ns: Ints, end_ns: Ints) -> Crossing:
 
 
 def repeated_ids(linked: Linked) -> tuple[int, int, int]:
-    """How many ops, kernel launches, and pieces of device work share their id with an earlier one.
+    """Counts of ops, kernel launches, and pieces of device work that share their id with an earlier one.
 
     Kernels that a graph replays share the id of one launch by nature and do not count.
     """
@@ -192,23 +193,6 @@ def _repeats(ids: Ints) -> int:
 
 _FILE, _DEVICE, _HOST = "the file", "device work", "host work"
 
-_AGAIN = "record it again, and let the program end by itself; look for free disk space first"
-# Slug of a caveat of the reader -> title of the row, what follows from the defect, what to do.
-_DAMAGE = {
-    "truncated": ("end of file", "work that was recorded last is missing", _AGAIN),
-    "damaged-gzip": ("checksum", "the file changed after it was written", "copy it again from where it was recorded"),
-    "trailing-garbage": ("after the end", "the trace itself was read whole", "copy it again if the size looks wrong"),
-    "repaired-json": (
-        "JSON",
-        "torch's own exporter does not escape names; numbers are not affected",
-        "export with prof.export_chrome_trace(path, use_python_export=True), in PyTorch 2.13 and newer",
-    ),
-    "skipped-events": ("left out", "their time is missing", "record it again"),
-    "clamped-durations": ("durations", "events that had not ended were written with a negative length", ""),
-    "odd-arguments": ("arguments", "what they would have told is unknown", ""),
-    "large-ids": ("large ids", "such work is tied to its launch in other ways or not at all", ""),
-    "metadata-unreadable": ("description", "device and versions are unknown", "name the device: --device NAME"),
-}
 # Clock skew above this part of the kernels makes queueing times worthless.
 _SKEWED_SHARE = 0.05
 _LOG = "the profiler wrote this into the trace while it recorded"
@@ -216,43 +200,43 @@ _SHORTER = "record fewer steps at a time: schedule(wait=1, warmup=2, active=3)"
 
 
 def check_file(trace: Trace) -> list[Check]:
-    """How the file was read, and a row for each kind of damage that the reader tolerated."""
+    """A row on the events of the file, and a row for each kind of damage that the reader tolerated."""
     events = f"{len(trace.events):,} events of {trace.flavour.upper() if trace.flavour != 'cpu' else 'a CPU'}"
     span_us = float((trace.events["ts_us"] + trace.events["dur_us"]).max())
     rows = [Check("file", _FILE, "events", "ok", f"{events} over {format_us(span_us)}")]
     for caveat in trace.caveats:
-        if caveat.slug in _DAMAGE:
-            title, why, remedy = _DAMAGE[caveat.slug]
+        if caveat.slug in CONSEQUENCES:
+            title, why, remedy = CONSEQUENCES[caveat.slug]
             rows.append(Check(caveat.slug, _FILE, title, "limited", caveat.message, why, remedy, decides=True))
     return [*rows, *_profiler_log(trace)]
 
 
 def _profiler_log(trace: Trace) -> list[Check]:
-    """What the profiler itself complained of while it recorded."""
+    """Errors and warnings that the profiler itself wrote while it recorded."""
     status: Status = "limited" if "ERROR" in trace.facts else "ok"
-    said = [f"{level.lower()}: {trace.facts[level]}" for level in ("ERROR", "WARNING") if level in trace.facts]
-    return [Check("profiler-log", _FILE, "profiler log", status, "; ".join(said), _LOG)] if said else []
+    lines = [f"{level.lower()}: {trace.facts[level]}" for level in ("ERROR", "WARNING") if level in trace.facts]
+    return [Check("profiler-log", _FILE, "profiler log", status, "; ".join(lines), _LOG)] if lines else []
 
 
 def check_device_work(linked: Linked) -> list[Check]:
-    """Launches against device work, clocks, ids and streams; what concerns a CPU trace is that it has none of it."""
+    """Rows on launches, device work, clocks, ids and streams; for a CPU trace, one row on missing device work."""
     trace = linked.trace
     if trace.flavour == "cpu":
         return [_no_device_work(trace)]
-    launches, kernels = audit_launches(linked), linked.kernels
+    launches, kernels = count_launches(linked), linked.kernels
     return [
         _launches(launches),
         _cut_off(launches),
-        _orphans(audit_orphans(kernels), has_launches=bool(len(trace.launch_args))),
-        _clocks(audit_clocks(kernels)),
+        _orphans(count_orphans(kernels), has_launches=bool(len(trace.launch_args))),
+        _clocks(count_clocks(kernels)),
         _ids(linked),
-        _streams(audit_streams(trace)),
+        _streams(count_streams(trace)),
     ]
 
 
 def check_host_work(linked: Linked) -> list[Check]:
-    """Whether the ops nest."""
-    found = audit_ops(linked)
+    """A row on ops that outlast the op around them."""
+    found = count_ops(linked)
     if not found.count:
         return [Check("ops-overlap", _HOST, "ops nest", "ok", f"{found.total:,} ops, each inside or beside the others")]
     return [
@@ -271,8 +255,8 @@ def check_host_work(linked: Linked) -> list[Check]:
 
 
 def _no_device_work(trace: Trace) -> Check:
-    told = next((caveat.message for caveat in trace.caveats if caveat.slug == "no-device-events"), None)
-    if told is None:
+    message = next((caveat.message for caveat in trace.caveats if caveat.slug == "no-device-events"), None)
+    if message is None:
         return Check("no-device-events", _DEVICE, "device", "ok", "a CPU trace: no kernel was launched")
     return Check(
         "no-device-events",
@@ -280,7 +264,7 @@ def _no_device_work(trace: Trace) -> Check:
         "device",
         "missing",
         "kernels were launched, but the trace holds none of them",
-        told.partition("; ")[2] or told,
+        message.partition("; ")[2] or message,
         "see what the machine says",
         "bottleneck doctor",
         share=1.0,

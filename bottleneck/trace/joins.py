@@ -16,7 +16,7 @@ Flags = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class Match:
-    """Rows with the id asked for, -1 where there is none: the latest at or before the instant, and the first of all."""
+    """Rows with the requested id, -1 where there is none: the latest at or before the instant, and the first of all."""
 
     before: Ints
     first: Ints
@@ -27,16 +27,16 @@ class Match:
         return np.where(self.before >= 0, self.before, self.first)
 
 
-def match_latest(key: Ints, at_ns: Ints, asked_key: Ints, asked_ns: Ints) -> Match:
-    """The rows (``key``, ``at_ns``) that answer each question (``asked_key``, ``asked_ns``); keys below 0 are null."""
+def match_latest(key: Ints, at_ns: Ints, query_key: Ints, query_ns: Ints) -> Match:
+    """For each query (``query_key``, ``query_ns``), the matching rows (``key``, ``at_ns``); keys below 0 are null."""
     rows = np.lexsort((at_ns, key))
     rows = rows[np.searchsorted(key[rows], 0) :]
-    low = np.searchsorted(key[rows], asked_key, side="left")
-    end = np.where(asked_key < 0, low, np.searchsorted(key[rows], asked_key, side="right"))
+    low = np.searchsorted(key[rows], query_key, side="left")
+    end = np.where(query_key < 0, low, np.searchsorted(key[rows], query_key, side="right"))
     first, high = low.copy(), end.copy()
     while len(open_ := np.flatnonzero(low < high)):
         middle = (low[open_] + high[open_]) // 2
-        earlier = at_ns[rows[middle]] <= asked_ns[open_]
+        earlier = at_ns[rows[middle]] <= query_ns[open_]
         low[open_[earlier]] = middle[earlier] + 1
         high[open_[~earlier]] = middle[~earlier]
     rows = np.append(rows, -1).astype(np.int64)
@@ -65,18 +65,18 @@ def names(trace: Trace, rows: Ints) -> Ints:
 
 
 def names_that_match(trace: Trace, pattern: re.Pattern[str]) -> Flags:
-    """Whether each distinct name matches, by its code; never once per event."""
+    """True per code of a name that matches; each distinct name is searched once."""
     labels = trace.events["name"].cat.categories
     return np.array([pattern.search(label) is not None for label in labels], dtype=np.bool_)
 
 
 def are_named(trace: Trace, pattern: re.Pattern[str]) -> Flags:
-    """Whether each event's name matches."""
+    """True for events whose name matches."""
     return np.asarray(names_that_match(trace, pattern)[trace.events["name"].cat.codes.to_numpy()], dtype=np.bool_)
 
 
 def is_any_of(trace: Trace, categories: Sequence[str], rows: Ints | slice = slice(None)) -> Flags:
-    """Whether some events (all of them unless told) are of one of the categories."""
+    """True for the events in ``rows`` (default: all) of one of the categories."""
     column = trace.events["category"].cat
     wanted = np.isin(np.asarray(column.categories, dtype=object), categories)
     return np.append(wanted, False)[column.codes.to_numpy()[rows]]

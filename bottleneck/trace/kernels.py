@@ -1,21 +1,21 @@
 """Maps kernel names to families, engines and math dtypes by one declared table; the first match wins.
 
-No profiler records which units a kernel ran on, so its name is the only witness: on one A100 the same fp32 product may
+No profiler records which units a kernel ran on, so its name is the only evidence: on one A100 the same fp32 product may
 run as TF32 on tensor cores or on the plain units, an eight-fold difference in the peak that applies. The rows on matrix
 products, convolutions and attention resolve every such kernel of the public traces that they were tuned on; rows for
-names that none of those traces holds follow vendors' documents and say "published".
+names that none of those traces holds follow vendors' documents and are marked "published".
 """
 
 import re
 from dataclasses import dataclass
 
-# A C++ template argument list can be megabytes long; what tells kernels apart stands near the front.
+# A C++ template argument list can be megabytes long; the part that distinguishes kernels is near the front.
 NAME_LIMIT = 2000
 
 
 @dataclass(frozen=True)
 class KernelTraits:
-    """What a kernel's name tells: family, engine ('matrix', 'vector', 'none'; null: it does not tell), math dtype.
+    """Traits known from a kernel's name: family, engine ('matrix', 'vector', 'none'; null: unknown), math dtype.
 
     An ``auxiliary`` kernel moves or rearranges data for another one and carries no FLOPs of its own.
     """
@@ -28,7 +28,7 @@ class KernelTraits:
 
 @dataclass(frozen=True)
 class KernelRule:
-    """A row: a regular expression over lower-case names, what it means, and a name that it is the first to match."""
+    """A row: a regular expression over lower-case names, its traits, and an example that it is the first to match."""
 
     pattern: str
     family: str
@@ -39,7 +39,7 @@ class KernelRule:
 
     @property
     def traits(self) -> KernelTraits:
-        """What the row says of a kernel."""
+        """The traits of the kernels that match."""
         return KernelTraits(self.family, self.engine, self.math_dtype, self.auxiliary)
 
 
@@ -81,7 +81,7 @@ _COMMON = (
     ),
 )
 
-# Communication need not say nccl: custom all-reduce and expert-parallel dispatch kernels are collectives too.
+# Communication names need not contain nccl: custom all-reduce and expert-parallel dispatch are collectives too.
 _COLLECTIVE = KernelRule(
     r"nccl(dev)?kernel|rccl|multimem|nvshmem|cross_device_reduce|\bep::(internode|intranode)",
     "collective",
@@ -234,7 +234,7 @@ _NVIDIA_MATRIX_UNITS = (
     ),
 )
 
-# Tensile names spell the operand types after the index letters: B bf16, H fp16, F8 fp8, S fp32, D fp64; 'MI' says that
+# Tensile names spell the operand types after the index letters: B bf16, H fp16, F8 fp8, S fp32, D fp64; 'MI' means that
 # the matrix instructions are used. Composable Kernel mangles bf16 as DF16b or as t (a 16-bit integer), fp16 as DF16_.
 _TENSILE = r"^cijk_a[a-z]{3,4}_b[a-z]{3,4}_"
 
@@ -274,7 +274,7 @@ _AMD_MATRIX_UNITS = (
     _vector("convolution", r"ck.*conv\w*_dl_", "_ZN2ck32kernel_grouped_conv_fwd_dl_multiple_d", "fp32"),
 )
 
-# Written by hand or in Triton: whether they use the matrix units depends on the dtype of their arguments.
+# Written by hand or in Triton: they use the matrix units or not, depending on the dtype of their arguments.
 _EITHER_UNITS = (
     KernelRule(r"^triton_tem.*conv", "convolution", None, None, "triton_tem_fused_convolution_0"),
     KernelRule(
@@ -346,6 +346,6 @@ _OTHER = KernelTraits("other")
 
 
 def describe_kernel(name: str) -> KernelTraits:
-    """What the first matching row says of a kernel's name; family 'other' and nothing else when none matches."""
+    """The traits of the first row that matches a kernel's name; family 'other' and no more when none matches."""
     text = name[:NAME_LIMIT].lower()
     return next((traits for pattern, traits in _COMPILED if pattern.search(text)), _OTHER)

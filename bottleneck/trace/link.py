@@ -37,9 +37,9 @@ from bottleneck.trace.ops import (
     build_ops,
     build_trees,
     inherit_from_forward,
+    inherit_from_issuers,
     labelled,
     nullable,
-    of_issuers,
     step_at,
     taken,
 )
@@ -75,7 +75,7 @@ def find_captured(trace: Trace, trees: OpTree) -> pd.DataFrame:
 
 
 def _kernels(trace: Trace, rows: Ints) -> dict[str, object]:
-    """Name of each launched kernel, and what the name tells; a CUDA launch does not say it."""
+    """Name of each launched kernel, and its traits; a CUDA launch does not record it."""
     column = trace.launch_args["kernel"].iloc[rows].cat
     traits = [describe_kernel(label) for label in column.categories]
     codes = column.codes.to_numpy()
@@ -93,7 +93,7 @@ TOLERATED_SHARE = 0.02
 
 
 def linking_caveats(trace: Trace, window: Window, kernels: pd.DataFrame) -> tuple[Caveat, ...]:
-    """What limits the links of a trace with device work; messages give shares of the device's busy time."""
+    """Caveats on the links of a trace with device work; messages give shares of the device's busy time."""
     found = (
         _orphans(window, kernels),
         _outside_ops(window, kernels),
@@ -105,13 +105,13 @@ def linking_caveats(trace: Trace, window: Window, kernels: pd.DataFrame) -> tupl
 
 
 def step_caveats(window: Window) -> tuple[Caveat, ...]:
-    """What was left out when the steps were chosen."""
+    """A caveat on the steps that were left out, if any."""
     if not window.set_aside:
         return ()
     total = len(window.set_aside) + len(window.steps)
     reasons = Counter(reason.split(":")[0] for _, reason in window.set_aside)
-    told = "; ".join(f"{count} {reason}" for reason, count in reasons.items())
-    return (Caveat("steps-set-aside", f"{len(window.steps)} of {total} steps are explained, the others not: {told}"),)
+    listed = "; ".join(f"{count} {reason}" for reason, count in reasons.items())
+    return (Caveat("steps-set-aside", f"{len(window.steps)} of {total} steps are explained, the others not: {listed}"),)
 
 
 def _of_busy_time(kernels: pd.DataFrame, chosen: Flags) -> str:
@@ -138,7 +138,7 @@ def _orphans(window: Window, kernels: pd.DataFrame) -> Caveat | None:
     return Caveat(
         "orphans",
         f"{orphan.sum()} of {len(kernels)} pieces of device work ({_of_busy_time(kernels, orphan)}) have"
-        " no launch in the trace; they count as busy, but no op pays for them",
+        " no launch in the trace; they count as busy, but are attributed to no op",
         _touched(window, kernels, orphan),
     )
 
@@ -211,7 +211,7 @@ _REASONS = [
     "no correlation in the trace",
 ]
 
-# Device work whose kind says more than its name; a collective may also say so in its arguments.
+# Device work whose traits follow from its kind, not its name; arguments may mark collectives too.
 _BY_KIND = {kind: KernelTraits(kind, "none") for kind in ("copy", "fill", "collective")}
 
 
@@ -227,7 +227,7 @@ class _Issued:
 
 
 def link(trace: Trace, window: Window) -> Linked:
-    """OPS, KERNELS and PLACES of a trace, the share of device time whose op is known, and what limits the links.
+    """OPS, KERNELS and PLACES of a trace, the share of device time whose op is known, and caveats.
 
     A trace without device work gets one row of KERNELS per op, with the op's self time. Events that lie outside the
     window are linked too; only their step is null.
@@ -244,7 +244,7 @@ def link(trace: Trace, window: Window) -> Linked:
     )
     of_ops = inherit_from_forward(trace, trees, _part(places, slice(None, len(trees.event))))
     collective = is_any_of(trace, ("collective",), trees.event)
-    ops = build_ops(trace, window, trees, of_issuers(trace, trees, of_ops, collective))
+    ops = build_ops(trace, window, trees, inherit_from_issuers(trace, trees, of_ops, collective))
     if not len(issued.event):
         kernels, caveats = _host_kernels(ops, collective), step_caveats(window)
         return Linked(trace, window, ops, kernels, None, caveats, find_places(stacks), find_captured(trace, trees))
@@ -271,7 +271,7 @@ def _issue(trace: Trace, trees: OpTree) -> _Issued:
     correlation = as_integers(trace.device_args["correlation"])
     start_ns, dur_us = starts_ns(trace, event), trace.events["dur_us"].to_numpy()[event]
     launched = find_launches(trace)
-    # Correlations are handed out in order too, but need not be: they tell only where no call does.
+    # Correlations are usually in order of issue too, but need not be: they decide only where no call does.
     args = np.lexsort((event, correlation, launched, -dur_us, start_ns)).astype(np.int64)
     launch = launched[args]
     op = _by_interval(trace, trees, launch)
@@ -296,13 +296,13 @@ def _by_interval(trace: Trace, trees: OpTree, launch: Ints) -> Ints:
 def _by_external_id(trace: Trace, trees: OpTree, args: Ints) -> Ints:
     """The op whose id the device work carries, -1 where it carries none."""
     ids = as_integers(trace.op_args["external_id"])[trees.args]
-    asked = as_integers(trace.device_args["external_id"])[args]
-    asked_ns = starts_ns(trace, trace.device_args["event"].to_numpy()[args])
-    return match_latest(ids, trees.nest.start_ns, asked, asked_ns).nearest
+    ids_of_work = as_integers(trace.device_args["external_id"])[args]
+    at_ns = starts_ns(trace, trace.device_args["event"].to_numpy()[args])
+    return match_latest(ids, trees.nest.start_ns, ids_of_work, at_ns).nearest
 
 
 def _replayed(trace: Trace, args: Ints, launch: Ints) -> Flags:
-    """Whether work came out of a replayed graph: by its graph id, its call's name, or many kernels under one call."""
+    """True for work of a replayed graph: by its graph id, its call's name, or many kernels under one call."""
     launched = launch >= 0
     call = np.append(trace.launch_args["event"].to_numpy(), 0)[launch]
     by_name = launched & names_that_match(trace, _GRAPH_LAUNCH)[names(trace, call)]
@@ -383,8 +383,8 @@ def _traits(trace: Trace, issued: _Issued) -> dict[str, object]:
     known = [describe_kernel(labels[code]) for code in used.tolist()]
     traits = [*known, *_BY_KIND.values()]
     category_ = trace.events["category"].iloc[issued.event].astype(object).to_numpy()
-    says_collective = trace.device_args["collective"].notna().to_numpy()[issued.args]
-    kind = np.where(says_collective, "collective", category_)
+    is_marked = trace.device_args["collective"].notna().to_numpy()[issued.args]
+    kind = np.where(is_marked, "collective", category_)
     for position, each in enumerate(_BY_KIND):
         row = np.where(kind == each, len(known) + position, row)
     columns = pd.DataFrame([vars(each) for each in traits], dtype=object)

@@ -1,4 +1,4 @@
-"""Reads what a trace file says about itself: device, versions, rank, wall clock, and the vendor of its profiler."""
+"""Reads the metadata of a trace file: device, versions, rank, wall clock, and the vendor of its profiler."""
 
 import itertools
 import json
@@ -16,7 +16,7 @@ from bottleneck.trace.decode import DECODE_ERRORS
 _HIDDEN = ("host", "user", "tw_", "mast_", "trace_path", "traceName", "logical_")
 _LONGEST_FACT, _MOST_FACTS = 200, 100
 
-# Lists of what Kineto itself had to say while it recorded.
+# Lists of messages that Kineto itself wrote while it recorded.
 _LOGS = ("ERROR", "WARNING")
 
 
@@ -32,12 +32,12 @@ class Metadata:
     facts: Mapping[str, str]
 
     def is_pytorch(self) -> bool:
-        """Whether Kineto must have written the file, by its keys."""
+        """True where the keys show that Kineto wrote the file."""
         return bool(self.keys & {"schemaVersion", "deviceProperties", "baseTimeNanoseconds", "trace_id"})
 
 
 def read_metadata(header: bytes, footer: bytes, damage: Damage) -> Metadata:
-    """Metadata from the text before the event list and after it; what is of the wrong type is ignored."""
+    """Metadata from the text before the event list and after it; values of the wrong type are ignored."""
     top = {**_load_header(header, damage), **_load_footer(header, footer, damage)}
     distributed = _mapping(top.get("distributedInfo"))
     devices = top.get("deviceProperties") or top.get("computeProperties")
@@ -79,7 +79,7 @@ def _load_footer(header: bytes, footer: bytes, damage: Damage) -> dict[str, obje
 
 
 def _load(text: bytes) -> tuple[object, str]:
-    """The first JSON value of the text and what follows it; null when there is none."""
+    """The first JSON value of the text (null: none) and the text after it."""
     characters = text.decode("utf-8", errors="replace")
     try:
         value, end = json.JSONDecoder(strict=False).raw_decode(characters)

@@ -20,19 +20,19 @@ def forward_of(sequence: Ints, forward_thread: Ints, thread: Ints, start_ns: Int
     The profiler gives every op the next sequence number of its thread (-1: null), and a backward op that of its node
     together with autograd's id of the forward thread (0 or null on forward ops). Of the nested forward ops that share a
     number the one that started last made the node, as torch/csrc/profiler takes it for its own flow arrows. Numbers are
-    counted per thread, but forward ops do not tell autograd's id of theirs: it is taken to be the host thread that has
-    most of the numbers in question.
+    counted per thread, but forward ops do not record autograd's id of theirs: it is taken to be the host thread
+    that has most of the numbers in question.
     """
     found = np.full(len(sequence), -1, dtype=np.int64)
     backward = np.flatnonzero((sequence >= 0) & (forward_thread > 0))
     forward = np.flatnonzero((sequence >= 0) & (forward_thread <= 0))
     for autograd_id in np.unique(forward_thread[backward]):
-        asking = backward[forward_thread[backward] == autograd_id]
-        sought = forward[np.isin(sequence[forward], sequence[asking])]
+        rows = backward[forward_thread[backward] == autograd_id]
+        sought = forward[np.isin(sequence[forward], sequence[rows])]
         if len(sought):
             sought = sought[thread[sought] == np.bincount(thread[sought]).argmax()]
-            match = match_latest(sequence[sought], start_ns[sought], sequence[asking], start_ns[asking])
-            found[asking] = np.append(sought, -1)[match.before]
+            match = match_latest(sequence[sought], start_ns[sought], sequence[rows], start_ns[rows])
+            found[rows] = np.append(sought, -1)[match.before]
     return found
 
 
@@ -95,7 +95,7 @@ def build_ops(trace: Trace, window: Window, trees: OpTree, places: Places) -> pd
 
 
 def inherit_from_forward(trace: Trace, trees: OpTree, places: Places) -> Places:
-    """Places of the ops in which a backward op, and all ops inside it, lie where their forward op lies.
+    """Places of the ops in which a backward op, and all ops inside it, have the place of their forward op.
 
     A module or line that was entered inside the backward op itself is nearer the truth and stays: a recomputed
     forward pass under activation checkpointing.
@@ -107,10 +107,10 @@ def inherit_from_forward(trace: Trace, trees: OpTree, places: Places) -> Places:
     return Places(_inherited(places.module, trees, forward, root), _inherited(places.source, trees, forward, root))
 
 
-def of_issuers(trace: Trace, trees: OpTree, places: Places, collective: Flags) -> Places:
-    """Places in which each collective of a host thread lies where the op lies that handed it over last before it began.
+def inherit_from_issuers(trace: Trace, trees: OpTree, places: Places, collective: Flags) -> Places:
+    """Places in which each collective of a host thread has the place of the op that last issued one before it began.
 
-    One thread carries out what others issue, in their order and, unless it is busy, at once.
+    One thread executes the collectives that others issue, in their order and, unless it is busy, at once.
     """
     if not collective.any():
         return places

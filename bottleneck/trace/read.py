@@ -1,7 +1,7 @@
 """Reads a trace file of any era into a ``Trace``: finds the event list, decodes it in chunks, and assembles EVENTS.
 
 The text is never parsed as a whole: each block is cut after its last complete event. In sound JSON a cut between
-events looks like `}, {"ph"`, where "ph" stands for the key that the first event begins with. A nested list of objects
+events looks like `}, {"ph"`, with "ph" for the key that the first event begins with. A nested list of objects
 would have to begin with that key too to be mistaken for one; then the chunk does not decode and is taken apart.
 """
 
@@ -20,7 +20,7 @@ from bottleneck.trace.assemble import Assembled, assemble
 from bottleneck.trace.columns import Columns
 from bottleneck.trace.damage import Damage
 from bottleneck.trace.decode import DECODE_ERRORS, AnyEvent, EventDecoder, load_leniently
-from bottleneck.trace.foreign import refuse_json, refuse_value
+from bottleneck.trace.foreign import reject_json, reject_value
 from bottleneck.trace.inflate import read_blocks
 from bottleneck.trace.metadata import Metadata, flavour_of, missing_device_work, read_metadata
 from bottleneck.trace.salvage import ANY_BOUNDARY, Salvager, restore_backslashes
@@ -51,12 +51,12 @@ def pass_heading(path: Path, blocks: Iterator[bytes], damage: Damage) -> Heading
         text, start = _find_list(path, text, blocks, damage)
         header = text[: start - 1] + b"[]}"
     else:
-        refuse_value(path, text)
+        reject_value(path, text)
     rest = text[start:].lstrip(_BLANKS)
     while len(rest) < _LOOK_AHEAD_BYTES and (block := next(blocks, b"")):
         rest = (rest + block).lstrip(_BLANKS)
     if rest.startswith(b"["):
-        refuse_value(path, rest)
+        reject_value(path, rest)
     return Heading(header, rest)
 
 
@@ -75,13 +75,13 @@ def _find_list(path: Path, text: bytes, blocks: Iterator[bytes], damage: Damage)
         text += block
     unverified = _LIST_KEY.search(text)
     if unverified is None or unverified.end() == len(text):
-        _refuse_without_list(path, text)
+        _reject_without_list(path, text)
     damage["metadata"] += 1
     return text, _after_bracket(path, text, unverified.end())
 
 
 def _is_top_level(header: bytes) -> bool:
-    """Whether a key that follows the text is one of the outermost object."""
+    """True where a key after the text is one of the outermost object."""
     try:
         return isinstance(load_leniently(header + b'"traceEvents":null}'), dict)
     except DECODE_ERRORS:
@@ -90,11 +90,11 @@ def _is_top_level(header: bytes) -> bool:
 
 def _after_bracket(path: Path, text: bytes, start: int) -> int:
     if text[start : start + 1] != b"[":
-        refuse_value(path, text[start:])
+        reject_value(path, text[start:])
     return start + 1
 
 
-def _refuse_without_list(path: Path, text: bytes) -> NoReturn:
+def _reject_without_list(path: Path, text: bytes) -> NoReturn:
     try:
         top = load_leniently(text)
     except DECODE_ERRORS:
@@ -103,7 +103,7 @@ def _refuse_without_list(path: Path, text: bytes) -> NoReturn:
             why="no list of trace events was found in it",
             fix="record it again; the program may have ended while it was written",
         ) from None
-    refuse_json(path, top, ())
+    reject_json(path, top, ())
 
 
 _FIRST_KEY = re.compile(rb'\{\s*("(?:[^"\\]|\\.)*")\s*:')
@@ -211,7 +211,7 @@ class Document:
 
 
 def _boundary_after(text: bytes) -> re.Pattern[bytes]:
-    """What lies between two events of a list that begins with the text."""
+    """Pattern of the text between two events of a list that begins with the text."""
     match = _FIRST_KEY.match(text)
     return re.compile(rb"\}(\s*,\s*)(?=\{\s*" + re.escape(match[1]) + rb"\s*:)") if match else ANY_BOUNDARY
 
@@ -232,8 +232,8 @@ _EPOCH_FROM_NS = 10**18
 def read_trace(path: str | Path) -> Trace:
     """The trace in a .json or .json.gz file that torch.profiler wrote, from PyTorch 1.4 to today.
 
-    Damage is repaired or left out, and told in ``caveats``. Raises TraceError for what cannot be read, is no PyTorch
-    trace, or holds no events.
+    Damage is repaired or left out, and listed in ``caveats``. Raises TraceError for a file that cannot be read, is no
+    PyTorch trace, or holds no events.
     """
     path = Path(path)
     damage = Damage()
@@ -244,10 +244,10 @@ def read_trace(path: str | Path) -> Trace:
             columns.add(events)
     metadata = read_metadata(document.header, document.footer, damage)
     if not columns.has_work():
-        _refuse(path, columns, metadata)
+        _reject(path, columns, metadata)
     assembled = assemble(columns, _names(columns))
     if assembled.events.empty:
-        raise TraceError(f"no event in {path} can be used", why=_told(damage, columns.count), fix=_AGAIN)
+        raise TraceError(f"no event in {path} can be used", why=_damage_report(damage, columns.count), fix=_AGAIN)
     return _trace(path, columns, metadata, assembled)
 
 
@@ -273,15 +273,17 @@ def _names(columns: Columns) -> list[str]:
     return restored
 
 
-def _refuse(path: Path, columns: Columns, metadata: Metadata) -> NoReturn:
-    """Says why a file without any op, launch or device work cannot be analysed."""
+def _reject(path: Path, columns: Columns, metadata: Metadata) -> NoReturn:
+    """Raises TraceError for a file without any op, launch or device work, with the reason."""
     damage = columns.damage
     if not (metadata.is_pytorch() or columns.is_pytorch()):
         if not columns.counts and (damage["broken"] or damage["truncated-json"]):
-            raise TraceError(f"no event in {path} can be read", why=_told(damage, 0), fix=_AGAIN)
-        refuse_json(path, metadata.keys, columns.counts)
+            raise TraceError(f"no event in {path} can be read", why=_damage_report(damage, 0), fix=_AGAIN)
+        reject_json(path, metadata.keys, columns.counts)
     if damage["broken"] or damage["truncated-json"]:
-        raise TraceError(f"{path} holds no readable op or kernel", why=_told(damage, columns.count), fix=_AGAIN)
+        raise TraceError(
+            f"{path} holds no readable op or kernel", why=_damage_report(damage, columns.count), fix=_AGAIN
+        )
     if columns.is_pytorch() and columns.count > 1:
         raise TraceError(
             f"{path} is a PyTorch trace without any op or kernel",
@@ -295,7 +297,7 @@ def _refuse(path: Path, columns: Columns, metadata: Metadata) -> NoReturn:
     )
 
 
-def _told(damage: Damage, total: int) -> str:
+def _damage_report(damage: Damage, total: int) -> str:
     return "; ".join(caveat.message for caveat in damage.caveats(total))
 
 

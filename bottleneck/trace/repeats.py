@@ -1,11 +1,11 @@
 """Finds the steps of a trace without step marks from repeated host work, and the span of each on every device.
 
 A host that runs ahead ends its step while the device still works on an earlier one, so its marks alone do not bound
-what the device does. MI300X, resnet with checkpointing: the host takes 16.2 ms per step, the device 18.8 ms, and is
+the work of the device. MI300X, resnet with checkpointing: the host takes 16.2 ms per step, the device 18.8 ms, and is
 30 ms behind when the first step begins.
 
-What the main thread does, seen from outside, is a sequence of ops, annotations, calls of modules and launches. In a
-loop that sequence has a period. A single pass through equal layers must not look like one: nothing may be left over.
+The main thread is seen as a sequence of ops, annotations, calls of modules and launches. In a loop that sequence has a
+period. A single pass through equal layers must not look like a loop: nothing may be left over.
 """
 
 import re
@@ -54,20 +54,20 @@ def period_of(codes: Ints) -> int:
 
 @dataclass(frozen=True)
 class _Work:
-    """Device work: when each piece was launched (-inf: before the trace began) and when it ended."""
+    """Device work: launch time (-inf: before the trace began) and end of each piece."""
 
     called_us: Floats
     end_us: Floats
 
     def ended_of(self, before_us: Floats) -> Floats:
-        """When all work launched before each instant has ended; -inf where there was none."""
+        """End of all work launched before each instant; -inf where there was none."""
         order = np.argsort(self.called_us, kind="stable")
         ended_us = np.maximum.accumulate(np.append(-np.inf, self.end_us[order]))
         return np.asarray(ended_us[np.searchsorted(self.called_us[order], before_us, side="left")])
 
 
 def wall_spans(trace: Trace, steps: Sequence[Step]) -> tuple[Floats, Floats]:
-    """Begin and end of each step: when the host got there and the device had ended all work launched until then.
+    """Begin and end of each step: when the host reached it and the device had ended all work launched until then.
 
     So both ends of any stretch of steps lie in the same phase, and with a steady device its length is the number of
     steps times their true period, and holds the work of exactly these steps, however far the host runs ahead. Where
@@ -87,9 +87,9 @@ def wall_spans(trace: Trace, steps: Sequence[Step]) -> tuple[Floats, Floats]:
 
 
 def called_us(trace: Trace) -> Floats:
-    """When each piece of device work was launched, row for row as DEVICE_ARGS; NaN where the trace does not tell.
+    """Launch time of each piece of device work, row for row as DEVICE_ARGS; NaN where it is unknown.
 
-    By its launch, else by the op whose id it carries.
+    Taken from its launch, else from the op whose id it carries.
     """
     event, launch = trace.device_args["event"].to_numpy(), find_launches(trace)
     ops = trace.op_args["event"].to_numpy()
@@ -106,7 +106,7 @@ def called_us(trace: Trace) -> Floats:
 
 
 def _device_work(trace: Trace, first_us: float) -> _Work:
-    """Work whose call is known, and what ran before any of it that was called from ``first_us`` on."""
+    """Work with a known call, and work that ran before any of it that was called from ``first_us`` on."""
     event = trace.device_args["event"].to_numpy()
     start_us = trace.events["ts_us"].to_numpy()[event]
     end_us = start_us + trace.events["dur_us"].to_numpy()[event]
@@ -122,9 +122,9 @@ _DIFFERENT = "made of other ops than most steps"
 _APART = "cut off from the longest stretch of equal steps"
 
 _FEWEST_REPEATS = 3
-# What turns more often than this within one recording is shorter than anything that people call a step.
+# A loop with more turns than this within one recording is shorter than a training or inference step.
 _MOST_REPEATS = 10_000
-# A lone op that a program happens to call a few times in a row is no loop; marks and modules are told by the program.
+# A lone op that a program calls a few times in a row is no loop; marks and modules are set by the program itself.
 _FEWEST_ITEMS = 8
 _COVERED = 0.5
 # Annotations around the whole loop, one in the other; more of them are no one's program.
@@ -140,9 +140,9 @@ Found = tuple[tuple[Step, str | None], ...]
 
 @dataclass(frozen=True)
 class _Items:
-    """What the main thread does, by start, then longer first: rows of EVENTS, and equal codes for equal items.
+    """Items of the main thread, by start, then longer first: rows of EVENTS, and equal codes for equal items.
 
-    ``marks`` are items that the program itself sets apart: calls of modules, and fetches from a data loader.
+    ``marks`` are items that the program itself delimits: calls of modules, and fetches from a data loader.
     """
 
     event: Ints
@@ -185,7 +185,7 @@ def find_repeats(trace: Trace) -> Found:
 def _main_thread(trace: Trace) -> int:
     """Code of the thread with ops or calls that is longest in annotations and frames, else in ops; -1 for none.
 
-    Of threads that tell ops only, those of the autograd engine come last, though training spends most time there.
+    Of threads with ops only, those of the autograd engine come last, though training spends most time there.
     """
     of_event = trace.events["thread"].cat.codes.to_numpy()
     dur_us = trace.events["dur_us"].to_numpy()
@@ -195,9 +195,9 @@ def _main_thread(trace: Trace) -> int:
         return np.bincount(of_event[rows], dur_us[rows], 1 + int(of_event.max(initial=-1))).astype(np.float64)
 
     in_ops, in_calls = time_in(is_any_of(trace, ("op",))), time_in(is_any_of(trace, ("runtime",)))
-    told = time_in(is_any_of(trace, ("annotation", "python"))) * (in_ops + in_calls > 0)
+    annotated = time_in(is_any_of(trace, ("annotation", "python"))) * (in_ops + in_calls > 0)
     forward = in_ops * (time_in(are_named(trace, _AUTOGRAD)) == 0)
-    return next((int(np.argmax(score)) for score in (told, forward, in_ops, in_calls) if score.any()), -1)
+    return next((int(np.argmax(score)) for score in (annotated, forward, in_ops, in_calls) if score.any()), -1)
 
 
 def _items(trace: Trace, thread: int) -> _Items:
@@ -253,12 +253,12 @@ def _stretches(items: _Items) -> list[tuple[int, int]]:
 
 
 def _bounds(items: _Items, low: int, high: int) -> Ints:
-    """When the repeats of a stretch begin, and when the last of them ends; empty where it is no loop."""
+    """Starts of the repeats of a stretch, and the end of the last one; empty where it is no loop."""
     period = period_of(items.code[low:high])
-    told = (items.marks | items.annotation)[low : low + period].any()
+    delimited = (items.marks | items.annotation)[low : low + period].any()
     # Linear, relu, linear, relu, linear is one pass: of bare ops nothing may be left over, not even part of a repeat.
     bare = high - low >= _FEWEST_ITEMS and (high - low) % period == 0
-    if (high - low) // period < _FEWEST_REPEATS - 1 or not (told or bare):
+    if (high - low) // period < _FEWEST_REPEATS - 1 or not (delimited or bare):
         return items.start_ns[:0]
     # The items after the last mark belong to its repeat as far as they are those of the repeat before.
     ahead = items.code[high : high + period - 1]
@@ -272,19 +272,19 @@ def _bounds(items: _Items, low: int, high: int) -> Ints:
 
 
 def _holds_device_work(trace: Trace, bounds_ns: Ints) -> bool:
-    """Whether most of the device's work, if there is any, is known to be launched between the bounds."""
+    """True where most of the device's work, if there is any, is known to be launched between the bounds."""
     at_us = called_us(trace)
     inside = (at_us >= bounds_ns[0] / 1e3) & (at_us < bounds_ns[-1] / 1e3)
     return bool(inside.sum() >= _COVERED * len(at_us))
 
 
 def _last_end(trace: Trace) -> int:
-    """When the last op of any thread ends: a backward pass outlasts what the main thread records of it."""
+    """End of the last op of any thread: a backward pass outlasts its record on the main thread."""
     return int(ends_of(trace, events_of(trace, "op")).max(initial=0))
 
 
 def _cuts_an_op(trace: Trace, bounds_ns: Ints) -> bool:
-    """Whether an op of any thread runs at one of the bounds."""
+    """True where an op of any thread runs at one of the bounds."""
     event = events_of(trace, "op")
     after = np.searchsorted(bounds_ns, starts_ns(trace, event), side="right")
     before = np.searchsorted(bounds_ns, ends_of(trace, event), side="left")
@@ -306,7 +306,7 @@ def _contents(trace: Trace, thread: int, bounds_ns: Ints) -> list[bytes]:
 
 
 def _judge(contents: list[bytes]) -> list[str | None]:
-    """Why each repeat does not count; all of them empty where too few that follow one another hold the same."""
+    """Reason why each repeat does not count, null for those that do; empty where too few equal ones are adjacent."""
     usual, _ = Counter(contents).most_common(1)[0]
     ends = [row for row, content in enumerate(contents) if content != usual]
     low, high = max(pairwise([-1, *ends, len(contents)]), key=lambda run: (run[1] - run[0], run[0]))

@@ -32,7 +32,7 @@ def _null_for_no_number(text: bytes) -> bytes:
     return _NOT_A_NUMBER.sub(rb"\1null", text)
 
 
-def _mend_commas(text: bytes) -> bytes:
+def _repair_commas(text: bytes) -> bytes:
     return _COMMAS.sub(b"},{", text.strip(b", \t\r\n"))
 
 
@@ -55,11 +55,11 @@ def _escape_everything(text: bytes) -> bytes:
     return _ILLEGAL_ESCAPE.sub(rb"\\\\", _null_for_no_number(_escape_names(text)))
 
 
-# Repair -> the defect that it mends.
+# Repair -> the defect that it repairs.
 _REPAIRS: tuple[tuple[Callable[[bytes], bytes], str], ...] = (
     (_as_it_is, "literal"),
     (_null_for_no_number, "literal"),
-    (_mend_commas, "comma"),
+    (_repair_commas, "comma"),
     (_escape_quotes, "quote"),
     (_escape_names, "backslash"),
     (_escape_everything, "backslash"),
@@ -67,7 +67,7 @@ _REPAIRS: tuple[tuple[Callable[[bytes], bytes], str], ...] = (
 
 
 def repair_events(text: bytes, damage: Damage) -> list[Event] | None:
-    """The events of a damaged stretch of the list, null when no repair makes it readable; counts what it mends."""
+    """The events of a damaged stretch of the list, null when no repair makes it readable; counts repaired events."""
     for repaired, kind in _attempts(text):
         try:
             values = load_leniently(b"[" + repaired + b"]")
@@ -121,14 +121,14 @@ class Salvage:
 
 
 class Salvager:
-    """Reads damaged stretches with the decoder that the sound ones are read with; counts what it repairs or drops."""
+    """Reads damaged stretches of the event list with the same decoder as sound ones; counts repairs and losses."""
 
     def __init__(self, decoder: EventDecoder, damage: Damage) -> None:
         self._decoder = decoder
         self._damage = damage
 
     def salvage(self, text: bytes, boundary: re.Pattern[bytes]) -> Salvage:
-        """What a stretch holds; an event that may go on in the text after it is left as the rest."""
+        """Events of a stretch; an event that may go on in the text after it is left as the rest."""
         pieces = _cut(text, boundary)
         events: list[AnyEvent] = []
         first = 0
@@ -144,7 +144,7 @@ class Salvager:
         return Salvage(events)
 
     def salvage_last(self, text: bytes, boundary: re.Pattern[bytes]) -> Salvage:
-        """What a stretch holds that no text follows: an event that is not whole has been cut off with the file."""
+        """Events of a stretch that no text follows: an incomplete event has been cut off with the file."""
         found = self.salvage(text, boundary)
         events = [*found.events]
         while found.rest and not found.ended:
@@ -168,7 +168,7 @@ class Salvager:
         return Salvage(events or [])
 
     def _take_whole(self, pieces: Sequence[bytes]) -> tuple[int, Salvage] | None:
-        """How many pieces make one event, and the event; null when it is broken.
+        """Number of pieces that make one event, and the event; null when it is broken.
 
         One, unless its arguments hold a list of objects that begin with the same key as events do.
         """

@@ -17,33 +17,33 @@ from bottleneck.trace.repeats import Found, find_repeats, wall_spans
 
 # Of fewer steps than this none can be called unusual; but see _COLD.
 _STEPS_TO_JUDGE = 4
-# A first step counts as warming up when it takes this many times the median of the later ones, and stands out of
+# A first step counts as warming up when it takes this many times the median of the later ones, and exceeds
 # their scatter: 3.5 standard deviations, estimated by 1.4826 median absolute deviations (Iglewicz and Hoaglin 1993).
 _WARMING_UP = 1.2
 _SCATTER = 3.5 * 1.4826
-# Two later steps tell no scatter, so there the first must take this many times the longer of them.
+# Two later steps give no scatter, so there the first must take this many times the longer of them.
 _COLD = 2.0
 _OUTLIER = 2.0
 # More outliers than this are the program's own rhythm, such as an evaluation every few steps.
 _RARE = 0.2
 
 
-def judge(us: Sequence[float]) -> list[str | None]:
-    """Why each step, given by how long it took, is set aside; null for those that count, which lie in one stretch.
+def set_aside_reasons(us: Sequence[float]) -> list[str | None]:
+    """Reason for setting each step aside, by its duration; null for steps that count, which are one stretch.
 
-    First steps are set aside while they stand out of the later half, then steps that took twice the median of what
-    is left, and beside those whatever is not in the longest stretch without one (of equals the last).
+    First steps are set aside while they exceed the later half, then steps that took twice the median of the rest, and
+    then all steps outside the longest stretch without one (of equal stretches the last).
     """
     times = np.asarray(us, dtype=np.float64)
     cold, usual_us = _warming_up(times)
     reasons: list[str | None] = [
         f"still warming up: {time / usual_us:.3g} times the median of the later steps" for time in times[:cold].tolist()
     ]
-    return reasons + _judge_warm(times[cold:])
+    return reasons + _warm_reasons(times[cold:])
 
 
 def _warming_up(times: Floats) -> tuple[int, float]:
-    """How many first steps are not yet like the later ones, and the median of the later ones."""
+    """Number of first steps that are slower than the later ones, and the median of the later ones."""
     count = len(times)
     if count < _STEPS_TO_JUDGE - 1:
         return 0, np.nan
@@ -57,8 +57,8 @@ def _warming_up(times: Floats) -> tuple[int, float]:
     return int(np.argmax(usual)) if usual.any() else len(usual), usual_us
 
 
-def _judge_warm(times: Floats) -> list[str | None]:
-    """The same for steps that are warm."""
+def _warm_reasons(times: Floats) -> list[str | None]:
+    """The same for steps after the warm-up."""
     usual_us = float(np.median(times)) if len(times) else 0.0
     outliers = np.flatnonzero(times > _OUTLIER * usual_us)
     if len(times) < _STEPS_TO_JUDGE or not len(outliers) or len(outliers) > max(_RARE * len(times), 1):
@@ -82,7 +82,7 @@ _PROFILER_FRAME = re.compile(
 def whole_window(trace: Trace) -> Window:
     """One step from the first to the last event of the program: ops, calls, device work, annotations, Python frames.
 
-    What the profiler does for itself does not count: its spans, its own frames, the device synchronisation with which
+    The profiler's own activity does not count: its spans, its own frames, the device synchronisation with which
     it stops (any after the last op and the last other call), and the ends of outer frames that were still open when
     its first and last frames ran.
     """
@@ -131,13 +131,13 @@ def _python_span(trace: Trace, first_us: float, last_us: float) -> list[tuple[fl
 SERVER_STEP = re.compile(r"^execute_(\w+_)?\d")
 
 
-def find_steps(trace: Trace, marks_ns: Sequence[int] | None = None, asked: slice | None = None) -> Window:
+def find_steps(trace: Trace, marks_ns: Sequence[int] | None = None, requested: slice | None = None) -> Window:
     """The steps of a trace and the window that they span.
 
     ``marks_ns`` are instants of the Unix clock, one more than there are steps. Without them (or where they cannot be
     laid on the trace) the profiler's own steps count, else the intervals from one end of the first optimizer's step to
     the next, else the marks of an inference server, else the repeats of a loop, else the whole trace is one step. Of
-    these the steps ``asked`` for are chosen, by position, else the steady ones; but batches of a server differ by
+    these the ``requested`` ones are chosen, by position, else the steady ones; but batches of a server differ by
     nature, so all of them count. Raises UsageError when there are no such steps.
     """
     sources: tuple[tuple[str, Callable[[], Found]], ...] = (
@@ -150,10 +150,10 @@ def find_steps(trace: Trace, marks_ns: Sequence[int] | None = None, asked: slice
     for source, find in sources:
         found = find()
         if found:
-            return _window(trace, found, source, asked)
-    if asked is not None:
+            return _window(trace, found, source, requested)
+    if requested is not None:
         raise UsageError(
-            f"--steps {_spelt(asked)} asks for steps, but none were found in {trace.path}",
+            f"--steps {_spelt(requested)} requests steps, but none were found in {trace.path}",
             why="it has no step marks and its ops do not repeat, so the whole trace counts as one step",
             fix="leave out --steps, or call profiler.step() after each step when recording",
         )
@@ -164,17 +164,17 @@ def _counting(steps: tuple[Step, ...]) -> Found:
     return tuple((step, None) for step in steps)
 
 
-def _window(trace: Trace, found: Found, source: str, asked: slice | None) -> Window:
+def _window(trace: Trace, found: Found, source: str, requested: slice | None) -> Window:
     """The window of the steps that count, which lie next to one another."""
     began_us, done_us = wall_spans(trace, [step for step, _ in found])
     walls_us = (done_us - began_us).tolist()
     timed = [replace(step, wall_us=wall_us) for (step, _), wall_us in zip(found, walls_us, strict=True)]
     reasons = [reason for _, reason in found]
-    if asked is None and source != "server":
+    if requested is None and source != "server":
         equal = [row for row, reason in enumerate(reasons) if reason is None]
-        reasons[equal[0] : equal[-1] + 1] = judge([walls_us[row] for row in equal])
-    elif asked is not None:
-        reasons = _asked_for(trace, len(found), asked)
+        reasons[equal[0] : equal[-1] + 1] = set_aside_reasons([walls_us[row] for row in equal])
+    elif requested is not None:
+        reasons = _outside_request(trace, len(found), requested)
     kept = [row for row, reason in enumerate(reasons) if reason is None]
     return Window(
         float(began_us[kept[0]]),
@@ -185,21 +185,21 @@ def _window(trace: Trace, found: Found, source: str, asked: slice | None) -> Win
     )
 
 
-def _asked_for(trace: Trace, count: int, asked: slice) -> list[str | None]:
-    """Why each step is left out, null for those asked for."""
-    first, end, _ = asked.indices(count)
-    beyond = max(abs(bound) for bound in (asked.start or 0, asked.stop or 0)) > count
+def _outside_request(trace: Trace, count: int, requested: slice) -> list[str | None]:
+    """Reason for leaving out each step, null for the requested ones."""
+    first, end, _ = requested.indices(count)
+    beyond = max(abs(bound) for bound in (requested.start or 0, requested.stop or 0)) > count
     if beyond or first >= end:
         raise UsageError(
-            f"--steps {_spelt(asked)} is out of range: {trace.path} has {count} steps, numbered from 0",
+            f"--steps {_spelt(requested)} is out of range: {trace.path} has {count} steps, numbered from 0",
             why="A:B takes the steps from A up to, not including, B, as a slice in Python does",
             fix=f"name steps between 0 and {count}: --steps 0:{count} takes all",
         )
-    return [None if first <= row < end else f"not in --steps {_spelt(asked)}" for row in range(count)]
+    return [None if first <= row < end else f"not in --steps {_spelt(requested)}" for row in range(count)]
 
 
-def _spelt(asked: slice) -> str:
-    return ":".join("" if bound is None else str(bound) for bound in (asked.start, asked.stop))
+def _spelt(requested: slice) -> str:
+    return ":".join("" if bound is None else str(bound) for bound in (requested.start, requested.stop))
 
 
 def _from_marks(trace: Trace, marks_ns: Sequence[int]) -> tuple[Step, ...]:
@@ -215,7 +215,7 @@ def _from_marks(trace: Trace, marks_ns: Sequence[int]) -> tuple[Step, ...]:
 
 
 def _from_profiler(trace: Trace) -> tuple[Step, ...]:
-    """Profiler steps, each name once, without a last one that is what was left when the profiler stopped.
+    """Profiler steps, each name once, without a last one that is only the rest until the profiler stopped.
 
     Nothing is called in such a rest, though the trace holds calls: the program had ended its last step before.
     """

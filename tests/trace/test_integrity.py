@@ -1,4 +1,4 @@
-"""Whether a trace is whole: each defect is found where it is, and only there."""
+"""Completeness of traces: each defect is found at its place, and only there."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -7,6 +7,7 @@ import pytest
 
 from bottleneck.schema.checks import Check
 from bottleneck.trace import integrity as audit
+from bottleneck.trace.damage import CONSEQUENCES, KINDS, Damage
 from bottleneck.trace.integrity import check_device_work, check_file, check_host_work
 from tests.builders import Event, kernel, launch, op, step
 from tests.trace.traces import linked, read
@@ -168,5 +169,10 @@ def test_a_cpu_trace_is_not_blamed_for_having_no_kernels(tmp_path: Path) -> None
 
 def test_counts_of_launches_add_up(tmp_path: Path) -> None:
     lost = [*launches([901], 20), *launches([902, 903], 131), *launches([904], 900)]
-    found = audit.audit_launches(linked(tmp_path, [*pairs(20), *lost]))
+    found = audit.count_launches(linked(tmp_path, [*pairs(20), *lost]))
     assert (found.total, found.lead, found.between, found.tail, found.lost) == (24, 1, 2, 1, 4)
+
+
+def test_every_kind_of_damage_has_a_consequence():
+    caveats = Damage(dict.fromkeys(KINDS, 1)).caveats(1)
+    assert {caveat.slug for caveat in caveats} == CONSEQUENCES.keys()

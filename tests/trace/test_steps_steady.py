@@ -4,16 +4,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bottleneck.trace.steps import judge
+from bottleneck.trace.steps import set_aside_reasons
 
 
 def kinds(*us: float) -> list[str]:
     """The first word or two of each step's reason; empty for steps that count."""
-    return [(reason or "").split(":")[0] for reason in judge(us)]
+    return [(reason or "").split(":")[0] for reason in set_aside_reasons(us)]
 
 
 def test_a_first_step_that_takes_longer_than_the_later_ones_is_warming_up() -> None:
-    assert judge([13, 10, 10.2, 9.9, 10]) == [
+    assert set_aside_reasons([13, 10, 10.2, 9.9, 10]) == [
         "still warming up: 1.3 times the median of the later steps",
         *[None] * 4,
     ]
@@ -43,11 +43,11 @@ def test_of_three_steps_only_a_first_one_far_above_both_others_is_set_aside() ->
 
 @pytest.mark.parametrize("us", [(), (5.0,), (50.0, 5.0)])
 def test_too_few_steps_are_not_judged(us: tuple[float, ...]) -> None:
-    assert judge(us) == [None] * len(us)
+    assert set_aside_reasons(us) == [None] * len(us)
 
 
 def test_an_outlier_leaves_the_longest_stretch_beside_it() -> None:
-    assert judge([10, 11, 25, 10, 10, 12]) == [
+    assert set_aside_reasons([10, 11, 25, 10, 10, 12]) == [
         "cut off from the longest steady stretch by an outlier",
         "cut off from the longest steady stretch by an outlier",
         "an outlier: 2.38 times the median",
@@ -76,7 +76,7 @@ times = st.lists(st.floats(min_value=1e-3, max_value=1e9), max_size=40)
 @settings(deadline=None)
 @given(times)
 def test_the_steps_that_count_lie_side_by_side_and_are_never_none(us: list[float]) -> None:
-    kept = [row for row, reason in enumerate(judge(us)) if reason is None]
+    kept = [row for row, reason in enumerate(set_aside_reasons(us)) if reason is None]
     assert kept == list(range(kept[0], kept[-1] + 1)) if us else kept == []
     assert len(kept) >= min(len(us), 2)
 
@@ -84,10 +84,10 @@ def test_the_steps_that_count_lie_side_by_side_and_are_never_none(us: list[float
 @settings(deadline=None)
 @given(times, st.sampled_from([0.5, 4.0, 1024.0]))
 def test_the_unit_of_time_does_not_matter(us: list[float], scale: float) -> None:
-    assert judge([one * scale for one in us]) == judge(us)
+    assert set_aside_reasons([one * scale for one in us]) == set_aside_reasons(us)
 
 
 @settings(deadline=None)
 @given(st.floats(min_value=1e-3, max_value=1e9), st.integers(min_value=1, max_value=30))
 def test_of_equal_steps_none_is_set_aside(us: float, count: int) -> None:
-    assert judge([us] * count) == [None] * count
+    assert set_aside_reasons([us] * count) == [None] * count
