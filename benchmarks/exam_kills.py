@@ -46,8 +46,8 @@ for _ in range(150):
 """
 WITHOUT_CEILINGS = """
 import sys
-from bottleneck.calibrate import cached
-cached.cpu_calibration = lambda threads, tell: None
+from bottleneck.calibrate import cache
+cache.cpu_calibration = lambda threads, tell: None
 from bottleneck.cli import main
 main(sys.argv[1:])
 """

@@ -22,18 +22,23 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-from bottleneck.calibrate.calibration import (
-    Calibration,
-    Ceiling,
-    ClockStamp,
-    Company,
-    Tell,
-    ceiling_of,
-    cpu_clock_mhz,
-    doubts,
-    stamp,
+from bottleneck.calibrate.cache import keep, read_calibration
+from bottleneck.calibrate.calibration import Calibration, Ceiling, ceiling_of, noise_caveats
+from bottleneck.calibrate.conditions import ClockStamp, OtherLoad, clock_stamp, cpu_clock_mhz
+from bottleneck.calibrate.probes import (
+    Clock,
+    ClockWatch,
+    Look,
+    OnProgress,
+    Probe,
+    ProbeEffort,
+    ProbeResults,
+    Take,
+    best_of,
+    descending,
+    no_progress,
+    settle,
 )
-from bottleneck.calibrate.probes import Clock, Effort, Look, Outcome, Probe, Take, Watch, best_of, descending, settle
 from bottleneck.devices.peaks import ridges
 from bottleneck.harness.machine import CpuFacts, allowance, cpu_facts, torch_version
 from bottleneck.schema.analysis import Device
@@ -159,8 +164,8 @@ NEW_PAGES = "new pages"
 
 
 @dataclass(frozen=True)
-class Sizes:
-    """How large the work is: sides of square products, calls of a tiny op, rounds of the loops in registers.
+class CpuSizes:
+    """Sizes of the work: sides of square products, calls of a tiny op, rounds of the loops in registers.
 
     One thread alone multiplies ``scout`` first: what would take several threads longer than ``product_seconds`` is left
     out, since a dtype that a CPU only emulates can be a hundred times slower than fp32.
@@ -175,12 +180,12 @@ class Sizes:
 
 
 @dataclass(frozen=True)
-class Bench:
-    """Where the work is done: torch, the compiled loops where there is a compiler, and the clock."""
+class CpuBench:
+    """Tools of a measurement: torch, the compiled loops where there is a compiler, and the clock."""
 
     torch: Any
     native: Native | None
-    sizes: Sizes
+    sizes: CpuSizes
     clock: Clock = time.perf_counter
 
     def timed(self, run: Callable[[], object]) -> Take:
@@ -211,7 +216,7 @@ def stream_name(level: str) -> str:
     return f"{level} stream"
 
 
-def cpu_probes(bench: Bench, working_sets: Mapping[str, int], l1_bytes: int, effort: Effort) -> list[Probe]:
+def cpu_probes(bench: CpuBench, working_sets: Mapping[str, int], l1_bytes: int, effort: ProbeEffort) -> list[Probe]:
     """Every probe of this CPU; ``working_sets`` holds bytes by the level of memory that they are meant for."""
     probes = [probe for dtype in DTYPES for probe in _products(bench, dtype, effort)]
     if bench.native is not None:
@@ -222,7 +227,7 @@ def cpu_probes(bench: Bench, working_sets: Mapping[str, int], l1_bytes: int, eff
     return [*probes, _fresh(bench, max(working_sets.values()) // 4), *_tiny(bench)]
 
 
-def _products(bench: Bench, dtype: str, effort: Effort) -> list[Probe]:
+def _products(bench: CpuBench, dtype: str, effort: ProbeEffort) -> list[Probe]:
     """Square products of random numbers. The largest need not win: with matrix tiles the middle one stays in cache.
 
     One thread alone may win on a busy machine, where several spend whole time slices waiting for one another.
@@ -247,7 +252,7 @@ def _products(bench: Bench, dtype: str, effort: Effort) -> list[Probe]:
     return [*together, *alone]
 
 
-def _product(bench: Bench, dtype: str, size: int) -> Take:
+def _product(bench: CpuBench, dtype: str, size: int) -> Take:
     torch = bench.torch
     kind = getattr(torch, DTYPES[dtype])
     left, right = (torch.randn(size, size).to(kind) for _ in range(2))
@@ -255,7 +260,7 @@ def _product(bench: Bench, dtype: str, size: int) -> Take:
     return bench.timed(partial(torch.mm, left, right, out=out))
 
 
-def _vectors(bench: Bench, native: Native) -> list[Probe]:
+def _vectors(bench: CpuBench, native: Native) -> list[Probe]:
     return [
         Probe(vector_name(dtype), f"loop {number}", loop.amount, partial(bench.timed, loop.run))
         for dtype in ("fp32", "fp64")
@@ -263,7 +268,7 @@ def _vectors(bench: Bench, native: Native) -> list[Probe]:
     ]
 
 
-def _native_streams(bench: Bench, native: Native, working_sets: Mapping[str, int], l1_bytes: int) -> list[Probe]:
+def _native_streams(bench: CpuBench, native: Native, working_sets: Mapping[str, int], l1_bytes: int) -> list[Probe]:
     """Compiled triads: each thread works on a part of its own. They alone reach the first cache, which no op does."""
     threads = bench.torch.get_num_threads()
     sizes = {"L1": threads * l1_bytes // 2, **working_sets}
@@ -282,12 +287,12 @@ def _triad_amount(share: int, threads: int) -> float:
     return 12.0 * max(1, share // 12) * _triad_rounds(share) * threads
 
 
-def _triad(bench: Bench, native: Native, share: int) -> Take:
+def _triad(bench: CpuBench, native: Native, share: int) -> Take:
     loop: Loop = native.triad(share, _triad_rounds(share))
     return bench.timed(loop.run)
 
 
-def _streams(bench: Bench, level: str, working_set: int) -> list[Probe]:
+def _streams(bench: CpuBench, level: str, working_set: int) -> list[Probe]:
     """C = a + 3 b by torch, together and by one thread; what the cache fetches before a write is not counted."""
     count = max(1, working_set // 12)
     calls = max(1, int(_BATCH_BYTES / (12 * count)))
@@ -298,7 +303,7 @@ def _streams(bench: Bench, level: str, working_set: int) -> list[Probe]:
     ]
 
 
-def _add(bench: Bench, count: int, calls: int) -> Take:
+def _add(bench: CpuBench, count: int, calls: int) -> Take:
     torch = bench.torch
     left, right, out = torch.rand(count), torch.rand(count), torch.empty(count)
 
@@ -309,7 +314,7 @@ def _add(bench: Bench, count: int, calls: int) -> Take:
     return bench.timed(run)
 
 
-def _by_one(bench: Bench, make: Callable[[], Take]) -> Take:
+def _by_one(bench: CpuBench, make: Callable[[], Take]) -> Take:
     """The same by one thread alone."""
     made = make()
 
@@ -330,7 +335,7 @@ def _one_thread(torch: Any) -> Iterator[None]:
         torch.set_num_threads(threads)
 
 
-def _tiny(bench: Bench) -> list[Probe]:
+def _tiny(bench: CpuBench) -> list[Probe]:
     """One op on one number: on the stopwatch, and as the profiler shows it."""
     calls = bench.sizes.tiny_calls
     return [
@@ -339,7 +344,7 @@ def _tiny(bench: Bench) -> list[Probe]:
     ]
 
 
-def _call(bench: Bench, calls: int) -> Take:
+def _call(bench: CpuBench, calls: int) -> Take:
     torch = bench.torch
     left, right, out = torch.rand(1), torch.rand(1), torch.empty(1)
 
@@ -350,7 +355,7 @@ def _call(bench: Bench, calls: int) -> Take:
     return bench.timed(run)
 
 
-def _profiled_s(bench: Bench, look: Look) -> float:
+def _profiled_s(bench: CpuBench, look: Look) -> float:
     """Median duration that the profiler reports for a tiny op, recording what a recording records."""
     torch = bench.torch
     left, right = torch.rand(1), torch.rand(1)
@@ -367,13 +372,13 @@ def _profiled_s(bench: Bench, look: Look) -> float:
     return float(statistics.median(taken)) / 1e9
 
 
-def _fresh(bench: Bench, size: int) -> Probe:
+def _fresh(bench: CpuBench, size: int) -> Probe:
     """Writing memory for the first time, less writing it again: what the system takes to hand out new pages."""
     part = float(size // _FRESH_PARTS)
     return Probe(NEW_PAGES, "first write", part, partial(_first_write, bench, untouched(bench.torch, size)))
 
 
-def _first_write(bench: Bench, blocks: Iterator[Any]) -> Take:
+def _first_write(bench: CpuBench, blocks: Iterator[Any]) -> Take:
     """The second write is the quickest of some: one that is disturbed must not make new pages look cheap."""
 
     def take(look: Look) -> float:
@@ -398,20 +403,41 @@ _LARGEST_STREAM_BYTES = 384 * 2**20
 _MEMORY_SHARE = 16  # of physical memory at most one part in so many
 
 
-def measure_cpu(threads: int | None, effort: Effort, tell: Tell, sizes: Sizes | None = None) -> Calibration:
+def calibrate_cpu(
+    threads: int | None = None,
+    on_progress: OnProgress = no_progress,
+    effort: ProbeEffort | None = None,
+    *,
+    fresh: bool = False,
+) -> Calibration:
+    """The ceilings of this CPU at a number of threads (null: torch's choice), measured now and kept for later.
+
+    Takes half a minute on two cores. Random data, since zeros need less power. Results that do not settle within
+    3 %, or that other programs disturbed, are kept with a caveat, and the next calibration can only improve on them,
+    unless it is ``fresh``.
+    """
+    now = measure_cpu(threads, effort or ProbeEffort(), on_progress)
+    return keep(None if fresh else read_calibration(now.threads), now)
+
+
+def measure_cpu(
+    threads: int | None, effort: ProbeEffort, on_progress: OnProgress, sizes: CpuSizes | None = None
+) -> Calibration:
     """A calibration made now; torch's own number of threads is put back afterwards."""
     import torch
 
     facts, usual = cpu_facts(), torch.get_num_threads()
     chosen = threads or usual
     torch.set_num_threads(chosen)
-    company, before = Company(), cpu_clock_mhz()
-    watch = Watch(cpu_clock_mhz)
+    load, before = OtherLoad(), cpu_clock_mhz()
+    watch = ClockWatch(cpu_clock_mhz)
     try:
-        outcome = _measure(torch, working_sets(facts, chosen), facts.l1_bytes, (effort, sizes or Sizes()), watch, tell)
+        outcome = _measure(
+            torch, working_sets(facts, chosen), facts.l1_bytes, (effort, sizes or CpuSizes()), watch, on_progress
+        )
     finally:
         torch.set_num_threads(usual)
-    busy, clock = company.busy_processors(), stamp(before, watch.seen_mhz(), cpu_clock_mhz(), None)
+    busy, clock = load.busy_processors(), clock_stamp(before, watch.seen_mhz(), cpu_clock_mhz(), None)
     ceilings = as_ceilings(outcome, level_sizes(facts, chosen))
     return Calibration(
         device=as_device(facts, ceilings, clock),
@@ -422,7 +448,7 @@ def measure_cpu(threads: int | None, effort: Effort, tell: Tell, sizes: Sizes | 
         allowance=allowance(),
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         dispatch_us=next((each.value for each in ceilings if each.name == DISPATCH), None),
-        caveats=doubts(ceilings, "this CPU", others(busy), _options(chosen, usual)),
+        caveats=noise_caveats(ceilings, "this CPU", load_note(busy), _options(chosen, usual)),
         ceilings=ceilings,
         clock=clock,
         missing=dict(outcome.missing),
@@ -433,19 +459,24 @@ def _options(threads: int, usual: int) -> str:
     return "--device cpu" if threads == usual else f"--device cpu --threads {threads}"
 
 
-def others(busy: float) -> str:
-    """What is to be said of processors that others kept busy."""
+def load_note(busy: float) -> str:
+    """A note on processors that other programs kept busy; empty for few."""
     return f"other programs kept {busy:.1f} processors busy" if busy > _QUIET_LOAD else ""
 
 
 def _measure(
-    torch: Any, sets: Mapping[str, int], l1_bytes: int, effort: tuple[Effort, Sizes], watch: Watch, tell: Tell
-) -> Outcome:
+    torch: Any,
+    sets: Mapping[str, int],
+    l1_bytes: int,
+    effort: tuple[ProbeEffort, CpuSizes],
+    watch: ClockWatch,
+    on_progress: OnProgress,
+) -> ProbeResults:
     native = build_native(torch.get_num_threads())
     try:
         with torch.inference_mode():
-            bench = Bench(torch, native, effort[1])
-            return settle(cpu_probes(bench, sets, l1_bytes, effort[0]), effort[0], watch, tell)
+            bench = CpuBench(torch, native, effort[1])
+            return settle(cpu_probes(bench, sets, l1_bytes, effort[0]), effort[0], watch, on_progress)
     finally:
         if native is not None:
             native.close()
@@ -471,8 +502,8 @@ def level_sizes(facts: CpuFacts, threads: int) -> dict[str, int]:
     return {"L1": threads * facts.l1_bytes // 2, **working_sets(facts, threads)}
 
 
-def as_ceilings(outcome: Outcome, sizes: Mapping[str, int]) -> tuple[Ceiling, ...]:
-    """What was measured as ceilings, in the order in which people read them."""
+def as_ceilings(outcome: ProbeResults, sizes: Mapping[str, int]) -> tuple[Ceiling, ...]:
+    """The results as ceilings, in reading order."""
     streams = {stream_name(level): float(size) for level, size in sizes.items()}
     found = [
         *(ceiling_of(outcome, product_name(dtype), "matrix", "FLOP/s") for dtype in DTYPES),
@@ -489,15 +520,15 @@ def as_device(facts: CpuFacts, ceilings: tuple[Ceiling, ...], clock: ClockStamp)
     Pointwise work is held against multiplications outside of products: these fuse a multiplication with an addition,
     which neither torch's ops nor its compiler do, and so reach up to twice as much. Where there is no compiler the rate
     of products stands for both, an upper bound. The launch floor is a tiny op's time as the profiler shows it, which is
-    what an op's self time in a trace is compared with. Clocks are told only where the sensor moves.
+    what an op's self time in a trace is compared with. Clocks are given only where the sensor moves.
     """
     by_name = {ceiling.name: ceiling for ceiling in ceilings}
-    told = {f"{dtype}_tensor": by_name[product_name(dtype)] for dtype in DTYPES if product_name(dtype) in by_name} | {
+    best = {f"{dtype}_tensor": by_name[product_name(dtype)] for dtype in DTYPES if product_name(dtype) in by_name} | {
         f"{dtype}_vector": by_name.get(vector_name(dtype), by_name[product_name(dtype)])
         for dtype in ("fp32", "fp64")
         if product_name(dtype) in by_name
     }
-    peaks = {peak: ceiling.value for peak, ceiling in told.items()}
+    peaks = {peak: ceiling.value for peak, ceiling in best.items()}
     streams = descending([(each.working_set_bytes, each.value) for each in ceilings if each.working_set_bytes])
     bandwidth = streams[-1][1] if streams else None
     return Device(
@@ -514,5 +545,5 @@ def as_device(facts: CpuFacts, ceilings: tuple[Ceiling, ...], clock: ClockStamp)
         cache_bytes=float(facts.last_level_bytes),
         bandwidth_by_bytes=streams,
         fresh_bytes_per_s=by_name[NEW_PAGES].value if NEW_PAGES in by_name else None,
-        peak_clocks_mhz={peak: each.clock_mhz for peak, each in told.items() if clock.is_sensed and each.clock_mhz},
+        peak_clocks_mhz={peak: each.clock_mhz for peak, each in best.items() if clock.is_sensed and each.clock_mhz},
     )

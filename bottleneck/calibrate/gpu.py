@@ -10,19 +10,22 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
-from bottleneck.calibrate.calibration import (
-    Calibration,
-    Ceiling,
-    Sensors,
-    Tell,
-    ceiling_of,
-    doubts,
-    keep,
-    kept_calibrations,
-    silent,
-    stamp,
+from bottleneck.calibrate.cache import keep, kept_calibrations
+from bottleneck.calibrate.calibration import Calibration, Ceiling, ceiling_of, noise_caveats
+from bottleneck.calibrate.conditions import NvmlClock, clock_stamp
+from bottleneck.calibrate.probes import (
+    REFUSALS,
+    Clock,
+    ClockWatch,
+    Look,
+    OnProgress,
+    Probe,
+    ProbeEffort,
+    ProbeResults,
+    Take,
+    no_progress,
+    settle,
 )
-from bottleneck.calibrate.probes import REFUSALS, Clock, Effort, Look, Outcome, Probe, Take, Watch, settle
 from bottleneck.devices.match import match_device
 from bottleneck.devices.peaks import ridges
 from bottleneck.harness.machine import torch_version
@@ -54,29 +57,29 @@ LINKS = ("host to device, pinned", "device to host, pinned", "host to device, pa
 
 
 @dataclass(frozen=True)
-class Product:
-    """How a product of a dtype is made: torch's names of its operands, and what fp32 may be rounded to."""
+class GpuProduct:
+    """Product of a dtype: torch's names of its operands, and what fp32 may be rounded to."""
 
     dtype: str
     item_bytes: float
     fp32_precision: str | None = None
 
 
-PRODUCTS: Mapping[str, Product] = {
-    "fp64": Product("float64", 8.0),
-    "fp32": Product("float32", 4.0, "ieee"),
-    "tf32": Product("float32", 4.0, "tf32"),
-    "bf16": Product("bfloat16", 2.0),
-    "fp16": Product("float16", 2.0),
-    "fp8": Product("float8_e4m3fn", 1.0),
-    "int8": Product("int8", 1.0),
+PRODUCTS: Mapping[str, GpuProduct] = {
+    "fp64": GpuProduct("float64", 8.0),
+    "fp32": GpuProduct("float32", 4.0, "ieee"),
+    "tf32": GpuProduct("float32", 4.0, "tf32"),
+    "bf16": GpuProduct("bfloat16", 2.0),
+    "fp16": GpuProduct("float16", 2.0),
+    "fp8": GpuProduct("float8_e4m3fn", 1.0),
+    "int8": GpuProduct("int8", 1.0),
 }
 VECTORS: Mapping[str, str] = {"fp64": "float64", "fp32": "float32"}
 
 
 @dataclass(frozen=True)
-class Sizes:
-    """How large the work is. A product of ``scout`` tells which of the others take longer than ``product_s``."""
+class GpuSizes:
+    """Sizes of the work. The time of a ``scout`` product shows which of the others take longer than ``product_s``."""
 
     products: tuple[int, ...] = (8192, 4096, 2048)
     scout: int = 1024
@@ -89,13 +92,13 @@ class Sizes:
 
 @dataclass(frozen=True)
 class CudaBench:
-    """Where the work is done: torch, the device by torch's name ('cuda:0'), its memory, and the host's clock."""
+    """Tools of a measurement: torch, the device by torch's name ('cuda:0'), its memory, and the host's clock."""
 
     torch: Any
     device: str
     free_bytes: float
     cache_bytes: float
-    sizes: Sizes = Sizes()
+    sizes: GpuSizes = GpuSizes()
     clock: Clock = time.perf_counter
 
     def batch(self, run: Callable[[], object], calls: int) -> Take:
@@ -334,9 +337,9 @@ def _quiet() -> Iterator[None]:
 
 
 # Under a minute in all: rounds end after 35 s, and one of them takes some 8 s.
-GPU_EFFORT = Effort(most_seconds=35.0)
+GPU_EFFORT = ProbeEffort(most_seconds=35.0)
 
-_L2_BYTES = 32.0 * 2**20  # where torch does not tell
+_L2_BYTES = 32.0 * 2**20  # where torch does not report it
 _LEAST_SHARE = 0.5  # of a data sheet; the best products of the slowest boards under their power limit reach 54 %
 _BUSY = 0.05  # share of the second before in which kernels ran, of whoever
 _ABOVE = 1.005  # of a data sheet: more is none of its rounding
@@ -352,7 +355,7 @@ Facts = Mapping[str, str | int | float | None]
 
 
 def calibrate_gpu(
-    index: int = 0, tell: Tell = silent, effort: Effort = GPU_EFFORT, *, fresh: bool = False
+    index: int = 0, on_progress: OnProgress = no_progress, effort: ProbeEffort = GPU_EFFORT, *, fresh: bool = False
 ) -> Calibration:
     """The ceilings of a GPU as torch numbers them, measured now and kept for later; under a minute.
 
@@ -362,23 +365,25 @@ def calibrate_gpu(
 
     torch.cuda.init()  # type: ignore[no-untyped-call]
     with torch.cuda.device(index):
-        now = measure_gpu(torch, index, effort, tell)
+        now = measure_gpu(torch, index, effort, on_progress)
     before = None if fresh else read_gpu_calibration(now.identity, now.driver)
     return keep(before, now)
 
 
-def measure_gpu(torch: Any, index: int, effort: Effort, tell: Tell, sizes: Sizes | None = None) -> Calibration:
+def measure_gpu(
+    torch: Any, index: int, effort: ProbeEffort, on_progress: OnProgress, sizes: GpuSizes | None = None
+) -> Calibration:
     """A calibration made now, of the device that torch has at hand."""
     facts = describe_torch(torch)["device_facts"][index]
     sheet, doubtful = data_sheet(torch, facts)
-    sensors = Sensors(facts)
-    watch, before, used = Watch(sensors.clock_mhz), sensors.clock_mhz(), sensors.used_share() or 0.0
+    sensors = NvmlClock(facts)
+    watch, before, used = ClockWatch(sensors.clock_mhz), sensors.clock_mhz(), sensors.used_share() or 0.0
     bench = CudaBench(torch, f"cuda:{index}", float(torch.cuda.mem_get_info(index)[0]), _cache_bytes(facts))
     bench = bench if sizes is None else replace(bench, sizes=sizes)
     try:
         with torch.inference_mode():
-            outcome = settle(list(cuda_probes(bench)), effort, watch, tell)
-        clock = stamp(before, watch.seen_mhz(), sensors.clock_mhz(), sensors.memory_mhz())
+            outcome = settle(list(cuda_probes(bench)), effort, watch, on_progress)
+        clock = clock_stamp(before, watch.seen_mhz(), sensors.clock_mhz(), sensors.memory_mhz())
     finally:
         sensors.close()
     ceilings = as_ceilings(outcome, bench, sheet)
@@ -392,7 +397,7 @@ def measure_gpu(torch: Any, index: int, effort: Effort, tell: Tell, sizes: Sizes
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         dispatch_us=next((each.value for each in ceilings if each.name == ENQUEUE), None),
         caveats=(
-            *doubts(ceilings, "this device", _company(used), f"--device cuda:{index}"),
+            *noise_caveats(ceilings, "this device", _use_note(used), f"--device cuda:{index}"),
             *off_sheet(ceilings),
             *doubtful,
         ),
@@ -403,13 +408,13 @@ def measure_gpu(torch: Any, index: int, effort: Effort, tell: Tell, sizes: Sizes
     )
 
 
-def _company(used: float) -> str:
-    """What is to be said of a device that had work before ours."""
+def _use_note(used: float) -> str:
+    """A note on a device that was busy before the measurement; empty for an idle one."""
     return f"it was busy with other work ({format_share(used)} of the time) as we began" if used > _BUSY else ""
 
 
 def identity(facts: Facts) -> str:
-    """What a device is, without what it alone is: name, multiprocessors, memory, highest clock; no serial number."""
+    """Identity of a device model: name, multiprocessors, memory, highest clock; no serial number."""
     keys = ("name", "multi_processor_count", "total_memory", "major", "minor", "clock_rate", "gcnArchName")
     return ", ".join(f"{key}={facts[key]}" for key in keys if facts.get(key) is not None)
 
@@ -421,7 +426,7 @@ def read_gpu_calibration(wanted: str, driver: str) -> Calibration | None:
 
 
 def data_sheet(torch: Any, facts: Facts) -> tuple[Device, tuple[Caveat, ...]]:
-    """What the table knows of the device, by the same rules as for a trace."""
+    """The device's row of the catalogue, found by the same rules as for a trace."""
     flavour = "rocm" if getattr(torch.version, "hip", None) else "cuda"
     properties = DeviceProperties(
         index=int(facts["index"] or 0),
@@ -438,8 +443,8 @@ def _cache_bytes(facts: Facts) -> float:
     return float(facts.get("L2_cache_size") or _L2_BYTES)
 
 
-def as_ceilings(outcome: Outcome, bench: CudaBench, sheet: Device) -> tuple[Ceiling, ...]:
-    """What was measured as ceilings beside the data sheet, in the order in which people read them."""
+def as_ceilings(outcome: ProbeResults, bench: CudaBench, sheet: Device) -> tuple[Ceiling, ...]:
+    """The results as ceilings beside the data sheet, in reading order."""
     streams = {stream_name(level): size for level, size in stream_sizes(bench).items()}
     nominal: dict[str, float | None] = {stream_name("DRAM"): sheet.bandwidth_bytes_per_s}
     nominal |= {product_name(dtype): _nominal(sheet, _PRODUCT_PEAKS[dtype]) for dtype in PRODUCTS}
@@ -470,9 +475,9 @@ def as_device(sheet: Device, facts: Facts, ceilings: tuple[Ceiling, ...]) -> Dev
     as bf16 does on a V100, and give no peak.
     """
     by_name = {ceiling.name: ceiling for ceiling in ceilings}
-    told = _peaks(sheet, by_name)
-    peaks = {**sheet.peaks_flops_per_s, **{peak: each.value for peak, each in told.items()}}
-    clocks = {**sheet.peak_clocks_mhz, **{peak: each.clock_mhz for peak, each in told.items() if each.clock_mhz}}
+    best = _peaks(sheet, by_name)
+    peaks = {**sheet.peaks_flops_per_s, **{peak: each.value for peak, each in best.items()}}
+    clocks = {**sheet.peak_clocks_mhz, **{peak: each.clock_mhz for peak, each in best.items() if each.clock_mhz}}
     dram, floor = by_name.get(stream_name("DRAM")), by_name.get(LAUNCH)
     bandwidth = sheet.bandwidth_bytes_per_s if dram is None else dram.value
     link = max((by_name[name].value for name in LINKS if name in by_name and "pinned" in name), default=None)
@@ -493,10 +498,10 @@ def as_device(sheet: Device, facts: Facts, ceilings: tuple[Ceiling, ...]) -> Dev
 def _peaks(sheet: Device, by_name: Mapping[str, Ceiling]) -> dict[str, Ceiling]:
     """The ceiling that each peak of the device is, where it was measured."""
     known = sheet.peaks_flops_per_s
-    told: dict[str, Ceiling] = {}
+    best: dict[str, Ceiling] = {}
     for dtype in VECTORS:
         if vector_name(dtype) in by_name:
-            told[f"{dtype}_vector"] = by_name[vector_name(dtype)]
+            best[f"{dtype}_vector"] = by_name[vector_name(dtype)]
     for dtype, names in _PRODUCT_PEAKS.items():
         ceiling = by_name.get(product_name(dtype))
         peak = next((name for name in names if name in known), None if known else names[-1])
@@ -504,9 +509,9 @@ def _peaks(sheet: Device, by_name: Mapping[str, Ceiling]) -> dict[str, Ceiling]:
             continue
         # Of vector units the data sheet is a better ceiling than products, which reach less, but not if it is beaten.
         stands = known.get(peak, 0.0) if peak.endswith("_vector") else 0.0
-        if ceiling.value > (told[peak].value if peak in told else stands):
-            told[peak] = ceiling
-    return told
+        if ceiling.value > (best[peak].value if peak in best else stands):
+            best[peak] = ceiling
+    return best
 
 
 def off_sheet(ceilings: tuple[Ceiling, ...]) -> tuple[Caveat, ...]:

@@ -15,8 +15,8 @@ _ROUNDS_WITHOUT_END = 1_000_000
 
 
 @dataclass(frozen=True)
-class Effort:
-    """How hard to measure. ``slice_seconds`` is what one probe may take in a round; its first run is not counted.
+class ProbeEffort:
+    """Limits on time and rounds. ``slice_seconds`` is what one probe may take in a round; its first run is not counted.
 
     Short runs are many: on a busy machine some of them fall between the time slices of others.
     A ceiling has settled when the best of two rounds agree within ``tolerance``. What has not is measured again, in at
@@ -34,7 +34,7 @@ class Effort:
     contending: float = 0.8
     least_seconds: float = 0.0
 
-    def lasting(self, seconds: float | None) -> "Effort":
+    def lasting(self, seconds: float | None) -> "ProbeEffort":
         """The same over at least so many seconds, in as many rounds as they hold; null leaves it as it is."""
         if seconds is None:
             return self
@@ -57,7 +57,7 @@ class Probe:
 
 
 @dataclass(frozen=True)
-class Reading:
+class BestRun:
     """Seconds of the best run, and whether a second one came close to it."""
 
     seconds: float
@@ -65,7 +65,7 @@ class Reading:
 
 
 @dataclass(frozen=True)
-class Measured:
+class ProbeResult:
     """A ceiling: the best rate (amount per second) over all rounds, and the way that reached it.
 
     ``spread`` is by how much the best of the second best round fell behind, null after a single round.
@@ -80,8 +80,8 @@ class Measured:
 
 
 @dataclass(frozen=True)
-class Step:
-    """How far a measurement has come: the ceiling that is next, its place among those of the round.
+class RoundProgress:
+    """Progress of a measurement: the ceiling that is next, its place among those of the round.
 
     ``is_rest`` where the round is for what has not settled, ``seconds`` since the measurement began.
     """
@@ -94,11 +94,18 @@ class Step:
     seconds: float = field(default=0.0, compare=False)
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """What was measured, by ceiling, and why other ceilings could not be."""
+OnProgress = Callable[[RoundProgress], None]
 
-    measured: Mapping[str, Measured]
+
+def no_progress(step: RoundProgress) -> None:
+    """Reports nothing."""
+
+
+@dataclass(frozen=True)
+class ProbeResults:
+    """Results by ceiling, and the reason for each ceiling without one."""
+
+    measured: Mapping[str, ProbeResult]
     missing: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -112,7 +119,9 @@ class Outcome:
         return None if found is None else found.rate
 
 
-def best_of(take: Callable[[], float], seconds: float, effort: Effort, clock: Clock = time.perf_counter) -> Reading:
+def best_of(
+    take: Callable[[], float], seconds: float, effort: ProbeEffort, clock: Clock = time.perf_counter
+) -> BestRun:
     """The best of several runs: until the two best agree, or ``seconds`` have passed. One run comes before, uncounted.
 
     The best, because a machine can be disturbed only towards slower. ``take`` gives the seconds of one run.
@@ -124,17 +133,17 @@ def best_of(take: Callable[[], float], seconds: float, effort: Effort, clock: Cl
         if taken and clock() - begin >= seconds:
             break
         taken.append(take())
-    return Reading(min(taken), len(taken) >= effort.fewest_runs and agree(taken, effort.tolerance))
+    return BestRun(min(taken), len(taken) >= effort.fewest_runs and agree(taken, effort.tolerance))
 
 
 def agree(taken: Sequence[float], tolerance: float) -> bool:
-    """Whether the two least are alike."""
+    """True if the two smallest times differ by no more than the tolerance."""
     best, second = sorted(taken)[:2]
     return second <= best * (1 + tolerance)
 
 
-class Watch:
-    """Looks at the clock of the device now and then while a ceiling is measured, and remembers what it saw in MHz."""
+class ClockWatch:
+    """Samples the clock of the device in MHz while a ceiling is measured."""
 
     def __init__(self, read: Callable[[], float | None], clock: Clock = time.perf_counter, apart_s: float = 0.02):
         self._read, self._clock, self._apart_s = read, clock, apart_s
@@ -158,17 +167,17 @@ class Watch:
 
 def settle(
     probes: Sequence[Probe],
-    effort: Effort,
-    watch: Watch,
-    tell: Callable[[Step], None] = lambda _: None,
+    effort: ProbeEffort,
+    watch: ClockWatch,
+    on_progress: Callable[[RoundProgress], None] = lambda _: None,
     clock: Clock = time.perf_counter,
-) -> Outcome:
-    """Measures every ceiling in rounds. Rounds lie seconds apart, so that their agreement foretells that of tomorrow.
+) -> ProbeResults:
+    """Measures every ceiling in rounds, which lie seconds apart: their agreement predicts that of later runs.
 
-    A probe that the machine refuses (a dtype that it does not have, memory that is short) is left out; why is told
-    where no probe of its ceiling is left.
+    A probe that the machine refuses (a dtype that it does not have, memory that is short) is left out; the reason is
+    kept where no probe of its ceiling is left.
     """
-    session = _Session(effort, watch, clock)
+    session = _Rounds(effort, watch, clock)
     begin = clock()
     for number in range(1, effort.most_rounds + 1):
         seconds = clock() - begin
@@ -178,21 +187,21 @@ def settle(
             break
         ceilings = list(dict.fromkeys(probe.ceiling for probe in open_))
         for done, ceiling in enumerate(ceilings):
-            tell(Step(ceiling, number, done, len(ceilings), is_rest, clock() - begin))
+            on_progress(RoundProgress(ceiling, number, done, len(ceilings), is_rest, clock() - begin))
             session.measure([probe for probe in open_ if probe.ceiling == ceiling], number)
     return session.outcome(probes)
 
 
-class _Session:
+class _Rounds:
     """The best rate of every probe in every round so far."""
 
-    def __init__(self, effort: Effort, watch: Watch, clock: Clock) -> None:
+    def __init__(self, effort: ProbeEffort, watch: ClockWatch, clock: Clock) -> None:
         self._effort, self._watch, self._clock = effort, watch, clock
         self._rates: dict[tuple[str, str], dict[int, float]] = {}
         self._refused: dict[tuple[str, str], str] = {}
 
     def is_open(self, probe: Probe, number: int, *, is_rest: bool) -> bool:
-        """Whether a probe has anything left to show in this round, which may be for what has not settled."""
+        """True if a probe may still improve its ceiling in this round, which may be for unsettled ceilings only."""
         if (probe.ceiling, probe.how) in self._refused:
             return False
         if number <= self._effort.fewest_rounds:
@@ -215,18 +224,18 @@ class _Session:
             else:
                 self._rates.setdefault(key, {})[number] = probe.amount / max(reading.seconds, 1e-12)
 
-    def outcome(self, probes: Sequence[Probe]) -> Outcome:
-        """What the rounds came to."""
+    def outcome(self, probes: Sequence[Probe]) -> ProbeResults:
+        """The results of all rounds."""
         ceilings = dict.fromkeys(probe.ceiling for probe in probes)
         found = {name: self._measured(name) for name in ceilings if self._rounds(name)}
         refused = {name: why for (name, _), why in self._refused.items() if name not in found}
-        return Outcome(found, refused)
+        return ProbeResults(found, refused)
 
-    def _measured(self, ceiling: str) -> Measured:
+    def _measured(self, ceiling: str) -> ProbeResult:
         rounds = sorted(self._rounds(ceiling), reverse=True)
         ways = {how: max(rates.values()) for (name, how), rates in self._rates.items() if name == ceiling}
         seen = sorted(self._watch.seen_mhz(ceiling))
-        return Measured(
+        return ProbeResult(
             rate=rounds[0],
             how=max(ways, key=lambda how: ways[how]),
             spread=rounds[0] / rounds[1] - 1 if len(rounds) > 1 else None,

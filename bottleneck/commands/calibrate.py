@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from bottleneck.calibrate.probes import Step
+    from bottleneck.calibrate.probes import RoundProgress
 
 
 class CalibrateFormat(StrEnum):
-    """How the ceilings are rendered."""
+    """Formats of the ceilings."""
 
     TERMINAL = "terminal"
     JSON = "json"
@@ -64,16 +64,16 @@ def calibrate_command(
     """  # noqa: D301 - the escape keeps the lines of the examples apart
     import json
 
-    from bottleneck.calibrate.calibration import calibration_file, to_plain
-    from bottleneck.calibrate.device import calibrate_device
-    from bottleneck.calibrate.table import table
+    from bottleneck.calibrate import calibrate_device
+    from bottleneck.calibrate.cache import calibration_file, to_plain
+    from bottleneck.calibrate.calibration_table import calibration_table
     from bottleneck.commands.report_options import send
     from bottleneck.report.output import write_text
 
-    with _progress(seconds, quiet=quiet) as tell:
-        calibration = calibrate_device(device, threads, tell, seconds=seconds, fresh=fresh)
+    with _progress(seconds, quiet=quiet) as on_progress:
+        calibration = calibrate_device(device, threads, on_progress, seconds=seconds, fresh=fresh)
     is_table = form is CalibrateFormat.TERMINAL
-    text = table(calibration) if is_table else json.dumps(to_plain(calibration), indent=1) + "\n"
+    text = calibration_table(calibration) if is_table else json.dumps(to_plain(calibration), indent=1) + "\n"
     if output is None or str(output) == "-":
         send(text)
     else:
@@ -83,33 +83,33 @@ def calibrate_command(
 
 
 @contextmanager
-def _progress(seconds: float | None, *, quiet: bool) -> "Iterator[Callable[[Step], None]]":
-    """Where the steps of the measurement are told: a bar on a terminal, a line for each round elsewhere, or nowhere."""
-    from bottleneck.calibrate.calibration import silent
+def _progress(seconds: float | None, *, quiet: bool) -> "Iterator[Callable[[RoundProgress], None]]":
+    """Shows the progress as a bar on a terminal, as a line for each round elsewhere, or not at all."""
+    from bottleneck.calibrate.probes import no_progress
 
     if quiet:
-        yield silent
+        yield no_progress
     elif sys.stderr.isatty():
-        with _bar(seconds) as tell:
-            yield tell
+        with _bar(seconds) as on_progress:
+            yield on_progress
     else:
-        yield _say_round
+        yield _print_round
 
 
 @contextmanager
-def _bar(seconds: float | None) -> "Iterator[Callable[[Step], None]]":
+def _bar(seconds: float | None) -> "Iterator[Callable[[RoundProgress], None]]":
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-    from bottleneck.calibrate.probes import Effort
+    from bottleneck.calibrate.probes import ProbeEffort
 
     columns = (TextColumn("measuring"), BarColumn(24), TimeElapsedColumn(), TextColumn("{task.description}"))
     # Drawn by us between two ceilings: a thread that refreshes it would disturb what is measured.
     with Progress(*columns, console=Console(stderr=True), transient=True, auto_refresh=False) as progress:
         task = progress.add_task("getting ready", total=None)
-        fewest = Effort().fewest_rounds
+        fewest = ProbeEffort().fewest_rounds
 
-        def tell(step: "Step") -> None:
+        def on_progress(step: "RoundProgress") -> None:
             rounds = max(fewest, step.round)
             place = (step.round - 1 + step.done / step.total) / rounds
             if seconds is not None:
@@ -118,11 +118,11 @@ def _bar(seconds: float | None) -> "Iterator[Callable[[Step], None]]":
             progress.update(task, total=1.0, completed=place, description=f"{step.ceiling}{again}")
             progress.refresh()
 
-        yield tell
+        yield on_progress
 
 
-def _say_round(step: "Step") -> None:
-    """One line as a round begins."""
+def _print_round(step: "RoundProgress") -> None:
+    """Prints a line when a round begins."""
     if step.done:
         return
     what = f"{step.total} that have not settled within 3 %" if step.is_rest else f"{step.total} ceilings"

@@ -271,7 +271,7 @@ def _read_side(source: SideSource, label: str, options: "Options") -> "ComparedS
 
 def _recorder(program: "Program", scratch: Path, say: Say) -> "Callable[[SideSource], ComparedSide]":
     """A function that records the program at a commit or in the working tree, judged by ceilings that sides share."""
-    from bottleneck.calibrate.cached import find_calibration
+    from bottleneck.calibrate.cache import find_calibration
     from bottleneck.compare.sides import ComparedSide
     from bottleneck.experiment.record_once import Ceilings, record_side
     from bottleneck.gate.count import count

@@ -135,7 +135,7 @@ def needing_ceilings(folder: Path, notes: "Mapping[int, Notes]") -> "Sequence[No
 
 def _of_gpus(notes: "Mapping[int, Notes]") -> "Calibration | None":
     """The kept ceilings of the GPUs that the program saw, where `bottleneck calibrate` has measured them."""
-    from bottleneck.calibrate.cached import gpu_calibration
+    from bottleneck.calibrate.cache import gpu_calibration
 
     return gpu_calibration(next((each.device_facts for each in notes.values() if each.device_facts), ()))
 
@@ -304,14 +304,14 @@ class Reporter:
 
 def known_ceilings(threads: int | None) -> "Calibration | None":
     """The kept ceilings of this CPU: measuring them now would disturb the program, and it them."""
-    from bottleneck.calibrate.calibration import read_calibration
+    from bottleneck.calibrate.cache import read_calibration
 
     return read_calibration(threads)
 
 
 def measured_ceilings(threads: int | None) -> "Calibration | None":
     """The ceilings of this CPU, measured now if need be."""
-    from bottleneck.calibrate.cached import cpu_calibration
+    from bottleneck.calibrate.cache import cpu_calibration
 
     return cpu_calibration(threads, say)
 

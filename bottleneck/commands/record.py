@@ -232,7 +232,7 @@ def _ending(remarks: tuple[str, ...]) -> "Ending":
 
 def _complete(work: _Work, error: BaseException | None) -> "Recording | None":
     """The recording of all ranks, by the last of them that ends its block; null for the others."""
-    from bottleneck.calibrate.calibration import read_calibration
+    from bottleneck.calibrate.cache import read_calibration
     from bottleneck.commands.finish_run import Voice, finish
     from bottleneck.harness.finish import read_all_notes
     from bottleneck.schema.recording import is_recording
@@ -258,7 +258,7 @@ def _alone_in(folder: Path) -> Iterator[None]:
 
 
 def _summary(folder: Path, recording: "Recording") -> str:
-    from bottleneck.calibrate.cached import lacks_ceilings
+    from bottleneck.calibrate.cache import lacks_ceilings
 
     shown = shlex.quote(str(folder))
     if recording.traces:

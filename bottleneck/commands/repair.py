@@ -59,7 +59,7 @@ def _finish(ours: "Claim", folder: Path, wait: Callable[[float], None]) -> None:
 
 
 def _settle(course: "Course", folder: Path) -> None:
-    from bottleneck.calibrate.cached import cpu_calibration
+    from bottleneck.calibrate.cache import cpu_calibration
     from bottleneck.harness.finish import Ending, remove_notes
     from bottleneck.schema.recording import is_recording
 

@@ -128,7 +128,7 @@ def with_kept_ceilings(paths: Sequence[Path], options: "Options") -> "Options":
     recordings = [path for path in paths if is_recording(path)]
     if not recordings or len(recordings) < len(paths):
         return options
-    from bottleneck.calibrate.cached import kept_ceilings
+    from bottleneck.calibrate.cache import kept_ceilings
 
     kept = [kept_ceilings(path) for path in recordings]
     return replace(options, device=kept[0]) if all(each == kept[0] for each in kept) else options
@@ -153,7 +153,7 @@ def _refuse_unfinished(folder: Path) -> None:
 
 
 def _repair(path: Path) -> None:
-    from bottleneck.calibrate.cached import add_ceilings
+    from bottleneck.calibrate.cache import add_ceilings
     from bottleneck.commands.finish_run import say
     from bottleneck.commands.repair import repair
 
@@ -197,7 +197,7 @@ def chosen_device(name: str | None, peaks: Path | None) -> "Device | None":
 
 
 def _this_cpu() -> "Device":
-    from bottleneck.calibrate.calibration import load_calibration
+    from bottleneck.calibrate.cache import load_calibration
     from bottleneck.errors import UsageError
 
     calibrated = load_calibration()

@@ -159,7 +159,7 @@ def _program(file: str, settings: "Sequence[str]", parameters: "Sequence[Paramet
 
 def _measure(plan: "SweepPlan", keep: Path | None, tell: Callable[[str], None]) -> "tuple[Sweep, bool]":
     """The sweep, and whether it came to its end; after a signal it has the points measured so far."""
-    from bottleneck.calibrate.cached import find_calibration
+    from bottleneck.calibrate.cache import find_calibration
     from bottleneck.commands.interrupts import Interrupted, answered
     from bottleneck.experiment.record_once import Ceilings
     from bottleneck.experiment.sweep import SweepProgress, run_sweep

@@ -234,7 +234,7 @@ def _checked(tries: Sequence[str]) -> tuple[str, ...]:
 
 def _record(program: "Program", folder: Path, say: _Say) -> Path:
     """A recording of the program as it is, made as ``bottleneck run`` does; WorkloadError if the program fails."""
-    from bottleneck.calibrate.cached import find_calibration
+    from bottleneck.calibrate.cache import find_calibration
     from bottleneck.experiment.record_once import TELEMETRY_S, Ceilings, ProgramFailed, Recorder, RecordOptions
 
     def tell(text: str) -> None:
@@ -259,7 +259,7 @@ def _record(program: "Program", folder: Path, say: _Say) -> Path:
 
 def _scoreboard() -> Path | None:
     """The path of the scoreboard; null where none is to be kept."""
-    from bottleneck.calibrate.calibration import cache_folder
+    from bottleneck.calibrate.cache import cache_folder
 
     named = os.environ.get(SCOREBOARD_VARIABLE)
     if named is None:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from bottleneck import __version__
-from bottleneck.calibrate.calibration import cache_folder, read_calibration
+from bottleneck.calibrate.cache import cache_folder, read_calibration
 from bottleneck.doctor.facts import (
     Driver,
     Facts,

@@ -122,7 +122,7 @@ def _find_calibration(torch: Any) -> dict[str, object] | None:
     """The kept ceilings of the devices; null without a device, or if the devices differ."""
     if not torch.cuda.is_available():
         return None
-    from bottleneck.calibrate.cached import gpu_calibration
+    from bottleneck.calibrate.cache import gpu_calibration
 
     known = gpu_calibration(_described(torch))
     if known is None:

@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 
 from bottleneck.calibrate import cpu as calibrate_cpu
-from bottleneck.calibrate.calibration import Calibration, ClockStamp, Tell, read_calibration, to_plain
-from bottleneck.calibrate.probes import Effort, Step
-from bottleneck.calibrate.table import table
+from bottleneck.calibrate.cache import read_calibration, to_plain
+from bottleneck.calibrate.calibration import Calibration
+from bottleneck.calibrate.calibration_table import calibration_table
+from bottleneck.calibrate.conditions import ClockStamp
+from bottleneck.calibrate.probes import OnProgress, ProbeEffort, RoundProgress
 from bottleneck.cli import _run
 from tests.architecture.test_imports import modules_after, run_fresh
 from tests.calibrate.test_calibration import NOISY, ceiling, made
@@ -26,13 +28,13 @@ def _measured(monkeypatch: pytest.MonkeyPatch) -> None:
     """The measurement takes no time, tells two rounds, and comes to what ``made`` makes."""
     pytest.importorskip("torch")
 
-    def measure(threads: int | None, effort: Effort, tell: Tell) -> Calibration:
+    def measure(threads: int | None, effort: ProbeEffort, on_progress: OnProgress) -> Calibration:
         for step in (
-            Step("fp32 product", 1, 0, 2),
-            Step("DRAM stream", 1, 1, 2),
-            Step("DRAM stream", 3, 0, 1, is_rest=True),
+            RoundProgress("fp32 product", 1, 0, 2),
+            RoundProgress("DRAM stream", 1, 1, 2),
+            RoundProgress("DRAM stream", 3, 0, 1, is_rest=True),
         ):
-            tell(step)
+            on_progress(step)
         return made(threads=threads or 2, is_default=threads is None)
 
     monkeypatch.setattr(calibrate_cpu, "measure_cpu", measure)
@@ -48,7 +50,7 @@ class TestOutput:
         assert run("--device", "cpu") == 0
         out, err = capsys.readouterr()
         known = read_calibration()
-        assert known is not None and out == table(known)
+        assert known is not None and out == calibration_table(known)
         assert "round 1: 2 ceilings" in err and "round 3: 1 that have not settled" in err and "kept in" in err
 
     def test_quiet_leaves_only_the_result(self, capsys: pytest.CaptureFixture[str]) -> None:
@@ -67,16 +69,16 @@ class TestOutput:
         assert "fp32" in (tmp_path / "ceilings.txt").read_text()
 
     def test_seconds_are_what_the_measurement_takes_at_least(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        asked: list[Effort] = []
+        asked: list[ProbeEffort] = []
 
-        def measure(threads: int | None, effort: Effort, tell: Tell) -> Calibration:
+        def measure(threads: int | None, effort: ProbeEffort, on_progress: OnProgress) -> Calibration:
             asked.append(effort)
             return made()
 
         monkeypatch.setattr(calibrate_cpu, "measure_cpu", measure)
         assert run("--device", "cpu", "-q", "--seconds", "90") == run("--device", "cpu", "-q") == 0
         assert [effort.least_seconds for effort in asked] == [90.0, 0.0]
-        assert asked[1] == Effort()
+        assert asked[1] == ProbeEffort()
 
     def test_threads_mean_the_cpu_and_have_a_calibration_of_their_own(self) -> None:
         assert run("--threads", "1", "-q") == 0
@@ -88,7 +90,7 @@ class TestOutput:
             noisy = made(caveats=NOISY)
             scaled = replace(noisy.device, peaks_flops_per_s={"fp32_tensor": fast * 1e11})
             now = replace(noisy, device=scaled)
-            monkeypatch.setattr(calibrate_cpu, "measure_cpu", lambda threads, effort, tell, now=now: now)
+            monkeypatch.setattr(calibrate_cpu, "measure_cpu", lambda threads, effort, on_progress, now=now: now)
             assert run("-q", "--device", "cpu", *flags) == 0
             known = read_calibration()
             peaks.append(known.device.peaks_flops_per_s["fp32_tensor"] if known else None)
@@ -137,13 +139,13 @@ def test_help_imports_neither_torch_nor_numpy() -> None:
 class TestTable:
     def test_it_fits_a_terminal_and_marks_what_did_not_settle(self) -> None:
         restless = replace(made().ceilings[0], stable=False, spread=0.123)
-        text = table(made(ceilings=(restless, *made().ceilings[1:]), caveats=NOISY))
+        text = calibration_table(made(ceilings=(restless, *made().ceilings[1:]), caveats=NOISY))
         assert max(map(len, text.splitlines())) <= 80
         assert "12.3 % !" in text and "did not settle within 3 %" in text and "other programs" in text
 
     def test_the_data_sheet_stands_beside_what_was_reached(self) -> None:
         reached = ceiling("bf16 product", "matrix", 791.5e12, "FLOP/s", nominal=989.4e12, clock_mhz=1530.0)
-        text = table(
+        text = calibration_table(
             made(ceilings=(reached,), clock=ClockStamp(1980.0, 1530.0, 1965.0, is_sensed=True, memory_mhz=3201.0))
         )
         (row,) = (line for line in text.splitlines() if "bf16" in line)
@@ -152,10 +154,10 @@ class TestTable:
         assert "; memory 3201" in text
 
     def test_without_a_data_sheet_or_a_clock_there_are_no_such_columns(self) -> None:
-        text = table(made(clock=ClockStamp(2445.0, 2445.0, 2445.0)))
+        text = calibration_table(made(clock=ClockStamp(2445.0, 2445.0, 2445.0)))
         assert "data sheet" not in text and "share" not in text
         assert "clock: 2445 MHz all the time" in text
 
     def test_what_could_not_be_measured_is_named_with_the_reason(self) -> None:
-        text = table(made(missing={"fp8 product": "no kernel for this device"}))
+        text = calibration_table(made(missing={"fp8 product": "no kernel for this device"}))
         assert "not measured: fp8 product (no kernel for this device)" in text

@@ -11,11 +11,12 @@ from typing import Any
 
 import pytest
 
-from bottleneck.calibrate.calibration import Ceiling, Sensors, driver_version, silent
+from bottleneck.calibrate.calibration import Ceiling
+from bottleneck.calibrate.conditions import NvmlClock, driver_version
 from bottleneck.calibrate.gpu import (
     LAUNCH,
     CudaBench,
-    Sizes,
+    GpuSizes,
     as_device,
     cuda_probes,
     data_sheet,
@@ -25,7 +26,7 @@ from bottleneck.calibrate.gpu import (
     read_gpu_calibration,
     stream_sizes,
 )
-from bottleneck.calibrate.probes import Effort, Watch, settle
+from bottleneck.calibrate.probes import ClockWatch, ProbeEffort, no_progress, settle
 from bottleneck.devices.match import device_by_name
 from tests.calibrate.test_calibration import ceiling
 from tests.harness.nvml import OTHER_CARD, build, environment
@@ -43,8 +44,8 @@ FACTS = {
     "L2_cache_size": 62_914_560,
     "uuid": "a serial number",
 }
-SMALL = Sizes((128, 64), 32, 1.0, 1024, 4096, 40, 1e6)
-HASTY = Effort(0.002, most_rounds=2)
+SMALL = GpuSizes((128, 64), 32, 1.0, 1024, 4096, 40, 1e6)
+HASTY = ProbeEffort(0.002, most_rounds=2)
 
 
 class Event:
@@ -95,7 +96,7 @@ class StandIn:
         self.slept = 0
         self.version = SimpleNamespace(cuda="13.0", hip=None)
         self.profiler = SimpleNamespace(profile=Profile, ProfilerActivity=SimpleNamespace(CUDA="CUDA"))
-        told = {key: value for key, value in FACTS.items() if key != "index"} | {"name": name}
+        facts = {key: value for key, value in FACTS.items() if key != "index"} | {"name": name}
         self.cuda = SimpleNamespace(
             Event=Event,
             _sleep=self._sleep,
@@ -104,7 +105,7 @@ class StandIn:
             is_initialized=lambda: True,
             device_count=lambda: 1,
             mem_get_info=lambda index: (2**26, 2**27),
-            get_device_properties=lambda index: SimpleNamespace(**told),
+            get_device_properties=lambda index: SimpleNamespace(**facts),
             jiterator=SimpleNamespace(_create_jit_fn=lambda code: lambda numbers: numbers * 0.999 + 0.001),
         )
 
@@ -131,7 +132,7 @@ def bench(torch: StandIn) -> CudaBench:
 
 
 def test_every_call_is_one_that_torch_knows(torch: StandIn) -> None:
-    outcome = settle(list(cuda_probes(bench(torch))), HASTY, Watch(lambda: 1500.0))
+    outcome = settle(list(cuda_probes(bench(torch))), HASTY, ClockWatch(lambda: 1500.0))
     assert {"fp32 product", "tf32 product", "bf16 product", "fp16 product", "fp64 product"} <= outcome.measured.keys()
     assert {"fp32 multiply-add", "L2 stream", "DRAM stream", "enqueue by the host"} <= outcome.measured.keys()
     assert {"host to device, pageable", "device to host, pageable"} <= outcome.measured.keys()
@@ -146,7 +147,7 @@ LINKED = ("host to device", "device to host")
 
 
 def test_data_are_random_and_never_zeros(torch: StandIn) -> None:
-    settle(list(cuda_probes(bench(torch))), HASTY, Watch(lambda: None))
+    settle(list(cuda_probes(bench(torch))), HASTY, ClockWatch(lambda: None))
     assert {"rand", "randn", "randint"} <= set(torch.asked) and "zeros" not in torch.asked
 
 
@@ -205,7 +206,7 @@ class TestMeasured:
     @pytest.fixture
     def made(self, torch: StandIn, tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
         monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-        return measure_gpu(torch, 0, HASTY, silent, SMALL)
+        return measure_gpu(torch, 0, HASTY, no_progress, SMALL)
 
     def test_it_is_a_measured_device_with_the_data_sheet_behind_it(self, made: Any) -> None:
         assert (made.device.name, made.device.source, made.device.kind) == ("NVIDIA H200", "measured", "cuda")
@@ -221,8 +222,7 @@ class TestMeasured:
         assert "serial" not in made.identity and "name=NVIDIA H200" in made.identity
 
     def test_a_run_finds_it_where_all_devices_are_alike(self, made: Any) -> None:
-        from bottleneck.calibrate.cached import gpu_calibration
-        from bottleneck.calibrate.calibration import write_calibration
+        from bottleneck.calibrate.cache import gpu_calibration, write_calibration
 
         assert gpu_calibration([FACTS]) is None
         write_calibration(replace(made, driver=driver_version()))
@@ -232,7 +232,7 @@ class TestMeasured:
         assert gpu_calibration([]) is None
 
     def test_it_is_found_again_by_what_the_program_saw_of_the_device(self, made: Any) -> None:
-        from bottleneck.calibrate.calibration import write_calibration
+        from bottleneck.calibrate.cache import write_calibration
 
         write_calibration(made)
         assert read_gpu_calibration(identity(FACTS), made.driver) == made
@@ -240,7 +240,7 @@ class TestMeasured:
         assert read_gpu_calibration(identity({**FACTS, "clock_rate": 1_700_000}), made.driver) is None
 
 
-def told(*ceilings: Ceiling, sheet: Any = H200) -> Any:
+def device_of(*ceilings: Ceiling, sheet: Any = H200) -> Any:
     return as_device(sheet, FACTS, ceilings)
 
 
@@ -250,7 +250,7 @@ def product(dtype: str, value: float, **more: object) -> Ceiling:
 
 class TestDevice:
     def test_what_was_measured_replaces_the_data_sheet_and_nothing_else(self) -> None:
-        device = told(product("bf16", 790e12, clock_mhz=1500.0), ceiling("DRAM stream", "memory", 4.3e12, "B/s"))
+        device = device_of(product("bf16", 790e12, clock_mhz=1500.0), ceiling("DRAM stream", "memory", 4.3e12, "B/s"))
         assert device.peaks_flops_per_s == {**H200.peaks_flops_per_s, "bf16_tensor": 790e12}
         assert (device.bandwidth_bytes_per_s, device.link_bytes_per_s) == (4.3e12, H200.link_bytes_per_s)
         assert device.ridge_flops_per_byte["bf16_tensor"] == pytest.approx(790 / 4.3)
@@ -258,26 +258,26 @@ class TestDevice:
 
     def test_products_are_no_ceiling_of_the_vector_units_unless_they_beat_the_data_sheet(self) -> None:
         sheet = H200.peaks_flops_per_s["fp32_vector"]
-        assert told(product("fp32", 0.8 * sheet)).peaks_flops_per_s["fp32_vector"] == sheet
-        assert told(product("fp32", 1.1 * sheet)).peaks_flops_per_s["fp32_vector"] == 1.1 * sheet
+        assert device_of(product("fp32", 0.8 * sheet)).peaks_flops_per_s["fp32_vector"] == sheet
+        assert device_of(product("fp32", 1.1 * sheet)).peaks_flops_per_s["fp32_vector"] == 1.1 * sheet
 
     def test_chains_of_multiply_adds_are(self) -> None:
         chains = ceiling("fp32 multiply-add", "vector", 60e12, "FLOP/s")
-        assert told(chains, product("fp32", 50e12)).peaks_flops_per_s["fp32_vector"] == 60e12
-        assert told(chains, product("fp32", 61e12)).peaks_flops_per_s["fp32_vector"] == 61e12
+        assert device_of(chains, product("fp32", 50e12)).peaks_flops_per_s["fp32_vector"] == 60e12
+        assert device_of(chains, product("fp32", 61e12)).peaks_flops_per_s["fp32_vector"] == 61e12
 
     def test_a_dtype_without_units_of_its_own_gives_no_peak(self) -> None:
-        device = told(product("bf16", 12e12), product("tf32", 12e12), sheet=V100)
+        device = device_of(product("bf16", 12e12), product("tf32", 12e12), sheet=V100)
         assert device.peaks_flops_per_s.keys() == V100.peaks_flops_per_s.keys()
 
     def test_a_device_that_no_table_knows_has_what_was_measured(self) -> None:
         stranger = replace(H200, peaks_flops_per_s={}, bandwidth_bytes_per_s=None, source=None, peak_clocks_mhz={})
-        device = told(product("bf16", 1e14), ceiling("DRAM stream", "memory", 1e12, "B/s"), sheet=stranger)
+        device = device_of(product("bf16", 1e14), ceiling("DRAM stream", "memory", 1e12, "B/s"), sheet=stranger)
         assert device.peaks_flops_per_s == {"bf16_tensor": 1e14}
         assert (device.source, device.ridge_flops_per_byte) == ("measured", {"bf16_tensor": 100.0})
 
     def test_the_launch_floor_is_the_profilers_and_the_link_the_faster_direction(self) -> None:
-        device = told(
+        device = device_of(
             ceiling(LAUNCH, "time", 1.5, "us"),
             ceiling("smallest kernels, back to back", "time", 2.4, "us"),
             ceiling("host to device, pinned", "link", 54e9, "B/s"),
@@ -303,8 +303,8 @@ class TestDataSheet:
 
 _SENSORS = """
 import json
-from bottleneck.calibrate.calibration import Sensors, driver_version
-sensors = Sensors({"index": 0, "uuid": "%s"})
+from bottleneck.calibrate.conditions import NvmlClock, driver_version
+sensors = NvmlClock({"index": 0, "uuid": "%s"})
 print(json.dumps([sensors.clock_mhz(), sensors.memory_mhz(), sensors.used_share(), sensors.driver]))
 sensors.close()
 """
@@ -329,6 +329,6 @@ def test_clocks_come_from_the_card_that_is_measured(tmp_path: Path, script: list
 
 
 def test_without_a_driver_there_are_no_clocks() -> None:
-    sensors = Sensors(FACTS)
+    sensors = NvmlClock(FACTS)
     assert (sensors.clock_mhz(), sensors.memory_mhz(), sensors.used_share()) == (None, None, None)
     sensors.close()

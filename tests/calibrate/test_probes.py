@@ -4,9 +4,19 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from bottleneck.calibrate.probes import Effort, Look, Outcome, Probe, Step, Watch, best_of, descending, settle
+from bottleneck.calibrate.probes import (
+    ClockWatch,
+    Look,
+    Probe,
+    ProbeEffort,
+    ProbeResults,
+    RoundProgress,
+    best_of,
+    descending,
+    settle,
+)
 
-THREE = Effort(fewest_runs=3)
+THREE = ProbeEffort(fewest_runs=3)
 
 
 class Script:
@@ -48,8 +58,8 @@ class TestBestOf:
 
     def test_a_short_run_is_made_more_often(self) -> None:
         script = Script(*[0.001] * 40)
-        best_of(script.take, 1.0, Effort(), script.clock)
-        assert script.runs == 1 + Effort().fewest_runs > 1 + THREE.fewest_runs
+        best_of(script.take, 1.0, ProbeEffort(), script.clock)
+        assert script.runs == 1 + ProbeEffort().fewest_runs > 1 + THREE.fewest_runs
 
     def test_one_run_that_takes_all_the_time_is_enough_but_not_stable(self) -> None:
         script = Script(5.0, 5.0, 5.0)
@@ -84,8 +94,8 @@ class World:
 
         return Probe(ceiling, how, amount, prepare)
 
-    def settle(self, *probes: Probe, effort: Effort = Effort(), **more: object) -> Outcome:  # noqa: B008 - frozen
-        return settle(probes, effort, Watch(lambda: None), clock=lambda: self.now, **more)
+    def settle(self, *probes: Probe, effort: ProbeEffort = ProbeEffort(), **more: object) -> ProbeResults:  # noqa: B008 - frozen
+        return settle(probes, effort, ClockWatch(lambda: None), clock=lambda: self.now, **more)
 
 
 class TestSettle:
@@ -106,7 +116,7 @@ class TestSettle:
         world = World(drifting=[10.0 * 2.0**number for number in range(9)])
         outcome = world.settle(world.probe("drifting"))
         assert outcome.unstable == ("drifting",)
-        assert outcome.measured["drifting"].rounds == Effort().most_rounds
+        assert outcome.measured["drifting"].rounds == ProbeEffort().most_rounds
 
     def test_the_best_round_counts(self) -> None:
         world = World(disturbed=[10.0, 30.0, 20.0, 30.5])
@@ -121,32 +131,34 @@ class TestSettle:
 
     def test_no_round_begins_when_the_time_is_over(self) -> None:
         world = World(slow=[1e-3, 2e-3, 4e-3, 8e-3])
-        outcome = world.settle(world.probe("slow"), effort=Effort(most_seconds=1.0))
+        outcome = world.settle(world.probe("slow"), effort=ProbeEffort(most_seconds=1.0))
         assert outcome.measured["slow"].rounds == 2 and not outcome.measured["slow"].stable
 
     def test_rounds_go_on_for_as_long_as_is_wanted_though_all_has_settled(self) -> None:
         # A round takes 0.25 s: the run that is not counted, and one that fills the slice.
         world, steps = World(calm=[8.0, 8.0, 8.0, 10.0, 99.0]), []
-        effort = Effort(most_seconds=0.0).lasting(0.75 + 0.1)
-        outcome = world.settle(world.probe("calm"), effort=effort, tell=steps.append)
+        effort = ProbeEffort(most_seconds=0.0).lasting(0.75 + 0.1)
+        outcome = world.settle(world.probe("calm"), effort=effort, on_progress=steps.append)
         assert (outcome.rate("calm"), outcome.measured["calm"].rounds) == (10.0, 4)
         assert not any(step.is_rest for step in steps)
 
     def test_after_that_time_only_what_has_not_settled_is_measured_again(self) -> None:
         world, steps = World(calm=[8.0] * 3, wild=[8.0, 16.0, 32.0, 64.0, 128.0, 128.0]), []
-        effort = Effort().lasting(1.0)
-        outcome = world.settle(world.probe("calm"), world.probe("wild"), effort=effort, tell=steps.append)
+        effort = ProbeEffort().lasting(1.0)
+        outcome = world.settle(world.probe("calm"), world.probe("wild"), effort=effort, on_progress=steps.append)
         assert outcome.unstable == () and outcome.rate("wild") == 128.0
         assert [(step.round, step.ceiling) for step in steps if step.is_rest] == [(4, "wild"), (5, "wild"), (6, "wild")]
         assert [step.seconds for step in steps if step.done == 0][:4] == [0.0, 0.5, 0.9375, 1.34375]
 
     def test_slow_ways_are_given_up_there_too(self) -> None:
         world = World(wide=[100.0] * 20)
-        world.settle(world.probe("wide", "long way", 0.5), world.probe("wide", "short way"), effort=Effort().lasting(2))
+        world.settle(
+            world.probe("wide", "long way", 0.5), world.probe("wide", "short way"), effort=ProbeEffort().lasting(2)
+        )
         assert world.prepared.count(("wide", "long way")) == 2
 
     def test_without_a_time_of_the_user_an_effort_stays_what_it_is(self) -> None:
-        assert Effort().lasting(None) == Effort()
+        assert ProbeEffort().lasting(None) == ProbeEffort()
 
     def test_what_the_machine_refuses_is_missing_with_the_reason(self) -> None:
         def refuse() -> Callable[[Look], float]:
@@ -167,27 +179,27 @@ class TestSettle:
 
     def test_every_step_is_told_with_its_place(self) -> None:
         world, steps = World(a=[1.0, 1.0], b=[1.0, 9.0, 9.0]), []
-        world.settle(world.probe("a"), world.probe("b"), tell=steps.append)
+        world.settle(world.probe("a"), world.probe("b"), on_progress=steps.append)
         assert steps == [
-            Step("a", 1, 0, 2),
-            Step("b", 1, 1, 2),
-            Step("a", 2, 0, 2),
-            Step("b", 2, 1, 2),
-            Step("b", 3, 0, 1, is_rest=True),
+            RoundProgress("a", 1, 0, 2),
+            RoundProgress("b", 1, 1, 2),
+            RoundProgress("a", 2, 0, 2),
+            RoundProgress("b", 2, 1, 2),
+            RoundProgress("b", 3, 0, 1, is_rest=True),
         ]
 
 
 class TestWatch:
     def test_each_ceiling_has_the_median_of_what_was_seen_meanwhile(self) -> None:
         world, seen = World(a=[1.0, 1.0], b=[1.0, 1.0]), iter([100.0, 300.0, 200.0] * 9)
-        watch = Watch(lambda: next(seen), clock=lambda: world.now, apart_s=0.5)
-        outcome = settle((world.probe("a"), world.probe("b")), Effort(), watch, clock=lambda: world.now)
+        watch = ClockWatch(lambda: next(seen), clock=lambda: world.now, apart_s=0.5)
+        outcome = settle((world.probe("a"), world.probe("b")), ProbeEffort(), watch, clock=lambda: world.now)
         assert {each.clock_mhz for each in outcome.measured.values()} <= {100.0, 200.0, 300.0}
         assert len(watch.seen_mhz()) == len(watch.seen_mhz("a")) + len(watch.seen_mhz("b"))
 
     def test_it_does_not_look_too_often(self) -> None:
         now = iter([0.0, 0.0, 0.01, 0.03, 0.03])
-        watch = Watch(lambda: 5.0, clock=lambda: next(now), apart_s=0.02)
+        watch = ClockWatch(lambda: 5.0, clock=lambda: next(now), apart_s=0.02)
         for _ in range(3):
             watch.look()
         assert watch.seen_mhz() == (5.0, 5.0)

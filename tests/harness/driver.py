@@ -11,8 +11,8 @@ from bottleneck.schema.recording import Recording, read_recording
 _DRIVER = """
 import sys
 from bottleneck.commands import finish_run
-from bottleneck.calibrate import cached
-cached.cpu_calibration = lambda threads, tell: None
+from bottleneck.calibrate import cache
+cache.cpu_calibration = lambda threads, tell: None
 def report(folder, voice):
     {report}
 finish_run._report = report

@@ -1,4 +1,4 @@
-"""Ceilings for a run: those that are kept, or measured by a helper process; a failure is told and stops nothing."""
+"""Ceilings for a run: those that are kept, or measured by a helper process; a failure is reported and stops nothing."""
 
 import dataclasses
 import subprocess
@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from bottleneck.calibrate import cached
-from bottleneck.calibrate.cached import cpu_calibration
-from bottleneck.calibrate.calibration import Calibration, write_calibration
+from bottleneck.calibrate import cache
+from bottleneck.calibrate.cache import cpu_calibration, write_calibration
+from bottleneck.calibrate.calibration import Calibration
 from bottleneck.harness.machine import cpu_facts
 from bottleneck.schema.analysis import Caveat, Device
 from bottleneck.schema.recording import RankTrace, Recording, read_recording, write_recording
@@ -44,7 +44,7 @@ class Helper:
 @pytest.fixture
 def helper(monkeypatch: pytest.MonkeyPatch) -> Helper:
     helper = Helper(made())
-    monkeypatch.setattr(cached.subprocess, "run", helper.run)
+    monkeypatch.setattr(cache.subprocess, "run", helper.run)
     return helper
 
 
@@ -54,19 +54,19 @@ def minutes_ago(minutes: float) -> str:
 
 def test_what_is_kept_is_not_measured_again(helper: Helper) -> None:
     write_calibration(made())
-    told: list[str] = []
-    assert cpu_calibration(2, told.append) == made()
-    assert (helper.commands, told) == ([], [])
+    messages: list[str] = []
+    assert cpu_calibration(2, messages.append) == made()
+    assert (helper.commands, messages) == ([], [])
 
 
 def test_what_is_missing_is_measured_by_the_command_that_users_have(helper: Helper) -> None:
-    told: list[str] = []
-    assert cpu_calibration(2, told.append) == made()
+    messages: list[str] = []
+    assert cpu_calibration(2, messages.append) == made()
     ((python, *arguments),) = helper.commands
     assert python == sys.executable
     assert arguments[:5] == ["-P", "-m", "bottleneck.cli", "calibrate", "--device"]
     assert arguments[5:8] == ["cpu", "--threads", "2"]
-    assert "once" in told[0]
+    assert "once" in messages[0]
 
 
 @pytest.mark.parametrize("is_terminal", [True, False])
@@ -80,31 +80,31 @@ def test_progress_shows_where_ours_would(helper: Helper, monkeypatch: pytest.Mon
 @pytest.mark.parametrize(("minutes", "runs"), [(1.0, 0), (30.0, 1)])
 def test_a_disturbed_result_is_improved_on_but_not_at_every_run(helper: Helper, minutes: float, runs: int) -> None:
     write_calibration(made(caveats=NOISY, created=minutes_ago(minutes)))
-    told: list[str] = []
-    cpu_calibration(2, told.append)
-    assert len(helper.commands) == runs == len(told)
-    assert all("busy the last time" in text for text in told)
+    messages: list[str] = []
+    cpu_calibration(2, messages.append)
+    assert len(helper.commands) == runs == len(messages)
+    assert all("busy the last time" in text for text in messages)
 
 
-def test_a_failure_is_told_with_its_reason(helper: Helper) -> None:
+def test_a_failure_is_reported_with_its_reason(helper: Helper) -> None:
     helper.leaves, helper.stderr = None, "error: torch cannot be imported\n  why: something\n"
-    told: list[str] = []
-    assert cpu_calibration(2, told.append) is None
-    assert told[-1] == "bottleneck: this CPU could not be measured: torch cannot be imported"
+    messages: list[str] = []
+    assert cpu_calibration(2, messages.append) is None
+    assert messages[-1] == "bottleneck: this CPU could not be measured: torch cannot be imported"
 
 
-def test_a_result_that_was_not_kept_is_told(helper: Helper, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cached, "read_calibration", lambda threads: None)
-    told: list[str] = []
-    assert cpu_calibration(2, told.append) is None
-    assert told[-1].endswith("could not be kept in the user's cache")
+def test_a_result_that_was_not_kept_is_reported(helper: Helper, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cache, "read_calibration", lambda threads: None)
+    messages: list[str] = []
+    assert cpu_calibration(2, messages.append) is None
+    assert messages[-1].endswith("could not be kept in the user's cache")
 
 
-def test_a_helper_that_dies_silently_is_told_by_its_status(helper: Helper) -> None:
+def test_a_helper_that_dies_silently_is_reported_by_its_status(helper: Helper) -> None:
     helper.leaves = None
-    told: list[str] = []
-    assert cpu_calibration(2, told.append) is None
-    assert told[-1].endswith("it ended with status 4")
+    messages: list[str] = []
+    assert cpu_calibration(2, messages.append) is None
+    assert messages[-1].endswith("it ended with status 4")
 
 
 DEVICE = Device("CPU", None, "cpu", 1, {}, 1e9, 1.0, "measured", {})
@@ -131,16 +131,16 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[int | None]:
         asked.append(threads)
         return Calibration(DEVICE, "", "", 2, True, "", "", 1.0, caveats=(Caveat("noisy-calibration", "doubtful"),))
 
-    monkeypatch.setattr(cached, "cpu_calibration", calibration)
+    monkeypatch.setattr(cache, "cpu_calibration", calibration)
     return asked
 
 
 def test_a_recording_gets_the_ceilings_of_this_cpu(tmp_path: Path, asked: list[int | None]) -> None:
     write_recording(tmp_path, BLOCK)
-    cached.add_ceilings(tmp_path, print)
+    cache.add_ceilings(tmp_path, print)
     found = read_recording(tmp_path)
     assert (found.device, found.warnings, asked) == (DEVICE, ("doubtful",), [2])
-    cached.add_ceilings(tmp_path, print)
+    cache.add_ceilings(tmp_path, print)
     assert asked == [2]
 
 
@@ -158,14 +158,14 @@ def test_a_recording_gets_the_ceilings_of_this_cpu(tmp_path: Path, asked: list[i
 def test_any_other_recording_stays_as_it_is(tmp_path: Path, asked: list[int | None], changes: dict[str, Any]) -> None:
     recording = dataclasses.replace(BLOCK, **changes)
     write_recording(tmp_path, recording)
-    cached.add_ceilings(tmp_path, print)
+    cache.add_ceilings(tmp_path, print)
     assert read_recording(tmp_path) == recording
     assert asked == []
 
 
 def test_a_trace_or_a_folder_without_recording_is_left_alone(tmp_path: Path, asked: list[int | None]) -> None:
-    cached.add_ceilings(tmp_path, print)
-    cached.add_ceilings(tmp_path / "trace.json", print)
+    cache.add_ceilings(tmp_path, print)
+    cache.add_ceilings(tmp_path / "trace.json", print)
     assert asked == []
 
 
@@ -173,10 +173,10 @@ def test_kept_ceilings_are_read_and_neither_measured_nor_written(
     tmp_path: Path, asked: list[int | None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_recording(tmp_path, BLOCK)
-    monkeypatch.setattr(cached, "read_calibration", lambda threads: None)
-    assert cached.kept_ceilings(tmp_path) is None
+    monkeypatch.setattr(cache, "read_calibration", lambda threads: None)
+    assert cache.kept_ceilings(tmp_path) is None
     known = Calibration(DEVICE, "", "", 2, True, "", "", 1.0)
-    monkeypatch.setattr(cached, "read_calibration", lambda threads: known if threads == 2 else None)
-    assert cached.kept_ceilings(tmp_path) == DEVICE
-    assert cached.kept_ceilings(tmp_path / "trace.json") is None
+    monkeypatch.setattr(cache, "read_calibration", lambda threads: known if threads == 2 else None)
+    assert cache.kept_ceilings(tmp_path) == DEVICE
+    assert cache.kept_ceilings(tmp_path / "trace.json") is None
     assert (read_recording(tmp_path), asked) == (BLOCK, [])

@@ -15,8 +15,8 @@ _GROUPS = {
 }
 
 
-def table(calibration: Calibration) -> str:
-    """The ceilings of a device in at most 80 columns, and what is to be said about them."""
+def calibration_table(calibration: Calibration) -> str:
+    """The ceilings of a device in at most 80 columns, and notes on them."""
     lines = [_title(calibration), *_rows(calibration), "", *_notes(calibration)]
     return "\n".join(line.rstrip() for line in lines) + "\n"
 
@@ -84,10 +84,10 @@ def _clock(calibration: Calibration) -> str:
     if clock.during_mhz is None:
         return "the clock of the device could not be read: the ceilings hold at whatever it was"
     if not clock.is_sensed:
-        return f"clock: {clock.during_mhz:.0f} MHz all the time, as the system tells it; it may not be the true one"
-    told = [("before", clock.before_mhz), ("while measuring", clock.during_mhz), ("after", clock.after_mhz)]
+        return f"clock: {clock.during_mhz:.0f} MHz all the time, as the system states it; it may not be the true one"
+    clocks = [("before", clock.before_mhz), ("while measuring", clock.during_mhz), ("after", clock.after_mhz)]
     memory = f"; memory {clock.memory_mhz:.0f} MHz" if clock.memory_mhz else ""
-    return "clock: " + ", ".join(f"{mhz:.0f} MHz {when}" for when, mhz in told if mhz) + memory
+    return "clock: " + ", ".join(f"{mhz:.0f} MHz {when}" for when, mhz in clocks if mhz) + memory
 
 
 def _wrapped(text: str) -> list[str]:

@@ -1,0 +1,209 @@
+"""Kept calibrations: their files in the user's cache, and the process that measures this CPU where none is kept."""
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, fields, replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from bottleneck.calibrate.calibration import Calibration, best_of_both
+from bottleneck.devices.peaks import device_from_json, device_to_json
+from bottleneck.harness.machine import allowance, cpu_facts, torch_version
+from bottleneck.schema.analysis import Caveat, Device
+from bottleneck.schema.recording import Recording, is_recording, read_recording, write_recording
+
+_FORMAT = "bottleneck/calibration/4"
+# A measurement that other programs disturbed is repeated, which can only improve it, but not at every run.
+_REPEAT_AFTER = timedelta(minutes=10)
+
+
+def keep(before: Calibration | None, now: Calibration) -> Calibration:
+    """The calibration that is kept from now on: the new one, or the better of both where either was disturbed.
+
+    Where the user's cache cannot be written it has a caveat that says so.
+    """
+    kept = now if before is None or not (before.caveats or now.caveats) else best_of_both(before, now)
+    try:
+        write_calibration(kept)
+    except OSError as exc:
+        message = f"the ceilings could not be kept in {cache_folder()} and are forgotten again: {exc.strerror or exc}"
+        return replace(kept, caveats=(*kept.caveats, Caveat("calibration-not-kept", message)))
+    return kept
+
+
+def load_calibration(threads: int | None = None) -> Device | None:
+    """The kept ceilings of this CPU, torch version and number of threads (null: torch's choice); null if none fit.
+
+    Does not import torch.
+    """
+    known = read_calibration(threads)
+    return None if known is None else known.device
+
+
+def read_calibration(threads: int | None = None) -> Calibration | None:
+    """The whole calibration behind ``load_calibration``; a file that cannot be read counts as absent."""
+    identity, limits = cpu_facts().identity, allowance()
+    for known in kept_calibrations("cpu"):
+        if known.identity != identity:
+            continue
+        if known.threads == threads or (threads is None and known.is_default and known.allowance == limits):
+            return known
+    return None
+
+
+def kept_calibrations(kind: str) -> list[Calibration]:
+    """Those of a kind of device that were made with this version of torch."""
+    version = torch_version()
+    found = [_read(path) for path in sorted(cache_folder().glob(f"{kind}-*.json"))]
+    return [known for known in found if known is not None and known.torch == version]
+
+
+def calibration_file(calibration: Calibration) -> Path:
+    """The file of a calibration: one for each device, driver, torch and number of threads."""
+    key = "\n".join((calibration.identity, calibration.torch, str(calibration.threads), calibration.driver))
+    return cache_folder() / f"{calibration.device.kind}-{hashlib.sha256(key.encode()).hexdigest()[:16]}.json"
+
+
+def write_calibration(calibration: Calibration) -> Path:
+    """The file in the user's cache that now holds the calibration; a reader never sees it half written."""
+    path = calibration_file(calibration)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_suffix(f".{os.getpid()}")
+    partial.write_text(json.dumps(to_plain(calibration), indent=1) + "\n", encoding="utf-8")
+    partial.replace(path)
+    return path
+
+
+def to_plain(calibration: Calibration) -> dict[str, Any]:
+    """The calibration as plain dicts, lists and numbers."""
+    return {"format": _FORMAT} | asdict(calibration) | {"device": device_to_json(calibration.device)}
+
+
+def _read(path: Path) -> Calibration | None:
+    import msgspec
+
+    try:
+        data: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        if data.pop("format") != _FORMAT or data.keys() != {each.name for each in fields(Calibration)}:
+            return None
+        device = device_from_json(data["device"])
+        return replace(msgspec.convert(data, Calibration), device=device)
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError, msgspec.MsgspecError):
+        return None
+
+
+def cache_folder() -> Path:
+    """Our folder in the user's cache; a temporary one for a user without a home, as in some containers."""
+    import platformdirs
+
+    with suppress(RuntimeError):  # as recent versions answer for a user without a home; others give a relative path
+        folder = platformdirs.user_cache_path("bottleneck", appauthor=False)
+        if folder.is_absolute():
+            return folder
+    return Path(tempfile.gettempdir()) / f"bottleneck-{os.getuid()}"
+
+
+def cpu_calibration(threads: int | None, report: Callable[[str], None]) -> Calibration | None:
+    """The calibration for this number of threads, made now if there is none; null if that fails, with a report.
+
+    A disturbed one is made again after a while, in a process of its own: the measurement needs torch, which this one
+    must not import. Its progress is shown on this terminal.
+    """
+    known = read_calibration(threads)
+    if known is not None and not _is_worth_repeating(known):
+        return known
+    often = "once" if known is None else "again, since it was busy the last time"
+    report(f"bottleneck: measuring the ceilings of this CPU, {often}; it takes about half a minute")
+    chosen = [] if threads is None else ["--threads", str(threads)]
+    shown = sys.stderr.isatty()
+    # -P: a file of the user's that is called torch.py is not ours to import.
+    command = [sys.executable, "-P", "-m", "bottleneck.cli", "calibrate", "--device", "cpu", *chosen]
+    helper = subprocess.run(  # noqa: S603 - our own interpreter and text
+        command if shown else [*command, "--quiet"],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=None if shown else subprocess.PIPE,
+        text=True,
+        check=False,
+    )
+    known = read_calibration(threads)
+    if known is None:
+        report(f"bottleneck: this CPU could not be measured: {_reason(helper)}")
+    return known
+
+
+def _reason(helper: "subprocess.CompletedProcess[str]") -> str:
+    if helper.returncode == 0:
+        return "its ceilings could not be kept in the user's cache"
+    lines = (helper.stderr or "").strip().splitlines() or [f"it ended with status {helper.returncode}"]
+    return lines[0].removeprefix("error: ")
+
+
+def gpu_calibration(facts: Iterable[Mapping[str, str | int | float | None]]) -> Calibration | None:
+    """The kept calibration of the GPUs that a program saw, null where there is none or they are not all alike.
+
+    None is made here: that takes up to a minute, and the device may have other work.
+    """
+    from bottleneck.calibrate.conditions import driver_version
+    from bottleneck.calibrate.gpu import identity, read_gpu_calibration
+
+    kinds = {identity(each) for each in facts}
+    return read_gpu_calibration(kinds.pop(), driver_version()) if len(kinds) == 1 else None
+
+
+def find_calibration(
+    facts: Sequence[Mapping[str, str | int | float | None]], threads: int | None, report: Callable[[str], None]
+) -> Calibration | None:
+    """The calibration of the device that a program used: of its GPUs (by their facts), else of the CPU."""
+    return gpu_calibration(facts) if facts else cpu_calibration(threads, report)
+
+
+def _is_worth_repeating(known: Calibration) -> bool:
+    return bool(known.caveats) and datetime.now(UTC) - datetime.fromisoformat(known.created) > _REPEAT_AFTER
+
+
+def kept_ceilings(folder: Path) -> Device | None:
+    """The kept ceilings for a recording of this CPU that has none; null for any other path.
+
+    Measures and writes nothing. A block of a program (`bottleneck.record`) could not wait for the measurement, which
+    may have been made since.
+    """
+    recording = _lacking(folder)
+    known = None if recording is None else read_calibration(recording.threads)
+    return None if known is None else known.device
+
+
+def add_ceilings(folder: Path, report: Callable[[str], None]) -> None:
+    """Writes the ceilings into a recording of this CPU that has none, measured now if need be.
+
+    Nothing happens to any other path, and where the recording cannot be written.
+    """
+    recording = _lacking(folder)
+    calibration = None if recording is None else cpu_calibration(recording.threads, report)
+    if recording is None or calibration is None:
+        return
+    doubts = tuple(caveat.message for caveat in calibration.caveats)
+    try:
+        write_recording(folder, replace(recording, device=calibration.device, warnings=(*recording.warnings, *doubts)))
+    except OSError:  # a recording that may only be read is explained as it is
+        return
+
+
+def lacks_ceilings(recording: Recording) -> bool:
+    """True for a trace of a CPU whose ceilings are not in the recording."""
+    return bool(recording.traces and recording.device is None and not recording.device_facts)
+
+
+def _lacking(folder: Path) -> Recording | None:
+    """The recording, if it is of this CPU and has no ceilings."""
+    if not is_recording(folder):
+        return None
+    recording = read_recording(folder)
+    return recording if lacks_ceilings(recording) and recording.versions.get("cpu") == cpu_facts().identity else None
