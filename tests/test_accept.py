@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from bottleneck.cli import _run
-from bottleneck.commands import accepting
+from bottleneck.gate import acceptance
 from bottleneck.gate.acceptance import last_path, read_last, write_last
 from bottleneck.gate.lockfile import read_lock, write_lock
 from bottleneck.schema.counters import Counts, Fingerprint, Lock, Site
@@ -30,7 +30,7 @@ NOW = replace(
 
 @pytest.fixture(autouse=True)
 def _outside_of_ci(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in accepting._OF_SERVICES:
+    for name in acceptance._CI_VARIABLES:
         monkeypatch.delenv(name, raising=False)
 
 
@@ -167,7 +167,7 @@ def test_where_one_workload_cannot_be_none_is_changed(root: Path) -> None:
 @pytest.mark.parametrize("file", ["net.py", "pyproject.toml"])
 def test_a_source_that_changed_since_is_counted_again(file: str, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     again = replace(NOW, values={**NOW.values, "syncs": 2})
-    monkeypatch.setattr(accepting, "_count", lambda target: again)
+    monkeypatch.setattr("bottleneck.commands.accept._count", lambda *_: again)
     later = time.time_ns() + 5 * 10**9
     os.utime(root / file, ns=(later, later))
     assert _run(["accept", "--quiet", "--metric", "syncs", "--reason", "x"]) == 0
@@ -179,7 +179,7 @@ def test_a_source_that_changed_since_is_counted_again(file: str, root: Path, mon
 def test_without_counts_of_a_last_run_they_are_counted(
     data: bytes | None, root: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(accepting, "_count", lambda target: NOW)
+    monkeypatch.setattr("bottleneck.commands.accept._count", lambda *_: NOW)
     last_path(root, "net").unlink()
     if data is not None:
         last_path(root, "net").write_bytes(data)

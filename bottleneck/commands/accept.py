@@ -1,8 +1,17 @@
-"""``bottleneck accept``: moves a lock-file to what a step counts now, with a reason, and shows what is given up."""
+"""``bottleneck accept``: edits lock-files to the counts of now, with a reason, and shows what each edit gives up."""
 
-from typing import Annotated
+import os
+import shlex
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from bottleneck.gate.acceptance import LockedWorkload
+    from bottleneck.gate.settings import Project
+    from bottleneck.schema.counters import Counts
 
 
 def accept_command(
@@ -37,14 +46,52 @@ def accept_command(
     Takes the counts of the last `bottleneck gate`, or counts again where the sources have changed since. It changes no
     budget, and refuses in CI: the change of the lock-file is to be reviewed. Exit code 0 where nothing is to accept.
     """  # noqa: D301 - the escape keeps the lines of the examples apart
-    from bottleneck.commands.accepting import Wanted, accept
+    from bottleneck.commands.report_options import send
+    from bottleneck.errors import UsageError
+    from bottleneck.gate.acceptance import accept_counts, locked_workloads, move_anchor, refuse_in_ci
+    from bottleneck.gate.lockfile import write_lock
+    from bottleneck.gate.settings import read_project
 
-    accept(
-        Wanted(
-            workloads=tuple(workloads or ()),
-            metrics=tuple(name.strip() for text in metrics or () for name in text.split(",") if name.strip()),
-            reason=(reason or "").strip(),
-            anchor=anchor,
-            quiet=quiet,
+    refuse_in_ci(os.environ)
+    reason = (reason or "").strip()
+    if not reason and anchor is None:
+        raise UsageError(
+            "an acceptance has a reason", why="those who review it have nothing else to go by", fix='--reason "…"'
         )
-    )
+    names = tuple(name.strip() for text in metrics or () for name in text.split(",") if name.strip())
+    project = read_project(Path.cwd())
+    edits = []
+    for workload in locked_workloads(project, tuple(workloads or ())):
+        if anchor is not None:
+            edited = move_anchor(workload, anchor, is_required=bool(workloads))
+        else:
+            edited = accept_counts(workload, _counts(workload, project, quiet=quiet), project, names, reason)
+        edits.append((workload, *edited))
+    for workload, lock, text in edits:  # everything that can fail is done: either all are written or none
+        if lock != workload.lock:
+            write_lock(workload.path, lock)
+        send(text)
+
+
+def _counts(workload: "LockedWorkload", project: "Project", *, quiet: bool) -> "Counts":
+    """The counts of the gate's last run; counted again where there are none, or a source has changed since."""
+    from bottleneck.commands.gate import progress_printer
+    from bottleneck.gate.acceptance import last_counts, last_path, write_last
+
+    counts = last_counts(workload, project)
+    if counts is None:
+        progress_printer(quiet=quiet)(f"counting {workload.name}")
+        counts = _count(workload, project)
+        write_last(last_path(project.root, workload.name), counts)
+    return counts
+
+
+def _count(workload: "LockedWorkload", project: "Project") -> "Counts":
+    from bottleneck.experiment.side import Side
+    from bottleneck.gate.count_program import count_program
+    from bottleneck.gate.workloads import find_program
+
+    program = find_program(shlex.join(workload.lock.program), project)
+    with tempfile.TemporaryDirectory(prefix="bottleneck-accept-", ignore_cleanup_errors=True) as scratch:
+        side = Side("this folder", project.root, project.settings.environment)
+        return count_program(program, Path(scratch), side).counts

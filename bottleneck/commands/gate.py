@@ -1,14 +1,28 @@
-"""``bottleneck gate``: fails a build when a step does more work than it may, or takes longer, and says why."""
+"""``bottleneck gate``: fails a build when a step does more work than its lock-file allows, or takes longer."""
 
+import os
+import shlex
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
+if TYPE_CHECKING:
+    from bottleneck.experiment.program import Program
+    from bottleneck.gate.run_gate import GateRun
+    from bottleneck.gate.settings import Project
+    from bottleneck.schema.gate_result import Gate
+
+_PRINTED_FORMATS = ("terminal",)
+_WRITTEN_FORMATS = ("markdown", "json", "junit", "sarif", "github", "gitlab")
+
 
 class Only(StrEnum):
-    """What is gated, where not both."""
+    """The part to gate, where not both."""
 
     COUNTERS = "counters"
     TIME = "time"
@@ -76,20 +90,143 @@ def gate_command(
     Exit code 0 where all is within its budget, 1 for a regression, 4 where a workload fails, 5 where nothing could be
     measured; 5 too for what stays undecided or is new, where the settings or --strict ask for it.
     """  # noqa: D301 - the escape keeps the lines of the examples apart
-    from bottleneck.commands.gating import Wanted, gate
+    from bottleneck.commands.interrupts import answered
+    from bottleneck.gate.recordings import gate_recordings
+    from bottleneck.gate.run_gate import GateRun, base_of, gate_programs, touched_since
+    from bottleneck.gate.settings import read_project
 
-    gate(
-        Wanted(
-            workloads=tuple(workloads or ()),
-            against=against,
-            only=None if only is None else only.value,
-            update=update,
-            strict=strict,
-            selftest=selftest,
-            output=output,
-            formats=tuple(name.strip() for name in (formats or "").split(",") if name.strip()),
-            pairs=pairs,
-            seed=seed,
-            quiet=quiet,
+    chosen = _checked_formats(formats, output)
+    project = read_project(Path.cwd(), seed)
+    texts = tuple(workloads or ())
+    if recordings := _recordings(texts, against):
+        before = _recording_before(recordings, against, is_rerun=update or selftest or only is Only.TIME)
+        with answered():
+            done = gate_recordings(recordings, before, project.settings, is_strict=strict)
+            _present(done, output, chosen)
+        raise typer.Exit(done.exit_code)
+    is_timed = only is not Only.COUNTERS and not update and not selftest
+    with answered(), tempfile.TemporaryDirectory(prefix="bottleneck-gate-", ignore_cleanup_errors=True) as scratch:
+        programs = _programs(texts, project)
+        with base_of(project, against, Path(scratch), is_timed=is_timed) as base:
+            run = GateRun(
+                root=project.root,
+                settings=project.settings,
+                scratch=Path(scratch),
+                base=base,
+                touched=touched_since(project.root, base),
+                only=None if only is None else only.value,
+                pairs=pairs,
+                is_strict=strict,
+                say=progress_printer(quiet=quiet),
+            )
+            if update:
+                _update(run, programs)
+                return
+            if selftest:
+                _prove(run, programs)
+            done = gate_programs(run, programs)
+        _present(done, output, chosen)
+    raise typer.Exit(done.exit_code)
+
+
+def _programs(texts: Sequence[str], project: "Project") -> "list[Program]":
+    from bottleneck.errors import UsageError
+    from bottleneck.gate.settings import workload_name
+    from bottleneck.gate.workloads import find_program
+
+    configured = project.settings.workloads
+    if not texts and not configured:
+        raise UsageError(
+            "nothing to gate",
+            why="neither the command line nor [tool.bottleneck.gate] of pyproject.toml names a workload",
+            fix='name a file: bottleneck gate model.py, or write workloads = ["model.py"] there',
         )
-    )
+    # A name on the command line means the configured command line of that name.
+    by_name = {workload_name(shlex.split(known)): known for known in reversed(configured)}
+    return [find_program(by_name.get(text, text), project) for text in texts or configured]
+
+
+def _recordings(texts: Sequence[str], against: str | None) -> tuple[Path, ...]:
+    """The recordings to gate; empty where workloads are to be gated."""
+    from bottleneck.errors import UsageError
+    from bottleneck.gate.recordings import is_recorded
+
+    found = tuple(Path(text) for text in texts if is_recorded(Path(text)))
+    if found and len(found) < len(texts):
+        raise UsageError("recordings and workloads cannot be gated together", fix="name either programs or recordings")
+    if not found and against is not None and is_recorded(Path(against)):
+        raise UsageError(
+            f"{against} is a recording, and no other is named",
+            why="a program is compared with sources, a recording with a recording",
+            fix=f"bottleneck gate NOW.json.gz --against {against}",
+        )
+    return found
+
+
+def _recording_before(recordings: Sequence[Path], against: str | None, *, is_rerun: bool) -> Path:
+    """The recording of --against; UsageError without one, or where an option needs to run a program again."""
+    from bottleneck.errors import UsageError
+
+    if against is None:
+        raise UsageError(
+            "a recording is gated against another one", fix=f"bottleneck gate {recordings[0]} --against BEFORE.json.gz"
+        )
+    if is_rerun:
+        raise UsageError("a recording cannot be run again", fix="name the program's file for that option")
+    return Path(against)
+
+
+def _update(run: "GateRun", programs: "Sequence[Program]") -> None:
+    from bottleneck.commands.report_options import send
+    from bottleneck.gate.run_gate import describe_update, update_lock
+
+    for program in programs:
+        before, path, lock = update_lock(run, program)
+        send(describe_update(os.path.relpath(path), before, lock))
+
+
+def _prove(run: "GateRun", programs: "Sequence[Program]") -> NoReturn:
+    from bottleneck.commands.report_options import send
+    from bottleneck.gate.selftest import prove
+
+    proofs = [prove(run, program) for program in programs]
+    send("".join(proof.text for proof in proofs))
+    raise typer.Exit(0 if all(proof.is_proven for proof in proofs) else 1)
+
+
+def _checked_formats(formats: str | None, output: Path | None) -> tuple[str, ...]:
+    from bottleneck.errors import UsageError
+    from bottleneck.report.ci.outputs import GATE_FORMATS
+
+    names = tuple(name.strip() for name in (formats or "").split(",") if name.strip())
+    for name in names:
+        if name not in GATE_FORMATS:
+            raise UsageError(f"there is no format {name}", fix=f"choose from {', '.join(GATE_FORMATS)}")
+    if output is None and len(names) > 1:
+        raise UsageError("one format can be printed", fix="name a folder for the others: --out gate")
+    return names or (_PRINTED_FORMATS if output is None else _WRITTEN_FORMATS)
+
+
+def _present(done: "Gate", output: Path | None, formats: Sequence[str]) -> None:
+    """Writes the files first, then prints: a closed pipe loses no file."""
+    from bottleneck.commands.report_options import send, stream_style
+    from bottleneck.report.ci.gate_terminal import render
+    from bottleneck.report.ci.outputs import GATE_FORMATS, write_formats
+
+    if output is not None:
+        paths = write_formats(done, output, formats)
+        print(f"bottleneck: wrote {', '.join(map(str, paths))}", file=sys.stderr)
+    if output is None and formats[0] != "terminal":
+        send(GATE_FORMATS[formats[0]].render(done))
+        return
+    send(render(done, stream_style(sys.stdout)))
+
+
+def progress_printer(*, quiet: bool) -> Callable[[str], None]:
+    """A function that writes progress to standard error, or drops it; indented details go to terminals only."""
+
+    def say(text: str) -> None:
+        if not quiet and (not text.startswith(" ") or sys.stderr.isatty()):
+            print(f"bottleneck: {text.strip()}", file=sys.stderr, flush=True)
+
+    return say

@@ -1,19 +1,24 @@
-"""Moves a lock-file to what a step counts now, counter by counter, with a reason."""
+"""Edits lock-files for ``bottleneck accept``: counters take their present values with a reason, or the anchor moves."""
 
 import contextlib
+import os
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 import msgspec
 
 from bottleneck.errors import TraceError, UsageError
+from bottleneck.experiment.sources import find_commit, find_root, git_in, identify
+from bottleneck.gate.judge import is_compared, is_red, judge_counts
 from bottleneck.gate.limits import MODULE_PREFIX, split_module_metric
-from bottleneck.gate.lockfile import kept, write_whole
+from bottleneck.gate.lockfile import kept, read_lock, read_lock_at, write_whole
+from bottleneck.gate.settings import Project, lock_path, workload_name
 from bottleneck.report.ci.phrases import amounts, growth, tell_change
 from bottleneck.schema.counters import COUNTERS, Acceptance, Anchor, Counts, Lock, Site
-from bottleneck.schema.gate_result import CounterChange
+from bottleneck.schema.gate_result import CounterChange, GateSettings
 
 _Modules = Mapping[str, Mapping[str, int]]
 
@@ -22,17 +27,134 @@ _IGNORE_ALL = "# Made by bottleneck, for this machine only.\n*\n"
 _ACCEPTABLE = frozenset({"broken", "gone", "improved", "within budget", "new"})
 
 
+# Variables that CI services set for their jobs; most of them set CI.
+_CI_VARIABLES = (
+    "CI",
+    "GITHUB_ACTIONS",
+    "GITLAB_CI",
+    "BUILDKITE",
+    "JENKINS_URL",
+    "TEAMCITY_VERSION",
+    "TF_BUILD",
+    "CIRCLECI",
+    "TRAVIS",
+    "APPVEYOR",
+    "BITBUCKET_BUILD_NUMBER",
+    "CODEBUILD_BUILD_ID",
+    "DRONE",
+    "SEMAPHORE",
+)
+_SHORT = 10
+_OFF = ("", "0", "false", "no")
+
+
+@dataclass(frozen=True)
+class LockedWorkload:
+    """A workload with its lock-file. ``name`` is the one that the file was found by, whatever the file states."""
+
+    name: str
+    path: Path
+    lock: Lock
+
+    @property
+    def file(self) -> str:
+        """The lock-file as a person would type it."""
+        return os.path.relpath(self.path)
+
+
 @dataclass(frozen=True)
 class Stamp:
-    """What an acceptance says besides the numbers: the day, the commit (empty where unknown) and the reason."""
+    """The day, commit (empty where unknown) and reason of an acceptance."""
 
     date: str
     commit: str
     reason: str
 
 
+def refuse_in_ci(environment: Mapping[str, str]) -> None:
+    """UsageError where the environment is that of a CI job."""
+    named = next((name for name in _CI_VARIABLES if environment.get(name, "").lower() not in _OFF), None)
+    if named is not None:
+        raise UsageError(
+            f"nothing is accepted in CI ({named} is set)",
+            why="what a step may count is for a person to change, where others can review it",
+            fix="run this on your machine, and commit the lock-file",
+        )
+
+
+def locked_workloads(project: Project, texts: Sequence[str]) -> list[LockedWorkload]:
+    """The workloads of these names or command lines; without any those of the settings, else all with a lock-file."""
+    root, settings = project.root, project.settings
+    named = [_name(text, root) for text in texts or settings.workloads]
+    names = list(dict.fromkeys(named)) or _locked(root, settings)
+    if not names:
+        raise UsageError(
+            "there is no lock-file to change", why=f"it is looked for in {root}", fix="bottleneck gate --update FILE"
+        )
+    paths = {name: lock_path(settings, root, name) for name in names}
+    return [LockedWorkload(name, path, read_lock(path)) for name, path in paths.items()]
+
+
+def _name(text: str, root: Path) -> str:
+    """The name of a workload, from its name or its command line."""
+    try:
+        words = [text] if (root / text).is_file() else shlex.split(text)
+    except ValueError as exc:
+        raise UsageError(f"{text!r} is no command line: {exc}") from exc
+    return workload_name(words)
+
+
+def _locked(root: Path, settings: GateSettings) -> list[str]:
+    """The names of all workloads that have a lock-file."""
+    before, _, after = settings.lock.partition("{workload}")
+    folder, prefix = (root / f"{before}x").parent, Path(f"{before}x").name[:-1]
+    found = folder.glob("*") if folder.is_dir() else ()
+    names = [path.name for path in found if path.name.startswith(prefix) and path.name.endswith(after)]
+    return sorted(name[len(prefix) : len(name) - len(after)] for name in names if not name.startswith("."))
+
+
+def accept_counts(
+    workload: LockedWorkload, counts: Counts, project: Project, metrics: Sequence[str], reason: str
+) -> tuple[Lock, str]:
+    """The lock with these metrics (without any: all beyond their budget) as counted, and a text on what changed."""
+    changes = judge_counts(workload.lock, counts, project.settings)
+    if not is_compared(changes) and not any(map(is_red, changes)):
+        raise UsageError(
+            f"{workload.name}: nothing can be compared with {workload.file}",
+            why=next((change.reason for change in changes if change.reason), ""),
+            fix="write it anew: bottleneck gate --update",
+        )
+    accepted = chosen(changes, metrics)
+    clone = find_root(project.root)
+    identity = None if clone is None else identify(clone)
+    stamp = Stamp(datetime.now(UTC).date().isoformat(), "" if identity is None else identity.commit, reason)
+    lock = accept(workload.lock, counts, accepted, stamp) if accepted else workload.lock
+    creep = [row for row in judge_counts(lock, counts, project.settings) if row.is_creep and is_red(row)]
+    return lock, describe_acceptance(workload.file, workload.name, accepted, creep, stamp)
+
+
+def move_anchor(workload: LockedWorkload, ref: str, *, is_required: bool) -> tuple[Lock, str]:
+    """The lock whose creep counts from the lock-file of a commit, and a text on it; unchanged where there is none.
+
+    UsageError where git knows no such commit, or where it has no lock-file and ``is_required``.
+    """
+    clone = find_root(workload.path.parent)
+    git = None if clone is None else git_in(clone)
+    commit = None if git is None else find_commit(git, ref)
+    if git is None or commit is None:
+        raise UsageError(f"there is no commit {ref}", fix="name a tag or a commit of this clone")
+    before = read_lock_at(commit, workload.path)
+    if before is None and is_required:
+        raise UsageError(f"{ref} has no {workload.file} that can be read", fix="name a commit in which it stands")
+    if before is None:
+        return workload.lock, f"{workload.name}: as it was, for {ref} has no {workload.file}\n"
+    is_tag = git("rev-parse", "--verify", "--quiet", f"refs/tags/{ref}").is_good
+    lock = with_anchor(workload.lock, ref if is_tag else commit[:_SHORT], before.counts.values)
+    return lock, describe_anchor(workload.file, workload.lock, lock)
+
+
 def last_path(root: Path, name: str) -> Path:
-    """Where the counts of a workload's last gate run lie."""
+    """The file with the counts of a workload's last gate run."""
     return root / _FOLDER / f"{name}.counts.json"
 
 
@@ -51,6 +173,19 @@ def read_last(path: Path) -> Counts:
         raise TraceError(f"cannot read {path}: {exc.strerror}", fix="run bottleneck gate") from exc
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as exc:
         raise TraceError(f"{path} holds no counts", why=str(exc), fix="remove it, and run bottleneck gate") from exc
+
+
+def last_counts(workload: LockedWorkload, project: Project) -> Counts | None:
+    """The counts of the gate's last run; None without any, or where a source that they name has changed since."""
+    path = last_path(project.root, workload.name)
+    try:
+        counts = read_last(path)
+    except TraceError:  # none is there, or it is of another version
+        return None
+    named = {*(site.file for site in counts.sites), *workload.lock.program, "pyproject.toml"}
+    kept_at = path.stat().st_mtime_ns
+    files = (project.root / name for name in named)
+    return None if any(file.is_file() and file.stat().st_mtime_ns > kept_at for file in files) else counts
 
 
 def chosen(changes: Sequence[CounterChange], metrics: Sequence[str]) -> tuple[CounterChange, ...]:
@@ -173,24 +308,24 @@ def _only(counts: Mapping[str, int], counter: str) -> dict[str, int]:
     return {name: value for name, value in counts.items() if name == counter}
 
 
-def tell_accepted(
+def describe_acceptance(
     file: str, name: str, changes: Sequence[CounterChange], creep: Sequence[CounterChange], stamp: Stamp
 ) -> str:
-    """What an acceptance gives up, and what stays red all the same."""
+    """The text on what an acceptance gives up, and on the creep budgets that stay exceeded."""
     lines = [f"{name}: {'accepted in ' + file if changes else 'nothing to accept, and ' + file + ' is as it was'}"]
     lines += [f"  {_loss(change)}" for change in changes]
     if changes:
         lines += [f"  reason: {stamp.reason}", f"commit it: git add {shlex.quote(file)}"]
     lines += [
-        f"still red: {tell_growth(change)} {change.reason}, beyond its creep budget"
+        f"still red: {growth_words(change)} {change.reason}, beyond its creep budget"
         " (a release moves it: bottleneck accept --anchor COMMIT)"
         for change in creep
     ]
     return "\n".join(lines) + "\n"
 
 
-def tell_anchor(file: str, before: Lock, after: Lock) -> str:
-    """From where creep counts now, and how far the counters have come since."""
+def describe_anchor(file: str, before: Lock, after: Lock) -> str:
+    """The text on the commit that creep counts from, and the change of the counters since."""
     anchor = after.anchor
     assert anchor is not None
     moved = [
@@ -199,11 +334,11 @@ def tell_anchor(file: str, before: Lock, after: Lock) -> str:
         if before.counts.values.get(metric, value) != value
     ]
     lines = [f"{after.name}: creep counts from {anchor.commit} in {file}"]
-    lines += [f"  {tell_growth(change)} since" for change in moved]
+    lines += [f"  {growth_words(change)} since" for change in moved]
     return "\n".join([*lines, f"commit it: git add {shlex.quote(file)}"]) + "\n"
 
 
-def tell_growth(change: CounterChange) -> str:
+def growth_words(change: CounterChange) -> str:
     """'launches 303 -> 311 per step (+8, +2.6 %)'."""
     if change.before is None or change.after is None:
         return f"{change.metric}: {amounts(change)[1]} per step, new"
@@ -213,4 +348,4 @@ def tell_growth(change: CounterChange) -> str:
 
 def _loss(change: CounterChange) -> str:
     is_win = change.before is not None and change.after is not None and change.after < change.before
-    return f"{'keeps' if is_win else 'takes' if change.before is None else 'gives up'}: {tell_growth(change)}"
+    return f"{'keeps' if is_win else 'takes' if change.before is None else 'gives up'}: {growth_words(change)}"

@@ -2,7 +2,8 @@
 
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
@@ -14,30 +15,30 @@ from bottleneck.errors import BottleneckError, UndecidedError, WorkloadError
 from bottleneck.experiment.paired_processes import TimingEffort, time_in_pairs
 from bottleneck.experiment.program import Program
 from bottleneck.experiment.side import Side
-from bottleneck.experiment.worktree import Base, lacks
+from bottleneck.experiment.sources import find_base, find_root, git_in, identify, touched_lines
+from bottleneck.experiment.worktree import Base, base_side, lacks
 from bottleneck.gate.acceptance import last_path, write_last
 from bottleneck.gate.count_program import Counted, count_program
 from bottleneck.gate.judge import exit_code, judge_counts, sentence_of, verdict_of, with_accepted
+from bottleneck.gate.limits import STEP
 from bottleneck.gate.lockfile import read_lock, read_lock_at, write_lock
 from bottleneck.gate.result_summary import tell_stand
-from bottleneck.gate.settings import lock_path, workload_name
+from bottleneck.gate.settings import Project, lock_path, workload_name
 from bottleneck.gate.source_files import read_below
 from bottleneck.report.ci.phrases import tell_change
 from bottleneck.schema.counters import Lock
 from bottleneck.schema.gate_result import CounterChange, Gate, GateSettings, Limit, TimeResult, Touched, WorkloadResult
 
-STEP = "step_us"
-
-Part = Literal["counters", "time"]
+GatedPart = Literal["counters", "time"]
 
 _ONE_BY_ONE = (
     "both sides were recorded under the profiler, one after the other: what they count is exact, but how much slower "
-    "the step is tell only the turns of the verdict"
+    "the step is say only the turns of the verdict"
 )
 
 
 @dataclass(frozen=True)
-class Job:
+class GateRun:
     """What all workloads of one run of the gate share.
 
     ``root`` is the folder that lock-files and workloads are named from, ``scratch`` takes recordings. ``base`` is what
@@ -49,10 +50,10 @@ class Job:
     scratch: Path
     base: Base
     touched: Touched | None = None
-    only: Part | None = None
+    only: GatedPart | None = None
     pairs: int | None = None
     is_strict: bool = False
-    tell: Callable[[str], None] = field(default=lambda _: None)
+    say: Callable[[str], None] = field(default=lambda _: None)
 
     @property
     def candidate(self) -> Side:
@@ -70,38 +71,57 @@ class Job:
         return lock_path(self.settings, self.root, name)
 
 
-def gate_programs(job: Job, programs: Sequence[Program], label: str) -> Gate:
+@contextmanager
+def base_of(project: Project, against: str | None, scratch: Path, *, is_timed: bool) -> Iterator[Base]:
+    """The base that the project is compared with for the length of the block; checked out only if it is timed."""
+    clone, name = find_root(project.root), against or project.settings.against
+    if is_timed:
+        with base_side(clone, name, project.settings.setup, scratch, project.root) as base:
+            yield base
+        return
+    # Its commit suffices to find the lines that changed since.
+    found = None if clone is None else find_base(git_in(clone), name, os.environ)
+    yield Base(None, "the lock-file", "" if found is None else found.commit or "", "only counters were asked for")
+
+
+def touched_since(root: Path, base: Base) -> Touched | None:
+    """The lines that differ between the base's commit and the folder, by file; None outside of a clone."""
+    return touched_lines(root, base.commit) if find_root(root) is not None and base.commit else None
+
+
+def gate_programs(run: GateRun, programs: Sequence[Program]) -> Gate:
     """The verdict on every program; one that fails does not keep the others from theirs."""
-    started = time.monotonic()
-    results = tuple(gate_program(job, program, len(programs)) for program in programs)
-    return conclude(results, job, label, time.monotonic() - started)
-
-
-def conclude(results: tuple[WorkloadResult, ...], job: Job, label: str, seconds: float) -> Gate:
-    """All results with what the process ends with."""
-    code = exit_code(results, job.settings, is_strict=job.is_strict)
+    started, label = time.monotonic(), _candidate_label(run.root)
+    results = tuple(gate_program(run, program, len(programs)) for program in programs)
+    code = exit_code(results, run.settings, is_strict=run.is_strict)
     return Gate(
         results=results,
         exit_code=code,
         sentence=sentence_of(results, code),
-        base=job.base.label,
+        base=run.base.label,
         candidate=label,
-        seconds=seconds,
-        warnings=job.base.warnings,
+        seconds=time.monotonic() - started,
+        warnings=run.base.warnings,
         version=__version__,
     )
 
 
-def gate_program(job: Job, program: Program, workloads: int = 1) -> WorkloadResult:
+def _candidate_label(root: Path) -> str:
+    clone = find_root(root)
+    identity = None if clone is None else identify(clone)
+    return "this folder" if identity is None else identity.label
+
+
+def gate_program(run: GateRun, program: Program, workloads: int = 1) -> WorkloadResult:
     """The verdict on one program; what it raises itself is a result too.
 
     ``workloads`` is how many are gated together: the chance of a false alarm is that of all of them.
     """
     name, started = workload_name(program.words), time.monotonic()
-    lock = os.path.relpath(job.lock_file(name), job.root)
-    result = WorkloadResult(name, program.words, "failed", "", lock=lock, base=job.base.label)
+    lock = os.path.relpath(run.lock_file(name), run.root)
+    result = WorkloadResult(name, program.words, "failed", "", lock=lock, base=run.base.label)
     try:
-        result = _gate(job, program, result, workloads)
+        result = _gate(run, program, result, workloads)
     except WorkloadError as error:
         result = replace(result, verdict="failed", what=error.what, why=_lines(error), fix=error.fix)
     except UndecidedError as error:
@@ -109,15 +129,15 @@ def gate_program(job: Job, program: Program, workloads: int = 1) -> WorkloadResu
     return replace(result, seconds=time.monotonic() - started)
 
 
-def update_lock(job: Job, program: Program, runs: int = 2) -> tuple[Lock | None, Path, Lock]:
+def update_lock(run: GateRun, program: Program, runs: int = 2) -> tuple[Lock | None, Path, Lock]:
     """The lock before, the file, and the lock that it holds now: what the program counts in two processes.
 
     Its anchor and acceptances are kept.
     """
     name = workload_name(program.words)
-    path = job.lock_file(name)
+    path = run.lock_file(name)
     before = _lock(path)
-    counted = count_program(program, job.scratch / f"update-{name}", job.candidate, runs, tell=job.tell)
+    counted = count_program(program, run.scratch / f"update-{name}", run.candidate, runs, tell=run.say)
     lock = Lock(
         name,
         program.words,
@@ -129,25 +149,25 @@ def update_lock(job: Job, program: Program, runs: int = 2) -> tuple[Lock | None,
     return before, path, lock
 
 
-def _gate(job: Job, program: Program, result: WorkloadResult, workloads: int) -> WorkloadResult:
-    file = job.lock_file(result.name)
+def _gate(run: GateRun, program: Program, result: WorkloadResult, workloads: int) -> WorkloadResult:
+    file = run.lock_file(result.name)
     lock = _lock(file)
-    if lock is None and job.only != "time":
+    if lock is None and run.only != "time":
         result = replace(result, is_new=True, warnings=(*result.warnings, _no_lock(result.name)))
     counted: Counted | None = None
     changes: tuple[CounterChange, ...] = ()
-    if job.only != "time":
-        counted = count_program(program, job.scratch / f"count-{result.name}", job.candidate, tell=job.tell)
-        write_last(last_path(job.root, result.name), counted.counts)
-        changes = judge_counts(lock, counted.counts, job.settings, job.touched, read_below(job.root))
+    if run.only != "time":
+        counted = count_program(program, run.scratch / f"count-{result.name}", run.candidate, tell=run.say)
+        write_last(last_path(run.root, result.name), counted.counts)
+        changes = judge_counts(lock, counted.counts, run.settings, run.touched, read_below(run.root))
         if lock is not None:
-            changes = with_accepted(changes, lock, read_lock_at(job.base.commit, file))
-    timed = None if job.only == "counters" else _time(job, program, workloads)
+            changes = with_accepted(changes, lock, read_lock_at(run.base.commit, file))
+    timed = None if run.only == "counters" else _time(run, program, workloads)
     counts = None if counted is None else counted.counts
     verdict = verdict_of(changes, timed)
     result = replace(result, verdict=verdict, counters=changes, time=timed, counts=counts)
     if verdict == "fail":
-        result = _explain(job, program, result, counted)
+        result = _explain(run, program, result, counted)
     return tell_stand(result)
 
 
@@ -159,41 +179,41 @@ def _no_lock(name: str) -> str:
     return f"{name} has no lock-file yet: bottleneck gate --update, and commit it"
 
 
-def _time(job: Job, program: Program, workloads: int) -> TimeResult:
-    if job.base_side is None:
-        return TimeResult("not run", job.base.reason)
-    if (reason := lacks(job.base, program.target)) is not None:
+def _time(run: GateRun, program: Program, workloads: int) -> TimeResult:
+    if run.base_side is None:
+        return TimeResult("not run", run.base.reason)
+    if (reason := lacks(run.base, program.target)) is not None:
         return TimeResult("not run", reason)
-    job.tell("timing in turns with the base")
-    return time_in_pairs(program, job.base_side, job.candidate, effort_of(job, workloads), tell=job.tell)
+    run.say("timing in turns with the base")
+    return time_in_pairs(program, run.base_side, run.candidate, effort_of(run, workloads), tell=run.say)
 
 
-def effort_of(job: Job, workloads: int = 1) -> TimingEffort:
+def effort_of(run: GateRun, workloads: int = 1) -> TimingEffort:
     """What a verdict on the time of each of so many workloads takes."""
     return TimingEffort(
-        limit=job.settings.budgets.get(STEP, Limit(STEP, relative=0.03, text="+3%")),
-        alpha=job.settings.alpha / max(1, workloads),
-        time_limit_s=job.settings.time_limit_s,
-        seed=job.settings.seed,
-        **({} if job.pairs is None else {"pairs_at_most": job.pairs}),
+        limit=run.settings.budgets.get(STEP, Limit(STEP, relative=0.03, text="+3%")),
+        alpha=run.settings.alpha / max(1, workloads),
+        time_limit_s=run.settings.time_limit_s,
+        seed=run.settings.seed,
+        **({} if run.pairs is None else {"pairs_at_most": run.pairs}),
     )
 
 
-def _explain(job: Job, program: Program, result: WorkloadResult, counted: Counted | None) -> WorkloadResult:
+def _explain(run: GateRun, program: Program, result: WorkloadResult, counted: Counted | None) -> WorkloadResult:
     """The result with the recordings of both sides compared, where the base can be recorded."""
-    if job.base_side is None or lacks(job.base, program.target) is not None:
+    if run.base_side is None or lacks(run.base, program.target) is not None:
         return result
-    folder = job.scratch
+    folder = run.scratch
     try:
-        job.tell("recording both sides, to say why")
-        after = counted or count_program(program, folder / f"count-{result.name}", job.candidate, tell=job.tell)
-        before = count_program(program, folder / f"base-{result.name}", job.base_side, tell=job.tell)
+        run.say("recording both sides, to say why")
+        after = counted or count_program(program, folder / f"count-{result.name}", run.candidate, tell=run.say)
+        before = count_program(program, folder / f"base-{result.name}", run.base_side, tell=run.say)
     except BottleneckError as error:
         return replace(result, warnings=(*result.warnings, f"the base could not be recorded: {error.what}"))
     comparison = compare(
-        ComparedSide(job.base.label, str(job.base_side.folder), case=before.case, counts=before.counts),
-        ComparedSide("this", str(job.root), case=after.case, counts=after.counts),
-        job.touched,
+        ComparedSide(run.base.label, str(run.base_side.folder), case=before.case, counts=before.counts),
+        ComparedSide("this", str(run.root), case=after.case, counts=after.counts),
+        run.touched,
     )
     return replace(result, comparison=replace(comparison, notes=(_ONE_BY_ONE, *comparison.notes)))
 
@@ -202,7 +222,7 @@ def _lines(error: BottleneckError) -> tuple[str, ...]:
     return tuple(line for line in error.why.splitlines() if line.strip())
 
 
-def tell_update(path: str, before: Lock | None, after: Lock) -> str:
+def describe_update(path: str, before: Lock | None, after: Lock) -> str:
     """The lines on a lock-file that was just written; ``before`` is what it was, null where it is new."""
     counts = after.counts
     head = f"{path}: {len(counts.values)} counters that {counts.runs} runs of {counts.steps} steps agree on"

@@ -11,8 +11,9 @@ from bottleneck.experiment.program import Program
 from bottleneck.experiment.side import Side
 from bottleneck.gate.count_program import count_program
 from bottleneck.gate.judge import is_compared, judge_counts
+from bottleneck.gate.limits import STEP
 from bottleneck.gate.result_summary import tell_time
-from bottleneck.gate.run_gate import Job, effort_of
+from bottleneck.gate.run_gate import GatedPart, GateRun, effort_of
 from bottleneck.gate.settings import workload_name
 from bottleneck.harness.forms import VARIABLE
 from bottleneck.report.ci.phrases import tell_change
@@ -21,9 +22,7 @@ from bottleneck.schema.gate_result import CounterChange, GateSettings, Limit, Ti
 from bottleneck.units import format_us
 
 Color = Literal["red", "green", "open"]
-Part = Literal["counters", "time"]
 
-STEP = "step_us"
 _STEP_LIMIT = Limit(STEP, relative=0.03, text="+3%")
 _COLORS: dict[TimeVerdict, Color] = {"slower": "red", "fine": "green", "faster": "green"}
 _RED = frozenset({"broken", "gone"})
@@ -107,7 +106,9 @@ class Means:
     time_in_pairs: Callable[[Injection], TimeResult]
 
 
-def self_test(name: str, settings: GateSettings, means: Means, parts: Sequence[Part] = ("counters", "time")) -> Proof:
+def self_test(
+    name: str, settings: GateSettings, means: Means, parts: Sequence[GatedPart] = ("counters", "time")
+) -> Proof:
     """The proof for one workload by the budgets of these settings; what counting or timing raises comes through.
 
     The lock-file that counters are held against is what the step counts now: a change that is under way is not what is
@@ -202,29 +203,29 @@ def _line(check: Check) -> str:
 
 
 _NO_STEP = "the self-test needs a workload: a script's step cannot be made longer from outside"
-_PARTS: tuple[Part, ...] = ("counters", "time")
+_PARTS: tuple[GatedPart, ...] = ("counters", "time")
 
 
-def prove(job: Job, program: Program) -> Proof:
+def prove(run: GateRun, program: Program) -> Proof:
     """Whether the gate catches what is put into this program's step; WorkloadError where the program does not run."""
     name = workload_name(program.words)
     if program.form == "script":
         return Proof(name, reason=_NO_STEP)
 
     def count(injection: Injection) -> Counts:
-        job.tell(f"counting {name} with {injection.what}")
-        number = len(list(job.scratch.glob(f"proof-{name}-*")))
-        return count_program(program, job.scratch / f"proof-{name}-{number}", _side(job, injection)).counts
+        run.say(f"counting {name} with {injection.what}")
+        number = len(list(run.scratch.glob(f"proof-{name}-*")))
+        return count_program(program, run.scratch / f"proof-{name}-{number}", _side(run, injection)).counts
 
     def time(injection: Injection) -> TimeResult:
-        job.tell(f"timing {name} with {injection.what}")
-        return time_in_pairs(program, _side(job, NOTHING), _side(job, injection), effort_of(job), job.tell)
+        run.say(f"timing {name} with {injection.what}")
+        return time_in_pairs(program, _side(run, NOTHING), _side(run, injection), effort_of(run), run.say)
 
-    parts = (job.only,) if job.only is not None else _PARTS
-    return self_test(name, job.settings, Means(count, judge_counts, time), parts)
+    parts = (run.only,) if run.only is not None else _PARTS
+    return self_test(name, run.settings, Means(count, judge_counts, time), parts)
 
 
-def _side(job: Job, injection: Injection) -> Side:
+def _side(run: GateRun, injection: Injection) -> Side:
     """The sources as they are now, whose processes are told what to put into the step."""
-    plain = job.candidate
+    plain = run.candidate
     return replace(plain, label=injection.what, environment={**plain.environment, VARIABLE: injection.told})

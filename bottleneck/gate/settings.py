@@ -1,9 +1,10 @@
-"""`[tool.bottleneck.gate]` of pyproject.toml, the only place for limits; and where the lock-files of workloads lie."""
+"""Reads `[tool.bottleneck.gate]` of pyproject.toml, the only place for limits, and names workloads and lock-files."""
 
 import hashlib
 import re
 import shlex
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import get_args
 
@@ -36,10 +37,27 @@ _PLACEHOLDER = "{workload}"
 _NAME_CHARACTERS = 80
 
 
-def read_settings(pyproject: Path | None) -> GateSettings:
-    """The settings, with the usual budgets for what they do not name; UsageError names a wrong key, and what to write.
+@dataclass(frozen=True)
+class Project:
+    """The folder of pyproject.toml (else the working folder), from which workloads are named, and its settings."""
 
-    Without a file, or without the table in it, all is as usual.
+    root: Path
+    settings: GateSettings
+
+
+def read_project(folder: Path, seed: int | None = None) -> Project:
+    """The project that a folder belongs to; ``seed`` replaces that of the settings. Raises as ``read_settings``."""
+    pyproject = find_pyproject(folder)
+    settings = read_settings(pyproject)
+    if seed is not None:
+        settings = replace(settings, seed=seed)
+    return Project(folder if pyproject is None else pyproject.parent, settings)
+
+
+def read_settings(pyproject: Path | None) -> GateSettings:
+    """The settings, with defaults for what they do not name; UsageError names a wrong key, and what to write.
+
+    Without a file, or without the table in it, all settings are defaults.
     """
     if pyproject is None:
         return GateSettings(budgets=default_budgets())

@@ -8,11 +8,11 @@ from bottleneck.gate.acceptance import (
     Stamp,
     accept,
     chosen,
+    describe_acceptance,
+    describe_anchor,
+    growth_words,
     last_path,
     read_last,
-    tell_accepted,
-    tell_anchor,
-    tell_growth,
     with_anchor,
     write_last,
 )
@@ -150,13 +150,15 @@ def test_a_creep_is_not_accepted_but_told() -> None:
     moved = accept(lock, AFTER, chosen(changes, ()), STAMP)
     left = [change for change in changes_of(moved, creep=creep) if is_red(change)]
     assert [(change.metric, change.is_creep) for change in left] == [("launches", True)]
-    text = tell_accepted("a.toml", "net", chosen(changes, ("launches",)), left, STAMP)
+    text = describe_acceptance("a.toml", "net", chosen(changes, ("launches",)), left, STAMP)
     assert "still red: launches 290 -> 308 per step (+18, +6.2 %) since v1.2" in text
     assert not [each for each in changes_of(with_anchor(moved, "v1.3"), creep=creep) if is_red(each)]
 
 
 def test_what_is_given_up_is_told_exactly() -> None:
-    text = tell_accepted(".bottleneck/net.lock.toml", "net", chosen(changes_of(), ("launches", "syncs")), (), STAMP)
+    text = describe_acceptance(
+        ".bottleneck/net.lock.toml", "net", chosen(changes_of(), ("launches", "syncs")), (), STAMP
+    )
     assert "gives up: launches 300 -> 308 per step (+8, +2.7 %)" in text
     assert "keeps: syncs 4 -> 2 per step (-2, -50.0 %)" in text
     assert "one norm per head" in text
@@ -172,11 +174,11 @@ def test_what_is_given_up_is_told_exactly() -> None:
     ],
 )
 def test_growth_is_told_in_the_unit_of_the_counter(change: CounterChange, text: str) -> None:
-    assert tell_growth(change) == text
+    assert growth_words(change) == text
 
 
 def test_a_new_anchor_tells_how_far_the_counters_have_come() -> None:
-    text = tell_anchor("a.toml", LOCK, with_anchor(LOCK, "v1", {"launches": 290, "syncs": 4}))
+    text = describe_anchor("a.toml", LOCK, with_anchor(LOCK, "v1", {"launches": 290, "syncs": 4}))
     assert "creep counts from v1" in text
     assert "launches 290 -> 300 per step (+10, +3.4 %) since" in text
     assert "syncs" not in text

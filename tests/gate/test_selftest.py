@@ -16,7 +16,7 @@ from bottleneck.experiment.worktree import Base
 from bottleneck.gate.count_program import Counted
 from bottleneck.gate.judge import judge_counts
 from bottleneck.gate.limits import default_budgets
-from bottleneck.gate.run_gate import Job
+from bottleneck.gate.run_gate import GateRun
 from bottleneck.gate.selftest import NOTHING, STEP, Injection, Means, Proof, one_more, prove, self_test, slowdown
 from bottleneck.harness.forms import VARIABLE
 from bottleneck.schema.counters import Counts, Fingerprint, Lock
@@ -223,33 +223,33 @@ def stage(monkeypatch: pytest.MonkeyPatch) -> Stage:
 
 
 @pytest.fixture
-def job(tmp_path: Path) -> Job:
-    """A job in a folder, without a base: the self-test needs none."""
+def run(tmp_path: Path) -> GateRun:
+    """A run in a folder, without a base: the self-test needs none."""
     scratch = tmp_path / "scratch"
     scratch.mkdir()
-    return Job(tmp_path, PROVED_SETTINGS, scratch, Base(None, "nothing"))
+    return GateRun(tmp_path, PROVED_SETTINGS, scratch, Base(None, "nothing"))
 
 
-def test_each_process_is_told_what_to_put_in_and_the_sources_are_the_candidates(stage: Stage, job: Job) -> None:
-    proof = prove(job, Program("bench/train.py"))
+def test_each_process_is_told_what_to_put_in_and_the_sources_are_the_candidates(stage: Stage, run: GateRun) -> None:
+    proof = prove(run, Program("bench/train.py"))
     assert proof.is_proven, proof.text
     assert proof.name == "bench-train"
     assert stage.told == ["", "op:1", "sync:1", ""]
-    assert len(set(stage.folders)) == 4 and all(folder.parent == job.scratch for folder in stage.folders)
+    assert len(set(stage.folders)) == 4 and all(folder.parent == run.scratch for folder in stage.folders)
     assert [candidate.variables[VARIABLE] for _, candidate in stage.timed] == ["slowdown:0.06:40", ""]
     for side in (each for pair in stage.timed for each in pair):
-        assert side.folder == job.root and side.environment["OMP_NUM_THREADS"] == "1"
+        assert side.folder == run.root and side.environment["OMP_NUM_THREADS"] == "1"
     assert [base.variables[VARIABLE] for base, _ in stage.timed] == ["", ""]  # whatever this process was told
 
 
-def test_counters_or_time_alone_are_proven_alone(stage: Stage, job: Job) -> None:
-    assert prove(replace(job, only="counters"), Program("train.py")).is_proven
+def test_counters_or_time_alone_are_proven_alone(stage: Stage, run: GateRun) -> None:
+    assert prove(replace(run, only="counters"), Program("train.py")).is_proven
     assert (len(stage.told), stage.timed) == (4, [])
-    assert prove(replace(job, only="time"), Program("train.py")).is_proven
+    assert prove(replace(run, only="time"), Program("train.py")).is_proven
     assert (len(stage.told), len(stage.timed)) == (4, 2)
 
 
-def test_a_script_is_no_proof_of_anything(stage: Stage, job: Job) -> None:
-    proof = prove(job, Program("train.py", form="script"))
+def test_a_script_is_no_proof_of_anything(stage: Stage, run: GateRun) -> None:
+    proof = prove(run, Program("train.py", form="script"))
     assert not proof.is_proven and not stage.told
     assert proof.text.startswith("train: gate not proven: the self-test needs a workload")
