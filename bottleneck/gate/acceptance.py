@@ -16,7 +16,7 @@ from bottleneck.gate.judge import is_compared, is_red, judge_counts
 from bottleneck.gate.limits import MODULE_PREFIX, split_module_metric
 from bottleneck.gate.lockfile import kept, read_lock, read_lock_at, write_whole
 from bottleneck.gate.settings import Project, lock_path, workload_name
-from bottleneck.report.ci.phrases import amounts, growth, tell_change
+from bottleneck.report.ci.phrases import amounts, format_change, growth
 from bottleneck.schema.counters import COUNTERS, Acceptance, Anchor, Counts, Lock, Site
 from bottleneck.schema.gate_result import CounterChange, GateSettings
 
@@ -343,7 +343,7 @@ def growth_words(change: CounterChange) -> str:
     if change.before is None or change.after is None:
         return f"{change.metric}: {amounts(change)[1]} per step, new"
     share = f", {growth(change.after / change.before)}" if change.before else ""
-    return f"{tell_change(change)} per step ({amounts(change)[2]}{share})"
+    return f"{format_change(change)} per step ({amounts(change)[2]}{share})"
 
 
 def _loss(change: CounterChange) -> str:

@@ -4,7 +4,7 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from bottleneck.report.ci.phrases import culprit_words, growth, tell_change
+from bottleneck.report.ci.phrases import culprit_words, format_change, growth
 from bottleneck.schema.comparison import ChangeRow, Comparison
 from bottleneck.schema.gate_result import CounterChange, Culprit, TimeResult, WorkloadResult
 from bottleneck.units import format_share, format_us
@@ -66,7 +66,7 @@ def tell_time(time: TimeResult) -> str:
 
 
 def _tell_counters(broken: Sequence[CounterChange]) -> str:
-    shown = ", ".join(tell_change(change) for change in broken[:_LISTED])
+    shown = ", ".join(format_change(change) for change in broken[:_LISTED])
     more = f" and {len(broken) - _LISTED} more" if len(broken) > _LISTED else ""
     creep = " since the anchor" if all(change.is_creep for change in broken) else ""
     return f"{shown}{more} per step{creep}"

@@ -25,7 +25,7 @@ from bottleneck.gate.lockfile import read_lock, read_lock_at, write_lock
 from bottleneck.gate.result_summary import tell_stand
 from bottleneck.gate.settings import Project, lock_path, workload_name
 from bottleneck.gate.source_files import read_below
-from bottleneck.report.ci.phrases import tell_change
+from bottleneck.report.ci.phrases import format_change
 from bottleneck.schema.counters import Lock
 from bottleneck.schema.gate_result import CounterChange, Gate, GateSettings, Limit, TimeResult, Touched, WorkloadResult
 
@@ -237,7 +237,7 @@ def _changes(before: Lock | None, after: Lock) -> list[str]:
         return ["  it is new: commit it"]
     old, new = before.counts.values, after.counts.values
     changed = [
-        f"  {tell_change(CounterChange(name, old.get(name), new.get(name), 'same'))}"
+        f"  {format_change(CounterChange(name, old.get(name), new.get(name), 'same'))}"
         for name in sorted({*old, *new})
         if old.get(name) != new.get(name)
     ]

@@ -16,7 +16,7 @@ from bottleneck.gate.result_summary import tell_time
 from bottleneck.gate.run_gate import GatedPart, GateRun, effort_of
 from bottleneck.gate.settings import workload_name
 from bottleneck.harness.forms import VARIABLE
-from bottleneck.report.ci.phrases import tell_change
+from bottleneck.report.ci.phrases import format_change
 from bottleneck.schema.counters import COUNTERS, Counts, Lock
 from bottleneck.schema.gate_result import CounterChange, GateSettings, Limit, TimeResult, TimeVerdict
 from bottleneck.units import format_us
@@ -174,13 +174,13 @@ def _check_counter(injection: Injection, counter: str, changes: Sequence[Counter
     if found is None or found.after is None:
         return Check(what, "red", "open", found.reason or "not counted" if found else f"{counter} was not judged")
     said: Color = "red" if found.verdict in _RED else "green"
-    return Check(what, "red", said, f"{tell_change(found)}, {found.verdict}")
+    return Check(what, "red", said, f"{format_change(found)}, {found.verdict}")
 
 
 def _check_same(changes: Sequence[CounterChange]) -> Check:
     red = [change for change in changes if change.verdict in _RED]
     if red:
-        return Check("its own counters", "green", "red", "; ".join(tell_change(change) for change in red))
+        return Check("its own counters", "green", "red", "; ".join(format_change(change) for change in red))
     kept = sum(change.verdict == "same" for change in changes)
     said: Color = "green" if is_compared(changes) else "open"
     return Check("its own counters", "green", said, f"{kept} of {len(changes)} counters the same")

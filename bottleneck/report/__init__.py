@@ -1,4 +1,4 @@
-"""Stage 4: one Analysis as terminal text, markdown, JSON or a picture."""
+"""Renders an analysis as terminal text, markdown, JSON or a picture: the last stage of the data path."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -11,7 +11,7 @@ __all__ = ["FORMATS", "PICTURES", "write_text"]
 
 
 class Render(Protocol):
-    """How a format makes text of an analysis; ``all_findings`` shows those that noise would hide too."""
+    """A function that renders an analysis as text; ``all_findings`` includes those that the run's noise would hide."""
 
     def __call__(self, analysis: Analysis, *, all_findings: bool = False) -> str:
         """The text."""

@@ -17,7 +17,7 @@ from bottleneck.schema.analysis import GROUPS, Analysis, Caveat, Device, Telemet
 from bottleneck.schema.measurements import BatchProof, OptionCosts, Ratio, StepTime, StepTimes, Timing, tell_step
 from bottleneck.units import format_share, format_si, format_us
 
-# How the steps were found, where the name of the source is no word to end a sentence with.
+# Sources of the steps in words, where their names do not end a sentence.
 _SOURCES = {
     "whole": "the whole trace, taken as one",
     "marks": "the marks of the recording",
@@ -30,7 +30,7 @@ Numbered = tuple[int, StepTime]
 
 
 def window(steps: StepTimes) -> str:
-    """Which steps are explained, by the numbers that ``--steps`` takes, and how long one is."""
+    """The explained steps, by the numbers that ``--steps`` takes, and the time of one."""
     plural = "" if steps.count == 1 else "s"
     kept = [number for number, step in enumerate(steps.each) if step.set_aside is None]
     chosen = f" ({kept[0]}:{kept[-1] + 1} of {len(steps.each)})" if kept and len(kept) < len(steps.each) else ""
@@ -41,7 +41,7 @@ def window(steps: StepTimes) -> str:
 
 
 def variation(steps: StepTimes) -> str:
-    """The quickest and the slowest of the steps that count; nothing where there are fewer than two."""
+    """The fastest and the slowest of the steps that count; empty where there are fewer than two."""
     kept = [(number, step) for number, step in enumerate(steps.each) if step.set_aside is None]
     if len(kept) < 2:
         return ""
@@ -51,7 +51,7 @@ def variation(steps: StepTimes) -> str:
 
 
 def windows(steps: StepTimes) -> str:
-    """Which window is explained where several were opened; nothing where there was one."""
+    """The explained window where several were recorded; empty where there was one."""
     if len(steps.windows_us) < 2:
         return ""
     times = ", ".join(format_us(us) for us in steps.windows_us)
@@ -62,13 +62,13 @@ def windows(steps: StepTimes) -> str:
 def left_out(steps: StepTimes) -> str:
     """The steps that were found but do not count, with the reason; nothing where all of them count."""
     stretches = [list(group) for _, group in groupby(enumerate(steps.each), key=_kind)]
-    told = [_told(stretch) for stretch in stretches if stretch[0][1].set_aside is not None]
-    more = [f"{len(told) - _MOST_STRETCHES} more, all in --format json"] if len(told) > _MOST_STRETCHES else []
-    return "; ".join([*told[:_MOST_STRETCHES], *more])
+    phrases = [_stretch_text(stretch) for stretch in stretches if stretch[0][1].set_aside is not None]
+    more = [f"{len(phrases) - _MOST_STRETCHES} more, all in --format json"] if len(phrases) > _MOST_STRETCHES else []
+    return "; ".join([*phrases[:_MOST_STRETCHES], *more])
 
 
-def _told(stretch: list[Numbered]) -> str:
-    """Neighbours that are left out for one reason."""
+def _stretch_text(stretch: list[Numbered]) -> str:
+    """Neighbouring steps that are left out for one reason."""
     (first, head), (last, _) = stretch[0], stretch[-1]
     if first == last:
         return f"{_one(stretch[0])} is {head.set_aside}"
@@ -91,7 +91,7 @@ def _one(numbered: Numbered) -> str:
 
 
 def batch_test(proof: BatchProof | None) -> ListSection | None:
-    """What twice the batch takes, and what that proves; nothing where there is no batch size."""
+    """The time of twice the batch and the conclusion from it; null where there is no batch size."""
     if proof is None:
         return None
     return ListSection("Batch test", (_proof(proof),))
@@ -119,9 +119,9 @@ def _parts(fixed: Timing | None, grows: Timing | None, share: Ratio | None) -> s
 
 
 def option_costs(costs: OptionCosts | None) -> str:
-    """What each option of the profiler makes of the step; nothing where it was not tried.
+    """The overhead of each profiler option; empty where it was not measured.
 
-    Options are told as what they add to the record of ops alone.
+    Options are shown as additions to the recording of ops alone.
     """
     if costs is None:
         return ""
@@ -137,7 +137,7 @@ def option_costs(costs: OptionCosts | None) -> str:
 
 
 def _more(ratio: float) -> str:
-    """What an option adds; none makes a step quicker, so less than nothing is the noise of the measurement."""
+    """The addition of one option; none makes a step faster, so a negative value is measurement noise."""
     return f"+{ratio:.2f}x" if ratio >= 0.005 else "nothing that shows"
 
 
@@ -158,7 +158,7 @@ PEAK_SOURCES = {
 }
 
 _LONGEST_NAME = 80
-_PRICED_ENOUGH = 0.95  # with less, FLOPs and bytes are missing from the totals
+_MODELLED_ENOUGH = 0.95  # with less, FLOPs and bytes are missing from the totals
 
 Facts = tuple[tuple[str, str], ...]
 
@@ -231,8 +231,8 @@ def _reached(analysis: Analysis) -> str:
         parts.append(f"{format_share(totals.model_flops_utilization)} of the {_peak_name(totals.peak)} peak")
     if totals.bandwidth_utilization is not None:
         parts.append(f"{format_share(totals.bandwidth_utilization)} of the memory bandwidth")
-    priced = analysis.coverage.priced_share
-    least = "at least " if priced is not None and priced < _PRICED_ENOUGH else ""
+    modelled = analysis.coverage.priced_share
+    least = "at least " if modelled is not None and modelled < _MODELLED_ENOUGH else ""
     return f"{least}{' and '.join(parts)}, over the whole step" if parts else ""
 
 
@@ -262,14 +262,14 @@ def _energy(telemetry: TelemetrySummary) -> str:
 
 
 def _activity(telemetry: TelemetrySummary) -> str:
-    """What the device's own counters say that the trace cannot: use of its parts while kernels ran or not."""
+    """Activity by the device's own counters, which a trace does not record: use of SMs, tensor cores and DRAM."""
     units = (
         ("SMs", telemetry.sm_activity),
         ("tensor cores", telemetry.tensor_activity),
         ("DRAM", telemetry.dram_activity),
     )
-    told = [f"{unit} {format_share(share)}" for unit, share in units if share is not None]
-    return f"active: {', '.join(told)}" if told else ""
+    phrases = [f"{unit} {format_share(share)}" for unit, share in units if share is not None]
+    return f"active: {', '.join(phrases)}" if phrases else ""
 
 
 def _host(telemetry: TelemetrySummary | None) -> str:
@@ -294,7 +294,7 @@ def _input(analysis: Analysis) -> str:
 
 
 def coverage(analysis: Analysis) -> ListSection:
-    """How much of the busy time is understood, and what is not."""
+    """The modelled shares of the busy time, and the largest unmodelled work."""
     known = analysis.coverage
     shares = (("tied to an op", known.linked_share), ("priced", known.priced_share))
     parts = [f"{format_share(share)} {word}" for word, share in shares if share is not None]
@@ -313,7 +313,7 @@ def _readable(name: str) -> str:
 
 
 def caveats(analysis: Analysis) -> ListSection | None:
-    """The limits of this analysis, the one that touches most of the step first."""
+    """The limits of this analysis, the one that affects most of the step first."""
     ordered = sorted(analysis.caveats, key=lambda caveat: -(caveat.share or 0.0))
     return ListSection("Caveats", tuple((_caveat(caveat),) for caveat in ordered)) if ordered else None
 
@@ -324,7 +324,7 @@ def _caveat(caveat: Caveat) -> str:
 
 
 def next_step(analysis: Analysis) -> str:
-    """The command that tells more."""
+    """The command that shows more."""
     return f"details: bottleneck report {shlex.quote(analysis.recording.path)} --format json (or markdown)"
 
 

@@ -84,7 +84,7 @@ _DETAILS = 3
 
 
 def idle(analysis: Analysis, top: int) -> TableSection | None:
-    """Why the device waited, with source lines; the smaller causes folded into one row."""
+    """Causes of idle time with source lines; the smaller causes folded into one row."""
     places = _by(analysis.idle, lambda cause: (cause.cause, cause.source or ""))
     folded = top_rows([_whole(parts) for parts in places.values()], top)
     if not folded.shown:
@@ -124,7 +124,7 @@ def _cause(cause: IdleCause) -> tuple[str, str, str]:
 
 
 def _wait_details(parts: Sequence[IdleCause], scale: Scale) -> tuple[str, ...]:
-    """What the time went to, most first, and the module if all of it was in one."""
+    """Calls, ops and loaders that the time went to, most first, and the module if all of it was in one."""
     named = [_whole(same) for same in _by(parts, lambda part: (part.detail or "",)).values()]
     named.sort(key=lambda part: -part.us)
     known = [part for part in named if part.detail]
@@ -183,12 +183,12 @@ def queue_sparkline(analysis: Analysis) -> Sparkline | None:
     if queue is None or len(queue.curve) < 2:
         return None
     length_us = queue.curve[-1][0] - queue.curve[0][0]
-    words = f"from 0 to {queue.highest_depth} launches over {format_us(length_us)}; {queue_caption(queue)}"
-    return Sparkline("Queue depth: launches issued, kernels not yet done", mean_depths(queue.curve, _CELLS), words)
+    caption = f"from 0 to {queue.highest_depth} launches over {format_us(length_us)}; {queue_caption(queue)}"
+    return Sparkline("Queue depth: launches issued, kernels not yet done", mean_depths(queue.curve, _CELLS), caption)
 
 
 def queue_caption(queue: Queue) -> str:
-    """What the depth of the queue proves."""
+    """The typical depth of the queue, and its conclusion for the host."""
     typical = f"the median depth is {queue.median_depth:.0f}"
     if queue.empty_idle_share is None:
         return typical
@@ -213,7 +213,7 @@ _KNOWN_SUMS = ("flops", "bytes_low", "bytes_high", "compute_us", "memory_us", "l
 
 @dataclass(frozen=True)
 class KernelVariants:
-    """Kernels told as one row, and how many shapes of them there are."""
+    """Kernels shown as one row, and the number of their shapes."""
 
     kernel: KernelSummary
     shapes: int
@@ -246,7 +246,7 @@ Rounded = tuple[Scale, dict[LedgerEntry, int], dict[LedgerEntry, int]]
 
 
 def ledger(analysis: Analysis) -> TableSection:
-    """Where the step goes: groups by size, their accounts beneath them, and the total."""
+    """The ledger: groups by size, their accounts beneath them, and the total."""
     entries = sorted((entry for entry in analysis.ledger if entry.us > 0), key=lambda entry: -entry.us)
     scale = scale_of(math.fsum(entry.us for entry in entries))
     groups = [(group, [entry for entry in entries if entry.group == group]) for group in GROUPS]

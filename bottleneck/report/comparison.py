@@ -82,7 +82,7 @@ def _common(paths: Sequence[str]) -> str:
 
 
 _KINDS: Mapping[str, str] = {"more": "more calls", "fewer": "fewer calls", "same": "as before"}
-# How a partner was found is told only where it is less than certain.
+# The kind of the match is shown only where the match is less than certain.
 _MATCHES: Mapping[str, str] = {"op": "matched by its name alone", "kernel family": "matched by kernel family"}
 # From here on a factor reads better than percent.
 _TIMES_FROM = 3.0
@@ -96,10 +96,10 @@ def title(comparison: Comparison) -> str:
 
 def condition_words(condition: Condition) -> str:
     """'device: H100 → MI300X; times say nothing of the code'."""
-    told = condition.what
+    phrase = condition.what
     if condition.before or condition.after:
-        told += f": {condition.before or 'none'} → {condition.after or 'none'}"
-    return f"{told}; {condition.message}" if condition.message else told
+        phrase += f": {condition.before or 'none'} → {condition.after or 'none'}"
+    return f"{phrase}; {condition.message}" if condition.message else phrase
 
 
 def sentence(comparison: Comparison) -> str:
@@ -191,7 +191,7 @@ class RoundedAccount:
 
     @property
     def change(self) -> int:
-        """What it takes more, as its two numbers on screen say."""
+        """The difference of its two numbers as shown."""
         return self.after - self.before
 
 
@@ -204,7 +204,7 @@ class RoundedChange:
 
     @property
     def change(self) -> int:
-        """What the step takes more, in steps of the last decimal."""
+        """The difference of the step times, in steps of the last decimal."""
         return sum(account.change for account in self.accounts)
 
 
@@ -221,14 +221,14 @@ def change_scale(before_us: float, after_us: float) -> Scale:
     """The scale of a table that holds both and their difference, with two digits of that one if they may be had.
 
     It has a decimal more where the difference of the rounded ends is not the difference in three digits, as sentences
-    tell it.
+    show it.
     """
     scale = scale_of(max(before_us, after_us))
     change = after_us - before_us
     digits = 1 - math.floor(math.log10(abs(change) / scale.size)) if change else 0
     scale = replace(scale, decimals=max(scale.decimals, min(digits, _MOST_DECIMALS)))
-    told, ends = round(scale.quanta(change)), round(scale.quanta(after_us)) - round(scale.quanta(before_us))
-    is_off = told != ends and 100 <= abs(told) < 1000 and scale.decimals < _MOST_DECIMALS
+    change_quanta, ends = round(scale.quanta(change)), round(scale.quanta(after_us)) - round(scale.quanta(before_us))
+    is_off = change_quanta != ends and 100 <= abs(change_quanta) < 1000 and scale.decimals < _MOST_DECIMALS
     return replace(scale, decimals=scale.decimals + 1) if is_off else scale
 
 
@@ -330,7 +330,7 @@ def _step(label: str, quanta: Sequence[int], us: Sequence[float], scale: Scale) 
 
 
 def _axis(bars: Sequence[WaterfallBar]) -> tuple[float, float]:
-    """Where the bars begin and end: not at zero where the change would then be too small to see."""
+    """The range of the axis; it does not begin at zero where the change would then be too small to see."""
     ends = [bar.end_us for bar in bars]
     low, high = min(ends), max(ends)
     span = high - low
@@ -351,10 +351,10 @@ def rows(comparison: Comparison, numbers: RoundedChange, top: int) -> TableSecti
     idle, idle_quanta = _idle(comparison.idle, numbers)
     every = fold_alike(comparison.rows)
     shown, rest = _split(every, top, numbers)
-    told = [*(alike.row for alike in shown), *([added([alike.row for alike in rest])] if rest else [])]
-    quanta = settled(numbers.scale, [row.change_us for row in told], numbers.change - idle_quanta)
+    listed = [*(alike.row for alike in shown), *([added([alike.row for alike in rest])] if rest else [])]
+    quanta = settled(numbers.scale, [row.change_us for row in listed], numbers.change - idle_quanta)
     lines = [_row(alike, change, numbers) for alike, change in zip(shown, quanta, strict=False)]
-    lines += [TableRow((f"{len(rest)} more", "", *_parts(told[-1], quanta[-1], numbers)), "rest")] if rest else []
+    lines += [TableRow((f"{len(rest)} more", "", *_parts(listed[-1], quanta[-1], numbers)), "rest")] if rest else []
     if not shown and not idle and not numbers.change:
         return None
     whole = signed(numbers.scale, numbers.change, comparison.change_us or 0.0)
@@ -374,19 +374,19 @@ def modules(comparison: Comparison, numbers: RoundedChange, top: int) -> TableSe
     shown, rest = _split(fold_alike(comparison.modules, by_op=False), top, numbers)
     if not shown:
         return None
-    told = [*(alike.row for alike in shown), *([added([alike.row for alike in rest])] if rest else [])]
+    listed = [*(alike.row for alike in shown), *([added([alike.row for alike in rest])] if rest else [])]
     names = [*map(_module_name, shown), *([f"{len(rest)} more"] if rest else [])]
     scale, busy = numbers.scale, numbers.change - _idle(comparison.idle, numbers)[1]
-    before = math.fsum(row.before_us for row in told)
+    before = math.fsum(row.before_us for row in listed)
     # Where the last decimal of the waterfall takes more away than there was here, there was that much.
-    lows = settled(scale, [row.before_us for row in told], max(round(scale.quanta(before)), -busy), 0)
-    highs = settled(scale, [row.after_us for row in told], sum(lows) + busy, 0)
+    lows = settled(scale, [row.before_us for row in listed], max(round(scale.quanta(before)), -busy), 0)
+    highs = settled(scale, [row.after_us for row in listed], sum(lows) + busy, 0)
     lines = [
         TableRow(
             (name, scale.show(low, row.before_us), scale.show(high, row.after_us), _signed(row, high - low, numbers)),
-            "rest" if rest and row is told[-1] else "plain",
+            "rest" if rest and row is listed[-1] else "plain",
         )
-        for name, row, low, high in zip(names, told, lows, highs, strict=True)
+        for name, row, low, high in zip(names, listed, lows, highs, strict=True)
     ]
     whole = (scale.show(sum(lows), 1.0), scale.show(sum(highs), 1.0), signed(scale, busy, float(busy)))
     titles = ("before", "after", "change")

@@ -1,4 +1,4 @@
-"""The section of what to change: findings ranked as they are in the analysis, the rest counted, nothing left unsaid."""
+"""Builds the section of findings: ranked as in the analysis, those not shown counted."""
 
 import math
 from collections.abc import Sequence
@@ -18,10 +18,10 @@ Groups = tuple[tuple[str, tuple[Action, ...]], ...]
 
 
 def findings(analysis: Analysis, *, all_findings: bool = False) -> ActionSection | None:
-    """What to change and what that is predicted to be worth; null where no rule has anything to say.
+    """The section of findings with their predicted gains; null where there are none.
 
     Without ``all_findings`` those that the run's own noise would hide are counted, not shown, as are those after the
-    first few, and other ways to save the same time are told shortly.
+    first few, and other ways to save the same time are shown in short form.
     """
     found = analysis.findings
     if not found:
@@ -46,7 +46,7 @@ def findings(analysis: Analysis, *, all_findings: bool = False) -> ActionSection
 
 
 def _doubts(analysis: Analysis) -> tuple[str, ...]:
-    """What has to be said before findings of an analysis that advises to look at something else first."""
+    """Warnings to read before the findings of an analysis whose verdict is uncertain."""
     if analysis.verdict.bound == "inconclusive":
         return ("The verdict is inconclusive: these go by the part of the step that is known.",)
     if any(caveat.slug == "two-sided" for caveat in analysis.caveats):
@@ -84,7 +84,7 @@ def _adds(finding: Finding) -> bool:
 
 
 def _added(finding: Finding) -> str:
-    """What is left of the gain once the findings above are done; nothing where that is all of it."""
+    """The gain that remains once the findings above are applied; empty where that is all of it."""
     gain, added = finding.predicted_gain_us, finding.added_gain_us
     if gain is None or added is None or format_us(added.high) == format_us(gain.high):
         return ""
@@ -113,7 +113,7 @@ def _between(interval: Interval) -> str:
 
 
 def _together(shown: Sequence[Finding], wall_us: float) -> tuple[str, ...]:
-    """What all of these are worth at most: they cannot save the same time twice."""
+    """The largest total gain: findings cannot save the same time twice."""
     us = math.fsum(finding.added_gain_us.high for finding in shown if finding.added_gain_us is not None)
     if len(shown) < 2 or not us > 0 or not wall_us > 0:
         return ()
@@ -121,7 +121,7 @@ def _together(shown: Sequence[Finding], wall_us: float) -> tuple[str, ...]:
 
 
 def _groups(others: Sequence[Finding], remarks: Sequence[Finding]) -> Groups:
-    """Findings told in one sentence each: other ways to save the same time, and those without a predicted gain."""
+    """Findings in one sentence each: other ways to save the same time, and those without a predicted gain."""
     groups = (
         ("Other ways to save some of the same time:", tuple(_short(each, _gain(each)) for each in others)),
         ("Without a predicted gain:", tuple(_short(each, each.gain_reason or "") for each in remarks)),
@@ -147,7 +147,7 @@ def _more(ranked: Sequence[Finding], remarks: Sequence[Finding]) -> tuple[str, .
 
 
 def _hidden(ranked: Sequence[Finding]) -> tuple[str, ...]:
-    """How many the noise hides, and how little they would save."""
+    """The number of findings that the noise hides, and their largest gain."""
     gains = [each.predicted_gain_us.high for each in ranked if each.within_noise and each.predicted_gain_us is not None]
     if not gains:
         return ()

@@ -101,7 +101,7 @@ def _parse(text: str) -> tuple[str, list[str]]:
 
 
 def _words(argument: str, depth: int) -> list[str]:
-    """What a template argument says: nothing, its own name with its arguments, or what it carries."""
+    """The words of a template argument: none, its own name with its arguments, or those of its arguments."""
     head, inner = _parse(argument)
     if depth > _DEEPEST or _NOISE.match(head) or not head or _PLAIN.match(head):
         return []

@@ -1,4 +1,4 @@
-"""Where a report goes: to standard output, or whole or not at all into a file."""
+"""Writes a report to standard output, or into a file, which is written whole or not at all."""
 
 import os
 import sys

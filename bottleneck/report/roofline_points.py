@@ -10,15 +10,15 @@ from bottleneck.units import US_PER_S, format_share
 # Values outside are drawn at the edge: nothing real lies there, and a logarithmic axis must stay readable.
 _INTENSITIES = (1e-4, 1e6)
 _RATES = (1e3, 1e19)
-# How far flops / floor may lie above a peak, as a factor, to count as held against it: some floors mix two engines.
+# How far flops / floor may lie above a peak, as a factor, to count as compared with it: some floors mix two engines.
 _SAME_PEAK = 1.5
 _MOST_POINTS = 300
 _ENGINES = {"matrix": ("tensor", "matrix", "vector"), "vector": ("vector",)}
 
 
 @dataclass(frozen=True)
-class Point:
-    """A kernel on the plane: FLOP/byte (with the interval that its traffic allows), FLOP/s, and how it is judged."""
+class RooflinePoint:
+    """A kernel on the plane: FLOP/byte (with the interval that its traffic allows), FLOP/s, bound and regime."""
 
     name: str
     intensity: float
@@ -32,14 +32,14 @@ class Point:
 
 
 @dataclass(frozen=True)
-class Roof:
+class RooflineRoof:
     """A compute roof: the key of the peak and its height."""
 
     key: str
     flops_per_s: float
 
 
-def points(analysis: Analysis) -> tuple[Point, ...]:
+def points(analysis: Analysis) -> tuple[RooflinePoint, ...]:
     """The kernels that have FLOPs and bytes, most time first, as many as one can still make out."""
     placed = sorted((row for row in analysis.kernels if _has_place(row)), key=lambda row: -row.us)
     return tuple(map(_point, placed[:_MOST_POINTS]))
@@ -54,7 +54,7 @@ def whole_step(analysis: Analysis) -> tuple[float, float] | None:
     return clip(intensity, _INTENSITIES), clip(totals.flops / analysis.steps.wall_us * US_PER_S, _RATES)
 
 
-def roofs(analysis: Analysis, most: int = 4) -> tuple[Roof, ...]:
+def roofs(analysis: Analysis, most: int = 4) -> tuple[RooflineRoof, ...]:
     """The peaks that the kernels are held against, by the time of those kernels.
 
     Where no kernel has a price, those of the kernels' engines and dtypes; where these are not known, the highest.
@@ -66,7 +66,7 @@ def roofs(analysis: Analysis, most: int = 4) -> tuple[Roof, ...]:
     by_height = {peaks[key]: key for key in reversed(used)}  # of roofs at one height, that with the most time
     shown = [key for key in used if key in by_height.values()][:most]
     shown = shown or sorted(peaks, key=lambda key: -peaks[key])[:1]
-    return tuple(sorted((Roof(key, peaks[key]) for key in shown), key=lambda roof: -roof.flops_per_s))
+    return tuple(sorted((RooflineRoof(key, peaks[key]) for key in shown), key=lambda roof: -roof.flops_per_s))
 
 
 def _us_by_peak(
@@ -87,7 +87,7 @@ def _peak_by_name(row: KernelSummary, peaks: Mapping[str, float]) -> str | None:
 
 
 def absences(analysis: Analysis) -> str:
-    """What is said of the time that has no point: work without a price, and work without arithmetic."""
+    """Sentences on the time that has no point: unmodelled work, and work without arithmetic."""
     busy_us = math.fsum(row.us for row in analysis.kernels)
     missing = [row for row in analysis.kernels if not _has_place(row)]
     moving = [row for row in missing if row.flops == 0 or row.bound in {"copy", "communication", "dispatch"}]
@@ -116,10 +116,10 @@ def _has_place(row: KernelSummary) -> bool:
     return bool(row.flops and row.bytes_low and row.bytes_high and row.us > 0)
 
 
-def _point(row: KernelSummary) -> Point:
+def _point(row: KernelSummary) -> RooflinePoint:
     assert row.flops and row.bytes_low and row.bytes_high
     low, high = (clip(row.flops / amount, _INTENSITIES) for amount in (row.bytes_high, row.bytes_low))
-    return Point(
+    return RooflinePoint(
         name=row.name,
         intensity=math.sqrt(low * high),
         intensity_low=low,

@@ -14,7 +14,7 @@ from bottleneck.units import US_PER_S, format_share, format_si, format_us
 
 # More curves than this do not fit side by side into 80 columns.
 _SIDE_BY_SIDE = 5
-# What the first step takes beyond a usual one is told from here on: compilers take seconds.
+# The extra time of the first step is shown from here on: compilers take seconds.
 _SETUP_S = 0.5
 _FASTEST = "clearly the fastest"
 _SETUP_NOTE = ("set-up: what the first step took, compiling included, beyond a usual one",)
@@ -57,7 +57,7 @@ def _explained_once(sections: Sequence[TableSection | ListSection | None]) -> li
 
 
 def names_of_series(sweep: Sweep) -> tuple[str, ...]:
-    """The series in the order in which they were asked for."""
+    """The series in the requested order."""
     return tuple(dict.fromkeys(point.series for point in sweep.points))
 
 
@@ -67,7 +67,7 @@ def place_words(values: Mapping[str, object]) -> str:
 
 
 def sentence(sweep: Sweep) -> str:
-    """What the sweep comes to: the fastest series, or the bounds that a single curve passes through."""
+    """The conclusion of a sweep: the fastest series, or the bounds that a single curve passes through."""
     measured = [point for point in sweep.points if point.step_us is not None]
     if not measured:
         return "Nothing was measured; the reasons stand in the table."
@@ -76,8 +76,10 @@ def sentence(sweep: Sweep) -> str:
     if len(sweep.parameters) == 1:
         return _bounds_along(measured, sweep.parameters[0])
     counts = {bound: sum(point.bound == bound for point in measured) for bound in {point.bound for point in measured}}
-    told = [f"{counts[bound]} {bound or 'without verdict'}" for bound in sorted(counts, key=lambda each: -counts[each])]
-    return f"Of {len(measured)} points: {', '.join(told)}."
+    phrases = [
+        f"{counts[bound]} {bound or 'without verdict'}" for bound in sorted(counts, key=lambda each: -counts[each])
+    ]
+    return f"Of {len(measured)} points: {', '.join(phrases)}."
 
 
 def _count(sweep: Sweep) -> str:
@@ -87,7 +89,7 @@ def _count(sweep: Sweep) -> str:
 
 
 def _fastest(measured: Sequence[Point]) -> str:
-    """Which series is fastest, place by place."""
+    """The fastest series at each place."""
     places: dict[str, list[Point]] = {}
     for point in measured:
         places.setdefault(place_words(point.values), []).append(point)
@@ -99,8 +101,8 @@ def _fastest(measured: Sequence[Point]) -> str:
         return "No two series were measured at the same place."
     if len(winners) == 1:
         return f"{next(iter(winners)) or 'No series'} is {_FASTEST} at every place."
-    told = [f"{name or 'none'} is {_FASTEST} at {_some(at)}" for name, at in winners.items()]
-    return f"{'; '.join(told)}."
+    phrases = [f"{name or 'none'} is {_FASTEST} at {_some(at)}" for name, at in winners.items()]
+    return f"{'; '.join(phrases)}."
 
 
 def _winner(points: Sequence[Point]) -> str:
@@ -125,10 +127,10 @@ def _bounds_along(measured: Sequence[Point], parameter: str) -> str:
             runs[-1] = (bound, runs[-1][1], value)
         else:
             runs.append((bound, value, value))
-    told = [
+    phrases = [
         f"{bound} at {first}" if first == last else f"{bound} from {first} to {last}" for bound, first, last in runs
     ]
-    return f"What holds the step back, along {parameter}: {', '.join(told)}."
+    return f"What holds the step back, along {parameter}: {', '.join(phrases)}."
 
 
 def _facts(sweep: Sweep) -> tuple[tuple[str, str], ...]:
@@ -143,9 +145,9 @@ def _facts(sweep: Sweep) -> tuple[tuple[str, str], ...]:
 
 def _roof_words(roofs: Sequence[Roof]) -> list[str]:
     peaks = {roof.peak: roof.flops_per_s for roof in roofs if roof.peak is not None and roof.flops_per_s}
-    told = [f"{name.replace('_', ' ')} {format_si(rate, 'FLOP/s')}" for name, rate in peaks.items()]
+    phrases = [f"{name.replace('_', ' ')} {format_si(rate, 'FLOP/s')}" for name, rate in peaks.items()]
     rates = {roof.bytes_per_s for roof in roofs if roof.bytes_per_s}
-    return told + [f"memory {format_si(rate, 'B/s')}" for rate in sorted(rates)]
+    return phrases + [f"memory {format_si(rate, 'B/s')}" for rate in sorted(rates)]
 
 
 def _side_by_side(sweep: Sweep) -> TableSection:
@@ -252,10 +254,10 @@ def share_of(rate: float | None, ceiling: float | None) -> str:
 
 
 def _fits(sweep: Sweep) -> ListSection | None:
-    told = [fit for fit in sweep.fits if fit.points]
-    if not told:
+    fitted = [fit for fit in sweep.fits if fit.points]
+    if not fitted:
         return None
-    items = [(*([_name_of(fit)] if len(sweep.fits) > 1 else []), *fit_sentences(fit)) for fit in told]
+    items = [(*([_name_of(fit)] if len(sweep.fits) > 1 else []), *fit_sentences(fit)) for fit in fitted]
     return ListSection("Fixed and growing part of the step", tuple(items))
 
 

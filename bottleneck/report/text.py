@@ -1,4 +1,4 @@
-"""Text for people: untrusted text made safe, and numbers rounded so that parts add up to their total."""
+"""Makes untrusted text safe to show, and rounds numbers so that parts add up to their total as printed."""
 
 import math
 from collections.abc import Sequence

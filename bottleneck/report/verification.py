@@ -67,7 +67,7 @@ def sentence(done: Verification) -> str:
 
 
 def details(trial: Trial) -> tuple[str, ...]:
-    """What a trial showed besides its speed, a phrase each."""
+    """Results of a trial besides its speed, a phrase each."""
     bound = "a bound that no fix can pass, not a change to keep" if trial.is_bound else None
     bound = "figures of a part of the step alone" if trial.is_part else bound
     phrases = [trial.reason, bound, _steps(trial), _noise(trial), _setup(trial), _memory(trial)]
@@ -102,7 +102,7 @@ def _steps(trial: Trial) -> str | None:
 
 
 def _noise(trial: Trial) -> str | None:
-    """What the pairs could have shown, where they showed nothing."""
+    """The smallest visible effect, where the pairs showed none."""
     if trial.smallest_visible is None or trial.verdict not in {"no effect", "inconclusive"}:
         return None
     return f"a change of {trial.smallest_visible:.1%} or more would have been seen"

@@ -49,18 +49,18 @@ def bound_words(row: KernelSummary) -> str:
 
 
 def is_marked(row: KernelSummary) -> bool:
-    """Whether 'likely' or 'perhaps' stands before the bound; what has no bound is never marked."""
+    """True where 'likely' or 'perhaps' precedes the bound; a kernel without a bound is never marked."""
     return row.confidence != "high" and row.bound not in {"unknown", "dispatch"}
 
 
 def calls_words(calls: float) -> str:
-    """How often per step: '24 calls', '1 call', '0.5 calls'."""
+    """Calls per step in words: '24 calls', '1 call', '0.5 calls'."""
     number = calls_number(calls)
     return f"{number} call{'' if number == '1' else 's'}"
 
 
 def calls_number(calls: float) -> str:
-    """How often per step, with a decimal only where that is not a whole number."""
+    """Calls per step, with a decimal only where that is not a whole number."""
     if math.isclose(calls, round(calls), rel_tol=1e-6):
         return f"{calls:.0f}"
     return f"{calls:.1f}" if calls >= 0.05 else "<0.1"

@@ -40,8 +40,8 @@ _DRIVE = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 
 
 @dataclass(frozen=True)
-class Place:
-    """A line of a file, relative to the repository; ``is_cause`` unless it only stands in for a line nobody knows."""
+class AlertLocation:
+    """A line of a file, relative to the repository; ``is_cause`` unless it stands for an unknown line."""
 
     file: str
     line: int
@@ -50,10 +50,10 @@ class Place:
 
 @dataclass(frozen=True)
 class Alert:
-    """One thing to tell at a line: about which rule of which workload, how grave, and since when it is the same.
+    """One message at a source line: its workload, rule and severity.
 
-    ``lines`` say why, ``fix`` how to fix or accept it, ``others`` are further places that did it. ``fingerprint`` does
-    not change when the line of code moves or the numbers do.
+    ``lines`` are the reasons, ``fix`` is how to fix or accept it, ``others`` are further locations. ``fingerprint``
+    stays the same when the line of code moves or the numbers change.
     """
 
     workload: str
@@ -61,9 +61,9 @@ class Alert:
     level: Level
     title: str
     lines: tuple[str, ...]
-    place: Place
+    place: AlertLocation
     fingerprint: str
-    others: tuple[Place, ...] = ()
+    others: tuple[AlertLocation, ...] = ()
     fix: str = ""
 
 
@@ -74,7 +74,7 @@ def alerts(gate: Gate) -> tuple[Alert, ...]:
     """
     found = [alert for result in worst_first(gate.results) for alert in _of(result, gate.exit_code)]
     if gate.exit_code and all(alert.level != "error" for alert in found):
-        settings = Place("pyproject.toml", 1, is_cause=False)
+        settings = AlertLocation("pyproject.toml", 1, is_cause=False)
         mark = _fingerprint(MEASUREMENT)
         found.append(Alert("all workloads", MEASUREMENT, "error", closing(gate), gate.warnings, settings, mark))
     order: list[Level] = ["error", "warning", "note"]
@@ -89,14 +89,14 @@ def _of(result: WorkloadResult, exit_code: int) -> list[Alert]:
     found = [] if result.is_new else [_counter(result, change) for change in wrong]
     found += [_counter(result, change, "note") for change in improved(result)]
     found += _time(result, exit_code)
-    is_told = any(alert.level == _level(result, exit_code) for alert in found)
-    if result.is_new or (result.verdict != "pass" and not is_told):
+    is_reported = any(alert.level == _level(result, exit_code) for alert in found)
+    if result.is_new or (result.verdict != "pass" and not is_reported):
         found.append(_whole(result, exit_code))
     return found
 
 
 def _level(result: WorkloadResult, exit_code: int) -> Level:
-    """How grave a workload's verdict is: what is undecided is an error only where that fails the build."""
+    """The severity of a workload's verdict; an undecided one is an error only where that fails the build."""
     if result.verdict == "pass" and not result.is_new:
         return "note"
     return "error" if result.verdict in {"fail", "failed"} or exit_code == 5 else "warning"
@@ -134,7 +134,7 @@ def _time(result: WorkloadResult, exit_code: int) -> list[Alert]:
 
 
 def _whole(result: WorkloadResult, exit_code: int) -> Alert:
-    """What is to be told of a workload that no counter and no time tells."""
+    """The alert of a workload as a whole, where no counter and no time explains its verdict."""
     rule = RUN if result.verdict == "failed" else MEASUREMENT
     return Alert(
         result.name,
@@ -148,7 +148,7 @@ def _whole(result: WorkloadResult, exit_code: int) -> Alert:
     )
 
 
-def _slowest(result: WorkloadResult) -> Place | None:
+def _slowest(result: WorkloadResult) -> AlertLocation | None:
     """The line that explains a slowdown best: one whose counters broke, else the one that takes the most more time."""
     sites = [culprit.site for change in result.counters if change.verdict == "broken" for culprit in change.culprits]
     places = _places([site for site in sites if site is not None])
@@ -160,14 +160,16 @@ def _slowest(result: WorkloadResult) -> Place | None:
     return places[0] if places else None
 
 
-def stand_in(result: WorkloadResult) -> Place:
-    """Where an alert stands whose line nobody knows: the workload's own file, its lock-file, or the settings."""
+def stand_in(result: WorkloadResult) -> AlertLocation:
+    """The location of an alert without a known line: the workload's own file, its lock-file, or the settings."""
     candidates = [word for word in result.program if word.endswith(".py")] + [result.lock, "pyproject.toml"]
-    return Place(_tidy(next(file for file in candidates if is_inside(file))), 1, is_cause=False)
+    return AlertLocation(_tidy(next(file for file in candidates if is_inside(file))), 1, is_cause=False)
 
 
-def _places(sites: Sequence[Site]) -> tuple[Place, ...]:
-    inside = [Place(_tidy(site.file), max(site.line, 1), is_cause=True) for site in sites if is_inside(site.file)]
+def _places(sites: Sequence[Site]) -> tuple[AlertLocation, ...]:
+    inside = [
+        AlertLocation(_tidy(site.file), max(site.line, 1), is_cause=True) for site in sites if is_inside(site.file)
+    ]
     return tuple(dict.fromkeys(inside))
 
 
@@ -177,13 +179,13 @@ def _tidy(file: str) -> str:
 
 
 def is_inside(file: str) -> bool:
-    """Whether this names a file below the repository: no absolute path, no drive or scheme, no way up."""
+    """True for a path inside the repository: no absolute path, no drive or scheme, no way up."""
     parts = re.split(r"[/\\]", file)
     return bool(file) and bool(parts[0]) and ".." not in parts and not (_DRIVE.match(parts[0]) and len(parts) > 1)
 
 
 def _anchor(change: CounterChange) -> str:
-    """What a change is known by again after lines have moved: the text of its first line, else what changed."""
+    """The identity of a change, which survives moved lines: the text of its first line, else what changed."""
     for culprit in change.culprits:
         if culprit.site is not None:
             return f"{culprit.site.file}\n{culprit.site.text.strip() or culprit.what}"
@@ -227,12 +229,12 @@ def _by_line(found: Iterable[Alert]) -> list[list[Alert]]:
 def _annotation(command: str, group: list[Alert], left_out: int) -> str:
     first = group[0]
     place = {"file": first.place.file, "line": str(first.place.line)}
-    told = [alert.title for alert in group]
-    told += _longest(dict.fromkeys(line for alert in group for line in alert.lines))
-    told += dict.fromkeys([alert.fix for alert in group if alert.fix])
-    told = [*told[:_LINES], f"{len(told) - _LINES} more lines are in gate.md"] if len(told) > _LINES else told
-    told += [f"{left_out} more are in gate.md"] if left_out > 0 else []
-    return _command(command, {**place, "title": f"bottleneck gate: {first.workload}"}, told)
+    lines = [alert.title for alert in group]
+    lines += _longest(dict.fromkeys(line for alert in group for line in alert.lines))
+    lines += dict.fromkeys([alert.fix for alert in group if alert.fix])
+    lines = [*lines[:_LINES], f"{len(lines) - _LINES} more lines are in gate.md"] if len(lines) > _LINES else lines
+    lines += [f"{left_out} more are in gate.md"] if left_out > 0 else []
+    return _command(command, {**place, "title": f"bottleneck gate: {first.workload}"}, lines)
 
 
 def _longest(lines: Iterable[str]) -> list[str]:
@@ -242,8 +244,8 @@ def _longest(lines: Iterable[str]) -> list[str]:
 
 
 def _command(command: str, properties: Mapping[str, str], lines: Iterable[str]) -> str:
-    told = ",".join(f"{key}={_property(clean(value, _TITLE))}" for key, value in properties.items())
-    return f"::{command} {told}::" + "%0A".join(_data(clean(line, _LINE)) for line in lines)
+    escaped = ",".join(f"{key}={_property(clean(value, _TITLE))}" for key, value in properties.items())
+    return f"::{command} {escaped}::" + "%0A".join(_data(clean(line, _LINE)) for line in lines)
 
 
 def _data(text: str) -> str:
@@ -267,11 +269,11 @@ def render_gitlab(gate: Gate) -> str:
 
 
 def _issue(alert: Alert, verdict: str) -> dict[str, Any]:
-    told = " - ".join([f"{alert.workload}: {alert.title}", *alert.lines[:1]])
+    description = " - ".join([f"{alert.workload}: {alert.title}", *alert.lines[:1]])
     return {
         "type": "issue",
         "check_name": f"bottleneck/{alert.rule}",
-        "description": clean(told, _TEXT),
+        "description": clean(description, _TEXT),
         "content": {"body": verdict},
         "categories": ["Performance"],
         "severity": _SEVERITIES[alert.level],
@@ -323,7 +325,7 @@ def _driver(gate: Gate) -> dict[str, Any]:
 
 
 def _invocation(gate: Gate) -> dict[str, Any]:
-    """How the gate ended; it was successful wherever it came to a verdict, whatever the verdict is."""
+    """The end of the gate; it was successful wherever it came to a verdict, whatever the verdict is."""
     return {
         "executionSuccessful": gate.exit_code in {0, 1},
         "exitCode": gate.exit_code,
@@ -332,12 +334,12 @@ def _invocation(gate: Gate) -> dict[str, Any]:
 
 
 def _result(alert: Alert) -> dict[str, Any]:
-    told = [f"{alert.workload}: {alert.title}", *alert.lines, *([alert.fix] if alert.fix else [])]
+    lines = [f"{alert.workload}: {alert.title}", *alert.lines, *([alert.fix] if alert.fix else [])]
     result: dict[str, Any] = {
         "ruleId": alert.rule,
         "ruleIndex": _INDEX[alert.rule],
         "level": alert.level,
-        "message": {"text": "\n".join(clean(line, _SARIF_TEXT) for line in told)},
+        "message": {"text": "\n".join(clean(line, _SARIF_TEXT) for line in lines)},
         "locations": [_location(alert.place)],
         "partialFingerprints": {"bottleneckGate/v1": alert.fingerprint},
         "properties": {"workload": clean(alert.workload, _SHORT)},
@@ -346,7 +348,7 @@ def _result(alert: Alert) -> dict[str, Any]:
     return {**result, "relatedLocations": others} if others else result
 
 
-def _location(place: Place) -> dict[str, Any]:
+def _location(place: AlertLocation) -> dict[str, Any]:
     uri = quote(place.file, safe="/", errors="backslashreplace")
     return {
         "physicalLocation": {

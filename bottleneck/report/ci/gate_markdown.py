@@ -1,6 +1,6 @@
 """The gate's result as GitHub flavoured markdown, for a job summary or a pull request comment.
 
-Its first line is a mark by which the comment is found again. The story of each failure stands open, the rest folded.
+Its first line is a mark by which the comment is found again. The story of each failure is shown, the rest is folded.
 """
 
 import re
@@ -44,7 +44,7 @@ def render(gate: Gate) -> str:
     tail = [*(f"- warning: {prose(warning)}" for warning in gate.warnings[:_ROWS]), ""]
     results = worst_first(gate.results)
     room = MOST_BYTES - _size([*head, *tail, _cut(len(results), len(results))])
-    shown, room = _fitting(("\n".join(_told(result)) for result in results), room)
+    shown, room = _fitting(("\n".join(_summary(result)) for result in results), room)
     opened, _ = _fitting(("\n".join(_details(result)) for result in results[: len(shown)]), room)
     blocks = [story + (opened[index] if index < len(opened) else "") for index, story in enumerate(shown)]
     left_out = len(results) - len(shown), sum(map(_has_details, results)) - sum(map(bool, opened))
@@ -69,12 +69,12 @@ def _size(lines: Iterable[str]) -> int:
 
 
 def _cut(workloads: int, details: int) -> str:
-    """What is missing, and where it is."""
+    """A note on what was left out, and the file that has it."""
     return f"*Cut to fit into a comment: {workloads} workloads and the details of {details} are in gate.json only.*"
 
 
-def _told(result: WorkloadResult) -> list[str]:
-    """A workload in sight: one line of a pass, the story of anything else."""
+def _summary(result: WorkloadResult) -> list[str]:
+    """The visible part of a workload: one line for a pass, else its story."""
     verdict = VERDICTS[result.verdict]
     if result.verdict == "pass":
         return [f"- **{verdict}** {name(result.name)}: {_prose(headline(result))}", *_asides(result, "  "), ""]
@@ -91,10 +91,10 @@ def _asides(result: WorkloadResult, indent: str = "") -> list[str]:
 
 def _item(label: str, text: str, indent: str = "") -> list[str]:
     """A line of a list; a line of code, and a command that it ends in, stand in one piece."""
-    told, command = split_command(text)
-    told, _, source = told.partition("  ")
+    phrase, command = split_command(text)
+    phrase, _, source = phrase.partition("  ")
     spans = [code(part) for part in (source, command) if part]
-    return [" ".join([f"{indent}-", label, _prose(told), *spans])]
+    return [" ".join([f"{indent}-", label, _prose(phrase), *spans])]
 
 
 def _prose(text: str) -> str:
@@ -107,7 +107,7 @@ def _has_details(result: WorkloadResult) -> bool:
 
 
 def _details(result: WorkloadResult) -> list[str]:
-    """What folds out beneath a workload: the counters that differ, and where the change of the time comes from."""
+    """The folded part of a workload: the counters that differ, and the comparison of the times."""
     if not _has_details(result):
         return []
     changes = differing(result)

@@ -103,23 +103,27 @@ def _hanging(text: Text, style: TerminalStyle, indent: int) -> list[Text]:
 
 def _labelled(label: str, text: str, style: TerminalStyle, emphasis: str = "") -> list[Text]:
     """A line with its label in the margin."""
-    told, command = split_command(text)
-    told, source = _split_source(told, style)
-    out = wrapped(Text(style.text(told, _PROSE), emphasis), style, _INDENT, f"  {label}".ljust(_INDENT)) if told else []
+    phrase, command = split_command(text)
+    phrase, source = _split_source(phrase, style)
+    out = (
+        wrapped(Text(style.text(phrase, _PROSE), emphasis), style, _INDENT, f"  {label}".ljust(_INDENT))
+        if phrase
+        else []
+    )
     out += wrapped(Text(style.text(source, _PROSE), "dim"), style, _INDENT + 2, " " * _INDENT) if source else []
     return [*out, *_command(command, style, _INDENT)]
 
 
 def _split_source(text: str, style: TerminalStyle) -> tuple[str, str]:
-    """What happened and, after two blanks, the line of code: in a line of its own where both do not fit into one."""
-    told, _, source = text.partition("  ")
-    return (text, "") if len(text) <= style.width - _INDENT else (told, source)
+    """The event and, after two blanks in ``text``, its line of code, apart where both do not fit into one line."""
+    phrase, _, source = text.partition("  ")
+    return (text, "") if len(text) <= style.width - _INDENT else (phrase, source)
 
 
 def _aside(label: str, text: str, style: TerminalStyle) -> list[Text]:
-    told, command = split_command(f"{label}: {text}")
+    phrase, command = split_command(f"{label}: {text}")
     inner = style.narrowed(2)
-    lines = _hanging(Text(style.text(told, _PROSE), "dim"), inner, 2)
+    lines = _hanging(Text(style.text(phrase, _PROSE), "dim"), inner, 2)
     return [*(Text("  ") + line for line in lines), *_command(command, style, 4)]
 
 

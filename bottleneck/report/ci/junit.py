@@ -72,7 +72,7 @@ def render(gate: Gate) -> str:
 
 
 def _properties(suite: ET.Element, gate: Gate) -> None:
-    told = {
+    values = {
         "verdict": VERDICTS[verdict_of(gate)],
         "exit_code": str(gate.exit_code),
         "base": gate.base,
@@ -80,12 +80,12 @@ def _properties(suite: ET.Element, gate: Gate) -> None:
         "version": gate.version,
     }
     properties = ET.SubElement(suite, "properties")
-    for name, value in told.items():
+    for name, value in values.items():
         ET.SubElement(properties, "property", {"name": name, "value": clean(value, _TEXT)})
 
 
 def _all_cases(gate: Gate) -> list[tuple[str, _Case]]:
-    """The tests with the names of their workloads; one of all of them where the gate fails and no test says so."""
+    """The tests with the names of their workloads; one for all of them where the gate fails and no test case does."""
     cases = [(result.name, case) for result in gate.results for case in _cases(result, gate.exit_code)]
     if gate.exit_code and all(case.outcome in {"passed", "skipped"} for _, case in cases):
         cases.append(("all workloads", _Case("verdict", "error", closing(gate), gate.warnings)))
@@ -93,8 +93,8 @@ def _all_cases(gate: Gate) -> list[tuple[str, _Case]]:
 
 
 def _case(suite: ET.Element, workload: str, case: _Case) -> None:
-    told = {"classname": clean(workload, _TEXT), "name": case.name, "time": _seconds(case.seconds)}
-    element = ET.SubElement(suite, "testcase", told)
+    attributes = {"classname": clean(workload, _TEXT), "name": case.name, "time": _seconds(case.seconds)}
+    element = ET.SubElement(suite, "testcase", attributes)
     body = "\n".join(clean(line, _TEXT) for line in case.body)
     if case.outcome == "passed":
         if body:
@@ -106,7 +106,7 @@ def _case(suite: ET.Element, workload: str, case: _Case) -> None:
 
 
 def _cases(result: WorkloadResult, exit_code: int) -> list[_Case]:
-    """The tests of a workload: its run, which tells what no other does, its counters and its time."""
+    """The tests of a workload: its run, which holds what no other does, its counters and its time."""
     groups: dict[str, list[CounterChange]] = {}
     for change in result.counters:
         groups.setdefault(_group(change), []).append(change)
@@ -124,12 +124,12 @@ def _group(change: CounterChange) -> str:
 
 
 def _run_case(result: WorkloadResult, exit_code: int, cases: list[_Case]) -> _Case:
-    """Whether the workload ran and something was measured; skipped where the settings let pass that nothing was."""
+    """The test case of the run itself: passed where something was measured, skipped where that is optional."""
     body = (*result.why, result.fix)
     if result.verdict == "failed":
         return _Case("run", "error", result.what, body, result.seconds)
-    is_told = any(case.outcome in {"error", "failure"} for case in cases)
-    if result.verdict == "pass" or is_told:
+    is_reported = any(case.outcome in {"error", "failure"} for case in cases)
+    if result.verdict == "pass" or is_reported:
         return _Case("run", "passed", "", seconds=result.seconds)
     outcome: Outcome = "failure" if result.verdict == "fail" else "error" if exit_code == 5 else "skipped"
     return _Case("run", outcome, result.what or VERDICTS[result.verdict], body, result.seconds)
@@ -138,8 +138,8 @@ def _run_case(result: WorkloadResult, exit_code: int, cases: list[_Case]) -> _Ca
 def _group_case(name: str, changes: list[CounterChange], result: WorkloadResult) -> _Case:
     outcomes = [_outcome(change) for change in changes]
     worst = min(outcomes, key=_WORST.index)
-    told = [change for change, outcome in zip(changes, outcomes, strict=True) if outcome == worst]
-    message = "; ".join(_message(change) for change in told)
+    listed = [change for change, outcome in zip(changes, outcomes, strict=True) if outcome == worst]
+    message = "; ".join(_message(change) for change in listed)
     body = [line for change in changes for line in _lines(change)]
     fix = [result.fix] if worst in {"failure", "error"} and result.fix else []
     return _Case(name, worst, message, (*body, *fix))

@@ -21,8 +21,8 @@ def render(gate: Gate) -> str:
         "bottleneck_counter": [sample for result in results for sample in _counters(result)],
         "bottleneck_step_ratio": [sample for result in results for sample in _ratio(result)],
     }
-    told = [line for name, samples in families.items() for line in _family(name, samples)]
-    return "\n".join([*told, "# EOF"]) + "\n"
+    lines = [line for name, samples in families.items() for line in _family(name, samples)]
+    return "\n".join([*lines, "# EOF"]) + "\n"
 
 
 def _counters(result: WorkloadResult) -> list[_Sample]:
@@ -42,16 +42,16 @@ def _ratio(result: WorkloadResult) -> list[_Sample]:
 
 def _family(name: str, samples: Iterable[_Sample]) -> list[str]:
     """A family's lines; of samples whose labels are alike once cleaned, the first."""
-    told: dict[str, str] = {}
+    values: dict[str, str] = {}
     for labels, value in samples:
         if math.isfinite(value):
-            told.setdefault(_labels(labels), f"{value}")
-    return [f"# TYPE {name} gauge", *(f"{name}{labels} {value}" for labels, value in told.items())] if told else []
+            values.setdefault(_labels(labels), f"{value}")
+    return [f"# TYPE {name} gauge", *(f"{name}{labels} {value}" for labels, value in values.items())] if values else []
 
 
 def _labels(labels: dict[str, str]) -> str:
-    told = ",".join(f'{key}="{_value(text)}"' for key, text in labels.items())
-    return f"{{{told}}}" if told else ""
+    pairs = ",".join(f'{key}="{_value(text)}"' for key, text in labels.items())
+    return f"{{{pairs}}}" if pairs else ""
 
 
 def _value(text: str) -> str:

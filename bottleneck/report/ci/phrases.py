@@ -37,7 +37,7 @@ def amounts(change: CounterChange) -> tuple[str, str, str]:
     return shown[0], shown[1], _difference(change)
 
 
-def tell_change(change: CounterChange) -> str:
+def format_change(change: CounterChange) -> str:
     """'syncs 0 -> 1', with units where the counter has one; 'syncs unknown -> 1'."""
     values, shown = (change.before, change.after), amounts(change)[:2]
     before, after = ("unknown" if value is None else text for value, text in zip(values, shown, strict=True))
@@ -67,11 +67,11 @@ def _exact(value: int | None) -> str:
 
 def culprit_words(culprit: Culprit) -> str:
     """'+24 aten::copy_ in decoder.rotary at model/rope.py:88, changed here'."""
-    told = f"{'-' if culprit.change < 0 else '+'}{_exact(abs(culprit.change))} {culprit.what}"
-    told += f" in {culprit.module}" if culprit.module else ""
+    phrase = f"{'-' if culprit.change < 0 else '+'}{_exact(abs(culprit.change))} {culprit.what}"
+    phrase += f" in {culprit.module}" if culprit.module else ""
     if culprit.site is None:
-        return told
-    return f"{told} at {culprit.site.place}{', changed here' if culprit.is_touched else ''}"
+        return phrase
+    return f"{phrase} at {culprit.site.place}{', changed here' if culprit.is_touched else ''}"
 
 
 def growth(ratio: float) -> str:
@@ -107,24 +107,24 @@ CHANGES: Mapping[CounterVerdict, str] = {
 
 _CULPRITS = 3
 
-# First what is wrong, then what is well, then what was not held against anything.
-TOLD: tuple[CounterVerdict, ...] = (
+# First failures, then passes, then counters that were not compared with anything.
+VERDICT_ORDER: tuple[CounterVerdict, ...] = (
     "broken", "gone", "same", "improved", "within budget", "accepted", "new", "unstable", "not compared",
 )  # fmt: skip
 
 
-def counters_words(changes: Sequence[CounterChange], verdicts: Sequence[CounterVerdict] = TOLD) -> str:
+def counters_words(changes: Sequence[CounterChange], verdicts: Sequence[CounterVerdict] = VERDICT_ORDER) -> str:
     """'15 counters equal, 1 within budget': how many there are of each verdict; a metric counts once, as its worst."""
     worst: dict[str, CounterVerdict] = {}
     order = list(CHANGES)
     for change in changes:
         worst[change.metric] = min(change.verdict, worst.get(change.metric, "same"), key=order.index)
     counts = {verdict: list(worst.values()).count(verdict) for verdict in verdicts}
-    told = [f"{count} {CHANGES[verdict]}" for verdict, count in counts.items() if count]
-    if not told:
+    phrases = [f"{count} {CHANGES[verdict]}" for verdict, count in counts.items() if count]
+    if not phrases:
         return ""
-    number, _, words = told[0].partition(" ")
-    return ", ".join([f"{number} counter{'' if number == '1' else 's'} {words}", *told[1:]])
+    number, _, words = phrases[0].partition(" ")
+    return ", ".join([f"{number} counter{'' if number == '1' else 's'} {words}", *phrases[1:]])
 
 
 def differing(result: WorkloadResult) -> list[CounterChange]:
@@ -151,14 +151,14 @@ def change_words(change: CounterChange) -> str:
     if change.before is None and change.after is not None:
         return f"{change.metric} {amounts(change)[1]} per step, without baseline"
     limit = f", limit {limit_words(change)}" if change.limit is not None else ""
-    return f"{tell_change(change)} per step{limit}"
+    return f"{format_change(change)} per step{limit}"
 
 
 def cause_words(change: CounterChange) -> list[str]:
-    """What changed a counter, the first few, and why nothing is known where that is so."""
-    told = [culprit_words(culprit) for culprit in change.culprits[:_CULPRITS]]
-    left = len(change.culprits) - len(told)
-    return [*told, *([f"{left} more"] if left else []), *([change.reason] if change.reason else [])]
+    """The first few causes of a counter's change, and the reason where none is known."""
+    phrases = [culprit_words(culprit) for culprit in change.culprits[:_CULPRITS]]
+    left = len(change.culprits) - len(phrases)
+    return [*phrases, *([f"{left} more"] if left else []), *([change.reason] if change.reason else [])]
 
 
 def by_reason(result: WorkloadResult, verdict: CounterVerdict) -> list[str]:
@@ -168,14 +168,14 @@ def by_reason(result: WorkloadResult, verdict: CounterVerdict) -> list[str]:
     """
     reasons: dict[str, list[str]] = {}
     for change in result.counters:
-        is_told = result.verdict != "pass" or not is_nowhere(change, result)
-        if change.verdict == verdict and is_told:
+        is_shown = result.verdict != "pass" or not is_nowhere(change, result)
+        if change.verdict == verdict and is_shown:
             reasons.setdefault(change.reason or "", []).append(change.metric)
     return [", ".join(dict.fromkeys(names)) + (f": {reason}" if reason else "") for reason, names in reasons.items()]
 
 
 def is_nowhere(change: CounterChange, result: WorkloadResult) -> bool:
-    """Whether neither side can know this counter, as kernels on a CPU: no news, and no gap in what was held."""
+    """True for a counter that neither side can know, such as kernels on a CPU: nothing is missing."""
     unknown = {} if result.counts is None else result.counts.unknown
     return change.before is None and change.after is None and change.metric in unknown
 
@@ -187,11 +187,11 @@ def improved(result: WorkloadResult) -> tuple[CounterChange, ...]:
 
 def improvement_words(result: WorkloadResult) -> str:
     """'launches 311 -> 303'."""
-    return ", ".join(tell_change(change) for change in improved(result))
+    return ", ".join(format_change(change) for change in improved(result))
 
 
 def allowed_words(result: WorkloadResult) -> list[str]:
-    """What grew and passes: within its budget, or accepted."""
+    """Counters that grew and pass: within their budget, or accepted."""
     grown = [change for change in result.counters if change.verdict in {"within budget", "accepted"}]
     return [f"{change_words(change)}{f': {change.reason}' if change.reason else ''}" for change in grown]
 
@@ -211,11 +211,13 @@ def time_summary(time: TimeResult | None) -> str:
     if time is None:
         return "time not measured"
     if time.ratio is None:
-        told = f"{_steps(time)} ({time.verdict})" if _steps(time) else f"time {time.verdict}"
-        return told + (f": {time.reason}" if time.reason else "")
+        phrase = f"{_steps(time)} ({time.verdict})" if _steps(time) else f"time {time.verdict}"
+        return phrase + (f": {time.reason}" if time.reason else "")
     ratio = time.ratio
-    told = f"step {growth(ratio.median)} [{growth(ratio.low)}, {growth(ratio.high)}]{_doubt(time)}"
-    return f"{told}, could see {share(time.smallest_visible)} or more" if time.smallest_visible is not None else told
+    phrase = f"step {growth(ratio.median)} [{growth(ratio.low)}, {growth(ratio.high)}]{_doubt(time)}"
+    return (
+        f"{phrase}, could see {share(time.smallest_visible)} or more" if time.smallest_visible is not None else phrase
+    )
 
 
 def time_in_short(time: TimeResult | None) -> str:
@@ -228,12 +230,12 @@ def time_in_short(time: TimeResult | None) -> str:
 
 
 def _doubt(time: TimeResult) -> str:
-    """What keeps a figure from being a verdict."""
+    """The reservation about a figure that is no verdict."""
     return f" ({time.verdict})" if time.verdict in {"undecided", "advisory"} else ""
 
 
 def time_words(time: TimeResult) -> str:
-    """All that is known of the time, in one sentence."""
+    """All figures of the time, in one sentence."""
     phrases = [time.verdict, _steps(time), _interval(time), _budget(time), _visible(time), time.reason]
     spent = [f"measured in {took(time.seconds)}"] if time.seconds else []
     return "; ".join([*filter(None, phrases), *spent])
@@ -311,14 +313,14 @@ def worst_first(results: Iterable[WorkloadResult]) -> list[WorkloadResult]:
 
 
 def headline(result: WorkloadResult) -> str:
-    """What stands beside the verdict and the name: the counters, the time and how long it took, each in a phrase.
+    """The text beside the verdict and the name: counters, time and duration, each in a phrase.
 
-    Of a failure that is short, as the story and the time follow in lines of their own.
+    It is short for a failure, as the story and the time follow in lines of their own.
     """
     is_passed = result.verdict == "pass"
     wrong: tuple[CounterVerdict, ...] = ("broken", "gone")
     changes = [change for change in result.counters if not is_nowhere(change, result)]
-    counters = counters_words(changes, TOLD if is_passed or result.verdict == "undecided" else wrong)
+    counters = counters_words(changes, VERDICT_ORDER if is_passed or result.verdict == "undecided" else wrong)
     time = time_summary(result.time) if is_passed else time_in_short(result.time)
     return "; ".join([phrase for phrase in (counters, time) if phrase] + [f"took {took(result.seconds)}"])
 
@@ -336,14 +338,14 @@ def story(result: WorkloadResult) -> list[tuple[str, str]]:
 
 
 def asides(result: WorkloadResult) -> list[tuple[str, str]]:
-    """What else is to be known of a workload, labelled, each in a sentence."""
+    """Further facts on a workload, each a label and a sentence."""
     keep = f"; to keep it: {accept_command(result)}" if result.lock else ""
-    told = [("better", f"{improvement_words(result)}{keep}")] if improved(result) else []
-    told += [("allowed", text) for text in allowed_words(result)] if result.verdict == "pass" else []
-    told += [] if result.is_new else [("without baseline", text) for text in by_reason(result, "new")]
-    told += [("not compared", text) for text in by_reason(result, "not compared")]
-    told += [("unstable", text) for text in unstable_words(result)]
-    return [*told, *(("warning", warning) for warning in result.warnings)]
+    phrases = [("better", f"{improvement_words(result)}{keep}")] if improved(result) else []
+    phrases += [("allowed", text) for text in allowed_words(result)] if result.verdict == "pass" else []
+    phrases += [] if result.is_new else [("without baseline", text) for text in by_reason(result, "new")]
+    phrases += [("not compared", text) for text in by_reason(result, "not compared")]
+    phrases += [("unstable", text) for text in unstable_words(result)]
+    return [*phrases, *(("warning", warning) for warning in result.warnings)]
 
 
 def split_command(text: str) -> tuple[str, str]:

@@ -17,7 +17,7 @@ _LINE_STEP_PX = 6.0
 
 
 @dataclass(frozen=True)
-class Label:
+class PlotLabel:
     """Words for a point in data coordinates, whose mark has this radius in points."""
 
     words: str
@@ -27,14 +27,14 @@ class Label:
 
 @dataclass(frozen=True)
 class Occupied:
-    """What a plot shows already, in pixels: marks and texts, which nothing may cover, and lines, better left clear."""
+    """The areas of a plot in use, in pixels: marks and texts, which nothing may cover, and lines, better left clear."""
 
     marks: Sequence[Bbox]
     texts: Sequence[Bbox]
     lines: Sequence[Bbox]
 
 
-def place_labels(axes: Axes, labels: Sequence[Label], occupied: Occupied) -> list[Annotation]:
+def place_labels(axes: Axes, labels: Sequence[PlotLabel], occupied: Occupied) -> list[Annotation]:
     """Adds each label with a thin line to its point, clear of the border and of what is there, at best of lines too.
 
     A label for which no place is free is left out: a reader is better served by none than by an unreadable one.
@@ -43,7 +43,7 @@ def place_labels(axes: Axes, labels: Sequence[Label], occupied: Occupied) -> lis
     placed: list[Annotation] = []
     for label in labels:
         for lines in (occupied.lines, ()):
-            found = _free_place(axes, label, Occupied(marks, texts, lines))
+            found = _free_position(axes, label, Occupied(marks, texts, lines))
             if found is not None:
                 offset, box, leader = found
                 marks += leader
@@ -53,10 +53,10 @@ def place_labels(axes: Axes, labels: Sequence[Label], occupied: Occupied) -> lis
     return placed
 
 
-Place = tuple[tuple[float, float], Bbox, list[Bbox]]
+LabelPosition = tuple[tuple[float, float], Bbox, list[Bbox]]
 
 
-def _free_place(axes: Axes, label: Label, occupied: Occupied) -> Place | None:
+def _free_position(axes: Axes, label: PlotLabel, occupied: Occupied) -> LabelPosition | None:
     size = _size(axes, label.words)
     used = [*occupied.marks, *occupied.texts, *occupied.lines]
     for offset in _offsets(label.radius_pt):
@@ -84,7 +84,7 @@ def place_first_free(candidates: Sequence[Text], taken: Sequence[Bbox]) -> list[
 
 
 def covered_by(text: Text) -> list[Bbox]:
-    """What a text covers, in pixels: one box, or small ones along it where it is turned."""
+    """The area of a text, in pixels: one box, or small ones along it where it is turned."""
     angle = math.radians(text.get_rotation())
     if not angle:
         return [extent(text)]
@@ -114,7 +114,7 @@ def _cover(corners: Sequence[tuple[float, float]], half: float = 1.0) -> list[Bb
 
 
 def extent(text: Text) -> Bbox:
-    """Where a text stands, in pixels, without the line that an annotation may have."""
+    """The box of a text, in pixels, without the line that an annotation may have."""
     figure = text.figure
     assert figure is not None
     renderer = figure.canvas.get_renderer()  # type: ignore[attr-defined]  # plots always sit on an Agg canvas
@@ -139,7 +139,7 @@ def _offsets(radius_pt: float) -> Iterator[tuple[float, float]]:
             yield (radius_pt + distance) * math.cos(angle), (radius_pt + distance) * math.sin(angle)
 
 
-def _box_at(axes: Axes, label: Label, offset: tuple[float, float], size: tuple[float, float]) -> Bbox:
+def _box_at(axes: Axes, label: PlotLabel, offset: tuple[float, float], size: tuple[float, float]) -> Bbox:
     scale = axes.figure.dpi / 72
     x, y = axes.transData.transform(label.at)
     x, y = x + offset[0] * scale, y + offset[1] * scale
@@ -147,15 +147,15 @@ def _box_at(axes: Axes, label: Label, offset: tuple[float, float], size: tuple[f
     return Bbox.from_bounds(left, y - size[1] / 2, *size).padded(_PADDING_PX)
 
 
-def _leader(axes: Axes, label: Label, offset: tuple[float, float]) -> list[Bbox]:
-    """What the line from the label to the edge of its mark covers."""
+def _leader(axes: Axes, label: PlotLabel, offset: tuple[float, float]) -> list[Bbox]:
+    """The area of the line from the label to the edge of its mark."""
     scale, distance = axes.figure.dpi / 72, math.hypot(*offset)
     x, y = axes.transData.transform(label.at)
     edge = label.radius_pt / distance
     return _cover([(x + offset[0] * scale * part, y + offset[1] * scale * part) for part in (edge, 1.0)])
 
 
-def _annotate(axes: Axes, label: Label, offset: tuple[float, float]) -> Annotation:
+def _annotate(axes: Axes, label: PlotLabel, offset: tuple[float, float]) -> Annotation:
     right = offset[0] >= 0
     line: dict[str, Any] = {"arrowstyle": "-", "color": "0.35", "linewidth": 0.7, "shrinkA": 0}
     return axes.annotate(

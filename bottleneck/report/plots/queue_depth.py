@@ -19,11 +19,11 @@ from bottleneck.schema.analysis import Analysis
 
 SIZE_INCHES = (8.0, 3.6)
 _DPI = 150
-_WAITING, _EMPTY = "#0072B2", "#E69F00"  # told apart by colour-blind readers, and by their height
+_WAITING, _EMPTY = "#0072B2", "#E69F00"  # distinct for colour-blind readers, and by their height
 
 
 def save_queue(analysis: Analysis, path: Path) -> None:
-    """Draws the queue depth into a .png or .svg file; UsageError when the trace does not tell it."""
+    """Draws the queue depth into a .png or .svg file; UsageError where the trace does not record it."""
     kind = path.suffix.removeprefix(".")
     assert kind in {"png", "svg"}, f"no such picture format: {path.name}"
     figure = queue_figure(analysis)

@@ -20,8 +20,8 @@ from matplotlib.transforms import Bbox
 from bottleneck.report.analysis_document import PEAK_SOURCES, headline
 from bottleneck.report.kernel_names import short_names
 from bottleneck.report.output import write_bytes
-from bottleneck.report.plots.labels import Label, Occupied, line_boxes, place_first_free, place_labels
-from bottleneck.report.roofline_points import Point, Roof, absences, points, roofs, whole_step
+from bottleneck.report.plots.labels import Occupied, PlotLabel, line_boxes, place_first_free, place_labels
+from bottleneck.report.roofline_points import RooflinePoint, RooflineRoof, absences, points, roofs, whole_step
 from bottleneck.report.text import clean
 from bottleneck.schema.analysis import Analysis, Device, Verdict
 from bottleneck.units import format_share, format_si
@@ -30,7 +30,7 @@ Line = tuple[tuple[float, float], ...]
 Places = tuple[list[Bbox], list[Bbox]]
 
 
-def draw_roofs(axes: Axes, device: Device, used: tuple[Roof, ...], taken: Sequence[Bbox]) -> Places:
+def draw_roofs(axes: Axes, device: Device, used: tuple[RooflineRoof, ...], taken: Sequence[Bbox]) -> Places:
     """Draws the roofs with labels clear of ``taken``, and gives back what the lines and what the labels cover."""
     bandwidth = device.bandwidth_bytes_per_s
     highest = max((roof.flops_per_s for roof in used), default=axes.get_ylim()[1])
@@ -47,7 +47,7 @@ def draw_roofs(axes: Axes, device: Device, used: tuple[Roof, ...], taken: Sequen
     return drawn, labels
 
 
-def _flat_roof(axes: Axes, roof: Roof, bandwidth: float | None) -> tuple[Line, list[Text]]:
+def _flat_roof(axes: Axes, roof: RooflineRoof, bandwidth: float | None) -> tuple[Line, list[Text]]:
     """A compute roof from its ridge on, and the places where its label may stand."""
     left, right = axes.get_xlim()
     height, ridge = roof.flops_per_s, roof.flops_per_s / bandwidth if bandwidth else None
@@ -147,7 +147,10 @@ def roofline(analysis: Analysis) -> Figure:
 
 
 def _scale_axes(
-    axes: Axes, shown: tuple[Point, ...], step: tuple[float, float] | None, roofs_of: tuple[Device, tuple[Roof, ...]]
+    axes: Axes,
+    shown: tuple[RooflinePoint, ...],
+    step: tuple[float, float] | None,
+    roofs_of: tuple[Device, tuple[RooflineRoof, ...]],
 ) -> None:
     """Limits that hold every point and every ridge with some room, and ticks in words such as '10 G'."""
     device, used = roofs_of
@@ -189,7 +192,7 @@ def _prefixed(value: float) -> str:
     return format_si(value, "").replace(".00", "").replace(".0", "").strip()
 
 
-def _draw_points(axes: Axes, shown: tuple[Point, ...]) -> None:
+def _draw_points(axes: Axes, shown: tuple[RooflinePoint, ...]) -> None:
     """A bubble per kernel, the largest behind; hollow where the kernel stays far below its floor."""
     for order, point in enumerate(shown):
         colour, marker, _ = _MARKS.get(point.bound, _MARKS["unknown"])
@@ -210,7 +213,7 @@ def _draw_points(axes: Axes, shown: tuple[Point, ...]) -> None:
         )
 
 
-def _write_around(figure: Figure, analysis: Analysis, shown: tuple[Point, ...]) -> None:
+def _write_around(figure: Figure, analysis: Analysis, shown: tuple[RooflinePoint, ...]) -> None:
     """Title, subtitle, legend and the notes beneath."""
     handles = _legend(shown) + ([_star()] if whole_step(analysis) is not None else [])
     verdict, device = analysis.verdict, analysis.device
@@ -232,8 +235,8 @@ def _write_around(figure: Figure, analysis: Analysis, shown: tuple[Point, ...]) 
     figure.text(0.03, 0.012, textwrap.fill(notes, 125), fontsize=8, color="0.3", va="bottom", linespacing=1.3)
 
 
-def _remarks(device: Device, shown: tuple[Point, ...]) -> str:
-    """Where the roofs come from, and why there are none or no points."""
+def _remarks(device: Device, shown: tuple[RooflinePoint, ...]) -> str:
+    """The source of the roofs, and why there are none or no points."""
     known = bool(device.peaks_flops_per_s) or device.bandwidth_bytes_per_s is not None
     roofs_from = (
         f"roofs {PEAK_SOURCES.get(device.source or '', 'of unknown origin')}" if known else "no roofs are known"
@@ -248,7 +251,7 @@ def _title(verdict: Verdict) -> str:
     return clean(words[0].upper() + words[1:], 80)
 
 
-def _legend(shown: tuple[Point, ...]) -> list[Line2D]:
+def _legend(shown: tuple[RooflinePoint, ...]) -> list[Line2D]:
     present = {point.bound if point.bound in _MARKS else "unknown" for point in shown}
     handles = [_handle(marker, colour, words) for bound, (colour, marker, words) in _MARKS.items() if bound in present]
     if any(point.regime == "underutilised" for point in shown):
@@ -267,23 +270,25 @@ def _handle(marker: str, colour: str, words: str, *, edge: str = "black", size: 
     )  # fmt: skip
 
 
-def _label(axes: Axes, shown: tuple[Point, ...], occupied: Occupied) -> None:
+def _label(axes: Axes, shown: tuple[RooflinePoint, ...], occupied: Occupied) -> None:
     """Names at the kernels that take the most time."""
     largest = {point.name: point for point in reversed(shown)}
     named = sorted(largest.values(), key=lambda point: -point.us)[:_LABELLED]
     names = short_names([clean(point.name, 2000) for point in named], _LABEL_WIDTH)
     labels = [
-        Label(f"{name} ({format_share(point.share)})", (point.intensity, point.flops_per_s), _radius_pt(point, shown))
+        PlotLabel(
+            f"{name} ({format_share(point.share)})", (point.intensity, point.flops_per_s), _radius_pt(point, shown)
+        )
         for name, point in zip(names, named, strict=True)
     ]
     place_labels(axes, labels, occupied)
 
 
-def _radius_pt(point: Point, shown: tuple[Point, ...]) -> float:
+def _radius_pt(point: RooflinePoint, shown: tuple[RooflinePoint, ...]) -> float:
     return math.sqrt(_area(point, shown)) / 2
 
 
-def _area(point: Point, shown: tuple[Point, ...]) -> float:
+def _area(point: RooflinePoint, shown: tuple[RooflinePoint, ...]) -> float:
     """The area of a bubble in square points: its part of the longest time, and large enough to be seen."""
     return max(_LARGEST_AREA * point.us / shown[0].us, _SMALLEST_AREA)
 

@@ -20,7 +20,7 @@ from matplotlib.transforms import Bbox
 
 from bottleneck.report.output import write_bytes
 from bottleneck.report.plots.roofline import draw_roofs
-from bottleneck.report.roofline_points import Roof as Flat
+from bottleneck.report.roofline_points import RooflineRoof
 from bottleneck.report.sweep import place_words, sentence
 from bottleneck.report.text import clean
 from bottleneck.schema.analysis import Device
@@ -31,7 +31,7 @@ _MARK_POINTS = 6.0
 
 
 def has_roofline(points: Sequence[Point], roofs: Sequence[Roof]) -> bool:
-    """Whether two points at least have a place on it, and there is a roof over them."""
+    """True where at least two points have a position on the roofline and there is a roof."""
     return len(_placed(points)) > 1 and any(roof.flops_per_s and roof.bytes_per_s for roof in roofs)
 
 
@@ -61,7 +61,7 @@ def _placed(points: Sequence[Point]) -> list[tuple[float, float]]:
     ]
 
 
-def _device(roofs: Sequence[Roof]) -> tuple[Device, tuple[Flat, ...]]:
+def _device(roofs: Sequence[Roof]) -> tuple[Device, tuple[RooflineRoof, ...]]:
     """The ceilings of all series as those of one device: the highest of each name."""
     flats: dict[str, float] = {}
     for roof in roofs:
@@ -69,7 +69,7 @@ def _device(roofs: Sequence[Roof]) -> tuple[Device, tuple[Flat, ...]]:
             flats[roof.peak] = max(roof.flops_per_s, flats.get(roof.peak, 0.0))
     bandwidth = max((roof.bytes_per_s for roof in roofs if roof.bytes_per_s), default=None)
     device = Device("", None, "other", 1, flats, bandwidth, None, None, {})
-    return device, tuple(Flat(key, rate) for key, rate in sorted(flats.items(), key=lambda item: -item[1]))
+    return device, tuple(RooflineRoof(key, rate) for key, rate in sorted(flats.items(), key=lambda item: -item[1]))
 
 
 def _roofline_scale(
@@ -184,7 +184,7 @@ def _curves(sweep: Sweep) -> tuple[list[Curve], list[str]]:
 
 
 def _parameter(sweep: Sweep) -> str | None:
-    """What the axis shows: the parameter of the fits, else the first that is a number; null where there is none."""
+    """The parameter of the axis: that of the fits, else the first that is a number; null where there is none."""
     numeric = [
         name for name in sweep.parameters if all(not isinstance(point.values[name], str) for point in sweep.points)
     ]
@@ -330,8 +330,8 @@ def _write_around(figure: Figure, sweep: Sweep, shown: Sequence[Curve], height: 
     program = clean(" ".join(sweep.program), 60)
     title = f"{program}: {' x '.join(sweep.parameters) or 'how it is run'}"
     figure.text(0.02, 1 - 0.1 / height, clean(title, 80), fontsize=13, fontweight="bold", va="top")
-    told = textwrap.fill(clean(sentence(sweep), 240), 120)
-    figure.text(0.02, 1 - 0.36 / height, told, fontsize=8.5, color="0.3", va="top", linespacing=1.2)
+    subtitle = textwrap.fill(clean(sentence(sweep), 240), 120)
+    figure.text(0.02, 1 - 0.36 / height, subtitle, fontsize=8.5, color="0.3", va="top", linespacing=1.2)
     if len(shown) > 1:
         handles = [Line2D([], [], label=curve.label, **curve.style) for curve in shown]
         figure.legend(

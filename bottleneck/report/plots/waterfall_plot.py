@@ -43,14 +43,14 @@ def save_waterfall(comparison: Comparison, path: Path) -> None:
 
 def draw(comparison: Comparison) -> Figure:
     """A figure with a horizontal bar for the step before, each account that changed, and the step after."""
-    shown, told = waterfall(rounded(comparison)), _subtitle(comparison)
-    around = _AROUND + _LINE * len(told)
+    shown, subtitle = waterfall(rounded(comparison)), _subtitle(comparison)
+    around = _AROUND + _LINE * len(subtitle)
     height = around + _ROW * len(shown.bars)
     figure = Figure(figsize=(_WIDTH, height), dpi=_DPI)
     FigureCanvasAgg(figure)
     axes = figure.add_axes((_LABELS, 0.6 / height, 0.95 - _LABELS, 1.0 - around / height))
     _draw_bars(axes, shown)
-    _write_around(figure, _title(comparison), told, height)
+    _write_around(figure, _title(comparison), subtitle, height)
     for text in figure.findobj(Text):
         text.set_parse_math(False)
     return figure
@@ -104,17 +104,17 @@ def _title(comparison: Comparison) -> str:
 
 
 def _subtitle(comparison: Comparison) -> list[str]:
-    """What differs besides the code, and the sentence, in a few lines."""
+    """The differences besides the code, and the sentence, in a few lines."""
     lines = [f"besides the code: {clean(condition_words(each), 100)}" for each in comparison.conditions]
     if len(lines) > _MOST_CONDITIONS:
         lines = [
             *lines[: _MOST_CONDITIONS - 1],
             f"and {len(lines) - _MOST_CONDITIONS + 1} more things",
         ]
-    told = textwrap.shorten(clean(sentence(comparison), 300), 230, placeholder=" …")
-    return [*lines, *textwrap.wrap(told, 116)]
+    conclusion = textwrap.shorten(clean(sentence(comparison), 300), 230, placeholder=" …")
+    return [*lines, *textwrap.wrap(conclusion, 116)]
 
 
-def _write_around(figure: Figure, heading: str, told: Sequence[str], height: float) -> None:
+def _write_around(figure: Figure, heading: str, subtitle: Sequence[str], height: float) -> None:
     figure.text(0.03, 1.0 - 0.3 / height, heading, fontsize=12, fontweight="bold")
-    figure.text(0.03, 1.0 - 0.4 / height, "\n".join(told), fontsize=8.5, color="0.3", va="top", linespacing=1.35)
+    figure.text(0.03, 1.0 - 0.4 / height, "\n".join(subtitle), fontsize=8.5, color="0.3", va="top", linespacing=1.35)
