@@ -19,6 +19,7 @@ from bottleneck.advice.quantities import (
     share_of_step,
 )
 from bottleneck.advice.ranking import Draft, up_to
+from bottleneck.schema.accounts import phrase_of
 from bottleneck.schema.analysis import CollectiveSummary, Interval, LedgerEntry, RankSummary
 from bottleneck.schema.evidence import Evidence
 from bottleneck.schema.op_names import LOADER_FETCH
@@ -28,20 +29,6 @@ COMMUNICATION = "communication"
 
 # Lateness worth a word (advice_rules 49), and the part of it that an account must hold to be named.
 _LATE, _TELLING = 0.1, 0.1
-
-# Accounts in which one rank may spend longer than the others, in words that follow 'in'.
-_WORDS: Mapping[str, str] = {
-    "overhead.python": "Python code",
-    "overhead.input": "waiting for data",
-    "overhead.dispatch": "framework work around the ops",
-    "overhead.gc": "garbage collection",
-    "overhead.allocator": "allocating memory",
-    "overhead.sync": "waiting for the device",
-    "overhead.launch": "launching",
-    "overhead.launch_floor": "tiny kernels",
-    "memory.copy": "copies",
-    "unknown": "work without a price",
-}
 
 
 @dataclass(frozen=True)
@@ -72,7 +59,7 @@ def late_rank(case: Evidence) -> Draft | None:
             f"({format_share(share_of_step(case, waited_us))})",
             f"it comes {format_us(late.rank.skew_us or 0.0)} after the first to each of {format_count(calls)} per step",
             *(
-                f"it spends {format_us(us)} more in {_WORDS.get(name, name)}"
+                f"it spends {format_us(us)} more in {phrase_of(name)}"
                 for name, us in late.longer[:2]
                 if us >= _TELLING * waited_us
             ),

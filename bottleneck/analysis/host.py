@@ -8,11 +8,8 @@ import numpy as np
 import pandas as pd
 
 from bottleneck.analysis.intervals import NOTHING, Flags, Floats, Integers, Segments, grouped, outermost, tally
+from bottleneck.schema.accounts import HOST_STATES
 from bottleneck.schema.linked_trace import Linked
-
-# Highest first: where several apply at one instant, the first one owns it. A compilation launches and waits, a loader
-# runs ops, an allocator that frees synchronises: so what contains others of its kind stands before them.
-STATES = ("profiler", "gc", "compile", "allocator", "sync", "launch", "input", "dispatch", "python")
 
 _LOADER = r"^enumerate\(DataLoader\)|DataLoader\w*\.__next__|dataloader_next|\b(load|wait_for|next)_batch\b"
 _SYNC_OP = r"^aten::(item|_local_scalar_dense|nonzero|is_nonzero)$"
@@ -74,7 +71,7 @@ SLOW_LAUNCH_US = 1000.0
 
 
 def state_of(category: str, name: str) -> str | None:
-    """One of STATES that an event of this category and name puts its thread in; null when it tells nothing."""
+    """One of HOST_STATES that an event of this category and name puts its thread in; null when it tells nothing."""
     for state, pattern in _COMPILED.get(category, ()):
         if pattern.search(name):
             return state
@@ -143,9 +140,9 @@ def _nested_end(ops: pd.DataFrame) -> Floats:
 
 
 _NONE = -1
-_PYTHON = STATES.index("python")
-_SYNC = STATES.index("sync")
-_INPUT = STATES.index("input")
+_PYTHON = HOST_STATES.index("python")
+_SYNC = HOST_STATES.index("sync")
+_INPUT = HOST_STATES.index("input")
 _TELLING = ("op", "annotation", "python")
 # The call for such a copy returns when the copy is done: there is no buffer of ours that it could go on to fill later.
 _BLOCKING_COPY = re.compile(r"DtoH.*Pageable")
@@ -155,10 +152,10 @@ ByThread = Mapping[int, Segments]
 
 @dataclass(frozen=True)
 class Answer:
-    """What a thread was doing at some instants.
+    """The states of a thread at some instants.
 
-    ``state`` is an index in STATES, one more for unknown; ``event`` the row in EVENTS that put it there (-1: none);
-    ``thread`` the one that spoke: itself, or the main thread where it is silent.
+    ``state`` is an index in HOST_STATES, one more for unknown; ``event`` the row in EVENTS that put it there (-1:
+    none); ``thread`` the thread of that event: itself, or the main thread where it has no events.
     """
 
     state: Integers
@@ -168,7 +165,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class Host:
-    """All host threads, by code of EVENTS.thread: per state (index in STATES) the stretches spent in it.
+    """All host threads, by code of EVENTS.thread: per state (index in HOST_STATES) the stretches spent in it.
 
     ``everywhere`` holds what the profiler reports for the process and not for a thread. ``recorded`` is the stretch in
     which the trace tells of the host at all; in it a thread without events runs Python. ``ops`` holds outermost ops,
@@ -195,7 +192,7 @@ class Host:
 
     def at(self, thread: int, times: Floats) -> Answer:
         """What a thread was doing. Where it has no events the main thread speaks: a backward thread waits for it."""
-        state = np.full(times.shape, len(STATES), dtype=np.int64)
+        state = np.full(times.shape, len(HOST_STATES), dtype=np.int64)
         event, speaker = (np.full(times.shape, _NONE, dtype=np.int64) for _ in range(2))
         open_ = np.arange(times.size)
         for level, segments, who in self._stack(thread):
@@ -217,7 +214,7 @@ class Host:
 
     def states_of(self, state: str) -> dict[int, Segments]:
         """The stretches that threads spent in a state."""
-        code = STATES.index(state)
+        code = HOST_STATES.index(state)
         return {thread: known[code] for thread, known in self.states.items() if code in known}
 
     def holds(self, state: str, thread: str, times: Floats) -> Flags:
@@ -247,7 +244,7 @@ def read_host(linked: Linked) -> Host:
     thread = events["thread"].cat.codes.to_numpy()[rows].astype(np.int64)
     labels = events["thread"].cat.categories
     runtime = _is_category(events, "runtime")[rows]
-    states = np.where(_waits(states, runtime, thread, start, end), states, STATES.index("dispatch"))
+    states = np.where(_waits(states, runtime, thread, start, end), states, HOST_STATES.index("dispatch"))
     sync_calls = np.sort(start[(states == _SYNC) & runtime])
     states[np.isin(rows, _blocking_copies(linked))] = _SYNC
 
@@ -324,7 +321,7 @@ def _stateful_rows(events: pd.DataFrame) -> tuple[Integers, Integers]:
         for code in np.flatnonzero(np.bincount(codes, minlength=len(names.categories))):
             state = state_of(wanted, str(names.categories[int(code)]))
             if state is not None:
-                state_by_name[code] = STATES.index(state)
+                state_by_name[code] = HOST_STATES.index(state)
         found = state_by_name[codes]
         if wanted == "runtime":
             found = _with_slow_launches(found, events["dur_us"].to_numpy()[mine], names.categories, codes)
@@ -335,9 +332,9 @@ def _stateful_rows(events: pd.DataFrame) -> tuple[Integers, Integers]:
 
 def _with_slow_launches(states: Integers, dur_us: Floats, names: "pd.Index[str]", codes: Integers) -> Integers:
     """The states with kernel launches that load code counted as compilation."""
-    slow = np.flatnonzero((states == STATES.index("launch")) & (dur_us > SLOW_LAUNCH_US))
+    slow = np.flatnonzero((states == HOST_STATES.index("launch")) & (dur_us > SLOW_LAUNCH_US))
     loads = slow[[launches_kernel(str(names[code])) for code in codes[slow].tolist()]]
-    states[loads] = STATES.index("compile")
+    states[loads] = HOST_STATES.index("compile")
     return states
 
 

@@ -7,12 +7,11 @@ from dataclasses import dataclass, fields
 import numpy as np
 import pandas as pd
 
-from bottleneck.analysis.host import STATES, Host
+from bottleneck.analysis.host import Host
 from bottleneck.analysis.intervals import NOTHING, RESOLUTION_US, Flags, Floats, Integers, Segments, cut, grouped, tally
+from bottleneck.schema.accounts import IDLE_CAUSES
 from bottleneck.schema.linked_trace import Linked
 from bottleneck.schema.op_names import BUILT_IN_CALL
-
-CAUSES = (*STATES, "unknown", "dependency")
 
 # A gap between work that was queued is the device's own pace up to the p90 of such gaps: 0 to 4 us on every part
 # measured. Beyond the upper end something else held the device.
@@ -20,7 +19,7 @@ _QUEUED_GAP_US = (4.0, 10.0)
 # From launch to start with an empty queue took 6 to 37 us (median, by part); with a margin for the tail.
 _LAUNCH_LATENCY_US = 60.0
 
-_LAUNCH, _DEPENDENCY = (CAUSES.index(cause) for cause in ("launch", "dependency"))
+_LAUNCH, _DEPENDENCY = (IDLE_CAUSES.index(cause) for cause in ("launch", "dependency"))
 
 
 @dataclass(frozen=True)
@@ -34,7 +33,7 @@ class Gaps:
 
 @dataclass(frozen=True)
 class Pieces:
-    """Parts of gaps with one cause each (index in CAUSES); those of a gap add up to it.
+    """Parts of gaps with one cause each (index in IDLE_CAUSES); those of a gap add up to it.
 
     ``event`` is the row in EVENTS of what held the host, and for ``launch`` after the call the call itself; ``thread``
     the one that tells. Both are -1 where nothing does.
@@ -54,7 +53,7 @@ class Pieces:
 
     def by_cause(self) -> Floats:
         """Time per cause."""
-        return tally(self.cause, self.us, len(CAUSES))
+        return tally(self.cause, self.us, len(IDLE_CAUSES))
 
 
 @dataclass(frozen=True)
@@ -192,7 +191,7 @@ def _with_copy(name: str | None, copy: str | None) -> str | None:
 
 
 IDLE_TEXTS = ("source", "module", "detail")
-_SYNC, _INPUT, _ALLOCATOR = (CAUSES.index(cause) for cause in ("sync", "input", "allocator"))
+_SYNC, _INPUT, _ALLOCATOR = (IDLE_CAUSES.index(cause) for cause in ("sync", "input", "allocator"))
 
 
 @dataclass(frozen=True)
@@ -228,7 +227,7 @@ def coded(column: "pd.Series[str]") -> Coded:
 
 @dataclass(frozen=True)
 class Waits:
-    """Stretches of idle time: cause (index in CAUSES), place, detail, length, and the occasion that each is part of."""
+    """Stretches of idle time: cause (index in IDLE_CAUSES), place, detail, length, and the occasion of each."""
 
     cause: Integers
     source: Coded
@@ -244,7 +243,7 @@ def fold(waits: Waits) -> pd.DataFrame:
     key = _paired(*keys)
     _, first, group = np.unique(key, return_index=True, return_inverse=True)
     occasions = np.unique(_paired(group, waits.occasion), return_index=True)[1]
-    causes = [CAUSES[code] for code in waits.cause[first].tolist()]
+    causes = [IDLE_CAUSES[code] for code in waits.cause[first].tolist()]
     texts: dict[str, Coded] = {name: getattr(waits, name) for name in IDLE_TEXTS}
     frame = pd.DataFrame(
         {
@@ -308,7 +307,7 @@ def explain_ops(rows: Integers, cause: Integers, us: Floats, linked: Linked, hos
     event = np.full(rows.size, -1, dtype=np.int64)
     for state in np.unique(cause).tolist():
         mine = np.flatnonzero(cause == state)
-        event[mine] = _rows_at(host.states_of(CAUSES[state]), code[mine], start[mine])
+        event[mine] = _rows_at(host.states_of(IDLE_CAUSES[state]), code[mine], start[mine])
     pieces = Pieces(rows, start, start, cause, event, code)
     detail = _details(pieces, start, Coded(nothing, []), linked, host)
     return Waits(cause, coded(ops["source"]), coded(ops["module"]), detail, us, rows)
@@ -347,7 +346,7 @@ def _details(pieces: Pieces, at: Floats, frame: Coded, linked: Linked, host: Hos
 
     words = [
         detail_of(
-            CAUSES[cause],
+            IDLE_CAUSES[cause],
             text(label, event),
             text(label, op),
             (text(label, call), text(copied.labels, copy)),

@@ -9,7 +9,8 @@ import numpy as np
 import pandas as pd
 
 from bottleneck.analysis.intervals import Floats, Integers, tally
-from bottleneck.analysis.ledger import ACCOUNTS, LedgerResult, is_wait
+from bottleneck.analysis.ledger import LedgerResult, is_wait
+from bottleneck.schema.accounts import ACCOUNTS
 from bottleneck.schema.analysis import Confidence, KernelSummary, Regime
 from bottleneck.schema.linked_trace import Linked
 from bottleneck.schema.tables import KERNEL_TIME, category

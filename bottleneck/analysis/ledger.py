@@ -15,7 +15,6 @@ import pandas as pd
 
 from bottleneck.analysis.host import Host, innermost_op, owned_segments, read_host
 from bottleneck.analysis.idle import (
-    CAUSES,
     IDLE_TEXTS,
     Gaps,
     Pieces,
@@ -41,13 +40,14 @@ from bottleneck.analysis.intervals import (
     tally,
     union,
 )
+from bottleneck.schema.accounts import ACCOUNTS, IDLE_CAUSES
 from bottleneck.schema.analysis import Caveat, Device, Ledger, LedgerEntry
 from bottleneck.schema.evidence import TwoSided
 from bottleneck.schema.linked_trace import Linked
 
 # Ops that do nothing but wait for a collective.
 _WAIT_OP = re.compile(r"^_?c10d_functional::wait_tensor$")
-_PYTHON, _DISPATCH = (CAUSES.index(cause) for cause in ("python", "dispatch"))
+_PYTHON, _DISPATCH = (IDLE_CAUSES.index(cause) for cause in ("python", "dispatch"))
 # PLACES names a function that is in a long call of a built-in one so; a thread that waits in the library is in one.
 _IN_A_CALL = " > "
 
@@ -207,32 +207,16 @@ def find_sides(busy: Spans, wall_us: float) -> TwoSided | None:
     return TwoSided(float(candidates[best] / wall_us), float(before[best]), float(after[best]))
 
 
-# Account -> group, in the order of the ledger.
-ACCOUNTS: Mapping[str, str] = {
-    "compute": "compute",
-    "memory": "memory",
-    "memory.copy": "memory",
-    "overhead.launch_floor": "overhead",
-    **{f"overhead.{cause}": "overhead" for cause in CAUSES},
-    "communication": "communication",
-    "unknown": "unknown",
-}
 _NAMES = tuple(ACCOUNTS)
 _CODE = {name: code for code, name in enumerate(_NAMES)}
 # On a CPU, whatever a data loader or a compiler runs is no work of the step, though it runs ops.
 _WAITS = tuple((cause, _CODE[f"overhead.{cause}"]) for cause in ("input", "compile"))
-_ALLOCATOR = CAUSES.index("allocator")
-# Index in CAUSES of each account, -1 for what is no idle cause.
-_CAUSE = np.array([CAUSES.index(name[9:]) if name[9:] in CAUSES else -1 for name in _NAMES], dtype=np.int64)
-_ACCOUNT_OF_BOUND = {
-    "compute": "compute",
-    "memory": "memory",
-    "copy": "memory.copy",
-    "overhead": "overhead.launch_floor",
-    "dispatch": "overhead.dispatch",
-    "communication": "communication",
-    "unknown": "unknown",
-}
+_ALLOCATOR = IDLE_CAUSES.index("allocator")
+# Index in IDLE_CAUSES of each account, -1 for those of work only.
+_CAUSE = np.array(
+    [-1 if each.cause is None else IDLE_CAUSES.index(each.cause) for each in ACCOUNTS.values()], dtype=np.int64
+)
+_ACCOUNT_OF_BOUND = {each.bound: key for key, each in ACCOUNTS.items() if each.bound is not None}
 _LAYER_OF_KIND = {"compute": 0, "collective": 1, "copy": 2, "fill": 2}
 _ALLOCATION_OP = re.compile(r"^aten::(new_)?empty|^aten::(resize_|set_$|set_data)")
 
@@ -271,7 +255,7 @@ class LedgerResult:
     @property
     def groups(self) -> npt.NDArray[np.str_]:
         """Group of each row of KERNELS."""
-        return np.array(list(ACCOUNTS.values()))[self.account]
+        return np.array([each.group for each in ACCOUNTS.values()])[self.account]
 
 
 @dataclass(frozen=True)
@@ -305,7 +289,7 @@ def build_ledger(linked: Linked, roofline: pd.DataFrame, ceilings: Device | None
     kernel_us = np.mean([part.kernel_us for part in parts], axis=0)
     cause_us = np.mean([part.cause_us for part in parts], axis=0)
     account_us = tally(account, kernel_us, len(ACCOUNTS))
-    account_us[_CODE[f"overhead.{CAUSES[0]}"] :][: len(CAUSES)] += cause_us
+    account_us[_CODE[f"overhead.{IDLE_CAUSES[0]}"] :][: len(IDLE_CAUSES)] += cause_us
     return LedgerResult(
         ledger=ledger_of(dict(zip(_NAMES, (account_us / steps).tolist(), strict=True)), linked.window.wall_us / steps),
         kernel_us=kernel_us,
@@ -333,9 +317,9 @@ def ledger_of(account_us: Mapping[str, float], wall_us: float) -> Ledger:
     largest = max(amounts, key=lambda account: amounts[account])
     amounts[largest] = math.fsum([wall_us, *(-us for account, us in amounts.items() if account != largest)])
     entries = [
-        LedgerEntry(account, group, amounts[account], amounts[account] / wall_us if wall_us else 0.0)
-        for account, group in ACCOUNTS.items()
-        if account in amounts
+        LedgerEntry(key, account.group, amounts[key], amounts[key] / wall_us if wall_us else 0.0)
+        for key, account in ACCOUNTS.items()
+        if key in amounts
     ]
     return Ledger(wall_us, tuple(entries))
 

@@ -8,7 +8,8 @@ import numpy as np
 from bottleneck.analysis.collectives import Message, message_of, messages_of, paces, quickest_of, repaced, with_transfer
 from bottleneck.analysis.intervals import Flags, Floats, Integers
 from bottleneck.analysis.summary import ONE_RANK
-from bottleneck.analysis.verdict import account_words, find_bound, grounds_of
+from bottleneck.analysis.verdict import find_bound, grounds_of
+from bottleneck.schema.accounts import phrase_of
 from bottleneck.schema.analysis import Caveat, CollectiveSummary, LedgerEntry, RankSummary, StepAnalysis
 from bottleneck.schema.evidence import Evidence
 from bottleneck.schema.linked_trace import Linked
@@ -213,9 +214,7 @@ def _sentence(straggler: _Straggler, numbers: Sequence[int], body: StepAnalysis)
     waiting = [number for number in numbers if number != late]
     own = _largest_own(body.ledger)
     ranks = f"Rank {waiting[0]} waits" if len(waiting) == 1 else f"Ranks {_listed(waiting)} wait"
-    words = (
-        f"; the largest part of its own step is {account_words(own.account)} ({format_share(own.share)})" if own else ""
-    )
+    words = f"; the largest part of its own step is {phrase_of(own.account)} ({format_share(own.share)})" if own else ""
     return f"{ranks} in collectives {format_us(straggler.waited_us)} per step for rank {late}{words}."
 
 

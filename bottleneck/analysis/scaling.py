@@ -1,21 +1,20 @@
 """Removes the profiler's cost from a recording: per op first, then by scaling the ledger to the unprofiled step."""
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import numpy as np
 import pandas as pd
 
-from bottleneck.analysis.idle import CAUSES, IDLE_TEXTS
+from bottleneck.analysis.idle import IDLE_TEXTS
 from bottleneck.analysis.intervals import Floats
-from bottleneck.analysis.ledger import ACCOUNTS, LedgerResult, Overlap, ledger_of
+from bottleneck.analysis.ledger import LedgerResult, Overlap, ledger_of
+from bottleneck.schema.accounts import ACCOUNTS
 from bottleneck.schema.analysis import DISTURBED, Caveat
 from bottleneck.schema.linked_trace import Linked
 from bottleneck.schema.measurements import Timing
 from bottleneck.units import format_us
 
-# The device keeps its own pace: the profiler slows neither its kernels nor what it waits for itself.
-_TRUSTED_CAUSES = frozenset({"dependency"})
 # Steps vary between runs. Where the unprofiled step is longer than the host's share times this, the profile does not
 # show what took the time, and stretching what it shows would invent causes.
 _MOST_STRETCH = 1.25
@@ -48,8 +47,9 @@ def scale_to_unprofiled(result: LedgerResult, unprofiled: Timing | None, own: Fl
     if unexplained_us > 1e-9 * wall_us:
         accounts["overhead.unknown"] = accounts.get("overhead.unknown", 0.0) + unexplained_us
     idle = _scaled_idle(result.idle, factors, unexplained_us if unexplained_us > 1e-9 * wall_us else 0.0)
-    factor_of = {name: factors["communication"] if "collective" in name else device for name in vars(result.overlap)}
-    overlap = {name: us * factor_of[name] for name, us in vars(result.overlap).items()}
+    overlap_us = asdict(result.overlap)
+    factor_of = {name: factors["communication"] if "collective" in name else device for name in overlap_us}
+    overlap = {name: us * factor_of[name] for name, us in overlap_us.items()}
     return replace(
         result,
         ledger=ledger_of(accounts, wall_us),
@@ -69,7 +69,7 @@ def _kept_parts(result: LedgerResult, own: Floats) -> dict[str, float]:
 
 
 def _scaled_accounts(host_only: bool) -> frozenset[str]:
-    causes = {f"overhead.{cause}" for cause in CAUSES if cause not in _TRUSTED_CAUSES}
+    causes = {key for key, account in ACCOUNTS.items() if account.cause is not None and account.is_scaled}
     # Collectives of a host are threads that wait for other ranks, which the profiler slows down as well.
     return frozenset(causes | {"overhead.launch_floor", "communication"} if host_only else causes)
 

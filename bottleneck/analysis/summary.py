@@ -10,9 +10,10 @@ import pandas as pd
 from bottleneck.analysis.collectives import fold_collectives
 from bottleneck.analysis.intervals import Flags, Integers, tally
 from bottleneck.analysis.kernel_rows import KernelTimes, codes_of, fold_kernels
-from bottleneck.analysis.ledger import ACCOUNTS, LedgerResult, is_wait
+from bottleneck.analysis.ledger import LedgerResult, is_wait
 from bottleneck.analysis.queue import measure_queue
 from bottleneck.analysis.verdict import describe_sides, name_in_sentence
+from bottleneck.schema.accounts import ACCOUNTS
 from bottleneck.schema.analysis import (
     GROUPS,
     Caveat,
@@ -195,7 +196,7 @@ def completed_caveats(rows: KernelTimes) -> tuple[Caveat, ...]:
     return (Caveat("completed-calls", message, share),)
 
 
-_GROUP_OF_ACCOUNT = np.array([GROUPS.index(group) for group in ACCOUNTS.values()])
+_GROUP_OF_ACCOUNT = np.array([GROUPS.index(account.group) for account in ACCOUNTS.values()])
 _NO_WORK = dict.fromkeys(GROUPS, 0.0)
 
 

@@ -6,8 +6,9 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from bottleneck.analysis.intervals import Floats
-from bottleneck.analysis.ledger import ACCOUNTS, LedgerResult
+from bottleneck.analysis.ledger import LedgerResult
 from bottleneck.errors import TraceError
+from bottleneck.schema.accounts import ACCOUNTS
 from bottleneck.schema.analysis import CONTENDED, Caveat, Device, TelemetrySummary
 from bottleneck.schema.linked_trace import Linked
 from bottleneck.schema.measurements import Timing

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import cast
 
+from bottleneck.schema.accounts import ACCOUNTS, phrase_of
 from bottleneck.schema.analysis import (
     BROKEN_TRACE_SLUGS,
     GROUPS,
@@ -33,26 +34,6 @@ _GROUP_WORDS = {
     "unknown": "work without a price",
 }
 
-# Account -> the first thing to try. '{at}' becomes ' at file.py:57' where the line is known.
-_ADVICE: Mapping[str, str] = {
-    "compute": "give the kernels larger or better shaped work",
-    "memory": "fuse neighbouring pointwise ops (torch.compile) or move fewer bytes with a lower precision",
-    "memory.copy": "copy less, or from pinned memory with non_blocking=True so that copies overlap with work",
-    "overhead.launch_floor": "fuse the small kernels (torch.compile, fused optimizers) or raise the batch size",
-    "overhead.profiler": "record fewer details: this time is the profiler's own",
-    "overhead.gc": "keep the garbage collector out of the step: gc.freeze() after start-up, gc.collect() between steps",
-    "overhead.compile": "record after warm-up; if it stays, find the recompilations with TORCH_LOGS=recompiles",
-    "overhead.allocator": "keep memory between steps: no empty_cache() in the loop, expandable_segments:True",
-    "overhead.sync": "remove or defer the synchronisation{at}",
-    "overhead.launch": "issue fewer launches: CUDA graphs, torch.compile, or a larger batch",
-    "overhead.input": "give the data loader more workers or let it prefetch further ahead",
-    "overhead.dispatch": "dispatch less per step: torch.compile, CUDA graphs, or a larger batch",
-    "overhead.python": "run less Python between the ops{at}: torch.compile, CUDA graphs, or a larger batch",
-    "overhead.dependency": "find what the queued work waits for: another stream, another rank, a host callback",
-    "overhead.unknown": "record again with CPU activity, so that the trace shows what the host did",
-    "communication": "overlap the collectives with computation, or send less: larger buckets, gradients less often",
-    "unknown": "record with shapes (record_shapes=True), so that more of the work can be priced",
-}
 _NEWER_TRACE = "record with shapes in a recent PyTorch: traces since 2.3 also hold dtypes and scalar arguments"
 # Part of the reason why work has no price -> what would give it one.
 _PRICE_ADVICE: Mapping[str, str] = {
@@ -73,47 +54,8 @@ _NEAR_THE_ROOF = "it runs near the roof: lower the precision or the number of FL
 _UNDER_THE_ROOF = "lower the precision or the number of FLOPs; {share} of the peak is reached"
 _NEAR = 0.7  # of the time explained; the best large products of public traces reach 0.71 to 0.97
 _MISALIGNED = "pad the sizes of the matrix product to multiples of 8"
-# On a CPU there are no launches to save, and time between ops has other remedies.
-_HOST_ADVICE: Mapping[str, str] = {
-    "overhead.launch_floor": "run fewer, larger ops: torch.compile or a larger batch",
-    "overhead.dispatch": "run fewer, larger ops: torch.compile or a larger batch",
-    "overhead.python": "run less Python between the ops{at}: torch.compile or a larger batch",
-    "overhead.allocator": "allocate less: write into tensors that exist (out=, in-place ops)",
-}
-
-
-_ACCOUNT_WORDS: Mapping[str, str] = {
-    "memory.copy": "copies",
-    "overhead.launch_floor": "kernels too small to be worth a launch",
-    "overhead.profiler": "the profiler itself",
-    "overhead.gc": "garbage collection",
-    "overhead.compile": "compiling or loading kernels",
-    "overhead.allocator": "memory allocation",
-    "overhead.sync": "waiting in synchronisations",
-    "overhead.launch": "launching",
-    "overhead.input": "waiting for data",
-    "overhead.dispatch": "dispatching ops",
-    "overhead.python": "Python between ops",
-    "overhead.dependency": "queued work that the device itself held up",
-    "overhead.unknown": "idle time without a recorded cause",
-    "communication": "exposed collectives",
-}
-_BOUNDS_OF_ACCOUNT: Mapping[str, tuple[str, ...]] = {
-    "compute": ("compute",),
-    "memory": ("memory",),
-    "memory.copy": ("copy",),
-    "overhead.launch_floor": ("overhead",),
-    "overhead.dispatch": ("dispatch",),
-    "communication": ("communication",),
-    "unknown": ("unknown",),
-}
-_EMPTY_ACCOUNT = {
-    "compute": "compute",
-    "memory": "memory",
-    "overhead": "overhead.unknown",
-    "communication": "communication",
-    "unknown": "unknown",
-}
+# Accounts whose time a sentence names by the largest kernel instead of the account.
+_NAMED_BY_KERNEL = frozenset({"compute", "memory", "unknown"})
 _LONGEST_NAME = 60
 
 
@@ -195,11 +137,6 @@ def decide(grounds: Grounds, findings: Sequence[Finding] = ()) -> Verdict:
     return Verdict(decision.bound, decision.regime, decision.share, sentence, decision.shares, step)
 
 
-def account_words(account: str) -> str:
-    """An account of the ledger in words that continue a sentence."""
-    return _ACCOUNT_WORDS.get(account, _GROUP_WORDS.get(account, account))
-
-
 def name_in_sentence(name: str) -> str:
     """The beginning of a name, short enough for a sentence."""
     return name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 1]}…"
@@ -251,11 +188,11 @@ def _doubt(decision: Decision) -> str:
 def _contributor(grounds: Grounds, group: str) -> str:
     """The largest account of a group in words, with its share and its largest kernel or source line."""
     entry = _largest_entry(grounds, group)
-    kernel = _largest_kernel(grounds, _BOUNDS_OF_ACCOUNT.get(entry.account, ()))
-    if entry.account in _ACCOUNT_WORDS:
+    kernel = _largest_kernel(grounds, _bounds_of(entry.account))
+    if entry.account not in _NAMED_BY_KERNEL:
         line = kernel.source if kernel is not None else _line_of(grounds, entry.account)
         where = f" at {line}" if line else f", as in {_label(kernel)}" if kernel is not None else ""
-        return f"{_ACCOUNT_WORDS[entry.account]}{where} ({format_share(entry.share)})"
+        return f"{phrase_of(entry.account)}{where} ({format_share(entry.share)})"
     return f"{_label(kernel)} ({format_share(kernel.share)})" if kernel is not None else entry.account
 
 
@@ -285,17 +222,18 @@ def _first_finding(grounds: Grounds, findings: Sequence[Finding]) -> str | None:
 def _account_advice(grounds: Grounds, decision: Decision) -> str:
     """The default advice on the largest account of the group that limits the step."""
     entry = _largest_entry(grounds, "unknown" if decision.bound == "inconclusive" else decision.ranked[0])
-    kernel = _largest_kernel(grounds, _BOUNDS_OF_ACCOUNT.get(entry.account, ()))
+    kernel = _largest_kernel(grounds, _bounds_of(entry.account))
     if entry.account == "unknown" and kernel is not None:
         known = [advice for part, advice in _PRICE_ADVICE.items() if part in (kernel.reason or "")]
-        return (known or [_ADVICE["unknown"]])[0]
+        return (known or [ACCOUNTS["unknown"].advice])[0]
     if entry.account == "compute" and decision.regime == "saturated":
         explained = None if kernel is None else kernel.explained
         is_near = explained is None or explained >= _NEAR
         return _NEAR_THE_ROOF if is_near else _UNDER_THE_ROOF.format(share=format_share(explained or 0.0))
     if entry.account == "compute" and kernel is not None and "align" in (kernel.reason or ""):
         return _MISALIGNED
-    advice = (_HOST_ADVICE if grounds.host_only else {}).get(entry.account) or _ADVICE[entry.account]
+    account = ACCOUNTS[entry.account]
+    advice = (account.host_advice if grounds.host_only else None) or account.advice
     line = _line_of(grounds, entry.account)
     return advice.format(at=f" at {line}" if line else "")
 
@@ -310,7 +248,13 @@ def describe_sides(sides: TwoSided) -> str:
 
 def _largest_entry(grounds: Grounds, group: str) -> LedgerEntry:
     entries = [entry for entry in grounds.ledger.entries if entry.group == group]
-    return max(entries, key=lambda entry: entry.us, default=LedgerEntry(_EMPTY_ACCOUNT[group], group, 0.0, 0.0))
+    empty = "overhead.unknown" if group == "overhead" else group
+    return max(entries, key=lambda entry: entry.us, default=LedgerEntry(empty, group, 0.0, 0.0))
+
+
+def _bounds_of(account: str) -> tuple[str, ...]:
+    bound = ACCOUNTS[account].bound
+    return () if bound is None else (bound,)
 
 
 def _largest_kernel(grounds: Grounds, bounds: tuple[str, ...]) -> KernelSummary | None:

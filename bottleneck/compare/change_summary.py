@@ -2,13 +2,14 @@
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
 from bottleneck.compare.conditions import DEVICE
 from bottleneck.compare.pieces import UNLISTED
 from bottleneck.compare.sides import ComparedSide
+from bottleneck.schema.accounts import phrase_of
 from bottleneck.schema.comparison import Bar, ChangeRow, Comparison, Condition, CounterStep
 from bottleneck.schema.counters import COUNTERS
 from bottleneck.schema.measurements import Timing
@@ -74,19 +75,6 @@ _LEAST_OPPOSITE = 0.25
 _AS_RATIO = 3.0
 _LONGEST_NAME = 60
 _NUMBER = re.compile(r"(?<!\d)\d++(?=\.|$)")
-_WAITS: Mapping[str, str] = {
-    "overhead.input": "waiting for data",
-    "overhead.sync": "waiting after syncs",
-    "overhead.dispatch": "the framework around the ops",
-    "overhead.python": "Python between the ops",
-    "overhead.launch": "launch calls",
-    "overhead.allocator": "allocating memory",
-    "overhead.compile": "compiling",
-    "overhead.gc": "garbage collection",
-    "overhead.dependency": "queued work that had to wait",
-    "overhead.profiler": "the profiler",
-    "overhead.unknown": "waits of unknown cause",
-}
 
 
 @dataclass(frozen=True)
@@ -218,7 +206,7 @@ def _row_words(rows: Sequence[ChangeRow]) -> str:
 
 
 def _wait_words(bar: Bar) -> str:
-    words = f"in {_WAITS.get(bar.account, _short(bar.account))}"
+    words = f"in {_short(phrase_of(bar.account))}"
     return f"{words} ({bar.source})" if bar.source else words
 
 

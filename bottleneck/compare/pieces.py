@@ -12,11 +12,12 @@ import pandas as pd
 
 from bottleneck.compare.canonical_names import family_of_op, is_region, own_op, plain_op
 from bottleneck.compare.sides import ComparedSide, clean_us
+from bottleneck.schema.accounts import ACCOUNTS
 from bottleneck.schema.analysis import KernelSummary
 from bottleneck.schema.evidence import Evidence
 
 # Accounts of kernel time (on a CPU: of leaf ops), which the rows partition. All others are waits.
-BUSY_ACCOUNTS = frozenset({"compute", "memory", "memory.copy", "overhead.launch_floor", "communication", "unknown"})
+BUSY_ACCOUNTS = frozenset(key for key, account in ACCOUNTS.items() if account.cause is None)
 
 
 def busy_us(side: ComparedSide) -> list[float]:

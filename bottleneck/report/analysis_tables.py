@@ -9,14 +9,13 @@ import numpy as np
 from bottleneck.report.document import Sparkline, TableColumn, TableRow, TableSection, number_columns
 from bottleneck.report.text import UNKNOWN, Scale, apportion_groups, percents, scale_of, top_rows
 from bottleneck.report.wording import (
-    ACCOUNT_LABELS,
-    ACCOUNT_MEANINGS,
     bound_words,
     calls_number,
     calls_words,
     is_marked,
     shapes_words,
 )
+from bottleneck.schema.accounts import label_of, meaning_of
 from bottleneck.schema.analysis import (
     GROUPS,
     Analysis,
@@ -119,7 +118,7 @@ def _whole(parts: Sequence[IdleCause]) -> IdleCause:
 
 
 def _cause(cause: IdleCause) -> tuple[str, str, str]:
-    meaning = ACCOUNT_MEANINGS.get(f"overhead.{cause.cause}")
+    meaning = meaning_of(f"overhead.{cause.cause}")
     return (f"{cause.cause}: {meaning}" if meaning else cause.cause, cause.source or UNKNOWN, calls_number(cause.calls))
 
 
@@ -281,21 +280,16 @@ def _rounded(
 def _group_rows(group: str, members: list[LedgerEntry], rounded: Rounded) -> list[TableRow]:
     if len(members) == 1:
         account = members[0].account
-        label = group if account == group else f"{group}: {_label(account)}"
-        return [TableRow((label, ACCOUNT_MEANINGS.get(account, ""), *_numbers(members, rounded)), group=group)]
+        label = group if account == group else f"{group}: {label_of(account)}"
+        return [TableRow((label, meaning_of(account), *_numbers(members, rounded)), group=group)]
     head = TableRow((group, "", *_numbers(members, rounded)), group=group)
     return [
         head,
-        *(TableRow((_label(one.account), _meaning(one), *_numbers([one], rounded)), "part") for one in members),
+        *(
+            TableRow((label_of(one.account), meaning_of(one.account), *_numbers([one], rounded)), "part")
+            for one in members
+        ),
     ]
-
-
-def _label(account: str) -> str:
-    return ACCOUNT_LABELS.get(account, account.partition(".")[2] or account)
-
-
-def _meaning(entry: LedgerEntry) -> str:
-    return ACCOUNT_MEANINGS.get(entry.account, "")
 
 
 def _numbers(entries: Sequence[LedgerEntry], rounded: Rounded) -> tuple[str, str]:

@@ -22,7 +22,8 @@ from bottleneck.report.document import (
 from bottleneck.report.json_text import encode
 from bottleneck.report.terminal import PLAIN, TerminalStyle
 from bottleneck.report.text import Scale, apportion, scale_of
-from bottleneck.report.wording import ACCOUNT_LABELS, calls_number, shapes_words
+from bottleneck.report.wording import calls_number, shapes_words
+from bottleneck.schema.accounts import label_of
 from bottleneck.schema.comparison import Bar, ChangeRow, CompareSide, Comparison, Condition, CounterStep
 from bottleneck.schema.counters import COUNTERS
 from bottleneck.units import format_share, format_us
@@ -286,7 +287,7 @@ def short_label(account: str) -> str:
     """'python' of 'overhead.python'."""
     if account == "unknown":
         return _NO_PRICE
-    return ACCOUNT_LABELS.get(account, account.partition(".")[2] or account)
+    return label_of(account)
 
 
 def _grouped(accounts: Sequence[RoundedAccount]) -> list[tuple[RoundedAccount, ...]]:

@@ -5,28 +5,6 @@ import math
 
 from bottleneck.schema.analysis import KernelSummary
 
-ACCOUNT_LABELS = {"memory": "bandwidth", "overhead.launch_floor": "launch floor"}
-
-ACCOUNT_MEANINGS = {
-    "compute": "arithmetic is the limit",
-    "memory": "moving bytes is the limit",
-    "memory.copy": "copies and fills on the device",
-    "overhead.launch_floor": "work too small to pay for its launch",
-    "overhead.input": "waiting for input data",
-    "overhead.sync": "nothing was queued after a sync",
-    "overhead.dispatch": "framework work around the ops",
-    "overhead.python": "Python code between ops",
-    "overhead.launch": "inside launch calls",
-    "overhead.allocator": "allocating memory",
-    "overhead.compile": "compiling code",
-    "overhead.gc": "garbage collection",
-    "overhead.dependency": "work was queued but had to wait",
-    "overhead.profiler": "the profiler itself",
-    "overhead.unknown": "idle, cause not known",
-    "communication": "between ranks, not hidden by work",
-    "unknown": "work without a price",
-}
-
 _LONGEST_SHAPES = 60
 _CONFIDENCE = {"medium": "likely ", "low": "perhaps "}
 

@@ -5,8 +5,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from bottleneck.analysis.ledger import ACCOUNTS
 from bottleneck.pipeline import examine
+from bottleneck.schema.accounts import ACCOUNTS
 from bottleneck.schema.analysis import IdleCause, LedgerEntry
 from bottleneck.schema.evidence import Evidence
 from bottleneck.schema.measurements import StepTimes, Timing
@@ -100,7 +100,7 @@ def with_ledger(case: Evidence, accounts: Mapping[str, float], idle: Sequence[Id
     Without ``idle``, every idle account becomes one row without a line.
     """
     wall_us = sum(accounts.values())
-    entries = tuple(LedgerEntry(name, ACCOUNTS[name], us, us / wall_us) for name, us in accounts.items())
+    entries = tuple(LedgerEntry(name, ACCOUNTS[name].group, us, us / wall_us) for name, us in accounts.items())
     rows = tuple(
         IdleCause(name.removeprefix("overhead."), us, us / wall_us, None, 1.0)
         for name, us in accounts.items()

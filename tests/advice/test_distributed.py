@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from bottleneck.advice.distributed import every_rank_reads_all, exposed_communication, late_rank
-from bottleneck.analysis.ledger import ACCOUNTS
+from bottleneck.schema.accounts import ACCOUNTS
 from bottleneck.schema.analysis import CollectiveSummary, LedgerEntry, RankSummary
 from bottleneck.schema.evidence import Evidence
 from tests.advice.cases import case_of, gpu_events, idle_row, with_analysis, with_ledger
@@ -37,7 +37,7 @@ def rank(number: int, skew_us: float | None, **us: float) -> RankSummary:
     """A rank with this ledger; accounts are spelt with an underscore for the dot."""
     ledger = {name.replace("_", ".", 1) if name.startswith("overhead") else name: each for name, each in us.items()}
     wall_us = sum(ledger.values())
-    entries = tuple(LedgerEntry(name, ACCOUNTS[name], each, each / wall_us) for name, each in ledger.items())
+    entries = tuple(LedgerEntry(name, ACCOUNTS[name].group, each, each / wall_us) for name, each in ledger.items())
     return RankSummary(number, f"rank {number}.json", wall_us, entries, skew_us, "overhead")
 
 

@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from bottleneck.analysis.ledger import ACCOUNTS, LedgerResult, build_ledger, ledger_of
+from bottleneck.analysis.ledger import LedgerResult, build_ledger, ledger_of
 from bottleneck.pipeline import analyse
+from bottleneck.schema.accounts import ACCOUNTS
 from bottleneck.schema.analysis import GROUPS
 from bottleneck.schema.evidence import TwoSided
 from tests.analysis.scenes import Event, Kernel, Op, Scene
@@ -39,7 +40,7 @@ def test_every_bound_has_an_account_and_every_account_a_group() -> None:
         "communication": 10.0,
         "unknown": 10.0,
     }
-    assert set(ACCOUNTS.values()) == set(GROUPS)
+    assert {account.group for account in ACCOUNTS.values()} == set(GROUPS)
 
 
 def test_computation_hides_collectives_and_collectives_hide_copies() -> None:

@@ -6,8 +6,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from bottleneck.analysis.ledger import ACCOUNTS, LedgerResult, Overlap
+from bottleneck.analysis.ledger import LedgerResult, Overlap
 from bottleneck.analysis.telemetry import find_contention
+from bottleneck.schema.accounts import ACCOUNTS
 from bottleneck.schema.analysis import CONTENDED, Ledger, LedgerEntry, TelemetrySummary
 
 FULL = replace(TelemetrySummary(9, None, None, None, None, None, ()), host_utilization=0.99, process_processors=1.3)

@@ -5,8 +5,9 @@ from dataclasses import replace
 
 import pytest
 
-from bottleneck.analysis.ledger import ACCOUNTS, ledger_of
+from bottleneck.analysis.ledger import ledger_of
 from bottleneck.analysis.verdict import Grounds, decide
+from bottleneck.schema.accounts import ACCOUNTS
 from bottleneck.schema.analysis import GROUPS, IdleCause, KernelSummary
 from bottleneck.schema.evidence import TwoSided
 

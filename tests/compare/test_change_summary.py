@@ -27,7 +27,7 @@ def test_new_work_is_told_with_its_count_module_and_line() -> None:
     )
     assert said == (
         "The step takes 5.80 ms (14.1 %) more: 5.20 ms of it in 24 new aten::copy_ of Net_0.Rotary_0 "
-        "(rope.py:88, changed here), 600 us in Python between the ops. "
+        "(rope.py:88, changed here), 600 us in Python between ops. "
         "Differences below 0.1 % are within the spread of their steps."
     )
 
@@ -74,7 +74,7 @@ def test_another_device_is_told_as_a_ratio_and_not_as_a_change_of_code() -> None
 def test_a_wait_is_told_with_the_line_that_it_comes_from() -> None:
     idle = (IdleCause("sync", 900.0, 0.1, "train.py:141", 2.0), IdleCause("sync", 100.0, 0.1, "train.py:7", 1.0))
     said = _tell(side(_LAYERS), side(_LAYERS, {"sync": 1000.0}, idle=idle))
-    assert "1.00 ms of it in waiting after syncs (train.py:141)" in said
+    assert "1.00 ms of it in waiting in synchronisations (train.py:141)" in said
 
 
 def test_names_are_shortened_and_hold_no_control_characters() -> None:

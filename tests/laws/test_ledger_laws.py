@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bottleneck.analysis.host import STATES, state_of
+from bottleneck.analysis.host import state_of
 from bottleneck.analysis.intervals import shared_charge, union
-from bottleneck.analysis.ledger import ACCOUNTS, LedgerResult, build_ledger
+from bottleneck.analysis.ledger import LedgerResult, build_ledger
+from bottleneck.schema.accounts import ACCOUNTS, HOST_STATES
 from tests.analysis.scenes import MAIN, Event, Kernel, Op, Scene
 
 pytestmark = pytest.mark.statistics
@@ -165,7 +166,7 @@ def _state_in_cell(scene: Scene, thread: str, cell: int, recorded: tuple[float, 
             and (state := state_of(event.category, event.name)) is not None
         ]
         if states:
-            return min(states, key=STATES.index)
+            return min(states, key=HOST_STATES.index)
     return "python" if recorded and recorded[0] <= cell < recorded[1] else "unknown"
 
 

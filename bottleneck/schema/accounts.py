@@ -1,0 +1,206 @@
+"""The accounts of the ledger: one row each with group, texts and default advice, for analysis, advice and reports.
+
+A new cause of idle time is a row here and the rule that finds it (``analysis/host.py`` by names of events, or
+``analysis/idle.py``); nothing else lists the accounts.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+IDLE = "overhead."
+"""Prefix of the accounts of idle time; what follows is the cause."""
+
+
+@dataclass(frozen=True)
+class Account:
+    """One account of the ledger.
+
+    ``label`` names it beside its group, ``meaning`` explains it in a table, ``phrase`` names it inside a sentence.
+    ``advice`` is the first thing to try where no finding is better; '{at}' becomes ' at file.py:57' where the line is
+    known. ``host_advice`` takes its place in programs without a device, which save no launches.
+
+    ``bound`` is the bound of kernels and ops whose time goes here, null for accounts of idle time only. ``cause`` is
+    the cause of idle time, null for accounts of work only. ``is_host_state`` marks causes that a host thread shows by
+    its events; ``is_scaled`` those whose time the profiler stretches.
+    """
+
+    key: str
+    group: str
+    label: str
+    meaning: str
+    phrase: str
+    advice: str
+    host_advice: str | None = None
+    bound: str | None = None
+    is_host_state: bool = False
+    is_scaled: bool = True
+
+    @property
+    def cause(self) -> str | None:
+        """The cause of idle time that this account collects; null where it holds the time of kernels."""
+        is_idle = self.key.startswith(IDLE) and self.bound in {None, "dispatch"}
+        return self.key.removeprefix(IDLE) if is_idle else None
+
+
+def _idle(
+    cause: str, meaning: str, phrase: str, advice: str, host_advice: str | None = None, bound: str | None = None
+) -> Account:
+    """The account of a cause of idle time that events of a host thread show."""
+    return Account(f"{IDLE}{cause}", "overhead", cause, meaning, phrase, advice, host_advice, bound, is_host_state=True)
+
+
+# In the order of the ledger. Causes that host threads show are in the order in which they claim an instant where
+# several apply: a compilation launches and waits, a loader runs ops, an allocator that frees synchronises, so what
+# contains others of its kind stands before them.
+_ROWS = (
+    Account(
+        "compute",
+        group="compute",
+        label="compute",
+        meaning="arithmetic is the limit",
+        phrase="compute",
+        advice="give the kernels larger or better shaped work",
+        bound="compute",
+    ),
+    Account(
+        "memory",
+        group="memory",
+        label="bandwidth",
+        meaning="moving bytes is the limit",
+        phrase="memory bandwidth",
+        advice="fuse neighbouring pointwise ops (torch.compile) or move fewer bytes with a lower precision",
+        bound="memory",
+    ),
+    Account(
+        "memory.copy",
+        group="memory",
+        label="copy",
+        meaning="copies and fills on the device",
+        phrase="copies",
+        advice="copy less, or from pinned memory with non_blocking=True so that copies overlap with work",
+        bound="copy",
+    ),
+    Account(
+        "overhead.launch_floor",
+        group="overhead",
+        label="launch floor",
+        meaning="work too small to pay for its launch",
+        phrase="kernels too small to be worth a launch",
+        advice="fuse the small kernels (torch.compile, fused optimizers) or raise the batch size",
+        host_advice="run fewer, larger ops: torch.compile or a larger batch",
+        bound="overhead",
+    ),
+    _idle(
+        "profiler",
+        meaning="the profiler itself",
+        phrase="the profiler itself",
+        advice="record fewer details: this time is the profiler's own",
+    ),
+    _idle(
+        "gc",
+        meaning="garbage collection",
+        phrase="garbage collection",
+        advice="keep the garbage collector out of the step: gc.freeze() after start-up, gc.collect() between steps",
+    ),
+    _idle(
+        "compile",
+        meaning="compiling code",
+        phrase="compiling or loading kernels",
+        advice="record after warm-up; if it stays, find the recompilations with TORCH_LOGS=recompiles",
+    ),
+    _idle(
+        "allocator",
+        meaning="allocating memory",
+        phrase="memory allocation",
+        advice="keep memory between steps: no empty_cache() in the loop, expandable_segments:True",
+        host_advice="allocate less: write into tensors that exist (out=, in-place ops)",
+    ),
+    _idle(
+        "sync",
+        meaning="nothing was queued after a sync",
+        phrase="waiting in synchronisations",
+        advice="remove or defer the synchronisation{at}",
+    ),
+    _idle(
+        "launch",
+        meaning="inside launch calls",
+        phrase="launching",
+        advice="issue fewer launches: CUDA graphs, torch.compile, or a larger batch",
+    ),
+    _idle(
+        "input",
+        meaning="waiting for input data",
+        phrase="waiting for data",
+        advice="give the data loader more workers or let it prefetch further ahead",
+    ),
+    _idle(
+        "dispatch",
+        meaning="framework work around the ops",
+        phrase="dispatching ops",
+        advice="dispatch less per step: torch.compile, CUDA graphs, or a larger batch",
+        host_advice="run fewer, larger ops: torch.compile or a larger batch",
+        bound="dispatch",
+    ),
+    _idle(
+        "python",
+        meaning="Python code between ops",
+        phrase="Python between ops",
+        advice="run less Python between the ops{at}: torch.compile, CUDA graphs, or a larger batch",
+        host_advice="run less Python between the ops{at}: torch.compile or a larger batch",
+    ),
+    Account(
+        "overhead.unknown",
+        group="overhead",
+        label="unknown",
+        meaning="idle, cause not known",
+        phrase="idle time without a recorded cause",
+        advice="record again with CPU activity, so that the trace shows what the host did",
+    ),
+    Account(
+        "overhead.dependency",
+        group="overhead",
+        label="dependency",
+        meaning="work was queued but had to wait",
+        phrase="queued work that the device did not start",
+        advice="find what the queued work waits for: another stream, another rank, a host callback",
+        is_scaled=False,  # the device keeps its own pace: the profiler does not slow what it waits for itself
+    ),
+    Account(
+        "communication",
+        group="communication",
+        label="communication",
+        meaning="between ranks, not hidden by work",
+        phrase="exposed collectives",
+        advice="overlap the collectives with computation, or send less: larger buckets, gradients less often",
+        bound="communication",
+    ),
+    Account(
+        "unknown",
+        group="unknown",
+        label="unknown",
+        meaning="work without a price",
+        phrase="work without a price",
+        advice="record with shapes (record_shapes=True), so that more of the work can be priced",
+        bound="unknown",
+    ),
+)
+
+ACCOUNTS: Mapping[str, Account] = {row.key: row for row in _ROWS}
+# The states of a host thread, the first of which owns an instant where several apply, and all causes of idle time.
+HOST_STATES = tuple(row.cause for row in _ROWS if row.is_host_state and row.cause is not None)
+IDLE_CAUSES = tuple(row.cause for row in _ROWS if row.cause is not None)
+
+
+def label_of(account: str) -> str:
+    """The name of an account beside its group; of one that this version does not know, the last part of its key."""
+    return ACCOUNTS[account].label if account in ACCOUNTS else account.partition(".")[2] or account
+
+
+def meaning_of(account: str) -> str:
+    """What the time of an account was spent on; empty for an account that this version does not know."""
+    return ACCOUNTS[account].meaning if account in ACCOUNTS else ""
+
+
+def phrase_of(account: str) -> str:
+    """An account in words that continue a sentence; its key where this version does not know it."""
+    return ACCOUNTS[account].phrase if account in ACCOUNTS else account
