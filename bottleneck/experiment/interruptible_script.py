@@ -9,7 +9,7 @@ from dataclasses import asdict
 from typing import Any, TextIO
 
 from bottleneck.experiment.program import Program
-from bottleneck.experiment.variants import SETUP_CALLS, Built, describe, is_warm, leave, prepare, usual_us
+from bottleneck.experiment.variants import SETUP_CALLS, WARM_UP, Built, describe, leave, prepare, usual_us
 from bottleneck.harness import program
 from bottleneck.harness.boundaries import Boundaries
 from bottleneck.harness.stopwatch import Stopwatch
@@ -72,7 +72,7 @@ class InterruptibleScript:
             yield
         stopwatch = Stopwatch(self._torch)
         stopwatch.mark()
-        while not is_warm(stopwatch):
+        while not WARM_UP.is_over(stopwatch):
             yield
             stopwatch.mark()
         self._is_warm = True

@@ -24,7 +24,7 @@ from bottleneck.harness.forms import parse_value
 from bottleneck.harness.import_roots import prefer_roots
 from bottleneck.harness.machine import peak_memory, reset_peak
 from bottleneck.harness.program import load_file, show_only_their_frames
-from bottleneck.harness.stopwatch import Stopwatch, has_settled
+from bottleneck.harness.stopwatch import Stopwatch, WarmUp, time_steps, warm_up
 from bottleneck.schema.trials import TrialVerdict
 
 Step = Callable[[], Any]
@@ -32,7 +32,7 @@ Step = Callable[[], Any]
 # What compilers and captures do at the first calls belongs to the set-up, not to a step.
 SETUP_CALLS = 3
 PEAK_STEPS = 2
-WARM_SECONDS, WARM_SECONDS_AT_MOST, WARM_STEPS = 1.0, 10.0, 50
+WARM_UP = WarmUp(seconds=10.0, many=50, seconds_for_many=1.0, least_s=0.25)
 
 _LOOSER: tuple[Precision, ...] = ("same", "reordered", "tf32", "fp16", "bf16", "int8", "other work")
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
@@ -90,7 +90,9 @@ class VariantHost:
         samples = 1.0
         for change in chosen:
             samples *= change.samples
-        return Built(setup_s, peak_bytes, samples, _warm_up(subject.step, subject.torch), prefetched(subject))
+        return Built(
+            setup_s, peak_bytes, samples, usual_us(warm_up(subject.step, subject.torch, WARM_UP)), prefetched(subject)
+        )
 
     def make(self, name: str) -> Built:
         """Makes the step as it stands and runs it until it is warm: all that its time needs."""
@@ -102,21 +104,12 @@ class VariantHost:
             Stopwatch(subject.torch).wait()
         self._variants[name] = _Variant(subject, subject.step)
         setup_s = time.perf_counter() - started
-        return Built(setup_s, None, 1.0, _warm_up(subject.step, subject.torch), prefetched(subject))
+        return Built(setup_s, None, 1.0, usual_us(warm_up(subject.step, subject.torch, WARM_UP)), prefetched(subject))
 
     def turn(self, name: str, steps: int, lead: int) -> list[float]:
         """Microseconds of each step of a turn; the ``lead`` ones before find the caches full of another's data."""
         variant = self._variants[name]
-        stopwatch = Stopwatch(variant.subject.torch)
-        stopwatch.wait()
-        for _ in range(lead):
-            variant.step()
-        stopwatch.mark()
-        for _ in range(steps):
-            variant.step()
-            stopwatch.mark()
-        stopwatch.wait()
-        return stopwatch.durations_us()
+        return time_steps(variant.step, variant.subject.torch, steps, lead)
 
     def compare(self, changes: Sequence[str], kept: str) -> list[dict[str, Any]]:
         """The differences of a changed variant's kept results from the original's, by the precision that is implied."""
@@ -256,27 +249,9 @@ def _peak_bytes(subject: Subject) -> int | None:
     return peak_memory(subject.torch, was_reset=True).bytes
 
 
-def _warm_up(step: Step, torch: Any) -> float:
-    """Microseconds of a step once its times have settled, within bounds."""
-    stopwatch = Stopwatch(torch)
-    stopwatch.mark()
-    while not is_warm(stopwatch):
-        step()
-        stopwatch.mark()
-    return usual_us(stopwatch)
-
-
-def is_warm(stopwatch: Stopwatch) -> bool:
-    """True if times have settled, or warming up has taken long enough."""
-    elapsed_s = stopwatch.elapsed_s
-    if elapsed_s >= (WARM_SECONDS if stopwatch.steps >= WARM_STEPS else WARM_SECONDS_AT_MOST):
-        return True
-    return elapsed_s > WARM_SECONDS / 4 and has_settled(stopwatch.host_durations_us())
-
-
 def usual_us(stopwatch: Stopwatch) -> float:
     """The typical step among the last ones."""
-    recent = sorted(stopwatch.durations_us()[-WARM_STEPS:])
+    recent = sorted(stopwatch.durations_us()[-WARM_UP.many :])
     return recent[len(recent) // 2]
 
 

@@ -16,6 +16,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, cast
 
+import psutil
+
 from bottleneck.experiment.program import Program
 from bottleneck.experiment.variants import Built
 from bottleneck.schema.trials import Difference, TrialVerdict
@@ -122,15 +124,28 @@ class Worker:
         """
         if self._process.returncode is not None:
             return True
+        started = self._descendants()
         try:
             until_s = time.monotonic() + patience_s
             while not self._has_ended() and time.monotonic() < until_s:
                 time.sleep(_QUIT_LOOK_S)
             return self._has_ended()
         finally:
+            started |= self._descendants()
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._process.pid, signal.SIGKILL)
+            for each in started:
+                # One that left our group; psutil does not confuse it with a later process of its number.
+                with contextlib.suppress(psutil.Error):
+                    each.kill()
             self._process.wait()
+
+    def _descendants(self) -> set[psutil.Process]:
+        """The processes that it started and that those started, as long as they can be found from it."""
+        try:
+            return set(psutil.Process(self._process.pid).children(recursive=True))
+        except psutil.Error:
+            return set()
 
     def _has_ended(self) -> bool:
         if self._process.returncode is not None:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from types import ModuleType
 from typing import Any
 
-from bottleneck.harness.turns import Doubling
+from bottleneck.harness.step_variants import Doubling
 
 Step = Callable[[], Any]
 

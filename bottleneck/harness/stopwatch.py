@@ -1,4 +1,4 @@
-"""Step times: when each step ended, the median with its interval, and whether the times have settled."""
+"""Times steps in the program's process: marks at their ends, warming up, and whether times have settled."""
 
 import itertools
 import resource
@@ -163,6 +163,52 @@ def has_settled(durations_us: Sequence[float]) -> bool:
         return False
     late, early = (statistics.median(part) for part in (durations_us[-_BLOCK:], durations_us[-2 * _BLOCK : -_BLOCK]))
     return max(late, early) <= _STEADY * min(late, early)
+
+
+@dataclass(frozen=True)
+class WarmUp:
+    """Bounds of warming up a step: it ends once times have settled, after ``seconds`` at the latest.
+
+    From ``many`` steps on it ends after ``seconds_for_many``. Times count as settled after ``least_s`` only.
+    """
+
+    seconds: float
+    many: int
+    seconds_for_many: float
+    least_s: float = 0.0
+
+    def is_over(self, stopwatch: Stopwatch) -> bool:
+        """True if times have settled, or warming up has taken long enough."""
+        if stopwatch.elapsed_s >= (self.seconds_for_many if stopwatch.steps >= self.many else self.seconds):
+            return True
+        return stopwatch.elapsed_s > self.least_s and has_settled(stopwatch.host_durations_us())
+
+
+def warm_up(step: Callable[[], Any], torch: Any, until: WarmUp | None, least: int = 0) -> Stopwatch:
+    """Repeats a step until it is warm, at least so many times; exactly so many without bounds."""
+    stopwatch = Stopwatch(torch)
+    stopwatch.mark()
+    while stopwatch.steps < least or not (until is None or until.is_over(stopwatch)):
+        step()
+        stopwatch.mark()
+    return stopwatch
+
+
+def time_steps(step: Callable[[], Any], torch: Any, steps: int, lead: int) -> list[float]:
+    """Microseconds of each of so many steps, after ``lead`` steps that do not count.
+
+    Those refill the caches, which other work has used before.
+    """
+    stopwatch = Stopwatch(torch)
+    stopwatch.wait()
+    for _ in range(lead):
+        step()
+    stopwatch.mark()
+    for _ in range(steps):
+        step()
+        stopwatch.mark()
+    stopwatch.wait()
+    return stopwatch.durations_us()
 
 
 def find_trend(durations_us: Sequence[float]) -> str | None:

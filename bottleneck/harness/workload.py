@@ -8,9 +8,9 @@ from typing import Any
 
 from bottleneck.harness.machine import peak_memory, reset_peak
 from bottleneck.harness.session import Session, silenced
-from bottleneck.harness.stopwatch import Stopwatch, has_settled
+from bottleneck.harness.stopwatch import Stopwatch, WarmUp, warm_up
 from bottleneck.harness.torch_state import describe_torch
-from bottleneck.harness.turns import Doubling, run_batch_test, run_option_costs
+from bottleneck.harness.step_variants import Doubling, run_batch_test, run_option_costs
 from bottleneck.harness.window import EVENT_BUDGET, Detail, Window, detail_of
 from bottleneck.schema.measurements import BatchTest, OptionCosts
 
@@ -41,9 +41,8 @@ def measure_extras(step: Step, torch: Any, session: Session, doubling: Doubling 
         session.save()
 
 
-WARMUP_SECONDS = 3.0
-# Steps that do not settle are given up sooner where there were many of them.
-WARMUP_SECONDS_FOR_MANY, WARMUP_STEPS = 0.5, 50
+# Waiting for steps that do not settle ends sooner where there were many of them.
+_WARM_UP = WarmUp(seconds=3.0, many=50, seconds_for_many=0.5)
 TIMED_STEPS, TIMED_SECONDS_AT_MOST = 5, 10.0
 
 # Short steps are repeated until they fill this much time, unless that takes more of them than this.
@@ -106,20 +105,9 @@ def _setup_s(start_s: float, session: Session) -> float | None:
 
 
 def _warm_up(step: Step, torch: Any, session: Session) -> None:
-    """Repeats the step until its times settle, within bounds, or as often as the user asked."""
-    stopwatch, is_asked = Stopwatch(torch), session.plan.warmup is not None
-    stopwatch.mark()
-    while stopwatch.steps < session.plan.least_warmup or not (is_asked or _is_warm(stopwatch)):
-        step()
-        stopwatch.mark()
-
-
-def _is_warm(stopwatch: Stopwatch) -> bool:
-    if stopwatch.elapsed_s >= WARMUP_SECONDS:
-        return True
-    if stopwatch.steps >= WARMUP_STEPS and stopwatch.elapsed_s >= WARMUP_SECONDS_FOR_MANY:
-        return True
-    return has_settled(stopwatch.host_durations_us())
+    """Repeats the step until its times settle, within bounds, or as often as the user requested."""
+    until = None if session.plan.warmup is not None else _WARM_UP
+    warm_up(step, torch, until, session.plan.least_warmup)
 
 
 def _time(step: Step, torch: Any, seconds: float) -> Stopwatch:

@@ -101,6 +101,17 @@ def test_the_process_is_gone_when_the_block_ends(program: Program, tmp_path: Pat
         os.kill(process, 0)
 
 
+def test_a_process_that_left_the_group_of_its_worker_is_ended_too(program: Program, tmp_path: Path) -> None:
+    file = Path(program.target)
+    start = "import subprocess\nsubprocess.Popen(['sleep', '3600'], start_new_session=True)\n"
+    file.write_text(start + file.read_text())
+    with Worker(program, tmp_path / "log.txt", None, CHILD) as worker:
+        worker.build("original")
+        sleepers = [each.pid for each in worker._descendants() if each.name() == "sleep"]
+    assert sleepers
+    _wait_until(lambda: not any(map(_is_running, sleepers)))
+
+
 _HOLDER = """
 import sys
 from pathlib import Path

@@ -4,7 +4,7 @@ import pytest
 
 from bottleneck.harness.messages import Plan
 from bottleneck.harness.session import Session
-from bottleneck.harness.stopwatch import Clocks, Stopwatch, is_disturbed
+from bottleneck.harness.stopwatch import Clocks, Stopwatch, WarmUp, is_disturbed, time_steps, warm_up
 from bottleneck.harness.window import Detail, Window
 
 
@@ -113,6 +113,26 @@ def test_a_gpu_times_the_steps_by_its_own_clock() -> None:
     for _ in range(3):
         stopwatch.mark()
     assert stopwatch.durations_us() == [2500.0, 2500.0]
+
+
+def test_warming_up_ends_when_times_settle_or_the_time_is_over() -> None:
+    calls: list[int] = []
+    bounds = WarmUp(seconds=1e9, many=40, seconds_for_many=0.0)
+    warmed = warm_up(lambda: calls.append(1), FakeTorch(), bounds)
+    assert len(calls) == warmed.steps <= 40
+    assert warm_up(lambda: None, FakeTorch(), WarmUp(0.0, 50, 0.0)).steps == 0
+    assert warm_up(lambda: None, FakeTorch(), WarmUp(0.0, 50, 0.0), least=3).steps == 3
+
+
+def test_without_bounds_a_step_is_repeated_as_often_as_requested() -> None:
+    assert warm_up(lambda: None, FakeTorch(), None, least=7).steps == 7
+
+
+def test_steps_that_lead_in_are_made_but_not_timed() -> None:
+    calls: list[int] = []
+    torch = FakeTorch()
+    assert time_steps(lambda: calls.append(1), torch, steps=3, lead=2) == [2500.0] * 3
+    assert (len(calls), torch.cuda.waits) == (5, 2)
 
 
 def test_a_gpu_that_the_program_has_not_woken_stays_asleep() -> None:

@@ -3,8 +3,8 @@ from typing import Any
 
 import pytest
 
-from bottleneck.harness import turns as option_costs
-from bottleneck.harness.turns import run_option_costs, summarise_rounds, windows_to_open
+from bottleneck.harness import step_variants as option_costs
+from bottleneck.harness.step_variants import run_option_costs, summarise_rounds, windows_to_open
 from bottleneck.harness.window import GUARD, Detail
 
 torch: Any = pytest.importorskip("torch")

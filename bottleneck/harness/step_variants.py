@@ -12,7 +12,7 @@ from typing import Any
 
 from bottleneck.harness.machine import available_bytes, is_on_gpu, peak_resident_bytes
 from bottleneck.harness.session import silenced
-from bottleneck.harness.stopwatch import Stopwatch, has_settled
+from bottleneck.harness.stopwatch import Stopwatch, WarmUp, time_steps, warm_up
 from bottleneck.harness.window import Detail, Window
 from bottleneck.schema.measurements import BatchTest, OptionCost, OptionCosts, ProfilerOption, Ratio
 from bottleneck.schema.statistics import summarise_durations
@@ -27,7 +27,7 @@ SECONDS, SECONDS_AT_MOST = 3.0, 10.0
 BLOCK_US, BLOCK_STEPS_AT_MOST = 5_000.0, 20
 # From here on the data of the other size, left in the caches, do not count, and no step is spent on driving it out.
 LONG_US = 50_000.0
-WARM_SECONDS, WARM_STEPS_AT_LEAST, WARM_STEPS_AT_MOST = 1.0, 3, 50
+WARM_SECONDS, WARM_STEPS_AT_MOST = 1.0, 50
 # Building the doubled step and its first call take as long as the first one's did; compilers can take minutes.
 START_SECONDS_AT_MOST = 15.0
 
@@ -106,35 +106,16 @@ def _pairs(once: Step, twice: Step, torch: Any, shape: _Shape) -> list[tuple[lis
     pairs = []
     for index in range(shape.pairs):
         order = (once, twice) if index % 2 == 0 else (twice, once)
-        first, second = (_block(step, torch, shape) for step in order)
+        first, second = (time_steps(step, torch, shape.steps, shape.lead) for step in order)
         pairs.append((first, second) if index % 2 == 0 else (second, first))
     return pairs
-
-
-def _block(step: Step, torch: Any, shape: _Shape) -> list[float]:
-    stopwatch = Stopwatch(torch)
-    for _ in range(shape.lead):
-        step()
-    stopwatch.mark()
-    for _ in range(shape.steps):
-        step()
-        stopwatch.mark()
-    stopwatch.wait()
-    return stopwatch.durations_us()
 
 
 def _warm_up(step: Step, torch: Any) -> float:
     """Microseconds of a step once it is warm."""
     step()
-    stopwatch = Stopwatch(torch)
-    stopwatch.mark()
-    while True:
-        step()
-        stopwatch.mark()
-        durations_us = stopwatch.host_durations_us()
-        is_over = stopwatch.elapsed_s >= WARM_SECONDS or stopwatch.steps >= WARM_STEPS_AT_MOST
-        if is_over or (stopwatch.steps >= WARM_STEPS_AT_LEAST and has_settled(durations_us)):
-            return statistics.median(stopwatch.durations_us()[-3:])
+    stopwatch = warm_up(step, torch, WarmUp(WARM_SECONDS, WARM_STEPS_AT_MOST, 0.0), least=1)
+    return statistics.median(stopwatch.durations_us()[-3:])
 
 
 def _too_long(start_s: float, usual_us: float) -> str | None:

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from bottleneck.harness import turns as batch
+from bottleneck.harness import step_variants as batch
+from bottleneck.harness.step_variants import Doubling, run_batch_test, summarise_pairs
 from bottleneck.harness.stopwatch import Clocks, Stopwatch
-from bottleneck.harness.turns import Doubling, run_batch_test, summarise_pairs
 from bottleneck.schema.measurements import BatchTest
 
 torch: Any = pytest.importorskip("torch")
@@ -135,7 +135,7 @@ def test_static_code_stays_static_at_twice_the_size() -> None:
 def test_a_step_that_works_twice_as_long_has_a_ratio_of_two(monkeypatch: pytest.MonkeyPatch) -> None:
     now_ns = 0
     clocks = Clocks(wall_ns=lambda: now_ns, tick_ns=lambda: now_ns)
-    monkeypatch.setattr(batch, "Stopwatch", lambda torch: Stopwatch(torch, clocks))
+    monkeypatch.setattr("bottleneck.harness.stopwatch.Stopwatch", lambda torch: Stopwatch(torch, clocks))
 
     def make(size: int) -> Callable[[], None]:
         def step() -> None:
