@@ -1,4 +1,4 @@
-"""Charging kernels: who pays, who only delegates, and that every cost is paid exactly once."""
+"""Attribution of kernels to ops that work or only delegate; every cost is attributed exactly once."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""Recorded shapes are foreign data: whatever they hold, a formula gives a cost or the cost stage gives a reason."""
+"""Recorded shapes are foreign data: for any of them the result is a cost or a reason."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Costs of ops that go through an index: what depends on its values is an interval."""
+"""Costs of ops that go through an index: values that depend on the indices are intervals."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""Matrix products: numbers by hand, laws, and where the work of a product stops being a matrix engine's."""
+"""Matrix products: numbers by hand, laws, and products that run on the vector units."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""Costs against torch itself: bytes of the tensors that calls really took and gave, and the schemas of all ops."""
+"""Costs against torch itself: bytes of the tensors of real calls, and the schemas of all ops."""
 
 import math
 import re

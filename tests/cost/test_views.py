@@ -1,4 +1,4 @@
-"""Ops without work of their own cost nothing, whatever was recorded of them; ops with work are not among them."""
+"""Ops without work of their own cost nothing, whatever their record; ops with work are not among them."""
 
 import pytest
 

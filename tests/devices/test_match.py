@@ -1,4 +1,4 @@
-"""Matching a device: names checked against properties, slices scaled, strangers derived or left unknown."""
+"""Matching a device: names checked against properties, slices scaled, unknown parts derived or left unknown."""
 
 import pytest
 

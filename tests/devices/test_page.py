@@ -1,4 +1,4 @@
-"""The reference page on devices is current and tells what the code does."""
+"""The reference page on devices is current and matches the code."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Kernel names to families, engines and dtypes: every row reachable, real names judged as their vendors mean them."""
+"""Kernel names to families, engines and dtypes; every row is reachable, real names match their vendors."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""Damaged files: what can be read is read, and what was done is told."""
+"""Damaged files: readable events are read, and each repair or loss is reported."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Laws of reading: what must not matter does not matter, and nothing crashes."""
+"""Laws of reading: order, ids and spelling of a file change nothing, and no file crashes the reader."""
 
 import gzip
 import json

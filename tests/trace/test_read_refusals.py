@@ -1,4 +1,4 @@
-"""What is no PyTorch trace is refused in one clear error that names it."""
+"""Files that are no PyTorch traces are rejected with one clear error that names their format."""
 
 import io
 import json
