@@ -8,9 +8,9 @@ from typing import Any
 
 from bottleneck.harness.machine import peak_memory, reset_peak
 from bottleneck.harness.session import Session, silenced
+from bottleneck.harness.step_variants import Doubling, run_batch_test, run_option_costs
 from bottleneck.harness.stopwatch import Stopwatch, WarmUp, warm_up
 from bottleneck.harness.torch_state import describe_torch
-from bottleneck.harness.step_variants import Doubling, run_batch_test, run_option_costs
 from bottleneck.harness.window import EVENT_BUDGET, Detail, Window, detail_of
 from bottleneck.schema.measurements import BatchTest, OptionCosts
 

@@ -101,9 +101,7 @@ def test_a_rank_that_sleeps_moves_waiting_from_collectives_into_python(traces: P
     assert _bar(comparison, "communication").change_us == pytest.approx(-1e6, rel=0.05)
     assert _bar(comparison, "overhead.python").change_us == pytest.approx(1e6, rel=0.05)
     assert comparison.sentence.startswith("The step takes as long as before")
-    assert (
-        "more in Python between ops" in comparison.sentence and "less in faster all-to-all" in comparison.sentence
-    )
+    assert "more in Python between ops" in comparison.sentence and "less in faster all-to-all" in comparison.sentence
 
 
 def test_ranks_of_one_job_do_the_same_work(traces: Path) -> None:
