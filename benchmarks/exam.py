@@ -73,7 +73,7 @@ ROWS: Mapping[int, Row] = {
         ("test_exam_profilers.py::test_a_fork_ends_as_under_python_whatever_the_profiler_does",),
     ),
     9: Row("hostile names: valid traces, both exporters read", "15/15", ("test_exam_names.py",)),
-    11: Row("folders that cannot be written to, exist, are links or devices", "8/8", ("test_place.py",)),
+    11: Row("folders that cannot be written to, exist, are links or devices", "8/8", ("test_folder.py",)),
     30: Row(
         "NVML's refusals, losses and nonsense",
         "25/25",

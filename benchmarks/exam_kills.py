@@ -32,7 +32,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from bottleneck.harness.claim import read_course
+from bottleneck.harness.folder import read_run_state
 from bottleneck.schema.recording import read_recording
 
 PROGRAM = """
@@ -114,7 +114,7 @@ def hit(run: subprocess.Popen[bytes], case: Case, folder: Path) -> bool:
     """Whether there was somebody to hit."""
     target = run.pid
     if case.target == "the program":
-        course = read_course(folder / "recording")
+        course = read_run_state(folder / "recording")
         if course is None or course.process is None:
             return False
         target = course.process

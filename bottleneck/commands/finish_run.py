@@ -128,7 +128,7 @@ def finish(plan: "Plan", ending: "Ending", voice: Voice) -> "Recording":
 
 def needing_ceilings(folder: Path, notes: "Mapping[int, Notes]") -> "Sequence[Notes]":
     """The notes of ranks that were traced on the CPU."""
-    from bottleneck.harness.messages import RankFiles
+    from bottleneck.harness.folder import RankFiles
 
     return [each for rank, each in notes.items() if RankFiles(folder, rank).partial.exists() and not each.device_facts]
 

@@ -4,13 +4,9 @@ The program's process is the only one: no sensor is read beside the block, since
 the interpreter from the program, and ceilings are not measured, since that takes seconds.
 """
 
-import fcntl
 import os
-import re
 import shlex
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -19,10 +15,9 @@ from typing import TYPE_CHECKING
 from bottleneck.errors import BottleneckError, UsageError
 
 if TYPE_CHECKING:
-    from bottleneck.commands.folder import Place
     from bottleneck.harness.block import Block
-    from bottleneck.harness.claim import Claim, Course
     from bottleneck.harness.finish import Ending
+    from bottleneck.harness.folder import RecordingFolder, RunState
     from bottleneck.harness.messages import Plan
     from bottleneck.schema.recording import Recording
 
@@ -70,7 +65,7 @@ class _Wish:
 class _Work:
     """What is held while the block runs."""
 
-    place: "Place | SharedPlace"
+    folder: "RecordingFolder"
     plan: "Plan"
     block: "Block"
 
@@ -124,7 +119,7 @@ class RecordedBlock:
         except Exception as exc:  # ours; what the block did or raised matters more
             self._admit(exc)
         finally:
-            work.place.release(is_finished=False)
+            work.folder.release(is_finished=False)
             TURN.give_back()
 
     def _begin(self) -> _Work:
@@ -146,7 +141,7 @@ class RecordedBlock:
         )
         try:
             work = _Work(place, plan, Block(plan))
-            place.note(_course(work))
+            place.note(_state(work))
             work.block.start()
         except BaseException:
             place.discard()
@@ -163,7 +158,7 @@ class RecordedBlock:
             return
         self.warnings = recording.warnings
         remove_notes(Path(work.plan.folder))
-        work.place.release()
+        work.folder.release()
         self._say(_summary(self.folder, recording))
 
     def _leave(self) -> None:
@@ -171,7 +166,7 @@ class RecordedBlock:
         work, self._work = self._work, None
         if work is not None:
             work.block.leave()
-            work.place.release(is_finished=False)
+            work.folder.abandon()
 
     def _admit(self, exc: Exception) -> None:
         """Tells that we failed, and what helps: the folder keeps what there is, and the mark that it is unfinished."""
@@ -203,24 +198,24 @@ def _in_code(error: UsageError) -> UsageError:
     return told
 
 
-def _place(folder: Path, *, force: bool) -> "Place | SharedPlace":
+def _place(folder: Path, *, force: bool) -> "RecordingFolder":
     """The folder, for this process alone or for all ranks of its job."""
-    from bottleneck.commands.folder import Place
+    from bottleneck.harness.folder import BlockFolder, RecordingFolder
     from bottleneck.harness.messages import rank_of
 
     rank, ranks = rank_of(os.environ)
-    return Place(folder, "", force=force) if ranks == 1 else SharedPlace(folder, rank, force=force)
+    return RecordingFolder(folder, "", force=force) if ranks == 1 else BlockFolder(folder, rank, force=force)
 
 
 def _command() -> tuple[str, ...]:
     return tuple(sys.argv) or ("",)
 
 
-def _course(work: _Work) -> "Course":
-    from bottleneck.harness.claim import Course
+def _state(work: _Work) -> "RunState":
+    from bottleneck.harness.folder import RunState
 
     ending = _ending(())
-    return Course(work.plan, _command(), ending.environment, ending.busy_processors, os.getpid())
+    return RunState(work.plan, _command(), ending.environment, ending.busy_processors, os.getpid())
 
 
 def _ending(remarks: tuple[str, ...]) -> "Ending":
@@ -235,26 +230,16 @@ def _complete(work: _Work, error: BaseException | None) -> "Recording | None":
     from bottleneck.calibrate.cache import read_calibration
     from bottleneck.commands.finish_run import Voice, finish
     from bottleneck.harness.finish import read_all_notes
+    from bottleneck.harness.folder import exclusive
     from bottleneck.schema.recording import is_recording
 
     folder = Path(work.plan.folder)
     remarks = () if error is None else (f"the block was left by an exception: {type(error).__name__}",)
-    with _alone_in(folder):
+    with exclusive(folder):
         notes = read_all_notes(folder)
         if len(notes) > 1 and (is_recording(folder) or not all(each.is_complete for each in notes.values())):
             return None
         return finish(work.plan, _ending(remarks), Voice(lambda _: None, read_calibration))
-
-
-@contextmanager
-def _alone_in(folder: Path) -> Iterator[None]:
-    """Makes other ranks wait that end their blocks at the same time."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(handle)
 
 
 def _summary(folder: Path, recording: "Recording") -> str:
@@ -275,91 +260,3 @@ def _what(recording: "Recording") -> str:
     steps, ranks = max(0, len(recording.traces[0].step_marks_ns) - 1), len(recording.traces)
     of_ranks = f" of {ranks} ranks" if ranks > 1 else ""
     return f"{steps} steps{of_ranks}" if steps != 1 else f"1 step{of_ranks}"
-
-
-# What a rank writes while it measures.
-_OF_RANK = re.compile(r"(?:\.notes|\.partial\.trace|\.fresh\.trace|compiled)\.rank(\d+)\..*")
-# What stands in the folder once all ranks are done.
-_FINISHED = ("recording.json", "analysis.json", "roofline.png", "telemetry.csv", "trace.rank*.json.gz")
-
-
-class SharedPlace:
-    """One rank's view of the folder, with the interface of ``Place``.
-
-    Another rank may have been here for a while: its files are left alone, by force too. Rank 0 has the claim, and
-    removes an old recording.
-    """
-
-    def __init__(self, folder: Path, rank: int, *, force: bool) -> None:
-        self.folder, self._rank, self._force = folder.absolute(), rank, force
-        self._claim: Claim | None = None
-
-    def make(self) -> Path:
-        """The absolute path of the folder, found fit for writing; UsageError if it is not."""
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            if self._force:
-                self._remove_old()
-            elif any(not self._is_of_others(path) for path in self.folder.iterdir()):
-                raise UsageError(
-                    f"{self.folder} is not empty",
-                    why="a recording never overwrites what it finds",
-                    fix="name another folder, or pass --force",
-                )
-            if self._rank == 0:
-                self._occupy()
-        except OSError as exc:
-            raise UsageError(
-                f"cannot write to the folder {self.folder}", why=exc.strerror or str(exc), fix="name another folder"
-            ) from exc
-        return self.folder
-
-    def note(self, course: "Course") -> None:
-        """Leaves word of what is being done here, for whoever finds it unfinished."""
-        if self._claim is not None:
-            try:
-                self._claim.note(course)
-            except OSError:  # a full disk; the recording itself will say so
-                return
-
-    def release(self, *, is_finished: bool = True) -> None:
-        """Leaves the folder; the mark of an unfinished recording goes with the last rank, whichever that is."""
-        from bottleneck.harness.claim import CLAIM_FILE
-
-        claim, self._claim = self._claim, None
-        if claim is not None:
-            claim.release(is_finished=is_finished)
-        elif is_finished:
-            (self.folder / CLAIM_FILE).unlink(missing_ok=True)
-
-    def discard(self) -> bool:
-        """Leaves the folder, which others may use."""
-        self.release(is_finished=self._claim is not None)
-        return False
-
-    def _is_of_others(self, path: Path) -> bool:
-        from bottleneck.harness.claim import CLAIM_FILE
-
-        found = _OF_RANK.fullmatch(path.name)
-        return path.name == CLAIM_FILE or (found is not None and int(found[1]) != self._rank)
-
-    def _remove_old(self) -> None:
-        for path in self.folder.iterdir():
-            found = _OF_RANK.fullmatch(path.name)
-            if found is not None and int(found[1]) == self._rank:
-                path.unlink()
-        if self._rank == 0:
-            for pattern in _FINISHED:
-                for path in self.folder.glob(pattern):
-                    path.unlink()
-
-    def _occupy(self) -> None:
-        from bottleneck.harness.claim import claim
-
-        self._claim = claim(self.folder)
-        if self._claim is None:
-            raise UsageError(
-                f"another run is recording into {self.folder}",
-                why="two recordings in one folder would spoil each other",
-                fix="wait for it to end, or name another folder",
-            )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from bottleneck.commands.finish_run import Voice, finish, say, shown
 
 if TYPE_CHECKING:
-    from bottleneck.harness.claim import Claim, Course
+    from bottleneck.harness.folder import FolderClaim, RunState
 
 _WORD = "the run was cut off before it had finished this recording: what the sensors said is lost"
 # What a program whose supervisor was killed may take to save what it recorded.
@@ -21,7 +21,7 @@ def repair(folder: Path, wait: Callable[[float], None] = time.sleep) -> None:
     TraceError while there is nothing to be told yet, or if the folder cannot be written to.
     """
     from bottleneck.errors import TraceError
-    from bottleneck.harness.claim import CLAIM_FILE, claim
+    from bottleneck.harness.folder import CLAIM_FILE, claim
     from bottleneck.schema.recording import is_recording
 
     if not (folder / CLAIM_FILE).is_file() or (folder / CLAIM_FILE).is_symlink():
@@ -44,21 +44,21 @@ def repair(folder: Path, wait: Callable[[float], None] = time.sleep) -> None:
         )
 
 
-def _finish(ours: "Claim", folder: Path, wait: Callable[[float], None]) -> None:
-    from bottleneck.harness.claim import read_course
+def _finish(ours: "FolderClaim", folder: Path, wait: Callable[[float], None]) -> None:
+    from bottleneck.harness.folder import read_run_state
 
     is_finished = False
     try:
-        course = read_course(folder)
-        if course is not None:
-            _wait_for_end(course, folder, wait)
-            _settle(course, folder)
+        state = read_run_state(folder)
+        if state is not None:
+            _wait_for_end(state, folder, wait)
+            _settle(state, folder)
         is_finished = True
     finally:
         ours.release(is_finished=is_finished)
 
 
-def _settle(course: "Course", folder: Path) -> None:
+def _settle(state: "RunState", folder: Path) -> None:
     from bottleneck.calibrate.cache import cpu_calibration
     from bottleneck.harness.finish import Ending, remove_notes
     from bottleneck.schema.recording import is_recording
@@ -66,16 +66,16 @@ def _settle(course: "Course", folder: Path) -> None:
     if not is_recording(folder):
         say(f"bottleneck: the run that recorded {shown(folder)} was cut off; finishing its recording")
         ending = Ending(
-            course.command, course.status, course.busy_processors, remarks=(_WORD,), environment=course.environment
+            state.command, state.status, state.busy_processors, remarks=(_WORD,), environment=state.environment
         )
-        finish(course.plan, ending, Voice(say, lambda threads: cpu_calibration(threads, say)))
+        finish(state.plan, ending, Voice(say, lambda threads: cpu_calibration(threads, say)))
     remove_notes(folder)
 
 
-def _wait_for_end(course: "Course", folder: Path, wait: Callable[[float], None]) -> None:
+def _wait_for_end(state: "RunState", folder: Path, wait: Callable[[float], None]) -> None:
     """Lets a program end that was told to when its supervisor was killed; for a while."""
     for _ in range(int(_PATIENCE_S / _LOOK_S)):
-        if course.process is None or not _is_ours(course.process, folder):
+        if state.process is None or not _is_ours(state.process, folder):
             return
         wait(_LOOK_S)
 

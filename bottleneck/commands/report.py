@@ -116,7 +116,7 @@ def with_kept_ceilings(paths: Sequence[Path], options: "Options") -> "Options":
 
     TraceError for a recording that is not finished.
     """
-    from bottleneck.harness.claim import is_unfinished
+    from bottleneck.harness.folder import is_unfinished
 
     for path in paths:
         if is_unfinished(path):
@@ -137,7 +137,7 @@ def with_kept_ceilings(paths: Sequence[Path], options: "Options") -> "Options":
 def _refuse_unfinished(folder: Path) -> None:
     from bottleneck.commands.finish_run import shown
     from bottleneck.errors import TraceError
-    from bottleneck.harness.claim import is_claimed
+    from bottleneck.harness.folder import is_claimed
 
     if is_claimed(folder):
         raise TraceError(

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from bottleneck.commands.finish_run import Reporter, Sampling, Told
-from bottleneck.commands.folder import Place, remove_made
 from bottleneck.commands.interrupts import Interrupted, answered
 from bottleneck.commands.run_options import RunOptions, make_plan
 from bottleneck.commands.run_ranked import make_rank_plan, run_rank
 
 if TYPE_CHECKING:
+    from bottleneck.harness.folder import RecordingFolder
     from bottleneck.harness.messages import Plan
     from bottleneck.harness.sensors import Monitor
     from bottleneck.harness.supervise import Job
@@ -78,7 +78,7 @@ def run_command(
         Path | None, typer.Option("--output", "-o", metavar="DIR", help="Folder for the recording.")
     ] = None,
     force: Annotated[
-        bool, typer.Option("--force", help="Replace the recording in a folder that is not empty.")
+        bool, typer.Option("--force", help="Refolder the recording in a folder that is not empty.")
     ] = False,
     strict: Annotated[bool, typer.Option("--strict", help="Exit with 4 if only the measurement failed.")] = False,
     telemetry_ms: Annotated[
@@ -129,13 +129,15 @@ def run(options: RunOptions) -> int:
     job = job_of(os.environ) if options.nproc_per_node is None else None
     if job is not None:
         return _run_as_rank(options, job)
-    place = Place(options.output, options.target, force=options.force)
-    plan = make_plan(options, place.make)
+    from bottleneck.harness.folder import RecordingFolder
+
+    folder = RecordingFolder(options.output, options.target, force=options.force)
+    plan = make_plan(options, folder.make)
     try:
         with answered():
-            return _run(options, plan, place)
+            return _run(options, plan, folder)
     finally:
-        place.give_up()
+        folder.give_up()
 
 
 def _run_as_rank(options: RunOptions, job: "Job") -> int:
@@ -143,44 +145,46 @@ def _run_as_rank(options: RunOptions, job: "Job") -> int:
     from bottleneck.harness.finish import Ending
     from bottleneck.harness.machine import busy_processors
 
-    plan, attendance = make_rank_plan(options, job)
+    plan, group = make_rank_plan(options, job)
     # The sensors are those of the machine: one rank reads them for all.
     monitor = _monitor(plan, options.telemetry_ms / 1e3) if job.rank == 0 else None
     with answered():
         ending = Ending(_command(options), None, busy_processors())
-        status, told = run_rank(plan, ending, attendance, monitor, all_findings=options.all_findings)
+        status, told = run_rank(plan, ending, group, monitor, all_findings=options.all_findings)
     if not told.is_worth_keeping and options.output is None:
+        from bottleneck.harness.folder import remove_made
+
         remove_made(Path(plan.folder))
     return _exit_status(options, status, told)
 
 
-def _run(options: RunOptions, plan: "Plan", place: Place) -> int:
-    from bottleneck.harness.claim import Course
+def _run(options: RunOptions, plan: "Plan", folder: "RecordingFolder") -> int:
     from bottleneck.harness.finish import Ending, Follower
+    from bottleneck.harness.folder import RunState
     from bottleneck.harness.machine import busy_processors
     from bottleneck.harness.supervise import Child, MemoryKills, count_memory_kills, program_command, supervise
 
     command = _command(options)
     ending = Ending(command, None, busy_processors())
-    course = Course(plan, command, ending.environment, ending.busy_processors)
+    state = RunState(plan, command, ending.environment, ending.busy_processors)
     sampling = Sampling(_monitor(plan, options.telemetry_ms / 1e3))
     reporter = Reporter(plan, ending, sampling, all_findings=options.all_findings)
     follower = Follower(Path(plan.folder), reporter.tell_early)
     kills = MemoryKills(count_memory_kills())
 
     def accompany(child: Child) -> None:
-        place.note(replace(course, process=child.process))
+        folder.note(replace(state, process=child.process))
         sampling.start(child.process)
         follower.start(child)
 
     end = supervise(program_command(plan, options.arguments), accompany)
     status = 0 if follower.is_forced else end.status
     try:
-        place.note(replace(course, status=status))
+        folder.note(replace(state, status=status))
         told = reporter.conclude(follower, end, kills.since())
     except Interrupted:  # between two of our answers; the next command finishes what is left
         told = Told(succeeded=False, is_finished=False)
-    place.leave(told)
+    folder.leave(is_worth_keeping=told.is_worth_keeping, is_finished=told.is_finished)
     return _exit_status(options, status, told)
 
 

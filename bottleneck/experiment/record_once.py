@@ -10,8 +10,9 @@ from bottleneck.errors import WorkloadError
 from bottleneck.experiment.program import Program
 from bottleneck.experiment.side import Side
 from bottleneck.harness.finish import Ending, finish_recording, measured_spans, read_all_notes
+from bottleneck.harness.folder import RankFiles
 from bottleneck.harness.machine import available_bytes, busy_processors
-from bottleneck.harness.messages import TIMED_SECONDS, Notes, Plan, RankFiles
+from bottleneck.harness.messages import TIMED_SECONDS, Notes, Plan
 from bottleneck.harness.sensors import Monitor, Telemetry
 from bottleneck.harness.supervise import (
     CHILD,

@@ -17,8 +17,9 @@ from typing import Protocol
 import msgspec
 
 from bottleneck import __version__
+from bottleneck.harness.folder import NOTES_FILES, RankFiles
 from bottleneck.harness.machine import cpu_facts, usable_processors
-from bottleneck.harness.messages import NOTES_FILES, Notes, Plan, RankFiles
+from bottleneck.harness.messages import Notes, Plan
 from bottleneck.harness.nvml import match_sensors
 from bottleneck.harness.rank_coordination import WINDOW_FILE, ranks_present
 from bottleneck.harness.sensors import Telemetry

@@ -7,12 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from bottleneck.schema.compiled_kernels import compiled_file
 from bottleneck.schema.measurements import BatchTest, Compilation, OptionCosts, PageFaults, PeakMemory, Timing
 from bottleneck.schema.recording import Form, StepSource
-
-# Every rank has notes of its own; what is being written has another name until it is whole.
-NOTES_FILES = ".notes.rank*.json"
 
 # By launcher: the variables of the rank and of the number of ranks. Those of torchrun come first, which Slurm may have
 # started; Slurm sets its second one only for what `srun` starts.
@@ -78,42 +74,6 @@ class Plan:
     def least_warmup(self) -> int:
         """Steps that pass before any is measured; exactly so many where the user named their number."""
         return USUAL_WARMUP if self.warmup is None else self.warmup
-
-
-@dataclass(frozen=True)
-class RankFiles:
-    """Where one rank's part of a recording lies: ``partial`` until the supervisor has found it whole, then ``trace``.
-
-    ``compiled`` describes the kernels of a compiled program, for the trace that lies beside it.
-    """
-
-    folder: Path
-    rank: int
-
-    @property
-    def trace(self) -> Path:
-        """The trace under its final name."""
-        return self.folder / f"trace.rank{self.rank}.json.gz"
-
-    @property
-    def partial(self) -> Path:
-        """The trace as the child left it."""
-        return self.folder / f".partial.{self.trace.name}"
-
-    @property
-    def fresh(self) -> Path:
-        """The trace while it is being written."""
-        return self.folder / f".fresh.{self.trace.name}"
-
-    @property
-    def compiled(self) -> Path:
-        """The kernels that the program compiled."""
-        return self.folder / compiled_file(self.rank)
-
-    @property
-    def notes(self) -> Path:
-        """The notes of the child."""
-        return self.folder / NOTES_FILES.replace("*", str(self.rank))
 
 
 def rank_of(environment: Mapping[str, str]) -> tuple[int, int]:

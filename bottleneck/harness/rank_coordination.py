@@ -1,27 +1,29 @@
 """Coordinates the supervisors of a job's ranks; the last one to exit merges the recording.
 
-The last one to leave makes the recording; nobody waits for another while its program runs. The lowest rank, whose words
-a launcher shows first, stays a while at its end so that it is the last where it can be.
+No supervisor waits for another while its program runs. The lowest rank, whose output a launcher shows first, waits a
+while at its end so that it is the last where it can be.
 
 Ranks agree through a file in the folder of the recording and never wait for one another: a rank that waits keeps the
 others waiting in a collective. The lowest rank decides when the steps have settled and are timed, and names a step a
 little ahead. No rank can pass it unawares: none ends a step whose collectives rank 0 has not reached.
 """
 
-import contextlib
-import fcntl
 import json
-import os
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from bottleneck.harness.folder import exclusive, is_locked, try_lock
 from bottleneck.harness.supervise import Job
 
+if TYPE_CHECKING:
+    from filelock import FileLock
+
 JOB_FILE = ".job.json"
-RANK_FILES = ".job.rank*.json"
+RANK_FILES, RANK_LOCKS = ".job.rank*.json", ".job.rank*.lock"
 _RANK_FILE = re.compile(r"\.job\.rank(\d{1,9})\.json")
 # The others may still be writing their traces.
 PATIENCE_S = 60.0
@@ -36,26 +38,26 @@ class Clock:
     sleep: Callable[[float], None] = time.sleep
 
 
-class Attendance:
-    """This rank among those that record into the folder. Its own file is locked for as long as its supervisor lives.
+class RankGroup:
+    """This rank among those that record into the folder. A file of its own is locked while its supervisor lives.
 
     ``beside`` is how many ranks of the job record here at least, because they run on the same machine.
     """
 
     def __init__(self, folder: Path, job: Job, beside: int = 0, clock: Clock | None = None) -> None:
         self._folder, self._job, self._beside, self._clock = folder, job, beside, clock or Clock()
-        self._handle = -1
+        self._lock: FileLock | None = None
 
     def join(self, prepare: Callable[[], None]) -> None:
         """Takes part. The first rank of the job calls ``prepare``, which makes room in the folder or raises."""
-        with self._alone():
+        with exclusive(self._folder):
             if self._job_here() != self._job.name or (self._folder / "recording.json").exists():
                 prepare()
                 (self._folder / JOB_FILE).write_text(json.dumps({"job": self._job.name}))
-            self._handle = os.open(self._rank_file(self._job.rank), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
-            os.ftruncate(self._handle, 0)
-            with contextlib.suppress(OSError):  # a file system without locks
-                fcntl.flock(self._handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._lock = try_lock(self._rank_file(self._job.rank, RANK_LOCKS))
+            own = self._rank_file(self._job.rank)
+            own.unlink(missing_ok=True)
+            own.touch(0o600)
 
     def leave(self, *, in_order: bool) -> bool:
         """Whether this rank is the last one and has to finish the recording; ``in_order`` if its program ended well.
@@ -65,7 +67,7 @@ class Attendance:
         until_s = self._clock.now_s() + (PATIENCE_S if in_order else 0.0)
         while True:
             try:
-                with self._alone():
+                with exclusive(self._folder):
                     if self._is_taken():
                         return False
                     if self._is_last():
@@ -73,16 +75,18 @@ class Attendance:
                         return True
                     # One that stays has not left: the others must not take its work.
                     if self._job.rank != min(self.present()) or self._clock.now_s() >= until_s:
-                        os.write(self._handle, b'{"left": true}')
+                        self._rank_file(self._job.rank).write_text('{"left": true}')
                         return False
             except OSError:  # the folder is gone
                 return False
             self._clock.sleep(_LOOK_S)
 
     def close(self) -> None:
-        """Takes the marks of all ranks away, after the recording was made."""
-        for path in [*self._folder.glob(RANK_FILES), self._folder / JOB_FILE]:
+        """Removes the marks of all ranks, after the recording was made."""
+        for path in [*self._folder.glob(RANK_FILES), *self._folder.glob(RANK_LOCKS), self._folder / JOB_FILE]:
             path.unlink(missing_ok=True)
+        if self._lock is not None:
+            self._lock.release()
 
     def present(self) -> list[int]:
         """The ranks that have taken part here."""
@@ -98,17 +102,9 @@ class Attendance:
 
     def _is_running(self, rank: int) -> bool:
         """Whether the rank's supervisor lives and has not left."""
-        path = self._rank_file(rank)
-        if rank == self._job.rank or path.read_bytes():
+        if rank == self._job.rank or self._rank_file(rank).read_bytes():
             return False
-        handle = os.open(path, os.O_RDWR | os.O_NOFOLLOW)
-        try:
-            fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except OSError:
-            return True
-        finally:
-            os.close(handle)
-        return False
+        return is_locked(self._rank_file(rank, RANK_LOCKS))
 
     def _job_here(self) -> str | None:
         try:
@@ -117,19 +113,8 @@ class Attendance:
             return None
         return found.get("job") if isinstance(found, dict) and "by" not in found else None
 
-    def _rank_file(self, rank: int) -> Path:
-        return self._folder / RANK_FILES.replace("*", str(rank))
-
-    @contextlib.contextmanager
-    def _alone(self) -> Iterator[None]:
-        """Keeps the other ranks out meanwhile; the folder itself is locked, which leaves nothing behind."""
-        handle = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            with contextlib.suppress(OSError):  # a file system without locks
-                fcntl.flock(handle, fcntl.LOCK_EX)
-            yield
-        finally:
-            os.close(handle)
+    def _rank_file(self, rank: int, pattern: str = RANK_FILES) -> Path:
+        return self._folder / pattern.replace("*", str(rank))
 
 
 def ranks_present(folder: Path) -> list[int]:
@@ -151,8 +136,8 @@ class WindowAt:
     timed: int
 
 
-class Company:
-    """What a rank knows of the others' windows."""
+class SharedWindow:
+    """The step at which the ranks of a job open their windows, as far as this rank knows it."""
 
     def __init__(self, folder: Path, rank: int, ranks: int) -> None:
         self._path, self._rank = folder / WINDOW_FILE, rank

@@ -20,7 +20,7 @@ from bottleneck.harness.main_thread import (
     run_in_main_thread,
 )
 from bottleneck.harness.process_setup import seeders, sow
-from bottleneck.harness.rank_coordination import Company, WindowAt
+from bottleneck.harness.rank_coordination import SharedWindow, WindowAt
 from bottleneck.harness.session import Session
 from bottleneck.harness.stopwatch import CALM_STEPS, STEADY_STEPS, Stopwatch, has_settled
 from bottleneck.harness.torch_state import TorchHook, describe_torch
@@ -314,7 +314,7 @@ class Script:
         self._boundaries = Boundaries(self._boundary, self._start_over, session.plan.step, session.setting.thread)
         self._handlers = SaveOnSignal(self.finish, DEADLY if session.setting.takes_signals else ())
         self._windows = Windows(session, self._handlers, self._cut_off)
-        self._company = Company(session.files.folder, session.files.rank, session.notes.ranks)
+        self._shared_window = SharedWindow(session.files.folder, session.files.rank, session.notes.ranks)
         self._opening: Opening | None = None
         self._stopwatch = Stopwatch(None)
         self._next: Callable[[], None] = self._first_step
@@ -432,7 +432,7 @@ class Script:
     def _settle(self) -> None:
         """Lets steps pass until their times settle, within bounds, or as many as the user asked for."""
         self._stopwatch.mark()
-        if self._company.follows:
+        if self._shared_window.follows:
             self._follow()
             return
         asked = self._session.plan.warmup
@@ -449,7 +449,7 @@ class Script:
 
     def _follow(self) -> None:
         """Times the steps and opens the window that another rank names; by itself where none does so for long."""
-        opening = self._company.opening()
+        opening = self._shared_window.opening()
         if opening is None and self._stopwatch.steps >= WARMUP_STEPS + 2 * TIMED_STEPS:
             opening = WindowAt(self._seen, TIMED_STEPS)
         if opening is not None and self._seen >= opening.step:
@@ -465,7 +465,7 @@ class Script:
         if steps < TIMED_STEPS_AT_LEAST:
             return
         is_long = steps >= TIMED_STEPS or self._stopwatch.elapsed_s >= TIMED_SECONDS
-        if is_long and self._company.may_open(self._seen, steps):
+        if is_long and self._shared_window.may_open(self._seen, steps):
             self._take_times()
 
     def _take_times(self) -> None:
@@ -495,10 +495,10 @@ class Script:
         self._next = self._reopen
         if steps < self._allowed_steps:
             self._session.warn(f"profiled {steps} of {self._allowed_steps} steps: the window had reached {passed}")
-        if not is_calm and not self._company.is_alone:
+        if not is_calm and not self._shared_window.is_alone:
             # A second window would show other steps than those of the other ranks.
             self._session.warn_of_disturbance()
-        if is_calm or passed is not None or not self._company.is_alone:
+        if is_calm or passed is not None or not self._shared_window.is_alone:
             self._end()
 
     def _rest(self) -> None:

@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from bottleneck.harness.folder import RankFiles
 from bottleneck.harness.inductor import Inductor
 from bottleneck.harness.machine import peak_of_script
-from bottleneck.harness.messages import Notes, Plan, RankFiles, rank_of, write_notes
+from bottleneck.harness.messages import Notes, Plan, rank_of, write_notes
 from bottleneck.harness.stopwatch import STEPS_FOR_TREND, Stopwatch, find_trend, is_disturbed
 from bottleneck.harness.torch_state import describe_compilation, search_path
 from bottleneck.harness.window import Detail, Window

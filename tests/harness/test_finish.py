@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 
 from bottleneck.harness.finish import Ending, finish_recording, measured_spans, read_all_notes
+from bottleneck.harness.folder import RankFiles
 from bottleneck.harness.machine import usable_processors
-from bottleneck.harness.messages import Notes, Plan, RankFiles, rank_of, write_notes
+from bottleneck.harness.messages import Notes, Plan, rank_of, write_notes
 from bottleneck.schema.measurements import Timing
 from bottleneck.schema.recording import Recording, read_recording
 

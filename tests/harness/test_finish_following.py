@@ -7,7 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from bottleneck.harness.finish import Follower
-from bottleneck.harness.messages import Notes, RankFiles, write_notes
+from bottleneck.harness.folder import RankFiles
+from bottleneck.harness.messages import Notes, write_notes
 from bottleneck.harness.supervise import Child
 
 

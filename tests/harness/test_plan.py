@@ -3,9 +3,9 @@ from typing import Any
 
 import pytest
 
-from bottleneck.commands.folder import Place
 from bottleneck.commands.run_options import RunOptions, make_plan
 from bottleneck.errors import UsageError
+from bottleneck.harness.folder import RecordingFolder
 from bottleneck.harness.forms import parse_value
 from bottleneck.harness.messages import Plan
 
@@ -39,7 +39,7 @@ def test_the_folder_is_in_the_plan() -> None:
 )
 def test_options_that_make_no_sense_are_usage_errors(options: RunOptions, message: str, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=message):
-        make_plan(options, Place(options.output, options.target).make)
+        make_plan(options, RecordingFolder(options.output, options.target).make)
     assert [path.name for path in tmp_path.iterdir()] == ["my program.py"]
 
 

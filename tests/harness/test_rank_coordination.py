@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from bottleneck.errors import UsageError
-from bottleneck.harness.rank_coordination import PATIENCE_S, Attendance, Clock, ranks_present
+from bottleneck.harness.rank_coordination import PATIENCE_S, Clock, RankGroup, ranks_present
 from bottleneck.harness.supervise import Job
 
 
@@ -23,16 +23,16 @@ class Time:
         self._meanwhile()
 
 
-def joined(folder: Path, rank: int, *, ranks: int = 2, time: Time | None = None, beside: int = 2) -> Attendance:
-    attendance = Attendance(folder, Job(rank, ranks, "job-1"), beside, (time or Time()).clock())
-    attendance.join(lambda: None)
-    return attendance
+def joined(folder: Path, rank: int, *, ranks: int = 2, time: Time | None = None, beside: int = 2) -> RankGroup:
+    group = RankGroup(folder, Job(rank, ranks, "job-1"), beside, (time or Time()).clock())
+    group.join(lambda: None)
+    return group
 
 
 def test_only_the_first_rank_makes_room(tmp_path: Path) -> None:
     made: list[int] = []
     for rank in range(3):
-        Attendance(tmp_path, Job(rank, 3, "job-1")).join(lambda rank=rank: made.append(rank))  # type: ignore[misc]
+        RankGroup(tmp_path, Job(rank, 3, "job-1")).join(lambda rank=rank: made.append(rank))  # type: ignore[misc]
     assert made == [0]
     assert ranks_present(tmp_path) == [0, 1, 2]
 
@@ -43,10 +43,10 @@ def test_a_folder_of_another_job_or_of_a_finished_recording_is_not_joined(tmp_pa
 
     joined(tmp_path, 0)
     with pytest.raises(UsageError):
-        Attendance(tmp_path, Job(1, 2, "job-2")).join(refuse)
+        RankGroup(tmp_path, Job(1, 2, "job-2")).join(refuse)
     (tmp_path / "recording.json").write_text("{}")
     with pytest.raises(UsageError):
-        Attendance(tmp_path, Job(1, 2, "job-1")).join(refuse)
+        RankGroup(tmp_path, Job(1, 2, "job-1")).join(refuse)
     assert ranks_present(tmp_path) == [0]
 
 

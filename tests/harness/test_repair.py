@@ -14,30 +14,30 @@ import pytest
 
 from bottleneck.commands.repair import repair
 from bottleneck.errors import TraceError
-from bottleneck.harness.claim import CLAIM_FILE, Course, claim
+from bottleneck.harness.folder import CLAIM_FILE, LOCK_FILE, RunState, claim
 from bottleneck.schema.recording import read_recording
 from tests.harness.driver import driven
-from tests.harness.test_claim import PLAN
 from tests.harness.test_finish import leave
+from tests.harness.test_folder_claim import PLAN
 
 KILLS = "import os; os.kill(os.getpid(), 9)"
 # At which moment the supervisor is killed, and which files it has then made.
 MOMENTS = {
     "before it looks at the notes": (
         f"finish_run.finish = lambda *_: exec({KILLS!r})",
-        {".partial.trace.rank0.json.gz", ".notes.rank0.json", CLAIM_FILE},
+        {".partial.trace.rank0.json.gz", ".notes.rank0.json", CLAIM_FILE, LOCK_FILE},
     ),
     "before the recording is written": (
         f"from bottleneck.harness import finish\nfinish.write_recording = lambda *_: exec({KILLS!r})",
-        {"trace.rank0.json.gz", "telemetry.csv", ".notes.rank0.json", CLAIM_FILE},
+        {"trace.rank0.json.gz", "telemetry.csv", ".notes.rank0.json", CLAIM_FILE, LOCK_FILE},
     ),
     "before the notes are removed": (
         f"from bottleneck.harness import finish\nfinish.remove_notes = lambda *_: exec({KILLS!r})",
-        {"trace.rank0.json.gz", "telemetry.csv", "recording.json", ".notes.rank0.json", CLAIM_FILE},
+        {"trace.rank0.json.gz", "telemetry.csv", "recording.json", ".notes.rank0.json", CLAIM_FILE, LOCK_FILE},
     ),
     "before the report": (
         f"finish_run._report = lambda *_: exec({KILLS!r})",
-        {"trace.rank0.json.gz", "telemetry.csv", "recording.json", CLAIM_FILE},
+        {"trace.rank0.json.gz", "telemetry.csv", "recording.json", CLAIM_FILE, LOCK_FILE},
     ),
 }
 TRAINS = """
@@ -146,11 +146,11 @@ def test_a_run_that_goes_on_is_left_alone(tmp_path: Path) -> None:
         assert recorded.returncode == 143
 
 
-def cut_off(folder: Path, course: Course) -> None:
+def cut_off(folder: Path, state: RunState) -> None:
     """Leaves what a killed run would: its mark, notes and trace."""
     mark = claim(folder)
     assert mark is not None
-    mark.note(course)
+    mark.note(state)
     mark.release(is_finished=False)
     leave(folder, 0)
 
@@ -158,7 +158,7 @@ def cut_off(folder: Path, course: Course) -> None:
 def test_a_folder_from_elsewhere_is_finished_in_itself(tmp_path: Path) -> None:
     for name in ("moved", "elsewhere"):
         (tmp_path / name).mkdir()
-    cut_off(tmp_path / "moved", Course(replace(PLAN, folder=str(tmp_path / "elsewhere")), ("x.py",), {"A": "b"}, 0.0))
+    cut_off(tmp_path / "moved", RunState(replace(PLAN, folder=str(tmp_path / "elsewhere")), ("x.py",), {"A": "b"}, 0.0))
     leave(tmp_path / "moved", 1)
     repair(tmp_path / "moved", _no_waiting)
     assert list((tmp_path / "elsewhere").iterdir()) == []
@@ -182,7 +182,7 @@ def test_a_mark_that_leads_elsewhere_is_not_followed(tmp_path: Path) -> None:
 
 
 def test_a_repair_that_the_disk_does_not_take_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    cut_off(tmp_path, Course(PLAN, (), {}, 0.0))
+    cut_off(tmp_path, RunState(PLAN, (), {}, 0.0))
 
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
@@ -201,7 +201,7 @@ def test_a_program_that_still_saves_is_waited_for(tmp_path: Path) -> None:
     saves = [sys.executable, "-c", "print('ready', flush=True); input()", str(tmp_path)]
     with subprocess.Popen(saves, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as saving:
         assert saving.stdout is not None and saving.stdout.readline() == "ready\n"
-        cut_off(tmp_path, Course(PLAN, (), {}, 0.0, saving.pid))
+        cut_off(tmp_path, RunState(PLAN, (), {}, 0.0, saving.pid))
         waited: list[float] = []
 
         def wait(seconds: float) -> None:

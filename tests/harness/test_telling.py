@@ -25,14 +25,14 @@ from dataclasses import replace
 from pathlib import Path
 from bottleneck.commands import finish_run
 from bottleneck.commands.finish_run import Voice, tell
-from bottleneck.harness.claim import Course, claim
+from bottleneck.harness.folder import RunState, claim
 from bottleneck.harness.finish import Ending
-from tests.harness.test_claim import PLAN
+from tests.harness.test_folder_claim import PLAN
 
 folder = Path("recording")
 plan = replace(PLAN, folder=str(folder))
 mark = claim(folder)
-mark.note(Course(plan, ("train.py",), {{}}, 0.0, status=3))
+mark.note(RunState(plan, ("train.py",), {{}}, 0.0, status=3))
 {setup}
 told = tell(plan, Ending(("train.py",), 3, 0.0), Voice(print, {ceilings}))
 print("told:", told.succeeded, told.is_finished, told.is_worth_keeping)

@@ -10,9 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from bottleneck.commands.folder import Place
 from bottleneck.errors import UsageError
-from bottleneck.harness.claim import CLAIM_FILE
+from bottleneck.harness.folder import CLAIM_FILE, LOCK_FILE, RecordingFolder
 
 NAMES = (
     "recording.json",
@@ -24,6 +23,7 @@ NAMES = (
     "compiled.rank0.json",
     "bottleneck-crash.txt",
     ".run.json",
+    ".run.lock",
     ".notes.rank0.json",
     ".partial.trace.rank0.json.gz",
     ".fresh.trace.rank0.json.gz",
@@ -38,7 +38,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def refusal(output: str | Path, *, force: bool = False) -> UsageError:
-    place = Place(Path(output), "train.py", force=force)
+    place = RecordingFolder(Path(output), "train.py", force=force)
     with pytest.raises(UsageError) as found:
         place.make()
     error = found.value
@@ -48,7 +48,7 @@ def refusal(output: str | Path, *, force: bool = False) -> UsageError:
 
 
 def test_a_folder_of_our_own_is_named_after_program_and_time_and_new_each_time(here: Path) -> None:
-    places = [Place(None, "dir/my program.py") for _ in range(3)]
+    places = [RecordingFolder(None, "dir/my program.py") for _ in range(3)]
     assert len({place.make() for place in places}) == 3
     for place in places:
         assert re.fullmatch(r"bottleneck-my-program-\d{8}-\d{6}-[0-9a-f]{4}", place.folder.name)
@@ -67,7 +67,7 @@ def test_forty_that_start_at_once_get_forty_folders(here: Path, monkeypatch: pyt
             return bytes([0, next(drawn) // 2])
 
     monkeypatch.setattr(os, "urandom", urandom)
-    places = [Place(None, "train.py") for _ in range(40)]
+    places = [RecordingFolder(None, "train.py") for _ in range(40)]
     threads = [threading.Thread(target=place.make) for place in places]
     for thread in threads:
         thread.start()
@@ -79,13 +79,13 @@ def test_forty_that_start_at_once_get_forty_folders(here: Path, monkeypatch: pyt
 
 
 def test_two_runs_in_one_folder_are_one_too_many(here: Path) -> None:
-    first = Place(Path("out"), "train.py")
+    first = RecordingFolder(Path("out"), "train.py")
     first.make()
     assert "is not empty" in refusal("out").what
     assert "another run is recording" in refusal("out", force=True).what
-    assert [path.name for path in Path("out").iterdir()] == [CLAIM_FILE]
+    assert {path.name for path in Path("out").iterdir()} == {CLAIM_FILE, LOCK_FILE}
     first.release()
-    second = Place(Path("out"), "train.py")
+    second = RecordingFolder(Path("out"), "train.py")
     second.make()
     second.release()
 
@@ -93,10 +93,11 @@ def test_two_runs_in_one_folder_are_one_too_many(here: Path) -> None:
 def test_of_many_that_want_the_same_folder_at_once_one_gets_it(here: Path) -> None:
     code = "\n".join(
         [
-            "import sys; from pathlib import Path; from bottleneck.commands.folder import Place",
+            "import sys; from pathlib import Path; from bottleneck.harness.folder import RecordingFolder",
             "from bottleneck.errors import UsageError",
             "print('ready', flush=True); sys.stdin.readline()",
-            "try: Place(Path('out'), 'x', force=True).make(); print('got it', flush=True); sys.stdin.readline()",
+            "folder = RecordingFolder(Path('out'), 'x', force=True)",
+            "try: folder.make(); print('got it', flush=True); sys.stdin.readline()",
             "except UsageError as error: print(error.what, flush=True); sys.stdin.readline()",
         ]
     )
@@ -119,7 +120,7 @@ def test_of_many_that_want_the_same_folder_at_once_one_gets_it(here: Path) -> No
 
 @pytest.mark.parametrize("name", ["with space", "with 'quotes\"", "line\nbreak", "esc\x1b[31m", "ünï", "a" * 255])
 def test_unusual_names_are_taken_and_shown_in_one_line(name: str, here: Path) -> None:
-    place = Place(Path(name), "train.py")
+    place = RecordingFolder(Path(name), "train.py")
     assert place.make() == here / name
     place.release()
     (here / name / "mine").touch()
@@ -128,7 +129,7 @@ def test_unusual_names_are_taken_and_shown_in_one_line(name: str, here: Path) ->
 
 def test_a_name_that_is_no_text_is_taken(here: Path) -> None:
     name = os.fsdecode(b"caf\xe9")
-    place = Place(Path(name), "train.py")
+    place = RecordingFolder(Path(name), "train.py")
     place.make()
     place.release()
     (here / name / "mine").touch()
@@ -142,7 +143,7 @@ def test_a_name_that_cannot_be_is_refused(name: str, here: Path) -> None:
 
 
 def test_missing_parents_are_made(here: Path) -> None:
-    place = Place(Path("runs/today/first"), "train.py")
+    place = RecordingFolder(Path("runs/today/first"), "train.py")
     assert place.make() == here / "runs" / "today" / "first"
     assert place.discard()
     assert list(here.iterdir()) == []
@@ -172,7 +173,7 @@ def test_a_link_is_refused_even_to_an_empty_folder(here: Path) -> None:
 def test_a_folder_behind_a_linked_parent_is_fine(here: Path) -> None:
     (here / "elsewhere").mkdir()
     (here / "link").symlink_to("elsewhere")
-    Place(Path("link/out"), "train.py").make()
+    RecordingFolder(Path("link/out"), "train.py").make()
     assert (here / "elsewhere" / "out").is_dir()
 
 
@@ -187,7 +188,7 @@ def test_force_replaces_an_old_recording_and_nothing_else(here: Path) -> None:
     (here / "out").mkdir()
     for name in (*NAMES, "precious.txt"):
         (here / "out" / name).write_text("old")
-    place = Place(Path("out"), "train.py", force=True)
+    place = RecordingFolder(Path("out"), "train.py", force=True)
     place.make()
     place.release()
     assert [path.name for path in (here / "out").iterdir()] == ["precious.txt"]
@@ -199,9 +200,9 @@ def test_force_removes_links_and_never_what_they_lead_to(here: Path) -> None:
     (here / "precious.txt").write_text("mine")
     for name in NAMES:
         (here / "out" / name).symlink_to("../precious.txt")
-    place = Place(Path("out"), "train.py", force=True)
+    place = RecordingFolder(Path("out"), "train.py", force=True)
     place.make()
-    assert [path.name for path in (here / "out").iterdir()] == [CLAIM_FILE]
+    assert {path.name for path in (here / "out").iterdir()} == {CLAIM_FILE, LOCK_FILE}
     assert not (here / "out" / CLAIM_FILE).is_symlink()
     place.release()
     assert (here / "precious.txt").read_text() == "mine"
@@ -243,14 +244,14 @@ def _obey_permissions() -> None:
 
 def test_nothing_that_was_there_before_is_discarded(here: Path) -> None:
     (here / "out").mkdir()
-    place = Place(Path("out"), "train.py")
+    place = RecordingFolder(Path("out"), "train.py")
     place.make()
     assert not place.discard()
     assert list((here / "out").iterdir()) == []
 
 
 def test_a_folder_with_something_of_the_users_is_not_discarded(here: Path) -> None:
-    place = Place(Path("out"), "train.py")
+    place = RecordingFolder(Path("out"), "train.py")
     place.make()
     (here / "out" / "recording.json").write_text("ours")
     (here / "out" / "result.txt").write_text("the program's")
@@ -259,7 +260,7 @@ def test_a_folder_with_something_of_the_users_is_not_discarded(here: Path) -> No
 
 
 def test_a_run_that_is_refused_leaves_the_folder_of_another_alone(here: Path) -> None:
-    first = Place(Path("out"), "train.py")
+    first = RecordingFolder(Path("out"), "train.py")
     first.make()
     (here / "out" / "recording.json").write_text("ours")
     refusal("out", force=True)

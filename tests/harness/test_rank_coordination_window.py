@@ -1,17 +1,17 @@
 from pathlib import Path
 
-from bottleneck.harness.rank_coordination import Company, WindowAt
+from bottleneck.harness.rank_coordination import SharedWindow, WindowAt
 
 
 def test_a_program_of_one_rank_asks_nobody(tmp_path: Path) -> None:
-    alone = Company(tmp_path, 0, 1)
+    alone = SharedWindow(tmp_path, 0, 1)
     assert alone.is_alone and not alone.follows
     assert alone.may_open(20, 20)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_the_first_rank_names_a_step_ahead_and_the_others_find_it(tmp_path: Path) -> None:
-    leader, follower = (Company(tmp_path, rank, 2) for rank in range(2))
+    leader, follower = (SharedWindow(tmp_path, rank, 2) for rank in range(2))
     assert follower.follows and not leader.follows
     assert follower.opening() is None
     assert not leader.may_open(30, 20)
@@ -21,11 +21,11 @@ def test_the_first_rank_names_a_step_ahead_and_the_others_find_it(tmp_path: Path
 
 
 def test_a_disk_that_takes_nothing_does_not_keep_the_window_shut(tmp_path: Path) -> None:
-    assert Company(tmp_path / "gone", 0, 2).may_open(30, 20)
+    assert SharedWindow(tmp_path / "gone", 0, 2).may_open(30, 20)
 
 
 def test_what_cannot_be_read_says_nothing(tmp_path: Path) -> None:
-    follower = Company(tmp_path, 1, 2)
+    follower = SharedWindow(tmp_path, 1, 2)
     for text in ("", "{", "[]", '{"step": 1}', '{"step": 1, "timed": 2, "more": 3}'):
         (tmp_path / ".notes.window.json").write_text(text)
         assert follower.opening() is None

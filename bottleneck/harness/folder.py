@@ -1,0 +1,479 @@
+"""The folder of a recording: made, checked and claimed before the program runs, finished or removed after it.
+
+A run that records holds a lock on a file in the folder for as long as its supervisor lives, and leaves a mark with what
+it does. So nobody else records there, and the recording of a run that was killed can be finished.
+"""
+
+import contextlib
+import json
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping, Set
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from bottleneck.errors import UsageError
+from bottleneck.harness.messages import Plan
+from bottleneck.schema.compiled_kernels import compiled_file
+from bottleneck.schema.recording import is_recording
+
+if TYPE_CHECKING:
+    from filelock import FileLock
+
+# Every rank has notes of its own; what is being written has another name until it is whole.
+NOTES_FILES = ".notes.rank*.json"
+# What the run does, and the file that is locked meanwhile.
+CLAIM_FILE, LOCK_FILE = ".run.json", ".run.lock"
+# Locked for a moment by ranks that share the folder.
+SHARED_LOCK_FILE = ".job.lock"
+
+# All that a recording ever writes into its folder.
+_OURS = (
+    "recording.json",
+    "analysis.json",
+    "roofline.png",
+    "telemetry.csv",
+    "trace.rank*.json.gz",
+    "compiled.rank*.json",
+    "bottleneck-crash.txt",
+    ".run.*",
+    ".recording.json.*",
+    ".analysis.json.*",
+    ".roofline.png.*",
+    ".telemetry.csv.*",
+    ".partial.*",
+    ".fresh.*",
+    ".notes*",
+    ".job.*",
+)
+_LOCKS = frozenset({LOCK_FILE, SHARED_LOCK_FILE})
+_TRIES = 20
+
+
+@dataclass(frozen=True)
+class RankFiles:
+    """The files of one rank's part of a recording: ``partial`` until the supervisor has found it whole, then ``trace``.
+
+    ``compiled`` describes the kernels of a compiled program, for the trace that lies beside it.
+    """
+
+    folder: Path
+    rank: int
+
+    @property
+    def trace(self) -> Path:
+        """The trace under its final name."""
+        return self.folder / f"trace.rank{self.rank}.json.gz"
+
+    @property
+    def partial(self) -> Path:
+        """The trace as the child left it."""
+        return self.folder / f".partial.{self.trace.name}"
+
+    @property
+    def fresh(self) -> Path:
+        """The trace while it is being written."""
+        return self.folder / f".fresh.{self.trace.name}"
+
+    @property
+    def compiled(self) -> Path:
+        """The kernels that the program compiled."""
+        return self.folder / compiled_file(self.rank)
+
+    @property
+    def notes(self) -> Path:
+        """The notes of the child."""
+        return self.folder / NOTES_FILES.replace("*", str(self.rank))
+
+
+def _new_lock(path: Path) -> "FileLock":
+    # Not at the top: few processes that import this module lock anything, and the user's program may be one of them.
+    from filelock import FileLock
+
+    return FileLock(path, mode=0o600, thread_local=False)
+
+
+def try_lock(path: Path) -> "FileLock | None":
+    """The file, locked until it is released or this process ends; null if another has it. OSError if it cannot be."""
+    from filelock import Timeout
+
+    lock = _new_lock(path)
+    try:
+        lock.acquire(blocking=False)
+    except Timeout:
+        return None
+    return lock
+
+
+def is_locked(path: Path) -> bool:
+    """True if a process has locked the file; false for a file that is missing, is a link or cannot be opened."""
+    if path.is_symlink() or not path.is_file():
+        return False
+    try:
+        lock = try_lock(path)
+    except OSError:
+        return False
+    if lock is not None:
+        lock.release()
+    return lock is None
+
+
+@contextmanager
+def exclusive(folder: Path) -> Iterator[None]:
+    """Keeps other ranks that share the folder out meanwhile, and leaves nothing behind. OSError if it is gone."""
+    path = folder / SHARED_LOCK_FILE
+    lock = _new_lock(path)
+    lock.acquire(poll_interval=0.01)
+    try:
+        yield
+    finally:
+        # While it is locked: who waits for it finds the file removed, and makes a new one.
+        path.unlink(missing_ok=True)
+        lock.release()
+
+
+@dataclass(frozen=True)
+class RunState:
+    """What a run was doing: enough to finish its recording without it.
+
+    ``process`` is the program's, null before it; ``status`` its exit status, null until it has ended.
+    """
+
+    plan: Plan
+    command: tuple[str, ...]
+    environment: Mapping[str, str]
+    busy_processors: float
+    process: int | None = None
+    status: int | None = None
+
+
+class FolderClaim:
+    """A folder that is ours to record in, until it is released or forgotten, or this process ends."""
+
+    def __init__(self, folder: Path, lock: "FileLock") -> None:
+        self._folder, self._lock = folder, lock
+
+    def note(self, state: RunState) -> None:
+        """Leaves what is being done; OSError if the disk does not take it."""
+        text = {
+            "plan": state.plan.to_json(),
+            "command": state.command,
+            "environment": dict(state.environment),
+            "busy_processors": state.busy_processors,
+            "process": state.process,
+            "status": state.status,
+        }
+        fresh = self._folder / f"{CLAIM_FILE}.new"
+        try:
+            fresh.write_text(json.dumps(text))
+            fresh.replace(self._folder / CLAIM_FILE)
+        finally:
+            fresh.unlink(missing_ok=True)
+
+    def release(self, *, is_finished: bool = True) -> None:
+        """Removes the mark, or leaves it to whoever finishes the work; the folder may be gone already."""
+        for name in (CLAIM_FILE, LOCK_FILE) if is_finished else (LOCK_FILE,):
+            (self._folder / name).unlink(missing_ok=True)
+        self._lock.release()
+
+
+def claim(folder: Path) -> FolderClaim | None:
+    """The folder, claimed; null if another run has it. OSError if nothing can be written there."""
+    lock = try_lock(folder / LOCK_FILE)
+    if lock is None:
+        return None
+    try:
+        os.close(os.open(folder / CLAIM_FILE, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600))
+    except BaseException:
+        (folder / LOCK_FILE).unlink(missing_ok=True)
+        lock.release()
+        raise
+    return FolderClaim(folder, lock)
+
+
+def is_claimed(folder: Path) -> bool:
+    """True if a run records there now."""
+    return is_locked(folder / LOCK_FILE)
+
+
+def is_unfinished(folder: Path) -> bool:
+    """True for a folder in which a run records, or was killed, before it wrote the recording."""
+    mark = folder / CLAIM_FILE
+    return mark.is_file() and not mark.is_symlink() and not is_recording(folder)
+
+
+def read_run_state(folder: Path) -> RunState | None:
+    """The state of the run that left its mark here; null if there is none that can be read.
+
+    The folder may have been moved, or come from anywhere: nothing outside of it is meant.
+    """
+    try:
+        found = json.loads((folder / CLAIM_FILE).read_bytes())
+        plan = replace(Plan.from_json(found["plan"]), folder=str(folder))
+        command = tuple(str(word) for word in found["command"])
+        environment = {str(name): str(value) for name, value in found["environment"].items()}
+        busy = float(found["busy_processors"])
+        process, status = (found[name] if isinstance(found[name], int) else None for name in ("process", "status"))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return None
+    return RunState(plan, command, environment, busy, process, status)
+
+
+def stem_of(target: str) -> str:
+    """The name of the program as part of that of a folder."""
+    stem = "".join(letter if letter.isalnum() or letter in "-_." else "-" for letter in Path(target).stem)
+    return stem[:80] or "program"
+
+
+class RecordingFolder:
+    """A folder for one recording; ``output`` is the one that the user names, null to make one after the program.
+
+    A recording never overwrites what it finds, unless by force, and then only what another recording left.
+    """
+
+    def __init__(self, output: Path | None, target: str, *, force: bool = False) -> None:
+        self._output, self._target, self._force = output, target, force
+        self._made: list[Path] = []
+        self._claim: FolderClaim | None = None
+        self._is_begun = False
+        self.folder = Path()
+
+    def make(self) -> Path:
+        """The absolute path of the folder, found fit for writing; UsageError, and nothing left behind, if it is not."""
+        try:
+            self.folder = self._new_folder() if self._output is None else self._named_folder(self._output.absolute())
+            self._occupy()
+        except BaseException:
+            self.discard()
+            raise
+        return self.folder
+
+    def make_shared(self, join: Callable[[Callable[[], None]], None]) -> None:
+        """As ``make``, for several ranks of one job: ``join`` says which of them comes first and has to make room."""
+        assert self._output is not None, "ranks agree on a folder before it is made"
+        self.folder = self._named_folder(self._output.absolute())
+        try:
+            join(self._make_room)
+        except OSError as exc:
+            raise _cannot("write to", self.folder, exc) from exc
+
+    def _make_room(self) -> None:
+        self._refuse_what_is_there(apart_from={SHARED_LOCK_FILE})
+        if is_claimed(self.folder):
+            raise UsageError(
+                f"another run is recording into {_shown(self.folder)}", fix="name another folder with -o DIR"
+            )
+        _remove_recording(self.folder, apart_from={SHARED_LOCK_FILE})
+
+    def note(self, state: RunState) -> None:
+        """Leaves what is being done here, for whoever finds it unfinished."""
+        self._is_begun = True
+        if self._claim is not None:
+            try:
+                self._claim.note(state)
+            except OSError:  # a full disk; the recording itself will say so
+                return
+
+    def leave(self, *, is_worth_keeping: bool, is_finished: bool) -> None:
+        """Leaves the folder to others: marked if its recording has to be finished, without it if it holds nothing."""
+        if is_worth_keeping:
+            self.release(is_finished=is_finished)
+        else:
+            self.discard()
+
+    def release(self, *, is_finished: bool = True) -> None:
+        """Leaves the folder to others, with the mark of an unfinished recording or without."""
+        claim, self._claim = self._claim, None
+        if claim is not None:
+            claim.release(is_finished=is_finished)
+
+    def abandon(self) -> None:
+        """Forgets the folder in a fork: it stays the parent's, with its lock."""
+        self._claim = None
+
+    def give_up(self) -> None:
+        """Takes the folder away again if nothing was begun in it."""
+        if not self._is_begun:
+            self.discard()
+
+    def discard(self) -> bool:
+        """Whether the folder is gone: only if it was made here and holds nothing but what a recording leaves."""
+        if self._claim is not None and self.folder in self._made:
+            _remove_recording(self.folder, apart_from={LOCK_FILE})
+        self.release()
+        for made in self._made:
+            try:
+                made.rmdir()
+            except OSError:
+                return False
+        return bool(self._made)
+
+    def _new_folder(self) -> Path:
+        for _ in range(_TRIES):
+            now = datetime.now().astimezone()
+            name = f"bottleneck-{stem_of(self._target)}-{now:%Y%m%d-%H%M%S}-{os.urandom(2).hex()}"
+            if self._mkdir(Path(name).absolute()):
+                return Path(name).absolute()
+        raise UsageError("cannot find a free name for the folder", fix="name one with -o DIR")
+
+    def _named_folder(self, folder: Path) -> Path:
+        for path in reversed([folder, *folder.parents]):
+            self._mkdir(path)
+        if folder.is_symlink():
+            raise UsageError(
+                f"{_shown(folder)} is a symbolic link",
+                why="a recording is never written through one",
+                fix=f"name the folder itself: -o {_shown(folder.resolve())}",
+            )
+        return folder
+
+    def _mkdir(self, path: Path) -> bool:
+        """Whether the folder was made; false if it is there already."""
+        try:
+            if path.is_dir():
+                return False
+            path.mkdir()
+        except FileExistsError:
+            if path.is_dir():
+                return False
+            raise UsageError(
+                f"{_shown(path)} is no folder", why="something else has this name", fix="name another with -o DIR"
+            ) from None
+        except (OSError, ValueError) as exc:
+            raise _cannot("make", path, exc) from exc
+        self._made.insert(0, path)
+        return True
+
+    def _occupy(self) -> None:
+        """Claims the folder, which also proves that it can be written to, and makes room in it."""
+        try:
+            self._refuse_what_is_there()
+            for name in (CLAIM_FILE, LOCK_FILE):
+                if (self.folder / name).is_symlink():
+                    (self.folder / name).unlink()
+            self._claim = claim(self.folder)
+            if self._claim is None:
+                raise UsageError(
+                    f"another run is recording into {_shown(self.folder)}",
+                    why="two recordings in one folder would spoil each other",
+                    fix="wait for it to end, or name another folder with -o DIR",
+                )
+            # Another run may have come and gone in between.
+            self._refuse_what_is_there(apart_from={CLAIM_FILE, LOCK_FILE})
+            _remove_recording(self.folder, apart_from={CLAIM_FILE, LOCK_FILE})
+        except OSError as exc:
+            raise _cannot("write to", self.folder, exc) from exc
+
+    def _refuse_what_is_there(self, apart_from: Set[str] = frozenset()) -> None:
+        if not self._force and any(path.name not in apart_from for path in self.folder.iterdir()):
+            raise UsageError(
+                f"{_shown(self.folder)} is not empty",
+                why="a recording never overwrites what it finds",
+                fix="name another folder with -o, or pass --force",
+            )
+
+
+def remove_made(folder: Path) -> None:
+    """Removes a folder that was made for a recording that came to nothing, unless something else lies in it."""
+    _remove_recording(folder)
+    with contextlib.suppress(OSError):
+        folder.rmdir()
+
+
+def _remove_recording(folder: Path, apart_from: Set[str] = frozenset()) -> None:
+    """Removes what a recording leaves, and nothing else; of links only the link."""
+    for pattern in _OURS:
+        for path in folder.glob(pattern):
+            if path.name not in apart_from:
+                path.unlink()
+
+
+def _cannot(do: str, path: Path, exc: OSError | ValueError) -> UsageError:
+    reason = exc.strerror if isinstance(exc, OSError) else str(exc)
+    return UsageError(
+        f"cannot {do} the folder {_shown(path)}", why=reason or str(exc), fix="name one that can be written with -o DIR"
+    )
+
+
+def _shown(path: Path) -> str:
+    from bottleneck.report.text import clean
+
+    return clean(str(path))
+
+
+# What a rank writes while it measures.
+_OF_RANK = re.compile(r"(?:\.notes|\.partial\.trace|\.fresh\.trace|compiled)\.rank(\d+)\..*")
+# What stands in the folder once all ranks are done.
+_FINISHED = ("recording.json", "analysis.json", "roofline.png", "telemetry.csv", "trace.rank*.json.gz")
+
+
+class BlockFolder(RecordingFolder):
+    """The folder of a block (`bottleneck.record`) in one rank of a job.
+
+    Another rank may have been here for a while: its files are left alone, by force too. Rank 0 has the claim, and
+    removes an old recording.
+    """
+
+    def __init__(self, folder: Path, rank: int, *, force: bool) -> None:
+        super().__init__(folder, "", force=force)
+        self.folder, self._rank = folder.absolute(), rank
+
+    def make(self) -> Path:
+        """The absolute path of the folder, found fit for writing; UsageError if it is not."""
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            if self._force:
+                self._remove_old()
+            elif any(not self._is_of_others(path) for path in self.folder.iterdir()):
+                raise UsageError(
+                    f"{self.folder} is not empty",
+                    why="a recording never overwrites what it finds",
+                    fix="name another folder, or pass --force",
+                )
+            if self._rank == 0:
+                self._occupy()
+        except OSError as exc:
+            raise UsageError(
+                f"cannot write to the folder {self.folder}", why=exc.strerror or str(exc), fix="name another folder"
+            ) from exc
+        return self.folder
+
+    def release(self, *, is_finished: bool = True) -> None:
+        """Leaves the folder; the mark of an unfinished recording goes with the last rank, whichever that is."""
+        claim, self._claim = self._claim, None
+        if claim is not None:
+            claim.release(is_finished=is_finished)
+        elif is_finished:
+            for name in (CLAIM_FILE, LOCK_FILE):
+                (self.folder / name).unlink(missing_ok=True)
+
+    def discard(self) -> bool:
+        """Leaves the folder, which others may use."""
+        self.release(is_finished=self._claim is not None)
+        return False
+
+    def _is_of_others(self, path: Path) -> bool:
+        found = _OF_RANK.fullmatch(path.name)
+        return path.name in {CLAIM_FILE, *_LOCKS} or (found is not None and int(found[1]) != self._rank)
+
+    def _remove_old(self) -> None:
+        for path in self.folder.iterdir():
+            found = _OF_RANK.fullmatch(path.name)
+            if found is not None and int(found[1]) == self._rank:
+                path.unlink()
+        if self._rank == 0:
+            for pattern in _FINISHED:
+                for path in self.folder.glob(pattern):
+                    path.unlink()
+
+    def _occupy(self) -> None:
+        self._claim = claim(self.folder)
+        if self._claim is None:
+            raise UsageError(
+                f"another run is recording into {self.folder}",
+                why="two recordings in one folder would spoil each other",
+                fix="wait for it to end, or name another folder",
+            )
