@@ -198,11 +198,9 @@ def _exit_status(options: RunOptions, status: int, told: Told) -> int:
 
 def _monitor(plan: "Plan", period_s: float) -> "Monitor | None":
     from bottleneck.harness.finish import measured_spans
-    from bottleneck.harness.host_sensors import HostSampler
-    from bottleneck.harness.nvml import NvmlSampler
-    from bottleneck.harness.sensors import Monitor, SensorLog
+    from bottleneck.harness.sensors import Monitor, SensorLog, make_samplers
 
     if not period_s:
         return None
     log = SensorLog(lambda: measured_spans(Path(plan.folder)))
-    return Monitor((NvmlSampler(), HostSampler()), period_s, log)
+    return Monitor(make_samplers(), period_s, log)

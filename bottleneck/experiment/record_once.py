@@ -179,11 +179,9 @@ def monitor_of(folder: Path, period_s: float) -> Monitor | None:
     """The sensors of GPU and host, read while steps are measured in ``folder``; null for a period of 0."""
     if not period_s:
         return None
-    from bottleneck.harness.host_sensors import HostSampler
-    from bottleneck.harness.nvml import NvmlSampler
-    from bottleneck.harness.sensors import SensorLog
+    from bottleneck.harness.sensors import SensorLog, make_samplers
 
-    return Monitor((NvmlSampler(), HostSampler()), period_s, SensorLog(lambda: measured_spans(folder)))
+    return Monitor(make_samplers(), period_s, SensorLog(lambda: measured_spans(folder)))
 
 
 def why_it_failed(ran: Heard, memory_kills: int | None) -> str:

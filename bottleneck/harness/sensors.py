@@ -156,6 +156,14 @@ class Sampler(Protocol):
         ...
 
 
+def make_samplers() -> tuple[Sampler, ...]:
+    """A sampler of each vendor and that of the host; each finds out when it is opened whether it has any sensor."""
+    from bottleneck.harness.host_sensors import HostSampler
+    from bottleneck.harness.nvml import NvmlSampler
+
+    return NvmlSampler(), HostSampler()
+
+
 @dataclass(frozen=True)
 class Clock:
     """Where the time comes from; tests give their own. ``wait`` ends early, with true, when the event is set."""

@@ -1,0 +1,253 @@
+"""Each row of "Adding a thing" in CONTRIBUTING.md is tried: one is added as the row says, and the program uses it.
+
+Additions are made in copies of files and in patched registries. Where a thing stands in two places, a test holds that
+the places agree, so that a row which is incomplete fails.
+"""
+
+import csv
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import ModuleType
+
+import pandas as pd
+import pytest
+
+import bottleneck
+from bottleneck import advice, cli, cost
+from bottleneck.advice.quantities import account_us, claims_of, share_of_step
+from bottleneck.advice.ranking import Draft, up_to
+from bottleneck.commands.report import Format
+from bottleneck.cost.call import Cost, OpCall
+from bottleneck.devices import catalogue
+from bottleneck.devices.match import device_by_name
+from bottleneck.gate import count, limits
+from bottleneck.harness.sensors import ReplaySampler, make_samplers
+from bottleneck.report import FORMATS
+from bottleneck.report.ci.outputs import GATE_FORMATS, GateFormat, write_formats
+from bottleneck.schema.counters import COUNTERS, Counter
+from bottleneck.schema.evidence import Evidence
+from bottleneck.trace import kernels
+from scripts import write_counters
+from tests.advice.cases import case_of, cpu_events
+from tests.builders import op, write_trace
+from tests.report.gates import GATES
+
+PACKAGE = Path(bottleneck.__file__).parent
+ROOT = PACKAGE.parent
+TEXT = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+THINGS = (
+    "device",
+    "cost formula",
+    "kernel family",
+    "idle cause",
+    "advice rule",
+    "intervention",
+    "counter",
+    "report format",
+    "gate format",
+    "accelerator vendor",
+    "command",
+)
+
+
+def rows_of(text: str) -> dict[str, tuple[str, str]]:
+    """Places to touch and tests by thing, from the table "to add a … touch …"."""
+    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines()]
+    linked = [(re.match(r"\[an? ([\w ]+)\]\(#[\w-]+\)$", row[0]), row) for row in cells if len(row) == 3]
+    return {match[1]: (row[1], row[2]) for match, row in linked if match}
+
+
+def missing_paths(text: str) -> list[str]:
+    """Paths of this repository that a text names in backquotes and that do not exist."""
+    named = re.findall(r"`((?:bottleneck|tests|docs|scripts|benchmarks|examples)/[\w./*-]*)`", text)
+    return [name for name in named if not list(ROOT.glob(name.rstrip("/")))]
+
+
+def test_the_table_has_a_row_for_each_thing() -> None:
+    assert set(THINGS) == rows_of(TEXT).keys()
+    assert all(re.search(rf"^### An? {thing}$", TEXT, re.MULTILINE) for thing in THINGS)
+    assert all("tests/" in guard for _, guard in rows_of(TEXT).values())
+
+
+def test_every_path_that_the_page_names_exists() -> None:
+    assert missing_paths(TEXT) == []
+    assert missing_paths("one row in `bottleneck/devices/tables.csv`") == ["bottleneck/devices/tables.csv"]
+
+
+def test_the_map_has_one_line_for_each_package() -> None:
+    packages = {path.parent.name for path in PACKAGE.glob("*/__init__.py")}
+    mapped = re.findall(r"^  (\w+)/ +\S", TEXT, re.MULTILINE)
+    assert sorted(packages) == sorted(mapped)
+
+
+@pytest.fixture
+def table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A copy of the device table that the package reads instead of its own."""
+    for path in catalogue.HERE.glob("*.csv"):
+        shutil.copy(path, tmp_path)
+    monkeypatch.setattr(catalogue, "HERE", tmp_path)
+    catalogue.entries.cache_clear()
+    yield tmp_path / "table.csv"
+    catalogue.entries.cache_clear()
+
+
+def test_a_device_is_one_row_of_the_table(table: Path) -> None:
+    with table.open(newline="", encoding="utf-8") as lines:
+        row = next(each for each in csv.DictReader(lines) if each["names"].startswith("Tesla T4"))
+    with table.open("a", newline="", encoding="utf-8") as lines:
+        csv.DictWriter(lines, row.keys()).writerow(row | {"names": "Example X1", "dram_gb_per_s": "1000"})
+    assert device_by_name("Example X1").bandwidth_bytes_per_s == 1e12
+
+
+def test_a_cost_formula_is_one_function_and_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = pd.DataFrame({"name": ["example::double"], "dims": ["[[8, 4]]"], "types": ['["float"]']})
+    assert cost.compute_costs(calls)["reason"].notna().all()
+
+    def double(call: OpCall) -> Cost:
+        x = call.tensor(0)
+        return Cost("pointwise", bytes_low=2 * x.bytes, bytes_high=2 * x.bytes, vector_flops=x.numel)
+
+    monkeypatch.setitem(cost.FORMULAS, "example::double", double)
+    (added,) = cost.compute_costs(calls).itertuples()
+    assert (added.vector_flops, added.bytes_low, added.reason) == (32, 256, None)
+
+
+def test_two_formulas_for_one_op_are_refused() -> None:
+    with pytest.raises(AssertionError, match="two formulas"):
+        cost.merge_formulas([{"example::double": abs}, {"example::double": abs}])  # type: ignore[dict-item]
+
+
+def test_a_kernel_family_is_one_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert kernels.describe_kernel("example_fft_kernel").family == "other"
+    row = kernels.KernelRule(r"example_fft", "fourier", "vector", None, "example_fft_kernel")
+    monkeypatch.setattr(kernels, "_COMPILED", ((re.compile(row.pattern), row.traits), *kernels._COMPILED))
+    assert kernels.describe_kernel("example_fft_kernel").family == "fourier"
+
+
+def example_rule(case: Evidence) -> Draft | None:
+    """The rule of the example in CONTRIBUTING.md."""
+    spent_us = account_us(case, "overhead.python")
+    if share_of_step(case, spent_us) < 0.01:
+        return None
+    return Draft(
+        slug="example",
+        title="Python takes time",
+        evidence=(f"{spent_us:.0f} us per step",),
+        advice="Run less of it.",
+        gain_us=up_to(spent_us),
+        claims=claims_of(case, "overhead.python"),
+    )
+
+
+def test_an_advice_rule_is_one_function_and_its_name_in_the_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case = case_of(tmp_path, cpu_events(ops=4, op_us=5, every_us=50))
+    assert "example" not in {finding.slug for finding in advice.advise(case)}
+    monkeypatch.setattr(advice, "RULES", (*advice.RULES, example_rule))
+    (finding,) = [each for each in advice.advise(case) if each.slug == "example"]
+    assert finding.predicted_speedup is not None and finding.predicted_speedup.high > 1
+
+
+def test_a_counter_is_one_row_and_one_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert COUNTERS.keys() == count._COUNTERS.keys()
+    monkeypatch.setitem(COUNTERS, "examples", Counter("examples", "portable", "example", "examples", "for a test"))
+    monkeypatch.setitem(limits._DEFAULT_TEXTS, "examples", "+0")  # which an import of the new row does
+    assert COUNTERS.keys() != count._COUNTERS.keys()  # without its count
+    assert "| `examples` | portable | for a test |" in write_counters.table()
+
+
+def test_the_options_of_the_command_are_the_formats_of_a_report() -> None:
+    assert [each.value for each in Format] == list(FORMATS)
+
+
+def test_a_report_format_is_one_function_and_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(FORMATS, "json", lambda analysis, *, all_findings=False: f"{analysis.verdict.bound}\n")
+    trace = write_trace(tmp_path / "trace.json", [op("aten::relu", 10, 20, dims=[[4]])])
+    assert cli._run(["report", str(trace), "--format", "json"]) == 0
+    assert len(capsys.readouterr().out.split()) == 1
+
+
+def test_a_gate_format_is_one_function_and_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(GATE_FORMATS, "words", GateFormat("words.txt", lambda gate: f"{gate.sentence}\n"))
+    gate = next(iter(GATES.values()))
+    (path,) = write_formats(gate, tmp_path, ["words"])
+    assert path.read_text(encoding="utf-8") == f"{gate.sentence}\n"
+
+
+def test_a_vendor_is_one_sampler_among_the_others() -> None:
+    wanted = {"notes", "shortest_beat_s", "open", "sample", "close"}
+    samplers = (*make_samplers(), ReplaySampler(ROOT / "sample_traces" / "mlp"))
+    assert [name for each in samplers for name in wanted if not hasattr(each, name)] == []
+    assert len({type(each) for each in samplers}) == len(samplers) > 2
+
+
+def test_a_command_is_one_file_and_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def hello_command() -> None:
+        """Greets."""
+        print("hello")
+
+    module = ModuleType("bottleneck.commands.hello")
+    module.hello_command = hello_command  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    settings: Mapping[str, bool] = {}
+    monkeypatch.setattr(cli, "COMMANDS", (*cli.COMMANDS, ("hello", settings)))
+    assert cli._run(["hello"]) == 0
+    assert capsys.readouterr().out == "hello\n"
+
+
+CAUSE_ROW = """    _idle(
+        "checkpoint",
+        meaning="writing checkpoints",
+        phrase="writing checkpoints",
+        advice="write the checkpoint from another thread{at}",
+    ),
+"""
+CAUSE_RULE = r"""        ("checkpoint", r"serialization\.py\(\d+\): save$"),
+"""
+STEP_WITH_CHECKPOINT = """
+import json, sys
+from pathlib import Path
+import bottleneck
+from bottleneck.pipeline import analyse
+from bottleneck.report import FORMATS
+from tests.builders import frame, op, step, write_trace
+assert bottleneck.__file__.startswith(sys.argv[1]), bottleneck.__file__
+events = [step(0, 0, 100), frame("torch/serialization.py(850): save", 40, 50)]
+events += [op("aten::relu", 5, 30, dims=[[64, 64]]), op("aten::relu", 92, 6, dims=[[64, 64]])]
+analysis = analyse([write_trace(Path(sys.argv[1]) / "trace.json", events, deviceProperties=[])])
+(row,) = [entry for entry in analysis.ledger if entry.account == "overhead.checkpoint"]
+assert 45 <= row.us <= 55 and row.group == "overhead", row
+assert "writing checkpoints" in FORMATS["terminal"](analysis)
+"""
+
+
+def insert_after(path: Path, marker: str, text: str) -> None:
+    """Adds text behind the only line of a file that is this marker."""
+    before, found, after = path.read_text(encoding="utf-8").partition(marker)
+    assert found, f"{path.name} has no {marker!r}"
+    path.write_text(f"{before}{found}{text}{after}", encoding="utf-8")
+
+
+@pytest.mark.process
+@pytest.mark.sample
+def test_an_idle_cause_is_one_row_and_the_rule_that_finds_it(tmp_path: Path) -> None:
+    copy = tmp_path / "bottleneck"
+    shutil.copytree(PACKAGE, copy, ignore=shutil.ignore_patterns("__pycache__"))
+    insert_after(copy / "schema" / "accounts.py", "_ROWS = (\n", CAUSE_ROW)
+    insert_after(copy / "analysis" / "host.py", '    "python": (\n', CAUSE_RULE)
+    path = os.pathsep.join([str(tmp_path), str(ROOT)])
+    command = [sys.executable, "-P", "-c", STEP_WITH_CHECKPOINT, str(tmp_path)]
+    done = subprocess.run(
+        command, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, check=False, cwd=tmp_path
+    )
+    assert done.returncode == 0, done.stderr
