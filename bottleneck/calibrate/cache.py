@@ -196,14 +196,9 @@ def add_ceilings(folder: Path, report: Callable[[str], None]) -> None:
         return
 
 
-def lacks_ceilings(recording: Recording) -> bool:
-    """True for a trace of a CPU whose ceilings are not in the recording."""
-    return bool(recording.traces and recording.device is None and not recording.device_facts)
-
-
 def _lacking(folder: Path) -> Recording | None:
     """The recording, if it is of this CPU and has no ceilings."""
     if not is_recording(folder):
         return None
     recording = read_recording(folder)
-    return recording if lacks_ceilings(recording) and recording.versions.get("cpu") == cpu_facts().identity else None
+    return recording if recording.lacks_ceilings and recording.versions.get("cpu") == cpu_facts().identity else None

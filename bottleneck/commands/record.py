@@ -243,15 +243,13 @@ def _complete(work: _Work, error: BaseException | None) -> "Recording | None":
 
 
 def _summary(folder: Path, recording: "Recording") -> str:
-    from bottleneck.calibrate.cache import lacks_ceilings
-
     shown = shlex.quote(str(folder))
     if recording.traces:
         lines = [f"recorded {_what(recording)} in {shown}; see: bottleneck report {shown}"]
     else:
         lines = [f"recorded nothing that can be explained in {shown}"]
     lines += recording.warnings
-    if lacks_ceilings(recording):
+    if recording.lacks_ceilings:
         lines.append("the ceilings of this CPU are not known yet: `bottleneck calibrate` measures them, once")
     return "\n".join(f"bottleneck: {line}" for line in lines)
 

@@ -123,14 +123,13 @@ def with_kept_ceilings(paths: Sequence[Path], options: "Options") -> "Options":
             _refuse_unfinished(path)
     if options.device is not None:
         return options
-    from bottleneck.schema.recording import is_recording
+    from bottleneck.schema.recording import is_recording, read_recording
 
-    recordings = [path for path in paths if is_recording(path)]
-    if not recordings or len(recordings) < len(paths):
+    if not all(is_recording(path) for path in paths) or not any(read_recording(path).lacks_ceilings for path in paths):
         return options
     from bottleneck.calibrate.cache import kept_ceilings
 
-    kept = [kept_ceilings(path) for path in recordings]
+    kept = [kept_ceilings(path) for path in paths]
     return replace(options, device=kept[0]) if all(each == kept[0] for each in kept) else options
 
 

@@ -111,6 +111,11 @@ class Recording:
     search_path: tuple[str, ...] = ()
     schema: str = field(default=RECORDING_SCHEMA)
 
+    @property
+    def lacks_ceilings(self) -> bool:
+        """True for a trace of a CPU whose ceilings are not in the recording."""
+        return bool(self.traces and self.device is None and not self.device_facts)
+
 
 def extras_of(recording: Recording) -> Extras:
     """What the recording holds besides times and traces, for the reports."""
