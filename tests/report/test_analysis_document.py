@@ -1,9 +1,23 @@
+"""The facts of an analysis: window, steps, batch test, profiler options, memory, sensors and coverage."""
+
 from dataclasses import replace
 
 import pytest
 
+from bottleneck.report import analysis_document as facts
+from bottleneck.report import analysis_document as steps
 from bottleneck.report.analysis_document import batch_test, option_costs, peak_memory, to_markdown, to_terminal, windows
-from bottleneck.schema.measurements import BatchProof, OptionCost, OptionCosts, ProfilerOption, Ratio
+from bottleneck.report.terminal import TerminalStyle
+from bottleneck.schema.analysis import Coverage, TelemetrySummary, UnknownWork
+from bottleneck.schema.measurements import (
+    BatchProof,
+    OptionCost,
+    OptionCosts,
+    ProfilerOption,
+    Ratio,
+    StepTime,
+    StepTimes,
+)
 from tests.report.samples import cpu, gpu_overhead
 
 
@@ -59,3 +73,147 @@ def test_the_peak_of_memory_says_whose_it_is() -> None:
     since = replace(totals, peak_memory_reason="since the program started")
     assert peak_memory(since, cpu().device).endswith("at most (since the program started)")
     assert peak_memory(replace(totals, peak_memory_bytes=None), cpu().device) == ""
+
+
+KERNEL = (
+    "void at::native::vectorized_elementwise_kernel<4, at::native::BinaryFunctor<float, float, float, "
+    "at::native::binary_internal::MulFunctor<float> >, std::array<char*, 3ul> >(int, std::array<char*, 3ul>)"
+)
+
+
+@pytest.mark.parametrize(
+    ("source", "words"), [("whole", "the whole trace, taken as one;"), ("marks", "the marks of"), ("odd", "odd;")]
+)
+def test_the_window_tells_how_its_steps_were_found(source: str, words: str) -> None:
+    analysis = gpu_overhead()
+    told = dict(facts.facts(replace(analysis, steps=replace(analysis.steps, source=source))))
+    assert f"found by: {words}" in told["window"]
+
+
+@pytest.mark.parametrize(("settled", "is_told"), [(False, True), (True, False), (None, False)])
+def test_steps_that_had_not_settled_are_told(settled: bool | None, is_told: bool) -> None:
+    analysis = gpu_overhead()
+    told = dict(facts.facts(replace(analysis, steps=replace(analysis.steps, settled=settled))))
+    assert ("not settled" in told["step"]) is is_told
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"), [(KERNEL, "vectorized_elementwise_kernel<MulFunctor<float>>"), ("aten::mm", "aten::mm")]
+)
+def test_only_names_with_all_their_template_arguments_are_shortened(name: str, shown: str) -> None:
+    coverage = Coverage(1.0, 0.5, (UnknownWork(name, 2000.0, "no price"),))
+    (lines,) = facts.coverage(replace(gpu_overhead(), coverage=coverage)).items
+    assert lines[1] == f"2.00 ms {shown}: no price"
+
+
+@pytest.mark.parametrize(("priced", "lead"), [(1.0, ""), (0.5, "at least ")])
+def test_what_was_reached_is_a_lower_bound_where_work_has_no_price(priced: float, lead: str) -> None:
+    analysis = replace(gpu_overhead(), coverage=Coverage(1.0, priced, ()))
+    reached = dict(facts.facts(analysis))["reached"]
+    assert reached.startswith("at least ") == bool(lead)
+    assert reached.removeprefix(lead)[0].isdigit()
+
+
+NOTHING_READ = TelemetrySummary(3, None, None, None, None, None, ())
+
+
+def test_what_no_sensor_told_is_absent_and_not_zero() -> None:
+    told = dict(facts.facts(replace(gpu_overhead(), telemetry=NOTHING_READ)))
+    assert not {"sensors", "host"} & set(told)
+
+
+def test_energy_is_told_only_with_how_wrong_it_may_be() -> None:
+    telemetry = replace(NOTHING_READ, energy_j=3.84, energy_error_j=0.21)
+    assert dict(facts.facts(replace(gpu_overhead(), telemetry=telemetry)))["sensors"] == (
+        "3.84 J per step (give or take 0.2 J)"
+    )
+    unsure = replace(telemetry, energy_error_j=None)
+    assert "sensors" not in dict(facts.facts(replace(gpu_overhead(), telemetry=unsure)))
+
+
+COLD = "still warming up: 3 times the median of the later steps"
+AWAY = "cut off from the longest steady stretch by an outlier"
+EACH = (
+    StepTime("ProfilerStep#4", 30_000, COLD),
+    StepTime("ProfilerStep#5", 10_000, AWAY),
+    StepTime("ProfilerStep#6", 11_000, AWAY),
+    StepTime("ProfilerStep#7", 99_000, "an outlier: 9.9 times the median"),
+    StepTime("ProfilerStep#8", 12_000),
+    StepTime("ProfilerStep#9", 10_000),
+    StepTime("ProfilerStep#10", 9_000),
+)
+
+
+def times(*each: StepTime, source: str = "profiler") -> StepTimes:
+    kept = [step.us for step in each if step.set_aside is None] or [100.0]
+    return StepTimes(len(kept), sum(kept) / len(kept), None, None, None, source, each)
+
+
+def test_the_window_tells_which_of_the_steps_are_explained() -> None:
+    assert steps.window(times(*EACH)).startswith("3 steps (4:7 of 7) found by: profiler; times below are per step of")
+
+
+def test_the_window_gives_no_numbers_where_all_steps_are_explained() -> None:
+    assert steps.window(times(*EACH[4:])).startswith("3 steps found by: profiler;")
+
+
+@pytest.mark.parametrize(
+    ("source", "words"), [("repeats", "the op sequence repeating"), ("whole", "the whole trace, taken as one")]
+)
+def test_the_line_on_the_window_states_how_its_steps_were_found(source: str, words: str) -> None:
+    assert f"found by: {words};" in steps.window(times(source=source))
+
+
+def test_the_window_tells_what_a_step_of_the_program_was() -> None:
+    known = replace(times(*EACH[4:], source="marks"), boundary="optimizer.step of AdamW", seen=412)
+    assert steps.window(known).startswith("3 steps of the program (step = optimizer.step of AdamW, 412 seen); times")
+
+
+def test_the_variation_is_that_of_the_steps_that_count() -> None:
+    assert steps.variation(times(*EACH)) == (
+        "quickest step 6 (ProfilerStep#10, 9.00 ms), slowest step 4 (ProfilerStep#8, 12.0 ms), 1.33 times as long"
+    )
+
+
+def test_a_step_that_is_named_by_its_number_is_named_once() -> None:
+    two = times(StepTime("step 0", 5), StepTime("step 1", 6))
+    assert steps.variation(two) == "quickest step 0 (5.00 us), slowest step 1 (6.00 us), 1.20 times as long"
+
+
+def test_one_step_does_not_vary() -> None:
+    assert steps.variation(times(EACH[4], *EACH[:2])) == ""
+
+
+def test_steps_without_duration_have_no_ratio() -> None:
+    assert steps.variation(times(StepTime("step 0", 0), StepTime("step 1", 6))).endswith("slowest step 1 (6.00 us)")
+
+
+def test_steps_are_left_out_with_their_reason_neighbours_together() -> None:
+    assert steps.left_out(times(*EACH)) == (
+        f"step 0 (ProfilerStep#4, 30.0 ms) is {COLD}; steps 1:3 are {AWAY};"
+        " step 3 (ProfilerStep#7, 99.0 ms) is an outlier: 9.9 times the median"
+    )
+
+
+def test_neighbours_with_figures_of_their_own_are_told_as_one_kind() -> None:
+    warming = [
+        StepTime(f"step {at}", us, f"still warming up: {us / 100} times") for at, us in enumerate((300.0, 150.0))
+    ]
+    told = steps.left_out(times(*warming, StepTime("step 2", 100.0)))
+    assert told == "steps 0:2 (150 us to 300 us) are still warming up"
+
+
+def test_nothing_is_said_where_nothing_was_left_out() -> None:
+    assert steps.left_out(times(*EACH[4:])) == ""
+
+
+def test_of_many_stretches_the_first_are_told_and_the_rest_counted() -> None:
+    each = [StepTime(f"step {number}", 10, f"odd {number}" if number < 9 else None) for number in range(12)]
+    assert steps.left_out(times(*each)).endswith("step 3 (10.0 us) is odd 3; 5 more, all in --format json")
+
+
+def test_terminal_and_markdown_show_what_was_left_out_and_how_steps_vary() -> None:
+    analysis = replace(gpu_overhead(), steps=replace(gpu_overhead().steps, each=EACH))
+    for text in (to_terminal(analysis, TerminalStyle(200)), to_markdown(analysis)):
+        assert "9.9 times the median" in text
+        assert "1.33 times as long" in text

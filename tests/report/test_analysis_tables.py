@@ -1,9 +1,25 @@
-"""The table of collectives: figures where the trace has them, the reason where it has not."""
+"""The tables of an analysis: they re-add as printed, fold what is alike, and are absent where nothing is known."""
 
 from dataclasses import replace
+from decimal import Decimal
 
-from bottleneck.report.analysis_tables import collectives
-from tests.report.samples import SAMPLES
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bottleneck.report import analysis_tables as places
+from bottleneck.report.analysis_tables import (
+    collectives,
+    idle,
+    mean_depths,
+    queue_caption,
+    queue_sparkline,
+    varying_together,
+)
+from bottleneck.report.document import TableSection
+from bottleneck.schema.analysis import Fold, IdleCause, Queue
+from tests.report.samples import SAMPLES, kernel
+from tests.report.test_text import printed
 
 ANALYSIS = SAMPLES["multi_rank"]
 
@@ -27,3 +43,120 @@ def test_hidden_kinds_are_counted_and_no_collectives_make_no_table() -> None:
     assert table is not None and table.title == "Collectives (1 of 2)"
     assert table.notes[-1].startswith("1 more")
     assert collectives(replace(ANALYSIS, collectives=()), 10) is None
+
+
+PLACES_ANALYSIS = SAMPLES["gpu_overhead"]
+TIMES = st.lists(st.tuples(st.floats(0, 5e3), st.floats(0, 5e3)), min_size=2, max_size=12)
+
+
+def table_of(times: list[tuple[float, float]], top: int = 4) -> TableSection | None:
+    folds = tuple(Fold(f"a.py:{at}", 1.0, us, us / 1e4, {}, idle_us) for at, (us, idle_us) in enumerate(times))
+    return places.lines(replace(PLACES_ANALYSIS, lines=folds), top)
+
+
+@given(TIMES)
+def test_work_and_waiting_re_add_to_both_and_lines_to_all(times: list[tuple[float, float]]) -> None:
+    table = table_of(times)
+    if table is None:
+        return
+    numbers = [[printed(cell) for cell in row.cells[1:]] for row in table.rows]
+    *parts, total = numbers
+    assert [sum(column, Decimal(0)) for column in zip(*parts, strict=True)] == total
+    assert all(work + waiting == both for work, waiting, both, _ in numbers)
+
+
+def test_lines_with_most_time_come_first_and_the_others_in_one_row() -> None:
+    table = table_of([(1.0, 2.0), (50.0, 0.0), (0.0, 90.0), (3.0, 3.0), (7.0, 0.0), (1.0, 1.0), (0.5, 0.5)], 3)
+    assert table is not None
+    assert [row.cells[0] for row in table.rows] == ["a.py:2", "a.py:1", "a.py:4", "4 more", "all of these"]
+
+
+def test_one_place_alone_needs_no_table() -> None:
+    assert table_of([(1.0, 2.0)]) is None
+    assert table_of([(1.0, 2.0), (0.0, 0.0)]) is None
+    assert places.modules(replace(PLACES_ANALYSIS, modules=()), 4) is None
+
+
+CURVE = ((10.0, 0.0), (20.0, 4.0), (25.0, 2.0), (30.0, 2.0))
+QUEUE = Queue(0.9, 1.0, 4, CURVE)
+
+
+def test_depth_is_the_mean_over_each_part_of_the_time() -> None:
+    assert mean_depths(CURVE, 2) == pytest.approx((0.0, 3.0))
+    assert mean_depths(CURVE, 4) == pytest.approx((0.0, 0.0, 4.0, 2.0))
+
+
+def test_an_empty_queue_while_the_device_is_idle_says_that_the_host_does_not_keep_up() -> None:
+    assert "90.0 % of the device's idle time: the host does not keep up" in queue_caption(QUEUE)
+    assert "keep up" not in queue_caption(replace(QUEUE, empty_idle_share=0.3))
+    assert "idle" not in queue_caption(replace(QUEUE, empty_idle_share=None))
+
+
+def test_strip_needs_a_queue_with_some_length() -> None:
+    analysis = SAMPLES["gpu_overhead"]
+    strip = queue_sparkline(analysis)
+    assert strip is not None and max(strip.values) == pytest.approx(14.0)
+    assert queue_sparkline(replace(analysis, queue=None)) is None
+    assert queue_sparkline(replace(analysis, queue=replace(QUEUE, curve=CURVE[:1]))) is None
+
+
+ROW = kernel("k", 30.0, 100.0, calls=0.25, shapes="[[8]]", bound="memory", memory_us=15.0, explained=0.5, flops=1e3)
+LONGER = replace(ROW, us=90.0, share=0.9, shapes="[[24]]", memory_us=72.0, explained=0.8, flops=3e3)
+
+
+def test_rows_that_differ_only_in_shapes_of_some_steps_are_added_up() -> None:
+    (both,) = varying_together([ROW, LONGER])
+    assert both.shapes == 2
+    assert (both.kernel.us, both.kernel.calls, both.kernel.flops, both.kernel.memory_us) == (120.0, 0.5, 4e3, 87.0)
+    assert both.kernel.shapes == "[[24]]"
+    assert both.kernel.explained == pytest.approx(87.0 / 120.0)
+
+
+def test_what_one_row_does_not_know_is_not_known_of_the_sum() -> None:
+    (both,) = varying_together([ROW, replace(LONGER, flops=None, explained=None)])
+    assert (both.kernel.flops, both.kernel.explained) == (None, None)
+
+
+@pytest.mark.parametrize("change", [{"calls": 1.0}, {"bound": "compute"}, {"source": "a.py:1"}, {"dtype": "fp32"}])
+def test_rows_of_every_step_and_rows_that_differ_otherwise_stay_apart(change: dict[str, object]) -> None:
+    rows = [ROW, replace(LONGER, **change)]  # type: ignore[arg-type]
+    assert [one.kernel for one in varying_together(rows)] == rows
+
+
+WAITS_ANALYSIS = SAMPLES["gpu_overhead"]
+
+
+def dispatch(us: float, detail: str | None, module: str | None = None, source: str | None = "a.py:1") -> IdleCause:
+    return IdleCause("dispatch", us, us / 1e4, source, 2.0, detail, module)
+
+
+def waits_table_of(*causes: IdleCause) -> TableSection:
+    table = idle(replace(WAITS_ANALYSIS, idle=causes), 5)
+    assert table is not None
+    return table
+
+
+def test_waits_of_one_cause_at_one_line_are_one_row() -> None:
+    table = waits_table_of(
+        dispatch(50, "aten::mm"), dispatch(30, "aten::add"), dispatch(7, "aten::mm", source="b.py:2")
+    )
+    assert [(row.cells[1], row.cells[3]) for row in table.rows[:-1]] == [("a.py:1", "80.00"), ("b.py:2", "7.00")]
+    assert table.rows[0].details == ("aten::mm 50.00, aten::add 30.00",)
+
+
+def test_a_row_names_its_three_largest_details_and_counts_the_others() -> None:
+    names = ("aten::mm", "aten::add", "aten::mul", "aten::t", "aten::relu")
+    (row, _) = waits_table_of(*(dispatch(50 - at, name) for at, name in enumerate(names))).rows
+    assert row.details == ("aten::mm 50.0, aten::add 49.0, aten::mul 48.0 and 2 more",)
+
+
+def test_one_detail_needs_no_time_and_a_module_is_named_where_it_is_the_only_one() -> None:
+    (one, _) = waits_table_of(dispatch(50, "aten::mm", "Net.fc"), dispatch(20, "aten::mm", "Net.fc")).rows
+    assert one.details == ("aten::mm", "Net.fc")
+    (two, _) = waits_table_of(dispatch(50, "aten::mm", "Net.fc"), dispatch(20, "aten::mm", "Net.head")).rows
+    assert two.details == ("aten::mm",)
+
+
+def test_a_wait_that_nothing_is_known_of_has_no_details() -> None:
+    (row, _) = waits_table_of(dispatch(50, None)).rows
+    assert row.details == ()

@@ -2,7 +2,10 @@
 
 import pytest
 
+from bottleneck.report import FORMATS
+from bottleneck.schema.analysis import Analysis
 from tests.report.golden import FOLDER, GOLDEN
+from tests.report.samples import SAMPLES
 
 
 @pytest.mark.parametrize("name", GOLDEN)
@@ -13,3 +16,10 @@ def test_a_report_reads_as_the_golden_one_does(name: str) -> None:
 
 def test_every_golden_report_has_its_maker() -> None:
     assert {path.name for path in FOLDER.iterdir()} == set(GOLDEN)
+
+
+@pytest.mark.parametrize("analysis", SAMPLES.values(), ids=SAMPLES)
+@pytest.mark.parametrize("name", FORMATS)
+def test_every_format_tells_every_analysis(name: str, analysis: Analysis) -> None:
+    text = FORMATS[name](analysis)
+    assert text.endswith("\n") and text.encode("utf-8")

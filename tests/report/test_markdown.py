@@ -10,7 +10,7 @@ from bottleneck.report.analysis_document import to_markdown
 from bottleneck.report.markdown import code, prose
 from bottleneck.schema.analysis import Analysis
 from tests.report.samples import HOSTILE_NAMES, SAMPLES, gpu_overhead, hostile
-from tests.report.test_text_numbers import printed
+from tests.report.test_text import printed
 
 ALL = pytest.mark.parametrize("analysis", SAMPLES.values(), ids=SAMPLES)
 PARSER = MarkdownIt("commonmark").enable("table").enable("strikethrough")

@@ -11,7 +11,7 @@ from bottleneck.report.analysis_document import to_terminal
 from bottleneck.report.terminal import TerminalStyle
 from bottleneck.schema.analysis import Analysis
 from tests.report.samples import SAMPLES, cpu, empty, gpu_overhead, hostile, inconclusive, multi_rank
-from tests.report.test_text_numbers import printed
+from tests.report.test_text import printed
 
 ALL = pytest.mark.parametrize("analysis", SAMPLES.values(), ids=SAMPLES)
 NUMBERS = re.compile(r"(<?[\d.]+) {2,}([<>]?[\d.]+ %)(?: {2}|$)")

@@ -1,20 +1,24 @@
-"""Laws of all formats of the gate: each tells every gate, with verdict and exit code, and nothing in a name acts."""
+"""Laws of all formats of the gate, its golden outputs, and gate.json, which holds the whole gate."""
 
 import json
+import math
 import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree as ET
 
+import msgspec
 import pytest
 
 from bottleneck.errors import UsageError
 from bottleneck.report.ci import outputs as gate_module
-from bottleneck.report.ci.outputs import GATE_FORMATS, GateFormat, write_formats
+from bottleneck.report.ci.outputs import GATE_FORMATS, GateFormat, to_json, write_formats
 from bottleneck.report.ci.phrases import VERDICTS, verdict_of
 from bottleneck.schema.gate_result import Gate
-from tests.report.gates import GATES
+from bottleneck.schema.measurements import Ratio
+from tests.report.gate_golden import FOLDER, GOLDEN
+from tests.report.gates import FINE, GATES, PASSED, gate
 
 EACH = pytest.mark.parametrize("gate", GATES.values(), ids=GATES)
 FORM = pytest.mark.parametrize("form", GATE_FORMATS)
@@ -144,3 +148,50 @@ def test_a_folder_that_cannot_be_made_is_a_wrong_usage(tmp_path: Path) -> None:
     (tmp_path / "gate").write_text("a file")
     with pytest.raises(UsageError, match="cannot make the folder"):
         write_formats(GATES["passed"], tmp_path / "gate", ["json"])
+
+
+GATE_JSON_EACH = pytest.mark.parametrize("gate", GATES.values(), ids=GATES)
+
+
+def read_gate(text: str) -> Gate:
+    return msgspec.convert(json.loads(text), Gate)
+
+
+@GATE_JSON_EACH
+def test_what_is_read_is_written_again_the_same(gate: Gate) -> None:
+    assert to_json(read_gate(to_json(gate))) == to_json(gate)
+
+
+@pytest.mark.parametrize("name", sorted(set(GATES) - {"hostile"}))
+def test_a_gate_is_read_back_as_it_was(name: str) -> None:
+    assert read_gate(to_json(GATES[name])) == GATES[name]
+
+
+def test_hostile_names_are_read_back_as_they_were_but_for_lone_surrogates() -> None:
+    read = read_gate(to_json(GATES["hostile"]))
+    assert "\\udc80" in repr(GATES["hostile"].results[0].counters)
+    counters = repr(GATES["hostile"].results[0].counters)
+    assert repr(read.results[0].counters) == counters.replace("\\udc80", "\\\\udc80")
+
+
+@GATE_JSON_EACH
+def test_the_file_is_ascii(gate: Gate) -> None:
+    assert to_json(gate).isascii()
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+def test_a_ratio_that_is_not_finite_is_unknown(bad: float) -> None:
+    time = replace(FINE, ratio=Ratio(1.0, 0.9, bad, 3), smallest_visible=bad)
+    text = to_json(gate(replace(PASSED, time=time), exit_code=0, sentence="."))
+    read = read_gate(text).results[0].time
+    assert read is not None and read.ratio is None and read.smallest_visible is None
+
+
+@pytest.mark.parametrize("name", GOLDEN)
+def test_an_output_reads_as_the_golden_one_does(name: str) -> None:
+    golden = (FOLDER / name).read_text(encoding="utf-8")
+    assert GOLDEN[name]() == golden, "look at the difference; python -m tests.report.gate_golden accepts it"
+
+
+def test_every_golden_output_has_its_maker() -> None:
+    assert {path.name for path in FOLDER.iterdir()} == set(GOLDEN)
