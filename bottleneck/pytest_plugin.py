@@ -1,4 +1,4 @@
-"""A pytest fixture that holds a workload's counters to its lock-file: ``def test_step(bottleneck_gate): …``.
+"""A pytest fixture that compares a workload's counters with its lock-file: ``def test_step(bottleneck_gate): …``.
 
 Counters only, never time: a unit test has no base to take turns with. pytest loads this in every environment that has
 the package, so it imports nothing of ours and nothing heavy; the gate itself is the command, in a process of its own.
@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-# Without the working folder on sys.path (-P): a module there must not stand in for one of ours.
+# Without the working folder on sys.path (-P): a module there must not shadow one of ours.
 COMMAND: Sequence[str] = (sys.executable, "-P", "-m", "bottleneck.cli", "gate")
 
 
@@ -20,7 +20,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.getgroup("bottleneck").addoption(
         "--bottleneck-update",
         action="store_true",
-        help="Write the lock-files of the workloads that tests gate, instead of holding their steps to them.",
+        help="Write the lock-files of the workloads that tests gate, instead of checking their steps.",
     )
 
 
@@ -45,11 +45,11 @@ def _gate(workload: str, wish: str, root: Path) -> None:
     command = [*COMMAND, "--only=counters", "--quiet", wish, "--", workload]
     done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)  # noqa: S603 - our own command
     if done.returncode:
-        pytest.fail(_told(done, wish), pytrace=False)
+        pytest.fail(_failure_text(done, wish), pytrace=False)
 
 
-def _told(done: "subprocess.CompletedProcess[str]", wish: str) -> str:
-    """What the gate said, and how a first lock-file comes about where it may lack one."""
+def _failure_text(done: "subprocess.CompletedProcess[str]", wish: str) -> str:
+    """The gate's output, with a hint on making the first lock-file where it may be missing."""
     is_undecided = done.returncode == 5 and wish == "--strict"
     hint = "\nno lock-file yet? pytest --bottleneck-update makes it; commit it" if is_undecided else ""
     return f"{done.stdout}{done.stderr}".strip() + hint

@@ -1,6 +1,6 @@
-"""Writes the table of counters in the reference page on the gate: ``python -m scripts.write_counters``.
+"""Writes the table of counters into the reference page on the gate: ``python -m scripts.write_counters``.
 
-It follows from the counters and their usual budgets; a test holds that it is current.
+The table is made from the counters and their default budgets; a test checks that the page is current.
 """
 
 from pathlib import Path
@@ -22,7 +22,7 @@ def table() -> str:
 
 
 def page(text: str) -> str:
-    """The page with its table renewed; what stands around it is written by hand."""
+    """The page with its table renewed; the text around it is written by hand."""
     before, rest = text.split(BEGIN)
     return f"{before}{BEGIN}\n{table()}{END}{rest.split(END)[1]}"
 

@@ -36,7 +36,7 @@ def accept_command(
     ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")] = False,
 ) -> None:
-    """Accepts what the gate found: the lock-file then says what a step counts now, and why that is right.
+    """Accepts what the gate found: writes the present counters to the lock-file, with the reason.
 
     \b
     bottleneck accept --reason "one norm per head, +0.4 BLEU"

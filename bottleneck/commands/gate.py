@@ -42,7 +42,7 @@ def gate_command(
         typer.Option(
             "--against",
             metavar="merge-base[:BRANCH]|REF|DIR|RECORDING",
-            help="What the time is held against: a commit, a folder with its sources, or a trace or recording.",
+            help="The base of the time: a commit, a folder with its sources, or a trace or recording.",
         ),
     ] = None,
     only: Annotated[
@@ -78,7 +78,7 @@ def gate_command(
     ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")] = False,
 ) -> None:
-    """Holds a program's steps to what its lock-file says they do, and to the time that its base takes.
+    """Compares the counters of a program's step with its lock-file, and its time with that of the base.
 
     \b
     bottleneck gate --update               the first lock-files: commit them
@@ -88,7 +88,7 @@ def gate_command(
     bottleneck gate --out gate --format markdown,junit,sarif
 
     Exit code 0 where all is within its budget, 1 for a regression, 4 where a workload fails, 5 where nothing could be
-    measured; 5 too for what stays undecided or is new, where the settings or --strict ask for it.
+    measured; 5 too for what stays undecided or is new, where the settings or --strict require it.
     """  # noqa: D301 - the escape keeps the lines of the examples apart
     from bottleneck.commands.interrupts import answered
     from bottleneck.gate.recordings import gate_recordings

@@ -15,7 +15,7 @@ from bottleneck.schema.counters import COUNTERS
 from bottleneck.schema.measurements import Timing
 from bottleneck.units import format_share, format_us
 
-# Below this many steps the range of their times says little of the next recording.
+# With fewer steps the range of their times does not predict the next recording.
 FEWEST_STEPS = 3
 # The assumed spread of a recording with too few steps: kernel times repeat within a few percent.
 ASSUMED_SPREAD = 0.05
@@ -23,7 +23,7 @@ ASSUMED_SPREAD = 0.05
 
 @dataclass(frozen=True)
 class Noise:
-    """How far two recordings of the same code differ.
+    """The expected difference between two recordings of the same code.
 
     ``share`` is that difference relative to the time; ``is_known`` is false if a side has too few steps to estimate it.
     ``is_within`` is true if the change of the step is no larger; None where that is not known. ``row_share`` is the
@@ -164,7 +164,7 @@ def _others(parts: Sequence[ChangePart], change_us: float) -> str:
 
 
 def _inside(parts: Sequence[ChangePart], step_us: float) -> str:
-    """What moved in a step that takes as long as before: the largest part more and the largest less."""
+    """The largest growth and the largest fall within a step that takes as long as before."""
     large = [part for part in parts if abs(part.us) >= _LEAST_PART * step_us]
     shown = [
         f"{format_us(abs(part.us))} {'more' if part.us > 0 else 'less'} {part.words}"

@@ -138,7 +138,7 @@ def _numbered(keys: Sequence[_Integers]) -> tuple[_Integers, _Integers]:
 
 
 def _op_texts(case: Evidence, op_rows: _Integers, signature: _Integers) -> tuple[list[str | None], list[str | None]]:
-    """Names and shapes as the rows of an analysis have them: of the call that stands for the kernel, else of its op."""
+    """Names and shapes as in the rows of an analysis: of the call that a kernel is attributed to, else of its op."""
     calls = case.linked.trace.signatures
     names, dims = (calls[column].to_numpy() for column in ("name", "dims"))
     ops = case.linked.ops["name"]

@@ -93,7 +93,7 @@ class Diff:
         return found
 
     def touches(self, source: str | None) -> bool | None:
-        """Whether it touches 'file.py:57'; null without a diff or a line.
+        """True if it touches 'file.py:57'; None without a diff or a line.
 
         Traces name files by the end of their paths, a diff from the root of the repository: one ends with the other.
         """

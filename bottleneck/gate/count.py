@@ -38,7 +38,7 @@ _OTHER_NAMES = ("autograd::engine::", "torch::autograd::")
 
 
 def is_op(name: str) -> bool:
-    """Whether a row of OPS is a call of the dispatcher: 'aten::add', but no node of autograd and no annotation."""
+    """True for a dispatcher call ('aten::add'), false for nodes of autograd and annotations."""
     return "::" in name and not name.startswith(_OTHER_NAMES)
 
 
@@ -71,7 +71,7 @@ class Tally:
 
     @property
     def is_stable(self) -> bool:
-        """Whether the steps agree."""
+        """True if all steps agree."""
         return self.low == self.high
 
 
@@ -116,18 +116,18 @@ _TO_HOST = re.compile(r"DtoH|DeviceToHost")
 _READS = "aten::_local_scalar_dense"
 
 _HOST_ONLY = "a CPU runs no kernels that are launched"
-_NO_LAUNCHES = "the trace does not tell which calls launched its kernels"
+_NO_LAUNCHES = "the trace does not record which calls launched its kernels"
 _NO_SHAPES = "recorded without shapes"
 _NO_STACKS = "recorded without Python calls"
 _NO_MEMORY = "recorded without memory events"
 _NOT_SEEN = "the trace has no work of a device, which may have been there"
-_NO_COMPILER = "only a recording of the program tells what torch.compile did"
+_NO_COMPILER = "only a recording made by bottleneck run has counters of torch.compile"
 _TOO_LARGE = "sizes in the trace make no number"
 
 
 @dataclass(frozen=True)
 class UnknownCount:
-    """Why a counter cannot be told of this case."""
+    """The reason that a counter is unknown for this case."""
 
     reason: str
 
@@ -136,7 +136,7 @@ Found = Tally | UnknownCount
 
 
 class StepCounter:
-    """What the steps of a case did. ``parts`` are rows that a breakdown by place counts, by counter."""
+    """Counts one case. ``parts`` are the rows behind each counter that is broken down by line and module."""
 
     def __init__(self, case: Evidence) -> None:
         self.case, self.linked = case, case.linked
@@ -161,7 +161,7 @@ class StepCounter:
 
     @cached_property
     def parts(self) -> Mapping[str, StepRows]:
-        """The rows behind the counters that lines and modules are told of."""
+        """The rows behind the counters that are broken down by line and module."""
         of_ops = op_rows(self.scope)
         parts = {
             "ops": of_ops.only(self.is_call),
@@ -220,7 +220,7 @@ class StepCounter:
         return self.of_part("launches") if len(self._launched.step) else UnknownCount(_NO_LAUNCHES)
 
     def flops(self) -> Found:
-        """Arithmetic of the ops that pay for kernels, each once, in whole operations; what has no price is left out."""
+        """FLOPs of the ops that kernels are attributed to, each op once; unmodelled ops are left out."""
         signature = self.linked.ops["signature"].to_numpy(dtype=np.int64, na_value=-1)
         if not (signature >= 0).any():
             return UnknownCount(_NO_SHAPES)
@@ -239,12 +239,12 @@ class StepCounter:
         return total(step, self.steps, amount)
 
     def float64_ops(self) -> Found:
-        """Known where any op tells its dtypes."""
+        """Ops that take a float64 tensor; known if the trace records dtypes."""
         has_types = self.linked.trace.signatures["types"].notna().any()
         return self.of_part("float64_ops") if has_types else UnknownCount(_NO_SHAPES)
 
     def copies_along(self, direction: "re.Pattern[str]", *, in_bytes: bool) -> Found:
-        """Copies between host and device that the steps asked for, or their size."""
+        """Copies between host and device that the steps issued, or their size."""
         if self.is_host_only:
             recording = self.case.recording
             is_known = recording is not None and recording.framework is not None and not recording.device_facts
@@ -278,7 +278,7 @@ class StepCounter:
         return memory, self.scope.step_at(self.scope.recode(memory["thread"]), memory["ts_us"].to_numpy())
 
     def allocations(self) -> Found:
-        """Blocks that the steps asked for, of the host's allocator and the device's."""
+        """Blocks that the steps requested from the allocators of host and device."""
         memory, step = self._memory
         is_new = (memory["bytes"] > 0).to_numpy()
         return total(step[is_new], self.steps) if len(memory) else UnknownCount(_NO_MEMORY)
@@ -325,7 +325,7 @@ class StepCounter:
         return found or UnknownCount(_NO_LAUNCHES)
 
     def compiled(self, name: str) -> Found:
-        """What the recording tells of torch.compile: in all, until the window ended."""
+        """A counter of torch.compile from the recording: the total until the end of the window."""
         recording = self.case.recording
         report = None if recording is None else recording.compilation
         if report is None:
@@ -358,7 +358,7 @@ _COUNTERS: Mapping[str, Callable[[StepCounter], Found]] = {
 
 
 def _running(size: Floats, step: Ints) -> Floats:
-    """The running sum of each step on its own; rows are in the order of time: those of a step stand together."""
+    """The running sum of each step on its own; rows are in order of time, so those of a step are adjacent."""
     sums = np.cumsum(size)
     first = np.flatnonzero(np.concatenate(([True], np.diff(step) != 0)))
     before = (sums - size)[first]
@@ -387,7 +387,7 @@ def _joined(one: StepRows, other: StepRows) -> StepRows:
     return StepRows(np.concatenate([one.step, other.step]), places)
 
 
-# What a module is told of; lines are told of all parts.
+# The counters that are broken down by module; all parts are broken down by line.
 _OF_MODULES = ("ops", "launches", "syncs", "copies")
 
 
@@ -425,7 +425,7 @@ def by_line(work: StepCounter, sources: SourceFiles) -> tuple[Site, ...]:
 
 
 def merged_sites(sites: tuple[Site, ...]) -> tuple[Site, ...]:
-    """One site for each line, sorted; what is told of a line twice under different counters stands together."""
+    """One site for each line, sorted; sites of the same line are merged."""
     found: dict[tuple[str, int], Site] = {}
     for site in sites:
         key = site.file, site.line
@@ -462,7 +462,7 @@ def _ops_by_source(work: StepCounter) -> Mapping[str, Mapping[str, int]]:
 
 
 def _breaks(work: StepCounter, sources: SourceFiles) -> Iterator[Site]:
-    """The lines at which torch.compile broke a graph, as the recording tells."""
+    """The lines at which torch.compile broke a graph, from the recording."""
     recording = work.case.recording
     report = None if recording is None else recording.compilation
     for each in () if report is None else report.breaks:

@@ -26,7 +26,7 @@ _NO_STEPS = ("whole program", "time window", "none")
 
 @dataclass(frozen=True)
 class Counted:
-    """What all runs agree on, the folder of each run's recording, and the case of the last."""
+    """The counts that all runs agree on, the folder of each run's recording, and the case of the last."""
 
     counts: Counts
     recordings: tuple[Path, ...]
@@ -82,7 +82,7 @@ def merge_counts(runs: Sequence[Counts]) -> Counts:
     """One record of runs of the same program on the same machine; the first one speaks where all agree.
 
     What differs is in ``unstable``, as ``count`` names it, and nowhere else; modules and lines keep only what all runs
-    tell alike. UndecidedError where the runs were made under different circumstances.
+    record alike. UndecidedError where the runs were made under different circumstances.
     """
     first = runs[0]
     _check_circumstances(runs)
@@ -125,7 +125,7 @@ def _check_circumstances(runs: Sequence[Counts]) -> None:
 
 
 def _shared(runs: Sequence[Mapping[str, int]], prefix: str, unstable: dict[str, str]) -> dict[str, int]:
-    """What all runs agree on; the rest is added to ``unstable``, where an unstable name counts as any number."""
+    """The counts that all runs agree on; the rest is added to ``unstable``, whose names are skipped."""
     names = dict.fromkeys(name for run in runs for name in run)
     kept = {}
     for name in names:

@@ -16,7 +16,7 @@ _OPERATORS = (ast.BinOp, ast.AugAssign, ast.UnaryOp, ast.Compare, ast.Subscript)
 
 
 def is_head(site: Site) -> bool:
-    """Whether a line begins a function, so that it may stand for operators anywhere in it."""
+    """True if the line begins a function: operators in the body may be recorded under that line."""
     return site.text.startswith(("def ", "async def ", "@"))
 
 
@@ -69,16 +69,16 @@ _SHOWN_OPS = 2
 _ALIKE = 0.6
 _PAIRED_LINES = 200
 
-# The counter of lines that stands for one that lines are not told of: what added these may have added those.
-_STAND_INS: Mapping[str, str] = {
+# The counter with line data that replaces one without it: a line that added these may have added those.
+_RELATED_COUNTERS: Mapping[str, str] = {
     **dict.fromkeys(("h2d_copies", "h2d_bytes", "d2h_copies", "d2h_bytes"), "copies"),
     **dict.fromkeys(("flops", "autograd_nodes", "module_calls", "allocations", "allocated_bytes", "peak_bytes"), "ops"),
     "kernel_names": "launches",
     "graphs": "graph_breaks",
 }
 _CASTS = ("aten::to", "aten::_to_copy")
-# The ops that make one more of what is counted, most telling first; of other counters any op may be.
-_TELLING_OPS: Mapping[str, Sequence[str]] = {
+# The ops that raise a counter, most specific first; any op may raise the other counters.
+_SPECIFIC_OPS: Mapping[str, Sequence[str]] = {
     "syncs": ("aten::item", "aten::_local_scalar_dense", "aten::nonzero", "aten::is_nonzero"),
     "copies": (*_CASTS, "aten::clone", "aten::contiguous", "aten::copy_"),
     "float64_ops": (*_CASTS, "aten::copy_"),
@@ -90,7 +90,7 @@ _Key = tuple[str, str, int]
 
 @dataclass(frozen=True)
 class _Grown:
-    """A line that counts more than before; ``is_new`` where it did not stand there, or read otherwise."""
+    """A line that counts more than before; ``is_new`` where it was not there, or was edited."""
 
     site: Site
     growth: int
@@ -99,12 +99,12 @@ class _Grown:
 
     @property
     def is_changed(self) -> bool:
-        """Whether somebody has written this line since."""
+        """True if the line was written since the lock-file."""
         return self.is_new or bool(self.is_touched)
 
     @property
     def widens(self) -> bool:
-        """Whether it makes another dtype of a tensor, by its ops or its text."""
+        """True if the line converts a dtype, judged by its ops or its text."""
         return any(op in self.site.ops for op in _CASTS) or any(word in self.site.text for word in _WIDENING_WORDS)
 
 
@@ -116,7 +116,7 @@ def find_culprits(
     Lines come in this order: touched by the diff, written since the lock-file, growing by just as much as the counter.
     """
     growth = after.values.get(metric, 0) - before.values.get(metric, 0)
-    for counter in dict.fromkeys((metric, _STAND_INS.get(metric, metric))):
+    for counter in dict.fromkeys((metric, _RELATED_COUNTERS.get(metric, metric))):
         grown = _ranked(counter, _grown(counter, before, after, touched, read), growth)
         if grown:
             return tuple(_culprit(counter, each, before, after) for each in grown[:_SHOWN])
@@ -175,7 +175,7 @@ def _sum(counter: str, sites: Iterable[Site]) -> int:
 
 
 def _origins(old: Mapping[_Key, object], new: Mapping[_Key, object]) -> dict[_Key, _Key]:
-    """What a line was that has gone to another file, or that reads otherwise: each old line is the origin of one."""
+    """The former key of each line that moved to another file or was edited; each old line is the origin of one."""
     gone = {key for key in old if key not in new and key[1]}
     fresh = [key for key in new if key not in old and key[1]]
     by_text = {key[1]: key for key in sorted(gone)}
@@ -226,7 +226,7 @@ def _line_to_name(sites: Sequence[Site], touched: Touched | None) -> Site:
 
 
 def _of_operator(site: Site, touched: Touched | None, read: Read) -> Site:
-    """The line that the diff touches of a function whose operators grew; the site itself where none can be told."""
+    """The line that the diff touches of a function whose operators grew; the site itself where none is found."""
     if not touched or not is_head(site) or site.line in touched.get(site.file, ()) or not touched.get(site.file):
         return site
     return operator_line(site, read(site.file), touched[site.file]) or site
@@ -251,9 +251,9 @@ def _words(counter: str, number: int) -> str:
 def _ops_at(counter: str, site: Site, before: Counts, after: Counts) -> list[str]:
     """The ops of a line that there are more of in all, so that they may be what it does more."""
     more = _growth(before.ops, after.ops)
-    telling = _TELLING_OPS.get(counter)
-    if telling is not None:
-        return [op for op in telling if op in site.ops and op in more][:1]
+    specific = _SPECIFIC_OPS.get(counter)
+    if specific is not None:
+        return [op for op in specific if op in site.ops and op in more][:1]
     return sorted((op for op in site.ops if op in more), key=lambda op: (-more[op], op))[:_SHOWN_OPS]
 
 
@@ -271,10 +271,10 @@ def _without_lines(metric: str, before: Counts, after: Counts) -> tuple[Culprit,
     """Kernels or ops that there are more of, where no line is known to count more."""
     is_of_kernels = metric in {"launches", "kernel_names"}
     more = _growth(before.kernels, after.kernels) if is_of_kernels else {}
-    if not more and (metric == "ops" or metric in _STAND_INS or metric in _TELLING_OPS):
-        telling = _TELLING_OPS.get(metric)
+    if not more and (metric == "ops" or metric in _RELATED_COUNTERS or metric in _SPECIFIC_OPS):
+        specific = _SPECIFIC_OPS.get(metric)
         more = _growth(before.ops, after.ops)
-        more = {name: more[name] for name in more if telling is None or name in telling}
+        more = {name: more[name] for name in more if specific is None or name in specific}
     ranked = sorted(more, key=lambda name: (-more[name], name))
     return tuple(Culprit(name, more[name], _module("ops", more[name], before, after)) for name in ranked[:_SHOWN])
 

@@ -18,7 +18,7 @@ _DECIDES_OPS_OF_CPU = ("onednn",)
 
 
 def fingerprint_of(case: Evidence) -> Fingerprint:
-    """As much as the recording, or the trace alone, tells; what is unknown is left out."""
+    """The facts that the recording, or the trace alone, states; unknown facts are left out."""
     recording = case.recording
     if recording is None:
         return Fingerprint({"backend": case.linked.trace.flavour, **_ranks(case)}, _of_device(case))
@@ -39,8 +39,8 @@ def fingerprint_of(case: Evidence) -> Fingerprint:
 def input_digest(case: Evidence) -> str:
     """Digest of what the program is given: its form, options and arguments; empty for a bare trace.
 
-    Not of shapes: a trace has no call that is surely the first of the program's own, so that an op added to the model
-    would look like another input. What the settings leave open changes the counters themselves.
+    It leaves out shapes: in a trace the first call of the program itself cannot be identified, so that an op added to
+    the model would look like another input. Whatever else the settings leave open changes the counters themselves.
     """
     recording = case.recording
     if recording is None:

@@ -24,8 +24,8 @@ _COLLAPSED = 0.5
 _UPDATE = "bottleneck gate --update"
 _RED = frozenset({"broken", "gone"})
 _COMPARED = frozenset({"same", "improved", "within budget", "broken", "accepted"})
-# Any change makes more or fewer of these: they are told after what says more.
-_TOLD_LAST = (
+# Almost any change affects these counters, so they are listed after the more specific ones.
+_LISTED_LAST = (
     "graphs",
     "ops",
     "launches",
@@ -51,7 +51,7 @@ class _Sides:
     input_gap: str
 
     def gap(self, counter: str) -> str:
-        """Why this counter cannot be compared."""
+        """The reason that this counter cannot be compared; empty if it can."""
         return self.portable_gap or (self.backend_gap if COUNTERS[counter].tier == "backend" else "")
 
 
@@ -62,12 +62,12 @@ def judge_counts(
     touched: Touched | None = None,
     read: Read = read_nothing,
 ) -> tuple[CounterChange, ...]:
-    """What became of each counter: those that fail the gate first, with what changed them, then all others.
+    """The change of each counter: those that fail the gate first, with their culprits, then all others.
 
     ``touched`` are the lines of the diff to the base, ``read`` gives the text of a file of the program.
 
     Without a lock-file all are new. Counters of another torch, backend or device are not compared. Where the program
-    was given other arguments or settings, only growth beyond a budget is told: nothing passes that was not compared.
+    was given other arguments or settings, only growth beyond a budget is reported: nothing passes without a comparison.
     """
     if lock is None:
         return tuple(CounterChange(name, None, counts.values[name], "new") for name in _known(counts.values))
@@ -78,12 +78,12 @@ def judge_counts(
 
 
 def is_red(change: CounterChange) -> bool:
-    """Whether a change fails the gate."""
+    """True for a change that fails the gate."""
     return change.verdict in _RED
 
 
 def is_compared(changes: Sequence[CounterChange]) -> bool:
-    """Whether any counter was held against a baseline at all."""
+    """True if any counter was compared with a baseline."""
     return any(change.verdict in _COMPARED for change in changes)
 
 
@@ -142,7 +142,7 @@ def _judge_counters(sides: _Sides) -> Iterator[CounterChange]:
     seen = (ours.values, theirs.values, ours.unstable, theirs.unstable, ours.unknown, theirs.unknown)
     for name in _known({name: None for names in seen for name in names}):
         change = _without_gap(name, sides)
-        yield _told_of_input(change, sides.input_gap) if sides.input_gap else change
+        yield _with_input_gap(change, sides.input_gap) if sides.input_gap else change
 
 
 def _without_gap(name: str, sides: _Sides) -> CounterChange:
@@ -159,7 +159,7 @@ def _without_gap(name: str, sides: _Sides) -> CounterChange:
 
 
 def _unstable_now(change: CounterChange, spread: str) -> CounterChange:
-    """One that was exact and varies now: even its lowest may be beyond the budget; else nobody can hold it to one."""
+    """One that was exact and varies now: it is broken if even its lowest value exceeds the budget, else unstable."""
     low = spread.partition("..")[0]
     lowest = int(low) if low.isdecimal() and len(low) < 19 else None
     if change.before is None:
@@ -198,7 +198,7 @@ def _held(change: CounterChange, before: int, after: int) -> CounterChange:
     return replace(change, verdict="within budget" if is_allowed else "broken")
 
 
-def _told_of_input(change: CounterChange, gap: str) -> CounterChange:
+def _with_input_gap(change: CounterChange, gap: str) -> CounterChange:
     if change.verdict in {"same", "improved", "within budget"}:
         return replace(change, verdict="not compared", reason=gap)
     if change.verdict in _RED:
@@ -226,7 +226,7 @@ def _judge_modules(sides: _Sides) -> Iterator[CounterChange]:
 
 
 def _module_gap(counter: str, sides: _Sides) -> str:
-    """Why no module can be held to a counter: the step itself cannot be, for one."""
+    """The reason that no module can be compared by a counter, such as the step itself not being comparable."""
     both = (sides.lock.counts, sides.counts)
     lacking = next((side for side in both if counter not in side.values), None)
     if lacking is None:
@@ -252,7 +252,7 @@ def _judge_creep(sides: _Sides, creep: Mapping[str, Limit]) -> Iterator[CounterC
 
 
 def _with_culprits(change: CounterChange, sides: _Sides, touched: Touched | None, read: Read) -> CounterChange:
-    """What changed it since the lock-file; a module's counter is its own culprit."""
+    """The change with its culprits; a module's counter needs none, as it names the module."""
     if change.verdict != "broken" or change.metric not in COUNTERS:
         return change
     return replace(change, culprits=find_culprits(change.metric, sides.lock.counts, sides.counts, touched, read))
@@ -261,7 +261,7 @@ def _with_culprits(change: CounterChange, sides: _Sides, touched: Touched | None
 def _order(change: CounterChange) -> tuple[bool, bool, int]:
     names = list(COUNTERS)
     place = names.index(change.metric) if change.metric in COUNTERS else len(names)
-    return not is_red(change), is_red(change) and change.metric in _TOLD_LAST, place
+    return not is_red(change), is_red(change) and change.metric in _LISTED_LAST, place
 
 
 _COMPARED_OR_GONE = frozenset({"same", "improved", "within budget", "broken", "gone", "accepted"})
@@ -270,7 +270,7 @@ _COMPARED_OR_GONE = frozenset({"same", "improved", "within budget", "broken", "g
 def verdict_of(changes: Sequence[CounterChange], time: TimeResult | None) -> GateVerdict:
     """The verdict on one workload.
 
-    A counter that vanished says that nothing was measured, whatever the others say; one beyond its budget and a
+    A counter that vanished means that nothing was measured, whatever the others show; one beyond its budget and a
     slowdown fail. Without any counter in common and without a time there is nothing to judge.
     """
     if any(change.verdict == "gone" for change in changes):
@@ -285,7 +285,7 @@ def verdict_of(changes: Sequence[CounterChange], time: TimeResult | None) -> Gat
 
 
 def exit_code(results: Sequence[WorkloadResult], settings: GateSettings, *, is_strict: bool = False) -> int:
-    """What the process ends with: a regression before a crash, and both before what could not be decided.
+    """The exit code: that of a regression before that of a crash, and both before that of an undecided result.
 
     The policies of the settings let what is undecided, or has no baseline yet, pass; ``is_strict`` lets nothing pass
     that was not measured, nor a time that was to be measured and was not.
@@ -300,12 +300,11 @@ def sentence_of(results: Sequence[WorkloadResult], code: int) -> str:
     """All verdicts in one sentence: '1 of 3 workloads regressed: mlp'."""
     if not results:
         return "No workload was gated."
-    told = [_tell(results, verdict, words) for verdict, words in _WORDS.items()]
-    said = "; ".join(text for text in told if text)
+    not_passed = "; ".join(filter(None, (_names(results, verdict, words) for verdict, words in _WORDS.items())))
     number = sum(result.verdict == "pass" for result in results)
     passed = f"{_count(number)} passed" if number else ""
-    tolerated = ", which the settings let pass" if said and not code else ""
-    return f"{'; '.join(filter(None, (f'{said}{tolerated}', passed)))}."
+    tolerated = ", which the settings let pass" if not_passed and not code else ""
+    return f"{'; '.join(filter(None, (f'{not_passed}{tolerated}', passed)))}."
 
 
 _WORDS: dict[GateVerdict, str] = {
@@ -328,13 +327,13 @@ def _code(result: WorkloadResult, settings: GateSettings, *, is_strict: bool) ->
 
 
 def _lacks(result: WorkloadResult) -> bool:
-    """Whether a part of it was to be measured and was not: its baseline, its time, or all of its counters."""
+    """True if its baseline, its time, or all of its counters were to be measured and were not."""
     is_untimed = result.time is not None and result.time.verdict == "not run"
     is_uncounted = bool(result.counters) and not any(change.verdict in _COMPARED_OR_GONE for change in result.counters)
     return result.is_new or is_untimed or is_uncounted
 
 
-def _tell(results: Sequence[WorkloadResult], verdict: GateVerdict, words: str) -> str:
+def _names(results: Sequence[WorkloadResult], verdict: GateVerdict, words: str) -> str:
     names = [result.name for result in results if result.verdict == verdict]
     return f"{len(names)} of {_count(len(results))} {words}: {', '.join(names)}" if names else ""
 

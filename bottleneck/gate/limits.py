@@ -1,4 +1,4 @@
-"""Reads limits ("+3%", "+2", "+10MB") from pyproject.toml or --fail-on, and holds the default limit of each counter."""
+"""Parses limits ("+3%", "+2", "+10MB") of pyproject.toml and --fail-on, and defines the default limits."""
 
 import re
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ _BYTES = {"B": 1, "KB": 10**3, "kB": 10**3, "MB": 10**6, "GB": 10**9, "KiB": 2**
 _FLOPS = {"FLOP": 1, "kFLOP": 10**3, "MFLOP": 10**6, "GFLOP": 10**9, "TFLOP": 10**12}
 _SCALES: Mapping[str | None, Mapping[str, float]] = {None: {}, "B": _BYTES, "FLOP": _FLOPS, "us": _TIMES}
 _AMOUNT = re.compile(r"(\+?)([0-9]{1,15}(?:\.[0-9]{1,9})?)\s*(%|[A-Za-z]{1,8})?")
-# FLOPs and bytes repeat exactly too; what the allocator holds does up to the scratch that a library asks for.
+# FLOPs and bytes repeat exactly too; allocated memory does except for workspaces that a library requests.
 _DEFAULT_TEXTS = {name: "+1%" if name in {"peak_bytes", "allocated_bytes"} else "+0" for name in COUNTERS}
 # Below 20 us a step is shorter than what two clocks of the same machine agree on.
 _STEP_DEFAULT = Limit(STEP, relative=0.03, floor=20.0, text="+3%")
@@ -32,7 +32,7 @@ def default_budgets() -> dict[str, Limit]:
 
 
 def read_limits(section: TomlTable, *, of_anchor: bool = False) -> dict[str, Limit]:
-    """The limits of a table, by metric; an anchor holds counters of the whole step, and no other."""
+    """The limits of a table, by metric; those of an anchor are of counters of the whole step only."""
     limits: dict[str, Limit] = {}
     for key in section.data:
         metric = _metric(section, key)
@@ -47,7 +47,7 @@ def read_limits(section: TomlTable, *, of_anchor: bool = False) -> dict[str, Lim
 
 
 def limits_of_option(option: str, text: str | None) -> tuple[Limit, ...]:
-    """The limits of an option's value ('step=+3%,syncs=+0'); UsageError says what is wrong with it."""
+    """The limits of an option's value ('step=+3%,syncs=+0'); UsageError where it is not valid."""
     if text is None:
         return ()
     pairs = [part.partition("=") for part in text.split(",") if part.strip()]
@@ -123,13 +123,13 @@ _FIX = 'write "+0", "+2", "+3%", "+10MB" (bytes), "+0.2ms" (the step), or { max 
 
 
 def _growth(metric: str, text: str) -> tuple[float | None, float | None]:
-    """The share and the amount that a text allows, one of them null; ValueError says what is wrong with it."""
+    """The share and the amount that a text allows, one of them null; ValueError where it is not valid."""
     match = _AMOUNT.fullmatch(text.strip())
     if match is None:
         raise ValueError(f"this is no limit: {shown(text)}")
     sign, digits, unit = match.groups()
     if not sign:
-        raise ValueError(f"a limit says what may be added, and begins with +: {shown('+' + text.strip())}")
+        raise ValueError(f"a limit is the growth that is allowed, and begins with +: {shown('+' + text.strip())}")
     if unit == "%":
         return float(digits) / 100, None
     return None, float(digits) * _scale(metric, unit, digits)

@@ -1,4 +1,4 @@
-"""The committed lock-file: what one step of a workload may count, one counter per line, sorted, without any time.
+"""Reads and writes lock-files: the counters of one step of a workload, one per line, sorted, without any time.
 
 Written by hand instead of by a TOML library: tomli-w gives each nested table a section of its own, tomlkit keeps the
 layout that it found; this file needs one line per counter, module and source line whatever stood there before.
@@ -58,7 +58,7 @@ _TABLES = ("fingerprint", "counters", "unstable", "unknown", "top", "sites", "an
 _KEYS = ("schema", "workload", "program", "input_sha", "steps", "runs", *_TABLES)
 _ACCEPTED_KEYS = ("date", "commit", "metric", "from", "to", "reason")
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
-# Lines without text stand under their number, ":57"; a text of that form gets one more colon.
+# Lines without text are listed by number, ":57"; a text of that form gets one more colon.
 _NUMBER_KEY = re.compile(r":([0-9]{1,9})")
 _NUMBER_LIKE = re.compile(r":+[0-9]+")
 _TEXT_CHARACTERS = 160

@@ -11,7 +11,7 @@ from bottleneck.compare.sides import ComparedSide
 from bottleneck.errors import UsageError
 from bottleneck.gate.count import count
 from bottleneck.gate.judge import exit_code, judge_counts, sentence_of, verdict_of
-from bottleneck.gate.result_summary import tell_stand
+from bottleneck.gate.result_summary import with_summary
 from bottleneck.gate.settings import workload_name
 from bottleneck.pipeline import examine, finish
 from bottleneck.schema.counters import Counts, Lock
@@ -28,7 +28,7 @@ _SUFFIXES = (".json", ".json.gz")
 
 
 def is_recorded(path: Path) -> bool:
-    """Whether this names a trace or a recording, not a program or its sources."""
+    """True if the path is a trace or a recording, not a program or its sources."""
     if path.is_dir():
         return is_recording(path)
     return path.is_file() and path.name.endswith(_SUFFIXES)
@@ -72,11 +72,11 @@ def _gate(path: Path, before: Path, base: Explanation, settings: GateSettings) -
             ComparedSide(str(path), str(path), case=case, counts=counts),
         ),
     )
-    return replace(tell_stand(result), seconds=time.monotonic() - started)
+    return replace(with_summary(result), seconds=time.monotonic() - started)
 
 
 def _alike(base: Counts, counts: Counts) -> Counts:
-    """The base's counts without facts that only one of two recordings tells, which is no difference of theirs."""
+    """The base's counts without fingerprint facts that only one recording states, which would count as a difference."""
     theirs, ours = base.fingerprint, counts.fingerprint
     portable = {key: value for key, value in theirs.portable.items() if key in ours.portable}
     backend = {key: value for key, value in theirs.backend.items() if key in ours.backend}

@@ -1,4 +1,4 @@
-"""What a busy person reads of a workload: what happened, why with the line of code, and how to fix or accept it."""
+"""Summarises a workload's verdict in three lines: what happened, why (with the line of code), and how to fix it."""
 
 import shlex
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ _LISTED = 3
 
 
 @dataclass(frozen=True)
-class Story:
+class ResultSummary:
     """The three lines; ``why`` may hold several causes, the largest first."""
 
     what: str
@@ -21,37 +21,37 @@ class Story:
     fix: str
 
 
-def tell_stand(result: WorkloadResult) -> WorkloadResult:
+def with_summary(result: WorkloadResult) -> WorkloadResult:
     """The result with its three lines, whatever its verdict."""
-    story = _story(result)
-    return replace(result, what=story.what, why=story.why, fix=story.fix)
+    summary = _summarise(result)
+    return replace(result, what=summary.what, why=summary.why, fix=summary.fix)
 
 
-def tell_failure(
+def summarise_failure(
     name: str, broken: Sequence[CounterChange], time: TimeResult | None, comparison: Comparison | None
-) -> Story:
-    """The story of counters that broke their budget, of a step that got slower, or of both."""
-    said = [_tell_counters(broken)] if broken else []
+) -> ResultSummary:
+    """The summary of counters beyond their budgets, of a slower step, or of both."""
+    parts = [_counter_changes(broken)] if broken else []
     is_slower = time is not None and time.verdict == "slower"
     if time is not None and is_slower:
-        said.append(tell_time(time))
+        parts.append(describe_time(time))
     why = _causes(broken)
     if is_slower and comparison is not None:
         why = [*why, *_rows(comparison)]
-    return Story("; ".join(said), tuple(why[:_LISTED]), _fix(name, broken, why, is_slower=is_slower))
+    return ResultSummary("; ".join(parts), tuple(why[:_LISTED]), _fix(name, broken, why, is_slower=is_slower))
 
 
-def tell_gone(gone: Sequence[CounterChange]) -> Story:
-    """The story of counters that vanished: the measurement is at fault until shown otherwise."""
+def summarise_lost_counters(gone: Sequence[CounterChange]) -> ResultSummary:
+    """The summary of counters that are no longer counted, which usually means a failed measurement."""
     named = ", ".join(change.metric for change in gone)
-    return Story(
+    return ResultSummary(
         f"{named}: counted before, and no more",
         tuple(change.reason for change in gone[:_LISTED] if change.reason),
         "see that the workload still does its work; if it really does without: bottleneck gate --update",
     )
 
 
-def tell_time(time: TimeResult) -> str:
+def describe_time(time: TimeResult) -> str:
     """'step 18.2 ms -> 19.6 ms, +7.6 % [+5.1 %, +9.9 %], budget 3.0 %'; the verdict in words where there is no time."""
     if time.ratio is None:
         return f"step time {time.verdict}"
@@ -65,7 +65,7 @@ def tell_time(time: TimeResult) -> str:
     return ", ".join(parts)
 
 
-def _tell_counters(broken: Sequence[CounterChange]) -> str:
+def _counter_changes(broken: Sequence[CounterChange]) -> str:
     shown = ", ".join(format_change(change) for change in broken[:_LISTED])
     more = f" and {len(broken) - _LISTED} more" if len(broken) > _LISTED else ""
     creep = " since the anchor" if all(change.is_creep for change in broken) else ""
@@ -81,29 +81,29 @@ def _causes(broken: Sequence[CounterChange]) -> list[str]:
     )
     for culprit in ranked:
         place = culprit.site.place if culprit.site is not None else culprit.what
-        found.setdefault((place, culprit.site.text if culprit.site is not None else ""), _tell_culprit(culprit))
+        found.setdefault((place, culprit.site.text if culprit.site is not None else ""), _culprit_line(culprit))
     return list(found.values())
 
 
-def _tell_culprit(culprit: Culprit) -> str:
+def _culprit_line(culprit: Culprit) -> str:
     """The culprit with its line as it stands in the program."""
-    told = culprit_words(culprit)
-    return f"{told}  {culprit.site.text}" if culprit.site is not None and culprit.site.text else told
+    words = culprit_words(culprit)
+    return f"{words}  {culprit.site.text}" if culprit.site is not None and culprit.site.text else words
 
 
 def _rows(comparison: Comparison) -> list[str]:
-    """What takes more time than before, by the recordings of both sides; nothing where they show no slowdown at all."""
+    """Rows and waits that take more time, from the recordings of both sides; none if these show no slowdown."""
     if comparison.change_us is None or comparison.change_us <= 0:
         return []
     rows = [row for row in comparison.rows if row.change_us > 0 and row.kind != "same"]
     rows.sort(key=lambda row: -row.change_us)
     idle = [bar for bar in comparison.idle if bar.change_us > 0]
-    told = [(row.change_us, _tell_row(row)) for row in rows[:_LISTED]]
-    told += [(bar.change_us, f"+{format_us(bar.change_us)} {bar.account}") for bar in idle]
-    return [text for _, text in sorted(told, reverse=True)[:_LISTED]]
+    grown = [(row.change_us, _row_line(row)) for row in rows[:_LISTED]]
+    grown += [(bar.change_us, f"+{format_us(bar.change_us)} {bar.account}") for bar in idle]
+    return [text for _, text in sorted(grown, reverse=True)[:_LISTED]]
 
 
-def _tell_row(row: ChangeRow) -> str:
+def _row_line(row: ChangeRow) -> str:
     module = f" in {row.module}" if row.module else ""
     place = f" at {row.source}{', changed here' if row.is_touched else ''}" if row.source else ""
     return f"+{format_us(row.change_us)} {row.name} ({row.kind}){module}{place}"
@@ -120,33 +120,35 @@ def _fix(name: str, broken: Sequence[CounterChange], why: Sequence[str], *, is_s
     return f'{undo}, or{time} bottleneck accept {shlex.quote(name)} --metric {shlex.quote(metrics)} --reason "…"'
 
 
-def _story(result: WorkloadResult) -> Story:
+def _summarise(result: WorkloadResult) -> ResultSummary:
     broken = [change for change in result.counters if change.verdict == "broken"]
     gone = [change for change in result.counters if change.verdict == "gone"]
     if gone:
-        return tell_gone(gone)
+        return summarise_lost_counters(gone)
     if result.verdict == "fail":
-        told = tell_failure(result.name, broken, result.time, result.comparison)
-        return told if result.lock else replace(told, fix="undo that, or raise the budget in pyproject.toml")
+        failure = summarise_failure(result.name, broken, result.time, result.comparison)
+        return failure if result.lock else replace(failure, fix="undo that, or raise the budget in pyproject.toml")
     if result.verdict == "undecided" and result.time is not None:
-        return _tell_undecided(result.time)
+        return _summarise_undecided(result.time)
     if result.verdict == "nothing measured":
         why = next((change.reason for change in result.counters if change.reason), None)
         what = "there is no lock-file yet" if result.is_new else "no counter could be compared"
         update = "bottleneck gate --update, and commit the lock-file"
-        return Story(what, (why,) if why else (), update if result.lock else "name recordings of the same program")
-    return Story(_tell_pass(result), (), "")
+        return ResultSummary(
+            what, (why,) if why else (), update if result.lock else "name recordings of the same program"
+        )
+    return ResultSummary(_pass_sentence(result), (), "")
 
 
-def _tell_undecided(time: TimeResult) -> Story:
+def _summarise_undecided(time: TimeResult) -> ResultSummary:
     why = (time.reason,) if time.reason else ()
-    return Story(f"undecided: {tell_time(time)}", why, "run it on a quieter machine, or with more --pairs")
+    return ResultSummary(f"undecided: {describe_time(time)}", why, "run it on a quieter machine, or with more --pairs")
 
 
-def _tell_pass(result: WorkloadResult) -> str:
+def _pass_sentence(result: WorkloadResult) -> str:
     kept = sum(change.verdict in {"same", "within budget", "accepted"} for change in result.counters)
     better = sum(change.verdict == "improved" for change in result.counters)
-    said = [f"{kept} counter{'' if kept == 1 else 's'} within budget"] if kept else []
-    said += [f"{better} better"] if better else []
-    said += [tell_time(result.time)] if result.time is not None and result.time.ratio is not None else []
-    return "; ".join(said)
+    parts = [f"{kept} counter{'' if kept == 1 else 's'} within budget"] if kept else []
+    parts += [f"{better} better"] if better else []
+    parts += [describe_time(result.time)] if result.time is not None and result.time.ratio is not None else []
+    return "; ".join(parts)

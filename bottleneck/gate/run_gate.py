@@ -22,7 +22,7 @@ from bottleneck.gate.count_program import Counted, count_program
 from bottleneck.gate.judge import exit_code, judge_counts, sentence_of, verdict_of, with_accepted
 from bottleneck.gate.limits import STEP
 from bottleneck.gate.lockfile import read_lock, read_lock_at, write_lock
-from bottleneck.gate.result_summary import tell_stand
+from bottleneck.gate.result_summary import with_summary
 from bottleneck.gate.settings import Project, lock_path, workload_name
 from bottleneck.gate.source_files import read_below
 from bottleneck.report.ci.phrases import format_change
@@ -32,17 +32,17 @@ from bottleneck.schema.gate_result import CounterChange, Gate, GateSettings, Lim
 GatedPart = Literal["counters", "time"]
 
 _ONE_BY_ONE = (
-    "both sides were recorded under the profiler, one after the other: what they count is exact, but how much slower "
-    "the step is say only the turns of the verdict"
+    "both sides were recorded under the profiler, one after the other: their counts are exact, but the slowdown is "
+    "only known from the verdict's timing in turns"
 )
 
 
 @dataclass(frozen=True)
 class GateRun:
-    """What all workloads of one run of the gate share.
+    """Options and state that all workloads of one run of the gate share.
 
     ``root`` is the folder that lock-files and workloads are named from, ``scratch`` takes recordings. ``base`` is what
-    the time is held against. ``pairs`` is how many pairs of processes there may be at most; null for the usual number.
+    the time is compared with. ``pairs`` is the largest number of pairs of processes; None for the default.
     """
 
     root: Path
@@ -67,7 +67,7 @@ class GateRun:
         return side and replace(side, environment={**self.settings.environment, **side.environment})
 
     def lock_file(self, name: str) -> Path:
-        """Where the lock-file of a workload lies."""
+        """The path of a workload's lock-file."""
         return lock_path(self.settings, self.root, name)
 
 
@@ -90,7 +90,7 @@ def touched_since(root: Path, base: Base) -> Touched | None:
 
 
 def gate_programs(run: GateRun, programs: Sequence[Program]) -> Gate:
-    """The verdict on every program; one that fails does not keep the others from theirs."""
+    """The verdict on every program; one that fails does not stop the others."""
     started, label = time.monotonic(), _candidate_label(run.root)
     results = tuple(gate_program(run, program, len(programs)) for program in programs)
     code = exit_code(results, run.settings, is_strict=run.is_strict)
@@ -113,7 +113,7 @@ def _candidate_label(root: Path) -> str:
 
 
 def gate_program(run: GateRun, program: Program, workloads: int = 1) -> WorkloadResult:
-    """The verdict on one program; what it raises itself is a result too.
+    """The verdict on one program; an error that it raises becomes a result too.
 
     ``workloads`` is how many are gated together: the chance of a false alarm is that of all of them.
     """
@@ -130,7 +130,7 @@ def gate_program(run: GateRun, program: Program, workloads: int = 1) -> Workload
 
 
 def update_lock(run: GateRun, program: Program, runs: int = 2) -> tuple[Lock | None, Path, Lock]:
-    """The lock before, the file, and the lock that it holds now: what the program counts in two processes.
+    """The lock before, the file, and the new lock, with the counts of the program in two processes.
 
     Its anchor and acceptances are kept.
     """
@@ -168,7 +168,7 @@ def _gate(run: GateRun, program: Program, result: WorkloadResult, workloads: int
     result = replace(result, verdict=verdict, counters=changes, time=timed, counts=counts)
     if verdict == "fail":
         result = _explain(run, program, result, counted)
-    return tell_stand(result)
+    return with_summary(result)
 
 
 def _lock(path: Path) -> Lock | None:
@@ -189,7 +189,7 @@ def _time(run: GateRun, program: Program, workloads: int) -> TimeResult:
 
 
 def effort_of(run: GateRun, workloads: int = 1) -> TimingEffort:
-    """What a verdict on the time of each of so many workloads takes."""
+    """The rules and limits for timing each of so many workloads."""
     return TimingEffort(
         limit=run.settings.budgets.get(STEP, Limit(STEP, relative=0.03, text="+3%")),
         alpha=run.settings.alpha / max(1, workloads),

@@ -12,7 +12,7 @@ from bottleneck.experiment.side import Side
 from bottleneck.gate.count_program import count_program
 from bottleneck.gate.judge import is_compared, judge_counts
 from bottleneck.gate.limits import STEP
-from bottleneck.gate.result_summary import tell_time
+from bottleneck.gate.result_summary import describe_time
 from bottleneck.gate.run_gate import GatedPart, GateRun, effort_of
 from bottleneck.gate.settings import workload_name
 from bottleneck.harness.forms import VARIABLE
@@ -30,9 +30,9 @@ _RED = frozenset({"broken", "gone"})
 
 @dataclass(frozen=True)
 class Injection:
-    """What is put into every step: so many more ops or syncs, or a share of its time and so many microseconds at least.
+    """A regression inserted into every step: extra ops or syncs, or extra time as a share and a least amount in us.
 
-    ``what`` says it in words, ``because`` why it is as much. Nothing is put into a step where ``kind`` is empty.
+    ``what`` describes it, ``because`` gives the budget behind its size. An empty ``kind`` inserts nothing.
     """
 
     kind: Literal["op", "sync", "slowdown", ""]
@@ -41,8 +41,8 @@ class Injection:
     amounts: tuple[float, ...] = ()
 
     @property
-    def told(self) -> str:
-        """How a process is told it (harness.injected)."""
+    def variable(self) -> str:
+        """The value of the environment variable that makes a process insert it."""
         return ":".join((self.kind, *(f"{amount:.6g}" for amount in self.amounts))) if self.kind else ""
 
 
@@ -50,8 +50,8 @@ NOTHING = Injection("", "no change")
 
 
 @dataclass(frozen=True)
-class Check:
-    """One demand on the gate, and what it said. ``open`` is neither: undecided, or not measured."""
+class ProofCheck:
+    """One expected and actual result of the gate; ``open`` means undecided, or not measured."""
 
     what: str
     demanded: Color
@@ -60,7 +60,7 @@ class Check:
 
     @property
     def is_met(self) -> bool:
-        """Whether the gate said what was demanded."""
+        """True if the gate gave the expected result."""
         return self.said == self.demanded
 
 
@@ -69,13 +69,13 @@ class Proof:
     """All checks of one workload; without any there is a ``reason``."""
 
     name: str
-    checks: tuple[Check, ...] = ()
+    checks: tuple[ProofCheck, ...] = ()
     reason: str = "nothing was demanded of it"
     seconds: float = 0.0
 
     @property
     def is_proven(self) -> bool:
-        """Whether the gate said all that was demanded of it, and something was."""
+        """True if the gate gave every expected result, and at least one was expected."""
         return bool(self.checks) and all(check.is_met for check in self.checks)
 
     @property
@@ -99,7 +99,7 @@ class Proof:
 
 @dataclass(frozen=True)
 class Means:
-    """How a step with something put into it is counted and timed, and how its counts are judged."""
+    """The functions that count and time a step with an injection, and judge the counts."""
 
     count: Callable[[Injection], Counts]
     judge: Callable[[Lock, Counts, GateSettings], Sequence[CounterChange]]
@@ -115,7 +115,7 @@ def self_test(
     in question.
     """
     started = time.monotonic()
-    checks: list[Check] = []
+    checks: list[ProofCheck] = []
     if "counters" in parts:
         checks += _check_counters(name, settings, means)
     if "time" in parts:
@@ -142,14 +142,14 @@ def slowdown(limit: Limit) -> Injection:
     return Injection("slowdown", f"a step longer by {', '.join(parts)}", because, (share, least_us))
 
 
-def _check_counters(name: str, settings: GateSettings, means: Means) -> Iterator[Check]:
+def _check_counters(name: str, settings: GateSettings, means: Means) -> Iterator[ProofCheck]:
     counts = means.count(NOTHING)
     lock = Lock(name, (), counts)
     exact = replace(settings, creep={})
     for kind, counter in _COUNTED:
         injection = one_more(kind, counter, settings.budgets.get(counter), counts.values.get(counter, 0))
         if (reason := _unknown(counts, counter)) is not None:
-            yield Check(injection.what, "red", "open", reason)
+            yield ProofCheck(injection.what, "red", "open", reason)
             continue
         changes = means.judge(lock, means.count(injection), exact)
         yield _check_counter(injection, counter, changes)
@@ -160,44 +160,44 @@ _COUNTED: tuple[tuple[Literal["op", "sync"], str], ...] = (("op", "ops"), ("sync
 
 
 def _unknown(counts: Counts, counter: str) -> str | None:
-    """Why this counter cannot be gated in this step; null where it can."""
+    """The reason that this counter cannot be gated in this step; None if it can."""
     if counter in counts.values:
         return None
     known = counts.unknown.get(counter) or counts.unstable.get(counter) or "it was not counted"
     return f"{counter}: {known}"
 
 
-def _check_counter(injection: Injection, counter: str, changes: Sequence[CounterChange]) -> Check:
-    """Whether that very counter is red: an op more that only shows in others would be luck."""
+def _check_counter(injection: Injection, counter: str, changes: Sequence[CounterChange]) -> ProofCheck:
+    """The check that this very counter is red; an extra op that only others show does not count."""
     found = next((change for change in changes if change.metric == counter), None)
     what = f"{injection.what}{injection.because}"
     if found is None or found.after is None:
-        return Check(what, "red", "open", found.reason or "not counted" if found else f"{counter} was not judged")
+        return ProofCheck(what, "red", "open", found.reason or "not counted" if found else f"{counter} was not judged")
     said: Color = "red" if found.verdict in _RED else "green"
-    return Check(what, "red", said, f"{format_change(found)}, {found.verdict}")
+    return ProofCheck(what, "red", said, f"{format_change(found)}, {found.verdict}")
 
 
-def _check_same(changes: Sequence[CounterChange]) -> Check:
+def _check_same(changes: Sequence[CounterChange]) -> ProofCheck:
     red = [change for change in changes if change.verdict in _RED]
     if red:
-        return Check("its own counters", "green", "red", "; ".join(format_change(change) for change in red))
+        return ProofCheck("its own counters", "green", "red", "; ".join(format_change(change) for change in red))
     kept = sum(change.verdict == "same" for change in changes)
     said: Color = "green" if is_compared(changes) else "open"
-    return Check("its own counters", "green", said, f"{kept} of {len(changes)} counters the same")
+    return ProofCheck("its own counters", "green", said, f"{kept} of {len(changes)} counters the same")
 
 
-def _check_time(settings: GateSettings, means: Means) -> Iterator[Check]:
+def _check_time(settings: GateSettings, means: Means) -> Iterator[ProofCheck]:
     injection = slowdown(settings.budgets.get(STEP, _STEP_LIMIT))
     yield _check_color(f"{injection.what}{injection.because}", "red", means.time_in_pairs(injection))
     yield _check_color("its own time", "green", means.time_in_pairs(NOTHING))
 
 
-def _check_color(what: str, demanded: Color, result: TimeResult) -> Check:
-    detail = "; ".join(filter(None, (tell_time(result), result.reason)))
-    return Check(what, demanded, _COLORS.get(result.verdict, "open"), f"{result.verdict}: {detail}")
+def _check_color(what: str, demanded: Color, result: TimeResult) -> ProofCheck:
+    detail = "; ".join(filter(None, (describe_time(result), result.reason)))
+    return ProofCheck(what, demanded, _COLORS.get(result.verdict, "open"), f"{result.verdict}: {detail}")
 
 
-def _line(check: Check) -> str:
+def _line(check: ProofCheck) -> str:
     mark = "ok" if check.is_met else "open" if check.said == "open" else "WRONG"
     return f"  {mark:<5}  {check.said:<5}  {check.what}: {check.detail}"
 
@@ -207,7 +207,7 @@ _PARTS: tuple[GatedPart, ...] = ("counters", "time")
 
 
 def prove(run: GateRun, program: Program) -> Proof:
-    """Whether the gate catches what is put into this program's step; WorkloadError where the program does not run."""
+    """The proof that the gate catches regressions in this program's step; WorkloadError if the program does not run."""
     name = workload_name(program.words)
     if program.form == "script":
         return Proof(name, reason=_NO_STEP)
@@ -226,6 +226,6 @@ def prove(run: GateRun, program: Program) -> Proof:
 
 
 def _side(run: GateRun, injection: Injection) -> Side:
-    """The sources as they are now, whose processes are told what to put into the step."""
+    """The candidate, whose processes get the injection by an environment variable."""
     plain = run.candidate
-    return replace(plain, label=injection.what, environment={**plain.environment, VARIABLE: injection.told})
+    return replace(plain, label=injection.what, environment={**plain.environment, VARIABLE: injection.variable})

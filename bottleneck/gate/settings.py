@@ -119,7 +119,7 @@ def _split(words: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def lock_path(settings: GateSettings, root: Path, name: str) -> Path:
-    """Where the lock-file of a workload lies."""
+    """The path of a workload's lock-file."""
     return root / settings.lock.replace(_PLACEHOLDER, name)
 
 
@@ -133,9 +133,9 @@ def _workloads(section: TomlTable) -> tuple[str, ...]:
             raise section.error("workloads", f"{shown(text)} is no command line: {exc}") from exc
         if not words:
             raise section.error("workloads", "one of them is empty", 'name files: workloads = ["bench/train.py"]')
-        twin = names.setdefault(workload_name(words), text)
-        if twin is not text:
-            raise section.error("workloads", f"{shown(twin)} and {shown(text)} would have the same lock-file")
+        other = names.setdefault(workload_name(words), text)
+        if other is not text:
+            raise section.error("workloads", f"{shown(other)} and {shown(text)} would have the same lock-file")
     return texts
 
 

@@ -70,8 +70,8 @@ class SourceFiles:
 def _folders(case: Evidence) -> tuple[str, ...]:
     """Folders, relative to the working one, in which a name that the profiler has cut may begin."""
     recording = case.recording
-    told = () if recording is None else recording.search_path
-    return tuple(dict.fromkeys((*told, "")))
+    search_path = () if recording is None else recording.search_path
+    return tuple(dict.fromkeys((*search_path, "")))
 
 
 def _paths_by_source(case: Evidence) -> Mapping[str, set[str]]:
@@ -103,7 +103,7 @@ def read_nothing(_file: str) -> str:
 
 
 def read_below(root: Path) -> Read:
-    """What reads the files of a folder, and nothing that lies, or that a link leads, outside of it."""
+    """A function that reads files of a folder, and none outside it, links included."""
 
     def read(file: str) -> str:
         try:

@@ -35,7 +35,7 @@ class ThreadSpans:
     end_us: Floats
 
     def cover(self, thread: Ints, at_us: Floats) -> Flags:
-        """Whether each instant of a thread lies in one of them."""
+        """For each instant of a thread, whether one of the spans contains it."""
         if not len(self.thread):
             return np.zeros(len(at_us), dtype=bool)
         order = np.lexsort((self.start_us, self.thread))
@@ -47,17 +47,17 @@ class ThreadSpans:
         return np.asarray((row >= 0) & (at_us < reach_us[row]))
 
 
-def latest_row(thread: Ints, start_us: Floats, asked: Ints, at_us: Floats) -> Ints:
-    """The row that started last before, or at, each instant of the asked thread; -1 where there is none.
+def latest_row(thread: Ints, start_us: Floats, at_thread: Ints, at_us: Floats) -> Ints:
+    """The row that started last before, or at, each instant of ``at_thread``; -1 where there is none.
 
     StepRows are sorted by thread, then start. Threads may be as many as rows.
     """
     _, rank = np.unique(np.concatenate([start_us, at_us]), return_inverse=True)
     size = len(rank) + 1
     key = thread * size + rank[: len(start_us)]
-    row = np.searchsorted(key, asked * size + rank[len(start_us) :], side="right") - 1
+    row = np.searchsorted(key, at_thread * size + rank[len(start_us) :], side="right") - 1
     known = row >= 0
-    known[known] = thread[row[known]] == asked[known]
+    known[known] = thread[row[known]] == at_thread[known]
     return np.where(known, row, -1)
 
 
@@ -73,7 +73,7 @@ class StepScope:
 
     @property
     def steps(self) -> int:
-        """How many there are, at least one."""
+        """The number of steps, at least one."""
         return len(self._start_ns)
 
     def step_at(self, thread: Ints, at_us: Floats) -> Ints:
@@ -93,7 +93,7 @@ class StepScope:
         return self.step_at(self.thread[rows], self.events["ts_us"].to_numpy()[rows])
 
     def rows_named(self, category: str, test: Callable[[str], bool]) -> Ints:
-        """Rows of EVENTS of a category whose name passes; each distinct name is asked once."""
+        """Rows of EVENTS of a category whose name passes; each distinct name is tested once."""
         categories = list(self.events["category"].cat.categories)
         if category not in categories:
             return np.empty(0, dtype=np.int64)
@@ -127,7 +127,7 @@ class StepScope:
         return np.array([*codes, len(known)], dtype=np.int64)[column.cat.codes.to_numpy()]
 
     def ops_named(self, test: Callable[[str], bool]) -> Flags:
-        """Whether the name of each row of OPS passes; each distinct name is asked once."""
+        """For each row of OPS, whether its name passes the test; each distinct name is tested once."""
         names = self.linked.ops["name"].cat
         return np.array([*map(test, names.categories), False], dtype=bool)[names.codes.to_numpy()]
 

@@ -19,7 +19,7 @@ _SHOWN_CHARACTERS = 80
 
 @dataclass(frozen=True)
 class TomlTable:
-    """A table of a TOML file that knows where it stands.
+    """A table of a TOML file with its path in the file.
 
     Its errors are of the kind ``failure``, name the file and the key, and end in ``fix``.
     """
@@ -31,7 +31,7 @@ class TomlTable:
     path: tuple[str, ...] = ()
 
     def error(self, key: str, why: str, fix: str = "") -> BottleneckError:
-        """What is wrong with a key of this table."""
+        """The error about a key of this table."""
         place = ".".join(shown_key(part) for part in (*self.path, key))
         return self.failure(f"{self.file} is not valid: {place}", why=why, fix=fix or self.fix)
 
@@ -91,7 +91,7 @@ class TomlTable:
 def read_toml(path: Path, failure: type[BottleneckError], fix: str, parts: int | None = None) -> TomlTable:
     """The root table of a file; ``failure`` where it cannot be read, is no TOML or holds an unresolved merge.
 
-    ``parts`` is how many dots a line may hold outside of quotes: tomllib takes time by the square of a key's parts.
+    ``parts`` is the largest number of dots outside quotes in a line: tomllib takes time by the square of a key's parts.
     """
     try:
         data = path.read_bytes()

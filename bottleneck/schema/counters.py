@@ -72,14 +72,14 @@ COUNTERS: Mapping[str, Counter] = {
         Counter(
             "module_calls", "portable", "module call", "module calls", "forward calls of nn.Modules", must_exist=True
         ),
-        Counter("allocations", "backend", "allocation", "allocations", "blocks asked of torch's allocators"),
+        Counter("allocations", "backend", "allocation", "allocations", "blocks requested from torch's allocators"),
         Counter("allocated_bytes", "backend", "byte allocated", "bytes allocated", "their size", "B"),
         Counter("peak_bytes", "backend", "byte of peak memory", "bytes of peak memory", "most in use at once", "B"),
         Counter("kernel_names", "backend", "distinct kernel", "distinct kernels", "kernels of different names"),
     )
 }
 
-# What module paths are told of, besides the whole step.
+# Counters that are broken down by module path, besides the whole step.
 MODULE_COUNTERS = ("ops", "launches", "syncs", "copies")
 
 

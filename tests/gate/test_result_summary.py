@@ -1,6 +1,6 @@
 """The three lines of a failure: what happened, why with the line of code, how to fix or accept it."""
 
-from bottleneck.gate.result_summary import tell_failure, tell_gone, tell_stand
+from bottleneck.gate.result_summary import summarise_failure, summarise_lost_counters, with_summary
 from bottleneck.report.ci.phrases import amount
 from bottleneck.schema.comparison import Bar, ChangeRow, CompareSide, Comparison
 from bottleneck.schema.counters import Site
@@ -20,7 +20,7 @@ SLOW = TimeResult(
 
 
 def test_a_sync_is_told_with_its_line_once_though_two_counters_changed() -> None:
-    story = tell_failure("mlp", [SYNC, OPS], None, None)
+    story = summarise_failure("mlp", [SYNC, OPS], None, None)
     assert story.what == "syncs 0 -> 1, ops 1 204 -> 1 206 per step"
     assert story.why == ("+1 aten::item in head at train.py:57, changed here  total += loss.item()",)
     assert story.fix == 'undo that, or: bottleneck accept mlp --metric ops,syncs --reason "…"'
@@ -30,7 +30,7 @@ def test_lines_that_the_diff_touches_are_told_before_others() -> None:
     other = Culprit("aten::add", 3, None, Site("old.py", 2, "x + y"), is_touched=False)
     unplaced = Culprit("aten::mul", 1)
     broken = CounterChange("ops", 1, 5, "broken", culprits=(unplaced, other))
-    why = tell_failure("mlp", [broken, SYNC], None, None).why
+    why = summarise_failure("mlp", [broken, SYNC], None, None).why
     assert [text.split(" at ")[0] for text in why] == ["+1 aten::item in head", "+3 aten::add", "+1 aten::mul"]
 
 
@@ -42,7 +42,7 @@ def test_a_slower_step_is_told_with_its_interval_and_with_what_takes_longer() ->
     sides = (CompareSide("base", "a", "cpu", 18200.0), CompareSide("this", "b", "cpu", 19600.0))
     bars = (Bar("memory", "memory", 18000.0, 19000.0), Bar("overhead.sync", "overhead", 200.0, 600.0))
     comparison = Comparison(*sides, bars=bars, rows=(row, less), idle=bars[1:])
-    story = tell_failure("mlp", [], SLOW, comparison)
+    story = summarise_failure("mlp", [], SLOW, comparison)
     assert story.what == "step 18.2 ms -> 19.6 ms, +7.6 % [+5.1 %, +9.9 %], budget 3.0 %"
     assert story.why == (
         "+1.10 ms aten::copy_ (new) in rope at rope.py:88, changed here",
@@ -55,30 +55,30 @@ def test_recordings_that_show_no_slowdown_name_no_cause_of_one() -> None:
     row = ChangeRow("aten::copy_", None, None, None, "new", "nothing", 0, 1, 0.0, 100.0, 100.0, 0.0)
     sides = (CompareSide("base", "a", "cpu", 3000.0), CompareSide("this", "b", "cpu", 2000.0))
     bars = (Bar("memory", "memory", 0.0, 100.0), Bar("overhead.python", "overhead", 3000.0, 1900.0))
-    story = tell_failure("mlp", [], SLOW, Comparison(*sides, bars=bars, rows=(row,), idle=bars[1:]))
+    story = summarise_failure("mlp", [], SLOW, Comparison(*sides, bars=bars, rows=(row,), idle=bars[1:]))
     assert story.why == ()
     assert story.fix.startswith("see what changed")
 
 
 def test_a_slower_step_that_counts_more_needs_both_to_be_accepted() -> None:
-    fix = tell_failure("mlp", [SYNC], SLOW, None).fix
+    fix = summarise_failure("mlp", [SYNC], SLOW, None).fix
     assert fix == ('undo that, or raise the budget of step_us and: bottleneck accept mlp --metric syncs --reason "…"')
 
 
 def test_what_vanished_asks_for_a_look_at_the_workload() -> None:
-    story = tell_gone([CounterChange("flops", 10, None, "gone", reason="flops fell from 10 to nothing")])
+    story = summarise_lost_counters([CounterChange("flops", 10, None, "gone", reason="flops fell from 10 to nothing")])
     assert story.what == "flops: counted before, and no more"
     assert story.why == ("flops fell from 10 to nothing",)
 
 
 def test_a_growth_that_rounding_would_hide_is_told_exactly() -> None:
     broken = CounterChange("flops", 344_571_904, 344_571_968, "broken")
-    assert tell_failure("mlp", [broken], None, None).what == "flops 344 571 904 -> 344 571 968 per step"
+    assert summarise_failure("mlp", [broken], None, None).what == "flops 344 571 904 -> 344 571 968 per step"
 
 
 def test_creep_is_not_accepted_by_its_metric() -> None:
     creep = CounterChange("launches", 300, 340, "broken", is_creep=True)
-    story = tell_failure("mlp", [creep], None, None)
+    story = summarise_failure("mlp", [creep], None, None)
     assert story.what == "launches 300 -> 340 per step since the anchor"
     assert "--metric" not in story.fix
 
@@ -94,7 +94,7 @@ def test_amounts_are_exact_but_for_those_with_a_unit() -> None:
 def test_recordings_have_no_lock_file_to_accept_in() -> None:
     stands: tuple[tuple[GateVerdict, str], ...] = (("fail", "a.lock.toml"), ("fail", ""), ("nothing measured", ""))
     told = [
-        tell_stand(WorkloadResult("now", ("now.json",), verdict, "", counters=(SYNC,), lock=lock)).fix
+        with_summary(WorkloadResult("now", ("now.json",), verdict, "", counters=(SYNC,), lock=lock)).fix
         for verdict, lock in stands
     ]
     assert "accept" in told[0]

@@ -172,12 +172,12 @@ def test_what_is_put_in_is_the_least_that_the_budget_forbids(limit: Limit, befor
 )
 def test_a_slowdown_is_twice_the_budget(limit: Limit, told: str, what: str) -> None:
     injection = slowdown(limit)
-    assert (injection.told, injection.what) == (told, what)
+    assert (injection.variable, injection.what) == (told, what)
 
 
 def test_nothing_is_told_where_nothing_is_put_in() -> None:
-    assert NOTHING.told == ""
-    assert one_more("sync", "syncs", None, 5).told == "sync:1"
+    assert NOTHING.variable == ""
+    assert one_more("sync", "syncs", None, 5).variable == "sync:1"
 
 
 def test_an_anchor_is_not_in_question() -> None:
