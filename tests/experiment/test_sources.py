@@ -1,13 +1,17 @@
 """The base commit of a change, in each shape of clone; and the remedy where there is none."""
 
+import os
 import shlex
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from bottleneck.experiment.worktree import MERGE_BASE
+from bottleneck.experiment.sources import _name, parse_diff
+from bottleneck.experiment.worktree import MERGE_BASE, touched_lines
 from tests.experiment.clones import commit, git, look, make_branched, make_clone, own_settings
 
 pytestmark = pytest.mark.skipif(shutil.which("git") is None, reason="needs git")
@@ -178,3 +182,138 @@ def test_a_clone_without_a_base_says_why(tmp_path: Path, shape: str, said: str) 
     base, _ = look(clone, MERGE_BASE, tmp_path / "scratch")
     assert base.side is None
     assert base.reason is not None and said in base.reason
+
+
+TEN = "".join(f"line {number}\n" for number in range(1, 11))
+
+
+@pytest.fixture
+def ten_lines(tmp_path: Path) -> Path:
+    """A clone with a file of ten lines."""
+    return make_clone(tmp_path / "clone", TEN)
+
+
+def touched(ten_lines: Path) -> dict[str, list[int]]:
+    """The lines that differ from HEAD."""
+    found = touched_lines(ten_lines, git(ten_lines, "rev-parse", "HEAD"))
+    assert found is not None
+    return {name: sorted(lines) for name, lines in found.items()}
+
+
+def test_nothing_is_touched_where_nothing_was_changed(ten_lines: Path) -> None:
+    assert touched(ten_lines) == {}
+
+
+def test_lines_are_those_of_the_new_side(ten_lines: Path) -> None:
+    lines = TEN.splitlines(keepends=True)
+    (ten_lines / "train.py").write_text("".join(["new\n", *lines[:4], "fifth\n", *lines[5:8], "new\n", "new\n"]))
+    assert touched(ten_lines) == {"train.py": [1, 6, 10, 11]}
+
+
+def test_lines_that_are_gone_touch_none(ten_lines: Path) -> None:
+    (ten_lines / "train.py").write_text("".join(TEN.splitlines(keepends=True)[2:]))
+    assert touched(ten_lines) == {}
+    (ten_lines / "train.py").unlink()
+    assert touched(ten_lines) == {}
+
+
+def test_commits_the_index_and_the_working_tree_count_alike(ten_lines: Path) -> None:
+    first = git(ten_lines, "rev-parse", "HEAD")
+    commit(ten_lines, "second", train_py="zeroth\n" + TEN)
+    (ten_lines / "train.py").write_text("zeroth\n" + TEN + "staged\n")
+    git(ten_lines, "add", "train.py")
+    (ten_lines / "train.py").write_text("zeroth\n" + TEN + "staged\nlast\n")
+    found = touched_lines(ten_lines, first)
+    assert found == {"train.py": frozenset({1, 12, 13})}
+
+
+def test_a_file_that_was_moved_counts_by_its_new_name_where_it_differs(ten_lines: Path) -> None:
+    (ten_lines / "train.py").rename(ten_lines / "moved.py")
+    git(ten_lines, "add", "--all")
+    assert touched(ten_lines) == {}
+    (ten_lines / "moved.py").write_text(TEN + "more\n")
+    assert touched(ten_lines) == {"moved.py": [11]}
+
+
+def test_a_new_file_counts_as_a_whole_unless_it_is_ignored_or_no_text(ten_lines: Path) -> None:
+    commit(ten_lines, "ignore", **{".gitignore": "ignored.py\n"})
+    for name in ("ignored.py", "new.py"):
+        (ten_lines / name).write_text("a\nb\nc")
+    (ten_lines / "data.bin").write_bytes(b"\0\n\n")
+    (ten_lines / "link.py").symlink_to("train.py")
+    (ten_lines / "large.txt").write_text("x\n" * 600_000)
+    assert touched(ten_lines) == {"new.py": [1, 2, 3]}
+
+
+ODD = ["with space.py", "tab\t.py", 'quo"te.py', "back\\slash.py", "new\nline.py", "ü.py", "-x.py", "a b/c => d.py"]
+
+
+def test_names_may_be_odd(ten_lines: Path) -> None:
+    names = [*ODD, os.fsdecode(b"\xff\xfe.py")]
+    for name in names:
+        (ten_lines / name).parent.mkdir(exist_ok=True)
+        (ten_lines / name).write_text("one\ntwo\n")
+    assert touched(ten_lines) == {name: [1, 2] for name in names}
+    commit(ten_lines, "odd")
+    for name in names:
+        (ten_lines / name).write_text("one\nchanged\n")
+    assert touched(ten_lines) == {name: [2] for name in names}
+
+
+def test_a_folder_of_a_clone_knows_its_own_files_by_its_own_names(ten_lines: Path) -> None:
+    commit(ten_lines, "sub", sub__inner_py="one\n")
+    (ten_lines / "sub" / "inner.py").write_text("one\ntwo\n")
+    (ten_lines / "sub" / "new.py").write_text("one\n")
+    (ten_lines / "train.py").write_text("")
+    assert touched(ten_lines / "sub") == {"inner.py": [2], "new.py": [1]}
+
+
+def test_lines_that_look_like_a_diff_are_only_lines(ten_lines: Path) -> None:
+    text = "++ b/other.py\n@@ -1 +1,5 @@\ndiff --git a/x b/x\n-- a/x\n"
+    (ten_lines / "train.py").write_text(text)
+    assert touched(ten_lines) == {"train.py": [1, 2, 3, 4]}
+    commit(ten_lines, "odd")
+    (ten_lines / "train.py").write_text("one")
+    assert touched(ten_lines) == {"train.py": [1]}
+
+
+def test_binary_files_are_passed_over(ten_lines: Path) -> None:
+    (ten_lines / "data.bin").write_bytes(b"\0\1\2")
+    commit(ten_lines, "data")
+    (ten_lines / "data.bin").write_bytes(b"\0\1\3")
+    (ten_lines / "train.py").write_text(TEN + "more\n")
+    assert touched(ten_lines) == {"train.py": [11]}
+
+
+def test_settings_of_the_user_change_nothing(ten_lines: Path) -> None:
+    for setting in ("diff.noprefix", "diff.mnemonicPrefix", "color.ui"):
+        git(ten_lines, "config", setting, "always" if setting == "color.ui" else "true")
+    git(ten_lines, "config", "diff.external", "false")
+    (ten_lines / "train.py").write_text(TEN + "more\n")
+    assert touched(ten_lines) == {"train.py": [11]}
+
+
+@pytest.mark.parametrize("name", ["", "--output=stolen", "nothing"])
+def test_what_is_no_commit_has_no_answer(ten_lines: Path, name: str) -> None:
+    assert touched_lines(ten_lines, name) is None
+    assert not (ten_lines / "stolen").exists()
+
+
+def test_outside_of_a_clone_there_is_no_answer(tmp_path: Path) -> None:
+    assert touched_lines(tmp_path, "HEAD") is None
+
+
+@settings(max_examples=settings.default.max_examples * 3, deadline=None)
+@given(st.binary(max_size=200))
+def test_no_text_breaks_the_reading(text: bytes) -> None:
+    assert isinstance(parse_diff(b"diff --git a/x b/x\n+++ b/x\n@@ -0,0 +1,2 @@\n" + text), dict)
+
+
+def test_a_size_that_is_absurd_is_read_as_far_as_there_are_lines() -> None:
+    text = b"diff --git a/x b/x\n+++ b/x\n@@ -0,0 +1,999999999999 @@\n+a\n"
+    assert parse_diff(text) == {"x": frozenset({1})}
+
+
+def test_quoted_names_are_read_as_git_writes_them() -> None:
+    assert _name(b'"b/\\303\\274\\t\\"\\\\.py"') == 'ü\t"\\.py'
+    assert _name(b"/dev/null") is None

@@ -1,13 +1,14 @@
 import itertools
 import os
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from bottleneck.experiment.interventions import loaders
-from bottleneck.experiment.interventions.loaders import CHANGES
-from bottleneck.experiment.interventions.subject import NotApplicable, Subject, subject_of
+from bottleneck.experiment.interventions.loaders import BATCH_CHANGES, CHANGES, double_batch
+from bottleneck.experiment.interventions.subject import NotApplicable, Subject, make_subject, subject_of
 
 torch: Any = pytest.importorskip("torch")
 data = torch.utils.data
@@ -206,3 +207,26 @@ def test_replay_leaves_the_original_loader_alone() -> None:
 def test_replay_needs_to_know_how_long_an_epoch_is() -> None:
     with pytest.raises(NotApplicable, match="length"):
         REPLAY.apply(subject_of(over(data.DataLoader(Stream(), batch_size=4))))
+
+
+MLP = Path(__file__).parents[3] / "examples" / "mlp.py"
+
+
+def test_the_step_works_on_twice_as_many_samples() -> None:
+    torch: Any = pytest.importorskip("torch")
+    parameters = make_subject(str(MLP), settings={"batch_size": 3, "hidden": 8}).parameters
+    subject = make_subject(str(MLP), settings={**parameters, **double_batch(parameters)})
+    assert {len(tensor) for tensor in subject.tensors} == {6}
+    assert isinstance(subject.trained()[0], torch.nn.Parameter)
+    assert BATCH_CHANGES[0].samples == 2.0
+
+
+def test_a_workload_without_a_batch_size_has_nothing_to_double() -> None:
+    with pytest.raises(NotApplicable, match="needs a workload with a parameter batch_size"):
+        double_batch({"n": 2})
+
+
+@pytest.mark.parametrize("size", ["many", True, 2.5, 0, None])
+def test_a_batch_size_that_is_no_count_is_not_doubled(size: object) -> None:
+    with pytest.raises(NotApplicable, match="can be doubled"):
+        double_batch({"batch_size": size})
