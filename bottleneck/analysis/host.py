@@ -7,9 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from bottleneck.analysis.intervals import NOTHING, Flags, Floats, Integers, Segments, grouped, outermost, tally
+from bottleneck.analysis.intervals import NOTHING, Flags, Floats, Integers, Segments, grouped, outermost
 from bottleneck.schema.accounts import HOST_STATES
 from bottleneck.schema.linked_trace import Linked
+from bottleneck.schema.tables import main_thread
 
 _LOADER = r"^enumerate\(DataLoader\)|DataLoader\w*\.__next__|dataloader_next|\b(load|wait_for|next)_batch\b"
 _SYNC_OP = r"^aten::(item|_local_scalar_dense|nonzero|is_nonzero)$"
@@ -263,7 +264,7 @@ def read_host(linked: Linked) -> Host:
             target[state] = segments
     places = _places(linked)
     return Host(
-        main_thread=_main_thread(events),
+        main_thread=main_thread(events),
         labels={str(label): code for code, label in enumerate(labels)},
         states=threads,
         everywhere=everywhere,
@@ -357,27 +358,6 @@ def _waits(states: Integers, runtime: Flags, thread: Integers, start: Floats, en
         calls, doubtful = np.sort(start[mine[runtime[mine]]]), mine[~runtime[mine]]
         waits[doubtful] = np.searchsorted(calls, end[doubtful]) > np.searchsorted(calls, start[doubtful])
     return waits
-
-
-def _main_thread(events: pd.DataFrame) -> int:
-    """The thread that runs the program: most time in nested frames and annotations, among the threads with ops.
-
-    A backward thread may spend more time in ops, but it has next to no frames. Without any op: among all threads, and
-    as a last resort the one with the most time in runtime calls.
-    """
-    threads = len(events["thread"].cat.categories)
-    codes, dur = events["thread"].cat.codes.to_numpy().astype(np.int64), events["dur_us"].to_numpy()
-
-    def time_in(*categories: str) -> Floats:
-        rows = np.flatnonzero(np.logical_or.reduce([_is_category(events, name) for name in categories]))
-        return tally(codes[rows], dur[rows], threads)
-
-    in_ops, in_frames = time_in("op"), time_in("annotation", "python")
-    for score in (in_frames * (in_ops > 0), in_ops, in_frames, time_in("runtime")):
-        if score.any():
-            best = np.flatnonzero(score == score.max())
-            return int(best[0] if best.size == 1 else codes[np.isin(codes, best)][0])  # of equals the first to appear
-    return _NONE
 
 
 def _recorded(events: pd.DataFrame) -> Segments:

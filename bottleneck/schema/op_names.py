@@ -9,6 +9,8 @@ LOADER_FETCH = re.compile(r"^enumerate\(DataLoader\)#")
 MARK_PREFIXES = ("ProfilerStep#", "enumerate(DataLoader)#", "Optimizer.step#", "Optimizer.zero_grad#")
 MODULE_PREFIX = "nn.Module: "
 
+# Work of the autograd engine, whose threads run the backward pass.
+AUTOGRAD_PREFIX = "autograd::engine::"
 # Ops that only a training step has: nodes of the backward pass, and the optimizer.
 TRAINING = re.compile(r"^autograd::engine::evaluate_function|^Optimizer\.step#")
 

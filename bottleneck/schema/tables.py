@@ -11,6 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
+from bottleneck.schema.op_names import AUTOGRAD_PREFIX
+
 # What an event is, whatever its era or vendor called it.
 CATEGORIES = (
     "op",  # a framework operator on the host
@@ -295,6 +297,33 @@ def category(values: "np.ndarray[tuple[int], np.dtype[np.integer]]", labels: lis
 def as_integers(column: "pd.Series[int]") -> "np.ndarray[tuple[int], np.dtype[np.int64]]":
     """A nullable column of integers, such as row references, as a plain array; -1 for null."""
     return np.asarray(column.to_numpy(dtype=np.int64, na_value=-1), dtype=np.int64)
+
+
+def main_thread(events: pd.DataFrame) -> int:
+    """Code in EVENTS.thread of the thread that runs the program; -1 where the trace has no host events.
+
+    It spends the most time in Python frames and annotations among the threads with ops: an autograd thread may spend
+    more time in ops, but has next to no frames. Without frames it is the thread with the most time in ops that is none
+    of the autograd engine's, and in traces without ops that with the most time in frames or in runtime calls. Of equals
+    the first to appear counts.
+    """
+    threads = events["thread"].cat.codes.to_numpy().astype(np.int64)
+    dur_us, names = events["dur_us"].to_numpy(), events["name"].cat
+    size = len(events["thread"].cat.categories)
+
+    def time_in(*categories: str) -> "np.ndarray[tuple[int], np.dtype[np.float64]]":
+        rows = np.flatnonzero(events["category"].isin(categories).to_numpy())
+        return np.bincount(threads[rows], dur_us[rows], size).astype(np.float64)
+
+    autograd = names.categories.str.startswith(AUTOGRAD_PREFIX) if len(names.categories) else []
+    of_autograd = np.append(np.asarray(autograd, dtype=bool), False)[names.codes.to_numpy()]
+    is_autograd = np.bincount(threads[of_autograd], minlength=size) > 0
+    ops, frames, calls = time_in("op"), time_in("annotation", "python"), time_in("runtime")
+    for score in (frames * (ops > 0), ops * ~is_autograd, ops, frames * (calls > 0), frames, calls):
+        if score.any():
+            best = np.flatnonzero(score == score.max())
+            return int(best[0] if best.size == 1 else threads[np.isin(threads, best)][0])
+    return -1
 
 
 def nearest_ancestor(

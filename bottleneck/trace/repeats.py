@@ -18,7 +18,7 @@ import numpy as np
 
 from bottleneck.schema.linked_trace import Step, Trace
 from bottleneck.schema.op_names import LOADER_FETCH, MODULE_PREFIX, PROFILER_STEP
-from bottleneck.schema.tables import as_integers
+from bottleneck.schema.tables import as_integers, main_thread
 from bottleneck.trace.joins import (
     Flags,
     are_named,
@@ -131,7 +131,6 @@ _COVERED = 0.5
 _DEEPEST = 8
 
 _MODULE = re.compile("^" + re.escape(MODULE_PREFIX))
-_AUTOGRAD = re.compile("^autograd::engine::")
 
 
 # Steps in order, each with the reason why it does not count, null for those that do, which lie next to one another.
@@ -164,7 +163,7 @@ def find_repeats(trace: Trace) -> Found:
     shapes. Most of them hold equal ops inside the items too; others (a prefill, a compilation) do not count. No op of
     any thread may run across a bound.
     """
-    thread = _main_thread(trace)
+    thread = main_thread(trace.events)
     if thread < 0:
         return ()
     items = _inside_of_wrappers(_items(trace, thread))
@@ -180,24 +179,6 @@ def find_repeats(trace: Trace) -> Found:
         edges = (bounds_ns / 1e3).tolist()
         return tuple((Step(f"step {row}", edges[row], edges[row + 1]), why) for row, why in enumerate(reasons))
     return ()
-
-
-def _main_thread(trace: Trace) -> int:
-    """Code of the thread with ops or calls that is longest in annotations and frames, else in ops; -1 for none.
-
-    Of threads with ops only, those of the autograd engine come last, though training spends most time there.
-    """
-    of_event = trace.events["thread"].cat.codes.to_numpy()
-    dur_us = trace.events["dur_us"].to_numpy()
-
-    def time_in(chosen: Flags) -> Floats:
-        rows = np.flatnonzero(chosen)
-        return np.bincount(of_event[rows], dur_us[rows], 1 + int(of_event.max(initial=-1))).astype(np.float64)
-
-    in_ops, in_calls = time_in(is_any_of(trace, ("op",))), time_in(is_any_of(trace, ("runtime",)))
-    annotated = time_in(is_any_of(trace, ("annotation", "python"))) * (in_ops + in_calls > 0)
-    forward = in_ops * (time_in(are_named(trace, _AUTOGRAD)) == 0)
-    return next((int(np.argmax(score)) for score in (annotated, forward, in_ops, in_calls) if score.any()), -1)
 
 
 def _items(trace: Trace, thread: int) -> _Items:
