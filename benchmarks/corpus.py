@@ -1,11 +1,11 @@
-"""What `bottleneck report` says of every file in a folder of traces, as a markdown table.
+"""Runs `bottleneck report` on every file in a folder of traces and tabulates the results in markdown.
 
-python benchmarks/corpus.py FOLDER                        prints the table
-python benchmarks/corpus.py FOLDER --write docs/explanation/accuracy/traces.md
+python -m benchmarks.corpus FOLDER                          prints the table
+python -m benchmarks.corpus FOLDER --write docs/explanation/accuracy/traces.md
                                                           puts it between the corpus markers of that page
 
 Each file goes through the front door in a process of its own. A row shows the exit code, the verdict, the ledger's
-relative error against the wall time, and how much of the busy time was linked and priced; a refused file shows the one
+relative error against the wall time, and the linked and modelled shares of the busy time; a rejected file shows the one
 line that the user sees. The script fails when any file ends in another code than 0 or 3, prints a Python traceback, or
 when a ledger does not add up.
 """
@@ -22,13 +22,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-BEGIN, END = "<!-- corpus:begin -->", "<!-- corpus:end -->"
+from benchmarks.pages import write_between_markers
+
 HEADER = "| trace | exit | verdict | steps | wall/step ms | busy/step ms | ledger error | linked | priced |"
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one file gave."""
+    """Result of one file."""
 
     name: str
     code: int
@@ -99,13 +100,6 @@ def table(outcomes: list[Outcome]) -> str:
     return "\n".join(lines)
 
 
-def write_between_markers(page: Path, text: str) -> None:
-    """Replaces what stands between the corpus markers of a page."""
-    before, _, rest = page.read_text().partition(BEGIN)
-    _, _, after = rest.partition(END)
-    page.write_text(f"{before}{BEGIN}\n{text}\n{END}{after}")
-
-
 def main() -> int:
     """Runs over the folder; the exit status is 1 when a promise is broken."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -118,7 +112,7 @@ def main() -> int:
         outcomes = list(pool.map(report, files))
     text = table(outcomes)
     if options.write:
-        write_between_markers(options.write, text)
+        write_between_markers(options.write, "corpus", text)
     else:
         print(text)
     for outcome in outcomes:

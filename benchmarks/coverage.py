@@ -209,7 +209,7 @@ def total_share(covers: Sequence[Coverage], amount: str = "modelled_us") -> floa
 
 
 def page(covers: Sequence[Coverage]) -> str:
-    """The tables with what they add up to."""
+    """The tables with their totals."""
     counted = [one for one in covers if one.counts]
     violations = [f"{one.name}: {text}" for one in counted for text in one.violations]
     eager = [one.share(one.modelled_us) for one in counted if one.eager]

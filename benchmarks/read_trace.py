@@ -1,4 +1,4 @@
-"""What reading a trace costs beside orjson.loads of the same bytes: CPU time and peak memory at two sizes.
+"""Measures CPU time and peak memory of reading a trace, beside orjson.loads of the same bytes, at two sizes.
 
     python benchmarks/read_trace.py [TRACE] [--megabytes 50 1000] [--report]
 

@@ -1,4 +1,4 @@
-"""A large trace made from a real one: its events again and again, later each time and with ids of their own."""
+"""Makes a large trace from a real one: repeats its events, each time later and with ids of their own."""
 
 import re
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ _SPACING_US = 1000
 
 
 def repeat_trace(source: Path, target: Path, size_bytes: int) -> int:
-    """Writes to ``target`` the trace in ``source``, repeated whole until ``size_bytes`` are reached; gives the times.
+    """Writes to ``target`` the trace in ``source``, repeated until ``size_bytes`` are reached; returns the repeats.
 
     The layout of the text is kept, so that parsing costs what it costs in the original.
     """

@@ -1,4 +1,4 @@
-"""What each stage of a report costs on one trace, beside orjson.loads of the same bytes in the same process.
+"""Measures the CPU time of each stage of a report on one trace, beside orjson.loads of the same bytes.
 
     python benchmarks/stages.py TRACE [--megabytes 300]
 

@@ -11,7 +11,7 @@ HALF, BF16, LONG, BOOL = "c10::Half", "c10::BFloat16", "long int", "bool"
 
 
 def tensor(*shape: int, dtype: str = "float", strides: tuple[int, ...] | None = None) -> Tensor:
-    """A tensor argument, of floats unless said otherwise."""
+    """A tensor argument, of floats by default."""
     return Tensor(shape, dtype, strides)
 
 
@@ -21,7 +21,7 @@ def tensors(*shapes: tuple[int, ...]) -> TensorList:
 
 
 def cost_of(formulas: Formulas, name: str, *arguments: Tensor | TensorList | str | None) -> Cost:
-    """The cost of a call of 'aten::name'; texts stand for scalars as the trace spells them."""
+    """The cost of a call of 'aten::name'; texts are scalars as the trace spells them."""
     parsed: tuple[Argument, ...] = tuple(Scalar(item) if isinstance(item, str) else item for item in arguments)
     return formulas[f"aten::{name}"](OpCall(f"aten::{name}", parsed))
 

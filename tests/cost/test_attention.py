@@ -78,7 +78,7 @@ FORWARD_BYTES = 2 * (ELEMENTS + OUT) + 4 * BATCH * HEADS * QUERIES
 
 @pytest.mark.parametrize(("causal", "pairs"), [(False, FULL), (True, CAUSAL)])
 @pytest.mark.parametrize("name", forward_arguments(False))
-def test_every_backend_prices_the_same_forward_pass_the_same(name, causal, pairs):
+def test_every_backend_gives_the_same_forward_pass_the_same_cost(name, causal, pairs):
     cost = cost_of(FORMULAS, name, *forward_arguments(causal)[name])
     assert cost.matrix_flops == 2 * BATCH * HEADS * pairs * (WIDTH + VALUE_WIDTH)
     assert cost.special_ops == BATCH * HEADS * pairs
@@ -89,7 +89,7 @@ def test_every_backend_prices_the_same_forward_pass_the_same(name, causal, pairs
 
 @pytest.mark.parametrize(("causal", "pairs"), [(False, FULL), (True, CAUSAL)])
 @pytest.mark.parametrize("name", backward_arguments(False))
-def test_every_backend_prices_the_same_backward_pass_the_same(name, causal, pairs):
+def test_every_backend_gives_the_same_backward_pass_the_same_cost(name, causal, pairs):
     cost = cost_of(FORMULAS, name, *backward_arguments(causal)[name])
     assert cost.matrix_flops == 2 * BATCH * HEADS * pairs * (3 * WIDTH + 2 * VALUE_WIDTH)
     assert cost.special_ops == BATCH * HEADS * pairs
@@ -109,7 +109,7 @@ def test_every_backend_prices_the_same_backward_pass_the_same(name, causal, pair
         ("flash_attn_3::fwd", (*QKV_LAST, *[None] * 20, "0.1", "True", "-1", "-1"), 1),
     ],
 )
-def test_flash_attention_packages_are_priced_like_torch(name, arguments, passes):
+def test_flash_attention_packages_cost_the_same_as_torch(name, arguments, passes):
     parsed = tuple(Scalar(item) if isinstance(item, str) else item for item in arguments)
     widths = (3 * WIDTH + 2 * VALUE_WIDTH) if passes > 1 else WIDTH + VALUE_WIDTH
     assert FORMULAS[name](OpCall(name, parsed)).matrix_flops == 2 * BATCH * HEADS * CAUSAL * widths
@@ -199,7 +199,7 @@ def test_packed_sequences_of_unknown_lengths_take_at_least_what_even_ones_do():
 
 
 @given(st.lists(st.integers(1, 50), min_size=1, max_size=8))
-def test_no_split_of_packed_sequences_takes_less_than_the_price(lengths):
+def test_no_split_of_packed_sequences_takes_less_than_the_cost(lengths):
     cost = cost_of(FORMULAS, "_flash_attention_forward", *packed(sum(lengths), len(lengths), max(lengths)))
     pairs = sum(length * (length + 1) / 2 for length in lengths)
     assert cost.matrix_flops <= HEADS * pairs * 4 * WIDTH * (1 + 1e-9)
@@ -213,7 +213,7 @@ def test_one_query_per_packed_sequence_sees_all_of_its_keys(lengths):
     assert cost.matrix_flops == pytest.approx(HEADS * sum(lengths) * 4 * WIDTH)
 
 
-def test_packed_sequences_with_fewer_keys_than_queries_have_no_price():
+def test_packed_sequences_with_fewer_keys_than_queries_are_unmodelled():
     q, _, v, *more = packed(64, 4, 32)
     with pytest.raises(Unmodelled, match="lengths of the packed sequences"):
         cost_of(FORMULAS, "_flash_attention_forward", q, tensor(32, HEADS, WIDTH), v, *more)
@@ -284,7 +284,7 @@ def test_rounding_moves_every_buffer_once():
     assert moved(cost) == (3 * 12800 + 16,) * 2
 
 
-def test_operands_that_do_not_fit_have_no_price():
+def test_operands_that_do_not_fit_are_unmodelled():
     with pytest.raises(Unmodelled):
         sage_cost_of("sage_fwd", tensor(2, 3, 4), tensor(2, 3, 4), tensor(2, 3, 4))
 

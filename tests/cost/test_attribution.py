@@ -1,4 +1,4 @@
-"""Attribution of kernels to ops that work or only delegate; every cost is attributed exactly once."""
+"""Attribution of kernels to ops that work, not to ops that only delegate; every cost is attributed exactly once."""
 
 from collections.abc import Sequence
 
@@ -40,7 +40,7 @@ def ops_table(*ops: tuple[int | None, str | None]) -> pd.DataFrame:
 
 
 def kernels_table(ops: Sequence[int | None], **columns: Sequence[object]) -> pd.DataFrame:
-    """One compute kernel of 1 us for each op, unless columns say otherwise."""
+    """One compute kernel of 1 us for each op, unless ``columns`` has other values."""
     count = len(ops)
     table = {
         "op": pd.array(list(ops), dtype="Int32"),
@@ -64,16 +64,16 @@ def attributed_ops(ops: pd.DataFrame, kernels: pd.DataFrame) -> list[int | None]
 LINEAR = ops_table((None, "matmul"), (0, "view"), (0, "matmul"), (2, "copy"))
 
 
-def test_a_kernel_is_paid_for_by_the_op_that_launched_it_and_not_by_the_wrapper_around_it():
+def test_a_kernel_is_attributed_to_the_op_that_launched_it_and_not_by_the_wrapper_around_it():
     assert attributed_ops(LINEAR, kernels_table([2])) == [2]
 
 
-def test_a_kernel_of_an_op_without_a_price_is_paid_for_by_the_nearest_worker_above():
+def test_a_kernel_of_an_unmodelled_op_is_attributed_to_the_nearest_worker_above():
     ops = ops_table((None, "pointwise"), (0, None), (1, None))
     assert attributed_ops(ops, kernels_table([2])) == [0]
 
 
-def test_a_copy_inside_a_product_pays_for_its_own_kernel():
+def test_a_copy_inside_a_product_has_its_own_kernel():
     assert attributed_ops(LINEAR, kernels_table([3, 2])) == [3, 2]
 
 
@@ -104,7 +104,7 @@ def test_work_is_handed_down_within_a_family_and_along_declared_pairs(outer, inn
     assert attributed_ops(ops, kernels_table([0])) == [None if delegates else 0]
 
 
-def test_a_chain_of_wrappers_leaves_only_the_innermost_to_pay():
+def test_a_chain_of_wrappers_is_attributed_to_the_innermost_only():
     ops = ops_table((None, "copy"), (0, "copy"), (1, "copy"))
     assert attributed_ops(ops, kernels_table([2])) == [2]
     assert attributed_ops(ops, kernels_table([0, 1, 2], family=["host"] * 3)) == [None, None, 2]
@@ -132,23 +132,23 @@ def test_a_replayed_kernel_owes_nothing_to_the_op_that_launched_its_graph():
     assert attributed_ops(ops_table((None, "matmul")), kernels_table([0], replayed=[True])) == [None]
 
 
-def test_a_kernel_without_an_op_has_no_payer():
+def test_a_kernel_without_an_op_is_attributed_to_none():
     assert attributed_ops(ops_table((None, "matmul")), kernels_table([None])) == [None]
 
 
-def test_on_a_cpu_an_op_without_work_of_its_own_pays_for_nothing():
+def test_on_a_cpu_an_op_without_work_of_its_own_has_no_kernel():
     ops = ops_table((None, "pointwise"), (0, None), (0, "view"))
     assert attributed_ops(ops, kernels_table([0, 1, 2], family=["host"] * 3)) == [0, None, None]
 
 
-def test_kernels_of_one_payer_share_its_cost_by_duration_and_auxiliary_ones_take_none():
+def test_kernels_of_one_op_share_its_cost_by_duration_and_auxiliary_ones_take_none():
     kernels = kernels_table([0, 0, 0], dur_us=[3.0, 1.0, 4.0], auxiliary=[False, False, True])
     attribution = attribute(ops_table((None, "matmul")), kernels, costs_table())
     assert attribution["share"].tolist() == [0.75, 0.25, 0.0]
     assert attribution["group"].nunique() == 1
 
 
-def test_auxiliary_kernels_carry_the_cost_when_a_payer_has_no_others():
+def test_auxiliary_kernels_carry_the_cost_when_an_op_has_no_others():
     kernels = kernels_table([0, 0], dur_us=[3.0, 1.0], auxiliary=[True, True])
     assert attribute(ops_table((None, "matmul")), kernels, costs_table())["share"].tolist() == [0.75, 0.25]
 
@@ -158,7 +158,7 @@ def test_kernels_too_short_to_measure_share_equally():
     assert attribute(ops_table((None, "matmul")), kernels, costs_table())["share"].tolist() == [0.5, 0.5]
 
 
-def test_every_kernel_without_a_payer_is_a_group_of_its_own():
+def test_every_unattributed_kernel_is_a_group_of_its_own():
     attribution = attribute(ops_table((None, None), (None, "copy")), kernels_table([0, None, 1, 1]), costs_table())
     assert attribution["share"].isna().tolist() == [True, True, False, False]
     assert attribution["group"].nunique() == 3
@@ -189,13 +189,13 @@ def test_without_shapes_a_convolution_that_only_allocates_works_itself():
 
 
 @pytest.mark.parametrize(("self_us", "expected"), [(1.0, True), (2.5, False)])
-def test_an_op_that_nobody_knows_dispatches_if_others_take_half_of_its_time(self_us, expected):
+def test_an_unknown_op_dispatches_if_others_take_half_of_its_time(self_us, expected):
     names = ["mine::layer", "aten::mm"]
     flags = dispatching((None, None), (0, None), names=names, self_us=[self_us, 1.0], dur_us=[3.0, 1.0])
     assert flags == [expected, False]
 
 
-def test_an_op_that_nobody_knows_and_that_calls_nothing_known_does_not_dispatch():
+def test_an_unknown_op_that_calls_nothing_known_does_not_dispatch():
     assert dispatching((None, None), (0, None), names=["mine::layer", "mine::inner"]) == [False, False]
 
 
@@ -204,7 +204,7 @@ def test_a_kernel_on_a_device_never_dispatches():
     assert attribution["dispatches"].tolist() == [False]
 
 
-def test_nothing_to_charge_is_an_empty_table():
+def test_nothing_to_attribute_is_an_empty_table():
     assert len(attribute(ops_table(), kernels_table([]), costs_table())) == 0
     assert attributed_ops(ops_table(), kernels_table([None])) == [None]
 

@@ -38,7 +38,7 @@ TRANSPOSED = {
 
 
 @pytest.mark.parametrize("name", FORWARD)
-def test_every_backend_prices_the_same_convolution_the_same(name):
+def test_every_backend_gives_the_same_convolution_the_same_cost(name):
     cost = cost_of(FORMULAS, name, *FORWARD[name])
     assert (cost.matrix_flops, cost.vector_flops) == (FORWARD_FLOPS, 0)
     assert moved(cost) == (FORWARD_BYTES, FORWARD_BYTES)
@@ -51,7 +51,7 @@ def test_a_transposed_convolution_applies_its_weight_at_every_input_position(nam
     assert moved(cost)[0] == 4 * (X.numel + TRANSPOSED_W.numel + 4 * 16 * 18 * 18)
 
 
-def test_padding_read_as_stride_would_give_another_price():
+def test_padding_read_as_stride_would_give_another_cost():
     swapped = cost_of(FORMULAS, "cudnn_convolution", X, W, STRIDE, PADDING, ONE, "1")
     assert swapped.matrix_flops != FORWARD_FLOPS
 
@@ -161,7 +161,7 @@ def test_depthwise_backward_runs_on_the_vector_units():
     assert (cost.matrix_flops, cost.vector_flops) == (0, 2 * (2 * 4 * 81 * 8 * 9))
 
 
-def test_without_the_flag_the_weight_tells_whether_the_convolution_was_transposed():
+def test_without_the_flag_the_weight_decides_that_the_convolution_was_transposed():
     silent = ("", "", "", "", "", "", "", "[True, False, False]")
     assert cost_of(FORMULAS, "convolution_backward", GRAD, X, W, *silent).matrix_flops == FORWARD_FLOPS
     with pytest.raises(Unmodelled, match="transposed"):

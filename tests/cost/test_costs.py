@@ -18,7 +18,7 @@ def costs_of(*rows: tuple[str, str | None, str | None, str | None, str | None]) 
     return COSTS.check(compute_costs(SIGNATURES.check(frame)))
 
 
-def test_a_signature_with_a_formula_has_a_price_and_no_reason():
+def test_a_signature_with_a_formula_has_a_cost_and_no_reason():
     row = costs_of(MM).iloc[0]
     assert (row["family"], row["matrix_flops"], row["math_dtype"]) == ("matmul", 2 * 64 * 32 * 16, "fp32")
     assert row["reason"] is None
@@ -35,7 +35,7 @@ def test_a_signature_with_a_formula_has_a_price_and_no_reason():
         (("aten::mm", "[[2, 3], [4, 5]]", '["float", "float"]', None, None), "inner sizes of the product differ"),
     ],
 )
-def test_a_signature_without_a_price_says_why(row, reason):
+def test_an_unmodelled_signature_has_a_reason(row, reason):
     result = costs_of(row).iloc[0]
     assert result["reason"] == reason
     assert result.drop("reason").isna().all()
@@ -50,7 +50,7 @@ def test_no_signatures_give_an_empty_table():
     assert len(costs_of()) == 0
 
 
-def test_no_op_is_both_priced_and_a_composite():
+def test_no_op_has_a_formula_and_is_a_composite():
     assert not FORMULAS.keys() & COMPOSITES
 
 
@@ -83,7 +83,7 @@ HOSTILE_SHAPES = [
 
 
 @pytest.mark.parametrize("dims", HOSTILE_SHAPES)
-def test_hostile_shapes_give_every_op_a_price_or_a_reason(dims):
+def test_hostile_shapes_give_every_op_a_cost_or_a_reason(dims):
     types = '["float", "float", "float", {"a": 1}, ["float"], null, "TensorList", "c10::Half"]'
     frame = costs_of(*((name, dims, types, dims, dims) for name in FORMULAS))
     amounts = frame[["matrix_flops", "vector_flops", "special_ops", "bytes_low", "bytes_high"]]

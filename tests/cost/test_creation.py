@@ -44,6 +44,6 @@ def test_random_numbers_cost_arithmetic_and_constants_do_not():
 
 
 @pytest.mark.parametrize("name", ["zeros", "arange", "randperm", "full"])
-def test_a_size_that_was_not_recorded_is_unpriced(name):
+def test_a_size_that_was_not_recorded_is_unmodelled(name):
     with pytest.raises(Unmodelled):
         cost_of(FORMULAS, name, "", "", "", "", "", "")

@@ -155,7 +155,7 @@ def test_captures_of_one_length_that_differ_match_nothing(tmp_path):
     assert flops(found, replayed=True) == 0
 
 
-def test_a_capture_whose_products_stand_elsewhere_lends_nothing(tmp_path):
+def test_a_capture_with_products_at_other_positions_matches_nothing(tmp_path):
     found, _ = assign_replayed_costs(costed(tmp_path, captured(STEP[:2], 0, 1), replay([STEP[1], STEP[0]], 1000, 50)))
     assert flops(found, replayed=True) == 0
 
@@ -176,7 +176,7 @@ def test_a_kernel_that_took_far_longer_than_its_match_is_of_another_size(tmp_pat
     assert found.attribution["share"].isna().sum() == 1
 
 
-def test_a_call_of_which_a_kernel_is_missing_is_not_charged(tmp_path):
+def test_a_call_of_which_a_kernel_is_missing_is_not_attributed(tmp_path):
     found, _ = assign_replayed_costs(costed(tmp_path, eager(STEP, 0, 1), [kernel(77, 1000, 10, GEMM, grid=[6, 1, 1])]))
     assert found.attribution["share"].isna().sum() == 1
 

@@ -60,7 +60,7 @@ def test_rows_added_at_an_index_are_read_and_written():
     assert moved(cost) == (8 * K + 256 * K, 8 * K + 3 * 256 * K)
 
 
-def test_index_put_is_priced_by_its_values():
+def test_index_put_costs_as_much_as_its_values():
     cost = cost_of(FORMULAS, "_index_put_impl_", tensor(5000), None, tensor(K), "False", "False")
     assert moved(cost) == (4 * K, 4 * K + 8 * K + 32 * K)
     summed = cost_of(FORMULAS, "_index_put_impl_", tensor(5000), None, tensor(K), "True", "False")
@@ -81,7 +81,7 @@ def test_masks_are_read_and_the_rest_is_data():
         ("one_hot", (index(), "-1")),
     ],
 )
-def test_indices_that_were_not_recorded_are_unpriced(name, arguments):
+def test_indices_that_were_not_recorded_are_unmodelled(name, arguments):
     with pytest.raises(Unmodelled):
         cost_of(FORMULAS, name, *arguments)
 

@@ -92,7 +92,7 @@ def test_flops_are_those_of_the_ops_in_the_name_and_at_least_done(name, sizes, f
         ((tensor(4, 10, 20), tensor(4, 20, 30), tensor(4, 10, 30)), 2 * 4 * 10 * 20 * 30),
     ],
 )
-def test_a_template_tells_its_product_by_the_sizes_of_its_buffers(arguments, flops):
+def test_a_template_has_its_product_from_the_sizes_of_its_buffers(arguments, flops):
     cost = cost_of("triton_tem_fused_mm_0", *arguments)
     assert (cost.family, cost.matrix_flops, cost.math_dtype) == ("matmul", flops, "fp32")
 
@@ -107,7 +107,7 @@ def test_a_template_tells_its_product_by_the_sizes_of_its_buffers(arguments, flo
         ("triton_poi_fused_add_0", (64,)),
     ],
 )
-def test_a_kernel_whose_shapes_tell_nothing_has_no_price(name, arguments):
+def test_a_kernel_with_useless_shapes_is_unmodelled(name, arguments):
     with pytest.raises(Unmodelled):
         cost_of(name, *arguments)
 
@@ -131,7 +131,7 @@ def test_a_generated_kernel_has_a_trade_by_its_name(name, family):
     assert op_family(name) == family
 
 
-def test_a_recorded_launch_is_priced_by_the_stage():
+def test_a_recorded_launch_is_modelled_by_the_stage():
     row = ["triton_poi_fused_add_cos_sin_0", json.dumps([[10, 10]] * 3 + [[]]), json.dumps(["float"] * 3 + ["Scalar"])]
     frame = SIGNATURES.empty()
     frame.loc[0] = [*row, None, json.dumps(["", "", "", "100"])]

@@ -222,7 +222,7 @@ def test_stacked_operands_on_both_sides_are_a_batch():
         ("mm", (tensor(M, K, dtype="mystery"), tensor(K, N, dtype="mystery"))),
     ],
 )
-def test_operands_that_do_not_fit_have_no_price(name, arguments):
+def test_operands_that_do_not_fit_are_unmodelled(name, arguments):
     with pytest.raises(Unmodelled):
         cost_of(FORMULAS, name, *arguments)
 
@@ -258,7 +258,7 @@ def test_a_transposed_product_costs_the_same(m, n, k):
         ("addmm", (tensor(3), tensor(5, 7), tensor(7, 3)), (5, 3, 7, 1)),
     ],
 )
-def test_a_product_tells_its_sizes(name, arguments, sizes):
+def test_a_product_records_its_sizes(name, arguments, sizes):
     cost = cost_of(FORMULAS, name, *arguments)
     assert (cost.m, cost.n, cost.k, cost.batch) == sizes
 

@@ -39,7 +39,7 @@ def test_concatenated_items_are_halves_at_least_and_floats_at_most():
     assert moved(cost_of(FORMULAS, "cat", tensors((3, N), (4, N)), "0")) == (2 * 2 * 7 * N, 2 * 4 * 7 * N)
 
 
-def test_an_empty_out_tensor_tells_nothing_about_a_concatenation():
+def test_an_empty_out_tensor_does_not_affect_a_concatenation():
     assert cost_of(FORMULAS, "cat", tensors((N,)), "0", tensor(0)).bytes_high == 8 * N
 
 
@@ -82,7 +82,7 @@ def test_copies_compute_nothing():
         ("_to_copy", (tensor(N), "99", "", "", "", "False", "")),
     ],
 )
-def test_what_was_not_recorded_is_unpriced(name, arguments):
+def test_arguments_that_were_not_recorded_are_unmodelled(name, arguments):
     with pytest.raises(Unmodelled):
         cost_of(FORMULAS, name, *arguments)
 

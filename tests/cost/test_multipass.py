@@ -65,7 +65,7 @@ def test_a_long_transform_and_each_further_dimension_take_another_pass():
     assert plane.vector_flops == 5 * 4096 * math.log2(4096)
 
 
-def test_a_transform_without_recorded_dimensions_is_unpriced():
+def test_a_transform_without_recorded_dimensions_is_unmodelled():
     with pytest.raises(Unmodelled):
         cost_of(FORMULAS, "_fft_c2c", tensor(8, dtype=COMPLEX), "", "0", "True")
 

@@ -101,7 +101,7 @@ def test_softmax_backward_does_not_read_the_input_that_old_traces_record():
     assert moved(half) == (10 * N, 10 * N)
 
 
-def test_a_call_without_input_is_unpriced():
+def test_a_call_without_input_is_unmodelled():
     with pytest.raises(Unmodelled):
         cost_of(FORMULAS, "native_layer_norm", None, "[768]", None, None, "")
 

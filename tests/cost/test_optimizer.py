@@ -65,7 +65,7 @@ def test_updating_the_loss_scale_moves_a_few_numbers():
 
 
 @pytest.mark.parametrize("name", ["_foreach_add_", "_fused_adam_", "_foreach_norm"])
-def test_lists_whose_sizes_were_not_recorded_are_unpriced(name):
+def test_lists_whose_sizes_were_not_recorded_are_unmodelled(name):
     with pytest.raises(Unmodelled, match="sizes of the tensor list"):
         cost_of(FORMULAS, name, tensors(), tensors(), "1.")
 

@@ -35,7 +35,7 @@ functional = torch.nn.functional
 
 @dataclass(frozen=True)
 class Case:
-    """A call to record: the tensors that it has to read are its arguments unless ``reads`` says otherwise."""
+    """A call to record: the tensors that it has to read are its arguments unless ``reads`` is given."""
 
     op: str
     function: Callable[..., object]
@@ -191,7 +191,7 @@ def _schemas() -> dict[str, list["torch._C.FunctionSchema"]]:
     return found
 
 
-def test_every_priced_name_is_an_op_of_torch():
+def test_every_name_with_a_formula_is_an_op_of_torch():
     missing = FORMULAS.keys() - _schemas().keys() - LEGACY
     assert not missing
 

@@ -123,7 +123,7 @@ def test_half_precision_is_computed_in_fp32_and_double_in_fp64(dtype, expected):
         ("where", (tensor(3, dtype=BOOL),)),
     ],
 )
-def test_calls_that_make_no_sense_are_unpriced(name, arguments):
+def test_calls_that_make_no_sense_are_unmodelled(name, arguments):
     with pytest.raises(Unmodelled):
         cost_of(FORMULAS, name, *arguments)
 

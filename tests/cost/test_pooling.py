@@ -73,7 +73,7 @@ def test_a_grid_says_where_to_read():
     assert cost.bytes_high >= cost.bytes_low + IN
 
 
-def test_an_upsampling_by_factors_is_priced_in_its_child():
+def test_an_upsampling_by_factors_is_modelled_in_its_child():
     with pytest.raises(Unmodelled):
         cost_of(FORMULAS, "upsample_nearest2d", X, "", "[2., 2.]")
 

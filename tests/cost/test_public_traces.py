@@ -23,7 +23,7 @@ EAGER = (
     "*__mi300__gaunernst_bert-small-uncased__*",
     "*__mi300__resnet_act_checkpoint*",
 )
-# An A100 of 2023, where operands without strides, isnan and repeated copies tempt a price to be too high.
+# An A100 of 2023, where operands without strides, isnan and repeated copies can make a cost too high.
 OLDER = ("*result__trace_100Kpar_4exp*", "*amg_example__asdf_True_at_c84af29*")
 # Torch 1.8 on a V100, without dtypes, strides and scalars; recommendation models, whose rows are data.
 COMPLETED = (
@@ -48,12 +48,12 @@ def find(traces: Path, pattern: str) -> Path:
 
 
 @pytest.mark.parametrize("pattern", COMPLETED)
-def test_what_the_rest_of_a_trace_tells_prices_nine_tenths_of_what_ops_issued(traces, pattern):
+def test_shape_inference_models_nine_tenths_of_the_work_of_ops(traces, pattern):
     assert cover(find(traces, pattern)).unmodelled_share < 0.1
 
 
 @pytest.mark.parametrize("pattern", EAGER)
-def test_less_than_one_percent_of_eager_work_is_unpriced(traces, pattern):
+def test_less_than_one_percent_of_eager_work_is_unmodelled(traces, pattern):
     coverage = cover(find(traces, pattern))
     assert coverage.work_us > 0
     assert coverage.unmodelled_share < 0.01

@@ -37,6 +37,6 @@ def test_onednn_multiplies_packed_bytes(rows):
     assert moved(cost) == (rows * 32 + 512 + rows * 16, rows * 32 + 512 + 4 * rows * 16)
 
 
-def test_a_packed_weight_that_does_not_fit_has_no_price():
+def test_a_packed_weight_that_does_not_fit_is_unmodelled():
     with pytest.raises(Unmodelled):
         cost_of("onednn::qlinear_pointwise", tensor(4, 33), "0.1", "0", tensor(32, 16))

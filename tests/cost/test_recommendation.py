@@ -50,7 +50,7 @@ def test_without_its_total_width_a_lookup_takes_the_mean_row_and_trusts_the_narr
     assert cost.bytes_high == cost_of(ADAGRAD, *lookup(total="64")).bytes_high
 
 
-def test_a_lookup_of_unknown_width_has_no_price():
+def test_a_lookup_of_unknown_width_is_unmodelled():
     arguments = lookup()
     arguments[20] = None
     with pytest.raises(Unmodelled, match="widths"):

@@ -25,7 +25,7 @@ def test_backward_costs_two_products():
     assert backward.matrix_flops == 2 * forward.matrix_flops
 
 
-def test_a_list_of_weights_and_their_buffer_price_alike():
+def test_a_list_of_weights_and_their_buffer_cost_the_same():
     shapes = tensors((4 * HIDDEN, WIDTH), (4 * HIDDEN, HIDDEN), (4 * HIDDEN,), (4 * HIDDEN,))
     listed = cost_of(FORMULAS, "_cudnn_rnn", X, shapes, "4", None, STATE)
     packed = cost_of(FORMULAS, "_cudnn_rnn", X, tensors(), "4", tensor(MATRICES), STATE)
@@ -43,6 +43,6 @@ def test_a_fused_cell_reads_its_gates_and_writes_its_state():
     assert moved(cost) == (4 * BATCH * HIDDEN * (4 + 4 + 1 + 1 + 4),) * 2
 
 
-def test_weights_that_were_not_recorded_are_unpriced():
+def test_weights_that_were_not_recorded_are_unmodelled():
     with pytest.raises(Unmodelled):
         cost_of(FORMULAS, "_cudnn_rnn", X, tensors(), "4", None, STATE)

@@ -72,7 +72,7 @@ def test_equal_may_stop_at_the_first_difference():
     assert moved(cost_of(FORMULAS, "equal", X, X)) == (0, 2 * IN)
 
 
-def test_a_dimension_that_the_operand_lacks_is_no_price():
+def test_a_dimension_that_the_operand_lacks_is_unmodelled():
     with pytest.raises((Unmodelled, IndexError)):
         cost_of(FORMULAS, "sum", X, "[7]", "False", "")
 

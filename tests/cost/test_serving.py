@@ -137,6 +137,6 @@ def test_quantising_moves_what_it_reads_and_writes():
 
 
 @pytest.mark.parametrize("name", sorted(FORMULAS))
-def test_a_call_without_tensors_has_no_price(name):
+def test_a_call_without_tensors_is_unmodelled(name):
     with pytest.raises((Unmodelled, IndexError, ValueError)):
         cost_of(name, "1", "2")

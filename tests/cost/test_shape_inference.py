@@ -53,7 +53,7 @@ def listed(name: str, ts: float, dims: list[object]) -> Event:
     return op(name, ts, 10, dims=dims, types=["TensorList", "Scalar"])
 
 
-def test_the_kernel_tells_the_dtype_of_a_call_that_recorded_none(tmp_path):
+def test_the_kernel_gives_the_dtype_of_a_call_that_recorded_none(tmp_path):
     linked = completed(tmp_path, *with_kernels(bare("aten::relu", 0, [[64, 32]]), RELU.format("c10::Half")))
     call = call_of(linked, "aten::relu")
     assert (call["types"], call["evidence"]) == ('["c10::Half"]', "dtype from kernel names")
@@ -61,7 +61,7 @@ def test_the_kernel_tells_the_dtype_of_a_call_that_recorded_none(tmp_path):
     assert (cost["bytes_low"], cost["evidence"]) == (2 * 64 * 32 * 2, "dtype from kernel names")
 
 
-def test_calls_of_one_shape_and_two_dtypes_get_a_price_each(tmp_path):
+def test_calls_of_one_shape_and_two_dtypes_get_a_cost_each(tmp_path):
     names = (RELU.format("float"), RELU.format("c10::Half"))
     events = [each for at, name in enumerate(names) for each in with_kernels(bare("aten::relu", 20 * at, [[64]]), name)]
     linked = completed(tmp_path, *events)
@@ -102,14 +102,14 @@ def test_arguments_that_are_masks_by_schema_stay_of_one_byte(tmp_path):
     assert json.loads(call_of(linked, "aten::where")["types"]) == ["bool", "c10::Half", "c10::Half"]
 
 
-def test_the_copying_kernel_tells_the_item_size_of_a_list(tmp_path):
+def test_the_copying_kernel_gives_the_item_size_of_a_list(tmp_path):
     linked = completed(tmp_path, *with_kernels(listed("aten::cat", 0, [[[64], [32]], []]), CAT))
     call = call_of(linked, "aten::cat")
     cost = compute_costs(linked.trace.signatures).iloc[call.name]
     assert (cost["bytes_low"], cost["bytes_high"]) == (2 * 96 * 2, 2 * 96 * 2)
 
 
-def test_without_a_telling_kernel_a_list_keeps_its_interval(tmp_path):
+def test_without_a_kernel_name_with_a_size_a_list_keeps_its_interval(tmp_path):
     linked = completed(tmp_path, *with_kernels(listed("aten::cat", 0, [[[64], [32]], []]), "Memcpy"))
     cost = compute_costs(linked.trace.signatures).iloc[call_of(linked, "aten::cat").name]
     assert (cost["bytes_low"], cost["bytes_high"], cost["evidence"]) == (2 * 96 * 2, 2 * 96 * 4, None)
@@ -123,7 +123,7 @@ def convolution(*, backward: list[object] | None = None, consumer: list[object] 
 
 
 @pytest.mark.parametrize("source", ["consumer", "backward"])
-def test_the_next_op_or_the_gradient_tells_the_output_of_a_convolution(tmp_path, source):
+def test_the_next_op_or_the_gradient_gives_the_output_of_a_convolution(tmp_path, source):
     linked = completed(tmp_path, *convolution(**{source: [32, 64, 112, 112]}))
     call = call_of(linked, CONV)
     assert call["result"] == "[32, 64, 112, 112]"
@@ -132,7 +132,7 @@ def test_the_next_op_or_the_gradient_tells_the_output_of_a_convolution(tmp_path,
     assert cost["evidence"] == "dtype from kernel names; sizes from the ops around it"
 
 
-def test_an_unfolding_convolution_is_witnessed_like_any_other(tmp_path):
+def test_an_unfolding_convolution_gets_its_result_like_any_other(tmp_path):
     dims = [INPUT, WEIGHT, [], [64], [], []]
     types = ["float", "float", "ScalarList", "float", "ScalarList", "ScalarList"]
     outer = op("aten::thnn_conv2d", 0, 30, dims=dims, types=types)
@@ -149,20 +149,20 @@ def test_the_gradient_outweighs_the_next_op(tmp_path):
 
 
 @pytest.mark.parametrize("other", [[32, 65, 112, 112], [16, 64, 112, 112], [32, 64, 300, 112], [32, 64], None])
-def test_an_operand_that_cannot_be_the_output_tells_nothing(tmp_path, other):
+def test_an_operand_that_cannot_be_the_output_is_ignored(tmp_path, other):
     linked = completed(tmp_path, *convolution(consumer=other))
     call = call_of(linked, CONV)
     assert call["result"] is None
     assert "padding" in compute_costs(linked.trace.signatures)["reason"][call.name]
 
 
-def test_gradients_of_two_sizes_for_the_same_shapes_tell_nothing(tmp_path):
+def test_gradients_of_two_sizes_for_the_same_shapes_are_ignored(tmp_path):
     events = convolution(backward=[32, 64, 112, 112])
     linked = completed(tmp_path, *events, bare(f"{CONV}_backward", 80, [INPUT, [32, 64, 56, 56], WEIGHT]))
     assert call_of(linked, CONV)["result"] is None
 
 
-def test_a_recorded_stride_needs_no_witness(tmp_path):
+def test_a_recorded_stride_needs_no_inference(tmp_path):
     scalars = ["", "", "[3, 3]", "[2, 2]", "[1, 1]", "1"]
     event = op(CONV, 0, 10, dims=[INPUT, WEIGHT, [], [], [], []], concrete=scalars)
     linked = completed(tmp_path, event, op("aten::relu", 20, 10, dims=[[32, 64, 111, 111]]))
@@ -177,7 +177,7 @@ def test_a_recorded_stride_needs_no_witness(tmp_path):
         ("backward_weight", [[], [32, 64, 112, 112], INPUT], WEIGHT),
     ],
 )
-def test_the_caller_of_a_partial_gradient_tells_its_size(tmp_path, part, dims, result):
+def test_the_caller_of_a_partial_gradient_gives_its_size(tmp_path, part, dims, result):
     whole = bare(f"{CONV}_backward", 0, [INPUT, [32, 64, 112, 112], WEIGHT], dur=50)
     kernel_name = "void cudnn::detail::dgrad_engine<float, 512, 6>(int)"
     linked = completed(tmp_path, whole, *with_kernels(bare(f"{CONV}_{part}", 10, dims), kernel_name))
@@ -189,7 +189,7 @@ def test_the_caller_of_a_partial_gradient_tells_its_size(tmp_path, part, dims, r
     assert cost["bytes_low"] == 4 * elements
 
 
-def test_a_partial_gradient_without_a_caller_stays_unpriced(tmp_path):
+def test_a_partial_gradient_without_a_caller_stays_unmodelled(tmp_path):
     dims = [[], [32, 64, 112, 112], WEIGHT]
     linked = completed(tmp_path, *with_kernels(bare(f"{CONV}_backward_input", 10, dims), "dgrad_engine<float>"))
     assert compute_costs(linked.trace.signatures)["reason"][call_of(linked, f"{CONV}_backward_input").name] is not None
@@ -200,7 +200,7 @@ def indexing(strides: str) -> list[Event]:
     return [op("aten::index", 0, 10, dims=[[256, 80], []], types=["float", ""]), view]
 
 
-def test_the_view_that_an_index_makes_tells_the_size_of_its_result(tmp_path):
+def test_the_view_that_an_index_makes_gives_the_size_of_its_result(tmp_path):
     linked = completed(tmp_path, *indexing("[0, 1]"))
     call = call_of(linked, "aten::index")
     assert call["result"] == "[161, 80]"
@@ -276,5 +276,5 @@ def test_the_first_type_of_the_template_is_that_of_the_data(name, math_dtype, dt
         ("Memcpy DtoD (Device -> Device)", None),
     ],
 )
-def test_a_copying_kernel_tells_the_size_of_its_items(name, item_bytes):
+def test_a_copying_kernel_gives_the_size_of_its_items(name, item_bytes):
     assert kernel_item_bytes(name) == item_bytes

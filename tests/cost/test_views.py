@@ -57,5 +57,5 @@ def test_nodes_of_user_code_may_launch_kernels_themselves(name):
     assert dispatch(name) is None
 
 
-def test_no_op_is_both_a_composite_and_priced():
+def test_no_op_is_a_composite_and_has_a_formula():
     assert not COMPOSITES & (FORMULAS.keys() | POINTWISE.keys())

@@ -112,7 +112,7 @@ def test_a_virtual_function_has_the_ceilings_of_its_part() -> None:
     assert device.source == "datasheet" and not caveats
 
 
-def test_twins_of_an_unknown_name_give_the_higher_ceilings() -> None:
+def test_rows_that_fit_an_unknown_name_give_the_higher_ceilings() -> None:
     device, caveats = match(told("Tesla V100-FHHL-32GB", 80, 31.7, "7.0"))
     assert device.peaks_flops_per_s["fp16_tensor"] == pytest.approx(130e12)
     assert device.source == "derived" and caveats == ["device-by-fingerprint"]
@@ -154,7 +154,7 @@ def test_a_cpu_that_was_not_calibrated_is_unknown() -> None:
     assert [caveat.slug for caveat in caveats] == ["unknown-device"]
 
 
-def test_a_gpu_that_did_no_work_lends_its_ceilings_to_no_cpu() -> None:
+def test_a_gpu_that_did_no_work_gives_no_ceilings_to_a_cpu() -> None:
     device, caveats = match_device([H100], [], "cpu")
     assert (device.kind, device.name, device.peaks_flops_per_s) == ("cpu", "CPU", {})
     assert [caveat.slug for caveat in caveats] == ["unknown-device"]
@@ -166,7 +166,7 @@ def test_only_devices_with_work_are_counted() -> None:
     assert match_device(host, [0, 1, 2], "cuda")[0].count == 3
 
 
-def test_work_on_different_parts_is_told() -> None:
+def test_work_on_different_parts_is_reported() -> None:
     pair = [H100, DeviceProperties(1, "Tesla T4", 15 * GIB, 40, "7.5", 32)]
     assert [caveat.slug for caveat in match_device(pair, [0, 1], "cuda")[1]] == ["mixed-devices"]
     assert match_device(pair, [1], "cuda")[0].name == "Tesla T4"

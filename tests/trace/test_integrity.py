@@ -48,7 +48,7 @@ def test_damage_that_the_reader_tolerated_has_its_own_row(tmp_path: Path) -> Non
     assert row(check_file(trace), "clamped-durations").status == "limited"
 
 
-def test_what_the_profiler_complained_of_is_told(tmp_path: Path) -> None:
+def test_messages_of_the_profiler_are_reported(tmp_path: Path) -> None:
     line = "ERROR:2026-01-08 08:51:59 865:3386 DeviceProperties.cpp:47] gpuGetDeviceCount failed \x1b[2J"
     check = row(check_file(read(tmp_path, pairs(2), ERROR=[line, "more"])), "profiler-log")
     assert (check.status, check.decides) == ("limited", False)
@@ -76,7 +76,7 @@ def test_launches_without_kernels_say_where_they_lie(tmp_path: Path, lost: list[
     assert check.why.startswith(where)
 
 
-def test_a_few_launches_whose_kernels_never_ran_are_told_but_no_fault(tmp_path: Path) -> None:
+def test_a_few_launches_whose_kernels_never_ran_are_reported_but_no_fault(tmp_path: Path) -> None:
     check = device(tmp_path, [*pairs(99), *launches([901], 5000)], "kernels-missing")
     assert check.status == "ok"
     assert check.fact.startswith("1 of 100 (1.0 %)")
@@ -118,7 +118,7 @@ def test_kernels_of_a_trace_that_recorded_no_host_say_so(tmp_path: Path) -> None
     assert (check.status, check.why) == ("limited", "launches were not recorded")
 
 
-def test_clock_skew_is_told_by_median_and_most(tmp_path: Path) -> None:
+def test_clock_skew_is_reported_by_median_and_most(tmp_path: Path) -> None:
     early = [event for number in range(3) for event in (launch(90 + number, 500 + 40 * number, 2),)]
     works = [kernel(90 + number, 500 + 40 * number - lead, 3) for number, lead in enumerate((5, 10, 30))]
     check = device(tmp_path, [*pairs(7), *early, *works], "clock-skew")
@@ -127,7 +127,7 @@ def test_clock_skew_is_told_by_median_and_most(tmp_path: Path) -> None:
     assert "10.0 us in the median, 30.0 us at most" in check.fact
 
 
-def test_a_rare_skew_is_told_but_no_fault(tmp_path: Path) -> None:
+def test_a_rare_skew_is_reported_but_no_fault(tmp_path: Path) -> None:
     check = device(tmp_path, [*pairs(40), launch(90, 900, 2), kernel(90, 895, 3)], "clock-skew")
     assert (check.status, check.share) == ("ok", 1 / 41)
 

@@ -153,7 +153,7 @@ def test_external_ids_that_copy_the_correlation_make_no_links(tmp_path: Path) ->
     assert ops_of_kernels(linked(tmp_path, [*ops, *kernels])) == [None, None]
 
 
-def test_a_launch_outside_any_op_is_told_from_an_orphan(tmp_path: Path) -> None:
+def test_a_launch_outside_any_op_is_no_orphan(tmp_path: Path) -> None:
     result = linked(tmp_path, [op("aten::mm", 0, 20), launch(1, 30, 5), kernel(1, 40, 30)])
     assert result.kernels["unlinked"].tolist() == ["launched outside any op"]
     assert result.kernels["step"].tolist() == [0]
@@ -187,7 +187,7 @@ def test_a_graph_id_marks_a_replay(tmp_path: Path) -> None:
     assert linked(tmp_path, [op("aten::mm", 0, 20), *work]).kernels["replayed"].tolist() == [True]
 
 
-def test_kinds_tell_computation_collectives_copies_and_fills_apart(tmp_path: Path) -> None:
+def test_kinds_separate_computation_collectives_copies_and_fills(tmp_path: Path) -> None:
     fill = {**memcpy(4, 80, 9, 64), "cat": "gpu_memset", "name": "Memset (Device)"}
     named = kernel(5, 100, 9, "my_all_reduce", args={"Collective name": "allreduce", "Group size": 2})
     events = [
@@ -240,7 +240,7 @@ def test_a_trace_without_device_work_has_a_kernel_per_op(tmp_path: Path) -> None
     assert table["engine"].isna().all() and table["launch"].isna().all()
 
 
-def test_launches_without_a_kernel_are_told_when_they_are_many(tmp_path: Path) -> None:
+def test_launches_without_a_kernel_are_reported_when_they_are_many(tmp_path: Path) -> None:
     calls = [launch(each, each, 0.5) for each in range(1, 101)]
     kernels = [kernel(each, 200 + each, 0.5) for each in range(1, 98)]
     few = linked(tmp_path, [op("aten::x", 0, 150), *calls, *kernels, kernel(98, 300, 1)])

@@ -117,7 +117,7 @@ def test_no_op_of_a_real_trace_is_cut_by_more_than_a_rounding(traces: Path) -> N
         assert (raw_us - result.ops["dur_us"].to_numpy()).max(initial=0) <= 1, row["file"]
 
 
-def test_kernels_of_matrix_ops_tell_their_engine(traces: Path) -> None:
+def test_kernels_of_matrix_ops_have_an_engine(traces: Path) -> None:
     for row, result in device_traces(traces):
         if row["file"].startswith(_SYNTHETIC):
             continue

@@ -136,14 +136,14 @@ def test_numbers_in_strings_count_as_numbers(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [2**63, 10159970886766084423, 2**64, 10**25])
-def test_an_id_beyond_64_bits_is_null_and_told(tmp_path: Path, number: int) -> None:
+def test_an_id_beyond_64_bits_is_null_and_reported(tmp_path: Path, number: int) -> None:
     trace = read_list(tmp_path, [op("aten::mm", 1, 9, external_id=number), kernel(3, 2, 3), kernel(number, 6, 1)])
     assert trace.op_args["external_id"].isna().all()
     assert trace.device_args["correlation"].isna().tolist() == [False, True]
     assert slugs(trace) == ["large-ids"]
 
 
-def test_a_negative_duration_is_taken_as_zero_and_told(tmp_path: Path) -> None:
+def test_a_negative_duration_is_taken_as_zero_and_reported(tmp_path: Path) -> None:
     trace = read_list(tmp_path, [op("aten::mm", 1, -1), op("aten::add", 5, 2)])
     assert trace.events["dur_us"].tolist() == [0.0, 2.0]
     assert slugs(trace) == ["clamped-durations"]
@@ -244,7 +244,7 @@ def test_a_compressed_file_without_its_last_bytes_is_whole(tmp_path: Path, cut: 
     assert slugs(trace) == ["truncated"]
 
 
-def test_a_wrong_checksum_is_told_and_loses_nothing(tmp_path: Path) -> None:
+def test_a_wrong_checksum_is_reported_and_loses_nothing(tmp_path: Path) -> None:
     data = bytearray(gzipped(COMPLETE.encode()))
     data[-6] ^= 1
     trace = read_bytes(tmp_path, bytes(data))
@@ -273,7 +273,7 @@ def test_a_compressed_file_may_carry_a_name_a_comment_and_more(tmp_path: Path) -
 
 
 @pytest.mark.parametrize(("junk", "expected"), [(b"\0" * 512, []), (b"junk after the end", ["trailing-garbage"])])
-def test_what_follows_the_compressed_data_is_told_unless_it_is_padding(
+def test_bytes_after_the_compressed_data_are_reported_unless_it_is_padding(
     tmp_path: Path, junk: bytes, expected: list[str]
 ) -> None:
     trace = read_bytes(tmp_path, gzipped(COMPLETE.encode()) + junk)
@@ -283,7 +283,7 @@ def test_what_follows_the_compressed_data_is_told_unless_it_is_padding(
 
 @pytest.mark.parametrize("text", [COMPLETE, json.dumps(chain(50))])
 @pytest.mark.parametrize("junk", ["garbage", '{"traceEvents": []}', "]]}"])
-def test_garbage_after_the_end_is_told(tmp_path: Path, text: str, junk: str) -> None:
+def test_garbage_after_the_end_is_reported(tmp_path: Path, text: str, junk: str) -> None:
     trace = read_bytes(tmp_path, text + junk)
     assert len(trace.events) == 50
     assert slugs(trace) == ["trailing-garbage"]
@@ -304,7 +304,7 @@ def test_a_byte_order_mark_is_no_damage(tmp_path: Path) -> None:
     assert_same(read_bytes(tmp_path, b"\xef\xbb\xbf" + COMPLETE.encode()), read_bytes(tmp_path, COMPLETE))
 
 
-def test_a_list_without_its_closing_bracket_is_accepted_and_told(tmp_path: Path) -> None:
+def test_a_list_without_its_closing_bracket_is_accepted_and_reported(tmp_path: Path) -> None:
     trace = read_bytes(tmp_path, json.dumps(chain(5))[:-1])
     assert len(trace.events) == 5
     assert slugs(trace) == ["truncated"]

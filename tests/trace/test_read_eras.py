@@ -128,7 +128,7 @@ def test_external_ids_that_repeat_the_correlation_are_not_believed(tmp_path: Pat
     assert trace.op_args["external_id"].tolist() == [1]
 
 
-def test_without_device_work_the_launches_tell_whether_external_ids_hold(tmp_path: Path) -> None:
+def test_without_device_work_the_launches_decide_on_external_ids(tmp_path: Path) -> None:
     events = [op("aten::mm", 0, 9), launch(5, 1, 1), launch(6, 3, 1)]
     for event in events[1:]:
         event["args"]["External id"] = event["args"]["correlation"]
@@ -308,7 +308,7 @@ def test_a_cpu_run_on_a_machine_with_devices_is_a_cpu_trace(tmp_path: Path) -> N
     assert slugs(trace) == []
 
 
-def test_launches_without_any_recorded_kernel_are_told(tmp_path: Path) -> None:
+def test_launches_without_any_recorded_kernel_are_reported(tmp_path: Path) -> None:
     trace = read_trace(write_trace(tmp_path / "t.json", [op("aten::mm", 1, 9), launch(1, 2, 3)]))
     assert trace.flavour == "cpu"
     assert slugs(trace) == ["no-device-events"]

@@ -74,7 +74,7 @@ def test_counts_are_those_of_the_catalogue(read: list[tuple[dict[str, str], Trac
         ("mtia", {"op": 10346, "kernel": 97, "copy": 877, "sync": 339}),
     ],
 )
-def test_traces_without_telling_categories_are_understood(
+def test_traces_without_clear_categories_are_understood(
     read: list[tuple[dict[str, str], Trace]], kind: str, expected: dict[str, int]
 ) -> None:
     found = sum(trace.events["category"].value_counts() for row, trace in read if row["kind"] == kind)

@@ -94,7 +94,7 @@ def test_a_file_without_content_is_called_empty_or_blank(tmp_path: Path, text: s
         ('{"traceEvents": 7}', "a number"),
     ],
 )
-def test_the_type_found_in_place_of_the_events_is_told(tmp_path: Path, text: str, found: str) -> None:
+def test_the_type_found_in_place_of_the_events_is_named(tmp_path: Path, text: str, found: str) -> None:
     assert f"holds {found} where" in refusal(tmp_path, text).why
 
 

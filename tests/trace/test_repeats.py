@@ -172,7 +172,7 @@ def test_marks_of_the_profiler_come_before_repeats(tmp_path: Path) -> None:
     assert find_steps(read(tmp_path, [*passes(4), step(1, 95, 100), step(2, 195, 100)])).source == "profiler"
 
 
-def test_the_backward_thread_neither_tells_nor_is_cut(tmp_path: Path) -> None:
+def test_the_backward_thread_neither_counts_nor_is_cut(tmp_path: Path) -> None:
     backward = [op("autograd::engine::evaluate_function: MmBackward0", 136 + 100 * row, 60, tid=7) for row in range(3)]
     window = find_steps(read(tmp_path, [*passes(3, period=100), *backward]))
     assert starts(window) == [0, 100, 200]
