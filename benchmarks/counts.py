@@ -15,8 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bottleneck.errors import BottleneckError
-from bottleneck.experiment.program import Program
-from bottleneck.experiment.side import Side
+from bottleneck.experiment.program import Program, Side
 from bottleneck.gate.count_program import count_program
 from bottleneck.harness.target import find_form
 from bottleneck.schema.counters import COUNTERS, Counts

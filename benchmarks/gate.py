@@ -35,8 +35,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks.pages import write_between_markers
 from bottleneck.experiment.paired_processes import TimingEffort, time_in_pairs
-from bottleneck.experiment.program import Program
-from bottleneck.experiment.side import Side
+from bottleneck.experiment.program import Program, Side
 from bottleneck.schema.gate_result import TimeResult
 from bottleneck.schema.statistics import (
     Batches,

@@ -27,8 +27,7 @@ import pytest
 from bottleneck.cli import _run
 from bottleneck.errors import WorkloadError
 from bottleneck.experiment.paired_processes import TimingEffort
-from bottleneck.experiment.program import Program
-from bottleneck.experiment.side import Side
+from bottleneck.experiment.program import Program, Side
 from bottleneck.gate.count_program import Counted
 from bottleneck.gate.lockfile import write_lock
 from bottleneck.schema.counters import Counts, Fingerprint, Lock

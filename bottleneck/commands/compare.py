@@ -13,8 +13,7 @@ import typer
 
 if TYPE_CHECKING:
     from bottleneck.compare.sides import ComparedSide, Touched
-    from bottleneck.experiment.program import Program
-    from bottleneck.experiment.side import Side
+    from bottleneck.experiment.program import Program, Side
     from bottleneck.pipeline import Options
     from bottleneck.schema.comparison import Comparison
     from bottleneck.schema.gate_result import Limit
@@ -293,7 +292,7 @@ def _recorder(program: "Program", scratch: Path, say: Say) -> "Callable[[SideSou
 def _side_at(source: SideSource, program: "Program", scratch: Path) -> "Iterator[Side]":
     """The working folder, or a worktree of the commit for the length of the block."""
     from bottleneck.errors import UsageError
-    from bottleneck.experiment.side import Side
+    from bottleneck.experiment.program import Side
     from bottleneck.experiment.worktree import base_side, lacks
     from bottleneck.gate.settings import find_pyproject, read_settings
 

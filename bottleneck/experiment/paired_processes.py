@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Literal
 
 from bottleneck.errors import WorkloadError
-from bottleneck.experiment.program import Program
-from bottleneck.experiment.side import Side, place
+from bottleneck.experiment.program import Program, Side, relative_to_root
 from bottleneck.experiment.turns import Clock, Pairing, TimedStep
 from bottleneck.experiment.variants import Built
 from bottleneck.experiment.worker import Refused, Worker
@@ -139,7 +138,11 @@ def time_in_pairs(
     effort = effort or TimingEffort()
     with tempfile.TemporaryDirectory(prefix="bottleneck-pairs-") as folder:
         return PairedProcesses(
-            place(program, candidate.folder), {"base": base, "candidate": candidate}, Path(folder), effort, tell
+            relative_to_root(program, candidate.folder),
+            {"base": base, "candidate": candidate},
+            Path(folder),
+            effort,
+            tell,
         ).result()
 
 

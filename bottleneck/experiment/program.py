@@ -1,11 +1,14 @@
-"""The program under test: its file with settings, how its step is made, and how its process is addressed."""
+"""The program under test: its file with settings, and the side of a comparison that its processes run on."""
 
 import dataclasses
 import json
+import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from bottleneck.harness.import_roots import VARIABLE
 from bottleneck.schema.recording import Form
 
 if TYPE_CHECKING:
@@ -59,3 +62,39 @@ def make_program(
 def environment_of(changes: "Sequence[Change]") -> Mapping[str, str]:
     """The variables that hold before the program is loaded."""
     return {name: value for change in changes for name, value in change.environment.items()}
+
+
+@dataclass(frozen=True)
+class Side:
+    """A side: ``label`` names it, ``folder`` is the root of its sources, in which its processes start.
+
+    ``environment`` holds the variables that it sets besides those of this process.
+    """
+
+    label: str
+    folder: Path
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def roots(self) -> tuple[Path, ...]:
+        """Folders that hold its packages: the folder itself, and `src` in it."""
+        folder = self.folder.resolve()
+        return tuple(each for each in (folder, folder / "src") if each.is_dir())
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """Variables of its processes besides those of this one, by which they import the packages of this side."""
+        own = os.pathsep.join(map(str, self.roots))
+        theirs = self.environment.get("PYTHONPATH", os.environ.get("PYTHONPATH", ""))
+        return {**self.environment, "PYTHONPATH": os.pathsep.join(filter(None, (own, theirs))), VARIABLE: own}
+
+
+def relative_to_root(program: Program, root: Path) -> Program:
+    """The program with its target named from this root, so that each side runs its own file.
+
+    A file outside the root is the same one on both sides.
+    """
+    target = Path(program.target)
+    if target.is_absolute() and target.resolve().is_relative_to(root.resolve()):
+        return replace(program, target=str(target.resolve().relative_to(root.resolve())))
+    return program

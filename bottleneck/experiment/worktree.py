@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import IO
 from urllib.parse import unquote, urlsplit
 
-from bottleneck.experiment.side import Side
+from bottleneck.experiment.program import Side
 from bottleneck.experiment.sources import (
     MERGE_BASE,
     NO_GIT,

@@ -6,9 +6,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from bottleneck.errors import UndecidedError, WorkloadError
-from bottleneck.experiment.program import Program
+from bottleneck.experiment.program import Program, Side
 from bottleneck.experiment.record_once import LOG_FILE, ProgramFailed, Recorder, RecordOptions
-from bottleneck.experiment.side import Side
 from bottleneck.gate.count import count, spread
 from bottleneck.pipeline import Options, examine, finish
 from bottleneck.schema.counters import Counts, Site

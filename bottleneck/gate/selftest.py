@@ -7,8 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from bottleneck.experiment.paired_processes import time_in_pairs
-from bottleneck.experiment.program import Program
-from bottleneck.experiment.side import Side
+from bottleneck.experiment.program import Program, Side
 from bottleneck.gate.count_program import count_program
 from bottleneck.gate.judge import is_compared, judge_counts
 from bottleneck.gate.limits import STEP

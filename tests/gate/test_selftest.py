@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bottleneck.experiment.paired_processes import TimingEffort
-from bottleneck.experiment.program import Program
-from bottleneck.experiment.side import Side
+from bottleneck.experiment.program import Program, Side
 from bottleneck.experiment.worktree import Base
 from bottleneck.gate.count_program import Counted
 from bottleneck.gate.judge import judge_counts

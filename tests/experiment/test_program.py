@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 
 from bottleneck.experiment.paired_processes import SideFailed, SideWorker
-from bottleneck.experiment.program import Program
-from bottleneck.experiment.side import Side, place
+from bottleneck.experiment.program import Program, Side, relative_to_root
 from bottleneck.experiment.worker import Refused, Worker
 from bottleneck.harness.import_roots import Roots
 
@@ -124,6 +123,6 @@ def test_only_packages_are_taken_from_a_side(tmp_path: Path) -> None:
 
 
 def test_a_file_of_the_root_is_named_from_there_and_another_is_the_same_for_both(tmp_path: Path) -> None:
-    assert place(Program(str(tmp_path / "bench" / "step.py")), tmp_path).target == "bench/step.py"
-    assert place(Program("bench/step.py"), tmp_path).target == "bench/step.py"
-    assert place(Program("/elsewhere/step.py"), tmp_path).target == "/elsewhere/step.py"
+    assert relative_to_root(Program(str(tmp_path / "bench" / "step.py")), tmp_path).target == "bench/step.py"
+    assert relative_to_root(Program("bench/step.py"), tmp_path).target == "bench/step.py"
+    assert relative_to_root(Program("/elsewhere/step.py"), tmp_path).target == "/elsewhere/step.py"
