@@ -315,8 +315,8 @@ def main_thread(events: pd.DataFrame) -> int:
         rows = np.flatnonzero(events["category"].isin(categories).to_numpy())
         return np.bincount(threads[rows], dur_us[rows], size).astype(np.float64)
 
-    autograd = names.categories.str.startswith(AUTOGRAD_PREFIX) if len(names.categories) else []
-    of_autograd = np.append(np.asarray(autograd, dtype=bool), False)[names.codes.to_numpy()]
+    of_engine = np.array([str(name).startswith(AUTOGRAD_PREFIX) for name in names.categories], dtype=bool)
+    of_autograd = np.append(of_engine, False)[names.codes.to_numpy()]
     is_autograd = np.bincount(threads[of_autograd], minlength=size) > 0
     ops, frames, calls = time_in("op"), time_in("annotation", "python"), time_in("runtime")
     for score in (frames * (ops > 0), ops * ~is_autograd, ops, frames * (calls > 0), frames, calls):
