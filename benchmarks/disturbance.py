@@ -32,8 +32,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.pages import write_between_markers
-from bottleneck.commands.run import _monitor
-from bottleneck.commands.run_options import RunOptions, make_plan
+from bottleneck.commands.run import RunOptions, _monitor, make_plan
 from bottleneck.harness.supervise import Child, supervise
 from bottleneck.schema.measurements import Timing
 from bottleneck.schema.statistics import summarise_durations

@@ -1,10 +1,11 @@
-"""Finishes a recording after the program's end and reports on it; every failure of ours is reported."""
+"""Finishes a recording and reports on it: after the program's end, while it goes on, or after a run was killed."""
 
 import os
 import shutil
 import sys
 import termios
 import threading
+import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from bottleneck.calibrate.calibration import Calibration
     from bottleneck.errors import BottleneckError
     from bottleneck.harness.finish import Ending, Follower
+    from bottleneck.harness.folder import FolderClaim, RunState
     from bottleneck.harness.messages import Notes, Plan
     from bottleneck.harness.sensors import Monitor, Telemetry
     from bottleneck.harness.supervise import End
@@ -27,8 +29,8 @@ _FULL_BYTES = 2**20
 
 
 @dataclass(frozen=True)
-class Told:
-    """Whether recording and report succeeded, whether the recording was written, and whether it holds anything."""
+class FinishResult:
+    """Success of recording and report; ``is_finished`` once the recording is written."""
 
     succeeded: bool
     is_finished: bool = True
@@ -36,8 +38,8 @@ class Told:
 
 
 @dataclass(frozen=True)
-class Voice:
-    """How a recording is told: to whom, where the ceilings of this CPU come from, and whether noise hides findings.
+class ReportSettings:
+    """Where a report's text goes, where the ceilings of this CPU come from, and whether noise hides findings.
 
     ``ceilings`` takes the number of threads.
     """
@@ -47,38 +49,38 @@ class Voice:
     all_findings: bool = False
 
 
-def tell(plan: "Plan", ending: "Ending", voice: Voice) -> Told:
-    """Finishes the recording and reports; a failure of ours is told and leaves the program's status alone."""
+def finish_and_report(plan: "Plan", ending: "Ending", settings: ReportSettings) -> FinishResult:
+    """Finishes the recording and reports; a failure of ours is stated and leaves the program's status alone."""
     from bottleneck.errors import BottleneckError
 
-    folder, told = Path(plan.folder), Told(succeeded=False, is_finished=False)
+    folder, result = Path(plan.folder), FinishResult(succeeded=False, is_finished=False)
     try:
-        recording = finish(plan, ending, voice)
-        told = Told(succeeded=False, is_worth_keeping=_is_worth_keeping(folder, recording))
-        voice.say(_summary(folder, recording, told))
+        recording = finish(plan, ending, settings)
+        result = FinishResult(succeeded=False, is_worth_keeping=_is_worth_keeping(folder, recording))
+        settings.say(_summary(folder, recording, result))
         if not recording.traces:
-            return told
-        _report(folder, voice)
+            return result
+        _report(folder, settings)
     except Interrupted:
-        voice.say(f"bottleneck: interrupted; for the report: bottleneck report --repair {shown(folder)}")
+        settings.say(f"bottleneck: interrupted; for the report: bottleneck report --repair {shown(folder)}")
     except BottleneckError as error:
-        voice.say("\n".join(_lines(error)))
+        settings.say("\n".join(_lines(error)))
     except FileNotFoundError as error:
-        voice.say(f"error: the recording could not be finished: {error.filename} is gone")
-        voice.say("  fix: name a folder that the program leaves alone with -o DIR")
+        settings.say(f"error: the recording could not be finished: {error.filename} is gone")
+        settings.say("  fix: name a folder that the program leaves alone with -o DIR")
     except OSError as error:
-        voice.say(f"error: the recording could not be finished: {error.strerror or error}")
-        voice.say(f"  why: {_cause(folder)}")
-        voice.say(f"  fix: make room, then finish and explain it with: bottleneck report --repair {shown(folder)}")
+        settings.say(f"error: the recording could not be finished: {error.strerror or error}")
+        settings.say(f"  why: {_cause(folder)}")
+        settings.say(f"  fix: make room, then finish and explain it with: bottleneck report --repair {shown(folder)}")
     except Exception:  # the program has run; a bug of ours must not take its exit status away
-        _say_that_we_failed(folder, voice)
+        _say_that_we_failed(folder, settings)
     else:
-        return Told(succeeded=True)
-    return told
+        return FinishResult(succeeded=True)
+    return result
 
 
-def close(folder: Path, ending: "Ending") -> None:
-    """Adds how the program ended to a recording that was told of before."""
+def add_ending(folder: Path, ending: "Ending") -> None:
+    """Adds how the program ended to a recording that was reported on before."""
     from bottleneck.errors import BottleneckError
     from bottleneck.harness.finish import close_recording
 
@@ -99,18 +101,18 @@ def _cause(folder: Path) -> str:
     return f"the disk has {free / 1e9:.2g} GB free, so a quota or a limit stands in the way"
 
 
-def _say_that_we_failed(folder: Path, voice: Voice) -> None:
+def _say_that_we_failed(folder: Path, settings: ReportSettings) -> None:
     """Tells of the exception at hand; its traceback goes to a file, or to stderr if the program removed the folder."""
-    voice.say("error: bottleneck itself failed; what was recorded is kept")
+    settings.say("error: bottleneck itself failed; what was recorded is kept")
     crash = folder / "bottleneck-crash.txt"
     try:
         crash.write_text(traceback.format_exc(), encoding="utf-8")
-        voice.say(f"  fix: please report it with the file {crash}")
+        settings.say(f"  fix: please report it with the file {crash}")
     except OSError:
-        voice.say(traceback.format_exc())
+        settings.say(traceback.format_exc())
 
 
-def finish(plan: "Plan", ending: "Ending", voice: Voice) -> "Recording":
+def finish(plan: "Plan", ending: "Ending", settings: ReportSettings) -> "Recording":
     """The recording, with the ceilings of this CPU where they are needed, written to its folder."""
     from bottleneck.harness.finish import finish_recording, read_all_notes
 
@@ -118,7 +120,7 @@ def finish(plan: "Plan", ending: "Ending", voice: Voice) -> "Recording":
     needing = needing_ceilings(Path(plan.folder), notes)
     calibration = None
     try:
-        calibration = voice.ceilings(needing[0].threads) if needing else _of_gpus(notes)
+        calibration = settings.ceilings(needing[0].threads) if needing else _of_gpus(notes)
     finally:
         # Also for a user who does not wait for the ceilings.
         with held_back():
@@ -140,7 +142,7 @@ def _of_gpus(notes: "Mapping[int, Notes]") -> "Calibration | None":
     return gpu_calibration(next((each.device_facts for each in notes.values() if each.device_facts), ()))
 
 
-def _report(folder: Path, voice: Voice) -> None:
+def _report(folder: Path, settings: ReportSettings) -> None:
     from bottleneck.commands.report_options import terminal_text
     from bottleneck.errors import UsageError
     from bottleneck.pipeline import analyse
@@ -150,7 +152,7 @@ def _report(folder: Path, voice: Voice) -> None:
 
     analysis = analyse([folder])
     # First of all what the user waits for; a disk may be full.
-    voice.say(terminal_text(analysis, sys.stderr, all_findings=voice.all_findings).rstrip("\n"))
+    settings.say(terminal_text(analysis, sys.stderr, all_findings=settings.all_findings).rstrip("\n"))
     try:
         write_text(FORMATS["json"](analysis), folder / "analysis.json")
         save_roofline(analysis, folder / "roofline.png")
@@ -164,10 +166,10 @@ def _is_worth_keeping(folder: Path, recording: "Recording") -> bool:
     return bool(recording.traces or recording.unprofiled or any(folder.glob(".partial.*")))
 
 
-def _summary(folder: Path, recording: "Recording", told: Told) -> str:
+def _summary(folder: Path, recording: "Recording", result: FinishResult) -> str:
     from bottleneck.schema.measurements import tell_step
 
-    where = f" in {shown(folder)}" if told.is_worth_keeping else ""
+    where = f" in {shown(folder)}" if result.is_worth_keeping else ""
     lines = [f"bottleneck: recorded {_describe_steps(recording)}{where}"]
     if recording.step_name is not None and recording.steps_seen is not None:
         lines.append(f"bottleneck: {tell_step(recording.step_name, recording.steps_seen)}")
@@ -231,7 +233,7 @@ class Sampling:
 
 @dataclass
 class Reporter:
-    """Reports once, early if it can; ``told`` is null as long as nothing was said of the recording.
+    """Reports once, early if it can; ``result`` is null as long as there is no report.
 
     ``ending`` is what is known of the run before its end.
     """
@@ -239,10 +241,10 @@ class Reporter:
     plan: "Plan"
     ending: "Ending"
     sampling: Sampling
-    told: Told | None = None
+    result: FinishResult | None = None
     all_findings: bool = False
 
-    def tell_early(self, ended: threading.Event) -> None:
+    def report_early(self, ended: threading.Event) -> None:
         """Reports from the thread that follows the program, when all is measured and it has not ended meanwhile.
 
         Only a whole report is given: where something is missing that needs the end of the program, one line says so.
@@ -258,11 +260,11 @@ class Reporter:
             _say_in_the_middle(f"bottleneck: measured; the report follows when the program ends, since {reason}")
             return
         lines: list[str] = []
-        voice = Voice(lines.append, known_ceilings, self.all_findings)
-        self.told = tell(self.plan, replace(self.ending, telemetry=telemetry), voice)
+        settings = ReportSettings(lines.append, known_ceilings, self.all_findings)
+        self.result = finish_and_report(self.plan, replace(self.ending, telemetry=telemetry), settings)
         _say_in_the_middle("\n".join([*lines, "bottleneck: the program goes on"]))
 
-    def conclude(self, follower: "Follower", end: "End", memory_kills: int | None) -> Told:
+    def conclude(self, follower: "Follower", end: "End", memory_kills: int | None) -> FinishResult:
         """Says how the program ended, and all that was not said before."""
         from bottleneck.harness.finish import steps_before_the_end
         from bottleneck.harness.supervise import describe_end
@@ -280,12 +282,12 @@ class Reporter:
             )
         except Interrupted:
             say(f"bottleneck: interrupted; for the report: bottleneck report --repair {shown(folder)}")
-            return Told(succeeded=False, is_finished=False)
-        if self.told is None:
-            return tell(self.plan, ending, Voice(say, measured_ceilings, self.all_findings))
-        close(folder, ending)
+            return FinishResult(succeeded=False, is_finished=False)
+        if self.result is None:
+            return finish_and_report(self.plan, ending, ReportSettings(say, measured_ceilings, self.all_findings))
+        add_ending(folder, ending)
         say(f"bottleneck: {words}; the recording is in {shown(folder)}")
-        return self.told
+        return self.result
 
     def _reason_to_wait(self) -> str | None:
         from bottleneck.harness.finish import read_all_notes
@@ -330,3 +332,81 @@ def _is_taken_over() -> bool:
     except termios.error:
         return False
     return not (output_flags & termios.OPOST and local_flags & termios.ICANON)
+
+
+_CUT_OFF = "the run was cut off before it had finished this recording: what the sensors said is lost"
+# What a program whose supervisor was killed may take to save what it recorded.
+_SAVING_S, _LOOK_S = 15.0, 0.1
+
+
+def repair(folder: Path, wait: Callable[[float], None] = time.sleep) -> None:
+    """Finishes what a killed run left in this folder; nothing to do in any other, or while the run still lasts.
+
+    TraceError while the program is still being recorded, or if the folder cannot be written to.
+    """
+    from bottleneck.errors import TraceError
+    from bottleneck.harness.folder import CLAIM_FILE, claim
+    from bottleneck.schema.recording import is_recording
+
+    if not (folder / CLAIM_FILE).is_file() or (folder / CLAIM_FILE).is_symlink():
+        return
+    try:
+        ours = claim(folder)
+        if ours is not None:
+            _finish_claimed(ours, folder, wait)
+    except OSError as exc:
+        raise TraceError(
+            f"the recording in {shown(folder)} was cut off and cannot be finished",
+            why=exc.strerror or str(exc),
+            fix="make the folder writable, or room on its disk, and try again",
+        ) from exc
+    if ours is None and not is_recording(folder):
+        raise TraceError(
+            f"{shown(folder)} is still being recorded",
+            why="the report comes when everything is measured",
+            fix="wait for it; `bottleneck run --steps 1` measures the least",
+        )
+
+
+def _finish_claimed(ours: "FolderClaim", folder: Path, wait: Callable[[float], None]) -> None:
+    from bottleneck.harness.folder import read_run_state
+
+    is_finished = False
+    try:
+        state = read_run_state(folder)
+        if state is not None:
+            _wait_for_end(state, folder, wait)
+            _settle(state, folder)
+        is_finished = True
+    finally:
+        ours.release(is_finished=is_finished)
+
+
+def _settle(state: "RunState", folder: Path) -> None:
+    from bottleneck.calibrate.cache import cpu_calibration
+    from bottleneck.harness.finish import Ending, remove_notes
+    from bottleneck.schema.recording import is_recording
+
+    if not is_recording(folder):
+        say(f"bottleneck: the run that recorded {shown(folder)} was cut off; finishing its recording")
+        ending = Ending(
+            state.command, state.status, state.busy_processors, remarks=(_CUT_OFF,), environment=state.environment
+        )
+        finish(state.plan, ending, ReportSettings(say, lambda threads: cpu_calibration(threads, say)))
+    remove_notes(folder)
+
+
+def _wait_for_end(state: "RunState", folder: Path, wait: Callable[[float], None]) -> None:
+    """Waits a while for a program to end that the system terminated when its supervisor was killed."""
+    for _ in range(int(_SAVING_S / _LOOK_S)):
+        if state.process is None or not _is_ours(state.process, folder):
+            return
+        wait(_LOOK_S)
+
+
+def _is_ours(process: int, folder: Path) -> bool:
+    """Whether the process runs and has the folder in its plan; its number may have become another's."""
+    try:
+        return str(folder.absolute()).encode() in Path(f"/proc/{process}/cmdline").read_bytes()
+    except OSError:
+        return False

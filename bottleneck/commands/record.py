@@ -228,7 +228,7 @@ def _ending(remarks: tuple[str, ...]) -> "Ending":
 def _complete(work: _Work, error: BaseException | None) -> "Recording | None":
     """The recording of all ranks, by the last of them that ends its block; null for the others."""
     from bottleneck.calibrate.cache import read_calibration
-    from bottleneck.commands.finish_run import Voice, finish
+    from bottleneck.commands.finish_run import ReportSettings, finish
     from bottleneck.harness.finish import read_all_notes
     from bottleneck.harness.folder import exclusive
     from bottleneck.schema.recording import is_recording
@@ -239,7 +239,7 @@ def _complete(work: _Work, error: BaseException | None) -> "Recording | None":
         notes = read_all_notes(folder)
         if len(notes) > 1 and (is_recording(folder) or not all(each.is_complete for each in notes.values())):
             return None
-        return finish(work.plan, _ending(remarks), Voice(lambda _: None, read_calibration))
+        return finish(work.plan, _ending(remarks), ReportSettings(lambda _: None, read_calibration))
 
 
 def _summary(folder: Path, recording: "Recording") -> str:

@@ -153,8 +153,7 @@ def _refuse_unfinished(folder: Path) -> None:
 
 def _repair(path: Path) -> None:
     from bottleneck.calibrate.cache import add_ceilings
-    from bottleneck.commands.finish_run import say
-    from bottleneck.commands.repair import repair
+    from bottleneck.commands.finish_run import repair, say
 
     repair(path)
     add_ceilings(path, say)

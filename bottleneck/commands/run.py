@@ -1,25 +1,60 @@
 """``bottleneck run``: records the user's program, then reports on it."""
 
+import hashlib
 import os
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bottleneck.commands.finish_run import Reporter, Sampling, Told
+from bottleneck.commands.finish_run import (
+    FinishResult,
+    Reporter,
+    ReportSettings,
+    Sampling,
+    finish_and_report,
+    measured_ceilings,
+    say,
+)
 from bottleneck.commands.interrupts import Interrupted, answered
-from bottleneck.commands.run_options import RunOptions, make_plan
-from bottleneck.commands.run_ranked import make_rank_plan, run_rank
 
 if TYPE_CHECKING:
+    from bottleneck.harness.finish import Ending
     from bottleneck.harness.folder import RecordingFolder
     from bottleneck.harness.messages import Plan
+    from bottleneck.harness.rank_coordination import RankGroup
     from bottleneck.harness.sensors import Monitor
     from bottleneck.harness.supervise import Job
 
 # What `--strict` makes of a failure of ours (design section 8).
 _STRICT_STATUS = 4
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """What the command line asks for; ``settings`` are the name=value texts of ``--set``."""
+
+    target: str
+    arguments: tuple[str, ...] = ()
+    module: bool = False
+    settings: tuple[str, ...] = ()
+    train: bool = False
+    steps: int | None = None
+    warmup: int | None = None
+    output: Path | None = None
+    force: bool = False
+    strict: bool = False
+    telemetry_ms: int = 20
+    step: str | None = None
+    stop: bool = False
+    nproc_per_node: str | None = None
+    shapes: bool | None = None
+    stacks: bool | None = None
+    memory: bool | None = None
+    batch_test: bool | None = None
+    all_findings: bool = False
 
 
 def run_command(
@@ -150,12 +185,12 @@ def _run_as_rank(options: RunOptions, job: "Job") -> int:
     monitor = _monitor(plan, options.telemetry_ms / 1e3) if job.rank == 0 else None
     with answered():
         ending = Ending(_command(options), None, busy_processors())
-        status, told = run_rank(plan, ending, group, monitor, all_findings=options.all_findings)
-    if not told.is_worth_keeping and options.output is None:
+        status, result = run_rank(plan, ending, group, monitor, all_findings=options.all_findings)
+    if not result.is_worth_keeping and options.output is None:
         from bottleneck.harness.folder import remove_made
 
         remove_made(Path(plan.folder))
-    return _exit_status(options, status, told)
+    return _exit_status(options, status, result)
 
 
 def _run(options: RunOptions, plan: "Plan", folder: "RecordingFolder") -> int:
@@ -169,7 +204,7 @@ def _run(options: RunOptions, plan: "Plan", folder: "RecordingFolder") -> int:
     state = RunState(plan, command, ending.environment, ending.busy_processors)
     sampling = Sampling(_monitor(plan, options.telemetry_ms / 1e3))
     reporter = Reporter(plan, ending, sampling, all_findings=options.all_findings)
-    follower = Follower(Path(plan.folder), reporter.tell_early)
+    follower = Follower(Path(plan.folder), reporter.report_early)
     kills = MemoryKills(count_memory_kills())
 
     def accompany(child: Child) -> None:
@@ -181,19 +216,19 @@ def _run(options: RunOptions, plan: "Plan", folder: "RecordingFolder") -> int:
     status = 0 if follower.is_forced else end.status
     try:
         folder.note(replace(state, status=status))
-        told = reporter.conclude(follower, end, kills.since())
+        result = reporter.conclude(follower, end, kills.since())
     except Interrupted:  # between two of our answers; the next command finishes what is left
-        told = Told(succeeded=False, is_finished=False)
-    folder.leave(is_worth_keeping=told.is_worth_keeping, is_finished=told.is_finished)
-    return _exit_status(options, status, told)
+        result = FinishResult(succeeded=False, is_finished=False)
+    folder.leave(is_worth_keeping=result.is_worth_keeping, is_finished=result.is_finished)
+    return _exit_status(options, status, result)
 
 
 def _command(options: RunOptions) -> tuple[str, ...]:
     return (*(("-m",) if options.module else ()), options.target, *options.arguments)
 
 
-def _exit_status(options: RunOptions, status: int, told: Told) -> int:
-    return _STRICT_STATUS if options.strict and status == 0 and not told.succeeded else status
+def _exit_status(options: RunOptions, status: int, result: FinishResult) -> int:
+    return _STRICT_STATUS if options.strict and status == 0 and not result.succeeded else status
 
 
 def _monitor(plan: "Plan", period_s: float) -> "Monitor | None":
@@ -204,3 +239,96 @@ def _monitor(plan: "Plan", period_s: float) -> "Monitor | None":
         return None
     log = SensorLog(lambda: measured_spans(Path(plan.folder)))
     return Monitor(make_samplers(), period_s, log)
+
+
+def make_rank_plan(options: RunOptions, job: "Job") -> "tuple[Plan, RankGroup]":
+    """The plan with the folder that all ranks of the job share, joined; UsageError if it cannot be."""
+    from bottleneck.harness.folder import RecordingFolder, stem_of
+    from bottleneck.harness.rank_coordination import RankGroup
+
+    # The same for all ranks: none of them can ask another before the program has made its process group.
+    code = hashlib.sha256(job.name.encode()).hexdigest()[:8]
+    output = options.output or Path(f"bottleneck-{stem_of(options.target)}-{code}")
+    # What an earlier attempt of the same job left is replaced.
+    folder = RecordingFolder(output, options.target, force=options.force or _number("TORCHELASTIC_RESTART_COUNT") > 0)
+    group = RankGroup(output.absolute(), job, _number("LOCAL_WORLD_SIZE"))
+
+    def make_folder() -> Path:
+        folder.make_shared(group.join)
+        return folder.folder
+
+    return make_plan(options, make_folder), group
+
+
+def run_rank(
+    plan: "Plan",
+    ending: "Ending",
+    group: "RankGroup",
+    monitor: "Monitor | None",
+    *,
+    all_findings: bool = False,
+) -> tuple[int, FinishResult]:
+    """The exit status of this rank's program; the rank that leaves last finishes the recording and reports."""
+    from bottleneck.harness.finish import Follower
+    from bottleneck.harness.supervise import Child, describe_end, program_command, supervise
+
+    follower = Follower(Path(plan.folder), lambda _: None)
+
+    def accompany(child: Child) -> None:
+        if monitor is not None:
+            monitor.start(child.process)
+        follower.start(child)
+
+    end = supervise(program_command(plan, ending.command[2 if plan.module else 1 :]), accompany)
+    follower.stop()
+    telemetry = monitor.stop() if monitor is not None else None
+    status = 0 if follower.is_forced else end.status
+    if end.signal is not None and not follower.is_forced:
+        ending = replace(ending, remarks=(describe_end(end, None, None),))
+    result = FinishResult(succeeded=True)
+    if _is_last(group, in_order=status == 0):
+        report = ReportSettings(say, measured_ceilings, all_findings)
+        result = finish_and_report(plan, replace(ending, status=status, telemetry=telemetry), report)
+        group.close()
+    return status, result
+
+
+def _is_last(group: "RankGroup", *, in_order: bool) -> bool:
+    """True if this rank has to finish the recording; one that is interrupted leaves it to the others."""
+    try:
+        return group.leave(in_order=in_order)
+    except Interrupted:
+        return False
+
+
+def _number(name: str) -> int:
+    """A number that the launcher gives in the environment; 0 where it does not."""
+    text = os.environ.get(name, "")
+    return int(text) if text.isdecimal() else 0
+
+
+def make_plan(options: RunOptions, make_folder: Callable[[], Path]) -> "Plan":
+    """The plan, with its folder made when all else is found right; UsageError for a request that cannot be met."""
+    from bottleneck.harness.messages import Plan
+    from bottleneck.harness.supervise import check_ranks
+    from bottleneck.harness.target import check_program
+
+    form, settings = check_program(options.target, options.settings, train=options.train, is_module=options.module)
+    check_ranks(options.nproc_per_node, form, options.target, os.environ)
+    return Plan(
+        folder=str(make_folder()),
+        form=form,
+        target=options.target,
+        module=options.module,
+        settings=settings,
+        train=options.train,
+        steps=options.steps,
+        warmup=options.warmup,
+        step=options.step,
+        stop=options.stop,
+        nproc_per_node=options.nproc_per_node,
+        shapes=options.shapes,
+        stacks=options.stacks,
+        memory=options.memory,
+        batch_test=options.batch_test,
+    )

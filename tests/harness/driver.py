@@ -13,7 +13,7 @@ import sys
 from bottleneck.commands import finish_run
 from bottleneck.calibrate import cache
 cache.cpu_calibration = lambda threads, tell: None
-def report(folder, voice):
+def report(folder, settings):
     {report}
 finish_run._report = report
 {setup}
@@ -28,7 +28,7 @@ def driven(*command: str, report: str = "pass", setup: str = "") -> list[str]:
 
 
 # A report while the program goes on depends on how long the program takes from its last measured step to its end.
-_ONE_REPORT = "finish_run.Reporter.tell_early = lambda self, ended: None\n"
+_ONE_REPORT = "finish_run.Reporter.report_early = lambda self, ended: None\n"
 
 
 @dataclass(frozen=True)

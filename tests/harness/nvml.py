@@ -36,7 +36,7 @@ print(json.dumps({"is_open": is_open, "notes": sampler.notes, "rows": rows}))
 
 
 @dataclass(frozen=True)
-class Told:
+class FinishResult:
     """What a sampler said: whether it had anything to sample, its notes, and for each tick its rows."""
 
     is_open: bool
@@ -68,7 +68,7 @@ def environment(library: Path, script: Path) -> dict[str, str]:
     return {**os.environ, "LD_LIBRARY_PATH": str(library), "NVML_STUB": str(script)}
 
 
-def tell(library: Path, folder: Path, script: Sequence[str], ticks: int = 12, cost_s: float = 1e-6) -> Told:
+def tell(library: Path, folder: Path, script: Sequence[str], ticks: int = 12, cost_s: float = 1e-6) -> FinishResult:
     """What a sampler says of a stub with this script, asked every 20 ms by a clock of its own."""
     path = folder / "script"
     path.write_text("\n".join(script) + "\n")
@@ -81,4 +81,4 @@ def tell(library: Path, folder: Path, script: Sequence[str], ticks: int = 12, co
     )
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
-    return Told(**json.loads(done.stdout))
+    return FinishResult(**json.loads(done.stdout))

@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 
-from bottleneck.commands.run_options import RunOptions, make_plan
+from bottleneck.commands.run import RunOptions, make_plan
 from bottleneck.errors import UsageError
 from bottleneck.harness.folder import RecordingFolder
 from bottleneck.harness.forms import parse_value

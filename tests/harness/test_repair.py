@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from bottleneck.commands.repair import repair
+from bottleneck.commands.finish_run import repair
 from bottleneck.errors import TraceError
 from bottleneck.harness.folder import CLAIM_FILE, LOCK_FILE, RunState, claim
 from bottleneck.schema.recording import read_recording

@@ -43,7 +43,7 @@ KNOWN = """
 """
 READY = KNOWN.format(ceilings=None, reason=None)
 RECORDED = r"bottleneck: recorded 5 steps( \(.*\))? in recording\n"
-TOLD = "voice.say('the report')"
+TOLD = "settings.say('the report')"
 
 
 def trains(before: str = "", training: str = UNTIL_TOLD, then: str = LEAVES) -> str:

@@ -152,7 +152,7 @@ def test_a_rank_that_is_killed_takes_no_trace_of_another_with_it(tmp_path: Path)
 @pytest.mark.process
 def test_under_a_launcher_of_the_users_the_ranks_share_one_recording(tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(PROGRAM.read_text())
-    launched = driven("run", "program.py", "120", report="voice.say('the report')")
+    launched = driven("run", "program.py", "120", report="settings.say('the report')")
     command = [str(Path(sys.executable).with_name("torchrun")), "--nproc-per-node", "2", "--no-python", *launched]
     done = subprocess.run(
         command, cwd=tmp_path, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL, timeout=120

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from bottleneck.commands.finish_run import repair
 from bottleneck.commands.interrupts import Interrupted, answered, held_back
-from bottleneck.commands.repair import repair
 from bottleneck.schema.recording import read_recording
 from tests.builders import write_trace
 from tests.harness.driver import record
@@ -24,7 +24,7 @@ import resource, sys
 from dataclasses import replace
 from pathlib import Path
 from bottleneck.commands import finish_run
-from bottleneck.commands.finish_run import Voice, tell
+from bottleneck.commands.finish_run import ReportSettings, finish_and_report
 from bottleneck.harness.folder import RunState, claim
 from bottleneck.harness.finish import Ending
 from tests.harness.test_folder_claim import PLAN
@@ -34,7 +34,7 @@ plan = replace(PLAN, folder=str(folder))
 mark = claim(folder)
 mark.note(RunState(plan, ("train.py",), {{}}, 0.0, status=3))
 {setup}
-told = tell(plan, Ending(("train.py",), 3, 0.0), Voice(print, {ceilings}))
+told = finish_and_report(plan, Ending(("train.py",), 3, 0.0), ReportSettings(print, {ceilings}))
 print("told:", told.succeeded, told.is_finished, told.is_worth_keeping)
 mark.release(is_finished=told.is_finished)
 """
@@ -151,7 +151,7 @@ def test_a_user_who_does_not_wait_for_the_report_is_told_where_it_is(folder: Pat
         from bottleneck.commands.interrupts import answered
         block = answered()
         block.__enter__()
-        def report(folder, voice):
+        def report(folder, settings):
             os.kill(os.getpid(), signal.SIGINT)
             signal.pause()
         finish_run._report = report

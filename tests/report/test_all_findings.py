@@ -8,7 +8,7 @@ from bottleneck import pipeline
 from bottleneck.cli import _run
 from bottleneck.commands import finish_run as telling
 from bottleneck.commands import run
-from bottleneck.commands.finish_run import Voice
+from bottleneck.commands.finish_run import ReportSettings
 from bottleneck.report import FORMATS
 from tests.report.samples import gpu_overhead
 
@@ -42,6 +42,6 @@ def test_run_takes_the_option_before_the_file(
 def test_what_run_says_follows_the_option(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, is_shown: bool) -> None:
     said: list[str] = []
     monkeypatch.setattr(pipeline, "analyse", lambda _: gpu_overhead())
-    telling._report(tmp_path, Voice(said.append, lambda _: None, is_shown))
+    telling._report(tmp_path, ReportSettings(said.append, lambda _: None, is_shown))
     assert ("[pageable-copy]" in said[0]) is is_shown
     assert "pageable-copy" in (tmp_path / "analysis.json").read_text()
