@@ -158,7 +158,7 @@ def find_source(text: str, say: Say, *, has_program: bool) -> SideSource:
 
     ``has_program`` is true if there is something to record: then `.` is the working tree, unless it is a recording.
     """
-    from bottleneck.experiment.sources import find_commit, find_root, git_in
+    from bottleneck.experiment.git_clone import find_commit, find_root, git_in
     from bottleneck.schema.recording import is_recording
 
     path, root = Path(text), find_root(Path.cwd())
@@ -313,7 +313,7 @@ def _touched(before: SideSource, after: SideSource) -> "Touched | None":
     """The lines that differ between two commits, or a commit and the working tree; None without a diff."""
     if before.kind != "ref" or not after.has_code or before.root is None:
         return None
-    from bottleneck.experiment.sources import touched_lines
+    from bottleneck.experiment.git_clone import touched_lines
 
     return touched_lines(Path.cwd(), before.commit, after.commit)
 

@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import IO
 from urllib.parse import unquote, urlsplit
 
-from bottleneck.experiment.program import Side
-from bottleneck.experiment.sources import (
+from bottleneck.experiment.git_clone import (
     MERGE_BASE,
     NO_GIT,
     BaseCommit,
@@ -33,6 +32,7 @@ from bottleneck.experiment.sources import (
     is_merge_base,
     touched_lines,
 )
+from bottleneck.experiment.program import Side
 from bottleneck.harness.supervise import run_quietly
 
 PREFIX = "bottleneck-base-"

@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 
 from bottleneck.errors import TraceError, UsageError
-from bottleneck.experiment.sources import find_commit, find_root, git_in, identify
+from bottleneck.experiment.git_clone import find_commit, find_root, git_in, identify
 from bottleneck.gate.judge import is_compared, is_red, judge_counts
 from bottleneck.gate.limits import MODULE_PREFIX, split_module_metric
 from bottleneck.gate.lockfile import kept, read_lock, read_lock_at, write_whole

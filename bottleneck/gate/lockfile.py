@@ -16,7 +16,7 @@ from pathlib import Path
 
 from bottleneck import __version__
 from bottleneck.errors import TraceError, UsageError
-from bottleneck.experiment.sources import find_root, git_in
+from bottleneck.experiment.git_clone import find_root, git_in
 from bottleneck.gate.toml_table import TomlTable, read_toml, shown
 from bottleneck.schema.counters import (
     COUNTERS,

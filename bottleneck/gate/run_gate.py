@@ -12,9 +12,9 @@ from bottleneck import __version__
 from bottleneck.compare.build import compare
 from bottleneck.compare.sides import ComparedSide
 from bottleneck.errors import BottleneckError, UndecidedError, WorkloadError
+from bottleneck.experiment.git_clone import find_base, find_root, git_in, identify, touched_lines
 from bottleneck.experiment.paired_processes import TimingEffort, time_in_pairs
 from bottleneck.experiment.program import Program, Side
-from bottleneck.experiment.sources import find_base, find_root, git_in, identify, touched_lines
 from bottleneck.experiment.worktree import Base, base_side, lacks
 from bottleneck.gate.acceptance import last_path, write_last
 from bottleneck.gate.count_program import Counted, count_program

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from bottleneck.experiment.sources import COMMITS, TARGETS
+from bottleneck.experiment.git_clone import COMMITS, TARGETS
 from bottleneck.experiment.worktree import Base, base_side
 
 SETTINGS = {

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from bottleneck.experiment import worktree
-from bottleneck.experiment.sources import NO_GIT, GitOutput, git_in
+from bottleneck.experiment.git_clone import NO_GIT, GitOutput, git_in
 from bottleneck.experiment.worktree import (
     MERGE_BASE,
     PREFIX,

@@ -15,7 +15,7 @@ from bottleneck.experiment.interventions import (
     memory_format,
     mixed_precision,
     optimizer_step,
-    process,
+    process_settings,
     recompute,
 )
 from bottleneck.experiment.interventions.change import Change
@@ -26,7 +26,7 @@ _TABLES: tuple[tuple[Change, ...], ...] = (
     mixed_precision.CHANGES,
     memory_format.CHANGES,
     optimizer_step.CHANGES,
-    process.CHANGES,
+    process_settings.CHANGES,
     loaders.BATCH_CHANGES,
     compilers.CHANGES,
     backends.CHANGES,

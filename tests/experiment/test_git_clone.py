@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bottleneck.experiment.sources import _name, parse_diff
+from bottleneck.experiment.git_clone import _name, parse_diff
 from bottleneck.experiment.worktree import MERGE_BASE, touched_lines
 from tests.experiment.clones import commit, git, look, make_branched, make_clone, own_settings
 

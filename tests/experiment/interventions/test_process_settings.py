@@ -6,8 +6,13 @@ from typing import Any
 
 import pytest
 
-from bottleneck.experiment.interventions.process import CHANGES, freeze_objects, run_without_gradients, usable_cores
-from bottleneck.experiment.interventions.process import run_on_threads as run_on
+from bottleneck.experiment.interventions.process_settings import (
+    CHANGES,
+    freeze_objects,
+    run_without_gradients,
+    usable_cores,
+)
+from bottleneck.experiment.interventions.process_settings import run_on_threads as run_on
 from bottleneck.experiment.interventions.subject import NotApplicable, Subject, subject_of
 
 torch: Any = pytest.importorskip("torch")
@@ -47,7 +52,7 @@ def test_a_step_without_tensors_has_no_use_for_inference_mode() -> None:
 
 THREADS = """
 import os, torch
-from bottleneck.experiment.interventions.process import run_on_threads
+from bottleneck.experiment.interventions.process_settings import run_on_threads
 from bottleneck.experiment.interventions.subject import subject_of
 torch.ones(1 << 20).add_(1)
 run_on_threads(subject_of(lambda: None), lambda cores: 3)()
@@ -89,7 +94,7 @@ def test_processors_that_share_a_core_count_once(tmp_path: Path, monkeypatch: py
 
 FREEZE = """
 import gc, torch
-from bottleneck.experiment.interventions.process import freeze_objects
+from bottleneck.experiment.interventions.process_settings import freeze_objects
 from bottleneck.experiment.interventions.subject import subject_of
 step = freeze_objects(subject_of(lambda: 5))
 before = gc.get_freeze_count()
@@ -112,7 +117,7 @@ def test_nothing_is_frozen_where_nothing_is_collected(monkeypatch: pytest.Monkey
 
 FLUSH = """
 import torch
-from bottleneck.experiment.interventions.process import flush_tiny_numbers
+from bottleneck.experiment.interventions.process_settings import flush_tiny_numbers
 from bottleneck.experiment.interventions.subject import subject_of
 tiny = torch.full((4_000_000,), 1e-39)
 step = lambda: ((tiny * 1.0).view(torch.int32) == 0).float().mean().item()
@@ -132,7 +137,7 @@ def test_tiny_numbers_are_zero_in_every_thread() -> None:
 
 
 def test_tiny_numbers_of_a_gpu_are_no_matter_of_the_cpu() -> None:
-    from bottleneck.experiment.interventions.process import flush_tiny_numbers
+    from bottleneck.experiment.interventions.process_settings import flush_tiny_numbers
 
     tensor = SimpleNamespace(device=SimpleNamespace(type="cuda"))
     with pytest.raises(NotApplicable, match="needs arithmetic on the CPU"):
