@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from bottleneck.errors import WorkloadError
 from bottleneck.experiment.program import Program, Side
+from bottleneck.harness.control_groups import count_memory_kills
 from bottleneck.harness.finish import Ending, finish_recording, measured_spans, read_all_notes
 from bottleneck.harness.folder import RankFiles
 from bottleneck.harness.machine import available_bytes, busy_processors
@@ -18,7 +19,6 @@ from bottleneck.harness.supervise import (
     Heard,
     MemoryKills,
     child_command,
-    count_memory_kills,
     describe_end,
     run_quietly,
 )

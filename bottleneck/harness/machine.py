@@ -7,6 +7,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, Literal
 
+from bottleneck.harness.control_groups import MEMBERSHIP, ROOT, group_memory_left
 from bottleneck.schema.measurements import PeakMemory
 
 _CPUINFO = Path("/proc/cpuinfo")
@@ -110,8 +111,6 @@ def _memory_bytes() -> int | None:
 _STATUS = Path("/proc/self/status")
 _CLEAR = Path("/proc/self/clear_refs")
 _MEMORY = Path("/proc/meminfo")
-_GROUPS = Path("/sys/fs/cgroup")
-_OWN_GROUP = Path("/proc/self/cgroup")
 _RESET_PEAK = "5"  # what proc(5) has one write to reset the peak resident size
 
 
@@ -120,10 +119,10 @@ def peak_resident_bytes() -> int | None:
     return _entry(_STATUS, "VmHWM:")
 
 
-def available_bytes() -> int | None:
-    """Memory that can be had without swapping, within the limit of this process's control group; null if not told."""
-    amounts = [amount for amount in (_entry(_MEMORY, "MemAvailable:"), _group_bytes()) if amount is not None]
-    return min(amounts) if amounts else None
+def available_bytes(root: Path = ROOT, membership: Path = MEMBERSHIP, meminfo: Path = _MEMORY) -> int | None:
+    """Memory that can be had without swapping, within the limits of the control groups; null where neither is known."""
+    amounts = (_entry(meminfo, "MemAvailable:"), group_memory_left(root, membership))
+    return min((amount for amount in amounts if amount is not None), default=None)
 
 
 def reset_peak(torch: Any) -> bool:
@@ -170,14 +169,4 @@ def _entry(path: Path, name: str) -> int | None:
         lines = path.read_text(encoding="ascii", errors="replace").splitlines()
         return next((1024 * int(line.split()[1]) for line in lines if line.startswith(name)), None)
     except (OSError, ValueError, IndexError):
-        return None
-
-
-def _group_bytes() -> int | None:
-    """What the control group (version 2) of this process may still take; null where it has no limit."""
-    try:
-        group = _GROUPS / _OWN_GROUP.read_text(encoding="utf-8").rpartition("::/")[2].strip()
-        limit, used = ((group / name).read_text(encoding="ascii").strip() for name in ("memory.max", "memory.current"))
-        return max(int(limit) - int(used), 0)
-    except (OSError, ValueError):  # no such group, or its limit is "max"
         return None

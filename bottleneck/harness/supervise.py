@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from bottleneck.errors import UsageError
+from bottleneck.harness.control_groups import count_memory_kills
 from bottleneck.harness.messages import Plan, rank_of
 from bottleneck.schema.recording import Form
 
@@ -229,7 +230,6 @@ _MEANINGS = {
     signal.SIGTERM: "it was told to end, as batch systems and containers do",
     signal.SIGXCPU: "its limit of CPU time was reached",
 }
-_OOM_KILLS = re.compile(r"^oom_kill (\d{1,18})$", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -242,30 +242,6 @@ class MemoryKills:
         """The kills since then."""
         now = count_memory_kills()
         return None if now is None or self.before is None else now - self.before
-
-
-def count_memory_kills(root: Path = Path("/")) -> int | None:
-    """How often the kernel killed for lack of memory in our control group; null where it does not say.
-
-    Version 2 counts in `memory.events`, version 1 in `memory.oom_control`.
-    """
-    try:
-        lines = (root / "proc/self/cgroup").read_text().splitlines()
-    except OSError:
-        return None
-    for line in lines:
-        _, controllers, path = line.split(":", 2)
-        files = {
-            "": f"sys/fs/cgroup{path}/memory.events",
-            "memory": f"sys/fs/cgroup/memory{path}/memory.oom_control",
-        }
-        try:
-            found = _OOM_KILLS.search((root / files[controllers]).read_text())
-        except (KeyError, OSError):
-            continue
-        if found:
-            return int(found[1])
-    return None
 
 
 def describe_end(end: End, steps: int | None, memory_kills: int | None) -> str:

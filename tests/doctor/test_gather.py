@@ -13,8 +13,6 @@ from bottleneck.doctor.gather import (
     driver_facts,
     folder_access,
     last_line,
-    memory_left,
-    processor_quota,
     read_stages,
     relevant_variables,
     run_probes,
@@ -165,36 +163,6 @@ def test_the_drivers_files_are_read(tmp_path: Path) -> None:
 def test_a_machine_without_these_files_has_none_of_it(tmp_path: Path) -> None:
     found = driver_facts(tmp_path, tmp_path)
     assert (found.nvidia, found.nvidia_files, found.admin_only, found.is_privileged) == (None, 0, None, False)
-
-
-def groups(folder: Path, files: dict[str, str], line: str = "0::/a/b") -> tuple[Path, Path]:
-    for name, text in files.items():
-        path = folder / "cgroup" / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
-    (folder / "membership").write_text(line + "\n")
-    return folder / "cgroup", folder / "membership"
-
-
-@pytest.mark.parametrize(
-    ("files", "line", "quota"),
-    [
-        ({"a/cpu.max": "150000 100000", "a/b/cpu.max": "400000 100000"}, "0::/a/b", 1.5),
-        ({"a/b/cpu.max": "max 100000"}, "0::/a/b", None),
-        ({"cpu/a/b/cpu.cfs_quota_us": "200000", "cpu/a/b/cpu.cfs_period_us": "100000"}, "4:cpu:/a/b", 2.0),
-        ({"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"}, "4:cpu:/", None),
-        ({"a/b/cpu.max": "nonsense"}, "0::/../a/b", None),
-    ],
-)
-def test_the_strictest_group_sets_the_quota(
-    tmp_path: Path, files: dict[str, str], line: str, quota: float | None
-) -> None:
-    assert processor_quota(*groups(tmp_path, files, line)) == quota
-
-
-def test_memory_is_what_the_strictest_group_leaves(tmp_path: Path) -> None:
-    files = {"a/memory.max": "3000", "a/memory.current": "1000", "a/b/memory.max": "max", "a/b/memory.current": "1"}
-    assert memory_left(*groups(tmp_path, files)) == 2000
 
 
 def test_a_folder_that_is_not_there_yet_counts_as_the_one_that_would_hold_it(tmp_path: Path) -> None:

@@ -53,21 +53,19 @@ def test_a_script_has_the_peak_of_its_gpu_but_none_of_its_process() -> None:
 
 
 def test_a_system_that_does_not_tell_leaves_it_unknown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("_STATUS", "_MEMORY", "_OWN_GROUP", "_CLEAR"):
+    for name in ("_STATUS", "_CLEAR"):
         monkeypatch.setattr(memory, name, tmp_path / "missing" / name)
-    assert available_bytes() is None
+    assert available_bytes(*(tmp_path / "missing" / name for name in ("groups", "membership", "meminfo"))) is None
     assert not reset_peak(None)
     found = peak_memory(None, was_reset=False)
     assert found.bytes is None and found.since == "start" and found.reason is not None
 
 
-def test_the_limit_of_the_control_group_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_limit_of_the_control_group_counts(tmp_path: Path) -> None:
     (tmp_path / "meminfo").write_text("MemTotal: 9 kB\nMemAvailable:   1000 kB\n")
     (tmp_path / "cgroup").write_text("0::/job\n")
     (tmp_path / "job").mkdir()
     (tmp_path / "job" / "memory.current").write_text("300000\n")
-    for name, file in (("_MEMORY", "meminfo"), ("_OWN_GROUP", "cgroup"), ("_GROUPS", "")):
-        monkeypatch.setattr(memory, name, tmp_path / file)
     for limit, available in (("max", 1_024_000), ("500000", 200_000), ("5000000", 1_024_000), ("100000", 0)):
         (tmp_path / "job" / "memory.max").write_text(f"{limit}\n")
-        assert available_bytes() == available
+        assert available_bytes(tmp_path, tmp_path / "cgroup", tmp_path / "meminfo") == available

@@ -1,10 +1,9 @@
 import os
 import signal
-from pathlib import Path
 
 import pytest
 
-from bottleneck.harness.supervise import End, MemoryKills, count_memory_kills, describe_end
+from bottleneck.harness.supervise import End, MemoryKills, describe_end
 
 
 def died_of(number: int) -> End:
@@ -45,22 +44,6 @@ def test_an_exit_is_told_with_its_status() -> None:
 
 def test_a_status_above_128_is_not_taken_for_a_signal() -> None:
     assert describe_end(End(137 << 8, 0), None, None) == "the program ended with status 137"
-
-
-@pytest.mark.parametrize(
-    ("line", "file"),
-    [("0::/a/b", "sys/fs/cgroup/a/b/memory.events"), ("4:memory:/a", "sys/fs/cgroup/memory/a/memory.oom_control")],
-    ids=["version 2", "version 1"],
-)
-def test_kills_for_lack_of_memory_are_counted_by_either_version_of_control_groups(
-    line: str, file: str, tmp_path: Path
-) -> None:
-    (tmp_path / "proc/self").mkdir(parents=True)
-    (tmp_path / "proc/self/cgroup").write_text(f"3:cpuset:/\n{line}\n")
-    assert count_memory_kills(tmp_path) is None
-    (tmp_path / file).parent.mkdir(parents=True)
-    (tmp_path / file).write_text("oom 3\noom_kill 2\n")
-    assert count_memory_kills(tmp_path) == 2
 
 
 def test_kills_before_the_program_began_are_not_its(monkeypatch: pytest.MonkeyPatch) -> None:
