@@ -24,7 +24,7 @@ from bottleneck.gate.step_rows import (
     kernel_rows,
     op_rows,
 )
-from bottleneck.schema.counters import Counts, Site
+from bottleneck.schema.counters import MODULE_COUNTERS, Counts, Site
 from bottleneck.schema.evidence import Evidence
 
 _ADDRESS = re.compile(r"0x[0-9a-fA-F]+")
@@ -387,10 +387,6 @@ def _joined(one: StepRows, other: StepRows) -> StepRows:
     return StepRows(np.concatenate([one.step, other.step]), places)
 
 
-# The counters that are broken down by module; all parts are broken down by line.
-_OF_MODULES = ("ops", "launches", "syncs", "copies")
-
-
 def ops_by_name(work: StepCounter) -> Mapping[str, Tally]:
     """Calls of each op."""
     names = work.linked.ops["name"].cat
@@ -401,7 +397,7 @@ def ops_by_name(work: StepCounter) -> Mapping[str, Tally]:
 def by_module(work: StepCounter) -> Mapping[str, Mapping[str, int]]:
     """Counters of each module path; what happens in a module inside is that module's. Only what all steps agree on."""
     found: dict[str, dict[str, int]] = {}
-    for counter in _OF_MODULES:
+    for counter in MODULE_COUNTERS:
         if counter in work.parts:
             rows = work.parts[counter]
             code, labels = rows.places["module"]

@@ -4,10 +4,10 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from bottleneck.report.ci.phrases import culprit_words, format_change, growth
+from bottleneck.report.ci.phrases import culprit_words, format_change, time_change_words
 from bottleneck.schema.comparison import ChangeRow, Comparison
 from bottleneck.schema.gate_result import CounterChange, Culprit, TimeResult, WorkloadResult
-from bottleneck.units import format_share, format_us
+from bottleneck.units import format_us
 
 _LISTED = 3
 
@@ -34,7 +34,7 @@ def summarise_failure(
     parts = [_counter_changes(broken)] if broken else []
     is_slower = time is not None and time.verdict == "slower"
     if time is not None and is_slower:
-        parts.append(describe_time(time))
+        parts.append(time_change_words(time))
     why = _causes(broken)
     if is_slower and comparison is not None:
         why = [*why, *_rows(comparison)]
@@ -49,20 +49,6 @@ def summarise_lost_counters(gone: Sequence[CounterChange]) -> ResultSummary:
         tuple(change.reason for change in gone[:_LISTED] if change.reason),
         "see that the workload still does its work; if it really does without: bottleneck gate --update",
     )
-
-
-def describe_time(time: TimeResult) -> str:
-    """'step 18.2 ms -> 19.6 ms, +7.6 % [+5.1 %, +9.9 %], budget 3.0 %'; the verdict in words where there is no time."""
-    if time.ratio is None:
-        return f"step time {time.verdict}"
-    ratio = time.ratio
-    parts = []
-    if time.base_us is not None and time.candidate_us is not None:
-        parts.append(f"step {format_us(time.base_us.median)} -> {format_us(time.candidate_us.median)}")
-    parts.append(f"{growth(ratio.median)} [{growth(ratio.low)}, {growth(ratio.high)}]")
-    if time.budget is not None:
-        parts.append(f"budget {format_share(time.budget)}")
-    return ", ".join(parts)
 
 
 def _counter_changes(broken: Sequence[CounterChange]) -> str:
@@ -142,7 +128,9 @@ def _summarise(result: WorkloadResult) -> ResultSummary:
 
 def _summarise_undecided(time: TimeResult) -> ResultSummary:
     why = (time.reason,) if time.reason else ()
-    return ResultSummary(f"undecided: {describe_time(time)}", why, "run it on a quieter machine, or with more --pairs")
+    return ResultSummary(
+        f"undecided: {time_change_words(time)}", why, "run it on a quieter machine, or with more --pairs"
+    )
 
 
 def _pass_sentence(result: WorkloadResult) -> str:
@@ -150,5 +138,5 @@ def _pass_sentence(result: WorkloadResult) -> str:
     better = sum(change.verdict == "improved" for change in result.counters)
     parts = [f"{kept} counter{'' if kept == 1 else 's'} within budget"] if kept else []
     parts += [f"{better} better"] if better else []
-    parts += [describe_time(result.time)] if result.time is not None and result.time.ratio is not None else []
+    parts += [time_change_words(result.time)] if result.time is not None and result.time.ratio is not None else []
     return "; ".join(parts)

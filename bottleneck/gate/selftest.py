@@ -9,13 +9,12 @@ from typing import Literal
 from bottleneck.experiment.paired_processes import time_in_pairs
 from bottleneck.experiment.program import Program, Side
 from bottleneck.gate.count_program import count_program
-from bottleneck.gate.judge import is_compared, judge_counts
+from bottleneck.gate.judge import is_compared, is_red, judge_counts
 from bottleneck.gate.limits import STEP
-from bottleneck.gate.result_summary import describe_time
 from bottleneck.gate.run_gate import GatedPart, GateRun, effort_of
 from bottleneck.gate.settings import workload_name
 from bottleneck.harness.forms import VARIABLE
-from bottleneck.report.ci.phrases import format_change
+from bottleneck.report.ci.phrases import format_change, time_change_words
 from bottleneck.schema.counters import COUNTERS, Counts, Lock
 from bottleneck.schema.gate_result import CounterChange, GateSettings, Limit, TimeResult, TimeVerdict
 from bottleneck.units import format_us
@@ -24,7 +23,6 @@ Color = Literal["red", "green", "open"]
 
 _STEP_LIMIT = Limit(STEP, relative=0.03, text="+3%")
 _COLORS: dict[TimeVerdict, Color] = {"slower": "red", "fine": "green", "faster": "green"}
-_RED = frozenset({"broken", "gone"})
 
 
 @dataclass(frozen=True)
@@ -172,12 +170,12 @@ def _check_counter(injection: Injection, counter: str, changes: Sequence[Counter
     what = f"{injection.what}{injection.because}"
     if found is None or found.after is None:
         return ProofCheck(what, "red", "open", found.reason or "not counted" if found else f"{counter} was not judged")
-    said: Color = "red" if found.verdict in _RED else "green"
+    said: Color = "red" if is_red(found) else "green"
     return ProofCheck(what, "red", said, f"{format_change(found)}, {found.verdict}")
 
 
 def _check_same(changes: Sequence[CounterChange]) -> ProofCheck:
-    red = [change for change in changes if change.verdict in _RED]
+    red = [change for change in changes if is_red(change)]
     if red:
         return ProofCheck("its own counters", "green", "red", "; ".join(format_change(change) for change in red))
     kept = sum(change.verdict == "same" for change in changes)
@@ -192,7 +190,7 @@ def _check_time(settings: GateSettings, means: Means) -> Iterator[ProofCheck]:
 
 
 def _check_color(what: str, demanded: Color, result: TimeResult) -> ProofCheck:
-    detail = "; ".join(filter(None, (describe_time(result), result.reason)))
+    detail = "; ".join(filter(None, (time_change_words(result), result.reason)))
     return ProofCheck(what, demanded, _COLORS.get(result.verdict, "open"), f"{result.verdict}: {detail}")
 
 

@@ -3,9 +3,8 @@ from pathlib import Path
 import pytest
 
 from bottleneck.errors import UsageError
-from bottleneck.gate import count as breakdown
 from bottleneck.gate.settings import find_pyproject, lock_path, read_settings, workload_name
-from bottleneck.schema.counters import COUNTERS, MODULE_COUNTERS
+from bottleneck.schema.counters import COUNTERS
 from bottleneck.schema.gate_result import GateSettings, Limit
 
 WHOLE = """
@@ -222,7 +221,3 @@ def test_the_nearest_pyproject_is_found_but_none_beyond_the_repository(tmp_path:
     assert find_pyproject(inner) is None
     (tmp_path / "repository" / "pyproject.toml").write_text("")
     assert find_pyproject(inner) == tmp_path.resolve() / "repository" / "pyproject.toml"
-
-
-def test_limits_of_modules_are_for_what_modules_are_told_of() -> None:
-    assert MODULE_COUNTERS == breakdown._OF_MODULES

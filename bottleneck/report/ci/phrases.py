@@ -16,7 +16,7 @@ from bottleneck.schema.gate_result import (
     TimeResult,
     WorkloadResult,
 )
-from bottleneck.units import format_si, format_us
+from bottleneck.units import format_share, format_si, format_us
 
 UNKNOWN_AMOUNT = "-"
 
@@ -218,6 +218,20 @@ def time_summary(time: TimeResult | None) -> str:
     return (
         f"{phrase}, could see {share(time.smallest_visible)} or more" if time.smallest_visible is not None else phrase
     )
+
+
+def time_change_words(time: TimeResult) -> str:
+    """'step 18.2 ms -> 19.6 ms, +7.6 % [+5.1 %, +9.9 %], budget 3.0 %'; the verdict in words where there is no time."""
+    if time.ratio is None:
+        return f"step time {time.verdict}"
+    ratio = time.ratio
+    parts = []
+    if time.base_us is not None and time.candidate_us is not None:
+        parts.append(f"step {format_us(time.base_us.median)} -> {format_us(time.candidate_us.median)}")
+    parts.append(f"{growth(ratio.median)} [{growth(ratio.low)}, {growth(ratio.high)}]")
+    if time.budget is not None:
+        parts.append(f"budget {format_share(time.budget)}")
+    return ", ".join(parts)
 
 
 def time_in_short(time: TimeResult | None) -> str:
