@@ -28,13 +28,13 @@ NO_PEAKS = "no peaks known for this device"
 NO_PEAK = "no peak known for its dtype"
 NO_BANDWIDTH = "no bandwidth known for this device"
 FROM_CACHE = "served from cache"
-TOO_FAST = "faster than its floor: price or peak is wrong"
+TOO_FAST = "faster than its floor: cost or peak is wrong"
 
 _NO_PRICE = (
     "replayed by a graph launch, which has no op of its own",
     "no op issued it",
     "shapes were not recorded",
-    "no priced op among those that issued it",
+    "no modelled op among those that issued it",
     "compiled region, whose kernels record no shapes",
 )
 

@@ -89,7 +89,7 @@ def _unknown_work(rows: KernelTimes, unknown: Integers) -> tuple[UnknownWork, ..
     sums = np.bincount(inverse.ravel(), weights=rows.us[unknown], minlength=len(distinct))
     for (op_code, kernel_code, reason_code), amount in zip(distinct.tolist(), sums.tolist(), strict=True):
         name = str(ops[op_code]) if op_code >= 0 else str(kernels[kernel_code])
-        key = name, str(reasons[reason_code]) if reason_code >= 0 else "no price"
+        key = name, str(reasons[reason_code]) if reason_code >= 0 else "no cost formula"
         us[key] = us.get(key, 0.0) + amount
     ranked = sorted(us.items(), key=lambda item: -item[1])
     return tuple(UnknownWork(name, amount, reason) for (name, reason), amount in ranked)
@@ -190,7 +190,7 @@ def completed_caveats(rows: KernelTimes) -> tuple[Caveat, ...]:
     most = [str(texts[place]) for place in np.argsort(-us, kind="stable")[:_SHOWN] if us[place] > 0]
     facts = list(dict.fromkeys(fact for text in most for fact in text.split("; ")))
     message = (
-        f"{format_share(share)} of the work is priced by more than its calls recorded ({'; '.join(facts)}); "
+        f"{format_share(share)} of the work is modelled by more than its calls recorded ({'; '.join(facts)}); "
         "none of that is judged with high confidence"
     )
     return (Caveat("completed-calls", message, share),)
@@ -336,7 +336,7 @@ def _coverage_caveats(coverage: Coverage, result: LedgerResult) -> tuple[Caveat,
         return ()
     most = coverage.unknown[0]
     message = (
-        f"{format_share(unknown)} of the step is work without a price, so neither compute nor memory can claim it; "
+        f"{format_share(unknown)} of the step is unmodelled work, so neither compute nor memory can claim it; "
         f"the largest is {name_in_sentence(most.name)} ({most.reason})"
     )
     return (Caveat("unpriced-work", message, unknown),)

@@ -31,11 +31,11 @@ _GROUP_WORDS = {
     "memory": "memory bandwidth",
     "overhead": "overhead",
     "communication": "communication",
-    "unknown": "work without a price",
+    "unknown": "unmodelled work",
 }
 
 _NEWER_TRACE = "record with shapes in a recent PyTorch: traces since 2.3 also hold dtypes and scalar arguments"
-# Part of the reason why work has no price -> what would give it one.
+# Part of the reason why work is unmodelled -> what would make it modelled.
 _PRICE_ADVICE: Mapping[str, str] = {
     "compiled region": "judge the same step without torch.compile too: a compiled region records no shapes",
     "peak": "name the device (--device) or its ceilings (--peaks), or record with `bottleneck run`",
@@ -159,8 +159,8 @@ def _opening(grounds: Grounds, decision: Decision) -> str:
         return f"Inconclusive: {grounds.broken}"
     if decision.bound == "inconclusive":
         most = _largest_kernel(grounds, ("unknown",))
-        reason = f", most of it {_label(most)} ({most.reason or 'no price'})" if most else ""
-        return f"Inconclusive: {format_share(shares['unknown'])} of the {wall} step is work without a price{reason}"
+        reason = f", most of it {_label(most)} ({most.reason or 'no cost formula'})" if most else ""
+        return f"Inconclusive: {format_share(shares['unknown'])} of the {wall} step is unmodelled work{reason}"
     first, second = decision.ranked[0], decision.ranked[1]
     if decision.bound == "mixed":
         return (
@@ -182,7 +182,7 @@ def _doubt(decision: Decision) -> str:
     rival = max(shares[group] for group in ("compute", "memory") if group != first)
     if decision.bound == "inconclusive" or shares["unknown"] <= 0 or rival + shares["unknown"] < shares[first]:
         return ""
-    return f"; another {format_share(shares['unknown'])} is work without a price, which could overturn this"
+    return f"; another {format_share(shares['unknown'])} is unmodelled work, which could overturn this"
 
 
 def _contributor(grounds: Grounds, group: str) -> str:

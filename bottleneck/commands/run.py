@@ -95,7 +95,7 @@ def run_command(
         typer.Option("--nproc-per-node", metavar="N", help="Start N ranks with torchrun, each with a trace."),
     ] = None,
     shapes: Annotated[
-        bool | None, typer.Option("--shapes/--no-shapes", help="Record shapes: prices of ops need them.")
+        bool | None, typer.Option("--shapes/--no-shapes", help="Record shapes, which the costs of ops need.")
     ] = None,
     stacks: Annotated[
         bool | None, typer.Option("--stacks/--no-stacks", help="Record Python calls: source lines need them.")

@@ -70,10 +70,10 @@ def _shapes(linked: Linked, analysis: Analysis) -> Check:
     lost = sum(each.us for each in analysis.coverage.unknown if each.reason in _WITHOUT_SHAPES)
     busy_us = analysis.totals.busy_us
     share = min(lost / busy_us, 1.0) if busy_us > 0 else None
-    cost = "" if not share else f"{format_share(share)} of the busy time cannot be priced"
+    cost = "" if not share else f"{format_share(share)} of the busy time cannot be modelled"
     fact = f"known for {format_share(float(recorded.mean()))} of the ops"
     if not recorded.any():
-        return _lack("shapes", "not recorded", cost or "no op can be priced", _option("record_shapes=True"), share)
+        return _lack("shapes", "not recorded", cost or "no op can be modelled", _option("record_shapes=True"), share)
     if share is not None and share > 1 - _PRICED_ENOUGH:
         fact = f"known for {format_share(float(recorded.mean()))} of the ops"
         return Check(
@@ -86,9 +86,9 @@ def _prices(linked: Linked, analysis: Analysis) -> Check | None:  # noqa: ARG001
     """Check of the work that stays unmodelled although its shapes were recorded."""
     priced, unknown = analysis.coverage.priced_share, analysis.coverage.unknown
     if priced is None:
-        return Check("prices", _GROUP, "prices", "unknown", "no busy time to price")
+        return Check("prices", _GROUP, "prices", "unknown", "no busy time to model")
     if priced >= _PRICED_ENOUGH or not unknown:
-        return _there("prices", f"{format_share(priced)} of the busy time is priced")
+        return _there("prices", f"{format_share(priced)} of the busy time is modelled")
     if unknown[0].reason in _WITHOUT_SHAPES:
         return None
     return Check(
@@ -96,7 +96,7 @@ def _prices(linked: Linked, analysis: Analysis) -> Check | None:  # noqa: ARG001
         _GROUP,
         "prices",
         "limited",
-        f"{format_share(1 - priced)} of the busy time cannot be priced",
+        f"{format_share(1 - priced)} of the busy time cannot be modelled",
         f"most of it is {unknown[0].name}: {unknown[0].reason}",
         _remedy_for(unknown[0].reason),
         share=1 - priced,

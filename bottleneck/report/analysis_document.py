@@ -296,14 +296,14 @@ def _input(analysis: Analysis) -> str:
 def coverage(analysis: Analysis) -> ListSection:
     """The modelled shares of the busy time, and the largest unmodelled work."""
     known = analysis.coverage
-    shares = (("tied to an op", known.linked_share), ("priced", known.priced_share))
+    shares = (("linked to an op", known.linked_share), ("modelled", known.priced_share))
     parts = [f"{format_share(share)} {word}" for word, share in shares if share is not None]
     lead = (
         f"Of the busy time: {', '.join(parts)}." if parts else "How much of the busy time is understood is not known."
     )
     worst = sorted(known.unknown, key=lambda work: -work.us)
     lines = [f"{format_us(work.us)} {_readable(work.name)}: {work.reason}" for work in worst[:3]]
-    more = [f"{len(worst) - 3} more without a price"] if len(worst) > 3 else []
+    more = [f"{len(worst) - 3} more unmodelled"] if len(worst) > 3 else []
     return ListSection("Coverage", ((lead, *lines, *more),))
 
 

@@ -257,7 +257,7 @@ WATERFALL_TITLE = "Where the change comes from"
 _MOST_ACCOUNTS = 14
 # Where all bars end this far from zero, in units of what they move, they begin at another number.
 _FAR = 2.0
-_NO_PRICE = "without a price"
+_UNMODELLED = "unmodelled"
 
 
 def waterfall(numbers: RoundedChange) -> Waterfall:
@@ -279,14 +279,14 @@ def account_label(account: str, group: str) -> str:
     """'overhead: python'; the group alone where the account is all of it."""
     short = short_label(account)
     if account == "unknown":
-        return f"work {_NO_PRICE}"
+        return f"{_UNMODELLED} work"
     return group if short == group else f"{group}: {short}"
 
 
 def short_label(account: str) -> str:
     """'python' of 'overhead.python'."""
     if account == "unknown":
-        return _NO_PRICE
+        return _UNMODELLED
     return label_of(account)
 
 

@@ -57,7 +57,7 @@ def whole_step(analysis: Analysis) -> tuple[float, float] | None:
 def roofs(analysis: Analysis, most: int = 4) -> tuple[RooflineRoof, ...]:
     """The peaks that the kernels are held against, by the time of those kernels.
 
-    Where no kernel has a price, those of the kernels' engines and dtypes; where these are not known, the highest.
+    Where no kernel is modelled, those of the kernels' engines and dtypes; where these are not known, the highest.
     """
     peaks = analysis.device.peaks_flops_per_s
     us = _us_by_peak(analysis, peaks, _peak_of)
@@ -92,10 +92,10 @@ def absences(analysis: Analysis) -> str:
     missing = [row for row in analysis.kernels if not _has_place(row)]
     moving = [row for row in missing if row.flops == 0 or row.bound in {"copy", "communication", "dispatch"}]
     moving_us = math.fsum(row.us for row in moving)
-    unpriced_us = math.fsum(row.us for row in missing) - moving_us
+    unmodelled_us = math.fsum(row.us for row in missing) - moving_us
     small_us = math.fsum(sorted(row.us for row in analysis.kernels if _has_place(row))[:-_MOST_POINTS])
     kinds = (
-        (unpriced_us, "has no price"),
+        (unmodelled_us, "is unmodelled"),
         (moving_us, "does no arithmetic"),
         (small_us, f"lies in kernels smaller than the {_MOST_POINTS} shown"),
     )

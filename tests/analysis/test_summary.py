@@ -253,7 +253,7 @@ def test_unpriced_work_is_named_with_its_time_and_reason() -> None:
     analysis = _analysis(Scene(50, kernels, ops=[Op(-9, 1, "aten::odd")]))
     assert [(row.name, row.us, row.reason) for row in analysis.coverage.unknown] == [
         ("aten::odd", 20.0, "no formula for aten::odd"),
-        ("lost", 5.0, "no price"),
+        ("lost", 5.0, "no cost formula"),
     ]
     assert analysis.coverage.priced_share == pytest.approx(15 / 40)
     assert [caveat.share for caveat in analysis.caveats if caveat.slug == "unpriced-work"] == [0.5]

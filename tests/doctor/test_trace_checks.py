@@ -55,7 +55,7 @@ def test_a_missing_number_between_profiler_steps_is_reported(tmp_path: Path) -> 
 def test_shapes_that_are_missing_cost_their_share_of_the_busy_time(tmp_path: Path) -> None:
     check = contents(tmp_path, steps())["shapes"]
     assert (check.status, check.share) == ("missing", 1.0)
-    assert check.why == "100.0 % of the busy time cannot be priced"
+    assert check.why == "100.0 % of the busy time cannot be modelled"
     assert check.command == "torch.profiler.profile(record_shapes=True)"
 
 

@@ -524,7 +524,7 @@ def inconclusive() -> Analysis:
             "inconclusive",
             None,
             0.88,
-            "No verdict: 88.0 % of the step is work that has no price.",
+            "No verdict: 88.0 % of the step is unmodelled work.",
             {"compute": 0.0, "memory": 0.0, "overhead": 0.12, "communication": 0.0, "unknown": 0.88},
         ),
         kernels=(

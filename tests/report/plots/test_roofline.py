@@ -152,7 +152,7 @@ def test_a_cpu_shows_its_fastest_cache_as_a_second_slope() -> None:
 
 def test_time_that_has_no_point_is_counted() -> None:
     assert absences(gpu_overhead()) == (
-        "not drawn: 2.4 % of busy time that has no price and 1.2 % of busy time that does no arithmetic"
+        "not drawn: 2.4 % of busy time that is unmodelled and 1.2 % of busy time that does no arithmetic"
     )
     assert absences(replace(gpu_overhead(), kernels=points_only(gpu_overhead()))) == ""
 
