@@ -6,7 +6,7 @@ from pathlib import Path
 
 from bottleneck.trace.damage import Damage
 from bottleneck.trace.inflate import read_blocks
-from bottleneck.trace.read import Document
+from bottleneck.trace.read import TraceDocument
 
 # Numbers that must differ between repetitions. Flows carry the correlation in "id".
 _NUMBER = re.compile(rb'("ts"\s*:\s*"?|"(?:correlation|[Ee]xternal id|id)"\s*:\s*)(\d+)(?:\.(\d+))?')
@@ -34,7 +34,7 @@ def repeat_trace(source: Path, target: Path, size_bytes: int) -> int:
 def _parts(source: Path) -> tuple[bytes, bytes, bytes]:
     """Text up to the opening bracket of the event list, the events, text from the closing bracket on."""
     text = b"".join(read_blocks(source, Damage()))
-    document = Document(source, iter([text]), Damage())
+    document = TraceDocument(source, iter([text]), Damage())
     for _ in document:
         pass
     start = text.index(b"[", max(0, len(document.header) - len(b"[]}"))) + 1

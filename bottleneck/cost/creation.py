@@ -33,7 +33,7 @@ def _bernoulli(call: OpCall) -> Cost:
 
 
 def _like(family: str, dtype_position: int) -> Formula:
-    """The formula of zeros_like(x, dtype) and its kin: a tensor shaped like x written."""
+    """The formula of zeros_like(x, dtype) and similar ops: a tensor shaped like x written."""
 
     def formula(call: OpCall) -> Cost:
         x = call.tensor(0)
@@ -43,7 +43,7 @@ def _like(family: str, dtype_position: int) -> Formula:
 
 
 def _sized(family: str, size_position: int, default: str = "float") -> Formula:
-    """The formula of zeros(size, dtype) and its kin, whose size is among the recorded scalars."""
+    """The formula of zeros(size, dtype) and similar ops, whose size is among the recorded scalars."""
 
     def formula(call: OpCall) -> Cost:
         tensors = [tensor for tensor in call.tensors() if tensor.numel]

@@ -11,7 +11,7 @@ _NO_REDUCTION = 0
 
 
 def _elementwise(reduction_position: int, flops: float, special_ops: float = 0.0) -> Formula:
-    """The formula of mse_loss(x, target, reduction) and its kin.
+    """The formula of mse_loss(x, target, reduction) and similar ops.
 
     Eager kernels write one loss per element first; a child op reduces them.
     """
@@ -28,7 +28,7 @@ def _elementwise(reduction_position: int, flops: float, special_ops: float = 0.0
 
 
 def _elementwise_backward(operand_count: int, flops: float) -> Formula:
-    """The formula of mse_loss_backward(dy, x, target, reduction) and its kin: a gradient like x written."""
+    """The formula of mse_loss_backward(dy, x, target, reduction) and similar ops: a gradient like x written."""
 
     def formula(call: OpCall) -> Cost:
         operands = [t for t in call.arguments[:operand_count] if isinstance(t, Tensor)]

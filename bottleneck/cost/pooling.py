@@ -12,7 +12,7 @@ _INDEX = ("long int",)
 
 
 @dataclass(frozen=True)
-class Window:
+class PoolingWindow:
     """The sliding window of a pooling call, one entry per spatial dimension."""
 
     kernel: tuple[int, ...]
@@ -32,14 +32,14 @@ class Window:
         return count - 1 if self.rounds_up and (count - 1) * stride >= size + padding else count
 
 
-def _window(call: OpCall, rank: int, dilation_position: int | None, ceil_position: int) -> Window | None:
+def _window(call: OpCall, rank: int, dilation_position: int | None, ceil_position: int) -> PoolingWindow | None:
     """The window of pool(x, kernel, stride, padding, …); null when it was not recorded."""
     kernel = _spread(call.integers(1), rank)
     if kernel is None:
         return None
     ones, zeros = (1,) * rank, (0,) * rank
     dilation = ones if dilation_position is None else _spread(call.integers(dilation_position), rank) or ones
-    return Window(
+    return PoolingWindow(
         kernel,
         _spread(call.integers(2), rank) or kernel,
         _spread(call.integers(3), rank) or zeros,

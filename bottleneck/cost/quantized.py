@@ -102,7 +102,7 @@ def _grouped(call: OpCall, offsets: int, out_dtype: int) -> Cost:
 
 
 def _rounded(dtype_at: int, default: str) -> Formula:
-    """The formula of quantize_per_tensor(x, scale, zero point, …, dtype) and its kin: x read, its rounding written."""
+    """The formula of quantize_per_tensor(x, scale, zero point, …, dtype) and similar: x read, rounded x written."""
 
     def formula(call: OpCall) -> Cost:
         x, *tables = call.tensors()

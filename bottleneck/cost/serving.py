@@ -38,7 +38,7 @@ def _all_once(family: str, flops: float, special_ops: float = 0.0) -> Formula:
 
 
 def _gated(flops: float) -> Formula:
-    """The formula of silu_and_mul(out, x) and its kin: one half of x gates the other; FLOPs are per result."""
+    """The formula of silu_and_mul(out, x) and similar ops: one half of x gates the other; FLOPs are per result."""
 
     def formula(call: OpCall) -> Cost:
         tensors = call.tensors()

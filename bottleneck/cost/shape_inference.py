@@ -165,7 +165,7 @@ _INDEXED = frozenset({"aten::index", "aten::_unsafe_index"})
 
 
 @dataclass(frozen=True)
-class _Call:
+class _Signature:
     """Name, sizes and scalars of one signature."""
 
     name: str
@@ -193,11 +193,11 @@ class _CallIndex:
         self._dims, self._concrete = signatures["dims"].to_list(), signatures["concrete"].to_list()
         self.signature = as_integers(ops["signature"])
 
-    def call(self, row: int) -> _Call:
+    def call(self, row: int) -> _Signature:
         """The call of one signature; lists are empty where the trace has none, or holds something else."""
-        return _Call(self.names[row], _list(self._dims[row]) or [], _list(self._concrete[row]) or [])
+        return _Signature(self.names[row], _list(self._dims[row]) or [], _list(self._concrete[row]) or [])
 
-    def calls_of(self, names: frozenset[str]) -> dict[int, _Call]:
+    def calls_of(self, names: frozenset[str]) -> dict[int, _Signature]:
         """The calls of some ops by their row in SIGNATURES."""
         return {row: self.call(row) for row, name in enumerate(self.names) if name in names}
 
@@ -206,7 +206,7 @@ class _CallIndex:
         """Row in OPS of the op around each op, -1 for none."""
         return as_integers(self.ops["parent"])
 
-    def ops_of(self, calls: dict[int, _Call]) -> Rows:
+    def ops_of(self, calls: dict[int, _Signature]) -> Rows:
         """The ops that make one of the calls."""
         wanted = np.zeros(len(self.names) + 1, bool)
         wanted[list(calls)] = True

@@ -53,7 +53,7 @@ class Codes(dict[Any, int]):
         return code
 
 
-class Column:
+class GrowingColumn:
     """An array that grows.
 
     It lies in memory mapped for it alone, which goes back to the system when it has grown out of it. Pieces joined at
@@ -90,7 +90,7 @@ class Column:
         return rows
 
 
-class SparseColumn(Column):
+class SparseColumn(GrowingColumn):
     """A column of int64 that takes no memory until the first number that is not ABSENT."""
 
     def __init__(self) -> None:
@@ -120,9 +120,9 @@ class Rows:
 
     def __init__(self, numbers: Sequence[str], **more: str) -> None:
         self.numbers = numbers
-        self._row = Column("int32")
-        self.columns: dict[str, Column] = {name: SparseColumn() for name in numbers}
-        self.columns |= {name: Column(dtype) for name, dtype in more.items()}
+        self._row = GrowingColumn("int32")
+        self.columns: dict[str, GrowingColumn] = {name: SparseColumn() for name in numbers}
+        self.columns |= {name: GrowingColumn(dtype) for name, dtype in more.items()}
 
     def add_rows(self, first: int, count: int) -> None:
         """Appends ``count`` positions from ``first`` on."""
@@ -211,8 +211,8 @@ class Columns:
         self.any_fraction = False
         self.categories, self.names, self.tracks = Codes(), Codes(), Codes()
         self.shapes, self.collectives, self.dtypes, self.kernels = Codes(), Codes(), Codes(), Codes()
-        self.ts_ns, self.dur_us = Column("int64"), Column("float64")
-        self.category, self.name, self.track = Column("int16"), Column("int32"), Column("int32")
+        self.ts_ns, self.dur_us = GrowingColumn("int64"), GrowingColumn("float64")
+        self.category, self.name, self.track = GrowingColumn("int16"), GrowingColumn("int32"), GrowingColumn("int32")
         self.ops = Rows(("external_id", "sequence", "forward_thread"), shape="int32")
         self.launches = Rows(_IDS, kernel="int32")
         self.devices = Rows(_DEVICE_NUMBERS, collective="int32", message_dtype="int32")

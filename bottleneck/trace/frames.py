@@ -14,7 +14,7 @@ from bottleneck.schema.tables import PLACES, category, nearest_ancestor
 from bottleneck.trace.joins import ends_ns, is_any_of, names, starts_ns, threads
 from bottleneck.trace.nesting import Ints, Nest, nest
 
-MODULE, OWN, MODEL_LIBRARY, PLUMBING = 0, 1, 2, 3
+MODULE, OWN, MODEL_LIBRARY, INTERNAL = 0, 1, 2, 3
 
 # Kineto cuts entries of sys.path off, so a library shows as 'torch/nn/…' or, where it was not cut, with its folder.
 # Generated code has a name in angle brackets; so do notebook cells of older IPython, which are the user's own.
@@ -43,23 +43,23 @@ _MODEL_PACKAGES = frozenset(_MODELS.split())
 
 
 def kind_of_frame(name: str) -> int:
-    """MODULE, the user's OWN code, a MODEL_LIBRARY, or PLUMBING (torch, standard library, builtins)."""
+    """MODULE, the user's OWN code, a MODEL_LIBRARY, or INTERNAL (torch, standard library, builtins)."""
     if name.startswith(MODULE_PREFIX):
         return MODULE
     match = PYTHON_FRAME.match(name)
     if match is None:
-        return PLUMBING
+        return INTERNAL
     path = match["path"].replace("\\", "/")
     package = re.split("(?:site|dist)-packages/", path)[-1].split("/")[0].removesuffix(".py")
     if package in _MODEL_PACKAGES:
         return MODEL_LIBRARY
     if _LIBRARY_MARKS.search(path) or package in _PACKAGES:
-        return PLUMBING
+        return INTERNAL
     return OWN
 
 
 def short_source(name: str) -> str:
-    """'model.py:57' of 'path/model.py(57): forward'; only for names that ``kind_of_frame`` does not call PLUMBING."""
+    """'model.py:57' of 'path/model.py(57): forward'; only for names that ``kind_of_frame`` does not call INTERNAL."""
     match = PYTHON_FRAME.match(name)
     assert match is not None, "a frame without a line has no source"
     return f"{match['path'].replace(chr(92), '/').rpartition('/')[2]}:{match['line']}"
@@ -115,7 +115,7 @@ class Frames:
 
 
 class Stacks:
-    """The Python frames of a trace by kind: modules, the user's own code, libraries of models. Plumbing is left out.
+    """The Python frames of a trace by kind: modules, the user's own code, libraries of models; not internal ones.
 
     Lines that our own recordings add are frames of the user's code that last as long as a line does.
     """
@@ -160,10 +160,10 @@ def frames_at(stacks: Stacks, thread: Ints, at_ns: Ints) -> tuple[Ints, Ints]:
 
 
 def _rows_by_kind(trace: Trace, labels: list[str]) -> dict[int, Ints]:
-    """Events of each kind of frame but PLUMBING, which is nearly all of them; a name is judged once."""
+    """Events of each kind of frame but INTERNAL, which is nearly all of them; a name is judged once."""
     rows = np.flatnonzero(is_any_of(trace, ("python", "line")))
     name = names(trace, rows)
-    kinds = np.full(len(labels), PLUMBING, dtype=np.int8)
+    kinds = np.full(len(labels), INTERNAL, dtype=np.int8)
     for used in np.flatnonzero(np.bincount(name, minlength=len(labels))).tolist():
         kinds[used] = kind_of_frame(labels[used])
     kind = kinds[name]

@@ -42,7 +42,7 @@ class Heading:
     rest: bytes
 
 
-def pass_heading(path: Path, blocks: Iterator[bytes], damage: Damage) -> Heading:
+def read_heading(path: Path, blocks: Iterator[bytes], damage: Damage) -> Heading:
     """The heading of the document in ``blocks``; raises TraceError when no list of events follows it."""
     text = next(blocks, b"").removeprefix(_BOM).lstrip(_BLANKS)
     if text.startswith(b"["):
@@ -114,7 +114,7 @@ _LONGEST_EVENT_BYTES = 256 * 1024**2
 _FOOTER_LIMIT_BYTES = 16 * 1024**2
 
 
-class Document:
+class TraceDocument:
     """One trace document; iterate it once, then read ``header`` and ``footer``, the texts around the event list."""
 
     def __init__(self, path: Path, blocks: Iterator[bytes], damage: Damage) -> None:
@@ -128,7 +128,7 @@ class Document:
         self.footer = b""
 
     def __iter__(self) -> Iterator[Sequence[AnyEvent]]:
-        heading = pass_heading(self._path, self._blocks, self._damage)
+        heading = read_heading(self._path, self._blocks, self._damage)
         self.header = heading.text
         if heading.rest.startswith(b"]"):
             self._take_footer(heading.rest[1:])
@@ -237,7 +237,7 @@ def read_trace(path: str | Path) -> Trace:
     """
     path = Path(path)
     damage = Damage()
-    document = Document(path, read_blocks(path, damage), damage)
+    document = TraceDocument(path, read_blocks(path, damage), damage)
     columns = Columns(damage)
     with _collector_off():
         for events in document:

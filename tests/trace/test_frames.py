@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from bottleneck.trace.frames import MODEL_LIBRARY, MODULE, OWN, PLUMBING, kind_of_frame, short_source
+from bottleneck.trace.frames import INTERNAL, MODEL_LIBRARY, MODULE, OWN, kind_of_frame, short_source
 from tests.builders import Event, complete, frame, kernel, launch, op
 from tests.trace.traces import linked
 
@@ -20,21 +20,21 @@ FRAMES = [
     ("C:\\work\\train.py(9): fit", OWN),
     ("transformers/models/bert/modeling_bert.py(570): forward", MODEL_LIBRARY),
     ("/opt/venv/lib/python3.11/site-packages/timm/models/vit.py(70): forward", MODEL_LIBRARY),
-    ("torch/nn/modules/module.py(1532): _wrapped_call_impl", PLUMBING),
-    ("torch\\nn\\modules\\linear.py(103): forward", PLUMBING),
-    ("/opt/venv/lib/python3.11/site-packages/somepackage/x.py(1): f", PLUMBING),
-    ("/usr/lib/python3.10/threading.py(973): _bootstrap", PLUMBING),
-    ("contextlib.py(79): inner", PLUMBING),
-    ("threading.py(323): wait", PLUMBING),
-    ("<frozen importlib._bootstrap>(241): _call", PLUMBING),
-    ("<built-in method linear of type object at 0x7f>", PLUMBING),
-    ("/tmp/torchinductor_ann/dn/cdni.py(40): call", PLUMBING),
-    ("cache/bm/cbmair2pqrsurta33ak23jzv44fpjzf6qofthbx5qhfa72ey5tmr.py(81): call", PLUMBING),
+    ("torch/nn/modules/module.py(1532): _wrapped_call_impl", INTERNAL),
+    ("torch\\nn\\modules\\linear.py(103): forward", INTERNAL),
+    ("/opt/venv/lib/python3.11/site-packages/somepackage/x.py(1): f", INTERNAL),
+    ("/usr/lib/python3.10/threading.py(973): _bootstrap", INTERNAL),
+    ("contextlib.py(79): inner", INTERNAL),
+    ("threading.py(323): wait", INTERNAL),
+    ("<frozen importlib._bootstrap>(241): _call", INTERNAL),
+    ("<built-in method linear of type object at 0x7f>", INTERNAL),
+    ("/tmp/torchinductor_ann/dn/cdni.py(40): call", INTERNAL),
+    ("cache/bm/cbmair2pqrsurta33ak23jzv44fpjzf6qofthbx5qhfa72ey5tmr.py(81): call", INTERNAL),
     ("bm/cbmair2pqrsurta33ak23jzv44fpjzf6qofthbx5qhfa72ey5tm.py(81): call", OWN),
-    ("bottleneck/harness/forms.py(72): <lambda>", PLUMBING),
+    ("bottleneck/harness/forms.py(72): <lambda>", INTERNAL),
     ("bottleneck/train.py(72): step", OWN),
-    ("python_func", PLUMBING),
-    ("", PLUMBING),
+    ("python_func", INTERNAL),
+    ("", INTERNAL),
 ]
 
 
