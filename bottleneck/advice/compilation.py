@@ -37,7 +37,7 @@ from bottleneck.units import US_PER_S, format_share, format_us
 
 _REGION = re.compile(r"^Torch-Compiled Region: (?P<frame>\d{1,9})/")
 _LEAST = 0.01
-# One call of compiled code, in times of the smallest op: see eager.py, where the numbers of whole models are.
+# One call of compiled code, in times of the smallest op: see ``_CALL_OPS`` in dispatch.py for those of whole models.
 _CALL_OPS = (20.0, 73.0)
 _OP_US = 1.3
 # What compiling a small model takes when nothing is cached: 9 to 30 s for 7 to 60 ops (torch 2.13, 2 shared cores).
@@ -66,9 +66,9 @@ def compiling_in_step(case: Evidence) -> Draft | None:
 
 
 def graph_breaks(case: Evidence) -> Draft | None:
-    """Rule 11: the compiled program falls into pieces, and each piece is entered through guards and Python.
+    """Rule 11: graph breaks cut the compiled program into parts, each entered through guards and Python.
 
-    Worth one call of compiled code per break, and on a device no more than its wait for the host.
+    The gain is one call of compiled code per break, and on a device at most its wait for the host.
     """
     frames = {match["frame"]: 0.0 for name in case.op_sums if (match := _REGION.match(name))}
     for name, each in case.op_sums.items():
@@ -107,7 +107,7 @@ def compile_does_not_pay(case: Evidence) -> Draft | None:
         title="Compiling this model is not expected to make the step faster",
         evidence=(
             f"{format_us(overhead_us)} of every step ({format_share(share_of_step(case, overhead_us))}) is Python and "
-            "dispatching, of which compiling takes away only what lies between ops that melt into one",
+            "dispatching, of which compiling removes only what lies between ops that it fuses",
             _saved_words(gain),
         ),
         advice="Leave torch.compile out until each call has more to do, or compile the whole step and measure it.",
@@ -126,7 +126,7 @@ def _saved_words(gain: Interval) -> str:
 
 
 def compile_break_even(case: Evidence) -> Draft | None:
-    """Rule 12: the whole run is too short for what compiling takes. Known for scripts, whose steps were counted."""
+    """Rule 12: the whole run is too short for compiling to pay; known for scripts, whose steps are counted."""
     seen = case.analysis.steps.seen
     advised = host_overhead(case) or eager_overhead(case)
     if seen is None or advised is None or advised.gain_us is None or advised.gain_us.high <= 0:
@@ -154,12 +154,12 @@ _MOST_OF_STEP = 0.3
 
 _RECOMPUTES = re.compile(r"^CheckpointFunctionBackward$|evaluate_function: CheckpointFunctionBackward")
 _NESTED = re.compile(r"^autograd::engine::evaluate_function")
-_ROOM = 0.7
+_MOST_USED = 0.7
 
 
 @requires_gain
 def recomputation(case: Evidence) -> Draft | None:
-    """Rule 35: activations that the backward pass works out again although memory has room for them.
+    """Rule 35: the backward pass computes activations again although memory has space for them.
 
     The work of a checkpoint's backward op before the nested backward pass begins is the repeated forward pass. Gain:
     at most that, from half of it.
@@ -167,7 +167,7 @@ def recomputation(case: Evidence) -> Draft | None:
     work = work_of(case)
     peak, capacity = case.analysis.totals.peak_memory_bytes, case.analysis.device.memory_bytes
     rows = _recomputed(work)
-    if share(work, rows) < _LEAST_SHARE or not peak or not capacity or peak > _ROOM * capacity:
+    if share(work, rows) < _LEAST_SHARE or not peak or not capacity or peak > _MOST_USED * capacity:
         return None
     less = np.where(rows, work.us, 0.0)
     return Draft(
@@ -212,7 +212,7 @@ _BACKENDS_GPU = ("torchscript", "backend-onnxrt", "backend-tensorrt", "backend-t
 
 
 def other_backends(case: Evidence) -> Draft | None:
-    """Rule 37: inference by eager ops, most of it in products: compilers differ, and only measuring them tells."""
+    """Rule 37: inference by eager ops, most of it in products: only a trial shows which compiler is fastest."""
     work = work_of(case)
     rows = work.family(*PRODUCTS)
     if has_backward_pass(case) or is_compiled(case) or share(work, rows) < _MOST_OF_STEP:

@@ -330,7 +330,7 @@ def _used_by_others(case: Evidence, processors: int) -> float:
 
 
 def _busy_share(case: Evidence, wait_us: float) -> tuple[float, float]:
-    """Part of the loading in which it needs a processor, from and to: (0, 1) where nothing tells reading from work."""
+    """Part of the loading in which it needs a processor, from and to: (0, 1) where that is unknown."""
     telemetry = case.analysis.telemetry
     if telemetry is None or telemetry.process_processors is None or wait_us <= 0:
         return 0.0, 1.0
@@ -363,7 +363,7 @@ def loader_restarts(case: Evidence) -> Draft | None:
         advice="Keep the workers of the loader alive between epochs.",
         code="loader = DataLoader(dataset, num_workers=4, persistent_workers=True)",
         gain_us=None if one_step else up_to(waited_us),
-        gain_reason="it is saved once per epoch, from the second one on, and this trace has no steps to tell epochs by"
+        gain_reason="it is saved once per epoch, from the second one on, and this trace does not show epochs"
         if one_step
         else None,
         claims=claims_of(case, INPUT, "overhead.python", most_us=waited_us),

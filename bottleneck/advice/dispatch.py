@@ -126,7 +126,7 @@ def tiny_kernels(case: Evidence) -> Draft | None:
     """Rule 2: many kernels that last hardly longer than any kernel must, on a device that is kept busy with them.
 
     Fusing takes away launches: half to all of the time that these kernels spend on their launch floor. Where the
-    device waits for the host instead, that is the larger loss, and the rules above speak of it.
+    device waits for the host instead, that is the larger loss, which the rules above cover.
     """
     typical_us, floor_us = _median_kernel_us(case), launch_floor_us(case)
     if runs_on_host(case) or typical_us is None or floor_us is None:
@@ -162,10 +162,10 @@ def _median_kernel_us(case: Evidence) -> float | None:
 # A call of compiled code on a CPU (guards, wrappers, autograd's entry), in times of the smallest op of the machine:
 # 30 to 95 us of 1.3 us without gradients, 190 to 480 us with (torch 2.13, EPYC, one small layer or op, one thread).
 _CALL_OPS = {False: (23.0, 73.0), True: (145.0, 370.0)}
-# Part of the overhead per op that compiling takes away, measured there too: most of it where ops melt into a loop (60
-# pointwise ops: 3.1 of 3.6 us each; forward and backward 7.8 of 13); next to nothing, or less, where a product stays a
-# call of its own (48 linear layers: 41 us of 460).
-MELTED, _KEPT = (0.4, 0.95), (-0.3, 0.2)
+# Part of the overhead per op that compiling takes away, measured there too: most of it where ops become one loop
+# (60 pointwise ops: 3.1 of 3.6 us each; forward and backward 7.8 of 13); next to nothing, or less, where a product
+# stays a call of its own (48 linear layers: 41 us of 460).
+FUSED, _KEPT = (0.4, 0.95), (-0.3, 0.2)
 _OP_US = 1.3
 # Where the smallest op of the machine is not known, it is this part of the overhead per op (1.3 of 13 us there).
 _SMALLEST_OP = 0.1
@@ -182,14 +182,14 @@ _COMPILE_PAYS = 0.05  # and the low end must not lose: examples/mlp.py was promi
 
 @dataclass(frozen=True)
 class _Calls:
-    """The model's part of a CPU step: overhead per step, and its ops that do work, those a compiler melts and others.
+    """The model's part of a CPU step: overhead per step, and ops that do work: those that a compiler fuses, and others.
 
     ``us`` leaves out what the optimizer and the zeroing of gradients take: compiling the model does not touch them.
-    ``slow_us`` is what melting ops take beyond their floors, ``random_us`` what drawing random numbers takes.
+    ``slow_us`` is what fused ops take beyond their floors, ``random_us`` what drawing random numbers takes.
     """
 
     us: float
-    melts: float
+    fused: float
     stays: float
     slow_us: float
     random_us: float
@@ -197,7 +197,7 @@ class _Calls:
     @property
     def each_us(self) -> float:
         """Overhead per op that does work."""
-        return self.us / max(self.melts + self.stays, 1.0)
+        return self.us / max(self.fused + self.stays, 1.0)
 
 
 def _model_calls(case: Evidence) -> _Calls:
@@ -210,13 +210,13 @@ def _find_calls(case: Evidence) -> _Calls:
     names, works = case.linked.kernels["name"].cat, work_in_window(case)
     product = np.array([_PRODUCT.search(str(name)) is not None for name in names.categories], dtype=bool)
     stays = float(np.count_nonzero(works & np.append(product, False)[names.codes.to_numpy()])) / case.steps
-    melts = max(float(np.count_nonzero(works)) / case.steps - stays - share.ops, 0.0)
+    fused = max(float(np.count_nonzero(works)) / case.steps - stays - share.ops, 0.0)
     bounded = (row for row in case.analysis.kernels if row.bound in {"compute", "memory"})
     rows = [row for row in bounded if not _PRODUCT.search(row.name)]
     random_us = math.fsum(row.us for row in rows if _RANDOM.search(row.name))
     floors = ((row, max(row.compute_us or 0.0, row.memory_us or 0.0, row.launch_us or 0.0)) for row in rows)
     slow_us = math.fsum(max(row.us - floor, 0.0) for row, floor in floors if floor and not _RANDOM.search(row.name))
-    return _Calls(us, melts, stays, min(slow_us, us) * (1 - share.overhead), random_us)
+    return _Calls(us, fused, stays, min(slow_us, us) * (1 - share.overhead), random_us)
 
 
 def us_per_call(case: Evidence) -> float:
@@ -227,8 +227,8 @@ def us_per_call(case: Evidence) -> float:
 def compile_gain_us(case: Evidence) -> Interval | None:
     """Overhead that compiling the model of a CPU step saves, in us per step; negative where it costs; else null.
 
-    Overhead per op x (ops that melt x 0.4-0.95 + ops that stay x -0.3-0.2) less one call of compiled code: see above
-    for where the numbers come from. Slow loops of melting ops may become fast ones, as far as that is not more than
+    Overhead per op x (fused ops x 0.4-0.95 + ops that stay calls x -0.3-0.2) less one call of compiled code: see above
+    for where the numbers come from. Slow loops of fused ops may become fast ones, as far as that is not more than
     the overhead; bytes saved by fusing are another rule's.
     """
     if not runs_on_host(case) or is_broken(case) or is_compiled(case):
@@ -236,8 +236,8 @@ def compile_gain_us(case: Evidence) -> Interval | None:
     calls = _model_calls(case)
     unit_us = launch_floor_us(case) or max(_OP_US, _SMALLEST_OP * calls.each_us)
     call_low, call_high = (ops * unit_us for ops in _CALL_OPS[has_backward_marks(case)])
-    low = calls.each_us * (calls.melts * MELTED[0] + calls.stays * _KEPT[0]) - call_high
-    high = calls.each_us * (calls.melts * MELTED[1] + calls.stays * _KEPT[1]) - call_low
+    low = calls.each_us * (calls.fused * FUSED[0] + calls.stays * _KEPT[0]) - call_high
+    high = calls.each_us * (calls.fused * FUSED[1] + calls.stays * _KEPT[1]) - call_low
     return Interval(low - _RANDOM_COST * calls.random_us, min(high, calls.us) + calls.slow_us)
 
 
@@ -256,8 +256,9 @@ def host_overhead(case: Evidence) -> Draft | None:
         title="Python and dispatching between small ops hold the step back",
         evidence=(
             f"{format_us(calls.us)} of every step ({format_share(share_of_step(case, calls.us))}) goes into calling "
-            f"{format_count(calls.melts + calls.stays)} ops of the model, {format_us(calls.each_us)} each",
-            f"{format_count(calls.melts)} of them can melt into loops, {format_count(calls.stays)} stay library calls",
+            f"{format_count(calls.fused + calls.stays)} ops of the model, {format_us(calls.each_us)} each",
+            f"{format_count(calls.fused)} of them can be fused into loops, "
+            f"{format_count(calls.stays)} stay library calls",
             *idle_lines(case, "python"),
         ),
         advice="Compile the model, so that its small ops become a few loops without Python in between.",

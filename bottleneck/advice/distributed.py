@@ -168,7 +168,7 @@ def exposed_communication(case: Evidence) -> Draft | None:
             f"collectives hold the step for {format_us(exposed_us)} ({format_share(share_of_step(case, exposed_us))})",
             *(_in_words(one) for one in _largest(case.analysis.collectives)),
             *(
-                ("how much of it is waiting for late ranks cannot be told from one rank: give the traces of all",)
+                ("how much of it is waiting for late ranks does not follow from one rank: give the traces of all",)
                 if alone
                 else ()
             ),
@@ -182,7 +182,7 @@ def exposed_communication(case: Evidence) -> Draft | None:
 
 
 def _transfer_us(collectives: Sequence[CollectiveSummary]) -> tuple[float, bool]:
-    """Exposed time that is transfer rather than waiting, per step, and whether the trace tells them apart."""
+    """Exposed time that is transfer rather than waiting, per step, and true if the trace separates the two."""
     known = [one.exposed_us if one.transfer_us is None else min(one.exposed_us, one.transfer_us) for one in collectives]
     unknown_us = math.fsum(one.exposed_us for one in collectives if one.transfer_us is None)
     total_us = math.fsum(one.exposed_us for one in collectives)

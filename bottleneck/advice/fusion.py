@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from bottleneck.advice.dispatch import MELTED, us_per_call
+from bottleneck.advice.dispatch import FUSED, us_per_call
 from bottleneck.advice.kernel_work import (
     Flags,
     Floats,
@@ -59,7 +59,7 @@ class Chains:
     """Chains by number, and the number of each row of the work (-1: in none).
 
     ``ops`` counts the ops of each chain, ``bytes`` what they move per run, ``fused_bytes`` what one pass of all would
-    move at best. ``norm`` tells chains with a normalization or dropout. ``low_us`` and ``high_us`` are, per row and
+    move at best. ``norm`` marks chains with a normalization or dropout. ``low_us`` and ``high_us`` are, per row and
     step, what fusing saves at least and at most: less than nothing where a compiled loop may take longer.
     """
 
@@ -90,7 +90,7 @@ class _Candidates:
 
 
 def chains_of(work: KernelWork) -> Chains:
-    """The chains of this work; kept beside it, for two rules ask."""
+    """The chains of this work; computed once, for two rules."""
     return remembered(work.case, _chains_of_case)
 
 
@@ -182,7 +182,7 @@ def _kept_us(work: KernelWork, found: _Candidates) -> tuple[Floats, Floats]:
 
 
 def _threads(work: KernelWork) -> tuple[int, int]:
-    """Threads that an op of the step has, as an interval where the recording does not tell."""
+    """Threads that an op of the step has, as an interval where the recording does not state it."""
     recording = work.case.recording
     known = None if recording is None else recording.threads
     return (known, known) if known else (1, _MANY_THREADS)
@@ -195,7 +195,7 @@ def _fresh_us(work: KernelWork, found: _Candidates, beyond: Floats) -> Floats:
     makes_result = ~work.op_like(IN_PLACE)[place] & ~work.family("reduction")[place] & (written >= _FRESH_FROM_BYTES)
     if rate is None:
         return np.zeros(place.size)
-    # An op without arithmetic to speak of takes its time beyond the bytes for nothing else.
+    # An op with next to no arithmetic spends its time beyond the bytes on nothing else.
     plain = ~((np.nan_to_num(work.cost("special_ops")[place]) > 0) | work.family("random")[place])
     shown = makes_result & plain
     # Pages are dearer on a busy machine than when they were calibrated: ops that do little else show it.
@@ -265,7 +265,7 @@ def unfused_chain(case: Evidence) -> Draft | None:
     """Rule 16: two and more pointwise ops or reductions in a row, each bound by memory.
 
     Gain: Sigma t - what one pass over the chain's outer bytes takes (chains.find_chains), and on a CPU the calls that
-    are spared. One change fuses all chains, so that only one finding tells of them: this one, unless those with a norm
+    are spared. One change fuses all chains, so that only one finding covers them: this one, unless those with a norm
     take more of the time.
     """
     work = work_of(case)
@@ -327,7 +327,7 @@ def _calls_spared(case: Evidence, count: float) -> Interval:
     """
     if not runs_on_host(case):
         return Interval(0.0, 0.0)
-    low, high = (part * us_per_call(case) * count for part in MELTED)
+    low, high = (part * us_per_call(case) * count for part in FUSED)
     return Interval(low - _COMPILED_CALL_US, high)
 
 

@@ -71,7 +71,7 @@ def low_clocks(case: Evidence) -> Draft | None:
 def busy_not_productive(case: Evidence) -> Draft | None:
     """Rule 51: a device that always runs a kernel may still do next to nothing of what it could.
 
-    Its counter of utilisation tells only whether any kernel ran; where it was not read, the trace tells the same.
+    Its counter of utilisation shows only that some kernel ran; where it was not read, the trace shows the same.
     """
     priced = case.analysis.coverage.priced_share
     if runs_on_host(case) or case.analysis.device.source is None or priced is None or priced < _PRICED_ENOUGH:

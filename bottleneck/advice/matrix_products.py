@@ -115,7 +115,7 @@ def unfilled_waves(case: Evidence) -> Draft | None:
 
 
 def _fill(work: KernelWork) -> Floats:
-    """Part of the slots that the reason tells of each row; NaN where it tells none."""
+    """Part of the slots that the reason of each row states; NaN where it states none."""
     reason = work.case.roofline["reason"].cat
     found = (_QUANTISED.search(str(text)) for text in reason.categories)
     filled = [float(match[1]) / 100 if match else np.nan for match in found]

@@ -25,7 +25,7 @@ from bottleneck.units import US_PER_S, format_share, format_si, format_us
 
 # Twice the batch takes at most twice the memory (advice_rules 45).
 _HALF = 0.5
-# Between what is mostly fixed, of which rule 3 speaks, and what is mostly proportional to the batch.
+# Between a step that is mostly fixed (rule 3) and one that is mostly proportional to the batch.
 _HARDLY_GROWS, _GROWS = 1.2, 1.8
 _NEARLY_FULL = 0.9
 # Memory that the allocator holds beyond what it has handed out, of all that it holds (advice_rules 47).

@@ -38,7 +38,7 @@ _ALREADY = re.compile(
 )
 _ACCUMULATES = "torch::autograd::AccumulateGrad"
 _NODE = "autograd::engine::evaluate_function: "
-# Rule 6 asks for more than four kernels per parameter; SGD with momentum has four, and fusing it pays too.
+# Rule 6 requires more than four kernels per parameter; SGD with momentum has four, and fusing it pays too.
 _PER_PARAMETER = 3.0
 # Part of the optimizer's own bytes that a fused step still moves: Adam passes 19 tensors in single ops (lerp_ 3,
 # mul_ 2, addcmul_ 4, sqrt 2, div 2, add_ 2, addcdiv_ 4) and 7 fused; SGD with momentum 8 and 5. Measured for 8 tensors

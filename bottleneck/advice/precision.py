@@ -110,7 +110,7 @@ def _run_us(work: KernelWork) -> Floats:
 def fp32_products(case: Evidence) -> Draft | None:
     """Rule 27: fp32 products on plain units of a device whose tensor cores take TF32.
 
-    Gain: t (1 - P_fp32/P_tf32) with the device's peaks at most, from half of it. Kernel names tell the units.
+    Gain: t (1 - P_fp32/P_tf32) with the device's peaks at most, from half of it. The units follow from kernel names.
     """
     work, peaks = work_of(case), case.analysis.device.peaks_flops_per_s
     fast, slow = peaks.get("tf32_tensor"), peaks.get("fp32_vector")
@@ -140,7 +140,7 @@ def fp32_products(case: Evidence) -> Draft | None:
     )
 
 
-_NEAR_THE_ROOF = 0.7  # of a data sheet, of which real kernels reach 71-97 %; a calibrated peak asks for more
+_NEAR_THE_ROOF = 0.7  # of a data sheet, of which real kernels reach 71-97 %; a calibrated peak requires more
 _NEAR_A_MEASURED_ROOF = 0.8
 
 

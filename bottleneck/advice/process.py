@@ -1,4 +1,4 @@
-"""Rules for how the process is set up: threads, replicas, gradients that nobody asks for, numbers near zero."""
+"""Rules on the set-up of the process: threads, replicas, unused gradients, subnormal numbers."""
 
 import re
 
@@ -91,7 +91,7 @@ def threads_for_small_work(case: Evidence) -> Draft | None:
         advice="Try one thread, and use the other processors for other work.",
         code="torch.set_num_threads(1)",
         gain_us=None,
-        gain_reason="how many threads such a product gets, and what they cost, only a trial tells",
+        gain_reason="how many threads such a product gets, and what they cost, only a trial shows",
         tries=("threads-1",),
     )
 
@@ -162,7 +162,7 @@ def _recorded_nodes(case: Evidence) -> float:
 def subnormal_numbers(case: Evidence) -> Draft | None:
     """Ops on a CPU that take ten times what they need for no known reason, as numbers near zero make them.
 
-    A trace does not hold values, so no gain is predicted: a trial with flushing switched on tells.
+    A trace does not hold values, so no gain is predicted: a trial with flushing switched on shows it.
     """
     rows = [row for row in case.analysis.kernels if _is_far(row)]
     spent_us = sum(row.us for row in rows)

@@ -49,7 +49,7 @@ _LEAST_SHARE = 0.02
 def larger_batch(case: Evidence) -> Draft | None:
     """Rule 3: the step hardly grows with its batch, so twice the samples take little more time.
 
-    The gain is that per sample: a step of 2B samples stands for two of B, so t(B) - t(2B) / 2. Where the batch test
+    The gain is that per sample: a step of 2B samples replaces two of B, so t(B) - t(2B) / 2. Where the batch test
     measured t(2B) / t(B), from its interval, below 1 too (a product of twice as many rows can be the quicker one);
     else from the ledger: between 1, if all that works has room left, and 1 + the part of the step that is no overhead
     (nor input, which grows with the samples).

@@ -320,7 +320,7 @@ def made_on_host(case: Evidence) -> Draft | None:
 
 
 def _sized(moved: float) -> str:
-    """The bytes in brackets; nothing where the trace does not tell them."""
+    """The bytes in brackets; empty where the trace does not record them."""
     return f" ({format_si(moved, 'B')})" if moved > 0 else ""
 
 

@@ -46,7 +46,7 @@ class ProbeEffort:
 class Probe:
     """One way to reach a ceiling. ``prepare`` makes the data and gives what is run: seconds of one run of ``amount``.
 
-    ``amount`` is in FLOPs, bytes or calls. ``how`` tells the ways to the same ceiling apart. The clock of the device is
+    ``amount`` is in FLOPs, bytes or calls. ``how`` distinguishes ways to the same ceiling. The clock of the device is
     looked at in each run, while it works or just after.
     """
 

@@ -1,4 +1,4 @@
-"""``bottleneck doctor``: what can be measured on this machine, or whether a trace is whole, and what would help."""
+"""``bottleneck doctor``: checks this machine or traces, and suggests remedies."""
 
 from collections.abc import Sequence
 from enum import StrEnum
@@ -15,7 +15,7 @@ _DAMAGED, _NOT_READY = 3, 4
 
 
 class DoctorFormat(StrEnum):
-    """How the check-up is rendered."""
+    """Formats of the check-up."""
 
     TERMINAL = "terminal"
     JSON = "json"
@@ -43,7 +43,7 @@ def doctor_command(
 
     Nothing is changed, and no network is used. Without a trace the exit status is 0 where `bottleneck run` can work and
     4 where it cannot.
-    """  # noqa: D301 - backspace is how click is told to keep the lines of an example
+    """  # noqa: D301 - a backspace makes click keep the lines of an example
     checkups = _traces(paths) if paths else [_environment()]
     _present(checkups, form, output)
     raise typer.Exit(_status(checkups, strict=strict))

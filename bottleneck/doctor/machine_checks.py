@@ -127,7 +127,7 @@ def _compiler(machine: Machine) -> Check:
 def _memory(machine: Machine) -> Check:
     left = machine.memory_bytes
     if left is None:
-        return _MEMORY("unknown", "the system does not tell how much is left")
+        return _MEMORY("unknown", "the system does not report how much is left")
     fact = f"{format_si(left, 'B')} left"
     if left < _WINDOW_BYTES:
         why = f"a long window of the profiler takes up to {format_si(_WINDOW_BYTES, 'B')} beside the program"
@@ -363,5 +363,5 @@ def _device(name: str, columns: Sequence[str], *, is_slice: bool) -> Check:
     if is_slice and set(absent) <= _OF_THE_CARD:
         return _SENSORS("ok", fact, "a slice of a card (MIG): power, energy and PCIe are those of all slices together")
     if absent:
-        return _SENSORS("limited", fact, f"this device does not tell: {', '.join(absent)}")
+        return _SENSORS("limited", fact, f"this device does not report: {', '.join(absent)}")
     return _SENSORS("ok", fact)

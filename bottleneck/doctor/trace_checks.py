@@ -201,7 +201,7 @@ def _ranks(linked: Linked, analysis: Analysis) -> Check | None:
             "ranks",
             "missing",
             "distributedInfo is missing: the trace does not say which rank of how many it is",
-            "ranks are told apart only by their order on the command line",
+            "ranks are distinguished only by their order on the command line",
             "start the profiler after torch.distributed.init_process_group()",
         )
     return _there("ranks", f"rank {trace.rank} of {trace.world_size}")

@@ -78,6 +78,6 @@ def test_the_rank_that_sleeps_is_named_with_what_it_does(traces: Path) -> None:
     paths = sorted(traces.glob(SLEEPING_RANK))
     findings = {each.slug: each for each in analyse(paths).findings}
     late = findings["late-rank"]
-    assert "rank 2" in late.title and any("Python code" in line for line in late.evidence)
+    assert "rank 2" in late.title and any("Python between ops" in line for line in late.evidence)
     assert late.predicted_speedup is not None and late.predicted_speedup.high > 5
     assert "exposed-communication" not in findings

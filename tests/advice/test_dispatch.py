@@ -55,7 +55,7 @@ def test_many_pointwise_ops_on_a_cpu_are_worth_compiling(tmp_path: Path) -> None
     assert draft is not None and gain is not None and draft.gain_us is not None
     assert 0 < draft.gain_us.low == gain.low < draft.gain_us.high <= gain.high
     assert sum(draft.claims.values()) == pytest.approx(draft.gain_us.high)
-    assert "300 of them can melt into loops, 0 stay library calls" in draft.evidence
+    assert "300 of them can be fused into loops, 0 stay library calls" in draft.evidence
 
 
 def test_a_few_products_cost_less_than_a_call_of_compiled_code(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What a shorter kernel is worth: nothing before a late launch, all of it before a wait of the host."""
+"""Gain of a shorter kernel: nothing before a late launch, all of it before a wait of the host."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What findings and their page tell to try is what `bottleneck verify` can do."""
+"""The changes that findings and their page suggest exist in `bottleneck verify`."""
 
 import ast
 import re

@@ -251,7 +251,7 @@ def test_sensors_that_cannot_be_asked_say_why(output: ProbeOutput, words: str) -
 def test_what_a_device_does_not_tell_is_named() -> None:
     stages = {**NVML, "sensors": {"columns": {CARD: ["sm_clock_mhz", "power_w", "temperature_c", "utilization"]}}}
     check = row(replace(WITH_GPU, nvml=ProbeOutput(stages)), "sensors")
-    assert (check.status, check.why) == ("limited", "this device does not tell: energy, throttling, memory, PCIe")
+    assert (check.status, check.why) == ("limited", "this device does not report: energy, throttling, memory, PCIe")
 
 
 def test_a_slice_of_a_card_lacks_only_what_belongs_to_the_card() -> None:
