@@ -26,7 +26,7 @@ from bottleneck.experiment.program import Program
 from bottleneck.experiment.program import environment_of as environment_of_changes
 from bottleneck.experiment.record_once import LOG_FILE, Ceilings, ProgramFailed, Recorder, RecordOptions
 from bottleneck.experiment.sweep_points import Configuration, Parameter, shared_words
-from bottleneck.experiment.turns import TimedStep
+from bottleneck.experiment.turns import TimedStep, take_rounds
 from bottleneck.experiment.worker import Refused, Worker
 from bottleneck.pipeline import analyse
 from bottleneck.schema.analysis import Analysis, Device, Interval
@@ -262,7 +262,6 @@ def take_turns(
     tell: Callable[[str], None],
 ) -> TurnTimings:
     """The steps of these configurations, each timed once a round, in an order that is drawn for every round."""
-    draw = random.Random(_ROUNDS_SEED)  # noqa: S311 - an order, not a secret
     steps: dict[int, TimedStep] = {}
     reasons: dict[int, str] = {}
     with ExitStack() as stack:
@@ -279,17 +278,8 @@ def take_turns(
                 continue
             steps[index] = TimedStep(worker, _STEP, built.step_us, built.prefetched)
             tell(f"bottleneck: {len(steps)} of {len(configurations)} ready to take turns")
-        taken: dict[int, list[float]] = {index: [] for index in steps}
-        for number in range(rounds):
-            for index in draw.sample(list(taken), len(taken)):
-                try:
-                    taken[index].append(steps[index].turn_us())
-                except Refused as refused:
-                    reasons[index] = refused.reason
-                    del taken[index]
-            if (number + 1) % 10 == 0 or number + 1 == rounds:
-                tell(f"bottleneck: round {number + 1} of {rounds}")
-    return TurnTimings(level(taken), reasons)
+        taken, failed = take_rounds(steps, rounds, random.Random(_ROUNDS_SEED), tell)  # noqa: S311 - no secret
+    return TurnTimings(level(taken), {**reasons, **failed})
 
 
 def level(taken: Mapping[int, Sequence[float]]) -> dict[int, Timing]:

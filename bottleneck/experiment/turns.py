@@ -1,13 +1,13 @@
-"""Times variants of a step in turns, so that drift of the machine reaches all of them alike."""
+"""Times steps in turns, as pairs or in rounds, so that drift of the machine reaches all of them alike."""
 
 import math
 import random
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from bottleneck.experiment.worker import Worker
+from bottleneck.experiment.worker import Refused, Worker
 from bottleneck.schema.statistics import LOOKS, next_look
 
 # A turn lasts at least this long: in a shorter one, ticks of the scheduler and caches that the other variant filled
@@ -100,3 +100,24 @@ class Pairing:
                 self.take()
             if is_enough(self.logs):
                 return
+
+
+def take_rounds(
+    steps: Mapping[int, TimedStep], rounds: int, draw: random.Random, tell: Callable[[str], None]
+) -> tuple[dict[int, list[float]], dict[int, str]]:
+    """The turns of several steps in microseconds, one of each in every round, in an order that is drawn anew.
+
+    A step that fails takes no more turns; the second value has its reason instead.
+    """
+    taken: dict[int, list[float]] = {index: [] for index in steps}
+    reasons: dict[int, str] = {}
+    for number in range(rounds):
+        for index in draw.sample(list(taken), len(taken)):
+            try:
+                taken[index].append(steps[index].turn_us())
+            except Refused as refused:
+                reasons[index] = refused.reason
+                del taken[index]
+        if (number + 1) % 10 == 0 or number + 1 == rounds:
+            tell(f"bottleneck: round {number + 1} of {rounds}")
+    return taken, reasons

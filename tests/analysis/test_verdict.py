@@ -184,9 +184,7 @@ def test_inconclusive_advice_follows_the_reason_for_the_missing_price(reason: st
 
 def test_verdict_says_when_work_without_a_price_could_overturn_it() -> None:
     doubtful = decide(_grounds({"memory": 40, "unknown": 25, "compute": 20, "overhead.python": 15}))
-    assert (
-        doubtful.bound == "memory" and "25.0 % is unmodelled work, which could overturn this" in doubtful.sentence
-    )
+    assert doubtful.bound == "memory" and "25.0 % is unmodelled work, which could overturn this" in doubtful.sentence
     firm = decide(_grounds({"memory": 60, "unknown": 15, "compute": 20, "overhead.python": 5}))
     assert firm.bound == "memory" and "overturn" not in firm.sentence
 

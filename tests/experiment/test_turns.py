@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from bottleneck.experiment.turns import LONG_US, TURN_US, Pairing, TimedStep
+from bottleneck.experiment.turns import LONG_US, TURN_US, Pairing, TimedStep, take_rounds
+from bottleneck.experiment.worker import Refused
 
 if TYPE_CHECKING:
     from bottleneck.experiment.worker import Worker
@@ -102,3 +103,23 @@ def test_time_that_is_over_ends_it_but_not_before_there_is_something_to_look_at(
     longer = pairing(FakeWorker({"a": 1.0, "b": 1.0}))
     longer.take_until(lambda _: False, 12.0, clock=lambda: float(next(clock)))
     assert 7 < len(longer.logs) < 20
+
+
+def test_rounds_time_each_step_once_in_an_order_that_is_drawn_until_it_fails() -> None:
+    worker = FakeWorker({"a": 100.0, "b": 200.0, "c": 300.0})
+
+    class Failing(FakeWorker):
+        def turn(self, name: str, steps: int, lead: int, usual_us: float) -> list[float]:
+            raise Refused("failed", "out of memory")
+
+    def step(holder: FakeWorker, name: str) -> TimedStep:
+        return TimedStep(cast("Worker", cast("Any", holder)), name, 100.0)
+
+    steps = {0: step(worker, "a"), 1: step(worker, "b"), 2: step(Failing({}), "c")}
+    told: list[str] = []
+    taken, reasons = take_rounds(steps, 12, random.Random(1), told.append)
+    assert taken == {0: [100.0] * 12, 1: [200.0] * 12}
+    assert reasons == {2: "out of memory"}
+    assert told == ["bottleneck: round 10 of 12", "bottleneck: round 12 of 12"]
+    orders = {tuple(name for name, _, _ in worker.asked[at : at + 2]) for at in range(0, 24, 2)}
+    assert orders == {("a", "b"), ("b", "a")}
