@@ -88,7 +88,7 @@ def _meaning(growth: Growth, ratio: Ratio) -> str:
 
 
 def _beside_ledger(agrees: bool | None, fixed: Ratio, overhead: float, per_sample: float) -> tuple[str, ...]:
-    """How the fixed part compares with the overhead that the ledger found."""
+    """Comparison of the fixed part with the overhead that the ledger found."""
     if agrees is None:
         return ()
     said = f"{format_share(overhead)} overhead"

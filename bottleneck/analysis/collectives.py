@@ -77,7 +77,7 @@ _SPELLED = {
 
 @dataclass(frozen=True)
 class Message:
-    """What tells collectives apart: kind or kernel name, element type, ranks, payload in bytes (null: unknown)."""
+    """Identity of a collective: kind or kernel name, element type, ranks, payload in bytes (null: unknown)."""
 
     name: str
     dtype: str | None
@@ -93,8 +93,8 @@ class Pace:
     calls: int
 
 
-class _Call(NamedTuple):
-    """What the trace tells of one call: its kernel, the op that issued it and the one around, and its arguments."""
+class _CollectiveCall(NamedTuple):
+    """One call in the trace: its kernel, the op that issued it and the one around, and its arguments."""
 
     kernel: str
     op: str
@@ -222,7 +222,7 @@ def _messages(linked: Linked) -> tuple[Integers, Integers, list[Message]]:
     return members, np.array([place[distinct[call]] for call in calls], dtype=np.int64), messages
 
 
-def _calls(linked: Linked, members: Integers) -> list[_Call]:
+def _calls(linked: Linked, members: Integers) -> list[_CollectiveCall]:
     kernels, ops, signatures = linked.kernels, linked.ops, linked.trace.signatures
     args = linked.trace.device_args.set_index("event").reindex(kernels["event"].to_numpy()[members])
     told = [args[name].astype(object).where(args[name].notna(), None).tolist() for name in _ARGS]
@@ -234,10 +234,10 @@ def _calls(linked: Linked, members: Integers) -> list[_Call]:
     dims, types = (np.append(signatures[column].to_numpy(), [None])[signature[op]].tolist() for column in _SHAPES)
     kernel = kernels["name"].astype(object).to_numpy()[members].tolist()
     rows = zip(kernel, name[op].tolist(), name[parent[op]].tolist(), dims, types, *told, strict=True)
-    return [_Call(*row) for row in rows]
+    return [_CollectiveCall(*row) for row in rows]
 
 
-def _message(call: _Call) -> Message:
+def _message(call: _CollectiveCall) -> Message:
     """The message of a call: by its arguments, else by the shapes of its op, where the payload is what goes in.
 
     The op may know more than the kernel: an all-to-all runs as sends, and newer libraries have one kernel for all.

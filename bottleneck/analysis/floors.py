@@ -177,7 +177,7 @@ class Groups:
 
 
 @dataclass(frozen=True)
-class Work:
+class RooflineInput:
     """The tables of one trace, their groups, and the device and thresholds that they are held against.
 
     ``conditions`` are what its sensors said while the steps ran.
@@ -324,7 +324,7 @@ def launch_floor_us(kernels: pd.DataFrame, device: Device) -> float | None:
     return min(found, default=None)
 
 
-def floors(work: Work) -> Floors:
+def floors(work: RooflineInput) -> Floors:
     """The floors of every group; those attributed to no op have only a launch floor."""
     floor = launch_floor_us(work.kernels, work.device)
     least, _, _ = _compute_us(work)
@@ -392,7 +392,7 @@ def fastest_us(warm: Floats, device: Device) -> Floats:
     return np.where(warm <= 2.0 * _ABOUT * size / rate * US_PER_S, 0.0, warm / _FETCHED_BEFORE_WRITTEN)
 
 
-def _compute_us(work: Work) -> tuple[Floats, Floats, Flags]:
+def _compute_us(work: RooflineInput) -> tuple[Floats, Floats, Flags]:
     """Floors of the arithmetic at the higher and at the lower end of the peak, and whether the peak is a guess."""
     matrix = work.cost("matrix_flops") / _savings(work)
     high, low, guessed = _matrix_peaks(work)
@@ -408,7 +408,7 @@ def _seconds(amount: Floats, rate: Floats) -> Floats:
     return np.where(amount == 0, 0.0, amount / rate)
 
 
-def _savings(work: Work) -> Floats:
+def _savings(work: RooflineInput) -> Floats:
     """The saving per group: the largest that a kernel of it announces, the threefold pass where the main one does.
 
     Winograd outside one kernel multiplies in a plain product between transforms, and only these bear its name.
@@ -423,7 +423,7 @@ def _saving(name: str) -> float:
     return next((factor for pattern, factor in _SAVINGS if pattern.search(name)), 1.0)
 
 
-def _matrix_peaks(work: Work) -> tuple[Floats, Floats, Flags]:
+def _matrix_peaks(work: RooflineInput) -> tuple[Floats, Floats, Flags]:
     """Higher end, lower end and guess per group, from a table over every engine and pair of dtypes that occurs."""
     engine, kernel_dtype = work.kernels["engine"].cat, work.kernels["math_dtype"].cat
     # Code -1 is null: the last entry of each axis.
@@ -438,13 +438,13 @@ def _matrix_peaks(work: Work) -> tuple[Floats, Floats, Flags]:
     return chosen[:, 0], chosen[:, 1], chosen[:, 2] > 0
 
 
-def _vector_peaks(work: Work) -> Floats:
+def _vector_peaks(work: RooflineInput) -> Floats:
     dtypes = [*work.costs["math_dtype"].cat.categories, None]
     peaks = np.array([vector_peak(work.device, dtype) for dtype in dtypes], dtype=np.float64)
     return peaks[_op_dtype_codes(work)]
 
 
-def _op_dtype_codes(work: Work) -> Rows:
+def _op_dtype_codes(work: RooflineInput) -> Rows:
     """Position in the categories of COSTS.math_dtype per group, -1 for none."""
     codes = work.costs["math_dtype"].cat.codes.to_numpy(dtype=np.int64)
     return np.append(codes, -1)[work.groups.signature]

@@ -80,7 +80,7 @@ def state_of(category: str, name: str) -> str | None:
 
 
 def launches_kernel(name: str) -> bool:
-    """Whether a runtime call of this name launches one kernel (and not a whole graph or a copy)."""
+    """True if a runtime call of this name launches one kernel (and not a whole graph or a copy)."""
     return "LaunchKernel" in name or "LaunchCooperativeKernel" in name
 
 
@@ -152,7 +152,7 @@ ByThread = Mapping[int, Segments]
 
 
 @dataclass(frozen=True)
-class Answer:
+class ThreadStates:
     """The states of a thread at some instants.
 
     ``state`` is an index in HOST_STATES, one more for unknown; ``event`` the row in EVENTS that put it there (-1:
@@ -191,8 +191,8 @@ class Host:
         """Number of calls that wait for a device and begin in [start, end)."""
         return int(np.count_nonzero((self.sync_calls >= start) & (self.sync_calls < end)))
 
-    def at(self, thread: int, times: Floats) -> Answer:
-        """What a thread was doing. Where it has no events the main thread speaks: a backward thread waits for it."""
+    def at(self, thread: int, times: Floats) -> ThreadStates:
+        """States of a thread. Where it has no events those of the main thread count: a backward thread waits for it."""
         state = np.full(times.shape, len(HOST_STATES), dtype=np.int64)
         event, speaker = (np.full(times.shape, _NONE, dtype=np.int64) for _ in range(2))
         open_ = np.arange(times.size)
@@ -202,7 +202,7 @@ class Host:
             state[told], event[told], speaker[told] = level, row[row >= 0], who
             open_ = open_[row < 0]
         event[state == _PYTHON] = _NONE
-        return Answer(state, event, speaker)
+        return ThreadStates(state, event, speaker)
 
     def changes(self, thread: int) -> Iterator[Floats]:
         """Instants at which the answer for a thread, or its place, may change."""
@@ -219,7 +219,7 @@ class Host:
         return {thread: known[code] for thread, known in self.states.items() if code in known}
 
     def holds(self, state: str, thread: str, times: Floats) -> Flags:
-        """Whether the thread of this label was in a state at each time."""
+        """Mask of the times at which the thread of this label was in a state."""
         return self.states_of(state).get(self.labels.get(thread, _NONE), NOTHING).at(times) >= 0
 
     def _stack(self, thread: int) -> Iterator[tuple[int, Segments, int]]:

@@ -57,7 +57,7 @@ class Pieces:
 
 
 @dataclass(frozen=True)
-class _Calls:
+class _GapLaunches:
     """The launch behind the work that ends each gap: row in EVENTS, end, and thread; unknown calls have end NaN."""
 
     event: Integers
@@ -113,7 +113,7 @@ def _joined(parts: list[Pieces]) -> Pieces:
     return Pieces(*(np.concatenate([getattr(part, each.name) for part in parts]) for each in fields(Pieces)))
 
 
-def _launches(gaps: Gaps, linked: Linked, host: Host) -> _Calls:
+def _launches(gaps: Gaps, linked: Linked, host: Host) -> _GapLaunches:
     kernels, threads = linked.kernels, linked.trace.events["thread"].cat.codes.to_numpy()
     known = gaps.following >= 0
     end = np.full(gaps.start.size, np.nan)
@@ -124,10 +124,10 @@ def _launches(gaps: Gaps, linked: Linked, host: Host) -> _Calls:
     # Work that starts before the first launch on record was queued when the recording began.
     first_launch = np.nanmin(kernels["launch_ts_us"].to_numpy(), initial=np.inf)
     end[(event < 0) & known & (gaps.end <= first_launch) & np.isfinite(first_launch)] = -np.inf
-    return _Calls(event, end, np.where(event < 0, host.main_thread, threads[np.maximum(event, 0)]))
+    return _GapLaunches(event, end, np.where(event < 0, host.main_thread, threads[np.maximum(event, 0)]))
 
 
-def _queued_gap_us(gaps: Gaps, calls: _Calls) -> float:
+def _queued_gap_us(gaps: Gaps, calls: _GapLaunches) -> float:
     queued: Flags = calls.end <= gaps.start
     low, high = _QUEUED_GAP_US
     if not queued.any():
@@ -146,7 +146,7 @@ FAULTS = "first touch of fresh pages"
 def detail_of(
     cause: str, event: str | None, op: str | None, call: tuple[str | None, str | None], function: str | None
 ) -> str | None:
-    """What held the host; null when nothing tells.
+    """Description of what held the host; null where the trace does not show it.
 
     ``event`` put the thread in its state, ``op`` is the outermost one open, ``call`` the runtime call with the copy
     that it issued, ``function`` the innermost one of the program.
@@ -330,7 +330,7 @@ def _rows_at(segments: Mapping[int, Segments], thread: Integers, at: Floats) -> 
 
 
 def _details(pieces: Pieces, at: Floats, frame: Coded, linked: Linked, host: Host) -> Coded:
-    """What held the host in words; each distinct combination of events is worded once."""
+    """Descriptions of what held the host; each distinct combination of events is described once."""
     ops, loaders = (_rows_at(each, pieces.thread, at) for each in (host.ops, host.loaders))
     event = np.where((pieces.cause == _INPUT) & (loaders >= 0), loaders, pieces.event)
     call = np.where(pieces.cause == _SYNC, _waiting_calls(pieces, linked, host), event)

@@ -115,7 +115,7 @@ def _chosen(pieces: Pieces, rows: Flags | Integers) -> Pieces:
 
 
 def _is_blocked(pieces: Pieces, linked: Linked, host: Host) -> Flags:
-    """Whether the main thread did nothing itself: it was inside an op that waits, or in a long call outside Python.
+    """Mask of the pieces in which the main thread only waited: inside an op that waits, or a long call outside Python.
 
     Without Python frames it is taken to have waited.
     """
@@ -259,7 +259,7 @@ class LedgerResult:
 
 
 @dataclass(frozen=True)
-class _Charged:
+class _DeviceLedger:
     """Time over the whole window on one device or the host: per row of KERNELS, per idle cause, idle table, overlap."""
 
     kernel_us: Floats
@@ -305,7 +305,7 @@ def build_ledger(linked: Linked, roofline: pd.DataFrame, ceilings: Device | None
 
 
 def is_wait(account: Integers) -> Flags:
-    """Whether ops of these accounts (positions in ACCOUNTS) are waiting and no work of the step."""
+    """Mask of the accounts (positions in ACCOUNTS) whose ops are waits and no work of the step."""
     return np.isin(account, [code for _, code in _WAITS])
 
 
@@ -331,7 +331,7 @@ def _device_accounts(roofline: pd.DataFrame) -> Integers:
 
 
 def _host_accounts(linked: Linked, roofline: pd.DataFrame, host: Host) -> Integers:
-    """As for a device, but ops that allocate and whatever a data loader or a compiler runs get their own accounts."""
+    """Accounts as on a device, except that allocating ops and ops of data loaders and compilers have their own."""
     account = _device_accounts(roofline)
     account[(account == _CODE["overhead.dispatch"]) & _allocates(linked)] = _CODE["overhead.allocator"]
     threads, start = linked.ops["thread"].cat, linked.ops["ts_us"].to_numpy()
@@ -342,7 +342,7 @@ def _host_accounts(linked: Linked, roofline: pd.DataFrame, host: Host) -> Intege
 
 
 def _allocates(linked: Linked) -> Flags:
-    """Whether each op of OPS, by its name, does nothing but allocate."""
+    """Mask of the ops of OPS that, by their name, do nothing but allocate."""
     names = linked.ops["name"].cat
     allocates = np.array([_ALLOCATION_OP.search(str(name)) is not None for name in names.categories], dtype=bool)
     return np.append(allocates, False)[names.codes.to_numpy()]
@@ -367,7 +367,7 @@ def _clipped(linked: Linked) -> tuple[Floats, Floats]:
     return np.clip(np.rint(start * 1e3) / 1e3, 0.0, wall_us), np.clip(np.rint(end * 1e3) / 1e3, 0.0, wall_us)
 
 
-def _charge_device(linked: Linked, host: Host, device: int) -> _Charged:
+def _charge_device(linked: Linked, host: Host, device: int) -> _DeviceLedger:
     start, end = _clipped(linked)
     rows = np.flatnonzero(linked.kernels["device"].to_numpy() == device)
     kind = linked.kernels["kind"].cat
@@ -384,10 +384,10 @@ def _charge_device(linked: Linked, host: Host, device: int) -> _Charged:
     exposed = [float(np.sum(kernel_us[rows[layer == level]])) for level in (1, 2)]
     overlap = np.array([busy.total(), by_layer[0], exposed[0], by_layer[1], exposed[1]])
     sides = find_sides(busy, linked.window.wall_us)
-    return _Charged(kernel_us, pieces.by_cause(), fold(explain(pieces, idle, linked, host)), overlap, sides)
+    return _DeviceLedger(kernel_us, pieces.by_cause(), fold(explain(pieces, idle, linked, host)), overlap, sides)
 
 
-def _charge_host(linked: Linked, host: Host, account: Integers, faults: Floats) -> _Charged:
+def _charge_host(linked: Linked, host: Host, account: Integers, faults: Floats) -> _DeviceLedger:
     timeline = host_timeline(linked, host)
     kernel_us, idle, pieces = timeline.kernel_us, timeline.idle, timeline.pieces
     waits = is_wait(account)
@@ -405,7 +405,7 @@ def _charge_host(linked: Linked, host: Host, account: Integers, faults: Floats) 
     outside = fold(explain(pieces, idle, linked, host))
     busy_us = math.fsum(kernel_us) - math.fsum(kernel_us[waiting])
     overlap = np.array([busy_us, timeline.collective_us, timeline.exposed_us, 0.0, 0.0])
-    return _Charged(kernel_us, cause_us, pd.concat((inside, touched, outside), ignore_index=True), overlap)
+    return _DeviceLedger(kernel_us, cause_us, pd.concat((inside, touched, outside), ignore_index=True), overlap)
 
 
 def _mean_idle(idle: list[pd.DataFrame], steps: int) -> pd.DataFrame:

@@ -38,17 +38,17 @@ class Arrivals:
 
     @property
     def late_us(self) -> Floats:
-        """How much later than the first rank each one starts each collective."""
+        """Delay of each rank at each collective after the first rank that starts it."""
         return np.asarray(self.start - self.start.min(axis=0, keepdims=True))
 
     @property
     def waits_us(self) -> Floats:
-        """How long each rank is in each collective before the last one starts it."""
+        """Time that each rank is in each collective before the last one starts it."""
         return np.asarray(self.start.max(axis=0, keepdims=True) - self.start)
 
 
 @dataclass(frozen=True)
-class _Track:
+class _RankCollectives:
     """Collectives of one rank by name: starts, ends, whether they lie in the window, and rows in KERNELS."""
 
     by_name: Mapping[str, tuple[Floats, Floats, Flags, Integers]]
@@ -73,7 +73,7 @@ def match_collectives(ranks: Sequence[Linked]) -> Arrivals | None:
     return Arrivals(start - clock_us[:, None], end - clock_us[:, None], inside > 0, rows.astype(np.int64), clock_us)
 
 
-def _track(linked: Linked, origin_ns: int, ranks: int) -> _Track:
+def _track(linked: Linked, origin_ns: int, ranks: int) -> _RankCollectives:
     kernels, unix_ns = linked.kernels, linked.trace.start_unix_ns
     rows = np.flatnonzero((kernels["kind"] == "collective").to_numpy() & _of_all_ranks(linked, ranks))
     start = kernels["ts_us"].to_numpy()[rows]
@@ -86,7 +86,7 @@ def _track(linked: Linked, origin_ns: int, ranks: int) -> _Track:
     for code in np.unique(codes).tolist():
         mine = order[codes[order] == code]
         by_name[str(labels[code])] = start[mine] + clock_us, end[mine] + clock_us, inside[mine], rows[mine]
-    return _Track(by_name, unix_ns is not None)
+    return _RankCollectives(by_name, unix_ns is not None)
 
 
 def _of_all_ranks(linked: Linked, ranks: int) -> Flags:
@@ -96,7 +96,7 @@ def _of_all_ranks(linked: Linked, ranks: int) -> Flags:
     return np.asarray(np.isnan(size) | (size == ranks))
 
 
-def _aligned(tracks: Sequence[_Track], name: str) -> tuple[Floats, ...] | None:
+def _aligned(tracks: Sequence[_RankCollectives], name: str) -> tuple[Floats, ...] | None:
     """Starts, ends, window flags and rows in KERNELS of one name, by rank, for the collectives that all ranks have."""
     reference = max(tracks, key=lambda track: track.by_name[name][0].size)
     count = reference.by_name[name][0].size
@@ -115,7 +115,7 @@ def _aligned(tracks: Sequence[_Track], name: str) -> tuple[Floats, ...] | None:
 
 
 def _best_shift(end: Floats, reference: Floats, clocks: bool) -> int | None:
-    """By how many collectives the rank begins after the reference, by the ends; null when too few could coincide.
+    """Number of collectives by which the rank begins after the reference; null when too few ends could coincide.
 
     Without wall clocks the ends say nothing, and only equal counts are believed.
     """
@@ -277,7 +277,7 @@ def _summaries(
 
 
 def _chosen(steps: StepTimes) -> str:
-    """Which of its steps a rank explains, spelt as ``--steps`` takes them."""
+    """The steps that a rank explains, spelt as ``--steps`` takes them."""
     kept = [number for number, step in enumerate(steps.each) if step.set_aside is None]
     return f"{kept[0]}:{kept[-1] + 1}" if kept else "0:0"
 

@@ -17,7 +17,7 @@ from bottleneck.analysis.floors import (
     Floats,
     Floors,
     Labelled,
-    Work,
+    RooflineInput,
 )
 from bottleneck.analysis.intervals import shared_us
 from bottleneck.schema.op_names import COMPILED_REGION, IN_PLACE
@@ -39,7 +39,7 @@ _NO_PRICE = (
 )
 
 
-def why_unpriced(work: Work) -> Labelled:
+def why_unpriced(work: RooflineInput) -> Labelled:
     """The reason per group for having no price, as far as the trace and the cost stage tell."""
     main = work.groups.main
     op = as_integers(work.kernels["op"])[main]
@@ -105,7 +105,7 @@ def first_that_holds(rules: Sequence[Shortfall], asked: Flags) -> Labelled:
     return Labelled(codes, tuple(labels))
 
 
-def more_bytes(work: Work, floors: Floors) -> tuple[Shortfall, Shortfall]:
+def more_bytes(work: RooflineInput, floors: Floors) -> tuple[Shortfall, Shortfall]:
     """Bytes at the upper end of the interval that fill the time where the compulsory ones do not.
 
     The usual kernels of some families pass over their data more than once; elsewhere the trace leaves the bytes open.
@@ -130,7 +130,7 @@ def more_bytes(work: Work, floors: Floors) -> tuple[Shortfall, Shortfall]:
     )
 
 
-def throttled(work: Work) -> Shortfall:
+def throttled(work: RooflineInput) -> Shortfall:
     """Clocks that were held back while the trace was recorded."""
     return Shortfall(
         np.full(work.groups.kernels.shape, bool(work.conditions.throttle)),
@@ -171,7 +171,7 @@ class Waves:
     tile_fill: Floats
 
 
-def find_waves(work: Work) -> Waves:
+def find_waves(work: RooflineInput) -> Waves:
     """The waves of every group whose grid has one block per tile, as the sizes of its result or the grid alone prove.
 
     A library that works in column order swaps rows and columns: the way whose tiles are the blocks is taken. Blocks
@@ -210,7 +210,7 @@ def _tiles(m: Floats, n: Floats, batch: Floats, rows: Floats, columns: Floats) -
 
 
 def _is_grid(tiles: Floats, blocks: Floats) -> Flags:
-    """Whether so many tiles make a grid of so many blocks, which may be padded."""
+    """True if so many tiles make a grid of so many blocks, which may be padded."""
     return np.asarray((tiles > 0) & (blocks >= tiles) & (blocks <= np.maximum(_PADDING * tiles, tiles + 1)))
 
 
@@ -233,7 +233,7 @@ _ELEMENTWISE = re.compile(r"(?<![A-Za-z0-9_])elementwise_kernel(?:_manual_unroll
 _TENTHS = 10
 
 
-def of_device(work: Work, floors: Floors, overhead: Flags) -> tuple[Shortfall, ...]:
+def of_device(work: RooflineInput, floors: Floors, overhead: Flags) -> tuple[Shortfall, ...]:
     """Reasons on a GPU, in order of evidence; ``overhead`` marks the groups that are bound by it."""
     waves = find_waves(work)
     return (
@@ -251,7 +251,7 @@ def of_device(work: Work, floors: Floors, overhead: Flags) -> tuple[Shortfall, .
     )
 
 
-def _of_grid(work: Work, overhead: Flags) -> tuple[Shortfall, ...]:
+def _of_grid(work: RooflineInput, overhead: Flags) -> tuple[Shortfall, ...]:
     """Auxiliary kernels, and grids smaller than the device."""
     groups, slots = work.groups, float(work.device.sm_count or 0)
     part = groups.auxiliary_us / np.maximum(groups.time_us, 1e-9)
@@ -272,7 +272,7 @@ def _blocks(blocks: float, slots: float) -> str:
     return f"{blocks:.0f} block{'s' * (blocks != 1)} for {slots:.0f} multiprocessors"
 
 
-def _quantised(work: Work, waves: Waves, limit: float) -> Shortfall:
+def _quantised(work: RooflineInput, waves: Waves, limit: float) -> Shortfall:
     """Tiles that leave more than the rest of ``limit`` of the device without work."""
     slots = np.full(waves.tiles.shape, float(work.device.sm_count or 0))
     return Shortfall(
@@ -303,7 +303,7 @@ def _quantised_words(*numbers: float) -> str:
     )
 
 
-def _of_operands(work: Work, floors: Floors) -> tuple[Shortfall, ...]:
+def _of_operands(work: RooflineInput, floors: Floors) -> tuple[Shortfall, ...]:
     """Leading dimensions that forbid wide loads, and matrix instructions of an older generation."""
     on_matrix_units = _engine(work, "matrix")
     align = work.per_name(lambda name: float(match[1]) if (match := _ALIGN.search(name)) else 0.0)
@@ -320,7 +320,7 @@ def _of_operands(work: Work, floors: Floors) -> tuple[Shortfall, ...]:
 
 
 def _misaligned_words(align: float, m: float, n: float, k: float) -> str:
-    """What is misaligned; -1 is an unknown size. Sizes on which an operand's rows hang come first."""
+    """Description of the misaligned sizes; -1 is an unknown size. Sizes on which an operand's rows hang come first."""
     told = [f"align{align:.0f}"] if align else []
     step, words = (8, "no multiple of 8") if align == 2 else (2, "odd")
     uneven = [(name, size) for name, size in (("k", k), ("n", n), ("m", m)) if size > 1 and size % step]
@@ -333,7 +333,7 @@ def _legacy_words(name: str, needed: str) -> str:
     return f"legacy instructions: mma.sync ({token}) on a GPU that needs {needed} for more than about 63 % of its peak"
 
 
-def _strided(work: Work) -> Shortfall:
+def _strided(work: RooflineInput) -> Shortfall:
     return Shortfall(
         work.per_name(_ELEMENTWISE.search) > 0,
         lambda code: f"strided access: {_matched(_ELEMENTWISE, _name(work, code))} moves single elements, not vectors",
@@ -346,7 +346,7 @@ def _matched(pattern: re.Pattern[str], name: str) -> str:
     return f"{text}>" if "<" in text else text
 
 
-def _crowded(work: Work) -> Shortfall:
+def _crowded(work: RooflineInput) -> Shortfall:
     shared = np.bincount(work.groups.of_kernel, weights=shared_us(work.kernels), minlength=work.groups.kernels.size)
     part = shared / np.maximum(work.groups.time_us, 1e-9)
     return Shortfall(
@@ -356,7 +356,7 @@ def _crowded(work: Work) -> Shortfall:
     )
 
 
-def _of_threads(work: Work) -> tuple[Shortfall, ...]:
+def _of_threads(work: RooflineInput) -> tuple[Shortfall, ...]:
     """Kernels of the plain units that keep too few loads under way to hide the latency of memory."""
     groups, slots, plain = work.groups, float(work.device.sm_count or np.nan), ~_engine(work, "matrix")
     each = groups.blocks * groups.threads / slots
@@ -388,7 +388,7 @@ def _of_threads(work: Work) -> tuple[Shortfall, ...]:
     )
 
 
-def _small(work: Work, floors: Floors) -> Shortfall:
+def _small(work: RooflineInput, floors: Floors) -> Shortfall:
     """Work that a launch outweighs, or that is over before the first bytes arrive."""
     groups, limits = work.groups, work.limits
     largest = np.fmax(floors.compute_us, floors.cold_us)
@@ -406,7 +406,7 @@ def _small(work: Work, floors: Floors) -> Shortfall:
     )
 
 
-def _of_instructions(work: Work, floors: Floors) -> tuple[Shortfall, ...]:
+def _of_instructions(work: RooflineInput, floors: Floors) -> tuple[Shortfall, ...]:
     """Arithmetic whose rate is a fraction of the peak that fused multiply-adds reach."""
     special = work.cost("special_ops")
     rate = work.device.special_ops_per_s or np.nan
@@ -428,27 +428,27 @@ def _of_instructions(work: Work, floors: Floors) -> tuple[Shortfall, ...]:
     )
 
 
-def _engine(work: Work, engine: str) -> Flags:
+def _engine(work: RooflineInput, engine: str) -> Flags:
     return np.asarray((work.kernels["engine"] == engine).to_numpy()[work.groups.main])
 
 
-def _of_family(work: Work, family: str) -> Flags:
+def _of_family(work: RooflineInput, family: str) -> Flags:
     return np.asarray((work.kernels["family"] == family).to_numpy()[work.groups.main])
 
 
-def _in_half_precision(work: Work) -> Flags:
-    """Whether the arithmetic takes two bytes per number, by the kernel's name, else by the op."""
+def _in_half_precision(work: RooflineInput) -> Flags:
+    """Mask of the rows whose arithmetic takes two bytes per number, by the kernel's name, else by the op."""
     halves, kernels = ("bf16", "fp16"), work.kernels["math_dtype"]
     by_kernel, silent = kernels.isin(halves).to_numpy(), kernels.isna().to_numpy()
     by_op = np.append(work.costs["math_dtype"].isin(halves).to_numpy(), False)[work.groups.signature]
     return np.asarray(by_kernel[work.groups.main] | (silent[work.groups.main] & by_op))
 
 
-def _name_codes(work: Work) -> Floats:
+def _name_codes(work: RooflineInput) -> Floats:
     return work.kernels["name"].cat.codes.to_numpy().astype(np.float64)[work.groups.main]
 
 
-def _name(work: Work, code: float) -> str:
+def _name(work: RooflineInput, code: float) -> str:
     return str(work.kernels["name"].cat.categories[int(code)])
 
 
@@ -458,7 +458,7 @@ _SERIAL = re.compile(
 )
 
 
-def of_host(work: Work, floors: Floors) -> tuple[Shortfall, ...]:
+def of_host(work: RooflineInput, floors: Floors) -> tuple[Shortfall, ...]:
     """Reasons on a CPU, where a kernel is an op and its name."""
     low = work.cost("bytes_low")
     m, n, k = (work.cost(size) for size in ("m", "n", "k"))
@@ -486,7 +486,7 @@ def of_host(work: Work, floors: Floors) -> tuple[Shortfall, ...]:
     )
 
 
-def _fresh(work: Work, floors: Floors) -> Shortfall:
+def _fresh(work: RooflineInput, floors: Floors) -> Shortfall:
     """Results in memory that the system hands out at the first write, where that accounts for the time."""
     rate, low, time = work.device.fresh_bytes_per_s or np.nan, work.cost("bytes_low"), work.groups.time_us
     written = low / 2  # at most, of what an op reads and writes
@@ -499,7 +499,7 @@ def _fresh(work: Work, floors: Floors) -> Shortfall:
     )
 
 
-def _partly_cold(work: Work, floors: Floors) -> Shortfall:
+def _partly_cold(work: RooflineInput, floors: Floors) -> Shortfall:
     """Data that came faster than memory gives it and slower than the cache that would hold it."""
     low, time = work.cost("bytes_low"), np.maximum(work.groups.time_us, 1e-9)
     memory = np.full(low.shape, work.device.bandwidth_bytes_per_s or np.nan)

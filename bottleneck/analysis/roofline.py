@@ -14,8 +14,8 @@ from bottleneck.analysis.floors import (
     Floats,
     Floors,
     Labelled,
+    RooflineInput,
     Rows,
-    Work,
     by_name,
     fastest_us,
     floors,
@@ -45,7 +45,7 @@ class Copies:
     reason: Labelled
 
 
-def copy_floors(work: Work) -> Copies:
+def copy_floors(work: RooflineInput) -> Copies:
     """The least time of every copy and fill.
 
     A copy inside the device reads and writes its bytes, sparing what the cache holds; a fill only writes. The way
@@ -72,8 +72,8 @@ def copy_floors(work: Work) -> Copies:
     return Copies(is_copy | is_fill, memory_us, _why_slow(work, moved, memory_us, is_copy & over_link))
 
 
-def _matches(work: Work, pattern: re.Pattern[str]) -> Flags:
-    """Whether each row is a copy of such a name; names of other work are not looked at."""
+def _matches(work: RooflineInput, pattern: re.Pattern[str]) -> Flags:
+    """Mask of the rows that are copies of such a name; names of other work are not looked at."""
     matching = np.zeros(len(work.kernels), dtype=bool)
     copies = np.flatnonzero((work.kernels["kind"] == "copy").to_numpy())
     if copies.size:
@@ -82,7 +82,7 @@ def _matches(work: Work, pattern: re.Pattern[str]) -> Flags:
     return matching
 
 
-def _bytes_of_op(work: Work) -> Floats:
+def _bytes_of_op(work: RooflineInput) -> Floats:
     """Half of what the op of each row reads and writes, where all that it does is copying; NaN for the others."""
     op = as_integers(work.kernels["op"])
     signature = np.append(as_integers(work.ops["signature"]), -1)[op]
@@ -91,8 +91,8 @@ def _bytes_of_op(work: Work) -> Floats:
     return np.where(copies, traffic / 2, np.nan)
 
 
-def _why_slow(work: Work, moved: Floats, memory_us: Floats, over_link: Flags) -> Labelled:
-    """Why a copy is slower than the link or the DRAM would be; null where it is not, or where nothing can be told."""
+def _why_slow(work: RooflineInput, moved: Floats, memory_us: Floats, over_link: Flags) -> Labelled:
+    """Reason why a copy is slower than the link or the DRAM; null where it is not, or where the trace shows none."""
     duration = work.kernels["dur_us"].to_numpy()
     is_copy = (work.kernels["kind"] == "copy").to_numpy()
     slow = is_copy & (memory_us < work.limits.memory_share * duration)
@@ -154,7 +154,7 @@ class _Times:
 
 
 @dataclass(frozen=True)
-class _Decision:
+class _BoundRows:
     """Per group: bound and regime as positions in BOUNDS and REGIMES, -1 for no regime."""
 
     bound: Rows
@@ -176,7 +176,7 @@ def classify(
     that even a cache cannot excuse is reported as an error of price or peak, with low confidence. ``conditions`` are
     what the device's sensors said: a clock below the one at which the peaks hold lowers these, never the bandwidth.
     """
-    work = Work(kernels, ops, costs, attribution, device, fold(kernels, attribution), conditions)
+    work = RooflineInput(kernels, ops, costs, attribution, device, fold(kernels, attribution), conditions)
     bounds = floors(work)
     times = _times(work, bounds)
     decision = _decide(work, times)
@@ -192,7 +192,7 @@ def classify(
     return _frame(_judge_others(work, columns, copies, len(reason.labels)), (*reason.labels, *copies.reason.labels))
 
 
-def _times(work: Work, bounds: Floors) -> _Times:
+def _times(work: RooflineInput, bounds: Floors) -> _Times:
     """The measured times with the floors that fit them."""
     # A whole-microsecond trace shows short kernels as 0: they took up to half a microsecond each.
     time = np.maximum(work.groups.time_us, np.where(work.groups.time_us == 0, work.groups.resolution_us, 0.0))
@@ -201,7 +201,7 @@ def _times(work: Work, bounds: Floors) -> _Times:
     return _Times(time, compute, bounds.warm_us, memory, bounds.launch_us)
 
 
-def _decide(work: Work, times: _Times) -> _Decision:
+def _decide(work: RooflineInput, times: _Times) -> _BoundRows:
     """Bound and regime of every group for one set of times."""
     limits, groups, time = work.limits, work.groups, times.time
     compute, warm, memory, launch = (
@@ -216,34 +216,34 @@ def _decide(work: Work, times: _Times) -> _Decision:
     is_compute = (compute > 0) & (compute >= warm) & (compute >= limits.compute_share * time)
     is_memory = (memory > compute) & (memory >= limits.memory_share * time)
     side = np.array([_COMPUTE, _MEMORY, _OVERHEAD])[np.argmax(np.stack([compute, memory, launch]), axis=0)]
-    return _Decision(
+    return _BoundRows(
         np.select([is_overhead, is_compute, is_memory, partial], [_OVERHEAD, _COMPUTE, _MEMORY, _UNKNOWN], side),
         np.select([is_overhead, is_compute | is_memory, partial], [_NO_REGIME, _SATURATED, _NO_REGIME], _UNDERUTILISED),
     )
 
 
-def _explained(times: _Times, decision: _Decision) -> Floats:
+def _explained(times: _Times, decision: _BoundRows) -> Floats:
     """Largest floor over time, at most 1; NaN where the bound is unknown."""
     largest = np.fmax(np.fmax(times.compute, times.memory), times.launch)
     return np.where(decision.bound != _UNKNOWN, np.minimum(1.0, largest / np.maximum(times.time, 1e-9)), np.nan)
 
 
-def _too_fast(work: Work, times: _Times) -> Flags:
-    """Whether a floor stands above the time even with a warm cache: an error of price or peak."""
+def _too_fast(work: RooflineInput, times: _Times) -> Flags:
+    """Mask of the rows whose floor exceeds the time even with a warm cache: an error of cost or peak."""
     return np.fmax(times.compute, fastest_us(times.warm, work.device)) > _slowest(work, times)
 
 
-def _from_cache(work: Work, bounds: Floors, times: _Times) -> Flags:
+def _from_cache(work: RooflineInput, bounds: Floors, times: _Times) -> Flags:
     return (bounds.cold_us > _slowest(work, times)) & ~_too_fast(work, times)
 
 
-def _slowest(work: Work, times: _Times) -> Floats:
+def _slowest(work: RooflineInput, times: _Times) -> Floats:
     """The longest time that the measurement allows. On a CPU, dispatch was taken off it by an estimate."""
     taken_off = np.nan_to_num(times.launch) if work.device.kind == "cpu" else 0.0
     return np.asarray((times.time + work.groups.resolution_us + taken_off) * work.limits.beyond)
 
 
-def _corners(work: Work, bounds: Floors, times: _Times) -> Iterator[_Times]:
+def _corners(work: RooflineInput, bounds: Floors, times: _Times) -> Iterator[_Times]:
     """The ends of every interval: peak, bytes, and time where the trace counts whole microseconds.
 
     On a CPU, where a cache hit is worth a factor of ten or more, the lower end of the bytes comes from the cache.
@@ -258,7 +258,7 @@ def _corners(work: Work, bounds: Floors, times: _Times) -> Iterator[_Times]:
         yield _Times(time, compute, warm, settle_memory_us(warm, cold, time, work.device), times.launch)
 
 
-def _confidence(work: Work, bounds: Floors, times: _Times, decision: _Decision) -> Rows:
+def _confidence(work: RooflineInput, bounds: Floors, times: _Times, decision: _BoundRows) -> Rows:
     """Codes into CONFIDENCES: how many corners give the same decision, less for guesses and gaps."""
     others = [_decide(work, corner) for corner in _corners(work, bounds, times)]
     same = [(other.bound == decision.bound) & (other.regime == decision.regime) for other in others]
@@ -277,8 +277,8 @@ def _confidence(work: Work, bounds: Floors, times: _Times, decision: _Decision) 
     return np.where(hollow, _LOW, np.where(shaky, np.minimum(confidence, _MEDIUM), confidence))
 
 
-def _reason(work: Work, bounds: Floors, times: _Times, decision: _Decision) -> Labelled:
-    """Why unknown, underutilised, faster than DRAM, or faster than possible; null for the rest."""
+def _reason(work: RooflineInput, bounds: Floors, times: _Times, decision: _BoundRows) -> Labelled:
+    """Reasons of unknown, underutilised and too fast rows (beyond DRAM, or impossible); null for the rest."""
     asked = (decision.regime == _UNDERUTILISED) | _mostly_idle(work, times, decision)
     unpriced = reasons.why_unpriced(work)
     overhead = decision.bound == _OVERHEAD
@@ -312,13 +312,13 @@ def _reason(work: Work, bounds: Floors, times: _Times, decision: _Decision) -> L
     return Labelled(codes, (*fixed, *unpriced.labels, *short.labels))
 
 
-def _mostly_idle(work: Work, times: _Times, decision: _Decision) -> Flags:
-    """Whether overhead is the bound of a grid smaller than the device, though launching explains less than half."""
+def _mostly_idle(work: RooflineInput, times: _Times, decision: _BoundRows) -> Flags:
+    """Mask of small grids bound by overhead although launching explains less than half of their time."""
     small = work.groups.blocks < (work.device.sm_count or 0)
     return np.asarray((decision.bound == _OVERHEAD) & small & (times.launch < work.limits.launch_share * times.time))
 
 
-def _amounts(work: Work, times: _Times) -> dict[str, Floats | Rows]:
+def _amounts(work: RooflineInput, times: _Times) -> dict[str, Floats | Rows]:
     """The part of its group's price and floors that each kernel carries."""
     of_kernel = work.groups.of_kernel
     share = work.attribution["share"].to_numpy()
@@ -334,7 +334,7 @@ def _amounts(work: Work, times: _Times) -> dict[str, Floats | Rows]:
 
 
 def _judge_others(
-    work: Work, columns: dict[str, Floats | Rows], copies: Copies, first: int
+    work: RooflineInput, columns: dict[str, Floats | Rows], copies: Copies, first: int
 ) -> dict[str, Floats | Rows]:
     """The columns with the rows that no roofline applies to: collectives, copies, ops that only call others.
 

@@ -39,11 +39,11 @@ class TimeSpan:
 
     @property
     def length_s(self) -> float:
-        """How long it is."""
+        """Length of the span."""
         return (self.end_ns - self.start_ns) / 1e9
 
     def holds(self, sample: Sample) -> bool:
-        """Whether the sample was taken in it."""
+        """True for samples taken within the span."""
         return self.start_ns <= sample.unix_ns <= self.end_ns
 
 
@@ -84,7 +84,7 @@ def _step_spans(source: TraceSource, linked: Linked, unprofiled: Timing | None) 
 def summarise_samples(
     samples: Sequence[Sample], spans: Sequence[TimeSpan], sensors: Sequence[str]
 ) -> TelemetrySummary | None:
-    """What the sensors of these devices and the host's said in these spans; null when they said nothing there.
+    """Medians of the readings of these devices' sensors and of the host's in these spans; null without any.
 
     Without devices the count of samples is the host's. Several devices are taken together: medians are those of one
     device, energy is that of all.
@@ -212,7 +212,7 @@ _ALL_BUSY = 0.9
 
 @dataclass(frozen=True)
 class Conditions:
-    """What held while the steps ran, by the device's sensors.
+    """Clocks of the device while the steps ran, by its sensors.
 
     ``throttle`` lists why its clocks were held back; ``clock_shares`` is the part of each peak, keyed as the peaks,
     that the clock left, without those that it left whole.

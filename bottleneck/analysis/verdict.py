@@ -77,7 +77,7 @@ class Grounds:
 
 
 @dataclass(frozen=True)
-class Decision:
+class BoundDecision:
     """The bound of a step: the group that limits it, or ``mixed`` or ``inconclusive``; ``ranked`` are the known groups.
 
     ``share`` is that of the limiting group; of work without a cost model where too little is known.
@@ -105,7 +105,7 @@ def grounds_of(evidence: Evidence) -> Grounds:
     )
 
 
-def find_bound(grounds: Grounds) -> Decision:
+def find_bound(grounds: Grounds) -> BoundDecision:
     """The largest group, unless too little is known or the lead too small.
 
     ``mixed`` when the largest known group holds under half and the next is within 10 points; ``inconclusive`` when more
@@ -115,12 +115,12 @@ def find_bound(grounds: Grounds) -> Decision:
     ranked = tuple(sorted((group for group in GROUPS if group != "unknown"), key=lambda group: -shares[group]))
     first, second = ranked[0], ranked[1]
     if grounds.broken is not None:
-        return Decision("inconclusive", None, shares[first], shares, ranked)
+        return BoundDecision("inconclusive", None, shares[first], shares, ranked)
     if shares["unknown"] > min(0.5, shares[first]):
-        return Decision("inconclusive", None, shares["unknown"], shares, ranked)
+        return BoundDecision("inconclusive", None, shares["unknown"], shares, ranked)
     if shares[first] < 0.5 and shares[first] - shares[second] <= _CLEAR_LEAD:
-        return Decision("mixed", None, shares[first], shares, ranked)
-    return Decision(cast("Bound", first), _regime(grounds, first), shares[first], shares, ranked)
+        return BoundDecision("mixed", None, shares[first], shares, ranked)
+    return BoundDecision(cast("Bound", first), _regime(grounds, first), shares[first], shares, ranked)
 
 
 def decide(grounds: Grounds, findings: Sequence[Finding] = ()) -> Verdict:
@@ -153,7 +153,7 @@ def _regime(grounds: Grounds, group: str) -> Regime | None:
     return max(us, key=lambda regime: us[regime], default=None)
 
 
-def _opening(grounds: Grounds, decision: Decision) -> str:
+def _opening(grounds: Grounds, decision: BoundDecision) -> str:
     wall, shares = format_us(grounds.ledger.wall_us), decision.shares
     if grounds.broken is not None:
         return f"Inconclusive: {grounds.broken}"
@@ -175,8 +175,8 @@ def _opening(grounds: Grounds, decision: Decision) -> str:
     )
 
 
-def _doubt(decision: Decision) -> str:
-    """What to add where work without a cost model, given to the next group, would overturn the verdict."""
+def _doubt(decision: BoundDecision) -> str:
+    """Addition where unmodelled work, if it belonged to the next group, would overturn the verdict; else empty."""
     # Unknown work is work: it may be compute or memory, never overhead or communication.
     shares, first = decision.shares, decision.ranked[0]
     rival = max(shares[group] for group in ("compute", "memory") if group != first)
@@ -196,8 +196,8 @@ def _contributor(grounds: Grounds, group: str) -> str:
     return f"{_label(kernel)} ({format_share(kernel.share)})" if kernel is not None else entry.account
 
 
-def _recording_advice(grounds: Grounds, decision: Decision) -> str | None:
-    """How to record anew, where this recording cannot show what limits the step; null where it can."""
+def _recording_advice(grounds: Grounds, decision: BoundDecision) -> str | None:
+    """Advice on a new recording where this one cannot show what limits the step; null where it can."""
     if grounds.broken is not None:
         return "record it again"
     if decision.bound == "inconclusive":
@@ -219,7 +219,7 @@ def _first_finding(grounds: Grounds, findings: Sequence[Finding]) -> str | None:
     return None
 
 
-def _account_advice(grounds: Grounds, decision: Decision) -> str:
+def _account_advice(grounds: Grounds, decision: BoundDecision) -> str:
     """The default advice on the largest account of the group that limits the step."""
     entry = _largest_entry(grounds, "unknown" if decision.bound == "inconclusive" else decision.ranked[0])
     kernel = _largest_kernel(grounds, _bounds_of(entry.account))

@@ -197,7 +197,7 @@ def label_of(account: str) -> str:
 
 
 def meaning_of(account: str) -> str:
-    """What the time of an account was spent on; empty for an account that this version does not know."""
+    """The meaning of an account's time; empty for an account that this version does not know."""
     return ACCOUNTS[account].meaning if account in ACCOUNTS else ""
 
 

@@ -381,7 +381,7 @@ class TelemetrySummary:
 
 @dataclass(frozen=True)
 class StepAnalysis:
-    """Where the time of a step goes, before findings and verdict are derived from it."""
+    """The partition of a step's time and the work in it, before findings and verdict are derived from them."""
 
     recording: Annotated[RecordingInfo, Doc("source of the analysis")]
     device: Annotated[Device, Doc("the device and its ceilings")]

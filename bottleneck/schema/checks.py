@@ -51,6 +51,6 @@ def at_fault(checks: Sequence[Check]) -> list[Check]:
 
 
 def tally(checks: Sequence[Check]) -> str:
-    """How many rows have each status: '12 ok, 2 limited, 1 missing'."""
+    """Number of rows of each status: '12 ok, 2 limited, 1 missing'."""
     counts = Counter(check.status for check in checks)
     return ", ".join(f"{counts[status]} {status}" for status in get_args(Status) if counts[status])

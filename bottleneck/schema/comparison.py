@@ -151,7 +151,7 @@ class Comparison:
 
     @property
     def change_us(self) -> float | None:
-        """What the step takes more (negative: less); null where one side has no time."""
+        """Change of the step time (negative: faster); null where one side has no time."""
         if self.before.step_us is None or self.after.step_us is None:
             return None
         return self.after.step_us - self.before.step_us

@@ -79,7 +79,7 @@ def compiled_file(rank: int) -> str:
 
 
 def is_compiled_file(path: Path) -> bool:
-    """Whether the name is that of such a file."""
+    """True if the name is that of such a file."""
     return path.name.startswith(_PREFIX)
 
 

@@ -47,7 +47,7 @@ class Limit:
     text: Annotated[str, Doc("the limit as written in pyproject.toml: '+0', '+3%'")] = "+0"
 
     def allows(self, before: float, after: float) -> bool:
-        """Whether this growth is within the limit; a fall always is."""
+        """True if this growth is within the limit; a fall always is."""
         growth = after - before
         if growth <= max(self.floor, 0.0):
             return True

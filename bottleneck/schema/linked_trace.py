@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class DeviceProperties:
-    """What a trace or a live device says of itself; every field may be missing."""
+    """Properties of a device as a trace or the device itself reports them; every field may be missing."""
 
     index: int = 0
     name: str = ""
@@ -36,7 +36,7 @@ class Step:
 
     @property
     def us(self) -> float:
-        """How long the step took."""
+        """Time of the step."""
         return self.end_us - self.start_us if self.wall_us is None else self.wall_us
 
 
@@ -109,5 +109,5 @@ class Linked:
 
     @property
     def is_host_only(self) -> bool:
-        """Whether the trace has no device work, so that ``kernels`` holds ops of the host."""
+        """True if the trace has no device work, so that ``kernels`` holds ops of the host."""
         return self.trace.device_args.empty

@@ -64,7 +64,7 @@ class StepTimes:
 
 
 def tell_step(name: str, seen: int) -> str:
-    """What a step of the program was, in the words of the summary and of the report."""
+    """Description of the step boundary, for the summary and the report."""
     return f"step = {name}, {seen} seen"
 
 
@@ -80,7 +80,7 @@ class GraphBreak:
 
 @dataclass(frozen=True)
 class Compilation:
-    """What torch.compile did from the program's start to the window's end.
+    """Compilations by torch.compile from the program's start to the window's end.
 
     ``graphs`` are those that dynamo captured, ``recompiles`` the times that a function was compiled again since its
     guards failed. ``breaks`` holds the lines as far as dynamo tells them, files relative to the working folder.
@@ -199,7 +199,7 @@ class PeakMemory:
 
 @dataclass(frozen=True)
 class Extras:
-    """What was measured besides step times and the trace.
+    """Measurements besides step times and the trace.
 
     ``windows_us`` is the mean step of each window that was opened; the trace is that of the quickest.
     """

@@ -46,7 +46,7 @@ class RankTrace:
 
 @dataclass(frozen=True)
 class Sampling:
-    """How the sensors of ``telemetry.csv`` were read.
+    """Sampling of the sensors in ``telemetry.csv``.
 
     ``cpu_share`` is the CPU time that this took, as a share of one processor; ``missed_share`` the ticks that were left
     out, being late or too dear. ``sensors`` names the sensor of each device by the number that the program knows it by.
@@ -118,12 +118,12 @@ class Recording:
 
 
 def extras_of(recording: Recording) -> Extras:
-    """What the recording holds besides times and traces, for the reports."""
+    """The measurements of the recording besides times and traces, for the reports."""
     return Extras(**{part.name: getattr(recording, part.name) for part in fields(Extras)})
 
 
 def is_recording(path: Path) -> bool:
-    """Whether the folder holds a recording (a folder with only traces does not)."""
+    """True if the folder holds a recording (a folder with only traces does not)."""
     return (path / RECORDING_FILE).is_file()
 
 

@@ -38,7 +38,7 @@ def find_traces(path: Path) -> list[TraceSource]:
 
 
 def is_saved_analysis(path: Path) -> bool:
-    """Whether the file is an ``analysis.json``."""
+    """True if the file is an ``analysis.json``."""
     try:
         with path.open("rb") as file:
             return b'"bottleneck/analysis/' in file.read(200)

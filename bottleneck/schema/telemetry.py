@@ -64,7 +64,7 @@ _LARGEST_BYTES = 64 * 2**20
 
 @dataclass(frozen=True)
 class Sample:
-    """What one sensor said at one instant.
+    """Readings of one sensor at one instant.
 
     ``unix_ns`` is the wall clock, on which traces lie too; ``elapsed_s`` a clock that never jumps, for intervals.
     """

@@ -85,7 +85,7 @@ class Verification:
 
 @dataclass(frozen=True)
 class Score:
-    """What became of the predictions of one rule.
+    """Outcomes of the predictions of one rule.
 
     ``applied`` counts the changes tried for it, ``count`` those with a prediction and a judged measurement. ``inside``
     is the share of these whose measured speedup lies inside the predicted interval, ``near`` that whose intervals
