@@ -16,8 +16,8 @@ from bottleneck.harness.messages import TIMED_SECONDS, Notes, Plan
 from bottleneck.harness.sensors import Monitor, Telemetry
 from bottleneck.harness.supervise import (
     CHILD,
-    Heard,
     MemoryKills,
+    QuietRun,
     child_command,
     describe_end,
     run_quietly,
@@ -142,7 +142,7 @@ class Recorder:
         calibration = self.ceilings.of(notes[0]) if self.ceilings is not None and has_trace else None
         return finish_recording(plan, notes, ending, calibration), notes[0]
 
-    def _run(self, command: Sequence[str], folder: Path) -> tuple[Heard, Telemetry | None]:
+    def _run(self, command: Sequence[str], folder: Path) -> tuple[QuietRun, Telemetry | None]:
         """The end of the command, and the readings of the sensors meanwhile."""
         log, environment = folder / LOG_FILE, dict(self.environment)
         monitor = monitor_of(folder, self.telemetry_s)
@@ -183,7 +183,7 @@ def monitor_of(folder: Path, period_s: float) -> Monitor | None:
     return Monitor(make_samplers(), period_s, SensorLog(lambda: measured_spans(folder)))
 
 
-def why_it_failed(ran: Heard, memory_kills: int | None) -> str:
+def why_it_failed(ran: QuietRun, memory_kills: int | None) -> str:
     """The reason why there are no figures, in one line: what the program raised, else how it ended."""
     if ran.end.signal is not None:
         return describe_end(ran.end, None, memory_kills)

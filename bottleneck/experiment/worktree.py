@@ -326,15 +326,15 @@ def _set_up(side: Side, setup: str, scratch: Path, here: Path) -> str | None:
     log = scratch / f"{side.folder.name}-{_SETUP_LOG}"
     environment = {**os.environ, **side.environment, CANDIDATE: str(here)}
     try:
-        heard = run_quietly((*_SETUP, str(side.folder), setup), log, environment)
+        ran = run_quietly((*_SETUP, str(side.folder), setup), log, environment)
     except OSError as error:
         return f"`setup` cannot be run: {error.strerror or error}"
     finally:
         log.unlink(missing_ok=True)
-    if heard.end.status == 0:
+    if ran.end.status == 0:
         return None
-    output = "; ".join(line.strip()[:_LINE] for line in heard.stderr.strip().splitlines()[-_TAIL_LINES:])
-    return f"`setup` failed in the base with status {heard.end.status}{f': {output}' if output else ''}"
+    output = "; ".join(line.strip()[:_LINE] for line in ran.stderr.strip().splitlines()[-_TAIL_LINES:])
+    return f"`setup` failed in the base with status {ran.end.status}{f': {output}' if output else ''}"
 
 
 def _moved(path: Path, root: Path, tree: Path) -> Path:

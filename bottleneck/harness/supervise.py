@@ -279,8 +279,8 @@ _TAIL_BYTES = 20_000
 
 
 @dataclass(frozen=True)
-class Heard:
-    """How a quiet program ended, and the last of what it wrote to stderr."""
+class QuietRun:
+    """The end of a program whose output goes into a log, and the last that it wrote to stderr."""
 
     end: End
     stderr: str
@@ -292,7 +292,7 @@ def run_quietly(
     environment: Mapping[str, str],
     folder: Path | None = None,
     started: Callable[[int], None] | None = None,
-) -> Heard:
+) -> QuietRun:
     """The end of the command; what it writes to stderr goes into ``log``, the rest nowhere.
 
     It starts in ``folder``, or where we are. ``started`` is called with the number of its process, with all signals
@@ -324,7 +324,7 @@ def run_quietly(
     except BaseException:
         _stop(process)
         raise
-    return Heard(end, _tail(log))
+    return QuietRun(end, _tail(log))
 
 
 def _end_of(process: "subprocess.Popen[bytes]") -> End:
