@@ -20,7 +20,7 @@ from bottleneck.analysis.verdict import decide, grounds_of
 from bottleneck.cost import compute_costs
 from bottleneck.cost.attribution import attribute
 from bottleneck.cost.graph_replay import CostedTrace, assign_replayed_costs
-from bottleneck.cost.inductor_cpp import add_kernels
+from bottleneck.cost.inductor_cpp import add_compiled_kernels
 from bottleneck.cost.shape_inference import infer_shapes
 from bottleneck.devices.match import choose_device
 from bottleneck.errors import UsageError
@@ -136,7 +136,9 @@ def _cost(
     """The trace with completed calls, their costs and the op that each kernel is attributed to."""
     completed = infer_shapes(linked)
     recorded = compute_costs(completed.trace.signatures)
-    generated, costs = (completed, recorded) if compiled is None else add_kernels(completed, recorded, compiled)
+    generated, costs = (
+        (completed, recorded) if compiled is None else add_compiled_kernels(completed, recorded, compiled)
+    )
     attribution = attribute(generated.ops, generated.kernels, costs)
     return assign_replayed_costs(CostedTrace(generated, costs, attribution), captures)
 

@@ -24,7 +24,7 @@ class KernelTimes:
     ``us`` is charged time per step, mean over devices; ``runs`` is the part of the run that lies in the window, so that
     a sum of runs divided by ``repeats`` (steps times devices) is a count per step; ``account`` is the position in
     ACCOUNTS; ``op`` the row in OPS that stands for a kernel: the one that pays for it, else the one that issued it, -1
-    for none. ``signature`` is the row in CALLS of the call that stands for it: that of this op, or that of a twin.
+    for none. ``signature`` is the row in CALLS of its call: that of this op, or that of its replay match.
     """
 
     linked: Linked

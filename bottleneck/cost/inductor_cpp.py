@@ -33,7 +33,7 @@ _FETCHES = frozenset({"aten::index", "aten::_unsafe_index", "aten::_unsafe_maske
 _WRAPPER = re.compile(r"Torch-Compiled Region: .*|CompiledFunction(Backward)?|## Call CompiledFxGraph .* ##")
 
 
-def add_kernels(linked: Linked, costs: pd.DataFrame, compiled: Compiled) -> tuple[Linked, pd.DataFrame]:
+def add_compiled_kernels(linked: Linked, costs: pd.DataFrame, compiled: Compiled) -> tuple[Linked, pd.DataFrame]:
     """The same trace and COSTS, where each op that is a compiled kernel has a call and a cost.
 
     Existing rows keep their numbers. Where every kernel was recorded, the wrappers that run the compiled graphs get a

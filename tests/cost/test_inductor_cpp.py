@@ -9,7 +9,7 @@ import pytest
 
 from bottleneck.cost import compute_costs
 from bottleneck.cost.call import Cost
-from bottleneck.cost.inductor_cpp import add_kernels, compute_kernel_costs
+from bottleneck.cost.inductor_cpp import add_compiled_kernels, compute_kernel_costs
 from bottleneck.cost.shape_inference import infer_shapes
 from bottleneck.schema.compiled_kernels import Compiled, CompiledBuffer, CompiledKernel, CompiledOp
 from bottleneck.schema.linked_trace import Linked
@@ -132,7 +132,7 @@ class TestAddKernels:
 
     def test_kernels_get_calls_and_prices_behind_those_that_were_there(self, both: tuple[Linked, pd.DataFrame]) -> None:
         before, costs = both
-        after, costed = add_kernels(before, costs, Compiled((CHAIN,)))
+        after, costed = add_compiled_kernels(before, costs, Compiled((CHAIN,)))
         assert self.names(after) == {
             "Torch-Compiled Region: 0/0": "Torch-Compiled Region: 0/0",
             CHAIN.name: CHAIN.name,
@@ -145,15 +145,15 @@ class TestAddKernels:
         assert after.trace.signatures["dims"].iloc[len(costs)] == f"[[{N}], [{N}]]"
 
     def test_regions_only_dispatch_when_all_kernels_are_named(self, both: tuple[Linked, pd.DataFrame]) -> None:
-        after, costed = add_kernels(*both, Compiled((CHAIN,)))
+        after, costed = add_compiled_kernels(*both, Compiled((CHAIN,)))
         assert list(costed["family"].iloc[-2:]) == ["compiled", "dispatch"]
-        after, _ = add_kernels(*both, Compiled((CHAIN,), problem="not watched"))
+        after, _ = add_compiled_kernels(*both, Compiled((CHAIN,), problem="not watched"))
         assert self.names(after)["Torch-Compiled Region: 0/0"] is None
 
     def test_a_trace_of_nothing_but_kernels_is_priced(self, tmp_path: Path) -> None:
         trace = read_trace(write_trace(tmp_path / "t.json", [op(CHAIN.name, 10, 20)]))
         before = infer_shapes(link(trace, find_steps(trace, None)))
-        _, costed = add_kernels(before, compute_costs(before.trace.signatures), Compiled((CHAIN,)))
+        _, costed = add_compiled_kernels(before, compute_costs(before.trace.signatures), Compiled((CHAIN,)))
         assert list(costed["family"]) == ["compiled"]
         assert list(costed["math_dtype"]) == ["fp32"]
 
@@ -161,4 +161,4 @@ class TestAddKernels:
         trace = read_trace(write_trace(tmp_path / "t.json", [op("aten::mul", 70, 20, dims=[[N]], types=["float"])]))
         before = infer_shapes(link(trace, find_steps(trace, None)))
         costs = compute_costs(before.trace.signatures)
-        assert add_kernels(before, costs, Compiled((CHAIN,))) == (before, costs)
+        assert add_compiled_kernels(before, costs, Compiled((CHAIN,))) == (before, costs)
