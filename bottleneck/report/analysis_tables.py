@@ -4,8 +4,6 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
-import numpy as np
-
 from bottleneck.report.document import Sparkline, TableColumn, TableRow, TableSection, number_columns
 from bottleneck.report.text import UNKNOWN, Scale, apportion_groups, percents, scale_of, top_rows
 from bottleneck.report.wording import (
@@ -197,6 +195,8 @@ def queue_caption(queue: Queue) -> str:
 
 def mean_depths(curve: Sequence[tuple[float, float]], cells: int) -> tuple[float, ...]:
     """Mean depth in this many equal parts of the curve, which holds each depth until the next point."""
+    import numpy as np  # noqa: PLC0415 - the one figure of a report that needs it
+
     at, depth = (np.array(column, dtype=np.float64) for column in zip(*curve, strict=True))
     edges = np.linspace(at[0], at[-1], cells + 1)
     area = np.concatenate(([0.0], np.cumsum(depth[:-1] * np.diff(at))))

@@ -5,8 +5,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-import numpy as np
-
 from bottleneck.schema.analysis import IdleCause, KernelSummary
 
 _SPACES = str.maketrans(dict.fromkeys("\u00a0\u2007\u202f", " "))
@@ -109,21 +107,17 @@ def sparkline_cells(values: Sequence[float], width: int, levels: str) -> str:
     cells = min(width, len(values))
     if cells < 1:
         return ""
-    means = _means(np.array(values, dtype=np.float64), cells)
+    import numpy as np  # noqa: PLC0415 - check-ups and comparisons are rendered by this module too, without numpy
+
+    area = np.concatenate(([0.0], np.cumsum(np.array(values, dtype=np.float64))))
+    edges = np.linspace(0, len(values), cells + 1)
+    # The mean of each of so many equal parts; a value counts by the part of it that lies in it.
+    means = np.diff(np.interp(edges, np.arange(len(area)), area)) * cells / len(values)
     most = float(means.max())
     if most <= 0:
         return levels[0] * cells
     heights = np.where(means > 0, np.clip(np.ceil(means / most * (len(levels) - 1)), 1, len(levels) - 1), 0)
     return "".join(levels[int(height)] for height in heights)
-
-
-def _means(
-    values: "np.ndarray[tuple[int], np.dtype[np.float64]]", cells: int
-) -> "np.ndarray[tuple[int], np.dtype[np.float64]]":
-    """Mean of each of so many equal parts, values counted by the part of them that lies in it."""
-    area = np.concatenate(([0.0], np.cumsum(values)))
-    edges = np.linspace(0, len(values), cells + 1)
-    return np.diff(np.interp(edges, np.arange(len(area)), area)) * cells / len(values)
 
 
 Item = TypeVar("Item", KernelSummary, IdleCause)

@@ -142,6 +142,14 @@ def test_help_imports_nothing_heavy(arguments: list[str]) -> None:
     assert not modules_after(HELP.format(arguments)) & HEAVY
 
 
+def test_rendering_imports_no_numerics_and_no_plots() -> None:
+    seen = modules_after(
+        "import bottleneck.report.analysis_document, bottleneck.report.comparison, bottleneck.report.doctor"
+    )
+    assert "rich" in seen  # the probe sees what a renderer does import
+    assert not seen & (HEAVY - {"msgspec"})
+
+
 def test_importing_the_package_costs_nothing_heavy() -> None:
     assert not modules_after("import bottleneck") & (HEAVY | {"typer", "rich"})
 

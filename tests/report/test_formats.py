@@ -1,4 +1,4 @@
-"""Reports read as they did when somebody last looked at them."""
+"""Every format renders every kind of analysis, and reports read as the golden ones do."""
 
 import pytest
 
