@@ -1,4 +1,4 @@
-"""What the machines of the services have and this one may lack."""
+"""Skips the tests of CI files on machines without the tools that the services have."""
 
 import shutil
 

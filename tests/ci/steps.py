@@ -49,7 +49,7 @@ class Job:
         return _text(self.scratch / "summary.md")
 
     def run(self, steps: list[dict[str, Any]]) -> "list[subprocess.CompletedProcess[str]]":
-        """What each shell step did; as in the services, none runs after one that failed."""
+        """The result of each shell step; as in the services, none runs after one that failed."""
         done = []
         for step in (step for step in steps if "run" in step):
             done.append(self._run(step))
@@ -116,7 +116,7 @@ def executable(path: Path, text: str) -> Path:
 
 
 def git(folder: Path, *arguments: str) -> str:
-    """What git said; no settings of this machine's user."""
+    """The output of git, run without the settings of this machine's user."""
     settings = ["-c", "user.name=T", "-c", "user.email=t@example.org", "-c", "init.defaultBranch=main"]
     done = subprocess.run(
         ["git", *settings, *arguments],

@@ -34,7 +34,7 @@ else:
 
 
 class Service:
-    """What GitHub holds: one pull request of a fork, the artifact of its run, and the comments below it."""
+    """The state of GitHub: one pull request of a fork, the artifact of its run, and the comments below it."""
 
     def __init__(self, folder: Path, files: dict[str, bytes], *, pull_head: str = HEAD) -> None:
         self.folder = folder

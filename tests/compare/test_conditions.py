@@ -1,4 +1,4 @@
-"""What is said before the numbers: devices, dtypes, settings and measurements that differ, and those that do not."""
+"""Conditions of a comparison: devices, dtypes, settings and measurements that differ, and those that do not."""
 
 from dataclasses import replace
 from typing import Any

@@ -29,7 +29,7 @@ COUNTS = Counts(
 
 
 def counted(injection: Injection) -> Counts:
-    """What an honest measurement counts."""
+    """The counts of an undisturbed measurement."""
     number = int(injection.amounts[0]) if injection.amounts else 0
     more = {"op": {"ops": number}, "sync": {"ops": 2 * number, "syncs": number}}.get(injection.kind, {})
     return replace(COUNTS, values={name: value + more.get(name, 0) for name, value in COUNTS.values.items()})
