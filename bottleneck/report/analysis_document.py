@@ -56,7 +56,7 @@ def windows(steps: StepTimes) -> str:
         return ""
     times = ", ".join(format_us(us) for us in steps.windows_us)
     count = len(steps.windows_us)
-    return f"the quickest of {count} windows, opened anew because steps were disturbed; their mean steps: {times}"
+    return f"the quickest of {count} windows, recorded again because steps were disturbed; their mean steps: {times}"
 
 
 def left_out(steps: StepTimes) -> str:

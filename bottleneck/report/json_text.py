@@ -57,7 +57,7 @@ def to_json(analysis: Analysis) -> str:
 
 
 def from_json(text: str) -> Analysis:
-    """The analysis in a text of ``to_json``, of this schema; TraceError says what is wrong with any other text.
+    """The analysis in a text of ``to_json``, of this schema; TraceError for any other text, with what is wrong with it.
 
     Keys that we do not know are ignored, so that a file of a later version of the same schema can be read.
     """

@@ -18,7 +18,7 @@ _UNWRAPPED = re.compile(r"^Kernel2?<(\w+)>$")
 _PLAIN = re.compile(r"^(?:\([^()]*\)\s*)?-?\d+\w*$|^(?:true|false|void|bool|char|(?:unsigned )?(?:int|long|short))$")
 _POINTER = re.compile(r"\s*(?:\bconst\b|[*&])")
 
-# Template arguments that every kernel of their library has: said by name, they say nothing.
+# Template arguments that every kernel of their library has, and that distinguish none of them.
 _NOISE = re.compile(
     r"^(?:[Aa]rray|(?:Trivial)?OffsetCalculator|(?:Load|Store)With(?:out)?Cast|DepthMetadata|\w*TensorList\w*Metadata)$"
 )
@@ -59,7 +59,7 @@ def essential_name(name: str) -> str:
 
 
 def terse_name(name: str) -> str:
-    """The essential name without words that say nothing, such as '_kernel', 'Functor' and '_execute'."""
+    """The essential name without words that distinguish no kernels, such as '_kernel', 'Functor' and '_execute'."""
     return _CODE_WORDS.sub("", essential_name(name)).replace("tilesize", "") or name
 
 
@@ -111,7 +111,7 @@ def _words(argument: str, depth: int) -> list[str]:
 
 
 def _joined(head: str, arguments: list[str], depth: int) -> str:
-    """Head and what its arguments say, each once; element types only where nothing else is said."""
+    """Head and the words of its arguments, each once; element types only where there are no others."""
     words = list(dict.fromkeys(word for argument in arguments for word in _words(argument, depth)))
     named = [word for word in words if not _DTYPE.match(word)]
     kept = named or words

@@ -62,7 +62,7 @@ def test_the_kept_window_is_explained_only_where_there_were_several() -> None:
     steps = gpu_overhead().steps
     assert windows(replace(steps, windows_us=(1200.0,))) == ""
     assert windows(replace(steps, windows_us=(1200.0, 1100.0))) == (
-        "the quickest of 2 windows, opened anew because steps were disturbed; their mean steps: 1.20 ms, 1.10 ms"
+        "the quickest of 2 windows, recorded again because steps were disturbed; their mean steps: 1.20 ms, 1.10 ms"
     )
 
 

@@ -43,7 +43,7 @@ _WORST: tuple[Outcome, ...] = ("error", "failure", "passed", "skipped")
 
 @dataclass(frozen=True)
 class _Case:
-    """A test: how it came out, the sentence that says so, and what else is to be read."""
+    """A test case: its outcome, the message of a failure, and the lines beneath it."""
 
     name: str
     outcome: Outcome
