@@ -16,10 +16,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, cast
 
-import psutil
-
 from bottleneck.experiment.program import Program
 from bottleneck.experiment.variants import Built
+from bottleneck.harness.supervise import end_tree, has_ended
 from bottleneck.schema.trials import Difference, TrialVerdict
 
 CHILD = Path(__file__).with_name("variants_child.py")
@@ -27,7 +26,7 @@ CHILD = Path(__file__).with_name("variants_child.py")
 # Compilers that try many kernels take minutes.
 BUILD_SECONDS_AT_MOST = 1200.0
 TURN_SECONDS_AT_LEAST = 120.0
-_LOOK_S, _QUIT_LOOK_S = 0.5, 0.02
+_LOOK_S = 0.5
 _QUIT_S = 3.0
 _TAIL_BYTES = 4000
 
@@ -118,39 +117,16 @@ class Worker:
         self._end(patience_s)
 
     def _end(self, patience_s: float) -> bool:
-        """True if the process ended by itself in this time; all its processes are gone afterwards.
-
-        Its leader is waited for last: until then its number cannot be another's.
-        """
+        """True if the process ended by itself in this time; all its processes are gone afterwards."""
         if self._process.returncode is not None:
             return True
-        started = self._descendants()
         try:
-            until_s = time.monotonic() + patience_s
-            while not self._has_ended() and time.monotonic() < until_s:
-                time.sleep(_QUIT_LOOK_S)
-            return self._has_ended()
+            return end_tree(self._process.pid, patience_s)
         finally:
-            started |= self._descendants()
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(self._process.pid, signal.SIGKILL)
-            for each in started:
-                # One that left our group; psutil does not confuse it with a later process of its number.
-                with contextlib.suppress(psutil.Error):
-                    each.kill()
             self._process.wait()
 
-    def _descendants(self) -> set[psutil.Process]:
-        """The processes that it started and that those started, as long as they can be found from it."""
-        try:
-            return set(psutil.Process(self._process.pid).children(recursive=True))
-        except psutil.Error:
-            return set()
-
     def _has_ended(self) -> bool:
-        if self._process.returncode is not None:
-            return True
-        return os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+        return self._process.returncode is not None or has_ended(self._process.pid)
 
     def _ask(self, seconds: float, **request: object) -> Any:
         self._send(**request)

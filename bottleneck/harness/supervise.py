@@ -4,6 +4,7 @@ Under `--nproc-per-node` one supervisor has all ranks as children of torchrun. U
 has a supervisor of its own.
 """
 
+import contextlib
 import ctypes
 import importlib.util
 import os
@@ -16,12 +17,15 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from bottleneck.errors import UsageError
 from bottleneck.harness.control_groups import count_memory_kills
 from bottleneck.harness.messages import Plan, rank_of
 from bottleneck.schema.recording import Form
+
+if TYPE_CHECKING:
+    import psutil
 
 CHILD = Path(__file__).with_name("child.py")
 _FORWARDED = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2})
@@ -298,8 +302,9 @@ def run_quietly(
     It starts in ``folder``, or where we are. ``started`` is called with the number of its process, with all signals
     blocked: threads that it makes take none, so that they still interrupt the wait of the main thread.
 
-    It leads a process group of its own, so that Ctrl-C reaches us alone. Whatever exception ends the wait, the group is
-    told to end and killed if it does not, before the exception goes on. It is told to end, too, when we die.
+    It leads a process group of its own, so that Ctrl-C reaches us alone. Whatever exception ends the wait, it and
+    all that it started are told to end and killed if they do not, before the exception goes on. It is told to end, too,
+    when we die.
     """
     ours, prctl = os.getpid(), find_prctl()
     with log.open("wb") as stderr:
@@ -322,7 +327,11 @@ def run_quietly(
                 signal.pthread_sigmask(signal.SIG_SETMASK, previous)
         end = _end_of(process)
     except BaseException:
-        _stop(process)
+        if process.returncode is None:
+            try:
+                end_tree(process.pid, _PATIENCE_S, signal.SIGTERM)
+            finally:
+                _end_of(process)
         raise
     return QuietRun(end, _tail(log))
 
@@ -334,28 +343,48 @@ def _end_of(process: "subprocess.Popen[bytes]") -> End:
     return End(status, usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024))
 
 
-def _stop(process: "subprocess.Popen[bytes]") -> None:
-    """Ends the whole group; its leader is waited for last, until when its number cannot be another's."""
-    if process.returncode is not None:
-        return
+def end_tree(leader: int, patience_s: float, request: signal.Signals | None = None) -> bool:
+    """Ends a process that leads a group, and all that it started; true if it ended by itself in this time.
+
+    Its group is sent ``request`` first, then given time, then killed with every descendant that left the group. The
+    caller has to wait for the leader afterwards: until then its number cannot be another process's.
+    """
+    import psutil  # the user's process imports this module for the names of its ranks, and needs none of it
+
+    started = _descendants(leader)
     try:
-        _signal(process.pid, signal.SIGTERM)
-        until_s = time.monotonic() + _PATIENCE_S
-        while not _has_ended(process.pid) and time.monotonic() < until_s:
+        if request is not None:
+            _signal(leader, request)
+        until_s = time.monotonic() + patience_s
+        while not has_ended(leader) and time.monotonic() < until_s:
             time.sleep(_LOOK_S)
+        return has_ended(leader)
     finally:
-        _signal(process.pid, signal.SIGKILL)
-        _end_of(process)
+        started |= _descendants(leader)
+        _signal(leader, signal.SIGKILL)
+        for each in started:
+            # psutil does not confuse one that left the group with a later process of its number.
+            with contextlib.suppress(psutil.Error):
+                each.kill()
+
+
+def _descendants(process: int) -> "set[psutil.Process]":
+    """The processes that it started and that those started, as long as they can be found from it."""
+    import psutil
+
+    try:
+        return set(psutil.Process(process).children(recursive=True))
+    except psutil.Error:
+        return set()
 
 
 def _signal(group: int, number: signal.Signals) -> None:
-    try:
+    with contextlib.suppress(ProcessLookupError, PermissionError):  # it has ended by itself
         os.killpg(group, number)
-    except ProcessLookupError:  # it has ended by itself
-        return
 
 
-def _has_ended(process: int) -> bool:
+def has_ended(process: int) -> bool:
+    """True if a child of this process has ended and was not waited for yet."""
     return os.waitid(os.P_PID, process, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
 

@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from bottleneck.experiment.program import Program
@@ -107,7 +108,9 @@ def test_a_process_that_left_the_group_of_its_worker_is_ended_too(program: Progr
     file.write_text(start + file.read_text())
     with Worker(program, tmp_path / "log.txt", None, CHILD) as worker:
         worker.build("original")
-        sleepers = [each.pid for each in worker._descendants() if each.name() == "sleep"]
+        sleepers = [
+            each.pid for each in psutil.Process(worker._process.pid).children(recursive=True) if each.name() == "sleep"
+        ]
     assert sleepers
     _wait_until(lambda: not any(map(_is_running, sleepers)))
 

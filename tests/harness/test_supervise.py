@@ -1,9 +1,13 @@
+import contextlib
 import os
 import signal
+import sys
+from pathlib import Path
 
+import psutil
 import pytest
 
-from bottleneck.harness.supervise import End, MemoryKills, describe_end
+from bottleneck.harness.supervise import End, MemoryKills, describe_end, run_quietly
 
 
 def died_of(number: int) -> End:
@@ -58,3 +62,26 @@ def test_a_process_that_ended_can_be_told_apart_from_one_that_died() -> None:
         os._exit(3)
     end = End(os.waitpid(process, 0)[1], 0)
     assert (end.signal, end.status) == (None, 3)
+
+
+def test_a_command_whose_wait_is_interrupted_is_ended_with_all_that_it_started(tmp_path: Path) -> None:
+    program = (
+        "import subprocess, sys, time\n"
+        "child = subprocess.Popen(['sleep', '3600'], start_new_session=True)\n"
+        "open(sys.argv[1], 'w').write(str(child.pid))\n"
+        "time.sleep(3600)\n"
+    )
+    number = tmp_path / "number"
+
+    def interrupt(_process: int) -> None:
+        while not (number.exists() and number.read_text()):
+            pass
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_quietly([sys.executable, "-c", program, str(number)], tmp_path / "log.txt", os.environ, None, interrupt)
+    with contextlib.suppress(psutil.NoSuchProcess):
+        left = psutil.Process(int(number.read_text()))
+        # Its end takes the system a moment; a zombie stays where nobody waits for orphans.
+        while left.status() != psutil.STATUS_ZOMBIE:
+            pass
