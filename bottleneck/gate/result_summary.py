@@ -4,7 +4,7 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from bottleneck.report.ci.phrases import culprit_words, format_change, time_change_words
+from bottleneck.report.ci.phrases import describe_culprit, format_change, time_change_words
 from bottleneck.schema.comparison import ChangeRow, Comparison
 from bottleneck.schema.gate_result import CounterChange, Culprit, TimeResult, WorkloadResult
 from bottleneck.units import format_us
@@ -73,7 +73,7 @@ def _causes(broken: Sequence[CounterChange]) -> list[str]:
 
 def _culprit_line(culprit: Culprit) -> str:
     """The culprit with its line as it stands in the program."""
-    words = culprit_words(culprit)
+    words = describe_culprit(culprit)
     return f"{words}  {culprit.site.text}" if culprit.site is not None and culprit.site.text else words
 
 

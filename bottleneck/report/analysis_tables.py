@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 from bottleneck.report.document import Sparkline, TableColumn, TableRow, TableSection, number_columns
 from bottleneck.report.text import UNKNOWN, Scale, apportion_groups, percents, scale_of, top_rows
 from bottleneck.report.wording import (
-    bound_words,
     calls_number,
-    calls_words,
+    describe_bound,
+    describe_calls,
+    describe_shapes,
     is_marked,
-    shapes_words,
 )
 from bottleneck.schema.accounts import label_of, meaning_of
 from bottleneck.schema.analysis import (
@@ -161,7 +161,7 @@ def _row(one: CollectiveSummary, scale: Scale) -> TableRow:
 
 def _collective_details(one: CollectiveSummary) -> tuple[str, ...]:
     parts = (
-        calls_words(one.calls),
+        describe_calls(one.calls),
         "" if one.bytes is None else f"{format_si(one.bytes, 'B')} per rank",
         one.dtype or "",
         "" if one.group_size is None else f"{one.group_size} ranks",
@@ -346,12 +346,12 @@ def _group(row: KernelSummary) -> str:
 
 
 def _details(row: KernelSummary, variants: int) -> tuple[str, ...]:
-    shapes = shapes_words(row.shapes) if row.shapes else ""
+    shapes = describe_shapes(row.shapes) if row.shapes else ""
     shapes += f" and {variants - 1} other shapes" if shapes and variants > 1 else ""
     op = row.op if row.op and row.op != row.name else ""
     parts = (
-        bound_words(row),
-        calls_words(row.calls),
+        describe_bound(row),
+        describe_calls(row.calls),
         f"{op}({shapes})" if op and shapes else op or shapes,
         row.dtype or "",
         row.source or row.module or "",

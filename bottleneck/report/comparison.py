@@ -22,7 +22,7 @@ from bottleneck.report.document import (
 from bottleneck.report.json_text import encode
 from bottleneck.report.terminal import PLAIN, TerminalStyle
 from bottleneck.report.text import Scale, apportion, scale_of
-from bottleneck.report.wording import calls_number, shapes_words
+from bottleneck.report.wording import calls_number, describe_shapes
 from bottleneck.schema.accounts import label_of
 from bottleneck.schema.comparison import Bar, ChangeRow, CompareSide, Comparison, Condition, CounterStep
 from bottleneck.schema.counters import COUNTERS
@@ -95,7 +95,7 @@ def title(comparison: Comparison) -> str:
     return f"{comparison.before.label} → {comparison.after.label}"
 
 
-def condition_words(condition: Condition) -> str:
+def describe_condition(condition: Condition) -> str:
     """'device: H100 → MI300X; times say nothing of the code'."""
     phrase = condition.what
     if condition.before or condition.after:
@@ -132,7 +132,7 @@ def percent(before: float, after: float) -> str:
     return f" ({'-' if share < 0 else '+'}{format_share(abs(share))})"
 
 
-def side_words(side: CompareSide) -> str:
+def describe_side(side: CompareSide) -> str:
     """'mlp, 826 us per step, overhead-bound (82.1 %), AMD EPYC, sample_traces/mlp'."""
     parts = [
         "counters only" if side.step_us is None else f"{format_us(side.step_us)} per step",
@@ -143,7 +143,7 @@ def side_words(side: CompareSide) -> str:
     return ", ".join(part for part in (side.label, *parts) if part)
 
 
-def calls_words(row: ChangeRow) -> str:
+def describe_call_change(row: ChangeRow) -> str:
     """'12 → 24'; one number where both are the same."""
     before, after = calls_number(row.calls_before), calls_number(row.calls_after)
     if row.calls_before == 0 or row.calls_after == 0:
@@ -171,7 +171,7 @@ def _shapes(text: str) -> str:
     """Shapes as everywhere; of a list that was cut off those that are whole."""
     if text.endswith("…") and text.startswith("[[") and "]" in text:
         text = text[: text.rindex("]") + 1] + "]"
-    return shapes_words(text)
+    return describe_shapes(text)
 
 
 def source_details(source: str | None, *, is_touched: bool | None) -> tuple[str, ...]:
@@ -416,7 +416,7 @@ def _count(shown: Sequence[RowGroup], rest: Sequence[RowGroup]) -> str:
 def _row(alike: RowGroup, quanta: int, numbers: RoundedChange) -> TableRow:
     row = alike.row
     return TableRow(
-        (row.name, calls_words(row), *_parts(row, quanta, numbers)), details=row_details(row, alike.modules)
+        (row.name, describe_call_change(row), *_parts(row, quanta, numbers)), details=row_details(row, alike.modules)
     )
 
 
@@ -476,7 +476,7 @@ def build(comparison: Comparison, top: int = TOP) -> Document:
         subject=title(comparison),
         conditions=_conditions(comparison),
         sentence=sentence(comparison),
-        facts=(("before", side_words(comparison.before)), ("after", side_words(comparison.after))),
+        facts=(("before", describe_side(comparison.before)), ("after", describe_side(comparison.after))),
         fact_width=_FACT_WIDTH,
         sections=tuple(section for section in sections if section is not None),
     )
@@ -484,8 +484,8 @@ def build(comparison: Comparison, top: int = TOP) -> Document:
 
 def _conditions(comparison: Comparison) -> tuple[ListSection, ...]:
     """The differences besides the code, those first that make a comparison of times void."""
-    void = [condition_words(each) for each in comparison.conditions if each.weight == "breaks"]
-    others = [condition_words(each) for each in comparison.conditions if each.weight != "breaks"]
+    void = [describe_condition(each) for each in comparison.conditions if each.weight == "breaks"]
+    others = [describe_condition(each) for each in comparison.conditions if each.weight != "breaks"]
     headings = ((_VOID, void), (_ALSO if void else _BESIDES, others))
     return tuple(ListSection(heading, tuple((each,) for each in found)) for heading, found in headings if found)
 

@@ -61,7 +61,7 @@ def names_of_series(sweep: Sweep) -> tuple[str, ...]:
     return tuple(dict.fromkeys(point.series for point in sweep.points))
 
 
-def place_words(values: Mapping[str, object]) -> str:
+def describe_place(values: Mapping[str, object]) -> str:
     """'batch_size=4, hidden=64'."""
     return ", ".join(f"{name}={value}" for name, value in values.items())
 
@@ -92,7 +92,7 @@ def _fastest(measured: Sequence[Point]) -> str:
     """The fastest series at each place."""
     places: dict[str, list[Point]] = {}
     for point in measured:
-        places.setdefault(place_words(point.values), []).append(point)
+        places.setdefault(describe_place(point.values), []).append(point)
     winners: dict[str, list[str]] = {}
     for place, points in places.items():
         if len(points) > 1:
@@ -134,7 +134,7 @@ def _bounds_along(measured: Sequence[Point], parameter: str) -> str:
 
 
 def _facts(sweep: Sweep) -> tuple[tuple[str, str], ...]:
-    settings = f" with {place_words(sweep.settings)}" if sweep.settings else ""
+    settings = f" with {describe_place(sweep.settings)}" if sweep.settings else ""
     how = f"; {sweep.how}" if sweep.how else ""
     facts = [("program", f"{' '.join(sweep.program)}{settings}{how}")]
     for device in dict.fromkeys(roof.device for roof in sweep.roofs):
@@ -155,7 +155,7 @@ def _side_by_side(sweep: Sweep) -> TableSection:
     series = names_of_series(sweep)
     by_place: dict[str, dict[str, Point]] = {}
     for point in sweep.points:
-        by_place.setdefault(place_words(point.values), {})[point.series] = point
+        by_place.setdefault(describe_place(point.values), {})[point.series] = point
     size, unit = _time_unit([_us(point) for point in sweep.points if point.step_us is not None])
     rows = [
         TableRow(
@@ -262,7 +262,7 @@ def _fits(sweep: Sweep) -> ListSection | None:
 
 
 def _name_of(fit: Fit) -> str:
-    return ", ".join(part for part in (fit.series, place_words(fit.others)) if part)
+    return ", ".join(part for part in (fit.series, describe_place(fit.others)) if part)
 
 
 def fit_sentences(fit: Fit) -> tuple[str, ...]:

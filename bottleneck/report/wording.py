@@ -19,7 +19,7 @@ _BOUNDS = {
 }
 
 
-def bound_words(row: KernelSummary) -> str:
+def describe_bound(row: KernelSummary) -> str:
     """Bound, regime and reason of a kernel in a few words, with the mark of its confidence."""
     mark = _CONFIDENCE[row.confidence] if is_marked(row) else ""
     words = f"{mark}{_BOUNDS.get(row.bound, row.bound)}" + (f", {row.regime}" if row.regime else "")
@@ -31,7 +31,7 @@ def is_marked(row: KernelSummary) -> bool:
     return row.confidence != "high" and row.bound not in {"unknown", "dispatch"}
 
 
-def calls_words(calls: float) -> str:
+def describe_calls(calls: float) -> str:
     """Calls per step in words: '24 calls', '1 call', '0.5 calls'."""
     number = calls_number(calls)
     return f"{number} call{'' if number == '1' else 's'}"
@@ -44,7 +44,7 @@ def calls_number(calls: float) -> str:
     return f"{calls:.1f}" if calls >= 0.05 else "<0.1"
 
 
-def shapes_words(shapes: str, most: int = 4) -> str:
+def describe_shapes(shapes: str, most: int = 4) -> str:
     """Shapes of an op's inputs such as '512x512, 141x512', scalars left out; of what is no JSON only the spaces go."""
     try:
         listed = json.loads(shapes)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from bottleneck.report.wording import bound_words, calls_words, shapes_words
+from bottleneck.report.wording import describe_bound, describe_calls, describe_shapes
 from tests.report.samples import kernel
 
 
@@ -20,11 +20,11 @@ from tests.report.samples import kernel
     ],
 )
 def test_shapes_read_as_people_write_them(shapes: str, words: str) -> None:
-    assert shapes_words(shapes) == words
+    assert describe_shapes(shapes) == words
 
 
 def test_nesting_without_end_is_only_text() -> None:
-    assert shapes_words("[" * 100_000) == "[" * 60
+    assert describe_shapes("[" * 100_000) == "[" * 60
 
 
 @pytest.mark.parametrize(
@@ -32,7 +32,7 @@ def test_nesting_without_end_is_only_text() -> None:
     [(1.0, "1 call"), (0.9999999, "1 call"), (24.00000001, "24 calls"), (2.5, "2.5 calls"), (0.01, "<0.1 calls")],
 )
 def test_calls_have_a_decimal_only_where_they_need_one(calls: float, words: str) -> None:
-    assert calls_words(calls) == words
+    assert describe_calls(calls) == words
 
 
 @pytest.mark.parametrize(
@@ -47,4 +47,4 @@ def test_calls_have_a_decimal_only_where_they_need_one(calls: float, words: str)
     ],
 )
 def test_a_bound_is_said_with_its_confidence_and_reason(row: object, words: str) -> None:
-    assert bound_words(row) == words  # type: ignore[arg-type]
+    assert describe_bound(row) == words  # type: ignore[arg-type]

@@ -17,12 +17,12 @@ from urllib.parse import quote
 
 from bottleneck.report.ci.phrases import (
     VERDICTS,
-    cause_words,
-    change_words,
     closing,
     counter_of,
+    describe_cause,
+    describe_change,
+    describe_time,
     improved,
-    time_words,
     verdict_of,
     worst_first,
 )
@@ -109,8 +109,8 @@ def _counter(result: WorkloadResult, change: CounterChange, level: Level | None 
         result.name,
         OTHER if counter is None else counter.name,
         level or _FAILING[change.verdict],
-        f"{change_words(change)}{' (better)' if level == 'note' else ''}",
-        tuple(cause_words(change)),
+        f"{describe_change(change)}{' (better)' if level == 'note' else ''}",
+        tuple(describe_cause(change)),
         places[0] if places else stand_in(result),
         _fingerprint(result.name, change.metric, str(change.is_creep), _anchor(change)),
         places[1:],
@@ -128,7 +128,7 @@ def _time(result: WorkloadResult, exit_code: int) -> list[Alert]:
     is_cause = time.verdict == "slower" or result.verdict == "undecided"
     why, fix = (result.why, result.fix) if is_cause else ((), "")
     place = (_slowest(result) if time.verdict == "slower" else None) or stand_in(result)
-    title = f"step {time_words(time)}"
+    title = f"step {describe_time(time)}"
     mark = _fingerprint(result.name, TIME)
     return [Alert(result.name, TIME, levels[time.verdict], title, why, place, mark, fix=fix)]
 

@@ -12,14 +12,14 @@ from bottleneck.report.ci.phrases import (
     VERDICTS,
     amounts,
     asides,
-    cause_words,
     closing,
+    describe_cause,
+    describe_limit,
+    describe_time,
     differing,
     headline,
-    limit_words,
     split_command,
     story,
-    time_words,
     verdict_of,
     worst_first,
 )
@@ -81,7 +81,7 @@ def _summary(result: WorkloadResult) -> list[str]:
     out = [f"### {verdict} {name(result.name)}", "", _prose(headline(result)), ""]
     for label, text in story(result):
         out += _item(f"**{label}**", text)
-    out += _item("**time**", time_words(result.time)) if result.time is not None else []
+    out += _item("**time**", describe_time(result.time)) if result.time is not None else []
     return [*out, *_asides(result), ""]
 
 
@@ -134,12 +134,17 @@ def _table(changes: Sequence[CounterChange]) -> list[str]:
     """Four columns, as many as a phone shows; causes stand beneath, once each."""
     rows = [_row(change) for change in changes[:_WORST_ROWS]]
     more = [f"and {len(changes) - _WORST_ROWS} more", ""] if len(changes) > _WORST_ROWS else []
-    causes = dict.fromkeys(prose(cause) for change in changes[:_WORST_ROWS] for cause in cause_words(change))
+    causes = dict.fromkeys(prose(cause) for change in changes[:_WORST_ROWS] for cause in describe_cause(change))
     head = ["| counter | before → after | limit | |", "|---|---:|---:|---|"]
     return [*head, *rows, "", *more, *(f"- {cause}" for cause in causes)]
 
 
 def _row(change: CounterChange) -> str:
     before, after, grown = amounts(change)
-    cells = [name(change.metric), f"{before} → {after} ({grown})", name(limit_words(change)), CHANGES[change.verdict]]
+    cells = [
+        name(change.metric),
+        f"{before} → {after} ({grown})",
+        name(describe_limit(change)),
+        CHANGES[change.verdict],
+    ]
     return "| " + " | ".join(cell.replace("\\|", "\\¦").replace("|", "\\|") for cell in cells) + " |"

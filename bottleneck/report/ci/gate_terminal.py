@@ -9,14 +9,14 @@ from bottleneck.report.ci.phrases import (
     VERDICTS,
     amounts,
     asides,
-    cause_words,
     closing,
+    describe_cause,
+    describe_limit,
+    describe_time,
     differing,
     headline,
-    limit_words,
     split_command,
     story,
-    time_words,
     verdict_of,
     worst_first,
 )
@@ -63,7 +63,7 @@ def _workload(result: WorkloadResult, style: TerminalStyle) -> list[Text]:
     out = [*_headline(result, style), *_story(result, style)]
     is_passed = result.verdict == "pass"
     if not is_passed and result.time is not None:
-        out += _labelled("time", time_words(result.time), style)
+        out += _labelled("time", describe_time(result.time), style)
     if not is_passed and result.base:
         out += _labelled("base", result.base, style, "dim")
     changes = [] if is_passed else differing(result)
@@ -133,10 +133,10 @@ def _command(command: str, style: TerminalStyle, indent: int) -> list[Text]:
 
 
 def _table(changes: list[CounterChange], style: TerminalStyle) -> list[Text]:
-    causes = [tuple(cause_words(change)) for change in changes]
+    causes = [tuple(describe_cause(change)) for change in changes]
     rows = tuple(
         TableRow(
-            (change.metric, *amounts(change), limit_words(change), CHANGES[change.verdict]),
+            (change.metric, *amounts(change), describe_limit(change), CHANGES[change.verdict]),
             details=() if cause == before else cause,
         )
         for change, cause, before in zip(changes, causes, [(), *causes], strict=False)

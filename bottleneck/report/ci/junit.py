@@ -13,12 +13,12 @@ from bottleneck.report.ci.phrases import (
     CHANGES,
     VERDICTS,
     amounts,
-    cause_words,
-    change_words,
     closing,
     counter_of,
+    describe_cause,
+    describe_change,
+    describe_time,
     time_summary,
-    time_words,
     verdict_of,
 )
 from bottleneck.report.text import clean
@@ -159,13 +159,13 @@ def _outcome(change: CounterChange) -> Outcome:
 def _message(change: CounterChange) -> str:
     if change.verdict in {"new", "unstable", "not compared", "gone"}:
         return f"{change.metric} {CHANGES[change.verdict]}" + (f": {change.reason}" if change.reason else "")
-    return change_words(change)
+    return describe_change(change)
 
 
 def _lines(change: CounterChange) -> list[str]:
     before, after, _ = amounts(change)
     lead = f"{change.metric}: {before} -> {after}, {CHANGES[change.verdict]}"
-    return [lead, *(f"  {cause}" for cause in cause_words(change))]
+    return [lead, *(f"  {cause}" for cause in describe_cause(change))]
 
 
 def _time_case(time: TimeResult, result: WorkloadResult, exit_code: int) -> _Case:
@@ -174,7 +174,7 @@ def _time_case(time: TimeResult, result: WorkloadResult, exit_code: int) -> _Cas
     if time.verdict == "undecided" and result.verdict == "undecided" and exit_code == 5:
         outcome = "error"
     story = (*result.why, result.fix) if outcome in {"failure", "error"} else ()
-    return _Case("step time", outcome, time_summary(time), (time_words(time), *story), time.seconds)
+    return _Case("step time", outcome, time_summary(time), (describe_time(time), *story), time.seconds)
 
 
 def _seconds(seconds: float) -> str:

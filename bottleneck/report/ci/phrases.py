@@ -65,7 +65,7 @@ def _exact(value: int | None) -> str:
     return UNKNOWN_AMOUNT if value is None else f"{value:,}".replace(",", " ")
 
 
-def culprit_words(culprit: Culprit) -> str:
+def describe_culprit(culprit: Culprit) -> str:
     """'+24 aten::copy_ in decoder.rotary at model/rope.py:88, changed here'."""
     phrase = f"{'-' if culprit.change < 0 else '+'}{_exact(abs(culprit.change))} {culprit.what}"
     phrase += f" in {culprit.module}" if culprit.module else ""
@@ -113,7 +113,7 @@ VERDICT_ORDER: tuple[CounterVerdict, ...] = (
 )  # fmt: skip
 
 
-def counters_words(changes: Sequence[CounterChange], verdicts: Sequence[CounterVerdict] = VERDICT_ORDER) -> str:
+def count_by_verdict(changes: Sequence[CounterChange], verdicts: Sequence[CounterVerdict] = VERDICT_ORDER) -> str:
     """'15 counters equal, 1 within budget': how many there are of each verdict; a metric counts once, as its worst."""
     worst: dict[str, CounterVerdict] = {}
     order = list(CHANGES)
@@ -139,24 +139,24 @@ def differing(result: WorkloadResult) -> list[CounterChange]:
     return sorted(shown, key=lambda change: order.index(change.verdict))
 
 
-def limit_words(change: CounterChange) -> str:
+def describe_limit(change: CounterChange) -> str:
     """'+0', '+3% since the anchor'."""
     if change.limit is None:
         return UNKNOWN
     return f"{change.limit.text}{' since the anchor' if change.is_creep else ''}"
 
 
-def change_words(change: CounterChange) -> str:
+def describe_change(change: CounterChange) -> str:
     """'launches 303 -> 311 per step, limit +0', 'launches 311 per step, without baseline'."""
     if change.before is None and change.after is not None:
         return f"{change.metric} {amounts(change)[1]} per step, without baseline"
-    limit = f", limit {limit_words(change)}" if change.limit is not None else ""
+    limit = f", limit {describe_limit(change)}" if change.limit is not None else ""
     return f"{format_change(change)} per step{limit}"
 
 
-def cause_words(change: CounterChange) -> list[str]:
+def describe_cause(change: CounterChange) -> list[str]:
     """The first few causes of a counter's change, and the reason where none is known."""
-    phrases = [culprit_words(culprit) for culprit in change.culprits[:_CULPRITS]]
+    phrases = [describe_culprit(culprit) for culprit in change.culprits[:_CULPRITS]]
     left = len(change.culprits) - len(phrases)
     return [*phrases, *([f"{left} more"] if left else []), *([change.reason] if change.reason else [])]
 
@@ -185,18 +185,18 @@ def improved(result: WorkloadResult) -> tuple[CounterChange, ...]:
     return tuple(change for change in result.counters if change.verdict == "improved" and not change.is_creep)
 
 
-def improvement_words(result: WorkloadResult) -> str:
+def describe_improvement(result: WorkloadResult) -> str:
     """'launches 311 -> 303'."""
     return ", ".join(format_change(change) for change in improved(result))
 
 
-def allowed_words(result: WorkloadResult) -> list[str]:
+def describe_allowed(result: WorkloadResult) -> list[str]:
     """Counters that grew and pass: within their budget, or accepted."""
     grown = [change for change in result.counters if change.verdict in {"within budget", "accepted"}]
-    return [f"{change_words(change)}{f': {change.reason}' if change.reason else ''}" for change in grown]
+    return [f"{describe_change(change)}{f': {change.reason}' if change.reason else ''}" for change in grown]
 
 
-def unstable_words(result: WorkloadResult) -> list[str]:
+def describe_unstable(result: WorkloadResult) -> list[str]:
     """Counters never gated because runs disagree, those too that only the counts of this run know of."""
     listed = {change.metric for change in result.counters}
     others = {} if result.counts is None else result.counts.unstable
@@ -248,7 +248,7 @@ def _doubt(time: TimeResult) -> str:
     return f" ({time.verdict})" if time.verdict in {"undecided", "advisory"} else ""
 
 
-def time_words(time: TimeResult) -> str:
+def describe_time(time: TimeResult) -> str:
     """All figures of the time, in one sentence."""
     phrases = [time.verdict, _steps(time), _interval(time), _budget(time), _visible(time), time.reason]
     spent = [f"measured in {took(time.seconds)}"] if time.seconds else []
@@ -334,7 +334,7 @@ def headline(result: WorkloadResult) -> str:
     is_passed = result.verdict == "pass"
     wrong: tuple[CounterVerdict, ...] = ("broken", "gone")
     changes = [change for change in result.counters if not is_nowhere(change, result)]
-    counters = counters_words(changes, VERDICT_ORDER if is_passed or result.verdict == "undecided" else wrong)
+    counters = count_by_verdict(changes, VERDICT_ORDER if is_passed or result.verdict == "undecided" else wrong)
     time = time_summary(result.time) if is_passed else time_in_short(result.time)
     return "; ".join([phrase for phrase in (counters, time) if phrase] + [f"took {took(result.seconds)}"])
 
@@ -354,11 +354,11 @@ def story(result: WorkloadResult) -> list[tuple[str, str]]:
 def asides(result: WorkloadResult) -> list[tuple[str, str]]:
     """Further facts on a workload, each a label and a sentence."""
     keep = f"; to keep it: {accept_command(result)}" if result.lock else ""
-    phrases = [("better", f"{improvement_words(result)}{keep}")] if improved(result) else []
-    phrases += [("allowed", text) for text in allowed_words(result)] if result.verdict == "pass" else []
+    phrases = [("better", f"{describe_improvement(result)}{keep}")] if improved(result) else []
+    phrases += [("allowed", text) for text in describe_allowed(result)] if result.verdict == "pass" else []
     phrases += [] if result.is_new else [("without baseline", text) for text in by_reason(result, "new")]
     phrases += [("not compared", text) for text in by_reason(result, "not compared")]
-    phrases += [("unstable", text) for text in unstable_words(result)]
+    phrases += [("unstable", text) for text in describe_unstable(result)]
     return [*phrases, *(("warning", warning) for warning in result.warnings)]
 
 

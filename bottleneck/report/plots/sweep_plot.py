@@ -21,7 +21,7 @@ from matplotlib.transforms import Bbox
 from bottleneck.report.output import write_bytes
 from bottleneck.report.plots.roofline import draw_roofs
 from bottleneck.report.roofline_points import RooflineRoof
-from bottleneck.report.sweep import place_words, sentence
+from bottleneck.report.sweep import describe_place, sentence
 from bottleneck.report.text import clean
 from bottleneck.schema.analysis import Device
 from bottleneck.schema.trials import Fit, Point, Roof, Sweep
@@ -168,9 +168,9 @@ def _curves(sweep: Sweep) -> tuple[list[Curve], list[str]]:
     groups: dict[tuple[str, str], list[Point]] = {}
     for point in sweep.points:
         others = {name: value for name, value in point.values.items() if parameter and name != parameter}
-        groups.setdefault((point.series, place_words(others)), []).append(point)
+        groups.setdefault((point.series, describe_place(others)), []).append(point)
     several_series = len({series for series, _ in groups}) > 1
-    fits = {(fit.series, place_words(fit.others)): fit for fit in sweep.fits}
+    fits = {(fit.series, describe_place(fit.others)): fit for fit in sweep.fits}
     found = []
     for index, (key, members) in enumerate(groups.items()):
         known = [point for point in members if point.step_us is not None and point.step_us.median > 0]
@@ -192,7 +192,7 @@ def _parameter(sweep: Sweep) -> str | None:
 
 
 def _place(point: Point) -> str:
-    return place_words(point.values) or point.series
+    return describe_place(point.values) or point.series
 
 
 def _axis_name(sweep: Sweep, ticks: Sequence[str]) -> str:

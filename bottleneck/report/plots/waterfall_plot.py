@@ -12,7 +12,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
-from bottleneck.report.comparison import condition_words, rounded, sentence, waterfall
+from bottleneck.report.comparison import describe_condition, rounded, sentence, waterfall
 from bottleneck.report.document import Waterfall, WaterfallBar
 from bottleneck.report.kernel_names import cut_middle
 from bottleneck.report.output import write_bytes
@@ -105,7 +105,7 @@ def _title(comparison: Comparison) -> str:
 
 def _subtitle(comparison: Comparison) -> list[str]:
     """The differences besides the code, and the sentence, in a few lines."""
-    lines = [f"besides the code: {clean(condition_words(each), 100)}" for each in comparison.conditions]
+    lines = [f"besides the code: {clean(describe_condition(each), 100)}" for each in comparison.conditions]
     if len(lines) > _MOST_CONDITIONS:
         lines = [
             *lines[: _MOST_CONDITIONS - 1],

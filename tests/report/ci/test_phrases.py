@@ -10,13 +10,13 @@ from bottleneck.report.ci.phrases import (
     VERDICTS,
     accept_command,
     amounts,
-    counters_words,
-    culprit_words,
+    count_by_verdict,
+    describe_culprit,
+    describe_limit,
+    describe_time,
     growth,
-    limit_words,
     share,
     split_command,
-    time_words,
     took,
     verdict_of,
 )
@@ -85,31 +85,33 @@ def test_before_and_after_never_look_alike_where_they_differ(
 
 def test_a_metric_counts_once_as_its_worst() -> None:
     changes = [*MOST, change("ops", 1, 9, "broken", is_creep=True), change("ops", 7, 7, "same")]
-    assert counters_words(changes) == "1 counter over budget, 14 equal"
-    assert counters_words([]) == ""
+    assert count_by_verdict(changes) == "1 counter over budget, 14 equal"
+    assert count_by_verdict([]) == ""
 
 
 def test_every_verdict_on_a_counter_has_words() -> None:
     for verdict, words in CHANGES.items():
-        assert words in counters_words([change("ops", 1, 1, verdict)])
+        assert words in count_by_verdict([change("ops", 1, 1, verdict)])
 
 
 def test_a_creep_budget_says_since_when() -> None:
     crept = change("launches", 300, 340, "broken", limit=limit("launches", "+10%"), is_creep=True)
-    assert limit_words(crept) == "+10% since the anchor"
+    assert describe_limit(crept) == "+10% since the anchor"
 
 
 def test_a_culprit_keeps_the_commas_of_its_name() -> None:
-    assert culprit_words(COPY) == "+24 aten::copy_ in decoder.rotary at model/rope.py:88, changed here"
-    assert culprit_words(replace(COPY, what="f<1,2>", change=-12_345, site=None)) == "-12 345 f<1,2> in decoder.rotary"
+    assert describe_culprit(COPY) == "+24 aten::copy_ in decoder.rotary at model/rope.py:88, changed here"
+    assert (
+        describe_culprit(replace(COPY, what="f<1,2>", change=-12_345, site=None)) == "-12 345 f<1,2> in decoder.rotary"
+    )
 
 
 def test_all_that_is_known_of_a_time_is_told() -> None:
-    assert time_words(SLOWER) == (
+    assert describe_time(SLOWER) == (
         "slower; step 18.2 -> 19.6 ms; +7.6 % [98 %: +5.1 %, +9.9 %] over 14 pairs, 7 of them fresh ones to confirm; "
         "budget +3.0 %, or 200 us where that is more; this run could see 2.4 % or more; measured in 78 s"
     )
-    assert time_words(NO_TIME).startswith("not run; no base: ")
+    assert describe_time(NO_TIME).startswith("not run; no base: ")
 
 
 @pytest.mark.parametrize(
