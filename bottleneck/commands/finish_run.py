@@ -39,7 +39,7 @@ class FinishResult:
 
 @dataclass(frozen=True)
 class ReportSettings:
-    """Where a report's text goes, where the ceilings of this CPU come from, and whether noise hides findings.
+    """Settings of a report: output of its text, source of this CPU's ceilings, and findings that noise hides.
 
     ``ceilings`` takes the number of threads.
     """
@@ -162,7 +162,7 @@ def _report(folder: Path, settings: ReportSettings) -> None:
 
 
 def _is_worth_keeping(folder: Path, recording: "Recording") -> bool:
-    """Whether anything was captured: a trace, if only a damaged one, or step times."""
+    """True if anything was captured: a trace, if only a damaged one, or step times."""
     return bool(recording.traces or recording.unprofiled or any(folder.glob(".partial.*")))
 
 
@@ -224,7 +224,7 @@ class Sampling:
             self._monitor.start(process)
 
     def stop(self) -> "Telemetry | None":
-        """What they said; from now on they cost nothing."""
+        """Their readings; from now on they cost nothing."""
         monitor, self._monitor = self._monitor, None
         if monitor is not None:
             self._said = monitor.stop()
@@ -324,7 +324,7 @@ def _say_in_the_middle(text: str) -> None:
 
 
 def _is_taken_over() -> bool:
-    """Whether stderr is a terminal that a full-screen program draws on: what we write would spoil its picture."""
+    """True if stderr is a terminal that a full-screen program draws on: what we write would spoil its picture."""
     try:
         if not os.isatty(2):
             return False
@@ -405,7 +405,7 @@ def _wait_for_end(state: "RunState", folder: Path, wait: Callable[[float], None]
 
 
 def _is_ours(process: int, folder: Path) -> bool:
-    """Whether the process runs and has the folder in its plan; its number may have become another's."""
+    """True if the process runs and has the folder in its plan; its number may have become another's."""
     try:
         return str(folder.absolute()).encode() in Path(f"/proc/{process}/cmdline").read_bytes()
     except OSError:

@@ -1,4 +1,4 @@
-"""How signals are answered while we work after the program's end: at once, but never in the middle of a file."""
+"""Turns signals into exceptions while we work after the program's end, but never in the middle of a file."""
 
 import signal
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ class Interrupted(KeyboardInterrupt):
 
 
 class _Answer:
-    """What a signal does: an exception, or a note of it while it is held back."""
+    """The handler of a signal: raises an exception, or remembers the signal while it is held back."""
 
     def __init__(self) -> None:
         self.holds = 0

@@ -1,4 +1,4 @@
-"""Where the options of ``bottleneck run`` end and those of the user's program begin."""
+"""Separates the options of ``bottleneck run`` from those of the user's program."""
 
 from collections.abc import Collection, Sequence
 from typing import Any

@@ -52,7 +52,7 @@ def record(
 
 @dataclass(frozen=True)
 class _Wish:
-    """What the caller asks for besides the folder."""
+    """The caller's choices besides the folder."""
 
     steps: int | None
     warmup: int | None
@@ -63,7 +63,7 @@ class _Wish:
 
 @dataclass(frozen=True)
 class _Work:
-    """What is held while the block runs."""
+    """The objects that are held while the block runs."""
 
     folder: "RecordingFolder"
     plan: "Plan"
@@ -80,7 +80,7 @@ class RecordedBlock:
         self._work: _Work | None = None
 
     def report(self) -> str:
-        """What `bottleneck report` says of the folder, as text to print in a notebook; once the block has ended."""
+        """The report of `bottleneck report` on the folder, as text to print in a notebook; once the block has ended."""
         from bottleneck.commands.report import with_kept_ceilings
         from bottleneck.pipeline import Options, analyse
         from bottleneck.report import FORMATS
@@ -219,7 +219,7 @@ def _state(work: _Work) -> "RunState":
 
 
 def _ending(remarks: tuple[str, ...]) -> "Ending":
-    """How the block ended; what kept the machine busy in the minute before may have been this very program."""
+    """The end of the block; what kept the machine busy in the minute before may have been this very program."""
     from bottleneck.harness.finish import Ending
 
     return Ending(_command(), None, busy_processors=0.0, remarks=remarks)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Format(StrEnum):
-    """How the report is rendered; the names are the keys of ``report.FORMATS``."""
+    """The ways to render the report; the names are the keys of ``report.FORMATS``."""
 
     TERMINAL = "terminal"
     MARKDOWN = "markdown"

@@ -34,7 +34,7 @@ _STRICT_STATUS = 4
 
 @dataclass(frozen=True)
 class RunOptions:
-    """What the command line asks for; ``settings`` are the name=value texts of ``--set``."""
+    """The options of the command line; ``settings`` are the name=value texts of ``--set``."""
 
     target: str
     arguments: tuple[str, ...] = ()

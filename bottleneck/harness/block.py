@@ -43,7 +43,7 @@ class Block:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What there is to say of the measurement."""
+        """The warnings of the measurement."""
         return self._session.notes.warnings
 
     def start(self) -> None:
@@ -106,7 +106,7 @@ os.register_at_fork(after_in_child=TURN.renew)
 
 
 def _is_profiled(torch: Any) -> bool:
-    """Whether the program runs a profiler now, in any thread."""
+    """True if the program runs a profiler now, in any thread."""
     profiler = torch.autograd.profiler
     return bool(getattr(profiler, "_is_profiler_enabled", False) or torch.autograd._profiler_enabled())
 

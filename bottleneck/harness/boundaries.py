@@ -28,7 +28,7 @@ _READ_BY_COMPILED = "_compiled_call_impl"
 
 @dataclass(frozen=True)
 class Listener:
-    """What to call: after an optimizer's step, before a module's call, at the start of a data loader's `next`.
+    """Functions to call: after an optimizer's step, before a module's call, at the start of a data loader's `next`.
 
     ``failed`` is told of what these raise: it is ours, in the middle of the program's own call. An order to exit comes
     through.
@@ -66,7 +66,7 @@ def watch_modules(torch: Any, listener: Listener) -> Removal:
 
 
 def is_optimizer_made() -> bool:
-    """Whether the program has made an optimizer: the first of each class marks the step of its class (torch 2.13)."""
+    """True if the program has made an optimizer: the first of each class marks the step of its class (torch 2.13)."""
     module = sys.modules.get("torch.optim.optimizer")
     waiting = [module.Optimizer] if module is not None else []
     while waiting:
@@ -78,7 +78,7 @@ def is_optimizer_made() -> bool:
 
 
 def is_nested_call(torch: Any) -> bool:
-    """Whether the module call that is being told of runs inside that of another module; walks up the stack."""
+    """True if the module call that is being told of runs inside that of another module; walks up the stack."""
     called = torch.nn.Module._call_impl.__code__
     frame, depth = sys._getframe(1), 0
     while frame is not None and depth < 2:
@@ -175,7 +175,7 @@ class Leader:
         self._place: tuple[int, int] | None = None
 
     def is_led_by(self, one: Any) -> bool:
-        """Whether this one leads, without counting a turn."""
+        """True if this one leads, without counting a turn."""
         return self._number == id(one)
 
     def takes_turn(self, one: Any) -> bool:
@@ -294,7 +294,7 @@ class Boundaries:
 
     @property
     def has_waited(self) -> bool:
-        """Whether calls or batches were passed over for the sake of an optimizer that then never stepped."""
+        """True if calls or batches were passed over for the sake of an optimizer that then never stepped."""
         return self._waits_since_s is not None and self._current[0] == "none"
 
     def forget(self) -> None:
@@ -388,7 +388,7 @@ class Boundaries:
         self._on_boundary()
 
     def _waits_for_optimizer(self) -> bool:
-        """Whether an optimizer's steps may be still to come. A block of a program may be one that does not learn."""
+        """True if an optimizer's steps may be still to come. A block of a program may be one that does not learn."""
         if self._wanted is not None or self._thread is not None or not is_optimizer_made():
             return False
         now_s = self._clock()

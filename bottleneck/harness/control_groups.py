@@ -34,7 +34,7 @@ def group_memory_left(root: Path = ROOT, membership: Path = MEMBERSHIP) -> int |
 
 
 def count_memory_kills(root: Path = ROOT, membership: Path = MEMBERSHIP) -> int | None:
-    """How often the kernel killed for lack of memory in this process's own group; null where it does not count them.
+    """The number of kills for lack of memory in this process's own group; null where it does not count them.
 
     Version 2 counts in `memory.events`, version 1 in `memory.oom_control`.
     """

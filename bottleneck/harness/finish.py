@@ -43,7 +43,7 @@ _QUIET_LOAD = 0.5  # processors that others keep busy, below which nothing is sa
 
 @dataclass(frozen=True)
 class Ending:
-    """How the program ran: command line, exit status, and how many processors others kept busy as it began.
+    """Circumstances of the run: command line, exit status, and how many processors others kept busy as it began.
 
     ``status`` is null while the program goes on, and where nobody saw its end. ``telemetry`` is what the sensors said
     meanwhile; null where they were not asked. ``remarks`` are told with the warnings of the measurement.
@@ -66,7 +66,7 @@ class MeasuredCeilings(Protocol):
 
     @property
     def caveats(self) -> Sequence[Caveat]:
-        """What is doubtful about them."""
+        """Doubts about them."""
 
 
 class _Skeleton(msgspec.Struct):
@@ -76,7 +76,7 @@ class _Skeleton(msgspec.Struct):
 
 
 def read_notes(files: RankFiles) -> Notes:
-    """What the child of a rank left, or empty notes with a warning when it ended without leaving any."""
+    """The notes that the child of a rank left, or empty ones with a warning when it ended without leaving any."""
     try:
         notes = msgspec.json.decode(files.notes.read_bytes(), type=Notes)
     except FileNotFoundError:
@@ -236,7 +236,7 @@ def _settle_trace(files: RankFiles) -> str | None:
 
 
 def _keep_telemetry(folder: Path, notes: Notes, telemetry: Telemetry | None) -> tuple[Sampling | None, tuple[str, ...]]:
-    """How the sensors were read, with their log in the folder, and what there is to say about it."""
+    """The way the sensors were read, with their log written to the folder, and warnings about it."""
     if telemetry is None or not telemetry.samples:
         return None, () if telemetry is None else telemetry.notes
     try:
@@ -326,7 +326,7 @@ class Follower:
                 self._when_measured(self._ended)
 
     def _has_changed(self) -> bool:
-        """Whether there are new notes since the last look."""
+        """True if there are new notes since the last look."""
         try:
             states = [path.stat() for path in self._folder.glob(NOTES_FILES)]
         except OSError:  # replaced or removed at this moment

@@ -137,7 +137,7 @@ def exclusive(folder: Path) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class RunState:
-    """What a run was doing: enough to finish its recording without it.
+    """The state of a run: enough to finish its recording without it.
 
     ``process`` is the program's, null before it; ``status`` its exit status, null until it has ended.
     """
@@ -300,7 +300,7 @@ class RecordingFolder:
             self.discard()
 
     def discard(self) -> bool:
-        """Whether the folder is gone: only if it was made here and holds nothing but what a recording leaves."""
+        """True if the folder is gone: only if it was made here and holds nothing but what a recording leaves."""
         if self._claim is not None and self.folder in self._made:
             _remove_recording(self.folder, apart_from={LOCK_FILE})
         self.release()
@@ -331,7 +331,7 @@ class RecordingFolder:
         return folder
 
     def _mkdir(self, path: Path) -> bool:
-        """Whether the folder was made; false if it is there already."""
+        """True if the folder was made; false if it is there already."""
         try:
             if path.is_dir():
                 return False

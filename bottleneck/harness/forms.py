@@ -135,7 +135,7 @@ def step_with(module: ModuleType, values: Mapping[str, object]) -> Step:
 
 
 def workload_doubling(module: ModuleType, settings: tuple[tuple[str, str], ...]) -> Doubling | None:
-    """How to make the same step at twice its batch size; null for a workload without that parameter."""
+    """Makes the same step at twice its batch size; null for a workload without that parameter."""
     size: object
     if BATCH in dict(settings):
         size = parse_value(dict(settings)[BATCH])

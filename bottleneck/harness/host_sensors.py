@@ -29,7 +29,7 @@ class HostSampler:
         self._clock, self._newest = clock, newest or newest_process
 
     def open(self, process: int) -> bool:
-        """Whether psutil is there."""
+        """True if psutil is there."""
         try:
             import psutil
         except ImportError:

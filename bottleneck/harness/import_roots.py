@@ -24,7 +24,7 @@ class Roots(MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """What a top-level name is in these folders; null where it is not in them."""
+        """The module spec of a top-level name in these folders; null where it is not in them."""
         if path is not None or fullname in sys.stdlib_module_names:
             return None
         found = PathFinder.find_spec(fullname, self._folders, target)

@@ -108,7 +108,7 @@ def _owners(arguments: Any) -> dict[str, str]:
 
 
 def _only_orders(leaf: Any, dep: Any, own: set[str]) -> bool:
-    """Whether a dependence moves nothing: before loops overwrite a buffer, whatever else uses it has to be done."""
+    """True if a dependence moves nothing: before loops overwrite a buffer, whatever else uses it has to be done."""
     return type(dep).__name__ == "WeakDep" or (
         type(dep).__name__ == "StarDep" and dep.name in own and not leaf.is_template()
     )
@@ -171,7 +171,7 @@ def _ops(leaves: Sequence[Any]) -> list[CompiledOp]:
 
 
 def _turns(leaf: Any) -> float:
-    """How often the innermost loop body of a node runs; a template's loops are its own affair."""
+    """The number of times that the innermost loop body of a node runs; a template's loops are its own affair."""
     if leaf.is_template():
         return math.inf
     return math.prod(_size(size) for sizes in leaf.get_ranges() for size in sizes)
@@ -265,7 +265,7 @@ class Inductor:
         self._give_back: Callable[[], None] | None = None
 
     def watchers(self) -> dict[str, Callable[[Any], None]]:
-        """What to call once a module of the compiler is loaded, by the module's name."""
+        """Functions to call once a module of the compiler is loaded, by the module's name."""
         return {
             "torch._inductor.config": self._careful(self._name_kernels),
             "torch._inductor.codegen.cpp": self._careful(self._watch_generation),
@@ -286,7 +286,7 @@ class Inductor:
 
     @property
     def has_something_to_tell(self) -> bool:
-        """Whether the program compiled anything, or could not be watched doing so."""
+        """True if the program compiled anything, or could not be watched doing so."""
         return bool(self._kernels) or self.problem is not None
 
     def as_text(self) -> str:

@@ -89,7 +89,7 @@ class WithLines:
 
 
 def _is_readable(activity: Any) -> bool:
-    """Whether it has a name: torch 2.13 reads that of the frame in which a module was imported from freed memory."""
+    """True if it has a name: torch 2.13 reads that of the frame in which a module was imported from freed memory."""
     try:
         activity.name()
     except UnicodeDecodeError:
@@ -175,7 +175,7 @@ def _places(wanted: dict[int, _Call], activities: list[Any]) -> dict[int, tuple[
 
 @cache
 def is_program(file: str) -> bool:
-    """Whether a file, whose name the profiler may have cut at an entry of sys.path, is neither installed nor ours."""
+    """True if a file, whose name the profiler may have cut at an entry of sys.path, is neither installed nor ours."""
     if file.startswith("<") or any(part in file for part in _INSTALLED):
         return False
     package = file.replace(os.sep, "/").split("/")[0].removesuffix(".py")
@@ -263,6 +263,6 @@ def _torch_folder() -> str:
 
 
 def _may_trace(version: tuple[int, ...] = sys.version_info[:2]) -> bool:
-    """Whether tracing leaves alone what runs compiled: seen with Python 3.11, whose successors trace in another way."""
+    """True if tracing leaves alone what runs compiled: seen with Python 3.11, whose successors trace in another way."""
     compiler = sys.modules.get("torch._dynamo.convert_frame")
     return version <= (3, 11) or not getattr(compiler, "FRAME_COMPILE_COUNTER", None)

@@ -53,7 +53,7 @@ def cpu_facts(cpuinfo: Path = _CPUINFO, caches: Path = _CACHES) -> CpuFacts:
 
 
 def allowance() -> str:
-    """What limits the threads of a program started here: processors that it may use, and settings that lower them."""
+    """The limits on the threads of a program started here: processors that it may use, and settings that lower them."""
     settings = [f"{name}={os.environ[name]}" for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS") if name in os.environ]
     return " ".join([f"{usable_processors()} processors", *settings])
 
@@ -159,7 +159,7 @@ def peak_of_script(torch: Any) -> PeakMemory:
 
 
 def is_on_gpu(torch: Any) -> bool:
-    """Whether the program has used a GPU; asking wakes none."""
+    """True if the program has used a GPU; asking wakes none."""
     return bool(torch is not None and torch.cuda.is_available() and torch.cuda.is_initialized())
 
 

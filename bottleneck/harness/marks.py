@@ -1,4 +1,4 @@
-"""Where the program's own words to us arrive, and who is told of them; imports nothing, since any program may come.
+"""Passes `bottleneck.step()` calls of the program on to its measurement; imports nothing, as any program imports it.
 
 ``supervisor`` is told of a `bottleneck.record` block; null where `bottleneck run` does not measure this process.
 """

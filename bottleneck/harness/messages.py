@@ -20,7 +20,7 @@ TIMED_SECONDS = 1.0
 
 @dataclass(frozen=True)
 class Plan:
-    """What to run and how to measure it; travels from the supervisor to the child as one JSON argument.
+    """The program to run and the way to measure it; travels from the supervisor to the child as one JSON argument.
 
     ``target`` is a file, or a module name where ``module`` is true. ``settings`` are the texts of ``--set``. ``steps``
     and ``warmup`` are null where the user leaves their number to us, ``batch_test`` where its length decides. It is the
@@ -87,7 +87,7 @@ def rank_of(environment: Mapping[str, str]) -> tuple[int, int]:
 
 @dataclass(frozen=True)
 class Notes:
-    """What the child measured. Times in ``unprofiled`` and ``profiled`` are microseconds per step.
+    """Measurements of the child. Times in ``unprofiled`` and ``profiled`` are microseconds per step.
 
     ``ranks`` is how many processes the program consists of, by the launcher that started them.
     ``step_name`` tells what ended a step ("optimizer.step of AdamW"), ``steps_seen`` how often, until all was measured.

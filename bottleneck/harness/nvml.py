@@ -324,7 +324,7 @@ class NvmlSampler:
         self._freed: list[Callable[[], None]] = []
 
     def open(self, process: int) -> bool:  # noqa: ARG002 - the devices are sampled whoever uses them
-        """Whether there is a device to sample; why not is noted, unless there is no driver at all."""
+        """True if there is a device to sample; why not is noted, unless there is no driver at all."""
         try:
             import pynvml
         except ImportError:
@@ -348,7 +348,7 @@ class NvmlSampler:
         return [(sensor, values) for sensor, values in rows if values]
 
     def columns(self) -> dict[str, list[str]]:
-        """What each device gives, by its UUID."""
+        """The readings of each device, by its UUID."""
         return {
             sensor: [name for each in taken_ for name in each.reading.columns] for sensor, taken_ in self._taken.items()
         }
@@ -413,7 +413,7 @@ class NvmlSampler:
         return values
 
     def _is_over(self, sensor: str, each: Taken, exc: Any, now_s: float) -> bool:
-        """Whether an error ends the row; draws its consequence for the reading, the device or the library."""
+        """True if an error ends the row; draws its consequence for the reading, the device or the library."""
         if exc.value in _LIBRARY_GONE:
             self.notes.append(f"the NVIDIA driver went away {now_s:.1f} s after sampling began: {exc}")
             self._taken.clear()

@@ -35,7 +35,7 @@ def _present(name: str) -> str:
 
 
 def seeders(plan: Plan) -> dict[str, Callable[[Any], None]]:
-    """What to call once torch or numpy is loaded, by the module's name; Python's own generator is set at once."""
+    """Functions to call once torch or numpy is loaded, by the module's name; Python's own generator is set at once."""
     if plan.seed is None:
         return {}
     random.seed(plan.seed)

@@ -32,7 +32,7 @@ _LOOK_S = 0.05
 
 @dataclass(frozen=True)
 class Clock:
-    """Where the time comes from; tests give their own."""
+    """The source of the time; tests give their own."""
 
     now_s: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
@@ -60,7 +60,7 @@ class RankGroup:
             own.touch(0o600)
 
     def leave(self, *, in_order: bool) -> bool:
-        """Whether this rank is the last one and has to finish the recording; ``in_order`` if its program ended well.
+        """True if this rank is the last one and has to finish the recording; ``in_order`` if its program ended well.
 
         One that failed does not stay: its launcher ends the others only when it has heard of the failure.
         """
@@ -97,11 +97,11 @@ class RankGroup:
         return len(ranks) >= self._beside and not any(self._is_running(rank) for rank in ranks)
 
     def _is_taken(self) -> bool:
-        """Whether another rank finishes the recording, or has done so and taken the marks away."""
+        """True if another rank finishes the recording, or has done so and taken the marks away."""
         return self._job.rank not in self.present() or self._job_here() is None
 
     def _is_running(self, rank: int) -> bool:
-        """Whether the rank's supervisor lives and has not left."""
+        """True if the rank's supervisor lives and has not left."""
         if rank == self._job.rank or self._rank_file(rank).read_bytes():
             return False
         return is_locked(self._rank_file(rank, RANK_LOCKS))
@@ -146,11 +146,11 @@ class SharedWindow:
 
     @property
     def follows(self) -> bool:
-        """Whether another rank decides."""
+        """True if another rank decides."""
         return not self.is_alone and self._rank > 0
 
     def may_open(self, step: int, timed: int) -> bool:
-        """Whether the windows open after this step, for the rank that decides; asked when it has timed enough steps."""
+        """True if the windows open after this step, for the rank that decides; asked when it has timed enough steps."""
         if self.is_alone:
             return True
         if self._opening is None:
@@ -164,7 +164,7 @@ class SharedWindow:
         return step >= self._opening.step
 
     def opening(self) -> WindowAt | None:
-        """What the rank that decides has said; null as long as it has not."""
+        """The step that the deciding rank has named; null as long as it has named none."""
         if self._opening is None:
             try:
                 self._opening = WindowAt(**json.loads(self._path.read_bytes()))

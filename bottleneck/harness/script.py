@@ -144,7 +144,7 @@ WARMUP_STEPS = 50
 
 @dataclass(frozen=True)
 class Remainder:
-    """How far the script came: boundaries seen, and the window that was open in the profiled steps, if one was."""
+    """The progress of the script: boundaries seen, and the window that was open in the profiled steps, if one was."""
 
     seen: int
     window: Window | None
@@ -250,7 +250,7 @@ class Windows:
         return self._bounds.passed() if self._bounds is not None else None
 
     def prepare_thread(self, torch: Any) -> bool:
-        """Whether windows can be opened in this thread; in one besides the main one it takes a window of another kind.
+        """True if windows can be opened in this thread; in one besides the main one it takes a window of another kind.
 
         One that the main thread can close at the end. And the profiler has to have run before in the thread that
         imported torch, the main one as a rule, or it writes a line of its own to stderr.
@@ -321,7 +321,7 @@ class Script:
         self._seen = self._allowed_steps = 0
 
     def hook(self) -> TorchHook:
-        """What tells when the program imports torch, and those parts of it that make steps or mind hooks."""
+        """Calls us when the program imports torch, and those parts of it that make steps or mind hooks."""
         after = {
             **seeders(self._session.plan),
             "torch": self._on_import,
@@ -359,7 +359,7 @@ class Script:
 
     @property
     def has_threads_to_wait_for(self) -> bool:
-        """Whether other threads may go on with the steps, and keep the interpreter from its exit."""
+        """True if other threads may go on with the steps, and keep the interpreter from its exit."""
         others = [each for each in threading.enumerate() if each is not threading.current_thread() and not each.daemon]
         return self._next not in (self._rest, self._exit) and bool(others)
 
@@ -566,7 +566,7 @@ class Script:
         self._next = self._rest
 
     def _open(self, then: Callable[[], None]) -> bool:
-        """Whether a window is open now; ``then`` is the phase that follows. May have to wait for a later boundary."""
+        """True if a window is open now; ``then`` is the phase that follows. May have to wait for a later boundary."""
         # Before it opens: it may be cut off at once.
         before, self._next, self._stopwatch = self._next, then, Stopwatch(self._torch)
         outcome = self._windows.open(self._torch)
@@ -601,7 +601,7 @@ class Script:
 
 
 def _settled_steps(stopwatch: Stopwatch) -> int | None:
-    """How many of the last steps have settled; none where that was given up, null where more steps have to pass."""
+    """The number of last steps that have settled; none where that was given up, null where more steps have to pass."""
     steps = stopwatch.steps
     if has_settled(stopwatch.host_durations_us()):
         # Looking takes some 20 us, which belong to none of the steps that count.
@@ -613,5 +613,5 @@ def _settled_steps(stopwatch: Stopwatch) -> int | None:
 
 
 def _is_compiling_told(torch: Any) -> bool:
-    """Whether this version of torch has the module whose import tells of a compilation; else its compiler's import."""
+    """True if this version of torch has the module whose import tells of a compilation; else its compiler's import."""
     return (Path(torch.__file__).parent / "_inductor" / "compiler_bisector.py").exists() if torch is not None else False

@@ -45,7 +45,7 @@ class Taken:
         self._failures = 0
 
     def is_due(self, now_s: float) -> bool:
-        """Whether it is time again; a beat that comes a little early counts."""
+        """True if it is time again; a beat that comes a little early counts."""
         return now_s + 1e-3 >= self._due_s
 
     def take(self, now_s: float) -> dict[str, float]:
@@ -120,7 +120,7 @@ def _thinned(samples: Sequence[Sample], spans: Sequence[Span]) -> list[Sample]:
 
 
 def _holds(span: Span, unix_ns: int) -> bool:
-    """Whether an instant lies in the span or within a second of it, where counters are read for its ends."""
+    """True if an instant lies in the span or within a second of it, where counters are read for its ends."""
     return span[0] - 1e9 <= unix_ns <= span[1] + 1e9
 
 
@@ -144,11 +144,11 @@ class Sampler(Protocol):
     shortest_beat_s: float
 
     def open(self, process: int) -> bool:
-        """Whether there is anything to sample beside the program, whose process this is."""
+        """True if there is anything to sample beside the program, whose process this is."""
         ...
 
     def sample(self, now_s: float) -> Sequence[tuple[str, Values]]:
-        """What the sensors say that are due at this time: name of the sensor, values by column."""
+        """The readings of the sensors that are due at this time: name of the sensor, values by column."""
         ...
 
     def close(self) -> None:
@@ -166,7 +166,7 @@ def make_samplers() -> tuple[Sampler, ...]:
 
 @dataclass(frozen=True)
 class Clock:
-    """Where the time comes from; tests give their own. ``wait`` ends early, with true, when the event is set."""
+    """The source of the time; tests give their own. ``wait`` ends early, with true, when the event is set."""
 
     unix_ns: Callable[[], int] = time.time_ns
     monotonic_s: Callable[[], float] = time.perf_counter
@@ -194,7 +194,7 @@ class Beat:
 
 @dataclass(frozen=True)
 class Telemetry:
-    """What was sampled. ``cpu_share`` is the CPU time that sampling took, as a share of one processor.
+    """The samples. ``cpu_share`` is the CPU time that sampling took, as a share of one processor.
 
     ``missed_share`` is the share of ticks that were left out: a period or more late, or too dear.
     """
@@ -233,7 +233,7 @@ class Monitor:
             thread.start()
 
     def stop(self) -> Telemetry:
-        """What was sampled; a thread that its driver holds is left behind."""
+        """The samples; a thread that its driver holds is left behind."""
         self._ended.set()
         notes = [note for sampler in self._samplers for note in sampler.notes]
         for thread in self._threads:
@@ -291,7 +291,7 @@ class ReplaySampler:
         self._zero_s = self._rest[-1].elapsed_s if self._rest else 0.0
 
     def open(self, process: int) -> bool:  # noqa: ARG002 - the log is the same beside any program
-        """Whether the log holds anything."""
+        """True if the log holds anything."""
         return bool(self._rest)
 
     def sample(self, now_s: float) -> Sequence[tuple[str, Mapping[str, float]]]:

@@ -24,7 +24,7 @@ from bottleneck.schema.statistics import summarise_durations
 
 @dataclass(frozen=True)
 class Setting:
-    """What the measurement may take for granted, and what it calls the thing that it measures.
+    """Assumptions of a measurement, and its name for the thing that it measures.
 
     ``hint`` is what helps where no step was found. ``is_bounded`` tells whether the start and the end of what is
     measured are those of a step, ``opening`` is what the window at the start records. ``thread`` is the only one in
@@ -67,17 +67,17 @@ class Session:
 
     @property
     def is_here(self) -> bool:
-        """Whether this is the process that was started, not a fork of it."""
+        """True if this is the process that was started, not a fork of it."""
         return os.getpid() == self._process
 
     @property
     def has_trace(self) -> bool:
-        """Whether a trace was kept."""
+        """True if a trace was kept."""
         return self.files.partial.exists()
 
     @property
     def has_profiled_steps(self) -> bool:
-        """Whether that trace holds a run of profiled steps."""
+        """True if that trace holds a run of profiled steps."""
         return math.isfinite(self._quickest_us)
 
     @property

@@ -34,7 +34,7 @@ START_SECONDS_AT_MOST = 15.0
 
 @dataclass(frozen=True)
 class Doubling:
-    """How to make the step at another batch size, and how long making the first and calling it once took."""
+    """Makes the step at another batch size; ``start_s`` is the time to make the first and call it once."""
 
     batch_size: object
     make: Callable[[int], Step]
@@ -87,7 +87,7 @@ def summarise_pairs(pairs: Sequence[tuple[Sequence[float], Sequence[float]]]) ->
 
 @dataclass(frozen=True)
 class _Shape:
-    """How many pairs of blocks there are, and how many steps in a block, not counting those that lead in."""
+    """The number of pairs of blocks, and of steps in a block, without those that lead in."""
 
     pairs: int
     steps: int
@@ -200,7 +200,7 @@ def _is_enough(rounds: int, elapsed_s: float) -> bool:
 
 
 def windows_to_open(kept: Detail) -> Mapping[ProfilerOption, Detail]:
-    """What the windows of a round record: ops alone, each option besides them, and all that the kept window did."""
+    """The details of the windows of a round: ops alone, each option besides them, and all that the kept window had."""
     single: dict[ProfilerOption, Detail] = {
         "ops": _PLAIN,
         "shapes": dataclasses.replace(_PLAIN, shapes=True),

@@ -14,7 +14,7 @@ from bottleneck.units import format_us
 
 
 def is_disturbed(profiled_us: Sequence[float], undisturbed_us: Sequence[float]) -> bool:
-    """Whether something besides the profiler slowed the profiled steps down: another program, as a rule.
+    """True if something besides the profiler slowed the profiled steps down: another program, as a rule.
 
     The profiler makes a step of many tiny ops up to three times as long and hits each alike. Steps that vary by
     themselves show it without the profiler too.
@@ -109,7 +109,7 @@ class Stopwatch:
 
     @property
     def is_clock_set(self) -> bool:
-        """Whether the wall clock was set since the first mark; the times of a trace recorded meanwhile are wrong."""
+        """True if the wall clock was set since the first mark; the times of a trace recorded meanwhile are wrong."""
         if self._offset_ns is None:
             return False
         return abs(self._read_offset_ns() - self._offset_ns) > _JUMP_NS

@@ -37,7 +37,7 @@ _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 @dataclass(frozen=True)
 class End:
-    """How the program ended: the status that the system gave, and the most memory that one of its processes held."""
+    """The end of the program: the status that the system gave, and the most memory that one of its processes held."""
 
     wait_status: int
     peak_memory_bytes: int
@@ -167,7 +167,7 @@ def _join_own_group(child: int) -> None:
 
 
 def _watch(child: Child, terminal: "_Terminal") -> End:
-    """How the child ended."""
+    """The end of the child."""
     while True:
         info = signal.sigwaitinfo(_WATCHED)
         if info.si_signo == signal.SIGCHLD:

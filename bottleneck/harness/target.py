@@ -100,7 +100,7 @@ def _find_workload(tree: ast.Module) -> ast.FunctionDef | None:
 
 
 def _works(tree: ast.Module) -> bool:
-    """Whether running the file does more than to prepare a model: it trains, calls it, or has a main part."""
+    """True if running the file does more than to prepare a model: it trains, calls it, or has a main part."""
     defined = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
     busy = {name for name, function in defined.items() if any(_is_training(node) for node in ast.walk(function))}
     return any(_is_main_part(node, set(defined)) or _does(node, busy) for node in tree.body)
@@ -116,7 +116,7 @@ def _is_main_part(node: ast.stmt, defined: Set[str]) -> bool:
 
 
 def _does(node: ast.stmt, busy: Set[str]) -> bool:
-    """Whether a statement trains, calls the model or hands one of the busy functions to something, a thread perhaps.
+    """True if a statement trains, calls the model or hands one of the busy functions to something, a thread perhaps.
 
     What it only defines does not count.
     """

@@ -37,7 +37,7 @@ _LOG_LEVEL = "KINETO_LOG_LEVEL"
 
 @dataclass(frozen=True)
 class Detail:
-    """What a window records, in the thread that opens it and the backward threads that this thread starts.
+    """The detail that a window records, in the thread that opens it and the backward threads that this thread starts.
 
     ``all_threads`` records the others too; memory events then vanish (torch 2.13). Such a window can be stopped by any
     thread, but an op that another is in the middle of would end under the next window, in memory that is freed.
@@ -52,7 +52,7 @@ class Detail:
 
 
 def detail_of(plan: Plan, default: Detail) -> Detail:
-    """What the user asked to record, and for what they left open the default of the form."""
+    """The detail that the user requested, with the default of the form for what they left open."""
     wanted = {"shapes": plan.shapes, "stacks": plan.stacks, "memory": plan.memory}
     default = dataclasses.replace(default, lines=plan.counting)
     return dataclasses.replace(default, **{name: choice for name, choice in wanted.items() if choice is not None})
@@ -96,7 +96,7 @@ class Guard:
             self.window.stop()
 
     def is_clear(self) -> bool:
-        """Whether every scope that a closed window left open has ended.
+        """True if every scope that a closed window left open has ended.
 
         A `record_function` that begins under one profiler and ends under the next writes into memory that the first
         has freed: torch 2.13 then dies, sooner or later, of a corrupted heap.
@@ -139,7 +139,7 @@ class Window:
         self._tracer = LineTracer() if detail.lines and detail.stacks else None
 
     def open(self) -> bool:
-        """Whether the profiler now runs; it does not when the program's own does."""
+        """True if the profiler now runs; it does not when the program's own does."""
         GUARD.watch(self.torch)
         return GUARD.open(self)
 
@@ -184,13 +184,13 @@ class Window:
 
     @property
     def is_mine(self) -> bool:
-        """Whether the caller can stop the window itself."""
+        """True if the caller can stop the window itself."""
         is_here = threading.get_ident() == self._thread or self._detail.all_threads
         return os.getpid() == self._process and is_here
 
     @property
     def is_running(self) -> bool:
-        """Whether it has been started and not been stopped, here or by the thread that was asked to."""
+        """True if it has been started and not been stopped, here or by the thread that was asked to."""
         return self._running
 
     def event_count(self) -> int:
@@ -294,7 +294,7 @@ class Bounds:
         return None
 
     def is_memory_passed(self) -> bool:
-        """Whether it is the memory; false where the system does not tell."""
+        """True if it is the memory; false where the system does not tell."""
         size_bytes = resident_bytes()
         return math.isfinite(size_bytes) and size_bytes - self._usual_bytes > MOST_GROWTH_BYTES
 

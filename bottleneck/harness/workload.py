@@ -99,7 +99,7 @@ def _count(step: Step, session: Session) -> None:
 
 
 def _setup_s(start_s: float, session: Session) -> float | None:
-    """What the start took beyond a usual step; null where no step was timed."""
+    """Seconds of the start beyond a usual step; null where no step was timed."""
     timing = session.notes.unprofiled
     return None if timing is None else max(start_s - timing.median / 1e6, 0.0)
 
