@@ -1,12 +1,42 @@
 """Bounds of kernels: every rule fires once and stays silent once, and published figures come out."""
 
+import random
 from dataclasses import replace
+from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from bottleneck.devices.match import device_by_name
-from tests.analysis.frames import A100_40, BARE, H100, MIB, Kernel, Priced, judge, matmul, only, stream, unpriced
+from bottleneck.analysis.roofline import classify, launch_floor_us
+from bottleneck.cost import compute_costs
+from bottleneck.cost.attribution import attribute
+from bottleneck.cost.graph_replay import CostedTrace, assign_replayed_costs
+from bottleneck.cost.shape_inference import infer_shapes
+from bottleneck.devices.match import device_by_name, match_device
+from bottleneck.schema.analysis import Device
+from bottleneck.trace.link import link
+from bottleneck.trace.read import read_trace
+from bottleneck.trace.steps import find_steps
+from tests.analysis.frames import (
+    A100_40,
+    BARE,
+    CPU,
+    H100,
+    MIB,
+    Frames,
+    Kernel,
+    Priced,
+    frames,
+    host,
+    judge,
+    matmul,
+    only,
+    stream,
+    unpriced,
+)
 
 
 class TestPublishedFigures:
@@ -214,3 +244,377 @@ class TestUnknown:
         proven = only(matmul(100.0, 0.6 * 100e-6 * 989.4e12), device=device)
         assert (proven.bound, proven.confidence) == ("compute", "low")
         assert only(stream(100.0, 1e8), device=device).reason == "no bandwidth known for this device"
+
+
+cases = st.lists(
+    st.one_of(
+        st.builds(
+            matmul,
+            st.floats(0.5, 1e4),
+            st.floats(0, 1e12),
+            st.floats(0, 1e10),
+            blocks=st.sampled_from([1, 100, 10_000, None]),
+            engine=st.sampled_from(["matrix", "vector", None]),
+            math_dtype=st.sampled_from(["bf16", "fp32", "tf32", None]),
+        ),
+        st.builds(stream, st.floats(0.5, 1e4), st.floats(0, 1e10)),
+        st.builds(lambda dur: unpriced(Kernel(dur)), st.floats(0.5, 1e4)),
+    ),
+    min_size=1,
+    max_size=6,
+)
+
+
+class TestLaws:
+    # A busy machine is slow, not wrong.
+    quick = settings(max_examples=settings.default.max_examples // 2, deadline=None)
+
+    @quick
+    @given(cases)
+    def test_explained_lies_between_nothing_and_everything(self, several: list[Priced]) -> None:
+        table = judge(*several)
+        known = table.explained.dropna()
+        assert ((known >= 0) & (known <= 1)).all()
+        assert (table.bound != "unknown").eq(table.explained.notna()).all()
+
+    @quick
+    @given(cases)
+    def test_what_is_unknown_or_underutilised_has_a_reason(self, several: list[Priced]) -> None:
+        table = judge(*several)
+        asking = (table.bound == "unknown") | (table.regime == "underutilised")
+        assert table.reason[asking].notna().all()
+
+    @pytest.mark.statistics
+    @quick
+    @given(cases, st.randoms(use_true_random=False))
+    def test_the_order_of_rows_changes_nothing(self, several: list[Priced], chance: random.Random) -> None:
+        made = frames(*several)
+        order = list(range(len(made.kernels)))
+        chance.shuffle(order)
+        moved = Frames(
+            made.kernels.iloc[order].reset_index(drop=True),
+            made.ops,
+            made.costs,
+            made.attribution.iloc[order].reset_index(drop=True),
+        )
+        plain, shuffled = (classify(f.kernels, f.ops, f.costs, f.attribution, H100) for f in (made, moved))
+        for name in plain.columns:
+            left, right = plain[name].iloc[order].astype(object).tolist(), shuffled[name].astype(object).tolist()
+            assert all(a == b or (pd.isna(a) and pd.isna(b)) for a, b in zip(left, right, strict=True)), name
+
+    @pytest.mark.statistics
+    @quick
+    @given(cases, st.floats(-1e6, 1e6))
+    def test_a_shift_in_time_changes_nothing(self, several: list[Priced], shift_us: float) -> None:
+        made = frames(*several)
+        moved = made.kernels.assign(ts_us=made.kernels.ts_us + shift_us)
+        pd.testing.assert_frame_equal(
+            classify(made.kernels, made.ops, made.costs, made.attribution, H100),
+            classify(moved, made.ops, made.costs, made.attribution, H100),
+        )
+
+    def test_empty_tables_give_an_empty_roofline(self) -> None:
+        assert len(judge()) == 0
+
+    def test_a_device_twice_as_fast_halves_every_floor(self) -> None:
+        case = matmul(100.0, 1e10, 1e9)
+        twice = replace(
+            H100,
+            peaks_flops_per_s={name: 2 * peak for name, peak in H100.peaks_flops_per_s.items()},
+            bandwidth_bytes_per_s=2 * H100.bandwidth_bytes_per_s,
+        )
+        one, two = only(case), only(case, device=twice)
+        assert (two.compute_us, two.memory_us) == pytest.approx((one.compute_us / 2, one.memory_us / 2))
+
+    def test_floors_of_the_kernels_of_an_op_add_up_to_those_of_the_op(self) -> None:
+        kernels = tuple(Kernel(dur, name=f"k{dur}") for dur in (10.0, 30.0, 60.0))
+        split, whole = judge(Priced(kernels, bytes_low=1e8)), judge(stream(100.0, 1e8))
+        assert split.memory_us.sum() == pytest.approx(whole.memory_us.sum())
+
+
+TRACELENS = "AMD-AGI+TraceLens__tests__traces__"
+HTA = "facebookresearch+HolisticTraceAnalysis__tests__data__"
+
+# Eager traces with shapes, by device. Their kernels took 1.5 us to 20 ms; the older two count whole microseconds.
+EAGER = {
+    "H100 image classifier": f"{TRACELENS}h100__Falconsai_nsfw_image_detection__1016002.json.gz",
+    "H100 video transformer": f"{TRACELENS}h100__facebook_timesformer-base-finetuned-k400__1016002.json.gz",
+    "H100 language model": f"{TRACELENS}h100__gaunernst_bert-small-uncased__1016001.json.gz",
+    "MI300X image classifier": f"{TRACELENS}mi300__Falconsai_nsfw_image_detection__1016002.json.gz",
+    "MI300X video transformer": f"{TRACELENS}mi300__facebook_timesformer-base-finetuned-k400__1016002.json.gz",
+    "MI300X language model": f"{TRACELENS}mi300__gaunernst_bert-small-uncased__1016001.json.gz",
+    "A100 training": f"{HTA}trace_diff__control__control.json.gz",
+    "V100 training": f"{HTA}trace_diff__test__test.json.gz",
+}
+
+
+# Traces of replayed graphs and of generated kernels, and the captures that price what they replay.
+INFERENCE = f"{TRACELENS}inference__"
+REPLAYED = {
+    "MI300X sglang": (
+        f"{INFERENCE}sglang_decode__sglang_Qwen3-8B_decode.json.gz",
+        f"{INFERENCE}sglang_decode__capture_traces__bs_32_rank0.json.gz",
+    ),
+    "MI300X vLLM": (
+        f"{INFERENCE}vllm_decode_full__graph_execution.json.gz",
+        f"{INFERENCE}vllm_decode_full__capture_traces__graph_capture_rank_0.1773709742341309550.pt.trace.json.gz",
+    ),
+    "MI300X Flux with its capture": (
+        f"{INFERENCE}xdit_flux.1_aiter_sage__capture_traces__capture_trace_rank_0.json.gz",
+    ),
+    "MI300X Flux": (
+        f"{INFERENCE}xdit_flux.1_aiter_sage__profile_trace_rank_0.json.gz",
+        f"{INFERENCE}xdit_flux.1_aiter_sage__capture_traces__capture_trace_rank_0.json.gz",
+    ),
+    "A100 captured without names": ("pytorch+ao__tutorials__quantize_vit__bfloat16_at_41da88f.json.gz",),
+    "MI300X before the window": (f"{TRACELENS}mi300__resnet_act_checkpoint.json.gz",),
+    "MI300X generated kernels": (f"{TRACELENS}torch_compile_triton__trace.json.gz",),
+}
+
+
+def priced(path: Path, *captures: Path) -> CostedTrace:
+    """A trace with its prices, those of twins included."""
+    trace = read_trace(path)
+    linked = infer_shapes(link(trace, find_steps(trace)))
+    costs = compute_costs(linked.trace.signatures)
+    alone = CostedTrace(linked, costs, attribute(linked.ops, linked.kernels, costs))
+    return assign_replayed_costs(alone, [priced(capture) for capture in captures])[0]
+
+
+def judged(path: Path, *captures: Path) -> tuple[pd.DataFrame, Device]:
+    """ROOFLINE with the name and duration of each kernel, and the device of a trace."""
+    found = priced(path, *captures)
+    linked, costs, attribution = found.linked, found.costs, found.attribution
+    trace = linked.trace
+    used = [int(index) for index in trace.device_args["device"].dropna().unique()]
+    device, _ = match_device(trace.devices, used, trace.flavour)
+    roofline = classify(linked.kernels, linked.ops, costs, attribution, device)
+    return roofline.assign(
+        name=linked.kernels["name"], kind=linked.kernels["kind"], us=linked.kernels["dur_us"]
+    ), device
+
+
+@pytest.mark.parametrize("file", EAGER.values(), ids=EAGER)
+def test_no_kernel_is_faster_than_its_floor(traces: Path, file: str) -> None:
+    table, device = judged(traces / file)
+    assert device.source == "datasheet"
+    too_fast = table[table["reason"].astype(str).str.startswith("faster than its floor")]
+    assert too_fast.empty, too_fast[["name", "us", "compute_us", "memory_us"]].to_string()
+    assert table["explained"].dropna().between(0, 1).all()
+
+
+@pytest.mark.parametrize("files", REPLAYED.values(), ids=REPLAYED)
+def test_no_kernel_is_faster_than_the_floor_of_its_twin(traces: Path, files: tuple[str, ...]) -> None:
+    table, _ = judged(*(traces / file for file in files))
+    too_fast = table[table["reason"].astype(str).str.startswith("faster than its floor")]
+    assert too_fast.empty, too_fast[["name", "us", "compute_us", "memory_us"]].to_string()
+    assert table["explained"].dropna().between(0, 1).all()
+
+
+def test_every_replay_of_a_graph_has_the_flops_of_its_capture(traces: Path) -> None:
+    """Flux: four replays in one recording, one in that of the capture, which holds the captured launches too.
+
+    Their kernels differ in time, not in work.
+    """
+    execution, capture = (traces / file for file in REPLAYED["MI300X Flux"])
+    totals = []
+    for found in (priced(execution, capture), priced(capture)):
+        kernels, attribution = found.linked.kernels, found.attribution
+        flops = (found.costs["matrix_flops"] + found.costs["vector_flops"]).to_numpy()
+        paid = (kernels["replayed"] & attribution["share"].notna()).to_numpy()
+        amount = flops[attribution["signature"][paid].astype("int64")] * attribution["share"][paid]
+        totals += amount.groupby(kernels["launch"][paid].astype("int64")).sum().tolist()
+    assert len(totals) == 5
+    assert totals == pytest.approx([totals[0]] * 5, rel=1e-9)
+    assert totals[0] > 1e12
+
+
+def test_an_operand_in_the_cache_is_told_as_such(traces: Path) -> None:
+    """The A100 multiplies 2.6 M fp32 numbers at 3.5 TB/s, more than twice the bandwidth of its DRAM.
+
+    (At two thirds of that if both factors were the same tensor, which a trace cannot tell.)
+    """
+    table, device = judged(traces / EAGER["A100 training"])
+    cached = table[table["reason"].astype(str) == "served from cache"]
+    rate = cached["bytes_high"] / cached["us"] * 1e6
+    assert rate.max() > 2 * (device.bandwidth_bytes_per_s or 0)
+    assert (cached["explained"] <= 1).all()
+
+
+def test_attention_of_a_video_transformer_is_underutilised_memory_not_memory_bound(traces: Path) -> None:
+    """Shares of kernel time by the prototype of the method: 79.5 %, 14.3 %, 5.5 %."""
+    table, _ = judged(traces / EAGER["H100 video transformer"])
+    kernels = table[table["kind"] == "compute"]
+    share = kernels.groupby(["bound", "regime"], observed=True)["us"].sum() / kernels["us"].sum()
+    assert share["memory", "underutilised"] == pytest.approx(0.795, abs=0.01)
+    assert share["memory", "saturated"] == pytest.approx(0.143, abs=0.01)
+    assert share["compute", "saturated"] == pytest.approx(0.055, abs=0.01)
+
+
+def test_kernels_of_a_tiny_model_saturate_nothing(traces: Path) -> None:
+    table, _ = judged(traces / EAGER["H100 language model"])
+    kernels = table[table["kind"] == "compute"]
+    assert not (kernels["regime"] == "saturated").any()
+    assert kernels["us"][kernels["bound"] == "overhead"].sum() > 0.5 * kernels["us"].sum()
+
+
+def test_a_trace_without_device_work_is_not_held_against_the_gpus_of_its_machine(traces: Path) -> None:
+    table, device = judged(traces / f"{HTA}distributed_info_unavailable__distributed_info_not_found.json.gz")
+    assert device.kind == "cpu" and device.source is None
+    assert not table["bound"].isin(["compute", "memory"]).any()
+
+
+class TestCopiesAndCollectives:
+    def copy(self, dur_us: float, nbytes: int, name: str, kind: str = "copy") -> "pd.Series[object]":
+        return only(Priced((Kernel(dur_us, name=name, kind=kind, bytes=nbytes, blocks=None),), pays=False))
+
+    def test_a_copy_to_the_device_is_held_against_the_link(self) -> None:
+        row = self.copy(100.0, int(52e9 * 50e-6), "Memcpy HtoD (Pinned -> Device)")
+        assert (row.bound, row.memory_us) == ("copy", pytest.approx(50.0))
+        assert pd.isna(row.reason)
+
+    def test_pageable_memory_is_named_with_its_pace(self) -> None:
+        assert self.copy(100.0, 1000, "Memcpy DtoH (Device -> Pageable)").reason == "pageable host memory"
+        row = self.copy(1000.0, 7_712_345, "Memcpy HtoD (Pageable -> Device)")
+        assert row.reason == "pageable host memory: about 7.70 GB/s of the link's 52.0 GB/s"
+
+    def test_a_link_far_below_its_rate_is_named_with_both(self) -> None:
+        row = self.copy(1000.0, 9_000_000, "Memcpy HtoD (Pinned -> Device)")
+        assert row.reason == "slow link: about 9.00 GB/s of the link's 52.0 GB/s"
+        assert pd.isna(self.copy(1000.0, 30_000_000, "Memcpy HtoD (Pinned -> Device)").reason)
+
+    def test_a_small_copy_is_a_round_trip(self) -> None:
+        assert self.copy(10.0, 4, "Memcpy DtoH (Device -> Pinned)").reason == "small copy: 4.00 B"
+        assert self.copy(10.0, 4, "Memcpy DtoD (Device -> Device)").reason == "small copy: 4.00 B"
+
+    def test_a_slow_copy_inside_the_device_is_held_against_its_memory(self) -> None:
+        row = self.copy(1000.0, 150_000_000, "Memcpy DtoD (Device -> Device)")
+        assert row.reason == "slow copy: reads and writes about 300 GB/s of the DRAM's 3.35 TB/s"
+
+    def test_bytes_that_the_trace_leaves_out_come_from_the_copying_op(self) -> None:
+        def row(family: str) -> "pd.Series[object]":
+            made = frames(Priced((Kernel(100.0, name="CopyHostToDevice", kind="copy"),), bytes_low=5.2e6, pays=False))
+            costs = made.costs.assign(family=pd.Categorical([family]))
+            return classify(made.kernels, made.ops, costs, made.attribution, H100).iloc[0]
+
+        assert row("copy").memory_us == pytest.approx(50.0)
+        assert pd.isna(row("pointwise").memory_us) and row("pointwise").reason == "no bytes in the trace"
+
+    def test_a_copy_inside_the_device_reads_and_writes(self) -> None:
+        traffic = 3.352e12 * 200e-6
+        row = self.copy(400.0, int((traffic + H100.cache_bytes) / 2), "Memcpy DtoD (Device -> Device)")
+        assert row.memory_us == pytest.approx(200.0)
+
+    def test_a_fill_only_writes(self) -> None:
+        row = self.copy(400.0, int(3.352e12 * 100e-6 + H100.cache_bytes), "Memset (Device)", "fill")
+        assert (row.bound, row.memory_us) == ("copy", pytest.approx(100.0))
+
+    def test_a_copy_between_devices_has_no_floor(self) -> None:
+        row = self.copy(100.0, 10**6, "Memcpy PtoP (Device -> Device)")
+        assert row.bound == "copy" and pd.isna(row.memory_us) and pd.isna(row.explained)
+
+    def test_a_collective_is_communication_without_a_roofline(self) -> None:
+        row = only(Priced((Kernel(100.0, name="ncclDevKernel", kind="collective"),), pays=False))
+        assert (row.bound, row.confidence) == ("communication", "high")
+        assert pd.isna(row.compute_us) and pd.isna(row.explained)
+
+
+class TestHost:
+    def test_a_product_on_a_cpu_is_held_against_products(self) -> None:
+        row = only(host(1000.0, matrix_flops=0.7e8, bytes_low=1e6), device=CPU)
+        assert (row.bound, row.regime) == ("compute", "saturated")
+
+    def test_bandwidth_follows_the_working_set(self) -> None:
+        small, large = (
+            only(host(size / rate * 1e6, bytes_low=size), device=CPU) for size, rate in ((4e6, 1e11), (8e8, 1e10))
+        )
+        for row in (small, large):
+            assert (row.bound, row.regime) == ("memory", "saturated")
+            assert row.explained == pytest.approx(1.0)
+
+    def test_data_as_slow_as_dram_counts_as_cold(self) -> None:
+        row = only(host(4e6 / 1e10 * 1e6 * 1.1, bytes_low=4e6), device=CPU)
+        assert (row.bound, row.regime) == ("memory", "saturated")
+        assert row.confidence != "high"
+
+    def test_data_faster_than_dram_but_far_from_its_cache_is_underutilised(self) -> None:
+        row = only(host(4e6 / 1e10 * 1e6 * 0.5, bytes_low=4e6), device=CPU)
+        assert (row.bound, row.regime) == ("memory", "underutilised")
+
+    def test_self_time_below_three_dispatch_floors_is_overhead(self) -> None:
+        assert only(host(2.9, bytes_low=100.0), device=CPU).bound == "overhead"
+        assert only(host(40.0, bytes_low=3e6), device=CPU).bound == "memory"
+
+    def test_an_op_that_the_cost_stage_calls_a_dispatcher_only_dispatches(self) -> None:
+        row = only(host(5.0, pays=False, dispatches=True), device=CPU)
+        assert (row.bound, row.confidence) == ("dispatch", "high")
+
+    def test_an_unpriced_dispatcher_needs_no_reason(self) -> None:
+        row = only(unpriced(Kernel(50.0, family="host", blocks=None), dispatches=True), device=CPU)
+        assert row.bound == "dispatch" and pd.isna(row.reason)
+
+    def test_an_unpriced_op_with_time_of_its_own_is_unknown_even_if_it_calls_others(self) -> None:
+        row = only(unpriced(Kernel(50.0, family="host", blocks=None), children=2), device=CPU)
+        assert (row.bound, row.reason) == ("unknown", "no formula for aten::odd")
+
+    def test_a_compiled_region_says_that_it_records_no_shapes(self) -> None:
+        host_time, name = Kernel(50.0, family="host", blocks=None), "Torch-Compiled Region: 0/0"
+        region = unpriced(host_time, op_name=name, has_signature=False)
+        other = unpriced(host_time, has_signature=False)
+        assert only(region, device=CPU).reason == "compiled region, whose kernels record no shapes"
+        assert only(other, device=CPU).reason == "shapes were not recorded"
+
+    def test_no_time_at_all_is_overhead_and_breaks_nothing(self) -> None:
+        assert only(host(0.0, bytes_low=4.0), device=CPU).explained <= 1.0
+
+
+class TestLaunchFloor:
+    def kernels(self, *durations: float, blocks: int | None = 8) -> pd.DataFrame:
+        return frames(Priced(tuple(Kernel(dur, blocks=blocks) for dur in durations))).kernels
+
+    def floor(self, *durations: float, blocks: int | None = 8, device: Device | None = None) -> float | None:
+        return launch_floor_us(self.kernels(*durations, blocks=blocks), device or replace(H100, launch_floor_us=None))
+
+    def test_it_is_the_tenth_percentile_of_small_kernels(self) -> None:
+        assert self.floor(*np.linspace(1, 11, 11)) == pytest.approx(2.0)
+
+    def test_large_grids_do_not_raise_it_where_small_ones_are(self) -> None:
+        small = tuple(Kernel(2.0, blocks=8) for _ in range(5))
+        large = tuple(Kernel(9.0, blocks=5000) for _ in range(500))
+        device = replace(H100, launch_floor_us=None)
+        assert launch_floor_us(frames(Priced(small + large)).kernels, device) == 2.0
+
+    def test_it_never_exceeds_what_larger_kernels_show(self) -> None:
+        small = tuple(Kernel(6.0, blocks=8) for _ in range(5))
+        large = tuple(Kernel(2.0, blocks=5000) for _ in range(50))
+        device = replace(H100, launch_floor_us=None)
+        assert launch_floor_us(frames(Priced(small + large)).kernels, device) == 2.0
+
+    def test_without_grids_all_short_kernels_stand_in(self) -> None:
+        assert self.floor(3.0, 3.0, 3.0, 3.0, 3.0, blocks=None) == 3.0
+
+    def test_four_kernels_say_nothing(self) -> None:
+        assert self.floor(2.0, 2.0, 2.0, 2.0) is None
+
+    def test_long_kernels_of_one_block_are_no_floor(self) -> None:
+        assert self.floor(*[500.0] * 20) is None
+
+    def test_the_devices_own_floor_goes_first(self) -> None:
+        assert self.floor(*[9.0] * 20, device=H100) == 1.5
+
+    def test_without_a_floor_nothing_is_overhead_and_the_rest_is_judged(self) -> None:
+        row = only(stream(100.0, 0.9 * 100e-6 * 3.352e12), device=replace(H100, launch_floor_us=None))
+        assert row.bound == "memory" and pd.isna(row.launch_us)
+
+
+class TestWholeMicroseconds:
+    def test_rounding_lowers_the_confidence_of_short_kernels_only(self) -> None:
+        at_threshold = 0.43 * 3e-6 * 3.352e12
+        assert only(stream(3.0, at_threshold), device=replace(H100, launch_floor_us=None)).confidence != "high"
+        long_row = only(stream(3000.0, 0.7 * 3000e-6 * 3.352e12))
+        assert long_row.confidence == "high"
+
+    def test_a_kernel_rounded_to_nothing_is_not_infinitely_fast(self) -> None:
+        row = only(stream(0.0, 0.3e-6 * 3.352e12))
+        assert row.explained <= 1.0
+        assert pd.isna(row.reason) or "faster than its floor" not in row.reason
