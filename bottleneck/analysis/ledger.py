@@ -289,7 +289,7 @@ def build_ledger(linked: Linked, roofline: pd.DataFrame, ceilings: Device | None
     kernel_us = np.mean([part.kernel_us for part in parts], axis=0)
     cause_us = np.mean([part.cause_us for part in parts], axis=0)
     account_us = tally(account, kernel_us, len(ACCOUNTS))
-    account_us[_CODE[f"overhead.{IDLE_CAUSES[0]}"] :][: len(IDLE_CAUSES)] += cause_us
+    account_us[[_CODE[f"overhead.{cause}"] for cause in IDLE_CAUSES]] += cause_us
     return LedgerResult(
         ledger=ledger_of(dict(zip(_NAMES, (account_us / steps).tolist(), strict=True)), linked.window.wall_us / steps),
         kernel_us=kernel_us,

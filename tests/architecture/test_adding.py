@@ -227,6 +227,8 @@ events += [op("aten::relu", 5, 30, dims=[[64, 64]]), op("aten::relu", 92, 6, dim
 analysis = analyse([write_trace(Path(sys.argv[1]) / "trace.json", events, deviceProperties=[])])
 (row,) = [entry for entry in analysis.ledger if entry.account == "overhead.checkpoint"]
 assert 45 <= row.us <= 55 and row.group == "overhead", row
+(python,) = [entry for entry in analysis.ledger if entry.account == "overhead.python"]
+assert 10 <= python.us <= 18, python
 assert "writing checkpoints" in FORMATS["terminal"](analysis)
 """
 
