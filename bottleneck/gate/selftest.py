@@ -95,7 +95,7 @@ class Proof:
 
 
 @dataclass(frozen=True)
-class Means:
+class GateUnderTest:
     """The functions that count and time a step with an injection, and judge the counts."""
 
     count: Callable[[Injection], Counts]
@@ -104,7 +104,7 @@ class Means:
 
 
 def self_test(
-    name: str, settings: GateSettings, means: Means, parts: Sequence[GatedPart] = ("counters", "time")
+    name: str, settings: GateSettings, gate: GateUnderTest, parts: Sequence[GatedPart] = ("counters", "time")
 ) -> Proof:
     """The proof for one workload by the budgets of these settings; what counting or timing raises comes through.
 
@@ -114,9 +114,9 @@ def self_test(
     started = time.monotonic()
     checks: list[ProofCheck] = []
     if "counters" in parts:
-        checks += _check_counters(name, settings, means)
+        checks += _check_counters(name, settings, gate)
     if "time" in parts:
-        checks += _check_time(settings, means)
+        checks += _check_time(settings, gate)
     return Proof(name, tuple(checks), seconds=time.monotonic() - started)
 
 
@@ -139,8 +139,8 @@ def slowdown(limit: Limit) -> Injection:
     return Injection("slowdown", f"a step longer by {', '.join(parts)}", because, (share, least_us))
 
 
-def _check_counters(name: str, settings: GateSettings, means: Means) -> Iterator[ProofCheck]:
-    counts = means.count(NOTHING)
+def _check_counters(name: str, settings: GateSettings, gate: GateUnderTest) -> Iterator[ProofCheck]:
+    counts = gate.count(NOTHING)
     lock = Lock(name, (), counts)
     exact = replace(settings, creep={})
     for kind, counter in _COUNTED:
@@ -148,9 +148,9 @@ def _check_counters(name: str, settings: GateSettings, means: Means) -> Iterator
         if (reason := _unknown(counts, counter)) is not None:
             yield ProofCheck(injection.what, "red", "open", reason)
             continue
-        changes = means.judge(lock, means.count(injection), exact)
+        changes = gate.judge(lock, gate.count(injection), exact)
         yield _check_counter(injection, counter, changes)
-    yield _check_same(means.judge(lock, means.count(NOTHING), exact))
+    yield _check_same(gate.judge(lock, gate.count(NOTHING), exact))
 
 
 _COUNTED: tuple[tuple[Literal["op", "sync"], str], ...] = (("op", "ops"), ("sync", "syncs"))
@@ -183,10 +183,10 @@ def _check_same(changes: Sequence[CounterChange]) -> ProofCheck:
     return ProofCheck("its own counters", "green", said, f"{kept} of {len(changes)} counters the same")
 
 
-def _check_time(settings: GateSettings, means: Means) -> Iterator[ProofCheck]:
+def _check_time(settings: GateSettings, gate: GateUnderTest) -> Iterator[ProofCheck]:
     injection = slowdown(settings.budgets.get(STEP, _STEP_LIMIT))
-    yield _check_color(f"{injection.what}{injection.because}", "red", means.time_in_pairs(injection))
-    yield _check_color("its own time", "green", means.time_in_pairs(NOTHING))
+    yield _check_color(f"{injection.what}{injection.because}", "red", gate.time_in_pairs(injection))
+    yield _check_color("its own time", "green", gate.time_in_pairs(NOTHING))
 
 
 def _check_color(what: str, demanded: Color, result: TimeResult) -> ProofCheck:
@@ -219,7 +219,7 @@ def prove(run: GateRun, program: Program) -> Proof:
         return time_in_pairs(program, _side(run, NOTHING), _side(run, injection), effort_of(run), run.say)
 
     parts = (run.only,) if run.only is not None else _PARTS
-    return self_test(name, run.settings, Means(count, judge_counts, time), parts)
+    return self_test(name, run.settings, GateUnderTest(count, judge_counts, time), parts)
 
 
 def _side(run: GateRun, injection: Injection) -> Side:

@@ -16,7 +16,17 @@ from bottleneck.gate.count_program import Counted
 from bottleneck.gate.judge import judge_counts
 from bottleneck.gate.limits import default_budgets
 from bottleneck.gate.run_gate import GateRun
-from bottleneck.gate.selftest import NOTHING, STEP, Injection, Means, Proof, one_more, prove, self_test, slowdown
+from bottleneck.gate.selftest import (
+    NOTHING,
+    STEP,
+    GateUnderTest,
+    Injection,
+    Proof,
+    one_more,
+    prove,
+    self_test,
+    slowdown,
+)
 from bottleneck.harness.forms import VARIABLE
 from bottleneck.schema.counters import Counts, Fingerprint, Lock
 from bottleneck.schema.gate_result import CounterChange, GateSettings, Limit, TimeResult, TimeVerdict
@@ -48,8 +58,8 @@ def proof(
     judge: Callable[[Lock, Counts, GateSettings], Sequence[CounterChange]] = judge_counts,
     settings: GateSettings = SETTINGS,
 ) -> Proof:
-    """The proof by these means."""
-    return self_test("train", settings, Means(count, judge, time_in_pairs))
+    """The proof with this counting and timing."""
+    return self_test("train", settings, GateUnderTest(count, judge, time_in_pairs))
 
 
 def test_a_gate_that_catches_all_and_stays_green_on_itself_is_proven() -> None:
@@ -121,7 +131,7 @@ def test_only_what_is_asked_for_is_demanded() -> None:
     def never(_: Injection) -> Counts:
         raise AssertionError
 
-    done = self_test("train", SETTINGS, Means(never, judge_counts, timed), ("time",))
+    done = self_test("train", SETTINGS, GateUnderTest(never, judge_counts, timed), ("time",))
     assert [check.what for check in done.checks][-1] == "its own time" and len(done.checks) == 2
     assert Proof("train", reason="the self-test needs a workload").text == (
         "train: gate not proven: the self-test needs a workload\n"
