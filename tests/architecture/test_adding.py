@@ -206,15 +206,15 @@ def test_a_command_is_one_file_and_one_line(
 
 
 CAUSE_ROW = """    _idle(
-        "checkpoint",
-        meaning="writing checkpoints",
-        phrase="writing checkpoints",
-        advice="write the checkpoint from another thread{at}",
+        "example",
+        meaning="saving examples",
+        phrase="saving examples",
+        advice="save fewer of them{at}",
     ),
 """
-CAUSE_RULE = r"""        ("checkpoint", r"serialization\.py\(\d+\): save$"),
+CAUSE_RULE = r"""        ("example", r"example\.py\(\d+\): save$"),
 """
-STEP_WITH_CHECKPOINT = """
+STEP_WITH_EXAMPLE = """
 import json, sys
 from pathlib import Path
 import bottleneck
@@ -222,14 +222,14 @@ from bottleneck.pipeline import analyse
 from bottleneck.report import FORMATS
 from tests.builders import frame, op, step, write_trace
 assert bottleneck.__file__.startswith(sys.argv[1]), bottleneck.__file__
-events = [step(0, 0, 100), frame("torch/serialization.py(850): save", 40, 50)]
+events = [step(0, 0, 100), frame("example.py(850): save", 40, 50)]
 events += [op("aten::relu", 5, 30, dims=[[64, 64]]), op("aten::relu", 92, 6, dims=[[64, 64]])]
 analysis = analyse([write_trace(Path(sys.argv[1]) / "trace.json", events, deviceProperties=[])])
-(row,) = [entry for entry in analysis.ledger if entry.account == "overhead.checkpoint"]
+(row,) = [entry for entry in analysis.ledger if entry.account == "overhead.example"]
 assert 45 <= row.us <= 55 and row.group == "overhead", row
 (python,) = [entry for entry in analysis.ledger if entry.account == "overhead.python"]
 assert 10 <= python.us <= 18, python
-assert "writing checkpoints" in FORMATS["terminal"](analysis)
+assert "saving examples" in FORMATS["terminal"](analysis)
 """
 
 
@@ -248,7 +248,7 @@ def test_an_idle_cause_is_one_row_and_the_rule_that_finds_it(tmp_path: Path) -> 
     insert_after(copy / "schema" / "accounts.py", "_ROWS = (\n", CAUSE_ROW)
     insert_after(copy / "analysis" / "host.py", '    "python": (\n', CAUSE_RULE)
     path = os.pathsep.join([str(tmp_path), str(ROOT)])
-    command = [sys.executable, "-P", "-c", STEP_WITH_CHECKPOINT, str(tmp_path)]
+    command = [sys.executable, "-P", "-c", STEP_WITH_EXAMPLE, str(tmp_path)]
     done = subprocess.run(
         command, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, check=False, cwd=tmp_path
     )
