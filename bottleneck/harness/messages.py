@@ -26,9 +26,9 @@ class Plan:
     and ``warmup`` are null where the user leaves their number to us, ``batch_test`` where its length decides. It is the
     same for all ranks: each child knows its own. ``changes`` are applied to the step of a workload or a model, by their
     names there; ``device`` is torch's default one and ``threads`` its number of threads, both set
-    before the program is loaded. Without ``option_costs`` the profiler's options are not priced. ``seed`` sets the
-    random numbers of a program that does not do so itself. With ``counting`` steps are profiled, and none is timed.
-    ``timed_s`` is how long a step that can be repeated is timed.
+    before the program is loaded. Without ``option_costs`` the cost of the profiler's options is not measured.
+    ``seed`` sets the random numbers of a program that does not do so itself. With ``counting`` steps are profiled, and
+    none is timed. ``timed_s`` is how long a step that can be repeated is timed.
     """
 
     folder: str
