@@ -2,6 +2,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 DEMO ?= examples/mlp.py
 
 .PHONY: demo test test-slow lint gate clean
@@ -17,13 +18,13 @@ demo: $(VENV)/.installed
 # Two tests at a time, those of a file one after the other: a file shares what it recorded.
 PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile
 
-test: $(VENV)/.installed
+test: $(VENV)/.installed-dev
 	$(PYTEST) -m "not slow"
 
-test-slow: $(VENV)/.installed
+test-slow: $(VENV)/.installed-dev
 	$(PYTEST) -m slow --hypothesis-profile thorough
 
-lint: $(VENV)/.installed
+lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
@@ -32,10 +33,16 @@ lint: $(VENV)/.installed
 gate: $(VENV)/.installed
 	$(BIN)/bottleneck gate --only counters
 
-# One environment for everything: the package in place, its test tools, and the torch that the tests ran with.
+# The package in place, with the torch that the tests ran with. Compiled as pip compiles what it installs elsewhere.
 $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[run,dev]'
+	$(PIP) -c constraints.txt -e '.[run]'
+	$(BIN)/python -m compileall -q bottleneck
+	touch $@
+
+# The same with the tools of tests and lint, which `make demo` does without.
+$(VENV)/.installed-dev: $(VENV)/.installed
+	$(PIP) -c constraints.txt -e '.[run,dev]'
 	touch $@
 
 clean:
