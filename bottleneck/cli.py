@@ -108,7 +108,9 @@ def _tell(error: BottleneckError) -> None:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Runs one command and leaves the process with its exit code (design section 8)."""
     gc.set_threshold(_GC_THRESHOLD)
-    sys.exit(_run(list(sys.argv[1:] if arguments is None else arguments)))
+    status = _run(list(sys.argv[1:] if arguments is None else arguments))
+    gc.freeze()  # the interpreter would look through all objects before it ends, for longer than a report renders
+    sys.exit(status)
 
 
 def _run(arguments: list[str]) -> int:
