@@ -161,7 +161,7 @@ def repaced(
 
 
 def with_transfer(one: CollectiveSummary, share: float) -> CollectiveSummary:
-    """A collective whose transfer, as a share of its time, was told by the ranks that came last."""
+    """A collective whose transfer, as a share of its time, follows from the ranks that came last."""
     transfer_us = one.us * min(share, 1.0)
     said = "transfer is the time of the rank that came last"
     reason = said if one.bytes is not None else f"{one.reason}; {said}"
@@ -225,7 +225,7 @@ def _messages(linked: Linked) -> tuple[Integers, Integers, list[Message]]:
 def _calls(linked: Linked, members: Integers) -> list[_CollectiveCall]:
     kernels, ops, signatures = linked.kernels, linked.ops, linked.trace.signatures
     args = linked.trace.device_args.set_index("event").reindex(kernels["event"].to_numpy()[members])
-    told = [args[name].astype(object).where(args[name].notna(), None).tolist() for name in _ARGS]
+    recorded = [args[name].astype(object).where(args[name].notna(), None).tolist() for name in _ARGS]
     name = np.append(ops["name"].astype(object).to_numpy(), "")
     parent, signature = (
         np.append(ops[column].to_numpy(dtype=np.int64, na_value=-1), -1) for column in ("parent", "signature")
@@ -233,7 +233,7 @@ def _calls(linked: Linked, members: Integers) -> list[_CollectiveCall]:
     op = kernels["op"].to_numpy(dtype=np.int64, na_value=-1)[members]
     dims, types = (np.append(signatures[column].to_numpy(), [None])[signature[op]].tolist() for column in _SHAPES)
     kernel = kernels["name"].astype(object).to_numpy()[members].tolist()
-    rows = zip(kernel, name[op].tolist(), name[parent[op]].tolist(), dims, types, *told, strict=True)
+    rows = zip(kernel, name[op].tolist(), name[parent[op]].tolist(), dims, types, *recorded, strict=True)
     return [_CollectiveCall(*row) for row in rows]
 
 

@@ -285,7 +285,7 @@ _ABOUT = 1.01  # working sets are measured in whole elements
 
 @dataclass(frozen=True)
 class Floors:
-    """Microseconds per group; NaN where it cannot be told.
+    """Microseconds per group; NaN where it is not known.
 
     ``compute_us`` takes the higher end of an uncertain peak, ``compute_slow_us`` the lower, both at the clock at which
     the steps ran; ``compute_least_us`` the higher end at the clock at which the peak holds. ``warm_us`` is the time of

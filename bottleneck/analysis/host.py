@@ -194,15 +194,15 @@ class Host:
     def at(self, thread: int, times: Floats) -> ThreadStates:
         """States of a thread. Where it has no events those of the main thread count: a backward thread waits for it."""
         state = np.full(times.shape, len(HOST_STATES), dtype=np.int64)
-        event, speaker = (np.full(times.shape, _NONE, dtype=np.int64) for _ in range(2))
+        event, source_thread = (np.full(times.shape, _NONE, dtype=np.int64) for _ in range(2))
         open_ = np.arange(times.size)
         for level, segments, who in self._stack(thread):
             row = segments.at(times[open_])
-            told = open_[row >= 0]
-            state[told], event[told], speaker[told] = level, row[row >= 0], who
+            claimed = open_[row >= 0]
+            state[claimed], event[claimed], source_thread[claimed] = level, row[row >= 0], who
             open_ = open_[row < 0]
         event[state == _PYTHON] = _NONE
-        return ThreadStates(state, event, speaker)
+        return ThreadStates(state, event, source_thread)
 
     def changes(self, thread: int) -> Iterator[Floats]:
         """Instants at which the answer for a thread, or its place, may change."""

@@ -278,7 +278,7 @@ def explain(pieces: Pieces, gaps: Gaps, linked: Linked, host: Host) -> Waits:
     stands_in = (place < 0) & (op < 0) & (pieces.cause != _SYNC)
     following = np.where(stands_in, gaps.following[pieces.gap], -1)
 
-    def told(name: str) -> Coded:
+    def texts_of(name: str) -> Coded:
         sources = [coded(linked.ops[name]).on(op), coded(linked.kernels[name]).on(following)]
         if linked.places is not None:
             sources.insert(0, coded(linked.places[name]).on(place))
@@ -290,8 +290,8 @@ def explain(pieces: Pieces, gaps: Gaps, linked: Linked, host: Host) -> Waits:
     frame = coded(linked.places["frame"]).on(place) if linked.places is not None else Coded(np.full(at.size, -1), [])
     return Waits(
         pieces.cause,
-        told("source"),
-        told("module"),
+        texts_of("source"),
+        texts_of("module"),
         _details(pieces, at, frame, linked, host),
         pieces.us,
         pieces.gap,

@@ -270,7 +270,7 @@ def _shared(one: list[str], other: list[str]) -> list[str]:
 def _shown_dtype(text: Mapping[str, str | None]) -> str | None:
     """The dtype of the arithmetic on matrix units, which may be another than that of the data; that of the data else.
 
-    Vector units widen half types: told is what the user chose, not that.
+    Vector units widen half types: the dtype given is that which the user chose.
     """
     chosen = text["math_dtype"] if text["engine"] == "matrix" else None
     return chosen or text["data_dtype"] or text["math_dtype"] or text["op_dtype"]

@@ -176,8 +176,8 @@ def combine_ranks(ranks: Sequence[Evidence], path: str | None = None) -> Evidenc
 
 def _numbers(ordered: Sequence[Evidence]) -> list[int]:
     """Rank numbers as the traces tell them; positions where they do not, or not uniquely."""
-    told = [one.linked.trace.rank for one in ordered]
-    known = [rank for rank in told if rank is not None]
+    found = [one.linked.trace.rank for one in ordered]
+    known = [rank for rank in found if rank is not None]
     return known if len(set(known)) == len(ordered) else list(range(len(ordered)))
 
 
@@ -239,9 +239,9 @@ def _collectives(
     """
     mine = ordered[position]
     quickest = quickest_of([paces(one.linked) for one in ordered])
-    told = repaced(mine.analysis.collectives, quickest)
+    found = repaced(mine.analysis.collectives, quickest)
     if arrivals is None:
-        return told
+        return found
     inside = arrivals.inside[position]
     messages = messages_of(mine.linked, arrivals.rows[position][inside])
     dur = (arrivals.end - arrivals.start)[:, inside]
@@ -250,10 +250,10 @@ def _collectives(
         sums = spent.setdefault(message, [0.0, 0.0])
         sums[0], sums[1] = sums[0] + own, sums[1] + least
     return tuple(
-        with_transfer(one, told_by[1] / told_by[0])
-        if one.transfer_us is None and (told_by := spent.get(message_of(one))) and told_by[0] > 0
+        with_transfer(one, spent_us[1] / spent_us[0])
+        if one.transfer_us is None and (spent_us := spent.get(message_of(one))) and spent_us[0] > 0
         else one
-        for one in told
+        for one in found
     )
 
 
@@ -293,8 +293,8 @@ def _caveats(ordered: Sequence[Evidence], numbers: Sequence[int], arrivals: Arri
         )
     chosen = [_chosen(one.analysis.steps) for one in ordered]
     if len(set(chosen)) > 1:
-        told = ", ".join(f"rank {number} {steps}" for number, steps in list(zip(numbers, chosen, strict=True))[:8])
-        message = f"the ranks do not explain the same steps ({told}); --steps A:B takes the same of all"
+        found = ", ".join(f"rank {number} {steps}" for number, steps in list(zip(numbers, chosen, strict=True))[:8])
+        message = f"the ranks do not explain the same steps ({found}); --steps A:B takes the same of all"
         caveats.append(Caveat("other-steps", message))
     if arrivals is None:
         caveats.append(

@@ -46,7 +46,7 @@ def why_unpriced(work: RooflineInput) -> Labelled:
     signature = np.append(as_integers(work.ops["signature"]), -1)[op]
     by_cost, cost_reasons = pd.factorize(work.costs["reason"])
     unlinked = work.kernels["unlinked"].cat
-    told = unlinked.codes.to_numpy(dtype=np.int64)[main]
+    recorded = unlinked.codes.to_numpy(dtype=np.int64)[main]
     first_cost = len(_NO_PRICE) + len(unlinked.categories)
     cost = np.append(by_cost.astype(np.int64), -1)[signature]
     names = work.ops["name"].cat
@@ -57,14 +57,14 @@ def why_unpriced(work: RooflineInput) -> Labelled:
     code = np.select(
         [
             replayed_cost >= 0,
-            told >= 0,
+            recorded >= 0,
             work.kernels["replayed"].to_numpy()[main],
             op < 0,
             compiled,
             signature < 0,
             cost >= 0,
         ],
-        [first_cost + replayed_cost, len(_NO_PRICE) + told, 0, 1, 4, 2, first_cost + cost],
+        [first_cost + replayed_cost, len(_NO_PRICE) + recorded, 0, 1, 4, 2, first_cost + cost],
         default=3,
     )
     return Labelled(code, (*_NO_PRICE, *unlinked.categories, *cost_reasons))
@@ -321,10 +321,10 @@ def _of_operands(work: RooflineInput, floors: Floors) -> tuple[Shortfall, ...]:
 
 def _misaligned_words(align: float, m: float, n: float, k: float) -> str:
     """Description of the misaligned sizes; -1 is an unknown size. Sizes on which an operand's rows hang come first."""
-    told = [f"align{align:.0f}"] if align else []
+    recorded = [f"align{align:.0f}"] if align else []
     step, words = (8, "no multiple of 8") if align == 2 else (2, "odd")
     uneven = [(name, size) for name, size in (("k", k), ("n", n), ("m", m)) if size > 1 and size % step]
-    return "misaligned: " + ", ".join(told + [f"{name} = {size:.0f} is {words}" for name, size in uneven[:1]])
+    return "misaligned: " + ", ".join(recorded + [f"{name} = {size:.0f} is {words}" for name, size in uneven[:1]])
 
 
 def _legacy_words(name: str, needed: str) -> str:

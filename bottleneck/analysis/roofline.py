@@ -120,8 +120,8 @@ def _why_slow(work: RooflineInput, moved: Floats, memory_us: Floats, over_link: 
         ),
         Shortfall(is_copy & np.isnan(moved), lambda: "no bytes in the trace", ()),
     )
-    told = np.any([rule.holds for rule in rules], axis=0)
-    return first_that_holds(rules, np.asarray(told))
+    any_holds = np.any([rule.holds for rule in rules], axis=0)
+    return first_that_holds(rules, np.asarray(any_holds))
 
 
 def _of_limit(pace: float, limit: float, of_what: str) -> str:

@@ -179,8 +179,8 @@ _SHOWN = 3
 
 def completed_caveats(rows: KernelTimes) -> tuple[Caveat, ...]:
     """One caveat that names what the prices rest on, most time first; none where nearly all of it was recorded."""
-    told, texts = pd.factorize(rows.costs["evidence"])
-    code = np.append(told, -1)[rows.op_codes("signature")]
+    fact, texts = pd.factorize(rows.costs["evidence"])
+    code = np.append(fact, -1)[rows.op_codes("signature")]
     completed = (code >= 0) & (rows.us > 0)
     total_us = float(rows.us.sum())
     share = float(rows.us[completed].sum()) / total_us if total_us > 0 else 0.0

@@ -128,9 +128,9 @@ def _median(samples: Sequence[Sample], column: str) -> float | None:
 
 def _throttle(samples: Sequence[Sample]) -> tuple[str, ...]:
     """Reasons that held the clocks down, the most frequent first."""
-    told = [int(sample.values["throttle_bits"]) for sample in samples if "throttle_bits" in sample.values]
-    counts = {name: sum(bool(bits & bit) for bits in told) for bit, name in THROTTLE.items()}
-    often = [name for name, count in counts.items() if told and count >= _OFTEN * len(told) and count]
+    measured = [int(sample.values["throttle_bits"]) for sample in samples if "throttle_bits" in sample.values]
+    counts = {name: sum(bool(bits & bit) for bits in measured) for bit, name in THROTTLE.items()}
+    often = [name for name, count in counts.items() if measured and count >= _OFTEN * len(measured) and count]
     return tuple(sorted(often, key=lambda name: -counts[name]))
 
 
@@ -151,15 +151,15 @@ def _rate(
     """
     grown = against_grown = length_s = 0.0
     for span in spans:
-        told = [
+        measured = [
             (sample.elapsed_s, sample.values[column], other)
             for sample in samples
             if span.holds(sample) and column in sample.values and (other := against(sample)) is not None
         ]
-        if len(told) >= 2:
-            length_s += told[-1][0] - told[0][0]
-            grown += told[-1][1] - told[0][1]
-            against_grown += told[-1][2] - told[0][2]
+        if len(measured) >= 2:
+            length_s += measured[-1][0] - measured[0][0]
+            grown += measured[-1][1] - measured[0][1]
+            against_grown += measured[-1][2] - measured[0][2]
     if length_s < _SHORTEST_RATE_S or grown < 0 or against_grown <= 0:
         return None
     return grown / against_grown
@@ -177,10 +177,10 @@ def _energy(
     if span is None or span.length_s < _SHORTEST_ENERGY_S or not span.steps:
         return None, None
     used = [_energy_of([sample for sample in samples if sample.sensor == sensor], span) for sensor in sensors]
-    told = [each for each in used if each is not None]
-    if not told or len(told) < len(used):
+    measured = [each for each in used if each is not None]
+    if not measured or len(measured) < len(used):
         return None, None
-    return sum(joules for joules, _ in told) / span.steps, sum(error for _, error in told) / span.steps
+    return sum(joules for joules, _ in measured) / span.steps, sum(error for _, error in measured) / span.steps
 
 
 def _energy_of(samples: Sequence[Sample], span: TimeSpan) -> tuple[float, float] | None:
@@ -250,8 +250,8 @@ def find_conditions(device: Device, telemetry: TelemetrySummary | None) -> tuple
     rests = device.kind == "cpu" and (telemetry.host_utilization or 0.0) < _ALL_BUSY
     if not clock_mhz or rests:
         return Conditions(telemetry.throttle), ()
-    told = {peak: clock_mhz / nominal for peak, nominal in device.peak_clocks_mhz.items() if nominal > 0}
-    shares = {peak: share for peak, share in told.items() if share < _AS_FAST and peak in device.peaks_flops_per_s}
+    measured = {peak: clock_mhz / nominal for peak, nominal in device.peak_clocks_mhz.items() if nominal > 0}
+    shares = {peak: share for peak, share in measured.items() if share < _AS_FAST and peak in device.peaks_flops_per_s}
     conditions = Conditions(telemetry.throttle, shares)
     return conditions, _caveats(conditions, clock_mhz, device)
 
