@@ -15,7 +15,7 @@ EVERYTHING = Detail(shapes=True, stacks=True, memory=True)
 @pytest.fixture(autouse=True)
 def _quickly(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(option_costs, "ROUNDS_AT_MOST", 3)
-    monkeypatch.setattr(option_costs, "SECONDS_AT_MOST", 1e9)
+    monkeypatch.setattr(option_costs, "OPTIONS_SECONDS_AT_MOST", 1e9)
     monkeypatch.setattr(GUARD, "yielded", False)
 
 
@@ -54,7 +54,7 @@ def test_steps_too_long_for_the_time_allowed_are_not_tried(monkeypatch: pytest.M
 
 
 def test_too_few_rounds_are_no_result(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(option_costs, "SECONDS_AT_MOST", 1e-3)
+    monkeypatch.setattr(option_costs, "OPTIONS_SECONDS_AT_MOST", 1e-3)
     costs = run_option_costs(adding(), torch, (1.0, 2.0), EVERYTHING)
     assert costs.costs == () and costs.reason == "0 s were over before each option was tried 3 times"
 
