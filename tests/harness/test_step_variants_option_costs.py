@@ -46,7 +46,7 @@ def test_each_window_has_one_option_and_the_last_those_of_the_kept_one() -> None
 
 
 def test_steps_too_long_for_the_time_allowed_are_not_tried(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(option_costs, "SECONDS_AT_MOST", 4.0)
+    monkeypatch.setattr(option_costs, "OPTIONS_SECONDS_AT_MOST", 4.0)
     calls: list[int] = []
     costs = run_option_costs(lambda: calls.append(1), torch, (400_000.0, 500_000.0), EVERYTHING)
     assert not calls and costs.costs == ()
