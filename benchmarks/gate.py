@@ -37,14 +37,7 @@ from benchmarks.pages import write_between_markers
 from bottleneck.experiment.paired_processes import TimingEffort, time_in_pairs
 from bottleneck.experiment.program import Program, Side
 from bottleneck.schema.gate_result import TimeResult
-from bottleneck.schema.statistics import (
-    Batches,
-    ProcessPair,
-    SlowdownRule,
-    estimate,
-    judge_slowdown,
-    take_batches,
-)
+from bottleneck.schema.statistics import Batches, ProcessPair, SlowdownRule, estimate, judge_slowdown, take_batches
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "mlp.py"
 LAYERS = "layers: int = 3"

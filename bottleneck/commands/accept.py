@@ -89,7 +89,7 @@ def _counts(workload: "LockedWorkload", project: "Project", *, quiet: bool) -> "
 def _count(workload: "LockedWorkload", project: "Project") -> "Counts":
     from bottleneck.experiment.program import Side
     from bottleneck.gate.count_program import count_program
-    from bottleneck.gate.workloads import find_program
+    from bottleneck.gate.settings import find_program
 
     program = find_program(shlex.join(workload.lock.program), project)
     with tempfile.TemporaryDirectory(prefix="bottleneck-accept-", ignore_cleanup_errors=True) as scratch:

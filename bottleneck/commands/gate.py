@@ -91,8 +91,7 @@ def gate_command(
     measured; 5 too for what stays undecided or is new, where the settings or --strict require it.
     """  # noqa: D301 - the escape keeps the lines of the examples apart
     from bottleneck.commands.interrupts import answered
-    from bottleneck.gate.recordings import gate_recordings
-    from bottleneck.gate.run_gate import GateRun, base_of, gate_programs, touched_since
+    from bottleneck.gate.run_gate import GateRun, base_of, gate_programs, gate_recordings, touched_since
     from bottleneck.gate.settings import read_project
 
     chosen = _checked_formats(formats, output)
@@ -131,8 +130,7 @@ def gate_command(
 
 def _programs(texts: Sequence[str], project: "Project") -> "list[Program]":
     from bottleneck.errors import UsageError
-    from bottleneck.gate.settings import workload_name
-    from bottleneck.gate.workloads import find_program
+    from bottleneck.gate.settings import find_program, workload_name
 
     configured = project.settings.workloads
     if not texts and not configured:
@@ -149,7 +147,7 @@ def _programs(texts: Sequence[str], project: "Project") -> "list[Program]":
 def _recordings(texts: Sequence[str], against: str | None) -> tuple[Path, ...]:
     """The recordings to gate; empty where workloads are to be gated."""
     from bottleneck.errors import UsageError
-    from bottleneck.gate.recordings import is_recorded
+    from bottleneck.gate.run_gate import is_recorded
 
     found = tuple(Path(text) for text in texts if is_recorded(Path(text)))
     if found and len(found) < len(texts):

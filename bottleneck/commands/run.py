@@ -194,10 +194,9 @@ def _run_as_rank(options: RunOptions, job: "Job") -> int:
 
 
 def _run(options: RunOptions, plan: "Plan", folder: "RecordingFolder") -> int:
-    from bottleneck.harness.control_groups import count_memory_kills
     from bottleneck.harness.finish import Ending, Follower
     from bottleneck.harness.folder import RunState
-    from bottleneck.harness.machine import busy_processors
+    from bottleneck.harness.machine import busy_processors, count_memory_kills
     from bottleneck.harness.supervise import Child, MemoryKills, program_command, supervise
 
     command = _command(options)

@@ -28,9 +28,8 @@ from bottleneck.doctor.facts import (
     Programs,
     Screen,
 )
-from bottleneck.harness.control_groups import processor_quota
 from bottleneck.harness.host_sensors import HostSampler
-from bottleneck.harness.machine import available_bytes, busy_processors, torch_version
+from bottleneck.harness.machine import available_bytes, busy_processors, processor_quota, torch_version
 
 _PATIENCE_S = 180.0
 _MARK = "bottleneck-fact "

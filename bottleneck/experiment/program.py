@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bottleneck.harness.import_roots import VARIABLE
+from bottleneck.harness.process_setup import VARIABLE
 from bottleneck.schema.recording import Form
 
 if TYPE_CHECKING:

@@ -8,20 +8,12 @@ from typing import Any, Literal
 
 from bottleneck.errors import WorkloadError
 from bottleneck.experiment.program import Program, Side
-from bottleneck.harness.control_groups import count_memory_kills
 from bottleneck.harness.finish import Ending, finish_recording, measured_spans, read_all_notes
 from bottleneck.harness.folder import RankFiles
-from bottleneck.harness.machine import available_bytes, busy_processors
+from bottleneck.harness.machine import available_bytes, busy_processors, count_memory_kills
 from bottleneck.harness.messages import TIMED_SECONDS, Notes, Plan
 from bottleneck.harness.sensors import Monitor, Telemetry
-from bottleneck.harness.supervise import (
-    CHILD,
-    MemoryKills,
-    QuietRun,
-    child_command,
-    describe_end,
-    run_quietly,
-)
+from bottleneck.harness.supervise import CHILD, MemoryKills, QuietRun, child_command, describe_end, run_quietly
 from bottleneck.pipeline import explain
 from bottleneck.schema.evidence import Explanation
 from bottleneck.schema.recording import Recording, kept_environment

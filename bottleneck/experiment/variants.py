@@ -21,8 +21,8 @@ from bottleneck.experiment.interventions.results import KINDS, Results, incompar
 from bottleneck.experiment.interventions.subject import Location, Settings, Subject, make_subject
 from bottleneck.experiment.program import Program
 from bottleneck.harness.forms import parse_value
-from bottleneck.harness.import_roots import prefer_roots
 from bottleneck.harness.machine import peak_memory, reset_peak
+from bottleneck.harness.process_setup import prefer_roots
 from bottleneck.harness.program import load_file, show_only_their_frames
 from bottleneck.harness.stopwatch import Stopwatch, WarmUp, time_steps, warm_up
 from bottleneck.schema.trials import TrialVerdict

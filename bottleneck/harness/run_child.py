@@ -10,9 +10,8 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from bottleneck.harness import forms, marks, program
-from bottleneck.harness.import_roots import prefer_roots
 from bottleneck.harness.messages import Plan
-from bottleneck.harness.process_setup import prepare_torch, seeders
+from bottleneck.harness.process_setup import prefer_roots, prepare_torch, seeders
 from bottleneck.harness.script import Script
 from bottleneck.harness.session import Session
 from bottleneck.harness.torch_state import TorchHook

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from bottleneck.errors import UsageError
-from bottleneck.harness.control_groups import count_memory_kills
+from bottleneck.harness.machine import count_memory_kills
 from bottleneck.harness.messages import Plan, rank_of
 from bottleneck.schema.recording import Form
 

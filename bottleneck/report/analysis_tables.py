@@ -6,13 +6,7 @@ from dataclasses import dataclass, replace
 
 from bottleneck.report.document import Sparkline, TableColumn, TableRow, TableSection, number_columns
 from bottleneck.report.text import UNKNOWN, Scale, apportion_groups, percents, scale_of, top_rows
-from bottleneck.report.wording import (
-    calls_number,
-    describe_bound,
-    describe_calls,
-    describe_shapes,
-    is_marked,
-)
+from bottleneck.report.wording import calls_number, describe_bound, describe_calls, describe_shapes, is_marked
 from bottleneck.schema.accounts import label_of, meaning_of
 from bottleneck.schema.analysis import (
     GROUPS,

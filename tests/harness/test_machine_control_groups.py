@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from bottleneck.harness.control_groups import count_memory_kills, group_memory_left, processor_quota
+from bottleneck.harness.machine import count_memory_kills, group_memory_left, processor_quota
 
 
 def groups(folder: Path, files: dict[str, str], line: str = "0::/a/b") -> tuple[Path, Path]:
