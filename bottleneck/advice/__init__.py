@@ -53,10 +53,10 @@ RULES: tuple[Rule, ...] = (
 )
 
 
-def advise(case: Evidence) -> tuple[Finding, ...]:
+def advise(evidence: Evidence) -> tuple[Finding, ...]:
     """The findings of all rules on this case, ranked by the time that each would save."""
-    drafts = [draft for rule in RULES if (draft := rule(case)) is not None]
-    return rank(drafts, case.analysis, _program(case.recording))
+    drafts = [draft for rule in RULES if (draft := rule(evidence)) is not None]
+    return rank(drafts, evidence.analysis, _program(evidence.recording))
 
 
 def _program(recording: Recording | None) -> tuple[str, ...] | None:

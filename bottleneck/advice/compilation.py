@@ -45,69 +45,73 @@ _COMPILE_S = 10.0
 _OVERHEAD_MATTERS = 0.3
 
 
-def compiling_in_step(case: Evidence) -> Draft | None:
+def compiling_in_step(evidence: Evidence) -> Draft | None:
     """Rule 11: code is compiled, autotuned or loaded while the step waits, which later steps should not see again."""
-    spent_us = account_us(case, "overhead.compile")
-    if share_of_step(case, spent_us) < _LEAST:
+    spent_us = account_us(evidence, "overhead.compile")
+    if share_of_step(evidence, spent_us) < _LEAST:
         return None
     return Draft(
         slug="compiling-in-step",
         title="Code is compiled or loaded during the step",
         evidence=(
-            f"{format_us(spent_us)} per step ({format_share(share_of_step(case, spent_us))})",
-            *idle_lines(case, "compile"),
+            f"{format_us(spent_us)} per step ({format_share(share_of_step(evidence, spent_us))})",
+            *idle_lines(evidence, "compile"),
         ),
         advice="Keep shapes from changing, or mark the ones that do; if these were first steps, record later ones.",
         code="torch._dynamo.mark_dynamic(inputs, 0)  # TORCH_LOGS=recompiles names what changed",
-        gain_us=Interval(spent_us / 2 if case.steps > 1 else 0.0, spent_us),
-        claims=claims_of(case, "overhead.compile"),
+        gain_us=Interval(spent_us / 2 if evidence.steps > 1 else 0.0, spent_us),
+        claims=claims_of(evidence, "overhead.compile"),
         confidence="low",
     )
 
 
-def graph_breaks(case: Evidence) -> Draft | None:
+def graph_breaks(evidence: Evidence) -> Draft | None:
     """Rule 11: graph breaks cut the compiled program into parts, each entered through guards and Python.
 
     The gain is one call of compiled code per break, and on a device at most its wait for the host.
     """
-    frames = {match["frame"]: 0.0 for name in case.op_sums if (match := _REGION.match(name))}
-    for name, each in case.op_sums.items():
+    frames = {match["frame"]: 0.0 for name in evidence.op_sums if (match := _REGION.match(name))}
+    for name, each in evidence.op_sums.items():
         if match := _REGION.match(name):
             frames[match["frame"]] += each.calls
     if len(frames) < 2:
         return None
     breaks = sum(frames.values()) - 1
-    low, high = (breaks * ops * (launch_floor_us(case) or _OP_US) for ops in _CALL_OPS)
-    most_us = account_us(case, *ISSUE_ACCOUNTS) if runs_on_host(case) else idle_us(case, "dispatch", "python", "launch")
-    if share_of_step(case, min(high, most_us)) < _LEAST:
+    low, high = (breaks * ops * (launch_floor_us(evidence) or _OP_US) for ops in _CALL_OPS)
+    most_us = (
+        account_us(evidence, *ISSUE_ACCOUNTS)
+        if runs_on_host(evidence)
+        else idle_us(evidence, "dispatch", "python", "launch")
+    )
+    if share_of_step(evidence, min(high, most_us)) < _LEAST:
         return None
     return Draft(
         slug="graph-breaks",
         title="The compiled program is in pieces",
         evidence=(
             f"{len(frames)} compiled regions are entered {format_count(sum(frames.values()))} times per step",
-            *idle_lines(case, "python", "dispatch"),
+            *idle_lines(evidence, "python", "dispatch"),
         ),
         advice="Find what breaks the graph, and take it out of the compiled part.",
         code="model = torch.compile(model, fullgraph=True)  # names the first break; TORCH_LOGS=graph_breaks all",
         gain_us=Interval(min(low, most_us), min(high, most_us)),
-        claims=claims_of(case, *ISSUE_ACCOUNTS, most_us=min(high, most_us)),
+        claims=claims_of(evidence, *ISSUE_ACCOUNTS, most_us=min(high, most_us)),
         confidence="low",
     )
 
 
-def compile_does_not_pay(case: Evidence) -> Draft | None:
+def compile_does_not_pay(evidence: Evidence) -> Draft | None:
     """Rule 12 on a CPU: overhead holds the step back, and yet a call of compiled code would cost about as much."""
-    gain = compile_gain_us(case)
-    overhead_us = issue_us(case) + account_us(case, "overhead.launch_floor")
-    if gain is None or share_of_step(case, overhead_us) < _OVERHEAD_MATTERS or host_overhead(case) is not None:
+    gain = compile_gain_us(evidence)
+    overhead_us = issue_us(evidence) + account_us(evidence, "overhead.launch_floor")
+    if gain is None or share_of_step(evidence, overhead_us) < _OVERHEAD_MATTERS or host_overhead(evidence) is not None:
         return None
     return Draft(
         slug="compile-does-not-pay",
         title="Compiling this model is not expected to make the step faster",
         evidence=(
-            f"{format_us(overhead_us)} of every step ({format_share(share_of_step(case, overhead_us))}) is Python and "
-            "dispatching, of which compiling removes only what lies between ops that it fuses",
+            f"{format_us(overhead_us)} of every step ({format_share(share_of_step(evidence, overhead_us))}) is Python "
+            "and dispatching, of which compiling removes only what lies between ops that it fuses",
             _saved_words(gain),
         ),
         advice="Leave torch.compile out until each call has more to do, or compile the whole step and measure it.",
@@ -125,10 +129,10 @@ def _saved_words(gain: Interval) -> str:
     return f"one call of the compiled model {low} at worst and {high} at best, by the number of its ops"
 
 
-def compile_break_even(case: Evidence) -> Draft | None:
+def compile_break_even(evidence: Evidence) -> Draft | None:
     """Rule 12: the whole run is too short for compiling to pay; known for scripts, whose steps are counted."""
-    seen = case.analysis.steps.seen
-    advised = host_overhead(case) or eager_overhead(case)
+    seen = evidence.analysis.steps.seen
+    advised = host_overhead(evidence) or eager_overhead(evidence)
     if seen is None or advised is None or advised.gain_us is None or advised.gain_us.high <= 0:
         return None
     saved_s = advised.gain_us.high * seen / US_PER_S
@@ -158,14 +162,14 @@ _MOST_USED = 0.7
 
 
 @requires_gain
-def recomputation(case: Evidence) -> Draft | None:
+def recomputation(evidence: Evidence) -> Draft | None:
     """Rule 35: the backward pass computes activations again although memory has space for them.
 
     The work of a checkpoint's backward op before the nested backward pass begins is the repeated forward pass. Gain:
     at most that, from half of it.
     """
-    work = work_of(case)
-    peak, capacity = case.analysis.totals.peak_memory_bytes, case.analysis.device.memory_bytes
+    work = work_of(evidence)
+    peak, capacity = evidence.analysis.totals.peak_memory_bytes, evidence.analysis.device.memory_bytes
     rows = _recomputed(work)
     if share(work, rows) < _LEAST_SHARE or not peak or not capacity or peak > _MOST_USED * capacity:
         return None
@@ -187,7 +191,7 @@ def recomputation(case: Evidence) -> Draft | None:
 
 def _recomputed(work: KernelWork) -> Flags:
     """Rows issued in a checkpoint's backward op before the first backward op nested in it."""
-    ops = work.case.linked.ops
+    ops = work.evidence.linked.ops
     names = ops["name"].cat
 
     def like(pattern: "re.Pattern[str]") -> Flags:
@@ -211,13 +215,13 @@ _BACKENDS_CPU = ("torchscript", "backend-openvino", "backend-onnxrt", "backend-t
 _BACKENDS_GPU = ("torchscript", "backend-onnxrt", "backend-tensorrt", "backend-tvm", "backend-openxla")
 
 
-def other_backends(case: Evidence) -> Draft | None:
+def other_backends(evidence: Evidence) -> Draft | None:
     """Rule 37: inference by eager ops, most of it in products: only a trial shows which compiler is fastest."""
-    work = work_of(case)
+    work = work_of(evidence)
     rows = work.family(*PRODUCTS)
-    if has_backward_pass(case) or is_compiled(case) or share(work, rows) < _MOST_OF_STEP:
+    if has_backward_pass(evidence) or is_compiled(evidence) or share(work, rows) < _MOST_OF_STEP:
         return None
-    backends = _BACKENDS_CPU if runs_on_host(case) else _BACKENDS_GPU
+    backends = _BACKENDS_CPU if runs_on_host(evidence) else _BACKENDS_GPU
     return Draft(
         slug="other-backends",
         title="Other compilers may run these products faster",

@@ -33,21 +33,21 @@ _OPS_EACH = 6  # batch_norm > _batch_norm_impl_index > native_batch_norm, and th
 
 
 @requires_gain
-def unfolded_batch_norm(case: Evidence) -> Draft | None:
+def unfolded_batch_norm(evidence: Evidence) -> Draft | None:
     """Rule 24: inference in which batch normalization follows a convolution: its factors can go into the weights.
 
     Gain: the normalization's time, from 60 % of it, up to a quarter more (its pass also drives other data out of the
     caches), and what the host does for it. A training step must keep it: its statistics change.
     """
-    work = work_of(case)
+    work = work_of(evidence)
     rows = _after_convolution(work, work.op_like(_BATCH_NORM))
-    if has_backward_pass(case) or not rows.any() or share(work, rows) < _LEAST_SHARE:
+    if has_backward_pass(evidence) or not rows.any() or share(work, rows) < _LEAST_SHARE:
         return None
     less = np.where(rows, work.us, 0.0)
-    count = float(np.unique(work.op[rows]).size) / case.steps
+    count = float(np.unique(work.op[rows]).size) / evidence.steps
     gain = gain_of(work, 0.6 * less, less)
-    host_us = (overhead_us_per_op(case) or 0.0) * _OPS_EACH * count if runs_on_host(case) else 0.0
-    most_us = (1.25 * gain.high if runs_on_host(case) else gain.high) + host_us
+    host_us = (overhead_us_per_op(evidence) or 0.0) * _OPS_EACH * count if runs_on_host(evidence) else 0.0
+    most_us = (1.25 * gain.high if runs_on_host(evidence) else gain.high) + host_us
     on_path = critical_path_note(work, less)
     return Draft(
         slug="unfolded-batch-norm",
@@ -61,7 +61,7 @@ def unfolded_batch_norm(case: Evidence) -> Draft | None:
         gain_us=Interval(gain.low, most_us),
         claims={
             **claims_of_rows(work, less),
-            **claims_of(case, "memory", *ISSUE_ACCOUNTS, most_us=most_us - gain.high),
+            **claims_of(evidence, "memory", *ISSUE_ACCOUNTS, most_us=most_us - gain.high),
         },
         code=(
             "from torch.fx.experimental.optimization import fuse\n"
@@ -77,7 +77,7 @@ def _after_convolution(work: KernelWork, norms: Flags) -> Flags:
     change = np.concatenate((np.ones(min(1, work.op.size), dtype=bool), work.op[1:] != work.op[:-1]))
     first = np.maximum.accumulate(np.where(change, np.arange(work.op.size), 0)) if work.op.size else work.op
     before = np.maximum(first - 1, 0)
-    kernels = work.case.linked.kernels
+    kernels = work.evidence.linked.kernels
     stream = kernels["stream"].cat.codes.to_numpy()[work.row]
     step = kernels["step"].to_numpy(dtype=np.int64, na_value=-1)[work.row]
     together = (stream == stream[before]) & (step == step[before])
@@ -88,15 +88,15 @@ _BENCHMARK = 9  # place among the arguments of aten::_convolution (native_functi
 _LARGE_PART = 0.05
 
 
-def untuned_convolutions(case: Evidence) -> Draft | None:
+def untuned_convolutions(evidence: Evidence) -> Draft | None:
     """Rule 32: convolutions of few shapes on a GPU, recorded with ``cudnn.benchmark`` off."""
-    work = work_of(case)
+    work = work_of(evidence)
     rows = work.family("convolution")
-    if runs_on_host(case) or share(work, rows) < _LARGE_PART or _benchmarks(work) is not False:
+    if runs_on_host(evidence) or share(work, rows) < _LARGE_PART or _benchmarks(work) is not False:
         return None
     shapes = np.unique(work.signature[rows]).size
     calls = float(np.unique(work.op[rows]).size)
-    if shapes > calls / case.steps:
+    if shapes > calls / evidence.steps:
         return None  # sizes that change from step to step would be measured anew each time
     return Draft(
         slug="untuned-convolutions",
@@ -117,7 +117,7 @@ def untuned_convolutions(case: Evidence) -> Draft | None:
 
 def _benchmarks(work: KernelWork) -> bool | None:
     """The flag of the first convolution that recorded it; null where none did."""
-    signatures = work.case.linked.trace.signatures
+    signatures = work.evidence.linked.trace.signatures
     for each in np.flatnonzero(signatures["name"].isin(["aten::_convolution"]).to_numpy()).tolist():
         arguments = text_column(work, "concrete", each)
         if len(arguments) > _BENCHMARK and arguments[_BENCHMARK] in {"True", "False"}:
@@ -130,15 +130,15 @@ _ON_CPU = 0.2
 
 
 @requires_gain
-def channels_first(case: Evidence) -> Draft | None:
+def channels_first(evidence: Evidence) -> Draft | None:
     """Rule 33: images by planes where the convolution wants them by pixels (channels_last).
 
     On a GPU the library turns them round and back: gain from half of those kernels to all. On a CPU the turning is
     hidden inside the convolution: from nothing to all that it takes beyond its floors. Compiling changes it, too.
     """
-    work = work_of(case)
+    work = work_of(evidence)
     convolutions = work.family("convolution")
-    if runs_on_host(case):
+    if runs_on_host(evidence):
         return _on_host(work, convolutions & _by_planes(work, convolutions))
     rows = work.kernel_like(_CHANGES_LAYOUT)
     if share(work, rows) < _LEAST_SHARE:
@@ -167,7 +167,7 @@ def channels_first(case: Evidence) -> Draft | None:
 def _on_host(work: KernelWork, rows: Flags) -> Draft | None:
     if share(work, rows) < _ON_CPU:
         return None
-    compute_us = work.roof("compute_us") * work.scale / work.case.steps
+    compute_us = work.roof("compute_us") * work.scale / work.evidence.steps
     floors = np.maximum(compute_us, work.memory_us())  # unknown where no price is
     beyond = np.where(rows & np.isfinite(floors), np.clip(work.us - floors, 0.0, None), 0.0)
     return Draft(

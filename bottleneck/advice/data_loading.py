@@ -45,23 +45,23 @@ _LEAST_REMOVED = 0.85
 _WARMER, _DISPLACED = 0.5, 0.1
 
 
-def input_wait(case: Evidence) -> Draft | None:
+def input_wait(evidence: Evidence) -> Draft | None:
     """Rule 38: the bound of any change to the loader, which the replay of one cached batch shows."""
-    wait_us = account_us(case, INPUT)
-    share = share_of_step(case, wait_us)
+    wait_us = account_us(evidence, INPUT)
+    share = share_of_step(evidence, wait_us)
     if share < MODERATE:
         return None
-    warm_us = _warming_us(case)
-    around = (entry.account for entry in case.analysis.ledger if entry.account != INPUT)
-    several, first_us = SEVERAL_PROCESSES in loader_kinds(case), start_up(case).first_us
+    warm_us = _warming_us(evidence)
+    around = (entry.account for entry in evidence.analysis.ledger if entry.account != INPUT)
+    several, first_us = SEVERAL_PROCESSES in loader_kinds(evidence), start_up(evidence).first_us
     return Draft(
         slug="input-wait",
         title="The step waits for its data",
         evidence=(
-            f"waiting for data takes {format_us(wait_us)} of the {format_us(case.step_us)} step "
+            f"waiting for data takes {format_us(wait_us)} of the {format_us(evidence.step_us)} step "
             f"({format_share(share)}): {'severe' if share >= _SEVERE else 'moderate'}",
             *((_of_workers(first_us, wait_us),) if several else ()),
-            *idle_lines(case, "input", most=2),
+            *idle_lines(evidence, "input", most=2),
         ),
         advice=(
             "Give the loader more workers, let them read further ahead, or make a sample cheaper to load."
@@ -72,8 +72,8 @@ def input_wait(case: Evidence) -> Draft | None:
         if several
         else "batch = next(iter(loader))  # replay this one batch: the step without its loader",
         gain_us=Interval(_LEAST_REMOVED * wait_us, wait_us + warm_us),
-        claims={**claims_of(case, INPUT), **claims_of(case, *around, most_us=warm_us)},
-        tries=("replay-batch",) if loader_kinds(case) else (),
+        claims={**claims_of(evidence, INPUT), **claims_of(evidence, *around, most_us=warm_us)},
+        tries=("replay-batch",) if loader_kinds(evidence) else (),
         confidence="high" if share >= _SEVERE else "medium",
     )
 
@@ -85,17 +85,17 @@ def _of_workers(first_us: float, wait_us: float) -> str:
     return "the loader has worker processes, and they do not keep up"
 
 
-def _warming_us(case: Evidence) -> float:
+def _warming_us(evidence: Evidence) -> float:
     """Upper bound of the gain of a CPU step whose caches no loader evicts: the time to refill them."""
-    if not runs_on_host(case) or ONE_PROCESS not in loader_kinds(case):
+    if not runs_on_host(evidence) or ONE_PROCESS not in loader_kinds(evidence):
         return 0.0
-    wait_us = account_us(case, INPUT)
-    return max(0.0, min(_WARMER * (case.step_us - wait_us), _DISPLACED * wait_us))
+    wait_us = account_us(evidence, INPUT)
+    return max(0.0, min(_WARMER * (evidence.step_us - wait_us), _DISPLACED * wait_us))
 
 
-def loader_kinds(case: Evidence) -> frozenset[str]:
+def loader_kinds(evidence: Evidence) -> frozenset[str]:
     """Class names of the loaders' iterators whose marks are in the window."""
-    matches = (LOADER.match(name) for name in (*case.mark_sums, *case.op_sums))
+    matches = (LOADER.match(name) for name in (*evidence.mark_sums, *evidence.op_sums))
     return frozenset(match["kind"] for match in matches if match)
 
 
@@ -112,15 +112,15 @@ class StartUp:
     first_us: float
 
 
-def start_up(case: Evidence) -> StartUp:
+def start_up(evidence: Evidence) -> StartUp:
     """Time spent on starting workers in the window; null where the trace has no Python frames."""
-    events = case.linked.trace.events
-    starts, ends = rows_of_events(case, _STARTS_WORKERS), rows_of_events(case, _ENDS_WORKERS)
+    events = evidence.linked.trace.events
+    starts, ends = rows_of_events(evidence, _STARTS_WORKERS), rows_of_events(evidence, _ENDS_WORKERS)
     at_us, dur_us = events["ts_us"].to_numpy(), events["dur_us"].to_numpy()
-    loads = rows_of_events(case, LOADER)
+    loads = rows_of_events(evidence, LOADER)
     follows = np.unique(np.searchsorted(at_us[loads], at_us[starts]))
     first = loads[follows[follows < loads.size]]
-    scale = host_scale(case) / case.steps
+    scale = host_scale(evidence) / evidence.steps
     own_us = float(dur_us[starts].sum() + dur_us[ends].sum()) * scale
     return StartUp(starts.size, own_us, float(dur_us[first].sum()) * scale)
 
@@ -133,12 +133,14 @@ _COLLATES = re.compile(r"_utils[/\\]collate\.py\(\d+\): default_collate$")
 _NOTHING = ("", 0.0)
 
 
-def loader_hot_spot(case: Evidence) -> Draft | None:
+def loader_hot_spot(evidence: Evidence) -> Draft | None:
     """Rule 44: one line, function or op of a loader without workers holds most of the wait."""
-    wait_us = account_us(case, INPUT)
-    if share_of_step(case, wait_us) < MODERATE or ONE_PROCESS not in loader_kinds(case):
+    wait_us = account_us(evidence, INPUT)
+    if share_of_step(evidence, wait_us) < MODERATE or ONE_PROCESS not in loader_kinds(evidence):
         return None
-    what, share = max((_slowest_line(case), _collating(case), _slowest_op(case)), key=lambda found: found[1])
+    what, share = max(
+        (_slowest_line(evidence), _collating(evidence), _slowest_op(evidence)), key=lambda found: found[1]
+    )
     if share < _DOMINANT:
         return None
     return Draft(
@@ -148,13 +150,13 @@ def loader_hot_spot(case: Evidence) -> Draft | None:
         advice="Do this once and keep the result, or for a whole batch at a time, or with a faster library.",
         code="def __getitems__(self, indices):\n    return self.samples[indices]  # all samples of a batch at once",
         gain_us=up_to(share * wait_us),
-        claims=claims_of(case, INPUT, most_us=share * wait_us),
+        claims=claims_of(evidence, INPUT, most_us=share * wait_us),
     )
 
 
-def _slowest_line(case: Evidence) -> tuple[str, float]:
+def _slowest_line(evidence: Evidence) -> tuple[str, float]:
     """The line of the program inside the loader with most of the wait; the line that calls the loader is none."""
-    rows = idle_rows(case, "input")
+    rows = idle_rows(evidence, "input")
     calling = {row.source for row in rows if row.detail and _CALLS_NEXT.search(row.detail)}
     us: dict[str, float] = {}
     for row in rows:
@@ -163,28 +165,28 @@ def _slowest_line(case: Evidence) -> tuple[str, float]:
     return _largest(us, sum(row.us for row in rows))
 
 
-def _collating(case: Evidence) -> tuple[str, float]:
+def _collating(evidence: Evidence) -> tuple[str, float]:
     """The time that default_collate takes to make a batch of samples, as a share of the loading."""
-    spans, rows = _loading_spans(case), rows_of_events(case, _COLLATES)
+    spans, rows = _loading_spans(evidence), rows_of_events(evidence, _COLLATES)
     if spans is None or not rows.size:
         return _NOTHING
-    events = case.linked.trace.events
+    events = evidence.linked.trace.events
     start, dur = events["ts_us"].to_numpy()[rows], events["dur_us"].to_numpy()[rows]
     reach = np.maximum.accumulate(np.concatenate(([-np.inf], (start + dur)[:-1])))
     inside_us = float(dur[spans.holds(start) & (start >= reach)].sum())
     return "default_collate, which makes a batch of samples,", min(inside_us / spans.total_us, 1.0)
 
 
-def _slowest_op(case: Evidence) -> tuple[str, float]:
-    spans = _loading_spans(case)
+def _slowest_op(evidence: Evidence) -> tuple[str, float]:
+    spans = _loading_spans(evidence)
     if spans is None:
         return _NOTHING
-    ops = case.linked.ops
+    ops = evidence.linked.ops
     names = [str(name) for name in ops["name"].cat.categories]
     codes = ops["name"].cat.codes.to_numpy()
     marks = np.array([LOADER.match(name) is not None for name in names], dtype=bool)
     rows = np.flatnonzero(spans.holds(ops["ts_us"].to_numpy()) & ~np.append(marks, False)[codes])
-    rows = outermost(case, rows)
+    rows = outermost(evidence, rows)
     us = np.bincount(codes[rows], weights=ops["dur_us"].to_numpy()[rows], minlength=len(names))
     return _largest(dict(zip(names, us.tolist(), strict=True)), spans.total_us)
 
@@ -214,9 +216,9 @@ class _Spans:
         return np.asarray((row >= 0) & (at_us < np.append(self.end, -np.inf)[row]))
 
 
-def _loading_spans(case: Evidence) -> _Spans | None:
+def _loading_spans(evidence: Evidence) -> _Spans | None:
     """Spans in which the loaders ran, by their marks in the window; null without marks."""
-    events, rows = case.linked.trace.events, rows_of_events(case, LOADER)
+    events, rows = evidence.linked.trace.events, rows_of_events(evidence, LOADER)
     if not rows.size:
         return None
     start = events["ts_us"].to_numpy()[rows]
@@ -271,15 +273,15 @@ class _Side:
         return max(handed_us, load_us / self.workers, wanted_us / max((self.processors or 2) - self.others, 1.0))
 
 
-def loader_without_workers(case: Evidence) -> Draft | None:
+def loader_without_workers(evidence: Evidence) -> Draft | None:
     """Rule 39: batches are loaded by the process that trains, between its steps."""
-    wait_us = account_us(case, INPUT)
-    if share_of_step(case, wait_us) < MODERATE or ONE_PROCESS not in loader_kinds(case):
+    wait_us = account_us(evidence, INPUT)
+    if share_of_step(evidence, wait_us) < MODERATE or ONE_PROCESS not in loader_kinds(evidence):
         return None
-    side = _side(case, wait_us)
-    high_us = min(wait_us, max(0.0, case.step_us - side.best_us()))
-    low_us = min(high_us, max(0.0, case.step_us - side.worst_us()))
-    if share_of_step(case, high_us) < _LEAST_HANDED:
+    side = _side(evidence, wait_us)
+    high_us = min(wait_us, max(0.0, evidence.step_us - side.best_us()))
+    low_us = min(high_us, max(0.0, evidence.step_us - side.worst_us()))
+    if share_of_step(evidence, high_us) < _LEAST_HANDED:
         return None
     return Draft(
         slug="loader-without-workers",
@@ -292,49 +294,49 @@ def loader_without_workers(case: Evidence) -> Draft | None:
         advice="Load in worker processes, as many as there are processors to spare, and keep them between epochs.",
         code=f"loader = DataLoader(dataset, num_workers={max(side.workers, 2)}, persistent_workers=True)",
         gain_us=Interval(low_us, high_us),
-        claims=claims_of(case, INPUT, most_us=high_us),
+        claims=claims_of(evidence, INPUT, most_us=high_us),
         tries=("workers",),
         confidence="low" if side.processors is None else "medium",
     )
 
 
-def _side(case: Evidence, wait_us: float) -> _Side:
-    recording = case.recording
+def _side(evidence: Evidence, wait_us: float) -> _Side:
+    recording = evidence.recording
     processors = None if recording is None else recording.processors or recording.threads or None
-    each = None if processors is None else max(1, processors // _ranks(case))
+    each = None if processors is None else max(1, processors // _ranks(evidence))
     loading_us = sum(
-        mark.us for sums in (case.mark_sums, case.op_sums) for name, mark in sums.items() if LOADER.match(name)
+        mark.us for sums in (evidence.mark_sums, evidence.op_sums) for name, mark in sums.items() if LOADER.match(name)
     )
     return _Side(
-        load_us=max(wait_us, min(loading_us * host_scale(case), case.step_us)),
-        rest_us=case.step_us - wait_us,
+        load_us=max(wait_us, min(loading_us * host_scale(evidence), evidence.step_us)),
+        rest_us=evidence.step_us - wait_us,
         workers=max(1, min(each or 1, _MOST_WORKERS)),
         processors=each,
-        others=_used_by_others(case, processors or 0) / _ranks(case),
-        threads=1 if recording is None or not runs_on_host(case) else recording.threads or 1,
-        busy_share=_busy_share(case, wait_us),
+        others=_used_by_others(evidence, processors or 0) / _ranks(evidence),
+        threads=1 if recording is None or not runs_on_host(evidence) else recording.threads or 1,
+        busy_share=_busy_share(evidence, wait_us),
     )
 
 
-def _ranks(case: Evidence) -> int:
+def _ranks(evidence: Evidence) -> int:
     """Ranks of this program on this machine, which share its processors; at least one."""
-    return max(1, 0 if case.recording is None else len(case.recording.traces))
+    return max(1, 0 if evidence.recording is None else len(evidence.recording.traces))
 
 
-def _used_by_others(case: Evidence, processors: int) -> float:
+def _used_by_others(evidence: Evidence, processors: int) -> float:
     """Processors that other programs of this machine kept busy while the steps ran; 0 where that is not known."""
-    telemetry = case.analysis.telemetry
+    telemetry = evidence.analysis.telemetry
     if telemetry is None or telemetry.host_utilization is None or telemetry.process_processors is None:
         return 0.0
     return max(0.0, telemetry.host_utilization * processors - telemetry.process_processors)
 
 
-def _busy_share(case: Evidence, wait_us: float) -> tuple[float, float]:
+def _busy_share(evidence: Evidence, wait_us: float) -> tuple[float, float]:
     """Part of the loading in which it needs a processor, from and to: (0, 1) where that is unknown."""
-    telemetry = case.analysis.telemetry
+    telemetry = evidence.analysis.telemetry
     if telemetry is None or telemetry.process_processors is None or wait_us <= 0:
         return 0.0, 1.0
-    used_us = telemetry.process_processors / _ranks(case) * case.step_us - (case.step_us - wait_us)
+    used_us = telemetry.process_processors / _ranks(evidence) * evidence.step_us - (evidence.step_us - wait_us)
     return min(max(used_us / wait_us, 0.0), 1.0), 1.0
 
 
@@ -345,13 +347,13 @@ def _processors_in_words(side: _Side) -> str:
     return f"{side.processors} processors are there for loading and training{others}"
 
 
-def loader_restarts(case: Evidence) -> Draft | None:
+def loader_restarts(evidence: Evidence) -> Draft | None:
     """Rule 39, its second half: worker processes are started inside the steps that are explained."""
-    found = start_up(case)
-    waited_us = min(found.own_us + found.first_us, account_us(case, INPUT, "overhead.python"))
-    if not found.processes or share_of_step(case, waited_us) < MODERATE:
+    found = start_up(evidence)
+    waited_us = min(found.own_us + found.first_us, account_us(evidence, INPUT, "overhead.python"))
+    if not found.processes or share_of_step(evidence, waited_us) < MODERATE:
         return None
-    one_step = case.linked.window.source == "whole"
+    one_step = evidence.linked.window.source == "whole"
     return Draft(
         slug="loader-restarts",
         title="Worker processes of the loader are started while the step waits",
@@ -366,7 +368,7 @@ def loader_restarts(case: Evidence) -> Draft | None:
         gain_reason="it is saved once per epoch, from the second one on, and this trace does not show epochs"
         if one_step
         else None,
-        claims=claims_of(case, INPUT, "overhead.python", most_us=waited_us),
+        claims=claims_of(evidence, INPUT, "overhead.python", most_us=waited_us),
     )
 
 

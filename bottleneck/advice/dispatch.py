@@ -47,62 +47,67 @@ _LEAST_SHARE = 0.02
 _FEW = 4
 
 
-def late_launches(case: Evidence) -> Draft | None:
+def late_launches(evidence: Evidence) -> Draft | None:
     """Rule 1: the device waits for launches, which one replayed graph would issue at once.
 
     The gain is the idle time in which the host dispatched, ran Python or launched, less one launch and the gap that a
     graph leaves between two kernels; half of it at least. With waiting calls inside, only the stretches between them
     can be replayed.
     """
-    late_us = issue_us(case)
-    if runs_on_host(case) or is_broken(case) or _replays_graphs(case) or share_of_step(case, late_us) < _LATE_SHARE:
+    late_us = issue_us(evidence)
+    if (
+        runs_on_host(evidence)
+        or is_broken(evidence)
+        or _replays_graphs(evidence)
+        or share_of_step(evidence, late_us) < _LATE_SHARE
+    ):
         return None
-    if case.linked.trace.flavour not in {"cuda", "rocm"} or kernels_per_step(case) < _FEW:
+    if evidence.linked.trace.flavour not in {"cuda", "rocm"} or kernels_per_step(evidence) < _FEW:
         return None
-    high_us = late_us - _GRAPH_GAP_US * kernels_per_step(case) - _GRAPH_LAUNCH_US
-    if share_of_step(case, high_us) < _LEAST_SHARE:
+    high_us = late_us - _GRAPH_GAP_US * kernels_per_step(evidence) - _GRAPH_LAUNCH_US
+    if share_of_step(evidence, high_us) < _LEAST_SHARE:
         return None
-    waits = case.analysis.totals.sync_count
+    waits = evidence.analysis.totals.sync_count
     stops = f"; {format_count(waits)} waiting calls per step stand in the way of one graph" if waits else ""
     return Draft(
         slug="late-launches",
         title="The device waits for the host to launch its next kernel",
         evidence=(
-            f"idle for {format_us(late_us)} of each step ({format_share(share_of_step(case, late_us))}) while the host "
-            f"prepares {format_count(case.analysis.totals.launch_count)} launches{stops}",
-            *_queue_words(case),
-            *idle_lines(case, "dispatch", "python", "launch"),
+            f"idle for {format_us(late_us)} of each step ({format_share(share_of_step(evidence, late_us))}) while the "
+            f"host prepares {format_count(evidence.analysis.totals.launch_count)} launches{stops}",
+            *_queue_words(evidence),
+            *idle_lines(evidence, "dispatch", "python", "launch"),
         ),
         advice="Replay the step as a CUDA graph, so that one call launches all of its kernels.",
         code='model = torch.compile(model, mode="reduce-overhead")  # or torch.cuda.make_graphed_callables',
         gain_us=Interval(high_us * (0.25 if waits else 0.5), high_us),
-        claims=claims_of(case, *ISSUE_ACCOUNTS, most_us=high_us),
+        claims=claims_of(evidence, *ISSUE_ACCOUNTS, most_us=high_us),
         tries=("compile-reduce-overhead", "cuda-graph"),
-        confidence="low" if waits else timing_confidence(case),
+        confidence="low" if waits else timing_confidence(evidence),
     )
 
 
-def _queue_words(case: Evidence) -> tuple[str, ...]:
-    queue = case.analysis.queue
+def _queue_words(evidence: Evidence) -> tuple[str, ...]:
+    queue = evidence.analysis.queue
     if queue is None or queue.empty_idle_share is None:
         return ()
     return (f"no kernel was queued in {format_share(queue.empty_idle_share)} of the idle time",)
 
 
-def _replays_graphs(case: Evidence) -> bool:
+def _replays_graphs(evidence: Evidence) -> bool:
     """True if device work of the window comes from replayed graphs."""
-    return bool((case.linked.kernels["replayed"].to_numpy() & kernels_in_window(case)).any())
+    return bool((evidence.linked.kernels["replayed"].to_numpy() & kernels_in_window(evidence)).any())
 
 
-def eager_overhead(case: Evidence) -> Draft | None:
+def eager_overhead(evidence: Evidence) -> Draft | None:
     """Rule 4 on a device: op by op, the host cannot issue the work as fast as the device does it."""
-    late_us = issue_us(case)
-    if runs_on_host(case) or is_broken(case) or is_compiled(case) or _replays_graphs(case):
+    late_us = issue_us(evidence)
+    if runs_on_host(evidence) or is_broken(evidence) or is_compiled(evidence) or _replays_graphs(evidence):
         return None
-    if share_of_step(case, late_us) < _LATE_SHARE or kernels_per_step(case) < _FEW:
+    if share_of_step(evidence, late_us) < _LATE_SHARE or kernels_per_step(evidence) < _FEW:
         return None
-    launches, each_us = case.analysis.totals.launch_count, host_us_per_launch(case)
-    issued = f"{format_count(launches or kernels_per_step(case))} {'launches' if launches else 'kernels'} per step"
+    launches, each_us = evidence.analysis.totals.launch_count, host_us_per_launch(evidence)
+    issued = f"{format_count(launches or kernels_per_step(evidence))} {'launches' if launches else 'kernels'} per step"
     pace = "" if each_us is None else f", one each {format_us(each_us)}"
     low, high = _COMPILED_LAUNCHES
     return Draft(
@@ -110,32 +115,32 @@ def eager_overhead(case: Evidence) -> Draft | None:
         title="Ops are issued one by one, slower than the device runs them",
         evidence=(
             f"{issued}{pace}; the device idles "
-            f"{format_us(late_us)} ({format_share(share_of_step(case, late_us))}) meanwhile",
-            *idle_lines(case, "dispatch", "python", "launch"),
+            f"{format_us(late_us)} ({format_share(share_of_step(evidence, late_us))}) meanwhile",
+            *idle_lines(evidence, "dispatch", "python", "launch"),
         ),
         advice="Compile the model: fewer kernels, and less Python and dispatching between them.",
         code="model = torch.compile(model)",
         gain_us=Interval(low * late_us, high * late_us),
-        claims=claims_of(case, *ISSUE_ACCOUNTS, most_us=high * late_us),
+        claims=claims_of(evidence, *ISSUE_ACCOUNTS, most_us=high * late_us),
         tries=("compile",),
-        confidence=timing_confidence(case),
+        confidence=timing_confidence(evidence),
     )
 
 
-def tiny_kernels(case: Evidence) -> Draft | None:
+def tiny_kernels(evidence: Evidence) -> Draft | None:
     """Rule 2: many kernels that last hardly longer than any kernel must, on a device that is kept busy with them.
 
     Fusing takes away launches: half to all of the time that these kernels spend on their launch floor. Where the
     device waits for the host instead, that is the larger loss, which the rules above cover.
     """
-    typical_us, floor_us = _median_kernel_us(case), launch_floor_us(case)
-    if runs_on_host(case) or typical_us is None or floor_us is None:
+    typical_us, floor_us = _median_kernel_us(evidence), launch_floor_us(evidence)
+    if runs_on_host(evidence) or typical_us is None or floor_us is None:
         return None
-    count, paid_us = kernels_per_step(case), account_us(case, "overhead.launch_floor")
-    late_us = issue_us(case)
-    if typical_us >= _SHORT_US or count <= _MANY or share_of_step(case, late_us) >= _LATE_SHARE:
+    count, paid_us = kernels_per_step(evidence), account_us(evidence, "overhead.launch_floor")
+    late_us = issue_us(evidence)
+    if typical_us >= _SHORT_US or count <= _MANY or share_of_step(evidence, late_us) >= _LATE_SHARE:
         return None
-    if share_of_step(case, paid_us) < _LEAST_SHARE:
+    if share_of_step(evidence, paid_us) < _LEAST_SHARE:
         return None
     return Draft(
         slug="tiny-kernels",
@@ -143,19 +148,20 @@ def tiny_kernels(case: Evidence) -> Draft | None:
         evidence=(
             f"{format_count(count)} kernels per step, half of them under {format_us(typical_us)}; none can take less "
             f"than {format_us(floor_us)}",
-            f"{format_us(paid_us)} per step ({format_share(share_of_step(case, paid_us))}) goes into starting kernels",
+            f"{format_us(paid_us)} per step ({format_share(share_of_step(evidence, paid_us))}) goes into "
+            "starting kernels",
         ),
         advice="Fuse the small kernels, or give each more work with a larger batch.",
         code="model = torch.compile(model)",
         gain_us=up_to(paid_us),
-        claims=claims_of(case, "overhead.launch_floor"),
+        claims=claims_of(evidence, "overhead.launch_floor"),
         tries=("compile", "compile-max-autotune"),
     )
 
 
-def _median_kernel_us(case: Evidence) -> float | None:
+def _median_kernel_us(evidence: Evidence) -> float | None:
     """Median duration of the kernels that compute; null without any."""
-    durations = case.linked.kernels["dur_us"].to_numpy()[work_in_window(case)]
+    durations = evidence.linked.kernels["dur_us"].to_numpy()[work_in_window(evidence)]
     return float(np.median(durations)) if durations.size else None
 
 
@@ -200,18 +206,18 @@ class _Calls:
         return self.us / max(self.fused + self.stays, 1.0)
 
 
-def _model_calls(case: Evidence) -> _Calls:
-    return remembered(case, _find_calls)
+def _model_calls(evidence: Evidence) -> _Calls:
+    return remembered(evidence, _find_calls)
 
 
-def _find_calls(case: Evidence) -> _Calls:
-    share = optimizer_share(case)
-    us = (issue_us(case) + account_us(case, "overhead.launch_floor")) * (1 - share.overhead)
-    names, works = case.linked.kernels["name"].cat, work_in_window(case)
+def _find_calls(evidence: Evidence) -> _Calls:
+    share = optimizer_share(evidence)
+    us = (issue_us(evidence) + account_us(evidence, "overhead.launch_floor")) * (1 - share.overhead)
+    names, works = evidence.linked.kernels["name"].cat, work_in_window(evidence)
     product = np.array([_PRODUCT.search(str(name)) is not None for name in names.categories], dtype=bool)
-    stays = float(np.count_nonzero(works & np.append(product, False)[names.codes.to_numpy()])) / case.steps
-    fused = max(float(np.count_nonzero(works)) / case.steps - stays - share.ops, 0.0)
-    bounded = (row for row in case.analysis.kernels if row.bound in {"compute", "memory"})
+    stays = float(np.count_nonzero(works & np.append(product, False)[names.codes.to_numpy()])) / evidence.steps
+    fused = max(float(np.count_nonzero(works)) / evidence.steps - stays - share.ops, 0.0)
+    bounded = (row for row in evidence.analysis.kernels if row.bound in {"compute", "memory"})
     rows = [row for row in bounded if not _PRODUCT.search(row.name)]
     random_us = math.fsum(row.us for row in rows if _RANDOM.search(row.name))
     floors = ((row, max(row.compute_us or 0.0, row.memory_us or 0.0, row.launch_us or 0.0)) for row in rows)
@@ -219,54 +225,54 @@ def _find_calls(case: Evidence) -> _Calls:
     return _Calls(us, fused, stays, min(slow_us, us) * (1 - share.overhead), random_us)
 
 
-def us_per_call(case: Evidence) -> float:
+def us_per_call(evidence: Evidence) -> float:
     """Overhead of the model per op that does work, on a CPU."""
-    return _model_calls(case).each_us
+    return _model_calls(evidence).each_us
 
 
-def compile_gain_us(case: Evidence) -> Interval | None:
+def compile_gain_us(evidence: Evidence) -> Interval | None:
     """Overhead that compiling the model of a CPU step saves, in us per step; negative where it costs; else null.
 
     Overhead per op x (fused ops x 0.4-0.95 + ops that stay calls x -0.3-0.2) less one call of compiled code: see above
     for where the numbers come from. Slow loops of fused ops may become fast ones, as far as that is not more than
     the overhead; bytes saved by fusing are another rule's.
     """
-    if not runs_on_host(case) or is_broken(case) or is_compiled(case):
+    if not runs_on_host(evidence) or is_broken(evidence) or is_compiled(evidence):
         return None
-    calls = _model_calls(case)
-    unit_us = launch_floor_us(case) or max(_OP_US, _SMALLEST_OP * calls.each_us)
-    call_low, call_high = (ops * unit_us for ops in _CALL_OPS[has_backward_marks(case)])
+    calls = _model_calls(evidence)
+    unit_us = launch_floor_us(evidence) or max(_OP_US, _SMALLEST_OP * calls.each_us)
+    call_low, call_high = (ops * unit_us for ops in _CALL_OPS[has_backward_marks(evidence)])
     low = calls.each_us * (calls.fused * FUSED[0] + calls.stays * _KEPT[0]) - call_high
     high = calls.each_us * (calls.fused * FUSED[1] + calls.stays * _KEPT[1]) - call_low
     return Interval(low - _RANDOM_COST * calls.random_us, min(high, calls.us) + calls.slow_us)
 
 
-def host_overhead(case: Evidence) -> Draft | None:
+def host_overhead(evidence: Evidence) -> Draft | None:
     """Rule 4 on a CPU: Python and the dispatcher take longer than what compiled code would cost to call."""
-    gain = compile_gain_us(case)
-    if gain is None or gain.low < 0 or share_of_step(case, (gain.low + gain.high) / 2) < _COMPILE_PAYS:
+    gain = compile_gain_us(evidence)
+    if gain is None or gain.low < 0 or share_of_step(evidence, (gain.low + gain.high) / 2) < _COMPILE_PAYS:
         return None
-    calls = _model_calls(case)
+    calls = _model_calls(evidence)
     claims = claims_of(
-        case, *ISSUE_ACCOUNTS, "overhead.launch_floor", "memory", "compute", "unknown", most_us=gain.high
+        evidence, *ISSUE_ACCOUNTS, "overhead.launch_floor", "memory", "compute", "unknown", most_us=gain.high
     )
     high_us = math.fsum(claims.values())
     return Draft(
         slug="host-overhead",
         title="Python and dispatching between small ops hold the step back",
         evidence=(
-            f"{format_us(calls.us)} of every step ({format_share(share_of_step(case, calls.us))}) goes into calling "
-            f"{format_count(calls.fused + calls.stays)} ops of the model, {format_us(calls.each_us)} each",
+            f"{format_us(calls.us)} of every step ({format_share(share_of_step(evidence, calls.us))}) goes into "
+            f"calling {format_count(calls.fused + calls.stays)} ops of the model, {format_us(calls.each_us)} each",
             f"{format_count(calls.fused)} of them can be fused into loops, "
             f"{format_count(calls.stays)} stay library calls",
-            *idle_lines(case, "python"),
+            *idle_lines(evidence, "python"),
         ),
         advice="Compile the model, so that its small ops become a few loops without Python in between.",
         code="model = torch.compile(model)",
         gain_us=Interval(min(gain.low, high_us), high_us),
         claims=claims,
         tries=("compile",),
-        confidence=timing_confidence(case),
+        confidence=timing_confidence(evidence),
     )
 
 

@@ -44,11 +44,11 @@ class _Late:
     longer: tuple[tuple[str, float], ...]
 
 
-def late_rank(case: Evidence) -> Draft | None:
+def late_rank(evidence: Evidence) -> Draft | None:
     """Rule 49: the others wait in their collectives for one rank; the step can lose no more than they wait."""
-    calls = math.fsum(one.calls for one in case.analysis.collectives)
-    late = _find_late(case.analysis.ranks, calls)
-    if late is None or share_of_step(case, late.waited_us.high) < _LATE:
+    calls = math.fsum(one.calls for one in evidence.analysis.collectives)
+    late = _find_late(evidence.analysis.ranks, calls)
+    if late is None or share_of_step(evidence, late.waited_us.high) < _LATE:
         return None
     number, waited_us = late.rank.rank, late.waited_us.high
     return Draft(
@@ -56,14 +56,14 @@ def late_rank(case: Evidence) -> Draft | None:
         title=f"All ranks wait for rank {number}",
         evidence=(
             f"the other ranks wait {format_us(waited_us)} per step in collectives for rank {number} "
-            f"({format_share(share_of_step(case, waited_us))})",
+            f"({format_share(share_of_step(evidence, waited_us))})",
             f"it comes {format_us(late.rank.skew_us or 0.0)} after the first to each of {format_count(calls)} per step",
             *(
                 f"it spends {format_us(us)} more in {phrase_of(name)}"
                 for name, us in late.longer[:2]
                 if us >= _TELLING * waited_us
             ),
-            *(_lines(case, late) if late.rank.wall_us == case.step_us else ()),
+            *(_lines(evidence, late) if late.rank.wall_us == evidence.step_us else ()),
         ),
         advice=f"Find what rank {number} does longer than the others: its input, its share of the data, its machine.",
         code=f"bottleneck report {shlex.quote(late.rank.path)}",
@@ -83,10 +83,10 @@ def _claims(late: _Late) -> dict[str, float]:
     return {name: us for name, us in claims.items() if us > 0}
 
 
-def _lines(case: Evidence, late: _Late) -> tuple[str, ...]:
+def _lines(evidence: Evidence, late: _Late) -> tuple[str, ...]:
     """Source lines of the longest part of the delay, if it is a wait whose line is known."""
     cause = late.longer[0][0].removeprefix("overhead.") if late.longer else ""
-    return idle_lines(case, cause, most=1) if any(row.source for row in idle_rows(case, cause)[:1]) else ()
+    return idle_lines(evidence, cause, most=1) if any(row.source for row in idle_rows(evidence, cause)[:1]) else ()
 
 
 def _find_late(ranks: Sequence[RankSummary], calls: float) -> _Late | None:
@@ -150,23 +150,26 @@ _SHARES_OUT = re.compile(r"utils[/\\]data[/\\]distributed\.py\(\d+\)")
 _DRAWS = 2
 
 
-def exposed_communication(case: Evidence) -> Draft | None:
+def exposed_communication(evidence: Evidence) -> Draft | None:
     """Rule 48: the device has nothing to do but a collective. Waiting for late ranks is not cured by overlap."""
-    exposed_us = account_us(case, COMMUNICATION)
-    if share_of_step(case, exposed_us) < _EXPOSED:
+    exposed_us = account_us(evidence, COMMUNICATION)
+    if share_of_step(evidence, exposed_us) < _EXPOSED:
         return None
-    transfer_us, is_known = _transfer_us(case.analysis.collectives)
-    hideable_us = min(exposed_us, transfer_us, group_us(case, "compute") + group_us(case, "memory") + _unknown_us(case))
-    if share_of_step(case, hideable_us) < _LEAST_SHARE:
+    transfer_us, is_known = _transfer_us(evidence.analysis.collectives)
+    hideable_us = min(
+        exposed_us, transfer_us, group_us(evidence, "compute") + group_us(evidence, "memory") + _unknown_us(evidence)
+    )
+    if share_of_step(evidence, hideable_us) < _LEAST_SHARE:
         return None
-    alone = not case.analysis.ranks
-    advice, code = _ALL_RANKS if alone and not is_known else _remedy(case.analysis.collectives)
+    alone = not evidence.analysis.ranks
+    advice, code = _ALL_RANKS if alone and not is_known else _remedy(evidence.analysis.collectives)
     return Draft(
         slug="exposed-communication",
         title="The device waits for collectives that nothing hides",
         evidence=(
-            f"collectives hold the step for {format_us(exposed_us)} ({format_share(share_of_step(case, exposed_us))})",
-            *(_in_words(one) for one in _largest(case.analysis.collectives)),
+            f"collectives hold the step for {format_us(exposed_us)} "
+            f"({format_share(share_of_step(evidence, exposed_us))})",
+            *(_in_words(one) for one in _largest(evidence.analysis.collectives)),
             *(
                 ("how much of it is waiting for late ranks does not follow from one rank: give the traces of all",)
                 if alone
@@ -176,7 +179,7 @@ def exposed_communication(case: Evidence) -> Draft | None:
         advice=advice,
         code=code,
         gain_us=up_to(hideable_us) if is_known and not alone else Interval(0.0, hideable_us),
-        claims=claims_of(case, COMMUNICATION, most_us=hideable_us),
+        claims=claims_of(evidence, COMMUNICATION, most_us=hideable_us),
         confidence="medium" if is_known and not alone else "low",
     )
 
@@ -189,9 +192,9 @@ def _transfer_us(collectives: Sequence[CollectiveSummary]) -> tuple[float, bool]
     return math.fsum(known), total_us > 0 and unknown_us < 0.5 * total_us
 
 
-def _unknown_us(case: Evidence) -> float:
+def _unknown_us(evidence: Evidence) -> float:
     """Work without a price: it may hide a collective as well as any other."""
-    return account_us(case, "unknown", "overhead.launch_floor")
+    return account_us(evidence, "unknown", "overhead.launch_floor")
 
 
 def _largest(collectives: Sequence[CollectiveSummary], most: int = 2) -> list[CollectiveSummary]:
@@ -224,25 +227,26 @@ def _in_words(one: CollectiveSummary) -> str:
     )
 
 
-def every_rank_reads_all(case: Evidence) -> Draft | None:
+def every_rank_reads_all(evidence: Evidence) -> Draft | None:
     """The loader of one of several ranks draws its samples from all of the data: no DistributedSampler deals it out.
 
     A DistributedSampler hands out ready indices, so that only the batch sampler runs, once per batch. One that draws
     samples at random runs for each of them.
     """
-    world = case.linked.trace.world_size or case.analysis.recording.world_size or 1
-    draws = rows_of_events(case, _SAMPLER)
-    if world < 2 or not draws.size or rows_of_events(case, _SHARES_OUT).size:
+    world = evidence.linked.trace.world_size or evidence.analysis.recording.world_size or 1
+    draws = rows_of_events(evidence, _SAMPLER)
+    if world < 2 or not draws.size or rows_of_events(evidence, _SHARES_OUT).size:
         return None
-    batches = rows_of_events(case, LOADER_FETCH).size
-    codes = case.linked.trace.events["name"].cat.codes.to_numpy()[draws]
+    batches = rows_of_events(evidence, LOADER_FETCH).size
+    codes = evidence.linked.trace.events["name"].cat.codes.to_numpy()[draws]
     if np.unique(codes).size < 2 or int(np.bincount(codes).max()) < _DRAWS * max(batches, 1):
         return None
     return Draft(
         slug="every-rank-reads-all",
         title="Each rank draws its samples from all of the data",
         evidence=(
-            f"{world} ranks, and the sampler of this one runs {format_count(draws.size / case.steps)} times per step",
+            f"{world} ranks, and the sampler of this one runs {format_count(draws.size / evidence.steps)} times "
+            "per step",
             "a DistributedSampler would not show between batches: it deals out its indices once per epoch",
         ),
         advice="Give every rank a part of the data of its own.",

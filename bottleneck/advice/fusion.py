@@ -91,11 +91,11 @@ class _Candidates:
 
 def chains_of(work: KernelWork) -> Chains:
     """The chains of this work; computed once, for two rules."""
-    return remembered(work.case, _chains_of_case)
+    return remembered(work.evidence, _chains_of_evidence)
 
 
-def _chains_of_case(case: Evidence) -> Chains:
-    return find_chains(work_of(case))
+def _chains_of_evidence(evidence: Evidence) -> Chains:
+    return find_chains(work_of(evidence))
 
 
 def find_chains(work: KernelWork) -> Chains:
@@ -124,8 +124,8 @@ def _candidates(work: KernelWork) -> _Candidates:
     fusible &= work.bound("memory") | (work.bound("compute") & ~work.family("normalization"))
     place = np.flatnonzero(~trifle)
     count = elements(work, fusible)[place]
-    stream = work.case.linked.kernels["stream"].cat.codes.to_numpy()[work.row[place]]
-    step = work.case.linked.kernels["step"].to_numpy(dtype=np.int64, na_value=-1)[work.row[place]]
+    stream = work.evidence.linked.kernels["stream"].cat.codes.to_numpy()[work.row[place]]
+    step = work.evidence.linked.kernels["step"].to_numpy(dtype=np.int64, na_value=-1)[work.row[place]]
     linked = (count[1:] == count[:-1]) & (stream[1:] == stream[:-1]) & (step[1:] == step[:-1])
     opens = np.concatenate((np.ones(min(1, place.size), dtype=bool), ~linked))
     op = work.op[place]
@@ -143,7 +143,7 @@ def _estimate(work: KernelWork, found: _Candidates, of_row: Integers, ops: Integ
 
     between = np.where(found.hands_on, found.count * _item_bytes(work)[place], 0.0)
     in_place = work.op_like(IN_PLACE)[place]
-    takes_over = np.append(in_place[1:], False) | (not has_backward_pass(work.case))
+    takes_over = np.append(in_place[1:], False) | (not has_backward_pass(work.evidence))
     bytes_all = total(work.roof("bytes_low")[place])
     least = _largest(chain, found.count * _item_bytes(work)[place], size)
     best = np.maximum(bytes_all - 2 * total(between), np.minimum(least, bytes_all))
@@ -151,7 +151,7 @@ def _estimate(work: KernelWork, found: _Candidates, of_row: Integers, ops: Integ
     memory_us, us = total(work.memory_us()[place]), total(work.us[place])
     kept_least, kept_most = _kept_us(work, found)
     runs = np.maximum(total(np.ones(place.size)) / ops, 1.0)
-    launch_us = total(np.nan_to_num(work.roof("launch_us"))[place]) / (ops * runs) * work.scale / work.case.steps
+    launch_us = total(np.nan_to_num(work.roof("launch_us"))[place]) / (ops * runs) * work.scale / work.evidence.steps
     shortest = np.maximum(memory_us * best / bytes_all, launch_us) + total(kept_least)
     longest = np.maximum(_SLACK * memory_us * worst / bytes_all, launch_us) + total(kept_most)
     parts = [np.clip(1.0 - after / np.maximum(us, 1e-12), -1.0, 1.0) for after in (longest, shortest)]
@@ -166,13 +166,13 @@ def _kept_us(work: KernelWork, found: _Candidates) -> tuple[Floats, Floats]:
     beyond = (work.us - work.memory_us())[place]
     special = np.nan_to_num(work.cost("special_ops")[place]) > 0
     random = work.family("random")[place]
-    if not runs_on_host(work.case):
-        arithmetic = np.nan_to_num(work.roof("compute_us")[place]) * work.scale / work.case.steps
+    if not runs_on_host(work.evidence):
+        arithmetic = np.nan_to_num(work.roof("compute_us")[place]) * work.scale / work.evidence.steps
         kept = np.clip(arithmetic - work.memory_us()[place], 0.0, beyond)
         return kept, kept
     fresh = _fresh_us(work, found, beyond)
     result = np.where(found.hands_on, 0.0, fresh)
-    results = fresh if has_backward_pass(work.case) else result
+    results = fresh if has_backward_pass(work.evidence) else result
     statistics = work.family(*_STATISTICS)[place]
     few, many = _threads(work)
     kinds = [random, statistics, special]
@@ -183,14 +183,14 @@ def _kept_us(work: KernelWork, found: _Candidates) -> tuple[Floats, Floats]:
 
 def _threads(work: KernelWork) -> tuple[int, int]:
     """Threads that an op of the step has, as an interval where the recording does not state it."""
-    recording = work.case.recording
+    recording = work.evidence.recording
     known = None if recording is None else recording.threads
     return (known, known) if known else (1, _MANY_THREADS)
 
 
 def _fresh_us(work: KernelWork, found: _Candidates, beyond: Floats) -> Floats:
     """The part of ``beyond`` that new pages for the result take, on a CPU."""
-    rate, place = work.case.analysis.device.fresh_bytes_per_s, found.place
+    rate, place = work.evidence.analysis.device.fresh_bytes_per_s, found.place
     written = found.count * _item_bytes(work)[place]
     makes_result = ~work.op_like(IN_PLACE)[place] & ~work.family("reduction")[place] & (written >= _FRESH_FROM_BYTES)
     if rate is None:
@@ -200,7 +200,7 @@ def _fresh_us(work: KernelWork, found: _Candidates, beyond: Floats) -> Floats:
     shown = makes_result & plain
     # Pages are dearer on a busy machine than when they were calibrated: ops that do little else show it.
     shown_us = float(beyond[shown].sum() / written[shown].sum()) if shown.any() else 0.0
-    priced = written * max(1e6 / rate * work.scale / work.case.steps, shown_us)
+    priced = written * max(1e6 / rate * work.scale / work.evidence.steps, shown_us)
     return np.where(makes_result, np.where(plain, beyond, np.minimum(priced, beyond)), 0.0)
 
 
@@ -261,22 +261,22 @@ _NORM_WORDS = _Words(
 
 
 @requires_gain
-def unfused_chain(case: Evidence) -> Draft | None:
+def unfused_chain(evidence: Evidence) -> Draft | None:
     """Rule 16: two and more pointwise ops or reductions in a row, each bound by memory.
 
     Gain: Sigma t - what one pass over the chain's outer bytes takes (chains.find_chains), and on a CPU the calls that
     are spared. One change fuses all chains, so that only one finding covers them: this one, unless those with a norm
     take more of the time.
     """
-    work = work_of(case)
+    work = work_of(evidence)
     chains = chains_of(work)
     return None if _mostly_norms(work, chains) else _of_chains(work, chains, _CHAIN_WORDS)
 
 
 @requires_gain
-def unfused_norm(case: Evidence) -> Draft | None:
+def unfused_norm(evidence: Evidence) -> Draft | None:
     """Rule 21: normalization, activation, dropout and residual one by one. Gain as for ``unfused_chain``."""
-    work = work_of(case)
+    work = work_of(evidence)
     chains = chains_of(work)
     return _of_chains(work, chains, _NORM_WORDS) if _mostly_norms(work, chains) else None
 
@@ -290,9 +290,9 @@ def _of_chains(work: KernelWork, chains: Chains, words: _Words) -> Draft | None:
     if share(work, rows) < _LEAST_SHARE:
         return None
     high = chains.high_us
-    steps, ops = work.case.steps, chains.ops
+    steps, ops = work.evidence.steps, chains.ops
     passes = gain_of(work, chains.low_us, high)
-    calls = _calls_spared(work.case, float((ops - 1).sum()) / steps)
+    calls = _calls_spared(work.evidence, float((ops - 1).sum()) / steps)
     gain = Interval(max(0.0, passes.low + calls.low), max(0.0, passes.high + calls.high))
     if gain.high <= 0:
         return None
@@ -309,25 +309,27 @@ def _of_chains(work: KernelWork, chains: Chains, words: _Words) -> Draft | None:
             f"they move {format_si(moved, 'B')} per step; one pass of each needs about {format_si(needed, 'B')}",
             *describe_rows(work, rows),
             *([held] if held else []),
-            *(["torch.compile already makes a part of the step, but not these"] if is_compiled(work.case) else []),
+            *(["torch.compile already makes a part of the step, but not these"] if is_compiled(work.evidence) else []),
         ),
         gain_us=gain,
         claims={
             **claims_of_rows(work, np.clip(high, 0.0, None)),
-            **claims_of(work.case, *ISSUE_ACCOUNTS, "overhead.launch_floor", most_us=max(0.0, gain.high - passes.high)),
+            **claims_of(
+                work.evidence, *ISSUE_ACCOUNTS, "overhead.launch_floor", most_us=max(0.0, gain.high - passes.high)
+            ),
         },
         tries=("compile",),
     )
 
 
-def _calls_spared(case: Evidence, count: float) -> Interval:
+def _calls_spared(evidence: Evidence, count: float) -> Interval:
     """Gain on a CPU if so many ops per step are no longer called, less one call of compiled code.
 
     On a device the host's pace decides what launches are worth: the critical path counts that.
     """
-    if not runs_on_host(case):
+    if not runs_on_host(evidence):
         return Interval(0.0, 0.0)
-    low, high = (part * us_per_call(case) * count for part in FUSED)
+    low, high = (part * us_per_call(evidence) * count for part in FUSED)
     return Interval(low - _COMPILED_CALL_US, high)
 
 
@@ -347,19 +349,19 @@ _FLASH_SLACK = 2.0
 
 
 @requires_gain
-def unfused_attention(case: Evidence) -> Draft | None:
+def unfused_attention(evidence: Evidence) -> Draft | None:
     """Rule 17: a softmax between two batched products: the scores go to memory and back several times.
 
     Gain: Sigma t of products, softmax and what lies between them, less the larger floor of the two products, once over
     and twice over (a fused kernel reaches half of the peak and more). Its backward pass is the larger gain again in
     training; only that of the softmax itself is counted.
     """
-    work = work_of(case)
+    work = work_of(evidence)
     forward = _attention_rows(work)
     rows = forward | (work.op_like(_SOFTMAX_BACKWARD) if forward.any() else np.zeros(work.row.size, dtype=bool))
     if share(work, rows) < _LEAST_SHARE:
         return None
-    compute = np.nan_to_num(work.roof("compute_us")) * work.scale / case.steps
+    compute = np.nan_to_num(work.roof("compute_us")) * work.scale / evidence.steps
     left = np.where(forward & work.family("matmul"), np.minimum(compute, work.us), 0.0)
     high = np.where(rows, work.us - left, 0.0)
     low = np.where(forward, np.clip(work.us - _FLASH_SLACK * left, 0.0, None), 0.0) / 2
@@ -406,7 +408,7 @@ def _attention_rows(work: KernelWork) -> Flags:
         one, two = int(product[first]), int(product[last])
         scores = (m[one] * n[one] * batch[one], m[two] * k[two] * batch[two])
         # No fused kernel of a CPU draws random numbers.
-        held = runs_on_host(work.case) and bool(random[one:two].any())
+        held = runs_on_host(work.evidence) and bool(random[one:two].any())
         if two - one <= _BETWEEN and scores[0] == scores[1] == count[at] and not held:
             rows[one : two + 1] = True
     return rows
@@ -414,8 +416,8 @@ def _attention_rows(work: KernelWork) -> Flags:
 
 def _inside_attention(work: KernelWork, rows: Flags) -> bool:
     """True if an attention op called most of these rows."""
-    parent = work.case.linked.ops["parent"].to_numpy(dtype=np.int64, na_value=-1)
-    names = work.case.linked.ops["name"].cat
+    parent = work.evidence.linked.ops["parent"].to_numpy(dtype=np.int64, na_value=-1)
+    names = work.evidence.linked.ops["name"].cat
     own = np.array([_OWN_ATTENTION.search(str(name)) is not None for name in names.categories], dtype=bool)
     is_own = np.append(np.append(own, False)[names.codes.to_numpy()], False)
     above, found = work.op[rows].copy(), np.zeros(int(rows.sum()), dtype=bool)
@@ -431,16 +433,16 @@ _LARGE_PART = 0.2
 
 
 @requires_gain
-def vocabulary_loss(case: Evidence) -> Draft | None:
+def vocabulary_loss(evidence: Evidence) -> Draft | None:
     """Rule 23: cross-entropy over a large vocabulary, where the logits are more than a fifth of the step's bytes.
 
     The loss reads and writes as many numbers as logits four times and more; in parts that stay in cache, or in one
     kernel with the product, once at most. Gain: between half of the loss ops' time and all but one read.
     """
-    work = work_of(case)
+    work = work_of(evidence)
     rows = _loss_rows(work)
-    moved, total = np.nan_to_num(work.roof("bytes_low")), case.analysis.totals.bytes_low or 0.0
-    part = float(moved[rows].sum()) / case.steps / total if total else 0.0
+    moved, total = np.nan_to_num(work.roof("bytes_low")), evidence.analysis.totals.bytes_low or 0.0
+    part = float(moved[rows].sum()) / evidence.steps / total if total else 0.0
     if part <= _LARGE_PART or share(work, rows) < _LEAST_SHARE:
         return None
     high = np.where(rows, work.us - work.memory_us() / 4, 0.0)
@@ -450,14 +452,14 @@ def vocabulary_loss(case: Evidence) -> Draft | None:
         title="The loss over a large vocabulary moves its logits again and again",
         evidence=(
             f"the loss moves {format_share(min(part, 1.0))} of the step's bytes, "
-            f"{format_si(float(moved[rows].sum()) / case.steps, 'B')} per step",
+            f"{format_si(float(moved[rows].sum()) / evidence.steps, 'B')} per step",
             *describe_rows(work, rows),
             *([on_path] if on_path else []),
         ),
         advice="Work out the loss in chunks of rows, or with a fused linear cross-entropy, so that logits stay small.",
         gain_us=gain_of(work, high / 2, high),
         claims=claims_of_rows(work, high),
-        code=_CHUNKED if has_backward_pass(case) else None,
+        code=_CHUNKED if has_backward_pass(evidence) else None,
         confidence="low",
     )
 

@@ -47,43 +47,43 @@ _LONG_PAUSE_US, _LONG_STRETCH_US = 20e3, 1e3
 _AHEAD = 0.1
 
 
-def host_sync(case: Evidence) -> Draft | None:
+def host_sync(evidence: Evidence) -> Draft | None:
     """Rule 7: the device ran dry while the host waited for it, and until the next kernel was there.
 
     The gain is those bubbles, never the waiting call's own length: a wait behind a busy device only moves. Where the
     device idles for other reasons too, the host would not get ahead without the wait, and only the part of the bubbles
     in which it did wait counts.
     """
-    waited_us = idle_us(case, "sync")
-    if runs_on_host(case) or is_broken(case) or not case.analysis.totals.sync_count:
+    waited_us = idle_us(evidence, "sync")
+    if runs_on_host(evidence) or is_broken(evidence) or not evidence.analysis.totals.sync_count:
         return None
-    bubble_us = _bubbles_us(case)
-    is_ahead = share_of_step(case, idle_us(case) - bubble_us) < _AHEAD
+    bubble_us = _bubbles_us(evidence)
+    is_ahead = share_of_step(evidence, idle_us(evidence) - bubble_us) < _AHEAD
     high_us = max(bubble_us, waited_us) if is_ahead else waited_us
-    if share_of_step(case, high_us) < _LEAST_SYNC:
+    if share_of_step(evidence, high_us) < _LEAST_SYNC:
         return None
     return Draft(
         slug="host-sync",
         title="The device runs dry while the host waits for it",
         evidence=(
-            f"{format_count(case.analysis.totals.sync_count)} waiting calls per step; the device idles "
-            f"{format_us(high_us)} ({format_share(share_of_step(case, high_us))}) during them"
+            f"{format_count(evidence.analysis.totals.sync_count)} waiting calls per step; the device idles "
+            f"{format_us(high_us)} ({format_share(share_of_step(evidence, high_us))}) during them"
             + (" and until the next kernel starts" if high_us > waited_us else ""),
-            *idle_lines(case, "sync"),
+            *idle_lines(evidence, "sync"),
         ),
         advice="Keep the value on the device, and read it every so many steps or one step later.",
         code="losses.append(loss.detach())  # and, every 100 steps: torch.stack(losses).mean().item()",
         gain_us=Interval(min(waited_us, high_us) / 2, high_us),
         claims=claims_of(
-            case, "overhead.sync", "overhead.dispatch", "overhead.python", "overhead.launch", most_us=high_us
+            evidence, "overhead.sync", "overhead.dispatch", "overhead.python", "overhead.launch", most_us=high_us
         ),
     )
 
 
-def _bubbles_us(case: Evidence) -> float:
+def _bubbles_us(evidence: Evidence) -> float:
     """Idle time of the device per step, from when it ran dry before a waiting call returned to its next kernel."""
-    events, kernels = case.linked.trace.events, case.linked.kernels
-    ends = np.sort((events["ts_us"] + events["dur_us"]).to_numpy()[_calls(case, _WAITING)])
+    events, kernels = evidence.linked.trace.events, evidence.linked.kernels
+    ends = np.sort((events["ts_us"] + events["dur_us"]).to_numpy()[_calls(evidence, _WAITING)])
     start = kernels["ts_us"].to_numpy()
     if not ends.size or not start.size:
         return 0.0
@@ -92,139 +92,139 @@ def _bubbles_us(case: Evidence) -> float:
     following = np.unique(following[(following > 0) & (following < start.size)])
     opened, closed = reach[following - 1], start[following]
     returned = ends[np.searchsorted(ends, closed, side="right") - 1]
-    inside = kernels_in_window(case)[following] & (returned >= opened)
-    return float(np.maximum(closed - opened, 0.0)[inside].sum()) / case.steps * host_scale(case)
+    inside = kernels_in_window(evidence)[following] & (returned >= opened)
+    return float(np.maximum(closed - opened, 0.0)[inside].sum()) / evidence.steps * host_scale(evidence)
 
 
-def _calls(case: Evidence, pattern: "re.Pattern[str]") -> Flags:
+def _calls(evidence: Evidence, pattern: "re.Pattern[str]") -> Flags:
     """Mask of the rows of EVENTS that are runtime calls in the window whose name the pattern finds."""
-    events = case.linked.trace.events
+    events = evidence.linked.trace.events
     names = events["name"].cat
     wanted = np.array([pattern.search(str(name)) is not None for name in names.categories], dtype=bool)
-    start, (low, high) = events["ts_us"].to_numpy(), case.linked.window.host_us
+    start, (low, high) = events["ts_us"].to_numpy(), evidence.linked.window.host_us
     is_call = (events["category"] == "runtime").to_numpy()
     return np.asarray(wanted[names.codes.to_numpy()] & is_call & (start >= low) & (start < high))
 
 
-def item_calls(case: Evidence) -> Draft | None:
+def item_calls(evidence: Evidence) -> Draft | None:
     """Rule 7 on a CPU, where nothing runs ahead: reading a number costs its ops, and no more."""
-    if not runs_on_host(case):
+    if not runs_on_host(evidence):
         return None
-    calls = op_calls_per_step(case, "aten::item") or op_calls_per_step(case, "aten::_local_scalar_dense")
-    spent_us = outermost_us(case, *_READS)
-    if calls < 1 or share_of_step(case, spent_us) < _LEAST_SIDE:
+    calls = op_calls_per_step(evidence, "aten::item") or op_calls_per_step(evidence, "aten::_local_scalar_dense")
+    spent_us = outermost_us(evidence, *_READS)
+    if calls < 1 or share_of_step(evidence, spent_us) < _LEAST_SIDE:
         return None
-    lines = sources_of(case, rows_of_ops(case, _READS))
+    lines = sources_of(evidence, rows_of_ops(evidence, _READS))
     return Draft(
         slug="item-calls",
         title="Single numbers are read out of tensors in the step",
         evidence=(
             f"{format_count(calls)} reads per step take {format_us(spent_us)} "
-            f"({format_share(share_of_step(case, spent_us))})" + (f", at {', '.join(lines)}" if lines else ""),
+            f"({format_share(share_of_step(evidence, spent_us))})" + (f", at {', '.join(lines)}" if lines else ""),
         ),
         advice="Collect the values as tensors and read them together, every so many steps.",
         code="totals += torch.stack([mean, std, largest])  # and, every 100 steps: totals.tolist()",
         gain_us=up_to(spent_us),
-        claims=claims_of(case, "overhead.dispatch", "overhead.launch_floor", "overhead.python", most_us=spent_us),
+        claims=claims_of(evidence, "overhead.dispatch", "overhead.launch_floor", "overhead.python", most_us=spent_us),
     )
 
 
-def gc_pauses(case: Evidence) -> Draft | None:
+def gc_pauses(evidence: Evidence) -> Draft | None:
     """Rule 9: Python's garbage collector runs inside the step while the device (or the step's thread) waits."""
-    spent_us, rows = account_us(case, "overhead.gc"), idle_rows(case, "gc")
+    spent_us, rows = account_us(evidence, "overhead.gc"), idle_rows(evidence, "gc")
     longest_us = max((row.us / row.calls for row in rows if row.calls > 0), default=0.0)
-    if share_of_step(case, spent_us) < _LEAST_GC and longest_us < _LONG_PAUSE_US:
+    if share_of_step(evidence, spent_us) < _LEAST_GC and longest_us < _LONG_PAUSE_US:
         return None
     return Draft(
         slug="gc-pauses",
         title="Python's garbage collector stops the step",
         evidence=(
-            f"{format_us(spent_us)} per step ({format_share(share_of_step(case, spent_us))}); a pause lasts "
+            f"{format_us(spent_us)} per step ({format_share(share_of_step(evidence, spent_us))}); a pause lasts "
             f"{format_us(longest_us)}",
-            *idle_lines(case, "gc"),
+            *idle_lines(evidence, "gc"),
         ),
         advice="Freeze what lives for good after the first steps, and collect between epochs.",
         code="gc.collect(); gc.freeze()  # after warming up; gc.disable() and gc.collect() every 1000 steps go further",
         gain_us=up_to(spent_us),
-        claims=claims_of(case, "overhead.gc"),
+        claims=claims_of(evidence, "overhead.gc"),
         tries=("gc-freeze",),
     )
 
 
-def device_allocations(case: Evidence) -> Draft | None:
+def device_allocations(evidence: Evidence) -> Draft | None:
     """Rule 10: memory is taken from the driver, or given back to it, in steps that should reuse what they have."""
-    waited_us = idle_us(case, "allocator")
-    calls = int(np.count_nonzero(_calls(case, _ALLOCATES))) / case.steps
-    if runs_on_host(case) or not calls or share_of_step(case, waited_us) < _LEAST_ALLOCATOR:
+    waited_us = idle_us(evidence, "allocator")
+    calls = int(np.count_nonzero(_calls(evidence, _ALLOCATES))) / evidence.steps
+    if runs_on_host(evidence) or not calls or share_of_step(evidence, waited_us) < _LEAST_ALLOCATOR:
         return None
     return Draft(
         slug="device-allocations",
         title="The driver allocates device memory during the step",
         evidence=(
             f"{format_count(calls)} calls of the driver's allocator per step; the device idles {format_us(waited_us)} "
-            f"({format_share(share_of_step(case, waited_us))}) for them",
-            *idle_lines(case, "allocator"),
+            f"({format_share(share_of_step(evidence, waited_us))}) for them",
+            *idle_lines(evidence, "allocator"),
         ),
         advice="Let the caching allocator keep its memory: no empty_cache() in the loop, and segments that can grow.",
         code="PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
         gain_us=up_to(waited_us),
-        claims=claims_of(case, "overhead.allocator"),
-        confidence="medium" if case.steps > 1 else "low",
+        claims=claims_of(evidence, "overhead.allocator"),
+        confidence="medium" if evidence.steps > 1 else "low",
     )
 
 
-def fresh_pages(case: Evidence) -> Draft | None:
+def fresh_pages(evidence: Evidence) -> Draft | None:
     """Rule 10 on a CPU: large results come in pages that the system has to hand out (and zero) in each step anew."""
-    rows = [row for row in idle_rows(case, "allocator") if (row.detail or "").endswith(_FAULTS)]
+    rows = [row for row in idle_rows(evidence, "allocator") if (row.detail or "").endswith(_FAULTS)]
     spent_us = sum(row.us for row in rows)
-    if not runs_on_host(case) or share_of_step(case, spent_us) < _LEAST_FAULTS:
+    if not runs_on_host(evidence) or share_of_step(evidence, spent_us) < _LEAST_FAULTS:
         return None
     return Draft(
         slug="fresh-pages",
         title="Every step fills memory that the system hands out anew",
         evidence=(
-            f"{format_us(spent_us)} per step ({format_share(share_of_step(case, spent_us))}) goes into the first "
+            f"{format_us(spent_us)} per step ({format_share(share_of_step(evidence, spent_us))}) goes into the first "
             "touch of new pages",
             *(_place(row) for row in rows[:3]),
         ),
         advice="Write into tensors that are kept (out=, in place), or use an allocator that keeps large blocks.",
         code="LD_PRELOAD=libjemalloc.so.2 MALLOC_CONF=dirty_decay_ms:-1 python train.py",
         gain_us=up_to(spent_us),
-        claims=claims_of(case, "overhead.allocator", most_us=spent_us),
+        claims=claims_of(evidence, "overhead.allocator", most_us=spent_us),
     )
 
 
-def side_work(case: Evidence) -> Draft | None:
+def side_work(evidence: Evidence) -> Draft | None:
     """Rule 14: saving, logging, printing or checking inside the step, with the device waiting."""
-    rows = [row for row in idle_rows(case, "python", "sync", "dispatch") if _SIDE_WORK.search(row.detail or "")]
+    rows = [row for row in idle_rows(evidence, "python", "sync", "dispatch") if _SIDE_WORK.search(row.detail or "")]
     spent_us = sum(row.us for row in rows)
-    if share_of_step(case, spent_us) < _LEAST_SIDE:
+    if share_of_step(evidence, spent_us) < _LEAST_SIDE:
         return None
     return Draft(
         slug="side-work",
         title="The step also saves, logs or checks",
         evidence=(
-            f"{format_us(spent_us)} per step ({format_share(share_of_step(case, spent_us))})",
+            f"{format_us(spent_us)} per step ({format_share(share_of_step(evidence, spent_us))})",
             *_places(rows),
         ),
         advice="Do it less often, or in another thread, on a copy.",
         code="if number % 100 == 0:\n    executor.submit(torch.save, snapshot, path)  # a ThreadPoolExecutor(1)",
         gain_us=up_to(spent_us),
-        claims=claims_of(case, *dict.fromkeys(f"overhead.{row.cause}" for row in rows), most_us=spent_us),
+        claims=claims_of(evidence, *dict.fromkeys(f"overhead.{row.cause}" for row in rows), most_us=spent_us),
     )
 
 
-def python_call(case: Evidence) -> Draft | None:
+def python_call(evidence: Evidence) -> Draft | None:
     """Any other stretch of Python in which the step stays for a millisecond or more, or a function that is named."""
-    rows = [row for row in idle_rows(case, "python") if _is_call(row)]
+    rows = [row for row in idle_rows(evidence, "python") if _is_call(row)]
     spent_us = sum(row.us for row in rows)
-    if share_of_step(case, spent_us) < _LEAST_PYTHON:
+    if share_of_step(evidence, spent_us) < _LEAST_PYTHON:
         return None
     return Draft(
         slug="python-call",
         title="Something in Python takes a part of each step",
         evidence=(
-            f"{format_us(spent_us)} per step ({format_share(share_of_step(case, spent_us))})",
+            f"{format_us(spent_us)} per step ({format_share(share_of_step(evidence, spent_us))})",
             *_places(rows),
         ),
         advice=(
@@ -234,7 +234,7 @@ def python_call(case: Evidence) -> Draft | None:
         ),
         code="ready = executor.submit(function, ...)  # before the step; ready.result() where its result is needed",
         gain_us=up_to(spent_us),
-        claims=claims_of(case, "overhead.python", most_us=spent_us),
+        claims=claims_of(evidence, "overhead.python", most_us=spent_us),
     )
 
 

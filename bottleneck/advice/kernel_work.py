@@ -47,16 +47,16 @@ class _Track:
     ends: Flags
 
 
-def saved_us(case: Evidence, less_us: Floats) -> float:
+def saved_us(evidence: Evidence, less_us: Floats) -> float:
     """Reduction of the step in microseconds if each row of KERNELS takes so much less (in the trace's time).
 
     On a CPU ops run one after the other: the sum. On a device each stream is replayed with the launches where they
     were: a kernel cannot start before the host has launched it, so what is saved before a launch that came late is
     worth nothing, unless the host itself was waiting for the device. Work on other streams keeps its times.
     """
-    if runs_on_host(case):
-        return float(less_us.sum()) / case.steps
-    return sum(_saved(track, less_us[track.rows]) for track in _tracks(case)) / case.steps
+    if runs_on_host(evidence):
+        return float(less_us.sum()) / evidence.steps
+    return sum(_saved(track, less_us[track.rows]) for track in _tracks(evidence)) / evidence.steps
 
 
 def _saved(track: _Track, less_us: Floats) -> float:
@@ -69,24 +69,24 @@ def _saved(track: _Track, less_us: Floats) -> float:
     return float(saved[track.ends].sum())
 
 
-def _tracks(case: Evidence) -> tuple[_Track, ...]:
-    """The streams of the case; computed once and kept beside it."""
-    return remembered(case, _find_tracks)
+def _tracks(evidence: Evidence) -> tuple[_Track, ...]:
+    """The streams of the evidence; computed once and kept beside it."""
+    return remembered(evidence, _find_tracks)
 
 
-def _find_tracks(case: Evidence) -> tuple[_Track, ...]:
-    kernels = case.linked.kernels
-    rows = np.flatnonzero(kernels_in_window(case))
+def _find_tracks(evidence: Evidence) -> tuple[_Track, ...]:
+    kernels = evidence.linked.kernels
+    rows = np.flatnonzero(kernels_in_window(evidence))
     start_us = kernels["ts_us"].to_numpy()
     stream = kernels["stream"].cat.codes.to_numpy()
     rows = rows[np.lexsort((start_us[rows], stream[rows]))]
-    waits = _host_waits(case)
+    waits = _host_waits(evidence)
     cuts = np.flatnonzero(np.diff(stream[rows])) + 1
-    return tuple(_track(case, mine, waits) for mine in np.split(rows, cuts) if mine.size)
+    return tuple(_track(evidence, mine, waits) for mine in np.split(rows, cuts) if mine.size)
 
 
-def _track(case: Evidence, rows: Integers, waits: tuple[Floats, Floats]) -> _Track:
-    kernels = case.linked.kernels
+def _track(evidence: Evidence, rows: Integers, waits: tuple[Floats, Floats]) -> _Track:
+    kernels = evidence.linked.kernels
     start, dur = (kernels[name].to_numpy()[rows] for name in ("ts_us", "dur_us"))
     launch = kernels["launch_ts_us"].to_numpy()[rows]
     end = np.maximum.accumulate(start + dur)
@@ -106,9 +106,9 @@ def _track(case: Evidence, rows: Integers, waits: tuple[Floats, Floats]) -> _Tra
     )
 
 
-def _host_waits(case: Evidence) -> tuple[Floats, Floats]:
+def _host_waits(evidence: Evidence) -> tuple[Floats, Floats]:
     """Starts, and ends so far, of the calls in which the host may wait for the device."""
-    events = case.linked.trace.events
+    events = evidence.linked.trace.events
     names = events["name"].cat
     waiting = np.array([_WAITING_CALL.search(str(name)[:200]) is not None for name in names.categories], dtype=bool)
     is_call = np.append(waiting, False)[names.codes.to_numpy()] & (events["category"] == "runtime").to_numpy()
@@ -147,7 +147,7 @@ class KernelWork:
     none. Floors (``roof``) and costs (``cost``) are of one run.
     """
 
-    case: Evidence
+    evidence: Evidence
     row: Integers
     us: Floats
     scale: float
@@ -156,7 +156,7 @@ class KernelWork:
 
     def roof(self, column: str) -> Floats:
         """An amount of ROOFLINE; NaN where unknown."""
-        return np.asarray(self.case.roofline[column].to_numpy()[self.row], dtype=np.float64)
+        return np.asarray(self.evidence.roofline[column].to_numpy()[self.row], dtype=np.float64)
 
     def is_text(self, table: pd.DataFrame, column: str, *texts: str) -> Flags:
         """Mask of the rows whose category of KERNELS or ROOFLINE is one of these texts."""
@@ -164,45 +164,45 @@ class KernelWork:
 
     def bound(self, *bounds: str) -> Flags:
         """Mask of the rows with one of these bounds."""
-        return self.is_text(self.case.roofline, "bound", *bounds)
+        return self.is_text(self.evidence.roofline, "bound", *bounds)
 
     def cost(self, column: str) -> Floats:
         """An amount of COSTS; NaN for a row without a cost formula."""
-        return np.append(self.case.costs[column].to_numpy(dtype=np.float64), np.nan)[self.signature]
+        return np.append(self.evidence.costs[column].to_numpy(dtype=np.float64), np.nan)[self.signature]
 
     def family(self, *families: str) -> Flags:
         """Mask of the rows whose cost formula is of one of these families."""
-        return _text_matches(self.case.costs["family"], lambda text: text in families, self.signature)
+        return _text_matches(self.evidence.costs["family"], lambda text: text in families, self.signature)
 
     def dtype(self, *dtypes: str) -> Flags:
         """Mask of the rows whose arithmetic is in one of these dtypes."""
-        return _text_matches(self.case.costs["math_dtype"], lambda text: text in dtypes, self.signature)
+        return _text_matches(self.evidence.costs["math_dtype"], lambda text: text in dtypes, self.signature)
 
     def op_like(self, pattern: "re.Pattern[str]") -> Flags:
         """Mask of the rows whose op has a name that the pattern finds."""
-        return _text_matches(self.case.linked.ops["name"], _search(pattern), self.op)
+        return _text_matches(self.evidence.linked.ops["name"], _search(pattern), self.op)
 
     def kernel_like(self, pattern: "re.Pattern[str]") -> Flags:
         """Mask of the rows whose kernel (CPU: op) has a name that the pattern finds."""
-        return _text_matches(self.case.linked.kernels["name"], _search(pattern), self.row)
+        return _text_matches(self.evidence.linked.kernels["name"], _search(pattern), self.row)
 
     def reason_like(self, pattern: "re.Pattern[str]") -> Flags:
         """Mask of the rows whose reason in ROOFLINE the pattern finds."""
-        return _text_matches(self.case.roofline["reason"], _search(pattern), self.row)
+        return _text_matches(self.evidence.roofline["reason"], _search(pattern), self.row)
 
     @property
     def in_model(self) -> Flags:
         """Mask of the rows issued outside of optimizers and loaders, which other rules cover."""
-        return remembered(self.case, _find_model_rows)
+        return remembered(self.evidence, _find_model_rows)
 
     def floor_us(self) -> Floats:
         """The larger floor of arithmetic and bytes, per step and scaled like ``us``, and at most that; 0 if unknown."""
         floor = np.fmax(self.roof("compute_us"), self.roof("memory_us"))
-        return np.minimum(np.nan_to_num(floor) * self.scale / self.case.steps, self.us)
+        return np.minimum(np.nan_to_num(floor) * self.scale / self.evidence.steps, self.us)
 
     def memory_us(self) -> Floats:
         """The floor of the bytes, per step and scaled like ``us``, and at most that; 0 if unknown."""
-        return np.minimum(np.nan_to_num(self.roof("memory_us")) * self.scale / self.case.steps, self.us)
+        return np.minimum(np.nan_to_num(self.roof("memory_us")) * self.scale / self.evidence.steps, self.us)
 
 
 def _search(pattern: "re.Pattern[str]") -> Callable[[str], bool]:
@@ -215,9 +215,9 @@ def _text_matches(column: "pd.Series[str]", holds: Callable[[str], bool], rows: 
     return np.asarray(np.append(found, False)[np.append(column.cat.codes.to_numpy(), -1)[rows]])
 
 
-def inside_marks(case: Evidence, at_us: Floats, mark: "re.Pattern[str]") -> Flags:
+def inside_marks(evidence: Evidence, at_us: Floats, mark: "re.Pattern[str]") -> Flags:
     """Mask of the times that lie inside a mark (annotation or op) of such a name."""
-    events = case.linked.trace.events
+    events = evidence.linked.trace.events
     names = events["name"].cat
     found = [code for code, name in enumerate(names.categories) if mark.search(str(name)[:_NAME_LIMIT])]
     if not found:
@@ -229,35 +229,35 @@ def inside_marks(case: Evidence, at_us: Floats, mark: "re.Pattern[str]") -> Flag
     return np.asarray((before >= 0) & (at_us < end[np.maximum(before, 0)]))
 
 
-def has_backward_pass(case: Evidence) -> bool:
+def has_backward_pass(evidence: Evidence) -> bool:
     """True if the step runs a backward pass, by its marks or, in old traces, by the names of ops."""
-    return has_backward_marks(case) or any(_BACKWARD.search(name) for name in case.op_sums)
+    return has_backward_marks(evidence) or any(_BACKWARD.search(name) for name in evidence.op_sums)
 
 
-def work_of(case: Evidence) -> KernelWork:
-    """The kernels of this case with their costs; computed once and kept beside it."""
-    return remembered(case, _find_work)
+def work_of(evidence: Evidence) -> KernelWork:
+    """The kernels of this evidence with their costs; computed once and kept beside it."""
+    return remembered(evidence, _find_work)
 
 
-def _find_model_rows(case: Evidence) -> Flags:
-    at_us = np.append(case.linked.ops["ts_us"].to_numpy(), np.nan)[work_of(case).op]
-    return ~inside_marks(case, at_us, _OUTSIDE_MODEL)
+def _find_model_rows(evidence: Evidence) -> Flags:
+    at_us = np.append(evidence.linked.ops["ts_us"].to_numpy(), np.nan)[work_of(evidence).op]
+    return ~inside_marks(evidence, at_us, _OUTSIDE_MODEL)
 
 
-def _find_work(case: Evidence) -> KernelWork:
-    kernels, ops = case.linked.kernels, case.linked.ops
+def _find_work(evidence: Evidence) -> KernelWork:
+    kernels, ops = evidence.linked.kernels, evidence.linked.ops
     device_copy = (kernels["kind"] == "copy").to_numpy() & ~_over_link(kernels)
-    works = kernels["kind"].isin(("compute", "fill")).to_numpy() & ~case.attribution["dispatches"].to_numpy()
-    row = np.flatnonzero((works | device_copy) & kernels_in_window(case))
+    works = kernels["kind"].isin(("compute", "fill")).to_numpy() & ~evidence.attribution["dispatches"].to_numpy()
+    row = np.flatnonzero((works | device_copy) & kernels_in_window(evidence))
     row = row[np.lexsort((kernels["ts_us"].to_numpy()[row], kernels["stream"].cat.codes.to_numpy()[row]))]
-    owner, issuer = (as_integers(frame[name])[row] for frame, name in ((case.attribution, "op"), (kernels, "op")))
+    owner, issuer = (as_integers(frame[name])[row] for frame, name in ((evidence.attribution, "op"), (kernels, "op")))
     op = np.where(owner < 0, issuer, owner)
-    carried = as_integers(case.attribution["signature"])[row]
-    us = kernels["dur_us"].to_numpy()[row] / case.steps
-    busy_us = case.analysis.totals.busy_us
+    carried = as_integers(evidence.attribution["signature"])[row]
+    us = kernels["dur_us"].to_numpy()[row] / evidence.steps
+    busy_us = evidence.analysis.totals.busy_us
     scale = min(1.0, busy_us / us.sum()) if us.sum() > 0 and busy_us > 0 else 1.0
     signature = np.where(carried < 0, np.append(as_integers(ops["signature"]), -1)[op], carried)
-    return KernelWork(case, row, us * scale, scale, op, signature)
+    return KernelWork(evidence, row, us * scale, scale, op, signature)
 
 
 def _over_link(kernels: pd.DataFrame) -> Flags:
@@ -269,9 +269,9 @@ def requires_gain(rule: Callable[[Evidence], Draft | None]) -> Callable[[Evidenc
     """The same rule, silent where the critical path leaves nothing of its gain: a device that waits for its host."""
 
     @wraps(rule)
-    def gaining_rule(case: Evidence) -> Draft | None:
-        draft = rule(case)
-        if draft is None or draft.gain_us is None or draft.gain_us.high >= _LEAST_GAIN * case.step_us:
+    def gaining_rule(evidence: Evidence) -> Draft | None:
+        draft = rule(evidence)
+        if draft is None or draft.gain_us is None or draft.gain_us.high >= _LEAST_GAIN * evidence.step_us:
             return draft
         return None
 
@@ -289,15 +289,15 @@ def gain_of(work: KernelWork, low_us: Floats, high_us: Floats) -> Interval:
 
 def _saved_on_critical_path_us(work: KernelWork, less_us: Floats) -> float:
     """On a device the streams are replayed with the trace's own durations; the result is scaled as the work is."""
-    less = np.zeros(len(work.case.linked.kernels))
-    less[work.row] = less_us * work.case.steps / work.scale
-    return saved_us(work.case, less) * work.scale
+    less = np.zeros(len(work.evidence.linked.kernels))
+    less[work.row] = less_us * work.evidence.steps / work.scale
+    return saved_us(work.evidence, less) * work.scale
 
 
 def critical_path_note(work: KernelWork, less_us: Floats) -> str | None:
     """Evidence that the host's pace makes a faster device worth less; null where it does not."""
     whole = float(less_us.sum())
-    if runs_on_host(work.case) or not whole:
+    if runs_on_host(work.evidence) or not whole:
         return None
     part = min(_saved_on_critical_path_us(work, less_us) / whole, 1.0)
     if part > 0.95:
@@ -307,14 +307,14 @@ def critical_path_note(work: KernelWork, less_us: Floats) -> str | None:
 
 def claims_of_rows(work: KernelWork, less_us: Floats) -> Mapping[str, float]:
     """Claims on the kernels by name, in microseconds per step."""
-    names = work.case.linked.kernels["name"].cat
+    names = work.evidence.linked.kernels["name"].cat
     total = np.bincount(names.codes.to_numpy()[work.row], weights=less_us, minlength=len(names.categories))
     return {f"kernel:{names.categories[code]}": float(total[code]) for code in np.flatnonzero(total > 0).tolist()}
 
 
 def share(work: KernelWork, rows: Flags) -> float:
     """Share of the step (0-1) that these rows take."""
-    step_us = work.case.step_us
+    step_us = work.evidence.step_us
     return min(float(work.us[rows].sum()) / step_us, 1.0) if step_us > 0 else 0.0
 
 
@@ -323,18 +323,22 @@ def describe_rows(work: KernelWork, rows: Flags, most: int = 3) -> tuple[str, ..
     places = np.flatnonzero(rows)
     if not places.size:
         return ()
-    source = work.case.linked.kernels["source"].cat
+    source = work.evidence.linked.kernels["source"].cat
     sources = source.codes.to_numpy()[work.row[places]].astype(np.int64)
     names = _name_codes(work)[places]
-    key = (names * (len(source.categories) + 1) + sources + 1) * (len(work.case.costs) + 1) + work.signature[places] + 1
+    key = (
+        (names * (len(source.categories) + 1) + sources + 1) * (len(work.evidence.costs) + 1)
+        + work.signature[places]
+        + 1
+    )
     _, first, fold = np.unique(key, return_index=True, return_inverse=True)
-    us, runs = np.bincount(fold, weights=work.us[places]), np.bincount(fold) / work.case.steps
+    us, runs = np.bincount(fold, weights=work.us[places]), np.bincount(fold) / work.evidence.steps
     lines = []
     for one in np.argsort(-us, kind="stable")[:most].tolist():
         at = sources[first[one]]
         place = f" at {source.categories[at]}" if at >= 0 else ""
         sizes = _shown_sizes(work, int(work.signature[places[first[one]]]))
-        part = format_share(float(us[one]) / work.case.step_us) if work.case.step_us > 0 else "?"
+        part = format_share(float(us[one]) / work.evidence.step_us) if work.evidence.step_us > 0 else "?"
         lines.append(
             f"{_name(work, int(places[first[one]]))}{place}: {format_us(float(us[one]))} per step ({part}), "
             f"{format_times(float(runs[one]))}{sizes}"
@@ -344,14 +348,14 @@ def describe_rows(work: KernelWork, rows: Flags, most: int = 3) -> tuple[str, ..
 
 def _name_codes(work: KernelWork) -> Integers:
     """One number per name shown: that of the op, else of the kernel."""
-    ops, kernels = work.case.linked.ops["name"].cat, work.case.linked.kernels["name"].cat
+    ops, kernels = work.evidence.linked.ops["name"].cat, work.evidence.linked.kernels["name"].cat
     of_op = np.append(ops.codes.to_numpy().astype(np.int64), -1)[work.op]
     return np.where(of_op >= 0, of_op, len(ops.categories) + kernels.codes.to_numpy().astype(np.int64)[work.row])
 
 
 def _name(work: KernelWork, place: int) -> str:
     op = int(work.op[place])
-    frame = work.case.linked.ops if op >= 0 else work.case.linked.kernels
+    frame = work.evidence.linked.ops if op >= 0 else work.evidence.linked.kernels
     text = str(frame["name"].iloc[op if op >= 0 else int(work.row[place])])
     return text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"
 
@@ -366,13 +370,13 @@ def sizes_of(work: KernelWork, signature: int) -> Sizes:
     """Sizes of every argument of a call, () for what is no tensor; () for a call without recorded sizes."""
     if signature < 0:
         return ()
-    known = remembered(work.case, _known_sizes)
+    known = remembered(work.evidence, _known_sizes)
     if signature not in known:
-        known[signature] = _read_sizes(work.case.linked.trace.signatures["dims"].iloc[signature])
+        known[signature] = _read_sizes(work.evidence.linked.trace.signatures["dims"].iloc[signature])
     return known[signature]
 
 
-def _known_sizes(case: Evidence) -> dict[int, Sizes]:  # noqa: ARG001 - one table per case
+def _known_sizes(evidence: Evidence) -> dict[int, Sizes]:  # noqa: ARG001 - one table per evidence
     """Argument sizes of the calls read so far, by row in CALLS."""
     return {}
 
@@ -394,7 +398,7 @@ def _is_size(value: object) -> bool:
 
 def elements(work: KernelWork, rows: Flags) -> Floats:
     """Numbers in the largest tensor of each call; NaN where sizes are unknown, and for other rows."""
-    largest = np.full(len(work.case.costs) + 1, np.nan)
+    largest = np.full(len(work.evidence.costs) + 1, np.nan)
     for signature in np.unique(work.signature[rows]).tolist():
         counts = [math.prod(map(float, size)) for size in sizes_of(work, signature) if size]
         if counts:
@@ -405,7 +409,7 @@ def elements(work: KernelWork, rows: Flags) -> Floats:
 
 def text_column(work: KernelWork, column: str, signature: int) -> tuple[object, ...]:
     """One text of CALLS ('types', 'concrete', 'strides') as a tuple; () where it was not recorded."""
-    text = work.case.linked.trace.signatures[column].iloc[signature] if signature >= 0 else None
+    text = work.evidence.linked.trace.signatures[column].iloc[signature] if signature >= 0 else None
     try:
         read = json.loads(text) if isinstance(text, str) else None
     except (ValueError, RecursionError):

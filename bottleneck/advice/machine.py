@@ -32,12 +32,12 @@ _PROFILER_OPTIONS = {
 }
 
 
-def low_clocks(case: Evidence) -> Draft | None:
+def low_clocks(evidence: Evidence) -> Draft | None:
     """Rule 50: the device's clock was below the one of its peaks, or was held back for a reason."""
-    telemetry = case.analysis.telemetry
+    telemetry = evidence.analysis.telemetry
     if telemetry is None:
         return None
-    device = case.analysis.device
+    device = evidence.analysis.device
     on_host = device.kind == "cpu"
     clock_mhz = telemetry.cpu_clock_mhz if on_host else telemetry.sm_clock_mhz
     nominal_mhz = max(device.peak_clocks_mhz.values(), default=0.0)
@@ -46,18 +46,18 @@ def low_clocks(case: Evidence) -> Draft | None:
     held = tuple(reason for reason in telemetry.throttle if reason not in _CHOSEN)
     if (share is None or share >= _FULL_CLOCK) and not held:
         return None
-    slowed_us = account_us(case, "compute") * max(0.0, 1 - share) if share is not None else 0.0
-    evidence = [f"its clocks were held back: {', '.join(telemetry.throttle)}"] if telemetry.throttle else []
+    slowed_us = account_us(evidence, "compute") * max(0.0, 1 - share) if share is not None else 0.0
+    observed = [f"its clocks were held back: {', '.join(telemetry.throttle)}"] if telemetry.throttle else []
     if share is not None and clock_mhz is not None:
-        evidence.append(
+        observed.append(
             f"it ran at {clock_mhz:.0f} MHz, {format_share(share)} of the {nominal_mhz:.0f} MHz at which its peaks hold"
         )
     if telemetry.temperature_c is not None and held:
-        evidence.append(f"it was {telemetry.temperature_c:.0f} degrees Celsius warm")
+        observed.append(f"it was {telemetry.temperature_c:.0f} degrees Celsius warm")
     return Draft(
         slug="low-clocks",
         title="The device runs below its clock",
-        evidence=tuple(evidence),
+        evidence=tuple(observed),
         advice="Check cooling and power limit, and compare with other runs only at the same clock.",
         code=None if on_host else "nvidia-smi -q -d CLOCK,PERFORMANCE,POWER",
         gain_us=None,
@@ -68,20 +68,24 @@ def low_clocks(case: Evidence) -> Draft | None:
     )
 
 
-def busy_not_productive(case: Evidence) -> Draft | None:
+def busy_not_productive(evidence: Evidence) -> Draft | None:
     """Rule 51: a device that always runs a kernel may still do next to nothing of what it could.
 
     Its counter of utilisation shows only that some kernel ran; where it was not read, the trace shows the same.
     """
-    priced = case.analysis.coverage.priced_share
-    if runs_on_host(case) or case.analysis.device.source is None or priced is None or priced < _PRICED_ENOUGH:
+    priced = evidence.analysis.coverage.priced_share
+    if runs_on_host(evidence) or evidence.analysis.device.source is None or priced is None or priced < _PRICED_ENOUGH:
         return None
-    telemetry = case.analysis.telemetry
+    telemetry = evidence.analysis.telemetry
     counted = None if telemetry is None else telemetry.utilization
-    share = counted if counted is not None else share_of_step(case, busy_us(case))
-    floors = [max(row.compute_us or 0.0, row.memory_us or 0.0) for row in case.analysis.kernels]
-    needed = share_of_step(case, math.fsum(floors))
-    if share <= _BUSY or needed >= _LITTLE or share_of_step(case, account_us(case, "communication")) > _BUSY / 2:
+    share = counted if counted is not None else share_of_step(evidence, busy_us(evidence))
+    floors = [max(row.compute_us or 0.0, row.memory_us or 0.0) for row in evidence.analysis.kernels]
+    needed = share_of_step(evidence, math.fsum(floors))
+    if (
+        share <= _BUSY
+        or needed >= _LITTLE
+        or share_of_step(evidence, account_us(evidence, "communication")) > _BUSY / 2
+    ):
         return None
     seen = "by its own counter" if counted is not None else "of the step by the trace"
     return Draft(
@@ -97,12 +101,12 @@ def busy_not_productive(case: Evidence) -> Draft | None:
     )
 
 
-def profiler_distorts(case: Evidence) -> Draft | None:
+def profiler_distorts(evidence: Evidence) -> Draft | None:
     """Rule 52: steps take much longer under the profiler than without it."""
-    times = case.analysis.steps
+    times = evidence.analysis.steps
     if times.perturbation is None or times.perturbation <= _DISTORTED or times.unprofiled_us is None:
         return None
-    dearest = _dearest(case.analysis.option_costs)
+    dearest = _dearest(evidence.analysis.option_costs)
     profiled_us = times.perturbation * times.unprofiled_us.median
     return Draft(
         slug="profiler-distorts",
@@ -127,12 +131,12 @@ def _dearest(costs: OptionCosts | None) -> tuple[str, float] | None:
     return None if dearest is None or dearest.ratio.median <= 1.0 else (dearest.option, dearest.ratio.median)
 
 
-def incomplete_trace(case: Evidence) -> Draft | None:
+def incomplete_trace(evidence: Evidence) -> Draft | None:
     """Rule 53: so much is missing, or disturbed, that no finding should be believed before it is recorded again."""
-    broken = [caveat.message for caveat in case.analysis.caveats if caveat.slug in BROKEN_TRACE_SLUGS]
+    broken = [caveat.message for caveat in evidence.analysis.caveats if caveat.slug in BROKEN_TRACE_SLUGS]
     orphans = [
         caveat.message
-        for caveat in case.analysis.caveats
+        for caveat in evidence.analysis.caveats
         if caveat.slug == "orphans" and (caveat.share or 0.0) > 1 - _COMPLETE
     ]
     if not broken and not orphans:

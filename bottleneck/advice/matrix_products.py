@@ -31,14 +31,14 @@ _POORLY_EXPLAINED = 0.6
 
 
 @requires_gain
-def misaligned_products(case: Evidence) -> Draft | None:
+def misaligned_products(evidence: Evidence) -> Draft | None:
     """Rule 29: products on matrix units whose sizes are no multiple of 8 and that reach less than 60 % of their floor.
 
     Gain: what is left above 70 % of the peak at the padded shape, at most, from half of it. CPU libraries pack their
     operands, so that this is about GPUs.
     """
-    work = work_of(case)
-    if runs_on_host(case):
+    work = work_of(evidence)
+    if runs_on_host(evidence):
         return None
     m, n, k = (work.cost(name) for name in ("m", "n", "k"))
     uneven = ((n % _UNIT != 0) & (n > _UNIT)) | ((k % _UNIT != 0) & (k > _UNIT))
@@ -85,15 +85,15 @@ _FILLED_ENOUGH = 0.75
 
 
 @requires_gain
-def unfilled_waves(case: Evidence) -> Draft | None:
+def unfilled_waves(evidence: Evidence) -> Draft | None:
     """Rule 30: tiles of products that leave more than a quarter of the slots of their last wave empty.
 
     Gain: t (1 - fill) at most, from half of it; ``ROOFLINE.reason`` proves the fill from grid and sizes.
     """
-    work = work_of(case)
+    work = work_of(evidence)
     fill = _fill(work)
     rows = (fill < _FILLED_ENOUGH) & work.family("matmul", "convolution")
-    if runs_on_host(case) or share(work, rows) < _LEAST_SHARE:
+    if runs_on_host(evidence) or share(work, rows) < _LEAST_SHARE:
         return None
     less = np.where(rows, np.minimum(work.us * (1 - fill), work.us - work.floor_us()), 0.0)
     on_path = critical_path_note(work, less)
@@ -116,14 +116,14 @@ def unfilled_waves(case: Evidence) -> Draft | None:
 
 def _fill(work: KernelWork) -> Floats:
     """Part of the slots that the reason of each row states; NaN where it states none."""
-    reason = work.case.roofline["reason"].cat
+    reason = work.evidence.roofline["reason"].cat
     found = (_QUANTISED.search(str(text)) for text in reason.categories)
     filled = [float(match[1]) / 100 if match else np.nan for match in found]
     return np.append(np.array(filled, dtype=np.float64), np.nan)[reason.codes.to_numpy()[work.row]]
 
 
 def _reasons(work: KernelWork, rows: Flags) -> list[str]:
-    return [str(text) for text in work.case.roofline["reason"].iloc[work.row[rows]].unique()]
+    return [str(text) for text in work.evidence.roofline["reason"].iloc[work.row[rows]].unique()]
 
 
 _MANY = 3
@@ -132,14 +132,14 @@ _GROUPED_REACHED = 0.5
 
 
 @requires_gain
-def many_small_products(case: Evidence) -> Draft | None:
+def many_small_products(evidence: Evidence) -> Draft | None:
     """Rule 31: three and more products of one shape directly after one another, too small to reach half their floor.
 
     In trace order: nothing but views lies between them, so that none can need another's result through an activation.
     Gain: Sigma t - t of one product of them all, at most (at half of the peak, and no faster than one of them is now),
     from half of it.
     """
-    work = work_of(case)
+    work = work_of(evidence)
     rows, first = _repeated(work)
     if share(work, rows) < _LEAST_SHARE:
         return None
@@ -158,8 +158,8 @@ def many_small_products(case: Evidence) -> Draft | None:
         slug="many-small-products",
         title="Many small products of one shape run one by one",
         evidence=(
-            f"{format_count(np.count_nonzero(runs) / case.steps)} runs per step of {_span(runs[runs > 0])} products of "
-            "one shape, in trace order",
+            f"{format_count(np.count_nonzero(runs) / evidence.steps)} runs per step of {_span(runs[runs > 0])} "
+            "products of one shape, in trace order",
             *describe_rows(work, rows),
             *([on_path] if on_path else []),
         ),
@@ -179,9 +179,9 @@ def _span(counts: "np.ndarray[tuple[int], np.dtype[np.int64]]") -> str:
 def _repeated(work: KernelWork) -> tuple[Flags, Flags]:
     """Rows in runs of equal small products, and which row opens a run."""
     small = work.family("matmul") & (work.signature >= 0) & (work.floor_us() < _GROUPED_REACHED * work.us)
-    if not runs_on_host(work.case):
-        small &= work.case.linked.kernels["dur_us"].to_numpy()[work.row] < _SMALL_US
-    stream = work.case.linked.kernels["stream"].cat.codes.to_numpy()[work.row]
+    if not runs_on_host(work.evidence):
+        small &= work.evidence.linked.kernels["dur_us"].to_numpy()[work.row] < _SMALL_US
+    stream = work.evidence.linked.kernels["stream"].cat.codes.to_numpy()[work.row]
     same = (work.signature[1:] == work.signature[:-1]) & (stream[1:] == stream[:-1]) & small[1:] & small[:-1]
     same &= work.op[1:] != work.op[:-1]
     first = np.concatenate((np.ones(min(1, small.size), dtype=bool), ~same))
@@ -194,9 +194,9 @@ _NEAR = 0.75
 _MOST_OF_STEP = 0.3
 
 
-def near_roof(case: Evidence) -> Draft | None:
+def near_roof(evidence: Evidence) -> Draft | None:
     """Rule 34: a good part of the step is arithmetic at 75 % of the peak and more: there is nothing to tune."""
-    work = work_of(case)
+    work = work_of(evidence)
     rows = work.bound("compute") & (work.roof("explained") >= _NEAR) & work.family(*PRODUCTS)
     part = share(work, rows)
     if part < _MOST_OF_STEP:
@@ -227,13 +227,13 @@ def _thinnest(work: KernelWork) -> Floats:
 
 
 @requires_gain
-def slow_cpu_products(case: Evidence) -> Draft | None:
+def slow_cpu_products(evidence: Evidence) -> Draft | None:
     """Rule 36: products on a CPU that reach less than half of its calibrated peak without being small.
 
     Gain: t - F/P_cpu at most, from a quarter of it: the peak is that of square products of the best size.
     """
-    work = work_of(case)
-    if not runs_on_host(case) or case.analysis.device.source != "measured":
+    work = work_of(evidence)
+    if not runs_on_host(evidence) or evidence.analysis.device.source != "measured":
         return None
     rows = work.family(*PRODUCTS) & work.bound("compute") & (work.roof("explained") < _FAR_BELOW)
     rows &= ~work.reason_like(_SMALL_PRODUCT) & ~(_thinnest(work) < _THIN)

@@ -36,16 +36,16 @@ _SWAPPED_BYTES = 1e9
 _ADAM = ("Adam", "AdamW", "NAdam", "RAdam", "Adamax")
 
 
-def room_for_batch(case: Evidence) -> Draft | None:
+def room_for_batch(evidence: Evidence) -> Draft | None:
     """Rule 45: a larger batch fits, and the step grows by less than it; the gain is that for the same samples."""
-    proof = case.analysis.batch_test
-    peak_bytes, capacity_bytes = case.analysis.totals.peak_memory_bytes, case.analysis.device.memory_bytes
+    proof = evidence.analysis.batch_test
+    peak_bytes, capacity_bytes = evidence.analysis.totals.peak_memory_bytes, evidence.analysis.device.memory_bytes
     if proof is None or proof.ratio is None or not peak_bytes or not capacity_bytes:
         return None
     ratio = proof.ratio
     if peak_bytes >= _HALF * capacity_bytes or not _HARDLY_GROWS <= ratio.median < _GROWS:
         return None
-    gains = [case.step_us * min(max(1 - each / 2, 0.0), 1.0) for each in (ratio.high, ratio.low)]
+    gains = [evidence.step_us * min(max(1 - each / 2, 0.0), 1.0) for each in (ratio.high, ratio.low)]
     return Draft(
         slug="room-for-batch",
         title="Twice the batch fits into memory and takes less than twice the time",
@@ -62,14 +62,14 @@ def room_for_batch(case: Evidence) -> Draft | None:
     )
 
 
-def memory_nearly_full(case: Evidence) -> Draft | None:
+def memory_nearly_full(evidence: Evidence) -> Draft | None:
     """Rule 46: training runs near the end of memory; what recomputing, swapping and accumulating would cost."""
-    peak_bytes, capacity_bytes = case.analysis.totals.peak_memory_bytes, case.analysis.device.memory_bytes
+    peak_bytes, capacity_bytes = evidence.analysis.totals.peak_memory_bytes, evidence.analysis.device.memory_bytes
     if (
         not peak_bytes
         or not capacity_bytes
         or peak_bytes <= _NEARLY_FULL * capacity_bytes
-        or not has_backward_marks(case)
+        or not has_backward_marks(evidence)
     ):
         return None
     return Draft(
@@ -78,7 +78,7 @@ def memory_nearly_full(case: Evidence) -> Draft | None:
         evidence=(
             f"{_share_of(peak_bytes, capacity_bytes)} of the memory is used at most: "
             f"{format_si(peak_bytes, 'B')} of {format_si(capacity_bytes, 'B')}",
-            *_prices(case),
+            *_prices(evidence),
         ),
         advice="Where memory has to be freed, recompute the activations of the largest blocks.",
         code="out = torch.utils.checkpoint.checkpoint(block, x, use_reentrant=False)",
@@ -88,16 +88,16 @@ def memory_nearly_full(case: Evidence) -> Draft | None:
     )
 
 
-def _prices(case: Evidence) -> tuple[str, ...]:
+def _prices(evidence: Evidence) -> tuple[str, ...]:
     """The cost per step of each way to free memory, as far as it is known."""
-    forward = forward_work(case)
+    forward = forward_work(evidence)
     lines = [
         f"recomputing all activations runs the forward pass again: {format_us(forward.us)} "
-        f"({format_share(share_of_step(case, forward.us))} of the step){_at_rate(forward)}",
-        _swapping(case),
-        _accumulating(case),
+        f"({format_share(share_of_step(evidence, forward.us))} of the step){_at_rate(forward)}",
+        _swapping(evidence),
+        _accumulating(evidence),
     ]
-    if any(name in _ADAM for name in optimizer_names(case)):
+    if any(name in _ADAM for name in optimizer_names(evidence)):
         lines.append("optimizer states in bf16 free 4 of the 8 bytes that Adam keeps per parameter, and cost no time")
     return tuple(line for line in lines if line is not None)
 
@@ -110,24 +110,24 @@ class Forward:
     flops: float | None
 
 
-def forward_work(case: Evidence) -> Forward:
+def forward_work(evidence: Evidence) -> Forward:
     """The work that neither the backward pass nor an optimizer issued."""
-    kernels = case.linked.kernels
+    kernels = evidence.linked.kernels
     op = kernels["op"].to_numpy(dtype=np.int64, na_value=-1)
-    later = np.append(_is_later(case), False)
-    works = (kernels["kind"] == "compute").to_numpy() & kernels_in_window(case) & (op >= 0) & ~later[op]
-    works &= ~case.attribution["dispatches"].to_numpy()
-    flops = case.roofline["flops"].to_numpy()[works]
-    us = float(kernels["dur_us"].to_numpy()[works].sum()) / case.steps
+    later = np.append(_is_later(evidence), False)
+    works = (kernels["kind"] == "compute").to_numpy() & kernels_in_window(evidence) & (op >= 0) & ~later[op]
+    works &= ~evidence.attribution["dispatches"].to_numpy()
+    flops = evidence.roofline["flops"].to_numpy()[works]
+    us = float(kernels["dur_us"].to_numpy()[works].sum()) / evidence.steps
     known = flops[~np.isnan(flops)]
-    return Forward(min(us, case.step_us), float(known.sum()) / case.steps if known.size else None)
+    return Forward(min(us, evidence.step_us), float(known.sum()) / evidence.steps if known.size else None)
 
 
-def _is_later(case: Evidence) -> Flags:
+def _is_later(evidence: Evidence) -> Flags:
     """Mask of the ops that run inside the backward pass or an optimizer's step, on the thread of either."""
-    events = case.linked.trace.events
-    marks = rows_of_events(case, TRAINING)
-    ops = case.linked.ops
+    events = evidence.linked.trace.events
+    marks = rows_of_events(evidence, TRAINING)
+    ops = evidence.linked.ops
     start, thread = ops["ts_us"].to_numpy(), ops["thread"].astype(object).to_numpy()
     marked = events["thread"].astype(object).to_numpy()[marks]
     later = np.zeros(len(ops), dtype=bool)
@@ -147,22 +147,22 @@ def _at_rate(forward: Forward) -> str:
     return f", {format_si(forward.flops, 'FLOP')} at the {format_si(rate, 'FLOP/s')} that it reaches"
 
 
-def _swapping(case: Evidence) -> str | None:
-    link = case.analysis.device.link_bytes_per_s
-    if runs_on_host(case):
+def _swapping(evidence: Evidence) -> str | None:
+    link = evidence.analysis.device.link_bytes_per_s
+    if runs_on_host(evidence):
         return None
     if not link:
         return "what swapping to the host costs is not known: nor is the speed of this link"
     each_us = 2 * _SWAPPED_BYTES / link * US_PER_S
-    beside_us = max(0.0, group_us(case, "compute") + group_us(case, "memory"))
+    beside_us = max(0.0, group_us(evidence, "compute") + group_us(evidence, "memory"))
     return (
         f"swapping to the host and back takes {format_us(each_us)} per GB over this link, which costs nothing while it "
         f"runs beside the {format_us(beside_us)} of kernels"
     )
 
 
-def _accumulating(case: Evidence) -> str:
-    proof = case.analysis.batch_test
+def _accumulating(evidence: Evidence) -> str:
+    proof = evidence.analysis.batch_test
     if proof is None or proof.fixed_us is None:
         return "accumulating gradients over two half batches costs the fixed part of a step twice; it was not measured"
     return (
@@ -170,13 +170,13 @@ def _accumulating(case: Evidence) -> str:
     )
 
 
-def unused_reserve(case: Evidence) -> Draft | None:
+def unused_reserve(evidence: Evidence) -> Draft | None:
     """Rule 47: the allocator holds much more memory than it has handed out at the peak, and others could miss it."""
-    held = _held_at_peak(case)
-    if held is None or runs_on_host(case):
+    held = _held_at_peak(evidence)
+    if held is None or runs_on_host(evidence):
         return None
     used_bytes, reserved_bytes = held
-    if reserved_bytes < _HALF * (case.analysis.device.memory_bytes or 0):
+    if reserved_bytes < _HALF * (evidence.analysis.device.memory_bytes or 0):
         return None
     unused_bytes = reserved_bytes - used_bytes
     if unused_bytes <= max(_HELD_SHARE * reserved_bytes, _LEAST_HELD_BYTES):
@@ -195,12 +195,12 @@ def unused_reserve(case: Evidence) -> Draft | None:
     )
 
 
-def _held_at_peak(case: Evidence) -> tuple[float, float] | None:
+def _held_at_peak(evidence: Evidence) -> tuple[float, float] | None:
     """Bytes in use at the peak, and held by the allocator then; null where that is not recorded."""
-    measured = None if case.recording is None else case.recording.peak_memory
+    measured = None if evidence.recording is None else evidence.recording.peak_memory
     if measured is not None and measured.bytes and measured.reserved_bytes:
         return float(measured.bytes), float(measured.reserved_bytes)
-    memory = case.linked.trace.memory
+    memory = evidence.linked.trace.memory
     known = memory["on_device"] & memory["total_allocated"].notna() & memory["total_reserved"].notna()
     used = memory["total_allocated"][known].to_numpy(dtype=np.float64)
     reserved = memory["total_reserved"][known].to_numpy(dtype=np.float64)

@@ -62,50 +62,50 @@ class OptimizerShare:
     work_us: float
 
 
-def optimizer_share(case: Evidence) -> OptimizerShare:
+def optimizer_share(evidence: Evidence) -> OptimizerShare:
     """Time and ops inside the marks of optimizers on a CPU, zeroing of gradients included; zeros without marks."""
-    return remembered(case, _find_share)
+    return remembered(evidence, _find_share)
 
 
-def _find_share(case: Evidence) -> OptimizerShare:
-    start, end = outermost_spans(case, _MARK)
+def _find_share(evidence: Evidence) -> OptimizerShare:
+    start, end = outermost_spans(evidence, _MARK)
     if not start.size:
         return OptimizerShare(0.0, 0.0, 0.0)
-    kernels = case.linked.kernels
-    works = work_in_window(case)
+    kernels = evidence.linked.kernels
+    works = work_in_window(evidence)
     own_us = np.where(works, kernels["dur_us"].to_numpy(), 0.0)
     inside = works & lies_in_spans(kernels["ts_us"].to_numpy(), start, end)
     work_us = float(own_us[inside].sum())
-    wall_us = case.linked.window.wall_us - float(own_us.sum())
+    wall_us = evidence.linked.window.wall_us - float(own_us.sum())
     overhead_us = float((end - start).sum()) - work_us
     share = overhead_us / wall_us if wall_us > 0 else 0.0
-    steps = case.steps
+    steps = evidence.steps
     return OptimizerShare(min(max(share, 0.0), 1.0), float(np.count_nonzero(inside)) / steps, work_us / steps)
 
 
-def _parameters(case: Evidence) -> float:
+def _parameters(evidence: Evidence) -> float:
     """Parameters with a gradient, per step: what autograd accumulates into."""
-    return max(op_calls_per_step(case, name) for name in (_ACCUMULATES, _NODE + _ACCUMULATES))
+    return max(op_calls_per_step(evidence, name) for name in (_ACCUMULATES, _NODE + _ACCUMULATES))
 
 
-def unfused_optimizer(case: Evidence) -> Draft | None:
+def unfused_optimizer(evidence: Evidence) -> Draft | None:
     """Rule 6: the optimizer goes through the parameters one by one, with several kernels for each."""
-    start, end = outermost_spans(case, OPTIMIZER_STEP)
-    parameters, names = _parameters(case), optimizer_names(case)
-    if not start.size or not parameters or any(_ALREADY.search(name) for name in case.op_sums):
+    start, end = outermost_spans(evidence, OPTIMIZER_STEP)
+    parameters, names = _parameters(evidence), optimizer_names(evidence)
+    if not start.size or not parameters or any(_ALREADY.search(name) for name in evidence.op_sums):
         return None
-    fusable = _FUSABLE | {"Adagrad"} if runs_on_host(case) else _FUSABLE
-    if is_broken(case) or not all(name in fusable for name in names):
+    fusable = _FUSABLE | {"Adagrad"} if runs_on_host(evidence) else _FUSABLE
+    if is_broken(evidence) or not all(name in fusable for name in names):
         return None
-    rows = np.flatnonzero(_issuedwithin(case, start, end))
-    durations_us = case.linked.kernels["dur_us"].to_numpy()
-    count = rows.size / case.steps
+    rows = np.flatnonzero(_issuedwithin(evidence, start, end))
+    durations_us = evidence.linked.kernels["dur_us"].to_numpy()
+    count = rows.size / evidence.steps
     if count / parameters < _PER_PARAMETER:
         return None
-    gain = _host_gain(case, names, start, end) if runs_on_host(case) else _device_gain(case, count)
-    if share_of_step(case, gain.high) < _LEAST_SHARE:
+    gain = _host_gain(evidence, names, start, end) if runs_on_host(evidence) else _device_gain(evidence, count)
+    if share_of_step(evidence, gain.high) < _LEAST_SHARE:
         return None
-    claims = claims_of(case, *ISSUE_ACCOUNTS, "overhead.launch_floor", "memory", most_us=gain.high)
+    claims = claims_of(evidence, *ISSUE_ACCOUNTS, "overhead.launch_floor", "memory", most_us=gain.high)
     cls = names[0] if names else "AdamW"
     return Draft(
         slug="unfused-optimizer",
@@ -119,44 +119,46 @@ def unfused_optimizer(case: Evidence) -> Draft | None:
         code=f"optimizer = torch.optim.{cls}(model.parameters(), lr=lr, fused=True)",
         gain_us=gain,
         claims=claims,
-        tries=("fused-optimizer",) if runs_on_host(case) else ("fused-optimizer", "foreach-optimizer"),
+        tries=("fused-optimizer",) if runs_on_host(evidence) else ("fused-optimizer", "foreach-optimizer"),
     )
 
 
-def _issuedwithin(case: Evidence, start: Floats, end: Floats) -> Flags:
+def _issuedwithin(evidence: Evidence, start: Floats, end: Floats) -> Flags:
     """Mask of the kernels of the window that were issued (CPU: ran) in these spans of the host."""
-    kernels = case.linked.kernels
-    if runs_on_host(case):
-        return work_in_window(case) & lies_in_spans(kernels["ts_us"].to_numpy(), start, end)
+    kernels = evidence.linked.kernels
+    if runs_on_host(evidence):
+        return work_in_window(evidence) & lies_in_spans(kernels["ts_us"].to_numpy(), start, end)
     at_us = np.nan_to_num(kernels["launch_ts_us"].to_numpy(), nan=-1.0)
-    return np.asarray(kernels_in_window(case) & (at_us >= 0) & lies_in_spans(at_us, start, end))
+    return np.asarray(kernels_in_window(evidence) & (at_us >= 0) & lies_in_spans(at_us, start, end))
 
 
-def _host_gain(case: Evidence, names: tuple[str, ...], start: Floats, end: Floats) -> Interval:
+def _host_gain(evidence: Evidence, names: tuple[str, ...], start: Floats, end: Floats) -> Interval:
     """On a CPU: part of the overhead between its ops, and of the bytes that they move more than once.
 
     How much the bytes are worth depends on what the caches hold of them.
     """
-    share = optimizer_share(case)
-    step_part = float((end - start).sum()) / max(float(np.subtract(*outermost_spans(case, _MARK)[::-1]).sum()), 1e-9)
-    per_call = account_us(case, *ISSUE_ACCOUNTS, "overhead.launch_floor") * share.overhead * step_part
+    share = optimizer_share(evidence)
+    step_part = float((end - start).sum()) / max(
+        float(np.subtract(*outermost_spans(evidence, _MARK)[::-1]).sum()), 1e-9
+    )
+    per_call = account_us(evidence, *ISSUE_ACCOUNTS, "overhead.launch_floor") * share.overhead * step_part
     low, high = _LESS_OVERHEAD
     kept = max((_FUSED_BYTES.get(name, _FUSED_BYTES_ELSE) for name in names), default=_FUSED_BYTES_ELSE)
-    memory_us = min(share.work_us, busy_us(case)) * (1 - kept)
-    return Interval(low * (per_call + memory_us), min(high * per_call + memory_us, case.step_us))
+    memory_us = min(share.work_us, busy_us(evidence)) * (1 - kept)
+    return Interval(low * (per_call + memory_us), min(high * per_call + memory_us, evidence.step_us))
 
 
-def _device_gain(case: Evidence, count: float) -> Interval:
+def _device_gain(evidence: Evidence, count: float) -> Interval:
     """On a device: launches saved, worth the wait for the host where it waits, else their part of the launch floor.
 
     About one launch in ten stays: kernels take the tensors in chunks of some dozens.
     """
     gone = 0.9 * count
-    floor_us = min(gone * (launch_floor_us(case) or 0.0), account_us(case, "overhead.launch_floor"))
-    late_us = issue_us(case)
-    launches = max(case.analysis.totals.launch_count, 1.0)
+    floor_us = min(gone * (launch_floor_us(evidence) or 0.0), account_us(evidence, "overhead.launch_floor"))
+    late_us = issue_us(evidence)
+    launches = max(evidence.analysis.totals.launch_count, 1.0)
     high_us = floor_us + late_us * min(gone / launches, 1.0)
-    return Interval(high_us / 2, min(high_us, group_us(case, "overhead")))
+    return Interval(high_us / 2, min(high_us, group_us(evidence, "overhead")))
 
 
 RULES = (unfused_optimizer,)

@@ -37,19 +37,19 @@ _FP8 = (
 
 
 @requires_gain
-def half_precision(case: Evidence) -> Draft | None:
+def half_precision(evidence: Evidence) -> Draft | None:
     """Rule 20: fp32 products and tensors where bf16 halves the bytes and its products are faster by the device's peaks.
 
     Gain: products t - t P_fp32/P_bf16 (bytes: t/2), other work of the model in fp32 that is bound by its bytes t/2,
     at most; from half of the products' part, less the casts: autocast keeps norms, softmax and losses in fp32. A CPU
     only counts where its calibrated bf16 peak says so: without AVX512-BF16 or AMX it is a hundred times slower.
     """
-    work, device = work_of(case), case.analysis.device
+    work, device = work_of(evidence), evidence.analysis.device
     ratio, narrow = _bf16_ratio(device), device.peaks_flops_per_s.get("bf16_tensor")
     if ratio is None or narrow is None or ratio < _FASTER:
         return None
     tf32 = device.peaks_flops_per_s.get("tf32_tensor")
-    in_tf32 = work.is_text(case.linked.kernels, "engine", "matrix")
+    in_tf32 = work.is_text(evidence.linked.kernels, "engine", "matrix")
     ratios = np.where(in_tf32, narrow / tf32 if tf32 else ratio, ratio)
     wide = work.dtype("fp32") & work.in_model
     products = wide & work.family(*PRODUCTS)
@@ -75,7 +75,7 @@ def half_precision(case: Evidence) -> Draft | None:
         advice="Run forward pass and loss under bf16 autocast, and watch the loss.",
         gain_us=gain_of(work, np.clip(faster / 2 - casts, 0.0, None), faster + halved),
         claims=claims_of_rows(work, faster + halved),
-        code=_AUTOCAST.format(kind="cpu" if runs_on_host(case) else "cuda"),
+        code=_AUTOCAST.format(kind="cpu" if runs_on_host(evidence) else "cuda"),
         tries=("bf16-autocast",),
     )
 
@@ -103,20 +103,20 @@ def _left(work: KernelWork, ratio: Floats | float) -> Floats:
 
 
 def _run_us(work: KernelWork) -> Floats:
-    return np.asarray(work.case.linked.kernels["dur_us"].to_numpy()[work.row])
+    return np.asarray(work.evidence.linked.kernels["dur_us"].to_numpy()[work.row])
 
 
 @requires_gain
-def fp32_products(case: Evidence) -> Draft | None:
+def fp32_products(evidence: Evidence) -> Draft | None:
     """Rule 27: fp32 products on plain units of a device whose tensor cores take TF32.
 
     Gain: t (1 - P_fp32/P_tf32) with the device's peaks at most, from half of it. The units follow from kernel names.
     """
-    work, peaks = work_of(case), case.analysis.device.peaks_flops_per_s
+    work, peaks = work_of(evidence), evidence.analysis.device.peaks_flops_per_s
     fast, slow = peaks.get("tf32_tensor"), peaks.get("fp32_vector")
-    if runs_on_host(case) or not fast or not slow or fast < _FASTER * slow:
+    if runs_on_host(evidence) or not fast or not slow or fast < _FASTER * slow:
         return None
-    kernels = case.linked.kernels
+    kernels = evidence.linked.kernels
     rows = work.is_text(kernels, "engine", "vector") & work.is_text(kernels, "family", "matmul", "convolution")
     rows &= work.dtype("fp32") & work.bound("compute")
     if share(work, rows) < _LEAST_SHARE:
@@ -145,14 +145,14 @@ _NEAR_A_MEASURED_ROOF = 0.8
 
 
 @requires_gain
-def eight_bit_products(case: Evidence) -> Draft | None:
+def eight_bit_products(evidence: Evidence) -> Draft | None:
     """Rule 28: 16-bit products near the peak of a device that multiplies 8-bit floats faster.
 
     Gain: t (1 - P_bf16/P_fp8) at most, from half of it; scaling and casts take a part.
     """
-    work, device = work_of(case), case.analysis.device
+    work, device = work_of(evidence), evidence.analysis.device
     fast, slow = (device.peaks_flops_per_s.get(name) for name in ("fp8_tensor", "bf16_tensor"))
-    if runs_on_host(case) or not fast or not slow or fast < _FASTER * slow:
+    if runs_on_host(evidence) or not fast or not slow or fast < _FASTER * slow:
         return None
     near = _NEAR_A_MEASURED_ROOF if device.source == "measured" else _NEAR_THE_ROOF
     rows = work.family("matmul") & work.dtype("bf16", "fp16") & work.bound("compute")

@@ -33,32 +33,32 @@ _LEAST_SMALL, _LEAST_FAR, _LEAST = 0.1, 0.1, 0.01
 _REDUCIBLE = ("compute", "memory", "overhead.launch_floor")
 
 
-def too_many_threads(case: Evidence) -> Draft | None:
+def too_many_threads(evidence: Evidence) -> Draft | None:
     """Rule 15: torch computes with more threads than it may use processors, so threads that work wait for others.
 
     At most what ops take beyond their largest floor is waiting for one another; a quarter of it at least.
     """
-    recording = case.recording
-    if recording is None or recording.threads is None or recording.processors is None or not runs_on_host(case):
+    recording = evidence.recording
+    if recording is None or recording.threads is None or recording.processors is None or not runs_on_host(evidence):
         return None
     if recording.threads <= recording.processors:
         return None
     beyond_us = min(
-        sum(max(row.us - _floor_us(row), 0.0) for row in case.analysis.kernels if row.bound != "dispatch"),
-        account_us(case, *_REDUCIBLE, "unknown"),
+        sum(max(row.us - _floor_us(row), 0.0) for row in evidence.analysis.kernels if row.bound != "dispatch"),
+        account_us(evidence, *_REDUCIBLE, "unknown"),
     )
     return Draft(
         slug="too-many-threads",
         title="More threads compute than there are processors for them",
         evidence=(
             f"{recording.threads} threads on {recording.processors} processors",
-            f"ops take {format_us(beyond_us)} per step ({format_share(share_of_step(case, beyond_us))}) longer than "
-            "their arithmetic and bytes need",
+            f"ops take {format_us(beyond_us)} per step ({format_share(share_of_step(evidence, beyond_us))}) longer "
+            "than their arithmetic and bytes need",
         ),
         advice="Use one thread per core at most, and leave one to the data loader's workers.",
         code=f"torch.set_num_threads({recording.processors})  # or OMP_NUM_THREADS={recording.processors}",
         gain_us=Interval(beyond_us / 4, beyond_us),
-        claims=claims_of(case, *_REDUCIBLE, "unknown", most_us=beyond_us),
+        claims=claims_of(evidence, *_REDUCIBLE, "unknown", most_us=beyond_us),
         tries=("threads-cores", "threads-half"),
         confidence="low",
     )
@@ -68,24 +68,24 @@ def _floor_us(row: KernelSummary) -> float:
     return max(row.compute_us or 0.0, row.memory_us or 0.0, row.launch_us or 0.0)
 
 
-def threads_for_small_work(case: Evidence) -> Draft | None:
+def threads_for_small_work(evidence: Evidence) -> Draft | None:
     """Rule 15: much of the step are products so small that handing them to several threads may cost more than it gives.
 
     No gain is predicted: the library decides per product how many threads take part.
     """
-    threads = None if case.recording is None else case.recording.threads
-    if not runs_on_host(case) or threads is None or threads < 2:
+    threads = None if evidence.recording is None else evidence.recording.threads
+    if not runs_on_host(evidence) or threads is None or threads < 2:
         return None
-    rows = [row for row in case.analysis.kernels if (row.reason or "").startswith("small product")]
+    rows = [row for row in evidence.analysis.kernels if (row.reason or "").startswith("small product")]
     spent_us = sum(row.us for row in rows)
-    if share_of_step(case, spent_us) < _LEAST_SMALL:
+    if share_of_step(evidence, spent_us) < _LEAST_SMALL:
         return None
     return Draft(
         slug="threads-for-small-work",
         title="Products too small for several threads",
         evidence=(
-            f"{format_us(spent_us)} per step ({format_share(share_of_step(case, spent_us))}) in small products, with "
-            f"{threads} threads",
+            f"{format_us(spent_us)} per step ({format_share(share_of_step(evidence, spent_us))}) in small products, "
+            f"with {threads} threads",
             *(f"{row.name} at {row.source}: {format_us(row.us)}, {row.reason}" for row in rows[:3]),
         ),
         advice="Try one thread, and use the other processors for other work.",
@@ -96,16 +96,16 @@ def threads_for_small_work(case: Evidence) -> Draft | None:
     )
 
 
-def data_parallel(case: Evidence) -> Draft | None:
+def data_parallel(evidence: Evidence) -> Draft | None:
     """Rule 13: `DataParallel` copies the model to every device in each step, and drives all from one process."""
-    names = tuple(name for name in case.op_sums if _REPLICATES.search(name))
-    marks = [name for name in case.mark_sums if _REPLICATES.search(name)]
+    names = tuple(name for name in evidence.op_sums if _REPLICATES.search(name))
+    marks = [name for name in evidence.mark_sums if _REPLICATES.search(name)]
     if not names and not marks:
         return None
-    devices = int(case.linked.kernels["device"].nunique())
-    spent_us = outermost_us(case, *names)
-    most_us = min(spent_us, idle_us(case, "dispatch", "python", "launch", "sync"))
-    several = devices > 1 and not runs_on_host(case)
+    devices = int(evidence.linked.kernels["device"].nunique())
+    spent_us = outermost_us(evidence, *names)
+    most_us = min(spent_us, idle_us(evidence, "dispatch", "python", "launch", "sync"))
+    several = devices > 1 and not runs_on_host(evidence)
     return Draft(
         slug="data-parallel",
         title="DataParallel copies the model to every device in each step",
@@ -113,30 +113,32 @@ def data_parallel(case: Evidence) -> Draft | None:
         advice="Use DistributedDataParallel, one process per device.",
         code="model = torch.nn.parallel.DistributedDataParallel(model, device_ids=[rank])  # started by torchrun",
         gain_us=up_to(most_us) if several else None,
-        claims=claims_of(case, "overhead.dispatch", "overhead.python", "overhead.launch", most_us=most_us),
+        claims=claims_of(evidence, "overhead.dispatch", "overhead.python", "overhead.launch", most_us=most_us),
         gain_reason=None if several else "on one device there is nothing to gain yet",
     )
 
 
-def unused_gradients(case: Evidence) -> Draft | None:
+def unused_gradients(evidence: Evidence) -> Draft | None:
     """Rule 4: a step without a backward pass still records a graph for one, a node per op.
 
     Nodes are counted by autograd's sequence numbers. On a device the record is worth what the device waits for it.
     """
-    if has_backward_marks(case) or any(
-        TRAINING.search(str(name)) for name in case.linked.trace.events["name"].cat.categories
+    if has_backward_marks(evidence) or any(
+        TRAINING.search(str(name)) for name in evidence.linked.trace.events["name"].cat.categories
     ):
         return None
-    nodes = _recorded_nodes(case)
+    nodes = _recorded_nodes(evidence)
     if nodes < _NODES:
         return None
-    low, high = (nodes * ops * ((launch_floor_us(case) if runs_on_host(case) else None) or _OP_US) for ops in _NODE_OPS)
-    most_us = (
-        account_us(case, "overhead.dispatch", "overhead.python", "overhead.launch_floor")
-        if runs_on_host(case)
-        else idle_us(case, "dispatch")
+    low, high = (
+        nodes * ops * ((launch_floor_us(evidence) if runs_on_host(evidence) else None) or _OP_US) for ops in _NODE_OPS
     )
-    if share_of_step(case, min(high, most_us)) < _LEAST:
+    most_us = (
+        account_us(evidence, "overhead.dispatch", "overhead.python", "overhead.launch_floor")
+        if runs_on_host(evidence)
+        else idle_us(evidence, "dispatch")
+    )
+    if share_of_step(evidence, min(high, most_us)) < _LEAST:
         return None
     return Draft(
         slug="unused-gradients",
@@ -145,28 +147,28 @@ def unused_gradients(case: Evidence) -> Draft | None:
         advice="Run inference in inference mode.",
         code="with torch.inference_mode():\n    out = model(inputs)",
         gain_us=Interval(min(low, most_us), min(high, most_us)),
-        claims=claims_of(case, "overhead.dispatch", "overhead.python", "overhead.launch_floor", most_us=high),
+        claims=claims_of(evidence, "overhead.dispatch", "overhead.python", "overhead.launch_floor", most_us=high),
         tries=("inference-mode",),
     )
 
 
-def _recorded_nodes(case: Evidence) -> float:
+def _recorded_nodes(evidence: Evidence) -> float:
     """Ops per step that autograd gave a place in its order."""
-    args = case.linked.trace.op_args
-    low, high = case.linked.window.host_us
-    at_us = case.linked.trace.events["ts_us"].to_numpy()[args["event"].to_numpy()]
+    args = evidence.linked.trace.op_args
+    low, high = evidence.linked.window.host_us
+    at_us = evidence.linked.trace.events["ts_us"].to_numpy()[args["event"].to_numpy()]
     sequence = args["sequence"][(at_us >= low) & (at_us < high)].dropna()
-    return float(np.unique(sequence.to_numpy(dtype=np.int64)).size) / case.steps - 1
+    return float(np.unique(sequence.to_numpy(dtype=np.int64)).size) / evidence.steps - 1
 
 
-def subnormal_numbers(case: Evidence) -> Draft | None:
+def subnormal_numbers(evidence: Evidence) -> Draft | None:
     """Ops on a CPU that take ten times what they need for no known reason, as numbers near zero make them.
 
     A trace does not hold values, so no gain is predicted: a trial with flushing switched on shows it.
     """
-    rows = [row for row in case.analysis.kernels if _is_far(row)]
+    rows = [row for row in evidence.analysis.kernels if _is_far(row)]
     spent_us = sum(row.us for row in rows)
-    if not runs_on_host(case) or share_of_step(case, spent_us) < _LEAST_FAR:
+    if not runs_on_host(evidence) or share_of_step(evidence, spent_us) < _LEAST_FAR:
         return None
     return Draft(
         slug="subnormal-numbers",

@@ -1,4 +1,4 @@
-"""Quantities of a case that several advice rules use: ledger amounts, counts and times per step, source lines.
+"""Quantities of the evidence that several advice rules use: ledger amounts, counts and times per step, source lines.
 
 "Per step" means per step of the window. Times of the analysis are already scaled to the unprofiled step; host times
 of the tables are scaled here by how much the profiler stretched the step (``host_scale``).
@@ -30,55 +30,55 @@ _BACKWARD = "autograd::engine::evaluate_function"
 _OPTIMIZER = re.compile(r"^Optimizer\.step#(?P<name>\w+)\.step")
 
 
-def runs_on_host(case: Evidence) -> bool:
+def runs_on_host(evidence: Evidence) -> bool:
     """True if the step runs on the CPU: the trace holds no device work."""
-    return case.linked.is_host_only
+    return evidence.linked.is_host_only
 
 
-def account_us(case: Evidence, *accounts: str) -> float:
+def account_us(evidence: Evidence, *accounts: str) -> float:
     """Microseconds per step in these accounts of the ledger."""
-    return math.fsum(entry.us for entry in case.analysis.ledger if entry.account in accounts)
+    return math.fsum(entry.us for entry in evidence.analysis.ledger if entry.account in accounts)
 
 
-def group_us(case: Evidence, group: str) -> float:
+def group_us(evidence: Evidence, group: str) -> float:
     """Microseconds per step in all accounts of a group."""
-    return math.fsum(entry.us for entry in case.analysis.ledger if entry.group == group)
+    return math.fsum(entry.us for entry in evidence.analysis.ledger if entry.group == group)
 
 
-def claims_of(case: Evidence, *accounts: str, most_us: float = math.inf) -> dict[str, float]:
+def claims_of(evidence: Evidence, *accounts: str, most_us: float = math.inf) -> dict[str, float]:
     """Claims on these accounts, in this order, of no more than so much together; empty accounts are left out."""
     claims: dict[str, float] = {}
     for account in accounts:
-        claim = min(account_us(case, account), most_us - math.fsum(claims.values()))
+        claim = min(account_us(evidence, account), most_us - math.fsum(claims.values()))
         if claim > 0:
             claims[account] = claim
     return claims
 
 
-def share_of_step(case: Evidence, us: float) -> float:
+def share_of_step(evidence: Evidence, us: float) -> float:
     """Share of the step (0-1) of so much time per step."""
-    return min(max(us / case.step_us, 0.0), 1.0) if case.step_us > 0 else 0.0
+    return min(max(us / evidence.step_us, 0.0), 1.0) if evidence.step_us > 0 else 0.0
 
 
-def busy_us(case: Evidence) -> float:
+def busy_us(evidence: Evidence) -> float:
     """Microseconds per step in which the device works (CPU: in which an op is at work)."""
-    return case.analysis.totals.busy_us
+    return evidence.analysis.totals.busy_us
 
 
-def idle_us(case: Evidence, *causes: str) -> float:
+def idle_us(evidence: Evidence, *causes: str) -> float:
     """Microseconds per step that the device waited for these causes; all where none is named."""
-    return math.fsum(row.us for row in case.analysis.idle if not causes or row.cause in causes)
+    return math.fsum(row.us for row in evidence.analysis.idle if not causes or row.cause in causes)
 
 
-def issue_us(case: Evidence) -> float:
+def issue_us(evidence: Evidence) -> float:
     """Issue time: microseconds per step in dispatching, Python and launching that fewer calls would shorten.
 
     A stretch far longer than issuing an op takes is something else (loading data, starting a device, sleeping), and
     does not count.
     """
-    rows = (row for row in case.analysis.idle if f"overhead.{row.cause}" in ISSUE_ACCOUNTS)
+    rows = (row for row in evidence.analysis.idle if f"overhead.{row.cause}" in ISSUE_ACCOUNTS)
     beyond_us = math.fsum(row.us - issue_part_us(row) for row in rows)
-    return max(account_us(case, *ISSUE_ACCOUNTS) - beyond_us, 0.0)
+    return max(account_us(evidence, *ISSUE_ACCOUNTS) - beyond_us, 0.0)
 
 
 def issue_part_us(row: IdleCause) -> float:
@@ -86,25 +86,25 @@ def issue_part_us(row: IdleCause) -> float:
     return min(row.us, _LONGEST_CALL_US * row.calls)
 
 
-def is_broken(case: Evidence) -> bool:
+def is_broken(evidence: Evidence) -> bool:
     """True if the trace is incomplete or was disturbed, so that its waits are not the program's own."""
-    return any(caveat.slug in BROKEN_TRACE_SLUGS for caveat in case.analysis.caveats)
+    return any(caveat.slug in BROKEN_TRACE_SLUGS for caveat in evidence.analysis.caveats)
 
 
-def timing_confidence(case: Evidence) -> Confidence:
+def timing_confidence(evidence: Evidence) -> Confidence:
     """Confidence of a wait: low if the step was never timed without the profiler, whose cost is then in every wait."""
-    return "medium" if case.analysis.steps.unprofiled_us is not None else "low"
+    return "medium" if evidence.analysis.steps.unprofiled_us is not None else "low"
 
 
-def idle_rows(case: Evidence, *causes: str) -> tuple[IdleCause, ...]:
+def idle_rows(evidence: Evidence, *causes: str) -> tuple[IdleCause, ...]:
     """Waits for these causes by line, module and detail, longest first."""
-    return tuple(sorted((row for row in case.analysis.idle if row.cause in causes), key=lambda row: -row.us))
+    return tuple(sorted((row for row in evidence.analysis.idle if row.cause in causes), key=lambda row: -row.us))
 
 
-def idle_lines(case: Evidence, *causes: str, most: int = 3) -> tuple[str, ...]:
+def idle_lines(evidence: Evidence, *causes: str, most: int = 3) -> tuple[str, ...]:
     """Descriptions of the lines at which the device waited for these causes, longest first."""
     folded: dict[tuple[str | None, str | None], list[float]] = {}
-    for row in idle_rows(case, *causes):
+    for row in idle_rows(evidence, *causes):
         total = folded.setdefault((row.source, row.detail), [0.0, 0.0])
         total[0] += row.us
         total[1] += row.calls
@@ -128,78 +128,80 @@ def format_times(count: float) -> str:
     return "once" if count == 1 else f"{format_count(count)} times"
 
 
-def host_scale(case: Evidence) -> float:
+def host_scale(evidence: Evidence) -> float:
     """Factor from host times of the tables to those of the unprofiled step; 1 where unknown."""
-    profiled_us = case.linked.window.wall_us / case.steps
-    return min(case.step_us / profiled_us, 1.0) if profiled_us > 0 and case.step_us > 0 else 1.0
+    profiled_us = evidence.linked.window.wall_us / evidence.steps
+    return min(evidence.step_us / profiled_us, 1.0) if profiled_us > 0 and evidence.step_us > 0 else 1.0
 
 
-def ops_in_window(case: Evidence) -> Flags:
+def ops_in_window(evidence: Evidence) -> Flags:
     """Mask of the rows of OPS that start in a step of the window (in the window, if it has no steps)."""
-    return _inside(case, case.linked.ops["ts_us"].to_numpy())
+    return _inside(evidence, evidence.linked.ops["ts_us"].to_numpy())
 
 
-def kernels_in_window(case: Evidence) -> Flags:
+def kernels_in_window(evidence: Evidence) -> Flags:
     """Mask of the rows of KERNELS that belong to a step of the window: issued in it, or run in it if it has none."""
-    kernels = case.linked.kernels
-    if case.linked.window.steps:
+    kernels = evidence.linked.kernels
+    if evidence.linked.window.steps:
         return kernels["step"].notna().to_numpy()
     start = kernels["ts_us"].to_numpy()
-    return np.asarray((start >= case.linked.window.start_us) & (start < case.linked.window.end_us))
+    return np.asarray((start >= evidence.linked.window.start_us) & (start < evidence.linked.window.end_us))
 
 
-def _inside(case: Evidence, at_us: Floats) -> Flags:
-    low, high = case.linked.window.host_us
+def _inside(evidence: Evidence, at_us: Floats) -> Flags:
+    low, high = evidence.linked.window.host_us
     return np.asarray((at_us >= low) & (at_us < high))
 
 
-def work_in_window(case: Evidence) -> Flags:
+def work_in_window(evidence: Evidence) -> Flags:
     """Mask of the rows of KERNELS in the window that compute (no copy, fill, collective or mere call)."""
-    computes = (case.linked.kernels["kind"] == "compute").to_numpy() & ~case.attribution["dispatches"].to_numpy()
-    return np.asarray(computes & kernels_in_window(case))
+    computes = (evidence.linked.kernels["kind"] == "compute").to_numpy() & ~evidence.attribution[
+        "dispatches"
+    ].to_numpy()
+    return np.asarray(computes & kernels_in_window(evidence))
 
 
-def kernels_per_step(case: Evidence) -> float:
+def kernels_per_step(evidence: Evidence) -> float:
     """Kernels per step (CPU: ops that do work themselves)."""
-    return case.analysis.totals.kernel_count
+    return evidence.analysis.totals.kernel_count
 
 
-def host_us_per_launch(case: Evidence) -> float | None:
+def host_us_per_launch(evidence: Evidence) -> float | None:
     """Median time of the host from one launch to the next where it does nothing else; null below ten launches.
 
     Over launches of one thread. Waiting calls make single distances long, but not the median.
     """
-    kernels = case.linked.kernels
-    rows = np.flatnonzero(kernels_in_window(case) & kernels["launch"].notna().to_numpy())
+    kernels = evidence.linked.kernels
+    rows = np.flatnonzero(kernels_in_window(evidence) & kernels["launch"].notna().to_numpy())
     if rows.size < 10:
         return None
     launch = kernels["launch"].to_numpy(dtype=np.int64, na_value=-1)[rows]
     at_us = kernels["launch_ts_us"].to_numpy()[rows]
-    thread = case.linked.trace.events["thread"].cat.codes.to_numpy()[launch]
+    thread = evidence.linked.trace.events["thread"].cat.codes.to_numpy()[launch]
     order = np.lexsort((at_us, thread))
     distance, same = np.diff(at_us[order]), np.diff(thread[order]) == 0
     distance = distance[same & (distance > 0)]
-    return float(np.median(distance)) * host_scale(case) if distance.size else None
+    return float(np.median(distance)) * host_scale(evidence) if distance.size else None
 
 
-def launch_floor_us(case: Evidence) -> float | None:
+def launch_floor_us(evidence: Evidence) -> float | None:
     """The least that any kernel of this device takes (CPU: any op); null where unknown."""
-    return case.analysis.device.launch_floor_us
+    return evidence.analysis.device.launch_floor_us
 
 
-def overhead_us_per_op(case: Evidence) -> float | None:
+def overhead_us_per_op(evidence: Evidence) -> float | None:
     """On a CPU: overhead that the step pays per op, in dispatching and in Python; null without ops."""
-    ops = case.analysis.totals.op_count
-    return (issue_us(case) + account_us(case, "overhead.launch_floor")) / ops if ops else None
+    ops = evidence.analysis.totals.op_count
+    return (issue_us(evidence) + account_us(evidence, "overhead.launch_floor")) / ops if ops else None
 
 
-def op_sum(case: Evidence, names: Iterable[str]) -> OpSum:
+def op_sum(evidence: Evidence, names: Iterable[str]) -> OpSum:
     """Calls, self time and full time of these ops per step, host times scaled to the unprofiled step.
 
     The full time counts twice what is nested: ``outermost_us`` does not.
     """
-    known = [case.op_sums[name] for name in names if name in case.op_sums]
-    scale = host_scale(case)
+    known = [evidence.op_sums[name] for name in names if name in evidence.op_sums]
+    scale = host_scale(evidence)
     return OpSum(
         calls=math.fsum(each.calls for each in known),
         us=math.fsum(each.us for each in known) * scale,
@@ -207,29 +209,29 @@ def op_sum(case: Evidence, names: Iterable[str]) -> OpSum:
     )
 
 
-def op_calls_per_step(case: Evidence, *names: str) -> float:
+def op_calls_per_step(evidence: Evidence, *names: str) -> float:
     """Calls of these ops per step."""
-    return op_sum(case, names).calls
+    return op_sum(evidence, names).calls
 
 
-def rows_of_ops(case: Evidence, names: Iterable[str]) -> Integers:
+def rows_of_ops(evidence: Evidence, names: Iterable[str]) -> Integers:
     """Rows of OPS in the window with one of these names."""
-    column = case.linked.ops["name"].cat
+    column = evidence.linked.ops["name"].cat
     wanted = np.isin(np.array(column.categories, dtype=object), list(names))
-    return np.flatnonzero(np.append(wanted, False)[column.codes.to_numpy()] & ops_in_window(case))
+    return np.flatnonzero(np.append(wanted, False)[column.codes.to_numpy()] & ops_in_window(evidence))
 
 
-def rows_of_events(case: Evidence, pattern: "re.Pattern[str]") -> Integers:
+def rows_of_events(evidence: Evidence, pattern: "re.Pattern[str]") -> Integers:
     """Rows of EVENTS that start in the window and whose name the pattern finds, in order; each name is tried once."""
-    events = case.linked.trace.events
+    events = evidence.linked.trace.events
     found = np.array([pattern.search(str(name)) is not None for name in events["name"].cat.categories], dtype=bool)
     rows = np.flatnonzero(np.append(found, False)[events["name"].cat.codes.to_numpy()])
-    return rows[_inside(case, events["ts_us"].to_numpy()[rows])]
+    return rows[_inside(evidence, events["ts_us"].to_numpy()[rows])]
 
 
-def outermost(case: Evidence, rows: Integers) -> Integers:
+def outermost(evidence: Evidence, rows: Integers) -> Integers:
     """The rows among these rows of OPS (in order) that lie inside none of the others."""
-    ops = case.linked.ops
+    ops = evidence.linked.ops
     start = ops["ts_us"].to_numpy()[rows]
     end = start + ops["dur_us"].to_numpy()[rows]
     thread = ops["thread"].cat.codes.to_numpy()[rows]
@@ -241,21 +243,21 @@ def outermost(case: Evidence, rows: Integers) -> Integers:
     return rows[kept]
 
 
-def outermost_us(case: Evidence, *names: str) -> float:
+def outermost_us(evidence: Evidence, *names: str) -> float:
     """Full time of these ops per step, nested calls counted once; scaled to the unprofiled step.
 
     On a GPU this is the host's time, not the device's.
     """
-    rows = outermost(case, rows_of_ops(case, names))
-    return float(case.linked.ops["dur_us"].to_numpy()[rows].sum()) / case.steps * host_scale(case)
+    rows = outermost(evidence, rows_of_ops(evidence, names))
+    return float(evidence.linked.ops["dur_us"].to_numpy()[rows].sum()) / evidence.steps * host_scale(evidence)
 
 
-def outermost_spans(case: Evidence, pattern: "re.Pattern[str]") -> tuple[Floats, Floats]:
+def outermost_spans(evidence: Evidence, pattern: "re.Pattern[str]") -> tuple[Floats, Floats]:
     """Starts and ends of the outermost marks and ops of the window whose names the pattern finds."""
-    events = case.linked.trace.events
+    events = evidence.linked.trace.events
     names = events["name"].cat
     wanted = np.array([pattern.search(str(name)) is not None for name in names.categories], dtype=bool)
-    low, high = case.linked.window.host_us
+    low, high = evidence.linked.window.host_us
     start, dur = events["ts_us"].to_numpy(), events["dur_us"].to_numpy()
     host = events["category"].isin(("annotation", "op")).to_numpy()
     rows = np.flatnonzero(wanted[names.codes.to_numpy()] & host & (start >= low) & (start < high))
@@ -272,29 +274,29 @@ def lies_in_spans(at_us: Floats, start: Floats, end: Floats) -> Flags:
     return np.asarray((span >= 0) & (at_us < end[np.maximum(span, 0)]))
 
 
-def sources_of(case: Evidence, rows: Integers, most: int = 3) -> tuple[str, ...]:
+def sources_of(evidence: Evidence, rows: Integers, most: int = 3) -> tuple[str, ...]:
     """The lines of the program that most of these rows of OPS come from, 'file.py:57'."""
-    column = case.linked.ops["source"].cat
+    column = evidence.linked.ops["source"].cat
     codes = column.codes.to_numpy()[rows]
     counts = np.bincount(codes[codes >= 0], minlength=len(column.categories))
     ranked = np.argsort(-counts, kind="stable")[:most]
     return tuple(str(column.categories[code]) for code in ranked.tolist() if counts[code])
 
 
-def has_backward_marks(case: Evidence) -> bool:
+def has_backward_marks(evidence: Evidence) -> bool:
     """True if autograd's marks show a backward pass in the step."""
-    return any(name.startswith(_BACKWARD) for name in case.op_sums)
+    return any(name.startswith(_BACKWARD) for name in evidence.op_sums)
 
 
-def optimizer_names(case: Evidence) -> tuple[str, ...]:
+def optimizer_names(evidence: Evidence) -> tuple[str, ...]:
     """Class names of the optimizers that step in the window, as far as the trace marks them."""
-    found = (_OPTIMIZER.match(name) for name in case.mark_sums)
+    found = (_OPTIMIZER.match(name) for name in evidence.mark_sums)
     return tuple(dict.fromkeys(match["name"] for match in found if match))
 
 
-def is_compiled(case: Evidence) -> bool:
+def is_compiled(evidence: Evidence) -> bool:
     """True if torch.compile made a part of the step: its marks, ops or kernels are in the window."""
-    kernels = case.linked.kernels["name"].cat.categories
-    return any(_COMPILED.search(name) for name in (*case.op_sums, *case.mark_sums)) or any(
+    kernels = evidence.linked.kernels["name"].cat.categories
+    return any(_COMPILED.search(name) for name in (*evidence.op_sums, *evidence.mark_sums)) or any(
         str(name).startswith("triton_") for name in kernels
     )

@@ -46,7 +46,7 @@ _LOADER = re.compile(r"^enumerate\(DataLoader\)|DataLoader\w*\.__next__|dataload
 _LEAST_SHARE = 0.02
 
 
-def larger_batch(case: Evidence) -> Draft | None:
+def larger_batch(evidence: Evidence) -> Draft | None:
     """Rule 3: the step hardly grows with its batch, so twice the samples take little more time.
 
     The gain is that per sample: a step of 2B samples replaces two of B, so t(B) - t(2B) / 2. Where the batch test
@@ -54,9 +54,9 @@ def larger_batch(case: Evidence) -> Draft | None:
     else from the ledger: between 1, if all that works has room left, and 1 + the part of the step that is no overhead
     (nor input, which grows with the samples).
     """
-    if is_broken(case):  # where other programs held the processors, they did so while the batch was doubled, too
+    if is_broken(evidence):  # where other programs held the processors, they did so while the batch was doubled, too
         return None
-    proof = case.analysis.batch_test
+    proof = evidence.analysis.batch_test
     is_measured = proof is not None and proof.ratio is not None
     if proof is not None and proof.ratio is not None:
         low, high, seen = proof.ratio.low, proof.ratio.high, "doubling the batch was tried: the step takes"
@@ -64,53 +64,53 @@ def larger_batch(case: Evidence) -> Draft | None:
             return None
         words = f"{seen} {proof.ratio.median:.2f} times as long (95 % interval {low:.2f} to {high:.2f})"
     else:
-        fixed_us = issue_us(case)
-        if kernels_per_step(case) < _FEW_KERNELS or share_of_step(case, fixed_us) < _MOST_OVERHEAD:
+        fixed_us = issue_us(evidence)
+        if kernels_per_step(evidence) < _FEW_KERNELS or share_of_step(evidence, fixed_us) < _MOST_OVERHEAD:
             return None
-        low, high = 1.0, 2.0 - share_of_step(case, fixed_us)
+        low, high = 1.0, 2.0 - share_of_step(evidence, fixed_us)
         words = (
-            f"{format_us(fixed_us)} per step ({format_share(share_of_step(case, fixed_us))}) is Python, dispatching "
-            "and launching, which cost the same for any batch"
+            f"{format_us(fixed_us)} per step ({format_share(share_of_step(evidence, fixed_us))}) is Python, "
+            "dispatching and launching, which cost the same for any batch"
         )
-    gain = Interval(case.step_us * max(1 - high / 2, 0.0), case.step_us * (1 - max(low, 0.0) / 2))
-    claims = claims_of(case, *_FIXED, "memory", "compute", "unknown", most_us=gain.high)
+    gain = Interval(evidence.step_us * max(1 - high / 2, 0.0), evidence.step_us * (1 - max(low, 0.0) / 2))
+    claims = claims_of(evidence, *_FIXED, "memory", "compute", "unknown", most_us=gain.high)
     return Draft(
         slug="larger-batch",
         title=f"The step {'costs' if is_measured else 'would cost'} nearly the same with twice the samples",
-        evidence=(words, f"{format_count(kernels_per_step(case))} kernels per step, whatever the batch size"),
+        evidence=(words, f"{format_count(kernels_per_step(evidence))} kernels per step, whatever the batch size"),
         advice="Raise the batch size until the step grows with it (and the learning rate with it, when training).",
         code="loader = DataLoader(dataset, batch_size=2 * batch_size)",
         gain_us=gain,
         claims=claims,
         tries=("batch-x2",),
-        confidence="high" if is_measured else timing_confidence(case),
+        confidence="high" if is_measured else timing_confidence(evidence),
     )
 
 
-def small_network(case: Evidence) -> Draft | None:
+def small_network(evidence: Evidence) -> Draft | None:
     """Rule 5: the framework takes many times what the arithmetic and the bytes of the model need.
 
     No gain is predicted: which remedy wins for a tiny network changes with its size (whole-program compilation, a
     script without Python, one thread, a graph, another device), so they are measured against one another.
     """
-    needed_us = sum(max(row.compute_us or 0.0, row.memory_us or 0.0) for row in case.analysis.kernels)
-    overhead_us = issue_us(case) + account_us(case, "overhead.launch_floor")
-    priced = case.analysis.coverage.priced_share
-    if needed_us < _LEAST_NEEDED_US or is_broken(case) or priced is None or priced < 1 - 0.2:
+    needed_us = sum(max(row.compute_us or 0.0, row.memory_us or 0.0) for row in evidence.analysis.kernels)
+    overhead_us = issue_us(evidence) + account_us(evidence, "overhead.launch_floor")
+    priced = evidence.analysis.coverage.priced_share
+    if needed_us < _LEAST_NEEDED_US or is_broken(evidence) or priced is None or priced < 1 - 0.2:
         return None
-    if share_of_step(case, needed_us) >= _SMALL_NETWORK or share_of_step(case, overhead_us) < _MOST_OVERHEAD:
+    if share_of_step(evidence, needed_us) >= _SMALL_NETWORK or share_of_step(evidence, overhead_us) < _MOST_OVERHEAD:
         return None
-    on_host = runs_on_host(case)
-    each_us = overhead_us_per_op(case) if on_host else None
+    on_host = runs_on_host(evidence)
+    each_us = overhead_us_per_op(evidence) if on_host else None
     paid = f", {format_us(each_us)} per op" if each_us is not None else ""
     return Draft(
         slug="small-network",
         title="The network is too small for the framework that runs it",
         evidence=(
             f"its arithmetic and bytes need {format_us(needed_us)} per step at this device's ceilings; the step takes "
-            f"{format_us(case.step_us)}, {case.step_us / needed_us:.0f} times as long",
+            f"{format_us(evidence.step_us)}, {evidence.step_us / needed_us:.0f} times as long",
             f"{format_us(overhead_us)} is Python, dispatching and launching{paid}",
-            *_work_words(case),
+            *_work_words(evidence),
         ),
         advice=(
             "Take the framework out of the step: a compiled program without Python, one thread, more samples per call."
@@ -124,29 +124,35 @@ def small_network(case: Evidence) -> Draft | None:
     )
 
 
-def _work_words(case: Evidence) -> tuple[str, ...]:
-    flops = case.analysis.totals.flops
+def _work_words(evidence: Evidence) -> tuple[str, ...]:
+    flops = evidence.analysis.totals.flops
     return (
-        () if not flops else (f"{format_si(flops, 'FLOP')} in {format_count(kernels_per_step(case))} kernels per step",)
+        ()
+        if not flops
+        else (f"{format_si(flops, 'FLOP')} in {format_count(kernels_per_step(evidence))} kernels per step",)
     )
 
 
-def looped_op(case: Evidence) -> Draft | None:
+def looped_op(evidence: Evidence) -> Draft | None:
     """Rule 8: one line picks row after row out of a tensor, and works on each of them alone.
 
     The gain is N - 1 passes at the price of a launch (CPU: of three ops, the pick, the work and its result), and no
     more than the overhead at that line. Loops of data loaders are another rule's.
     """
-    found = _most_picked(case)
+    found = _most_picked(evidence)
     if found is None:
         return None
     source, name, count = found
-    each_us = (3 * (overhead_us_per_op(case) or 0.0)) if runs_on_host(case) else (host_us_per_launch(case) or 0.0)
-    lost_us = sum(issue_part_us(row) for row in idle_rows(case, "dispatch", "python", "launch") if row.source == source)
-    if runs_on_host(case):
-        lost_us += sum(row.us for row in case.analysis.kernels if row.source == source and row.bound == "dispatch")
+    each_us = (
+        (3 * (overhead_us_per_op(evidence) or 0.0)) if runs_on_host(evidence) else (host_us_per_launch(evidence) or 0.0)
+    )
+    lost_us = sum(
+        issue_part_us(row) for row in idle_rows(evidence, "dispatch", "python", "launch") if row.source == source
+    )
+    if runs_on_host(evidence):
+        lost_us += sum(row.us for row in evidence.analysis.kernels if row.source == source and row.bound == "dispatch")
     high_us = min(lost_us, (count - 1) * each_us)
-    if share_of_step(case, high_us) < _LEAST_SHARE:
+    if share_of_step(evidence, high_us) < _LEAST_SHARE:
         return None
     return Draft(
         slug="looped-op",
@@ -158,26 +164,29 @@ def looped_op(case: Evidence) -> Draft | None:
         advice=f"Do at {source} for the whole tensor at once what the loop does row by row.",
         code="out = torch.bmm(batch, weights)  # or torch.vmap(function)(batch), or an op along a dimension",
         gain_us=Interval(high_us / 2, high_us),
-        claims=claims_of(case, *ISSUE_ACCOUNTS, most_us=high_us),
+        claims=claims_of(evidence, *ISSUE_ACCOUNTS, most_us=high_us),
     )
 
 
-def _most_picked(case: Evidence) -> tuple[str, str, float] | None:
+def _most_picked(evidence: Evidence) -> tuple[str, str, float] | None:
     """Line, op and calls per step of the op that picks rows most often from one line, outside other ops; else null."""
-    ops = case.linked.ops
+    ops = evidence.linked.ops
     names, sources = ops["name"].cat, ops["source"].cat
     wanted = np.append(np.isin(np.array(names.categories, dtype=object), _PICKS), False)
     rows = np.flatnonzero(
-        wanted[names.codes.to_numpy()] & (ops["depth"].to_numpy() == 0) & ops_in_window(case) & ops["source"].notna()
+        wanted[names.codes.to_numpy()]
+        & (ops["depth"].to_numpy() == 0)
+        & ops_in_window(evidence)
+        & ops["source"].notna()
     )
-    loads = lies_in_spans(ops["ts_us"].to_numpy()[rows], *outermost_spans(case, _LOADER))
+    loads = lies_in_spans(ops["ts_us"].to_numpy()[rows], *outermost_spans(evidence, _LOADER))
     rows = rows[~loads]
     if not rows.size:
         return None
     key = sources.codes.to_numpy()[rows].astype(np.int64) * len(names.categories) + names.codes.to_numpy()[rows]
     distinct, counts = np.unique(key, return_counts=True)
     best = int(np.argmax(counts))
-    count = float(counts[best]) / case.steps
+    count = float(counts[best]) / evidence.steps
     if count < _LOOP_OF:
         return None
     source, name = divmod(int(distinct[best]), len(names.categories))

@@ -42,12 +42,12 @@ _REACHED = 0.8
 
 
 @requires_gain
-def strided_access(case: Evidence) -> Draft | None:
+def strided_access(evidence: Evidence) -> Draft | None:
     """Rule 18: kernels bound by memory that reach less than half of it on large tensors that do not lie in order.
 
     Gain: t - B/W at most, from half of it, of kernels whose name or recorded strides prove the access.
     """
-    work = work_of(case)
+    work = work_of(evidence)
     slow = (work.roof("explained") < _POORLY_EXPLAINED) & (work.roof("bytes_low") >= _LARGE_BYTES)
     slow &= work.bound("memory") & ~work.family(*_SCATTERED) & ~work.op_like(_COMPILED)
     rows = slow & work.reason_like(_STRIDED)
@@ -98,17 +98,17 @@ _TOO_MUCH_COPYING = 0.05
 
 
 @requires_gain
-def needless_copies(case: Evidence) -> Draft | None:
+def needless_copies(evidence: Evidence) -> Draft | None:
     """Rule 19: casts and changes of layout that take more than 5 % of the time in which the device works.
 
     Gain: at most all of them that lie in the model, from half of it. Copies over the link are another rule's affair,
     and so are those that convolutions make of their images.
     """
-    work = work_of(case)
+    work = work_of(evidence)
     rows = work.op_like(_COPY) & work.in_model
     # Few bytes that take long were waited for, not moved.
     rows &= ~(work.roof("bytes_low") < _FEW_BYTES)
-    busy_us = case.analysis.totals.busy_us
+    busy_us = evidence.analysis.totals.busy_us
     us = float(work.us[rows].sum())
     if not busy_us or us <= _TOO_MUCH_COPYING * busy_us or share(work, rows) < _LEAST_SHARE:
         return None
@@ -163,14 +163,14 @@ _OF_ROWS = (
 
 
 @requires_gain
-def scattered_lookups(case: Evidence) -> Draft | None:
+def scattered_lookups(evidence: Evidence) -> Draft | None:
     """Rule 22: embeddings, gathers, indexing and scatters beyond 10 % of the device's work.
 
     Gain: t - B/W at most, from half of it: what hot rows and atomic adds cost beyond their bytes.
     """
-    work = work_of(case)
+    work = work_of(evidence)
     rows = work.family(*_LOOKUPS)
-    busy_us, us = case.analysis.totals.busy_us, float(work.us[rows].sum())
+    busy_us, us = evidence.analysis.totals.busy_us, float(work.us[rows].sum())
     if not busy_us or us <= _TOO_MANY_LOOKUPS * busy_us or share(work, rows) < _LEAST_SHARE:
         return None
     less = np.where(rows, work.us - work.memory_us(), 0.0)
@@ -202,31 +202,31 @@ _ADDS = re.compile(r"^aten::add_$")
 
 
 @requires_gain
-def zeroed_gradients(case: Evidence) -> Draft | None:
+def zeroed_gradients(evidence: Evidence) -> Draft | None:
     """Rule 25: gradients that are set to zero and added to, instead of dropped and replaced (``set_to_none``).
 
     Gain: the fills, and at most the additions of the backward pass that then find something to add to. On a CPU large
     gradients that are dropped go back to the system, and their pages have to be had anew: measured slower than filling
     them (50 MB of gradients: 44 ms with zeros, 59 ms without), so that nothing is predicted for these.
     """
-    work = work_of(case)
-    at_us = np.append(case.linked.ops["ts_us"].to_numpy(), np.nan)[work.op]
-    zeroes = work.op_like(_ZEROES) & inside_marks(case, at_us, _ZERO_GRAD)
+    work = work_of(evidence)
+    at_us = np.append(evidence.linked.ops["ts_us"].to_numpy(), np.nan)[work.op]
+    zeroes = work.op_like(_ZEROES) & inside_marks(evidence, at_us, _ZERO_GRAD)
     if not zeroes.any():
         return None
-    parent = np.append(case.linked.ops["parent"].to_numpy(dtype=np.int64, na_value=-1), -1)[work.op]
-    names = case.linked.ops["name"].cat
+    parent = np.append(evidence.linked.ops["parent"].to_numpy(dtype=np.int64, na_value=-1), -1)[work.op]
+    names = evidence.linked.ops["name"].cat
     accumulates = [_ACCUMULATES.search(str(name)[:200]) is not None for name in names.categories]
     in_accumulate = np.append(np.append(accumulates, False)[names.codes.to_numpy()], False)[parent]
     adds = work.op_like(_ADDS) & in_accumulate.astype(bool)
     zeroing, adding = (np.where(rows, work.us, 0.0) for rows in (zeroes, adds))
-    dropped = float(np.nan_to_num(elements(work, zeroes)).sum()) * 4.0 / case.steps
-    comes_anew = runs_on_host(case) and dropped >= _FRESH_FROM_BYTES
+    dropped = float(np.nan_to_num(elements(work, zeroes)).sum()) * 4.0 / evidence.steps
+    comes_anew = runs_on_host(evidence) and dropped >= _FRESH_FROM_BYTES
     return Draft(
         slug="zeroed-gradients",
         title="Gradients are filled with zeros at every step",
         evidence=(
-            f"{format_count(zeroes.sum() / case.steps)} fills per step in zero_grad take "
+            f"{format_count(zeroes.sum() / evidence.steps)} fills per step in zero_grad take "
             f"{format_us(float(zeroing.sum()))}",
             *describe_rows(work, zeroes | adds),
         ),
@@ -252,20 +252,20 @@ _NEARLY_FULL = 0.8
 
 
 @requires_gain
-def results_apart(case: Evidence) -> Draft | None:
+def results_apart(evidence: Evidence) -> Draft | None:
     """Rule 26: activations that write their result beside what they read.
 
     On a CPU each large result is new memory, whose pages cost more than the arithmetic (``fresh_bytes_per_s``). Gain:
     from half of what such ops take beyond their bytes, bounded by the price of the pages. On a GPU the bytes stay the
     same: only peak memory shrinks, which the finding states where memory is nearly full.
     """
-    work = work_of(case)
+    work = work_of(evidence)
     rows = work.op_like(_MAY_OVERWRITE) & work.family("pointwise")
     rows &= ~by_signature(work, rows, (each for each in np.unique(work.signature[rows]).tolist() if _given(work, each)))
     written = elements(work, rows) * 4.0
-    if runs_on_host(case):
+    if runs_on_host(evidence):
         return _fresh_results(work, rows & (written >= _FRESH_FROM_BYTES), np.nan_to_num(written))
-    peak, capacity = case.analysis.totals.peak_memory_bytes, case.analysis.device.memory_bytes
+    peak, capacity = evidence.analysis.totals.peak_memory_bytes, evidence.analysis.device.memory_bytes
     if not peak or not capacity or peak < _NEARLY_FULL * capacity or not rows.any():
         return None
     return Draft(
@@ -291,19 +291,19 @@ def _given(work: KernelWork, signature: int) -> bool:
 def _fresh_results(
     work: KernelWork, rows: Flags, written: "np.ndarray[tuple[int], np.dtype[np.float64]]"
 ) -> Draft | None:
-    rate = work.case.analysis.device.fresh_bytes_per_s
-    if rate is None or has_backward_pass(work.case) or share(work, rows) < _LEAST_SHARE:
+    rate = work.evidence.analysis.device.fresh_bytes_per_s
+    if rate is None or has_backward_pass(work.evidence) or share(work, rows) < _LEAST_SHARE:
         return None
-    pages_us = written / rate * 1e6 * work.scale / work.case.steps
+    pages_us = written / rate * 1e6 * work.scale / work.evidence.steps
     less = np.where(rows, np.minimum(work.us - work.floor_us(), pages_us), 0.0)
-    if float(less.sum()) < _LEAST_SHARE * work.case.step_us:
+    if float(less.sum()) < _LEAST_SHARE * work.evidence.step_us:
         return None
     return Draft(
         slug="results-apart",
         title="Every large result is written to memory that is new",
         evidence=(
-            f"{format_si(float(written[rows].sum()) / work.case.steps, 'B')} of results per step come in new pages, "
-            f"at {format_si(rate, 'B/s')}",
+            f"{format_si(float(written[rows].sum()) / work.evidence.steps, 'B')} of results per step come in new "
+            f"pages, at {format_si(rate, 'B/s')}",
             *describe_rows(work, rows),
         ),
         advice="Write large results over their input, or into memory that is kept from step to step.",

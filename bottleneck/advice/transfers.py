@@ -63,24 +63,24 @@ class Copies:
         return count / self.steps, float(np.nansum(self.bytes[chosen])) / self.steps, exposed_us / self.steps
 
 
-def copies_to_device(case: Evidence) -> Copies | None:
+def copies_to_device(evidence: Evidence) -> Copies | None:
     """The copies to the device; null where there are none, as on a CPU."""
-    return remembered(case, _find_copies)
+    return remembered(evidence, _find_copies)
 
 
-def _find_copies(case: Evidence) -> Copies | None:
-    kernels, names = case.linked.kernels, case.linked.kernels["name"].cat
+def _find_copies(evidence: Evidence) -> Copies | None:
+    kernels, names = evidence.linked.kernels, evidence.linked.kernels["name"].cat
     codes = names.codes.to_numpy()
     labels = [str(name) for name in names.categories]
-    is_copy = (kernels["kind"] == "copy").to_numpy() & kernels_in_window(case)
+    is_copy = (kernels["kind"] == "copy").to_numpy() & kernels_in_window(evidence)
     rows = np.flatnonzero(is_copy & np.append(_finds(_TO_DEVICE, labels), False)[codes])
     if not rows.size:
         return None
     dur_us = kernels["dur_us"].to_numpy()[rows]
-    lasted_us = np.bincount(codes[rows], weights=dur_us, minlength=len(labels)) / case.steps
+    lasted_us = np.bincount(codes[rows], weights=dur_us, minlength=len(labels)) / evidence.steps
     charged_us = np.zeros(len(labels))
     known = {name: code for code, name in enumerate(labels)}
-    for kernel in case.analysis.kernels:
+    for kernel in evidence.analysis.kernels:
         if kernel.name in known:
             charged_us[known[kernel.name]] += kernel.us
     exposed = np.minimum(np.divide(charged_us, lasted_us, out=np.zeros(len(labels)), where=lasted_us > 0), 1.0)
@@ -92,7 +92,7 @@ def _find_copies(case: Evidence) -> Copies | None:
         exposed_us=dur_us * exposed[codes[rows]],
         pageable=_finds(_PAGEABLE, labels)[codes[rows]],
         pinned=_finds(_PINNED, labels)[codes[rows]],
-        steps=case.steps,
+        steps=evidence.steps,
     )
 
 
@@ -100,10 +100,10 @@ def _finds(pattern: "re.Pattern[str]", labels: list[str]) -> Flags:
     return np.array([pattern.search(label) is not None for label in labels], dtype=bool)
 
 
-def waits_us(case: Evidence, kind: str | None = None) -> dict[str, float]:
+def waits_us(evidence: Evidence, kind: str | None = None) -> dict[str, float]:
     """Time in which the device was idle while the host was in a call that issues such a copy, by account."""
     waits: dict[str, float] = {}
-    for row in case.analysis.idle:
+    for row in evidence.analysis.idle:
         match = _CALL.search(row.detail or "")
         if match and (kind is None or kind in (match["kind"] or "")):
             account = f"overhead.{row.cause}"
@@ -111,30 +111,30 @@ def waits_us(case: Evidence, kind: str | None = None) -> dict[str, float]:
     return waits
 
 
-def saving(case: Evidence, copies: Copies, chosen: Flags) -> dict[str, float]:
+def saving(evidence: Evidence, copies: Copies, chosen: Flags) -> dict[str, float]:
     """Cost of these copies by account: their exposed time, and their part of the waits in such calls, by number."""
     _, _, exposed_us = copies.per_step(chosen)
     part = float(chosen.sum()) / copies.rows.size
-    waits = {account: us * part for account, us in waits_us(case).items()}
-    return {**claims_of(case, COPY, most_us=exposed_us), **{name: us for name, us in waits.items() if us > 0}}
+    waits = {account: us * part for account, us in waits_us(evidence).items()}
+    return {**claims_of(evidence, COPY, most_us=exposed_us), **{name: us for name, us in waits.items() if us > 0}}
 
 
-def ops_of(case: Evidence, rows: Integers) -> Integers:
+def ops_of(evidence: Evidence, rows: Integers) -> Integers:
     """Rows in OPS of the ops that issued some rows of KERNELS, as far as they are known."""
-    op = case.linked.kernels["op"].to_numpy(dtype=np.int64, na_value=-1)[rows]
+    op = evidence.linked.kernels["op"].to_numpy(dtype=np.int64, na_value=-1)[rows]
     return op[op >= 0]
 
 
-def makers(case: Evidence, copies: Copies) -> tuple[Flags, Integers]:
+def makers(evidence: Evidence, copies: Copies) -> tuple[Flags, Integers]:
     """Mask of copies that follow an op whose tensor the device could make itself, and the rows of those ops."""
-    ops = case.linked.ops
+    ops = evidence.linked.ops
     parent = np.append(ops["parent"].to_numpy(dtype=np.int64, na_value=-1), -1)
     names = ops["name"].cat
     labels = [str(name) for name in names.categories]
     codes = names.codes.to_numpy()
     names_copy, makes = np.array([name in _COPYING for name in labels], dtype=bool), _finds(_MAKING, labels)
     copying, making = (np.append(flags[codes], False) for flags in (names_copy, makes))
-    top = case.linked.kernels["op"].to_numpy(dtype=np.int64, na_value=-1)[copies.rows]
+    top = evidence.linked.kernels["op"].to_numpy(dtype=np.int64, na_value=-1)[copies.rows]
     for _ in range(_DEEPEST):
         above = parent[top]
         top = np.where(copying[above], above, top)
@@ -143,14 +143,16 @@ def makers(case: Evidence, copies: Copies) -> tuple[Flags, Integers]:
     )
     follows = copying[top] & making[before]
     found = np.flatnonzero(follows)
-    follows[found] = [_may_be(case, *pair) for pair in zip(before[found].tolist(), copies.bytes[found], strict=True)]
+    follows[found] = [
+        _may_be(evidence, *pair) for pair in zip(before[found].tolist(), copies.bytes[found], strict=True)
+    ]
     return follows, before[follows]
 
 
-def _may_be(case: Evidence, maker: int, moved: float) -> bool:
+def _may_be(evidence: Evidence, maker: int, moved: float) -> bool:
     """True if so many bytes may be the tensor that an op made; also where the trace does not record its size."""
-    signature = case.linked.ops["signature"].iloc[maker]
-    concrete = None if pd.isna(signature) else case.linked.trace.signatures["concrete"].iloc[int(signature)]
+    signature = evidence.linked.ops["signature"].iloc[maker]
+    concrete = None if pd.isna(signature) else evidence.linked.trace.signatures["concrete"].iloc[int(signature)]
     match = _SIZE.match(concrete) if isinstance(concrete, str) else None
     if match is None or np.isnan(moved):
         return True
@@ -175,31 +177,31 @@ _MANY = 8
 _PINNED_SHARE = 0.8
 
 
-def pageable_copies(case: Evidence) -> Draft | None:
+def pageable_copies(evidence: Evidence) -> Draft | None:
     """Rule 40: the driver has to copy pageable memory into a buffer of its own first, while the host waits."""
-    copies = copies_to_device(case)
+    copies = copies_to_device(evidence)
     if copies is None:
         return None
     chosen = copies.pageable & (copies.bytes >= _SMALL_BYTES)
     count, moved, exposed_us = copies.per_step(chosen)
-    waits = waits_us(case, "pageable") if count else {}
-    if not count or share_of_step(case, exposed_us + sum(waits.values())) < _LEAST_SHARE:
+    waits = waits_us(evidence, "pageable") if count else {}
+    if not count or share_of_step(evidence, exposed_us + sum(waits.values())) < _LEAST_SHARE:
         return None
     lasted_us = float(copies.dur_us[chosen].sum()) / copies.steps
     pace = moved / lasted_us * US_PER_S if lasted_us > 0 else None
-    pinned_per_s = _pinned_bytes_per_s(case, copies, pace)
+    pinned_per_s = _pinned_bytes_per_s(evidence, copies, pace)
     streamed_us = moved / pinned_per_s * US_PER_S if pinned_per_s else 0.0
     saved_us = exposed_us * max(0.0, 1 - streamed_us / lasted_us) if lasted_us > 0 else 0.0
     if saved_us + sum(waits.values()) <= 0:
         return None
-    claims = {**claims_of(case, COPY, most_us=saved_us), **waits}
+    claims = {**claims_of(evidence, COPY, most_us=saved_us), **waits}
     return Draft(
         slug="pageable-copies",
         title="Batches are copied from pageable memory",
         evidence=(
             f"copies from pageable memory, {format_count(count)} per step, move {format_si(moved, 'B')}"
             + (f" at {format_si(pace, 'B/s')}" if pace else ""),
-            f"the device does nothing else for {format_us(exposed_us)} of them ({_of_step(case, exposed_us)})",
+            f"the device does nothing else for {format_us(exposed_us)} of them ({_of_step(evidence, exposed_us)})",
             *((f"the host is held in the calls for another {format_us(sum(waits.values()))}",) if waits else ()),
             f"from pinned memory they take about {format_us(streamed_us)} at {format_si(pinned_per_s, 'B/s')}"
             if pinned_per_s
@@ -214,7 +216,7 @@ def pageable_copies(case: Evidence) -> Draft | None:
     )
 
 
-def _pinned_bytes_per_s(case: Evidence, copies: Copies, pace: float | None) -> float | None:
+def _pinned_bytes_per_s(evidence: Evidence, copies: Copies, pace: float | None) -> float | None:
     """The quickest copy from pinned memory in this trace, else what such copies reach of the device's link.
 
     Never less than the ``pace`` of those from pageable memory.
@@ -222,57 +224,57 @@ def _pinned_bytes_per_s(case: Evidence, copies: Copies, pace: float | None) -> f
     seen = copies.pinned & (copies.bytes >= _SMALL_BYTES) & (copies.dur_us > 0)
     if seen.any():
         return float((copies.bytes[seen] / copies.dur_us[seen]).max()) * US_PER_S
-    link = case.analysis.device.link_bytes_per_s
+    link = evidence.analysis.device.link_bytes_per_s
     return None if link is None else max(_PINNED_SHARE * link, pace or 0.0)
 
 
-def copies_not_overlapped(case: Evidence) -> Draft | None:
+def copies_not_overlapped(evidence: Evidence) -> Draft | None:
     """Rule 41: kernels wait for a copy that could have run beside those of the step before.
 
     The link is busy as long as before: the step cannot become shorter than its copies.
     """
-    copies = copies_to_device(case)
+    copies = copies_to_device(evidence)
     if copies is None:
         return None
     chosen = ~(copies.bytes < _SMALL_BYTES)
     count, moved, exposed_us = copies.per_step(chosen)
     linked_us = float(copies.dur_us[chosen].sum()) / copies.steps
-    hidden_us = min(exposed_us, max(0.0, case.step_us - linked_us))
-    if not count or share_of_step(case, hidden_us) < _LEAST_SHARE:
+    hidden_us = min(exposed_us, max(0.0, evidence.step_us - linked_us))
+    if not count or share_of_step(evidence, hidden_us) < _LEAST_SHARE:
         return None
     return Draft(
         slug="copies-not-overlapped",
         title="The device waits for its input to be copied",
         evidence=(
             f"copies to the device, {format_count(count)} per step{_sized(moved)}, take {format_us(linked_us)}",
-            f"for {format_us(exposed_us)} of that the device computes nothing ({_of_step(case, exposed_us)})",
+            f"for {format_us(exposed_us)} of that the device computes nothing ({_of_step(evidence, exposed_us)})",
             *(
                 ("they come from pageable memory, which has to be pinned first",)
                 if copies.pageable[chosen].any()
                 else ()
             ),
-            *sources_of(case, ops_of(case, copies.rows[chosen]), most=2),
+            *sources_of(evidence, ops_of(evidence, copies.rows[chosen]), most=2),
         ),
         advice="Copy the next batch on a stream of its own while this one is computed.",
         code="with torch.cuda.stream(copying):\n"
         "    following = batch.to(device, non_blocking=True)  # from pinned memory\n"
         "torch.cuda.current_stream().wait_stream(copying)  # before it is used",
         gain_us=up_to(hidden_us),
-        claims=claims_of(case, COPY, most_us=hidden_us),
+        claims=claims_of(evidence, COPY, most_us=hidden_us),
     )
 
 
-def small_copies(case: Evidence) -> Draft | None:
+def small_copies(evidence: Evidence) -> Draft | None:
     """Rule 42: many copies that are round trips rather than streams."""
-    copies = copies_to_device(case)
-    return None if copies is None else _many(case, copies, copies.bytes < _SMALL_BYTES)
+    copies = copies_to_device(evidence)
+    return None if copies is None else _many(evidence, copies, copies.bytes < _SMALL_BYTES)
 
 
-def _many(case: Evidence, copies: Copies, small: Flags) -> Draft | None:
+def _many(evidence: Evidence, copies: Copies, small: Flags) -> Draft | None:
     count, moved, exposed_us = copies.per_step(small)
-    saved = saving(case, copies, small)
+    saved = saving(evidence, copies, small)
     saved_us = sum(saved.values()) * (1 - 1 / count) if count >= _MANY else 0.0
-    if share_of_step(case, saved_us) < _LEAST_SHARE:
+    if share_of_step(evidence, saved_us) < _LEAST_SHARE:
         return None
     waited_us = sum(saved.values()) - min(exposed_us, saved.get(COPY, 0.0))
     return Draft(
@@ -283,7 +285,7 @@ def _many(case: Evidence, copies: Copies, small: Flags) -> Draft | None:
             f"{format_si(moved, 'B')} together",
             f"the device does nothing else for {format_us(exposed_us)}, "
             f"and waits for the host in these calls for {format_us(waited_us)}",
-            *sources_of(case, ops_of(case, copies.rows[small]), most=2),
+            *sources_of(evidence, ops_of(evidence, copies.rows[small]), most=2),
         ),
         advice="Pack them into one copy, or make them on the device.",
         code="packed = torch.cat([each.flatten() for each in small]).to(device, non_blocking=True)\n"
@@ -293,24 +295,24 @@ def _many(case: Evidence, copies: Copies, small: Flags) -> Draft | None:
     )
 
 
-def made_on_host(case: Evidence) -> Draft | None:
+def made_on_host(evidence: Evidence) -> Draft | None:
     """Rule 43: a tensor is filled on the CPU and copied, where the device could fill it itself."""
-    copies = copies_to_device(case)
+    copies = copies_to_device(evidence)
     if copies is None:
         return None
-    copying, making = makers(case, copies)
-    saved = saving(case, copies, copying)
-    if not copying.any() or share_of_step(case, sum(saved.values())) < _LEAST_SHARE:
+    copying, making = makers(evidence, copies)
+    saved = saving(evidence, copies, copying)
+    if not copying.any() or share_of_step(evidence, sum(saved.values())) < _LEAST_SHARE:
         return None
     count, moved, _ = copies.per_step(copying)
-    names = list(dict.fromkeys(case.linked.ops["name"].astype(object).to_numpy()[making].tolist()))[:3]
+    names = list(dict.fromkeys(evidence.linked.ops["name"].astype(object).to_numpy()[making].tolist()))[:3]
     return Draft(
         slug="made-on-host",
         title="Tensors are made on the CPU and then copied to the device",
         evidence=(
             f"copies, {format_count(count)} per step{_sized(moved)}, follow {', '.join(names)} on the CPU",
             f"they cost {format_us(sum(saved.values()))} of the step: copying, and the device waiting for the call",
-            *sources_of(case, making, most=2),
+            *sources_of(evidence, making, most=2),
         ),
         advice="Make these tensors on the device.",
         code="mask = torch.zeros(size, device=device)  # not torch.zeros(size).to(device)",
@@ -324,8 +326,8 @@ def _sized(moved: float) -> str:
     return f" ({format_si(moved, 'B')})" if moved > 0 else ""
 
 
-def _of_step(case: Evidence, us: float) -> str:
-    return f"{format_share(share_of_step(case, us))} of the step"
+def _of_step(evidence: Evidence, us: float) -> str:
+    return f"{format_share(share_of_step(evidence, us))} of the step"
 
 
 RULES = (pageable_copies, copies_not_overlapped, small_copies, made_on_host)

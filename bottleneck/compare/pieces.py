@@ -60,15 +60,15 @@ class Piece(NamedTuple):
 def find_work(side: ComparedSide, in_full: bool = True) -> list[Piece]:
     """All busy work of a step. What the ledger has beyond the rows is a piece of its own; rows beyond it are scaled.
 
-    ``in_full`` takes exact modules and calls of ops from a case; else what its analysis folded: the modules that many
-    calls share, and kernels instead of calls.
+    ``in_full`` takes exact modules and calls of ops from a recording; else what its analysis folded: the modules that
+    many calls share, and kernels instead of calls.
     """
     analysis = side.analysis
     if analysis is None or side.step_us is None:
         return []
     charged = None if side.case is None else side.case.kernel_time
     if in_full and side.case is not None and charged is not None:
-        pieces = _of_case(side.case, charged)
+        pieces = _pieces_of(side.case, charged)
     else:
         pieces = [_of_row(row) for row in analysis.kernels if row.bound != _DISPATCH]
     return _reconciled(pieces, math.fsum(busy_us(side)))
@@ -86,12 +86,12 @@ def _piece(texts: Sequence[str | None], calls: float, us: float) -> Piece:
     return Piece(module, op, shapes, family, name or "", source, clean_us(calls), clean_us(us), plain)
 
 
-def _of_case(case: Evidence, charged: pd.DataFrame) -> list[Piece]:
+def _pieces_of(evidence: Evidence, charged: pd.DataFrame) -> list[Piece]:
     """Rows of KERNELS folded by module, op, shapes, kernel and line.
 
     An op that runs several kernels is one call, which its first kernel carries.
     """
-    kernels, ops = case.linked.kernels, case.linked.ops
+    kernels, ops = evidence.linked.kernels, evidence.linked.ops
     us, runs = charged["us"].to_numpy(), charged["runs"].to_numpy()
     busy = charged["account"].isin(BUSY_ACCOUNTS).to_numpy()
     keep = np.flatnonzero(busy & ((us > 0) | (runs > 0)))
@@ -103,7 +103,7 @@ def _of_case(case: Evidence, charged: pd.DataFrame) -> list[Piece]:
         _texts(codes[first], kernels[column].cat.categories)
         for codes, column in zip(columns, ("module", "family", "name", "source"), strict=True)
     )
-    op, shapes = _op_texts(case, op_rows[first], signature[first])
+    op, shapes = _op_texts(evidence, op_rows[first], signature[first])
     calls = np.where(_opens_call(op_rows, ops["name"]), runs[keep], 0.0)
     sums = [np.bincount(fold, weights=values, minlength=first.size).tolist() for values in (calls, us[keep])]
     texts = zip(module, op, shapes, family, name, source, strict=True)
@@ -137,11 +137,13 @@ def _numbered(keys: Sequence[_Integers]) -> tuple[_Integers, _Integers]:
     return number, first
 
 
-def _op_texts(case: Evidence, op_rows: _Integers, signature: _Integers) -> tuple[list[str | None], list[str | None]]:
+def _op_texts(
+    evidence: Evidence, op_rows: _Integers, signature: _Integers
+) -> tuple[list[str | None], list[str | None]]:
     """Names and shapes as in the rows of an analysis: of the call that a kernel is attributed to, else of its op."""
-    calls = case.linked.trace.signatures
+    calls = evidence.linked.trace.signatures
     names, dims = (calls[column].to_numpy() for column in ("name", "dims"))
-    ops = case.linked.ops["name"]
+    ops = evidence.linked.ops["name"]
     own = _texts(np.append(_codes(ops), -1)[op_rows], ops.cat.categories)
     rows = signature.tolist()
     shown = [str(names[row]) if row >= 0 else op for row, op in zip(rows, own, strict=True)]

@@ -1,4 +1,4 @@
-"""Counts what the steps of a case did: one whole number per counter, with its breakdown and what it depends on."""
+"""Counts what the steps of a recording did: one whole number per counter, with its breakdown and what it depends on."""
 
 import hashlib
 import json
@@ -36,32 +36,32 @@ _OF_GPU = ("cuda", "cudnn", "hip")
 _DECIDES_OPS_OF_CPU = ("onednn",)
 
 
-def fingerprint_of(case: Evidence) -> Fingerprint:
+def fingerprint_of(evidence: Evidence) -> Fingerprint:
     """The facts that the recording, or the trace alone, states; unknown facts are left out."""
-    recording = case.recording
+    recording = evidence.recording
     if recording is None:
-        return Fingerprint({"backend": case.linked.trace.flavour, **_ranks(case)}, _of_device(case))
+        return Fingerprint({"backend": evidence.linked.trace.flavour, **_ranks(evidence)}, _of_device(evidence))
     return Fingerprint(
         portable={
             **_known(torch=_minor(recording.framework or ""), python=_minor(recording.versions.get("python", ""))),
-            "backend": case.linked.trace.flavour,
+            "backend": evidence.linked.trace.flavour,
             **_known(compiled=_is_compiled(recording)),
             "world_size": len(recording.traces) or 1,
-            **_told(recording, _DECIDES_OPS_OF_CPU if _is_host_only(case) else ()),
+            **_told(recording, _DECIDES_OPS_OF_CPU if _is_host_only(evidence) else ()),
         },
-        backend={**_of_device(case), **_known(threads=recording.threads), **_libraries(case, recording)},
+        backend={**_of_device(evidence), **_known(threads=recording.threads), **_libraries(evidence, recording)},
         # Not its release: that changes with every update of the system, and lock-files with it.
         host=_known(cpu=recording.versions.get("cpu"), system=recording.versions.get("platform", "").partition("-")[0]),
     )
 
 
-def input_digest(case: Evidence) -> str:
+def input_digest(evidence: Evidence) -> str:
     """Digest of what the program is given: its form, options and arguments; empty for a bare trace.
 
     It leaves out shapes: in a trace the first call of the program itself cannot be identified, so that an op added to
     the model would look like another input. Whatever else the settings leave open changes the counters themselves.
     """
-    recording = case.recording
+    recording = evidence.recording
     if recording is None:
         return ""
     words = recording.command[2:] if recording.command[:1] == ("-m",) else recording.command[1:]
@@ -82,29 +82,29 @@ def _is_compiled(recording: Recording) -> bool | None:
     return None if recording.compilation is None else recording.compilation.graphs > 0
 
 
-def _ranks(case: Evidence) -> dict[str, Value]:
-    return _known(world_size=case.linked.trace.world_size)
+def _ranks(evidence: Evidence) -> dict[str, Value]:
+    return _known(world_size=evidence.linked.trace.world_size)
 
 
-def _of_device(case: Evidence) -> dict[str, Value]:
+def _of_device(evidence: Evidence) -> dict[str, Value]:
     """The device that the trace names; of a CPU nothing, whose instructions are among its libraries."""
-    devices = case.linked.trace.devices
-    if _is_host_only(case) or not devices:
+    devices = evidence.linked.trace.devices
+    if _is_host_only(evidence) or not devices:
         return {}
     return _known(device=devices[0].name, sm_count=devices[0].sm_count)
 
 
-def _libraries(case: Evidence, recording: Recording) -> Mapping[str, Value]:
+def _libraries(evidence: Evidence, recording: Recording) -> Mapping[str, Value]:
     everything = (*_OF_GPU, *_OF_CPU, *_DECIDES_OPS_OF_CPU)
-    return _told(recording, _OF_CPU if _is_host_only(case) else everything)
+    return _told(recording, _OF_CPU if _is_host_only(evidence) else everything)
 
 
 def _told(recording: Recording, names: Sequence[str]) -> Mapping[str, Value]:
     return {name: recording.libraries[name] for name in names if name in recording.libraries}
 
 
-def _is_host_only(case: Evidence) -> bool:
-    return case.linked.trace.device_args.empty
+def _is_host_only(evidence: Evidence) -> bool:
+    return evidence.linked.trace.device_args.empty
 
 
 _ADDRESS = re.compile(r"0x[0-9a-fA-F]+")
@@ -207,7 +207,7 @@ _TOO_LARGE = "sizes in the trace make no number"
 
 @dataclass(frozen=True)
 class UnknownCount:
-    """The reason that a counter is unknown for this case."""
+    """The reason that a counter is unknown for this recording."""
 
     reason: str
 
@@ -216,13 +216,13 @@ Found = Tally | UnknownCount
 
 
 class StepCounter:
-    """Counts one case. ``parts`` are the rows behind each counter that is broken down by line and module."""
+    """Counts one recording. ``parts`` are the rows behind each counter that is broken down by line and module."""
 
-    def __init__(self, case: Evidence) -> None:
-        self.case, self.linked = case, case.linked
-        self.scope = StepScope(case.linked)
+    def __init__(self, evidence: Evidence) -> None:
+        self.evidence, self.linked = evidence, evidence.linked
+        self.scope = StepScope(evidence.linked)
         self.steps = self.scope.steps
-        self.is_host_only = case.linked.trace.flavour == "cpu" and case.linked.trace.device_args.empty
+        self.is_host_only = evidence.linked.trace.flavour == "cpu" and evidence.linked.trace.device_args.empty
 
     def count(self) -> Mapping[str, Found]:
         """Each counter by name."""
@@ -304,9 +304,9 @@ class StepCounter:
         signature = self.linked.ops["signature"].to_numpy(dtype=np.int64, na_value=-1)
         if not (signature >= 0).any():
             return UnknownCount(_NO_SHAPES)
-        amounts = self.case.costs[["matrix_flops", "vector_flops"]].fillna(0.0).to_numpy().sum(axis=1)
+        amounts = self.evidence.costs[["matrix_flops", "vector_flops"]].fillna(0.0).to_numpy().sum(axis=1)
         amounts = np.append(np.rint(amounts), 0.0)
-        attribution = self.case.attribution
+        attribution = self.evidence.attribution
         owner = attribution["op"].to_numpy(dtype=np.int64, na_value=-1)
         owners = np.unique(owner[owner >= 0])
         step, amount = self.scope.op_step[owners], amounts[signature[owners]]
@@ -326,7 +326,7 @@ class StepCounter:
     def copies_along(self, direction: "re.Pattern[str]", *, in_bytes: bool) -> Found:
         """Copies between host and device that the steps issued, or their size."""
         if self.is_host_only:
-            recording = self.case.recording
+            recording = self.evidence.recording
             is_known = recording is not None and recording.framework is not None and not recording.device_facts
             return Tally(0, 0) if is_known else UnknownCount(_NOT_SEEN)
         kernels = self.linked.kernels
@@ -406,7 +406,7 @@ class StepCounter:
 
     def compiled(self, name: str) -> Found:
         """A counter of torch.compile from the recording: the total until the end of the window."""
-        recording = self.case.recording
+        recording = self.evidence.recording
         report = None if recording is None else recording.compilation
         if report is None:
             return UnknownCount(_NO_COMPILER)
@@ -539,21 +539,21 @@ def _ops_by_source(work: StepCounter) -> Mapping[str, Mapping[str, int]]:
 
 def _breaks(work: StepCounter, sources: SourceFiles) -> Iterator[Site]:
     """The lines at which torch.compile broke a graph, from the recording."""
-    recording = work.case.recording
+    recording = work.evidence.recording
     report = None if recording is None else recording.compilation
     for each in () if report is None else report.breaks:
         file = sources.relative(each.file)
         yield Site(file, each.line, sources.text(file, each.line), {"graph_breaks": each.count})
 
 
-def count(case: Evidence, root: Path | None = None) -> Counts:
+def count(evidence: Evidence, root: Path | None = None) -> Counts:
     """The counters of a step, on which all steps of the window agree; without steps, those of the whole window.
 
     Only what the step's own thread and autograd's do counts. Names of files are made relative to ``root``, and lines
     are read from files inside it; without it nothing is opened. ``unstable`` holds counters whose steps disagree, and
     ops that do under "ops:NAME"; kernels under "kernels:NAME".
     """
-    work = StepCounter(case)
+    work = StepCounter(evidence)
     found = work.count()
     ops, kernels = ops_by_name(work), work.kernels()
     kernels = {} if isinstance(kernels, UnknownCount) else kernels
@@ -561,7 +561,7 @@ def count(case: Evidence, root: Path | None = None) -> Counts:
     named = {**_prefixed("ops", ops), **_prefixed("kernels", kernels)}
     return Counts(
         values=_agreed(tallies),
-        fingerprint=fingerprint_of(case),
+        fingerprint=fingerprint_of(evidence),
         unknown={name: each.reason for name, each in found.items() if isinstance(each, UnknownCount)},
         unstable={
             name: spread(each.low, each.high, DIFFER)
@@ -571,9 +571,9 @@ def count(case: Evidence, root: Path | None = None) -> Counts:
         ops=dict(sorted(_agreed(ops).items())),
         modules=by_module(work),
         kernels=dict(sorted(_agreed(kernels).items())),
-        sites=by_line(work, SourceFiles(case, root)),
-        input_sha=input_digest(case),
-        steps=len(case.linked.window.steps),
+        sites=by_line(work, SourceFiles(evidence, root)),
+        input_sha=input_digest(evidence),
+        steps=len(evidence.linked.window.steps),
     )
 
 

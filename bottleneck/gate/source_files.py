@@ -16,10 +16,10 @@ LARGEST_SOURCE = 1_000_000
 class SourceFiles:
     """Files of a working folder by the lines that a trace names; without a folder no file is looked for or opened."""
 
-    def __init__(self, case: Evidence, root: Path | None) -> None:
+    def __init__(self, evidence: Evidence, root: Path | None) -> None:
         self._root = None if root is None else root.resolve()
-        self._folders = _folders(case)
-        self._paths = _paths_by_source(case)
+        self._folders = _folders(evidence)
+        self._paths = _paths_by_source(evidence)
         self._lines: dict[str, Sequence[str]] = {}
 
     def locate(self, source: str) -> tuple[str, int]:
@@ -67,18 +67,18 @@ class SourceFiles:
             return ()
 
 
-def _folders(case: Evidence) -> tuple[str, ...]:
+def _folders(evidence: Evidence) -> tuple[str, ...]:
     """Folders, relative to the working one, in which a name that the profiler has cut may begin."""
-    recording = case.recording
+    recording = evidence.recording
     search_path = () if recording is None else recording.search_path
     return tuple(dict.fromkeys((*search_path, "")))
 
 
-def _paths_by_source(case: Evidence) -> Mapping[str, set[str]]:
+def _paths_by_source(evidence: Evidence) -> Mapping[str, set[str]]:
     """The paths that each 'train.py:57' of the tables stands for."""
-    wanted = set(_used_sources(case))
+    wanted = set(_used_sources(evidence))
     found: dict[str, set[str]] = {}
-    for label in case.linked.trace.events["name"].cat.categories if wanted else ():
+    for label in evidence.linked.trace.events["name"].cat.categories if wanted else ():
         match = PYTHON_FRAME.match(label) if "): " in label else None
         if match is not None:
             path = match["path"].replace("\\", "/")
@@ -88,8 +88,8 @@ def _paths_by_source(case: Evidence) -> Mapping[str, set[str]]:
     return found
 
 
-def _used_sources(case: Evidence) -> Iterable[str]:
-    tables = (case.linked.ops, case.linked.kernels, case.linked.places)
+def _used_sources(evidence: Evidence) -> Iterable[str]:
+    tables = (evidence.linked.ops, evidence.linked.kernels, evidence.linked.places)
     return (label for table in tables if table is not None for label in table["source"].cat.categories)
 
 

@@ -1,4 +1,4 @@
-"""Selects the rows of a case's tables that belong to its steps, with the source line and module of each.
+"""Selects the rows of the evidence's tables that belong to its steps, with the source line and module of each.
 
 A thread that reads ahead (a data loader's) does its work in one step or the next, as timing has it, and what the main
 thread does to take over its results goes with it: neither is counted. Nor is what a loader does once per epoch.
