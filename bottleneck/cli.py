@@ -79,7 +79,7 @@ def _add_command(app: typer.Typer, name: str, settings: dict[str, bool]) -> None
     function = getattr(import_module(f"bottleneck.commands.{name}"), f"{name}_command")
     kind = None
     if name == "run":
-        from bottleneck.commands.program_options import ProgramCommand  # noqa: PLC0415 - no other command needs it
+        from bottleneck.commands.run import ProgramCommand  # noqa: PLC0415 - no other command needs it
 
         kind = ProgramCommand
     app.command(name, cls=kind, context_settings={**settings})(_ended_by_its_signal(function))

@@ -124,7 +124,7 @@ def test_the_exit_status_tells_whether_run_can_work_here(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, verdict: str, status: int
 ) -> None:
     checkup = Checkup("environment", "this machine", verdict, "So it is.", (Check("a", "b", "c", "ok", "d"),))  # type: ignore[arg-type]
-    monkeypatch.setattr(doctor, "_environment", lambda: checkup)
+    monkeypatch.setattr(doctor, "_check", lambda _: [checkup])
     assert _run(["doctor"]) == status
     assert capsys.readouterr().out.startswith(f"{verdict.upper()}: this machine")
 

@@ -1,6 +1,6 @@
 import pytest
 
-from bottleneck.commands.program_options import end_at_module
+from bottleneck.commands.run import end_at_module
 
 WITH_VALUE = {"-m", "--module", "-o", "--output", "--set"}
 

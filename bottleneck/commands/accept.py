@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from bottleneck.commands.report_options import Quiet, send
+
 if TYPE_CHECKING:
     from bottleneck.gate.acceptance import LockedWorkload
     from bottleneck.gate.settings import Project
@@ -34,7 +36,7 @@ def accept_command(
             "--anchor", metavar="COMMIT", help="Have creep budgets count from the lock-file of this commit or tag."
         ),
     ] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")] = False,
+    quiet: Quiet = False,
 ) -> None:
     """Accepts what the gate found: writes the present counters to the lock-file, with the reason.
 
@@ -46,7 +48,6 @@ def accept_command(
     Takes the counts of the last `bottleneck gate`, or counts again where the sources have changed since. It changes no
     budget, and refuses in CI: the change of the lock-file is to be reviewed. Exit code 0 where nothing is to accept.
     """  # noqa: D301 - the escape keeps the lines of the examples apart
-    from bottleneck.commands.report_options import send
     from bottleneck.errors import UsageError
     from bottleneck.gate.acceptance import accept_counts, locked_workloads, move_anchor, refuse_in_ci
     from bottleneck.gate.lockfile import write_lock

@@ -3,21 +3,15 @@
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from bottleneck.commands.report_options import Quiet, TerminalOrJson, format_option, output_option, write_report
+
 if TYPE_CHECKING:
     from bottleneck.calibrate.probes import RoundProgress
-
-
-class CalibrateFormat(StrEnum):
-    """Formats of the ceilings."""
-
-    TERMINAL = "terminal"
-    JSON = "json"
 
 
 def calibrate_command(
@@ -42,13 +36,9 @@ def calibrate_command(
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Forget the last result; else the better is kept where one was disturbed.")
     ] = False,
-    form: Annotated[
-        CalibrateFormat, typer.Option("--format", "-f", metavar="terminal|json", help="How to render the ceilings.")
-    ] = CalibrateFormat.TERMINAL,
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write the ceilings to this file.")
-    ] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")] = False,
+    form: Annotated[TerminalOrJson, format_option("the ceilings", TerminalOrJson)] = TerminalOrJson.TERMINAL,
+    output: Annotated[Path | None, output_option("the ceilings")] = None,
+    quiet: Quiet = False,
 ) -> None:
     """Measures what a device of this machine can do: the ceilings that later recordings are judged against.
 
@@ -67,17 +57,12 @@ def calibrate_command(
     from bottleneck.calibrate import calibrate_device
     from bottleneck.calibrate.cache import calibration_file, to_plain
     from bottleneck.calibrate.calibration_table import calibration_table
-    from bottleneck.commands.report_options import send
-    from bottleneck.report.output import write_text
 
     with _progress(seconds, quiet=quiet) as on_progress:
         calibration = calibrate_device(device, threads, on_progress, seconds=seconds, fresh=fresh)
-    is_table = form is CalibrateFormat.TERMINAL
+    is_table = form is TerminalOrJson.TERMINAL
     text = calibration_table(calibration) if is_table else json.dumps(to_plain(calibration), indent=1) + "\n"
-    if output is None or str(output) == "-":
-        send(text)
-    else:
-        write_text(text, output)
+    write_report(text, output)
     if not quiet and calibration_file(calibration).exists():
         print(f"bottleneck: kept in {calibration_file(calibration)}", file=sys.stderr)
 

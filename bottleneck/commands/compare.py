@@ -5,11 +5,21 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
+
+from bottleneck.commands.report_options import (
+    Quiet,
+    ReportFormat,
+    Settings,
+    Train,
+    format_option,
+    output_option,
+    output_style,
+    write_report,
+)
 
 if TYPE_CHECKING:
     from bottleneck.compare.sides import ComparedSide, Touched
@@ -28,14 +38,6 @@ _TRACES = ("*.json", "*.json.gz")
 _PICTURES = (".png", ".svg")
 
 
-class CompareFormat(StrEnum):
-    """The formats of a comparison."""
-
-    TERMINAL = "terminal"
-    MARKDOWN = "markdown"
-    JSON = "json"
-
-
 def compare_command(
     before: Annotated[
         str,
@@ -52,18 +54,10 @@ def compare_command(
         Path | None,
         typer.Option("--workload", "-w", metavar="FILE", help="The program to record at a git ref or in the worktree."),
     ] = None,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="NAME=VALUE", help="Set a parameter of workload(); repeat for several."),
-    ] = None,
-    train: Annotated[bool, typer.Option("--train", help="Bare model: full training steps with AdamW.")] = False,
-    form: Annotated[
-        CompareFormat,
-        typer.Option("--format", "-f", metavar="terminal|markdown|json", help="How to render the comparison."),
-    ] = CompareFormat.TERMINAL,
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write the comparison to this file.")
-    ] = None,
+    settings: Settings = None,
+    train: Train = False,
+    form: Annotated[ReportFormat, format_option("the comparison")] = ReportFormat.TERMINAL,
+    output: Annotated[Path | None, output_option("the comparison")] = None,
     plot: Annotated[
         Path | None, typer.Option("--plot", metavar="FILE", help="Also draw the waterfall to this .png or .svg file.")
     ] = None,
@@ -85,7 +79,7 @@ def compare_command(
     device: Annotated[
         str | None, typer.Option("--device", metavar="NAME", help="Judge both against this device, as `report` does.")
     ] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")] = False,
+    quiet: Quiet = False,
 ) -> None:
     """Says what changed between two recordings: by account, then by module and op, adding up to the change of the step.
 
@@ -110,7 +104,7 @@ def compare_command(
         program = _find_program(workload, tuple(settings or ()), sources, train=train)
         options = _read_options(steps, device, whole=whole)
         comparison = _compare(sources, program, options, Path(scratch), say)
-    _present(comparison, form.value, output, top)
+    _present(comparison, form, output, top)
     if plot is not None:
         _draw(comparison, plot)
     broken = _broken_limits(limits, comparison)
@@ -339,24 +333,16 @@ def _broken_limits(limits: "Sequence[Limit]", comparison: "Comparison") -> list[
     return broken
 
 
-def _present(comparison: "Comparison", form: str, output: Path | None, top: int) -> None:
-    from bottleneck.commands.report_options import send, stream_style
+def _present(comparison: "Comparison", form: ReportFormat, output: Path | None, top: int) -> None:
     from bottleneck.report.comparison import to_json, to_markdown, to_terminal
-    from bottleneck.report.output import write_text
 
-    is_printed = output is None or str(output) == "-"
-    if form == "json":
+    if form is ReportFormat.JSON:
         text = to_json(comparison)
-    elif form == "markdown":
+    elif form is ReportFormat.MARKDOWN:
         text = to_markdown(comparison, top=top)
-    elif not is_printed:
-        text = to_terminal(comparison, top=top)
     else:
-        text = to_terminal(comparison, stream_style(sys.stdout), top=top)
-    if is_printed:
-        send(text)
-    else:
-        write_text(text, output)
+        text = to_terminal(comparison, output_style(output), top=top)
+    write_report(text, output)
 
 
 def _draw(comparison: "Comparison", path: Path) -> None:

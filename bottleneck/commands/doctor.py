@@ -1,11 +1,12 @@
 """``bottleneck doctor``: checks this machine or traces, and suggests remedies."""
 
 from collections.abc import Sequence
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from bottleneck.commands.report_options import TerminalOrJson, format_option, output_option, output_style, write_report
 
 if TYPE_CHECKING:
     from bottleneck.schema.checks import Checkup
@@ -14,24 +15,13 @@ if TYPE_CHECKING:
 _DAMAGED, _NOT_READY = 3, 4
 
 
-class DoctorFormat(StrEnum):
-    """Formats of the check-up."""
-
-    TERMINAL = "terminal"
-    JSON = "json"
-
-
 def doctor_command(
     paths: Annotated[
         list[Path] | None,
         typer.Argument(metavar="[TRACE]...", help="Traces, recordings or folders of traces; none: this machine."),
     ] = None,
-    form: Annotated[
-        DoctorFormat, typer.Option("--format", "-f", metavar="terminal|json", help="How to render the check-up.")
-    ] = DoctorFormat.TERMINAL,
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write the check-up to this file.")
-    ] = None,
+    form: Annotated[TerminalOrJson, format_option("the check-up", TerminalOrJson)] = TerminalOrJson.TERMINAL,
+    output: Annotated[Path | None, output_option("the check-up")] = None,
     strict: Annotated[bool, typer.Option("--strict", help="Exit with 3 when a trace is damaged.")] = False,
 ) -> None:
     """Says what can be measured here and what not, or whether traces are whole; why, and what would help.
@@ -44,21 +34,25 @@ def doctor_command(
     Nothing is changed, and no network is used. Without a trace the exit status is 0 where `bottleneck run` can work and
     4 where it cannot.
     """  # noqa: D301 - a backspace makes click keep the lines of an example
-    checkups = _traces(paths) if paths else [_environment()]
-    _present(checkups, form, output)
+    from bottleneck import __version__
+    from bottleneck.report.doctor import to_json, to_terminal
+
+    checkups = _check(paths or ())
+    is_json = form is TerminalOrJson.JSON
+    text = to_json(checkups, __version__) if is_json else to_terminal(checkups, output_style(output))
+    write_report(text, output)
     raise typer.Exit(_status(checkups, strict=strict))
 
 
-def _environment() -> "Checkup":
+def _check(paths: Sequence[Path]) -> "list[Checkup]":
+    """The check-up of each trace, or of this machine where there is none."""
+    if paths:
+        from bottleneck.doctor.trace_checks import examine_traces
+
+        return examine_traces(paths)
     from bottleneck.doctor import examine_environment
 
-    return examine_environment()
-
-
-def _traces(paths: Sequence[Path]) -> "list[Checkup]":
-    from bottleneck.doctor.trace_checks import examine_traces
-
-    return examine_traces(paths)
+    return [examine_environment()]
 
 
 def _status(checkups: "Sequence[Checkup]", *, strict: bool) -> int:
@@ -66,24 +60,3 @@ def _status(checkups: "Sequence[Checkup]", *, strict: bool) -> int:
     if "not ready" in verdicts:
         return _NOT_READY
     return _DAMAGED if "unreadable" in verdicts or (strict and "damaged" in verdicts) else 0
-
-
-def _present(checkups: "Sequence[Checkup]", form: DoctorFormat, output: Path | None) -> None:
-    import sys
-
-    from bottleneck import __version__
-    from bottleneck.commands.report_options import send, stream_style
-    from bottleneck.report.doctor import to_json, to_terminal
-    from bottleneck.report.output import write_text
-
-    to_file = output is not None and str(output) != "-"
-    if form is DoctorFormat.JSON:
-        text = to_json(checkups, __version__)
-    elif to_file:
-        text = to_terminal(checkups)
-    else:
-        text = to_terminal(checkups, stream_style(sys.stdout))
-    if to_file:
-        write_text(text, output)
-    else:
-        send(text)

@@ -170,7 +170,7 @@ def _summary(folder: Path, recording: "Recording", result: FinishResult) -> str:
     from bottleneck.schema.measurements import tell_step
 
     where = f" in {shown(folder)}" if result.is_worth_keeping else ""
-    lines = [f"bottleneck: recorded {_describe_steps(recording)}{where}"]
+    lines = [f"bottleneck: recorded {describe_steps(recording)}{where}"]
     if recording.step_name is not None and recording.steps_seen is not None:
         lines.append(f"bottleneck: {tell_step(recording.step_name, recording.steps_seen)}")
     lines += [f"bottleneck: {warning}" for warning in recording.warnings]
@@ -192,7 +192,8 @@ def shown(folder: Path) -> str:
         return clean(str(folder))
 
 
-def _describe_steps(recording: "Recording") -> str:
+def describe_steps(recording: "Recording") -> str:
+    """'5 steps', of how many ranks where there are several; 'no trace' or 'nothing' where no step was traced."""
     if not recording.traces:
         return "no trace" if recording.unprofiled else "nothing"
     count = max(0, len(recording.traces[0].step_marks_ns) - 1)

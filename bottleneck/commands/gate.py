@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
+from bottleneck.commands.report_options import Quiet, send, stream_style
+
 if TYPE_CHECKING:
     from bottleneck.experiment.program import Program
     from bottleneck.gate.run_gate import GateRun
@@ -76,7 +78,7 @@ def gate_command(
     seed: Annotated[
         int | None, typer.Option("--seed", metavar="N", help="Draws who goes first; that of the settings unless given.")
     ] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")] = False,
+    quiet: Quiet = False,
 ) -> None:
     """Compares the counters of a program's step with its lock-file, and its time with that of the base.
 
@@ -175,7 +177,6 @@ def _recording_before(recordings: Sequence[Path], against: str | None, *, is_rer
 
 
 def _update(run: "GateRun", programs: "Sequence[Program]") -> None:
-    from bottleneck.commands.report_options import send
     from bottleneck.gate.run_gate import describe_update, update_lock
 
     for program in programs:
@@ -184,7 +185,6 @@ def _update(run: "GateRun", programs: "Sequence[Program]") -> None:
 
 
 def _prove(run: "GateRun", programs: "Sequence[Program]") -> NoReturn:
-    from bottleneck.commands.report_options import send
     from bottleneck.gate.selftest import prove
 
     proofs = [prove(run, program) for program in programs]
@@ -207,7 +207,6 @@ def _checked_formats(formats: str | None, output: Path | None) -> tuple[str, ...
 
 def _present(done: "Gate", output: Path | None, formats: Sequence[str]) -> None:
     """Writes the files first, then prints: a closed pipe loses no file."""
-    from bottleneck.commands.report_options import send, stream_style
     from bottleneck.report.ci.gate_terminal import render
     from bottleneck.report.ci.outputs import GATE_FORMATS, write_formats
 

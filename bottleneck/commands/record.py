@@ -47,11 +47,11 @@ def record(
             raise _in_code(
                 UsageError(f"{name}={value!r} is no number of steps", fix=f"pass a whole number from {least}")
             )
-    return RecordedBlock(Path(folder), _Wish(steps, warmup, step, force, quiet))
+    return RecordedBlock(Path(folder), _BlockOptions(steps, warmup, step, force, quiet))
 
 
 @dataclass(frozen=True)
-class _Wish:
+class _BlockOptions:
     """The caller's choices besides the folder."""
 
     steps: int | None
@@ -73,10 +73,10 @@ class _Work:
 class RecordedBlock:
     """The context of a block: its ``folder``, and after it the ``warnings`` of the recording."""
 
-    def __init__(self, folder: Path, wish: _Wish) -> None:
+    def __init__(self, folder: Path, options: _BlockOptions) -> None:
         self.folder = folder
         self.warnings: tuple[str, ...] = ()
-        self._wish = wish
+        self._options = options
         self._work: _Work | None = None
 
     def report(self) -> str:
@@ -126,8 +126,8 @@ class RecordedBlock:
         from bottleneck.harness.block import Block
         from bottleneck.harness.messages import Plan
 
-        wish = self._wish
-        place = _place(self.folder, force=wish.force)
+        options = self._options
+        place = _place(self.folder, force=options.force)
         plan = Plan(
             folder=str(place.make()),
             form="script",
@@ -135,9 +135,9 @@ class RecordedBlock:
             module=False,
             settings=(),
             train=False,
-            steps=wish.steps,
-            warmup=wish.warmup,
-            step=wish.step,
+            steps=options.steps,
+            warmup=options.warmup,
+            step=options.step,
         )
         try:
             work = _Work(place, plan, Block(plan))
@@ -179,7 +179,7 @@ class RecordedBlock:
     def _say(self, text: str) -> None:
         from bottleneck.commands.finish_run import say
 
-        if not self._wish.quiet:
+        if not self._options.quiet:
             say(text)
 
 
@@ -243,18 +243,14 @@ def _complete(work: _Work, error: BaseException | None) -> "Recording | None":
 
 
 def _summary(folder: Path, recording: "Recording") -> str:
+    from bottleneck.commands.finish_run import describe_steps
+
     shown = shlex.quote(str(folder))
     if recording.traces:
-        lines = [f"recorded {_what(recording)} in {shown}; see: bottleneck report {shown}"]
+        lines = [f"recorded {describe_steps(recording)} in {shown}; see: bottleneck report {shown}"]
     else:
         lines = [f"recorded nothing that can be explained in {shown}"]
     lines += recording.warnings
     if recording.lacks_ceilings:
         lines.append("the ceilings of this CPU are not known yet: `bottleneck calibrate` measures them, once")
     return "\n".join(f"bottleneck: {line}" for line in lines)
-
-
-def _what(recording: "Recording") -> str:
-    steps, ranks = max(0, len(recording.traces[0].step_marks_ns) - 1), len(recording.traces)
-    of_ranks = f" of {ranks} ranks" if ranks > 1 else ""
-    return f"{steps} steps{of_ranks}" if steps != 1 else f"1 step{of_ranks}"

@@ -3,23 +3,16 @@
 import re
 from collections.abc import Sequence
 from dataclasses import replace
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from bottleneck.commands.report_options import AllFindings, ReportFormat, format_option, output_option, present
+
 if TYPE_CHECKING:
     from bottleneck.pipeline import Options
     from bottleneck.schema.analysis import Analysis, Device
-
-
-class Format(StrEnum):
-    """The ways to render the report; the names are the keys of ``report.FORMATS``."""
-
-    TERMINAL = "terminal"
-    MARKDOWN = "markdown"
-    JSON = "json"
 
 
 def report_command(
@@ -30,12 +23,8 @@ def report_command(
             help="A trace (.json, .json.gz), a recording folder, a folder or list of rank traces, or analysis.json.",
         ),
     ],
-    form: Annotated[
-        Format, typer.Option("--format", "-f", metavar="terminal|markdown|json", help="How to render the report.")
-    ] = Format.TERMINAL,
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write the report to this file.")
-    ] = None,
+    form: Annotated[ReportFormat, format_option("the report")] = ReportFormat.TERMINAL,
+    output: Annotated[Path | None, output_option("the report")] = None,
     roofline: Annotated[
         Path | None,
         typer.Option("--roofline", metavar="FILE", help="Also draw the roofline to this .png or .svg file."),
@@ -81,9 +70,7 @@ def report_command(
             "--repair", help="First finish a recording whose run was killed, and measure the ceilings that it lacks."
         ),
     ] = False,
-    all_findings: Annotated[
-        bool, typer.Option("--all-findings", help="Show the findings too whose gain this run's noise would hide.")
-    ] = False,
+    all_findings: AllFindings = False,
 ) -> None:
     """Explains where the time of a recorded program went.
 
@@ -96,7 +83,6 @@ def report_command(
 
     Nothing is measured, and nothing in a recording is changed, without --repair.
     """  # noqa: D301 - backspace is how click is told to keep the lines of an example
-    from bottleneck.commands.report_options import present
     from bottleneck.pipeline import Options, analyse
 
     asked = None if steps is None else parse_steps(steps, whole=whole)

@@ -1,9 +1,12 @@
-"""Chooses where a command's report goes: file, pipe or terminal, with width and colours."""
+"""Options that several commands share, and where their reports go: file, pipe or terminal, with width and colours."""
 
 import os
 import sys
+from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, Annotated, Any, TextIO
+
+import typer
 
 if TYPE_CHECKING:
     from bottleneck.report.terminal import TerminalStyle
@@ -13,17 +16,68 @@ if TYPE_CHECKING:
 _READER_GONE = 141
 
 
+class ReportFormat(StrEnum):
+    """The ways to render a report; the names are the keys of ``report.FORMATS``."""
+
+    TERMINAL = "terminal"
+    MARKDOWN = "markdown"
+    JSON = "json"
+
+
+class TerminalOrJson(StrEnum):
+    """The ways to render a report that has no markdown form."""
+
+    TERMINAL = "terminal"
+    JSON = "json"
+
+
+Settings = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="NAME=VALUE", help="Set a parameter of workload(); repeat for several."),
+]
+Train = Annotated[bool, typer.Option("--train", help="Bare model: full training steps with AdamW.")]
+ProgramArguments = Annotated[
+    list[str] | None, typer.Argument(metavar="[ARGS]...", help="The program's own arguments, untouched.")
+]
+AllFindings = Annotated[
+    bool, typer.Option("--all-findings", help="Show the findings too whose gain this run's noise would hide.")
+]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
+
+
+def format_option(what: str, formats: type[StrEnum] = ReportFormat) -> Any:
+    """The option ``--format`` of a command that reports ``what``."""
+    return typer.Option("--format", "-f", metavar="|".join(formats), help=f"How to render {what}.")
+
+
+def output_option(what: str) -> Any:
+    """The option ``--output`` of a command that reports ``what``."""
+    return typer.Option("--output", "-o", metavar="FILE", help=f"Write {what} to this file.")
+
+
 def present(analysis: "Analysis", form: str, output: Path | None, *, all_findings: bool = False) -> None:
     """Renders to standard output, or to the file ``output``; '-' is standard output too."""
     from bottleneck.report import FORMATS
-    from bottleneck.report.output import write_text
 
-    if output is not None and str(output) != "-":
-        write_text(FORMATS[form](analysis, all_findings=all_findings), output)
-    elif form == "terminal":
+    if form == "terminal" and is_printed(output):
         send(terminal_text(analysis, sys.stdout, all_findings=all_findings))
     else:
-        send(FORMATS[form](analysis, all_findings=all_findings))
+        write_report(FORMATS[form](analysis, all_findings=all_findings), output)
+
+
+def is_printed(output: Path | None) -> bool:
+    """True if ``--output`` means standard output, as without it."""
+    return output is None or str(output) == "-"
+
+
+def write_report(text: str, output: Path | None) -> None:
+    """Writes to the file of ``--output``, or to standard output."""
+    from bottleneck.report.output import write_text
+
+    if is_printed(output):
+        send(text)
+    else:
+        write_text(text, output)
 
 
 def send(text: str) -> None:
@@ -43,6 +97,13 @@ def terminal_text(analysis: "Analysis", stream: TextIO, *, all_findings: bool = 
     from bottleneck.report.analysis_document import to_terminal
 
     return to_terminal(analysis, stream_style(stream), all_findings=all_findings)
+
+
+def output_style(output: Path | None) -> "TerminalStyle":
+    """The style of terminal text for ``--output``: that of standard output, or 80 plain columns for a file."""
+    from bottleneck.report.terminal import PLAIN
+
+    return stream_style(sys.stdout) if is_printed(output) else PLAIN
 
 
 def stream_style(stream: TextIO) -> "TerminalStyle":

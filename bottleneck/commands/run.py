@@ -2,12 +2,13 @@
 
 import hashlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
 from bottleneck.commands.finish_run import (
     FinishResult,
@@ -19,6 +20,7 @@ from bottleneck.commands.finish_run import (
     say,
 )
 from bottleneck.commands.interrupts import Interrupted, answered
+from bottleneck.commands.report_options import AllFindings, ProgramArguments, Settings, Train
 
 if TYPE_CHECKING:
     from bottleneck.harness.finish import Ending
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
 
 # What `--strict` makes of a failure of ours (design section 8).
 _STRICT_STATUS = 4
+_MODULE = "-m", "--module"
 
 
 @dataclass(frozen=True)
@@ -57,22 +60,38 @@ class RunOptions:
     all_findings: bool = False
 
 
+class ProgramCommand(TyperCommand):
+    """A command whose options end at FILE, or at the module that `-m` names, as those of `python` do."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parses our own options; the rest are arguments."""
+        options = [one for one in self.params if not getattr(one, "is_flag", True)]
+        return super().parse_args(ctx, end_at_module(args, {name for option in options for name in option.opts}))
+
+
+def end_at_module(arguments: Sequence[str], with_value: Collection[str]) -> list[str]:
+    """The arguments with `--` after `-m MODULE`, unless it stands there. ``with_value`` are options that take one."""
+    position = 0
+    while position < len(arguments) and arguments[position].startswith("-") and arguments[position] != "--":
+        argument = arguments[position]
+        position += 2 if argument in with_value else 1
+        is_module = argument.startswith("--module=") or (argument.startswith("-m") and not argument.startswith("--"))
+        if (argument in _MODULE or is_module) and arguments[position : position + 1] != ["--"]:
+            return [*arguments[:position], "--", *arguments[position:]]
+    return list(arguments)
+
+
 def run_command(
     file: Annotated[
         str | None,
         typer.Argument(metavar="FILE", help="A script, a file with workload(), or a file with `model` and `inputs`."),
     ] = None,
-    arguments: Annotated[
-        list[str] | None, typer.Argument(metavar="[ARGS]...", help="The program's own arguments, untouched.")
-    ] = None,
+    arguments: ProgramArguments = None,
     module: Annotated[
         str | None, typer.Option("-m", "--module", metavar="MODULE", help="Run a module, as `python -m` does.")
     ] = None,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="NAME=VALUE", help="Set a parameter of workload(); repeat for several."),
-    ] = None,
-    train: Annotated[bool, typer.Option("--train", help="Bare model: full training steps with AdamW.")] = False,
+    settings: Settings = None,
+    train: Train = False,
     steps: Annotated[
         int | None,
         typer.Option("--steps", min=1, help="Steps to profile; 5 unless given, up to 20 where they are short."),
@@ -119,9 +138,7 @@ def run_command(
     telemetry_ms: Annotated[
         int, typer.Option("--telemetry-ms", min=0, max=60_000, help="Period at which sensors are read; 0 for never.")
     ] = 20,
-    all_findings: Annotated[
-        bool, typer.Option("--all-findings", help="Show the findings too whose gain this run's noise would hide.")
-    ] = False,
+    all_findings: AllFindings = False,
 ) -> None:
     """Records a program while it runs, then says what holds it back.
 

@@ -3,14 +3,13 @@
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
 from dataclasses import replace
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from bottleneck.commands.report_options import Quiet, ReportFormat, Train, format_option, output_style, write_report
 from bottleneck.errors import UsageError
 
 if TYPE_CHECKING:
@@ -23,14 +22,6 @@ _FAILED, _INTERRUPTED = 4, 130
 _PICTURES = (".png", ".svg")
 # Processes that are alive together while points take turns.
 _MOST_AT_ONCE = 64
-
-
-class SweepFormat(StrEnum):
-    """Formats of a sweep: the keys of ``report.sweep.FORMATS``."""
-
-    TERMINAL = "terminal"
-    MARKDOWN = "markdown"
-    JSON = "json"
 
 
 def sweep_command(
@@ -70,14 +61,12 @@ def sweep_command(
         int,
         typer.Option("--turns", min=0, max=10_000, metavar="N", help="Time the points again by turns, in N rounds."),
     ] = 0,
-    train: Annotated[bool, typer.Option("--train", help="Bare model: full training steps with AdamW.")] = False,
+    train: Train = False,
     steps: Annotated[int | None, typer.Option("--steps", min=1, help="Steps to profile at each point.")] = None,
     warmup: Annotated[
         int | None, typer.Option("--warmup", min=0, help="Steps to let pass first; until they settle unless given.")
     ] = None,
-    form: Annotated[
-        SweepFormat, typer.Option("--format", "-f", metavar="terminal|markdown|json", help="How to render the sweep.")
-    ] = SweepFormat.TERMINAL,
+    form: Annotated[ReportFormat, format_option("the sweep")] = ReportFormat.TERMINAL,
     output: Annotated[
         Path | None,
         typer.Option("--output", "-o", metavar="FILE", help="Write the sweep to this file; .png or .svg draws it."),
@@ -88,7 +77,7 @@ def sweep_command(
     keep: Annotated[
         Path | None, typer.Option("--keep", metavar="DIR", help="Keep the recording of every point in this folder.")
     ] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")] = False,
+    quiet: Quiet = False,
 ) -> None:
     """Measures a step over values of its parameters: what stays the same, what grows, and where they are equal.
 
@@ -117,7 +106,7 @@ def sweep_command(
     options = RecordOptions(steps=steps, warmup=warmup, batch_test=False, option_costs=False, timed_s=seconds)
     program = _program(file, settings or (), named, train=train)
     plan = SweepPlan(program, options, tuple(named), points, repeats, turns)
-    sweep, is_whole = _measure(plan, keep, _silent if quiet else _say)
+    sweep, is_whole = _measure(plan, keep, (lambda _: None) if quiet else _say)
     _present(sweep, form, output, picture)
     raise typer.Exit(_status(sweep, is_whole=is_whole))
 
@@ -163,10 +152,11 @@ def _measure(plan: "SweepPlan", keep: Path | None, tell: Callable[[str], None]) 
     from bottleneck.commands.interrupts import Interrupted, answered
     from bottleneck.experiment.record_once import Ceilings
     from bottleneck.experiment.sweep import SweepProgress, run_sweep
+    from bottleneck.report.sweep import to_json
 
     progress, is_whole = SweepProgress(plan), False
-    with ExitStack() as stack:
-        folder = _kept(keep) if keep is not None else Path(stack.enter_context(_temporary()))
+    with tempfile.TemporaryDirectory(prefix="bottleneck-sweep-", ignore_cleanup_errors=True) as scratch:
+        folder = Path(scratch) if keep is None else _kept(keep)
         try:
             with answered():
                 ceilings = Ceilings(lambda notes: find_calibration(notes.device_facts, notes.threads, tell))
@@ -176,12 +166,8 @@ def _measure(plan: "SweepPlan", keep: Path | None, tell: Callable[[str], None]) 
             _say("bottleneck: interrupted; what was measured so far follows")
         sweep = progress.sum_up("not measured: the sweep was interrupted")
         if keep is not None:
-            _write(sweep, SweepFormat.JSON, folder / "sweep.json")
+            write_report(to_json(sweep), folder / "sweep.json")
     return sweep, is_whole
-
-
-def _temporary() -> "tempfile.TemporaryDirectory[str]":
-    return tempfile.TemporaryDirectory(prefix="bottleneck-sweep-", ignore_cleanup_errors=True)
 
 
 def _kept(folder: Path) -> Path:
@@ -211,32 +197,15 @@ def _picture(plot: Path | None, output: Path | None) -> tuple[Path | None, Path 
     return plot, output
 
 
-def _present(sweep: "Sweep", form: SweepFormat, output: Path | None, picture: Path | None) -> None:
-    from bottleneck.commands.report_options import send, stream_style
-    from bottleneck.report.sweep import to_terminal
+def _present(sweep: "Sweep", form: ReportFormat, output: Path | None, picture: Path | None) -> None:
+    from bottleneck.report.sweep import FORMATS, to_terminal
 
     if picture is not None:
         from bottleneck.report.plots.sweep_plot import save_sweep
 
         save_sweep(sweep, picture)
-    if output is not None and str(output) != "-":
-        _write(sweep, form, output)
-    elif form is SweepFormat.TERMINAL:
-        send(to_terminal(sweep, stream_style(sys.stdout)))
-    else:
-        send(_text(sweep, form))
-
-
-def _write(sweep: "Sweep", form: SweepFormat, path: Path) -> None:
-    from bottleneck.report.output import write_text
-
-    write_text(_text(sweep, form), path)
-
-
-def _text(sweep: "Sweep", form: SweepFormat) -> str:
-    from bottleneck.report.sweep import FORMATS
-
-    return FORMATS[form.value](sweep)
+    is_terminal = form is ReportFormat.TERMINAL
+    write_report(to_terminal(sweep, output_style(output)) if is_terminal else FORMATS[form.value](sweep), output)
 
 
 def _status(sweep: "Sweep", *, is_whole: bool) -> int:
@@ -248,7 +217,3 @@ def _status(sweep: "Sweep", *, is_whole: bool) -> int:
 
 def _say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
-
-
-def _silent(_text: str) -> None:
-    return

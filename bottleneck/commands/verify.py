@@ -10,12 +10,23 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from bottleneck.commands.report_options import (
+    ProgramArguments,
+    Quiet,
+    ReportFormat,
+    Settings,
+    Train,
+    format_option,
+    output_option,
+    output_style,
+    send,
+    write_report,
+)
 from bottleneck.errors import UsageError, WorkloadError
 
 if TYPE_CHECKING:
@@ -33,14 +44,6 @@ _LOG_TAIL_LINES, _INTERRUPTED = 30, 130
 _Say = Callable[[str, float | None], None]
 
 
-class VerifyFormat(StrEnum):
-    """Formats of the trials."""
-
-    TERMINAL = "terminal"
-    MARKDOWN = "markdown"
-    JSON = "json"
-
-
 def verify_command(
     target: Annotated[
         str | None,
@@ -48,9 +51,7 @@ def verify_command(
             metavar="FILE", help="A file with workload(), or `model` and `inputs`; or a recording of one, a folder."
         ),
     ] = None,
-    arguments: Annotated[
-        list[str] | None, typer.Argument(metavar="[ARGS]...", help="The program's own arguments, untouched.")
-    ] = None,
+    arguments: ProgramArguments = None,
     tries: Annotated[
         list[str] | None,
         typer.Option(
@@ -60,11 +61,8 @@ def verify_command(
     best: Annotated[
         bool, typer.Option("--best", help="Then add up the winners, and measure each combination on the way.")
     ] = False,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="NAME=VALUE", help="Set a parameter of workload(); repeat for several."),
-    ] = None,
-    train: Annotated[bool, typer.Option("--train", help="Bare model: full training steps with AdamW.")] = False,
+    settings: Settings = None,
+    train: Train = False,
     budget: Annotated[
         float, typer.Option("--budget", min=0.1, metavar="SECONDS", help="Seconds of measuring for each change.")
     ] = 30.0,
@@ -75,17 +73,13 @@ def verify_command(
     seed: Annotated[
         int, typer.Option("--seed", metavar="N", help="Begins the program's random numbers, and draws who goes first.")
     ] = 0,
-    form: Annotated[
-        VerifyFormat, typer.Option("--format", "-f", metavar="terminal|markdown|json", help="How to render the trials.")
-    ] = VerifyFormat.TERMINAL,
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write the trials to this file.")
-    ] = None,
+    form: Annotated[ReportFormat, format_option("the trials")] = ReportFormat.TERMINAL,
+    output: Annotated[Path | None, output_option("the trials")] = None,
     show_list: Annotated[bool, typer.Option("--list", help="List the changes that can be tried, and leave.")] = False,
     scoreboard: Annotated[
         bool, typer.Option("--scoreboard", help="Show how the predictions of each rule have done here, and leave.")
     ] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")] = False,
+    quiet: Quiet = False,
 ) -> None:
     """Tries what the findings advise, each change against the original in turns, and says what it is really worth.
 
@@ -150,28 +144,27 @@ def verify_command(
     return None
 
 
-def _list_changes(form: VerifyFormat) -> None:
+def _list_changes(form: ReportFormat) -> None:
     """Prints the changes that can be tried."""
     import json
 
-    from bottleneck.commands.report_options import send
     from bottleneck.experiment.interventions import CHANGES
 
     rows = [{"name": each.name, "title": each.title, "precision": each.precision} for each in CHANGES.values()]
-    if form is VerifyFormat.JSON:
+    if form is ReportFormat.JSON:
         send(json.dumps({"changes": rows}, indent=1) + "\n")
         return
     width = max((len(row["name"]) for row in rows), default=0)
     send("".join(f"{row['name'].ljust(width)}  {row['title']} ({row['precision']})\n" for row in rows))
 
 
-def _show_scoreboard(form: VerifyFormat, output: Path | None) -> None:
+def _show_scoreboard(form: ReportFormat, output: Path | None) -> None:
     """Prints how the predictions of each rule have done on this machine."""
     from bottleneck.experiment.verify import read_entries, scores
     from bottleneck.report.verification import SCORE_FORMATS
 
     path = _scoreboard()
-    _write(SCORE_FORMATS[form.value](scores(read_entries(path) if path else [])), output)
+    write_report(SCORE_FORMATS[form.value](scores(read_entries(path) if path else [])), output)
 
 
 def _program(target: str, arguments: Sequence[str], settings: Sequence[str], *, train: bool, seed: int) -> "Program":
@@ -280,29 +273,16 @@ def _keep_score(done: "Verification", analysis: "Analysis") -> None:
         print(f"bottleneck: the scoreboard could not be kept: {exc.strerror}", file=sys.stderr)
 
 
-def _present(done: "Verification", form: VerifyFormat, output: Path | None) -> None:
-    from bottleneck.commands.report_options import stream_style
+def _present(done: "Verification", form: ReportFormat, output: Path | None) -> None:
     from bottleneck.report.verification import to_json, to_markdown, to_terminal
 
-    if form is VerifyFormat.JSON:
+    if form is ReportFormat.JSON:
         text = to_json(done)
-    elif form is VerifyFormat.MARKDOWN:
+    elif form is ReportFormat.MARKDOWN:
         text = to_markdown(done)
-    elif output is not None and str(output) != "-":
-        text = to_terminal(done)
     else:
-        text = to_terminal(done, stream_style(sys.stdout))
-    _write(text, output)
-
-
-def _write(text: str, output: Path | None) -> None:
-    from bottleneck.commands.report_options import send
-    from bottleneck.report.output import write_text
-
-    if output is None or str(output) == "-":
-        send(text)
-    else:
-        write_text(text, output)
+        text = to_terminal(done, output_style(output))
+    write_report(text, output)
 
 
 @contextmanager

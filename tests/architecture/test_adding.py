@@ -21,7 +21,7 @@ import bottleneck
 from bottleneck import advice, cli, cost
 from bottleneck.advice.quantities import account_us, claims_of, share_of_step
 from bottleneck.advice.ranking import Draft, up_to
-from bottleneck.commands.report import Format
+from bottleneck.commands.report_options import ReportFormat
 from bottleneck.cost.call import Cost, OpCall
 from bottleneck.devices import catalogue
 from bottleneck.devices.match import device_by_name
@@ -163,7 +163,7 @@ def test_a_counter_is_one_row_and_one_count(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_the_options_of_the_command_are_the_formats_of_a_report() -> None:
-    assert [each.value for each in Format] == list(FORMATS)
+    assert [each.value for each in ReportFormat] == list(FORMATS)
 
 
 def test_a_report_format_is_one_function_and_one_line(
