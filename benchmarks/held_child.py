@@ -13,4 +13,4 @@ if __name__ == "__main__":
 
     del sys.path[0]
     script.TIMED_STEPS, script.TIMED_SECONDS = int(os.environ["HELD_STEPS"]), math.inf
-    run_child(sys.argv[1], sys.argv[2:])
+    run_child(*sys.argv[1:])

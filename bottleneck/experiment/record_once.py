@@ -13,13 +13,13 @@ from bottleneck.harness.folder import RankFiles
 from bottleneck.harness.machine import available_bytes, busy_processors, count_memory_kills
 from bottleneck.harness.messages import TIMED_SECONDS, Notes, Plan
 from bottleneck.harness.sensors import Monitor, Telemetry
-from bottleneck.harness.supervise import CHILD, MemoryKills, QuietRun, child_command, describe_end, run_quietly
+from bottleneck.harness.supervise import MemoryKills, QuietRun, child_command, describe_end, run_quietly
 from bottleneck.pipeline import explain
 from bottleneck.schema.evidence import Explanation
 from bottleneck.schema.recording import Recording, kept_environment
 
 LOG_FILE = "stderr.txt"
-CHANGED_CHILD = Path(__file__).with_name("changed_child.py")
+_RECORD_CHANGED = "bottleneck.experiment.child_entry:record_changed"
 
 # The period of the sensors where they are read, as for `bottleneck run`.
 TELEMETRY_S = 0.02
@@ -118,8 +118,8 @@ class Recorder:
             **asdict(options),
         )
         kills = MemoryKills(count_memory_kills())
-        child = CHANGED_CHILD if plan.changes else CHILD
-        ran, telemetry = self._run(child_command(plan, program.arguments, child), folder)
+        entry = (_RECORD_CHANGED,) if plan.changes else ()
+        ran, telemetry = self._run(child_command(plan, program.arguments, *entry), folder)
         notes, has_trace = read_all_notes(folder), RankFiles(folder, 0).partial.exists()
         is_missing = {"end": False, "times": notes[0].unprofiled is None, "trace": not has_trace}[requires]
         if ran.end.status or is_missing:

@@ -13,7 +13,7 @@ from bottleneck.experiment.interventions.change import Change
 from bottleneck.experiment.program import Program, environment_of
 from bottleneck.experiment.turns import Pairing, TimedStep
 from bottleneck.experiment.variants import Built
-from bottleneck.experiment.worker import CHILD, Refused, Worker
+from bottleneck.experiment.worker import VARIANTS_CHILD, Refused, Worker
 from bottleneck.schema.analysis import Interval
 from bottleneck.schema.measurements import Ratio
 from bottleneck.schema.statistics import (
@@ -73,7 +73,7 @@ class TrialSetup:
     folder: Path
     effort: TrialEffort = field(default_factory=TrialEffort)
     changes: Mapping[str, Change] = field(default_factory=lambda: CHANGES)
-    child: Path = CHILD
+    child: Sequence[str] = VARIANTS_CHILD
     is_cold: bool = True
     tell: Callable[[str], None] = lambda _: None
 

@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -18,10 +18,10 @@ from typing import Any, Self, cast
 
 from bottleneck.experiment.program import Program
 from bottleneck.experiment.variants import Built
-from bottleneck.harness.supervise import end_tree, has_ended
+from bottleneck.harness.supervise import CHILD, end_tree, has_ended
 from bottleneck.schema.trials import Difference, TrialVerdict
 
-CHILD = Path(__file__).with_name("variants_child.py")
+VARIANTS_CHILD = (CHILD, "bottleneck.experiment.child_entry:serve_variants")
 
 # Compilers that try many kernels take minutes.
 BUILD_SECONDS_AT_MOST = 1200.0
@@ -43,7 +43,8 @@ class Refused(Exception):  # noqa: N818 - an outcome of a trial, not an error of
 class Worker:
     """One such process. It leads a group of its own, so that Ctrl-C reaches us alone, who then end it.
 
-    What the program writes goes into ``log``. It starts in ``folder``, or where we are.
+    ``child`` is the script that answers, with its first arguments. What the program writes goes into ``log``. It starts
+    in ``folder``, or where we are.
     """
 
     def __init__(
@@ -51,7 +52,7 @@ class Worker:
         program: Program,
         log: Path,
         environment: Mapping[str, str] | None = None,
-        child: Path = CHILD,
+        child: Sequence[str] = VARIANTS_CHILD,
         folder: Path | None = None,
     ) -> None:
         ours, theirs = socket.socketpair()
@@ -60,7 +61,7 @@ class Worker:
         with ExitStack() as stack, theirs, log.open("ab") as output:
             stack.callback(ours.close)
             self._process = subprocess.Popen(  # noqa: S603 - the user's program is what we are here to start
-                [sys.executable, str(child), replace(program, channel=theirs.fileno()).to_json()],
+                [sys.executable, *child, replace(program, channel=theirs.fileno()).to_json()],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,

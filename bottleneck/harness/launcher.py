@@ -1,7 +1,7 @@
 """The process that starts the ranks: torchrun itself, with our child in place of the script that each rank runs.
 
-Started by its path (`python launcher.py RANKS KIND PLAN CHILD TARGET ARGUMENTS…`). What torchrun says, sets and does is
-its own, and it calls the program by the user's target.
+Started by its path (`python launcher.py RANKS KIND CHILD ENTRY PLAN TARGET ARGUMENTS…`). What torchrun says, sets and
+does is its own, and it calls the program by the user's target.
 """
 
 import os
@@ -10,8 +10,8 @@ from collections.abc import Callable
 from typing import Any
 
 
-def launch(ranks: str, module: bool, child: tuple[str, str], program: list[str]) -> None:
-    """Runs torchrun for the program; returns, raises and exits as it does. ``child`` is our script and its plan."""
+def launch(ranks: str, module: bool, child: list[str], program: list[str]) -> None:
+    """Runs torchrun for the program; returns, raises and exits as it does. ``child`` starts our process."""
     from torch.distributed import run
     from torch.distributed.launcher import api
 
@@ -38,4 +38,4 @@ if __name__ == "__main__":
         del sys.path[0]
     # As torchrun calls itself in messages.
     sys.argv[0] = os.path.join(os.path.dirname(sys.executable), "torchrun")  # noqa: PTH118, PTH120
-    launch(sys.argv[1], sys.argv[2] == "module", (sys.argv[4], sys.argv[3]), sys.argv[5:])
+    launch(sys.argv[1], sys.argv[2] == "module", sys.argv[3:6], sys.argv[6:])

@@ -25,7 +25,7 @@ _HAS_BLOCK = "the program records a block of its own; under `bottleneck run` bot
 ChangedStep = Callable[[Plan, Sequence[str]], AbstractContextManager[tuple[Callable[[], Any], float]]]
 
 
-def run_child(plan_text: str, arguments: Sequence[str], changed_step: ChangedStep | None = None) -> None:
+def run_child(plan_text: str, *arguments: str, changed_step: ChangedStep | None = None) -> None:
     """Runs the program; returns, raises and exits as the program does. ``changed_step`` serves plans with changes."""
     plan = Plan.from_json(plan_text)
     prefer_roots()

@@ -27,7 +27,9 @@ from bottleneck.schema.recording import Form
 if TYPE_CHECKING:
     import psutil
 
-CHILD = Path(__file__).with_name("child.py")
+# The file that starts a process of ours, and the function that it calls there to run the user's program.
+CHILD = str(Path(__file__).with_name("child.py"))
+_RUN_CHILD = "bottleneck.harness.run_child:run_child"
 _FORWARDED = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2})
 _WATCHED = frozenset({*_FORWARDED, signal.SIGTSTP, signal.SIGCONT, signal.SIGCHLD})
 # Changing the terminal's foreground group from outside it stops the caller, unless this is blocked.
@@ -82,12 +84,13 @@ class Child:
             return status, usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
-def child_command(plan: Plan, arguments: Sequence[str], child: Path = CHILD) -> list[str]:
-    """The command line of the process that is the user's program; ``child`` is the file that runs it."""
+def child_command(plan: Plan, arguments: Sequence[str], entry: str = _RUN_CHILD) -> list[str]:
+    """The command line of the process that is the user's program; ``entry`` is the function that runs it."""
     return [
         sys.executable,
         *subprocess._args_from_interpreter_flags(),  # type: ignore[attr-defined]  # what multiprocessing uses
-        str(child),
+        CHILD,
+        entry,
         plan.to_json(),
         *arguments,
     ]
@@ -409,8 +412,9 @@ def program_command(plan: Plan, arguments: Sequence[str]) -> list[str]:
         str(_LAUNCHER),
         plan.nproc_per_node,
         kind,
+        CHILD,
+        _RUN_CHILD,
         plan.to_json(),
-        str(CHILD),
         plan.target,
         *arguments,
     ]

@@ -29,7 +29,7 @@ def setup(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TrialSetup:
         tmp_path,
         TrialEffort(budget_s=4.0),
         own_changes.CHANGES,
-        Path(own_changes.__file__),
+        (own_changes.__file__,),
     )
 
 

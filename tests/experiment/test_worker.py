@@ -17,7 +17,7 @@ from tests.experiment import own_changes
 
 pytest.importorskip("torch")
 
-CHILD = Path(own_changes.__file__)
+CHILD = (own_changes.__file__,)
 
 
 @pytest.fixture
@@ -120,7 +120,7 @@ import sys
 from pathlib import Path
 from bottleneck.experiment.worker import Worker
 from bottleneck.experiment.program import Program
-with Worker(Program(sys.argv[1]), Path(sys.argv[2]), None, Path(sys.argv[3])) as worker:
+with Worker(Program(sys.argv[1]), Path(sys.argv[2]), None, sys.argv[3:]) as worker:
     print(worker._process.pid, flush=True)
     worker.build("original")
 """
@@ -133,7 +133,7 @@ _ENDLESS = (
 def test_nothing_stays_behind_however_its_holder_ends(tmp_path: Path, number: int) -> None:
     (tmp_path / "endless.py").write_text(_ENDLESS)
     log = tmp_path / "log.txt"
-    command = [sys.executable, "-c", _HOLDER, str(tmp_path / "endless.py"), str(log), str(CHILD)]
+    command = [sys.executable, "-c", _HOLDER, str(tmp_path / "endless.py"), str(log), *CHILD]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as holder:
         assert holder.stdout is not None
         process = int(holder.stdout.readline())

@@ -98,7 +98,7 @@ def test_ranks_need_torch_to_start_them(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_without_ranks_the_program_is_our_only_child() -> None:
     assert "torchrun" not in " ".join(program_command(PLAN, ["x"]))
-    assert program_command(PLAN, ["x"])[-3].endswith("child.py")
+    assert program_command(PLAN, ["x"])[-4].endswith("child.py")
     launched = program_command(dataclasses.replace(PLAN, nproc_per_node="2"), ["x"])
     assert launched[2:4] == ["2", "script"] and launched[-2:] == ["train.py", "x"]
 
