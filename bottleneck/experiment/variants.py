@@ -10,7 +10,7 @@ import socket
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -24,10 +24,8 @@ from bottleneck.harness.forms import parse_value
 from bottleneck.harness.machine import peak_memory, reset_peak
 from bottleneck.harness.process_setup import prefer_roots
 from bottleneck.harness.program import load_file, show_only_their_frames
-from bottleneck.harness.stopwatch import Stopwatch, WarmUp, time_steps, warm_up
+from bottleneck.harness.stopwatch import Step, Stopwatch, WarmUp, time_steps, warm_up
 from bottleneck.schema.trials import TrialVerdict
-
-Step = Callable[[], Any]
 
 # What compilers and captures do at the first calls belongs to the set-up, not to a step.
 SETUP_CALLS = 3

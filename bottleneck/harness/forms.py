@@ -10,8 +10,7 @@ from types import ModuleType
 from typing import Any
 
 from bottleneck.harness.step_variants import Doubling
-
-Step = Callable[[], Any]
+from bottleneck.harness.stopwatch import Step
 
 # By which a process is told what to add to the step that it makes: "op:1", "sync:1", "slowdown:0.06:0".
 VARIABLE = "BOTTLENECK_SELFTEST"

@@ -7,13 +7,13 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from typing import Any
 
 from bottleneck.harness import forms, marks, program
 from bottleneck.harness.messages import Plan
 from bottleneck.harness.process_setup import prefer_roots, prepare_torch, seeders
 from bottleneck.harness.script import Script
 from bottleneck.harness.session import Session
+from bottleneck.harness.stopwatch import Step
 from bottleneck.harness.torch_state import TorchHook
 from bottleneck.harness.window import GUARD
 from bottleneck.harness.workload import measure
@@ -22,7 +22,7 @@ _HAS_BLOCK = "the program records a block of its own; under `bottleneck run` bot
 
 
 # Makes the step that a plan with changes measures, and the seconds that applying the changes took.
-ChangedStep = Callable[[Plan, Sequence[str]], AbstractContextManager[tuple[Callable[[], Any], float]]]
+ChangedStep = Callable[[Plan, Sequence[str]], AbstractContextManager[tuple[Step, float]]]
 
 
 def run_child(plan_text: str, *arguments: str, changed_step: ChangedStep | None = None) -> None:

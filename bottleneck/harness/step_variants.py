@@ -12,13 +12,11 @@ from typing import Any
 
 from bottleneck.harness.machine import available_bytes, is_on_gpu, peak_resident_bytes
 from bottleneck.harness.session import silenced
-from bottleneck.harness.stopwatch import Stopwatch, WarmUp, time_steps, warm_up
+from bottleneck.harness.stopwatch import Step, Stopwatch, WarmUp, time_steps, warm_up
 from bottleneck.harness.window import Detail, Window
 from bottleneck.schema.measurements import BatchTest, OptionCost, OptionCosts, ProfilerOption, Ratio
 from bottleneck.schema.statistics import summarise_durations
 from bottleneck.units import format_si, format_us
-
-Step = Callable[[], Any]
 
 # Six pairs are the fewest whose extremes hold the median with 95 % probability: 1 - 2 / 2**6.
 PAIRS_AT_LEAST, PAIRS_AT_MOST = 6, 40

@@ -12,6 +12,8 @@ from bottleneck.schema.measurements import Timing
 from bottleneck.schema.statistics import summarise_durations
 from bottleneck.units import format_us
 
+Step = Callable[[], Any]
+
 
 def is_disturbed(profiled_us: Sequence[float], undisturbed_us: Sequence[float]) -> bool:
     """True if something besides the profiler slowed the profiled steps down: another program, as a rule.
@@ -184,7 +186,7 @@ class WarmUp:
         return stopwatch.elapsed_s > self.least_s and has_settled(stopwatch.host_durations_us())
 
 
-def warm_up(step: Callable[[], Any], torch: Any, until: WarmUp | None, least: int = 0) -> Stopwatch:
+def warm_up(step: Step, torch: Any, until: WarmUp | None, least: int = 0) -> Stopwatch:
     """Repeats a step until it is warm, at least so many times; exactly so many without bounds."""
     stopwatch = Stopwatch(torch)
     stopwatch.mark()
@@ -194,7 +196,7 @@ def warm_up(step: Callable[[], Any], torch: Any, until: WarmUp | None, least: in
     return stopwatch
 
 
-def time_steps(step: Callable[[], Any], torch: Any, steps: int, lead: int) -> list[float]:
+def time_steps(step: Step, torch: Any, steps: int, lead: int) -> list[float]:
     """Microseconds of each of so many steps, after ``lead`` steps that do not count.
 
     Those refill the caches, which other work has used before.

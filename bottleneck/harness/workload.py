@@ -3,18 +3,15 @@
 import math
 import sys
 import time
-from collections.abc import Callable
 from typing import Any
 
 from bottleneck.harness.machine import peak_memory, reset_peak
 from bottleneck.harness.session import Session, silenced
 from bottleneck.harness.step_variants import Doubling, run_batch_test, run_option_costs
-from bottleneck.harness.stopwatch import Stopwatch, WarmUp, warm_up
+from bottleneck.harness.stopwatch import Step, Stopwatch, WarmUp, warm_up
 from bottleneck.harness.torch_state import describe_torch
 from bottleneck.harness.window import EVENT_BUDGET, Detail, Window, detail_of
 from bottleneck.schema.measurements import BatchTest, OptionCosts
-
-Step = Callable[[], Any]
 
 # Each rank would stop after its own number of steps, and wait for the others for ever.
 _RANKS = "the ranks of a job take steps together"

@@ -2,10 +2,9 @@
 
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
 
 from bottleneck.experiment.interventions import (
     backends,
@@ -21,6 +20,7 @@ from bottleneck.experiment.interventions import (
 from bottleneck.experiment.interventions.change import Change
 from bottleneck.experiment.interventions.subject import Missing, NotApplicable, make_subject
 from bottleneck.harness.messages import Plan
+from bottleneck.harness.stopwatch import Step
 
 _TABLES: tuple[tuple[Change, ...], ...] = (
     mixed_precision.CHANGES,
@@ -41,7 +41,7 @@ CHANGES: Mapping[str, Change] = {change.name: change for table in _TABLES for ch
 
 
 @contextmanager
-def changed_step(plan: Plan, arguments: Sequence[str]) -> Iterator[tuple[Callable[[], Any], float]]:
+def changed_step(plan: Plan, arguments: Sequence[str]) -> Iterator[tuple[Step, float]]:
     """The step with the plan's changes, and how many seconds applying them took.
 
     Ends the process with one line where a change says, at once or at the first call of the step, that it cannot be

@@ -19,6 +19,7 @@ from typing import Any
 from bottleneck.experiment.interventions.change import Change, Missing
 from bottleneck.experiment.interventions.compilers import compile_parts, runs_on_gpu
 from bottleneck.experiment.interventions.subject import NotApplicable, Subject
+from bottleneck.harness.stopwatch import Step
 
 EngineBackend = Callable[[Any, Sequence[Any]], Callable[..., Any]]
 # What runs a graph: from a tensor for each of its inputs to an array for each of its outputs.
@@ -149,8 +150,6 @@ def _without_deprecations() -> Iterator[None]:
             warnings.simplefilter("ignore", kind)
         yield
 
-
-Step = Callable[[], Any]
 
 # Packages name the backends that they bring under this entry point (torch/_dynamo/backends/registry.py).
 _GROUP = "torch_dynamo_backends"

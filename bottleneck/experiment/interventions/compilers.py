@@ -2,13 +2,11 @@
 
 import importlib
 import importlib.util
-from collections.abc import Callable
 from typing import Any
 
 from bottleneck.experiment.interventions.change import Change, Missing
 from bottleneck.experiment.interventions.subject import NotApplicable, Subject
-
-Step = Callable[[], Any]
+from bottleneck.harness.stopwatch import Step
 
 
 def compile_parts(subject: Subject, **options: Any) -> Step:

@@ -8,6 +8,7 @@ from typing import Any
 from bottleneck.experiment.interventions.change import Change
 from bottleneck.experiment.interventions.compilers import runs_on_gpu
 from bottleneck.experiment.interventions.subject import NotApplicable, Subject
+from bottleneck.harness.stopwatch import Step
 
 # What else may stand among the arguments: a trace holds it fast, so it has to be compared with that of the next call.
 _PLAIN = (int, float, complex, str, bytes, type(None))
@@ -125,8 +126,6 @@ def _flat_module(torch: Any, module: Any, forward: Callable[..., Any], arguments
 
     return Flat()
 
-
-Step = Callable[[], Any]
 
 # What has to have run before a capture: libraries choose and allocate at their first calls (torch.cuda.graphs, 3 too).
 _CALLS_BEFORE_CAPTURE = 3

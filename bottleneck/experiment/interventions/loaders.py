@@ -3,13 +3,14 @@
 import contextlib
 import os
 import signal
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from bottleneck.experiment.interventions.change import Change
 from bottleneck.experiment.interventions.compilers import runs_on_gpu
 from bottleneck.experiment.interventions.subject import NotApplicable, Subject
 from bottleneck.harness.forms import BATCH
+from bottleneck.harness.stopwatch import Step
 
 
 class Resting:
@@ -33,7 +34,7 @@ class Resting:
         iterator._shutdown_workers = wake_and_end
         self._iterators.append(iterator)
 
-    def around(self, step: Callable[[], Any]) -> Callable[[], Any]:
+    def around(self, step: Step) -> Step:
         """The step, during which alone the workers work."""
 
         def awake() -> Any:
@@ -91,8 +92,6 @@ def _send(processes: list[int], name: str) -> None:
         with contextlib.suppress(ProcessLookupError):
             os.kill(process, getattr(signal, name))
 
-
-Step = Callable[[], Any]
 
 # More of them seldom help, and every one holds a copy of what it loads.
 WORKERS_AT_MOST = 4

@@ -3,14 +3,13 @@
 import importlib
 import itertools
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from bottleneck.experiment.interventions.change import Change
 from bottleneck.experiment.interventions.subject import NotApplicable, Subject
-
-Step = Callable[[], Any]
+from bottleneck.harness.stopwatch import Step
 
 
 def use_channels_last(subject: Subject) -> Step:
@@ -89,7 +88,7 @@ class _Pair:
     norm: str
 
 
-def _fold(subject: Subject) -> Callable[[], Any]:
+def _fold(subject: Subject) -> Step:
     """The step without the batch norms that come right after a convolution or linear layer."""
     if subject.train:
         raise NotApplicable("needs a step without training: the statistics of batch norm have to stand still")

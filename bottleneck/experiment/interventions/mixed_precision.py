@@ -2,15 +2,14 @@
 
 import importlib
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
 from bottleneck.experiment.interventions.change import Change
 from bottleneck.experiment.interventions.subject import NotApplicable, Subject
-
-Step = Callable[[], Any]
+from bottleneck.harness.stopwatch import Step
 
 # What torch runs in TF32 needs compute capability 8.0 (NVIDIA's CUDA C++ guide, arithmetic instructions).
 _TF32_CAPABILITY = (8, 0)

@@ -2,15 +2,14 @@
 
 import dis
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from types import CodeType
 from typing import Any
 
 from bottleneck.experiment.interventions.change import Change
 from bottleneck.experiment.interventions.subject import NotApplicable, Subject, code_of
-
-Step = Callable[[], Any]
+from bottleneck.harness.stopwatch import Step
 
 
 def fuse_optimizers(subject: Subject) -> Step:

@@ -12,8 +12,7 @@ from typing import Any
 from bottleneck.experiment.interventions.change import Change
 from bottleneck.experiment.interventions.subject import NotApplicable, Subject
 from bottleneck.harness.machine import usable_processors
-
-Step = Callable[[], Any]
+from bottleneck.harness.stopwatch import Step
 
 _PROCESSORS = Path("/sys/devices/system/cpu")
 _MAPS = Path("/proc/self/maps")

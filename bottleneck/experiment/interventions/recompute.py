@@ -7,12 +7,13 @@ from typing import Any
 
 from bottleneck.experiment.interventions.change import Change
 from bottleneck.experiment.interventions.subject import NotApplicable, Subject
+from bottleneck.harness.stopwatch import Step
 
 # In runs of fewer layers there is next to nothing between their inputs and outputs that need not be kept.
 _LAYERS_AT_LEAST = 4
 
 
-def _checkpoint(subject: Subject) -> Callable[[], Any]:
+def _checkpoint(subject: Subject) -> Step:
     """The step with the blocks of its networks recomputed in the backward pass.
 
     Blocks are the children, with layers of their own, of the outermost `nn.Sequential` or `nn.ModuleList`; a sequence

@@ -1,6 +1,5 @@
 """The parts of a step: modules, optimizers, loaders and tensors that it can reach, made afresh from its file."""
 
-import dis
 import gc
 import importlib
 import inspect
@@ -16,6 +15,7 @@ from types import CodeType, ModuleType
 from typing import Any
 
 from bottleneck.harness import forms, program
+from bottleneck.harness.stopwatch import Step
 
 # Far more than a step names; a walk that meets more than this has gone astray in somebody's data.
 OBJECTS_AT_MOST, ITEMS_AT_MOST, DEPTH_AT_MOST = 20_000, 256, 8
@@ -73,7 +73,7 @@ class Walk:
     wanted: tuple[type, ...]
     own: dict[str, Any]
 
-    def run(self, step: Callable[[], Any]) -> Reached:
+    def run(self, step: Step) -> Reached:
         """Everything wanted that the step reaches, within bounds."""
         reached, seen, keep = Reached(), set[int](), []
         waiting = deque([(0, Location("step", lambda: step))])
@@ -155,11 +155,6 @@ def code_of(codes: list[types.CodeType]) -> Iterator[types.CodeType]:
         code = waiting.pop()
         yield code
         waiting += [constant for constant in code.co_consts if isinstance(constant, types.CodeType)]
-
-
-def instructions_of(codes: list[types.CodeType]) -> Iterator[list[dis.Instruction]]:
-    """The instructions of each code object, those of inner functions included."""
-    return (list(dis.get_instructions(code)) for code in code_of(codes))
 
 
 def _names(code: types.CodeType) -> list[str]:
@@ -300,7 +295,7 @@ class Subject:
     """
 
     torch: Any
-    step: Callable[[], Any]
+    step: Step
     modules: tuple[Any, ...] = ()
     optimizers: tuple[Any, ...] = ()
     loaders: tuple[Any, ...] = ()
@@ -380,7 +375,7 @@ def make_subject(
     return subject_of(step, own, train=train, parameters={**_defaults(module), **values})
 
 
-def subject_of(step: Callable[[], Any], own: dict[str, Any] | None = None, **more: Any) -> Subject:
+def subject_of(step: Step, own: dict[str, Any] | None = None, **more: Any) -> Subject:
     """The parts of this step; ``own`` are the globals of the program's file, ``more`` other fields of the subject.
 
     It trains where that is stated, where it holds an optimizer, or where its code names a backward pass.
