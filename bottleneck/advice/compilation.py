@@ -7,7 +7,6 @@ import numpy as np
 from bottleneck.advice.dispatch import compile_gain_us, eager_overhead, host_overhead
 from bottleneck.advice.kernel_work import (
     PRODUCTS,
-    Flags,
     KernelWork,
     claims_of_rows,
     describe_rows,
@@ -19,6 +18,7 @@ from bottleneck.advice.kernel_work import (
 )
 from bottleneck.advice.quantities import (
     ISSUE_ACCOUNTS,
+    Flags,
     account_us,
     claims_of,
     format_count,

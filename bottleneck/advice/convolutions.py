@@ -5,7 +5,6 @@ import re
 import numpy as np
 
 from bottleneck.advice.kernel_work import (
-    Flags,
     KernelWork,
     claims_of_rows,
     critical_path_note,
@@ -18,7 +17,14 @@ from bottleneck.advice.kernel_work import (
     text_column,
     work_of,
 )
-from bottleneck.advice.quantities import ISSUE_ACCOUNTS, claims_of, format_count, overhead_us_per_op, runs_on_host
+from bottleneck.advice.quantities import (
+    ISSUE_ACCOUNTS,
+    Flags,
+    claims_of,
+    format_count,
+    overhead_us_per_op,
+    runs_on_host,
+)
 from bottleneck.advice.ranking import Draft
 from bottleneck.schema.analysis import Interval
 from bottleneck.schema.evidence import Evidence
@@ -48,14 +54,13 @@ def unfolded_batch_norm(evidence: Evidence) -> Draft | None:
     gain = gain_of(work, 0.6 * less, less)
     host_us = (overhead_us_per_op(evidence) or 0.0) * _OPS_EACH * count if runs_on_host(evidence) else 0.0
     most_us = (1.25 * gain.high if runs_on_host(evidence) else gain.high) + host_us
-    on_path = critical_path_note(work, less)
     return Draft(
         slug="unfolded-batch-norm",
         title="Batch normalization runs beside the convolution that could hold it",
         evidence=(
             f"{format_count(count)} batch normalizations per step directly after a convolution, with no backward pass",
             *describe_rows(work, rows),
-            *([on_path] if on_path else []),
+            *critical_path_note(work, less),
         ),
         advice="Fold batch normalization into the weights of its convolution before inference.",
         gain_us=Interval(gain.low, most_us),
@@ -144,7 +149,6 @@ def channels_first(evidence: Evidence) -> Draft | None:
     if share(work, rows) < _LEAST_SHARE:
         return None
     less = np.where(rows, work.us, 0.0)
-    on_path = critical_path_note(work, less)
     return Draft(
         slug="channels-first",
         title="Images lie by planes, and are turned round for the matrix units",
@@ -152,7 +156,7 @@ def channels_first(evidence: Evidence) -> Draft | None:
             f"kernels that only change the layout of images take {format_us(float(less.sum()))} per step "
             f"({format_share(share(work, rows))})",
             *describe_rows(work, rows),
-            *([on_path] if on_path else []),
+            *critical_path_note(work, less),
         ),
         advice="Keep model and images in channels_last.",
         gain_us=gain_of(work, less / 2, less),
@@ -168,7 +172,7 @@ def _on_host(work: KernelWork, rows: Flags) -> Draft | None:
     if share(work, rows) < _ON_CPU:
         return None
     compute_us = work.roof("compute_us") * work.scale / work.evidence.steps
-    floors = np.maximum(compute_us, work.memory_us())  # unknown where no price is
+    floors = np.maximum(compute_us, work.memory_us())  # unknown where there is no cost
     beyond = np.where(rows & np.isfinite(floors), np.clip(work.us - floors, 0.0, None), 0.0)
     return Draft(
         slug="channels-first",

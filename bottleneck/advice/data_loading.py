@@ -231,7 +231,7 @@ def _loading_spans(evidence: Evidence) -> _Spans | None:
 # time for two tensors on a crowded machine)
 _HANDOVER_US = (200.0, 1500.0)
 # A worker that shares its caches, and copies its batch into shared memory, is this much slower than no worker. (ours)
-_WORKER_TAX = 1.25
+_WORKER_SLOWDOWN = 1.25
 # Training that shares caches and processors with workers is this much slower.
 _BESIDE_WORKERS = 1.25
 # More of them seldom help; `verify` tries no more either.
@@ -266,8 +266,8 @@ class _Side:
         return max(handed_us, self.load_us / self.workers, shared_us)
 
     def worst_us(self) -> float:
-        """The step at worst: dearer batches, slower training, and threads that all want a processor."""
-        load_us = _WORKER_TAX * self.load_us
+        """The step at worst: batches that take longer, slower training, and threads that all want a processor."""
+        load_us = _WORKER_SLOWDOWN * self.load_us
         handed_us = _BESIDE_WORKERS * self.rest_us + _HANDOVER_US[1]
         wanted_us = self.busy_share[1] * load_us + self.threads * self.rest_us
         return max(handed_us, load_us / self.workers, wanted_us / max((self.processors or 2) - self.others, 1.0))

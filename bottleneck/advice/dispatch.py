@@ -206,11 +206,8 @@ class _Calls:
         return self.us / max(self.fused + self.stays, 1.0)
 
 
+@remembered
 def _model_calls(evidence: Evidence) -> _Calls:
-    return remembered(evidence, _find_calls)
-
-
-def _find_calls(evidence: Evidence) -> _Calls:
     share = optimizer_share(evidence)
     us = (issue_us(evidence) + account_us(evidence, "overhead.launch_floor")) * (1 - share.overhead)
     names, works = evidence.linked.kernels["name"].cat, work_in_window(evidence)

@@ -28,7 +28,7 @@ from bottleneck.units import format_share, format_si, format_us
 COMMUNICATION = "communication"
 
 # Lateness worth a word (advice_rules 49), and the part of it that an account must hold to be named.
-_LATE, _TELLING = 0.1, 0.1
+_LATE, _LEAST_PART = 0.1, 0.1
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ def late_rank(evidence: Evidence) -> Draft | None:
             *(
                 f"it spends {format_us(us)} more in {phrase_of(name)}"
                 for name, us in late.longer[:2]
-                if us >= _TELLING * waited_us
+                if us >= _LEAST_PART * waited_us
             ),
             *(_lines(evidence, late) if late.rank.wall_us == evidence.step_us else ()),
         ),
@@ -156,9 +156,10 @@ def exposed_communication(evidence: Evidence) -> Draft | None:
     if share_of_step(evidence, exposed_us) < _EXPOSED:
         return None
     transfer_us, is_known = _transfer_us(evidence.analysis.collectives)
-    hideable_us = min(
-        exposed_us, transfer_us, group_us(evidence, "compute") + group_us(evidence, "memory") + _unknown_us(evidence)
-    )
+    # Unmodelled work may hide a collective as well as any other.
+    unmodelled_us = account_us(evidence, "unknown", "overhead.launch_floor")
+    work_us = group_us(evidence, "compute") + group_us(evidence, "memory") + unmodelled_us
+    hideable_us = min(exposed_us, transfer_us, work_us)
     if share_of_step(evidence, hideable_us) < _LEAST_SHARE:
         return None
     alone = not evidence.analysis.ranks
@@ -190,11 +191,6 @@ def _transfer_us(collectives: Sequence[CollectiveSummary]) -> tuple[float, bool]
     unknown_us = math.fsum(one.exposed_us for one in collectives if one.transfer_us is None)
     total_us = math.fsum(one.exposed_us for one in collectives)
     return math.fsum(known), total_us > 0 and unknown_us < 0.5 * total_us
-
-
-def _unknown_us(evidence: Evidence) -> float:
-    """Work without a price: it may hide a collective as well as any other."""
-    return account_us(evidence, "unknown", "overhead.launch_floor")
 
 
 def _largest(collectives: Sequence[CollectiveSummary], most: int = 2) -> list[CollectiveSummary]:

@@ -4,13 +4,9 @@ import re
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from bottleneck.advice.dispatch import FUSED, us_per_call
 from bottleneck.advice.kernel_work import (
-    Flags,
-    Floats,
-    Integers,
     KernelWork,
     by_signature,
     claims_of_rows,
@@ -24,7 +20,17 @@ from bottleneck.advice.kernel_work import (
     sizes_of,
     work_of,
 )
-from bottleneck.advice.quantities import ISSUE_ACCOUNTS, claims_of, format_count, is_compiled, runs_on_host
+from bottleneck.advice.quantities import (
+    ISSUE_ACCOUNTS,
+    Flags,
+    Floats,
+    Integers,
+    claims_of,
+    format_count,
+    format_range,
+    is_compiled,
+    runs_on_host,
+)
 from bottleneck.advice.ranking import Draft
 from bottleneck.schema.analysis import Interval
 from bottleneck.schema.evidence import Evidence, remembered
@@ -43,7 +49,7 @@ _SLACK = 2.0
 # The C library maps blocks of this size anew at every allocation (analysis.faults): each such result costs its pages.
 _FRESH_FROM_BYTES = 32 * 2**20
 # On a CPU, what a compiled loop takes of the time that an op takes beyond its bytes, at least and at most. Measured
-# with Inductor's C++ on one thread, half a million to 16 million numbers: exp, tanh … are as dear as before; a layer
+# with Inductor's C++ on one thread, half a million to 16 million numbers: exp, tanh … cost as much as before; a layer
 # norm becomes 1.4 times as long (ATen's has wide vectors for its statistics); random numbers take 1.8 times as long,
 # but are drawn by all threads, by one before. What nothing explains (threads that wait for one another) may stay.
 _KEPT_SPECIAL = (0.5, 1.0)
@@ -89,22 +95,15 @@ class _Candidates:
     hands_on: Flags
 
 
-def chains_of(work: KernelWork) -> Chains:
-    """The chains of this work; computed once, for two rules."""
-    return remembered(work.evidence, _chains_of_evidence)
-
-
-def _chains_of_evidence(evidence: Evidence) -> Chains:
-    return find_chains(work_of(evidence))
-
-
-def find_chains(work: KernelWork) -> Chains:
+@remembered
+def find_chains(evidence: Evidence) -> Chains:
     """Runs of fusible ops over as many numbers each, one directly after the other on one stream, in trace order.
 
     A trace has no ids of tensors: that each consumes the result of the one before is likely, not proven. Then neither
     the write nor the read of what lies between two ops is needed, unless the backward pass reads it too: in training,
     at worst only the read is spared. An op in place leaves nothing behind that others could read.
     """
+    work = work_of(evidence)
     found = _candidates(work)
     chain = np.cumsum(found.opens) - 1
     ops = 1 + np.bincount(chain, weights=found.hands_on, minlength=1).astype(np.int64) if chain.size else chain
@@ -198,13 +197,13 @@ def _fresh_us(work: KernelWork, found: _Candidates, beyond: Floats) -> Floats:
     # An op with next to no arithmetic spends its time beyond the bytes on nothing else.
     plain = ~((np.nan_to_num(work.cost("special_ops")[place]) > 0) | work.family("random")[place])
     shown = makes_result & plain
-    # Pages are dearer on a busy machine than when they were calibrated: ops that do little else show it.
+    # Pages cost more on a busy machine than when they were calibrated: ops that do little else show it.
     shown_us = float(beyond[shown].sum() / written[shown].sum()) if shown.any() else 0.0
-    priced = written * max(1e6 / rate * work.scale / work.evidence.steps, shown_us)
-    return np.where(makes_result, np.where(plain, beyond, np.minimum(priced, beyond)), 0.0)
+    expected_us = written * max(1e6 / rate * work.scale / work.evidence.steps, shown_us)
+    return np.where(makes_result, np.where(plain, beyond, np.minimum(expected_us, beyond)), 0.0)
 
 
-def _item_bytes(work: KernelWork) -> npt.NDArray[np.float64]:
+def _item_bytes(work: KernelWork) -> Floats:
     return np.select([work.dtype("bf16", "fp16"), work.dtype("fp64", "int64")], [2.0, 8.0], 4.0)
 
 
@@ -264,12 +263,12 @@ _NORM_WORDS = _Words(
 def unfused_chain(evidence: Evidence) -> Draft | None:
     """Rule 16: two and more pointwise ops or reductions in a row, each bound by memory.
 
-    Gain: Sigma t - what one pass over the chain's outer bytes takes (chains.find_chains), and on a CPU the calls that
+    Gain: Sigma t - what one pass over the chain's outer bytes takes (``find_chains``), and on a CPU the calls that
     are spared. One change fuses all chains, so that only one finding covers them: this one, unless those with a norm
     take more of the time.
     """
     work = work_of(evidence)
-    chains = chains_of(work)
+    chains = find_chains(evidence)
     return None if _mostly_norms(work, chains) else _of_chains(work, chains, _CHAIN_WORDS)
 
 
@@ -277,7 +276,7 @@ def unfused_chain(evidence: Evidence) -> Draft | None:
 def unfused_norm(evidence: Evidence) -> Draft | None:
     """Rule 21: normalization, activation, dropout and residual one by one. Gain as for ``unfused_chain``."""
     work = work_of(evidence)
-    chains = chains_of(work)
+    chains = find_chains(evidence)
     return _of_chains(work, chains, _NORM_WORDS) if _mostly_norms(work, chains) else None
 
 
@@ -297,7 +296,6 @@ def _of_chains(work: KernelWork, chains: Chains, words: _Words) -> Draft | None:
     if gain.high <= 0:
         return None
     moved, needed = (float(amount.sum()) / steps for amount in (chains.bytes, chains.fused_bytes))
-    held = critical_path_note(work, high)
     return Draft(
         slug=words.slug,
         title=words.title,
@@ -308,7 +306,7 @@ def _of_chains(work: KernelWork, chains: Chains, words: _Words) -> Draft | None:
             f"{format_us(float(work.us[rows].sum()))} ({format_share(share(work, rows))} of the step)",
             f"they move {format_si(moved, 'B')} per step; one pass of each needs about {format_si(needed, 'B')}",
             *describe_rows(work, rows),
-            *([held] if held else []),
+            *critical_path_note(work, high),
             *(["torch.compile already makes a part of the step, but not these"] if is_compiled(work.evidence) else []),
         ),
         gain_us=gain,
@@ -335,9 +333,7 @@ def _calls_spared(evidence: Evidence, count: float) -> Interval:
 
 def _counted(count: float, ops: Integers) -> str:
     """'1 chain of 8 ops', '12 chains of 2 to 7 ops'."""
-    low, high = int(ops.min()), int(ops.max())
-    sizes = f"{low}" if low == high else f"{low} to {high}"
-    return f"{format_count(count)} chain{'s' * (count != 1)} of {sizes} ops"
+    return f"{format_count(count)} chain{'s' * (count != 1)} of {format_range(ops)} ops"
 
 
 _SOFTMAX = re.compile(r"^aten::(?:_safe_)?_?softmax$")
@@ -366,7 +362,6 @@ def unfused_attention(evidence: Evidence) -> Draft | None:
     high = np.where(rows, work.us - left, 0.0)
     low = np.where(forward, np.clip(work.us - _FLASH_SLACK * left, 0.0, None), 0.0) / 2
     held = _inside_attention(work, forward)
-    on_path = critical_path_note(work, high)
     return Draft(
         slug="unfused-attention",
         title="Attention writes its scores to memory",
@@ -375,7 +370,7 @@ def unfused_attention(evidence: Evidence) -> Draft | None:
             f"step ({format_share(share(work, forward))}) with them",
             *describe_rows(work, rows),
             *(["it is called by an attention op that could not take its fused kernel here"] if held else []),
-            *([on_path] if on_path else []),
+            *critical_path_note(work, high),
         ),
         advice=(
             "Let attention take its fused kernel: without attention weights, dropout and mask tensors where it can."
@@ -446,7 +441,6 @@ def vocabulary_loss(evidence: Evidence) -> Draft | None:
     if part <= _LARGE_PART or share(work, rows) < _LEAST_SHARE:
         return None
     high = np.where(rows, work.us - work.memory_us() / 4, 0.0)
-    on_path = critical_path_note(work, high)
     return Draft(
         slug="vocabulary-loss",
         title="The loss over a large vocabulary moves its logits again and again",
@@ -454,7 +448,7 @@ def vocabulary_loss(evidence: Evidence) -> Draft | None:
             f"the loss moves {format_share(min(part, 1.0))} of the step's bytes, "
             f"{format_si(float(moved[rows].sum()) / evidence.steps, 'B')} per step",
             *describe_rows(work, rows),
-            *([on_path] if on_path else []),
+            *critical_path_note(work, high),
         ),
         advice="Work out the loss in chunks of rows, or with a fused linear cross-entropy, so that logits stay small.",
         gain_us=gain_of(work, high / 2, high),
@@ -466,13 +460,13 @@ def vocabulary_loss(evidence: Evidence) -> Draft | None:
 
 def _loss_rows(work: KernelWork) -> Flags:
     named = work.op_like(_LOSS)
-    wide = [each for each in np.unique(work.signature[named]).tolist() if _widest(sizes_of(work, each)) >= _VOCABULARY]
+    # Classes of a loss: the second size of its first tensor with as many, the last one of a softmax.
+    wide = [
+        each
+        for each in np.unique(work.signature[named]).tolist()
+        if any(size[-1] >= _VOCABULARY for size in sizes_of(work, each) if len(size) >= 2)
+    ]
     return by_signature(work, named, wide)
-
-
-def _widest(sizes: tuple[tuple[int, ...], ...]) -> int:
-    """Classes of a loss: the second size of its first tensor with as many, the last one of a softmax."""
-    return max((size[-1] for size in sizes if len(size) >= 2), default=0)
 
 
 RULES = (unfused_chain, unfused_norm, unfused_attention, vocabulary_loss)

@@ -8,19 +8,22 @@ from dataclasses import dataclass
 from functools import wraps
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
-from bottleneck.advice.quantities import format_times, has_backward_marks, kernels_in_window, runs_on_host
+from bottleneck.advice.quantities import (
+    Flags,
+    Floats,
+    Integers,
+    format_times,
+    has_backward_marks,
+    kernels_in_window,
+    runs_on_host,
+)
 from bottleneck.advice.ranking import Draft
 from bottleneck.schema.analysis import Interval
 from bottleneck.schema.evidence import Evidence, remembered
 from bottleneck.schema.tables import as_integers
 from bottleneck.units import format_share, format_us
-
-Floats = npt.NDArray[np.float64]
-Integers = npt.NDArray[np.int64]
-Flags = npt.NDArray[np.bool_]
 
 # A queued kernel starts so soon after the one before it (1-3 us on NVIDIA, 0-4 us on AMD: cost_model, section 7); one
 # that starts later waits for something that a shorter kernel does not bring forward.
@@ -69,12 +72,9 @@ def _saved(track: _Track, less_us: Floats) -> float:
     return float(saved[track.ends].sum())
 
 
+@remembered
 def _tracks(evidence: Evidence) -> tuple[_Track, ...]:
-    """The streams of the evidence; computed once and kept beside it."""
-    return remembered(evidence, _find_tracks)
-
-
-def _find_tracks(evidence: Evidence) -> tuple[_Track, ...]:
+    """The streams of the evidence."""
     kernels = evidence.linked.kernels
     rows = np.flatnonzero(kernels_in_window(evidence))
     start_us = kernels["ts_us"].to_numpy()
@@ -193,7 +193,7 @@ class KernelWork:
     @property
     def in_model(self) -> Flags:
         """Mask of the rows issued outside of optimizers and loaders, which other rules cover."""
-        return remembered(self.evidence, _find_model_rows)
+        return _model_rows(self.evidence)
 
     def floor_us(self) -> Floats:
         """The larger floor of arithmetic and bytes, per step and scaled like ``us``, and at most that; 0 if unknown."""
@@ -234,19 +234,19 @@ def has_backward_pass(evidence: Evidence) -> bool:
     return has_backward_marks(evidence) or any(_BACKWARD.search(name) for name in evidence.op_sums)
 
 
-def work_of(evidence: Evidence) -> KernelWork:
-    """The kernels of this evidence with their costs; computed once and kept beside it."""
-    return remembered(evidence, _find_work)
-
-
-def _find_model_rows(evidence: Evidence) -> Flags:
+@remembered
+def _model_rows(evidence: Evidence) -> Flags:
     at_us = np.append(evidence.linked.ops["ts_us"].to_numpy(), np.nan)[work_of(evidence).op]
     return ~inside_marks(evidence, at_us, _OUTSIDE_MODEL)
 
 
-def _find_work(evidence: Evidence) -> KernelWork:
+@remembered
+def work_of(evidence: Evidence) -> KernelWork:
+    """The kernels of this evidence with their costs."""
     kernels, ops = evidence.linked.kernels, evidence.linked.ops
-    device_copy = (kernels["kind"] == "copy").to_numpy() & ~_over_link(kernels)
+    # Rows named as a copy between host and device, or between devices.
+    over_link = _text_matches(kernels["name"], _search(_LINK), np.arange(len(kernels)))
+    device_copy = (kernels["kind"] == "copy").to_numpy() & ~over_link
     works = kernels["kind"].isin(("compute", "fill")).to_numpy() & ~evidence.attribution["dispatches"].to_numpy()
     row = np.flatnonzero((works | device_copy) & kernels_in_window(evidence))
     row = row[np.lexsort((kernels["ts_us"].to_numpy()[row], kernels["stream"].cat.codes.to_numpy()[row]))]
@@ -258,11 +258,6 @@ def _find_work(evidence: Evidence) -> KernelWork:
     scale = min(1.0, busy_us / us.sum()) if us.sum() > 0 and busy_us > 0 else 1.0
     signature = np.where(carried < 0, np.append(as_integers(ops["signature"]), -1)[op], carried)
     return KernelWork(evidence, row, us * scale, scale, op, signature)
-
-
-def _over_link(kernels: pd.DataFrame) -> Flags:
-    """Mask of the rows named as a copy between host and device, or between devices."""
-    return _text_matches(kernels["name"], _search(_LINK), np.arange(len(kernels)))
 
 
 def requires_gain(rule: Callable[[Evidence], Draft | None]) -> Callable[[Evidence], Draft | None]:
@@ -294,15 +289,16 @@ def _saved_on_critical_path_us(work: KernelWork, less_us: Floats) -> float:
     return saved_us(work.evidence, less) * work.scale
 
 
-def critical_path_note(work: KernelWork, less_us: Floats) -> str | None:
-    """Evidence that the host's pace makes a faster device worth less; null where it does not."""
+def critical_path_note(work: KernelWork, less_us: Floats) -> tuple[str, ...]:
+    """Evidence that the host's pace makes a faster device worth less; none where it does not."""
     whole = float(less_us.sum())
     if runs_on_host(work.evidence) or not whole:
-        return None
+        return ()
     part = min(_saved_on_critical_path_us(work, less_us) / whole, 1.0)
     if part > 0.95:
-        return None
-    return f"{format_share(part)} of that time is on the critical path: elsewhere the device waits for the host anyway"
+        return ()
+    words = f"{format_share(part)} of that time is on the critical path"
+    return (f"{words}: elsewhere the device waits for the host anyway",)
 
 
 def claims_of_rows(work: KernelWork, less_us: Floats) -> Mapping[str, float]:
@@ -370,12 +366,13 @@ def sizes_of(work: KernelWork, signature: int) -> Sizes:
     """Sizes of every argument of a call, () for what is no tensor; () for a call without recorded sizes."""
     if signature < 0:
         return ()
-    known = remembered(work.evidence, _known_sizes)
+    known = _known_sizes(work.evidence)
     if signature not in known:
         known[signature] = _read_sizes(work.evidence.linked.trace.signatures["dims"].iloc[signature])
     return known[signature]
 
 
+@remembered
 def _known_sizes(evidence: Evidence) -> dict[int, Sizes]:  # noqa: ARG001 - one table per evidence
     """Argument sizes of the calls read so far, by row in CALLS."""
     return {}

@@ -19,8 +19,8 @@ _DISTORTED = 1.3
 _COMPLETE = 0.98
 # A clock of all processors says something only while all of them work.
 _ALL_BUSY = 0.9
-# Below this much priced work, how little the device gets done is not known.
-_PRICED_ENOUGH = 0.9
+# Below this much modelled work, how little the device gets done is not known.
+_LEAST_MODELLED = 0.9
 
 # Reasons for low clocks that somebody chose, and that cooling or power would not change.
 _CHOSEN = frozenset({"application clocks", "sync boost", "display clock"})
@@ -73,8 +73,13 @@ def busy_not_productive(evidence: Evidence) -> Draft | None:
 
     Its counter of utilisation shows only that some kernel ran; where it was not read, the trace shows the same.
     """
-    priced = evidence.analysis.coverage.priced_share
-    if runs_on_host(evidence) or evidence.analysis.device.source is None or priced is None or priced < _PRICED_ENOUGH:
+    modelled = evidence.analysis.coverage.priced_share
+    if (
+        runs_on_host(evidence)
+        or evidence.analysis.device.source is None
+        or modelled is None
+        or modelled < _LEAST_MODELLED
+    ):
         return None
     telemetry = evidence.analysis.telemetry
     counted = None if telemetry is None else telemetry.utilization
@@ -106,7 +111,7 @@ def profiler_distorts(evidence: Evidence) -> Draft | None:
     times = evidence.analysis.steps
     if times.perturbation is None or times.perturbation <= _DISTORTED or times.unprofiled_us is None:
         return None
-    dearest = _dearest(evidence.analysis.option_costs)
+    costliest = _costliest_option(evidence.analysis.option_costs)
     profiled_us = times.perturbation * times.unprofiled_us.median
     return Draft(
         slug="profiler-distorts",
@@ -114,21 +119,21 @@ def profiler_distorts(evidence: Evidence) -> Draft | None:
         evidence=(
             f"a step takes {format_us(profiled_us)} under the profiler and {format_us(times.unprofiled_us.median)} "
             f"without it: {times.perturbation:.2f} times as long",
-            *((f"most of that comes from recording {dearest[0]}: {dearest[1]:.2f} times",) if dearest else ()),
+            *((f"most of that comes from recording {costliest[0]}: {costliest[1]:.2f} times",) if costliest else ()),
             "host times are scaled to the step without it, but how they relate to one another is less sure",
         ),
         advice="Trust small host-side shares less, or record again with less detail.",
-        code=_PROFILER_OPTIONS.get(dearest[0]) if dearest else None,
+        code=_PROFILER_OPTIONS.get(costliest[0]) if costliest else None,
         gain_us=None,
         gain_reason="the program does not pay this: only the recording does",
     )
 
 
-def _dearest(costs: OptionCosts | None) -> tuple[str, float] | None:
+def _costliest_option(costs: OptionCosts | None) -> tuple[str, float] | None:
     """The option of the profiler that costs the most, and how many times as long a step takes with it."""
     known = [] if costs is None else [cost for cost in costs.costs if cost.option in _PROFILER_OPTIONS]
-    dearest = max(known, key=lambda cost: cost.ratio.median, default=None)
-    return None if dearest is None or dearest.ratio.median <= 1.0 else (dearest.option, dearest.ratio.median)
+    costliest = max(known, key=lambda cost: cost.ratio.median, default=None)
+    return None if costliest is None or costliest.ratio.median <= 1.0 else (costliest.option, costliest.ratio.median)
 
 
 def incomplete_trace(evidence: Evidence) -> Draft | None:

@@ -6,8 +6,6 @@ import numpy as np
 
 from bottleneck.advice.kernel_work import (
     PRODUCTS,
-    Flags,
-    Floats,
     KernelWork,
     claims_of_rows,
     critical_path_note,
@@ -17,7 +15,7 @@ from bottleneck.advice.kernel_work import (
     share,
     work_of,
 )
-from bottleneck.advice.quantities import format_count, runs_on_host
+from bottleneck.advice.quantities import Flags, Floats, format_count, format_range, runs_on_host
 from bottleneck.advice.ranking import Draft
 from bottleneck.schema.evidence import Evidence
 from bottleneck.units import format_share, format_us
@@ -49,14 +47,13 @@ def misaligned_products(evidence: Evidence) -> Draft | None:
     growth = np.nan_to_num(_padded(m) * _padded(n) * _padded(k) / np.maximum(m * n * k, 1.0), nan=1.0)
     after = work.floor_us() * np.maximum(growth, 1.0) / _REACHED
     less = np.where(rows, np.clip(work.us - after, 0.0, None), 0.0)
-    on_path = critical_path_note(work, less)
     return Draft(
         slug="misaligned-products",
         title="Sizes that are no multiple of 8 keep products off the wide loads",
         evidence=(
             *describe_rows(work, rows),
             *_uneven_sizes(work, rows),
-            *([on_path] if on_path else []),
+            *critical_path_note(work, less),
         ),
         advice="Pad the sizes of the model, vocabulary and heads first, to multiples of 8 (64 is better).",
         gain_us=gain_of(work, less / 2, less),
@@ -71,13 +68,13 @@ def _padded(size: Floats) -> Floats:
 
 
 def _uneven_sizes(work: KernelWork, rows: Flags) -> tuple[str, ...]:
-    told_sizes = {
+    descriptions = {
         f"{name} = {size:.0f}"
         for name in ("m", "n", "k")
         for size in np.unique(work.cost(name)[rows]).tolist()
         if size > 1 and size % _UNIT
     }
-    return (f"no multiple of {_UNIT}: {', '.join(sorted(told_sizes)[:6])}",) if told_sizes else ()
+    return (f"no multiple of {_UNIT}: {', '.join(sorted(descriptions)[:6])}",) if descriptions else ()
 
 
 _QUANTISED = re.compile(r"^(?:wave|tile) quantisation: .*?(\d+) % of")
@@ -96,14 +93,13 @@ def unfilled_waves(evidence: Evidence) -> Draft | None:
     if runs_on_host(evidence) or share(work, rows) < _LEAST_SHARE:
         return None
     less = np.where(rows, np.minimum(work.us * (1 - fill), work.us - work.floor_us()), 0.0)
-    on_path = critical_path_note(work, less)
     return Draft(
         slug="unfilled-waves",
         title="The tiles of products do not fill the device evenly",
         evidence=(
             *describe_rows(work, rows),
             *sorted({f"{reason}" for reason in _reasons(work, rows)})[:3],
-            *([on_path] if on_path else []),
+            *critical_path_note(work, less),
         ),
         advice="Choose batch or sequence so that the tiles fill whole waves, or let an autotuner choose other tiles.",
         gain_us=gain_of(work, less / 2, less),
@@ -152,16 +148,15 @@ def many_small_products(evidence: Evidence) -> Draft | None:
     less[rows] = us * part[run]
     if not less.any():
         return None
-    on_path = critical_path_note(work, less)
     runs = np.bincount(run)
     return Draft(
         slug="many-small-products",
         title="Many small products of one shape run one by one",
         evidence=(
-            f"{format_count(np.count_nonzero(runs) / evidence.steps)} runs per step of {_span(runs[runs > 0])} "
+            f"{format_count(np.count_nonzero(runs) / evidence.steps)} runs per step of {format_range(runs[runs > 0])} "
             "products of one shape, in trace order",
             *describe_rows(work, rows),
-            *([on_path] if on_path else []),
+            *critical_path_note(work, less),
         ),
         advice="Where they do not need one another's results, join them: one batched product, or one wider weight.",
         gain_us=gain_of(work, less / 2, less),
@@ -169,11 +164,6 @@ def many_small_products(evidence: Evidence) -> Draft | None:
         code="q, k, v = self.qkv(x).chunk(3, dim=-1)  # one product for three; stacked weights: torch.bmm",
         confidence="low",
     )
-
-
-def _span(counts: "np.ndarray[tuple[int], np.dtype[np.int64]]") -> str:
-    low, high = int(counts.min()), int(counts.max())
-    return f"{low}" if low == high else f"{low} to {high}"
 
 
 def _repeated(work: KernelWork) -> tuple[Flags, Flags]:
@@ -221,11 +211,6 @@ _FAR_BELOW = 0.5
 _THIN = 96.0  # thinner products cannot fill the panels of a matrix library (as in analysis.thresholds)
 
 
-def _thinnest(work: KernelWork) -> Floats:
-    """The smallest of m, n and k; NaN where a product has none."""
-    return np.fmin(np.fmin(work.cost("m"), work.cost("n")), work.cost("k"))
-
-
 @requires_gain
 def slow_cpu_products(evidence: Evidence) -> Draft | None:
     """Rule 36: products on a CPU that reach less than half of its calibrated peak without being small.
@@ -236,7 +221,8 @@ def slow_cpu_products(evidence: Evidence) -> Draft | None:
     if not runs_on_host(evidence) or evidence.analysis.device.source != "measured":
         return None
     rows = work.family(*PRODUCTS) & work.bound("compute") & (work.roof("explained") < _FAR_BELOW)
-    rows &= ~work.reason_like(_SMALL_PRODUCT) & ~(_thinnest(work) < _THIN)
+    thinnest = np.fmin(np.fmin(work.cost("m"), work.cost("n")), work.cost("k"))
+    rows &= ~work.reason_like(_SMALL_PRODUCT) & ~(thinnest < _THIN)
     if share(work, rows) < 2 * _LEAST_SHARE:
         return None
     less = np.where(rows, work.us - work.floor_us(), 0.0)

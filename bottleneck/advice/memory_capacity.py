@@ -78,7 +78,7 @@ def memory_nearly_full(evidence: Evidence) -> Draft | None:
         evidence=(
             f"{_share_of(peak_bytes, capacity_bytes)} of the memory is used at most: "
             f"{format_si(peak_bytes, 'B')} of {format_si(capacity_bytes, 'B')}",
-            *_prices(evidence),
+            *_costs_of_less_memory(evidence),
         ),
         advice="Where memory has to be freed, recompute the activations of the largest blocks.",
         code="out = torch.utils.checkpoint.checkpoint(block, x, use_reentrant=False)",
@@ -88,7 +88,7 @@ def memory_nearly_full(evidence: Evidence) -> Draft | None:
     )
 
 
-def _prices(evidence: Evidence) -> tuple[str, ...]:
+def _costs_of_less_memory(evidence: Evidence) -> tuple[str, ...]:
     """The cost per step of each way to free memory, as far as it is known."""
     forward = forward_work(evidence)
     lines = [
@@ -104,7 +104,7 @@ def _prices(evidence: Evidence) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Forward:
-    """Kernels of the forward pass: microseconds and FLOPs per step; the latter null where no price is known."""
+    """Kernels of the forward pass: microseconds and FLOPs per step; the latter null where no cost is known."""
 
     us: float
     flops: float | None

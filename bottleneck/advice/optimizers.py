@@ -62,12 +62,9 @@ class OptimizerShare:
     work_us: float
 
 
+@remembered
 def optimizer_share(evidence: Evidence) -> OptimizerShare:
     """Time and ops inside the marks of optimizers on a CPU, zeroing of gradients included; zeros without marks."""
-    return remembered(evidence, _find_share)
-
-
-def _find_share(evidence: Evidence) -> OptimizerShare:
     start, end = outermost_spans(evidence, _MARK)
     if not start.size:
         return OptimizerShare(0.0, 0.0, 0.0)
@@ -97,7 +94,7 @@ def unfused_optimizer(evidence: Evidence) -> Draft | None:
     fusable = _FUSABLE | {"Adagrad"} if runs_on_host(evidence) else _FUSABLE
     if is_broken(evidence) or not all(name in fusable for name in names):
         return None
-    rows = np.flatnonzero(_issuedwithin(evidence, start, end))
+    rows = np.flatnonzero(_issued_within(evidence, start, end))
     durations_us = evidence.linked.kernels["dur_us"].to_numpy()
     count = rows.size / evidence.steps
     if count / parameters < _PER_PARAMETER:
@@ -123,7 +120,7 @@ def unfused_optimizer(evidence: Evidence) -> Draft | None:
     )
 
 
-def _issuedwithin(evidence: Evidence, start: Floats, end: Floats) -> Flags:
+def _issued_within(evidence: Evidence, start: Floats, end: Floats) -> Flags:
     """Mask of the kernels of the window that were issued (CPU: ran) in these spans of the host."""
     kernels = evidence.linked.kernels
     if runs_on_host(evidence):

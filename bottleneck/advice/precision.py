@@ -4,7 +4,6 @@ import numpy as np
 
 from bottleneck.advice.kernel_work import (
     PRODUCTS,
-    Floats,
     KernelWork,
     claims_of_rows,
     critical_path_note,
@@ -14,7 +13,7 @@ from bottleneck.advice.kernel_work import (
     share,
     work_of,
 )
-from bottleneck.advice.quantities import runs_on_host
+from bottleneck.advice.quantities import Floats, runs_on_host
 from bottleneck.advice.ranking import Draft
 from bottleneck.schema.analysis import Device
 from bottleneck.schema.evidence import Evidence
@@ -59,7 +58,6 @@ def half_precision(evidence: Evidence) -> Draft | None:
     faster = np.where(products, work.us * (1 - _left(work, ratios)), 0.0)
     casts = np.where(products, work.memory_us() * _CAST_TRAFFIC, 0.0)
     halved = np.where(others, np.minimum(work.memory_us(), work.us) / 2, 0.0)
-    on_path = critical_path_note(work, faster + halved)
     return Draft(
         slug="half-precision",
         title="The model works in fp32 where bf16 would do",
@@ -70,7 +68,7 @@ def half_precision(evidence: Evidence) -> Draft | None:
             f"this device multiplies bf16 at {format_si(narrow, 'FLOP/s')}, "
             f"{float(np.average(ratios[products], weights=work.us[products])):.1f} times what these products may reach",
             *describe_rows(work, products),
-            *([on_path] if on_path else []),
+            *critical_path_note(work, faster + halved),
         ),
         advice="Run forward pass and loss under bf16 autocast, and watch the loss.",
         gain_us=gain_of(work, np.clip(faster / 2 - casts, 0.0, None), faster + halved),
@@ -82,13 +80,10 @@ def half_precision(evidence: Evidence) -> Draft | None:
 
 def _bf16_ratio(device: Device) -> float | None:
     """Ratio of the device's bf16 and fp32 peaks for products; null without both peaks."""
-    narrow, wide = device.peaks_flops_per_s.get("bf16_tensor"), _fp32_peak(device)
-    return narrow / wide if narrow and wide else None
-
-
-def _fp32_peak(device: Device) -> float | None:
     peaks = device.peaks_flops_per_s
-    return next((peaks[name] for name in ("fp32_matrix", "fp32_tensor", "fp32_vector") if peaks.get(name)), None)
+    narrow = peaks.get("bf16_tensor")
+    wide = next((peaks[name] for name in ("fp32_matrix", "fp32_tensor", "fp32_vector") if peaks.get(name)), None)
+    return narrow / wide if narrow and wide else None
 
 
 def _left(work: KernelWork, ratio: Floats | float) -> Floats:
@@ -122,7 +117,6 @@ def fp32_products(evidence: Evidence) -> Draft | None:
     if share(work, rows) < _LEAST_SHARE:
         return None
     less = np.where(rows, work.us * (1 - _left(work, fast / slow)), 0.0)
-    on_path = critical_path_note(work, less)
     return Draft(
         slug="fp32-products",
         title="Products in fp32 leave the tensor cores unused",
@@ -130,7 +124,7 @@ def fp32_products(evidence: Evidence) -> Draft | None:
             f"{format_us(float(work.us[rows].sum()))} per step of fp32 products on plain units "
             f"({format_si(slow, 'FLOP/s')}; tensor cores take TF32 at {format_si(fast, 'FLOP/s')})",
             *describe_rows(work, rows),
-            *([on_path] if on_path else []),
+            *critical_path_note(work, less),
         ),
         advice="Allow TF32 for products and convolutions (10 bits of mantissa), or go on to bf16.",
         gain_us=gain_of(work, less / 2, less),
@@ -160,7 +154,6 @@ def eight_bit_products(evidence: Evidence) -> Draft | None:
     if share(work, rows) < 2 * _LEAST_SHARE:
         return None
     less = np.where(rows, work.us * (1 - slow / fast), 0.0)
-    on_path = critical_path_note(work, less)
     return Draft(
         slug="eight-bit-products",
         title="16-bit products run at the peak of their units; 8-bit ones would run above it",
@@ -169,7 +162,7 @@ def eight_bit_products(evidence: Evidence) -> Draft | None:
             f"per step ({format_share(share(work, rows))})",
             f"this device multiplies fp8 at {format_si(fast, 'FLOP/s')}, bf16 at {format_si(slow, 'FLOP/s')}",
             *describe_rows(work, rows),
-            *([on_path] if on_path else []),
+            *critical_path_note(work, less),
         ),
         advice="If the loss allows it, multiply in fp8 with scaling per tensor.",
         gain_us=gain_of(work, less / 2, less),

@@ -44,7 +44,11 @@ def too_many_threads(evidence: Evidence) -> Draft | None:
     if recording.threads <= recording.processors:
         return None
     beyond_us = min(
-        sum(max(row.us - _floor_us(row), 0.0) for row in evidence.analysis.kernels if row.bound != "dispatch"),
+        sum(
+            max(row.us - max(row.compute_us or 0.0, row.memory_us or 0.0, row.launch_us or 0.0), 0.0)
+            for row in evidence.analysis.kernels
+            if row.bound != "dispatch"
+        ),
         account_us(evidence, *_REDUCIBLE, "unknown"),
     )
     return Draft(
@@ -62,10 +66,6 @@ def too_many_threads(evidence: Evidence) -> Draft | None:
         tries=("threads-cores", "threads-half"),
         confidence="low",
     )
-
-
-def _floor_us(row: KernelSummary) -> float:
-    return max(row.compute_us or 0.0, row.memory_us or 0.0, row.launch_us or 0.0)
 
 
 def threads_for_small_work(evidence: Evidence) -> Draft | None:

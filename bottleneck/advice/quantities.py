@@ -109,18 +109,22 @@ def idle_lines(evidence: Evidence, *causes: str, most: int = 3) -> tuple[str, ..
         total[0] += row.us
         total[1] += row.calls
     ranked = sorted(folded.items(), key=lambda item: -item[1][0])[:most]
-    return tuple(_describe_wait(source, detail, us, calls) for (source, detail), (us, calls) in ranked)
-
-
-def _describe_wait(source: str | None, detail: str | None, us: float, calls: float) -> str:
-    place = source or "at no known line"
-    what = f" in {detail}" if detail else ""
-    return f"{place}: {format_us(us)} per step{what}, {format_times(calls)}"
+    return tuple(
+        f"{source or 'at no known line'}: {format_us(us)} per step{f' in {detail}' if detail else ''}, "
+        f"{format_times(calls)}"
+        for (source, detail), (us, calls) in ranked
+    )
 
 
 def format_count(count: float) -> str:
     """A count per step: whole where it is one, else with two digits."""
     return f"{count:.0f}" if count >= 10 or float(count).is_integer() else f"{count:.2g}"
+
+
+def format_range(counts: Integers) -> str:
+    """The smallest and the largest of some counts: '2 to 7', or '8' where they are equal."""
+    low, high = int(counts.min()), int(counts.max())
+    return f"{low}" if low == high else f"{low} to {high}"
 
 
 def format_times(count: float) -> str:

@@ -37,7 +37,7 @@ _FIXED = (*ISSUE_ACCOUNTS, "overhead.launch_floor")
 _FEW_KERNELS = 4
 # Rule 5: a step whose arithmetic and bytes need less than this of it.
 _SMALL_NETWORK = 0.05
-# Below this, what was priced is not the network.
+# Below this, what was modelled is not the network.
 _LEAST_NEEDED_US = 1.0
 # Rule 8: an op that picks one row, again and again from one line.
 _PICKS = ("aten::select", "aten::narrow", "aten::slice", "aten::index_select")
@@ -95,22 +95,27 @@ def small_network(evidence: Evidence) -> Draft | None:
     """
     needed_us = sum(max(row.compute_us or 0.0, row.memory_us or 0.0) for row in evidence.analysis.kernels)
     overhead_us = issue_us(evidence) + account_us(evidence, "overhead.launch_floor")
-    priced = evidence.analysis.coverage.priced_share
-    if needed_us < _LEAST_NEEDED_US or is_broken(evidence) or priced is None or priced < 1 - 0.2:
+    modelled = evidence.analysis.coverage.priced_share
+    if needed_us < _LEAST_NEEDED_US or is_broken(evidence) or modelled is None or modelled < 1 - 0.2:
         return None
     if share_of_step(evidence, needed_us) >= _SMALL_NETWORK or share_of_step(evidence, overhead_us) < _MOST_OVERHEAD:
         return None
     on_host = runs_on_host(evidence)
     each_us = overhead_us_per_op(evidence) if on_host else None
-    paid = f", {format_us(each_us)} per op" if each_us is not None else ""
+    per_op = f", {format_us(each_us)} per op" if each_us is not None else ""
+    flops = evidence.analysis.totals.flops
     return Draft(
         slug="small-network",
         title="The network is too small for the framework that runs it",
         evidence=(
             f"its arithmetic and bytes need {format_us(needed_us)} per step at this device's ceilings; the step takes "
             f"{format_us(evidence.step_us)}, {evidence.step_us / needed_us:.0f} times as long",
-            f"{format_us(overhead_us)} is Python, dispatching and launching{paid}",
-            *_work_words(evidence),
+            f"{format_us(overhead_us)} is Python, dispatching and launching{per_op}",
+            *(
+                (f"{format_si(flops, 'FLOP')} in {format_count(kernels_per_step(evidence))} kernels per step",)
+                if flops
+                else ()
+            ),
         ),
         advice=(
             "Take the framework out of the step: a compiled program without Python, one thread, more samples per call."
@@ -124,19 +129,10 @@ def small_network(evidence: Evidence) -> Draft | None:
     )
 
 
-def _work_words(evidence: Evidence) -> tuple[str, ...]:
-    flops = evidence.analysis.totals.flops
-    return (
-        ()
-        if not flops
-        else (f"{format_si(flops, 'FLOP')} in {format_count(kernels_per_step(evidence))} kernels per step",)
-    )
-
-
 def looped_op(evidence: Evidence) -> Draft | None:
     """Rule 8: one line picks row after row out of a tensor, and works on each of them alone.
 
-    The gain is N - 1 passes at the price of a launch (CPU: of three ops, the pick, the work and its result), and no
+    The gain is N - 1 passes at the cost of a launch (CPU: of three ops, the pick, the work and its result), and no
     more than the overhead at that line. Loops of data loaders are another rule's.
     """
     found = _most_picked(evidence)

@@ -6,7 +6,6 @@ import re
 import numpy as np
 
 from bottleneck.advice.kernel_work import (
-    Flags,
     KernelWork,
     by_signature,
     claims_of_rows,
@@ -22,7 +21,7 @@ from bottleneck.advice.kernel_work import (
     text_column,
     work_of,
 )
-from bottleneck.advice.quantities import format_count, runs_on_host
+from bottleneck.advice.quantities import Flags, format_count, runs_on_host
 from bottleneck.advice.ranking import Draft, up_to
 from bottleneck.schema.evidence import Evidence
 from bottleneck.units import format_share, format_si, format_us
@@ -56,7 +55,6 @@ def strided_access(evidence: Evidence) -> Draft | None:
         return None
     less = np.where(rows, work.us - work.memory_us() / _REACHED, 0.0).clip(0.0)
     gain = gain_of(work, less / 2, less)
-    on_path = critical_path_note(work, less)
     return Draft(
         slug="strided-access",
         title="Tensors out of order in memory are read a few bytes at a time",
@@ -64,7 +62,7 @@ def strided_access(evidence: Evidence) -> Draft | None:
             f"{format_us(float(work.us[rows].sum()))} per step where the bytes alone need "
             f"{format_us(float(work.memory_us()[rows].sum()))}",
             *describe_rows(work, rows),
-            *([on_path] if on_path else []),
+            *critical_path_note(work, less),
         ),
         advice="Lay these tensors out once in the order in which they are read, or keep one layout for all operands.",
         gain_us=gain,
@@ -114,7 +112,6 @@ def needless_copies(evidence: Evidence) -> Draft | None:
         return None
     casts = by_signature(work, rows, (each for each in np.unique(work.signature[rows]).tolist() if _casts(work, each)))
     less = np.where(rows, work.us, 0.0)
-    on_path = critical_path_note(work, less)
     cast_us = float(work.us[casts].sum())
     return Draft(
         slug="needless-copies",
@@ -123,7 +120,7 @@ def needless_copies(evidence: Evidence) -> Draft | None:
             f"copies inside the device take {format_us(us)} per step ({format_share(us / busy_us)} of its work), "
             f"{format_us(cast_us)} of it in casts",
             *describe_rows(work, rows),
-            *([on_path] if on_path else []),
+            *critical_path_note(work, less),
         ),
         advice="Keep one dtype and one layout from end to end, so that nothing has to be cast or transposed.",
         gain_us=gain_of(work, less / 2, less),
@@ -175,7 +172,6 @@ def scattered_lookups(evidence: Evidence) -> Draft | None:
         return None
     less = np.where(rows, work.us - work.memory_us(), 0.0)
     backward = float(work.us[rows & work.op_like(_BACKWARD)].sum())
-    on_path = critical_path_note(work, less)
     embedded = float(work.us[rows & work.op_like(_EMBEDDING)].sum()) > us / 2
     advice, code = (_OF_GRADIENTS if backward > us / 2 else _OF_EMBEDDINGS) if embedded else _OF_ROWS
     return Draft(
@@ -185,7 +181,7 @@ def scattered_lookups(evidence: Evidence) -> Draft | None:
             f"indexing takes {format_us(us)} per step ({format_share(us / busy_us)} of the device's work), "
             f"{format_us(backward)} of it in adding up gradients or scattering",
             *describe_rows(work, rows),
-            *([on_path] if on_path else []),
+            *critical_path_note(work, less),
         ),
         advice=advice,
         gain_us=gain_of(work, less / 2, less),
@@ -256,7 +252,7 @@ def results_apart(evidence: Evidence) -> Draft | None:
     """Rule 26: activations that write their result beside what they read.
 
     On a CPU each large result is new memory, whose pages cost more than the arithmetic (``fresh_bytes_per_s``). Gain:
-    from half of what such ops take beyond their bytes, bounded by the price of the pages. On a GPU the bytes stay the
+    from half of what such ops take beyond their bytes, bounded by the cost of the pages. On a GPU the bytes stay the
     same: only peak memory shrinks, which the finding states where memory is nearly full.
     """
     work = work_of(evidence)

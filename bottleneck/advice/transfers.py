@@ -63,12 +63,9 @@ class Copies:
         return count / self.steps, float(np.nansum(self.bytes[chosen])) / self.steps, exposed_us / self.steps
 
 
+@remembered
 def copies_to_device(evidence: Evidence) -> Copies | None:
     """The copies to the device; null where there are none, as on a CPU."""
-    return remembered(evidence, _find_copies)
-
-
-def _find_copies(evidence: Evidence) -> Copies | None:
     kernels, names = evidence.linked.kernels, evidence.linked.kernels["name"].cat
     codes = names.codes.to_numpy()
     labels = [str(name) for name in names.categories]
@@ -267,10 +264,9 @@ def copies_not_overlapped(evidence: Evidence) -> Draft | None:
 def small_copies(evidence: Evidence) -> Draft | None:
     """Rule 42: many copies that are round trips rather than streams."""
     copies = copies_to_device(evidence)
-    return None if copies is None else _many(evidence, copies, copies.bytes < _SMALL_BYTES)
-
-
-def _many(evidence: Evidence, copies: Copies, small: Flags) -> Draft | None:
+    if copies is None:
+        return None
+    small = copies.bytes < _SMALL_BYTES
     count, moved, exposed_us = copies.per_step(small)
     saved = saving(evidence, copies, small)
     saved_us = sum(saved.values()) * (1 - 1 / count) if count >= _MANY else 0.0

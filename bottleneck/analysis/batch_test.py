@@ -27,10 +27,12 @@ def prove(test: BatchTest, ledger: Sequence[LedgerEntry]) -> BatchProof:
     is not full takes more samples in the same time.
     """
     if test.ratio is None or test.once is None or test.twice is None:
-        return _without_figures(test)
+        return BatchProof(batch_size=test.batch_size, reason=test.reason or "the test was not finished")
     ratio, once = test.ratio, test.once
     fixed = Ratio(_stays(ratio.median), _stays(ratio.high), _stays(ratio.low), ratio.n)
-    growth, overhead, per_sample = _growth(ratio), _share(ledger, "overhead"), _per_sample(ledger)
+    growth = _growth(ratio)
+    overhead = math.fsum(entry.share for entry in ledger if entry.group == "overhead")
+    per_sample = math.fsum(entry.share for entry in ledger if entry.account in _PER_SAMPLE)
     agrees = None if growth == "undecided" else overhead - per_sample <= fixed.high + _ALIKE
     return BatchProof(
         batch_size=test.batch_size,
@@ -47,10 +49,6 @@ def prove(test: BatchTest, ledger: Sequence[LedgerEntry]) -> BatchProof:
     )
 
 
-def _without_figures(test: BatchTest) -> BatchProof:
-    return BatchProof(batch_size=test.batch_size, reason=test.reason or "the test was not finished")
-
-
 def _growth(ratio: Ratio) -> Growth:
     if ratio.low < _MOSTLY_FIXED and ratio.high > _MOSTLY_PROPORTIONAL:
         return "undecided"
@@ -65,14 +63,6 @@ def _stays(ratio: float) -> float:
 
 def _part(once: Timing, share: float, low: float, high: float) -> Timing:
     return Timing(share * once.median, low * once.median, high * once.median, once.n)
-
-
-def _share(ledger: Sequence[LedgerEntry], group: str) -> float:
-    return math.fsum(entry.share for entry in ledger if entry.group == group)
-
-
-def _per_sample(ledger: Sequence[LedgerEntry]) -> float:
-    return math.fsum(entry.share for entry in ledger if entry.account in _PER_SAMPLE)
 
 
 def _meaning(growth: Growth, ratio: Ratio) -> str:
@@ -180,7 +170,7 @@ def find_page_faults(extras: Extras | None, fresh_bytes_per_s: float | None) -> 
 
 
 def _with_peak(totals: Totals, peak: PeakMemory) -> Totals:
-    """The peak that was measured without the profiler, in place of what the trace tells."""
+    """The peak that was measured without the profiler, in place of what the trace records."""
     if peak.bytes is None:
         return totals if totals.peak_memory_bytes is not None else replace(totals, peak_memory_reason=peak.reason)
     reason = "since the program started" if peak.since == "start" else None

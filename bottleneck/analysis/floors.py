@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 from itertools import product
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
+from bottleneck.analysis.intervals import Flags, Floats, Integers, tally
 from bottleneck.analysis.telemetry import UNKNOWN_CONDITIONS, Conditions
 from bottleneck.schema.analysis import Device
 from bottleneck.schema.tables import as_integers
@@ -144,10 +144,6 @@ def thresholds_for(device: Device) -> Thresholds:
     return replace(chosen, memory_share=chosen.measured_memory_share) if device.source == "measured" else chosen
 
 
-Floats = npt.NDArray[np.float64]
-Rows = npt.NDArray[np.int64]
-Flags = npt.NDArray[np.bool_]
-
 # Kernels of these families do matrix FLOPs; any other kernel of the same op, however long, does not pick their peak.
 PRODUCT_FAMILIES = ("matmul", "convolution", "attention")
 _NAME_LIMIT = 1000
@@ -163,10 +159,10 @@ class Groups:
     is how far the time may be off because the trace counts whole microseconds.
     """
 
-    of_kernel: Rows
-    main: Rows
+    of_kernel: Integers
+    main: Integers
     priced: Flags
-    signature: Rows
+    signature: Integers
     kernels: Floats
     time_us: Floats
     auxiliary_us: Floats
@@ -209,7 +205,7 @@ class RooflineInput:
 class Labelled:
     """Texts as codes into a list of labels; code -1 is null."""
 
-    codes: Rows
+    codes: Integers
     labels: tuple[str, ...]
 
 
@@ -228,8 +224,8 @@ def fold(kernels: pd.DataFrame, attribution: pd.DataFrame) -> Groups:
         priced=attribution["share"].notna().to_numpy()[main],
         signature=as_integers(attribution["signature"])[main],
         kernels=size,
-        time_us=_sums(of_kernel, duration, count),
-        auxiliary_us=_sums(of_kernel, np.where(auxiliary, duration, 0.0), count),
+        time_us=tally(of_kernel, duration, count),
+        auxiliary_us=tally(of_kernel, np.where(auxiliary, duration, 0.0), count),
         **{
             name: kernels[name].to_numpy(dtype=np.float64, na_value=np.nan)[main]
             for name in ("blocks", "threads", "registers")
@@ -238,11 +234,7 @@ def fold(kernels: pd.DataFrame, attribution: pd.DataFrame) -> Groups:
     )
 
 
-def _sums(of_kernel: Rows, values: Floats, count: int) -> Floats:
-    return np.bincount(of_kernel, weights=values, minlength=count).astype(np.float64)
-
-
-def _main_rows(kernels: pd.DataFrame, of_kernel: Rows, count: int) -> Rows:
+def _main_rows(kernels: pd.DataFrame, of_kernel: Integers, count: int) -> Integers:
     """The last row per group by: not auxiliary, product, duration, then name, so that ties do not hang on the order."""
     order = np.lexsort(
         (
@@ -444,7 +436,7 @@ def _vector_peaks(work: RooflineInput) -> Floats:
     return peaks[_op_dtype_codes(work)]
 
 
-def _op_dtype_codes(work: RooflineInput) -> Rows:
+def _op_dtype_codes(work: RooflineInput) -> Integers:
     """Position in the categories of COSTS.math_dtype per group, -1 for none."""
     codes = work.costs["math_dtype"].cat.codes.to_numpy(dtype=np.int64)
     return np.append(codes, -1)[work.groups.signature]

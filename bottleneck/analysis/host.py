@@ -144,7 +144,7 @@ _NONE = -1
 _PYTHON = HOST_STATES.index("python")
 _SYNC = HOST_STATES.index("sync")
 _INPUT = HOST_STATES.index("input")
-_TELLING = ("op", "annotation", "python")
+_RECORDED = ("op", "annotation", "python")
 # The call for such a copy returns when the copy is done: there is no buffer of ours that it could go on to fill later.
 _BLOCKING_COPY = re.compile(r"DtoH.*Pageable")
 
@@ -361,7 +361,7 @@ def _waits(states: Integers, runtime: Flags, thread: Integers, start: Floats, en
 
 
 def _recorded(events: pd.DataFrame) -> Segments:
-    rows = np.flatnonzero(np.logical_or.reduce([_is_category(events, name) for name in _TELLING]))
+    rows = np.flatnonzero(np.logical_or.reduce([_is_category(events, name) for name in _RECORDED]))
     if not rows.size:
         return NOTHING
     start, dur = events["ts_us"].to_numpy()[rows], events["dur_us"].to_numpy()[rows]

@@ -273,7 +273,7 @@ def build_ledger(linked: Linked, roofline: pd.DataFrame, ceilings: Device | None
     """The partition of the window's wall time, per step.
 
     With device work: per device, then the mean over the devices used. Without: the threads that run ops, less the page
-    faults that ``ceilings`` tell the price of.
+    faults whose cost ``ceilings`` state.
     """
     host = read_host(linked)
     if linked.is_host_only:

@@ -10,7 +10,7 @@ from bottleneck.analysis.intervals import Flags, Floats, Integers
 from bottleneck.analysis.summary import ONE_RANK
 from bottleneck.analysis.verdict import find_bound, grounds_of
 from bottleneck.schema.accounts import phrase_of
-from bottleneck.schema.analysis import Caveat, CollectiveSummary, LedgerEntry, RankSummary, StepAnalysis
+from bottleneck.schema.analysis import Caveat, CollectiveSummary, RankSummary, StepAnalysis
 from bottleneck.schema.evidence import Evidence
 from bottleneck.schema.linked_trace import Linked
 from bottleneck.schema.measurements import StepTimes
@@ -153,7 +153,7 @@ def combine_ranks(ranks: Sequence[Evidence], path: str | None = None) -> Evidenc
     """
     if len(ranks) == 1:
         return ranks[0]
-    ordered = _in_rank_order(ranks)
+    ordered = sorted(ranks, key=lambda one: (one.linked.trace.rank is None, one.linked.trace.rank or 0))
     arrivals = match_collectives([one.linked for one in ordered])
     straggler = _find_straggler(ordered, arrivals)
     walls = [one.analysis.steps.wall_us for one in ordered]
@@ -179,10 +179,6 @@ def _numbers(ordered: Sequence[Evidence]) -> list[int]:
     found = [one.linked.trace.rank for one in ordered]
     known = [rank for rank in found if rank is not None]
     return known if len(set(known)) == len(ordered) else list(range(len(ordered)))
-
-
-def _in_rank_order(ranked: Sequence[Evidence]) -> list[Evidence]:
-    return sorted(ranked, key=lambda one: (one.linked.trace.rank is None, one.linked.trace.rank or 0))
 
 
 def _find_straggler(ordered: Sequence[Evidence], arrivals: Arrivals | None) -> _Straggler | None:
@@ -212,15 +208,11 @@ def _late_us(arrivals: Arrivals) -> list[float]:
 def _sentence(straggler: _Straggler, numbers: Sequence[int], body: StepAnalysis) -> str:
     late = numbers[straggler.position]
     waiting = [number for number in numbers if number != late]
-    own = _largest_own(body.ledger)
+    others = (entry for entry in body.ledger if entry.group != "communication")
+    own = max(others, key=lambda entry: entry.us, default=None)
     ranks = f"Rank {waiting[0]} waits" if len(waiting) == 1 else f"Ranks {_listed(waiting)} wait"
     words = f"; the largest part of its own step is {phrase_of(own.account)} ({format_share(own.share)})" if own else ""
     return f"{ranks} in collectives {format_us(straggler.waited_us)} per step for rank {late}{words}."
-
-
-def _largest_own(ledger: Sequence[LedgerEntry]) -> LedgerEntry | None:
-    own = [entry for entry in ledger if entry.group != "communication"]
-    return max(own, key=lambda entry: entry.us, default=None)
 
 
 def _listed(numbers: Sequence[int]) -> str:

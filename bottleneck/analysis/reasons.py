@@ -13,13 +13,11 @@ from bottleneck.analysis.floors import (
     LATENCY_US,
     REGISTERS,
     SLIM_BYTES,
-    Flags,
-    Floats,
     Floors,
     Labelled,
     RooflineInput,
 )
-from bottleneck.analysis.intervals import shared_us
+from bottleneck.analysis.intervals import Flags, Floats, shared_us
 from bottleneck.schema.op_names import COMPILED_REGION, IN_PLACE
 from bottleneck.schema.tables import as_integers
 from bottleneck.units import US_PER_S, format_si, format_us
@@ -30,7 +28,7 @@ NO_BANDWIDTH = "no bandwidth known for this device"
 FROM_CACHE = "served from cache"
 TOO_FAST = "faster than its floor: cost or peak is wrong"
 
-_NO_PRICE = (
+_NO_COST = (
     "replayed by a graph launch, which has no op of its own",
     "no op issued it",
     "shapes were not recorded",
@@ -39,15 +37,15 @@ _NO_PRICE = (
 )
 
 
-def why_unpriced(work: RooflineInput) -> Labelled:
-    """The reason per group for having no price, as far as the trace and the cost stage tell."""
+def why_unmodelled(work: RooflineInput) -> Labelled:
+    """The reason per group for having no cost, as far as the trace and the cost stage state."""
     main = work.groups.main
     op = as_integers(work.kernels["op"])[main]
     signature = np.append(as_integers(work.ops["signature"]), -1)[op]
     by_cost, cost_reasons = pd.factorize(work.costs["reason"])
     unlinked = work.kernels["unlinked"].cat
     recorded = unlinked.codes.to_numpy(dtype=np.int64)[main]
-    first_cost = len(_NO_PRICE) + len(unlinked.categories)
+    first_cost = len(_NO_COST) + len(unlinked.categories)
     cost = np.append(by_cost.astype(np.int64), -1)[signature]
     names = work.ops["name"].cat
     regions = np.array([str(name).startswith(COMPILED_REGION) for name in names.categories], dtype=bool)
@@ -64,15 +62,15 @@ def why_unpriced(work: RooflineInput) -> Labelled:
             signature < 0,
             cost >= 0,
         ],
-        [first_cost + replayed_cost, len(_NO_PRICE) + recorded, 0, 1, 4, 2, first_cost + cost],
+        [first_cost + replayed_cost, len(_NO_COST) + recorded, 0, 1, 4, 2, first_cost + cost],
         default=3,
     )
-    return Labelled(code, (*_NO_PRICE, *unlinked.categories, *cost_reasons))
+    return Labelled(code, (*_NO_COST, *unlinked.categories, *cost_reasons))
 
 
 UNEXPLAINED = "unexplained"
 
-# Families of prices whose usual kernels read their data again: statistics first, then the result; a digit at a time.
+# Families of costs whose usual kernels read their data again: statistics first, then the result; a digit at a time.
 _PASSES = ("normalization", "loss", "pooling", "reduction", "scan", "sort")
 
 
@@ -88,9 +86,9 @@ class Shortfall:
     numbers: tuple[Floats, ...]
 
 
-def first_that_holds(rules: Sequence[Shortfall], asked: Flags) -> Labelled:
-    """The words of the first rule that holds, per row that is asked for; 'unexplained' where none does."""
-    codes, labels, open_ = np.full(asked.size, -1, dtype=np.int64), [UNEXPLAINED], asked.copy()
+def first_that_holds(rules: Sequence[Shortfall], wanted: Flags) -> Labelled:
+    """The words of the first rule that holds, per row that is ``wanted``; 'unexplained' where none does."""
+    codes, labels, open_ = np.full(wanted.size, -1, dtype=np.int64), [UNEXPLAINED], wanted.copy()
     for rule in rules:
         rows = np.flatnonzero(open_ & rule.holds)
         open_[rows] = False
@@ -215,7 +213,7 @@ def _is_grid(tiles: Floats, blocks: Floats) -> Flags:
 
 
 def _tile(name: str) -> float:
-    """Rows and columns of the tile that a name tells, packed into one number; 0 for none."""
+    """Rows and columns of the tile that a name states, packed into one number; 0 for none."""
     match = _FLASH_TILE.search(name) or _TILE.search(name)
     return float(match[1]) * _NO_SUCH_TILE + float(match[2]) if match else 0.0
 

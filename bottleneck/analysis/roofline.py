@@ -10,12 +10,9 @@ import pandas as pd
 
 from bottleneck.analysis import reasons
 from bottleneck.analysis.floors import (
-    Flags,
-    Floats,
     Floors,
     Labelled,
     RooflineInput,
-    Rows,
     by_name,
     fastest_us,
     floors,
@@ -24,6 +21,7 @@ from bottleneck.analysis.floors import (
     settle_compute_us,
     settle_memory_us,
 )
+from bottleneck.analysis.intervals import Flags, Floats, Integers
 from bottleneck.analysis.reasons import Shortfall, first_that_holds, of_device, of_host, two_digits
 from bottleneck.analysis.telemetry import UNKNOWN_CONDITIONS, Conditions
 from bottleneck.schema.analysis import Device
@@ -157,8 +155,8 @@ class _Times:
 class _BoundRows:
     """Per group: bound and regime as positions in BOUNDS and REGIMES, -1 for no regime."""
 
-    bound: Rows
-    regime: Rows
+    bound: Integers
+    regime: Integers
 
 
 def classify(
@@ -169,11 +167,11 @@ def classify(
     device: Device,
     conditions: Conditions = UNKNOWN_CONDITIONS,
 ) -> pd.DataFrame:
-    """ROOFLINE: kernels that share a price (the same group in ATTRIBUTION) are judged together on their summed time.
+    """ROOFLINE: kernels that share a cost (the same group in ATTRIBUTION) are judged together on their summed time.
 
     Rules are tried in order: unknown, overhead, compute, memory, else the largest floor with the regime
     'underutilised'. Nothing is explained above 1: bytes that arrive faster than DRAM allows came from a cache; a floor
-    that even a cache cannot excuse is reported as an error of price or peak, with low confidence. ``conditions`` are
+    that even a cache cannot excuse is reported as an error of cost or peak, with low confidence. ``conditions`` are
     what the device's sensors said: a clock below the one at which the peaks hold lowers these, never the bandwidth.
     """
     work = RooflineInput(kernels, ops, costs, attribution, device, fold(kernels, attribution), conditions)
@@ -258,7 +256,7 @@ def _corners(work: RooflineInput, bounds: Floors, times: _Times) -> Iterator[_Ti
         yield _Times(time, compute, warm, settle_memory_us(warm, cold, time, work.device), times.launch)
 
 
-def _confidence(work: RooflineInput, bounds: Floors, times: _Times, decision: _BoundRows) -> Rows:
+def _confidence(work: RooflineInput, bounds: Floors, times: _Times, decision: _BoundRows) -> Integers:
     """Codes into CONFIDENCES: how many corners give the same decision, less for guesses and gaps."""
     others = [_decide(work, corner) for corner in _corners(work, bounds, times)]
     same = [(other.bound == decision.bound) & (other.regime == decision.regime) for other in others]
@@ -279,11 +277,11 @@ def _confidence(work: RooflineInput, bounds: Floors, times: _Times, decision: _B
 
 def _reason(work: RooflineInput, bounds: Floors, times: _Times, decision: _BoundRows) -> Labelled:
     """Reasons of unknown, underutilised and too fast rows (beyond DRAM, or impossible); null for the rest."""
-    asked = (decision.regime == _UNDERUTILISED) | _mostly_idle(work, times, decision)
-    unpriced = reasons.why_unpriced(work)
+    wanted = (decision.regime == _UNDERUTILISED) | _mostly_idle(work, times, decision)
+    unmodelled = reasons.why_unmodelled(work)
     overhead = decision.bound == _OVERHEAD
     rules = of_host(work, bounds) if work.device.kind == "cpu" else of_device(work, bounds, overhead)
-    short = first_that_holds(rules, asked)
+    short = first_that_holds(rules, wanted)
     fixed = (reasons.TOO_FAST, reasons.NO_PEAKS, reasons.NO_PEAK, reasons.NO_BANDWIDTH, reasons.FROM_CACHE)
     too_fast, no_peaks, no_peak, no_bandwidth, from_cache = range(len(fixed))
     is_unknown = decision.bound == _UNKNOWN
@@ -295,21 +293,21 @@ def _reason(work: RooflineInput, bounds: Floors, times: _Times, decision: _Bound
             is_unknown & bare,
             is_unknown & np.isnan(times.compute),
             is_unknown,
-            asked,
+            wanted,
             (decision.bound == _MEMORY) & _from_cache(work, bounds, times),
         ],
         [
             too_fast,
-            len(fixed) + unpriced.codes,
+            len(fixed) + unmodelled.codes,
             no_peaks,
             no_peak,
             no_bandwidth,
-            len(fixed) + len(unpriced.labels) + short.codes,
+            len(fixed) + len(unmodelled.labels) + short.codes,
             from_cache,
         ],
         -1,
     )
-    return Labelled(codes, (*fixed, *unpriced.labels, *short.labels))
+    return Labelled(codes, (*fixed, *unmodelled.labels, *short.labels))
 
 
 def _mostly_idle(work: RooflineInput, times: _Times, decision: _BoundRows) -> Flags:
@@ -318,8 +316,8 @@ def _mostly_idle(work: RooflineInput, times: _Times, decision: _BoundRows) -> Fl
     return np.asarray((decision.bound == _OVERHEAD) & small & (times.launch < work.limits.launch_share * times.time))
 
 
-def _amounts(work: RooflineInput, times: _Times) -> dict[str, Floats | Rows]:
-    """The part of its group's price and floors that each kernel carries."""
+def _amounts(work: RooflineInput, times: _Times) -> dict[str, Floats | Integers]:
+    """The part of its group's cost and floors that each kernel carries."""
     of_kernel = work.groups.of_kernel
     share = work.attribution["share"].to_numpy()
     flops = work.cost("matrix_flops") + work.cost("vector_flops")
@@ -334,8 +332,8 @@ def _amounts(work: RooflineInput, times: _Times) -> dict[str, Floats | Rows]:
 
 
 def _judge_others(
-    work: RooflineInput, columns: dict[str, Floats | Rows], copies: Copies, first: int
-) -> dict[str, Floats | Rows]:
+    work: RooflineInput, columns: dict[str, Floats | Integers], copies: Copies, first: int
+) -> dict[str, Floats | Integers]:
     """The columns with the rows that no roofline applies to: collectives, copies, ops that only call others.
 
     ``first`` is the code of the first reason that copies give.
@@ -356,7 +354,7 @@ def _judge_others(
     return columns | {name: np.where(other, values, columns[name]) for name, values in replaced.items()}
 
 
-def _frame(columns: dict[str, Floats | Rows], reason_labels: tuple[str, ...]) -> pd.DataFrame:
+def _frame(columns: dict[str, Floats | Integers], reason_labels: tuple[str, ...]) -> pd.DataFrame:
     """ROOFLINE from numbers and codes; reasons that nobody gives are left out of the categories."""
     used, codes = np.unique(columns["reason"], return_inverse=True)
     given = [reason_labels[code] for code in used if code >= 0]

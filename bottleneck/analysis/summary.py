@@ -68,7 +68,7 @@ def total(rows: KernelTimes, result: LedgerResult, kernels: Sequence[KernelSumma
 
 
 def cover(rows: KernelTimes, result: LedgerResult) -> Coverage:
-    """Shares of busy time that are tied to ops and priced, and what has no price, most time first."""
+    """Shares of busy time that are tied to ops and modelled, and what has no cost, most time first."""
     busy_us = result.overlap.busy_us
     unknown = np.flatnonzero((rows.account == _UNKNOWN) & (rows.us > 0))
     unknown_us = float(rows.us[unknown].sum())
@@ -144,7 +144,7 @@ def _peak(kernels: Sequence[KernelSummary], device: Device) -> str | None:
 
 
 def _peak_of(kernel: KernelSummary, device: Device) -> str | None:
-    """The peak that a kernel is held against. The name of a CPU's tells no engine: that which its floor was made of."""
+    """The peak that a kernel is compared with. A CPU op's name states no engine: the peak of its floor counts."""
     peaks = device.peaks_flops_per_s
     units = ("vector", "tensor") if kernel.engine == "vector" else ("tensor", "vector")
     keys = [key for unit in units if peaks.get(key := f"{kernel.dtype}_{unit}")]
@@ -178,7 +178,7 @@ _SHOWN = 3
 
 
 def completed_caveats(rows: KernelTimes) -> tuple[Caveat, ...]:
-    """One caveat that names what the prices rest on, most time first; none where nearly all of it was recorded."""
+    """One caveat that names what the costs rest on, most time first; none where nearly all of it was recorded."""
     fact, texts = pd.factorize(rows.costs["evidence"])
     code = np.append(fact, -1)[rows.op_codes("signature")]
     completed = (code >= 0) & (rows.us > 0)
@@ -200,23 +200,6 @@ _GROUP_OF_ACCOUNT = np.array([GROUPS.index(account.group) for account in ACCOUNT
 _NO_WORK = dict.fromkeys(GROUPS, 0.0)
 
 
-def fold_ops(rows: KernelTimes) -> tuple[Fold, ...]:
-    """KernelTimes time by the op that pays for it; work without a known op is left out."""
-    return _fold(rows, rows.op_codes("name"), rows.linked.ops["name"].cat.categories, {})
-
-
-def fold_modules(rows: KernelTimes, idle: Iterable[IdleCause]) -> tuple[Fold, ...]:
-    """KernelTimes and idle time by module path; work outside modules is left out."""
-    waits = _sums((cause.module, cause.us) for cause in idle)
-    return _fold(rows, rows.codes("module"), rows.labels("module"), waits)
-
-
-def fold_lines(rows: KernelTimes, idle: Iterable[IdleCause]) -> tuple[Fold, ...]:
-    """KernelTimes and idle time by source line; work without a known line is left out."""
-    waits = _sums((cause.source, cause.us) for cause in idle)
-    return _fold(rows, rows.codes("source"), rows.labels("source"), waits)
-
-
 def _sums(waits: Iterable[tuple[str | None, float]]) -> dict[str, float]:
     """Idle time by name; that of unknown places is left out."""
     sums: dict[str, float] = {}
@@ -229,7 +212,10 @@ def _sums(waits: Iterable[tuple[str | None, float]]) -> dict[str, float]:
 def _fold(
     rows: KernelTimes, codes: Integers, labels: "pd.Index[str]", idle_us: Mapping[str, float]
 ) -> tuple[Fold, ...]:
-    """Folds by name, most time first. What a data loader or a compiler runs is idle time."""
+    """Folds by name, most time first; work without a known name is left out.
+
+    What a data loader or a compiler runs is idle time.
+    """
     keep = np.flatnonzero((codes >= 0) & (rows.us > 0) & ~is_wait(rows.account))
     size, groups = len(labels), len(GROUPS)
     us = tally(codes[keep], rows.us[keep], size)
@@ -252,7 +238,7 @@ def _fold(
     return tuple(sorted((*worked, *waited), key=lambda fold: -(fold.us + fold.idle_us)))
 
 
-_PRICED_ENOUGH = 0.95
+_ENOUGH_MODELLED = 0.95
 _WORTH_A_CAVEAT = 0.05
 # The slug of a caveat that no longer holds once several ranks are looked at together.
 ONE_RANK = "one-rank"
@@ -277,9 +263,11 @@ def assemble(
         totals=total(rows, result, kernels, device),
         coverage=coverage,
         kernels=kernels,
-        ops=fold_ops(rows),
-        modules=fold_modules(rows, idle),
-        lines=fold_lines(rows, idle),
+        ops=_fold(rows, rows.op_codes("name"), linked.ops["name"].cat.categories, {}),
+        modules=_fold(
+            rows, rows.codes("module"), rows.labels("module"), _sums((each.module, each.us) for each in idle)
+        ),
+        lines=_fold(rows, rows.codes("source"), rows.labels("source"), _sums((each.source, each.us) for each in idle)),
         idle=idle,
         ranks=(),
         caveats=(
@@ -332,7 +320,7 @@ def _each(window: Window) -> tuple[StepTime, ...]:
 
 def _coverage_caveats(coverage: Coverage, result: LedgerResult) -> tuple[Caveat, ...]:
     unknown = result.ledger.group_shares()["unknown"]
-    if not coverage.unknown or coverage.priced_share is None or coverage.priced_share >= _PRICED_ENOUGH:
+    if not coverage.unknown or coverage.priced_share is None or coverage.priced_share >= _ENOUGH_MODELLED:
         return ()
     most = coverage.unknown[0]
     message = (

@@ -97,6 +97,7 @@ def summarise_samples(
     is_long = sum(span.length_s for span in spans) >= _SHORTEST_AVERAGE_S
     energy_j, error_j = _energy(samples, spans, sensors)
     instant_w = _median(device, "power_w")
+    busy = _rate(host, spans, "busy_cpu_s", lambda sample: sample.values.get("total_cpu_s"))
     return TelemetrySummary(
         samples=len(device or host),
         sm_clock_mhz=_median(device, "sm_clock_mhz"),
@@ -113,8 +114,8 @@ def summarise_samples(
         sm_activity=_median(device, "sm_activity"),
         tensor_activity=_median(device, "tensor_activity"),
         dram_activity=_median(device, "dram_activity"),
-        process_processors=_rate(host, spans, "process_cpu_s", _elapsed),
-        host_utilization=_at_most_one(_rate(host, spans, "busy_cpu_s", _of_all_processors)),
+        process_processors=_rate(host, spans, "process_cpu_s", lambda sample: sample.elapsed_s),
+        host_utilization=None if busy is None else min(busy, 1.0),
         cpu_clock_mhz=_median(host, "cpu_clock_mhz"),
         process_memory_bytes=_median(host, "process_memory_bytes"),
         host_memory_used_bytes=_median(host, "memory_used_bytes"),
@@ -132,14 +133,6 @@ def _throttle(samples: Sequence[Sample]) -> tuple[str, ...]:
     counts = {name: sum(bool(bits & bit) for bits in measured) for bit, name in THROTTLE.items()}
     often = [name for name, count in counts.items() if measured and count >= _OFTEN * len(measured) and count]
     return tuple(sorted(often, key=lambda name: -counts[name]))
-
-
-def _elapsed(sample: Sample) -> float | None:
-    return sample.elapsed_s
-
-
-def _of_all_processors(sample: Sample) -> float | None:
-    return sample.values.get("total_cpu_s")
 
 
 def _rate(
@@ -163,10 +156,6 @@ def _rate(
     if length_s < _SHORTEST_RATE_S or grown < 0 or against_grown <= 0:
         return None
     return grown / against_grown
-
-
-def _at_most_one(share: float | None) -> float | None:
-    return None if share is None else min(share, 1.0)
 
 
 def _energy(

@@ -36,7 +36,7 @@ _GROUP_WORDS = {
 
 _NEWER_TRACE = "record with shapes in a recent PyTorch: traces since 2.3 also hold dtypes and scalar arguments"
 # Part of the reason why work is unmodelled -> what would make it modelled.
-_PRICE_ADVICE: Mapping[str, str] = {
+_UNMODELLED_ADVICE: Mapping[str, str] = {
     "compiled region": "judge the same step without torch.compile too: a compiled region records no shapes",
     "peak": "name the device (--device) or its ceilings (--peaks), or record with `bottleneck run`",
     "bandwidth": "name the device (--device) or its ceilings (--peaks), so that bytes can be judged",
@@ -224,7 +224,7 @@ def _account_advice(grounds: Grounds, decision: BoundDecision) -> str:
     entry = _largest_entry(grounds, "unknown" if decision.bound == "inconclusive" else decision.ranked[0])
     kernel = _largest_kernel(grounds, _bounds_of(entry.account))
     if entry.account == "unknown" and kernel is not None:
-        known = [advice for part, advice in _PRICE_ADVICE.items() if part in (kernel.reason or "")]
+        known = [advice for part, advice in _UNMODELLED_ADVICE.items() if part in (kernel.reason or "")]
         return (known or [ACCOUNTS["unknown"].advice])[0]
     if entry.account == "compute" and decision.regime == "saturated":
         explained = None if kernel is None else kernel.explained

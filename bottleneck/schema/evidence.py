@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
+from functools import wraps
 from typing import Any, TypeVar
 
 import numpy as np
@@ -47,7 +48,7 @@ class Evidence:
     outside the window. ``recording`` is null for a bare trace. ``sides`` is null unless the device is busy in one part
     of the window and idle in the other.
 
-    ``cache`` is the one place for values derived from it, which ``remembered`` fills.
+    ``cache`` is the one place for values derived from it; functions that are ``remembered`` fill it.
     """
 
     analysis: StepAnalysis
@@ -74,12 +75,12 @@ class Evidence:
     @property
     def op_sums(self) -> Mapping[str, OpSum]:
         """Sums over the ops of the window, by name."""
-        return remembered(self, _sum_ops)
+        return _sum_ops(self)
 
     @property
     def mark_sums(self) -> Mapping[str, OpSum]:
         """The same of annotations (optimizer steps, loaders, garbage collection …); their self time is the full one."""
-        return remembered(self, _sum_annotations)
+        return _sum_annotations(self)
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,20 +101,27 @@ def _fields(record: Any) -> dict[str, Any]:
     return {each.name: getattr(record, each.name) for each in fields(record) if each.init}
 
 
-def remembered(evidence: Evidence, make: Callable[[Evidence], T]) -> T:
-    """The result of ``make(evidence)``, computed once per evidence: many rules need the same one."""
-    if make not in evidence.cache:
-        evidence.cache[make] = make(evidence)
-    found: T = evidence.cache[make]  # type: ignore[assignment]
-    return found
+def remembered(make: Callable[[Evidence], T]) -> Callable[[Evidence], T]:
+    """The same function, computed once per evidence: many rules need the same result."""
+
+    @wraps(make)
+    def recall(evidence: Evidence) -> T:
+        if make not in evidence.cache:
+            evidence.cache[make] = make(evidence)
+        found: T = evidence.cache[make]  # type: ignore[assignment]
+        return found
+
+    return recall
 
 
+@remembered
 def _sum_ops(evidence: Evidence) -> Mapping[str, OpSum]:
     ops = evidence.linked.ops
     rows = _inside(evidence, ops["ts_us"].to_numpy())
     return _sums(evidence, ops["name"].iloc[rows], ops["dur_us"].to_numpy()[rows], ops["self_us"].to_numpy()[rows])
 
 
+@remembered
 def _sum_annotations(evidence: Evidence) -> Mapping[str, OpSum]:
     events = evidence.linked.trace.events
     rows = np.flatnonzero((events["category"] == "annotation").to_numpy())

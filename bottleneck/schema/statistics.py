@@ -136,16 +136,12 @@ def critical_rank(n: int, tail: float) -> int:
     return low
 
 
-def walsh_averages(values: Sequence[float]) -> list[float]:
-    """The mean of every two values and of each with itself, in order."""
-    return sorted((first + second) / 2 for place, first in enumerate(values) for second in values[: place + 1])
-
-
 def estimate(values: Sequence[float], coverage: float = 0.95) -> Estimate:
     """The median of the Walsh averages, with the interval of the values that the signed-rank test does not reject."""
     if not values:
         return Estimate(0.0, -math.inf, math.inf, 0)
-    averages = walsh_averages(values)
+    # The Walsh averages: the mean of every two values and of each with itself.
+    averages = sorted((first + second) / 2 for place, first in enumerate(values) for second in values[: place + 1])
     rank = critical_rank(len(values), (1 - coverage) / 2)
     low, high = (averages[rank - 1], averages[-rank]) if rank else (-math.inf, math.inf)
     return Estimate(statistics.median(averages), low, high, len(values))
