@@ -39,13 +39,15 @@ def attribute(ops: pd.DataFrame, kernels: pd.DataFrame, costs: pd.DataFrame) -> 
     assert (parent < np.arange(len(ops))).all(), "an op comes before its parent"
     workers = _workers(ops, costs, parent)
     owner = _attributed_ops(kernels, parent, workers)
+    dispatchers = _dispatchers(ops, costs, parent) & ~workers
+    on_host = (kernels["family"] == "host").to_numpy()
     frame = pd.DataFrame(
         {
             "op": pd.array(np.where(owner < 0, 0, owner), dtype="Int32"),
             "signature": ops["signature"].array.take(owner, allow_fill=True),
             "share": shares(kernels, owner),
             "group": np.where(owner < 0, len(ops) + np.arange(len(kernels)), owner),
-            "dispatches": _dispatching_rows(kernels, _dispatchers(ops, costs, parent) & ~workers),
+            "dispatches": on_host & np.append(dispatchers, False)[as_integers(kernels["op"])],
         }
     )
     frame.loc[owner < 0, "op"] = pd.NA
@@ -95,11 +97,6 @@ def _dispatchers(ops: pd.DataFrame, costs: pd.DataFrame, parent: Rows) -> Flags:
     calls = np.where(unknown, (below != 0) & (ops["self_us"] <= ops["dur_us"] / 2).to_numpy(), (below & delegates) != 0)
     modelled = np.append(costs["reason"].isna().to_numpy(), False)[as_integers(ops["signature"])]
     return np.asarray(free | modelled | calls)
-
-
-def _dispatching_rows(kernels: pd.DataFrame, dispatchers: Flags) -> Flags:
-    on_host = (kernels["family"] == "host").to_numpy()
-    return np.asarray(on_host & np.append(dispatchers, False)[as_integers(kernels["op"])])
 
 
 def _delegate_bits(name: str, bit: Mapping[str, int]) -> int:

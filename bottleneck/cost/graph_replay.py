@@ -10,17 +10,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
-from bottleneck.cost.attribution import attribute, shares
+from bottleneck.cost.attribution import Flags, Rows, attribute, shares
 from bottleneck.schema.analysis import Caveat
 from bottleneck.schema.linked_trace import Linked
 from bottleneck.schema.tables import ATTRIBUTION, CAPTURED, COSTS, as_integers
 from bottleneck.units import format_share
-
-Rows = npt.NDArray[np.int64]
-Flags = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True)

@@ -172,8 +172,8 @@ def _iterations(call: OpCall, buffers: list[Tensor]) -> tuple[int, int]:
     largest = max(buffer.numel for buffer in buffers)
     if not numbers:
         return 0, largest
-    room = [total for count in range(1, len(numbers) + 1) if (total := math.prod(numbers[:count])) <= largest]
-    return max(room, default=numbers[0]), math.prod(numbers)
+    fitting = [total for count in range(1, len(numbers) + 1) if (total := math.prod(numbers[:count])) <= largest]
+    return max(fitting, default=numbers[0]), math.prod(numbers)
 
 
 def _arithmetic(name: str, elements: int, results: int, is_reduction: bool) -> tuple[float, float]:

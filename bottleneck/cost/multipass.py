@@ -3,7 +3,7 @@
 import math
 
 from bottleneck.cost.call import Cost, Formula, Formulas, OpCall, Tensor, Unmodelled
-from bottleneck.cost.traffic import SECTOR_BYTES, as_complex, as_real, dtype_argument, math_dtype, named, stream
+from bottleneck.cost.traffic import SECTOR_BYTES, as_complex, as_real, as_sum, dtype_argument, math_dtype, named, stream
 
 SCAN, SORT, FFT = "scan", "sort", "fft"
 
@@ -19,7 +19,7 @@ _FFT_POINTS_PER_PASS = 4096
 def _cumulative(call: OpCall) -> Cost:
     """cumsum(x, dim, dtype), cumprod …: one pass with decoupled look-back."""
     x = call.tensor(0)
-    dtype = x.dtype if call.name.endswith("_") else dtype_argument(call, 2, _sum_dtype(x.dtype))
+    dtype = x.dtype if call.name.endswith("_") else dtype_argument(call, 2, as_sum(x.dtype))
     return stream(SCAN, x, Tensor(x.shape, dtype), vector_flops=x.numel)
 
 
@@ -48,10 +48,6 @@ def _nonzero(call: OpCall) -> Cost:
         bytes_high=2 * x.bytes + x.numel * len(x.shape) * _INDEX_BYTES,
         math_dtype="fp32",
     )
-
-
-def _sum_dtype(dtype: str) -> str:
-    return dtype if dtype.startswith("c10::") or dtype in {"float", "double"} else "long int"
 
 
 def _sort(call: OpCall) -> Cost:

@@ -5,6 +5,7 @@ gives the size of its items, bytes are an interval: 2 per item at least (half pr
 """
 
 from dataclasses import dataclass, replace
+from functools import partial
 
 from bottleneck.cost.call import Cost, Formula, Formulas, OpCall, TensorList
 from bottleneck.cost.traffic import item_bytes_of_lists, list_elements, listed, named
@@ -58,10 +59,6 @@ def rule_cost(call: OpCall, rule: OptimizerRule) -> Cost:
     return replace(cost, bytes_low=cost.bytes_low - item_bytes_of_lists(call)[0] * elements) if squares else cost
 
 
-def _formula(rule: OptimizerRule) -> Formula:
-    return lambda call: rule_cost(call, rule)
-
-
 def _fused(reads: int, writes: int, optional_list: int, flops: tuple[float, float]) -> Formula:
     """The formula of a fused step(parameters, gradients, state …): so many passes of reading and of writing.
 
@@ -99,12 +96,12 @@ def _update_scale(call: OpCall) -> Cost:
 _NEVER = 99
 
 FORMULAS: Formulas = {
-    **named({names: _formula(rule) for names, rule in _FOREACH.items()}, ("", "_"), "aten::_foreach_"),
+    **named({names: partial(rule_cost, rule=rule) for names, rule in _FOREACH.items()}, ("", "_"), "aten::_foreach_"),
     **named(
         {
             "_foreach_norm _foreach_max _foreach_powsum": _read_only,
-            "_foreach_clone": _formula(OptimizerRule(0.0)),
-            "_amp_foreach_non_finite_check_and_unscale_": _formula(OptimizerRule(2.0)),
+            "_foreach_clone": partial(rule_cost, rule=OptimizerRule(0.0)),
+            "_amp_foreach_non_finite_check_and_unscale_": partial(rule_cost, rule=OptimizerRule(2.0)),
             "_amp_update_scale_": _update_scale,
             "_fused_adam _fused_adam_ _fused_adamw _fused_adamw_": _fused(4, 3, 4, (13.0, 2.0)),
             "_fused_sgd _fused_sgd_": _fused(2, 1, 2, (4.0, 0.0)),

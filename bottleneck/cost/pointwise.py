@@ -2,8 +2,9 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 
-from bottleneck.cost.call import Cost, Formula, Formulas, OpCall, Tensor, Unmodelled
+from bottleneck.cost.call import Cost, Formulas, OpCall, Tensor, Unmodelled
 from bottleneck.cost.traffic import (
     as_complex,
     as_float,
@@ -237,13 +238,9 @@ def _prelu_backward(call: OpCall) -> Cost:
     return stream(FAMILY, x, weight, dy, gradient, gradient, vector_flops=3.0 * x.numel)
 
 
-def _formula(rule: PointwiseRule) -> Formula:
-    return lambda call: rule_cost(call, rule)
-
-
 FORMULAS: Formulas = {
-    **named({names: _formula(rule) for names, rule in WITH_IN_PLACE.items()}, ("", "_")),
-    **named({names: _formula(rule) for names, rule in FUNCTIONAL.items()}),
+    **named({names: partial(rule_cost, rule=rule) for names, rule in WITH_IN_PLACE.items()}, ("", "_")),
+    **named({names: partial(rule_cost, rule=rule) for names, rule in FUNCTIONAL.items()}),
     **named(
         {
             "pow pow_": _pow,

@@ -27,8 +27,8 @@ class PoolingWindow:
 
     def _positions(self, size: int, dim: int) -> int:
         stride, padding = self.stride[dim], self.padding[dim]
-        room = size + 2 * padding - self.dilation[dim] * (self.kernel[dim] - 1) - 1
-        count = (room + stride - 1 if self.rounds_up else room) // stride + 1
+        reach = size + 2 * padding - self.dilation[dim] * (self.kernel[dim] - 1) - 1
+        count = (reach + stride - 1 if self.rounds_up else reach) // stride + 1
         return count - 1 if self.rounds_up and (count - 1) * stride >= size + padding else count
 
 

@@ -5,12 +5,10 @@ from bottleneck.cost.creation import RANDOM_FLOPS
 from bottleneck.cost.pooling import FORMULAS as POOLING
 from bottleneck.cost.traffic import broadcast, promote, stream
 
-_MOVE = "copy"
-
 
 def _move(_: OpCall) -> Cost:
     """No arithmetic. In a compiled kernel the buffers give the bytes; outside of one these ops do not occur."""
-    return Cost(_MOVE)
+    return Cost("copy")
 
 
 def _fused_multiply_add(call: OpCall) -> Cost:

@@ -3,10 +3,11 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 
-from bottleneck.cost.call import Cost, Formula, Formulas, OpCall, Tensor
+from bottleneck.cost.call import Cost, Formulas, OpCall, Tensor
 from bottleneck.cost.pointwise import FORMULAS as POINTWISE
-from bottleneck.cost.traffic import SECTOR_BYTES, as_real, dtype_argument, math_dtype, named, stream
+from bottleneck.cost.traffic import SECTOR_BYTES, as_real, as_sum, dtype_argument, math_dtype, named, stream
 
 FAMILY = "reduction"
 
@@ -17,7 +18,7 @@ def _same(x: Tensor) -> str:
 
 def _sum(x: Tensor) -> str:
     """Integers are summed in 64 bits."""
-    return x.dtype if x.dtype.startswith("c10::") or x.dtype in {"float", "double"} else "long int"
+    return as_sum(x.dtype)
 
 
 def _index(_: Tensor) -> str:
@@ -92,26 +93,19 @@ def _result_elements(call: OpCall, rule: ReductionRule, x: Tensor) -> tuple[int,
     return (1, 1) if is_whole else (1, x.numel)
 
 
-def _extremum(rule: ReductionRule) -> Formula:
-    """The formula of max and min: max(x, other) is pointwise, and max(x) gives no index."""
-
-    def formula(call: OpCall) -> Cost:
-        if len(call.arguments) == 1:
-            return rule_cost(call, replace(rule, results=rule.results[:1]))
-        is_pointwise = isinstance(call.arguments[1], Tensor)
-        return POINTWISE["aten::maximum"](call) if is_pointwise else rule_cost(call, rule)
-
-    return formula
+def _extremum(call: OpCall) -> Cost:
+    """max(x, dim, …) and min; max(x, other) is pointwise, and max(x) gives no index."""
+    rule = _RULES["max min"]
+    if len(call.arguments) == 1:
+        return rule_cost(call, replace(rule, results=rule.results[:1]))
+    is_pointwise = isinstance(call.arguments[1], Tensor)
+    return POINTWISE["aten::maximum"](call) if is_pointwise else rule_cost(call, rule)
 
 
 def _equal(call: OpCall) -> Cost:
     """equal(x, y): may stop at the first difference."""
     cost = stream(FAMILY, call.tensor(0), call.tensor(1), vector_flops=0.0)
     return replace(cost, bytes_low=0.0)
-
-
-def _formula(rule: ReductionRule) -> Formula:
-    return lambda call: rule_cost(call, rule)
 
 
 def _trace(call: OpCall) -> Cost:
@@ -129,6 +123,6 @@ def _trace(call: OpCall) -> Cost:
 
 
 FORMULAS: Formulas = {
-    **named({names: _formula(rule) for names, rule in _RULES.items() if names != "max min"}),
-    **named({"max min": _extremum(_RULES["max min"]), "equal": _equal, "trace": _trace}),
+    **named({names: partial(rule_cost, rule=rule) for names, rule in _RULES.items() if names != "max min"}),
+    **named({"max min": _extremum, "equal": _equal, "trace": _trace}),
 }

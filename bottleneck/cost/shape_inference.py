@@ -20,16 +20,14 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
-from bottleneck.cost.convolution import BACKWARD, FORWARD, UNFOLDED, BackwardLayout
+from bottleneck.cost.attribution import Rows
+from bottleneck.cost.convolution import BACKWARD, FORWARD, UNFOLDED
 from bottleneck.cost.recommendation import CLASSIC, NARROWEST_ROW, WIDEST_ROW
 from bottleneck.schema.linked_trace import Linked
 from bottleneck.schema.tables import CALLS, as_integers
 from bottleneck.units import ITEM_BYTES
-
-Rows = npt.NDArray[np.int64]
 
 _NODE = re.compile(r"torch::autograd::CppNode<SplitLookupFunction_\w+_Op>")
 _FORWARD = re.compile(r"fb(?:gemm)?::split_embedding_codegen_lookup_\w+_function")
@@ -144,7 +142,6 @@ def kernel_item_bytes(name: str) -> float | None:
     return None if dtype is None else ITEM_BYTES[dtype]
 
 
-Flags = npt.NDArray[np.bool_]
 Sizes = list[int]
 
 # Between a convolution and the op that reads it lies at most bookkeeping without tensors, such as counting batches.
@@ -158,9 +155,10 @@ _CONVOLUTIONS = frozenset(
     if (layout.inputs, layout.weight) == (0, 1) and not layout.always_transposed
 )
 _GRADIENTS = {name: layout for name, layout in BACKWARD.items() if layout.makes is None}
-_FOR_INPUT = {name: layout for name, layout in BACKWARD.items() if layout.makes == (True, False, False)}
-_FOR_WEIGHT = {name: layout for name, layout in BACKWARD.items() if layout.makes == (False, True, False)}
-_PARTS = {**_FOR_INPUT, **_FOR_WEIGHT}
+# Backward ops that make one gradient, and the position of the argument that holds its sizes.
+_FOR_INPUT = {name: layout.inputs for name, layout in BACKWARD.items() if layout.makes == (True, False, False)}
+_FOR_WEIGHT = {name: layout.weight for name, layout in BACKWARD.items() if layout.makes == (False, True, False)}
+_PARTS = _FOR_INPUT | _FOR_WEIGHT
 _INDEXED = frozenset({"aten::index", "aten::_unsafe_index"})
 
 
@@ -318,7 +316,7 @@ def _backward_results(index: _CallIndex) -> _Found:
     wanted = {
         row: call
         for row, call in index.calls_of(frozenset(_PARTS)).items()
-        if call.sizes(_gradient_at(_PARTS[call.name])) is None and not any(call.concrete)
+        if call.sizes(_PARTS[call.name]) is None and not any(call.concrete)
     }
     ops = index.ops_of(wanted)
     source = np.append(index.signature, -1)[index.parent[ops]]
@@ -331,11 +329,6 @@ def _backward_results(index: _CallIndex) -> _Found:
         return whole.sizes(layout.inputs if wanted[row].name in _FOR_INPUT else layout.weight)
 
     return ops, source, read
-
-
-def _gradient_at(layout: BackwardLayout) -> int:
-    """Position of the argument that holds the sizes of the gradient that is made."""
-    return layout.inputs if layout.makes == (True, False, False) else layout.weight
 
 
 def _indexed_results(index: _CallIndex) -> _Found:
@@ -412,7 +405,12 @@ def infer_shapes(linked: Linked) -> Linked:
     """
     signatures, ops = linked.trace.signatures, linked.ops
     signature = as_integers(ops["signature"]).copy()
-    sources = (_dtypes(linked, signature), _item_sizes(linked, signature), _results(linked), _forwards(linked))
+    sources = (
+        _dtypes(linked, signature),
+        _item_sizes(linked, signature),
+        _Inferred(*result_sizes(signatures, ops), _set_result, "sizes from the ops around it"),
+        _Inferred(*forward_operands(signatures, ops), _append_operands, "sizes from its forward op"),
+    )
     key = signature
     for each in sources:
         key = key * len(each.labels) + each.codes
@@ -460,16 +458,6 @@ def _item_sizes(linked: Linked, signature: Rows) -> _Inferred:
     return _Inferred(*_by_kernel(linked, wanted, signature, by_name), _fill_lists, "item size from kernel names")
 
 
-def _results(linked: Linked) -> _Inferred:
-    codes, labels = result_sizes(linked.trace.signatures, linked.ops)
-    return _Inferred(codes, labels, lambda row, sizes: {**row, "result": sizes}, "sizes from the ops around it")
-
-
-def _forwards(linked: Linked) -> _Inferred:
-    codes, labels = forward_operands(linked.trace.signatures, linked.ops)
-    return _Inferred(codes, labels, _append_operands, "sizes from its forward op")
-
-
 def _by_kernel(
     linked: Linked, wanted: list[bool], signature: Rows, parse: Callable[[str, str | None], Any]
 ) -> tuple[Rows, list[Any]]:
@@ -503,6 +491,10 @@ def _fill_types(row: Row, dtype: str) -> Row:
     own = {**dict.fromkeys(indices, "long int"), **dict.fromkeys(masks, "bool")}
     types = [_type_of(sizes, own.get(at, data)) for at, sizes in enumerate(json.loads(row["dims"]))]
     return {**row, "types": json.dumps(types)}
+
+
+def _set_result(row: Row, sizes: str) -> Row:
+    return {**row, "result": sizes}
 
 
 def _append_operands(row: Row, forward: str) -> Row:

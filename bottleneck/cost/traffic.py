@@ -100,6 +100,11 @@ def as_float(dtype: str) -> str:
     return "float" if _category(dtype) < 2 else dtype
 
 
+def as_sum(dtype: str) -> str:
+    """The dtype itself, or long for integers and bool: the result dtype of sums and products of many elements."""
+    return dtype if dtype.startswith("c10::") or dtype in {"float", "double"} else "long int"
+
+
 def as_real(dtype: str) -> str:
     """The dtype of the parts of a complex number; any other dtype itself."""
     return _REAL_PART.get(dtype, dtype)
@@ -186,8 +191,8 @@ def item_bytes_of_lists(call: OpCall) -> tuple[float, float]:
 
     Rarely are they of another size: fp64, or integers in a cat whose kernels are not in the trace.
     """
-    told = [argument.item_bytes for argument in call.lists() if argument.item_bytes is not None]
-    return (min(told), max(told)) if told else (2.0, 4.0)
+    known = [argument.item_bytes for argument in call.lists() if argument.item_bytes is not None]
+    return (min(known), max(known)) if known else (2.0, 4.0)
 
 
 def listed(call: OpCall, family: str, elements: float, *, vector_flops: float = 0.0, special_ops: float = 0.0) -> Cost:

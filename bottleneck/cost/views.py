@@ -2,7 +2,7 @@
 
 import re
 
-from bottleneck.cost.call import Cost, Formulas, OpCall
+from bottleneck.cost.call import Cost, Formula, Formulas
 from bottleneck.cost.traffic import named
 
 # Ops that touch metadata only, and wrappers that hand their tensors to another op or return them as they are. A `to`,
@@ -60,22 +60,14 @@ def dispatch(name: str) -> Cost | None:
     return Cost("dispatch") if _DISPATCH.fullmatch(name) else None
 
 
-def _free_view(_: OpCall) -> Cost:
-    return Cost("view")
-
-
-def _free_allocation(_: OpCall) -> Cost:
-    return Cost("allocation")
-
-
-def _free_wait(_: OpCall) -> Cost:
-    return Cost("sync")
+def _free(family: str) -> Formula:
+    return lambda _: Cost(family)
 
 
 COMPOSITES = frozenset(f"aten::{name}" for name in _CALLERS.split())
 
 FORMULAS: Formulas = {
-    **named({_VIEWS: _free_view, _ALLOCATIONS: _free_allocation, _WAITS: _free_wait}),
-    **named({"detach detach_": _free_view}, prefix=""),  # as Python calls of aten::detach are recorded
-    "inductor::_reinterpret_tensor": _free_view,
+    **named({_VIEWS: _free("view"), _ALLOCATIONS: _free("allocation"), _WAITS: _free("sync")}),
+    **named({"detach detach_": _free("view")}, prefix=""),  # as Python calls of aten::detach are recorded
+    "inductor::_reinterpret_tensor": _free("view"),
 }
