@@ -7,20 +7,16 @@ import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
 from bottleneck.schema.tables import CATEGORIES, DEVICE_ARGS, EVENTS, LAUNCH_ARGS, MEMORY, OP_ARGS, SIGNATURES, category
 from bottleneck.trace.categories import LEGACY_KERNEL, category_by_name, category_of, depends_on_name
-from bottleneck.trace.columns import Columns
+from bottleneck.trace.columns import Array, Columns
 from bottleneck.trace.damage import Damage
 from bottleneck.trace.decode import ABSENT, DECODE_ERRORS
-
-Array = npt.NDArray[Any]
 
 # Traces last seconds to minutes. An event days away has a broken clock, and would cost all others their precision.
 LONGEST_US = 7 * 86_400e6

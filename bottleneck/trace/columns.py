@@ -120,17 +120,13 @@ class Rows:
 
     def __init__(self, numbers: Sequence[str], **more: str) -> None:
         self.numbers = numbers
-        self._row = GrowingColumn("int32")
+        self.row = GrowingColumn("int32")
         self.columns: dict[str, GrowingColumn] = {name: SparseColumn() for name in numbers}
         self.columns |= {name: GrowingColumn(dtype) for name, dtype in more.items()}
 
-    def add_rows(self, first: int, count: int) -> None:
-        """Appends ``count`` positions from ``first`` on."""
-        self._row.add_array(np.arange(first, first + count))
-
     def take(self) -> dict[str, Array]:
         """All columns as arrays; empties this one."""
-        return {"row": self._row.take()} | {name: column.take() for name, column in self.columns.items()}
+        return {"row": self.row.take()} | {name: column.take() for name, column in self.columns.items()}
 
 
 _LARGEST_US = 9.2e15
@@ -165,11 +161,6 @@ def start_ns(value: Number) -> int:
         return int((exact * 1000).to_integral_value()) if abs(exact) < _LARGEST_US else ABSENT
     except InvalidOperation:
         return ABSENT
-
-
-def has_fraction(values: list[Number]) -> bool:
-    """True where a column of starts is written with decimals."""
-    return any(isinstance(value, float | str | Decimal) for value in (*values[:4], *values[-4:]))
 
 
 def durations_us(values: list[Any]) -> Array:
@@ -303,7 +294,8 @@ class Columns:
 
     def _starts(self, events: Sequence[AnyEvent]) -> Array:
         starts = [event.ts for event in events]
-        self.any_fraction = self.any_fraction or has_fraction(starts)
+        # A column written with decimals shows them at one of its ends.
+        self.any_fraction |= any(isinstance(start, float | str | Decimal) for start in (*starts[:4], *starts[-4:]))
         return starts_ns(starts)
 
     def _add_ops(self, raws: list[msgspec.Raw]) -> None:
@@ -341,7 +333,7 @@ class Columns:
 
     def _add_numbers(self, rows: Rows, values: Mapping[str, Sequence[int]]) -> None:
         count = len(values[rows.numbers[0]])
-        rows.add_rows(self.count, count)
+        rows.row.add_array(np.arange(self.count, self.count + count))
         for name in rows.numbers:
             try:
                 rows.columns[name].add(values[name], count)

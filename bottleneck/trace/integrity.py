@@ -1,6 +1,7 @@
 """Checks the completeness of a linked trace for the doctor: launches, device work, clocks, ids and overlaps."""
 
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -9,9 +10,9 @@ from bottleneck.schema.checks import Check, Status
 from bottleneck.schema.linked_trace import Linked, Trace
 from bottleneck.schema.tables import as_integers
 from bottleneck.trace.damage import CONSEQUENCES
-from bottleneck.trace.joins import Flags, ends_ns, starts_ns, threads
+from bottleneck.trace.joins import ends_ns, starts_ns, threads
 from bottleneck.trace.link import TOLERATED_SHARE, kernel_launches
-from bottleneck.trace.nesting import Ints
+from bottleneck.trace.nesting import Flags, Ints
 from bottleneck.units import format_share, format_us
 
 # Ends are rounded, and programmatic dependent launch lets a kernel begin just before the last one ends.
@@ -82,7 +83,7 @@ def count_launches(linked: Linked) -> Launches:
     rows, missing = kernel_launches(trace)
     event = trace.launch_args["event"].to_numpy()[rows]
     at_ns = starts_ns(trace, event)
-    captured = missing & np.isin(event, _captured_events(linked))
+    captured = missing & (False if linked.captured is None else np.isin(event, linked.captured["event"].to_numpy()))
     lost = missing & ~captured
     served_ns = at_ns[~missing]
     first_ns, last_ns = (served_ns.min(), served_ns.max()) if len(served_ns) else (np.iinfo(np.int64).max,) * 2
@@ -99,10 +100,6 @@ def count_launches(linked: Linked) -> Launches:
         tail_us=max(float(behind_ns), 0.0) / 1e3,
         bare_steps=_bare_steps(linked, at_ns, lost),
     )
-
-
-def _captured_events(linked: Linked) -> Ints:
-    return np.empty(0, np.int64) if linked.captured is None else linked.captured["event"].to_numpy()
 
 
 def _bare_steps(linked: Linked, at_ns: Ints, lost: Flags) -> tuple[str, ...]:
@@ -273,25 +270,17 @@ def _no_device_work(trace: Trace) -> Check:
 
 
 def _launches(found: Launches) -> Check:
+    check = partial(Check, "kernels-missing", _DEVICE, "launches")
     if not found.total:
-        return Check("kernels-missing", _DEVICE, "launches", "unknown", "the trace holds no launches to compare with")
+        return check("unknown", "the trace holds no launches to compare with")
     share = found.lost / found.total
     captured = f"; {found.captured:,} others were captured into a graph, where they run later" if found.captured else ""
     if not found.lost:
-        return Check(
-            "kernels-missing",
-            _DEVICE,
-            "launches",
-            "ok",
-            f"of {found.total - found.captured:,}, none lacks its kernel{captured}",
-        )
+        return check("ok", f"of {found.total - found.captured:,}, none lacks its kernel{captured}")
     places = ((found.lead, "before the first"), (found.between, "between"), (found.tail, "after the last"))
     where = ", ".join(f"{count:,} {place}" for count, place in places if count)
     bare = f"; none at all in {_some(found.bare_steps)}" if found.bare_steps else ""
-    return Check(
-        "kernels-missing",
-        _DEVICE,
-        "launches",
+    return check(
         _status(share),
         f"{found.lost:,} of {found.total:,} ({format_share(share)}) have no kernel{bare}{captured}",
         f"{where} of those that have one; the profiler dropped them or stopped before they ran",
@@ -313,15 +302,13 @@ def _some(names: tuple[str, ...]) -> str:
 
 
 def _cut_off(found: Launches) -> Check:
+    check = partial(Check, "cut-off", _DEVICE, "end")
     if not found.total or found.total == found.captured:
-        return Check("cut-off", _DEVICE, "end", "unknown", "without launches of its own the end cannot be checked")
+        return check("unknown", "without launches of its own the end cannot be checked")
     share = found.tail / found.total
     if share <= TOLERATED_SHARE:
-        return Check("cut-off", _DEVICE, "end", "ok", "the device's work goes on as long as the host launches some")
-    return Check(
-        "cut-off",
-        _DEVICE,
-        "end",
+        return check("ok", "the device's work goes on as long as the host launches some")
+    return check(
         "limited",
         f"the device's work ends {format_us(found.tail_us)} before the host's last launch, {found.tail:,} of"
         f" {found.total:,} launches come after it",
@@ -333,10 +320,9 @@ def _cut_off(found: Launches) -> Check:
 
 
 def _orphans(found: Orphans, *, has_launches: bool) -> Check:
+    check = partial(Check, "orphans", _DEVICE, "kernels")
     if not found.count:
-        return Check(
-            "orphans", _DEVICE, "kernels", "ok", f"of {found.total:,} pieces of work, none lacks its launch or op"
-        )
+        return check("ok", f"of {found.total:,} pieces of work, none lacks its launch or op")
     fact = f"{found.count:,} of {found.total:,}, {format_share(found.share)} of the busy time, have no launch"
     if not has_launches:
         why, remedy = (
@@ -352,19 +338,17 @@ def _orphans(found: Orphans, *, has_launches: bool) -> Check:
         why, remedy = "the profiler dropped their launches", _SHORTER
     status = _status(found.share)
     advice = remedy if status == "limited" else ""
-    return Check("orphans", _DEVICE, "kernels", status, fact, why, advice, share=found.share, decides=True)
+    return check(status, fact, why, advice, share=found.share, decides=True)
 
 
 def _clocks(found: Skew) -> Check:
+    check = partial(Check, "clock-skew", _DEVICE, "clocks")
     if not found.total:
-        return Check("clock-skew", _DEVICE, "clocks", "unknown", "no work has its launch, so clocks cannot be compared")
+        return check("unknown", "no work has its launch, so clocks cannot be compared")
     if not found.count:
-        return Check("clock-skew", _DEVICE, "clocks", "ok", "no kernel starts before its launch")
+        return check("ok", "no kernel starts before its launch")
     share = found.count / found.total
-    return Check(
-        "clock-skew",
-        _DEVICE,
-        "clocks",
+    return check(
         _status(share, _SKEWED_SHARE),
         f"{found.count:,} of {found.total:,} ({format_share(share)}) start before their launch: by"
         f" {format_us(found.median_us)} in the median, {format_us(found.most_us)} at most",
@@ -375,15 +359,13 @@ def _clocks(found: Skew) -> Check:
 
 
 def _ids(linked: Linked) -> Check:
+    check = partial(Check, "repeated-ids", _DEVICE, "ids")
     ops, launches, work = repeated_ids(linked)
     counts = ((launches, "launches"), (work, "device work"), (ops, "ops"))
     doubled = [f"{what} {count:,}" for count, what in counts if count]
     if not doubled:
-        return Check("repeated-ids", _DEVICE, "ids", "ok", "no id is used twice")
-    return Check(
-        "repeated-ids",
-        _DEVICE,
-        "ids",
+        return check("ok", "no id is used twice")
+    return check(
         "limited" if launches or work else "ok",
         f"used more than once: {', '.join(doubled)}",
         "each is tied to the nearest in time",
@@ -392,13 +374,11 @@ def _ids(linked: Linked) -> Check:
 
 
 def _streams(found: Crossing) -> Check:
+    check = partial(Check, "streams-overlap", _DEVICE, "streams")
     if not found.count:
-        return Check("streams-overlap", _DEVICE, "streams", "ok", "work on one stream never overlaps")
+        return check("ok", "work on one stream never overlaps")
     share = found.count / found.total
-    return Check(
-        "streams-overlap",
-        _DEVICE,
-        "streams",
+    return check(
         _status(share),
         f"{found.count:,} of {found.total:,} overlap the next on their stream, by up to {format_us(found.most_us)}",
         "busy time is the union, so no time counts twice",

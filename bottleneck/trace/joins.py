@@ -5,13 +5,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from bottleneck.schema.linked_trace import Trace
 from bottleneck.schema.tables import as_integers
-from bottleneck.trace.nesting import Ints, to_ns
-
-Flags = npt.NDArray[np.bool_]
+from bottleneck.trace.nesting import Flags, Ints, to_ns
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,6 @@ from bottleneck.schema.tables import CAPTURED, KERNELS, as_integers, category
 from bottleneck.trace.frames import Labels, Places, Stacks, find_places, locate
 from bottleneck.trace.joins import (
     LAUNCHES_A_KERNEL,
-    Flags,
     find_launches,
     is_any_of,
     match_latest,
@@ -31,7 +30,7 @@ from bottleneck.trace.joins import (
     threads,
 )
 from bottleneck.trace.kernels import KernelTraits, describe_kernel
-from bottleneck.trace.nesting import Ints, to_ns
+from bottleneck.trace.nesting import Flags, Ints, to_ns
 from bottleneck.trace.ops import (
     OpTree,
     build_ops,
@@ -94,14 +93,45 @@ TOLERATED_SHARE = 0.02
 
 def linking_caveats(trace: Trace, window: Window, kernels: pd.DataFrame) -> tuple[Caveat, ...]:
     """Caveats on the links of a trace with device work; messages give shares of the device's busy time."""
+    early_us = (kernels["launch_ts_us"] - kernels["ts_us"]).to_numpy()
+    most_early = format_us(float(np.nanmax(early_us, initial=0.0)))
     found = (
-        _orphans(window, kernels),
-        _outside_ops(window, kernels),
-        _replays(window, kernels),
-        _skew(window, kernels),
-        _missing_kernels(trace),
+        (
+            "orphans",
+            kernels["launch"].isna() & kernels["op"].isna(),
+            "{pieces} ({busy}) have no launch in the trace; they count as busy, but are attributed to no op",
+        ),
+        (
+            "launched-outside-ops",
+            kernels["unlinked"] == "launched outside any op",
+            "{pieces} ({busy}) were launched outside any recorded op",
+        ),
+        (
+            "graph-replay",
+            kernels["replayed"],
+            "{count} kernels ({busy}) were replayed from a graph; the trace does not say which ops they belong to",
+        ),
+        (
+            "clock-skew",
+            early_us > 0,
+            f"{{pieces}} start before their launch, by up to {most_early}: the clocks of host and device disagree by at"
+            " least as much",
+        ),
     )
-    return tuple(caveat for caveat in found if caveat is not None)
+    dur_us, caveats = kernels["dur_us"].to_numpy(), []
+    total_us = dur_us.sum()
+    for slug, column, message in found:
+        chosen = np.asarray(column)
+        if not chosen.any():
+            continue
+        share = float(dur_us[chosen].sum() / total_us) if total_us > 0 else 0.0
+        text = message.format(
+            count=chosen.sum(),
+            pieces=f"{chosen.sum()} of {len(kernels)} pieces of device work",
+            busy=f"{format_share(share)} of the device's busy time",
+        )
+        caveats.append(Caveat(slug, text, _touched(window, kernels, chosen)))
+    return (*caveats, *_missing_kernels(trace))
 
 
 def step_caveats(window: Window) -> tuple[Caveat, ...]:
@@ -112,12 +142,6 @@ def step_caveats(window: Window) -> tuple[Caveat, ...]:
     reasons = Counter(reason.split(":")[0] for _, reason in window.set_aside)
     listed = "; ".join(f"{count} {reason}" for reason, count in reasons.items())
     return (Caveat("steps-set-aside", f"{len(window.steps)} of {total} steps are explained, the others not: {listed}"),)
-
-
-def _of_busy_time(kernels: pd.DataFrame, chosen: Flags) -> str:
-    dur_us = kernels["dur_us"].to_numpy()
-    share = float(dur_us[chosen].sum() / total) if (total := dur_us.sum()) > 0 else 0.0
-    return f"{format_share(share)} of the device's busy time"
 
 
 def _touched(window: Window, kernels: pd.DataFrame, chosen: Flags) -> float:
@@ -131,55 +155,6 @@ def _touched(window: Window, kernels: pd.DataFrame, chosen: Flags) -> float:
     return min(float(new_us.sum()) / window.wall_us, 1.0) if window.wall_us > 0 else 0.0
 
 
-def _orphans(window: Window, kernels: pd.DataFrame) -> Caveat | None:
-    orphan = (kernels["launch"].isna() & kernels["op"].isna()).to_numpy()
-    if not orphan.any():
-        return None
-    return Caveat(
-        "orphans",
-        f"{orphan.sum()} of {len(kernels)} pieces of device work ({_of_busy_time(kernels, orphan)}) have"
-        " no launch in the trace; they count as busy, but are attributed to no op",
-        _touched(window, kernels, orphan),
-    )
-
-
-def _outside_ops(window: Window, kernels: pd.DataFrame) -> Caveat | None:
-    outside = (kernels["unlinked"] == "launched outside any op").to_numpy()
-    if not outside.any():
-        return None
-    return Caveat(
-        "launched-outside-ops",
-        f"{outside.sum()} of {len(kernels)} pieces of device work ({_of_busy_time(kernels, outside)})"
-        " were launched outside any recorded op",
-        _touched(window, kernels, outside),
-    )
-
-
-def _replays(window: Window, kernels: pd.DataFrame) -> Caveat | None:
-    replayed = kernels["replayed"].to_numpy()
-    if not replayed.any():
-        return None
-    return Caveat(
-        "graph-replay",
-        f"{replayed.sum()} kernels ({_of_busy_time(kernels, replayed)}) were replayed from a graph; the"
-        " trace does not say which ops they belong to",
-        _touched(window, kernels, replayed),
-    )
-
-
-def _skew(window: Window, kernels: pd.DataFrame) -> Caveat | None:
-    early_us = (kernels["launch_ts_us"] - kernels["ts_us"]).to_numpy()
-    early = early_us > 0
-    if not early.any():
-        return None
-    return Caveat(
-        "clock-skew",
-        f"{early.sum()} of {len(kernels)} pieces of device work start before their launch, by up to"
-        f" {format_us(float(early_us[early].max()))}: the clocks of host and device disagree by at least as much",
-        _touched(window, kernels, early),
-    )
-
-
 def kernel_launches(trace: Trace) -> tuple[Ints, Flags]:
     """Rows in LAUNCH_ARGS of the calls that each launch a kernel, and which of them have no work in the trace."""
     launches = names_that_match(trace, LAUNCHES_A_KERNEL)
@@ -188,16 +163,16 @@ def kernel_launches(trace: Trace) -> tuple[Ints, Flags]:
     return rows, ~np.isin(correlation, as_integers(trace.device_args["correlation"]))
 
 
-def _missing_kernels(trace: Trace) -> Caveat | None:
+def _missing_kernels(trace: Trace) -> tuple[Caveat, ...]:
     """Launches without a kernel: dropped by the profiler, captured into a graph, or still queued when it stopped."""
     called, missing = kernel_launches(trace)
     if not len(called) or missing.mean() <= TOLERATED_SHARE:
-        return None
-    return Caveat(
-        "kernels-missing",
+        return ()
+    message = (
         f"{missing.sum()} of {len(called)} kernel launches ({format_share(float(missing.mean()))}) have no kernel in"
-        " the trace: dropped by the profiler, captured into a graph, or still queued when it stopped",
+        " the trace: dropped by the profiler, captured into a graph, or still queued when it stopped"
     )
+    return (Caveat("kernels-missing", message),)
 
 
 _GRAPH_LAUNCH = re.compile("GraphLaunch", re.IGNORECASE)

@@ -39,7 +39,8 @@ class Metadata:
 def read_metadata(header: bytes, footer: bytes, damage: Damage) -> Metadata:
     """Metadata from the text before the event list and after it; values of the wrong type are ignored."""
     top = {**_load_header(header, damage), **_load_footer(header, footer, damage)}
-    distributed = _mapping(top.get("distributedInfo"))
+    given = top.get("distributedInfo")
+    distributed: Mapping[str, object] = given if isinstance(given, Mapping) else {}
     devices = top.get("deviceProperties") or top.get("computeProperties")
     return Metadata(
         keys=frozenset(top) - {"traceEvents"},
@@ -86,10 +87,6 @@ def _load(text: bytes) -> tuple[object, str]:
     except DECODE_ERRORS:
         return None, ""
     return value, characters[end:]
-
-
-def _mapping(value: object) -> Mapping[str, object]:
-    return value if isinstance(value, Mapping) else {}
 
 
 def _whole(value: object) -> int | None:

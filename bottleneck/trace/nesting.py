@@ -7,6 +7,7 @@ import numpy.typing as npt
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
+Flags = npt.NDArray[np.bool_]
 
 _LONGEST_NS = 4e18  # two of them still add up within int64
 

@@ -1,6 +1,7 @@
 """Builds OPS from EVENTS: the op tree of every host thread, with backward ops tied to their forward ops."""
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,8 +11,8 @@ from pandas.arrays import IntegerArray
 from bottleneck.schema.linked_trace import Trace, Window
 from bottleneck.schema.tables import OPS, as_integers, category, nearest_ancestor
 from bottleneck.trace.frames import Labels, Places
-from bottleneck.trace.joins import Flags, ends_ns, match_latest, names, names_that_match, starts_ns, threads
-from bottleneck.trace.nesting import Ints, Nest, nest, to_ns
+from bottleneck.trace.joins import ends_ns, match_latest, names, names_that_match, starts_ns, threads
+from bottleneck.trace.nesting import Flags, Ints, Nest, nest, to_ns
 
 
 def forward_of(sequence: Ints, forward_thread: Ints, thread: Ints, start_ns: Ints) -> Ints:
@@ -137,17 +138,12 @@ def _inherited(labels: Labels, trees: OpTree, forward: Ints, root: Ints) -> Labe
 
 def taken(column: "pd.Series[str]", rows: Ints) -> pd.Categorical:
     """Some rows of a text column, with only the labels that they use."""
-    codes = column.cat.codes.to_numpy()[rows]
-    labels = column.cat.categories
-    used = np.flatnonzero(np.bincount(codes, minlength=len(labels)))
-    new_code = np.full(len(labels), -1, dtype=np.int32)
-    new_code[used] = np.arange(len(used))
-    return category(new_code[codes], list(labels[used]))
+    return labelled(column.cat.codes.to_numpy()[rows], column.cat.categories)
 
 
-def labelled(codes: Ints, labels: list[str]) -> pd.Categorical:
+def labelled(codes: Ints, labels: Sequence[str]) -> pd.Categorical:
     """A text column from codes (-1: null), with only the labels that are used."""
-    used = np.unique(codes[codes >= 0])
+    used = np.flatnonzero(np.bincount(codes[codes >= 0], minlength=len(labels)))
     new_code = np.full(len(labels) + 1, -1, dtype=np.int32)
     new_code[used] = np.arange(len(used))
     return category(new_code[codes], [labels[each] for each in used.tolist()])

@@ -20,7 +20,6 @@ from bottleneck.schema.linked_trace import Step, Trace
 from bottleneck.schema.op_names import LOADER_FETCH, MODULE_PREFIX, PROFILER_STEP
 from bottleneck.schema.tables import as_integers, main_thread
 from bottleneck.trace.joins import (
-    Flags,
     are_named,
     events_of,
     find_launches,
@@ -31,7 +30,7 @@ from bottleneck.trace.joins import (
     threads,
 )
 from bottleneck.trace.joins import ends_ns as ends_of
-from bottleneck.trace.nesting import Floats, Ints
+from bottleneck.trace.nesting import Flags, Floats, Ints
 
 
 def period_of(codes: Ints) -> int:
@@ -134,7 +133,7 @@ _MODULE = re.compile("^" + re.escape(MODULE_PREFIX))
 
 
 # Steps in order, each with the reason why it does not count, null for those that do, which lie next to one another.
-Found = tuple[tuple[Step, str | None], ...]
+StepReasons = tuple[tuple[Step, str | None], ...]
 
 
 @dataclass(frozen=True)
@@ -156,7 +155,7 @@ class _Items:
         return _Items(*(getattr(self, name)[rows] for name in self.__dataclass_fields__))
 
 
-def find_repeats(trace: Trace) -> Found:
+def find_repeats(trace: Trace) -> StepReasons:
     """The repeats of a loop, in order, each with the reason why it does not count, if any; none where no loop is seen.
 
     At least three repeats, one after the other, over most of the time, of equal items and, where recorded, equal
@@ -172,7 +171,8 @@ def find_repeats(trace: Trace) -> Found:
         if not _FEWEST_REPEATS < len(bounds_ns) <= _MOST_REPEATS + 1 or not _holds_device_work(trace, bounds_ns):
             continue
         if bounds_ns[-1] >= items.end_ns[-1]:
-            bounds_ns[-1] = max(bounds_ns[-1], _last_end(trace))
+            # A backward pass, on a thread of its own, outlasts its record on the main thread.
+            bounds_ns[-1] = max(bounds_ns[-1], ends_of(trace, events_of(trace, "op")).max(initial=0))
         if _cuts_an_op(trace, bounds_ns):
             continue
         reasons = _judge(_contents(trace, thread, bounds_ns))
@@ -257,11 +257,6 @@ def _holds_device_work(trace: Trace, bounds_ns: Ints) -> bool:
     at_us = called_us(trace)
     inside = (at_us >= bounds_ns[0] / 1e3) & (at_us < bounds_ns[-1] / 1e3)
     return bool(inside.sum() >= _COVERED * len(at_us))
-
-
-def _last_end(trace: Trace) -> int:
-    """End of the last op of any thread: a backward pass outlasts its record on the main thread."""
-    return int(ends_of(trace, events_of(trace, "op")).max(initial=0))
 
 
 def _cuts_an_op(trace: Trace, bounds_ns: Ints) -> bool:

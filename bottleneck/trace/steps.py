@@ -11,9 +11,9 @@ import pandas as pd
 from bottleneck.errors import UsageError
 from bottleneck.schema.linked_trace import Step, Trace, Window
 from bottleneck.schema.op_names import OPTIMIZER_STEP, PROFILER_STEP
-from bottleneck.trace.joins import Flags, are_named, is_any_of
-from bottleneck.trace.nesting import Floats
-from bottleneck.trace.repeats import Found, find_repeats, wall_spans
+from bottleneck.trace.joins import are_named, is_any_of
+from bottleneck.trace.nesting import Flags, Floats
+from bottleneck.trace.repeats import StepReasons, find_repeats, wall_spans
 
 # Of fewer steps than this none can be called unusual; but see _COLD.
 _STEPS_TO_JUDGE = 4
@@ -140,7 +140,7 @@ def find_steps(trace: Trace, marks_ns: Sequence[int] | None = None, requested: s
     these the ``requested`` ones are chosen, by position, else the steady ones; but batches of a server differ by
     nature, so all of them count. Raises UsageError when there are no such steps.
     """
-    sources: tuple[tuple[str, Callable[[], Found]], ...] = (
+    sources: tuple[tuple[str, Callable[[], StepReasons]], ...] = (
         ("marks", lambda: _counting(_from_marks(trace, marks_ns or ()))),
         ("profiler", lambda: _counting(_from_profiler(trace))),
         ("optimizer", lambda: _counting(_from_optimizer(trace))),
@@ -160,11 +160,11 @@ def find_steps(trace: Trace, marks_ns: Sequence[int] | None = None, requested: s
     return whole_window(trace)
 
 
-def _counting(steps: tuple[Step, ...]) -> Found:
+def _counting(steps: tuple[Step, ...]) -> StepReasons:
     return tuple((step, None) for step in steps)
 
 
-def _window(trace: Trace, found: Found, source: str, requested: slice | None) -> Window:
+def _window(trace: Trace, found: StepReasons, source: str, requested: slice | None) -> Window:
     """The window of the steps that count, which lie next to one another."""
     began_us, done_us = wall_spans(trace, [step for step, _ in found])
     walls_us = (done_us - began_us).tolist()
