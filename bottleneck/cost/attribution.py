@@ -9,7 +9,7 @@ import pandas as pd
 from bottleneck.cost import OP_FAMILIES, op_family
 from bottleneck.schema.tables import ATTRIBUTION, as_integers, nearest_ancestor
 
-Rows = npt.NDArray[np.int64]
+Ints = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
 
 # An op of the name or family on the left delegates its whole work to nested ops of the families on the right; that to
@@ -25,7 +25,7 @@ DELEGATES: dict[str, tuple[str, ...]] = {
     "aten::_fused_rms_norm": ("pointwise",),
 }
 
-_AMOUNTS = ["matrix_flops", "vector_flops", "special_ops", "bytes_low", "bytes_high"]
+AMOUNTS = ["matrix_flops", "vector_flops", "special_ops", "bytes_low", "bytes_high"]
 
 
 def attribute(ops: pd.DataFrame, kernels: pd.DataFrame, costs: pd.DataFrame) -> pd.DataFrame:
@@ -54,15 +54,15 @@ def attribute(ops: pd.DataFrame, kernels: pd.DataFrame, costs: pd.DataFrame) -> 
     return ATTRIBUTION.check(frame)
 
 
-def _working_family(ops: pd.DataFrame, costs: pd.DataFrame) -> Rows:
+def _working_family(ops: pd.DataFrame, costs: pd.DataFrame) -> Ints:
     """Family code per op; -1 where the op is unmodelled, has zero cost, or is a view."""
-    amount = costs[_AMOUNTS].fillna(0.0).sum(axis=1).to_numpy() > 0
+    amount = costs[AMOUNTS].fillna(0.0).sum(axis=1).to_numpy() > 0
     is_view = (costs["family"] == "view").to_numpy()
     family = np.where(amount & ~is_view, costs["family"].cat.codes.to_numpy(), -1).astype(np.int64)
     return np.append(family, -1)[as_integers(ops["signature"])]
 
 
-def _workers(ops: pd.DataFrame, costs: pd.DataFrame, parent: Rows) -> Flags:
+def _workers(ops: pd.DataFrame, costs: pd.DataFrame, parent: Ints) -> Flags:
     """True for ops that work and do not delegate their work to an op nested in them."""
     families = list(costs["family"].cat.categories)
     assert len(families) < 63, "families no longer fit the bits of an integer"
@@ -76,7 +76,7 @@ def _workers(ops: pd.DataFrame, costs: pd.DataFrame, parent: Rows) -> Flags:
     return np.asarray((family >= 0) & (delegated == 0))
 
 
-def _dispatchers(ops: pd.DataFrame, costs: pd.DataFrame, parent: Rows) -> Flags:
+def _dispatchers(ops: pd.DataFrame, costs: pd.DataFrame, parent: Ints) -> Flags:
     """True for ops without work of their own: free by name or cost, or delegating their work to ops nested in them.
 
     Without shapes the name decides: an op of a family delegates when an op of the same family is nested in it. An op
@@ -104,7 +104,7 @@ def _delegate_bits(name: str, bit: Mapping[str, int]) -> int:
     return sum(bit.get(family, 0) for family in DELEGATES.get(name, ()))
 
 
-def _nested_bits(parent: Rows, own: Rows) -> Rows:
+def _nested_bits(parent: Ints, own: Ints) -> Ints:
     """The union of ``own`` over everything nested below each op.
 
     Reaches twice as far up in every round, so that its cost grows with the logarithm of the depth: a trace may nest
@@ -121,7 +121,7 @@ def _nested_bits(parent: Rows, own: Rows) -> Rows:
     return below
 
 
-def _attributed_ops(kernels: pd.DataFrame, parent: Rows, workers: Flags) -> Rows:
+def _attributed_ops(kernels: pd.DataFrame, parent: Ints, workers: Flags) -> Ints:
     """The op that each kernel is attributed to, -1 for none.
 
     Copies, fills and collectives are judged by the bytes that they record themselves. A kernel replayed by a graph is
@@ -135,7 +135,7 @@ def _attributed_ops(kernels: pd.DataFrame, parent: Rows, workers: Flags) -> Rows
     return np.where(eligible, owner, -1)
 
 
-def shares(kernels: pd.DataFrame, owner: Rows) -> npt.NDArray[np.float64]:
+def shares(kernels: pd.DataFrame, owner: Ints) -> npt.NDArray[np.float64]:
     """Part of its op's cost that each kernel carries, by duration; NaN for kernels without an op.
 
     Auxiliary kernels carry nothing, unless an op has no others: its cost must not vanish. Kernels of no measurable

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pandas as pd
 
-from bottleneck.cost.attribution import Flags, Rows, attribute, shares
+from bottleneck.cost.attribution import AMOUNTS, Flags, Ints, attribute, shares
 from bottleneck.schema.analysis import Caveat
 from bottleneck.schema.linked_trace import Linked
 from bottleneck.schema.tables import ATTRIBUTION, CAPTURED, COSTS, as_integers
@@ -28,14 +28,14 @@ class Sequences:
     that may be a match.
     """
 
-    token: Rows
-    sequence: Rows
-    kind: Rows
+    token: Ints
+    sequence: Ints
+    kind: Ints
     wanted: Flags
     candidates: Flags
 
 
-def align(elements: Sequences) -> Rows:
+def align(elements: Sequences) -> Ints:
     """Row of the match of each wanted element, -1 where there is none or where candidates disagree.
 
     A match shares with the element a stretch of neighbours of 0, 1, 3, 7 … on either side, as wide as any candidate
@@ -56,7 +56,7 @@ def align(elements: Sequences) -> Rows:
     return found
 
 
-def _first_candidates(stretch: Rows, kind: Rows, candidates: Rows) -> tuple[Rows, Flags]:
+def _first_candidates(stretch: Ints, kind: Ints, candidates: Ints) -> tuple[Ints, Flags]:
     """Per stretch the first candidate (-1: none), and a flag: True where all its candidates are of one kind."""
     size = int(stretch.max()) + 1
     first = np.full(size, -1, np.int64)
@@ -67,7 +67,7 @@ def _first_candidates(stretch: Rows, kind: Rows, candidates: Rows) -> tuple[Rows
     return first, agree
 
 
-def _wider(stretch: Rows, sequence: Rows, radius: int) -> Rows:
+def _wider(stretch: Ints, sequence: Ints, radius: int) -> Ints:
     """The number of each element's stretch of more than twice the radius; where a sequence ends, that is part of it."""
     size = np.int64(stretch.max()) + 2
     step = radius + 1
@@ -76,9 +76,6 @@ def _wider(stretch: Rows, sequence: Rows, radius: int) -> Rows:
     after[:-step] = np.where(sequence[:-step] == sequence[step:], stretch[step:], -1)
     left = pd.factorize((before + 1) * size + stretch)[0].astype(np.int64)
     return pd.factorize((after + 1) * (np.int64(left.max()) + 1) + left)[0].astype(np.int64)
-
-
-_AMOUNTS = ["matrix_flops", "vector_flops", "special_ops", "bytes_low", "bytes_high"]
 
 
 @dataclass(frozen=True)
@@ -161,7 +158,7 @@ def _captured(source: CostedTrace, offset: int) -> pd.DataFrame:
 
 
 def _with_calls(
-    part: pd.DataFrame, source: CostedTrace, attribution: pd.DataFrame, op: Rows, offset: int
+    part: pd.DataFrame, source: CostedTrace, attribution: pd.DataFrame, op: Ints, offset: int
 ) -> pd.DataFrame:
     """The elements with the call that each is attributed to, else the call of its own op."""
     signatures = np.append(as_integers(source.linked.ops["signature"]), -1)
@@ -178,10 +175,10 @@ def _with_calls(
     )
 
 
-def _cost_ids(elements: pd.DataFrame, costs: pd.DataFrame) -> Rows:
+def _cost_ids(elements: pd.DataFrame, costs: pd.DataFrame) -> Ints:
     """A number per element, the same for calls of equal cost; unmodelled calls have a number each."""
     amounts = (
-        costs[_AMOUNTS]
+        costs[AMOUNTS]
         .fillna(-1.0)
         .assign(
             **{name: costs[name].astype(object).fillna("") for name in ("family", "math_dtype")},
@@ -232,7 +229,7 @@ def _unattributed(traced: CostedTrace) -> Flags:
     return np.asarray((kernels["kind"] == "compute").to_numpy() & loose & unattributed)
 
 
-def _match_by_context(elements: pd.DataFrame) -> Rows:
+def _match_by_context(elements: pd.DataFrame) -> Ints:
     """Row among the elements of each one's match by names and neighbours, -1 for none.
 
     Grids are compared where both sides have one: HIP records none for replayed kernels, captured launches have none.
@@ -254,7 +251,7 @@ def _match_by_context(elements: pd.DataFrame) -> Rows:
     return found
 
 
-def _match_by_position(elements: pd.DataFrame, match: Rows, costs: pd.DataFrame) -> Rows:
+def _match_by_position(elements: pd.DataFrame, match: Ints, costs: pd.DataFrame) -> Ints:
     """The matches, with those of replays by the order of the captured launches, which CUDA does not name.
 
     The N-th launch of a capture is the N-th kernel of its replay, if both have the same number, if all captures of this
@@ -264,7 +261,7 @@ def _match_by_position(elements: pd.DataFrame, match: Rows, costs: pd.DataFrame)
     if not captures:
         return match
     match, names, wanted = match.copy(), pd.factorize(elements["name"])[0], elements["wanted"].to_numpy()
-    known: dict[bytes, Rows | None] = {}  # many replays are of one graph
+    known: dict[bytes, Ints | None] = {}  # many replays are of one graph
     for replay in _by_sequence(elements, elements["replayed"].to_numpy()):
         graph = names[replay].tobytes()
         if graph not in known:
@@ -275,7 +272,7 @@ def _match_by_position(elements: pd.DataFrame, match: Rows, costs: pd.DataFrame)
     return match
 
 
-def _capture_of(elements: pd.DataFrame, replay: Rows, captures: list[Rows], costs: pd.DataFrame) -> Rows | None:
+def _capture_of(elements: pd.DataFrame, replay: Ints, captures: list[Ints], costs: pd.DataFrame) -> Ints | None:
     """The captured launch of each kernel of a replay, -1 for one without a call; null where no capture fits."""
     calls = elements["call"].to_numpy()
     same = [capture for capture in captures if len(capture) == len(replay)]
@@ -285,7 +282,7 @@ def _capture_of(elements: pd.DataFrame, replay: Rows, captures: list[Rows], cost
     return np.where(calls[same[0]] >= 0, same[0], -1)
 
 
-def _by_sequence(elements: pd.DataFrame, chosen: Flags) -> list[Rows]:
+def _by_sequence(elements: pd.DataFrame, chosen: Flags) -> list[Ints]:
     """The chosen rows of each sequence; rows of one sequence are adjacent."""
     rows = np.flatnonzero(chosen)
     sequence = elements["sequence"].to_numpy()[rows]
@@ -293,7 +290,7 @@ def _by_sequence(elements: pd.DataFrame, chosen: Flags) -> list[Rows]:
     return np.split(rows, starts[1:]) if len(rows) else []
 
 
-def _products_coincide(elements: pd.DataFrame, replay: Rows, capture: Rows, costs: pd.DataFrame) -> bool:
+def _products_coincide(elements: pd.DataFrame, replay: Ints, capture: Ints, costs: pd.DataFrame) -> bool:
     """True where the product kernels of the replay have the same positions as the product calls of the capture."""
     families = costs["family"].astype(object).reindex(range(-1, len(costs)))
     calls = families.loc[elements["call"].to_numpy()[capture]]
@@ -304,7 +301,7 @@ def _products_coincide(elements: pd.DataFrame, replay: Rows, capture: Rows, cost
     return bool(known.any()) and float(same[known].mean()) >= _COINCIDING_SHARE
 
 
-def _without_other_durations(elements: pd.DataFrame, match: Rows) -> Rows:
+def _without_other_durations(elements: pd.DataFrame, match: Ints) -> Ints:
     """The matches less those that ran one by one and took a very different time than the wanted kernel."""
     took = elements["dur_us"].to_numpy()
     other = np.append(np.where(elements["replayed"], np.nan, took), np.nan)[match]
@@ -315,7 +312,7 @@ def _without_other_durations(elements: pd.DataFrame, match: Rows) -> Rows:
 
 
 def _assign(
-    traced: CostedTrace, sources: Sequence[CostedTrace], costs: pd.DataFrame, elements: pd.DataFrame, match: Rows
+    traced: CostedTrace, sources: Sequence[CostedTrace], costs: pd.DataFrame, elements: pd.DataFrame, match: Ints
 ) -> tuple[CostedTrace, tuple[Caveat, ...]]:
     """The trace with the calls of the matches: modelled ones in groups that make up whole calls."""
     wanted = elements[match >= 0]
@@ -337,7 +334,7 @@ def _assign(
 
 def _with_matched_calls(
     traced: CostedTrace, sources: Sequence[CostedTrace], costs: pd.DataFrame, matched: pd.DataFrame
-) -> tuple[Rows, pd.DataFrame, pd.DataFrame]:
+) -> tuple[Ints, pd.DataFrame, pd.DataFrame]:
     """The row in CALLS and COSTS of each matched kernel's call, and these tables with a row for each such call."""
     signatures = traced.linked.trace.signatures
     number, met = pd.factorize(pd.MultiIndex.from_frame(matched[["call", "here"]]))
@@ -359,7 +356,7 @@ def _with_matched_calls(
     return number.astype(np.int64) + len(signatures), grown, COSTS.check(both)
 
 
-def _with_matched_groups(traced: CostedTrace, matched: pd.DataFrame, number: Rows) -> pd.DataFrame:
+def _with_matched_groups(traced: CostedTrace, matched: pd.DataFrame, number: Ints) -> pd.DataFrame:
     """ATTRIBUTION with the matched kernels; their op is known where the match is of this trace."""
     attribution = traced.attribution.copy()
     rows, attributed = matched["row"].to_numpy(), matched["attributed"].to_numpy()

@@ -152,14 +152,14 @@ def _experts(hidden: int, first: int, ids: int) -> Formula:
         # Weights of 4 bits hold two numbers per byte along the inner size.
         width, packed = tokens.shape[-1], max(1, tokens.shape[-1] // max(up.shape[2], 1))
         rows, inner, experts = up.shape[1], down.shape[2] * packed, up.shape[0]
-        per_expert, asked = (up.bytes + down.bytes) / max(experts, 1), chosen.numel
+        per_expert, used = (up.bytes + down.bytes) / max(experts, 1), chosen.numel
         moved = 2 * tokens.bytes + chosen.bytes
-        between = 2 * asked * (rows + inner + width) * tokens.item_bytes
+        between = 2 * used * (rows + inner + width) * tokens.item_bytes
         return Cost(
             MATMUL,
-            matrix_flops=2.0 * asked * width * (rows + inner),
-            bytes_low=moved + min(chosen.shape[1], asked, experts) * per_expert,
-            bytes_high=moved + min(experts, asked) * per_expert + between,
+            matrix_flops=2.0 * used * width * (rows + inner),
+            bytes_low=moved + min(chosen.shape[1], used, experts) * per_expert,
+            bytes_high=moved + min(experts, used) * per_expert + between,
             math_dtype=tokens.short_dtype if up.dtype in _PACKED else up.short_dtype,
             note=ROUTED,
         )

@@ -2,7 +2,7 @@
 
 import difflib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Literal
 
 from bottleneck.devices.catalogue import Entry, entries, rates
@@ -103,12 +103,8 @@ _VENDOR_KINDS: Mapping[str, Kind] = {"NVIDIA": "cuda", "AMD": "rocm", "Intel": "
 _REMEDY = "pass --device NAME or --peaks FILE to judge it against its ceilings"
 
 
-@dataclass(frozen=True)
-class Found:
-    """A device with its ceilings, and caveats about them."""
-
-    device: Device
-    caveats: tuple[Caveat, ...] = ()
+# A device with its ceilings, and caveats about them.
+DeviceWithCaveats = tuple[Device, tuple[Caveat, ...]]
 
 
 def from_entry(entry: Entry, properties: DeviceProperties | None = None) -> Device:
@@ -133,7 +129,7 @@ def from_entry(entry: Entry, properties: DeviceProperties | None = None) -> Devi
     )
 
 
-def confidence_caveats(entry: Entry) -> tuple[Caveat, ...]:
+def _confidence_caveats(entry: Entry) -> tuple[Caveat, ...]:
     """A caveat on a row from secondary sources; none for other rows."""
     if entry.confidence != "C":
         return ()
@@ -141,7 +137,7 @@ def confidence_caveats(entry: Entry) -> tuple[Caveat, ...]:
     return (Caveat("unconfirmed-peaks", message),)
 
 
-def scale_to_count(entry: Entry, properties: DeviceProperties) -> Found:
+def scale_to_count(entry: Entry, properties: DeviceProperties) -> DeviceWithCaveats:
     """The row cut to the multiprocessors that the device reports.
 
     Arithmetic scales with multiprocessors. Bandwidth and cache follow memory where the device is a slice (MIG, CPX:
@@ -173,10 +169,10 @@ def scale_to_count(entry: Entry, properties: DeviceProperties) -> Found:
         f"{entry.sm_counts[0]}: ceilings are scaled by {compute:.3g} (arithmetic) and {ratio:.3g} (bandwidth) and may "
         f"be too high; {_REMEDY}"
     )
-    return Found(device, (Caveat("derived-peaks", message),))
+    return device, (Caveat("derived-peaks", message),)
 
 
-def match_fingerprint(fitting: Sequence[Entry], properties: DeviceProperties) -> Found:
+def match_fingerprint(fitting: Sequence[Entry], properties: DeviceProperties) -> DeviceWithCaveats:
     """The row, or the highest ceilings of the rows, with this architecture, multiprocessor count and memory.
 
     Only AMD names its parts so vaguely (none at all, 'AMD Radeon Graphics') that a fingerprint is as good as a name; a
@@ -198,10 +194,10 @@ def match_fingerprint(fitting: Sequence[Entry], properties: DeviceProperties) ->
     labels = " or ".join(dict.fromkeys(entry.label for entry in fitting))
     called = f"the device calls itself {properties.name!r}" if properties.name.strip() else "the device has no name"
     message = f"{called}; multiprocessors and memory are those of {labels}"
-    return Found(device, (Caveat("device-by-fingerprint", f"{message}; {_REMEDY} if that is wrong"),))
+    return device, (Caveat("device-by-fingerprint", f"{message}; {_REMEDY} if that is wrong"),)
 
 
-def derive_from_architecture(properties: DeviceProperties, flavour: str) -> Found | None:
+def derive_from_architecture(properties: DeviceProperties, flavour: str) -> DeviceWithCaveats | None:
     """Ceilings of the architecture at its fastest listed clock, bandwidth unknown; null without an architecture."""
     kinds = [kind for kind in architectures(properties, flavour) if default_clocks_mhz(kind) is not None]
     if not kinds or properties.sm_count is None:
@@ -226,7 +222,7 @@ def derive_from_architecture(properties: DeviceProperties, flavour: str) -> Foun
         f"{device.name!r} is not in the device table: arithmetic ceilings follow from its architecture at the fastest "
         f"clock listed for it and may be too high, its bandwidth is unknown; {_REMEDY}"
     )
-    return Found(device, (Caveat("derived-peaks", message),))
+    return device, (Caveat("derived-peaks", message),)
 
 
 def _bare(properties: DeviceProperties, flavour: str) -> Device:
@@ -245,7 +241,7 @@ def _bare(properties: DeviceProperties, flavour: str) -> Device:
     )
 
 
-def unknown_device(properties: DeviceProperties, flavour: str) -> Found:
+def unknown_device(properties: DeviceProperties, flavour: str) -> DeviceWithCaveats:
     """A device without ceilings, and a caveat with the options that give it some."""
     device = _bare(properties, flavour)
     if flavour == "cpu":
@@ -255,12 +251,10 @@ def unknown_device(properties: DeviceProperties, flavour: str) -> Found:
         )
     else:
         message = f"the ceilings of {device.name!r} are not known, so no kernel is judged against them; {_REMEDY}"
-    return Found(device, (Caveat("unknown-device", message),))
+    return device, (Caveat("unknown-device", message),)
 
 
-def match_device(
-    properties: Sequence[DeviceProperties], used: Sequence[int], flavour: str
-) -> tuple[Device, tuple[Caveat, ...]]:
+def match_device(properties: Sequence[DeviceProperties], used: Sequence[int], flavour: str) -> DeviceWithCaveats:
     """The device that did the work of a trace, and caveats about its ceilings.
 
     ``used`` holds the indexes of the devices with work, ``flavour`` that of the trace. The name picks a row of the
@@ -269,13 +263,12 @@ def match_device(
     """
     if flavour == "cpu":
         # The machine may list GPUs, but none of them did any work.
-        found = unknown_device(DeviceProperties(), flavour)
-        return found.device, found.caveats
+        return unknown_device(DeviceProperties(), flavour)
     chosen = [device for device in properties if device.index in used] or list(properties[:1])
     first = chosen[0] if chosen else DeviceProperties()
-    found = _find(first, flavour)
-    device = replace(found.device, kind=KINDS.get(flavour, "other"), count=max(1, len(set(used))))
-    return device, found.caveats + _mixed(chosen)
+    device, caveats = _find(first, flavour)
+    device = replace(device, kind=KINDS.get(flavour, "other"), count=max(1, len(set(used))))
+    return device, caveats + _mixed(chosen)
 
 
 def device_by_name(name: str) -> Device:
@@ -315,12 +308,12 @@ def _near_names(name: str, names: list[str]) -> list[str]:
     return list(dict.fromkeys(tails[hit] for hit in hits))
 
 
-def _find(properties: DeviceProperties, flavour: str) -> Found:
+def _find(properties: DeviceProperties, flavour: str) -> DeviceWithCaveats:
     named = _by_name(properties.name)
     if named is not None and _is_another_part(named, properties):
         named = None
     if named is not None and _agrees(named, properties):
-        return Found(from_entry(named, properties), confidence_caveats(named))
+        return from_entry(named, properties), _confidence_caveats(named)
     fitting = same_fingerprint(properties, flavour)
     if fitting and (named is None or named.vendor == "AMD"):
         return match_fingerprint(fitting, properties)
@@ -367,9 +360,7 @@ _NO_CEILINGS = (
 )
 
 
-def choose_device(
-    trace: Trace, recording: Recording | None = None, chosen: Device | None = None
-) -> tuple[Device, tuple[Caveat, ...]]:
+def choose_device(trace: Trace, recording: Recording | None = None, chosen: Device | None = None) -> DeviceWithCaveats:
     """The ceilings of a trace's device, and what is doubtful about them.
 
     Those chosen on the command line come first, then those that the recording measured on the same device, then those

@@ -138,7 +138,7 @@ def _inherited(labels: Labels, trees: OpTree, forward: Ints, root: Ints) -> Labe
 
 def taken(column: "pd.Series[str]", rows: Ints) -> pd.Categorical:
     """Some rows of a text column, with only the labels that they use."""
-    return labelled(column.cat.codes.to_numpy()[rows], column.cat.categories)
+    return labelled(column.cat.codes.to_numpy()[rows].astype(np.int64), list(column.cat.categories))
 
 
 def labelled(codes: Ints, labels: Sequence[str]) -> pd.Categorical:

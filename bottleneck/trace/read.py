@@ -10,7 +10,6 @@ import itertools
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
@@ -34,16 +33,12 @@ _KEYS_TRIED = 32
 _LOOK_AHEAD_BYTES = 4096
 
 
-@dataclass(frozen=True)
-class Heading:
-    """``text`` is an object closed after its empty event list, '' for a bare array; ``rest`` begins with an event."""
+def read_header(path: Path, blocks: Iterator[bytes], damage: Damage) -> tuple[bytes, bytes]:
+    """The header of the document in ``blocks``, and the text after it, which begins with an event.
 
-    text: bytes
-    rest: bytes
-
-
-def read_heading(path: Path, blocks: Iterator[bytes], damage: Damage) -> Heading:
-    """The heading of the document in ``blocks``; raises TraceError when no list of events follows it."""
+    The header is an object closed after its empty event list, '' for a bare array. Raises TraceError when no list of
+    events follows it.
+    """
     text = next(blocks, b"").removeprefix(_BOM).lstrip(_BLANKS)
     if text.startswith(b"["):
         start, header = 1, b""
@@ -57,7 +52,7 @@ def read_heading(path: Path, blocks: Iterator[bytes], damage: Damage) -> Heading
         rest = (rest + block).lstrip(_BLANKS)
     if rest.startswith(b"["):
         reject_value(path, rest)
-    return Heading(header, rest)
+    return header, rest
 
 
 def _find_list(path: Path, text: bytes, blocks: Iterator[bytes], damage: Damage) -> tuple[bytes, int]:
@@ -128,13 +123,12 @@ class TraceDocument:
         self.footer = b""
 
     def __iter__(self) -> Iterator[Sequence[AnyEvent]]:
-        heading = read_heading(self._path, self._blocks, self._damage)
-        self.header = heading.text
-        if heading.rest.startswith(b"]"):
-            self._take_footer(heading.rest[1:])
+        self.header, rest = read_header(self._path, self._blocks, self._damage)
+        if rest.startswith(b"]"):
+            self._take_footer(rest[1:])
             return
-        self._boundary = _boundary_after(heading.rest)
-        tail = [heading.rest]
+        self._boundary = _boundary_after(rest)
+        tail = [rest]
         for block in self._blocks:
             end, start = self._last_cut(block)
             if not start:

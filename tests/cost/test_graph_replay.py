@@ -143,8 +143,8 @@ def test_matches_of_different_sizes_count_only_where_neighbours_differ(tmp_path)
     steps = [small, add, large, exp]
     alone, _ = assign_replayed_costs(costed(tmp_path, eager(steps, 0, 1), replay([small], 1000, 50)))
     assert flops(alone, replayed=True) == 0
-    told, _ = assign_replayed_costs(costed(tmp_path, eager(steps, 0, 1), replay([add, large, exp], 1000, 50)))
-    assert flops(told, replayed=True) == 64 * 16 + 2 * 64 * 800 * 16
+    assigned, _ = assign_replayed_costs(costed(tmp_path, eager(steps, 0, 1), replay([add, large, exp], 1000, 50)))
+    assert flops(assigned, replayed=True) == 64 * 16 + 2 * 64 * 800 * 16
 
 
 def test_captures_of_one_length_that_differ_match_nothing(tmp_path):

@@ -43,7 +43,7 @@ def cost(kernel: CompiledKernel) -> Cost:
     return found
 
 
-class TestPrice:
+class TestKernelCost:
     def test_a_chain_moves_its_ends_and_computes_every_link(self) -> None:
         chain = cost(CHAIN)
         assert (chain.bytes_low, chain.bytes_high, chain.vector_flops) == (8 * N, 8 * N, 8 * N)
@@ -88,7 +88,7 @@ class TestPrice:
         assert cost(CompiledKernel("k")).bytes_high == 0
 
 
-class TestNoPrice:
+class TestUnmodelledKernel:
     def test_the_reason_of_the_harness_is_kept(self) -> None:
         assert compute_kernel_costs([CompiledKernel("k", reason="sizes vary")]) == ["sizes vary"]
 

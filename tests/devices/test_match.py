@@ -10,7 +10,7 @@ from bottleneck.schema.linked_trace import DeviceProperties
 GIB = 2**30
 
 
-def told(name: str, sm_count: int, memory_gib: float, capability: str, warp: int = 32) -> DeviceProperties:
+def reported(name: str, sm_count: int, memory_gib: float, capability: str, warp: int = 32) -> DeviceProperties:
     return DeviceProperties(0, name, int(memory_gib * GIB), sm_count, capability, warp)
 
 
@@ -19,7 +19,7 @@ def match(properties: DeviceProperties, flavour: str = "cuda") -> tuple[Device, 
     return device, [caveat.slug for caveat in caveats]
 
 
-H100 = told("NVIDIA H100 80GB HBM3", 132, 79.2, "9.0")
+H100 = reported("NVIDIA H100 80GB HBM3", 132, 79.2, "9.0")
 
 
 def test_a_name_whose_properties_agree_gives_the_data_sheet() -> None:
@@ -34,49 +34,49 @@ def test_a_name_whose_properties_agree_gives_the_data_sheet() -> None:
 
 
 def test_the_longest_name_wins() -> None:
-    assert match(told("NVIDIA H100 NVL", 132, 94, "9.0"))[0].bandwidth_bytes_per_s == pytest.approx(3938e9)
-    assert match(told("NVIDIA L40S", 142, 45, "8.9"))[0].peaks_flops_per_s["bf16_tensor"] > 300e12
+    assert match(reported("NVIDIA H100 NVL", 132, 94, "9.0"))[0].bandwidth_bytes_per_s == pytest.approx(3938e9)
+    assert match(reported("NVIDIA L40S", 142, 45, "8.9"))[0].peaks_flops_per_s["bf16_tensor"] > 300e12
 
 
 def test_plain_h100_is_another_board_than_the_80_gb_one() -> None:
-    device, caveats = match(told("NVIDIA H100", 132, 95, "9.0"))
+    device, caveats = match(reported("NVIDIA H100", 132, 95, "9.0"))
     assert device.bandwidth_bytes_per_s == pytest.approx(2447e9)
     assert caveats == ["unconfirmed-peaks"]
 
 
 def test_an_a10_does_not_swallow_an_a100x() -> None:
-    device, caveats = match(told("NVIDIA A100X", 108, 79.2, "8.0"))
+    device, caveats = match(reported("NVIDIA A100X", 108, 79.2, "8.0"))
     assert device.peaks_flops_per_s["bf16_tensor"] == pytest.approx(312e12)
     assert caveats == ["device-by-fingerprint"]
 
 
 def test_a_laptop_part_is_not_its_desktop_namesake() -> None:
-    device, caveats = match(told("NVIDIA GeForce RTX 4090 Laptop GPU", 76, 16, "8.9"))
+    device, caveats = match(reported("NVIDIA GeForce RTX 4090 Laptop GPU", 76, 16, "8.9"))
     assert device.source == "derived" and caveats == ["derived-peaks"]
     assert device.peaks_flops_per_s["bf16_tensor"] == pytest.approx(165.2e12 * 76 / 128)
 
 
 def test_a_bigger_board_of_a_longer_name_keeps_nothing_of_the_shorter() -> None:
-    device, caveats = match(told("NVIDIA GeForce RTX 3060 Ti", 38, 7.8, "8.6"))
+    device, caveats = match(reported("NVIDIA GeForce RTX 3060 Ti", 38, 7.8, "8.6"))
     assert device.bandwidth_bytes_per_s is None  # 448 GB/s in truth; the RTX 3060's 360 would be too low
     assert device.source == "derived" and caveats == ["derived-peaks"]
 
 
 def test_a_slice_has_its_part_of_arithmetic_and_bandwidth() -> None:
-    device, caveats = match(told("NVIDIA H100 80GB HBM3 MIG 1g.10gb", 16, 10, "9.0"))
+    device, caveats = match(reported("NVIDIA H100 80GB HBM3 MIG 1g.10gb", 16, 10, "9.0"))
     assert device.peaks_flops_per_s["bf16_tensor"] == pytest.approx(989.4e12 * 16 / 132)
     assert device.bandwidth_bytes_per_s == pytest.approx(3352e9 / 8)
     assert device.source == "derived" and caveats == ["derived-peaks"]
 
 
 def test_a_partition_of_an_mi300x_is_scaled_by_its_compute_units() -> None:
-    device, _ = match(told("AMD Instinct MI300X", 38, 24, "9.4", 64), "rocm")
+    device, _ = match(reported("AMD Instinct MI300X", 38, 24, "9.4", 64), "rocm")
     assert device.peaks_flops_per_s["bf16_tensor"] == pytest.approx(1307.4e12 / 8)
     assert device.bandwidth_bytes_per_s == pytest.approx(5325e9 / 8)
 
 
 def test_less_memory_alone_does_not_lower_the_bandwidth() -> None:
-    device, _ = match(told("NVIDIA A40-12Q", 84, 12, "8.6"))
+    device, _ = match(reported("NVIDIA A40-12Q", 84, 12, "8.6"))
     assert device.bandwidth_bytes_per_s == pytest.approx(696e9)
 
 
@@ -87,51 +87,51 @@ def test_a_name_without_properties_is_believed() -> None:
 
 @pytest.mark.parametrize("name", ["Tesla T4", "NVIDIA Tesla T4", " Tesla T4 "])
 def test_the_makers_name_may_stand_before_the_part(name: str) -> None:
-    assert match(told(name, 40, 14.6, "7.5"))[0].source == "datasheet"
+    assert match(reported(name, 40, 14.6, "7.5"))[0].source == "datasheet"
 
 
 def test_an_amd_device_without_a_name_is_known_by_its_fingerprint() -> None:
-    device, caveats = match(told("", 304, 192, "9.4", 64), "rocm")
+    device, caveats = match(reported("", 304, 192, "9.4", 64), "rocm")
     assert device.name == "AMD Instinct MI300X"
     assert device.source == "datasheet" and caveats == ["device-by-fingerprint"]
 
 
 def test_the_same_capability_is_another_part_at_another_vendor() -> None:
-    device, _ = match(told("AMD Radeon Graphics", 104, 64, "9.0", 64), "rocm")
+    device, _ = match(reported("AMD Radeon Graphics", 104, 64, "9.0", 64), "rocm")
     assert device.vendor == "AMD"
     assert device.bandwidth_bytes_per_s == pytest.approx(1638.4e9)
 
 
 def test_the_gcd_of_an_mi250_is_found_under_the_shared_name() -> None:
-    device, _ = match(told("AMD Instinct MI250X/MI250", 104, 64, "9.0", 64), "rocm")
+    device, _ = match(reported("AMD Instinct MI250X/MI250", 104, 64, "9.0", 64), "rocm")
     assert device.peaks_flops_per_s["bf16_tensor"] == pytest.approx(181e12)
 
 
 def test_a_virtual_function_has_the_ceilings_of_its_part() -> None:
-    device, caveats = match(told("AMD Instinct MI300X VF", 304, 192, "9.4", 64), "rocm")
+    device, caveats = match(reported("AMD Instinct MI300X VF", 304, 192, "9.4", 64), "rocm")
     assert device.source == "datasheet" and not caveats
 
 
 def test_rows_that_fit_an_unknown_name_give_the_higher_ceilings() -> None:
-    device, caveats = match(told("Tesla V100-FHHL-32GB", 80, 31.7, "7.0"))
+    device, caveats = match(reported("Tesla V100-FHHL-32GB", 80, 31.7, "7.0"))
     assert device.peaks_flops_per_s["fp16_tensor"] == pytest.approx(130e12)
     assert device.source == "derived" and caveats == ["device-by-fingerprint"]
 
 
 def test_a_part_known_only_by_architecture_has_peaks_but_no_bandwidth() -> None:
-    device, caveats = match(told("NVIDIA RTX A1000 6GB Laptop GPU", 20, 6, "8.6"))
+    device, caveats = match(reported("NVIDIA RTX A1000 6GB Laptop GPU", 20, 6, "8.6"))
     assert device.peaks_flops_per_s["bf16_tensor"] == pytest.approx(20 * 1024 * 1800e6)
     assert device.bandwidth_bytes_per_s is None and device.ridge_flops_per_byte == {}
     assert device.source == "derived" and caveats == ["derived-peaks"]
 
 
 def test_a_gtx_board_has_no_tensor_cores() -> None:
-    device, _ = match(told("NVIDIA GeForce GTX 1650", 16, 4, "7.5"))
+    device, _ = match(reported("NVIDIA GeForce GTX 1650", 16, 4, "7.5"))
     assert device.peaks_flops_per_s and not [peak for peak in device.peaks_flops_per_s if peak.endswith("_tensor")]
 
 
 def test_workgroup_pairs_of_radeon_boards_are_no_mismatch() -> None:
-    assert match(told("AMD Radeon RX 7900 XTX", 48, 24, "11.0"), "rocm")[0].source == "datasheet"
+    assert match(reported("AMD Radeon RX 7900 XTX", 48, 24, "11.0"), "rocm")[0].source == "datasheet"
 
 
 def test_half_of_a_two_tile_xpu_is_scaled() -> None:
@@ -140,7 +140,7 @@ def test_half_of_a_two_tile_xpu_is_scaled() -> None:
     assert device.bandwidth_bytes_per_s == pytest.approx(3276.8e9 / 2)
 
 
-@pytest.mark.parametrize("properties", [[], [DeviceProperties(0, "Ascend 910B")]], ids=["nothing told", "stranger"])
+@pytest.mark.parametrize("properties", [[], [DeviceProperties(0, "Ascend 910B")]], ids=["nothing known", "stranger"])
 def test_an_unknown_device_has_no_ceilings_and_says_what_to_pass(properties: list[DeviceProperties]) -> None:
     device, caveats = match_device(properties, [0], "npu")
     assert (device.peaks_flops_per_s, device.bandwidth_bytes_per_s, device.source) == ({}, None, None)

@@ -66,14 +66,14 @@ def test_launches_orphans_and_early_kernels_are_counted_as_the_catalogue_does(tr
             kernels["launch"].isna().sum(),
             early,
         )
-        told = (
+        recorded = (
             int(row["n_kernels"]),
             float(row["kernel_corr_linked_frac"]),
             int(row["gpu_orphan_no_launch"]),
             int(row["n_launch_after_kernel"]),
         )
-        if not np.allclose(found, told, rtol=0, atol=6e-4):
-            wrong.append((row["file"], found, told))
+        if not np.allclose(found, recorded, rtol=0, atol=6e-4):
+            wrong.append((row["file"], found, recorded))
     assert wrong == []
 
 
@@ -81,13 +81,13 @@ def test_links_agree_with_the_external_ids_of_files_that_have_good_ones(traces: 
     checked = 0
     for row, result in device_traces(traces):
         kernels, trace = result.kernels, result.trace
-        told = trace.device_args.set_index("event")["external_id"].reindex(kernels["event"])
+        recorded = trace.device_args.set_index("event")["external_id"].reindex(kernels["event"])
         of_op = (
             trace.op_args.set_index("event")["external_id"].reindex(result.ops["event"]).to_numpy(float, na_value=-1)
         )
-        both = (told.notna().to_numpy()) & (kernels["op"].notna() & kernels["launch"].notna()).to_numpy()
+        both = (recorded.notna().to_numpy()) & (kernels["op"].notna() & kernels["launch"].notna()).to_numpy()
         mine = of_op[kernels.loc[both, "op"].to_numpy(int)]
-        assert (mine == told[both].to_numpy(float)).all(), row["file"]
+        assert (mine == recorded[both].to_numpy(float)).all(), row["file"]
         checked += both.sum()
     assert checked > 10_000
 

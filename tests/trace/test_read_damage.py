@@ -32,7 +32,7 @@ KINETO = """{{
 COMPLETE = json.dumps({"schemaVersion": 1, "traceEvents": chain(50), "traceName": "x"})
 
 
-def told(trace: Trace, slug: str) -> str:
+def message_of(trace: Trace, slug: str) -> str:
     return next(caveat.message for caveat in trace.caveats if caveat.slug == slug)
 
 
@@ -55,7 +55,7 @@ def test_names_that_kineto_did_not_escape_are_read_as_meant(tmp_path: Path, raw:
 def test_a_repaired_file_says_how_many_events_it_repaired(tmp_path: Path) -> None:
     trace = read_bytes(tmp_path, KINETO.format(name=r"torch\profiler.py(5): step"))
     assert slugs(trace) == ["repaired-json"]
-    assert "1 event(s) held unescaped backslashes" in told(trace, "repaired-json")
+    assert "1 event(s) held unescaped backslashes" in message_of(trace, "repaired-json")
 
 
 def test_paths_that_read_as_legal_escapes_are_restored_once_the_file_is_known_for_it(tmp_path: Path) -> None:
@@ -74,7 +74,7 @@ def test_unescaped_quotes_say_nothing_of_escapes_elsewhere(tmp_path: Path) -> No
     sound = json.dumps(frame("a\nb", 1673466237799246, 1))
     trace = read_bytes(tmp_path, KINETO.format(name='<eval "x">').replace("[\n", "[\n" + sound + ",\n", 1))
     assert "a\nb" in names(trace)
-    assert told(trace, "repaired-json").startswith("1 event(s) held unescaped quotes")
+    assert message_of(trace, "repaired-json").startswith("1 event(s) held unescaped quotes")
 
 
 def test_raw_control_characters_pass_and_are_counted(tmp_path: Path) -> None:
@@ -86,7 +86,7 @@ def test_raw_control_characters_pass_and_are_counted(tmp_path: Path) -> None:
 def test_bytes_that_are_not_utf8_become_replacement_characters(tmp_path: Path) -> None:
     trace = read_bytes(tmp_path, KINETO.format(name="a?b").encode().replace(b"a?b", b"a\xffb"))
     assert names(trace)[0] == "a�b"
-    assert "not UTF-8" in told(trace, "repaired-json")
+    assert "not UTF-8" in message_of(trace, "repaired-json")
 
 
 @pytest.mark.parametrize("value", ["NaN", "Infinity", "-Infinity", "nan", "-nan", "inf", "N/A", "1e999"])
@@ -112,7 +112,7 @@ def test_an_event_that_lacks_a_key_is_left_out_and_counted(tmp_path: Path, key: 
     trace = read_list(tmp_path, [*chain(3), bad])
     assert len(trace.events) == len(trace.op_args) == 3
     assert slugs(trace) == ["skipped-events"]
-    assert told(trace, "skipped-events").startswith("1 event(s)")
+    assert message_of(trace, "skipped-events").startswith("1 event(s)")
 
 
 @pytest.mark.parametrize("args", [None, [], "text", 3, {"External id": "x"}, {"External id": None}])
@@ -153,7 +153,7 @@ def test_a_kernel_at_time_zero_in_an_epoch_trace_does_not_stretch_it(tmp_path: P
     trace = read_list(tmp_path, [kernel(9, 0, 0), *chain(3, 1673466237799245)])
     assert names(trace) == ["aten::op0", "aten::op1", "aten::op2"]
     assert trace.events["ts_us"].tolist() == [0.0, 1.0, 2.0]
-    assert "days away" in told(trace, "skipped-events")
+    assert "days away" in message_of(trace, "skipped-events")
 
 
 def test_an_allocation_at_time_zero_in_an_epoch_trace_is_left_out(tmp_path: Path) -> None:
@@ -187,7 +187,7 @@ def test_a_broken_event_does_not_cost_its_neighbours(tmp_path: Path) -> None:
     events[200] = events[200].replace('"ts": ', '"ts": abc')
     trace = read_bytes(tmp_path, "[" + ",".join(events) + "]")
     assert sorted(set(range(400)) - {int(name[8:]) for name in names(trace)}) == [100, 200]
-    assert told(trace, "skipped-events").startswith("2 event(s)")
+    assert message_of(trace, "skipped-events").startswith("2 event(s)")
 
 
 def test_a_broken_event_among_events_that_begin_with_another_key_costs_only_itself(tmp_path: Path) -> None:
@@ -227,7 +227,7 @@ def test_a_file_cut_anywhere_gives_every_complete_event(tmp_path: Path, position
     assert len(trace.events) == complete
     if position < COMPLETE.index("]"):
         assert slugs(trace) == ["truncated"]
-        assert f"{complete} " in told(trace, "truncated")
+        assert f"{complete} " in message_of(trace, "truncated")
 
 
 def test_a_compressed_file_cut_in_the_middle_gives_its_first_half(tmp_path: Path) -> None:
