@@ -172,7 +172,7 @@ def exposed_communication(evidence: Evidence) -> Draft | None:
             f"({format_share(share_of_step(evidence, exposed_us))})",
             *(_in_words(one) for one in _largest(evidence.analysis.collectives)),
             *(
-                ("how much of it is waiting for late ranks does not follow from one rank: give the traces of all",)
+                ("one rank does not show how much of it is waiting for late ranks: give the traces of all",)
                 if alone
                 else ()
             ),
