@@ -98,11 +98,8 @@ def _ended_by_its_signal(function: Callable[..., None]) -> Callable[..., None]:
     return command
 
 
-def _tell(error: BottleneckError) -> None:
-    lines = [f"error: {error.what}"]
-    lines += [f"  why: {error.why}"] if error.why else []
-    lines += [f"  fix: {error.fix}"] if error.fix else []
-    print("\n".join(lines), file=sys.stderr)
+def _print_error(error: BottleneckError) -> None:
+    print("\n".join(error.lines()), file=sys.stderr)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -121,7 +118,7 @@ def _run(arguments: list[str]) -> int:
     except SystemExit as leave:
         return leave.code if isinstance(leave.code, int) else 1
     except BottleneckError as error:
-        _tell(error)
+        _print_error(error)
         return error.exit_code
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
@@ -134,7 +131,7 @@ def _report_bug() -> int:
     with tempfile.NamedTemporaryFile("w", prefix="bottleneck-crash-", suffix=".txt", delete=False) as file:
         traceback.print_exc(file=file)
     kind = sys.exc_info()[0]
-    _tell(
+    _print_error(
         BottleneckError(
             f"bottleneck itself failed ({kind.__name__ if kind else 'unknown'})",
             why="this is a bug of ours, not of your program",

@@ -22,6 +22,11 @@ class BottleneckError(Exception):
         self.why = why
         self.fix = fix
 
+    def lines(self) -> list[str]:
+        """The lines that the user reads."""
+        parts = (("  why", self.why), ("  fix", self.fix))
+        return [f"error: {self.what}", *(f"{label}: {text}" for label, text in parts if text)]
+
 
 class UsageError(BottleneckError):
     """The command line asks for something that cannot be."""

@@ -16,7 +16,6 @@ from bottleneck.commands.interrupts import Interrupted, held_back
 
 if TYPE_CHECKING:
     from bottleneck.calibrate.calibration import Calibration
-    from bottleneck.errors import BottleneckError
     from bottleneck.harness.finish import Ending, Follower
     from bottleneck.harness.folder import FolderClaim, RunState
     from bottleneck.harness.messages import Notes, Plan
@@ -64,7 +63,7 @@ def finish_and_report(plan: "Plan", ending: "Ending", settings: ReportSettings) 
     except Interrupted:
         settings.say(f"bottleneck: interrupted; for the report: bottleneck report --repair {shown(folder)}")
     except BottleneckError as error:
-        settings.say("\n".join(_lines(error)))
+        settings.say("\n".join(error.lines()))
     except FileNotFoundError as error:
         settings.say(f"error: the recording could not be finished: {error.filename} is gone")
         settings.say("  fix: name a folder that the program leaves alone with -o DIR")
@@ -175,11 +174,6 @@ def _summary(folder: Path, recording: "Recording", result: FinishResult) -> str:
         lines.append(f"bottleneck: {tell_step(recording.step_name, recording.steps_seen)}")
     lines += [f"bottleneck: {warning}" for warning in recording.warnings]
     return "\n".join(lines)
-
-
-def _lines(error: "BottleneckError") -> list[str]:
-    parts = (("  why", error.why), ("  fix", error.fix))
-    return [f"error: {error.what}", *(f"{label}: {text}" for label, text in parts if text)]
 
 
 def shown(folder: Path) -> str:

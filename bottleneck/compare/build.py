@@ -9,7 +9,7 @@ from bottleneck import __version__
 from bottleneck.compare.change_summary import change_sentence, counter_sentence, find_noise, find_notes, find_parts
 from bottleneck.compare.conditions import find_conditions
 from bottleneck.compare.matching import WorkMatch, match
-from bottleneck.compare.pieces import BUSY_ACCOUNTS, Piece, find_work
+from bottleneck.compare.pieces import BUSY_ACCOUNTS, Piece, common_shapes, find_work
 from bottleneck.compare.sides import ComparedSide, Diff, Touched, clean_us, describe_side
 from bottleneck.schema.comparison import Bar, ChangeKind, ChangeRow, Comparison, CounterStep, MatchedBy
 from bottleneck.schema.counters import COUNTERS
@@ -30,7 +30,7 @@ def compare(before: ComparedSide, after: ComparedSide, touched: Touched | None =
     diff, noise = Diff(touched), find_noise(before, after)
     in_full = before.is_full and after.is_full
     matches = match(find_work(before, in_full), find_work(after, in_full))
-    rows = make_rows(matches, noise.row_share, diff)
+    rows = _sorted(_row(each, noise.row_share, diff) for each in matches)
     bars = find_bars(before, after, diff)
     idle = tuple(bar for bar in bars if bar.account not in BUSY_ACCOUNTS)
     conditions = find_conditions(before, after, matches)
@@ -110,11 +110,6 @@ class Sums(NamedTuple):
         return not is_whole and abs(after - before) <= 0.05 * max(before, after)
 
 
-def make_rows(matches: Iterable[WorkMatch], noise: float, diff: Diff) -> tuple[ChangeRow, ...]:
-    """A row per match, most change first."""
-    return _sorted(_row(match, noise, diff) for match in matches)
-
-
 def fold_modules(rows: Iterable[ChangeRow], noise: float) -> tuple[ChangeRow, ...]:
     """The rows folded by module path, most change first."""
     folds: dict[str | None, list[ChangeRow]] = {}
@@ -124,6 +119,7 @@ def fold_modules(rows: Iterable[ChangeRow], noise: float) -> tuple[ChangeRow, ..
 
 
 def _sorted(rows: Iterable[ChangeRow]) -> tuple[ChangeRow, ...]:
+    """Most change first."""
     return tuple(sorted(rows, key=lambda row: (-abs(row.change_us), row.name, row.module or "", row.shapes or "")))
 
 
@@ -136,7 +132,7 @@ def _row(match: WorkMatch, noise: float, diff: Diff) -> ChangeRow:
     return ChangeRow(
         name=_name(match),
         module=_common_module(shown),
-        shapes=_change_of(_shapes(match.before), _shapes(match.after)),
+        shapes=_change_of(common_shapes(match.before), common_shapes(match.after)),
         family=families.pop() if len(families) == 1 else None,
         kind=sums.kind(count_us, mean_us, noise),
         matched_by=match.matched_by,
@@ -193,12 +189,6 @@ def _common_module(pieces: Sequence[Piece]) -> str | None:
     first, last = paths[0].split("."), paths[-1].split(".")
     length = next((at for at, (one, other) in enumerate(zip(first, last, strict=False)) if one != other), len(first))
     return ".".join(first[:length]) or None
-
-
-def _shapes(pieces: Iterable[Piece]) -> str | None:
-    """The shapes that all of them have; null where they differ or are not known."""
-    shapes = {piece.shapes for piece in pieces}
-    return shapes.pop() if len(shapes) == 1 else None
 
 
 def _change_of(before: str | None, after: str | None) -> str | None:

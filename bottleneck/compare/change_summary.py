@@ -11,8 +11,6 @@ from bottleneck.compare.pieces import UNLISTED
 from bottleneck.compare.sides import ComparedSide
 from bottleneck.schema.accounts import phrase_of
 from bottleneck.schema.comparison import Bar, ChangeRow, Comparison, Condition, CounterStep
-from bottleneck.schema.counters import COUNTERS
-from bottleneck.schema.measurements import Timing
 from bottleneck.units import format_share, format_us
 
 # With fewer steps the range of their times does not predict the next recording.
@@ -51,19 +49,16 @@ def find_noise(before: ComparedSide, after: ComparedSide) -> Noise:
 
 
 def _spread(side: ComparedSide) -> float | None:
-    """Half of the interval of the median step as a share of it; null where there are too few steps."""
-    timing = timing_of(side)
+    """Half of the interval of the median step as a share of it; null where there are too few steps.
+
+    The steps are those behind the ledger: unprofiled ones where they were measured.
+    """
+    steps = None if side.analysis is None else side.analysis.steps
+    timing = None if steps is None else steps.unprofiled_us or steps.profiled_us
     if timing is None or timing.n < FEWEST_STEPS or not 0 < timing.median < math.inf:
         return None
     half = (timing.high - timing.low) / 2 / timing.median
     return half if 0 <= half < math.inf else None
-
-
-def timing_of(side: ComparedSide) -> Timing | None:
-    """The step times behind the ledger: unprofiled ones where they were measured."""
-    if side.analysis is None:
-        return None
-    return side.analysis.steps.unprofiled_us or side.analysis.steps.profiled_us
 
 
 # The number of parts listed, each at least this share of the change.
@@ -235,12 +230,6 @@ def _short(name: str) -> str:
     """A name of the trace, short enough for a sentence and on one line."""
     plain = "".join(character if character.isprintable() else " " for character in name[: 2 * _LONGEST_NAME])
     return plain if len(plain) <= _LONGEST_NAME else f"{plain[: _LONGEST_NAME - 1]}…"
-
-
-def counter_words(name: str, count: int) -> str:
-    """'3 syncs'."""
-    counter = COUNTERS.get(name)
-    return f"{count} {name}" if counter is None else f"{count} {counter.one if count == 1 else counter.many}"
 
 
 _WORTH_A_NOTE = 0.01

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from bottleneck.compare.matching import WorkMatch
-from bottleneck.compare.pieces import Piece, sizes
+from bottleneck.compare.pieces import common_shapes, share_of_time, sizes
 from bottleneck.compare.sides import ComparedSide
 from bottleneck.schema.analysis import Analysis, KernelSummary
 from bottleneck.schema.comparison import Condition
@@ -43,17 +43,11 @@ def _lacking(before: Analysis, after: Analysis) -> list[Condition]:
         [row for row in each.kernels if row.bound != "dispatch" and 0 < row.us < math.inf] for each in (before, after)
     ]
     for what, holds in _DETAILS.items():
-        old, new = (_share(rows, holds) for rows in busy)
+        old, new = (share_of_time(rows, holds) for rows in busy)
         if min(old, new) <= _NOT_KNOWN and max(old, new) >= _KNOWN:
             message = f"only one side records its {what}: rows are matched by what both record"
             found.append(Condition(f"{what} known", format_share(old), format_share(new), "colours", message))
     return found
-
-
-def _share(rows: Iterable[KernelSummary], holds: Callable[[KernelSummary], bool]) -> float:
-    """Share of the busy time that this holds for."""
-    total = sum([row.us for row in rows])
-    return sum([row.us for row in rows if holds(row)]) / total if total else 0.0
 
 
 def _modelled_work(before: Analysis, after: Analysis) -> list[Condition]:
@@ -88,7 +82,7 @@ def find_sizes(matches: Iterable[WorkMatch]) -> list[Condition]:
             continue
         spent = sum([piece.us for piece in match.after])
         total += spent
-        old, new = _only_shapes(match.before), _only_shapes(match.after)
+        old, new = common_shapes(match.before), common_shapes(match.after)
         if old is None or new is None:
             continue
         for pair in set() if old == new else _changed(sizes(old), sizes(new)):
@@ -98,13 +92,6 @@ def find_sizes(matches: Iterable[WorkMatch]) -> list[Condition]:
     pair = max(us, key=lambda pair: (us[pair], pair))
     message = f"in {format_share(us[pair] / total)} of the time of ops that both sides run: another batch or width"
     return [Condition("sizes", str(pair[0]), str(pair[1]), "colours", message)]
-
-
-def _only_shapes(pieces: Sequence[Piece]) -> str | None:
-    if len(pieces) == 1:
-        return pieces[0].shapes
-    shapes = {piece.shapes for piece in pieces}
-    return shapes.pop() if len(shapes) == 1 else None
 
 
 def _changed(before: tuple[int, ...] | None, after: tuple[int, ...] | None) -> set[tuple[int, int]]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 
 from bottleneck.compare.canonical_names import EXCHANGEABLE, is_region, plain_kernel
-from bottleneck.compare.pieces import Piece, sizes
+from bottleneck.compare.pieces import Piece, share_of_time, sizes
 from bottleneck.schema.comparison import MatchedBy
 
 _WRAPPER = re.compile(
@@ -276,16 +276,11 @@ def _match(before: Sequence[Piece], after: Sequence[Piece]) -> list[WorkMatch]:
 
 
 def _levels(before: Sequence[Piece], after: Sequence[Piece]) -> tuple[_Level, ...]:
-    both_know_modules = all(_share(side, lambda piece: piece.module is not None) >= 0.5 for side in (before, after))
-    both_know_ops = all(_share(side, lambda piece: piece.op is not None) >= 0.5 for side in (before, after))
+    sides = (before, after)
+    both_know_modules = all(share_of_time(side, lambda piece: piece.module is not None) >= 0.5 for side in sides)
+    both_know_ops = all(share_of_time(side, lambda piece: piece.op is not None) >= 0.5 for side in sides)
     last: _Level = ("kernel family", _exchangeable if both_know_ops else _family)
     return (*_LEVELS, *(_WITHIN_MODULES if both_know_modules else _ACROSS_MODULES), last)
-
-
-def _share(pieces: Iterable[Piece], holds: Callable[[Piece], bool]) -> float:
-    """Share of the time that this holds for."""
-    total = sum([piece.us for piece in pieces])
-    return sum([piece.us for piece in pieces if holds(piece)]) / total if total else 0.0
 
 
 def _common_regions(before: Iterable[Piece], after: Iterable[Piece]) -> set[str]:

@@ -2,9 +2,9 @@
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -176,3 +176,20 @@ def sizes(shapes: str | None) -> tuple[int, ...] | None:
     if not shapes or shapes.endswith("…"):
         return None
     return tuple(int(size) for size in _SIZE.findall(shapes))
+
+
+def common_shapes(pieces: Sequence[Piece]) -> str | None:
+    """The shapes that all of them have; null where they differ or are not known."""
+    if len(pieces) == 1:
+        return pieces[0].shapes
+    shapes = {piece.shapes for piece in pieces}
+    return shapes.pop() if len(shapes) == 1 else None
+
+
+Work = TypeVar("Work", Piece, KernelSummary)
+
+
+def share_of_time(work: Sequence[Work], holds: Callable[[Work], bool]) -> float:
+    """Share of the time of this work that a condition holds for."""
+    total = sum([each.us for each in work])
+    return sum([each.us for each in work if holds(each)]) / total if total else 0.0

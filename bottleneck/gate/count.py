@@ -40,14 +40,15 @@ def fingerprint_of(evidence: Evidence) -> Fingerprint:
     """The facts that the recording, or the trace alone, states; unknown facts are left out."""
     recording = evidence.recording
     if recording is None:
-        return Fingerprint({"backend": evidence.linked.trace.flavour, **_ranks(evidence)}, _of_device(evidence))
+        trace = evidence.linked.trace
+        return Fingerprint({"backend": trace.flavour, **_known(world_size=trace.world_size)}, _of_device(evidence))
     return Fingerprint(
         portable={
             **_known(torch=_minor(recording.framework or ""), python=_minor(recording.versions.get("python", ""))),
             "backend": evidence.linked.trace.flavour,
             **_known(compiled=_is_compiled(recording)),
             "world_size": len(recording.traces) or 1,
-            **_told(recording, _DECIDES_OPS_OF_CPU if _is_host_only(evidence) else ()),
+            **_recorded(recording, _DECIDES_OPS_OF_CPU if _is_host_only(evidence) else ()),
         },
         backend={**_of_device(evidence), **_known(threads=recording.threads), **_libraries(evidence, recording)},
         # Not its release: that changes with every update of the system, and lock-files with it.
@@ -82,10 +83,6 @@ def _is_compiled(recording: Recording) -> bool | None:
     return None if recording.compilation is None else recording.compilation.graphs > 0
 
 
-def _ranks(evidence: Evidence) -> dict[str, Value]:
-    return _known(world_size=evidence.linked.trace.world_size)
-
-
 def _of_device(evidence: Evidence) -> dict[str, Value]:
     """The device that the trace names; of a CPU nothing, whose instructions are among its libraries."""
     devices = evidence.linked.trace.devices
@@ -96,10 +93,10 @@ def _of_device(evidence: Evidence) -> dict[str, Value]:
 
 def _libraries(evidence: Evidence, recording: Recording) -> Mapping[str, Value]:
     everything = (*_OF_GPU, *_OF_CPU, *_DECIDES_OPS_OF_CPU)
-    return _told(recording, _OF_CPU if _is_host_only(evidence) else everything)
+    return _recorded(recording, _OF_CPU if _is_host_only(evidence) else everything)
 
 
-def _told(recording: Recording, names: Sequence[str]) -> Mapping[str, Value]:
+def _recorded(recording: Recording, names: Sequence[str]) -> Mapping[str, Value]:
     return {name: recording.libraries[name] for name in names if name in recording.libraries}
 
 

@@ -125,12 +125,11 @@ def _gap(before: Mapping[str, Value], after: Mapping[str, Value], advice: str = 
     names = [name for name in sorted({*before, *after}) if before.get(name) != after.get(name)]
     if not names:
         return ""
-    old, new = (", ".join(_fact(name, facts) for name in names) for facts in (before, after))
+    old, new = (
+        ", ".join(f"{name} {facts[name]}" if name in facts else f"unknown {name}" for name in names)
+        for facts in (before, after)
+    )
     return f"the lock-file is of {old}, this is {new}{advice}"
-
-
-def _fact(name: str, facts: Mapping[str, Value]) -> str:
-    return f"{name} {facts[name]}" if name in facts else f"unknown {name}"
 
 
 def _known(names: Mapping[str, object]) -> list[str]:

@@ -62,6 +62,7 @@ _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 _NUMBER_KEY = re.compile(r":([0-9]{1,9})")
 _NUMBER_LIKE = re.compile(r":+[0-9]+")
 _TEXT_CHARACTERS = 160
+_FINGERPRINT_KEYS = ("portable", "backend", "host")
 # Our own keys have two or three parts; texts are in quotes.
 _PARTS = 100
 
@@ -126,7 +127,8 @@ def _blocks(lock: Lock) -> Iterable[list[str]]:
         f"steps = {counts.steps}",
         f"runs = {counts.runs}",
     ]
-    yield from _fingerprint_blocks(counts.fingerprint)
+    for name in _FINGERPRINT_KEYS:
+        yield from _block(f"fingerprint.{name}", getattr(counts.fingerprint, name))
     yield from _block("counters", _of_tier(counts.values, "portable"))
     yield from _block("counters.backend", _of_tier(counts.values, "backend"))
     yield from _block("unstable", counts.unstable)
@@ -139,11 +141,6 @@ def _blocks(lock: Lock) -> Iterable[list[str]]:
         yield ["[anchor]", f"commit = {_quoted(lock.anchor.commit)}", *_rows(lock.anchor.values)]
     for row in lock.accepted:
         yield ["[[accepted]]", *_acceptance_rows(row)]
-
-
-def _fingerprint_blocks(fingerprint: Fingerprint) -> Iterable[list[str]]:
-    for name in ("portable", "backend", "host"):
-        yield from _block(f"fingerprint.{name}", getattr(fingerprint, name))
 
 
 def _site_blocks(sites: Iterable[Site]) -> Iterable[list[str]]:
@@ -243,8 +240,8 @@ def _read_values(section: TomlTable) -> dict[str, int]:
 
 
 def _read_fingerprint(section: TomlTable) -> Fingerprint:
-    section.refuse_others(("portable", "backend", "host"))
-    return Fingerprint(*(_read_facts(section.section(name)) for name in ("portable", "backend", "host")))
+    section.refuse_others(_FINGERPRINT_KEYS)
+    return Fingerprint(*(_read_facts(section.section(name)) for name in _FINGERPRINT_KEYS))
 
 
 def _read_facts(section: TomlTable) -> dict[str, Value]:

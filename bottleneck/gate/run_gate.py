@@ -158,7 +158,8 @@ def _gate(run: GateRun, program: Program, result: WorkloadResult, workloads: int
     file = run.lock_file(result.name)
     lock = _lock(file)
     if lock is None and run.only != "time":
-        result = replace(result, is_new=True, warnings=(*result.warnings, _no_lock(result.name)))
+        missing = f"{result.name} has no lock-file yet: bottleneck gate --update, and commit it"
+        result = replace(result, is_new=True, warnings=(*result.warnings, missing))
     counted: Counted | None = None
     changes: tuple[CounterChange, ...] = ()
     if run.only != "time":
@@ -178,10 +179,6 @@ def _gate(run: GateRun, program: Program, result: WorkloadResult, workloads: int
 
 def _lock(path: Path) -> Lock | None:
     return read_lock(path) if path.exists() else None
-
-
-def _no_lock(name: str) -> str:
-    return f"{name} has no lock-file yet: bottleneck gate --update, and commit it"
 
 
 def _time(run: GateRun, program: Program, workloads: int) -> TimeResult:
@@ -285,7 +282,7 @@ def _gate_recording(path: Path, before: Path, base: Explanation, settings: GateS
     base_counts, counts = count(base), count(case)
     name = workload_name((path.name.removesuffix(".gz").removesuffix(".json"),))
     changes = judge_counts(Lock(name, (), _alike(base_counts, counts)), counts, settings)
-    timed = _advise(base, case)
+    timed = TimeResult("advisory", _WHY_ADVISORY, base_us=_step(base), candidate_us=_step(case))
     result = WorkloadResult(
         name=name,
         program=(str(path),),
@@ -319,11 +316,6 @@ def _case(path: Path) -> Explanation:
             fix="name the trace of one rank on both sides",
         )
     return finish(examine(sources[0]))
-
-
-def _advise(base: Explanation, case: Explanation) -> TimeResult:
-    times = [_step(each) for each in (base, case)]
-    return TimeResult("advisory", _WHY_ADVISORY, base_us=times[0], candidate_us=times[1])
 
 
 def _step(case: Explanation) -> Timing | None:

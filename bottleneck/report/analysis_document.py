@@ -228,16 +228,13 @@ def _peaks(analysis: Analysis) -> str:
 def _reached(analysis: Analysis) -> str:
     totals, parts = analysis.totals, []
     if totals.model_flops_utilization is not None:
-        parts.append(f"{format_share(totals.model_flops_utilization)} of the {_peak_name(totals.peak)} peak")
+        peak = "arithmetic" if totals.peak is None else totals.peak.replace("_", " ")
+        parts.append(f"{format_share(totals.model_flops_utilization)} of the {peak} peak")
     if totals.bandwidth_utilization is not None:
         parts.append(f"{format_share(totals.bandwidth_utilization)} of the memory bandwidth")
     modelled = analysis.coverage.priced_share
     least = "at least " if modelled is not None and modelled < _MODELLED_ENOUGH else ""
     return f"{least}{' and '.join(parts)}, over the whole step" if parts else ""
-
-
-def _peak_name(key: str | None) -> str:
-    return "arithmetic" if key is None else key.replace("_", " ")
 
 
 def _sensors(telemetry: TelemetrySummary | None) -> str:

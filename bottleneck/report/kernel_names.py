@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from rich.cells import cell_len, set_cell_size
 
@@ -129,9 +129,6 @@ def _demangled(name: str) -> str:
         return ""
     types = re.search(r"\d([A-Z][a-z]+[A-Z][a-z]+(?:[A-Z][a-z]+)*)", name[position:])
     return f"{parts[-1]}<{types[1]}>" if types and parts[-1].lower().endswith("kernel") else parts[-1]
-
-
-Shortener = Callable[[str], str]
 
 
 def short_names(names: Sequence[str], width: int, ellipsis: str = "…") -> list[str]:

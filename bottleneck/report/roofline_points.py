@@ -99,17 +99,13 @@ def absences(analysis: Analysis) -> str:
         (moving_us, "does no arithmetic"),
         (small_us, f"lies in kernels smaller than the {_MOST_POINTS} shown"),
     )
-    parts = [_share_words(us / busy_us, what) for us, what in kinds if us > 1e-9 * busy_us]
+    parts = [f"{format_share(us / busy_us)} of busy time that {what}" for us, what in kinds if us > 1e-9 * busy_us]
     return f"not drawn: {' and '.join(parts)}" if parts else ""
 
 
 def clip(value: float, limits: tuple[float, float]) -> float:
     """The value, or the limit that it lies beyond."""
     return min(max(value, limits[0]), limits[1])
-
-
-def _share_words(share: float, what: str) -> str:
-    return f"{format_share(share)} of busy time that {what}"
 
 
 def _has_place(row: KernelSummary) -> bool:

@@ -19,7 +19,6 @@ _SETUP_S = 0.5
 _FASTEST = "clearly the fastest"
 _SETUP_NOTE = ("set-up: what the first step took, compiling included, beyond a usual one",)
 _UNITS = ((1e6, "s"), (1e3, "ms"), (1.0, "us"))
-_PREFIXES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""))
 
 
 def build(sweep: Sweep) -> Document:

@@ -193,7 +193,8 @@ def _section_lines(section: Section, style: TerminalStyle) -> list[Text]:
     """A section without its title."""
     if isinstance(section, TableSection):
         grid = table_lines(section, style) if section.rows else []
-        return [*grid, *(line for note in section.notes for line in _note_lines(note, style))]
+        notes = (wrapped(Text(style.text(note, _PROSE), "dim"), style, 2) for note in section.notes)
+        return [*grid, *(line for lines in notes for line in lines)]
     if isinstance(section, Sparkline):
         return _sparkline_lines(section, style)
     if isinstance(section, ActionSection):
@@ -204,10 +205,6 @@ def _section_lines(section: Section, style: TerminalStyle) -> list[Text]:
     if isinstance(section, CheckSection):
         return [line for check in section.checks for line in _check_lines(check, style)]
     return _list_lines(section, style)
-
-
-def _note_lines(note: str, style: TerminalStyle) -> list[Text]:
-    return wrapped(Text(style.text(note, _PROSE), "dim"), style, 2)
 
 
 def _group_bar(groups: tuple[tuple[str, float], ...], style: TerminalStyle) -> Text | None:

@@ -9,6 +9,9 @@ from typing import Any
 import msgspec
 
 from bottleneck.errors import UsageError
+from bottleneck.report.ci.annotations import render_github, render_gitlab, render_sarif
+from bottleneck.report.ci.junit import render as render_junit
+from bottleneck.report.ci.openmetrics import render as render_openmetrics
 from bottleneck.report.ci.phrases import verdict_of
 from bottleneck.report.json_text import encode
 from bottleneck.report.output import write_bytes
@@ -37,36 +40,6 @@ def _markdown(gate: Gate) -> str:
     return render(gate)
 
 
-def _junit(gate: Gate) -> str:
-    from bottleneck.report.ci.junit import render  # noqa: PLC0415 - only the formats asked for are loaded
-
-    return render(gate)
-
-
-def _sarif(gate: Gate) -> str:
-    from bottleneck.report.ci.annotations import render_sarif as render  # noqa: PLC0415 - as above
-
-    return render(gate)
-
-
-def _github(gate: Gate) -> str:
-    from bottleneck.report.ci.annotations import render_github as render  # noqa: PLC0415 - as above
-
-    return render(gate)
-
-
-def _gitlab(gate: Gate) -> str:
-    from bottleneck.report.ci.annotations import render_gitlab as render  # noqa: PLC0415 - as above
-
-    return render(gate)
-
-
-def _openmetrics(gate: Gate) -> str:
-    from bottleneck.report.ci.openmetrics import render  # noqa: PLC0415 - as above
-
-    return render(gate)
-
-
 _MEASUREMENT = {field.name for field in fields(Ratio)}  # those of Timing too
 _HEAD = ("schema", "version", "verdict", "exit_code", "sentence")
 
@@ -90,11 +63,11 @@ GATE_FORMATS: Mapping[str, GateFormat] = {
     "terminal": GateFormat("gate.txt", _terminal),
     "markdown": GateFormat("gate.md", _markdown),
     "json": GateFormat("gate.json", to_json),
-    "junit": GateFormat("junit.xml", _junit),
-    "sarif": GateFormat("gate.sarif", _sarif),
-    "github": GateFormat("annotations.txt", _github),
-    "gitlab": GateFormat("codequality.json", _gitlab),
-    "openmetrics": GateFormat("metrics.txt", _openmetrics),
+    "junit": GateFormat("junit.xml", render_junit),
+    "sarif": GateFormat("gate.sarif", render_sarif),
+    "github": GateFormat("annotations.txt", render_github),
+    "gitlab": GateFormat("codequality.json", render_gitlab),
+    "openmetrics": GateFormat("metrics.txt", render_openmetrics),
 }
 
 

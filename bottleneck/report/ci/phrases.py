@@ -85,11 +85,8 @@ def share(value: float) -> str:
     """A share as a percentage, '2.4 %', with two decimals where one would show it as nothing."""
     if not math.isfinite(value):
         return "unknown"
-    return "<0.01 %" if 0 < abs(value) < 0.00005 else f"{value * 100:.{_decimals(value)}f} %"
-
-
-def _decimals(value: float) -> int:
-    return 2 if 0 < abs(value) < 0.0005 else 1
+    decimals = 2 if 0 < abs(value) < 0.0005 else 1
+    return "<0.01 %" if 0 < abs(value) < 0.00005 else f"{value * 100:.{decimals}f} %"
 
 
 CHANGES: Mapping[CounterVerdict, str] = {

@@ -1,10 +1,8 @@
 """Draws the queue depth of the device over the step."""
 
-import io
 import textwrap
 from pathlib import Path
 
-import matplotlib as mpl
 import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
@@ -13,7 +11,7 @@ from matplotlib.ticker import MaxNLocator
 
 from bottleneck.errors import UsageError
 from bottleneck.report.analysis_tables import queue_caption
-from bottleneck.report.output import write_bytes
+from bottleneck.report.plots import save_figure
 from bottleneck.report.text import clean, scale_of
 from bottleneck.schema.analysis import Analysis
 
@@ -24,13 +22,7 @@ _WAITING, _EMPTY = "#0072B2", "#E69F00"  # distinct for colour-blind readers, an
 
 def save_queue(analysis: Analysis, path: Path) -> None:
     """Draws the queue depth into a .png or .svg file; UsageError where the trace does not record it."""
-    kind = path.suffix.removeprefix(".")
-    assert kind in {"png", "svg"}, f"no such picture format: {path.name}"
-    figure = queue_figure(analysis)
-    drawn = io.BytesIO()
-    with mpl.rc_context({"svg.hashsalt": "bottleneck"}):
-        figure.savefig(drawn, format=kind, metadata={"Date": None} if kind == "svg" else None)
-    write_bytes(drawn.getvalue(), path)
+    save_figure(lambda: queue_figure(analysis), path)
 
 
 def queue_figure(analysis: Analysis) -> Figure:

@@ -1,14 +1,11 @@
 """Draws the roofline of an analysis: a point per kernel with a cost, and the roofs of the device."""
 
-import io
 import math
 import textwrap
-import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
@@ -19,7 +16,7 @@ from matplotlib.transforms import Bbox
 
 from bottleneck.report.analysis_document import PEAK_SOURCES, headline
 from bottleneck.report.kernel_names import short_names
-from bottleneck.report.output import write_bytes
+from bottleneck.report.plots import save_figure
 from bottleneck.report.plots.labels import Occupied, PlotLabel, line_boxes, place_first_free, place_labels
 from bottleneck.report.roofline_points import RooflinePoint, RooflineRoof, absences, points, roofs, whole_step
 from bottleneck.report.text import clean
@@ -115,14 +112,7 @@ _MARKS = {
 
 def save_roofline(analysis: Analysis, path: Path) -> None:
     """Draws the roofline into a file; its name ends in .png or .svg. The same analysis gives the same SVG."""
-    kind = path.suffix.removeprefix(".")
-    assert kind in {"png", "svg"}, f"no such picture format: {path.name}"
-    drawn = io.BytesIO()
-    with mpl.rc_context({"svg.hashsalt": "bottleneck"}), warnings.catch_warnings():
-        # A font without the characters of some kernel name draws boxes; the tables have the name.
-        warnings.filterwarnings("ignore", message=".*missing from font", category=UserWarning)
-        roofline(analysis).savefig(drawn, format=kind, metadata={"Date": None} if kind == "svg" else None)
-    write_bytes(drawn.getvalue(), path)
+    save_figure(lambda: roofline(analysis), path)
 
 
 def roofline(analysis: Analysis) -> Figure:

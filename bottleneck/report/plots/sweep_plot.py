@@ -1,15 +1,12 @@
 """Draws a sweep: step time, throughput and the roofline along a parameter."""
 
-import io
 import math
 import textwrap
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
@@ -18,7 +15,7 @@ from matplotlib.text import Text
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, NullLocator
 from matplotlib.transforms import Bbox
 
-from bottleneck.report.output import write_bytes
+from bottleneck.report.plots import save_figure
 from bottleneck.report.plots.roofline import draw_roofs
 from bottleneck.report.roofline_points import RooflineRoof
 from bottleneck.report.sweep import describe_place, sentence
@@ -126,13 +123,7 @@ class Curve:
 
 def save_sweep(sweep: Sweep, path: Path) -> None:
     """Draws the sweep into a file whose name ends in .png or .svg; the same sweep gives the same SVG."""
-    kind = path.suffix.removeprefix(".")
-    assert kind in {"png", "svg"}, f"no such picture format: {path.name}"
-    drawn = io.BytesIO()
-    with mpl.rc_context({"svg.hashsalt": "bottleneck"}), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message=".*missing from font", category=UserWarning)
-        draw(sweep).savefig(drawn, format=kind, metadata={"Date": None} if kind == "svg" else None)
-    write_bytes(drawn.getvalue(), path)
+    save_figure(lambda: draw(sweep), path)
 
 
 def draw(sweep: Sweep) -> Figure:

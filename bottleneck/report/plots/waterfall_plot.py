@@ -1,12 +1,9 @@
 """Draws the change of a step as a waterfall, account by account."""
 
-import io
 import textwrap
-import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
-import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
@@ -15,7 +12,7 @@ from matplotlib.text import Text
 from bottleneck.report.comparison import describe_condition, rounded, sentence, waterfall
 from bottleneck.report.document import Waterfall, WaterfallBar
 from bottleneck.report.kernel_names import cut_middle
-from bottleneck.report.output import write_bytes
+from bottleneck.report.plots import save_figure
 from bottleneck.report.text import clean
 from bottleneck.schema.comparison import Comparison
 
@@ -32,13 +29,7 @@ _LONGEST_LABEL = 31
 
 def save_waterfall(comparison: Comparison, path: Path) -> None:
     """Draws a comparison that has times into a .png or .svg file; the same comparison gives the same SVG."""
-    kind = path.suffix.removeprefix(".")
-    assert kind in {"png", "svg"}, f"no such picture format: {path.name}"
-    drawn = io.BytesIO()
-    with mpl.rc_context({"svg.hashsalt": "bottleneck", "hatch.linewidth": 0.6}), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message=".*missing from font", category=UserWarning)
-        draw(comparison).savefig(drawn, format=kind, metadata={"Date": None} if kind == "svg" else None)
-    write_bytes(drawn.getvalue(), path)
+    save_figure(lambda: draw(comparison), path)
 
 
 def draw(comparison: Comparison) -> Figure:
