@@ -33,6 +33,7 @@ from bottleneck.advice.quantities import (
 from bottleneck.advice.ranking import Draft
 from bottleneck.schema.analysis import Interval
 from bottleneck.schema.evidence import Evidence
+from bottleneck.schema.tables import text_matches
 from bottleneck.units import US_PER_S, format_share, format_us
 
 _REGION = re.compile(r"^Torch-Compiled Region: (?P<frame>\d{1,9})/")
@@ -192,17 +193,12 @@ def recomputation(evidence: Evidence) -> Draft | None:
 def _recomputed(work: KernelWork) -> Flags:
     """Rows issued in a checkpoint's backward op before the first backward op nested in it."""
     ops = work.evidence.linked.ops
-    names = ops["name"].cat
-
-    def like(pattern: "re.Pattern[str]") -> Flags:
-        found = np.array([pattern.search(str(name)[:200]) is not None for name in names.categories], dtype=bool)
-        return np.asarray(np.append(found, False)[names.codes.to_numpy()])
-
+    recomputes, nested_in = (text_matches(ops["name"], pattern.search, 200) for pattern in (_RECOMPUTES, _NESTED))
     start, dur = ops["ts_us"].to_numpy(), ops["dur_us"].to_numpy()
-    opens = np.flatnonzero(like(_RECOMPUTES))
+    opens = np.flatnonzero(recomputes)
     if not opens.size:
         return np.zeros(work.row.size, dtype=bool)
-    nested = np.sort(start[like(_NESTED) & ~like(_RECOMPUTES)])
+    nested = np.sort(start[nested_in & ~recomputes])
     following = np.append(nested, np.inf)[np.searchsorted(nested, start[opens], side="right")]
     order = np.argsort(start[opens], kind="stable")
     begins, ends = start[opens][order], np.minimum(start[opens] + dur[opens], following)[order]

@@ -25,6 +25,7 @@ from bottleneck.advice.quantities import (
 from bottleneck.advice.ranking import Draft, up_to
 from bottleneck.schema.analysis import Interval
 from bottleneck.schema.evidence import Evidence
+from bottleneck.schema.tables import text_matches
 from bottleneck.units import format_share, format_us
 
 INPUT = "overhead.input"
@@ -184,8 +185,7 @@ def _slowest_op(evidence: Evidence) -> tuple[str, float]:
     ops = evidence.linked.ops
     names = [str(name) for name in ops["name"].cat.categories]
     codes = ops["name"].cat.codes.to_numpy()
-    marks = np.array([LOADER.match(name) is not None for name in names], dtype=bool)
-    rows = np.flatnonzero(spans.holds(ops["ts_us"].to_numpy()) & ~np.append(marks, False)[codes])
+    rows = np.flatnonzero(spans.holds(ops["ts_us"].to_numpy()) & ~text_matches(ops["name"], LOADER.match))
     rows = outermost(evidence, rows)
     us = np.bincount(codes[rows], weights=ops["dur_us"].to_numpy()[rows], minlength=len(names))
     return _largest(dict(zip(names, us.tolist(), strict=True)), spans.total_us)

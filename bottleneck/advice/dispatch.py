@@ -29,6 +29,7 @@ from bottleneck.advice.quantities import (
 from bottleneck.advice.ranking import Draft, up_to
 from bottleneck.schema.analysis import Interval
 from bottleneck.schema.evidence import Evidence, remembered
+from bottleneck.schema.tables import text_matches
 from bottleneck.units import format_share, format_us
 
 # Rule 1 of advice_rules: below this share of the step, late launches are not what holds it back.
@@ -210,9 +211,9 @@ class _Calls:
 def _model_calls(evidence: Evidence) -> _Calls:
     share = optimizer_share(evidence)
     us = (issue_us(evidence) + account_us(evidence, "overhead.launch_floor")) * (1 - share.overhead)
-    names, works = evidence.linked.kernels["name"].cat, work_in_window(evidence)
-    product = np.array([_PRODUCT.search(str(name)) is not None for name in names.categories], dtype=bool)
-    stays = float(np.count_nonzero(works & np.append(product, False)[names.codes.to_numpy()])) / evidence.steps
+    works = work_in_window(evidence)
+    product = text_matches(evidence.linked.kernels["name"], _PRODUCT.search)
+    stays = float(np.count_nonzero(works & product)) / evidence.steps
     fused = max(float(np.count_nonzero(works)) / evidence.steps - stays - share.ops, 0.0)
     bounded = (row for row in evidence.analysis.kernels if row.bound in {"compute", "memory"})
     rows = [row for row in bounded if not _PRODUCT.search(row.name)]

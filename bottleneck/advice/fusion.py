@@ -35,6 +35,7 @@ from bottleneck.advice.ranking import Draft
 from bottleneck.schema.analysis import Interval
 from bottleneck.schema.evidence import Evidence, remembered
 from bottleneck.schema.op_names import IN_PLACE
+from bottleneck.schema.tables import text_matches
 from bottleneck.units import format_share, format_si, format_us
 
 # What a compiler makes one loop of: each element of the result hangs on one element, or one row, of the operands.
@@ -412,9 +413,7 @@ def _attention_rows(work: KernelWork) -> Flags:
 def _inside_attention(work: KernelWork, rows: Flags) -> bool:
     """True if an attention op called most of these rows."""
     parent = work.evidence.linked.ops["parent"].to_numpy(dtype=np.int64, na_value=-1)
-    names = work.evidence.linked.ops["name"].cat
-    own = np.array([_OWN_ATTENTION.search(str(name)) is not None for name in names.categories], dtype=bool)
-    is_own = np.append(np.append(own, False)[names.codes.to_numpy()], False)
+    is_own = np.append(text_matches(work.evidence.linked.ops["name"], _OWN_ATTENTION.search), False)
     above, found = work.op[rows].copy(), np.zeros(int(rows.sum()), dtype=bool)
     for _ in range(4):  # attention > math > softmax > _softmax is as deep as it nests
         above = np.append(parent, -1)[above]

@@ -26,6 +26,7 @@ from bottleneck.advice.quantities import (
 from bottleneck.advice.ranking import Draft, up_to
 from bottleneck.schema.analysis import IdleCause, Interval
 from bottleneck.schema.evidence import Evidence
+from bottleneck.schema.tables import text_matches
 from bottleneck.units import format_share, format_us
 
 _WAITING = re.compile(r"Synchronize(_pt[sd][sz])?$|^(cuda|hip|cu)Memcpy(?!\w*(Async|Batch))")
@@ -99,11 +100,9 @@ def _bubbles_us(evidence: Evidence) -> float:
 def _calls(evidence: Evidence, pattern: "re.Pattern[str]") -> Flags:
     """Mask of the rows of EVENTS that are runtime calls in the window whose name the pattern finds."""
     events = evidence.linked.trace.events
-    names = events["name"].cat
-    wanted = np.array([pattern.search(str(name)) is not None for name in names.categories], dtype=bool)
     start, (low, high) = events["ts_us"].to_numpy(), evidence.linked.window.host_us
     is_call = (events["category"] == "runtime").to_numpy()
-    return np.asarray(wanted[names.codes.to_numpy()] & is_call & (start >= low) & (start < high))
+    return text_matches(events["name"], pattern.search) & is_call & (start >= low) & (start < high)
 
 
 def item_calls(evidence: Evidence) -> Draft | None:

@@ -22,7 +22,7 @@ from bottleneck.advice.quantities import (
 from bottleneck.advice.ranking import Draft
 from bottleneck.schema.analysis import Interval
 from bottleneck.schema.evidence import Evidence, remembered
-from bottleneck.schema.tables import as_integers
+from bottleneck.schema.tables import as_integers, text_matches
 from bottleneck.units import format_share, format_us
 
 # A queued kernel starts so soon after the one before it (1-3 us on NVIDIA, 0-4 us on AMD: cost_model, section 7); one
@@ -109,9 +109,7 @@ def _track(evidence: Evidence, rows: Integers, waits: tuple[Floats, Floats]) -> 
 def _host_waits(evidence: Evidence) -> tuple[Floats, Floats]:
     """Starts, and ends so far, of the calls in which the host may wait for the device."""
     events = evidence.linked.trace.events
-    names = events["name"].cat
-    waiting = np.array([_WAITING_CALL.search(str(name)[:200]) is not None for name in names.categories], dtype=bool)
-    is_call = np.append(waiting, False)[names.codes.to_numpy()] & (events["category"] == "runtime").to_numpy()
+    is_call = text_matches(events["name"], _WAITING_CALL.search, 200) & (events["category"] == "runtime").to_numpy()
     start = events["ts_us"].to_numpy()[is_call]
     end = start + events["dur_us"].to_numpy()[is_call]
     return start, np.maximum.accumulate(end) if end.size else end
@@ -160,7 +158,7 @@ class KernelWork:
 
     def is_text(self, table: pd.DataFrame, column: str, *texts: str) -> Flags:
         """Mask of the rows whose category of KERNELS or ROOFLINE is one of these texts."""
-        return _text_matches(table[column], lambda text: text in texts, self.row)
+        return _match_rows(table[column], lambda text: text in texts, self.row)
 
     def bound(self, *bounds: str) -> Flags:
         """Mask of the rows with one of these bounds."""
@@ -172,23 +170,23 @@ class KernelWork:
 
     def family(self, *families: str) -> Flags:
         """Mask of the rows whose cost formula is of one of these families."""
-        return _text_matches(self.evidence.costs["family"], lambda text: text in families, self.signature)
+        return _match_rows(self.evidence.costs["family"], lambda text: text in families, self.signature)
 
     def dtype(self, *dtypes: str) -> Flags:
         """Mask of the rows whose arithmetic is in one of these dtypes."""
-        return _text_matches(self.evidence.costs["math_dtype"], lambda text: text in dtypes, self.signature)
+        return _match_rows(self.evidence.costs["math_dtype"], lambda text: text in dtypes, self.signature)
 
     def op_like(self, pattern: "re.Pattern[str]") -> Flags:
         """Mask of the rows whose op has a name that the pattern finds."""
-        return _text_matches(self.evidence.linked.ops["name"], _search(pattern), self.op)
+        return _match_rows(self.evidence.linked.ops["name"], pattern.search, self.op)
 
     def kernel_like(self, pattern: "re.Pattern[str]") -> Flags:
         """Mask of the rows whose kernel (CPU: op) has a name that the pattern finds."""
-        return _text_matches(self.evidence.linked.kernels["name"], _search(pattern), self.row)
+        return _match_rows(self.evidence.linked.kernels["name"], pattern.search, self.row)
 
     def reason_like(self, pattern: "re.Pattern[str]") -> Flags:
         """Mask of the rows whose reason in ROOFLINE the pattern finds."""
-        return _text_matches(self.evidence.roofline["reason"], _search(pattern), self.row)
+        return _match_rows(self.evidence.roofline["reason"], pattern.search, self.row)
 
     @property
     def in_model(self) -> Flags:
@@ -205,24 +203,17 @@ class KernelWork:
         return np.minimum(np.nan_to_num(self.roof("memory_us")) * self.scale / self.evidence.steps, self.us)
 
 
-def _search(pattern: "re.Pattern[str]") -> Callable[[str], bool]:
-    return lambda text: pattern.search(text) is not None
-
-
-def _text_matches(column: "pd.Series[str]", holds: Callable[[str], bool], rows: Integers) -> Flags:
-    """Mask of those rows of a table (-1: none) whose category passes a test, which runs once per distinct text."""
-    found = np.array([holds(str(text)[:_NAME_LIMIT]) for text in column.cat.categories], dtype=bool)
-    return np.asarray(np.append(found, False)[np.append(column.cat.codes.to_numpy(), -1)[rows]])
+def _match_rows(column: "pd.Series[str]", holds: Callable[[str], object], rows: Integers) -> Flags:
+    """Mask of those rows of a table (-1: none) whose category passes a test."""
+    return np.asarray(np.append(text_matches(column, holds, _NAME_LIMIT), False)[rows])
 
 
 def inside_marks(evidence: Evidence, at_us: Floats, mark: "re.Pattern[str]") -> Flags:
     """Mask of the times that lie inside a mark (annotation or op) of such a name."""
     events = evidence.linked.trace.events
-    names = events["name"].cat
-    found = [code for code, name in enumerate(names.categories) if mark.search(str(name)[:_NAME_LIMIT])]
-    if not found:
+    marks = np.flatnonzero(text_matches(events["name"], mark.search, _NAME_LIMIT))
+    if not marks.size:
         return np.zeros(at_us.size, dtype=bool)
-    marks = np.flatnonzero(np.isin(names.codes.to_numpy(), found))
     start = events["ts_us"].to_numpy()[marks]
     end = np.maximum.accumulate(start + events["dur_us"].to_numpy()[marks])
     before = np.searchsorted(start, at_us, side="right") - 1
@@ -245,7 +236,7 @@ def work_of(evidence: Evidence) -> KernelWork:
     """The kernels of this evidence with their costs."""
     kernels, ops = evidence.linked.kernels, evidence.linked.ops
     # Rows named as a copy between host and device, or between devices.
-    over_link = _text_matches(kernels["name"], _search(_LINK), np.arange(len(kernels)))
+    over_link = text_matches(kernels["name"], _LINK.search, _NAME_LIMIT)
     device_copy = (kernels["kind"] == "copy").to_numpy() & ~over_link
     works = kernels["kind"].isin(("compute", "fill")).to_numpy() & ~evidence.attribution["dispatches"].to_numpy()
     row = np.flatnonzero((works | device_copy) & kernels_in_window(evidence))

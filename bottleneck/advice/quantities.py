@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from bottleneck.schema.analysis import BROKEN_TRACE_SLUGS, Confidence, IdleCause
 from bottleneck.schema.evidence import Evidence, OpSum
+from bottleneck.schema.tables import text_matches
 from bottleneck.units import format_us
 
 Flags = npt.NDArray[np.bool_]
@@ -220,16 +221,14 @@ def op_calls_per_step(evidence: Evidence, *names: str) -> float:
 
 def rows_of_ops(evidence: Evidence, names: Iterable[str]) -> Integers:
     """Rows of OPS in the window with one of these names."""
-    column = evidence.linked.ops["name"].cat
-    wanted = np.isin(np.array(column.categories, dtype=object), list(names))
-    return np.flatnonzero(np.append(wanted, False)[column.codes.to_numpy()] & ops_in_window(evidence))
+    wanted = frozenset(names)
+    return np.flatnonzero(text_matches(evidence.linked.ops["name"], wanted.__contains__) & ops_in_window(evidence))
 
 
 def rows_of_events(evidence: Evidence, pattern: "re.Pattern[str]") -> Integers:
     """Rows of EVENTS that start in the window and whose name the pattern finds, in order; each name is tried once."""
     events = evidence.linked.trace.events
-    found = np.array([pattern.search(str(name)) is not None for name in events["name"].cat.categories], dtype=bool)
-    rows = np.flatnonzero(np.append(found, False)[events["name"].cat.codes.to_numpy()])
+    rows = np.flatnonzero(text_matches(events["name"], pattern.search))
     return rows[_inside(evidence, events["ts_us"].to_numpy()[rows])]
 
 
@@ -259,12 +258,10 @@ def outermost_us(evidence: Evidence, *names: str) -> float:
 def outermost_spans(evidence: Evidence, pattern: "re.Pattern[str]") -> tuple[Floats, Floats]:
     """Starts and ends of the outermost marks and ops of the window whose names the pattern finds."""
     events = evidence.linked.trace.events
-    names = events["name"].cat
-    wanted = np.array([pattern.search(str(name)) is not None for name in names.categories], dtype=bool)
     low, high = evidence.linked.window.host_us
     start, dur = events["ts_us"].to_numpy(), events["dur_us"].to_numpy()
     host = events["category"].isin(("annotation", "op")).to_numpy()
-    rows = np.flatnonzero(wanted[names.codes.to_numpy()] & host & (start >= low) & (start < high))
+    rows = np.flatnonzero(text_matches(events["name"], pattern.search) & host & (start >= low) & (start < high))
     reach = np.maximum.accumulate(np.concatenate(([-np.inf], (start + dur)[rows][:-1])))
     rows = rows[start[rows] >= reach] if rows.size else rows
     return start[rows], start[rows] + dur[rows]

@@ -24,6 +24,7 @@ from bottleneck.advice.kernel_work import (
 from bottleneck.advice.quantities import Flags, format_count, runs_on_host
 from bottleneck.advice.ranking import Draft, up_to
 from bottleneck.schema.evidence import Evidence
+from bottleneck.schema.tables import text_matches
 from bottleneck.units import format_share, format_si, format_us
 
 _LEAST_SHARE = 0.02
@@ -211,10 +212,8 @@ def zeroed_gradients(evidence: Evidence) -> Draft | None:
     if not zeroes.any():
         return None
     parent = np.append(evidence.linked.ops["parent"].to_numpy(dtype=np.int64, na_value=-1), -1)[work.op]
-    names = evidence.linked.ops["name"].cat
-    accumulates = [_ACCUMULATES.search(str(name)[:200]) is not None for name in names.categories]
-    in_accumulate = np.append(np.append(accumulates, False)[names.codes.to_numpy()], False)[parent]
-    adds = work.op_like(_ADDS) & in_accumulate.astype(bool)
+    accumulates = np.append(text_matches(evidence.linked.ops["name"], _ACCUMULATES.search, 200), False)
+    adds = work.op_like(_ADDS) & accumulates[parent]
     zeroing, adding = (np.where(rows, work.us, 0.0) for rows in (zeroes, adds))
     dropped = float(np.nan_to_num(elements(work, zeroes)).sum()) * 4.0 / evidence.steps
     comes_anew = runs_on_host(evidence) and dropped >= _FRESH_FROM_BYTES

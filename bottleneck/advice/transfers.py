@@ -22,6 +22,7 @@ from bottleneck.advice.quantities import (
 )
 from bottleneck.advice.ranking import Draft, up_to
 from bottleneck.schema.evidence import Evidence, remembered
+from bottleneck.schema.tables import text_matches
 from bottleneck.units import ITEM_BYTES, US_PER_S, format_share, format_si, format_us
 
 COPY = "memory.copy"
@@ -70,7 +71,7 @@ def copies_to_device(evidence: Evidence) -> Copies | None:
     codes = names.codes.to_numpy()
     labels = [str(name) for name in names.categories]
     is_copy = (kernels["kind"] == "copy").to_numpy() & kernels_in_window(evidence)
-    rows = np.flatnonzero(is_copy & np.append(_finds(_TO_DEVICE, labels), False)[codes])
+    rows = np.flatnonzero(is_copy & text_matches(kernels["name"], _TO_DEVICE.search))
     if not rows.size:
         return None
     dur_us = kernels["dur_us"].to_numpy()[rows]
@@ -87,14 +88,10 @@ def copies_to_device(evidence: Evidence) -> Copies | None:
         bytes=np.where(moved > 0, moved, np.nan),
         dur_us=dur_us,
         exposed_us=dur_us * exposed[codes[rows]],
-        pageable=_finds(_PAGEABLE, labels)[codes[rows]],
-        pinned=_finds(_PINNED, labels)[codes[rows]],
+        pageable=text_matches(kernels["name"], _PAGEABLE.search)[rows],
+        pinned=text_matches(kernels["name"], _PINNED.search)[rows],
         steps=evidence.steps,
     )
-
-
-def _finds(pattern: "re.Pattern[str]", labels: list[str]) -> Flags:
-    return np.array([pattern.search(label) is not None for label in labels], dtype=bool)
 
 
 def waits_us(evidence: Evidence, kind: str | None = None) -> dict[str, float]:
@@ -126,11 +123,8 @@ def makers(evidence: Evidence, copies: Copies) -> tuple[Flags, Integers]:
     """Mask of copies that follow an op whose tensor the device could make itself, and the rows of those ops."""
     ops = evidence.linked.ops
     parent = np.append(ops["parent"].to_numpy(dtype=np.int64, na_value=-1), -1)
-    names = ops["name"].cat
-    labels = [str(name) for name in names.categories]
-    codes = names.codes.to_numpy()
-    names_copy, makes = np.array([name in _COPYING for name in labels], dtype=bool), _finds(_MAKING, labels)
-    copying, making = (np.append(flags[codes], False) for flags in (names_copy, makes))
+    tests = (lambda name: name in _COPYING, _MAKING.search)
+    copying, making = (np.append(text_matches(ops["name"], holds), False) for holds in tests)
     top = evidence.linked.kernels["op"].to_numpy(dtype=np.int64, na_value=-1)[copies.rows]
     for _ in range(_DEEPEST):
         above = parent[top]

@@ -10,7 +10,7 @@ import pandas as pd
 from bottleneck.analysis.intervals import NOTHING, Flags, Floats, Integers, Segments, grouped, outermost
 from bottleneck.schema.accounts import HOST_STATES
 from bottleneck.schema.linked_trace import Linked
-from bottleneck.schema.tables import main_thread
+from bottleneck.schema.tables import main_thread, text_matches
 
 _LOADER = r"^enumerate\(DataLoader\)|DataLoader\w*\.__next__|dataloader_next|\b(load|wait_for|next)_batch\b"
 _SYNC_OP = r"^aten::(item|_local_scalar_dense|nonzero|is_nonzero)$"
@@ -280,9 +280,8 @@ def read_host(linked: Linked) -> Host:
 
 def _blocking_copies(linked: Linked) -> Integers:
     """Rows in EVENTS of the calls that issued copies to pageable memory."""
-    names, launch = linked.kernels["name"].cat, linked.kernels["launch"].to_numpy(dtype=np.int64, na_value=_NONE)
-    blocking = np.array([_BLOCKING_COPY.search(str(name)) is not None for name in names.categories], dtype=bool)
-    return launch[np.append(blocking, False)[names.codes.to_numpy()] & (launch >= 0)]
+    launch = linked.kernels["launch"].to_numpy(dtype=np.int64, na_value=_NONE)
+    return launch[text_matches(linked.kernels["name"], _BLOCKING_COPY.search) & (launch >= 0)]
 
 
 def _places(linked: Linked) -> dict[int, Segments]:

@@ -44,6 +44,7 @@ from bottleneck.schema.accounts import ACCOUNTS, IDLE_CAUSES
 from bottleneck.schema.analysis import Caveat, Device, Ledger, LedgerEntry
 from bottleneck.schema.evidence import TwoSided
 from bottleneck.schema.linked_trace import Linked
+from bottleneck.schema.tables import text_matches
 
 # Ops that do nothing but wait for a collective.
 _WAIT_OP = re.compile(r"^_?c10d_functional::wait_tensor$")
@@ -98,9 +99,7 @@ def host_timeline(linked: Linked, host: Host) -> Timeline:
 
 def _waits(linked: Linked, collective: Flags) -> Flags:
     """Rows of OPS that only wait for a collective, where the trace shows any."""
-    names = linked.ops["name"].cat
-    waits = np.array([_WAIT_OP.search(str(name)) is not None for name in names.categories], dtype=bool)
-    return np.asarray(np.append(waits, False)[names.codes.to_numpy()] & collective.any())
+    return np.asarray(text_matches(linked.ops["name"], _WAIT_OP.search) & collective.any())
 
 
 def _cut_at(pieces: Pieces, flight: Segments) -> Pieces:
@@ -122,10 +121,9 @@ def _is_blocked(pieces: Pieces, linked: Linked, host: Host) -> Flags:
     in_python = pieces.cause == _PYTHON
     if linked.places is None:
         return np.asarray(in_python | (pieces.cause == _DISPATCH))
-    frames = linked.places["frame"].cat
-    is_call = np.array([_IN_A_CALL in str(label) for label in frames.categories], dtype=bool)
+    is_call = text_matches(linked.places["frame"], lambda label: _IN_A_CALL in label)
     row = host.places.get(host.main_thread, NOTHING).at((pieces.start + pieces.end) / 2)
-    called = np.append(np.append(is_call, False)[frames.codes.to_numpy()], False)[row]
+    called = np.append(is_call, False)[row]
     return np.asarray((in_python & called) | (pieces.cause == _DISPATCH))
 
 
@@ -343,9 +341,7 @@ def _host_accounts(linked: Linked, roofline: pd.DataFrame, host: Host) -> Intege
 
 def _allocates(linked: Linked) -> Flags:
     """Mask of the ops of OPS that, by their name, do nothing but allocate."""
-    names = linked.ops["name"].cat
-    allocates = np.array([_ALLOCATION_OP.search(str(name)) is not None for name in names.categories], dtype=bool)
-    return np.append(allocates, False)[names.codes.to_numpy()]
+    return text_matches(linked.ops["name"], _ALLOCATION_OP.search)
 
 
 def _devices_used(linked: Linked) -> tuple[int, ...]:

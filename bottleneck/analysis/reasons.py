@@ -19,7 +19,7 @@ from bottleneck.analysis.floors import (
 )
 from bottleneck.analysis.intervals import Flags, Floats, shared_us
 from bottleneck.schema.op_names import COMPILED_REGION, IN_PLACE
-from bottleneck.schema.tables import as_integers
+from bottleneck.schema.tables import as_integers, text_matches
 from bottleneck.units import US_PER_S, format_si, format_us
 
 NO_PEAKS = "no peaks known for this device"
@@ -47,9 +47,7 @@ def why_unmodelled(work: RooflineInput) -> Labelled:
     recorded = unlinked.codes.to_numpy(dtype=np.int64)[main]
     first_cost = len(_NO_COST) + len(unlinked.categories)
     cost = np.append(by_cost.astype(np.int64), -1)[signature]
-    names = work.ops["name"].cat
-    regions = np.array([str(name).startswith(COMPILED_REGION) for name in names.categories], dtype=bool)
-    compiled = np.append(regions[names.codes.to_numpy()], False)[op]
+    compiled = np.append(text_matches(work.ops["name"], lambda name: name.startswith(COMPILED_REGION)), False)[op]
     # The reason of an unmodelled match of a replayed kernel is more specific than that the kernel has no op.
     replayed_cost = np.append(by_cost.astype(np.int64), -1)[np.where(work.groups.priced, -1, work.groups.signature)]
     code = np.select(

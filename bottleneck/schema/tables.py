@@ -5,7 +5,7 @@ in another table; an absent reference is null (dtype ``Int32``/``Int64``), never
 over the distinct strings. The function that makes a table returns ``TABLE.check(frame)``.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -299,6 +299,17 @@ def as_integers(column: "pd.Series[int]") -> "np.ndarray[tuple[int], np.dtype[np
     return np.asarray(column.to_numpy(dtype=np.int64, na_value=-1), dtype=np.int64)
 
 
+def text_matches(
+    column: "pd.Series[str]", holds: Callable[[str], object], limit: int | None = None
+) -> "np.ndarray[tuple[int], np.dtype[np.bool_]]":
+    """Mask of the rows whose category passes a test, which runs once per distinct text; false for null.
+
+    With a ``limit`` only the beginning of each text is looked at: C++ template arguments can be megabytes long.
+    """
+    found = [bool(holds(str(text)[:limit])) for text in column.cat.categories]
+    return np.append(np.array(found, dtype=bool), False)[column.cat.codes.to_numpy()]
+
+
 def main_thread(events: pd.DataFrame) -> int:
     """Code in EVENTS.thread of the thread that runs the program; -1 where the trace has no host events.
 
@@ -308,15 +319,14 @@ def main_thread(events: pd.DataFrame) -> int:
     the first to appear counts.
     """
     threads = events["thread"].cat.codes.to_numpy().astype(np.int64)
-    dur_us, names = events["dur_us"].to_numpy(), events["name"].cat
+    dur_us = events["dur_us"].to_numpy()
     size = len(events["thread"].cat.categories)
 
     def time_in(*categories: str) -> "np.ndarray[tuple[int], np.dtype[np.float64]]":
         rows = np.flatnonzero(events["category"].isin(categories).to_numpy())
         return np.bincount(threads[rows], dur_us[rows], size).astype(np.float64)
 
-    of_engine = np.array([str(name).startswith(AUTOGRAD_PREFIX) for name in names.categories], dtype=bool)
-    of_autograd = np.append(of_engine, False)[names.codes.to_numpy()]
+    of_autograd = text_matches(events["name"], lambda name: name.startswith(AUTOGRAD_PREFIX))
     is_autograd = np.bincount(threads[of_autograd], minlength=size) > 0
     ops, frames, calls = time_in("op"), time_in("annotation", "python"), time_in("runtime")
     for score in (frames * (ops > 0), ops * ~is_autograd, ops, frames * (calls > 0), frames, calls):
