@@ -161,6 +161,13 @@ class OpCall:
             return tuple(values)
         return None
 
+    def result_size(self, position: int) -> tuple[int, ...]:
+        """The size of the result as an argument gives it; raises Unmodelled when it was not recorded."""
+        size = self.integers(position)
+        if size is None:
+            raise Unmodelled("the size of the result was not recorded")
+        return size
+
 
 @dataclass(frozen=True)
 class Cost:

@@ -49,10 +49,9 @@ def _sized(family: str, size_position: int, default: str = "float") -> Formula:
         tensors = [tensor for tensor in call.tensors() if tensor.numel]
         if tensors and size_position == 0:
             return _written(family, tensors[-1])
-        size = call.integers(size_position)
-        if size is None:
-            raise Unmodelled("the size of the result was not recorded")
-        return _written(family, Tensor(size, dtype_argument(call, size_position + 1, default)))
+        return _written(
+            family, Tensor(call.result_size(size_position), dtype_argument(call, size_position + 1, default))
+        )
 
     return formula
 
@@ -60,10 +59,8 @@ def _sized(family: str, size_position: int, default: str = "float") -> Formula:
 def _full(call: OpCall) -> Cost:
     """full(size, value, dtype): the value gives the dtype unless one is named."""
     default = "float" if "." in call.text(1) else "long int"
-    size = call.integers(0)
+    size = call.result_size(0)
     out = [tensor for tensor in call.tensors() if tensor.numel]
-    if size is None:
-        raise Unmodelled("the size of the result was not recorded")
     return _written(FILL, out[-1] if out else Tensor(size, dtype_argument(call, 2, default)))
 
 

@@ -40,26 +40,22 @@ def _elementwise_backward(operand_count: int, flops: float) -> Formula:
 
 def _nll(call: OpCall) -> Cost:
     """nll_loss_forward(x, target, weight, …): one element of x per target, from a sector of its own at most."""
-    x, target = call.tensor(0), call.tensor(1)
-    picked = target.numel * x.item_bytes
-    return Cost(
-        FAMILY,
-        vector_flops=float(target.numel),
-        bytes_low=target.bytes + picked,
-        bytes_high=target.bytes + picked + target.numel * SECTOR_BYTES,
-        math_dtype=math_dtype(x),
-    )
+    return _one_per_target(call.tensor(0), call.tensor(1))
 
 
 def _nll_backward(call: OpCall) -> Cost:
     """nll_loss_backward(dy, x, target, weight, …): one element per target written; a child op clears the others."""
-    x, target = call.tensor(1), call.tensor(2)
-    written = target.numel * x.item_bytes
+    cost = _one_per_target(call.tensor(1), call.tensor(2))
+    return replace(cost, bytes_high=cost.bytes_high + call.tensor(0).bytes)
+
+
+def _one_per_target(x: Tensor, target: Tensor) -> Cost:
+    moved = target.bytes + target.numel * x.item_bytes
     return Cost(
         FAMILY,
         vector_flops=float(target.numel),
-        bytes_low=target.bytes + written,
-        bytes_high=target.bytes + written + target.numel * SECTOR_BYTES + call.tensor(0).bytes,
+        bytes_low=moved,
+        bytes_high=moved + target.numel * SECTOR_BYTES,
         math_dtype=math_dtype(x),
     )
 

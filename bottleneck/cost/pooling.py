@@ -76,13 +76,18 @@ def _adaptive(rank: int, index: tuple[str, ...]) -> Formula:
     """The formula of _adaptive_avg_pool2d(x, output size): windows that tile the input."""
 
     def formula(call: OpCall) -> Cost:
-        x, size = call.tensor(0), _spread(call.integers(1), rank)
-        if size is None:
-            raise Unmodelled("the size of the result was not recorded")
-        y = Tensor((*x.shape[:-rank], *size), x.dtype)
+        x, y = call.tensor(0), _resized(call, rank)
         return _pooled(x, y, max(1.0, x.numel / max(1, y.numel)), index)
 
     return formula
+
+
+def _resized(call: OpCall, rank: int) -> Tensor:
+    """The result of an op (x, output size, …): like x, but of the recorded size in the last dimensions."""
+    x, size = call.tensor(0), _spread(call.integers(1), rank)
+    if size is None:
+        raise Unmodelled("the size of the result was not recorded")
+    return Tensor((*x.shape[:-rank], *size), x.dtype)
 
 
 def _pooled(x: Tensor, y: Tensor, taps: float, index: tuple[str, ...]) -> Cost:
@@ -117,10 +122,7 @@ def _upsample(rank: int, flops: float) -> Formula:
     """The formula of upsample_bilinear2d(x, output size, …); ``flops`` per element of the result."""
 
     def formula(call: OpCall) -> Cost:
-        x, size = call.tensor(0), _spread(call.integers(1), rank)
-        if size is None:
-            raise Unmodelled("the size of the result was not recorded")
-        y = Tensor((*x.shape[:-rank], *size), x.dtype)
+        x, y = call.tensor(0), _resized(call, rank)
         return stream(FAMILY, x, y, vector_flops=flops * y.numel)
 
     return formula
@@ -130,10 +132,8 @@ def _upsample_backward(flops: float) -> Formula:
     """The formula of upsample_bilinear2d_backward(dy, output size, input size, …); ``flops`` per element of dy."""
 
     def formula(call: OpCall) -> Cost:
-        dy, size = call.tensor(0), call.integers(2)
-        if size is None:
-            raise Unmodelled("the size of the result was not recorded")
-        return stream(FAMILY, dy, Tensor(size, dy.dtype), vector_flops=flops * dy.numel)
+        dy = call.tensor(0)
+        return stream(FAMILY, dy, Tensor(call.result_size(2), dy.dtype), vector_flops=flops * dy.numel)
 
     return formula
 

@@ -1,6 +1,6 @@
 """Costs of ops that occur only in the graphs of torch.compile: primitives, and forms that spare a check or a buffer."""
 
-from bottleneck.cost.call import Cost, Formulas, OpCall, Tensor, Unmodelled
+from bottleneck.cost.call import Cost, Formulas, OpCall, Tensor
 from bottleneck.cost.creation import RANDOM_FLOPS
 from bottleneck.cost.pooling import FORMULAS as POOLING
 from bottleneck.cost.traffic import broadcast, promote, stream
@@ -20,10 +20,7 @@ def _fused_multiply_add(call: OpCall) -> Cost:
 
 def _random(call: OpCall) -> Cost:
     """inductor_random(size, seed, kind): as many numbers as the size gives."""
-    size = call.integers(0)
-    if size is None:
-        raise Unmodelled("the size of the result was not recorded")
-    result = Tensor(size, "float")
+    result = Tensor(call.result_size(0), "float")
     return stream("random", result, vector_flops=RANDOM_FLOPS * result.numel)
 
 

@@ -69,8 +69,6 @@ _ROLES: dict[str, Role] = {
     "python": "frame",
 }
 
-# Until 1.11 (and on Ascend) marks of the profiler and the optimizer are written as ordinary ops.
-
 # MTIA reports everything its command processors do under one category; waits and copies go by name.
 _MTIA_RAW = "mtia_ccp_events"
 _MTIA = {"event_wait": "sync", "event_record": "sync", "dma_request": "copy"}
@@ -95,6 +93,7 @@ def depends_on_name(raw: str) -> bool:
 def category_by_name(raw: str, name: str) -> str:
     """The category where the name overrules the raw category."""
     category = category_of(raw)
+    # Until 1.11 (and on Ascend) marks of the profiler and the optimizer are written as ordinary ops.
     if category == "op" and name.startswith(MARK_PREFIXES):
         return "annotation"
     if category == "op" and is_host_collective(name):

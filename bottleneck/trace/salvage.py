@@ -24,10 +24,6 @@ _COMMAS = re.compile(rb"\}\s*(?:,\s*)*\{")
 _CONTROL_ESCAPES = str.maketrans({"\n": r"\n", "\t": r"\t", "\r": r"\r", "\b": r"\b", "\f": r"\f"})
 
 
-def _as_it_is(text: bytes) -> bytes:
-    return text
-
-
 def _null_for_no_number(text: bytes) -> bytes:
     return _NOT_A_NUMBER.sub(rb"\1null", text)
 
@@ -57,7 +53,7 @@ def _escape_everything(text: bytes) -> bytes:
 
 # Repair -> the defect that it repairs.
 _REPAIRS: tuple[tuple[Callable[[bytes], bytes], str], ...] = (
-    (_as_it_is, "literal"),
+    (bytes, "literal"),  # as it is
     (_null_for_no_number, "literal"),
     (_repair_commas, "comma"),
     (_escape_quotes, "quote"),
