@@ -16,7 +16,7 @@ from bottleneck.cost.traffic import math_dtype
 
 # The prefixes of torch/_inductor/codegen/triton.py: pointwise, foreach; looped and persistent reductions, split scans.
 _PREFIX = re.compile(r"triton_(poi|for|red|per|spl|tem|mm|bmm|convolution)_")
-_TRADES = {
+_FAMILIES = {
     "poi": "pointwise",
     "for": "pointwise",
     "red": "reduction",
@@ -64,7 +64,7 @@ def family(name: str) -> str | None:
     kind = _PREFIX.match(name)
     if kind is None:
         return None
-    return "convolution" if _CONVOLUTION.match(name) else _TRADES[kind[1]]
+    return "convolution" if _CONVOLUTION.match(name) else _FAMILIES[kind[1]]
 
 
 def formula(name: str) -> Formula | None:
@@ -73,8 +73,8 @@ def formula(name: str) -> Formula | None:
         None: None,
         "pointwise": _generated,
         "reduction": _generated,
-        "matmul": price_product,
-        "convolution": price_convolution,
+        "matmul": _product,
+        "convolution": _convolution,
     }[family(name)]
 
 
@@ -101,7 +101,7 @@ def _generated(call: OpCall) -> Cost:
     )
 
 
-def price_product(call: OpCall) -> Cost:
+def _product(call: OpCall) -> Cost:
     """Products from templates: 2mnk FLOPs of the three buffers that fit as A[m,k], B[k,n] and C[m,n].
 
     The last buffer is the result; fused epilogues read others. Raises Unmodelled where no two buffers fit, or where
@@ -117,7 +117,7 @@ def price_product(call: OpCall) -> Cost:
     return _template("matmul", float(flops.pop() or 0), buffers)
 
 
-def price_convolution(call: OpCall) -> Cost:
+def _convolution(call: OpCall) -> Cost:
     """Convolutions from templates: x[N,C,…], w[Cout,C/groups,…] in front, the result last."""
     buffers = _buffers(call)
     ranks = {len(buffer.shape) for buffer in (*buffers[:2], buffers[-1])}

@@ -178,7 +178,7 @@ def test_views_and_wrappers_dispatch_and_workers_do_not():
     assert dispatching((None, "matmul"), (0, "view"), (0, "matmul")) == [True, True, False]
 
 
-def test_without_shapes_a_wrapper_is_known_by_a_nested_op_of_its_trade():
+def test_without_shapes_a_wrapper_is_known_by_a_nested_op_of_its_family():
     names = ["aten::linear", "aten::addmm", "aten::expand"]
     assert dispatching((None, None), (0, None), (1, None), names=names) == [True, False, True]
 
@@ -209,7 +209,7 @@ def test_nothing_to_attribute_is_an_empty_table():
     assert attributed_ops(ops_table(), kernels_table([None])) == [None]
 
 
-def slow_payers(parents: list[int | None], families: list[str | None], ops: list[int]) -> list[int | None]:
+def slow_attribution(parents: list[int | None], families: list[str | None], ops: list[int]) -> list[int | None]:
     """The rule of the contract, op by op."""
     pairs = {("attention", "matmul"), ("attention", "softmax")}
     works = [family is not None and family not in FREE for family in families]
@@ -238,7 +238,7 @@ def test_charging_whole_tables_agrees_with_the_rule_applied_op_by_op(data):
     families = [data.draw(st.sampled_from([None, *FAMILIES])) for _ in range(count)]
     kernels = kernels_table(list(range(count)), dur_us=[float(1 + row) for row in range(count)])
     ops = ops_table(*zip(parents, families, strict=True))
-    expected = slow_payers(parents, families, list(range(count)))
+    expected = slow_attribution(parents, families, list(range(count)))
     assert attributed_ops(ops, kernels) == expected
     shares = attribute(ops, kernels, costs_table()).groupby("op")["share"].sum()
     assert shares.tolist() == pytest.approx([1.0] * len(shares))

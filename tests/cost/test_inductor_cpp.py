@@ -92,11 +92,11 @@ class TestUnmodelledKernel:
     def test_the_reason_of_the_harness_is_kept(self) -> None:
         assert compute_kernel_costs([CompiledKernel("k", reason="sizes vary")]) == ["sizes vary"]
 
-    def test_an_op_without_formula_leaves_the_kernel_unpriced(self) -> None:
+    def test_an_op_without_formula_leaves_the_kernel_unmodelled(self) -> None:
         kernel = replace(CHAIN, ops=(MUL, fused("aten::no_such_op", ([N], "float"))))
         assert compute_kernel_costs([kernel]) == ["it fuses an unmodelled op: no formula for aten::no_such_op"]
 
-    def test_an_unknown_element_type_leaves_the_kernel_unpriced(self) -> None:
+    def test_an_unknown_element_type_leaves_the_kernel_unmodelled(self) -> None:
         kernel = replace(CHAIN, buffers=(buffer((N, N), None, "torch.odd"),))
         assert compute_kernel_costs([kernel, CHAIN])[0] == "unknown dtype 'torch.odd'"
 
@@ -150,7 +150,7 @@ class TestAddKernels:
         after, _ = add_compiled_kernels(*both, Compiled((CHAIN,), problem="not watched"))
         assert self.names(after)["Torch-Compiled Region: 0/0"] is None
 
-    def test_a_trace_of_nothing_but_kernels_is_priced(self, tmp_path: Path) -> None:
+    def test_a_trace_of_nothing_but_kernels_has_costs(self, tmp_path: Path) -> None:
         trace = read_trace(write_trace(tmp_path / "t.json", [op(CHAIN.name, 10, 20)]))
         before = infer_shapes(link(trace, find_steps(trace, None)))
         _, costed = add_compiled_kernels(before, compute_costs(before.trace.signatures), Compiled((CHAIN,)))

@@ -127,7 +127,7 @@ def test_a_convolution_template_counts_every_output_times_its_window():
         ("triton_mine", None),
     ],
 )
-def test_a_generated_kernel_has_a_trade_by_its_name(name, family):
+def test_a_generated_kernel_has_a_family_by_its_name(name, family):
     assert op_family(name) == family
 
 

@@ -67,7 +67,7 @@ def _distinct_bytes(tensor: torch.Tensor) -> int:
     return math.prod(sizes) * tensor.element_size()
 
 
-def _price(made: Case, path: Path) -> Cost:
+def _recorded_cost(made: Case, path: Path) -> Cost:
     events = [event for event in record(made.call, path) if event["name"] == made.op]
     return FORMULAS[made.op](parse(events[0]))
 
@@ -174,13 +174,13 @@ DATA = [
 
 @pytest.mark.parametrize("made", EXACT, ids=lambda made: made.op)
 def test_bytes_are_those_of_the_tensors_that_torch_took_and_gave(made, tmp_path):
-    cost = _price(made, tmp_path / "trace.json")
+    cost = _recorded_cost(made, tmp_path / "trace.json")
     assert cost.bytes_low == made.nbytes() == cost.bytes_high
 
 
 @pytest.mark.parametrize("made", DATA, ids=lambda made: made.op)
 def test_what_depends_on_data_lies_within_the_interval(made, tmp_path):
-    cost = _price(made, tmp_path / "trace.json")
+    cost = _recorded_cost(made, tmp_path / "trace.json")
     assert cost.bytes_low <= made.nbytes() <= cost.bytes_high
 
 

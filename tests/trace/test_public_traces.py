@@ -30,7 +30,7 @@ _CONVOLUTIONS = {
 }
 _FUSED_ATTENTION = {"aten::_flash_attention_forward", "aten::_efficient_attention_forward"}
 
-# Made by hand, with kernels such as 'gemm_kernel' of which no engine can be told.
+# Made by hand, with kernels such as 'gemm_kernel' whose engine is unknown.
 _SYNTHETIC = "intel+torch-xpu-ops"
 
 

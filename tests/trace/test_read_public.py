@@ -13,7 +13,7 @@ from bottleneck.schema.linked_trace import Trace
 from bottleneck.trace.read import read_trace
 from tests.trace.read_files import check_promises, slugs
 
-# The catalogue counts raw categories. Where they say little, what the reader makes of them is told here:
+# The catalogue counts raw categories. Where they say little, the reader goes by other words:
 # legacy arrays and Ascend tasks have no category at all, MTIA has one for all that its processors do.
 _BY_OTHER_WORDS = {"legacy-array", "npu-ascend", "mtia"}
 
