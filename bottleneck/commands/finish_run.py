@@ -101,7 +101,7 @@ def _cause(folder: Path) -> str:
 
 
 def _say_that_we_failed(folder: Path, settings: ReportSettings) -> None:
-    """Tells of the exception at hand; its traceback goes to a file, or to stderr if the program removed the folder."""
+    """Reports the exception at hand; its traceback goes to a file, or to stderr if the program removed the folder."""
     settings.say("error: bottleneck itself failed; what was recorded is kept")
     crash = folder / "bottleneck-crash.txt"
     try:
@@ -207,11 +207,11 @@ _FORCED = "the program had to be killed: it did not end within ten seconds of be
 
 
 class Sampling:
-    """The sensors beside the program, or none; read until they are asked for what they said."""
+    """The sensors beside the program, or none; they are read until ``stop`` collects their readings."""
 
     def __init__(self, monitor: "Monitor | None") -> None:
         self._monitor = monitor
-        self._said: Telemetry | None = None
+        self._readings: Telemetry | None = None
 
     def start(self, process: int) -> None:
         """Begins to read beside this process."""
@@ -222,8 +222,8 @@ class Sampling:
         """Their readings; from now on they cost nothing."""
         monitor, self._monitor = self._monitor, None
         if monitor is not None:
-            self._said = monitor.stop()
-        return self._said
+            self._readings = monitor.stop()
+        return self._readings
 
 
 @dataclass

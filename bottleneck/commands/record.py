@@ -169,7 +169,7 @@ class RecordedBlock:
             work.folder.abandon()
 
     def _admit(self, exc: Exception) -> None:
-        """Tells that we failed, and what helps: the folder keeps what there is, and the mark that it is unfinished."""
+        """States that we failed, and what helps: the folder keeps what there is, and the mark that it is unfinished."""
         what = exc.what if isinstance(exc, BottleneckError) else f"{type(exc).__name__}: {exc}"
         problem = f"the recording in {self.folder} could not be finished: {what}"
         self.warnings = (*self.warnings, problem)
@@ -191,11 +191,11 @@ def _in_code(error: UsageError) -> UsageError:
         .replace("-o ", "")
         .replace("--force", "force=True")
     )
-    told = UsageError(error.what, why=error.why, fix=fix)
-    for label, text in (("why", told.why), ("fix", told.fix)):
+    in_code = UsageError(error.what, why=error.why, fix=fix)
+    for label, text in (("why", in_code.why), ("fix", in_code.fix)):
         if text:
-            told.add_note(f"  {label}: {text}")
-    return told
+            in_code.add_note(f"  {label}: {text}")
+    return in_code
 
 
 def _place(folder: Path, *, force: bool) -> "RecordingFolder":

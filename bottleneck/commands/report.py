@@ -85,8 +85,8 @@ def report_command(
     """  # noqa: D301 - backspace is how click is told to keep the lines of an example
     from bottleneck.pipeline import Options, analyse
 
-    asked = None if steps is None else parse_steps(steps, whole=whole)
-    options = Options(whole, chosen_device(device, peaks), asked, tuple(capture or ()))
+    chosen = None if steps is None else parse_steps(steps, whole=whole)
+    options = Options(whole, chosen_device(device, peaks), chosen, tuple(capture or ()))
     if repair:
         for recording in paths:
             _repair(recording)

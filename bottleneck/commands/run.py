@@ -132,7 +132,7 @@ def run_command(
         Path | None, typer.Option("--output", "-o", metavar="DIR", help="Folder for the recording.")
     ] = None,
     force: Annotated[
-        bool, typer.Option("--force", help="Refolder the recording in a folder that is not empty.")
+        bool, typer.Option("--force", help="Replace the recording in a folder that is not empty.")
     ] = False,
     strict: Annotated[bool, typer.Option("--strict", help="Exit with 4 if only the measurement failed.")] = False,
     telemetry_ms: Annotated[

@@ -50,7 +50,7 @@ class ThreadSpans:
 def latest_row(thread: Ints, start_us: Floats, at_thread: Ints, at_us: Floats) -> Ints:
     """The row that started last before, or at, each instant of ``at_thread``; -1 where there is none.
 
-    StepRows are sorted by thread, then start. Threads may be as many as rows.
+    Rows are sorted by thread, then start. Threads may be as many as rows.
     """
     _, rank = np.unique(np.concatenate([start_us, at_us]), return_inverse=True)
     size = len(rank) + 1

@@ -55,7 +55,7 @@ def whole_step(analysis: Analysis) -> tuple[float, float] | None:
 
 
 def roofs(analysis: Analysis, most: int = 4) -> tuple[RooflineRoof, ...]:
-    """The peaks that the kernels are held against, by the time of those kernels.
+    """The peaks that the kernels are compared with, by the time of those kernels.
 
     Where no kernel is modelled, those of the kernels' engines and dtypes; where these are not known, the highest.
     """
@@ -81,7 +81,7 @@ def _us_by_peak(
 
 
 def _peak_by_name(row: KernelSummary, peaks: Mapping[str, float]) -> str | None:
-    """The peak of the engine and dtype that a kernel's name tells; null where it does not."""
+    """The peak of the engine and dtype that a kernel's name implies; null where it implies none."""
     keys = (f"{row.dtype}_{engine}" for engine in _ENGINES.get(row.engine or "", ()))
     return next((key for key in keys if key in peaks), None)
 
