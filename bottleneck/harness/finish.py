@@ -113,6 +113,12 @@ def measured_spans(folder: Path) -> tuple[tuple[float, float], ...]:
     return tuple(span for span in spans if span is not None)
 
 
+# The fields of a recording that are those of the first rank's notes, as they stand.
+_CARRIED = {part.name for part in dataclasses.fields(Recording)}.intersection(
+    part.name for part in dataclasses.fields(Notes)
+) - {"steps_seen", "profiled", "warnings"}
+
+
 def finish_recording(
     plan: Plan, notes: Mapping[int, Notes], ending: Ending, ceilings: MeasuredCeilings | None
 ) -> Recording:
@@ -127,34 +133,19 @@ def finish_recording(
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         command=kept_command(ending.command),
         form=plan.form,
-        step_source=first.step_source,
-        step_name=first.step_name,
         steps_seen=first.steps_seen if first.step_name is not None else None,
         program_status=ending.status,
-        framework=first.framework,
         versions=_versions(),
         environment=ending.environment,
         traces=traces,
-        unprofiled=first.unprofiled,
         profiled=first.profiled if traces else None,
         perturbation=_perturbation(first),
-        threads=first.threads,
         processors=usable_processors(),
-        device_facts=first.device_facts,
         device=ceilings.device if ceilings is not None else None,
-        timed_ns=first.timed_ns,
         options=_options(plan),
-        settled=first.settled,
-        windows_us=first.windows_us,
-        page_faults=first.page_faults,
-        peak_memory=first.peak_memory,
-        option_costs=first.option_costs,
-        batch_test=first.batch_test,
         sampling=sampling,
-        libraries=first.libraries,
-        compilation=first.compilation,
-        search_path=first.search_path,
-        warnings=(*ending.remarks, *_told_by_ranks(notes, defects), *complaints, *_company(ending), *doubts),
+        warnings=(*ending.remarks, *_rank_warnings(notes, defects), *complaints, *_load_warning(ending), *doubts),
+        **{name: getattr(first, name) for name in _CARRIED},
     )
     write_recording(folder, recording)
     if ending.status is not None:
@@ -201,15 +192,15 @@ def _rank_trace(folder: Path, rank: int, notes: Notes) -> RankTrace:
     )
 
 
-def _told_by_ranks(notes: Mapping[int, Notes], defects: Mapping[int, str | None]) -> tuple[str, ...]:
+def _rank_warnings(notes: Mapping[int, Notes], defects: Mapping[int, str | None]) -> tuple[str, ...]:
     """The warnings of all ranks, each once; with the ranks that it is of, unless it is of all."""
-    told: dict[str, list[int]] = {}
+    found: dict[str, list[int]] = {}
     for rank, of_rank in notes.items():
         for warning in (*of_rank.warnings, defects[rank]):
             if warning is not None:
-                told.setdefault(warning, []).append(rank)
+                found.setdefault(warning, []).append(rank)
     return tuple(
-        warning if len(ranks) == len(notes) else f"{_name_ranks(ranks)}: {warning}" for warning, ranks in told.items()
+        warning if len(ranks) == len(notes) else f"{_name_ranks(ranks)}: {warning}" for warning, ranks in found.items()
     )
 
 
@@ -254,7 +245,7 @@ def _keep_telemetry(folder: Path, notes: Notes, telemetry: Telemetry | None) -> 
     return sampling, telemetry.notes
 
 
-def _company(ending: Ending) -> tuple[str, ...]:
+def _load_warning(ending: Ending) -> tuple[str, ...]:
     if ending.busy_processors <= _QUIET_LOAD:
         return ()
     return (

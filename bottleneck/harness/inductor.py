@@ -76,7 +76,8 @@ def _buffers(graph: Any, leaves: Sequence[Any], arguments: Any) -> Iterator[Comp
     real = graph.scheduler.mutation_real_name
     written = {dep.name for leaf in leaves for dep in leaf.read_writes.writes}
     own = {real.get(name, name) for name in written}
-    former = {owner.get(real.get(dep.name, dep.name)) for dep in _reads(leaves) if dep.name not in written}
+    reads = (dep for leaf in leaves for dep in leaf.read_writes.reads)
+    former = {owner.get(real.get(dep.name, dep.name)) for dep in reads if dep.name not in written}
     for leaf in leaves:
         for side in ("reads", "writes"):
             for dep in getattr(leaf.read_writes, side):
@@ -91,10 +92,6 @@ def _buffers(graph: Any, leaves: Sequence[Any], arguments: Any) -> Iterator[Comp
         if read is not None and name not in former:
             read = (0, read[1])
         yield replace(buffer, read=read, written=_bounds(seen.writes, size))
-
-
-def _reads(leaves: Sequence[Any]) -> Iterator[Any]:
-    return (dep for leaf in leaves for dep in leaf.read_writes.reads)
 
 
 def _owners(arguments: Any) -> dict[str, str]:

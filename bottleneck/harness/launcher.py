@@ -6,7 +6,6 @@ does is its own, and it calls the program by the user's target.
 
 import os
 import sys
-from collections.abc import Callable
 from typing import Any
 
 
@@ -24,12 +23,8 @@ def launch(ranks: str, module: bool, child: list[str], program: list[str]) -> No
 
     run.config_from_args = config_from_args
     if hasattr(api, "_get_entrypoint_name"):
-        api._get_entrypoint_name = _named(program[0])
+        api._get_entrypoint_name = lambda *_: program[0]
     run.main([f"--nproc-per-node={ranks}", *(["-m"] if module else []), *program])
-
-
-def _named(target: str) -> Callable[..., str]:
-    return lambda *_: target
 
 
 if __name__ == "__main__":

@@ -126,55 +126,9 @@ _PCIE_TX, _PCIE_RX = 197, 198  # NVML_FI_DEV_PCIE_COUNT_TX_BYTES, RX: counters
 _TYPES = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")  # by nvmlValueType_t
 
 
-def _sm_clock(nvml: Any, device: NvmlDevice) -> Values:
-    return {"sm_clock_mhz": nvml.nvmlDeviceGetClockInfo(device.card, nvml.NVML_CLOCK_SM)}
-
-
-def _memory_clock(nvml: Any, device: NvmlDevice) -> Values:
-    return {"memory_clock_mhz": nvml.nvmlDeviceGetClockInfo(device.card, nvml.NVML_CLOCK_MEM)}
-
-
-def _power(nvml: Any, device: NvmlDevice) -> Values:
-    milliwatts = _field(nvml, device, _POWER_INSTANT)
-    return {"power_w": _scaled(milliwatts, 1e-3)}
-
-
-def _average_power(nvml: Any, device: NvmlDevice) -> Values:
-    return {"average_power_w": _scaled(nvml.nvmlDeviceGetPowerUsage(device.card), 1e-3)}
-
-
-def _energy(nvml: Any, device: NvmlDevice) -> Values:
-    return {"energy_j": _scaled(nvml.nvmlDeviceGetTotalEnergyConsumption(device.card), 1e-3)}
-
-
-def _temperature(nvml: Any, device: NvmlDevice) -> Values:
-    return {"temperature_c": nvml.nvmlDeviceGetTemperature(device.card, nvml.NVML_TEMPERATURE_GPU)}
-
-
-def _utilization(nvml: Any, device: NvmlDevice) -> Values:
-    return {"utilization": _scaled(nvml.nvmlDeviceGetUtilizationRates(device.handle).gpu, 0.01)}
-
-
-def _throttle(nvml: Any, device: NvmlDevice) -> Values:
-    return {"throttle_bits": nvml.nvmlDeviceGetCurrentClocksEventReasons(device.card)}
-
-
-def _old_throttle(nvml: Any, device: NvmlDevice) -> Values:
-    return {"throttle_bits": nvml.nvmlDeviceGetCurrentClocksThrottleReasons(device.card)}
-
-
-def _memory(nvml: Any, device: NvmlDevice) -> Values:
-    return _memory_used(nvml.nvmlDeviceGetMemoryInfo(device.handle, nvml.nvmlMemory_v2))
-
-
-def _old_memory(nvml: Any, device: NvmlDevice) -> Values:
-    """As above, with what the driver keeps for itself counted as used."""
-    return _memory_used(nvml.nvmlDeviceGetMemoryInfo(device.handle))
-
-
-def _memory_used(info: Any) -> Values:
+def _memory_used(info: Any) -> float | None:
     # Where driver and binding disagree about the structure, more is used than there is.
-    return {"memory_used_bytes": info.used if info.used <= info.total else None}
+    return info.used if info.used <= info.total else None
 
 
 def _pcie_throughput(nvml: Any, device: NvmlDevice) -> Values:
@@ -204,29 +158,41 @@ def _make(
     return lambda nvml: Reading(columns, partial(read, nvml), interval_s, share)
 
 
+def _value(
+    column: str, read: Callable[[Any, NvmlDevice], float | None], interval_s: float = 0.0, share: float = 0.001
+) -> Callable[[Any], Reading]:
+    """A reading of one value."""
+    return _make((column,), lambda nvml, device: {column: read(nvml, device)}, interval_s, share)
+
+
 # Two samples of the activity counters have to lie about 100 ms apart.
 _SHORTEST_GPM_S = 0.05
 
 _PCIE = ("pcie_tx_bytes_per_s", "pcie_rx_bytes_per_s")
 _CLOCKS = (
-    _make(("sm_clock_mhz",), _sm_clock, share=0.002),
-    _make(("throttle_bits",), _throttle, share=0.002),
-    _make(("throttle_bits",), _old_throttle, share=0.002),
-    _make(("memory_clock_mhz",), _memory_clock, 0.1),
-    _make(("temperature_c",), _temperature, 1.0),
+    _value("sm_clock_mhz", lambda nvml, one: nvml.nvmlDeviceGetClockInfo(one.card, nvml.NVML_CLOCK_SM), share=0.002),
+    _value("throttle_bits", lambda nvml, one: nvml.nvmlDeviceGetCurrentClocksEventReasons(one.card), share=0.002),
+    _value("throttle_bits", lambda nvml, one: nvml.nvmlDeviceGetCurrentClocksThrottleReasons(one.card), share=0.002),
+    _value("memory_clock_mhz", lambda nvml, one: nvml.nvmlDeviceGetClockInfo(one.card, nvml.NVML_CLOCK_MEM), 0.1),
+    _value("temperature_c", lambda nvml, one: nvml.nvmlDeviceGetTemperature(one.card, nvml.NVML_TEMPERATURE_GPU), 1.0),
 )
 _USE = (
-    _make(("utilization",), _utilization, 0.1),
-    _make(("memory_used_bytes",), _memory, 0.1),
-    _make(("memory_used_bytes",), _old_memory, 0.1),
+    _value("utilization", lambda nvml, one: _scaled(nvml.nvmlDeviceGetUtilizationRates(one.handle).gpu, 0.01), 0.1),
+    _value(
+        "memory_used_bytes",
+        lambda nvml, one: _memory_used(nvml.nvmlDeviceGetMemoryInfo(one.handle, nvml.nvmlMemory_v2)),
+        0.1,
+    ),
+    # As above, with what the driver keeps for itself counted as used.
+    _value("memory_used_bytes", lambda nvml, one: _memory_used(nvml.nvmlDeviceGetMemoryInfo(one.handle)), 0.1),
 )
 # The energy counter moves about every 100 ms (ML.ENERGY, "Measuring GPU Energy: Best Practices").
 READINGS = (
     *_CLOCKS,
     *_USE,
-    _make(("power_w",), _power, share=0.002),
-    _make(("average_power_w",), _average_power, 0.1),
-    _make(("energy_j",), _energy, 0.1),
+    _value("power_w", lambda nvml, one: _scaled(_field(nvml, one, _POWER_INSTANT), 1e-3), share=0.002),
+    _value("average_power_w", lambda nvml, one: _scaled(nvml.nvmlDeviceGetPowerUsage(one.card), 1e-3), 0.1),
+    _value("energy_j", lambda nvml, one: _scaled(nvml.nvmlDeviceGetTotalEnergyConsumption(one.card), 1e-3), 0.1),
     _make(_PCIE, _pcie_throughput, 2.0, share=0.02),
 )
 # A slice shares the card's clocks and temperature. Power, energy and PCIe traffic are those of all slices together.

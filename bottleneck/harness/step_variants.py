@@ -12,7 +12,7 @@ from typing import Any
 
 from bottleneck.harness.machine import available_bytes, is_on_gpu, peak_resident_bytes
 from bottleneck.harness.session import silenced
-from bottleneck.harness.stopwatch import Step, Stopwatch, WarmUp, time_steps, warm_up
+from bottleneck.harness.stopwatch import Step, Stopwatch, WarmUp, mark_steps, time_steps, warm_up
 from bottleneck.harness.window import Detail, Window
 from bottleneck.schema.measurements import BatchTest, OptionCost, OptionCosts, ProfilerOption, Ratio
 from bottleneck.schema.statistics import summarise_durations
@@ -244,11 +244,5 @@ def _window_us(step: Step, torch: Any, steps: int, detail: Detail) -> float:
 def _quickest_us(step: Step, torch: Any, steps: int) -> float:
     """Microseconds of the quickest of some steps, after one that leads in."""
     stopwatch = Stopwatch(torch)
-    step()
-    stopwatch.wait()
-    stopwatch.mark()
-    for _ in range(steps):
-        step()
-        stopwatch.mark()
-    stopwatch.wait()
+    mark_steps(step, stopwatch, steps)
     return min(stopwatch.durations_us())

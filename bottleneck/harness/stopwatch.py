@@ -196,6 +196,17 @@ def warm_up(step: Step, torch: Any, until: WarmUp | None, least: int = 0) -> Sto
     return stopwatch
 
 
+def mark_steps(step: Step, stopwatch: Stopwatch, steps: int) -> None:
+    """Marks so many steps, after one that does not count; no work of the GPU crosses the first or the last mark."""
+    step()
+    stopwatch.wait()
+    stopwatch.mark()
+    for _ in range(steps):
+        step()
+        stopwatch.mark()
+    stopwatch.wait()
+
+
 def time_steps(step: Step, torch: Any, steps: int, lead: int) -> list[float]:
     """Microseconds of each of so many steps, after ``lead`` steps that do not count.
 

@@ -8,7 +8,7 @@ from typing import Any
 from bottleneck.harness.machine import peak_memory, reset_peak
 from bottleneck.harness.session import Session, silenced
 from bottleneck.harness.step_variants import Doubling, run_batch_test, run_option_costs
-from bottleneck.harness.stopwatch import Step, Stopwatch, WarmUp, warm_up
+from bottleneck.harness.stopwatch import Step, Stopwatch, WarmUp, mark_steps, warm_up
 from bottleneck.harness.torch_state import describe_torch
 from bottleneck.harness.window import EVENT_BUDGET, Detail, Window, detail_of
 from bottleneck.schema.measurements import BatchTest, OptionCosts
@@ -155,13 +155,7 @@ def _profile_steps(step: Step, torch: Any, steps: int, detail: Detail) -> tuple[
     if not window.open():
         return None, stopwatch
     try:
-        step()
-        stopwatch.wait()
-        stopwatch.mark()
-        for _ in range(steps):
-            step()
-            stopwatch.mark()
-        stopwatch.wait()
+        mark_steps(step, stopwatch, steps)
     finally:
         window.stop()
     return window, stopwatch
