@@ -76,7 +76,7 @@ def _notes(calibration: Calibration) -> list[str]:
     notes += [_clock(calibration)]
     notes += [f"not measured: {name} ({why})" for name, why in calibration.missing.items()]
     notes += [f"note: {caveat.message}" for caveat in calibration.caveats]
-    return [line for note in notes for line in _wrapped(note)]
+    return [line for note in notes for line in textwrap.wrap(note, 80, subsequent_indent="  ")]
 
 
 def _clock(calibration: Calibration) -> str:
@@ -88,10 +88,6 @@ def _clock(calibration: Calibration) -> str:
     clocks = [("before", clock.before_mhz), ("while measuring", clock.during_mhz), ("after", clock.after_mhz)]
     memory = f"; memory {clock.memory_mhz:.0f} MHz" if clock.memory_mhz else ""
     return "clock: " + ", ".join(f"{mhz:.0f} MHz {when}" for when, mhz in clocks if mhz) + memory
-
-
-def _wrapped(text: str) -> list[str]:
-    return textwrap.wrap(text, 80, subsequent_indent="  ")
 
 
 # Heading and text of each column; the first is set flush left, one without any text is left out.

@@ -37,7 +37,9 @@ from bottleneck.calibrate.probes import (
     best_of,
     descending,
     no_progress,
+    product_name,
     settle,
+    stream_name,
 )
 from bottleneck.devices.peaks import ridges
 from bottleneck.harness.machine import CpuFacts, allowance, cpu_facts, torch_version
@@ -201,19 +203,9 @@ class CpuBench:
         return take
 
 
-def product_name(dtype: str) -> str:
-    """The ceiling of matrix products of a dtype."""
-    return f"{dtype} product"
-
-
 def vector_name(dtype: str) -> str:
     """The ceiling of multiplications of a dtype outside of products."""
     return f"{dtype} multiply"
-
-
-def stream_name(level: str) -> str:
-    """The ceiling of the bandwidth of a level of memory."""
-    return f"{level} stream"
 
 
 def cpu_probes(bench: CpuBench, working_sets: Mapping[str, int], l1_bytes: int, effort: ProbeEffort) -> list[Probe]:
@@ -272,24 +264,17 @@ def _native_streams(bench: CpuBench, native: Native, working_sets: Mapping[str, 
     """Compiled triads: each thread works on a part of its own. They alone reach the first cache, which no op does."""
     threads = bench.torch.get_num_threads()
     sizes = {"L1": threads * l1_bytes // 2, **working_sets}
-    loops = {level: partial(_triad, bench, native, size // threads) for level, size in sizes.items()}
-    return [
-        Probe(stream_name(level), "loop", _triad_amount(size // threads, threads), loops[level])
-        for level, size in sizes.items()
-    ]
+    probes = []
+    for level, size in sizes.items():
+        share = size // threads
+        rounds = max(1, int(_BATCH_BYTES / share))
+        amount = 12.0 * max(1, share // 12) * rounds * threads
+        probes.append(Probe(stream_name(level), "loop", amount, partial(_triad, bench, native, share, rounds)))
+    return probes
 
 
-def _triad_rounds(share: int) -> int:
-    return max(1, int(_BATCH_BYTES / share))
-
-
-def _triad_amount(share: int, threads: int) -> float:
-    return 12.0 * max(1, share // 12) * _triad_rounds(share) * threads
-
-
-def _triad(bench: CpuBench, native: Native, share: int) -> Take:
-    loop: Loop = native.triad(share, _triad_rounds(share))
-    return bench.timed(loop.run)
+def _triad(bench: CpuBench, native: Native, share: int, rounds: int) -> Take:
+    return bench.timed(native.triad(share, rounds).run)
 
 
 def _streams(bench: CpuBench, level: str, working_set: int) -> list[Probe]:

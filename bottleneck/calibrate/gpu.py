@@ -24,7 +24,9 @@ from bottleneck.calibrate.probes import (
     ProbeResults,
     Take,
     no_progress,
+    product_name,
     settle,
+    stream_name,
 )
 from bottleneck.devices.match import match_device
 from bottleneck.devices.peaks import ridges
@@ -157,19 +159,9 @@ def cuda_probes(bench: CudaBench) -> Iterator[Probe]:
     yield from _launches(bench)
 
 
-def product_name(dtype: str) -> str:
-    """The ceiling of matrix products of a dtype."""
-    return f"{dtype} product"
-
-
 def vector_name(dtype: str) -> str:
     """The ceiling of arithmetic of a dtype outside of products."""
     return f"{dtype} multiply-add"
-
-
-def stream_name(level: str) -> str:
-    """The ceiling of the bandwidth of a level of memory."""
-    return f"{level} stream"
 
 
 def stream_sizes(bench: CudaBench) -> dict[str, float]:
@@ -378,7 +370,8 @@ def measure_gpu(
     sheet, doubtful = data_sheet(torch, facts)
     sensors = NvmlClock(facts)
     watch, before, used = ClockWatch(sensors.clock_mhz), sensors.clock_mhz(), sensors.used_share() or 0.0
-    bench = CudaBench(torch, f"cuda:{index}", float(torch.cuda.mem_get_info(index)[0]), _cache_bytes(facts))
+    cache_bytes = float(facts.get("L2_cache_size") or _L2_BYTES)
+    bench = CudaBench(torch, f"cuda:{index}", float(torch.cuda.mem_get_info(index)[0]), cache_bytes)
     bench = bench if sizes is None else replace(bench, sizes=sizes)
     try:
         with torch.inference_mode():
@@ -437,10 +430,6 @@ def data_sheet(torch: Any, facts: Facts) -> tuple[Device, tuple[Caveat, ...]]:
         warp_size=None,
     )
     return match_device([properties], [properties.index], flavour)
-
-
-def _cache_bytes(facts: Facts) -> float:
-    return float(facts.get("L2_cache_size") or _L2_BYTES)
 
 
 def as_ceilings(outcome: ProbeResults, bench: CudaBench, sheet: Device) -> tuple[Ceiling, ...]:

@@ -14,6 +14,16 @@ Take = Callable[[Look], float]
 _ROUNDS_WITHOUT_END = 1_000_000
 
 
+def product_name(dtype: str) -> str:
+    """The ceiling of matrix products of a dtype."""
+    return f"{dtype} product"
+
+
+def stream_name(level: str) -> str:
+    """The ceiling of the bandwidth of a level of memory."""
+    return f"{level} stream"
+
+
 @dataclass(frozen=True)
 class ProbeEffort:
     """Limits on time and rounds. ``slice_seconds`` is what one probe may take in a round; its first run is not counted.

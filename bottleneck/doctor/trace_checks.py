@@ -8,7 +8,7 @@ from pathlib import Path
 
 from bottleneck.errors import TraceError
 from bottleneck.pipeline import examine, finish
-from bottleneck.schema.analysis import Analysis, IdleCause
+from bottleneck.schema.analysis import Analysis
 from bottleneck.schema.checks import Check, Checkup, Status, Verdict, at_fault
 from bottleneck.schema.linked_trace import Linked, Window
 from bottleneck.schema.sources import TraceSource, find_traces
@@ -179,15 +179,12 @@ def _syncs(linked: Linked, analysis: Analysis) -> Check | None:
     count = int((linked.trace.events["category"] == "sync").sum())
     if count:
         return _there("sync-events", f"{count:,} waits between streams and for events", "sync events")
-    share = sum(cause.share for cause in analysis.idle if _is_vague(cause))
+    vague = [each for each in analysis.idle if any(word in each.cause for word in ("dependency", "unknown"))]
+    share = sum(cause.share for cause in vague)
     cost = "the stream or event of a wait is not recorded"
     if share > 0:
         cost += f"; {format_share(share)} of the step is waiting whose cause may lie there"
     return _lack("sync-events", "not recorded", cost, _option(_SYNC), share or None, "sync events")
-
-
-def _is_vague(cause: IdleCause) -> bool:
-    return any(word in cause.cause for word in ("dependency", "unknown"))
 
 
 def _ranks(linked: Linked, analysis: Analysis) -> Check | None:

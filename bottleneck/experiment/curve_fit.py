@@ -173,17 +173,12 @@ def fit_series(points: Sequence[Point], parameters: Sequence[str], roofs: Sequen
     It runs along the batch size, else along the first parameter that is a number everywhere; there is none else. The
     order of the points changes nothing.
     """
-    parameter = fitted_parameter(points, parameters)
-    if parameter is None:
+    numeric = [name for name in parameters if all(not isinstance(point.values[name], str) for point in points)]
+    if not numeric:
         return ()
+    parameter = _PREFERRED if _PREFERRED in numeric else numeric[0]
     memory = {roof.series: roof.memory_bytes for roof in roofs}
     return tuple(_fit(curve, memory.get(curve.series)) for curve in _curves(points, parameter))
-
-
-def fitted_parameter(points: Sequence[Point], parameters: Sequence[str]) -> str | None:
-    """The parameter that curves run along; null where none is a number."""
-    numeric = [name for name in parameters if all(not isinstance(point.values[name], str) for point in points)]
-    return _PREFERRED if _PREFERRED in numeric else next(iter(numeric), None)
 
 
 def _curves(points: Sequence[Point], parameter: str) -> list[_Curve]:

@@ -180,7 +180,8 @@ def find_base(git: Git, against: str, environment: Mapping[str, str]) -> BaseCom
             return BaseCommit(None, against, _unknown(git, against))
         return BaseCommit(commit, _named(against, commit))
     branch = against.removeprefix(MERGE_BASE).removeprefix(":")
-    named = None if branch else _commit_of_service(git, environment)
+    of_service = (commit for name in COMMITS if (commit := find_commit(git, environment.get(name, ""))))
+    named = None if branch else next(of_service, None)
     if named is not None:
         return BaseCommit(named, _named(MERGE_BASE, named))
     target, reason = _named_target(git, branch, "--against") if branch else _target(git, environment)
@@ -192,10 +193,6 @@ def find_base(git: Git, against: str, environment: Mapping[str, str]) -> BaseCom
 def is_merge_base(against: str) -> bool:
     """True if this requests a merge-base; no name that git takes has a colon in it."""
     return against == MERGE_BASE or against.startswith(f"{MERGE_BASE}:")
-
-
-def _commit_of_service(git: Git, environment: Mapping[str, str]) -> str | None:
-    return next((commit for name in COMMITS if (commit := find_commit(git, environment.get(name, "")))), None)
 
 
 def _target(git: Git, environment: Mapping[str, str]) -> tuple[str | None, str]:

@@ -227,8 +227,9 @@ class PairedProcesses:
 
     def _in_turns(self) -> ProcessPair:
         """Both sides live at once; which one starts is drawn, and who goes first at each pair of turns."""
+        order = ROLES if self._draw.random() < 0.5 else ROLES[::-1]
         with ExitStack() as stack:
-            workers = {role: stack.enter_context(self._open(role)) for role in self._drawn_order()}
+            workers = {role: stack.enter_context(self._open(role)) for role in order}
             built = _made(list(workers.values()))
             built_us, prefetched = [each.step_us for each in built], max(each.prefetched for each in built)
             steps = [TimedStep(workers[role], STEP, _middle(built_us), prefetched) for role in ROLES]
@@ -266,9 +267,6 @@ class PairedProcesses:
 
     def _open(self, role: Role) -> SideWorker:
         return self.open_worker(self.program, role, self.sides[role], self.folder / f"{role}.txt")
-
-    def _drawn_order(self) -> tuple[Role, ...]:
-        return ROLES if self._draw.random() < 0.5 else ROLES[::-1]
 
     def _check_time(self, turn_s: float) -> None:
         """NoTurns where the turns alone of the fewest pairs take longer than there is time."""

@@ -12,7 +12,7 @@ from bottleneck.harness.finish import Ending, finish_recording, measured_spans, 
 from bottleneck.harness.folder import RankFiles
 from bottleneck.harness.machine import available_bytes, busy_processors, count_memory_kills
 from bottleneck.harness.messages import TIMED_SECONDS, Notes, Plan
-from bottleneck.harness.sensors import Monitor, Telemetry
+from bottleneck.harness.sensors import Monitor, SensorLog, Telemetry, make_samplers
 from bottleneck.harness.supervise import MemoryKills, QuietRun, child_command, describe_end, run_quietly
 from bottleneck.pipeline import explain
 from bottleneck.schema.evidence import Explanation
@@ -135,11 +135,11 @@ class Recorder:
         return finish_recording(plan, notes, ending, calibration), notes[0]
 
     def _run(self, command: Sequence[str], folder: Path) -> tuple[QuietRun, Telemetry | None]:
-        """The end of the command, and the readings of the sensors meanwhile."""
+        """The end of the command, and the readings of the sensors of GPU and host meanwhile; null without a period."""
         log, environment = folder / LOG_FILE, dict(self.environment)
-        monitor = monitor_of(folder, self.telemetry_s)
-        if monitor is None:
+        if not self.telemetry_s:
             return run_quietly(command, log, environment, self.directory), None
+        monitor = Monitor(make_samplers(), self.telemetry_s, SensorLog(lambda: measured_spans(folder)))
         try:
             ran = run_quietly(command, log, environment, self.directory, monitor.start)
         finally:
@@ -164,15 +164,6 @@ def record_side(program: Program, folder: Path, side: Side, ceilings: Ceilings) 
             fix=f"see that it runs there: bottleneck run {program.target}",
         ) from None
     return explain([folder])
-
-
-def monitor_of(folder: Path, period_s: float) -> Monitor | None:
-    """The sensors of GPU and host, read while steps are measured in ``folder``; null for a period of 0."""
-    if not period_s:
-        return None
-    from bottleneck.harness.sensors import SensorLog, make_samplers
-
-    return Monitor(make_samplers(), period_s, SensorLog(lambda: measured_spans(folder)))
 
 
 def why_it_failed(ran: QuietRun, memory_kills: int | None) -> str:

@@ -104,7 +104,8 @@ class SweepProgress:
         )
         every = [each for of_one in all_of for each in of_one]
         series = dict.fromkeys(configuration.series for configuration in plan.configurations)
-        roofs = distinct_roofs([each.roof for each in every if each.roof is not None])
+        # One for each series and peak.
+        roofs = tuple({(roof.series, roof.peak): roof for each in every if (roof := each.roof) is not None}.values())
         rounds = f"{plan.turns} rounds of turns" if self.turns.timings else ""
         return Sweep(
             program=(plan.program.target,),
@@ -347,11 +348,6 @@ def combine(points: Sequence[Point]) -> Point:
         n=sum(each.step_us.n for each in good if each.step_us is not None),
     )
     return replace(retimed(middle, all_of_them), repeats=len(good))
-
-
-def distinct_roofs(roofs: Sequence[Roof]) -> tuple[Roof, ...]:
-    """One roof for each series and peak."""
-    return tuple({(roof.series, roof.peak): roof for roof in roofs}.values())
 
 
 def _times(rate: float | None, factor: float) -> float | None:

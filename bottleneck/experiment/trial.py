@@ -91,8 +91,6 @@ class TrialSetup:
 class _Variants:
     """Both variants, made and warm, with what making them showed."""
 
-    original: TimedStep
-    changed: TimedStep
     made: Built
     remade: Built
     pairing: Pairing
@@ -136,7 +134,11 @@ class _TrialRun:
         effort = self._setup.effort
         kept = self._setup.folder / "results.pt"
         with self._variants(CHANGED, kept) as variants:
-            self._note_making(variants)
+            self._note(
+                setup_s=max(0.0, variants.remade.setup_s - variants.made.setup_s),
+                peak_before_bytes=variants.made.peak_bytes,
+                peak_after_bytes=variants.remade.peak_bytes if self._is_apart else None,
+            )
             self._compare(variants, kept)
             first = variants.pairing
             if first.pair_s * LOOKS[0] > effort.budget_s:
@@ -156,7 +158,7 @@ class _TrialRun:
         """Compares the results of the first steps; without a comparison the rest can still be measured."""
         self._setup.tell("comparing results")
         try:
-            self._note(differences=variants.original.worker.compare(self._names, kept))
+            self._note(differences=variants.pairing.original.worker.compare(self._names, kept))
         except Refused as refused:
             reason = f"results could not be compared: {refused.reason}"
             self._note(differences=(Difference("outputs", None, None, None, None, reason),))
@@ -233,7 +235,7 @@ class _TrialRun:
             sides = {name: TimedStep(workers[name], name, built[name].step_us, prefetched) for name in workers}
             samples = built[CHANGED].samples
             pairing = Pairing(sides[ORIGINAL], sides[CHANGED], self._draw, samples)
-            yield _Variants(sides[ORIGINAL], sides[CHANGED], built[ORIGINAL], built[CHANGED], pairing)
+            yield _Variants(built[ORIGINAL], built[CHANGED], pairing)
 
     def _build(self, worker: Worker, name: str, keep: Path | None) -> Built:
         if name == CHANGED:
@@ -248,13 +250,6 @@ class _TrialRun:
                 why=refused.reason,
                 fix=f"see that it runs: bottleneck run {self._setup.program.target}",
             ) from None
-
-    def _note_making(self, variants: _Variants) -> None:
-        self._note(
-            setup_s=max(0.0, variants.remade.setup_s - variants.made.setup_s),
-            peak_before_bytes=variants.made.peak_bytes,
-            peak_after_bytes=variants.remade.peak_bytes if self._is_apart else None,
-        )
 
     def _note_times(self, pairings: Sequence[Pairing]) -> None:
         logs = _logs(pairings)

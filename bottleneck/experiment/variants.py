@@ -24,7 +24,7 @@ from bottleneck.harness.forms import parse_value
 from bottleneck.harness.machine import peak_memory, reset_peak
 from bottleneck.harness.process_setup import prefer_roots
 from bottleneck.harness.program import load_file, show_only_their_frames
-from bottleneck.harness.stopwatch import Step, Stopwatch, WarmUp, time_steps, warm_up
+from bottleneck.harness.stopwatch import Stopwatch, WarmUp, time_steps, warm_up
 from bottleneck.schema.trials import TrialVerdict
 
 # What compilers and captures do at the first calls belongs to the set-up, not to a step.
@@ -52,18 +52,12 @@ class Built:
     prefetched: int = 0
 
 
-@dataclass(frozen=True)
-class _Variant:
-    subject: Subject
-    step: Step
-
-
 class VariantHost:
     """The variants of one program, by name; exceptions of the user's code propagate."""
 
     def __init__(self, program: Program, changes: Mapping[str, Change]) -> None:
         self._program, self._changes = program, changes
-        self._variants: dict[str, _Variant] = {}
+        self._variants: dict[str, Subject] = {}
 
     def build(self, name: str, changes: Sequence[str], keep: str | None, against: Sequence[str] = ()) -> Built:
         """Makes a variant and runs it until it is warm; what its first steps gave is left in the file ``keep``.
@@ -83,7 +77,7 @@ class VariantHost:
         if keep is not None:
             save(results, Path(keep), subject.torch)
         del results
-        self._variants[name] = _Variant(subject, subject.step)
+        self._variants[name] = subject
         peak_bytes = _peak_bytes(subject)
         samples = 1.0
         for change in chosen:
@@ -100,14 +94,14 @@ class VariantHost:
             for _ in range(SETUP_CALLS):
                 subject.step()
             Stopwatch(subject.torch).wait()
-        self._variants[name] = _Variant(subject, subject.step)
+        self._variants[name] = subject
         setup_s = time.perf_counter() - started
         return Built(setup_s, None, 1.0, usual_us(warm_up(subject.step, subject.torch, WARM_UP)), prefetched(subject))
 
     def turn(self, name: str, steps: int, lead: int) -> list[float]:
         """Microseconds of each step of a turn; the ``lead`` ones before find the caches full of another's data."""
         variant = self._variants[name]
-        return time_steps(variant.step, variant.subject.torch, steps, lead)
+        return time_steps(variant.step, variant.torch, steps, lead)
 
     def compare(self, changes: Sequence[str], kept: str) -> list[dict[str, Any]]:
         """The differences of a changed variant's kept results from the original's, by the precision that is implied."""
@@ -181,7 +175,7 @@ def answer(host: VariantHost, request: Mapping[str, Any]) -> dict[str, Any]:
     """The reply to a request: its value, or why there is none."""
     arguments = {name: value for name, value in request.items() if name != "do"}
     try:
-        value = getattr(host, _REQUESTS[request["do"]])(**arguments)
+        value = getattr(host, request["do"])(**arguments)
     except NotApplicable as state:
         return _refusal("not applicable", str(state))
     except Missing as state:
@@ -190,9 +184,6 @@ def answer(host: VariantHost, request: Mapping[str, Any]) -> dict[str, Any]:
         traceback.print_exc()
         return _refusal("failed", describe(error))
     return {"value": asdict(value) if isinstance(value, Built) else value}
-
-
-_REQUESTS = {"build": "build", "make": "make", "turn": "turn", "compare": "compare"}
 
 
 def prefetched(subject: Subject) -> int:

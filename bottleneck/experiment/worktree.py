@@ -204,7 +204,9 @@ def base_side(
         yield _folder_base(root, given, here)
         return
     if root is None:
-        yield Base(None, against, reason=_no_clone(against))
+        wanted = "a base" if is_merge_base(against) else repr(against)
+        why = f"this folder is in no git repository, where {wanted} could be found; name a folder with --against DIR"
+        yield Base(None, against, reason=why)
         return
     git = git_in(root)
     if (reason := _unusable(git, root)) is not None:
@@ -279,11 +281,6 @@ def _folder_base(root: Path | None, given: Path, here: Path) -> Base:
 def _side(label: str, root: Path, tree: Path, here: Path) -> Side:
     inner = tree / here.relative_to(root) if here.is_relative_to(root) else tree
     return Side(label, inner, sources(root, tree))
-
-
-def _no_clone(against: str) -> str:
-    wanted = "a base" if is_merge_base(against) else repr(against)
-    return f"this folder is in no git repository, where {wanted} could be found; name a folder with --against DIR"
 
 
 def _unusable(git: Git, root: Path) -> str | None:

@@ -66,7 +66,8 @@ def measure(step: Step, session: Session, doubling: Doubling | None = None, chan
     step()
     first_s = time.perf_counter() - started
     torch: Any = sys.modules.get("torch")
-    _warm_up(step, torch, session)
+    # Until the times of the step settle, within bounds, or as often as the user requested.
+    warm_up(step, torch, None if session.plan.warmup is not None else _WARM_UP, session.plan.least_warmup)
     was_reset = reset_peak(torch)
     session.time(_time(step, torch, session.plan.timed_s))
     session.note(setup_s=_setup_s(change_s + first_s, session))
@@ -99,12 +100,6 @@ def _setup_s(start_s: float, session: Session) -> float | None:
     """Seconds of the start beyond a usual step; null where no step was timed."""
     timing = session.notes.unprofiled
     return None if timing is None else max(start_s - timing.median / 1e6, 0.0)
-
-
-def _warm_up(step: Step, torch: Any, session: Session) -> None:
-    """Repeats the step until its times settle, within bounds, or as often as the user requested."""
-    until = None if session.plan.warmup is not None else _WARM_UP
-    warm_up(step, torch, until, session.plan.least_warmup)
 
 
 def _time(step: Step, torch: Any, seconds: float) -> Stopwatch:

@@ -104,7 +104,7 @@ def _workers(subject: Subject) -> Step:
     if not loaders:
         raise NotApplicable(f"needs a loader with fewer than {wanted} workers")
     for loader in loaders:
-        if _is_iterable(subject.torch, loader.dataset):
+        if isinstance(loader.dataset, subject.torch.utils.data.IterableDataset):
             raise NotApplicable("needs a dataset with indices: each worker would go through the whole of this one")
     resting = Resting()
     for loader in loaders:
@@ -194,10 +194,6 @@ def _replace(subject: Subject, loader: Any, other: Any) -> None:
         subject.replace_loader(loader, other)
     if own is not None:
         loader.generator.set_state(own)
-
-
-def _is_iterable(torch: Any, dataset: Any) -> bool:
-    return isinstance(dataset, torch.utils.data.IterableDataset)
 
 
 def _has_length(loader: Any) -> bool:

@@ -121,15 +121,12 @@ def _can_fold(torch: Any, network: Any, pair: _Pair) -> bool:
     layer, norm = network.get_submodule(pair.layer), network.get_submodule(pair.norm)
     is_known = _is_one_of(torch, layer, _LAYERS) and _is_one_of(torch, norm, _NORMS)
     # A hook looks at what lies between the two, which will be another number.
-    return is_known and not norm.training and norm.running_var is not None and not _hooked(layer, norm)
+    is_hooked = any(each._forward_hooks or each._forward_pre_hooks for each in (layer, norm))
+    return is_known and not norm.training and norm.running_var is not None and not is_hooked
 
 
 def _is_one_of(torch: Any, module: Any, names: tuple[str, ...]) -> bool:
     return any(type(module) is getattr(torch.nn, name) for name in names)
-
-
-def _hooked(*modules: Any) -> bool:
-    return any(each._forward_hooks or each._forward_pre_hooks for each in modules)
 
 
 def _pairs(torch: Any, network: Any) -> list[_Pair]:
