@@ -63,9 +63,13 @@ def _run_script(session: Session, arguments: Sequence[str]) -> None:
             _unless_interrupted(script.finish)
 
 
-def _run_workload(session: Session, arguments: Sequence[str]) -> None:
+def _prepare(session: Session) -> None:
     TorchHook({**session.inductor.watchers(), **seeders(session.plan)}, {}).install()
     prepare_torch(session.plan)
+
+
+def _run_workload(session: Session, arguments: Sequence[str]) -> None:
+    _prepare(session)
     module = program.load_file(session.plan.target, arguments)
     session.note(step_source="workload")
     started = time.perf_counter()
@@ -75,8 +79,7 @@ def _run_workload(session: Session, arguments: Sequence[str]) -> None:
 
 
 def _run_model(session: Session, arguments: Sequence[str]) -> None:
-    TorchHook({**session.inductor.watchers(), **seeders(session.plan)}, {}).install()
-    prepare_torch(session.plan)
+    _prepare(session)
     module = program.load_file(session.plan.target, arguments)
     session.note(step_source="model")
     make_step = forms.training_step if session.plan.train else forms.inference_step
@@ -84,8 +87,7 @@ def _run_model(session: Session, arguments: Sequence[str]) -> None:
 
 
 def _run_changed(session: Session, arguments: Sequence[str], changed_step: ChangedStep) -> None:
-    TorchHook({**session.inductor.watchers(), **seeders(session.plan)}, {}).install()
-    prepare_torch(session.plan)
+    _prepare(session)
     with changed_step(session.plan, arguments) as (step, change_s):
         session.note(step_source="model" if session.plan.form == "model" else "workload")
         measure(step, session, change_s=change_s)
