@@ -54,7 +54,7 @@ RULES: tuple[Rule, ...] = (
 
 
 def advise(evidence: Evidence) -> tuple[Finding, ...]:
-    """The findings of all rules on this case, ranked by the time that each would save."""
+    """The findings of all rules on this evidence, ranked by the time that each would save."""
     drafts = [draft for rule in RULES if (draft := rule(evidence)) is not None]
     return rank(drafts, evidence.analysis, _program(evidence.recording))
 

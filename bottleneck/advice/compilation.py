@@ -22,6 +22,7 @@ from bottleneck.advice.quantities import (
     account_us,
     claims_of,
     format_count,
+    format_per_step,
     idle_lines,
     idle_us,
     is_compiled,
@@ -55,7 +56,7 @@ def compiling_in_step(evidence: Evidence) -> Draft | None:
         slug="compiling-in-step",
         title="Code is compiled or loaded during the step",
         evidence=(
-            f"{format_us(spent_us)} per step ({format_share(share_of_step(evidence, spent_us))})",
+            format_per_step(evidence, spent_us),
             *idle_lines(evidence, "compile"),
         ),
         advice="Keep shapes from changing, or mark the ones that do; if these were first steps, record later ones.",

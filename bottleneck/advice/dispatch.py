@@ -12,6 +12,7 @@ from bottleneck.advice.quantities import (
     account_us,
     claims_of,
     format_count,
+    format_per_step,
     has_backward_marks,
     host_us_per_launch,
     idle_lines,
@@ -149,8 +150,7 @@ def tiny_kernels(evidence: Evidence) -> Draft | None:
         evidence=(
             f"{format_count(count)} kernels per step, half of them under {format_us(typical_us)}; none can take less "
             f"than {format_us(floor_us)}",
-            f"{format_us(paid_us)} per step ({format_share(share_of_step(evidence, paid_us))}) goes into "
-            "starting kernels",
+            f"{format_per_step(evidence, paid_us)} goes into starting kernels",
         ),
         advice="Fuse the small kernels, or give each more work with a larger batch.",
         code="model = torch.compile(model)",

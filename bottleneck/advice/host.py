@@ -9,6 +9,7 @@ from bottleneck.advice.quantities import (
     account_us,
     claims_of,
     format_count,
+    format_per_step,
     format_times,
     host_scale,
     idle_lines,
@@ -138,8 +139,7 @@ def gc_pauses(evidence: Evidence) -> Draft | None:
         slug="gc-pauses",
         title="Python's garbage collector stops the step",
         evidence=(
-            f"{format_us(spent_us)} per step ({format_share(share_of_step(evidence, spent_us))}); a pause lasts "
-            f"{format_us(longest_us)}",
+            f"{format_per_step(evidence, spent_us)}; a pause lasts {format_us(longest_us)}",
             *idle_lines(evidence, "gc"),
         ),
         advice="Freeze what lives for good after the first steps, and collect between epochs.",
@@ -182,8 +182,7 @@ def fresh_pages(evidence: Evidence) -> Draft | None:
         slug="fresh-pages",
         title="Every step fills memory that the system hands out anew",
         evidence=(
-            f"{format_us(spent_us)} per step ({format_share(share_of_step(evidence, spent_us))}) goes into the first "
-            "touch of new pages",
+            f"{format_per_step(evidence, spent_us)} goes into the first touch of new pages",
             *(_place(row) for row in rows[:3]),
         ),
         advice="Write into tensors that are kept (out=, in place), or use an allocator that keeps large blocks.",
@@ -203,7 +202,7 @@ def side_work(evidence: Evidence) -> Draft | None:
         slug="side-work",
         title="The step also saves, logs or checks",
         evidence=(
-            f"{format_us(spent_us)} per step ({format_share(share_of_step(evidence, spent_us))})",
+            format_per_step(evidence, spent_us),
             *_places(rows),
         ),
         advice="Do it less often, or in another thread, on a copy.",
@@ -223,7 +222,7 @@ def python_call(evidence: Evidence) -> Draft | None:
         slug="python-call",
         title="Something in Python takes a part of each step",
         evidence=(
-            f"{format_us(spent_us)} per step ({format_share(share_of_step(evidence, spent_us))})",
+            format_per_step(evidence, spent_us),
             *_places(rows),
         ),
         advice=(

@@ -8,6 +8,7 @@ from bottleneck.advice.quantities import (
     account_us,
     claims_of,
     format_count,
+    format_per_step,
     has_backward_marks,
     idle_us,
     launch_floor_us,
@@ -56,8 +57,7 @@ def too_many_threads(evidence: Evidence) -> Draft | None:
         title="More threads compute than there are processors for them",
         evidence=(
             f"{recording.threads} threads on {recording.processors} processors",
-            f"ops take {format_us(beyond_us)} per step ({format_share(share_of_step(evidence, beyond_us))}) longer "
-            "than their arithmetic and bytes need",
+            f"ops take {format_per_step(evidence, beyond_us)} longer than their arithmetic and bytes need",
         ),
         advice="Use one thread per core at most, and leave one to the data loader's workers.",
         code=f"torch.set_num_threads({recording.processors})  # or OMP_NUM_THREADS={recording.processors}",
@@ -84,8 +84,7 @@ def threads_for_small_work(evidence: Evidence) -> Draft | None:
         slug="threads-for-small-work",
         title="Products too small for several threads",
         evidence=(
-            f"{format_us(spent_us)} per step ({format_share(share_of_step(evidence, spent_us))}) in small products, "
-            f"with {threads} threads",
+            f"{format_per_step(evidence, spent_us)} in small products, with {threads} threads",
             *(f"{row.name} at {row.source}: {format_us(row.us)}, {row.reason}" for row in rows[:3]),
         ),
         advice="Try one thread, and use the other processors for other work.",

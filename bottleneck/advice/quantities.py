@@ -14,7 +14,7 @@ import numpy.typing as npt
 from bottleneck.schema.analysis import BROKEN_TRACE_SLUGS, Confidence, IdleCause
 from bottleneck.schema.evidence import Evidence, OpSum
 from bottleneck.schema.tables import text_matches
-from bottleneck.units import format_us
+from bottleneck.units import format_share, format_us
 
 Flags = npt.NDArray[np.bool_]
 Floats = npt.NDArray[np.float64]
@@ -59,6 +59,11 @@ def claims_of(evidence: Evidence, *accounts: str, most_us: float = math.inf) -> 
 def share_of_step(evidence: Evidence, us: float) -> float:
     """Share of the step (0-1) of so much time per step."""
     return min(max(us / evidence.step_us, 0.0), 1.0) if evidence.step_us > 0 else 0.0
+
+
+def format_per_step(evidence: Evidence, us: float) -> str:
+    """A time per step with its share of the step: '1.2 ms per step (12 %)'."""
+    return f"{format_us(us)} per step ({format_share(share_of_step(evidence, us))})"
 
 
 def busy_us(evidence: Evidence) -> float:

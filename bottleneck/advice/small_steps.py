@@ -9,6 +9,7 @@ from bottleneck.advice.quantities import (
     account_us,
     claims_of,
     format_count,
+    format_per_step,
     host_us_per_launch,
     idle_rows,
     is_broken,
@@ -26,7 +27,7 @@ from bottleneck.advice.quantities import (
 from bottleneck.advice.ranking import Draft
 from bottleneck.schema.analysis import Interval
 from bottleneck.schema.evidence import Evidence
-from bottleneck.units import format_share, format_si, format_us
+from bottleneck.units import format_si, format_us
 
 # Rule 3: a step that grows by less than this when its batch doubles is mostly fixed cost.
 _MOSTLY_FIXED = 1.2
@@ -69,8 +70,8 @@ def larger_batch(evidence: Evidence) -> Draft | None:
             return None
         low, high = 1.0, 2.0 - share_of_step(evidence, fixed_us)
         words = (
-            f"{format_us(fixed_us)} per step ({format_share(share_of_step(evidence, fixed_us))}) is Python, "
-            "dispatching and launching, which cost the same for any batch"
+            f"{format_per_step(evidence, fixed_us)} is Python, dispatching and launching, which cost the same for any "
+            "batch"
         )
     gain = Interval(evidence.step_us * max(1 - high / 2, 0.0), evidence.step_us * (1 - max(low, 0.0) / 2))
     claims = claims_of(evidence, *_FIXED, "memory", "compute", "unknown", most_us=gain.high)
