@@ -5,6 +5,7 @@ it does. So nobody else records there, and the recording of a run that was kille
 """
 
 import contextlib
+import errno
 import json
 import os
 import re
@@ -93,6 +94,8 @@ def _new_lock(path: Path) -> "FileLock":
     # Not at the top: few processes that import this module lock anything, and the user's program may be one of them.
     from filelock import FileLock
 
+    if not path.parent.is_dir():  # a lock would make the folder that the program has removed
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path.parent))
     return FileLock(path, mode=0o600, thread_local=False)
 
 
