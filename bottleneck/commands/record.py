@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from bottleneck.errors import BottleneckError, UsageError
+from bottleneck.harness.main_thread import make_wakeable
 
 if TYPE_CHECKING:
     from bottleneck.harness.block import Block
@@ -20,6 +21,10 @@ if TYPE_CHECKING:
     from bottleneck.harness.folder import RecordingFolder, RunState
     from bottleneck.harness.messages import Plan
     from bottleneck.schema.recording import Recording
+
+# A block may run in a thread for which the main thread waits. Python allows handlers in the main thread only, where
+# this module is imported as a rule, so the handler that interrupts such a wait is installed now.
+make_wakeable()
 
 
 def record(
