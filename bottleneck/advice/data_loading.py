@@ -199,7 +199,7 @@ def _largest(us: Mapping[str, float], of_us: float) -> tuple[str, float]:
 
 
 @dataclass(frozen=True)
-class _Spans:
+class _LoaderSpans:
     """The stretches of the window in which a loader ran, in order."""
 
     start: Floats
@@ -216,7 +216,7 @@ class _Spans:
         return np.asarray((row >= 0) & (at_us < np.append(self.end, -np.inf)[row]))
 
 
-def _loading_spans(evidence: Evidence) -> _Spans | None:
+def _loading_spans(evidence: Evidence) -> _LoaderSpans | None:
     """Spans in which the loaders ran, by their marks in the window; null without marks."""
     events, rows = evidence.linked.trace.events, rows_of_events(evidence, LOADER)
     if not rows.size:
@@ -224,7 +224,7 @@ def _loading_spans(evidence: Evidence) -> _Spans | None:
     start = events["ts_us"].to_numpy()[rows]
     end = np.maximum.accumulate(start + events["dur_us"].to_numpy()[rows])
     start = np.maximum(start, np.concatenate(([-np.inf], end[:-1])))
-    return _Spans(start, end) if float((end - start).sum()) > 0 else None
+    return _LoaderSpans(start, end) if float((end - start).sum()) > 0 else None
 
 
 # Handing a batch from a worker to the training process: a message, and a shared file per tensor. (ours: 1.6 ms of CPU
@@ -242,7 +242,7 @@ _LEAST_HANDED = 0.02
 
 
 @dataclass(frozen=True)
-class _Side:
+class _LoaderResources:
     """Resources that loading in workers would share: times per step in us, processors (null: unknown), threads.
 
     ``others`` is how many processors other programs kept busy while the steps ran: whether they do when the change is
@@ -278,7 +278,7 @@ def loader_without_workers(evidence: Evidence) -> Draft | None:
     wait_us = account_us(evidence, INPUT)
     if share_of_step(evidence, wait_us) < MODERATE or ONE_PROCESS not in loader_kinds(evidence):
         return None
-    side = _side(evidence, wait_us)
+    side = _loader_resources(evidence, wait_us)
     high_us = min(wait_us, max(0.0, evidence.step_us - side.best_us()))
     low_us = min(high_us, max(0.0, evidence.step_us - side.worst_us()))
     if share_of_step(evidence, high_us) < _LEAST_HANDED:
@@ -300,14 +300,14 @@ def loader_without_workers(evidence: Evidence) -> Draft | None:
     )
 
 
-def _side(evidence: Evidence, wait_us: float) -> _Side:
+def _loader_resources(evidence: Evidence, wait_us: float) -> _LoaderResources:
     recording = evidence.recording
     processors = None if recording is None else recording.processors or recording.threads or None
     each = None if processors is None else max(1, processors // _ranks(evidence))
     loading_us = sum(
         mark.us for sums in (evidence.mark_sums, evidence.op_sums) for name, mark in sums.items() if LOADER.match(name)
     )
-    return _Side(
+    return _LoaderResources(
         load_us=max(wait_us, min(loading_us * host_scale(evidence), evidence.step_us)),
         rest_us=evidence.step_us - wait_us,
         workers=max(1, min(each or 1, _MOST_WORKERS)),
@@ -340,7 +340,7 @@ def _busy_share(evidence: Evidence, wait_us: float) -> tuple[float, float]:
     return min(max(used_us / wait_us, 0.0), 1.0), 1.0
 
 
-def _processors_in_words(side: _Side) -> str:
+def _processors_in_words(side: _LoaderResources) -> str:
     if side.processors is None:
         return "how many processors the program may use is not recorded: at worst one worker beside the training"
     others = f"; other programs kept {side.others:.1f} of them busy" if side.others >= _LEAST_SHARE else ""

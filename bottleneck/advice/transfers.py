@@ -44,7 +44,7 @@ _DEEPEST = 16
 
 
 @dataclass(frozen=True)
-class Copies:
+class DeviceCopies:
     """Copies to the device in the window, row for row: row in KERNELS, bytes (NaN unknown), duration, pageable or not.
 
     ``exposed_us`` is the part of the duration in which the device did nothing else, ``steps`` what sums are divided by.
@@ -65,7 +65,7 @@ class Copies:
 
 
 @remembered
-def copies_to_device(evidence: Evidence) -> Copies | None:
+def copies_to_device(evidence: Evidence) -> DeviceCopies | None:
     """The copies to the device; null where there are none, as on a CPU."""
     kernels, names = evidence.linked.kernels, evidence.linked.kernels["name"].cat
     codes = names.codes.to_numpy()
@@ -83,7 +83,7 @@ def copies_to_device(evidence: Evidence) -> Copies | None:
             charged_us[known[kernel.name]] += kernel.us
     exposed = np.minimum(np.divide(charged_us, lasted_us, out=np.zeros(len(labels)), where=lasted_us > 0), 1.0)
     moved = kernels["bytes"].to_numpy(dtype=np.float64, na_value=np.nan)[rows]
-    return Copies(
+    return DeviceCopies(
         rows=rows,
         bytes=np.where(moved > 0, moved, np.nan),
         dur_us=dur_us,
@@ -105,7 +105,7 @@ def waits_us(evidence: Evidence, kind: str | None = None) -> dict[str, float]:
     return waits
 
 
-def saving(evidence: Evidence, copies: Copies, chosen: Flags) -> dict[str, float]:
+def saving(evidence: Evidence, copies: DeviceCopies, chosen: Flags) -> dict[str, float]:
     """Cost of these copies by account: their exposed time, and their part of the waits in such calls, by number."""
     _, _, exposed_us = copies.per_step(chosen)
     part = float(chosen.sum()) / copies.rows.size
@@ -119,7 +119,7 @@ def ops_of(evidence: Evidence, rows: Integers) -> Integers:
     return op[op >= 0]
 
 
-def makers(evidence: Evidence, copies: Copies) -> tuple[Flags, Integers]:
+def makers(evidence: Evidence, copies: DeviceCopies) -> tuple[Flags, Integers]:
     """Mask of copies that follow an op whose tensor the device could make itself, and the rows of those ops."""
     ops = evidence.linked.ops
     parent = np.append(ops["parent"].to_numpy(dtype=np.int64, na_value=-1), -1)
@@ -207,7 +207,7 @@ def pageable_copies(evidence: Evidence) -> Draft | None:
     )
 
 
-def _pinned_bytes_per_s(evidence: Evidence, copies: Copies, pace: float | None) -> float | None:
+def _pinned_bytes_per_s(evidence: Evidence, copies: DeviceCopies, pace: float | None) -> float | None:
     """The quickest copy from pinned memory in this trace, else what such copies reach of the device's link.
 
     Never less than the ``pace`` of those from pageable memory.

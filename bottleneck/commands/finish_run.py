@@ -206,7 +206,7 @@ def say(text: str) -> None:
 _FORCED = "the program had to be killed: it did not end within ten seconds of being told to stop"
 
 
-class Sampling:
+class SensorReading:
     """The sensors beside the program, or none; they are read until ``stop`` collects their readings."""
 
     def __init__(self, monitor: "Monitor | None") -> None:
@@ -235,7 +235,7 @@ class Reporter:
 
     plan: "Plan"
     ending: "Ending"
-    sampling: Sampling
+    sampling: SensorReading
     result: FinishResult | None = None
     all_findings: bool = False
 

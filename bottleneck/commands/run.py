@@ -14,7 +14,7 @@ from bottleneck.commands.finish_run import (
     FinishResult,
     Reporter,
     ReportSettings,
-    Sampling,
+    SensorReading,
     finish_and_report,
     measured_ceilings,
     say,
@@ -219,7 +219,7 @@ def _run(options: RunOptions, plan: "Plan", folder: "RecordingFolder") -> int:
     command = _command(options)
     ending = Ending(command, None, busy_processors())
     state = RunState(plan, command, ending.environment, ending.busy_processors)
-    sampling = Sampling(_monitor(plan, options.telemetry_ms / 1e3))
+    sampling = SensorReading(_monitor(plan, options.telemetry_ms / 1e3))
     reporter = Reporter(plan, ending, sampling, all_findings=options.all_findings)
     follower = Follower(Path(plan.folder), reporter.report_early)
     kills = MemoryKills(count_memory_kills())

@@ -40,7 +40,7 @@ class _Node:
 
 def align(before: Iterable[Piece], after: Iterable[Piece]) -> tuple[Mapping[str, str], Mapping[str, str]]:
     """For both sides: the path of each module that runs something -> the name that it goes by on both sides."""
-    old, new = _Tree(before), _Tree(after)
+    old, new = _ModuleTree(before), _ModuleTree(after)
     names: dict[int, str] = {}
     pairs = [(old.root, new.root)]
     while pairs:
@@ -57,7 +57,7 @@ def unwrapped(path: str) -> tuple[str, ...]:
     return tuple(part for part in parts if not _WRAPPER.match(part)) if len(parts) <= _DEEPEST else (path,)
 
 
-class _Tree:
+class _ModuleTree:
     """The modules of one side; ``places`` are those that run something, by their paths in the trace."""
 
     def __init__(self, pieces: Iterable[Piece]) -> None:

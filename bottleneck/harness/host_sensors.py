@@ -35,7 +35,7 @@ class HostSampler:
         except ImportError:
             self.notes.append("the host's sensors were not read: psutil is missing (pip install psutil)")
             return False
-        self._program = _Program(psutil, process, self._newest)
+        self._program = _ProgramProcesses(psutil, process, self._newest)
         self._taken = taken(_READINGS, self._program, self._clock, 1)
         self._errors = (psutil.Error, OSError, NotImplementedError, AttributeError, RuntimeError)
         return True
@@ -55,7 +55,7 @@ class HostSampler:
         """Nothing is held."""
 
 
-class _Program:
+class _ProgramProcesses:
     """The program's processes: the one that was started, and those that it started in turn."""
 
     def __init__(self, psutil: Any, process: int, newest: Callable[[], str | None]) -> None:
@@ -116,7 +116,7 @@ def newest_process() -> str | None:
     return newest if newest != "0" else None
 
 
-def _machine_cpu(program: _Program) -> dict[str, float | None]:
+def _machine_cpu(program: _ProgramProcesses) -> dict[str, float | None]:
     """Time in which processors worked, and all their time. What a guest used is part of user time."""
     times = program.psutil.cpu_times()._asdict()
     total = sum(seconds for name, seconds in times.items() if name not in {"guest", "guest_nice"})
@@ -124,20 +124,20 @@ def _machine_cpu(program: _Program) -> dict[str, float | None]:
     return {"busy_cpu_s": total - rest, "total_cpu_s": total} if total else {}
 
 
-def _clock(program: _Program) -> dict[str, float | None]:
+def _clock(program: _ProgramProcesses) -> dict[str, float | None]:
     frequency = program.psutil.cpu_freq()
     return {"cpu_clock_mhz": frequency.current or None} if frequency is not None else {}
 
 
-def _machine_memory(program: _Program) -> dict[str, float | None]:
+def _machine_memory(program: _ProgramProcesses) -> dict[str, float | None]:
     memory = program.psutil.virtual_memory()
     return {"memory_used_bytes": memory.total - memory.available}
 
 
 _READINGS = (
-    Reading((), _Program.find, interval_s=1.0, share=0.002),
-    Reading(("process_cpu_s",), _Program.cpu_s, interval_s=_BEAT_S, share=0.002),
-    Reading(("process_memory_bytes",), _Program.memory, interval_s=0.6),
+    Reading((), _ProgramProcesses.find, interval_s=1.0, share=0.002),
+    Reading(("process_cpu_s",), _ProgramProcesses.cpu_s, interval_s=_BEAT_S, share=0.002),
+    Reading(("process_memory_bytes",), _ProgramProcesses.memory, interval_s=0.6),
     Reading(("busy_cpu_s", "total_cpu_s"), _machine_cpu, interval_s=_BEAT_S, share=0.002),
     Reading(("cpu_clock_mhz",), _clock, interval_s=0.6),
     Reading(("memory_used_bytes",), _machine_memory, interval_s=1.0),

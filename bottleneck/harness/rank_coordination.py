@@ -31,7 +31,7 @@ _LOOK_S = 0.05
 
 
 @dataclass(frozen=True)
-class Clock:
+class PollClock:
     """The source of the time; tests give their own."""
 
     now_s: Callable[[], float] = time.monotonic
@@ -44,8 +44,8 @@ class RankGroup:
     ``beside`` is how many ranks of the job record here at least, because they run on the same machine.
     """
 
-    def __init__(self, folder: Path, job: Job, beside: int = 0, clock: Clock | None = None) -> None:
-        self._folder, self._job, self._beside, self._clock = folder, job, beside, clock or Clock()
+    def __init__(self, folder: Path, job: Job, beside: int = 0, clock: PollClock | None = None) -> None:
+        self._folder, self._job, self._beside, self._clock = folder, job, beside, clock or PollClock()
         self._lock: FileLock | None = None
 
     def join(self, prepare: Callable[[], None]) -> None:

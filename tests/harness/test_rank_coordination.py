@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from bottleneck.errors import UsageError
-from bottleneck.harness.rank_coordination import PATIENCE_S, Clock, RankGroup, ranks_present
+from bottleneck.harness.rank_coordination import PATIENCE_S, PollClock, RankGroup, ranks_present
 from bottleneck.harness.supervise import Job
 
 
@@ -15,8 +15,8 @@ class Time:
     def __init__(self, meanwhile: Callable[[], object] = lambda: None) -> None:
         self.now_s, self._meanwhile = 0.0, meanwhile
 
-    def clock(self) -> Clock:
-        return Clock(lambda: self.now_s, self.sleep)
+    def clock(self) -> PollClock:
+        return PollClock(lambda: self.now_s, self.sleep)
 
     def sleep(self, seconds: float) -> None:
         self.now_s += seconds

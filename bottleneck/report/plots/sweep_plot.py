@@ -111,7 +111,7 @@ _LEGEND_COLUMNS = 3
 
 
 @dataclass(frozen=True)
-class Curve:
+class PlottedCurve:
     """The measured points of one series and one combination of the parameters that the axis does not show."""
 
     label: str
@@ -152,7 +152,7 @@ def draw(sweep: Sweep) -> Figure:
     return figure
 
 
-def _curves(sweep: Sweep) -> tuple[list[Curve], list[str]]:
+def _curves(sweep: Sweep) -> tuple[list[PlottedCurve], list[str]]:
     """The curves, and the names of the places along the axis where it shows words instead of numbers."""
     parameter = _parameter(sweep)
     places = [] if parameter else list(dict.fromkeys(_place(point) for point in sweep.points))
@@ -170,7 +170,7 @@ def _curves(sweep: Sweep) -> tuple[list[Curve], list[str]]:
         label = ", ".join(word for word in (key[0] if several_series or not key[1] else "", key[1]) if word)
         label = label if known else f"{label} (not measured)"
         points, x = tuple(known[each] for each in order), tuple(at[each] for each in order)
-        found.append(Curve(clean(label, 60), x, points, _style(index, connect=bool(parameter)), fits.get(key)))
+        found.append(PlottedCurve(clean(label, 60), x, points, _style(index, connect=bool(parameter)), fits.get(key)))
     return found, [clean(place, 24) for place in places]
 
 
@@ -202,7 +202,7 @@ def _style(index: int, *, connect: bool) -> dict[str, Any]:
     }
 
 
-def _draw_times(axes: Axes, shown: Sequence[Curve], ticks: Sequence[str]) -> None:
+def _draw_times(axes: Axes, shown: Sequence[PlottedCurve], ticks: Sequence[str]) -> None:
     """Median step times with their intervals; of a single curve also its fit, dashed, and its knee."""
     axes.set_title("step time", fontsize=10, loc="left")
     values = []
@@ -243,7 +243,7 @@ def _draw_fit(axes: Axes, fit: Fit) -> None:
         )
 
 
-def _draw_rates(axes: Axes, shown: Sequence[Curve], ticks: Sequence[str]) -> None:
+def _draw_rates(axes: Axes, shown: Sequence[PlottedCurve], ticks: Sequence[str]) -> None:
     """Samples per second where the batch size is a parameter; else FLOP/s where they are known; else steps."""
     points = [point for curve in shown for point in curve.points]
     name = "steps per second"
@@ -266,7 +266,7 @@ def _rate(point: Point, name: str) -> float:
     return US_PER_S / point.step_us.median if point.step_us is not None else math.nan
 
 
-def _scale(axes: Axes, shown: Sequence[Curve], values: Sequence[float], ticks: Sequence[str]) -> None:
+def _scale(axes: Axes, shown: Sequence[PlottedCurve], values: Sequence[float], ticks: Sequence[str]) -> None:
     """Powers on an axis whose ends lie far apart; every value of the parameter has its tick where there is room."""
     across = sorted({x for curve in shown for x in curve.x})
     if ticks:
@@ -312,11 +312,11 @@ def _plain_si(value: float) -> str:
     return format_si(value, "").replace(".00", "").replace(".0 ", " ").strip()
 
 
-def _legend_inches(shown: Sequence[Curve]) -> float:
+def _legend_inches(shown: Sequence[PlottedCurve]) -> float:
     return 0.0 if len(shown) < 2 else 0.12 + 0.19 * math.ceil(len(shown) / _LEGEND_COLUMNS)
 
 
-def _write_around(figure: Figure, sweep: Sweep, shown: Sequence[Curve], height: float) -> None:
+def _write_around(figure: Figure, sweep: Sweep, shown: Sequence[PlottedCurve], height: float) -> None:
     """Title, what the sweep comes to, and the legend."""
     program = clean(" ".join(sweep.program), 60)
     title = f"{program}: {' x '.join(sweep.parameters) or 'how it is run'}"
