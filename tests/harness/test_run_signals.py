@@ -155,7 +155,8 @@ foreground = os.tcgetpgrp(0) == os.getpgrp()
 print("ready", foreground, flush=True)
 try:
     print("read", input(), flush=True)
-    input()
+    while True:
+        pass
 except KeyboardInterrupt:
     print("interrupted", flush=True)
     sys.exit(5)
