@@ -281,6 +281,7 @@ def _name(number: int) -> str:
 
 
 _PATIENCE_S = 3.0
+_GONE_S = 2.0
 _LOOK_S = 0.02
 _TAIL_BYTES = 20_000
 
@@ -369,6 +370,8 @@ def end_tree(leader: int, patience_s: float, request: signal.Signals | None = No
             # psutil does not confuse one that left the group with a later process of its number.
             with contextlib.suppress(psutil.Error):
                 each.kill()
+        # A killed process is there until the system has taken it apart.
+        psutil.wait_procs(started, timeout=_GONE_S)
 
 
 def _descendants(process: int) -> "set[psutil.Process]":
