@@ -1,1 +1,1 @@
-"""Runs changes and sweeps against the original: takes turns, judges, and keeps the score of the predictions."""
+"""Measures a program against changed copies of it (`verify`, `sweep`), in turns, and keeps the score of predictions."""

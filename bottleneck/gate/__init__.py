@@ -1,1 +1,1 @@
-"""The verdict of the gate: budgets, lock-files and statistics, without running anything."""
+"""Gates workloads: counts their steps, compares with lock-files, budgets and the base's time, and decides the verdict."""

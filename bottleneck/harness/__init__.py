@@ -1,1 +1,1 @@
-"""Runs and measures the user's program; the only place that imports torch or NVML."""
+"""Runs the user's program and records it: a supervisor, and the child process in which the program runs."""
