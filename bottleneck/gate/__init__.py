@@ -1,1 +1,1 @@
-"""Gates workloads: counts their steps, compares with lock-files, budgets and the base's time, and decides the verdict."""
+"""Gates a workload: counts its steps, compares with lock-files, budgets and the base's time, and decides the verdict."""
