@@ -4,7 +4,6 @@ import csv
 import gzip
 import json
 import math
-from functools import cache
 from pathlib import Path
 
 import jsonschema
@@ -15,6 +14,7 @@ from bottleneck.pipeline import analyse
 from bottleneck.report.json_text import to_json
 from bottleneck.schema.analysis import Analysis, KernelSummary
 from scripts.write_schema import ANALYSIS
+from tests.trace_cache import analysed
 
 # Tests are named by file when they are collected, before there are fixtures; the fixture 'traces' says why it skips.
 TRACES = Path(__file__).resolve().parents[2] / "shared" / "traces"
@@ -48,11 +48,6 @@ FOREIGN = sorted(name for name, row in ROWS.items() if row["kind"].startswith("n
 READABLE = sorted(ROWS.keys() - set(FOREIGN))
 NAMELESS = sorted(name for name, row in ROWS.items() if row["devices"].startswith(" x"))
 UNTRUSTED_IDS = sorted(name for name, row in ROWS.items() if int(row["gpu_ext_link_WRONG"] or 0) > 10)
-
-
-@cache
-def analysed(path: Path) -> Analysis:
-    return analyse([path])
 
 
 def shares_of(analysis: Analysis) -> list[float]:
@@ -144,7 +139,7 @@ def test_the_attention_of_the_video_transformer_has_untapped_bandwidth_and_says_
 
 
 def test_the_rank_that_sleeps_is_named_as_the_one_that_the_others_wait_for(traces: Path) -> None:
-    analysis = analyse(sorted(traces.glob(SLEEPING_RANK)))
+    analysis = analysed(*sorted(traces.glob(SLEEPING_RANK)))
     assert "wait in collectives" in analysis.verdict.sentence and "for rank 2;" in analysis.verdict.sentence
     late_us = {rank.rank: rank.skew_us or 0.0 for rank in analysis.ranks}
     assert sorted(late_us) == [0, 1, 2, 3]

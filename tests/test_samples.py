@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from bottleneck.pipeline import analyse
 from tests import samples
+from tests.trace_cache import analysed
 
 EXPECTED = {
     "mlp": "overhead",
@@ -23,11 +23,11 @@ def _from_the_root(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(("name", "bound"), EXPECTED.items(), ids=str)
 def test_a_sample_is_bound_by_what_it_was_written_to_show(name: str, bound: str) -> None:
-    assert analyse([samples.SAMPLES / name]).verdict.bound == bound
+    assert analysed(samples.SAMPLES / name).verdict.bound == bound
 
 
 def test_the_slow_loader_waits_for_its_data() -> None:
-    idle = analyse([samples.SAMPLES / "slow_loader"]).idle
+    idle = analysed(samples.SAMPLES / "slow_loader").idle
     assert max(idle, key=lambda cause: cause.us).cause == "input"
 
 

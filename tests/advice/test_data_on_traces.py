@@ -1,16 +1,14 @@
 """The rules on input, copies, memory and ranks find in recordings and public traces what an expert finds there."""
 
 from collections.abc import Callable
-from functools import cache
 from pathlib import Path
 
 import pytest
 
 from bottleneck.advice import data_loading, distributed, machine, memory_capacity, transfers
 from bottleneck.advice.ranking import Draft
-from bottleneck.pipeline import analyse, examine
 from bottleneck.schema.evidence import Evidence
-from bottleneck.schema.sources import find_traces
+from tests import trace_cache
 
 SAMPLES = Path(__file__).resolve().parents[2] / "sample_traces"
 RULES: tuple[Callable[[Evidence], Draft | None], ...] = (
@@ -27,9 +25,8 @@ SLEEPING_RANK = "pytorch+torchrec__examples__golden_training__trace__sst_sleep_*
 REMARKS = {"low-clocks", "busy-not-productive", "profiler-distorts", "incomplete-trace"}
 
 
-@cache
 def drafts_of(path: Path) -> tuple[Evidence, dict[str, Draft]]:
-    case = examine(find_traces(path)[0])
+    case = trace_cache.evidence(path)
     drafts = [draft for rule in RULES if (draft := rule(case)) is not None]
     return case, {draft.slug: draft for draft in drafts}
 
@@ -76,7 +73,7 @@ def test_copies_that_fill_the_link_already_are_worth_nothing(traces: Path) -> No
 
 def test_the_rank_that_sleeps_is_named_with_what_it_does(traces: Path) -> None:
     paths = sorted(traces.glob(SLEEPING_RANK))
-    findings = {each.slug: each for each in analyse(paths).findings}
+    findings = {each.slug: each for each in trace_cache.analysed(*paths).findings}
     late = findings["late-rank"]
     assert "rank 2" in late.title and any("Python between ops" in line for line in late.evidence)
     assert late.predicted_speedup is not None and late.predicted_speedup.high > 5

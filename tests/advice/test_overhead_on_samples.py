@@ -1,17 +1,14 @@
 """The rules of overhead on the sample recordings: the findings of each, and no gain beyond its accounts."""
 
 import math
-from functools import cache
-from pathlib import Path
 
 import pytest
 
 from bottleneck.advice import compilation, dispatch, host, optimizers, process, small_steps
 from bottleneck.advice.quantities import account_us
 from bottleneck.advice.ranking import Draft
-from bottleneck.pipeline import examine
 from bottleneck.schema.evidence import Evidence
-from bottleneck.schema.sources import find_traces
+from tests import trace_cache
 from tests.samples import SAMPLES
 
 MODULES = (dispatch, optimizers, small_steps, host, compilation, process)
@@ -26,9 +23,8 @@ EXPECTED = {
 }
 
 
-@cache
 def drafts_of(name: str) -> tuple[Evidence, tuple[Draft, ...]]:
-    case = examine(find_traces(Path(SAMPLES / name))[0])
+    case = trace_cache.evidence(SAMPLES / name)
     drafts = (rule(case) for module in MODULES for rule in module.RULES)
     return case, tuple(draft for draft in drafts if draft is not None)
 

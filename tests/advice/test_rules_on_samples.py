@@ -6,9 +6,8 @@ from pathlib import Path
 import pytest
 
 from bottleneck.advice import compilation, convolutions, fusion, matrix_products, precision, traffic
-from bottleneck.pipeline import examine
 from bottleneck.schema.evidence import Evidence
-from bottleneck.schema.sources import find_traces
+from tests import trace_cache
 
 SAMPLES = Path(__file__).parents[2] / "sample_traces"
 MODULES = (fusion, traffic, precision, matrix_products, convolutions)
@@ -17,7 +16,7 @@ RULES = (*chain.from_iterable(module.RULES for module in MODULES), *compilation.
 
 @pytest.fixture(scope="module", params=sorted(path.name for path in SAMPLES.iterdir() if path.is_dir()))
 def case(request: pytest.FixtureRequest) -> Evidence:
-    return examine(find_traces(SAMPLES / request.param)[0])
+    return trace_cache.evidence(SAMPLES / request.param)
 
 
 def test_no_gain_exceeds_the_time_that_it_claims_or_the_step(case: Evidence) -> None:
@@ -43,7 +42,7 @@ def test_the_same_case_gives_the_same_findings_again(case: Evidence) -> None:
 
 def test_what_the_samples_were_made_to_show_is_found() -> None:
     found = {
-        name: {draft.slug for rule in RULES if (draft := rule(examine(find_traces(SAMPLES / name)[0])))}
+        name: {draft.slug for rule in RULES if (draft := rule(trace_cache.evidence(SAMPLES / name)))}
         for name in ("pointwise", "pointwise_fused", "matmul")
     }
     assert "unfused-chain" in found["pointwise"]

@@ -9,6 +9,7 @@ import pytest
 from bottleneck.analysis.collectives import NO_GROUP, NO_SIZES, ONE_CALL, kind_of
 from bottleneck.pipeline import analyse
 from bottleneck.schema.analysis import Analysis, CollectiveSummary
+from tests import trace_cache
 from tests.builders import Event, kernel, launch, op, step, write_trace
 
 MEGA = 1_000_000
@@ -154,19 +155,19 @@ class TestRanks:
 
 class TestPublicTraces:
     def test_two_gpus_reduce_31_megabytes_at_13_gigabytes_per_second(self, traces: Path) -> None:
-        found = analyse([traces / f"{HTA}nccl_parser_config__nccl_data.json.gz"]).collectives
+        found = trace_cache.analysed(traces / f"{HTA}nccl_parser_config__nccl_data.json.gz").collectives
         largest = max(found, key=lambda one: (one.bytes or 0) / one.calls)
         assert largest.bytes == 7875584 * 4 and largest.group_size == 2
         assert largest.bus_bytes_per_s == pytest.approx(13.0e9, rel=5e-3)
         assert largest.transfer_us is not None and largest.transfer_us < largest.us
 
     def test_traces_of_2022_have_no_sizes(self, traces: Path) -> None:
-        found = analyse([traces / f"{HTA}trace_diff__control__control.json.gz"]).collectives
+        found = trace_cache.analysed(traces / f"{HTA}trace_diff__control__control.json.gz").collectives
         assert {one.name for one in found} == {"all_reduce", "all_to_all", "send_recv"}
         assert {one.reason for one in found} == {NO_SIZES}
 
     def test_four_ranks_tell_transfer_from_waiting_without_sizes(self, torchrec: Sequence[Path]) -> None:
-        found = analyse(torchrec).collectives
+        found = trace_cache.analysed(*torchrec).collectives
         assert found and all(one.transfer_us is not None and one.bytes is None for one in found)
         assert all(one.transfer_us + one.wait_us == pytest.approx(one.us) for one in found)
 

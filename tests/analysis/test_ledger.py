@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from bottleneck.analysis.ledger import FRESH_FROM_BYTES, LedgerResult, build_ledger, ledger_of
-from bottleneck.pipeline import analyse
 from bottleneck.schema.accounts import ACCOUNTS
 from bottleneck.schema.analysis import GROUPS, Device
 from bottleneck.schema.evidence import TwoSided
 from bottleneck.schema.tables import MEMORY
 from tests.analysis.scenes import MAIN, Event, Kernel, Op, Scene, table
+from tests.trace_cache import analysed
 
 _TRACELENS = "AMD-AGI+TraceLens__tests__traces__"
 
@@ -178,13 +178,13 @@ def test_window_that_is_alike_throughout_has_one_side(kernels: list[Kernel]) -> 
 
 
 def test_small_bert_on_an_h100_is_busy_for_a_third_of_a_millisecond(traces: Path) -> None:
-    analysis = analyse([traces / f"{_TRACELENS}h100__gaunernst_bert-small-uncased__1016001.json.gz"])
+    analysis = analysed(traces / f"{_TRACELENS}h100__gaunernst_bert-small-uncased__1016001.json.gz")
     assert analysis.totals.busy_us == pytest.approx(309, abs=0.5)
     assert analysis.verdict.bound == "overhead"
 
 
 def test_timesformer_on_an_h100_is_idle_first_and_busy_then(traces: Path) -> None:
-    analysis = analyse([traces / f"{_TRACELENS}h100__facebook_timesformer-base-finetuned-k400__1016002.json.gz"])
+    analysis = analysed(traces / f"{_TRACELENS}h100__facebook_timesformer-base-finetuned-k400__1016002.json.gz")
     assert analysis.totals.busy_us == pytest.approx(158_400, rel=1e-3)
     assert "two-sided" in [caveat.slug for caveat in analysis.caveats]
     assert "busy 0.0 % of its first 57.0 % and 96.4 % of the rest" in analysis.verdict.sentence

@@ -8,12 +8,13 @@ import numpy as np
 import pytest
 
 from bottleneck.analysis.ranks import combine_ranks, match_collectives
-from bottleneck.pipeline import analyse, finish
+from bottleneck.pipeline import finish
 from bottleneck.schema.analysis import Analysis
 from bottleneck.schema.evidence import Evidence
 from bottleneck.schema.measurements import StepTime
 from bottleneck.schema.tables import DEVICE_ARGS
 from tests.analysis.scenes import Event, Kernel, Scene, evidence, table
+from tests.trace_cache import analysed
 
 _EPOCH_NS = 1_700_000_000_000_000_000
 
@@ -156,7 +157,7 @@ def sleepy(traces: Path) -> Sequence[Path]:
 
 
 def test_rank_that_sleeps_is_told_from_the_ranks_that_wait_for_it(sleepy: Sequence[Path]) -> None:
-    analysis = analyse(sleepy)
+    analysis = analysed(*sleepy)
     assert len(analysis.ranks) == 4
     assert [rank.verdict for rank in analysis.ranks] == ["communication", "communication", "overhead", "communication"]
     assert max(analysis.ranks, key=lambda rank: rank.skew_us or 0.0).rank == 2
@@ -166,7 +167,7 @@ def test_rank_that_sleeps_is_told_from_the_ranks_that_wait_for_it(sleepy: Sequen
 
 def test_waiting_ranks_alone_have_no_straggler(sleepy: Sequence[Path]) -> None:
     awake = [path for path in sleepy if "_19490." not in path.name]
-    assert " per step for rank " not in analyse(awake).verdict.sentence
+    assert " per step for rank " not in analysed(*awake).verdict.sentence
 
 
 def test_ranks_that_explain_other_steps_say_so() -> None:

@@ -10,18 +10,18 @@ import pytest
 from bottleneck.compare.build import compare
 from bottleneck.compare.pieces import BUSY_ACCOUNTS, UNLISTED, busy_us, find_work
 from bottleneck.compare.sides import ComparedSide
-from bottleneck.pipeline import explain
 from bottleneck.report.json_text import from_json, to_json
 from bottleneck.schema.analysis import LedgerEntry
 from bottleneck.schema.evidence import Evidence
 from tests.compare.sides import side, work
+from tests.trace_cache import explained
 
 SAMPLES = Path(__file__).parents[2] / "sample_traces"
 
 
 @pytest.fixture(scope="module", params=["mlp", "train_script"])
 def case(request: pytest.FixtureRequest) -> Evidence:
-    return explain([SAMPLES / request.param])
+    return explained(SAMPLES / request.param)
 
 
 def test_what_kernels_are_charged_adds_up_to_the_accounts_of_the_ledger(case: Evidence) -> None:

@@ -1,15 +1,14 @@
 """Pairs of public traces: what a comparison of them must say, as one who reads both would."""
 
 import math
-from functools import cache
 from pathlib import Path
 
 import pytest
 
 from bottleneck.compare.build import compare
 from bottleneck.compare.sides import ComparedSide
-from bottleneck.pipeline import explain
 from bottleneck.schema.comparison import Bar, ChangeRow, Comparison
+from tests.trace_cache import explained
 
 pytestmark = pytest.mark.corpus
 
@@ -20,9 +19,8 @@ _TORCHREC = "pytorch+torchrec__examples__golden_training__trace__{}*_{}.*"
 _SEGMENT = "pytorch-labs+segment-anything-fast__amg_example__asdf_{}*"
 
 
-@cache
 def _side(path: Path) -> ComparedSide:
-    return ComparedSide(path.name[:24], str(path), case=explain([path]))
+    return ComparedSide(path.name[:24], str(path), case=explained(path))
 
 
 def _compare(folder: Path, before: str, after: str) -> Comparison:

@@ -11,8 +11,8 @@ from bottleneck.cost.attribution import attribute
 from bottleneck.cost.shape_inference import infer_shapes
 from bottleneck.devices.match import match_device
 from bottleneck.trace.link import link
-from bottleneck.trace.read import read_trace
 from bottleneck.trace.steps import whole_window
+from tests import trace_cache
 
 EAGER = (
     "*__h100__Falconsai_nsfw_image_detection__*",
@@ -61,7 +61,7 @@ def test_less_than_one_percent_of_eager_work_is_unmodelled(traces, pattern):
 
 @pytest.mark.parametrize("pattern", EAGER + OLDER + COMPLETED)
 def test_no_op_is_faster_than_the_bytes_that_the_cache_cannot_hold(traces, pattern):
-    trace = read_trace(find(traces, pattern))
+    trace = trace_cache.read(find(traces, pattern))
     linked = infer_shapes(link(trace, whole_window(trace)))
     costs = compute_costs(linked.trace.signatures)
     op = attribute(linked.ops, linked.kernels, costs)["op"].dropna().astype("int64")
@@ -81,7 +81,7 @@ def test_completed_convolutions_add_up_to_those_of_a_resnet(traces):
 
     Its backward pass takes twice as many, less the gradient of the images themselves. Six steps of 32 images.
     """
-    trace = read_trace(find(traces, "*resnet50_num_workers_0__*"))
+    trace = trace_cache.read(find(traces, "*resnet50_num_workers_0__*"))
     linked = infer_shapes(link(trace, whole_window(trace)))
     costs = compute_costs(linked.trace.signatures)
     op = attribute(linked.ops, linked.kernels, costs)["op"].dropna().astype("int64").unique()

@@ -3,23 +3,14 @@
 The numbers of rows are those of the table in docs/explanation/cost_model.md.
 """
 
-from functools import cache
-from pathlib import Path
-
 import pytest
 
-from bottleneck.pipeline import analyse
-from bottleneck.schema.analysis import Analysis, KernelSummary
-from bottleneck.trace.read import read_trace
+from bottleneck.schema.analysis import KernelSummary
+from tests.trace_cache import analysed, read
 
 TRITON = "AMD-AGI+TraceLens__tests__traces__torch_compile_triton__trace.json.gz"
 TRAINING = "facebookresearch+HolisticTraceAnalysis__tests__data__trace_diff__control__control.json.gz"
 TIMESFORMER = "AMD-AGI+TraceLens__tests__traces__h100__facebook_timesformer-base-finetuned-k400__1016002.json.gz"
-
-
-@cache
-def analysed(path: Path) -> Analysis:
-    return analyse([path])
 
 
 def rates(row: KernelSummary) -> tuple[float, float]:
@@ -60,7 +51,7 @@ def test_row_15_rmsnorm_of_triton_moves_at_least_3_48_tb_per_s(traces):
 
 # Row 16. An A100 multiplies two fp32 matrices of 1024 x 2560 in 9 us: 3.5 TB/s, where its DRAM gives 1.555.
 def test_row_16_a_product_out_of_an_a100s_cache_says_so_and_never_exceeds_its_memory(traces):
-    trace = read_trace(traces / TRAINING)
+    trace = read(traces / TRAINING)
     analysis = analysed(traces / TRAINING)
     shapes = "[[1024, 2560], [1024, 2560]]"
     rows = [row for row in analysis.kernels if (row.op, row.shapes) == ("aten::mul", shapes)]

@@ -10,9 +10,7 @@ from bottleneck.cost import compute_costs
 from bottleneck.cost.attribution import attribute
 from bottleneck.devices.match import device_by_name
 from bottleneck.schema.analysis import Device
-from bottleneck.trace.link import link
-from bottleneck.trace.read import read_trace
-from bottleneck.trace.steps import find_steps
+from tests import trace_cache
 
 FOLDERS = {"h100": "NVIDIA H100 80GB HBM3", "mi300": "AMD Instinct MI300X"}
 MODELS = (
@@ -26,9 +24,8 @@ MODELS = (
 def judged(request, traces: Path) -> tuple[Device, pd.DataFrame, float]:
     """The device, cost and measured time of every op with kernels, and the attributed share of compute time."""
     folder, model = request.param
-    trace = read_trace(traces / f"AMD-AGI+TraceLens__tests__traces__{folder}__{model}.json.gz")
-    linked = link(trace, find_steps(trace))
-    costs = compute_costs(trace.signatures)
+    linked = trace_cache.linked(traces / f"AMD-AGI+TraceLens__tests__traces__{folder}__{model}.json.gz")
+    costs = compute_costs(linked.trace.signatures)
     attribution = attribute(linked.ops, linked.kernels, costs)
     computes = linked.kernels["kind"] == "compute"
     paid = attribution["op"].notna()

@@ -11,11 +11,11 @@ from pathlib import Path
 from bottleneck.compare.build import compare
 from bottleneck.compare.sides import ComparedSide
 from bottleneck.gate.count import count
-from bottleneck.pipeline import explain
 from bottleneck.report.comparison import to_json, to_markdown, to_terminal
 from bottleneck.report.terminal import TerminalStyle
 from bottleneck.schema.comparison import Comparison
 from tests.report import comparisons
+from tests.trace_cache import explained
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "tests" / "golden" / "comparison"
@@ -31,7 +31,7 @@ def samples(before: str, after: str) -> Comparison:
 
 
 def _sample(name: str) -> ComparedSide:
-    case = explain([ROOT / name])
+    case = explained(ROOT / name)
     return ComparedSide(name, name, case=case, counts=count(case))
 
 

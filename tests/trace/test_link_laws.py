@@ -9,8 +9,8 @@ import pytest
 
 from bottleneck.schema.linked_trace import Linked, Trace
 from bottleneck.trace.link import link
-from bottleneck.trace.read import read_trace
 from bottleneck.trace.steps import find_steps
+from tests import trace_cache
 
 NAMES = [
     "AMD-AGI+TraceLens__tests__traces__h100__gaunernst_bert-small-uncased__1016001.json.gz",
@@ -23,7 +23,7 @@ NAMES = [
 
 @pytest.fixture(scope="module", params=NAMES, ids=lambda name: name[:40])
 def trace(request: pytest.FixtureRequest, traces: Path) -> Trace:
-    return read_trace(traces / request.param)
+    return trace_cache.read(traces / request.param)
 
 
 def linked(trace: Trace) -> Linked:

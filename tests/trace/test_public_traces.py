@@ -2,7 +2,6 @@
 
 import csv
 from collections.abc import Iterator
-from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -10,9 +9,7 @@ import pytest
 
 from bottleneck.errors import TraceError
 from bottleneck.schema.linked_trace import Linked
-from bottleneck.trace.link import link
-from bottleneck.trace.read import read_trace
-from bottleneck.trace.steps import find_steps
+from tests import trace_cache
 
 pytestmark = pytest.mark.corpus
 
@@ -34,14 +31,12 @@ _FUSED_ATTENTION = {"aten::_flash_attention_forward", "aten::_efficient_attentio
 _SYNTHETIC = "intel+torch-xpu-ops"
 
 
-@cache
 def linked(path: Path) -> Linked | None:
     """A linked trace; null where the file is none."""
     try:
-        trace = read_trace(path)
+        return trace_cache.linked(path)
     except TraceError:
         return None
-    return link(trace, find_steps(trace))
 
 
 def device_traces(traces: Path) -> Iterator[tuple[dict[str, str], Linked]]:

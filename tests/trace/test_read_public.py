@@ -11,6 +11,7 @@ import pytest
 from bottleneck.errors import TraceError
 from bottleneck.schema.linked_trace import Trace
 from bottleneck.trace.read import read_trace
+from tests import trace_cache
 from tests.trace.read_files import check_promises, slugs
 
 # The catalogue counts raw categories. Where they say little, the reader goes by other words:
@@ -30,7 +31,7 @@ def catalogue(traces: Path) -> list[dict[str, str]]:
 def read(traces: Path) -> list[tuple[dict[str, str], Trace]]:
     """Every file that the catalogue calls a trace."""
     rows = [row for row in catalogue(traces) if not row["kind"].startswith("neg")]
-    return [(row, read_trace(traces / row["file"])) for row in rows]
+    return [(row, trace_cache.read(traces / row["file"])) for row in rows]
 
 
 def test_every_foreign_file_is_refused(traces: Path) -> None:
@@ -38,7 +39,7 @@ def test_every_foreign_file_is_refused(traces: Path) -> None:
     assert len(rows) >= 9
     for row in rows:
         with pytest.raises(TraceError):
-            read_trace(traces / row["file"])
+            trace_cache.read(traces / row["file"])
 
 
 def test_every_trace_keeps_the_promises(read: list[tuple[dict[str, str], Trace]]) -> None:
@@ -130,7 +131,7 @@ def _parsed_at_once(path: Path) -> list[Row]:
     ],
 )
 def test_streaming_gives_what_parsing_at_once_gives(traces: Path, file: str) -> None:
-    events = read_trace(traces / file).events[["ts_us", "dur_us", "name", "thread"]]
+    events = trace_cache.read(traces / file).events[["ts_us", "dur_us", "name", "thread"]]
     assert sorted(events.itertuples(index=False, name=None)) == _parsed_at_once(traces / file)
 
 

@@ -17,6 +17,7 @@ from bottleneck.trace.repeats import find_repeats, period_of
 from bottleneck.trace.steps import find_steps
 from tests.builders import Event, complete, frame, kernel, launch, op, step, write_trace
 from tests.trace.traces import linked, read
+from tests.trace_cache import analysed
 
 FORWARD = ("aten::linear", "aten::relu", "aten::linear")
 
@@ -373,7 +374,7 @@ def test_kernels_belong_to_the_step_that_launched_them_however_late_they_run(tmp
 
 
 def test_the_checkpointed_resnet_on_an_mi300_takes_what_its_device_takes(traces: Path) -> None:
-    analysis = analyse([traces / "AMD-AGI+TraceLens__tests__traces__mi300__resnet_act_checkpoint.json.gz"])
+    analysis = analysed(traces / "AMD-AGI+TraceLens__tests__traces__mi300__resnet_act_checkpoint.json.gz")
     assert analysis.steps.wall_us == pytest.approx(18_839, abs=1)
     assert [each.us for each in analysis.steps.each] == pytest.approx([18_980, 18_983, 18_554], abs=1)
     assert analysis.totals.kernel_count + analysis.totals.copy_count == pytest.approx(895, abs=30)
