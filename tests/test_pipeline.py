@@ -129,7 +129,7 @@ def test_a_step_of_the_hand_built_trace_is_told_to_the_microsecond(gpu: Path) ->
     assert analysis.steps.wall_us == pytest.approx((1000 + 990) / 2)
     assert analysis.totals.busy_us == pytest.approx(410)
     assert account(analysis, "communication") == 0
-    assert account(analysis, "memory.copy") == pytest.approx(60)
+    assert account(analysis, "transfer") == pytest.approx(60)
     relu = next(row for row in analysis.kernels if row.op == "aten::relu")
     assert (relu.bound, relu.calls, relu.us, relu.source) == ("memory", 1, 300, "train.py:12")
     assert relu.bytes_low == 2 * 8192 * 8192 * 4

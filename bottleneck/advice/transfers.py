@@ -25,7 +25,7 @@ from bottleneck.schema.evidence import Evidence, remembered
 from bottleneck.schema.tables import text_matches
 from bottleneck.units import ITEM_BYTES, US_PER_S, format_share, format_si, format_us
 
-COPY = "memory.copy"
+TRANSFER = "transfer"
 
 _TO_DEVICE = re.compile(r"HtoD|HostToDevice|Host -> Device", re.IGNORECASE)
 _PAGEABLE, _PINNED = (re.compile(word, re.IGNORECASE) for word in ("pageable", "pinned"))
@@ -110,7 +110,7 @@ def saving(evidence: Evidence, copies: DeviceCopies, chosen: Flags) -> dict[str,
     _, _, exposed_us = copies.per_step(chosen)
     part = float(chosen.sum()) / copies.rows.size
     waits = {account: us * part for account, us in waits_us(evidence).items()}
-    return {**claims_of(evidence, COPY, most_us=exposed_us), **{name: us for name, us in waits.items() if us > 0}}
+    return {**claims_of(evidence, TRANSFER, most_us=exposed_us), **{name: us for name, us in waits.items() if us > 0}}
 
 
 def ops_of(evidence: Evidence, rows: Integers) -> Integers:
@@ -185,7 +185,7 @@ def pageable_copies(evidence: Evidence) -> Draft | None:
     saved_us = exposed_us * max(0.0, 1 - streamed_us / lasted_us) if lasted_us > 0 else 0.0
     if saved_us + sum(waits.values()) <= 0:
         return None
-    claims = {**claims_of(evidence, COPY, most_us=saved_us), **waits}
+    claims = {**claims_of(evidence, TRANSFER, most_us=saved_us), **waits}
     return Draft(
         slug="pageable-copies",
         title="Batches are copied from pageable memory",
@@ -251,7 +251,7 @@ def copies_not_overlapped(evidence: Evidence) -> Draft | None:
         "    following = batch.to(device, non_blocking=True)  # from pinned memory\n"
         "torch.cuda.current_stream().wait_stream(copying)  # before it is used",
         gain_us=up_to(hidden_us),
-        claims=claims_of(evidence, COPY, most_us=hidden_us),
+        claims=claims_of(evidence, TRANSFER, most_us=hidden_us),
     )
 
 
@@ -266,7 +266,7 @@ def small_copies(evidence: Evidence) -> Draft | None:
     saved_us = sum(saved.values()) * (1 - 1 / count) if count >= _MANY else 0.0
     if share_of_step(evidence, saved_us) < _LEAST_SHARE:
         return None
-    waited_us = sum(saved.values()) - min(exposed_us, saved.get(COPY, 0.0))
+    waited_us = sum(saved.values()) - min(exposed_us, saved.get(TRANSFER, 0.0))
     return Draft(
         slug="small-copies",
         title="Many small copies go to the device one by one",

@@ -215,7 +215,9 @@ _CAUSE = np.array(
     [-1 if each.cause is None else IDLE_CAUSES.index(each.cause) for each in ACCOUNTS.values()], dtype=np.int64
 )
 _ACCOUNT_OF_BOUND = {each.bound: key for key, each in ACCOUNTS.items() if each.bound is not None}
-_LAYER_OF_KIND = {"compute": 0, "collective": 1, "copy": 2, "fill": 2}
+# The priority of work that runs at once; a copy that crosses a link stands above one inside the device.
+_LAYER_OF_KIND = {"compute": 0, "collective": 1, "copy": 3, "fill": 3}
+_TRANSFER_LAYER = 2
 _ALLOCATION_OP = re.compile(r"^aten::(new_)?empty|^aten::(resize_|set_$|set_data)")
 
 
@@ -282,7 +284,7 @@ def build_ledger(linked: Linked, roofline: pd.DataFrame, ceilings: Device | None
     else:
         account = _device_accounts(roofline)
         devices = _devices_used(linked)
-        parts = [_charge_device(linked, host, device) for device in devices]
+        parts = [_charge_device(linked, host, device, account) for device in devices]
     steps = max(len(linked.window.steps), 1)
     kernel_us = np.mean([part.kernel_us for part in parts], axis=0)
     cause_us = np.mean([part.cause_us for part in parts], axis=0)
@@ -363,11 +365,12 @@ def _clipped(linked: Linked) -> tuple[Floats, Floats]:
     return np.clip(np.rint(start * 1e3) / 1e3, 0.0, wall_us), np.clip(np.rint(end * 1e3) / 1e3, 0.0, wall_us)
 
 
-def _charge_device(linked: Linked, host: Host, device: int) -> _DeviceLedger:
+def _charge_device(linked: Linked, host: Host, device: int, account: Integers) -> _DeviceLedger:
     start, end = _clipped(linked)
     rows = np.flatnonzero(linked.kernels["device"].to_numpy() == device)
     kind = linked.kernels["kind"].cat
     layer = np.array([_LAYER_OF_KIND[name] for name in kind.categories], dtype=np.int64)[kind.codes.to_numpy()[rows]]
+    layer = np.where(account[rows] == _CODE["transfer"], _TRANSFER_LAYER, layer)
     kernel_us = np.zeros(len(linked.kernels))
     kernel_us[rows] = shared_charge(start[rows], end[rows], layer)
     busy = union(start[rows], end[rows])
@@ -376,9 +379,10 @@ def _charge_device(linked: Linked, host: Host, device: int) -> _DeviceLedger:
     next_row = np.append(rows[busy.first], -1)[following]
     idle = Gaps(opened + origin, closed + origin, next_row)
     pieces = split_gaps(idle, linked, host)
-    by_layer = [union(start[rows[layer == level]], end[rows[layer == level]]).total() for level in (1, 2)]
-    exposed = [float(np.sum(kernel_us[rows[layer == level]])) for level in (1, 2)]
-    overlap = np.array([busy.total(), by_layer[0], exposed[0], by_layer[1], exposed[1]])
+    collectives, copies = rows[layer == 1], rows[layer >= _TRANSFER_LAYER]
+    lasted = [union(start[some], end[some]).total() for some in (collectives, copies)]
+    exposed = [float(np.sum(kernel_us[some])) for some in (collectives, copies)]
+    overlap = np.array([busy.total(), lasted[0], exposed[0], lasted[1], exposed[1]])
     sides = find_sides(busy, linked.window.wall_us)
     return _DeviceLedger(kernel_us, pieces.by_cause(), fold(explain(pieces, idle, linked, host)), overlap, sides)
 

@@ -29,6 +29,7 @@ from bottleneck.schema.tables import ROOFLINE, as_integers, category
 from bottleneck.units import US_PER_S, format_si
 
 _OVER_LINK = re.compile(r"HtoD|DtoH|HostToDevice|DeviceToHost|Host -> Device|Device -> Host", re.IGNORECASE)
+_PEERS = re.compile(r"PtoP|PeerToPeer", re.IGNORECASE)  # from one device to another
 _INSIDE = re.compile(r"DtoD|DeviceToDevice", re.IGNORECASE)
 _PAGEABLE = re.compile(r"pageable", re.IGNORECASE)
 _SMALL_BYTES = 65536.0  # below, a copy between host and device is a round trip rather than a stream
@@ -36,9 +37,10 @@ _SMALL_BYTES = 65536.0  # below, a copy between host and device is a round trip 
 
 @dataclass(frozen=True)
 class Copies:
-    """Per row of KERNELS: whether it is a copy or fill, its floor (NaN if unknown), and why it is slower."""
+    """Per row of KERNELS: is it a copy or fill, does it cross a link, its floor (NaN if unknown), why it is slower."""
 
     is_copy: Flags
+    crosses_link: Flags
     memory_us: Floats
     reason: Labelled
 
@@ -67,7 +69,8 @@ def copy_floors(work: RooflineInput) -> Copies:
         default=np.nan,
     )
     memory_us = seconds * US_PER_S
-    return Copies(is_copy | is_fill, memory_us, _why_slow(work, moved, memory_us, is_copy & over_link))
+    crosses = over_link | _matches(work, _PEERS)
+    return Copies(is_copy | is_fill, crosses, memory_us, _why_slow(work, moved, memory_us, is_copy & over_link))
 
 
 def _matches(work: RooflineInput, pattern: re.Pattern[str]) -> Flags:
@@ -129,8 +132,8 @@ def _of_limit(pace: float, limit: float, of_what: str) -> str:
 
 __all__ = ["classify", "launch_floor_us"]
 
-BOUNDS = ["unknown", "overhead", "compute", "memory", "communication", "copy", "dispatch"]
-_UNKNOWN, _OVERHEAD, _COMPUTE, _MEMORY, _COMMUNICATION, _COPY, _DISPATCH = range(7)
+BOUNDS = ["unknown", "overhead", "compute", "memory", "communication", "transfer", "copy", "dispatch"]
+_UNKNOWN, _OVERHEAD, _COMPUTE, _MEMORY, _COMMUNICATION, _TRANSFER, _COPY, _DISPATCH = range(8)
 REGIMES = ["saturated", "underutilised"]
 _NO_REGIME, _SATURATED, _UNDERUTILISED = -1, 0, 1
 CONFIDENCES = ["low", "medium", "high"]
@@ -344,7 +347,9 @@ def _judge_others(
     largest = np.fmax(copies.memory_us, columns["launch_us"])
     known = ~np.isnan(copies.memory_us)
     replaced = {
-        "bound": np.select([collective, copies.is_copy], [_COMMUNICATION, _COPY], _DISPATCH),
+        "bound": np.select(
+            [collective, copies.crosses_link, copies.is_copy], [_COMMUNICATION, _TRANSFER, _COPY], _DISPATCH
+        ),
         "regime": np.full(len(duration), _NO_REGIME),
         "explained": np.where(known, np.minimum(1.0, largest / np.maximum(duration, 1e-9)), np.nan),
         "confidence": np.where(copies.is_copy & ~known, _MEDIUM, _HIGH),

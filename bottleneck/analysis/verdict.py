@@ -31,6 +31,7 @@ _GROUP_WORDS = {
     "memory": "memory bandwidth",
     "overhead": "overhead",
     "communication": "communication",
+    "transfer": "copying between host and device",
     "unknown": "unmodelled work",
 }
 

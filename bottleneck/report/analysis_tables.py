@@ -17,6 +17,7 @@ from bottleneck.schema.analysis import (
     KernelSummary,
     LedgerEntry,
     Queue,
+    RankSummary,
 )
 from bottleneck.units import format_share, format_si, format_us
 
@@ -357,16 +358,21 @@ def ranks(analysis: Analysis, top: int) -> TableSection | None:
     """One row per rank, the slowest first where there are too many to show."""
     if not analysis.ranks:
         return None
+
+    def of_group(rank: RankSummary, group: str) -> list[LedgerEntry]:
+        return [entry for entry in rank.ledger if entry.group == group]
+
     shown = sorted(analysis.ranks, key=lambda rank: (-(rank.skew_us or 0.0), -rank.wall_us))[:top]
     shown.sort(key=lambda rank: rank.rank)
     scale = scale_of(max(rank.wall_us for rank in shown))
+    groups = [group for group in GROUPS if any(entry.us > 0 for rank in shown for entry in of_group(rank, group))]
     rows = []
     for rank in shown:
-        groups = [math.fsum(entry.us for entry in rank.ledger if entry.group == group) for group in GROUPS]
-        rows.append(TableRow((str(rank.rank), rank.verdict, *scale.column(groups), scale.one(rank.skew_us))))
+        spent = [math.fsum(entry.us for entry in of_group(rank, group)) for group in groups]
+        rows.append(TableRow((str(rank.rank), rank.verdict, *scale.column(spent), scale.one(rank.skew_us))))
     hidden = len(analysis.ranks) - len(shown)
     note = (f"{hidden} more ranks, none later than these.",) if hidden else ()
-    heads = ("compute", "memory", "overhead", "comm.", "unknown", "wall", "late")
+    heads = (*("comm." if group == "communication" else group for group in groups), "wall", "late")
     return TableSection(
         f"Ranks, in {scale.unit} per step",
         (TableColumn("rank", "words"), TableColumn("bound", "words"), *number_columns(heads)),

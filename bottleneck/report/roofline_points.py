@@ -13,6 +13,7 @@ _RATES = (1e3, 1e19)
 # How far flops / floor may lie above a peak, as a factor, to count as compared with it: some floors mix two engines.
 _SAME_PEAK = 1.5
 _MOST_POINTS = 300
+_MOVING = frozenset({"transfer", "copy", "communication", "dispatch"})  # bounds of work without arithmetic
 _ENGINES = {"matrix": ("tensor", "matrix", "vector"), "vector": ("vector",)}
 
 
@@ -90,7 +91,7 @@ def absences(analysis: Analysis) -> str:
     """Sentences on the time that has no point: unmodelled work, and work without arithmetic."""
     busy_us = math.fsum(row.us for row in analysis.kernels)
     missing = [row for row in analysis.kernels if not _has_place(row)]
-    moving = [row for row in missing if row.flops == 0 or row.bound in {"copy", "communication", "dispatch"}]
+    moving = [row for row in missing if row.flops == 0 or row.bound in _MOVING]
     moving_us = math.fsum(row.us for row in moving)
     unmodelled_us = math.fsum(row.us for row in missing) - moving_us
     small_us = math.fsum(sorted(row.us for row in analysis.kernels if _has_place(row))[:-_MOST_POINTS])

@@ -33,6 +33,8 @@ STYLES = {
     "memory": "cyan",
     "overhead": "yellow",
     "communication": "magenta",
+    "transfer": "blue",
+    "device": "green",
     "mixed": "yellow",
     "unknown": "dim",
     "inconclusive": "red",
@@ -78,7 +80,7 @@ class Glyphs:
 
 
 UNICODE = Glyphs(
-    {"compute": "█", "memory": "▓", "overhead": "░", "communication": "▚", "unknown": "·"},
+    {"compute": "█", "memory": "▓", "overhead": "░", "communication": "▚", "transfer": "▌", "unknown": "·"},
     "─",
     "·",
     "•",
@@ -87,7 +89,7 @@ UNICODE = Glyphs(
     "▒",
 )
 ASCII = Glyphs(
-    {"compute": "#", "memory": "=", "overhead": "-", "communication": "+", "unknown": "?"},
+    {"compute": "#", "memory": "=", "overhead": "-", "communication": "+", "transfer": ">", "unknown": "?"},
     "-",
     "|",
     "*",

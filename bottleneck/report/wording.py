@@ -13,6 +13,7 @@ _BOUNDS = {
     "memory": "memory-bound",
     "overhead": "overhead-bound",
     "communication": "communication",
+    "transfer": "transfer",
     "copy": "copy",
     "dispatch": "only calls other ops",
     "unknown": "no verdict",

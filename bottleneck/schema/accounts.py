@@ -77,7 +77,7 @@ _ROWS = (
         label="copy",
         meaning="copies and fills on the device",
         phrase="copies",
-        advice="copy less, or from pinned memory with non_blocking=True so that copies overlap with work",
+        advice="copy less: work in place, on views, and in one memory format",
         bound="copy",
     ),
     Account(
@@ -134,6 +134,12 @@ _ROWS = (
         advice="give the data loader more workers or let it prefetch further ahead",
     ),
     _idle(
+        "host_compute",
+        meaning="ops computing on the CPU",
+        phrase="computing on the CPU",
+        advice="move this computation to the device{at}, or into the workers of the data loader",
+    ),
+    _idle(
         "dispatch",
         meaning="framework work around the ops",
         phrase="dispatching ops",
@@ -157,6 +163,15 @@ _ROWS = (
         advice="record again with CPU activity, so that the trace shows what the host did",
     ),
     Account(
+        "overhead.kernel_gap",
+        group="overhead",
+        label="kernel gap",
+        meaning="device starting the next queued kernel",
+        phrase="gaps between queued kernels",
+        advice="run fewer kernels: CUDA graphs shorten the gaps, torch.compile removes kernels",
+        is_scaled=False,  # the device keeps its own pace
+    ),
+    Account(
         "overhead.dependency",
         group="overhead",
         label="dependency",
@@ -173,6 +188,15 @@ _ROWS = (
         phrase="exposed collectives",
         advice="overlap the collectives with computation, or send less: larger buckets, gradients less often",
         bound="communication",
+    ),
+    Account(
+        "transfer",
+        group="transfer",
+        label="transfer",
+        meaning="copies over PCIe or NVLink, not hidden by work",
+        phrase="exposed copies between host and device",
+        advice="copy from pinned memory with non_blocking=True while the device computes, and copy fewer bytes",
+        bound="transfer",
     ),
     Account(
         "unknown",

@@ -14,11 +14,11 @@ from bottleneck.schema.measurements import BatchProof, OptionCosts, StepTimes
 
 SCHEMA = "bottleneck/analysis/1"
 
-Bound = Literal["compute", "memory", "overhead", "communication", "mixed", "inconclusive"]
+Bound = Literal["compute", "memory", "overhead", "communication", "transfer", "device", "mixed", "inconclusive"]
 Regime = Literal["saturated", "underutilised"]
 Confidence = Literal["high", "medium", "low"]
 
-GROUPS = ("compute", "memory", "overhead", "communication", "unknown")
+GROUPS = ("compute", "memory", "overhead", "communication", "transfer", "unknown")
 
 # Slugs of caveats that leave no verdict: much of the device's work is not in the trace, or the times are not its own.
 DISTURBED, CONTENDED = "disturbed-profile", "contended"
@@ -82,7 +82,7 @@ class LedgerEntry:
     """One account of the ledger: microseconds per step and share of the step."""
 
     account: Annotated[str, Doc("such as 'compute', 'memory.copy', 'overhead.input'")]
-    group: Annotated[str, Doc("'compute', 'memory', 'overhead', 'communication' or 'unknown'")]
+    group: Annotated[str, Doc("'compute', 'memory', 'overhead', 'communication', 'transfer' or 'unknown'")]
     us: Annotated[float, Doc("per step", "us")]
     share: Annotated[float, Doc("of the step; all shares add up to 1", "share")]
 
@@ -125,7 +125,7 @@ class Verdict:
     The sentence ends with "First: ``first_step``."; null in analyses of before that was kept.
     """
 
-    bound: Annotated[Bound, Doc("resource that limits the step; 'inconclusive' where too little is known")]
+    bound: Annotated[Bound, Doc("resource that limits the step; 'device' where only its being busy is known")]
     regime: Annotated[Regime | None, Doc("whether the kernels of this bound run near their floors")]
     share: Annotated[float, Doc("share of the step that the verdict rests on", "share")]
     sentence: Annotated[str, Doc("the verdict in words, with the first action")]
@@ -203,7 +203,9 @@ class KernelSummary:
     compute_us: Annotated[float | None, Doc("floor: time that its arithmetic needs at the device's peak", "us")]
     memory_us: Annotated[float | None, Doc("floor: time that its bytes need at the device's bandwidth", "us")]
     launch_us: Annotated[float | None, Doc("floor: time that its launches need", "us")]
-    bound: Annotated[str, Doc("largest floor: compute, memory, overhead; or communication, copy, dispatch, unknown")]
+    bound: Annotated[
+        str, Doc("largest floor: compute, memory, overhead; or communication, transfer, copy, dispatch, unknown")
+    ]
     regime: Annotated[
         Regime | None, Doc("'saturated' where its floor explains enough of its time, else 'underutilised'")
     ]

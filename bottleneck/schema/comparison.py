@@ -56,7 +56,7 @@ class Bar:
     """
 
     account: Annotated[str, Doc("such as 'compute', 'memory.copy', 'overhead.input'")]
-    group: Annotated[str, Doc("'compute', 'memory', 'overhead', 'communication' or 'unknown'")]
+    group: Annotated[str, Doc("'compute', 'memory', 'overhead', 'communication', 'transfer' or 'unknown'")]
     before_us: Annotated[float, Doc("per step of the base", "us")]
     after_us: Annotated[float, Doc("per step of the candidate", "us")]
     source: Annotated[str | None, Doc("source line with most of the change; null where not known")] = None

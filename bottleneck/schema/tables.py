@@ -269,7 +269,9 @@ ROOFLINE = Table(
         "compute_us": Column("float64", "floor set by the arithmetic", "us", nullable=True),
         "memory_us": Column("float64", "floor set by the bytes, cache-aware (the upper end)", "us", nullable=True),
         "launch_us": Column("float64", "floor set by launching", "us", nullable=True),
-        "bound": Column("category", "'compute', 'memory', 'overhead', 'communication', 'copy', 'dispatch', 'unknown'"),
+        "bound": Column(
+            "category", "'compute', 'memory', 'overhead', 'communication', 'transfer', 'copy', 'dispatch', 'unknown'"
+        ),
         "regime": Column("category", "'saturated' or 'underutilised'", nullable=True),
         "explained": Column("float64", "largest floor / duration, at most 1", "share", nullable=True),
         "confidence": Column("category", "'high', 'medium' or 'low'"),

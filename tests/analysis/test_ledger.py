@@ -34,13 +34,15 @@ def test_every_bound_has_an_account_and_every_account_a_group() -> None:
         Kernel(40, 10, "communication", kind="collective"),
         Kernel(50, 10, "copy", kind="copy"),
         Kernel(60, 10, "copy", kind="fill"),
+        Kernel(70, 10, "transfer", kind="copy"),
     ]
-    assert _accounts(Scene(70, kernels)) == {
+    assert _accounts(Scene(80, kernels)) == {
         "compute": 10.0,
         "memory": 10.0,
         "memory.copy": 20.0,
         "overhead.launch_floor": 10.0,
         "communication": 10.0,
+        "transfer": 10.0,
         "unknown": 10.0,
     }
     assert {account.group for account in ACCOUNTS.values()} == set(GROUPS)
@@ -57,6 +59,17 @@ def test_computation_hides_collectives_and_collectives_hide_copies() -> None:
     assert (result.overlap.collective_us, result.overlap.exposed_collective_us) == (50.0, 20.0)
     assert (result.overlap.copy_us, result.overlap.exposed_copy_us) == (60.0, 20.0)
     assert result.overlap.busy_us == 90.0
+
+
+def test_a_copy_over_the_link_goes_before_one_inside_the_device_and_after_a_collective() -> None:
+    kernels = [
+        Kernel(0, 20, "communication", kind="collective", stream="0/20"),
+        Kernel(10, 30, "transfer", kind="copy", stream="0/21"),
+        Kernel(20, 40, "copy", kind="copy"),
+    ]
+    result = _build(Scene(60, kernels))
+    assert _accounts(Scene(60, kernels)) == {"communication": 20.0, "transfer": 20.0, "memory.copy": 20.0}
+    assert (result.overlap.copy_us, result.overlap.exposed_copy_us) == (50.0, 40.0)
 
 
 def test_concurrent_kernels_share_the_instant_equally() -> None:

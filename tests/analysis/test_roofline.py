@@ -470,7 +470,7 @@ class TestCopiesAndCollectives:
 
     def test_a_copy_to_the_device_is_held_against_the_link(self) -> None:
         row = self.copy(100.0, int(52e9 * 50e-6), "Memcpy HtoD (Pinned -> Device)")
-        assert (row.bound, row.memory_us) == ("copy", pytest.approx(50.0))
+        assert (row.bound, row.memory_us) == ("transfer", pytest.approx(50.0))
         assert pd.isna(row.reason)
 
     def test_pageable_memory_is_named_with_its_pace(self) -> None:
@@ -511,7 +511,7 @@ class TestCopiesAndCollectives:
 
     def test_a_copy_between_devices_has_no_floor(self) -> None:
         row = self.copy(100.0, 10**6, "Memcpy PtoP (Device -> Device)")
-        assert row.bound == "copy" and pd.isna(row.memory_us) and pd.isna(row.explained)
+        assert row.bound == "transfer" and pd.isna(row.memory_us) and pd.isna(row.explained)
 
     def test_a_collective_is_communication_without_a_roofline(self) -> None:
         row = only(Priced((Kernel(100.0, name="ncclDevKernel", kind="collective"),), pays=False))

@@ -41,7 +41,7 @@ SCENES: Mapping[str, Scene] = {
     "everything": Scene(("front", "back", "nccl", "copy"), {"<front>": 0.5, "<back>": 0.5}),
     "exposed collective": Scene(("nccl",), {"communication": 1.0}),
     "copy under a collective": Scene(("nccl", "copy"), {"communication": 1.0}),
-    "exposed copy": Scene(("copy",), {"memory.copy": 1.0}),
+    "exposed copy": Scene(("copy",), {"transfer": 1.0}),
     "tiny kernels": Scene((), {"overhead.launch_floor": 1.0}),
     "next in the queue": Scene((), {"overhead.launch": 1.0}),
     "queued but held": Scene((), {"overhead.dependency": 1.0}),
@@ -146,7 +146,7 @@ def _place(body: tuple[Stretch, ...]) -> tuple[list[tuple[int, Stretch]], list[W
 
 
 def _begin(track: str, at: int, stretch: Stretch, done: list[Work]) -> Work:
-    accounts = {"front": stretch.bounds[0], "back": stretch.bounds[1], "nccl": "communication", "copy": "memory.copy"}
+    accounts = {"front": stretch.bounds[0], "back": stretch.bounds[1], "nccl": "communication", "copy": "transfer"}
     done.append(Work(track, at, 0, accounts[track]))
     return done[-1]
 

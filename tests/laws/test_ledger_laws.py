@@ -21,7 +21,10 @@ pytestmark = pytest.mark.statistics
 _law = settings(max_examples=settings.default.max_examples * 3 // 10, deadline=None, derandomize=True)
 
 _WALL = 40
-_BOUND_OF_KIND = {"compute": ("compute", "memory", "overhead", "unknown"), "collective": ("communication",)}
+_BOUND_OF_KIND = {"compute": ("compute", "memory", "overhead", "unknown"), "collective": ("communication",)} | {
+    "copy": ("copy", "transfer"),
+    "fill": ("copy",),
+}
 _HOST_EVENTS = (
     ("op", "aten::mul"),
     ("runtime", "cudaLaunchKernel"),
@@ -40,7 +43,7 @@ _lengths = st.integers(0, 12)
 @st.composite
 def _kernels(draw: st.DrawFn) -> Kernel:
     kind = draw(st.sampled_from(["compute", "compute", "collective", "copy", "fill"]))
-    bound = draw(st.sampled_from(_BOUND_OF_KIND.get(kind, ("copy",))))
+    bound = draw(st.sampled_from(_BOUND_OF_KIND[kind]))
     launch = draw(st.tuples(_times, _lengths))
     return Kernel(
         ts=draw(_times),
@@ -137,12 +140,13 @@ def test_accounts_of_work_are_the_charges_of_their_rows(scene: Scene) -> None:
 
 def _cells_charged(scene: Scene) -> list[float]:
     """Charge per kernel, counted in cells of 1 us."""
-    layers = {"compute": 0, "collective": 1, "copy": 2, "fill": 2}
+    order = {"compute": 0, "collective": 1, "copy": 3, "fill": 3}
+    layers = [2 if kernel.bound == "transfer" else order[kernel.kind] for kernel in scene.kernels]
     charge = [0.0] * len(scene.kernels)
     for cell in range(_WALL):
         running = [row for row, kernel in enumerate(scene.kernels) if kernel.ts <= cell < kernel.ts + kernel.dur]
-        top = min((layers[scene.kernels[row].kind] for row in running), default=None)
-        members = [row for row in running if layers[scene.kernels[row].kind] == top]
+        top = min((layers[row] for row in running), default=None)
+        members = [row for row in running if layers[row] == top]
         for row in members:
             charge[row] += 1 / len(members)
     return charge

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from bottleneck.errors import TraceError
+from bottleneck.report.analysis_document import to_terminal
 from bottleneck.report.json_text import KEYS, from_json, to_json
 from bottleneck.schema.analysis import Analysis
 from tests.report.samples import SAMPLES, gpu_overhead, hostile
@@ -59,6 +60,12 @@ def test_numbers_of_numpy_are_numbers() -> None:
 def test_an_unknown_key_is_ignored() -> None:
     tree = json.loads(to_json(gpu_overhead())) | {"later": 1}
     assert from_json(json.dumps(tree)) == gpu_overhead()
+
+
+def test_an_analysis_of_before_copies_over_a_link_had_a_group_is_read_and_shown() -> None:
+    old = from_json(to_json(gpu_overhead()))
+    assert "transfer" not in old.verdict.shares and "memory.copy" in {entry.account for entry in old.ledger}
+    assert "bandwidth" in to_terminal(old)
 
 
 def change(**changes: object) -> str:

@@ -33,7 +33,7 @@ def test_a_row_without_one_of_its_texts_is_found(text: str) -> None:
 def test_every_bound_of_a_kernel_has_one_account() -> None:
     bounds = [account.bound for account in ACCOUNTS.values() if account.bound is not None]
     assert sorted(bounds) == sorted(set(bounds))
-    assert {"compute", "memory", "overhead", "communication", "copy", "dispatch", "unknown"} == set(bounds)
+    assert {"compute", "memory", "overhead", "communication", "transfer", "copy", "dispatch", "unknown"} == set(bounds)
     assert "bound" in ROOFLINE.columns
 
 

@@ -22,7 +22,7 @@ _LABELS = 0.25
 _STEP = "#7F7F7F"
 # Okabe and Ito's vermilion and bluish green; the sign at the bar says the same without colour.
 _MORE, _LESS = "#D55E00", "#009E73"
-_HATCHES = {"compute": "", "memory": "//", "overhead": "..", "communication": "xx", "unknown": "--"}
+_HATCHES = {"compute": "", "memory": "//", "overhead": "..", "communication": "xx", "transfer": "\\\\", "unknown": "--"}
 _MOST_CONDITIONS = 2
 _LONGEST_LABEL = 31
 
