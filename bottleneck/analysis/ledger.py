@@ -377,7 +377,9 @@ def _charge_device(linked: Linked, host: Host, device: int, account: Integers) -
     opened, closed, following = gaps(busy, 0.0, linked.window.wall_us)
     origin = linked.window.start_us
     next_row = np.append(rows[busy.first], -1)[following]
-    idle = Gaps(opened + origin, closed + origin, next_row)
+    by_end = rows[np.argsort(end[rows], kind="stable")]
+    last_row = np.append(by_end, -1)[np.searchsorted(end[by_end], opened, side="right") - 1]
+    idle = Gaps(opened + origin, closed + origin, next_row, last_row)
     pieces = split_gaps(idle, linked, host)
     collectives, copies = rows[layer == 1], rows[layer >= _TRANSFER_LAYER]
     lasted = [union(start[some], end[some]).total() for some in (collectives, copies)]

@@ -123,7 +123,7 @@ _ROWS = (
     ),
     _idle(
         "launch",
-        meaning="inside launch calls",
+        meaning="in launch calls, and until the work starts",
         phrase="launching",
         advice="issue fewer launches: CUDA graphs, torch.compile, or a larger batch",
     ),

@@ -43,7 +43,7 @@ SCENES: Mapping[str, Scene] = {
     "copy under a collective": Scene(("nccl", "copy"), {"communication": 1.0}),
     "exposed copy": Scene(("copy",), {"transfer": 1.0}),
     "tiny kernels": Scene((), {"overhead.launch_floor": 1.0}),
-    "next in the queue": Scene((), {"overhead.launch": 1.0}),
+    "next in the queue": Scene((), {"overhead.kernel_gap": 1.0}),
     "queued but held": Scene((), {"overhead.dependency": 1.0}),
 }
 STREAMS = {"front": 7, "back": 20, "nccl": 24, "copy": 28}
