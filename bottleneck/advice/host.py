@@ -189,6 +189,7 @@ def fresh_pages(evidence: Evidence) -> Draft | None:
         code="LD_PRELOAD=libjemalloc.so.2 MALLOC_CONF=dirty_decay_ms:-1 python train.py",
         gain_us=up_to(spent_us),
         claims=claims_of(evidence, "overhead.allocator", most_us=spent_us),
+        tries=("keep-pages", "jemalloc"),
     )
 
 

@@ -1,15 +1,17 @@
-"""Changes to the process that runs the step: threads, garbage collection, denormal numbers, autograd's bookkeeping."""
+"""Changes to the process that runs the step: threads, allocator, garbage collection, denormal numbers, autograd."""
 
 import ctypes
 import gc
 import os
+import platform
 import re
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from bottleneck.experiment.interventions.change import Change
+from bottleneck.experiment.interventions.change import Change, Missing
 from bottleneck.experiment.interventions.subject import NotApplicable, Subject
 from bottleneck.harness.machine import usable_processors
 from bottleneck.harness.stopwatch import Step
@@ -86,6 +88,58 @@ def flush_tiny_numbers(subject: Subject) -> Step:
     return subject.step
 
 
+# No block is mapped by itself and nothing is trimmed from the end of the heap (mallopt(3)): freed memory stays with the
+# process. glibc before 2.35 refuses a threshold above 32 MiB, but takes the count of mappings.
+_KEEP = {
+    "MALLOC_MMAP_THRESHOLD_": str(2**62),
+    "MALLOC_MMAP_MAX_": "0",
+    "MALLOC_TRIM_THRESHOLD_": str(2**62),
+    "MALLOC_TOP_PAD_": str(64 * 2**20),
+}
+_JEMALLOC = "libjemalloc.so.2"
+_LIBRARIES = ("/usr/lib/*-linux-gnu", "/usr/lib64", "/usr/lib", "/usr/local/lib", f"{sys.prefix}/lib")
+
+
+def keep_pages(subject: Subject) -> Step:
+    """The step in a process whose C library keeps the memory that is freed (``_KEEP``), and so its pages."""
+    _need_host_tensors(subject)
+    if platform.libc_ver()[0] != "glibc":
+        raise NotApplicable("needs the GNU C library, whose malloc reads these variables")
+    if _is_loaded("jemalloc"):
+        raise NotApplicable("needs the allocator of the C library; the program has jemalloc in its place")
+    return subject.step
+
+
+def use_jemalloc(subject: Subject) -> Step:
+    """The step in a process into which jemalloc was loaded before the C library, told to keep freed pages."""
+    _need_host_tensors(subject)
+    if not _is_loaded(_JEMALLOC):
+        raise Missing("jemalloc: apt install libjemalloc2, or conda install jemalloc")
+    return subject.step
+
+
+def jemalloc_environment(folders: Iterable[str] = _LIBRARIES) -> dict[str, str]:
+    """Variables that load jemalloc into a process that starts, besides what is loaded already; without it none."""
+    places = (Path("/").glob(f"{folder}/{_JEMALLOC}".lstrip("/")) for folder in folders)
+    library = next((str(path) for found in places for path in sorted(found)), None)
+    if library is None:
+        return {}
+    loaded = [each for each in os.environ.get("LD_PRELOAD", "").split(":") if each and each != library]
+    return {"LD_PRELOAD": ":".join((library, *loaded)), "MALLOC_CONF": "dirty_decay_ms:-1,muzzy_decay_ms:-1"}
+
+
+def _is_loaded(library: str) -> bool:
+    try:
+        return library in _MAPS.read_text(encoding="utf-8", errors="replace")
+    except OSError:  # a system without such a file
+        return False
+
+
+def _need_host_tensors(subject: Subject) -> None:
+    if subject.device_types() == {"cuda"}:
+        raise NotApplicable("needs tensors in the memory of the host; the step holds its tensors on a GPU")
+
+
 def release_threads() -> bool:
     """Ends the idle threads of the OpenMP runtimes of this process; more start when they are needed."""
     try:
@@ -124,6 +178,15 @@ CHANGES = (
     *(
         Change(name, title, "reordered", partial(run_on_threads, wanted=wanted), is_process_wide=True)
         for name, (title, wanted) in _THREADS.items()
+    ),
+    Change("keep-pages", "let malloc keep freed memory", "same", keep_pages, is_process_wide=True, environment=_KEEP),
+    Change(
+        "jemalloc",
+        "load jemalloc in place of malloc",
+        "same",
+        use_jemalloc,
+        is_process_wide=True,
+        environment=jemalloc_environment(),
     ),
     Change("gc-freeze", "spare lasting objects from garbage collection", "same", freeze_objects, is_process_wide=True),
     Change("flush-denormal", "count tiny numbers as zero", "reordered", flush_tiny_numbers, is_process_wide=True),

@@ -1,3 +1,4 @@
+import platform
 import subprocess
 import sys
 from pathlib import Path
@@ -6,11 +7,15 @@ from typing import Any
 
 import pytest
 
+from bottleneck.experiment.interventions.change import Missing
 from bottleneck.experiment.interventions.process_settings import (
     CHANGES,
     freeze_objects,
+    jemalloc_environment,
+    keep_pages,
     run_without_gradients,
     usable_cores,
+    use_jemalloc,
 )
 from bottleneck.experiment.interventions.process_settings import run_on_threads as run_on
 from bottleneck.experiment.interventions.subject import NotApplicable, Subject, subject_of
@@ -90,6 +95,46 @@ def test_processors_that_share_a_core_count_once(tmp_path: Path, monkeypatch: py
         (folder / "thread_siblings_list").write_text(f"{number % 2},{number % 2 + 2}\n")
     assert usable_cores(tmp_path) == 2
     assert usable_cores(tmp_path / "nowhere") == 4
+
+
+PAGES = """
+import resource
+from bottleneck.experiment.interventions.process_settings import keep_pages
+from bottleneck.experiment.interventions.subject import subject_of
+step = keep_pages(subject_of(lambda: [len(bytearray(64 << 20)) for _ in range(4)]))
+step()
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+step()
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another C library")
+def test_freed_memory_stays_with_the_process() -> None:
+    change = next(change for change in CHANGES if change.name == "keep-pages")
+    without, kept = int(alone(PAGES)), int(alone(PAGES, **change.environment))
+    assert without > 10 * kept
+
+
+def test_an_allocator_that_is_not_loaded_is_missing() -> None:
+    with pytest.raises(Missing, match="libjemalloc2"):
+        use_jemalloc(subject_of(lambda: None))
+
+
+def test_a_library_is_loaded_besides_what_is_loaded_already(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LD_PRELOAD", "/lib/other.so")
+    assert jemalloc_environment([str(tmp_path / "nothing")]) == {}
+    library = tmp_path / "x-linux-gnu" / "libjemalloc.so.2"
+    library.parent.mkdir()
+    library.touch()
+    assert jemalloc_environment([str(tmp_path / "*-linux-gnu")])["LD_PRELOAD"] == f"{library}:/lib/other.so"
+
+
+@pytest.mark.parametrize("apply", [keep_pages, use_jemalloc])
+def test_memory_of_a_gpu_is_not_the_allocators(apply: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Subject, "device_types", lambda _: {"cuda"})
+    with pytest.raises(NotApplicable, match="memory of the host"):
+        apply(subject_of(lambda: None))
 
 
 FREEZE = """
