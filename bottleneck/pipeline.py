@@ -28,25 +28,32 @@ from bottleneck.report.json_text import from_json
 from bottleneck.schema.analysis import Analysis, Caveat, Device, Finding, RecordingInfo
 from bottleneck.schema.compiled_kernels import Compiled
 from bottleneck.schema.evidence import Evidence, Explanation, conclude
-from bottleneck.schema.linked_trace import Linked
+from bottleneck.schema.linked_trace import Linked, Trace, Window
 from bottleneck.schema.sources import TraceSource, find_traces, is_saved_analysis
 from bottleneck.trace.link import link
 from bottleneck.trace.read import read_trace
-from bottleneck.trace.steps import find_steps, whole_window
+from bottleneck.trace.steps import find_steps, stretch, whole_window
 
 
 @dataclass(frozen=True)
 class Options:
     """Options of an analysis, as the command line has them.
 
-    ``device`` overrules what the trace states; ``steps`` chooses among the steps found, by position. ``captures`` are
-    traces of the captures of graphs that the program replays.
+    ``whole`` takes the whole trace as one step, ``stretch_us`` what lies between two instants after its first event
+    (null: its first or last event); ``steps`` chooses among the steps found, by position. ``device`` overrules what
+    the trace states. ``captures`` are traces of the captures of graphs that the program replays.
     """
 
     whole: bool = False
     device: Device | None = None
     steps: slice | None = None
     captures: tuple[Path, ...] = ()
+    stretch_us: tuple[float | None, float | None] | None = None
+
+    @property
+    def has_own_window(self) -> bool:
+        """True where the window is not made of the steps that the recording measured."""
+        return self.whole or self.stretch_us is not None
 
 
 DEFAULTS = Options()
@@ -69,7 +76,7 @@ def saved_analysis(paths: Sequence[Path], options: Options | None = None) -> Ana
             f"{saved[0]} is a finished analysis and cannot be combined with other inputs",
             fix="pass the traces themselves, or this one file alone",
         )
-    if saved and options is not None and options.steps is not None:
+    if saved and options is not None and (options.steps is not None or options.stretch_us is not None):
         raise UsageError(
             f"{saved[0]} is a finished analysis, whose steps were chosen when it was made",
             fix="pass the trace or recording that it was made from",
@@ -90,8 +97,8 @@ def explain(paths: Sequence[Path], options: Options | None = None) -> Explanatio
 def examine(source: TraceSource, options: Options = DEFAULTS) -> Evidence:
     """The evidence of one trace, from which findings and verdict follow; raises as ``analyse`` does."""
     trace = read_trace(source.trace)
-    window = whole_window(trace) if options.whole else find_steps(trace, source.marks_ns, options.steps)
-    unprofiled = None if options.whole else source.unprofiled
+    window = _window(trace, source, options)
+    unprofiled = None if options.has_own_window else source.unprofiled
     device, device_caveats = choose_device(trace, source.recording, options.device)
     linked = subtract_profiler_overhead(link(trace, window), unprofiled, device.launch_floor_us)
     captures = [_cost(link(capture, whole_window(capture)))[0] for capture in map(read_trace, options.captures)]
@@ -114,7 +121,7 @@ def examine(source: TraceSource, options: Options = DEFAULTS) -> Evidence:
     )
     step = assemble(times, device, _recording_info(source), unprofiled, caveats, telemetry)
     return Evidence(
-        analysis=step if options.whole else add_measurements(step, source.recording, source.extras),
+        analysis=step if options.has_own_window else add_measurements(step, source.recording, source.extras),
         linked=costed.linked,
         costs=costed.costs,
         attribution=costed.attribution,
@@ -141,6 +148,13 @@ def _cost(
     )
     attribution = attribute(generated.ops, generated.kernels, costs)
     return assign_replayed_costs(CostedTrace(generated, costs, attribution), captures)
+
+
+def _window(trace: Trace, source: TraceSource, options: Options) -> Window:
+    """The stretch of the trace that the options choose, else its steady steps."""
+    if options.stretch_us is not None:
+        return stretch(trace, *options.stretch_us)
+    return whole_window(trace) if options.whole else find_steps(trace, source.marks_ns, options.steps)
 
 
 def _recording_info(source: TraceSource) -> RecordingInfo:

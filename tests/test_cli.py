@@ -143,6 +143,11 @@ def test_steps_are_chosen_by_position(
         (["--steps", "-3:"], "out of range"),
         (["--steps", "1:1"], "out of range"),
         (["--steps", "0:1", "--all"], "exclude each other"),
+        (["--steps", "0:1", "--window", ":1ms"], "exclude each other"),
+        (["--window", "1:2"], "1:2 is no stretch of time"),
+        (["--window", "2ms"], "2ms is no stretch of time"),
+        (["--window", "3us:2us"], "out of range"),
+        (["--window", "99s:"], "out of range"),
     ],
 )
 def test_steps_that_there_are_not_are_exit_2(
@@ -161,8 +166,9 @@ def test_steps_of_a_trace_without_any_are_exit_2(capsys: pytest.CaptureFixture[s
 def test_steps_of_a_saved_analysis_are_exit_2(capsys: pytest.CaptureFixture[str], trace: Path, tmp_path: Path) -> None:
     saved = tmp_path / "analysis.json"
     assert _run(["report", str(trace), "--format", "json", "-o", str(saved)]) == 0
-    assert _run(["report", str(saved), "--steps", "0:1"]) == 2
-    assert "chosen when it was made" in capsys.readouterr().err
+    for option in (("--steps", "0:1"), ("--window", "1us:")):
+        assert _run(["report", str(saved), *option]) == 2
+        assert "chosen when it was made" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])

@@ -208,6 +208,22 @@ def test_the_whole_trace_is_one_step_and_no_unprofiled_step_scales_it(tmp_path: 
     assert analysis.steps.unprofiled_us is None
 
 
+@pytest.mark.parametrize("cut_us", [350.0, 1200.0, 1950.0])
+def test_two_stretches_of_time_hold_the_work_of_the_whole_trace(gpu: Path, cut_us: float) -> None:
+    parts = [analyse([gpu], Options(stretch_us=cut)) for cut in ((None, cut_us), (cut_us, None))]
+    whole = analyse([gpu], Options(whole=True))
+    assert parts[0].steps.wall_us == cut_us
+    assert [sum(part) for part in zip(*((p.steps.wall_us, p.totals.busy_us) for p in parts), strict=True)] == (
+        pytest.approx([whole.steps.wall_us, whole.totals.busy_us])
+    )
+
+
+def test_a_stretch_of_time_is_one_step_and_no_unprofiled_step_scales_it(tmp_path: Path) -> None:
+    folder = record(tmp_path / "rec", gpu_events(), unprofiled=Timing(50.0, 49.0, 51.0, 9))
+    analysis = analyse([folder], Options(stretch_us=(100.0, 900.0)))
+    assert (analysis.steps.count, analysis.steps.wall_us, analysis.steps.unprofiled_us) == (1, 800.0, None)
+
+
 def test_a_device_given_by_the_user_overrules_the_trace_and_changes_the_floors(gpu: Path) -> None:
     told, overruled = analyse([gpu]), analyse([gpu], Options(device=SLOW))
     assert overruled.device == SLOW

@@ -353,7 +353,7 @@ def loader_restarts(evidence: Evidence) -> Draft | None:
     waited_us = min(found.own_us + found.first_us, account_us(evidence, INPUT, "overhead.python"))
     if not found.processes or share_of_step(evidence, waited_us) < MODERATE:
         return None
-    one_step = evidence.linked.window.source == "whole"
+    one_step = evidence.linked.window.source in {"whole", "time"}
     return Draft(
         slug="loader-restarts",
         title="Worker processes of the loader are started while the step waits",

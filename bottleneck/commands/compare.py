@@ -14,10 +14,14 @@ from bottleneck.commands.report_options import (
     Quiet,
     ReportFormat,
     Settings,
+    StepsOption,
     Train,
+    WholeOption,
+    WindowOption,
     format_option,
     output_option,
     output_style,
+    window_options,
     write_report,
 )
 
@@ -72,10 +76,9 @@ def compare_command(
             help="Exit code 1 beyond these: step=+3%,syncs=+0; counters as in a lock-file.",
         ),
     ] = None,
-    steps: Annotated[
-        str | None, typer.Option("--steps", metavar="A:B", help="Compare these steps, as `report --steps` counts them.")
-    ] = None,
-    whole: Annotated[bool, typer.Option("--all", help="Take each trace whole, counted as one step.")] = False,
+    steps: StepsOption = None,
+    window: WindowOption = None,
+    whole: WholeOption = False,
     device: Annotated[
         str | None, typer.Option("--device", metavar="NAME", help="Judge both against this device, as `report` does.")
     ] = None,
@@ -92,6 +95,7 @@ def compare_command(
     A file or folder goes before a git ref of the same name. Exit code 0 whatever changed, unless --fail-on says so.
     """  # noqa: D301 - the escape keeps the lines of the examples apart
     from bottleneck.commands.interrupts import answered
+    from bottleneck.commands.report import chosen_device
     from bottleneck.errors import UsageError
     from bottleneck.gate.limits import limits_of_option
 
@@ -102,7 +106,7 @@ def compare_command(
     with answered(), tempfile.TemporaryDirectory(prefix="bottleneck-compare-", ignore_cleanup_errors=True) as scratch:
         sources = [find_source(text, say, has_program=workload is not None) for text in (before, after)]
         program = _find_program(workload, tuple(settings or ()), sources, train=train)
-        options = _read_options(steps, device, whole=whole)
+        options = window_options(steps, window, chosen_device(device, None), whole=whole)
         comparison = _compare(sources, program, options, Path(scratch), say)
     _present(comparison, form, output, top)
     if plot is not None:
@@ -214,15 +218,6 @@ def _find_program(
         )
     program = make_program(str(workload), settings=settings, train=train)
     return replace(program, target=moved_target(str(workload), find_root(Path.cwd()), Path.cwd()))
-
-
-def _read_options(steps: str | None, device: str | None, *, whole: bool) -> "Options":
-    """The options for reading traces, as ``report`` takes them."""
-    from bottleneck.commands.report import chosen_device, parse_steps
-    from bottleneck.pipeline import Options
-
-    chosen = None if steps is None else parse_steps(steps, whole=whole)
-    return Options(whole, chosen_device(device, None), chosen)
 
 
 def _compare(

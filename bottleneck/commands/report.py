@@ -1,6 +1,5 @@
 """``bottleneck report``: from traces, recordings or a saved analysis to text, JSON and a picture."""
 
-import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -8,7 +7,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bottleneck.commands.report_options import AllFindings, ReportFormat, format_option, output_option, present
+from bottleneck.commands.report_options import (
+    AllFindings,
+    ReportFormat,
+    StepsOption,
+    WholeOption,
+    WindowOption,
+    format_option,
+    output_option,
+    present,
+    window_options,
+)
 
 if TYPE_CHECKING:
     from bottleneck.pipeline import Options
@@ -33,17 +42,9 @@ def report_command(
         Path | None,
         typer.Option("--queue", metavar="FILE", help="Also draw the queue depth to this .png or .svg file."),
     ] = None,
-    whole: Annotated[
-        bool, typer.Option("--all", help="Take the whole trace as one window, counted as one step.")
-    ] = False,
-    steps: Annotated[
-        str | None,
-        typer.Option(
-            "--steps",
-            metavar="A:B",
-            help="Explain the steps from A up to, not including, B, numbered from 0 as in the report; -1: is the last.",
-        ),
-    ] = None,
+    whole: WholeOption = False,
+    steps: StepsOption = None,
+    window: WindowOption = None,
     capture: Annotated[
         list[Path] | None,
         typer.Option(
@@ -79,14 +80,15 @@ def report_command(
     bottleneck report recording/ --format markdown -o report.md
     bottleneck report rank0.json rank1.json --roofline roofline.png
     bottleneck report trace.json.gz --steps 2:5
+    bottleneck report trace.json.gz --window 0.2s:0.9s
     bottleneck report recording/ --repair
 
     Nothing is measured, and nothing in a recording is changed, without --repair.
     """  # noqa: D301 - backspace is how click is told to keep the lines of an example
-    from bottleneck.pipeline import Options, analyse
+    from bottleneck.pipeline import analyse
 
-    chosen = None if steps is None else parse_steps(steps, whole=whole)
-    options = Options(whole, chosen_device(device, peaks), chosen, tuple(capture or ()))
+    chosen = window_options(steps, window, chosen_device(device, peaks), whole=whole)
+    options = replace(chosen, captures=tuple(capture or ()))
     if repair:
         for recording in paths:
             _repair(recording)
@@ -143,22 +145,6 @@ def _repair(path: Path) -> None:
 
     repair(path)
     add_ceilings(path, say)
-
-
-def parse_steps(text: str, *, whole: bool) -> slice:
-    """The slice that 'A:B' spells; either side may be missing or count from the end."""
-    from bottleneck.errors import UsageError
-
-    if whole:
-        raise UsageError("--steps and --all exclude each other", fix="pass one of them")
-    match = re.fullmatch(r"(-?\d{1,9})?:(-?\d{1,9})?", text, re.ASCII)
-    if match is None:
-        raise UsageError(
-            f"--steps {text} is no range of steps",
-            why="A:B takes the steps from A up to, not including, B, as a slice in Python does",
-            fix="write it as 2:5, 2: or :5; one step alone is 2:3",
-        )
-    return slice(*(None if bound is None else int(bound) for bound in match.groups()))
 
 
 def chosen_device(name: str | None, peaks: Path | None) -> "Device | None":

@@ -1,6 +1,7 @@
 """Options that several commands share, and where their reports go: file, pipe or terminal, with width and colours."""
 
 import os
+import re
 import sys
 from enum import StrEnum
 from pathlib import Path
@@ -9,8 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO
 import typer
 
 if TYPE_CHECKING:
+    from bottleneck.pipeline import Options
     from bottleneck.report.terminal import TerminalStyle
-    from bottleneck.schema.analysis import Analysis
+    from bottleneck.schema.analysis import Analysis, Device
 
 # As the shell shows the death by SIGPIPE of a program that writes to a reader that has gone.
 _READER_GONE = 141
@@ -31,6 +33,23 @@ class TerminalOrJson(StrEnum):
     JSON = "json"
 
 
+StepsOption = Annotated[
+    str | None,
+    typer.Option(
+        "--steps",
+        metavar="A:B",
+        help="Take the steps from A up to, not including, B, numbered from 0 as in the report; -1: is the last.",
+    ),
+]
+WindowOption = Annotated[
+    str | None,
+    typer.Option(
+        "--window",
+        metavar="A:B",
+        help="Take the time from A to B after the first event as one step: 494ms: or 0.2s:0.9s.",
+    ),
+]
+WholeOption = Annotated[bool, typer.Option("--all", help="Take the whole trace as one window, counted as one step.")]
 Settings = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="NAME=VALUE", help="Set a parameter of workload(); repeat for several."),
@@ -43,6 +62,58 @@ AllFindings = Annotated[
     bool, typer.Option("--all-findings", help="Show the findings too whose gain this run's noise would hide.")
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
+
+
+_INSTANT = r"(\d{1,12}(?:\.\d{1,9})?)(us|ms|s)"
+_US_PER_UNIT = {"us": 1.0, "ms": 1e3, "s": 1e6}
+
+
+def window_options(steps: str | None, window: str | None, device: "Device | None", *, whole: bool) -> "Options":
+    """The options of an analysis from ``--steps``, ``--window`` and ``--all``, of which at most one may be given."""
+    from bottleneck.errors import UsageError
+    from bottleneck.pipeline import Options
+
+    given = [name for name, value in (("--steps", steps), ("--window", window), ("--all", whole or None)) if value]
+    if len(given) > 1:
+        raise UsageError(f"{given[0]} and {given[1]} exclude each other", fix="pass one of them")
+    return Options(
+        whole=whole,
+        device=device,
+        steps=None if steps is None else _parse_steps(steps),
+        stretch_us=None if window is None else _parse_window(window),
+    )
+
+
+def _parse_steps(text: str) -> slice:
+    """The slice that 'A:B' spells; either side may be missing or count from the end."""
+    from bottleneck.errors import UsageError
+
+    match = re.fullmatch(r"(-?\d{1,9})?:(-?\d{1,9})?", text, re.ASCII)
+    if match is None:
+        raise UsageError(
+            f"--steps {text} is no range of steps",
+            why="A:B takes the steps from A up to, not including, B, as a slice in Python does",
+            fix="write it as 2:5, 2: or :5; one step alone is 2:3",
+        )
+    return slice(*(None if bound is None else int(bound) for bound in match.groups()))
+
+
+def _parse_window(text: str) -> tuple[float | None, float | None]:
+    """The two instants of 'A:B' in microseconds; either side may be missing."""
+    from bottleneck.errors import UsageError
+
+    match = re.fullmatch(rf"(?:{_INSTANT})?:(?:{_INSTANT})?", text, re.ASCII)
+    if match is None:
+        raise UsageError(
+            f"--window {text} is no stretch of time",
+            why="A:B takes the time from A up to B after the first event, each with its unit: us, ms or s",
+            fix="write it as 0.2s:0.9s, 494ms: or :80ms",
+        )
+    low, low_unit, high, high_unit = match.groups()
+    return (
+        None if low is None else float(low) * _US_PER_UNIT[low_unit],
+        None if high is None else float(high) * _US_PER_UNIT[high_unit],
+    )
 
 
 def format_option(what: str, formats: type[StrEnum] = ReportFormat) -> Any:

@@ -20,6 +20,7 @@ from bottleneck.units import format_share, format_si, format_us
 # Sources of the steps in words, where their names do not end a sentence.
 _SOURCES = {
     "whole": "the whole trace, taken as one",
+    "time": "the time chosen, taken as one",
     "marks": "the marks of the recording",
     "server": "the marks of the inference server",
     "repeats": "the op sequence repeating",

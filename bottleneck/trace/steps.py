@@ -14,6 +14,7 @@ from bottleneck.schema.op_names import OPTIMIZER_STEP, PROFILER_STEP
 from bottleneck.trace.joins import are_named, is_any_of
 from bottleneck.trace.nesting import Flags, Floats
 from bottleneck.trace.repeats import StepReasons, find_repeats, wall_spans
+from bottleneck.units import format_us
 
 # Of fewer steps than this none can be called unusual; but see _COLD.
 _STEPS_TO_JUDGE = 4
@@ -93,6 +94,24 @@ def whole_window(trace: Trace) -> Window:
     start_us = min((start for start, _ in spans), default=0.0)
     end_us = max((end for _, end in spans), default=start_us)
     return Window(start_us, end_us, (Step("whole trace", start_us, end_us),), "whole")
+
+
+def stretch(trace: Trace, from_us: float | None, to_us: float | None) -> Window:
+    """One step between two instants of the trace, in microseconds after the first event of the program.
+
+    Null means its first or its last event. Raises UsageError when nothing of the trace lies between the two.
+    """
+    whole = whole_window(trace)
+    start_us = whole.start_us + max(from_us or 0.0, 0.0)
+    end_us = whole.end_us if to_us is None else min(whole.start_us + to_us, whole.end_us)
+    if start_us >= end_us:
+        raise UsageError(
+            f"--window is out of range: {trace.path} lasts {format_us(whole.wall_us)}",
+            why="A:B takes the time from A up to B after the first event, in us, ms or s",
+            fix=f"end it after it begins, and begin it before {format_us(whole.wall_us)}",
+        )
+    name = f"{format_us(start_us - whole.start_us)} to {format_us(end_us - whole.start_us)} of the trace"
+    return Window(start_us, end_us, (Step(name, start_us, end_us),), "time")
 
 
 def _spans(trace: Trace, chosen: Flags) -> list[tuple[float, float]]:
