@@ -381,6 +381,7 @@ def unfused_attention(evidence: Evidence) -> Draft | None:
         gain_us=gain_of(work, low, high),
         claims=claims_of_rows(work, high),
         code=_SDPA_HELD if held else _SDPA,
+        tries=() if held else ("fused-attention",),
         confidence="low",
     )
 

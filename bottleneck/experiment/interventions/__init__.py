@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from bottleneck.experiment.interventions import (
+    attention,
     backends,
     compilers,
     graphs,
@@ -29,6 +30,7 @@ _TABLES: tuple[tuple[Change, ...], ...] = (
     process_settings.CHANGES,
     loaders.BATCH_CHANGES,
     compilers.CHANGES,
+    attention.CHANGES,
     backends.CHANGES,
     graphs.CHANGES,
     memory_format.FOLDING_CHANGES,
