@@ -22,6 +22,15 @@ _ALLOCATOR_CALL = (
 _SYNC_CALL = (
     r"Synchronize(_pt[sd][sz])?$|^(cuda|hip|cu)Memcpy(?!\w*(Async|Batch))|^ur(QueueFinish|EventWait)$|HostSynchronize$"
 )
+# Ops that compute, on whatever device their tensors are; views, metadata and allocations are not among them.
+_COMPUTING_OP = (
+    r"^aten::_?(add|sub|mul|div|neg|abs|exp|log|sqrt|rsqrt|pow|clamp|where|eq|ne|gt|lt|ge|le|sum|mean|max|min|argmax"
+    r"|argmin|norm|std|var|cumsum|sort|topk|unique2?|cat|stack|copy|to_copy|fill|zero|ones|zeros|full|arange|linspace"
+    r"|eye|tril|triu|rand|randn|randint|randperm|random|normal|uniform|bernoulli|exponential|multinomial|mm|bmm|addmm"
+    r"|baddbmm|matmul|linear|convolution|mkldnn_\w+|softmax|log_softmax|relu|gelu|sigmoid|tanh|embedding|nonzero|flip"
+    r"|roll|repeat|bincount|histc|searchsorted|index|gather|clone|contiguous|constant_pad_nd|(index|scatter|masked|fft"
+    r"|linalg|logical|bitwise|foreach|native|upsample|adaptive|max_pool|avg_pool)_\w+)_?$"
+)
 _COMPILE_FRAME = (
     r"torch/_dynamo/convert_frame\.py|torch/_inductor/compile_fx\.py\(\d+\): \w*compile_fx\w*$"
     r"|torch/_inductor/(async_compile|codecache)\.py\(\d+\): (wait|load\w*|compile\w*)$"
@@ -48,6 +57,7 @@ _RULES: Mapping[str, tuple[tuple[str | None, str], ...]] = {
         (None, r"^ProfilerStep|^Optimizer\."),  # annotations that traces before 1.12 call ops
         ("compile", r" \(dynamo_timed\)$"),
         ("sync", _SYNC_OP),
+        ("host_compute", _COMPUTING_OP),
         ("dispatch", ""),
     ),
     "annotation": (("input", _LOADER), ("gc", r"^Python GC"), ("compile", r"_compile\b|autotun| \(dynamo_timed\)$")),
@@ -69,6 +79,8 @@ _RULES: Mapping[str, tuple[tuple[str | None, str], ...]] = {
 # A kernel launch takes 3 to 10 us. One that holds the host this long while the device is idle loads or initialises:
 # with lazy loading, CUDA brings a kernel's code in on its first launch.
 SLOW_LAUNCH_US = 1000.0
+# Up to here the time of an op is that of issuing it, wherever it computes.
+_LONGEST_DISPATCH_US = 10.0
 
 
 def state_of(category: str, name: str) -> str | None:
@@ -144,6 +156,7 @@ _NONE = -1
 _PYTHON = HOST_STATES.index("python")
 _SYNC = HOST_STATES.index("sync")
 _INPUT = HOST_STATES.index("input")
+_DISPATCH, _HOST_COMPUTE = HOST_STATES.index("dispatch"), HOST_STATES.index("host_compute")
 _RECORDED = ("op", "annotation", "python")
 # The call for such a copy returns when the copy is done: there is no buffer of ours that it could go on to fill later.
 _BLOCKING_COPY = re.compile(r"DtoH.*Pageable")
@@ -245,7 +258,7 @@ def read_host(linked: Linked) -> Host:
     thread = events["thread"].cat.codes.to_numpy()[rows].astype(np.int64)
     labels = events["thread"].cat.categories
     runtime = _is_category(events, "runtime")[rows]
-    states = np.where(_waits(states, runtime, thread, start, end), states, HOST_STATES.index("dispatch"))
+    states = _settled(states, runtime, thread, start, end)
     sync_calls = np.sort(start[(states == _SYNC) & runtime])
     states[np.isin(rows, _blocking_copies(linked))] = _SYNC
 
@@ -343,20 +356,30 @@ def _is_category(events: pd.DataFrame, name: str) -> Flags:
     return codes == categories.get_loc(name) if name in categories else np.zeros(codes.size, dtype=bool)
 
 
-def _waits(states: Integers, runtime: Flags, thread: Integers, start: Floats, end: Floats) -> Flags:
-    """True but for ops that could wait for the device and made no waiting call, such as item() of a CPU tensor.
+def _settled(states: Integers, runtime: Flags, thread: Integers, start: Floats, end: Floats) -> Integers:
+    """The states of ops that their names leave open, settled by the runtime calls inside them; the rest as they are.
 
-    A trace without any runtime call cannot tell, so there such ops count as waiting.
+    An op that could wait for the device and makes no waiting call, such as item() of a CPU tensor, is dispatch. So is
+    one that computes if it makes any call, since it computes on the device then, or is short. A trace without any
+    runtime call cannot tell: there ops that could wait do, and none counts as computing on the host.
     """
-    waits = np.ones(states.size, dtype=bool)
+    could_wait, computes = (~runtime & (states == state) for state in (_SYNC, _HOST_COMPUTE))
     if not runtime.any():
-        return waits
-    candidates = np.flatnonzero(states == _SYNC)
+        return np.where(computes, _DISPATCH, states)
+    waits = _hold_call(could_wait, runtime & (states == _SYNC), thread, start, end)
+    is_dispatch = (could_wait & ~waits) | (computes & (end - start <= _LONGEST_DISPATCH_US))
+    return np.where(is_dispatch | _hold_call(computes, runtime, thread, start, end), _DISPATCH, states)
+
+
+def _hold_call(asked: Flags, is_call: Flags, thread: Integers, start: Floats, end: Floats) -> Flags:
+    """Mask of the rows asked about inside which, on their thread, one of the calls begins."""
+    holds = np.zeros(asked.size, dtype=bool)
+    candidates = np.flatnonzero(asked | is_call)
     for _, rows in grouped(thread[candidates]):
         mine = candidates[rows]
-        calls, doubtful = np.sort(start[mine[runtime[mine]]]), mine[~runtime[mine]]
-        waits[doubtful] = np.searchsorted(calls, end[doubtful]) > np.searchsorted(calls, start[doubtful])
-    return waits
+        calls, doubtful = np.sort(start[mine[is_call[mine]]]), mine[asked[mine]]
+        holds[doubtful] = np.searchsorted(calls, end[doubtful]) > np.searchsorted(calls, start[doubtful])
+    return holds
 
 
 def _recorded(events: pd.DataFrame) -> Segments:
