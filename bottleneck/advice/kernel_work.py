@@ -30,6 +30,9 @@ from bottleneck.units import format_share, format_us
 _QUEUED_GAP_US = 10.0
 # Host calls that return once the device has got so far: what the host does next moves forward with the device.
 _WAITING_CALL = re.compile(r"Synchronize|cudaMemcpy|hipMemcpy|cuMemcpy")
+# A copy to host memory that its call waits for: any by a call that is not asynchronous, or into pageable memory.
+_SYNCHRONOUS = re.compile(r"^(?:cuda|hip|cu)Memcpy(?!.*Async)")
+_TO_HOST, _TO_PAGEABLE = re.compile(r"DtoH|-> (?:Host|Pageable|Pinned)"), re.compile(r"-> Pageable")
 _CLOCK_US = 1.0
 
 
@@ -80,19 +83,20 @@ def _tracks(evidence: Evidence) -> tuple[_Track, ...]:
     start_us = kernels["ts_us"].to_numpy()
     stream = kernels["stream"].cat.codes.to_numpy()
     rows = rows[np.lexsort((start_us[rows], stream[rows]))]
-    waits = _host_waits(evidence)
+    waits, read = _host_waits(evidence), _read_by_host(evidence)
     cuts = np.flatnonzero(np.diff(stream[rows])) + 1
-    return tuple(_track(evidence, mine, waits) for mine in np.split(rows, cuts) if mine.size)
+    return tuple(_track(evidence, mine, waits, read[mine]) for mine in np.split(rows, cuts) if mine.size)
 
 
-def _track(evidence: Evidence, rows: Integers, waits: tuple[Floats, Floats]) -> _Track:
+def _track(evidence: Evidence, rows: Integers, waits: tuple[Floats, Floats], read: Flags) -> _Track:
     kernels = evidence.linked.kernels
     start, dur = (kernels[name].to_numpy()[rows] for name in ("ts_us", "dur_us"))
     launch = kernels["launch_ts_us"].to_numpy()[rows]
     end = np.maximum.accumulate(start + dur)
     free = np.concatenate(([-np.inf], end[:-1]))
-    # No launch gets to the device sooner than the quickest; a kernel without a launch was in the queue before.
-    delays = (start - launch)[launch <= start]
+    # No launch gets to the device sooner than the quickest, whatever the clocks say; a kernel without a launch was in
+    # the queue before.
+    delays = (start - launch)[~np.isnan(launch)]
     arrived = np.where(np.isnan(launch), -np.inf, launch + (delays.min() if delays.size else 0.0))
     gap = start - np.maximum(free, arrived)
     fixed = (arrived > free) | (gap > _QUEUED_GAP_US)
@@ -102,17 +106,37 @@ def _track(evidence: Evidence, rows: Integers, waits: tuple[Floats, Floats]) -> 
         dur_us=dur,
         ready_us=np.where(fixed, start, arrived),
         end_us=end,
-        ends=np.concatenate((fixed[1:] & _covers(waits, end[:-1]), [True])),
+        ends=np.concatenate((fixed[1:] & (read[:-1] | _covers(waits, end[:-1])), [True])),
     )
 
 
 def _host_waits(evidence: Evidence) -> tuple[Floats, Floats]:
-    """Starts, and ends so far, of the calls in which the host may wait for the device."""
-    events = evidence.linked.trace.events
+    """Starts, and ends so far, of the calls in which the host may wait for the device, each by the clocks' skew wider.
+
+    A kernel that starts before its launch, and a copy that ends after the call that waited for it, show the skew: in
+    ROCm traces such calls end some microseconds before their copy.
+    """
+    kernels, events = evidence.linked.kernels, evidence.linked.trace.events
     is_call = text_matches(events["name"], _WAITING_CALL.search, 200) & (events["category"] == "runtime").to_numpy()
-    start = events["ts_us"].to_numpy()[is_call]
-    end = start + events["dur_us"].to_numpy()[is_call]
-    return start, np.maximum.accumulate(end) if end.size else end
+    start, dur = (events[name].to_numpy() for name in ("ts_us", "dur_us"))
+    early_us = kernels["launch_ts_us"].to_numpy() - kernels["ts_us"].to_numpy()
+    read = np.flatnonzero(_read_by_host(evidence))
+    call = as_integers(kernels["launch"])[read]
+    late_us = (kernels["ts_us"] + kernels["dur_us"]).to_numpy()[read] - (start + dur)[call]
+    first = start[is_call] - np.nanmax(early_us, initial=_CLOCK_US)
+    last = (start + dur)[is_call] + np.nanmax(late_us, initial=_CLOCK_US)
+    return first, np.maximum.accumulate(last) if last.size else last
+
+
+@remembered
+def _read_by_host(evidence: Evidence) -> Flags:
+    """Mask of the rows of KERNELS that are copies to host memory for which the call that issued them waits."""
+    kernels, events = evidence.linked.kernels, evidence.linked.trace.events
+    to_host, to_pageable = (text_matches(kernels["name"], each.search, 200) for each in (_TO_HOST, _TO_PAGEABLE))
+    synchronous = np.append(text_matches(events["name"], _SYNCHRONOUS.search, 200), False)
+    call = as_integers(kernels["launch"])
+    is_copy = (kernels["kind"] == "copy").to_numpy() & (call >= 0)
+    return np.asarray(is_copy & to_host & (to_pageable | synchronous[call]))
 
 
 def _covers(waits: tuple[Floats, Floats], at_us: Floats) -> Flags:
@@ -121,7 +145,7 @@ def _covers(waits: tuple[Floats, Floats], at_us: Floats) -> Flags:
     if not start.size:
         return np.zeros(at_us.size, dtype=bool)
     before = np.searchsorted(start, at_us, side="right") - 1
-    return np.asarray((before >= 0) & (end[np.maximum(before, 0)] >= at_us - _CLOCK_US))
+    return np.asarray((before >= 0) & (end[np.maximum(before, 0)] >= at_us))
 
 
 Sizes = tuple[tuple[int, ...], ...]

@@ -8,7 +8,7 @@ import pytest
 from bottleneck.advice.kernel_work import saved_us
 from bottleneck.schema.evidence import Evidence
 from tests.advice.cases import case_of, cpu_events, gpu_events
-from tests.builders import Event, kernel, launch, step
+from tests.builders import Event, kernel, launch, memcpy, step
 
 
 def halved(case: Evidence) -> float:
@@ -53,6 +53,35 @@ def waited(name: str) -> list[Event]:
 def test_what_the_host_waits_for_comes_earlier_and_brings_the_rest_forward(tmp_path: Path) -> None:
     assert halved(case_of(tmp_path / "waits", waited("cudaStreamSynchronize"))) == pytest.approx(100)
     assert halved(case_of(tmp_path / "works", waited("cudaLaunchHostFunc"))) == pytest.approx(50)
+
+
+def read_back(call: str, ends: float, *, kind: str = "DtoH (Device -> Host)", read_ends: float = 60.0) -> list[Event]:
+    """Two pairs of a kernel and a copy of its result, whose call ends then; the host launches the rest afterwards."""
+    return [
+        step(0, 0, 200),
+        *(launch(1, 0, 1), kernel(1, 5, 50), launch(2, 2, read_ends - 2, name=call), memcpy(2, 56, 4, 8, kind)),
+        *(launch(3, 70, 1), kernel(3, 75, 40), launch(4, 72, ends - 72, name=call), memcpy(4, 116, 4, 8, kind)),
+        *(launch(5, 135, 1), kernel(5, 140, 40)),
+    ]
+
+
+@pytest.mark.parametrize("ends", [120.0, 116.0, 114.0])
+def test_the_call_that_reads_back_waits_for_its_copy_though_the_clocks_disagree(tmp_path: Path, ends: float) -> None:
+    assert halved(case_of(tmp_path, read_back("hipMemcpyWithStream", ends))) == pytest.approx(27 + 22 + 20)
+
+
+def test_a_call_that_only_queues_a_copy_waits_for_nothing(tmp_path: Path) -> None:
+    pinned = read_back("cudaMemcpyAsync", 75.0, kind="DtoH (Device -> Pinned)", read_ends=10.0)
+    assert halved(case_of(tmp_path, pinned)) == pytest.approx(20)
+
+
+def test_other_waits_may_end_as_early_as_the_clocks_disagree(tmp_path: Path) -> None:
+    """A synchronization that ends 5 us before its kernel, where a copy ends 6 us after the call that waited for it."""
+    wait = [event for event in waited("hipStreamSynchronize") if event["args"].get("correlation") != 9]
+    wait.append(launch(9, 2, 98, name="hipStreamSynchronize"))
+    assert halved(case_of(tmp_path / "unknown", wait)) == pytest.approx(50)
+    wait += [launch(8, 126, 100, name="hipMemcpyWithStream"), memcpy(8, 228, 4, 8, "DtoH (Device -> Host)")]
+    assert halved(case_of(tmp_path / "known", wait)) == pytest.approx(102)
 
 
 def test_what_waits_for_something_else_starts_when_it_did(tmp_path: Path) -> None:
