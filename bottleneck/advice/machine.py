@@ -1,11 +1,23 @@
-"""Remarks on the machine and on the measurement: clocks, a busy device that gets little done, and what to trust less.
+"""Remarks on the machine and on the measurement: clocks, a shared or unproductive device, and what to trust less.
 
-None of them predicts a gain: they say how to read the other findings.
+None but that on a shared device predicts a gain: they say how to read the other findings.
 """
 
 import math
 
-from bottleneck.advice.quantities import account_us, busy_us, runs_on_host, share_of_step
+import numpy as np
+
+from bottleneck.advice.kernel_work import KernelWork, claims_of_rows, describe_rows, gain_of, requires_gain, work_of
+from bottleneck.advice.quantities import (
+    Floats,
+    Integers,
+    account_us,
+    busy_us,
+    format_count,
+    format_per_step,
+    runs_on_host,
+    share_of_step,
+)
 from bottleneck.advice.ranking import Draft
 from bottleneck.schema.analysis import BROKEN_TRACE_SLUGS
 from bottleneck.schema.evidence import Evidence
@@ -160,4 +172,75 @@ def incomplete_trace(evidence: Evidence) -> Draft | None:
     )
 
 
-RULES = (incomplete_trace, profiler_distorts, low_clocks, busy_not_productive)
+# A device gives each process some milliseconds in turn (the default slice of NVIDIA's driver is 2 ms).
+_SLICE_US = (500.0, 20_000.0)
+# Runs of one call that agree otherwise: the shorter ones are within so much of their median.
+_AGREE, _FEW_RUNS = 0.1, 4
+# Interruptions strike whatever runs, at the pace of the other process: so many, of so many different calls, of which
+# half follow one another at distances this near to the usual one.
+_INTERRUPTIONS, _DIFFERENT, _REGULAR = 6, 3, 0.2
+_LEAST_TAKEN = 0.01
+
+
+@requires_gain
+def shared_device(evidence: Evidence) -> Draft | None:
+    """Kernels of the same call that now and then take some milliseconds longer, whichever runs, at a regular pace."""
+    if runs_on_host(evidence):
+        return None
+    work = work_of(evidence)
+    beyond, call = _beyond_usual_us(work)
+    hit = (beyond >= _SLICE_US[0]) & (beyond <= _SLICE_US[1])
+    at_us = np.sort(evidence.linked.kernels["ts_us"].to_numpy()[work.row[hit]])
+    if at_us.size < _INTERRUPTIONS or np.unique(call[hit]).size < _DIFFERENT:
+        return None
+    distance = np.diff(at_us)
+    usual_us = float(np.median(distance))
+    if np.count_nonzero(abs(distance - usual_us) <= _REGULAR * usual_us) < distance.size / 2:
+        return None
+    less = np.where(hit, beyond * work.scale / evidence.steps, 0.0)
+    if share_of_step(evidence, float(less.sum())) < _LEAST_TAKEN:
+        return None
+    return Draft(
+        slug="shared-device",
+        title="Another process takes turns on the device",
+        evidence=(
+            f"{format_count(at_us.size / evidence.steps)} kernels per step, of {np.unique(call[hit]).size} different "
+            f"calls, take {format_us(float(np.median(beyond[hit])))} longer than such calls usually do",
+            f"that happens every {format_us(usual_us)}, whichever kernel runs: "
+            f"{format_per_step(evidence, float(less.sum()))}",
+            *describe_rows(work, hit),
+        ),
+        advice="Give this process a device of its own, or let both run at the same time (MPS, MIG).",
+        gain_us=gain_of(work, less / 2, less),
+        claims=claims_of_rows(work, less),
+        code="nvidia-smi pmon -c 1  # the processes on each device; nvidia-cuda-mps-control -d lets them share one",
+        confidence="low",
+    )
+
+
+def _beyond_usual_us(work: KernelWork) -> tuple[Floats, Integers]:
+    """Microseconds that each kernel takes beyond the usual run of its call, and the number of its call.
+
+    A call is a kernel with its grid and the sizes of its op; nothing is beyond where sizes are unknown, the runs are
+    few or differ anyway, or another kernel runs beside it.
+    """
+    kernels = work.evidence.linked.kernels
+    dur_us, start_us = kernels["dur_us"].to_numpy()[work.row], kernels["ts_us"].to_numpy()[work.row]
+    names = kernels["name"].cat.codes.to_numpy()[work.row]
+    blocks = kernels["blocks"].to_numpy(dtype=np.int64, na_value=-1)[work.row]
+    _, call = np.unique(np.stack((names, blocks, work.signature)), axis=1, return_inverse=True)
+    usual, spread, runs = np.zeros((3, work.row.size))
+    by_call = np.argsort(call, kind="stable")
+    for mine in np.split(by_call, np.flatnonzero(np.diff(call[by_call])) + 1) if call.size else ():
+        low, middle = np.percentile(dur_us[mine], (10, 50))
+        usual[mine], spread[mine], runs[mine] = middle, middle - low, mine.size
+    order = np.argsort(start_us, kind="stable")
+    end_us = np.maximum.accumulate((start_us + dur_us)[order])
+    alone = np.ones(order.size, dtype=bool)
+    alone[order[1:]] = start_us[order[1:]] >= end_us[:-1]
+    alone[order[:-1]] &= start_us[order[1:]] >= end_us[:-1]
+    steady = alone & (runs >= _FEW_RUNS) & (spread <= _AGREE * usual) & (work.signature >= 0)
+    return np.where(steady, dur_us - usual, 0.0), call
+
+
+RULES = (incomplete_trace, profiler_distorts, shared_device, low_clocks, busy_not_productive)

@@ -1,6 +1,7 @@
-"""Rules of matrix products: shapes that do not fit the units, many small ones, those near and far below the roof."""
+"""Rules of matrix products and attention: sizes that do not fit, many small ones, those near and far below the roof."""
 
 import re
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -247,10 +248,165 @@ def slow_cpu_products(evidence: Evidence) -> Draft | None:
     )
 
 
+@dataclass(frozen=True)
+class _SlowAttention:
+    """A kind of attention kernel that has a quicker successor on some devices, which reaches so much of the peak."""
+
+    device: "re.Pattern[str]"
+    kernel: "re.Pattern[str]"
+    named: str
+    reached: float
+    advice: str
+    code: str
+
+
+# Parts of the peak that the successors reach in long sequences: FlashAttention-3 740 of 989 TFLOP/s on an H100 (Shah et
+# al. 2024, figure 5; FlashAttention-2 reaches 35 % there), FlashAttention-2 half to 73 % on an A100 (Dao 2023), the
+# kernels of Composable Kernel and AITER around 500 of 1307 TFLOP/s on an MI300X (AMD ROCm blogs, 2024 and 2025).
+_ATTENTION_KERNELS = (
+    _SlowAttention(
+        re.compile(r"\b(?:H20|H100|H200|H800|GH200)\b"),
+        re.compile(
+            r"^(?!.*(?:sm90|Sm90)).*\bflash_(?:fwd|bwd)\w*kernel|^(?!.*(?:sm90|Sm90)).*fmha_cutlass[FB]_(?:b?f16)"
+        ),
+        "a kernel of the generation before this device",
+        0.6,
+        "Take a kernel made for this device: FlashAttention-3, or the one of cuDNN.",
+        "with sdpa_kernel(SDPBackend.CUDNN_ATTENTION):  # or the package of FlashAttention-3: flash_attn_interface",
+    ),
+    _SlowAttention(
+        re.compile(r"\b(?:A100|A800|A30|A40|A6000|L4|L40S?|RTX \d{4})\b"),
+        re.compile(r"fmha_cutlass[FB]_(?:b?f16)"),
+        "the kernel for any mask and head size",
+        0.45,
+        "Let attention take FlashAttention: is_causal=True or FlexAttention in place of a mask tensor.",
+        "out = flex_attention(q, k, v, block_mask=mask)  # or scaled_dot_product_attention(q, k, v, is_causal=True)",
+    ),
+    _SlowAttention(
+        re.compile(r"\bMI3\d\d[AX]?\b"),
+        re.compile(r"^(?:attn_fwd|attn_bwd|bwd_kernel_(?:dk_dv|dq|fuse)|_attn_fwd\w*|_attn_bwd\w*)(?:\.kd)?$"),
+        "a Triton kernel for any device",
+        0.4,
+        "Take the kernel that the vendor wrote for this device: Composable Kernel or AITER.",
+        'torch.backends.cuda.preferred_rocm_fa_library("ck")  # or aiter.flash_attn_func(q, k, v)',
+    ),
+)
+
+
+@requires_gain
+def slow_attention(evidence: Evidence) -> Draft | None:
+    """Attention bound by compute in a kernel that has a quicker successor on this device.
+
+    Gain: t less the floor at what the successor reaches in long sequences, at most, from half of it.
+    """
+    work = work_of(evidence)
+    device = evidence.analysis.device.name
+    long = work.family("attention") & work.bound("compute")
+    for kind in _ATTENTION_KERNELS if long.any() else ():
+        rows = long & work.kernel_like(kind.kernel) & (work.roof("explained") < kind.reached)
+        if kind.device.search(device) is None or share(work, rows) < _LEAST_SHARE:
+            continue
+        less = np.where(rows, np.clip(work.us - work.floor_us() / kind.reached, 0.0, None), 0.0)
+        explained = float(np.average(work.roof("explained")[rows], weights=work.us[rows]))
+        return Draft(
+            slug="slow-attention",
+            title="Attention runs in a kernel that is slow for this device",
+            evidence=(
+                f"{kind.named} reaches {format_share(explained)} of the peak; others for this device reach "
+                f"{format_share(kind.reached)} and more in long sequences",
+                *describe_rows(work, rows),
+                *critical_path_note(work, less),
+            ),
+            advice=kind.advice,
+            gain_us=gain_of(work, less / 2, less),
+            claims=claims_of_rows(work, less),
+            code=kind.code,
+            confidence="low",
+        )
+    return None
+
+
+# Products are compared with those of a similar size: within this factor in FLOPs and in their smallest dimension.
+_SIMILAR = 4.0
+_FAR_BEHIND = 0.5
+# A shorter product is mostly its beginning and end.
+_LEAST_FLOOR_US = 10.0
+_EXPLAINED_ELSEWHERE = re.compile(r"^(?:misaligned|wave quantisation|tile quantisation|too few blocks|ramp-up)")
+_TUNE = {
+    "rocm": (
+        "Let the library measure its kernels for these sizes (TunableOp), or take the other one (hipBLASLt, rocBLAS).",
+        "PYTORCH_TUNABLEOP_ENABLED=1 python train.py  # or torch.backends.cuda.preferred_blas_library('hipblaslt')",
+    ),
+    "": (
+        "Let an autotuner choose the kernel for these sizes, or take the other library (cuBLASLt, cuBLAS).",
+        "torch.backends.cuda.preferred_blas_library('cublaslt')  # or torch.compile(model, mode='max-autotune')",
+    ),
+}
+
+
+@requires_gain
+def slow_products(evidence: Evidence) -> Draft | None:
+    """Products that reach less than half of what others of like size and type reach in the same trace.
+
+    The library chose a kernel that does not fit these sizes. Gain: t (1 - reached / reached by the others), from half.
+    """
+    work = work_of(evidence)
+    rows = work.family("matmul") & work.bound("compute") & (work.signature >= 0) & (work.roof("explained") > 0)
+    rows &= work.roof("compute_us") >= _LEAST_FLOOR_US
+    if runs_on_host(evidence) or not rows.any():
+        return None
+    usual, best = _reached(work, rows)
+    slow = rows & (usual < _FAR_BEHIND * best) & ~work.reason_like(_EXPLAINED_ELSEWHERE)
+    if share(work, slow) < _LEAST_SHARE:
+        return None
+    less = np.where(slow, work.us * (1 - usual / best), 0.0)
+    reached, others = (float(np.average(part[slow], weights=work.us[slow])) for part in (usual, best))
+    advice, code = _TUNE.get(evidence.analysis.device.kind, _TUNE[""])
+    return Draft(
+        slug="slow-products",
+        title="Some products are far slower than others of their size",
+        evidence=(
+            f"they reach {format_share(reached)} of the peak where products of like size reach {format_share(others)}",
+            *describe_rows(work, slow),
+            *critical_path_note(work, less),
+        ),
+        advice=advice,
+        gain_us=gain_of(work, less / 2, less),
+        claims=claims_of_rows(work, less),
+        code=code,
+        tries=("compile-max-autotune",),
+        confidence="low",
+    )
+
+
+def _reached(work: KernelWork, rows: Flags) -> tuple[Floats, Floats]:
+    """Share of the peak that products of one size usually reach, and the best of those of like size; NaN elsewhere.
+
+    A median of the runs: a single slow one was disturbed.
+    """
+    place = np.flatnonzero(rows)
+    _, first, fold = np.unique(work.signature[place], return_index=True, return_inverse=True)
+    by_size = np.argsort(fold, kind="stable")
+    runs = np.split(work.roof("explained")[place][by_size], np.flatnonzero(np.diff(fold[by_size])) + 1)
+    explained = np.array([np.median(each) for each in runs])
+    one = place[first]
+    flops, thinnest = work.roof("flops")[one], np.fmin(np.fmin(work.cost("m"), work.cost("n")), work.cost("k"))[one]
+    peak = flops / work.roof("compute_us")[one]
+    alike = np.ones((first.size, first.size), dtype=bool)
+    for amount, factor in ((flops, _SIMILAR), (thinnest, _SIMILAR), (peak, 1.01)):
+        alike &= (amount[:, None] <= factor * amount) & (amount <= factor * amount[:, None])
+    best = np.where(alike, explained, 0.0).max(axis=1)
+    usual_of_row, best_of_row = np.full((2, work.row.size), np.nan)
+    usual_of_row[place], best_of_row[place] = explained[fold], best[fold]
+    return usual_of_row, best_of_row
+
+
 RULES = (
     misaligned_products,
     unfilled_waves,
     many_small_products,
     near_roof,
     slow_cpu_products,
+    slow_attention,
+    slow_products,
 )

@@ -1,15 +1,26 @@
-"""Remarks on the machine and the measurement: none predicts a gain, each says how to read the rest."""
+"""Remarks on the machine and the measurement: each says how to read the rest, and one what another process takes."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from bottleneck.advice.machine import RULES, busy_not_productive, incomplete_trace, low_clocks, profiler_distorts
+from bottleneck.advice.machine import (
+    RULES,
+    busy_not_productive,
+    incomplete_trace,
+    low_clocks,
+    profiler_distorts,
+    shared_device,
+)
+from bottleneck.pipeline import examine
 from bottleneck.schema.analysis import Caveat, TelemetrySummary
 from bottleneck.schema.evidence import Evidence
 from bottleneck.schema.measurements import OptionCost, OptionCosts, Ratio, Timing
+from bottleneck.schema.sources import find_traces
 from tests.advice.cases import case_of, cpu_events, gpu_events, with_analysis, with_ledger
+from tests.advice.programs import Call, on_gpu
 
 QUIET = TelemetrySummary(50, None, None, None, None, None, ())
 
@@ -26,7 +37,7 @@ def plain(tmp_path: Path) -> Evidence:
 
 
 def test_a_plain_case_needs_no_remark(plain: Evidence) -> None:
-    assert [rule(plain) for rule in RULES if rule is not busy_not_productive] == [None] * 3
+    assert [rule(plain) for rule in RULES if rule is not busy_not_productive] == [None] * 4
 
 
 def test_a_clock_below_that_of_the_peaks_is_told_with_what_it_costs(plain: Evidence) -> None:
@@ -113,3 +124,38 @@ def test_a_trace_with_less_than_all_of_the_work_is_told(plain: Evidence, caveat:
     draft = incomplete_trace(with_analysis(plain, caveats=(caveat,)))
     assert (draft is not None) is is_told
     assert draft is None or draft.evidence == (caveat.message,)
+
+
+def calls(taken: Mapping[int, float], sizes: int = 4, count: int = 48) -> list[Call]:
+    """Kernels of 1 ms of so many sizes in turn, of which those of these numbers take so much longer."""
+    return [
+        Call("aten::add", 1000 + taken.get(index, 0.0), [[1024, 64 + index % sizes]] * 2 + [[]])
+        for index in range(count)
+    ]
+
+
+def test_milliseconds_that_another_process_takes_at_a_regular_pace(tmp_path: Path) -> None:
+    draft = shared_device(on_gpu(tmp_path, calls(dict.fromkeys(range(3, 48, 5), 2000.0))))
+    assert draft is not None and draft.gain_us is not None
+    assert draft.gain_us.high == pytest.approx(9 * 2000)
+    assert "2.00 ms longer" in draft.evidence[0] and "every 7.00 ms" in draft.evidence[1]
+
+
+@pytest.mark.parametrize(
+    "taken",
+    [
+        dict.fromkeys(range(3, 48, 20), 2000.0),  # three times only
+        dict.fromkeys(range(3, 48, 5), 100.0),  # too short for a turn
+        dict.fromkeys(range(3, 48, 4), 2000.0),  # always the same call
+        dict.fromkeys((3, 4, 6, 10, 11, 19, 21, 33, 38, 47), 2000.0),  # at no pace
+    ],
+)
+def test_other_slow_runs_are_not_blamed_on_another_process(tmp_path: Path, taken: dict[int, float]) -> None:
+    assert shared_device(on_gpu(tmp_path, calls(taken))) is None
+
+
+@pytest.mark.corpus
+def test_a_trace_from_a_device_that_two_processes_shared(traces: Path) -> None:
+    (path,) = traces.glob("*SwitchTransformers__result__trace_100Kpar*")
+    draft = shared_device(examine(find_traces(path)[0]))
+    assert draft is not None and "every 8.93 ms" in draft.evidence[1]

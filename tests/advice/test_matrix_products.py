@@ -1,4 +1,4 @@
-"""Rules of products: shapes, waves, many small ones, near and far from the roof."""
+"""Rules of products and attention: shapes, waves, many small ones, near and far from the roof."""
 
 from pathlib import Path
 
@@ -8,9 +8,13 @@ from bottleneck.advice.matrix_products import (
     many_small_products,
     misaligned_products,
     near_roof,
+    slow_attention,
     slow_cpu_products,
+    slow_products,
     unfilled_waves,
 )
+from bottleneck.pipeline import examine
+from bottleneck.schema.sources import find_traces
 from tests.advice.programs import Call, halves, on_cpu, on_gpu
 
 ALIGNED, ODD = (f"cutlass_80_tensorop_bf16_s16816gemm_relu_bf16_128x128_64x3_nn_align{n}" for n in (8, 1))
@@ -92,3 +96,53 @@ def test_products_far_below_the_peak_of_a_cpu(tmp_path: Path) -> None:
 
 def test_small_products_cannot_reach_the_peak_of_large_ones(tmp_path: Path) -> None:
     assert slow_cpu_products(on_cpu(tmp_path, [Call("aten::mm", 400, [[64, 64], [64, 64]])] * 9)) is None
+
+
+FLASH_2 = "void pytorch_flash::flash_fwd_kernel<pytorch_flash::Flash_fwd_kernel_traits<128, 128, 64>>(Flash_fwd_params)"
+FLASH_3 = "void flash::FlashAttnFwdSm90<flash::CollectiveMainloopFwdSm90<2>>(Params)"
+
+
+def attention(us: float, kernel: str = FLASH_2, tokens: int = 8192) -> Call:
+    """Attention of 16 heads of 128 numbers: 0.55 TFLOP over 8192 tokens, 0.56 ms at the peak."""
+    more = {"types": ["c10::BFloat16"] * 3 + ["Scalar"] * 2, "concrete": ["", "", "", "0.", "False"]}
+    dims: list[object] = [*[[1, 16, tokens, 128]] * 3, [], []]
+    return Call("aten::_scaled_dot_product_flash_attention", us, dims, kernel, more=more)
+
+
+def test_attention_in_a_kernel_of_the_generation_before_the_device(tmp_path: Path) -> None:
+    draft = slow_attention(on_gpu(tmp_path, [attention(1600)]))
+    assert draft is not None
+    assert draft.gain_us is not None
+    assert draft.gain_us.high == pytest.approx(1600 - 4 * 16 * 8192**2 * 128 / 989.4e12 * 1e6 / 0.6, rel=0.01)
+    assert "FlashAttention-3" in draft.advice
+
+
+def test_attention_that_is_quick_or_in_a_kernel_for_this_device_or_short(tmp_path: Path) -> None:
+    assert slow_attention(on_gpu(tmp_path / "quick", [attention(800)])) is None
+    assert slow_attention(on_gpu(tmp_path / "own", [attention(1600, FLASH_3)])) is None
+    assert slow_attention(on_gpu(tmp_path / "short", [attention(5, tokens=128)])) is None
+
+
+@pytest.mark.corpus
+def test_a_triton_kernel_for_any_device_on_mi300(traces: Path) -> None:
+    (path,) = traces.glob("*sdpa_01_long_seq_low_eff*")
+    draft = slow_attention(examine(find_traces(path)[0]))
+    assert draft is not None and "AITER" in draft.advice
+    assert "24.1 % of the peak" in draft.evidence[0]
+
+
+def test_products_far_slower_than_others_of_their_size(tmp_path: Path) -> None:
+    quick, slow = product(4096, 4096, 4096, 200), product(4096, 5120, 4096, 600)
+    draft = slow_products(on_gpu(tmp_path, [quick, slow] * 4))
+    assert draft is not None
+    assert draft.gain_us is not None
+    assert draft.gain_us.high == pytest.approx(4 * (600 - 200 * 5 / 4), rel=0.01)
+    assert "4096x5120" in draft.evidence[1]
+
+
+def test_products_of_other_sizes_or_about_as_quick_or_slow_only_once(tmp_path: Path) -> None:
+    quick = product(4096, 4096, 4096, 200)
+    assert slow_products(on_gpu(tmp_path / "size", [quick, product(4096, 256, 4096, 30)] * 4)) is None
+    assert slow_products(on_gpu(tmp_path / "alike", [quick, product(4096, 5120, 4096, 450)] * 4)) is None
+    others = [product(4096, 5120, 4096, 250)] * 9
+    assert slow_products(on_gpu(tmp_path / "once", [quick, product(4096, 5120, 4096, 900), *others])) is None
