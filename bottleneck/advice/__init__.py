@@ -25,6 +25,7 @@ from bottleneck.advice import (
     transfers,
 )
 from bottleneck.advice.ranking import Draft, rank
+from bottleneck.advice.servers import fit_to_server
 from bottleneck.schema.analysis import Finding
 from bottleneck.schema.evidence import Evidence
 from bottleneck.schema.recording import Recording
@@ -56,7 +57,7 @@ RULES: tuple[Rule, ...] = (
 def advise(evidence: Evidence) -> tuple[Finding, ...]:
     """The findings of all rules on this evidence, ranked by the time that each would save."""
     drafts = [draft for rule in RULES if (draft := rule(evidence)) is not None]
-    return rank(drafts, evidence.analysis, _program(evidence.recording))
+    return rank(fit_to_server(evidence, drafts), evidence.analysis, _program(evidence.recording))
 
 
 def _program(recording: Recording | None) -> tuple[str, ...] | None:

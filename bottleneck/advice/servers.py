@@ -1,0 +1,124 @@
+"""Advice for inference servers: their steps are changed by settings of the server, not by lines of a training loop."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from bottleneck.advice.ranking import Draft
+from bottleneck.schema.evidence import Evidence, remembered
+
+
+@dataclass(frozen=True)
+class Server:
+    """A server: ``frames`` finds the names of its frames, ops and marks; advice and code by kind of remedy."""
+
+    name: str
+    frames: "re.Pattern[str]"
+    remedies: Mapping[str, tuple[str, str]]
+
+
+_GRAPHS, _BATCH, _HOST = "graphs", "batch", "host"
+# SGLang runs kernels and uses modules of vLLM, so that it is looked for first.
+SERVERS = (
+    Server(
+        "SGLang",
+        re.compile(r"\bsglang/(?:srt|jit_kernel)/|^sglang(?:_profiler)?::"),
+        {
+            _GRAPHS: (
+                "Let SGLang replay its decode steps as graphs, for batches as large as those that it serves.",
+                "python -m sglang.launch_server --cuda-graph-max-bs 256  # and no --disable-cuda-graph",
+            ),
+            _BATCH: (
+                "Let SGLang put more requests into one step.",
+                "python -m sglang.launch_server --max-running-requests 512 --chunked-prefill-size 8192",
+            ),
+            _HOST: (
+                "Let SGLang schedule the next step while this one runs.",
+                "python -m sglang.launch_server  # without --disable-overlap-schedule",
+            ),
+        },
+    ),
+    Server(
+        "TensorRT-LLM",
+        re.compile(r"\btensorrt_llm/|^(?:trtllm|tensorrt_llm)::"),
+        {
+            _GRAPHS: (
+                "Let TensorRT-LLM replay its decode steps as graphs, for batches as large as those that it serves.",
+                "LLM(model, cuda_graph_config=CudaGraphConfig(max_batch_size=256, enable_padding=True))",
+            ),
+            _BATCH: (
+                "Let TensorRT-LLM put more requests into one step.",
+                "trtllm-serve MODEL --max_batch_size 512 --max_num_tokens 16384",
+            ),
+            _HOST: (
+                "Let TensorRT-LLM schedule the next step while this one runs.",
+                "LLM(model, disable_overlap_scheduler=False)",
+            ),
+        },
+    ),
+    Server(
+        "vLLM",
+        re.compile(
+            r"\bvllm/(?:v1|worker|engine|model_executor|entrypoints)/|^vllm::|^execute_\w*(?:context|generation)_"
+        ),
+        {
+            _GRAPHS: (
+                "Let vLLM replay its steps as graphs (no enforce_eager), for batches as large as those that it serves.",
+                "vllm serve MODEL --max-cudagraph-capture-size 512  # and no --enforce-eager",
+            ),
+            _BATCH: (
+                "Let vLLM put more requests and more tokens into one step.",
+                "vllm serve MODEL --max-num-seqs 512 --max-num-batched-tokens 16384",
+            ),
+            _HOST: (
+                "Let vLLM schedule the next step while this one runs.",
+                "vllm serve MODEL --async-scheduling",
+            ),
+        },
+    ),
+)
+
+# Findings whose remedy in a server is a setting; the rest say the same there.
+_KINDS = {
+    "late-launches": _GRAPHS,
+    "eager-overhead": _GRAPHS,
+    "tiny-kernels": _GRAPHS,
+    "small-network": _GRAPHS,
+    "larger-batch": _BATCH,
+    "room-for-batch": _BATCH,
+    "input-wait": _HOST,
+    "loader-without-workers": _HOST,
+    "loader-hot-spot": _HOST,
+    "python-call": _HOST,
+    "host-sync": _HOST,
+}
+
+
+@remembered
+def find_server(evidence: Evidence) -> Server | None:
+    """The inference server whose step this is, by the names of its frames, ops and annotations; else null."""
+    events = evidence.linked.trace.events
+    host = events["name"][events["category"].isin(("python", "op", "annotation")).to_numpy()]
+    names = [str(name) for name in host.cat.remove_unused_categories().cat.categories]
+    return next((server for server in SERVERS if any(server.frames.search(name) for name in names)), None)
+
+
+def fit_to_server(evidence: Evidence, drafts: Sequence[Draft]) -> list[Draft]:
+    """The drafts, in an inference server with its settings as remedies: of those with one remedy the largest gain."""
+    server = find_server(evidence)
+    if server is None:
+        return list(drafts)
+    largest: dict[str, Draft] = {}
+    for draft in drafts:
+        kind = _KINDS.get(draft.slug)
+        if kind is not None and (kind not in largest or _high(draft) > _high(largest[kind])):
+            largest[kind] = draft
+    return [
+        replace(draft, advice=server.remedies[kind][0], code=server.remedies[kind][1], tries=()) if kind else draft
+        for draft in drafts
+        if (kind := _KINDS.get(draft.slug)) is None or largest[kind] is draft
+    ]
+
+
+def _high(draft: Draft) -> float:
+    return -1.0 if draft.gain_us is None else draft.gain_us.high

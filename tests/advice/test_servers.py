@@ -1,0 +1,57 @@
+"""Advice for inference servers: their settings in place of lines of a training loop."""
+
+from pathlib import Path
+
+import pytest
+
+from bottleneck.advice import advise
+from bottleneck.advice.servers import SERVERS, find_server
+from bottleneck.pipeline import examine
+from bottleneck.schema.sources import find_traces
+from tests.advice.cases import case_of, gpu_events
+from tests.builders import complete, frame
+
+FRAMES = {
+    "vLLM": "vllm/v1/worker/gpu_model_runner.py(2019): execute_model",
+    "SGLang": "/workspace/sglang/python/sglang/srt/managers/tp_worker.py(400): model_runner",
+    "TensorRT-LLM": "tensorrt_llm/_torch/pyexecutor/py_executor.py(900): _executor_loop",
+}
+
+
+@pytest.mark.parametrize("name", FRAMES)
+def test_a_server_that_launches_late_gets_its_own_settings(tmp_path: Path, name: str) -> None:
+    events = [*gpu_events(20, 10.0, 40.0), frame(FRAMES[name], 1, 5), frame("vllm/envs.py(1641): __getattr__", 6, 1)]
+    findings = advise(case_of(tmp_path, events))
+    late = [each for each in findings if each.slug in ("late-launches", "eager-overhead")]
+    assert len(late) == 1
+    assert name in late[0].advice and late[0].verify is None and not late[0].tries
+    assert not any("torch.compile" in (each.code or "") or "DataLoader" in (each.code or "") for each in findings)
+
+
+def test_an_annotation_of_a_step_tells_vllm_too(tmp_path: Path) -> None:
+    mark = complete("execute_context_1(32)_generation_4(4)", "user_annotation", 1, 5)
+    server = find_server(case_of(tmp_path, [*gpu_events(4, 10.0, 40.0), mark]))
+    assert server is not None and server.name == "vLLM"
+    assert "max-num-batched-tokens" in server.remedies["batch"][1]
+
+
+def test_a_training_loop_keeps_its_advice(tmp_path: Path) -> None:
+    case = case_of(tmp_path, [*gpu_events(20, 10.0, 40.0), frame("my_vllm.py(3): vllm", 1, 5)])
+    assert find_server(case) is None
+    slugs = {each.slug: each for each in advise(case)}
+    assert {"late-launches", "eager-overhead"} <= set(slugs)
+    assert "torch.compile" in (slugs["eager-overhead"].code or "")
+
+
+def test_every_server_has_a_setting_for_every_kind_of_remedy() -> None:
+    assert {frozenset(server.remedies) for server in SERVERS} == {frozenset({"graphs", "batch", "host"})}
+
+
+@pytest.mark.corpus
+@pytest.mark.parametrize(
+    ("name", "server"), [("sglang_Qwen3-8B_decode", "SGLang"), ("vllm_decode_full__graph_execution", "vLLM")]
+)
+def test_servers_of_public_traces_are_known_by_their_frames(traces: Path, name: str, server: str) -> None:
+    (path,) = traces.glob(f"*{name}*")
+    found = find_server(examine(find_traces(path)[0]))
+    assert found is not None and found.name == server
