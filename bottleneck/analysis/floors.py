@@ -1,5 +1,6 @@
 """Folds kernels into groups of one cost and computes their three floors: arithmetic, bytes and launches."""
 
+import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -97,6 +98,8 @@ class Thresholds:
     launch_alone: float = 0.8
     # A kernel with idle multiprocessors, shorter than this many launch floors, is mostly ramp-up. (prototype)
     short_floors: float = 4.0
+    # A kernel longer than this many launch floors is not bound by its launch, however little its work. (ours)
+    longest_floors: float = 4.0
     # The best large ops of the traces reach 71-97 % of a data sheet; half of that is bound by it. (prototype)
     compute_share: float = 0.4
     # Against a data sheet; real streams reach 79-97 % of it. (prototype)
@@ -135,7 +138,8 @@ GRAIN_BYTES = 4.0 * 32768  # at most one thread's share of a loop: 32768 element
 
 GPU = Thresholds()
 # An op's self time under the profiler is overhead below three dispatch floors: the profiler hides most of what it adds.
-CPU = replace(GPU, launch_share=1 / 3, launch_alone=1 / 3)
+# What an op costs per call differs from op to op on a CPU, so that no number of floors excludes overhead.
+CPU = replace(GPU, launch_share=1 / 3, launch_alone=1 / 3, longest_floors=math.inf)
 
 
 def thresholds_for(device: Device) -> Thresholds:

@@ -216,7 +216,9 @@ def _decide(work: RooflineInput, times: _Times) -> _BoundRows:
     is_overhead = (launch > 0) & (small | alone | (short & (groups.blocks < (work.device.sm_count or 0))))
     is_compute = (compute > 0) & (compute >= warm) & (compute >= limits.compute_share * time)
     is_memory = (memory > compute) & (memory >= limits.memory_share * time)
-    side = np.array([_COMPUTE, _MEMORY, _OVERHEAD])[np.argmax(np.stack([compute, memory, launch]), axis=0)]
+    # A kernel of many launch floors is not long because it was launched, however little it computes and moves.
+    brief = np.where((launch > time / limits.longest_floors) | (largest <= 0), launch, 0.0)
+    side = np.array([_COMPUTE, _MEMORY, _OVERHEAD])[np.argmax(np.stack([compute, memory, brief]), axis=0)]
     return _BoundRows(
         np.select([is_overhead, is_compute, is_memory, partial], [_OVERHEAD, _COMPUTE, _MEMORY, _UNKNOWN], side),
         np.select([is_overhead, is_compute | is_memory, partial], [_NO_REGIME, _SATURATED, _NO_REGIME], _UNDERUTILISED),

@@ -111,6 +111,10 @@ class TestOverhead:
         row = only(stream(4.0, 1e5))
         assert (row.bound, row.regime) == ("overhead", "underutilised")
 
+    def test_a_kernel_of_many_launch_floors_is_not_bound_by_its_launch_however_few_its_bytes(self) -> None:
+        row = only(stream(40.0, 1e5))
+        assert (row.bound, row.regime) == ("memory", "underutilised")
+
 
 class TestComputeAndMemory:
     def test_arithmetic_at_two_fifths_of_the_peak_is_saturated(self) -> None:
