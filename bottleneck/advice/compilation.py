@@ -232,6 +232,7 @@ def other_backends(evidence: Evidence) -> Draft | None:
         code="bottleneck sweep model.py --param batch_size=1,4,16,64 --backends eager,inductor,torchscript",
         tries=("compile", *backends),
         confidence="low",
+        on_request=True,
     )
 
 

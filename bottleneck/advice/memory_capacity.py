@@ -59,6 +59,8 @@ def room_for_batch(evidence: Evidence) -> Draft | None:
         gain_us=Interval(*gains),
         tries=("batch-x2",),
         confidence="high",
+        changes_results=True,
+        per="sample",
     )
 
 

@@ -15,7 +15,6 @@ from bottleneck.advice.kernel_work import (
 )
 from bottleneck.advice.quantities import Floats, runs_on_host
 from bottleneck.advice.ranking import Draft
-from bottleneck.schema.analysis import Device
 from bottleneck.schema.evidence import Evidence
 from bottleneck.units import format_share, format_si, format_us
 
@@ -29,6 +28,12 @@ _FAR_BELOW, _STAYS = 0.5, 0.5
 _CAST_TRAFFIC = 1.5
 
 _AUTOCAST = 'with torch.autocast("{kind}", dtype=torch.bfloat16):\n    loss = model(x)'
+# Gradients of fp16 underflow without a scale; bf16 has the range of fp32.
+_SCALED_AUTOCAST = (
+    'scaler = torch.amp.GradScaler("cuda")  # for training\n'
+    'with torch.autocast("cuda", dtype=torch.float16):\n    loss = model(x)\n'
+    "scaler.scale(loss).backward()\nscaler.step(optimizer)\nscaler.update()"
+)
 _FP8 = (
     "from torchao.float8 import convert_to_float8_training\n"
     "convert_to_float8_training(model)  # and compare the loss curve: three bits of mantissa are few"
@@ -37,19 +42,25 @@ _FP8 = (
 
 @requires_gain
 def half_precision(evidence: Evidence) -> Draft | None:
-    """Rule 20: fp32 products and tensors where bf16 halves the bytes and its products are faster by the device's peaks.
+    """Rule 20: fp32 products and tensors where 16 bits halve the bytes and multiply faster by the device's peaks.
 
+    These are bf16, or fp16 with a gradient scaler on GPUs whose matrix units take no bf16 (Volta, Turing).
     Gain: products t - t P_fp32/P_bf16 (bytes: t/2), other work of the model in fp32 that is bound by its bytes t/2,
     at most; from half of the products' part, less the casts: autocast keeps norms, softmax and losses in fp32. A CPU
     only counts where its calibrated bf16 peak says so: without AVX512-BF16 or AMX it is a hundred times slower.
     """
     work, device = work_of(evidence), evidence.analysis.device
-    ratio, narrow = _bf16_ratio(device), device.peaks_flops_per_s.get("bf16_tensor")
-    if ratio is None or narrow is None or ratio < _FASTER:
+    peaks = device.peaks_flops_per_s
+    dtype = next((each for each in ("bf16", "fp16") if peaks.get(f"{each}_tensor")), None)
+    if dtype is None or (dtype == "fp16" and runs_on_host(evidence)):
         return None
-    tf32 = device.peaks_flops_per_s.get("tf32_tensor")
+    narrow, is_scaled = peaks[f"{dtype}_tensor"], dtype == "fp16"
+    full = next((peaks[name] for name in ("fp32_matrix", "fp32_tensor", "fp32_vector") if peaks.get(name)), None)
+    if full is None or narrow < _FASTER * full:
+        return None
+    tf32 = peaks.get("tf32_tensor")
     in_tf32 = work.is_text(evidence.linked.kernels, "engine", "matrix")
-    ratios = np.where(in_tf32, narrow / tf32 if tf32 else ratio, ratio)
+    ratios = np.where(in_tf32, narrow / (tf32 or full), narrow / full)
     wide = work.dtype("fp32") & work.in_model
     products = wide & work.family(*PRODUCTS)
     others = wide & work.bound("memory") & work.family("pointwise", "pooling", "normalization", "copy")
@@ -60,30 +71,27 @@ def half_precision(evidence: Evidence) -> Draft | None:
     halved = np.where(others, np.minimum(work.memory_us(), work.us) / 2, 0.0)
     return Draft(
         slug="half-precision",
-        title="The model works in fp32 where bf16 would do",
+        title=f"The model works in fp32 where {dtype} would do",
         evidence=(
             f"fp32 products take {format_us(float(work.us[products].sum()))} per step "
             f"({format_share(share(work, products))}), other fp32 work that is bound by its bytes "
             f"{format_us(float(work.us[others].sum()))}",
-            f"this device multiplies bf16 at {format_si(narrow, 'FLOP/s')}, "
+            f"this device multiplies {dtype} at {format_si(narrow, 'FLOP/s')}, "
             f"{float(np.average(ratios[products], weights=work.us[products])):.1f} times what these products may reach",
             *describe_rows(work, products),
             *critical_path_note(work, faster + halved),
         ),
-        advice="Run forward pass and loss under bf16 autocast, and watch the loss.",
+        advice=(
+            "Run forward pass and loss under bf16 autocast, and watch the loss."
+            if not is_scaled
+            else "Run forward pass and loss under fp16 autocast, training with a gradient scaler, and watch the loss."
+        ),
         gain_us=gain_of(work, np.clip(faster / 2 - casts, 0.0, None), faster + halved),
         claims=claims_of_rows(work, faster + halved),
-        code=_AUTOCAST.format(kind="cpu" if runs_on_host(evidence) else "cuda"),
-        tries=("bf16-autocast",),
+        code=_AUTOCAST.format(kind="cpu" if runs_on_host(evidence) else "cuda") if not is_scaled else _SCALED_AUTOCAST,
+        tries=() if is_scaled else ("bf16-autocast",),
+        changes_results=True,
     )
-
-
-def _bf16_ratio(device: Device) -> float | None:
-    """Ratio of the device's bf16 and fp32 peaks for products; null without both peaks."""
-    peaks = device.peaks_flops_per_s
-    narrow = peaks.get("bf16_tensor")
-    wide = next((peaks[name] for name in ("fp32_matrix", "fp32_tensor", "fp32_vector") if peaks.get(name)), None)
-    return narrow / wide if narrow and wide else None
 
 
 def _left(work: KernelWork, ratio: Floats | float) -> Floats:
@@ -131,6 +139,7 @@ def fp32_products(evidence: Evidence) -> Draft | None:
         claims=claims_of_rows(work, less),
         code='torch.set_float32_matmul_precision("high")\ntorch.backends.cudnn.allow_tf32 = True',
         tries=("tf32",),
+        changes_results=True,
     )
 
 
@@ -169,6 +178,7 @@ def eight_bit_products(evidence: Evidence) -> Draft | None:
         claims=claims_of_rows(work, less),
         code=_FP8,
         confidence="low",
+        changes_results=True,
     )
 
 

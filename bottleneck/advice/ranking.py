@@ -3,6 +3,7 @@
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
 from bottleneck.schema.analysis import Confidence, Finding, Interval, StepAnalysis
 from bottleneck.schema.measurements import StepTimes
@@ -15,7 +16,8 @@ class Draft:
     ``gain_us`` is the time saved per step if nothing else changes, null where only a trial can show it, for the
     reason in ``gain_reason``; a remark without any gain to be had has no ``gain_us`` either. ``claims`` are the
     accounts of the ledger, or "kernel:NAME" for the time of one kernel row, that the gain comes from, in microseconds
-    per step at most: two findings that claim the same time do not add up. Empty claims mean the whole step.
+    per step at most: two findings that claim the same time do not add up. Empty claims mean the whole step. The last
+    three fields are those of ``Finding``.
     """
 
     slug: str
@@ -28,6 +30,9 @@ class Draft:
     gain_reason: str | None = None
     tries: tuple[str, ...] = ()
     confidence: Confidence = "medium"
+    changes_results: bool = False
+    per: Literal["step", "sample"] = "step"
+    on_request: bool = False
 
 
 def up_to(us: float) -> Interval:
@@ -45,12 +50,15 @@ _WHOLE = "step"
 def rank(drafts: Sequence[Draft], analysis: StepAnalysis, program: Sequence[str] | None = None) -> tuple[Finding, ...]:
     """Findings, most time saved first; those without a predicted gain last, in the order of the rules.
 
+    Advice that changes what the program computes counts for half of its gain in this order, so that it comes before
+    advice that keeps the results only where it is worth more than twice as much.
+
     ``program`` are the words that name the program to `bottleneck verify`; null where it cannot try changes on it.
     """
     step_us = analysis.steps.wall_us
     noise_us = max(smallest_visible_us(analysis.steps), _LEAST_SHOWN * step_us)
     bounded = [(draft, _bounded(draft.gain_us, step_us)) for draft in drafts]
-    bounded.sort(key=lambda each: -_middle(each[1]))
+    bounded.sort(key=lambda each: -_weight(*each))
     left_us = {_WHOLE: step_us * (1 - _LEAST_LEFT), **_accounts(analysis)}
     findings = []
     for draft, gain_us in bounded:
@@ -70,6 +78,9 @@ def rank(drafts: Sequence[Draft], analysis: StepAnalysis, program: Sequence[str]
                 tries=draft.tries,
                 confidence=draft.confidence,
                 within_noise=gain_us is not None and bool(gain_us.high < noise_us),
+                changes_results=draft.changes_results,
+                per=draft.per,
+                on_request=draft.on_request,
             )
         )
     return tuple(findings)
@@ -93,8 +104,11 @@ def _bounded(gain_us: Interval | None, step_us: float) -> Interval | None:
     return Interval(float(min(max(gain_us.low, 0.0), high)), high)
 
 
-def _middle(gain_us: Interval | None) -> float:
-    return -1.0 if gain_us is None else (gain_us.low + gain_us.high) / 2
+def _weight(draft: Draft, gain_us: Interval | None) -> float:
+    """Place in the ranking: the middle of the gain, half of it where the results change; -1 without a gain."""
+    if gain_us is None:
+        return -1.0
+    return (gain_us.low + gain_us.high) / (4 if draft.changes_results else 2)
 
 
 def _accounts(analysis: StepAnalysis) -> dict[str, float]:

@@ -85,6 +85,8 @@ def larger_batch(evidence: Evidence) -> Draft | None:
         claims=claims,
         tries=("batch-x2",),
         confidence="high" if is_measured else timing_confidence(evidence),
+        changes_results=True,
+        per="sample",
     )
 
 

@@ -430,17 +430,17 @@ def _matrix_peaks(work: RooflineInput) -> tuple[Floats, Floats, Flags]:
     # A pointwise kernel does not tell where a product ran whose kernel is missing or has an unknown name.
     engines = np.where(products, engine.codes.to_numpy(), -1)[work.groups.main]
     kernel_dtypes = kernel_dtype.codes.to_numpy()[work.groups.main]
-    chosen = ends.reshape([*map(len, labels), 3])[engines, kernel_dtypes, _op_dtype_codes(work)]
+    chosen = ends.reshape([*map(len, labels), 3])[engines, kernel_dtypes, op_dtype_codes(work)]
     return chosen[:, 0], chosen[:, 1], chosen[:, 2] > 0
 
 
 def _vector_peaks(work: RooflineInput) -> Floats:
     dtypes = [*work.costs["math_dtype"].cat.categories, None]
     peaks = np.array([vector_peak(work.device, dtype) for dtype in dtypes], dtype=np.float64)
-    return peaks[_op_dtype_codes(work)]
+    return peaks[op_dtype_codes(work)]
 
 
-def _op_dtype_codes(work: RooflineInput) -> Integers:
+def op_dtype_codes(work: RooflineInput) -> Integers:
     """Position in the categories of COSTS.math_dtype per group, -1 for none."""
     codes = work.costs["math_dtype"].cat.codes.to_numpy(dtype=np.int64)
     return np.append(codes, -1)[work.groups.signature]

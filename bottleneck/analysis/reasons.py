@@ -27,6 +27,8 @@ NO_PEAK = "no peak known for its dtype"
 NO_BANDWIDTH = "no bandwidth known for this device"
 FROM_CACHE = "served from cache"
 TOO_FAST = "faster than its floor: cost or peak is wrong"
+BALANCED_COMPUTE = "by machine balance: more FLOPs per byte than the ridge of any device that this may be"
+BALANCED_MEMORY = "by machine balance: fewer FLOPs per byte than the ridge of any device that this may be"
 
 _NO_COST = (
     "replayed by a graph launch, which has no op of its own",

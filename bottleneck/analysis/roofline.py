@@ -1,7 +1,7 @@
 """Classifies every kernel: the largest of three floors, how much of the time it explains, and how sure that is."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 
@@ -10,6 +10,8 @@ import pandas as pd
 
 from bottleneck.analysis import reasons
 from bottleneck.analysis.floors import (
+    MATRIX_PEAKS,
+    VECTOR_PEAKS,
     Floors,
     Labelled,
     RooflineInput,
@@ -18,6 +20,7 @@ from bottleneck.analysis.floors import (
     floors,
     fold,
     launch_floor_us,
+    op_dtype_codes,
     settle_compute_us,
     settle_memory_us,
 )
@@ -145,6 +148,7 @@ class _Times:
     """Microseconds per group that a decision rests on: the measured time and one value of each floor, NaN if unknown.
 
     ``warm`` is the memory floor if all that fits was in cache, ``memory`` the one that is held against the time.
+    ``balanced`` is the bound by machine balance, as a position in BOUNDS, for groups that lack a floor.
     """
 
     time: Floats
@@ -152,6 +156,7 @@ class _Times:
     warm: Floats
     memory: Floats
     launch: Floats
+    balanced: Integers
 
 
 @dataclass(frozen=True)
@@ -199,7 +204,42 @@ def _times(work: RooflineInput, bounds: Floors) -> _Times:
     time = np.maximum(work.groups.time_us, np.where(work.groups.time_us == 0, work.groups.resolution_us, 0.0))
     memory = settle_memory_us(bounds.warm_us, bounds.cold_us, time, work.device)
     compute = settle_compute_us(bounds.compute_us, bounds.compute_least_us, time)
-    return _Times(time, compute, bounds.warm_us, memory, bounds.launch_us)
+    return _Times(time, compute, bounds.warm_us, memory, bounds.launch_us, _balance(work))
+
+
+# Multiplications that an exponential or a root costs without a unit for it (a vectorised polynomial has 10 to 20).
+_FLOPS_PER_SPECIAL = 20.0
+
+
+def _balance(work: RooflineInput) -> Integers:
+    """The bound of each group on every device that this one may be; unknown where they differ or nothing is known.
+
+    Arithmetic takes as long as FLOPs / ridge bytes: compute on the device with the highest ridge, or memory on that
+    with the lowest, is so on all of them.
+    """
+    ranges = work.device.plausible_ridges
+    if not ranges:
+        return np.full(len(work.groups.main), _UNKNOWN, dtype=np.int64)
+    dtypes = [*work.costs["math_dtype"].cat.categories, None]
+    codes = op_dtype_codes(work)
+    matrix, vector = (
+        np.array([_range_of(ranges, keys.get(dtype or "fp32", ("fp32_vector",))) for dtype in dtypes])[codes]
+        for keys in (MATRIX_PEAKS, VECTOR_PEAKS)
+    )
+    products, special = work.cost("matrix_flops"), work.cost("special_ops") * _FLOPS_PER_SPECIAL
+    others = work.cost("vector_flops")
+    with np.errstate(invalid="ignore"):
+        least = np.fmax(products / matrix[:, 1], others / vector[:, 1])
+        most = np.fmax(products / matrix[:, 0], (others + special) / vector[:, 0])
+        is_compute = (least > 0) & (least >= work.cost("bytes_high"))
+        is_memory = (work.cost("bytes_low") > 0) & (most <= work.cost("bytes_low"))
+    return np.select([is_compute, is_memory], [_COMPUTE, _MEMORY], _UNKNOWN)
+
+
+def _range_of(ranges: Mapping[str, tuple[float, float]], peaks: Sequence[str]) -> tuple[float, float]:
+    """The lowest and the highest ridge of any of these peaks; NaN where none is listed."""
+    found = [ranges[peak] for peak in peaks if peak in ranges]
+    return (min(low for low, _ in found), max(high for _, high in found)) if found else (np.nan, np.nan)
 
 
 def _decide(work: RooflineInput, times: _Times) -> _BoundRows:
@@ -220,7 +260,7 @@ def _decide(work: RooflineInput, times: _Times) -> _BoundRows:
     brief = np.where((launch > time / limits.longest_floors) | (largest <= 0), launch, 0.0)
     side = np.array([_COMPUTE, _MEMORY, _OVERHEAD])[np.argmax(np.stack([compute, memory, brief]), axis=0)]
     return _BoundRows(
-        np.select([is_overhead, is_compute, is_memory, partial], [_OVERHEAD, _COMPUTE, _MEMORY, _UNKNOWN], side),
+        np.select([is_overhead, is_compute, is_memory, partial], [_OVERHEAD, _COMPUTE, _MEMORY, times.balanced], side),
         np.select([is_overhead, is_compute | is_memory, partial], [_NO_REGIME, _SATURATED, _NO_REGIME], _UNDERUTILISED),
     )
 
@@ -228,7 +268,15 @@ def _decide(work: RooflineInput, times: _Times) -> _BoundRows:
 def _explained(times: _Times, decision: _BoundRows) -> Floats:
     """Largest floor over time, at most 1; NaN where the bound is unknown."""
     largest = np.fmax(np.fmax(times.compute, times.memory), times.launch)
-    return np.where(decision.bound != _UNKNOWN, np.minimum(1.0, largest / np.maximum(times.time, 1e-9)), np.nan)
+    is_known = (decision.bound != _UNKNOWN) & ~_by_balance(times, decision)
+    return np.where(is_known, np.minimum(1.0, largest / np.maximum(times.time, 1e-9)), np.nan)
+
+
+def _by_balance(times: _Times, decision: _BoundRows) -> Flags:
+    """Mask of the groups whose bound follows from machine balance, because one of their floors is not known."""
+    partial = np.isnan(times.compute) | np.isnan(times.memory)
+    decided = (times.balanced != _UNKNOWN) & (decision.bound == times.balanced) & (decision.regime == _NO_REGIME)
+    return np.asarray(partial & decided)
 
 
 def _too_fast(work: RooflineInput, times: _Times) -> Flags:
@@ -258,7 +306,8 @@ def _corners(work: RooflineInput, bounds: Floors, times: _Times) -> Iterator[_Ti
     off = work.groups.resolution_us
     lengths = (times.time,) if not off.any() else (np.maximum(times.time - off, off), times.time + off)
     for compute, (warm, cold), time in product(peaks, traffic, lengths):
-        yield _Times(time, compute, warm, settle_memory_us(warm, cold, time, work.device), times.launch)
+        memory = settle_memory_us(warm, cold, time, work.device)
+        yield _Times(time, compute, warm, memory, times.launch, times.balanced)
 
 
 def _confidence(work: RooflineInput, bounds: Floors, times: _Times, decision: _BoundRows) -> Integers:
@@ -276,7 +325,9 @@ def _confidence(work: RooflineInput, bounds: Floors, times: _Times, decision: _B
         | (_from_cache(work, bounds, times) & (decision.bound == _MEMORY))
         | (partial & is_overhead)
     )
-    hollow = (partial & ~is_overhead) | _too_fast(work, times)
+    balanced = _by_balance(times, decision)
+    hollow = (partial & ~is_overhead & ~balanced) | _too_fast(work, times)
+    shaky |= balanced
     return np.where(hollow, _LOW, np.where(shaky, np.minimum(confidence, _MEDIUM), confidence))
 
 
@@ -287,8 +338,17 @@ def _reason(work: RooflineInput, bounds: Floors, times: _Times, decision: _Bound
     overhead = decision.bound == _OVERHEAD
     rules = of_host(work, bounds) if work.device.kind == "cpu" else of_device(work, bounds, overhead)
     short = first_that_holds(rules, wanted)
-    fixed = (reasons.TOO_FAST, reasons.NO_PEAKS, reasons.NO_PEAK, reasons.NO_BANDWIDTH, reasons.FROM_CACHE)
-    too_fast, no_peaks, no_peak, no_bandwidth, from_cache = range(len(fixed))
+    fixed = (
+        reasons.TOO_FAST,
+        reasons.NO_PEAKS,
+        reasons.NO_PEAK,
+        reasons.NO_BANDWIDTH,
+        reasons.FROM_CACHE,
+        reasons.BALANCED_COMPUTE,
+        reasons.BALANCED_MEMORY,
+    )
+    too_fast, no_peaks, no_peak, no_bandwidth, from_cache, balanced_compute, balanced_memory = range(len(fixed))
+    balanced = _by_balance(times, decision)
     is_unknown = decision.bound == _UNKNOWN
     bare = not work.device.peaks_flops_per_s and work.device.bandwidth_bytes_per_s is None
     codes = np.select(
@@ -299,6 +359,8 @@ def _reason(work: RooflineInput, bounds: Floors, times: _Times, decision: _Bound
             is_unknown & np.isnan(times.compute),
             is_unknown,
             wanted,
+            balanced & (decision.bound == _COMPUTE),
+            balanced,
             (decision.bound == _MEMORY) & _from_cache(work, bounds, times),
         ],
         [
@@ -308,6 +370,8 @@ def _reason(work: RooflineInput, bounds: Floors, times: _Times, decision: _Bound
             no_peak,
             no_bandwidth,
             len(fixed) + len(unmodelled.labels) + short.codes,
+            balanced_compute,
+            balanced_memory,
             from_cache,
         ],
         -1,

@@ -209,14 +209,11 @@ def _recording_advice(grounds: Grounds, decision: BoundDecision) -> str | None:
 def _first_finding(grounds: Grounds, findings: Sequence[Finding]) -> str | None:
     """The first finding that predicts a gain large enough to name, with that gain; null where none does."""
     for finding in findings:
-        gain, speedup = finding.predicted_gain_us, finding.predicted_speedup
+        gain = finding.predicted_gain_us
         if gain is None or finding.within_noise:
             continue
         if (gain.low + gain.high) / 2 >= _WORTH_NAMING * grounds.ledger.wall_us > 0:
-            assert speedup is not None
-            low, high = f"{speedup.low:.2f}", f"{speedup.high:.2f}"
-            times = high if low == high else f"{low} to {high}"
-            return f"{_continuing(finding.advice)} (predicted: {times} times as fast)"
+            return f"{_continuing(finding.advice)} (predicted: {finding.describe_speedup()})"
     return None
 
 

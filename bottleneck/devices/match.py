@@ -217,6 +217,7 @@ def derive_from_architecture(properties: DeviceProperties, flavour: str) -> Devi
         special_ops_per_s=max(special, default=None),
         source="derived",
         peak_clocks_mhz={peak: clock_of(peak, *fastest) for peak in peaks},
+        plausible_ridges=plausible_ridges(flavour, kinds),
     )
     message = (
         f"{device.name!r} is not in the device table: arithmetic ceilings follow from its architecture at the fastest "
@@ -241,9 +242,37 @@ def _bare(properties: DeviceProperties, flavour: str) -> Device:
     )
 
 
+# Peak over bandwidth of CPUs, in FLOP/B of fp32: from 2 (few cores without wide vectors, or memory on the package) to
+# 50 (128 cores with two AVX-512 units on twelve DDR5 channels: 24.6 TFLOP/s at 0.5 TB/s). Matrix units for bf16
+# multiply up to eight times as fast; fp64 has half the lanes.
+_CPU_RIDGES = {
+    "fp32_tensor": (2.0, 50.0),
+    "fp32_vector": (2.0, 50.0),
+    "fp64_tensor": (1.0, 25.0),
+    "fp64_vector": (1.0, 25.0),
+    "bf16_tensor": (2.0, 400.0),
+    "int8_tensor": (2.0, 800.0),
+}
+
+
+def plausible_ridges(flavour: str, kinds: Sequence[str] = ()) -> dict[str, tuple[float, float]]:
+    """Lowest and highest ridge per peak of the devices of this flavour, of these architectures where any are given.
+
+    For CPUs a range of all that torch runs on; for GPUs the rows of the table of devices.
+    """
+    if flavour == "cpu":
+        return dict(_CPU_RIDGES)
+    found: dict[str, list[float]] = {}
+    for entry in entries():
+        if _VENDOR_KINDS.get(entry.vendor) == flavour and (not kinds or entry.architecture in kinds):
+            for peak, ridge in ridges(entry.peaks_flops_per_s, entry.bandwidth_bytes_per_s).items():
+                found.setdefault(peak, []).append(ridge)
+    return {peak: (min(each), max(each)) for peak, each in found.items()}
+
+
 def unknown_device(properties: DeviceProperties, flavour: str) -> DeviceWithCaveats:
     """A device without ceilings, and a caveat with the options that give it some."""
-    device = _bare(properties, flavour)
+    device = replace(_bare(properties, flavour), plausible_ridges=plausible_ridges(flavour))
     if flavour == "cpu":
         message = (
             "the trace does not say which CPU it ran on, so no op is judged against ceilings; record there with "

@@ -43,6 +43,7 @@ def device_to_json(device: Device) -> dict[str, Any]:
         "ridge_flops_per_byte": dict(device.ridge_flops_per_byte),
         "bandwidth_by_bytes": [list(pair) for pair in device.bandwidth_by_bytes],
         "peak_clocks_mhz": dict(device.peak_clocks_mhz),
+        "plausible_ridges": {peak: list(ends) for peak, ends in device.plausible_ridges.items()},
     }
 
 

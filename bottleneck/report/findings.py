@@ -24,10 +24,12 @@ def findings(analysis: Analysis, *, all_findings: bool = False) -> ActionSection
     first few, and other ways to save the same time are shown in short form.
     """
     found = analysis.findings
-    if not found:
+    if not (found if all_findings else [finding for finding in found if not finding.on_request]):
         return None
     ranked = [finding for finding in found if finding.predicted_gain_us is not None]
-    remarks = [finding for finding in found if finding.predicted_gain_us is None]
+    remarks = [
+        finding for finding in found if finding.predicted_gain_us is None and (all_findings or not finding.on_request)
+    ]
     visible = [finding for finding in ranked if all_findings or not finding.within_noise]
     shown = [finding for finding in visible if all_findings or _adds(finding)]
     others = [finding for finding in visible if not (all_findings or _adds(finding))]
@@ -70,12 +72,12 @@ def _action(finding: Finding, characters: float) -> Action:
 
 
 def _gain(finding: Finding) -> str:
-    gain, speedup = finding.predicted_gain_us, finding.predicted_speedup
+    gain, speedup = finding.predicted_gain_us, finding.describe_speedup()
     if gain is None or speedup is None:
         return ""
-    low, high = f"{speedup.low:.2f}", f"{speedup.high:.2f}"
     doubt = " (low confidence)" if finding.confidence == "low" else ""
-    return f"{_between(gain)} per step{doubt}: {high if low == high else f'{low} to {high}'} times as fast"
+    of = "per step" if finding.per == "step" else "for the samples of a step"
+    return f"{_between(gain)} {of}{doubt}: {speedup}"
 
 
 def _adds(finding: Finding) -> bool:

@@ -75,6 +75,10 @@ class Device:
     peak_clocks_mhz: Annotated[
         Mapping[str, float], Doc("clock at which each peak holds, keyed as the peaks; empty where not known", "MHz")
     ] = field(default_factory=dict)
+    plausible_ridges: Annotated[
+        Mapping[str, tuple[float, float]],
+        Doc("lowest and highest ridge of the devices that it may be, by peak; empty where its own is known", "FLOP/B"),
+    ] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -295,6 +299,10 @@ class Interval:
     high: Annotated[float, Doc("upper end")]
 
 
+# A predicted speedup is shown as an interval up to this ratio of its ends.
+_WIDEST = 3.0
+
+
 @dataclass(frozen=True)
 class Finding:
     """One piece of advice with its predicted gain per step, if nothing else is changed.
@@ -302,7 +310,8 @@ class Finding:
     ``gain_reason`` is why no gain is predicted; null where one is. ``added_gain_us`` is what this one adds once those
     ranked above it are done: over all findings it does not add up to more than the step. ``tries`` names the changes
     that `bottleneck verify` applies for it, ``verify`` is the command. ``within_noise`` marks a gain that is smaller
-    than what the step times of this recording can tell apart.
+    than what the step times of this recording can tell apart. Where ``per`` is "sample", the gain is that of as many
+    samples as the recorded step had, in a step that takes longer.
     """
 
     slug: Annotated[str, Doc("stable name of the rule")]
@@ -325,6 +334,26 @@ class Finding:
     within_noise: Annotated[bool, Doc("whether the gain is too small for the step times of this recording to show")] = (
         False
     )
+    changes_results: Annotated[
+        bool, Doc("whether it changes what the program computes (batch size, precision), not only how")
+    ] = False
+    per: Annotated[
+        Literal["step", "sample"], Doc("whether the gain is of the time per step, or of the time per sample")
+    ] = "step"
+    on_request: Annotated[bool, Doc("whether reports show it only with --all-findings")] = False
+
+    def describe_speedup(self) -> str | None:
+        """The predicted speedup in words; null where none is predicted.
+
+        An interval whose ends are far apart predicts only its lower end: what is left of the step by the upper end is
+        smaller than the error of the rule.
+        """
+        if self.predicted_speedup is None:
+            return None
+        low, high = self.predicted_speedup.low, self.predicted_speedup.high
+        interval = f"{low:.2f}" if f"{low:.2f}" == f"{high:.2f}" else f"{low:.2f} to {high:.2f}"
+        times = f"at least {low:.2f}" if high > _WIDEST * low else interval
+        return f"{times} times {'as many samples per second' if self.per == 'sample' else 'as fast'}"
 
 
 @dataclass(frozen=True)

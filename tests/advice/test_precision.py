@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from bottleneck.advice.precision import eight_bit_products, fp32_products, half_precision
+from bottleneck.devices.match import device_by_name
 from bottleneck.schema.evidence import Evidence
 from tests.advice.cases import with_analysis
 from tests.advice.programs import Call, halves, on_cpu, on_gpu
@@ -39,6 +40,30 @@ def test_a_cpu_whose_bf16_products_are_faster(tmp_path: Path) -> None:
 @pytest.mark.parametrize("bf16", [None, 1.2e11, 1.3e9], ids=["not measured", "hardly faster", "emulated"])
 def test_a_cpu_without_units_for_bf16_stays_in_fp32(tmp_path: Path, bf16: float | None) -> None:
     assert half_precision(on_cpu_with(tmp_path, bf16)) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype", "tries"),
+    [
+        ("Tesla V100-SXM2-16GB", "float16", ()),
+        ("Tesla T4", "float16", ()),
+        ("NVIDIA H100 80GB HBM3", "bfloat16", ("bf16-autocast",)),
+    ],
+)
+def test_gpus_without_bf16_units_take_fp16_with_a_gradient_scaler(
+    tmp_path: Path, name: str, dtype: str, tries: tuple[str, ...]
+) -> None:
+    evidence = with_analysis(on_gpu(tmp_path, [product(30_000)]), device=device_by_name(name))
+    draft = half_precision(evidence)
+    assert draft is not None and draft.code is not None and draft.gain_us is not None
+    assert f"torch.{dtype}" in draft.code and draft.tries == tries
+    assert ("GradScaler" in draft.code) == (dtype == "float16")
+    assert draft.changes_results and draft.gain_us.high > 0
+
+
+def test_a_gpu_without_any_matrix_units_stays_in_fp32(tmp_path: Path) -> None:
+    plain = replace(device_by_name("Tesla T4"), peaks_flops_per_s={"fp32_vector": 8e12})
+    assert half_precision(with_analysis(on_gpu(tmp_path, [product(30_000)]), device=plain)) is None
 
 
 def test_bf16_products_have_nothing_to_halve(tmp_path: Path) -> None:

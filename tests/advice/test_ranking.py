@@ -50,6 +50,16 @@ def test_most_time_saved_comes_first_and_what_predicts_nothing_last(gains: list[
     assert [each and each.high for each in found] == [900.0, 600.0, 300.0, 50.0, None, None]
 
 
+@pytest.mark.parametrize(("us", "first"), [(401.0, "batch"), (399.0, "fuse")])
+def test_advice_that_changes_the_results_comes_first_only_if_worth_more_than_twice_as_much(
+    us: float, first: str
+) -> None:
+    other = replace(draft(us, slug="batch"), changes_results=True, per="sample")
+    found = ranked(draft(200.0, slug="fuse"), other)
+    assert found[0].slug == first
+    assert {each.slug for each in found if each.changes_results} == {"batch"}
+
+
 def test_two_findings_that_claim_the_same_time_do_not_add_up() -> None:
     first, second = ranked(draft(600.0, {"overhead.sync": 600.0}), draft(500.0, {"overhead.sync": 500.0}))
     assert first.added_gain_us == Interval(300.0, 600.0) and second.added_gain_us == Interval(0.0, 0.0)

@@ -15,8 +15,9 @@ from bottleneck.cost import compute_costs
 from bottleneck.cost.attribution import attribute
 from bottleneck.cost.graph_replay import CostedTrace, assign_replayed_costs
 from bottleneck.cost.shape_inference import infer_shapes
-from bottleneck.devices.match import device_by_name, match_device
+from bottleneck.devices.match import device_by_name, match_device, unknown_device
 from bottleneck.schema.analysis import Device
+from bottleneck.schema.linked_trace import DeviceProperties
 from bottleneck.trace.link import link
 from bottleneck.trace.read import read_trace
 from bottleneck.trace.steps import find_steps
@@ -465,7 +466,42 @@ def test_kernels_of_a_tiny_model_saturate_nothing(traces: Path) -> None:
 def test_a_trace_without_device_work_is_not_held_against_the_gpus_of_its_machine(traces: Path) -> None:
     table, device = judged(traces / f"{HTA}distributed_info_unavailable__distributed_info_not_found.json.gz")
     assert device.kind == "cpu" and device.source is None
-    assert not table["bound"].isin(["compute", "memory"]).any()
+    by_balance = table[table["bound"].isin(["compute", "memory"])]
+    assert by_balance["explained"].isna().all() and by_balance["reason"].str.startswith("by machine balance").all()
+
+
+class TestMachineBalance:
+    """Work on a device without ceilings: decided where all devices that it may be agree, and open between."""
+
+    nameless = unknown_device(DeviceProperties(), "cuda")[0]
+    cpu = unknown_device(DeviceProperties(), "cpu")[0]
+
+    @pytest.mark.parametrize(
+        ("flops_per_byte", "bound"), [(0.3, "memory"), (1.9, "memory"), (10.0, "unknown"), (141.0, "compute")]
+    )
+    def test_a_cpu_op_is_decided_beyond_the_ridges_of_all_cpus(self, flops_per_byte: float, bound: str) -> None:
+        row = only(host(1e5, matrix_flops=flops_per_byte * 1e8, bytes_low=1e8, bytes_high=1e8), device=self.cpu)
+        assert row["bound"] == bound
+        assert pd.isna(row["regime"]) and np.isnan(row["explained"])
+        assert (str(row["reason"]).startswith("by machine balance")) == (bound != "unknown")
+        assert (row["confidence"] == "low") == (bound == "unknown")
+
+    def test_both_ends_of_the_bytes_have_to_agree(self) -> None:
+        row = only(host(1e5, matrix_flops=6e9, bytes_low=1e8, bytes_high=3e8), device=self.cpu)
+        assert row["bound"] == "unknown"
+
+    def test_exponentials_count_as_arithmetic(self) -> None:
+        few, many = (host(1e5, vector_flops=1e7, special_ops=n, bytes_low=1e8, bytes_high=1e8) for n in (0.0, 3e7))
+        assert [row["bound"] for _, row in judge(few, many, device=self.cpu).iterrows()] == ["memory", "unknown"]
+
+    def test_a_nameless_gpu_is_held_against_those_of_the_table(self) -> None:
+        low, high = self.nameless.plausible_ridges["fp32_vector"]
+        assert 5 < low < high < 200
+        rows = judge(matmul(900.0, 2e12, 1e9), stream(900.0, 1e8), device=self.nameless)
+        assert list(rows["bound"]) == ["compute", "memory"]
+
+    def test_known_ceilings_decide_alone(self) -> None:
+        assert H100.plausible_ridges == {} and only(stream(900.0, 1e8))["regime"] == "underutilised"
 
 
 class TestCopiesAndCollectives:

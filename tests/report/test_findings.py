@@ -4,6 +4,7 @@ import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Literal
 
 import pytest
 
@@ -122,6 +123,33 @@ def test_only_the_first_few_are_shown_and_the_rest_is_counted() -> None:
 def test_low_confidence_is_said_beside_the_gain(confidence: Confidence, is_said: bool) -> None:
     text = flat(told([replace(ADVICE[0], confidence=confidence)]))
     assert ("gain 3.90 ms to 5.12 ms per step (low confidence): 1.47 to 1.73" in text) is is_said
+
+
+@pytest.mark.parametrize(
+    ("speedup", "per", "words"),
+    [
+        (Interval(1.75, 2.0), "step", "1.75 to 2.00 times as fast"),
+        (Interval(1.75, 2.0), "sample", "1.75 to 2.00 times as many samples per second"),
+        (Interval(1.99, 100.0), "step", "at least 1.99 times as fast"),
+        (Interval(1.2, 1.2), "step", ": 1.20 times as fast"),
+    ],
+)
+def test_a_speedup_is_of_the_step_or_of_samples_and_no_wider_than_threefold(
+    speedup: Interval, per: Literal["step", "sample"], words: str
+) -> None:
+    text = flat(told([replace(ADVICE[0], predicted_speedup=speedup, per=per)]))
+    assert words in text
+    assert ("for the samples of a step" in text) == (per == "sample")
+    assert "100" not in text
+
+
+def test_what_is_shown_on_request_comes_with_the_option_alone() -> None:
+    finding = replace(
+        ADVICE[0], slug="other-backends", predicted_gain_us=None, gain_reason="only tried", on_request=True
+    )
+    assert findings(replace(gpu_overhead(), findings=(finding,))) is None
+    assert "[other-backends]" in told([finding], all_findings=True)
+    assert "other-backends" not in told([ADVICE[0], finding])
 
 
 def test_long_evidence_is_cut_and_counted() -> None:

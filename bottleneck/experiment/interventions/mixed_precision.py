@@ -24,7 +24,7 @@ def autocast_to_bf16(subject: Subject) -> Step:
     if not any(tensor.dtype is torch.float32 for tensor in subject.floating()):
         raise NotApplicable("needs float32 parameters or inputs; the step holds none")
     kinds = [kind for kind in kinds if torch.amp.is_autocast_available(kind)]
-    if not kinds or ("cuda" in kinds and not torch.cuda.is_bf16_supported()):
+    if not kinds or ("cuda" in kinds and not torch.cuda.is_bf16_supported(including_emulation=False)):
         raise NotApplicable(f"needs a device that computes in bf16; the step runs on {', '.join(kinds) or 'none'}")
     for optimizer in subject.optimizers:
         optimizer.register_step_post_hook(lambda *_: torch.clear_autocast_cache())
