@@ -17,6 +17,7 @@ from bottleneck.advice.quantities import (
     idle_us,
     is_broken,
     kernels_in_window,
+    kernels_per_step,
     op_calls_per_step,
     outermost_us,
     rows_of_ops,
@@ -26,12 +27,15 @@ from bottleneck.advice.quantities import (
 )
 from bottleneck.advice.ranking import Draft, up_to
 from bottleneck.schema.analysis import IdleCause, Interval
-from bottleneck.schema.evidence import Evidence
+from bottleneck.schema.evidence import Evidence, remembered
 from bottleneck.schema.tables import text_matches
 from bottleneck.units import format_share, format_us
 
 _WAITING = re.compile(r"Synchronize(_pt[sd][sz])?$|^(cuda|hip|cu)Memcpy(?!\w*(Async|Batch))")
 _ALLOCATES = re.compile(r"^(cuda|hip)(Malloc|Free)(?!Host|Async)|^(cu|hip)MemCreate$")
+_TAKES, _FREES = (re.compile(rf"^(cuda|hip){verb}(?!Host|Async|Array)") for verb in ("Malloc", "Free"))
+# Below so many tensors per step a step may also be warming up; frees are as many as allocations up to this share.
+_FEW_TENSORS, _AS_MANY = 16, 0.2
 _READS = ("aten::item", "aten::_local_scalar_dense", "aten::is_nonzero", "aten::nonzero")
 _FAULTS = "first touch of fresh pages"
 # What a frame outside the model's own work is called: saving, logging, drawing, checking.
@@ -156,6 +160,8 @@ def device_allocations(evidence: Evidence) -> Draft | None:
     calls = int(np.count_nonzero(_calls(evidence, _ALLOCATES))) / evidence.steps
     if runs_on_host(evidence) or not calls or share_of_step(evidence, waited_us) < _LEAST_ALLOCATOR:
         return None
+    if _is_uncached(evidence):
+        return None
     return Draft(
         slug="device-allocations",
         title="The driver allocates device memory during the step",
@@ -170,6 +176,42 @@ def device_allocations(evidence: Evidence) -> Draft | None:
         claims=claims_of(evidence, "overhead.allocator"),
         confidence="medium" if evidence.steps > 1 else "low",
     )
+
+
+def caching_allocator_off(evidence: Evidence) -> Draft | None:
+    """Rule 10 where every tensor is allocated and freed by the driver: the caching allocator is not in use."""
+    waited_us = idle_us(evidence, "allocator")
+    if not _is_uncached(evidence) or share_of_step(evidence, waited_us) < _LEAST_ALLOCATOR:
+        return None
+    taken, freed = _driver_calls(evidence)
+    return Draft(
+        slug="caching-allocator-off",
+        title="The caching allocator is switched off",
+        evidence=(
+            f"{format_count(taken)} allocations and {format_count(freed)} frees by the driver per step, for "
+            f"{format_count(kernels_per_step(evidence))} kernels: about one of each per tensor",
+            f"the device idles {format_per_step(evidence, waited_us)} for them",
+            *idle_lines(evidence, "allocator"),
+        ),
+        advice="Let PyTorch keep freed memory: no PYTORCH_NO_CUDA_MEMORY_CACHING, no other allocator in its place.",
+        code="env -u PYTORCH_NO_CUDA_MEMORY_CACHING -u PYTORCH_NO_HIP_MEMORY_CACHING python train.py",
+        gain_us=Interval(0.8 * waited_us, waited_us),
+        claims=claims_of(evidence, "overhead.allocator"),
+    )
+
+
+def _is_uncached(evidence: Evidence) -> bool:
+    """True if the driver allocates for at least every third kernel, and frees as often: so does no cache of memory."""
+    taken, freed = _driver_calls(evidence)
+    few = max(_FEW_TENSORS, kernels_per_step(evidence) / 3)
+    return not runs_on_host(evidence) and taken >= few and abs(taken - freed) <= _AS_MANY * taken
+
+
+@remembered
+def _driver_calls(evidence: Evidence) -> tuple[float, float]:
+    """Allocations and frees of device memory by the driver, per step."""
+    counts = [int(np.count_nonzero(_calls(evidence, each))) for each in (_TAKES, _FREES)]
+    return counts[0] / evidence.steps, counts[1] / evidence.steps
 
 
 def fresh_pages(evidence: Evidence) -> Draft | None:
@@ -258,6 +300,7 @@ RULES = (
     item_calls,
     gc_pauses,
     device_allocations,
+    caching_allocator_off,
     fresh_pages,
     side_work,
     python_call,

@@ -16,6 +16,7 @@ from bottleneck.advice.quantities import (
     Integers,
     claims_of,
     format_count,
+    host_scale,
     kernels_in_window,
     share_of_step,
     sources_of,
@@ -160,6 +161,8 @@ def _sibling_before(op: Integers, parent: Integers, depth: Integers, thread: Int
     return np.where((before >= 0) & (depth[before] == depth[op]) & (code[before] == code[op]), before, -1)
 
 
+# What the host does while it fills a tensor.
+_HOST_WORK = ("overhead.host_compute", "overhead.dispatch")
 # Below this a copy is a round trip rather than a stream (advice_rules 42).
 _SMALL_BYTES = 65536
 _LEAST_SHARE = 0.01
@@ -292,23 +295,44 @@ def made_on_host(evidence: Evidence) -> Draft | None:
         return None
     copying, making = makers(evidence, copies)
     saved = saving(evidence, copies, copying)
+    copied_us = sum(saved.values())
+    made = claims_of(evidence, *_HOST_WORK, most_us=_idle_us(evidence, making))
+    saved |= {account: us + saved.get(account, 0.0) for account, us in made.items()}
     if not copying.any() or share_of_step(evidence, sum(saved.values())) < _LEAST_SHARE:
         return None
     count, moved, _ = copies.per_step(copying)
     names = list(dict.fromkeys(evidence.linked.ops["name"].astype(object).to_numpy()[making].tolist()))[:3]
+    maker = names[0].replace("aten::", "torch.")
     return Draft(
         slug="made-on-host",
         title="Tensors are made on the CPU and then copied to the device",
         evidence=(
             f"copies, {format_count(count)} per step{_sized(moved)}, follow {', '.join(names)} on the CPU",
-            f"they cost {format_us(sum(saved.values()))} of the step: copying, and the device waiting for the call",
+            f"they cost {format_us(copied_us)} of the step: copying, and the device waiting for the call",
+            *((f"the device waits another {format_us(sum(made.values()))} while they are made",) if made else ()),
             *sources_of(evidence, making, most=2),
         ),
         advice="Make these tensors on the device.",
-        code="mask = torch.zeros(size, device=device)  # not torch.zeros(size).to(device)",
+        code=f"x = {maker}(…, device=device)  # not {maker}(…).to(device)",
         gain_us=up_to(sum(saved.values())),
         claims=saved,
     )
+
+
+def _idle_us(evidence: Evidence, ops: Integers) -> float:
+    """Time per step in which these rows of OPS run and the device does nothing; of unprofiled steps."""
+    kernels = evidence.linked.kernels
+    begin = kernels["ts_us"].to_numpy()
+    finish = begin + kernels["dur_us"].to_numpy()
+    edges = np.concatenate((begin, finish))
+    running = np.concatenate((np.ones(begin.size), -np.ones(begin.size)))
+    order = np.argsort(edges, kind="stable")
+    edges, running = edges[order], np.cumsum(running[order])
+    busy_before = np.concatenate(([0.0], np.cumsum(np.diff(edges) * (running[:-1] > 0))))
+    start = evidence.linked.ops["ts_us"].to_numpy()[ops]
+    end = start + evidence.linked.ops["dur_us"].to_numpy()[ops]
+    busy_us = np.interp(end, edges, busy_before) - np.interp(start, edges, busy_before)
+    return float((end - start - busy_us).sum()) / evidence.steps * host_scale(evidence)
 
 
 def _sized(moved: float) -> str:

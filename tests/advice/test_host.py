@@ -93,6 +93,28 @@ def test_allocations_by_the_driver_are_worth_the_idle_time_in_them(tmp_path: Pat
     assert host.device_allocations(gpu(tmp_path / "b", WORK | {"overhead.allocator": 80.0})) is None
 
 
+def by_the_driver(folder: Path, taken: int, freed: int) -> Evidence:
+    """Steps of 40 kernels in which the driver allocates and frees so often."""
+    calls = [launch(900 + index, 0.5 + 20 * index, 4, "cudaMalloc") for index in range(taken)]
+    calls += [launch(990 + index, 6.5 + 20 * index, 4, "cudaFree") for index in range(freed)]
+    case = case_of(folder, [*gpu_events(40, 10, 30, steps=1), *calls])
+    return with_ledger(case, WORK | {"overhead.allocator": 300.0})
+
+
+def test_as_many_allocations_as_frees_as_tensors_are_a_missing_cache(tmp_path: Path) -> None:
+    draft = host.caching_allocator_off(case := by_the_driver(tmp_path, 36, 34))
+    assert draft is not None and draft.gain_us is not None and draft.gain_us.high == 300
+    assert draft.evidence[0].startswith("36 allocations and 34 frees by the driver per step, for 40 kernels")
+    assert host.device_allocations(case) is None
+
+
+@pytest.mark.parametrize(("taken", "freed"), [(36, 2), (6, 6)])
+def test_a_cache_that_grows_or_is_emptied_once_is_not_off(tmp_path: Path, taken: int, freed: int) -> None:
+    case = by_the_driver(tmp_path, taken, freed)
+    assert host.caching_allocator_off(case) is None
+    assert host.device_allocations(case) is not None
+
+
 def test_fresh_pages_are_told_where_they_take_a_part_of_the_step(tmp_path: Path) -> None:
     row = idle_row("allocator", 200.0, detail="aten::mul > first touch of fresh pages")
     draft = host.fresh_pages(cpu(tmp_path, WORK | {"overhead.allocator": 250.0}, row))

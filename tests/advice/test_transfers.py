@@ -6,7 +6,7 @@ import pytest
 
 from bottleneck.advice.transfers import copies_not_overlapped, made_on_host, pageable_copies, small_copies
 from bottleneck.schema.evidence import Evidence
-from tests.advice.cases import case_of, cpu_events
+from tests.advice.cases import case_of, cpu_events, with_ledger
 from tests.builders import Event, frame, kernel, launch, memcpy, op, step
 
 PAGEABLE, PINNED = "HtoD (Pageable -> Device)", "HtoD (Pinned -> Device)"
@@ -128,6 +128,18 @@ def test_tensors_that_the_device_could_fill_need_no_copy(tmp_path: Path) -> None
     assert draft.gain_us.high <= sum(draft.claims.values()) * (1 + 1e-9)
     assert made_on_host(copying_case(tmp_path / "stacked", 500.0, 10_000_000, maker=("aten::stack", ""))) is None
     assert made_on_host(copying_case(tmp_path / "alone", 500.0, 10_000_000)) is None
+
+
+def test_the_time_in_which_the_host_fills_a_tensor_counts_while_the_device_waits(tmp_path: Path) -> None:
+    shown = copying_case(tmp_path, 500.0, 10_000_000, maker=("aten::randn", ""))
+    accounts = {"transfer": 500.0, "overhead.host_compute": 5.0, "memory": 9495.0}
+    draft = made_on_host(with_ledger(shown, accounts))
+    assert draft is not None and draft.claims["overhead.host_compute"] == pytest.approx(5.0, rel=1e-3)
+    assert "another 5.00 us while they are made" in draft.evidence[2]
+    assert "torch.randn(…, device=device)" in (draft.code or "")
+    beside = copying_case(tmp_path / "b", 500.0, 10_000_000, maker=("aten::randn", ""), count=2)
+    busy = made_on_host(with_ledger(beside, accounts | {"overhead.host_compute": 50.0}))
+    assert busy is not None and busy.claims["overhead.host_compute"] == pytest.approx(10.0, rel=1e-2)
 
 
 def test_a_tensor_of_another_size_than_the_copied_one_is_not_it(tmp_path: Path) -> None:
