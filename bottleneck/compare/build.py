@@ -9,13 +9,16 @@ from bottleneck import __version__
 from bottleneck.compare.change_summary import change_sentence, counter_sentence, find_noise, find_notes, find_parts
 from bottleneck.compare.conditions import find_conditions
 from bottleneck.compare.matching import WorkMatch, match
-from bottleneck.compare.pieces import BUSY_ACCOUNTS, Piece, common_shapes, find_work
+from bottleneck.compare.pieces import BUSY_ACCOUNTS, DISPATCH, Piece, common_shapes, find_work
 from bottleneck.compare.sides import ComparedSide, Diff, Touched, clean_us, describe_side
 from bottleneck.schema.comparison import Bar, ChangeKind, ChangeRow, Comparison, CounterStep, MatchedBy
 from bottleneck.schema.counters import COUNTERS
 
 # Names of C++ kernels reach kilobytes; a row that pools several shows the beginning of each.
 _LONGEST_NAME = 80
+# Kernels of these families do no arithmetic that is counted.
+_WITHOUT_FLOPS = ("copy", "fill", "collective")
+_LEAST_LOST = 0.01
 # The part of a bar's change that a line must make to be named.
 _MOST_OF_IT = 0.5
 
@@ -66,7 +69,20 @@ def _counters(before: ComparedSide, after: ComparedSide) -> tuple[CounterStep, .
     old = {} if before.counts is None else before.counts.values
     new = {} if after.counts is None else after.counts.values
     names = [*COUNTERS, *sorted({*old, *new} - {*COUNTERS})]
-    return tuple(CounterStep(name, old.get(name), new.get(name)) for name in names if name in old or name in new)
+    lacks = any(_has_unmodelled_work(side) for side in (before, after))
+    return tuple(
+        CounterStep(name, old.get(name), new.get(name), is_lower_bound=lacks and name == "flops")
+        for name in names
+        if name in old or name in new
+    )
+
+
+def _has_unmodelled_work(side: ComparedSide) -> bool:
+    """True if kernels that compute, and whose FLOPs are not known, take 1 % of the step and more."""
+    kernels = () if side.analysis is None else side.analysis.kernels
+    unmodelled = (row for row in kernels if row.flops is None and row.bound != DISPATCH)
+    lost_us = math.fsum(row.us for row in unmodelled if row.family not in _WITHOUT_FLOPS)
+    return lost_us >= _LEAST_LOST * (side.step_us or math.inf)
 
 
 class Sums(NamedTuple):

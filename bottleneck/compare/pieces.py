@@ -27,7 +27,7 @@ def busy_us(side: ComparedSide) -> list[float]:
 
 UNLISTED = "work without a row"
 # The bound of CPU rows that are framework overhead, which belongs to waiting accounts, not to work.
-_DISPATCH = "dispatch"
+DISPATCH = "dispatch"
 # What rows and ledger may differ by, as a share of the busy time, for rounding.
 _ROUNDING = 1e-9
 _LONGEST_SHAPES = 200
@@ -70,7 +70,7 @@ def find_work(side: ComparedSide, in_full: bool = True) -> list[Piece]:
     if in_full and side.case is not None and charged is not None:
         pieces = _pieces_of(side.case, charged)
     else:
-        pieces = [_of_row(row) for row in analysis.kernels if row.bound != _DISPATCH]
+        pieces = [_of_row(row) for row in analysis.kernels if row.bound != DISPATCH]
     return _reconciled(pieces, math.fsum(busy_us(side)))
 
 

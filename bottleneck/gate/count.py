@@ -13,7 +13,6 @@ import pandas as pd
 
 from bottleneck.gate.source_files import SourceFiles
 from bottleneck.gate.step_rows import (
-    ENGINE,
     Flags,
     Floats,
     Ints,
@@ -339,8 +338,7 @@ class StepCounter:
 
     def autograd_nodes(self) -> Found:
         """Nodes that autograd's engine evaluated."""
-        rows = self.scope.ops_named(lambda name: name.startswith(ENGINE))
-        return total(self.scope.op_step[rows], self.steps)
+        return total(self.scope.op_step[self.scope.autograd_nodes], self.steps)
 
     def module_calls(self) -> Found:
         """Calls of nn.Modules that Python made; a compiled graph makes none."""

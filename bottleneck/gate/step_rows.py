@@ -20,6 +20,7 @@ Floats = npt.NDArray[np.float64]
 Flags = npt.NDArray[np.bool_]
 
 ENGINE = "autograd::engine::evaluate_function: "
+_NODE = re.compile(r"^(?:torch::autograd::)?(?:\w+Backward\d*|AccumulateGrad)$")
 # A loader whose workers are processes: batches arrive in any order, so that one call may take over none or two.
 _TAKES_OVER = "enumerate(DataLoader)#_MultiProcessingDataLoaderIter"
 # Draws the order of an epoch's samples and the seed of its workers: in one step of many.
@@ -132,12 +133,21 @@ class StepScope:
         return np.array([*map(test, names.categories), False], dtype=bool)[names.codes.to_numpy()]
 
     @cached_property
+    def autograd_nodes(self) -> Flags:
+        """For each row of OPS, whether it is a node that autograd's engine evaluates; before torch 1.10 by its name."""
+        marked = self.ops_named(lambda name: name.startswith(ENGINE))
+        if marked.any():
+            return marked
+        is_outermost = self.linked.ops["depth"].to_numpy() == 0
+        return np.asarray(self.ops_named(lambda name: _NODE.search(name) is not None) & is_outermost)
+
+    @cached_property
     def _works(self) -> Flags:
         """By code of a thread: whether it is the step's, the one in which most ops begin, or one of autograd's."""
         ops, size = self.linked.ops, len(self.events["thread"].cat.categories) + 1
         if ops.empty:
             return np.ones(size, dtype=bool)
-        is_engine = self.ops_named(lambda name: name.startswith(ENGINE))
+        is_engine = self.autograd_nodes
         start_ns = ops["ts_us"].to_numpy() * 1e3
         inside = (start_ns >= self._start_ns[0]) & (start_ns < self._end_ns[-1])
         begins = inside & ~is_engine & (ops["depth"].to_numpy() == 0)

@@ -513,7 +513,8 @@ def _counters(comparison: Comparison) -> TableSection | None:
 
 
 def _label(step: CounterStep) -> str:
-    return COUNTERS[step.name].many if step.name in COUNTERS else step.name
+    name = COUNTERS[step.name].many if step.name in COUNTERS else step.name
+    return f"{name} (at least)" if step.is_lower_bound else name
 
 
 def _not_compared(comparison: Comparison) -> list[str]:

@@ -7,8 +7,10 @@ import pytest
 
 from bottleneck.compare.build import compare
 from bottleneck.compare.sides import Touched
+from bottleneck.report.comparison import to_terminal
 from bottleneck.schema.analysis import KernelSummary
 from bottleneck.schema.comparison import ChangeRow
+from bottleneck.schema.counters import Counts, Fingerprint
 from tests.compare.sides import side, stepped, work
 
 
@@ -179,3 +181,12 @@ def test_time_of_the_framework_on_a_cpu_is_a_wait_and_no_row() -> None:
     comparison = compare(made, told)
     assert [row.name for row in comparison.rows] == ["aten::mm"]
     assert [bar.account for bar in comparison.idle] == ["overhead.dispatch"]
+
+
+@pytest.mark.parametrize(("flops", "is_lower_bound"), [(1e9, False), (None, True)])
+def test_flops_are_at_least_so_many_where_a_side_has_unmodelled_work(flops: float | None, is_lower_bound: bool) -> None:
+    counts = Counts({"flops": 10, "ops": 2}, Fingerprint())
+    rows = [work("aten::mm", 50.0, flops=1e9), work("lib::op", 5.0, flops=flops), work("c", 5.0, family="copy")]
+    both = compare(side(rows, counts=counts), side(rows[:1], counts=counts))
+    assert {each.name: each.is_lower_bound for each in both.counters} == {"flops": is_lower_bound, "ops": False}
+    assert ("FLOPs (at least)" in to_terminal(both)) == is_lower_bound

@@ -72,6 +72,16 @@ def test_nodes_of_autograd_and_annotations_are_no_ops(tmp_path: Path) -> None:
     assert (values["ops"], values["autograd_nodes"]) == (1, 2)
 
 
+def test_the_backward_pass_counts_where_the_engine_left_no_marks(tmp_path: Path) -> None:
+    """Before torch 1.10 the outermost ops of its thread are the nodes themselves."""
+    node = op("MmBackward", 100, 90, **OTHER)
+    with_nodes = counted(tmp_path, [product(10), op("aten::relu", 60, 5), node, product(110, **OTHER)])
+    assert with_nodes["flops"] == 96 and with_nodes["autograd_nodes"] == 1
+    helper = op("aten::mm_helper", 100, 90, **OTHER)
+    without = counted(tmp_path, [product(10), op("aten::relu", 60, 5), helper, product(110, **OTHER)])
+    assert without["flops"] == 48 and without["autograd_nodes"] == 0
+
+
 def test_ops_of_a_thread_that_reads_ahead_are_left_out_and_those_of_autograds_are_not(tmp_path: Path) -> None:
     mine = [product(10), op("aten::add", 60, 10)]
     ahead = [op("aten::empty", 20, 5, **OTHER)]
