@@ -12,6 +12,7 @@ import pytest
 from bottleneck.errors import TraceError
 from bottleneck.gate.count import count
 from bottleneck.pipeline import analyse, explain
+from bottleneck.report.analysis_document import SCREEN_LINES, to_screen
 from bottleneck.report.json_text import to_json
 from bottleneck.schema.analysis import Analysis, KernelSummary
 from scripts.write_schema import ANALYSIS
@@ -75,6 +76,12 @@ def shares_of(analysis: Analysis) -> list[float]:
 def test_the_catalogue_knows_every_file(traces: Path) -> None:
     assert {path.name for path in traces.iterdir()} - {"catalog.csv"} == set(ROWS)
     assert len(READABLE) > 80 and len(FOREIGN) > 5
+
+
+@pytest.mark.parametrize("name", READABLE)
+def test_the_report_of_every_trace_fits_one_screen(traces: Path, name: str) -> None:
+    text = to_screen(analysed(traces / name))
+    assert sum(max(1, -(-len(line) // 80)) for line in text.splitlines()) <= SCREEN_LINES
 
 
 @pytest.mark.parametrize("name", READABLE)

@@ -4,6 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from bottleneck.pipeline import analyse
+from bottleneck.report.analysis_document import SCREEN_LINES, to_screen
 from tests import samples
 from tests.trace_cache import analysed
 
@@ -46,6 +48,10 @@ def test_the_report_of_a_sample_is_its_golden_text(recording: Path) -> None:
 def test_the_example_in_the_readme_is_the_report_of_its_sample() -> None:
     page = (samples.ROOT / "README.md").read_text(encoding="utf-8")
     example = page.split("```\n$ bottleneck run examples/mlp.py\n")[1].split("```")[0].splitlines()
-    report = iter((samples.GOLDEN / "mlp.txt").read_text(encoding="utf-8").splitlines())
-    missing = [line for line in example if line.strip() != "…" and line not in report]
-    assert not missing
+    assert example == to_screen(analyse([Path("sample_traces/mlp")])).splitlines()
+
+
+@pytest.mark.parametrize("recording", samples.recordings(), ids=lambda path: path.name)
+def test_the_report_of_a_sample_fits_one_screen(recording: Path) -> None:
+    text = to_screen(analysed(recording))
+    assert sum(max(1, -(-len(line) // 80)) for line in text.splitlines()) <= SCREEN_LINES

@@ -16,6 +16,7 @@ from bottleneck.commands.interrupts import Interrupted, held_back
 
 if TYPE_CHECKING:
     from bottleneck.calibrate.calibration import Calibration
+    from bottleneck.commands.report_options import Extent
     from bottleneck.harness.finish import Ending, Follower
     from bottleneck.harness.folder import FolderClaim, RunState
     from bottleneck.harness.messages import Notes, Plan
@@ -38,14 +39,14 @@ class FinishResult:
 
 @dataclass(frozen=True)
 class ReportSettings:
-    """Settings of a report: output of its text, source of this CPU's ceilings, and findings that noise hides.
+    """Settings of a report: output of its text, source of this CPU's ceilings, and extent.
 
     ``ceilings`` takes the number of threads.
     """
 
     say: Callable[[str], None]
     ceilings: Callable[[int | None], "Calibration | None"]
-    all_findings: bool = False
+    extent: "Extent" = "screen"
 
 
 def finish_and_report(plan: "Plan", ending: "Ending", settings: ReportSettings) -> FinishResult:
@@ -151,7 +152,7 @@ def _report(folder: Path, settings: ReportSettings) -> None:
 
     analysis = analyse([folder])
     # First of all what the user waits for; a disk may be full.
-    settings.say(terminal_text(analysis, sys.stderr, all_findings=settings.all_findings).rstrip("\n"))
+    settings.say(terminal_text(analysis, sys.stderr, settings.extent).rstrip("\n"))
     try:
         write_text(FORMATS["json"](analysis), folder / "analysis.json")
         save_roofline(analysis, folder / "roofline.png")
@@ -237,7 +238,7 @@ class Reporter:
     ending: "Ending"
     sampling: SensorReading
     result: FinishResult | None = None
-    all_findings: bool = False
+    extent: "Extent" = "screen"
 
     def report_early(self, ended: threading.Event) -> None:
         """Reports from the thread that follows the program, when all is measured and it has not ended meanwhile.
@@ -255,7 +256,7 @@ class Reporter:
             _say_in_the_middle(f"bottleneck: measured; the report follows when the program ends, since {reason}")
             return
         lines: list[str] = []
-        settings = ReportSettings(lines.append, known_ceilings, self.all_findings)
+        settings = ReportSettings(lines.append, known_ceilings, self.extent)
         self.result = finish_and_report(self.plan, replace(self.ending, telemetry=telemetry), settings)
         _say_in_the_middle("\n".join([*lines, "bottleneck: the program goes on"]))
 
@@ -279,7 +280,7 @@ class Reporter:
             say(f"bottleneck: interrupted; for the report: bottleneck report --repair {shown(folder)}")
             return FinishResult(succeeded=False, is_finished=False)
         if self.result is None:
-            return finish_and_report(self.plan, ending, ReportSettings(say, measured_ceilings, self.all_findings))
+            return finish_and_report(self.plan, ending, ReportSettings(say, measured_ceilings, self.extent))
         add_ending(folder, ending)
         say(f"bottleneck: {words}; the recording is in {shown(folder)}")
         return self.result

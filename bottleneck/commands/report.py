@@ -9,10 +9,12 @@ import typer
 
 from bottleneck.commands.report_options import (
     AllFindings,
+    Full,
     ReportFormat,
     StepsOption,
     WholeOption,
     WindowOption,
+    extent_of,
     format_option,
     output_option,
     present,
@@ -71,12 +73,13 @@ def report_command(
             "--repair", help="First finish a recording whose run was killed, and measure the ceilings that it lacks."
         ),
     ] = False,
+    full: Full = False,
     all_findings: AllFindings = False,
 ) -> None:
     """Explains where the time of a recorded program went.
 
     \b
-    bottleneck report trace.json.gz
+    bottleneck report trace.json.gz --full
     bottleneck report recording/ --format markdown -o report.md
     bottleneck report rank0.json rank1.json --roofline roofline.png
     bottleneck report trace.json.gz --steps 2:5
@@ -96,7 +99,7 @@ def report_command(
     for picture, path in (("roofline", roofline), ("queue", queue)):
         if path is not None:
             _draw(analysis, picture, path)
-    present(analysis, form.value, output, all_findings=all_findings)
+    present(analysis, form.value, output, extent_of(full=full, all_findings=all_findings))
 
 
 def with_kept_ceilings(paths: Sequence[Path], options: "Options") -> "Options":

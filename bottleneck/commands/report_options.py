@@ -5,7 +5,7 @@ import re
 import sys
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TextIO
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TextIO
 
 import typer
 
@@ -61,6 +61,10 @@ ProgramArguments = Annotated[
 AllFindings = Annotated[
     bool, typer.Option("--all-findings", help="Show the findings too whose gain this run's noise would hide.")
 ]
+Full = Annotated[
+    bool, typer.Option("--full", help="Print the whole report: kernels, idle causes, lines, modules, all caveats.")
+]
+Extent = Literal["screen", "full", "all findings"]  # of the report that is printed
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
 
 
@@ -126,14 +130,22 @@ def output_option(what: str) -> Any:
     return typer.Option("--output", "-o", metavar="FILE", help=f"Write {what} to this file.")
 
 
-def present(analysis: "Analysis", form: str, output: Path | None, *, all_findings: bool = False) -> None:
-    """Renders to standard output, or to the file ``output``; '-' is standard output too."""
+def extent_of(*, full: bool, all_findings: bool) -> Extent:
+    """The extent that these options ask for: findings that are hidden are part of the whole report only."""
+    return "all findings" if all_findings else "full" if full else "screen"
+
+
+def present(analysis: "Analysis", form: str, output: Path | None, extent: Extent = "screen") -> None:
+    """Renders to standard output, or to the file ``output``; '-' is standard output too.
+
+    A file and every form but that for the terminal hold the whole report.
+    """
     from bottleneck.report import FORMATS
 
     if form == "terminal" and is_printed(output):
-        send(terminal_text(analysis, sys.stdout, all_findings=all_findings))
+        send(terminal_text(analysis, sys.stdout, extent))
     else:
-        write_report(FORMATS[form](analysis, all_findings=all_findings), output)
+        write_report(FORMATS[form](analysis, all_findings=extent == "all findings"), output)
 
 
 def is_printed(output: Path | None) -> bool:
@@ -163,11 +175,16 @@ def send(text: str) -> None:
         raise SystemExit(_READER_GONE) from None
 
 
-def terminal_text(analysis: "Analysis", stream: TextIO, *, all_findings: bool = False) -> str:
+def terminal_text(analysis: "Analysis", stream: TextIO, extent: Extent = "screen") -> str:
     """The terminal report in the width, colours and character set of a stream."""
-    from bottleneck.report.analysis_document import to_terminal
+    from bottleneck.report.analysis_document import to_screen, to_terminal
 
-    return to_terminal(analysis, stream_style(stream), all_findings=all_findings)
+    style = stream_style(stream)
+    return (
+        to_screen(analysis, style)
+        if extent == "screen"
+        else to_terminal(analysis, style, all_findings=extent == "all findings")
+    )
 
 
 def output_style(output: Path | None) -> "TerminalStyle":

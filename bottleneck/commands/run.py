@@ -20,7 +20,15 @@ from bottleneck.commands.finish_run import (
     say,
 )
 from bottleneck.commands.interrupts import Interrupted, answered
-from bottleneck.commands.report_options import AllFindings, ProgramArguments, Settings, Train
+from bottleneck.commands.report_options import (
+    AllFindings,
+    Extent,
+    Full,
+    ProgramArguments,
+    Settings,
+    Train,
+    extent_of,
+)
 
 if TYPE_CHECKING:
     from bottleneck.harness.finish import Ending
@@ -57,7 +65,7 @@ class RunOptions:
     stacks: bool | None = None
     memory: bool | None = None
     batch_test: bool | None = None
-    all_findings: bool = False
+    extent: Extent = "screen"
 
 
 class ProgramCommand(TyperCommand):
@@ -138,6 +146,7 @@ def run_command(
     telemetry_ms: Annotated[
         int, typer.Option("--telemetry-ms", min=0, max=60_000, help="Period at which sensors are read; 0 for never.")
     ] = 20,
+    full: Full = False,
     all_findings: AllFindings = False,
 ) -> None:
     """Records a program while it runs, then says what holds it back.
@@ -169,7 +178,7 @@ def run_command(
         stacks=stacks,
         memory=memory,
         batch_test=batch_test,
-        all_findings=all_findings,
+        extent=extent_of(full=full, all_findings=all_findings),
     )
     raise typer.Exit(run(options))
 
@@ -202,7 +211,7 @@ def _run_as_rank(options: RunOptions, job: "Job") -> int:
     monitor = _monitor(plan, options.telemetry_ms / 1e3) if job.rank == 0 else None
     with answered():
         ending = Ending(_command(options), None, busy_processors())
-        status, result = run_rank(plan, ending, group, monitor, all_findings=options.all_findings)
+        status, result = run_rank(plan, ending, group, monitor, options.extent)
     if not result.is_worth_keeping and options.output is None:
         from bottleneck.harness.folder import remove_made
 
@@ -220,7 +229,7 @@ def _run(options: RunOptions, plan: "Plan", folder: "RecordingFolder") -> int:
     ending = Ending(command, None, busy_processors())
     state = RunState(plan, command, ending.environment, ending.busy_processors)
     sampling = SensorReading(_monitor(plan, options.telemetry_ms / 1e3))
-    reporter = Reporter(plan, ending, sampling, all_findings=options.all_findings)
+    reporter = Reporter(plan, ending, sampling, extent=options.extent)
     follower = Follower(Path(plan.folder), reporter.report_early)
     kills = MemoryKills(count_memory_kills())
 
@@ -282,8 +291,7 @@ def run_rank(
     ending: "Ending",
     group: "RankGroup",
     monitor: "Monitor | None",
-    *,
-    all_findings: bool = False,
+    extent: Extent = "screen",
 ) -> tuple[int, FinishResult]:
     """The exit status of this rank's program; the rank that leaves last finishes the recording and reports."""
     from bottleneck.harness.finish import Follower
@@ -304,7 +312,7 @@ def run_rank(
         ending = replace(ending, remarks=(describe_end(end, None, None),))
     result = FinishResult(succeeded=True)
     if _is_last(group, in_order=status == 0):
-        report = ReportSettings(say, measured_ceilings, all_findings)
+        report = ReportSettings(say, measured_ceilings, extent)
         result = finish_and_report(plan, replace(ending, status=status, telemetry=telemetry), report)
         group.close()
     return status, result

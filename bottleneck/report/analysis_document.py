@@ -4,15 +4,20 @@ Terminal and markdown render the same ``Document``, so they cannot disagree.
 """
 
 import shlex
-from itertools import groupby
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from itertools import accumulate, groupby
+
+from rich.text import Text
 
 from bottleneck.report import analysis_tables as tables
 from bottleneck.report import markdown, terminal
 from bottleneck.report.document import Document, ListSection, Section
-from bottleneck.report.findings import findings
+from bottleneck.report.findings import findings, first_findings
 from bottleneck.report.kernel_names import short_names
 from bottleneck.report.roofline_points import roofs
 from bottleneck.report.terminal import PLAIN, TerminalStyle
+from bottleneck.report.text import cut_text
 from bottleneck.schema.analysis import GROUPS, Analysis, Caveat, Device, TelemetrySummary, Totals, Verdict
 from bottleneck.schema.measurements import BatchProof, OptionCosts, Ratio, StepTime, StepTimes, Timing, tell_step
 from bottleneck.units import format_share, format_si, format_us
@@ -329,6 +334,74 @@ def next_step(analysis: Analysis) -> str:
 _PLACES = 6  # lines and modules: enough to see where to look, since the JSON has them all
 
 
+@dataclass(frozen=True)
+class _Room:
+    """Amounts that a screen has room for.
+
+    ``accounts`` are those of a group, ``code`` the lines of code of a finding, ``characters`` those of a text, and
+    ``sentence`` those of the verdict's.
+    """
+
+    findings: int = 3
+    caveats: int = 3
+    accounts: int = 6
+    code: int = 3
+    characters: int = 360
+    sentence: int = 500
+
+
+# What is given up for the report to fit, one after the other, and the limit then.
+_SHRINKS: tuple[Mapping[str, int], ...] = (
+    {"code": 2},
+    {"accounts": 5},
+    {"caveats": 2},
+    {"characters": 280},
+    {"code": 1},
+    {"accounts": 4},
+    {"characters": 220},
+    {"caveats": 1},
+    {"code": 0},
+    {"accounts": 3},
+    {"characters": 170},
+    {"sentence": 320},
+    {"accounts": 2},
+    {"characters": 130},
+    {"caveats": 0},
+    {"sentence": 240, "characters": 100},
+    {"findings": 2, "accounts": 1},
+    {"sentence": 160, "characters": 78},
+)
+SCREEN_LINES = 50
+_SCREEN_FACTS = ("step", "window", "phases", "device", "reached")
+
+
+def _screen(analysis: Analysis, room: _Room) -> Document:
+    """The document of one screen: verdict, step, ledger, first findings, reasons to doubt, and where the rest is."""
+    whole = build(analysis)
+    sections = (
+        tables.ledger(analysis, room.accounts),
+        first_findings(analysis, room.findings, room.characters, room.code),
+        _trust(analysis, room),
+    )
+    return replace(
+        whole,
+        sentence=cut_text(whole.sentence, room.sentence),
+        facts=tuple((label, cut_text(text, room.characters)) for label, text in whole.facts if label in _SCREEN_FACTS),
+        sections=tuple(section for section in sections if section),
+        closing=f"everything: bottleneck report {shlex.quote(analysis.recording.path)} --full",
+    )
+
+
+def _trust(analysis: Analysis, room: _Room) -> ListSection:
+    """The part of the work that is understood, and the caveats that affect most of the step."""
+    ((lead, *_),) = coverage(analysis).items
+    told = caveats(analysis)
+    items = () if told is None else tuple(cut_text(text, room.characters) for (text,) in told.items)
+    hidden = len(items) - room.caveats
+    more = (f"{hidden} more caveat{'' if hidden == 1 else 's'}.",) if hidden > 0 else ()
+    return ListSection("How far to trust this", tuple((text,) for text in (lead, *items[: room.caveats], *more)))
+
+
 def build(analysis: Analysis, top: int = 10, *, all_findings: bool = False) -> Document:
     """The document of an analysis, with at most ``top`` rows in the tables that could grow without end.
 
@@ -359,6 +432,16 @@ def build(analysis: Analysis, top: int = 10, *, all_findings: bool = False) -> D
         sections=tuple(section for section in sections if section),
         closing=next_step(analysis),
     )
+
+
+def to_screen(analysis: Analysis, style: TerminalStyle = PLAIN) -> str:
+    """The report that fits one screen: 50 lines on a terminal of 80 columns."""
+    lines: list[Text] = []
+    for room in accumulate(_SHRINKS, lambda room, limits: replace(room, **limits), initial=_Room()):
+        lines = terminal.document_lines(_screen(analysis, room), style)
+        if terminal.height(lines, style) <= SCREEN_LINES:
+            break
+    return terminal.to_text(lines, style)
 
 
 def to_terminal(analysis: Analysis, style: TerminalStyle = PLAIN, *, all_findings: bool = False) -> str:

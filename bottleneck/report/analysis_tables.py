@@ -239,15 +239,17 @@ def _together(rows: Sequence[KernelSummary]) -> KernelSummary:
 Rounded = tuple[Scale, dict[LedgerEntry, int], dict[LedgerEntry, int]]
 
 
-def ledger(analysis: Analysis) -> TableSection:
-    """The ledger: groups by size, their accounts beneath them, and the total."""
+def ledger(analysis: Analysis, most: int | None = None) -> TableSection:
+    """The ledger: groups by size, their accounts beneath them (at most ``most``, the others as one), and the total."""
     entries = sorted((entry for entry in analysis.ledger if entry.us > 0), key=lambda entry: -entry.us)
     scale = scale_of(math.fsum(entry.us for entry in entries))
     groups = [(group, [entry for entry in entries if entry.group == group]) for group in GROUPS]
     groups.sort(key=lambda item: -math.fsum(entry.us for entry in item[1]))
     parts = _rounded(groups, lambda entry: scale.quanta(entry.us))
     tenths = _rounded(groups, lambda entry: entry.share * 1000)
-    rows = [row for group, members in groups if members for row in _group_rows(group, members, (scale, parts, tenths))]
+    rows = [
+        row for group, members in groups if members for row in _group_rows(group, members, (scale, parts, tenths), most)
+    ]
     total = TableRow(("total", "", *_numbers(entries, (scale, parts, tenths))), "total")
     return TableSection(
         "Where the step goes",
@@ -272,19 +274,20 @@ def _rounded(
     }
 
 
-def _group_rows(group: str, members: list[LedgerEntry], rounded: Rounded) -> list[TableRow]:
+def _group_rows(group: str, members: list[LedgerEntry], rounded: Rounded, most: int | None) -> list[TableRow]:
     if len(members) == 1:
         account = members[0].account
         label = group if account == group else f"{group}: {label_of(account)}"
         return [TableRow((label, meaning_of(account), *_numbers(members, rounded)), group=group)]
     head = TableRow((group, "", *_numbers(members, rounded)), group=group)
-    return [
-        head,
-        *(
-            TableRow((label_of(one.account), meaning_of(one.account), *_numbers([one], rounded)), "part")
-            for one in members
-        ),
+    cut = len(members) if most is None or len(members) <= most else most - 1
+    shown, rest = members[:cut], members[cut:]
+    rows = [
+        TableRow((label_of(one.account), meaning_of(one.account), *_numbers([one], rounded)), "part") for one in shown
     ]
+    if rest and shown:
+        rows.append(TableRow((f"{len(rest)} more", "", *_numbers(rest, rounded)), "part"))
+    return [head, *rows]
 
 
 def _numbers(entries: Sequence[LedgerEntry], rounded: Rounded) -> tuple[str, str]:

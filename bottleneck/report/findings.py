@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence
 
 from bottleneck.report.document import Action, ActionSection
+from bottleneck.report.text import cut_text
 from bottleneck.schema.analysis import Analysis, Finding, Interval
 from bottleneck.units import format_share, format_us
 
@@ -44,6 +45,41 @@ def findings(analysis: Analysis, *, all_findings: bool = False) -> ActionSection
         _together(shown[:most], analysis.steps.wall_us),
         _groups(others[:most], remarks[:most]),
         (*more, *hidden, f"Each [name] has its section in {PAGE}."),
+    )
+
+
+def first_findings(analysis: Analysis, most: int, characters: int, code: int) -> ActionSection | None:
+    """The first findings in short form for one screen: gain, advice, and the command that tries it.
+
+    Those that add to the ones above come first, as in the whole section. ``characters`` limits each text, ``code`` the
+    lines of code; code that has more is left out.
+    """
+    found = [finding for finding in analysis.findings if not finding.within_noise]
+    if not analysis.findings:
+        return None
+    ordered = sorted(found, key=lambda finding: (finding.predicted_gain_us is None, not _adds(finding)))
+    shown = ordered[:most]
+    more = (f"{len(ordered) - most} more with --full.",) if len(ordered) > most else ()
+    title = TITLE if len(shown) == len(ordered) else f"{TITLE} ({len(shown)} of {len(ordered)})"
+    ranked = [finding for finding in analysis.findings if finding.predicted_gain_us is not None]
+    return ActionSection(
+        title,
+        tuple(_brief(finding, characters, code) for finding in shown),
+        _doubts(analysis) if shown else (),
+        closing=(*more, *_hidden(ranked)),
+    )
+
+
+def _brief(finding: Finding, characters: int, code: int) -> Action:
+    """The finding on a few lines."""
+    gain = _gain(finding) or finding.gain_reason or ""
+    advice = f"{finding.advice[:1].upper()}{finding.advice[1:]}".rstrip(". ") + "."
+    written = tuple((finding.code or "").rstrip().splitlines())
+    return Action(
+        lead=f"{cut_text(finding.title, max(characters // 2, 60))} [{finding.slug}]",
+        lines=tuple((label, cut_text(text, characters)) for label, text in (("gain", gain), ("do", advice)) if text),
+        code=written if len(written) <= code else (),
+        command=finding.verify,
     )
 
 

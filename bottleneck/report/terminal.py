@@ -132,6 +132,11 @@ def render(document: Document, style: TerminalStyle = PLAIN) -> str:
     return to_text(document_lines(document, style), style)
 
 
+def height(lines: Iterable[Text], style: TerminalStyle) -> int:
+    """Rows of the terminal that the lines take; what is longer than a row goes on in the next."""
+    return sum(max(1, -(-cell_len(line.plain) // style.width)) for line in lines)
+
+
 def to_text(lines: Iterable[Text], style: TerminalStyle) -> str:
     """The lines as one text, with escape sequences only where the style has colour."""
     stream = io.TextIOWrapper(io.BytesIO(), style.encoding)

@@ -22,6 +22,17 @@ def clean(text: str, limit: int = 200) -> str:
     return shown if len(shown) <= limit else shown[: max(limit - 1, 0)] + "…"
 
 
+def cut_text(text: str, limit: int) -> str:
+    """The text cut at ``limit`` characters: after a sentence where one ends in its second half, else after a word."""
+    if len(text) <= limit:
+        return text
+    kept = text[:limit]
+    sentence = max(kept.rfind(". "), kept.rfind("; "))
+    if sentence >= limit // 2:
+        return kept[:sentence] + (" …" if kept[sentence] == ";" else ". …")
+    return kept[: max(kept.rfind(" "), limit // 2)].rstrip(" ,;:(") + " …"
+
+
 def _escape(code: int) -> str:
     if code < 0x100:
         return f"\\x{code:02x}"

@@ -9,6 +9,7 @@ from bottleneck.cli import _run
 from bottleneck.commands import finish_run as telling
 from bottleneck.commands import run
 from bottleneck.commands.finish_run import ReportSettings
+from bottleneck.commands.report_options import Extent
 from bottleneck.report import FORMATS
 from tests.report.samples import gpu_overhead
 
@@ -28,20 +29,23 @@ def test_report_shows_what_noise_hides_only_where_asked(
     assert ("not shown" in text) is not is_shown
 
 
-@pytest.mark.parametrize(("options", "is_shown"), [([], False), (["--all-findings"], True)], ids=["without", "with"])
-def test_run_takes_the_option_before_the_file(
-    monkeypatch: pytest.MonkeyPatch, options: list[str], is_shown: bool
-) -> None:
-    asked: list[tuple[bool, tuple[str, ...]]] = []
-    monkeypatch.setattr(run, "run", lambda wanted: asked.append((wanted.all_findings, wanted.arguments)) or 0)
+@pytest.mark.parametrize(
+    ("options", "extent"), [([], "screen"), (["--full"], "full"), (["--full", "--all-findings"], "all findings")]
+)
+def test_run_takes_the_option_before_the_file(monkeypatch: pytest.MonkeyPatch, options: list[str], extent: str) -> None:
+    asked: list[tuple[str, tuple[str, ...]]] = []
+    monkeypatch.setattr(run, "run", lambda wanted: asked.append((wanted.extent, wanted.arguments)) or 0)
     assert _run(["run", *options, "train.py", "--all-findings"]) == 0
-    assert asked == [(is_shown, ("--all-findings",))]
+    assert asked == [(extent, ("--all-findings",))]
 
 
-@pytest.mark.parametrize("is_shown", [False, True], ids=["without", "with"])
-def test_what_run_says_follows_the_option(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, is_shown: bool) -> None:
+@pytest.mark.parametrize(("extent", "is_shown"), [("screen", False), ("full", False), ("all findings", True)])
+def test_what_run_says_follows_the_option(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, extent: Extent, is_shown: bool
+) -> None:
     said: list[str] = []
     monkeypatch.setattr(pipeline, "analyse", lambda _: gpu_overhead())
-    telling._report(tmp_path, ReportSettings(said.append, lambda _: None, is_shown))
+    telling._report(tmp_path, ReportSettings(said.append, lambda _: None, extent))
     assert ("[pageable-copy]" in said[0]) is is_shown
+    assert ("Top kernels" in said[0]) is (extent != "screen")
     assert "pageable-copy" in (tmp_path / "analysis.json").read_text()

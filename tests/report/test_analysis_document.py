@@ -3,12 +3,34 @@
 from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from bottleneck.report import analysis_document as facts
 from bottleneck.report import analysis_document as steps
-from bottleneck.report.analysis_document import batch_test, option_costs, peak_memory, to_markdown, to_terminal, windows
+from bottleneck.report.analysis_document import (
+    SCREEN_LINES,
+    batch_test,
+    option_costs,
+    peak_memory,
+    to_markdown,
+    to_screen,
+    to_terminal,
+    windows,
+)
+from bottleneck.report.analysis_tables import ledger
 from bottleneck.report.terminal import TerminalStyle
-from bottleneck.schema.analysis import Coverage, TelemetrySummary, UnknownWork
+from bottleneck.schema.accounts import ACCOUNTS
+from bottleneck.schema.analysis import (
+    Analysis,
+    Caveat,
+    Coverage,
+    Finding,
+    Interval,
+    LedgerEntry,
+    TelemetrySummary,
+    UnknownWork,
+)
 from bottleneck.schema.measurements import (
     BatchProof,
     OptionCost,
@@ -18,7 +40,7 @@ from bottleneck.schema.measurements import (
     StepTime,
     StepTimes,
 )
-from tests.report.samples import cpu, gpu_overhead
+from tests.report.samples import SAMPLES, cpu, gpu_overhead
 
 
 def costs(**ratios: float) -> OptionCosts:
@@ -217,3 +239,63 @@ def test_terminal_and_markdown_show_what_was_left_out_and_how_steps_vary() -> No
     for text in (to_terminal(analysis, TerminalStyle(200)), to_markdown(analysis)):
         assert "9.9 times the median" in text
         assert "1.33 times as long" in text
+
+
+def rows_of(text: str) -> int:
+    """Rows that a terminal of 80 columns needs for the text."""
+    return sum(max(1, -(-len(line) // 80)) for line in text.splitlines())
+
+
+@pytest.mark.parametrize("analysis", SAMPLES.values(), ids=SAMPLES)
+def test_every_sample_fits_one_screen(analysis: Analysis) -> None:
+    assert rows_of(to_screen(analysis)) <= SCREEN_LINES
+
+
+def test_the_screen_leads_from_verdict_to_ledger_to_findings_to_trust_to_the_rest() -> None:
+    text = to_screen(gpu_overhead())
+    order = [
+        "OVERHEAD-BOUND",
+        "step  ",
+        "Where the step goes",
+        "What to change",
+        "How far to trust this",
+        "everything: ",
+    ]
+    places = [text.index(words) for words in order]
+    assert places == sorted(places)
+    assert "Top kernels" not in text and "Top kernels" in to_terminal(gpu_overhead())
+
+
+@given(
+    words=st.integers(1, 200),
+    accounts=st.integers(1, len(ACCOUNTS)),
+    findings=st.integers(0, 9),
+    caveats=st.integers(0, 9),
+)
+def test_no_analysis_takes_more_than_one_screen(words: int, accounts: int, findings: int, caveats: int) -> None:
+    text = " ".join(["word"] * words)
+    entries = [LedgerEntry(key, each.group, 10.0, 10.0 / accounts) for key, each in [*ACCOUNTS.items()][:accounts]]
+    gain = Interval(1.0, 2.0)
+    finding = Finding("a-slug", text, (text,), gain, gain, text, f"bottleneck verify {text[:120]}", text)
+    long = replace(
+        gpu_overhead(),
+        verdict=replace(gpu_overhead().verdict, sentence=text),
+        ledger=tuple(entries),
+        findings=(finding,) * findings,
+        caveats=(Caveat("a-caveat", text, 0.5),) * caveats,
+    )
+    shown = to_screen(long)
+    assert rows_of(shown) <= SCREEN_LINES
+    assert shown.count("[a-slug]") == min(findings, 3) or findings > 2
+
+
+def test_accounts_that_a_screen_has_no_room_for_are_one_row_and_the_ledger_still_adds_up() -> None:
+    entries = tuple(LedgerEntry(f"overhead.{name}", "overhead", us, us / 100) for name, us in PARTS.items())
+    whole = replace(gpu_overhead(), ledger=entries)
+    rows = [row.cells for row in ledger(whole, 3).rows]
+    assert [row[0] for row in rows] == ["overhead", "dispatch", "python", "3 more", "total"]
+    assert sum(float(row[2]) for row in rows[1:4]) == float(rows[-1][2]) == 100.0
+    assert len(ledger(whole, 5).rows) == len(ledger(whole).rows) == 7
+
+
+PARTS = {"dispatch": 40.0, "python": 30.0, "launch": 20.0, "sync": 6.0, "input": 4.0}
