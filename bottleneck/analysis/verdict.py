@@ -8,8 +8,12 @@ from typing import cast
 from bottleneck.schema.accounts import ACCOUNTS, phrase_of
 from bottleneck.schema.analysis import (
     BROKEN_TRACE_SLUGS,
+    GRAPH_CAPTURE,
     GROUPS,
+    HALF_RECORDED,
+    ONE_OFF,
     Bound,
+    Caveat,
     Finding,
     IdleCause,
     KernelSummary,
@@ -34,6 +38,14 @@ _GROUP_WORDS = {
     "transfer": "copying between host and device",
     "unknown": "unmodelled work",
 }
+
+# Caveat -> what to record instead, where it concerns more than half of what was recorded.
+_RECORD_INSTEAD: Mapping[str, str] = {
+    HALF_RECORDED: "record the device too: activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]",
+    GRAPH_CAPTURE: "record later steps, which replay the graph: this window captures it",
+    ONE_OFF: "record later steps, after warm-up: {message}",
+}
+_MOST = 0.5
 
 _NEWER_TRACE = "record with shapes in a recent PyTorch: traces since 2.3 also hold dtypes and scalar arguments"
 # Part of the reason why work is unmodelled -> what would make it modelled.
@@ -64,8 +76,9 @@ _LONGEST_NAME = 60
 class Grounds:
     """Facts that a verdict rests on.
 
-    ``broken`` is the reason why the trace cannot be trusted, null when it can; ``straggler`` is a sentence on the rank
-    that the others wait for.
+    ``broken`` is the reason why the trace cannot be trusted, null when it can; ``instead`` says what to record where
+    this trace shows something else than the program at work; ``straggler`` is a sentence on the rank that the others
+    wait for.
     """
 
     ledger: Ledger
@@ -73,6 +86,7 @@ class Grounds:
     idle: tuple[IdleCause, ...]
     host_only: bool = False
     broken: str | None = None
+    instead: str | None = None
     sides: TwoSided | None = None
     straggler: str | None = None
 
@@ -101,8 +115,21 @@ def grounds_of(evidence: Evidence) -> Grounds:
         idle=analysis.idle,
         host_only=evidence.linked.is_host_only,
         broken=broken,
+        instead=_record_instead(analysis.caveats),
         sides=evidence.sides,
         straggler=evidence.straggler,
+    )
+
+
+def _record_instead(caveats: Sequence[Caveat]) -> str | None:
+    """Advice of the first caveat that says that most of the trace is not the program at work; null where none does."""
+    return next(
+        (
+            _RECORD_INSTEAD[caveat.slug].format(message=caveat.message)
+            for caveat in caveats
+            if caveat.slug in _RECORD_INSTEAD and (caveat.share is None or caveat.share > _MOST)
+        ),
+        None,
     )
 
 
@@ -199,8 +226,8 @@ def _contributor(grounds: Grounds, group: str) -> str:
 
 def _recording_advice(grounds: Grounds, decision: BoundDecision) -> str | None:
     """Advice on a new recording where this one cannot show what limits the step; null where it can."""
-    if grounds.broken is not None:
-        return "record it again"
+    if grounds.instead is not None or grounds.broken is not None:
+        return grounds.instead or "record it again"
     if decision.bound == "inconclusive":
         return _account_advice(grounds, decision)
     return "judge the sides apart, with a recording of warmed-up steps" if grounds.sides is not None else None

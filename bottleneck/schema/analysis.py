@@ -22,7 +22,8 @@ GROUPS = ("compute", "memory", "overhead", "communication", "transfer", "unknown
 
 # Slugs of caveats that leave no verdict: much of the device's work is not in the trace, or the times are not its own.
 DISTURBED, CONTENDED = "disturbed-profile", "contended"
-BROKEN_TRACE_SLUGS = frozenset({"no-device-events", "kernels-missing", DISTURBED, CONTENDED})
+HALF_RECORDED, GRAPH_CAPTURE, ONE_OFF = "device-not-recorded", "graph-capture", "one-off"
+BROKEN_TRACE_SLUGS = frozenset({"no-device-events", HALF_RECORDED, "kernels-missing", DISTURBED, CONTENDED})
 
 
 @dataclass(frozen=True)

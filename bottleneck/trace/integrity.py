@@ -6,6 +6,7 @@ from functools import partial
 import numpy as np
 import pandas as pd
 
+from bottleneck.schema.analysis import HALF_RECORDED
 from bottleneck.schema.checks import Check, Status
 from bottleneck.schema.linked_trace import Linked, Trace
 from bottleneck.schema.tables import as_integers
@@ -252,7 +253,20 @@ def check_host_work(linked: Linked) -> list[Check]:
 
 
 def _no_device_work(trace: Trace) -> Check:
-    message = next((caveat.message for caveat in trace.caveats if caveat.slug == "no-device-events"), None)
+    messages = {caveat.slug: caveat.message for caveat in trace.caveats}
+    message = messages.get("no-device-events")
+    if HALF_RECORDED in messages:
+        return Check(
+            "no-device-events",
+            _DEVICE,
+            "device",
+            "missing",
+            "ops ran on a device, but the trace holds none of its work",
+            messages[HALF_RECORDED],
+            "record the device too: activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]",
+            share=1.0,
+            decides=True,
+        )
     if message is None:
         return Check("no-device-events", _DEVICE, "device", "ok", "a CPU trace: no kernel was launched")
     return Check(

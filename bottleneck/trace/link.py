@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pandas as pd
 
-from bottleneck.schema.analysis import Caveat
+from bottleneck.schema.analysis import GRAPH_CAPTURE, ONE_OFF, Caveat
 from bottleneck.schema.linked_trace import Linked, Trace, Window
 from bottleneck.schema.tables import CAPTURED, KERNELS, as_integers, category
 from bottleneck.trace.frames import Labels, Places, Stacks, find_places, locate
@@ -91,7 +91,7 @@ def _kernels(trace: Trace, rows: Ints) -> dict[str, object]:
 TOLERATED_SHARE = 0.02
 
 
-def linking_caveats(trace: Trace, window: Window, kernels: pd.DataFrame) -> tuple[Caveat, ...]:
+def linking_caveats(trace: Trace, window: Window, kernels: pd.DataFrame, captured: pd.DataFrame) -> tuple[Caveat, ...]:
     """Caveats on the links of a trace with device work; messages give shares of the device's busy time."""
     early_us = (kernels["launch_ts_us"] - kernels["ts_us"]).to_numpy()
     most_early = format_us(float(np.nanmax(early_us, initial=0.0)))
@@ -131,7 +131,7 @@ def linking_caveats(trace: Trace, window: Window, kernels: pd.DataFrame) -> tupl
             busy=f"{format_share(share)} of the device's busy time",
         )
         caveats.append(Caveat(slug, text, _touched(window, kernels, chosen)))
-    return (*caveats, *_missing_kernels(trace))
+    return (*caveats, *_missing_kernels(trace, captured), *_one_off_calls(trace, window, kernels))
 
 
 def step_caveats(window: Window) -> tuple[Caveat, ...]:
@@ -163,16 +163,63 @@ def kernel_launches(trace: Trace) -> tuple[Ints, Flags]:
     return rows, ~np.isin(correlation, as_integers(trace.device_args["correlation"]))
 
 
-def _missing_kernels(trace: Trace) -> tuple[Caveat, ...]:
-    """Launches without a kernel: dropped by the profiler, captured into a graph, or still queued when it stopped."""
+def _missing_kernels(trace: Trace, captured: pd.DataFrame) -> tuple[Caveat, ...]:
+    """Launches without a kernel: captured into a graph, dropped, or still queued when the profiler stopped."""
     called, missing = kernel_launches(trace)
-    if not len(called) or missing.mean() <= TOLERATED_SHARE:
+    entered = missing & np.isin(trace.launch_args["event"].to_numpy()[called], captured["event"].to_numpy())
+    caveats = []
+    if 2 * entered.sum() > len(called):
+        message = (
+            f"{entered.sum()} of {len(called)} kernel launches ({format_share(float(entered.mean()))}) were captured"
+            " into a graph, where they run later: the trace shows start-up"
+        )
+        caveats.append(Caveat(GRAPH_CAPTURE, message))
+    lost = missing & ~entered
+    if lost.sum() > TOLERATED_SHARE * len(called):
+        message = (
+            f"{lost.sum()} of {len(called)} kernel launches ({format_share(float(lost.mean()))}) have no kernel in"
+            " the trace: dropped by the profiler, or still queued when it stopped"
+        )
+        caveats.append(Caveat("kernels-missing", message))
+    return tuple(caveats)
+
+
+# A call that takes more than half of the time of all calls of its name, and so much of the window, is paid once:
+# creation of a context, start of a library, loading of a kernel, memory that the allocator keeps.
+_MOST_OF_ITS_KIND = 0.5
+_WORTH_SETTING_ASIDE = 0.1
+# A call beside which the device works is a wait for it, whatever its name.
+_DEVICE_RESTS = 0.2
+
+
+def _one_off_calls(trace: Trace, window: Window, kernels: pd.DataFrame) -> tuple[Caveat, ...]:
+    """A caveat on calls into the driver that are paid once and not in every step, with their share of the window."""
+    rows = np.flatnonzero((trace.events["category"] == "runtime").to_numpy())
+    start_us, dur_us = (trace.events[column].to_numpy()[rows] for column in ("ts_us", "dur_us"))
+    inside = (start_us >= window.host_us[0]) & (start_us < window.host_us[1]) & (dur_us > 0)
+    name = trace.events["name"].cat.codes.to_numpy()[rows]
+    spent_us = np.bincount(name[inside], dur_us[inside], minlength=int(name.max(initial=0)) + 1)
+    calls = np.bincount(name, minlength=len(spent_us))
+    long = inside & (dur_us > _WORTH_SETTING_ASIDE * window.wall_us)
+    long &= (dur_us > _MOST_OF_ITS_KIND * spent_us[name]) & (calls[name] > 1)
+    busy_from, busy_to = kernels["ts_us"].to_numpy(), (kernels["ts_us"] + kernels["dur_us"]).to_numpy()
+    found = []
+    for row in np.flatnonzero(long):
+        low, high = start_us[row], start_us[row] + dur_us[row]
+        beside_us = np.maximum(np.minimum(busy_to, high) - np.maximum(busy_from, low), 0.0).sum()
+        if beside_us < _DEVICE_RESTS * dur_us[row]:
+            found.append(row)
+    if not found:
         return ()
+    longest = max(found, key=lambda row: dur_us[row])
+    share = min(1.0, float(dur_us[found].sum()) / window.wall_us)
+    label = trace.events["name"].iloc[rows[longest]]
+    others = f" and {len(found) - 1} more" if len(found) > 1 else ""
     message = (
-        f"{missing.sum()} of {len(called)} kernel launches ({format_share(float(missing.mean()))}) have no kernel in"
-        " the trace: dropped by the profiler, captured into a graph, or still queued when it stopped"
+        f"one call of {label} ({format_us(float(dur_us[longest]))}){others} takes {format_share(share)} of the window,"
+        " and is paid once: start-up of a context or a library, loading of a kernel, or memory that is kept"
     )
-    return (Caveat("kernels-missing", message),)
+    return (Caveat(ONE_OFF, message, share),)
 
 
 _GRAPH_LAUNCH = re.compile("GraphLaunch", re.IGNORECASE)
@@ -228,8 +275,9 @@ def link(trace: Trace, window: Window) -> Linked:
     dur_us = kernels["dur_us"].to_numpy()
     linked_us = dur_us[issued.op >= 0].sum()
     share = float(linked_us / dur_us.sum()) if dur_us.sum() > 0 else None
-    caveats = (*step_caveats(window), *linking_caveats(trace, window, kernels))
-    return Linked(trace, window, ops, kernels, share, caveats, find_places(stacks), find_captured(trace, trees))
+    captured = find_captured(trace, trees)
+    caveats = (*step_caveats(window), *linking_caveats(trace, window, kernels, captured))
+    return Linked(trace, window, ops, kernels, share, caveats, find_places(stacks), captured)
 
 
 def _without_host_collectives(trace: Trace) -> Trace:

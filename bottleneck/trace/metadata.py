@@ -2,11 +2,12 @@
 
 import itertools
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from bottleneck.schema.analysis import Caveat
+from bottleneck.schema.analysis import HALF_RECORDED, Caveat
 from bottleneck.schema.linked_trace import DeviceProperties
 from bottleneck.trace.categories import ASCEND_TASK, category_of
 from bottleneck.trace.columns import Columns
@@ -169,10 +170,16 @@ def _has_device_work(columns: Columns) -> bool:
     return any(category_of(name) in _DEVICE_WORK for name in columns.categories)
 
 
+# Ops and collectives that run on a GPU only. (The CPU's dispatcher asks whether cuDNN would be acceptable.)
+_ON_A_DEVICE = re.compile(r"aten::_?(?:cudnn|miopen)_(?!is_acceptable)\w+|nccl:\w+|\w+::\w+_cuda")
+
+
 def missing_device_work(columns: Columns) -> tuple[Caveat, ...]:
-    """A caveat when kernels were launched but none was recorded."""
-    if _has_device_work(columns) or not any(name in columns.names for name in _LAUNCHES):
+    """A caveat when kernels were launched, or ops ran on a device, but none of its work was recorded."""
+    if _has_device_work(columns):
         return ()
+    if not any(name in columns.names for name in _LAUNCHES):
+        return _half_recorded(columns)
     return (
         Caveat(
             "no-device-events",
@@ -180,3 +187,14 @@ def missing_device_work(columns: Columns) -> tuple[Caveat, ...]:
             "(missing permission, a stub library in LD_LIBRARY_PATH, or another profiler), so only the host side shows",
         ),
     )
+
+
+def _half_recorded(columns: Columns) -> tuple[Caveat, ...]:
+    op = next((name for name in columns.names if _ON_A_DEVICE.fullmatch(name)), None)
+    if op is None:
+        return ()
+    message = (
+        f"this is a GPU program recorded without its GPU: {op} runs on a device, and the trace holds no device work, so"
+        " that only the host side shows"
+    )
+    return (Caveat(HALF_RECORDED, message),)

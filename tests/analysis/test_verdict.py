@@ -6,9 +6,9 @@ from dataclasses import replace
 import pytest
 
 from bottleneck.analysis.ledger import ledger_of
-from bottleneck.analysis.verdict import Grounds, decide
+from bottleneck.analysis.verdict import Grounds, _record_instead, decide
 from bottleneck.schema.accounts import ACCOUNTS
-from bottleneck.schema.analysis import GROUPS, Finding, IdleCause, Interval, KernelSummary, Verdict
+from bottleneck.schema.analysis import GROUPS, Caveat, Finding, IdleCause, Interval, KernelSummary, Verdict
 from bottleneck.schema.evidence import TwoSided
 
 _KERNEL = KernelSummary(
@@ -73,6 +73,18 @@ def test_trace_that_cannot_be_trusted_is_inconclusive_and_says_why() -> None:
     verdict = decide(replace(_grounds({"compute": 100}), broken="half of the launches have no kernel"))
     assert verdict.bound == "inconclusive"
     assert verdict.sentence == "Inconclusive: half of the launches have no kernel. First: record it again."
+
+
+def test_a_trace_that_shows_something_else_than_the_program_at_work_says_first_what_to_record() -> None:
+    start_up = Caveat("one-off", "one call takes 60 % of the window", 0.6)
+    verdict = decide(replace(_grounds({"overhead.launch": 60, "compute": 40}), instead=_record_instead([start_up])))
+    assert verdict.bound == "overhead"
+    assert verdict.first_step == "record later steps, after warm-up: one call takes 60 % of the window"
+
+
+@pytest.mark.parametrize("caveat", [Caveat("one-off", "a tenth", 0.1), Caveat("clock-skew", "all of it", 1.0)])
+def test_a_smaller_part_or_another_limit_of_a_trace_does_not_come_first(caveat: Caveat) -> None:
+    assert _record_instead([caveat]) is None
 
 
 def test_regime_is_the_one_with_most_time_in_the_group() -> None:

@@ -162,6 +162,12 @@ def test_a_trace_of_launches_alone_says_that_the_device_is_missing(tmp_path: Pat
     assert "permission" in check.why
 
 
+def test_a_gpu_program_without_its_gpu_is_told_to_record_the_device(tmp_path: Path) -> None:
+    (check,) = check_device_work(linked(tmp_path, [op("aten::relu", 1, 9), op("nccl:all_reduce", 12, 9)]))
+    assert (check.slug, check.status) == ("no-device-events", "missing")
+    assert "ProfilerActivity.CUDA" in check.remedy
+
+
 def test_a_cpu_trace_is_not_blamed_for_having_no_kernels(tmp_path: Path) -> None:
     (check,) = check_device_work(linked(tmp_path, [op("aten::relu", 1, 9)]))
     assert (check.slug, check.status) == ("no-device-events", "ok")

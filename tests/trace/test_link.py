@@ -250,6 +250,31 @@ def test_launches_without_a_kernel_are_reported_when_they_are_many(tmp_path: Pat
     assert "3 of 100" in many.caveats[0].message
 
 
+def test_launches_that_entered_a_graph_are_a_capture_and_not_lost(tmp_path: Path) -> None:
+    begin, end = launch(901, 20, 1, "cudaStreamBeginCapture"), launch(902, 80, 1, "cudaStreamEndCapture")
+    entered = [launch(each, each, 0.5) for each in range(30, 70)]
+    result = linked(tmp_path, [op("aten::x", 0, 150), launch(1, 5, 1), kernel(1, 100, 5), begin, *entered, end])
+    assert caveats(result) == ["graph-capture"]
+    assert "40 of 41" in result.caveats[0].message
+    replayed = [kernel(each, 100 + each, 0.5) for each in range(30, 70)]
+    assert caveats(linked(tmp_path, [op("aten::x", 0, 150), begin, *entered, end, *replayed])) == []
+
+
+def test_a_call_that_dwarfs_its_kind_beside_an_idle_device_is_a_one_off(tmp_path: Path) -> None:
+    steady = [event for at in range(1, 20) for event in (launch(at, 600 + 10 * at, 5), kernel(at, 608 + 10 * at, 2))]
+    first = [launch(99, 10, 500), kernel(99, 512, 2)]
+    result = linked(tmp_path, [op("aten::x", 0, 1000), *first, *steady])
+    assert caveats(result) == ["one-off"]
+    assert result.caveats[0].share == pytest.approx(0.5, abs=0.01)
+    assert caveats(linked(tmp_path, [op("aten::x", 0, 1000), *steady])) == []
+
+
+def test_a_long_call_beside_a_busy_device_is_a_wait_and_no_one_off(tmp_path: Path) -> None:
+    work = [launch(1, 5, 2), kernel(1, 8, 590), launch(2, 610, 2), kernel(2, 620, 2)]
+    waits = [launch(3, 10, 590, "cudaDeviceSynchronize"), launch(4, 630, 2, "cudaDeviceSynchronize")]
+    assert caveats(linked(tmp_path, [op("aten::x", 0, 1000), *work, *waits])) == []
+
+
 def test_calls_that_launch_nothing_are_not_missed(tmp_path: Path) -> None:
     calls = [launch(each, each, 0.5, "cudaEventRecord") for each in range(10, 60)]
     assert caveats(linked(tmp_path, [op("aten::x", 0, 150), *calls, launch(1, 5, 1), kernel(1, 200, 5)])) == []

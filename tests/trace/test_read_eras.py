@@ -315,6 +315,22 @@ def test_launches_without_any_recorded_kernel_are_reported(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(
+    ("name", "found"),
+    [
+        ("nccl:all_reduce", ["device-not-recorded"]),
+        ("aten::cudnn_convolution", ["device-not-recorded"]),
+        ("fbgemm::permute_1D_sparse_data_cuda", ["device-not-recorded"]),
+        ("aten::cudnn_is_acceptable", []),
+        ("gloo:all_reduce", []),
+        ("aten::mkldnn_convolution", []),
+    ],
+)
+def test_ops_of_a_device_without_its_work_are_half_a_recording(name: str, found: list[str], tmp_path: Path) -> None:
+    trace = read_trace(write_trace(tmp_path / "t.json", [op("aten::mm", 1, 1), op(name, 3, 1)]))
+    assert slugs(trace) == found
+
+
+@pytest.mark.parametrize(
     "text", ['{{"traceEvents": {}}}', "{}", '\n\n  {{ "a" : [1, {{"traceEvents": []}}], "traceEvents" :\n{} }}']
 )
 def test_an_object_or_a_bare_array_with_any_spacing_is_read(tmp_path: Path, text: str) -> None:
