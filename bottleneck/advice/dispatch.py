@@ -28,6 +28,7 @@ from bottleneck.advice.quantities import (
     work_in_window,
 )
 from bottleneck.advice.ranking import Draft, up_to
+from bottleneck.schema.accounts import UNMODELLED_ACCOUNTS
 from bottleneck.schema.analysis import Interval
 from bottleneck.schema.evidence import Evidence, remembered
 from bottleneck.schema.tables import text_matches
@@ -252,7 +253,7 @@ def host_overhead(evidence: Evidence) -> Draft | None:
         return None
     calls = _model_calls(evidence)
     claims = claims_of(
-        evidence, *ISSUE_ACCOUNTS, "overhead.launch_floor", "memory", "compute", "unknown", most_us=gain.high
+        evidence, *ISSUE_ACCOUNTS, "overhead.launch_floor", "memory", "compute", *UNMODELLED_ACCOUNTS, most_us=gain.high
     )
     high_us = math.fsum(claims.values())
     return Draft(

@@ -19,7 +19,7 @@ from bottleneck.advice.quantities import (
     share_of_step,
 )
 from bottleneck.advice.ranking import Draft, up_to
-from bottleneck.schema.accounts import phrase_of
+from bottleneck.schema.accounts import UNMODELLED_ACCOUNTS, phrase_of
 from bottleneck.schema.analysis import CollectiveSummary, Interval, LedgerEntry, RankSummary
 from bottleneck.schema.evidence import Evidence
 from bottleneck.schema.op_names import LOADER_FETCH
@@ -157,7 +157,7 @@ def exposed_communication(evidence: Evidence) -> Draft | None:
         return None
     transfer_us, is_known = _transfer_us(evidence.analysis.collectives)
     # Unmodelled work may hide a collective as well as any other.
-    unmodelled_us = account_us(evidence, "unknown", "overhead.launch_floor")
+    unmodelled_us = account_us(evidence, *UNMODELLED_ACCOUNTS, "overhead.launch_floor")
     work_us = group_us(evidence, "compute") + group_us(evidence, "memory") + unmodelled_us
     hideable_us = min(exposed_us, transfer_us, work_us)
     if share_of_step(evidence, hideable_us) < _LEAST_SHARE:

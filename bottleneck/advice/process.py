@@ -17,6 +17,7 @@ from bottleneck.advice.quantities import (
     share_of_step,
 )
 from bottleneck.advice.ranking import Draft, up_to
+from bottleneck.schema.accounts import UNMODELLED_ACCOUNTS
 from bottleneck.schema.analysis import Interval, KernelSummary
 from bottleneck.schema.evidence import Evidence
 from bottleneck.schema.op_names import TRAINING
@@ -50,7 +51,7 @@ def too_many_threads(evidence: Evidence) -> Draft | None:
             for row in evidence.analysis.kernels
             if row.bound != "dispatch"
         ),
-        account_us(evidence, *_REDUCIBLE, "unknown"),
+        account_us(evidence, *_REDUCIBLE, *UNMODELLED_ACCOUNTS),
     )
     return Draft(
         slug="too-many-threads",
@@ -62,7 +63,7 @@ def too_many_threads(evidence: Evidence) -> Draft | None:
         advice="Use one thread per core at most, and leave one to the data loader's workers.",
         code=f"torch.set_num_threads({recording.processors})  # or OMP_NUM_THREADS={recording.processors}",
         gain_us=Interval(beyond_us / 4, beyond_us),
-        claims=claims_of(evidence, *_REDUCIBLE, "unknown", most_us=beyond_us),
+        claims=claims_of(evidence, *_REDUCIBLE, *UNMODELLED_ACCOUNTS, most_us=beyond_us),
         tries=("threads-cores", "threads-half"),
         confidence="low",
     )

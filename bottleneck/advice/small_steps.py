@@ -25,6 +25,7 @@ from bottleneck.advice.quantities import (
     timing_confidence,
 )
 from bottleneck.advice.ranking import Draft
+from bottleneck.schema.accounts import UNMODELLED_ACCOUNTS
 from bottleneck.schema.analysis import Interval
 from bottleneck.schema.evidence import Evidence
 from bottleneck.units import format_si, format_us
@@ -74,7 +75,7 @@ def larger_batch(evidence: Evidence) -> Draft | None:
             "batch"
         )
     gain = Interval(evidence.step_us * max(1 - high / 2, 0.0), evidence.step_us * (1 - max(low, 0.0) / 2))
-    claims = claims_of(evidence, *_FIXED, "memory", "compute", "unknown", most_us=gain.high)
+    claims = claims_of(evidence, *_FIXED, "memory", "compute", *UNMODELLED_ACCOUNTS, most_us=gain.high)
     return Draft(
         slug="larger-batch",
         title=f"The step {'costs' if is_measured else 'would cost'} nearly the same with twice the samples",

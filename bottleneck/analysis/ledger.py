@@ -40,7 +40,7 @@ from bottleneck.analysis.intervals import (
     tally,
     union,
 )
-from bottleneck.schema.accounts import ACCOUNTS, IDLE_CAUSES
+from bottleneck.schema.accounts import ACCOUNTS, IDLE_CAUSES, UNMODELLED, UNMODELLED_BY_FAMILY
 from bottleneck.schema.analysis import Caveat, Device, Ledger, LedgerEntry
 from bottleneck.schema.evidence import TwoSided
 from bottleneck.schema.linked_trace import Linked
@@ -325,9 +325,15 @@ def ledger_of(account_us: Mapping[str, float], wall_us: float) -> Ledger:
 
 
 def _device_accounts(roofline: pd.DataFrame) -> Integers:
-    bound = roofline["bound"].cat
+    """The account of each kernel by its bound; of unmodelled work by its family."""
+    if not len(roofline):
+        return np.zeros(0, dtype=np.int64)
+    bound, family = roofline["bound"].cat, roofline["family"].cat
     code_of_bound = np.array([_CODE[_ACCOUNT_OF_BOUND[name]] for name in bound.categories], dtype=np.int64)
-    return code_of_bound[bound.codes.to_numpy()] if len(roofline) else np.zeros(0, dtype=np.int64)
+    accounts = [UNMODELLED_BY_FAMILY.get(name, UNMODELLED) for name in family.categories]
+    code_of_family = np.array([*(_CODE[name] for name in accounts), _CODE[UNMODELLED]], dtype=np.int64)
+    account = code_of_bound[bound.codes.to_numpy()]
+    return np.where(account == _CODE[UNMODELLED], code_of_family[family.codes.to_numpy()], account)
 
 
 def _host_accounts(linked: Linked, roofline: pd.DataFrame, host: Host) -> Integers:

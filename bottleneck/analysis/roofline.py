@@ -195,7 +195,8 @@ def classify(
     columns["confidence"] = _confidence(work, bounds, times, decision)[of_kernel]
     columns["reason"] = reason.codes[of_kernel]
     copies = copy_floors(work)
-    return _frame(_judge_others(work, columns, copies, len(reason.labels)), (*reason.labels, *copies.reason.labels))
+    judged = _judge_others(work, columns, copies, len(reason.labels))
+    return _frame(judged, (*reason.labels, *copies.reason.labels), attribution["family"])
 
 
 def _times(work: RooflineInput, bounds: Floors) -> _Times:
@@ -425,7 +426,9 @@ def _judge_others(
     return columns | {name: np.where(other, values, columns[name]) for name, values in replaced.items()}
 
 
-def _frame(columns: dict[str, Floats | Integers], reason_labels: tuple[str, ...]) -> pd.DataFrame:
+def _frame(
+    columns: dict[str, Floats | Integers], reason_labels: tuple[str, ...], family: "pd.Series[str]"
+) -> pd.DataFrame:
     """ROOFLINE from numbers and codes; reasons that nobody gives are left out of the categories."""
     used, codes = np.unique(columns["reason"], return_inverse=True)
     given = [reason_labels[code] for code in used if code >= 0]
@@ -438,5 +441,6 @@ def _frame(columns: dict[str, Floats | Integers], reason_labels: tuple[str, ...]
         "regime": category(columns["regime"].astype(np.int64), REGIMES),
         "confidence": category(columns["confidence"].astype(np.int64), CONFIDENCES),
         "reason": category(position[codes.ravel()], distinct),
+        "family": family.array,
     }
-    return ROOFLINE.check(pd.DataFrame({name: texts.get(name, columns[name]) for name in ROOFLINE.columns}))
+    return ROOFLINE.check(pd.DataFrame({name: (columns | texts)[name] for name in ROOFLINE.columns}))

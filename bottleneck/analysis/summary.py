@@ -13,7 +13,7 @@ from bottleneck.analysis.kernel_rows import KernelTimes, codes_of, fold_kernels
 from bottleneck.analysis.ledger import LedgerResult, is_wait
 from bottleneck.analysis.queue import measure_queue
 from bottleneck.analysis.verdict import describe_sides, name_in_sentence
-from bottleneck.schema.accounts import ACCOUNTS
+from bottleneck.schema.accounts import ACCOUNTS, UNMODELLED_ACCOUNTS
 from bottleneck.schema.analysis import (
     GROUPS,
     Caveat,
@@ -34,7 +34,7 @@ from bottleneck.schema.statistics import summarise_durations
 from bottleneck.units import US_PER_S, format_share
 
 _NO_PEAK = "a trace counts host memory from where it begins, not what was in use before"
-_UNKNOWN = tuple(ACCOUNTS).index("unknown")
+_UNMODELLED = tuple(tuple(ACCOUNTS).index(name) for name in UNMODELLED_ACCOUNTS)
 
 
 def total(rows: KernelTimes, result: LedgerResult, kernels: Sequence[KernelSummary], device: Device) -> Totals:
@@ -70,7 +70,7 @@ def total(rows: KernelTimes, result: LedgerResult, kernels: Sequence[KernelSumma
 def cover(rows: KernelTimes, result: LedgerResult) -> Coverage:
     """Shares of busy time that are tied to ops and modelled, and what has no cost, most time first."""
     busy_us = result.overlap.busy_us
-    unknown = np.flatnonzero((rows.account == _UNKNOWN) & (rows.us > 0))
+    unknown = np.flatnonzero(np.isin(rows.account, _UNMODELLED) & (rows.us > 0))
     unknown_us = float(rows.us[unknown].sum())
     return Coverage(
         linked_share=rows.linked.linked_share,

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import cast
 
-from bottleneck.schema.accounts import ACCOUNTS, phrase_of
+from bottleneck.schema.accounts import ACCOUNTS, UNMODELLED, UNMODELLED_ACCOUNTS, phrase_of
 from bottleneck.schema.analysis import (
     BROKEN_TRACE_SLUGS,
     GRAPH_CAPTURE,
@@ -27,6 +27,8 @@ from bottleneck.units import format_share, format_us
 
 # Below half of the step a group does not decide alone when the next one is this close.
 _CLEAR_LEAD = 0.1
+# A device that works for more than this of the step limits it, whatever its kernels wait for.
+_BUSY = 0.9
 # A verdict names what matters; from this share of the step on, by the middle of the predicted gain.
 _WORTH_NAMING = 0.02
 
@@ -95,7 +97,8 @@ class Grounds:
 class BoundDecision:
     """The bound of a step: the group that limits it, or ``mixed`` or ``inconclusive``; ``ranked`` are the known groups.
 
-    ``share`` is that of the limiting group; of work without a cost model where too little is known.
+    ``share`` is that of the limiting group; of the busy time for ``device``, of unmodelled work where too little is
+    known. ``by_kind`` marks a bound that rests on the kinds of work that names show, because too little is modelled.
     """
 
     bound: Bound
@@ -103,6 +106,7 @@ class BoundDecision:
     share: float
     shares: Mapping[str, float]
     ranked: tuple[str, ...]
+    by_kind: bool = False
 
 
 def grounds_of(evidence: Evidence) -> Grounds:
@@ -136,19 +140,61 @@ def _record_instead(caveats: Sequence[Caveat]) -> str | None:
 def find_bound(grounds: Grounds) -> BoundDecision:
     """The largest group, unless too little is known or the lead too small.
 
-    ``mixed`` when the largest known group holds under half and the next is within 10 points; ``inconclusive`` when more
-    than half, or more than in any other group, is unknown, or when the trace cannot be trusted.
+    ``mixed`` when the largest known group holds under half and the next is within 10 points. Where more than half, or
+    more than in any other group, is unmodelled: ``device`` if a device works nearly all of the time, else the bound
+    that such kinds of work usually have. ``inconclusive`` when the kinds are not known either, or when the trace cannot
+    be trusted.
     """
     shares = grounds.ledger.group_shares()
-    ranked = tuple(sorted((group for group in GROUPS if group != "unknown"), key=lambda group: -shares[group]))
-    first, second = ranked[0], ranked[1]
+    ranked = _ranked(shares)
     if grounds.broken is not None:
-        return BoundDecision("inconclusive", None, shares[first], shares, ranked)
-    if shares["unknown"] > min(0.5, shares[first]):
+        return BoundDecision("inconclusive", None, shares[ranked[0]], shares, ranked)
+    if not _is_mostly_unknown(shares, ranked):
+        return _bound_of(grounds, shares, shares, ranked)
+    busy = _busy_share(grounds.ledger)
+    if busy > _BUSY and not grounds.host_only and shares["communication"] + shares["transfer"] < 1 - _BUSY:
+        return BoundDecision("device", None, busy, shares, ranked)
+    likely = _likely_shares(grounds.ledger)
+    if _is_mostly_unknown(likely, _ranked(likely)):
         return BoundDecision("inconclusive", None, shares["unknown"], shares, ranked)
-    if shares[first] < 0.5 and shares[first] - shares[second] <= _CLEAR_LEAD:
-        return BoundDecision("mixed", None, shares[first], shares, ranked)
-    return BoundDecision(cast("Bound", first), _regime(grounds, first), shares[first], shares, ranked)
+    return replace(_bound_of(grounds, likely, shares, _ranked(likely)), by_kind=True)
+
+
+def _ranked(shares: Mapping[str, float]) -> tuple[str, ...]:
+    """The known groups, largest first."""
+    return tuple(sorted((group for group in GROUPS if group != UNMODELLED), key=lambda group: -shares[group]))
+
+
+def _is_mostly_unknown(shares: Mapping[str, float], ranked: Sequence[str]) -> bool:
+    return shares[UNMODELLED] > min(0.5, shares[ranked[0]])
+
+
+def _bound_of(
+    grounds: Grounds, decisive: Mapping[str, float], shares: Mapping[str, float], ranked: tuple[str, ...]
+) -> BoundDecision:
+    """The bound by the shares that decide; the ledger's own ``shares`` are kept."""
+    first, second = ranked[0], ranked[1]
+    if decisive[first] < 0.5 and decisive[first] - decisive[second] <= _CLEAR_LEAD:
+        return BoundDecision("mixed", None, decisive[first], shares, ranked)
+    return BoundDecision(cast("Bound", first), _regime(grounds, first), decisive[first], shares, ranked)
+
+
+def _likely_shares(ledger: Ledger) -> dict[str, float]:
+    """Shares of the groups with unmodelled work counted as the bound that its kind usually has."""
+    shares = ledger.group_shares()
+    for entry in ledger.entries:
+        likely = ACCOUNTS[entry.account].likely if entry.account in ACCOUNTS else None
+        if likely is not None:
+            shares[likely] += entry.share
+            shares[UNMODELLED] -= entry.share
+    return shares
+
+
+def _busy_share(ledger: Ledger) -> float:
+    """Share of the step in which the device works: all but the causes of idle time."""
+    return 1.0 - math.fsum(
+        entry.share for entry in ledger.entries if entry.account in ACCOUNTS and ACCOUNTS[entry.account].cause
+    )
 
 
 def decide(grounds: Grounds, findings: Sequence[Finding] = ()) -> Verdict:
@@ -189,7 +235,19 @@ def _opening(grounds: Grounds, decision: BoundDecision) -> str:
         most = _largest_kernel(grounds, ("unknown",))
         reason = f", most of it {_label(most)} ({most.reason or 'no cost formula'})" if most else ""
         return f"Inconclusive: {format_share(shares['unknown'])} of the {wall} step is unmodelled work{reason}"
+    if decision.bound == "device":
+        return (
+            f"The device limits the step: it works for {format_share(decision.share)} of {wall}, so overhead and "
+            "exposed communication are excluded. Compute and memory bandwidth cannot be told apart: "
+            f"{_kinds(grounds, shares)}"
+        )
     first, second = decision.ranked[0], decision.ranked[1]
+    if decision.by_kind:
+        likely = _likely_shares(grounds.ledger)
+        opening = ", ".join(f"{_GROUP_WORDS[group]} {format_share(likely[group])}" for group in (first, second))
+        known = f"{_capital(_GROUP_WORDS[first])} probably holds"
+        held = "No single bound holds" if decision.bound == "mixed" else known
+        return f"{held} the {wall} step back, by the kinds of its work: {opening}; {_kinds(grounds, decision.shares)}"
     if decision.bound == "mixed":
         return (
             f"No single bound holds the {wall} step back: {_GROUP_WORDS[first]} {format_share(shares[first])}, "
@@ -198,9 +256,22 @@ def _opening(grounds: Grounds, decision: BoundDecision) -> str:
         )
     words = f"{_GROUP_WORDS[first]}, {decision.regime}," if decision.regime else _GROUP_WORDS[first]
     return (
-        f"{words[0].upper()}{words[1:]} holds the step back: {format_share(shares[first])} of {wall}, "
+        f"{_capital(words)} holds the step back: {format_share(shares[first])} of {wall}, "
         f"its largest part {_contributor(grounds, first)}"
     )
+
+
+def _capital(words: str) -> str:
+    return f"{words[0].upper()}{words[1:]}"
+
+
+def _kinds(grounds: Grounds, shares: Mapping[str, float]) -> str:
+    """The unmodelled work by kind, largest first, with the reason for most of it."""
+    entries = sorted((one for one in grounds.ledger.entries if one.group == UNMODELLED), key=lambda one: -one.share)
+    named = [f"{phrase_of(one.account).removeprefix('unmodelled ')} {format_share(one.share)}" for one in entries[:3]]
+    most = _largest_kernel(grounds, ("unknown",))
+    reason = f" ({most.reason})" if most is not None and most.reason else ""
+    return f"{format_share(shares[UNMODELLED])} is unmodelled: {', '.join(named)}{reason}"
 
 
 def _doubt(decision: BoundDecision) -> str:
@@ -208,7 +279,8 @@ def _doubt(decision: BoundDecision) -> str:
     # Unknown work is work: it may be compute or memory, never overhead or communication.
     shares, first = decision.shares, decision.ranked[0]
     rival = max(shares[group] for group in ("compute", "memory") if group != first)
-    if decision.bound == "inconclusive" or shares["unknown"] <= 0 or rival + shares["unknown"] < shares[first]:
+    is_open = decision.bound in {"inconclusive", "device"} or decision.by_kind
+    if is_open or shares["unknown"] <= 0 or rival + shares["unknown"] < shares[first]:
         return ""
     return f"; another {format_share(shares['unknown'])} is unmodelled work, which could overturn this"
 
@@ -246,9 +318,10 @@ def _first_finding(grounds: Grounds, findings: Sequence[Finding]) -> str | None:
 
 def _account_advice(grounds: Grounds, decision: BoundDecision) -> str:
     """The default advice on the largest account of the group that limits the step."""
-    entry = _largest_entry(grounds, "unknown" if decision.bound == "inconclusive" else decision.ranked[0])
+    is_unmodelled = decision.bound in {"inconclusive", "device"} or decision.by_kind
+    entry = _largest_entry(grounds, UNMODELLED if is_unmodelled else decision.ranked[0])
     kernel = _largest_kernel(grounds, _bounds_of(entry.account))
-    if entry.account == "unknown" and kernel is not None:
+    if entry.account in UNMODELLED_ACCOUNTS and kernel is not None:
         known = [advice for part, advice in _UNMODELLED_ADVICE.items() if part in (kernel.reason or "")]
         return (known or [ACCOUNTS["unknown"].advice])[0]
     if entry.account == "compute" and decision.regime == "saturated":
@@ -278,7 +351,7 @@ def _largest_entry(grounds: Grounds, group: str) -> LedgerEntry:
 
 
 def _bounds_of(account: str) -> tuple[str, ...]:
-    bound = ACCOUNTS[account].bound
+    bound = UNMODELLED if account in UNMODELLED_ACCOUNTS else ACCOUNTS[account].bound
     return () if bound is None else (bound,)
 
 

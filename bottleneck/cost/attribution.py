@@ -48,10 +48,23 @@ def attribute(ops: pd.DataFrame, kernels: pd.DataFrame, costs: pd.DataFrame) -> 
             "share": shares(kernels, owner),
             "group": np.where(owner < 0, len(ops) + np.arange(len(kernels)), owner),
             "dispatches": on_host & np.append(dispatchers, False)[as_integers(kernels["op"])],
+            "family": _families(ops, kernels),
         }
     )
     frame.loc[owner < 0, "op"] = pd.NA
     return ATTRIBUTION.check(frame)
+
+
+def _families(ops: pd.DataFrame, kernels: pd.DataFrame) -> "pd.Categorical":
+    """The family of each row by the kernel's name; by that of its op where the kernel's tells none."""
+    names, known = ops["name"].cat, kernels["family"].cat
+    of_name = [op_family(name) for name in names.categories]
+    labels = [*known.categories, *dict.fromkeys(filter(None, of_name))]
+    by_op = np.array([*(labels.index(each) if each else -1 for each in of_name), -1])
+    op = np.append(names.codes.to_numpy(dtype=np.int64), -1)[as_integers(kernels["op"])]
+    is_silent = kernels["family"].isin(("host", "other")).to_numpy()
+    texts = np.array([*labels, None], dtype=object)[np.where(is_silent, by_op[op], known.codes.to_numpy())]
+    return pd.Categorical(texts)
 
 
 def _working_family(ops: pd.DataFrame, costs: pd.DataFrame) -> Ints:

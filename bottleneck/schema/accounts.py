@@ -7,6 +7,11 @@ A new cause of idle time is a row here and the rule that finds it (``analysis/ho
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+UNMODELLED = "unknown"
+"""Group of the accounts of unmodelled work: one per kind of work that names show, and one for the rest."""
+
+_RECORD_SHAPES = "record with shapes (record_shapes=True), so that more of the work can be modelled"
+
 IDLE = "overhead."
 """Prefix of the accounts of idle time; what follows is the cause."""
 
@@ -21,7 +26,9 @@ class Account:
 
     ``bound`` is the bound of kernels and ops whose time goes here, null for accounts of idle time only. ``cause`` is
     the cause of idle time, null for accounts of work only. ``is_host_state`` marks causes that a host thread shows by
-    its events; ``is_scaled`` those whose time the profiler stretches.
+    its events; ``is_scaled`` those whose time the profiler stretches. ``families`` are the families of kernels and ops
+    whose unmodelled time goes here, ``likely`` is the bound that such work usually has: products reuse each operand,
+    everything else does a few operations per element that it moves.
     """
 
     key: str
@@ -34,6 +41,8 @@ class Account:
     bound: str | None = None
     is_host_state: bool = False
     is_scaled: bool = True
+    families: tuple[str, ...] = ()
+    likely: str | None = None
 
     @property
     def cause(self) -> str | None:
@@ -47,6 +56,20 @@ def _idle(
 ) -> Account:
     """The account of a cause of idle time that events of a host thread show."""
     return Account(f"{IDLE}{cause}", "overhead", cause, meaning, phrase, advice, host_advice, bound, is_host_state=True)
+
+
+def _unmodelled(kind: str, words: str, families: tuple[str, ...], likely: str) -> Account:
+    """The account of unmodelled work whose kind follows from the names of kernels and ops."""
+    return Account(
+        f"{UNMODELLED}.{kind}",
+        group=UNMODELLED,
+        label=kind,
+        meaning=f"unmodelled {words}",
+        phrase=f"unmodelled {words}",
+        advice=_RECORD_SHAPES,
+        families=families,
+        likely=likely,
+    )
 
 
 # In the order of the ledger. Causes that host threads show are in the order in which they claim an instant where
@@ -198,18 +221,96 @@ _ROWS = (
         advice="copy from pinned memory with non_blocking=True while the device computes, and copy fewer bytes",
         bound="transfer",
     ),
+    _unmodelled(
+        "matmul",
+        "matrix products",
+        (
+            "matmul",
+            "recurrent",
+            "linear algebra",
+        ),
+        likely="compute",
+    ),
+    _unmodelled("attention", "attention", ("attention",), "compute"),
+    _unmodelled("convolution", "convolutions", ("convolution",), "compute"),
+    _unmodelled(
+        "normalization",
+        "normalization and softmax",
+        (
+            "normalization",
+            "normalisation",
+            "softmax",
+            "passes",
+        ),
+        likely="memory",
+    ),
+    _unmodelled(
+        "pointwise",
+        "pointwise work",
+        (
+            "pointwise",
+            "elementwise",
+            "triton",
+            "loss",
+            "random",
+            "primitive",
+        ),
+        likely="memory",
+    ),
+    _unmodelled(
+        "copies",
+        "copies and layout changes",
+        (
+            "copy",
+            "auxiliary",
+            "fill",
+        ),
+        likely="memory",
+    ),
+    _unmodelled(
+        "pooling",
+        "pooling and interpolation",
+        (
+            "pooling",
+            "interpolation",
+        ),
+        likely="memory",
+    ),
+    _unmodelled(
+        "reductions",
+        "reductions, sorts and scans",
+        (
+            "reduction",
+            "sort",
+            "scan",
+        ),
+        likely="memory",
+    ),
+    _unmodelled(
+        "lookups",
+        "indexing and embedding lookups",
+        (
+            "indexing",
+            "recommendation",
+        ),
+        likely="memory",
+    ),
+    _unmodelled("optimizer", "optimizer updates", ("optimizer",), "memory"),
     Account(
         "unknown",
         group="unknown",
         label="unknown",
         meaning="unmodelled work",
         phrase="unmodelled work",
-        advice="record with shapes (record_shapes=True), so that more of the work can be modelled",
+        advice=_RECORD_SHAPES,
         bound="unknown",
     ),
 )
 
 ACCOUNTS: Mapping[str, Account] = {row.key: row for row in _ROWS}
+UNMODELLED_ACCOUNTS = tuple(row.key for row in _ROWS if row.group == UNMODELLED)
+# Account of unmodelled work by the family of its kernel or op.
+UNMODELLED_BY_FAMILY = {family: row.key for row in _ROWS for family in row.families}
 # The states of a host thread, the first of which owns an instant where several apply, and all causes of idle time.
 HOST_STATES = tuple(row.cause for row in _ROWS if row.is_host_state and row.cause is not None)
 IDLE_CAUSES = tuple(row.cause for row in _ROWS if row.cause is not None)

@@ -257,6 +257,7 @@ ATTRIBUTION = Table(
         ),
         "group": Column("int64", "kernels with the same number are judged together"),
         "dispatches": Column("bool", "host rows: the op does no work itself, it only calls others or makes a view"),
+        "family": Column("category", "kind of work by the name of the kernel, else of its op", nullable=True),
     },
 )  # row for row as KERNELS
 
@@ -276,6 +277,7 @@ ROOFLINE = Table(
         "explained": Column("float64", "largest floor / duration, at most 1", "share", nullable=True),
         "confidence": Column("category", "'high', 'medium' or 'low'"),
         "reason": Column("category", "why underutilised, overhead or unknown, with its numbers", nullable=True),
+        "family": Column("category", "kind of work by the name of the kernel, else of its op", nullable=True),
     },
 )  # row for row as KERNELS; 'dispatch' is host time of an op that only calls others (CPU traces)
 
