@@ -157,7 +157,7 @@ def find_bound(grounds: Grounds) -> BoundDecision:
     likely = _likely_shares(grounds.ledger)
     if _is_mostly_unknown(likely, _ranked(likely)):
         return BoundDecision("inconclusive", None, shares["unknown"], shares, ranked)
-    return replace(_bound_of(grounds, likely, shares, _ranked(likely)), by_kind=True)
+    return replace(_bound_of(grounds, likely, shares, _ranked(likely)), regime=None, by_kind=True)
 
 
 def _ranked(shares: Mapping[str, float]) -> tuple[str, ...]:
@@ -268,10 +268,14 @@ def _capital(words: str) -> str:
 def _kinds(grounds: Grounds, shares: Mapping[str, float]) -> str:
     """The unmodelled work by kind, largest first, with the reason for most of it."""
     entries = sorted((one for one in grounds.ledger.entries if one.group == UNMODELLED), key=lambda one: -one.share)
-    named = [f"{phrase_of(one.account).removeprefix('unmodelled ')} {format_share(one.share)}" for one in entries[:3]]
+    named = [f"{_kind_of_work(one.account)} {format_share(one.share)}" for one in entries[:3]]
     most = _largest_kernel(grounds, ("unknown",))
     reason = f" ({most.reason})" if most is not None and most.reason else ""
     return f"{format_share(shares[UNMODELLED])} is unmodelled: {', '.join(named)}{reason}"
+
+
+def _kind_of_work(account: str) -> str:
+    return "other work" if account == UNMODELLED else phrase_of(account).removeprefix("unmodelled ")
 
 
 def _doubt(decision: BoundDecision) -> str:

@@ -111,7 +111,9 @@ class CounterStep:
     name: Annotated[str, Doc("name of the counter")]
     before: Annotated[int | None, Doc("value in the base; null where not known")]
     after: Annotated[int | None, Doc("value in the candidate; null where not known")]
-    is_lower_bound: Annotated[bool, Doc("true where a side has work that adds to the counter, but is unmodelled")] = False
+    is_lower_bound: Annotated[bool, Doc("true where a side has work that adds to the counter, but is unmodelled")] = (
+        False
+    )
 
 
 @dataclass(frozen=True)

@@ -51,8 +51,13 @@ def _grounds(accounts: Mapping[str, float], *kernels: KernelSummary, idle: tuple
         ({"memory": 20, "memory.copy": 35, "compute": 45}, "memory"),
         ({"overhead.python": 30, "overhead.launch_floor": 30, "compute": 40}, "overhead"),
         ({"communication": 60, "compute": 40}, "communication"),
-        ({"unknown": 51, "compute": 49}, "inconclusive"),
-        ({"unknown": 40, "compute": 35, "memory": 25}, "inconclusive"),
+        ({"unknown": 51, "compute": 49}, "device"),
+        ({"unknown": 40, "compute": 35, "memory": 25}, "device"),
+        ({"unknown.matmul": 50, "unknown.pointwise": 41, "overhead.python": 9}, "device"),
+        ({"unknown.matmul": 50, "unknown.pointwise": 39, "overhead.python": 11}, "compute"),
+        ({"unknown.matmul": 30, "unknown.pointwise": 39, "overhead.python": 31}, "mixed"),
+        ({"unknown.copies": 50, "unknown.lookups": 30, "communication": 20}, "memory"),
+        ({"unknown": 50, "unknown.matmul": 20, "overhead.python": 30}, "inconclusive"),
         ({"unknown": 50, "compute": 50}, "compute"),
         ({"overhead.unknown": 90, "compute": 10}, "overhead"),
     ],
@@ -66,7 +71,28 @@ def test_largest_group_decides_unless_close_or_unknown(accounts: Mapping[str, fl
 
 def test_share_is_that_of_the_group_that_decides() -> None:
     assert decide(_grounds({"compute": 60, "memory": 40})).share == 0.6
-    assert decide(_grounds({"unknown": 70, "memory": 30})).share == 0.7
+    assert decide(_grounds({"unknown": 70, "overhead.python": 30})).share == 0.7
+    assert decide(_grounds({"unknown": 70, "memory": 25, "overhead.python": 5})).share == pytest.approx(0.95)
+
+
+def test_a_device_that_works_all_the_time_limits_the_step_and_the_kinds_of_its_work_are_named() -> None:
+    kernel = replace(_KERNEL, bound="unknown", reason="shapes were not recorded")
+    verdict = decide(_grounds({"unknown.matmul": 70, "unknown": 26, "overhead.kernel_gap": 4}, kernel))
+    assert verdict.bound == "device" and verdict.regime is None
+    assert (
+        "works for 96.0 %" in verdict.sentence and "overhead and exposed communication are excluded" in verdict.sentence
+    )
+    assert "matrix products 70.0 %, other work 26.0 % (shapes were not recorded)" in verdict.sentence
+    assert "record_shapes=True" in verdict.sentence
+
+
+def test_a_processor_is_no_device_and_is_judged_by_the_kinds_of_its_work() -> None:
+    grounds = replace(_grounds({"unknown.convolution": 80, "unknown.pointwise": 20}), host_only=True)
+    verdict = decide(grounds)
+    assert verdict.bound == "compute" and verdict.regime is None
+    assert verdict.sentence.startswith("Compute probably holds")
+    assert "by the kinds of its work: compute 80.0 %, memory bandwidth 20.0 %" in verdict.sentence
+    assert decide(replace(_grounds({"unknown": 100}), host_only=True)).bound == "inconclusive"
 
 
 def test_trace_that_cannot_be_trusted_is_inconclusive_and_says_why() -> None:
@@ -150,7 +176,7 @@ def test_cpu_is_not_advised_to_use_cuda_graphs() -> None:
 
 def test_inconclusive_sentence_names_the_largest_work_without_a_price() -> None:
     kernel = replace(_KERNEL, op="mylib::odd", bound="unknown", reason="no formula for mylib::odd")
-    sentence = decide(_grounds({"unknown": 90, "memory": 10}, kernel)).sentence
+    sentence = decide(_grounds({"unknown": 80, "overhead.python": 20}, kernel)).sentence
     assert "most of it mylib::odd (no formula for mylib::odd)" in sentence
 
 
