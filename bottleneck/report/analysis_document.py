@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import accumulate, groupby
 
+from rich.cells import cell_len
 from rich.text import Text
 
 from bottleneck.report import analysis_tables as tables
@@ -18,17 +19,28 @@ from bottleneck.report.kernel_names import short_names
 from bottleneck.report.roofline_points import roofs
 from bottleneck.report.terminal import PLAIN, TerminalStyle
 from bottleneck.report.text import cut_text
-from bottleneck.schema.analysis import GROUPS, Analysis, Caveat, Device, TelemetrySummary, Totals, Verdict
+from bottleneck.schema.analysis import (
+    GROUPS,
+    Analysis,
+    Caveat,
+    Device,
+    RecordingInfo,
+    TelemetrySummary,
+    Totals,
+    Verdict,
+)
 from bottleneck.schema.measurements import BatchProof, OptionCosts, Ratio, StepTime, StepTimes, Timing, tell_step
 from bottleneck.units import format_share, format_si, format_us
 
-# Sources of the steps in words, where their names do not end a sentence.
+# How the steps were found, as it follows "6 steps"; other sources name themselves.
 _SOURCES = {
-    "whole": "the whole trace, taken as one",
-    "time": "the time chosen, taken as one",
-    "marks": "the marks of the recording",
-    "server": "the marks of the inference server",
-    "repeats": "the op sequence repeating",
+    "whole": ": the whole trace, taken as one",
+    "time": ": the time chosen, taken as one",
+    "marks": " by the marks of the recording",
+    "profiler": " by the marks of the profiler",
+    "optimizer": " by the calls of the optimizer",
+    "server": " by the marks of the inference server",
+    "repeats": " by repeats of the op sequence",
 }
 _MOST_STRETCHES = 4
 
@@ -40,10 +52,10 @@ def window(steps: StepTimes) -> str:
     plural = "" if steps.count == 1 else "s"
     kept = [number for number, step in enumerate(steps.each) if step.set_aside is None]
     chosen = f" ({kept[0]}:{kept[-1] + 1} of {len(steps.each)})" if kept and len(kept) < len(steps.each) else ""
-    found = f"found by: {_SOURCES.get(steps.source, steps.source)}"
+    found = _SOURCES.get(steps.source, f" found by: {steps.source}")
     if steps.boundary is not None and steps.seen is not None:
-        found = f"of the program ({tell_step(steps.boundary, steps.seen)})"
-    return f"{steps.count} step{plural}{chosen} {found}; times below are per step of {format_us(steps.wall_us)}"
+        found = f" of the program ({tell_step(steps.boundary, steps.seen)})"
+    return f"{steps.count} step{plural}{chosen}{found}; times below are per step of {format_us(steps.wall_us)}"
 
 
 def variation(steps: StepTimes) -> str:
@@ -388,8 +400,15 @@ def _screen(analysis: Analysis, room: _Room) -> Document:
         sentence=cut_text(whole.sentence, room.sentence),
         facts=tuple((label, cut_text(text, room.characters)) for label, text in whole.facts if label in _SCREEN_FACTS),
         sections=tuple(section for section in sections if section),
-        closing=f"everything: bottleneck report {shlex.quote(analysis.recording.path)} --full",
+        closing=_where_the_rest_is(analysis.recording),
     )
+
+
+def _where_the_rest_is(recording: RecordingInfo) -> str:
+    """The command that shows everything, as one line; a long path is left out, since a broken one cannot be copied."""
+    command = f"everything: bottleneck report {shlex.quote(recording.path)} --full"
+    noun = "recording" if recording.kind == "run" else "trace"
+    return command if cell_len(command) <= PLAIN.width else f"everything: bottleneck report --full, with this {noun}"
 
 
 def _trust(analysis: Analysis, room: _Room) -> ListSection:

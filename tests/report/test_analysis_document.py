@@ -104,12 +104,13 @@ KERNEL = (
 
 
 @pytest.mark.parametrize(
-    ("source", "words"), [("whole", "the whole trace, taken as one;"), ("marks", "the marks of"), ("odd", "odd;")]
+    ("source", "words"),
+    [("whole", ": the whole trace, taken as one;"), ("marks", " by the marks of"), ("odd", " found by: odd;")],
 )
 def test_the_window_tells_how_its_steps_were_found(source: str, words: str) -> None:
     analysis = gpu_overhead()
     told = dict(facts.facts(replace(analysis, steps=replace(analysis.steps, source=source))))
-    assert f"found by: {words}" in told["window"]
+    assert f"10 steps{words}" in told["window"]
 
 
 @pytest.mark.parametrize(("settled", "is_told"), [(False, True), (True, False), (None, False)])
@@ -172,18 +173,19 @@ def times(*each: StepTime, source: str = "profiler") -> StepTimes:
 
 
 def test_the_window_tells_which_of_the_steps_are_explained() -> None:
-    assert steps.window(times(*EACH)).startswith("3 steps (4:7 of 7) found by: profiler; times below are per step of")
+    assert steps.window(times(*EACH)).startswith("3 steps (4:7 of 7) by the marks of the profiler; times below are")
 
 
 def test_the_window_gives_no_numbers_where_all_steps_are_explained() -> None:
-    assert steps.window(times(*EACH[4:])).startswith("3 steps found by: profiler;")
+    assert steps.window(times(*EACH[4:])).startswith("3 steps by the marks of the profiler;")
 
 
 @pytest.mark.parametrize(
-    ("source", "words"), [("repeats", "the op sequence repeating"), ("whole", "the whole trace, taken as one")]
+    ("source", "words"),
+    [("repeats", "step by repeats of the op sequence"), ("whole", "step: the whole trace, taken as one")],
 )
 def test_the_line_on_the_window_states_how_its_steps_were_found(source: str, words: str) -> None:
-    assert f"found by: {words};" in steps.window(times(source=source))
+    assert f"{words};" in steps.window(times(source=source))
 
 
 def test_the_window_tells_what_a_step_of_the_program_was() -> None:
