@@ -118,11 +118,22 @@ def test_a_file_of_another_program_is_refused_by_name_and_with_a_remedy(traces: 
     assert refused.value.fix
 
 
+@pytest.mark.parametrize(
+    ("part", "cut_us", "busy"), [("sglang_decode__sglang", 463e3, 0.93), ("vllm_decode_full__graph", 8.4e3, 0.99)]
+)
+def test_servers_are_judged_from_their_own_work_on(traces: Path, part: str, cut_us: float, busy: float) -> None:
+    explained = explain([next(traces.glob(f"*{part}*"))])
+    analysis, window = explained.analysis, explained.linked.window
+    assert window.lead_in_us == pytest.approx(cut_us, rel=0.01)
+    assert analysis.verdict.bound == "device"
+    assert analysis.totals.busy_us / analysis.steps.wall_us == pytest.approx(busy, abs=0.01)
+
+
 def test_small_bert_on_an_h100_keeps_the_device_busy_a_fifteenth_of_its_step(traces: Path) -> None:
     analysis = analysed(traces / BERT_SMALL)
     assert analysis.totals.busy_us == pytest.approx(309, abs=0.5)
     assert analysis.totals.kernel_count == 60
-    assert sum(kernel.calls for kernel in analysis.kernels if kernel.bound != "copy") == 60
+    assert sum(kernel.calls for kernel in analysis.kernels if kernel.bound not in {"copy", "transfer"}) == 60
     assert analysis.verdict.bound == "overhead"
     assert analysis.verdict.share > 0.95
 

@@ -46,6 +46,7 @@ class Window:
 
     Where the device is behind the host, the stretch is that of the device's work on the steps, which the host did
     earlier. ``set_aside`` holds the other steps that were found, in order, each with the reason for leaving it out.
+    ``lead_in_us`` is the time cut from its beginning, in which work from before the recording held the device.
     """
 
     start_us: float
@@ -53,6 +54,7 @@ class Window:
     steps: tuple[Step, ...]
     source: str
     set_aside: tuple[tuple[Step, str], ...] = ()
+    lead_in_us: float = 0.0
 
     @property
     def wall_us(self) -> float:

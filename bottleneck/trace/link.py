@@ -135,7 +135,13 @@ def linking_caveats(trace: Trace, window: Window, kernels: pd.DataFrame, capture
 
 
 def step_caveats(window: Window) -> tuple[Caveat, ...]:
-    """A caveat on the steps that were left out, if any."""
+    """Caveats on a beginning and on steps that were left out, if any."""
+    if window.lead_in_us:
+        message = (
+            f"the first {format_us(window.lead_in_us)} are left out: work was launched, but what the device did before"
+            " the recording began, or the profiler's own start, held it; --all takes the whole trace"
+        )
+        return (Caveat("lead-in", message),)
     if not window.set_aside:
         return ()
     total = len(window.set_aside) + len(window.steps)

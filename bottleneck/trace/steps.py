@@ -11,7 +11,7 @@ import pandas as pd
 from bottleneck.errors import UsageError
 from bottleneck.schema.linked_trace import Step, Trace, Window
 from bottleneck.schema.op_names import OPTIMIZER_STEP, PROFILER_STEP
-from bottleneck.trace.joins import are_named, is_any_of
+from bottleneck.trace.joins import are_named, find_launches, is_any_of
 from bottleneck.trace.nesting import Flags, Floats
 from bottleneck.trace.repeats import StepReasons, find_repeats, wall_spans
 from bottleneck.units import format_us
@@ -114,6 +114,57 @@ def stretch(trace: Trace, from_us: float | None, to_us: float | None) -> Window:
     return Window(start_us, end_us, (Step(name, start_us, end_us),), "time")
 
 
+# A free device starts work within 0.1 ms of its launch (analysis/idle.py). What took far longer, and this part of the
+# window, was held.
+_HELD_US, _WORTH_CUTTING = 1000.0, 0.01
+# The device had not begun with what is recorded while that took less than this part of the time.
+_NOT_BEGUN = 0.01
+
+
+def lead_in_end(trace: Trace, window: Window) -> float | None:
+    """Start of the first work that the device could take up once it was done with work from before the recording.
+
+    Null where there was none. A device takes up queued work at once, unless something else holds it. Where next to
+    nothing is recorded before the first work of a stream, which had long been launched, what held it is not recorded.
+    """
+    event, found = trace.device_args["event"].to_numpy(), find_launches(trace)
+    start_us, dur_us = (trace.events[name].to_numpy() for name in ("ts_us", "dur_us"))
+    call = np.append(trace.launch_args["event"].to_numpy(), 0)[found]
+    launched_us = np.where(found >= 0, (start_us + dur_us)[call], np.nan)
+    order = np.argsort(start_us[event], kind="stable")
+    order = order[(start_us[event] >= window.start_us)[order]]
+    event, launched_us = event[order], launched_us[order]
+    at_us, took_us = start_us[event], dur_us[event]
+    done_us = np.maximum.accumulate(np.append(window.start_us, at_us + took_us))[:-1]
+    is_first = ~trace.events["thread"].iloc[event].duplicated().to_numpy()
+    held_us = at_us - np.fmax(launched_us, done_us)
+    held = is_first & (held_us > max(_HELD_US, _WORTH_CUTTING * window.wall_us)) & np.isfinite(launched_us)
+    held &= np.cumsum(took_us) - took_us < _NOT_BEGUN * (at_us - window.start_us)
+    return float(at_us[held].max()) if held.any() else None
+
+
+def without_lead_in(trace: Trace, window: Window) -> Window:
+    """The window without the time in which work from before the recording held the device; itself without such.
+
+    Of several steps the first is left out, a single one begins on the device when that takes up its work.
+    """
+    at_us = lead_in_end(trace, window)
+    if at_us is None or at_us >= window.end_us:
+        return window
+    first, *others = window.steps
+    if others:
+        done_us = float(wall_spans(trace, [first])[1][0])
+        reason = "the device was held by work from before the recording"
+        return replace(
+            window,
+            start_us=max(done_us, window.start_us),
+            steps=tuple(others),
+            set_aside=((first, reason), *window.set_aside),
+        )
+    step = replace(first, wall_us=window.end_us - at_us)
+    return replace(window, start_us=at_us, steps=(step,), lead_in_us=at_us - window.start_us)
+
+
 def _spans(trace: Trace, chosen: Flags) -> list[tuple[float, float]]:
     """First start and last end of the chosen events; empty when there are none."""
     start_us = trace.events["ts_us"].to_numpy()[chosen]
@@ -157,7 +208,8 @@ def find_steps(trace: Trace, marks_ns: Sequence[int] | None = None, requested: s
     laid on the trace) the profiler's own steps count, else the intervals from one end of the first optimizer's step to
     the next, else the marks of an inference server, else the repeats of a loop, else the whole trace is one step. Of
     these the ``requested`` ones are chosen, by position, else the steady ones; but batches of a server differ by
-    nature, so all of them count. Raises UsageError when there are no such steps.
+    nature, so all of them count. Unless steps are requested, a beginning in which work from before the recording held
+    the device is left out. Raises UsageError when there are no such steps.
     """
     sources: tuple[tuple[str, Callable[[], StepReasons]], ...] = (
         ("marks", lambda: _counting(_from_marks(trace, marks_ns or ()))),
@@ -169,14 +221,15 @@ def find_steps(trace: Trace, marks_ns: Sequence[int] | None = None, requested: s
     for source, find in sources:
         found = find()
         if found:
-            return _window(trace, found, source, requested)
+            window = _window(trace, found, source, requested)
+            return window if requested is not None else without_lead_in(trace, window)
     if requested is not None:
         raise UsageError(
             f"--steps {_spelt(requested)} requests steps, but none were found in {trace.path}",
             why="it has no step marks and its ops do not repeat, so the whole trace counts as one step",
             fix="leave out --steps, or call profiler.step() after each step when recording",
         )
-    return whole_window(trace)
+    return without_lead_in(trace, whole_window(trace))
 
 
 def _counting(steps: tuple[Step, ...]) -> StepReasons:

@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bottleneck.schema.linked_trace import Window
+from bottleneck.trace.link import step_caveats
 from bottleneck.trace.steps import find_steps, set_aside_reasons, whole_window
 from tests.builders import Event, complete, frame, kernel, launch, op, step
 from tests.trace.traces import read
@@ -50,6 +51,36 @@ def test_work_launched_before_the_first_step_does_not_stretch_the_window(tmp_pat
     early = [launch(9, 50, 5), kernel(9, 900, 100)]
     window = find_steps(read(tmp_path, [*early, step(0, 100, 50), *work(110, 1)]))
     assert (window.start_us, window.end_us) == (50, 100)
+
+
+def test_a_device_held_by_work_from_before_the_recording_is_cut_from_the_window(tmp_path: Path) -> None:
+    # Held for 5 ms, though one tiny piece of work of another stream got through.
+    early = [op("aten::mul", 100, 10), launch(9, 102, 4), kernel(9, 115, 2, stream=3)]
+    queued = [op("aten::mm", 200, 10), launch(1, 202, 4), kernel(1, 5200, 700), kernel(1, 5900, 100)]
+    window = find_steps(read(tmp_path, [*early, *queued]))
+    assert (window.start_us, window.end_us, window.lead_in_us) == (5100, 5900, 5100)
+    assert (spans(window), window.steps[0].us) == ([(0, 5900)], 800)
+    assert [each.slug for each in step_caveats(window)] == ["lead-in"]
+    assert find_steps(read(tmp_path, [*early, *queued, step(0, 100, 300)]), None, slice(0, 1)).lead_in_us == 0
+
+
+@pytest.mark.parametrize(
+    ("launched_at", "dur", "earlier"), [(202, 4900, 2), (202, 4, 900), (5100, 4, 2)], ids=["call", "work", "late"]
+)
+def test_a_host_that_comes_late_is_no_lead_in(tmp_path: Path, launched_at: float, dur: float, earlier: float) -> None:
+    # The launch call itself lasts as long, the device has worked before, or the launch comes late.
+    early = [op("aten::mul", 100, 10), launch(9, 102, 4), kernel(9, 115, earlier, stream=3)]
+    work = [op("aten::mm", 200, 5000), launch(1, launched_at, dur), kernel(1, 5200, 700)]
+    window = find_steps(read(tmp_path, [*early, *work]))
+    assert (window.start_us, window.lead_in_us, step_caveats(window)) == (0, 0, ())
+
+
+def test_the_first_of_several_steps_is_left_out_if_earlier_work_holds_the_device(tmp_path: Path) -> None:
+    queued = [op("aten::mm", 110, 10), launch(1, 112, 4), kernel(1, 5200, 700)]
+    steps = [step(3, 100, 100), *queued, step(4, 6000, 150), *work(6010, 2)]
+    window = find_steps(read(tmp_path, steps))
+    assert (window.start_us, [each.name for each in window.steps]) == (5800, ["ProfilerStep#4"])
+    assert window.set_aside[0][1] == "the device was held by work from before the recording"
 
 
 def test_projections_of_steps_on_the_device_are_not_steps(tmp_path: Path) -> None:
