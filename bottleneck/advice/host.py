@@ -6,6 +6,7 @@ import numpy as np
 
 from bottleneck.advice.quantities import (
     Flags,
+    Integers,
     account_us,
     claims_of,
     format_count,
@@ -26,6 +27,7 @@ from bottleneck.advice.quantities import (
     sources_of,
 )
 from bottleneck.advice.ranking import Draft, up_to
+from bottleneck.advice.transfers import waits_in_copies
 from bottleneck.schema.analysis import IdleCause, Interval
 from bottleneck.schema.evidence import Evidence, remembered
 from bottleneck.schema.tables import text_matches
@@ -58,12 +60,13 @@ def host_sync(evidence: Evidence) -> Draft | None:
 
     The gain is those bubbles, never the waiting call's own length: a wait behind a busy device only moves. Where the
     device idles for other reasons too, the host would not get ahead without the wait, and only the part of the bubbles
-    in which it did wait counts.
+    in which it did wait counts. Waits in the calls of copies to the device are those of the rules of copies.
     """
-    waited_us = idle_us(evidence, "sync")
+    copying, calls = waits_in_copies(evidence)
+    waited_us = max(idle_us(evidence, "sync") - copying.get("overhead.sync", 0.0), 0.0)
     if runs_on_host(evidence) or is_broken(evidence) or not evidence.analysis.totals.sync_count:
         return None
-    bubble_us = _bubbles_us(evidence)
+    bubble_us = _bubbles_us(evidence, calls)
     is_ahead = share_of_step(evidence, idle_us(evidence) - bubble_us) < _AHEAD
     high_us = max(bubble_us, waited_us) if is_ahead else waited_us
     if share_of_step(evidence, high_us) < _LEAST_SYNC:
@@ -86,10 +89,15 @@ def host_sync(evidence: Evidence) -> Draft | None:
     )
 
 
-def _bubbles_us(evidence: Evidence) -> float:
-    """Idle time of the device per step, from when it ran dry before a waiting call returned to its next kernel."""
+def _bubbles_us(evidence: Evidence, others: Integers) -> float:
+    """Idle time of the device per step, from when it ran dry before a waiting call returned to its next kernel.
+
+    ``others`` are waiting calls (rows of EVENTS) that another rule counts.
+    """
     events, kernels = evidence.linked.trace.events, evidence.linked.kernels
-    ends = np.sort((events["ts_us"] + events["dur_us"]).to_numpy()[_calls(evidence, _WAITING)])
+    waiting = _calls(evidence, _WAITING)
+    waiting[others] = False
+    ends = np.sort((events["ts_us"] + events["dur_us"]).to_numpy()[waiting])
     start = kernels["ts_us"].to_numpy()
     if not ends.size or not start.size:
         return 0.0

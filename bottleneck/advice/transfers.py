@@ -5,6 +5,7 @@ Only what the device waits for counts: a copy beside running kernels is worth no
 
 import math
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,7 +24,7 @@ from bottleneck.advice.quantities import (
 )
 from bottleneck.advice.ranking import Draft, up_to
 from bottleneck.schema.evidence import Evidence, remembered
-from bottleneck.schema.tables import text_matches
+from bottleneck.schema.tables import as_integers, text_matches
 from bottleneck.units import ITEM_BYTES, US_PER_S, format_share, format_si, format_us
 
 TRANSFER = "transfer"
@@ -48,7 +49,10 @@ _DEEPEST = 16
 class DeviceCopies:
     """Copies to the device in the window, row for row: row in KERNELS, bytes (NaN unknown), duration, pageable or not.
 
-    ``exposed_us`` is the part of the duration in which the device did nothing else, ``steps`` what sums are divided by.
+    ``exposed_us`` is the time per step in which the device did nothing else, ``steps`` what other sums are divided by.
+    ``waits_us`` is the idle time of the device, by account and per step, while the host was in the call of each copy.
+    ``made`` marks copies of tensors that the device could make itself. Each copy belongs to one rule: to that of
+    ``made`` copies, of small ones, or of large ones from pageable memory.
     """
 
     rows: Integers
@@ -58,60 +62,94 @@ class DeviceCopies:
     pageable: Flags
     pinned: Flags
     steps: int
+    waits_us: Mapping[str, Floats]
+    made: Flags
+    makers: Integers
+
+    @property
+    def small(self) -> Flags:
+        """Mask of the copies that are round trips rather than streams, where a step has many of them."""
+        small = (self.bytes < _SMALL_BYTES) & ~self.made
+        return np.asarray(small & (small.sum() >= _MANY * self.steps))
+
+    @property
+    def large_pageable(self) -> Flags:
+        """Mask of the large copies from pageable memory."""
+        return np.asarray(self.pageable & (self.bytes >= _SMALL_BYTES) & ~self.made)
+
+    def waited_us(self, chosen: Flags) -> dict[str, float]:
+        """Time by account in which the device waited in the calls of some of them, per step."""
+        sums = {account: float(us[chosen].sum()) for account, us in self.waits_us.items()}
+        return {account: us for account, us in sums.items() if us > 0}
 
     def per_step(self, chosen: Flags) -> tuple[float, float, float]:
         """Number, bytes and exposed time of some of them, per step."""
         count, exposed_us = float(chosen.sum()), float(self.exposed_us[chosen].sum())
-        return count / self.steps, float(np.nansum(self.bytes[chosen])) / self.steps, exposed_us / self.steps
+        return count / self.steps, float(np.nansum(self.bytes[chosen])) / self.steps, exposed_us
 
 
 @remembered
 def copies_to_device(evidence: Evidence) -> DeviceCopies | None:
     """The copies to the device; null where there are none, as on a CPU."""
-    kernels, names = evidence.linked.kernels, evidence.linked.kernels["name"].cat
-    codes = names.codes.to_numpy()
-    labels = [str(name) for name in names.categories]
+    kernels, charged = evidence.linked.kernels, evidence.kernel_time
     is_copy = (kernels["kind"] == "copy").to_numpy() & kernels_in_window(evidence)
     rows = np.flatnonzero(is_copy & text_matches(kernels["name"], _TO_DEVICE.search))
-    if not rows.size:
+    if not rows.size or charged is None:
         return None
-    dur_us = kernels["dur_us"].to_numpy()[rows]
-    lasted_us = np.bincount(codes[rows], weights=dur_us, minlength=len(labels)) / evidence.steps
-    charged_us = np.zeros(len(labels))
-    known = {name: code for code, name in enumerate(labels)}
-    for kernel in evidence.analysis.kernels:
-        if kernel.name in known:
-            charged_us[known[kernel.name]] += kernel.us
-    exposed = np.minimum(np.divide(charged_us, lasted_us, out=np.zeros(len(labels)), where=lasted_us > 0), 1.0)
     moved = kernels["bytes"].to_numpy(dtype=np.float64, na_value=np.nan)[rows]
+    moved = np.where(moved > 0, moved, np.nan)
+    pageable, pinned = (text_matches(kernels["name"], each.search)[rows] for each in (_PAGEABLE, _PINNED))
+    made, makers = _made_on_host(evidence, rows, moved)
     return DeviceCopies(
         rows=rows,
-        bytes=np.where(moved > 0, moved, np.nan),
-        dur_us=dur_us,
-        exposed_us=dur_us * exposed[codes[rows]],
-        pageable=text_matches(kernels["name"], _PAGEABLE.search)[rows],
-        pinned=text_matches(kernels["name"], _PINNED.search)[rows],
+        bytes=moved,
+        dur_us=kernels["dur_us"].to_numpy()[rows],
+        exposed_us=charged["us"].to_numpy()[rows],
+        pageable=pageable,
+        pinned=pinned,
         steps=evidence.steps,
+        waits_us=_waits_us(evidence, rows, {"pageable, ": pageable, "pinned, ": pinned & ~pageable}),
+        made=made,
+        makers=makers,
     )
 
 
-def waits_us(evidence: Evidence, kind: str | None = None) -> dict[str, float]:
-    """Time in which the device was idle while the host was in a call that issues such a copy, by account."""
-    waits: dict[str, float] = {}
+def _waits_us(evidence: Evidence, rows: Integers, kinds: Mapping[str, Flags]) -> dict[str, Floats]:
+    """Idle time per step by account for each copy: that of the calls of its kind, by when the device idled in its own.
+
+    The amounts are those of the idle rows; the trace's own times only share them out, evenly where they show nothing.
+    """
+    kernels = evidence.linked.kernels
+    begin, end = (kernels[name].to_numpy()[rows] for name in ("launch_ts_us", "launch_end_us"))
+    idle = np.nan_to_num(_idle_within_us(evidence, begin, end))
+    plain = ~np.logical_or.reduce(list(kinds.values()))
+    waits: dict[str, Floats] = {}
     for row in evidence.analysis.idle:
         match = _CALL.search(row.detail or "")
-        if match and (kind is None or kind in (match["kind"] or "")):
-            account = f"overhead.{row.cause}"
-            waits[account] = waits.get(account, 0.0) + row.us
+        mine = kinds.get(match["kind"] or "", plain) if match else plain
+        if match is None or not mine.any():
+            continue
+        parts = np.where(mine, idle if idle[mine].any() else 1.0, 0.0)
+        account = f"overhead.{row.cause}"
+        waits[account] = waits.get(account, np.zeros(rows.size)) + row.us * parts / parts.sum()
     return waits
 
 
-def saving(evidence: Evidence, copies: DeviceCopies, chosen: Flags) -> dict[str, float]:
-    """Cost of these copies by account: their exposed time, and their part of the waits in such calls, by number."""
+@remembered
+def waits_in_copies(evidence: Evidence) -> tuple[dict[str, float], Integers]:
+    """Waits that the rules of copies count: time per step by account, and rows in EVENTS of the calls."""
+    copies = copies_to_device(evidence)
+    if copies is None:
+        return {}, np.zeros(0, dtype=np.int64)
+    counted = copies.made | copies.small | copies.large_pageable
+    call = as_integers(evidence.linked.kernels["launch"])[copies.rows[counted]]
+    return copies.waited_us(counted), call[call >= 0]
+
+
+def _saving(evidence: Evidence, copies: DeviceCopies, chosen: Flags) -> dict[str, float]:
+    """Cost of these copies by account: their exposed time, and the waits in their calls."""
     _, _, exposed_us = copies.per_step(chosen)
-    part = float(chosen.sum()) / copies.rows.size
-    waits = {account: us * part for account, us in waits_us(evidence).items()}
-    return {**claims_of(evidence, TRANSFER, most_us=exposed_us), **{name: us for name, us in waits.items() if us > 0}}
+    return {**claims_of(evidence, TRANSFER, most_us=exposed_us), **copies.waited_us(chosen)}
 
 
 def ops_of(evidence: Evidence, rows: Integers) -> Integers:
@@ -120,13 +158,16 @@ def ops_of(evidence: Evidence, rows: Integers) -> Integers:
     return op[op >= 0]
 
 
-def makers(evidence: Evidence, copies: DeviceCopies) -> tuple[Flags, Integers]:
-    """Mask of copies that follow an op whose tensor the device could make itself, and the rows of those ops."""
+def _made_on_host(evidence: Evidence, rows: Integers, moved: Floats) -> tuple[Flags, Integers]:
+    """Mask of the copies that follow an op whose tensor the device could make itself, and the rows of those ops.
+
+    ``rows`` are the copies in KERNELS, ``moved`` their bytes.
+    """
     ops = evidence.linked.ops
     parent = np.append(ops["parent"].to_numpy(dtype=np.int64, na_value=-1), -1)
     tests = (lambda name: name in _COPYING, _MAKING.search)
     copying, making = (np.append(text_matches(ops["name"], holds), False) for holds in tests)
-    top = evidence.linked.kernels["op"].to_numpy(dtype=np.int64, na_value=-1)[copies.rows]
+    top = evidence.linked.kernels["op"].to_numpy(dtype=np.int64, na_value=-1)[rows]
     for _ in range(_DEEPEST):
         above = parent[top]
         top = np.where(copying[above], above, top)
@@ -135,9 +176,7 @@ def makers(evidence: Evidence, copies: DeviceCopies) -> tuple[Flags, Integers]:
     )
     follows = copying[top] & making[before]
     found = np.flatnonzero(follows)
-    follows[found] = [
-        _may_be(evidence, *pair) for pair in zip(before[found].tolist(), copies.bytes[found], strict=True)
-    ]
+    follows[found] = [_may_be(evidence, *pair) for pair in zip(before[found].tolist(), moved[found], strict=True)]
     return follows, before[follows]
 
 
@@ -176,9 +215,9 @@ def pageable_copies(evidence: Evidence) -> Draft | None:
     copies = copies_to_device(evidence)
     if copies is None:
         return None
-    chosen = copies.pageable & (copies.bytes >= _SMALL_BYTES)
+    chosen = copies.large_pageable
     count, moved, exposed_us = copies.per_step(chosen)
-    waits = waits_us(evidence, "pageable") if count else {}
+    waits = copies.waited_us(chosen)
     if not count or share_of_step(evidence, exposed_us + sum(waits.values())) < _LEAST_SHARE:
         return None
     lasted_us = float(copies.dur_us[chosen].sum()) / copies.steps
@@ -263,10 +302,10 @@ def small_copies(evidence: Evidence) -> Draft | None:
     copies = copies_to_device(evidence)
     if copies is None:
         return None
-    small = copies.bytes < _SMALL_BYTES
+    small = copies.small
     count, moved, exposed_us = copies.per_step(small)
-    saved = saving(evidence, copies, small)
-    saved_us = sum(saved.values()) * (1 - 1 / count) if count >= _MANY else 0.0
+    saved = _saving(evidence, copies, small)
+    saved_us = sum(saved.values()) * (1 - 1 / count) if count else 0.0
     if share_of_step(evidence, saved_us) < _LEAST_SHARE:
         return None
     waited_us = sum(saved.values()) - min(exposed_us, saved.get(TRANSFER, 0.0))
@@ -293,8 +332,8 @@ def made_on_host(evidence: Evidence) -> Draft | None:
     copies = copies_to_device(evidence)
     if copies is None:
         return None
-    copying, making = makers(evidence, copies)
-    saved = saving(evidence, copies, copying)
+    copying, making = copies.made, copies.makers
+    saved = _saving(evidence, copies, copying)
     copied_us = sum(saved.values())
     made = claims_of(evidence, *_HOST_WORK, most_us=_idle_us(evidence, making))
     saved |= {account: us + saved.get(account, 0.0) for account, us in made.items()}
@@ -321,18 +360,21 @@ def made_on_host(evidence: Evidence) -> Draft | None:
 
 def _idle_us(evidence: Evidence, ops: Integers) -> float:
     """Time per step in which these rows of OPS run and the device does nothing; of unprofiled steps."""
+    start = evidence.linked.ops["ts_us"].to_numpy()[ops]
+    end = start + evidence.linked.ops["dur_us"].to_numpy()[ops]
+    return float(_idle_within_us(evidence, start, end).sum()) / evidence.steps * host_scale(evidence)
+
+
+def _idle_within_us(evidence: Evidence, start: Floats, end: Floats) -> Floats:
+    """The part of each span in which the device does nothing, in the trace's time."""
     kernels = evidence.linked.kernels
     begin = kernels["ts_us"].to_numpy()
-    finish = begin + kernels["dur_us"].to_numpy()
-    edges = np.concatenate((begin, finish))
+    edges = np.concatenate((begin, begin + kernels["dur_us"].to_numpy()))
     running = np.concatenate((np.ones(begin.size), -np.ones(begin.size)))
     order = np.argsort(edges, kind="stable")
     edges, running = edges[order], np.cumsum(running[order])
     busy_before = np.concatenate(([0.0], np.cumsum(np.diff(edges) * (running[:-1] > 0))))
-    start = evidence.linked.ops["ts_us"].to_numpy()[ops]
-    end = start + evidence.linked.ops["dur_us"].to_numpy()[ops]
-    busy_us = np.interp(end, edges, busy_before) - np.interp(start, edges, busy_before)
-    return float((end - start - busy_us).sum()) / evidence.steps * host_scale(evidence)
+    return np.asarray(end - start - (np.interp(end, edges, busy_before) - np.interp(start, edges, busy_before)))
 
 
 def _sized(moved: float) -> str:

@@ -4,7 +4,15 @@ from pathlib import Path
 
 import pytest
 
-from bottleneck.advice.transfers import copies_not_overlapped, made_on_host, pageable_copies, small_copies
+from bottleneck.advice.host import host_sync
+from bottleneck.advice.transfers import (
+    copies_not_overlapped,
+    copies_to_device,
+    made_on_host,
+    pageable_copies,
+    small_copies,
+    waits_in_copies,
+)
 from bottleneck.schema.evidence import Evidence
 from tests.advice.cases import case_of, cpu_events, with_ledger
 from tests.builders import Event, frame, kernel, launch, memcpy, op, step
@@ -119,6 +127,51 @@ def test_many_small_copies_are_better_packed(tmp_path: Path) -> None:
     assert small_copies(copying_case(tmp_path / "few", 5.0, 256, count=4)) is None
     # Pinning makes no round trip shorter.
     assert pageable_copies(case) is None
+
+
+def test_a_wait_belongs_to_the_copy_in_whose_call_it_was(tmp_path: Path) -> None:
+    # Forty small copies whose calls hold the device for 8 us and more each, and one large copy that is issued early.
+    many = copying(5.0, 256, count=40)
+    large = [
+        event
+        for number in range(2)
+        for event in (
+            launch(5000 + number, number * LENGTH + 4_990, 5, "cudaMemcpyAsync"),
+            memcpy(5000 + number, number * LENGTH + 5_000, 200, 400_000, PAGEABLE),
+        )
+    ]
+    case = case_of(tmp_path, [*many, *large])
+    small, copies = small_copies(case), copies_to_device(case)
+    assert small is not None and copies is not None
+    in_calls = sum(row.us for row in case.analysis.idle if (row.detail or "").endswith("HtoD)"))
+    assert in_calls > 300 and sum(copies.waited_us(copies.small).values()) == pytest.approx(in_calls)
+    assert not copies.waited_us(copies.large_pageable)
+    assert pageable_copies(case) is None
+
+
+def test_each_copy_belongs_to_one_rule_at_most(tmp_path: Path) -> None:
+    made = copying(5.0, 256, count=40, maker=("aten::zeros", "[8, 8]"))
+    case = case_of(tmp_path / "made", made)
+    assert made_on_host(case) is not None and small_copies(case) is None
+    for events in (made, copying(5.0, 256, count=40), copying(3_000.0, 60_000_000)):
+        copies = copies_to_device(case_of(tmp_path / str(len(events)), events))
+        assert copies is not None
+        owners = copies.made.astype(int) + copies.small + copies.large_pageable
+        assert owners.max() == owners.min() == 1
+
+
+def test_a_wait_in_a_call_that_copies_is_no_other_waiting_call(tmp_path: Path) -> None:
+    def waiting(count: int) -> Evidence:
+        events = copying(5.0, 256, count=count)
+        for event in events:
+            event["name"] = event["name"].replace("MemcpyAsync", "Memcpy")
+        return case_of(tmp_path / str(count), events)
+
+    many, few = waiting(40), waiting(7)
+    copied_us = waits_in_copies(many)[0]["overhead.sync"]
+    assert copied_us == pytest.approx(sum(row.us for row in many.analysis.idle if row.cause == "sync"))
+    assert small_copies(many) is not None and host_sync(many) is None
+    assert small_copies(few) is None and host_sync(few) is not None
 
 
 def test_tensors_that_the_device_could_fill_need_no_copy(tmp_path: Path) -> None:
