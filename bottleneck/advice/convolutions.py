@@ -20,19 +20,88 @@ from bottleneck.advice.kernel_work import (
 from bottleneck.advice.quantities import (
     ISSUE_ACCOUNTS,
     Flags,
+    Integers,
     claims_of,
     format_count,
     overhead_us_per_op,
+    rows_of_ops,
     runs_on_host,
 )
 from bottleneck.advice.ranking import Draft
 from bottleneck.schema.analysis import Interval
 from bottleneck.schema.evidence import Evidence
+from bottleneck.schema.tables import as_integers, text_matches
 from bottleneck.units import format_share, format_us
 
 _LEAST_SHARE = 0.02
 
 _BATCH_NORM = re.compile(r"^aten::(?:(?:native|cudnn|miopen)_batch_norm|_native_batch_norm_legit\w*)$")
+
+
+# A module that trains counts its batches (`num_batches_tracked.add_(1)`) right before it calls the op.
+_COUNTS_BATCHES, _TRAINING = "aten::add_", 5  # place among the arguments of aten::batch_norm (native_functions.yaml)
+_DROPOUT = re.compile(r"^aten::(?:native_dropout|_fused_dropout|dropout|bernoulli_?|feature_dropout)$")
+_TRAINS = re.compile(r"Backward|backward|evaluate_function|^Optimizer\.|AccumulateGrad|_bwd|dgrad|wgrad")
+# Statistics take one of three passes over the data; folded into a convolution, the whole normalization is gone.
+_STATISTICS_PART = 1 / 3
+
+
+@requires_gain
+def evaluation_mode(evidence: Evidence) -> Draft | None:
+    """Batch normalization that computes statistics, with no backward pass anywhere in the trace.
+
+    Gain: what statistics add, a third of the normalization's passes, and dropout, up to the whole normalization, which
+    evaluation mode lets fold into the convolution. The first thing to do where it is inference: its results are wrong.
+    """
+    work = work_of(evidence)
+    norms = work.op_like(_BATCH_NORM)
+    calls = rows_of_ops(evidence, ("aten::batch_norm",))
+    training = calls[_computes_statistics(work, calls)]
+    if not norms.any() or 2 * training.size <= calls.size or _trains(evidence):
+        return None
+    dropout = work.op_like(_DROPOUT)
+    low = np.where(norms, _STATISTICS_PART * work.us, np.where(dropout, work.us, 0.0))
+    high = np.where(norms | dropout, work.us, 0.0)
+    count = training.size / evidence.steps
+    return Draft(
+        slug="evaluation-mode",
+        title="Batch normalization computes statistics although nothing is trained",
+        evidence=(
+            f"{format_count(count)} batch normalizations per step in training mode, and no backward pass or optimizer "
+            "in the whole trace",
+            *describe_rows(work, norms | dropout),
+            *critical_path_note(work, high),
+        ),
+        advice="If this is inference, call model.eval(): in training mode each result depends on the whole batch, and "
+        "each call changes the model.",
+        gain_us=gain_of(work, low, high),
+        claims=claims_of_rows(work, high),
+        code="model.eval()\nwith torch.inference_mode():\n    output = model(batch)",
+        corrects_results=True,
+    )
+
+
+def _computes_statistics(work: KernelWork, calls: Integers) -> Flags:
+    """Mask of those of these calls of aten::batch_norm that train: by their argument, else by the count before them."""
+    ops, known = work.evidence.linked.ops, {}
+    signature = as_integers(ops["signature"])[calls]
+    for each in np.unique(signature[signature >= 0]).tolist():
+        arguments = text_column(work, "concrete", each)
+        known[each] = arguments[_TRAINING] if len(arguments) > _TRAINING else None
+    names = text_matches(ops["name"], lambda name: name == _COUNTS_BATCHES)
+    counts = (calls > 0) & names[calls - 1]
+    return np.asarray(
+        [
+            known.get(each) == "True" or (known.get(each) not in {"True", "False"} and counted)
+            for each, counted in zip(signature.tolist(), counts.tolist(), strict=True)
+        ],
+        dtype=bool,
+    )
+
+
+def _trains(evidence: Evidence) -> bool:
+    """True if anything in the whole trace, also outside the window, belongs to a backward pass or an optimizer."""
+    return any(_TRAINS.search(str(name)) for name in evidence.linked.trace.events["name"].cat.categories)
 
 
 _OPS_EACH = 6  # batch_norm > _batch_norm_impl_index > native_batch_norm, and three tensors
@@ -204,4 +273,4 @@ def _by_planes(work: KernelWork, rows: Flags) -> Flags:
     return np.isin(work.signature, planes)
 
 
-RULES = (unfolded_batch_norm, untuned_convolutions, channels_first)
+RULES = (evaluation_mode, unfolded_batch_norm, untuned_convolutions, channels_first)

@@ -1,5 +1,6 @@
 """Ranks the drafts of the advice rules: bounds gains by the step, sorts by time saved, and marks overlaps."""
 
+import math
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,7 +18,7 @@ class Draft:
     reason in ``gain_reason``; a remark without any gain to be had has no ``gain_us`` either. ``claims`` are the
     accounts of the ledger, or "kernel:NAME" for the time of one kernel row, that the gain comes from, in microseconds
     per step at most: two findings that claim the same time do not add up. Empty claims mean the whole step. The last
-    three fields are those of ``Finding``.
+    four fields are those of ``Finding``.
     """
 
     slug: str
@@ -31,6 +32,7 @@ class Draft:
     tries: tuple[str, ...] = ()
     confidence: Confidence = "medium"
     changes_results: bool = False
+    corrects_results: bool = False
     per: Literal["step", "sample"] = "step"
     on_request: bool = False
 
@@ -51,7 +53,8 @@ def rank(drafts: Sequence[Draft], analysis: StepAnalysis, program: Sequence[str]
     """Findings, most time saved first; those without a predicted gain last, in the order of the rules.
 
     Advice that changes what the program computes counts for half of its gain in this order, so that it comes before
-    advice that keeps the results only where it is worth more than twice as much.
+    advice that keeps the results only where it is worth more than twice as much. Advice that makes wrong results right
+    comes before all others.
 
     ``program`` are the words that name the program to `bottleneck verify`; null where it cannot try changes on it.
     """
@@ -79,6 +82,7 @@ def rank(drafts: Sequence[Draft], analysis: StepAnalysis, program: Sequence[str]
                 confidence=draft.confidence,
                 within_noise=gain_us is not None and bool(gain_us.high < noise_us),
                 changes_results=draft.changes_results,
+                corrects_results=draft.corrects_results,
                 per=draft.per,
                 on_request=draft.on_request,
             )
@@ -106,6 +110,8 @@ def _bounded(gain_us: Interval | None, step_us: float) -> Interval | None:
 
 def _weight(draft: Draft, gain_us: Interval | None) -> float:
     """Place in the ranking: the middle of the gain, half of it where the results change; -1 without a gain."""
+    if draft.corrects_results:
+        return math.inf
     if gain_us is None:
         return -1.0
     return (gain_us.low + gain_us.high) / (4 if draft.changes_results else 2)

@@ -16,6 +16,7 @@ from bottleneck.analysis.verdict import describe_sides, name_in_sentence
 from bottleneck.schema.accounts import ACCOUNTS, UNMODELLED_ACCOUNTS
 from bottleneck.schema.analysis import (
     GROUPS,
+    ONE_RANK,
     Caveat,
     Coverage,
     Device,
@@ -240,8 +241,6 @@ def _fold(
 
 _ENOUGH_MODELLED = 0.95
 _WORTH_A_CAVEAT = 0.05
-# The slug of a caveat that no longer holds once several ranks are looked at together.
-ONE_RANK = "one-rank"
 
 
 def assemble(

@@ -12,6 +12,7 @@ from bottleneck.schema.analysis import (
     GROUPS,
     HALF_RECORDED,
     ONE_OFF,
+    ONE_RANK,
     Bound,
     Caveat,
     Finding,
@@ -68,6 +69,7 @@ _UNMODELLED_ADVICE: Mapping[str, str] = {
 _NEAR_THE_ROOF = "it runs near the roof: lower the precision or the number of FLOPs"
 _UNDER_THE_ROOF = "lower the precision or the number of FLOPs; {share} of the peak is reached"
 _NEAR = 0.7  # of the time explained; the best large products of public traces reach 0.71 to 0.97
+_ALL_RANKS = "report the traces of all ranks together: one that comes late holds the others up in their collectives"
 _MISALIGNED = "pad the sizes of the matrix product to multiples of 8"
 # Accounts whose time a sentence names by the largest kernel instead of the account.
 _NAMED_BY_KERNEL = frozenset({"compute", "memory", "unknown"})
@@ -91,6 +93,7 @@ class Grounds:
     instead: str | None = None
     sides: TwoSided | None = None
     straggler: str | None = None
+    is_one_of_several: bool = False
 
 
 @dataclass(frozen=True)
@@ -122,6 +125,7 @@ def grounds_of(evidence: Evidence) -> Grounds:
         instead=_record_instead(analysis.caveats),
         sides=evidence.sides,
         straggler=evidence.straggler,
+        is_one_of_several=any(caveat.slug == ONE_RANK for caveat in analysis.caveats),
     )
 
 
@@ -203,7 +207,7 @@ def decide(grounds: Grounds, findings: Sequence[Finding] = ()) -> Verdict:
     Advice to record anew stays first, whatever the findings are.
     """
     decision = find_bound(grounds)
-    first_step = _recording_advice(grounds, decision) or _first_finding(grounds, findings)
+    first_step = _recording_advice(grounds, decision, findings) or _first_finding(grounds, findings)
     step = first_step or _account_advice(grounds, decision)
     sides = describe_sides(grounds.sides) if grounds.sides else None
     parts = (_opening(grounds, decision) + _doubt(decision), sides, f"First: {step}")
@@ -300,23 +304,35 @@ def _contributor(grounds: Grounds, group: str) -> str:
     return f"{_label(kernel)} ({format_share(kernel.share)})" if kernel is not None else entry.account
 
 
-def _recording_advice(grounds: Grounds, decision: BoundDecision) -> str | None:
-    """Advice on a new recording where this one cannot show what limits the step; null where it can."""
+def _recording_advice(grounds: Grounds, decision: BoundDecision, findings: Sequence[Finding]) -> str | None:
+    """Advice on a new recording where this one cannot show what limits the step; null where it can.
+
+    One rank of several does not show why it waits in collectives, unless a finding explains most of that time.
+    """
     if grounds.instead is not None or grounds.broken is not None:
         return grounds.instead or "record it again"
     if decision.bound == "inconclusive":
         return _account_advice(grounds, decision)
+    if decision.bound == "communication" and grounds.is_one_of_several:
+        gains = (each.predicted_gain_us for each in findings)
+        most_us = max((gain.low for gain in gains if gain is not None), default=0.0)
+        return None if most_us > decision.share * grounds.ledger.wall_us / 2 else _ALL_RANKS
     return "judge the sides apart, with a recording of warmed-up steps" if grounds.sides is not None else None
 
 
 def _first_finding(grounds: Grounds, findings: Sequence[Finding]) -> str | None:
-    """The first finding that predicts a gain large enough to name, with that gain; null where none does."""
-    for finding in findings:
+    """The first finding that predicts a gain large enough to name, with that gain; null where none does.
+
+    Advice without which the results are wrong needs no gain. Where the steps vary more than every gain, the first of
+    them is still the best that is known to do.
+    """
+    for finding in sorted(findings, key=lambda each: each.within_noise and not each.corrects_results):
         gain = finding.predicted_gain_us
-        if gain is None or finding.within_noise:
-            continue
-        if (gain.low + gain.high) / 2 >= _WORTH_NAMING * grounds.ledger.wall_us > 0:
-            return f"{_continuing(finding.advice)} (predicted: {finding.describe_speedup()})"
+        is_large = gain is not None and (gain.low + gain.high) / 2 >= _WORTH_NAMING * grounds.ledger.wall_us > 0
+        if is_large or finding.corrects_results:
+            noise = ", less than these step times can show" if finding.within_noise else ""
+            gained = f" (predicted: {finding.describe_speedup()}{noise})" if gain is not None else ""
+            return f"{_continuing(finding.advice)}{gained}"
     return None
 
 

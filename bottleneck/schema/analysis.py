@@ -23,6 +23,8 @@ GROUPS = ("compute", "memory", "overhead", "communication", "transfer", "unknown
 # Slugs of caveats that leave no verdict: much of the device's work is not in the trace, or the times are not its own.
 DISTURBED, CONTENDED = "disturbed-profile", "contended"
 HALF_RECORDED, GRAPH_CAPTURE, ONE_OFF = "device-not-recorded", "graph-capture", "one-off"
+# No longer holds once several ranks are looked at together.
+ONE_RANK = "one-rank"
 BROKEN_TRACE_SLUGS = frozenset({"no-device-events", HALF_RECORDED, "kernels-missing", DISTURBED, CONTENDED})
 
 
@@ -338,6 +340,7 @@ class Finding:
     changes_results: Annotated[
         bool, Doc("whether it changes what the program computes (batch size, precision), not only how")
     ] = False
+    corrects_results: Annotated[bool, Doc("whether the program's results are wrong without it")] = False
     per: Annotated[
         Literal["step", "sample"], Doc("whether the gain is of the time per step, or of the time per sample")
     ] = "step"

@@ -1,10 +1,18 @@
 """Rules of convolutions: batch norms that could be folded, algorithms that nobody measured, images by planes."""
 
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from bottleneck.advice.convolutions import channels_first, unfolded_batch_norm, untuned_convolutions
+from bottleneck.advice.convolutions import (
+    channels_first,
+    evaluation_mode,
+    unfolded_batch_norm,
+    untuned_convolutions,
+)
+from bottleneck.schema.evidence import Evidence
 from tests.advice.programs import Call, halves, on_cpu, on_gpu
 from tests.analysis.frames import CPU
 
@@ -56,6 +64,41 @@ def test_a_batch_norm_behind_a_convolution_can_be_folded(tmp_path: Path) -> None
 )
 def test_other_batch_norms_stay(tmp_path: Path, calls: list[Call]) -> None:
     assert unfolded_batch_norm(on_cpu(tmp_path, calls)) is None
+
+
+COUNT = Call("aten::add_", 10, [[], [], []])
+DROPOUT = Call("aten::native_dropout", 200, [IMAGES])
+
+
+def trained_norm(us: float, training: str = "") -> Call:
+    return replace(norm(us), inside="aten::batch_norm", more={"concrete": [*[""] * 5, training, "0.1", "1e-05"]})
+
+
+@pytest.mark.parametrize("build", [on_cpu, on_gpu])
+def test_a_batch_norm_that_counts_batches_where_nothing_is_trained_is_not_in_evaluation_mode(
+    tmp_path: Path, build: Callable[..., Evidence]
+) -> None:
+    draft = evaluation_mode(build(tmp_path, [convolution(9000), COUNT, trained_norm(900), DROPOUT]))
+    assert draft is not None and draft.gain_us is not None
+    assert draft.gain_us.low == pytest.approx(900 / 3 + 200, rel=0.02)
+    assert draft.gain_us.high == pytest.approx(900 + 200, rel=0.02)
+    assert draft.corrects_results and not draft.changes_results
+
+
+@pytest.mark.parametrize(
+    "calls",
+    [
+        [convolution(9000), trained_norm(900)],
+        [convolution(9000), RELU, trained_norm(900)],
+        [convolution(9000), COUNT, RELU, trained_norm(900)],
+        [convolution(9000), COUNT, trained_norm(900), BACKWARD],
+        [convolution(9000), COUNT, trained_norm(900), Call("Optimizer.step#SGD.step", 10, [])],
+        [convolution(9000), COUNT, RELU],
+    ],
+    ids=["evaluation", "activation", "other addition", "backward pass", "optimizer", "no batch norm"],
+)
+def test_evaluation_and_training_are_left_alone(tmp_path: Path, calls: list[Call]) -> None:
+    assert evaluation_mode(on_cpu(tmp_path, calls)) is None
 
 
 def test_convolutions_recorded_without_benchmark_are_worth_measuring(tmp_path: Path) -> None:

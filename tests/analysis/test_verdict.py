@@ -269,15 +269,34 @@ def test_without_findings_the_verdict_advises_by_its_largest_part() -> None:
 @pytest.mark.parametrize(
     "silent",
     [
-        replace(_SYNC, within_noise=True),
         replace(_SYNC, predicted_gain_us=None, predicted_speedup=None),
         replace(_SYNC, predicted_gain_us=Interval(0.0, 30.0)),
     ],
-    ids=["within noise", "no gain predicted", "1.5 % of the step"],
+    ids=["no gain predicted", "1.5 % of the step"],
 )
 def test_a_finding_whose_gain_does_not_show_is_not_the_first_thing_to_do(silent: Finding) -> None:
     assert _verdict(silent) == decide(_GROUNDS)
     assert "read the loss" in _verdict(silent, _SYNC).sentence
+
+
+def test_a_gain_within_the_noise_comes_after_one_that_shows_but_before_none() -> None:
+    noisy = replace(_SYNC, advice="Pin the memory.", within_noise=True)
+    assert "pin the memory (predicted: 1.25 to 1.67 times as fast, less than these" in _verdict(noisy).sentence
+    assert "read the loss" in _verdict(noisy, _SYNC).sentence
+
+
+def test_advice_that_makes_results_right_needs_no_gain() -> None:
+    wrong = replace(_SYNC, advice="Call eval.", predicted_gain_us=None, predicted_speedup=None, corrects_results=True)
+    assert _verdict(wrong, _SYNC).first_step == "call eval"
+
+
+def test_one_rank_that_waits_for_others_is_looked_at_beside_them() -> None:
+    grounds = replace(_grounds({"communication": 90, "memory": 10}), is_one_of_several=True)
+    small = replace(_SYNC, predicted_gain_us=Interval(10.0, 44.0))
+    assert "traces of all ranks" in decide(grounds, [small]).sentence
+    assert "traces of all ranks" not in decide(replace(grounds, is_one_of_several=False), [small]).sentence
+    large = replace(_SYNC, predicted_gain_us=Interval(46.0, 60.0))
+    assert "read the loss" in decide(grounds, [large]).sentence
 
 
 @pytest.mark.parametrize(
