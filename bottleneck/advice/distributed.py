@@ -8,10 +8,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from bottleneck.advice.kernel_work import has_backward_pass
 from bottleneck.advice.quantities import (
     account_us,
     claims_of,
     format_count,
+    format_per_step,
     group_us,
     idle_lines,
     idle_rows,
@@ -119,14 +121,18 @@ def _by_account(ledger: Sequence[LedgerEntry]) -> dict[str, float]:
 # Exposed communication worth a word (advice_rules 48).
 _EXPOSED = 0.1
 # Below this a message is mostly latency: DDP fills buckets of 25 MB, its first one of 1 MB.
-_SMALL_MESSAGE_BYTES = 1e6
-_MANY = 4
+_SMALL_MESSAGE_BYTES, _BUCKET_BYTES = 1e6, 25e6
+_MANY = 8
 
 _COMPRESS = (
     "from torch.distributed.algorithms.ddp_comm_hooks import default_hooks\n"
     "model.register_comm_hook(None, default_hooks.bf16_compress_hook)"
 )
-_BUCKETS = "model = DistributedDataParallel(model, bucket_cap_mb=100, gradient_as_bucket_view=True)"
+_BUCKETS = (
+    "model = DistributedDataParallel(model, bucket_cap_mb=25)  # in place of one all_reduce per parameter\n"
+    "flat = torch.cat([each.grad.flatten() for each in parameters])  # or by hand\n"
+    "dist.all_reduce(flat)"
+)
 _SELDOM = "with model.no_sync():  # for all but the last of the batches that are accumulated\n    loss.backward()"
 _PREFETCH = "model = FSDP(model, backward_prefetch=BackwardPrefetch.BACKWARD_PRE, forward_prefetch=True)"
 _LATER = "work = dist.all_to_all_single(out, inputs, async_op=True)\n...  # what does not need it\nwork.wait()"
@@ -138,7 +144,10 @@ _REMEDIES: Mapping[str, tuple[str, str]] = {
     "all_to_all": ("Start the exchange early, compute what does not need it, and wait for it late.", _LATER),
     "": ("Start it early, compute what does not need it, and wait for it late.", _LATER),
 }
-_IN_ONE = ("Reduce larger buckets: these messages are so small that each mostly waits for its latency.", _BUCKETS)
+_TOGETHER = (
+    "Send these few bytes together with others or less often: a message so small mostly waits for its latency.",
+    "sent = torch.cat([each.flatten() for each in few])  # one message for all of them",
+)
 _LESS_OFTEN = ("Reduce while the backward pass still runs, or less often.", _SELDOM)
 _ALL_RANKS = ("Look at all ranks together first: one that comes late would hold the others like this.", None)
 _NARROW = frozenset({"bf16", "fp16"})
@@ -152,10 +161,12 @@ _DRAWS = 2
 
 def exposed_communication(evidence: Evidence) -> Draft | None:
     """Rule 48: the device has nothing to do but a collective. Waiting for late ranks is not cured by overlap."""
-    exposed_us = account_us(evidence, COMMUNICATION)
+    small = _small_all_reduces(evidence)
+    others = [one for one in evidence.analysis.collectives if one not in small]
+    exposed_us = account_us(evidence, COMMUNICATION) - math.fsum(one.exposed_us for one in small)
     if share_of_step(evidence, exposed_us) < _EXPOSED:
         return None
-    transfer_us, is_known = _transfer_us(evidence.analysis.collectives)
+    transfer_us, is_known = _transfer_us(others)
     # Unmodelled work may hide a collective as well as any other.
     unmodelled_us = account_us(evidence, *UNMODELLED_ACCOUNTS, "overhead.launch_floor")
     work_us = group_us(evidence, "compute") + group_us(evidence, "memory") + unmodelled_us
@@ -163,14 +174,14 @@ def exposed_communication(evidence: Evidence) -> Draft | None:
     if share_of_step(evidence, hideable_us) < _LEAST_SHARE:
         return None
     alone = not evidence.analysis.ranks
-    advice, code = _ALL_RANKS if alone and not is_known else _remedy(evidence.analysis.collectives)
+    advice, code = _ALL_RANKS if alone and not is_known else _remedy(others)
     return Draft(
         slug="exposed-communication",
         title="The device waits for collectives that nothing hides",
         evidence=(
             f"collectives hold the step for {format_us(exposed_us)} "
             f"({format_share(share_of_step(evidence, exposed_us))})",
-            *(_in_words(one) for one in _largest(evidence.analysis.collectives)),
+            *(_in_words(one) for one in _largest(others)),
             *(
                 ("one rank does not show how much of it is waiting for late ranks: give the traces of all",)
                 if alone
@@ -199,23 +210,79 @@ def _largest(collectives: Sequence[CollectiveSummary], most: int = 2) -> list[Co
 
 
 def _remedy(collectives: Sequence[CollectiveSummary]) -> tuple[str, str | None]:
-    """Advice for the kind of collective that is exposed longest."""
+    """Advice for the kind of collective that is exposed longest, and for the size of its messages.
+
+    Weights are gathered in messages of megabytes: what is known to be smaller, or has no known size, is something else.
+    """
     us: dict[str, float] = {}
     for one in collectives:
         us[one.name] = us.get(one.name, 0.0) + one.exposed_us
     name = max(us, key=lambda each: us[each], default="")
     mine = [one for one in collectives if one.name == name]
-    sizes = [one.bytes / one.calls for one in mine if one.bytes is not None and one.calls > 0]
-    calls = sum(one.calls for one in mine)
-    if name == "all_reduce" and calls >= _MANY and len(sizes) == len(mine) and max(sizes) < _SMALL_MESSAGE_BYTES:
-        return _IN_ONE
+    longest = max(mine, key=lambda one: one.exposed_us, default=None)
+    size = None if longest is None else _message_bytes(longest)
+    if size is not None and size < _SMALL_MESSAGE_BYTES:
+        return _TOGETHER
+    if size is None and _REMEDIES.get(name, _REMEDIES[""])[1] == _PREFETCH:
+        return _REMEDIES[""]
     if name == "all_reduce" and all(one.dtype in _NARROW for one in mine):
         return _LESS_OFTEN
     return _REMEDIES.get(name, _REMEDIES[""])
 
 
+def _message_bytes(one: CollectiveSummary) -> float | None:
+    """Payload of one call; null where unknown."""
+    return one.bytes / one.calls if one.bytes is not None and one.calls > 0 else None
+
+
+def small_all_reduces(evidence: Evidence) -> Draft | None:
+    """Many all-reduces of few bytes: each costs a latency that buckets share.
+
+    The gain is all of them but one per bucket of 25 MB: at most their exposed time, at least what the quickest of them
+    takes for each, because no wait for late ranks is in that.
+    """
+    small = _small_all_reduces(evidence)
+    calls, moved, spent_us, exposed_us = (
+        math.fsum(getattr(one, name) for one in small) for name in ("calls", "bytes", "us", "exposed_us")
+    )
+    if share_of_step(evidence, exposed_us) < _LEAST_SHARE or spent_us <= 0:
+        return None
+    spared = 1 - max(1.0, math.ceil(moved / _BUCKET_BYTES)) / calls
+    quickest_us = min((one.us if one.transfer_us is None else one.transfer_us) / one.calls for one in small)
+    high_us = spared * exposed_us
+    low_us = min(high_us, spared * calls * quickest_us * exposed_us / spent_us)
+    return Draft(
+        slug="small-all-reduces",
+        title="Many small all-reduces run one by one",
+        evidence=(
+            f"{format_count(calls)} all-reduces per step of {format_si(moved / calls, 'B')} on average, "
+            f"{format_si(moved, 'B')} together",
+            f"they hold the step for {format_per_step(evidence, exposed_us)}; the quickest takes "
+            f"{format_us(quickest_us)}",
+            *(_in_words(one) for one in _largest(small)),
+        ),
+        advice="Reduce gradients in buckets: a message so small mostly waits for its latency.",
+        code=_BUCKETS,
+        gain_us=Interval(low_us, high_us),
+        claims=claims_of(evidence, COMMUNICATION, most_us=high_us),
+    )
+
+
+def _small_all_reduces(evidence: Evidence) -> list[CollectiveSummary]:
+    """All-reduces whose messages are mostly latency; none where they are few, or reduce no gradients.
+
+    Layers of a model that is split over ranks need their results one after the other: those cannot be joined.
+    """
+    if not has_backward_pass(evidence):
+        return []
+    reduces = [(one, _message_bytes(one)) for one in evidence.analysis.collectives if one.name == "all_reduce"]
+    small = [one for one, size in reduces if size is not None and size < _SMALL_MESSAGE_BYTES]
+    return small if math.fsum(one.calls for one in small) >= _MANY else []
+
+
 def _in_words(one: CollectiveSummary) -> str:
-    size = f" of {format_si(one.bytes / one.calls, 'B')}" if one.bytes is not None and one.calls > 0 else ""
+    payload = _message_bytes(one)
+    size = "" if payload is None else f" of {format_si(payload, 'B')}"
     waiting = f", of which {format_us(one.wait_us)} waiting" if one.wait_us else ""
     return (
         f"{one.name}{size}, {format_count(one.calls)} per step: {format_us(one.us)}{waiting}; "
@@ -253,4 +320,4 @@ def every_rank_reads_all(evidence: Evidence) -> Draft | None:
     )
 
 
-RULES = (late_rank, exposed_communication, every_rank_reads_all)
+RULES = (late_rank, exposed_communication, small_all_reduces, every_rank_reads_all)

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from bottleneck.advice.distributed import every_rank_reads_all, exposed_communication, late_rank
+from bottleneck.advice.distributed import every_rank_reads_all, exposed_communication, late_rank, small_all_reduces
 from bottleneck.schema.accounts import ACCOUNTS
 from bottleneck.schema.analysis import CollectiveSummary, LedgerEntry, RankSummary
 from bottleneck.schema.evidence import Evidence
 from tests.advice.cases import case_of, gpu_events, idle_row, with_analysis, with_ledger
-from tests.builders import complete, frame
+from tests.builders import complete, frame, op
 
 LEDGER = {"compute": 600.0, "communication": 300.0, "overhead.python": 100.0}
 
@@ -46,8 +46,10 @@ def case_with(
     *collectives: CollectiveSummary,
     ranks: tuple[RankSummary, ...] = (),
     ledger: Mapping[str, float] = LEDGER,
+    trains: bool = True,
 ) -> Evidence:
-    case = with_ledger(case_of(folder, gpu_events(4, 30.0, 40.0)), ledger)
+    backward = [op("autograd::engine::evaluate_function: MmBackward0", 1, 2)] if trains else []
+    case = with_ledger(case_of(folder, [*gpu_events(4, 30.0, 40.0), *backward]), ledger)
     return with_analysis(case, collectives=collectives, ranks=ranks)
 
 
@@ -83,14 +85,40 @@ def test_collectives_that_are_hidden_or_short_are_no_finding(tmp_path: Path) -> 
     [
         (collective(), "bf16"),
         (collective(dtype="bf16"), "no_sync"),
-        (collective(calls=40.0, bytes=40 * 1e5), "bucket_cap_mb"),
+        (collective(calls=2.0, bytes=2 * 1e5), "one message"),
         (collective("all_to_all"), "async_op"),
         (collective("all_gather"), "forward_prefetch"),
+        (collective("all_gather", bytes=2 * 128.0), "one message"),
+        (collective("all_gather", bytes=None), "async_op"),
     ],
 )
 def test_the_remedy_is_that_of_the_longest_kind(tmp_path: Path, one: CollectiveSummary, word: str) -> None:
     draft = exposed_communication(case_with(tmp_path, one, collective("barrier", exposed_us=1.0), ranks=BOTH))
     assert draft is not None and word in (draft.code or "")
+
+
+def test_many_all_reduces_of_few_bytes_are_better_bucketed(tmp_path: Path) -> None:
+    # 40 of 100 KB: 10 us each, 4 us at the quickest; a bucket would hold all of them.
+    small = collective(calls=40.0, bytes=40 * 1e5, us=400.0, exposed_us=300.0, transfer_us=160.0)
+    draft = small_all_reduces(case_with(tmp_path, small, ranks=BOTH))
+    assert draft is not None and draft.gain_us is not None and "bucket_cap_mb" in (draft.code or "")
+    assert draft.gain_us.high == pytest.approx(300 * 39 / 40)
+    assert draft.gain_us.low == pytest.approx(4 * 39 * 300 / 400)
+    assert draft.claims == {"communication": pytest.approx(draft.gain_us.high)}
+    # Without a backward pass they are no gradients, and each layer may need the result of the one before.
+    assert small_all_reduces(case_with(tmp_path / "served", small, ranks=BOTH, trains=False)) is None
+
+
+def test_few_all_reduces_and_those_of_buckets_are_left_alone(tmp_path: Path) -> None:
+    few = collective(calls=4.0, bytes=4e5)
+    buckets = collective(calls=40.0, bytes=40 * 25e6)
+    unknown = collective(calls=40.0, bytes=None)
+    assert small_all_reduces(case_with(tmp_path, few, buckets, unknown, ranks=BOTH)) is None
+
+
+def test_small_all_reduces_are_no_exposed_communication_too(tmp_path: Path) -> None:
+    small = collective(calls=40.0, bytes=40 * 1e5, exposed_us=250.0)
+    assert exposed_communication(case_with(tmp_path, small, collective(exposed_us=50.0), ranks=BOTH)) is None
 
 
 def test_a_late_rank_costs_what_the_others_wait_for_it(tmp_path: Path) -> None:
