@@ -13,7 +13,7 @@ from bottleneck.advice.kernel_work import (
     share,
     work_of,
 )
-from bottleneck.advice.quantities import Floats, runs_on_host
+from bottleneck.advice.quantities import Flags, Floats, runs_on_host
 from bottleneck.advice.ranking import Draft
 from bottleneck.schema.evidence import Evidence
 from bottleneck.units import format_share, format_si, format_us
@@ -61,9 +61,13 @@ def half_precision(evidence: Evidence) -> Draft | None:
     tf32 = peaks.get("tf32_tensor")
     in_tf32 = work.is_text(evidence.linked.kernels, "engine", "matrix")
     ratios = np.where(in_tf32, narrow / (tf32 or full), narrow / full)
-    wide = work.dtype("fp32") & work.in_model
-    products = wide & work.family(*PRODUCTS)
-    others = wide & work.bound("memory") & work.family("pointwise", "pooling", "normalization", "copy")
+    products = _fp32_products(work) & work.in_model
+    others = (
+        work.dtype("fp32")
+        & work.in_model
+        & work.bound("memory")
+        & work.family("pointwise", "pooling", "normalization", "copy")
+    )
     if share(work, products) < _LEAST_SHARE:
         return None  # autocast starts from products: without them nothing changes
     faster = np.where(products, work.us * (1 - _left(work, ratios)), 0.0)
@@ -90,14 +94,24 @@ def half_precision(evidence: Evidence) -> Draft | None:
         claims=claims_of_rows(work, faster + halved),
         code=_AUTOCAST.format(kind="cpu" if runs_on_host(evidence) else "cuda") if not is_scaled else _SCALED_AUTOCAST,
         tries=() if is_scaled else ("bf16-autocast",),
+        confidence="low" if share(work, products & work.bound("unknown")) > share(work, products) / 2 else "medium",
         changes_results=True,
     )
+
+
+def _fp32_products(work: KernelWork) -> Flags:
+    """Mask of products, convolutions and attention in fp32: by their cost, else by the names of their kernels."""
+    evidence = work.evidence
+    by_name = work.is_text(evidence.roofline, "family", *PRODUCTS) & work.bound("unknown")
+    by_name &= work.is_text(evidence.linked.kernels, "math_dtype", "fp32")
+    return np.asarray((work.dtype("fp32") & work.family(*PRODUCTS)) | by_name)
 
 
 def _left(work: KernelWork, ratio: Floats | float) -> Floats:
     """The part of each product's time that is left if its arithmetic runs so many times as fast and its bytes halve.
 
-    A kernel far below its peak is held back by something that narrower numbers do not change: it then gains less.
+    A kernel far below its peak is held back by something that narrower numbers do not change: it then gains less. So
+    does one whose sizes are not recorded, because that is not known.
     """
     explained = np.nan_to_num(work.roof("compute_us") / np.maximum(_run_us(work), 1e-9))
     bytes_part = np.nan_to_num(work.roof("memory_us") / np.maximum(_run_us(work), 1e-9)) / 2
@@ -121,7 +135,7 @@ def fp32_products(evidence: Evidence) -> Draft | None:
         return None
     kernels = evidence.linked.kernels
     rows = work.is_text(kernels, "engine", "vector") & work.is_text(kernels, "family", "matmul", "convolution")
-    rows &= work.dtype("fp32") & work.bound("compute")
+    rows &= _fp32_products(work) & work.bound("compute", "unknown")
     if share(work, rows) < _LEAST_SHARE:
         return None
     less = np.where(rows, work.us * (1 - _left(work, fast / slow)), 0.0)

@@ -16,7 +16,7 @@ class Call:
 
     name: str
     us: float
-    dims: Sequence[object]
+    dims: Sequence[object] | None
     kernel: str = "void at::native::vectorized_elementwise_kernel<4, at::native::AddFunctor<float>>(int)"
     grid: int = 4000
     inside: str | None = None

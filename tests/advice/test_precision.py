@@ -42,6 +42,18 @@ def test_a_cpu_without_units_for_bf16_stays_in_fp32(tmp_path: Path, bf16: float 
     assert half_precision(on_cpu_with(tmp_path, bf16)) is None
 
 
+@pytest.mark.parametrize(("kernel", "has_gain"), [("volta_sgemm_64x64_nt", True), ("volta_fp16_s884gemm_nt", False)])
+def test_products_without_shapes_are_known_by_the_names_of_their_kernels(
+    tmp_path: Path, kernel: str, has_gain: bool
+) -> None:
+    evidence = on_gpu(tmp_path, [Call("aten::mm", 30_000, None, kernel)])
+    draft = half_precision(with_analysis(evidence, device=device_by_name("Tesla V100-SXM2-16GB")))
+    assert (draft is not None) == has_gain
+    if draft is not None:
+        assert draft.confidence == "low" and draft.gain_us is not None
+        assert (draft.gain_us.low, draft.gain_us.high) == (pytest.approx(7_500), pytest.approx(15_000))
+
+
 @pytest.mark.parametrize(
     ("name", "dtype", "tries"),
     [
