@@ -20,12 +20,12 @@ from bottleneck.advice import (
     optimizers,
     precision,
     process,
+    servers,
     small_steps,
     traffic,
     transfers,
 )
 from bottleneck.advice.ranking import Draft, rank
-from bottleneck.advice.servers import fit_to_server
 from bottleneck.schema.analysis import Finding
 from bottleneck.schema.evidence import Evidence
 from bottleneck.schema.recording import Recording
@@ -34,6 +34,7 @@ Rule = Callable[[Evidence], Draft | None]
 
 # The rules of each module, in the order in which findings without a predicted gain are shown.
 RULES: tuple[Rule, ...] = (
+    *servers.RULES,
     *dispatch.RULES,
     *optimizers.RULES,
     *small_steps.RULES,
@@ -57,7 +58,7 @@ RULES: tuple[Rule, ...] = (
 def advise(evidence: Evidence) -> tuple[Finding, ...]:
     """The findings of all rules on this evidence, ranked by the time that each would save."""
     drafts = [draft for rule in RULES if (draft := rule(evidence)) is not None]
-    return rank(fit_to_server(evidence, drafts), evidence.analysis, _program(evidence.recording))
+    return rank(servers.fit_to_server(evidence, drafts), evidence.analysis, _program(evidence.recording))
 
 
 def _program(recording: Recording | None) -> tuple[str, ...] | None:

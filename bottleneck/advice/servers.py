@@ -4,8 +4,10 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from bottleneck.advice.quantities import busy_us, kernels_in_window, runs_on_host, share_of_step
 from bottleneck.advice.ranking import Draft
 from bottleneck.schema.evidence import Evidence, remembered
+from bottleneck.units import format_share
 
 
 @dataclass(frozen=True)
@@ -103,6 +105,41 @@ def find_server(evidence: Evidence) -> Server | None:
     return next((server for server in SERVERS if any(server.frames.search(name) for name in names)), None)
 
 
+# Of the step. A device that works less waits for its host first; replayed graphs are how servers decode.
+_BUSY, _REPLAYED = 0.9, 0.5
+
+
+def server_settings(evidence: Evidence) -> Draft | None:
+    """A server that decodes by replayed graphs on a busy device: more requests in a step share one read of the weights.
+
+    Gain: none predicted, because no trace of a replay says how far from its roof the device is.
+    """
+    server = find_server(evidence)
+    if server is None or runs_on_host(evidence):
+        return None
+    dur_us, replayed = (evidence.linked.kernels[name].to_numpy() for name in ("dur_us", "replayed"))
+    inside = kernels_in_window(evidence)
+    whole_us = float(dur_us[inside].sum())
+    part = float(dur_us[inside & replayed].sum()) / whole_us if whole_us > 0 else 0.0
+    busy = share_of_step(evidence, busy_us(evidence))
+    if busy < _BUSY or part < _REPLAYED:
+        return None
+    advice, code = server.remedies[_BATCH]
+    return Draft(
+        slug="server-settings",
+        title=f"{server.name} decodes on a busy device",
+        evidence=(
+            f"the device works for {format_share(busy)} of the step, {format_share(part)} of that in replayed graphs",
+            "a decoding step reads all weights once, for however many requests it holds",
+        ),
+        advice=advice,
+        gain_us=None,
+        gain_reason="not predicted: how long a step with more requests takes is only known once it ran",
+        code=code,
+        changes_results=True,
+    )
+
+
 def fit_to_server(evidence: Evidence, drafts: Sequence[Draft]) -> list[Draft]:
     """The drafts, in an inference server with its settings as remedies: of those with one remedy the largest gain."""
     server = find_server(evidence)
@@ -122,3 +159,6 @@ def fit_to_server(evidence: Evidence, drafts: Sequence[Draft]) -> list[Draft]:
 
 def _high(draft: Draft) -> float:
     return -1.0 if draft.gain_us is None else draft.gain_us.high
+
+
+RULES = (server_settings,)

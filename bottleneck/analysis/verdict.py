@@ -146,22 +146,24 @@ def find_bound(grounds: Grounds) -> BoundDecision:
 
     ``mixed`` when the largest known group holds under half and the next is within 10 points. Where more than half, or
     more than in any other group, is unmodelled: ``device`` if a device works nearly all of the time, else the bound
-    that such kinds of work usually have. ``inconclusive`` when the kinds are not known either, or when the trace cannot
-    be trusted.
+    that such kinds of work usually have; so too where unmodelled work of such kinds would overturn the bound.
+    ``inconclusive`` when the kinds are not known either, or when the trace cannot be trusted.
     """
     shares = grounds.ledger.group_shares()
     ranked = _ranked(shares)
     if grounds.broken is not None:
         return BoundDecision("inconclusive", None, shares[ranked[0]], shares, ranked)
+    likely = _likely_shares(grounds.ledger)
+    by_kind = replace(_bound_of(grounds, likely, shares, _ranked(likely)), regime=None, by_kind=True)
     if not _is_mostly_unknown(shares, ranked):
-        return _bound_of(grounds, shares, shares, ranked)
+        known = _bound_of(grounds, shares, shares, ranked)
+        return by_kind if _is_in_doubt(known) and by_kind.bound != known.bound else known
     busy = _busy_share(grounds.ledger)
     if busy > _BUSY and not grounds.host_only and shares["communication"] + shares["transfer"] < 1 - _BUSY:
         return BoundDecision("device", None, busy, shares, ranked)
-    likely = _likely_shares(grounds.ledger)
     if _is_mostly_unknown(likely, _ranked(likely)):
         return BoundDecision("inconclusive", None, shares["unknown"], shares, ranked)
-    return replace(_bound_of(grounds, likely, shares, _ranked(likely)), regime=None, by_kind=True)
+    return by_kind
 
 
 def _ranked(shares: Mapping[str, float]) -> tuple[str, ...]:
@@ -208,7 +210,7 @@ def decide(grounds: Grounds, findings: Sequence[Finding] = ()) -> Verdict:
     """
     decision = find_bound(grounds)
     first_step = _recording_advice(grounds, decision, findings) or _first_finding(grounds, findings)
-    step = first_step or _account_advice(grounds, decision)
+    step = first_step or _change_without_gain(decision, findings) or _account_advice(grounds, decision)
     sides = describe_sides(grounds.sides) if grounds.sides else None
     parts = (_opening(grounds, decision) + _doubt(decision), sides, f"First: {step}")
     sentence = " ".join([*filter(None, [grounds.straggler]), *(f"{part}." for part in parts if part)])
@@ -282,15 +284,20 @@ def _kind_of_work(account: str) -> str:
     return "other work" if account == UNMODELLED else phrase_of(account).removeprefix("unmodelled ")
 
 
-def _doubt(decision: BoundDecision) -> str:
-    """Addition where unmodelled work, if it belonged to the next group, would overturn the verdict; else empty."""
+def _is_in_doubt(decision: BoundDecision) -> bool:
+    """True if unmodelled work, were it of the next group, would overturn the bound."""
     # Unknown work is work: it may be compute or memory, never overhead or communication.
     shares, first = decision.shares, decision.ranked[0]
     rival = max(shares[group] for group in ("compute", "memory") if group != first)
     is_open = decision.bound in {"inconclusive", "device"} or decision.by_kind
-    if is_open or shares["unknown"] <= 0 or rival + shares["unknown"] < shares[first]:
+    return not is_open and 0 < shares["unknown"] >= shares[first] - rival
+
+
+def _doubt(decision: BoundDecision) -> str:
+    """Addition where unmodelled work could overturn the verdict; else empty."""
+    if not _is_in_doubt(decision):
         return ""
-    return f"; another {format_share(shares['unknown'])} is unmodelled work, which could overturn this"
+    return f"; another {format_share(decision.shares['unknown'])} is unmodelled work, which could overturn this"
 
 
 def _contributor(grounds: Grounds, group: str) -> str:
@@ -334,6 +341,17 @@ def _first_finding(grounds: Grounds, findings: Sequence[Finding]) -> str | None:
             gained = f" (predicted: {finding.describe_speedup()}{noise})" if gain is not None else ""
             return f"{_continuing(finding.advice)}{gained}"
     return None
+
+
+def _change_without_gain(decision: BoundDecision, findings: Sequence[Finding]) -> str | None:
+    """Advice to change something, where the trace shows too little to predict what it gains; null where there is none.
+
+    It comes before advice to record more of a step that a busy device is known to limit.
+    """
+    if decision.bound != "device":
+        return None
+    changes = (each for each in findings if each.predicted_gain_us is None and each.code and not each.on_request)
+    return next((_continuing(each.advice) for each in changes if each.confidence != "low"), None)
 
 
 def _account_advice(grounds: Grounds, decision: BoundDecision) -> str:

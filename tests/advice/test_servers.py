@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 
 from bottleneck.advice import advise
-from bottleneck.advice.servers import SERVERS, find_server
+from bottleneck.advice.servers import SERVERS, find_server, server_settings
 from bottleneck.pipeline import examine
 from bottleneck.schema.sources import find_traces
 from tests.advice.cases import case_of, gpu_events
-from tests.builders import complete, frame
+from tests.builders import Event, complete, frame, kernel, launch, step
 
 FRAMES = {
     "vLLM": "vllm/v1/worker/gpu_model_runner.py(2019): execute_model",
@@ -45,6 +45,39 @@ def test_a_training_loop_keeps_its_advice(tmp_path: Path) -> None:
 
 def test_every_server_has_a_setting_for_every_kind_of_remedy() -> None:
     assert {frozenset(server.remedies) for server in SERVERS} == {frozenset({"graphs", "batch", "host"})}
+
+
+def replays(kernel_us: float, call: str = "cudaGraphLaunch") -> list[Event]:
+    """Two steps of vLLM, each 100 kernels: under one replay of a graph, or each under a launch of its own."""
+    events = [frame(FRAMES["vLLM"], 0, 2600)]
+    for number in range(2):
+        at = 1300 * number
+        events.append(step(number, at, 1299))
+        for index in range(100):
+            one = 1 + number * 100 + (0 if call == "cudaGraphLaunch" else index)
+            if call != "cudaGraphLaunch" or not index:
+                events.append(launch(one, at + 1 + index * 0.1, 0.05, call))
+            events.append(kernel(one, at + 40 + 12 * index, kernel_us, f"kernel_{index}"))
+    return events
+
+
+def test_a_busy_server_that_replays_graphs_may_put_more_requests_into_a_step(tmp_path: Path) -> None:
+    draft = server_settings(case_of(tmp_path, replays(12.0)))
+    assert draft is not None and draft.gain_us is None
+    assert "max-num-seqs" in (draft.code or "") and "100.0 % of that in replayed graphs" in draft.evidence[0]
+
+
+@pytest.mark.parametrize(
+    "events",
+    [
+        replays(6.0),
+        replays(12.0, "cudaLaunchKernel"),
+        [each for each in replays(12.0) if each["cat"] != "python_function"],
+    ],
+    ids=["idle device", "no graph", "no server"],
+)
+def test_other_steps_get_no_setting_of_a_server(tmp_path: Path, events: list[Event]) -> None:
+    assert server_settings(case_of(tmp_path, events)) is None
 
 
 @pytest.mark.corpus

@@ -57,6 +57,9 @@ def _grounds(accounts: Mapping[str, float], *kernels: KernelSummary, idle: tuple
         ({"unknown.matmul": 50, "unknown.pointwise": 39, "overhead.python": 11}, "compute"),
         ({"unknown.matmul": 30, "unknown.pointwise": 39, "overhead.python": 31}, "mixed"),
         ({"unknown.copies": 50, "unknown.lookups": 30, "communication": 20}, "memory"),
+        ({"unknown.convolution": 32, "overhead.dispatch": 40, "memory": 20, "compute": 8}, "mixed"),
+        ({"unknown.convolution": 25, "overhead.dispatch": 45, "memory": 30}, "overhead"),
+        ({"unknown.convolution": 20, "overhead.dispatch": 40, "memory": 10, "compute": 30}, "compute"),
         ({"unknown": 50, "unknown.matmul": 20, "overhead.python": 30}, "inconclusive"),
         ({"unknown": 50, "compute": 50}, "compute"),
         ({"overhead.unknown": 90, "compute": 10}, "overhead"),
@@ -288,6 +291,14 @@ def test_a_gain_within_the_noise_comes_after_one_that_shows_but_before_none() ->
 def test_advice_that_makes_results_right_needs_no_gain() -> None:
     wrong = replace(_SYNC, advice="Call eval.", predicted_gain_us=None, predicted_speedup=None, corrects_results=True)
     assert _verdict(wrong, _SYNC).first_step == "call eval"
+
+
+def test_a_busy_device_is_changed_before_it_is_recorded_anew() -> None:
+    change = replace(_SYNC, advice="Raise the batch.", predicted_gain_us=None, predicted_speedup=None, code="more")
+    grounds = _grounds({"unknown.matmul": 95, "overhead.kernel_gap": 5})
+    assert decide(grounds, [change]).first_step == "raise the batch"
+    for silent in (replace(change, code=None), replace(change, on_request=True), replace(change, confidence="low")):
+        assert "record" in (decide(grounds, [silent]).first_step or "")
 
 
 def test_one_rank_that_waits_for_others_is_looked_at_beside_them() -> None:
