@@ -14,7 +14,7 @@ from bottleneck.schema.accounts import ACCOUNTS
 from bottleneck.schema.analysis import Confidence, KernelSummary, Regime
 from bottleneck.schema.linked_trace import Linked
 from bottleneck.schema.tables import KERNEL_TIME, category
-from bottleneck.units import ITEM_BYTES, SHORT_DTYPE
+from bottleneck.units import ITEM_BYTES, SHORT_DTYPE, US_PER_S
 
 
 @dataclass(frozen=True)
@@ -118,6 +118,7 @@ def _inside(linked: Linked, result: LedgerResult) -> Floats:
 
 _FLOORS = ("compute_us", "memory_us", "launch_us")
 _WORK = ("flops", "bytes_low", "bytes_high")
+_RATES = ("flops_per_s", "bytes_per_s")
 _VOTES = ("engine", "confidence")
 _KEYS = ("name", "bound", "source", "math_dtype")
 # Shapes are text of the trace: long lists of tensors tell nothing more when shown whole.
@@ -168,6 +169,10 @@ def _fold(rows: KernelTimes, keep: Integers, fold: Integers, first: Integers) ->
         for names, weight in (((*_FLOORS, "explained"), charged_runs), (_WORK, runs / rows.repeats))
         for name in names
     }
+    done_us = tally(fold, dur * charged_runs, size)
+    for rate, work in (("flops_per_s", rows.roofline["flops"]), ("bytes_per_s", _moved_bytes(rows))):
+        done = _known_sum(fold, work.to_numpy(dtype=np.float64, na_value=np.nan)[keep] * charged_runs, size)
+        amounts[rate] = np.divide(done * US_PER_S, done_us, out=np.full(size, np.nan), where=done_us > 0)
     texts = {name: _texts(rows.codes(name)[first], rows.labels(name)) for name in (*_KEYS, "family")}
     votes = {name: _texts(_majority(fold, rows.codes(name)[keep], us, size), rows.labels(name)) for name in _VOTES}
     return _Folds(
@@ -182,6 +187,12 @@ def _fold(rows: KernelTimes, keep: Integers, fold: Integers, first: Integers) ->
             "module": _common_modules(fold, rows.codes("module")[keep], rows.labels("module"), size),
         },
     )
+
+
+def _moved_bytes(rows: KernelTimes) -> "pd.Series[float]":
+    """Compulsory bytes per run; of a copy or fill without a cost, the size that the trace states."""
+    bytes_low = rows.roofline["bytes_low"]
+    return bytes_low.where(bytes_low.notna(), rows.linked.kernels["bytes"].astype("Float64"))
 
 
 def _judgements(rows: KernelTimes, keep: Integers, fold: Integers, us: Floats) -> dict[str, list[str | None]]:
@@ -307,4 +318,5 @@ def _summary(folds: _Folds, place: int, wall_us: float) -> KernelSummary:
         confidence=cast("Confidence", text["confidence"] or "low"),
         reason=text["reason"],
         headroom_us=None if explained is None else us * (1.0 - explained),
+        **{rate: amount[rate] for rate in _RATES},
     )

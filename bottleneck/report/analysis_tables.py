@@ -5,8 +5,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from bottleneck.report.document import Sparkline, TableColumn, TableRow, TableSection, number_columns
+from bottleneck.report.kernel_names import short_names
 from bottleneck.report.text import UNKNOWN, Scale, apportion_groups, percents, scale_of, top_rows
-from bottleneck.report.wording import calls_number, describe_bound, describe_calls, describe_shapes, is_marked
+from bottleneck.report.wording import bound_word, calls_number, describe_calls, describe_shapes, is_marked
 from bottleneck.schema.accounts import label_of, meaning_of
 from bottleneck.schema.analysis import (
     GROUPS,
@@ -19,6 +20,7 @@ from bottleneck.schema.analysis import (
     Queue,
     RankSummary,
 )
+from bottleneck.schema.op_names import COMPILED_REGION
 from bottleneck.units import format_share, format_si, format_us
 
 
@@ -203,6 +205,7 @@ def mean_depths(curve: Sequence[tuple[float, float]], cells: int) -> tuple[float
 
 _SUMS = ("us", "share", "calls")
 _KNOWN_SUMS = ("flops", "bytes_low", "bytes_high", "compute_us", "memory_us", "launch_us")
+_MEANS = ("explained", "flops_per_s", "bytes_per_s")
 
 
 @dataclass(frozen=True)
@@ -230,10 +233,11 @@ def _together(rows: Sequence[KernelSummary]) -> KernelSummary:
     for name in _KNOWN_SUMS:
         parts = [getattr(row, name) for row in rows]
         sums[name] = None if None in parts else math.fsum(parts)
-    explained = None
-    if all(row.explained is not None for row in rows) and sums["us"]:
-        explained = math.fsum((row.explained or 0.0) * row.us for row in rows) / sums["us"]
-    return replace(max(rows, key=lambda row: row.us), **sums, explained=explained)  # type: ignore[arg-type]
+    for name in _MEANS:
+        parts = [getattr(row, name) for row in rows]
+        weighted = [mean * row.us for mean, row in zip(parts, rows, strict=True) if mean is not None]
+        sums[name] = math.fsum(weighted) / sums["us"] if len(weighted) == len(rows) and sums["us"] else None
+    return replace(max(rows, key=lambda row: row.us), **sums)  # type: ignore[arg-type]
 
 
 Rounded = tuple[Scale, dict[LedgerEntry, int], dict[LedgerEntry, int]]
@@ -305,52 +309,84 @@ def kernels(analysis: Analysis, top: int) -> TableSection | None:
     folded = top_rows(list(variants), top)
     if not folded.shown:
         return None
+    names = short_names([row.name for row in folded.shown], _KERNEL_NAME)
+    flops, data = (_rate_scale(folded.shown, *rate) for rate in (("flops_per_s", "FLOP/s"), ("bytes_per_s", "B/s")))
     rows = [
         TableRow(
-            (row.name, *numbers, *_floors(row, folded.scale)), group=_group(row), details=_details(row, variants[row])
+            (
+                _call(row),
+                *numbers,
+                flops.one(row.flops_per_s),
+                data.one(row.bytes_per_s),
+                _of_roof(row),
+                bound_word(row),
+            ),
+            group=_group(row),
+            details=_details(row, name, variants[row]),
         )
-        for row, numbers in zip(folded.shown, folded.each, strict=True)
+        for row, name, numbers in zip(folded.shown, names, folded.each, strict=True)
     ]
     blank = ("",) * 4
     if folded.rest:
         rows.append(TableRow((f"{folded.hidden} more", *folded.rest, *blank), "rest"))
     rows.append(TableRow((f"all {noun}s", *folded.total, *blank), "total"))
-    titles = (folded.scale.unit, "share", "compute", "memory", "launch", "explained")
+    titles = (folded.scale.unit, "share", flops.unit, data.unit, "of roof")
     return TableSection(
         f"Top {noun}s by time" + (f" ({len(folded.shown)} of {len(variants)})" if folded.hidden else ""),
-        (TableColumn(noun, "name"), *number_columns(titles)),
+        (TableColumn("op and shapes", "name"), *number_columns(titles), TableColumn("bound", "words")),
         tuple(rows),
-        _kernel_notes(folded.shown, folded.scale),
+        _kernel_notes(folded.shown),
     )
 
 
-def _kernel_notes(rows: Sequence[KernelSummary], scale: Scale) -> tuple[str, ...]:
+_KERNEL_NAME = 60
+
+
+def _call(row: KernelSummary) -> str:
+    """The op with the shapes of its inputs; the kernel where only a whole region or nothing is known to issue it."""
+    if row.op is None or row.op.startswith(COMPILED_REGION):
+        return row.name
+    return f"{row.op.removeprefix('aten::')} {describe_shapes(row.shapes) if row.shapes else ''}".rstrip()
+
+
+def _rate_scale(rows: Sequence[KernelSummary], field: str, unit: str) -> Scale:
+    """The scale that gives the highest rate of a table three digits."""
+    most = max((getattr(row, field) or 0.0 for row in rows), default=0.0)
+    prefix, size = ("T", 1e12) if most >= _TERA else ("G", 1e9)
+    digits = math.floor(math.log10(most / size)) if most > 0 else 0
+    return Scale(prefix + unit, size, min(max(2 - digits, 0), 3))
+
+
+_TERA = 1e13
+
+
+def _kernel_notes(rows: Sequence[KernelSummary]) -> tuple[str, ...]:
     floors = (
-        f"compute, memory and launch are floors in {scale.unit}: the least time that the arithmetic, the bytes and the "
-        "launches could take. The largest floor names the bound; explained = largest floor / time."
+        "Rates are achieved ones: FLOPs, and bytes of which each counts once, by the time. of roof = the largest of "
+        "three floors / time: what the arithmetic, the bytes and the launches take at the ceilings of the device; "
+        "that floor names the bound."
     )
-    unsure = "'likely' and 'perhaps': medium and low confidence." if any(is_marked(row) for row in rows) else ""
+    unsure = "?: medium, ??: low confidence." if any(is_marked(row) for row in rows) else ""
     absent = f"{UNKNOWN}: not known." if any(row.explained is None for row in rows) else ""
     return (" ".join(part for part in (floors, unsure, absent) if part),)
 
 
-def _floors(row: KernelSummary, scale: Scale) -> tuple[str, str, str, str]:
-    explained = UNKNOWN if row.explained is None else format_share(row.explained)
-    return scale.one(row.compute_us), scale.one(row.memory_us), scale.one(row.launch_us), explained
+def _of_roof(row: KernelSummary) -> str:
+    return UNKNOWN if row.explained is None else format_share(row.explained)
 
 
 def _group(row: KernelSummary) -> str:
     return {"copy": "memory", "dispatch": "overhead"}.get(row.bound, row.bound)
 
 
-def _details(row: KernelSummary, variants: int) -> tuple[str, ...]:
-    shapes = describe_shapes(row.shapes) if row.shapes else ""
-    shapes += f" and {variants - 1} other shapes" if shapes and variants > 1 else ""
-    op = row.op if row.op and row.op != row.name else ""
+def _details(row: KernelSummary, name: str, variants: int) -> tuple[str, ...]:
+    """What the row does not lead with, kernel or op, and what else is known of it."""
+    why = ": ".join(part for part in (row.regime, row.reason) if part)
     parts = (
-        describe_bound(row),
+        "" if row.op == row.name else (row.op or "") if _call(row) == row.name else name,
+        why,
         describe_calls(row.calls),
-        f"{op}({shapes})" if op and shapes else op or shapes,
+        f"and {variants - 1} other shapes" if variants > 1 else "",
         row.dtype or "",
         row.source or row.module or "",
     )

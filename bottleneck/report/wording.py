@@ -3,32 +3,21 @@
 import json
 import math
 
+from bottleneck.report.text import UNKNOWN
 from bottleneck.schema.analysis import KernelSummary
 
 _LONGEST_SHAPES = 60
-_CONFIDENCE = {"medium": "likely ", "low": "perhaps "}
-
-_BOUNDS = {
-    "compute": "compute-bound",
-    "memory": "memory-bound",
-    "overhead": "overhead-bound",
-    "communication": "communication",
-    "transfer": "transfer",
-    "copy": "copy",
-    "dispatch": "only calls other ops",
-    "unknown": "no verdict",
-}
+_UNSURE = {"medium": "?", "low": "??"}
+_BOUNDS = {"dispatch": "calls ops", "unknown": UNKNOWN}
 
 
-def describe_bound(row: KernelSummary) -> str:
-    """Bound, regime and reason of a kernel in a few words, with the mark of its confidence."""
-    mark = _CONFIDENCE[row.confidence] if is_marked(row) else ""
-    words = f"{mark}{_BOUNDS.get(row.bound, row.bound)}" + (f", {row.regime}" if row.regime else "")
-    return f"{words}: {row.reason}" if row.reason else words
+def bound_word(row: KernelSummary) -> str:
+    """The bound of a kernel in a word, with the mark of its confidence."""
+    return _BOUNDS.get(row.bound, row.bound) + (_UNSURE[row.confidence] if is_marked(row) else "")
 
 
 def is_marked(row: KernelSummary) -> bool:
-    """True where 'likely' or 'perhaps' precedes the bound; a kernel without a bound is never marked."""
+    """True where a question mark follows the bound; a kernel without a bound is never marked."""
     return row.confidence != "high" and row.bound not in {"unknown", "dispatch"}
 
 

@@ -220,6 +220,10 @@ class KernelSummary:
     confidence: Annotated[Confidence, Doc("whether the bound stays the same over the intervals of cost and peak")]
     reason: Annotated[str | None, Doc("why it is underutilised or unknown")]
     headroom_us: Annotated[float | None, Doc("time / step that reaching the floor would save", "us")]
+    flops_per_s: Annotated[float | None, Doc("FLOPs / time while it runs; needs no peak", "FLOP/s")] = None
+    bytes_per_s: Annotated[
+        float | None, Doc("compulsory bytes / time while it runs; more is moved where a cache misses", "B/s")
+    ] = None
 
 
 @dataclass(frozen=True)

@@ -94,6 +94,17 @@ def test_row_shows_the_dtype_of_the_data_and_on_matrix_units_of_the_arithmetic(
     assert _analysis(scene, linked=linked, costs=costs).kernels[0].dtype == shown
 
 
+def test_rates_are_those_of_the_time_in_which_a_kernel_runs_also_where_others_run_beside_it() -> None:
+    priced = {"flops": 6e6, "bytes_low": 3e4}
+    alone, beside = Kernel(0, 30, roofline=priced), Kernel(40, 30, name="other", roofline=priced)
+    twin = Kernel(40, 30, name="twin", stream="1/8")
+    rows = {row.name: row for row in _analysis(Scene(100, [alone, beside, twin])).kernels}
+    assert rows["other"].us == 15.0
+    for name in ("some_kernel", "other"):
+        assert (rows[name].flops_per_s, rows[name].bytes_per_s) == pytest.approx((2e11, 1e9))
+    assert (rows["twin"].flops_per_s, rows["twin"].bytes_per_s) == (None, None)
+
+
 def test_row_shows_the_module_path_that_its_kernels_share() -> None:
     paths = ["Net.layer.0.fc", "Net.layer.1.fc", "Net.layer.10.fc"]
     kernels = [Kernel(at * 20.0, 20, kernel={"module": path}) for at, path in enumerate(paths)]

@@ -104,6 +104,8 @@ def kernel(name: str, us: float, wall_us: float, **more: Any) -> KernelSummary:
         "confidence": "low",
         "reason": None,
         "headroom_us": None,
+        "flops_per_s": more["flops"] / us * 1e6 if more.get("flops") else None,
+        "bytes_per_s": more["bytes_low"] / us * 1e6 if more.get("bytes_low") else None,
     }
     return KernelSummary(name=name, us=us, share=us / wall_us, **{**plain, **more})
 

@@ -11,13 +11,14 @@ from bottleneck.report import analysis_tables as places
 from bottleneck.report.analysis_tables import (
     collectives,
     idle,
+    kernels,
     mean_depths,
     queue_caption,
     queue_sparkline,
     varying_together,
 )
-from bottleneck.report.document import TableSection
-from bottleneck.schema.analysis import Fold, IdleCause, Queue
+from bottleneck.report.document import TableRow, TableSection
+from bottleneck.schema.analysis import Fold, IdleCause, KernelSummary, Queue
 from tests.report.samples import SAMPLES, kernel
 from tests.report.test_text import printed
 
@@ -115,6 +116,30 @@ def test_rows_that_differ_only_in_shapes_of_some_steps_are_added_up() -> None:
 def test_what_one_row_does_not_know_is_not_known_of_the_sum() -> None:
     (both,) = varying_together([ROW, replace(LONGER, flops=None, explained=None)])
     assert (both.kernel.flops, both.kernel.explained) == (None, None)
+
+
+def row_of(row: KernelSummary) -> TableRow:
+    table = kernels(replace(SAMPLES["gpu_overhead"], kernels=(row,)), 5)
+    assert table is not None
+    return table.rows[0]
+
+
+def test_a_kernel_leads_with_its_op_and_shapes_and_its_own_name_comes_second() -> None:
+    row = row_of(kernel("void gemm<1>()", 30.0, 100.0, op="aten::mm", shapes="[[8, 4], [4, 2]]", flops=6e7))
+    assert (row.cells[0], row.details[0]) == ("mm 8x4, 4x2", "void gemm<1>()")
+    assert row.cells[3] == "2000"
+
+
+@pytest.mark.parametrize("op", [None, "Torch-Compiled Region: 0/0"])
+def test_a_kernel_without_an_op_of_its_own_leads_with_its_name(op: str | None) -> None:
+    row = row_of(kernel("triton_poi", 30.0, 100.0, op=op))
+    assert row.cells[0] == "triton_poi"
+    assert row.details[0] == (op or "1 call")
+
+
+def test_rates_are_shown_where_the_device_is_unknown() -> None:
+    row = row_of(kernel("k", 100.0, 1e3, bytes_low=1e8, flops=1e6))
+    assert row.cells[3:] == ("10.0", "1000", "-", "-")
 
 
 @pytest.mark.parametrize("change", [{"calls": 1.0}, {"bound": "compute"}, {"source": "a.py:1"}, {"dtype": "fp32"}])
