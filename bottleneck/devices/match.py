@@ -1,6 +1,7 @@
 """Finds the ceilings of a device: by name, checked against its recorded properties, else by fingerprint or formula."""
 
 import difflib
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Literal
@@ -100,6 +101,7 @@ Kind = Literal["cuda", "rocm", "xpu", "cpu", "other"]
 
 KINDS: Mapping[str, Kind] = {"cuda": "cuda", "rocm": "rocm", "xpu": "xpu", "cpu": "cpu"}
 _VENDOR_KINDS: Mapping[str, Kind] = {"NVIDIA": "cuda", "AMD": "rocm", "Intel": "xpu"}
+_UNNAMED = "unknown device"
 _REMEDY = "pass --device NAME or --peaks FILE to judge it against its ceilings"
 
 
@@ -228,7 +230,7 @@ def derive_from_architecture(properties: DeviceProperties, flavour: str) -> Devi
 
 def _bare(properties: DeviceProperties, flavour: str) -> Device:
     return Device(
-        name=properties.name.strip() or ("CPU" if flavour == "cpu" else "unknown device"),
+        name=properties.name.strip() or ("CPU" if flavour == "cpu" else _UNNAMED),
         vendor=None,
         kind=KINDS.get(flavour, "other"),
         count=1,
@@ -389,6 +391,53 @@ _NO_CEILINGS = (
 )
 
 
+# Name of a kernel -> its generation, and the architectures that run kernels of that name. Libraries build some of their
+# kernels for later NVIDIA generations under the old name; AMD's are built for one ISA.
+_NAMED_ARCHITECTURES: tuple[tuple["re.Pattern[str]", str, tuple[str, ...]], ...] = (
+    (re.compile(r"sm_?10\d|_SM100_"), "Blackwell", ("10.0", "10.3")),
+    (re.compile(r"sm_?90|hopper|_SM90_", re.IGNORECASE), "Hopper", ("9.0",)),
+    (re.compile(r"sm_?89"), "Ada", ("8.9", "8.9-geforce")),
+    (re.compile(r"sm_?86"), "Ampere (sm_86)", ("8.6", "8.6-geforce", "8.9", "8.9-geforce")),
+    (
+        re.compile(r"ampere|sm_?80|cutlass_80", re.IGNORECASE),
+        "Ampere",
+        ("8.0", "8.6", "8.6-geforce", "8.9", "8.9-geforce", "9.0", "10.0", "10.3"),
+    ),
+    (re.compile(r"turing|cutlass_75", re.IGNORECASE), "Turing", ("7.5", "7.5-geforce")),
+    (re.compile(r"volta|cutlass_70", re.IGNORECASE), "Volta", ("7.0", "7.5", "7.5-geforce")),
+    (re.compile(r"maxwell|pascal", re.IGNORECASE), "Maxwell or Pascal", ("6.0", "6.1")),
+    (re.compile(r"ISA950|gfx950"), "CDNA 4 (gfx950)", ("gfx950",)),
+    (re.compile(r"ISA942|gfx942"), "CDNA 3 (gfx942)", ("gfx942",)),
+    (re.compile(r"ISA90a|gfx90a"), "CDNA 2 (gfx90a)", ("gfx90a",)),
+    (re.compile(r"ISA908|gfx908"), "CDNA (gfx908)", ("gfx908",)),
+    (re.compile(r"ISA1100|gfx1100"), "RDNA 3 (gfx1100)", ("gfx1100",)),
+    (re.compile(r"ISA1201|gfx1201"), "RDNA 4 (gfx1201)", ("gfx1201",)),
+)
+# C++ names carry their arguments behind; the generation stands at the beginning.
+_NAME_LIMIT = 300
+
+
+def _guess_by_kernels(trace: Trace, device: Device, caveats: tuple[Caveat, ...]) -> DeviceWithCaveats:
+    """A device without ceilings, with the ridges of the architectures that its kernels are named for, and a guess."""
+    kernels = trace.events["name"][(trace.events["category"] == "kernel").to_numpy()].unique()
+    names = [str(name)[:_NAME_LIMIT] for name in kernels]
+    vendors = {"cuda": "NVIDIA", "rocm": "AMD"}
+    for pattern, word, kinds in _NAMED_ARCHITECTURES:
+        fitting = [entry for entry in entries() if entry.architecture in kinds]
+        example = next((name for name in names if pattern.search(name)), None)
+        if example is None or fitting[0].vendor != vendors.get(trace.flavour):
+            continue
+        message = (
+            f"the trace does not name its device, so no kernel is judged against ceilings; {example[:60]!r} is a "
+            f"kernel for {word}: pass --device {fitting[0].names[0]!r} or the right name of that kind, or --peaks FILE"
+        )
+        guessed = replace(device, plausible_ridges=plausible_ridges(trace.flavour, kinds))
+        return guessed, tuple(
+            Caveat(caveat.slug, message) if caveat.slug == "unknown-device" else caveat for caveat in caveats
+        )
+    return device, caveats
+
+
 def choose_device(trace: Trace, recording: Recording | None = None, chosen: Device | None = None) -> DeviceWithCaveats:
     """The ceilings of a trace's device, and what is doubtful about them.
 
@@ -402,6 +451,8 @@ def choose_device(trace: Trace, recording: Recording | None = None, chosen: Devi
         return measured, ()
     used = trace.device_args["device"].dropna().unique()
     device, caveats = match_device(trace.devices, [int(index) for index in used], trace.flavour)
+    if device.name == _UNNAMED:
+        device, caveats = _guess_by_kernels(trace, device, caveats)
     if recording is not None and trace.flavour == "cpu":
         caveats = (Caveat("unknown-device", _NO_CEILINGS),)
     if measured is None or _model_of(measured) != _model_of(device):

@@ -1,11 +1,15 @@
 """Matching a device: names checked against properties, slices scaled, unknown parts derived or left unknown."""
 
+from pathlib import Path
+
 import pytest
 
-from bottleneck.devices.match import device_by_name, match_device
+from bottleneck.devices.match import choose_device, device_by_name, match_device
 from bottleneck.errors import UsageError
 from bottleneck.schema.analysis import Device
 from bottleneck.schema.linked_trace import DeviceProperties
+from bottleneck.trace.read import read_trace
+from tests.builders import kernel, launch, write_trace
 
 GIB = 2**30
 
@@ -146,6 +150,27 @@ def test_an_unknown_device_has_no_ceilings_and_says_what_to_pass(properties: lis
     assert (device.peaks_flops_per_s, device.bandwidth_bytes_per_s, device.source) == ({}, None, None)
     assert [caveat.slug for caveat in caveats] == ["unknown-device"]
     assert "--device" in caveats[0].message and "--peaks" in caveats[0].message
+
+
+@pytest.mark.parametrize(
+    ("name", "option", "ridge"),
+    [
+        ("volta_sgemm_128x64_nt", "--device 'Tesla V100-SXM2-16GB'", (14, 26)),
+        ("void cutlass::Kernel<cutlass_80_tensorop_s1688gemm>(int)", "--device 'NVIDIA A100-SXM4-40GB'", (7, 114)),
+        ("some_kernel", "--device NAME", (7, 114)),
+    ],
+)
+def test_a_device_without_a_name_is_guessed_by_the_names_of_its_kernels(
+    tmp_path: Path, name: str, option: str, ridge: tuple[float, float]
+) -> None:
+    trace = read_trace(
+        write_trace(tmp_path / "trace.json", [launch(1, 0, 2), kernel(1, 5, 10, name)], deviceProperties=[])
+    )
+    device, (caveat,) = choose_device(trace)
+    assert device.source is None and device.peaks_flops_per_s == {}
+    assert caveat.slug == "unknown-device" and option in caveat.message
+    low, high = device.plausible_ridges["fp32_vector"]
+    assert low >= ridge[0] and high <= ridge[1]
 
 
 def test_a_cpu_that_was_not_calibrated_is_unknown() -> None:
