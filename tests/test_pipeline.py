@@ -208,6 +208,31 @@ def test_the_whole_trace_is_one_step_and_no_unprofiled_step_scales_it(tmp_path: 
     assert analysis.steps.unprofiled_us is None
 
 
+def test_flops_of_products_whose_kernels_are_lost_count_and_the_report_says_so(tmp_path: Path) -> None:
+    lost = {10 * number + digit for number in range(2) for digit in (2, 3)}
+    kept = [
+        event
+        for event in gpu_events()
+        if event["args"].get("correlation") not in lost or event["cat"] not in {"kernel", "cuda_runtime"}
+    ]
+    fills = [
+        event
+        for number in range(2)
+        for event in (
+            launch(10 * number + 2, 1000 * number + 65.0, 5, "cudaMemsetAsync"),
+            {**kernel(10 * number + 2, 1000 * number + 110.0, 1, "Memset (Device)"), "cat": "gpu_memset"},
+        )
+    ]
+    whole, holed = (
+        analyse([write_trace(tmp_path / f"{name}.json", events, deviceProperties=[H100])])
+        for name, events in (("whole", gpu_events()), ("holed", [*kept, *fills]))
+    )
+    assert holed.totals.flops == whole.totals.flops
+    said = {caveat.slug: caveat.message for caveat in holed.caveats}
+    assert said["kernels-missing"].startswith("2 matrix products (1.07 GFLOP per step, which count) ran")
+    assert not {"kernels-missing", "lost-products"} & {caveat.slug for caveat in whole.caveats}
+
+
 @pytest.mark.parametrize("cut_us", [350.0, 1200.0, 1950.0])
 def test_two_stretches_of_time_hold_the_work_of_the_whole_trace(gpu: Path, cut_us: float) -> None:
     parts = [analyse([gpu], Options(stretch_us=cut)) for cut in ((None, cut_us), (cut_us, None))]

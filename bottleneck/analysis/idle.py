@@ -10,20 +10,19 @@ import pandas as pd
 from bottleneck.analysis.host import Host
 from bottleneck.analysis.intervals import NOTHING, RESOLUTION_US, Flags, Floats, Integers, Segments, cut, grouped, tally
 from bottleneck.schema.accounts import IDLE_CAUSES
-from bottleneck.schema.linked_trace import Linked
+from bottleneck.schema.linked_trace import KERNEL_GAP_US, Linked
 from bottleneck.schema.op_names import BUILT_IN_CALL
 from bottleneck.schema.tables import as_integers
 
-# Of 60,000 gaps between queued kernels of one stream (37 public traces of 15 parts), the longest took 17 us: up to
-# here, with a margin, a gap is the device's own. Beyond, something else held it.
-_KERNEL_GAP_US = 20.0
 # Where the next work had to wait for another stream, or its launch is not on record, only a gap up to the p90 of such
 # gaps is: 0 to 4 us on every part measured.
 _QUEUED_GAP_US = (4.0, 10.0)
 # From launch to start with an empty queue took 6 to 37 us (median, by part); with a margin for the tail.
 _LAUNCH_LATENCY_US = 60.0
 
-_LAUNCH, _KERNEL_GAP, _DEPENDENCY = (IDLE_CAUSES.index(cause) for cause in ("launch", "kernel_gap", "dependency"))
+_LAUNCH, _KERNEL_GAP, _DEPENDENCY, _UNKNOWN = (
+    IDLE_CAUSES.index(cause) for cause in ("launch", "kernel_gap", "dependency", "unknown")
+)
 
 
 @dataclass(frozen=True)
@@ -80,7 +79,8 @@ def split_gaps(gaps: Gaps, linked: Linked, host: Host) -> Pieces:
 
     Until its launch call returned, the host was behind: that part goes to what the launching thread was doing. What
     is left is ``launch`` when it is no longer than a start takes, else ``dependency``. Work that was launched before
-    the work before it ended was queued: a short gap is the device's own (``kernel_gap``), a longer one ``dependency``.
+    the work before it ended was queued: a short gap is the device's own (``kernel_gap``), a longer one ``dependency``,
+    or ``unknown`` where the profiler lost the work that ran in it.
     Where the call is unknown and the gap longer than that, and after the last work, the main thread speaks for the
     whole gap.
     """
@@ -109,17 +109,29 @@ def _after_launch(
     stream = np.append(linked.kernels["stream"].cat.codes.to_numpy().astype(np.int64), -1)
     one_stream = (stream[before] == stream[gaps.following[rows]]) & (call >= 0)
     was_late = host_end > gaps.start[rows]
-    longest = np.where(was_late, _LAUNCH_LATENCY_US, np.where(one_stream, _KERNEL_GAP_US, pace))
+    longest = np.where(was_late, _LAUNCH_LATENCY_US, np.where(one_stream, KERNEL_GAP_US, pace))
     is_held = gaps.end[rows] - host_end > longest
+    is_lost = is_held & holes_before(gaps, linked)[rows]
     other_work = np.append(as_integers(linked.kernels["event"]), -1)[before]
     return Pieces(
         gap=rows,
         start=host_end,
         end=gaps.end[rows],
-        cause=np.select([is_held, was_late], [_DEPENDENCY, _LAUNCH], _KERNEL_GAP),
-        event=np.select([is_held & ~one_stream & ~was_late, was_late & ~is_held], [other_work, call], -1),
+        cause=np.select([is_lost, is_held, was_late], [_UNKNOWN, _DEPENDENCY, _LAUNCH], _KERNEL_GAP),
+        event=np.select([is_lost, is_held & ~one_stream & ~was_late, was_late & ~is_held], [-1, other_work, call], -1),
         thread=np.full(rows.size, -1, dtype=np.int64),
     )
+
+
+def holes_before(gaps: Gaps, linked: Linked) -> Flags:
+    """Mask of the gaps in which device work ran that the profiler lost."""
+    holes = np.zeros(len(linked.kernels), dtype=bool) if linked.losses is None else linked.losses.holes
+    return np.append(holes, False)[gaps.following]
+
+
+def lost_us(pieces: Pieces, gaps: Gaps, linked: Linked) -> float:
+    """Time of the pieces in which lost work ran."""
+    return float(pieces.us[(pieces.cause == _UNKNOWN) & holes_before(gaps, linked)[pieces.gap]].sum())
 
 
 def split_host_gaps(gaps: Gaps, host: Host) -> Pieces:

@@ -73,6 +73,17 @@ class KernelTimes:
         return self.linked.kernels if column in self.linked.kernels.columns else self.roofline
 
 
+def lost_products(rows: KernelTimes) -> tuple[int, float]:
+    """Number of products in the window that ran without a recorded kernel, and their FLOPs per step, where known."""
+    linked = rows.linked
+    if linked.losses is None:
+        return 0, 0.0
+    ops, (low, high) = linked.ops.iloc[linked.losses.products], linked.window.host_us
+    mine = ops[(ops["ts_us"] >= low) & (ops["ts_us"] < high)]
+    flops = np.append(rows.costs[["matrix_flops", "vector_flops"]].fillna(0.0).sum(axis=1).to_numpy(), 0.0)
+    return len(mine), float(flops[codes_of(mine["signature"])].sum()) / max(len(linked.window.steps), 1)
+
+
 def codes_of(column: "pd.Series[str]") -> Integers:
     """A category or a nullable row reference as integers, -1 for null."""
     if isinstance(column.dtype, pd.CategoricalDtype):

@@ -22,6 +22,7 @@ from bottleneck.analysis.idle import (
     explain_faults,
     explain_ops,
     fold,
+    lost_us,
     split_gaps,
     split_host_gaps,
 )
@@ -41,10 +42,11 @@ from bottleneck.analysis.intervals import (
     union,
 )
 from bottleneck.schema.accounts import ACCOUNTS, IDLE_CAUSES, UNMODELLED, UNMODELLED_BY_FAMILY
-from bottleneck.schema.analysis import Caveat, Device, Ledger, LedgerEntry
+from bottleneck.schema.analysis import KERNELS_MISSING, Caveat, Device, Ledger, LedgerEntry
 from bottleneck.schema.evidence import TwoSided
 from bottleneck.schema.linked_trace import Linked
 from bottleneck.schema.tables import text_matches
+from bottleneck.units import format_share
 
 # Ops that do nothing but wait for a collective.
 _WAIT_OP = re.compile(r"^_?c10d_functional::wait_tensor$")
@@ -260,13 +262,17 @@ class LedgerResult:
 
 @dataclass(frozen=True)
 class _DeviceLedger:
-    """Time over the whole window on one device or the host: per row of KERNELS, per idle cause, idle table, overlap."""
+    """Time over the whole window on one device or the host: per row of KERNELS, per idle cause, idle table, overlap.
+
+    ``lost_us`` is the part of the idle time in which work ran that the profiler lost.
+    """
 
     kernel_us: Floats
     cause_us: Floats
     idle: pd.DataFrame
     overlap: Floats
     sides: TwoSided | None = None
+    lost_us: float = 0.0
 
 
 def build_ledger(linked: Linked, roofline: pd.DataFrame, ceilings: Device | None = None) -> LedgerResult:
@@ -300,7 +306,7 @@ def build_ledger(linked: Linked, roofline: pd.DataFrame, ceilings: Device | None
         host_only=linked.is_host_only,
         sides=parts[0].sides if len(parts) == 1 else None,
         sync_count=host.sync_calls_between(*linked.window.host_us),
-        caveats=_caveats(devices),
+        caveats=(*_caveats(devices), *_lost_caveats(parts, linked.window.wall_us)),
     )
 
 
@@ -392,7 +398,8 @@ def _charge_device(linked: Linked, host: Host, device: int, account: Integers) -
     exposed = [float(np.sum(kernel_us[some])) for some in (collectives, copies)]
     overlap = np.array([busy.total(), lasted[0], exposed[0], lasted[1], exposed[1]])
     sides = find_sides(busy, linked.window.wall_us)
-    return _DeviceLedger(kernel_us, pieces.by_cause(), fold(explain(pieces, idle, linked, host)), overlap, sides)
+    waits = fold(explain(pieces, idle, linked, host))
+    return _DeviceLedger(kernel_us, pieces.by_cause(), waits, overlap, sides, lost_us(pieces, idle, linked))
 
 
 def _charge_host(linked: Linked, host: Host, account: Integers, faults: Floats) -> _DeviceLedger:
@@ -430,3 +437,20 @@ def _caveats(devices: tuple[int, ...]) -> tuple[Caveat, ...]:
         return ()
     listed = ", ".join(str(device) for device in devices)
     return (Caveat("several-devices", f"this process used devices {listed}; the ledger is the mean over them"),)
+
+
+# Beyond this part of the window, or of its FLOPs, lost work could be what limits the step: no verdict stands.
+DECISIVE_LOSS = 0.1
+
+
+def _lost_caveats(parts: list[_DeviceLedger], wall_us: float) -> tuple[Caveat, ...]:
+    """A caveat on idle time in which the device did work that the profiler lost."""
+    lost = float(np.mean([part.lost_us for part in parts]))
+    if not lost > 0:
+        return ()
+    share = lost / wall_us
+    message = (
+        f"in {format_share(share)} of the step the device did queued work that the profiler lost: it seems idle inside"
+        " one graph replay, or where kernels of launches are missing; this time is charged to unknown"
+    )
+    return (Caveat(KERNELS_MISSING if share > DECISIVE_LOSS else "holes", message, share),)

@@ -9,13 +9,14 @@ import pandas as pd
 
 from bottleneck.analysis.collectives import fold_collectives
 from bottleneck.analysis.intervals import Flags, Integers, tally
-from bottleneck.analysis.kernel_rows import KernelTimes, codes_of, fold_kernels
-from bottleneck.analysis.ledger import LedgerResult, is_wait
+from bottleneck.analysis.kernel_rows import KernelTimes, codes_of, fold_kernels, lost_products
+from bottleneck.analysis.ledger import DECISIVE_LOSS, LedgerResult, is_wait
 from bottleneck.analysis.queue import measure_queue
 from bottleneck.analysis.verdict import describe_sides, name_in_sentence
 from bottleneck.schema.accounts import ACCOUNTS, UNMODELLED_ACCOUNTS
 from bottleneck.schema.analysis import (
     GROUPS,
+    KERNELS_MISSING,
     ONE_RANK,
     Caveat,
     Coverage,
@@ -32,7 +33,7 @@ from bottleneck.schema.analysis import (
 from bottleneck.schema.linked_trace import Linked, Window
 from bottleneck.schema.measurements import StepTime, StepTimes, Timing
 from bottleneck.schema.statistics import summarise_durations
-from bottleneck.units import US_PER_S, format_share
+from bottleneck.units import US_PER_S, format_share, format_si
 
 _NO_PEAK = "a trace counts host memory from where it begins, not what was in use before"
 _UNMODELLED = tuple(tuple(ACCOUNTS).index(name) for name in UNMODELLED_ACCOUNTS)
@@ -47,6 +48,7 @@ def total(rows: KernelTimes, result: LedgerResult, kernels: Sequence[KernelSumma
     copies = (kind == "copy").to_numpy()
     works = ~(copies | (kind == "fill").to_numpy()) & (rows.codes("bound") != _code(rows.labels("bound"), "dispatch"))
     amounts = {name: _known_total(rows, name) for name in ("flops", "bytes_low", "bytes_high")}
+    amounts["flops"] = (amounts["flops"] or 0.0) + lost_products(rows)[1] or amounts["flops"]
     wall_us, steps = result.ledger.wall_us, max(len(rows.linked.window.steps), 1)
     peak = _peak(kernels, device)
     return Totals(
@@ -254,12 +256,13 @@ def assemble(
     """The analysis of one trace, per step. ``unprofiled`` are step times without the profiler, where measured."""
     linked, result = rows.linked, rows.result
     kernels, idle, coverage = fold_kernels(rows), _idle_causes(result), cover(rows, result)
+    totals = total(rows, result, kernels, device)
     return StepAnalysis(
         recording=recording,
         device=device,
         steps=_step_times(linked, unprofiled),
         ledger=result.ledger.entries,
-        totals=total(rows, result, kernels, device),
+        totals=totals,
         coverage=coverage,
         kernels=kernels,
         ops=_fold(rows, rows.op_codes("name"), linked.ops["name"].cat.categories, {}),
@@ -274,6 +277,7 @@ def assemble(
             *linked.caveats,
             *caveats,
             *result.caveats,
+            *_lost_product_caveats(rows, totals),
             *_coverage_caveats(coverage, result),
             *completed_caveats(rows),
             *_sides_caveats(result),
@@ -327,6 +331,20 @@ def _coverage_caveats(coverage: Coverage, result: LedgerResult) -> tuple[Caveat,
         f"the largest is {name_in_sentence(most.name)} ({most.reason})"
     )
     return (Caveat("unpriced-work", message, unknown),)
+
+
+def _lost_product_caveats(rows: KernelTimes, totals: Totals) -> tuple[Caveat, ...]:
+    """A caveat on products that ran without a recorded kernel, with their FLOPs where those are known."""
+    count, flops = lost_products(rows)
+    if not count:
+        return ()
+    amount = f" ({format_si(flops, 'FLOP')} per step, which count)" if flops else ""
+    message = (
+        f"{count} matrix products{amount} ran, but their kernels are not recorded: of each only a fill of its workspace"
+        " is left, so the profiler lost events"
+    )
+    is_decisive = flops > DECISIVE_LOSS * (totals.flops or 0.0)
+    return (Caveat(KERNELS_MISSING if is_decisive else "lost-products", message),)
 
 
 def _sides_caveats(result: LedgerResult) -> tuple[Caveat, ...]:

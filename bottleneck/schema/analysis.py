@@ -25,7 +25,8 @@ DISTURBED, CONTENDED = "disturbed-profile", "contended"
 HALF_RECORDED, GRAPH_CAPTURE, ONE_OFF = "device-not-recorded", "graph-capture", "one-off"
 # No longer holds once several ranks are looked at together.
 ONE_RANK = "one-rank"
-BROKEN_TRACE_SLUGS = frozenset({"no-device-events", HALF_RECORDED, "kernels-missing", DISTURBED, CONTENDED})
+KERNELS_MISSING, SAMPLED = "kernels-missing", "sampled"
+BROKEN_TRACE_SLUGS = frozenset({"no-device-events", HALF_RECORDED, KERNELS_MISSING, SAMPLED, DISTURBED, CONTENDED})
 
 
 @dataclass(frozen=True)

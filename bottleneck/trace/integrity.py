@@ -6,13 +6,13 @@ from functools import partial
 import numpy as np
 import pandas as pd
 
-from bottleneck.schema.analysis import HALF_RECORDED
+from bottleneck.schema.analysis import HALF_RECORDED, SAMPLED
 from bottleneck.schema.checks import Check, Status
 from bottleneck.schema.linked_trace import Linked, Trace
 from bottleneck.schema.tables import as_integers
 from bottleneck.trace.damage import CONSEQUENCES
 from bottleneck.trace.joins import ends_ns, starts_ns, threads
-from bottleneck.trace.link import TOLERATED_SHARE, kernel_launches
+from bottleneck.trace.link import TOLERATED_SHARE, kernel_launches, sampled_caveats
 from bottleneck.trace.nesting import Flags, Ints
 from bottleneck.units import format_share, format_us
 
@@ -227,17 +227,24 @@ def check_device_work(linked: Linked) -> list[Check]:
         _cut_off(launches),
         _orphans(count_orphans(kernels), has_launches=bool(len(trace.launch_args))),
         _clocks(count_clocks(kernels)),
+        *_losses(linked),
         _ids(linked),
         _streams(count_streams(trace)),
     ]
 
 
 def check_host_work(linked: Linked) -> list[Check]:
-    """A row on ops that outlast the op around them."""
+    """A row on ops that outlast the op around them, and one on ops that are missing, where some are."""
     found = count_ops(linked)
+    sampled = [
+        Check(SAMPLED, _HOST, "ops", "limited", each.message, "", "record again, and keep the whole file", decides=True)
+        for each in sampled_caveats(linked.trace)
+    ]
     if not found.count:
-        return [Check("ops-overlap", _HOST, "ops nest", "ok", f"{found.total:,} ops, each inside or beside the others")]
+        nested = Check("ops-overlap", _HOST, "ops nest", "ok", f"{found.total:,} ops, each inside or beside the others")
+        return [nested, *sampled]
     return [
+        *sampled,
         Check(
             "ops-overlap",
             _HOST,
@@ -248,7 +255,7 @@ def check_host_work(linked: Linked) -> list[Check]:
             "record without with_stack, which is known to stretch ops (pytorch#174555)",
             share=found.count / found.total,
             decides=True,
-        )
+        ),
     ]
 
 
@@ -331,6 +338,23 @@ def _cut_off(found: Launches) -> Check:
         share=share,
         decides=True,
     )
+
+
+def _losses(linked: Linked) -> list[Check]:
+    """Rows on device work that must have run but is not in the trace; none where nothing is lost."""
+    if linked.losses is None:
+        return []
+    holes, products = int(linked.losses.holes.sum()), len(linked.losses.products)
+    row = partial(Check, group=_DEVICE, status="limited", remedy=_SHORTER, decides=True)
+    found = []
+    if holes:
+        fact = f"{holes:,} times the device rests with work queued, inside one replay or beside launches without kernel"
+        found.append(row("holes", title="queues", fact=fact, why="the profiler lost what ran there"))
+    if products:
+        fact = f"{products:,} matrix products fill their workspace, but have no kernel"
+        why = "they ran, but the profiler lost their kernels"
+        found.append(row("lost-products", title="products", fact=fact, why=why))
+    return found
 
 
 def _orphans(found: Orphans, *, has_launches: bool) -> Check:

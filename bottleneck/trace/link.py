@@ -15,9 +15,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pandas as pd
 
-from bottleneck.schema.analysis import GRAPH_CAPTURE, ONE_OFF, Caveat
-from bottleneck.schema.linked_trace import Linked, Trace, Window
-from bottleneck.schema.tables import CAPTURED, KERNELS, as_integers, category
+from bottleneck.schema.analysis import GRAPH_CAPTURE, KERNELS_MISSING, ONE_OFF, SAMPLED, Caveat
+from bottleneck.schema.linked_trace import KERNEL_GAP_US, Linked, Losses, Trace, Window
+from bottleneck.schema.tables import CAPTURED, KERNELS, as_integers, category, nearest_ancestor, text_matches
 from bottleneck.trace.frames import Labels, Places, Stacks, find_places, locate
 from bottleneck.trace.joins import (
     LAUNCHES_A_KERNEL,
@@ -186,8 +186,81 @@ def _missing_kernels(trace: Trace, captured: pd.DataFrame) -> tuple[Caveat, ...]
             f"{lost.sum()} of {len(called)} kernel launches ({format_share(float(lost.mean()))}) have no kernel in"
             " the trace: dropped by the profiler, or still queued when it stopped"
         )
-        caveats.append(Caveat("kernels-missing", message))
+        caveats.append(Caveat(KERNELS_MISSING, message))
     return tuple(caveats)
+
+
+# The profiler numbers its ops from one to the next. Of 86 public traces, 85 hold the successor of most ops that they
+# hold; one, an excerpt, holds one op in a hundred. Fewer ids than this show nothing.
+_WHOLE_DENSITY, _FEWEST_IDS = 0.5, 4
+
+
+def id_density(trace: Trace) -> float | None:
+    """One over the median distance between neighbouring ids of ops: 1 where they follow one another.
+
+    That of External ids or of autograd's sequence numbers, whichever is closer; null where there are too few ids.
+    """
+    densities = []
+    for column in ("external_id", "sequence"):
+        ids = np.unique(as_integers(trace.op_args[column]))
+        ids = ids[ids >= 0]
+        if len(ids) >= _FEWEST_IDS:
+            densities.append(1.0 / float(np.median(np.diff(ids))))
+    return max(densities, default=None)
+
+
+def sampled_caveats(trace: Trace) -> tuple[Caveat, ...]:
+    """A caveat on a trace that holds a sample of the ops."""
+    density = id_density(trace)
+    if density is None or density >= _WHOLE_DENSITY:
+        return ()
+    message = (
+        f"the trace holds about one op in {round(1 / density)}, by the distances between their ids: it was sampled or"
+        " filtered, so its times and counts are not the program's"
+    )
+    return (Caveat(SAMPLED, message),)
+
+
+_PRODUCT = re.compile(r"^aten::(mm|addmm|bmm|baddbmm|_scaled_mm|_scaled_grouped_mm|_grouped_mm|mv|addmv|dot|_int_mm)$")
+
+
+def find_losses(trace: Trace, ops: pd.DataFrame, kernels: pd.DataFrame, captured: pd.DataFrame) -> Losses:
+    """Device work that must have run but is not in the trace; see ``_holes``.
+
+    A product that fills its workspace runs a kernel after that.
+    """
+    multiplies = text_matches(ops["name"], _PRODUCT.search)
+    product = np.append(nearest_ancestor(as_integers(ops["parent"]), multiplies), -1)[as_integers(kernels["op"])]
+    fills = (kernels["kind"] == "fill").to_numpy()
+    only_filled = np.setdiff1d(product[fills], product[~fills])
+    return Losses(_holes(trace, kernels, captured), only_filled[only_filled >= 0])
+
+
+def _holes(trace: Trace, kernels: pd.DataFrame, captured: pd.DataFrame) -> Flags:
+    """Marks rows of KERNELS before which the device was idle because work of the same queue is missing.
+
+    A device starts the next piece of a queue at once. So where it was idle although that was queued, and both pieces
+    belong to one graph replay, or launches between theirs have no kernel, the missing work ran meanwhile.
+    """
+    called, missing = kernel_launches(trace)
+    event = trace.launch_args["event"].to_numpy()[called]
+    lost = event[missing & ~np.isin(event, captured["event"].to_numpy())]
+    lost_us = np.sort(trace.events["ts_us"].to_numpy()[lost])
+    stream, device = kernels["stream"].cat.codes.to_numpy(), kernels["device"].to_numpy()
+    start_us, launch_us, returned_us = (kernels[name].to_numpy() for name in ("ts_us", "launch_ts_us", "launch_end_us"))
+    launch, end_us = kernels["launch"].to_numpy(np.int64, na_value=-1), start_us + kernels["dur_us"].to_numpy()
+    holes = np.zeros(len(kernels), dtype=bool)
+    for one in np.unique(device):
+        rows = np.flatnonzero(device == one)
+        done_us, after = np.maximum.accumulate(end_us[rows])[:-1], rows[1:]
+        # The work that ended last, of all that started before.
+        before = rows[np.maximum.accumulate(np.where(end_us[rows][:-1] >= done_us, np.arange(len(rows) - 1), 0))]
+        waited = (stream[after] == stream[before]) & (start_us[after] - done_us > KERNEL_GAP_US)
+        queued = returned_us[after] <= done_us
+        is_replay = (launch[after] == launch[before]) & kernels["replayed"].to_numpy()[after]
+        passed = np.searchsorted(lost_us, launch_us[after]) > np.searchsorted(lost_us, launch_us[before])
+        holes[after] = waited & queued & (is_replay | passed)
+    return holes
 
 
 # A call that takes more than half of the time of all calls of its name, and so much of the window, is paid once:
@@ -274,7 +347,7 @@ def link(trace: Trace, window: Window) -> Linked:
     collective = is_any_of(trace, ("collective",), trees.event)
     ops = build_ops(trace, window, trees, inherit_from_issuers(trace, trees, of_ops, collective))
     if not len(issued.event):
-        kernels, caveats = _host_kernels(ops, collective), step_caveats(window)
+        kernels, caveats = _host_kernels(ops, collective), (*step_caveats(window), *sampled_caveats(trace))
         return Linked(trace, window, ops, kernels, None, caveats, find_places(stacks), find_captured(trace, trees))
     of_strays = _part(places, slice(len(trees.event), None))
     kernels = _device_kernels(trace, window, issued, _places_of_kernels(of_ops, of_strays, issued.op, stray))
@@ -282,8 +355,9 @@ def link(trace: Trace, window: Window) -> Linked:
     linked_us = dur_us[issued.op >= 0].sum()
     share = float(linked_us / dur_us.sum()) if dur_us.sum() > 0 else None
     captured = find_captured(trace, trees)
-    caveats = (*step_caveats(window), *linking_caveats(trace, window, kernels, captured))
-    return Linked(trace, window, ops, kernels, share, caveats, find_places(stacks), captured)
+    caveats = (*step_caveats(window), *sampled_caveats(trace), *linking_caveats(trace, window, kernels, captured))
+    losses = find_losses(trace, ops, kernels, captured)
+    return Linked(trace, window, ops, kernels, share, caveats, find_places(stacks), captured, losses)
 
 
 def _without_host_collectives(trace: Trace) -> Trace:

@@ -7,6 +7,7 @@ import pytest
 
 from bottleneck.analysis.idle import copy_words, detail_of, short
 from bottleneck.analysis.ledger import build_ledger
+from bottleneck.pipeline import Options, analyse
 from bottleneck.trace.link import link
 from bottleneck.trace.read import read_trace
 from bottleneck.trace.steps import find_steps
@@ -23,6 +24,19 @@ def _idle(*events: Event, kernels: tuple[Kernel, ...] | None = None, wall: float
     scene = Scene(wall, kernels=kernels if kernels is not None else default, events=(_PROGRAM, *events))
     idle = build_ledger(scene.linked(), scene.roofline()).idle
     return {str(cause): float(us) for cause, us in idle.groupby("cause")["us"].sum().items()}
+
+
+@pytest.mark.parametrize(("starts_at", "expected"), [(200, {"unknown": 60.0}), (157, {"kernel_gap": 17.0})])
+def test_a_rest_inside_one_graph_replay_is_charged_to_unknown(
+    tmp_path: Path, starts_at: float, expected: dict[str, float]
+) -> None:
+    replay = [launch(1, 100, 10, "cudaGraphLaunch"), kernel(1, 120, 20), kernel(1, starts_at, 100)]
+    write_trace(tmp_path / "trace.json", replay)
+    analysis = analyse([tmp_path / "trace.json"], Options(stretch_us=(20.0, None)))
+    idle = {row.cause: row.us for row in analysis.idle}
+    assert idle == pytest.approx(expected)
+    slugs = [caveat.slug for caveat in analysis.caveats]
+    assert slugs.count("kernels-missing") == ("unknown" in expected)
 
 
 def test_gap_in_which_the_thread_runs_nothing_recorded_is_python() -> None:

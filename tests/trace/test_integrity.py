@@ -9,6 +9,7 @@ from bottleneck.schema.checks import Check
 from bottleneck.trace import integrity as audit
 from bottleneck.trace.damage import CONSEQUENCES, KINDS, Damage
 from bottleneck.trace.integrity import check_device_work, check_file, check_host_work
+from tests import trace_cache
 from tests.builders import Event, kernel, launch, op, step
 from tests.trace.traces import linked, read
 
@@ -142,6 +143,58 @@ def test_ids_that_repeat_are_counted(tmp_path: Path) -> None:
 def test_kernels_that_one_graph_launch_replays_share_its_id_by_nature(tmp_path: Path) -> None:
     replay = [launch(90, 900, 5, "cudaGraphLaunch"), *(kernel(90, 910 + 5 * place, 4) for place in range(6))]
     assert device(tmp_path, [*pairs(5), *replay], "repeated-ids").status == "ok"
+
+
+REPLAY = [launch(1, 100, 10, "cudaGraphLaunch"), kernel(1, 120, 10), kernel(1, 131, 10)]
+
+
+@pytest.mark.parametrize(
+    ("events", "count"),
+    [
+        ([*REPLAY, kernel(1, 190, 10)], 1),
+        ([*REPLAY, kernel(1, 155, 10)], 0),
+        ([*REPLAY, kernel(1, 190, 10), launch(2, 112, 2), kernel(2, 141, 49, stream=8)], 0),
+        ([launch(1, 100, 80, "cudaGraphLaunch"), *REPLAY[1:], kernel(1, 190, 10)], 0),
+        ([*pairs(2), launch(8, 115, 1), launch(9, 117, 1), kernel(9, 180, 10)], 1),
+        ([*pairs(2), launch(9, 117, 1), kernel(9, 180, 10)], 0),
+    ],
+    ids=["replay", "short", "other stream", "still launching", "lost launch", "no launch lost"],
+)
+def test_a_device_that_rests_amid_its_queue_has_lost_work(tmp_path: Path, events: list[Event], count: int) -> None:
+    result = linked(tmp_path, [op("aten::relu", 90, 200), *events])
+    found = [check for check in check_device_work(result) if check.slug == "holes"]
+    assert [check.fact.split()[0] for check in found] == ["1"] * count
+    assert all(check.decides for check in found)
+
+
+@pytest.mark.parametrize(
+    ("name", "kernels", "count"),
+    [("aten::mm", 0, 1), ("aten::mm", 1, 0), ("aten::zero_", 0, 0)],
+    ids=["memset only", "whole", "no product"],
+)
+def test_a_product_of_which_only_the_memset_is_left_has_lost_its_kernel(
+    tmp_path: Path, name: str, kernels: int, count: int
+) -> None:
+    fill = {**kernel(1, 120, 1, "Memset (Device)"), "cat": "gpu_memset"}
+    work = [launch(1, 102, 2, "cudaMemsetAsync"), fill, *[launch(2, 106, 2), kernel(2, 122, 9)][: 2 * kernels]]
+    result = linked(tmp_path, [op(name, 100, 10), *work, *pairs(1, 5, 200)])
+    assert len([check for check in check_device_work(result) if check.slug == "lost-products"]) == count
+
+
+@pytest.mark.parametrize(("stride", "count"), [(70, 1), (1, 0), (2, 0)])
+def test_a_sample_of_the_ops_is_told_by_the_distance_of_their_ids(tmp_path: Path, stride: int, count: int) -> None:
+    # Two ranges far apart are no sample: the ids inside each follow one another.
+    ids = [*range(1, 20 * stride, stride), *range(90_000, 90_000 + 20 * stride, stride)]
+    ops = [op("aten::relu", 100 + 10 * place, 8, external_id=number) for place, number in enumerate(ids)]
+    result = linked(tmp_path, ops)
+    assert len([check for check in check_host_work(result) if check.slug == "sampled"]) == count
+    assert [each.slug for each in result.caveats].count("sampled") == count
+
+
+def test_an_excerpt_of_a_public_trace_is_called_damaged(traces: Path) -> None:
+    path = traces / "pytorch+kineto__docs__traces__before_fix_trace.json"
+    fact = row(check_host_work(trace_cache.linked(path)), "sampled").fact
+    assert fact.startswith("the trace holds about one op in 100")
 
 
 def test_work_that_overlaps_on_one_stream_is_found_and_on_two_it_is_not(tmp_path: Path) -> None:
