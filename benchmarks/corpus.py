@@ -80,7 +80,7 @@ def row(outcome: Outcome) -> str:
         f"{analysis['totals']['busy_us'] / 1e3:.3f}",
         f"{outcome.ledger_error:.0e}",
         _share(coverage["linked_share"]),
-        _share(coverage["priced_share"]),
+        _share(coverage["modelled_share"]),
     ]
     return "| " + " | ".join(cells) + " |"
 

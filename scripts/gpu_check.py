@@ -104,7 +104,7 @@ def _row(check: Check, kind: str, dtype: str, expected: str | None) -> str:
         _percent(verdict["share"]),
         "" if unprofiled is None else f"{unprofiled:.0f} us",
         "" if steps["perturbation"] is None else f"{steps['perturbation']:.2f}x",
-        _percent(coverage["priced_share"]),
+        _percent(coverage["modelled_share"]),
         _percent(_explained(analysis)),
         f"{seconds:.0f}",
     )

@@ -66,7 +66,7 @@ def test_the_package_runs_as_a_module(trace: Path) -> None:
 def test_json_goes_to_stdout_and_nothing_else_does(capsys: pytest.CaptureFixture[str], trace: Path) -> None:
     assert _run(["report", str(trace), "--format", "json"]) == 0
     analysis = json.loads(capsys.readouterr().out)
-    assert analysis["schema"] == "bottleneck/analysis/1"
+    assert analysis["schema"] == "bottleneck/analysis/2"
     assert analysis["version"] == __version__
     assert analysis["steps"]["count"] == 2
 

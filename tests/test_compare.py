@@ -82,7 +82,7 @@ def test_json_goes_to_a_file_and_markdown_to_the_screen(capsys: pytest.CaptureFi
     assert _run(["compare", MLP, LARGER, "-f", "json", "-o", str(tmp_path / "c.json")]) == 0
     assert capsys.readouterr().out == ""
     document = json.loads((tmp_path / "c.json").read_text())
-    assert document["schema"] == "bottleneck/compare/1"
+    assert document["schema"] == "bottleneck/compare/2"
     assert document["before"]["step_us"] < document["after"]["step_us"]
     assert _run(["compare", MLP, LARGER, "-f", "markdown", "--top", "2"]) == 0
     assert "| op | calls |" in capsys.readouterr().out

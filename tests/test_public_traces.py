@@ -61,7 +61,7 @@ def shares_of(analysis: Analysis) -> list[float]:
         *(caveat.share for caveat in analysis.caveats),
         *(kernel.explained for kernel in analysis.kernels),
         analysis.coverage.linked_share,
-        analysis.coverage.priced_share,
+        analysis.coverage.modelled_share,
         analysis.totals.model_flops_utilization,
         analysis.totals.bandwidth_utilization,
     )
@@ -154,7 +154,7 @@ def test_the_attention_of_the_video_transformer_has_untapped_bandwidth_and_says_
 
     softmax, products = largest("aten::_softmax"), largest("aten::bmm")
     assert [kernel.calls for kernel in (*softmax, *products)] == [12, 12, 12]
-    assert {(kernel.bound, kernel.regime) for kernel in (*softmax, *products)} == {("memory", "underutilised")}
+    assert {(kernel.bound, kernel.regime) for kernel in (*softmax, *products)} == {("memory", "far_below_roof")}
     assert all("align1" in kernel.name and "align1" in (kernel.reason or "") for kernel in products)
     assert "align1" not in (softmax[0].reason or "")
 
@@ -178,7 +178,7 @@ def test_a_rank_alone_does_not_know_whom_it_waits_for_and_says_so(traces: Path) 
 
 @pytest.mark.parametrize("name", EAGER)
 def test_almost_all_time_of_eager_models_is_priced(traces: Path, name: str) -> None:
-    assert (analysed(traces / name).coverage.priced_share or 0) >= 0.99
+    assert (analysed(traces / name).coverage.modelled_share or 0) >= 0.99
 
 
 @pytest.mark.parametrize("name", NAMELESS)

@@ -85,7 +85,7 @@ def busy_not_productive(evidence: Evidence) -> Draft | None:
 
     Its counter of utilisation shows only that some kernel ran; where it was not read, the trace shows the same.
     """
-    modelled = evidence.analysis.coverage.priced_share
+    modelled = evidence.analysis.coverage.modelled_share
     if (
         runs_on_host(evidence)
         or evidence.analysis.device.source is None

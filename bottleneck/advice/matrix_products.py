@@ -18,11 +18,12 @@ from bottleneck.advice.kernel_work import (
 )
 from bottleneck.advice.quantities import Flags, Floats, format_count, format_range, runs_on_host
 from bottleneck.advice.ranking import Draft
+from bottleneck.schema.analysis import REGIMES
 from bottleneck.schema.evidence import Evidence
 from bottleneck.units import format_share, format_us
 
 _LEAST_SHARE = 0.02
-_REACHED = 0.7  # of the peak, by products of friendly shapes (cost_model, section 6)
+_REACHED = REGIMES["near_roof"].least  # of the peak, by products of friendly shapes
 
 _MISALIGNED = re.compile(r"^misaligned")
 _UNIT = 8  # numbers of 16 bits in 16 bytes, what one load of the widest kind takes
@@ -181,14 +182,13 @@ def _repeated(work: KernelWork) -> tuple[Flags, Flags]:
     return small & long, first
 
 
-_NEAR = 0.75
 _MOST_OF_STEP = 0.3
 
 
 def near_roof(evidence: Evidence) -> Draft | None:
-    """Rule 34: a good part of the step is arithmetic at 75 % of the peak and more: there is nothing to tune."""
+    """Rule 34: a good part of the step is arithmetic near the roof: there is nothing to tune."""
     work = work_of(evidence)
-    rows = work.bound("compute") & (work.roof("explained") >= _NEAR) & work.family(*PRODUCTS)
+    rows = work.bound("compute") & (work.roof("explained") >= REGIMES["near_roof"].least) & work.family(*PRODUCTS)
     part = share(work, rows)
     if part < _MOST_OF_STEP:
         return None
@@ -208,7 +208,6 @@ def near_roof(evidence: Evidence) -> Draft | None:
 
 
 _SMALL_PRODUCT = re.compile(r"^small product|^faster than")
-_FAR_BELOW = 0.5
 _THIN = 96.0  # thinner products cannot fill the panels of a matrix library (as in analysis.thresholds)
 
 
@@ -221,7 +220,7 @@ def slow_cpu_products(evidence: Evidence) -> Draft | None:
     work = work_of(evidence)
     if not runs_on_host(evidence) or evidence.analysis.device.source != "measured":
         return None
-    rows = work.family(*PRODUCTS) & work.bound("compute") & (work.roof("explained") < _FAR_BELOW)
+    rows = work.family(*PRODUCTS) & work.bound("compute") & (work.roof("explained") < REGIMES["below_roof"].least)
     thinnest = np.fmin(np.fmin(work.cost("m"), work.cost("n")), work.cost("k"))
     rows &= ~work.reason_like(_SMALL_PRODUCT) & ~(thinnest < _THIN)
     if share(work, rows) < 2 * _LEAST_SHARE:

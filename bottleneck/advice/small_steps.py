@@ -99,7 +99,7 @@ def small_network(evidence: Evidence) -> Draft | None:
     """
     needed_us = sum(max(row.compute_us or 0.0, row.memory_us or 0.0) for row in evidence.analysis.kernels)
     overhead_us = issue_us(evidence) + account_us(evidence, "overhead.launch_floor")
-    modelled = evidence.analysis.coverage.priced_share
+    modelled = evidence.analysis.coverage.modelled_share
     if needed_us < _LEAST_NEEDED_US or is_broken(evidence) or modelled is None or modelled < 1 - 0.2:
         return None
     if share_of_step(evidence, needed_us) >= _SMALL_NETWORK or share_of_step(evidence, overhead_us) < _MOST_OVERHEAD:

@@ -23,6 +23,7 @@ from bottleneck.advice.kernel_work import (
 )
 from bottleneck.advice.quantities import Flags, format_count, runs_on_host
 from bottleneck.advice.ranking import Draft, up_to
+from bottleneck.schema.analysis import REGIMES
 from bottleneck.schema.evidence import Evidence
 from bottleneck.schema.tables import text_matches
 from bottleneck.units import format_share, format_si, format_us
@@ -36,7 +37,6 @@ _STRIDED = re.compile(r"^strided access")
 # What is scattered by its nature, and products, whose libraries pack their operands; copies are the next rule's.
 _SCATTERED = ("indexing", "recommendation", "random", "sort", "copy", "matmul", "convolution", "attention")
 _COMPILED = re.compile(r"^(?:triton|graph)_")  # records the buffers behind its operands, not these
-_POORLY_EXPLAINED = 0.5
 # Streams of contiguous data reach 0.8 to 0.9 of the bandwidth of a data sheet (cost_model, section 6).
 _REACHED = 0.8
 
@@ -48,7 +48,7 @@ def strided_access(evidence: Evidence) -> Draft | None:
     Gain: t - B/W at most, from half of it, of kernels whose name or recorded strides prove the access.
     """
     work = work_of(evidence)
-    slow = (work.roof("explained") < _POORLY_EXPLAINED) & (work.roof("bytes_low") >= _LARGE_BYTES)
+    slow = (work.roof("explained") < REGIMES["below_roof"].least) & (work.roof("bytes_low") >= _LARGE_BYTES)
     slow &= work.bound("memory") & ~work.family(*_SCATTERED) & ~work.op_like(_COMPILED)
     rows = slow & work.reason_like(_STRIDED)
     rows |= by_signature(work, slow, (each for each in np.unique(work.signature[slow]).tolist() if _mixed(work, each)))

@@ -10,8 +10,9 @@ import pandas as pd
 
 from bottleneck.analysis.intervals import Floats, Integers, tally
 from bottleneck.analysis.ledger import LedgerResult, is_wait
+from bottleneck.analysis.reasons import UNEXPLAINED
 from bottleneck.schema.accounts import ACCOUNTS
-from bottleneck.schema.analysis import Confidence, KernelSummary, Regime
+from bottleneck.schema.analysis import Confidence, KernelSummary, Regime, regime_of
 from bottleneck.schema.linked_trace import Linked
 from bottleneck.schema.tables import KERNEL_TIME, category
 from bottleneck.units import ITEM_BYTES, SHORT_DTYPE, US_PER_S
@@ -305,6 +306,11 @@ def _summary(folds: _Folds, place: int, wall_us: float) -> KernelSummary:
     floors = [floor for name in _FLOORS if (floor := amount[name]) is not None]
     judged = amount["explained"] is not None and us > 0
     explained = min(max(floors) / us, 1.0) if judged and floors else None
+    voted, reason = cast("Regime | None", text["regime"]), text["reason"]
+    # The share of the whole row decides, so that it agrees with the figure beside it; its runs may lie in other bands.
+    regime = regime_of(explained) if voted and explained is not None else voted
+    if regime != voted and (regime == "near_roof" or reason == UNEXPLAINED):
+        reason = None
     return KernelSummary(
         name=text["name"] or "",
         family=text["family"] or "",
@@ -324,10 +330,10 @@ def _summary(folds: _Folds, place: int, wall_us: float) -> KernelSummary:
         memory_us=amount["memory_us"],
         launch_us=amount["launch_us"],
         bound=text["bound"] or "unknown",
-        regime=cast("Regime | None", text["regime"]),
+        regime=regime,
         explained=explained,
         confidence=cast("Confidence", text["confidence"] or "low"),
-        reason=text["reason"],
+        reason=reason,
         headroom_us=None if explained is None else us * (1.0 - explained),
         **{rate: amount[rate] for rate in _RATES},
     )

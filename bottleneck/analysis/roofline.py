@@ -27,7 +27,7 @@ from bottleneck.analysis.floors import (
 from bottleneck.analysis.intervals import Flags, Floats, Integers
 from bottleneck.analysis.reasons import Shortfall, first_that_holds, of_device, of_host, two_digits
 from bottleneck.analysis.telemetry import UNKNOWN_CONDITIONS, Conditions
-from bottleneck.schema.analysis import Device
+from bottleneck.schema.analysis import REGIMES, Device
 from bottleneck.schema.tables import ROOFLINE, as_integers, category
 from bottleneck.units import US_PER_S, format_si
 
@@ -137,8 +137,7 @@ __all__ = ["classify", "launch_floor_us"]
 
 BOUNDS = ["unknown", "overhead", "compute", "memory", "communication", "transfer", "copy", "dispatch"]
 _UNKNOWN, _OVERHEAD, _COMPUTE, _MEMORY, _COMMUNICATION, _TRANSFER, _COPY, _DISPATCH = range(8)
-REGIMES = ["saturated", "underutilised"]
-_NO_REGIME, _SATURATED, _UNDERUTILISED = -1, 0, 1
+_NO_REGIME, _NEAR, _BELOW, _FAR_BELOW = -1, 0, 1, 2  # positions in REGIMES
 CONFIDENCES = ["low", "medium", "high"]
 _LOW, _MEDIUM, _HIGH = range(3)
 
@@ -177,8 +176,8 @@ def classify(
 ) -> pd.DataFrame:
     """ROOFLINE: kernels that share a cost (the same group in ATTRIBUTION) are judged together on their summed time.
 
-    Rules are tried in order: unknown, overhead, compute, memory, else the largest floor with the regime
-    'underutilised'. Nothing is explained above 1: bytes that arrive faster than DRAM allows came from a cache; a floor
+    Rules are tried in order: unknown, overhead, compute, memory, else the largest floor.
+    Nothing is explained above 1: bytes that arrive faster than DRAM allows came from a cache; a floor
     that even a cache cannot excuse is reported as an error of cost or peak, with low confidence. ``conditions`` are
     what the device's sensors said: a clock below the one at which the peaks hold lowers these, never the bandwidth.
     """
@@ -260,10 +259,18 @@ def _decide(work: RooflineInput, times: _Times) -> _BoundRows:
     # A kernel of many launch floors is not long because it was launched, however little it computes and moves.
     brief = np.where((launch > time / limits.longest_floors) | (largest <= 0), launch, 0.0)
     side = np.array([_COMPUTE, _MEMORY, _OVERHEAD])[np.argmax(np.stack([compute, memory, brief]), axis=0)]
-    return _BoundRows(
-        np.select([is_overhead, is_compute, is_memory, partial], [_OVERHEAD, _COMPUTE, _MEMORY, times.balanced], side),
-        np.select([is_overhead, is_compute | is_memory, partial], [_NO_REGIME, _SATURATED, _NO_REGIME], _UNDERUTILISED),
+    bound = np.select(
+        [is_overhead, is_compute, is_memory, partial], [_OVERHEAD, _COMPUTE, _MEMORY, times.balanced], side
     )
+    is_open = is_overhead | (partial & ~is_compute & ~is_memory)
+    explained = np.maximum(largest, launch) / np.maximum(time, 1e-9)
+    return _BoundRows(bound, np.where(is_open, _NO_REGIME, _bands(explained)))
+
+
+def _bands(explained: Floats) -> Integers:
+    """Positions in REGIMES of shares of the time that the largest floor explains."""
+    lowest_first = sorted(band.least for band in REGIMES.values())
+    return len(REGIMES) - np.searchsorted(lowest_first, explained, side="right")
 
 
 def _explained(times: _Times, decision: _BoundRows) -> Floats:
@@ -314,7 +321,8 @@ def _corners(work: RooflineInput, bounds: Floors, times: _Times) -> Iterator[_Ti
 def _confidence(work: RooflineInput, bounds: Floors, times: _Times, decision: _BoundRows) -> Integers:
     """Codes into CONFIDENCES: how many corners give the same decision, less for guesses and gaps."""
     others = [_decide(work, corner) for corner in _corners(work, bounds, times)]
-    same = [(other.bound == decision.bound) & (other.regime == decision.regime) for other in others]
+    is_far = decision.regime == _FAR_BELOW
+    same = [(other.bound == decision.bound) & ((other.regime == _FAR_BELOW) == is_far) for other in others]
     agreeing = np.mean(same, axis=0)
     confidence = np.select([agreeing == 1, agreeing >= 0.5], [_HIGH, _MEDIUM], _LOW)
     partial = np.isnan(times.compute) | np.isnan(times.memory)
@@ -333,12 +341,14 @@ def _confidence(work: RooflineInput, bounds: Floors, times: _Times, decision: _B
 
 
 def _reason(work: RooflineInput, bounds: Floors, times: _Times, decision: _BoundRows) -> Labelled:
-    """Reasons of unknown, underutilised and too fast rows (beyond DRAM, or impossible); null for the rest."""
-    wanted = (decision.regime == _UNDERUTILISED) | _mostly_idle(work, times, decision)
+    """Reasons of rows that are unknown, below their roof or too fast (beyond DRAM, or impossible)."""
+    wanted = (decision.regime > _NEAR) | _mostly_idle(work, times, decision)
     unmodelled = reasons.why_unmodelled(work)
     overhead = decision.bound == _OVERHEAD
     rules = of_host(work, bounds) if work.device.kind == "cpu" else of_device(work, bounds, overhead)
     short = first_that_holds(rules, wanted)
+    # Half of a roof is usual enough to need no reason, where none can be proven.
+    is_usual = (short.codes == 0) & (decision.regime == _BELOW)
     fixed = (
         reasons.TOO_FAST,
         reasons.NO_PEAKS,
@@ -359,7 +369,7 @@ def _reason(work: RooflineInput, bounds: Floors, times: _Times, decision: _Bound
             is_unknown & bare,
             is_unknown & np.isnan(times.compute),
             is_unknown,
-            wanted,
+            wanted & ~is_usual,
             balanced & (decision.bound == _COMPUTE),
             balanced,
             (decision.bound == _MEMORY) & _from_cache(work, bounds, times),
@@ -438,7 +448,7 @@ def _frame(
     )
     texts = {
         "bound": category(columns["bound"].astype(np.int64), BOUNDS),
-        "regime": category(columns["regime"].astype(np.int64), REGIMES),
+        "regime": category(columns["regime"].astype(np.int64), list(REGIMES)),
         "confidence": category(columns["confidence"].astype(np.int64), CONFIDENCES),
         "reason": category(position[codes.ravel()], distinct),
         "family": family.array,

@@ -77,7 +77,7 @@ def cover(rows: KernelTimes, result: LedgerResult) -> Coverage:
     unknown_us = float(rows.us[unknown].sum())
     return Coverage(
         linked_share=rows.linked.linked_share,
-        priced_share=max(1.0 - unknown_us / busy_us, 0.0) if busy_us > 0 else None,
+        modelled_share=max(1.0 - unknown_us / busy_us, 0.0) if busy_us > 0 else None,
         unknown=_unknown_work(rows, unknown),
     )
 
@@ -323,7 +323,7 @@ def _each(window: Window) -> tuple[StepTime, ...]:
 
 def _coverage_caveats(coverage: Coverage, result: LedgerResult) -> tuple[Caveat, ...]:
     unknown = result.ledger.group_shares()["unknown"]
-    if not coverage.unknown or coverage.priced_share is None or coverage.priced_share >= _ENOUGH_MODELLED:
+    if not coverage.unknown or coverage.modelled_share is None or coverage.modelled_share >= _ENOUGH_MODELLED:
         return ()
     most = coverage.unknown[0]
     message = (

@@ -13,6 +13,7 @@ from bottleneck.schema.analysis import (
     HALF_RECORDED,
     ONE_OFF,
     ONE_RANK,
+    REGIMES,
     Bound,
     Caveat,
     Finding,
@@ -22,6 +23,7 @@ from bottleneck.schema.analysis import (
     LedgerEntry,
     Regime,
     Verdict,
+    regime_of,
 )
 from bottleneck.schema.evidence import Evidence, TwoSided
 from bottleneck.units import format_share, format_us
@@ -67,8 +69,7 @@ _UNMODELLED_ADVICE: Mapping[str, str] = {
     "indices": "no trace holds the indices: judge the rest of the step by its kernels",
 }
 _NEAR_THE_ROOF = "it runs near the roof: lower the precision or the number of FLOPs"
-_UNDER_THE_ROOF = "lower the precision or the number of FLOPs; {share} of the peak is reached"
-_NEAR = 0.7  # of the time explained; the best large products of public traces reach 0.71 to 0.97
+_BELOW_THE_ROOF = "lower the precision or the number of FLOPs; {share} of the peak is reached"
 _ALL_RANKS = "report the traces of all ranks together: one that comes late holds the others up in their collectives"
 _MISALIGNED = "pad the sizes of the matrix product to multiples of 8"
 # Accounts whose time a sentence names by the largest kernel instead of the account.
@@ -223,14 +224,13 @@ def name_in_sentence(name: str) -> str:
 
 
 def _regime(grounds: Grounds, group: str) -> Regime | None:
-    """The regime that holds most of the time of a group of work; null for waits and where none is known."""
+    """The band of all kernels of a group of work together; null for waits and where none is known."""
     if group not in {"compute", "memory"}:
         return None
-    us: dict[Regime | None, float] = {}
-    for kernel in grounds.kernels:
-        if kernel.regime is not None and kernel.bound == group:
-            us[kernel.regime] = us.get(kernel.regime, 0.0) + kernel.us
-    return max(us, key=lambda regime: us[regime], default=None)
+    judged = [kernel for kernel in grounds.kernels if kernel.regime is not None and kernel.bound == group]
+    total_us = math.fsum(kernel.us for kernel in judged)
+    floor_us = math.fsum((kernel.explained or 0.0) * kernel.us for kernel in judged)
+    return regime_of(floor_us / total_us) if total_us > 0 else None
 
 
 def _opening(grounds: Grounds, decision: BoundDecision) -> str:
@@ -260,9 +260,9 @@ def _opening(grounds: Grounds, decision: BoundDecision) -> str:
             f"{_GROUP_WORDS[second]} {format_share(shares[second])}; "
             f"of the first, the largest part is {_contributor(grounds, first)}"
         )
-    words = f"{_GROUP_WORDS[first]}, {decision.regime}," if decision.regime else _GROUP_WORDS[first]
+    close = f", {REGIMES[decision.regime].words}," if decision.regime else ""
     return (
-        f"{_capital(words)} holds the step back: {format_share(shares[first])} of {wall}, "
+        f"{_capital(_GROUP_WORDS[first])}{close} holds the step back: {format_share(shares[first])} of {wall}, "
         f"its largest part {_contributor(grounds, first)}"
     )
 
@@ -362,12 +362,12 @@ def _account_advice(grounds: Grounds, decision: BoundDecision) -> str:
     if entry.account in UNMODELLED_ACCOUNTS and kernel is not None:
         known = [advice for part, advice in _UNMODELLED_ADVICE.items() if part in (kernel.reason or "")]
         return (known or [ACCOUNTS["unknown"].advice])[0]
-    if entry.account == "compute" and decision.regime == "saturated":
-        explained = None if kernel is None else kernel.explained
-        is_near = explained is None or explained >= _NEAR
-        return _NEAR_THE_ROOF if is_near else _UNDER_THE_ROOF.format(share=format_share(explained or 0.0))
     if entry.account == "compute" and kernel is not None and "align" in (kernel.reason or ""):
         return _MISALIGNED
+    if entry.account == "compute" and decision.regime in {"near_roof", "below_roof"}:
+        explained = None if kernel is None else kernel.explained
+        is_near = explained is None or regime_of(explained) == "near_roof"
+        return _NEAR_THE_ROOF if is_near else _BELOW_THE_ROOF.format(share=format_share(explained or 0.0))
     account = ACCOUNTS[entry.account]
     advice = (account.host_advice if grounds.host_only else None) or account.advice
     line = _line_of(grounds, entry.account)

@@ -51,7 +51,7 @@ def _lacking(before: Analysis, after: Analysis) -> list[Condition]:
 
 
 def _modelled_work(before: Analysis, after: Analysis) -> list[Condition]:
-    old, new = before.coverage.priced_share, after.coverage.priced_share
+    old, new = before.coverage.modelled_share, after.coverage.modelled_share
     if old is None or new is None or abs(old - new) < _FAR_APART:
         return []
     message = "unmodelled work is neither compute nor memory: trust the rows, not these accounts"

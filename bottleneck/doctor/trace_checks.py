@@ -84,7 +84,7 @@ def _shapes(linked: Linked, analysis: Analysis) -> Check:
 
 def _prices(linked: Linked, analysis: Analysis) -> Check | None:  # noqa: ARG001 - as all rules
     """Check of the work that stays unmodelled although its shapes were recorded."""
-    priced, unknown = analysis.coverage.priced_share, analysis.coverage.unknown
+    priced, unknown = analysis.coverage.modelled_share, analysis.coverage.unknown
     if priced is None:
         return Check("prices", _GROUP, "prices", "unknown", "no busy time to model")
     if priced >= _PRICED_ENOUGH or not unknown:

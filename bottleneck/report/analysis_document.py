@@ -21,6 +21,7 @@ from bottleneck.report.terminal import PLAIN, TerminalStyle
 from bottleneck.report.text import cut_text
 from bottleneck.schema.analysis import (
     GROUPS,
+    REGIMES,
     Analysis,
     Caveat,
     Device,
@@ -182,10 +183,10 @@ Facts = tuple[tuple[str, str], ...]
 
 
 def headline(verdict: Verdict) -> str:
-    """The verdict in at most two words."""
+    """The bound of the step, and how close its kernels are to their roof."""
     if verdict.bound in {"mixed", "inconclusive"}:
         return verdict.bound
-    return f"{verdict.bound}-bound" + (f", {verdict.regime}" if verdict.regime else "")
+    return f"{verdict.bound}-bound" + (f", {REGIMES[verdict.regime].words}" if verdict.regime else "")
 
 
 def facts(analysis: Analysis) -> Facts:
@@ -250,7 +251,7 @@ def _reached(analysis: Analysis) -> str:
         parts.append(f"{format_share(totals.model_flops_utilization)} of the {peak} peak")
     if totals.bandwidth_utilization is not None:
         parts.append(f"{format_share(totals.bandwidth_utilization)} of the memory bandwidth")
-    modelled = analysis.coverage.priced_share
+    modelled = analysis.coverage.modelled_share
     least = "at least " if modelled is not None and modelled < _MODELLED_ENOUGH else ""
     return f"{least}{' and '.join(parts)}, over the whole step" if parts else ""
 
@@ -311,7 +312,7 @@ def _input(analysis: Analysis) -> str:
 def coverage(analysis: Analysis) -> ListSection:
     """The modelled shares of the busy time, and the largest unmodelled work."""
     known = analysis.coverage
-    shares = (("linked to an op", known.linked_share), ("modelled", known.priced_share))
+    shares = (("linked to an op", known.linked_share), ("modelled", known.modelled_share))
     parts = [f"{format_share(share)} {word}" for word, share in shares if share is not None]
     lead = (
         f"Of the busy time: {', '.join(parts)}." if parts else "How much of the busy time is understood is not known."

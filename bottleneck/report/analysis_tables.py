@@ -11,6 +11,7 @@ from bottleneck.report.wording import bound_word, calls_number, describe_calls, 
 from bottleneck.schema.accounts import label_of, meaning_of
 from bottleneck.schema.analysis import (
     GROUPS,
+    REGIMES,
     Analysis,
     CollectiveSummary,
     Fold,
@@ -19,6 +20,7 @@ from bottleneck.schema.analysis import (
     LedgerEntry,
     Queue,
     RankSummary,
+    regime_of,
 )
 from bottleneck.schema.op_names import COMPILED_REGION
 from bottleneck.units import format_share, format_si, format_us
@@ -237,7 +239,10 @@ def _together(rows: Sequence[KernelSummary]) -> KernelSummary:
         parts = [getattr(row, name) for row in rows]
         weighted = [mean * row.us for mean, row in zip(parts, rows, strict=True) if mean is not None]
         sums[name] = math.fsum(weighted) / sums["us"] if len(weighted) == len(rows) and sums["us"] else None
-    return replace(max(rows, key=lambda row: row.us), **sums)  # type: ignore[arg-type]
+    largest = max(rows, key=lambda row: row.us)
+    explained = sums["explained"]
+    regime = largest.regime if largest.regime is None or explained is None else regime_of(explained)
+    return replace(largest, **sums, regime=regime)  # type: ignore[arg-type]
 
 
 Rounded = tuple[Scale, dict[LedgerEntry, int], dict[LedgerEntry, int]]
@@ -381,7 +386,7 @@ def _group(row: KernelSummary) -> str:
 
 def _details(row: KernelSummary, name: str, variants: int) -> tuple[str, ...]:
     """What the row does not lead with, kernel or op, and what else is known of it."""
-    why = ": ".join(part for part in (row.regime, row.reason) if part)
+    why = ": ".join(part for part in (row.regime and REGIMES[row.regime].words, row.reason) if part)
     parts = (
         "" if row.op == row.name else (row.op or "") if _call(row) == row.name else name,
         why,

@@ -12,11 +12,32 @@ from typing import Annotated, Literal
 from bottleneck.schema.doc import Doc
 from bottleneck.schema.measurements import BatchProof, OptionCosts, StepTimes
 
-SCHEMA = "bottleneck/analysis/1"
+SCHEMA = "bottleneck/analysis/2"
 
 Bound = Literal["compute", "memory", "overhead", "communication", "transfer", "device", "mixed", "inconclusive"]
-Regime = Literal["saturated", "underutilised"]
+Regime = Literal["near_roof", "below_roof", "far_below_roof"]
 Confidence = Literal["high", "medium", "low"]
+
+
+@dataclass(frozen=True)
+class RoofBand:
+    """How close a kernel is to its roof: from ``least`` of its time on that the largest floor explains (0-1)."""
+
+    least: float
+    words: str
+    meaning: str
+
+
+REGIMES: Mapping[Regime, RoofBand] = {
+    "near_roof": RoofBand(0.7, "near the roof", "only less work, a lower precision or better hardware makes it faster"),
+    "below_roof": RoofBand(0.5, "below the roof", "tuning may save up to half of its time"),
+    "far_below_roof": RoofBand(0.0, "far below the roof", "at its roof it would take less than half of its time"),
+}
+"""The bands of ``KernelSummary.explained``, highest first.
+
+The best large products and streams of public traces reach 0.71 to 0.97 of a data sheet, which gives the first bound.
+Below the second one the time is more than twice what the roof allows.
+"""
 
 GROUPS = ("compute", "memory", "overhead", "communication", "transfer", "unknown")
 
@@ -27,6 +48,11 @@ HALF_RECORDED, GRAPH_CAPTURE, ONE_OFF = "device-not-recorded", "graph-capture", 
 ONE_RANK = "one-rank"
 KERNELS_MISSING, SAMPLED = "kernels-missing", "sampled"
 BROKEN_TRACE_SLUGS = frozenset({"no-device-events", HALF_RECORDED, KERNELS_MISSING, SAMPLED, DISTURBED, CONTENDED})
+
+
+def regime_of(explained: float) -> Regime:
+    """The band that this share of a kernel's time lies in (0-1)."""
+    return next(regime for regime, band in REGIMES.items() if explained >= band.least)
 
 
 @dataclass(frozen=True)
@@ -134,7 +160,7 @@ class Verdict:
     """
 
     bound: Annotated[Bound, Doc("resource that limits the step; 'device' where only its being busy is known")]
-    regime: Annotated[Regime | None, Doc("whether the kernels of this bound run near their floors")]
+    regime: Annotated[Regime | None, Doc("how close the kernels of this bound together are to their roof")]
     share: Annotated[float, Doc("share of the step that the verdict rests on", "share")]
     sentence: Annotated[str, Doc("the verdict in words, with the first action")]
     shares: Annotated[Mapping[str, float], Doc("of the step, by group of the ledger", "share")]
@@ -186,7 +212,7 @@ class Coverage:
     linked_share: Annotated[
         float | None, Doc("of the busy time that is linked to an op; null where nothing ran", "share")
     ]
-    priced_share: Annotated[float | None, Doc("of the busy time whose FLOPs and bytes are modelled", "share")]
+    modelled_share: Annotated[float | None, Doc("of the busy time whose FLOPs and bytes are modelled", "share")]
     unknown: Annotated[tuple[UnknownWork, ...], Doc("unmodelled work (no cost formula)")]
 
 
@@ -215,11 +241,11 @@ class KernelSummary:
         str, Doc("largest floor: compute, memory, overhead; or communication, transfer, copy, dispatch, unknown")
     ]
     regime: Annotated[
-        Regime | None, Doc("'saturated' where its floor explains enough of its time, else 'underutilised'")
+        Regime | None, Doc("how close it is to its roof: 'explained' of 0.7 and more, of 0.5 and more, or below")
     ]
     explained: Annotated[float | None, Doc("largest floor / time", "share")]
     confidence: Annotated[Confidence, Doc("whether the bound stays the same over the intervals of cost and peak")]
-    reason: Annotated[str | None, Doc("why it is underutilised or unknown")]
+    reason: Annotated[str | None, Doc("why it is below its roof or unknown")]
     headroom_us: Annotated[float | None, Doc("time / step that reaching the floor would save", "us")]
     flops_per_s: Annotated[float | None, Doc("FLOPs / time while it runs; needs no peak", "FLOP/s")] = None
     bytes_per_s: Annotated[

@@ -8,7 +8,7 @@ from bottleneck.schema.analysis import Verdict
 from bottleneck.schema.counters import Counts
 from bottleneck.schema.doc import Doc
 
-COMPARE_SCHEMA = "bottleneck/compare/1"
+COMPARE_SCHEMA = "bottleneck/compare/2"
 
 # "new" and "gone": only after, only before. "more" and "fewer": the number of calls explains most of the change;
 # "slower" and "faster": the time of a call does. "same": within what the two recordings tell apart.

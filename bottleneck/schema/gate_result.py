@@ -9,7 +9,7 @@ from bottleneck.schema.counters import Counts, Site
 from bottleneck.schema.doc import Doc
 from bottleneck.schema.measurements import Ratio, Timing
 
-GATE_SCHEMA = "bottleneck/gate/1"
+GATE_SCHEMA = "bottleneck/gate/2"
 
 # Lines (from 1) that the diff to the base touches, by file relative to the repository.
 Touched = Mapping[str, frozenset[int]]

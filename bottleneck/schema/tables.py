@@ -273,10 +273,10 @@ ROOFLINE = Table(
         "bound": Column(
             "category", "'compute', 'memory', 'overhead', 'communication', 'transfer', 'copy', 'dispatch', 'unknown'"
         ),
-        "regime": Column("category", "'saturated' or 'underutilised'", nullable=True),
+        "regime": Column("category", "'near_roof', 'below_roof' or 'far_below_roof'", nullable=True),
         "explained": Column("float64", "largest floor / duration, at most 1", "share", nullable=True),
         "confidence": Column("category", "'high', 'medium' or 'low'"),
-        "reason": Column("category", "why underutilised, overhead or unknown, with its numbers", nullable=True),
+        "reason": Column("category", "why below the roof, overhead or unknown, with its numbers", nullable=True),
         "family": Column("category", "kind of work by the name of the kernel, else of its op", nullable=True),
     },
 )  # row for row as KERNELS; 'dispatch' is host time of an op that only calls others (CPU traces)

@@ -71,7 +71,7 @@ def busy_case(case: Evidence, needed_us: float, busy_us: float = 990.0) -> Evide
     case = with_ledger(case, {"memory": busy_us, "overhead.python": 1000.0 - busy_us})
     first, *others = case.analysis.kernels
     kernels = (replace(first, memory_us=needed_us, compute_us=0.0), *(replace(o, memory_us=0.0) for o in others))
-    return with_analysis(case, kernels=kernels, coverage=replace(case.analysis.coverage, priced_share=1.0))
+    return with_analysis(case, kernels=kernels, coverage=replace(case.analysis.coverage, modelled_share=1.0))
 
 
 def test_a_busy_device_that_gets_little_done_is_not_called_healthy(plain: Evidence) -> None:
@@ -93,7 +93,7 @@ def test_a_device_full_of_collectives_or_unpriced_work_is_not_judged(plain: Evid
     case = with_ledger(busy_case(plain, 40.0), {"communication": 900.0, "memory": 100.0})
     assert busy_not_productive(case) is None
     unpriced = busy_case(plain, 40.0)
-    coverage = replace(unpriced.analysis.coverage, priced_share=0.5)
+    coverage = replace(unpriced.analysis.coverage, modelled_share=0.5)
     assert busy_not_productive(with_analysis(unpriced, coverage=coverage)) is None
 
 

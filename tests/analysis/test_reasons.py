@@ -224,7 +224,7 @@ class TestUnits:
         few = matmul(100.0, SLOW, blocks=16)
         assert judge(few, conditions=held).reason[0].startswith("too few blocks")
 
-    def test_a_saturated_kernel_needs_no_reason(self) -> None:
+    def test_a_kernel_near_the_roof_needs_no_reason(self) -> None:
         assert pd.isna(only(matmul(100.0, 9 * SLOW, blocks=64)).reason)
 
 

@@ -114,10 +114,18 @@ def test_row_shows_the_module_path_that_its_kernels_share() -> None:
 
 
 def test_row_takes_the_regime_and_reason_with_most_of_its_time() -> None:
-    fast, slow = {"regime": "saturated"}, {"regime": "underutilised", "reason": "strided access"}
+    fast, slow = {"regime": "near_roof"}, {"regime": "far_below_roof", "reason": "strided access"}
     kernels = [Kernel(0, 10, roofline=fast), Kernel(10, 10, roofline=fast), Kernel(20, 30, roofline=slow)]
     (row,) = _analysis(Scene(50, kernels)).kernels
-    assert (row.regime, row.reason) == ("underutilised", "strided access")
+    assert (row.regime, row.reason) == ("far_below_roof", "strided access")
+
+
+@pytest.mark.parametrize(("explained", "regime"), [(0.1, "far_below_roof"), (0.5, "below_roof"), (0.9, "near_roof")])
+def test_row_of_runs_in_several_bands_takes_the_one_of_the_whole_row(explained: float, regime: str) -> None:
+    floor = {"memory_us": 30 * explained, "explained": explained, "regime": "far_below_roof", "reason": "unexplained"}
+    fast = {"memory_us": 9.0, "explained": 0.9, "regime": "near_roof"}
+    (row,) = _analysis(Scene(40, [Kernel(0, 10, roofline=fast), Kernel(10, 30, roofline=floor)])).kernels
+    assert row.regime == regime and (row.reason == "unexplained") == (regime == "far_below_roof")
 
 
 def test_floors_of_a_shared_instant_are_shared_too() -> None:
@@ -266,7 +274,7 @@ def test_unpriced_work_is_named_with_its_time_and_reason() -> None:
         ("aten::odd", 20.0, "no formula for aten::odd"),
         ("lost", 5.0, "no cost formula"),
     ]
-    assert analysis.coverage.priced_share == pytest.approx(15 / 40)
+    assert analysis.coverage.modelled_share == pytest.approx(15 / 40)
     assert [caveat.share for caveat in analysis.caveats if caveat.slug == "unpriced-work"] == [0.5]
 
 
@@ -343,7 +351,7 @@ def test_undisturbed_step_without_length_is_ignored() -> None:
 
 def test_trace_without_any_work_has_an_analysis() -> None:
     analysis = _analysis(Scene(0))
-    assert (analysis.kernels, analysis.idle, analysis.coverage.priced_share) == ((), (), None)
+    assert (analysis.kernels, analysis.idle, analysis.coverage.modelled_share) == ((), (), None)
 
 
 DTYPE, SIZES = "dtype from kernel names", "sizes from the ops around it"

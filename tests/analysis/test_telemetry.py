@@ -93,8 +93,8 @@ class TestRoof:
 
     def test_a_product_that_falls_short_may_have_been_held_by_the_clock_alone(self) -> None:
         product = matmul(3000.0, PEAK * 1000e-6)
-        assert judge(product).regime[0] == "underutilised"
-        assert judge(product, conditions=slowed_to(0.5)).regime[0] == "saturated"
+        assert judge(product).regime[0] == "far_below_roof"
+        assert judge(product, conditions=slowed_to(0.5)).regime[0] == "below_roof"
 
     def test_a_stream_is_held_against_the_whole_bandwidth(self) -> None:
         copy = stream(1000.0, 0.8 * 1000e-6 * (H100.bandwidth_bytes_per_s or 0.0))

@@ -116,13 +116,14 @@ def test_a_smaller_part_or_another_limit_of_a_trace_does_not_come_first(caveat: 
     assert _record_instead([caveat]) is None
 
 
-def test_regime_is_the_one_with_most_time_in_the_group() -> None:
-    saturated, slack = (
-        replace(_KERNEL, regime=regime, us=us) for regime, us in (("saturated", 30), ("underutilised", 25))
+@pytest.mark.parametrize(("second", "regime"), [(0.5, "near_roof"), (0.3, "below_roof"), (0.0, "far_below_roof")])
+def test_regime_is_that_of_all_kernels_of_the_group_together(second: float, regime: str) -> None:
+    kernels = (
+        replace(_KERNEL, regime="near_roof", explained=0.9, us=30),
+        replace(_KERNEL, regime="far_below_roof", explained=second, us=25),
+        replace(_KERNEL, bound="compute", regime="far_below_roof", explained=0.1, us=45),
     )
-    other = replace(_KERNEL, bound="compute", regime="underutilised", us=45)
-    verdict = decide(_grounds({"memory": 55, "compute": 45}, saturated, slack, other))
-    assert verdict.regime == "saturated"
+    assert decide(_grounds({"memory": 55, "compute": 45}, *kernels)).regime == regime
 
 
 @pytest.mark.parametrize(
@@ -130,15 +131,15 @@ def test_regime_is_the_one_with_most_time_in_the_group() -> None:
     [{"overhead.python": 90, "memory": 10}, {"communication": 90, "memory": 10}, {"memory": 45, "compute": 55}],
 )
 def test_waits_mixtures_and_groups_of_unknown_regime_have_none(accounts: Mapping[str, float]) -> None:
-    assert decide(_grounds(accounts, replace(_KERNEL, regime="saturated"))).regime is None
+    assert decide(_grounds(accounts, replace(_KERNEL, regime="near_roof"))).regime is None
 
 
 def test_sentence_tells_bound_share_contributor_and_first_step() -> None:
-    kernel = replace(_KERNEL, op="aten::softmax", source="model.py:9", share=0.4, regime="underutilised")
+    kernel = replace(_KERNEL, op="aten::softmax", source="model.py:9", share=0.4, regime="far_below_roof")
     assert decide(_grounds({"memory": 60.0, "compute": 40.0}, kernel)).sentence == (
-        "Memory bandwidth, underutilised, holds the step back: 60.0 % of 100 us, its largest part aten::softmax at "
-        "model.py:9 (40.0 %). First: fuse neighbouring pointwise ops (torch.compile) or move fewer bytes with a lower "
-        "precision."
+        "Memory bandwidth, far below the roof, holds the step back: 60.0 % of 100 us, its largest part aten::softmax "
+        "at model.py:9 (40.0 %). First: fuse neighbouring pointwise ops (torch.compile) or move fewer bytes with a "
+        "lower precision."
     )
 
 
@@ -155,20 +156,20 @@ def test_sentence_about_a_wait_without_a_known_line_names_none() -> None:
 
 
 @pytest.mark.parametrize(("reason", "advice"), [("misaligned shape", "multiples of 8"), ("wave tail", "better shaped")])
-def test_underutilised_compute_is_advised_by_its_reason(reason: str, advice: str) -> None:
-    kernel = replace(_KERNEL, bound="compute", regime="underutilised", reason=reason)
+def test_compute_below_the_roof_is_advised_by_its_reason(reason: str, advice: str) -> None:
+    kernel = replace(_KERNEL, bound="compute", regime="far_below_roof", reason=reason)
     assert advice in decide(_grounds({"compute": 90, "memory": 10}, kernel)).sentence
 
 
-def test_saturated_compute_is_said_to_be_near_the_roof() -> None:
-    kernel = replace(_KERNEL, bound="compute", regime="saturated")
+def test_compute_near_the_roof_is_said_to_be() -> None:
+    kernel = replace(_KERNEL, bound="compute", regime="near_roof", explained=0.8)
     assert "near the roof" in decide(_grounds({"compute": 90, "memory": 10}, kernel)).sentence
 
 
-def test_saturated_compute_far_below_the_roof_is_not_said_to_be_near_it() -> None:
-    kernel = replace(_KERNEL, bound="compute", regime="saturated", explained=0.45)
+def test_compute_below_the_roof_is_not_said_to_be_near_it() -> None:
+    kernel = replace(_KERNEL, bound="compute", regime="below_roof", explained=0.55)
     sentence = decide(_grounds({"compute": 90, "memory": 10}, kernel)).sentence
-    assert "near the roof" not in sentence and "45.0 % of the peak is reached" in sentence
+    assert "near the roof" not in sentence and "55.0 % of the peak is reached" in sentence
 
 
 def test_cpu_is_not_advised_to_use_cuda_graphs() -> None:

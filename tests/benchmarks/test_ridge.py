@@ -21,7 +21,7 @@ def point(repeat: int, bound: str | None = None) -> Point:
     compute_s, memory_s = repeat * ELEMENTS / 8e10, 8 * ELEMENTS / 2e10
     found = bound or ("memory" if memory_s > compute_s else "compute")
     time = max(compute_s, memory_s)
-    return Point(repeat, time, repeat * ELEMENTS, 8 * ELEMENTS, compute_s, memory_s, found, "saturated", 1.0, found)
+    return Point(repeat, time, repeat * ELEMENTS, 8 * ELEMENTS, compute_s, memory_s, found, "near_roof", 1.0, found)
 
 
 def sweep(repeats: Sequence[int]) -> list[Point]:

@@ -56,7 +56,7 @@ def test_a_finished_analysis_survives_its_file_and_an_older_one(case: Evidence) 
     data = json.loads(text)
     for key in ("telemetry", "queue", "collectives", "batch_test", "option_costs"):
         data.pop(key, None)
-    older = from_json(json.dumps(data | {"schema": "bottleneck/analysis/1", "version": ""}))
+    older = from_json(json.dumps(data | {"schema": "bottleneck/analysis/2", "version": ""}))
     comparison = compare(ComparedSide("now", "", saved=from_json(text)), ComparedSide("then", "", saved=older))
     assert comparison.change_us == 0 and comparison.conditions == ()
 

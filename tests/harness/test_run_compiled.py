@@ -65,6 +65,6 @@ def test_the_class_flips_within_a_quarter_of_the_ridge(
     assert (kernel.flops, kernel.bytes_low, kernel.bytes_high) == (repeat * ELEMENTS, 8 * ELEMENTS, 8 * ELEMENTS)
     assert kernel.calls == 1
     assert kernel.source is not None and kernel.source.startswith("program.py:")
-    assert analysis.coverage.priced_share == pytest.approx(1.0, abs=0.01)
+    assert analysis.coverage.modelled_share == pytest.approx(1.0, abs=0.01)
     regions = [other.bound for other in analysis.kernels if "Region" in other.name]
     assert set(regions) == {"dispatch"}

@@ -268,18 +268,18 @@ def gpu_overhead() -> Analysis:
             shapes="[[4096], [512, 1024], [1024, 4096], [], []]",
             module="GPT.block.mlp.fc1", source="model.py:57", engine="matrix", calls=24.0, flops=0.98e12,
             bytes_low=0.4e9, bytes_high=0.5e9, compute_us=990.5, memory_us=149.2, launch_us=43.2, bound="compute",
-            regime="saturated", explained=0.8183, confidence="high", headroom_us=219.9,
+            regime="near_roof", explained=0.8183, confidence="high", headroom_us=219.9,
         ),
         kernel(
             ADAM, 901.2, wall_us, family="optimizer", op="aten::_fused_adam_", shapes=None, source="train.py:88",
             dtype="fp32", calls=4.0, flops=2.2e9, bytes_low=2.4e9, bytes_high=2.4e9, compute_us=32.9,
-            memory_us=716.4, launch_us=7.2, bound="memory", regime="saturated", explained=0.795,
+            memory_us=716.4, launch_us=7.2, bound="memory", regime="near_roof", explained=0.795,
             confidence="high", headroom_us=184.8,
         ),
         kernel(
             GELU, 470.6, wall_us, op="aten::gelu", shapes="[[512, 4096]]", source="model.py:58", calls=24.0,
             flops=1.0e9, bytes_low=0.2e9, bytes_high=0.2e9, compute_us=15.0, memory_us=60.1, launch_us=43.2,
-            bound="memory", regime="underutilised", explained=0.1277, confidence="medium",
+            bound="memory", regime="far_below_roof", explained=0.1277, confidence="medium",
             reason="too little parallelism: 64 blocks for 132 multiprocessors", headroom_us=410.5,
         ),
         kernel(
@@ -290,7 +290,7 @@ def gpu_overhead() -> Analysis:
         kernel(
             "Memcpy HtoD (Pageable -> Device)", 45.1, wall_us, family="copy", op="aten::copy_", shapes="[[64, 1024]]",
             source="train.py:71", dtype=None, engine="none", calls=2.0, bytes_low=1.5e6, bytes_high=1.5e6,
-            memory_us=23.8, bound="copy", regime="underutilised", explained=0.528, confidence="high",
+            memory_us=23.8, bound="copy", regime="far_below_roof", explained=0.528, confidence="high",
             reason="pageable host memory", headroom_us=21.3,
         ),
         kernel("my_custom_kernel(float*, int)", 95.5, wall_us, op=None, shapes=None, dtype=None, engine=None,
@@ -410,7 +410,7 @@ def cpu() -> Analysis:
         steps=StepTimes(5, wall_us, Timing(34_800.0, 34_500.0, 36_000.0, 5), None, None, "ProfilerStep marks"),
         verdict=Verdict(
             "compute",
-            "saturated",
+            "near_roof",
             24_100.0 / wall_us,
             "Compute holds this step back (69.2 %), mostly in aten::addmm, which runs near this CPU's peak.",
             {"compute": 0.6917, "memory": 0.1808, "overhead": 0.127, "communication": 0.0, "unknown": 0.0004},
@@ -418,10 +418,10 @@ def cpu() -> Analysis:
         kernels=(
             kernel("aten::addmm", 24_100.0, wall_us, family="host", op="aten::addmm", calls=6.0,
                    shapes="[[1024], [256, 1024], [1024, 1024], [], []]", source="mlp.py:12",
-                   compute_us=20_130.0, memory_us=1_400.0, bound="compute", regime="saturated",
+                   compute_us=20_130.0, memory_us=1_400.0, bound="compute", regime="near_roof",
                    explained=0.8353, confidence="high", flops=3.2e9, bytes_low=1.9e7, bytes_high=1.9e7, **cpu_kernel),
             kernel("aten::relu", 6_300.0, wall_us, family="host", op="aten::relu", shapes="[[256, 1024]]", calls=3.0,
-                   source="mlp.py:13", compute_us=5.0, memory_us=1_900.0, bound="memory", regime="underutilised",
+                   source="mlp.py:13", compute_us=5.0, memory_us=1_900.0, bound="memory", regime="far_below_roof",
                    explained=0.3016, confidence="medium", reason="one thread only", bytes_low=2e6, bytes_high=2e6,
                    flops=7.9e5, **cpu_kernel),
             kernel("aten::t", 910.0, wall_us, family="host", op="aten::t", calls=6.0, bound="dispatch",
@@ -461,10 +461,10 @@ def memory_cached() -> Analysis:
         steps=StepTimes(3, wall_us, Timing(wall_us, 1.39e7, 1.42e7, 3), None, None, "marks of the recording"),
         kernels=(
             kernel(norm, 1.31e7, wall_us, family="normalization", op="aten::native_layer_norm", calls=5000.0,
-                   compute_us=1.0e5, memory_us=1.2e7, launch_us=9000.0, bound="memory", regime="saturated",
+                   compute_us=1.0e5, memory_us=1.2e7, launch_us=9000.0, bound="memory", regime="near_roof",
                    explained=0.916, confidence="high", flops=9e12, bytes_low=2e13, bytes_high=4.02e13),
             kernel(flash, 9.0e5, wall_us, family="attention", op="aten::_flash_attention_forward", calls=320.0,
-                   compute_us=6.4e5, memory_us=9.0e4, bound="compute", regime="underutilised", explained=0.711,
+                   compute_us=6.4e5, memory_us=9.0e4, bound="compute", regime="far_below_roof", explained=0.711,
                    confidence="medium", reason="unexplained", flops=6.3e14, bytes_low=3e11, bytes_high=3.5e11,
                    engine="matrix"),
             kernel("tiny_kernel", 1.0e4, wall_us, calls=5000.0, compute_us=1e-3, memory_us=10.0, launch_us=9000.0,
@@ -498,10 +498,10 @@ def multi_rank() -> Analysis:
                    bound="communication", confidence="high", engine="none", reason="waits for rank 2"),
             kernel(GEMM, 41_000.0, wall_us, family="matmul", op="aten::mm", calls=72.0, engine="matrix",
                    compute_us=30_000.0, memory_us=4_000.0, launch_us=130.0, bound="compute",
-                   regime="underutilised", explained=0.7317, confidence="high", reason="wave quantisation",
+                   regime="far_below_roof", explained=0.7317, confidence="high", reason="wave quantisation",
                    flops=2.9e13, bytes_low=1.1e10, bytes_high=1.4e10),
             kernel(ADD, 12_000.0, wall_us, op="aten::add_", calls=300.0, compute_us=20.0, memory_us=10_800.0,
-                   launch_us=540.0, bound="memory", regime="saturated", explained=0.9, confidence="high",
+                   launch_us=540.0, bound="memory", regime="near_roof", explained=0.9, confidence="high",
                    flops=6e9, bytes_low=3.6e10, bytes_high=3.6e10),
         ),
         ranks=ranks,
@@ -573,7 +573,7 @@ def hostile() -> Analysis:
     rows = tuple(
         kernel(name, 60.0 - index, wall_us, op=name, shapes=name, module=name, source=name, dtype=name, family=name,
                flops=1e9, bytes_low=1e6, bytes_high=1e6, compute_us=10.0, memory_us=20.0, bound="memory",
-               regime="underutilised", explained=0.3, reason=name)
+               regime="far_below_roof", explained=0.3, reason=name)
         for index, name in enumerate(names)
     )  # fmt: skip
     return analysis(

@@ -226,7 +226,7 @@ def test_json_is_the_comparison_and_plain_ascii() -> None:
     text = to_json(hostile())
     assert text.isascii()
     document = json.loads(text, parse_constant=pytest.fail)
-    assert document["schema"] == "bottleneck/compare/1"
+    assert document["schema"] == "bottleneck/compare/2"
     assert document["rows"][0]["calls_after"] == 2
     assert len(document["bars"]) == 2
 
@@ -258,7 +258,7 @@ def test_what_is_written_is_valid_by_the_published_schema(comparison: Comparison
 
 
 @pytest.mark.parametrize(
-    ("key", "value"), [("schema", "bottleneck/compare/2"), ("before", None), ("rows", [{"name": "x"}]), ("bars", {})]
+    ("key", "value"), [("schema", "bottleneck/compare/9"), ("before", None), ("rows", [{"name": "x"}]), ("bars", {})]
 )
 def test_the_schema_refuses_what_is_no_comparison(key: str, value: object) -> None:
     assert not VALIDATOR.is_valid({**json.loads(to_json(slower())), key: value})

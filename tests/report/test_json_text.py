@@ -85,7 +85,7 @@ def change(**changes: object) -> str:
         ("[]", "no analysis.json"),
         ("{}", "no analysis.json"),
         ('{"traceEvents": []}', "no analysis.json"),
-        (change(schema="bottleneck/analysis/2"), "schema 'bottleneck/analysis/2'"),
+        (change(schema="bottleneck/analysis/9"), "schema 'bottleneck/analysis/9'"),
         (change(schema=["x"] * 1000), "schema"),
         (change(kernels=...), "breaks its schema"),
         (change(ledger=[]), "breaks its schema"),

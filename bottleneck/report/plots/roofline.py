@@ -183,10 +183,10 @@ def _prefixed(value: float) -> str:
 
 
 def _draw_points(axes: Axes, shown: tuple[RooflinePoint, ...]) -> None:
-    """A bubble per kernel, the largest behind; hollow where the kernel stays far below its floor."""
+    """A bubble per kernel, the largest behind; hollow where the kernel is far below its roof."""
     for order, point in enumerate(shown):
         colour, marker, _ = _MARKS.get(point.bound, _MARKS["unknown"])
-        hollow = point.regime == "underutilised"
+        hollow = point.regime == "far_below_roof"
         if point.intensity_high > 1.05 * point.intensity_low:
             span = (point.intensity_low, point.intensity_high)
             axes.plot(span, (point.flops_per_s,) * 2, color=colour, linewidth=0.8, alpha=0.7, zorder=3)
@@ -244,8 +244,8 @@ def _title(verdict: Verdict) -> str:
 def _legend(shown: tuple[RooflinePoint, ...]) -> list[Line2D]:
     present = {point.bound if point.bound in _MARKS else "unknown" for point in shown}
     handles = [_handle(marker, colour, words) for bound, (colour, marker, words) in _MARKS.items() if bound in present]
-    if any(point.regime == "underutilised" for point in shown):
-        handles.append(_handle("o", "white", "hollow: underutilised", edge="black"))
+    if any(point.regime == "far_below_roof" for point in shown):
+        handles.append(_handle("o", "white", "hollow: far below the roof", edge="black"))
     return handles
 
 
