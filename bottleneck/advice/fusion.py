@@ -1,7 +1,8 @@
 """Rules of fusion: chains of pointwise ops, norms beside them, attention by hand, losses over large vocabularies."""
 
+import math
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 
@@ -18,6 +19,7 @@ from bottleneck.advice.kernel_work import (
     requires_gain,
     share,
     sizes_of,
+    text_column,
     work_of,
 )
 from bottleneck.advice.quantities import (
@@ -35,12 +37,16 @@ from bottleneck.advice.ranking import Draft
 from bottleneck.schema.analysis import Interval
 from bottleneck.schema.evidence import Evidence, remembered
 from bottleneck.schema.op_names import IN_PLACE
-from bottleneck.schema.tables import text_matches
+from bottleneck.schema.tables import as_integers, text_matches
 from bottleneck.units import format_share, format_si, format_us
 
 # What a compiler makes one loop of: each element of the result hangs on one element, or one row, of the operands.
-_FUSIBLE = ("pointwise", "normalization", "softmax", "reduction", "random")
-_NORMS = re.compile(r"norm|dropout|bernoulli")
+_FUSIBLE = ("pointwise", "normalization", "softmax", "reduction", "random", "copy")
+# Products that copy their addend into the result first: such a copy is no op of its own.
+_ADDING_PRODUCT = re.compile(r"^aten::_?addmm\w*$|^aten::(?:baddbmm|addbmm|addmv|addr)_?$")
+_JOINS = re.compile(r"^aten::_?(?:cat|concat|concatenate|[hvd]?stack)$")
+_DIM = re.compile(r"^\[?(-?\d{1,3}(?:, ?-?\d{1,3})*)\]?$")
+_NORMS = re.compile(r"norm|rsqrt|dropout|bernoulli")
 _FOREACH = re.compile(r"_foreach_|_fused_")
 # Scalars on their way between other ops; they do not end a chain.
 _TRIFLE_BYTES = 4096.0
@@ -66,8 +72,9 @@ class Chains:
     """Chains by number, and the number of each row of the work (-1: in none).
 
     ``ops`` counts the ops of each chain, ``bytes`` what they move per run, ``fused_bytes`` what one pass of all would
-    move at best. ``norm`` marks chains with a normalization or dropout. ``low_us`` and ``high_us`` are, per row and
-    step, what fusing saves at least and at most: less than nothing where a compiled loop may take longer.
+    move at best. ``norm`` marks chains with a normalization or dropout, ``spared`` the rows of all ops but the first
+    of each chain. ``low_us`` and ``high_us`` are, per row and step, what fusing saves at least and at most: less than
+    nothing where a compiled loop may take longer.
     """
 
     of_row: Integers
@@ -75,6 +82,7 @@ class Chains:
     bytes: Floats
     fused_bytes: Floats
     norm: Flags
+    spared: Flags
     low_us: Floats
     high_us: Floats
 
@@ -85,20 +93,31 @@ class Chains:
 
 @dataclass(frozen=True)
 class _Candidates:
-    """Rows that may stand in chains, in order: places in the work, and numbers of elements.
+    """Rows that may stand in chains, in order: places in the work, and the bytes of their largest tensor.
 
-    ``opens`` marks the first row of a run, ``hands_on`` rows that hand their result to a row of another op.
+    ``opens`` marks the first row of a run, ``hands_on`` rows that hand their result to a row of another op,
+    ``written`` are the bytes of that result, ``again`` those that the next row reads of what stood before it.
     """
 
     place: Integers
-    count: Floats
+    bytes: Floats
     opens: Flags
     hands_on: Flags
+    written: Floats
+    again: Floats
+
+    def of(self, kept: Integers) -> "_Candidates":
+        """Some of the rows."""
+        return _Candidates(*(getattr(self, each.name)[kept] for each in fields(self)))
 
 
 @remembered
 def find_chains(evidence: Evidence) -> Chains:
-    """Runs of fusible ops over as many numbers each, one directly after the other on one stream, in trace order.
+    """Runs of fusible ops, one directly after the other on one stream, in trace order.
+
+    Neighbours work on as many numbers each, or on sizes of which one is a row, a half or a broadcast of the other: a
+    norm written out reduces each row and multiplies by the result, a rotary embedding joins two halves. A reduction
+    over other dimensions than the last ends a chain, because its result is known only after all of its rows.
 
     A trace has no ids of tensors: that each consumes the result of the one before is likely, not proven. Then neither
     the write nor the read of what lies between two ops is needed, unless the backward pass reads it too: in training,
@@ -108,13 +127,12 @@ def find_chains(evidence: Evidence) -> Chains:
     found = _candidates(work)
     chain = np.cumsum(found.opens) - 1
     ops = 1 + np.bincount(chain, weights=found.hands_on, minlength=1).astype(np.int64) if chain.size else chain
-    long = ops >= 2
+    computes = np.bincount(chain, weights=~work.family("copy")[found.place], minlength=1) > 0 if chain.size else chain
+    long = (ops >= 2) & computes
     number = np.where(long, np.cumsum(long) - 1, -1)
     of_row = np.full(work.row.size, -1, dtype=np.int64)
     of_row[found.place] = number[chain]
-    kept = np.flatnonzero(of_row[found.place] >= 0)
-    found = _Candidates(found.place[kept], found.count[kept], found.opens[kept], found.hands_on[kept])
-    return _estimate(work, found, of_row, ops[long])
+    return _estimate(work, found.of(np.flatnonzero(of_row[found.place] >= 0)), of_row, ops[long])
 
 
 def _candidates(work: KernelWork) -> _Candidates:
@@ -122,16 +140,94 @@ def _candidates(work: KernelWork) -> _Candidates:
     trifle = (bytes_low <= _TRIFLE_BYTES) & ~work.family("matmul", "convolution", "attention", "recurrent")
     fusible = work.family(*_FUSIBLE) & ~work.op_like(_FOREACH) & (bytes_low > _TRIFLE_BYTES) & work.in_model
     fusible &= work.bound("memory") | (work.bound("compute") & ~work.family("normalization"))
+    parent = np.append(as_integers(work.evidence.linked.ops["parent"]), -1)[work.op]
+    adds = np.append(text_matches(work.evidence.linked.ops["name"], _ADDING_PRODUCT.search), False)
+    fusible &= ~adds[parent]
+    if not runs_on_host(work.evidence):
+        fusible |= _at_the_launch_floor(work) & (bytes_low > _TRIFLE_BYTES) & work.in_model
     place = np.flatnonzero(~trifle)
-    count = elements(work, fusible)[place]
+    shapes = {each: _shape_of(work, each) for each in np.unique(work.signature[fusible]).tolist()}
+    count = np.array([math.prod(map(float, shapes.get(each) or [math.nan])) for each in work.signature[place].tolist()])
+    count[~fusible[place]] = np.nan
     stream = work.evidence.linked.kernels["stream"].cat.codes.to_numpy()[work.row[place]]
     step = work.evidence.linked.kernels["step"].to_numpy(dtype=np.int64, na_value=-1)[work.row[place]]
-    linked = (count[1:] == count[:-1]) & (stream[1:] == stream[:-1]) & (step[1:] == step[:-1])
+    linked = (stream[1:] == stream[:-1]) & (step[1:] == step[:-1]) & np.isfinite(count[1:]) & np.isfinite(count[:-1])
+    ends = by_signature(work, fusible, (each for each in shapes if _ends_chain(work, each, shapes[each])))[place]
+    ends &= work.family("reduction")[place]
+    joins = frozenset(np.unique(work.signature[fusible & work.op_like(_JOINS)]).tolist())
+    pairs = zip(work.signature[place[:-1]].tolist(), work.signature[place[1:]].tolist(), strict=True)
+    fused = (_is_fused(shapes.get(one), shapes.get(two), joins=two in joins) for one, two in pairs)
+    linked &= ~ends[:-1] & np.fromiter(fused, dtype=bool, count=max(place.size - 1, 0))
     opens = np.concatenate((np.ones(min(1, place.size), dtype=bool), ~linked))
     op = work.op[place]
     hands_on = np.append(linked & (op[1:] != op[:-1]), np.zeros(min(1, place.size), dtype=bool))
-    usable = np.isfinite(count)
-    return _Candidates(place[usable], count[usable], opens[usable], hands_on[usable])
+    usable = np.flatnonzero(np.isfinite(count))
+    # No op moves less than one operand and its result: that bounds the width of types that are not recorded.
+    item = np.minimum(_item_bytes(work)[place], bytes_low[place] / np.maximum(2 * count, 1.0))
+    written, again = _handed_on(work, place, count, np.where(hands_on, item, 0.0))
+    return _Candidates(place, count * item, opens, hands_on, written, again).of(usable)
+
+
+def _at_the_launch_floor(work: KernelWork) -> Flags:
+    """Mask of the rows of fusible ops that take hardly longer than any kernel must."""
+    return work.family(*_FUSIBLE) & ~work.op_like(_FOREACH) & work.bound("overhead")
+
+
+def _handed_on(work: KernelWork, place: Integers, count: Floats, item: Floats) -> tuple[Floats, Floats]:
+    """Bytes of the result that each row hands to the next, and bytes that the next reads again of an earlier result.
+
+    ``item`` are the bytes of a number, 0 where nothing is handed on. A reduction writes what its bytes leave beyond its
+    operand. After it, an op over whole rows reads them again, which a fused loop may still hold.
+    """
+    following = np.append(count[1:], np.nan)
+    reduced = np.clip(work.roof("bytes_low")[place] - count * item, 0.0, None)
+    result = np.where(work.family("reduction")[place], reduced, count * item)
+    written = np.where(item > 0, np.minimum(result, following * item), 0.0)
+    again = np.where(following > count, following * item, 0.0)
+    return np.nan_to_num(written), np.nan_to_num(again)
+
+
+def _shape_of(work: KernelWork, signature: int) -> tuple[int, ...]:
+    """Sizes of the largest tensor of a call, of the result where it joins several; () where unknown."""
+    sizes = [size for size in sizes_of(work, signature) if size]
+    dims = text_column(work, "dims", signature)
+    parts = dims[0] if dims and isinstance(dims[0], list) and dims[0] and isinstance(dims[0][0], list) else []
+    if not sizes and parts and all(len(part) == len(parts[0]) for part in parts):
+        dim = _dims(work, signature) or (-1,)
+        joined = [int(size) for size in parts[0]]
+        if joined and -len(joined) <= dim[0] < len(joined):
+            joined[dim[0]] = sum(int(part[dim[0]]) for part in parts)
+            return tuple(joined)
+    return max(sizes, key=lambda size: math.prod(map(float, size)), default=())
+
+
+def _dims(work: KernelWork, signature: int) -> tuple[int, ...]:
+    """The dimensions that a call names in its second argument; () where none is recorded."""
+    concrete = text_column(work, "concrete", signature)[1:2]
+    match = _DIM.match(concrete[0]) if concrete and isinstance(concrete[0], str) else None
+    return tuple(int(each) for each in match[1].split(",")) if match else ()
+
+
+def _ends_chain(work: KernelWork, signature: int, shape: tuple[int, ...]) -> bool:
+    """True if a reduction names dimensions and the last one is not among them."""
+    dims = _dims(work, signature)
+    return bool(dims) and not any(dim in {-1, len(shape) - 1} for dim in dims)
+
+
+def _is_fused(one: tuple[int, ...] | None, other: tuple[int, ...] | None, *, joins: bool) -> bool:
+    """True if a compiler makes one loop of ops over such sizes: one may be rows or a broadcast of the other.
+
+    An op that joins tensors (``joins``: the other one) may also follow one that makes a part of it.
+    """
+    if not one or not other:
+        return False
+    large, small = ([size for size in each if size > 1] for each in sorted((one, other), key=math.prod, reverse=True))
+    if math.prod(large) == math.prod(small):
+        return True
+    is_part = small in (large[: len(small)], large[len(large) - len(small) :])
+    uneven = [pair for pair in zip(large, small, strict=False) if pair[0] != pair[1]]
+    is_joined = joins and len(large) == len(small) and len(uneven) == 1
+    return bool(small) and (is_part or is_joined)
 
 
 def _estimate(work: KernelWork, found: _Candidates, of_row: Integers, ops: Integers) -> Chains:
@@ -141,12 +237,12 @@ def _estimate(work: KernelWork, found: _Candidates, of_row: Integers, ops: Integ
     def total(values: Floats) -> Floats:
         return np.bincount(chain, weights=values, minlength=size).astype(np.float64)
 
-    between = np.where(found.hands_on, found.count * _item_bytes(work)[place], 0.0)
+    between = found.written
     in_place = work.op_like(IN_PLACE)[place]
     takes_over = np.append(in_place[1:], False) | (not has_backward_pass(work.evidence))
     bytes_all = total(work.roof("bytes_low")[place])
-    least = _largest(chain, found.count * _item_bytes(work)[place], size)
-    best = np.maximum(bytes_all - 2 * total(between), np.minimum(least, bytes_all))
+    least = np.minimum(_largest(chain, found.bytes, size), bytes_all)
+    best = np.maximum(bytes_all - total(2 * between + found.again), least)
     worst = np.maximum(bytes_all - total(np.where(takes_over, 2.0, 1.0) * between), best)
     memory_us, us = total(work.memory_us()[place]), total(work.us[place])
     kept_least, kept_most = _kept_us(work, found)
@@ -157,14 +253,18 @@ def _estimate(work: KernelWork, found: _Candidates, of_row: Integers, ops: Integ
     parts = [np.clip(1.0 - after / np.maximum(us, 1e-12), -1.0, 1.0) for after in (longest, shortest)]
     low, high = (np.where(of_row >= 0, work.us * np.append(part, 0.0)[of_row], 0.0) for part in parts)
     norm = (total((work.family("normalization") | work.op_like(_NORMS))[place].astype(np.float64)) > 0) & (size > 0)
-    return Chains(of_row, ops, bytes_all, best, np.asarray(norm), low, high)
+    first_op = np.full(size, -1, dtype=np.int64)
+    first_op[chain[::-1]] = work.op[place[::-1]]
+    spared = (of_row >= 0) & (work.op != np.append(first_op, -1)[of_row])
+    return Chains(of_row, ops, bytes_all, best, np.asarray(norm), spared, low, high)
 
 
 def _kept_us(work: KernelWork, found: _Candidates) -> tuple[Floats, Floats]:
     """Time of each candidate beyond its bytes that a fused loop would take too, at least and at most."""
     place = found.place
     beyond = (work.us - work.memory_us())[place]
-    special = np.nan_to_num(work.cost("special_ops")[place]) > 0
+    # A copy that changes the order of its elements keeps its strides in a fused loop.
+    special = (np.nan_to_num(work.cost("special_ops")[place]) > 0) | work.family("copy")[place]
     random = work.family("random")[place]
     if not runs_on_host(work.evidence):
         arithmetic = np.nan_to_num(work.roof("compute_us")[place]) * work.scale / work.evidence.steps
@@ -191,7 +291,7 @@ def _threads(work: KernelWork) -> tuple[int, int]:
 def _fresh_us(work: KernelWork, found: _Candidates, beyond: Floats) -> Floats:
     """The part of ``beyond`` that new pages for the result take, on a CPU."""
     rate, place = work.evidence.analysis.device.fresh_bytes_per_s, found.place
-    written = found.count * _item_bytes(work)[place]
+    written = found.bytes
     makes_result = ~work.op_like(IN_PLACE)[place] & ~work.family("reduction")[place] & (written >= _FRESH_FROM_BYTES)
     if rate is None:
         return np.zeros(place.size)
@@ -264,9 +364,10 @@ _NORM_WORDS = _Words(
 def unfused_chain(evidence: Evidence) -> Draft | None:
     """Rule 16: two and more pointwise ops or reductions in a row, each bound by memory.
 
-    Gain: Sigma t - what one pass over the chain's outer bytes takes (``find_chains``), and on a CPU the calls that
-    are spared. One change fuses all chains, so that only one finding covers them: this one, unless those with a norm
-    take more of the time.
+    Gain: Sigma t - what one pass over the chain's outer bytes takes (``find_chains``), and at most also what the host
+    takes to launch all ops of a chain but the first, where the device waits for that; on a CPU the calls that are
+    spared. One change fuses all chains, so that only one finding covers them: this one, unless those with a norm take
+    more of the time.
     """
     work = work_of(evidence)
     chains = find_chains(evidence)
@@ -292,8 +393,11 @@ def _of_chains(work: KernelWork, chains: Chains, words: _Words) -> Draft | None:
     high = chains.high_us
     steps, ops = work.evidence.steps, chains.ops
     passes = gain_of(work, chains.low_us, high)
+    launches_us = gain_of(work, high, high, chains.spared).high - passes.high
+    issues = claims_of(work.evidence, *ISSUE_ACCOUNTS, most_us=max(0.0, launches_us))
     calls = _calls_spared(work.evidence, float((ops - 1).sum()) / steps)
-    gain = Interval(max(0.0, passes.low + calls.low), max(0.0, passes.high + calls.high))
+    high_us = passes.high + calls.high + math.fsum(issues.values())
+    gain = Interval(max(0.0, passes.low + calls.low), max(0.0, high_us))
     if gain.high <= 0:
         return None
     moved, needed = (float(amount.sum()) / steps for amount in (chains.bytes, chains.fused_bytes))
@@ -308,6 +412,7 @@ def _of_chains(work: KernelWork, chains: Chains, words: _Words) -> Draft | None:
             f"they move {format_si(moved, 'B')} per step; one pass of each needs about {format_si(needed, 'B')}",
             *describe_rows(work, rows),
             *critical_path_note(work, high),
+            *_spared_launches(work, chains, math.fsum(issues.values())),
             *(["torch.compile already makes a part of the step, but not these"] if is_compiled(work.evidence) else []),
         ),
         gain_us=gain,
@@ -318,6 +423,18 @@ def _of_chains(work: KernelWork, chains: Chains, words: _Words) -> Draft | None:
             ),
         },
         tries=("compile",),
+    )
+
+
+def _spared_launches(work: KernelWork, chains: Chains, saved_us: float) -> tuple[str, ...]:
+    """Evidence that fewer launches bring the device its work earlier; none where they do not."""
+    if saved_us <= 0:
+        return ()
+    spared = format_count(float(chains.spared.sum()) / work.evidence.steps)
+    all_of_them = format_count(work.evidence.analysis.totals.launch_count)
+    return (
+        f"fused, {spared} of {all_of_them} launches per step fall away, which the device now waits for: up to "
+        f"{format_us(saved_us)} more",
     )
 
 

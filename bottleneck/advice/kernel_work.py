@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 
 from bottleneck.advice.quantities import (
+    LONGEST_CALL_US,
     Flags,
     Floats,
     Integers,
@@ -41,8 +42,9 @@ class _Track:
     """The kernels of one stream in the window, in order.
 
     ``gap_us`` is the pause of the queue before each, ``ready_us`` the earliest start that the host allows: a kernel
-    that came late, or that waited for something else, starts when it did. ``ends`` marks kernels that the host waits
-    for, and the last one: time saved up to there is saved for good.
+    that came late, or that waited for something else, starts when it did. ``host_us`` is the time of the host from the
+    launch before to the one of each, ``movable`` marks kernels that start earlier if the host comes earlier. ``ends``
+    marks kernels that the host waits for, and the last one: time saved up to there is saved for good.
     """
 
     rows: Integers
@@ -50,29 +52,43 @@ class _Track:
     dur_us: Floats
     ready_us: Floats
     end_us: Floats
+    host_us: Floats
+    movable: Flags
     ends: Flags
 
 
-def saved_us(evidence: Evidence, less_us: Floats) -> float:
+def saved_us(evidence: Evidence, less_us: Floats, spared: Flags | None = None) -> float:
     """Reduction of the step in microseconds if each row of KERNELS takes so much less (in the trace's time).
 
     On a CPU ops run one after the other: the sum. On a device each stream is replayed with the launches where they
     were: a kernel cannot start before the host has launched it, so what is saved before a launch that came late is
-    worth nothing, unless the host itself was waiting for the device. Work on other streams keeps its times.
+    worth nothing, unless the host itself was waiting for the device. Work on other streams keeps its times. Where the
+    launches of some rows are ``spared``, the host comes to later ones earlier by the time that it took for these.
     """
     if runs_on_host(evidence):
         return float(less_us.sum()) / evidence.steps
-    return sum(_saved(track, less_us[track.rows]) for track in _tracks(evidence)) / evidence.steps
+    saves = (
+        (track, less_us[track.rows], None if spared is None else spared[track.rows]) for track in _tracks(evidence)
+    )
+    return sum(_saved(*each) for each in saves) / evidence.steps
 
 
-def _saved(track: _Track, less_us: Floats) -> float:
+def _saved(track: _Track, less_us: Floats, spared: Flags | None) -> float:
     if not less_us.any():
         return 0.0
     run_us = np.cumsum(track.gap_us + track.dur_us - less_us)
     before_us = np.concatenate(([0.0], run_us[:-1]))
-    end_us = run_us + np.maximum.accumulate(track.ready_us - before_us)
+    ready_us = track.ready_us if spared is None else track.ready_us - _earlier_us(track, spared)
+    end_us = run_us + np.maximum.accumulate(ready_us - before_us)
     saved = np.maximum(track.end_us - end_us, 0.0)
     return float(saved[track.ends].sum())
+
+
+def _earlier_us(track: _Track, spared: Flags) -> Floats:
+    """Time by which the host comes earlier to each kernel; counted anew after each wait of the host."""
+    sum_us = np.cumsum(np.where(spared, track.host_us, 0.0))
+    opens = np.concatenate(([True], track.ends[:-1]))
+    return np.where(track.movable, sum_us - sum_us[opens][np.cumsum(opens) - 1], 0.0)
 
 
 @remembered
@@ -85,10 +101,27 @@ def _tracks(evidence: Evidence) -> tuple[_Track, ...]:
     rows = rows[np.lexsort((start_us[rows], stream[rows]))]
     waits, read = _host_waits(evidence), _read_by_host(evidence)
     cuts = np.flatnonzero(np.diff(stream[rows])) + 1
-    return tuple(_track(evidence, mine, waits, read[mine]) for mine in np.split(rows, cuts) if mine.size)
+    host_us = _host_us(evidence)
+    return tuple(_track(evidence, mine, waits, read[mine], host_us[mine]) for mine in np.split(rows, cuts) if mine.size)
 
 
-def _track(evidence: Evidence, rows: Integers, waits: tuple[Floats, Floats], read: Flags) -> _Track:
+def _host_us(evidence: Evidence) -> Floats:
+    """Time of the host from the launch before, of the same thread, to that of each row of KERNELS; 0 where unknown.
+
+    A stretch far longer than an op takes is something else, which stays.
+    """
+    launch = as_integers(evidence.linked.kernels["launch"])
+    rows = np.flatnonzero(launch >= 0)
+    at_us = evidence.linked.kernels["launch_ts_us"].to_numpy()
+    thread = evidence.linked.trace.events["thread"].cat.codes.to_numpy()[launch]
+    rows = rows[np.lexsort((at_us[rows], thread[rows]))]
+    same = thread[rows[1:]] == thread[rows[:-1]]
+    host_us = np.zeros(launch.size)
+    host_us[rows[1:]] = np.where(same, np.minimum(np.diff(at_us[rows]), LONGEST_CALL_US), 0.0)
+    return host_us
+
+
+def _track(evidence: Evidence, rows: Integers, waits: tuple[Floats, Floats], read: Flags, host_us: Floats) -> _Track:
     kernels = evidence.linked.kernels
     start, dur = (kernels[name].to_numpy()[rows] for name in ("ts_us", "dur_us"))
     launch = kernels["launch_ts_us"].to_numpy()[rows]
@@ -106,6 +139,8 @@ def _track(evidence: Evidence, rows: Integers, waits: tuple[Floats, Floats], rea
         dur_us=dur,
         ready_us=np.where(fixed, start, arrived),
         end_us=end,
+        host_us=host_us,
+        movable=~np.isnan(launch) & ((arrived > free) | (gap <= _QUEUED_GAP_US)),
         ends=np.concatenate((fixed[1:] & (read[:-1] | _covers(waits, end[:-1])), [True])),
     )
 
@@ -288,20 +323,26 @@ def requires_gain(rule: Callable[[Evidence], Draft | None]) -> Callable[[Evidenc
     return gaining_rule
 
 
-def gain_of(work: KernelWork, low_us: Floats, high_us: Floats) -> Interval:
+def gain_of(work: KernelWork, low_us: Floats, high_us: Floats, spared: Flags | None = None) -> Interval:
     """The step's gain if each row takes less by an amount between these two (per step, as ``KernelWork.us``).
 
-    Rows that take longer (less than nothing) count against the others; a step that gets longer gains nothing.
+    Rows that take longer (less than nothing) count against the others; a step that gets longer gains nothing. With
+    ``spared``, the upper end is that of a host that does not launch these rows at all.
     """
-    low, high = (_saved_on_critical_path_us(work, np.minimum(less, work.us)) for less in (low_us, high_us))
+    low = _saved_on_critical_path_us(work, np.minimum(low_us, work.us))
+    high = _saved_on_critical_path_us(work, np.minimum(high_us, work.us), spared)
     return Interval(max(0.0, min(low, high)), max(0.0, low, high))
 
 
-def _saved_on_critical_path_us(work: KernelWork, less_us: Floats) -> float:
+def _saved_on_critical_path_us(work: KernelWork, less_us: Floats, spared: Flags | None = None) -> float:
     """On a device the streams are replayed with the trace's own durations; the result is scaled as the work is."""
     less = np.zeros(len(work.evidence.linked.kernels))
     less[work.row] = less_us * work.evidence.steps / work.scale
-    return saved_us(work.evidence, less) * work.scale
+    if spared is None or runs_on_host(work.evidence):
+        return saved_us(work.evidence, less) * work.scale
+    dropped = np.zeros(less.size, dtype=bool)
+    dropped[work.row[spared]] = True
+    return saved_us(work.evidence, less, dropped) * work.scale
 
 
 def critical_path_note(work: KernelWork, less_us: Floats) -> tuple[str, ...]:

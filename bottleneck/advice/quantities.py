@@ -25,7 +25,8 @@ ISSUE_ACCOUNTS = ("overhead.dispatch", "overhead.python", "overhead.launch")
 _COMPILED = re.compile(
     r"^Torch-Compiled Region|^## Call CompiledFxGraph|^CompiledFunction|^triton_|^graph_\d+_|^_compile.compile_inner"
 )
-_LONGEST_CALL_US = 500.0
+# Issuing an op takes no longer: a longer stretch of the host is something else.
+LONGEST_CALL_US = 500.0
 # Caveats of analysis/summary.py that make the verdict inconclusive.
 _BACKWARD = "autograd::engine::evaluate_function"
 _OPTIMIZER = re.compile(r"^Optimizer\.step#(?P<name>\w+)\.step")
@@ -89,7 +90,7 @@ def issue_us(evidence: Evidence) -> float:
 
 def issue_part_us(row: IdleCause) -> float:
     """The part of a wait between ops that issuing ops can explain: at most 0.5 ms per occasion."""
-    return min(row.us, _LONGEST_CALL_US * row.calls)
+    return min(row.us, LONGEST_CALL_US * row.calls)
 
 
 def is_broken(evidence: Evidence) -> bool:

@@ -6,10 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from bottleneck.advice.fusion import unfused_attention, unfused_chain, unfused_norm, vocabulary_loss
+from bottleneck.advice.fusion import find_chains, unfused_attention, unfused_chain, unfused_norm, vocabulary_loss
 from bottleneck.schema.measurements import Timing
+from tests import trace_cache
+from tests.advice.cases import case_of
 from tests.advice.programs import Call, on_cpu, on_gpu
 from tests.analysis.frames import CPU
+from tests.builders import Event, kernel, launch, op, step
 
 N = 25_000_000  # 100 MB of fp32: 10 ms to move once on the CPU of these tests
 MS = 1000.0
@@ -150,6 +153,109 @@ def test_one_change_fuses_all_chains_and_one_finding_tells_of_them(tmp_path: Pat
     assert chain is not None
     assert norm.evidence[0].startswith("2 chains of 2 ops per step, in trace order, take 110 ms")
     assert chain.evidence[0].startswith("2 chains of 2 to 8 ops per step, in trace order, take 230 ms")
+
+
+ROWS, WIDTH = 8192, 4096
+
+
+def half(name: str, us: float, *dims: object, **more: object) -> Call:
+    """A call on bf16 tensors (``types`` for others)."""
+    given = {"types": ["c10::BFloat16"] * len(dims), "concrete": [""] * len(dims), **more}
+    return Call(f"aten::{name}", us, [*dims], more=given)
+
+
+def rms_norm(slow: float = 1.0) -> list[Call]:
+    """RMSNorm as models write it: to fp32, the mean square of each row, its root, two products, and back to bf16."""
+    x, row = [ROWS, WIDTH], [ROWS, 1]
+    fp32 = {"types": ["float"] * 2}
+    return [
+        half("copy_", 70 * slow, x, x, types=["float", "c10::BFloat16"]),
+        half("pow", 90 * slow, x, [], types=["float", "Scalar"]),
+        half("mean", 50 * slow, x, [], types=["float", "ScalarList"], concrete=["", "[-1]"]),
+        half("add", 3 * slow, row, [], types=["float", "Scalar"]),
+        half("rsqrt", 3 * slow, row, types=["float"]),
+        half("mul", 90 * slow, x, row, **fp32),
+        half("copy_", 70 * slow, x, x, types=["c10::BFloat16", "float"]),
+        half("mul", 70 * slow, [WIDTH], x),
+    ]
+
+
+def test_a_norm_written_out_is_one_chain_from_cast_to_cast(tmp_path: Path) -> None:
+    case = on_gpu(tmp_path, rms_norm())
+    chains, draft = find_chains(case), unfused_norm(case)
+    assert chains.ops.tolist() == [8]
+    # One pass reads and writes 64 MB: 40 us at 3.35 TB/s.
+    assert chains.fused_bytes[0] == pytest.approx(2 * 2 * ROWS * WIDTH, rel=0.3)
+    assert draft is not None and draft.gain_us is not None
+    assert 280 < draft.gain_us.low < draft.gain_us.high < 446 - 38
+
+
+def test_a_rotary_embedding_is_a_chain_through_its_two_halves(tmp_path: Path) -> None:
+    heads, side, angles = [4, 32, 4096, 128], [4, 32, 4096, 64], [4, 1, 4096, 128]
+    joined = Call(
+        "aten::cat", 110, [[side, side], []], more={"types": ["TensorList", "Scalar"], "concrete": ["", "-1"]}
+    )
+    embed = [half("neg", 60, side), joined, half("mul", 110, heads, angles), half("add", 160, heads, heads, [])]
+    assert find_chains(on_gpu(tmp_path, embed)).ops.tolist() == [4]
+    # Without the op that joins them, a half and a whole are different loops.
+    apart = [embed[0], *embed[2:]]
+    assert find_chains(on_gpu(tmp_path / "apart", apart)).ops.tolist() == [2]
+
+
+def test_the_mean_of_columns_ends_a_chain(tmp_path: Path) -> None:
+    x = [ROWS, WIDTH]
+    for dims, ops in (("[-1]", [3]), ("[1]", [3]), ("[0]", [2])):
+        mean = half("mean", 50, x, [], types=["float", "ScalarList"], concrete=["", dims])
+        square = half("pow", 90, x, [], types=["float", "Scalar"])
+        less = half("sub", 90, x, [ROWS, 1], types=["float"] * 2)
+        assert find_chains(on_gpu(tmp_path / dims, [square, mean, less])).ops.tolist() == ops
+
+
+def test_copies_alone_are_no_chain(tmp_path: Path) -> None:
+    x = [ROWS, WIDTH]
+    copies = [half("copy_", 50, x, x, []), half("copy_", 50, x, x, [])]
+    assert not find_chains(on_gpu(tmp_path, copies)).ops.size
+    assert find_chains(on_gpu(tmp_path / "cast", [*copies, half("mul", 50, x, [])])).ops.tolist() == [3]
+
+
+def launched_slowly(every_us: float, kernel_us: float, chains: int = 6) -> list[Event]:
+    """One step of chains of five ops of 4 MB, each launched so long after the one before, and a product after each."""
+    events: list[Event] = []
+    free = 0.0
+    for index in range(6 * chains):
+        now, product = 2 + every_us * index, index % 6 == 5
+        name, dims = ("aten::mm", [[64, 64], [64, 64]]) if product else ("aten::mul", [[1_000_000], []])
+        free = max(free, now + 8)
+        events += [
+            op(name, now, every_us * 0.8, dims=dims, external_id=index + 1),
+            launch(index + 1, now + 1, every_us * 0.2),
+            kernel(index + 1, free, kernel_us),
+        ]
+        free += kernel_us + 1
+    return [step(0, 0, free + 5), *events]
+
+
+def test_fewer_launches_are_worth_what_the_device_waits_for_them(tmp_path: Path) -> None:
+    slow, fast = (case_of(tmp_path / str(us), launched_slowly(us, 10.0)) for us in (50.0, 1.5))
+    waiting, queued = unfused_chain(slow), unfused_chain(fast)
+    assert waiting is not None and waiting.gain_us is not None
+    assert queued is not None and queued.gain_us is not None
+    # 4 of 6 launches fall away, but the device's idle time is all that they can bring.
+    assert waiting.gain_us.low < 0.05 * slow.step_us
+    assert waiting.gain_us.high == pytest.approx(4 / 6 * slow.step_us, rel=0.2)
+    assert waiting.gain_us.high <= sum(waiting.claims.values()) * (1 + 1e-9)
+    assert any("24 of 36 launches" in line for line in waiting.evidence)
+    # A device that is behind its host gains nothing from fewer launches.
+    assert queued.gain_us.high == pytest.approx(24 * 10.0, rel=0.2)
+    assert not any("launches" in line for line in queued.evidence)
+
+
+def test_casts_around_a_product_are_a_chain_in_a_public_trace(traces: Path) -> None:
+    case = trace_cache.evidence(traces / "pytorch+ao__ref_ep_moe_fwd.json.gz")
+    draft = unfused_chain(case)
+    assert draft is not None and draft.gain_us is not None
+    assert any("aten::copy_" in line and "8192x7168" in line for line in draft.evidence)
+    assert 0.05 < draft.gain_us.low / case.step_us < draft.gain_us.high / case.step_us < 0.12
 
 
 def attention(softmax: str = "aten::_softmax", inside: str | None = None) -> list[Call]:

@@ -31,6 +31,15 @@ def test_a_slow_host_leaves_the_last_kernel_only(tmp_path: Path) -> None:
     assert halved(case) == pytest.approx(2)
 
 
+def test_launches_that_fall_away_bring_later_ones_forward_until_the_host_waits(tmp_path: Path) -> None:
+    case = case_of(tmp_path, gpu_events(kernels=20, kernel_us=4, every_us=10, steps=1))
+    nothing, even = np.zeros(20), np.arange(20) % 2 == 1
+    assert saved_us(case, nothing + 1e-6, even) == pytest.approx(10 * 10, abs=4.1)  # the last kernel still runs
+    # A launch that comes after a wait is spared only from there on.
+    waits = case_of(tmp_path / "waits", waited("cudaStreamSynchronize"))
+    assert saved_us(waits, np.array([0.0, 1e-6]), np.array([False, True])) == pytest.approx(0, abs=1e-3)
+
+
 def test_a_kernel_cannot_start_before_its_launch(tmp_path: Path) -> None:
     events = [
         step(0, 0, 100),
