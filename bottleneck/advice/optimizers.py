@@ -36,7 +36,8 @@ _MARK = re.compile(r"^Optimizer\.(step|zero_grad)#")
 _ALREADY = re.compile(
     r"^aten::_fused_|^aten::_foreach_|multi_tensor_apply|FusedAdam|FusedSGD|fused_adam", re.IGNORECASE
 )
-_ACCUMULATES = "torch::autograd::AccumulateGrad"
+# Visual C++ writes "struct" before the names of types.
+_ACCUMULATES = ("torch::autograd::AccumulateGrad", "struct torch::autograd::AccumulateGrad")
 _NODE = "autograd::engine::evaluate_function: "
 # Rule 6 requires more than four kernels per parameter; SGD with momentum has four, and fusing it pays too.
 _PER_PARAMETER = 3.0
@@ -82,7 +83,8 @@ def optimizer_share(evidence: Evidence) -> OptimizerShare:
 
 def _parameters(evidence: Evidence) -> float:
     """Parameters with a gradient, per step: what autograd accumulates into."""
-    return max(op_calls_per_step(evidence, name) for name in (_ACCUMULATES, _NODE + _ACCUMULATES))
+    names = (*_ACCUMULATES, *(_NODE + name for name in _ACCUMULATES))
+    return max(op_calls_per_step(evidence, name) for name in names)
 
 
 def unfused_optimizer(evidence: Evidence) -> Draft | None:

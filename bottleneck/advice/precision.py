@@ -103,7 +103,7 @@ def _fp32_products(work: KernelWork) -> Flags:
     """Mask of products, convolutions and attention in fp32: by their cost, else by the names of their kernels."""
     evidence = work.evidence
     by_name = work.is_text(evidence.roofline, "family", *PRODUCTS) & work.bound("unknown")
-    by_name &= work.is_text(evidence.linked.kernels, "math_dtype", "fp32")
+    by_name &= work.is_text(evidence.linked.kernels, "math_dtype", "fp32", "tf32")
     return np.asarray((work.dtype("fp32") & work.family(*PRODUCTS)) | by_name)
 
 

@@ -155,6 +155,7 @@ def _nested_end(ops: pd.DataFrame) -> Floats:
 _NONE = -1
 _PYTHON = HOST_STATES.index("python")
 _SYNC = HOST_STATES.index("sync")
+_START_UP = HOST_STATES.index("start_up")
 _INPUT = HOST_STATES.index("input")
 _DISPATCH, _HOST_COMPUTE = HOST_STATES.index("dispatch"), HOST_STATES.index("host_compute")
 _RECORDED = ("op", "annotation", "python")
@@ -261,6 +262,7 @@ def read_host(linked: Linked) -> Host:
     states = _settled(states, runtime, thread, start, end)
     sync_calls = np.sort(start[(states == _SYNC) & runtime])
     states[np.isin(rows, _blocking_copies(linked))] = _SYNC
+    states[np.isin(rows, np.array(linked.one_offs, dtype=np.int64))] = _START_UP
 
     def by_thread(chosen: Flags) -> dict[int, Segments]:
         part = np.flatnonzero(chosen)

@@ -51,6 +51,7 @@ _RECORD_INSTEAD: Mapping[str, str] = {
     ONE_OFF: "record later steps, after warm-up: {message}",
 }
 _MOST = 0.5
+_START_UP = "overhead.start_up"
 
 _NEWER_TRACE = "record with shapes in a recent PyTorch: traces since 2.3 also hold dtypes and scalar arguments"
 # Part of the reason why work is unmodelled -> what would make it modelled.
@@ -151,13 +152,14 @@ def find_bound(grounds: Grounds) -> BoundDecision:
     ``inconclusive`` when the kinds are not known either, or when the trace cannot be trusted.
     """
     shares = grounds.ledger.group_shares()
-    ranked = _ranked(shares)
+    judged = _set_start_up_aside(grounds.ledger, shares)
+    ranked = _ranked(judged)
     if grounds.broken is not None:
         return BoundDecision("inconclusive", None, shares[ranked[0]], shares, ranked)
-    likely = _likely_shares(grounds.ledger)
+    likely = _set_start_up_aside(grounds.ledger, _likely_shares(grounds.ledger))
     by_kind = replace(_bound_of(grounds, likely, shares, _ranked(likely)), regime=None, by_kind=True)
-    if not _is_mostly_unknown(shares, ranked):
-        known = _bound_of(grounds, shares, shares, ranked)
+    if not _is_mostly_unknown(judged, ranked):
+        known = _bound_of(grounds, judged, shares, ranked)
         return by_kind if _is_in_doubt(known) and by_kind.bound != known.bound else known
     busy = _busy_share(grounds.ledger)
     if busy > _BUSY and not grounds.host_only and shares["communication"] + shares["transfer"] < 1 - _BUSY:
@@ -165,6 +167,21 @@ def find_bound(grounds: Grounds) -> BoundDecision:
     if _is_mostly_unknown(likely, _ranked(likely)):
         return BoundDecision("inconclusive", None, shares["unknown"], shares, ranked)
     return by_kind
+
+
+def _start_up_share(ledger: Ledger) -> float:
+    """Share of the step in start-up that is paid once; 0 where it is most of the step, so that it is not set aside."""
+    share = math.fsum(entry.share for entry in ledger.entries if entry.account == _START_UP)
+    return share if share <= _MOST else 0.0
+
+
+def _set_start_up_aside(ledger: Ledger, shares: Mapping[str, float]) -> dict[str, float]:
+    """The shares of the groups in the step without start-up that is paid once."""
+    aside = _start_up_share(ledger)
+    return {
+        group: max(share - (aside if group == "overhead" else 0.0), 0.0) / (1.0 - aside)
+        for group, share in shares.items()
+    }
 
 
 def _ranked(shares: Mapping[str, float]) -> tuple[str, ...]:
@@ -198,10 +215,12 @@ def _likely_shares(ledger: Ledger) -> dict[str, float]:
 
 
 def _busy_share(ledger: Ledger) -> float:
-    """Share of the step in which the device works: all but the causes of idle time."""
-    return 1.0 - math.fsum(
+    """Share of the step in which the device works: all but the causes of idle time; start-up is set aside."""
+    aside = _start_up_share(ledger)
+    idle = math.fsum(
         entry.share for entry in ledger.entries if entry.account in ACCOUNTS and ACCOUNTS[entry.account].cause
     )
+    return (1.0 - idle) / (1.0 - aside)
 
 
 def decide(grounds: Grounds, findings: Sequence[Finding] = ()) -> Verdict:
@@ -213,7 +232,9 @@ def decide(grounds: Grounds, findings: Sequence[Finding] = ()) -> Verdict:
     first_step = _recording_advice(grounds, decision, findings) or _first_finding(grounds, findings)
     step = first_step or _change_without_gain(decision, findings) or _account_advice(grounds, decision)
     sides = describe_sides(grounds.sides) if grounds.sides else None
-    parts = (_opening(grounds, decision) + _doubt(decision), sides, f"First: {step}")
+    aside = _start_up_share(grounds.ledger)
+    start_up = f"Start-up that is paid once takes {format_share(aside)} and is set aside" if aside else None
+    parts = (_opening(grounds, decision) + _doubt(decision), start_up, sides, f"First: {step}")
     sentence = " ".join([*filter(None, [grounds.straggler]), *(f"{part}." for part in parts if part)])
     return Verdict(decision.bound, decision.regime, decision.share, sentence, decision.shares, step)
 
@@ -383,7 +404,8 @@ def describe_sides(sides: TwoSided) -> str:
 
 
 def _largest_entry(grounds: Grounds, group: str) -> LedgerEntry:
-    entries = [entry for entry in grounds.ledger.entries if entry.group == group]
+    aside = _START_UP if _start_up_share(grounds.ledger) else None
+    entries = [entry for entry in grounds.ledger.entries if entry.group == group and entry.account != aside]
     empty = "overhead.unknown" if group == "overhead" else group
     return max(entries, key=lambda entry: entry.us, default=LedgerEntry(empty, group, 0.0, 0.0))
 

@@ -44,11 +44,12 @@ _CALLERS = """
 _DISPATCH_COLLECTIVE = r"(c10d|_?c10d_functional)::\w+|record_param_comms"
 
 # Nodes of the autograd graph and their bookkeeping: 'AddmmBackward0', 'torch::autograd::AccumulateGrad' and so on only
-# call ops. Nodes of user code (CppNode, PythonSubclass, CompiledFunctionBackward) may launch kernels themselves.
+# call ops (Visual C++ writes "struct" before their types). Nodes of user code (CppNode, PythonSubclass,
+# CompiledFunctionBackward) may launch kernels themselves.
 _DISPATCH = re.compile(
     r"autograd::engine::evaluate_function: .*"
     r"|[A-Z]\w*Backward\d+"
-    r"|torch::autograd::(AccumulateGrad|GraphRoot|CopyBackwards|CopySlices)"
+    r"|(struct )?torch::autograd::(AccumulateGrad|GraphRoot|CopyBackwards|CopySlices)"
     r"|TorchDynamo Cache Lookup|AOTDispatcher .*Prologue|Pregraph bytecode"
     r"|(Optimizer\.|DistributedDataParallel\.|enumerate\(DataLoader\)|ProfilerStep).*"
     rf"|{_DISPATCH_COLLECTIVE}"

@@ -120,6 +120,12 @@ _ROWS = (
         advice="record fewer details: this time is the profiler's own",
     ),
     _idle(
+        "start_up",
+        meaning="a first call, paid once",
+        phrase="start-up that is paid once",
+        advice="record later steps, after warm-up: this time is not paid again",
+    ),
+    _idle(
         "gc",
         meaning="garbage collection",
         phrase="garbage collection",

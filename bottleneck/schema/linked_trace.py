@@ -116,7 +116,8 @@ class Linked:
     """The result of ``trace.link``: op tree, device work tied to it, and the window.
 
     ``places`` is PLACES, null where the trace has no Python frames; ``captured`` is CAPTURED and ``losses`` what is
-    missing, both null on a CPU.
+    missing, both null on a CPU. ``one_offs`` are the rows in EVENTS of calls that are paid once, such as the creation
+    of a context.
     """
 
     trace: Trace
@@ -128,6 +129,7 @@ class Linked:
     places: "pd.DataFrame | None" = None
     captured: "pd.DataFrame | None" = None
     losses: Losses | None = None
+    one_offs: tuple[int, ...] = ()
 
     @property
     def is_host_only(self) -> bool:

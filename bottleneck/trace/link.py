@@ -131,7 +131,7 @@ def linking_caveats(trace: Trace, window: Window, kernels: pd.DataFrame, capture
             busy=f"{format_share(share)} of the device's busy time",
         )
         caveats.append(Caveat(slug, text, _touched(window, kernels, chosen)))
-    return (*caveats, *_missing_kernels(trace, captured), *_one_off_calls(trace, window, kernels))
+    return (*caveats, *_missing_kernels(trace, captured))
 
 
 def step_caveats(window: Window) -> tuple[Caveat, ...]:
@@ -267,33 +267,49 @@ def _holes(trace: Trace, kernels: pd.DataFrame, captured: pd.DataFrame) -> Flags
 # creation of a context, start of a library, loading of a kernel, memory that the allocator keeps.
 _MOST_OF_ITS_KIND = 0.5
 _WORTH_SETTING_ASIDE = 0.1
-# A call beside which the device works is a wait for it, whatever its name.
-_DEVICE_RESTS = 0.2
+# A call beside which the device works for most of its time is a wait for it, whatever its name.
+_DEVICE_RESTS = 0.5
 
 
-def _one_off_calls(trace: Trace, window: Window, kernels: pd.DataFrame) -> tuple[Caveat, ...]:
-    """A caveat on calls into the driver that are paid once and not in every step, with their share of the window."""
+def _find_one_offs(trace: Trace, window: Window, kernels: pd.DataFrame) -> Ints:
+    """Rows in EVENTS of calls into the driver that are paid once and not in every step, in the order of the trace.
+
+    Each is the first of its name, or the first that launches its kernel, and long beside a device that rests.
+    """
     rows = np.flatnonzero((trace.events["category"] == "runtime").to_numpy())
     start_us, dur_us = (trace.events[column].to_numpy()[rows] for column in ("ts_us", "dur_us"))
     inside = (start_us >= window.host_us[0]) & (start_us < window.host_us[1]) & (dur_us > 0)
-    name = trace.events["name"].cat.codes.to_numpy()[rows]
+    name = trace.events["name"].cat.codes.to_numpy()[rows].astype(np.int64)
     spent_us = np.bincount(name[inside], dur_us[inside], minlength=int(name.max(initial=0)) + 1)
     calls = np.bincount(name, minlength=len(spent_us))
     long = inside & (dur_us > _WORTH_SETTING_ASIDE * window.wall_us)
     long &= (dur_us > _MOST_OF_ITS_KIND * spent_us[name]) & (calls[name] > 1)
+    if not long.any():
+        return np.zeros(0, dtype=np.int64)
+    launched = np.full(len(trace.events), -1, dtype=np.int64)
+    issued = np.flatnonzero(kernels["launch"].notna().to_numpy())
+    launched[as_integers(kernels["launch"])[issued]] = kernels["name"].cat.codes.to_numpy()[issued]
+    first_of_name = np.isin(rows, rows[np.unique(name, return_index=True)[1]])
+    first_of_kernel = np.isin(rows, rows[np.unique(launched[rows], return_index=True)[1]]) & (launched[rows] >= 0)
     busy_from, busy_to = kernels["ts_us"].to_numpy(), (kernels["ts_us"] + kernels["dur_us"]).to_numpy()
     found = []
-    for row in np.flatnonzero(long):
+    for row in np.flatnonzero(long & (first_of_name | first_of_kernel)):
         low, high = start_us[row], start_us[row] + dur_us[row]
         beside_us = np.maximum(np.minimum(busy_to, high) - np.maximum(busy_from, low), 0.0).sum()
         if beside_us < _DEVICE_RESTS * dur_us[row]:
             found.append(row)
-    if not found:
+    return rows[np.array(found, dtype=np.int64)]
+
+
+def _one_off_caveats(trace: Trace, window: Window, calls: Ints) -> tuple[Caveat, ...]:
+    """A caveat on calls that are paid once, with their share of the window."""
+    if not calls.size:
         return ()
-    longest = max(found, key=lambda row: dur_us[row])
-    share = min(1.0, float(dur_us[found].sum()) / window.wall_us)
-    label = trace.events["name"].iloc[rows[longest]]
-    others = f" and {len(found) - 1} more" if len(found) > 1 else ""
+    dur_us = trace.events["dur_us"].to_numpy()[calls]
+    longest = int(dur_us.argmax())
+    share = min(1.0, float(dur_us.sum()) / window.wall_us)
+    label = trace.events["name"].iloc[calls[longest]]
+    others = f" and {len(calls) - 1} more" if len(calls) > 1 else ""
     message = (
         f"one call of {label} ({format_us(float(dur_us[longest]))}){others} takes {format_share(share)} of the window,"
         " and is paid once: start-up of a context or a library, loading of a kernel, or memory that is kept"
@@ -355,9 +371,17 @@ def link(trace: Trace, window: Window) -> Linked:
     linked_us = dur_us[issued.op >= 0].sum()
     share = float(linked_us / dur_us.sum()) if dur_us.sum() > 0 else None
     captured = find_captured(trace, trees)
-    caveats = (*step_caveats(window), *sampled_caveats(trace), *linking_caveats(trace, window, kernels, captured))
+    one_offs = _find_one_offs(trace, window, kernels)
+    caveats = (
+        *step_caveats(window),
+        *sampled_caveats(trace),
+        *linking_caveats(trace, window, kernels, captured),
+        *_one_off_caveats(trace, window, one_offs),
+    )
     losses = find_losses(trace, ops, kernels, captured)
-    return Linked(trace, window, ops, kernels, share, caveats, find_places(stacks), captured, losses)
+    return Linked(
+        trace, window, ops, kernels, share, caveats, find_places(stacks), captured, losses, tuple(one_offs.tolist())
+    )
 
 
 def _without_host_collectives(trace: Trace) -> Trace:

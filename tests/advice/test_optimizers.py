@@ -43,6 +43,13 @@ def test_on_a_device_launches_are_worth_the_wait_for_them(tmp_path: Path) -> Non
     assert draft.gain_us.high <= idle
 
 
+def test_parameters_of_a_trace_from_windows_are_counted_too(tmp_path: Path) -> None:
+    node = NODE.replace("torch::", "struct torch::")
+    events = [event | {"name": node} if event["name"] == NODE else event for event in training(12)]
+    draft = unfused_optimizer(case_of(tmp_path, events, unprofiled_us=250.0))
+    assert draft is not None and "for 2 parameters" in draft.evidence[0]
+
+
 @pytest.mark.parametrize(
     ("events", "why"),
     [

@@ -98,6 +98,23 @@ def test_a_processor_is_no_device_and_is_judged_by_the_kinds_of_its_work() -> No
     assert decide(replace(_grounds({"unknown": 100}), host_only=True)).bound == "inconclusive"
 
 
+@pytest.mark.parametrize(
+    ("accounts", "bound"),
+    [
+        ({"overhead.start_up": 45, "overhead.python": 5, "compute": 50}, "compute"),
+        ({"overhead.start_up": 45, "overhead.python": 30, "compute": 25}, "overhead"),
+        ({"overhead.start_up": 51, "compute": 49}, "overhead"),
+        ({"overhead.start_up": 40, "unknown.matmul": 57, "overhead.python": 3}, "device"),
+    ],
+)
+def test_start_up_that_is_paid_once_is_set_aside_unless_it_is_most(accounts: Mapping[str, float], bound: str) -> None:
+    verdict = decide(_grounds(accounts))
+    assert verdict.bound == bound
+    assert verdict.shares["overhead"] == pytest.approx(sum(v for k, v in accounts.items() if "overhead" in k) / 100)
+    assert ("is set aside" in verdict.sentence) == (accounts["overhead.start_up"] <= 50)
+    assert "start-up that is paid once (" not in verdict.sentence or accounts["overhead.start_up"] > 50
+
+
 def test_trace_that_cannot_be_trusted_is_inconclusive_and_says_why() -> None:
     verdict = decide(replace(_grounds({"compute": 100}), broken="half of the launches have no kernel"))
     assert verdict.bound == "inconclusive"

@@ -266,7 +266,16 @@ def test_a_call_that_dwarfs_its_kind_beside_an_idle_device_is_a_one_off(tmp_path
     result = linked(tmp_path, [op("aten::x", 0, 1000), *first, *steady])
     assert caveats(result) == ["one-off"]
     assert result.caveats[0].share == pytest.approx(0.5, abs=0.01)
+    assert result.trace.events["dur_us"].iloc[list(result.one_offs)].tolist() == [500]
     assert caveats(linked(tmp_path, [op("aten::x", 0, 1000), *steady])) == []
+
+
+def test_a_later_call_that_dwarfs_its_kind_is_no_one_off(tmp_path: Path) -> None:
+    steady = [event for at in range(1, 20) for event in (launch(at, 10 * at, 5), kernel(at, 8 + 10 * at, 2))]
+    late = [launch(99, 300, 500), kernel(99, 812, 2)]
+    assert caveats(linked(tmp_path, [op("aten::x", 0, 1000), *steady, *late])) == []
+    first_of_kernel = [launch(99, 300, 500), kernel(99, 812, 2, "another_kernel")]
+    assert caveats(linked(tmp_path, [op("aten::x", 0, 1000), *steady, *first_of_kernel])) == ["one-off"]
 
 
 def test_a_long_call_beside_a_busy_device_is_a_wait_and_no_one_off(tmp_path: Path) -> None:
