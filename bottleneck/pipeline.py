@@ -13,7 +13,7 @@ from bottleneck.analysis.kernel_rows import time_kernels
 from bottleneck.analysis.ledger import build_ledger
 from bottleneck.analysis.ranks import combine_ranks
 from bottleneck.analysis.roofline import classify
-from bottleneck.analysis.scaling import own_parts, scale_to_unprofiled, subtract_profiler_overhead
+from bottleneck.analysis.scaling import find_profiler_cost, own_parts, scale_to_unprofiled, subtract_profiler_overhead
 from bottleneck.analysis.summary import assemble
 from bottleneck.analysis.telemetry import find_conditions, find_contention, read_telemetry
 from bottleneck.analysis.verdict import decide, grounds_of
@@ -113,6 +113,7 @@ def examine(source: TraceSource, options: Options = DEFAULTS) -> Evidence:
     caveats = (
         *device_caveats,
         *replay_caveats,
+        *find_profiler_cost(costed.linked, ledger.ledger, unprofiled),
         *sensor_caveats,
         *find_disturbance(source.extras, unprofiled),
         *find_page_faults(source.extras, device.fresh_bytes_per_s),

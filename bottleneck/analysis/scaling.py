@@ -9,11 +9,11 @@ import pandas as pd
 from bottleneck.analysis.idle import IDLE_TEXTS
 from bottleneck.analysis.intervals import Floats
 from bottleneck.analysis.ledger import LedgerResult, Overlap, ledger_of
-from bottleneck.schema.accounts import ACCOUNTS
-from bottleneck.schema.analysis import DISTURBED, Caveat
+from bottleneck.schema.accounts import ACCOUNTS, label_of
+from bottleneck.schema.analysis import DISTURBED, Caveat, Ledger
 from bottleneck.schema.linked_trace import Linked
 from bottleneck.schema.measurements import Timing
-from bottleneck.units import format_us
+from bottleneck.units import format_share, format_us
 
 # Steps vary between runs. Where the unprofiled step is longer than the host's share times this, the profile does not
 # show what took the time, and stretching what it shows would invent causes.
@@ -97,6 +97,45 @@ def _caveats(profiled_us: float, wall_us: float, factors: tuple[float, float]) -
         return (scaled,)
     disturbed = "the work in the profiled steps alone took far longer than whole steps without the profiler: other"
     return (scaled, Caveat(DISTURBED, f"{disturbed} programs disturbed this recording, so record it again", share))
+
+
+# How many times longer the host takes with the ops and one or all of these options recorded: the least and the most of
+# the figures in docs/explanation/accuracy/run.md.
+_HOST_STRETCH = (1.3, 2.3)
+_WORTH_A_CAVEAT = 0.05
+_LISTED = 3
+
+
+def find_profiler_cost(linked: Linked, ledger: Ledger, unprofiled: Timing | None) -> tuple[Caveat, ...]:
+    """A caveat on the host's accounts where options stretch them and no unprofiled step says by how much.
+
+    It holds the shares that these accounts would have with the profiler's cost taken out.
+    """
+    trace = linked.trace
+    recorded = {
+        "stacks": linked.places is not None,
+        "shapes": bool(trace.signatures["dims"].notna().any()),
+        "memory": bool(len(trace.memory)),
+    }
+    options = [name for name, is_on in recorded.items() if is_on]
+    scaled = _scaled_accounts(linked.is_host_only)
+    held = sorted((entry for entry in ledger.entries if entry.account in scaled), key=lambda entry: -entry.us)
+    share = sum(entry.share for entry in held)
+    if unprofiled is not None or not options or share < _WORTH_A_CAVEAT:
+        return ()
+
+    def without(part: float) -> str:
+        low, high = (part / factor / (1 - share + share / factor) for factor in _HOST_STRETCH[::-1])
+        return f"{format_share(low)} to {format_share(high)}"
+
+    each = ", ".join(f"{label_of(entry.account)} {without(entry.share)}" for entry in held[:_LISTED])
+    least, most = _HOST_STRETCH
+    listed = " and ".join(filter(None, [", ".join(options[:-1]), options[-1]]))
+    message = (
+        f"recording {listed} makes the host {least} to {most} times slower: without the profiler its"
+        f" {format_share(share)} of the step would be {without(share)} ({each})"
+    )
+    return (Caveat("profiler-cost", message, share),)
 
 
 # The profiler writes a record for each of these.

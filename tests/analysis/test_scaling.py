@@ -6,13 +6,15 @@ import pytest
 
 from bottleneck.analysis.ledger import build_ledger
 from bottleneck.analysis.scaling import (
+    find_profiler_cost,
     own_parts,
     profiler_us_per_event,
     scale_to_unprofiled,
     subtract_profiler_overhead,
 )
 from bottleneck.schema.measurements import Timing
-from tests.analysis.scenes import Event, Kernel, Op, Scene, analysis_of
+from bottleneck.schema.tables import SIGNATURES
+from tests.analysis.scenes import Event, Kernel, Op, Scene, analysis_of, table
 
 # 100 us with four recorded events: three ops and an annotation.
 SCENE = Scene(
@@ -29,6 +31,19 @@ def timing(median_us: float) -> Timing:
 
 def test_the_tax_is_what_profiled_steps_took_longer_over_their_events() -> None:
     assert profiler_us_per_event(SCENE.linked(), timing(92.0)) == pytest.approx(2.0)
+
+
+def test_options_of_a_bare_trace_give_the_interval_of_the_hosts_shares() -> None:
+    scene = Scene(100, [Kernel(0, 10, launch=(-5, 2)), Kernel(90, 10, launch=(85, 5))], events=SCENE.events)
+    linked, ledger = scene.linked(), build_ledger(scene.linked(), scene.roofline()).ledger
+    signatures = table(SIGNATURES, [{"name": "aten::mm", "dims": "[]"}])
+    shapes = replace(linked, trace=replace(linked.trace, signatures=signatures))
+    # 80 us of the host and 20 us of the device: of 80 / 1.3 and of 80 / 2.3 us beside them.
+    (caveat,) = find_profiler_cost(shapes, ledger, None)
+    assert caveat.message.startswith("recording shapes makes the host 1.3 to 2.3 times slower: without the profiler")
+    assert "80.0 % of the step would be 63.5 % to 75.5 % (python 59.5 % to 70.8 %, launch" in caveat.message
+    assert find_profiler_cost(shapes, ledger, timing(92.0)) == ()
+    assert find_profiler_cost(linked, ledger, None) == ()
 
 
 @pytest.mark.parametrize("unprofiled", [None, timing(100.0), timing(130.0)])
