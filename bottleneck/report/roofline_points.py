@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from bottleneck.schema.analysis import Analysis, KernelSummary, Totals
+from bottleneck.schema.analysis import Analysis, Device, KernelSummary, Totals
 from bottleneck.units import US_PER_S, format_share
 
 # Values outside are drawn at the edge: nothing real lies there, and a logarithmic axis must stay readable.
@@ -13,13 +13,19 @@ _RATES = (1e3, 1e19)
 # How far flops / floor may lie above a peak, as a factor, to count as compared with it: some floors mix two engines.
 _SAME_PEAK = 1.5
 _MOST_POINTS = 300
+_FASTER_CACHE = 1.2  # a cache by this factor faster than memory has a slope of its own
 _MOVING = frozenset({"transfer", "copy", "communication", "dispatch"})  # bounds of work without arithmetic
 _ENGINES = {"matrix": ("tensor", "matrix", "vector"), "vector": ("vector",)}
 
 
 @dataclass(frozen=True)
 class RooflinePoint:
-    """A kernel on the plane: FLOP/byte (with the interval that its traffic allows), FLOP/s, bound and regime."""
+    """A kernel on the plane: FLOP/byte (with the interval that its traffic allows), FLOP/s, bound and regime.
+
+    ``intensity`` is the middle of the interval, or what bandwidth allows at this speed where that is more: data from a
+    cache never came from memory. ``own_roof_flops_per_s`` is the kernel's own compute roof where it runs above the one
+    that is drawn for it, as Winograd and FFT do; null for the others.
+    """
 
     name: str
     intensity: float
@@ -30,6 +36,7 @@ class RooflinePoint:
     share: float
     bound: str
     regime: str | None
+    own_roof_flops_per_s: float | None = None
 
 
 @dataclass(frozen=True)
@@ -43,7 +50,15 @@ class RooflineRoof:
 def points(analysis: Analysis) -> tuple[RooflinePoint, ...]:
     """The kernels that have FLOPs and bytes, most time first, as many as one can still make out."""
     placed = sorted((row for row in analysis.kernels if _has_place(row)), key=lambda row: -row.us)
-    return tuple(map(_point, placed[:_MOST_POINTS]))
+    used = {roof.key: roof.flops_per_s for roof in roofs(analysis)}
+    return tuple(_point(row, analysis.device, used) for row in placed[:_MOST_POINTS])
+
+
+def fastest_bandwidth(device: Device) -> float | None:
+    """Bytes/s of the steepest slope that is drawn: of a cache where one is clearly faster than memory."""
+    memory = device.bandwidth_bytes_per_s
+    cached = max((rate for _, rate in device.bandwidth_by_bytes), default=0.0)
+    return memory if memory is None or cached <= _FASTER_CACHE * memory else cached
 
 
 def whole_step(analysis: Analysis) -> tuple[float, float] | None:
@@ -52,7 +67,9 @@ def whole_step(analysis: Analysis) -> tuple[float, float] | None:
     if not (totals.flops and totals.bytes_low and totals.bytes_high and analysis.steps.wall_us > 0):
         return None
     intensity = totals.flops / math.sqrt(totals.bytes_low * totals.bytes_high)
-    return clip(intensity, _INTENSITIES), clip(totals.flops / analysis.steps.wall_us * US_PER_S, _RATES)
+    rate = totals.flops / analysis.steps.wall_us * US_PER_S
+    intensity = max(intensity, rate / (fastest_bandwidth(analysis.device) or math.inf))
+    return clip(intensity, _INTENSITIES), clip(rate, _RATES)
 
 
 def roofs(analysis: Analysis, most: int = 4) -> tuple[RooflineRoof, ...]:
@@ -113,19 +130,23 @@ def _has_place(row: KernelSummary) -> bool:
     return bool(row.flops and row.bytes_low and row.bytes_high and row.us > 0)
 
 
-def _point(row: KernelSummary) -> RooflinePoint:
+def _point(row: KernelSummary, device: Device, drawn: Mapping[str, float]) -> RooflinePoint:
     assert row.flops and row.bytes_low and row.bytes_high
     low, high = (clip(row.flops / amount, _INTENSITIES) for amount in (row.bytes_high, row.bytes_low))
+    rate = clip(row.flops / row.us * US_PER_S, _RATES)
+    roof = drawn.get(_peak_of(row, device.peaks_flops_per_s) or "", max(drawn.values(), default=math.inf))
+    own = max(row.flops / (row.compute_us or row.us) * US_PER_S, rate)
     return RooflinePoint(
         name=row.name,
-        intensity=math.sqrt(low * high),
+        intensity=max(math.sqrt(low * high), clip(rate / (fastest_bandwidth(device) or math.inf), _INTENSITIES)),
         intensity_low=low,
         intensity_high=high,
-        flops_per_s=clip(row.flops / row.us * US_PER_S, _RATES),
+        flops_per_s=rate,
         us=row.us,
         share=row.share,
         bound=row.bound,
         regime=row.regime,
+        own_roof_flops_per_s=clip(own, _RATES) if rate > roof else None,
     )
 
 

@@ -18,7 +18,15 @@ from bottleneck.report.analysis_document import PEAK_SOURCES, headline
 from bottleneck.report.kernel_names import short_names
 from bottleneck.report.plots import save_figure
 from bottleneck.report.plots.labels import Occupied, PlotLabel, line_boxes, place_first_free, place_labels
-from bottleneck.report.roofline_points import RooflinePoint, RooflineRoof, absences, points, roofs, whole_step
+from bottleneck.report.roofline_points import (
+    RooflinePoint,
+    RooflineRoof,
+    absences,
+    fastest_bandwidth,
+    points,
+    roofs,
+    whole_step,
+)
 from bottleneck.report.text import clean
 from bottleneck.schema.analysis import Analysis, Device, Verdict
 from bottleneck.units import format_share, format_si
@@ -31,10 +39,10 @@ def draw_roofs(axes: Axes, device: Device, used: tuple[RooflineRoof, ...], taken
     """Draws the roofs with labels clear of ``taken``, and gives back what the lines and what the labels cover."""
     bandwidth = device.bandwidth_bytes_per_s
     highest = max((roof.flops_per_s for roof in used), default=axes.get_ylim()[1])
-    cached = max((rate for _, rate in device.bandwidth_by_bytes), default=0.0)
+    cached = fastest_bandwidth(device)
     flats = [_flat_roof(axes, roof, bandwidth) for roof in used]
     slopes = [_slope(axes, bandwidth, highest, ("memory", "-"))] if bandwidth else []
-    slopes += [_slope(axes, cached, highest, ("fastest cache", ":"))] if bandwidth and cached > 1.2 * bandwidth else []
+    slopes += [_slope(axes, cached, highest, ("fastest cache", ":"))] if cached and cached != bandwidth else []
     drawn = [box for line, _ in (*flats, *slopes) for box in line_boxes(axes, line)]
     labels: list[Bbox] = []
     # A label along a slope lies on its own line, so only labels of flats keep clear of lines.
@@ -96,6 +104,7 @@ _LABELLED = 5
 _LABEL_WIDTH = 28
 # Labels stand at the right of their points: the axis runs on, in decades, by this factor.
 _ROOM_AT_THE_RIGHT = 1.2
+_OWN_ROOF = 1.3  # half the width of the line above a kernel that exceeds the roofs drawn, as a factor
 _LARGEST_AREA = 1100.0
 _SMALLEST_AREA = 18.0
 
@@ -147,7 +156,8 @@ def _scale_axes(
     bandwidth = device.bandwidth_bytes_per_s
     ridges = [roof.flops_per_s / bandwidth for roof in used] if bandwidth else []
     across = [point.intensity_low for point in shown] + [point.intensity_high for point in shown] + ridges
-    up = [point.flops_per_s for point in shown] + [roof.flops_per_s for roof in used]
+    across += [point.intensity for point in shown]
+    up = [point.own_roof_flops_per_s or point.flops_per_s for point in shown] + [roof.flops_per_s for roof in used]
     if step is not None:
         across, up = [*across, step[0]], [*up, step[1]]
     axes.set_xscale("log")
@@ -183,12 +193,18 @@ def _prefixed(value: float) -> str:
 
 
 def _draw_points(axes: Axes, shown: tuple[RooflinePoint, ...]) -> None:
-    """A bubble per kernel, the largest behind; hollow where the kernel is far below its roof."""
+    """A bubble per kernel, the largest behind; hollow where the kernel is far below its roof.
+
+    A kernel above the roof that is drawn for it has a short line of its own above it.
+    """
     for order, point in enumerate(shown):
         colour, marker, _ = _MARKS.get(point.bound, _MARKS["unknown"])
         hollow = point.regime == "far_below_roof"
-        if point.intensity_high > 1.05 * point.intensity_low:
-            span = (point.intensity_low, point.intensity_high)
+        span = (point.intensity_low, max(point.intensity_high, point.intensity))
+        if point.own_roof_flops_per_s is not None:
+            ends = (point.intensity / _OWN_ROOF, point.intensity * _OWN_ROOF)
+            axes.plot(ends, (point.own_roof_flops_per_s,) * 2, color="black", linewidth=1.8, zorder=4.5)
+        if span[1] > 1.05 * span[0]:
             axes.plot(span, (point.flops_per_s,) * 2, color=colour, linewidth=0.8, alpha=0.7, zorder=3)
         axes.scatter(
             point.intensity,
@@ -221,7 +237,9 @@ def _write_around(figure: Figure, analysis: Analysis, shown: tuple[RooflinePoint
         borderpad=0,
     )
     reading = "area of a mark: its time; bar: least to usual traffic" if shown else ""
-    notes = "; ".join(part for part in (reading, absences(analysis)) if part)
+    is_cached = any(point.intensity > 1.05 * point.intensity_high for point in shown)
+    cached = "a mark beyond its bar: data from a cache" if is_cached else ""
+    notes = "; ".join(part for part in (reading, cached, absences(analysis)) if part)
     figure.text(0.03, 0.012, textwrap.fill(notes, 125), fontsize=8, color="0.3", va="bottom", linespacing=1.3)
 
 
@@ -246,6 +264,9 @@ def _legend(shown: tuple[RooflinePoint, ...]) -> list[Line2D]:
     handles = [_handle(marker, colour, words) for bound, (colour, marker, words) in _MARKS.items() if bound in present]
     if any(point.regime == "far_below_roof" for point in shown):
         handles.append(_handle("o", "white", "hollow: far below the roof", edge="black"))
+    if any(point.own_roof_flops_per_s is not None for point in shown):
+        words = "own roof: Winograd, FFT, inexact cost or peak"
+        handles.append(_handle("_", "black", words, edge="black", size=11))
     return handles
 
 

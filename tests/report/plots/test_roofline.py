@@ -9,11 +9,13 @@ from pathlib import Path
 import pytest
 from matplotlib.text import Annotation, Text
 
+from bottleneck.pipeline import analyse
 from bottleneck.report.plots.labels import covered_by, extent
 from bottleneck.report.plots.roofline import roofline, save_roofline
-from bottleneck.report.roofline_points import absences, points, roofs, whole_step
+from bottleneck.report.roofline_points import absences, fastest_bandwidth, points, roofs, whole_step
 from bottleneck.schema.analysis import Analysis
 from tests.report.samples import H100, NO_DEVICE, SAMPLES, cpu, empty, gpu_overhead, hostile, inconclusive, kernel
+from tests.samples import recordings
 
 ALL = pytest.mark.parametrize("analysis", SAMPLES.values(), ids=SAMPLES)
 
@@ -84,9 +86,53 @@ def test_a_point_lies_at_the_geometric_mean_of_its_traffic_and_at_its_speed() ->
     assert gemm.flops_per_s == pytest.approx(0.98e12 / 1210.4e-6)
 
 
-def test_no_kernel_lies_above_the_roof_that_it_is_held_against() -> None:
-    for point in points(gpu_overhead()):
-        assert point.flops_per_s <= max(H100.peaks_flops_per_s.values())
+def assert_below_roofs(analysis: Analysis) -> None:
+    """No mark of the picture lies above a slope or a flat line that is drawn for it."""
+    highest = max((roof.flops_per_s for roof in roofs(analysis)), default=math.inf)
+    slope = fastest_bandwidth(analysis.device) or math.inf
+    for point in points(analysis):
+        assert point.flops_per_s <= (point.own_roof_flops_per_s or highest)
+        assert point.flops_per_s <= point.intensity * slope * (1 + 1e-9)
+        assert point.intensity_low <= point.intensity * (1 + 1e-9)
+    star = whole_step(analysis)
+    assert star is None or star[1] <= star[0] * slope * (1 + 1e-9)
+
+
+@ALL
+def test_nothing_of_an_analysis_is_drawn_above_the_roof_that_applies_to_it(analysis: Analysis) -> None:
+    if analysis.device.source is not None and analysis is not SAMPLES["hostile"]:
+        assert_below_roofs(analysis)
+
+
+@pytest.mark.parametrize("recording", recordings(), ids=lambda folder: folder.name)
+def test_nothing_of_a_sample_recording_is_drawn_above_the_roof_that_applies_to_it(recording: Path) -> None:
+    assert_below_roofs(analyse([recording]))
+
+
+def test_a_kernel_of_fewer_multiplications_than_its_op_has_a_roof_of_its_own() -> None:
+    shape = {"bytes_low": 1e6, "bytes_high": 1e6, "dtype": "bf16", "engine": "matrix", "bound": "compute"}
+    flops = H100.peaks_flops_per_s["bf16_tensor"] * 10e-6
+    winograd = kernel("winograd", 6.0, 100.0, flops=flops, compute_us=10 / 2.25, **shape)
+    plain = kernel("plain", 12.0, 100.0, flops=flops, compute_us=10.0, **shape)
+    above, below = sorted(points(replace(gpu_overhead(), kernels=(winograd, plain))), key=lambda point: point.us)
+    assert above.own_roof_flops_per_s == pytest.approx(2.25 * H100.peaks_flops_per_s["bf16_tensor"])
+    assert below.own_roof_flops_per_s is None
+    legend = "own roof: Winograd, FFT, inexact cost or peak"
+    assert legend in words(replace(gpu_overhead(), kernels=(winograd, plain)))
+    assert legend not in words(replace(gpu_overhead(), kernels=(plain,)))
+
+
+def test_data_from_a_cache_is_drawn_at_the_traffic_that_memory_can_have_delivered() -> None:
+    rate = H100.bandwidth_bytes_per_s or 0.0
+    shape = {"flops": 1e6, "bound": "memory"}
+    cached = kernel("cached", 1.0, 100.0, bytes_low=2e-6 * rate, bytes_high=2e-6 * rate, **shape)
+    streamed = kernel("streamed", 4.0, 100.0, bytes_low=2e-6 * rate, bytes_high=2e-6 * rate, **shape)
+    both = replace(gpu_overhead(), kernels=(streamed, cached))
+    assert any("data from a cache" in text for text in words(both))
+    far, near = points(both)
+    assert near.intensity == pytest.approx(2 * near.intensity_high) and far.intensity == pytest.approx(
+        far.intensity_high
+    )
 
 
 def test_the_star_counts_the_waiting() -> None:
