@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from bottleneck.advice.traffic import (
+    dense_embedding_gradients,
     needless_copies,
     results_apart,
     scattered_lookups,
@@ -98,6 +99,43 @@ def test_gradients_of_embeddings_beyond_a_tenth_of_the_work(tmp_path: Path) -> N
     assert draft.code is not None
     assert "sparse=True" in draft.code
     assert scattered_lookups(on_gpu(tmp_path / "few", [PRODUCT, lookup(90)])) is None
+
+
+def table_step(rows: int = 1_000_000, extra: tuple[Call, ...] = ()) -> list[Call]:
+    """One step of an embedding whose dense gradient is filled, added to and applied: 256 MB each time."""
+    table = [rows, 64]
+    looked_up = {"types": ["float", "long int", "Scalar", "Scalar", "Scalar"]}
+    return [
+        Call("aten::embedding", 20, [table, [4096], [], [], []], more=looked_up),
+        *extra,
+        Call("aten::fill_", 100, [table, []], inside="aten::embedding_dense_backward"),
+        Call("aten::add_", 250, [table, table, []]),
+        # A fused optimizer also updates the rest of the model, which has as many numbers.
+        Call(
+            "aten::_fused_sgd_",
+            400,
+            [[table, [rows * 64]], [table, [rows * 64]]],
+            more={"types": ["TensorList", "TensorList"]},
+        ),
+        Call("aten::cos", 600, [[5_000_000]]),
+    ]
+
+
+def test_a_dense_gradient_of_a_table_is_worth_all_that_runs_over_the_table(tmp_path: Path) -> None:
+    draft = dense_embedding_gradients(on_gpu(tmp_path, table_step()))
+    assert draft is not None and draft.gain_us is not None and draft.changes_results
+    unread = 1 - 4096 / 1_000_000
+    assert draft.gain_us.high == pytest.approx((100 + 250 + 400 / 2) * unread, rel=0.01)
+    assert draft.gain_us.low == pytest.approx(0.8 * draft.gain_us.high, rel=0.01)
+    assert "1000000x64" in draft.evidence[0]
+
+
+def test_tables_that_are_read_widely_or_multiplied_keep_dense_gradients(tmp_path: Path) -> None:
+    assert dense_embedding_gradients(on_gpu(tmp_path / "small", table_step(rows=30_000))) is None
+    tied = Call("aten::mm", 100, [[512, 64], [64, 1_000_000]], "ampere_sgemm_128x64_nn")
+    assert dense_embedding_gradients(on_gpu(tmp_path / "tied", table_step(extra=(tied,)))) is None
+    sparse = [replace(call, inside=None) for call in table_step()]
+    assert dense_embedding_gradients(on_gpu(tmp_path / "sparse", sparse)) is None
 
 
 def test_rows_that_are_moved_without_an_embedding_get_other_advice(tmp_path: Path) -> None:
