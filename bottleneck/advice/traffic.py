@@ -22,10 +22,11 @@ from bottleneck.advice.kernel_work import (
     text_column,
     work_of,
 )
-from bottleneck.advice.quantities import Flags, format_count, optimizer_names, rows_of_ops, runs_on_host
+from bottleneck.advice.quantities import Flags, Floats, format_count, optimizer_names, rows_of_ops, runs_on_host
 from bottleneck.advice.ranking import Draft, up_to
 from bottleneck.schema.analysis import REGIMES
 from bottleneck.schema.evidence import Evidence
+from bottleneck.schema.op_names import IN_PLACE
 from bottleneck.schema.tables import as_integers, text_matches
 from bottleneck.units import format_share, format_si, format_us
 
@@ -389,4 +390,86 @@ def _fresh_results(
     )
 
 
-RULES = (strided_access, needless_copies, scattered_lookups, dense_embedding_gradients, zeroed_gradients, results_apart)
+# Other ops on as many bytes, within this factor, show what the memory usually gives (their median; ops in place find
+# their operand in a cache); less than this part of it is far behind. Random numbers and special functions take their
+# time in arithmetic, products in reuse.
+_LIKE_BYTES, _FAR_BEHIND = 2.0, 1 / 3
+_NO_STREAM = ("matmul", "convolution", "attention", "recurrent", "random", "indexing", "recommendation", "sort", "view")
+
+
+@requires_gain
+def slow_for_its_bytes(evidence: Evidence) -> Draft | None:
+    """Ops that move bytes at less than a third of the rate that others usually reach on as many, in the same trace.
+
+    For devices whose bandwidth is not known: elsewhere the roofline tells it. Gain: t (1 - rate / usual rate) at most,
+    from a quarter of it, since the op may have to do more per byte.
+    """
+    work = work_of(evidence)
+    if evidence.analysis.device.bandwidth_bytes_per_s is not None:
+        return None
+    special = np.nan_to_num(work.cost("special_ops")) > 0
+    moved = work.roof("bytes_low")
+    rows = (moved >= _LARGE_BYTES) & (work.us > 0) & (work.op >= 0) & ~work.family(*_NO_STREAM) & ~special
+    if not rows.any():
+        return None
+    rate, usual = _rates(work, rows)
+    slow = rows & (rate < _FAR_BEHIND * usual)
+    if share(work, slow) < _LEAST_SHARE:
+        return None
+    less = np.where(slow, work.us * (1 - rate / usual), 0.0)
+    slowest = int(np.flatnonzero(slow)[np.argmax(work.us[slow])])
+    return Draft(
+        slug="slow-for-its-bytes",
+        title="Some ops move their bytes far more slowly than others of this trace",
+        evidence=(
+            f"{format_us(float(work.us[slow].sum()))} per step at {format_si(float(rate[slowest]), 'B/s')}, where "
+            f"other ops on as many bytes usually reach {format_si(float(usual[slowest]), 'B/s')}",
+            *describe_rows(work, slow),
+            *critical_path_note(work, less),
+        ),
+        advice="Give these ops another form: another memory format, a size or dtype with a fast kernel, or let "
+        "torch.compile write them.",
+        gain_us=gain_of(work, less / 4, less),
+        claims=claims_of_rows(work, less),
+        code="images = images.to(memory_format=torch.channels_last)  # pooling, interpolation; or torch.compile(model)",
+        tries=("channels-last", "compile"),
+        confidence="low",
+    )
+
+
+def _rates(work: KernelWork, rows: Flags) -> tuple[Floats, Floats]:
+    """Bytes per second of each call (median of its runs) and of other ops on like bytes (median too); NaN elsewhere."""
+    place = np.flatnonzero(rows)
+    key = np.stack([work.evidence.linked.ops["name"].cat.codes.to_numpy()[work.op[place]], work.signature[place]])
+    _, first, fold = np.unique(key, axis=1, return_index=True, return_inverse=True)
+    order = np.argsort(fold, kind="stable")
+    dur_us = work.evidence.linked.kernels["dur_us"].to_numpy()[work.row[place]]
+    runs = np.split(dur_us[order], np.flatnonzero(np.diff(fold[order])) + 1)
+    moved = work.roof("bytes_low")[place][first]
+    rate = moved / np.array([max(float(np.median(each)), 1e-3) for each in runs]) * 1e6
+    name = key[0, first]
+    in_place = work.op_like(IN_PLACE)[place][first]
+    usual = np.full(first.size, np.nan)
+    for each in range(first.size):
+        others = (
+            ~in_place
+            & (moved <= _LIKE_BYTES * moved[each])
+            & (moved[each] <= _LIKE_BYTES * moved)
+            & (name != name[each])
+        )
+        if others.any():
+            usual[each] = np.median(rate[others])
+    rates, usuals = np.full((2, work.row.size), np.nan)
+    rates[place], usuals[place] = rate[fold], usual[fold]
+    return rates, usuals
+
+
+RULES = (
+    strided_access,
+    needless_copies,
+    scattered_lookups,
+    dense_embedding_gradients,
+    zeroed_gradients,
+    results_apart,
+    slow_for_its_bytes,
+)

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -10,9 +11,11 @@ from bottleneck.advice.traffic import (
     needless_copies,
     results_apart,
     scattered_lookups,
+    slow_for_its_bytes,
     strided_access,
     zeroed_gradients,
 )
+from bottleneck.schema.analysis import Device
 from bottleneck.schema.evidence import Evidence
 from tests.advice.cases import with_analysis
 from tests.advice.programs import Call, halves, on_cpu, on_gpu
@@ -208,3 +211,30 @@ def test_on_a_gpu_results_apart_cost_memory_and_no_time(tmp_path: Path) -> None:
     assert draft.gain_us is None
     assert draft.gain_reason is not None
     assert draft.gain_reason.startswith("none in time")
+
+
+SIZES = [32, 64, 56, 56]
+POOLING, RELU = "aten::max_pool2d_with_indices", "aten::relu"
+
+
+def passes(pool_us: float, **pool: Any) -> list[Call]:
+    """A pooling beside an op that passes over the same image at about 10 GB/s, and a small one."""
+    small = Call(RELU, 1, [[8, 8]])
+    return [small, Call(POOLING, pool_us, [SIZES, [], [], [], [], []], **pool), Call(RELU, 5_000, [SIZES])]
+
+
+@pytest.fixture
+def unknown_cpu() -> Device:
+    return replace(CPU, bandwidth_bytes_per_s=None, peaks_flops_per_s={}, source=None)
+
+
+def test_an_op_far_slower_than_others_on_as_many_bytes_is_named(tmp_path: Path, unknown_cpu: Device) -> None:
+    draft = slow_for_its_bytes(on_cpu(tmp_path, passes(50_000), device=unknown_cpu))
+    assert draft is not None and draft.gain_us is not None
+    assert 30_000 < draft.gain_us.high < 50_000 and draft.gain_us.low == pytest.approx(draft.gain_us.high / 4)
+    assert "max_pool2d_with_indices" in draft.evidence[1] and "GB/s" in draft.evidence[0]
+
+
+def test_ops_of_like_rates_and_known_bandwidths_are_left_to_the_roofline(tmp_path: Path, unknown_cpu: Device) -> None:
+    assert slow_for_its_bytes(on_cpu(tmp_path / "like", passes(6_000), device=unknown_cpu)) is None
+    assert slow_for_its_bytes(on_cpu(tmp_path / "known", passes(50_000), device=CPU)) is None
