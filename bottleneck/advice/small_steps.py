@@ -3,6 +3,7 @@
 import re
 
 import numpy as np
+import pandas as pd
 
 from bottleneck.advice.quantities import (
     ISSUE_ACCOUNTS,
@@ -17,9 +18,9 @@ from bottleneck.advice.quantities import (
     issue_us,
     kernels_per_step,
     lies_in_spans,
-    ops_in_window,
     outermost_spans,
     overhead_us_per_op,
+    rows_of_ops,
     runs_on_host,
     share_of_step,
     timing_confidence,
@@ -28,6 +29,7 @@ from bottleneck.advice.ranking import Draft
 from bottleneck.schema.accounts import UNMODELLED_ACCOUNTS
 from bottleneck.schema.analysis import Interval
 from bottleneck.schema.evidence import Evidence
+from bottleneck.schema.tables import text_matches
 from bottleneck.units import format_si, format_us
 
 # Rule 3: a step that grows by less than this when its batch doubles is mostly fixed cost.
@@ -41,9 +43,11 @@ _FEW_KERNELS = 4
 _SMALL_NETWORK = 0.05
 # Below this, what was modelled is not the network.
 _LEAST_NEEDED_US = 1.0
-# Rule 8: an op that picks one row, again and again from one line.
-_PICKS = ("aten::select", "aten::narrow", "aten::slice", "aten::index_select")
+# Rule 8: an op that picks one row, again and again from one line; its third argument is where.
+_PICKS = ("aten::select", "aten::narrow", "aten::slice")
+_INDEX = re.compile(r'^\["[^"]*", ?"[^"]*", ?"(-?\d{1,18})"')
 _LOOP_OF = 16
+_LIBRARY_FRAME = re.compile(r"^<|^nn\.Module: |(?:^|[/\\])torch[/\\]")
 _LOADER = re.compile(r"^enumerate\(DataLoader\)|DataLoader\w*\.__next__|dataloader_next")
 _LEAST_SHARE = 0.02
 
@@ -169,28 +173,46 @@ def looped_op(evidence: Evidence) -> Draft | None:
 
 
 def _most_picked(evidence: Evidence) -> tuple[str, str, float] | None:
-    """Line, op and calls per step of the op that picks rows most often from one line, outside other ops; else null."""
+    """Line, op and calls per step of the op that picks most rows of one tensor from one line, outside other ops.
+
+    Null where none picks enough. A loop runs in one call of one function, and its index changes. That the tensor is
+    the same follows from its sizes and strides: a trace has no addresses. Layers that one line calls one after the
+    other are other modules and other calls.
+    """
     ops = evidence.linked.ops
-    names, sources = ops["name"].cat, ops["source"].cat
-    wanted = np.append(np.isin(np.array(names.categories, dtype=object), _PICKS), False)
-    rows = np.flatnonzero(
-        wanted[names.codes.to_numpy()]
-        & (ops["depth"].to_numpy() == 0)
-        & ops_in_window(evidence)
-        & ops["source"].notna()
-    )
-    loads = lies_in_spans(ops["ts_us"].to_numpy()[rows], *outermost_spans(evidence, _LOADER))
-    rows = rows[~loads]
-    if not rows.size:
-        return None
-    key = sources.codes.to_numpy()[rows].astype(np.int64) * len(names.categories) + names.codes.to_numpy()[rows]
-    distinct, counts = np.unique(key, return_counts=True)
-    best = int(np.argmax(counts))
-    count = float(counts[best]) / evidence.steps
-    if count < _LOOP_OF:
-        return None
-    source, name = divmod(int(distinct[best]), len(names.categories))
-    return str(sources.categories[source]), str(names.categories[name]), count
+    rows = rows_of_ops(evidence, _PICKS)
+    rows = rows[(ops["depth"].to_numpy()[rows] == 0) & ops["source"].notna().to_numpy()[rows]]
+    rows = rows[~lies_in_spans(ops["ts_us"].to_numpy()[rows], *outermost_spans(evidence, _LOADER))]
+    picks = ops.iloc[rows][["source", "name", "module", "thread", "step", "signature", "ts_us"]].reset_index(drop=True)
+    calls = evidence.linked.trace.signatures.reset_index(drop=True)[["dims", "strides", "concrete"]]
+    picks = picks.merge(calls.astype(object), left_on="signature", right_index=True)
+    picks["index"] = picks["concrete"].astype(str).str.extract(_INDEX, expand=False)
+    same = ["source", "name", "module", "thread", "step", "dims", "strides"]
+    picks = picks.dropna(subset=["index"])
+    groups = picks.groupby(same, observed=True, dropna=False, sort=False)
+    number, indices = groups.ngroup(), groups["index"].nunique().to_numpy()
+    for loop in sorted(np.flatnonzero(indices >= _LOOP_OF).tolist(), key=lambda each: -int(indices[each])):
+        group = picks[number == loop]
+        if _runs_in_one_call(evidence, group):
+            first = group.iloc[0]
+            return str(first["source"]), str(first["name"]), float(len(group))
+    return None
+
+
+def _runs_in_one_call(evidence: Evidence, picks: pd.DataFrame) -> bool:
+    """True if the innermost frame of the program around the picks is the same call; also where no frames are known."""
+    events = evidence.linked.trace.events
+    frames = (events["category"] == "python").to_numpy() & (events["thread"] == picks["thread"].iloc[0]).to_numpy()
+    frames &= ~text_matches(events["name"], _LIBRARY_FRAME.search)
+    start = events["ts_us"].to_numpy()[frames]
+    end = start + events["dur_us"].to_numpy()[frames]
+    first, last = picks["ts_us"].min(), picks["ts_us"].max()
+    around = np.flatnonzero((start <= last) & (end > first))
+    start, end = start[around], end[around]
+    innermost = {
+        int(np.flatnonzero((start <= at) & (end > at))[-1:].sum()) for at in picks["ts_us"].tolist() if start.size
+    }
+    return len(innermost) <= 1
 
 
 RULES = (larger_batch, looped_op, small_network)

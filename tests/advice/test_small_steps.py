@@ -1,5 +1,6 @@
 """Rules for steps that are too small: batch, tiny network, loop over rows."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -69,12 +70,12 @@ def test_a_network_that_works_for_its_time_is_not_small(tmp_path: Path) -> None:
     assert small_network(with_ledger(case, {"compute": 90.0, "overhead.python": 10.0})) is None
 
 
-def rows_one_by_one(count: int) -> list[dict[str, object]]:
+def rows_one_by_one(count: int, index: Callable[[int], int] = int) -> list[dict[str, object]]:
     events = [step(0, 0, 20 * count + 10), frame("loop.py(7): forward", 0, 20 * count + 10)]
     return [
         *events,
         *(
-            op(name, 20 * at + shift, 3, dims=[[count, 8], [], []])
+            op(name, 20 * at + shift, 3, dims=[[count, 8], [], []], concrete=["", "0", str(index(at))])
             for at in range(count)
             for shift, name in ((1, "aten::select"), (6, "aten::mul"))
         ),
@@ -89,6 +90,19 @@ def test_a_loop_over_rows_is_worth_the_overhead_at_its_line(tmp_path: Path) -> N
     assert 0 < draft.gain_us.high <= case.step_us
 
 
+def test_the_same_row_again_and_again_is_no_loop(tmp_path: Path) -> None:
+    assert looped_op(case_of(tmp_path, rows_one_by_one(40, lambda _: 0))) is None
+
+
+def test_layers_below_one_line_are_no_loop(tmp_path: Path) -> None:
+    """24 layers of a library, each called anew from one line of the program, pick another row of a table."""
+    events = rows_one_by_one(24)
+    layers = [frame("layers.py(30): forward", 20 * at + 0.5, 18) for at in range(24)]
+    wrapped = case_of(tmp_path, [*events, *layers])
+    assert set(wrapped.linked.ops["source"]) == {"layers.py:30"}
+    assert looped_op(wrapped) is None
+
+
 def test_a_few_rows_are_no_loop(tmp_path: Path) -> None:
     assert looped_op(case_of(tmp_path, rows_one_by_one(5))) is None
 
@@ -96,7 +110,9 @@ def test_a_few_rows_are_no_loop(tmp_path: Path) -> None:
 def test_a_loop_that_the_device_does_not_wait_for_is_worth_nothing(tmp_path: Path) -> None:
     case = case_of(tmp_path / "cpu", rows_one_by_one(40))
     device = case_of(tmp_path / "gpu", gpu_events(12, 100, 10))
-    hidden = replace(device, linked=replace(device.linked, ops=case.linked.ops, window=case.linked.window))
+    trace = replace(device.linked.trace, signatures=case.linked.trace.signatures)
+    linked = replace(device.linked, trace=trace, ops=case.linked.ops, window=case.linked.window)
+    hidden = replace(device, linked=linked)
     assert looped_op(hidden) is None
     waits = with_ledger(hidden, {"memory": 50.0, "overhead.python": 50.0}, [idle_row("python", 50.0, "loop.py:7")])
     assert looped_op(waits) is not None
