@@ -1,7 +1,7 @@
 """The only code that knows the order of the stages: from paths to one Analysis."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +16,7 @@ from bottleneck.analysis.roofline import classify
 from bottleneck.analysis.scaling import find_profiler_cost, own_parts, scale_to_unprofiled, subtract_profiler_overhead
 from bottleneck.analysis.summary import assemble
 from bottleneck.analysis.telemetry import find_conditions, find_contention, read_telemetry
-from bottleneck.analysis.verdict import decide, grounds_of
+from bottleneck.analysis.verdict import decide, describe_sides, grounds_of
 from bottleneck.cost import compute_costs
 from bottleneck.cost.attribution import attribute
 from bottleneck.cost.graph_replay import CostedTrace, assign_replayed_costs
@@ -25,14 +25,14 @@ from bottleneck.cost.shape_inference import infer_shapes
 from bottleneck.devices.match import choose_device
 from bottleneck.errors import UsageError
 from bottleneck.report.json_text import from_json
-from bottleneck.schema.analysis import Analysis, Caveat, Device, Finding, RecordingInfo
+from bottleneck.schema.analysis import TWO_SIDED, Analysis, Caveat, Device, Finding, RecordingInfo
 from bottleneck.schema.compiled_kernels import Compiled
 from bottleneck.schema.evidence import Evidence, Explanation, conclude
 from bottleneck.schema.linked_trace import Linked, Trace, Window
 from bottleneck.schema.sources import TraceSource, find_traces, is_saved_analysis
 from bottleneck.trace.link import link
 from bottleneck.trace.read import read_trace
-from bottleneck.trace.steps import find_steps, stretch, whole_window
+from bottleneck.trace.steps import choose_side, find_steps, side_options, stretch, whole_window
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,8 @@ class Options:
 
     ``whole`` takes the whole trace as one step, ``stretch_us`` what lies between two instants after its first event
     (null: its first or last event); ``steps`` chooses among the steps found, by position. ``device`` overrules what
-    the trace states. ``captures`` are traces of the captures of graphs that the program replays.
+    the trace states. ``captures`` are traces of the captures of graphs that the program replays. ``split`` allows to
+    judge one side of a window that has two.
     """
 
     whole: bool = False
@@ -49,6 +50,7 @@ class Options:
     steps: slice | None = None
     captures: tuple[Path, ...] = ()
     stretch_us: tuple[float | None, float | None] | None = None
+    split: bool = True
 
     @property
     def has_own_window(self) -> bool:
@@ -89,7 +91,9 @@ def explain(paths: Sequence[Path], options: Options | None = None) -> Explanatio
 
     With several ranks the analysis is of all of them, the tables are those of the rank that sets the pace.
     """
-    ranks = [examine(source, options or DEFAULTS) for path in paths for source in find_traces(path)]
+    sources = [source for path in paths for source in find_traces(path)]
+    options = options or DEFAULTS
+    ranks = [examine(source, replace(options, split=options.split and len(sources) == 1)) for source in sources]
     evidence = combine_ranks(ranks, path=str(paths[0]) if len(paths) == 1 else None)
     return finish(evidence, advise(evidence))
 
@@ -98,6 +102,30 @@ def examine(source: TraceSource, options: Options = DEFAULTS) -> Evidence:
     """The evidence of one trace, from which findings and verdict follow; raises as ``analyse`` does."""
     trace = read_trace(source.trace)
     window = _window(trace, source, options)
+    evidence = _examine(trace, window, source, options)
+    sides = evidence.sides
+    if sides is None or not options.split or options.steps is not None or options.has_own_window or source.unprofiled:
+        return evidence
+    at_us = window.start_us + sides.split * window.wall_us
+    side, (earlier, later) = choose_side(trace, window, at_us), side_options(trace, window, at_us)
+    if side is None:
+        message = f"both belong to one marked step, explained as a whole; apart: --window {earlier}, then {later}"
+        told = Caveat("two-sided-step", f"{describe_sides(sides)}; {message}")
+        return replace(_with_sides_told(evidence, told), sides=replace(sides, is_one_step=True))
+    which, other = ("later", earlier) if side.start_us > window.start_us else ("earlier", later)
+    message = f"the {which} is explained, the other is left out: --window {other}"
+    told = Caveat("one-side", f"{describe_sides(sides)}; {message}", 1.0 - side.wall_us / window.wall_us)
+    return replace(_with_sides_told(_examine(trace, side, source, options), told), sides=None)
+
+
+def _with_sides_told(evidence: Evidence, told: Caveat) -> Evidence:
+    """The evidence with a caveat in place of the one that a window has two sides."""
+    caveats = tuple(caveat for caveat in evidence.analysis.caveats if caveat.slug != TWO_SIDED)
+    return replace(evidence, analysis=replace(evidence.analysis, caveats=(told, *caveats)))
+
+
+def _examine(trace: Trace, window: Window, source: TraceSource, options: Options) -> Evidence:
+    """The evidence of one window of a trace."""
     unprofiled = None if options.has_own_window else source.unprofiled
     device, device_caveats = choose_device(trace, source.recording, options.device)
     linked = subtract_profiler_overhead(link(trace, window), unprofiled, device.launch_floor_us)

@@ -233,6 +233,38 @@ def test_flops_of_products_whose_kernels_are_lost_count_and_the_report_says_so(t
     assert not {"kernels-missing", "lost-products"} & {caveat.slug for caveat in whole.caveats}
 
 
+def sided(*spans: tuple[float, float]) -> list[Event]:
+    """Ops and kernels from end to end in some stretches of time."""
+    starts = [at for low, high in spans for at in range(int(low), int(high), 100)]
+    work = (
+        (op("aten::relu", at, 50, external_id=number), launch(number, at + 1, 2), kernel(number, at + 5, 99))
+        for number, at in enumerate(starts, 1)
+    )
+    return [event for events in work for event in events]
+
+
+@pytest.mark.parametrize(
+    ("events", "slug", "wall_us", "steps"),
+    [
+        ([op("aten::view", 0, 9), *sided((4000, 10_000))], "one-side", 6000, 1),
+        ([*sided((0, 4000)), op("aten::view", 9990, 10)], "one-side", 6000, 1),
+        ([step(0, 0, 10_000), op("aten::view", 0, 9), *sided((4000, 10_000))], "two-sided-step", 10_000, 1),
+        ([step(0, 0, 6000), step(1, 6000, 4000), *sided((6000, 10_000))], "one-side", 4000, 1),
+        ([step(0, 0, 10_000), *sided((0, 10_000))], None, 10_000, 1),
+    ],
+    ids=["longer is later", "longer is earlier", "marked step", "later steps", "one side"],
+)
+def test_a_window_with_two_sides_is_judged_on_one_unless_both_are_one_step(
+    tmp_path: Path, events: list[Event], slug: str | None, wall_us: float, steps: int
+) -> None:
+    analysis = analyse([write_trace(tmp_path / "trace.json", events)])
+    told = [each for each in analysis.caveats if each.slug in {"one-side", "two-sided", "two-sided-step"}]
+    assert [each.slug for each in told] == ([slug] if slug else [])
+    assert (analysis.steps.wall_us, analysis.steps.count) == (pytest.approx(wall_us, rel=0.02), steps)
+    assert "apart" not in (analysis.verdict.first_step or "")
+    assert all("--window" in each.message for each in told)
+
+
 @pytest.mark.parametrize("cut_us", [350.0, 1200.0, 1950.0])
 def test_two_stretches_of_time_hold_the_work_of_the_whole_trace(gpu: Path, cut_us: float) -> None:
     parts = [analyse([gpu], Options(stretch_us=cut)) for cut in ((None, cut_us), (cut_us, None))]

@@ -12,7 +12,7 @@ from rich.cells import cell_len
 
 from bottleneck.errors import TraceError
 from bottleneck.gate.count import count
-from bottleneck.pipeline import analyse, explain
+from bottleneck.pipeline import Options, analyse, explain
 from bottleneck.report.analysis_document import SCREEN_LINES, to_screen
 from bottleneck.report.json_text import to_json
 from bottleneck.schema.analysis import Analysis, KernelSummary
@@ -141,9 +141,26 @@ def test_small_bert_on_an_h100_keeps_the_device_busy_a_fifteenth_of_its_step(tra
 def test_the_video_transformer_is_told_as_a_host_bound_start_and_a_busy_device(traces: Path) -> None:
     analysis = analysed(traces / TIMESFORMER)
     assert analysis.totals.busy_us == pytest.approx(158_400, abs=50)
-    told = [analysis.verdict.sentence, *(caveat.message for caveat in analysis.caveats if caveat.slug == "two-sided")]
+    caveats = [caveat.message for caveat in analysis.caveats if caveat.slug == "two-sided-step"]
+    told = [analysis.verdict.sentence, *caveats]
     assert all("two sides" in text and "busy 0.0 %" in text for text in told)
     assert len(told) == 2
+    # Each step has both sides, so that it is judged whole.
+    assert analysis.findings[0].slug == "python-call"
+    assert analysis.verdict.first_step is not None and "apart" not in analysis.verdict.first_step
+
+
+def test_of_a_cold_start_and_busy_work_the_longer_is_explained_and_the_other_one_named(traces: Path) -> None:
+    path = traces / "CodingPlatelets+SwitchTransformers__result__trace_100Kpar_4exp_8batch_128seq_1024.json.gz"
+    analysis = analysed(path)
+    assert analysis.totals.busy_us / analysis.steps.wall_us > 0.9
+    assert (analysis.verdict.bound, analysis.findings[0].slug) == ("compute", "half-precision")
+    (told,) = [caveat for caveat in analysis.caveats if caveat.slug == "one-side"]
+    assert told.message.endswith("the later is explained, the other is left out: --window :434.881ms")
+    other = analyse([path], Options(stretch_us=(None, 434_881.0)))
+    whole = analyse([path], Options(whole=True))
+    assert analysis.totals.busy_us + other.totals.busy_us == pytest.approx(whole.totals.busy_us)
+    assert analysis.steps.wall_us + other.steps.wall_us == pytest.approx(whole.steps.wall_us)
 
 
 def test_the_attention_of_the_video_transformer_has_untapped_bandwidth_and_says_why(traces: Path) -> None:

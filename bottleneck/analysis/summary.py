@@ -18,6 +18,7 @@ from bottleneck.schema.analysis import (
     GROUPS,
     KERNELS_MISSING,
     ONE_RANK,
+    TWO_SIDED,
     Caveat,
     Coverage,
     Device,
@@ -350,7 +351,7 @@ def _lost_product_caveats(rows: KernelTimes, totals: Totals) -> tuple[Caveat, ..
 def _sides_caveats(result: LedgerResult) -> tuple[Caveat, ...]:
     if result.sides is None:
         return ()
-    return (Caveat("two-sided", f"{describe_sides(result.sides)}: each side has its own bound"),)
+    return (Caveat(TWO_SIDED, f"{describe_sides(result.sides)}: each side has its own bound"),)
 
 
 def _one_rank_caveats(linked: Linked, result: LedgerResult) -> tuple[Caveat, ...]:

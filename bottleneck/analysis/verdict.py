@@ -345,7 +345,8 @@ def _recording_advice(grounds: Grounds, decision: BoundDecision, findings: Seque
         gains = (each.predicted_gain_us for each in findings)
         most_us = max((gain.low for gain in gains if gain is not None), default=0.0)
         return None if most_us > decision.share * grounds.ledger.wall_us / 2 else _ALL_RANKS
-    return "judge the sides apart, with a recording of warmed-up steps" if grounds.sides is not None else None
+    parted = grounds.sides is not None and not grounds.sides.is_one_step
+    return "judge the sides apart, with a recording of warmed-up steps" if parted else None
 
 
 def _first_finding(grounds: Grounds, findings: Sequence[Finding]) -> str | None:

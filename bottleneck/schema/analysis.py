@@ -46,6 +46,7 @@ DISTURBED, CONTENDED = "disturbed-profile", "contended"
 HALF_RECORDED, GRAPH_CAPTURE, ONE_OFF = "device-not-recorded", "graph-capture", "one-off"
 # No longer holds once several ranks are looked at together.
 ONE_RANK = "one-rank"
+TWO_SIDED = "two-sided"
 KERNELS_MISSING, SAMPLED = "kernels-missing", "sampled"
 BROKEN_TRACE_SLUGS = frozenset({"no-device-events", HALF_RECORDED, KERNELS_MISSING, SAMPLED, DISTURBED, CONTENDED})
 

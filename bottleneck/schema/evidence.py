@@ -27,11 +27,15 @@ class OpSum:
 
 @dataclass(frozen=True)
 class TwoSided:
-    """The moment that parts the window, as a share of it, and the share of each side in which the device was busy."""
+    """The moment that parts the window, as a share of it, and the share of each side in which the device was busy.
+
+    ``is_one_step`` is True where both sides belong to each step of the program, so that one verdict holds for both.
+    """
 
     split: float
     busy_before: float
     busy_after: float
+    is_one_step: bool = False
 
 
 @dataclass(frozen=True, eq=False)

@@ -165,6 +165,42 @@ def without_lead_in(trace: Trace, window: Window) -> Window:
     return replace(window, start_us=at_us, steps=(step,), lead_in_us=at_us - window.start_us)
 
 
+# A step may begin on the host up to this part of it before the device works on it.
+_UNTIL_IT_WORKS = 0.1
+
+
+def choose_side(trace: Trace, window: Window, at_us: float) -> Window | None:
+    """The side of a window that is judged where it is parted at an instant; null where it is one step with marks.
+
+    The later side, which has warmed up, where it holds whole steps; else the longer one. A single step with marks has
+    both sides each time that it runs, so that it is judged as it is.
+    """
+    later = tuple(step for step in window.steps if step.start_us + _UNTIL_IT_WORKS * step.us >= at_us)
+    if later:
+        began_us, done_us = wall_spans(trace, later)
+        earlier = [(step, "on the earlier side of the window") for step in window.steps if step not in later]
+        aside = tuple(sorted([*window.set_aside, *earlier], key=lambda each: each[0].start_us))
+        return replace(window, start_us=float(began_us[0]), end_us=float(done_us[-1]), steps=later, set_aside=aside)
+    if window.source != "whole" and len(window.steps) == 1:
+        return None
+    is_later = window.end_us - at_us >= at_us - window.start_us
+    start_us, end_us = (at_us, window.end_us) if is_later else (window.start_us, at_us)
+    zero_us = whole_window(trace).start_us
+    return stretch(trace, start_us - zero_us, end_us - zero_us)
+
+
+def side_options(trace: Trace, window: Window, at_us: float) -> tuple[str, str]:
+    """The values of ``--window`` that take the earlier and the later side of a window that is parted at an instant."""
+    whole = whole_window(trace)
+
+    def told(instant_us: float) -> str:
+        return f"{(instant_us - whole.start_us) / 1e3:.3f}ms"
+
+    low = told(window.start_us) if window.start_us > whole.start_us else ""
+    high = told(window.end_us) if window.end_us < whole.end_us else ""
+    return f"{low}:{told(at_us)}", f"{told(at_us)}:{high}"
+
+
 def _spans(trace: Trace, chosen: Flags) -> list[tuple[float, float]]:
     """First start and last end of the chosen events; empty when there are none."""
     start_us = trace.events["ts_us"].to_numpy()[chosen]

@@ -199,7 +199,7 @@ def test_small_bert_on_an_h100_is_busy_for_a_third_of_a_millisecond(traces: Path
 def test_timesformer_on_an_h100_is_idle_first_and_busy_then(traces: Path) -> None:
     analysis = analysed(traces / f"{_TRACELENS}h100__facebook_timesformer-base-finetuned-k400__1016002.json.gz")
     assert analysis.totals.busy_us == pytest.approx(158_400, rel=1e-3)
-    assert "two-sided" in [caveat.slug for caveat in analysis.caveats]
+    assert "two-sided-step" in [caveat.slug for caveat in analysis.caveats]
     assert "busy 0.0 % of its first 57.0 % and 96.4 % of the rest" in analysis.verdict.sentence
 
 

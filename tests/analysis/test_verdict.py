@@ -206,6 +206,8 @@ def test_two_sided_window_is_told_with_its_figures() -> None:
     sentence = decide(grounds).sentence
     assert "busy 0.0 % of its first 57.0 % and 96.4 % of the rest" in sentence
     assert "judge the sides apart" in sentence
+    one_step = replace(grounds, sides=TwoSided(0.57, 0.0, 0.964, is_one_step=True))
+    assert "judge the sides apart" not in decide(one_step).sentence
 
 
 def test_long_names_are_cut() -> None:
