@@ -37,7 +37,7 @@ from bottleneck.advice.ranking import Draft
 from bottleneck.schema.analysis import Interval
 from bottleneck.schema.evidence import Evidence, remembered
 from bottleneck.schema.op_names import IN_PLACE
-from bottleneck.schema.tables import as_integers, text_matches
+from bottleneck.schema.tables import FRESH_FROM_BYTES, as_integers, text_matches
 from bottleneck.units import format_share, format_si, format_us
 
 # What a compiler makes one loop of: each element of the result hangs on one element, or one row, of the operands.
@@ -53,8 +53,6 @@ _TRIFLE_BYTES = 4096.0
 # A compiled loop reaches the bandwidth of the eager one or less: measured 1.2 to 1.7 times its floor (Inductor's C++ on
 # a chain of 8 multiplications of 16 million numbers), and 0.8 to 1 of the bandwidth with Triton (cost_model, 6).
 _SLACK = 2.0
-# The C library maps blocks of this size anew at every allocation (analysis.faults): each such result costs its pages.
-_FRESH_FROM_BYTES = 32 * 2**20
 # On a CPU, what a compiled loop takes of the time that an op takes beyond its bytes, at least and at most. Measured
 # with Inductor's C++ on one thread, half a million to 16 million numbers: exp, tanh … cost as much as before; a layer
 # norm becomes 1.4 times as long (ATen's has wide vectors for its statistics); random numbers take 1.8 times as long,
@@ -292,7 +290,7 @@ def _fresh_us(work: KernelWork, found: _Candidates, beyond: Floats) -> Floats:
     """The part of ``beyond`` that new pages for the result take, on a CPU."""
     rate, place = work.evidence.analysis.device.fresh_bytes_per_s, found.place
     written = found.bytes
-    makes_result = ~work.op_like(IN_PLACE)[place] & ~work.family("reduction")[place] & (written >= _FRESH_FROM_BYTES)
+    makes_result = ~work.op_like(IN_PLACE)[place] & ~work.family("reduction")[place] & (written >= FRESH_FROM_BYTES)
     if rate is None:
         return np.zeros(place.size)
     # An op with next to no arithmetic spends its time beyond the bytes on nothing else.

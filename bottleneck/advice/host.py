@@ -28,6 +28,7 @@ from bottleneck.advice.quantities import (
 )
 from bottleneck.advice.ranking import Draft, up_to
 from bottleneck.advice.transfers import waits_in_copies
+from bottleneck.schema.accounts import PAGES
 from bottleneck.schema.analysis import IdleCause, Interval
 from bottleneck.schema.evidence import Evidence, remembered
 from bottleneck.schema.tables import text_matches
@@ -39,7 +40,6 @@ _TAKES, _FREES = (re.compile(rf"^(cuda|hip){verb}(?!Host|Async|Array)") for verb
 # Below so many tensors per step a step may also be warming up; frees are as many as allocations up to this share.
 _FEW_TENSORS, _AS_MANY = 16, 0.2
 _READS = ("aten::item", "aten::_local_scalar_dense", "aten::is_nonzero", "aten::nonzero")
-_FAULTS = "first touch of fresh pages"
 # What a frame outside the model's own work is called: saving, logging, drawing, checking.
 _SIDE_WORK = re.compile(
     r"> \w*(save|dump|write|print|log|flush|fsync|savefig|add_scalar|add_histogram|imwrite|to_csv|validate|evaluate)"
@@ -224,7 +224,7 @@ def _driver_calls(evidence: Evidence) -> tuple[float, float]:
 
 def fresh_pages(evidence: Evidence) -> Draft | None:
     """Rule 10 on a CPU: large results come in pages that the system has to hand out (and zero) in each step anew."""
-    rows = [row for row in idle_rows(evidence, "allocator") if (row.detail or "").endswith(_FAULTS)]
+    rows = [row for row in idle_rows(evidence, "allocator") if (row.detail or "").endswith(PAGES)]
     spent_us = sum(row.us for row in rows)
     if not runs_on_host(evidence) or share_of_step(evidence, spent_us) < _LEAST_FAULTS:
         return None
@@ -232,7 +232,7 @@ def fresh_pages(evidence: Evidence) -> Draft | None:
         slug="fresh-pages",
         title="Every step fills memory that the system hands out anew",
         evidence=(
-            f"{format_per_step(evidence, spent_us)} goes into the first touch of new pages",
+            f"{format_per_step(evidence, spent_us)} goes into the first touch of new pages and into giving them back",
             *(_place(row) for row in rows[:3]),
         ),
         advice="Write into tensors that are kept (out=, in place), or use an allocator that keeps large blocks.",

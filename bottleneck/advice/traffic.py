@@ -27,12 +27,10 @@ from bottleneck.advice.ranking import Draft, up_to
 from bottleneck.schema.analysis import REGIMES
 from bottleneck.schema.evidence import Evidence
 from bottleneck.schema.op_names import IN_PLACE
-from bottleneck.schema.tables import as_integers, text_matches
+from bottleneck.schema.tables import FRESH_FROM_BYTES, as_integers, text_matches
 from bottleneck.units import format_share, format_si, format_us
 
 _LEAST_SHARE = 0.02
-# The C library gives blocks of this size back when they are freed, and maps them anew (analysis.faults).
-_FRESH_FROM_BYTES = 32 * 2**20
 _LARGE_BYTES = 2.0**20
 
 _STRIDED = re.compile(r"^strided access")
@@ -298,7 +296,7 @@ def zeroed_gradients(evidence: Evidence) -> Draft | None:
     adds = work.op_like(_ADDS) & accumulates[parent]
     zeroing, adding = (np.where(rows, work.us, 0.0) for rows in (zeroes, adds))
     dropped = float(np.nan_to_num(elements(work, zeroes)).sum()) * 4.0 / evidence.steps
-    comes_anew = runs_on_host(evidence) and dropped >= _FRESH_FROM_BYTES
+    comes_anew = runs_on_host(evidence) and dropped >= FRESH_FROM_BYTES
     return Draft(
         slug="zeroed-gradients",
         title="Gradients are filled with zeros at every step",
@@ -341,7 +339,7 @@ def results_apart(evidence: Evidence) -> Draft | None:
     rows &= ~by_signature(work, rows, (each for each in np.unique(work.signature[rows]).tolist() if _given(work, each)))
     written = elements(work, rows) * 4.0
     if runs_on_host(evidence):
-        return _fresh_results(work, rows & (written >= _FRESH_FROM_BYTES), np.nan_to_num(written))
+        return _fresh_results(work, rows & (written >= FRESH_FROM_BYTES), np.nan_to_num(written))
     peak, capacity = evidence.analysis.totals.peak_memory_bytes, evidence.analysis.device.memory_bytes
     if not peak or not capacity or peak < _NEARLY_FULL * capacity or not rows.any():
         return None

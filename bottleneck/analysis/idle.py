@@ -9,7 +9,7 @@ import pandas as pd
 
 from bottleneck.analysis.host import Host
 from bottleneck.analysis.intervals import NOTHING, RESOLUTION_US, Flags, Floats, Integers, Segments, cut, grouped, tally
-from bottleneck.schema.accounts import IDLE_CAUSES
+from bottleneck.schema.accounts import IDLE_CAUSES, PAGES
 from bottleneck.schema.linked_trace import KERNEL_GAP_US, Linked
 from bottleneck.schema.op_names import BUILT_IN_CALL
 from bottleneck.schema.tables import as_integers
@@ -177,7 +177,7 @@ _COPY = re.compile(r"(?P<way>[HDP]to[HDP])(?: \((?P<ends>[^)]{1,60})\))?")
 # The engine's own name for a backward op is its node's name behind this.
 _BACKWARD = "autograd::engine::evaluate_function: "
 _LONGEST = 120
-FAULTS = "first touch of fresh pages"
+FAULTS, FREED = PAGES
 
 
 def detail_of(
@@ -200,7 +200,7 @@ def detail_of(
         return short(op or event)
     if cause == "dependency":
         return event and f"{short(event)} of another stream"
-    return short(event)
+    return FREED if cause == "allocator" and event is None else short(event)
 
 
 def copy_words(kernel: str) -> str | None:
@@ -352,11 +352,11 @@ def explain_ops(rows: Integers, cause: Integers, us: Floats, linked: Linked, hos
     return Waits(cause, coded(ops["source"]), coded(ops["module"]), detail, us, rows)
 
 
-def explain_faults(rows: Integers, us: Floats, linked: Linked) -> Waits:
-    """Page faults of ops of the host (rows of OPS), as waits for the allocator."""
+def explain_pages(rows: Integers, us: Floats, linked: Linked, what: str) -> Waits:
+    """Time that ops of the host (rows of OPS) spend on pages of memory, as waits for the allocator."""
     ops = linked.ops.iloc[rows]
     names = coded(ops["name"])
-    detail = Coded(names.code, [f"{short(label)} > {FAULTS}" for label in names.labels])
+    detail = Coded(names.code, [f"{short(label)} > {what}" for label in names.labels])
     return Waits(np.full(rows.size, _ALLOCATOR), coded(ops["source"]), coded(ops["module"]), detail, us, rows)
 
 

@@ -13,14 +13,16 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from bottleneck.analysis.host import Host, innermost_op, owned_segments, read_host
+from bottleneck.analysis.host import Host, freed_blocks, innermost_op, owned_segments, read_host
 from bottleneck.analysis.idle import (
+    FAULTS,
+    FREED,
     IDLE_TEXTS,
     Gaps,
     Pieces,
     explain,
-    explain_faults,
     explain_ops,
+    explain_pages,
     fold,
     lost_us,
     split_gaps,
@@ -45,7 +47,7 @@ from bottleneck.schema.accounts import ACCOUNTS, IDLE_CAUSES, UNMODELLED, UNMODE
 from bottleneck.schema.analysis import KERNELS_MISSING, Caveat, Device, Ledger, LedgerEntry
 from bottleneck.schema.evidence import TwoSided
 from bottleneck.schema.linked_trace import Linked
-from bottleneck.schema.tables import text_matches
+from bottleneck.schema.tables import FRESH_FROM_BYTES, text_matches
 from bottleneck.units import format_share
 
 # Ops that do nothing but wait for a collective.
@@ -129,11 +131,6 @@ def _is_blocked(pieces: Pieces, linked: Linked, host: Host) -> Flags:
     return np.asarray((in_python & called) | (pieces.cause == _DISPATCH))
 
 
-# glibc maps blocks from this size on anew at each allocation, and gives them back when they are freed; below it the
-# heap grows to hold them (M_MMAP_THRESHOLD is dynamic up to DEFAULT_MMAP_THRESHOLD_MAX, malloc/malloc.c).
-FRESH_FROM_BYTES = 32 * 2**20
-
-
 def fault_us(linked: Linked, roofline: pd.DataFrame, allocates: Flags, device: Device | None) -> Floats:
     """Microseconds of each row of OPS that are page faults; zero where nothing shows them.
 
@@ -161,8 +158,20 @@ def _fresh_bytes(linked: Linked, roofline: pd.DataFrame, allocates: Flags) -> Fl
     return tally(toucher[known], large["bytes"].to_numpy(np.float64)[known], len(linked.ops))
 
 
+def freed_us(linked: Linked, roofline: pd.DataFrame) -> Floats:
+    """Microseconds of each row of OPS in which the system takes freed pages back; of ops that do no work of their own.
+
+    What a working op does after it frees a block may be its work.
+    """
+    freed = freed_blocks(linked)
+    op = _open_ops(linked.ops, freed)
+    known = np.flatnonzero((op >= 0) & np.append((roofline["bound"] == "dispatch").to_numpy(), False)[op])
+    spent = (freed["end_us"] - freed["ts_us"]).to_numpy()
+    return np.asarray(np.minimum(tally(op[known], spent[known], len(linked.ops)), linked.ops["self_us"].to_numpy()))
+
+
 def _open_ops(ops: pd.DataFrame, memory: pd.DataFrame) -> Integers:
-    """Row in OPS of the innermost op open at each allocation, -1 for none."""
+    """Row in OPS of the innermost op open at each row of MEMORY, -1 for none."""
     op = np.full(len(memory), -1, dtype=np.int64)
     threads, at = memory["thread"].cat, memory["ts_us"].to_numpy()
     for code, mine in grouped(threads.codes.to_numpy().astype(np.int64)):
@@ -286,7 +295,7 @@ def build_ledger(linked: Linked, roofline: pd.DataFrame, ceilings: Device | None
         account = _host_accounts(linked, roofline, host)
         devices: tuple[int, ...] = (0,)
         faults = fault_us(linked, roofline, _allocates(linked), ceilings)
-        parts = [_charge_host(linked, host, account, faults)]
+        parts = [_charge_host(linked, host, account, {FAULTS: faults, FREED: freed_us(linked, roofline)})]
     else:
         account = _device_accounts(roofline)
         devices = _devices_used(linked)
@@ -402,25 +411,25 @@ def _charge_device(linked: Linked, host: Host, device: int, account: Integers) -
     return _DeviceLedger(kernel_us, pieces.by_cause(), waits, overlap, sides, lost_us(pieces, idle, linked))
 
 
-def _charge_host(linked: Linked, host: Host, account: Integers, faults: Floats) -> _DeviceLedger:
+def _charge_host(linked: Linked, host: Host, account: Integers, page_us: Mapping[str, Floats]) -> _DeviceLedger:
     timeline = host_timeline(linked, host)
     kernel_us, idle, pieces = timeline.kernel_us, timeline.idle, timeline.pieces
     waits = is_wait(account)
     waiting = np.flatnonzero(waits & (kernel_us > 0))
     inside = fold(explain_ops(waiting, _CAUSE[account[waiting]], kernel_us[waiting], linked, host))
     self_us = linked.ops["self_us"].to_numpy()
-    fault_us = np.where(waits, 0.0, faults) * np.divide(
-        kernel_us, self_us, out=np.zeros(self_us.size), where=self_us > 0
-    )
-    faulting = np.flatnonzero(fault_us)
-    touched = fold(explain_faults(faulting, fault_us[faulting], linked))
-    kernel_us -= fault_us
-    cause_us = pieces.by_cause()
-    cause_us[_ALLOCATOR] += fault_us.sum()
+    charged = np.divide(kernel_us, self_us, out=np.zeros(self_us.size), where=self_us > 0)
+    cause_us, tables = pieces.by_cause(), [inside]
+    for what, whole_us in page_us.items():
+        us = np.where(waits, 0.0, whole_us) * charged
+        rows = np.flatnonzero(us)
+        tables.append(fold(explain_pages(rows, us[rows], linked, what)))
+        kernel_us = kernel_us - us
+        cause_us[_ALLOCATOR] += us.sum()
     outside = fold(explain(pieces, idle, linked, host))
     busy_us = math.fsum(kernel_us) - math.fsum(kernel_us[waiting])
     overlap = np.array([busy_us, timeline.collective_us, timeline.exposed_us, 0.0, 0.0])
-    return _DeviceLedger(kernel_us, cause_us, pd.concat((inside, touched, outside), ignore_index=True), overlap)
+    return _DeviceLedger(kernel_us, cause_us, pd.concat((*tables, outside), ignore_index=True), overlap)
 
 
 def _mean_idle(idle: list[pd.DataFrame], steps: int) -> pd.DataFrame:

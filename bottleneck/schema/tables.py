@@ -151,6 +151,10 @@ MEMORY = Table(
     },
 )  # one row per '[memory]' event, sorted by ts_us
 
+# glibc maps blocks from this size on anew at each allocation, and gives them back when they are freed; below it the
+# heap grows to hold them (M_MMAP_THRESHOLD is dynamic up to DEFAULT_MMAP_THRESHOLD_MAX, malloc/malloc.c).
+FRESH_FROM_BYTES = 32 * 2**20
+
 OPS = Table(
     "OPS",
     {

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from bottleneck.analysis.ledger import FRESH_FROM_BYTES, LedgerResult, build_ledger, ledger_of
+from bottleneck.analysis.ledger import LedgerResult, build_ledger, ledger_of
 from bottleneck.schema.accounts import ACCOUNTS
 from bottleneck.schema.analysis import GROUPS, Device
 from bottleneck.schema.evidence import TwoSided
-from bottleneck.schema.tables import MEMORY
+from bottleneck.schema.tables import FRESH_FROM_BYTES, MEMORY
 from tests.analysis.scenes import MAIN, Event, Kernel, Op, Scene, table
 from tests.trace_cache import analysed
 
@@ -203,6 +203,15 @@ def test_timesformer_on_an_h100_is_idle_first_and_busy_then(traces: Path) -> Non
     assert "busy 0.0 % of its first 57.0 % and 96.4 % of the rest" in analysis.verdict.sentence
 
 
+def test_python_time_behind_freed_tensors_of_a_cpu_trace_is_the_allocators(traces: Path) -> None:
+    name = "cpu_tensorboard_logs__hmoss-6a49xb_4025559.1732704788383329918.pt.trace.json.gz"
+    shares = {
+        entry.account: entry.share for entry in analysed(traces / f"harryjmoss+particle_transformer__{name}").ledger
+    }
+    assert shares["overhead.allocator"] == pytest.approx(0.088, abs=0.005)  # 9.0 % were Python
+    assert shares["overhead.python"] < 0.01
+
+
 _SIZE = 64 * 2**20
 _CPU = Device("a CPU", None, "cpu", 1, {}, None, None, "measured", {}, fresh_bytes_per_s=_SIZE / 10e-3)
 _FLOORS = {"compute_us": 0.0, "memory_us": 3_000.0, "launch_us": 1.0}
@@ -281,6 +290,54 @@ def test_next_op_of_the_same_tree_touches_what_an_op_only_handed_out() -> None:
 def test_who_touches_memory_of_a_tree_that_only_hands_it_out_is_not_known() -> None:
     ops = [Op(500, 20, "aten::empty", bound="dispatch"), _MUL]
     assert _charged(*ops, memory=[_allocated(510)]).kernel_us.tolist() == pytest.approx([20, 19_300])
+
+
+def _freed_after(ts: float, *, on_device: bool = False, size: int = _SIZE) -> list[dict[str, Any]]:
+    return [_allocated(ts, -size, on_device=on_device)]
+
+
+_NEXT = Op(28_000, 2_000, "aten::add", roofline=_FLOORS)
+
+
+def test_gap_after_a_large_block_is_freed_is_the_allocators_up_to_the_next_event() -> None:
+    result = _charged(_MUL, replace(_NEXT, ts=25_300), memory=_freed_after(20_300))
+    assert _allocator_us(result) == pytest.approx(5_000)
+    told = result.idle[result.idle["cause"] == "allocator"]
+    assert told["detail"].tolist() == ["giving freed pages back"]
+
+
+def test_a_gap_longer_than_giving_the_pages_back_can_take_is_split() -> None:
+    result = _charged(replace(_MUL, dur=300), _NEXT, memory=_freed_after(1_300))
+    accounts = {entry.account: entry.us for entry in result.ledger.entries}
+    assert accounts["overhead.allocator"] == pytest.approx(_SIZE / 4096)
+    assert accounts["overhead.python"] >= 28_000 - 1_300 - _SIZE / 4096 - 1
+
+
+@pytest.mark.parametrize(
+    "memory",
+    [_freed_after(20_300, size=FRESH_FROM_BYTES - 1), _freed_after(20_300, on_device=True), _freed_after(29_990)],
+    ids=["small", "on a device", "nothing after it"],
+)
+def test_a_gap_without_evidence_of_a_large_block_stays_python(memory: list[dict[str, Any]]) -> None:
+    assert _allocator_us(_charged(_MUL, replace(_NEXT, dur=1_990), memory=memory)) == 0
+
+
+def test_block_freed_inside_an_op_without_work_of_its_own_is_the_allocators() -> None:
+    node = Op(1_000, 9_000, "autograd::engine::evaluate_function: MulBackward0", bound="dispatch")
+    inner = Op(1_100, 3_000, "aten::mul", parent=0, roofline=_FLOORS)
+    result = _charged(node, inner, memory=_freed_after(5_000))
+    assert _allocator_us(result) == pytest.approx(5_000)
+    assert result.idle.loc[result.idle["cause"] == "allocator", "detail"].tolist() == [
+        "MulBackward0 > giving freed pages back"
+    ]
+
+
+def test_host_block_freed_between_ops_of_a_gpu_program_is_the_allocators() -> None:
+    ops = [Op(0, 1_000), Op(6_000, 1_000)]
+    kernels = [Kernel(500, 500), Kernel(6_500, 500)]
+    with_memory = Scene(7_000, kernels, ops=ops, more={"memory": table(MEMORY, _freed_after(1_000))})
+    assert _accounts(with_memory)["overhead.allocator"] == pytest.approx(5_000)
+    assert "overhead.allocator" not in _accounts(replace(with_memory, more={}))
 
 
 def test_faults_inside_a_data_loader_are_waiting_for_data() -> None:
