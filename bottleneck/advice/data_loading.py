@@ -3,6 +3,7 @@
 Workers hide a wait only as far as there are processors for them: what they compute, they take from training.
 """
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -41,6 +42,10 @@ _ENDS_WORKERS = re.compile(r"dataloader\.py\(\d+\): _shutdown_workers$")
 
 # The profiler stretches a loader written in Python more than the work around it: what is left of a wait at least.
 _LEAST_REMOVED = 0.85
+# Below so many batches, or rounds of all workers, waits at regular distances are a coincidence. A batch that was there
+# already takes this part of the longest wait at most.
+_LEAST_BATCHES, _LEAST_ROUNDS, _SHORT = 6, 2, 0.2
+_NAMED_WORKERS = 64
 # Work that follows a loader of its own process finds the caches emptied: what it wins without one, as a share of itself
 # and of the wait, whichever is less. (ours; examples/slow_loader.py: 2.4 ms beside its loader, 1.2 ms without)
 _WARMER, _DISPLACED = 0.5, 0.1
@@ -55,6 +60,8 @@ def input_wait(evidence: Evidence) -> Draft | None:
     warm_us = _warming_us(evidence)
     around = (entry.account for entry in evidence.analysis.ledger if entry.account != INPUT)
     several, first_us = SEVERAL_PROCESSES in loader_kinds(evidence), start_up(evidence).first_us
+    workers, bunch = _bunches(evidence) or (None, None)
+    enough = None if workers is None else _enough_workers(evidence, workers)
     return Draft(
         slug="input-wait",
         title="The step waits for its data",
@@ -62,6 +69,8 @@ def input_wait(evidence: Evidence) -> Draft | None:
             f"waiting for data takes {format_us(wait_us)} of the {format_us(evidence.step_us)} step "
             f"({format_share(share)}): {'severe' if share >= _SEVERE else 'moderate'}",
             *((_of_workers(first_us, wait_us),) if several else ()),
+            *(() if bunch is None else (bunch,)),
+            *(() if enough is None else (f"about {enough} workers would keep up, on as many processors",)),
             *idle_lines(evidence, "input", most=2),
         ),
         advice=(
@@ -69,7 +78,7 @@ def input_wait(evidence: Evidence) -> Draft | None:
             if several
             else "Load the next batches while the step computes, or make a sample cheaper to load."
         ),
-        code="loader = DataLoader(dataset, num_workers=8, prefetch_factor=4, persistent_workers=True)"
+        code=f"loader = DataLoader(dataset, num_workers={enough or 8}, prefetch_factor=4, persistent_workers=True)"
         if several
         else "batch = next(iter(loader))  # replay this one batch: the step without its loader",
         gain_us=Interval(_LEAST_REMOVED * wait_us, wait_us + warm_us),
@@ -77,6 +86,39 @@ def input_wait(evidence: Evidence) -> Draft | None:
         tries=("replay-batch",) if loader_kinds(evidence) else (),
         confidence="high" if share >= _SEVERE else "medium",
     )
+
+
+def _bunches(evidence: Evidence) -> tuple[int, str] | None:
+    """Number of workers that deliver their batches together, and that in words; null where waits are even, or too few.
+
+    Workers that begin together and take equally long deliver together: the program waits for the first batch, has the
+    others at once, and waits again.
+    """
+    events, rows = evidence.linked.trace.events, rows_of_events(evidence, LOADER)
+    waits_us = events["dur_us"].to_numpy()[rows]
+    if SEVERAL_PROCESSES not in loader_kinds(evidence) or waits_us.size < _LEAST_BATCHES:
+        return None
+    is_long = waits_us > waits_us.max() / 2
+    apart = np.diff(np.flatnonzero(is_long))
+    if apart.size < _LEAST_ROUNDS or apart.min() < 2 or apart.min() != apart.max():
+        return None
+    first_us, others_us = (float(np.median(waits_us[each])) * host_scale(evidence) for each in (is_long, ~is_long))
+    workers = int(apart[0])
+    words = (
+        f"one batch in {workers} is waited for {format_us(first_us)}, the others {format_us(others_us)}: {workers} "
+        "workers begin, and deliver, at the same time"
+    )
+    return (workers, words) if others_us < _SHORT * first_us else None
+
+
+def _enough_workers(evidence: Evidence, workers: int) -> int | None:
+    """Workers that keep up, if each takes as long for a batch as now; null where they would be too many to name.
+
+    So many workers deliver as many batches in that many steps: the time of one. The step without its wait needs more.
+    """
+    needed_us = evidence.step_us - account_us(evidence, INPUT)
+    count = math.ceil(workers * evidence.step_us / needed_us) if needed_us > 0 else _NAMED_WORKERS + 1
+    return count if count <= _NAMED_WORKERS else None
 
 
 def _of_workers(first_us: float, wait_us: float) -> str:

@@ -27,20 +27,35 @@ _COLD = 2.0
 _OUTLIER = 2.0
 # More outliers than this are the program's own rhythm, such as an evaluation every few steps.
 _RARE = 0.2
+# So many long steps at equal distances are no coincidence.
+_BEATS = 3
 
 
 def set_aside_reasons(us: Sequence[float]) -> list[str | None]:
     """Reason for setting each step aside, by its duration; null for steps that count, which are one stretch.
 
     First steps are set aside while they exceed the later half, then steps that took twice the median of the rest, and
-    then all steps outside the longest stretch without one (of equal stretches the last).
+    then all steps outside the longest stretch without one (of equal stretches the last). Long steps at equal distances
+    are the program's own rhythm: workers of a loader that deliver their batches together, an evaluation.
     """
     times = np.asarray(us, dtype=np.float64)
+    if _has_rhythm(times):
+        return [None] * len(times)
     cold, usual_us = _warming_up(times)
     reasons: list[str | None] = [
         f"still warming up: {time / usual_us:.3g} times the median of the later steps" for time in times[:cold].tolist()
     ]
     return reasons + _warm_reasons(times[cold:])
+
+
+def _has_rhythm(times: Floats) -> bool:
+    """True if the long steps are equally far apart, one by one, and equally long."""
+    long = np.flatnonzero(times > _OUTLIER * np.median(times)) if len(times) else np.zeros(0, dtype=np.int64)
+    apart = np.diff(long)
+    if len(long) < _BEATS or apart.min() < 2 or apart.min() != apart.max():
+        return False
+    goes_on = len(times) - long[-1] <= apart[0]  # no other one would have followed before the end
+    return bool(goes_on and times[long].max() < _OUTLIER * times[long].min())
 
 
 def _warming_up(times: Floats) -> tuple[int, float]:

@@ -1,5 +1,6 @@
 """Findings about waiting for input: what the wait is worth, and how far workers can hide it."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -78,6 +79,38 @@ def test_workers_that_do_not_keep_up_are_told_from_none(tmp_path: Path) -> None:
     draft = input_wait(case)
     assert draft is not None and "worker processes" in draft.evidence[1]
     assert loader_without_workers(case) is None
+
+
+def bunches(waits_us: Sequence[float]) -> list[Event]:
+    """Steps of 10 ms of work after a wait for the batch of a worker."""
+    events, at = [], 0.0
+    for number, wait_us in enumerate(waits_us):
+        length = wait_us + 10_000
+        events += [
+            step(number, at, length - 1),
+            complete(f"enumerate(DataLoader)#{SEVERAL}.__next__", "user_annotation", at + 1, wait_us),
+            op("aten::mm", at + wait_us + 2, 9_990, dims=[[64, 64], [64, 64]]),
+        ]
+        at += length
+    return [frame("train.py(12): train", 0, at), *events]
+
+
+def test_workers_that_deliver_together_are_counted_by_the_waits_between(tmp_path: Path) -> None:
+    draft = input_wait(case_of(tmp_path, bunches([40_000, 100, 100, 100] * 3)))
+    assert draft is not None
+    assert "one batch in 4 is waited for 40.0 ms, the others 100 us" in draft.evidence[2]
+    # 4 batches in 80.3 ms, one in 10 ms.
+    assert "about 9 workers" in draft.evidence[3] and "num_workers=9" in (draft.code or "")
+
+
+@pytest.mark.parametrize(
+    "waits_us",
+    [[10_000] * 12, [40_000, 100, 100, 40_000, 100, 40_000, 100, 100, 100, 100, 100, 100], [40_000, 100, 100, 100]],
+    ids=["even", "irregular", "too few"],
+)
+def test_waits_without_a_rhythm_are_no_bunches(tmp_path: Path, waits_us: list[float]) -> None:
+    draft = input_wait(case_of(tmp_path, bunches(waits_us)))
+    assert draft is None or not any("one batch in" in line for line in draft.evidence)
 
 
 def test_on_two_processors_workers_halve_a_step_that_only_loads(tmp_path: Path) -> None:

@@ -320,6 +320,14 @@ def test_steps_that_vary_less_than_twofold_count() -> None:
     assert kinds(210, 219, 425, 210, 220) == [""] * 5
 
 
+def test_slow_steps_at_equal_distances_are_the_rhythm_of_the_program() -> None:
+    """Eight workers of a loader that deliver their batches together: one step in eight waits for them."""
+    assert kinds(*[80, 10, 10, 10, 10, 10, 10, 10] * 3) == [""] * 24
+    assert kinds(*[10, 10, 10, 80] * 3) == [""] * 12
+    assert "an outlier" in kinds(*[10] * 3, 80, *[10] * 9, 80, *[10] * 6, 80, *[10] * 3)
+    assert "an outlier" in kinds(*[10] * 8, 80, *[10] * 8, 80, *[10] * 8)
+
+
 def test_slow_steps_that_come_often_are_the_rhythm_of_the_program() -> None:
     assert kinds(10, 10, 10, 40, 10, 10, 10, 40, 10) == [""] * 9
     assert "an outlier" in kinds(10, 10, 10, 40, 10, 10, 10, 10, 10)
