@@ -1,4 +1,4 @@
-"""Prices of single calls by us, torch's FLOP counter, torch's profile_analysis and TraceLens, beside those by hand.
+"""Costs of single calls by us, torch's FLOP counter, torch's profile_analysis and TraceLens, beside those by hand.
 
 python -m benchmarks.compare_tools FOLDER                              prints the table
 python -m benchmarks.compare_tools FOLDER --write docs/explanation/accuracy/cost.md
@@ -105,7 +105,7 @@ def _analysed(path: Path) -> Analysis:
 
 
 def ours(case: Case, event: Mapping[str, Any], folder: Path) -> Amounts:
-    """Our price: of the call's kernels in the analysis of the whole trace, or of the event alone."""
+    """Our cost: of the call's kernels in the analysis of the whole trace, or of the event alone."""
     if case.source in TRACES:
         return _ours_in_trace(case, _analysed(folder / TRACES[case.source]))
     keys = {"dims": "Input Dims", "types": "Input type", "strides": "Input Strides", "concrete": "Concrete Inputs"}
@@ -117,12 +117,12 @@ def ours(case: Case, event: Mapping[str, Any], folder: Path) -> Amounts:
 
 def _ours_in_trace(case: Case, analysis: Analysis) -> Amounts:
     rows = [row for row in analysis.kernels if (row.op, row.shapes) == (case.op, case.dims)]
-    priced = [row for row in rows if row.bytes_low]
-    if not priced:  # a copy, which is judged by the bytes that cross the link
+    modelled = [row for row in rows if row.bytes_low]
+    if not modelled:  # a copy, which is judged by the bytes that cross the link
         return Amounts(0.0, analysis.totals.h2d_bytes, analysis.totals.h2d_bytes)
-    calls = max(row.calls for row in priced)
+    calls = max(row.calls for row in modelled)
     amounts = (
-        sum(getattr(row, name) or 0.0 for row in priced) / calls for name in ("flops", "bytes_low", "bytes_high")
+        sum(getattr(row, name) or 0.0 for row in modelled) / calls for name in ("flops", "bytes_low", "bytes_high")
     )
     return Amounts(*amounts)
 

@@ -24,7 +24,7 @@ from typing import Any
 
 from benchmarks.pages import write_between_markers
 
-HEADER = "| trace | exit | verdict | steps | wall/step ms | busy/step ms | ledger error | linked | priced |"
+HEADER = "| trace | exit | verdict | steps | wall/step ms | busy/step ms | ledger error | linked | modelled |"
 
 
 @dataclass(frozen=True)

@@ -377,19 +377,19 @@ def first_calls(events: Sequence[Event], window: Span) -> list[str]:
 
 def products(events: Sequence[Event]) -> list[str]:
     """Products and convolutions by shapes, with their rate on the host's clock (a CPU's rate)."""
-    priced: dict[Any, list[float]] = collections.defaultdict(lambda: [0.0, 0.0, 0.0])
+    modelled: dict[Any, list[float]] = collections.defaultdict(lambda: [0.0, 0.0, 0.0])
     wrappers = {"aten::linear", "aten::matmul", "aten::convolution"}
     for event in events:
         amount = flops(event) if event["cat"] in OPS and event["name"] not in wrappers else None
         if amount:
             key = (event["name"], json.dumps(arg(event, "Input Dims", "Input dims"))[:90])
-            priced[key] = [a + b for a, b in zip(priced[key], (event["dur"], amount, 1.0), strict=True)]
-    top = sorted(priced.items(), key=lambda item: -item[1][0])[:8]
+            modelled[key] = [a + b for a, b in zip(modelled[key], (event["dur"], amount, 1.0), strict=True)]
+    top = sorted(modelled.items(), key=lambda item: -item[1][0])[:8]
     rows = [
         (ms(us), f"x{count:.0f}", f"{amount / max(us, 1e-9) / 1e3:.1f} GFLOP/s", *key)
         for key, (us, amount, count) in top
     ]
-    every = sum(row[1] for row in priced.values()) / 1e9
+    every = sum(row[1] for row in modelled.values()) / 1e9
     return [f"products and convolutions with shapes {every:.3f} GFLOP; host time of the op, rate in it", *table(rows)]
 
 

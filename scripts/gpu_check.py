@@ -56,7 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     begin = time.monotonic()
     _say(_of("doctor", check, "doctor"))
     _say(_calibrations(check))
-    _say("| workload | dtype | expected | verdict | share | step | with profiler | priced | explained | seconds |")
+    _say("| workload | dtype | expected | verdict | share | step | with profiler | modelled | explained | seconds |")
     _say("|---|---|---|---|---|---|---|---|---|---|")
     for kind, dtype, expected in CASES:
         if check.device.startswith("cuda") or kind not in _GPU_ONLY:

@@ -123,7 +123,9 @@ def test_what_cannot_be_is_wrong_usage(name: str, root: Path, capsys: pytest.Cap
     assert lock_of(root).read_bytes() == before
 
 
-def test_a_workload_without_a_lock_file_is_told_how_to_make_one(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_user_of_a_workload_without_a_lock_file_is_told_how_to_make_one(
+    root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert _run(["accept", "other.py", "--reason", "x"]) == 3
     assert "gate --update" in capsys.readouterr().err
 

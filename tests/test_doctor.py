@@ -74,7 +74,7 @@ def test_a_missing_file_exits_with_3(capsys: pytest.CaptureFixture[str], tmp_pat
     assert "none.json" in capsys.readouterr().err
 
 
-def test_of_several_files_the_good_are_told_and_the_bad_are_named(
+def test_of_several_files_the_good_are_reported_and_the_bad_are_named(
     capsys: pytest.CaptureFixture[str], trace: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "bad.json").write_bytes(b"PK\x03\x04")

@@ -151,7 +151,7 @@ WITHOUT_TIME = [
 
 
 @pytest.mark.parametrize(("shape", "reason"), WITHOUT_TIME, ids=lambda value: getattr(value, "__name__", ""))
-def test_without_a_base_the_counters_still_gate_and_the_reason_is_told(
+def test_without_a_base_the_counters_still_gate_and_the_reason_is_reported(
     lab: Lab,
     gate: Gate,
     monkeypatch: pytest.MonkeyPatch,
@@ -220,7 +220,7 @@ def test_a_lock_file_that_cannot_be_read_is_refused_with_its_name(
     assert "train.lock.toml" in capsys.readouterr().err
 
 
-def test_a_name_that_is_no_commit_is_told_and_never_an_option(lab: Lab, gate: Gate) -> None:
+def test_a_name_that_is_no_commit_is_reported_and_never_an_option(lab: Lab, gate: Gate) -> None:
     code, said = gate("--against=--output=stolen")
     assert code == 0
     assert "is an option, not the name of a commit" in said

@@ -467,7 +467,7 @@ def recorded(folder: Path, *samples: Sample, **more: object) -> Path:
     return path
 
 
-def test_samples_within_the_steps_of_the_trace_are_told(tmp_path: Path) -> None:
+def test_samples_within_the_steps_of_the_trace_are_reported(tmp_path: Path) -> None:
     clocks = [at(-500, sm_clock_mhz=1.0), at(700, sm_clock_mhz=1500.0), at(900, sm_clock_mhz=1700.0)]
     telemetry = analyse([recorded(tmp_path / "r", *clocks, at(9000, sm_clock_mhz=2.0))]).telemetry
     assert telemetry is not None

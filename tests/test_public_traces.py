@@ -138,7 +138,7 @@ def test_small_bert_on_an_h100_keeps_the_device_busy_a_fifteenth_of_its_step(tra
     assert analysis.verdict.share > 0.95
 
 
-def test_the_video_transformer_is_told_as_a_host_bound_start_and_a_busy_device(traces: Path) -> None:
+def test_the_video_transformer_is_reported_as_a_host_bound_start_and_a_busy_device(traces: Path) -> None:
     analysis = analysed(traces / TIMESFORMER)
     assert analysis.totals.busy_us == pytest.approx(158_400, abs=50)
     caveats = [caveat.message for caveat in analysis.caveats if caveat.slug == "two-sided-step"]
@@ -194,7 +194,7 @@ def test_a_rank_alone_does_not_know_whom_it_waits_for_and_says_so(traces: Path) 
 
 
 @pytest.mark.parametrize("name", EAGER)
-def test_almost_all_time_of_eager_models_is_priced(traces: Path, name: str) -> None:
+def test_almost_all_time_of_eager_models_is_modelled(traces: Path, name: str) -> None:
     assert (analysed(traces / name).coverage.modelled_share or 0) >= 0.99
 
 

@@ -54,7 +54,7 @@ def data_of(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
 
 
 @pytest.mark.process
-def test_two_batch_sizes_of_an_example_are_measured_priced_and_judged(tmp_path: Path) -> None:
+def test_two_batch_sizes_of_an_example_are_measured_modelled_and_judged(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     program = (EXAMPLES / "mlp.py").read_text()
     done = swept(

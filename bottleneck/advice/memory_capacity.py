@@ -85,7 +85,7 @@ def memory_nearly_full(evidence: Evidence) -> Draft | None:
         advice="Where memory has to be freed, recompute the activations of the largest blocks.",
         code="out = torch.utils.checkpoint.checkpoint(block, x, use_reentrant=False)",
         gain_us=None,
-        gain_reason="it frees memory and costs time: as much as the evidence prices it at",
+        gain_reason="it frees memory and costs time: the evidence says how much",
         tries=("checkpoint",),
     )
 

@@ -60,7 +60,7 @@ def larger_batch(evidence: Evidence) -> Draft | None:
     else from the ledger: between 1, if all that works has room left, and 1 + the part of the step that is no overhead
     (nor input, which grows with the samples).
     """
-    if is_broken(evidence):  # where other programs held the processors, they did so while the batch was doubled, too
+    if is_broken(evidence):  # where other programs used the processors, they did so while the batch was doubled, too
         return None
     proof = evidence.analysis.batch_test
     is_measured = proof is not None and proof.ratio is not None

@@ -94,7 +94,7 @@ class Thresholds:
     # The launch floor takes this part of the time, and arithmetic and bytes less than the next one. (prototype)
     launch_share: float = 0.5
     work_share: float = 0.5
-    # Without a price only this much launch floor proves overhead: a fifth is too little for work. (ours)
+    # Without a cost only this much launch floor proves overhead: a fifth is too little for work. (ours)
     launch_alone: float = 0.8
     # A kernel with idle multiprocessors, shorter than this many launch floors, is mostly ramp-up. (prototype)
     short_floors: float = 4.0
@@ -106,7 +106,7 @@ class Thresholds:
     memory_share: float = 0.4
     # Against a measured bandwidth, which real code can reach. (prototype)
     measured_memory_share: float = 0.6
-    # A floor this far above the time is an error of ours, not noise: 0 of 41,798 priced ops had one once the cache was
+    # A floor this far above the time is our error, not noise: 0 of 41,798 modelled ops had one once the cache was
     # counted. (prototype)
     beyond: float = 1.03
     # Real clocks against data sheets: H100 +8 %, A100 under its power limit -8 %. (device table)
@@ -158,14 +158,14 @@ class Groups:
     """Arrays with one element per group, and ``of_kernel``, the group of each row of KERNELS.
 
     ``main`` is the longest kernel that is not auxiliary, products first (row in KERNELS): its name picks the peak.
-    ``priced`` marks groups that carry a price; ``signature`` is a row in COSTS, -1 for none. ``blocks``, ``threads``
+    ``modelled`` marks groups of known cost; ``signature`` is a row in COSTS, -1 for none. ``blocks``, ``threads``
     per block and ``registers`` per thread are the main kernel's, NaN where the trace does not tell. ``resolution_us``
     is how far the time may be off because the trace counts whole microseconds.
     """
 
     of_kernel: Integers
     main: Integers
-    priced: Flags
+    modelled: Flags
     signature: Integers
     kernels: Floats
     time_us: Floats
@@ -197,7 +197,7 @@ class RooflineInput:
         return thresholds_for(self.device)
 
     def cost(self, column: str) -> Floats:
-        """One amount of COSTS per group, NaN without a price."""
+        """One amount of COSTS per group, NaN where it is unmodelled."""
         return np.append(self.costs[column].to_numpy(), np.nan)[self.groups.signature]
 
     def per_name(self, value: Callable[[str], object]) -> Floats:
@@ -225,7 +225,7 @@ def fold(kernels: pd.DataFrame, attribution: pd.DataFrame) -> Groups:
     return Groups(
         of_kernel=of_kernel,
         main=main,
-        priced=attribution["share"].notna().to_numpy()[main],
+        modelled=attribution["share"].notna().to_numpy()[main],
         signature=as_integers(attribution["signature"])[main],
         kernels=size,
         time_us=tally(of_kernel, duration, count),

@@ -51,7 +51,7 @@ def why_unmodelled(work: RooflineInput) -> Labelled:
     cost = np.append(by_cost.astype(np.int64), -1)[signature]
     compiled = np.append(text_matches(work.ops["name"], lambda name: name.startswith(COMPILED_REGION)), False)[op]
     # The reason of an unmodelled match of a replayed kernel is more specific than that the kernel has no op.
-    replayed_cost = np.append(by_cost.astype(np.int64), -1)[np.where(work.groups.priced, -1, work.groups.signature)]
+    replayed_cost = np.append(by_cost.astype(np.int64), -1)[np.where(work.groups.modelled, -1, work.groups.signature)]
     code = np.select(
         [
             replayed_cost >= 0,

@@ -365,7 +365,7 @@ def _reason(work: RooflineInput, bounds: Floors, times: _Times, decision: _Bound
     codes = np.select(
         [
             _too_fast(work, times),
-            is_unknown & ~work.groups.priced,
+            is_unknown & ~work.groups.modelled,
             is_unknown & bare,
             is_unknown & np.isnan(times.compute),
             is_unknown,

@@ -331,7 +331,7 @@ def _coverage_caveats(coverage: Coverage, result: LedgerResult) -> tuple[Caveat,
         f"{format_share(unknown)} of the step is unmodelled work, so neither compute nor memory can claim it; "
         f"the largest is {name_in_sentence(most.name)} ({most.reason})"
     )
-    return (Caveat("unpriced-work", message, unknown),)
+    return (Caveat("unmodelled-work", message, unknown),)
 
 
 def _lost_product_caveats(rows: KernelTimes, totals: Totals) -> tuple[Caveat, ...]:

@@ -286,7 +286,7 @@ def find_contention(
     if share >= _EXPLAINED:
         return ()
     message = (
-        f"other programs held the processors while the steps ran: the program got {got:.2f} for its {threads} threads, "
+        f"other programs used the processors while the steps ran: the program got {got:.2f} for its {threads} threads, "
         f"and its ops took so much longer than they need that floors explain {format_share(share)} of their time"
     )
     return (Caveat(CONTENDED, message, 1.0 - share),)

@@ -52,7 +52,7 @@ def report_command(
         typer.Option(
             "--capture",
             metavar="FILE",
-            help="Price replayed CUDA or HIP graphs by this trace of their capture; may be repeated.",
+            help="Model replayed CUDA or HIP graphs by this trace of their capture; may be repeated.",
         ),
     ] = None,
     device: Annotated[

@@ -16,7 +16,7 @@ from bottleneck.trace.integrity import check_device_work, check_file, check_host
 from bottleneck.units import format_share, format_us
 
 _GROUP = "for a full report"
-_PRICED_ENOUGH = 0.95
+_MODELLED_ENOUGH = 0.95
 
 # What `cost` and `analysis` say where shapes or dtypes are missing.
 _WITHOUT_SHAPES = ("shapes were not recorded", "dtypes were not recorded")
@@ -74,7 +74,7 @@ def _shapes(linked: Linked, analysis: Analysis) -> Check:
     fact = f"known for {format_share(float(recorded.mean()))} of the ops"
     if not recorded.any():
         return _lack("shapes", "not recorded", cost or "no op can be modelled", _option("record_shapes=True"), share)
-    if share is not None and share > 1 - _PRICED_ENOUGH:
+    if share is not None and share > 1 - _MODELLED_ENOUGH:
         fact = f"known for {format_share(float(recorded.mean()))} of the ops"
         return Check(
             "shapes", _GROUP, "shapes", "limited", fact, cost, command=_option("record_shapes=True"), share=share
@@ -84,22 +84,22 @@ def _shapes(linked: Linked, analysis: Analysis) -> Check:
 
 def _prices(linked: Linked, analysis: Analysis) -> Check | None:  # noqa: ARG001 - as all rules
     """Check of the work that stays unmodelled although its shapes were recorded."""
-    priced, unknown = analysis.coverage.modelled_share, analysis.coverage.unknown
-    if priced is None:
-        return Check("prices", _GROUP, "prices", "unknown", "no busy time to model")
-    if priced >= _PRICED_ENOUGH or not unknown:
-        return _there("prices", f"{format_share(priced)} of the busy time is modelled")
+    modelled, unknown = analysis.coverage.modelled_share, analysis.coverage.unknown
+    if modelled is None:
+        return Check("modelled", _GROUP, "modelled work", "unknown", "no busy time to model")
+    if modelled >= _MODELLED_ENOUGH or not unknown:
+        return _there("modelled", f"{format_share(modelled)} of the busy time is modelled")
     if unknown[0].reason in _WITHOUT_SHAPES:
         return None
     return Check(
-        "prices",
+        "modelled",
         _GROUP,
-        "prices",
+        "modelled",
         "limited",
-        f"{format_share(1 - priced)} of the busy time cannot be modelled",
+        f"{format_share(1 - modelled)} of the busy time cannot be modelled",
         f"most of it is {unknown[0].name}: {unknown[0].reason}",
         _remedy_for(unknown[0].reason),
-        share=1 - priced,
+        share=1 - modelled,
     )
 
 
@@ -127,7 +127,7 @@ def _links(linked: Linked, analysis: Analysis) -> Check | None:  # noqa: ARG001 
         return None
     fact = f"{format_share(share)} of the device's time is tied to the op that issued it"
     replayed = linked.kernels["replayed"].any()
-    if share >= _PRICED_ENOUGH:
+    if share >= _MODELLED_ENOUGH:
         return _there("ops", fact)
     why = "kernels replayed from a graph do not say which op they belong to" if replayed else "the rest has no op"
     remedy = _remedy_for("graph") if replayed else ""

@@ -244,9 +244,9 @@ COSTS = Table(
         "n": Column("float64", "columns of a product's result; keys of attention", nullable=True),
         "k": Column("float64", "inner size of a product; numbers per head of attention", nullable=True),
         "batch": Column("float64", "products of one call; heads of attention over the whole batch", nullable=True),
-        "reason": Column("object", "why there is no price; null when priced", nullable=True),
+        "reason": Column("object", "why it is unmodelled; null where it is modelled", nullable=True),
         "evidence": Column(
-            "object", "what the price rests on beside the call's own record, or leaves open; null: nothing", "", True
+            "object", "what the cost rests on beside the call's own record, or leaves open; null: nothing", "", True
         ),
     },
 )  # row for row as SIGNATURES or CALLS

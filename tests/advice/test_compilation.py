@@ -36,7 +36,7 @@ def test_compiling_in_the_only_step_may_be_over_with_it(tmp_path: Path) -> None:
     assert draft is not None and draft.gain_us is not None and draft.gain_us.low == 0
 
 
-def test_a_step_that_compiles_nothing_is_not_told_of_it(tmp_path: Path) -> None:
+def test_a_step_that_compiles_nothing_is_not_reported_of_it(tmp_path: Path) -> None:
     assert compiling_in_step(case_of(tmp_path, cpu_events(4, 5, 9))) is None
 
 

@@ -164,7 +164,7 @@ def of_ranks(case: Evidence, world: int) -> Evidence:
     return replace(case, linked=replace(case.linked, trace=replace(case.linked.trace, world_size=world)))
 
 
-def test_a_sampler_that_draws_on_each_of_several_ranks_is_told(tmp_path: Path) -> None:
+def test_a_sampler_that_draws_on_each_of_several_ranks_is_reported(tmp_path: Path) -> None:
     case = case_of(tmp_path, loader_events(32))
     draft = every_rank_reads_all(of_ranks(case, 4))
     assert draft is not None and draft.gain_us is None and "4 times fewer" in (draft.gain_reason or "")

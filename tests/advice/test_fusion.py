@@ -108,7 +108,7 @@ def test_a_chain_does_not_reach_over_the_end_of_a_step(tmp_path: Path) -> None:
     assert unfused_chain(on_cpu(tmp_path, [mul_()], steps=5)) is None
 
 
-def test_a_chain_with_a_norm_is_told_as_one(tmp_path: Path) -> None:
+def test_a_chain_with_a_norm_is_reported_as_one(tmp_path: Path) -> None:
     rows = [[5000, 5000]]
     calls = [
         Call("aten::add", 30 * MS, [*rows, *rows, []]),

@@ -78,7 +78,7 @@ def test_pauses_of_the_garbage_collector_are_worth_up_to_their_length(tmp_path: 
     assert draft.claims == {"overhead.gc": 100.0}
 
 
-def test_a_rare_but_long_pause_is_told_and_a_short_one_is_not(tmp_path: Path) -> None:
+def test_a_rare_but_long_pause_is_reported_and_a_short_one_is_not(tmp_path: Path) -> None:
     rare = gpu(tmp_path, {"memory": 1e6, "overhead.gc": 5e3}, idle_row("gc", 5e3, calls=0.1))
     assert host.gc_pauses(rare) is not None
     assert host.gc_pauses(gpu(tmp_path / "b", {"memory": 1e6, "overhead.gc": 5.0})) is None
@@ -115,7 +115,7 @@ def test_a_cache_that_grows_or_is_emptied_once_is_not_off(tmp_path: Path, taken:
     assert host.device_allocations(case) is not None
 
 
-def test_fresh_pages_are_told_where_they_take_a_part_of_the_step(tmp_path: Path) -> None:
+def test_fresh_pages_are_reported_where_they_take_a_part_of_the_step(tmp_path: Path) -> None:
     row = idle_row("allocator", 200.0, detail="aten::mul > first touch of fresh pages")
     draft = host.fresh_pages(cpu(tmp_path, WORK | {"overhead.allocator": 250.0}, row))
     assert draft is not None and draft.gain_us is not None and draft.gain_us.high == 200

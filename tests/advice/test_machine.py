@@ -40,7 +40,7 @@ def test_a_plain_case_needs_no_remark(plain: Evidence) -> None:
     assert [rule(plain) for rule in RULES if rule is not busy_not_productive] == [None] * 4
 
 
-def test_a_clock_below_that_of_the_peaks_is_told_with_what_it_costs(plain: Evidence) -> None:
+def test_a_clock_below_that_of_the_peaks_is_reported_with_what_it_costs(plain: Evidence) -> None:
     case = with_ledger(plain, {"compute": 800.0, "overhead.python": 200.0})
     draft = low_clocks(sensed(case, sm_clock_mhz=1584.0, throttle=("power cap",)))
     assert draft is not None and draft.gain_us is None
@@ -89,12 +89,12 @@ def test_the_devices_own_counter_goes_before_the_trace(plain: Evidence) -> None:
     assert busy_not_productive(sensed(busy_case(plain, 40.0), utilization=0.5)) is None
 
 
-def test_a_device_full_of_collectives_or_unpriced_work_is_not_judged(plain: Evidence) -> None:
+def test_a_device_full_of_collectives_or_unmodelled_work_is_not_judged(plain: Evidence) -> None:
     case = with_ledger(busy_case(plain, 40.0), {"communication": 900.0, "memory": 100.0})
     assert busy_not_productive(case) is None
-    unpriced = busy_case(plain, 40.0)
-    coverage = replace(unpriced.analysis.coverage, modelled_share=0.5)
-    assert busy_not_productive(with_analysis(unpriced, coverage=coverage)) is None
+    unmodelled = busy_case(plain, 40.0)
+    coverage = replace(unmodelled.analysis.coverage, modelled_share=0.5)
+    assert busy_not_productive(with_analysis(unmodelled, coverage=coverage)) is None
 
 
 def profiled(case: Evidence, factor: float, **more: object) -> Evidence:
@@ -102,7 +102,7 @@ def profiled(case: Evidence, factor: float, **more: object) -> Evidence:
     return with_analysis(case, steps=times, **more)
 
 
-def test_a_profiler_that_stretches_the_steps_is_told_with_its_dearest_option(plain: Evidence) -> None:
+def test_a_profiler_that_stretches_the_steps_is_reported_with_its_dearest_option(plain: Evidence) -> None:
     costs = (OptionCost("shapes", Ratio(1.1, 1.0, 1.2, 9)), OptionCost("stacks", Ratio(1.9, 1.8, 2.0, 9)))
     draft = profiler_distorts(profiled(plain, 2.0, option_costs=OptionCosts(costs)))
     assert draft is not None and draft.gain_us is None
@@ -120,7 +120,7 @@ def test_a_profiler_that_stretches_the_steps_is_told_with_its_dearest_option(pla
         (Caveat("low-clocks", "other"), False),
     ],
 )
-def test_a_trace_with_less_than_all_of_the_work_is_told(plain: Evidence, caveat: Caveat, is_told: bool) -> None:
+def test_a_trace_with_less_than_all_of_the_work_is_reported(plain: Evidence, caveat: Caveat, is_told: bool) -> None:
     draft = incomplete_trace(with_analysis(plain, caveats=(caveat,)))
     assert (draft is not None) is is_told
     assert draft is None or draft.evidence == (caveat.message,)

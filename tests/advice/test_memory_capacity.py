@@ -63,7 +63,7 @@ def test_without_room_or_a_step_that_grows_slowly_there_is_nothing_to_say(
     assert room_for_batch(with_memory(case_of(tmp_path, gpu_events(20, 30.0, 40.0)), peak, ratio)) is None
 
 
-def test_what_freeing_memory_costs_is_priced(tmp_path: Path) -> None:
+def test_what_freeing_memory_costs_is_modelled(tmp_path: Path) -> None:
     case = with_memory(case_of(tmp_path, training(3_000, 5_000)), int(0.95 * CAPACITY), ratio=1.5)
     draft = memory_nearly_full(case)
     assert draft is not None and draft.gain_us is None and draft.gain_reason and draft.tries == ("checkpoint",)
@@ -93,7 +93,7 @@ def memory_event(at: float, allocated: int, reserved: int) -> Event:
     }
 
 
-def test_memory_that_is_held_and_not_handed_out_at_the_peak_is_told(tmp_path: Path) -> None:
+def test_memory_that_is_held_and_not_handed_out_at_the_peak_is_reported(tmp_path: Path) -> None:
     events = gpu_events(20, 30.0, 40.0)
     told = [memory_event(5, 2 * GB, 60 * GB), memory_event(9, 36 * GB, 60 * GB), memory_event(12, GB, 60 * GB)]
     draft = unused_reserve(case_of(tmp_path / "fragmented", events + told))

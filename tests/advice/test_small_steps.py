@@ -54,7 +54,7 @@ def test_a_step_that_grows_with_its_batch_is_left_alone(tmp_path: Path) -> None:
 def test_a_batch_that_was_doubled_among_other_programs_proves_nothing(tmp_path: Path) -> None:
     case = tried(cpu(tmp_path), 1.0, 1.05, 1.1)
     assert larger_batch(case) is not None
-    assert larger_batch(with_analysis(case, caveats=(Caveat("contended", "others held the processors"),))) is None
+    assert larger_batch(with_analysis(case, caveats=(Caveat("contended", "others used the processors"),))) is None
 
 
 def test_a_network_whose_arithmetic_is_nothing_beside_its_overhead_is_small(tmp_path: Path) -> None:

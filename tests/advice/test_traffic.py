@@ -55,7 +55,7 @@ def test_a_strided_kernel_near_the_bandwidth_is_left_alone(tmp_path: Path) -> No
     assert strided_access(on_gpu(tmp_path, [quick])) is None
 
 
-def test_copies_and_compiled_kernels_are_not_told_as_strided(tmp_path: Path) -> None:
+def test_copies_and_compiled_kernels_are_not_reported_as_strided(tmp_path: Path) -> None:
     copy = Call("aten::copy_", 300, [SQUARE, SQUARE, []], more={"strides": [ROWS, COLUMNS, []]})
     compiled = Call("triton_poi_fused_add_0", 300, [SQUARE, SQUARE, []], more={"strides": [ROWS, COLUMNS, []]})
     assert strided_access(on_gpu(tmp_path, [copy, compiled])) is None

@@ -1,4 +1,4 @@
-"""Kernels, ops, prices and attribution made by hand: each case becomes one op with its kernels."""
+"""Kernels, ops, costs and attribution made by hand: each case becomes one op with its kernels."""
 
 from dataclasses import dataclass, replace
 from typing import Any
@@ -49,8 +49,8 @@ class Kernel:
 
 
 @dataclass(frozen=True)
-class Priced:
-    """An op with its price (null amounts: no price, for the reason) and the kernels that it pays for."""
+class Modelled:
+    """An op with its cost (null amounts: no cost, for the reason) and the kernels that it pays for."""
 
     kernels: tuple[Kernel, ...]
     matrix_flops: float | None = 0.0
@@ -73,10 +73,10 @@ class Priced:
     batch: float | None = None
 
 
-def unpriced(*kernels: Kernel, reason: str | None = "no formula for aten::odd", **more: Any) -> Priced:
-    """An op without a price."""
+def unmodelled(*kernels: Kernel, reason: str | None = "no formula for aten::odd", **more: Any) -> Modelled:
+    """An op without a cost."""
     amounts = dict.fromkeys(("matrix_flops", "vector_flops", "special_ops", "bytes_low", "bytes_high", "math_dtype"))
-    return Priced(kernels, **amounts, reason=reason, pays=False, **more)
+    return Modelled(kernels, **amounts, reason=reason, pays=False, **more)
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ class Frames:
     attribution: pd.DataFrame
 
 
-def frames(*cases: Priced, gap_us: float = 1.0) -> Frames:
+def frames(*cases: Modelled, gap_us: float = 1.0) -> Frames:
     """The tables of ops that run one after the other, kernels of one op back to back."""
     kernels, ops, costs, attribution, now = [], [], [], [], 0.0
     for position, case in enumerate(cases):
@@ -119,7 +119,7 @@ def _kernel_row(kernel: Kernel, op: int, ts_us: float) -> dict[str, Any]:
     return vars(kernel) | {"event": op, "device": 0, "stream": "0/7", "ts_us": ts_us, "op": op}
 
 
-def _op_row(case: Priced, position: int, ts_us: float, dur_us: float) -> dict[str, Any]:
+def _op_row(case: Modelled, position: int, ts_us: float, dur_us: float) -> dict[str, Any]:
     return {
         "event": position,
         "name": case.op_name or f"aten::op{position}",
@@ -133,7 +133,7 @@ def _op_row(case: Priced, position: int, ts_us: float, dur_us: float) -> dict[st
     }
 
 
-def _cost_row(case: Priced) -> dict[str, Any]:
+def _cost_row(case: Modelled) -> dict[str, Any]:
     high = case.bytes_low if case.bytes_high is None else case.bytes_high
     return vars(case) | {"bytes_high": high}
 
@@ -145,28 +145,28 @@ def _table(table: Table, rows: list[dict[str, Any]]) -> pd.DataFrame:
     return table.check(pd.DataFrame(columns))
 
 
-def judge(*cases: Priced, device: Device = H100, conditions: Conditions = UNKNOWN_CONDITIONS) -> pd.DataFrame:
+def judge(*cases: Modelled, device: Device = H100, conditions: Conditions = UNKNOWN_CONDITIONS) -> pd.DataFrame:
     """ROOFLINE of the cases on a device."""
     made = frames(*cases)
     return classify(made.kernels, made.ops, made.costs, made.attribution, device, conditions)
 
 
-def only(*cases: Priced, device: Device = H100) -> "pd.Series[object]":
+def only(*cases: Modelled, device: Device = H100) -> "pd.Series[object]":
     """The first row of it."""
     return judge(*cases, device=device).iloc[0]
 
 
-def matmul(dur_us: float, flops: float, traffic: float = 1e6, **kernel: object) -> Priced:
+def matmul(dur_us: float, flops: float, traffic: float = 1e6, **kernel: object) -> Modelled:
     """A product in bf16 with one kernel on tensor cores."""
     name = {"name": "sm90_xmma_gemm", "family": "matmul", "engine": "matrix", "math_dtype": "bf16"}
-    return Priced((Kernel(dur_us, **name | kernel),), matrix_flops=flops, bytes_low=traffic)
+    return Modelled((Kernel(dur_us, **name | kernel),), matrix_flops=flops, bytes_low=traffic)
 
 
-def stream(dur_us: float, traffic: float, **kernel: object) -> Priced:
+def stream(dur_us: float, traffic: float, **kernel: object) -> Modelled:
     """An op without arithmetic worth naming."""
-    return Priced((Kernel(dur_us, **kernel),), bytes_low=traffic, math_dtype="fp32")
+    return Modelled((Kernel(dur_us, **kernel),), bytes_low=traffic, math_dtype="fp32")
 
 
-def host(self_us: float, **price: object) -> Priced:
-    """A priced op on a CPU."""
-    return Priced((Kernel(self_us, family="host", blocks=None),), **{"math_dtype": "fp32"} | price)
+def host(self_us: float, **cost: object) -> Modelled:
+    """A modelled op on a CPU."""
+    return Modelled((Kernel(self_us, family="host", blocks=None),), **{"math_dtype": "fp32"} | cost)

@@ -264,7 +264,7 @@ def test_no_more_is_charged_than_the_op_took_beyond_its_floor() -> None:
     assert _allocator_us(_charged(at_its_floor, memory=[_allocated(1_100)])) == 0
 
 
-def test_op_without_a_price_shows_no_faults() -> None:
+def test_op_without_a_cost_shows_no_faults() -> None:
     assert _allocator_us(_charged(replace(_MUL, roofline={}), memory=[_allocated(1_100)])) == 0
 
 

@@ -137,7 +137,7 @@ def test_ranks_that_were_not_given_are_missed() -> None:
     assert messages["missing-ranks"] == "2 of 8 ranks were given: 0 and 1"
 
 
-def test_one_rank_alone_is_told_that_it_cannot_see_the_others() -> None:
+def test_one_rank_alone_is_reported_that_it_cannot_see_the_others() -> None:
     alone = _ranked(_EARLY)
     assert "one-rank" in [caveat.slug for caveat in alone.analysis.caveats]
     both = _combined([alone, _ranked(replace(_EARLY, more={**_EARLY.more, "rank": 1}))])

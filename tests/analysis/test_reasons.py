@@ -10,7 +10,7 @@ from bottleneck.analysis.intervals import shared_us
 from bottleneck.analysis.roofline import classify
 from bottleneck.analysis.telemetry import Conditions
 from bottleneck.devices.match import device_by_name
-from tests.analysis.frames import A100_40, CPU, H100, Kernel, Priced, frames, host, judge, matmul, only, stream
+from tests.analysis.frames import A100_40, CPU, H100, Kernel, Modelled, frames, host, judge, matmul, only, stream
 
 SLOW = 0.1 * 100e-6 * 989.4e12  # a tenth of what an H100 computes in bf16 in 100 us
 B200 = replace(device_by_name("NVIDIA B200"), launch_floor_us=1.5)
@@ -18,12 +18,12 @@ XMMA = "sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn_n_tilesize{}x64_warpgroupsize1x1x
 FLASH = "void flash_fwd_kernel<Flash_fwd_kernel_traits<32, 128, 64, 4, false, false, cutlass::half_t> >(Params)"
 
 
-def product(m: int, n: int, k: int = 4096, batch: int = 1, **kernel: object) -> Priced:
+def product(m: int, n: int, k: int = 4096, batch: int = 1, **kernel: object) -> Modelled:
     """A slow product of known sizes."""
     return replace(matmul(100.0, SLOW, **kernel), m=m, n=n, k=k, batch=batch)
 
 
-def slow_stream(share: float = 0.2, **kernel: object) -> Priced:
+def slow_stream(share: float = 0.2, **kernel: object) -> Modelled:
     """A memory kernel of 100 us that reaches this share of an H100's bandwidth."""
     return stream(100.0, share * 100e-6 * 3.352e12, **{"blocks": 5000} | kernel)
 
@@ -208,12 +208,12 @@ class TestMemory:
 
 class TestUnits:
     def test_exponentials_have_a_peak_of_their_own(self) -> None:
-        case = Priced((Kernel(100.0),), special_ops=0.3 * 100e-6 * H100.special_ops_per_s, bytes_low=1e6)
+        case = Modelled((Kernel(100.0),), special_ops=0.3 * 100e-6 * H100.special_ops_per_s, bytes_low=1e6)
         assert only(replace(case, bytes_low=2e7)).reason.startswith("special functions: 125 M")
         assert only(replace(case, special_ops=1e6, bytes_low=2e7)).reason == "unexplained"
 
     def test_plain_additions_reach_half_of_the_peak(self) -> None:
-        case = Priced((Kernel(100.0),), vector_flops=0.3 * 100e-6 * 66.9e12, bytes_low=2e7, math_dtype="fp32")
+        case = Modelled((Kernel(100.0),), vector_flops=0.3 * 100e-6 * 66.9e12, bytes_low=2e7, math_dtype="fp32")
         assert only(case).reason == "no fused multiply-adds: 2.01 GFLOP at half of the peak at most"
         assert only(replace(case, vector_flops=1e6)).reason == "unexplained"
 
@@ -230,7 +230,7 @@ class TestUnits:
 
 class TestOverlap:
     def together(self, offset_us: float) -> "pd.Series[object]":
-        made = frames(slow_stream(), Priced((Kernel(100.0, name="nccl", kind="collective"),), pays=False))
+        made = frames(slow_stream(), Modelled((Kernel(100.0, name="nccl", kind="collective"),), pays=False))
         kernels = made.kernels.assign(ts_us=[0.0, offset_us])
         return classify(kernels, made.ops, made.costs, made.attribution, H100).iloc[0]
 
@@ -240,7 +240,7 @@ class TestOverlap:
     def test_a_touch_is_no_reason(self) -> None:
         assert self.together(80.0).reason == "unexplained"
 
-    def test_shared_time_is_told_per_device(self) -> None:
+    def test_shared_time_is_reported_per_device(self) -> None:
         kernels = pd.DataFrame(
             {"ts_us": [0.0, 5.0, 8.0, 20.0], "dur_us": [10.0, 10.0, 10.0, 1.0], "device": [0, 0, 1, 0]}
         )
@@ -254,8 +254,8 @@ class TestOverlap:
 
 
 class TestHost:
-    def reason(self, name: str = "aten::op", **price: object) -> object:
-        case = host(5000.0, **{"bytes_low": 1e7} | price)
+    def reason(self, name: str = "aten::op", **cost: object) -> object:
+        case = host(5000.0, **{"bytes_low": 1e7} | cost)
         return only(replace(case, kernels=(replace(case.kernels[0], name=name),)), device=CPU).reason
 
     def test_random_numbers_come_from_one_thread(self) -> None:

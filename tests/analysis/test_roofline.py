@@ -29,14 +29,14 @@ from tests.analysis.frames import (
     MIB,
     Frames,
     Kernel,
-    Priced,
+    Modelled,
     frames,
     host,
     judge,
     matmul,
     only,
     stream,
-    unpriced,
+    unmodelled,
 )
 
 
@@ -65,7 +65,7 @@ class TestPublishedFigures:
 
     def test_copy_inside_an_h200_reaches_nine_tenths_of_its_bandwidth(self) -> None:
         copy = Kernel(2000.0, name="Memcpy DtoD (Device -> Device)", kind="copy", bytes=int(4.3e9))
-        row = only(Priced((copy,), pays=False), device=replace(device_by_name("h200"), cache_bytes=None))
+        row = only(Modelled((copy,), pays=False), device=replace(device_by_name("h200"), cache_bytes=None))
         assert row.explained == pytest.approx(0.896, abs=5e-4)
 
     def test_multiplication_on_an_h100_is_bound_by_memory(self) -> None:
@@ -94,7 +94,7 @@ class TestOverhead:
 
     def test_many_small_launches_of_one_op_are_overhead_together(self) -> None:
         kernels = tuple(Kernel(2.5, name=f"part{index}") for index in range(8))
-        assert set(judge(Priced(kernels, bytes_low=1e4)).bound) == {"overhead"}
+        assert set(judge(Modelled(kernels, bytes_low=1e4)).bound) == {"overhead"}
 
     def test_a_kernel_with_idle_multiprocessors_shorter_than_four_floors_is_overhead(self) -> None:
         assert only(stream(5.0, 6e6, blocks=16)).bound == "overhead"
@@ -154,7 +154,7 @@ class TestComputeAndMemory:
         assert row.bound == "compute"
 
     def test_special_functions_can_be_the_floor(self) -> None:
-        row = only(Priced((Kernel(100.0),), special_ops=0.8 * 100e-6 * H100.special_ops_per_s, bytes_low=1e6))
+        row = only(Modelled((Kernel(100.0),), special_ops=0.8 * 100e-6 * H100.special_ops_per_s, bytes_low=1e6))
         assert (row.bound, row.regime) == ("compute", "near_roof")
 
     def test_a_floor_above_the_time_is_reported_as_our_error(self) -> None:
@@ -218,36 +218,37 @@ class TestPeaks:
 
 
 class TestCompletedPrices:
-    def test_a_price_that_rests_on_evidence_is_never_sure(self) -> None:
+    def test_a_cost_that_rests_on_evidence_is_never_sure(self) -> None:
         whole = stream(100.0, 0.9 * 100e-6 * 3.352e12)
         assert only(whole).confidence == "high"
         assert only(replace(whole, evidence="dtype from kernel names")).confidence == "medium"
 
-    def test_a_launch_is_a_launch_whatever_its_price_rests_on(self) -> None:
+    def test_a_launch_is_a_launch_whatever_its_cost_rests_on(self) -> None:
         assert only(replace(stream(2.0, 1000.0), evidence="dtype from kernel names")).confidence == "high"
 
 
 class TestUnknown:
-    def test_an_op_without_a_price_says_why(self) -> None:
-        row = only(unpriced(Kernel(100.0), reason="no formula for aten::odd"))
+    def test_an_op_without_a_cost_says_why(self) -> None:
+        row = only(unmodelled(Kernel(100.0), reason="no formula for aten::odd"))
         assert (row.bound, row.reason, row.confidence) == ("unknown", "no formula for aten::odd", "low")
         assert pd.isna(row.explained) and pd.isna(row.flops)
 
     def test_a_kernel_without_an_op_says_why(self) -> None:
         assert (
-            only(unpriced(Kernel(100.0, unlinked="launched before the window"))).reason == "launched before the window"
+            only(unmodelled(Kernel(100.0, unlinked="launched before the window"))).reason
+            == "launched before the window"
         )
 
     def test_a_replayed_kernel_says_so(self) -> None:
-        assert "replayed by a graph launch" in only(unpriced(Kernel(100.0, replayed=True))).reason
+        assert "replayed by a graph launch" in only(unmodelled(Kernel(100.0, replayed=True))).reason
 
     def test_missing_shapes_are_named(self) -> None:
-        assert only(unpriced(Kernel(100.0), has_signature=False)).reason == "shapes were not recorded"
+        assert only(unmodelled(Kernel(100.0), has_signature=False)).reason == "shapes were not recorded"
 
-    def test_an_unpriced_kernel_as_short_as_a_launch_is_overhead_all_the_same(self) -> None:
-        row = only(unpriced(Kernel(1.6)))
+    def test_an_unmodelled_kernel_as_short_as_a_launch_is_overhead_all_the_same(self) -> None:
+        row = only(unmodelled(Kernel(1.6)))
         assert (row.bound, row.confidence) == ("overhead", "medium")
-        assert only(unpriced(Kernel(2.9))).bound == "unknown"
+        assert only(unmodelled(Kernel(2.9))).bound == "unknown"
 
     def test_a_device_without_peaks_leaves_kernels_unknown(self) -> None:
         row = only(matmul(100.0, 1e10), device=BARE)
@@ -276,7 +277,7 @@ cases = st.lists(
             math_dtype=st.sampled_from(["bf16", "fp32", "tf32", None]),
         ),
         st.builds(stream, st.floats(0.5, 1e4), st.floats(0, 1e10)),
-        st.builds(lambda dur: unpriced(Kernel(dur)), st.floats(0.5, 1e4)),
+        st.builds(lambda dur: unmodelled(Kernel(dur)), st.floats(0.5, 1e4)),
     ),
     min_size=1,
     max_size=6,
@@ -289,7 +290,7 @@ class TestLaws:
 
     @quick
     @given(cases)
-    def test_explained_lies_between_nothing_and_everything(self, several: list[Priced]) -> None:
+    def test_explained_lies_between_nothing_and_everything(self, several: list[Modelled]) -> None:
         table = judge(*several)
         known = table.explained.dropna()
         assert ((known >= 0) & (known <= 1)).all()
@@ -297,7 +298,7 @@ class TestLaws:
 
     @quick
     @given(cases)
-    def test_what_is_unknown_or_far_below_the_roof_has_a_reason(self, several: list[Priced]) -> None:
+    def test_what_is_unknown_or_far_below_the_roof_has_a_reason(self, several: list[Modelled]) -> None:
         table = judge(*several)
         asking = (table.bound == "unknown") | (table.regime == "far_below_roof")
         assert table.reason[asking].notna().all()
@@ -305,7 +306,7 @@ class TestLaws:
     @pytest.mark.statistics
     @quick
     @given(cases, st.randoms(use_true_random=False))
-    def test_the_order_of_rows_changes_nothing(self, several: list[Priced], chance: random.Random) -> None:
+    def test_the_order_of_rows_changes_nothing(self, several: list[Modelled], chance: random.Random) -> None:
         made = frames(*several)
         order = list(range(len(made.kernels)))
         chance.shuffle(order)
@@ -323,7 +324,7 @@ class TestLaws:
     @pytest.mark.statistics
     @quick
     @given(cases, st.floats(-1e6, 1e6))
-    def test_a_shift_in_time_changes_nothing(self, several: list[Priced], shift_us: float) -> None:
+    def test_a_shift_in_time_changes_nothing(self, several: list[Modelled], shift_us: float) -> None:
         made = frames(*several)
         moved = made.kernels.assign(ts_us=made.kernels.ts_us + shift_us)
         pd.testing.assert_frame_equal(
@@ -346,7 +347,7 @@ class TestLaws:
 
     def test_floors_of_the_kernels_of_an_op_add_up_to_those_of_the_op(self) -> None:
         kernels = tuple(Kernel(dur, name=f"k{dur}") for dur in (10.0, 30.0, 60.0))
-        split, whole = judge(Priced(kernels, bytes_low=1e8)), judge(stream(100.0, 1e8))
+        split, whole = judge(Modelled(kernels, bytes_low=1e8)), judge(stream(100.0, 1e8))
         assert split.memory_us.sum() == pytest.approx(whole.memory_us.sum())
 
 
@@ -366,7 +367,7 @@ EAGER = {
 }
 
 
-# Traces of replayed graphs and of generated kernels, and the captures that price what they replay.
+# Traces of replayed graphs and of generated kernels, and the captures that cost what they replay.
 INFERENCE = f"{TRACELENS}inference__"
 REPLAYED = {
     "MI300X sglang": (
@@ -390,18 +391,18 @@ REPLAYED = {
 }
 
 
-def priced(path: Path, *captures: Path) -> CostedTrace:
-    """A trace with its prices, those of twins included."""
+def modelled(path: Path, *captures: Path) -> CostedTrace:
+    """A trace with its costs, those of twins included."""
     trace = read_trace(path)
     linked = infer_shapes(link(trace, find_steps(trace)))
     costs = compute_costs(linked.trace.signatures)
     alone = CostedTrace(linked, costs, attribute(linked.ops, linked.kernels, costs))
-    return assign_replayed_costs(alone, [priced(capture) for capture in captures])[0]
+    return assign_replayed_costs(alone, [modelled(capture) for capture in captures])[0]
 
 
 def judged(path: Path, *captures: Path) -> tuple[pd.DataFrame, Device]:
     """ROOFLINE with the name and duration of each kernel, and the device of a trace."""
-    found = priced(path, *captures)
+    found = modelled(path, *captures)
     linked, costs, attribution = found.linked, found.costs, found.attribution
     trace = linked.trace
     used = [int(index) for index in trace.device_args["device"].dropna().unique()]
@@ -436,7 +437,7 @@ def test_every_replay_of_a_graph_has_the_flops_of_its_capture(traces: Path) -> N
     """
     execution, capture = (traces / file for file in REPLAYED["MI300X Flux"])
     totals = []
-    for found in (priced(execution, capture), priced(capture)):
+    for found in (modelled(execution, capture), modelled(capture)):
         kernels, attribution = found.linked.kernels, found.attribution
         flops = (found.costs["matrix_flops"] + found.costs["vector_flops"]).to_numpy()
         paid = (kernels["replayed"] & attribution["share"].notna()).to_numpy()
@@ -447,7 +448,7 @@ def test_every_replay_of_a_graph_has_the_flops_of_its_capture(traces: Path) -> N
     assert totals[0] > 1e12
 
 
-def test_an_operand_in_the_cache_is_told_as_such(traces: Path) -> None:
+def test_an_operand_in_the_cache_is_reported_as_such(traces: Path) -> None:
     """The A100 multiplies 2.6 M fp32 numbers at 3.5 TB/s, more than twice the bandwidth of its DRAM.
 
     (At two thirds of that if both factors were the same tensor, which a trace cannot tell.)
@@ -522,7 +523,7 @@ class TestMachineBalance:
 
 class TestCopiesAndCollectives:
     def copy(self, dur_us: float, nbytes: int, name: str, kind: str = "copy") -> "pd.Series[object]":
-        return only(Priced((Kernel(dur_us, name=name, kind=kind, bytes=nbytes, blocks=None),), pays=False))
+        return only(Modelled((Kernel(dur_us, name=name, kind=kind, bytes=nbytes, blocks=None),), pays=False))
 
     def test_a_copy_to_the_device_is_held_against_the_link(self) -> None:
         row = self.copy(100.0, int(52e9 * 50e-6), "Memcpy HtoD (Pinned -> Device)")
@@ -549,7 +550,7 @@ class TestCopiesAndCollectives:
 
     def test_bytes_that_the_trace_leaves_out_come_from_the_copying_op(self) -> None:
         def row(family: str) -> "pd.Series[object]":
-            made = frames(Priced((Kernel(100.0, name="CopyHostToDevice", kind="copy"),), bytes_low=5.2e6, pays=False))
+            made = frames(Modelled((Kernel(100.0, name="CopyHostToDevice", kind="copy"),), bytes_low=5.2e6, pays=False))
             costs = made.costs.assign(family=pd.Categorical([family]))
             return classify(made.kernels, made.ops, costs, made.attribution, H100).iloc[0]
 
@@ -570,7 +571,7 @@ class TestCopiesAndCollectives:
         assert row.bound == "transfer" and pd.isna(row.memory_us) and pd.isna(row.explained)
 
     def test_a_collective_is_communication_without_a_roofline(self) -> None:
-        row = only(Priced((Kernel(100.0, name="ncclDevKernel", kind="collective"),), pays=False))
+        row = only(Modelled((Kernel(100.0, name="ncclDevKernel", kind="collective"),), pays=False))
         assert (row.bound, row.confidence) == ("communication", "high")
         assert pd.isna(row.compute_us) and pd.isna(row.explained)
 
@@ -605,18 +606,18 @@ class TestHost:
         row = only(host(5.0, pays=False, dispatches=True), device=CPU)
         assert (row.bound, row.confidence) == ("dispatch", "high")
 
-    def test_an_unpriced_dispatcher_needs_no_reason(self) -> None:
-        row = only(unpriced(Kernel(50.0, family="host", blocks=None), dispatches=True), device=CPU)
+    def test_an_unmodelled_dispatcher_needs_no_reason(self) -> None:
+        row = only(unmodelled(Kernel(50.0, family="host", blocks=None), dispatches=True), device=CPU)
         assert row.bound == "dispatch" and pd.isna(row.reason)
 
-    def test_an_unpriced_op_with_time_of_its_own_is_unknown_even_if_it_calls_others(self) -> None:
-        row = only(unpriced(Kernel(50.0, family="host", blocks=None), children=2), device=CPU)
+    def test_an_unmodelled_op_with_time_of_its_own_is_unknown_even_if_it_calls_others(self) -> None:
+        row = only(unmodelled(Kernel(50.0, family="host", blocks=None), children=2), device=CPU)
         assert (row.bound, row.reason) == ("unknown", "no formula for aten::odd")
 
     def test_a_compiled_region_says_that_it_records_no_shapes(self) -> None:
         host_time, name = Kernel(50.0, family="host", blocks=None), "Torch-Compiled Region: 0/0"
-        region = unpriced(host_time, op_name=name, has_signature=False)
-        other = unpriced(host_time, has_signature=False)
+        region = unmodelled(host_time, op_name=name, has_signature=False)
+        other = unmodelled(host_time, has_signature=False)
         assert only(region, device=CPU).reason == "compiled region, whose kernels record no shapes"
         assert only(other, device=CPU).reason == "shapes were not recorded"
 
@@ -626,7 +627,7 @@ class TestHost:
 
 class TestLaunchFloor:
     def kernels(self, *durations: float, blocks: int | None = 8) -> pd.DataFrame:
-        return frames(Priced(tuple(Kernel(dur, blocks=blocks) for dur in durations))).kernels
+        return frames(Modelled(tuple(Kernel(dur, blocks=blocks) for dur in durations))).kernels
 
     def floor(self, *durations: float, blocks: int | None = 8, device: Device | None = None) -> float | None:
         return launch_floor_us(self.kernels(*durations, blocks=blocks), device or replace(H100, launch_floor_us=None))
@@ -638,13 +639,13 @@ class TestLaunchFloor:
         small = tuple(Kernel(2.0, blocks=8) for _ in range(5))
         large = tuple(Kernel(9.0, blocks=5000) for _ in range(500))
         device = replace(H100, launch_floor_us=None)
-        assert launch_floor_us(frames(Priced(small + large)).kernels, device) == 2.0
+        assert launch_floor_us(frames(Modelled(small + large)).kernels, device) == 2.0
 
     def test_it_never_exceeds_what_larger_kernels_show(self) -> None:
         small = tuple(Kernel(6.0, blocks=8) for _ in range(5))
         large = tuple(Kernel(2.0, blocks=5000) for _ in range(50))
         device = replace(H100, launch_floor_us=None)
-        assert launch_floor_us(frames(Priced(small + large)).kernels, device) == 2.0
+        assert launch_floor_us(frames(Modelled(small + large)).kernels, device) == 2.0
 
     def test_without_grids_all_short_kernels_stand_in(self) -> None:
         assert self.floor(3.0, 3.0, 3.0, 3.0, 3.0, blocks=None) == 3.0

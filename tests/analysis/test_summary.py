@@ -95,8 +95,8 @@ def test_row_shows_the_dtype_of_the_data_and_on_matrix_units_of_the_arithmetic(
 
 
 def test_rates_are_those_of_the_time_in_which_a_kernel_runs_also_where_others_run_beside_it() -> None:
-    priced = {"flops": 6e6, "bytes_low": 3e4}
-    alone, beside = Kernel(0, 30, roofline=priced), Kernel(40, 30, name="other", roofline=priced)
+    modelled = {"flops": 6e6, "bytes_low": 3e4}
+    alone, beside = Kernel(0, 30, roofline=modelled), Kernel(40, 30, name="other", roofline=modelled)
     twin = Kernel(40, 30, name="twin", stream="1/8")
     rows = {row.name: row for row in _analysis(Scene(100, [alone, beside, twin])).kernels}
     assert rows["other"].us == 15.0
@@ -143,7 +143,7 @@ def test_floor_above_the_time_explains_all_of_it_and_no_more() -> None:
     assert (row.explained, row.headroom_us) == (1.0, 0.0)
 
 
-def test_launch_floor_alone_explains_nothing_of_unpriced_work() -> None:
+def test_launch_floor_alone_explains_nothing_of_unmodelled_work() -> None:
     (row,) = _analysis(Scene(10, [Kernel(0, 10, "unknown", roofline={"launch_us": 2.0})])).kernels
     assert (row.launch_us, row.explained, row.headroom_us) == (2.0, None, None)
 
@@ -261,7 +261,7 @@ def test_utilisation_without_ceilings_is_unknown() -> None:
     assert (totals.model_flops_utilization, totals.bandwidth_utilization) == (None, None)
 
 
-def test_unpriced_work_is_named_with_its_time_and_reason() -> None:
+def test_unmodelled_work_is_named_with_its_time_and_reason() -> None:
     odd = {"reason": "no formula for aten::odd"}
     kernels = [
         Kernel(0, 10, "unknown", op=0, roofline=odd),
@@ -275,10 +275,10 @@ def test_unpriced_work_is_named_with_its_time_and_reason() -> None:
         ("lost", 5.0, "no cost formula"),
     ]
     assert analysis.coverage.modelled_share == pytest.approx(15 / 40)
-    assert [caveat.share for caveat in analysis.caveats if caveat.slug == "unpriced-work"] == [0.5]
+    assert [caveat.share for caveat in analysis.caveats if caveat.slug == "unmodelled-work"] == [0.5]
 
 
-def test_fully_priced_work_needs_no_caveat() -> None:
+def test_fully_modelled_work_needs_no_caveat() -> None:
     assert _analysis(Scene(50, [Kernel(0, 50)])).caveats == ()
 
 
@@ -372,14 +372,14 @@ def caveat(texts: list[str | None], kernels: list[Kernel]) -> list[Caveat]:
     return [each for each in analysis.caveats if each.slug == "completed-calls"]
 
 
-def test_facts_are_told_once_each_and_the_longest_first():
+def test_facts_are_reported_once_each_and_the_longest_first():
     kernels = [Kernel(0, 10, op=0), Kernel(10, 40, op=1), Kernel(50, 50, op=2)]
     (found,) = caveat([DTYPE, f"{SIZES}; {DTYPE}", None], kernels)
     assert found.share == 0.5
     assert f"({SIZES}; {DTYPE})" in found.message and "50.0 %" in found.message
 
 
-def test_what_hardly_matters_is_not_told():
+def test_what_hardly_matters_is_not_reported():
     assert caveat([DTYPE, None], [Kernel(0, 0.5, op=0), Kernel(1, 99, op=1)]) == []
 
 

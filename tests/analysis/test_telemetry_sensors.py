@@ -95,16 +95,16 @@ def test_energy_of_several_devices_adds_up() -> None:
     assert told(energies(4.0), sensors=(GPU, OTHER)).energy_j is None
 
 
-def test_energy_of_less_than_two_seconds_is_not_told() -> None:
+def test_energy_of_less_than_two_seconds_is_not_reported() -> None:
     assert told(energies(1.99), stretch(0, 1.99)).energy_j is None
     assert told(energies(2.3), stretch(0, 2.3)).energy_j is not None
 
 
-def test_energy_by_a_counter_that_moves_too_seldom_is_not_told() -> None:
+def test_energy_by_a_counter_that_moves_too_seldom_is_not_reported() -> None:
     assert told(energies(4.0, every_s=0.25)).energy_j is None
 
 
-def test_energy_is_not_told_where_samples_do_not_reach_from_end_to_end() -> None:
+def test_energy_is_not_reported_where_samples_do_not_reach_from_end_to_end() -> None:
     lost = [sample for sample in energies(4.0) if sample.unix_ns < START_NS + 3.9e9]
     assert told(lost).energy_j is None
 

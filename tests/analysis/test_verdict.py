@@ -195,13 +195,13 @@ def test_cpu_is_not_advised_to_use_cuda_graphs() -> None:
     assert "CUDA graphs" not in decide(replace(grounds, host_only=True)).sentence
 
 
-def test_inconclusive_sentence_names_the_largest_work_without_a_price() -> None:
+def test_inconclusive_sentence_names_the_largest_work_without_a_cost() -> None:
     kernel = replace(_KERNEL, op="mylib::odd", bound="unknown", reason="no formula for mylib::odd")
     sentence = decide(_grounds({"unknown": 80, "overhead.python": 20}, kernel)).sentence
     assert "most of it mylib::odd (no formula for mylib::odd)" in sentence
 
 
-def test_two_sided_window_is_told_with_its_figures() -> None:
+def test_two_sided_window_is_reported_with_its_figures() -> None:
     grounds = replace(_grounds({"overhead.python": 60, "memory": 40}), sides=TwoSided(0.57, 0.0, 0.964))
     sentence = decide(grounds).sentence
     assert "busy 0.0 % of its first 57.0 % and 96.4 % of the rest" in sentence
@@ -238,12 +238,12 @@ def test_every_account_leads_to_a_sentence(account: str, host_only: bool) -> Non
         (None, "record_shapes=True"),
     ],
 )
-def test_inconclusive_advice_follows_the_reason_for_the_missing_price(reason: str | None, advice: str) -> None:
+def test_inconclusive_advice_follows_the_reason_for_the_missing_cost(reason: str | None, advice: str) -> None:
     kernel = replace(_KERNEL, bound="unknown", reason=reason)
     assert advice in decide(_grounds({"unknown": 90, "memory": 10}, kernel)).sentence
 
 
-def test_verdict_says_when_work_without_a_price_could_overturn_it() -> None:
+def test_verdict_says_when_work_without_a_cost_could_overturn_it() -> None:
     doubtful = decide(_grounds({"memory": 40, "unknown": 25, "compute": 20, "overhead.python": 15}))
     assert doubtful.bound == "memory" and "25.0 % is unmodelled work, which could overturn this" in doubtful.sentence
     firm = decide(_grounds({"memory": 60, "unknown": 15, "compute": 20, "overhead.python": 5}))

@@ -37,12 +37,12 @@ def check_ours(case: Case, folder: Path) -> None:
 
 
 @pytest.mark.parametrize("case", LIVE, ids=title)
-def test_our_price_of_a_live_call_is_that_by_hand(case: Case) -> None:
+def test_our_cost_of_a_live_call_is_that_by_hand(case: Case) -> None:
     check_ours(case, NOWHERE)
 
 
 @pytest.mark.parametrize("case", ON_TRACES, ids=title)
-def test_our_price_in_a_public_trace_is_that_by_hand(case: Case, traces: Path) -> None:
+def test_our_cost_in_a_public_trace_is_that_by_hand(case: Case, traces: Path) -> None:
     check_ours(case, traces)
 
 

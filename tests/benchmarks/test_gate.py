@@ -67,7 +67,7 @@ def test_resampled_rows_say_that_they_are() -> None:
     assert "| +5 % | 1 busy process | 14 | 100.0% | 0.0% | 0.0% | 14.0 |" in text
 
 
-def test_a_run_is_told_in_a_line() -> None:
+def test_a_run_is_reported_in_a_line() -> None:
     assert tell(RED) == "+5 %: slower    +5.0%, 14 pairs, 7 of them to confirm, 40 s  "
     assert tell(OPEN).endswith("7 pairs, 40 s  7 pairs scatter too much")
 

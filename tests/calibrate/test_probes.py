@@ -177,7 +177,7 @@ class TestSettle:
         outcome = world.settle(Probe("there", "large", 1.0, refuse), world.probe("there", "small"))
         assert outcome.missing == {} and outcome.measured["there"].how == "small"
 
-    def test_every_step_is_told_with_its_place(self) -> None:
+    def test_every_step_is_reported_with_its_place(self) -> None:
         world, steps = World(a=[1.0, 1.0], b=[1.0, 9.0, 9.0]), []
         world.settle(world.probe("a"), world.probe("b"), on_progress=steps.append)
         assert steps == [

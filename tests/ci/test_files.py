@@ -44,7 +44,7 @@ def test_the_comment_waits_for_the_workflow_and_the_artifact_that_the_gate_makes
     assert step["env"]["ARTIFACT"] == load("action.yml")["inputs"]["artifact"]["default"]
 
 
-def test_every_input_of_the_action_is_told_and_has_a_default() -> None:
+def test_every_input_of_the_action_is_reported_and_has_a_default() -> None:
     for settings in load("action.yml")["inputs"].values():
         assert settings["description"]
         assert isinstance(settings["default"], str)

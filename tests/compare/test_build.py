@@ -128,7 +128,7 @@ def test_shapes_that_do_not_pair_are_pooled() -> None:
     assert (row.calls_before, row.before_us, row.after_us, row.kind) == (6.0, 30.0, 40.0, "slower")
 
 
-def test_the_name_of_both_sides_is_told_where_they_differ() -> None:
+def test_the_name_of_both_sides_is_reported_where_they_differ() -> None:
     row = _row([work("aten::cudnn_convolution", 5.0)], [work("aten::miopen_convolution", 9.0)])
     assert row.name == "aten::miopen_convolution (was aten::cudnn_convolution)"
     pooled = _row([work("aten::mm", 5.0), work("aten::bmm", 3.0)], [work("aten::addmm", 9.0, shapes="[[1]]")])

@@ -21,7 +21,7 @@ def _tell(before: ComparedSide, after: ComparedSide, half_width: float = 0.001, 
     return compare(stepped(before, half_width), stepped(after, half_width), lines).sentence
 
 
-def test_new_work_is_told_with_its_count_module_and_line() -> None:
+def test_new_work_is_reported_with_its_count_module_and_line() -> None:
     said = _tell(
         side(_LAYERS, {"python": 1000.0}), side([*_LAYERS, _COPIES], {"python": 1600.0}), rope__py=frozenset({88})
     )
@@ -32,13 +32,13 @@ def test_new_work_is_told_with_its_count_module_and_line() -> None:
     )
 
 
-def test_gone_work_is_told_the_other_way() -> None:
+def test_gone_work_is_reported_the_other_way() -> None:
     said = _tell(side([*_LAYERS, _COPIES]), side(_LAYERS))
     assert said.startswith("The step takes 5.20 ms (11.5 %) less: 5.20 ms of it in 24 aten::copy_ of Net_0.Rotary_0")
     assert "that are gone" in said
 
 
-def test_layers_of_one_kind_are_told_together() -> None:
+def test_layers_of_one_kind_are_reported_together() -> None:
     slower = [replace(row, us=12000.0) for row in _LAYERS]
     said = _tell(side(_LAYERS), side(slower))
     assert "8.00 ms of it in slower aten::addmm of ….Layer_*.Linear_* (net.py:9)" in said
@@ -52,18 +52,18 @@ def test_a_change_within_the_spread_of_the_steps_is_none() -> None:
     assert _tell(side(_LAYERS), side(slower)).startswith("The step takes 400 us (1.0 %) more")
 
 
-def test_what_moved_inside_a_step_of_the_same_length_is_told() -> None:
+def test_what_moved_inside_a_step_of_the_same_length_is_reported() -> None:
     said = _tell(side(_LAYERS), side([work("CompiledFunction", 40000.0, family="triton")]), half_width=0.05)
     assert said.startswith("The step takes 40.0 ms on both sides. Inside it: 40.0 ms more in 1 new CompiledFunction")
 
 
-def test_parts_that_go_the_other_way_are_told_where_they_count() -> None:
+def test_parts_that_go_the_other_way_are_reported_where_they_count() -> None:
     said = _tell(side(_LAYERS, {"input": 3000.0}), side([*_LAYERS, _COPIES], {"input": 500.0}))
     assert said.startswith("The step takes 2.70 ms (6.3 %) more: 5.20 ms of it")
     assert "against that 2.50 ms less elsewhere, 2.50 ms of it in waiting for data" in said
 
 
-def test_another_device_is_told_as_a_ratio_and_not_as_a_change_of_code() -> None:
+def test_another_device_is_reported_as_a_ratio_and_not_as_a_change_of_code() -> None:
     other = side([replace(row, us=14000.0) for row in _LAYERS], device=replace(H100, name="AMD Instinct MI300X"))
     said = _tell(side(_LAYERS), other)
     assert said.startswith(
@@ -71,7 +71,7 @@ def test_another_device_is_told_as_a_ratio_and_not_as_a_change_of_code() -> None
     )
 
 
-def test_a_wait_is_told_with_the_line_that_it_comes_from() -> None:
+def test_a_wait_is_reported_with_the_line_that_it_comes_from() -> None:
     idle = (IdleCause("sync", 900.0, 0.1, "train.py:141", 2.0), IdleCause("sync", 100.0, 0.1, "train.py:7", 1.0))
     said = _tell(side(_LAYERS), side(_LAYERS, {"sync": 1000.0}, idle=idle))
     assert "1.00 ms of it in waiting in synchronisations (train.py:141)" in said
@@ -94,7 +94,7 @@ def test_another_number_of_ranks_or_a_profiled_step_is_said_with_the_change() ->
     assert _tell(plain, other).endswith("These differ too: ranks, 1 against 8.")
 
 
-def test_endless_numbers_and_names_are_told_in_time() -> None:
+def test_endless_numbers_and_names_are_reported_in_time() -> None:
     path = "Net_0." + "1" * 200_000 + "x"
     name = "CompiledFunction" + " " * 200_000
     rows = [work(name, 9000.0, module=path), work("aten::_" + "attention" * 20_000, 5.0, shapes="[[" + "1" * 100_000)]

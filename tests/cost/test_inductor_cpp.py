@@ -130,7 +130,7 @@ class TestAddKernels:
         pointed = [None if row < 0 else calls.iloc[row] for row in rows]
         return dict(zip(found.ops["name"].astype(str), pointed, strict=True))
 
-    def test_kernels_get_calls_and_prices_behind_those_that_were_there(self, both: tuple[Linked, pd.DataFrame]) -> None:
+    def test_kernels_get_calls_and_costs_behind_those_that_were_there(self, both: tuple[Linked, pd.DataFrame]) -> None:
         before, costs = both
         after, costed = add_compiled_kernels(before, costs, Compiled((CHAIN,)))
         assert self.names(after) == {

@@ -82,7 +82,7 @@ def test_run_cannot_work_without_a_torch_that_records(output: ProbeOutput, insta
 
 
 @pytest.mark.parametrize(("version", "status"), [("2.13.1", "ok"), ("2.12.0", "limited"), ("2.14.0a0+git1", "limited")])
-def test_a_torch_outside_the_tested_range_is_told_but_may_run(version: str, status: str) -> None:
+def test_a_torch_outside_the_tested_range_is_reported_but_may_run(version: str, status: str) -> None:
     facts = with_torch(CPU_ONLY, **{"import": {**IMPORTED, "version": version}})
     assert row(facts, "torch").status == status
     assert judge(facts).verdict == "ready"
@@ -153,7 +153,7 @@ def test_another_profiler_is_told_by_its_variables(environment: dict[str, str], 
 
 
 @pytest.mark.parametrize(("value", "count"), [("1", 1), ("0", 0)])
-def test_settings_that_slow_the_program_are_told_where_they_are_on(value: str, count: int) -> None:
+def test_settings_that_slow_the_program_are_reported_where_they_are_on(value: str, count: int) -> None:
     assert len(rows(replace(CPU_ONLY, environment={"CUDA_LAUNCH_BLOCKING": value}), "slowing")) == count
 
 
@@ -186,7 +186,7 @@ def test_kernels_that_only_administrators_may_record_have_the_drivers_option() -
     assert "stub library" in row(replace(facts, driver=replace(closed.driver, is_privileged=True)), "kernels").why
 
 
-def test_a_crash_while_kernels_are_recorded_is_told_in_its_own_words() -> None:
+def test_a_crash_while_kernels_are_recorded_is_reported_in_its_own_words() -> None:
     facts = with_torch(WITH_GPU, kernels=None)
     crashed = replace(facts, torch=replace(facts.torch, status=-11, error="CUPTI_ERROR_NOT_INITIALIZED"))
     assert row(crashed, "kernels").why == "CUPTI_ERROR_NOT_INITIALIZED"
@@ -224,14 +224,14 @@ def test_visible_devices_say_nothing_where_there_are_none() -> None:
         (10, "nvidia-smi"),
     ],
 )
-def test_refusals_of_the_driver_are_told_in_plain_words(code: int, remedy: str) -> None:
+def test_refusals_of_the_driver_are_reported_in_plain_words(code: int, remedy: str) -> None:
     stages = {**NO_LIBRARY, "refusal": {"code": code, "text": "some words"}}
     check = row(replace(WITH_GPU, nvml=ProbeOutput(stages)), "sensors")
     assert check.fact == f"the driver's library refuses: some words (error {code})"
     assert remedy in check.remedy
 
 
-def test_a_refusal_for_want_of_rights_is_told_even_where_nothing_else_shows_a_device() -> None:
+def test_a_refusal_for_want_of_rights_is_reported_even_where_nothing_else_shows_a_device() -> None:
     stages = {**NO_LIBRARY, "refusal": {"code": 4, "text": "Insufficient Permissions"}}
     assert row(replace(CPU_ONLY, nvml=ProbeOutput(stages)), "sensors").status == "missing"
 
@@ -322,7 +322,9 @@ def test_a_missing_calibration_does_not_stop_a_run() -> None:
         ({"processors": Processors(8, 8, None, 3.0)}, "load", "limited"),
     ],
 )
-def test_what_the_machine_lacks_is_told_but_stops_nothing(changes: dict[str, object], slug: str, status: str) -> None:
+def test_what_the_machine_lacks_is_reported_but_stops_nothing(
+    changes: dict[str, object], slug: str, status: str
+) -> None:
     facts = with_machine(CPU_ONLY, **changes)
     assert row(facts, slug).status == status
     assert judge(facts).verdict == "ready"

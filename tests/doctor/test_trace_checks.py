@@ -68,15 +68,15 @@ def test_shapes_of_some_ops_only_are_a_limit(tmp_path: Path) -> None:
     assert check.fact == "known for 50.0 % of the ops"
 
 
-def test_work_whose_price_no_shape_would_give_is_told_apart(tmp_path: Path) -> None:
+def test_work_that_no_shape_would_model_is_kept_apart(tmp_path: Path) -> None:
     unknown = steps(dims=[[4096, 4096]])
     unknown = [{**event, "name": "mine::secret"} if event["name"] == "aten::relu" else event for event in unknown]
     unknown = [{**event, "name": "secret_kernel"} if event["name"] == RELU else event for event in unknown]
     rows = contents(tmp_path, unknown)
     assert rows["shapes"].status == "ok"
-    assert rows["prices"].status == "limited"
-    assert "mine::secret" in rows["prices"].why
-    assert contents(tmp_path, FULL)["prices"].status == "ok"
+    assert rows["modelled"].status == "limited"
+    assert "mine::secret" in rows["modelled"].why
+    assert contents(tmp_path, FULL)["modelled"].status == "ok"
 
 
 def test_strides_are_asked_for_only_where_there_are_shapes(tmp_path: Path) -> None:
@@ -181,7 +181,7 @@ def test_a_graph_whose_kernels_have_no_op_is_a_limit(tmp_path: Path) -> None:
     assert contents(tmp_path, FULL)["ops"].status == "ok"
 
 
-def test_an_inconclusive_verdict_is_told_in_its_own_words(tmp_path: Path) -> None:
+def test_an_inconclusive_verdict_is_reported_in_its_own_words(tmp_path: Path) -> None:
     rows = contents(tmp_path, [op("aten::relu", 1, 9), launch(1, 2, 2)])
     assert rows["verdict"].status == "limited"
     assert contents(tmp_path, FULL)["verdict"].status == "ok"
@@ -234,7 +234,7 @@ def test_traces_of_different_times_are_reported() -> None:
     assert row_together((*RANKS[:3], late), "time-together").fact == "the last begins 2.00 s after the first has ended"
 
 
-def test_a_clock_that_is_not_told_is_unknown() -> None:
+def test_a_clock_that_is_not_reported_is_unknown() -> None:
     assert row_together((*RANKS[:3], replace(RANKS[3], start_ns=None)), "time-together").status == "unknown"
 
 

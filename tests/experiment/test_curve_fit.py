@@ -138,7 +138,7 @@ def test_a_step_that_does_not_grow_has_no_knee_and_says_so() -> None:
     assert fit.knee_reason == "the step does not grow with batch_size from 1 to 128"
 
 
-def test_a_knee_whose_parts_may_be_nothing_is_not_told() -> None:
+def test_a_knee_whose_parts_may_be_nothing_is_not_reported() -> None:
     # Measured on examples/mlp.py: three points that no line meets, whose intervals both reach zero.
     bent = fit_of([point(16, 607.0), point(64, 986.0), point(256, 1456.0)])
     assert bent.each_us is not None and bent.each_us.low == 0

@@ -54,7 +54,7 @@ def test_gitlab_says_the_commit_itself(clone: Path, tmp_path: Path, name: str) -
     assert base.commit == git(clone, "rev-parse", "main")
 
 
-def test_a_branch_that_is_told_but_not_here_is_not_replaced_by_another(clone: Path, tmp_path: Path) -> None:
+def test_a_branch_that_is_reported_but_not_here_is_not_replaced_by_another(clone: Path, tmp_path: Path) -> None:
     base, _ = look(clone, MERGE_BASE, tmp_path, GITHUB_BASE_REF="release")
     assert base.reason == (
         "the branch release that GITHUB_BASE_REF names is not in this clone: "
@@ -62,7 +62,7 @@ def test_a_branch_that_is_told_but_not_here_is_not_replaced_by_another(clone: Pa
     )
 
 
-def test_the_main_branch_may_have_any_name_that_is_told(clone: Path, tmp_path: Path) -> None:
+def test_the_main_branch_may_have_any_name_that_is_reported(clone: Path, tmp_path: Path) -> None:
     git(clone, "branch", "--move", "main", "trunk")
     git(clone, "update-ref", "refs/remotes/origin/trunk", "trunk")
     wanted = f"merge-base with origin/trunk ({git(clone, 'rev-parse', '--short=7', 'trunk~1')})"

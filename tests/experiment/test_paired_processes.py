@@ -135,7 +135,7 @@ def test_a_slower_step_is_red_once_fresh_pairs_confirm_it() -> None:
     assert len(told) == 14 and told[0].endswith("%")
 
 
-def test_a_faster_step_is_told_and_never_red() -> None:
+def test_a_faster_step_is_reported_and_never_red() -> None:
     assert machine(0.8, noise=calm).time().verdict == "faster"
 
 

@@ -83,7 +83,7 @@ def test_a_process_that_only_starts_in_the_base_would_import_the_candidate(
             worker.made()
 
 
-def test_what_cannot_be_imported_is_told_as_the_failure_of_that_side(tmp_path: Path) -> None:
+def test_what_cannot_be_imported_is_reported_as_the_failure_of_that_side(tmp_path: Path) -> None:
     (tmp_path / "bench").mkdir()
     (tmp_path / "bench" / "step.py").write_text(WORKLOAD)
     with SideWorker(PROGRAM, "candidate", Side("this", tmp_path), tmp_path / "log.txt") as corner:
@@ -94,7 +94,7 @@ def test_what_cannot_be_imported_is_told_as_the_failure_of_that_side(tmp_path: P
     assert failed.value.reason == "ModuleNotFoundError: No module named 'toy'"
 
 
-def test_a_folder_that_is_gone_is_told_as_the_failure_of_that_side(tmp_path: Path) -> None:
+def test_a_folder_that_is_gone_is_reported_as_the_failure_of_that_side(tmp_path: Path) -> None:
     with pytest.raises(SideFailed) as failed:
         SideWorker(PROGRAM, "base", Side("main", tmp_path / "gone"), tmp_path / "log.txt")
     assert failed.value.role == "base" and "No such file" in failed.value.reason

@@ -86,7 +86,7 @@ def test_what_the_program_prints_goes_into_the_log_alone(tmp_path: Path, capfd: 
     assert capfd.readouterr() == ("", "")
 
 
-def test_a_program_that_ends_its_process_is_told_with_its_last_words(tmp_path: Path) -> None:
+def test_a_program_that_ends_its_process_is_reported_with_its_last_words(tmp_path: Path) -> None:
     file = tmp_path / "leaves.py"
     file.write_text("import os, sys\nprint('out of luck', flush=True)\nos._exit(7)\n" + own_changes.PROGRAM)
     with Worker(Program(str(file)), tmp_path / "log.txt", None, CHILD) as worker, pytest.raises(Refused) as refused:

@@ -288,7 +288,7 @@ def test_a_package_that_is_installed_in_place_is_the_bases_own(
     assert sources(clone, tree) == {}
 
 
-def test_submodules_and_large_files_are_told(clone: Path, tmp_path: Path) -> None:
+def test_submodules_and_large_files_are_reported(clone: Path, tmp_path: Path) -> None:
     (clone / ".gitmodules").write_text("")
     (clone / ".gitattributes").write_text("*.bin filter=lfs diff=lfs\n")
     commit(clone, "more")

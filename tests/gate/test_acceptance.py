@@ -155,7 +155,7 @@ def test_a_creep_is_not_accepted_but_told() -> None:
     assert not [each for each in changes_of(with_anchor(moved, "v1.3"), creep=creep) if is_red(each)]
 
 
-def test_what_is_given_up_is_told_exactly() -> None:
+def test_what_is_given_up_is_reported_exactly() -> None:
     text = describe_acceptance(
         ".bottleneck/net.lock.toml", "net", chosen(changes_of(), ("launches", "syncs")), (), STAMP
     )
@@ -173,7 +173,7 @@ def test_what_is_given_up_is_told_exactly() -> None:
         (CounterChange("graphs", None, 3, "new"), "graphs: 3 per step, new"),
     ],
 )
-def test_growth_is_told_in_the_unit_of_the_counter(change: CounterChange, text: str) -> None:
+def test_growth_is_reported_in_the_unit_of_the_counter(change: CounterChange, text: str) -> None:
     assert growth_words(change) == text
 
 
@@ -198,7 +198,7 @@ def test_where_nothing_can_be_written_the_gate_goes_on(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("data", [b"", b"{}", b"\xff", b'{"values": 3}', b"[" * 100_000])
-def test_a_file_that_holds_no_counts_is_told(data: bytes, tmp_path: Path) -> None:
+def test_a_file_that_holds_no_counts_is_reported(data: bytes, tmp_path: Path) -> None:
     path = tmp_path / "a.json"
     path.write_bytes(data)
     with pytest.raises(TraceError, match="holds no counts"):

@@ -177,9 +177,9 @@ def test_without_shapes_flops_are_unknown_and_no_zero(tmp_path: Path) -> None:
     assert counts.unknown["module_calls"] == "recorded without Python calls"
 
 
-def test_what_has_no_price_is_left_out_of_the_flops(tmp_path: Path) -> None:
-    priced, absurd = product(10), op("aten::mm", 100, 40, dims=[[10**300, 10**300], [10**300, 10**300]])
-    assert counted(tmp_path, [priced, absurd, op("mylib::magic", 200, 40, dims=[[8, 8]])])["flops"] == 48
+def test_what_is_unmodelled_is_left_out_of_the_flops(tmp_path: Path) -> None:
+    modelled, absurd = product(10), op("aten::mm", 100, 40, dims=[[10**300, 10**300], [10**300, 10**300]])
+    assert counted(tmp_path, [modelled, absurd, op("mylib::magic", 200, 40, dims=[[8, 8]])])["flops"] == 48
 
 
 def test_copies_that_do_not_say_their_size_have_none(tmp_path: Path) -> None:

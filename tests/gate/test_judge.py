@@ -141,7 +141,7 @@ def test_a_counter_that_vanished_is_an_error_with_the_reason() -> None:
     assert is_red(change)
 
 
-def test_what_neither_side_knows_is_told_and_not_gated() -> None:
+def test_what_neither_side_knows_is_reported_and_not_gated() -> None:
     unknown = replace(COUNTS, unknown={"recompiles": "nothing was compiled"})
     change = judge(unknown, lock_of(unknown))["recompiles"]
     assert (change.verdict, change.reason) == ("not compared", "nothing was compiled")
@@ -222,7 +222,7 @@ def test_what_says_most_comes_first() -> None:
     assert [change.metric for change in changes[:3]] == ["syncs", "ops", "launches"]
 
 
-def test_an_acceptance_since_the_base_is_told() -> None:
+def test_an_acceptance_since_the_base_is_reported() -> None:
     row = Acceptance("2026-09-30", "77aa01b", "launches", 290, 300, "a norm per head")
     base, lock = lock_of(counted(launches=290)), lock_of(accepted=(row,))
     changes = with_accepted(judge_counts(lock, COUNTS, GateSettings()), lock, base)
@@ -241,7 +241,7 @@ def test_without_an_edit_since_the_base_nothing_counts_as_accepted() -> None:
     assert with_accepted(changes, lock_of(), None) == changes
 
 
-def test_a_lock_file_that_was_edited_without_a_reason_is_told() -> None:
+def test_a_lock_file_that_was_edited_without_a_reason_is_reported() -> None:
     changes = judge_counts(lock_of(), COUNTS, GateSettings())
     told = {row.metric: row for row in with_accepted(changes, lock_of(), lock_of(counted(launches=290)))}
     assert (told["launches"].verdict, told["launches"].before) == ("accepted", 290)

@@ -166,7 +166,7 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("name", BROKEN)
-def test_a_broken_file_is_told_with_its_name_the_place_and_what_to_do(name: str, tmp_path: Path) -> None:
+def test_a_broken_file_is_reported_with_its_name_the_place_and_what_to_do(name: str, tmp_path: Path) -> None:
     old, new, place = BROKEN[name]
     text = lock_text(LOCK)
     assert old in text

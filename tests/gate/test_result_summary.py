@@ -19,14 +19,14 @@ SLOW = TimeResult(
 )
 
 
-def test_a_sync_is_told_with_its_line_once_though_two_counters_changed() -> None:
+def test_a_sync_is_reported_with_its_line_once_though_two_counters_changed() -> None:
     story = summarise_failure("mlp", [SYNC, OPS], None, None)
     assert story.what == "syncs 0 -> 1, ops 1 204 -> 1 206 per step"
     assert story.why == ("+1 aten::item in head at train.py:57, changed here  total += loss.item()",)
     assert story.fix == 'undo that, or: bottleneck accept mlp --metric ops,syncs --reason "…"'
 
 
-def test_lines_that_the_diff_touches_are_told_before_others() -> None:
+def test_lines_that_the_diff_touches_are_reported_before_others() -> None:
     other = Culprit("aten::add", 3, None, Site("old.py", 2, "x + y"), is_touched=False)
     unplaced = Culprit("aten::mul", 1)
     broken = CounterChange("ops", 1, 5, "broken", culprits=(unplaced, other))
@@ -34,7 +34,7 @@ def test_lines_that_the_diff_touches_are_told_before_others() -> None:
     assert [text.split(" at ")[0] for text in why] == ["+1 aten::item in head", "+3 aten::add", "+1 aten::mul"]
 
 
-def test_a_slower_step_is_told_with_its_interval_and_with_what_takes_longer() -> None:
+def test_a_slower_step_is_reported_with_its_interval_and_with_what_takes_longer() -> None:
     row = ChangeRow(
         "aten::copy_", "rope", None, None, "new", "nothing", 0, 24, 0.0, 1100.0, 1100.0, 0.0, "rope.py:88", True
     )
@@ -71,7 +71,7 @@ def test_what_vanished_asks_for_a_look_at_the_workload() -> None:
     assert story.why == ("flops fell from 10 to nothing",)
 
 
-def test_a_growth_that_rounding_would_hide_is_told_exactly() -> None:
+def test_a_growth_that_rounding_would_hide_is_reported_exactly() -> None:
     broken = CounterChange("flops", 344_571_904, 344_571_968, "broken")
     assert summarise_failure("mlp", [broken], None, None).what == "flops 344 571 904 -> 344 571 968 per step"
 

@@ -184,7 +184,7 @@ def test_a_slowdown_is_twice_the_budget(limit: Limit, told: str, what: str) -> N
     assert (injection.variable, injection.what) == (told, what)
 
 
-def test_nothing_is_told_where_nothing_is_put_in() -> None:
+def test_nothing_is_reported_where_nothing_is_put_in() -> None:
     assert NOTHING.variable == ""
     assert one_more("sync", "syncs", None, 5).variable == "sync:1"
 

@@ -162,7 +162,7 @@ def test_a_malformed_limit_is_told_by_its_name_with_what_is_wrong(line: str, tmp
         ("budgets = {}", "budget"),
     ],
 )
-def test_a_wrong_key_or_value_is_told(line: str, said: str, tmp_path: Path) -> None:
+def test_a_wrong_key_or_value_is_reported(line: str, said: str, tmp_path: Path) -> None:
     with pytest.raises(UsageError) as caught:
         settings(gate(line), tmp_path)
     assert "pyproject.toml" in caught.value.what

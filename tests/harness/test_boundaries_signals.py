@@ -38,7 +38,7 @@ def listen(kind: Any, called: list[Any]) -> Removal | None:
     return watch_class(torch, kind, called.append, Listener(called.append, called.append, called.append, fail))
 
 
-def test_calls_of_one_class_are_told_and_the_class_is_left_as_it_was() -> None:
+def test_calls_of_one_class_are_reported_and_the_class_is_left_as_it_was() -> None:
     called: list[Any] = []
     model, before = Net(Net()), dict(vars(Net))
     removal = listen(Net, called)

@@ -107,13 +107,13 @@ def test_a_trace_that_was_cut_off_takes_no_other_rank_with_it(tmp_path: Path) ->
     assert recording.warnings[0].startswith("rank 0: the trace is not whole and was left as .partial.trace.rank0")
 
 
-def test_what_all_ranks_say_is_told_once_and_without_their_numbers(tmp_path: Path) -> None:
+def test_what_all_ranks_say_is_reported_once_and_without_their_numbers(tmp_path: Path) -> None:
     for rank in range(2):
         leave(tmp_path, rank, dataclasses.replace(MEASURED, warnings=("it is late", f"from {rank}")))
     assert finish(tmp_path).warnings == ("it is late", "rank 0: from 0", "rank 1: from 1")
 
 
-def test_a_program_of_one_process_is_told_without_a_rank(tmp_path: Path) -> None:
+def test_a_program_of_one_process_is_reported_without_a_rank(tmp_path: Path) -> None:
     leave(tmp_path, 0, dataclasses.replace(MEASURED, ranks=1, is_complete=False), trace=None)
     recording = finish(tmp_path)
     assert recording.traces == ()

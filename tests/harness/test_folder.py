@@ -208,7 +208,7 @@ def test_force_removes_links_and_never_what_they_lead_to(here: Path) -> None:
     assert (here / "precious.txt").read_text() == "mine"
 
 
-def test_a_folder_in_the_place_of_a_file_is_told(here: Path) -> None:
+def test_a_folder_in_the_place_of_a_file_is_reported(here: Path) -> None:
     (here / "out" / "recording.json").mkdir(parents=True)
     assert "cannot write to" in refusal("out", force=True).what
     assert (here / "out" / "recording.json").is_dir()

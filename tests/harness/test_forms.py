@@ -112,7 +112,7 @@ def test_the_result_and_what_the_step_raises_come_through(step: Callable[[], Any
             longer()
 
 
-def test_nothing_is_added_unless_it_is_told(step: Callable[[], Any]) -> None:
+def test_nothing_is_added_unless_asked_for(step: Callable[[], Any]) -> None:
     for environment in ({}, {VARIABLE: ""}, {VARIABLE: "nothing"}):
         assert with_injection(step, environment) is step
     assert with_injection(step, {VARIABLE: "op:1"}) is not step

@@ -181,7 +181,7 @@ def test_a_mark_that_leads_elsewhere_is_not_followed(tmp_path: Path) -> None:
     assert (tmp_path / "precious").read_text() == "mine"
 
 
-def test_a_repair_that_the_disk_does_not_take_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_repair_that_the_disk_does_not_take_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cut_off(tmp_path, RunState(PLAN, (), {}, 0.0))
 
     def full(*_: object) -> None:

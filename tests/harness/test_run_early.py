@@ -130,7 +130,7 @@ def test_ceilings_are_not_measured_beside_the_program(tmp_path: Path) -> None:
     assert read_recording(run.folder).sampling is not None
 
 
-def test_a_death_after_the_report_is_told_and_kept(tmp_path: Path) -> None:
+def test_a_death_after_the_report_is_reported_and_kept(tmp_path: Path) -> None:
     run = Run(tmp_path, program=trains(then="input(); os.abort()"))
     run.wait_for("the program goes on")
     _, said = run.end()

@@ -58,7 +58,7 @@ def nothing(_folder: Path) -> None:
         (nothing, "/proc/out"),
     ],
 )
-def test_a_folder_that_will_not_do_is_told_in_three_lines_before_the_program_starts(
+def test_a_folder_that_will_not_do_is_reported_in_three_lines_before_the_program_starts(
     prepare: Callable[[Path], None], output: str, tmp_path: Path
 ) -> None:
 

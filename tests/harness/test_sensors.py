@@ -116,7 +116,7 @@ def costing(time: Time, cost_s: float) -> Counter:
     return Counter(spend)
 
 
-def test_the_cost_of_sampling_is_told() -> None:
+def test_the_cost_of_sampling_is_reported() -> None:
     time = Time()
     assert watch(costing(time, 20e-6), time).cpu_share == pytest.approx(0.001, rel=0.05)
 

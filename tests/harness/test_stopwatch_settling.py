@@ -20,7 +20,7 @@ def test_steps_have_settled_when_they_show_no_trend(durations_us: list[float], i
     assert has_settled(durations_us) is is_settled
 
 
-def test_steps_that_get_quicker_are_told_with_both_halves() -> None:
+def test_steps_that_get_quicker_are_reported_with_both_halves() -> None:
     assert find_trend([200.0, 190.0, 195.0, 180.0, 120.0, 110.0, 100.0, 105.0]) == (
         "192 us in the first half, 108 us in the second"
     )

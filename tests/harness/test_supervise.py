@@ -42,7 +42,7 @@ def test_a_kill_is_blamed_on_memory_only_as_far_as_is_known(kills: int | None, w
     assert words in told and "3.1 GB" in told and "after 1 step:" in told
 
 
-def test_an_exit_is_told_with_its_status() -> None:
+def test_an_exit_is_reported_with_its_status() -> None:
     assert describe_end(End(7 << 8, 0), None, None) == "the program ended with status 7"
 
 

@@ -106,7 +106,7 @@ UNSUPPORTED = {
     ("function", "code"),
     [*((function, 3) for function in UNSUPPORTED), *(("nvmlDeviceGetPowerUsage", code) for code in (2, 4, 13, 25))],
 )
-def test_what_a_device_does_not_support_is_absent_and_the_rest_is_told(
+def test_what_a_device_does_not_support_is_absent_and_the_rest_is_reported(
     function: str, code: int, library: Path, tmp_path: Path
 ) -> None:
     told = tell(library, tmp_path, ["devices 1", f"fail {function} {code}"], ticks=2)

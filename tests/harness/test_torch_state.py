@@ -31,7 +31,7 @@ def test_a_program_without_the_compiler_has_compiled_nothing(monkeypatch: pytest
     assert describe_compilation("/") == Compilation(0, 0, 0)
 
 
-def test_graphs_breaks_and_recompiles_are_told_with_the_innermost_line_of_the_program(
+def test_graphs_breaks_and_recompiles_are_reported_with_the_innermost_line_of_the_program(
     compiler: SimpleNamespace, tmp_path: Path
 ) -> None:
     compiler.counters["graph_break"].update({"one": 2, "two": 1})
@@ -53,7 +53,7 @@ def test_a_compiler_of_another_version_tells_nothing(compiler: SimpleNamespace) 
     assert describe_compilation("/") is None
 
 
-def test_where_people_keep_their_files_is_not_told(tmp_path: Path) -> None:
+def test_where_people_keep_their_files_is_not_reported(tmp_path: Path) -> None:
     assert relative_to(str(tmp_path), str(tmp_path / "a" / "b.py")) == "a/b.py"
     assert relative_to(str(tmp_path / "a"), str(tmp_path / "b.py")) == "b.py"
 

@@ -60,7 +60,7 @@ def test_fewer_steps_are_profiled_when_they_would_make_too_many_events(
     assert any("profiled 1 of 4 steps" in warning for warning in session.notes.warnings)
 
 
-def test_a_full_disk_is_told_and_leaves_no_partial_trace(
+def test_a_full_disk_is_reported_and_leaves_no_partial_trace(
     session: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(window: object, path: Path) -> None:

@@ -48,7 +48,7 @@ SCENES: Mapping[str, Scene] = {
 }
 STREAMS = {"front": 7, "back": 20, "nccl": 24, "copy": 28}
 BOUNDS = ("compute", "memory", "unknown")
-SHORTEST_UNKNOWN_US = 40  # a shorter kernel without a price might be all launch floor
+SHORTEST_UNKNOWN_US = 40  # a shorter kernel without a cost might be all launch floor
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Prices against torch's own FLOP counter: equal where it is right, and right where it is not.
+"""Costs against torch's own FLOP counter: equal where it is right, and right where it is not.
 
 The counter sees every dispatched op with its true shapes; we see only what the profiler recorded of the same work.
 """
@@ -28,7 +28,7 @@ def _seeded():
 
 @pytest.fixture
 def recorded(tmp_path: Path) -> Callable[[Work], pd.DataFrame]:
-    """The prices of the ops that work, of those that the profiler recorded."""
+    """The costs of the ops that work, of those that the profiler recorded."""
 
     def record(work: Work) -> pd.DataFrame:
         with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], record_shapes=True) as profiler:
@@ -42,7 +42,7 @@ def recorded(tmp_path: Path) -> Callable[[Work], pd.DataFrame]:
 
 
 def attributed_ops(events: list[dict[str, Any]]) -> pd.DataFrame:
-    """The prices of workers among op events that are sorted by thread and start, outermost first."""
+    """The costs of workers among op events that are sorted by thread and start, outermost first."""
     keys = ("Input Dims", "Input type", "Input Strides", "Concrete Inputs")
     texts = [[json.dumps(event["args"][key]) if key in event["args"] else None for key in keys] for event in events]
     names = [event["name"] for event in events]
@@ -83,9 +83,9 @@ def counted(work: Work) -> int:
     return counter.get_total_flops()
 
 
-def engine_flops(prices: pd.DataFrame) -> float:
+def engine_flops(costs: pd.DataFrame) -> float:
     """FLOPs for the matrix engine."""
-    return prices["matrix_flops"].sum()
+    return costs["matrix_flops"].sum()
 
 
 def trained(module: Any, *inputs: Any) -> Work:
@@ -162,24 +162,24 @@ def right_cases() -> dict[str, Callable[[], Work]]:
 @pytest.mark.parametrize("case", right_cases())
 def test_products_and_convolutions_agree_with_the_counter_to_the_last_flop(case, recorded):
     work = right_cases()[case]()
-    prices, expected = recorded(work), counted(work)
+    costs, expected = recorded(work), counted(work)
     assert expected > 0
-    assert engine_flops(prices) == expected
+    assert engine_flops(costs) == expected
 
 
 def test_attention_agrees_with_the_formulas_that_the_counter_applies_on_a_gpu(recorded):
     from torch.utils import flop_counter
 
     shape = (2, 3, 16, 8)
-    prices = recorded(trained(F.scaled_dot_product_attention, *(torch.randn(shape) for _ in range(3))))
-    attention = prices[prices["family"] == "attention"].set_index("name")["matrix_flops"]
+    costs = recorded(trained(F.scaled_dot_product_attention, *(torch.randn(shape) for _ in range(3))))
+    attention = costs[costs["family"] == "attention"].set_index("name")["matrix_flops"]
     name = "aten::_scaled_dot_product_flash_attention_for_cpu"
     assert attention[name] == flop_counter.sdpa_flop_count(shape, shape, shape)
     backward = flop_counter.sdpa_backward_flop_count(shape, shape, shape, shape)
     assert attention[f"{name}_backward"] == backward == 2.5 * attention[name]
 
 
-def test_attention_that_the_counter_cannot_see_on_a_cpu_has_a_price(recorded):
+def test_attention_that_the_counter_cannot_see_on_a_cpu_is_modelled(recorded):
     q = torch.randn(2, 3, 16, 8)
     work = lambda: F.scaled_dot_product_attention(q, q, q)  # noqa: E731 - a work is an expression to run twice
     assert counted(work) == 0
@@ -190,8 +190,8 @@ def test_causal_attention_costs_the_pairs_that_exist_where_the_counter_counts_al
     from torch.utils import flop_counter
 
     q = torch.randn(2, 3, 16, 8)
-    prices = recorded(lambda: F.scaled_dot_product_attention(q, q, q, is_causal=True))
-    assert engine_flops(prices) == 2 * (2 * 3) * (16 * 17 // 2) * (8 + 8)
+    costs = recorded(lambda: F.scaled_dot_product_attention(q, q, q, is_causal=True))
+    assert engine_flops(costs) == 2 * (2 * 3) * (16 * 17 // 2) * (8 + 8)
     on_gpu = torch.ops.aten._scaled_dot_product_flash_attention
     meta = torch.empty(2, 3, 16, 8, device="meta", dtype=torch.bfloat16)
     assert counted(lambda: on_gpu(meta, meta, meta, is_causal=True)) == flop_counter.sdpa_flop_count(*[q.shape] * 3)
@@ -201,10 +201,10 @@ def test_causal_attention_costs_the_pairs_that_exist_where_the_counter_counts_al
 def test_backward_of_a_grouped_convolution_costs_two_forwards_where_the_counter_forgets_the_groups(groups, recorded):
     conv = torch.nn.Conv2d(8, 8, 3, padding=1, groups=groups, bias=False)
     work = trained(conv, torch.randn(2, 8, 9, 9))
-    prices = recorded(work)
+    costs = recorded(work)
     forward = 2 * 2 * 81 * 8 * (8 // groups) * 9
     on_engine = "vector_flops" if groups == 8 else "matrix_flops"
-    ours = prices[prices["family"] == "convolution"][on_engine]
+    ours = costs[costs["family"] == "convolution"][on_engine]
     assert ours.tolist() == [forward, 2 * forward]
     assert counted(work) - forward > 2 * forward
 
@@ -221,9 +221,9 @@ def test_backward_of_a_grouped_convolution_costs_two_forwards_where_the_counter_
 )
 def test_vector_products_have_a_price_where_the_counter_gives_none(operation, expected, recorded):
     assert counted(operation) == 0
-    prices = recorded(operation)
-    assert prices["matrix_flops"].sum() == 0
-    assert prices[prices["family"].isin([*ENGINES, "pointwise"])]["vector_flops"].sum() == expected
+    costs = recorded(operation)
+    assert costs["matrix_flops"].sum() == 0
+    assert costs[costs["family"].isin([*ENGINES, "pointwise"])]["vector_flops"].sum() == expected
 
 
 def int8(*shape: int):
@@ -245,12 +245,12 @@ def half(*shape: int):
         ),
     ],
 )
-def test_products_that_the_counter_does_not_know_have_a_price(operation, expected, recorded):
+def test_products_that_the_counter_does_not_know_are_modelled(operation, expected, recorded):
     assert counted(operation) == 0
     assert engine_flops(recorded(operation)) == expected
 
 
 def test_a_bias_that_is_copied_first_is_paid_for_beside_the_product(recorded):
-    prices = recorded(lambda: torch.nn.Linear(24, 40)(torch.randn(6, 24)))
-    assert {"aten::addmm", "aten::copy_"} <= set(prices["name"])
-    assert "aten::linear" not in set(prices["name"])
+    costs = recorded(lambda: torch.nn.Linear(24, 40)(torch.randn(6, 24)))
+    assert {"aten::addmm", "aten::copy_"} <= set(costs["name"])
+    assert "aten::linear" not in set(costs["name"])

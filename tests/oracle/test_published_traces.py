@@ -19,7 +19,7 @@ def rates(row: KernelSummary) -> tuple[float, float]:
 
 
 # Row 14 has the softmax of owlv2, whose trace is not among ours; this is the same op in the same place of timesformer.
-# TraceLens leaves it without a price: 68688.625 us, 43.355 % of all kernels and copies, says its golden report.
+# TraceLens leaves it without a cost: 68688.625 us, 43.355 % of all kernels and copies, says its golden report.
 def test_row_14_softmax_of_an_attention_on_an_h100_is_memory_far_below_the_roof(traces):
     analysis = analysed(traces / TIMESFORMER)
     softmax = max((row for row in analysis.kernels if row.op == "aten::_softmax"), key=lambda row: row.us)
@@ -31,7 +31,7 @@ def test_row_14_softmax_of_an_attention_on_an_h100_is_memory_far_below_the_roof(
     assert softmax.explained == pytest.approx(1e12 * rate / analysis.device.bandwidth_bytes_per_s, rel=1e-6)
 
 
-# Row 15. Compiled kernels on an MI300X, priced from their launch arguments: a buffer may be written in place or not.
+# Row 15. Compiled kernels on an MI300X, modelled from their launch arguments: a buffer may be written in place or not.
 def test_row_15_silu_and_product_of_triton_move_2_04_to_3_05_tb_per_s(traces):
     row = next(one for one in analysed(traces / TRITON).kernels if one.name.endswith("mul_silu_2"))
     assert row.us == pytest.approx(527.38, abs=0.01)

@@ -1,4 +1,4 @@
-"""Prices against measured kernels of real eager traces: all of their time is priced, and none beats the hardware."""
+"""Costs against measured kernels of real eager traces: all of their time is modelled, and none beats the hardware."""
 
 from pathlib import Path
 
@@ -53,7 +53,7 @@ def test_no_op_computes_faster_than_its_matrix_engine(judged):
 
 
 def test_the_best_op_comes_within_a_factor_of_four_of_a_roof(judged):
-    # Without this, prices of next to nothing would pass the two tests above.
+    # Without this, costs of next to nothing would pass the two tests above.
     device, costed, _ = judged
     compute_us = costed["matrix_flops"] / device.peaks_flops_per_s["bf16_tensor"] * 1e6
     memory_us = costed["bytes_low"] / device.bandwidth_bytes_per_s * 1e6

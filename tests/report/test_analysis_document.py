@@ -50,7 +50,7 @@ def costs(**ratios: float) -> OptionCosts:
     return OptionCosts(tuple(OptionCost(options[name], Ratio(x, x - 0.1, x + 0.1, 7)) for name, x in ratios.items()))
 
 
-def test_options_are_told_as_what_they_add_to_the_record_of_ops() -> None:
+def test_options_are_reported_as_what_they_add_to_the_record_of_ops() -> None:
     assert option_costs(costs(ops=1.5, shapes=1.8, stacks=1.9, memory=1.45, everything=2.4)) == (
         "ops 1.50x, shapes +0.30x, stacks +0.40x, memory nothing that shows, together 2.40x (2.30 to 2.50) of the "
         "unprofiled step, by 7 windows of each"
@@ -61,7 +61,7 @@ def test_options_are_told_as_what_they_add_to_the_record_of_ops() -> None:
     ("found", "told"),
     [(None, ""), (OptionCosts(reason="steps are too long"), "not known by option: steps are too long")],
 )
-def test_options_that_were_not_tried_are_told_with_their_reason_or_not_at_all(
+def test_options_that_were_not_tried_are_reported_with_their_reason_or_not_at_all(
     found: OptionCosts | None, told: str
 ) -> None:
     assert option_costs(found) == told
@@ -114,7 +114,7 @@ def test_the_window_tells_how_its_steps_were_found(source: str, words: str) -> N
 
 
 @pytest.mark.parametrize(("settled", "is_told"), [(False, True), (True, False), (None, False)])
-def test_steps_that_had_not_settled_are_told(settled: bool | None, is_told: bool) -> None:
+def test_steps_that_had_not_settled_are_reported(settled: bool | None, is_told: bool) -> None:
     analysis = gpu_overhead()
     told = dict(facts.facts(replace(analysis, steps=replace(analysis.steps, settled=settled))))
     assert ("not settled" in told["step"]) is is_told
@@ -124,14 +124,14 @@ def test_steps_that_had_not_settled_are_told(settled: bool | None, is_told: bool
     ("name", "shown"), [(KERNEL, "vectorized_elementwise_kernel<MulFunctor<float>>"), ("aten::mm", "aten::mm")]
 )
 def test_only_names_with_all_their_template_arguments_are_shortened(name: str, shown: str) -> None:
-    coverage = Coverage(1.0, 0.5, (UnknownWork(name, 2000.0, "no price"),))
+    coverage = Coverage(1.0, 0.5, (UnknownWork(name, 2000.0, "no cost"),))
     (lines,) = facts.coverage(replace(gpu_overhead(), coverage=coverage)).items
-    assert lines[1] == f"2.00 ms {shown}: no price"
+    assert lines[1] == f"2.00 ms {shown}: no cost"
 
 
-@pytest.mark.parametrize(("priced", "lead"), [(1.0, ""), (0.5, "at least ")])
-def test_what_was_reached_is_a_lower_bound_where_work_has_no_price(priced: float, lead: str) -> None:
-    analysis = replace(gpu_overhead(), coverage=Coverage(1.0, priced, ()))
+@pytest.mark.parametrize(("modelled", "lead"), [(1.0, ""), (0.5, "at least ")])
+def test_what_was_reached_is_a_lower_bound_where_work_is_unmodelled(modelled: float, lead: str) -> None:
+    analysis = replace(gpu_overhead(), coverage=Coverage(1.0, modelled, ()))
     reached = dict(facts.facts(analysis))["reached"]
     assert reached.startswith("at least ") == bool(lead)
     assert reached.removeprefix(lead)[0].isdigit()
@@ -145,7 +145,7 @@ def test_what_no_sensor_told_is_absent_and_not_zero() -> None:
     assert not {"sensors", "host"} & set(told)
 
 
-def test_energy_is_told_only_with_how_wrong_it_may_be() -> None:
+def test_energy_is_reported_only_with_how_wrong_it_may_be() -> None:
     telemetry = replace(NOTHING_READ, energy_j=3.84, energy_error_j=0.21)
     assert dict(facts.facts(replace(gpu_overhead(), telemetry=telemetry)))["sensors"] == (
         "3.84 J per step (give or take 0.2 J)"
@@ -219,7 +219,7 @@ def test_steps_are_left_out_with_their_reason_neighbours_together() -> None:
     )
 
 
-def test_neighbours_with_figures_of_their_own_are_told_as_one_kind() -> None:
+def test_neighbours_with_figures_of_their_own_are_reported_as_one_kind() -> None:
     warming = [
         StepTime(f"step {at}", us, f"still warming up: {us / 100} times") for at, us in enumerate((300.0, 150.0))
     ]
@@ -231,7 +231,7 @@ def test_nothing_is_said_where_nothing_was_left_out() -> None:
     assert steps.left_out(times(*EACH[4:])) == ""
 
 
-def test_of_many_stretches_the_first_are_told_and_the_rest_counted() -> None:
+def test_of_many_stretches_the_first_are_reported_and_the_rest_counted() -> None:
     each = [StepTime(f"step {number}", 10, f"odd {number}" if number < 9 else None) for number in range(12)]
     assert steps.left_out(times(*each)).endswith("step 3 (10.0 us) is odd 3; 5 more, all in --format json")
 

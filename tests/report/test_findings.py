@@ -56,14 +56,14 @@ def test_a_finding_tells_gain_evidence_advice_code_and_the_command_that_tries_it
     assert text.endswith("Each [name] has its section in docs/reference/findings.md.")
 
 
-def test_what_others_save_already_is_told_once_only() -> None:
+def test_what_others_save_already_is_reported_once_only() -> None:
     text = flat(told(ADVICE))
     assert "adds 1.24 ms to 2.48 ms to those above, which save some of the same time" in text
     assert "Together at most 7.60 ms, 62.4 % of the step." in text
     assert "adds" not in told(ADVICE[:1]) and "Together" not in told(ADVICE[:1])
 
 
-def test_another_way_to_save_the_same_time_is_told_in_one_sentence() -> None:
+def test_another_way_to_save_the_same_time_is_reported_in_one_sentence() -> None:
     text = flat(told(ADVICE))
     assert (
         "Other ways to save some of the same time: • A .item() in the loop stops the host 3 times per step: keep the "
@@ -100,7 +100,7 @@ def test_findings_that_are_all_within_the_noise_are_still_counted() -> None:
     assert text.startswith("3 findings are not shown: at most 100 us per step") and "[rule-" not in text
 
 
-def test_a_finding_without_a_gain_is_told_shortly_with_its_reason_and_command() -> None:
+def test_a_finding_without_a_gain_is_reported_shortly_with_its_reason_and_command() -> None:
     text = told(ADVICE[4:])
     assert flat(text).startswith(
         "Without a predicted gain: • Convolutions run without cudnn.benchmark: let cuDNN choose by trying (only trying "

@@ -96,14 +96,14 @@ def test_a_step_that_is_faster_than_its_roofs_claims_no_share_of_them() -> None:
     assert not re.search(r"1\d\d\.\d %", work)
 
 
-def test_the_knee_and_the_line_are_told() -> None:
+def test_the_knee_and_the_line_are_reported() -> None:
     text = " ".join(to_terminal(CASES["batches"]).split())
     assert "t = 300 us + 2.00 us x batch_size from 1 to 64" in text
     assert "Both parts are equal at batch_size = 150: below it the step is mostly fixed." in text
     assert "Largest batch_size that fits the memory: 7900, by a line through the peaks." in text
 
 
-def test_parts_that_overlap_are_told_as_a_maximum() -> None:
+def test_parts_that_overlap_are_reported_as_a_maximum() -> None:
     text = " ".join(to_terminal(chain()).split())
     assert "t = max(275 us, 13.8 us x repeat)" in text
     assert "Both parts overlap and are equal at repeat = 20.0" in text
@@ -146,7 +146,7 @@ def test_a_series_whose_interval_overlaps_the_next_is_not_called_the_fastest() -
     assert sentence(of(alike, "repeat")) == "No series is clearly the fastest at every place."
 
 
-def test_what_a_column_means_is_told_once() -> None:
+def test_what_a_column_means_is_reported_once() -> None:
     text = to_terminal(CASES["two curves"])
     assert text.count("half of the 95 % interval") == text.count("what the roofs allow") == 1
 

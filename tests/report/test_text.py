@@ -75,7 +75,7 @@ def test_groups_are_rounded_as_if_alone_and_their_parts_re_add_to_them(groups: l
         assert all(abs(part - value) <= 1 + 1e-3 for part, value in zip(parts, values, strict=True))
 
 
-def test_a_group_shows_the_share_that_is_told_of_it_elsewhere() -> None:
+def test_a_group_shows_the_share_that_is_reported_of_it_elsewhere() -> None:
     """Rounded part by part, the first group of 586.3 would read 587."""
     groups = [[577.8, 4.8, 2.9, 0.5, 0.3], [379.0, 9.4], [25.3]]
     assert [sum(parts) for parts in apportion_groups(groups)] == [586, 389, 25]

@@ -56,7 +56,7 @@ def test_no_line_is_wider_than_the_terminal(width: int) -> None:
     assert max(map(len, to_terminal(long, TerminalStyle(width)).splitlines())) <= width
 
 
-def test_what_a_trial_showed_is_told_in_phrases() -> None:
+def test_what_a_trial_showed_is_reported_in_phrases() -> None:
     told = details(FASTER)
     assert "1.00 ms -> 760 us per step over 21 pairs" in told
     assert "set-up 12.0 s, paid back after 50,000 steps" in told
@@ -89,7 +89,7 @@ def test_the_sentence_counts_winners_and_a_wrong_change_is_none() -> None:
     assert "best: compile+tf32, 2.00x" in sentence(replace(DONE, best=best))
 
 
-def test_a_bound_is_told_as_one_and_counts_as_no_winner() -> None:
+def test_a_bound_is_reported_as_one_and_counts_as_no_winner() -> None:
     bound = replace(FASTER, change="replay-batch", is_bound=True)
     assert "a bound that no fix can pass, not a change to keep" in details(bound)
     assert "figures of a part of the step alone" in details(replace(bound, is_part=True))

@@ -102,7 +102,7 @@ def test_too_few_pairs_are_undecided_and_say_so() -> None:
     assert found.reason == "3 pairs of processes are too few: it takes 7"
 
 
-def test_a_doubt_about_a_slowdown_of_the_budget_itself_is_told() -> None:
+def test_a_doubt_about_a_slowdown_of_the_budget_itself_is_reported() -> None:
     logs = [0.0285 + each for each in (0.004, -0.004, 0.003, -0.003, 0.005, -0.005, 0.0)]
     found = judge_slowdown(Batches(pairs(logs)), RULE)
     assert found.verdict == "undecided"

@@ -104,7 +104,7 @@ def test_an_optimizer_that_takes_all_at_once_is_not_batched_again() -> None:
         batch_optimizers(subject)
 
 
-def test_what_torch_would_not_fuse_is_told_in_its_words() -> None:
+def test_what_torch_would_not_fuse_is_reported_in_its_words() -> None:
     subject, _ = make("Adam", differentiable=True)
     with pytest.raises(NotApplicable, match="differentiable"):
         fuse_optimizers(subject)

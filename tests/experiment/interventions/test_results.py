@@ -253,7 +253,7 @@ def test_another_shape_is_wrong() -> None:
     assert difference.is_within is False and difference.reason == "the shape [2] became [3]"
 
 
-def test_differences_are_told_absolute_and_relative_to_the_largest() -> None:
+def test_differences_are_reported_absolute_and_relative_to_the_largest() -> None:
     (difference,) = compare(constant(1.0, -4.0), giving(1.5, -4.0))
     assert (difference.absolute, difference.relative, difference.is_within) == (0.5, 0.125, False)
 

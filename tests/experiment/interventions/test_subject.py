@@ -272,7 +272,7 @@ def test_a_module_that_is_itself_the_step_cannot_be_replaced() -> None:
         subject.replace(module, nn.Identity())
 
 
-def test_only_the_outermost_modules_are_told() -> None:
+def test_only_the_outermost_modules_are_reported() -> None:
     model = nn.Sequential(nn.Linear(2, 2))
     inner = model[0]
     assert subject_of(lambda: inner(model(torch.ones(1, 2)))).modules == (model,)

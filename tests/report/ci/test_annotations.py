@@ -254,7 +254,7 @@ def test_every_place_is_a_line_of_a_relative_and_encoded_uri(gate: Gate) -> None
 
 
 @SARIF_EACH
-def test_how_it_ended_is_told(gate: Gate) -> None:
+def test_how_it_ended_is_reported(gate: Gate) -> None:
     (invocation,) = run_of(gate)["invocations"]
     assert invocation["exitCode"] == gate.exit_code
     assert invocation["executionSuccessful"] == (gate.exit_code in {0, 1})

@@ -63,7 +63,7 @@ def test_a_failure_tells_its_story_in_sight_and_the_rest_folded() -> None:
     assert re.search(r"copy +\+1\.10", details)
 
 
-def test_folders_of_this_run_are_not_told() -> None:
+def test_folders_of_this_run_are_not_reported() -> None:
     assert SLOWED.comparison is not None
     side = replace(SLOWED.comparison.before, path="/tmp/of/this/run")
     moved = replace(SLOWED, comparison=replace(SLOWED.comparison, before=side))

@@ -99,24 +99,24 @@ def test_counters_that_differ_stand_in_a_table_with_their_limits() -> None:
     assert not any(line[:2] == ["ops", "7"] for line in lines)
 
 
-def test_a_cause_of_several_counters_in_a_row_is_told_once() -> None:
+def test_a_cause_of_several_counters_in_a_row_is_reported_once() -> None:
     text = render(GATES["counters"])
     assert text.count("\n    +24 aten::copy_ in decoder.rotary at model/rope.py:88, changed here\n") == 1
 
 
-def test_what_was_not_compared_and_what_is_unstable_is_told_with_its_reason() -> None:
+def test_what_was_not_compared_and_what_is_unstable_is_reported_with_its_reason() -> None:
     text = render(GATES["counters"], TerminalStyle(200))
     assert "not compared: peak_bytes, kernel_names: the lock-file is of sm 8.0, this is sm 9.0" in text
     assert "unstable: allocations: 715..716: the first step of a process allocates once more" in text
     assert "time not run; no base: this is a shallow clone" in text
 
 
-def test_unstable_counters_that_only_the_counts_know_are_told_too() -> None:
+def test_unstable_counters_that_only_the_counts_know_are_reported_too() -> None:
     bare = replace(COUNTED, counters=(), verdict="pass")
     assert "unstable: allocations: 715..716" in render(gate(bare, exit_code=0, sentence="."), TerminalStyle(200))
 
 
-def test_what_neither_side_can_know_is_told_of_a_failure_only() -> None:
+def test_what_neither_side_can_know_is_reported_of_a_failure_only() -> None:
     nowhere = change("graphs", None, None, "not compared", reason="nothing was compiled")
     passed = replace(COUNTED, verdict="pass", counters=(*equal("ops"), nowhere), counts=replace(COUNTS, unstable={}))
     assert "1 counter equal; time not run" in render(gate(passed, exit_code=0, sentence="."), TerminalStyle(200))
@@ -138,7 +138,7 @@ def test_without_a_lock_file_there_is_nothing_to_accept() -> None:
     assert "better: launches 311 -> 303, d2h_bytes 4 -> 0\n" in text and "bottleneck accept" not in text
 
 
-def test_a_cause_told_twice_is_told_once() -> None:
+def test_a_cause_told_twice_is_reported_once() -> None:
     text = render(gate(replace(COUNTED, why=("the cause", "the cause")), exit_code=1, sentence="."))
     assert text.count("the cause") == 1
 
@@ -155,7 +155,7 @@ def test_a_crash_says_nothing_of_counters_or_time() -> None:
     assert not any(line.startswith("  time") for line in rest)
 
 
-def test_warnings_of_the_whole_gate_are_told() -> None:
+def test_warnings_of_the_whole_gate_are_reported() -> None:
     assert "warning: the tree has changes that are not committed" in render(GATES["several"])
 
 

@@ -59,7 +59,7 @@ def exit_codes(form: str, text: str) -> tuple[str, int]:
 
 @EACH
 @FORM
-def test_verdict_and_exit_code_are_told_and_agree(form: str, gate: Gate) -> None:
+def test_verdict_and_exit_code_are_reported_and_agree(form: str, gate: Gate) -> None:
     text = GATE_FORMATS[form].render(gate)
     if form == "gitlab" and not json.loads(text):
         assert gate.exit_code == 0  # an empty list of issues is how that format tells a pass
@@ -93,7 +93,7 @@ def test_a_strict_gate_that_fails_though_all_passed_is_red_everywhere() -> None:
 
 
 @pytest.mark.parametrize("form", ["terminal", "markdown", "github", "junit"])
-def test_how_long_it_took_and_what_it_could_have_seen_are_told(form: str) -> None:
+def test_how_long_it_took_and_what_it_could_have_seen_are_reported(form: str) -> None:
     told = " ".join(GATE_FORMATS[form].render(GATES["passed"]).split()).replace("%25", "%")
     assert "41 s" in told
     if form != "github":

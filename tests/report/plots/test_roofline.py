@@ -149,12 +149,12 @@ def test_only_the_roofs_that_kernels_are_held_against_are_drawn() -> None:
     assert roofs(inconclusive()) == ()
 
 
-def test_kernels_without_a_price_call_up_the_roof_of_their_engine_and_dtype() -> None:
+def test_kernels_without_a_cost_call_up_the_roof_of_their_engine_and_dtype() -> None:
     row = replace(gpu_overhead().kernels[0], flops=None, compute_us=None, engine="vector", dtype="fp32")
     device = replace(gpu_overhead().device, peaks_flops_per_s={"int8_tensor": 2e14, "fp32_vector": 1e13})
-    unpriced = replace(gpu_overhead(), kernels=(row,), device=device)
-    assert [roof.key for roof in roofs(unpriced)] == ["fp32_vector"]
-    nameless = replace(unpriced, kernels=(replace(row, engine=None, dtype=None),))
+    unmodelled = replace(gpu_overhead(), kernels=(row,), device=device)
+    assert [roof.key for roof in roofs(unmodelled)] == ["fp32_vector"]
+    nameless = replace(unmodelled, kernels=(replace(row, engine=None, dtype=None),))
     assert [roof.key for roof in roofs(nameless)] == ["int8_tensor"]
 
 
