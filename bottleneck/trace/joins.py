@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from bottleneck.schema.linked_trace import Trace
-from bottleneck.schema.tables import as_integers
+from bottleneck.schema.tables import as_integers, text_matches
 from bottleneck.trace.nesting import Flags, Ints, to_ns
 
 
@@ -61,15 +61,9 @@ def names(trace: Trace, rows: Ints) -> Ints:
     return trace.events["name"].cat.codes.to_numpy()[rows].astype(np.int64)
 
 
-def names_that_match(trace: Trace, pattern: re.Pattern[str]) -> Flags:
-    """True per code of a name that matches; each distinct name is searched once."""
-    labels = trace.events["name"].cat.categories
-    return np.array([pattern.search(label) is not None for label in labels], dtype=np.bool_)
-
-
-def are_named(trace: Trace, pattern: re.Pattern[str]) -> Flags:
-    """True for events whose name matches."""
-    return np.asarray(names_that_match(trace, pattern)[trace.events["name"].cat.codes.to_numpy()], dtype=np.bool_)
+def are_named(trace: Trace, pattern: re.Pattern[str], rows: Ints | slice = slice(None)) -> Flags:
+    """True for the events in ``rows`` (default: all) whose name matches."""
+    return text_matches(trace.events["name"], pattern.search)[rows]
 
 
 def is_any_of(trace: Trace, categories: Sequence[str], rows: Ints | slice = slice(None)) -> Flags:

@@ -21,11 +21,11 @@ from bottleneck.schema.tables import CAPTURED, KERNELS, as_integers, category, n
 from bottleneck.trace.frames import Labels, Places, Stacks, find_places, locate
 from bottleneck.trace.joins import (
     LAUNCHES_A_KERNEL,
+    are_named,
     find_launches,
     is_any_of,
     match_latest,
     names,
-    names_that_match,
     starts_ns,
     threads,
 )
@@ -54,12 +54,12 @@ def find_captured(trace: Trace, trees: OpTree) -> pd.DataFrame:
     Backward passes are captured from the threads of autograd, so launches of every thread count.
     """
     event = trace.launch_args["event"].to_numpy()
-    name, start_ns = names(trace, event), starts_ns(trace, event)
-    begin, end = (np.sort(start_ns[names_that_match(trace, pattern)[name]]) for pattern in (_BEGIN, _END))
+    start_ns = starts_ns(trace, event)
+    begin, end = (np.sort(start_ns[are_named(trace, pattern, event)]) for pattern in (_BEGIN, _END))
     capture = np.searchsorted(begin, start_ns, side="right") - 1
     open_ = (capture >= 0) & (np.searchsorted(end, start_ns) == np.searchsorted(end, np.append(begin, 0)[capture]))
     ran = np.isin(as_integers(trace.launch_args["correlation"]), as_integers(trace.device_args["correlation"]))
-    rows = np.flatnonzero(names_that_match(trace, LAUNCHES_A_KERNEL)[name] & open_ & ~ran)
+    rows = np.flatnonzero(are_named(trace, LAUNCHES_A_KERNEL, event) & open_ & ~ran)
     rows = rows[np.argsort(start_ns[rows], kind="stable")]
     return CAPTURED.check(
         pd.DataFrame(
@@ -163,8 +163,7 @@ def _touched(window: Window, kernels: pd.DataFrame, chosen: Flags) -> float:
 
 def kernel_launches(trace: Trace) -> tuple[Ints, Flags]:
     """Rows in LAUNCH_ARGS of the calls that each launch a kernel, and which of them have no work in the trace."""
-    launches = names_that_match(trace, LAUNCHES_A_KERNEL)
-    rows = np.flatnonzero(launches[names(trace, trace.launch_args["event"].to_numpy())])
+    rows = np.flatnonzero(are_named(trace, LAUNCHES_A_KERNEL, trace.launch_args["event"].to_numpy()))
     correlation = as_integers(trace.launch_args["correlation"])[rows]
     return rows, ~np.isin(correlation, as_integers(trace.device_args["correlation"]))
 
@@ -432,7 +431,7 @@ def _replayed(trace: Trace, args: Ints, launch: Ints) -> Flags:
     """True for work of a replayed graph: by its graph id, its call's name, or many kernels under one call."""
     launched = launch >= 0
     call = np.append(trace.launch_args["event"].to_numpy(), 0)[launch]
-    by_name = launched & names_that_match(trace, _GRAPH_LAUNCH)[names(trace, call)]
+    by_name = launched & are_named(trace, _GRAPH_LAUNCH, call)
     by_graph = as_integers(trace.device_args["graph"])[args] > 0
     if trace.flavour not in {"cuda", "rocm"}:
         return by_name | by_graph
@@ -497,7 +496,7 @@ def _grid(trace: Trace, args: pd.DataFrame, call: Ints) -> dict[str, object]:
     call that takes a grid in threads reports it so: hipExtModuleLaunchKernel, which hipBLASLt and MIOpen use.
     """
     shape = {name: args[name].mask(args[name] == 0) for name in ("blocks", "threads", "registers")}
-    in_threads = (call >= 0) & names_that_match(trace, _GRID_IN_THREADS)[names(trace, call)]
+    in_threads = (call >= 0) & are_named(trace, _GRID_IN_THREADS, call)
     whole_blocks = in_threads & (shape["blocks"] % shape["threads"] == 0).fillna(value=False).to_numpy(dtype=bool)
     shape["blocks"] = shape["blocks"].mask(whole_blocks, shape["blocks"] // shape["threads"])
     return {name: values.array for name, values in shape.items()}

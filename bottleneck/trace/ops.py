@@ -11,7 +11,7 @@ from pandas.arrays import IntegerArray
 from bottleneck.schema.linked_trace import Trace, Window
 from bottleneck.schema.tables import OPS, as_integers, category, nearest_ancestor
 from bottleneck.trace.frames import Labels, Places
-from bottleneck.trace.joins import ends_ns, match_latest, names, names_that_match, starts_ns, threads
+from bottleneck.trace.joins import are_named, ends_ns, match_latest, starts_ns, threads
 from bottleneck.trace.nesting import Flags, Ints, Nest, nest, to_ns
 
 
@@ -115,7 +115,7 @@ def inherit_from_issuers(trace: Trace, trees: OpTree, places: Places, collective
     """
     if not collective.any():
         return places
-    issues = names_that_match(trace, _ISSUES_COLLECTIVE)[names(trace, trees.event)] & ~collective
+    issues = are_named(trace, _ISSUES_COLLECTIVE, trees.event) & ~collective
     begun = np.flatnonzero(issues)[np.argsort(trees.nest.start_ns[issues], kind="stable")]
     last = np.searchsorted(trees.nest.start_ns[begun], trees.nest.start_ns[collective], side="right") - 1
     issuer = np.append(begun, -1)[last]

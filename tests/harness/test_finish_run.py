@@ -27,7 +27,7 @@ from bottleneck.commands import finish_run
 from bottleneck.commands.finish_run import ReportSettings, finish_and_report
 from bottleneck.harness.folder import RunState, claim
 from bottleneck.harness.finish import Ending
-from tests.harness.test_folder_claim import PLAN
+from tests.harness.test_folder import PLAN
 
 folder = Path("recording")
 plan = replace(PLAN, folder=str(folder))

@@ -18,7 +18,7 @@ from bottleneck.harness.folder import CLAIM_FILE, LOCK_FILE, RunState, claim
 from bottleneck.schema.recording import read_recording
 from tests.harness.driver import driven
 from tests.harness.test_finish import leave
-from tests.harness.test_folder_claim import PLAN
+from tests.harness.test_folder import PLAN
 
 KILLS = "import os; os.kill(os.getpid(), 9)"
 # At which moment the supervisor is killed, and which files it has then made.
