@@ -7,6 +7,7 @@ import pandas as pd
 
 from bottleneck.advice.quantities import (
     ISSUE_ACCOUNTS,
+    Floats,
     account_us,
     claims_of,
     format_count,
@@ -30,13 +31,16 @@ from bottleneck.schema.accounts import UNMODELLED_ACCOUNTS
 from bottleneck.schema.analysis import Interval
 from bottleneck.schema.evidence import Evidence
 from bottleneck.schema.tables import text_matches
-from bottleneck.units import format_si, format_us
+from bottleneck.units import format_share, format_si, format_us
 
 # Rule 3: a step that grows by less than this when its batch doubles is mostly fixed cost.
 _MOSTLY_FIXED = 1.2
 # Without a batch test: the part of the step that overhead must take before more samples are advised.
 _MOST_OVERHEAD = 0.5
 _FIXED = (*ISSUE_ACCOUNTS, "overhead.launch_floor")
+# Threads that a multiprocessor runs at once: data-centre parts of NVIDIA since Volta; 32 waves of 64 on CDNA.
+_SLOTS = {"cuda": 2048.0, "rocm": 2048.0}
+_TILED = ("matmul", "convolution", "attention")
 # A step of fewer kernels is a benchmark of them, whose size is its own.
 _FEW_KERNELS = 4
 # Rule 5: a step whose arithmetic and bytes need less than this of it.
@@ -58,7 +62,8 @@ def larger_batch(evidence: Evidence) -> Draft | None:
     The gain is that per sample: a step of 2B samples replaces two of B, so t(B) - t(2B) / 2. Where the batch test
     measured t(2B) / t(B), from its interval, below 1 too (a product of twice as many rows can be the quicker one);
     else from the ledger: between 1, if all that works has room left, and 1 + the part of the step that is no overhead
-    (nor input, which grows with the samples).
+    (nor input, which grows with the samples). Where overhead is no reason, kernels that leave a part of the device
+    empty are: twice the blocks run beside one another as far as there is room.
     """
     if is_broken(evidence):  # where other programs used the processors, they did so while the batch was doubled, too
         return None
@@ -70,14 +75,10 @@ def larger_batch(evidence: Evidence) -> Draft | None:
             return None
         words = f"{seen} {proof.ratio.median:.2f} times as long (95 % interval {low:.2f} to {high:.2f})"
     else:
-        fixed_us = issue_us(evidence)
-        if kernels_per_step(evidence) < _FEW_KERNELS or share_of_step(evidence, fixed_us) < _MOST_OVERHEAD:
+        grown = _growth_of_fixed_cost(evidence) or _growth_of_small_grids(evidence)
+        if grown is None or kernels_per_step(evidence) < _FEW_KERNELS:
             return None
-        low, high = 1.0, 2.0 - share_of_step(evidence, fixed_us)
-        words = (
-            f"{format_per_step(evidence, fixed_us)} is Python, dispatching and launching, which cost the same for any "
-            "batch"
-        )
+        low, high, words = grown
     gain = Interval(evidence.step_us * max(1 - high / 2, 0.0), evidence.step_us * (1 - max(low, 0.0) / 2))
     claims = claims_of(evidence, *_FIXED, "memory", "compute", *UNMODELLED_ACCOUNTS, most_us=gain.high)
     return Draft(
@@ -93,6 +94,51 @@ def larger_batch(evidence: Evidence) -> Draft | None:
         changes_results=True,
         per="sample",
     )
+
+
+def _growth_of_fixed_cost(evidence: Evidence) -> tuple[float, float, str] | None:
+    """t(2B) / t(B) at least and at most, and why, where overhead is most of the step; else null."""
+    fixed_us = issue_us(evidence)
+    if share_of_step(evidence, fixed_us) < _MOST_OVERHEAD:
+        return None
+    words = (
+        f"{format_per_step(evidence, fixed_us)} is Python, dispatching and launching, which cost the same for any batch"
+    )
+    return 1.0, 2.0 - share_of_step(evidence, fixed_us), words
+
+
+def _growth_of_small_grids(evidence: Evidence) -> tuple[float, float, str] | None:
+    """The same where most of the step are kernels with fewer blocks than the device runs at once; else null.
+
+    Twice the blocks take as long while they fit, and two rounds at most. All else takes twice as long.
+    """
+    slots_per_sm, sm_count = _SLOTS.get(evidence.analysis.device.kind), evidence.analysis.device.sm_count
+    charged, kernels = evidence.kernel_time, evidence.linked.kernels
+    if slots_per_sm is None or not sm_count or charged is None:
+        return None
+    # Tiles of products fill the registers and the shared memory of their multiprocessor.
+    threads = kernels["threads"].to_numpy(dtype=np.float64, na_value=np.nan)
+    beside = np.where(kernels["family"].isin(_TILED).to_numpy(), 1.0, np.maximum(slots_per_sm // threads, 1.0))
+    fill = kernels["blocks"].to_numpy(dtype=np.float64, na_value=np.nan) / (beside * sm_count)
+    # Collectives take few blocks on purpose.
+    fill = np.where((kernels["kind"] == "compute").to_numpy() & (fill < 1), fill, 1.0)
+    us = np.where(fill < 1, charged["us"].to_numpy(), 0.0)
+    small_us = float(us.sum())
+    if share_of_step(evidence, small_us) < _MOST_OVERHEAD:
+        return None
+    least_us, most_us = (float((us * part).sum()) for part in (np.clip(2 * fill, 1, 2), np.where(fill <= 0.5, 1, 2)))
+    rest_us = 2 * (evidence.step_us - small_us)
+    words = (
+        f"{format_per_step(evidence, small_us)} runs in kernels with fewer blocks than the {sm_count} multiprocessors "
+        f"take at once; half of that time fills {format_share(_median_fill(fill, us))} of them or less"
+    )
+    return (least_us + rest_us) / evidence.step_us, (most_us + rest_us) / evidence.step_us, words
+
+
+def _median_fill(fill: Floats, us: Floats) -> float:
+    """The part of the device that a kernel fills, in the median over time."""
+    order = np.argsort(np.where(us > 0, fill, np.inf))
+    return float(fill[order][np.searchsorted(np.cumsum(us[order]), us.sum() / 2)])
 
 
 def small_network(evidence: Evidence) -> Draft | None:

@@ -10,7 +10,9 @@ from bottleneck.advice.small_steps import larger_batch, looped_op, small_network
 from bottleneck.schema.analysis import Caveat
 from bottleneck.schema.evidence import Evidence
 from bottleneck.schema.measurements import BatchProof, Ratio
+from tests import trace_cache
 from tests.advice.cases import case_of, cpu_events, gpu_events, idle_row, with_analysis, with_ledger
+from tests.advice.programs import Call, on_gpu
 from tests.builders import frame, op, step
 
 OVERHEAD = {"compute": 10.0, "memory": 10.0, "overhead.dispatch": 30.0, "overhead.python": 50.0}
@@ -43,6 +45,42 @@ def test_without_a_batch_test_the_ledger_bounds_the_gain(tmp_path: Path) -> None
     assert draft is not None and draft.gain_us is not None
     assert (draft.gain_us.low, draft.gain_us.high) == (pytest.approx(40), pytest.approx(50))
     assert sum(draft.claims.values()) == pytest.approx(50)
+
+
+def products(grid: int) -> list[Call]:
+    """Five products of 100 us with so many tiles each; an H100 has 132 multiprocessors."""
+    return [Call("aten::mm", 100, [[512, 512], [512, 512]], "ampere_bf16_s16816gemm_bf16_64x64", grid)] * 5
+
+
+@pytest.mark.parametrize(
+    ("grid", "low", "high"),
+    [(33, 0.5, 0.5), (66, 0.5, 0.5), (99, 0.0, 0.25)],
+    ids=["a quarter of the device", "half of it", "three quarters: at best one and a half rounds, at worst two"],
+)
+def test_kernels_that_leave_the_device_empty_take_more_samples(
+    tmp_path: Path, grid: int, low: float, high: float
+) -> None:
+    case = on_gpu(tmp_path, products(grid))
+    draft = larger_batch(case)
+    assert draft is not None and draft.gain_us is not None and draft.per == "sample"
+    assert draft.gain_us.low == pytest.approx(low * 500, abs=1)
+    assert draft.gain_us.high == pytest.approx(high * 500, abs=1)
+    assert "132 multiprocessors" in draft.evidence[0]
+
+
+def test_full_grids_and_collectives_ask_for_no_larger_batch(tmp_path: Path) -> None:
+    assert larger_batch(on_gpu(tmp_path / "full", products(132))) is None
+    small_blocks = [Call("aten::mul", 100, [[10**7], []], grid=1056)] * 5
+    assert larger_batch(on_gpu(tmp_path / "pointwise", small_blocks)) is None
+    collective = [replace(each, kernel="ncclDevKernel_AllReduce_Sum_f32_RING_LL") for each in products(8)]
+    assert larger_batch(on_gpu(tmp_path / "collectives", collective)) is None
+
+
+def test_one_image_does_not_fill_a_device_in_a_public_trace(traces: Path) -> None:
+    case = trace_cache.evidence(traces / "pytorch+ao__tutorials__quantize_vit__bfloat16_at_05a20b2.json.gz")
+    draft = larger_batch(case)
+    assert draft is not None and draft.gain_us is not None
+    assert 0.15 < draft.gain_us.low / case.step_us < draft.gain_us.high / case.step_us < 0.35
 
 
 def test_a_step_that_grows_with_its_batch_is_left_alone(tmp_path: Path) -> None:
