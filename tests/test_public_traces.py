@@ -56,7 +56,7 @@ UNTRUSTED_IDS = sorted(name for name, row in ROWS.items() if int(row["gpu_ext_li
 def shares_of(analysis: Analysis) -> list[float]:
     """Every number of an analysis that is a share."""
     told = (*analysis.ledger, *analysis.kernels, *analysis.idle, *analysis.ops, *analysis.modules, *analysis.lines)
-    folds = (*analysis.ops, *analysis.modules, *analysis.lines)
+    folds = (*analysis.ops, *analysis.modules, *analysis.lines, *analysis.phases, *analysis.ranges)
     optional = (
         *(caveat.share for caveat in analysis.caveats),
         *(kernel.explained for kernel in analysis.kernels),
@@ -92,6 +92,8 @@ def test_a_trace_gives_an_analysis_that_adds_up_and_keeps_to_its_schema(traces: 
     assert math.fsum(entry.us for entry in analysis.ledger) == pytest.approx(analysis.steps.wall_us, rel=1e-9, abs=0)
     assert math.fsum(entry.share for entry in analysis.ledger) == pytest.approx(1.0, rel=1e-9)
     assert analysis.totals.busy_us + analysis.totals.idle_us == pytest.approx(analysis.steps.wall_us, rel=1e-9)
+    if analysis.phases:
+        assert math.fsum(phase.us for phase in analysis.phases) == pytest.approx(analysis.steps.wall_us, rel=1e-9)
     outside = [share for share in shares_of(analysis) if not 0 <= share <= 1]
     assert outside == []
     VALIDATOR.validate(json.loads(to_json(analysis)))
@@ -127,6 +129,21 @@ def test_servers_are_judged_from_their_own_work_on(traces: Path, part: str, cut_
     assert window.lead_in_us == pytest.approx(cut_us, rel=0.01)
     assert analysis.verdict.bound == "device"
     assert analysis.totals.busy_us / analysis.steps.wall_us == pytest.approx(busy, abs=0.01)
+
+
+def test_phases_agree_with_the_ranges_that_a_program_names_after_them(traces: Path) -> None:
+    analysis = analysed(next(traces.glob("*deepseek_v3_trace*")))
+    ranges = {each.name: each.us for each in analysis.ranges}
+    told = {phase.name: phase.us for phase in analysis.phases}
+    assert told["backward"] == pytest.approx(ranges["backward"], rel=1e-3)
+    assert told["optimizer"] == pytest.approx(ranges["optimizer_step"], rel=1e-3)
+
+
+@pytest.mark.parametrize("name", ["resnet50_num_workers_0__*", "resnet50_autograd_api_*", "control__control*"])
+def test_phases_of_training_are_told_by_ops_and_annotations(traces: Path, name: str) -> None:
+    told = {phase.name: phase.share for phase in analysed(next(traces.glob(f"*{name}"))).phases}
+    assert min(told[phase] for phase in ("data", "forward", "backward", "optimizer")) > 0.01
+    assert told["backward"] > told["forward"] and told["other"] < 0.02
 
 
 def test_small_bert_on_an_h100_keeps_the_device_busy_a_fifteenth_of_its_step(traces: Path) -> None:

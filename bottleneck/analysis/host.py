@@ -12,7 +12,7 @@ from bottleneck.schema.accounts import HOST_STATES
 from bottleneck.schema.linked_trace import Linked
 from bottleneck.schema.tables import FRESH_FROM_BYTES, main_thread, text_matches
 
-_LOADER = r"^enumerate\(DataLoader\)|DataLoader\w*\.__next__|dataloader_next|\b(load|wait_for|next)_batch\b"
+LOADER = r"^enumerate\(DataLoader\)|DataLoader\w*\.__next__|dataloader_next|\b(load|wait_for|next)_batch\b"
 _SYNC_OP = r"^aten::(item|_local_scalar_dense|nonzero|is_nonzero)$"
 _ALLOCATOR_CALL = (
     r"^(cuda|hip)(Malloc|Free|Host(Alloc|Free|Register|Unregister|Malloc))"
@@ -53,14 +53,14 @@ _RULES: Mapping[str, tuple[tuple[str | None, str], ...]] = {
     ),
     "sync": ((None, "Stream Wait Event"), ("sync", "")),  # one stream waiting for another does not hold the host
     "op": (
-        ("input", _LOADER),
+        ("input", LOADER),
         (None, r"^ProfilerStep|^Optimizer\."),  # annotations that traces before 1.12 call ops
         ("compile", r" \(dynamo_timed\)$"),
         ("sync", _SYNC_OP),
         ("host_compute", _COMPUTING_OP),
         ("dispatch", ""),
     ),
-    "annotation": (("input", _LOADER), ("gc", r"^Python GC"), ("compile", r"_compile\b|autotun| \(dynamo_timed\)$")),
+    "annotation": (("input", LOADER), ("gc", r"^Python GC"), ("compile", r"_compile\b|autotun| \(dynamo_timed\)$")),
     "python": (
         ("input", r"utils/data/dataloader\.py\(\d+\): __next__$"),
         ("gc", r"^gc\.py\(|^<built-in (function|method) collect\b|^Python GC"),

@@ -6,8 +6,8 @@ runs meanwhile hides it, as on a device; so does Python. What is left is charged
 
 import math
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -44,7 +44,7 @@ from bottleneck.analysis.intervals import (
     union,
 )
 from bottleneck.schema.accounts import ACCOUNTS, IDLE_CAUSES, UNMODELLED, UNMODELLED_BY_FAMILY
-from bottleneck.schema.analysis import KERNELS_MISSING, Caveat, Device, Ledger, LedgerEntry
+from bottleneck.schema.analysis import GROUPS, KERNELS_MISSING, Caveat, Device, Ledger, LedgerEntry
 from bottleneck.schema.evidence import TwoSided
 from bottleneck.schema.linked_trace import Linked
 from bottleneck.schema.tables import FRESH_FROM_BYTES, text_matches
@@ -221,6 +221,9 @@ _CODE = {name: code for code, name in enumerate(_NAMES)}
 # On a CPU, whatever a data loader or a compiler runs is no work of the step, though it runs ops.
 _WAITS = tuple((cause, _CODE[f"overhead.{cause}"]) for cause in ("input", "compile"))
 _ALLOCATOR = IDLE_CAUSES.index("allocator")
+# Position in ACCOUNTS of each of IDLE_CAUSES, and in GROUPS of each of ACCOUNTS.
+IDLE_ACCOUNTS = np.array([_CODE[f"overhead.{cause}"] for cause in IDLE_CAUSES], dtype=np.int64)
+GROUP_OF_ACCOUNT = np.array([GROUPS.index(account.group) for account in ACCOUNTS.values()], dtype=np.int64)
 # Index in IDLE_CAUSES of each account, -1 for those of work only.
 _CAUSE = np.array(
     [-1 if each.cause is None else IDLE_CAUSES.index(each.cause) for each in ACCOUNTS.values()], dtype=np.int64
@@ -244,11 +247,39 @@ class Overlap:
 
 
 @dataclass(frozen=True)
+class IdleTimes:
+    """Idle time, piece by piece: its cause (index in IDLE_CAUSES), when the host caused it, and its part of a step.
+
+    ``start`` and ``end`` are on the clock of EVENTS, alike where it is an instant, NaN where that is not known;
+    ``thread`` is a code of EVENTS.thread, -1 for none.
+    """
+
+    cause: Integers
+    start: Floats
+    end: Floats
+    thread: Integers
+    us: Floats
+
+    def scaled(self, factor: float | Floats) -> "IdleTimes":
+        """The same with its amounts multiplied."""
+        return replace(self, us=self.us * factor)
+
+
+def joined_times(parts: Sequence[IdleTimes]) -> IdleTimes:
+    """All pieces of several."""
+    return IdleTimes(*(np.concatenate([getattr(part, each.name) for part in parts]) for each in fields(IdleTimes)))
+
+
+NO_IDLE_TIMES = IdleTimes(*(np.zeros(0, dtype=kind) for kind in (np.int64, float, float, np.int64, float)))
+
+
+@dataclass(frozen=True)
 class LedgerResult:
     """The ledger and what it was made of.
 
     ``kernel_us`` is the time charged to each row of KERNELS over the whole window (not per step; mean over the devices
-    used), ``account`` the position in ACCOUNTS that it went to. ``idle`` has columns cause, source, us, calls per step.
+    used), ``account`` the position in ACCOUNTS that it went to. ``idle`` has columns cause, source, us, calls per step;
+    ``idle_times`` is the same time piece by piece.
     ``host_only`` says that KERNELS are ops of the host; ``sync_count`` counts waiting calls in the window.
     """
 
@@ -262,11 +293,12 @@ class LedgerResult:
     sides: TwoSided | None
     sync_count: int
     caveats: tuple[Caveat, ...] = ()
+    idle_times: IdleTimes = NO_IDLE_TIMES
 
     @property
     def groups(self) -> npt.NDArray[np.str_]:
         """Group of each row of KERNELS."""
-        return np.array([each.group for each in ACCOUNTS.values()])[self.account]
+        return np.array(GROUPS)[GROUP_OF_ACCOUNT[self.account]]
 
 
 @dataclass(frozen=True)
@@ -280,6 +312,7 @@ class _DeviceLedger:
     cause_us: Floats
     idle: pd.DataFrame
     overlap: Floats
+    times: IdleTimes
     sides: TwoSided | None = None
     lost_us: float = 0.0
 
@@ -304,7 +337,7 @@ def build_ledger(linked: Linked, roofline: pd.DataFrame, ceilings: Device | None
     kernel_us = np.mean([part.kernel_us for part in parts], axis=0)
     cause_us = np.mean([part.cause_us for part in parts], axis=0)
     account_us = tally(account, kernel_us, len(ACCOUNTS))
-    account_us[[_CODE[f"overhead.{cause}"] for cause in IDLE_CAUSES]] += cause_us
+    account_us[IDLE_ACCOUNTS] += cause_us
     return LedgerResult(
         ledger=ledger_of(dict(zip(_NAMES, (account_us / steps).tolist(), strict=True)), linked.window.wall_us / steps),
         kernel_us=kernel_us,
@@ -316,6 +349,7 @@ def build_ledger(linked: Linked, roofline: pd.DataFrame, ceilings: Device | None
         sides=parts[0].sides if len(parts) == 1 else None,
         sync_count=host.sync_calls_between(*linked.window.host_us),
         caveats=(*_caveats(devices), *_lost_caveats(parts, linked.window.wall_us)),
+        idle_times=joined_times([part.times for part in parts]).scaled(1.0 / (len(parts) * steps)),
     )
 
 
@@ -407,8 +441,32 @@ def _charge_device(linked: Linked, host: Host, device: int, account: Integers) -
     exposed = [float(np.sum(kernel_us[some])) for some in (collectives, copies)]
     overlap = np.array([busy.total(), lasted[0], exposed[0], lasted[1], exposed[1]])
     sides = find_sides(busy, linked.window.wall_us)
-    waits = fold(explain(pieces, idle, linked, host))
-    return _DeviceLedger(kernel_us, pieces.by_cause(), waits, overlap, sides, lost_us(pieces, idle, linked))
+    told = fold(explain(pieces, idle, linked, host))
+    times = _times_on_device(pieces, idle, linked, host)
+    return _DeviceLedger(kernel_us, pieces.by_cause(), told, overlap, times, sides, lost_us(pieces, idle, linked))
+
+
+# Idle time in which work was queued: the host issued that work at another time.
+_QUEUED = [IDLE_CAUSES.index(cause) for cause in ("launch", "kernel_gap", "dependency")]
+
+
+def _times_on_device(pieces: Pieces, idle: Gaps, linked: Linked, host: Host) -> IdleTimes:
+    kernels, thread_of = linked.kernels, linked.trace.events["thread"].cat.codes.to_numpy().astype(np.int64)
+    following = idle.following[pieces.gap]
+    issued = np.append(kernels["launch_ts_us"].to_numpy(), np.nan)[following]
+    call = np.append(kernels["launch"].to_numpy(dtype=np.int64, na_value=-1), -1)[following]
+    is_queued = np.isin(pieces.cause, _QUEUED) & ~np.isnan(issued)
+    return IdleTimes(
+        cause=pieces.cause,
+        start=np.where(is_queued, issued, pieces.start),
+        end=np.where(is_queued, issued, pieces.end),
+        thread=np.where(
+            is_queued,
+            np.append(thread_of, -1)[call],
+            np.where(pieces.thread < 0, host.main_thread, pieces.thread),
+        ),
+        us=pieces.us,
+    )
 
 
 def _charge_host(linked: Linked, host: Host, account: Integers, page_us: Mapping[str, Floats]) -> _DeviceLedger:
@@ -419,17 +477,23 @@ def _charge_host(linked: Linked, host: Host, account: Integers, page_us: Mapping
     inside = fold(explain_ops(waiting, _CAUSE[account[waiting]], kernel_us[waiting], linked, host))
     self_us = linked.ops["self_us"].to_numpy()
     charged = np.divide(kernel_us, self_us, out=np.zeros(self_us.size), where=self_us > 0)
-    cause_us, tables = pieces.by_cause(), [inside]
+    cause_us, tables, times = pieces.by_cause(), [inside], list[IdleTimes]()
+    thread = linked.trace.events["thread"].cat.codes.to_numpy().astype(np.int64)
     for what, whole_us in page_us.items():
         us = np.where(waits, 0.0, whole_us) * charged
         rows = np.flatnonzero(us)
         tables.append(fold(explain_pages(rows, us[rows], linked, what)))
+        at, event = (linked.ops[name].to_numpy()[rows] for name in ("ts_us", "event"))
+        times.append(IdleTimes(np.full(rows.size, _ALLOCATOR), at, at, thread[event], us[rows]))
         kernel_us = kernel_us - us
         cause_us[_ALLOCATOR] += us.sum()
     outside = fold(explain(pieces, idle, linked, host))
     busy_us = math.fsum(kernel_us) - math.fsum(kernel_us[waiting])
     overlap = np.array([busy_us, timeline.collective_us, timeline.exposed_us, 0.0, 0.0])
-    return _DeviceLedger(kernel_us, cause_us, pd.concat((*tables, outside), ignore_index=True), overlap)
+    main = np.full(pieces.cause.size, host.main_thread, dtype=np.int64)
+    times.append(IdleTimes(pieces.cause, pieces.start, pieces.end, main, pieces.us))
+    told = pd.concat((*tables, outside), ignore_index=True)
+    return _DeviceLedger(kernel_us, cause_us, told, overlap, joined_times(times))
 
 
 def _mean_idle(idle: list[pd.DataFrame], steps: int) -> pd.DataFrame:

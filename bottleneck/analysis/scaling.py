@@ -8,8 +8,8 @@ import pandas as pd
 
 from bottleneck.analysis.idle import IDLE_TEXTS
 from bottleneck.analysis.intervals import Floats
-from bottleneck.analysis.ledger import LedgerResult, Overlap, ledger_of
-from bottleneck.schema.accounts import ACCOUNTS, label_of
+from bottleneck.analysis.ledger import IdleTimes, LedgerResult, Overlap, joined_times, ledger_of
+from bottleneck.schema.accounts import ACCOUNTS, IDLE_CAUSES, label_of
 from bottleneck.schema.analysis import DISTURBED, Caveat, Ledger
 from bottleneck.schema.linked_trace import Linked
 from bottleneck.schema.measurements import Timing
@@ -46,7 +46,8 @@ def scale_to_unprofiled(result: LedgerResult, unprofiled: Timing | None, own: Fl
     unexplained_us = wall_us - sum(accounts.values())
     if unexplained_us > 1e-9 * wall_us:
         accounts["overhead.unknown"] = accounts.get("overhead.unknown", 0.0) + unexplained_us
-    idle = _scaled_idle(result.idle, factors, unexplained_us if unexplained_us > 1e-9 * wall_us else 0.0)
+    unexplained_us = unexplained_us if unexplained_us > 1e-9 * wall_us else 0.0
+    idle = _scaled_idle(result.idle, factors, unexplained_us)
     overlap_us = asdict(result.overlap)
     factor_of = {name: factors["communication"] if "collective" in name else device for name in overlap_us}
     overlap = {name: us * factor_of[name] for name, us in overlap_us.items()}
@@ -55,6 +56,7 @@ def scale_to_unprofiled(result: LedgerResult, unprofiled: Timing | None, own: Fl
         ledger=ledger_of(accounts, wall_us),
         kernel_us=result.kernel_us * row_factors,
         idle=idle,
+        idle_times=_scaled_times(result.idle_times, factors, unexplained_us),
         overlap=Overlap(**{**overlap, "busy_us": max(wall_us - float(idle["us"].sum()), 0.0)}),
         caveats=(*result.caveats, *_caveats(profiled_us, wall_us, (host, device))),
     )
@@ -81,6 +83,13 @@ def _scaled_idle(idle: pd.DataFrame, factors: Mapping[str, float], unexplained_u
     texts = {name: pd.Series([None], dtype=object) for name in IDLE_TEXTS}
     extra = pd.DataFrame({"cause": ["unknown"], **texts, "us": [unexplained_us], "calls": [0.0]})
     return pd.concat((scaled, extra), ignore_index=True)
+
+
+def _scaled_times(times: IdleTimes, factors: Mapping[str, float], unexplained_us: float) -> IdleTimes:
+    factor = np.array([factors[f"overhead.{cause}"] for cause in IDLE_CAUSES])
+    at, unknown = np.array([np.nan]), IDLE_CAUSES.index("unknown")
+    extra = IdleTimes(np.array([unknown]), at, at, np.array([-1]), np.array([unexplained_us]))
+    return joined_times([times.scaled(factor[times.cause]), extra])
 
 
 def _caveats(profiled_us: float, wall_us: float, factors: tuple[float, float]) -> tuple[Caveat, ...]:

@@ -10,7 +10,8 @@ import pandas as pd
 from bottleneck.analysis.collectives import fold_collectives
 from bottleneck.analysis.intervals import Flags, Integers, tally
 from bottleneck.analysis.kernel_rows import KernelTimes, codes_of, fold_kernels, lost_products
-from bottleneck.analysis.ledger import DECISIVE_LOSS, LedgerResult, is_wait
+from bottleneck.analysis.ledger import DECISIVE_LOSS, GROUP_OF_ACCOUNT, LedgerResult, is_wait
+from bottleneck.analysis.phases import divide
 from bottleneck.analysis.queue import measure_queue
 from bottleneck.analysis.verdict import describe_sides, name_in_sentence
 from bottleneck.schema.accounts import ACCOUNTS, UNMODELLED_ACCOUNTS
@@ -200,7 +201,6 @@ def completed_caveats(rows: KernelTimes) -> tuple[Caveat, ...]:
     return (Caveat("completed-calls", message, share),)
 
 
-_GROUP_OF_ACCOUNT = np.array([GROUPS.index(account.group) for account in ACCOUNTS.values()])
 _NO_WORK = dict.fromkeys(GROUPS, 0.0)
 
 
@@ -224,7 +224,7 @@ def _fold(
     size, groups = len(labels), len(GROUPS)
     us = tally(codes[keep], rows.us[keep], size)
     calls = tally(codes[keep], rows.runs[keep], size) / rows.repeats
-    cell = codes[keep] * groups + _GROUP_OF_ACCOUNT[rows.account[keep]]
+    cell = codes[keep] * groups + GROUP_OF_ACCOUNT[rows.account[keep]]
     split = tally(cell, rows.us[keep], size * groups).reshape(size, groups)
     worked = [
         Fold(
@@ -258,6 +258,7 @@ def assemble(
     linked, result = rows.linked, rows.result
     kernels, idle, coverage = fold_kernels(rows), _idle_causes(result), cover(rows, result)
     totals = total(rows, result, kernels, device)
+    phases, ranges = divide(rows)
     return StepAnalysis(
         recording=recording,
         device=device,
@@ -287,6 +288,8 @@ def assemble(
         queue=None if result.host_only else measure_queue(linked, result.devices),
         collectives=fold_collectives(rows),
         telemetry=telemetry,
+        phases=phases,
+        ranges=ranges,
     )
 
 

@@ -18,12 +18,83 @@ from bottleneck.schema.analysis import (
     IdleCause,
     KernelSummary,
     LedgerEntry,
+    Phase,
     Queue,
     RankSummary,
+    UserRange,
     regime_of,
 )
 from bottleneck.schema.op_names import COMPILED_REGION
 from bottleneck.units import format_share, format_si, format_us
+
+
+def phases(analysis: Analysis) -> TableSection | None:
+    """The step by phase, each split by group; null where no phases are known."""
+    if not analysis.phases:
+        return None
+    us = [phase.us for phase in analysis.phases]
+    scale, (titles, cells) = scale_of(math.fsum(us)), _split(analysis.phases)
+    times, shares = scale.column(us), percents([phase.share for phase in analysis.phases])
+    rows = [
+        TableRow((phase.name, time, share, *split))
+        for phase, time, share, split in zip(analysis.phases, times, shares, cells, strict=False)
+    ]
+    total = TableRow(("all phases", times[-1], shares[-1], *("" for _ in titles)), "total")
+    columns = TableColumn("phase", "words"), *number_columns((scale.unit, "share", *titles))
+    note = "Device work belongs to the phase that launched it. The last columns are parts of the phase."
+    return TableSection("Phases of the step", columns, (*rows, total), (note,))
+
+
+def user_ranges(analysis: Analysis, top: int) -> TableSection | None:
+    """The ranges that the program marked, by their time; null where there are none."""
+    shown = analysis.ranges[:top]
+    if not shown:
+        return None
+    scale, (titles, cells) = scale_of(analysis.ranges[0].us), _split(shown)
+    rows = [
+        TableRow(
+            (
+                one.name,
+                calls_number(one.calls),
+                scale.one(one.self_us),
+                scale.one(one.us),
+                format_share(one.share),
+                *split,
+            )
+        )
+        for one, split in zip(shown, cells, strict=True)
+    ]
+    hidden = len(analysis.ranges) - len(shown)
+    more = f" {hidden} more take less time." if hidden else ""
+    columns = TableColumn("range", "name"), *number_columns(("times", "self", "total", "share", *titles))
+    note = f"self: without the ranges inside it. The last columns are parts of the total.{more}"
+    return TableSection(f"Ranges of the program, in {scale.unit}", columns, tuple(rows), (note,))
+
+
+# Groups with a column of their own; the others are one column.
+_COLUMNS = ("compute", "memory", "overhead")
+
+
+def _split(parts: Sequence[Phase | UserRange]) -> tuple[list[str], list[tuple[str, ...]]]:
+    """Titles and cells of the groups: whole percentages of each part's own time."""
+    others = [group for group in GROUPS if group not in _COLUMNS]
+    held = [group for group in others if any(part.shares.get(group, 0.0) > 0 for part in parts)]
+    columns = [*((group,) for group in _COLUMNS), *([tuple(held)] if held else [])]
+    titles = [_short_group(each[0]) if len(each) == 1 else "rest" for each in columns]
+    sums = [[math.fsum(part.shares.get(group, 0.0) for group in each) for each in columns] for part in parts]
+    return titles, [tuple(map(_whole_percent, row)) for row in sums]
+
+
+def _whole_percent(share: float) -> str:
+    """A share in whole per cent; a part of something never reads as nothing or all."""
+    if share <= 0:
+        return ""
+    whole = round(share * 100)
+    return "<1 %" if whole == 0 else ">99 %" if whole == 100 and share < 1 - 1e-9 else f"{whole} %"
+
+
+def _short_group(group: str) -> str:
+    return "comm." if group == "communication" else group
 
 
 def lines(analysis: Analysis, top: int) -> TableSection | None:
@@ -416,7 +487,7 @@ def ranks(analysis: Analysis, top: int) -> TableSection | None:
         rows.append(TableRow((str(rank.rank), rank.verdict, *scale.column(spent), scale.one(rank.skew_us))))
     hidden = len(analysis.ranks) - len(shown)
     note = (f"{hidden} more ranks, none later than these.",) if hidden else ()
-    heads = (*("comm." if group == "communication" else group for group in groups), "wall", "late")
+    heads = (*map(_short_group, groups), "wall", "late")
     return TableSection(
         f"Ranks, in {scale.unit} per step",
         (TableColumn("rank", "words"), TableColumn("bound", "words"), *number_columns(heads)),

@@ -15,9 +15,9 @@ from bottleneck.schema.analysis import SCHEMA, Analysis, Ledger
 
 # fmt: off
 KEYS = (
-    "schema", "version", "recording", "device", "steps", "verdict", "ledger", "totals", "coverage", "kernels",
-    "ops", "modules", "lines", "idle", "queue", "collectives", "findings", "batch_test", "option_costs", "telemetry",
-    "ranks", "caveats",
+    "schema", "version", "recording", "device", "steps", "verdict", "ledger", "totals", "coverage", "phases",
+    "ranges", "kernels", "ops", "modules", "lines", "idle", "queue", "collectives", "findings", "batch_test",
+    "option_costs", "telemetry", "ranks", "caveats",
 )
 # fmt: on
 """The keys of ``analysis.json`` in the order in which they are written."""

@@ -269,6 +269,38 @@ class Fold:
     idle_us: Annotated[float, Doc("idle time in which the host was here, per step; not part of us", "us")] = 0.0
 
 
+PhaseName = Literal["data", "forward", "backward", "optimizer", "communication", "other"]
+
+
+@dataclass(frozen=True)
+class Phase:
+    """Time of the step that one phase caused, work and idle time alike; ``shares`` splits it by group.
+
+    Device work belongs to the phase in which it was launched.
+    """
+
+    name: Annotated[PhaseName, Doc("phase of training; 'other' is what no mark tells")]
+    us: Annotated[float, Doc("per step; those of all phases add up to steps.wall_us", "us")]
+    share: Annotated[float, Doc("of the step; all shares add up to 1", "share")]
+    shares: Annotated[Mapping[str, float], Doc("of its own time, by group of the ledger", "share")]
+
+
+@dataclass(frozen=True)
+class UserRange:
+    """A range that the program marked (``record_function``): the step's time while it was open, idle time included.
+
+    Device work belongs to the range in which it was launched. Ranges nest, so that their times do not add up;
+    ``self_us``, without the ranges inside it, does.
+    """
+
+    name: Annotated[str, Doc("as the program spells it")]
+    calls: Annotated[float, Doc("number of times that it was opened", "1/step")]
+    us: Annotated[float, Doc("per step, ranges inside it included", "us")]
+    self_us: Annotated[float, Doc("per step, without the ranges inside it", "us")]
+    share: Annotated[float, Doc("us, of the step", "share")]
+    shares: Annotated[Mapping[str, float], Doc("of us, by group of the ledger", "share")]
+
+
 @dataclass(frozen=True)
 class IdleCause:
     """Time in which the device (CPU: the step's threads) did no work, by cause and source line."""
@@ -472,6 +504,10 @@ class StepAnalysis:
     option_costs: Annotated[
         OptionCosts | None, Doc("overhead of each profiler option on this step; null where none was measured")
     ] = None
+    phases: Annotated[
+        tuple[Phase, ...], Doc("the step by phase of training; empty where no op or range tells them")
+    ] = ()
+    ranges: Annotated[tuple[UserRange, ...], Doc("ranges that the program marked, most time first")] = ()
     schema: Annotated[str, Doc("format of this file; other values are other formats")] = SCHEMA
     version: Annotated[str, Doc("version of bottleneck that made the analysis")] = field(default="")
 

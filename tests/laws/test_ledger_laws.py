@@ -12,7 +12,8 @@ from bottleneck.analysis.host import state_of
 from bottleneck.analysis.intervals import shared_charge, union
 from bottleneck.analysis.ledger import LedgerResult, build_ledger
 from bottleneck.schema.accounts import ACCOUNTS, HOST_STATES
-from tests.analysis.scenes import MAIN, Event, Kernel, Op, Scene
+from bottleneck.schema.analysis import GROUPS
+from tests.analysis.scenes import MAIN, Event, Kernel, Op, Scene, analysis_of
 
 pytestmark = pytest.mark.statistics
 
@@ -34,6 +35,12 @@ _HOST_EVENTS = (
     ("python", "model.py(3): forward"),
     ("python", "<built-in function collect>"),
     ("profiler", "Activity Buffer Request"),
+)
+
+_PHASES = (
+    ("annotation", "Optimizer.step#SGD.step"),
+    ("op", "autograd::engine::evaluate_function: AddmmBackward0"),
+    ("annotation", "the program's own"),
 )
 
 _times = st.integers(-5, _WALL + 5)
@@ -58,7 +65,7 @@ def _kernels(draw: st.DrawFn) -> Kernel:
 
 @st.composite
 def _events(draw: st.DrawFn) -> Event:
-    category, name = draw(st.sampled_from(_HOST_EVENTS))
+    category, name = draw(st.sampled_from((*_HOST_EVENTS, *_PHASES)))
     return Event(category, name, draw(_times), draw(_lengths), draw(st.sampled_from([MAIN, "1/2"])))
 
 
@@ -125,6 +132,19 @@ def test_ledger_adds_up_to_the_wall_time(scene: Scene) -> None:
     assert total == pytest.approx(wall, rel=1e-9)
     assert math.fsum(entry.share for entry in result.ledger.entries) == pytest.approx(1.0, rel=1e-9)
     assert result.overlap.busy_us + float(result.idle["us"].sum()) == pytest.approx(wall, rel=1e-9)
+
+
+@_law
+@given(st.one_of(_device_scenes, _host_scenes()))
+def test_phases_share_out_the_step_and_no_range_is_longer(scene: Scene) -> None:
+    analysis = analysis_of(scene)
+    wall = analysis.steps.wall_us
+    if analysis.phases:
+        assert math.fsum(phase.us for phase in analysis.phases) == pytest.approx(wall, rel=1e-9)
+        ledger = {group: sum(entry.us for entry in analysis.ledger if entry.group == group) for group in GROUPS}
+        split = {group: sum(phase.us * phase.shares[group] for phase in analysis.phases) for group in GROUPS}
+        assert split == pytest.approx(ledger, rel=1e-9, abs=1e-9)
+    assert all(0 <= each.self_us <= each.us * (1 + 1e-9) <= wall * (1 + 2e-9) for each in analysis.ranges)
 
 
 @_law

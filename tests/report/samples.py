@@ -17,12 +17,14 @@ from bottleneck.schema.analysis import (
     Interval,
     KernelSummary,
     LedgerEntry,
+    Phase,
     Queue,
     RankSummary,
     RecordingInfo,
     TelemetrySummary,
     Totals,
     UnknownWork,
+    UserRange,
     Verdict,
 )
 from bottleneck.schema.measurements import BatchProof, OptionCost, OptionCosts, ProfilerOption, Ratio, StepTimes, Timing
@@ -108,6 +110,11 @@ def kernel(name: str, us: float, wall_us: float, **more: Any) -> KernelSummary:
         "bytes_per_s": more["bytes_low"] / us * 1e6 if more.get("bytes_low") else None,
     }
     return KernelSummary(name=name, us=us, share=us / wall_us, **{**plain, **more})
+
+
+def phases(wall_us: float, **parts: tuple[float, dict[str, float]]) -> tuple[Phase, ...]:
+    """Phases of these times, each with its shares by group."""
+    return tuple(Phase(name, us, us / wall_us, shares) for name, (us, shares) in parts.items())  # type: ignore[arg-type]
 
 
 def analysis(accounts: Mapping[str, float], **more: Any) -> Analysis:
@@ -329,6 +336,24 @@ def gpu_overhead() -> Analysis:
         kernels=tuple(sorted(rows, key=lambda row: -row.us)),
         ops=(Fold("aten::addmm", 24.0, 1210.4, 0.0994, {"compute": 1.0}),),
         modules=(Fold("GPT.block.mlp", 48.0, 1681.0, 0.138, {"compute": 0.72, "memory": 0.28}),),
+        phases=phases(
+            wall_us,
+            data=(5120.2, {"overhead": 1.0}),
+            forward=(2140.0, {"compute": 0.2, "memory": 0.25, "overhead": 0.55}),
+            backward=(3810.0, {"compute": 0.2, "memory": 0.15, "overhead": 0.645, "unknown": 0.005}),
+            optimizer=(wall_us - 11070.2, {"memory": 0.81, "overhead": 0.19}),
+        ),
+        ranges=(
+            UserRange(
+                "train_step",
+                1.0,
+                7055.8,
+                512.2,
+                7055.8 / wall_us,
+                {"compute": 0.17, "memory": 0.24, "unknown": 0.01, "overhead": 0.58},
+            ),
+            UserRange("loss", 1.0, 301.0, 301.0, 301.0 / wall_us, {"memory": 0.002, "overhead": 0.998}),
+        ),
         lines=(
             Fold("train.py:70", 0.0, 0.0, 0.0, {}, 5120.2),
             Fold("model.py:63", 72.0, 930.7, 0.0764, {"memory": 1.0}, 2481.3),

@@ -13,8 +13,10 @@ from bottleneck.report.analysis_tables import (
     idle,
     kernels,
     mean_depths,
+    phases,
     queue_caption,
     queue_sparkline,
+    user_ranges,
     varying_together,
 )
 from bottleneck.report.document import TableRow, TableSection
@@ -116,6 +118,27 @@ def test_rows_that_differ_only_in_shapes_of_some_steps_are_added_up() -> None:
 def test_what_one_row_does_not_know_is_not_known_of_the_sum() -> None:
     (both,) = varying_together([ROW, replace(LONGER, flops=None, explained=None)])
     assert (both.kernel.flops, both.kernel.explained) == (None, None)
+
+
+def test_phases_show_whole_percentages_that_never_read_as_nothing_or_all() -> None:
+    table = phases(SAMPLES["gpu_overhead"])
+    assert table is not None
+    assert [column.title for column in table.columns][3:] == ["compute", "memory", "overhead", "unknown"]
+    assert table.rows[0].cells == ("data", "5.12", "42.0 %", "", "", "100 %", "")
+    assert table.rows[2].cells[-1] == "<1 %"
+    times = [Decimal(row.cells[1]) for row in table.rows]
+    assert sum(times[:-1]) == times[-1]
+    assert phases(SAMPLES["multi_rank"]) is None
+
+
+def test_ranges_beyond_the_first_are_counted() -> None:
+    table = user_ranges(SAMPLES["gpu_overhead"], 1)
+    assert table is not None
+    assert table.rows[0].cells[:5] == ("train_step", "1", "512", "7056", "57.9 %")
+    assert table.notes[0].endswith("1 more take less time.")
+    whole = user_ranges(SAMPLES["gpu_overhead"], 5)
+    assert whole is not None and whole.rows[1].cells[-3:] == ("<1 %", ">99 %", "")
+    assert user_ranges(SAMPLES["multi_rank"], 5) is None
 
 
 def row_of(row: KernelSummary) -> TableRow:

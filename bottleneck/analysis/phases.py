@@ -1,0 +1,307 @@
+"""Divides the step among the phases of training and among the ranges that the program marked itself.
+
+Each microsecond of the ledger belongs to an instant of the host: work to that of its launch, or of its op; idle time to
+the instant itself; idle time before work that was queued already to the launch of that work.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import get_args
+
+import numpy as np
+import pandas as pd
+
+from bottleneck.analysis.host import LOADER
+from bottleneck.analysis.intervals import Flags, Floats, Integers, Spans, cut, grouped, join, tally, union
+from bottleneck.analysis.kernel_rows import KernelTimes, codes_of
+from bottleneck.analysis.ledger import GROUP_OF_ACCOUNT, IDLE_ACCOUNTS
+from bottleneck.schema.accounts import ACCOUNTS
+from bottleneck.schema.analysis import GROUPS, Phase, PhaseName, UserRange
+from bottleneck.schema.linked_trace import Linked
+from bottleneck.schema.op_names import AUTOGRAD_PREFIX, MARK_PREFIXES
+from bottleneck.schema.tables import main_thread, text_matches
+
+NAMES: tuple[PhaseName, ...] = get_args(PhaseName)
+_DATA, _FORWARD, _BACKWARD, _OPTIMIZER, _COMMUNICATION, _OTHER = range(len(NAMES))
+_UNMARKED = -1
+
+# Names of host events by the phase that they mark; where marks of several phases are open, the later in this list
+# holds. Programs often name ranges of their own after phases, with ornaments: '## forward ##'.
+_MARKS = tuple(
+    (phase, re.compile(pattern))
+    for phase, pattern in (
+        (_FORWARD, r"^\W*(forward|fwd)\W*$"),
+        (_DATA, rf"{LOADER}|^\W*copy_batch_to_gpu\W*$|utils[/\\]data[/\\]dataloader\.py\(\d+\): __next__$"),
+        (
+            _OPTIMIZER,
+            r"^Optimizer\.(step|zero_grad)#|^\W*(optimizer|optimizer[_ ]step|zero_grad)\W*$"
+            r"|torch[/\\]optim[/\\](?!lr_sched)\w+\.py\(\d+\): (step|zero_grad)$",
+        ),
+        (
+            _BACKWARD,
+            rf"^{AUTOGRAD_PREFIX}|^\W*(backward|bwd)\W*$"
+            r"|torch[/\\](_tensor|autograd[/\\]__init__)\.py\(\d+\): backward$",
+        ),
+    )
+)
+# Nodes of the backward pass in traces of before 1.12, whose engine left no name of its own.
+_NODE = re.compile(r"^(torch::autograd::)?(\w+Backward\d*|AccumulateGrad)$")
+# Ranges that PyTorch itself marks; everything else called an annotation is the program's.
+_OF_PYTORCH = re.compile(
+    r"^(nccl|gloo|mpi|ucc):|^Torch-Compiled Region|^TorchDynamo|^## Call CompiledFxGraph|^PyTorch Profiler|^Python GC"
+    r"|dynamo_timed|^Pregraph bytecode|^AOTDispatcher"
+)
+
+
+@dataclass(frozen=True)
+class _Moments:
+    """The time of the ledger per step: its account, its instants on the host (NaN: not known) and their thread."""
+
+    us: Floats
+    account: Integers
+    start: Floats
+    end: Floats
+    thread: Integers
+    is_collective: Flags
+
+
+def divide(rows: KernelTimes) -> tuple[tuple[Phase, ...], tuple[UserRange, ...]]:
+    """The phases of the step, which add up to it, and the ranges of the program; none where nothing marks them."""
+    moments = _moments(rows)
+    return _phases(rows, moments), _ranges(rows, moments)
+
+
+def _moments(rows: KernelTimes) -> _Moments:
+    linked, times = rows.linked, rows.result.idle_times
+    thread_of = linked.trace.events["thread"].cat.codes.to_numpy().astype(np.int64)
+    launch, op = codes_of(linked.kernels["launch"]), rows.op
+    op_start = np.append(linked.ops["ts_us"].to_numpy(), np.nan)[op]
+    launched = linked.kernels["launch_ts_us"].to_numpy()
+    at = np.where(np.isnan(launched), op_start, launched)
+    event = np.where(launch >= 0, launch, np.append(linked.ops["event"].to_numpy(), -1)[op])
+    work = np.flatnonzero(rows.us > 0)
+    collective = (linked.kernels["kind"] == "collective").to_numpy()
+    return _Moments(
+        us=np.concatenate((rows.us[work], times.us)),
+        account=np.concatenate((rows.account[work], IDLE_ACCOUNTS[times.cause])),
+        start=np.concatenate((at[work], times.start)),
+        end=np.concatenate((at[work], times.end)),
+        thread=np.concatenate((np.append(thread_of, -1)[event][work], times.thread)),
+        is_collective=np.concatenate((collective[work], np.zeros(times.us.size, dtype=bool))),
+    )
+
+
+def _cut_at(moments: _Moments, edges: Floats) -> _Moments:
+    """The same with idle time cut at these instants."""
+    length = moments.end - moments.start
+    points, lasting = np.flatnonzero(~(length > 0)), np.flatnonzero(length > 0)
+    cuts = cut(moments.start[lasting], moments.end[lasting], [edges])
+    pieces = lasting[cuts.interval]
+    source = np.concatenate((points, pieces))
+    part = np.concatenate((np.ones(points.size), (cuts.end - cuts.start) / length[pieces]))
+    return replace(
+        moments,
+        us=moments.us[source] * part,
+        account=moments.account[source],
+        start=np.concatenate((moments.start[points], cuts.start)),
+        end=np.concatenate((moments.end[points], cuts.end)),
+        thread=moments.thread[source],
+        is_collective=moments.is_collective[source],
+    )
+
+
+def _by_group(codes: Integers, account: Integers, us: Floats, size: int) -> Floats:
+    """Time per code and group."""
+    cell = codes * len(GROUPS) + GROUP_OF_ACCOUNT[account]
+    return tally(cell, us, size * len(GROUPS)).reshape(size, len(GROUPS))
+
+
+def _shares(row: Floats) -> dict[str, float]:
+    total = float(row.sum())
+    return dict(zip(GROUPS, (row / total if total > 0 else row).tolist(), strict=True))
+
+
+def _phases(rows: KernelTimes, moments: _Moments) -> tuple[Phase, ...]:
+    found = _timeline(rows.linked)
+    if found is None:
+        return ()
+    edges, code = found
+    moments = _cut_at(moments, edges)
+    at = (moments.start + moments.end) / 2
+    # Before the first edge and after the last there is no mark; so there is at an unknown instant.
+    padded = np.concatenate(([_OTHER], code, [_OTHER]))
+    phase = np.where(np.isnan(at), _OTHER, padded[np.searchsorted(edges, at, side="right")])
+    phase = np.where(moments.account == _INPUT, _DATA, phase)
+    phase = np.where(moments.is_collective, _COMMUNICATION, phase)
+    split = _by_group(phase, moments.account, moments.us, len(NAMES))
+    us = split.sum(axis=1)
+    if not us[[_DATA, _FORWARD, _BACKWARD, _OPTIMIZER]].any():
+        return ()
+    return tuple(
+        Phase(name, float(us[code]), float(us[code]) / rows.wall_us, _shares(split[code]))
+        for code, name in enumerate(NAMES)
+        if us[code] > 0
+    )
+
+
+_INPUT = tuple(ACCOUNTS).index("overhead.input")
+
+
+def _timeline(linked: Linked) -> tuple[Floats, Integers] | None:
+    """Instants at which the phase of the host changes, and the phase between each and the next; null without marks."""
+    events = linked.trace.events
+    main = main_thread(events)
+    start, end = events["ts_us"].to_numpy(), (events["ts_us"] + events["dur_us"]).to_numpy()
+    thread = events["thread"].cat.codes.to_numpy()
+    is_host = events["category"].isin(("annotation", "op", "python")).to_numpy()
+    roots = linked.ops["event"].to_numpy()[linked.ops["parent"].isna().to_numpy()]
+    marked = _marked(events, is_host, roots)
+    spans = {
+        phase: union(start[rows], end[rows])
+        for phase, rows in marked.items()
+        for rows in [rows if phase == _BACKWARD else rows[thread[rows] == main]]
+    }
+    if not any(each.start.size for each in spans.values()):
+        return None
+    ops = roots[(thread[roots] == main) & ~np.isin(roots, np.concatenate(list(marked.values())))]
+    ops = ops[np.argsort(start[ops], kind="stable")]
+    others = [start[ops], *(each.start for phase, each in spans.items() if phase != _BACKWARD)]
+    spans[_BACKWARD] = _without_holes(spans[_BACKWARD], np.sort(np.concatenate(others)))
+    # Forward work is between its neighbours' marks, where it is not marked; the host's ops say where it begins.
+    edges = np.unique(np.concatenate([part for each in spans.values() for part in (each.start, each.end)]))
+    edges, code = _coded(edges, spans)
+    ends = np.maximum.accumulate(end[ops]) if ops.size else end[ops]
+    forward = _unmarked_forward(edges, code, start[ops], ends)
+    spans[_FORWARD] = join(spans[_FORWARD], forward)
+    return _coded(np.unique(np.concatenate((edges, forward.start, forward.end))), spans)
+
+
+def _marked(events: pd.DataFrame, is_host: Flags, roots: Integers) -> dict[int, Integers]:
+    """Rows of EVENTS that mark each phase, in the order of _MARKS."""
+    rows = np.flatnonzero(is_host)
+    names = events["name"].cat
+    name = names.codes.to_numpy()[rows]
+    labels = list(names.categories)
+    used = np.flatnonzero(np.bincount(name, minlength=len(labels)))
+    found: dict[int, Integers] = {}
+    for phase, pattern in _MARKS:
+        holds = np.zeros(len(labels), dtype=bool)
+        holds[[each for each in used.tolist() if pattern.search(labels[each])]] = True
+        found[phase] = rows[holds[name]]
+    if not found[_BACKWARD].size:
+        is_node = text_matches(events["name"], _NODE.search, 200)
+        found[_BACKWARD] = roots[is_node[roots]]
+    return found
+
+
+def _without_holes(spans: Spans, others: Floats) -> Spans:
+    """The spans, joined where nothing else of the program begins between two of them."""
+    if spans.start.size < 2:
+        return spans
+    between = np.searchsorted(others, spans.start[1:]) - np.searchsorted(others, spans.end[:-1])
+    is_joined = between == 0
+    return Spans(
+        spans.start[np.append(True, ~is_joined)],
+        spans.end[np.append(~is_joined, True)],
+        spans.first[np.append(True, ~is_joined)],
+    )
+
+
+def _coded(edges: Floats, spans: dict[int, Spans]) -> tuple[Floats, Integers]:
+    """The edges, and the phase between each and the next: the last one of ``spans`` that holds it."""
+    middle = (edges[:-1] + edges[1:]) / 2
+    code = np.full(middle.size, _UNMARKED, dtype=np.int64)
+    for phase, each in spans.items():
+        position = np.searchsorted(each.start, middle, side="right") - 1
+        code[(position >= 0) & (middle < np.append(each.end, -np.inf)[position])] = phase
+    return edges, np.where(code == _UNMARKED, _OTHER, code)
+
+
+def _unmarked_forward(edges: Floats, code: Integers, op_start: Floats, op_end: Floats) -> Spans:
+    """Forward work that no mark names: what runs before a backward pass, or after data where no pass follows.
+
+    It begins with the first op of the main thread, and ends with the next mark before a backward pass, else with the
+    last op. ``op_start`` and ``op_end`` are those of outermost ops, both in order.
+    """
+    low, high = np.append(-np.inf, edges), np.append(edges, np.inf)
+    codes = np.concatenate(([_OTHER], code, [_OTHER]))
+    before, after = np.append(_OTHER, codes[:-1]), np.append(codes[1:], _OTHER)
+    open_ = np.flatnonzero((codes == _OTHER) & ((after == _BACKWARD) | (before == _DATA)))
+    first, last = (np.searchsorted(op_start, each[open_]) for each in (low, high))
+    held = np.flatnonzero(last > first)
+    open_, first, last = open_[held], first[held], last[held]
+    end = np.where(after[open_] == _BACKWARD, high[open_], np.minimum(op_end[last - 1], high[open_]))
+    return union(op_start[first], end)
+
+
+def _ranges(rows: KernelTimes, moments: _Moments) -> tuple[UserRange, ...]:
+    """The program's own ranges, most time first."""
+    events = rows.linked.trace.events
+    is_users = text_matches(
+        events["name"], lambda name: not name.startswith(MARK_PREFIXES) and not _OF_PYTORCH.search(name)
+    )
+    mine = np.flatnonzero((events["category"] == "annotation").to_numpy() & is_users)
+    if not mine.size:
+        return ()
+    open_ = _Nested(
+        events["thread"].cat.codes.to_numpy()[mine].astype(np.int64),
+        events["ts_us"].to_numpy()[mine],
+        (events["ts_us"] + events["dur_us"]).to_numpy()[mine],
+    )
+    moments = _cut_at(moments, np.unique(np.concatenate((open_.start, open_.end))))
+    at = (moments.start + moments.end) / 2
+    holder = open_.innermost(moments.thread, at)
+    # A thread of the autograd engine works for the range that the main thread is in.
+    main = np.full(at.size, main_thread(events), dtype=np.int64)
+    holder = np.where(holder < 0, open_.innermost(main, at), holder)
+    known = np.flatnonzero(holder >= 0)
+    own = _by_group(holder[known], moments.account[known], moments.us[known], mine.size)
+    total = own.copy()
+    for row in range(mine.size - 1, -1, -1):
+        if open_.parent[row] >= 0:
+            total[open_.parent[row]] += total[row]
+    name = events["name"].cat.codes.to_numpy()[mine]
+    steps, (low, high) = max(len(rows.linked.window.steps), 1), rows.linked.window.host_us
+    found = []
+    for code in np.unique(name[total.sum(axis=1) > 0]).tolist():
+        same = np.flatnonzero(name == code)
+        outer = [row for row in same.tolist() if code not in (name[each] for each in open_.ancestors(row))]
+        split = total[outer].sum(axis=0)
+        us, self_us = float(split.sum()), float(own[same].sum())
+        calls = float(np.count_nonzero((open_.start[same] >= low) & (open_.start[same] < high))) / steps
+        label = str(events["name"].cat.categories[code])
+        found.append(UserRange(label, calls, us, self_us, us / rows.wall_us, _shares(split)))
+    return tuple(sorted(found, key=lambda each: -each.us))
+
+
+class _Nested:
+    """Ranges of threads in the order of their starts, outer ones first, with the range around each (-1: none)."""
+
+    def __init__(self, thread: Integers, start: Floats, end: Floats) -> None:
+        self.thread, self.start, self.end = thread, start, end
+        self.parent = np.full(start.size, -1, dtype=np.int64)
+        stacks: dict[int, list[int]] = {}
+        for row, code in enumerate(thread.tolist()):
+            stack = stacks.setdefault(code, [])
+            while stack and end[stack[-1]] <= start[row]:
+                stack.pop()
+            self.parent[row] = stack[-1] if stack else -1
+            stack.append(row)
+
+    def ancestors(self, row: int) -> Iterator[int]:
+        """The ranges around one, from the inside out."""
+        while (row := int(self.parent[row])) >= 0:
+            yield row
+
+    def innermost(self, thread: Integers, times: Floats) -> Integers:
+        """The innermost range that is open on a thread at each time; -1 where none is."""
+        found = np.full(times.size, -1, dtype=np.int64)
+        for code, asked in grouped(thread):
+            mine = np.flatnonzero(self.thread == code)
+            row = np.append(-1, mine)[np.searchsorted(self.start[mine], times[asked], side="right")]
+            row[np.isnan(times[asked])] = -1
+            while (closed := (row >= 0) & (np.append(self.end, np.inf)[row] <= times[asked])).any():
+                row = np.where(closed, np.append(self.parent, -1)[row], row)
+            found[asked] = row
+        return found
