@@ -4,12 +4,15 @@ import csv
 import gzip
 import json
 import math
+import re
 from pathlib import Path
 
 import jsonschema
 import pytest
 from rich.cells import cell_len
 
+from bottleneck.advice import RULES
+from bottleneck.advice.ranking import rank
 from bottleneck.errors import TraceError
 from bottleneck.gate.count import count
 from bottleneck.pipeline import Options, analyse, explain
@@ -17,7 +20,7 @@ from bottleneck.report.analysis_document import SCREEN_LINES, to_screen
 from bottleneck.report.json_text import to_json
 from bottleneck.schema.analysis import Analysis, KernelSummary
 from scripts.write_schema import ANALYSIS
-from tests.trace_cache import analysed
+from tests.trace_cache import analysed, evidence
 
 # Tests are named by file when they are collected, before there are fixtures; the fixture 'traces' says why it skips.
 TRACES = Path(__file__).resolve().parents[2] / "shared" / "traces"
@@ -110,6 +113,26 @@ def test_no_floor_stands_above_the_time_of_its_kernel(traces: Path, name: str) -
     ]
     assert above == []
     assert [kernel.name for kernel in kernels if "faster than its floor" in (kernel.reason or "")] == []
+
+
+@pytest.mark.parametrize("name", READABLE)
+def test_no_finding_promises_more_than_the_step_holds_of_what_it_claims(traces: Path, name: str) -> None:
+    case = evidence(traces / name)
+    drafts = {draft.slug: draft for rule in RULES if (draft := rule(case)) is not None}
+    found = rank(list(drafts.values()), case.analysis)
+    held = {entry.account: entry.us for entry in case.analysis.ledger}
+    for kernel in case.analysis.kernels:
+        held[f"kernel:{kernel.name}"] = held.get(f"kernel:{kernel.name}", 0.0) + kernel.us
+    assert math.fsum(one.added_gain_us.high for one in found if one.added_gain_us) < case.step_us
+    for finding in (one for one in found if one.predicted_gain_us is not None):
+        gain, speedup, claims = finding.predicted_gain_us, finding.predicted_speedup, drafts[finding.slug].claims
+        assert gain is not None and speedup is not None
+        claimed_us = math.fsum(min(us, held.get(account, 0.0)) for account, us in claims.items())
+        assert 0 <= gain.low <= gain.high <= min(claimed_us * (1 + 1e-6), 0.991 * case.step_us), finding.slug
+        # All that it does not claim stays: the step cannot become shorter.
+        assert case.step_us / speedup.high >= case.step_us - claimed_us - 1e-6 * case.step_us
+        shown = [float(number) for number in re.findall(r"\d+\.\d+", finding.describe_speedup() or "")]
+        assert shown and shown[-1] <= 3.01 * shown[0], finding.describe_speedup()
 
 
 @pytest.mark.parametrize("name", FOREIGN)

@@ -60,9 +60,10 @@ def rank(drafts: Sequence[Draft], analysis: StepAnalysis, program: Sequence[str]
     """
     step_us = analysis.steps.wall_us
     noise_us = max(smallest_visible_us(analysis.steps), _LEAST_SHOWN * step_us)
-    bounded = [(draft, _bounded(draft.gain_us, step_us)) for draft in drafts]
+    accounts = {_WHOLE: step_us * (1 - _LEAST_LEFT), **_accounts(analysis)}
+    bounded = [(draft, _bounded(draft, accounts)) for draft in drafts]
     bounded.sort(key=lambda each: -_weight(*each))
-    left_us = {_WHOLE: step_us * (1 - _LEAST_LEFT), **_accounts(analysis)}
+    left_us = dict(accounts)
     findings = []
     for draft, gain_us in bounded:
         added_us = None if gain_us is None else _take(left_us, draft.claims, gain_us)
@@ -101,11 +102,17 @@ def smallest_visible_us(steps: StepTimes) -> float:
     return 0.0 if timing is None or timing.n < 2 else (timing.high - timing.low) / 2
 
 
-def _bounded(gain_us: Interval | None, step_us: float) -> Interval | None:
-    if gain_us is None:
+def _bounded(draft: Draft, accounts: Mapping[str, float]) -> Interval | None:
+    """The gain, no more than the step holds of what it claims: the rest of the step stays."""
+    if draft.gain_us is None:
         return None
-    high = float(min(max(gain_us.high, 0.0), step_us * (1 - _LEAST_LEFT)))
-    return Interval(float(min(max(gain_us.low, 0.0), high)), high)
+    most_us = min(accounts[_WHOLE], _free_us(accounts, draft.claims) if draft.claims else accounts[_WHOLE])
+    high = float(min(max(draft.gain_us.high, 0.0), most_us))
+    return Interval(float(min(max(draft.gain_us.low, 0.0), high)), high)
+
+
+def _free_us(left_us: Mapping[str, float], claims: Mapping[str, float]) -> float:
+    return sum(min(claim, left_us.get(account, claim)) for account, claim in claims.items())
 
 
 def _weight(draft: Draft, gain_us: Interval | None) -> float:
@@ -127,10 +134,7 @@ def _accounts(analysis: StepAnalysis) -> dict[str, float]:
 
 def _take(left_us: dict[str, float], claims: Mapping[str, float], gain_us: Interval) -> Interval:
     """The part of the gain whose time no finding above has claimed; takes it away from what is left."""
-    if claims:
-        free_us = sum(min(claim, left_us.get(account, claim)) for account, claim in claims.items())
-    else:
-        free_us = gain_us.high
+    free_us = _free_us(left_us, claims) if claims else gain_us.high
     high = min(gain_us.high, free_us, left_us[_WHOLE])
     for account, claim in claims.items():
         left_us[account] = max(0.0, left_us.get(account, claim) - claim)

@@ -44,6 +44,12 @@ def test_what_findings_add_never_comes_to_the_whole_step(parts: list[tuple[float
         assert 1 <= each.predicted_speedup.low <= each.predicted_speedup.high <= 100.0 + 1e-6
 
 
+def test_a_gain_ends_where_the_step_holds_no_more_of_what_it_claims() -> None:
+    (waits,) = ranked(draft(Interval(500.0, 900.0), {"overhead.sync": 900.0}))
+    assert waits.predicted_gain_us == Interval(500.0, 600.0)
+    assert waits.predicted_speedup == Interval(pytest.approx(2.0), pytest.approx(2.5))
+
+
 @given(st.permutations([900.0, 300.0, 50.0, 600.0, None, None]))
 def test_most_time_saved_comes_first_and_what_predicts_nothing_last(gains: list[float | None]) -> None:
     found = [each.predicted_gain_us for each in ranked(*map(draft, gains))]
