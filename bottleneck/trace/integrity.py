@@ -81,12 +81,9 @@ class Crossing:
 def count_launches(linked: Linked) -> Launches:
     """Counts of launches without kernels by position; all are 0 in a trace without launches."""
     trace = linked.trace
-    rows, missing = kernel_launches(trace)
-    event = trace.launch_args["event"].to_numpy()[rows]
-    at_ns = starts_ns(trace, event)
-    captured = missing & (False if linked.captured is None else np.isin(event, linked.captured["event"].to_numpy()))
-    lost = missing & ~captured
-    served_ns = at_ns[~missing]
+    rows, captured, lost = kernel_launches(trace, linked.captured)
+    at_ns = starts_ns(trace, trace.launch_args["event"].to_numpy()[rows])
+    served_ns = at_ns[~(captured | lost)]
     first_ns, last_ns = (served_ns.min(), served_ns.max()) if len(served_ns) else (np.iinfo(np.int64).max,) * 2
     lead, tail = lost & (at_ns < first_ns), lost & (at_ns > last_ns)
     work = trace.device_args["event"].to_numpy()
@@ -174,7 +171,7 @@ def repeated_ids(linked: Linked) -> tuple[int, int, int]:
     Kernels that a graph replays share the id of one launch by nature and do not count.
     """
     trace = linked.trace
-    launches, _ = kernel_launches(trace)
+    launches, _, _ = kernel_launches(trace, None)
     work = as_integers(trace.device_args["correlation"])
     replayed = trace.device_args["event"].isin(linked.kernels["event"][linked.kernels["replayed"]]).to_numpy(bool)
     return (

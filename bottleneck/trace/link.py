@@ -161,17 +161,19 @@ def _touched(window: Window, kernels: pd.DataFrame, chosen: Flags) -> float:
     return min(float(new_us.sum()) / window.wall_us, 1.0) if window.wall_us > 0 else 0.0
 
 
-def kernel_launches(trace: Trace) -> tuple[Ints, Flags]:
-    """Rows in LAUNCH_ARGS of the calls that each launch a kernel, and which of them have no work in the trace."""
+def kernel_launches(trace: Trace, captured: pd.DataFrame | None) -> tuple[Ints, Flags, Flags]:
+    """Rows in LAUNCH_ARGS of the calls that each launch a kernel; which of them entered a graph, and which lost it."""
     rows = np.flatnonzero(are_named(trace, LAUNCHES_A_KERNEL, trace.launch_args["event"].to_numpy()))
     correlation = as_integers(trace.launch_args["correlation"])[rows]
-    return rows, ~np.isin(correlation, as_integers(trace.device_args["correlation"]))
+    missing = ~np.isin(correlation, as_integers(trace.device_args["correlation"]))
+    into_graph = () if captured is None else captured["event"]
+    entered = missing & trace.launch_args["event"].iloc[rows].isin(into_graph).to_numpy(bool)
+    return rows, entered, missing & ~entered
 
 
 def _missing_kernels(trace: Trace, captured: pd.DataFrame) -> tuple[Caveat, ...]:
     """Launches without a kernel: captured into a graph, dropped, or still queued when the profiler stopped."""
-    called, missing = kernel_launches(trace)
-    entered = missing & np.isin(trace.launch_args["event"].to_numpy()[called], captured["event"].to_numpy())
+    called, entered, lost = kernel_launches(trace, captured)
     caveats = []
     if 2 * entered.sum() > len(called):
         message = (
@@ -179,7 +181,6 @@ def _missing_kernels(trace: Trace, captured: pd.DataFrame) -> tuple[Caveat, ...]
             " into a graph, where they run later: the trace shows start-up"
         )
         caveats.append(Caveat(GRAPH_CAPTURE, message))
-    lost = missing & ~entered
     if lost.sum() > TOLERATED_SHARE * len(called):
         message = (
             f"{lost.sum()} of {len(called)} kernel launches ({format_share(float(lost.mean()))}) have no kernel in"
@@ -241,10 +242,8 @@ def _holes(trace: Trace, kernels: pd.DataFrame, captured: pd.DataFrame) -> Flags
     A device starts the next piece of a queue at once. So where it was idle although that was queued, and both pieces
     belong to one graph replay, or launches between theirs have no kernel, the missing work ran meanwhile.
     """
-    called, missing = kernel_launches(trace)
-    event = trace.launch_args["event"].to_numpy()[called]
-    lost = event[missing & ~np.isin(event, captured["event"].to_numpy())]
-    lost_us = np.sort(trace.events["ts_us"].to_numpy()[lost])
+    called, _, lost = kernel_launches(trace, captured)
+    lost_us = np.sort(trace.events["ts_us"].to_numpy()[trace.launch_args["event"].to_numpy()[called[lost]]])
     stream, device = kernels["stream"].cat.codes.to_numpy(), kernels["device"].to_numpy()
     start_us, launch_us, returned_us = (kernels[name].to_numpy() for name in ("ts_us", "launch_ts_us", "launch_end_us"))
     launch, end_us = kernels["launch"].to_numpy(np.int64, na_value=-1), start_us + kernels["dur_us"].to_numpy()
