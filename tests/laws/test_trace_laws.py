@@ -79,10 +79,14 @@ def test_the_order_of_events_in_a_file_changes_nothing(program: Program | HostPr
 
 
 def renamed(events: Sequence[Event], luck: random.Random) -> list[Event]:
-    """The same trace of another day: other processes, threads, streams, correlations and ids of ops."""
+    """The same trace of another day: other processes, threads, streams, correlations and ids of ops.
+
+    The ids of ops follow one another in any trace that is whole.
+    """
     count = len(events)
-    new = {
-        "External id": luck.sample(range(1, 50 * count), count),
+    ids, first = {event.get("args", {}).get("External id", 0) for event in events}, luck.randrange(1, 10**6)
+    new: dict[str, Mapping[int, int] | Sequence[int]] = {
+        "External id": dict(zip(sorted(ids), luck.sample(range(first, first + len(ids)), len(ids)), strict=True)),
         "correlation": luck.sample(range(1, 50 * count), count),
         "stream": luck.sample(range(1, 500), 100),
         "host": luck.sample(range(1000, 9000), 1000),
@@ -90,7 +94,7 @@ def renamed(events: Sequence[Event], luck: random.Random) -> list[Event]:
     return [_renamed(event, new) for event in events]
 
 
-def _renamed(event: Event, new: Mapping[str, Sequence[int]]) -> Event:
+def _renamed(event: Event, new: Mapping[str, Mapping[int, int] | Sequence[int]]) -> Event:
     args = event.get("args", {})
     named = {name: new[name][args[name]] for name in ("External id", "correlation", "stream") if name in args}
     track: dict[str, object] = {}
