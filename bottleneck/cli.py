@@ -2,12 +2,14 @@
 
 import functools
 import gc
+import os
 import signal
 import sys
 import tempfile
 import traceback
 from collections.abc import Callable, Sequence
 from importlib import import_module
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -102,8 +104,29 @@ def _print_error(error: BottleneckError) -> None:
     print("\n".join(error.lines()), file=sys.stderr)
 
 
+def _open_closed_streams() -> None:
+    """Opens the null device in place of each standard stream that is closed.
+
+    Else the next file that is opened takes its number, and what a program prints goes into that file.
+    """
+    for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
+        try:
+            os.fstat(number)
+        except OSError:
+            null = os.open(os.devnull, os.O_RDWR)
+            if null == number:
+                os.set_inheritable(number, True)  # as standard streams are
+            else:
+                os.dup2(null, number)
+                os.close(null)
+        if getattr(sys, name) is None:
+            # A standard stream stays open; its name tells the writer of reports that there is none.
+            setattr(sys, name, Path(os.devnull).open(mode, encoding="utf-8"))  # noqa: SIM115
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Runs one command and leaves the process with its exit code (design section 8)."""
+    _open_closed_streams()
     gc.set_threshold(_GC_THRESHOLD)
     status = _run(list(sys.argv[1:] if arguments is None else arguments))
     gc.freeze()  # the interpreter would look through all objects before it ends, for longer than a report renders

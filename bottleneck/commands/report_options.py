@@ -1,6 +1,5 @@
 """Options that several commands share, and where their reports go: file, pipe or terminal, with width and colours."""
 
-import os
 import re
 import sys
 from enum import StrEnum
@@ -170,8 +169,6 @@ def send(text: str) -> None:
     try:
         write_text(text, None)
     except BrokenPipeError:
-        # Python would complain once more when it flushes at shutdown.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise SystemExit(_READER_GONE) from None
 
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import gzip
+import json
 import os
 import platform
 import re
@@ -219,8 +220,13 @@ def _settle_trace(files: RankFiles) -> str | None:
         # A run that was killed may have given it its final name already.
         return None if files.trace.exists() else "no trace was taken"
     try:
-        msgspec.json.decode(gzip.decompress(partial.read_bytes()), type=_Skeleton)
-    except (OSError, EOFError, msgspec.MsgspecError, UnicodeDecodeError) as exc:
+        content = gzip.decompress(partial.read_bytes())
+        try:
+            msgspec.json.decode(content, type=_Skeleton)
+        except (msgspec.MsgspecError, UnicodeDecodeError):
+            # Only the name of a path that is no UTF-8 may be wrong, which the reader of traces leaves out.
+            json.loads(content.decode("utf-8", "replace"))
+    except (OSError, EOFError, ValueError) as exc:
         return f"the trace is not whole and was left as {partial.name}: {exc}"
     partial.replace(files.trace)
     return None

@@ -9,13 +9,33 @@ from bottleneck.errors import UsageError
 
 
 def write_text(text: str, output: Path | None) -> None:
-    """Writes text to a file, or to standard output when there is none; what its encoding lacks becomes an escape."""
+    """Writes text to a file, or to standard output when there is none; what its encoding lacks becomes an escape.
+
+    BrokenPipeError where the reader of standard output has gone, UsageError where it cannot be written otherwise.
+    """
     if output is not None:
-        write_bytes(text.encode("utf-8"), output)
+        write_bytes(text.encode("utf-8", "backslashreplace"), output)
         return
+    if getattr(sys.stdout, "name", None) == os.devnull:  # the command line opened it in place of a closed stream
+        raise UsageError("standard output is closed", fix="write the result to a file: -o FILE")
     encoding = sys.stdout.encoding or "utf-8"
-    sys.stdout.write(text.encode(encoding, "backslashreplace").decode(encoding))
-    sys.stdout.flush()
+    try:
+        sys.stdout.write(text.encode(encoding, "backslashreplace").decode(encoding))
+        sys.stdout.flush()
+    except BrokenPipeError:
+        discard_output()
+        raise
+    except OSError as exc:
+        discard_output()
+        why = exc.strerror or str(exc)
+        raise UsageError("cannot write to standard output", why=why, fix="write the result to a file: -o FILE") from exc
+
+
+def discard_output() -> None:
+    """Sends what standard output still holds to the null device: Python would fail on it once more when it ends."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, sys.stdout.fileno())
+    os.close(null)
 
 
 def write_bytes(content: bytes, output: Path) -> None:

@@ -134,11 +134,21 @@ def write_recording(folder: Path, recording: Recording) -> Path:
     path = folder / RECORDING_FILE
     partial = folder / f".{RECORDING_FILE}.{os.getpid()}"
     try:
-        partial.write_bytes(msgspec.json.format(msgspec.json.encode(recording), indent=1) + b"\n")
+        encoded = msgspec.json.encode(_encodable(msgspec.to_builtins(recording)))
+        partial.write_bytes(msgspec.json.format(encoded, indent=1) + b"\n")
         partial.replace(path)
     finally:
         partial.unlink(missing_ok=True)
     return path
+
+
+def _encodable(value: object) -> object:
+    """The value with texts that JSON can hold: bytes of arguments and paths that are no UTF-8 become escapes."""
+    if isinstance(value, str):
+        return value.encode("utf-8", "backslashreplace").decode()
+    if isinstance(value, Mapping):
+        return {_encodable(key): _encodable(each) for key, each in value.items()}
+    return [_encodable(each) for each in value] if isinstance(value, list | tuple) else value
 
 
 def read_recording(folder: Path) -> Recording:
