@@ -23,11 +23,12 @@ from bottleneck.cost.graph_replay import CostedTrace, assign_replayed_costs
 from bottleneck.cost.inductor_cpp import add_compiled_kernels
 from bottleneck.cost.shape_inference import infer_shapes
 from bottleneck.devices.match import choose_device
-from bottleneck.errors import UsageError
+from bottleneck.errors import TraceError, UsageError
 from bottleneck.report.json_text import from_json
 from bottleneck.schema.analysis import TWO_SIDED, Analysis, Caveat, Device, Finding, RecordingInfo
 from bottleneck.schema.compiled_kernels import Compiled
 from bottleneck.schema.evidence import Evidence, Explanation, conclude
+from bottleneck.schema.files import read_file
 from bottleneck.schema.linked_trace import Linked, Trace, Window
 from bottleneck.schema.sources import TraceSource, find_traces, is_saved_analysis
 from bottleneck.trace.link import link
@@ -59,6 +60,8 @@ class Options:
 
 
 DEFAULTS = Options()
+# Those of the largest public traces take 3 MB.
+_LARGEST_ANALYSIS_BYTES = 256 * 2**20
 
 
 def analyse(paths: Sequence[Path], options: Options | None = None) -> Analysis:
@@ -83,7 +86,14 @@ def saved_analysis(paths: Sequence[Path], options: Options | None = None) -> Ana
             f"{saved[0]} is a finished analysis, whose steps were chosen when it was made",
             fix="pass the trace or recording that it was made from",
         )
-    return from_json(saved[0].read_text(encoding="utf-8")) if saved else None
+    return _read_analysis(saved[0]) if saved else None
+
+
+def _read_analysis(path: Path) -> Analysis:
+    try:
+        return from_json(read_file(path, _LARGEST_ANALYSIS_BYTES).decode("utf-8", "replace"))
+    except OSError as exc:
+        raise TraceError(f"cannot read {path}: {exc.strerror}", fix="check the path and its permissions") from exc
 
 
 def explain(paths: Sequence[Path], options: Options | None = None) -> Explanation:

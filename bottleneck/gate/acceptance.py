@@ -18,6 +18,7 @@ from bottleneck.gate.lockfile import kept, read_lock, read_lock_at, write_whole
 from bottleneck.gate.settings import Project, lock_path, workload_name
 from bottleneck.report.ci.phrases import amounts, format_change, growth
 from bottleneck.schema.counters import COUNTERS, Acceptance, Anchor, Counts, Lock, Site
+from bottleneck.schema.files import read_file
 from bottleneck.schema.gate_result import CounterChange, GateSettings
 
 _Modules = Mapping[str, Mapping[str, int]]
@@ -158,6 +159,9 @@ def last_path(root: Path, name: str) -> Path:
     return root / _FOLDER / f"{name}.counts.json"
 
 
+_LARGEST_BYTES = 64 * 2**20
+
+
 def write_last(path: Path, counts: Counts) -> None:
     """Keeps the counts for `accept`, in a folder that git ignores; where nothing can be written, it counts anew."""
     with contextlib.suppress(UsageError):
@@ -168,7 +172,7 @@ def write_last(path: Path, counts: Counts) -> None:
 def read_last(path: Path) -> Counts:
     """The counts that ``write_last`` kept; TraceError where the file is no such."""
     try:
-        return msgspec.json.decode(path.read_bytes(), type=Counts)
+        return msgspec.json.decode(read_file(path, _LARGEST_BYTES), type=Counts)
     except OSError as exc:
         raise TraceError(f"cannot read {path}: {exc.strerror}", fix="run bottleneck gate") from exc
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as exc:

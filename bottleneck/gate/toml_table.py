@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from bottleneck.errors import BottleneckError
+from bottleneck.schema.files import read_file
 
 # Far above any real file; a parser in Python takes seconds for these.
 _LIMIT_BYTES = 4_000_000
@@ -94,11 +95,9 @@ def read_toml(path: Path, failure: type[BottleneckError], fix: str, parts: int |
     ``parts`` is the largest number of dots outside quotes in a line: tomllib takes time by the square of a key's parts.
     """
     try:
-        data = path.read_bytes()
+        data = read_file(path, _LIMIT_BYTES)
     except OSError as exc:
         raise failure(f"cannot read {path}: {exc.strerror}", fix=fix) from exc
-    if len(data) > _LIMIT_BYTES:
-        raise failure(f"{path} is too large: {len(data)} bytes", why=f"at most {_LIMIT_BYTES} are read", fix=fix)
     try:
         text = data.decode("utf-8")
         _refuse_conflict(path, text, failure)

@@ -12,6 +12,7 @@ import msgspec
 
 from bottleneck.errors import TraceError
 from bottleneck.schema.analysis import SCHEMA, Analysis, Ledger
+from bottleneck.schema.doc import check_ranges
 
 # fmt: off
 KEYS = (
@@ -71,8 +72,9 @@ def from_json(text: str) -> Analysis:
         raise _not_readable(f"the analysis has schema {head['schema']!r:.80}", f"this version reads {SCHEMA!r} only")
     try:
         analysis = msgspec.json.decode(text, type=Analysis)
+        check_ranges(analysis)
         Ledger(analysis.steps.wall_us, analysis.ledger)
-    except (msgspec.ValidationError, AssertionError) as exc:
+    except (ValueError, AssertionError, OverflowError, RecursionError) as exc:
         raise _not_readable("the analysis breaks its schema", str(exc)) from exc
     return analysis
 

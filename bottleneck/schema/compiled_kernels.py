@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from bottleneck.errors import TraceError
+from bottleneck.schema.files import read_file
 
 COMPILED_SCHEMA = "bottleneck/compiled/1"
 
@@ -93,9 +94,7 @@ def read_compiled(path: Path) -> Compiled | None:
     import msgspec  # noqa: PLC0415 - the user's program shares a process with this module, not with msgspec
 
     try:
-        if path.stat().st_size > _LARGEST_FILE_BYTES:
-            raise TraceError(f"{path} is too large", why="no program has so many kernels", fix="record again")
-        data = path.read_bytes()
+        data = read_file(path, _LARGEST_FILE_BYTES)
     except FileNotFoundError:
         return None
     except OSError as exc:

@@ -4,7 +4,11 @@ A marker of our own instead of ``msgspec.Meta``: the records are imported inside
 where msgspec is not loaded. ``scripts/write_schema.py`` reads the markers.
 """
 
-from typing import NamedTuple
+import math
+from collections.abc import Hashable, Mapping
+from dataclasses import fields, is_dataclass
+from functools import cache
+from typing import Any, NamedTuple, cast, get_type_hints
 
 
 class Doc(NamedTuple):
@@ -12,3 +16,50 @@ class Doc(NamedTuple):
 
     description: str
     unit: str = ""
+
+
+# Unit -> smallest and largest sound value; amounts of other units are only finite and below what any machine does.
+_RANGES: Mapping[str, tuple[float, float]] = {
+    "share": (0.0, 1.0 + 1e-6),
+    **dict.fromkeys(("us", "s", "B", "FLOP", "B/s", "FLOP/s", "FLOP/B", "MHz", "ratio", "1/step", "1/s"), (0.0, 1e30)),
+}
+_NAMES_END = {"_share": "share", "_us": "us", "_bytes": "B", "perturbation": "ratio"}
+_ANY = (-1e30, 1e30)
+# A ceiling is positive, or null where it is not known.
+_CEILINGS = frozenset({"peaks_flops_per_s", "bandwidth_bytes_per_s", "special_ops_per_s", "link_bytes_per_s"})
+_LEAST_CEILING = 1.0
+
+
+def check_ranges(record: Any) -> None:
+    """ValueError for a number of a record, or of one inside it, that its unit does not allow: 7.5 as a share."""
+    for name, unit in _units(cast("Hashable", type(record))):
+        _check(getattr(record, name), unit, f"{type(record).__name__}.{name}", name in _CEILINGS)
+
+
+def _check(value: Any, unit: str, where: str, is_ceiling: bool) -> None:
+    if is_dataclass(value):
+        check_ranges(value)
+    elif isinstance(value, Mapping):
+        for key, each in value.items():
+            _check(each, unit, f"{where}[{key!r:.80}]", is_ceiling)
+    elif isinstance(value, list | tuple):
+        for each in value:
+            _check(each, unit, where, is_ceiling)
+    elif isinstance(value, int | float) and not isinstance(value, bool):
+        low, high = _RANGES.get(unit, _ANY)
+        low = _LEAST_CEILING if is_ceiling else low
+        if not (math.isfinite(value) and low <= value <= high):
+            raise ValueError(f"{where} is {value!r:.80}, and has to lie between {low:g} and {high:g}")
+
+
+@cache
+def _units(record: Hashable) -> tuple[tuple[str, str], ...]:
+    """The fields of a class of records with their units, by description or by the end of the name."""
+    assert isinstance(record, type)
+    hints = get_type_hints(record, include_extras=True)
+    found = []
+    for field in fields(record):
+        docs = (each for each in getattr(hints[field.name], "__metadata__", ()) if isinstance(each, Doc))
+        ends = (unit for end, unit in _NAMES_END.items() if field.name.endswith(end))
+        found.append((field.name, next((each.unit for each in docs if each.unit), next(ends, ""))))
+    return tuple(found)

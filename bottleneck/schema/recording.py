@@ -9,10 +9,13 @@ from typing import Literal
 
 from bottleneck.errors import TraceError
 from bottleneck.schema.analysis import Device
+from bottleneck.schema.doc import check_ranges
+from bottleneck.schema.files import read_file
 from bottleneck.schema.measurements import BatchTest, Compilation, Extras, OptionCosts, PageFaults, PeakMemory, Timing
 
 RECORDING_SCHEMA = "bottleneck/recording/1"
 RECORDING_FILE = "recording.json"
+_LARGEST_BYTES = 64 * 2**20
 
 Form = Literal["workload", "model", "script"]
 
@@ -157,14 +160,15 @@ def read_recording(folder: Path) -> Recording:
 
     path = folder / RECORDING_FILE
     try:
-        data = path.read_bytes()
+        data = read_file(path, _LARGEST_BYTES)
     except OSError as exc:
         raise TraceError(
             f"cannot read {path}: {exc.strerror}", fix="name a folder written by `bottleneck run`"
         ) from exc
     try:
         recording = msgspec.json.decode(data, type=Recording)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as exc:
+        check_ranges(recording)
+    except (msgspec.MsgspecError, ValueError, RecursionError, OverflowError) as exc:
         raise TraceError(
             f"{path} is not a recording", why=str(exc), fix="record again, or name the trace file itself"
         ) from exc
@@ -175,7 +179,7 @@ def read_recording(folder: Path) -> Recording:
             fix="read it with the version of bottleneck that wrote it, or record again",
         )
     for trace in recording.traces:
-        if Path(trace.file).name != trace.file or trace.file in {"", ".", ".."}:
+        if Path(trace.file).name != trace.file or trace.file in {"", ".", ".."} or "\0" in trace.file:
             raise TraceError(f"{path} names a trace outside its folder: {trace.file!r}", fix="record again")
     return recording
 

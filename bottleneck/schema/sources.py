@@ -40,6 +40,8 @@ def find_traces(path: Path) -> list[TraceSource]:
 def is_saved_analysis(path: Path) -> bool:
     """True if the file is an ``analysis.json``."""
     try:
+        if not path.is_file():
+            return False
         with path.open("rb") as file:
             return b'"bottleneck/analysis/' in file.read(200)
     except OSError:  # the reader raises, with a remedy
@@ -47,10 +49,13 @@ def is_saved_analysis(path: Path) -> bool:
 
 
 def _of_rank(folder: Path, recording: Recording, trace: RankTrace) -> TraceSource:
+    file = folder / trace.file
+    if file.exists() and not file.is_file():
+        raise TraceError(f"cannot read {file}: it is no regular file", fix="record again")
     # Recordings of one rank once kept its step times for the whole recording only.
     is_alone = len(recording.traces) == 1
     return TraceSource(
-        trace=folder / trace.file,
+        trace=file,
         recording=recording,
         marks_ns=trace.step_marks_ns or None,
         compiled=read_compiled(folder / compiled_file(trace.rank)),

@@ -1,5 +1,6 @@
 """The sensor log of a recording, ``telemetry.csv``: its samples, writer and reader."""
 
+import io
 import math
 import os
 import re
@@ -8,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bottleneck.errors import TraceError
+from bottleneck.schema.files import read_file
 
 TELEMETRY_SCHEMA = "bottleneck/telemetry/1"
 TELEMETRY_FILE = "telemetry.csv"
@@ -117,19 +119,18 @@ def read_samples(folder: Path, spans_ns: Sequence[tuple[float, float]] | None = 
     """
     path = folder / TELEMETRY_FILE
     try:
-        if not path.exists():
-            return []
-        if path.stat().st_size > _LARGEST_BYTES:
-            raise _unreadable(path, "it is too large to be a log of ours")
-        with path.open(encoding="utf-8", errors="replace") as file:
-            if file.readline(len(_HEADER) + 2).strip() != _HEADER:
-                raise _unreadable(path, f"its first line is not {_HEADER!r}, which this version reads")
-            names = file.readline(4096).strip().split(",")
-            if tuple(names[: len(_FIXED)]) != _FIXED:
-                raise _unreadable(path, "its columns are not ours")
-            return list(_samples(file, names[len(_FIXED) :], spans_ns))
+        content = read_file(path, _LARGEST_BYTES)
+    except FileNotFoundError:
+        return []
     except OSError as exc:
         raise _unreadable(path, exc.strerror or str(exc)) from exc
+    with io.TextIOWrapper(io.BytesIO(content), encoding="utf-8", errors="replace") as file:
+        if file.readline(len(_HEADER) + 2).strip() != _HEADER:
+            raise _unreadable(path, f"its first line is not {_HEADER!r}, which this version reads")
+        names = file.readline(4096).strip().split(",")
+        if tuple(names[: len(_FIXED)]) != _FIXED:
+            raise _unreadable(path, "its columns are not ours")
+        return list(_samples(file, names[len(_FIXED) :], spans_ns))
 
 
 def _unreadable(path: Path, why: str) -> TraceError:
