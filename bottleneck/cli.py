@@ -15,7 +15,7 @@ from typing import Annotated, Any
 import typer
 
 from bottleneck import __version__
-from bottleneck.errors import BottleneckError
+from bottleneck.errors import BottleneckError, UsageError
 
 # Options end at the first argument of `run`: everything after the file belongs to the user's program.
 _RUN_SETTINGS = {"allow_interspersed_args": False}
@@ -32,6 +32,9 @@ COMMANDS: tuple[tuple[str, dict[str, bool]], ...] = (
     ("calibrate", {}),
     ("doctor", {}),
 )
+
+# Commands that look for settings, or write, in the working folder; a program may run without one.
+_NEEDS_FOLDER = frozenset({"gate", "accept", "sweep", "verify", "doctor"})
 
 # Collections of the youngest objects begin after this many, as in mypy: imports and tables make hundreds of thousands
 # that stay, and looking through them again and again takes a tenth of the time of a report.
@@ -133,9 +136,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
     sys.exit(status)
 
 
+def _check_folder() -> None:
+    try:
+        Path.cwd()
+    except FileNotFoundError as exc:
+        raise UsageError("the working folder no longer exists", fix="change to a folder that does") from exc
+
+
 def _run(arguments: list[str]) -> int:
     first = arguments[0] if arguments else None
     try:
+        if first in _NEEDS_FOLDER:
+            _check_folder()
         app = build_app(only=first if first in dict(COMMANDS) else None)
         app(arguments, prog_name="bottleneck", standalone_mode=True)
     except SystemExit as leave:

@@ -159,7 +159,11 @@ def find_source(text: str, say: Say, *, has_program: bool) -> SideSource:
     from bottleneck.experiment.git_clone import find_commit, find_root, git_in
     from bottleneck.schema.recording import is_recording
 
-    path, root = Path(text), find_root(Path.cwd())
+    path = Path(text)
+    try:
+        root = find_root(Path.cwd())
+    except FileNotFoundError:  # the working folder was deleted: recordings elsewhere can be compared all the same
+        root = None
     is_here = text == "." and has_program and not is_recording(path)
     if is_here or (text == _WORKTREE and not path.exists()):
         return SideSource("worktree", text, root)

@@ -286,8 +286,9 @@ def verdict_of(changes: Sequence[CounterChange], time: TimeResult | None) -> Gat
 def exit_code(results: Sequence[WorkloadResult], settings: GateSettings, *, is_strict: bool = False) -> int:
     """The exit code: that of a regression before that of a crash, and both before that of an undecided result.
 
-    The policies of the settings let what is undecided, or has no baseline yet, pass; ``is_strict`` lets nothing pass
-    that was not measured, nor a time that was to be measured and was not.
+    The policies of the settings let what is undecided, or has no baseline yet, pass; where they do not name the latter,
+    it passes if its time was measured. ``is_strict`` lets nothing pass that was not measured, nor a time that was to be
+    measured and was not.
     """
     if not results:
         return EXIT_CODES["nothing measured"]
@@ -319,7 +320,8 @@ def _code(result: WorkloadResult, settings: GateSettings, *, is_strict: bool) ->
     if is_strict:
         return code or (EXIT_CODES["undecided"] if _lacks(result) else 0)
     if result.is_new and code in {0, EXIT_CODES["nothing measured"]}:
-        return EXIT_CODES["nothing measured"] if settings.on_new == "fail" else 0
+        is_let_pass = code == 0 if settings.on_new is None else settings.on_new != "fail"
+        return 0 if is_let_pass else EXIT_CODES["nothing measured"]
     if result.verdict == "undecided":
         return code if settings.on_undecided == "fail" else 0
     return code

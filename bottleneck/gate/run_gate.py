@@ -12,7 +12,15 @@ from bottleneck import __version__
 from bottleneck.compare.build import compare
 from bottleneck.compare.sides import ComparedSide
 from bottleneck.errors import BottleneckError, UndecidedError, UsageError, WorkloadError
-from bottleneck.experiment.git_clone import find_base, find_root, git_in, identify, touched_lines
+from bottleneck.experiment.git_clone import (
+    find_base,
+    find_commit,
+    find_root,
+    git_in,
+    identify,
+    is_merge_base,
+    touched_lines,
+)
 from bottleneck.experiment.paired_processes import TimingEffort, time_in_pairs
 from bottleneck.experiment.program import Program, Side
 from bottleneck.experiment.worktree import Base, base_side, lacks
@@ -80,6 +88,7 @@ class GateRun:
 def base_of(project: Project, against: str | None, scratch: Path, *, is_timed: bool) -> Iterator[Base]:
     """The base that the project is compared with for the length of the block; checked out only if it is timed."""
     clone, name = find_root(project.root), against or project.settings.against
+    _check_base_name(clone, name, project.root)
     if is_timed:
         with base_side(clone, name, project.settings.setup, scratch, project.root) as base:
             yield base
@@ -87,6 +96,19 @@ def base_of(project: Project, against: str | None, scratch: Path, *, is_timed: b
     # Its commit suffices to find the lines that changed since.
     found = None if clone is None else find_base(git_in(clone), name, os.environ)
     yield Base(None, "the lock-file", "" if found is None else found.commit or "", "only counters were asked for")
+
+
+def _check_base_name(clone: Path | None, name: str, folder: Path) -> None:
+    """UsageError for the name of a base that does not exist: passed over, it would switch the gate off."""
+    if clone is None or is_merge_base(name) or (folder / Path(name).expanduser()).is_dir():
+        return
+    git = git_in(clone)
+    if find_commit(git, "HEAD") is not None and find_commit(git, name) is None:
+        raise UsageError(
+            f"there is no base {name!r}",
+            why="git knows no commit of that name here, and there is no such folder",
+            fix="name one that exists, or fetch it: git fetch origin",
+        )
 
 
 def touched_since(root: Path, base: Base) -> Touched | None:

@@ -72,7 +72,7 @@ def read_settings(pyproject: Path | None) -> GateSettings:
         lock=_lock(section, usual.lock),
         alpha=_alpha(section, usual.alpha),
         on_undecided=_policy(section, "on_undecided", usual.on_undecided),
-        on_new=_policy(section, "on_new", usual.on_new),
+        on_new=_policy(section, "on_new", "warn") if "on_new" in section.data else usual.on_new,
         time_limit_s=_seconds(section, "time_limit", usual.time_limit_s),
         setup=section.text("setup", usual.setup),
         seed=section.whole("seed", usual.seed),

@@ -60,7 +60,8 @@ class GateSettings:
     """`[tool.bottleneck.gate]` of pyproject.toml; ``budgets`` and ``creep`` are limits by metric.
 
     ``workloads`` are command lines as `bottleneck run` takes them. ``against`` is "merge-base", a git ref or a folder.
-    ``alpha`` is the chance, over all workloads together, to call an unchanged step slower.
+    ``alpha`` is the chance, over all workloads together, to call an unchanged step slower. Without ``on_new`` a
+    workload that has no lock-file yet passes if its time was measured.
     """
 
     workloads: tuple[str, ...] = ()
@@ -68,7 +69,7 @@ class GateSettings:
     lock: str = ".bottleneck/{workload}.lock.toml"
     alpha: float = 0.01
     on_undecided: Policy = "warn"
-    on_new: Policy = "warn"
+    on_new: Policy | None = None
     time_limit_s: float = 300.0
     setup: str = ""
     seed: int = 0

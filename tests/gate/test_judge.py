@@ -323,10 +323,15 @@ def test_a_regression_comes_before_a_crash_and_a_crash_before_what_is_open(
 
 
 def test_the_settings_decide_on_what_is_undecided_or_new() -> None:
-    lax, firm = GateSettings(), GateSettings(on_undecided="fail", on_new="fail")
+    lax, firm = GateSettings(on_new="warn"), GateSettings(on_undecided="fail", on_new="fail")
     for each in (result("undecided"), result("nothing measured", is_new=True), result("pass", is_new=True)):
         assert exit_code([each], lax) == 0
         assert exit_code([each], firm) == 5
+
+
+def test_a_new_workload_passes_by_default_only_if_something_was_measured() -> None:
+    assert exit_code([result("pass", is_new=True)], GateSettings()) == 0
+    assert exit_code([result("nothing measured", is_new=True)], GateSettings()) == 5
 
 
 def test_a_regression_of_a_new_workload_is_red_all_the_same() -> None:

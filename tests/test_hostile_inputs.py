@@ -1,0 +1,190 @@
+"""What a shell, a disk or a stranger may hand to us: closed streams, pipes as files, odd bytes, impossible numbers."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bottleneck.cli import _run
+from bottleneck.errors import TraceError
+from bottleneck.pipeline import analyse
+from bottleneck.schema.recording import read_recording, write_recording
+
+SAMPLES = Path(__file__).parents[1] / "sample_traces"
+
+
+def shell(command: str, folder: Path) -> "subprocess.CompletedProcess[bytes]":
+    """The command with 'bottleneck' as this interpreter's own, by a shell."""
+    ours = command.replace("bottleneck", f"{sys.executable} -m bottleneck", 1)
+    return subprocess.run(["/bin/sh", "-c", ours], capture_output=True, cwd=folder, check=False)
+
+
+@pytest.fixture
+def recording(tmp_path: Path) -> Path:
+    """A copy of a recording of ours, with the kernels that its program compiled."""
+    return Path(shutil.copytree(SAMPLES / "pointwise_fused", tmp_path / "recording"))
+
+
+@pytest.mark.parametrize(
+    ("stream", "status", "error"),
+    [
+        (">&-", 2, b"standard output is closed"),
+        pytest.param(
+            ">/dev/full",
+            2,
+            b"No space left",
+            marks=pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full"),
+        ),
+        ("2>&-", 0, b""),
+        ("<&-", 0, b""),
+    ],
+)
+def test_a_report_to_a_stream_that_takes_nothing_says_so(
+    recording: Path, tmp_path: Path, stream: str, status: int, error: bytes
+) -> None:
+    done = shell(f"bottleneck report {recording} {stream}", tmp_path)
+    assert done.returncode == status
+    assert error in done.stderr and b"Traceback" not in done.stderr
+
+
+@pytest.mark.process
+def test_a_program_with_a_closed_standard_output_runs(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text("open('ran', 'w').write('yes')\nprint('hello')\n")
+    done = shell("bottleneck run -o out program.py >&-", tmp_path)
+    assert (tmp_path / "ran").read_text() == "yes"
+    assert done.returncode == 0 and b"hello" not in done.stderr
+
+
+@pytest.mark.process
+def test_arguments_and_folders_that_are_no_utf8_are_recorded(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(
+        "import torch\nfor _ in range(20):\n    torch.ones(64, 64) @ torch.ones(64, 64)\n"
+    )
+    command = b"%s -m bottleneck run --no-batch-test -o o\xff program.py \xff" % os.fsencode(sys.executable)
+    assert subprocess.run(["/bin/sh", "-c", command], capture_output=True, cwd=tmp_path, check=False).returncode == 0
+    folder = Path(os.fsdecode(os.fsencode(tmp_path) + b"/o\xff"))
+    assert (folder / "trace.rank0.json.gz").is_file() and (folder / "analysis.json").is_file()
+    assert analyse([folder]).verdict.sentence
+
+
+def test_bytes_that_are_no_utf8_are_escaped_in_a_recording(recording: Path) -> None:
+    before = replace(read_recording(recording), command=("program.py", "\udcff"), environment={"TORCH_X": "\udcfe"})
+    write_recording(recording, before)
+    assert read_recording(recording).command == ("program.py", "\\udcff")
+    assert read_recording(recording).environment == {"TORCH_X": "\\udcfe"}
+
+
+@pytest.mark.parametrize("name", ["telemetry.csv", "compiled.rank0.json", "trace.rank0.json.gz"])
+@pytest.mark.parametrize("kind", ["pipe", "device"])
+def test_a_pipe_or_a_device_in_a_recording_is_not_waited_for(recording: Path, name: str, kind: str) -> None:
+    (recording / name).unlink()
+    if kind == "pipe":
+        os.mkfifo(recording / name)
+    else:
+        (recording / name).symlink_to("/dev/zero")
+    if name == "telemetry.csv":
+        assert "sensors-unreadable" in {caveat.slug for caveat in analyse([recording]).caveats}
+    else:
+        with pytest.raises(TraceError, match="cannot read") as refused:
+            analyse([recording])
+        assert "no regular file" in refused.value.what
+
+
+def _set(*path: Any) -> Callable[[Any], None]:
+    """Sets the last of these as the value at the keys before it."""
+    *keys, last, value = path
+
+    def change(tree: Any) -> None:
+        for key in keys:
+            tree = tree[key]
+        tree[last] = value
+
+    return change
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        _set("kernels", 0, "explained", 7.5),
+        _set("kernels", 0, "share", -0.1),
+        _set("kernels", 0, "us", 1e308),
+        _set("steps", "wall_us", -1.0),
+        _set("steps", "wall_us", 1e308),
+        _set("device", "bandwidth_bytes_per_s", 0.0),
+        _set("verdict", "shares", {"compute": 2.0}),
+    ],
+)
+def test_a_saved_analysis_with_impossible_numbers_is_refused(
+    recording: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], change: Callable[[Any], None]
+) -> None:
+    saved = tmp_path / "analysis.json"
+    assert _run(["report", str(recording), "--format", "json", "-o", str(saved)]) == 0
+    assert _run(["report", str(saved)]) == 0
+    tree = json.loads(saved.read_text())
+    change(tree)
+    saved.write_text(json.dumps(tree))
+    assert _run(["report", str(saved)]) == 3
+    assert "has to lie between" in capsys.readouterr().err
+
+
+def test_a_saved_analysis_may_hold_bytes_that_are_no_utf8(recording: Path, tmp_path: Path) -> None:
+    saved = tmp_path / "analysis.json"
+    assert _run(["report", str(recording), "--format", "json", "-o", str(saved)]) == 0
+    saved.write_bytes(saved.read_bytes().replace(b"pointwise", b"point\xffwise", 1))
+    assert _run(["report", str(saved)]) == 0
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        _set("traces", 0, "file", "a\0b"),
+        _set("device", "bandwidth_bytes_per_s", 0),
+        _set("device", "peaks_flops_per_s", {"fp32_vector": -1}),
+        _set("perturbation", -3),
+        _set("unprofiled", "median", -3),
+    ],
+)
+def test_a_recording_that_breaks_a_promise_is_refused(
+    recording: Path, capsys: pytest.CaptureFixture[str], change: Callable[[Any], None]
+) -> None:
+    file = recording / "recording.json"
+    tree = json.loads(file.read_text())
+    change(tree)
+    file.write_text(json.dumps(tree))
+    assert _run(["report", str(recording)]) == 3
+    assert "recording.json" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status"), [("compare {one} {one}", 0), ("report {one}", 0), ("gate", 2), ("doctor", 2)]
+)
+def test_a_working_folder_that_was_deleted_ends_in_an_error_or_does_not_matter(
+    recording: Path, tmp_path: Path, arguments: str, status: int
+) -> None:
+    (tmp_path / "gone").mkdir()
+    command = f"rmdir ../gone && {sys.executable} -m bottleneck {arguments.format(one=recording)}"
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
+    done = subprocess.run(
+        ["/bin/sh", "-c", command], capture_output=True, cwd=tmp_path / "gone", env=environment, check=False
+    )
+    assert done.returncode == status
+    assert (b"no longer exists" in done.stderr) == (status == 2)
+
+
+def test_a_base_that_does_not_exist_is_wrong_usage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "step.py").write_text("")
+    identity = ["-c", "user.name=a", "-c", "user.email=a@b"]
+    for words in (["init", "-q"], ["add", "."], [*identity, "commit", "-qm", "one"]):
+        subprocess.run(["git", *words], cwd=tmp_path, check=True)
+    monkeypatch.chdir(tmp_path)
+    assert _run(["gate", "--against", "mian", "step.py"]) == 2
+    assert "there is no base 'mian'" in capsys.readouterr().err
