@@ -154,6 +154,13 @@ def test_servers_are_judged_from_their_own_work_on(traces: Path, part: str, cut_
     assert analysis.totals.busy_us / analysis.steps.wall_us == pytest.approx(busy, abs=0.01)
 
 
+def test_lines_of_the_model_are_told_where_one_line_of_the_program_calls_it(traces: Path) -> None:
+    analysis = analysed(traces / TIMESFORMER)
+    assert sum(fold.share for fold in analysis.lines if fold.name.startswith("modeling_timesformer.py")) > 0.3
+    waits = {cause.source: cause.share for cause in analysis.idle if cause.cause == "python"}
+    assert max(waits, key=lambda place: waits[place]) == "image_transforms.py:390"
+
+
 def test_phases_agree_with_the_ranges_that_a_program_names_after_them(traces: Path) -> None:
     analysis = analysed(next(traces.glob("*deepseek_v3_trace*")))
     ranges = {each.name: each.us for each in analysis.ranges}

@@ -20,8 +20,7 @@ MODULE, OWN, MODEL_LIBRARY, INTERNAL = 0, 1, 2, 3
 # Generated code has a name in angle brackets; so do notebook cells of older IPython, which are the user's own.
 # Files that Inductor generates are named by a hash.
 _LIBRARY_MARKS = re.compile(
-    "(site|dist)-packages/|lib/python|(^|/)bottleneck/harness/|/torchinductor_|(^|/)c[a-z2-7]{51}[.]py"
-    "|<(?!ipython-input|stdin)"
+    "lib/python|(^|/)bottleneck/harness/|/torchinductor_|(^|/)c[a-z2-7]{51}[.]py|<(?!ipython-input|stdin)"
 )
 _MACHINERY = (
     "torch torchgen functorch triton numpy pandas scipy tqdm nvidia apex deepspeed accelerate lightning"
@@ -33,7 +32,8 @@ _MACHINERY = (
 # The last four are names of the standard library that people give to files and folders of their own.
 _PACKAGES = (sys.stdlib_module_names | set(_MACHINERY.split())) - {"code", "profile", "test", "trace"}
 
-# Libraries that hold model code: a line of theirs is better than none, a line of the user's own is better still.
+# Libraries that hold model code: a line of theirs is better than none, a line of the user's own is better still, unless
+# nearly everything is below that one line. So is whatever else is installed and known to be no machinery.
 _MODELS = (
     "transformers diffusers timm torchvision torchaudio torchrec fairseq fairseq2 vllm sglang detectron2 mmcv mmdet"
     " mmengine sentence_transformers peft xformers flash_attn bitsandbytes fairscale megatron nemo torchao trl"
@@ -50,8 +50,9 @@ def kind_of_frame(name: str) -> int:
     if match is None:
         return INTERNAL
     path = match["path"].replace("\\", "/")
-    package = re.split("(?:site|dist)-packages/", path)[-1].split("/")[0].removesuffix(".py")
-    if package in _MODEL_PACKAGES:
+    *installed, inside = re.split("(?:site|dist)-packages/", path)
+    package = inside.split("/")[0].removesuffix(".py")
+    if package in _MODEL_PACKAGES or (installed and package not in _PACKAGES):
         return MODEL_LIBRARY
     if _LIBRARY_MARKS.search(path) or package in _PACKAGES:
         return INTERNAL
@@ -114,6 +115,10 @@ class Frames:
         return np.append(self.name, -1)[row], since_ns
 
 
+# A line that holds more than this of the user's time only calls the model: the lines of the model tell more.
+_WRAPPER_SHARE = 0.8
+
+
 class Stacks:
     """The Python frames of a trace by kind: modules, the user's own code, libraries of models; not internal ones.
 
@@ -140,12 +145,19 @@ class Stacks:
         """Frames of libraries that hold model code."""
         return frames_of(self.trace, self.rows[MODEL_LIBRARY])
 
+    @cached_property
+    def wrapper(self) -> Ints:
+        """Names of the user's frame that nearly all of the time of the user's code is in; none where it is spread."""
+        by_name = np.bincount(self.own.name, self.own.nest.self_ns, len(self.labels))
+        return np.flatnonzero(by_name > _WRAPPER_SHARE * by_name.sum())
+
 
 def locate(stacks: Stacks, thread: Ints, at_ns: Ints) -> Places:
     """Module path and source line at each instant of a host thread (a code of ``events.thread``).
 
     The path is that of the nn.Module frames open at that instant. The source is the innermost frame of the user's own
-    code; on threads that run none of it, such as a server's, the innermost frame of a library of models.
+    code; on threads that run none of it, such as a server's, and below a line that holds nearly all of the user's time,
+    the innermost frame of a library of models.
     """
     return Places(_modules(stacks.modules, stacks.labels, thread, at_ns), _sources(stacks, thread, at_ns))
 
@@ -153,9 +165,11 @@ def locate(stacks: Stacks, thread: Ints, at_ns: Ints) -> Places:
 def frames_at(stacks: Stacks, thread: Ints, at_ns: Ints) -> tuple[Ints, Ints]:
     """Name (a code of ``stacks.labels``, -1: none) and start of the frame that ``locate`` takes the source from."""
     name, since_ns = stacks.own.names_at(thread, at_ns)
-    missing = np.flatnonzero(name < 0)
-    if len(missing):
-        name[missing], since_ns[missing] = stacks.library.names_at(thread[missing], at_ns[missing])
+    asked = np.flatnonzero((name < 0) | np.isin(name, stacks.wrapper))
+    if len(asked):
+        inner, inner_ns = stacks.library.names_at(thread[asked], at_ns[asked])
+        deeper = (inner >= 0) & (inner_ns >= since_ns[asked])
+        name[asked[deeper]], since_ns[asked[deeper]] = inner[deeper], inner_ns[deeper]
     return name, since_ns
 
 

@@ -22,7 +22,7 @@ FRAMES = [
     ("/opt/venv/lib/python3.11/site-packages/timm/models/vit.py(70): forward", MODEL_LIBRARY),
     ("torch/nn/modules/module.py(1532): _wrapped_call_impl", INTERNAL),
     ("torch\\nn\\modules\\linear.py(103): forward", INTERNAL),
-    ("/opt/venv/lib/python3.11/site-packages/somepackage/x.py(1): f", INTERNAL),
+    ("/opt/venv/lib/python3.11/site-packages/somepackage/x.py(1): f", MODEL_LIBRARY),
     ("/usr/lib/python3.10/threading.py(973): _bootstrap", INTERNAL),
     ("contextlib.py(79): inner", INTERNAL),
     ("threading.py(323): wait", INTERNAL),
@@ -78,8 +78,23 @@ def test_frames_of_another_thread_say_nothing(tmp_path: Path) -> None:
 def test_the_users_own_line_beats_a_model_librarys(tmp_path: Path) -> None:
     library = frame("transformers/models/bert/modeling_bert.py(570): forward", 20, 50)
     assert places(tmp_path, [library, op("aten::relu", 50, 5)]) == [(None, "modeling_bert.py:570")]
-    own = frame("train.py(30): main", 0, 100)
-    assert places(tmp_path, [own, library, op("aten::relu", 50, 5)]) == [(None, "train.py:30")]
+    own = [frame("train.py(30): main", 0, 100), frame("train.py(9): prepare", 100, 50)]
+    assert places(tmp_path, [*own, library, op("aten::relu", 50, 5)]) == [(None, "train.py:30")]
+
+
+def test_below_a_line_that_holds_nearly_all_of_the_users_time_a_model_librarys_counts(tmp_path: Path) -> None:
+    library = frame("/venv/lib/python3.11/site-packages/somepackage/net.py(7): forward", 20, 50)
+    own = [frame("train.py(30): main", 0, 100), frame("train.py(9): prepare", 100, 10)]
+    inside, after = op("aten::relu", 50, 5), op("aten::relu", 80, 5)
+    told = [(None, "net.py:7"), (None, "train.py:30")]
+    assert places(tmp_path, [*own, library, inside, after]) == told
+
+
+def test_a_library_around_the_users_line_does_not_hide_it(tmp_path: Path) -> None:
+    trainer = frame("transformers/trainer.py(2000): train", 0, 100)
+    assert places(tmp_path, [trainer, frame("train.py(30): loss", 10, 50), op("aten::relu", 20, 5)]) == [
+        (None, "train.py:30")
+    ]
 
 
 def test_a_kernel_launched_outside_ops_still_has_a_place(tmp_path: Path) -> None:
