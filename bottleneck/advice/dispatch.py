@@ -55,7 +55,7 @@ def late_launches(evidence: Evidence) -> Draft | None:
 
     The gain is the idle time in which the host dispatched, ran Python or launched, less one launch and the gap that a
     graph leaves between two kernels; half of it at least. With waiting calls inside, only the stretches between them
-    can be replayed.
+    can be replayed, each with a launch of its own.
     """
     late_us = issue_us(evidence)
     if (
@@ -65,12 +65,13 @@ def late_launches(evidence: Evidence) -> Draft | None:
         or share_of_step(evidence, late_us) < _LATE_SHARE
     ):
         return None
-    if evidence.linked.trace.flavour not in {"cuda", "rocm"} or kernels_per_step(evidence) < _FEW:
-        return None
-    high_us = late_us - _GRAPH_GAP_US * kernels_per_step(evidence) - _GRAPH_LAUNCH_US
-    if share_of_step(evidence, high_us) < _LEAST_SHARE:
+    is_program = kernels_per_step(evidence) >= _FEW or is_compiled(evidence)
+    if evidence.linked.trace.flavour not in {"cuda", "rocm"} or not is_program:
         return None
     waits = evidence.analysis.totals.sync_count
+    high_us = late_us - _GRAPH_GAP_US * kernels_per_step(evidence) - _GRAPH_LAUNCH_US * (1 + waits)
+    if share_of_step(evidence, high_us) < _LEAST_SHARE:
+        return None
     stops = f"; {format_count(waits)} waiting calls per step stand in the way of one graph" if waits else ""
     return Draft(
         slug="late-launches",
