@@ -17,9 +17,8 @@ import torch
 from torch import nn
 
 from bottleneck.experiment.interventions import CHANGES
-from bottleneck.experiment.interventions.change import Change, NotApplicable
 from bottleneck.experiment.interventions.results import compare
-from bottleneck.experiment.interventions.subject import Subject, subject_of
+from bottleneck.experiment.interventions.subject import Change, NotApplicable, Subject, subject_of
 
 Step = Callable[[], Any]
 

@@ -56,7 +56,7 @@ def calibrate_command(
 
     from bottleneck.calibrate import calibrate_device
     from bottleneck.calibrate.cache import calibration_file, to_plain
-    from bottleneck.calibrate.calibration_table import calibration_table
+    from bottleneck.calibrate.calibration import calibration_table
 
     with _progress(seconds, quiet=quiet) as on_progress:
         calibration = calibrate_device(device, threads, on_progress, seconds=seconds, fresh=fresh)

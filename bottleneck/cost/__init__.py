@@ -17,13 +17,11 @@ from bottleneck.cost import (
     optimizer,
     pointwise,
     pooling,
-    prims,
     quantized,
     recommendation,
     recurrent,
     reduction,
     serving,
-    views,
     vision,
 )
 from bottleneck.cost import attention as sage
@@ -65,9 +63,9 @@ OP_FAMILIES: Mapping[str, Formulas] = {
     "vision": vision.FORMULAS,
     "fill": fills.FORMULAS,
     "optimizer": optimizer.FORMULAS,
-    "primitive": prims.FORMULAS,
+    "primitive": triton.FORMULAS,
 }
-FORMULAS = merge_formulas([*OP_FAMILIES.values(), views.FORMULAS])
+FORMULAS = merge_formulas([*OP_FAMILIES.values(), movement.VIEWS])
 
 # Ops that only call others, which have costs of their own.
 COMPOSITES = frozenset[str]().union(
@@ -77,7 +75,7 @@ COMPOSITES = frozenset[str]().union(
     normalization.COMPOSITES,
     losses.COMPOSITES,
     pooling.COMPOSITES,
-    views.COMPOSITES,
+    movement.COMPOSITES,
 )
 
 
@@ -86,7 +84,7 @@ _FAMILY_OF = {name: family for family, formulas in OP_FAMILIES.items() for name 
 
 def op_family(name: str) -> str | None:
     """The family of an op by its name, 'free' for views and ops that only call others; null for unknown ops."""
-    if name in views.FORMULAS or name in COMPOSITES or views.dispatch(name):
+    if name in movement.VIEWS or name in COMPOSITES or movement.dispatch(name):
         return "free"
     return _FAMILY_OF.get(name) or triton.family(name) or sage.family(name)
 
@@ -130,7 +128,7 @@ def _compute_cost(name: str | None, *texts: str | None) -> Cost | str:
     formula = FORMULAS.get(name or "") or triton.formula(name or "") or sage.formula(name or "")
     if name is None or formula is None:
         why = f"{name} only calls other ops" if name in COMPOSITES else f"no formula for {name}"
-        return views.dispatch(name or "") or why
+        return movement.dispatch(name or "") or why
     try:
         cost = formula(parse_call(name, *texts))
     except Unmodelled as reason:

@@ -1,18 +1,21 @@
-"""Costs of the Triton kernels that Inductor generates, from their launch arguments and the ops in their names.
+"""Costs of the Triton kernels that Inductor generates, and of the ops that occur only in graphs of torch.compile.
 
-Inductor launches a kernel inside an op of the kernel's name whose arguments are those of the kernel: buffers, then the
-sizes of the iteration space, outer ones first, of which the reduced one is the last. Buffers come whole though a kernel
-may read but a slice of them, so none counts for more elements than the kernel has iterations: the rule of Inductor's
-own ``estimate_kernel_num_bytes``. The name of a kernel lists the ops that it fuses, each once.
+A kernel's cost follows from its launch arguments and the ops in its name. Inductor launches it inside an op of the
+kernel's name whose arguments are those of the kernel: buffers, then the sizes of the iteration space, outer ones first,
+of which the reduced one is the last. Buffers come whole though a kernel may read but a slice of them, so none counts
+for more elements than the kernel has iterations: the rule of Inductor's own ``estimate_kernel_num_bytes``. The name of
+a kernel lists the ops that it fuses, each once.
 """
 
 import math
 import re
 from itertools import permutations
 
-from bottleneck.cost.call import Cost, Formula, OpCall, Scalar, Tensor, Unmodelled
+from bottleneck.cost.call import Cost, Formula, Formulas, OpCall, Scalar, Tensor, Unmodelled
+from bottleneck.cost.creation import RANDOM_FLOPS
 from bottleneck.cost.pointwise import FUNCTIONAL, WITH_IN_PLACE
-from bottleneck.cost.traffic import math_dtype
+from bottleneck.cost.pooling import FORMULAS as POOLING
+from bottleneck.cost.traffic import broadcast, math_dtype, promote, stream
 
 # The prefixes of torch/_inductor/codegen/triton.py: pointwise, foreach; looped and persistent reductions, split scans.
 _PREFIX = re.compile(r"triton_(poi|for|red|per|spl|tem|mm|bmm|convolution)_")
@@ -182,3 +185,50 @@ def _arithmetic(name: str, elements: int, results: int, is_reduction: bool) -> t
     reduced = max((_REDUCTIONS.get(word, 0.0) for word in words), default=0.0) * elements if is_reduction else 0.0
     flops, special = (sum(_POINTWISE.get(word, (0.0, 0.0))[part] for word in words) for part in (0, 1))
     return reduced + flops * results, special * results
+
+
+def _move(_: OpCall) -> Cost:
+    """No arithmetic. In a compiled kernel the buffers give the bytes; outside of one these ops do not occur."""
+    return Cost("copy")
+
+
+def _fused_multiply_add(call: OpCall) -> Cost:
+    """fma(a, b, c): two FLOPs per element; the result has the shape that the operands broadcast to."""
+    operands = call.tensors()
+    result = Tensor(broadcast([operand.shape for operand in operands]), promote(operands))
+    return stream("pointwise", *operands, result, vector_flops=2.0 * result.numel)
+
+
+def _random(call: OpCall) -> Cost:
+    """inductor_random(size, seed, kind): as many numbers as the size gives."""
+    result = Tensor(call.result_size(0), "float")
+    return stream("random", result, vector_flops=RANDOM_FLOPS * result.numel)
+
+
+def _accumulate(call: OpCall) -> Cost:
+    """_unsafe_masked_index_put_accumulate(x, mask, indices, values): one addition per value."""
+    x, mask, values = call.tensor(0), call.tensor(1), call.tensor(3)
+    return stream("indexing", x, mask, values, Tensor(x.shape, x.dtype), vector_flops=float(values.numel))
+
+
+FORMULAS: Formulas = {
+    "prims::fma": _fused_multiply_add,
+    "prims::inductor_random": _random,
+    "prims::_low_memory_max_pool_with_offsets": POOLING["aten::max_pool2d_with_indices"],
+    "aten::_unsafe_masked_index_put_accumulate": _accumulate,
+    **dict.fromkeys(
+        (
+            "prims::convert_element_type",
+            "prims::device_put",
+            "prims::iota",
+            "prims::inductor_lookup_seed",
+            "prims::inductor_seeds",
+            "prims::_low_memory_max_pool_offsets_to_indices",
+            "aten::select_scatter",
+            "aten::slice_scatter",
+            "aten::as_strided_scatter",
+            "aten::diagonal_scatter",
+        ),
+        _move,
+    ),
+}

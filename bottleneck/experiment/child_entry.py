@@ -1,10 +1,131 @@
-"""Entry points of the processes that run a step with changes: `harness/child.py` calls them."""
+"""Entry points of the processes that run a step with changes, and the one that runs a script in turns."""
 
-from bottleneck.experiment.interruptible_script import serve_script
+import gc
+import json
+import socket
+import traceback
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
+from typing import Any, TextIO
+
 from bottleneck.experiment.interventions import CHANGES, changed_step
 from bottleneck.experiment.program import Program
-from bottleneck.experiment.variants import serve
+from bottleneck.experiment.variants import SETUP_CALLS, WARM_UP, Built, describe, leave, prepare, serve, usual_us
+from bottleneck.harness import program
+from bottleneck.harness.boundaries import Boundaries
 from bottleneck.harness.run_child import run_child
+from bottleneck.harness.stopwatch import Stopwatch
+from bottleneck.harness.torch_state import TorchHook
+from bottleneck.schema.recording import StepSource
+
+# Imported by `torch.compile` before anything else.
+_COMPILER = "torch._inductor.compiler_bisector"
+
+_LONGER = "let it go on for longer, or move its step into a function workload() that returns it"
+
+
+class InterruptibleScript:
+    """Follows the steps of a script: warms it up, then lets it go on by as many steps as each request names.
+
+    It is at a boundary, inside the program's own call, that this process waits for the next request.
+    """
+
+    def __init__(self, lines: TextIO) -> None:
+        self.seen = 0
+        self._lines = lines
+        self._torch: Any = None
+        self._boundaries = Boundaries(self._boundary, self._start_over)
+        self._course, self._is_warm = self._go(), False
+
+    def hook(self) -> TorchHook:
+        """The import hook for torch, and for those parts of it that make steps."""
+        after = {"torch": self._on_torch, "torch.utils.data.dataloader": lambda _: self._boundaries.watch_loaders()}
+        return TorchHook(after, {_COMPILER: self._boundaries.watch_compiled})
+
+    def wait(self) -> Mapping[str, Any]:
+        """The next request; ends this process at a request to quit, or where the channel is closed."""
+        line = self._lines.readline()
+        request: Mapping[str, Any] = json.loads(line) if line else {"do": "quit"}
+        if request["do"] == "quit":
+            leave()
+        return request
+
+    def reply(self, **reply: object) -> None:
+        """The answer to the request under way."""
+        self._lines.write(json.dumps(reply) + "\n")
+        self._lines.flush()
+
+    def _on_torch(self, torch: Any) -> None:
+        self._torch = torch
+        self._boundaries.watch(torch)
+
+    def _boundary(self) -> None:
+        self.seen += 1
+        next(self._course)
+
+    def _start_over(self, _source: StepSource, _name: str) -> None:
+        """A better source of steps was met; once the turns have begun, it is too late for another kind of step."""
+        if not self._is_warm:
+            self._course = self._go()
+
+    def _go(self) -> Iterator[None]:
+        """The actions at the boundaries, one after the other; each `yield` lets the script go on by a step."""
+        for _ in range(SETUP_CALLS):
+            yield
+        stopwatch = Stopwatch(self._torch)
+        stopwatch.mark()
+        while not WARM_UP.is_over(stopwatch):
+            yield
+            stopwatch.mark()
+        self._is_warm = True
+        self._boundaries.narrow()
+        self.reply(value=asdict(Built(0.0, None, 1.0, usual_us(stopwatch), _prefetched())))
+        while True:
+            request = self.wait()
+            for _ in range(request["lead"]):
+                yield
+            stopwatch = Stopwatch(self._torch)
+            stopwatch.wait()
+            stopwatch.mark()
+            for _ in range(request["steps"]):
+                yield
+                stopwatch.mark()
+            stopwatch.wait()
+            self.reply(value=stopwatch.durations_us())
+
+
+def serve_script(text: str) -> None:
+    """Runs the script, and answers each line of the channel at one of its boundaries."""
+    requested = Program.from_json(text)
+    prepare()
+    with socket.socket(fileno=requested.channel) as channel, channel.makefile("rw", encoding="utf-8") as lines:
+        script = InterruptibleScript(lines)
+        script.wait()
+        script.hook().install()
+        script.reply(**_run(requested, script))
+        while True:
+            script.wait()
+
+
+def _run(requested: Program, script: InterruptibleScript) -> dict[str, str]:
+    """Runs the script to its end; the reply that reports this end, since its turns were not over."""
+    try:
+        program.run_file(requested.target, requested.arguments)
+    except SystemExit as left:
+        if program.exit_status(left.code):
+            return {"verdict": "failed", "reason": describe(left)}
+    except BaseException as error:  # the user's code, or what a library makes of it
+        traceback.print_exc()
+        return {"verdict": "failed", "reason": describe(error)}
+    steps = f"{script.seen} {'step' if script.seen == 1 else 'steps'}"
+    reason = f"the script ended after {steps}, before its turns were over: {_LONGER}"
+    return {"verdict": "not applicable", "reason": reason}
+
+
+def _prefetched() -> int:
+    """The number of batches that the workers of active loaders may have ready, by their own settings."""
+    loaders = [each for each in gc.get_objects() if type(each).__name__ == "_MultiProcessingDataLoaderIter"]
+    return max((int(each._num_workers) * int(each._prefetch_factor) for each in loaders), default=0)
 
 
 def record_changed(plan_text: str, *arguments: str) -> None:

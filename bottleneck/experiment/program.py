@@ -12,7 +12,7 @@ from bottleneck.harness.process_setup import VARIABLE
 from bottleneck.schema.recording import Form
 
 if TYPE_CHECKING:
-    from bottleneck.experiment.interventions.change import Change
+    from bottleneck.experiment.interventions.subject import Change
 
 
 @dataclass(frozen=True)

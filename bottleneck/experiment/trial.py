@@ -9,7 +9,7 @@ from pathlib import Path
 
 from bottleneck.errors import WorkloadError
 from bottleneck.experiment.interventions import CHANGES
-from bottleneck.experiment.interventions.change import Change
+from bottleneck.experiment.interventions.subject import Change
 from bottleneck.experiment.program import Program, environment_of
 from bottleneck.experiment.turns import Pairing, TimedStep
 from bottleneck.experiment.variants import Built

@@ -16,9 +16,17 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
-from bottleneck.experiment.interventions.change import Change, Missing, NotApplicable, Precision
 from bottleneck.experiment.interventions.results import KINDS, Results, incomparable, judge, observe, refer
-from bottleneck.experiment.interventions.subject import Location, Settings, Subject, make_subject
+from bottleneck.experiment.interventions.subject import (
+    Change,
+    Location,
+    Missing,
+    NotApplicable,
+    Precision,
+    Settings,
+    Subject,
+    make_subject,
+)
 from bottleneck.experiment.program import Program
 from bottleneck.harness.forms import parse_value
 from bottleneck.harness.machine import peak_memory, reset_peak

@@ -9,8 +9,7 @@ import pytest
 
 from bottleneck.calibrate import cpu as calibrate_cpu
 from bottleneck.calibrate.cache import read_calibration, to_plain
-from bottleneck.calibrate.calibration import Calibration
-from bottleneck.calibrate.calibration_table import calibration_table
+from bottleneck.calibrate.calibration import Calibration, calibration_table
 from bottleneck.calibrate.conditions import ClockStamp
 from bottleneck.calibrate.probes import OnProgress, ProbeEffort, RoundProgress
 from bottleneck.cli import _run

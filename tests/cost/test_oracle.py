@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 
 from bottleneck.cost import creation as fills
-from bottleneck.cost import indexing, linalg, losses, movement, normalization, pointwise, pooling, reduction, views
+from bottleneck.cost import indexing, linalg, losses, movement, normalization, pointwise, pooling, reduction
 from bottleneck.cost import multipass as passes
 from bottleneck.cost.call import Cost, Formulas
 from tests.cost.calls import parse, record
 
 torch = pytest.importorskip("torch")
 
-MODULES = (fills, indexing, linalg, losses, movement, normalization, passes, pointwise, pooling, reduction, views)
+MODULES = (fills, indexing, linalg, losses, movement, normalization, passes, pointwise, pooling, reduction)
 FORMULAS: Formulas = {name: formula for module in MODULES for name, formula in module.FORMULAS.items()}
 
 # Ops of older versions, whose traces are still read.

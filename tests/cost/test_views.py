@@ -2,8 +2,9 @@
 
 import pytest
 
+from bottleneck.cost.movement import COMPOSITES, dispatch
+from bottleneck.cost.movement import VIEWS as FORMULAS
 from bottleneck.cost.pointwise import FORMULAS as POINTWISE
-from bottleneck.cost.views import COMPOSITES, FORMULAS, dispatch
 from tests.cost.calls import cost_of, moved, tensor
 
 

@@ -9,8 +9,7 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from bottleneck.experiment.interventions.change import Change, Missing, NotApplicable
-from bottleneck.experiment.interventions.subject import Subject
+from bottleneck.experiment.interventions.subject import Change, Missing, NotApplicable, Subject
 from bottleneck.experiment.variants import serve
 
 PROGRAM = """

@@ -2,7 +2,7 @@ import pytest
 
 from bottleneck.errors import UsageError
 from bottleneck.experiment import sweep_points as series
-from bottleneck.experiment.interventions.change import Change
+from bottleneck.experiment.interventions.subject import Change
 from bottleneck.experiment.sweep_points import (
     Parameter,
     Series,

@@ -18,8 +18,7 @@ from bottleneck.experiment.interventions import (
     process_settings,
     recompute,
 )
-from bottleneck.experiment.interventions.change import Change
-from bottleneck.experiment.interventions.subject import Missing, NotApplicable, make_subject
+from bottleneck.experiment.interventions.subject import Change, Missing, NotApplicable, make_subject
 from bottleneck.harness.messages import Plan
 from bottleneck.harness.stopwatch import Step
 

@@ -4,9 +4,8 @@ import operator
 from dataclasses import dataclass, field
 from typing import Any
 
-from bottleneck.experiment.interventions.change import Change
 from bottleneck.experiment.interventions.compilers import compile_parts
-from bottleneck.experiment.interventions.subject import NotApplicable, Subject
+from bottleneck.experiment.interventions.subject import Change, NotApplicable, Subject
 from bottleneck.harness.stopwatch import Step
 
 _PRODUCTS = ("matmul", "bmm")

@@ -16,9 +16,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from bottleneck.experiment.interventions.change import Change, Missing
 from bottleneck.experiment.interventions.compilers import compile_parts, runs_on_gpu
-from bottleneck.experiment.interventions.subject import NotApplicable, Subject
+from bottleneck.experiment.interventions.subject import Change, Missing, NotApplicable, Subject
 from bottleneck.harness.stopwatch import Step
 
 EngineBackend = Callable[[Any, Sequence[Any]], Callable[..., Any]]

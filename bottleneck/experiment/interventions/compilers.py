@@ -4,8 +4,7 @@ import importlib
 import importlib.util
 from typing import Any
 
-from bottleneck.experiment.interventions.change import Change, Missing
-from bottleneck.experiment.interventions.subject import NotApplicable, Subject
+from bottleneck.experiment.interventions.subject import Change, Missing, NotApplicable, Subject
 from bottleneck.harness.stopwatch import Step
 
 

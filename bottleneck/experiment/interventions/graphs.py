@@ -5,9 +5,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from bottleneck.experiment.interventions.change import Change
 from bottleneck.experiment.interventions.compilers import runs_on_gpu
-from bottleneck.experiment.interventions.subject import NotApplicable, Subject
+from bottleneck.experiment.interventions.subject import Change, NotApplicable, Subject
 from bottleneck.harness.stopwatch import Step
 
 # What else may stand among the arguments: a trace holds it fast, so it has to be compared with that of the next call.

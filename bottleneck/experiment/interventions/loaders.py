@@ -6,9 +6,8 @@ import signal
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from bottleneck.experiment.interventions.change import Change
 from bottleneck.experiment.interventions.compilers import runs_on_gpu
-from bottleneck.experiment.interventions.subject import NotApplicable, Subject
+from bottleneck.experiment.interventions.subject import Change, NotApplicable, Subject
 from bottleneck.harness.forms import BATCH
 from bottleneck.harness.stopwatch import Step
 

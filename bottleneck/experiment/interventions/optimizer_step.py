@@ -7,8 +7,7 @@ from functools import partial
 from types import CodeType
 from typing import Any
 
-from bottleneck.experiment.interventions.change import Change
-from bottleneck.experiment.interventions.subject import NotApplicable, Subject, code_of
+from bottleneck.experiment.interventions.subject import Change, NotApplicable, Subject, code_of
 from bottleneck.harness.stopwatch import Step
 
 

@@ -11,8 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from bottleneck.experiment.interventions.change import Change, Missing
-from bottleneck.experiment.interventions.subject import NotApplicable, Subject
+from bottleneck.experiment.interventions.subject import Change, Missing, NotApplicable, Subject
 from bottleneck.harness.machine import usable_processors
 from bottleneck.harness.stopwatch import Step
 

@@ -5,8 +5,7 @@ import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from bottleneck.experiment.interventions.change import Change
-from bottleneck.experiment.interventions.subject import NotApplicable, Subject
+from bottleneck.experiment.interventions.subject import Change, NotApplicable, Subject
 from bottleneck.harness.stopwatch import Step
 
 # In runs of fewer layers there is next to nothing between their inputs and outputs that need not be kept.

@@ -8,8 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from bottleneck.experiment.interventions.change import Change, Precision
-from bottleneck.experiment.interventions.subject import Subject, seed_all
+from bottleneck.experiment.interventions.subject import Change, Precision, Subject, seed_all
 from bottleneck.schema.trials import Difference
 
 What = Literal["outputs", "loss", "gradients", "parameters"]

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from bottleneck.experiment.interventions.change import Missing
 from bottleneck.experiment.interventions.process_settings import (
     CHANGES,
     freeze_objects,
@@ -18,7 +17,7 @@ from bottleneck.experiment.interventions.process_settings import (
     use_jemalloc,
 )
 from bottleneck.experiment.interventions.process_settings import run_on_threads as run_on
-from bottleneck.experiment.interventions.subject import NotApplicable, Subject, subject_of
+from bottleneck.experiment.interventions.subject import Missing, NotApplicable, Subject, subject_of
 
 torch: Any = pytest.importorskip("torch")
 nn = torch.nn

@@ -7,9 +7,8 @@ import pytest
 
 from bottleneck.experiment.interventions import CHANGES
 from bottleneck.experiment.interventions import results as differences
-from bottleneck.experiment.interventions.change import Change, Precision
 from bottleneck.experiment.interventions.results import Reference, compare, distance_of, judge, observe, refer
-from bottleneck.experiment.interventions.subject import Subject, make_subject, subject_of
+from bottleneck.experiment.interventions.subject import Change, Precision, Subject, make_subject, subject_of
 from bottleneck.schema.trials import Difference
 
 torch: Any = pytest.importorskip("torch")

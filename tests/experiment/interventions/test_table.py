@@ -7,7 +7,7 @@ from typing import get_args
 import pytest
 
 from bottleneck.experiment.interventions import _TABLES, CHANGES
-from bottleneck.experiment.interventions.change import Change, Precision
+from bottleneck.experiment.interventions.subject import Change, Precision
 
 PAGE = Path(__file__).parents[3] / "docs" / "reference" / "changes.md"
 
