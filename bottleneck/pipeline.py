@@ -13,7 +13,14 @@ from bottleneck.analysis.kernel_rows import time_kernels
 from bottleneck.analysis.ledger import build_ledger
 from bottleneck.analysis.ranks import combine_ranks
 from bottleneck.analysis.roofline import classify
-from bottleneck.analysis.scaling import find_profiler_cost, own_parts, scale_to_unprofiled, subtract_profiler_overhead
+from bottleneck.analysis.scaling import (
+    LightAmounts,
+    find_profiler_cost,
+    measure_light,
+    own_parts,
+    scale_to_unprofiled,
+    subtract_profiler_overhead,
+)
 from bottleneck.analysis.summary import assemble
 from bottleneck.analysis.telemetry import find_conditions, find_contention, read_telemetry
 from bottleneck.analysis.verdict import decide, describe_sides, grounds_of
@@ -138,14 +145,16 @@ def _examine(trace: Trace, window: Window, source: TraceSource, options: Options
     """The evidence of one window of a trace."""
     unprofiled = None if options.has_own_window else source.unprofiled
     device, device_caveats = choose_device(trace, source.recording, options.device)
-    linked = subtract_profiler_overhead(link(trace, window), unprofiled, device.launch_floor_us)
+    linked = link(trace, window)
+    light = None if unprofiled is None else _read_light(source, linked, device)
+    linked = subtract_profiler_overhead(linked, unprofiled, device.launch_floor_us, light)
     captures = [_cost(link(capture, whole_window(capture)))[0] for capture in map(read_trace, options.captures)]
     costed, replay_caveats = _cost(linked, source.compiled, captures)
     telemetry, sensor_caveats = read_telemetry(source, costed.linked, unprofiled)
     conditions, clock_caveats = find_conditions(device, telemetry)
     roofline = classify(costed.linked.kernels, costed.linked.ops, costed.costs, costed.attribution, device, conditions)
     profiled_ledger = build_ledger(costed.linked, roofline, device)
-    ledger = scale_to_unprofiled(profiled_ledger, unprofiled, own_parts(costed.linked))
+    ledger = scale_to_unprofiled(profiled_ledger, unprofiled, own_parts(costed.linked), light)
     times = time_kernels(costed.linked, costed.costs, costed.attribution, roofline, ledger)
     threads = None if source.recording is None else source.recording.threads
     caveats = (
@@ -169,6 +178,17 @@ def _examine(trace: Trace, window: Window, source: TraceSource, options: Options
         kernel_time=times.table(),
         sides=ledger.sides,
     )
+
+
+def _read_light(source: TraceSource, linked: Linked, device: Device) -> LightAmounts | None:
+    """The amounts of the recording's window with the fewest options; null where there is none of the same kind."""
+    if source.light is None:
+        return None
+    trace = read_trace(source.trace.parent / source.light.file)
+    light = link(trace, find_steps(trace, source.light.step_marks_ns))
+    if light.is_host_only is not linked.is_host_only:
+        return None
+    return measure_light(light, source.unprofiled, device.launch_floor_us)
 
 
 def finish(evidence: Evidence, findings: tuple[Finding, ...] = ()) -> Explanation:

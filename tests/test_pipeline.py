@@ -19,7 +19,15 @@ from bottleneck.pipeline import Options, analyse
 from bottleneck.report.json_text import from_json, to_json
 from bottleneck.schema.analysis import Analysis, Device
 from bottleneck.schema.measurements import Timing
-from bottleneck.schema.recording import RankTrace, Recording, Sampling, write_recording
+from bottleneck.schema.recording import (
+    LightWindow,
+    RankTrace,
+    Recording,
+    Sampling,
+    light_file,
+    read_recording,
+    write_recording,
+)
 from bottleneck.schema.sources import find_traces
 from bottleneck.schema.telemetry import HOST, TELEMETRY_FILE, Sample, write_samples
 from scripts.write_schema import ANALYSIS
@@ -527,3 +535,86 @@ def test_a_low_clock_lowers_the_compute_roof_with_a_caveat(tmp_path: Path) -> No
     assert floors[2000.0] and floors[1000.0].keys() == floors[2000.0].keys()
     assert all(floors[1000.0][op] >= floors[2000.0][op] for op in floors[2000.0])
     assert floors[1000.0] != floors[2000.0]
+
+
+def with_light_window(folder: Path, events: Sequence[Event], wall_us: int, properties: Sequence[Any] = ()) -> Path:
+    """The recording in the folder with a second window: one step with these events."""
+    recording = read_recording(folder)
+    file = light_file(0).removesuffix(".gz")
+    write_trace(folder / file, events, deviceProperties=list(properties))
+    light = LightWindow(file, (ORIGIN_NS, ORIGIN_NS + 1000 * wall_us), Timing(wall_us, wall_us, wall_us, 1))
+    write_recording(folder, replace(recording, traces=(replace(recording.traces[0], light=light),)))
+    return folder
+
+
+def taking(us: float) -> Timing:
+    return Timing(us, us, us, 9)
+
+
+def loop_on_cpu() -> list[Event]:
+    """283 us: a product, a loop of 90 calls that take 200 us with their frames, 40 us of Python without calls."""
+    calls = [frame("train.py(4): one", 43.5 + 2.2 * call, 1.1) for call in range(90)]
+    return [
+        frame("train.py(1): main", 0, 300),
+        op("aten::mm", 0, 43, dims=[[64, 64], [64, 64]]),
+        frame("train.py(10): loop", 43, 200),
+        *calls,
+        frame("train.py(20): tail", 243, 40),
+        op("aten::zeros", 284, 5, dims=[[8]]),
+    ]
+
+
+def python_by_line(analysis: Analysis) -> dict[str | None, float]:
+    rows = [row for row in analysis.idle if row.cause == "python"]
+    return {line: math.fsum(row.us for row in rows if row.source == line) for line in {row.source for row in rows}}
+
+
+def test_amounts_come_from_the_window_with_the_fewest_options_and_names_from_the_other(tmp_path: Path) -> None:
+    """Two of 102 us are the cost of the one op: one inside it, one around it. The frames cost some 180 us."""
+    rich = record(tmp_path / "rec", loop_on_cpu(), marks_us=(0, 283), unprofiled=taking(100.0))
+    alone = analyse([rich])
+    light = [op("aten::mm", 0, 42), op("aten::zeros", 102, 5)]
+    both = analyse([with_light_window(rich, light, 102)])
+    assert math.fsum(entry.us for entry in both.ledger) == both.steps.wall_us == 100.0
+    assert account(both, "overhead.python") == pytest.approx(59.0)
+    assert math.fsum(row.us for row in both.kernels) == pytest.approx(41.0)
+    assert math.fsum(row.us for row in both.idle) == pytest.approx(59.0)
+    assert both.kernels[0].shapes == "[[64, 64], [64, 64]]"
+    lines = python_by_line(both)
+    assert lines["train.py:20"] == pytest.approx(40.0, rel=0.05)
+    assert lines["train.py:10"] + lines["train.py:4"] == pytest.approx(20.0, rel=0.1)
+    assert python_by_line(alone)["train.py:20"] < 20.0
+
+
+def test_a_light_window_that_is_gone_changes_nothing(tmp_path: Path) -> None:
+    rich = record(tmp_path / "rec", loop_on_cpu(), marks_us=(0, 283), unprofiled=taking(100.0))
+    alone = analyse([rich])
+    with_light_window(rich, [op("aten::mm", 0, 42), op("aten::zeros", 102, 5)], 102)
+    (rich / "light.rank0.json").unlink()
+    assert analyse([rich]) == alone
+
+
+def launching_step(python_us: float, op_us: float) -> list[Event]:
+    """Python, an op whose launch ends with it, a kernel of 50 us; the device is idle until 5 us after the launch."""
+    end = python_us + op_us
+    return [
+        op("aten::relu", python_us, op_us, dims=[[64, 64]], external_id=1),
+        launch(1, end - 5, 5),
+        kernel(1, end + 5, 50, "void at::native::vectorized_elementwise_kernel<4, relu>"),
+        op("aten::zeros", end + 56, 1, dims=[[8]], external_id=2),
+    ]
+
+
+def test_on_a_device_work_keeps_its_time_and_waits_get_those_of_the_light_window(tmp_path: Path) -> None:
+    frames = [frame("train.py(12): train", 0, 400), *(frame("train.py(4): one", call, 0.8) for call in range(150))]
+    step_events = [op("aten::zeros", 0, 1, dims=[[8]]), *launching_step(200.0, 40.0), *frames]
+    rich = record(tmp_path / "rec", step_events, properties=[H100], marks_us=(0, 295), unprofiled=taking(130.0))
+    alone = analyse([rich])
+    light = [op("aten::zeros", 0, 1), *launching_step(52.0, 22.0)]
+    both = analyse([with_light_window(rich, light, 129, [H100])])
+    for analysis in (alone, both):
+        assert math.fsum(entry.us for entry in analysis.ledger) == pytest.approx(130.0, rel=1e-12)
+        assert analysis.totals.busy_us == pytest.approx(50.0)
+    assert account(both, "overhead.python") == pytest.approx(51.0, rel=0.03)
+    assert account(both, "overhead.dispatch") == pytest.approx(18.0, rel=0.03)
+    assert account(alone, "overhead.python") > 60.0

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from typing import Literal
 
 import numpy as np
 import pandas as pd
@@ -229,7 +230,7 @@ def _with_copy(name: str | None, copy: str | None) -> str | None:
     return f"{name[:_LONGEST]} ({copy})" if name and copy else short(name)
 
 
-IDLE_TEXTS = ("source", "module", "detail")
+IDLE_TEXTS, RECORDS = ("source", "module", "detail"), ("frames", "ops")
 _SYNC, _INPUT, _ALLOCATOR = (IDLE_CAUSES.index(cause) for cause in ("sync", "input", "allocator"))
 
 
@@ -266,7 +267,10 @@ def coded(column: "pd.Series[str]") -> Coded:
 
 @dataclass(frozen=True)
 class Waits:
-    """Stretches of idle time: cause (index in IDLE_CAUSES), place, detail, length, and the occasion of each."""
+    """Stretches of idle time: cause (index in IDLE_CAUSES), place, detail, length, and the occasion of each.
+
+    ``frames`` and ``ops`` count the Python calls in each and the ops beside it, whose recording took time; null: none.
+    """
 
     cause: Integers
     source: Coded
@@ -274,22 +278,29 @@ class Waits:
     detail: Coded
     us: Floats
     occasion: Integers
+    frames: Floats | None = None
+    ops: Floats | None = None
 
 
 def fold(waits: Waits) -> pd.DataFrame:
-    """Time and number of occasions per cause, line, module and detail (null: unknown), largest first."""
+    """Time, occasions and records per cause, line, module and detail (null: unknown), largest first."""
     keys = (waits.cause, waits.source.code, waits.module.code, waits.detail.code)
     key = _paired(*keys)
     _, first, group = np.unique(key, return_index=True, return_inverse=True)
     occasions = np.unique(_paired(group, waits.occasion), return_index=True)[1]
     causes = [IDLE_CAUSES[code] for code in waits.cause[first].tolist()]
     texts: dict[str, Coded] = {name: getattr(waits, name) for name in IDLE_TEXTS}
+    counts = {name: getattr(waits, name) for name in RECORDS}
     frame = pd.DataFrame(
         {
             "cause": pd.Series(causes, dtype=object),
             **{name: pd.Series(each.on(first).texts(), dtype=object) for name, each in texts.items()},
             "us": np.bincount(group, weights=waits.us, minlength=first.size).astype(np.float64),
             "calls": np.bincount(group[occasions], minlength=first.size).astype(np.float64),
+            **{
+                name: np.zeros(first.size) if count is None else np.bincount(group, count, first.size)
+                for name, count in counts.items()
+            },
         }
     )
     return frame.sort_values("us", ascending=False, kind="stable", ignore_index=True)
@@ -334,7 +345,31 @@ def explain(pieces: Pieces, gaps: Gaps, linked: Linked, host: Host) -> Waits:
         _details(pieces, at, frame, linked, host),
         pieces.us,
         pieces.gap,
+        *_count_records(pieces, linked),
     )
+
+
+def _count_records(pieces: Pieces, linked: Linked) -> tuple[Floats, Floats]:
+    """Python calls in each piece, and ops without a parent beside it: half of each where it begins, half at its end."""
+    events, ops = linked.trace.events, linked.ops
+    calls = np.flatnonzero((events["category"] == "python").to_numpy())
+    thread = events["thread"].cat.codes.to_numpy()[calls].astype(np.int64)
+    ranges = [(events, rows, pieces.thread == code) for code, rows in ((c, calls[r]) for c, r in grouped(thread))]
+    counts = np.zeros((2, pieces.start.size))
+    everywhere = np.ones(pieces.start.size, dtype=bool)
+    ranges += [(ops, np.flatnonzero(ops["parent"].isna().to_numpy()), everywhere)]
+    for table, rows, mine in ranges:
+        kind, begins, length = int(table is ops), table["ts_us"].to_numpy()[rows], table["dur_us"].to_numpy()[rows]
+        side: Literal["left", "right"] = "right" if kind else "left"
+        counts[kind, mine] += _between(np.sort(begins), pieces.start[mine], pieces.end[mine], side) / 2
+        counts[kind, mine] += _between(np.sort(begins + length), pieces.start[mine], pieces.end[mine], "left") / 2
+    return counts[0], counts[1]
+
+
+def _between(at: Floats, start: Floats, end: Floats, where: Literal["left", "right"]) -> Integers:
+    """How many of the sorted instants lie in each stretch, its start included for ``left``, its end for ``right``."""
+    at, start, end = (np.rint(each * 1e3) for each in (at, start, end))  # ends are sums, which miss starts by rounding
+    return np.asarray(np.searchsorted(at, end, side=where) - np.searchsorted(at, start, side=where))
 
 
 def explain_ops(rows: Integers, cause: Integers, us: Floats, linked: Linked, host: Host) -> Waits:

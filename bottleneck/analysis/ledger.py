@@ -18,6 +18,7 @@ from bottleneck.analysis.idle import (
     FAULTS,
     FREED,
     IDLE_TEXTS,
+    RECORDS,
     Gaps,
     Pieces,
     explain,
@@ -278,8 +279,9 @@ class LedgerResult:
     """The ledger and what it was made of.
 
     ``kernel_us`` is the time charged to each row of KERNELS over the whole window (not per step; mean over the devices
-    used), ``account`` the position in ACCOUNTS that it went to. ``idle`` has columns cause, source, us, calls per step;
-    ``idle_times`` is the same time piece by piece.
+    used), ``account`` the position in ACCOUNTS that it went to. ``idle`` has columns cause, source, us, calls per step,
+    and the Python calls and ops (``RECORDS``) whose recording was part of that time; ``idle_times`` is the same time
+    piece by piece.
     ``host_only`` says that KERNELS are ops of the host; ``sync_count`` counts waiting calls in the window.
     """
 
@@ -501,7 +503,7 @@ def _mean_idle(idle: list[pd.DataFrame], steps: int) -> pd.DataFrame:
     folded = pd.concat(idle, ignore_index=True).groupby(keys, dropna=False, sort=False, as_index=False)
     total, scale = folded.sum(), 1.0 / (steps * len(idle))
     texts = {name: total[name].astype(object).where(total[name].notna(), None) for name in IDLE_TEXTS}
-    total = total.assign(**texts, us=total["us"] * scale, calls=total["calls"] * scale)
+    total = total.assign(**texts, **{name: total[name] * scale for name in ("us", "calls", *RECORDS)})
     return total.sort_values("us", ascending=False, kind="stable", ignore_index=True)
 
 

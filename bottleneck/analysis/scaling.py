@@ -1,14 +1,18 @@
-"""Removes the profiler's cost from a recording: per op first, then by scaling the ledger to the unprofiled step."""
+"""Removes the profiler's cost from a recording: per op first, then by scaling the ledger to the unprofiled step.
 
-from collections.abc import Mapping
-from dataclasses import asdict, replace
+A recording may hold a second window with the fewest options of the profiler. Then the amounts come from that window,
+and the first one, with shapes, stacks and memory, only tells what they consist of.
+"""
+
+from collections.abc import Container, Mapping
+from dataclasses import asdict, dataclass, replace
 
 import numpy as np
 import pandas as pd
 
-from bottleneck.analysis.idle import IDLE_TEXTS
-from bottleneck.analysis.intervals import Floats
-from bottleneck.analysis.ledger import IdleTimes, LedgerResult, Overlap, joined_times, ledger_of
+from bottleneck.analysis.idle import IDLE_TEXTS, RECORDS
+from bottleneck.analysis.intervals import Flags, Floats, tally
+from bottleneck.analysis.ledger import IdleTimes, LedgerResult, Overlap, build_ledger, joined_times, ledger_of
 from bottleneck.schema.accounts import ACCOUNTS, IDLE_CAUSES, label_of
 from bottleneck.schema.analysis import DISTURBED, Caveat, Ledger
 from bottleneck.schema.linked_trace import Linked
@@ -21,44 +25,219 @@ _MOST_STRETCH = 1.25
 # The profiler stretches what the host does, but hardly the work itself. Where the work alone exceeds the undisturbed
 # step by more than half, the profiled steps are not the steps that were timed.
 _LEAST_AGREEMENT = 2 / 3
+# The most that one event costs with the fewest options: 0.7 to 1.1 us were measured. What a step took longer beyond
+# that is not the profiler's.
+_MOST_US_PER_EVENT = 2.0
+# Causes that Python frames tell: in a window without them, all of this time is Python or unknown.
+_TOLD_BY_FRAMES = ("profiler", "gc", "compile", "input", "python", "unknown")
+_WORK, _PYTHON, _UNKNOWN = "work", "overhead.python", "overhead.unknown"
 
 
-def scale_to_unprofiled(result: LedgerResult, unprofiled: Timing | None, own: Floats) -> LedgerResult:
+@dataclass(frozen=True)
+class LightAmounts:
+    """Time per step by kind, in a window with the fewest options; it adds up to the unprofiled step.
+
+    A kind is an account that such a window can tell, or ``work``: that of the device, on a CPU all time in ops.
+    ``profiled_us`` is the step in that window, ``agreement`` the unprofiled one over its work (at most 1). ``op_us`` is
+    the mean time of an op itself by name, empty where a device works; ``ops`` is how many records of ops a step holds,
+    of those without a parent the half that falls inside them.
+    """
+
+    us: Mapping[str, float]
+    profiled_us: float
+    agreement: float
+    op_us: Mapping[str, float]
+    ops: float
+
+
+def measure_light(linked: Linked, unprofiled: Timing | None, floor_us: float | None) -> LightAmounts | None:
+    """The amounts of a window with the fewest options; null without an unprofiled step to lay them on.
+
+    The cost of each event is taken off where it falls: half inside the event, half around it, which for an outermost op
+    is Python. What is left differs from the unprofiled step by chance. On a CPU all of it is scaled to that step; with
+    a device only its idle time, unless the work alone is longer.
+    """
+    if unprofiled is None or not unprofiled.median > 0 or not linked.window.steps:
+        return None
+    steps, host_only = len(linked.window.steps), linked.is_host_only
+    each_us = min(profiler_us_per_event(linked, unprofiled), _MOST_US_PER_EVENT)
+    own = _without_events(linked, each_us, floor_us)
+    bound = np.where(own.kernels["kind"] == "collective", "communication", "unknown")
+    family = pd.Categorical([None] * len(bound), categories=["other"])
+    result = build_ledger(own, pd.DataFrame({"bound": pd.Categorical(bound), "family": family}))
+    us = _by_kind(result, own_parts(own), {entry.account for entry in result.ledger.entries})
+    inside = _inside(linked)
+    outermost = inside & linked.ops["parent"].isna().to_numpy()
+    around_us = each_us * np.count_nonzero(outermost) / 2 / steps
+    us = _shortened(us, {_PYTHON}, around_us)
+    if not host_only:
+        is_op = {kind: kind != _WORK and ACCOUNTS[kind].is_host_state for kind in us}
+        at_ops = {kind for kind in us if is_op[kind] and ACCOUNTS[kind].cause not in _TOLD_BY_FRAMES}
+        us = _shortened(us, at_ops, each_us * np.count_nonzero(inside) / steps - around_us)
+    is_fixed = {kind for kind in us if not host_only and (kind == _WORK or not _is_scaled(kind))}
+    fixed_us, rest_us = (
+        sum(amount for kind, amount in us.items() if (kind in is_fixed) is chosen) for chosen in (True, False)
+    )
+    agreement = min(unprofiled.median / us[_WORK], 1.0) if us.get(_WORK, 0.0) > 0 else 1.0
+    fits = min(unprofiled.median / fixed_us, 1.0) if fixed_us > 0 else 1.0
+    rest = min(max(unprofiled.median - fixed_us, 0.0) / rest_us, _MOST_STRETCH) if rest_us > 0 else 0.0
+    us = {kind: amount * (fits if kind in is_fixed else rest) for kind, amount in us.items()}
+    us[_UNKNOWN] = max(unprofiled.median - sum(us.values()), 0.0)
+    means = _mean_by_name(own, inside) if host_only else {}
+    records = (np.count_nonzero(inside) - np.count_nonzero(outermost) / 2) / steps
+    return LightAmounts(us, result.ledger.wall_us, agreement, means, records)
+
+
+def _kind_of(account: str, host_only: bool, known: Container[str]) -> str:
+    """The kind of time that an account is part of; ``known`` are the kinds or accounts of the lighter window."""
+    cause = ACCOUNTS[account].cause
+    if cause in _TOLD_BY_FRAMES:
+        return account if account in known and account != _UNKNOWN else _PYTHON
+    return account if account == "communication" or (cause is not None and not host_only) else _WORK
+
+
+def _is_scaled(account: str) -> bool:
+    return ACCOUNTS[account].cause is not None and ACCOUNTS[account].is_scaled
+
+
+def _by_kind(result: LedgerResult, own: Floats, known: Container[str]) -> dict[str, float]:
+    """Time per step by kind, of device or op time the own parts only."""
+    kept, us = _kept_parts(result, own), dict[str, float]()
+    for entry in result.ledger.entries:
+        kind = _kind_of(entry.account, result.host_only, known)
+        us[kind] = us.get(kind, 0.0) + entry.us * kept[entry.account]
+    return us
+
+
+def _shortened(us: Mapping[str, float], kinds: Container[str], by_us: float) -> dict[str, float]:
+    """The same with these kinds shorter by an amount in all, each by the same part of itself."""
+    there_us = sum(amount for kind, amount in us.items() if kind in kinds)
+    left = max(1.0 - by_us / there_us, 0.0) if there_us > 0 else 1.0
+    return {kind: amount * (left if kind in kinds else 1.0) for kind, amount in us.items()}
+
+
+def _inside(linked: Linked) -> Flags:
+    """Mask of the ops that begin in the window."""
+    start = linked.ops["ts_us"].to_numpy()
+    return np.asarray((start >= linked.window.start_us) & (start < linked.window.end_us))
+
+
+def _mean_by_name(linked: Linked, chosen: Flags, column: str = "dur_us") -> dict[str, float]:
+    """Mean of a column of KERNELS over the ops chosen, by their name."""
+    name = linked.ops["name"].cat
+    code = name.codes.to_numpy()[chosen].astype(np.int64)
+    size = len(name.categories)
+    calls = tally(code, np.ones(code.size), size)
+    total = tally(code, linked.kernels[column].to_numpy()[chosen], size)
+    return {str(name.categories[at]): total[at] / calls[at] for at in np.flatnonzero(calls).tolist()}
+
+
+def scale_to_unprofiled(
+    result: LedgerResult, unprofiled: Timing | None, own: Floats, light: LightAmounts | None = None
+) -> LedgerResult:
     """The same result adding up to the unprofiled median step, with a caveat that shows the factor; itself without one.
 
-    Device work is trusted and waits on the host's side are scaled; on a CPU, the work of ops is trusted as far as it is
-    their own (``own``: part of each row of KERNELS, 0-1) and every overhead account scaled. Trusted work that alone
-    exceeds the unprofiled step is shortened with it.
+    With ``light`` each kind of time has the amount that is stated there. Else device work is trusted and waits on the
+    host's side are scaled; on a CPU, the work of ops is trusted as far as it is their own (``own``: part of each row of
+    KERNELS, 0-1) and every overhead account scaled. Trusted work that alone exceeds the unprofiled step is shortened
+    with it.
     """
     if unprofiled is None or not unprofiled.median > 0 or not result.ledger.wall_us > 0:
         return result
-    wall_us, profiled_us = unprofiled.median, result.ledger.wall_us
+    wall_us = unprofiled.median
+    if light is not None:
+        caveats = _light_caveats(result.ledger.wall_us, wall_us, light)
+        result = _without_frames(result, light)
+        found = _by_kind(result, own, light.us)
+        kinds = {account: _kind_of(account, result.host_only, light.us) for account in ACCOUNTS}
+        factors = {
+            account: light.us.get(kind, 0.0) / found[kind] if found.get(kind, 0.0) > 0 else 0.0
+            for account, kind in kinds.items()
+        }
+        more = {kind: us for kind, us in light.us.items() if us > 0 and not found.get(kind, 0.0) > 0}
+        more[_UNKNOWN] = more.get(_UNKNOWN, 0.0) + more.pop(_WORK, 0.0)
+        return _rescaled(result, wall_us, factors, own, more, caveats)
     scaled = _scaled_accounts(result.host_only)
-    host_us = sum(entry.us for entry in result.ledger.entries if entry.account in scaled)
+    on_host = np.array([account in scaled for account in ACCOUNTS])[result.account]
+    own = np.where(on_host, 1.0, own)
     kept = _kept_parts(result, own)
+    host_us = sum(entry.us for entry in result.ledger.entries if entry.account in scaled)
     trusted_us = sum(entry.us * kept[entry.account] for entry in result.ledger.entries if entry.account not in scaled)
     host = min(max((wall_us - trusted_us) / host_us, 0.0), _MOST_STRETCH) if host_us > 0 else 0.0
     device = min(wall_us / trusted_us, 1.0) if trusted_us > 0 else 1.0
-    factors = {account: host if account in scaled else device * kept[account] for account in ACCOUNTS}
-    on_host = np.array([account in scaled for account in ACCOUNTS])[result.account]
-    row_factors = np.where(on_host, host, device * own)
-    accounts = {entry.account: entry.us * factors[entry.account] for entry in result.ledger.entries}
-    unexplained_us = wall_us - sum(accounts.values())
-    if unexplained_us > 1e-9 * wall_us:
-        accounts["overhead.unknown"] = accounts.get("overhead.unknown", 0.0) + unexplained_us
-    unexplained_us = unexplained_us if unexplained_us > 1e-9 * wall_us else 0.0
-    idle = _scaled_idle(result.idle, factors, unexplained_us)
-    overlap_us = asdict(result.overlap)
-    factor_of = {name: factors["communication"] if "collective" in name else device for name in overlap_us}
-    overlap = {name: us * factor_of[name] for name, us in overlap_us.items()}
+    factors = {account: host if account in scaled else device for account in ACCOUNTS}
+    unexplained_us = wall_us - host * host_us - device * trusted_us
+    more = {_UNKNOWN: unexplained_us} if unexplained_us > 1e-9 * wall_us else {}
+    return _rescaled(result, wall_us, factors, own, more, _caveats(result.ledger.wall_us, wall_us, (host, device)))
+
+
+# Part of a stretch of Python that is left, however many calls in it were recorded.
+_LEAST_LEFT = 0.05
+
+
+def _without_frames(result: LedgerResult, light: LightAmounts) -> LedgerResult:
+    """The result with what Python took longer than in the lighter window taken off where events were recorded.
+
+    Half of an op's record falls inside the op, where its cost is seen; the other half is beside it. What Python took
+    longer than that, it was recording its calls.
+    """
+    idle = result.idle
+    accounts = [f"overhead.{cause}" for cause in idle["cause"]]
+    is_python = np.array([_kind_of(account, result.host_only, light.us) == _PYTHON for account in accounts], dtype=bool)
+    us = idle["us"].to_numpy(np.float64)
+    frames, ops = (np.where(is_python, idle[name].to_numpy(np.float64), 0.0) for name in ("frames", "ops"))
+    longer_us = us[is_python].sum() - light.us.get(_PYTHON, 0.0)
+    if longer_us <= 0 or not (frames.any() or ops.any()):
+        return result
+    recorded = _by_kind(result, np.ones(result.kernel_us.size), light.us)
+    inside_us = sum(max(amount - light.us.get(kind, 0.0), 0.0) for kind, amount in recorded.items() if kind != _PYTHON)
+    at_ops_us = min(longer_us, inside_us / max(light.ops, 1.0) / 2 * ops.sum()) if frames.any() else longer_us
+    beside, during = (
+        amount * count / count.sum() if count.any() else count
+        for amount, count in ((at_ops_us, ops), (longer_us - at_ops_us, frames))
+    )
+    left = np.maximum(us - beside - during, _LEAST_LEFT * us)
+    before = {entry.account: entry for entry in result.ledger.entries}
+    by_account = {account: entry.us for account, entry in before.items()}
+    for account, less in zip(accounts, us - left, strict=True):
+        by_account[account] = by_account.get(account, 0.0) - less
+    factors = {name: by_account[name] / entry.us for name in by_account if (entry := before.get(name)) and entry.us > 0}
+    return replace(
+        result,
+        idle=idle.assign(us=left),
+        idle_times=_scaled_times(result.idle_times, factors, {}),
+        ledger=ledger_of(by_account, sum(by_account.values())),
+    )
+
+
+def _rescaled(
+    result: LedgerResult,
+    wall_us: float,
+    factors: Mapping[str, float],
+    own: Floats,
+    more: Mapping[str, float],
+    caveats: tuple[Caveat, ...],
+) -> LedgerResult:
+    """The result with its accounts multiplied, rows of KERNELS by their own parts too, and more time without a name."""
+    kept = _kept_parts(result, own)
+    by_account = {account: factor * kept[account] for account, factor in factors.items()}
+    accounts = {entry.account: entry.us * by_account[entry.account] for entry in result.ledger.entries}
+    more = {account: us for account, us in more.items() if us > 0}
+    for account, us in more.items():
+        accounts[account] = accounts.get(account, 0.0) + us
+    idle = _scaled_idle(result.idle, by_account, more)
+    overlap = {
+        name: us * (by_account["communication"] if "collective" in name else factors["compute"])
+        for name, us in asdict(result.overlap).items()
+    }
     return replace(
         result,
         ledger=ledger_of(accounts, wall_us),
-        kernel_us=result.kernel_us * row_factors,
+        kernel_us=result.kernel_us * np.array([factors[account] for account in ACCOUNTS])[result.account] * own,
         idle=idle,
-        idle_times=_scaled_times(result.idle_times, factors, unexplained_us),
+        idle_times=_scaled_times(result.idle_times, by_account, more),
         overlap=Overlap(**{**overlap, "busy_us": max(wall_us - float(idle["us"].sum()), 0.0)}),
-        caveats=(*result.caveats, *_caveats(profiled_us, wall_us, (host, device))),
+        caveats=(*result.caveats, *caveats),
     )
 
 
@@ -76,19 +255,23 @@ def _scaled_accounts(host_only: bool) -> frozenset[str]:
     return frozenset(causes | {"overhead.launch_floor", "communication"} if host_only else causes)
 
 
-def _scaled_idle(idle: pd.DataFrame, factors: Mapping[str, float], unexplained_us: float) -> pd.DataFrame:
+def _scaled_idle(idle: pd.DataFrame, factors: Mapping[str, float], more: Mapping[str, float]) -> pd.DataFrame:
     scaled = idle.assign(us=idle["us"] * [factors[f"overhead.{cause}"] for cause in idle["cause"]])
-    if not unexplained_us:
-        return scaled
-    texts = {name: pd.Series([None], dtype=object) for name in IDLE_TEXTS}
-    extra = pd.DataFrame({"cause": ["unknown"], **texts, "us": [unexplained_us], "calls": [0.0]})
+    scaled = scaled[(scaled["us"] > 0) | (idle["us"] == 0)]
+    causes = [cause for account in more if (cause := ACCOUNTS[account].cause) is not None]
+    if not causes:
+        return scaled.reset_index(drop=True)
+    texts = {name: pd.Series([None] * len(causes), dtype=object) for name in IDLE_TEXTS}
+    us = [more[f"overhead.{cause}"] for cause in causes]
+    extra = pd.DataFrame({"cause": causes, **texts, "us": us, "calls": 0.0, **dict.fromkeys(RECORDS, 0.0)})
     return pd.concat((scaled, extra), ignore_index=True)
 
 
-def _scaled_times(times: IdleTimes, factors: Mapping[str, float], unexplained_us: float) -> IdleTimes:
-    factor = np.array([factors[f"overhead.{cause}"] for cause in IDLE_CAUSES])
-    at, unknown = np.array([np.nan]), IDLE_CAUSES.index("unknown")
-    extra = IdleTimes(np.array([unknown]), at, at, np.array([-1]), np.array([unexplained_us]))
+def _scaled_times(times: IdleTimes, factors: Mapping[str, float], more: Mapping[str, float]) -> IdleTimes:
+    factor = np.array([factors.get(f"overhead.{cause}", 1.0) for cause in IDLE_CAUSES])
+    nowhere, nobody = np.full(len(more), np.nan), np.full(len(more), -1)
+    causes = np.array([IDLE_CAUSES.index(ACCOUNTS[account].cause or "unknown") for account in more], dtype=np.int64)
+    extra = IdleTimes(causes, nowhere, nowhere, nobody, np.array([*more.values()], dtype=np.float64))
     return joined_times([times.scaled(factor[times.cause]), extra])
 
 
@@ -100,12 +283,31 @@ def _caveats(profiled_us: float, wall_us: float, factors: tuple[float, float]) -
     )
     if device < 1.0:
         message += f", and since the work alone took longer than that, it is scaled by {device:.3g} too"
-    share = abs(profiled_us - wall_us) / max(profiled_us, wall_us)
-    scaled = Caveat("perturbation", message, share)
-    if device >= _LEAST_AGREEMENT:
+    return _with_doubt(Caveat("perturbation", message, _difference(profiled_us, wall_us)), device)
+
+
+def _light_caveats(profiled_us: float, wall_us: float, light: LightAmounts) -> tuple[Caveat, ...]:
+    message = (
+        f"a step took {format_us(profiled_us)} while profiled, {format_us(light.profiled_us)} while only ops were and "
+        f"{format_us(wall_us)} unprofiled; the ledger's amounts are those with only ops profiled, scaled so that they "
+        "add up to the unprofiled step"
+    )
+    return _with_doubt(Caveat("perturbation", message, _difference(light.profiled_us, wall_us)), light.agreement)
+
+
+def _difference(one_us: float, other_us: float) -> float:
+    return abs(one_us - other_us) / max(one_us, other_us)
+
+
+def _with_doubt(scaled: Caveat, work: float) -> tuple[Caveat, ...]:
+    """The caveat, and another one where the work had to be scaled by far less than 1."""
+    if work >= _LEAST_AGREEMENT:
         return (scaled,)
     disturbed = "the work in the profiled steps alone took far longer than whole steps without the profiler: other"
-    return (scaled, Caveat(DISTURBED, f"{disturbed} programs disturbed this recording, so record it again", share))
+    return (
+        scaled,
+        Caveat(DISTURBED, f"{disturbed} programs disturbed this recording, so record it again", scaled.share),
+    )
 
 
 # How many times longer the host takes with the ops and one or all of these options recorded: the least and the most of
@@ -167,17 +369,33 @@ def profiler_us_per_event(linked: Linked, unprofiled: Timing | None) -> float:
     return max(0.0, window.wall_us - steps * unprofiled.median) / count if count else 0.0
 
 
-def subtract_profiler_overhead(linked: Linked, unprofiled: Timing | None, floor_us: float | None) -> Linked:
+def subtract_profiler_overhead(
+    linked: Linked, unprofiled: Timing | None, floor_us: float | None, light: LightAmounts | None = None
+) -> Linked:
     """The same with the profiler's part taken off the self times of host ops (KERNELS.dur_us); device work is kept.
 
-    Half of an event's cost falls inside the event, half into the op around it. No op gets shorter than
-    ``floor_us``, the least that any op costs on this machine.
+    That is what calls of one name take longer than with the fewest options. Where that is not known, half of an event's
+    cost falls inside the event, half into the op around it. No op gets shorter than ``floor_us``, the least that any op
+    costs on this machine.
     """
+    return _without_events(linked, profiler_us_per_event(linked, unprofiled), floor_us, light)
+
+
+def _without_events(
+    linked: Linked, per_event_us: float, floor_us: float | None, light: LightAmounts | None = None
+) -> Linked:
     if not linked.is_host_only:
         return linked
-    per_event_us = profiler_us_per_event(linked, unprofiled)
     self_us = linked.ops["self_us"].to_numpy()
     part = per_event_us * (1 + linked.ops["children"].to_numpy()) / 2
+    if light is not None:
+        means, name = _mean_by_name(linked, _inside(linked), "dur_us"), linked.ops["name"].cat
+        more_us = [
+            max(means[key] - light.op_us[key], 0.0) if key in means and key in light.op_us else np.nan
+            for key in map(str, name.categories)
+        ]
+        known = np.append(more_us, np.nan)[name.codes.to_numpy()]
+        part = np.where(np.isnan(known), part, known)
     least = np.minimum(self_us, floor_us or 0.0)
     return replace(linked, kernels=linked.kernels.assign(dur_us=np.maximum(self_us - part, least)))
 

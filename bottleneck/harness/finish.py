@@ -125,8 +125,9 @@ def finish_recording(
 ) -> Recording:
     """The recording of these ranks, written to its folder; each trace gets its final name if it is whole."""
     folder = Path(plan.folder)
-    defects = {rank: _settle_trace(RankFiles(folder, rank)) for rank in notes}
-    traces = tuple(_rank_trace(folder, rank, notes[rank]) for rank, defect in defects.items() if defect is None)
+    files = {rank: RankFiles(folder, rank) for rank in notes}
+    defects = {rank: _settle(each.partial, each.trace) for rank, each in files.items()}
+    traces = tuple(_rank_trace(files[rank], notes[rank]) for rank, why in defects.items() if why is None)
     first = notes[traces[0].rank if traces else min(notes)]
     sampling, complaints = _keep_telemetry(folder, first, ending.telemetry)
     doubts = tuple(caveat.message for caveat in ceilings.caveats) if ceilings is not None else ()
@@ -182,14 +183,16 @@ def remove_notes(folder: Path) -> None:
             path.unlink(missing_ok=True)
 
 
-def _rank_trace(folder: Path, rank: int, notes: Notes) -> RankTrace:
+def _rank_trace(files: RankFiles, notes: Notes) -> RankTrace:
+    has_light = notes.light is not None and _settle(files.partial_light, files.light) is None
     return RankTrace(
-        rank=rank,
-        file=RankFiles(folder, rank).trace.name,
+        rank=files.rank,
+        file=files.trace.name,
         step_marks_ns=notes.step_marks_ns,
         unprofiled=notes.unprofiled,
         profiled=notes.profiled,
         timed_ns=notes.timed_ns,
+        light=notes.light if has_light else None,
     )
 
 
@@ -213,12 +216,11 @@ def _name_ranks(ranks: Sequence[int]) -> str:
     return f"ranks {', '.join(map(str, shown))} and {rest}"
 
 
-def _settle_trace(files: RankFiles) -> str | None:
-    """Gives the trace its final name, or says why there is none."""
-    partial = files.partial
+def _settle(partial: Path, final: Path) -> str | None:
+    """Gives a trace its final name, or says why there is none."""
     if not partial.exists():
         # A run that was killed may have given it its final name already.
-        return None if files.trace.exists() else "no trace was taken"
+        return None if final.exists() else "no trace was taken"
     try:
         content = gzip.decompress(partial.read_bytes())
         try:
@@ -228,7 +230,7 @@ def _settle_trace(files: RankFiles) -> str | None:
             json.loads(content.decode("utf-8", "replace"))
     except (OSError, EOFError, ValueError) as exc:
         return f"the trace is not whole and was left as {partial.name}: {exc}"
-    partial.replace(files.trace)
+    partial.replace(final)
     return None
 
 

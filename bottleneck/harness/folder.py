@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from bottleneck.errors import UsageError
 from bottleneck.harness.messages import Plan
 from bottleneck.schema.compiled_kernels import compiled_file
-from bottleneck.schema.recording import is_recording
+from bottleneck.schema.recording import is_recording, light_file
 
 if TYPE_CHECKING:
     from filelock import FileLock
@@ -38,6 +38,7 @@ _OURS = (
     "roofline.png",
     "telemetry.csv",
     "trace.rank*.json.gz",
+    "light.rank*.json.gz",
     "compiled.rank*.json",
     "bottleneck-crash.txt",
     ".run.*",
@@ -58,6 +59,7 @@ _TRIES = 20
 class RankFiles:
     """The files of one rank's part of a recording: ``partial`` until the supervisor has found it whole, then ``trace``.
 
+    ``light`` is the trace of the window with the fewest options, ``partial_light`` until it is found whole.
     ``compiled`` describes the kernels of a compiled program, for the trace that lies beside it.
     """
 
@@ -73,6 +75,16 @@ class RankFiles:
     def partial(self) -> Path:
         """The trace as the child left it."""
         return self.folder / f".partial.{self.trace.name}"
+
+    @property
+    def light(self) -> Path:
+        """The trace of the window with the fewest options under its final name."""
+        return self.folder / light_file(self.rank)
+
+    @property
+    def partial_light(self) -> Path:
+        """The same as the child left it."""
+        return self.folder / f".partial.{self.light.name}"
 
     @property
     def fresh(self) -> Path:
@@ -408,9 +420,16 @@ def _shown(path: Path) -> str:
 
 
 # What a rank writes while it measures.
-_OF_RANK = re.compile(r"(?:\.notes|\.partial\.trace|\.fresh\.trace|compiled)\.rank(\d+)\..*")
+_OF_RANK = re.compile(r"(?:\.notes|\.partial\.(?:trace|light)|\.fresh\.trace|compiled)\.rank(\d+)\..*")
 # What stands in the folder once all ranks are done.
-_FINISHED = ("recording.json", "analysis.json", "roofline.png", "telemetry.csv", "trace.rank*.json.gz")
+_FINISHED = (
+    "recording.json",
+    "analysis.json",
+    "roofline.png",
+    "telemetry.csv",
+    "trace.rank*.json.gz",
+    "light.rank*.json.gz",
+)
 
 
 class BlockFolder(RecordingFolder):

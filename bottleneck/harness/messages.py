@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from bottleneck.schema.measurements import BatchTest, Compilation, OptionCosts, PageFaults, PeakMemory, Timing
-from bottleneck.schema.recording import Form, StepSource
+from bottleneck.schema.recording import Form, LightWindow, StepSource
 
 # By launcher: the variables of the rank and of the number of ranks. Those of torchrun come first, which Slurm may have
 # started; Slurm sets its second one only for what `srun` starts.
@@ -97,7 +97,7 @@ class Notes:
     ``setup_s`` is what the first step took, with the changes that were applied before it, beyond a usual step.
     ``is_measured`` turns true as soon as nothing more will be measured, while the program goes on; ``stopped`` where it
     was then told to end (``Plan.stop``). ``is_complete`` turns true at the regular end of the program; false means that
-    it died or left by `os._exit`.
+    it died or left by `os._exit`. ``light`` is the window with the fewest options, null where none was kept.
     """
 
     ranks: int = 1
@@ -109,6 +109,7 @@ class Notes:
     unprofiled: Timing | None = None
     timed_ns: tuple[int, int] | None = None
     profiled: Timing | None = None
+    light: LightWindow | None = None
     settled: bool | None = None
     windows_us: tuple[float, ...] = ()
     page_faults: PageFaults | None = None

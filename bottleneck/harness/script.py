@@ -192,9 +192,10 @@ def keep_opening(session: Session, opening: Opening | None) -> None:
 
 
 def _enough(session: Session) -> str:
-    """The number of steps after which the last phase has ended: opening, pilot, warm-up, timed, lead-in, profiled."""
+    """The number of steps after which the last phase has ended: opening, pilot, warm-up, timed, both windows."""
     warmup = WARMUP_STEPS if session.plan.warmup is None else session.plan.warmup
-    count = max(warmup, 3) + TIMED_STEPS + 1 + session.plan.wanted_steps
+    windows = 2 * (1 + session.plan.wanted_steps) + 1
+    count = max(warmup, 3) + TIMED_STEPS + windows
     return f"{count} steps are enough for the full measurement"
 
 
@@ -218,7 +219,8 @@ class Windows:
         self._session = session
         self._handlers = handlers
         self._on_overflow = weakref.WeakMethod(on_overflow)
-        self._detail = detail_of(session.plan, DETAIL)
+        self.detail = detail_of(session.plan, DETAIL)
+        self.is_light = False
         self._attempts = 0
         self._bounds: Bounds | None = None
 
@@ -226,9 +228,9 @@ class Windows:
         """Opens a window, unless a scope of the last one is still open, or there have been too many."""
         if not GUARD.is_clear():
             return "not yet"
-        window = Window(torch, self._detail)
+        window = Window(torch, self.detail)
         self._attempts += 1
-        if self._attempts > ATTEMPTS:
+        if self._attempts > ATTEMPTS and not self.is_light:
             self._session.warn_of_disturbance()
         if self._attempts > ATTEMPTS or not window.open():
             return "never"
@@ -236,6 +238,10 @@ class Windows:
         self._handlers.install()
         self._look_after(window)
         return "open"
+
+    def lighten(self) -> None:
+        """Has all further windows record with the fewest options."""
+        self.detail, self.is_light, self._attempts = self.detail.least, True, 0
 
     def stop(self) -> Window:
         """The window, stopped."""
@@ -257,11 +263,11 @@ class Windows:
         """
         if threading.current_thread() is threading.main_thread():
             return True
-        if self._detail.memory:
+        if self.detail.memory:
             return False
         if not GUARD.used:
             run_in_main_thread(lambda: prime(torch), PRIMING_SECONDS)
-        self._detail = dataclasses.replace(self._detail, all_threads=True)
+        self.detail = dataclasses.replace(self.detail, all_threads=True)
         return GUARD.used and GUARD.window is None
 
     def _look_after(self, window: Window) -> None:
@@ -304,8 +310,8 @@ class Script:
     """The phases of a script, one method per boundary that ends them; ``_next`` is the phase that it is in.
 
     first step (opening) -> second -> one profiled step (pilot) -> warm-up -> timed steps -> lead-in -> profiled steps
-    -> rest, or exit where nothing but the measurement is wanted. No window opens at the boundary at which another
-    closed: the optimizer's own scope is still open there.
+    -> lead-in -> steps profiled with the fewest options -> rest, or exit where only the measurement is wanted.
+    No window opens at the boundary at which another closed: the optimizer's own scope is still open there.
     """
 
     def __init__(self, session: Session) -> None:
@@ -397,6 +403,8 @@ class Script:
         self._session.note(step_source=source, step_name=name)
         if self._windows.current is not None:
             self._windows.stop()
+        if self._windows.is_light:
+            self._windows = Windows(self._session, self._handlers, self._cut_off)
         self._seen, self._next = 0, self._first_step
 
     def _first_step(self) -> None:
@@ -476,9 +484,18 @@ class Script:
     def _reopen(self) -> None:
         """Opens the window; the step that follows is not counted, the profiler itself has to warm up."""
         if self._allowed_steps < 1:
-            self._end()
+            self._reopen_lightly(1)
         else:
             self._open(then=self._lead_in)
+
+    def _reopen_lightly(self, most: int) -> None:
+        """Has another window follow, with the fewest options and so many steps at most, where it tells anything."""
+        self._allowed_steps = self._session.light_steps(self._windows.detail, most)
+        if self._allowed_steps:
+            self._windows.lighten()
+            self._next = self._reopen
+        else:
+            self._end()
 
     def _lead_in(self) -> None:
         self._stopwatch.wait()
@@ -491,7 +508,10 @@ class Script:
         if steps < self._allowed_steps and passed is None:
             return
         self._stopwatch.wait()
-        is_calm = self._session.offer(self._windows.stop(), self._stopwatch)
+        is_calm = self._offer(self._windows.stop(), self._stopwatch)
+        if self._windows.is_light:
+            self._end()
+            return
         self._next = self._reopen
         if steps < self._allowed_steps:
             self._session.warn(f"profiled {steps} of {self._allowed_steps} steps: the window had reached {passed}")
@@ -499,7 +519,11 @@ class Script:
             # A second window would show other steps than those of the other ranks.
             self._session.warn_of_disturbance()
         if is_calm or passed is not None or not self._shared_window.is_alone:
-            self._end()
+            self._reopen_lightly(steps)
+
+    def _offer(self, window: Window, stopwatch: Stopwatch) -> bool:
+        offer = self._session.offer_light if self._windows.is_light else self._session.offer
+        return offer(window, stopwatch)
 
     def _rest(self) -> None:
         """Nothing is left to do."""
@@ -543,9 +567,13 @@ class Script:
             if not self._session.has_trace:
                 keep_opening(self._session, self._opening)
             return
+        profiled = window if phase == self._profile else None
+        if self._windows.is_light:
+            if profiled is not None and self._stopwatch.steps:
+                self._offer(profiled, self._stopwatch)
+            return
         if not GUARD.is_clear():
             self._session.warn("a record_function of the program stayed open: a second window was not safe")
-        profiled = window if phase == self._profile else None
         keep_remainder(self._session, Remainder(self._seen, profiled, self._stopwatch, self._opening))
 
     def _note_steps(self) -> None:
@@ -580,10 +608,11 @@ class Script:
         """In the middle of a step that fills memory: no other window may follow, since an op may be under way."""
         phase, window, stopwatch = self._next, self._windows.stop(), self._stopwatch
         if phase == self._profile and stopwatch.steps:
-            self._session.offer(window, stopwatch)
+            self._offer(window, stopwatch)
         elif phase == self._pilot:
             self._session.keep(window, Stopwatch(None))
-        self._session.warn("one step makes more events than memory should hold: not all of it was recorded")
+        if not self._windows.is_light:
+            self._session.warn("one step makes more events than memory should hold: not all of it was recorded")
         self._retire()
         if self._session.plan.stop:
             # At the next boundary: here the program may be anywhere.
@@ -595,9 +624,11 @@ class Script:
         if self._windows.current is None or not self._windows.current.is_mine:
             return
         phase, window = self._next, self._windows.stop()
-        if phase == self._profile and self._stopwatch.steps:
-            self._session.offer(window, self._stopwatch)
-        self._next = self._second_step if phase == self._pilot else self._reopen
+        has_steps = phase == self._profile and self._stopwatch.steps > 0
+        if has_steps:
+            self._offer(window, self._stopwatch)
+        is_enough = has_steps and self._windows.is_light
+        self._next = self._second_step if phase == self._pilot else self._end if is_enough else self._reopen
 
 
 def _settled_steps(stopwatch: Stopwatch) -> int | None:

@@ -19,6 +19,7 @@ from bottleneck.harness.stopwatch import STEPS_FOR_TREND, Stopwatch, find_trend,
 from bottleneck.harness.torch_state import describe_compilation, search_path
 from bottleneck.harness.window import Detail, Window
 from bottleneck.schema.measurements import PageFaults
+from bottleneck.schema.recording import LightWindow
 from bottleneck.schema.statistics import summarise_durations
 
 
@@ -38,6 +39,9 @@ class Setting:
     opening: Detail
     thread: int | None = None
 
+
+# From here on a step is long: few of them go into a second window, and none where the first made them hardly longer.
+LONG_US, _LONG_STEPS, _HARDLY_LONGER = 100_000.0, 3, 1.02
 
 # Without stacks: a library that the script imports next would be recorded call by call.
 PROGRAM = Setting(
@@ -139,20 +143,34 @@ class Session:
         """Says that no window was calm."""
         self.warn("the profiled steps vary far more than the unprofiled ones: other programs may have disturbed them")
 
+    def light_steps(self, detail: Detail, most: int) -> int:
+        """Steps of a second window with the fewest options; 0 where the first, with this detail, is as good.
+
+        Long steps that the first window made hardly longer are not repeated.
+        """
+        timing, profiled = self.notes.unprofiled, self.notes.profiled
+        if timing is None or profiled is None or not self.has_trace or detail == detail.least:
+            return 0
+        is_long = timing.median >= LONG_US
+        if is_long and profiled.median < _HARDLY_LONGER * timing.median:
+            return 0
+        return max(1, min(most, _LONG_STEPS if is_long else most))
+
+    def offer_light(self, window: Window, stopwatch: Stopwatch) -> bool:
+        """Keeps the window with the fewest options if it has more or quicker steps; whether they were undisturbed."""
+        profiled = stopwatch.timing()
+        if stopwatch.is_clock_set or profiled is None:
+            return False
+        before = None if self.notes.light is None else self.notes.light.profiled
+        is_better = before is None or profiled.n > before.n or profiled.median < before.median
+        if is_better and self._export(window, self.files.partial_light):
+            self.note(light=LightWindow(self.files.light.name, tuple(stopwatch.marks_ns), profiled))
+            self.save()
+        return not is_disturbed(stopwatch.durations_us(), self._undisturbed_us)
+
     def keep(self, window: Window, stopwatch: Stopwatch) -> None:
         """Exports a stopped window as the trace of this recording, with the steps that were marked in it."""
-        fresh = self.files.fresh
-        kernels = fresh.with_name(f".fresh.{self.files.compiled.name}")
-        try:
-            window.export(fresh)
-            if self.inductor.has_something_to_tell:
-                kernels.write_text(self.inductor.as_text(), encoding="utf-8")
-                kernels.replace(self.files.compiled)
-            fresh.replace(self.files.partial)
-        except OSError as exc:
-            fresh.unlink(missing_ok=True)
-            kernels.unlink(missing_ok=True)
-            self.warn(f"the trace could not be written: {exc.strerror}; make room, or record elsewhere with -o DIR")
+        if not self._export(window, self.files.partial):
             return
         self.note(
             compilation=describe_compilation(self._folder),
@@ -162,6 +180,23 @@ class Session:
             page_faults=dataclasses.replace(self._page_faults, profiled=stopwatch.page_faults),
         )
         self.save()
+
+    def _export(self, window: Window, path: Path) -> bool:
+        """True if the trace of the window is there now, and beside it the kernels that the program compiled."""
+        fresh = self.files.fresh
+        kernels = fresh.with_name(f".fresh.{self.files.compiled.name}")
+        try:
+            window.export(fresh)
+            if self.inductor.has_something_to_tell:
+                kernels.write_text(self.inductor.as_text(), encoding="utf-8")
+                kernels.replace(self.files.compiled)
+            fresh.replace(path)
+        except OSError as exc:
+            fresh.unlink(missing_ok=True)
+            kernels.unlink(missing_ok=True)
+            self.warn(f"the trace could not be written: {exc.strerror}; make room, or record elsewhere with -o DIR")
+            return False
+        return True
 
 
 def _working_folder() -> str:

@@ -50,6 +50,11 @@ class Detail:
     all_threads: bool = False
     lines: bool = False
 
+    @property
+    def least(self) -> "Detail":
+        """The same threads with ops alone, which disturbs the program least."""
+        return dataclasses.replace(self, shapes=False, stacks=False, memory=False, lines=False)
+
 
 def detail_of(plan: Plan, default: Detail) -> Detail:
     """The detail that the user requested, with the default of the form for what they left open."""

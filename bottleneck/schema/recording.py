@@ -32,11 +32,21 @@ _REDACTED = "[redacted]"
 
 
 @dataclass(frozen=True)
+class LightWindow:
+    """The trace of a rank's window with the fewest options of the profiler, as a RankTrace; ``profiled`` in us."""
+
+    file: str
+    step_marks_ns: tuple[int, ...]
+    profiled: Timing | None
+
+
+@dataclass(frozen=True)
 class RankTrace:
     """The trace of one rank: file name inside the folder, and the wall clock at each step boundary.
 
     ``step_marks_ns`` holds one mark more than there are steps, in nanoseconds since 1970; empty when no step was seen.
     Step times and ``timed_ns`` as in the recording, but of this rank; null in recordings made before ranks had them.
+    ``light`` is null where only one window was recorded.
     """
 
     rank: int
@@ -45,6 +55,7 @@ class RankTrace:
     unprofiled: Timing | None = None
     profiled: Timing | None = None
     timed_ns: tuple[int, int] | None = None
+    light: LightWindow | None = None
 
 
 @dataclass(frozen=True)
@@ -125,6 +136,19 @@ def extras_of(recording: Recording) -> Extras:
     return Extras(**{part.name: getattr(recording, part.name) for part in fields(Extras)})
 
 
+_LIGHT = "light.rank"
+
+
+def light_file(rank: int) -> str:
+    """The name of the trace of a rank's window with the fewest options."""
+    return f"{_LIGHT}{rank}.json.gz"
+
+
+def is_light_file(path: Path) -> bool:
+    """True for the name of such a trace: it is not a rank of its own."""
+    return path.name.startswith(_LIGHT)
+
+
 def is_recording(path: Path) -> bool:
     """True if the folder holds a recording (a folder with only traces does not)."""
     return (path / RECORDING_FILE).is_file()
@@ -178,9 +202,9 @@ def read_recording(folder: Path) -> Recording:
             why=f"this version reads {RECORDING_SCHEMA!r}",
             fix="read it with the version of bottleneck that wrote it, or record again",
         )
-    for trace in recording.traces:
-        if Path(trace.file).name != trace.file or trace.file in {"", ".", ".."} or "\0" in trace.file:
-            raise TraceError(f"{path} names a trace outside its folder: {trace.file!r}", fix="record again")
+    for file in [each.file for trace in recording.traces for each in (trace, trace.light) if each is not None]:
+        if Path(file).name != file or file in {"", ".", ".."} or "\0" in file:
+            raise TraceError(f"{path} names a trace outside its folder: {file!r}", fix="record again")
     return recording
 
 

@@ -6,7 +6,15 @@ from pathlib import Path
 from bottleneck.errors import TraceError
 from bottleneck.schema.compiled_kernels import Compiled, compiled_file, is_compiled_file, read_compiled
 from bottleneck.schema.measurements import Extras, Timing
-from bottleneck.schema.recording import RankTrace, Recording, extras_of, is_recording, read_recording
+from bottleneck.schema.recording import (
+    LightWindow,
+    RankTrace,
+    Recording,
+    extras_of,
+    is_light_file,
+    is_recording,
+    read_recording,
+)
 
 
 @dataclass(frozen=True)
@@ -14,7 +22,7 @@ class TraceSource:
     """One rank's trace on disk, the recording that it belongs to, if any, and the kernels that its program compiled.
 
     ``marks_ns``, ``unprofiled`` and ``timed_ns`` are what the recording states about this rank; ``extras`` is null but
-    for the first rank.
+    for the first rank. ``light`` is the rank's window with the fewest options, where its trace is there.
     """
 
     trace: Path
@@ -24,6 +32,7 @@ class TraceSource:
     unprofiled: Timing | None = None
     timed_ns: tuple[int, int] | None = None
     extras: Extras | None = None
+    light: LightWindow | None = None
 
 
 def find_traces(path: Path) -> list[TraceSource]:
@@ -62,11 +71,13 @@ def _of_rank(folder: Path, recording: Recording, trace: RankTrace) -> TraceSourc
         unprofiled=trace.unprofiled or (recording.unprofiled if is_alone else None),
         timed_ns=trace.timed_ns or (recording.timed_ns if is_alone else None),
         extras=extras_of(recording) if trace.rank == recording.traces[0].rank else None,
+        light=trace.light if trace.light is not None and (folder / trace.light.file).is_file() else None,
     )
 
 
 def _is_trace(path: Path) -> bool:
-    return path.is_file() and not is_compiled_file(path) and not is_saved_analysis(path)
+    is_ours = is_compiled_file(path) or is_light_file(path) or is_saved_analysis(path)
+    return path.is_file() and not is_ours
 
 
 def _no_trace(path: Path) -> list[TraceSource]:

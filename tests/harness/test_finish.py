@@ -9,7 +9,7 @@ from bottleneck.harness.folder import RankFiles
 from bottleneck.harness.machine import usable_processors
 from bottleneck.harness.messages import Notes, Plan, rank_of, write_notes
 from bottleneck.schema.measurements import Timing
-from bottleneck.schema.recording import Recording, read_recording
+from bottleneck.schema.recording import LightWindow, Recording, read_recording
 
 MEASURED = Notes(
     ranks=2,
@@ -127,3 +127,15 @@ def test_the_sensors_are_kept_while_any_rank_measures(tmp_path: Path) -> None:
     leave(tmp_path, 0)
     leave(tmp_path, 1, dataclasses.replace(MEASURED, step_marks_ns=(), timed_ns=(5000, 6000)))
     assert measured_spans(tmp_path) == ((1000, 2000), (100, 900), (5000, 6000))
+
+
+@pytest.mark.parametrize(("trace", "is_kept"), [(b'{"traceEvents": []}', True), (b'{"traceEv', False)])
+def test_the_window_with_the_fewest_options_is_kept_where_it_is_whole(
+    tmp_path: Path, trace: bytes, *, is_kept: bool
+) -> None:
+    files = RankFiles(tmp_path, 0)
+    light = LightWindow(files.light.name, (1, 2), MEASURED.unprofiled)
+    leave(tmp_path, 0, dataclasses.replace(MEASURED, ranks=1, light=light))
+    files.partial_light.write_bytes(gzip.compress(trace))
+    assert finish(tmp_path).traces[0].light == (light if is_kept else None)
+    assert files.light.exists() is is_kept

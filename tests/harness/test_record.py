@@ -91,7 +91,11 @@ def test_a_block_is_measured_in_phases(marked: bool, source: str, tmp_path: Path
     assert len(recording.traces[0].step_marks_ns) == 6
     assert recording.unprofiled is not None and recording.unprofiled.n >= 3
     assert ran.stderr.startswith("bottleneck: recorded 5 steps in out; see: bottleneck report out\n")
-    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["recording.json", "trace.rank0.json.gz"]
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
+        "light.rank0.json.gz",
+        "recording.json",
+        "trace.rank0.json.gz",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -153,7 +157,9 @@ def test_ranks_record_into_one_folder(tmp_path: Path) -> None:
     traces = read_recording(tmp_path / "out").traces
     assert [(trace.rank, len(trace.step_marks_ns)) for trace in traces] == [(0, 6), (1, 6)]
     left = sorted(path.name for path in (tmp_path / "out").iterdir())
-    assert left == ["recording.json", "trace.rank0.json.gz", "trace.rank1.json.gz"]
+    assert left == [
+        *("light.rank0.json.gz", "light.rank1.json.gz", "recording.json", "trace.rank0.json.gz", "trace.rank1.json.gz")
+    ]
 
 
 def test_steps_and_warmup_are_those_that_were_asked_for(tmp_path: Path) -> None:
@@ -370,7 +376,7 @@ def test_force_replaces_an_old_recording_and_nothing_else(tmp_path: Path) -> Non
         (tmp_path / "out" / name).write_text("old")
     train_and(tmp_path, "    with record('out', force=True):\n        train(40)")
     found = sorted(path.name for path in (tmp_path / "out").iterdir())
-    assert found == ["precious.txt", "recording.json", "trace.rank0.json.gz"]
+    assert found == ["light.rank0.json.gz", "precious.txt", "recording.json", "trace.rank0.json.gz"]
 
 
 def test_a_recording_that_cannot_be_finished_does_not_disturb_the_program(tmp_path: Path) -> None:

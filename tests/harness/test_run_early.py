@@ -104,7 +104,7 @@ def test_the_report_comes_while_the_program_goes_on_and_once(tmp_path: Path) -> 
     assert late.program_status == 7
     assert (late.traces, late.sampling, late.warnings) == (early.traces, early.sampling, early.warnings)
     names = {path.name for path in run.folder.iterdir()}
-    assert names == {"recording.json", "telemetry.csv", "trace.rank0.json.gz"}
+    assert names == {"light.rank0.json.gz", "recording.json", "telemetry.csv", "trace.rank0.json.gz"}
 
 
 def test_a_program_that_ends_at_once_gets_one_report_after_its_end(tmp_path: Path) -> None:

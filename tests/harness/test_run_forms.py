@@ -66,6 +66,7 @@ def test_a_workload_is_timed_profiled_and_marked(tmp_path: Path) -> None:
     assert recording.unprofiled.n >= 5 and recording.profiled.n == 3
     assert recording.perturbation == pytest.approx(recording.profiled.median / recording.unprofiled.median)
     assert sorted(path.name for path in run.folder.iterdir()) == [
+        "light.rank0.json.gz",
         "recording.json",
         "telemetry.csv",
         "trace.rank0.json.gz",

@@ -227,3 +227,26 @@ def test_a_profile_hook_that_the_program_sets_in_our_window_is_given_back(start:
     assert program.session.notes.is_measured
     calls = {entry.code if isinstance(entry.code, str) else entry.code.co_name for entry in profile.getstats()}
     assert any("item" in name for name in calls)
+
+
+def test_a_program_that_ends_in_the_second_window_keeps_the_steps_that_were_whole(
+    start: Callable[..., Program],
+) -> None:
+    program = start()
+    while not (program.script._windows.is_light and program.script._stopwatch.steps == 1):
+        program.train(1)
+    program.end()
+    notes = program.session.notes
+    assert len(notes.step_marks_ns) == 5 and notes.light is not None
+    assert len(notes.light.step_marks_ns) >= 2
+    assert program.session.files.partial_light.exists()
+    assert not program.told
+
+
+def test_a_program_that_ends_before_the_second_window_has_one(start: Callable[..., Program]) -> None:
+    program = start()
+    while not program.script._windows.is_light:
+        program.train(1)
+    program.end()
+    assert len(program.session.notes.step_marks_ns) == 5 and program.session.notes.light is None
+    assert not program.told

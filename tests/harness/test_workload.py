@@ -1,3 +1,5 @@
+import gzip
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -7,8 +9,9 @@ import pytest
 
 from bottleneck.harness import workload
 from bottleneck.harness.messages import Plan
-from bottleneck.harness.session import Session
+from bottleneck.harness.session import LONG_US, Session
 from bottleneck.harness.workload import measure
+from bottleneck.schema.measurements import Timing
 
 torch: Any = pytest.importorskip("torch")
 
@@ -78,3 +81,37 @@ def test_page_faults_of_both_kinds_of_steps_are_noted(session: Session) -> None:
     measure(adding(), session)
     faults = session.notes.page_faults
     assert faults is not None and faults.profiled is not None and faults.unprofiled is not None
+
+
+def names_of(path: Path) -> list[str]:
+    return [event.get("cat") for event in json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]]
+
+
+def test_a_second_window_records_ops_alone(session: Session) -> None:
+    measure(adding(), session)
+    light = session.notes.light
+    assert light is not None and len(light.step_marks_ns) == 5 and light.profiled is not None
+    assert light.step_marks_ns[0] > session.notes.step_marks_ns[-1]
+    assert "python_function" in names_of(session.files.partial)
+    assert "cpu_op" in names_of(session.files.partial_light)
+    assert "python_function" not in names_of(session.files.partial_light)
+
+
+def test_nothing_is_recorded_twice_with_the_fewest_options(session: Session) -> None:
+    least = Session(replace(session.plan, shapes=False, stacks=False, memory=False))
+    measure(adding(), least)
+    assert least.has_profiled_steps and least.notes.light is None
+
+
+@pytest.mark.parametrize(("longer", "steps"), [(1.01, 0), (1.5, 3)])
+def test_long_steps_are_repeated_only_where_the_profiler_made_them_longer(
+    session: Session, longer: float, steps: int
+) -> None:
+    session.files.partial.touch()
+    step_us = 2 * LONG_US
+    session.note(unprofiled=timing(step_us), profiled=timing(longer * step_us))
+    assert session.light_steps(workload.DETAIL, 20) == steps
+
+
+def timing(us: float) -> Timing:
+    return Timing(us, us, us, 5)
