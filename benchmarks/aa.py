@@ -1,4 +1,4 @@
-"""How often `bottleneck verify` takes an original for faster or slower than itself.
+"""Counts how often `bottleneck verify` takes an original for faster or slower than itself.
 
 python -m benchmarks.aa [--times 100] [--budget 10] [FILE …]
 python -m benchmarks.aa --budget 12 --write docs/explanation/accuracy/predictions.md
@@ -28,7 +28,7 @@ _USUAL = ("mlp.py", "pointwise.py", "transformer.py", "matmul.py")
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of one try: its verdict, the speedup that was measured, and why it is not decided."""
+    """The result of one try: its verdict, the speedup that was measured, and why it is not decided."""
 
     file: str
     verdict: str
@@ -37,7 +37,7 @@ class Outcome:
 
     @property
     def is_false(self) -> bool:
-        """Whether a step came out faster or slower than itself."""
+        """True if a step came out faster or slower than itself."""
         return self.verdict in {"faster", "slower"}
 
 

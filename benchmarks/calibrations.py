@@ -1,4 +1,4 @@
-"""How well two calibrations of this CPU agree, and whether kernels of recorded programs beat its ceilings.
+"""Compares two calibrations of this CPU, and looks for kernels of recorded programs that beat its ceilings.
 
 python -m benchmarks.calibrations                         two calibrations from nothing, in processes of their own
 python -m benchmarks.calibrations --examples              records every example too, and holds its kernels against them

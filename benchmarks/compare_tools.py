@@ -58,7 +58,7 @@ class Compared:
 
 
 def by_hand(case: Case) -> Amounts:
-    """What the arithmetic of the case comes to."""
+    """The FLOPs and bytes of the case by hand."""
     flops = None if case.flops is None else float(eval(case.flops, {"__builtins__": {}}))
     moved = float(eval(case.bytes, {"__builtins__": {}}))
     return Amounts(flops, moved, moved)
@@ -128,7 +128,7 @@ def _ours_in_trace(case: Case, analysis: Analysis) -> Amounts:
 
 
 def counted(case: Case) -> Amounts:
-    """What torch's FLOP counter says of the call; it counts no bytes."""
+    """The figures of torch's FLOP counter for the call; it counts no bytes."""
     make = tensors(case)
     with FlopCounterMode(display=False) as counter:
         case.work(make)
@@ -136,7 +136,7 @@ def counted(case: Case) -> Amounts:
 
 
 def estimated(event: Mapping[str, Any]) -> Amounts:
-    """What profile_analysis' two estimators say of the event; FLOPs and bytes fail each for themselves."""
+    """The figures of profile_analysis' two estimators for the event; FLOPs and bytes fail each for themselves."""
     found: list[float | None] = []
     errors = []
     for estimate in (profile_analysis._calculate_flops, profile_analysis._estimate_gb):

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.pages import write_between_markers
+from bottleneck.schema.analysis import REGIMES
 
 HEADER = "| trace | exit | verdict | steps | wall/step ms | busy/step ms | ledger error | linked | modelled |"
 
@@ -70,7 +71,7 @@ def row(outcome: Outcome) -> str:
         return f"| {name} | {outcome.code} | refused: {said} | | | | | | |"
     analysis = outcome.analysis
     verdict, steps, coverage = analysis["verdict"], analysis["steps"], analysis["coverage"]
-    regime = f" ({verdict['regime']})" if verdict["regime"] else ""
+    regime = f" ({REGIMES[verdict['regime']].words})" if verdict["regime"] else ""
     cells = [
         name,
         str(outcome.code),

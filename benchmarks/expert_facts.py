@@ -199,7 +199,7 @@ def origin(data: dict[str, Any], events: Sequence[Event], mended: str) -> list[s
 
 
 def device_time(device: Sequence[Event], window: Span) -> list[str]:
-    """How long the device works, in what, and where it idles."""
+    """The device's busy time by kind of work, and its idle time."""
     busy = union(span(event) for event in device)
     wall = window[1] - window[0]
     gaps = [(b[0] - a[1], a[1]) for a, b in itertools.pairwise(busy)]

@@ -1,4 +1,4 @@
-"""What following the steps costs the program in the unprofiled phase, in microseconds of CPU time per step.
+"""The cost of following the steps to the program in the unprofiled phase, in microseconds of CPU time per step.
 
 python -m benchmarks.hook_cost [--pairs 2000]
 

@@ -1,4 +1,4 @@
-"""What the profiled window costs a script: time, as printed and as the script saw it, and memory that stays.
+"""The cost of the profiled window to a script: time, as printed and as the script saw it, and memory that stays.
 
 python -m benchmarks.overhead                                           prints the tables
 python -m benchmarks.overhead --rounds 5 --write docs/explanation/accuracy/run.md
@@ -91,7 +91,7 @@ def measure_memory() -> tuple[float, float]:
 
 
 def measure_options(example: str) -> OptionCosts | None:
-    """What a recording of the example says of the profiler's options."""
+    """The costs of the profiler's options, from a recording of the example."""
     with tempfile.TemporaryDirectory() as folder:
         target = Path(folder) / "recording"
         options = ["-m", "bottleneck.cli", "run", "--no-batch-test", "-o", str(target)]

@@ -26,7 +26,7 @@ from benchmarks.pages import write_between_markers
 from bottleneck.devices.peaks import device_to_json
 from bottleneck.pipeline import Options, analyse
 from bottleneck.report.json_text import to_json
-from bottleneck.schema.analysis import Device
+from bottleneck.schema.analysis import REGIMES, Device
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "pointwise.py"
 ELEMENTS = 32 * 2**20
@@ -121,7 +121,7 @@ def row(point: Point) -> str:
         f"{point.flops / point.seconds / 1e9:.1f}",
         f"{point.moved / point.seconds / 1e9:.1f}",
         f"{point.compute_s * 1e3:.1f}, {point.memory_s * 1e3:.1f}",
-        point.bound + (f" ({point.regime})" if point.regime else ""),
+        point.bound + (f" ({REGIMES[point.regime].words})" if point.regime else ""),
         f"{point.explained:.0%}",
     ]
     return "| " + " | ".join(cells) + " |"

@@ -71,7 +71,7 @@ def _read(program: int, ready: "multiprocessing.synchronize.Event") -> None:
 
 
 def row(step: Callable[[], object], process: int, pairs: int, turn_s: float) -> str:
-    """What so many pairs of turns came to."""
+    """The result of so many pairs of turns."""
     draw = random.Random(0)
     for _ in range(20):
         step()

@@ -40,7 +40,7 @@ PLAIN_WORDS: Mapping[str, str] = {
 
 @dataclass(frozen=True)
 class Judgement:
-    """What an expert wrote about one trace, before our report on it was looked at.
+    """An expert's notes about one trace, before our report on it was looked at.
 
     ``also`` are bounds that the same facts admit; ``advice`` names what would be accepted first; ``explained`` says why
     we differ, where we do; ``corrected`` dates a mistake of the expert and names the events that show it.

@@ -1,4 +1,4 @@
-"""What only a GPU can settle, in one go: calibration twice, a recording of each workload, and a table of what came out.
+"""Checks that need a GPU, in one go: calibration twice, a recording of each workload, and a table of what came out.
 
 ``python -m scripts.gpu_check FOLDER`` leaves everything in FOLDER; ``--device cpu --scale 0.05`` rehearses it on a CPU.
 Clocks and other settings of the device are left as they are found.
@@ -36,7 +36,7 @@ _GPU_ONLY = ("replayed",)
 
 @dataclass(frozen=True)
 class Check:
-    """Where it runs, how large the workloads are, and how long one of them may take."""
+    """The device, the size of the workloads, and the longest time that one of them may take."""
 
     folder: Path
     device: str
@@ -123,7 +123,7 @@ def _percent(share: float | None) -> str:
 
 
 def _of(name: str, check: Check, *arguments: str) -> str:
-    """What a command of bottleneck says, which is kept beside what it leaves."""
+    """The output of a command of bottleneck, which is kept beside the files that it leaves."""
     try:
         done = subprocess.run(  # noqa: S603 - our own command
             [*_BOTTLENECK, *arguments], check=False, capture_output=True, text=True, timeout=check.limit_s

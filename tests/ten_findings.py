@@ -49,7 +49,7 @@ SHOWN = re.compile(
 
 
 def told(slug: str, traces: str, folder: Path) -> str:
-    """What the report of these traces says of one finding, in 80 columns."""
+    """One finding in the report of these traces, in 80 columns."""
     with tempfile.TemporaryDirectory() as here, contextlib.chdir(here):
         for name in traces.split():
             Path(name).symlink_to(folder / SOURCES[name])

@@ -1,4 +1,4 @@
-"""What a shell, a disk or a stranger may hand to us: closed streams, pipes as files, odd bytes, impossible numbers."""
+"""Hostile inputs of a shell, a disk or a stranger: closed streams, pipes as files, odd bytes, impossible numbers."""
 
 import json
 import os

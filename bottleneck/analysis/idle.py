@@ -104,7 +104,7 @@ def split_gaps(gaps: Gaps, linked: Linked, host: Host) -> Pieces:
 def _after_launch(
     rows: Integers, host_end: Floats, gaps: Gaps, calls: _GapLaunches, pace: float, linked: Linked
 ) -> Pieces:
-    """What is left of some gaps after ``host_end``: the start of the work, a kernel gap, or a wait on the device."""
+    """The rest of some gaps after ``host_end``: the start of the work, a kernel gap, or a wait on the device."""
     assert gaps.preceding is not None
     before, call = gaps.preceding[rows], calls.event[rows]
     stream = np.append(linked.kernels["stream"].cat.codes.to_numpy().astype(np.int64), -1)

@@ -456,7 +456,7 @@ def _group(row: KernelSummary) -> str:
 
 
 def _details(row: KernelSummary, name: str, variants: int) -> tuple[str, ...]:
-    """What the row does not lead with, kernel or op, and what else is known of it."""
+    """Details of a row: the name of kernel or op that it does not lead with, its reason, calls, dtype and place."""
     why = ": ".join(part for part in (row.regime and REGIMES[row.regime].words, row.reason) if part)
     parts = (
         "" if row.op == row.name else (row.op or "") if _call(row) == row.name else name,

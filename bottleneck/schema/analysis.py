@@ -21,7 +21,7 @@ Confidence = Literal["high", "medium", "low"]
 
 @dataclass(frozen=True)
 class RoofBand:
-    """How close a kernel is to its roof: from ``least`` of its time on that the largest floor explains (0-1)."""
+    """A band of closeness to the roof: from ``least`` of its time on that the largest floor explains (0-1)."""
 
     least: float
     words: str

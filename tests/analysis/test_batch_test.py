@@ -1,4 +1,4 @@
-"""What the batch test proves, from times made by hand."""
+"""Conclusions of the batch test from times made by hand."""
 
 from dataclasses import replace
 

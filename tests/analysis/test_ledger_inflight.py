@@ -16,7 +16,7 @@ WALL = 1000.0
 
 
 def gloo(ts: float, dur: float, name: str = "all_reduce", thread: int = WORKER) -> Event:
-    """What a thread of gloo records for one collective of 4000 bytes."""
+    """The events that a thread of gloo records for one collective of 4000 bytes."""
     args = {"External id": 9, "Input Dims": [[1000]], "Input type": ["float"], "Concrete Inputs": [""]}
     return complete(f"gloo:{name}", "user_annotation", ts, dur, tid=thread, args=args)
 

@@ -1,4 +1,4 @@
-"""Who waits for whom: collectives of several ranks matched by hand-made traces, and by four public ones."""
+"""Waits between ranks: collectives of several ranks matched by hand-made traces, and by four public ones."""
 
 from collections.abc import Sequence
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""What an analysis tells of hand-made scenes: folds that add up, totals, coverage, and the undisturbed step."""
+"""Analyses of hand-made scenes: folds that add up, totals, coverage, and the undisturbed step."""
 
 import math
 from dataclasses import replace

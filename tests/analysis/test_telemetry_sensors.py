@@ -1,4 +1,4 @@
-"""What the log of the sensors says of the steps."""
+"""Figures of the steps from the log of the sensors."""
 
 from dataclasses import astuple
 

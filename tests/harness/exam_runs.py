@@ -14,7 +14,7 @@ HANGS_S = 900
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a shell sees of a program."""
+    """The streams and the status of a program, as a shell sees them."""
 
     stdout: bytes
     stderr: bytes

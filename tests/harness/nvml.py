@@ -37,7 +37,7 @@ print(json.dumps({"is_open": is_open, "notes": sampler.notes, "rows": rows}))
 
 @dataclass(frozen=True)
 class FinishResult:
-    """What a sampler said: whether it had anything to sample, its notes, and for each tick its rows."""
+    """The output of a sampler: whether it had anything to sample, its notes, and for each tick its rows."""
 
     is_open: bool
     notes: list[str]
@@ -69,7 +69,7 @@ def environment(library: Path, script: Path) -> dict[str, str]:
 
 
 def tell(library: Path, folder: Path, script: Sequence[str], ticks: int = 12, cost_s: float = 1e-6) -> FinishResult:
-    """What a sampler says of a stub with this script, asked every 20 ms by a clock of its own."""
+    """The output of a sampler for a stub with this script, asked every 20 ms by a clock of its own."""
     path = folder / "script"
     path.write_text("\n".join(script) + "\n")
     done = subprocess.run(

@@ -1,4 +1,4 @@
-"""What torch tells of, with the real one."""
+"""Signals of the real torch at step boundaries."""
 
 import pickle
 from typing import Any

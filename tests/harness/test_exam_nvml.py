@@ -17,7 +17,7 @@ POWER = frozenset({"power_w", "average_power_w", "energy_j"})
 
 @dataclass(frozen=True)
 class Case:
-    """What the stub is told, how many samples are waited for, and what must be said, be there and be absent."""
+    """The script of the stub, the number of samples to wait for, and what must be said, present and absent."""
 
     script: tuple[str, ...]
     wanted: Mapping[str, int] = field(default_factory=lambda: {"host": 2, "card": 3})

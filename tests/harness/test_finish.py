@@ -24,7 +24,7 @@ MEASURED = Notes(
 
 
 def leave(folder: Path, rank: int, notes: Notes = MEASURED, trace: bytes | None = b'{"traceEvents": []}') -> None:
-    """What a child leaves."""
+    """The files that a child leaves."""
     files = RankFiles(folder, rank)
     write_notes(files.notes, notes)
     if trace is not None:

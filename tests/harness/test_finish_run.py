@@ -1,4 +1,4 @@
-"""What is said of a recording when the disk is full, our own code fails, or the user does not wait."""
+"""Messages on a recording when the disk is full, our own code fails, or the user does not wait."""
 
 import json
 import os

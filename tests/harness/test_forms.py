@@ -1,4 +1,4 @@
-"""What the self-test puts into a step: exactly one more of a kind, or so much more time, and nothing unless told."""
+"""The self-test adds to a step exactly one more of a kind, or so much more time, and nothing unless asked."""
 
 import os
 import time
@@ -44,7 +44,7 @@ def ops(step: Callable[[], Any]) -> dict[str, int]:
 
 
 def added(step: Callable[[], Any], longer: Callable[[], Any]) -> Mapping[str, int]:
-    """What the longer step calls more than the other."""
+    """The calls that the longer step makes beyond the other."""
     before, after = ops(step), ops(longer)
     return {name: count - before.get(name, 0) for name, count in after.items() if count != before.get(name, 0)}
 

@@ -84,7 +84,7 @@ class Run:
         return lines
 
     def end(self) -> tuple[str, str]:
-        """What the program and we wrote after the test let the program go on."""
+        """The output of the program and of ours after the test let the program go on."""
         return self.process.communicate("\n")
 
 

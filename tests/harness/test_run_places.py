@@ -42,7 +42,7 @@ def a_pipe(folder: Path) -> None:
 
 
 def nothing(_folder: Path) -> None:
-    """What is in the way is there already."""
+    """The thing in the way is there already."""
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ PLAN = Plan(
 
 
 def torchrun(folder: Path, *arguments: str, module: bool = False) -> subprocess.CompletedProcess[str]:
-    """What plain torchrun makes of the program."""
+    """The result of the program under plain torchrun."""
     target = ["-m", "program"] if module else ["program.py"]
     command = [str(Path(sys.executable).with_name("torchrun")), "--nproc-per-node", "2", *target, *arguments]
     return subprocess.run(

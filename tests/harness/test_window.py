@@ -1,4 +1,4 @@
-"""How much a window may record beside its budget of events."""
+"""The limits of what a window records beside its budget of events."""
 
 import math
 

@@ -74,7 +74,7 @@ class HostProgram:
 
 
 def known(spans: tuple[Span, ...]) -> Told:
-    """What a step holds, added up from what each microsecond was said to be."""
+    """The contents of a step, added up from the account of each microsecond."""
     accounts: Counter[str] = Counter()
     for span in spans:
         accounts["overhead.dispatch"] += span.lead_us + span.tail_us

@@ -24,7 +24,7 @@ LAUNCH_US = 4  # an op with its launch call, when the queue is being filled
 
 @dataclass(frozen=True)
 class Scene:
-    """What runs in a stretch of the device's time, by track, and the parts of the instant that each account gets.
+    """The work in a stretch of the device's time, by track, and the parts of the instant that each account gets.
 
     An account in angle brackets is that of the kernel on this track.
     """
@@ -106,7 +106,7 @@ class Work:
 
 @dataclass
 class Told:
-    """What a step is known to hold: microseconds per account, and calls."""
+    """The known contents of a step: microseconds per account, and calls."""
 
     accounts: Counter[str] = field(default_factory=Counter)
     busy_us: float = 0.0
@@ -116,7 +116,7 @@ class Told:
 
 
 def lay_out(burst: Burst) -> tuple[list[tuple[int, Stretch]], list[Work]]:
-    """Where each stretch begins, counted from the start of the body, and the work that runs in them.
+    """The start of each stretch, counted from the start of the body, and the work that runs in them.
 
     The first stretch is long enough for the host to fill the queue meanwhile.
     """
@@ -158,7 +158,7 @@ def body_us(burst: Burst) -> int:
 
 
 def known(steps: Step) -> Told:
-    """What a step holds, added up from what each microsecond was said to be."""
+    """The contents of a step, added up from the account of each microsecond."""
     told = Told()
     for burst in steps.bursts:
         for cause, us in burst.waits:
@@ -231,7 +231,7 @@ def emit(program: Program) -> list[Event]:
 
 
 def emit_waits(waits: tuple[tuple[str, int], ...], at: float, thread: int, ids: Ids) -> list[Event]:
-    """What the host does while the device has nothing to do."""
+    """The work of the host while the device has nothing to do."""
     events: list[Event] = []
     for cause, us in waits:
         events += _WAITS[cause](at, us, thread, ids)

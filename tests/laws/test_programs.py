@@ -41,7 +41,7 @@ def analysed_on_host(events: Sequence[Event]) -> Analysis:
 
 
 def counted(told: Sequence[Told], analysis: Analysis) -> list[Told]:
-    """What is known of the steps that count."""
+    """The known contents of the steps that count."""
     each = analysis.steps.each
     return [one for one, step in zip(told, each, strict=True) if step.set_aside is None] if each else list(told)
 

@@ -50,7 +50,7 @@ def told(analysis: Analysis) -> dict[str, Any]:
 
 
 def alike(one: object, other: object) -> bool:
-    """Whether two analyses say the same; numbers may differ by rounding."""
+    """True if two analyses say the same; numbers may differ by rounding."""
     if isinstance(one, Mapping) and isinstance(other, Mapping):
         return one.keys() == other.keys() and all(alike(one[key], other[key]) for key in one)
     if isinstance(one, list | tuple) and isinstance(other, list | tuple):
@@ -174,7 +174,7 @@ def with_everything_twice(program: Program | HostProgram) -> Program | HostProgr
 
 
 def _step_with_everything_twice(step: on_gpu.Step) -> on_gpu.Step:
-    """What the host did last comes before the second start."""
+    """The last work of the host comes before the second start."""
     first, *others = step.bursts
     again = replace(first, waits=(*step.closing, *first.waits))
     return replace(step, bursts=(*step.bursts, again, *others))

@@ -1,4 +1,4 @@
-"""What compare shows: it re-adds from what is on screen, stays within the width, and nothing of a trace acts."""
+"""Reports of compare: numbers re-add from the screen, lines keep to the width, and nothing of a trace acts."""
 
 import json
 import re

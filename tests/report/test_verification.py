@@ -1,4 +1,4 @@
-"""What verifying showed, in each format: within the width, re-readable, and nothing of a program acts as markup."""
+"""Reports of verify in each format: within the width, re-readable, and nothing of a program acts as markup."""
 
 import json
 from dataclasses import fields, replace

@@ -100,7 +100,7 @@ CHANGES: Mapping[CounterVerdict, str] = {
     "improved": "better",
     "same": "equal",
 }
-"""What became of a counter, the worst first."""
+"""Verdicts of counters in words, the worst first."""
 
 _CULPRITS = 3
 

@@ -14,7 +14,7 @@ EACH = pytest.mark.parametrize("gate", GATES.values(), ids=GATES)
 
 
 def obeyed(line: str) -> bool:
-    """Whether a log could take a line for a command (ActionCommand.cs of actions/runner, and others' '##vso[')."""
+    """True if a log could take a line for a command (ActionCommand.cs of actions/runner, and others' '##vso[')."""
     return line.lstrip().startswith("::") or re.search(r"##\w*\[", line) is not None
 
 

@@ -68,7 +68,7 @@ def test_verdict_and_exit_code_are_reported_and_agree(form: str, gate: Gate) -> 
 
 
 def errors(form: str, text: str) -> int:
-    """How many things a format shows in red."""
+    """The number of things that a format shows in red."""
     found: Any
     if form == "github":
         return len(re.findall(r"^::error ", text, re.MULTILINE))
