@@ -154,6 +154,19 @@ def test_servers_are_judged_from_their_own_work_on(traces: Path, part: str, cut_
     assert analysis.totals.busy_us / analysis.steps.wall_us == pytest.approx(busy, abs=0.01)
 
 
+def test_modules_of_one_class_are_one_row(traces: Path) -> None:
+    analysis = analysed(traces / TIMESFORMER)
+    assert len(analysis.modules) > 150 and len(analysis.module_classes) < 25
+    assert (
+        "TimesformerLayer x 12 > TimeSformerAttention x 2 > TimesformerSelfAttention" in analysis.module_classes[0].name
+    )
+    for field in ("us", "idle_us"):
+        whole, folded = (
+            math.fsum(getattr(fold, field) for fold in folds) for folds in (analysis.modules, analysis.module_classes)
+        )
+        assert folded == pytest.approx(whole)
+
+
 def test_lines_of_the_model_are_told_where_one_line_of_the_program_calls_it(traces: Path) -> None:
     analysis = analysed(traces / TIMESFORMER)
     assert sum(fold.share for fold in analysis.lines if fold.name.startswith("modeling_timesformer.py")) > 0.3

@@ -1,7 +1,8 @@
 """Assembles the analysis of one trace: ledger, roofline and costs as the record that reports are made of."""
 
 import math
-from collections import defaultdict
+import re
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
@@ -242,6 +243,51 @@ def _fold(
     return tuple(sorted((*worked, *waited), key=lambda fold: -(fold.us + fold.idle_us)))
 
 
+_INSTANCE = re.compile(r"_\d+$")  # the profiler numbers the modules of a class
+
+
+def fold_classes(modules: Sequence[Fold]) -> tuple[Fold, ...]:
+    """The modules folded by class and place: 'Model > Layer x 24 > Attention > Linear x 4'; most time first.
+
+    The number is that of the modules inside each of those around them, where all of these have as many.
+    """
+    paths = {fold.name: tuple(fold.name.split(".")) for fold in modules}
+    found: defaultdict[tuple[str, ...], set[tuple[str, ...]]] = defaultdict(set)
+    for path in paths.values():
+        for depth in range(1, len(path) + 1):
+            found[_classes(path[:depth])].add(path[:depth])
+    same: defaultdict[tuple[str, ...], list[Fold]] = defaultdict(list)
+    for fold in modules:
+        same[_classes(paths[fold.name])].append(fold)
+    names = {
+        classes: " > ".join(_counted(classes[: depth + 1], found) for depth in range(len(classes))) for classes in same
+    }
+    folded = [_together(names[classes], folds) for classes, folds in same.items()]
+    return tuple(sorted(folded, key=lambda fold: -(fold.us + fold.idle_us)))
+
+
+def _classes(path: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(_INSTANCE.sub("", element) for element in path)
+
+
+def _counted(classes: tuple[str, ...], found: Mapping[tuple[str, ...], set[tuple[str, ...]]]) -> str:
+    """The innermost class, with its number in each module around it; their total where these differ in it."""
+    around = Counter(path[:-1] for path in found[classes])
+    counts = {around.get(path, 0) for path in found.get(classes[:-1], around)}
+    name, most = classes[-1], max(counts)
+    if len(counts) > 1:
+        return f"{name} ({len(found[classes])} in all)"
+    return name if most == 1 else f"{name} x {most}"
+
+
+def _together(name: str, folds: Sequence[Fold]) -> Fold:
+    us, share, calls, idle_us = (
+        math.fsum(getattr(fold, field) for fold in folds) for field in ("us", "share", "calls", "idle_us")
+    )
+    parts = {group: math.fsum(fold.us * fold.shares[group] for fold in folds) for group in GROUPS}
+    return Fold(name, calls, us, share, {group: part / us if us > 0 else 0.0 for group, part in parts.items()}, idle_us)
+
+
 _ENOUGH_MODELLED = 0.95
 _WORTH_A_CAVEAT = 0.05
 
@@ -259,6 +305,8 @@ def assemble(
     kernels, idle, coverage = fold_kernels(rows), _idle_causes(result), cover(rows, result)
     totals = total(rows, result, kernels, device)
     phases, ranges = divide(rows)
+    waits = _sums((each.module, each.us) for each in idle)
+    modules = _fold(rows, rows.codes("module"), rows.labels("module"), waits)
     return StepAnalysis(
         recording=recording,
         device=device,
@@ -268,9 +316,8 @@ def assemble(
         coverage=coverage,
         kernels=kernels,
         ops=_fold(rows, rows.op_codes("name"), linked.ops["name"].cat.categories, {}),
-        modules=_fold(
-            rows, rows.codes("module"), rows.labels("module"), _sums((each.module, each.us) for each in idle)
-        ),
+        modules=modules,
+        module_classes=fold_classes(modules),
         lines=_fold(rows, rows.codes("source"), rows.labels("source"), _sums((each.source, each.us) for each in idle)),
         idle=idle,
         ranks=(),

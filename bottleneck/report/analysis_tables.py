@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from bottleneck.report.document import Sparkline, TableColumn, TableRow, TableSection, number_columns
 from bottleneck.report.kernel_names import short_names
-from bottleneck.report.text import UNKNOWN, Scale, apportion_groups, percents, scale_of, top_rows
+from bottleneck.report.text import PERCENT, UNKNOWN, Scale, apportion, apportion_groups, percents, scale_of, top_rows
 from bottleneck.report.wording import bound_word, calls_number, describe_calls, describe_shapes, is_marked
 from bottleneck.schema.accounts import label_of, meaning_of
 from bottleneck.schema.analysis import (
@@ -103,8 +103,97 @@ def lines(analysis: Analysis, top: int) -> TableSection | None:
 
 
 def modules(analysis: Analysis, top: int) -> TableSection | None:
-    """Work and waiting by module path; null where less than two modules are known."""
-    return _places("By module", analysis.modules, analysis, top)
+    """Work and waiting by class of module, and what is inside the largest; null where less than two are known."""
+    known = [fold for fold in analysis.module_classes or analysis.modules if _all_us(fold) > 0]
+    if len(known) < 2 or analysis.steps.wall_us <= 0:
+        return None
+    trunk = _trunk(known)
+    heads: dict[str, list[tuple[str, Fold]]] = {}
+    for fold in sorted(known, key=lambda fold: -_all_us(fold)):
+        head, inside = _below(fold, trunk)
+        heads.setdefault(head, []).append((inside, fold))
+    ordered = sorted(heads.items(), key=lambda item: -math.fsum(_all_us(fold) for _, fold in item[1]))
+    cut = top if len(ordered) > top + 1 else len(ordered)
+    leaves = [fold for _, members in ordered for _, fold in members]
+    numbers = _Additive(leaves, analysis.steps.wall_us)
+    rows = [row for head, members in ordered[:cut] for row in _module_rows(head, members, numbers)]
+    if cut < len(ordered):
+        rest = [fold for _, members in ordered[cut:] for _, fold in members]
+        rows.append(TableRow((f"{len(ordered) - cut} more", *numbers.of(rest)), "rest"))
+    title = "By module" + (f", mostly inside {_INSIDE.join(trunk)}" if trunk else "")
+    return TableSection(
+        title,
+        (TableColumn("class", "place"), *number_columns(("work", "waiting", f"both, {numbers.scale.unit}", "share"))),
+        (*rows, TableRow(("all of these", *numbers.of(leaves)), "total")),
+    )
+
+
+_INSIDE = " > "
+_PARTS = 4
+_TRUNK_SHARE = 0.8  # of what is inside a module: that much in one module of its own leads on to what is inside that
+
+
+def _path(fold: Fold) -> tuple[str, ...]:
+    return tuple(fold.name.split(_INSIDE))
+
+
+def _trunk(folds: Sequence[Fold]) -> tuple[str, ...]:
+    """The chain of single modules, from the outermost on, each with nearly all of the time of the one around it."""
+    trunk: tuple[str, ...] = ()
+    total = math.fsum(map(_all_us, folds))
+    while True:
+        sums: dict[str, float] = {}
+        for fold in folds:
+            path = _path(fold)
+            if len(path) > len(trunk) + 1 and path[: len(trunk)] == trunk:
+                sums[path[len(trunk)]] = sums.get(path[len(trunk)], 0.0) + _all_us(fold)
+        name = max(sums, key=lambda name: sums[name], default=None)
+        if name is None or sums[name] < _TRUNK_SHARE * total or not name.isidentifier():
+            return trunk
+        trunk, total = (*trunk, name), sums[name]
+
+
+def _below(fold: Fold, trunk: tuple[str, ...]) -> tuple[str, str]:
+    """The module below the trunk that holds this one, and the path inside it; of the trunk itself its name."""
+    path = _path(fold)
+    if path == trunk[: len(path)]:
+        return f"{path[-1]} itself", ""
+    shared = next(at for at, name in enumerate(path) if trunk[at : at + 1] != (name,))
+    return path[shared], _INSIDE.join(path[shared + 1 :])
+
+
+def _module_rows(head: str, members: Sequence[tuple[str, Fold]], numbers: "_Additive") -> list[TableRow]:
+    """A row for a module below the trunk and, where there are several, the largest of those inside it."""
+    if len(members) == 1:
+        ((inside, fold),) = members
+        return [TableRow((f"{head}{_INSIDE}{inside}" if inside else head, *numbers.of([fold])))]
+    cut = _PARTS if len(members) > _PARTS + 1 else len(members)
+    parts = [TableRow((inside or "itself", *numbers.of([fold])), "part") for inside, fold in members[:cut]]
+    if cut < len(members):
+        rest = numbers.of([fold for _, fold in members[cut:]])
+        parts.append(TableRow((f"{len(members) - cut} more", *rest), "part"))
+    return [TableRow((head, *numbers.of([fold for _, fold in members]))), *parts]
+
+
+class _Additive:
+    """Work, waiting, both and their share of the step for any of these folds; as printed, all of them re-add."""
+
+    def __init__(self, folds: Sequence[Fold], wall_us: float) -> None:
+        self.scale = scale_of(math.fsum(map(_all_us, folds)))
+        amounts = [[self.scale.quanta(us) for us in (fold.us, fold.idle_us)] for fold in folds]
+        names = [fold.name for fold in folds]
+        self._quanta = dict(zip(names, apportion_groups(amounts), strict=True))
+        shares = apportion([PERCENT.quanta(_all_us(fold) / wall_us) for fold in folds])
+        self._shares = dict(zip(names, shares, strict=True))
+        self._wall_us = wall_us
+
+    def of(self, folds: Sequence[Fold]) -> tuple[str, ...]:
+        """The cells of a row that stands for some of the folds."""
+        work, waiting = (sum(self._quanta[fold.name][at] for fold in folds) for at in (0, 1))
+        us, idle_us = math.fsum(fold.us for fold in folds), math.fsum(fold.idle_us for fold in folds)
+        times = ((work, us), (waiting, idle_us), (work + waiting, us + idle_us))
+        share = PERCENT.show(sum(self._shares[fold.name] for fold in folds), (us + idle_us) / self._wall_us)
+        return (*(self.scale.show(quanta, amount) for quanta, amount in times), f"{share} %")
 
 
 def _places(title: str, folds: Sequence[Fold], analysis: Analysis, top: int) -> TableSection | None:

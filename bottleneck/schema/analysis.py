@@ -508,6 +508,9 @@ class StepAnalysis:
         tuple[Phase, ...], Doc("the step by phase of training; empty where no op or range tells them")
     ] = ()
     ranges: Annotated[tuple[UserRange, ...], Doc("ranges that the program marked, most time first")] = ()
+    module_classes: Annotated[
+        tuple[Fold, ...], Doc("modules folded by class and place: 'Model > Layer x 24 > Linear x 4', most time first")
+    ] = ()
     schema: Annotated[str, Doc("format of this file; other values are other formats")] = SCHEMA
     version: Annotated[str, Doc("version of bottleneck that made the analysis")] = field(default="")
 

@@ -113,6 +113,20 @@ def test_row_shows_the_module_path_that_its_kernels_share() -> None:
     assert {fold.name for fold in analysis.modules} == set(paths)
 
 
+def test_modules_of_a_class_are_one_with_their_number_in_each_module_around_them() -> None:
+    paths = [f"Net_0.Layer_{layer}.Linear_{2 * layer + at}" for layer in range(3) for at in range(2)]
+    kernels = [Kernel(at * 10.0, 10, kernel={"module": path}) for at, path in enumerate([*paths, "Net_0.Norm_0"])]
+    folded = _analysis(Scene(100, kernels)).module_classes
+    assert {fold.name: fold.us for fold in folded} == {"Net > Layer x 3 > Linear x 2": 60.0, "Net > Norm": 10.0}
+
+
+def test_modules_that_only_some_of_a_class_hold_are_counted_in_all() -> None:
+    paths = ["Net_0.Layer_0.Conv_0", "Net_0.Layer_1.Conv_1", "Net_0.Layer_1.Skip_0"]
+    kernels = [Kernel(at * 10.0, 10, kernel={"module": path}) for at, path in enumerate(paths)]
+    names = {fold.name for fold in _analysis(Scene(100, kernels)).module_classes}
+    assert names == {"Net > Layer x 2 > Conv", "Net > Layer x 2 > Skip (1 in all)"}
+
+
 def test_row_takes_the_regime_and_reason_with_most_of_its_time() -> None:
     fast, slow = {"regime": "near_roof"}, {"regime": "far_below_roof", "reason": "strided access"}
     kernels = [Kernel(0, 10, roofline=fast), Kernel(10, 10, roofline=fast), Kernel(20, 30, roofline=slow)]

@@ -336,6 +336,12 @@ def gpu_overhead() -> Analysis:
         kernels=tuple(sorted(rows, key=lambda row: -row.us)),
         ops=(Fold("aten::addmm", 24.0, 1210.4, 0.0994, {"compute": 1.0}),),
         modules=(Fold("GPT.block.mlp", 48.0, 1681.0, 0.138, {"compute": 0.72, "memory": 0.28}),),
+        module_classes=(
+            Fold("GPT", 1.0, 0.0, 0.0, {}, 310.0),
+            Fold("GPT > Block x 12 > MLP > Linear x 2", 24.0, 1210.4, 0.0994, {"compute": 1.0}, 1240.2),
+            Fold("GPT > Block x 12 > MLP > GELU", 24.0, 470.6, 0.0386, {"memory": 1.0}, 1241.1),
+            Fold("GPT > Embedding", 1.0, 20.1, 0.0017, {"memory": 1.0}, 0.4),
+        ),
         phases=phases(
             wall_us,
             data=(5120.2, {"overhead": 1.0}),

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from decimal import Decimal
+from itertools import takewhile
 
 import pytest
 from hypothesis import given
@@ -77,7 +78,7 @@ def test_lines_with_most_time_come_first_and_the_others_in_one_row() -> None:
 def test_one_place_alone_needs_no_table() -> None:
     assert table_of([(1.0, 2.0)]) is None
     assert table_of([(1.0, 2.0), (0.0, 0.0)]) is None
-    assert places.modules(replace(PLACES_ANALYSIS, modules=()), 4) is None
+    assert places.modules(replace(PLACES_ANALYSIS, modules=(), module_classes=()), 4) is None
 
 
 CURVE = ((10.0, 0.0), (20.0, 4.0), (25.0, 2.0), (30.0, 2.0))
@@ -118,6 +119,52 @@ def test_rows_that_differ_only_in_shapes_of_some_steps_are_added_up() -> None:
 def test_what_one_row_does_not_know_is_not_known_of_the_sum() -> None:
     (both,) = varying_together([ROW, replace(LONGER, flops=None, explained=None)])
     assert (both.kernel.flops, both.kernel.explained) == (None, None)
+
+
+def modules_of(*folds: Fold) -> TableSection:
+    table = places.modules(replace(PLACES_ANALYSIS, module_classes=folds), 4)
+    assert table is not None
+    return table
+
+
+def module(name: str, us: float, idle_us: float = 0.0) -> Fold:
+    return Fold(name, 1.0, us, us / PLACES_ANALYSIS.steps.wall_us, {"compute": 1.0}, idle_us)
+
+
+LAYERS = ("Net", 1.0), ("Net > Layer x 24 > Attention > Linear x 4", 400.0), ("Net > Layer x 24 > Norm", 90.0)
+
+
+def test_modules_are_told_by_class_with_what_is_inside_the_largest() -> None:
+    table = modules_of(*(module(*each) for each in LAYERS), module("Net > Head", 9.0))
+    assert table.title == "By module, mostly inside Net"
+    assert [(row.role, row.cells[0]) for row in table.rows] == [
+        ("plain", "Layer x 24"),
+        ("part", "Attention > Linear x 4"),
+        ("part", "Norm"),
+        ("plain", "Head"),
+        ("plain", "Net itself"),
+        ("total", "all of these"),
+    ]
+
+
+def test_of_two_models_neither_is_what_the_others_are_inside_of() -> None:
+    table = modules_of(module("Actor > Linear x 3", 50.0), module("Critic > Linear x 3", 50.0))
+    assert (table.title, table.rows[0].cells[0]) == ("By module", "Actor > Linear x 3")
+
+
+@given(st.lists(st.tuples(st.floats(0.01, 1e4), st.floats(0, 1e4)), min_size=2, max_size=40), st.integers(1, 8))
+def test_parts_of_a_module_add_up_to_it_and_modules_to_their_total(
+    amounts: list[tuple[float, float]], kinds: int
+) -> None:
+    folds = [module(f"Net > Block{at % kinds} > Kind{at}", *both) for at, both in enumerate(amounts)]
+    table = modules_of(*folds)
+    *rows, total = table.rows
+    heads = [row for row in rows if row.role != "part"]
+    assert sum(printed(row.cells[3]) for row in heads) == printed(total.cells[3])
+    for at, head in enumerate(rows):
+        parts = list(takewhile(lambda row: row.role == "part", rows[at + 1 :]))
+        if head.role == "plain" and parts:
+            assert sum(printed(row.cells[3]) for row in parts) == printed(head.cells[3])
 
 
 def test_phases_show_whole_percentages_that_never_read_as_nothing_or_all() -> None:
