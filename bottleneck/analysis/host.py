@@ -260,7 +260,8 @@ class Host:
 
     def holds(self, state: str, thread: str, times: Floats) -> Flags:
         """Mask of the times at which the thread of this label was in a state."""
-        return self.states_of(state).get(self.labels.get(thread, _NONE), NOTHING).at(times) >= 0
+        known = self.states.get(self.labels.get(thread, _NONE), {})
+        return known.get(HOST_STATES.index(state), NOTHING).at(times) >= 0
 
     def _stack(self, thread: int) -> Iterator[tuple[int, Segments, int]]:
         """States in the order in which they claim an instant, with the thread that each belongs to."""

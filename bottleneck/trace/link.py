@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pandas as pd
 
+from bottleneck.errors import TraceError
 from bottleneck.schema.analysis import GRAPH_CAPTURE, KERNELS_MISSING, ONE_OFF, SAMPLED, Caveat
 from bottleneck.schema.linked_trace import KERNEL_GAP_US, Linked, Losses, Trace, Window
 from bottleneck.schema.tables import CAPTURED, KERNELS, as_integers, category, nearest_ancestor, text_matches
@@ -341,12 +342,27 @@ class _Issued:
     replayed: Flags
 
 
+# The largest machines have 72 devices in one domain. Each is explained by itself, against the whole host.
+_MOST_DEVICES = 256
+
+
+def _check_devices(trace: Trace) -> None:
+    count = trace.device_args["device"].nunique()
+    if count > _MOST_DEVICES:
+        raise TraceError(
+            f"the trace holds work of {count} devices",
+            why=f"no process drives so many; at most {_MOST_DEVICES} are explained",
+            fix="give one trace per rank",
+        )
+
+
 def link(trace: Trace, window: Window) -> Linked:
     """OPS, KERNELS and PLACES of a trace, the share of device time whose op is known, and caveats.
 
     A trace without device work gets one row of KERNELS per op, with the op's self time. Events that lie outside the
     window are linked too; only their step is null.
     """
+    _check_devices(trace)
     trace = _without_host_collectives(trace)
     trees = build_trees(trace)
     issued = _issue(trace, trees)

@@ -289,6 +289,16 @@ def test_calls_that_launch_nothing_are_not_missed(tmp_path: Path) -> None:
     assert caveats(linked(tmp_path, [op("aten::x", 0, 150), *calls, launch(1, 5, 1), kernel(1, 200, 5)])) == []
 
 
+def test_more_devices_than_any_machine_has_are_refused(tmp_path: Path) -> None:
+    def on_devices(count: int) -> list[Event]:
+        work = [kernel(each, 10 * each, 2) for each in range(1, count + 1)]
+        return [event | {"args": event["args"] | {"device": number}} for number, event in enumerate(work)]
+
+    assert linked(tmp_path, on_devices(72)).kernels["device"].nunique() == 72
+    with pytest.raises(TraceError, match="257 devices"):
+        linked(tmp_path, on_devices(257))
+
+
 def test_events_of_unknown_categories_change_nothing(tmp_path: Path) -> None:
     events = [op("aten::x", 0, 20), launch(1, 5, 1), kernel(1, 30, 5)]
     odd = [complete("what", "never_heard_of", 3, 4), complete("Event Sync", "cuda_sync", 8, 40)]
