@@ -30,6 +30,8 @@ _DAMAGED = cast("type[Exception]", igzip_lib.error)
 
 _HAS_CHECKSUM, _HAS_EXTRA, _HAS_NAME, _HAS_COMMENT = 2, 4, 8, 16
 _RESCUE_STEP_BYTES = 64
+# Files made in blocks end with one empty member; hundreds in a row are no trace.
+_MOST_EMPTY_MEMBERS = 256
 
 
 class _Source:
@@ -67,8 +69,11 @@ class _Source:
 
     def skip_text(self) -> None:
         """Passes a zero-terminated text."""
-        while (byte := self.take(1)) and byte != b"\0":
-            pass
+        while data := self.block():
+            end = data.find(b"\0")
+            if end >= 0:
+                self.put_back(data[end + 1 :])
+                return
 
 
 def inflate(path: Path, blocks: Iterator[bytes], damage: Damage) -> Iterator[bytes]:
@@ -78,12 +83,15 @@ def inflate(path: Path, blocks: Iterator[bytes], damage: Damage) -> Iterator[byt
     the damage. Raises TraceError beyond the limits on size and ratio.
     """
     source = _Source(blocks)
-    yielded = 0
-    while _enter_member(source, damage):
+    yielded = empty = 0
+    while empty < _MOST_EMPTY_MEMBERS and _enter_member(source, damage):
+        before = yielded
         for text in _member(path, source, damage):
             yielded += len(text)
             _check_limits(path, yielded, source.taken)
             yield text
+        empty = 0 if yielded > before else empty + 1
+    damage["gzip-junk"] += 1 if empty >= _MOST_EMPTY_MEMBERS else 0
 
 
 def _enter_member(source: _Source, damage: Damage) -> bool:
