@@ -29,6 +29,7 @@ from bottleneck.commands.report_options import (
     Train,
     extent_of,
 )
+from bottleneck.harness.messages import RecordOptions
 
 if TYPE_CHECKING:
     from bottleneck.harness.finish import Ending
@@ -44,7 +45,7 @@ _MODULE = "-m", "--module"
 
 
 @dataclass(frozen=True)
-class RunOptions:
+class RunOptions(RecordOptions):
     """The options of the command line; ``settings`` are the name=value texts of ``--set``."""
 
     target: str
@@ -52,8 +53,6 @@ class RunOptions:
     module: bool = False
     settings: tuple[str, ...] = ()
     train: bool = False
-    steps: int | None = None
-    warmup: int | None = None
     output: Path | None = None
     force: bool = False
     strict: bool = False
@@ -61,10 +60,6 @@ class RunOptions:
     step: str | None = None
     stop: bool = False
     nproc_per_node: str | None = None
-    shapes: bool | None = None
-    stacks: bool | None = None
-    memory: bool | None = None
-    batch_test: bool | None = None
     extent: Extent = "screen"
 
 
@@ -347,13 +342,8 @@ def make_plan(options: RunOptions, make_folder: Callable[[], Path]) -> "Plan":
         module=options.module,
         settings=settings,
         train=options.train,
-        steps=options.steps,
-        warmup=options.warmup,
         step=options.step,
         stop=options.stop,
         nproc_per_node=options.nproc_per_node,
-        shapes=options.shapes,
-        stacks=options.stacks,
-        memory=options.memory,
-        batch_test=options.batch_test,
+        **options.record_options,
     )

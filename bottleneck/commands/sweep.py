@@ -90,9 +90,9 @@ def sweep_command(
     with the parameters. A point that fails has its reason in the table. Ctrl-C shows what was measured so far. On a
     machine that others use too, --turns 60 times all points side by side.
     """  # noqa: D301 - backspace is how click is told to keep the lines of an example
-    from bottleneck.experiment.record_once import RecordOptions
     from bottleneck.experiment.sweep import SweepPlan
     from bottleneck.experiment.sweep_points import configurations_of, make_series, parse_parameter
+    from bottleneck.harness.messages import RecordOptions
 
     picture, output = _picture(plot, output)
     named = [parse_parameter(text) for text in parameters or ()]

@@ -228,7 +228,8 @@ def _checked(tries: Sequence[str]) -> tuple[str, ...]:
 def _record(program: "Program", folder: Path, say: _Say) -> Path:
     """A recording of the program as it is, made as ``bottleneck run`` does; WorkloadError if the program fails."""
     from bottleneck.calibrate.cache import find_calibration
-    from bottleneck.experiment.record_once import TELEMETRY_S, Ceilings, ProgramFailed, Recorder, RecordOptions
+    from bottleneck.experiment.record_once import TELEMETRY_S, Ceilings, ProgramFailed, Recorder
+    from bottleneck.harness.messages import RecordOptions
 
     def tell(text: str) -> None:
         say(text.removeprefix("bottleneck: "), None)

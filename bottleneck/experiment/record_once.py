@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -11,7 +11,7 @@ from bottleneck.experiment.program import Program, Side
 from bottleneck.harness.finish import Ending, finish_recording, measured_spans, read_all_notes
 from bottleneck.harness.folder import RankFiles
 from bottleneck.harness.machine import available_bytes, busy_processors, count_memory_kills
-from bottleneck.harness.messages import TIMED_SECONDS, Notes, Plan
+from bottleneck.harness.messages import Notes, Plan, RecordOptions
 from bottleneck.harness.sensors import Monitor, SensorLog, Telemetry, make_samplers
 from bottleneck.harness.supervise import MemoryKills, QuietRun, child_command, describe_end, run_quietly
 from bottleneck.pipeline import explain
@@ -26,29 +26,6 @@ TELEMETRY_S = 0.02
 
 _LONGEST_REASON = 200
 _TRACEBACK = "Traceback (most recent call last):"
-
-
-@dataclass(frozen=True)
-class RecordOptions:
-    """Options for recording the steps of a program; the defaults are those of ``bottleneck run``.
-
-    Null leaves a number or a choice to the harness. ``changes`` are interventions by name, applied to the step.
-    ``device`` is torch's default one and ``threads`` its number of threads. With ``counting`` steps are profiled and
-    none is timed. ``timed_s`` is how long a step that can be repeated is timed.
-    """
-
-    steps: int | None = None
-    warmup: int | None = None
-    shapes: bool | None = None
-    stacks: bool | None = None
-    memory: bool | None = None
-    batch_test: bool | None = None
-    option_costs: bool = True
-    counting: bool = False
-    timed_s: float = TIMED_SECONDS
-    changes: tuple[str, ...] = ()
-    device: str | None = None
-    threads: int | None = None
 
 
 class ProgramFailed(Exception):  # noqa: N818 - an outcome that each caller describes in its own words
@@ -115,7 +92,7 @@ class Recorder:
             train=program.train,
             stop=program.form == "script",
             seed=program.seed,
-            **asdict(options),
+            **options.record_options,
         )
         kills = MemoryKills(count_memory_kills())
         entry = (_RECORD_CHANGED,) if plan.changes else ()

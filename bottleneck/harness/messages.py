@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from bottleneck.schema.measurements import BatchTest, Compilation, OptionCosts, PageFaults, PeakMemory, Timing
 from bottleneck.schema.recording import Form, LightWindow, StepSource
@@ -18,17 +19,42 @@ USUAL_STEPS, USUAL_WARMUP = 5, 3
 TIMED_SECONDS = 1.0
 
 
+@dataclass(frozen=True, kw_only=True)
+class RecordOptions:
+    """The way to measure the steps of a program; the defaults are those of ``bottleneck run``.
+
+    Null leaves a number or a choice to the harness. ``changes`` are applied to the step of a workload or a model, by
+    their names there; ``device`` is torch's default one and ``threads`` its number of threads, both set before the
+    program is loaded. Without ``option_costs`` the cost of the profiler's options is not measured. With ``counting``
+    steps are profiled, and none is timed. ``timed_s`` is how long a step that can be repeated is timed.
+    """
+
+    steps: int | None = None
+    warmup: int | None = None
+    shapes: bool | None = None
+    stacks: bool | None = None
+    memory: bool | None = None
+    batch_test: bool | None = None
+    option_costs: bool = True
+    counting: bool = False
+    timed_s: float = TIMED_SECONDS
+    changes: tuple[str, ...] = ()
+    device: str | None = None
+    threads: int | None = None
+
+    @property
+    def record_options(self) -> dict[str, Any]:
+        """These options by name, without those of a subclass."""
+        return {each.name: getattr(self, each.name) for each in dataclasses.fields(RecordOptions)}
+
+
 @dataclass(frozen=True)
-class Plan:
+class Plan(RecordOptions):
     """The program to run and the way to measure it; travels from the supervisor to the child as one JSON argument.
 
-    ``target`` is a file, or a module name where ``module`` is true. ``settings`` are the texts of ``--set``. ``steps``
-    and ``warmup`` are null where the user leaves their number to us, ``batch_test`` where its length decides. It is the
-    same for all ranks: each child knows its own. ``changes`` are applied to the step of a workload or a model, by their
-    names there; ``device`` is torch's default one and ``threads`` its number of threads, both set
-    before the program is loaded. Without ``option_costs`` the cost of the profiler's options is not measured.
-    ``seed`` sets the random numbers of a program that does not do so itself. With ``counting`` steps are profiled, and
-    none is timed. ``timed_s`` is how long a step that can be repeated is timed.
+    ``target`` is a file, or a module name where ``module`` is true. ``settings`` are the texts of ``--set``. It is the
+    same for all ranks: each child knows its own. ``seed`` sets the random numbers of a program that does not do so
+    itself.
     """
 
     folder: str
@@ -37,22 +63,10 @@ class Plan:
     module: bool
     settings: tuple[tuple[str, str], ...]
     train: bool
-    steps: int | None
-    warmup: int | None
     step: str | None = None
     stop: bool = False
     nproc_per_node: str | None = None
-    shapes: bool | None = None
-    stacks: bool | None = None
-    memory: bool | None = None
-    batch_test: bool | None = None
-    changes: tuple[str, ...] = ()
-    device: str | None = None
-    threads: int | None = None
-    option_costs: bool = True
     seed: int | None = None
-    counting: bool = False
-    timed_s: float = TIMED_SECONDS
 
     @classmethod
     def from_json(cls, text: str) -> "Plan":
