@@ -202,7 +202,7 @@ def assemble(columns: Columns, names: Sequence[str]) -> Assembled:
     Events without a time or a name, and those days away from all others, are left out and counted in the damage.
     """
     tracks = Tracks(list(columns.tracks))
-    ops, launches, devices = columns.ops.take(), columns.launches.take(), columns.devices.take()
+    ops, launches, devices = columns.ops.take(), *_correlated(columns.launches.take(), columns.devices.take())
     labels = sorted(set(names))
     events = _events(columns, names, labels, tracks)
     nameless = np.array([not label for label in labels] or [True])
@@ -227,6 +227,20 @@ def assemble(columns: Columns, names: Sequence[str]) -> Assembled:
         memory=_memory(columns.memory.take(), first_ns, tracks),
         first_ns=first_ns,
     )
+
+
+def _correlated(launches: Arrays, devices: Arrays) -> tuple[Arrays, Arrays]:
+    """Launches and device work with the External id as correlation, where the file calls it by that name.
+
+    A builder of ROCm traces has no field for the correlation: each piece of work shares an External id with one call.
+    """
+    called, issued = launches["external_id"], devices["external_id"]
+    has_other = (launches["correlation"] != ABSENT).any() or (devices["correlation"] != ABSENT).any()
+    called = called[called != ABSENT]
+    is_own = np.unique(issued).size == issued.size and np.unique(called).size == called.size
+    if has_other or not issued.size or not is_own or not np.isin(issued, called).all():
+        return launches, devices
+    return {**launches, "correlation": launches["external_id"]}, {**devices, "correlation": issued}
 
 
 def _ids_are_trusted(devices: Arrays, launches: Arrays) -> bool:

@@ -141,6 +141,17 @@ def test_without_correlation_the_external_id_ties_a_kernel_to_its_op(tmp_path: P
     assert ops_of_kernels(linked(tmp_path, [*ops, bare])) == ["aten::mm"]
 
 
+def test_an_external_id_that_a_call_shares_with_its_work_is_the_correlation(tmp_path: Path) -> None:
+    ops = [op("aten::mm", 10, 20, external_id=12), op("aten::add", 35, 20, external_id=13)]
+    work = [launch(1, 15, 2), launch(2, 40, 2), kernel(1, 50, 30), kernel(2, 80, 30)]
+    for event in work:
+        # Ids of their own, of which one is that of another op.
+        event["args"]["External id"] = event["args"].pop("correlation") + 11
+    result = linked(tmp_path, [*ops, *work])
+    assert result.kernels["launch_ts_us"].notna().all()
+    assert ops_of_kernels(result) == ["aten::mm", "aten::add"]
+
+
 def test_correlation_overrules_the_external_id(tmp_path: Path) -> None:
     ops = [op("aten::mm", 10, 20, external_id=12), op("aten::add", 35, 20, external_id=13)]
     work = [launch(1, 40, 2), kernel(1, 50, 30, args={"External id": 12})]

@@ -151,9 +151,9 @@ def test_rocm_before_2_3_takes_device_and_stream_from_the_track(tmp_path: Path) 
         tmp_path, [{**run, "args": {"External id": 30, "stream": "0x0"}}, {**work, "args": {"External id": 30}}]
     )
     assert trace.flavour == "rocm"
-    assert trace.device_args[["device", "stream", "external_id"]].values.tolist() == [[2, 3, 30]]
-    assert trace.device_args["correlation"].isna().all()
-    assert trace.launch_args["external_id"].tolist() == [30]
+    # Such files call the correlation 'External id'.
+    assert trace.device_args[["device", "stream", "correlation"]].values.tolist() == [[2, 3, 30]]
+    assert trace.launch_args["correlation"].tolist() == [30]
 
 
 @pytest.mark.parametrize(
