@@ -81,35 +81,63 @@ def _uneven_sizes(work: KernelWork, rows: Flags) -> tuple[str, ...]:
 
 _QUANTISED = re.compile(r"^(?:wave|tile) quantisation: .*?(\d+) % of")
 _FILLED_ENOUGH = 0.75
+# hipBLASLt writes the tile of a product, and in how many parts its sum is shared out, into the kernel's name.
+_TILE, _SPLIT = re.compile(r"^Cijk_\w*?_MT(\d{1,3})x(\d{1,3})x"), re.compile(r"_GSU(\d{1,3})_")
+_FEWEST_SMS = 32  # a small part has so many; an MI300X has 304
+_TUNE_TILES = (
+    "Let the library choose other tiles, or share each sum out among more of them (tuning: TunableOp, hipBLASLt)."
+)
 
 
 @requires_gain
 def unfilled_waves(evidence: Evidence) -> Draft | None:
     """Rule 30: tiles of products that leave more than a quarter of the slots of their last wave empty.
 
-    Gain: t (1 - fill) at most, from half of it; ``ROOFLINE.reason`` proves the fill from grid and sizes.
+    Gain: t (1 - fill) at most, from half of it; ``ROOFLINE.reason`` proves the fill from grid and sizes. Where the size
+    of the device is not known, tiles that are too few for any.
     """
     work = work_of(evidence)
-    fill = _fill(work)
+    fill = _fill(work) if evidence.analysis.device.sm_count else _most_fill(work)
     rows = (fill < _FILLED_ENOUGH) & work.family("matmul", "convolution")
     if runs_on_host(evidence) or share(work, rows) < _LEAST_SHARE:
         return None
     less = np.where(rows, np.minimum(work.us * (1 - fill), work.us - work.floor_us()), 0.0)
+    few = () if evidence.analysis.device.sm_count else _few_tiles(work, rows)
     return Draft(
         slug="unfilled-waves",
         title="The tiles of products do not fill the device evenly",
         evidence=(
             *describe_rows(work, rows),
-            *sorted({f"{reason}" for reason in _reasons(work, rows)})[:3],
+            *(few or sorted({f"{reason}" for reason in _reasons(work, rows)})[:3]),
             *critical_path_note(work, less),
         ),
-        advice="Choose batch or sequence so that the tiles fill whole waves, or let an autotuner choose other tiles.",
+        advice=_TUNE_TILES
+        if few
+        else "Choose batch or sequence so that the tiles fill whole waves, or let an autotuner choose other tiles.",
         gain_us=gain_of(work, less / 2, less),
         claims=claims_of_rows(work, less),
-        code='model = torch.compile(model, mode="max-autotune")  # or another batch size',
+        code=_TUNE["rocm"][1] if few else 'model = torch.compile(model, mode="max-autotune")  # or another batch size',
         tries=("compile-max-autotune",),
         confidence="low",
     )
+
+
+def _most_fill(work: KernelWork) -> Floats:
+    """The part of a device of unknown size that the tiles of each product fill at most; NaN where the name has none.
+
+    Tiles that share their sum out (global split-U of hipBLASLt) count once for each part.
+    """
+    names = [str(name) for name in work.evidence.linked.kernels["name"].cat.categories]
+    found = [(_TILE.search(name), _SPLIT.search(name)) for name in names]
+    tiles = np.array([(float(t[1]), float(t[2]), float(s[1]) if s else 1.0) if t else (np.nan,) * 3 for t, s in found])
+    rows, columns, parts = tiles.reshape(-1, 3)[work.evidence.linked.kernels["name"].cat.codes.to_numpy()[work.row]].T
+    count = np.ceil(work.cost("m") / rows) * np.ceil(work.cost("n") / columns) * work.cost("batch")
+    return np.asarray(np.minimum(count * parts / _FEWEST_SMS, 1.0))
+
+
+def _few_tiles(work: KernelWork, rows: Flags) -> tuple[str, ...]:
+    most = float(np.nanmax(_most_fill(work)[rows]) * _FEWEST_SMS)
+    return (f"at most {format_count(most)} tiles at once: even small devices have {_FEWEST_SMS} multiprocessors",)
 
 
 def _fill(work: KernelWork) -> Floats:

@@ -1,5 +1,6 @@
 """Rules of products and attention: shapes, waves, many small ones, near and far from the roof."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,9 @@ from bottleneck.advice.matrix_products import (
     unfilled_waves,
 )
 from bottleneck.pipeline import examine
+from bottleneck.schema.evidence import Evidence
 from bottleneck.schema.sources import find_traces
+from tests.advice.cases import with_analysis
 from tests.advice.programs import Call, halves, on_cpu, on_gpu
 
 ALIGNED, ODD = (f"cutlass_80_tensorop_bf16_s16816gemm_relu_bf16_128x128_64x3_nn_align{n}" for n in (8, 1))
@@ -53,6 +56,21 @@ def test_tiles_that_begin_another_wave_leave_most_of_it_empty(tmp_path: Path) ->
 
 def heads(count: int, us: float = 15) -> list[Call]:
     return [product(128, 768, 768, us, grid=36)] * count
+
+
+def tiled(folder: Path, m: int) -> Evidence:
+    """A product in tiles of 256 x 128, its sum shared out twice, on a device that the trace does not name."""
+    name = "Cijk_Ailk_Bljk_BBS_BH_MT256x128x64_MI16x16x16x1_SN_GSU2_GSUAMB_ISA942"
+    case = on_gpu(folder, [Call("aten::mm", 1000, [[m, 131072], [131072, 512]], name, more=halves(2))])
+    return with_analysis(case, device=replace(case.analysis.device, sm_count=None, kind="rocm"))
+
+
+def test_tiles_that_are_too_few_for_any_device_need_other_tiles(tmp_path: Path) -> None:
+    draft = unfilled_waves(tiled(tmp_path / "few", 256))
+    assert draft is not None and draft.gain_us is not None
+    assert "at most 8 tiles" in draft.evidence[1] and "TunableOp" in draft.advice
+    assert draft.gain_us.high == pytest.approx(0.75 * 1000, rel=0.01)
+    assert unfilled_waves(tiled(tmp_path / "many", 4096)) is None
 
 
 def test_three_small_products_of_one_shape_could_be_one(tmp_path: Path) -> None:
