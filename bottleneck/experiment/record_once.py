@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -11,12 +11,14 @@ from bottleneck.experiment.program import Program, Side
 from bottleneck.harness.finish import Ending, finish_recording, measured_spans, read_all_notes
 from bottleneck.harness.folder import RankFiles
 from bottleneck.harness.machine import available_bytes, busy_processors, count_memory_kills
-from bottleneck.harness.messages import Notes, Plan, RecordOptions
+from bottleneck.harness.messages import TIMED_SECONDS, Notes, Plan, RecordOptions
 from bottleneck.harness.sensors import Monitor, SensorLog, Telemetry, make_samplers
 from bottleneck.harness.supervise import MemoryKills, QuietRun, child_command, describe_end, run_quietly
-from bottleneck.pipeline import explain
+from bottleneck.pipeline import examine, explain, finish
 from bottleneck.schema.evidence import Explanation
+from bottleneck.schema.measurements import Timing
 from bottleneck.schema.recording import Recording, kept_environment
+from bottleneck.schema.sources import find_traces
 
 LOG_FILE = "stderr.txt"
 _RECORD_CHANGED = "bottleneck.experiment.child_entry:record_changed"
@@ -124,13 +126,17 @@ class Recorder:
         return ran, telemetry
 
 
-def record_side(program: Program, folder: Path, side: Side, ceilings: Ceilings) -> Explanation:
+def record_side(
+    program: Program, folder: Path, side: Side, ceilings: Ceilings | None = None, unprofiled: Timing | None = None
+) -> Explanation:
     """The case of a program that runs in the side's folder, from which its target is named.
 
-    Its steps are timed without the profiler first, and judged by the ceilings, which all sides share. WorkloadError,
-    with what it wrote last, where it fails or makes no trace.
+    Its steps are timed without the profiler first, and judged by the ceilings, which all sides share; null for none.
+    With ``unprofiled`` the ledger adds up to that step instead, which was timed more carefully. WorkloadError, with
+    what it wrote last, where it fails or makes no trace.
     """
-    options = RecordOptions(shapes=True, stacks=True, batch_test=False, option_costs=False)
+    seconds = TIMED_SECONDS if unprofiled is None else TIMED_SECONDS / 4
+    options = RecordOptions(shapes=True, stacks=True, batch_test=False, option_costs=False, timed_s=seconds)
     recorder = Recorder({**os.environ, **side.variables}, side.folder, ceilings)
     try:
         recorder.record(program, folder, options, "trace")
@@ -140,7 +146,9 @@ def record_side(program: Program, folder: Path, side: Side, ceilings: Ceilings) 
             why=failed.reason,
             fix=f"see that it runs there: bottleneck run {program.target}",
         ) from None
-    return explain([folder])
+    if unprofiled is None:
+        return explain([folder])
+    return finish(examine(replace(find_traces(folder)[0], unprofiled=unprofiled)))
 
 
 def why_it_failed(ran: QuietRun, memory_kills: int | None) -> str:

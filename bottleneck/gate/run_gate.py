@@ -23,6 +23,7 @@ from bottleneck.experiment.git_clone import (
 )
 from bottleneck.experiment.paired_processes import TimingEffort, time_in_pairs
 from bottleneck.experiment.program import Program, Side
+from bottleneck.experiment.record_once import record_side
 from bottleneck.experiment.worktree import Base, base_side, lacks
 from bottleneck.gate.acceptance import last_path, write_last
 from bottleneck.gate.count import count
@@ -48,6 +49,7 @@ _ONE_BY_ONE = (
     "both sides were recorded under the profiler, one after the other: their counts are exact, but the slowdown is "
     "only known from the verdict's timing in turns"
 )
+_AS_TIMED = "the times of both sides are recorded one after the other, and add up to the steps that were timed in turns"
 
 
 @dataclass(frozen=True)
@@ -234,12 +236,35 @@ def _explain(run: GateRun, program: Program, result: WorkloadResult, counted: Co
         before = count_program(program, folder / f"base-{result.name}", run.base_side, tell=run.say)
     except BottleneckError as error:
         return replace(result, warnings=(*result.warnings, f"the base could not be recorded: {error.what}"))
+    cases, note = _cases_as_timed(run, program, result), _AS_TIMED
+    if cases is None:
+        cases, note = (before.case, after.case), _ONE_BY_ONE
     comparison = compare(
-        ComparedSide(run.base.label, str(run.base_side.folder), case=before.case, counts=before.counts),
-        ComparedSide("this", str(run.root), case=after.case, counts=after.counts),
+        ComparedSide(run.base.label, str(run.base_side.folder), case=cases[0], counts=before.counts),
+        ComparedSide("this", str(run.root), case=cases[1], counts=after.counts),
         run.touched,
     )
-    return replace(result, comparison=replace(comparison, notes=(_ONE_BY_ONE, *comparison.notes)))
+    return replace(result, comparison=replace(comparison, notes=(note, *comparison.notes)))
+
+
+def _cases_as_timed(run: GateRun, program: Program, result: WorkloadResult) -> tuple[Explanation, Explanation] | None:
+    """The cases of base and candidate, whose ledgers add up to the steps timed in turns; null where none were.
+
+    The recordings that were counted follow every line of the program, which takes many times as long as the step.
+    """
+    timed = result.time
+    if run.base_side is None or timed is None or timed.base_us is None or timed.candidate_us is None:
+        return None
+    sides = (("base", run.base_side, timed.base_us), ("this", run.candidate, timed.candidate_us))
+    cases = []
+    for name, side, step in sides:
+        folder = run.scratch / f"times-{result.name}-{name}"
+        folder.mkdir(parents=True)
+        try:
+            cases.append(record_side(program, folder.resolve(), side, unprofiled=step))
+        except BottleneckError:  # a script that ends before it can be profiled was counted all the same
+            return None
+    return cases[0], cases[1]
 
 
 def _lines(error: BottleneckError) -> tuple[str, ...]:
