@@ -120,7 +120,9 @@ def _ours_in_trace(case: Case, analysis: Analysis) -> Amounts:
     modelled = [row for row in rows if row.bytes_low]
     if not modelled:  # a copy, which is judged by the bytes that cross the link
         return Amounts(0.0, analysis.totals.h2d_bytes, analysis.totals.h2d_bytes)
-    calls = max(row.calls for row in modelled)
+    # A call has a row per kernel, and calls from different lines have rows of their own.
+    lines = {(row.source, row.module) for row in modelled}
+    calls = sum(max(row.calls for row in modelled if (row.source, row.module) == line) for line in lines)
     amounts = (
         sum(getattr(row, name) or 0.0 for row in modelled) / calls for name in ("flops", "bytes_low", "bytes_high")
     )
