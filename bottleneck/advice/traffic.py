@@ -164,7 +164,8 @@ _OF_ROWS = (
 def scattered_lookups(evidence: Evidence) -> Draft | None:
     """Rule 22: embeddings, gathers, indexing and scatters beyond 10 % of the device's work.
 
-    Gain: t - B/W at most, from half of it: what hot rows and atomic adds cost beyond their bytes.
+    Gain: t - B/W at most, from half of it: what hot rows and atomic adds cost beyond their bytes. Where rows of other
+    tensors than embeddings move, it is at least what the quickest large lookup of the same trace would spare.
     """
     work = work_of(evidence)
     rows = work.family(*_LOOKUPS)
@@ -174,6 +175,9 @@ def scattered_lookups(evidence: Evidence) -> Draft | None:
     less = np.where(rows, work.us - work.memory_us(), 0.0)
     backward = float(work.us[rows & work.op_like(_BACKWARD)].sum())
     embedded = float(work.us[rows & work.op_like(_EMBEDDING)].sum()) > us / 2
+    large = rows & (work.roof("bytes_low") >= _LARGE_BYTES) & work.bound("memory")
+    best = float(np.nan_to_num(work.roof("explained")[large]).max(initial=0.0))
+    reached = np.where(large, np.clip(work.us - work.memory_us() / max(best, 1e-9), 0.0, less), 0.0)
     advice, code = (_OF_GRADIENTS if backward > us / 2 else _OF_EMBEDDINGS) if embedded else _OF_ROWS
     return Draft(
         slug="scattered-lookups",
@@ -185,7 +189,7 @@ def scattered_lookups(evidence: Evidence) -> Draft | None:
             *critical_path_note(work, less),
         ),
         advice=advice,
-        gain_us=gain_of(work, less / 2, less),
+        gain_us=gain_of(work, less / 2 if embedded else np.maximum(less / 2, reached), less),
         claims=claims_of_rows(work, less),
         code=code,
         confidence="low",
