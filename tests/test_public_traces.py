@@ -16,7 +16,7 @@ from bottleneck.advice.ranking import rank
 from bottleneck.errors import TraceError
 from bottleneck.gate.count import count
 from bottleneck.pipeline import Options, analyse, explain
-from bottleneck.report.analysis_document import SCREEN_LINES, to_screen
+from bottleneck.report.analysis_document import SCREEN_LINES, to_screen, to_terminal
 from bottleneck.report.json_text import to_json
 from bottleneck.schema.analysis import Analysis, KernelSummary
 from scripts.write_schema import ANALYSIS
@@ -84,9 +84,12 @@ def test_the_catalogue_knows_every_file(traces: Path) -> None:
 
 @pytest.mark.parametrize("name", READABLE)
 def test_the_report_of_every_trace_fits_one_screen(traces: Path, name: str) -> None:
-    text = to_screen(analysed(traces / name))
+    analysis = analysed(traces / name)
+    text = to_screen(analysis)
     assert len(text.splitlines()) <= SCREEN_LINES
     assert [line for line in text.splitlines() if cell_len(line) > 80] == []
+    screen, whole = (set(re.findall(r"^([123])[.] ", each, re.MULTILINE)) for each in (text, to_terminal(analysis)))
+    assert whole <= screen
 
 
 @pytest.mark.parametrize("name", READABLE)

@@ -352,9 +352,11 @@ _PLACES = 6  # lines and modules: enough to see where to look, since the JSON ha
 class _Room:
     """Amounts that a screen has room for.
 
-    ``accounts`` are those of a group, ``code`` the lines of code of a finding, ``characters`` those of a text, and
-    ``sentence`` those of the verdict's.
+    ``facts`` are the first of _SCREEN_FACTS, ``accounts`` those of a group, ``code`` the lines of code of a finding,
+    ``characters`` those of a text, and ``sentence`` those of the verdict's.
     """
+
+    facts: int = 5
 
     findings: int = 3
     caveats: int = 3
@@ -381,8 +383,12 @@ _SHRINKS: tuple[Mapping[str, int], ...] = (
     {"accounts": 2},
     {"characters": 130},
     {"caveats": 0},
-    {"sentence": 240, "characters": 100},
-    {"findings": 2, "accounts": 1},
+    {"facts": 4},
+    {"accounts": 1},
+    {"facts": 3},
+    {"characters": 100},
+    {"sentence": 240},
+    {"findings": 2},
     {"sentence": 160, "characters": 78},
 )
 SCREEN_LINES = 50
@@ -399,11 +405,23 @@ def _screen(analysis: Analysis, room: _Room) -> Document:
     )
     return replace(
         whole,
-        sentence=cut_text(whole.sentence, room.sentence),
-        facts=tuple((label, cut_text(text, room.characters)) for label, text in whole.facts if label in _SCREEN_FACTS),
+        sentence=_cut_sentence(analysis.verdict, room.sentence),
+        facts=tuple(
+            (label, cut_text(text, room.characters))
+            for label, text in whole.facts
+            if label in _SCREEN_FACTS[: room.facts]
+        ),
         sections=tuple(section for section in sections if section),
         closing=_where_the_rest_is(analysis.recording),
     )
+
+
+def _cut_sentence(verdict: Verdict, limit: int) -> str:
+    """The verdict in at most so many characters; the action that ends it stays, where it leaves a third of them."""
+    first = "" if verdict.first_step is None else f" First: {verdict.first_step}."
+    if len(verdict.sentence) <= limit or not verdict.sentence.endswith(first) or len(first) > limit * 2 / 3:
+        return cut_text(verdict.sentence, limit)
+    return cut_text(verdict.sentence.removesuffix(first), limit - len(first)) + first
 
 
 def _where_the_rest_is(recording: RecordingInfo) -> str:

@@ -291,6 +291,15 @@ def test_no_analysis_takes_more_than_one_screen(words: int, accounts: int, findi
     assert shown.count("[a-slug]") == min(findings, 3) or findings > 2
 
 
+def test_a_long_verdict_keeps_its_first_action_on_the_screen() -> None:
+    whole = gpu_overhead()
+    caveats = (Caveat("a-caveat", "word " * 60, 0.5),) * 9
+    action = "raise the batch size"
+    verdict = replace(whole.verdict, sentence=f"{'Much holds it back. ' * 40}First: {action}.", first_step=action)
+    shown = " ".join(to_screen(replace(whole, verdict=verdict, caveats=caveats)).split())
+    assert f"Much holds it back. … First: {action}." in shown
+
+
 def test_accounts_that_a_screen_has_no_room_for_are_one_row_and_the_ledger_still_adds_up() -> None:
     entries = tuple(LedgerEntry(f"overhead.{name}", "overhead", us, us / 100) for name, us in PARTS.items())
     whole = replace(gpu_overhead(), ledger=entries)
