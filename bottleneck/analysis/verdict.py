@@ -14,6 +14,7 @@ from bottleneck.schema.analysis import (
     ONE_OFF,
     ONE_RANK,
     REGIMES,
+    TRUNCATED,
     Bound,
     Caveat,
     Finding,
@@ -96,6 +97,7 @@ class Grounds:
     sides: TwoSided | None = None
     straggler: str | None = None
     is_one_of_several: bool = False
+    cut_off: str | None = None
 
 
 @dataclass(frozen=True)
@@ -128,6 +130,7 @@ def grounds_of(evidence: Evidence) -> Grounds:
         sides=evidence.sides,
         straggler=evidence.straggler,
         is_one_of_several=any(caveat.slug == ONE_RANK for caveat in analysis.caveats),
+        cut_off=next((caveat.message for caveat in analysis.caveats if caveat.slug == TRUNCATED), None),
     )
 
 
@@ -235,7 +238,8 @@ def decide(grounds: Grounds, findings: Sequence[Finding] = ()) -> Verdict:
     aside = _start_up_share(grounds.ledger)
     start_up = f"Start-up that is paid once takes {format_share(aside)} and is set aside" if aside else None
     parts = (_opening(grounds, decision) + _doubt(decision), start_up, sides, f"First: {step}")
-    sentence = " ".join([*filter(None, [grounds.straggler]), *(f"{part}." for part in parts if part)])
+    cut_off = f"The file was cut off, so this judges only a part: {grounds.cut_off}." if grounds.cut_off else None
+    sentence = " ".join([*filter(None, [cut_off, grounds.straggler]), *(f"{part}." for part in parts if part)])
     return Verdict(decision.bound, decision.regime, decision.share, sentence, decision.shares, step)
 
 

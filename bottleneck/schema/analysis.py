@@ -44,6 +44,8 @@ GROUPS = ("compute", "memory", "overhead", "communication", "transfer", "unknown
 # Slugs of caveats that leave no verdict: much of the device's work is not in the trace, or the times are not its own.
 DISTURBED, CONTENDED = "disturbed-profile", "contended"
 HALF_RECORDED, GRAPH_CAPTURE, ONE_OFF = "device-not-recorded", "graph-capture", "one-off"
+# The file ends early: what came later is missing.
+TRUNCATED = "truncated"
 # No longer holds once several ranks are looked at together.
 ONE_RANK = "one-rank"
 TWO_SIDED = "two-sided"

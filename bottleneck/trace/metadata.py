@@ -174,10 +174,19 @@ def _has_device_work(columns: Columns) -> bool:
 _ON_A_DEVICE = re.compile(r"aten::_?(?:cudnn|miopen)_(?!is_acceptable)\w+|nccl:\w+|\w+::\w+_cuda")
 
 
-def missing_device_work(columns: Columns) -> tuple[Caveat, ...]:
-    """A caveat when kernels were launched, or ops ran on a device, but none of its work was recorded."""
+_CUT_OFF = ("truncated-json", "unclosed-json", "truncated-gzip", "corrupt-gzip")
+
+
+def missing_device_work(columns: Columns, metadata: Metadata) -> tuple[Caveat, ...]:
+    """A caveat when kernels were launched, or ops ran on a device, but none of its work was recorded or kept."""
     if _has_device_work(columns):
         return ()
+    if metadata.devices and any(columns.damage[kind] for kind in _CUT_OFF):
+        message = (
+            f"the file was cut off before any work of its device ({metadata.devices[0].name}), so that only a part of"
+            " the host side shows"
+        )
+        return (Caveat("no-device-events", message),)
     if not any(name in columns.names for name in _LAUNCHES):
         return _half_recorded(columns)
     return (

@@ -313,7 +313,7 @@ def _trace(path: Path, columns: Columns, metadata: Metadata, assembled: Assemble
         world_size=metadata.world_size,
         counts=dict(columns.counts),
         facts=metadata.facts,
-        caveats=(*columns.damage.caveats(columns.count), *missing_device_work(columns)),
+        caveats=(*columns.damage.caveats(columns.count), *missing_device_work(columns, metadata)),
     )
 
 
