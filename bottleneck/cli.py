@@ -3,11 +3,12 @@
 import functools
 import gc
 import os
+import shlex
 import signal
 import sys
 import tempfile
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any
@@ -18,19 +19,20 @@ from bottleneck import __version__
 from bottleneck.errors import BottleneckError, UsageError
 
 # Options end at the first argument of `run`: everything after the file belongs to the user's program.
-_RUN_SETTINGS = {"allow_interspersed_args": False}
+_PROGRAM: Mapping[str, Any] = {"context_settings": {"allow_interspersed_args": False}}
 
-# The command NAME is the function `NAME_command` of bottleneck/commands/NAME.py, imported when it is needed.
-COMMANDS: tuple[tuple[str, dict[str, bool]], ...] = (
-    ("run", _RUN_SETTINGS),
-    ("report", {}),
-    ("compare", {}),
-    ("gate", {}),
-    ("accept", {}),
-    ("sweep", {}),
-    ("verify", _RUN_SETTINGS),
-    ("calibrate", {}),
-    ("doctor", {}),
+# The command NAME is the function `NAME_command` of bottleneck/commands/NAME.py, imported when it is needed. The list
+# of commands has room for 64 characters of each `short_help`.
+COMMANDS: tuple[tuple[str, Mapping[str, Any]], ...] = (
+    ("run", {"short_help": "Record a program while it runs, then report.", **_PROGRAM}),
+    ("report", {"short_help": "Explain where the time of a recorded program went."}),
+    ("compare", {"short_help": "Say what changed between two recordings, and where."}),
+    ("gate", {"short_help": "Fail a build when a step does more, or takes longer."}),
+    ("accept", {"short_help": "Accept what the gate found, with a reason."}),
+    ("sweep", {"short_help": "Measure a step over values of its parameters."}),
+    ("verify", {"short_help": "Try what the findings advise, and measure what it is worth."}),
+    ("calibrate", {"short_help": "Measure what a device of this machine can do."}),
+    ("doctor", {"short_help": "Say what can be measured here, or whether a trace is whole."}),
 )
 
 # Commands that look for settings, or write, in the working folder; a program may run without one.
@@ -61,7 +63,8 @@ def build_app(only: str | None = None) -> typer.Typer:
     @app.callback()
     def bottleneck(
         version: Annotated[
-            bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and leave.")
+            bool,
+            typer.Option("--version", "-V", callback=_show_version, is_eager=True, help="Show the version and leave."),
         ] = False,
     ) -> None:
         """Says which of compute, memory bandwidth or overhead holds a PyTorch program back.
@@ -70,7 +73,7 @@ def build_app(only: str | None = None) -> typer.Typer:
         bottleneck run model.py         record the program, then report
         bottleneck report trace.json    explain a trace that you already have
         bottleneck compare A B          what changed between two runs, and where
-        bottleneck gate                 fail a build when a step does more, or takes longer
+        bottleneck gate                 fail a build when a step gets worse
         bottleneck doctor               what can be measured here, and what would help
         """  # noqa: D301 - backspace is how click is told to keep the lines of an example
 
@@ -80,14 +83,14 @@ def build_app(only: str | None = None) -> typer.Typer:
     return app
 
 
-def _add_command(app: typer.Typer, name: str, settings: dict[str, bool]) -> None:
+def _add_command(app: typer.Typer, name: str, settings: Mapping[str, Any]) -> None:
     function = getattr(import_module(f"bottleneck.commands.{name}"), f"{name}_command")
     kind = None
     if name == "run":
         from bottleneck.commands.run import ProgramCommand  # noqa: PLC0415 - no other command needs it
 
         kind = ProgramCommand
-    app.command(name, cls=kind, context_settings={**settings})(_ended_by_its_signal(function))
+    app.command(name, cls=kind, **settings)(_ended_by_its_signal(function))
 
 
 def _ended_by_its_signal(function: Callable[..., None]) -> Callable[..., None]:
@@ -143,9 +146,36 @@ def _check_folder() -> None:
         raise UsageError("the working folder no longer exists", fix="change to a folder that does") from exc
 
 
+def _command_line(arguments: list[str]) -> list[str]:
+    """The arguments with the words `version` and `help` as options; UsageError for an unknown command."""
+    first, rest = arguments[:1], arguments[1:]
+    names = [name for name, _ in COMMANDS]
+    if first == ["version"]:
+        return ["--version"]
+    if first == ["help"]:
+        return [*rest[:1], "--help"]
+    if not first or first[0].startswith("-") or first[0] in names:
+        return arguments
+    if Path(first[0]).suffix == ".py":
+        meant = ["run", *arguments]
+    elif Path(first[0]).exists() or first[0].endswith((".json", ".json.gz")):
+        meant = ["report", *arguments]
+    else:
+        from difflib import get_close_matches  # noqa: PLC0415 - for a misspelt command only
+
+        near = get_close_matches(first[0], names, n=1)
+        meant = [*near, *rest] if near else ["--help"]
+    raise UsageError(
+        f"{shlex.quote(first[0])} is no command",
+        why=f"the commands are {', '.join(names)}",
+        fix=f"did you mean: bottleneck {shlex.join(meant)}?",
+    )
+
+
 def _run(arguments: list[str]) -> int:
-    first = arguments[0] if arguments else None
     try:
+        arguments = _command_line(arguments)
+        first = arguments[0] if arguments else None
         if first in _NEEDS_FOLDER:
             _check_folder()
         app = build_app(only=first if first in dict(COMMANDS) else None)

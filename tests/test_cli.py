@@ -51,8 +51,9 @@ def test_an_unknown_device_is_exit_2_and_names_near_ones(capsys: pytest.CaptureF
     assert "NVIDIA H100 80GB HBM3" in capsys.readouterr().err
 
 
-def test_the_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
-    assert _run(["--version"]) == 0
+@pytest.mark.parametrize("word", ["--version", "-V", "version"])
+def test_the_version_is_printed(capsys: pytest.CaptureFixture[str], word: str) -> None:
+    assert _run([word]) == 0
     assert __version__ in capsys.readouterr().out
 
 
@@ -120,6 +121,43 @@ def test_every_command_has_help_and_stands_in_the_reference(capsys: pytest.Captu
         assert _run([name, "--help"]) == 0
         assert len(capsys.readouterr().out) > 200
         assert f"`bottleneck {name}" in page
+
+
+@pytest.mark.parametrize("name", [name for name, _ in COMMANDS])
+def test_every_command_shows_an_example_of_itself_within_80_columns(
+    capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    assert _run(["help", name]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line for line in lines if line.startswith(f"  bottleneck {name}")]
+    assert [line for line in lines if len(line) > 80] == []
+
+
+def test_the_list_of_commands_cuts_no_first_line(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    assert _run(["help"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line for line in lines if len(line) > 80] == []
+    rows = lines[lines.index("Commands:") + 1 :]
+    assert [(row.split()[0], row[-3:] == "...") for row in rows] == [(name, False) for name, _ in COMMANDS]
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        (["train.py", "--lr", "3"], "bottleneck run train.py --lr 3?"),
+        (["my trace.json.gz"], "bottleneck report 'my trace.json.gz'?"),
+        (["reprot", "a.json"], "bottleneck report a.json?"),
+        (["xyzzy"], "bottleneck --help?"),
+    ],
+)
+def test_what_is_no_command_is_exit_2_with_the_line_that_was_meant(
+    capsys: pytest.CaptureFixture[str], typed: list[str], meant: str
+) -> None:
+    assert _run(typed) == 2
+    assert f"did you mean: {meant}" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -84,7 +84,7 @@ def gate_command(
 
     \b
     bottleneck gate --update               the first lock-files: commit them
-    bottleneck gate                        all workloads of pyproject.toml, against the merge-base
+    bottleneck gate                        all of pyproject.toml
     bottleneck gate model.py --only counters
     bottleneck gate now.json.gz --against before.json.gz
     bottleneck gate --out gate --format markdown,junit,sarif

@@ -83,8 +83,8 @@ def sweep_command(
 
     \b
     bottleneck sweep model.py --param batch_size=1:256:x2 --plot sweep.png
-    bottleneck sweep model.py --param batch_size=1,8,64 --backends eager,inductor,torchscript
-    bottleneck sweep model.py --param batch_size=1,64 --param hidden=64,512 --threads 1,2
+    bottleneck sweep model.py --param batch_size=1,8,64 --backends eager,inductor
+    bottleneck sweep model.py --param batch_size=1,64 --threads 1,2
 
     Each point is measured in a process of its own, which takes about ten seconds, in an order that has nothing to do
     with the parameters. A point that fails has its reason in the table. Ctrl-C shows what was measured so far. On a
