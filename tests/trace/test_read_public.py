@@ -19,7 +19,13 @@ from tests.trace.read_files import check_promises, slugs
 _BY_OTHER_WORDS = {"legacy-array", "npu-ascend", "mtia"}
 
 # Damaged as the catalogue says: names with unescaped Windows paths; a grid written as a string.
-_CAVEATS = {"DESKTOP-QEE21EV_9792": "repaired-json", "pytorch-trace-tui": "odd-arguments"}
+_CAVEATS = {
+    "DESKTOP-QEE21EV_9792": "repaired-json",
+    "pytorch-trace-tui": "odd-arguments",
+    # Programs of several GPUs, recorded without any of them.
+    "distributed_info_not_found": "device-not-recorded",
+    "rank_non_gpu": "device-not-recorded",
+}
 
 
 def catalogue(traces: Path) -> list[dict[str, str]]:
