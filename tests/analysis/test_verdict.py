@@ -341,7 +341,9 @@ def test_advice_to_record_anew_stays_first(grounds: Grounds) -> None:
 
 def test_a_file_that_was_cut_off_is_said_first() -> None:
     verdict = _verdict(_SYNC, grounds=replace(_GROUNDS, cut_off="the file ends inside an event"))
-    assert verdict.sentence.startswith("The file was cut off, so this judges only a part: the file ends inside an event.")
+    assert verdict.sentence.startswith(
+        "The file was cut off, so this judges only a part: the file ends inside an event."
+    )
 
 
 def test_the_sentence_on_a_straggler_stands_first_whatever_it_says() -> None:
