@@ -18,6 +18,7 @@ from bottleneck.advice.quantities import (
     format_times,
     has_backward_marks,
     kernels_in_window,
+    mark_spans,
     runs_on_host,
 )
 from bottleneck.advice.ranking import Draft
@@ -268,13 +269,13 @@ def _match_rows(column: "pd.Series[str]", holds: Callable[[str], object], rows: 
 
 
 def inside_marks(evidence: Evidence, at_us: Floats, mark: "re.Pattern[str]") -> Flags:
-    """Mask of the times that lie inside a mark (annotation or op) of such a name."""
+    """Mask of the times that lie inside a mark (annotation or op) of such a name; see ``mark_spans``."""
     events = evidence.linked.trace.events
     marks = np.flatnonzero(text_matches(events["name"], mark.search, _NAME_LIMIT))
     if not marks.size:
         return np.zeros(at_us.size, dtype=bool)
-    start = events["ts_us"].to_numpy()[marks]
-    end = np.maximum.accumulate(start + events["dur_us"].to_numpy()[marks])
+    start, end = mark_spans(evidence, marks)
+    end = np.maximum.accumulate(end)
     before = np.searchsorted(start, at_us, side="right") - 1
     return np.asarray((before >= 0) & (at_us < end[np.maximum(before, 0)]))
 

@@ -13,7 +13,8 @@ import numpy.typing as npt
 
 from bottleneck.schema.analysis import BROKEN_TRACE_SLUGS, Confidence, IdleCause
 from bottleneck.schema.evidence import Evidence, OpSum
-from bottleneck.schema.tables import text_matches
+from bottleneck.schema.op_names import BACKWARD_NODE, OPTIMIZER_STEP
+from bottleneck.schema.tables import after_backward, text_matches
 from bottleneck.units import format_share, format_us
 
 Flags = npt.NDArray[np.bool_]
@@ -28,7 +29,6 @@ _COMPILED = re.compile(
 # Issuing an op takes no longer: a longer stretch of the host is something else.
 LONGEST_CALL_US = 500.0
 # Caveats of analysis/summary.py that make the verdict inconclusive.
-_BACKWARD = "autograd::engine::evaluate_function"
 _OPTIMIZER = re.compile(r"^Optimizer\.step#(?P<name>\w+)\.step")
 
 
@@ -262,15 +262,29 @@ def outermost_us(evidence: Evidence, *names: str) -> float:
 
 
 def outermost_spans(evidence: Evidence, pattern: "re.Pattern[str]") -> tuple[Floats, Floats]:
-    """Starts and ends of the outermost marks and ops of the window whose names the pattern finds."""
+    """Starts and ends of the outermost marks and ops of the window whose names the pattern finds.
+
+    The step of an optimizer begins after the last backward node in it.
+    """
     events = evidence.linked.trace.events
     low, high = evidence.linked.window.host_us
-    start, dur = events["ts_us"].to_numpy(), events["dur_us"].to_numpy()
+    start = events["ts_us"].to_numpy()
     host = events["category"].isin(("annotation", "op")).to_numpy()
     rows = np.flatnonzero(text_matches(events["name"], pattern.search) & host & (start >= low) & (start < high))
-    reach = np.maximum.accumulate(np.concatenate(([-np.inf], (start + dur)[rows][:-1])))
-    rows = rows[start[rows] >= reach] if rows.size else rows
-    return start[rows], start[rows] + dur[rows]
+    starts, ends = mark_spans(evidence, rows)
+    is_outer = starts >= np.concatenate(([-np.inf], np.maximum.accumulate(ends)))[: ends.size]
+    return starts[is_outer], ends[is_outer]
+
+
+def mark_spans(evidence: Evidence, rows: Integers) -> tuple[Floats, Floats]:
+    """Starts and ends of these rows of EVENTS, outer ones first; optimizers' steps without backward nodes in them."""
+    events = evidence.linked.trace.events
+    start = events["ts_us"].to_numpy()[rows]
+    end = start + events["dur_us"].to_numpy()[rows]
+    is_step = text_matches(events["name"], OPTIMIZER_STEP.search)[rows]
+    start = np.where(is_step, after_backward(events, start, end), start)
+    order = np.lexsort((-end, start))
+    return start[order], end[order]
 
 
 def lies_in_spans(at_us: Floats, start: Floats, end: Floats) -> Flags:
@@ -292,7 +306,7 @@ def sources_of(evidence: Evidence, rows: Integers, most: int = 3) -> tuple[str, 
 
 def has_backward_marks(evidence: Evidence) -> bool:
     """True if autograd's marks show a backward pass in the step."""
-    return any(name.startswith(_BACKWARD) for name in evidence.op_sums)
+    return any(name.startswith(BACKWARD_NODE) for name in evidence.op_sums)
 
 
 def optimizer_names(evidence: Evidence) -> tuple[str, ...]:

@@ -20,7 +20,7 @@ from bottleneck.schema.accounts import ACCOUNTS
 from bottleneck.schema.analysis import GROUPS, Phase, PhaseName, UserRange
 from bottleneck.schema.linked_trace import Linked
 from bottleneck.schema.op_names import AUTOGRAD_PREFIX, MARK_PREFIXES
-from bottleneck.schema.tables import main_thread, text_matches
+from bottleneck.schema.tables import after_backward, main_thread, text_matches
 
 NAMES: tuple[PhaseName, ...] = get_args(PhaseName)
 _DATA, _FORWARD, _BACKWARD, _OPTIMIZER, _COMMUNICATION, _OTHER = range(len(NAMES))
@@ -157,11 +157,13 @@ def _timeline(linked: Linked) -> tuple[Floats, Integers] | None:
     is_host = events["category"].isin(("annotation", "op", "python")).to_numpy()
     roots = linked.ops["event"].to_numpy()[linked.ops["parent"].isna().to_numpy()]
     marked = _marked(events, is_host, roots)
-    spans = {
-        phase: union(start[rows], end[rows])
-        for phase, rows in marked.items()
-        for rows in [rows if phase == _BACKWARD else rows[thread[rows] == main]]
-    }
+    mine = {phase: rows if phase == _BACKWARD else rows[thread[rows] == main] for phase, rows in marked.items()}
+    spans = {phase: union(start[rows], end[rows]) for phase, rows in mine.items()}
+    # Before the last node in an optimizer's mark its closure runs: what is not backward there is forward.
+    steps = mine[_OPTIMIZER]
+    own = after_backward(events, start[steps], end[steps])
+    spans[_OPTIMIZER] = union(own, end[steps])
+    spans[_FORWARD] = join(spans[_FORWARD], union(start[steps], own))
     if not any(each.start.size for each in spans.values()):
         return None
     ops = roots[(thread[roots] == main) & ~np.isin(roots, np.concatenate(list(marked.values())))]

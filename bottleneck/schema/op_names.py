@@ -11,6 +11,7 @@ MODULE_PREFIX = "nn.Module: "
 
 # Work of the autograd engine, whose threads run the backward pass.
 AUTOGRAD_PREFIX = "autograd::engine::"
+BACKWARD_NODE = "autograd::engine::evaluate_function"
 # Ops that only a training step has: nodes of the backward pass, and the optimizer.
 TRAINING = re.compile(r"^autograd::engine::evaluate_function|^Optimizer\.step#")
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from bottleneck.schema.op_names import AUTOGRAD_PREFIX
+from bottleneck.schema.op_names import AUTOGRAD_PREFIX, BACKWARD_NODE
 
 # What an event is, whatever its era or vendor called it.
 CATEGORIES = (
@@ -342,6 +342,23 @@ def main_thread(events: pd.DataFrame) -> int:
             best = np.flatnonzero(score == score.max())
             return int(best[0] if best.size == 1 else threads[np.isin(threads, best)][0])
     return -1
+
+
+def after_backward(
+    events: pd.DataFrame,
+    start: "np.ndarray[tuple[int], np.dtype[np.float64]]",
+    end: "np.ndarray[tuple[int], np.dtype[np.float64]]",
+) -> "np.ndarray[tuple[int], np.dtype[np.float64]]":
+    """Start of what an optimizer does itself in each of its marks: the end of the last backward node that begins there.
+
+    `optimizer.step(closure)` runs forward and backward inside the mark, and Lightning always calls it so. Marks without
+    a backward node, on any thread, keep their start.
+    """
+    nodes = np.flatnonzero(text_matches(events["name"], lambda name: name.startswith(BACKWARD_NODE)))
+    node_start, node_end = (np.append(-np.inf, events[part].to_numpy()[nodes]) for part in ("ts_us", "dur_us"))
+    node_end = np.maximum.accumulate(node_start + node_end)
+    last = np.searchsorted(node_start, end) - 1
+    return np.where(node_start[last] >= start, np.minimum(node_end[last], end), start)
 
 
 def nearest_ancestor(

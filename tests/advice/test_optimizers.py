@@ -50,6 +50,35 @@ def test_parameters_of_a_trace_from_windows_are_counted_too(tmp_path: Path) -> N
     assert draft is not None and "for 2 parameters" in draft.evidence[0]
 
 
+def closure(per_parameter: int, device: bool = False) -> list[Event]:
+    """The same step, called with a closure: forward and backward, 30 ops, run inside the optimizer's mark."""
+    events = [event for event in training(per_parameter, device=device) if event["name"] != NODE]
+    later = 400.0
+    moved = [event | {"ts": event["ts"] + later} for event in events if event["ts"] > 60]
+    around = [event | {"dur": event["dur"] + later} for event in events if event["ts"] <= 60]
+    first = [complete("Optimizer.zero_grad#AdamW.zero_grad", "user_annotation", 365, 2)]
+    for number in range(30):
+        at, key = 61 + 10.0 * number, 100 + number
+        first.append(op("aten::mul", at, 4, dims=[[64, 64], []], external_id=key))
+        if device:
+            first += [launch(key, at + 1, 2), kernel(key, at + 4, 2)]
+    nodes = [op(NODE, 380 + 20 * number, 10, external_id=500 + number, tid=2) for number in range(2)]
+    return [*around, *first, *nodes, *moved]
+
+
+@pytest.mark.parametrize("device", [False, True])
+def test_what_a_closure_runs_is_not_counted_as_the_optimizers(tmp_path: Path, device: bool) -> None:
+    draft = unfused_optimizer(case_of(tmp_path / "many", closure(12, device)))
+    assert draft is not None and "24 kernels per step for 2 parameters in AdamW.step, 12.0 for each" in draft.evidence
+    assert unfused_optimizer(case_of(tmp_path / "few", closure(2, device))) is None
+
+
+def test_the_share_of_the_optimizer_leaves_out_its_closure(tmp_path: Path) -> None:
+    share = optimizer_share(case_of(tmp_path, closure(12)))
+    assert (share.ops, share.work_us) == (24, pytest.approx(24 * 4, rel=0.01))
+    assert share.overhead < 0.5
+
+
 @pytest.mark.parametrize(
     ("events", "why"),
     [

@@ -45,6 +45,14 @@ def test_an_op_of_the_program_between_two_nodes_ends_the_backward_pass() -> None
     assert (told["backward"], told["forward"]) == (30, 32)
 
 
+def test_forward_and_backward_of_a_closure_are_not_the_optimizers() -> None:
+    scene = trained(Kernel(99, 1, launch=(97, 1)))
+    zeroed = Event("annotation", "Optimizer.zero_grad#SGD.zero_grad", 34, 4)
+    step = Event("annotation", "Optimizer.step#SGD.step", 11, 84)
+    told = phases(analysis_of(Scene(100, scene.kernels, scene.ops, [scene.events[0], zeroed, step])))
+    assert told == pytest.approx({"data": 10, "forward": 25, "backward": 35, "optimizer": 24, "other": 6})
+
+
 def test_work_belongs_to_the_phase_that_launched_it_and_collectives_to_communication() -> None:
     late = Kernel(76, 4, "compute", launch=(20, 2))
     reduced = Kernel(85, 5, "communication", kind="collective", launch=(50, 2), thread=ENGINE)
