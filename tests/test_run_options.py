@@ -34,6 +34,7 @@ def test_the_folder_is_in_the_plan() -> None:
         (RunOptions("my program.py", settings=("1x=3",)), "not NAME=VALUE"),
         (RunOptions("my program.py", settings=("sise=3",)), "no parameter 'sise'"),
         (RunOptions("my program.py", train=True), "is a workload"),
+        (RunOptions("my program.py", arguments=("--set", "size=3")), "--set stands after my program.py"),
         (RunOptions("package.module", module=True, settings=("size=3",)), "needs a workload"),
     ],
 )
@@ -41,6 +42,20 @@ def test_options_that_make_no_sense_are_usage_errors(options: RunOptions, messag
     with pytest.raises(UsageError, match=message):
         make_plan(options, RecordingFolder(options.output, options.target).make)
     assert [path.name for path in tmp_path.iterdir()] == ["my program.py"]
+
+
+@pytest.mark.parametrize("text", ["def workload(size=1): ...", "model, inputs = 1, 2"])
+def test_an_option_after_a_file_without_arguments_is_told_to_stand_before_it(text: str) -> None:
+    Path("wl.py").write_text(text)
+    with pytest.raises(UsageError) as caught:
+        plan_of(RunOptions("wl.py", arguments=("--set", "size=64")))
+    assert caught.value.exit_code == 2
+    assert "put it before the file: --set size=64 wl.py" in "\n".join(caught.value.lines())
+
+
+def test_a_script_has_arguments_of_its_own() -> None:
+    Path("train.py").write_text("import sys\nprint(sys.argv)")
+    assert plan_of(RunOptions("train.py", arguments=("--set", "size=64"))).form == "script"
 
 
 def test_a_plan_survives_the_command_line() -> None:

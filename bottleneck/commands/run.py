@@ -333,7 +333,9 @@ def make_plan(options: RunOptions, make_folder: Callable[[], Path]) -> "Plan":
     from bottleneck.harness.supervise import check_ranks
     from bottleneck.harness.target import check_program
 
-    form, settings = check_program(options.target, options.settings, train=options.train, is_module=options.module)
+    form, settings = check_program(
+        options.target, options.settings, options.arguments, train=options.train, is_module=options.module
+    )
     check_ranks(options.nproc_per_node, form, options.target, os.environ)
     return Plan(
         folder=str(make_folder()),

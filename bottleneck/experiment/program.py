@@ -55,7 +55,7 @@ def make_program(
     """The program of a file, whose form is found and whose settings (NAME=VALUE) are checked; UsageError for others."""
     from bottleneck.harness.target import check_program
 
-    form, pairs = check_program(file, settings, train=train)
+    form, pairs = check_program(file, settings, arguments, train=train)
     return Program(file, tuple(arguments), form, pairs, train, seed)
 
 

@@ -1,6 +1,7 @@
 """Finds the form of a program (script, workload or model) from its syntax tree, and checks its settings."""
 
 import ast
+import shlex
 from collections.abc import Sequence, Set
 from pathlib import Path
 
@@ -23,11 +24,11 @@ def find_form(path: Path) -> Form:
 
 
 def check_program(
-    target: str, settings: Sequence[str], *, train: bool, is_module: bool = False
+    target: str, settings: Sequence[str], arguments: Sequence[str] = (), *, train: bool, is_module: bool = False
 ) -> tuple[Form, tuple[tuple[str, str], ...]]:
     """The form of a program, and the name and text of each of its settings; UsageError where they do not go together.
 
-    ``settings`` are the NAME=VALUE texts of ``--set``.
+    ``settings`` are the NAME=VALUE texts of ``--set``, ``arguments`` stand after the target: only a script has any.
     """
     if not target:
         raise UsageError(
@@ -35,6 +36,12 @@ def check_program(
         )
     pairs = tuple(_split_setting(text) for text in settings)
     form = "script" if is_module else find_form(Path(target))
+    if arguments and form != "script":
+        raise UsageError(
+            f"{arguments[0]} stands after {target}, which is a {form} and has no arguments of its own",
+            why="options of bottleneck end at FILE",
+            fix=f"put it before the file: {shlex.join((*arguments, target))}",
+        )
     check_settings(Path(target), form, pairs)
     if train and form != "model":
         raise UsageError(
