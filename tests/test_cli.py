@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from bottleneck import __version__, cli
+from bottleneck import __version__, cli, report
 from bottleneck.cli import COMMANDS, _run
 from bottleneck.commands.interrupts import answered
 from tests.builders import kernel, launch, op, step, write_trace
@@ -103,6 +103,53 @@ def test_the_roofline_is_drawn_where_asked(trace: Path, tmp_path: Path, suffix: 
 def test_a_roofline_of_another_kind_is_refused(capsys: pytest.CaptureFixture[str], trace: Path, tmp_path: Path) -> None:
     assert _run(["report", str(trace), "--roofline", str(tmp_path / "roofline.pdf")]) == 2
     assert ".png or .svg" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("picture", ["--roofline", "--queue"])
+def test_a_picture_that_cannot_be_written_costs_no_report(
+    capsys: pytest.CaptureFixture[str], trace: Path, tmp_path: Path, picture: str
+) -> None:
+    assert _run(["report", str(trace), picture, str(tmp_path / "absent" / "p.png")]) == 0
+    out, err = capsys.readouterr()
+    assert "MEMORY-BOUND" in out
+    assert err.startswith("warning: no picture in ") and "No such file or directory" in err
+
+
+@pytest.mark.parametrize("failure", [ValueError, MemoryError, ImportError])
+def test_a_picture_that_cannot_be_drawn_costs_no_report(
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    trace: Path,
+    tmp_path: Path,
+    failure: type[Exception],
+) -> None:
+    def draw(*_: object) -> None:
+        raise failure("no ink")
+
+    monkeypatch.setattr(report, "PICTURES", {"roofline": draw})
+    assert _run(["report", str(trace), "--roofline", str(tmp_path / "p.png")]) == 0
+    out, err = capsys.readouterr()
+    assert "MEMORY-BOUND" in out and f"{failure.__name__}: no ink" in err
+
+
+@pytest.mark.parametrize(
+    ("name", "start"), [("r.md", "#"), ("r.json", "{"), ("R.JSON", "{"), ("r.txt", "MEMORY"), ("r", "MEMORY")]
+)
+def test_the_suffix_of_the_output_chooses_the_format(trace: Path, tmp_path: Path, name: str, start: str) -> None:
+    assert _run(["report", str(trace), "-o", str(tmp_path / name)]) == 0
+    assert (tmp_path / name).read_text().startswith(start)
+
+
+def test_an_explicit_format_goes_before_the_suffix(trace: Path, tmp_path: Path) -> None:
+    assert _run(["report", str(trace), "-o", str(tmp_path / "r.md"), "--format", "json"]) == 0
+    assert json.loads((tmp_path / "r.md").read_text())["version"] == __version__
+
+
+def test_a_command_without_markdown_writes_json_and_text_by_suffix(tmp_path: Path, trace: Path) -> None:
+    for name in ("d.json", "d.md"):
+        assert _run(["doctor", str(trace), "-o", str(tmp_path / name)]) == 0
+    assert json.loads((tmp_path / "d.json").read_text())
+    assert not (tmp_path / "d.md").read_text().startswith(("{", "#"))
 
 
 def test_a_reader_that_goes_away_causes_no_traceback(trace: Path) -> None:

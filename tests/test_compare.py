@@ -113,8 +113,11 @@ def test_two_lock_files_have_counters_alone(capsys: pytest.CaptureFixture[str], 
 
 def test_a_lock_file_has_no_waterfall_to_draw(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     lock = lock_of(tmp_path / "a.lock.toml", ops=5)
-    assert _run(["compare", lock, MLP, "--plot", str(tmp_path / "w.png")]) == 2
-    assert "counters only" in capsys.readouterr().err
+    assert _run(["compare", lock, MLP, "--plot", str(tmp_path / "w.png")]) == 0
+    out, err = capsys.readouterr()
+    assert "counters only" in err and "ops" in out
+    # The limits are applied all the same.
+    assert _run(["compare", lock, MLP, "--plot", str(tmp_path / "w.png"), "--fail-on", "ops=+0"]) == 1
 
 
 @pytest.mark.parametrize(

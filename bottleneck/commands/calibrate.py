@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bottleneck.commands.report_options import Quiet, TerminalOrJson, format_option, output_option, write_report
+from bottleneck.commands.report_options import (
+    Quiet,
+    TerminalOrJson,
+    form_of,
+    format_option,
+    output_option,
+    write_report,
+)
 
 if TYPE_CHECKING:
     from bottleneck.calibrate.probes import RoundProgress
@@ -36,7 +43,7 @@ def calibrate_command(
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Forget the last result; else the better is kept where one was disturbed.")
     ] = False,
-    form: Annotated[TerminalOrJson, format_option("the ceilings", TerminalOrJson)] = TerminalOrJson.TERMINAL,
+    form: Annotated[TerminalOrJson | None, format_option("the ceilings", TerminalOrJson)] = None,
     output: Annotated[Path | None, output_option("the ceilings")] = None,
     quiet: Quiet = False,
 ) -> None:
@@ -60,7 +67,7 @@ def calibrate_command(
 
     with _progress(seconds, quiet=quiet) as on_progress:
         calibration = calibrate_device(device, threads, on_progress, seconds=seconds, fresh=fresh)
-    is_table = form is TerminalOrJson.TERMINAL
+    is_table = form_of(form, output, TerminalOrJson) is TerminalOrJson.TERMINAL
     text = calibration_table(calibration) if is_table else json.dumps(to_plain(calibration), indent=1) + "\n"
     write_report(text, output)
     if not quiet and calibration_file(calibration).exists():

@@ -5,6 +5,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -18,6 +19,9 @@ from bottleneck.commands.report_options import (
     Train,
     WholeOption,
     WindowOption,
+    check_picture,
+    draw_or_warn,
+    form_of,
     format_option,
     output_option,
     output_style,
@@ -39,7 +43,6 @@ _WORKTREE = "worktree"
 _LONGEST_LABEL = 40
 _LOCK_SUFFIX = ".toml"
 _TRACES = ("*.json", "*.json.gz")
-_PICTURES = (".png", ".svg")
 
 
 def compare_command(
@@ -60,7 +63,7 @@ def compare_command(
     ] = None,
     settings: Settings = None,
     train: Train = False,
-    form: Annotated[ReportFormat, format_option("the comparison")] = ReportFormat.TERMINAL,
+    form: Annotated[ReportFormat | None, format_option("the comparison")] = None,
     output: Annotated[Path | None, output_option("the comparison")] = None,
     plot: Annotated[
         Path | None, typer.Option("--plot", metavar="FILE", help="Also draw the waterfall to this .png or .svg file.")
@@ -96,11 +99,9 @@ def compare_command(
     """  # noqa: D301 - the escape keeps the lines of the examples apart
     from bottleneck.commands.interrupts import answered
     from bottleneck.commands.report import chosen_device
-    from bottleneck.errors import UsageError
     from bottleneck.gate.limits import limits_of_option
 
-    if plot is not None and plot.suffix not in _PICTURES:
-        raise UsageError(f"cannot draw to {plot}", fix="name a file that ends in .png or .svg")
+    check_picture(plot)
     limits = limits_of_option("--fail-on", fail_on)
     say: Say = (lambda _: None) if quiet else _say
     with answered(), tempfile.TemporaryDirectory(prefix="bottleneck-compare-", ignore_cleanup_errors=True) as scratch:
@@ -108,9 +109,9 @@ def compare_command(
         program = _find_program(workload, tuple(settings or ()), sources, train=train)
         options = window_options(steps, window, chosen_device(device, None), whole=whole)
         comparison = _compare(sources, program, options, Path(scratch), say)
-    _present(comparison, form, output, top)
+    _present(comparison, form_of(form, output, ReportFormat), output, top)
     if plot is not None:
-        _draw(comparison, plot)
+        draw_or_warn(partial(_draw, comparison, plot), plot)
     broken = _broken_limits(limits, comparison)
     for line in broken:
         print(f"bottleneck: {line}", file=sys.stderr)

@@ -6,7 +6,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bottleneck.commands.report_options import TerminalOrJson, format_option, output_option, output_style, write_report
+from bottleneck.commands.report_options import (
+    TerminalOrJson,
+    form_of,
+    format_option,
+    output_option,
+    output_style,
+    write_report,
+)
 
 if TYPE_CHECKING:
     from bottleneck.schema.checks import Checkup
@@ -20,7 +27,7 @@ def doctor_command(
         list[Path] | None,
         typer.Argument(metavar="[TRACE]...", help="Traces, recordings or folders of traces; none: this machine."),
     ] = None,
-    form: Annotated[TerminalOrJson, format_option("the check-up", TerminalOrJson)] = TerminalOrJson.TERMINAL,
+    form: Annotated[TerminalOrJson | None, format_option("the check-up", TerminalOrJson)] = None,
     output: Annotated[Path | None, output_option("the check-up")] = None,
     strict: Annotated[bool, typer.Option("--strict", help="Exit with 3 when a trace is damaged.")] = False,
 ) -> None:
@@ -38,7 +45,7 @@ def doctor_command(
     from bottleneck.report.doctor import to_json, to_terminal
 
     checkups = _check(paths or ())
-    is_json = form is TerminalOrJson.JSON
+    is_json = form_of(form, output, TerminalOrJson) is TerminalOrJson.JSON
     text = to_json(checkups, __version__) if is_json else to_terminal(checkups, output_style(output))
     write_report(text, output)
     raise typer.Exit(_status(checkups, strict=strict))

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,7 +15,10 @@ from bottleneck.commands.report_options import (
     StepsOption,
     WholeOption,
     WindowOption,
+    check_picture,
+    draw_or_warn,
     extent_of,
+    form_of,
     format_option,
     output_option,
     present,
@@ -23,7 +27,7 @@ from bottleneck.commands.report_options import (
 
 if TYPE_CHECKING:
     from bottleneck.pipeline import Options
-    from bottleneck.schema.analysis import Analysis, Device
+    from bottleneck.schema.analysis import Device
 
 
 def report_command(
@@ -34,7 +38,7 @@ def report_command(
             help="A trace (.json, .json.gz), a recording folder, a folder or list of rank traces, or analysis.json.",
         ),
     ],
-    form: Annotated[ReportFormat, format_option("the report")] = ReportFormat.TERMINAL,
+    form: Annotated[ReportFormat | None, format_option("the report")] = None,
     output: Annotated[Path | None, output_option("the report")] = None,
     roofline: Annotated[
         Path | None,
@@ -80,7 +84,7 @@ def report_command(
 
     \b
     bottleneck report trace.json.gz --full
-    bottleneck report recording/ --format markdown -o report.md
+    bottleneck report recording/ -o report.md
     bottleneck report rank0.json rank1.json --roofline roofline.png
     bottleneck report trace.json.gz --steps 2:5
     bottleneck report trace.json.gz --window 0.2s:0.9s
@@ -89,7 +93,10 @@ def report_command(
     Nothing is measured, and nothing in a recording is changed, without --repair.
     """  # noqa: D301 - backspace is how click is told to keep the lines of an example
     from bottleneck.pipeline import analyse
+    from bottleneck.report import PICTURES
 
+    for path in (roofline, queue):
+        check_picture(path)
     chosen = window_options(steps, window, chosen_device(device, peaks), whole=whole)
     options = replace(chosen, captures=tuple(capture or ()))
     if repair:
@@ -98,7 +105,8 @@ def report_command(
     analysis = analyse(paths, with_kept_ceilings(paths, options))
     for picture, path in (("roofline", roofline), ("queue", queue)):
         if path is not None:
-            _draw(analysis, picture, path)
+            draw_or_warn(partial(PICTURES[picture], analysis, path), path)
+    form = form_of(form, output, ReportFormat)
     present(analysis, form.value, output, extent_of(full=full, all_findings=all_findings))
 
 
@@ -181,12 +189,3 @@ def _this_cpu() -> "Device":
             fix="measure it once: bottleneck calibrate --device cpu; or pass --peaks FILE",
         )
     return calibrated
-
-
-def _draw(analysis: "Analysis", picture: str, path: Path) -> None:
-    from bottleneck.errors import UsageError
-    from bottleneck.report import PICTURES
-
-    if path.suffix not in {".png", ".svg"}:
-        raise UsageError(f"cannot draw to {path}", fix="name a file that ends in .png or .svg")
-    PICTURES[picture](analysis, path)

@@ -2,9 +2,10 @@
 
 import re
 import sys
+from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TextIO
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TextIO, TypeVar
 
 import typer
 
@@ -31,6 +32,12 @@ class TerminalOrJson(StrEnum):
     TERMINAL = "terminal"
     JSON = "json"
 
+
+_Form = TypeVar("_Form", bound=StrEnum)
+
+# The format that the name of a file asks for where --format does not.
+_FORM_OF_SUFFIX = {".md": "markdown", ".markdown": "markdown", ".json": "json"}
+PICTURE_SUFFIXES = (".png", ".svg")
 
 StepsOption = Annotated[
     str | None,
@@ -121,7 +128,15 @@ def _parse_window(text: str) -> tuple[float | None, float | None]:
 
 def format_option(what: str, formats: type[StrEnum] = ReportFormat) -> Any:
     """The option ``--format`` of a command that reports ``what``."""
-    return typer.Option("--format", "-f", metavar="|".join(formats), help=f"How to render {what}.")
+    return typer.Option(
+        "--format", "-f", metavar="|".join(formats), help=f"How to render {what}; else as the suffix of --output says."
+    )
+
+
+def form_of(form: _Form | None, output: Path | None, forms: type[_Form]) -> _Form:
+    """The format of ``--format``, else of the suffix of ``--output`` if ``forms`` has it, else terminal text."""
+    named = _FORM_OF_SUFFIX.get(output.suffix.lower()) if output is not None else None
+    return form or forms(named if named in set(forms) else "terminal")
 
 
 def output_option(what: str) -> Any:
@@ -160,6 +175,29 @@ def write_report(text: str, output: Path | None) -> None:
         send(text)
     else:
         write_text(text, output)
+
+
+def check_picture(path: Path | None) -> None:
+    """UsageError for a picture of a kind that cannot be drawn."""
+    from bottleneck.errors import UsageError
+
+    if path is not None and path.suffix not in PICTURE_SUFFIXES:
+        raise UsageError(f"cannot draw to {path}", fix="name a file that ends in .png or .svg")
+
+
+def draw_or_warn(draw: Callable[[], None], path: Path) -> None:
+    """Draws a picture beside a report; a failure is a warning on stderr, and the report and exit code stay."""
+    from bottleneck.errors import BottleneckError
+
+    try:
+        draw()
+    except BottleneckError as error:
+        reason = f"{error.what}: {error.why}" if error.why else error.what
+    except (ArithmeticError, ImportError, MemoryError, OSError, RuntimeError, ValueError) as exc:  # of matplotlib
+        reason = f"{type(exc).__name__}: {exc}"
+    else:
+        return
+    print(f"warning: no picture in {path}: {reason}", file=sys.stderr, flush=True)
 
 
 def send(text: str) -> None:

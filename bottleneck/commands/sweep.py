@@ -4,12 +4,24 @@ import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bottleneck.commands.report_options import Quiet, ReportFormat, Train, format_option, output_style, write_report
+from bottleneck.commands.report_options import (
+    PICTURE_SUFFIXES,
+    Quiet,
+    ReportFormat,
+    Train,
+    check_picture,
+    draw_or_warn,
+    form_of,
+    format_option,
+    output_style,
+    write_report,
+)
 from bottleneck.errors import UsageError
 
 if TYPE_CHECKING:
@@ -19,7 +31,6 @@ if TYPE_CHECKING:
     from bottleneck.schema.trials import Sweep
 
 _FAILED, _INTERRUPTED = 4, 130
-_PICTURES = (".png", ".svg")
 # Processes that are alive together while points take turns.
 _MOST_AT_ONCE = 64
 
@@ -66,7 +77,7 @@ def sweep_command(
     warmup: Annotated[
         int | None, typer.Option("--warmup", min=0, help="Steps to let pass first; until they settle unless given.")
     ] = None,
-    form: Annotated[ReportFormat, format_option("the sweep")] = ReportFormat.TERMINAL,
+    form: Annotated[ReportFormat | None, format_option("the sweep")] = None,
     output: Annotated[
         Path | None,
         typer.Option("--output", "-o", metavar="FILE", help="Write the sweep to this file; .png or .svg draws it."),
@@ -107,7 +118,7 @@ def sweep_command(
     program = _program(file, settings or (), named, train=train)
     plan = SweepPlan(program, options, tuple(named), points, repeats, turns)
     sweep, is_whole = _measure(plan, keep, (lambda _: None) if quiet else _say)
-    _present(sweep, form, output, picture)
+    _present(sweep, form_of(form, output, ReportFormat), output, picture)
     raise typer.Exit(_status(sweep, is_whole=is_whole))
 
 
@@ -188,12 +199,11 @@ def _made(folder: Path) -> Path:
 
 def _picture(plot: Path | None, output: Path | None) -> tuple[Path | None, Path | None]:
     """The files for the picture and for the text; the name after -o may be that of a picture."""
-    if output is not None and output.suffix in _PICTURES:
+    if output is not None and output.suffix in PICTURE_SUFFIXES:
         if plot is not None:
             raise UsageError("-o and --plot both name a picture", fix="name a text file after -o, or leave --plot out")
         plot, output = output, None
-    if plot is not None and plot.suffix not in _PICTURES:
-        raise UsageError(f"cannot draw to {plot}", fix="name a file that ends in .png or .svg")
+    check_picture(plot)
     return plot, output
 
 
@@ -203,7 +213,7 @@ def _present(sweep: "Sweep", form: ReportFormat, output: Path | None, picture: P
     if picture is not None:
         from bottleneck.report.plots.sweep_plot import save_sweep
 
-        save_sweep(sweep, picture)
+        draw_or_warn(partial(save_sweep, sweep, picture), picture)
     is_terminal = form is ReportFormat.TERMINAL
     write_report(to_terminal(sweep, output_style(output)) if is_terminal else FORMATS[form.value](sweep), output)
 

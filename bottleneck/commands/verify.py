@@ -21,6 +21,7 @@ from bottleneck.commands.report_options import (
     ReportFormat,
     Settings,
     Train,
+    form_of,
     format_option,
     output_option,
     output_style,
@@ -73,7 +74,7 @@ def verify_command(
     seed: Annotated[
         int, typer.Option("--seed", metavar="N", help="Begins the program's random numbers, and draws who goes first.")
     ] = 0,
-    form: Annotated[ReportFormat, format_option("the trials")] = ReportFormat.TERMINAL,
+    chosen_form: Annotated[ReportFormat | None, format_option("the trials")] = None,
     output: Annotated[Path | None, output_option("the trials")] = None,
     show_list: Annotated[bool, typer.Option("--list", help="List the changes that can be tried, and leave.")] = False,
     scoreboard: Annotated[
@@ -92,6 +93,7 @@ def verify_command(
     A change is faster or slower only where a fresh process shows it again, and wrong where it alters results by more
     than it may. Exit code 0 whatever the verdicts are; 4 where the program fails without any change.
     """  # noqa: D301 - the escape keeps the lines of the examples apart
+    form = form_of(chosen_form, output, ReportFormat)
     if show_list:
         return _list_changes(form)
     if scoreboard:
