@@ -60,7 +60,7 @@ def compiling_in_step(evidence: Evidence) -> Draft | None:
             *idle_lines(evidence, "compile"),
         ),
         advice="Keep shapes from changing, or mark the ones that do; if these were first steps, record later ones.",
-        code="torch._dynamo.mark_dynamic(inputs, 0)  # TORCH_LOGS=recompiles names what changed",
+        code="torch._dynamo.mark_dynamic(inputs, 0)\n# diagnosis: TORCH_LOGS=recompiles names what changed",
         gain_us=Interval(spent_us / 2 if evidence.steps > 1 else 0.0, spent_us),
         claims=claims_of(evidence, "overhead.compile"),
         confidence="low",
@@ -95,7 +95,8 @@ def graph_breaks(evidence: Evidence) -> Draft | None:
             *idle_lines(evidence, "python", "dispatch"),
         ),
         advice="Find what breaks the graph, and take it out of the compiled part.",
-        code="model = torch.compile(model, fullgraph=True)  # names the first break; TORCH_LOGS=graph_breaks all",
+        code="y = torch.where(x > 0, x, scale * x)  # for `if x.sum() > 0:`; print() and .item() after it\n"
+        "# diagnosis: torch.compile(model, fullgraph=True) names the first break, TORCH_LOGS=graph_breaks all",
         gain_us=Interval(min(low, most_us), min(high, most_us)),
         claims=claims_of(evidence, *ISSUE_ACCOUNTS, most_us=min(high, most_us)),
         confidence="low",

@@ -50,6 +50,9 @@ _NAMED_WORKERS = 64
 # and of the wait, whichever is less. (ours; examples/slow_loader.py: 2.4 ms beside its loader, 1.2 ms without)
 _WARMER, _DISPLACED = 0.5, 0.1
 
+_AHEAD = "ready = executor.submit(next, batches)  # a ThreadPoolExecutor(1); after the step: ready.result()"
+_REPLAYED = "# diagnosis, no remedy: replay one batch = next(iter(loader)); the step is then without its loader"
+
 
 def input_wait(evidence: Evidence) -> Draft | None:
     """Rule 38: the bound of any change to the loader, which the replay of one cached batch shows."""
@@ -78,14 +81,20 @@ def input_wait(evidence: Evidence) -> Draft | None:
             if several
             else "Load the next batches while the step computes, or make a sample cheaper to load."
         ),
-        code=f"loader = DataLoader(dataset, num_workers={enough or 8}, prefetch_factor=4, persistent_workers=True)"
-        if several
-        else "batch = next(iter(loader))  # replay this one batch: the step without its loader",
+        code=f"{_remedy(evidence, wait_us, enough)}\n{_REPLAYED}",
         gain_us=Interval(_LEAST_REMOVED * wait_us, wait_us + warm_us),
         claims={**claims_of(evidence, INPUT), **claims_of(evidence, *around, most_us=warm_us)},
         tries=("replay-batch",) if loader_kinds(evidence) else (),
         confidence="high" if share >= _SEVERE else "medium",
     )
+
+
+def _remedy(evidence: Evidence, wait_us: float, enough: int | None) -> str:
+    """Code that loads ahead: more workers, the first ones, or a thread for a loader that is no DataLoader."""
+    kinds = loader_kinds(evidence)
+    if SEVERAL_PROCESSES in kinds:
+        return f"loader = DataLoader(dataset, num_workers={enough or 8}, prefetch_factor=4, persistent_workers=True)"
+    return _some_workers(_loader_resources(evidence, wait_us)) if kinds else _AHEAD
 
 
 def _bunches(evidence: Evidence) -> tuple[int, str] | None:
@@ -334,12 +343,16 @@ def loader_without_workers(evidence: Evidence) -> Draft | None:
             _processors_in_words(side),
         ),
         advice="Load in worker processes, as many as there are processors to spare, and keep them between epochs.",
-        code=f"loader = DataLoader(dataset, num_workers={max(side.workers, 2)}, persistent_workers=True)",
+        code=_some_workers(side),
         gain_us=Interval(low_us, high_us),
         claims=claims_of(evidence, INPUT, most_us=high_us),
         tries=("workers",),
         confidence="low" if side.processors is None else "medium",
     )
+
+
+def _some_workers(side: _LoaderResources) -> str:
+    return f"loader = DataLoader(dataset, num_workers={max(side.workers, 2)}, persistent_workers=True)"
 
 
 def _loader_resources(evidence: Evidence, wait_us: float) -> _LoaderResources:

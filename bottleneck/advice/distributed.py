@@ -68,7 +68,7 @@ def late_rank(evidence: Evidence) -> Draft | None:
             *(_lines(evidence, late) if late.rank.wall_us == evidence.step_us else ()),
         ),
         advice=f"Find what rank {number} does longer than the others: its input, its share of the data, its machine.",
-        code=f"bottleneck report {shlex.quote(late.rank.path)}",
+        code=f"# diagnosis: bottleneck report {shlex.quote(late.rank.path)}",
         gain_us=late.waited_us,
         claims=_claims(late),
     )

@@ -71,7 +71,7 @@ def low_clocks(evidence: Evidence) -> Draft | None:
         title="The device runs below its clock",
         evidence=tuple(observed),
         advice="Check cooling and power limit, and compare with other runs only at the same clock.",
-        code=None if on_host else "nvidia-smi -q -d CLOCK,PERFORMANCE,POWER",
+        code=None if on_host else "# diagnosis: nvidia-smi -q -d CLOCK,PERFORMANCE,POWER",
         gain_us=None,
         gain_reason=f"no change of the program would change it; at full clock at most {format_us(slowed_us)} of "
         f"arithmetic per step would go"
@@ -213,7 +213,7 @@ def shared_device(evidence: Evidence) -> Draft | None:
         advice="Give this process a device of its own, or let both run at the same time (MPS, MIG).",
         gain_us=gain_of(work, less / 2, less),
         claims=claims_of_rows(work, less),
-        code="nvidia-smi pmon -c 1  # the processes on each device; nvidia-cuda-mps-control -d lets them share one",
+        code="nvidia-cuda-mps-control -d  # lets both run at once\n# diagnosis, the processes: nvidia-smi pmon -c 1",
         confidence="low",
     )
 

@@ -53,6 +53,8 @@ def test_a_wait_for_data_is_worth_that_wait(tmp_path: Path) -> None:
     assert draft.gain_us.high <= sum(draft.claims.values()) * (1 + 1e-9)
     assert draft.claims["overhead.input"] == pytest.approx(12_000, rel=0.01)
     assert "severe" in draft.evidence[0]
+    remedy, diagnosis = (draft.code or "").splitlines()
+    assert "num_workers=" in remedy and diagnosis.startswith("# diagnosis, no remedy:")
 
 
 def test_a_wait_below_a_twentieth_of_the_step_is_none(tmp_path: Path) -> None:
@@ -150,7 +152,7 @@ def test_a_loader_of_another_kind_has_no_batch_to_replay(tmp_path: Path) -> None
     ]
     case = case_of(tmp_path, events, unprofiled_us=LENGTH)
     draft = input_wait(case)
-    assert draft is not None and draft.tries == ()
+    assert draft is not None and draft.tries == () and (draft.code or "").startswith("ready = executor.submit(next")
     assert loader_without_workers(case) is None
 
 

@@ -110,3 +110,25 @@ def test_a_draft_is_found_however_its_slug_is_written() -> None:
 def test_a_slug_that_cannot_be_read_is_an_error(slug: str) -> None:
     with pytest.raises(ValueError, match="line 2"):
         slugs_in(f"x = 1\nDraft({slug})")
+
+
+# Commands and lines that show more, and change nothing.
+_DIAGNOSES = re.compile(r"nvidia-smi|fullgraph=True|next\(iter\(|TORCH_LOGS|bottleneck report|replay")
+
+
+def unlabelled(code: str) -> list[str]:
+    """The lines of a finding's code that are a diagnosis and do not say so first."""
+    return [line for line in code.splitlines() if _DIAGNOSES.search(line) and not line.startswith("# diagnosis")]
+
+
+def test_code_that_only_shows_more_says_that_it_is_a_diagnosis() -> None:
+    assert unlabelled("batch = next(iter(loader))") and not unlabelled("# diagnosis: nvidia-smi")
+    blocks = re.findall(r"^```\w*\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    keywords = (
+        node.value
+        for path in ADVICE.glob("*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.keyword) and node.arg == "code"
+    )
+    texts = (part.value for value in keywords for part in ast.walk(value) if isinstance(part, ast.Constant))
+    assert not [line for text in (*blocks, *texts) if isinstance(text, str) for line in unlabelled(text)]
