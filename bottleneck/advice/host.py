@@ -31,6 +31,7 @@ from bottleneck.advice.transfers import waits_in_copies
 from bottleneck.schema.accounts import PAGES
 from bottleneck.schema.analysis import IdleCause, Interval
 from bottleneck.schema.evidence import Evidence, remembered
+from bottleneck.schema.op_names import PYTHON_FRAME
 from bottleneck.schema.tables import text_matches
 from bottleneck.units import format_share, format_us
 
@@ -48,6 +49,11 @@ _SIDE_WORK = re.compile(
 _CALLS_TORCH = re.compile(
     r"> (run_backward|backward|_call_impl|_wrapped_call_impl|forward|step|wrapper|decorate_context)"
 )
+# Frames of training frameworks, and the calls of theirs that run the whole loop.
+_FRAMEWORK = re.compile(
+    r"(?:^|[/\\])(?:lightning|pytorch_lightning|transformers|trl|composer)[/\\](?:[^\n(]*[/\\])?trainer\w*\.py\(\d+\): "
+)
+_RUNS_LOOP = re.compile(r": (?:fit|train|validate|evaluate|test|predict)$")
 _LEAST_SYNC, _LEAST_GC, _LEAST_SIDE, _LEAST_PYTHON = 0.005, 0.01, 0.02, 0.1
 _LEAST_ALLOCATOR, _LEAST_FAULTS = 0.01, 0.03
 _LONG_PAUSE_US, _LONG_STRETCH_US = 20e3, 1e3
@@ -269,9 +275,12 @@ def python_call(evidence: Evidence) -> Draft | None:
     spent_us = sum(row.us for row in rows)
     if share_of_step(evidence, spent_us) < _LEAST_PYTHON:
         return None
+    is_framework = rows[0].source in _framework_lines(evidence)
     return Draft(
         slug="python-call",
-        title="Something in Python takes a part of each step",
+        title="The framework's own loop takes a part of each step"
+        if is_framework
+        else "Something in Python takes a part of each step",
         evidence=(
             format_per_step(evidence, spent_us),
             *_places(rows),
@@ -279,12 +288,33 @@ def python_call(evidence: Evidence) -> Draft | None:
         advice=(
             "Record with Python calls to see what it is (profile(with_stack=True)), then take it out of the step."
             if rows[0].source is None
+            else "Let the framework do less in each step: fewer callbacks, log lines and progress updates."
+            if is_framework
             else f"Take what runs at {rows[0].source} out of the step, or do it in another thread."
         ),
-        code="ready = executor.submit(function, ...)  # before the step; ready.result() where its result is needed",
+        code="trainer = Trainer(enable_progress_bar=False, log_every_n_steps=100)  # Lightning; others: logging_steps"
+        if is_framework
+        else "ready = executor.submit(function, ...)  # before the step; ready.result() where its result is needed",
         gain_us=up_to(spent_us),
         claims=claims_of(evidence, "overhead.python", most_us=spent_us),
     )
+
+
+@remembered
+def _framework_lines(evidence: Evidence) -> frozenset[str]:
+    """Lines, 'file.py:57', of a training framework's trainer, and of the program's frames around its loop."""
+    events = evidence.linked.trace.events
+    names = events["name"]
+    is_theirs = text_matches(names, _FRAMEWORK.search, 1200)
+    loops = np.flatnonzero(is_theirs & text_matches(names, _RUNS_LOOP.search))
+    chosen = is_theirs.copy()
+    start, thread = events["ts_us"].to_numpy(), events["thread"].cat.codes.to_numpy()
+    end, is_frame = start + events["dur_us"].to_numpy(), events["category"].isin(("python", "line")).to_numpy()
+    for row in loops[:1].tolist():
+        chosen |= is_frame & (thread == thread[row]) & (start <= start[row]) & (end >= end[row])
+    found = (PYTHON_FRAME.match(str(name)) for name in names[chosen].unique())
+    places = ((match["path"].replace("\\", "/"), match["line"]) for match in found if match)
+    return frozenset(f"{path.rpartition('/')[2]}:{line}" for path, line in places)
 
 
 def _is_call(row: IdleCause) -> bool:

@@ -145,6 +145,27 @@ def test_a_stretch_of_python_at_no_known_line_has_to_be_named_first(tmp_path: Pa
     assert draft is not None and "with_stack=True" in draft.advice and "None" not in draft.advice
 
 
+@pytest.mark.parametrize(
+    ("loop", "source", "is_framework"),
+    [
+        ("lightning/pytorch/trainer/trainer.py(560): fit", "train.py:12", True),
+        ("/env/site-packages/transformers/trainer.py(2200): _inner_training_loop", "trainer.py:2200", True),
+        ("lightning/pytorch/trainer/trainer.py(560): fit", "model.py:7", False),
+        ("mine/trainer.py(560): fit", "train.py:12", False),
+    ],
+)
+def test_a_frameworks_own_loop_is_not_to_be_taken_out(
+    tmp_path: Path, loop: str, source: str, is_framework: bool
+) -> None:
+    events = cpu_events(10, 3, 8, steps=2)
+    events += [frame(loop, 1, 150), frame("model.py(7): training_step", 20, 30)]
+    accounts = {"memory": 1000.0, "overhead.python": 5000.0}
+    case = with_ledger(case_of(tmp_path, events), accounts, [idle_row("python", 5000.0, source, detail="x", calls=2.0)])
+    draft = host.python_call(case)
+    assert draft is not None and ("framework" in draft.title) == is_framework
+    assert ("out of the step" in draft.advice) != is_framework
+
+
 def test_many_short_stretches_of_python_are_the_ops_they_call(tmp_path: Path) -> None:
     short = idle_row("python", 5000.0, detail="main", calls=500.0)
     torch = idle_row("python", 900.0, detail="main > run_backward")
