@@ -26,6 +26,7 @@ _PROGRAM: Mapping[str, Any] = {"context_settings": {"allow_interspersed_args": F
 COMMANDS: tuple[tuple[str, Mapping[str, Any]], ...] = (
     ("run", {"short_help": "Record a program while it runs, then report.", **_PROGRAM}),
     ("report", {"short_help": "Explain where the time of a recorded program went."}),
+    ("explain", {"short_help": "Explain a finding, or an account of the ledger."}),
     ("compare", {"short_help": "Say what changed between two recordings, and where."}),
     ("gate", {"short_help": "Fail a build when a step does more, or takes longer."}),
     ("accept", {"short_help": "Accept what the gate found, with a reason."}),

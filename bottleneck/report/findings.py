@@ -8,9 +8,9 @@ from bottleneck.report.text import cut_text
 from bottleneck.schema.analysis import Analysis, Finding, Interval
 from bottleneck.units import format_share, format_us
 
-PAGE = "docs/reference/findings.md"
 TITLE = "What to change"
 
+_EXPLAIN = "bottleneck explain"
 _MOST = 5
 _EVIDENCE_CHARACTERS = 220  # three lines of a narrow terminal
 _SAME_TIME = 0.1  # a finding that adds less than this part of its gain is another way to the same end
@@ -37,6 +37,7 @@ def findings(analysis: Analysis, *, all_findings: bool = False) -> ActionSection
     most = len(found) if all_findings else _MOST
     more = _more(shown[most:] + others[most:], remarks[most:])
     hidden = () if all_findings else _hidden(ranked)
+    first = (shown or others or remarks or found)[0]
     characters = math.inf if all_findings else _EVIDENCE_CHARACTERS
     return ActionSection(
         TITLE,
@@ -44,7 +45,11 @@ def findings(analysis: Analysis, *, all_findings: bool = False) -> ActionSection
         _doubts(analysis) if shown or others else (),
         _together(shown[:most], analysis.steps.wall_us),
         _groups(others[:most], remarks[:most]),
-        (*more, *hidden, f"Each [name] has its section in {PAGE}."),
+        (
+            *more,
+            *hidden,
+            f"Each [name] has more to read: {_EXPLAIN} {first.slug}",
+        ),
     )
 
 
@@ -59,7 +64,8 @@ def first_findings(analysis: Analysis, most: int, characters: int, code: int) ->
         return None
     ordered = sorted(found, key=lambda finding: (finding.predicted_gain_us is None, not _adds(finding)))
     shown = ordered[:most]
-    more = (f"{len(ordered) - most} more with --full.",) if len(ordered) > most else ()
+    rest = f"{len(ordered) - most} more with --full. " if len(ordered) > most else ""
+    more = (f"{rest}Why and how: {_EXPLAIN} {shown[0].slug}",) if shown else ()
     title = TITLE if len(shown) == len(ordered) else f"{TITLE} ({len(shown)} of {len(ordered)})"
     ranked = [finding for finding in analysis.findings if finding.predicted_gain_us is not None]
     return ActionSection(

@@ -53,7 +53,7 @@ def test_a_finding_tells_gain_evidence_advice_code_and_the_command_that_tries_it
         in text
     )
     assert "\n   try   bottleneck verify --try loader-workers,loader-pinned" in text
-    assert text.endswith("Each [name] has its section in docs/reference/findings.md.")
+    assert text.endswith("\nEach [name] has more to read: bottleneck explain input-wait")
 
 
 def test_what_others_save_already_is_reported_once_only() -> None:

@@ -1,0 +1,111 @@
+"""``bottleneck explain``: prints what the documentation says about a finding, or about an account of the ledger."""
+
+import re
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+# The page lies in the package where it was installed, and beside it in the repository.
+PACKAGED = Path(__file__).parents[1] / "data" / "findings.md"
+_PAGES = (PACKAGED, Path(__file__).parents[2] / "docs" / "reference" / "findings.md")
+_COLUMNS = 80
+_NEAR = 5
+
+
+def explain_command(
+    name: Annotated[
+        str | None,
+        typer.Argument(metavar="[NAME]", help="A finding, by its name in brackets, or an account of the ledger."),
+    ] = None,
+) -> None:
+    """Explains a finding or an account of the ledger.
+
+    \b
+    bottleneck explain input-wait
+    bottleneck explain overhead.sync
+    bottleneck explain
+
+    Without a name it lists all names.
+    """  # noqa: D301 - the escape keeps the lines of the examples apart
+    from bottleneck.commands.report_options import send
+
+    send(_all_names() if name is None else explanation(name))
+
+
+def explanation(name: str) -> str:
+    """The text about a name, wrapped at 80 columns; UsageError with near names for one that nothing is called."""
+    from bottleneck.schema.accounts import ACCOUNTS
+
+    wanted = name.strip("[]` ")
+    sections = finding_sections()
+    found = [_plain_text(f"{wanted}\n\n{sections[wanted]}")] if wanted in sections else []
+    found += [_account_text(key) for key, account in ACCOUNTS.items() if wanted in {key, account.cause, account.label}]
+    if found:
+        return "\n".join(found)
+    from difflib import get_close_matches
+
+    from bottleneck.errors import UsageError
+
+    known = [*sections, *ACCOUNTS, *(account.cause for account in ACCOUNTS.values() if account.cause)]
+    near = get_close_matches(wanted, known, n=_NEAR, cutoff=0.5)
+    near += [each for each in known if wanted and wanted in each and each not in near][: _NEAR - len(near)]
+    raise UsageError(
+        f"nothing is called {wanted}",
+        why=f"near it are {', '.join(near)}" if near else "",
+        fix="`bottleneck explain` lists all names",
+    )
+
+
+def finding_sections() -> dict[str, str]:
+    """The section of each finding by its name, in the order of the page; UsageError if the page is missing."""
+    from bottleneck.errors import UsageError
+
+    page = next((path for path in _PAGES if path.is_file()), None)
+    if page is None:
+        raise UsageError("the page of findings is missing from this installation", fix="install bottleneck again")
+    parts = re.split(r"^(##+) (.*)\n", page.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    return {parts[at + 1]: parts[at + 2].strip() for at in range(1, len(parts), 3) if parts[at] == "###"}
+
+
+def _all_names() -> str:
+    from bottleneck.schema.accounts import ACCOUNTS
+
+    groups = (("Findings", finding_sections()), ("Accounts of the ledger", ACCOUNTS))
+    return "\n\n".join(f"{title}\n{_filled(', '.join(names), '  ')}" for title, names in groups) + "\n"
+
+
+def _account_text(key: str) -> str:
+    from bottleneck.schema.accounts import ACCOUNTS
+
+    account = ACCOUNTS[key]
+    lines = [f"{key}: an account of the ledger", "", f"Time: {account.meaning}."]
+    lines.append(f"First thing to try: {account.advice.format(at='')}.")
+    if account.host_advice is not None:
+        lines.append(f"Without a device: {account.host_advice.format(at='')}.")
+    return "\n".join(_filled(line) for line in lines) + "\n"
+
+
+def _plain_text(text: str) -> str:
+    """Markdown as text of 80 columns: paragraphs are filled, code is indented."""
+    return "\n".join(_blocks(text))
+
+
+def _blocks(text: str) -> Iterator[str]:
+    for number, part in enumerate(re.split(r"^```\w*\n(.*?)^```$", text, flags=re.MULTILINE | re.DOTALL)):
+        if number % 2:
+            yield textwrap.indent(part, "    ")
+            continue
+        for paragraph in re.split(r"\n\s*\n|\n(?=- )", part.strip("\n")):
+            if paragraph.strip():
+                words = re.sub(r"\*\*(.+?)\*\*", r"\1:", re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", paragraph))
+                yield _filled(words) + "\n"
+
+
+def _filled(text: str, indent: str = "") -> str:
+    later = "  " if text.startswith("- ") else indent
+    return textwrap.fill(
+        text, _COLUMNS, initial_indent=indent, subsequent_indent=later, break_long_words=False, break_on_hyphens=False
+    )

@@ -1,0 +1,63 @@
+"""``bottleneck explain`` tells of every finding and account, within 80 columns, and names near ones for the rest."""
+
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import bottleneck
+from bottleneck.cli import _run
+from bottleneck.commands import explain
+from bottleneck.commands.explain import explanation, finding_sections
+from bottleneck.errors import UsageError
+from bottleneck.schema.accounts import ACCOUNTS
+
+ROOT = Path(__file__).parents[1]
+
+
+def test_a_finding_is_told_with_its_code(capsys: pytest.CaptureFixture[str]) -> None:
+    assert _run(["explain", "[input-wait]"]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("input-wait\n\nSeen: ")
+    assert "\n    loader = DataLoader(" in out and "Proof: `bottleneck verify" in out
+    assert "```" not in out and "**" not in out
+
+
+@pytest.mark.parametrize("name", ["overhead.sync", "sync"])
+def test_an_account_is_told_by_its_key_and_by_its_cause(name: str) -> None:
+    text = explanation(name)
+    assert text.startswith("overhead.sync: an account of the ledger\n")
+    assert "First thing to try: " in text and "{at}" not in text
+
+
+def test_every_finding_and_account_is_told_within_80_columns_apart_from_code() -> None:
+    names = [*finding_sections(), *ACCOUNTS]
+    assert len(names) > 80
+    lines = [line for name in names for line in explanation(name).splitlines() if not line.startswith("    ")]
+    assert [line for line in lines if len(line) > 80] == []
+
+
+def test_an_unknown_name_is_exit_2_and_names_near_ones(capsys: pytest.CaptureFixture[str]) -> None:
+    assert _run(["explain", "input-weight"]) == 2
+    assert "input-wait" in capsys.readouterr().err
+
+
+def test_without_a_name_all_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert _run(["explain"]) == 0
+    out = capsys.readouterr().out
+    assert all(name in out for name in (*finding_sections(), *ACCOUNTS))
+    assert max(map(len, out.splitlines())) <= 80
+
+
+def test_the_page_is_part_of_the_installed_package() -> None:
+    wheel = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]
+    packaged = explain.PACKAGED.relative_to(Path(bottleneck.__file__).parents[1])
+    assert wheel["force-include"] == {"docs/reference/findings.md": str(packaged)}
+
+
+def test_an_installed_package_reads_its_own_page(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(explain, "_PAGES", (tmp_path / "findings.md",))
+    with pytest.raises(UsageError, match="missing"):
+        explanation("input-wait")
+    (tmp_path / "findings.md").write_text("# A page\n\n### one\n\n**Seen** Once.\n\n## Else\n")
+    assert explanation("one") == "one\n\nSeen: Once.\n"
