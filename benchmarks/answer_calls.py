@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-_COMMANDS = ("run", "report", "explain", "compare", "gate", "accept", "sweep", "verify", "calibrate", "doctor")
+_COMMANDS = ("run", "report", "runs", "explain", "compare", "gate", "accept", "sweep", "verify", "calibrate", "doctor")
 _INPUT_FOLDERS = ("traces/", "sample_traces/", "locks/", "saved/")
 
 

@@ -26,6 +26,7 @@ _PROGRAM: Mapping[str, Any] = {"context_settings": {"allow_interspersed_args": F
 COMMANDS: tuple[tuple[str, Mapping[str, Any]], ...] = (
     ("run", {"short_help": "Record a program while it runs, then report.", **_PROGRAM}),
     ("report", {"short_help": "Explain where the time of a recorded program went."}),
+    ("runs", {"short_help": "List the recordings of the working folder."}),
     ("explain", {"short_help": "Explain a finding, or an account of the ledger."}),
     ("compare", {"short_help": "Say what changed between two recordings, and where."}),
     ("gate", {"short_help": "Fail a build when a step does more, or takes longer."}),
@@ -37,7 +38,7 @@ COMMANDS: tuple[tuple[str, Mapping[str, Any]], ...] = (
 )
 
 # Commands that look for settings, or write, in the working folder; a program may run without one.
-_NEEDS_FOLDER = frozenset({"gate", "accept", "sweep", "verify", "doctor"})
+_NEEDS_FOLDER = frozenset({"runs", "gate", "accept", "sweep", "verify", "doctor"})
 
 # Collections of the youngest objects begin after this many, as in mypy: imports and tables make hundreds of thousands
 # that stay, and looking through them again and again takes a tenth of the time of a report.

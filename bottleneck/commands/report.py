@@ -1,5 +1,6 @@
 """``bottleneck report``: from traces, recordings or a saved analysis to text, JSON and a picture."""
 
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -32,12 +33,13 @@ if TYPE_CHECKING:
 
 def report_command(
     paths: Annotated[
-        list[Path],
+        list[Path] | None,
         typer.Argument(
-            metavar="PATH...",
-            help="A trace (.json, .json.gz), a recording folder, a folder or list of rank traces, or analysis.json.",
+            metavar="[PATH]...",
+            help="A trace (.json, .json.gz), a recording folder, a folder or list of rank traces, or analysis.json; "
+            "the latest recording of this folder unless given.",
         ),
-    ],
+    ] = None,
     form: Annotated[ReportFormat | None, format_option("the report")] = None,
     output: Annotated[Path | None, output_option("the report")] = None,
     roofline: Annotated[
@@ -83,6 +85,7 @@ def report_command(
     """Explains where the time of a recorded program went.
 
     \b
+    bottleneck report                     the latest recording of this folder
     bottleneck report trace.json.gz --full
     bottleneck report recording/ -o report.md
     bottleneck report rank0.json rank1.json --roofline roofline.png
@@ -99,6 +102,7 @@ def report_command(
         check_picture(path)
     chosen = window_options(steps, window, chosen_device(device, peaks), whole=whole)
     options = replace(chosen, captures=tuple(capture or ()))
+    paths = paths or [_latest()]
     if repair:
         for recording in paths:
             _repair(recording)
@@ -108,6 +112,15 @@ def report_command(
             draw_or_warn(partial(PICTURES[picture], analysis, path), path)
     form = form_of(form, output, ReportFormat)
     present(analysis, form.value, output, extent_of(full=full, all_findings=all_findings))
+
+
+def _latest() -> Path:
+    from bottleneck.commands.finish_run import shown
+    from bottleneck.commands.runs import latest_recording
+
+    folder = latest_recording()
+    print(f"bottleneck: report of {shown(folder)}, the latest recording here", file=sys.stderr)
+    return folder
 
 
 def with_kept_ceilings(paths: Sequence[Path], options: "Options") -> "Options":
