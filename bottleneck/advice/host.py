@@ -10,8 +10,8 @@ from bottleneck.advice.quantities import (
     account_us,
     claims_of,
     format_count,
+    format_gaps,
     format_per_step,
-    format_times,
     host_scale,
     idle_lines,
     idle_rows,
@@ -325,7 +325,7 @@ def _is_call(row: IdleCause) -> bool:
 
 
 def _places(rows: list[IdleCause]) -> tuple[str, ...]:
-    return tuple(f"{_place(row)}, {format_times(row.calls)}" for row in rows[:3])
+    return tuple(f"{_place(row)}, {format_gaps(row.calls)}" for row in rows[:3])
 
 
 def _place(row: IdleCause) -> str:

@@ -118,7 +118,7 @@ def idle_lines(evidence: Evidence, *causes: str, most: int = 3) -> tuple[str, ..
     ranked = sorted(folded.items(), key=lambda item: -item[1][0])[:most]
     return tuple(
         f"{source or 'at no known line'}: {format_us(us)} per step{f' in {detail}' if detail else ''}, "
-        f"{format_times(calls)}"
+        f"{format_gaps(calls)}"
         for (source, detail), (us, calls) in ranked
     )
 
@@ -137,6 +137,11 @@ def format_range(counts: Integers) -> str:
 def format_times(count: float) -> str:
     """A frequency per step in words: 'once', '3 times'."""
     return "once" if count == 1 else f"{format_count(count)} times"
+
+
+def format_gaps(count: float) -> str:
+    """How many stretches of idle time per step: a function that runs in them was not called so often."""
+    return f"in {format_count(count)} idle gap{'' if count == 1 else 's'}"
 
 
 def host_scale(evidence: Evidence) -> float:

@@ -253,7 +253,7 @@ def idle(analysis: Analysis, top: int) -> TableSection | None:
         rows.append(TableRow((f"{folded.hidden} more", "", "", *folded.rest), "rest"))
     rows.append(TableRow(("all idle time", "", "", *folded.total), "total"))
     who = "the step's threads did no work" if analysis.device.kind == "cpu" else "the device had no work"
-    numbers = number_columns(("times", folded.scale.unit, "share"))
+    numbers = number_columns(("gaps", folded.scale.unit, "share"))
     return TableSection(
         f"Why {who}", (TableColumn("cause", "words"), TableColumn("at", "place"), *numbers), tuple(rows)
     )

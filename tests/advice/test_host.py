@@ -137,6 +137,7 @@ def test_a_long_stretch_of_python_is_named_with_its_line(tmp_path: Path) -> None
     draft = host.python_call(cpu(tmp_path, {"memory": 1000.0, "overhead.python": 5000.0}, row))
     assert draft is not None and draft.gain_us is not None and draft.gain_us.high == 5000
     assert "train.py:12" in draft.advice
+    assert draft.evidence[1] == "train.py:12: 5.00 ms in main, in 2 idle gaps"
 
 
 def test_a_stretch_of_python_at_no_known_line_has_to_be_named_first(tmp_path: Path) -> None:
