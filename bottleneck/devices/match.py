@@ -386,8 +386,8 @@ def _mixed(chosen: Sequence[DeviceProperties]) -> tuple[Caveat, ...]:
 
 
 _NO_CEILINGS = (
-    "the ceilings of this CPU were not measured, so no kernel is judged against them; `bottleneck calibrate` measures "
-    "them once on the machine that recorded this, and the next report there uses them"
+    "the ceilings of this CPU were not measured, so no kernel is judged against them; `bottleneck calibrate{}` "
+    "measures them once on the machine that recorded this, and the next report there uses them"
 )
 
 
@@ -454,12 +454,19 @@ def choose_device(trace: Trace, recording: Recording | None = None, chosen: Devi
     if device.name == _UNNAMED:
         device, caveats = _guess_by_kernels(trace, device, caveats)
     if recording is not None and trace.flavour == "cpu":
-        caveats = (Caveat("unknown-device", _NO_CEILINGS),)
+        # Ceilings are those of a number of threads: measured with another one they would not be used.
+        threads = "" if recording.threads is None else f" --threads {recording.threads}"
+        caveats = (Caveat("unknown-device", _NO_CEILINGS.format(threads)),)
+        device = replace(device, name=_CPU_IDS.sub("", recording.versions.get("cpu", "")) or device.name)
     if measured is None or _model_of(measured) != _model_of(device):
         return device, caveats
     # What is doubtful about a data sheet does not touch what was measured.
     mixed = tuple(caveat for caveat in caveats if caveat.slug == "mixed-devices")
     return replace(measured, count=device.count), mixed
+
+
+# What the identity of a CPU in a recording has behind its name: vendor, family, model and stepping, as Linux has them.
+_CPU_IDS = re.compile(r" (GenuineIntel|AuthenticAMD|HygonGenuine)( \d+){1,3}$|( 0x[0-9a-f]+){1,2}$")
 
 
 def _model_of(device: Device) -> tuple[str, str, int | None]:

@@ -9,6 +9,7 @@ from bottleneck.errors import UsageError
 from bottleneck.schema.analysis import Device
 from bottleneck.schema.linked_trace import DeviceProperties
 from bottleneck.trace.read import read_trace
+from tests.advice.cases import case_of, cpu_events
 from tests.builders import kernel, launch, write_trace
 
 GIB = 2**30
@@ -171,6 +172,22 @@ def test_a_device_without_a_name_is_guessed_by_the_names_of_its_kernels(
     assert caveat.slug == "unknown-device" and option in caveat.message
     low, high = device.plausible_ridges["fp32_vector"]
     assert low >= ridge[0] and high <= ridge[1]
+
+
+@pytest.mark.parametrize(
+    ("identity", "name"),
+    [
+        ("AMD EPYC 9534 64-Core Processor AuthenticAMD 25 17 1", "AMD EPYC 9534 64-Core Processor"),
+        ("Intel(R) Xeon(R) Gold 6230 CPU @ 2.10GHz GenuineIntel 6 85 7", "Intel(R) Xeon(R) Gold 6230 CPU @ 2.10GHz"),
+        ("aarch64 0x41 0xd0c", "aarch64"),
+        ("", "CPU"),
+    ],
+)
+def test_a_recording_names_its_cpu_even_without_ceilings(tmp_path: Path, identity: str, name: str) -> None:
+    case = case_of(tmp_path, cpu_events(4, 3, 8), device=None, versions={"cpu": identity}, threads=3)
+    assert (case.analysis.device.name, case.analysis.device.source) == (name, None)
+    (message,) = [caveat.message for caveat in case.analysis.caveats if caveat.slug == "unknown-device"]
+    assert "`bottleneck calibrate --threads 3`" in message
 
 
 def test_a_cpu_that_was_not_calibrated_is_unknown() -> None:
