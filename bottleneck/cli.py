@@ -27,7 +27,7 @@ COMMANDS: tuple[tuple[str, Mapping[str, Any]], ...] = (
     ("run", {"short_help": "Record a program while it runs, then report.", **_PROGRAM}),
     ("report", {"short_help": "Explain where the time of a recorded program went."}),
     ("runs", {"short_help": "List the recordings of the working folder."}),
-    ("explain", {"short_help": "Explain a finding, or an account of the ledger."}),
+    ("explain", {"short_help": "Explain a finding, a caveat or an account of the ledger."}),
     ("compare", {"short_help": "Say what changed between two recordings, and where."}),
     ("gate", {"short_help": "Fail a build when a step does more, or takes longer."}),
     ("accept", {"short_help": "Accept what the gate found, with a reason."}),

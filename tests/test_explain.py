@@ -8,7 +8,7 @@ import pytest
 import bottleneck
 from bottleneck.cli import _run
 from bottleneck.commands import explain
-from bottleneck.commands.explain import explanation, finding_sections
+from bottleneck.commands.explain import explanation, page_sections
 from bottleneck.errors import UsageError
 from bottleneck.schema.accounts import ACCOUNTS
 
@@ -30,8 +30,20 @@ def test_an_account_is_told_by_its_key_and_by_its_cause(name: str) -> None:
     assert "First thing to try: " in text and "{at}" not in text
 
 
+def test_a_caveat_is_told() -> None:
+    assert explanation("unmodelled-work").startswith("unmodelled-work\n\nwork without a cost formula")
+    assert "Record again" in explanation("disturbed-profile")
+
+
+def test_every_caveat_of_the_page_is_one_that_an_analysis_gives() -> None:
+    source = "".join(path.read_text() for path in Path(bottleneck.__file__).parent.rglob("*.py"))
+    caveats = page_sections()[1]
+    assert len(caveats) > 20
+    assert [slug for slug in caveats if f'"{slug}"' not in source] == []
+
+
 def test_every_finding_and_account_is_told_within_80_columns_apart_from_code() -> None:
-    names = [*finding_sections(), *ACCOUNTS]
+    names = [*page_sections()[0], *page_sections()[1], *ACCOUNTS]
     assert len(names) > 80
     lines = [line for name in names for line in explanation(name).splitlines() if not line.startswith("    ")]
     assert [line for line in lines if len(line) > 80] == []
@@ -45,7 +57,7 @@ def test_an_unknown_name_is_exit_2_and_names_near_ones(capsys: pytest.CaptureFix
 def test_without_a_name_all_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     assert _run(["explain"]) == 0
     out = capsys.readouterr().out
-    assert all(name in out for name in (*finding_sections(), *ACCOUNTS))
+    assert all(name in out for name in (*page_sections()[0], *page_sections()[1], *ACCOUNTS))
     assert max(map(len, out.splitlines())) <= 80
 
 

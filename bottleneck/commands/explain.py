@@ -1,4 +1,4 @@
-"""``bottleneck explain``: prints what the documentation says about a finding, or about an account of the ledger."""
+"""``bottleneck explain``: prints what the documentation says about a finding, a caveat or an account of the ledger."""
 
 import re
 import textwrap
@@ -18,10 +18,10 @@ _NEAR = 5
 def explain_command(
     name: Annotated[
         str | None,
-        typer.Argument(metavar="[NAME]", help="A finding, by its name in brackets, or an account of the ledger."),
+        typer.Argument(metavar="[NAME]", help="A finding or caveat by its name, or an account of the ledger."),
     ] = None,
 ) -> None:
-    """Explains a finding or an account of the ledger.
+    """Explains a finding, a caveat or an account of the ledger.
 
     \b
     bottleneck explain input-wait
@@ -40,7 +40,8 @@ def explanation(name: str) -> str:
     from bottleneck.schema.accounts import ACCOUNTS
 
     wanted = name.strip("[]` ")
-    sections = finding_sections()
+    findings, caveats = page_sections()
+    sections = caveats | findings
     found = [_plain_text(f"{wanted}\n\n{sections[wanted]}")] if wanted in sections else []
     found += [_account_text(key) for key, account in ACCOUNTS.items() if wanted in {key, account.cause, account.label}]
     if found:
@@ -59,21 +60,25 @@ def explanation(name: str) -> str:
     )
 
 
-def finding_sections() -> dict[str, str]:
-    """The section of each finding by its name, in the order of the page; UsageError if the page is missing."""
+def page_sections() -> tuple[dict[str, str], dict[str, str]]:
+    """The sections of findings and of caveats by their names; UsageError if the page is missing."""
     from bottleneck.errors import UsageError
 
     page = next((path for path in _PAGES if path.is_file()), None)
     if page is None:
         raise UsageError("the page of findings is missing from this installation", fix="install bottleneck again")
-    parts = re.split(r"^(##+) (.*)\n", page.read_text(encoding="utf-8"), flags=re.MULTILINE)
-    return {parts[at + 1]: parts[at + 2].strip() for at in range(1, len(parts), 3) if parts[at] == "###"}
+    text = page.read_text(encoding="utf-8")
+    caveats = re.findall(r"^- \*\*([a-z-]+)\*\*: (.*)$", text.partition("\n## Caveats\n")[2], flags=re.MULTILINE)
+    parts = re.split(r"^(##+) (.*)\n", text, flags=re.MULTILINE)
+    findings = {parts[at + 1]: parts[at + 2].strip() for at in range(1, len(parts), 3) if parts[at] == "###"}
+    return findings, dict(caveats)
 
 
 def _all_names() -> str:
     from bottleneck.schema.accounts import ACCOUNTS
 
-    groups = (("Findings", finding_sections()), ("Accounts of the ledger", ACCOUNTS))
+    findings, caveats = page_sections()
+    groups = (("Findings", findings), ("Caveats", caveats), ("Accounts of the ledger", ACCOUNTS))
     return "\n\n".join(f"{title}\n{_filled(', '.join(names), '  ')}" for title, names in groups) + "\n"
 
 
