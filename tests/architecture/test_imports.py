@@ -136,7 +136,9 @@ HELP = "from bottleneck.cli import _run\nassert _run({}) == 0"
 
 
 @pytest.mark.parametrize(
-    "arguments", [["--help"], ["run", "--help"], ["report", "--help"], ["verify", "--help"], ["--version"]], ids=str
+    "arguments",
+    [["--help"], ["run", "--help"], ["report", "--help"], ["verify", "--help"], ["--version"], ["explain", "sync"]],
+    ids=str,
 )
 def test_help_imports_nothing_heavy(arguments: list[str]) -> None:
     assert not modules_after(HELP.format(arguments)) & HEAVY
