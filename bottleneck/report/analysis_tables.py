@@ -99,7 +99,12 @@ def _short_group(group: str) -> str:
 
 def lines(analysis: Analysis, top: int) -> TableSection | None:
     """Work and waiting by source line; null where less than two lines are known."""
-    return _places("By source line", analysis.lines, analysis, top)
+    section = _places("By source line", analysis.lines, analysis, top)
+    has_backward = any(phase.name == "backward" for phase in analysis.phases)
+    return replace(section, notes=(_BACKWARD_NOTE,)) if section is not None and has_backward else section
+
+
+_BACKWARD_NOTE = "Work of the backward pass stands at the line of its forward op, where that is known."
 
 
 def modules(analysis: Analysis, top: int) -> TableSection | None:

@@ -21,7 +21,7 @@ from bottleneck.report.analysis_tables import (
     varying_together,
 )
 from bottleneck.report.document import TableRow, TableSection
-from bottleneck.schema.analysis import Fold, IdleCause, KernelSummary, Queue
+from bottleneck.schema.analysis import Fold, IdleCause, KernelSummary, Phase, PhaseName, Queue
 from tests.report.samples import SAMPLES, kernel
 from tests.report.test_text import printed
 
@@ -255,3 +255,10 @@ def test_one_detail_needs_no_time_and_a_module_is_named_where_it_is_the_only_one
 def test_a_wait_that_nothing_is_known_of_has_no_details() -> None:
     (row, _) = waits_table_of(dispatch(50, None)).rows
     assert row.details == ()
+
+
+@pytest.mark.parametrize("name", ["backward", "forward"])
+def test_lines_say_where_the_backward_pass_stands(name: PhaseName) -> None:
+    folds = tuple(Fold(f"train.py:{line}", 1.0, 10.0, 0.1, {"memory": 1.0}) for line in (1, 2))
+    section = places.lines(replace(PLACES_ANALYSIS, lines=folds, phases=(Phase(name, 20.0, 0.2, {}),)), 5)
+    assert section is not None and bool(section.notes) == (name == "backward")
