@@ -266,6 +266,8 @@ def _holes(trace: Trace, kernels: pd.DataFrame, captured: pd.DataFrame) -> Flags
 # creation of a context, start of a library, loading of a kernel, memory that the allocator keeps.
 _MOST_OF_ITS_KIND = 0.5
 _WORTH_SETTING_ASIDE = 0.1
+# A launch takes 3 to 10 us; loading a kernel or starting a library takes milliseconds.
+_SHORTEST_START_UP_US = 1000.0
 # A call beside which the device works for most of its time is a wait for it, whatever its name.
 _DEVICE_RESTS = 0.5
 
@@ -281,7 +283,7 @@ def _find_one_offs(trace: Trace, window: Window, kernels: pd.DataFrame) -> Ints:
     name = trace.events["name"].cat.codes.to_numpy()[rows].astype(np.int64)
     spent_us = np.bincount(name[inside], dur_us[inside], minlength=int(name.max(initial=0)) + 1)
     calls = np.bincount(name, minlength=len(spent_us))
-    long = inside & (dur_us > _WORTH_SETTING_ASIDE * window.wall_us)
+    long = inside & (dur_us > max(_WORTH_SETTING_ASIDE * window.wall_us, _SHORTEST_START_UP_US))
     long &= (dur_us > _MOST_OF_ITS_KIND * spent_us[name]) & (calls[name] > 1)
     if not long.any():
         return np.zeros(0, dtype=np.int64)

@@ -272,27 +272,34 @@ def test_launches_that_entered_a_graph_are_a_capture_and_not_lost(tmp_path: Path
 
 
 def test_a_call_that_dwarfs_its_kind_beside_an_idle_device_is_a_one_off(tmp_path: Path) -> None:
-    steady = [event for at in range(1, 20) for event in (launch(at, 600 + 10 * at, 5), kernel(at, 608 + 10 * at, 2))]
-    first = [launch(99, 10, 500), kernel(99, 512, 2)]
-    result = linked(tmp_path, [op("aten::x", 0, 1000), *first, *steady])
+    pairs = [(launch(at, 6000 + 100 * at, 50), kernel(at, 6080 + 100 * at, 20)) for at in range(1, 20)]
+    steady = [event for pair in pairs for event in pair]
+    first = [launch(99, 100, 5000), kernel(99, 5120, 20)]
+    result = linked(tmp_path, [op("aten::x", 0, 10000), *first, *steady])
     assert caveats(result) == ["one-off"]
     assert result.caveats[0].share == pytest.approx(0.5, abs=0.01)
-    assert result.trace.events["dur_us"].iloc[list(result.one_offs)].tolist() == [500]
-    assert caveats(linked(tmp_path, [op("aten::x", 0, 1000), *steady])) == []
+    assert result.trace.events["dur_us"].iloc[list(result.one_offs)].tolist() == [5000]
+    assert caveats(linked(tmp_path, [op("aten::x", 0, 10000), *steady])) == []
+
+
+def test_a_call_of_microseconds_is_no_start_up_however_short_the_window(tmp_path: Path) -> None:
+    steady = [event for at in range(1, 20) for event in (launch(at, 60 + at, 0.5), kernel(at, 60.8 + at, 0.2))]
+    first = [launch(99, 1, 50), kernel(99, 51.2, 0.2)]
+    assert caveats(linked(tmp_path, [op("aten::x", 0, 100), *first, *steady])) == []
 
 
 def test_a_later_call_that_dwarfs_its_kind_is_no_one_off(tmp_path: Path) -> None:
-    steady = [event for at in range(1, 20) for event in (launch(at, 10 * at, 5), kernel(at, 8 + 10 * at, 2))]
-    late = [launch(99, 300, 500), kernel(99, 812, 2)]
-    assert caveats(linked(tmp_path, [op("aten::x", 0, 1000), *steady, *late])) == []
-    first_of_kernel = [launch(99, 300, 500), kernel(99, 812, 2, "another_kernel")]
-    assert caveats(linked(tmp_path, [op("aten::x", 0, 1000), *steady, *first_of_kernel])) == ["one-off"]
+    steady = [event for at in range(1, 20) for event in (launch(at, 100 * at, 50), kernel(at, 80 + 100 * at, 20))]
+    late = [launch(99, 3000, 5000), kernel(99, 8120, 20)]
+    assert caveats(linked(tmp_path, [op("aten::x", 0, 10000), *steady, *late])) == []
+    first_of_kernel = [launch(99, 3000, 5000), kernel(99, 8120, 20, "another_kernel")]
+    assert caveats(linked(tmp_path, [op("aten::x", 0, 10000), *steady, *first_of_kernel])) == ["one-off"]
 
 
 def test_a_long_call_beside_a_busy_device_is_a_wait_and_no_one_off(tmp_path: Path) -> None:
-    work = [launch(1, 5, 2), kernel(1, 8, 590), launch(2, 610, 2), kernel(2, 620, 2)]
-    waits = [launch(3, 10, 590, "cudaDeviceSynchronize"), launch(4, 630, 2, "cudaDeviceSynchronize")]
-    assert caveats(linked(tmp_path, [op("aten::x", 0, 1000), *work, *waits])) == []
+    work = [launch(1, 50, 20), kernel(1, 80, 5900), launch(2, 6100, 20), kernel(2, 6200, 20)]
+    waits = [launch(3, 100, 5900, "cudaDeviceSynchronize"), launch(4, 6300, 20, "cudaDeviceSynchronize")]
+    assert caveats(linked(tmp_path, [op("aten::x", 0, 10000), *work, *waits])) == []
 
 
 def test_calls_that_launch_nothing_are_not_missed(tmp_path: Path) -> None:
