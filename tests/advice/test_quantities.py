@@ -56,8 +56,8 @@ def test_lines_of_waits_are_listed_longest_first(tmp_path: Path) -> None:
     rows.append(idle_row("sync", 4.0, "a.py:1", module="two"))
     case = with_ledger(case_of(tmp_path, cpu_events(4, 5, 10)), {"memory": 1.0, "overhead.sync": 29.0}, rows)
     assert quantities.idle_lines(case, "sync") == (
-        "b.py:2: 20.0 us per step in aten::item, once",
-        "a.py:1: 9.00 us per step, 2 times",
+        "b.py:2: 20.0 us per step in aten::item, in 1 idle gap",
+        "a.py:1: 9.00 us per step, in 2 idle gaps",
     )
     assert quantities.idle_lines(case, "gc") == ()
 

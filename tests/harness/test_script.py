@@ -240,7 +240,8 @@ def test_a_program_that_ends_in_the_second_window_keeps_the_steps_that_were_whol
     assert len(notes.step_marks_ns) == 5 and notes.light is not None
     assert len(notes.light.step_marks_ns) >= 2
     assert program.session.files.partial_light.exists()
-    assert not program.told
+    # Whether the step times settle depends on what else the machine does.
+    assert not [line for line in program.told.splitlines() if "had not settled" not in line]
 
 
 def test_a_program_that_ends_before_the_second_window_has_one(start: Callable[..., Program]) -> None:
@@ -249,4 +250,5 @@ def test_a_program_that_ends_before_the_second_window_has_one(start: Callable[..
         program.train(1)
     program.end()
     assert len(program.session.notes.step_marks_ns) == 5 and program.session.notes.light is None
-    assert not program.told
+    # Whether the step times settle depends on what else the machine does.
+    assert not [line for line in program.told.splitlines() if "had not settled" not in line]
