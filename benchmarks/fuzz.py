@@ -1,6 +1,6 @@
 """Feeds mutated traces, recordings, saved analyses and lock-files to the commands that read them.
 
-    python -m benchmarks.fuzz [--minutes 60] [--seed 1] [--case N] [--traces FOLDER]
+    python -m benchmarks.fuzz [--minutes 60] [--cases N] [--seed 1] [--case N] [--traces FOLDER]
 
 Each case is a number: its input, mutations and command follow from seed and number alone, so that `--case N` repeats
 it. A case runs in a process of its own. Printed are the outcomes by exit code, every case that ended with 70, took over
@@ -128,7 +128,10 @@ def mutate_bytes(content: bytes, chance: random.Random) -> bytes:
 def _mutate_json(content: bytes, chance: random.Random) -> bytes:
     if chance.random() < 0.25:
         return mutate_bytes(content, chance)
-    tree = json.loads(content)
+    try:
+        tree = json.loads(content)
+    except ValueError:  # a trace that was no JSON before
+        return mutate_bytes(content, chance)
     for _ in range(chance.choice((1, 1, 2, 5, 20))):
         tree = mutate_tree(tree, chance)
     return json.dumps(tree).encode("utf-8", "surrogatepass")
@@ -275,12 +278,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes", type=float, default=60.0)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--cases", type=int, help="at most so many")
     parser.add_argument("--case", type=int)
     parser.add_argument("--traces", type=Path)
     options = parser.parse_args()
     inputs = inputs_of(options.traces)
     outcomes, until = [], time.monotonic() + 60 * options.minutes
-    while time.monotonic() < until:
+    while time.monotonic() < until and len(outcomes) != options.cases:
         number = len(outcomes) if options.case is None else options.case
         outcome = run_case(options.seed, number, inputs)
         outcomes.append(outcome)
