@@ -12,6 +12,7 @@ from bottleneck.advice.kernel_work import (
     critical_path_note,
     describe_rows,
     gain_of,
+    largest_calls,
     requires_gain,
     share,
     work_of,
@@ -382,6 +383,7 @@ def slow_products(evidence: Evidence) -> Draft | None:
     rows &= work.roof("compute_us") >= _LEAST_FLOOR_US
     if runs_on_host(evidence) or not rows.any():
         return None
+    rows = largest_calls(work, rows)
     usual, best = _reached(work, rows)
     slow = rows & (usual < _FAR_BEHIND * best) & ~work.reason_like(_EXPLAINED_ELSEWHERE)
     if share(work, slow) < _LEAST_SHARE:

@@ -16,6 +16,7 @@ from bottleneck.advice.kernel_work import (
     gain_of,
     has_backward_pass,
     inside_marks,
+    largest_calls,
     requires_gain,
     share,
     sizes_of,
@@ -412,6 +413,7 @@ def slow_for_its_bytes(evidence: Evidence) -> Draft | None:
     special = np.nan_to_num(work.cost("special_ops")) > 0
     moved = work.roof("bytes_low")
     rows = (moved >= _LARGE_BYTES) & (work.us > 0) & (work.op >= 0) & ~work.family(*_NO_STREAM) & ~special
+    rows = largest_calls(work, rows)
     if not rows.any():
         return None
     rate, usual = _rates(work, rows)

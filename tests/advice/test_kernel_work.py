@@ -5,9 +5,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bottleneck.advice.kernel_work import saved_us
+from bottleneck.advice.kernel_work import largest_calls, saved_us, work_of
 from bottleneck.schema.evidence import Evidence
 from tests.advice.cases import case_of, cpu_events, gpu_events
+from tests.advice.programs import Call, on_cpu
 from tests.builders import Event, kernel, launch, memcpy, step
 
 
@@ -101,3 +102,14 @@ def test_what_waits_for_something_else_starts_when_it_did(tmp_path: Path) -> Non
 def test_no_less_time_saves_nothing(tmp_path: Path) -> None:
     case = case_of(tmp_path, gpu_events(kernels=20, kernel_us=4, every_us=10))
     assert saved_us(case, np.zeros(len(case.linked.kernels))) == 0
+
+
+def test_rules_that_compare_calls_with_each_other_look_at_a_thousand(tmp_path: Path) -> None:
+    calls = [Call("aten::relu", 2 + number % 3, [[64, 64 + number]]) for number in range(1200)]
+    work = work_of(on_cpu(tmp_path, calls, steps=1))
+    rows = np.ones(work.row.size, dtype=bool)
+    chosen = largest_calls(work, rows)
+    assert np.unique(work.signature[chosen]).size == 1000
+    assert work.us[chosen].min() >= work.us[~chosen].max()
+    few = np.arange(work.row.size) < 10
+    assert (largest_calls(work, few & chosen) == (few & chosen)).all()
