@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 DEMO ?= examples/mlp.py
 
-.PHONY: demo test test-slow lint gate clean
+.PHONY: demo test test-slow lint gate docs clean
 
 demo: $(VENV)/.installed
 	rm -rf demo-recording
@@ -33,6 +33,10 @@ lint: $(VENV)/.installed-dev
 gate: $(VENV)/.installed
 	$(BIN)/bottleneck gate --only counters
 
+# The documentation as a site in site/; open site/index.html. Fails on a link that leads nowhere.
+docs: $(VENV)/.installed-docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
 # The package in place, with the torch that the tests ran with. Compiled as pip compiles what it installs elsewhere.
 $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -45,5 +49,9 @@ $(VENV)/.installed-dev: $(VENV)/.installed
 	$(PIP) -c constraints.txt -e '.[run,dev]'
 	touch $@
 
+$(VENV)/.installed-docs: $(VENV)/.installed
+	$(PIP) -c constraints.txt -e '.[run,docs]'
+	touch $@
+
 clean:
-	rm -rf $(VENV) demo-recording .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) demo-recording site .pytest_cache .mypy_cache .ruff_cache

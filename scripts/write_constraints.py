@@ -1,4 +1,4 @@
-"""Writes constraints.txt: the version of every package in a fresh environment that holds the package and its tests.
+"""Writes constraints.txt: the version of every package in a fresh environment for the package, its tests and its docs.
 
     python -m scripts.write_constraints                            install the newest versions and write them
     python -m scripts.write_constraints --environment .venv        write those of an environment that the tests ran in
@@ -44,7 +44,7 @@ def freeze_fresh() -> str:
     """The packages of an environment into which the newest versions are installed now."""
     with tempfile.TemporaryDirectory() as folder:
         venv.create(folder, with_pip=True)
-        install = [Path(folder) / "bin" / "python", "-m", "pip", "install", "--quiet", f"{ROOT}[run,dev]"]
+        install = [Path(folder) / "bin" / "python", "-m", "pip", "install", "--quiet", f"{ROOT}[run,dev,docs]"]
         subprocess.run(install, check=True)  # noqa: S603 - our own text
         return freeze(Path(folder))
 

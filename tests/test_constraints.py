@@ -1,4 +1,4 @@
-"""constraints.txt pins every package that the package and its tests need."""
+"""constraints.txt pins every package that the package, its tests and its documentation need."""
 
 import re
 import tomllib
@@ -20,10 +20,10 @@ def pins() -> dict[str, str]:
     return {key(name): version for name, version in re.findall(r"^([\w.-]+)==(\S+)$", text, re.MULTILINE)}
 
 
-def test_every_requirement_of_the_package_and_of_its_tests_is_pinned() -> None:
+def test_every_requirement_of_the_package_its_tests_and_its_documentation_is_pinned() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     extras = project["optional-dependencies"]
-    needed = [*project["dependencies"], *extras["run"], *extras["dev"]]
+    needed = [*project["dependencies"], *extras["run"], *extras["dev"], *extras["docs"]]
     missing = {re.match(r"[\w.-]+", row)[0] for row in needed if key(re.match(r"[\w.-]+", row)[0]) not in pins()}
     assert not missing, "refresh the file: python -m scripts.write_constraints"
 
