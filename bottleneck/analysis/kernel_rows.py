@@ -133,6 +133,7 @@ _WORK = ("flops", "bytes_low", "bytes_high")
 _RATES = ("flops_per_s", "bytes_per_s")
 _VOTES = ("engine", "confidence")
 _KEYS = ("name", "bound", "source", "math_dtype")
+_ACCOUNT_NAMES: tuple[str | None, ...] = tuple(ACCOUNTS)
 # Shapes are text of the trace: long lists of tensors tell nothing more when shown whole.
 _LONGEST_SHAPES = 200
 
@@ -148,7 +149,7 @@ class _Folds:
 
 
 def fold_kernels(rows: KernelTimes) -> tuple[KernelSummary, ...]:
-    """Kernels of one name, op, shapes, dtype, bound and line as one record each, most time first.
+    """Kernels of one name, op, shapes, dtype, bound, account and line as one record each, most time first.
 
     Floors are those of the charged time: a kernel that shares the device with another is charged part of its duration
     and carries the same part of its floors. Ops that a loader or compiler runs are waits, and left out.
@@ -157,7 +158,7 @@ def fold_kernels(rows: KernelTimes) -> tuple[KernelSummary, ...]:
     if not keep.size:
         return ()
     same = [rows.codes(column)[keep] for column in _KEYS]
-    fold, first = _numbered([*same, rows.op_codes("name")[keep], rows.signature[keep]])
+    fold, first = _numbered([*same, rows.op_codes("name")[keep], rows.signature[keep], rows.account[keep]])
     folds = _fold(rows, keep, fold, keep[first])
     return tuple(_summary(folds, place, rows.wall_us) for place in np.argsort(-folds.us, kind="stable").tolist())
 
@@ -186,6 +187,7 @@ def _fold(rows: KernelTimes, keep: Integers, fold: Integers, first: Integers) ->
         done = _known_sum(fold, work.to_numpy(dtype=np.float64, na_value=np.nan)[keep] * charged_runs, size)
         amounts[rate] = np.divide(done * US_PER_S, done_us, out=np.full(size, np.nan), where=done_us > 0)
     texts = {name: _texts(rows.codes(name)[first], rows.labels(name)) for name in (*_KEYS, "family")}
+    texts["account"] = [_ACCOUNT_NAMES[code] for code in rows.account[first].tolist()]
     votes = {name: _texts(_majority(fold, rows.codes(name)[keep], us, size), rows.labels(name)) for name in _VOTES}
     return _Folds(
         us=tally(fold, us, size),
@@ -336,4 +338,5 @@ def _summary(folds: _Folds, place: int, wall_us: float) -> KernelSummary:
         reason=reason,
         headroom_us=None if explained is None else us * (1.0 - explained),
         **{rate: amount[rate] for rate in _RATES},
+        account=text["account"],
     )

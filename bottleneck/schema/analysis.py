@@ -254,6 +254,9 @@ class KernelSummary:
     bytes_per_s: Annotated[
         float | None, Doc("compulsory bytes / time while it runs; more is moved where a cache misses", "B/s")
     ] = None
+    account: Annotated[
+        str | None, Doc("account of the ledger that its time is part of; null in analyses of before that was kept")
+    ] = None
 
 
 @dataclass(frozen=True)

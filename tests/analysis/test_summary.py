@@ -38,6 +38,24 @@ def test_ops_and_idle_time_of_a_cpu_add_up_to_the_step() -> None:
     assert {row.cause: row.us for row in analysis.idle} == {"input": 20.0, "python": 30.0}
 
 
+def test_kernels_and_causes_of_each_account_add_up_to_it() -> None:
+    ops = [
+        Op(0, 10, name="aten::empty", bound="dispatch"),
+        Op(20, 30, name="aten::linear", bound="dispatch"),
+        Op(25, 20, bound="compute", parent=1),
+        Op(60, 5, bound="unknown"),
+    ]
+    analysis = _analysis(Scene(100, ops=ops, events=[_TRAIN]))
+    sums = {account: 0.0 for account in _us(analysis)}
+    for kernel in analysis.kernels:
+        assert kernel.account is not None
+        sums[kernel.account] += kernel.us
+    for cause in analysis.idle:
+        sums[f"overhead.{cause.cause}"] += cause.us
+    assert sums == pytest.approx(_us(analysis))
+    assert sums["overhead.allocator"] == pytest.approx(10.0)  # of an op whose bound is dispatch
+
+
 def test_kernels_that_differ_only_in_duration_fold_into_one_row() -> None:
     kernels = [Kernel(0, 30), Kernel(30, 10), Kernel(40, 20, source="a.py:1"), Kernel(60, 16, name="other")]
     rows = _analysis(Scene(100, kernels, steps=2)).kernels
