@@ -46,7 +46,7 @@ def test_kernels_and_causes_of_each_account_add_up_to_it() -> None:
         Op(60, 5, bound="unknown"),
     ]
     analysis = _analysis(Scene(100, ops=ops, events=[_TRAIN]))
-    sums = {account: 0.0 for account in _us(analysis)}
+    sums = dict.fromkeys(_us(analysis), 0.0)
     for kernel in analysis.kernels:
         assert kernel.account is not None
         sums[kernel.account] += kernel.us
