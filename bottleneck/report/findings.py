@@ -15,6 +15,8 @@ _MOST = 5
 _EVIDENCE_CHARACTERS = 220  # three lines of a narrow terminal
 _SAME_TIME = 0.1  # a finding that adds less than this part of its gain is another way to the same end
 
+_LITTLE = 0.02  # of the step: less does not stand before another way to save more
+
 Groups = tuple[tuple[str, tuple[Action, ...]], ...]
 
 
@@ -56,13 +58,14 @@ def findings(analysis: Analysis, *, all_findings: bool = False) -> ActionSection
 def first_findings(analysis: Analysis, most: int, characters: int, code: int) -> ActionSection | None:
     """The first findings in short form for one screen: gain, advice, and the command that tries it.
 
-    Those that add to the ones above come first, as in the whole section. ``characters`` limits each text, ``code`` the
-    lines of code; code that has more is left out.
+    Those that add to the ones above come first, then other ways to save the same time, then what adds too little of
+    the step to be worth a place before those. ``characters`` limits each text, ``code`` the lines of code; code that
+    has more is left out.
     """
     found = [finding for finding in analysis.findings if not finding.within_noise]
     if not analysis.findings:
         return None
-    ordered = sorted(found, key=lambda finding: (finding.predicted_gain_us is None, not _adds(finding)))
+    ordered = sorted(found, key=lambda finding: _place(finding, analysis.steps.wall_us))
     shown = ordered[:most]
     rest = f"{len(ordered) - most} more with --full. " if len(ordered) > most else ""
     more = (f"{rest}Why and how: {_EXPLAIN} {shown[0].slug}",) if shown else ()
@@ -76,9 +79,22 @@ def first_findings(analysis: Analysis, most: int, characters: int, code: int) ->
     )
 
 
+def _place(finding: Finding, wall_us: float) -> int:
+    """The group of a finding in the short form."""
+    gain, added = finding.predicted_gain_us, finding.added_gain_us
+    if gain is None:
+        return 3
+    if finding.corrects_results:
+        return 0
+    if not _adds(finding):
+        return 1
+    return 0 if added is None or added.high >= _LITTLE * wall_us else 2
+
+
 def _brief(finding: Finding, characters: int, code: int) -> Action:
     """The finding on a few lines."""
-    gain = _gain(finding) or finding.gain_reason or ""
+    same = "" if _adds(finding) else "; this is another way to save the same time"
+    gain = f"{_gain(finding)}{same}" or finding.gain_reason or ""
     advice = f"{finding.advice[:1].upper()}{finding.advice[1:]}".rstrip(". ") + "."
     written = tuple((finding.code or "").rstrip().splitlines())
     return Action(

@@ -11,7 +11,7 @@ import pytest
 from bottleneck.advice.ranking import Draft, rank, up_to
 from bottleneck.report import FORMATS
 from bottleneck.report.analysis_document import to_markdown, to_terminal
-from bottleneck.report.findings import findings
+from bottleneck.report.findings import findings, first_findings
 from bottleneck.report.terminal import TerminalStyle
 from bottleneck.schema.analysis import Caveat, Confidence, Finding, Interval
 from tests.report.samples import ADVICE, gpu_overhead
@@ -214,3 +214,19 @@ def test_the_option_reaches_every_format_for_people(name: str) -> None:
 
 def test_json_holds_every_finding_always() -> None:
     assert all(finding.slug in FORMATS["json"](gpu_overhead()) for finding in ADVICE)
+
+
+def test_the_short_form_puts_a_small_gain_after_another_way_to_save_more() -> None:
+    first = gaining(1, us=0.5 * WALL_US)[0]
+    small = replace(gaining(1, us=0.01 * WALL_US)[0], slug="small")
+    other = replace(gaining(1, us=0.4 * WALL_US)[0], slug="other", added_gain_us=Interval(0.0, 0.0))
+    brief = first_findings(replace(gpu_overhead(), findings=(first, small, other)), 3, 200, 4)
+    assert [re.search(r"\[(.+)\]", action.lead)[1] for action in brief.items] == ["rule-0", "other", "small"]
+    same = ["another way to save the same time" in dict(action.lines)["gain"] for action in brief.items]
+    assert same == [False, True, False]
+
+
+def test_the_short_form_keeps_the_order_of_findings_that_add_up() -> None:
+    found = tuple(replace(each, slug=f"rule-{number}") for number, each in enumerate(gaining(3, us=0.1 * WALL_US)))
+    brief = first_findings(replace(gpu_overhead(), findings=found), 3, 200, 4)
+    assert [re.search(r"\[(.+)\]", action.lead)[1] for action in brief.items] == ["rule-0", "rule-1", "rule-2"]
