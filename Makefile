@@ -8,12 +8,11 @@ DEMO ?= examples/mlp.py
 .PHONY: demo test test-slow lint gate docs clean
 
 demo: $(VENV)/.installed
-	rm -rf demo-recording
-	$(BIN)/bottleneck run -o demo-recording $(DEMO)
+	$(BIN)/bottleneck run $(DEMO)
 	@echo
-	@echo "The same recording as markdown, rendered from disk (bottleneck report demo-recording --format markdown):"
+	@echo "The same recording as markdown, rendered from disk (bottleneck report --format markdown):"
 	@echo
-	$(BIN)/bottleneck report demo-recording --format markdown
+	$(BIN)/bottleneck report --format markdown
 
 # Two tests at a time, those of a file one after the other: a file shares what it recorded.
 PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile
@@ -54,4 +53,4 @@ $(VENV)/.installed-docs: $(VENV)/.installed
 	touch $@
 
 clean:
-	rm -rf $(VENV) demo-recording site .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) bottleneck-runs site .pytest_cache .mypy_cache .ruff_cache

@@ -40,7 +40,7 @@ def test_the_folder_is_in_the_plan() -> None:
 )
 def test_options_that_make_no_sense_are_usage_errors(options: RunOptions, message: str, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=message):
-        make_plan(options, RecordingFolder(options.output, options.target).make)
+        make_plan(options, RecordingFolder(options.output, options.program_name).make)
     assert [path.name for path in tmp_path.iterdir()] == ["my program.py"]
 
 

@@ -62,6 +62,13 @@ class RunOptions(RecordOptions):
     nproc_per_node: str | None = None
     extent: Extent = "screen"
 
+    @property
+    def program_name(self) -> str:
+        """The name of the program, from which that of its recording is made."""
+        from bottleneck.harness.folder import program_name
+
+        return program_name(self.target, is_module=self.module)
+
 
 class ProgramCommand(TyperCommand):
     """A command whose options end at FILE, or at the module that `-m` names, as those of `python` do."""
@@ -132,7 +139,8 @@ def run_command(
         ),
     ] = None,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", metavar="DIR", help="Folder for the recording.")
+        Path | None,
+        typer.Option("--output", "-o", metavar="DIR", help="Folder for the recording; else one in bottleneck-runs/."),
     ] = None,
     force: Annotated[
         bool, typer.Option("--force", help="Replace the recording in a folder that is not empty.")
@@ -187,7 +195,7 @@ def run(options: RunOptions) -> int:
         return _run_as_rank(options, job)
     from bottleneck.harness.folder import RecordingFolder
 
-    folder = RecordingFolder(options.output, options.target, force=options.force)
+    folder = RecordingFolder(options.output, options.program_name, force=options.force)
     plan = make_plan(options, folder.make)
     try:
         with answered():
@@ -264,14 +272,15 @@ def _monitor(plan: "Plan", period_s: float) -> "Monitor | None":
 
 def make_rank_plan(options: RunOptions, job: "Job") -> "tuple[Plan, RankGroup]":
     """The plan with the folder that all ranks of the job share, joined; UsageError if it cannot be."""
-    from bottleneck.harness.folder import RecordingFolder, stem_of
+    from bottleneck.harness.folder import RUNS_FOLDER, RecordingFolder
     from bottleneck.harness.rank_coordination import RankGroup
 
     # The same for all ranks: none of them can ask another before the program has made its process group.
     code = hashlib.sha256(job.name.encode()).hexdigest()[:8]
-    output = options.output or Path(f"bottleneck-{stem_of(options.target)}-{code}")
+    output = options.output or Path(RUNS_FOLDER, f"{options.program_name}-{code}")
     # What an earlier attempt of the same job left is replaced.
-    folder = RecordingFolder(output, options.target, force=options.force or _number("TORCHELASTIC_RESTART_COUNT") > 0)
+    is_again = _number("TORCHELASTIC_RESTART_COUNT") > 0
+    folder = RecordingFolder(output, options.program_name, force=options.force or is_again)
     group = RankGroup(output.absolute(), job, _number("LOCAL_WORLD_SIZE"))
 
     def make_folder() -> Path:

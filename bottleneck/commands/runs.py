@@ -8,7 +8,6 @@ from pathlib import Path
 
 from bottleneck.errors import BottleneckError, TraceError, UsageError
 
-_SHARED_FOLDER = "bottleneck-runs"
 _COLUMNS = 80
 
 
@@ -19,7 +18,7 @@ def runs_command() -> None:
     bottleneck runs
     bottleneck report            explains the latest of them
 
-    Those in a folder bottleneck-runs/ are listed too. The latest comes first.
+    They lie in bottleneck-runs/, or in folders of the working folder. The latest comes first.
     """  # noqa: D301 - the escape keeps the lines of the examples apart
     from bottleneck.commands.report_options import send
 
@@ -44,7 +43,9 @@ class RecordedRun:
 
 def recorded_runs() -> list[RecordedRun]:
     """The recordings in folders of the working folder and of bottleneck-runs/, the latest first."""
-    found = [run for parent in (Path(), Path(_SHARED_FOLDER)) for run in _runs_in(parent)]
+    from bottleneck.harness.folder import RUNS_FOLDER
+
+    found = [run for parent in (Path(), Path(RUNS_FOLDER)) for run in _runs_in(parent)]
     return sorted(found, key=lambda run: run.created, reverse=True)
 
 

@@ -87,7 +87,7 @@ def verify_command(
     \b
     bottleneck verify model.py
     bottleneck verify --try compile,bf16-autocast --set batch_size=64 model.py
-    bottleneck verify --best bottleneck-model-20260101-120000-ab12/
+    bottleneck verify --best bottleneck-runs/model-1
     bottleneck verify --list
 
     A change is faster or slower only where a fresh process shows it again, and wrong where it alters results by more

@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Set
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from datetime import datetime
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -52,7 +52,9 @@ _OURS = (
     ".job.*",
 )
 _LOCKS = frozenset({LOCK_FILE, SHARED_LOCK_FILE})
-_TRIES = 20
+# Recordings that are given no folder lie in this one, each in a folder of its own.
+RUNS_FOLDER = "bottleneck-runs"
+_IGNORE_FILE, _IGNORE_ALL = ".gitignore", "# Made by bottleneck: recordings are no part of the project.\n*\n"
 
 
 @dataclass(frozen=True)
@@ -237,20 +239,26 @@ def read_run_state(folder: Path) -> RunState | None:
     return RunState(plan, command, environment, busy, process, status)
 
 
-def stem_of(target: str) -> str:
-    """The name of the program as part of that of a folder."""
-    stem = "".join(letter if letter.isalnum() or letter in "-_." else "-" for letter in Path(target).stem)
-    return stem[:80] or "program"
+def program_name(target: str, *, is_module: bool = False) -> str:
+    """The name of the program as part of that of a folder: 'train' of dir/train.py and of the module package.train."""
+    names = target.split(".") if is_module else [Path(target).parent.name, Path(target).stem]
+    name = names[-2] if names[-1] == "__main__" and len(names) > 1 else names[-1]
+    name = "".join(letter if letter.isalnum() or letter in "-_." else "-" for letter in name)
+    return name.lstrip("-.")[:80] or "program"
+
+
+class FolderTakenError(UsageError):
+    """The folder holds something already, or another run records into it."""
 
 
 class RecordingFolder:
-    """A folder for one recording; ``output`` is the one that the user names, null to make one after the program.
+    """A folder for one recording; ``output`` is the one that the user names, null to number one after the program.
 
     A recording never overwrites what it finds, unless by force, and then only what another recording left.
     """
 
-    def __init__(self, output: Path | None, target: str, *, force: bool = False) -> None:
-        self._output, self._target, self._force = output, target, force
+    def __init__(self, output: Path | None, program: str, *, force: bool = False) -> None:
+        self._output, self._program, self._force = output, program, force
         self._made: list[Path] = []
         self._claim: FolderClaim | None = None
         self._is_begun = False
@@ -259,7 +267,7 @@ class RecordingFolder:
     def make(self) -> Path:
         """The absolute path of the folder, found fit for writing; UsageError, and nothing left behind, if it is not."""
         try:
-            self.folder = self._new_folder() if self._output is None else self._named_folder(self._output.absolute())
+            self.folder = self._new_folder() if self._output is None else self._named_folder(_absolute(self._output))
             self._occupy()
         except BaseException:
             self.discard()
@@ -269,7 +277,7 @@ class RecordingFolder:
     def make_shared(self, join: Callable[[Callable[[], None]], None]) -> None:
         """As ``make``, for several ranks of one job: ``join`` says which of them comes first and has to make room."""
         assert self._output is not None, "ranks agree on a folder before it is made"
-        self.folder = self._named_folder(self._output.absolute())
+        self.folder = self._named_folder(_absolute(self._output))
         try:
             join(self._make_room)
         except OSError as exc:
@@ -278,7 +286,7 @@ class RecordingFolder:
     def _make_room(self) -> None:
         self._refuse_what_is_there(apart_from={SHARED_LOCK_FILE})
         if is_claimed(self.folder):
-            raise UsageError(
+            raise FolderTakenError(
                 f"another run is recording into {_shown(self.folder)}", fix="name another folder with -o DIR"
             )
         _remove_recording(self.folder, apart_from={SHARED_LOCK_FILE})
@@ -321,18 +329,24 @@ class RecordingFolder:
         self.release()
         for made in self._made:
             try:
-                made.rmdir()
+                _remove_folder(made)
             except OSError:
                 return False
         return bool(self._made)
 
     def _new_folder(self) -> Path:
-        for _ in range(_TRIES):
-            now = datetime.now().astimezone()
-            name = f"bottleneck-{stem_of(self._target)}-{now:%Y%m%d-%H%M%S}-{os.urandom(2).hex()}"
-            if self._mkdir(Path(name).absolute()):
-                return Path(name).absolute()
-        raise UsageError("cannot find a free name for the folder", fix="name one with -o DIR")
+        """The next folder of this program in RUNS_FOLDER, made; other runs may take numbers meanwhile."""
+        runs = _absolute(Path(RUNS_FOLDER))
+        for number in count(_last_number(runs, self._program) + 1):
+            folder = runs / f"{self._program}-{number}"
+            self._mkdir(runs)
+            try:
+                if self._mkdir(folder):
+                    break
+            except UsageError:
+                if runs.is_dir():
+                    raise  # else another run that came to nothing has just removed it
+        return folder
 
     def _named_folder(self, folder: Path) -> Path:
         for path in reversed([folder, *folder.parents]):
@@ -351,6 +365,8 @@ class RecordingFolder:
             if path.is_dir():
                 return False
             path.mkdir()
+            if path.name == RUNS_FOLDER:
+                (path / _IGNORE_FILE).write_text(_IGNORE_ALL)
         except FileExistsError:
             if path.is_dir():
                 return False
@@ -359,7 +375,8 @@ class RecordingFolder:
             ) from None
         except (OSError, ValueError) as exc:
             raise _cannot("make", path, exc) from exc
-        self._made.insert(0, path)
+        if path not in self._made:
+            self._made.insert(0, path)
         return True
 
     def _occupy(self) -> None:
@@ -371,7 +388,7 @@ class RecordingFolder:
                     (self.folder / name).unlink()
             self._claim = claim(self.folder)
             if self._claim is None:
-                raise UsageError(
+                raise FolderTakenError(
                     f"another run is recording into {_shown(self.folder)}",
                     why="two recordings in one folder would spoil each other",
                     fix="wait for it to end, or name another folder with -o DIR",
@@ -384,7 +401,7 @@ class RecordingFolder:
 
     def _refuse_what_is_there(self, apart_from: Set[str] = frozenset()) -> None:
         if not self._force and any(path.name not in apart_from for path in self.folder.iterdir()):
-            raise UsageError(
+            raise FolderTakenError(
                 f"{_shown(self.folder)} is not empty",
                 why="a recording never overwrites what it finds",
                 fix="name another folder with -o, or pass --force",
@@ -395,7 +412,41 @@ def remove_made(folder: Path) -> None:
     """Removes a folder that was made for a recording that came to nothing, unless something else lies in it."""
     _remove_recording(folder)
     with contextlib.suppress(OSError):
+        _remove_folder(folder)
+        if folder.parent.name == RUNS_FOLDER:
+            _remove_folder(folder.parent)
+
+
+def _remove_folder(folder: Path) -> None:
+    """Removes an empty folder, or RUNS_FOLDER with nothing but the ignore file in it; OSError if it holds more."""
+    is_bare = folder.name == RUNS_FOLDER and [path.name for path in folder.iterdir()] == [_IGNORE_FILE]
+    if is_bare:
+        (folder / _IGNORE_FILE).unlink(missing_ok=True)
+    try:
         folder.rmdir()
+    except OSError:
+        if is_bare:  # another run has begun meanwhile
+            (folder / _IGNORE_FILE).write_text(_IGNORE_ALL)
+        raise
+
+
+def _last_number(folder: Path, program: str) -> int:
+    """The highest number of a recording of this program in the folder; 0 where there is none."""
+    try:
+        names = [path.name for path in folder.iterdir()]
+    except OSError:  # there is no such folder yet; whatever else is wrong shows when one is made in it
+        return 0
+    matches = (re.fullmatch(rf"{re.escape(program)}-([0-9]{{1,9}})", name) for name in names)
+    return max((int(match[1]) for match in matches if match), default=0)
+
+
+def _absolute(path: Path) -> Path:
+    try:
+        return path.absolute()
+    except FileNotFoundError as exc:
+        raise UsageError(
+            "the working folder no longer exists", why=f"{_shown(path)} would lie in it", fix="name a full path with -o"
+        ) from exc
 
 
 def _remove_recording(folder: Path, apart_from: Set[str] = frozenset()) -> None:
@@ -450,7 +501,7 @@ class BlockFolder(RecordingFolder):
             if self._force:
                 self._remove_old()
             elif any(not self._is_of_others(path) for path in self.folder.iterdir()):
-                raise UsageError(
+                raise FolderTakenError(
                     f"{self.folder} is not empty",
                     why="a recording never overwrites what it finds",
                     fix="name another folder, or pass --force",
@@ -494,7 +545,7 @@ class BlockFolder(RecordingFolder):
     def _occupy(self) -> None:
         self._claim = claim(self.folder)
         if self._claim is None:
-            raise UsageError(
+            raise FolderTakenError(
                 f"another run is recording into {self.folder}",
                 why="two recordings in one folder would spoil each other",
                 fix="wait for it to end, or name another folder",

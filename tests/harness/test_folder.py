@@ -2,7 +2,6 @@
 
 import ctypes
 import os
-import re
 import subprocess
 import sys
 import threading
@@ -19,6 +18,7 @@ from bottleneck.harness.folder import (
     RunState,
     claim,
     is_claimed,
+    program_name,
     read_run_state,
 )
 from bottleneck.harness.messages import Plan
@@ -48,7 +48,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def refusal(output: str | Path, *, force: bool = False) -> UsageError:
-    place = RecordingFolder(Path(output), "train.py", force=force)
+    place = RecordingFolder(Path(output), "train", force=force)
     with pytest.raises(UsageError) as found:
         place.make()
     error = found.value
@@ -57,45 +57,106 @@ def refusal(output: str | Path, *, force: bool = False) -> UsageError:
     return error
 
 
-def test_a_folder_of_our_own_is_named_after_program_and_time_and_new_each_time(here: Path) -> None:
-    places = [RecordingFolder(None, "dir/my program.py") for _ in range(3)]
-    assert len({place.make() for place in places}) == 3
+@pytest.mark.parametrize(
+    ("target", "is_module", "name"),
+    [
+        ("dir/my program.py", False, "my-program"),
+        ("package/train.v2.py", False, "train.v2"),
+        ("job/__main__.py", False, "job"),
+        ("__main__.py", False, "program"),
+        ("package.train", True, "train"),
+        ("package.__main__", True, "package"),
+        ("train", True, "train"),
+        (".hidden.py", False, "hidden"),
+        ("a" * 300, False, "a" * 80),
+        ("", False, "program"),
+    ],
+)
+def test_a_recording_is_called_by_the_stem_of_a_script_or_the_last_part_of_a_module(
+    target: str, is_module: bool, name: str
+) -> None:
+    assert program_name(target, is_module=is_module) == name
+
+
+def test_folders_of_our_own_lie_in_one_and_are_numbered_by_program(here: Path) -> None:
+    places = [RecordingFolder(None, name) for name in ("train", "train", "test", "train")]
+    names = [place.make().relative_to(here).as_posix() for place in places]
+    assert names == [f"bottleneck-runs/{name}" for name in ("train-1", "train-2", "test-1", "train-3")]
     for place in places:
-        assert re.fullmatch(r"bottleneck-my-program-\d{8}-\d{6}-[0-9a-f]{4}", place.folder.name)
-        assert place.folder.parent == here
         place.release()
         assert list(place.folder.iterdir()) == []
 
 
-def test_forty_that_start_at_once_get_forty_folders(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # Names that collide as often as they can: one of sixteen, and twenty tries are enough for nearly all of them.
-    drawn = iter(range(10_000))
-    lock = threading.Lock()
+def test_a_number_follows_the_highest_that_is_taken(here: Path) -> None:
+    (here / "bottleneck-runs" / "train-7").mkdir(parents=True)
+    (here / "bottleneck-runs" / "train-8").write_text("a file")
+    (here / "bottleneck-runs" / "train-x-30").mkdir()
+    place = RecordingFolder(None, "train")
+    assert place.make().name == "train-9"
+    place.release()
 
-    def urandom(_: int) -> bytes:
-        with lock:
-            return bytes([0, next(drawn) // 2])
 
-    monkeypatch.setattr(os, "urandom", urandom)
-    places = [RecordingFolder(None, "train.py") for _ in range(40)]
+def test_git_ignores_the_folder_of_recordings_unless_the_user_has_made_it(here: Path) -> None:
+    place = RecordingFolder(None, "train")
+    place.make()
+    subprocess.run(["git", "init", "-q", str(here)], check=True)
+    status = subprocess.run(["git", "-C", here, "status", "--short"], capture_output=True, text=True, check=True)
+    assert status.stdout == ""
+    place.release()
+    (here / "bottleneck-runs" / ".gitignore").unlink()
+    again = RecordingFolder(None, "train")
+    again.make()
+    again.release()
+    assert not (here / "bottleneck-runs" / ".gitignore").exists()
+
+
+def test_the_folder_of_recordings_goes_with_a_run_that_came_to_nothing_unless_it_holds_another(here: Path) -> None:
+    first, second = RecordingFolder(None, "train"), RecordingFolder(None, "train")
+    first.make()
+    second.make()
+    first.discard()
+    assert {path.name for path in (here / "bottleneck-runs").iterdir()} == {".gitignore", "train-2"}
+    second.discard()
+    alone = RecordingFolder(None, "train")
+    (here / "bottleneck-runs" / ".gitignore").unlink()
+    (here / "bottleneck-runs").rmdir()
+    alone.make()
+    assert alone.discard()
+    assert list(here.iterdir()) == []
+
+
+def test_a_run_in_a_folder_that_is_gone_is_refused(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (here / "gone").mkdir()
+    monkeypatch.chdir(here / "gone")
+    (here / "gone").rmdir()
+    for output in (None, Path("out")):
+        with pytest.raises(UsageError, match="working folder no longer exists"):
+            RecordingFolder(output, "train").make()
+    place = RecordingFolder(here / "out", "train")
+    place.make()
+    place.release()
+
+
+def test_forty_that_start_at_once_get_forty_folders(here: Path) -> None:
+    places = [RecordingFolder(None, "train") for _ in range(40)]
     threads = [threading.Thread(target=place.make) for place in places]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert len({place.folder for place in places}) == 40 == len(list(here.iterdir()))
+    assert len({place.folder for place in places}) == 40 == len(list((here / "bottleneck-runs").glob("train-*")))
     for place in places:
         place.release()
 
 
 def test_two_runs_in_one_folder_are_one_too_many(here: Path) -> None:
-    first = RecordingFolder(Path("out"), "train.py")
+    first = RecordingFolder(Path("out"), "train")
     first.make()
     assert "is not empty" in refusal("out").what
     assert "another run is recording" in refusal("out", force=True).what
     assert {path.name for path in Path("out").iterdir()} == {CLAIM_FILE, LOCK_FILE}
     first.release()
-    second = RecordingFolder(Path("out"), "train.py")
+    second = RecordingFolder(Path("out"), "train")
     second.make()
     second.release()
 
@@ -130,7 +191,7 @@ def test_of_many_that_want_the_same_folder_at_once_one_gets_it(here: Path) -> No
 
 @pytest.mark.parametrize("name", ["with space", "with 'quotes\"", "line\nbreak", "esc\x1b[31m", "ünï", "a" * 255])
 def test_unusual_names_are_taken_and_shown_in_one_line(name: str, here: Path) -> None:
-    place = RecordingFolder(Path(name), "train.py")
+    place = RecordingFolder(Path(name), "train")
     assert place.make() == here / name
     place.release()
     (here / name / "mine").touch()
@@ -139,7 +200,7 @@ def test_unusual_names_are_taken_and_shown_in_one_line(name: str, here: Path) ->
 
 def test_a_name_that_is_no_text_is_taken(here: Path) -> None:
     name = os.fsdecode(b"caf\xe9")
-    place = RecordingFolder(Path(name), "train.py")
+    place = RecordingFolder(Path(name), "train")
     place.make()
     place.release()
     (here / name / "mine").touch()
@@ -153,7 +214,7 @@ def test_a_name_that_cannot_be_is_refused(name: str, here: Path) -> None:
 
 
 def test_missing_parents_are_made(here: Path) -> None:
-    place = RecordingFolder(Path("runs/today/first"), "train.py")
+    place = RecordingFolder(Path("runs/today/first"), "train")
     assert place.make() == here / "runs" / "today" / "first"
     assert place.discard()
     assert list(here.iterdir()) == []
@@ -183,7 +244,7 @@ def test_a_link_is_refused_even_to_an_empty_folder(here: Path) -> None:
 def test_a_folder_behind_a_linked_parent_is_fine(here: Path) -> None:
     (here / "elsewhere").mkdir()
     (here / "link").symlink_to("elsewhere")
-    RecordingFolder(Path("link/out"), "train.py").make()
+    RecordingFolder(Path("link/out"), "train").make()
     assert (here / "elsewhere" / "out").is_dir()
 
 
@@ -198,7 +259,7 @@ def test_force_replaces_an_old_recording_and_nothing_else(here: Path) -> None:
     (here / "out").mkdir()
     for name in (*NAMES, "precious.txt"):
         (here / "out" / name).write_text("old")
-    place = RecordingFolder(Path("out"), "train.py", force=True)
+    place = RecordingFolder(Path("out"), "train", force=True)
     place.make()
     place.release()
     assert [path.name for path in (here / "out").iterdir()] == ["precious.txt"]
@@ -210,7 +271,7 @@ def test_force_removes_links_and_never_what_they_lead_to(here: Path) -> None:
     (here / "precious.txt").write_text("mine")
     for name in NAMES:
         (here / "out" / name).symlink_to("../precious.txt")
-    place = RecordingFolder(Path("out"), "train.py", force=True)
+    place = RecordingFolder(Path("out"), "train", force=True)
     place.make()
     assert {path.name for path in (here / "out").iterdir()} == {CLAIM_FILE, LOCK_FILE}
     assert not (here / "out" / CLAIM_FILE).is_symlink()
@@ -254,14 +315,14 @@ def _obey_permissions() -> None:
 
 def test_nothing_that_was_there_before_is_discarded(here: Path) -> None:
     (here / "out").mkdir()
-    place = RecordingFolder(Path("out"), "train.py")
+    place = RecordingFolder(Path("out"), "train")
     place.make()
     assert not place.discard()
     assert list((here / "out").iterdir()) == []
 
 
 def test_a_folder_with_something_of_the_users_is_not_discarded(here: Path) -> None:
-    place = RecordingFolder(Path("out"), "train.py")
+    place = RecordingFolder(Path("out"), "train")
     place.make()
     (here / "out" / "recording.json").write_text("ours")
     (here / "out" / "result.txt").write_text("the program's")
@@ -270,7 +331,7 @@ def test_a_folder_with_something_of_the_users_is_not_discarded(here: Path) -> No
 
 
 def test_a_run_that_is_refused_leaves_the_folder_of_another_alone(here: Path) -> None:
-    first = RecordingFolder(Path("out"), "train.py")
+    first = RecordingFolder(Path("out"), "train")
     first.make()
     (here / "out" / "recording.json").write_text("ours")
     refusal("out", force=True)

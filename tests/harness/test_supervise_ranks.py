@@ -159,7 +159,7 @@ def test_under_a_launcher_of_the_users_the_ranks_share_one_recording(tmp_path: P
     )
     assert done.returncode == 0, done.stderr
     assert done.stderr.count("bottleneck: recorded 5 steps") == done.stderr.count("the report") == 1
-    [folder] = tmp_path.glob("bottleneck-program-*")
+    [folder] = tmp_path.glob("bottleneck-runs/program-*")
     assert [(trace.rank, len(trace.step_marks_ns)) for trace in read_recording(folder).traces] == [(0, 6), (1, 6)]
     assert not [path.name for path in folder.iterdir() if path.name.startswith(".")]
 
