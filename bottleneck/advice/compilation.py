@@ -5,35 +5,20 @@ import re
 import numpy as np
 
 from bottleneck.advice.dispatch import compile_gain_us, eager_overhead, host_overhead
-from bottleneck.advice.kernel_work import (
-    PRODUCTS,
-    KernelWork,
-    claims_of_rows,
-    describe_rows,
-    gain_of,
-    has_backward_pass,
-    requires_gain,
-    share,
-    work_of,
-)
+from bottleneck.advice.kernel_work import PRODUCTS, KernelWork, has_backward_pass, requires_gain, work_of
 from bottleneck.advice.quantities import (
     ISSUE_ACCOUNTS,
-    Flags,
-    account_us,
     claims_of,
     format_count,
     format_per_step,
     idle_lines,
-    idle_us,
     is_compiled,
     issue_us,
-    launch_floor_us,
-    runs_on_host,
-    share_of_step,
 )
 from bottleneck.advice.ranking import Draft
 from bottleneck.schema.analysis import Interval
 from bottleneck.schema.evidence import Evidence
+from bottleneck.schema.intervals import Flags
 from bottleneck.schema.tables import text_matches
 from bottleneck.units import US_PER_S, format_share, format_us
 
@@ -49,8 +34,8 @@ _OVERHEAD_MATTERS = 0.3
 
 def compiling_in_step(evidence: Evidence) -> Draft | None:
     """Rule 11: code is compiled, autotuned or loaded while the step waits, which later steps should not see again."""
-    spent_us = account_us(evidence, "overhead.compile")
-    if share_of_step(evidence, spent_us) < _LEAST:
+    spent_us = evidence.account_us("overhead.compile")
+    if evidence.share_of_step(spent_us) < _LEAST:
         return None
     return Draft(
         slug="compiling-in-step",
@@ -79,13 +64,13 @@ def graph_breaks(evidence: Evidence) -> Draft | None:
     if len(frames) < 2:
         return None
     breaks = sum(frames.values()) - 1
-    low, high = (breaks * ops * (launch_floor_us(evidence) or _OP_US) for ops in _CALL_OPS)
+    low, high = (breaks * ops * (evidence.analysis.device.launch_floor_us or _OP_US) for ops in _CALL_OPS)
     most_us = (
-        account_us(evidence, *ISSUE_ACCOUNTS)
-        if runs_on_host(evidence)
-        else idle_us(evidence, "dispatch", "python", "launch")
+        evidence.account_us(*ISSUE_ACCOUNTS)
+        if evidence.is_host_only
+        else evidence.idle_us("dispatch", "python", "launch")
     )
-    if share_of_step(evidence, min(high, most_us)) < _LEAST:
+    if evidence.share_of_step(min(high, most_us)) < _LEAST:
         return None
     return Draft(
         slug="graph-breaks",
@@ -106,14 +91,14 @@ def graph_breaks(evidence: Evidence) -> Draft | None:
 def compile_does_not_pay(evidence: Evidence) -> Draft | None:
     """Rule 12 on a CPU: overhead holds the step back, and yet a call of compiled code would cost about as much."""
     gain = compile_gain_us(evidence)
-    overhead_us = issue_us(evidence) + account_us(evidence, "overhead.launch_floor")
-    if gain is None or share_of_step(evidence, overhead_us) < _OVERHEAD_MATTERS or host_overhead(evidence) is not None:
+    overhead_us = issue_us(evidence) + evidence.account_us("overhead.launch_floor")
+    if gain is None or evidence.share_of_step(overhead_us) < _OVERHEAD_MATTERS or host_overhead(evidence) is not None:
         return None
     return Draft(
         slug="compile-does-not-pay",
         title="Compiling this model is not expected to make the step faster",
         evidence=(
-            f"{format_us(overhead_us)} of every step ({format_share(share_of_step(evidence, overhead_us))}) is Python "
+            f"{format_us(overhead_us)} of every step ({format_share(evidence.share_of_step(overhead_us))}) is Python "
             "and dispatching, of which compiling removes only what lies between ops that it fuses",
             _saved_words(gain),
         ),
@@ -174,20 +159,20 @@ def recomputation(evidence: Evidence) -> Draft | None:
     work = work_of(evidence)
     peak, capacity = evidence.analysis.totals.peak_memory_bytes, evidence.analysis.device.memory_bytes
     rows = _recomputed(work)
-    if share(work, rows) < _LEAST_SHARE or not peak or not capacity or peak > _MOST_USED * capacity:
+    if work.share(rows) < _LEAST_SHARE or not peak or not capacity or peak > _MOST_USED * capacity:
         return None
     less = np.where(rows, work.us, 0.0)
     return Draft(
         slug="recomputation",
         title="Activations are worked out twice although memory has room",
         evidence=(
-            f"{format_us(float(less.sum()))} per step ({format_share(share(work, rows))}) repeat the forward pass",
+            f"{format_us(float(less.sum()))} per step ({format_share(work.share(rows))}) repeat the forward pass",
             f"peak memory is {format_share(peak / capacity)} of the device's",
-            *describe_rows(work, rows),
+            *work.describe(rows),
         ),
         advice="Checkpoint fewer layers, or use the room for a larger batch.",
-        gain_us=gain_of(work, less / 2, less),
-        claims=claims_of_rows(work, less),
+        gain_us=work.gain(less / 2, less),
+        claims=work.claims(less),
         code="x = layer(x) if keep_activations else checkpoint(layer, x, use_reentrant=False)",
     )
 
@@ -217,15 +202,15 @@ def other_backends(evidence: Evidence) -> Draft | None:
     """Rule 37: inference by eager ops, most of it in products: only a trial shows which compiler is fastest."""
     work = work_of(evidence)
     rows = work.family(*PRODUCTS)
-    if has_backward_pass(evidence) or is_compiled(evidence) or share(work, rows) < _MOST_OF_STEP:
+    if has_backward_pass(evidence) or is_compiled(evidence) or work.share(rows) < _MOST_OF_STEP:
         return None
-    backends = _BACKENDS_CPU if runs_on_host(evidence) else _BACKENDS_GPU
+    backends = _BACKENDS_CPU if evidence.is_host_only else _BACKENDS_GPU
     return Draft(
         slug="other-backends",
         title="Other compilers may run these products faster",
         evidence=(
-            f"{format_share(share(work, rows))} of the step are products of an eager forward pass",
-            *describe_rows(work, rows),
+            f"{format_share(work.share(rows))} of the step are products of an eager forward pass",
+            *work.describe(rows),
         ),
         advice="Compare the whole-program compilers that are installed, over the batch sizes that you serve.",
         gain_us=None,

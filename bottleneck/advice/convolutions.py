@@ -4,32 +4,12 @@ import re
 
 import numpy as np
 
-from bottleneck.advice.kernel_work import (
-    KernelWork,
-    claims_of_rows,
-    critical_path_note,
-    describe_rows,
-    gain_of,
-    has_backward_pass,
-    requires_gain,
-    share,
-    sizes_of,
-    text_column,
-    work_of,
-)
-from bottleneck.advice.quantities import (
-    ISSUE_ACCOUNTS,
-    Flags,
-    Integers,
-    claims_of,
-    format_count,
-    overhead_us_per_op,
-    rows_of_ops,
-    runs_on_host,
-)
+from bottleneck.advice.kernel_work import KernelWork, has_backward_pass, requires_gain, work_of
+from bottleneck.advice.quantities import ISSUE_ACCOUNTS, claims_of, format_count, overhead_us_per_op, rows_of_ops
 from bottleneck.advice.ranking import Draft
 from bottleneck.schema.analysis import Interval
 from bottleneck.schema.evidence import Evidence
+from bottleneck.schema.intervals import Flags, Integers
 from bottleneck.schema.tables import as_integers, text_matches
 from bottleneck.units import format_share, format_us
 
@@ -69,13 +49,13 @@ def evaluation_mode(evidence: Evidence) -> Draft | None:
         evidence=(
             f"{format_count(count)} batch normalizations per step in training mode, and no backward pass or optimizer "
             "in the whole trace",
-            *describe_rows(work, norms | dropout),
-            *critical_path_note(work, high),
+            *work.describe(norms | dropout),
+            *work.critical_path_note(high),
         ),
         advice="If this is inference, call model.eval(): in training mode each result depends on the whole batch, and "
         "each call changes the model.",
-        gain_us=gain_of(work, low, high),
-        claims=claims_of_rows(work, high),
+        gain_us=work.gain(low, high),
+        claims=work.claims(high),
         code="model.eval()\nwith torch.inference_mode():\n    output = model(batch)",
         corrects_results=True,
     )
@@ -86,7 +66,7 @@ def _computes_statistics(work: KernelWork, calls: Integers) -> Flags:
     ops, known = work.evidence.linked.ops, {}
     signature = as_integers(ops["signature"])[calls]
     for each in np.unique(signature[signature >= 0]).tolist():
-        arguments = text_column(work, "concrete", each)
+        arguments = work.text_column("concrete", each)
         known[each] = arguments[_TRAINING] if len(arguments) > _TRAINING else None
     names = text_matches(ops["name"], lambda name: name == _COUNTS_BATCHES)
     counts = (calls > 0) & names[calls - 1]
@@ -116,25 +96,25 @@ def unfolded_batch_norm(evidence: Evidence) -> Draft | None:
     """
     work = work_of(evidence)
     rows = _after_convolution(work, work.op_like(_BATCH_NORM))
-    if has_backward_pass(evidence) or not rows.any() or share(work, rows) < _LEAST_SHARE:
+    if has_backward_pass(evidence) or not rows.any() or work.share(rows) < _LEAST_SHARE:
         return None
     less = np.where(rows, work.us, 0.0)
     count = float(np.unique(work.op[rows]).size) / evidence.steps
-    gain = gain_of(work, 0.6 * less, less)
-    host_us = (overhead_us_per_op(evidence) or 0.0) * _OPS_EACH * count if runs_on_host(evidence) else 0.0
-    most_us = (1.25 * gain.high if runs_on_host(evidence) else gain.high) + host_us
+    gain = work.gain(0.6 * less, less)
+    host_us = (overhead_us_per_op(evidence) or 0.0) * _OPS_EACH * count if evidence.is_host_only else 0.0
+    most_us = (1.25 * gain.high if evidence.is_host_only else gain.high) + host_us
     return Draft(
         slug="unfolded-batch-norm",
         title="Batch normalization runs beside the convolution that could hold it",
         evidence=(
             f"{format_count(count)} batch normalizations per step directly after a convolution, with no backward pass",
-            *describe_rows(work, rows),
-            *critical_path_note(work, less),
+            *work.describe(rows),
+            *work.critical_path_note(less),
         ),
         advice="Fold batch normalization into the weights of its convolution before inference.",
         gain_us=Interval(gain.low, most_us),
         claims={
-            **claims_of_rows(work, less),
+            **work.claims(less),
             **claims_of(evidence, "memory", *ISSUE_ACCOUNTS, most_us=most_us - gain.high),
         },
         code=(
@@ -166,7 +146,7 @@ def untuned_convolutions(evidence: Evidence) -> Draft | None:
     """Rule 32: convolutions of few shapes on a GPU, recorded with ``cudnn.benchmark`` off."""
     work = work_of(evidence)
     rows = work.family("convolution")
-    if runs_on_host(evidence) or share(work, rows) < _LARGE_PART or _benchmarks(work) is not False:
+    if evidence.is_host_only or work.share(rows) < _LARGE_PART or _benchmarks(work) is not False:
         return None
     shapes = np.unique(work.signature[rows]).size
     calls = float(np.unique(work.op[rows]).size)
@@ -176,9 +156,9 @@ def untuned_convolutions(evidence: Evidence) -> Draft | None:
         slug="untuned-convolutions",
         title="cuDNN chooses convolution algorithms by rule of thumb",
         evidence=(
-            f"convolutions of {shapes} shapes take {format_share(share(work, rows))} of the step; the calls were "
+            f"convolutions of {shapes} shapes take {format_share(work.share(rows))} of the step; the calls were "
             "recorded with benchmark = False",
-            *describe_rows(work, rows),
+            *work.describe(rows),
         ),
         advice="Let cuDNN measure its algorithms once per shape.",
         gain_us=None,
@@ -193,7 +173,7 @@ def _benchmarks(work: KernelWork) -> bool | None:
     """The flag of the first convolution that recorded it; null where none did."""
     signatures = work.evidence.linked.trace.signatures
     for each in np.flatnonzero(signatures["name"].isin(["aten::_convolution"]).to_numpy()).tolist():
-        arguments = text_column(work, "concrete", each)
+        arguments = work.text_column("concrete", each)
         if len(arguments) > _BENCHMARK and arguments[_BENCHMARK] in {"True", "False"}:
             return arguments[_BENCHMARK] == "True"
     return None
@@ -214,26 +194,26 @@ def channels_first(evidence: Evidence) -> Draft | None:
     """
     work = work_of(evidence)
     convolutions = work.family("convolution")
-    if runs_on_host(evidence):
+    if evidence.is_host_only:
         return _on_host(work, convolutions & _by_planes(work, convolutions))
     rows = work.kernel_like(_CHANGES_LAYOUT)
-    if share(work, rows) < _LEAST_SHARE:
+    if work.share(rows) < _LEAST_SHARE:
         return None
     less = np.where(rows, work.us, 0.0)
-    gain = gain_of(work, less / 2, less, rows)
+    gain = work.gain(less / 2, less, rows)
     return Draft(
         slug="channels-first",
         title="Images lie by planes, and are turned round for the matrix units",
         evidence=(
             f"kernels that only change the layout of images take {format_us(float(less.sum()))} per step "
-            f"({format_share(share(work, rows))})",
-            *describe_rows(work, rows),
-            *critical_path_note(work, less),
+            f"({format_share(work.share(rows))})",
+            *work.describe(rows),
+            *work.critical_path_note(less),
         ),
         advice="Keep model and images in channels_last.",
         gain_us=gain,
         claims={
-            **claims_of_rows(work, less),
+            **work.claims(less),
             **claims_of(evidence, *ISSUE_ACCOUNTS, most_us=max(0.0, gain.high - float(less.sum()))),
         },
         code=(
@@ -244,7 +224,7 @@ def channels_first(evidence: Evidence) -> Draft | None:
 
 
 def _on_host(work: KernelWork, rows: Flags) -> Draft | None:
-    if share(work, rows) < _ON_CPU:
+    if work.share(rows) < _ON_CPU:
         return None
     compute_us = work.roof("compute_us") * work.scale / work.evidence.steps
     floors = np.maximum(compute_us, work.memory_us())  # unknown where there is no cost
@@ -253,13 +233,13 @@ def _on_host(work: KernelWork, rows: Flags) -> Draft | None:
         slug="channels-first",
         title="Images lie by planes, and convolutions turn them round",
         evidence=(
-            f"convolutions take {format_share(share(work, rows))} of the step, {format_us(float(beyond.sum()))} of it "
+            f"convolutions take {format_share(work.share(rows))} of the step, {format_us(float(beyond.sum()))} of it "
             "more than their arithmetic and their bytes need",
-            *describe_rows(work, rows),
+            *work.describe(rows),
         ),
         advice="Try model and images in channels_last.",
-        gain_us=Interval(0.0, gain_of(work, beyond, beyond).high),
-        claims=claims_of_rows(work, beyond),
+        gain_us=Interval(0.0, work.gain(beyond, beyond).high),
+        claims=work.claims(beyond),
         code=(
             "model = model.to(memory_format=torch.channels_last)\nimages = images.to(memory_format=torch.channels_last)"
         ),
@@ -272,7 +252,7 @@ def _by_planes(work: KernelWork, rows: Flags) -> Flags:
     """Those of the rows whose images are recorded with rows of pixels that lie side by side, one channel apart."""
     planes = []
     for each in np.unique(work.signature[rows]).tolist():
-        sizes, strides = sizes_of(work, each), text_column(work, "strides", each)
+        sizes, strides = work.sizes_of(each), work.text_column("strides", each)
         first = strides[0] if strides else None
         if sizes and len(sizes[0]) == 4 and sizes[0][1] > 1 and isinstance(first, list) and len(first) == 4:
             planes += [each] * (first[3] == 1)

@@ -10,22 +10,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bottleneck.advice.quantities import (
-    Flags,
-    Floats,
-    account_us,
-    claims_of,
-    host_scale,
-    idle_lines,
-    idle_rows,
-    outermost,
-    rows_of_events,
-    runs_on_host,
-    share_of_step,
-)
+from bottleneck.advice.quantities import claims_of, idle_lines, idle_rows, outermost, rows_of_events
 from bottleneck.advice.ranking import Draft, up_to
 from bottleneck.schema.analysis import Interval
 from bottleneck.schema.evidence import Evidence
+from bottleneck.schema.intervals import Spans, union
 from bottleneck.schema.tables import text_matches
 from bottleneck.units import format_share, format_us
 
@@ -56,8 +45,8 @@ _REPLAYED = "# diagnosis, no remedy: replay one batch = next(iter(loader)); the 
 
 def input_wait(evidence: Evidence) -> Draft | None:
     """Rule 38: the bound of any change to the loader, which the replay of one cached batch shows."""
-    wait_us = account_us(evidence, INPUT)
-    share = share_of_step(evidence, wait_us)
+    wait_us = evidence.account_us(INPUT)
+    share = evidence.share_of_step(wait_us)
     if share < MODERATE:
         return None
     warm_us = _warming_us(evidence)
@@ -111,7 +100,7 @@ def _bunches(evidence: Evidence) -> tuple[int, str] | None:
     apart = np.diff(np.flatnonzero(is_long))
     if apart.size < _LEAST_ROUNDS or apart.min() < 2 or apart.min() != apart.max():
         return None
-    first_us, others_us = (float(np.median(waits_us[each])) * host_scale(evidence) for each in (is_long, ~is_long))
+    first_us, others_us = (float(np.median(waits_us[each])) * evidence.host_scale for each in (is_long, ~is_long))
     workers = int(apart[0])
     words = (
         f"one batch in {workers} is waited for {format_us(first_us)}, the others {format_us(others_us)}: {workers} "
@@ -125,7 +114,7 @@ def _enough_workers(evidence: Evidence, workers: int) -> int | None:
 
     So many workers deliver as many batches in that many steps: the time of one. The step without its wait needs more.
     """
-    needed_us = evidence.step_us - account_us(evidence, INPUT)
+    needed_us = evidence.step_us - evidence.account_us(INPUT)
     count = math.ceil(workers * evidence.step_us / needed_us) if needed_us > 0 else _NAMED_WORKERS + 1
     return count if count <= _NAMED_WORKERS else None
 
@@ -139,9 +128,9 @@ def _of_workers(first_us: float, wait_us: float) -> str:
 
 def _warming_us(evidence: Evidence) -> float:
     """Upper bound of the gain of a CPU step whose caches no loader evicts: the time to refill them."""
-    if not runs_on_host(evidence) or ONE_PROCESS not in loader_kinds(evidence):
+    if not evidence.is_host_only or ONE_PROCESS not in loader_kinds(evidence):
         return 0.0
-    wait_us = account_us(evidence, INPUT)
+    wait_us = evidence.account_us(INPUT)
     return max(0.0, min(_WARMER * (evidence.step_us - wait_us), _DISPLACED * wait_us))
 
 
@@ -172,7 +161,7 @@ def start_up(evidence: Evidence) -> StartUp:
     loads = rows_of_events(evidence, LOADER)
     follows = np.unique(np.searchsorted(at_us[loads], at_us[starts]))
     first = loads[follows[follows < loads.size]]
-    scale = host_scale(evidence) / evidence.steps
+    scale = evidence.host_scale / evidence.steps
     own_us = float(dur_us[starts].sum() + dur_us[ends].sum()) * scale
     return StartUp(starts.size, own_us, float(dur_us[first].sum()) * scale)
 
@@ -187,8 +176,8 @@ _NOTHING = ("", 0.0)
 
 def loader_hot_spot(evidence: Evidence) -> Draft | None:
     """Rule 44: one line, function or op of a loader without workers holds most of the wait."""
-    wait_us = account_us(evidence, INPUT)
-    if share_of_step(evidence, wait_us) < MODERATE or ONE_PROCESS not in loader_kinds(evidence):
+    wait_us = evidence.account_us(INPUT)
+    if evidence.share_of_step(wait_us) < MODERATE or ONE_PROCESS not in loader_kinds(evidence):
         return None
     what, share = max(
         (_slowest_line(evidence), _collating(evidence), _slowest_op(evidence)), key=lambda found: found[1]
@@ -225,8 +214,8 @@ def _collating(evidence: Evidence) -> tuple[str, float]:
     events = evidence.linked.trace.events
     start, dur = events["ts_us"].to_numpy()[rows], events["dur_us"].to_numpy()[rows]
     reach = np.maximum.accumulate(np.concatenate(([-np.inf], (start + dur)[:-1])))
-    inside_us = float(dur[spans.holds(start) & (start >= reach)].sum())
-    return "default_collate, which makes a batch of samples,", min(inside_us / spans.total_us, 1.0)
+    inside_us = float(dur[spans.hold(start) & (start >= reach)].sum())
+    return "default_collate, which makes a batch of samples,", min(inside_us / spans.total(), 1.0)
 
 
 def _slowest_op(evidence: Evidence) -> tuple[str, float]:
@@ -236,10 +225,10 @@ def _slowest_op(evidence: Evidence) -> tuple[str, float]:
     ops = evidence.linked.ops
     names = [str(name) for name in ops["name"].cat.categories]
     codes = ops["name"].cat.codes.to_numpy()
-    rows = np.flatnonzero(spans.holds(ops["ts_us"].to_numpy()) & ~text_matches(ops["name"], LOADER.match))
+    rows = np.flatnonzero(spans.hold(ops["ts_us"].to_numpy()) & ~text_matches(ops["name"], LOADER.match))
     rows = outermost(evidence, rows)
     us = np.bincount(codes[rows], weights=ops["dur_us"].to_numpy()[rows], minlength=len(names))
-    return _largest(dict(zip(names, us.tolist(), strict=True)), spans.total_us)
+    return _largest(dict(zip(names, us.tolist(), strict=True)), spans.total())
 
 
 def _largest(us: Mapping[str, float], of_us: float) -> tuple[str, float]:
@@ -249,33 +238,12 @@ def _largest(us: Mapping[str, float], of_us: float) -> tuple[str, float]:
     return name, min(us[name] / of_us, 1.0)
 
 
-@dataclass(frozen=True)
-class _LoaderSpans:
-    """The stretches of the window in which a loader ran, in order."""
-
-    start: Floats
-    end: Floats
-
-    @property
-    def total_us(self) -> float:
-        """Their length."""
-        return float((self.end - self.start).sum())
-
-    def holds(self, at_us: Floats) -> Flags:
-        """Mask of the instants that lie in one of the spans."""
-        row = np.searchsorted(self.start, at_us, side="right") - 1
-        return np.asarray((row >= 0) & (at_us < np.append(self.end, -np.inf)[row]))
-
-
-def _loading_spans(evidence: Evidence) -> _LoaderSpans | None:
+def _loading_spans(evidence: Evidence) -> Spans | None:
     """Spans in which the loaders ran, by their marks in the window; null without marks."""
     events, rows = evidence.linked.trace.events, rows_of_events(evidence, LOADER)
-    if not rows.size:
-        return None
     start = events["ts_us"].to_numpy()[rows]
-    end = np.maximum.accumulate(start + events["dur_us"].to_numpy()[rows])
-    start = np.maximum(start, np.concatenate(([-np.inf], end[:-1])))
-    return _LoaderSpans(start, end) if float((end - start).sum()) > 0 else None
+    spans = union(start, start + events["dur_us"].to_numpy()[rows])
+    return spans if spans.start.size else None
 
 
 # Handing a batch from a worker to the training process: a message, and a shared file per tensor. (ours: 1.6 ms of CPU
@@ -326,13 +294,13 @@ class _LoaderResources:
 
 def loader_without_workers(evidence: Evidence) -> Draft | None:
     """Rule 39: batches are loaded by the process that trains, between its steps."""
-    wait_us = account_us(evidence, INPUT)
-    if share_of_step(evidence, wait_us) < MODERATE or ONE_PROCESS not in loader_kinds(evidence):
+    wait_us = evidence.account_us(INPUT)
+    if evidence.share_of_step(wait_us) < MODERATE or ONE_PROCESS not in loader_kinds(evidence):
         return None
     side = _loader_resources(evidence, wait_us)
     high_us = min(wait_us, max(0.0, evidence.step_us - side.best_us()))
     low_us = min(high_us, max(0.0, evidence.step_us - side.worst_us()))
-    if share_of_step(evidence, high_us) < _LEAST_HANDED:
+    if evidence.share_of_step(high_us) < _LEAST_HANDED:
         return None
     return Draft(
         slug="loader-without-workers",
@@ -363,12 +331,12 @@ def _loader_resources(evidence: Evidence, wait_us: float) -> _LoaderResources:
         mark.us for sums in (evidence.mark_sums, evidence.op_sums) for name, mark in sums.items() if LOADER.match(name)
     )
     return _LoaderResources(
-        load_us=max(wait_us, min(loading_us * host_scale(evidence), evidence.step_us)),
+        load_us=max(wait_us, min(loading_us * evidence.host_scale, evidence.step_us)),
         rest_us=evidence.step_us - wait_us,
         workers=max(1, min(each or 1, _MOST_WORKERS)),
         processors=each,
         others=_used_by_others(evidence, processors or 0) / _ranks(evidence),
-        threads=1 if recording is None or not runs_on_host(evidence) else recording.threads or 1,
+        threads=1 if recording is None or not evidence.is_host_only else recording.threads or 1,
         busy_share=_busy_share(evidence, wait_us),
     )
 
@@ -405,8 +373,8 @@ def _processors_in_words(side: _LoaderResources) -> str:
 def loader_restarts(evidence: Evidence) -> Draft | None:
     """Rule 39, its second half: worker processes are started inside the steps that are explained."""
     found = start_up(evidence)
-    waited_us = min(found.own_us + found.first_us, account_us(evidence, INPUT, "overhead.python"))
-    if not found.processes or share_of_step(evidence, waited_us) < MODERATE:
+    waited_us = min(found.own_us + found.first_us, evidence.account_us(INPUT, "overhead.python"))
+    if not found.processes or evidence.share_of_step(waited_us) < MODERATE:
         return None
     one_step = evidence.linked.window.source in {"whole", "time"}
     return Draft(

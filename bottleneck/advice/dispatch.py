@@ -9,21 +9,14 @@ import numpy as np
 from bottleneck.advice.optimizers import optimizer_share
 from bottleneck.advice.quantities import (
     ISSUE_ACCOUNTS,
-    account_us,
     claims_of,
     format_count,
     format_per_step,
     has_backward_marks,
     host_us_per_launch,
     idle_lines,
-    is_broken,
     is_compiled,
     issue_us,
-    kernels_in_window,
-    kernels_per_step,
-    launch_floor_us,
-    runs_on_host,
-    share_of_step,
     timing_confidence,
     work_in_window,
 )
@@ -59,25 +52,25 @@ def late_launches(evidence: Evidence) -> Draft | None:
     """
     late_us = issue_us(evidence)
     if (
-        runs_on_host(evidence)
-        or is_broken(evidence)
+        evidence.is_host_only
+        or evidence.is_broken
         or _replays_graphs(evidence)
-        or share_of_step(evidence, late_us) < _LATE_SHARE
+        or evidence.share_of_step(late_us) < _LATE_SHARE
     ):
         return None
-    is_program = kernels_per_step(evidence) >= _FEW or is_compiled(evidence)
+    is_program = evidence.kernels_per_step >= _FEW or is_compiled(evidence)
     if evidence.linked.trace.flavour not in {"cuda", "rocm"} or not is_program:
         return None
     waits = evidence.analysis.totals.sync_count
-    high_us = late_us - _GRAPH_GAP_US * kernels_per_step(evidence) - _GRAPH_LAUNCH_US * (1 + waits)
-    if share_of_step(evidence, high_us) < _LEAST_SHARE:
+    high_us = late_us - _GRAPH_GAP_US * evidence.kernels_per_step - _GRAPH_LAUNCH_US * (1 + waits)
+    if evidence.share_of_step(high_us) < _LEAST_SHARE:
         return None
     stops = f"; {format_count(waits)} waiting calls per step stand in the way of one graph" if waits else ""
     return Draft(
         slug="late-launches",
         title="The device waits for the host to launch its next kernel",
         evidence=(
-            f"idle for {format_us(late_us)} of each step ({format_share(share_of_step(evidence, late_us))}) while the "
+            f"idle for {format_us(late_us)} of each step ({format_share(evidence.share_of_step(late_us))}) while the "
             f"host prepares {format_count(evidence.analysis.totals.launch_count)} launches{stops}",
             *_queue_words(evidence),
             *idle_lines(evidence, "dispatch", "python", "launch"),
@@ -100,18 +93,18 @@ def _queue_words(evidence: Evidence) -> tuple[str, ...]:
 
 def _replays_graphs(evidence: Evidence) -> bool:
     """True if device work of the window comes from replayed graphs."""
-    return bool((evidence.linked.kernels["replayed"].to_numpy() & kernels_in_window(evidence)).any())
+    return bool((evidence.linked.kernels["replayed"].to_numpy() & evidence.kernels_in_window).any())
 
 
 def eager_overhead(evidence: Evidence) -> Draft | None:
     """Rule 4 on a device: op by op, the host cannot issue the work as fast as the device does it."""
     late_us = issue_us(evidence)
-    if runs_on_host(evidence) or is_broken(evidence) or is_compiled(evidence) or _replays_graphs(evidence):
+    if evidence.is_host_only or evidence.is_broken or is_compiled(evidence) or _replays_graphs(evidence):
         return None
-    if share_of_step(evidence, late_us) < _LATE_SHARE or kernels_per_step(evidence) < _FEW:
+    if evidence.share_of_step(late_us) < _LATE_SHARE or evidence.kernels_per_step < _FEW:
         return None
     launches, each_us = evidence.analysis.totals.launch_count, host_us_per_launch(evidence)
-    issued = f"{format_count(launches or kernels_per_step(evidence))} {'launches' if launches else 'kernels'} per step"
+    issued = f"{format_count(launches or evidence.kernels_per_step)} {'launches' if launches else 'kernels'} per step"
     pace = "" if each_us is None else f", one each {format_us(each_us)}"
     low, high = _COMPILED_LAUNCHES
     return Draft(
@@ -119,7 +112,7 @@ def eager_overhead(evidence: Evidence) -> Draft | None:
         title="Ops are issued one by one, slower than the device runs them",
         evidence=(
             f"{issued}{pace}; the device idles "
-            f"{format_us(late_us)} ({format_share(share_of_step(evidence, late_us))}) meanwhile",
+            f"{format_us(late_us)} ({format_share(evidence.share_of_step(late_us))}) meanwhile",
             *idle_lines(evidence, "dispatch", "python", "launch"),
         ),
         advice="Compile the model: fewer kernels, and less Python and dispatching between them.",
@@ -137,14 +130,14 @@ def tiny_kernels(evidence: Evidence) -> Draft | None:
     Fusing takes away launches: half to all of the time that these kernels spend on their launch floor. Where the
     device waits for the host instead, that is the larger loss, which the rules above cover.
     """
-    typical_us, floor_us = _median_kernel_us(evidence), launch_floor_us(evidence)
-    if runs_on_host(evidence) or typical_us is None or floor_us is None:
+    typical_us, floor_us = _median_kernel_us(evidence), evidence.analysis.device.launch_floor_us
+    if evidence.is_host_only or typical_us is None or floor_us is None:
         return None
-    count, paid_us = kernels_per_step(evidence), account_us(evidence, "overhead.launch_floor")
+    count, paid_us = evidence.kernels_per_step, evidence.account_us("overhead.launch_floor")
     late_us = issue_us(evidence)
-    if typical_us >= _SHORT_US or count <= _MANY or share_of_step(evidence, late_us) >= _LATE_SHARE:
+    if typical_us >= _SHORT_US or count <= _MANY or evidence.share_of_step(late_us) >= _LATE_SHARE:
         return None
-    if share_of_step(evidence, paid_us) < _LEAST_SHARE:
+    if evidence.share_of_step(paid_us) < _LEAST_SHARE:
         return None
     return Draft(
         slug="tiny-kernels",
@@ -212,7 +205,7 @@ class _Calls:
 @remembered
 def _model_calls(evidence: Evidence) -> _Calls:
     share = optimizer_share(evidence)
-    us = (issue_us(evidence) + account_us(evidence, "overhead.launch_floor")) * (1 - share.overhead)
+    us = (issue_us(evidence) + evidence.account_us("overhead.launch_floor")) * (1 - share.overhead)
     works = work_in_window(evidence)
     product = text_matches(evidence.linked.kernels["name"], _PRODUCT.search)
     stays = float(np.count_nonzero(works & product)) / evidence.steps
@@ -237,10 +230,10 @@ def compile_gain_us(evidence: Evidence) -> Interval | None:
     for where the numbers come from. Slow loops of fused ops may become fast ones, as far as that is not more than
     the overhead; bytes saved by fusing are another rule's.
     """
-    if not runs_on_host(evidence) or is_broken(evidence) or is_compiled(evidence):
+    if not evidence.is_host_only or evidence.is_broken or is_compiled(evidence):
         return None
     calls = _model_calls(evidence)
-    unit_us = launch_floor_us(evidence) or max(_OP_US, _SMALLEST_OP * calls.each_us)
+    unit_us = evidence.analysis.device.launch_floor_us or max(_OP_US, _SMALLEST_OP * calls.each_us)
     call_low, call_high = (ops * unit_us for ops in _CALL_OPS[has_backward_marks(evidence)])
     low = calls.each_us * (calls.fused * FUSED[0] + calls.stays * _KEPT[0]) - call_high
     high = calls.each_us * (calls.fused * FUSED[1] + calls.stays * _KEPT[1]) - call_low
@@ -250,7 +243,7 @@ def compile_gain_us(evidence: Evidence) -> Interval | None:
 def host_overhead(evidence: Evidence) -> Draft | None:
     """Rule 4 on a CPU: Python and the dispatcher take longer than what compiled code would cost to call."""
     gain = compile_gain_us(evidence)
-    if gain is None or gain.low < 0 or share_of_step(evidence, (gain.low + gain.high) / 2) < _COMPILE_PAYS:
+    if gain is None or gain.low < 0 or evidence.share_of_step((gain.low + gain.high) / 2) < _COMPILE_PAYS:
         return None
     calls = _model_calls(evidence)
     claims = claims_of(
@@ -261,7 +254,7 @@ def host_overhead(evidence: Evidence) -> Draft | None:
         slug="host-overhead",
         title="Python and dispatching between small ops hold the step back",
         evidence=(
-            f"{format_us(calls.us)} of every step ({format_share(share_of_step(evidence, calls.us))}) goes into "
+            f"{format_us(calls.us)} of every step ({format_share(evidence.share_of_step(calls.us))}) goes into "
             f"calling {format_count(calls.fused + calls.stays)} ops of the model, {format_us(calls.each_us)} each",
             f"{format_count(calls.fused)} of them can be fused into loops, "
             f"{format_count(calls.stays)} stay library calls",

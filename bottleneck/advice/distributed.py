@@ -9,17 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from bottleneck.advice.kernel_work import has_backward_pass
-from bottleneck.advice.quantities import (
-    account_us,
-    claims_of,
-    format_count,
-    format_per_step,
-    group_us,
-    idle_lines,
-    idle_rows,
-    rows_of_events,
-    share_of_step,
-)
+from bottleneck.advice.quantities import claims_of, format_count, format_per_step, idle_lines, idle_rows, rows_of_events
 from bottleneck.advice.ranking import Draft, up_to
 from bottleneck.schema.accounts import UNMODELLED_ACCOUNTS, phrase_of
 from bottleneck.schema.analysis import CollectiveSummary, Interval, LedgerEntry, RankSummary
@@ -50,7 +40,7 @@ def late_rank(evidence: Evidence) -> Draft | None:
     """Rule 49: the others wait in their collectives for one rank; the step can lose no more than they wait."""
     calls = math.fsum(one.calls for one in evidence.analysis.collectives)
     late = _find_late(evidence.analysis.ranks, calls)
-    if late is None or share_of_step(evidence, late.waited_us.high) < _LATE:
+    if late is None or evidence.share_of_step(late.waited_us.high) < _LATE:
         return None
     number, waited_us = late.rank.rank, late.waited_us.high
     return Draft(
@@ -58,7 +48,7 @@ def late_rank(evidence: Evidence) -> Draft | None:
         title=f"All ranks wait for rank {number}",
         evidence=(
             f"the other ranks wait {format_us(waited_us)} per step in collectives for rank {number} "
-            f"({format_share(share_of_step(evidence, waited_us))})",
+            f"({format_share(evidence.share_of_step(waited_us))})",
             f"it comes {format_us(late.rank.skew_us or 0.0)} after the first to each of {format_count(calls)} per step",
             *(
                 f"it spends {format_us(us)} more in {phrase_of(name)}"
@@ -163,15 +153,15 @@ def exposed_communication(evidence: Evidence) -> Draft | None:
     """Rule 48: the device has nothing to do but a collective. Waiting for late ranks is not cured by overlap."""
     small = _small_all_reduces(evidence)
     others = [one for one in evidence.analysis.collectives if one not in small]
-    exposed_us = account_us(evidence, COMMUNICATION) - math.fsum(one.exposed_us for one in small)
-    if share_of_step(evidence, exposed_us) < _EXPOSED:
+    exposed_us = evidence.account_us(COMMUNICATION) - math.fsum(one.exposed_us for one in small)
+    if evidence.share_of_step(exposed_us) < _EXPOSED:
         return None
     transfer_us, is_known = _transfer_us(others)
     # Unmodelled work may hide a collective as well as any other.
-    unmodelled_us = account_us(evidence, *UNMODELLED_ACCOUNTS, "overhead.launch_floor")
-    work_us = group_us(evidence, "compute") + group_us(evidence, "memory") + unmodelled_us
+    unmodelled_us = evidence.account_us(*UNMODELLED_ACCOUNTS, "overhead.launch_floor")
+    work_us = evidence.group_us("compute") + evidence.group_us("memory") + unmodelled_us
     hideable_us = min(exposed_us, transfer_us, work_us)
-    if share_of_step(evidence, hideable_us) < _LEAST_SHARE:
+    if evidence.share_of_step(hideable_us) < _LEAST_SHARE:
         return None
     alone = not evidence.analysis.ranks
     advice, code = _ALL_RANKS if alone and not is_known else _remedy(others)
@@ -180,7 +170,7 @@ def exposed_communication(evidence: Evidence) -> Draft | None:
         title="The device waits for collectives that nothing hides",
         evidence=(
             f"collectives hold the step for {format_us(exposed_us)} "
-            f"({format_share(share_of_step(evidence, exposed_us))})",
+            f"({format_share(evidence.share_of_step(exposed_us))})",
             *(_in_words(one) for one in _largest(others)),
             *(
                 ("one rank does not show how much of it is waiting for late ranks: give the traces of all",)
@@ -245,7 +235,7 @@ def small_all_reduces(evidence: Evidence) -> Draft | None:
     calls, moved, spent_us, exposed_us = (
         math.fsum(getattr(one, name) for one in small) for name in ("calls", "bytes", "us", "exposed_us")
     )
-    if share_of_step(evidence, exposed_us) < _LEAST_SHARE or spent_us <= 0:
+    if evidence.share_of_step(exposed_us) < _LEAST_SHARE or spent_us <= 0:
         return None
     spared = 1 - max(1.0, math.ceil(moved / _BUCKET_BYTES)) / calls
     quickest_us = min((one.us if one.transfer_us is None else one.transfer_us) / one.calls for one in small)

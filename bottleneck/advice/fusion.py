@@ -7,37 +7,14 @@ from dataclasses import dataclass, fields
 import numpy as np
 
 from bottleneck.advice.dispatch import FUSED, us_per_call
-from bottleneck.advice.kernel_work import (
-    KernelWork,
-    by_signature,
-    claims_of_rows,
-    critical_path_note,
-    describe_rows,
-    elements,
-    gain_of,
-    has_backward_pass,
-    requires_gain,
-    share,
-    sizes_of,
-    text_column,
-    work_of,
-)
-from bottleneck.advice.quantities import (
-    ISSUE_ACCOUNTS,
-    Flags,
-    Floats,
-    Integers,
-    claims_of,
-    format_count,
-    format_range,
-    is_compiled,
-    runs_on_host,
-)
+from bottleneck.advice.kernel_work import KernelWork, has_backward_pass, requires_gain, work_of
+from bottleneck.advice.quantities import ISSUE_ACCOUNTS, claims_of, format_count, format_range, is_compiled
 from bottleneck.advice.ranking import Draft
 from bottleneck.schema.analysis import Interval
 from bottleneck.schema.evidence import Evidence, remembered
+from bottleneck.schema.intervals import Flags, Floats, Integers
 from bottleneck.schema.op_names import IN_PLACE
-from bottleneck.schema.tables import FRESH_FROM_BYTES, as_integers, text_matches
+from bottleneck.schema.tables import FRESH_FROM_BYTES, text_matches
 from bottleneck.units import format_share, format_si, format_us
 
 # What a compiler makes one loop of: each element of the result hangs on one element, or one row, of the operands.
@@ -136,13 +113,11 @@ def find_chains(evidence: Evidence) -> Chains:
 def _candidates(work: KernelWork) -> _Candidates:
     bytes_low = work.roof("bytes_low")
     trifle = (bytes_low <= _TRIFLE_BYTES) & ~work.family("matmul", "convolution", "attention", "recurrent")
-    fusible = work.family(*_FUSIBLE) & ~work.op_like(_FOREACH) & (bytes_low > _TRIFLE_BYTES) & work.in_model
-    fusible &= work.bound("memory") | (work.bound("compute") & ~work.family("normalization"))
-    parent = np.append(as_integers(work.evidence.linked.ops["parent"]), -1)[work.op]
-    adds = np.append(text_matches(work.evidence.linked.ops["name"], _ADDING_PRODUCT.search), False)
-    fusible &= ~adds[parent]
-    if not runs_on_host(work.evidence):
-        fusible |= _at_the_launch_floor(work) & (bytes_low > _TRIFLE_BYTES) & work.in_model
+    kind = work.family(*_FUSIBLE) & ~work.op_like(_FOREACH) & (bytes_low > _TRIFLE_BYTES) & work.in_model
+    fusible = kind & (work.bound("memory") | (work.bound("compute") & ~work.family("normalization")))
+    fusible &= ~work.op_like(_ADDING_PRODUCT, above=True)
+    if not work.evidence.is_host_only:
+        fusible |= kind & work.bound("overhead")
     place = np.flatnonzero(~trifle)
     shapes = {each: _shape_of(work, each) for each in np.unique(work.signature[fusible]).tolist()}
     count = np.array([math.prod(map(float, shapes.get(each) or [math.nan])) for each in work.signature[place].tolist()])
@@ -150,8 +125,8 @@ def _candidates(work: KernelWork) -> _Candidates:
     stream = work.evidence.linked.kernels["stream"].cat.codes.to_numpy()[work.row[place]]
     step = work.evidence.linked.kernels["step"].to_numpy(dtype=np.int64, na_value=-1)[work.row[place]]
     linked = (stream[1:] == stream[:-1]) & (step[1:] == step[:-1]) & np.isfinite(count[1:]) & np.isfinite(count[:-1])
-    ends = by_signature(work, fusible, (each for each in shapes if _ends_chain(work, each, shapes[each])))[place]
-    ends &= work.family("reduction")[place]
+    reduces = fusible & work.family("reduction")
+    ends = work.calls_that(reduces, lambda each: _ends_chain(work, each, shapes[each]))[place]
     joins = frozenset(np.unique(work.signature[fusible & work.op_like(_JOINS)]).tolist())
     pairs = zip(work.signature[place[:-1]].tolist(), work.signature[place[1:]].tolist(), strict=True)
     fused = (_is_fused(shapes.get(one), shapes.get(two), joins=two in joins) for one, two in pairs)
@@ -164,11 +139,6 @@ def _candidates(work: KernelWork) -> _Candidates:
     item = np.minimum(_item_bytes(work)[place], bytes_low[place] / np.maximum(2 * count, 1.0))
     written, again = _handed_on(work, place, count, np.where(hands_on, item, 0.0))
     return _Candidates(place, count * item, opens, hands_on, written, again).of(usable)
-
-
-def _at_the_launch_floor(work: KernelWork) -> Flags:
-    """Mask of the rows of fusible ops that take hardly longer than any kernel must."""
-    return work.family(*_FUSIBLE) & ~work.op_like(_FOREACH) & work.bound("overhead")
 
 
 def _handed_on(work: KernelWork, place: Integers, count: Floats, item: Floats) -> tuple[Floats, Floats]:
@@ -187,8 +157,8 @@ def _handed_on(work: KernelWork, place: Integers, count: Floats, item: Floats) -
 
 def _shape_of(work: KernelWork, signature: int) -> tuple[int, ...]:
     """Sizes of the largest tensor of a call, of the result where it joins several; () where unknown."""
-    sizes = [size for size in sizes_of(work, signature) if size]
-    dims = text_column(work, "dims", signature)
+    sizes = [size for size in work.sizes_of(signature) if size]
+    dims = work.text_column("dims", signature)
     parts = dims[0] if dims and isinstance(dims[0], list) and dims[0] and isinstance(dims[0][0], list) else []
     if not sizes and parts and all(len(part) == len(parts[0]) for part in parts):
         dim = _dims(work, signature) or (-1,)
@@ -201,7 +171,7 @@ def _shape_of(work: KernelWork, signature: int) -> tuple[int, ...]:
 
 def _dims(work: KernelWork, signature: int) -> tuple[int, ...]:
     """The dimensions that a call names in its second argument; () where none is recorded."""
-    concrete = text_column(work, "concrete", signature)[1:2]
+    concrete = work.text_column("concrete", signature)[1:2]
     match = _DIM.match(concrete[0]) if concrete and isinstance(concrete[0], str) else None
     return tuple(int(each) for each in match[1].split(",")) if match else ()
 
@@ -264,9 +234,8 @@ def _kept_us(work: KernelWork, found: _Candidates) -> tuple[Floats, Floats]:
     # A copy that changes the order of its elements keeps its strides in a fused loop.
     special = (np.nan_to_num(work.cost("special_ops")[place]) > 0) | work.family("copy")[place]
     random = work.family("random")[place]
-    if not runs_on_host(work.evidence):
-        arithmetic = np.nan_to_num(work.roof("compute_us")[place]) * work.scale / work.evidence.steps
-        kept = np.clip(arithmetic - work.memory_us()[place], 0.0, beyond)
+    if not work.evidence.is_host_only:
+        kept = np.clip((work.compute_us() - work.memory_us())[place], 0.0, beyond)
         return kept, kept
     fresh = _fresh_us(work, found, beyond)
     result = np.where(found.hands_on, 0.0, fresh)
@@ -381,17 +350,17 @@ def unfused_norm(evidence: Evidence) -> Draft | None:
 
 
 def _mostly_norms(work: KernelWork, chains: Chains) -> bool:
-    return float(work.us[chains.where(chains.norm)].sum()) > float(work.us[chains.where(~chains.norm)].sum())
+    return work.us_of(chains.where(chains.norm)) > work.us_of(chains.where(~chains.norm))
 
 
 def _of_chains(work: KernelWork, chains: Chains, words: _Words) -> Draft | None:
     rows = chains.of_row >= 0
-    if share(work, rows) < _LEAST_SHARE:
+    if work.share(rows) < _LEAST_SHARE:
         return None
     high = chains.high_us
     steps, ops = work.evidence.steps, chains.ops
-    passes = gain_of(work, chains.low_us, high)
-    launches_us = gain_of(work, high, high, chains.spared).high - passes.high
+    passes = work.gain(chains.low_us, high)
+    launches_us = work.gain(high, high, chains.spared).high - passes.high
     issues = claims_of(work.evidence, *ISSUE_ACCOUNTS, most_us=max(0.0, launches_us))
     calls = _calls_spared(work.evidence, float((ops - 1).sum()) / steps)
     high_us = passes.high + calls.high + math.fsum(issues.values())
@@ -406,16 +375,16 @@ def _of_chains(work: KernelWork, chains: Chains, words: _Words) -> Draft | None:
         code=words.code,
         evidence=(
             f"{_counted(ops.size / steps, ops)} per step, in trace order, take "
-            f"{format_us(float(work.us[rows].sum()))} ({format_share(share(work, rows))} of the step)",
+            f"{format_us(work.us_of(rows))} ({format_share(work.share(rows))} of the step)",
             f"they move {format_si(moved, 'B')} per step; one pass of each needs about {format_si(needed, 'B')}",
-            *describe_rows(work, rows),
-            *critical_path_note(work, high),
+            *work.describe(rows),
+            *work.critical_path_note(high),
             *_spared_launches(work, chains, math.fsum(issues.values())),
             *(["torch.compile already makes a part of the step, but not these"] if is_compiled(work.evidence) else []),
         ),
         gain_us=gain,
         claims={
-            **claims_of_rows(work, np.clip(high, 0.0, None)),
+            **work.claims(np.clip(high, 0.0, None)),
             **claims_of(
                 work.evidence, *ISSUE_ACCOUNTS, "overhead.launch_floor", most_us=max(0.0, gain.high - passes.high)
             ),
@@ -441,7 +410,7 @@ def _calls_spared(evidence: Evidence, count: float) -> Interval:
 
     On a device the host's pace decides what launches are worth: the critical path counts that.
     """
-    if not runs_on_host(evidence):
+    if not evidence.is_host_only:
         return Interval(0.0, 0.0)
     low, high = (part * us_per_call(evidence) * count for part in FUSED)
     return Interval(low - _COMPILED_CALL_US, high)
@@ -471,10 +440,9 @@ def unfused_attention(evidence: Evidence) -> Draft | None:
     work = work_of(evidence)
     forward = _attention_rows(work)
     rows = forward | (work.op_like(_SOFTMAX_BACKWARD) if forward.any() else np.zeros(work.row.size, dtype=bool))
-    if share(work, rows) < _LEAST_SHARE:
+    if work.share(rows) < _LEAST_SHARE:
         return None
-    compute = np.nan_to_num(work.roof("compute_us")) * work.scale / evidence.steps
-    left = np.where(forward & work.family("matmul"), np.minimum(compute, work.us), 0.0)
+    left = np.where(forward & work.family("matmul"), np.minimum(work.compute_us(), work.us), 0.0)
     high = np.where(rows, work.us - left, 0.0)
     low = np.where(forward, np.clip(work.us - _FLASH_SLACK * left, 0.0, None), 0.0) / 2
     held = _inside_attention(work, forward)
@@ -482,19 +450,19 @@ def unfused_attention(evidence: Evidence) -> Draft | None:
         slug="unfused-attention",
         title="Attention writes its scores to memory",
         evidence=(
-            f"a softmax between two products, in trace order, takes {format_us(float(work.us[forward].sum()))} per "
-            f"step ({format_share(share(work, forward))}) with them",
-            *describe_rows(work, rows),
+            f"a softmax between two products, in trace order, takes {format_us(work.us_of(forward))} per "
+            f"step ({format_share(work.share(forward))}) with them",
+            *work.describe(rows),
             *(["it is called by an attention op that could not take its fused kernel here"] if held else []),
-            *critical_path_note(work, high),
+            *work.critical_path_note(high),
         ),
         advice=(
             "Let attention take its fused kernel: without attention weights, dropout and mask tensors where it can."
             if held
             else "Call scaled_dot_product_attention, which never writes the scores."
         ),
-        gain_us=gain_of(work, low, high),
-        claims=claims_of_rows(work, high),
+        gain_us=work.gain(low, high),
+        claims=work.claims(high),
         code=_SDPA_HELD if held else _SDPA,
         tries=() if held else ("fused-attention",),
         confidence="low",
@@ -511,7 +479,7 @@ def _attention_rows(work: KernelWork) -> Flags:
     if not softmax.size:
         return rows
     product = np.flatnonzero(work.family("matmul"))
-    count, random = elements(work, work.op_like(_SOFTMAX)), work.family("random")
+    count, random = work.elements(work.op_like(_SOFTMAX)), work.family("random")
     m, n, k, batch = (work.cost(name) for name in ("m", "n", "k", "batch"))
     before, after = np.searchsorted(product, softmax) - 1, np.searchsorted(product, softmax)
     for at, first, last in zip(softmax.tolist(), before.tolist(), after.tolist(), strict=True):
@@ -520,7 +488,7 @@ def _attention_rows(work: KernelWork) -> Flags:
         one, two = int(product[first]), int(product[last])
         scores = (m[one] * n[one] * batch[one], m[two] * k[two] * batch[two])
         # No fused kernel of a CPU draws random numbers.
-        held = runs_on_host(work.evidence) and bool(random[one:two].any())
+        held = work.evidence.is_host_only and bool(random[one:two].any())
         if two - one <= _BETWEEN and scores[0] == scores[1] == count[at] and not held:
             rows[one : two + 1] = True
     return rows
@@ -550,10 +518,14 @@ def vocabulary_loss(evidence: Evidence) -> Draft | None:
     kernel with the product, once at most. Gain: between half of the loss ops' time and all but one read.
     """
     work = work_of(evidence)
-    rows = _loss_rows(work)
+    # Classes of a loss: the second size of its first tensor with as many, the last one of a softmax.
+    rows = work.calls_that(
+        work.op_like(_LOSS),
+        lambda each: any(size[-1] >= _VOCABULARY for size in work.sizes_of(each) if len(size) >= 2),
+    )
     moved, total = np.nan_to_num(work.roof("bytes_low")), evidence.analysis.totals.bytes_low or 0.0
     part = float(moved[rows].sum()) / evidence.steps / total if total else 0.0
-    if part <= _LARGE_PART or share(work, rows) < _LEAST_SHARE:
+    if part <= _LARGE_PART or work.share(rows) < _LEAST_SHARE:
         return None
     high = np.where(rows, work.us - work.memory_us() / 4, 0.0)
     return Draft(
@@ -562,26 +534,15 @@ def vocabulary_loss(evidence: Evidence) -> Draft | None:
         evidence=(
             f"the loss moves {format_share(min(part, 1.0))} of the step's bytes, "
             f"{format_si(float(moved[rows].sum()) / evidence.steps, 'B')} per step",
-            *describe_rows(work, rows),
-            *critical_path_note(work, high),
+            *work.describe(rows),
+            *work.critical_path_note(high),
         ),
         advice="Work out the loss in chunks of rows, or with a fused linear cross-entropy, so that logits stay small.",
-        gain_us=gain_of(work, high / 2, high),
-        claims=claims_of_rows(work, high),
+        gain_us=work.gain(high / 2, high),
+        claims=work.claims(high),
         code=_CHUNKED if has_backward_pass(evidence) else None,
         confidence="low",
     )
-
-
-def _loss_rows(work: KernelWork) -> Flags:
-    named = work.op_like(_LOSS)
-    # Classes of a loss: the second size of its first tensor with as many, the last one of a softmax.
-    wide = [
-        each
-        for each in np.unique(work.signature[named]).tolist()
-        if any(size[-1] >= _VOCABULARY for size in sizes_of(work, each) if len(size) >= 2)
-    ]
-    return by_signature(work, named, wide)
 
 
 RULES = (unfused_chain, unfused_norm, unfused_attention, vocabulary_loss)

@@ -5,25 +5,15 @@ import re
 import numpy as np
 
 from bottleneck.advice.quantities import (
-    Flags,
-    Integers,
-    account_us,
     claims_of,
     format_count,
     format_gaps,
     format_per_step,
-    host_scale,
     idle_lines,
     idle_rows,
-    idle_us,
-    is_broken,
-    kernels_in_window,
-    kernels_per_step,
     op_calls_per_step,
     outermost_us,
     rows_of_ops,
-    runs_on_host,
-    share_of_step,
     sources_of,
 )
 from bottleneck.advice.ranking import Draft, up_to
@@ -31,6 +21,7 @@ from bottleneck.advice.transfers import waits_in_copies
 from bottleneck.schema.accounts import PAGES
 from bottleneck.schema.analysis import IdleCause, Interval
 from bottleneck.schema.evidence import Evidence, remembered
+from bottleneck.schema.intervals import Flags, Integers
 from bottleneck.schema.op_names import PYTHON_FRAME
 from bottleneck.schema.tables import text_matches
 from bottleneck.units import format_share, format_us
@@ -69,20 +60,20 @@ def host_sync(evidence: Evidence) -> Draft | None:
     in which it did wait counts. Waits in the calls of copies to the device are those of the rules of copies.
     """
     copying, calls = waits_in_copies(evidence)
-    waited_us = max(idle_us(evidence, "sync") - copying.get("overhead.sync", 0.0), 0.0)
-    if runs_on_host(evidence) or is_broken(evidence) or not evidence.analysis.totals.sync_count:
+    waited_us = max(evidence.idle_us("sync") - copying.get("overhead.sync", 0.0), 0.0)
+    if evidence.is_host_only or evidence.is_broken or not evidence.analysis.totals.sync_count:
         return None
     bubble_us = _bubbles_us(evidence, calls)
-    is_ahead = share_of_step(evidence, idle_us(evidence) - bubble_us) < _AHEAD
+    is_ahead = evidence.share_of_step(evidence.idle_us() - bubble_us) < _AHEAD
     high_us = max(bubble_us, waited_us) if is_ahead else waited_us
-    if share_of_step(evidence, high_us) < _LEAST_SYNC:
+    if evidence.share_of_step(high_us) < _LEAST_SYNC:
         return None
     return Draft(
         slug="host-sync",
         title="The device runs dry while the host waits for it",
         evidence=(
             f"{format_count(evidence.analysis.totals.sync_count)} waiting calls per step; the device idles "
-            f"{format_us(high_us)} ({format_share(share_of_step(evidence, high_us))}) during them"
+            f"{format_us(high_us)} ({format_share(evidence.share_of_step(high_us))}) during them"
             + (" and until the next kernel starts" if high_us > waited_us else ""),
             *idle_lines(evidence, "sync"),
         ),
@@ -112,8 +103,8 @@ def _bubbles_us(evidence: Evidence, others: Integers) -> float:
     following = np.unique(following[(following > 0) & (following < start.size)])
     opened, closed = reach[following - 1], start[following]
     returned = ends[np.searchsorted(ends, closed, side="right") - 1]
-    inside = kernels_in_window(evidence)[following] & (returned >= opened)
-    return float(np.maximum(closed - opened, 0.0)[inside].sum()) / evidence.steps * host_scale(evidence)
+    inside = evidence.kernels_in_window[following] & (returned >= opened)
+    return float(np.maximum(closed - opened, 0.0)[inside].sum()) / evidence.steps * evidence.host_scale
 
 
 def _calls(evidence: Evidence, pattern: "re.Pattern[str]") -> Flags:
@@ -126,11 +117,11 @@ def _calls(evidence: Evidence, pattern: "re.Pattern[str]") -> Flags:
 
 def item_calls(evidence: Evidence) -> Draft | None:
     """Rule 7 on a CPU, where nothing runs ahead: reading a number costs its ops, and no more."""
-    if not runs_on_host(evidence):
+    if not evidence.is_host_only:
         return None
     calls = op_calls_per_step(evidence, "aten::item") or op_calls_per_step(evidence, "aten::_local_scalar_dense")
     spent_us = outermost_us(evidence, *_READS)
-    if calls < 1 or share_of_step(evidence, spent_us) < _LEAST_SIDE:
+    if calls < 1 or evidence.share_of_step(spent_us) < _LEAST_SIDE:
         return None
     lines = sources_of(evidence, rows_of_ops(evidence, _READS))
     return Draft(
@@ -138,7 +129,7 @@ def item_calls(evidence: Evidence) -> Draft | None:
         title="Single numbers are read out of tensors in the step",
         evidence=(
             f"{format_count(calls)} reads per step take {format_us(spent_us)} "
-            f"({format_share(share_of_step(evidence, spent_us))})" + (f", at {', '.join(lines)}" if lines else ""),
+            f"({format_share(evidence.share_of_step(spent_us))})" + (f", at {', '.join(lines)}" if lines else ""),
         ),
         advice="Collect the values as tensors and read them together, every so many steps.",
         code="totals += torch.stack([mean, std, largest])  # and, every 100 steps: totals.tolist()",
@@ -149,9 +140,9 @@ def item_calls(evidence: Evidence) -> Draft | None:
 
 def gc_pauses(evidence: Evidence) -> Draft | None:
     """Rule 9: Python's garbage collector runs inside the step while the device (or the step's thread) waits."""
-    spent_us, rows = account_us(evidence, "overhead.gc"), idle_rows(evidence, "gc")
+    spent_us, rows = evidence.account_us("overhead.gc"), idle_rows(evidence, "gc")
     longest_us = max((row.us / row.calls for row in rows if row.calls > 0), default=0.0)
-    if share_of_step(evidence, spent_us) < _LEAST_GC and longest_us < _LONG_PAUSE_US:
+    if evidence.share_of_step(spent_us) < _LEAST_GC and longest_us < _LONG_PAUSE_US:
         return None
     return Draft(
         slug="gc-pauses",
@@ -170,9 +161,9 @@ def gc_pauses(evidence: Evidence) -> Draft | None:
 
 def device_allocations(evidence: Evidence) -> Draft | None:
     """Rule 10: memory is taken from the driver, or given back to it, in steps that should reuse what they have."""
-    waited_us = idle_us(evidence, "allocator")
+    waited_us = evidence.idle_us("allocator")
     calls = int(np.count_nonzero(_calls(evidence, _ALLOCATES))) / evidence.steps
-    if runs_on_host(evidence) or not calls or share_of_step(evidence, waited_us) < _LEAST_ALLOCATOR:
+    if evidence.is_host_only or not calls or evidence.share_of_step(waited_us) < _LEAST_ALLOCATOR:
         return None
     if _is_uncached(evidence):
         return None
@@ -181,7 +172,7 @@ def device_allocations(evidence: Evidence) -> Draft | None:
         title="The driver allocates device memory during the step",
         evidence=(
             f"{format_count(calls)} calls of the driver's allocator per step; the device idles {format_us(waited_us)} "
-            f"({format_share(share_of_step(evidence, waited_us))}) for them",
+            f"({format_share(evidence.share_of_step(waited_us))}) for them",
             *idle_lines(evidence, "allocator"),
         ),
         advice="Let the caching allocator keep its memory: no empty_cache() in the loop, and segments that can grow.",
@@ -194,8 +185,8 @@ def device_allocations(evidence: Evidence) -> Draft | None:
 
 def caching_allocator_off(evidence: Evidence) -> Draft | None:
     """Rule 10 where every tensor is allocated and freed by the driver: the caching allocator is not in use."""
-    waited_us = idle_us(evidence, "allocator")
-    if not _is_uncached(evidence) or share_of_step(evidence, waited_us) < _LEAST_ALLOCATOR:
+    waited_us = evidence.idle_us("allocator")
+    if not _is_uncached(evidence) or evidence.share_of_step(waited_us) < _LEAST_ALLOCATOR:
         return None
     taken, freed = _driver_calls(evidence)
     return Draft(
@@ -203,7 +194,7 @@ def caching_allocator_off(evidence: Evidence) -> Draft | None:
         title="The caching allocator is switched off",
         evidence=(
             f"{format_count(taken)} allocations and {format_count(freed)} frees by the driver per step, for "
-            f"{format_count(kernels_per_step(evidence))} kernels: about one of each per tensor",
+            f"{format_count(evidence.kernels_per_step)} kernels: about one of each per tensor",
             f"the device idles {format_per_step(evidence, waited_us)} for them",
             *idle_lines(evidence, "allocator"),
         ),
@@ -217,8 +208,8 @@ def caching_allocator_off(evidence: Evidence) -> Draft | None:
 def _is_uncached(evidence: Evidence) -> bool:
     """True if the driver allocates for at least every third kernel, and frees as often: so does no cache of memory."""
     taken, freed = _driver_calls(evidence)
-    few = max(_FEW_TENSORS, kernels_per_step(evidence) / 3)
-    return not runs_on_host(evidence) and taken >= few and abs(taken - freed) <= _AS_MANY * taken
+    few = max(_FEW_TENSORS, evidence.kernels_per_step / 3)
+    return not evidence.is_host_only and taken >= few and abs(taken - freed) <= _AS_MANY * taken
 
 
 @remembered
@@ -232,7 +223,7 @@ def fresh_pages(evidence: Evidence) -> Draft | None:
     """Rule 10 on a CPU: large results come in pages that the system has to hand out (and zero) in each step anew."""
     rows = [row for row in idle_rows(evidence, "allocator") if (row.detail or "").endswith(PAGES)]
     spent_us = sum(row.us for row in rows)
-    if not runs_on_host(evidence) or share_of_step(evidence, spent_us) < _LEAST_FAULTS:
+    if not evidence.is_host_only or evidence.share_of_step(spent_us) < _LEAST_FAULTS:
         return None
     return Draft(
         slug="fresh-pages",
@@ -253,7 +244,7 @@ def side_work(evidence: Evidence) -> Draft | None:
     """Rule 14: saving, logging, printing or checking inside the step, with the device waiting."""
     rows = [row for row in idle_rows(evidence, "python", "sync", "dispatch") if _SIDE_WORK.search(row.detail or "")]
     spent_us = sum(row.us for row in rows)
-    if share_of_step(evidence, spent_us) < _LEAST_SIDE:
+    if evidence.share_of_step(spent_us) < _LEAST_SIDE:
         return None
     return Draft(
         slug="side-work",
@@ -273,7 +264,7 @@ def python_call(evidence: Evidence) -> Draft | None:
     """Any other stretch of Python in which the step stays for a millisecond or more, or a function that is named."""
     rows = [row for row in idle_rows(evidence, "python") if _is_call(row)]
     spent_us = sum(row.us for row in rows)
-    if share_of_step(evidence, spent_us) < _LEAST_PYTHON:
+    if evidence.share_of_step(spent_us) < _LEAST_PYTHON:
         return None
     is_framework = rows[0].source in _framework_lines(evidence)
     return Draft(

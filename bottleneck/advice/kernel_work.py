@@ -3,27 +3,19 @@
 import json
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import wraps
+from typing import TypeGuard
 
 import numpy as np
 import pandas as pd
 
-from bottleneck.advice.quantities import (
-    LONGEST_CALL_US,
-    Flags,
-    Floats,
-    Integers,
-    format_times,
-    has_backward_marks,
-    kernels_in_window,
-    mark_spans,
-    runs_on_host,
-)
+from bottleneck.advice.quantities import LONGEST_CALL_US, format_times, has_backward_marks, mark_spans
 from bottleneck.advice.ranking import Draft
 from bottleneck.schema.analysis import Interval
 from bottleneck.schema.evidence import Evidence, remembered
+from bottleneck.schema.intervals import Flags, Floats, Integers, union
 from bottleneck.schema.tables import as_integers, text_matches
 from bottleneck.units import format_share, format_us
 
@@ -66,7 +58,7 @@ def saved_us(evidence: Evidence, less_us: Floats, spared: Flags | None = None) -
     worth nothing, unless the host itself was waiting for the device. Work on other streams keeps its times. Where the
     launches of some rows are ``spared``, the host comes to later ones earlier by the time that it took for these.
     """
-    if runs_on_host(evidence):
+    if evidence.is_host_only:
         return float(less_us.sum()) / evidence.steps
     saves = (
         (track, less_us[track.rows], None if spared is None else spared[track.rows]) for track in _tracks(evidence)
@@ -96,7 +88,7 @@ def _earlier_us(track: _Track, spared: Flags) -> Floats:
 def _tracks(evidence: Evidence) -> tuple[_Track, ...]:
     """The streams of the evidence."""
     kernels = evidence.linked.kernels
-    rows = np.flatnonzero(kernels_in_window(evidence))
+    rows = np.flatnonzero(evidence.kernels_in_window)
     start_us = kernels["ts_us"].to_numpy()
     stream = kernels["stream"].cat.codes.to_numpy()
     rows = rows[np.lexsort((start_us[rows], stream[rows]))]
@@ -236,9 +228,11 @@ class KernelWork:
         """Mask of the rows whose arithmetic is in one of these dtypes."""
         return _match_rows(self.evidence.costs["math_dtype"], lambda text: text in dtypes, self.signature)
 
-    def op_like(self, pattern: "re.Pattern[str]") -> Flags:
-        """Mask of the rows whose op has a name that the pattern finds."""
-        return _match_rows(self.evidence.linked.ops["name"], pattern.search, self.op)
+    def op_like(self, pattern: "re.Pattern[str]", *, above: bool = False) -> Flags:
+        """Mask of the rows whose op, or the op ``above`` that, has a name that the pattern finds."""
+        ops = self.evidence.linked.ops
+        op = np.append(as_integers(ops["parent"]), -1)[self.op] if above else self.op
+        return _match_rows(ops["name"], pattern.search, op)
 
     def kernel_like(self, pattern: "re.Pattern[str]") -> Flags:
         """Mask of the rows whose kernel (CPU: op) has a name that the pattern finds."""
@@ -247,6 +241,12 @@ class KernelWork:
     def reason_like(self, pattern: "re.Pattern[str]") -> Flags:
         """Mask of the rows whose reason in ROOFLINE the pattern finds."""
         return _match_rows(self.evidence.roofline["reason"], pattern.search, self.row)
+
+    def inside(self, mark: "re.Pattern[str]") -> Flags:
+        """Mask of the rows issued inside a mark (annotation or op) of such a name; see ``mark_spans``."""
+        events, at_us = self.evidence.linked.trace.events, self.evidence.linked.ops["ts_us"].to_numpy()
+        marks = np.flatnonzero(text_matches(events["name"], mark.search, _NAME_LIMIT))
+        return union(*mark_spans(self.evidence, marks)).hold(np.append(at_us, np.nan)[self.op])
 
     @property
     def in_model(self) -> Flags:
@@ -262,22 +262,138 @@ class KernelWork:
         """The floor of the bytes, per step and scaled like ``us``, and at most that; 0 if unknown."""
         return np.minimum(np.nan_to_num(self.roof("memory_us")) * self.scale / self.evidence.steps, self.us)
 
+    def compute_us(self) -> Floats:
+        """The floor of the arithmetic, per step and scaled like ``us``; 0 if unknown."""
+        return np.asarray(np.nan_to_num(self.roof("compute_us")) * self.scale / self.evidence.steps)
+
+    def us_of(self, rows: Flags) -> float:
+        """Microseconds per step that these rows take."""
+        return float(self.us[rows].sum())
+
+    def share(self, rows: Flags) -> float:
+        """Share of the step (0-1) that these rows take."""
+        return self.evidence.share_of_step(self.us_of(rows))
+
+    def mean(self, values: Floats, rows: Flags) -> float:
+        """Mean of the values of these rows, weighted by their time."""
+        return float(np.average(values[rows], weights=self.us[rows]))
+
+    def gain(self, low_us: Floats, high_us: Floats, spared: Flags | None = None) -> Interval:
+        """The step's gain if each row takes less by an amount between these two (per step, as ``KernelWork.us``).
+
+        Rows that take longer (less than nothing) count against the others; a step that gets longer gains nothing. With
+        ``spared``, the upper end is that of a host that does not launch these rows at all.
+        """
+        low = self._saved_on_critical_path_us(np.minimum(low_us, self.us))
+        high = self._saved_on_critical_path_us(np.minimum(high_us, self.us), spared)
+        return Interval(max(0.0, min(low, high)), max(0.0, low, high))
+
+    def _saved_on_critical_path_us(self, less_us: Floats, spared: Flags | None = None) -> float:
+        """On a device the streams are replayed with the trace's own durations; the result is scaled as the work is."""
+        less = np.zeros(len(self.evidence.linked.kernels))
+        less[self.row] = less_us * self.evidence.steps / self.scale
+        if spared is None or self.evidence.is_host_only:
+            return saved_us(self.evidence, less) * self.scale
+        dropped = np.zeros(less.size, dtype=bool)
+        dropped[self.row[spared]] = True
+        return saved_us(self.evidence, less, dropped) * self.scale
+
+    def critical_path_note(self, less_us: Floats) -> tuple[str, ...]:
+        """Evidence that the host's pace makes a faster device worth less; none where it does not."""
+        whole = float(less_us.sum())
+        if self.evidence.is_host_only or not whole:
+            return ()
+        part = min(self._saved_on_critical_path_us(less_us) / whole, 1.0)
+        if part > 0.95:
+            return ()
+        words = f"{format_share(part)} of that time is on the critical path"
+        return (f"{words}: elsewhere the device waits for the host anyway",)
+
+    def claims(self, less_us: Floats) -> Mapping[str, float]:
+        """Claims on the kernels by name, in microseconds per step."""
+        names = self.evidence.linked.kernels["name"].cat
+        total = np.bincount(names.codes.to_numpy()[self.row], weights=less_us, minlength=len(names.categories))
+        return {f"kernel:{names.categories[code]}": float(total[code]) for code in np.flatnonzero(total > 0).tolist()}
+
+    def describe(self, rows: Flags, most: int = 3) -> tuple[str, ...]:
+        """Descriptions of these rows by op, line and sizes, longest first: time per step, share of the step, runs."""
+        places = np.flatnonzero(rows)
+        if not places.size:
+            return ()
+        source = self.evidence.linked.kernels["source"].cat
+        sources = source.codes.to_numpy()[self.row[places]].astype(np.int64)
+        names = self._name_codes()[places]
+        key = np.stack((names, sources, self.signature[places]))
+        _, first, fold = np.unique(key, axis=1, return_index=True, return_inverse=True)
+        us, runs = np.bincount(fold, weights=self.us[places]), np.bincount(fold) / self.evidence.steps
+        lines = []
+        for one in np.argsort(-us, kind="stable")[:most].tolist():
+            at = sources[first[one]]
+            place = f" at {source.categories[at]}" if at >= 0 else ""
+            sizes = self._shown_sizes(int(self.signature[places[first[one]]]))
+            part = format_share(float(us[one]) / self.evidence.step_us) if self.evidence.step_us > 0 else "?"
+            lines.append(
+                f"{self._name(int(places[first[one]]))}{place}: {format_us(float(us[one]))} per step ({part}), "
+                f"{format_times(float(runs[one]))}{sizes}"
+            )
+        return tuple(lines)
+
+    def _name_codes(self) -> Integers:
+        """One number per name shown: that of the op, else of the kernel."""
+        ops, kernels = self.evidence.linked.ops["name"].cat, self.evidence.linked.kernels["name"].cat
+        of_op = np.append(ops.codes.to_numpy().astype(np.int64), -1)[self.op]
+        return np.where(of_op >= 0, of_op, len(ops.categories) + kernels.codes.to_numpy().astype(np.int64)[self.row])
+
+    def _name(self, place: int) -> str:
+        op = int(self.op[place])
+        frame = self.evidence.linked.ops if op >= 0 else self.evidence.linked.kernels
+        text = str(frame["name"].iloc[op if op >= 0 else int(self.row[place])])
+        return text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"
+
+    def _shown_sizes(self, signature: int) -> str:
+        sizes = self.sizes_of(signature)
+        shown = ", ".join("x".join(map(str, size)) for size in sizes[:3] if size)
+        return f" on {shown}" if shown and len(shown) <= _LONGEST else ""
+
+    def sizes_of(self, signature: int) -> Sizes:
+        """Sizes of every argument of a call, () for what is no tensor; () for a call without recorded sizes."""
+        return tuple(tuple(each) if is_size(each) else () for each in self.text_column("dims", signature))
+
+    def text_column(self, column: str, signature: int) -> tuple[object, ...]:
+        """One text of CALLS ('dims', 'types', 'concrete', 'strides') as a tuple; () where it was not recorded."""
+        text = self.evidence.linked.trace.signatures[column].iloc[signature] if signature >= 0 else None
+        try:
+            read = json.loads(text) if isinstance(text, str) else None
+        except (ValueError, RecursionError):
+            return ()
+        return tuple(read) if isinstance(read, list) else ()
+
+    def elements(self, rows: Flags) -> Floats:
+        """Numbers in the largest tensor of each call; NaN where sizes are unknown, and for other rows."""
+        largest = np.full(len(self.evidence.costs) + 1, np.nan)
+        for signature in np.unique(self.signature[rows]).tolist():
+            counts = [math.prod(map(float, size)) for size in self.sizes_of(signature) if size]
+            if counts:
+                largest[signature] = max(counts)
+        largest[-1] = np.nan
+        return np.where(rows, largest[self.signature], np.nan)
+
+    def largest_calls(self, rows: Flags) -> Flags:
+        """Mask of those of the rows whose call is among the thousand with the most time of these rows."""
+        us = np.bincount(self.signature[rows] + 1, weights=self.us[rows], minlength=1)
+        if us.size <= _MOST_COMPARED:
+            return rows
+        return np.asarray(rows & np.isin(self.signature, np.argsort(-us, kind="stable")[:_MOST_COMPARED] - 1))
+
+    def calls_that(self, rows: Flags, hold: Callable[[int], bool]) -> Flags:
+        """Mask of those of the rows whose call passes a test, which runs once per call."""
+        found = [each for each in np.unique(self.signature[rows]).tolist() if hold(each)]
+        return np.asarray(rows & np.isin(self.signature, found))
+
 
 def _match_rows(column: "pd.Series[str]", holds: Callable[[str], object], rows: Integers) -> Flags:
     """Mask of those rows of a table (-1: none) whose category passes a test."""
     return np.asarray(np.append(text_matches(column, holds, _NAME_LIMIT), False)[rows])
-
-
-def inside_marks(evidence: Evidence, at_us: Floats, mark: "re.Pattern[str]") -> Flags:
-    """Mask of the times that lie inside a mark (annotation or op) of such a name; see ``mark_spans``."""
-    events = evidence.linked.trace.events
-    marks = np.flatnonzero(text_matches(events["name"], mark.search, _NAME_LIMIT))
-    if not marks.size:
-        return np.zeros(at_us.size, dtype=bool)
-    start, end = mark_spans(evidence, marks)
-    end = np.maximum.accumulate(end)
-    before = np.searchsorted(start, at_us, side="right") - 1
-    return np.asarray((before >= 0) & (at_us < end[np.maximum(before, 0)]))
 
 
 def has_backward_pass(evidence: Evidence) -> bool:
@@ -287,8 +403,7 @@ def has_backward_pass(evidence: Evidence) -> bool:
 
 @remembered
 def _model_rows(evidence: Evidence) -> Flags:
-    at_us = np.append(evidence.linked.ops["ts_us"].to_numpy(), np.nan)[work_of(evidence).op]
-    return ~inside_marks(evidence, at_us, _OUTSIDE_MODEL)
+    return ~work_of(evidence).inside(_OUTSIDE_MODEL)
 
 
 @remembered
@@ -299,7 +414,7 @@ def work_of(evidence: Evidence) -> KernelWork:
     over_link = text_matches(kernels["name"], _LINK.search, _NAME_LIMIT)
     device_copy = (kernels["kind"] == "copy").to_numpy() & ~over_link
     works = kernels["kind"].isin(("compute", "fill")).to_numpy() & ~evidence.attribution["dispatches"].to_numpy()
-    row = np.flatnonzero((works | device_copy) & kernels_in_window(evidence))
+    row = np.flatnonzero((works | device_copy) & evidence.kernels_in_window)
     row = row[np.lexsort((kernels["ts_us"].to_numpy()[row], kernels["stream"].cat.codes.to_numpy()[row]))]
     owner, issuer = (as_integers(frame[name])[row] for frame, name in ((evidence.attribution, "op"), (kernels, "op")))
     op = np.where(owner < 0, issuer, owner)
@@ -324,165 +439,10 @@ def requires_gain(rule: Callable[[Evidence], Draft | None]) -> Callable[[Evidenc
     return gaining_rule
 
 
-def gain_of(work: KernelWork, low_us: Floats, high_us: Floats, spared: Flags | None = None) -> Interval:
-    """The step's gain if each row takes less by an amount between these two (per step, as ``KernelWork.us``).
-
-    Rows that take longer (less than nothing) count against the others; a step that gets longer gains nothing. With
-    ``spared``, the upper end is that of a host that does not launch these rows at all.
-    """
-    low = _saved_on_critical_path_us(work, np.minimum(low_us, work.us))
-    high = _saved_on_critical_path_us(work, np.minimum(high_us, work.us), spared)
-    return Interval(max(0.0, min(low, high)), max(0.0, low, high))
-
-
-def _saved_on_critical_path_us(work: KernelWork, less_us: Floats, spared: Flags | None = None) -> float:
-    """On a device the streams are replayed with the trace's own durations; the result is scaled as the work is."""
-    less = np.zeros(len(work.evidence.linked.kernels))
-    less[work.row] = less_us * work.evidence.steps / work.scale
-    if spared is None or runs_on_host(work.evidence):
-        return saved_us(work.evidence, less) * work.scale
-    dropped = np.zeros(less.size, dtype=bool)
-    dropped[work.row[spared]] = True
-    return saved_us(work.evidence, less, dropped) * work.scale
-
-
-def critical_path_note(work: KernelWork, less_us: Floats) -> tuple[str, ...]:
-    """Evidence that the host's pace makes a faster device worth less; none where it does not."""
-    whole = float(less_us.sum())
-    if runs_on_host(work.evidence) or not whole:
-        return ()
-    part = min(_saved_on_critical_path_us(work, less_us) / whole, 1.0)
-    if part > 0.95:
-        return ()
-    words = f"{format_share(part)} of that time is on the critical path"
-    return (f"{words}: elsewhere the device waits for the host anyway",)
-
-
-def claims_of_rows(work: KernelWork, less_us: Floats) -> Mapping[str, float]:
-    """Claims on the kernels by name, in microseconds per step."""
-    names = work.evidence.linked.kernels["name"].cat
-    total = np.bincount(names.codes.to_numpy()[work.row], weights=less_us, minlength=len(names.categories))
-    return {f"kernel:{names.categories[code]}": float(total[code]) for code in np.flatnonzero(total > 0).tolist()}
-
-
-def share(work: KernelWork, rows: Flags) -> float:
-    """Share of the step (0-1) that these rows take."""
-    step_us = work.evidence.step_us
-    return min(float(work.us[rows].sum()) / step_us, 1.0) if step_us > 0 else 0.0
-
-
-def describe_rows(work: KernelWork, rows: Flags, most: int = 3) -> tuple[str, ...]:
-    """Descriptions of these rows by op, line and sizes, longest first: time per step, share of the step, runs."""
-    places = np.flatnonzero(rows)
-    if not places.size:
-        return ()
-    source = work.evidence.linked.kernels["source"].cat
-    sources = source.codes.to_numpy()[work.row[places]].astype(np.int64)
-    names = _name_codes(work)[places]
-    key = (
-        (names * (len(source.categories) + 1) + sources + 1) * (len(work.evidence.costs) + 1)
-        + work.signature[places]
-        + 1
-    )
-    _, first, fold = np.unique(key, return_index=True, return_inverse=True)
-    us, runs = np.bincount(fold, weights=work.us[places]), np.bincount(fold) / work.evidence.steps
-    lines = []
-    for one in np.argsort(-us, kind="stable")[:most].tolist():
-        at = sources[first[one]]
-        place = f" at {source.categories[at]}" if at >= 0 else ""
-        sizes = _shown_sizes(work, int(work.signature[places[first[one]]]))
-        part = format_share(float(us[one]) / work.evidence.step_us) if work.evidence.step_us > 0 else "?"
-        lines.append(
-            f"{_name(work, int(places[first[one]]))}{place}: {format_us(float(us[one]))} per step ({part}), "
-            f"{format_times(float(runs[one]))}{sizes}"
-        )
-    return tuple(lines)
-
-
-def _name_codes(work: KernelWork) -> Integers:
-    """One number per name shown: that of the op, else of the kernel."""
-    ops, kernels = work.evidence.linked.ops["name"].cat, work.evidence.linked.kernels["name"].cat
-    of_op = np.append(ops.codes.to_numpy().astype(np.int64), -1)[work.op]
-    return np.where(of_op >= 0, of_op, len(ops.categories) + kernels.codes.to_numpy().astype(np.int64)[work.row])
-
-
-def _name(work: KernelWork, place: int) -> str:
-    op = int(work.op[place])
-    frame = work.evidence.linked.ops if op >= 0 else work.evidence.linked.kernels
-    text = str(frame["name"].iloc[op if op >= 0 else int(work.row[place])])
-    return text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"
-
-
-def _shown_sizes(work: KernelWork, signature: int) -> str:
-    sizes = sizes_of(work, signature)
-    shown = ", ".join("x".join(map(str, size)) for size in sizes[:3] if size)
-    return f" on {shown}" if shown and len(shown) <= _LONGEST else ""
-
-
-def sizes_of(work: KernelWork, signature: int) -> Sizes:
-    """Sizes of every argument of a call, () for what is no tensor; () for a call without recorded sizes."""
-    if signature < 0:
-        return ()
-    known = _known_sizes(work.evidence)
-    if signature not in known:
-        known[signature] = _read_sizes(work.evidence.linked.trace.signatures["dims"].iloc[signature])
-    return known[signature]
-
-
-@remembered
-def _known_sizes(evidence: Evidence) -> dict[int, Sizes]:  # noqa: ARG001 - one table per evidence
-    """Argument sizes of the calls read so far, by row in CALLS."""
-    return {}
-
-
-def _read_sizes(text: object) -> Sizes:
-    """Arguments as tuples of sizes; whatever is no list of whole numbers (lists of tensors too) is ()."""
-    try:
-        read = json.loads(text) if isinstance(text, str) else None
-    except (ValueError, RecursionError):
-        return ()
-    if not isinstance(read, list):
-        return ()
-    return tuple(tuple(each) if _is_size(each) else () for each in read)
-
-
-def _is_size(value: object) -> bool:
+def is_size(value: object) -> TypeGuard[list[int]]:
+    """True for the sizes of one tensor."""
     return isinstance(value, list) and all(type(one) is int and 0 <= one < 2**53 for one in value)
-
-
-def elements(work: KernelWork, rows: Flags) -> Floats:
-    """Numbers in the largest tensor of each call; NaN where sizes are unknown, and for other rows."""
-    largest = np.full(len(work.evidence.costs) + 1, np.nan)
-    for signature in np.unique(work.signature[rows]).tolist():
-        counts = [math.prod(map(float, size)) for size in sizes_of(work, signature) if size]
-        if counts:
-            largest[signature] = max(counts)
-    largest[-1] = np.nan
-    return np.where(rows, largest[work.signature], np.nan)
-
-
-def text_column(work: KernelWork, column: str, signature: int) -> tuple[object, ...]:
-    """One text of CALLS ('types', 'concrete', 'strides') as a tuple; () where it was not recorded."""
-    text = work.evidence.linked.trace.signatures[column].iloc[signature] if signature >= 0 else None
-    try:
-        read = json.loads(text) if isinstance(text, str) else None
-    except (ValueError, RecursionError):
-        return ()
-    return tuple(read) if isinstance(read, list) else ()
 
 
 # Calls that rules hold against each other, pair by pair; a model has hundreds of distinct ones.
 _MOST_COMPARED = 1000
-
-
-def largest_calls(work: KernelWork, rows: Flags) -> Flags:
-    """Mask of those of the rows whose call is among the thousand with the most time of these rows."""
-    us = np.bincount(work.signature[rows] + 1, weights=work.us[rows], minlength=1)
-    if us.size <= _MOST_COMPARED:
-        return rows
-    return by_signature(work, rows, (np.argsort(-us, kind="stable")[:_MOST_COMPARED] - 1).tolist())
-
-
-def by_signature(work: KernelWork, rows: Flags, holds: Iterable[int]) -> Flags:
-    """Mask of those of the rows whose call is one of these."""
-    return np.asarray(rows & np.isin(work.signature, list(holds)))

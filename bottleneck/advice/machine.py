@@ -7,20 +7,12 @@ import math
 
 import numpy as np
 
-from bottleneck.advice.kernel_work import KernelWork, claims_of_rows, describe_rows, gain_of, requires_gain, work_of
-from bottleneck.advice.quantities import (
-    Floats,
-    Integers,
-    account_us,
-    busy_us,
-    format_count,
-    format_per_step,
-    runs_on_host,
-    share_of_step,
-)
+from bottleneck.advice.kernel_work import KernelWork, requires_gain, work_of
+from bottleneck.advice.quantities import format_count, format_per_step
 from bottleneck.advice.ranking import Draft
 from bottleneck.schema.analysis import BROKEN_TRACE_SLUGS
 from bottleneck.schema.evidence import Evidence
+from bottleneck.schema.intervals import Floats, Integers
 from bottleneck.schema.measurements import OptionCosts
 from bottleneck.units import format_share, format_us
 
@@ -58,7 +50,7 @@ def low_clocks(evidence: Evidence) -> Draft | None:
     held = tuple(reason for reason in telemetry.throttle if reason not in _CHOSEN)
     if (share is None or share >= _FULL_CLOCK) and not held:
         return None
-    slowed_us = account_us(evidence, "compute") * max(0.0, 1 - share) if share is not None else 0.0
+    slowed_us = evidence.account_us("compute") * max(0.0, 1 - share) if share is not None else 0.0
     observed = [f"its clocks were held back: {', '.join(telemetry.throttle)}"] if telemetry.throttle else []
     if share is not None and clock_mhz is not None:
         observed.append(
@@ -87,7 +79,7 @@ def busy_not_productive(evidence: Evidence) -> Draft | None:
     """
     modelled = evidence.analysis.coverage.modelled_share
     if (
-        runs_on_host(evidence)
+        evidence.is_host_only
         or evidence.analysis.device.source is None
         or modelled is None
         or modelled < _LEAST_MODELLED
@@ -95,14 +87,10 @@ def busy_not_productive(evidence: Evidence) -> Draft | None:
         return None
     telemetry = evidence.analysis.telemetry
     counted = None if telemetry is None else telemetry.utilization
-    share = counted if counted is not None else share_of_step(evidence, busy_us(evidence))
+    share = counted if counted is not None else evidence.share_of_step(evidence.analysis.totals.busy_us)
     floors = [max(row.compute_us or 0.0, row.memory_us or 0.0) for row in evidence.analysis.kernels]
-    needed = share_of_step(evidence, math.fsum(floors))
-    if (
-        share <= _BUSY
-        or needed >= _LITTLE
-        or share_of_step(evidence, account_us(evidence, "communication")) > _BUSY / 2
-    ):
+    needed = evidence.share_of_step(math.fsum(floors))
+    if share <= _BUSY or needed >= _LITTLE or evidence.share_of_step(evidence.account_us("communication")) > _BUSY / 2:
         return None
     seen = "by its own counter" if counted is not None else "of the step by the trace"
     return Draft(
@@ -185,7 +173,7 @@ _LEAST_TAKEN = 0.01
 @requires_gain
 def shared_device(evidence: Evidence) -> Draft | None:
     """Kernels of the same call that now and then take some milliseconds longer, whichever runs, at a regular pace."""
-    if runs_on_host(evidence):
+    if evidence.is_host_only:
         return None
     work = work_of(evidence)
     beyond, call = _beyond_usual_us(work)
@@ -198,7 +186,7 @@ def shared_device(evidence: Evidence) -> Draft | None:
     if np.count_nonzero(abs(distance - usual_us) <= _REGULAR * usual_us) < distance.size / 2:
         return None
     less = np.where(hit, beyond * work.scale / evidence.steps, 0.0)
-    if share_of_step(evidence, float(less.sum())) < _LEAST_TAKEN:
+    if evidence.share_of_step(float(less.sum())) < _LEAST_TAKEN:
         return None
     return Draft(
         slug="shared-device",
@@ -208,11 +196,11 @@ def shared_device(evidence: Evidence) -> Draft | None:
             f"calls, take {format_us(float(np.median(beyond[hit])))} longer than such calls usually do",
             f"that happens every {format_us(usual_us)}, whichever kernel runs: "
             f"{format_per_step(evidence, float(less.sum()))}",
-            *describe_rows(work, hit),
+            *work.describe(hit),
         ),
         advice="Give this process a device of its own, or let both run at the same time (MPS, MIG).",
-        gain_us=gain_of(work, less / 2, less),
-        claims=claims_of_rows(work, less),
+        gain_us=work.gain(less / 2, less),
+        claims=work.claims(less),
         code="nvidia-cuda-mps-control -d  # lets both run at once\n# diagnosis, the processes: nvidia-smi pmon -c 1",
         confidence="low",
     )

@@ -5,22 +5,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bottleneck.advice.kernel_work import (
-    PRODUCTS,
-    KernelWork,
-    claims_of_rows,
-    critical_path_note,
-    describe_rows,
-    gain_of,
-    largest_calls,
-    requires_gain,
-    share,
-    work_of,
-)
-from bottleneck.advice.quantities import Flags, Floats, format_count, format_range, runs_on_host
+from bottleneck.advice.kernel_work import PRODUCTS, KernelWork, requires_gain, work_of
+from bottleneck.advice.quantities import format_count, format_range
 from bottleneck.advice.ranking import Draft
 from bottleneck.schema.analysis import REGIMES
 from bottleneck.schema.evidence import Evidence
+from bottleneck.schema.intervals import Flags, Floats
 from bottleneck.units import format_share, format_us
 
 _LEAST_SHARE = 0.02
@@ -39,13 +29,13 @@ def misaligned_products(evidence: Evidence) -> Draft | None:
     operands, so that this is about GPUs.
     """
     work = work_of(evidence)
-    if runs_on_host(evidence):
+    if evidence.is_host_only:
         return None
     m, n, k = (work.cost(name) for name in ("m", "n", "k"))
     uneven = ((n % _UNIT != 0) & (n > _UNIT)) | ((k % _UNIT != 0) & (k > _UNIT))
     halves = work.family("matmul") & work.dtype("bf16", "fp16") & (work.roof("explained") < _POORLY_EXPLAINED)
     rows = work.reason_like(_MISALIGNED) | (halves & uneven & work.bound("compute"))
-    if share(work, rows) < _LEAST_SHARE:
+    if work.share(rows) < _LEAST_SHARE:
         return None
     growth = np.nan_to_num(_padded(m) * _padded(n) * _padded(k) / np.maximum(m * n * k, 1.0), nan=1.0)
     after = work.floor_us() * np.maximum(growth, 1.0) / _REACHED
@@ -54,13 +44,13 @@ def misaligned_products(evidence: Evidence) -> Draft | None:
         slug="misaligned-products",
         title="Sizes that are no multiple of 8 keep products off the wide loads",
         evidence=(
-            *describe_rows(work, rows),
+            *work.describe(rows),
             *_uneven_sizes(work, rows),
-            *critical_path_note(work, less),
+            *work.critical_path_note(less),
         ),
         advice="Pad the sizes of the model, vocabulary and heads first, to multiples of 8 (64 is better).",
-        gain_us=gain_of(work, less / 2, less),
-        claims=claims_of_rows(work, less),
+        gain_us=work.gain(less / 2, less),
+        claims=work.claims(less),
         code="vocabulary = (vocabulary + 63) // 64 * 64  # 50257 -> 50304; never use the added classes",
         tries=("pad",),
     )
@@ -100,7 +90,7 @@ def unfilled_waves(evidence: Evidence) -> Draft | None:
     work = work_of(evidence)
     fill = _fill(work) if evidence.analysis.device.sm_count else _most_fill(work)
     rows = (fill < _FILLED_ENOUGH) & work.family("matmul", "convolution")
-    if runs_on_host(evidence) or share(work, rows) < _LEAST_SHARE:
+    if evidence.is_host_only or work.share(rows) < _LEAST_SHARE:
         return None
     less = np.where(rows, np.minimum(work.us * (1 - fill), work.us - work.floor_us()), 0.0)
     few = () if evidence.analysis.device.sm_count else _few_tiles(work, rows)
@@ -108,15 +98,15 @@ def unfilled_waves(evidence: Evidence) -> Draft | None:
         slug="unfilled-waves",
         title="The tiles of products do not fill the device evenly",
         evidence=(
-            *describe_rows(work, rows),
+            *work.describe(rows),
             *(few or sorted({f"{reason}" for reason in _reasons(work, rows)})[:3]),
-            *critical_path_note(work, less),
+            *work.critical_path_note(less),
         ),
         advice=_TUNE_TILES
         if few
         else "Choose batch or sequence so that the tiles fill whole waves, or let an autotuner choose other tiles.",
-        gain_us=gain_of(work, less / 2, less),
-        claims=claims_of_rows(work, less),
+        gain_us=work.gain(less / 2, less),
+        claims=work.claims(less),
         code=_TUNE["rocm"][1] if few else 'model = torch.compile(model, mode="max-autotune")  # or another batch size',
         tries=("compile-max-autotune",),
         confidence="low",
@@ -168,7 +158,7 @@ def many_small_products(evidence: Evidence) -> Draft | None:
     """
     work = work_of(evidence)
     rows, first = _repeated(work)
-    if share(work, rows) < _LEAST_SHARE:
+    if work.share(rows) < _LEAST_SHARE:
         return None
     run = np.cumsum(first)[rows]
     us, floor = work.us[rows], work.floor_us()[rows]
@@ -186,12 +176,12 @@ def many_small_products(evidence: Evidence) -> Draft | None:
         evidence=(
             f"{format_count(np.count_nonzero(runs) / evidence.steps)} runs per step of {format_range(runs[runs > 0])} "
             "products of one shape, in trace order",
-            *describe_rows(work, rows),
-            *critical_path_note(work, less),
+            *work.describe(rows),
+            *work.critical_path_note(less),
         ),
         advice="Where they do not need one another's results, join them: one batched product, or one wider weight.",
-        gain_us=gain_of(work, less / 2, less),
-        claims=claims_of_rows(work, less),
+        gain_us=work.gain(less / 2, less),
+        claims=work.claims(less),
         code="q, k, v = self.qkv(x).chunk(3, dim=-1)  # one product for three; stacked weights: torch.bmm",
         confidence="low",
     )
@@ -200,7 +190,7 @@ def many_small_products(evidence: Evidence) -> Draft | None:
 def _repeated(work: KernelWork) -> tuple[Flags, Flags]:
     """Rows in runs of equal small products, and which row opens a run."""
     small = work.family("matmul") & (work.signature >= 0) & (work.floor_us() < _GROUPED_REACHED * work.us)
-    if not runs_on_host(work.evidence):
+    if not work.evidence.is_host_only:
         small &= work.evidence.linked.kernels["dur_us"].to_numpy()[work.row] < _SMALL_US
     stream = work.evidence.linked.kernels["stream"].cat.codes.to_numpy()[work.row]
     same = (work.signature[1:] == work.signature[:-1]) & (stream[1:] == stream[:-1]) & small[1:] & small[:-1]
@@ -218,16 +208,16 @@ def near_roof(evidence: Evidence) -> Draft | None:
     """Rule 34: a good part of the step is arithmetic near the roof: there is nothing to tune."""
     work = work_of(evidence)
     rows = work.bound("compute") & (work.roof("explained") >= REGIMES["near_roof"].least) & work.family(*PRODUCTS)
-    part = share(work, rows)
+    part = work.share(rows)
     if part < _MOST_OF_STEP:
         return None
-    reached = float(np.average(work.roof("explained")[rows], weights=work.us[rows]))
+    reached = work.mean(work.roof("explained"), rows)
     return Draft(
         slug="near-roof",
         title="Most arithmetic runs near the device's peak",
         evidence=(
             f"{format_share(part)} of the step is products at {format_share(reached)} of their peak",
-            *describe_rows(work, rows),
+            *work.describe(rows),
         ),
         advice="Do less arithmetic (another algorithm, a smaller model, narrower numbers), or use more devices.",
         gain_us=None,
@@ -247,12 +237,12 @@ def slow_cpu_products(evidence: Evidence) -> Draft | None:
     Gain: t - F/P_cpu at most, from a quarter of it: the peak is that of square products of the best size.
     """
     work = work_of(evidence)
-    if not runs_on_host(evidence) or evidence.analysis.device.source != "measured":
+    if not evidence.is_host_only or evidence.analysis.device.source != "measured":
         return None
     rows = work.family(*PRODUCTS) & work.bound("compute") & (work.roof("explained") < REGIMES["below_roof"].least)
     thinnest = np.fmin(np.fmin(work.cost("m"), work.cost("n")), work.cost("k"))
     rows &= ~work.reason_like(_SMALL_PRODUCT) & ~(thinnest < _THIN)
-    if share(work, rows) < 2 * _LEAST_SHARE:
+    if work.share(rows) < 2 * _LEAST_SHARE:
         return None
     less = np.where(rows, work.us - work.floor_us(), 0.0)
     convolutions = bool((rows & work.family("convolution")).any())
@@ -260,13 +250,13 @@ def slow_cpu_products(evidence: Evidence) -> Draft | None:
         slug="slow-cpu-products",
         title="Products stay far below what this CPU has shown it can do",
         evidence=(
-            f"{format_us(float(work.us[rows].sum()))} per step where the calibrated peak allows "
+            f"{format_us(work.us_of(rows))} per step where the calibrated peak allows "
             f"{format_us(float(work.floor_us()[rows].sum()))}",
-            *describe_rows(work, rows),
+            *work.describe(rows),
         ),
         advice="Let the library choose its layout (channels_last, frozen weights), and look at threads and other load.",
-        gain_us=gain_of(work, less / 4, less),
-        claims=claims_of_rows(work, less),
+        gain_us=work.gain(less / 4, less),
+        claims=work.claims(less),
         code=(
             "model = model.to(memory_format=torch.channels_last)"
             if convolutions
@@ -332,22 +322,22 @@ def slow_attention(evidence: Evidence) -> Draft | None:
     long = work.family("attention") & work.bound("compute")
     for kind in _ATTENTION_KERNELS if long.any() else ():
         rows = long & work.kernel_like(kind.kernel) & (work.roof("explained") < kind.reached)
-        if kind.device.search(device) is None or share(work, rows) < _LEAST_SHARE:
+        if kind.device.search(device) is None or work.share(rows) < _LEAST_SHARE:
             continue
         less = np.where(rows, np.clip(work.us - work.floor_us() / kind.reached, 0.0, None), 0.0)
-        explained = float(np.average(work.roof("explained")[rows], weights=work.us[rows]))
+        explained = work.mean(work.roof("explained"), rows)
         return Draft(
             slug="slow-attention",
             title="Attention runs in a kernel that is slow for this device",
             evidence=(
                 f"{kind.named} reaches {format_share(explained)} of the peak; others for this device reach "
                 f"{format_share(kind.reached)} and more in long sequences",
-                *describe_rows(work, rows),
-                *critical_path_note(work, less),
+                *work.describe(rows),
+                *work.critical_path_note(less),
             ),
             advice=kind.advice,
-            gain_us=gain_of(work, less / 2, less),
-            claims=claims_of_rows(work, less),
+            gain_us=work.gain(less / 2, less),
+            claims=work.claims(less),
             code=kind.code,
             confidence="low",
         )
@@ -381,27 +371,27 @@ def slow_products(evidence: Evidence) -> Draft | None:
     work = work_of(evidence)
     rows = work.family("matmul") & work.bound("compute") & (work.signature >= 0) & (work.roof("explained") > 0)
     rows &= work.roof("compute_us") >= _LEAST_FLOOR_US
-    if runs_on_host(evidence) or not rows.any():
+    if evidence.is_host_only or not rows.any():
         return None
-    rows = largest_calls(work, rows)
+    rows = work.largest_calls(rows)
     usual, best = _reached(work, rows)
     slow = rows & (usual < _FAR_BEHIND * best) & ~work.reason_like(_EXPLAINED_ELSEWHERE)
-    if share(work, slow) < _LEAST_SHARE:
+    if work.share(slow) < _LEAST_SHARE:
         return None
     less = np.where(slow, work.us * (1 - usual / best), 0.0)
-    reached, others = (float(np.average(part[slow], weights=work.us[slow])) for part in (usual, best))
+    reached, others = (work.mean(part, slow) for part in (usual, best))
     advice, code = _TUNE.get(evidence.analysis.device.kind, _TUNE[""])
     return Draft(
         slug="slow-products",
         title="Some products are far slower than others of their size",
         evidence=(
             f"they reach {format_share(reached)} of the peak where products of like size reach {format_share(others)}",
-            *describe_rows(work, slow),
-            *critical_path_note(work, less),
+            *work.describe(slow),
+            *work.critical_path_note(less),
         ),
         advice=advice,
-        gain_us=gain_of(work, less / 2, less),
-        claims=claims_of_rows(work, less),
+        gain_us=work.gain(less / 2, less),
+        claims=work.claims(less),
         code=code,
         tries=("compile-max-autotune",),
         confidence="low",

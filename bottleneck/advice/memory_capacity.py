@@ -7,19 +7,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bottleneck.advice.quantities import (
-    Flags,
-    group_us,
-    has_backward_marks,
-    kernels_in_window,
-    optimizer_names,
-    rows_of_events,
-    runs_on_host,
-    share_of_step,
-)
+from bottleneck.advice.quantities import has_backward_marks, optimizer_names, rows_of_events
 from bottleneck.advice.ranking import Draft
 from bottleneck.schema.analysis import Interval
 from bottleneck.schema.evidence import Evidence
+from bottleneck.schema.intervals import Flags, union
 from bottleneck.schema.op_names import TRAINING
 from bottleneck.units import US_PER_S, format_share, format_si, format_us
 
@@ -95,7 +87,7 @@ def _costs_of_less_memory(evidence: Evidence) -> tuple[str, ...]:
     forward = forward_work(evidence)
     lines = [
         f"recomputing all activations runs the forward pass again: {format_us(forward.us)} "
-        f"({format_share(share_of_step(evidence, forward.us))} of the step){_at_rate(forward)}",
+        f"({format_share(evidence.share_of_step(forward.us))} of the step){_at_rate(forward)}",
         _swapping(evidence),
         _accumulating(evidence),
     ]
@@ -117,7 +109,7 @@ def forward_work(evidence: Evidence) -> Forward:
     kernels = evidence.linked.kernels
     op = kernels["op"].to_numpy(dtype=np.int64, na_value=-1)
     later = np.append(_is_later(evidence), False)
-    works = (kernels["kind"] == "compute").to_numpy() & kernels_in_window(evidence) & (op >= 0) & ~later[op]
+    works = (kernels["kind"] == "compute").to_numpy() & evidence.kernels_in_window & (op >= 0) & ~later[op]
     works &= ~evidence.attribution["dispatches"].to_numpy()
     flops = evidence.roofline["flops"].to_numpy()[works]
     us = float(kernels["dur_us"].to_numpy()[works].sum()) / evidence.steps
@@ -131,14 +123,11 @@ def _is_later(evidence: Evidence) -> Flags:
     marks = rows_of_events(evidence, TRAINING)
     ops = evidence.linked.ops
     start, thread = ops["ts_us"].to_numpy(), ops["thread"].astype(object).to_numpy()
-    marked = events["thread"].astype(object).to_numpy()[marks]
     later = np.zeros(len(ops), dtype=bool)
-    for name in sorted(set(marked.tolist())):
-        mine, rows = marks[marked == name], np.flatnonzero(thread == name)
-        begin = events["ts_us"].to_numpy()[mine]
-        end = np.maximum.accumulate(begin + events["dur_us"].to_numpy()[mine])
-        place = np.searchsorted(begin, start[rows], side="right") - 1
-        later[rows] = (place >= 0) & (start[rows] < end[place])
+    for name, mine in events.iloc[marks].groupby("thread", observed=True):
+        rows = np.flatnonzero(thread == name)
+        begin = mine["ts_us"].to_numpy()
+        later[rows] = union(begin, begin + mine["dur_us"].to_numpy()).hold(start[rows])
     return later
 
 
@@ -151,12 +140,12 @@ def _at_rate(forward: Forward) -> str:
 
 def _swapping(evidence: Evidence) -> str | None:
     link = evidence.analysis.device.link_bytes_per_s
-    if runs_on_host(evidence):
+    if evidence.is_host_only:
         return None
     if not link:
         return "what swapping to the host costs is not known: nor is the speed of this link"
     each_us = 2 * _SWAPPED_BYTES / link * US_PER_S
-    beside_us = max(0.0, group_us(evidence, "compute") + group_us(evidence, "memory"))
+    beside_us = max(0.0, evidence.group_us("compute") + evidence.group_us("memory"))
     return (
         f"swapping to the host and back takes {format_us(each_us)} per GB over this link, which costs nothing while it "
         f"runs beside the {format_us(beside_us)} of kernels"
@@ -175,7 +164,7 @@ def _accumulating(evidence: Evidence) -> str:
 def unused_reserve(evidence: Evidence) -> Draft | None:
     """Rule 47: the allocator holds much more memory than it has handed out at the peak, and others could miss it."""
     held = _held_at_peak(evidence)
-    if held is None or runs_on_host(evidence):
+    if held is None or evidence.is_host_only:
         return None
     used_bytes, reserved_bytes = held
     if reserved_bytes < _HALF * (evidence.analysis.device.memory_bytes or 0):

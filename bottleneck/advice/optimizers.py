@@ -7,28 +7,18 @@ import numpy as np
 
 from bottleneck.advice.quantities import (
     ISSUE_ACCOUNTS,
-    Flags,
-    Floats,
-    account_us,
-    busy_us,
     claims_of,
     format_count,
-    group_us,
-    is_broken,
     issue_us,
-    kernels_in_window,
-    launch_floor_us,
-    lies_in_spans,
     op_calls_per_step,
     optimizer_names,
     outermost_spans,
-    runs_on_host,
-    share_of_step,
     work_in_window,
 )
 from bottleneck.advice.ranking import Draft
 from bottleneck.schema.analysis import Interval
 from bottleneck.schema.evidence import Evidence, remembered
+from bottleneck.schema.intervals import Flags, Spans
 from bottleneck.schema.op_names import OPTIMIZER_STEP
 from bottleneck.units import format_us
 
@@ -66,16 +56,16 @@ class OptimizerShare:
 @remembered
 def optimizer_share(evidence: Evidence) -> OptimizerShare:
     """Time and ops inside the marks of optimizers on a CPU, zeroing of gradients included; zeros without marks."""
-    start, end = outermost_spans(evidence, _MARK)
-    if not start.size:
+    marks = outermost_spans(evidence, _MARK)
+    if not marks.start.size:
         return OptimizerShare(0.0, 0.0, 0.0)
     kernels = evidence.linked.kernels
     works = work_in_window(evidence)
     own_us = np.where(works, kernels["dur_us"].to_numpy(), 0.0)
-    inside = works & lies_in_spans(kernels["ts_us"].to_numpy(), start, end)
+    inside = works & marks.hold(kernels["ts_us"].to_numpy())
     work_us = float(own_us[inside].sum())
     wall_us = evidence.linked.window.wall_us - float(own_us.sum())
-    overhead_us = float((end - start).sum()) - work_us
+    overhead_us = marks.total() - work_us
     share = overhead_us / wall_us if wall_us > 0 else 0.0
     steps = evidence.steps
     return OptimizerShare(min(max(share, 0.0), 1.0), float(np.count_nonzero(inside)) / steps, work_us / steps)
@@ -89,20 +79,20 @@ def _parameters(evidence: Evidence) -> float:
 
 def unfused_optimizer(evidence: Evidence) -> Draft | None:
     """Rule 6: the optimizer goes through the parameters one by one, with several kernels for each."""
-    start, end = outermost_spans(evidence, OPTIMIZER_STEP)
+    marks = outermost_spans(evidence, OPTIMIZER_STEP)
     parameters, names = _parameters(evidence), optimizer_names(evidence)
-    if not start.size or not parameters or any(_ALREADY.search(name) for name in evidence.op_sums):
+    if not marks.start.size or not parameters or any(_ALREADY.search(name) for name in evidence.op_sums):
         return None
-    fusable = _FUSABLE | {"Adagrad"} if runs_on_host(evidence) else _FUSABLE
-    if is_broken(evidence) or not all(name in fusable for name in names):
+    fusable = _FUSABLE | {"Adagrad"} if evidence.is_host_only else _FUSABLE
+    if evidence.is_broken or not all(name in fusable for name in names):
         return None
-    rows = np.flatnonzero(_issued_within(evidence, start, end))
+    rows = np.flatnonzero(_issued_within(evidence, marks))
     durations_us = evidence.linked.kernels["dur_us"].to_numpy()
     count = rows.size / evidence.steps
     if count / parameters < _PER_PARAMETER:
         return None
-    gain = _host_gain(evidence, names, start, end) if runs_on_host(evidence) else _device_gain(evidence, count)
-    if share_of_step(evidence, gain.high) < _LEAST_SHARE:
+    gain = _host_gain(evidence, names, marks) if evidence.is_host_only else _device_gain(evidence, count)
+    if evidence.share_of_step(gain.high) < _LEAST_SHARE:
         return None
     claims = claims_of(evidence, *ISSUE_ACCOUNTS, "overhead.launch_floor", "memory", most_us=gain.high)
     cls = names[0] if names else "AdamW"
@@ -118,32 +108,30 @@ def unfused_optimizer(evidence: Evidence) -> Draft | None:
         code=f"optimizer = torch.optim.{cls}(model.parameters(), lr=lr, fused=True)",
         gain_us=gain,
         claims=claims,
-        tries=("fused-optimizer",) if runs_on_host(evidence) else ("fused-optimizer", "foreach-optimizer"),
+        tries=("fused-optimizer",) if evidence.is_host_only else ("fused-optimizer", "foreach-optimizer"),
     )
 
 
-def _issued_within(evidence: Evidence, start: Floats, end: Floats) -> Flags:
+def _issued_within(evidence: Evidence, marks: Spans) -> Flags:
     """Mask of the kernels of the window that were issued (CPU: ran) in these spans of the host."""
     kernels = evidence.linked.kernels
-    if runs_on_host(evidence):
-        return work_in_window(evidence) & lies_in_spans(kernels["ts_us"].to_numpy(), start, end)
+    if evidence.is_host_only:
+        return work_in_window(evidence) & marks.hold(kernels["ts_us"].to_numpy())
     at_us = np.nan_to_num(kernels["launch_ts_us"].to_numpy(), nan=-1.0)
-    return np.asarray(kernels_in_window(evidence) & (at_us >= 0) & lies_in_spans(at_us, start, end))
+    return np.asarray(evidence.kernels_in_window & (at_us >= 0) & marks.hold(at_us))
 
 
-def _host_gain(evidence: Evidence, names: tuple[str, ...], start: Floats, end: Floats) -> Interval:
+def _host_gain(evidence: Evidence, names: tuple[str, ...], marks: Spans) -> Interval:
     """On a CPU: part of the overhead between its ops, and of the bytes that they move more than once.
 
     How much the bytes are worth depends on what the caches hold of them.
     """
     share = optimizer_share(evidence)
-    step_part = float((end - start).sum()) / max(
-        float(np.subtract(*outermost_spans(evidence, _MARK)[::-1]).sum()), 1e-9
-    )
-    per_call = account_us(evidence, *ISSUE_ACCOUNTS, "overhead.launch_floor") * share.overhead * step_part
+    step_part = marks.total() / max(outermost_spans(evidence, _MARK).total(), 1e-9)
+    per_call = evidence.account_us(*ISSUE_ACCOUNTS, "overhead.launch_floor") * share.overhead * step_part
     low, high = _LESS_OVERHEAD
     kept = max((_FUSED_BYTES.get(name, _FUSED_BYTES_ELSE) for name in names), default=_FUSED_BYTES_ELSE)
-    memory_us = min(share.work_us, busy_us(evidence)) * (1 - kept)
+    memory_us = min(share.work_us, evidence.analysis.totals.busy_us) * (1 - kept)
     return Interval(low * (per_call + memory_us), min(high * per_call + memory_us, evidence.step_us))
 
 
@@ -153,11 +141,13 @@ def _device_gain(evidence: Evidence, count: float) -> Interval:
     About one launch in ten stays: kernels take the tensors in chunks of some dozens.
     """
     gone = 0.9 * count
-    floor_us = min(gone * (launch_floor_us(evidence) or 0.0), account_us(evidence, "overhead.launch_floor"))
+    floor_us = min(
+        gone * (evidence.analysis.device.launch_floor_us or 0.0), evidence.account_us("overhead.launch_floor")
+    )
     late_us = issue_us(evidence)
     launches = max(evidence.analysis.totals.launch_count, 1.0)
     high_us = floor_us + late_us * min(gone / launches, 1.0)
-    return Interval(high_us / 2, min(high_us, group_us(evidence, "overhead")))
+    return Interval(high_us / 2, min(high_us, evidence.group_us("overhead")))
 
 
 RULES = (unfused_optimizer,)

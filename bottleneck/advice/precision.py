@@ -2,20 +2,10 @@
 
 import numpy as np
 
-from bottleneck.advice.kernel_work import (
-    PRODUCTS,
-    KernelWork,
-    claims_of_rows,
-    critical_path_note,
-    describe_rows,
-    gain_of,
-    requires_gain,
-    share,
-    work_of,
-)
-from bottleneck.advice.quantities import Flags, Floats, runs_on_host
+from bottleneck.advice.kernel_work import PRODUCTS, KernelWork, requires_gain, work_of
 from bottleneck.advice.ranking import Draft
 from bottleneck.schema.evidence import Evidence
+from bottleneck.schema.intervals import Flags, Floats
 from bottleneck.units import format_share, format_si, format_us
 
 _LEAST_SHARE = 0.05
@@ -52,7 +42,7 @@ def half_precision(evidence: Evidence) -> Draft | None:
     work, device = work_of(evidence), evidence.analysis.device
     peaks = device.peaks_flops_per_s
     dtype = next((each for each in ("bf16", "fp16") if peaks.get(f"{each}_tensor")), None)
-    if dtype is None or (dtype == "fp16" and runs_on_host(evidence)):
+    if dtype is None or (dtype == "fp16" and evidence.is_host_only):
         return None
     narrow, is_scaled = peaks[f"{dtype}_tensor"], dtype == "fp16"
     full = next((peaks[name] for name in ("fp32_matrix", "fp32_tensor", "fp32_vector") if peaks.get(name)), None)
@@ -68,7 +58,7 @@ def half_precision(evidence: Evidence) -> Draft | None:
         & work.bound("memory")
         & work.family("pointwise", "pooling", "normalization", "copy")
     )
-    if share(work, products) < _LEAST_SHARE:
+    if work.share(products) < _LEAST_SHARE:
         return None  # autocast starts from products: without them nothing changes
     faster = np.where(products, work.us * (1 - _left(work, ratios)), 0.0)
     casts = np.where(products, work.memory_us() * _CAST_TRAFFIC, 0.0)
@@ -77,24 +67,24 @@ def half_precision(evidence: Evidence) -> Draft | None:
         slug="half-precision",
         title=f"The model works in fp32 where {dtype} would do",
         evidence=(
-            f"fp32 products take {format_us(float(work.us[products].sum()))} per step "
-            f"({format_share(share(work, products))}), other fp32 work that is bound by its bytes "
-            f"{format_us(float(work.us[others].sum()))}",
+            f"fp32 products take {format_us(work.us_of(products))} per step "
+            f"({format_share(work.share(products))}), other fp32 work that is bound by its bytes "
+            f"{format_us(work.us_of(others))}",
             f"this device multiplies {dtype} at {format_si(narrow, 'FLOP/s')}, "
-            f"{float(np.average(ratios[products], weights=work.us[products])):.1f} times what these products may reach",
-            *describe_rows(work, products),
-            *critical_path_note(work, faster + halved),
+            f"{work.mean(ratios, products):.1f} times what these products may reach",
+            *work.describe(products),
+            *work.critical_path_note(faster + halved),
         ),
         advice=(
             "Run forward pass and loss under bf16 autocast, and watch the loss."
             if not is_scaled
             else "Run forward pass and loss under fp16 autocast, training with a gradient scaler, and watch the loss."
         ),
-        gain_us=gain_of(work, np.clip(faster / 2 - casts, 0.0, None), faster + halved),
-        claims=claims_of_rows(work, faster + halved),
-        code=_AUTOCAST.format(kind="cpu" if runs_on_host(evidence) else "cuda") if not is_scaled else _SCALED_AUTOCAST,
+        gain_us=work.gain(np.clip(faster / 2 - casts, 0.0, None), faster + halved),
+        claims=work.claims(faster + halved),
+        code=_AUTOCAST.format(kind="cpu" if evidence.is_host_only else "cuda") if not is_scaled else _SCALED_AUTOCAST,
         tries=() if is_scaled else ("bf16-autocast",),
-        confidence="low" if share(work, products & work.bound("unknown")) > share(work, products) / 2 else "medium",
+        confidence="low" if work.share(products & work.bound("unknown")) > work.share(products) / 2 else "medium",
         changes_results=True,
     )
 
@@ -131,26 +121,26 @@ def fp32_products(evidence: Evidence) -> Draft | None:
     """
     work, peaks = work_of(evidence), evidence.analysis.device.peaks_flops_per_s
     fast, slow = peaks.get("tf32_tensor"), peaks.get("fp32_vector")
-    if runs_on_host(evidence) or not fast or not slow or fast < _FASTER * slow:
+    if evidence.is_host_only or not fast or not slow or fast < _FASTER * slow:
         return None
     kernels = evidence.linked.kernels
     rows = work.is_text(kernels, "engine", "vector") & work.is_text(kernels, "family", "matmul", "convolution")
     rows &= _fp32_products(work) & work.bound("compute", "unknown")
-    if share(work, rows) < _LEAST_SHARE:
+    if work.share(rows) < _LEAST_SHARE:
         return None
     less = np.where(rows, work.us * (1 - _left(work, fast / slow)), 0.0)
     return Draft(
         slug="fp32-products",
         title="Products in fp32 leave the tensor cores unused",
         evidence=(
-            f"{format_us(float(work.us[rows].sum()))} per step of fp32 products on plain units "
+            f"{format_us(work.us_of(rows))} per step of fp32 products on plain units "
             f"({format_si(slow, 'FLOP/s')}; tensor cores take TF32 at {format_si(fast, 'FLOP/s')})",
-            *describe_rows(work, rows),
-            *critical_path_note(work, less),
+            *work.describe(rows),
+            *work.critical_path_note(less),
         ),
         advice="Allow TF32 for products and convolutions (10 bits of mantissa), or go on to bf16.",
-        gain_us=gain_of(work, less / 2, less),
-        claims=claims_of_rows(work, less),
+        gain_us=work.gain(less / 2, less),
+        claims=work.claims(less),
         code='torch.set_float32_matmul_precision("high")\ntorch.backends.cudnn.allow_tf32 = True',
         tries=("tf32",),
         changes_results=True,
@@ -169,27 +159,27 @@ def eight_bit_products(evidence: Evidence) -> Draft | None:
     """
     work, device = work_of(evidence), evidence.analysis.device
     fast, slow = (device.peaks_flops_per_s.get(name) for name in ("fp8_tensor", "bf16_tensor"))
-    if runs_on_host(evidence) or not fast or not slow or fast < _FASTER * slow:
+    if evidence.is_host_only or not fast or not slow or fast < _FASTER * slow:
         return None
     near = _NEAR_A_MEASURED_ROOF if device.source == "measured" else _NEAR_THE_ROOF
     rows = work.family("matmul") & work.dtype("bf16", "fp16") & work.bound("compute")
     rows &= work.roof("explained") >= near
-    if share(work, rows) < 2 * _LEAST_SHARE:
+    if work.share(rows) < 2 * _LEAST_SHARE:
         return None
     less = np.where(rows, work.us * (1 - slow / fast), 0.0)
     return Draft(
         slug="eight-bit-products",
         title="16-bit products run at the peak of their units; 8-bit ones would run above it",
         evidence=(
-            f"products at {format_share(near)} of their peak and more take {format_us(float(work.us[rows].sum()))} "
-            f"per step ({format_share(share(work, rows))})",
+            f"products at {format_share(near)} of their peak and more take {format_us(work.us_of(rows))} "
+            f"per step ({format_share(work.share(rows))})",
             f"this device multiplies fp8 at {format_si(fast, 'FLOP/s')}, bf16 at {format_si(slow, 'FLOP/s')}",
-            *describe_rows(work, rows),
-            *critical_path_note(work, less),
+            *work.describe(rows),
+            *work.critical_path_note(less),
         ),
         advice="If the loss allows it, multiply in fp8 with scaling per tensor.",
-        gain_us=gain_of(work, less / 2, less),
-        claims=claims_of_rows(work, less),
+        gain_us=work.gain(less / 2, less),
+        claims=work.claims(less),
         code=_FP8,
         confidence="low",
         changes_results=True,

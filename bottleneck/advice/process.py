@@ -4,18 +4,7 @@ import re
 
 import numpy as np
 
-from bottleneck.advice.quantities import (
-    account_us,
-    claims_of,
-    format_count,
-    format_per_step,
-    has_backward_marks,
-    idle_us,
-    launch_floor_us,
-    outermost_us,
-    runs_on_host,
-    share_of_step,
-)
+from bottleneck.advice.quantities import claims_of, format_count, format_per_step, has_backward_marks, outermost_us
 from bottleneck.advice.ranking import Draft, up_to
 from bottleneck.schema.accounts import UNMODELLED_ACCOUNTS
 from bottleneck.schema.analysis import Interval, KernelSummary
@@ -41,7 +30,7 @@ def too_many_threads(evidence: Evidence) -> Draft | None:
     At most what ops take beyond their largest floor is waiting for one another; a quarter of it at least.
     """
     recording = evidence.recording
-    if recording is None or recording.threads is None or recording.processors is None or not runs_on_host(evidence):
+    if recording is None or recording.threads is None or recording.processors is None or not evidence.is_host_only:
         return None
     if recording.threads <= recording.processors:
         return None
@@ -51,7 +40,7 @@ def too_many_threads(evidence: Evidence) -> Draft | None:
             for row in evidence.analysis.kernels
             if row.bound != "dispatch"
         ),
-        account_us(evidence, *_REDUCIBLE, *UNMODELLED_ACCOUNTS),
+        evidence.account_us(*_REDUCIBLE, *UNMODELLED_ACCOUNTS),
     )
     return Draft(
         slug="too-many-threads",
@@ -75,11 +64,11 @@ def threads_for_small_work(evidence: Evidence) -> Draft | None:
     No gain is predicted: the library decides per product how many threads take part.
     """
     threads = None if evidence.recording is None else evidence.recording.threads
-    if not runs_on_host(evidence) or threads is None or threads < 2:
+    if not evidence.is_host_only or threads is None or threads < 2:
         return None
     rows = [row for row in evidence.analysis.kernels if (row.reason or "").startswith("small product")]
     spent_us = sum(row.us for row in rows)
-    if share_of_step(evidence, spent_us) < _LEAST_SMALL:
+    if evidence.share_of_step(spent_us) < _LEAST_SMALL:
         return None
     return Draft(
         slug="threads-for-small-work",
@@ -104,8 +93,8 @@ def data_parallel(evidence: Evidence) -> Draft | None:
         return None
     devices = int(evidence.linked.kernels["device"].nunique())
     spent_us = outermost_us(evidence, *names)
-    most_us = min(spent_us, idle_us(evidence, "dispatch", "python", "launch", "sync"))
-    several = devices > 1 and not runs_on_host(evidence)
+    most_us = min(spent_us, evidence.idle_us("dispatch", "python", "launch", "sync"))
+    several = devices > 1 and not evidence.is_host_only
     return Draft(
         slug="data-parallel",
         title="DataParallel copies the model to every device in each step",
@@ -131,14 +120,15 @@ def unused_gradients(evidence: Evidence) -> Draft | None:
     if nodes < _NODES:
         return None
     low, high = (
-        nodes * ops * ((launch_floor_us(evidence) if runs_on_host(evidence) else None) or _OP_US) for ops in _NODE_OPS
+        nodes * ops * ((evidence.analysis.device.launch_floor_us if evidence.is_host_only else None) or _OP_US)
+        for ops in _NODE_OPS
     )
     most_us = (
-        account_us(evidence, "overhead.dispatch", "overhead.python", "overhead.launch_floor")
-        if runs_on_host(evidence)
-        else idle_us(evidence, "dispatch")
+        evidence.account_us("overhead.dispatch", "overhead.python", "overhead.launch_floor")
+        if evidence.is_host_only
+        else evidence.idle_us("dispatch")
     )
-    if share_of_step(evidence, min(high, most_us)) < _LEAST:
+    if evidence.share_of_step(min(high, most_us)) < _LEAST:
         return None
     return Draft(
         slug="unused-gradients",
@@ -168,7 +158,7 @@ def subnormal_numbers(evidence: Evidence) -> Draft | None:
     """
     rows = [row for row in evidence.analysis.kernels if _is_far(row)]
     spent_us = sum(row.us for row in rows)
-    if not runs_on_host(evidence) or share_of_step(evidence, spent_us) < _LEAST_FAR:
+    if not evidence.is_host_only or evidence.share_of_step(spent_us) < _LEAST_FAR:
         return None
     return Draft(
         slug="subnormal-numbers",

@@ -9,17 +9,13 @@ import re
 from collections.abc import Iterable
 
 import numpy as np
-import numpy.typing as npt
 
-from bottleneck.schema.analysis import BROKEN_TRACE_SLUGS, Confidence, IdleCause
+from bottleneck.schema.analysis import Confidence, IdleCause
 from bottleneck.schema.evidence import Evidence, OpSum
+from bottleneck.schema.intervals import Flags, Floats, Integers, Spans
 from bottleneck.schema.op_names import BACKWARD_NODE, OPTIMIZER_STEP
 from bottleneck.schema.tables import after_backward, text_matches
 from bottleneck.units import format_share, format_us
-
-Flags = npt.NDArray[np.bool_]
-Floats = npt.NDArray[np.float64]
-Integers = npt.NDArray[np.int64]
 
 # Accounts of the host between launches (GPU) or between leaf ops (CPU): fewer calls make them smaller.
 ISSUE_ACCOUNTS = ("overhead.dispatch", "overhead.python", "overhead.launch")
@@ -28,53 +24,22 @@ _COMPILED = re.compile(
 )
 # Issuing an op takes no longer: a longer stretch of the host is something else.
 LONGEST_CALL_US = 500.0
-# Caveats of analysis/summary.py that make the verdict inconclusive.
 _OPTIMIZER = re.compile(r"^Optimizer\.step#(?P<name>\w+)\.step")
-
-
-def runs_on_host(evidence: Evidence) -> bool:
-    """True if the step runs on the CPU: the trace holds no device work."""
-    return evidence.linked.is_host_only
-
-
-def account_us(evidence: Evidence, *accounts: str) -> float:
-    """Microseconds per step in these accounts of the ledger."""
-    return math.fsum(entry.us for entry in evidence.analysis.ledger if entry.account in accounts)
-
-
-def group_us(evidence: Evidence, group: str) -> float:
-    """Microseconds per step in all accounts of a group."""
-    return math.fsum(entry.us for entry in evidence.analysis.ledger if entry.group == group)
 
 
 def claims_of(evidence: Evidence, *accounts: str, most_us: float = math.inf) -> dict[str, float]:
     """Claims on these accounts, in this order, of no more than so much together; empty accounts are left out."""
     claims: dict[str, float] = {}
     for account in accounts:
-        claim = min(account_us(evidence, account), most_us - math.fsum(claims.values()))
+        claim = min(evidence.account_us(account), most_us - math.fsum(claims.values()))
         if claim > 0:
             claims[account] = claim
     return claims
 
 
-def share_of_step(evidence: Evidence, us: float) -> float:
-    """Share of the step (0-1) of so much time per step."""
-    return min(max(us / evidence.step_us, 0.0), 1.0) if evidence.step_us > 0 else 0.0
-
-
 def format_per_step(evidence: Evidence, us: float) -> str:
     """A time per step with its share of the step: '1.2 ms per step (12 %)'."""
-    return f"{format_us(us)} per step ({format_share(share_of_step(evidence, us))})"
-
-
-def busy_us(evidence: Evidence) -> float:
-    """Microseconds per step in which the device works (CPU: in which an op is at work)."""
-    return evidence.analysis.totals.busy_us
-
-
-def idle_us(evidence: Evidence, *causes: str) -> float:
-    """Microseconds per step that the device waited for these causes; all where none is named."""
-    return math.fsum(row.us for row in evidence.analysis.idle if not causes or row.cause in causes)
+    return f"{format_us(us)} per step ({format_share(evidence.share_of_step(us))})"
 
 
 def issue_us(evidence: Evidence) -> float:
@@ -85,17 +50,12 @@ def issue_us(evidence: Evidence) -> float:
     """
     rows = (row for row in evidence.analysis.idle if f"overhead.{row.cause}" in ISSUE_ACCOUNTS)
     beyond_us = math.fsum(row.us - issue_part_us(row) for row in rows)
-    return max(account_us(evidence, *ISSUE_ACCOUNTS) - beyond_us, 0.0)
+    return max(evidence.account_us(*ISSUE_ACCOUNTS) - beyond_us, 0.0)
 
 
 def issue_part_us(row: IdleCause) -> float:
     """The part of a wait between ops that issuing ops can explain: at most 0.5 ms per occasion."""
     return min(row.us, LONGEST_CALL_US * row.calls)
-
-
-def is_broken(evidence: Evidence) -> bool:
-    """True if the trace is incomplete or was disturbed, so that its waits are not the program's own."""
-    return any(caveat.slug in BROKEN_TRACE_SLUGS for caveat in evidence.analysis.caveats)
 
 
 def timing_confidence(evidence: Evidence) -> Confidence:
@@ -144,24 +104,9 @@ def format_gaps(count: float) -> str:
     return f"in {format_count(count)} idle gap{'' if count == 1 else 's'}"
 
 
-def host_scale(evidence: Evidence) -> float:
-    """Factor from host times of the tables to those of the unprofiled step; 1 where unknown."""
-    profiled_us = evidence.linked.window.wall_us / evidence.steps
-    return min(evidence.step_us / profiled_us, 1.0) if profiled_us > 0 and evidence.step_us > 0 else 1.0
-
-
 def ops_in_window(evidence: Evidence) -> Flags:
     """Mask of the rows of OPS that start in a step of the window (in the window, if it has no steps)."""
     return _inside(evidence, evidence.linked.ops["ts_us"].to_numpy())
-
-
-def kernels_in_window(evidence: Evidence) -> Flags:
-    """Mask of the rows of KERNELS that belong to a step of the window: issued in it, or run in it if it has none."""
-    kernels = evidence.linked.kernels
-    if evidence.linked.window.steps:
-        return kernels["step"].notna().to_numpy()
-    start = kernels["ts_us"].to_numpy()
-    return np.asarray((start >= evidence.linked.window.start_us) & (start < evidence.linked.window.end_us))
 
 
 def _inside(evidence: Evidence, at_us: Floats) -> Flags:
@@ -174,12 +119,7 @@ def work_in_window(evidence: Evidence) -> Flags:
     computes = (evidence.linked.kernels["kind"] == "compute").to_numpy() & ~evidence.attribution[
         "dispatches"
     ].to_numpy()
-    return np.asarray(computes & kernels_in_window(evidence))
-
-
-def kernels_per_step(evidence: Evidence) -> float:
-    """Kernels per step (CPU: ops that do work themselves)."""
-    return evidence.analysis.totals.kernel_count
+    return np.asarray(computes & evidence.kernels_in_window)
 
 
 def host_us_per_launch(evidence: Evidence) -> float | None:
@@ -188,7 +128,7 @@ def host_us_per_launch(evidence: Evidence) -> float | None:
     Over launches of one thread. Waiting calls make single distances long, but not the median.
     """
     kernels = evidence.linked.kernels
-    rows = np.flatnonzero(kernels_in_window(evidence) & kernels["launch"].notna().to_numpy())
+    rows = np.flatnonzero(evidence.kernels_in_window & kernels["launch"].notna().to_numpy())
     if rows.size < 10:
         return None
     launch = kernels["launch"].to_numpy(dtype=np.int64, na_value=-1)[rows]
@@ -197,18 +137,13 @@ def host_us_per_launch(evidence: Evidence) -> float | None:
     order = np.lexsort((at_us, thread))
     distance, same = np.diff(at_us[order]), np.diff(thread[order]) == 0
     distance = distance[same & (distance > 0)]
-    return float(np.median(distance)) * host_scale(evidence) if distance.size else None
-
-
-def launch_floor_us(evidence: Evidence) -> float | None:
-    """The least that any kernel of this device takes (CPU: any op); null where unknown."""
-    return evidence.analysis.device.launch_floor_us
+    return float(np.median(distance)) * evidence.host_scale if distance.size else None
 
 
 def overhead_us_per_op(evidence: Evidence) -> float | None:
     """On a CPU: overhead that the step pays per op, in dispatching and in Python; null without ops."""
     ops = evidence.analysis.totals.op_count
-    return (issue_us(evidence) + account_us(evidence, "overhead.launch_floor")) / ops if ops else None
+    return (issue_us(evidence) + evidence.account_us("overhead.launch_floor")) / ops if ops else None
 
 
 def op_sum(evidence: Evidence, names: Iterable[str]) -> OpSum:
@@ -217,7 +152,7 @@ def op_sum(evidence: Evidence, names: Iterable[str]) -> OpSum:
     The full time counts twice what is nested: ``outermost_us`` does not.
     """
     known = [evidence.op_sums[name] for name in names if name in evidence.op_sums]
-    scale = host_scale(evidence)
+    scale = evidence.host_scale
     return OpSum(
         calls=math.fsum(each.calls for each in known),
         us=math.fsum(each.us for each in known) * scale,
@@ -245,16 +180,10 @@ def rows_of_events(evidence: Evidence, pattern: "re.Pattern[str]") -> Integers:
 
 def outermost(evidence: Evidence, rows: Integers) -> Integers:
     """The rows among these rows of OPS (in order) that lie inside none of the others."""
-    ops = evidence.linked.ops
-    start = ops["ts_us"].to_numpy()[rows]
-    end = start + ops["dur_us"].to_numpy()[rows]
-    thread = ops["thread"].cat.codes.to_numpy()[rows]
-    kept = np.ones(rows.size, dtype=bool)
-    for code in np.unique(thread).tolist():
-        mine = np.flatnonzero(thread == code)
-        reach = np.maximum.accumulate(np.concatenate(([-np.inf], end[mine][:-1])))
-        kept[mine] = start[mine] >= reach
-    return rows[kept]
+    ops = evidence.linked.ops.iloc[rows]
+    end = ops["ts_us"] + ops["dur_us"]
+    reach = end.groupby(ops["thread"], observed=True).transform(lambda ends: ends.cummax().shift(fill_value=-np.inf))
+    return rows[(ops["ts_us"] >= reach).to_numpy()]
 
 
 def outermost_us(evidence: Evidence, *names: str) -> float:
@@ -263,11 +192,11 @@ def outermost_us(evidence: Evidence, *names: str) -> float:
     On a GPU this is the host's time, not the device's.
     """
     rows = outermost(evidence, rows_of_ops(evidence, names))
-    return float(evidence.linked.ops["dur_us"].to_numpy()[rows].sum()) / evidence.steps * host_scale(evidence)
+    return float(evidence.linked.ops["dur_us"].to_numpy()[rows].sum()) / evidence.steps * evidence.host_scale
 
 
-def outermost_spans(evidence: Evidence, pattern: "re.Pattern[str]") -> tuple[Floats, Floats]:
-    """Starts and ends of the outermost marks and ops of the window whose names the pattern finds.
+def outermost_spans(evidence: Evidence, pattern: "re.Pattern[str]") -> Spans:
+    """Spans of the outermost marks and ops of the window whose names the pattern finds.
 
     The step of an optimizer begins after the last backward node in it.
     """
@@ -277,8 +206,8 @@ def outermost_spans(evidence: Evidence, pattern: "re.Pattern[str]") -> tuple[Flo
     host = events["category"].isin(("annotation", "op")).to_numpy()
     rows = np.flatnonzero(text_matches(events["name"], pattern.search) & host & (start >= low) & (start < high))
     starts, ends = mark_spans(evidence, rows)
-    is_outer = starts >= np.concatenate(([-np.inf], np.maximum.accumulate(ends)))[: ends.size]
-    return starts[is_outer], ends[is_outer]
+    outer = np.flatnonzero(starts >= np.concatenate(([-np.inf], np.maximum.accumulate(ends)))[: ends.size])
+    return Spans(starts[outer], ends[outer], outer)
 
 
 def mark_spans(evidence: Evidence, rows: Integers) -> tuple[Floats, Floats]:
@@ -290,14 +219,6 @@ def mark_spans(evidence: Evidence, rows: Integers) -> tuple[Floats, Floats]:
     start = np.where(is_step, after_backward(events, start, end), start)
     order = np.lexsort((-end, start))
     return start[order], end[order]
-
-
-def lies_in_spans(at_us: Floats, start: Floats, end: Floats) -> Flags:
-    """Mask of the instants that lie in one of these spans, which are sorted and disjoint."""
-    if not start.size:
-        return np.zeros(at_us.size, dtype=bool)
-    span = np.searchsorted(start, at_us, side="right") - 1
-    return np.asarray((span >= 0) & (at_us < end[np.maximum(span, 0)]))
 
 
 def sources_of(evidence: Evidence, rows: Integers, most: int = 3) -> tuple[str, ...]:

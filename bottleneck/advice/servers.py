@@ -4,7 +4,6 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from bottleneck.advice.quantities import busy_us, kernels_in_window, runs_on_host, share_of_step
 from bottleneck.advice.ranking import Draft
 from bottleneck.schema.evidence import Evidence, remembered
 from bottleneck.units import format_share
@@ -115,13 +114,13 @@ def server_settings(evidence: Evidence) -> Draft | None:
     Gain: none predicted, because no trace of a replay says how far from its roof the device is.
     """
     server = find_server(evidence)
-    if server is None or runs_on_host(evidence):
+    if server is None or evidence.is_host_only:
         return None
     dur_us, replayed = (evidence.linked.kernels[name].to_numpy() for name in ("dur_us", "replayed"))
-    inside = kernels_in_window(evidence)
+    inside = evidence.kernels_in_window
     whole_us = float(dur_us[inside].sum())
     part = float(dur_us[inside & replayed].sum()) / whole_us if whole_us > 0 else 0.0
-    busy = share_of_step(evidence, busy_us(evidence))
+    busy = evidence.share_of_step(evidence.analysis.totals.busy_us)
     if busy < _BUSY or part < _REPLAYED:
         return None
     advice, code = server.remedies[_BATCH]

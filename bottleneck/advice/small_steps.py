@@ -7,29 +7,23 @@ import pandas as pd
 
 from bottleneck.advice.quantities import (
     ISSUE_ACCOUNTS,
-    Floats,
-    account_us,
     claims_of,
     format_count,
     format_per_step,
     host_us_per_launch,
     idle_rows,
-    is_broken,
     issue_part_us,
     issue_us,
-    kernels_per_step,
-    lies_in_spans,
     outermost_spans,
     overhead_us_per_op,
     rows_of_ops,
-    runs_on_host,
-    share_of_step,
     timing_confidence,
 )
 from bottleneck.advice.ranking import Draft
 from bottleneck.schema.accounts import UNMODELLED_ACCOUNTS
 from bottleneck.schema.analysis import Interval
 from bottleneck.schema.evidence import Evidence
+from bottleneck.schema.intervals import Floats
 from bottleneck.schema.tables import text_matches
 from bottleneck.units import format_share, format_si, format_us
 
@@ -65,7 +59,7 @@ def larger_batch(evidence: Evidence) -> Draft | None:
     (nor input, which grows with the samples). Where overhead is no reason, kernels that leave a part of the device
     empty are: twice the blocks run beside one another as far as there is room.
     """
-    if is_broken(evidence):  # where other programs used the processors, they did so while the batch was doubled, too
+    if evidence.is_broken:  # where other programs used the processors, they did so while the batch was doubled, too
         return None
     proof = evidence.analysis.batch_test
     is_measured = proof is not None and proof.ratio is not None
@@ -76,7 +70,7 @@ def larger_batch(evidence: Evidence) -> Draft | None:
         words = f"{seen} {proof.ratio.median:.2f} times as long (95 % interval {low:.2f} to {high:.2f})"
     else:
         grown = _growth_of_fixed_cost(evidence) or _growth_of_small_grids(evidence)
-        if grown is None or kernels_per_step(evidence) < _FEW_KERNELS:
+        if grown is None or evidence.kernels_per_step < _FEW_KERNELS:
             return None
         low, high, words = grown
     gain = Interval(evidence.step_us * max(1 - high / 2, 0.0), evidence.step_us * (1 - max(low, 0.0) / 2))
@@ -84,7 +78,10 @@ def larger_batch(evidence: Evidence) -> Draft | None:
     return Draft(
         slug="larger-batch",
         title=f"The step {'costs' if is_measured else 'would cost'} nearly the same with twice the samples",
-        evidence=(words, f"{format_count(kernels_per_step(evidence))} kernels per step, whatever the batch size"),
+        evidence=(
+            words,
+            f"{format_count(evidence.kernels_per_step)} kernels per step, whatever the batch size",
+        ),
         advice="Raise the batch size until the step grows with it (and the learning rate with it, when training).",
         code="loader = DataLoader(dataset, batch_size=2 * batch_size)",
         gain_us=gain,
@@ -99,12 +96,12 @@ def larger_batch(evidence: Evidence) -> Draft | None:
 def _growth_of_fixed_cost(evidence: Evidence) -> tuple[float, float, str] | None:
     """t(2B) / t(B) at least and at most, and why, where overhead is most of the step; else null."""
     fixed_us = issue_us(evidence)
-    if share_of_step(evidence, fixed_us) < _MOST_OVERHEAD:
+    if evidence.share_of_step(fixed_us) < _MOST_OVERHEAD:
         return None
     words = (
         f"{format_per_step(evidence, fixed_us)} is Python, dispatching and launching, which cost the same for any batch"
     )
-    return 1.0, 2.0 - share_of_step(evidence, fixed_us), words
+    return 1.0, 2.0 - evidence.share_of_step(fixed_us), words
 
 
 def _growth_of_small_grids(evidence: Evidence) -> tuple[float, float, str] | None:
@@ -124,7 +121,7 @@ def _growth_of_small_grids(evidence: Evidence) -> tuple[float, float, str] | Non
     fill = np.where((kernels["kind"] == "compute").to_numpy() & (fill < 1), fill, 1.0)
     us = np.where(fill < 1, charged["us"].to_numpy(), 0.0)
     small_us = float(us.sum())
-    if share_of_step(evidence, small_us) < _MOST_OVERHEAD:
+    if evidence.share_of_step(small_us) < _MOST_OVERHEAD:
         return None
     least_us, most_us = (float((us * part).sum()) for part in (np.clip(2 * fill, 1, 2), np.where(fill <= 0.5, 1, 2)))
     rest_us = 2 * (evidence.step_us - small_us)
@@ -148,13 +145,13 @@ def small_network(evidence: Evidence) -> Draft | None:
     script without Python, one thread, a graph, another device), so they are measured against one another.
     """
     needed_us = sum(max(row.compute_us or 0.0, row.memory_us or 0.0) for row in evidence.analysis.kernels)
-    overhead_us = issue_us(evidence) + account_us(evidence, "overhead.launch_floor")
+    overhead_us = issue_us(evidence) + evidence.account_us("overhead.launch_floor")
     modelled = evidence.analysis.coverage.modelled_share
-    if needed_us < _LEAST_NEEDED_US or is_broken(evidence) or modelled is None or modelled < 1 - 0.2:
+    if needed_us < _LEAST_NEEDED_US or evidence.is_broken or modelled is None or modelled < 1 - 0.2:
         return None
-    if share_of_step(evidence, needed_us) >= _SMALL_NETWORK or share_of_step(evidence, overhead_us) < _MOST_OVERHEAD:
+    if evidence.share_of_step(needed_us) >= _SMALL_NETWORK or evidence.share_of_step(overhead_us) < _MOST_OVERHEAD:
         return None
-    on_host = runs_on_host(evidence)
+    on_host = evidence.is_host_only
     each_us = overhead_us_per_op(evidence) if on_host else None
     per_op = f", {format_us(each_us)} per op" if each_us is not None else ""
     flops = evidence.analysis.totals.flops
@@ -166,7 +163,7 @@ def small_network(evidence: Evidence) -> Draft | None:
             f"{format_us(evidence.step_us)}, {evidence.step_us / needed_us:.0f} times as long",
             f"{format_us(overhead_us)} is Python, dispatching and launching{per_op}",
             *(
-                (f"{format_si(flops, 'FLOP')} in {format_count(kernels_per_step(evidence))} kernels per step",)
+                (f"{format_si(flops, 'FLOP')} in {format_count(evidence.kernels_per_step)} kernels per step",)
                 if flops
                 else ()
             ),
@@ -194,15 +191,15 @@ def looped_op(evidence: Evidence) -> Draft | None:
         return None
     source, name, count = found
     each_us = (
-        (3 * (overhead_us_per_op(evidence) or 0.0)) if runs_on_host(evidence) else (host_us_per_launch(evidence) or 0.0)
+        (3 * (overhead_us_per_op(evidence) or 0.0)) if evidence.is_host_only else (host_us_per_launch(evidence) or 0.0)
     )
     lost_us = sum(
         issue_part_us(row) for row in idle_rows(evidence, "dispatch", "python", "launch") if row.source == source
     )
-    if runs_on_host(evidence):
+    if evidence.is_host_only:
         lost_us += sum(row.us for row in evidence.analysis.kernels if row.source == source and row.bound == "dispatch")
     high_us = min(lost_us, (count - 1) * each_us)
-    if share_of_step(evidence, high_us) < _LEAST_SHARE:
+    if evidence.share_of_step(high_us) < _LEAST_SHARE:
         return None
     return Draft(
         slug="looped-op",
@@ -228,7 +225,7 @@ def _most_picked(evidence: Evidence) -> tuple[str, str, float] | None:
     ops = evidence.linked.ops
     rows = rows_of_ops(evidence, _PICKS)
     rows = rows[(ops["depth"].to_numpy()[rows] == 0) & ops["source"].notna().to_numpy()[rows]]
-    rows = rows[~lies_in_spans(ops["ts_us"].to_numpy()[rows], *outermost_spans(evidence, _LOADER))]
+    rows = rows[~outermost_spans(evidence, _LOADER).hold(ops["ts_us"].to_numpy()[rows])]
     picks = ops.iloc[rows][["source", "name", "module", "thread", "step", "signature", "ts_us"]].reset_index(drop=True)
     calls = evidence.linked.trace.signatures.reset_index(drop=True)[["dims", "strides", "concrete"]]
     picks = picks.merge(calls.astype(object), left_on="signature", right_index=True)

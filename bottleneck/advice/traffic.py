@@ -5,30 +5,16 @@ import re
 from collections.abc import Mapping
 
 import numpy as np
+import pandas as pd
 
-from bottleneck.advice.kernel_work import (
-    KernelWork,
-    by_signature,
-    claims_of_rows,
-    critical_path_note,
-    describe_rows,
-    elements,
-    gain_of,
-    has_backward_pass,
-    inside_marks,
-    largest_calls,
-    requires_gain,
-    share,
-    sizes_of,
-    text_column,
-    work_of,
-)
-from bottleneck.advice.quantities import Flags, Floats, format_count, optimizer_names, rows_of_ops, runs_on_host
+from bottleneck.advice.kernel_work import KernelWork, has_backward_pass, is_size, requires_gain, work_of
+from bottleneck.advice.quantities import format_count, optimizer_names, rows_of_ops
 from bottleneck.advice.ranking import Draft, up_to
 from bottleneck.schema.analysis import REGIMES
 from bottleneck.schema.evidence import Evidence
+from bottleneck.schema.intervals import Flags, Floats
 from bottleneck.schema.op_names import IN_PLACE
-from bottleneck.schema.tables import FRESH_FROM_BYTES, as_integers, text_matches
+from bottleneck.schema.tables import FRESH_FROM_BYTES, as_integers
 from bottleneck.units import format_share, format_si, format_us
 
 _LEAST_SHARE = 0.02
@@ -52,23 +38,22 @@ def strided_access(evidence: Evidence) -> Draft | None:
     slow = (work.roof("explained") < REGIMES["below_roof"].least) & (work.roof("bytes_low") >= _LARGE_BYTES)
     slow &= work.bound("memory") & ~work.family(*_SCATTERED) & ~work.op_like(_COMPILED)
     rows = slow & work.reason_like(_STRIDED)
-    rows |= by_signature(work, slow, (each for each in np.unique(work.signature[slow]).tolist() if _mixed(work, each)))
-    if share(work, rows) < _LEAST_SHARE:
+    rows |= work.calls_that(slow, lambda each: _mixed(work, each))
+    if work.share(rows) < _LEAST_SHARE:
         return None
     less = np.where(rows, work.us - work.memory_us() / _REACHED, 0.0).clip(0.0)
-    gain = gain_of(work, less / 2, less)
     return Draft(
         slug="strided-access",
         title="Tensors out of order in memory are read a few bytes at a time",
         evidence=(
-            f"{format_us(float(work.us[rows].sum()))} per step where the bytes alone need "
+            f"{format_us(work.us_of(rows))} per step where the bytes alone need "
             f"{format_us(float(work.memory_us()[rows].sum()))}",
-            *describe_rows(work, rows),
-            *critical_path_note(work, less),
+            *work.describe(rows),
+            *work.critical_path_note(less),
         ),
         advice="Lay these tensors out once in the order in which they are read, or keep one layout for all operands.",
-        gain_us=gain,
-        claims=claims_of_rows(work, less),
+        gain_us=work.gain(less / 2, less),
+        claims=work.claims(less),
         code="x = x.contiguous()  # once, where it is made; images: x.to(memory_format=torch.channels_last)",
         confidence="low",
     )
@@ -77,7 +62,7 @@ def strided_access(evidence: Evidence) -> Draft | None:
 def _mixed(work: KernelWork, signature: int) -> bool:
     """True if large operands of one call differ in memory order, or have gaps between their elements."""
     orders = set()
-    pairs = zip(sizes_of(work, signature), text_column(work, "strides", signature), strict=False)
+    pairs = zip(work.sizes_of(signature), work.text_column("strides", signature), strict=False)
     for sizes, strides in pairs:
         if not isinstance(strides, list) or len(strides) != len(sizes) or math.prod(map(float, sizes or [0])) < 2**16:
             continue
@@ -108,25 +93,24 @@ def needless_copies(evidence: Evidence) -> Draft | None:
     rows = work.op_like(_COPY) & work.in_model
     # Few bytes that take long were waited for, not moved.
     rows &= ~(work.roof("bytes_low") < _FEW_BYTES)
-    busy_us = evidence.analysis.totals.busy_us
-    us = float(work.us[rows].sum())
-    if not busy_us or us <= _TOO_MUCH_COPYING * busy_us or share(work, rows) < _LEAST_SHARE:
+    busy_us, us = evidence.analysis.totals.busy_us, work.us_of(rows)
+    if not busy_us or us <= _TOO_MUCH_COPYING * busy_us or work.share(rows) < _LEAST_SHARE:
         return None
-    casts = by_signature(work, rows, (each for each in np.unique(work.signature[rows]).tolist() if _casts(work, each)))
+    casts = work.calls_that(rows, lambda each: _casts(work, each))
     less = np.where(rows, work.us, 0.0)
-    cast_us = float(work.us[casts].sum())
+    cast_us = work.us_of(casts)
     return Draft(
         slug="needless-copies",
         title="Tensors are copied only to change their dtype or layout",
         evidence=(
             f"copies inside the device take {format_us(us)} per step ({format_share(us / busy_us)} of its work), "
             f"{format_us(cast_us)} of it in casts",
-            *describe_rows(work, rows),
-            *critical_path_note(work, less),
+            *work.describe(rows),
+            *work.critical_path_note(less),
         ),
         advice="Keep one dtype and one layout from end to end, so that nothing has to be cast or transposed.",
-        gain_us=gain_of(work, less / 2, less),
-        claims=claims_of_rows(work, less),
+        gain_us=work.gain(less / 2, less),
+        claims=work.claims(less),
         code=(
             "model = model.to(torch.bfloat16)  # parameters too: nothing is cast on the way"
             if cast_us > us / 2
@@ -137,7 +121,7 @@ def needless_copies(evidence: Evidence) -> Draft | None:
 
 
 def _casts(work: KernelWork, signature: int) -> bool:
-    types = [each for each in text_column(work, "types", signature) if isinstance(each, str)]
+    types = [each for each in work.text_column("types", signature) if isinstance(each, str)]
     tensors = [each for each in types if each not in {"", "Scalar", "ScalarList", "TensorList"}]
     return len(set(tensors[:2])) > 1
 
@@ -170,12 +154,12 @@ def scattered_lookups(evidence: Evidence) -> Draft | None:
     """
     work = work_of(evidence)
     rows = work.family(*_LOOKUPS)
-    busy_us, us = evidence.analysis.totals.busy_us, float(work.us[rows].sum())
-    if not busy_us or us <= _TOO_MANY_LOOKUPS * busy_us or share(work, rows) < _LEAST_SHARE:
+    busy_us, us = evidence.analysis.totals.busy_us, work.us_of(rows)
+    if not busy_us or us <= _TOO_MANY_LOOKUPS * busy_us or work.share(rows) < _LEAST_SHARE:
         return None
     less = np.where(rows, work.us - work.memory_us(), 0.0)
-    backward = float(work.us[rows & work.op_like(_BACKWARD)].sum())
-    embedded = float(work.us[rows & work.op_like(_EMBEDDING)].sum()) > us / 2
+    backward = work.us_of(rows & work.op_like(_BACKWARD))
+    embedded = work.us_of(rows & work.op_like(_EMBEDDING)) > us / 2
     large = rows & (work.roof("bytes_low") >= _LARGE_BYTES) & work.bound("memory")
     best = float(np.nan_to_num(work.roof("explained")[large]).max(initial=0.0))
     reached = np.where(large, np.clip(work.us - work.memory_us() / max(best, 1e-9), 0.0, less), 0.0)
@@ -186,12 +170,12 @@ def scattered_lookups(evidence: Evidence) -> Draft | None:
         evidence=(
             f"indexing takes {format_us(us)} per step ({format_share(us / busy_us)} of the device's work), "
             f"{format_us(backward)} of it in adding up gradients or scattering",
-            *describe_rows(work, rows),
-            *critical_path_note(work, less),
+            *work.describe(rows),
+            *work.critical_path_note(less),
         ),
         advice=advice,
-        gain_us=gain_of(work, less / 2 if embedded else np.maximum(less / 2, reached), less),
-        claims=claims_of_rows(work, less),
+        gain_us=work.gain(less / 2 if embedded else np.maximum(less / 2, reached), less),
+        claims=work.claims(less),
         code=code,
         confidence="low",
     )
@@ -224,7 +208,7 @@ def dense_embedding_gradients(evidence: Evidence) -> Draft | None:
     saved = np.zeros(len(evidence.costs) + 1)
     others = ~work.family("matmul", *_LOOKUPS)
     for signature in np.unique(work.signature[others & (work.signature >= 0)]).tolist():
-        saved[signature] = _part_of_tables(text_column(work, "dims", signature), tables)
+        saved[signature] = _part_of_tables(work.text_column("dims", signature), tables)
     less = np.where(others, work.us * saved[work.signature], 0.0)
     if float(less.sum()) < _LEAST_SHARE * evidence.step_us:
         return None
@@ -236,12 +220,12 @@ def dense_embedding_gradients(evidence: Evidence) -> Draft | None:
         evidence=(
             f"{format_count(len(tables))} sizes of tables; of {rows}x{width} a lookup reads {format_share(kept)} of "
             "the rows",
-            *describe_rows(work, less > 0),
-            *critical_path_note(work, less),
+            *work.describe(less > 0),
+            *work.critical_path_note(less),
         ),
         advice="Give the embedding sparse gradients, or take an optimizer that updates rows.",
-        gain_us=gain_of(work, _LEAST_REMOVED * less, less),
-        claims=claims_of_rows(work, less),
+        gain_us=work.gain(_LEAST_REMOVED * less, less),
+        claims=work.claims(less),
         code="nn.Embedding(rows, width, sparse=True)  # with torch.optim.SparseAdam, or SGD or Adagrad as they are",
         changes_results=not (names and _SAME_RESULTS.issuperset(names)),
     )
@@ -252,13 +236,16 @@ def _sparse_tables(work: KernelWork) -> dict[tuple[int, ...], float]:
     evidence = work.evidence
     calls = as_integers(evidence.linked.ops["signature"])
     products = np.unique(work.signature[work.family("matmul")]).tolist()
-    weights = {tuple(sorted(size)) for each in products for size in sizes_of(work, each)}
+    weights = {tuple(sorted(size)) for each in products for size in work.sizes_of(each)}
     parts: dict[tuple[int, ...], list[float]] = {}
     for lookup, backward in _DENSE_BACKWARD.items():
-        for row in rows_of_ops(evidence, [lookup]) if backward in evidence.op_sums else ():
-            table, indices, *_ = (*sizes_of(work, int(calls[row])), (), ())
+        rows = rows_of_ops(evidence, [lookup] if backward in evidence.op_sums else [])
+        for signature, count in zip(
+            *(each.tolist() for each in np.unique(calls[rows], return_counts=True)), strict=True
+        ):
+            table, indices, *_ = (*work.sizes_of(signature), (), ())
             if len(table) == 2 and tuple(sorted(table)) not in weights:
-                parts.setdefault(table, []).append(math.prod(map(float, indices)) / max(table[0], 1))
+                parts.setdefault(table, []).extend([math.prod(map(float, indices)) / max(table[0], 1)] * count)
     means = {table: float(np.mean(each)) for table, each in parts.items()}
     return {table: mean for table, mean in means.items() if mean <= _FEW_ROWS}
 
@@ -274,7 +261,7 @@ def _part_of_tables(dims: tuple[object, ...], tables: Mapping[tuple[int, ...], f
 def _tensors_in(argument: list[object]) -> list[list[int]]:
     """The sizes of one tensor, or of a list of them; none for other arguments."""
     nested = argument if all(isinstance(each, list) for each in argument) else [argument]
-    return [size for size in nested if isinstance(size, list) and size and all(type(one) is int for one in size)]
+    return [size for size in nested if size and is_size(size)]
 
 
 _ZERO_GRAD = re.compile(r"^Optimizer\.zero_grad#")
@@ -292,27 +279,24 @@ def zeroed_gradients(evidence: Evidence) -> Draft | None:
     them (50 MB of gradients: 44 ms with zeros, 59 ms without), so that nothing is predicted for these.
     """
     work = work_of(evidence)
-    at_us = np.append(evidence.linked.ops["ts_us"].to_numpy(), np.nan)[work.op]
-    zeroes = work.op_like(_ZEROES) & inside_marks(evidence, at_us, _ZERO_GRAD)
+    zeroes = work.op_like(_ZEROES) & work.inside(_ZERO_GRAD)
     if not zeroes.any():
         return None
-    parent = np.append(evidence.linked.ops["parent"].to_numpy(dtype=np.int64, na_value=-1), -1)[work.op]
-    accumulates = np.append(text_matches(evidence.linked.ops["name"], _ACCUMULATES.search, 200), False)
-    adds = work.op_like(_ADDS) & accumulates[parent]
+    adds = work.op_like(_ADDS) & work.op_like(_ACCUMULATES, above=True)
     zeroing, adding = (np.where(rows, work.us, 0.0) for rows in (zeroes, adds))
-    dropped = float(np.nan_to_num(elements(work, zeroes)).sum()) * 4.0 / evidence.steps
-    comes_anew = runs_on_host(evidence) and dropped >= FRESH_FROM_BYTES
+    dropped = float(np.nan_to_num(work.elements(zeroes)).sum()) * 4.0 / evidence.steps
+    comes_anew = evidence.is_host_only and dropped >= FRESH_FROM_BYTES
     return Draft(
         slug="zeroed-gradients",
         title="Gradients are filled with zeros at every step",
         evidence=(
             f"{format_count(zeroes.sum() / evidence.steps)} fills per step in zero_grad take "
             f"{format_us(float(zeroing.sum()))}",
-            *describe_rows(work, zeroes | adds),
+            *work.describe(zeroes | adds),
         ),
         advice="Drop gradients instead of filling them with zeros (the default of zero_grad since PyTorch 2.0).",
-        gain_us=None if comes_anew else gain_of(work, zeroing / 2, zeroing + adding),
-        claims={} if comes_anew else claims_of_rows(work, zeroing + adding),
+        gain_us=None if comes_anew else work.gain(zeroing / 2, zeroing + adding),
+        claims={} if comes_anew else work.claims(zeroing + adding),
         gain_reason=(
             f"not predicted: {format_si(dropped, 'B')} of gradients come in new pages once they are dropped, "
             "which may cost more than the zeros"
@@ -341,9 +325,9 @@ def results_apart(evidence: Evidence) -> Draft | None:
     """
     work = work_of(evidence)
     rows = work.op_like(_MAY_OVERWRITE) & work.family("pointwise")
-    rows &= ~by_signature(work, rows, (each for each in np.unique(work.signature[rows]).tolist() if _given(work, each)))
-    written = elements(work, rows) * 4.0
-    if runs_on_host(evidence):
+    rows &= ~work.calls_that(rows, lambda each: _given(work, each))
+    written = work.elements(rows) * 4.0
+    if evidence.is_host_only:
         return _fresh_results(work, rows & (written >= FRESH_FROM_BYTES), np.nan_to_num(written))
     peak, capacity = evidence.analysis.totals.peak_memory_bytes, evidence.analysis.device.memory_bytes
     if not peak or not capacity or peak < _NEARLY_FULL * capacity or not rows.any():
@@ -353,7 +337,7 @@ def results_apart(evidence: Evidence) -> Draft | None:
         title="Activations keep what they read beside what they write",
         evidence=(
             f"peak memory is {format_si(peak, 'B')} of {format_si(capacity, 'B')}",
-            *describe_rows(work, rows),
+            *work.describe(rows),
         ),
         advice="Let activations overwrite their input where nothing else reads it.",
         gain_us=None,
@@ -364,15 +348,13 @@ def results_apart(evidence: Evidence) -> Draft | None:
 
 def _given(work: KernelWork, signature: int) -> bool:
     """True if a call got the tensor to write to (out=): recorded after its other arguments, two at most."""
-    sizes = sizes_of(work, signature)
+    sizes = work.sizes_of(signature)
     return len(sizes) > 2 and bool(sizes[-1])
 
 
-def _fresh_results(
-    work: KernelWork, rows: Flags, written: "np.ndarray[tuple[int], np.dtype[np.float64]]"
-) -> Draft | None:
+def _fresh_results(work: KernelWork, rows: Flags, written: Floats) -> Draft | None:
     rate = work.evidence.analysis.device.fresh_bytes_per_s
-    if rate is None or has_backward_pass(work.evidence) or share(work, rows) < _LEAST_SHARE:
+    if rate is None or has_backward_pass(work.evidence) or work.share(rows) < _LEAST_SHARE:
         return None
     pages_us = written / rate * 1e6 * work.scale / work.evidence.steps
     less = np.where(rows, np.minimum(work.us - work.floor_us(), pages_us), 0.0)
@@ -384,11 +366,11 @@ def _fresh_results(
         evidence=(
             f"{format_si(float(written[rows].sum()) / work.evidence.steps, 'B')} of results per step come in new "
             f"pages, at {format_si(rate, 'B/s')}",
-            *describe_rows(work, rows),
+            *work.describe(rows),
         ),
         advice="Write large results over their input, or into memory that is kept from step to step.",
         gain_us=up_to(float(less.sum())),
-        claims=claims_of_rows(work, less),
+        claims=work.claims(less),
         code="x.relu_()                    # over its input\ntorch.mul(x, y, out=result)  # into memory that is kept",
     )
 
@@ -413,12 +395,12 @@ def slow_for_its_bytes(evidence: Evidence) -> Draft | None:
     special = np.nan_to_num(work.cost("special_ops")) > 0
     moved = work.roof("bytes_low")
     rows = (moved >= _LARGE_BYTES) & (work.us > 0) & (work.op >= 0) & ~work.family(*_NO_STREAM) & ~special
-    rows = largest_calls(work, rows)
+    rows = work.largest_calls(rows)
     if not rows.any():
         return None
     rate, usual = _rates(work, rows)
     slow = rows & (rate < _FAR_BEHIND * usual)
-    if share(work, slow) < _LEAST_SHARE:
+    if work.share(slow) < _LEAST_SHARE:
         return None
     less = np.where(slow, work.us * (1 - rate / usual), 0.0)
     slowest = int(np.flatnonzero(slow)[np.argmax(work.us[slow])])
@@ -426,15 +408,15 @@ def slow_for_its_bytes(evidence: Evidence) -> Draft | None:
         slug="slow-for-its-bytes",
         title="Some ops move their bytes far more slowly than others of this trace",
         evidence=(
-            f"{format_us(float(work.us[slow].sum()))} per step at {format_si(float(rate[slowest]), 'B/s')}, where "
+            f"{format_us(work.us_of(slow))} per step at {format_si(float(rate[slowest]), 'B/s')}, where "
             f"other ops on as many bytes usually reach {format_si(float(usual[slowest]), 'B/s')}",
-            *describe_rows(work, slow),
-            *critical_path_note(work, less),
+            *work.describe(slow),
+            *work.critical_path_note(less),
         ),
         advice="Give these ops another form: another memory format, a size or dtype with a fast kernel, or let "
         "torch.compile write them.",
-        gain_us=gain_of(work, less / 4, less),
-        claims=claims_of_rows(work, less),
+        gain_us=work.gain(less / 4, less),
+        claims=work.claims(less),
         code="images = images.to(memory_format=torch.channels_last)  # pooling, interpolation; or torch.compile(model)",
         tries=("channels-last", "compile"),
         confidence="low",
@@ -443,28 +425,29 @@ def slow_for_its_bytes(evidence: Evidence) -> Draft | None:
 
 def _rates(work: KernelWork, rows: Flags) -> tuple[Floats, Floats]:
     """Bytes per second of each call (median of its runs) and of other ops on like bytes (median too); NaN elsewhere."""
-    place = np.flatnonzero(rows)
-    key = np.stack([work.evidence.linked.ops["name"].cat.codes.to_numpy()[work.op[place]], work.signature[place]])
-    _, first, fold = np.unique(key, axis=1, return_index=True, return_inverse=True)
-    order = np.argsort(fold, kind="stable")
-    dur_us = work.evidence.linked.kernels["dur_us"].to_numpy()[work.row[place]]
-    runs = np.split(dur_us[order], np.flatnonzero(np.diff(fold[order])) + 1)
-    moved = work.roof("bytes_low")[place][first]
-    rate = moved / np.array([max(float(np.median(each)), 1e-3) for each in runs]) * 1e6
-    name = key[0, first]
-    in_place = work.op_like(IN_PLACE)[place][first]
-    usual = np.full(first.size, np.nan)
-    for each in range(first.size):
-        others = (
-            ~in_place
-            & (moved <= _LIKE_BYTES * moved[each])
-            & (moved[each] <= _LIKE_BYTES * moved)
-            & (name != name[each])
-        )
+    kernels, ops = work.evidence.linked.kernels, work.evidence.linked.ops
+    found = pd.DataFrame(
+        {
+            "name": ops["name"].cat.codes.to_numpy()[work.op[rows]],
+            "call": work.signature[rows],
+            "us": kernels["dur_us"].to_numpy()[work.row[rows]],
+            "bytes": work.roof("bytes_low")[rows],
+            "in_place": work.op_like(IN_PLACE)[rows],
+        }
+    )
+    each = found.groupby(["name", "call"])
+    calls = each.agg({"us": "median", "bytes": "first", "in_place": "first"}).reset_index()
+    name, moved, in_place = (calls[column].to_numpy() for column in ("name", "bytes", "in_place"))
+    rate = moved / np.maximum(calls["us"].to_numpy(), 1e-3) * 1e6
+    usual = np.full(rate.size, np.nan)
+    for one in range(rate.size):
+        alike = (moved <= _LIKE_BYTES * moved[one]) & (moved[one] <= _LIKE_BYTES * moved)
+        others = ~in_place & alike & (name != name[one])
         if others.any():
-            usual[each] = np.median(rate[others])
+            usual[one] = np.median(rate[others])
     rates, usuals = np.full((2, work.row.size), np.nan)
-    rates[place], usuals[place] = rate[fold], usual[fold]
+    call = each.ngroup().to_numpy()
+    rates[rows], usuals[rows] = rate[call], usual[call]
     return rates, usuals
 
 

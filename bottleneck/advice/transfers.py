@@ -11,19 +11,10 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from bottleneck.advice.quantities import (
-    Flags,
-    Floats,
-    Integers,
-    claims_of,
-    format_count,
-    host_scale,
-    kernels_in_window,
-    share_of_step,
-    sources_of,
-)
+from bottleneck.advice.quantities import claims_of, format_count, sources_of
 from bottleneck.advice.ranking import Draft, up_to
 from bottleneck.schema.evidence import Evidence, remembered
+from bottleneck.schema.intervals import Flags, Floats, Integers
 from bottleneck.schema.tables import as_integers, text_matches
 from bottleneck.units import ITEM_BYTES, US_PER_S, format_share, format_si, format_us
 
@@ -92,7 +83,7 @@ class DeviceCopies:
 def copies_to_device(evidence: Evidence) -> DeviceCopies | None:
     """The copies to the device; null where there are none, as on a CPU."""
     kernels, charged = evidence.linked.kernels, evidence.kernel_time
-    is_copy = (kernels["kind"] == "copy").to_numpy() & kernels_in_window(evidence)
+    is_copy = (kernels["kind"] == "copy").to_numpy() & evidence.kernels_in_window
     rows = np.flatnonzero(is_copy & text_matches(kernels["name"], _TO_DEVICE.search))
     if not rows.size or charged is None:
         return None
@@ -218,7 +209,7 @@ def pageable_copies(evidence: Evidence) -> Draft | None:
     chosen = copies.large_pageable
     count, moved, exposed_us = copies.per_step(chosen)
     waits = copies.waited_us(chosen)
-    if not count or share_of_step(evidence, exposed_us + sum(waits.values())) < _LEAST_SHARE:
+    if not count or evidence.share_of_step(exposed_us + sum(waits.values())) < _LEAST_SHARE:
         return None
     lasted_us = float(copies.dur_us[chosen].sum()) / copies.steps
     pace = moved / lasted_us * US_PER_S if lasted_us > 0 else None
@@ -273,7 +264,7 @@ def copies_not_overlapped(evidence: Evidence) -> Draft | None:
     count, moved, exposed_us = copies.per_step(chosen)
     linked_us = float(copies.dur_us[chosen].sum()) / copies.steps
     hidden_us = min(exposed_us, max(0.0, evidence.step_us - linked_us))
-    if not count or share_of_step(evidence, hidden_us) < _LEAST_SHARE:
+    if not count or evidence.share_of_step(hidden_us) < _LEAST_SHARE:
         return None
     return Draft(
         slug="copies-not-overlapped",
@@ -306,7 +297,7 @@ def small_copies(evidence: Evidence) -> Draft | None:
     count, moved, exposed_us = copies.per_step(small)
     saved = _saving(evidence, copies, small)
     saved_us = sum(saved.values()) * (1 - 1 / count) if count else 0.0
-    if share_of_step(evidence, saved_us) < _LEAST_SHARE:
+    if evidence.share_of_step(saved_us) < _LEAST_SHARE:
         return None
     waited_us = sum(saved.values()) - min(exposed_us, saved.get(TRANSFER, 0.0))
     return Draft(
@@ -337,7 +328,7 @@ def made_on_host(evidence: Evidence) -> Draft | None:
     copied_us = sum(saved.values())
     made = claims_of(evidence, *_HOST_WORK, most_us=_idle_us(evidence, making))
     saved |= {account: us + saved.get(account, 0.0) for account, us in made.items()}
-    if not copying.any() or share_of_step(evidence, sum(saved.values())) < _LEAST_SHARE:
+    if not copying.any() or evidence.share_of_step(sum(saved.values())) < _LEAST_SHARE:
         return None
     count, moved, _ = copies.per_step(copying)
     names = list(dict.fromkeys(evidence.linked.ops["name"].astype(object).to_numpy()[making].tolist()))[:3]
@@ -362,7 +353,7 @@ def _idle_us(evidence: Evidence, ops: Integers) -> float:
     """Time per step in which these rows of OPS run and the device does nothing; of unprofiled steps."""
     start = evidence.linked.ops["ts_us"].to_numpy()[ops]
     end = start + evidence.linked.ops["dur_us"].to_numpy()[ops]
-    return float(_idle_within_us(evidence, start, end).sum()) / evidence.steps * host_scale(evidence)
+    return float(_idle_within_us(evidence, start, end).sum()) / evidence.steps * evidence.host_scale
 
 
 def _idle_within_us(evidence: Evidence, start: Floats, end: Floats) -> Floats:
@@ -383,7 +374,7 @@ def _sized(moved: float) -> str:
 
 
 def _of_step(evidence: Evidence, us: float) -> str:
-    return f"{format_share(share_of_step(evidence, us))} of the step"
+    return f"{format_share(evidence.share_of_step(us))} of the step"
 
 
 RULES = (pageable_copies, copies_not_overlapped, small_copies, made_on_host)

@@ -14,9 +14,9 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from bottleneck.analysis.intervals import Floats, Integers
 from bottleneck.analysis.kernel_rows import KernelTimes
 from bottleneck.schema.analysis import CollectiveSummary
+from bottleneck.schema.intervals import Floats, Integers
 from bottleneck.schema.linked_trace import Linked
 from bottleneck.units import ITEM_BYTES, SHORT_DTYPE, US_PER_S
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from bottleneck.analysis.intervals import NOTHING, Flags, Floats, Integers, Segments, grouped, outermost
 from bottleneck.schema.accounts import HOST_STATES
+from bottleneck.schema.intervals import NOTHING, Flags, Floats, Integers, Segments, grouped, outermost
 from bottleneck.schema.linked_trace import Linked
 from bottleneck.schema.tables import FRESH_FROM_BYTES, main_thread, text_matches
 

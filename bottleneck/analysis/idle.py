@@ -9,8 +9,8 @@ import numpy as np
 import pandas as pd
 
 from bottleneck.analysis.host import Host
-from bottleneck.analysis.intervals import NOTHING, RESOLUTION_US, Flags, Floats, Integers, Segments, cut, grouped, tally
 from bottleneck.schema.accounts import IDLE_CAUSES, PAGES
+from bottleneck.schema.intervals import NOTHING, RESOLUTION_US, Flags, Floats, Integers, Segments, cut, grouped, tally
 from bottleneck.schema.linked_trace import KERNEL_GAP_US, Linked
 from bottleneck.schema.op_names import BUILT_IN_CALL
 from bottleneck.schema.tables import as_integers

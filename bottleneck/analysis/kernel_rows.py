@@ -8,11 +8,11 @@ from typing import cast
 import numpy as np
 import pandas as pd
 
-from bottleneck.analysis.intervals import Floats, Integers, tally
 from bottleneck.analysis.ledger import LedgerResult, is_wait
 from bottleneck.analysis.reasons import UNEXPLAINED
 from bottleneck.schema.accounts import ACCOUNTS
 from bottleneck.schema.analysis import Confidence, KernelSummary, Regime, regime_of
+from bottleneck.schema.intervals import Floats, Integers, tally
 from bottleneck.schema.linked_trace import Linked
 from bottleneck.schema.tables import KERNEL_TIME, category
 from bottleneck.units import ITEM_BYTES, SHORT_DTYPE, US_PER_S

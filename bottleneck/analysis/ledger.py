@@ -29,7 +29,10 @@ from bottleneck.analysis.idle import (
     split_gaps,
     split_host_gaps,
 )
-from bottleneck.analysis.intervals import (
+from bottleneck.schema.accounts import ACCOUNTS, IDLE_CAUSES, UNMODELLED, UNMODELLED_BY_FAMILY
+from bottleneck.schema.analysis import GROUPS, KERNELS_MISSING, Caveat, Device, Ledger, LedgerEntry
+from bottleneck.schema.evidence import TwoSided
+from bottleneck.schema.intervals import (
     NOTHING,
     Flags,
     Floats,
@@ -44,9 +47,6 @@ from bottleneck.analysis.intervals import (
     tally,
     union,
 )
-from bottleneck.schema.accounts import ACCOUNTS, IDLE_CAUSES, UNMODELLED, UNMODELLED_BY_FAMILY
-from bottleneck.schema.analysis import GROUPS, KERNELS_MISSING, Caveat, Device, Ledger, LedgerEntry
-from bottleneck.schema.evidence import TwoSided
 from bottleneck.schema.linked_trace import Linked
 from bottleneck.schema.tables import FRESH_FROM_BYTES, text_matches
 from bottleneck.units import format_share

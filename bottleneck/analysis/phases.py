@@ -13,11 +13,11 @@ import numpy as np
 import pandas as pd
 
 from bottleneck.analysis.host import LOADER
-from bottleneck.analysis.intervals import Flags, Floats, Integers, Spans, cut, grouped, join, tally, union
 from bottleneck.analysis.kernel_rows import KernelTimes, codes_of
 from bottleneck.analysis.ledger import GROUP_OF_ACCOUNT, IDLE_ACCOUNTS
 from bottleneck.schema.accounts import ACCOUNTS
 from bottleneck.schema.analysis import GROUPS, Phase, PhaseName, UserRange
+from bottleneck.schema.intervals import Flags, Floats, Integers, Spans, cut, grouped, join, tally, union
 from bottleneck.schema.linked_trace import Linked
 from bottleneck.schema.op_names import AUTOGRAD_PREFIX, MARK_PREFIXES
 from bottleneck.schema.tables import after_backward, main_thread, text_matches

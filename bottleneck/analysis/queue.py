@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bottleneck.analysis.intervals import Floats, Integers, gaps, grouped, union
 from bottleneck.schema.analysis import Queue
+from bottleneck.schema.intervals import Floats, Integers, gaps, grouped, union
 from bottleneck.schema.linked_trace import Linked
 
 MOST_POINTS = 400

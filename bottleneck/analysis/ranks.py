@@ -6,11 +6,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from bottleneck.analysis.collectives import Message, message_of, messages_of, paces, quickest_of, repaced, with_transfer
-from bottleneck.analysis.intervals import Flags, Floats, Integers
 from bottleneck.analysis.verdict import find_bound, grounds_of
 from bottleneck.schema.accounts import phrase_of
 from bottleneck.schema.analysis import ONE_RANK, Caveat, CollectiveSummary, RankSummary, StepAnalysis
 from bottleneck.schema.evidence import Evidence
+from bottleneck.schema.intervals import Flags, Floats, Integers
 from bottleneck.schema.linked_trace import Linked
 from bottleneck.schema.measurements import StepTimes
 from bottleneck.units import format_share, format_us

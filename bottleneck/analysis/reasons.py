@@ -17,7 +17,7 @@ from bottleneck.analysis.floors import (
     Labelled,
     RooflineInput,
 )
-from bottleneck.analysis.intervals import Flags, Floats, shared_us
+from bottleneck.schema.intervals import Flags, Floats, shared_us
 from bottleneck.schema.op_names import COMPILED_REGION, IN_PLACE
 from bottleneck.schema.tables import as_integers, text_matches
 from bottleneck.units import US_PER_S, format_si, format_us

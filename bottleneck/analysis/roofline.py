@@ -24,10 +24,10 @@ from bottleneck.analysis.floors import (
     settle_compute_us,
     settle_memory_us,
 )
-from bottleneck.analysis.intervals import Flags, Floats, Integers
 from bottleneck.analysis.reasons import Shortfall, first_that_holds, of_device, of_host, two_digits
 from bottleneck.analysis.telemetry import UNKNOWN_CONDITIONS, Conditions
 from bottleneck.schema.analysis import REGIMES, Device
+from bottleneck.schema.intervals import Flags, Floats, Integers
 from bottleneck.schema.tables import ROOFLINE, as_integers, category
 from bottleneck.units import US_PER_S, format_si
 

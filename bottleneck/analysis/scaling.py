@@ -11,10 +11,10 @@ import numpy as np
 import pandas as pd
 
 from bottleneck.analysis.idle import IDLE_TEXTS, RECORDS
-from bottleneck.analysis.intervals import Flags, Floats, tally
 from bottleneck.analysis.ledger import IdleTimes, LedgerResult, Overlap, build_ledger, joined_times, ledger_of
 from bottleneck.schema.accounts import ACCOUNTS, IDLE_CAUSES, label_of
 from bottleneck.schema.analysis import DISTURBED, Caveat, Ledger
+from bottleneck.schema.intervals import Flags, Floats, tally
 from bottleneck.schema.linked_trace import Linked
 from bottleneck.schema.measurements import Timing
 from bottleneck.units import format_share, format_us

@@ -9,7 +9,6 @@ import numpy as np
 import pandas as pd
 
 from bottleneck.analysis.collectives import fold_collectives
-from bottleneck.analysis.intervals import Flags, Integers, tally
 from bottleneck.analysis.kernel_rows import KernelTimes, codes_of, fold_kernels, lost_products
 from bottleneck.analysis.ledger import DECISIVE_LOSS, GROUP_OF_ACCOUNT, LedgerResult, is_wait
 from bottleneck.analysis.phases import divide
@@ -33,6 +32,7 @@ from bottleneck.schema.analysis import (
     Totals,
     UnknownWork,
 )
+from bottleneck.schema.intervals import Flags, Integers, tally
 from bottleneck.schema.linked_trace import Linked, Window
 from bottleneck.schema.measurements import StepTime, StepTimes, Timing
 from bottleneck.schema.statistics import summarise_durations

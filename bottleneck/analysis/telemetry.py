@@ -5,11 +5,11 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from bottleneck.analysis.intervals import Floats
 from bottleneck.analysis.ledger import LedgerResult
 from bottleneck.errors import TraceError
 from bottleneck.schema.accounts import ACCOUNTS
 from bottleneck.schema.analysis import CONTENDED, Caveat, Device, TelemetrySummary
+from bottleneck.schema.intervals import Floats
 from bottleneck.schema.linked_trace import Linked
 from bottleneck.schema.measurements import Timing
 from bottleneck.schema.sources import TraceSource

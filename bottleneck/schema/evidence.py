@@ -1,5 +1,6 @@
 """The evidence behind an analysis: the tables of its stages and the recording, as advice and counters read them."""
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from functools import wraps
@@ -9,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from bottleneck.schema.analysis import Analysis, Finding, StepAnalysis, Verdict
+from bottleneck.schema.analysis import BROKEN_TRACE_SLUGS, Analysis, Finding, StepAnalysis, Verdict
 from bottleneck.schema.linked_trace import Linked
 from bottleneck.schema.recording import Recording
 
@@ -75,6 +76,52 @@ class Evidence:
     def steps(self) -> int:
         """Steps in the window: what sums over rows of the tables are divided by."""
         return max(1, self.analysis.steps.count)
+
+    @property
+    def is_host_only(self) -> bool:
+        """True if the step runs on the CPU: the trace holds no device work."""
+        return self.linked.is_host_only
+
+    @property
+    def kernels_per_step(self) -> float:
+        """Kernels per step (CPU: ops that do work themselves)."""
+        return self.analysis.totals.kernel_count
+
+    @property
+    def is_broken(self) -> bool:
+        """True if the trace is incomplete or was disturbed, so that its waits are not the program's own."""
+        return any(caveat.slug in BROKEN_TRACE_SLUGS for caveat in self.analysis.caveats)
+
+    @property
+    def host_scale(self) -> float:
+        """Factor from host times of the tables to those of the unprofiled step; 1 where unknown."""
+        profiled_us = self.linked.window.wall_us / self.steps
+        return min(self.step_us / profiled_us, 1.0) if profiled_us > 0 and self.step_us > 0 else 1.0
+
+    @property
+    def kernels_in_window(self) -> "npt.NDArray[np.bool_]":
+        """Mask of the rows of KERNELS issued in a step of the window, or run in it if it has no steps."""
+        kernels, window = self.linked.kernels, self.linked.window
+        if window.steps:
+            return kernels["step"].notna().to_numpy()
+        start = kernels["ts_us"].to_numpy()
+        return np.asarray((start >= window.start_us) & (start < window.end_us))
+
+    def share_of_step(self, us: float) -> float:
+        """Share of the step (0-1) of so much time per step."""
+        return min(max(us / self.step_us, 0.0), 1.0) if self.step_us > 0 else 0.0
+
+    def account_us(self, *accounts: str) -> float:
+        """Microseconds per step in these accounts of the ledger."""
+        return math.fsum(entry.us for entry in self.analysis.ledger if entry.account in accounts)
+
+    def group_us(self, group: str) -> float:
+        """Microseconds per step in all accounts of a group."""
+        return math.fsum(entry.us for entry in self.analysis.ledger if entry.group == group)
+
+    def idle_us(self, *causes: str) -> float:
+        """Microseconds per step that the device waited for these causes; all where none is named."""
+        return math.fsum(row.us for row in self.analysis.idle if not causes or row.cause in causes)
 
     @property
     def op_sums(self) -> Mapping[str, OpSum]:

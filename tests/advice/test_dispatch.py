@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from bottleneck.advice.dispatch import compile_gain_us, eager_overhead, host_overhead, late_launches, tiny_kernels
-from bottleneck.advice.quantities import account_us
 from tests.advice.cases import case_of, cpu_events, gpu_events, with_analysis, with_ledger
 from tests.builders import complete, launch, op
 
@@ -17,7 +16,7 @@ def test_launches_that_come_late_are_worth_the_idle_time_less_the_gaps_of_a_grap
     case = case_of(tmp_path, gpu_events(**LATE))
     draft = late_launches(case)
     assert draft is not None and draft.gain_us is not None
-    late_us = account_us(case, "overhead.dispatch", "overhead.python", "overhead.launch")
+    late_us = case.account_us("overhead.dispatch", "overhead.python", "overhead.launch")
     assert draft.gain_us.high == pytest.approx(late_us - 40 * 1.3 - 10)
     assert draft.gain_us.low == draft.gain_us.high / 2
     assert sum(draft.claims.values()) == pytest.approx(draft.gain_us.high)
@@ -40,7 +39,7 @@ def test_eager_ops_that_starve_the_device_may_be_compiled(tmp_path: Path) -> Non
     case = case_of(tmp_path, gpu_events(**LATE))
     draft = eager_overhead(case)
     assert draft is not None and draft.gain_us is not None and draft.tries == ("compile",)
-    late_us = account_us(case, "overhead.dispatch", "overhead.python", "overhead.launch")
+    late_us = case.account_us("overhead.dispatch", "overhead.python", "overhead.launch")
     assert 0 < draft.gain_us.low < draft.gain_us.high < late_us
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bottleneck.advice.kernel_work import largest_calls, saved_us, work_of
+from bottleneck.advice.kernel_work import saved_us, work_of
 from bottleneck.schema.evidence import Evidence
 from tests.advice.cases import case_of, cpu_events, gpu_events
 from tests.advice.programs import Call, on_cpu
@@ -108,8 +108,8 @@ def test_rules_that_compare_calls_with_each_other_look_at_a_thousand(tmp_path: P
     calls = [Call("aten::relu", 2 + number % 3, [[64, 64 + number]]) for number in range(1200)]
     work = work_of(on_cpu(tmp_path, calls, steps=1))
     rows = np.ones(work.row.size, dtype=bool)
-    chosen = largest_calls(work, rows)
+    chosen = work.largest_calls(rows)
     assert np.unique(work.signature[chosen]).size == 1000
     assert work.us[chosen].min() >= work.us[~chosen].max()
     few = np.arange(work.row.size) < 10
-    assert (largest_calls(work, few & chosen) == (few & chosen)).all()
+    assert (work.largest_calls(few & chosen) == (few & chosen)).all()

@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 
 from bottleneck.advice.optimizers import optimizer_share, unfused_optimizer
-from bottleneck.advice.quantities import account_us
 from tests.advice.cases import case_of
 from tests.builders import Event, complete, frame, kernel, launch, op, step
 
@@ -39,7 +38,7 @@ def test_on_a_device_launches_are_worth_the_wait_for_them(tmp_path: Path) -> Non
     case = case_of(tmp_path, training(12, device=True))
     draft = unfused_optimizer(case)
     assert draft is not None and draft.gain_us is not None and "foreach-optimizer" in draft.tries
-    idle = account_us(case, "overhead.dispatch", "overhead.python", "overhead.launch", "overhead.launch_floor")
+    idle = case.account_us("overhead.dispatch", "overhead.python", "overhead.launch", "overhead.launch_floor")
     assert draft.gain_us.high <= idle
 
 

@@ -5,7 +5,6 @@ import math
 import pytest
 
 from bottleneck.advice import compilation, dispatch, host, optimizers, process, small_steps
-from bottleneck.advice.quantities import account_us
 from bottleneck.advice.ranking import Draft
 from bottleneck.schema.evidence import Evidence
 from tests import trace_cache
@@ -40,6 +39,6 @@ def test_no_gain_exceeds_what_it_is_taken_from(name: str) -> None:
     for draft in drafts:
         assert (draft.gain_us is None) == (draft.gain_reason is not None), draft.slug
         for account, claim in draft.claims.items():
-            assert claim <= account_us(case, account) * (1 + 1e-9), (draft.slug, account)
+            assert claim <= case.account_us(account) * (1 + 1e-9), (draft.slug, account)
         if draft.gain_us is not None:
             assert 0 <= draft.gain_us.low <= draft.gain_us.high <= math.fsum(draft.claims.values()) * (1 + 1e-9)

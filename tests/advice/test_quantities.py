@@ -12,17 +12,17 @@ from tests.builders import complete, op
 
 def test_counts_and_medians_are_per_step_of_the_window(tmp_path: Path) -> None:
     case = case_of(tmp_path, gpu_events(kernels=20, kernel_us=3, every_us=10))
-    assert not quantities.runs_on_host(case)
-    assert quantities.kernels_per_step(case) == 20
+    assert not case.is_host_only
+    assert case.kernels_per_step == 20
     assert quantities.host_us_per_launch(case) == pytest.approx(10)
     assert quantities.op_calls_per_step(case, "aten::add", "aten::none") == 20
 
 
 def test_the_host_times_of_tables_are_scaled_to_the_unprofiled_step(tmp_path: Path) -> None:
     case = case_of(tmp_path, cpu_events(ops=10, op_us=6, every_us=9), unprofiled_us=50.0)
-    assert quantities.runs_on_host(case)
-    assert quantities.host_scale(case) == pytest.approx(0.5, rel=0.02)
-    assert quantities.outermost_us(case, "aten::add") == pytest.approx(60 * quantities.host_scale(case))
+    assert case.is_host_only
+    assert case.host_scale == pytest.approx(0.5, rel=0.02)
+    assert quantities.outermost_us(case, "aten::add") == pytest.approx(60 * case.host_scale)
     assert quantities.op_sum(case, ["aten::add"]).calls == 10
 
 
@@ -37,7 +37,7 @@ def test_a_trace_without_steps_is_one_step(tmp_path: Path) -> None:
     case = case_of(tmp_path, [op("aten::mul", 5 + 10 * at, 4) for at in range(7)])
     assert quantities.op_calls_per_step(case, "aten::mul") == 7
     assert quantities.ops_in_window(case).all()
-    assert quantities.kernels_in_window(case).all()
+    assert case.kernels_in_window.all()
 
 
 def test_claims_stop_at_the_most_that_they_may_be(tmp_path: Path) -> None:
@@ -46,9 +46,9 @@ def test_claims_stop_at_the_most_that_they_may_be(tmp_path: Path) -> None:
     )
     claims = quantities.claims_of(case, "overhead.python", "overhead.dispatch", "overhead.gc", most_us=70.0)
     assert claims == {"overhead.python": 60.0, "overhead.dispatch": 10.0}
-    assert quantities.account_us(case, "overhead.python", "memory") == 70
-    assert quantities.share_of_step(case, 25.0) == 0.25
-    assert quantities.idle_us(case) == quantities.idle_us(case, "python", "dispatch") == 90
+    assert case.account_us("overhead.python", "memory") == 70
+    assert case.share_of_step(25.0) == 0.25
+    assert case.idle_us() == case.idle_us("python", "dispatch") == 90
 
 
 def test_lines_of_waits_are_listed_longest_first(tmp_path: Path) -> None:

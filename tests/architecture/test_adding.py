@@ -19,7 +19,7 @@ import pytest
 
 import bottleneck
 from bottleneck import advice, cli, cost
-from bottleneck.advice.quantities import account_us, claims_of, share_of_step
+from bottleneck.advice.quantities import claims_of
 from bottleneck.advice.ranking import Draft, up_to
 from bottleneck.commands.report_options import ReportFormat
 from bottleneck.cost.call import Cost, OpCall
@@ -131,8 +131,8 @@ def test_a_kernel_family_is_one_row(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def example_rule(case: Evidence) -> Draft | None:
     """The rule of the example in CONTRIBUTING.md."""
-    spent_us = account_us(case, "overhead.python")
-    if share_of_step(case, spent_us) < 0.01:
+    spent_us = case.account_us("overhead.python")
+    if case.share_of_step(spent_us) < 0.01:
         return None
     return Draft(
         slug="example",

@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bottleneck.analysis.host import state_of
-from bottleneck.analysis.intervals import shared_charge, union
 from bottleneck.analysis.ledger import LedgerResult, build_ledger
 from bottleneck.schema.accounts import ACCOUNTS, HOST_STATES
 from bottleneck.schema.analysis import GROUPS
+from bottleneck.schema.intervals import shared_charge, union
 from tests.analysis.scenes import MAIN, Event, Kernel, Op, Scene, analysis_of
 
 pytestmark = pytest.mark.statistics

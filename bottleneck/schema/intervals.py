@@ -51,6 +51,11 @@ class Spans:
         """Time covered by the spans in each [start, end)."""
         return np.maximum(self.covered_until(end) - self.covered_until(start), 0.0)
 
+    def hold(self, points: Floats) -> Flags:
+        """Mask of the points that lie in one of the spans."""
+        span = np.searchsorted(self.start, points, side="right") - 1
+        return np.asarray((span >= 0) & (points < np.append(self.end, -np.inf)[span]))
+
     def total(self) -> float:
         """Time covered by all spans."""
         return float(np.sum(self.end - self.start))

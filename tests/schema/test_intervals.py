@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bottleneck.analysis.intervals import NOTHING, cut, outermost
+from bottleneck.schema.intervals import NOTHING, cut, outermost
 
 _intervals = st.lists(st.tuples(st.integers(0, 40), st.integers(0, 12)), max_size=12)
 _law = settings(max_examples=settings.default.max_examples * 8 // 10, deadline=None)
