@@ -5,10 +5,11 @@ import locale
 import os
 import platform
 import shutil
-import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from datetime import UTC, datetime
 from importlib import metadata
 from importlib.machinery import PathFinder
@@ -30,6 +31,7 @@ from bottleneck.doctor.facts import (
 )
 from bottleneck.harness.host_sensors import HostSampler
 from bottleneck.harness.machine import available_bytes, busy_processors, processor_quota, torch_version
+from bottleneck.harness.supervise import Child
 
 _PATIENCE_S = 180.0
 _MARK = "bottleneck-fact "
@@ -41,37 +43,34 @@ def run_probes(
     names: Sequence[str], environment: Mapping[str, str], patience_s: float = _PATIENCE_S
 ) -> list[ProbeOutput]:
     """The output of these probes, which run at the same time; no process outlives the call."""
-    processes = [_start_probe(name, environment) for name in names]
-    try:
-        return [_collect(each, patience_s) for each in processes]
-    finally:
-        for each in processes:
-            if each.poll() is None:
-                os.killpg(each.pid, signal.SIGKILL)
+    with tempfile.TemporaryDirectory(prefix="bottleneck-probes-") as folder, ExitStack() as stack:
+        probes = [_Probe(name, Path(folder), environment) for name in names]
+        for each in probes:
+            stack.callback(each.child.end_tree, 0.0)
+        return [each.output(patience_s) for each in probes]
 
 
-def _start_probe(name: str, environment: Mapping[str, str]) -> subprocess.Popen[str]:
-    """A probe; the current folder is not searched for modules (-P), so that no file there is run."""
-    return subprocess.Popen(  # noqa: S603 - our own interpreter and our own script
-        [sys.executable, "-P", str(_PROBE_SCRIPT), name],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        errors="replace",
-        env=dict(environment),
-        start_new_session=True,
-    )
+class _Probe:
+    """A probe under way; the current folder is not searched for modules (-P), so that no file there is run."""
 
+    def __init__(self, name: str, folder: Path, environment: Mapping[str, str]) -> None:
+        self._logs = tuple(folder / f"{name}.{stream}" for stream in ("out", "err"))
+        with self._logs[0].open("wb") as out, self._logs[1].open("wb") as err:
+            self.child = Child(
+                [sys.executable, "-P", str(_PROBE_SCRIPT), name],
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=err,
+                env=environment,
+                start_new_session=True,
+            )
 
-def _collect(process: subprocess.Popen[str], patience_s: float) -> ProbeOutput:
-    try:
-        out, err = process.communicate(timeout=patience_s)
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
-        out, err = process.communicate()
-        return ProbeOutput(read_stages(out), None, last_line(err))
-    return ProbeOutput(read_stages(out), process.returncode, last_line(err))
+    def output(self, patience_s: float) -> ProbeOutput:
+        """What it wrote, and its status; null if it had to be ended after this time."""
+        in_time = self.child.end_tree(patience_s)
+        out, err = (log.read_text("utf-8", "replace") for log in self._logs)
+        status = os.waitstatus_to_exitcode(self.child.wait().wait_status) if in_time else None
+        return ProbeOutput(read_stages(out), status, last_line(err))
 
 
 def read_stages(text: str) -> dict[str, Any]:

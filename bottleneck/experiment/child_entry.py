@@ -1,16 +1,14 @@
 """Entry points of the processes that run a step with changes, and the one that runs a script in turns."""
 
 import gc
-import json
-import socket
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import asdict
-from typing import Any, TextIO
+from typing import Any, NoReturn
 
 from bottleneck.experiment.interventions import CHANGES, changed_step
 from bottleneck.experiment.program import Program
-from bottleneck.experiment.variants import SETUP_CALLS, WARM_UP, Built, describe, leave, prepare, serve, usual_us
+from bottleneck.experiment.variants import SETUP_CALLS, WARM_UP, Built, RequestChannel, describe, serve, usual_us
 from bottleneck.harness import program
 from bottleneck.harness.boundaries import Boundaries
 from bottleneck.harness.run_child import run_child
@@ -30,9 +28,9 @@ class InterruptibleScript:
     It is at a boundary, inside the program's own call, that this process waits for the next request.
     """
 
-    def __init__(self, lines: TextIO) -> None:
+    def __init__(self, channel: RequestChannel) -> None:
         self.seen = 0
-        self._lines = lines
+        self._channel = channel
         self._torch: Any = None
         self._boundaries = Boundaries(self._boundary, self._start_over)
         self._course, self._is_warm = self._go(), False
@@ -41,19 +39,6 @@ class InterruptibleScript:
         """The import hook for torch, and for those parts of it that make steps."""
         after = {"torch": self._on_torch, "torch.utils.data.dataloader": lambda _: self._boundaries.watch_loaders()}
         return TorchHook(after, {_COMPILER: self._boundaries.watch_compiled})
-
-    def wait(self) -> Mapping[str, Any]:
-        """The next request; ends this process at a request to quit, or where the channel is closed."""
-        line = self._lines.readline()
-        request: Mapping[str, Any] = json.loads(line) if line else {"do": "quit"}
-        if request["do"] == "quit":
-            leave()
-        return request
-
-    def reply(self, **reply: object) -> None:
-        """The answer to the request under way."""
-        self._lines.write(json.dumps(reply) + "\n")
-        self._lines.flush()
 
     def _on_torch(self, torch: Any) -> None:
         self._torch = torch
@@ -79,9 +64,9 @@ class InterruptibleScript:
             stopwatch.mark()
         self._is_warm = True
         self._boundaries.narrow()
-        self.reply(value=asdict(Built(0.0, None, 1.0, usual_us(stopwatch), _prefetched())))
+        self._channel.reply(value=asdict(Built(0.0, None, 1.0, usual_us(stopwatch), _prefetched())))
         while True:
-            request = self.wait()
+            request = self._channel.wait()
             for _ in range(request["lead"]):
                 yield
             stopwatch = Stopwatch(self._torch)
@@ -91,20 +76,18 @@ class InterruptibleScript:
                 yield
                 stopwatch.mark()
             stopwatch.wait()
-            self.reply(value=stopwatch.durations_us())
+            self._channel.reply(value=stopwatch.durations_us())
 
 
-def serve_script(text: str) -> None:
-    """Runs the script, and answers each line of the channel at one of its boundaries."""
-    requested = Program.from_json(text)
-    prepare()
-    with socket.socket(fileno=requested.channel) as channel, channel.makefile("rw", encoding="utf-8") as lines:
-        script = InterruptibleScript(lines)
-        script.wait()
-        script.hook().install()
-        script.reply(**_run(requested, script))
-        while True:
-            script.wait()
+def serve_script(requested: Program) -> NoReturn:
+    """Runs the script, and answers each request at one of its boundaries."""
+    channel = RequestChannel(requested)
+    script = InterruptibleScript(channel)
+    channel.wait()
+    script.hook().install()
+    channel.reply(**_run(requested, script))
+    while True:
+        channel.wait()
 
 
 def _run(requested: Program, script: InterruptibleScript) -> dict[str, str]:
@@ -135,7 +118,8 @@ def record_changed(plan_text: str, *arguments: str) -> None:
 
 def serve_variants(text: str) -> None:
     """Holds variants of one step, or one script that stops at its step boundaries."""
-    if Program.from_json(text).form == "script":
-        serve_script(text)
+    requested = Program.from_json(text)
+    if requested.form == "script":
+        serve_script(requested)
     else:
-        serve(text, CHANGES)
+        serve(requested, CHANGES)

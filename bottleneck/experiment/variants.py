@@ -1,11 +1,9 @@
 """Holds variants of one step in one process and runs their turns at the requests of the parent process."""
 
-import ctypes
 import gc
 import inspect
 import json
 import os
-import signal
 import socket
 import sys
 import time
@@ -41,7 +39,6 @@ PEAK_STEPS = 2
 WARM_UP = WarmUp(seconds=10.0, many=50, seconds_for_many=1.0, least_s=0.25)
 
 _LOOSER: tuple[Precision, ...] = ("same", "reordered", "tf32", "fp16", "bf16", "int8", "other work")
-_PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _LONGEST_REASON = 300
 
 
@@ -149,34 +146,36 @@ class VariantHost:
         return values
 
 
-def serve(text: str, changes: Mapping[str, Change]) -> None:
-    """Answers each line of the channel until it ends; ends with the process that holds its other end, too."""
-    program = Program.from_json(text)
-    prepare()
-    channel = socket.socket(fileno=program.channel)
-    host = VariantHost(program, changes)
-    with channel, channel.makefile("rw", encoding="utf-8") as lines:
-        for line in lines:
-            request = json.loads(line)
-            if request["do"] == "quit":
-                break
-            lines.write(json.dumps(answer(host, request)) + "\n")
-            lines.flush()
-    leave()
+class RequestChannel:
+    """The requests of the process that started this one, and the replies to it; one line of JSON each."""
+
+    def __init__(self, program: Program) -> None:
+        show_only_their_frames()
+        prefer_roots()
+        self._lines = socket.socket(fileno=program.channel).makefile("rw", encoding="utf-8")
+
+    def wait(self) -> Mapping[str, Any]:
+        """The next request; ends this process at a request to quit, or where the channel is closed."""
+        line = self._lines.readline()
+        request: Mapping[str, Any] = json.loads(line) if line else {"do": "quit"}
+        if request["do"] == "quit":
+            sys.stdout.flush()
+            sys.stderr.flush()
+            # Threads and workers of the program must not keep it alive.
+            os._exit(0)
+        return request
+
+    def reply(self, **reply: object) -> None:
+        """The answer to the request under way."""
+        self._lines.write(json.dumps(reply) + "\n")
+        self._lines.flush()
 
 
-def prepare() -> None:
-    """Prepares for the program: this process ends with its parent, and imports the packages of its side."""
-    _die_with_parent()
-    show_only_their_frames()
-    prefer_roots()
-
-
-def leave() -> NoReturn:
-    """Ends this process; threads and workers of the program must not keep it alive."""
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(0)
+def serve(program: Program, changes: Mapping[str, Change]) -> NoReturn:
+    """Answers requests about variants of the program, as long as there are any."""
+    channel, host = RequestChannel(program), VariantHost(program, changes)
+    while True:
+        channel.reply(**answer(host, channel.wait()))
 
 
 def answer(host: VariantHost, request: Mapping[str, Any]) -> dict[str, Any]:
@@ -265,9 +264,3 @@ def few_collections() -> Iterator[None]:
     finally:
         if gc.get_threshold() == rare:
             gc.set_threshold(*usual)
-
-
-def _die_with_parent() -> None:
-    """Has the system end this process when its parent dies in the middle of a step."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)

@@ -18,7 +18,7 @@ from typing import Any, Self, cast
 
 from bottleneck.experiment.program import Program
 from bottleneck.experiment.variants import Built
-from bottleneck.harness.supervise import CHILD, end_tree, has_ended
+from bottleneck.harness.supervise import CHILD, Child, read_tail
 from bottleneck.schema.trials import Difference, TrialVerdict
 
 VARIANTS_CHILD = (CHILD, "bottleneck.experiment.child_entry:serve_variants")
@@ -28,7 +28,6 @@ BUILD_SECONDS_AT_MOST = 1200.0
 TURN_SECONDS_AT_LEAST = 120.0
 _LOOK_S = 0.5
 _QUIT_S = 3.0
-_TAIL_BYTES = 4000
 
 
 class Refused(Exception):  # noqa: N818 - an outcome of a trial, not an error of ours
@@ -60,8 +59,9 @@ class Worker:
         self._log = log
         with ExitStack() as stack, theirs, log.open("ab") as output:
             stack.callback(ours.close)
-            self._process = subprocess.Popen(  # noqa: S603 - the user's program is what we are here to start
+            self._child = Child(
                 [sys.executable, *child, replace(program, channel=theirs.fileno()).to_json()],
+                at_our_death=signal.SIGKILL,  # it may be in the middle of a step
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
@@ -115,19 +115,7 @@ class Worker:
         with contextlib.suppress(OSError):
             self._channel.sendall(b'{"do": "quit"}\n')
         self._channel.close()
-        self._end(patience_s)
-
-    def _end(self, patience_s: float) -> bool:
-        """True if the process ended by itself in this time; all its processes are gone afterwards."""
-        if self._process.returncode is not None:
-            return True
-        try:
-            return end_tree(self._process.pid, patience_s)
-        finally:
-            self._process.wait()
-
-    def _has_ended(self) -> bool:
-        return self._process.returncode is not None or has_ended(self._process.pid)
+        self._child.end_tree(patience_s)
 
     def _ask(self, seconds: float, **request: object) -> Any:
         self._send(**request)
@@ -148,7 +136,7 @@ class Worker:
     def _line(self, until: float, seconds: float) -> bytes:
         while b"\n" not in self._unread:
             # Not by the end of the stream alone: workers of a loader may hold a copy of the other end.
-            has_ended = self._has_ended()
+            has_ended = self._child.has_ended
             ready, _, _ = select.select([self._channel], [], [], 0 if has_ended else _LOOK_S)
             part = self._read() if ready else b""
             if not part and (ready or has_ended):
@@ -167,26 +155,17 @@ class Worker:
 
     def _death(self) -> Refused:
         """The end of the process, in words."""
-        is_dead = self._end(_QUIT_S)
-        status = self._process.returncode
-        if not is_dead:
+        if not self._child.end_tree(_QUIT_S):
             return Refused("failed", "its process went silent")
-        how = f"was killed by {signal_name(-status)}" if status < 0 else f"ended with status {status}"
+        end = self._child.wait()
+        how = f"ended with status {end.status}" if end.signal is None else f"was killed by {end.signal_name}"
         line = self._last_line()
         return Refused("failed", f"its process {how}{f': {line}' if line else ''}")
 
     def _last_line(self) -> str:
         """The last line that it wrote."""
         try:
-            lines = self._log.read_bytes()[-_TAIL_BYTES:].decode("utf-8", "replace").strip().splitlines()
+            lines = read_tail(self._log).strip().splitlines()
         except OSError:
             return ""
         return lines[-1].strip()[:200] if lines else ""
-
-
-def signal_name(number: int) -> str:
-    """The name of a signal, SIGSEGV for 11."""
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"

@@ -1,4 +1,7 @@
-"""Starts the user's program in a process group of its own, passes signals on, and waits for its end.
+"""Starts child processes, watches them, and ends them with all that they started.
+
+``supervise`` lends the user's program the terminal and passes signals on; ``run_quietly`` runs a command whose output
+goes into a log. A ``Child`` that is asked repeatedly is the process of an ``experiment.worker.Worker``.
 
 Under `--nproc-per-node` one supervisor has all ranks as children of torchrun. Under a launcher of the user's each rank
 has a supervisor of its own.
@@ -17,7 +20,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 from bottleneck.errors import UsageError
 from bottleneck.harness.machine import count_memory_kills
@@ -35,11 +38,14 @@ _WATCHED = frozenset({*_FORWARDED, signal.SIGTSTP, signal.SIGCONT, signal.SIGCHL
 # Changing the terminal's foreground group from outside it stops the caller, unless this is blocked.
 _BLOCKED = _WATCHED | {signal.SIGTTOU}
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
+_CANNOT_START = 126 << 8  # the wait status of a shell's command that is found and cannot be run
+_LOOK_S, _PATIENCE_S, _GONE_S = 0.02, 3.0, 2.0
+_TAIL_BYTES = 20_000
 
 
 @dataclass(frozen=True)
 class End:
-    """The end of the program: the status that the system gave, and the most memory that one of its processes held."""
+    """The end of a process: the status that the system gave, and the most memory that one of its processes held."""
 
     wait_status: int
     peak_memory_bytes: int
@@ -50,38 +56,126 @@ class End:
         return os.WTERMSIG(self.wait_status) if os.WIFSIGNALED(self.wait_status) else None
 
     @property
+    def signal_name(self) -> str:
+        """The name of that signal, such as SIGSEGV."""
+        try:
+            return signal.Signals(self.signal or 0).name
+        except ValueError:
+            return "real-time signal"
+
+    @property
     def status(self) -> int:
         """The exit status as a shell shows it (128 + N for signal N)."""
         return 128 + self.signal if self.signal is not None else os.WEXITSTATUS(self.wait_status)
 
 
 class Child:
-    """The program's process; whoever sends it a signal can be sure that its number is not another's by now."""
+    """A process that leads a group of its own, and that the system ends when this one dies.
 
-    def __init__(self, process: int) -> None:
-        self.process = process
+    On Linux, by the signal ``at_our_death``: by default one that lets it save what was recorded. ``prepare`` is called
+    in the new process before it becomes the command. ``settings`` are those of ``subprocess.Popen``. Whoever sends it a
+    signal can be sure that its number is not another's by now.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        *,
+        at_our_death: signal.Signals = signal.SIGTERM,
+        prepare: Callable[[], None] = lambda: None,
+        **settings: Any,
+    ) -> None:
+        # Found before the fork, after which little is safe.
+        ours, prctl = os.getpid(), ctypes.CDLL(None).prctl if sys.platform == "linux" else None
+
+        def become() -> None:
+            if prctl is not None:
+                prctl(_PR_SET_PDEATHSIG, at_our_death, 0, 0, 0)
+                if os.getppid() != ours:  # it died before the system was asked
+                    os._exit(128 + signal.SIGTERM)
+            prepare()
+
+        self._popen = subprocess.Popen(command, preexec_fn=become, **settings)  # noqa: S603, PLW1509 - before threads
+        self.process = self._popen.pid
+        self.end: End | None = None
         self._lock = threading.Lock()
-        self._is_there = True
+
+    @property
+    def has_ended(self) -> bool:
+        """True if it has ended, even if nobody has waited for it yet."""
+        flags = os.WEXITED | os.WNOHANG | os.WNOWAIT
+        return self.end is not None or os.waitid(os.P_PID, self.process, flags) is not None
 
     def send(self, number: int, *, to_group: bool) -> None:
-        """Sends a signal, unless the program has ended."""
+        """Sends a signal, unless the process was waited for."""
         with self._lock:
-            if not self._is_there:
-                return
-            try:
-                (os.killpg if to_group else os.kill)(self.process, number)
-            except ProcessLookupError:
-                return
+            if self.end is None:
+                with contextlib.suppress(ProcessLookupError, PermissionError):  # it has ended by itself
+                    (os.killpg if to_group else os.kill)(self.process, number)
 
-    def change(self) -> tuple[int, int] | None:
-        """The wait status and the peak memory in bytes if it has stopped or ended since the last call."""
+    def change(self) -> int | None:
+        """The wait status if it has stopped or ended since the last call."""
         with self._lock:
             found, status, usage = os.wait4(self.process, os.WNOHANG | os.WUNTRACED)
-            if found == 0:
-                return None
-            self._is_there = os.WIFSTOPPED(status)
-            # Linux counts in kilobytes, macOS in bytes.
-            return status, usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+            if found and not os.WIFSTOPPED(status):
+                # Linux counts in kilobytes, macOS in bytes.
+                self.end = End(status, usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024))
+                self._popen.returncode = self.end.status
+        return status if found else None
+
+    def wait(self) -> End:
+        """Its end, which is waited for."""
+        while self.end is None:
+            os.waitid(os.P_PID, self.process, os.WEXITED | os.WNOWAIT)
+            self.change()
+        return self.end
+
+    def end_tree(self, patience_s: float, request: signal.Signals | None = None) -> bool:
+        """Ends it and all that it started; true if it ended by itself in this time.
+
+        Its group is sent ``request`` first, then given time, then killed with every descendant that left the group.
+        """
+        if self.end is not None:
+            return True
+        started = _descendants(self.process)
+        try:
+            if request is not None:
+                self.send(request, to_group=True)
+            until_s = time.monotonic() + patience_s
+            while not self.has_ended and time.monotonic() < until_s:
+                time.sleep(_LOOK_S)
+            return self.has_ended
+        finally:
+            started |= _descendants(self.process)
+            self.send(signal.SIGKILL, to_group=True)
+            _kill(started)
+            self.wait()
+
+
+def _descendants(process: int) -> "set[psutil.Process]":
+    """The processes that it started and that those started, as long as they can be found from it."""
+    try:
+        import psutil  # the user's process imports this module, and needs none of it
+    except ImportError:  # `bottleneck doctor` says so
+        return set()
+    try:
+        return set(psutil.Process(process).children(recursive=True))
+    except psutil.Error:
+        return set()
+
+
+def _kill(processes: "set[psutil.Process]") -> None:
+    """Kills processes, and waits until they are gone."""
+    if not processes:
+        return
+    import psutil
+
+    for each in processes:
+        # psutil does not confuse one that left the group with a later process of its number.
+        with contextlib.suppress(psutil.Error):
+            each.kill()
+    # A killed process is there until the system has taken it apart.
+    psutil.wait_procs(processes, timeout=_GONE_S)
 
 
 def child_command(plan: Plan, arguments: Sequence[str], entry: str = _RUN_CHILD) -> list[str]:
@@ -103,70 +197,34 @@ def supervise(command: list[str], started: Callable[[Child], None]) -> End:
     terminal, to this process or to its group. Threads that ``started`` makes take none: they inherit the blocked set,
     and being made after the fork they are not lost in it.
     """
-    terminal, prctl = _Terminal(), find_prctl()
+    terminal = _Terminal()
     sys.stdout.flush()
     sys.stderr.flush()
     previous = signal.pthread_sigmask(signal.SIG_BLOCK, _BLOCKED)
-    try:
-        ours = os.getpid()
-        process = os.fork()
-        if process == 0:
-            _become(command, terminal, previous, lambda: die_with(ours, prctl))
-        _join_own_group(process)
-        child = Child(process)
-        started(child)
-        end = _watch(child, terminal)
-        terminal.take_back_from(process)
-        _forget_pending()
-        return end
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, previous)
 
-
-def _become(command: list[str], terminal: "_Terminal", mask: set[int], bind: Callable[[], None]) -> NoReturn:
-    """Turns the fork into the program; never returns into the supervisor's stack."""
-    try:
-        os.setpgid(0, 0)
+    def prepare() -> None:
         terminal.give_to(os.getpid())
-        # Python ignores these two for itself; a program starts with the defaults.
-        signal.signal(signal.SIGPIPE, signal.SIG_DFL)
-        signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
         # What comes from now on is for the program, and must not run our handlers on the way to it.
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             if signal.getsignal(number) != signal.SIG_IGN:
                 signal.signal(number, signal.SIG_DFL)
-        bind()
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-        os.execv(command[0], command)  # noqa: S606 - the user's program is what we are here to start
-    except BaseException as exc:
-        os.write(2, f"error: cannot start {command[0]}: {exc}\n".encode())
-    finally:
-        os._exit(126)
+        signal.pthread_sigmask(signal.SIG_SETMASK, previous)
 
-
-def find_prctl() -> Callable[..., Any] | None:
-    """Linux's call of this name, found before the fork, after which little is safe; null elsewhere."""
-    return ctypes.CDLL(None).prctl if sys.platform == "linux" else None
-
-
-def die_with(supervisor: int, prctl: Callable[..., Any] | None) -> None:
-    """Has the system terminate this process when the supervisor dies, so that no orphan stays that nobody waits for.
-
-    By a signal that lets it save what was recorded. It may have died before the system was asked.
-    """
-    if prctl is None:
-        return
-    prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
-    if os.getppid() != supervisor:
-        os._exit(128 + signal.SIGTERM)
-
-
-def _join_own_group(child: int) -> None:
-    # Both sides set the group, so that neither has to wait for the other; one comes second and may be refused.
     try:
-        os.setpgid(child, child)
-    except OSError:
-        return
+        try:
+            child = Child(command, prepare=prepare, process_group=0, close_fds=False)
+        except OSError as error:
+            if error.filename is None:  # not the command: there can be no further process
+                raise
+            print(f"error: cannot start {command[0]}: {error}", file=sys.stderr)
+            return End(_CANNOT_START, 0)
+        started(child)
+        end = _watch(child, terminal)
+        terminal.take_back_from(child.process)
+        _forget_pending()
+        return end
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, previous)
 
 
 def _watch(child: Child, terminal: "_Terminal") -> End:
@@ -187,12 +245,11 @@ def _watch(child: Child, terminal: "_Terminal") -> End:
 
 def _ended(child: Child, terminal: "_Terminal") -> End | None:
     """The end of the child. If it was only stopped, this process stops too until it is resumed."""
-    while (change := child.change()) is not None:
-        if not os.WIFSTOPPED(change[0]):
-            return End(*change)
-        terminal.take_back_from(child.process)
-        os.kill(os.getpid(), signal.SIGSTOP)
-    return None
+    while child.end is None and child.change() is not None:
+        if child.end is None:
+            terminal.take_back_from(child.process)
+            os.kill(os.getpid(), signal.SIGSTOP)
+    return child.end
 
 
 def _forget_pending() -> None:
@@ -224,7 +281,7 @@ class _Terminal:
             return
 
 
-_MEANINGS = {
+_MEANINGS: Mapping[int, str] = {
     signal.SIGHUP: "its terminal or session ended",
     signal.SIGINT: "it was interrupted",
     signal.SIGQUIT: "it was told to quit",
@@ -256,10 +313,8 @@ def describe_end(end: End, steps: int | None, memory_kills: int | None) -> str:
     after = f" after {steps} step{'s' * (steps != 1)}" if steps is not None else ""
     if end.signal is None:
         return f"the program ended with status {end.status}{after}"
-    told = f"the program ended by signal {end.signal} ({_name(end.signal)}){after}"
-    if end.signal == signal.SIGKILL:
-        return f"{told}: {_killed(end, memory_kills)}"
-    meaning = _MEANINGS.get(signal.Signals(end.signal)) if end.signal in _numbers() else None
+    told = f"the program ended by signal {end.signal} ({end.signal_name}){after}"
+    meaning = _killed(end, memory_kills) if end.signal == signal.SIGKILL else _MEANINGS.get(end.signal)
     return f"{told}: {meaning}" if meaning else told
 
 
@@ -270,20 +325,6 @@ def _killed(end: End, memory_kills: int | None) -> str:
     if memory_kills == 0:
         return f"it was killed; not for lack of memory, by what its control group counts, though {held}"
     return f"it was killed, perhaps by the system for lack of memory; {held}"
-
-
-def _numbers() -> frozenset[int]:
-    return frozenset(signal.Signals)
-
-
-def _name(number: int) -> str:
-    return signal.Signals(number).name if number in _numbers() else "real-time"
-
-
-_PATIENCE_S = 3.0
-_GONE_S = 2.0
-_LOOK_S = 0.02
-_TAIL_BYTES = 20_000
 
 
 @dataclass(frozen=True)
@@ -303,98 +344,36 @@ def run_quietly(
 ) -> QuietRun:
     """The end of the command; what it writes to stderr goes into ``log``, the rest nowhere.
 
-    It starts in ``folder``, or where we are. ``started`` is called with the number of its process, with all signals
-    blocked: threads that it makes take none, so that they still interrupt the wait of the main thread.
-
-    It leads a process group of its own, so that Ctrl-C reaches us alone. Whatever exception ends the wait, it and
-    all that it started are told to end and killed if they do not, before the exception goes on. It is told to end, too,
-    when we die.
+    It starts in ``folder``, or where we are, without a terminal, so that Ctrl-C reaches us alone. ``started`` is called
+    with the number of its process, with all signals blocked: threads that it makes take none, so that they still
+    interrupt the wait of the main thread. Whatever exception ends the wait, the process and all that it started are
+    told to end and killed if they do not, before the exception goes on.
     """
-    ours, prctl = os.getpid(), find_prctl()
     with log.open("wb") as stderr:
-        process = subprocess.Popen(  # noqa: S603 - the user's program is what we are here to start
+        child = Child(
             command,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=stderr,
             env=environment,
             cwd=folder,
-            process_group=0,
-            preexec_fn=lambda: die_with(ours, prctl),  # noqa: PLW1509 - no thread of ours runs while a program does
+            start_new_session=True,
         )
     try:
         if started is not None:
             previous = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
             try:
-                started(process.pid)
+                started(child.process)
             finally:
                 signal.pthread_sigmask(signal.SIG_SETMASK, previous)
-        end = _end_of(process)
+        return QuietRun(child.wait(), read_tail(log))
     except BaseException:
-        if process.returncode is None:
-            try:
-                end_tree(process.pid, _PATIENCE_S, signal.SIGTERM)
-            finally:
-                _end_of(process)
+        child.end_tree(_PATIENCE_S, signal.SIGTERM)
         raise
-    return QuietRun(end, _tail(log))
 
 
-def _end_of(process: "subprocess.Popen[bytes]") -> End:
-    _, status, usage = os.wait4(process.pid, 0)
-    process.returncode = os.waitstatus_to_exitcode(status)
-    # Linux counts in kilobytes, macOS in bytes.
-    return End(status, usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024))
-
-
-def end_tree(leader: int, patience_s: float, request: signal.Signals | None = None) -> bool:
-    """Ends a process that leads a group, and all that it started; true if it ended by itself in this time.
-
-    Its group is sent ``request`` first, then given time, then killed with every descendant that left the group. The
-    caller has to wait for the leader afterwards: until then its number cannot be another process's.
-    """
-    import psutil  # the user's process imports this module for the names of its ranks, and needs none of it
-
-    started = _descendants(leader)
-    try:
-        if request is not None:
-            _signal(leader, request)
-        until_s = time.monotonic() + patience_s
-        while not has_ended(leader) and time.monotonic() < until_s:
-            time.sleep(_LOOK_S)
-        return has_ended(leader)
-    finally:
-        started |= _descendants(leader)
-        _signal(leader, signal.SIGKILL)
-        for each in started:
-            # psutil does not confuse one that left the group with a later process of its number.
-            with contextlib.suppress(psutil.Error):
-                each.kill()
-        # A killed process is there until the system has taken it apart.
-        psutil.wait_procs(started, timeout=_GONE_S)
-
-
-def _descendants(process: int) -> "set[psutil.Process]":
-    """The processes that it started and that those started, as long as they can be found from it."""
-    import psutil
-
-    try:
-        return set(psutil.Process(process).children(recursive=True))
-    except psutil.Error:
-        return set()
-
-
-def _signal(group: int, number: signal.Signals) -> None:
-    with contextlib.suppress(ProcessLookupError, PermissionError):  # it has ended by itself
-        os.killpg(group, number)
-
-
-def has_ended(process: int) -> bool:
-    """True if a child of this process has ended and was not waited for yet."""
-    return os.waitid(os.P_PID, process, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
-
-
-def _tail(log: Path) -> str:
+def read_tail(log: Path) -> str:
+    """The end of a log."""
     with log.open("rb") as file:
         file.seek(max(0, log.stat().st_size - _TAIL_BYTES))
         return file.read().decode("utf-8", "replace")

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from bottleneck.experiment.interventions.subject import Change, Missing, NotApplicable, Subject
+from bottleneck.experiment.program import Program
 from bottleneck.experiment.variants import serve
 
 PROGRAM = """
@@ -107,4 +108,4 @@ CHANGES = {
 }
 
 if __name__ == "__main__":
-    serve(sys.argv[1], CHANGES)
+    serve(Program.from_json(sys.argv[1]), CHANGES)

@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from bottleneck.experiment.program import Program
-from bottleneck.experiment.worker import Refused, Worker, signal_name
+from bottleneck.experiment.worker import Refused, Worker
 from tests.experiment import own_changes
 
 pytest.importorskip("torch")
@@ -96,7 +96,7 @@ def test_a_program_that_ends_its_process_is_reported_with_its_last_words(tmp_pat
 
 def test_the_process_is_gone_when_the_block_ends(program: Program, tmp_path: Path) -> None:
     with Worker(program, tmp_path / "log.txt", None, CHILD) as worker:
-        process = worker._process.pid
+        process = worker._child.process
         os.kill(process, 0)
     with pytest.raises(ProcessLookupError):
         os.kill(process, 0)
@@ -109,7 +109,9 @@ def test_a_process_that_left_the_group_of_its_worker_is_ended_too(program: Progr
     with Worker(program, tmp_path / "log.txt", None, CHILD) as worker:
         worker.build("original")
         sleepers = [
-            each.pid for each in psutil.Process(worker._process.pid).children(recursive=True) if each.name() == "sleep"
+            each.pid
+            for each in psutil.Process(worker._child.process).children(recursive=True)
+            if each.name() == "sleep"
         ]
     assert sleepers
     _wait_until(lambda: not any(map(_is_running, sleepers)))
@@ -121,7 +123,7 @@ from pathlib import Path
 from bottleneck.experiment.worker import Worker
 from bottleneck.experiment.program import Program
 with Worker(Program(sys.argv[1]), Path(sys.argv[2]), None, sys.argv[3:]) as worker:
-    print(worker._process.pid, flush=True)
+    print(worker._child.process, flush=True)
     worker.build("original")
 """
 _ENDLESS = (
@@ -158,8 +160,3 @@ def _wait_until(is_so: object, seconds: float = 120.0) -> None:
     while not is_so():
         assert time.monotonic() < until
         time.sleep(0.05)
-
-
-def test_signals_have_names_where_they_have_any() -> None:
-    assert signal_name(11) == "SIGSEGV"
-    assert signal_name(63) == "signal 63"

@@ -16,7 +16,6 @@ class Program(Child):
     """A program that dies of the signals in ``deadly``; remembers all that it gets."""
 
     def __init__(self, folder: Path, *deadly: int) -> None:
-        super().__init__(0)
         self.folder, self.deadly = folder, deadly
         self.got: list[tuple[int, bool]] = []
         self.died = False

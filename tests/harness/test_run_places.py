@@ -125,7 +125,7 @@ def test_a_run_that_cannot_start_takes_its_folder_away(tmp_path: Path) -> None:
     code = (
         "from bottleneck.harness import supervise\n"
         "def fork(*_): raise OSError(11, 'Resource temporarily unavailable')\n"
-        "supervise.os.fork = fork\n"
+        "supervise.subprocess.Popen = fork\n"
         "from bottleneck.cli import main; main(['run', '-o', 'out', '--telemetry-ms', '0', 'program.py'])"
     )
     (tmp_path / "program.py").write_text(RAN)

@@ -7,7 +7,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from bottleneck.harness.supervise import End, MemoryKills, describe_end, run_quietly
+from bottleneck.harness.supervise import End, MemoryKills, describe_end, run_quietly, supervise
 
 
 def died_of(number: int) -> End:
@@ -62,6 +62,16 @@ def test_a_process_that_ended_can_be_told_apart_from_one_that_died() -> None:
         os._exit(3)
     end = End(os.waitpid(process, 0)[1], 0)
     assert (end.signal, end.status) == (None, 3)
+
+
+def test_a_command_that_cannot_be_started_ends_as_in_a_shell(capfd: pytest.CaptureFixture[str]) -> None:
+    assert supervise(["/no/such/python"], lambda child: pytest.fail("nothing was started")).status == 126
+    assert "error: cannot start /no/such/python: " in capfd.readouterr().err
+
+
+def test_a_quiet_command_has_no_terminal_at_which_it_could_wait(tmp_path: Path) -> None:
+    program = "import os, sys; sys.exit(os.getsid(0) != os.getpid())"
+    assert run_quietly([sys.executable, "-c", program], tmp_path / "log.txt", os.environ).end.status == 0
 
 
 def test_a_command_whose_wait_is_interrupted_is_ended_with_all_that_it_started(tmp_path: Path) -> None:
