@@ -21,6 +21,8 @@ from bottleneck.report.document import TableSection, Waterfall
 from bottleneck.report.json_text import to_json
 from bottleneck.schema.comparison import Bar, CompareSide, Comparison, CounterStep
 from bottleneck.schema.counters import Counts, Fingerprint, Lock
+from bottleneck.schema.gate_result import TimeResult
+from bottleneck.schema.measurements import Ratio, Timing
 
 from .samples import ROOT, SAMPLES
 
@@ -75,7 +77,19 @@ def test_two_recordings_make_a_waterfall(capsys: pytest.CaptureFixture[str], tmp
     assert _run(["compare", MLP, LARGER, "--plot", str(picture)]) == 0
     out = capsys.readouterr().out
     assert "Where the change comes from" in out and "What changed" in out
+    assert "two recordings of the same code differ by up to" in " ".join(out.split()).partition(". ")[0]
     assert picture.read_text(encoding="utf-8").count("<path") > 10
+
+
+def test_counters_come_before_times_in_every_format(capsys: pytest.CaptureFixture[str]) -> None:
+    for form, counters, times in (
+        ("terminal", "Counters that differ", "Where the change comes from"),
+        ("markdown", "Counters that differ", "Where the change comes from"),
+        ("json", '"counters"', '"bars"'),
+    ):
+        assert _run(["compare", MLP, LARGER, "-f", form]) == 0
+        out = capsys.readouterr().out
+        assert 0 < out.index(counters) < out.index(times)
 
 
 def test_json_goes_to_a_file_and_markdown_to_the_screen(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -191,9 +205,13 @@ def test_a_file_goes_before_a_ref_of_its_name_and_it_is_said(capsys: pytest.Capt
 
 @pytest.mark.process
 def test_a_commit_against_the_working_tree_marks_the_line_that_changed(
-    capsys: pytest.CaptureFixture[str], clone: Path
+    capsys: pytest.CaptureFixture[str], clone: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("torch", reason="torch is not installed")
+    turns = TimeResult(
+        "fine", ratio=Ratio(1.01, 0.99, 1.03, 7), base_us=Timing(100, 99, 101, 7), candidate_us=Timing(101, 99, 103, 7)
+    )
+    monkeypatch.setattr("bottleneck.experiment.paired_processes.time_in_pairs", lambda *_, **__: turns)
     (clone / "program.py").write_text(CHANGED)
     assert _run(["compare", "main", ".", "--workload", "program.py", "--set", "batch_size=8", "-f", "json"]) == 0
     told = capsys.readouterr()
@@ -204,7 +222,9 @@ def test_a_commit_against_the_working_tree_marks_the_line_that_changed(
     assert new[0]["source"].endswith("program.py:9") and new[0]["is_touched"]
     others = [row["is_touched"] for row in document["rows"] if row["name"] == "aten::sum"]
     assert others == [False]
-    assert any("not in turns" in note for note in document["notes"])
+    assert not any("not in turns" in note for note in document["notes"])
+    assert (document["before"]["step_us"], document["after"]["step_us"]) == pytest.approx((100.0, 101.0))
+    assert document["time_floor"]["basis"] == "turns" and "so this does not tell" in document["sentence"]
     assert not any("touches no line" in note for note in document["notes"])
     assert next(step for step in document["counters"] if step["name"] == "ops")["after"] is not None
     assert not list(clone.glob("bottleneck-*"))
@@ -297,7 +317,8 @@ def test_another_device_is_said_before_all_else(compared: dict[str, Comparison])
 
 
 def test_layers_that_change_alike_are_one_line(compared: dict[str, Comparison]) -> None:
-    rows = next(part for part in build(compared["devices"]).sections if isinstance(part, TableSection)).rows
+    tables = [part for part in build(compared["devices"]).sections if isinstance(part, TableSection)]
+    rows = next(part for part in tables if part.title.startswith("What changed")).rows
     attention = next(row for row in rows if row.cells[0] == "aten::_flash_attention_forward")
     assert "in 4 modules" in attention.details and attention.cells[1] == "4"
 

@@ -3,7 +3,7 @@
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -32,15 +32,19 @@ from bottleneck.commands.report_options import (
 if TYPE_CHECKING:
     from bottleneck.compare.sides import ComparedSide, Touched
     from bottleneck.experiment.program import Program, Side
+    from bottleneck.experiment.record_once import Ceilings
     from bottleneck.pipeline import Options
     from bottleneck.schema.comparison import Comparison
-    from bottleneck.schema.gate_result import Limit
+    from bottleneck.schema.gate_result import Limit, TimeResult
+    from bottleneck.schema.measurements import Timing
 
 Kind = Literal["lock", "recorded", "ref", "worktree"]
 Say = Callable[[str], None]
 
 _WORKTREE = "worktree"
 _LONGEST_LABEL = 40
+# With fewer pairs no interval excludes anything; a difference that they show is confirmed by as many again.
+_PAIRS = 7
 _LOCK_SUFFIX = ".toml"
 _TRACES = ("*.json", "*.json.gz")
 
@@ -231,14 +235,19 @@ def _compare(
     from bottleneck.compare.build import compare
     from bottleneck.compare.change_summary import source_notes
 
-    recorder = None if program is None else _recorder(program, scratch, say)
-    before, after = (
-        _read_side(source, label, options) if recorder is None or not source.has_code else recorder(source)
-        for source, label in zip(sources, labels_of(sources), strict=True)
-    )
-    touched = _touched(*sources)
-    comparison = compare(before, after, touched)
     are_recorded = all(source.has_code for source in sources)
+    timed: TimeResult | None = None
+    if program is not None and are_recorded:
+        before, after, timed = _record_both(sources, program, scratch, say)
+    else:
+        before, after = (
+            _record_one(source, program, scratch, say)
+            if program is not None and source.has_code
+            else _read_side(source, label, options)
+            for source, label in zip(sources, labels_of(sources), strict=True)
+        )
+    touched = _touched(*sources)
+    comparison = compare(before, after, touched, timed)
     notes = source_notes(comparison, are_recorded=are_recorded, has_diff=touched is not None)
     return replace(comparison, notes=(*comparison.notes, *notes))
 
@@ -262,24 +271,49 @@ def _read_side(source: SideSource, label: str, options: "Options") -> "ComparedS
     return ComparedSide(label, source.text, case=case, counts=count(case))
 
 
-def _recorder(program: "Program", scratch: Path, say: Say) -> "Callable[[SideSource], ComparedSide]":
-    """A function that records the program at a commit or in the working tree, judged by ceilings that sides share."""
-    from bottleneck.calibrate.cache import find_calibration
+def _record_one(source: SideSource, program: "Program", scratch: Path, say: Say) -> "ComparedSide":
+    """The program recorded at a commit or in the working tree."""
+    with _side_at(source, program, scratch) as side:
+        return _record(program, side, scratch, _shared_ceilings(say), say)
+
+
+def _record_both(
+    sources: Sequence[SideSource], program: "Program", scratch: Path, say: Say
+) -> "tuple[ComparedSide, ComparedSide, TimeResult]":
+    """Both sides, whose ledgers add up to the steps that were timed in turns, as the gate times them."""
+    from bottleneck.experiment.paired_processes import TimingEffort, time_in_pairs
+
+    ceilings = _shared_ceilings(say)
+    with ExitStack() as stack:
+        before, after = (stack.enter_context(_side_at(source, program, scratch)) for source in sources)
+        say(f"timing both in turns, in {_PAIRS} pairs of fresh processes or twice as many; this takes some minutes")
+        timed = time_in_pairs(program, before, after, TimingEffort(pairs_at_most=_PAIRS), tell=say)
+        if timed.base_us is None:
+            say(f"no turns were taken: {timed.reason}")
+        old = _record(program, before, scratch, ceilings, say, timed.base_us)
+        new = _record(program, after, scratch, ceilings, say, timed.candidate_us)
+    return old, new, timed
+
+
+def _record(
+    program: "Program", side: "Side", scratch: Path, ceilings: "Ceilings", say: Say, step: "Timing | None" = None
+) -> "ComparedSide":
+    """One side recorded once, judged by ceilings that sides share; ``step`` is its time where that is known better."""
     from bottleneck.compare.sides import ComparedSide
-    from bottleneck.experiment.record_once import Ceilings, record_side
+    from bottleneck.experiment.record_once import record_side
     from bottleneck.gate.count import count
 
-    ceilings = Ceilings(lambda notes: find_calibration(notes.device_facts, notes.threads, say))
+    say(f"recording {program.target} at {side.label}")
+    folder = Path(tempfile.mkdtemp(prefix="side-", dir=scratch))
+    case = record_side(program, folder, side, ceilings, step)
+    return ComparedSide(side.label, side.label, case=case, counts=count(case, side.folder))
 
-    def record(source: SideSource) -> ComparedSide:
-        with _side_at(source, program, scratch) as side:
-            say(f"recording {program.target} at {source.label}")
-            folder = Path(tempfile.mkdtemp(prefix="side-", dir=scratch))
-            case = record_side(program, folder, side, ceilings)
-            counts = count(case, side.folder)
-        return ComparedSide(source.label, source.label, case=case, counts=counts)
 
-    return record
+def _shared_ceilings(say: Say) -> "Ceilings":
+    from bottleneck.calibrate.cache import find_calibration
+    from bottleneck.experiment.record_once import Ceilings
+
+    return Ceilings(lambda notes: find_calibration(notes.device_facts, notes.threads, say))
 
 
 @contextmanager

@@ -6,13 +6,15 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from bottleneck import __version__
-from bottleneck.compare.change_summary import change_sentence, counter_sentence, find_noise, find_notes, find_parts
+from bottleneck.compare.change_summary import change_sentence, counter_sentence, find_notes, find_parts
 from bottleneck.compare.conditions import find_conditions
 from bottleneck.compare.matching import WorkMatch, match
 from bottleneck.compare.pieces import BUSY_ACCOUNTS, DISPATCH, Piece, common_shapes, find_work
 from bottleneck.compare.sides import ComparedSide, Diff, Touched, clean_us, describe_side
+from bottleneck.compare.time_floor import find_floor, row_floor
 from bottleneck.schema.comparison import Bar, ChangeKind, ChangeRow, Comparison, CounterStep, MatchedBy
 from bottleneck.schema.counters import COUNTERS
+from bottleneck.schema.gate_result import TimeResult
 
 # Names of C++ kernels reach kilobytes; a row that pools several shows the beginning of each.
 _LONGEST_NAME = 80
@@ -23,31 +25,36 @@ _LEAST_LOST = 0.01
 _MOST_OF_IT = 0.5
 
 
-def compare(before: ComparedSide, after: ComparedSide, touched: Touched | None = None) -> Comparison:
+def compare(
+    before: ComparedSide, after: ComparedSide, touched: Touched | None = None, timed: TimeResult | None = None
+) -> Comparison:
     """The changes between two sides, which add up to that of the step; counters alone where a side has no times.
 
     ``touched`` are the lines that the diff between the sides changes, by file; rows that name one are marked.
+    ``timed`` are the turns that both sides took, where they did.
     """
-    if before.step_us is None or after.step_us is None:
+    floor = find_floor(before, after, timed)
+    if floor is None:
         return _compare_counters(before, after)
-    diff, noise = Diff(touched), find_noise(before, after)
+    diff, row_share = Diff(touched), row_floor(before, after)
     in_full = before.is_full and after.is_full
     matches = match(find_work(before, in_full), find_work(after, in_full))
-    rows = _sorted(_row(each, noise.row_share, diff) for each in matches)
+    rows = _sorted(_row(each, row_share, diff) for each in matches)
     bars = find_bars(before, after, diff)
     idle = tuple(bar for bar in bars if bar.account not in BUSY_ACCOUNTS)
-    conditions = find_conditions(before, after, matches)
+    conditions, counters = find_conditions(before, after, matches), _counters(before, after)
     return Comparison(
         describe_side(before),
         describe_side(after),
         conditions=conditions,
         bars=bars,
         rows=rows,
-        modules=fold_modules(rows, noise.row_share),
+        modules=fold_modules(rows, row_share),
         idle=idle,
-        counters=_counters(before, after),
-        notes=find_notes(before, after, noise, rows),
-        sentence=change_sentence((before, after), find_parts(rows, idle), noise, conditions),
+        counters=counters,
+        time_floor=floor,
+        notes=find_notes(before, after, row_share, rows),
+        sentence=change_sentence((before, after), counters, find_parts(rows, idle), floor, conditions),
         version=__version__,
     )
 

@@ -1,4 +1,4 @@
-"""Summarises a comparison in one sentence and notes: the change of the step, its largest parts, and its noise."""
+"""Summarises a comparison in one sentence and notes: counters, the change of the step, its floor, and its parts."""
 
 import math
 import re
@@ -9,57 +9,11 @@ from functools import lru_cache
 from bottleneck.compare.conditions import DEVICE
 from bottleneck.compare.pieces import UNLISTED
 from bottleneck.compare.sides import ComparedSide
+from bottleneck.compare.time_floor import FEWEST_STEPS, describe_floor, has_few_steps
 from bottleneck.schema.accounts import phrase_of
-from bottleneck.schema.comparison import Bar, ChangeRow, Comparison, Condition, CounterStep
+from bottleneck.schema.comparison import Bar, ChangeRow, Comparison, Condition, CounterStep, TimeFloor
+from bottleneck.schema.counters import COUNTERS
 from bottleneck.units import format_share, format_us
-
-# With fewer steps the range of their times does not predict the next recording.
-FEWEST_STEPS = 3
-# The assumed spread of a recording with too few steps: kernel times repeat within a few percent.
-ASSUMED_SPREAD = 0.05
-
-
-@dataclass(frozen=True)
-class Noise:
-    """The expected difference between two recordings of the same code.
-
-    ``share`` is that difference relative to the time; ``is_known`` is false if a side has too few steps to estimate it.
-    ``is_within`` is true if the change of the step is no larger; None where that is not known. ``row_share`` is the
-    same for a row: kernels of a device repeat within a few percent, however much the host's part of a step varies.
-    """
-
-    share: float
-    is_known: bool
-    is_within: bool | None
-    row_share: float = ASSUMED_SPREAD
-
-
-def find_noise(before: ComparedSide, after: ComparedSide) -> Noise:
-    """Noise of a difference: the spreads of both medians, taken as independent (root of the sum of squares)."""
-    spreads = [_spread(side) for side in (before, after)]
-    known = [spread for spread in spreads if spread is not None]
-    share = math.hypot(*(ASSUMED_SPREAD if spread is None else spread for spread in spreads))
-    is_known = len(known) == len(spreads)
-    old, new = before.step_us, after.step_us
-    is_on_host = any(side.analysis is not None and side.analysis.device.kind == "cpu" for side in (before, after))
-    row_share = share if is_on_host else min(share, ASSUMED_SPREAD)
-    if not is_known or old is None or new is None:
-        return Noise(share, is_known, None, row_share)
-    return Noise(share, True, abs(new - old) <= share * max(old, new), row_share)
-
-
-def _spread(side: ComparedSide) -> float | None:
-    """Half of the interval of the median step as a share of it; null where there are too few steps.
-
-    The steps are those behind the ledger: unprofiled ones where they were measured.
-    """
-    steps = None if side.analysis is None else side.analysis.steps
-    timing = None if steps is None else steps.unprofiled_us or steps.profiled_us
-    if timing is None or timing.n < FEWEST_STEPS or not 0 < timing.median < math.inf:
-        return None
-    half = (timing.high - timing.low) / 2 / timing.median
-    return half if 0 <= half < math.inf else None
-
 
 # The number of parts listed, each at least this share of the change.
 _MOST_PARTS = 3
@@ -81,23 +35,55 @@ class ChangePart:
 
 
 def change_sentence(
-    sides: Sequence[ComparedSide], parts: Sequence[ChangePart], noise: Noise, conditions: Iterable[Condition]
+    sides: Sequence[ComparedSide],
+    counters: Iterable[CounterStep],
+    parts: Sequence[ChangePart],
+    floor: TimeFloor,
+    conditions: Iterable[Condition],
 ) -> str:
-    """The sentence; ``parts`` are the parts of the change, most first."""
+    """The sentence: exact counters first, then the times; ``parts`` are the parts of the change, most first."""
+    told = _time_sentence(sides, parts, floor, [each for each in conditions if each.weight == "breaks"])
+    lead = _counter_lead(counters)
+    return f"{lead[:1].upper()}{lead[1:]}; {told[:1].lower()}{told[1:]}" if lead else told
+
+
+def _time_sentence(
+    sides: Sequence[ComparedSide], parts: Sequence[ChangePart], floor: TimeFloor, breaking: Sequence[Condition]
+) -> str:
     before, after = sides
     old, new = before.step_us or 0.0, after.step_us or 0.0
-    breaking = [condition for condition in conditions if condition.weight == "breaks"]
-    is_other_device = any(condition.what == DEVICE for condition in breaking)
     if old == new:
         return f"The step takes {format_us(new)} on both sides.{_inside(parts, new)}"
-    if noise.is_within and not is_other_device:
-        return (
-            f"The step takes as long as before, {format_us(new)} against {format_us(old)}: "
-            f"differences below {format_share(noise.share)} are within the spread of their steps.{_inside(parts, new)}"
-        )
-    causes = _causes(parts, new - old)
-    opening = _other_device(before, after, old, new) if is_other_device else _opening(old, new)
-    return f"{opening}{causes}{_others(parts, new - old)}.{_besides(breaking) if breaking else _doubt(noise)}"
+    causes = f"{_causes(parts, new - old)}{_others(parts, new - old)}.{_besides(breaking)}"
+    if any(condition.what == DEVICE for condition in breaking):
+        return f"{_other_device(before, after, old, new)}{causes}"
+    if floor.is_within:
+        return f"{_opening(old, new)}; {describe_floor(floor)}, so this does not tell.{_inside(parts, new)}"
+    return f"{_opening(old, new)}, where {describe_floor(floor)}{causes}"
+
+
+# The counters of a sentence, those first whose growth costs most.
+_TOLD = ("syncs", "launches", "copies", "h2d_copies", "d2h_copies", "graph_breaks", "recompiles", "ops", "module_calls")
+_MOST_COUNTERS = 3
+
+
+def _counter_lead(counters: Iterable[CounterStep]) -> str:
+    """'syncs 4 -> 5, kernel launches 303 -> 311 and 2 more counters per step'; empty where none differs."""
+    differing = {
+        each.name: each for each in counters if None not in (each.before, each.after) and each.before != each.after
+    }
+    names = [*(name for name in _TOLD if name in differing), *(name for name in differing if name not in _TOLD)]
+    shown = [_counter_words(differing[name]) for name in names[:_MOST_COUNTERS]]
+    if not shown:
+        return ""
+    more = len(names) - len(shown)
+    others = f" and {more} more counter{'s' if more > 1 else ''}" if more else ""
+    return f"{', '.join(shown)}{others} per step"
+
+
+def _counter_words(step: CounterStep) -> str:
+    name = COUNTERS[step.name].many if step.name in COUNTERS else _short(step.name)
+    return f"{name} {step.before:,} -> {step.after:,}"
 
 
 def counter_sentence(counters: Sequence[CounterStep]) -> str:
@@ -180,12 +166,6 @@ def _besides(breaking: Sequence[Condition]) -> str:
     return f" {opening} differ{'' if len(differing) == len(breaking) else ' too'}: {'; '.join(differing)}."
 
 
-def _doubt(noise: Noise) -> str:
-    if not noise.is_known:
-        return " How much the steps themselves vary is not known: a side has too few of them."
-    return f" Differences below {format_share(noise.share)} are within the spread of their steps."
-
-
 def _row_words(rows: Sequence[ChangeRow]) -> str:
     first, place = rows[0], _place(rows)
     is_pooled = first.family is not None and first.name.startswith(f"{first.family}: ")
@@ -235,12 +215,14 @@ def _short(name: str) -> str:
 _WORTH_A_NOTE = 0.01
 
 
-def find_notes(before: ComparedSide, after: ComparedSide, noise: Noise, rows: Sequence[ChangeRow]) -> tuple[str, ...]:
+def find_notes(
+    before: ComparedSide, after: ComparedSide, row_share: float, rows: Sequence[ChangeRow]
+) -> tuple[str, ...]:
     """One sentence each."""
     return (
         *_of_devices(before, after),
         *_of_ranks(before, after),
-        *_of_noise(noise),
+        *_of_rows(before, after, row_share),
         *_of_calls(before, after),
         *_of_work(before, after, rows),
     )
@@ -261,13 +243,10 @@ def _of_ranks(before: ComparedSide, after: ComparedSide) -> list[str]:
     ]
 
 
-def _of_noise(noise: Noise) -> list[str]:
-    if noise.is_known:
-        return []
-    return [
-        f"A side has fewer than {FEWEST_STEPS} steps, too few to estimate their spread: "
-        f"rows count as the same within {format_share(ASSUMED_SPREAD)}."
-    ]
+def _of_rows(before: ComparedSide, after: ComparedSide, row_share: float) -> list[str]:
+    few = any(map(has_few_steps, (before, after)))
+    why = f"A side has fewer than {FEWEST_STEPS} steps, too few to estimate their spread: " if few else ""
+    return [f"{why}rows count as the same within {format_share(row_share)}."] if few else []
 
 
 def _of_calls(before: ComparedSide, after: ComparedSide) -> list[str]:
@@ -296,7 +275,8 @@ _UNTOUCHED = (
 
 def source_notes(comparison: Comparison, *, are_recorded: bool, has_diff: bool) -> list[str]:
     """Notes on sides that were recorded from sources for this comparison, or that a diff of the sources separates."""
-    notes = [_NOT_IN_TURNS] if are_recorded else []
+    is_timed = comparison.time_floor is not None and comparison.time_floor.basis == "turns"
+    notes = [_NOT_IN_TURNS] if are_recorded and not is_timed else []
     return [*notes, *([_UNTOUCHED] if has_diff and is_untouched(comparison) else [])]
 
 

@@ -1,4 +1,4 @@
-"""Builds the document of a comparison: conditions, sentence, and rows that add up to the change of the step."""
+"""Builds the document of a comparison: conditions, sentence, counters, and rows that add up to the step's change."""
 
 import math
 import re
@@ -462,7 +462,7 @@ _BESIDES, _ALSO = "Not only the code differs:", "Also:"
 
 def build(comparison: Comparison, top: int = TOP) -> Document:
     """The document of a comparison, with at most ``top`` ops."""
-    sections: list[Section | None] = []
+    sections: list[Section | None] = [_counters(comparison)]
     if comparison.change_us is not None and comparison.bars:
         numbers = rounded(comparison)
         sections += [
@@ -470,7 +470,7 @@ def build(comparison: Comparison, top: int = TOP) -> Document:
             rows(comparison, numbers, top),
             modules(comparison, numbers, min(top, _MOST_MODULES)),
         ]
-    sections += [_counters(comparison), _notes(comparison)]
+    sections.append(_notes(comparison))
     return Document(
         headline="compare",
         subject=title(comparison),

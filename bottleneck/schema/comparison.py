@@ -1,12 +1,13 @@
 """Frozen records of a comparison: conditions, waterfall, rows and counters that changed."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
 from bottleneck.schema.analysis import Verdict
 from bottleneck.schema.counters import Counts
 from bottleneck.schema.doc import Doc
+from bottleneck.schema.measurements import Ratio
 
 COMPARE_SCHEMA = "bottleneck/compare/2"
 
@@ -116,18 +117,42 @@ class CounterStep:
     )
 
 
+# Evidence for the difference between two recordings of the same code: both sides timed in turns, how far the steps of a
+# recording or its windows lie apart, or what was measured of others, quiet and beside other programs.
+FloorBasis = Literal["turns", "steps", "windows", "measured elsewhere", "measured elsewhere, busy"]
+
+
+@dataclass(frozen=True)
+class TimeFloor:
+    """The difference of step times that two recordings of the same code may show, and what that rests on."""
+
+    share: Annotated[float, Doc("difference up to which times do not tell a change of the code", "share")]
+    basis: Annotated[FloorBasis, Doc("evidence for it")]
+    is_within: Annotated[bool, Doc("whether the change of the step is no larger")]
+    turns: Annotated[Ratio | None, Doc("after / before where both were timed in turns, else null")] = None
+
+
 @dataclass(frozen=True)
 class Comparison:
     """Both sides, the differences besides the code, and the change of the step, by account and by op.
 
-    ``bars`` add up to the change of the step. So do ``rows`` with ``idle`` (the bars of no busy time): ``rows`` are all
-    busy work, most change first. ``modules`` are the rows folded by module path. One that does not add up cannot be
-    built (AssertionError).
+    Counters come before times, since they are exact. ``bars`` add up to the change of the step. So do ``rows`` with
+    ``idle`` (the bars of no busy time): ``rows`` are all busy work, most change first. ``modules`` are the rows folded
+    by module path. One that does not add up cannot be built (AssertionError).
     """
 
+    schema: Annotated[str, Doc("format of this document; other values are other formats")] = field(
+        default=COMPARE_SCHEMA, kw_only=True
+    )
+    version: Annotated[str, Doc("version of bottleneck that compared")] = field(default="", kw_only=True)
+    conditions: Annotated[tuple[Condition, ...], Doc("differences besides the code")] = field(default=(), kw_only=True)
+    counters: Annotated[tuple[CounterStep, ...], Doc("counters on both sides")] = field(default=(), kw_only=True)
+    sentence: Annotated[str, Doc("the change in words")] = field(default="", kw_only=True)
+    time_floor: Annotated[
+        TimeFloor | None, Doc("difference of times that the same code may show; null where a side has no times")
+    ] = field(default=None, kw_only=True)
     before: Annotated[CompareSide, Doc("the base")]
     after: Annotated[CompareSide, Doc("the candidate")]
-    conditions: Annotated[tuple[Condition, ...], Doc("differences besides the code")] = ()
     bars: Annotated[
         tuple[Bar, ...], Doc("the change by account of the ledger; they add up to the change of the step")
     ] = ()
@@ -136,11 +161,7 @@ class Comparison:
     ] = ()
     modules: Annotated[tuple[ChangeRow, ...], Doc("the rows folded by module path")] = ()
     idle: Annotated[tuple[Bar, ...], Doc("the bars of idle time")] = ()
-    counters: Annotated[tuple[CounterStep, ...], Doc("counters on both sides")] = ()
     notes: Annotated[tuple[str, ...], Doc("limits of this comparison")] = ()
-    sentence: Annotated[str, Doc("the change in words")] = ""
-    schema: Annotated[str, Doc("format of this document; other values are other formats")] = COMPARE_SCHEMA
-    version: Annotated[str, Doc("version of bottleneck that compared")] = ""
 
     def __post_init__(self) -> None:
         if self.before.step_us is None or self.after.step_us is None:

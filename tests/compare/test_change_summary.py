@@ -26,15 +26,16 @@ def test_new_work_is_reported_with_its_count_module_and_line() -> None:
         side(_LAYERS, {"python": 1000.0}), side([*_LAYERS, _COPIES], {"python": 1600.0}), rope__py=frozenset({88})
     )
     assert said == (
-        "The step takes 5.80 ms (14.1 %) more: 5.20 ms of it in 24 new aten::copy_ of Net_0.Rotary_0 "
-        "(rope.py:88, changed here), 600 us in Python between ops. "
-        "Differences below 0.1 % are within the spread of their steps."
+        "The step takes 5.80 ms (14.1 %) more, where two recordings of the same code differ by up to about 10 %: "
+        "5.20 ms of it in 24 new aten::copy_ of Net_0.Rotary_0 (rope.py:88, changed here), "
+        "600 us in Python between ops."
     )
 
 
 def test_gone_work_is_reported_the_other_way() -> None:
     said = _tell(side([*_LAYERS, _COPIES]), side(_LAYERS))
-    assert said.startswith("The step takes 5.20 ms (11.5 %) less: 5.20 ms of it in 24 aten::copy_ of Net_0.Rotary_0")
+    assert said.startswith("The step takes 5.20 ms (11.5 %) less, where ")
+    assert ": 5.20 ms of it in 24 aten::copy_ of Net_0.Rotary_0" in said
     assert "that are gone" in said
 
 
@@ -44,22 +45,15 @@ def test_layers_of_one_kind_are_reported_together() -> None:
     assert "8.00 ms of it in slower aten::addmm of ….Layer_*.Linear_* (net.py:9)" in said
 
 
-def test_a_change_within_the_spread_of_the_steps_is_none() -> None:
-    slower = [replace(row, us=10100.0) for row in _LAYERS]
-    assert _tell(side(_LAYERS), side(slower), half_width=0.05).startswith(
-        "The step takes as long as before, 40.4 ms against 40.0 ms"
-    )
-    assert _tell(side(_LAYERS), side(slower)).startswith("The step takes 400 us (1.0 %) more")
-
-
 def test_what_moved_inside_a_step_of_the_same_length_is_reported() -> None:
     said = _tell(side(_LAYERS), side([work("CompiledFunction", 40000.0, family="triton")]), half_width=0.05)
     assert said.startswith("The step takes 40.0 ms on both sides. Inside it: 40.0 ms more in 1 new CompiledFunction")
 
 
 def test_parts_that_go_the_other_way_are_reported_where_they_count() -> None:
-    said = _tell(side(_LAYERS, {"input": 3000.0}), side([*_LAYERS, _COPIES], {"input": 500.0}))
-    assert said.startswith("The step takes 2.70 ms (6.3 %) more: 5.20 ms of it")
+    copies = replace(_COPIES, us=8200.0)
+    said = _tell(side(_LAYERS, {"input": 3000.0}), side([*_LAYERS, copies], {"input": 500.0}))
+    assert said.startswith("The step takes 5.70 ms (13.3 %) more, where ")
     assert "against that 2.50 ms less elsewhere, 2.50 ms of it in waiting for data" in said
 
 
@@ -72,9 +66,9 @@ def test_another_device_is_reported_as_a_ratio_and_not_as_a_change_of_code() -> 
 
 
 def test_a_wait_is_reported_with_the_line_that_it_comes_from() -> None:
-    idle = (IdleCause("sync", 900.0, 0.1, "train.py:141", 2.0), IdleCause("sync", 100.0, 0.1, "train.py:7", 1.0))
-    said = _tell(side(_LAYERS), side(_LAYERS, {"sync": 1000.0}, idle=idle))
-    assert "1.00 ms of it in waiting in synchronisations (train.py:141)" in said
+    idle = (IdleCause("sync", 9000.0, 0.1, "train.py:141", 2.0), IdleCause("sync", 1000.0, 0.1, "train.py:7", 1.0))
+    said = _tell(side(_LAYERS), side(_LAYERS, {"sync": 10_000.0}, idle=idle))
+    assert "10.0 ms of it in waiting in synchronisations (train.py:141)" in said
 
 
 def test_names_are_shortened_and_hold_no_control_characters() -> None:
