@@ -8,6 +8,7 @@ import os
 import shlex
 import sys
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
@@ -43,9 +44,10 @@ def record(
     ``warmup`` of them; some are timed, then ``steps`` (5) are profiled: 30 to 80 in all. A shorter loop gives what
     there is, down to one step, a longer one goes on at full speed.
 
-    The folder must be new or empty; ``force`` replaces what an earlier recording left there. ``quiet`` writes nothing
-    to stderr. UsageError if the arguments make no sense, the folder is taken, or another block is being recorded. What
-    fails later is said at the end, and stands in ``warnings``.
+    Where the folder holds something, the recording goes to the next of FOLDER-2, FOLDER-3, … that does not, and a line
+    at the end says so; ``force`` replaces an earlier recording instead. ``quiet`` writes nothing to stderr. UsageError
+    if the arguments make no sense, the folder cannot be made, or another block is being recorded. What fails later is
+    said at the end, and stands in ``warnings``.
     """
     for name, value, least in (("steps", steps, 1), ("warmup", warmup, 0)):
         if value is not None and (not isinstance(value, int) or value < least):
@@ -76,10 +78,10 @@ class _Work:
 
 
 class RecordedBlock:
-    """The context of a block: its ``folder``, and after it the ``warnings`` of the recording."""
+    """The context of a block: its ``folder`` from its beginning on, and after it the ``warnings`` of the recording."""
 
     def __init__(self, folder: Path, options: _BlockOptions) -> None:
-        self.folder = folder
+        self.folder = self._wanted = folder
         self.warnings: tuple[str, ...] = ()
         self._options = options
         self._work: _Work | None = None
@@ -132,9 +134,9 @@ class RecordedBlock:
         from bottleneck.harness.messages import Plan
 
         options = self._options
-        place = _place(self.folder, force=options.force)
+        self.folder, place = _make_place(self._wanted, force=options.force)
         plan = Plan(
-            folder=str(place.make()),
+            folder=str(place.folder),
             form="script",
             target=_command()[0],
             module=False,
@@ -164,7 +166,7 @@ class RecordedBlock:
         self.warnings = recording.warnings
         remove_notes(Path(work.plan.folder))
         work.folder.release()
-        self._say(_summary(self.folder, recording))
+        self._say(_summary(self._wanted, self.folder, recording))
 
     def _leave(self) -> None:
         """In a fork: the block goes on there, unmeasured."""
@@ -203,13 +205,22 @@ def _in_code(error: UsageError) -> UsageError:
     return in_code
 
 
-def _place(folder: Path, *, force: bool) -> "RecordingFolder":
-    """The folder, for this process alone or for all ranks of its job."""
-    from bottleneck.harness.folder import BlockFolder, RecordingFolder
+def _make_place(wanted: Path, *, force: bool) -> "tuple[Path, RecordingFolder]":
+    """The folder, or the next of its name with a number that is free, made for this process or all ranks of its job."""
+    from bottleneck.harness.folder import BlockFolder, FolderTakenError, RecordingFolder
     from bottleneck.harness.messages import rank_of
 
     rank, ranks = rank_of(os.environ)
-    return RecordingFolder(folder, "", force=force) if ranks == 1 else BlockFolder(folder, rank, force=force)
+    for number in count(1):
+        folder = wanted if number == 1 else wanted.with_name(f"{wanted.name}-{number}")
+        place = RecordingFolder(folder, "", force=force) if ranks == 1 else BlockFolder(folder, rank, force=force)
+        try:
+            place.make()
+            break
+        except FolderTakenError:
+            if wanted.name in {"", ".."}:  # the working folder or a root: no name to number
+                raise
+    return folder, place
 
 
 def _command() -> tuple[str, ...]:
@@ -247,7 +258,7 @@ def _complete(work: _Work, error: BaseException | None) -> "Recording | None":
         return finish(work.plan, _ending(remarks), ReportSettings(lambda _: None, read_calibration))
 
 
-def _summary(folder: Path, recording: "Recording") -> str:
+def _summary(wanted: Path, folder: Path, recording: "Recording") -> str:
     from bottleneck.commands.finish_run import describe_steps
 
     shown = shlex.quote(str(folder))
@@ -255,6 +266,8 @@ def _summary(folder: Path, recording: "Recording") -> str:
         lines = [f"recorded {describe_steps(recording)} in {shown}; see: bottleneck report {shown}"]
     else:
         lines = [f"recorded nothing that can be explained in {shown}"]
+    if folder != wanted:
+        lines.append(f"{shlex.quote(str(wanted))} was not empty, so this recording has a folder of its own")
     lines += recording.warnings
     if recording.lacks_ceilings:
         lines.append("the ceilings of this CPU are not known yet: `bottleneck calibrate` measures them, once")

@@ -362,12 +362,42 @@ def test_arguments_that_make_no_sense_are_refused(arguments: dict[str, int], mes
 
 
 @pytest.mark.sample
-def test_a_folder_that_is_taken_is_refused_with_a_remedy_in_code(tmp_path: Path) -> None:
-    (tmp_path / "precious.txt").write_text("mine")
-    with pytest.raises(UsageError, match="not empty") as refused, record(tmp_path):
+def test_a_folder_that_is_taken_is_left_alone_and_the_next_number_recorded_into(tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "precious.txt").write_text("mine")
+    body = """
+    for _ in range(2):
+        with record('out/') as block:
+            train(40)
+        print(block.folder)
+"""
+    ran = train_and(tmp_path, body)
+    assert ran.stdout == "out-2\nout-3\n"
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["precious.txt"]
+    for name in ("out-2", "out-3"):
+        assert ran.recording(name).traces
+        assert f"see: bottleneck report {name}\nbottleneck: out was not empty" in ran.stderr
+
+
+def test_a_block_that_is_entered_again_is_numbered_by_the_name_that_was_asked_for(tmp_path: Path) -> None:
+    body = """
+    block = record('out')
+    for _ in range(3):
+        with block:
+            train(40)
+        print(block.folder)
+"""
+    assert train_and(tmp_path, body).stdout == "out\nout-2\nout-3\n"
+
+
+@pytest.mark.sample
+def test_a_folder_that_cannot_be_made_is_refused_with_a_remedy_in_code(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "link").symlink_to("elsewhere")
+    with pytest.raises(UsageError, match="symbolic link") as refused, record(tmp_path / "link"):
         pass
-    assert any("force=True" in note for note in refused.value.__notes__)
-    assert not any("-o" in note for note in refused.value.__notes__)
+    assert not any(" -o " in note for note in refused.value.__notes__)
+    assert any(str(tmp_path / "elsewhere") in note for note in refused.value.__notes__)
 
 
 def test_force_replaces_an_old_recording_and_nothing_else(tmp_path: Path) -> None:
