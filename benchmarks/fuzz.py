@@ -10,6 +10,7 @@ a minute or over 2 GB, the slowest case and the largest. Exit status 1 where the
 import argparse
 import collections
 import contextlib
+import copy
 import gzip
 import io
 import json
@@ -20,6 +21,7 @@ import shutil
 import signal
 import tempfile
 import time
+import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,6 +32,8 @@ from bottleneck import cli
 ROOT = Path(__file__).parents[1]
 SAMPLES, LOCKS = ROOT / "sample_traces", ROOT / ".bottleneck"
 _SECONDS, _BYTES = 60, 2 * 1024**3
+# Exit status of a case that failed in this harness.
+_LOST = 99
 _LARGEST_TRACE_BYTES = 400_000
 # What a field may hold that no program writes there.
 _ODD: tuple[Any, ...] = (
@@ -51,8 +55,13 @@ class Outcome:
 
     @property
     def is_bad(self) -> bool:
-        """A bug of ours, or more time or memory than any small input explains."""
-        return self.status == 70 or self.status < 0 or self.seconds > _SECONDS or self.peak_bytes > _BYTES
+        """A bug of ours, here or there, or more time or memory than any small input explains."""
+        return self.status in (70, _LOST) or self.status < 0 or self.seconds > _SECONDS or self.peak_bytes > _BYTES
+
+
+def _odd(chance: random.Random) -> Any:
+    """One of the odd values; a copy, for a later change may put it, or what holds it, into itself."""
+    return copy.deepcopy(chance.choice(_ODD))
 
 
 def mutate_tree(tree: Any, chance: random.Random) -> Any:
@@ -63,13 +72,13 @@ def mutate_tree(tree: Any, chance: random.Random) -> Any:
         parent, key = node, chance.choice(list(node)) if isinstance(node, dict) else chance.randrange(len(node))
         node = node[key]
     if parent is None:
-        return chance.choice(_ODD)
+        return _odd(chance)
     _CHANGES[chance.randrange(len(_CHANGES))](parent, key, chance)
     return tree
 
 
 def _replace(parent: Any, key: Any, chance: random.Random) -> None:
-    parent[key] = chance.choice(_ODD)
+    parent[key] = _odd(chance)
 
 
 def _remove(parent: Any, key: Any, _: random.Random) -> None:
@@ -84,7 +93,7 @@ def _swap(parent: Any, key: Any, chance: random.Random) -> None:
 def _scale(parent: Any, key: Any, chance: random.Random) -> None:
     value = parent[key]
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    parent[key] = value * chance.choice((-1, 0, 1e-9, 1000, 1e12)) if is_number else chance.choice(_ODD)
+    parent[key] = value * chance.choice((-1, 0, 1e-9, 1000, 1e12)) if is_number else _odd(chance)
 
 
 def _repeat(parent: Any, key: Any, chance: random.Random) -> None:
@@ -99,11 +108,9 @@ _KEYS = ("ts", "dur", "name", "External id", "Input Dims", "correlation", "strea
 
 def _add(parent: Any, key: Any, chance: random.Random) -> None:
     if isinstance(parent[key], dict):
-        parent[key][
-            chance.choice(("ts", "dur", "name", "External id", "Input Dims", "correlation", "stream", "new"))
-        ] = chance.choice(_ODD)
+        parent[key][chance.choice(_KEYS)] = _odd(chance)
     else:
-        parent[key] = chance.choice(_ODD)
+        parent[key] = _odd(chance)
 
 
 _CHANGES: tuple[Callable[[Any, Any, random.Random], None], ...] = (
@@ -229,7 +236,7 @@ def run_case(seed: int, number: int, inputs: Mapping[str, list[Path]]) -> Outcom
 
 
 def _run_and_leave(seed: int, number: int, folder: Path, said: Path, inputs: Mapping[str, list[Path]]) -> None:
-    status = 99
+    status = _LOST
     try:
         signal.alarm(2 * _SECONDS)
         resource.setrlimit(resource.RLIMIT_AS, (16 * 1024**3, 16 * 1024**3))
@@ -241,6 +248,8 @@ def _run_and_leave(seed: int, number: int, folder: Path, said: Path, inputs: Map
         if status == 70:
             crash = [line for line in errors.getvalue().splitlines() if "report it with the file" in line]
             said.write_text(f"{' '.join(arguments)}\n{_last_frames(crash)}")
+    except Exception:
+        said.write_text(traceback.format_exc())
     finally:
         os._exit(status)
 

@@ -26,6 +26,14 @@ def test_a_seed_gives_the_same_mutation_again() -> None:
     assert len({*changed, json.dumps(TREE)}) > 15
 
 
+def test_many_mutations_make_a_tree_that_can_be_written() -> None:
+    for seed in range(30):
+        chance, tree = random.Random(seed), json.loads(json.dumps(TREE))
+        for _ in range(200):
+            tree = mutate_tree(tree, chance)
+        assert json.dumps(tree)
+
+
 @pytest.mark.process
 @pytest.mark.parametrize("words", [["--seed", "7", "--cases", "12"], *ONCE_FAILED])
 def test_a_sample_of_cases_ends_without_a_crash(words: list[str]) -> None:
