@@ -39,6 +39,7 @@ from bottleneck.schema.files import read_file
 from bottleneck.schema.linked_trace import Linked, Trace, Window
 from bottleneck.schema.sources import TraceSource, find_traces, is_saved_analysis
 from bottleneck.trace.link import link
+from bottleneck.trace.rare_names import fold_rare_names
 from bottleneck.trace.read import read_trace
 from bottleneck.trace.steps import choose_side, find_steps, side_options, stretch, whole_window
 
@@ -119,6 +120,7 @@ def examine(source: TraceSource, options: Options = DEFAULTS) -> Evidence:
     """The evidence of one trace, from which findings and verdict follow; raises as ``analyse`` does."""
     trace = read_trace(source.trace)
     window = _window(trace, source, options)
+    trace = fold_rare_names(trace)
     evidence = _examine(trace, window, source, options)
     sides = evidence.sides
     if sides is None or not options.split or options.steps is not None or options.has_own_window or source.unprofiled:

@@ -219,7 +219,8 @@ def _beyond_usual_us(work: KernelWork) -> tuple[Floats, Integers]:
     _, call = np.unique(np.stack((names, blocks, work.signature)), axis=1, return_inverse=True)
     usual, spread, runs = np.zeros((3, work.row.size))
     by_call = np.argsort(call, kind="stable")
-    for mine in np.split(by_call, np.flatnonzero(np.diff(call[by_call])) + 1) if call.size else ():
+    of_call = np.split(by_call, np.flatnonzero(np.diff(call[by_call])) + 1) if call.size else ()
+    for mine in (each for each in of_call if each.size >= _FEW_RUNS):
         low, middle = np.percentile(dur_us[mine], (10, 50))
         usual[mine], spread[mine], runs[mine] = middle, middle - low, mine.size
     order = np.argsort(start_us, kind="stable")

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import cast
 
 import numpy as np
@@ -12,7 +12,7 @@ from bottleneck.analysis.ledger import LedgerResult, is_wait
 from bottleneck.analysis.reasons import UNEXPLAINED
 from bottleneck.schema.accounts import ACCOUNTS
 from bottleneck.schema.analysis import Confidence, KernelSummary, Regime, regime_of
-from bottleneck.schema.intervals import Floats, Integers, tally
+from bottleneck.schema.intervals import Flags, Floats, Integers, tally
 from bottleneck.schema.linked_trace import Linked
 from bottleneck.schema.tables import KERNEL_TIME, category
 from bottleneck.units import ITEM_BYTES, SHORT_DTYPE, US_PER_S
@@ -134,6 +134,10 @@ _RATES = ("flops_per_s", "bytes_per_s")
 _VOTES = ("engine", "confidence")
 _KEYS = ("name", "bound", "source", "math_dtype")
 _ACCOUNT_NAMES: tuple[str | None, ...] = tuple(ACCOUNTS)
+# A program whose shapes change at every step has as many rows as calls. What totals are taken over is kept apart.
+_MOST_ROWS = 5_000
+_KEYS_OF_RARE = ("bound", "family", "math_dtype")
+_RARE = "other kernels"
 # Shapes are text of the trace: long lists of tensors tell nothing more when shown whole.
 _LONGEST_SHAPES = 200
 
@@ -152,15 +156,36 @@ def fold_kernels(rows: KernelTimes) -> tuple[KernelSummary, ...]:
     """Kernels of one name, op, shapes, dtype, bound, account and line as one record each, most time first.
 
     Floors are those of the charged time: a kernel that shares the device with another is charged part of its duration
-    and carries the same part of its floors. Ops that a loader or compiler runs are waits, and left out.
+    and carries the same part of its floors. Ops that a loader or compiler runs are waits, and left out. Of more than
+    ``_MOST_ROWS`` those with the least time are one record per bound, account, family and dtype, without name or op.
     """
     keep = np.flatnonzero((rows.runs > 0) & ~is_wait(rows.account))
     if not keep.size:
         return ()
     same = [rows.codes(column)[keep] for column in _KEYS]
     fold, first = _numbered([*same, rows.op_codes("name")[keep], rows.signature[keep], rows.account[keep]])
-    folds = _fold(rows, keep, fold, keep[first])
+    rare = np.ones(first.size, dtype=bool)
+    rare[np.argsort(-tally(fold, rows.us[keep], first.size), kind="stable")[:_MOST_ROWS]] = False
+    if rare.any():
+        is_rare = rare[fold]
+        kinds = [np.where(is_rare, rows.codes(column)[keep], -1) for column in _KEYS_OF_RARE]
+        fold, first = _numbered([np.where(is_rare, -1, fold), *kinds, np.where(is_rare, rows.account[keep], -1)])
+        rare = is_rare[first]
+    folds = _without_names(_fold(rows, keep, fold, keep[first]), rare)
     return tuple(_summary(folds, place, rows.wall_us) for place in np.argsort(-folds.us, kind="stable").tolist())
+
+
+def _without_names(folds: _Folds, rare: Flags) -> _Folds:
+    """The folds with one name for the rare ones, of which only what they have in common is said."""
+    common: dict[str, str | None] = {"name": _RARE, "op": None, "shapes": None, "source": None, "data_dtype": None}
+    marked = rare.tolist()
+    texts = {
+        name: [common[name] if mark else text for mark, text in zip(marked, texts, strict=True)]
+        if name in common
+        else texts
+        for name, texts in folds.texts.items()
+    }
+    return replace(folds, texts=texts)
 
 
 def _numbered(keys: Sequence[Integers]) -> tuple[Integers, Integers]:

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from bottleneck.analysis import kernel_rows
 from bottleneck.schema.analysis import GROUPS, Analysis, Caveat, Device
 from bottleneck.schema.measurements import Timing
 from bottleneck.schema.tables import COSTS, MEMORY, SIGNATURES
@@ -64,6 +65,25 @@ def test_kernels_that_differ_only_in_duration_fold_into_one_row() -> None:
         ("some_kernel", "a.py:1", 0.5, 10.0),
         ("other", None, 0.5, 8.0),
     ]
+
+
+def test_of_very_many_rows_those_with_the_least_time_are_one_row_per_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    kernels = [
+        Kernel(10 * number, 1 + number % 10, "compute" if number % 2 else "memory", name=f"k{number}")
+        for number in range(12)
+    ]
+    whole = _analysis(Scene(120, kernels))
+    monkeypatch.setattr(kernel_rows, "_MOST_ROWS", 3)
+    folded = _analysis(Scene(120, kernels))
+    assert [(row.name, row.bound, row.calls, row.us) for row in folded.kernels] == [
+        ("other kernels", "memory", 5.0, 17.0),
+        ("other kernels", "compute", 4.0, 14.0),
+        ("k9", "compute", 1.0, 10.0),
+        ("k8", "memory", 1.0, 9.0),
+        ("k7", "compute", 1.0, 8.0),
+    ]
+    assert folded.ledger == whole.ledger and folded.totals == whole.totals
+    assert math.fsum(row.us for row in folded.kernels) == math.fsum(row.us for row in whole.kernels)
 
 
 def test_shapes_keep_rows_apart_and_are_cut_when_long() -> None:

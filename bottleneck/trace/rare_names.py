@@ -1,0 +1,50 @@
+"""Gives rare names of a trace one name in common where there are very many, before its events are linked.
+
+Names are looked at one by one in many places (which kernel is a product, which op has a cost formula). The public
+traces have at most 176 names of kernels and as many of ops; a generator that numbers its kernels can make a million.
+"""
+
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+
+from bottleneck.schema.analysis import Caveat
+from bottleneck.schema.linked_trace import Trace
+from bottleneck.schema.tables import category
+from bottleneck.trace.joins import events_of
+from bottleneck.units import format_share
+
+MOST_NAMES = 5_000
+_COMMON_NAMES = {"kernel": "other kernels", "op": "other ops", "copy": "other copies", "fill": "other fills"}
+
+
+def fold_rare_names(trace: Trace, most: int = MOST_NAMES) -> Trace:
+    """The trace in which only the ``most`` names with the most time remain of its kernels, ops, copies and fills each.
+
+    All events stay, so that no time and no count changes; a caveat says how much time has a name in common.
+    """
+    names, dur_us = trace.events["name"].cat, trace.events["dur_us"].to_numpy()
+    labels, code = [*names.categories, *_COMMON_NAMES.values()], names.codes.to_numpy().astype(np.int64)
+    caveats = []
+    for position, (kind, common) in enumerate(_COMMON_NAMES.items(), start=len(names.categories)):
+        rows = events_of(trace, kind)
+        used, name = np.unique(names.codes.to_numpy()[rows], return_inverse=True)
+        if used.size <= most:
+            continue
+        us = np.bincount(name, dur_us[rows], used.size)
+        rare = np.ones(used.size, dtype=bool)
+        rare[np.argsort(-us, kind="stable")[:most]] = False
+        code[rows[rare[name]]] = position
+        share = format_share(float(us[rare].sum() / us.sum())) if us.sum() > 0 else "none"
+        message = (
+            f"the trace has {used.size:,} names of {common.removeprefix('other ')}; the {used.size - most:,} with the "
+            f"least time, {share} of theirs, are shown as '{common}'"
+        )
+        caveats.append(Caveat("rare-names", message))
+    if not caveats:
+        return trace
+    kept, number = np.unique(code, return_inverse=True)
+    column = category(number, [labels[each] for each in kept.tolist()])
+    events = trace.events.assign(name=pd.Series(column, index=trace.events.index))
+    return replace(trace, events=events, caveats=(*trace.caveats, *caveats))
