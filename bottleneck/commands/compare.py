@@ -368,12 +368,14 @@ def _broken_limits(limits: "Sequence[Limit]", comparison: "Comparison") -> list[
 
 
 def _present(comparison: "Comparison", form: ReportFormat, output: Path | None, top: int) -> None:
-    from bottleneck.report.comparison import to_json, to_markdown, to_terminal
+    from bottleneck.report.comparison import to_html, to_json, to_markdown, to_terminal
 
     if form is ReportFormat.JSON:
         text = to_json(comparison)
     elif form is ReportFormat.MARKDOWN:
         text = to_markdown(comparison, top=top)
+    elif form is ReportFormat.HTML:
+        text = to_html(comparison, top=top)
     else:
         text = to_terminal(comparison, output_style(output), top=top)
     write_report(text, output)

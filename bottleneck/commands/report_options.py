@@ -24,6 +24,7 @@ class ReportFormat(StrEnum):
     TERMINAL = "terminal"
     MARKDOWN = "markdown"
     JSON = "json"
+    HTML = "html"
 
 
 class TerminalOrJson(StrEnum):
@@ -36,7 +37,7 @@ class TerminalOrJson(StrEnum):
 _Form = TypeVar("_Form", bound=StrEnum)
 
 # The format that the name of a file asks for where --format does not.
-_FORM_OF_SUFFIX = {".md": "markdown", ".markdown": "markdown", ".json": "json"}
+_FORM_OF_SUFFIX = {".md": "markdown", ".markdown": "markdown", ".json": "json", ".html": "html", ".htm": "html"}
 PICTURE_SUFFIXES = (".png", ".svg")
 
 StepsOption = Annotated[

@@ -277,12 +277,14 @@ def _keep_score(done: "Verification", analysis: "Analysis") -> None:
 
 
 def _present(done: "Verification", form: ReportFormat, output: Path | None) -> None:
-    from bottleneck.report.verification import to_json, to_markdown, to_terminal
+    from bottleneck.report.verification import to_html, to_json, to_markdown, to_terminal
 
     if form is ReportFormat.JSON:
         text = to_json(done)
     elif form is ReportFormat.MARKDOWN:
         text = to_markdown(done)
+    elif form is ReportFormat.HTML:
+        text = to_html(done)
     else:
         text = to_terminal(done, output_style(output))
     write_report(text, output)

@@ -1,4 +1,4 @@
-"""Renders an analysis as terminal text, markdown, JSON or a picture: the last stage of the data path."""
+"""Renders an analysis as terminal text, markdown, JSON, a page or a picture: the last stage of the data path."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -39,6 +39,13 @@ def _json(analysis: Analysis, *, all_findings: bool = False) -> str:  # noqa: AR
     return to_json(analysis)
 
 
+def _html(analysis: Analysis, *, all_findings: bool = False) -> str:
+    """A page for a browser."""
+    from bottleneck.report.page import to_html  # noqa: PLC0415 - jinja2 is loaded only where it is used
+
+    return to_html(analysis, all_findings=all_findings)
+
+
 def _roofline(analysis: Analysis, path: Path) -> None:
     """Speed over arithmetic intensity, with the roofs of the device."""
     from bottleneck.report.plots.roofline import save_roofline  # noqa: PLC0415 - matplotlib is loaded only where it is used
@@ -53,5 +60,5 @@ def _queue(analysis: Analysis, path: Path) -> None:
     save_queue(analysis, path)
 
 
-FORMATS: Mapping[str, Render] = {"terminal": _terminal, "markdown": _markdown, "json": _json}
+FORMATS: Mapping[str, Render] = {"terminal": _terminal, "markdown": _markdown, "json": _json, "html": _html}
 PICTURES: Mapping[str, Callable[[Analysis, Path], None]] = {"roofline": _roofline, "queue": _queue}

@@ -410,6 +410,8 @@ def _together(rows: Sequence[KernelSummary]) -> KernelSummary:
     return replace(largest, **sums, regime=regime)  # type: ignore[arg-type]
 
 
+# Before the name of a group, in the key of its row: 'memory' alone is an account of that group.
+WHOLE_GROUP = "group:"
 Rounded = tuple[Scale, dict[LedgerEntry, int], dict[LedgerEntry, int]]
 
 
@@ -452,12 +454,13 @@ def _group_rows(group: str, members: list[LedgerEntry], rounded: Rounded, most: 
     if len(members) == 1:
         account = members[0].account
         label = group if account == group else f"{group}: {label_of(account)}"
-        return [TableRow((label, meaning_of(account), *_numbers(members, rounded)), group=group)]
-    head = TableRow((group, "", *_numbers(members, rounded)), group=group)
+        return [TableRow((label, meaning_of(account), *_numbers(members, rounded)), group=group, key=account)]
+    head = TableRow((group, "", *_numbers(members, rounded)), group=group, key=f"{WHOLE_GROUP}{group}")
     cut = len(members) if most is None or len(members) <= most else most - 1
     shown, rest = members[:cut], members[cut:]
     rows = [
-        TableRow((label_of(one.account), meaning_of(one.account), *_numbers([one], rounded)), "part") for one in shown
+        TableRow((label_of(one.account), meaning_of(one.account), *_numbers([one], rounded)), "part", key=one.account)
+        for one in shown
     ]
     if rest and shown:
         rows.append(TableRow((f"{len(rest)} more", "", *_numbers(rest, rounded)), "part"))
@@ -484,14 +487,14 @@ def kernels(analysis: Analysis, top: int) -> TableSection | None:
     rows = [
         TableRow(
             (
-                _call(row),
+                call_words(row),
                 *numbers,
                 flops.one(row.flops_per_s),
                 data.one(row.bytes_per_s),
                 _of_roof(row),
                 bound_word(row),
             ),
-            group=_group(row),
+            group=kernel_group(row),
             details=_details(row, name, variants[row]),
         )
         for row, name, numbers in zip(folded.shown, names, folded.each, strict=True)
@@ -512,7 +515,7 @@ def kernels(analysis: Analysis, top: int) -> TableSection | None:
 _KERNEL_NAME = 60
 
 
-def _call(row: KernelSummary) -> str:
+def call_words(row: KernelSummary) -> str:
     """The op with the shapes of its inputs; the kernel where only a whole region or nothing is known to issue it."""
     if row.op is None or row.op.startswith(COMPILED_REGION):
         return row.name
@@ -545,7 +548,8 @@ def _of_roof(row: KernelSummary) -> str:
     return UNKNOWN if row.explained is None else format_share(row.explained)
 
 
-def _group(row: KernelSummary) -> str:
+def kernel_group(row: KernelSummary) -> str:
+    """The group of the ledger whose mark and colour stand beside a kernel."""
     return {"copy": "memory", "dispatch": "overhead"}.get(row.bound, row.bound)
 
 
@@ -553,7 +557,7 @@ def _details(row: KernelSummary, name: str, variants: int) -> tuple[str, ...]:
     """Details of a row: the name of kernel or op that it does not lead with, its reason, calls, dtype and place."""
     why = ": ".join(part for part in (row.regime and REGIMES[row.regime].words, row.reason) if part)
     parts = (
-        "" if row.op == row.name else (row.op or "") if _call(row) == row.name else name,
+        "" if row.op == row.name else (row.op or "") if call_words(row) == row.name else name,
         why,
         describe_calls(row.calls),
         f"and {variants - 1} other shapes" if variants > 1 else "",

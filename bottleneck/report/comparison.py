@@ -554,4 +554,16 @@ def to_json(comparison: Comparison) -> str:
     return encode(comparison)
 
 
-FORMATS: Mapping[str, Callable[[Comparison], str]] = {"terminal": to_terminal, "markdown": to_markdown, "json": to_json}
+def to_html(comparison: Comparison, *, top: int = TOP) -> str:
+    """The comparison as a page for a browser."""
+    from bottleneck.report.page import document_to_html  # noqa: PLC0415 - jinja2 is loaded only where it is used
+
+    return document_to_html(build(comparison, top))
+
+
+FORMATS: Mapping[str, Callable[[Comparison], str]] = {
+    "terminal": to_terminal,
+    "markdown": to_markdown,
+    "json": to_json,
+    "html": to_html,
+}

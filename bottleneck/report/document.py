@@ -31,13 +31,15 @@ class TableRow:
     """A row: its cells, the group that it belongs to (for its mark and colour), and details to set beneath it.
 
     ``role``: a 'part' belongs to the row above it and is counted there; 'rest' folds rows that are not shown; the
-    'total' is the sum of all that are neither parts nor totals.
+    'total' is the sum of all that are neither parts nor totals. ``key`` names what the row is about, for a medium in
+    which a row can be chosen.
     """
 
     cells: tuple[str, ...]
     role: Literal["plain", "part", "rest", "total"] = "plain"
     group: str | None = None
     details: tuple[str, ...] = ()
+    key: str | None = None
 
 
 @dataclass(frozen=True)

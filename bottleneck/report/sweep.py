@@ -364,4 +364,16 @@ def to_json(sweep: Sweep) -> str:
     return encode(sweep)
 
 
-FORMATS: Mapping[str, Callable[[Sweep], str]] = {"terminal": to_terminal, "markdown": to_markdown, "json": to_json}
+def to_html(sweep: Sweep) -> str:
+    """The sweep as a page for a browser."""
+    from bottleneck.report.page import document_to_html  # noqa: PLC0415 - jinja2 is loaded only where it is used
+
+    return document_to_html(build(sweep))
+
+
+FORMATS: Mapping[str, Callable[[Sweep], str]] = {
+    "terminal": to_terminal,
+    "markdown": to_markdown,
+    "json": to_json,
+    "html": to_html,
+}

@@ -47,6 +47,13 @@ def to_markdown(done: Verification) -> str:
     return markdown.render(build(done))
 
 
+def to_html(done: Verification) -> str:
+    """The trials as a page for a browser."""
+    from bottleneck.report.page import document_to_html  # noqa: PLC0415 - jinja2 is loaded only where it is used
+
+    return document_to_html(build(done))
+
+
 def to_json(done: Verification) -> str:
     """The trials as JSON; all text is made safe for a terminal, as it may hold the output of failed programs."""
     return encode(done, (), lambda text: clean(text, _LONGEST_JSON_TEXT))
@@ -167,6 +174,14 @@ def scores_to_json(scores: Sequence[Score]) -> str:
     return encode({"scores": scores})
 
 
+def scores_to_html(scores: Sequence[Score]) -> str:
+    """The scores as a page for a browser."""
+    from bottleneck.report.page import document_to_html  # noqa: PLC0415 - jinja2 is loaded only where it is used
+
+    told = _MEANING if scores else _NONE
+    return document_to_html(Document("Predictions", told, sections=(_score_table(scores),) if scores else ()))
+
+
 def _score_table(scores: Sequence[Score]) -> TableSection:
     return TableSection("", _SCORE_COLUMNS, tuple(TableRow(_score_cells(score)) for score in scores))
 
@@ -185,4 +200,5 @@ SCORE_FORMATS: Mapping[str, Callable[[Sequence[Score]], str]] = {
     "terminal": scores_to_terminal,
     "markdown": scores_to_markdown,
     "json": scores_to_json,
+    "html": scores_to_html,
 }

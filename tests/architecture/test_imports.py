@@ -131,7 +131,7 @@ def modules_after(code: str) -> set[str]:
     return set(line.split()[1:])
 
 
-HEAVY = {"torch", "pandas", "numpy", "scipy", "matplotlib", "msgspec"}
+HEAVY = {"torch", "pandas", "numpy", "scipy", "matplotlib", "msgspec", "jinja2"}
 HELP = "from bottleneck.cli import _run\nassert _run({}) == 0"
 
 

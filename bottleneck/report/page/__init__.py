@@ -1,0 +1,304 @@
+"""Renders an analysis, or the document of any other report, as one HTML file that loads nothing.
+
+Sentences and short tables are those of the terminal's ``Document``. Long tables and charts are drawn by ``assets/*.js``
+from ``analysis.json``, which the file holds. Every text of a trace is cleaned and escaped, and a content security
+policy lets nothing but the page's own script run.
+"""
+
+import base64
+import functools
+import hashlib
+import json
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.resources import files
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from bottleneck import __version__
+from bottleneck.report import analysis_tables as tables
+from bottleneck.report.analysis_document import batch_test, build, caveats, coverage
+from bottleneck.report.document import Document, ListSection, Section, Waterfall, WaterfallBar
+from bottleneck.report.findings import findings, first_findings
+from bottleneck.report.json_text import to_json
+from bottleneck.report.kernel_names import short_names
+from bottleneck.report.text import clean
+from bottleneck.report.wording import bound_word
+from bottleneck.schema.accounts import ACCOUNTS, UNMODELLED, UNMODELLED_BY_FAMILY, label_of, meaning_of
+from bottleneck.schema.analysis import GROUPS, REGIMES, Analysis, KernelSummary, LedgerEntry, Phase
+from bottleneck.units import format_share, format_us
+
+_SCRIPTS = ("numbers.js", "elements.js", "tables.js", "ledger.js", "page.js")
+_LONGEST_TEXT = 2000
+_LONGEST_NAME = 60
+_ROWS = 10  # of a table that only readers without JavaScript see
+_FIRST_FINDINGS, _FIRST_CAVEATS, _FIRST_TEXT, _FIRST_CODE = 3, 3, 360, 8
+_NO_TIMELINE = (
+    "No timeline: this page was made from a finished analysis, which holds sums only. "
+    "Make it from the trace or the recording: bottleneck report TRACE -o report.html"
+)
+
+
+def to_html(analysis: Analysis, *, all_findings: bool = False) -> str:
+    """The page of an analysis."""
+    document = build(analysis, all_findings=all_findings)
+    segments, phases = _segments(analysis), analysis.phases
+    doubts = (coverage(analysis), caveats(analysis))
+    proofs, ranges = (batch_test(analysis.batch_test),), (tables.user_ranges(analysis, _ROWS),)
+    named = (tables.kernels(analysis, _ROWS), tables.lines(analysis, _ROWS), tables.modules(analysis, _ROWS))
+    return _render(
+        "analysis.html",
+        style=_widths("w", [segment.share for segment in segments]) + _widths("p", [phase.share for phase in phases]),
+        data={"analysis": _json_block(json.loads(to_json(analysis))), "words": _json_block(_words(analysis))},
+        title=f"{document.headline}: {analysis.recording.path}",
+        closing=document.closing,
+        document=document,
+        tiles=_tiles(analysis),
+        step=format_us(analysis.steps.wall_us),
+        segments=segments,
+        phase_bars=[_phase_segment(phase) for phase in phases],
+        ledger=tables.ledger(analysis),
+        phases=tables.phases(analysis),
+        ranges=_present(ranges),
+        first=first_findings(analysis, _FIRST_FINDINGS, _FIRST_TEXT, _FIRST_CODE),
+        advice=findings(analysis, all_findings=all_findings),
+        proofs=_present(proofs),
+        trust=_trust(analysis),
+        doubts=_present(doubts),
+        queue=_present((tables.queue_sparkline(analysis),)),
+        has_timeline=False,
+        no_timeline=_NO_TIMELINE,
+        tables=_present((*named, tables.idle(analysis, _ROWS), tables.collectives(analysis, _ROWS))),
+        ranks=tables.ranks(analysis, len(analysis.ranks)),
+    )
+
+
+def document_to_html(document: Document) -> str:
+    """The page of any other report: a comparison, a trial, a sweep, a gate, a check-up."""
+    return _render(
+        "document.html",
+        style="",
+        data={},
+        title=f"{document.headline} {document.subject}".strip(),
+        closing=document.closing,
+        document=document,
+        sections=[(f"section-{at}", section.title) for at, section in enumerate(document.sections, 1) if section.title],
+    )
+
+
+@dataclass(frozen=True)
+class _Segment:
+    """A part of a bar: what it stands for, its group, its words in short and in full, and its share of the step."""
+
+    key: str
+    group: str
+    label: str
+    words: str
+    share: float
+
+
+_LEAST_SHARE = 0.004  # a narrower part of the bar could not be pointed at
+
+
+def _segments(analysis: Analysis) -> list[_Segment]:
+    """The accounts in the order of the ledger's table; the smallest of a group are one segment, that of the group."""
+    segments = []
+    us = {group: math.fsum(entry.us for entry in analysis.ledger if entry.group == group) for group in GROUPS}
+    for group in sorted(GROUPS, key=lambda group: -us[group]):
+        entries = sorted((one for one in analysis.ledger if one.group == group and one.us > 0), key=lambda one: -one.us)
+        small = [entry for entry in entries if entry.share < _LEAST_SHARE]
+        segments += [_account_segment(entry) for entry in entries if entry.share >= _LEAST_SHARE]
+        if len(small) == 1:
+            segments += [_account_segment(small[0])]
+        elif small:
+            share = math.fsum(entry.share for entry in small)
+            words = f"{group}: {len(small)} small accounts, {format_share(share)}"
+            segments.append(_Segment(f"{tables.WHOLE_GROUP}{group}", group, "", words, share))
+    return segments
+
+
+def _account_segment(entry: LedgerEntry) -> _Segment:
+    label = label_of(entry.account)
+    name = label if label == entry.group else f"{entry.group}: {label}"
+    words = f"{name}, {format_us(entry.us)}, {format_share(entry.share)}"
+    return _Segment(entry.account, entry.group, label, words, entry.share)
+
+
+def _phase_segment(phase: Phase) -> _Segment:
+    words = f"{phase.name}: {format_us(phase.us)}, {format_share(phase.share)}"
+    return _Segment(phase.name, "", phase.name, words, phase.share)
+
+
+def _tiles(analysis: Analysis) -> list[tuple[str, str, str]]:
+    """Title, number and remark of the figures beside the verdict."""
+    steps, totals = analysis.steps, analysis.totals
+    timing = steps.unprofiled_us or steps.profiled_us
+    how = "without the profiler" if steps.unprofiled_us else "while profiled"
+    spread = f"{format_us(timing.low)} to {format_us(timing.high)}, {how}" if timing and timing.n > 1 else how
+    noun = "step's threads" if analysis.device.kind == "cpu" else "device"
+    tiles = [("step", format_us(steps.wall_us), spread)]
+    if steps.wall_us > 0:
+        busy = format_share(totals.busy_us / steps.wall_us)
+        tiles.append((f"{noun} at work", busy, f"idle {format_us(totals.idle_us)}"))
+    if totals.model_flops_utilization is not None:
+        peak = "arithmetic" if totals.peak is None else totals.peak.replace("_", " ")
+        tiles.append((f"of the {peak} peak", format_share(totals.model_flops_utilization), "over the whole step"))
+    if totals.bandwidth_utilization is not None:
+        tiles.append(("of the memory bandwidth", format_share(totals.bandwidth_utilization), "over the whole step"))
+    return tiles
+
+
+def _trust(analysis: Analysis) -> ListSection:
+    """The part of the work that is understood, and the first caveats."""
+    ((lead, *_),) = coverage(analysis).items
+    told = caveats(analysis)
+    items = () if told is None else told.items
+    hidden = len(items) - _FIRST_CAVEATS
+    more = ((f"{hidden} more caveat{'' if hidden == 1 else 's'} below.",),) if hidden > 0 else ()
+    return ListSection("How far to trust this", ((lead,), *items[:_FIRST_CAVEATS], *more))
+
+
+def _present(sections: Iterable[Section | None]) -> list[Section]:
+    return [section for section in sections if section is not None]
+
+
+def _words(analysis: Analysis) -> dict[str, Any]:
+    """The words that the script shows beside the numbers of the analysis; rows of kernels in its order."""
+    names = short_names([clean(row.name, _LONGEST_TEXT) for row in analysis.kernels], _LONGEST_NAME)
+    return {
+        "noun": "op" if analysis.device.kind == "cpu" else "kernel",
+        "groups": GROUPS,
+        "whole_group": tables.WHOLE_GROUP,
+        "accounts": {
+            one.account: {"group": one.group, "label": label_of(one.account), "meaning": meaning_of(one.account)}
+            for one in analysis.ledger
+        },
+        "regimes": {key: {"words": band.words, "meaning": band.meaning} for key, band in REGIMES.items()},
+        "kernels": [
+            {
+                "call": clean(tables.call_words(row), _LONGEST_TEXT),
+                "name": name,
+                "bound": bound_word(row),
+                "group": tables.kernel_group(row),
+                "account": row.account or _account_of(row),
+            }
+            for row, name in zip(analysis.kernels, names, strict=True)
+        ],
+    }
+
+
+_ACCOUNT_OF_BOUND = {row.bound: key for key, row in ACCOUNTS.items() if row.bound is not None}
+
+
+def _account_of(row: KernelSummary) -> str:
+    """The account of a kernel of an analysis of before it was stated."""
+    account = _ACCOUNT_OF_BOUND.get(row.bound, UNMODELLED)
+    return UNMODELLED_BY_FAMILY.get(row.family, account) if account == UNMODELLED else account
+
+
+def _widths(prefix: str, shares: Sequence[float]) -> str:
+    """Rules that give each part of a bar its width: style attributes are against the content security policy."""
+    return "".join(f".{prefix}{at}{{flex-grow:{share * 1000:.3f}}}" for at, share in enumerate(shares))
+
+
+_OUTSIDE_SCRIPTS = {ord(character): f"\\u{ord(character):04x}" for character in "<>&"}
+
+
+def _json_block(record: object) -> Markup:
+    """JSON for a script element, which no text in it can end; ASCII, since ``to_json`` gives nothing else."""
+    return Markup(json.dumps(record, separators=(",", ":")).translate(_OUTSIDE_SCRIPTS))  # noqa: S704 - escaped
+
+
+def _render(template: str, *, style: str, data: Mapping[str, Markup], **context: Any) -> str:
+    """The page, with its style sheet and script inside and the policy that lets only these two be used."""
+    style, script = _asset("page.css") + style, "".join(map(_asset, _SCRIPTS)) if data else _asset("elements.js")
+    return (
+        _environment()
+        .get_template(template)
+        .render(
+            {"sections": _SECTIONS, **context},
+            style=Markup(style),  # noqa: S704 - our own files and numbers
+            script=Markup(script),  # noqa: S704 - our own files
+            policy=_policy(style, script),
+            data=data,
+            version=__version__,
+        )
+        + "\n"
+    )
+
+
+def _policy(style: str, script: str) -> str:
+    """Nothing is loaded; of what stands in the file, only this style sheet and this script count."""
+    return (
+        f"default-src 'none'; script-src '{_digest(script)}'; style-src '{_digest(style)}'; img-src data:; "
+        "base-uri 'none'; form-action 'none'"
+    )
+
+
+def _digest(text: str) -> str:
+    return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"
+
+
+@functools.cache
+def _asset(name: str) -> str:
+    return files("bottleneck.report.page").joinpath("assets", name).read_text(encoding="utf-8")
+
+
+_SECTIONS = (
+    ("summary", "Summary"),
+    ("ledger", "Ledger"),
+    ("findings", "Findings"),
+    ("timeline", "Timeline"),
+    ("roofline", "Roofline"),
+    ("tables", "Tables"),
+    ("trust", "Trust"),
+)
+
+
+@functools.cache
+def _environment() -> Environment:
+    environment = Environment(
+        loader=PackageLoader("bottleneck.report.page"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters.update(
+        shown=lambda text: clean(str(text), _LONGEST_TEXT),
+        share=format_share,
+        kind=lambda section: type(section).__name__,
+        group=_css_group,
+        lead=lambda text: clean(_SLUG.sub("", text), _LONGEST_TEXT),
+        slug=lambda text: found[1] if (found := _SLUG.search(text)) else "",
+        area=_area,
+        extent=_extent,
+    )
+    return environment
+
+
+_SLUG = re.compile(r" \[([a-z0-9-]+)\]$")
+
+
+def _css_group(text: str) -> str:
+    """The text as the end of a class name, if it is a plain word of ours; else 'unknown'."""
+    return text if re.fullmatch("[a-z-]+", text or "") else UNMODELLED
+
+
+def _area(values: Sequence[float]) -> str:
+    """The path of an area under these values, one unit of width each, 40 units high."""
+    most = max(values, default=0.0) or 1.0
+    heights = [f"{40 - 40 * value / most:.2f}" for value in values]
+    points = " ".join(f"L{at} {height} L{at + 1} {height}" for at, height in enumerate(heights))
+    return f"M0 40 {points} L{len(values)} 40 Z"
+
+
+def _extent(bar: WaterfallBar, figure: Waterfall) -> Markup:
+    """Position and width of a bar, in hundredths of the axis."""
+    span = (figure.high_us - figure.low_us) or 1.0
+    low, high = sorted((bar.start_us, bar.end_us))
+    return Markup(f'x="{(low - figure.low_us) / span * 100:.3f}" width="{max((high - low) / span * 100, 0.4):.3f}"')  # noqa: S704 - numbers

@@ -1,0 +1,92 @@
+"use strict";
+// Elements, the choice of light or dark, and buttons that copy. Text reaches the page as textContent only.
+
+const UNPRINTABLE = /[\p{C}\p{Zl}\p{Zp}]|(?! )\p{Zs}/gu;
+
+/** The text with everything unprintable as a visible escape, as `clean` of report/text.py gives it. */
+function clean(text, limit = 2000) {
+  const shown = String(text).slice(0, limit + 1).replace(/[\u00a0\u2007\u202f]/g, " ").replace(UNPRINTABLE, (found) => {
+    const code = found.codePointAt(0);
+    if (code < 0x100) return `\\x${code.toString(16).padStart(2, "0")}`;
+    return code < 0x10000 ? `\\u${code.toString(16).padStart(4, "0")}` : `\\U${code.toString(16).padStart(8, "0")}`;
+  });
+  return shown.length > limit ? `${shown.slice(0, limit - 1)}…` : shown;
+}
+
+/** An element with attributes (text, on: listeners, style: properties among them) and children. */
+function make(tag, given = {}, ...children) {
+  const element = document.createElement(tag);
+  for (const [name, value] of Object.entries(given)) {
+    if (value === null || value === undefined || value === false) continue;
+    if (name === "text") element.textContent = clean(value);
+    else if (name === "on") for (const [event, act] of Object.entries(value)) element.addEventListener(event, act);
+    else if (name === "style") for (const [property, set] of Object.entries(value)) element.style.setProperty(property, set);
+    else element.setAttribute(name, value === true ? "" : clean(value));
+  }
+  element.append(...children.flat().filter((child) => child !== null && child !== undefined));
+  return element;
+}
+
+const GROUPS = ["compute", "memory", "overhead", "communication", "transfer", "unknown"];
+const shape = (group) => make("i", { class: `shape g-${GROUPS.includes(group) ? group : "unknown"}`, "aria-hidden": "true" });
+const byId = (id) => document.getElementById(id);
+
+let announcer = null;
+/** Says a sentence to screen readers. */
+function announce(text) {
+  if (!announcer) {
+    announcer = make("p", { class: "hidden", role: "status" });
+    document.body.append(announcer);
+  }
+  announcer.textContent = clean(text);
+}
+
+/** Copies text; a page of a file or an e-mail has no clipboard of its own everywhere. */
+async function copyText(text) {
+  try {
+    await navigator.clipboard.writeText(text);
+  } catch {
+    const area = make("textarea", { class: "hidden" });
+    area.value = text;
+    document.body.append(area);
+    area.select();
+    document.execCommand("copy");
+    area.remove();
+  }
+}
+
+/** Says on a button for a moment that it has done its work. */
+function confirmOn(button, word) {
+  const before = button.textContent;
+  button.textContent = word;
+  announce(word);
+  setTimeout(() => { button.textContent = before; }, 1500);
+}
+
+for (const button of document.querySelectorAll("button.copy")) {
+  button.hidden = false;
+  button.addEventListener("click", async () => {
+    await copyText(button.parentElement.querySelector("code").textContent);
+    confirmOn(button, "Copied");
+  });
+}
+
+const THEMES = ["auto", "light", "dark"];
+const themeListeners = [];
+function setTheme(theme) {
+  document.documentElement.dataset.theme = theme;
+  byId("theme").textContent = `Theme: ${theme}`;
+  try { localStorage.setItem("bottleneck-theme", theme); } catch { /* a file may have no storage */ }
+  for (const act of themeListeners) act();
+}
+{
+  let kept = null;
+  try { kept = localStorage.getItem("bottleneck-theme"); } catch { /* as above */ }
+  const button = byId("theme");
+  button.hidden = false;
+  if (THEMES.includes(kept)) setTheme(kept);
+  button.addEventListener("click", () => {
+    setTheme(THEMES[(THEMES.indexOf(document.documentElement.dataset.theme) + 1) % THEMES.length]);
+  });
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { for (const act of themeListeners) act(); });
+}

@@ -1,0 +1,150 @@
+"use strict";
+// Puts the page together: the tables of the analysis, the download, and the account that is open at first.
+
+const scaleOfRows = (rows) => scaleOf(sum(rows.map((row) => row.us)));
+
+/** The scale that gives the highest rate of a table three digits. */
+function rateScale(rows, field, unit) {
+  const most = Math.max(0, ...rows.map((row) => row[field] || 0));
+  const [prefix, size] = most >= 1e13 ? ["T", 1e12] : ["G", 1e9];
+  const digits = most > 0 ? Math.floor(Math.log10(most / size)) : 0;
+  return { unit: prefix + unit, size, decimals: Math.min(Math.max(2 - digits, 0), 3) };
+}
+const showRate = (scale, value) => value === null || value === undefined ? UNKNOWN : showQuanta(scale, roundEven(quantaOf(scale, value)), value);
+
+function timeColumns(rows) {
+  const scale = scaleOfRows(rows);
+  return [
+    { title: scale.unit, csv: "us", kind: "number", sum: true, scale, value: (row) => row.us, text: () => "", help: "time per step" },
+    { title: "share", csv: "share", kind: "number", sum: true, scale: PERCENT, value: (row) => row.us / wallUs, text: () => "", help: "of the step" },
+  ];
+}
+
+function facts(pairs) {
+  return make("dl", { class: "facts" }, pairs.filter(([, text]) => text !== null && text !== undefined && text !== "").map(
+    ([label, text]) => make("div", {}, make("dt", { text: label }), make("dd", { text })),
+  ));
+}
+
+/** The three floors of a kernel as bars beside its time. */
+function floorBars(kernel) {
+  const bars = [["time", kernel.us, "step"], ["arithmetic at the peak", kernel.compute_us, "compute"], ["bytes at the bandwidth", kernel.memory_us, "memory"], ["launches", kernel.launch_us, "overhead"]];
+  const most = Math.max(...bars.map(([, us]) => us || 0), 1e-9);
+  return make("dl", { class: "floors" }, bars.map(([label, us, group]) => make("div", {},
+    make("dt", { text: label }), make("dd", {}, make("span", { class: `floor f-${group}`, style: { width: `${(us || 0) / most * 100}%` } }), make("span", { text: us === null ? "not known" : formatUs(us) })))));
+}
+
+function kernelDetails(kernel, at) {
+  const regime = kernel.regime && words.regimes[kernel.regime];
+  return make("div", { class: "detail" },
+    facts([
+      ["kernel", kernel.name], ["op", kernel.op], ["shapes", kernel.shapes], ["dtype", [kernel.dtype, kernel.engine && kernel.engine !== "none" ? `${kernel.engine} engine` : null].filter(Boolean).join(", ")],
+      ["module", kernel.module], ["line", kernel.source], ["family", kernel.family],
+      ["bound", `${words.kernels[at].bound}, ${kernel.confidence} confidence`],
+      ["of roof", kernel.explained === null ? null : `${formatShare(kernel.explained)}${regime ? `: ${regime.words}, ${regime.meaning}` : ""}`],
+      ["why", kernel.reason], ["headroom", kernel.headroom_us === null ? null : `${formatUs(kernel.headroom_us)} per step, if it reached its floor`],
+      ["work", kernel.flops === null ? null : formatSi(kernel.flops, "FLOP")],
+      ["traffic", kernel.bytes_low === null ? null : kernel.bytes_low === kernel.bytes_high ? formatSi(kernel.bytes_low, "B") : `${formatSi(kernel.bytes_low, "B")} to ${formatSi(kernel.bytes_high, "B")}`],
+    ]),
+    floorBars(kernel));
+}
+
+const pickKernels = (kernels) => (row, name) => select(row && kernels(row).map((kernel) => ({ kernel })), name);
+
+const TABLES = [
+  { title: words.noun === "op" ? "Ops and shapes" : "Kernels", rows: analysis.kernels.map((kernel, at) => ({ ...kernel, at })), draw(host, rows) {
+    const flops = rateScale(rows, "flops_per_s", "FLOP/s"), bytes = rateScale(rows, "bytes_per_s", "B/s");
+    drawTable(host, {
+      caption: `${words.noun === "op" ? "Ops" : "Kernels"} by time`, noun: words.noun === "op" ? "op" : "kernel", rows,
+      search: (row) => [row.name, words.kernels[row.at].call, row.op, row.module, row.source, row.dtype, row.family, row.bound, row.reason].filter(Boolean).join(" "),
+      columns: [
+        { title: "op and shapes", kind: "name", text: (row) => words.kernels[row.at].call, shape: (row) => words.kernels[row.at].group,
+          below: (row) => [row.op === row.name ? null : words.kernels[row.at].name, row.source || row.module].filter(Boolean).join(" · "), share: (row) => row.us / rows[0].us },
+        { title: "calls", kind: "number", text: (row) => formatCalls(row.calls), value: (row) => row.calls, help: "runs per step" },
+        ...timeColumns(rows),
+        { title: flops.unit, csv: "FLOP/s", kind: "number", text: (row) => showRate(flops, row.flops_per_s), value: (row) => row.flops_per_s, help: "FLOPs by the time" },
+        { title: bytes.unit, csv: "B/s", kind: "number", text: (row) => showRate(bytes, row.bytes_per_s), value: (row) => row.bytes_per_s, help: "bytes, each counted once, by the time" },
+        { title: "of roof", csv: "explained", kind: "number", text: (row) => formatShare(row.explained), value: (row) => row.explained, help: "largest of three floors / time" },
+        { title: "bound", kind: "words", text: (row) => words.kernels[row.at].bound, help: "the largest floor; ?: medium, ??: low confidence" },
+      ],
+      details: (row) => kernelDetails(row, row.at), onPick: pickKernels((row) => [row.at]),
+    });
+  } },
+  { title: "Ops", rows: analysis.ops, only: words.noun === "kernel", draw: (host, rows) => drawFolds(host, rows, "op", (kernel, row) => kernel.op === row.name) },
+  { title: "Modules", rows: analysis.module_classes.length ? analysis.module_classes : analysis.modules, draw: (host, rows) => drawFolds(host, rows, "module", null) },
+  { title: "Source lines", rows: analysis.lines, draw: (host, rows) => drawFolds(host, rows, "line", (kernel, row) => kernel.source === row.name) },
+  { title: "Idle time", rows: analysis.idle.map((idle, at) => ({ ...idle, at })), draw: (host, rows) => drawTable(host, {
+    caption: "Idle time by cause", noun: "cause", rows, search: (row) => [row.cause, row.detail, row.source, row.module].filter(Boolean).join(" "),
+    columns: [
+      { title: "cause", kind: "words", text: (row) => row.cause, below: (row) => (words.accounts[`overhead.${row.cause}`] || {}).meaning, share: (row) => row.us / rows[0].us },
+      { title: "where", kind: "name", text: (row) => row.detail || UNKNOWN, below: (row) => [row.source, row.module].filter(Boolean).join(" · ") },
+      { title: "gaps", kind: "number", text: (row) => formatCalls(row.calls), value: (row) => row.calls },
+      ...timeColumns(rows),
+    ],
+    details: (row) => facts([["cause", row.cause], ["in", row.detail], ["line", row.source], ["module", row.module]]),
+    onPick: (row, name) => select(row && [{ idle: row.at }], name),
+  }) },
+  { title: "Collectives", rows: analysis.collectives, draw(host, rows) {
+    const scale = scaleOf(Math.max(...rows.map((row) => row.us)));
+    const one = (field, title, help) => ({ title, csv: `${title} us`, kind: "number", text: (row) => showRate(scale, row[field]), value: (row) => row[field], help });
+    drawTable(host, {
+      caption: "Collectives", noun: "collective", rows, search: (row) => `${row.name} ${row.dtype || ""}`,
+      columns: [
+        { title: "collective", kind: "name", text: (row) => row.name, shape: () => "communication", below: (row) => [row.dtype, row.group_size && `${row.group_size} ranks`, row.reason].filter(Boolean).join(" · ") },
+        { title: "calls", kind: "number", text: (row) => formatCalls(row.calls), value: (row) => row.calls },
+        { title: "bytes", kind: "number", text: (row) => formatSi(row.bytes, "B"), value: (row) => row.bytes, help: "per rank and step" },
+        one("us", scale.unit, "time per step"), one("exposed_us", "exposed", "no kernel computed meanwhile"), one("transfer_us", "transfer", "all calls at the rate of the quickest of this size"), one("wait_us", "waiting", "for ranks that come later, or for a share of the device"),
+        { title: "bus speed", csv: "B/s", kind: "number", text: (row) => formatSi(row.bus_bytes_per_s, "B/s"), value: (row) => row.bus_bytes_per_s, help: "of the quickest call, as nccl-tests defines it" },
+      ],
+    });
+  } },
+  { title: "Memory copies", rows: analysis.kernels.map((kernel, at) => ({ ...kernel, at })).filter((row) => ["copy", "transfer"].includes(row.bound)), draw: (host, rows) => drawTable(host, {
+    caption: "Memory copies", noun: "copy", plural: "copies", rows, search: (row) => [row.name, row.op, row.source, row.module].filter(Boolean).join(" "),
+    columns: [
+      { title: "copy", kind: "name", text: (row) => words.kernels[row.at].name, shape: (row) => words.kernels[row.at].group, below: (row) => [row.op, row.source || row.module].filter(Boolean).join(" · "), share: (row) => row.us / rows[0].us },
+      { title: "calls", kind: "number", text: (row) => formatCalls(row.calls), value: (row) => row.calls },
+      ...timeColumns(rows),
+      { title: "bytes", kind: "number", text: (row) => formatSi(row.bytes_low, "B"), value: (row) => row.bytes_low },
+      { title: "rate", csv: "B/s", kind: "number", text: (row) => formatSi(row.bytes_per_s, "B/s"), value: (row) => row.bytes_per_s },
+    ],
+    details: (row) => kernelDetails(row, row.at), onPick: pickKernels((row) => [row.at]),
+  }) },
+].filter((table) => table.rows.length && table.only !== false);
+
+/** Work and waiting folded by op, module or line. */
+function drawFolds(host, rows, noun, isBehind) {
+  const both = rows.map((row) => ({ ...row, work_us: row.us, us: row.us + row.idle_us })).filter((row) => row.us > 0).sort((a, b) => b.us - a.us);
+  const scale = scaleOfRows(both);
+  const part = (field, title, help) => ({ title, csv: `${title} us`, kind: "number", sum: true, scale, value: (row) => row[field], text: () => "", help });
+  const mostly = (row) => Object.entries(row.shares).sort((a, b) => b[1] - a[1])[0];
+  drawTable(host, {
+    caption: `Time by ${noun}`, noun, rows: both, search: (row) => row.name,
+    columns: [
+      { title: noun, kind: "place", text: (row) => row.name, share: (row) => row.us / both[0].us, shape: (row) => mostly(row) ? mostly(row)[0] : "overhead" },
+      { title: "calls", kind: "number", text: (row) => formatCalls(row.calls), value: (row) => row.calls },
+      ...(both.some((row) => row.idle_us > 0) ? [part("work_us", "work", "time of kernels and ops"), part("idle_us", "waiting", "idle time in which the host was here")] : []),
+      ...timeColumns(both),
+    ],
+    details: (row) => facts(Object.entries(row.shares).filter(([, share]) => share > 0).sort((a, b) => b[1] - a[1]).map(([group, share]) => [`${group}, of its work`, formatShare(share)])),
+    onPick: isBehind && ((row, name) => select(row && analysis.kernels.flatMap((kernel, at) => isBehind(kernel, row) ? [{ kernel: at }] : []), name)),
+  });
+}
+
+if (TABLES.length) drawTabs(byId("table-view"), "Tables", TABLES.map((table) => ({ title: table.title, draw: (host) => table.draw(host, table.rows) })));
+else byId("table-view").replaceChildren(make("p", { class: "note", text: "This analysis has no rows." }));
+
+{
+  const button = byId("download");
+  button.hidden = false;
+  button.setAttribute("aria-label", "Download analysis.json");
+  button.addEventListener("click", () => {
+    const link = make("a", { download: "analysis.json" });
+    link.href = URL.createObjectURL(new Blob([`${JSON.stringify(analysis, null, 1)}\n`], { type: "application/json" }));
+    link.click();
+    setTimeout(() => URL.revokeObjectURL(link.href), 10000);
+  });
+}
+
+const largest = analysis.ledger.reduce((most, entry) => (most === null || entry.us > most.us ? entry : most), null);
+if (largest) showAccount(largest.account, { scroll: false });
+select(null, "");

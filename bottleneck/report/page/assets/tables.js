@@ -1,0 +1,151 @@
+"use strict";
+// Tables with search, sorting, copying and rows that open. What is on screen adds up: rows below the cut are one row.
+
+const FIRST_ROWS = 20, MORE_ROWS = 200;
+let tableNumber = 0;
+
+/** A column: its title, kind, text and value of a row; of a `sum` the rows, the rest and the total add up as printed. */
+function drawTable(host, { rows, columns, noun, details = null, onPick = null, search = null, caption, totals = {} }) {
+  const number = ++tableNumber;
+  const state = { sort: null, descending: true, words: "", limit: FIRST_ROWS };
+  const sums = columns.filter((column) => column.sum);
+  const label = (row) => columns[0].text(row);
+  const texts = search && new Map(rows.map((row) => [row, search(row).toLowerCase()]));
+
+  const count = make("span", { class: "count", role: "status" });
+  const input = search && make("input", {
+    type: "search", id: `search-${number}`, placeholder: `Search ${noun}s`, "aria-label": `Search ${noun}s`, autocomplete: "off",
+    on: { input: () => { state.words = input.value.trim().toLowerCase(); state.limit = FIRST_ROWS; draw(); } },
+  });
+  const copy = make("button", { type: "button", class: "quiet", text: "Copy as CSV", on: { click: async () => {
+    await copyText(asCsv());
+    confirmOn(copy, "Copied");
+  } } });
+  const head = make("tr", {}, columns.map((column, at) => {
+    const button = make("button", { type: "button", title: column.help, text: column.title, on: { click: () => {
+      state.descending = state.sort === at ? !state.descending : column.kind === "number";
+      state.sort = at;
+      draw();
+    } } });
+    return make("th", { scope: "col", class: `k-${column.kind}` }, button);
+  }));
+  const body = make("tbody");
+  const more = make("button", { type: "button", class: "quiet more", on: { click: () => { state.limit += MORE_ROWS; draw(); } } });
+  host.replaceChildren(
+    make("div", { class: "tools-row" }, input, count, copy),
+    make("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": caption },
+      make("table", { class: "live" }, make("caption", { class: "hidden", text: caption }), make("thead", {}, head), body)),
+    more,
+  );
+
+  const valueOf = (column, row) => column.value ? column.value(row) : column.text(row);
+  function chosen() {
+    const words = state.words.split(/\s+/).filter(Boolean);
+    const found = words.length ? rows.filter((row) => words.every((word) => texts.get(row).includes(word))) : [...rows];
+    if (state.sort === null) return found;
+    const column = columns[state.sort], sign = state.descending ? -1 : 1;
+    return found.sort((a, b) => {
+      const [one, other] = [valueOf(column, a), valueOf(column, b)];
+      if (one === null || other === null) return (one === null) - (other === null);
+      return sign * (typeof one === "string" ? one.localeCompare(other) : one - other);
+    });
+  }
+
+  function draw() {
+    const found = chosen();
+    const cut = found.length > state.limit + 1 ? state.limit : found.length;
+    const shown = found.slice(0, cut), rest = found.slice(cut);
+    const cells = new Map(sums.map((column) => {
+      const values = shown.map((row) => column.value(row));
+      if (rest.length) values.push(sum(rest.map((row) => column.value(row))));
+      const given = found.length === rows.length ? totals[column.key] : undefined;
+      return [column, columnOf(column.scale, values, given === undefined ? null : given)];
+    }));
+    const unitOf = (column, text) => column.scale.unit === "%" ? `${text} %` : text;
+    body.replaceChildren(...shown.map((row, at) => drawRow(row, (column) => unitOf(column, cells.get(column)[at]))));
+    const summary = (words, place, role) => make("tr", { class: `r-${role}` }, columns.map((column, at) => make("td", {
+      class: `k-${column.kind}`, text: at === 0 ? words : cells.has(column) ? unitOf(column, cells.get(column).at(place)) : "",
+    })));
+    if (rest.length) body.append(summary(`${rest.length} more`, -2, "rest"));
+    if (sums.length && found.length) {
+      body.append(summary(found.length === rows.length ? `all ${noun}s` : `${found.length} found`, -1, "total"));
+    }
+    if (!found.length) body.append(make("tr", {}, make("td", { colspan: columns.length, class: "none", text: `No ${noun} with these words.` })));
+    count.textContent = found.length === rows.length ? `${rows.length} ${noun}${rows.length === 1 ? "" : "s"}` : `${found.length} of ${rows.length}`;
+    more.hidden = rest.length === 0;
+    more.textContent = rest.length > MORE_ROWS ? `Show ${MORE_ROWS} more of ${rest.length}` : `Show all ${found.length}`;
+    [...head.children].forEach((cell, at) => cell.setAttribute("aria-sort", state.sort !== at ? "none" : state.descending ? "descending" : "ascending"));
+  }
+
+  function drawRow(row, sumText) {
+    const line = make("tr", { class: row.role ? `r-${row.role}` : null });
+    columns.forEach((column, at) => {
+      const text = column.sum ? sumText(column) : column.text(row);
+      const cell = make("td", { class: `k-${column.kind}` });
+      if (column.shape) cell.append(shape(column.shape(row)));
+      if (at === 0 && details) {
+        const button = make("button", { type: "button", class: "open", "aria-expanded": "false", text, on: { click: () => toggle(row, line, button) } });
+        cell.append(button);
+      } else cell.append(make("span", { text }));
+      if (column.below && column.below(row)) cell.append(make("small", { text: column.below(row) }));
+      if (column.share) {
+        const share = column.share(row);
+        if (share !== null) cell.append(make("span", { class: "meter", "aria-hidden": "true" }, make("i", { style: { width: `${Math.min(share, 1) * 100}%` } })));
+      }
+      line.append(cell);
+    });
+    return line;
+  }
+
+  function toggle(row, line, button) {
+    const open = button.getAttribute("aria-expanded") === "true";
+    button.setAttribute("aria-expanded", String(!open));
+    if (open) line.nextElementSibling.remove();
+    else line.after(make("tr", { class: "details" }, make("td", { colspan: columns.length }, details(row))));
+    if (onPick) onPick(open ? null : row, label(row));
+  }
+
+  function asCsv() {
+    const quoted = (text) => /[",\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
+    // A spreadsheet takes a cell that begins with one of these for a formula.
+    const harmless = (text) => /^[=+\-@\t]/.test(text) && Number.isNaN(Number(text)) ? `'${text}` : text;
+    const line = (cells) => cells.map((cell) => quoted(typeof cell === "number" ? String(cell) : harmless(clean(cell ?? "")))).join(",");
+    const titles = columns.map((column) => column.csv || column.title);
+    return [line(titles), ...chosen().map((row) => line(columns.map((column) => valueOf(column, row))))].join("\n") + "\n";
+  }
+
+  draw();
+  return { find(words) { if (input) { input.value = words; state.words = words.toLowerCase(); draw(); } } };
+}
+
+/** Tabs of which one panel is shown; arrow keys move between them. A panel is drawn when it is first chosen. */
+function drawTabs(host, label, tabs) {
+  const prefix = `tab-${++tableNumber}`;
+  const panels = tabs.map((tab, at) => make("div", { role: "tabpanel", id: `${prefix}-panel-${at}`, "aria-labelledby": `${prefix}-${at}`, hidden: true }));
+  const buttons = tabs.map((tab, at) => make("button", {
+    type: "button", role: "tab", id: `${prefix}-${at}`, "aria-controls": `${prefix}-panel-${at}`, "aria-selected": "false", tabindex: "-1", text: tab.title,
+    on: {
+      click: () => choose(at),
+      keydown: (event) => {
+        const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
+        const to = step ? (at + step + tabs.length) % tabs.length : { Home: 0, End: tabs.length - 1 }[event.key];
+        if (to === undefined) return;
+        event.preventDefault();
+        choose(to);
+        buttons[to].focus();
+      },
+    },
+  }));
+  const drawn = new Set();
+  function choose(at) {
+    buttons.forEach((button, other) => {
+      button.setAttribute("aria-selected", String(other === at));
+      button.tabIndex = other === at ? 0 : -1;
+      panels[other].hidden = other !== at;
+    });
+    if (!drawn.has(at)) { drawn.add(at); tabs[at].draw(panels[at]); }
+  }
+  host.replaceChildren(make("div", { class: "tabs", role: "tablist", "aria-label": label }, buttons), ...panels);
+  choose(0);
+  return { choose: (title) => choose(tabs.findIndex((tab) => tab.title === title)) };
+}

@@ -1,0 +1,190 @@
+"""The page for a browser: what it says, that its numbers are those of the analysis, and that no text can act in it."""
+
+import base64
+import hashlib
+import json
+import re
+from dataclasses import fields, is_dataclass, replace
+from html.parser import HTMLParser
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bottleneck.report.analysis_document import build
+from bottleneck.report.json_text import from_json, to_json
+from bottleneck.report.page import document_to_html, to_html
+from bottleneck.report.text import clean
+from bottleneck.schema.analysis import Analysis
+from tests.report import samples
+from tests.report.samples import SAMPLES
+
+NASTY = (
+    "</script><script>alert(1)</script>",
+    '"><img src=x onerror=alert(1)>',
+    "'; alert(1); //",
+    "{{ 7 * 7 }}{% raw %}${1}<%= 1 %>",
+    "<!--<script>",
+    "]]>&lt;&#60;",
+    "\u202egnp.exe\u2066",
+    "\ud800 lone",
+    "\x00\x1b[31m\x07",
+    "line\u2028break\u2029\r\n",
+    "javascript:alert(1)",
+    "https://example.org/x.js",
+    "w" * 10_000,
+)
+
+
+class Parsed(HTMLParser):
+    """The elements of a page in order, the text outside scripts and styles, and the text of each script and style."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.text: list[str] = []
+        self.inside: dict[str, list[str]] = {"script": [], "style": []}
+        self._open = ""
+        self.feed(page)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        self._open = tag if tag in self.inside else ""
+        if self._open:
+            self.inside[tag].append("")
+
+    def handle_endtag(self, tag: str) -> None:
+        self._open = ""
+
+    def handle_data(self, data: str) -> None:
+        if self._open:
+            self.inside[self._open][-1] += data
+        else:
+            self.text.append(data)
+
+    @property
+    def words(self) -> str:
+        return " ".join(" ".join(self.text).split())
+
+    def embedded(self, name: str) -> str:
+        scripts = [attrs for tag, attrs in self.tags if tag == "script"]
+        return next(text for attrs, text in zip(scripts, self.inside["script"], strict=True) if attrs.get("id") == name)
+
+
+def skeleton(page: str) -> list[str]:
+    """The names of the elements and of their attributes: what no text may change."""
+    return [f"{tag} {' '.join(attrs)}" for tag, attrs in Parsed(page).tags]
+
+
+# Words of our own, of which there is a closed list; and code, whose lines are counted: a short one is shown.
+_FIXED = {
+    "code",
+    "schema",
+    "group",
+    "account",
+    "bound",
+    "kind",
+    "regime",
+    "confidence",
+    "slug",
+    "growth",
+    "option",
+    "per",
+    "cause",
+}
+
+
+def with_texts(value: Any, text: str) -> Any:
+    """The same record with ``text`` in place of each text that may come from a trace."""
+    if is_dataclass(value) and not isinstance(value, type):
+        given = {field.name: getattr(value, field.name) for field in fields(value)}
+        fixed = _FIXED | {"Device": {"source"}, "Phase": {"name"}}.get(type(value).__name__, set())
+        return type(value)(**{name: each if name in fixed else with_texts(each, text) for name, each in given.items()})
+    if isinstance(value, str):
+        return text
+    return tuple(with_texts(each, text) for each in value) if isinstance(value, tuple) else value
+
+
+@pytest.mark.parametrize("analysis", SAMPLES.values(), ids=SAMPLES)
+def test_page_says_what_the_terminal_says(analysis: Analysis) -> None:
+    words, document = Parsed(to_html(analysis)).words, build(analysis)
+    said = [document.headline, document.sentence, *(text for _, text in document.facts)]
+    said += [caveat.message[1:] for caveat in analysis.caveats]
+    for text in said:
+        assert " ".join(clean(text, 2000)[:1500].split()) in words
+
+
+@pytest.mark.parametrize("analysis", SAMPLES.values(), ids=SAMPLES)
+def test_page_holds_the_analysis_whole(analysis: Analysis) -> None:
+    embedded = Parsed(to_html(analysis)).embedded("analysis")
+    assert from_json(embedded) == from_json(to_json(analysis))
+
+
+def test_rows_of_the_ledger_re_add_as_shown() -> None:
+    page = Parsed(to_html(samples.gpu_overhead()))
+    rows = re.findall(r"(?:compute|memory|overhead|unknown)[^0-9]*?([\d.]+) ([\d.]+) %", page.words)
+    assert rows  # the bar's legend and the table hold shares
+    analysis = samples.gpu_overhead()
+    total = f"{sum(entry.us for entry in analysis.ledger) / 1000:.2f} 100.0 %"
+    assert f"total {total}" in page.words
+
+
+@pytest.mark.parametrize("analysis", [samples.gpu_overhead(), samples.hostile()], ids=["plain", "hostile"])
+def test_policy_lets_only_the_pages_own_script_and_style_act(analysis: Analysis) -> None:
+    page = Parsed(to_html(analysis))
+    policy = next(attrs["content"] for tag, attrs in page.tags if attrs.get("http-equiv") == "Content-Security-Policy")
+    assert policy is not None and policy.startswith("default-src 'none'; ") and "unsafe" not in policy
+
+    def digest(text: str) -> str:
+        return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+
+    scripts = [attrs for tag, attrs in page.tags if tag == "script"]
+    run = [text for attrs, text in zip(scripts, page.inside["script"], strict=True) if "type" not in attrs]
+    assert len(run) == 1 and f"script-src {digest(run[0])};" in policy
+    assert len(page.inside["style"]) == 1 and f"style-src {digest(page.inside['style'][0])};" in policy
+
+
+def test_page_names_no_address_to_load_from() -> None:
+    for tag, attrs in Parsed(to_html(samples.hostile())).tags:
+        assert tag not in {"iframe", "object", "embed", "base", "form", "img"}
+        assert not any(name.startswith("on") or name == "style" for name in attrs)
+        for name in ("src", "href", "action", "data"):
+            assert (attrs.get(name) or "#").startswith(("#", "data:,"))
+
+
+@settings(max_examples=settings.default.max_examples // 3, deadline=None)
+@given(text=st.sampled_from(NASTY) | st.text(max_size=50))
+def test_no_text_of_a_trace_changes_the_page(text: str) -> None:
+    plain, nasty = (to_html(with_texts(samples.gpu_overhead(), each)) for each in ("plain", text or "-"))
+    assert skeleton(nasty) == skeleton(plain)
+    nasty.encode("utf-8")  # no lone surrogate is left
+    assert all(character == "\n" or character.isprintable() for character in nasty)
+
+
+def test_text_that_is_marked_up_shows_as_it_is() -> None:
+    analysis = replace(samples.gpu_overhead(), verdict=replace(samples.gpu_overhead().verdict, sentence=NASTY[0]))
+    found = replace(analysis.findings[0], code=NASTY[1])
+    page = to_html(replace(analysis, findings=(found,)))
+    for text in NASTY[:2]:
+        assert text in Parsed(page).words and text not in page
+
+
+def test_documents_of_other_reports_are_pages_too() -> None:
+    from bottleneck.report.comparison import build as build_comparison
+    from tests.report import comparisons
+
+    for make in (comparisons.slower, comparisons.hostile):
+        document = build_comparison(make())
+        page = Parsed(document_to_html(document))
+        assert " ".join(clean(document.sentence, 2000).split()) in page.words
+        assert [tag for tag, _ in page.tags].count("script") == 1
+
+
+def test_rows_of_kernels_name_their_account() -> None:
+    analysis = samples.gpu_overhead()
+    stated = replace(analysis, kernels=tuple(replace(row, account="overhead.allocator") for row in analysis.kernels))
+    words = [json.loads(Parsed(to_html(each)).embedded("words"))["kernels"] for each in (analysis, stated)]
+    assert [row["account"] for row in words[0]][:4] == ["compute", "memory", "memory", "overhead.launch_floor"]
+    assert {row["account"] for row in words[1]} == {"overhead.allocator"}
