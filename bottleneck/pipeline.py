@@ -1,6 +1,6 @@
 """The only code that knows the order of the stages: from paths to one Analysis."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -72,13 +72,20 @@ DEFAULTS = Options()
 _LARGEST_ANALYSIS_BYTES = 256 * 2**20
 
 
-def analyse(paths: Sequence[Path], options: Options | None = None) -> Analysis:
+def _tell_nobody(_done: int, _total: int, _path: Path) -> None:
+    """Tells nobody how far the reading is."""
+
+
+def analyse(
+    paths: Sequence[Path], options: Options | None = None, on_trace: Callable[[int, int, Path], None] = _tell_nobody
+) -> Analysis:
     """The analysis of a trace, a recording, several rank traces, or a saved analysis.
 
+    ``on_trace`` is called before each trace is read, with the number of those done, of all, and its path.
     Raises TraceError when something cannot be read or is no trace, UsageError when the paths make no sense together.
     """
     saved = saved_analysis(paths, options)
-    return explain(paths, options).analysis if saved is None else saved
+    return explain(paths, options, on_trace).analysis if saved is None else saved
 
 
 def saved_analysis(paths: Sequence[Path], options: Options | None = None) -> Analysis | None:
@@ -104,14 +111,19 @@ def _read_analysis(path: Path) -> Analysis:
         raise TraceError(f"cannot read {path}: {exc.strerror}", fix="check the path and its permissions") from exc
 
 
-def explain(paths: Sequence[Path], options: Options | None = None) -> Explanation:
+def explain(
+    paths: Sequence[Path], options: Options | None = None, on_trace: Callable[[int, int, Path], None] = _tell_nobody
+) -> Explanation:
     """The analysis of traces or a recording, with its findings and its evidence; raises as ``analyse`` does.
 
     With several ranks the analysis is of all of them, the tables are those of the rank that sets the pace.
     """
     sources = [source for path in paths for source in find_traces(path)]
     options = options or DEFAULTS
-    ranks = [examine(source, replace(options, split=options.split and len(sources) == 1)) for source in sources]
+    options, ranks = replace(options, split=options.split and len(sources) == 1), []
+    for done, source in enumerate(sources):
+        on_trace(done, len(sources), source.trace)
+        ranks.append(examine(source, options))
     evidence = combine_ranks(ranks, path=str(paths[0]) if len(paths) == 1 else None)
     return finish(evidence, advise(evidence))
 

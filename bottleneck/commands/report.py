@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from bottleneck.commands.reading_progress import reading_progress
 from bottleneck.commands.report_options import (
     AllFindings,
     Full,
@@ -106,7 +107,9 @@ def report_command(
     if repair:
         for recording in paths:
             _repair(recording)
-    analysis = analyse(paths, with_kept_ceilings(paths, options))
+    options = with_kept_ceilings(paths, options)
+    with reading_progress() as on_trace:
+        analysis = analyse(paths, options, on_trace)
     for picture, path in (("roofline", roofline), ("queue", queue)):
         if path is not None:
             draw_or_warn(partial(PICTURES[picture], analysis, path), path)
