@@ -140,6 +140,21 @@ def test_the_suffix_of_the_output_chooses_the_format(trace: Path, tmp_path: Path
     assert (tmp_path / name).read_text().startswith(start)
 
 
+def test_open_writes_the_page_and_shows_it(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, trace: Path, tmp_path: Path
+) -> None:
+    import webbrowser
+
+    seen: list[str] = []
+    monkeypatch.setattr(webbrowser, "open", lambda address: bool(seen.append(address)) or len(seen) == 1)
+    for said in ("opened file:", "found no browser; open this yourself: file:"):
+        assert _run(["report", str(trace), "--open", "-o", str(tmp_path / "page.html")]) == 0
+        assert said in capsys.readouterr().err
+    assert seen == 2 * [(tmp_path / "page.html").as_uri()]
+    assert (tmp_path / "page.html").read_text().startswith("<!doctype html>")
+    assert _run(["report", str(trace), "--open", "--format", "json"]) == 2
+
+
 def test_an_explicit_format_goes_before_the_suffix(trace: Path, tmp_path: Path) -> None:
     assert _run(["report", str(trace), "-o", str(tmp_path / "r.md"), "--format", "json"]) == 0
     assert json.loads((tmp_path / "r.md").read_text())["version"] == __version__

@@ -156,9 +156,11 @@ def _report(folder: Path, settings: ReportSettings) -> None:
     try:
         write_text(FORMATS["json"](analysis), folder / "analysis.json")
         save_roofline(analysis, folder / "roofline.png")
+        write_text(FORMATS["html"](analysis), folder / "report.html")
     except UsageError as error:
         again = f"bottleneck report {shown(folder)} --format json -o FILE"
         raise UsageError(error.what, why=error.why, fix=f"the recording is whole; make room, then: {again}") from error
+    settings.say(f"bottleneck: the page for a browser: {shown(folder / 'report.html')}")
 
 
 def _is_worth_keeping(folder: Path, recording: "Recording") -> bool:

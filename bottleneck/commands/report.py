@@ -82,6 +82,9 @@ def report_command(
     ] = False,
     full: Full = False,
     all_findings: AllFindings = False,
+    open_page: Annotated[
+        bool, typer.Option("--open", help="Write the page for a browser (to --output, else a new file) and open it.")
+    ] = False,
 ) -> None:
     """Explains where the time of a recorded program went.
 
@@ -89,6 +92,7 @@ def report_command(
     bottleneck report                     the latest recording of this folder
     bottleneck report trace.json.gz --full
     bottleneck report recording/ -o report.md
+    bottleneck report recording/ --open
     bottleneck report rank0.json rank1.json --roofline roofline.png
     bottleneck report trace.json.gz --steps 2:5
     bottleneck report trace.json.gz --window 0.2s:0.9s
@@ -99,6 +103,8 @@ def report_command(
     from bottleneck.pipeline import analyse
     from bottleneck.report import PICTURES
 
+    if open_page:
+        form, output = _page(form, output)
     for path in (roofline, queue):
         check_picture(path)
     chosen = window_options(steps, window, chosen_device(device, peaks), whole=whole)
@@ -115,6 +121,31 @@ def report_command(
             draw_or_warn(partial(PICTURES[picture], analysis, path), path)
     form = form_of(form, output, ReportFormat)
     present(analysis, form.value, output, extent_of(full=full, all_findings=all_findings))
+    if open_page and output is not None:
+        _open_in_browser(output)
+
+
+def _page(form: ReportFormat | None, output: Path | None) -> tuple[ReportFormat, Path]:
+    """Format and file of a page that is to be opened."""
+    import tempfile
+
+    from bottleneck.errors import UsageError
+
+    if form not in {None, ReportFormat.HTML} or str(output) == "-":
+        raise UsageError(
+            "--open shows a page for a browser",
+            why="the report is to be written in another format, or to standard output",
+            fix="leave out --format and -o -, or --open",
+        )
+    return ReportFormat.HTML, output or Path(tempfile.mkdtemp(prefix="bottleneck-")) / "report.html"
+
+
+def _open_in_browser(page: Path) -> None:
+    import webbrowser
+
+    address = page.resolve().as_uri()
+    opened = webbrowser.open(address)
+    print(f"bottleneck: {'opened' if opened else 'found no browser; open this yourself:'} {address}", file=sys.stderr)
 
 
 def _latest() -> Path:

@@ -35,6 +35,7 @@ SHARED_LOCK_FILE = ".job.lock"
 _OURS = (
     "recording.json",
     "analysis.json",
+    "report.html",
     "roofline.png",
     "telemetry.csv",
     "trace.rank*.json.gz",
@@ -44,6 +45,7 @@ _OURS = (
     ".run.*",
     ".recording.json.*",
     ".analysis.json.*",
+    ".report.html.*",
     ".roofline.png.*",
     ".telemetry.csv.*",
     ".partial.*",
@@ -476,6 +478,7 @@ _OF_RANK = re.compile(r"(?:\.notes|\.partial\.(?:trace|light)|\.fresh\.trace|com
 _FINISHED = (
     "recording.json",
     "analysis.json",
+    "report.html",
     "roofline.png",
     "telemetry.csv",
     "trace.rank*.json.gz",

@@ -70,7 +70,8 @@ def test_with_room_everything_is_written_and_told(folder: Path) -> None:
     said = tell(folder)
     assert said[0] == "bottleneck: recorded 0 steps in recording"
     assert said[-1] == "told: True True True"
-    assert files(folder) == {"recording.json", "trace.rank0.json.gz", "analysis.json", "roofline.png"}
+    assert said[-2] == "bottleneck: the page for a browser: recording/report.html"
+    assert files(folder) == {"recording.json", "trace.rank0.json.gz", "analysis.json", "report.html", "roofline.png"}
 
 
 def test_a_disk_too_full_for_the_recording_leaves_it_to_the_next_command(folder: Path) -> None:
@@ -99,7 +100,7 @@ def test_a_disk_too_full_for_the_picture_leaves_no_half_of_it(folder: Path) -> N
     tell(folder)
     largest = (folder / "recording" / "roofline.png").stat().st_size
     assert (folder / "recording" / "analysis.json").stat().st_size < largest - 1
-    for name in ("recording.json", "analysis.json", "roofline.png", "trace.rank0.json.gz"):
+    for name in ("recording.json", "analysis.json", "report.html", "roofline.png", "trace.rank0.json.gz"):
         (folder / "recording" / name).unlink()
     leave(folder / "recording", 0, replace(MEASURED, ranks=1, step_marks_ns=()), (folder / "trace.json").read_bytes())
     said = tell(folder, _LIMIT.format(bytes=largest - 1))

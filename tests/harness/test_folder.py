@@ -26,6 +26,7 @@ from bottleneck.harness.messages import Plan
 NAMES = (
     "recording.json",
     "analysis.json",
+    "report.html",
     "roofline.png",
     "telemetry.csv",
     "trace.rank0.json.gz",
