@@ -1,6 +1,9 @@
 """``bottleneck explain`` tells of every finding and account, within 80 columns, and names near ones for the rest."""
 
+import ast
 import tomllib
+from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -11,6 +14,7 @@ from bottleneck.commands import explain
 from bottleneck.commands.explain import explanation, page_sections
 from bottleneck.errors import UsageError
 from bottleneck.schema.accounts import ACCOUNTS
+from bottleneck.trace.damage import KINDS
 
 ROOT = Path(__file__).parents[1]
 
@@ -40,6 +44,55 @@ def test_every_caveat_of_the_page_is_one_that_an_analysis_gives() -> None:
     caveats = page_sections()[1]
     assert len(caveats) > 20
     assert [slug for slug in caveats if f'"{slug}"' not in source] == []
+
+
+def test_every_caveat_and_finding_that_the_code_gives_has_a_section() -> None:
+    findings, caveats = page_sections()
+    given = {call: _slugs(call) for call in ("Caveat", "Draft")}
+    assert given["Caveat"] | set(CAVEATS_OF_DAMAGE) | LINKING_CAVEATS <= {*findings, *caveats}
+    assert given["Draft"] <= set(findings) and len(given["Draft"]) > 50
+
+
+def test_every_account_and_cause_has_a_text() -> None:
+    for key, account in ACCOUNTS.items():
+        for name in (key, account.cause or key):
+            assert account.meaning in " ".join(explanation(name).split())
+
+
+# The slugs of tables, which the code gives by a variable.
+CAVEATS_OF_DAMAGE = {slug for slug, _ in KINDS.values()}
+LINKING_CAVEATS = {"orphans", "launched-outside-ops", "graph-replay", "clock-skew"}
+BY_VARIABLE = {"trace/link.py", "trace/damage.py", "devices/match.py"}
+
+
+def test_no_other_caveat_is_given_by_a_variable() -> None:
+    folder = Path(bottleneck.__file__).parent
+    variables = {path for path, slug in _given("Caveat") if slug is None}
+    assert {path.relative_to(folder).as_posix() for path in variables} == BY_VARIABLE
+
+
+def _slugs(call: str) -> set[str]:
+    return {slug for _, slug in _given(call) if slug is not None}
+
+
+def _given(call: str) -> Iterator[tuple[Path, str | None]]:
+    """File and slug of each record of this class that the code makes; null where a variable of a loop holds it."""
+    for path in Path(bottleneck.__file__).parent.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == call:
+                given = [*node.args[:1], *(word.value for word in node.keywords if word.arg == "slug")]
+                for each in given[:1]:
+                    choices = [each.body, each.orelse] if isinstance(each, ast.IfExp) else [each]
+                    yield from ((path, _text(path, choice)) for choice in choices)
+
+
+def _text(path: Path, node: ast.expr) -> str | None:
+    """The text of a literal or of a constant of the module."""
+    if isinstance(node, ast.Constant):
+        return str(node.value)
+    folder = Path(bottleneck.__file__).parents[1]
+    module = import_module(".".join(path.relative_to(folder).with_suffix("").parts))
+    return getattr(module, node.id, None) if isinstance(node, ast.Name) else None
 
 
 def test_every_finding_and_account_is_told_within_80_columns_apart_from_code() -> None:

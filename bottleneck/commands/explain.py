@@ -68,7 +68,7 @@ def page_sections() -> tuple[dict[str, str], dict[str, str]]:
     if page is None:
         raise UsageError("the page of findings is missing from this installation", fix="install bottleneck again")
     text = page.read_text(encoding="utf-8")
-    caveats = re.findall(r"^- \*\*([a-z-]+)\*\*: (.*)$", text.partition("\n## Caveats\n")[2], flags=re.MULTILINE)
+    caveats = re.findall(r"^- \*\*([a-z-]+)\*\*: (.*(?:\n  .*)*)$", text.partition("\n## Caveats\n")[2], re.MULTILINE)
     parts = re.split(r"^(##+) (.*)\n", text, flags=re.MULTILINE)
     findings = {parts[at + 1]: parts[at + 2].strip() for at in range(1, len(parts), 3) if parts[at] == "###"}
     return findings, dict(caveats)
