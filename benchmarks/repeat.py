@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from bottleneck.trace.damage import Damage
+from bottleneck.trace.decode import EventDecoder
 from bottleneck.trace.inflate import read_blocks
 from bottleneck.trace.read import TraceDocument
 
@@ -34,7 +35,7 @@ def repeat_trace(source: Path, target: Path, size_bytes: int) -> int:
 def _parts(source: Path) -> tuple[bytes, bytes, bytes]:
     """Text up to the opening bracket of the event list, the events, text from the closing bracket on."""
     text = b"".join(read_blocks(source, Damage()))
-    document = TraceDocument(source, iter([text]), Damage())
+    document = TraceDocument(source, iter([text]), Damage(), EventDecoder())
     for _ in document:
         pass
     start = text.index(b"[", max(0, len(document.header) - len(b"[]}"))) + 1

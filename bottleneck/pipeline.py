@@ -22,7 +22,8 @@ from bottleneck.analysis.scaling import (
     subtract_profiler_overhead,
 )
 from bottleneck.analysis.summary import assemble
-from bottleneck.analysis.telemetry import find_conditions, find_contention, read_telemetry
+from bottleneck.analysis.telemetry import find_conditions, find_contention, read_telemetry, samples_of_trace
+from bottleneck.analysis.timeline import build_timeline
 from bottleneck.analysis.verdict import decide, describe_sides, grounds_of
 from bottleneck.cost import compute_costs
 from bottleneck.cost.attribution import attribute
@@ -34,7 +35,7 @@ from bottleneck.errors import TraceError, UsageError
 from bottleneck.report.json_text import from_json
 from bottleneck.schema.analysis import TWO_SIDED, Analysis, Caveat, Device, Finding, RecordingInfo
 from bottleneck.schema.compiled_kernels import Compiled
-from bottleneck.schema.evidence import Evidence, Explanation, conclude
+from bottleneck.schema.evidence import Annotations, Evidence, Explanation, conclude
 from bottleneck.schema.files import read_file
 from bottleneck.schema.linked_trace import Linked, Trace, Window
 from bottleneck.schema.sources import TraceSource, find_traces, is_saved_analysis
@@ -126,6 +127,22 @@ def explain(
         ranks.append(examine(source, options))
     evidence = combine_ranks(ranks, path=str(paths[0]) if len(paths) == 1 else None)
     return finish(evidence, advise(evidence))
+
+
+def annotate(paths: Sequence[Path], options: Options = DEFAULTS) -> Annotations:
+    """One trace with what an export adds to it; raises as ``analyse`` does, UsageError for several traces."""
+    if saved_analysis(paths, options) is not None:
+        raise UsageError(f"{paths[0]} is a finished analysis, without the events of its trace", fix="pass the trace")
+    sources = [source for path in paths for source in find_traces(path)]
+    if len(sources) > 1:
+        names = ", ".join(str(source.trace) for source in sources[:3])
+        raise UsageError(
+            f"an export is of one trace, and {len(sources)} were named", fix=f"pass the one of a rank: {names} …"
+        )
+    evidence = examine(sources[0], options)
+    analysis, linked = evidence.analysis, evidence.linked
+    timeline = build_timeline(linked, evidence.roofline, analysis.ledger, analysis.device)
+    return Annotations(sources[0].trace, evidence, timeline, samples_of_trace(sources[0], linked))
 
 
 def examine(source: TraceSource, options: Options = DEFAULTS) -> Evidence:

@@ -62,14 +62,21 @@ _IN_A_CALL = " > "
 class Timeline:
     """Time charged to each row of OPS over the window, the gaps and their pieces that are no wait for a collective.
 
-    ``collective_us`` is the time with a collective in flight, ``exposed_us`` the part of it that is charged to one.
+    ``works`` are the rows of OPS that hold their own time; ``exposed`` are the stretches charged to a collective (row
+    of OPS) that the program waited for. ``collective_us`` is the time with a collective in flight.
     """
 
     kernel_us: Floats
     idle: Gaps
     pieces: Pieces
+    works: Flags
+    exposed: Segments = NOTHING
     collective_us: float = 0.0
-    exposed_us: float = 0.0
+
+    @property
+    def exposed_us(self) -> float:
+        """The part of the time with a collective in flight that is charged to one."""
+        return float(np.sum(self.exposed.end - self.exposed.start))
 
 
 def host_timeline(linked: Linked, host: Host) -> Timeline:
@@ -78,7 +85,8 @@ def host_timeline(linked: Linked, host: Host) -> Timeline:
     opened, closed, owner = owned_segments(linked.ops)
     start, end = np.clip(opened, low, high), np.clip(closed, low, high)
     collective = (linked.kernels["kind"] == "collective").to_numpy()
-    works = ~(collective | _waits(linked, collective))[owner]
+    has_own_time = ~(collective | _waits(linked, collective))
+    works = has_own_time[owner]
     charge = shared_charge(start[works] - low, end[works] - low, np.zeros(int(works.sum()), dtype=np.int64))
     kernel_us = tally(owner[works], charge, len(linked.ops))
     busy = union(start[works], end[works])
@@ -86,19 +94,19 @@ def host_timeline(linked: Linked, host: Host) -> Timeline:
     idle = Gaps(idle_start, idle_end, np.append(owner[works][busy.first], -1)[following])
     pieces = split_host_gaps(idle, host)
     if not collective.any():
-        return Timeline(kernel_us, idle, pieces)
+        return Timeline(kernel_us, idle, pieces, has_own_time)
     mine = collective[owner]
     flight = outermost(start[mine], end[mine], owner[mine])
     pieces = _cut_at(pieces, flight)
     carrier = flight.at((pieces.start + pieces.end) / 2)
     waiting = (carrier >= 0) & _is_blocked(pieces, linked, host)
-    exposed_us = tally(carrier[waiting], pieces.us[waiting], len(linked.ops))
     return Timeline(
-        kernel_us + exposed_us,
+        kernel_us + tally(carrier[waiting], pieces.us[waiting], len(linked.ops)),
         idle,
         _chosen(pieces, ~waiting),
+        has_own_time,
+        Segments(pieces.start[waiting], pieces.end[waiting], carrier[waiting]),
         float(np.sum(flight.end - flight.start)),
-        float(np.sum(exposed_us)),
     )
 
 
@@ -326,14 +334,10 @@ def build_ledger(linked: Linked, roofline: pd.DataFrame, ceilings: Device | None
     faults whose cost ``ceilings`` state.
     """
     host = read_host(linked)
+    account, devices = accounts_of(linked, roofline, host), devices_used(linked)
     if linked.is_host_only:
-        account = _host_accounts(linked, roofline, host)
-        devices: tuple[int, ...] = (0,)
-        faults = fault_us(linked, roofline, _allocates(linked), ceilings)
-        parts = [_charge_host(linked, host, account, {FAULTS: faults, FREED: freed_us(linked, roofline)})]
+        parts = [_charge_host(linked, host, account, page_times(linked, roofline, ceilings))]
     else:
-        account = _device_accounts(roofline)
-        devices = _devices_used(linked)
         parts = [_charge_device(linked, host, device, account) for device in devices]
     steps = max(len(linked.window.steps), 1)
     kernel_us = np.mean([part.kernel_us for part in parts], axis=0)
@@ -375,6 +379,17 @@ def ledger_of(account_us: Mapping[str, float], wall_us: float) -> Ledger:
     return Ledger(wall_us, tuple(entries))
 
 
+def accounts_of(linked: Linked, roofline: pd.DataFrame, host: Host) -> Integers:
+    """Position in ACCOUNTS that each row of KERNELS is charged to."""
+    return _host_accounts(linked, roofline, host) if linked.is_host_only else _device_accounts(roofline)
+
+
+def page_times(linked: Linked, roofline: pd.DataFrame, ceilings: Device | None) -> dict[str, Floats]:
+    """Microseconds of each row of OPS that the system spends on pages of memory, by what it does with them."""
+    faults = fault_us(linked, roofline, _allocates(linked), ceilings)
+    return {FAULTS: faults, FREED: freed_us(linked, roofline)}
+
+
 def _device_accounts(roofline: pd.DataFrame) -> Integers:
     """The account of each kernel by its bound; of unmodelled work by its family."""
     if not len(roofline):
@@ -403,8 +418,10 @@ def _allocates(linked: Linked) -> Flags:
     return text_matches(linked.ops["name"], _ALLOCATION_OP.search)
 
 
-def _devices_used(linked: Linked) -> tuple[int, ...]:
-    """Devices with work inside the window; if none has any, the first of the trace."""
+def devices_used(linked: Linked) -> tuple[int, ...]:
+    """Devices with work inside the window; if none has any, the first of the trace; 0 on a CPU."""
+    if linked.is_host_only:
+        return (0,)
     start, end = _clipped(linked)
     device = linked.kernels["device"].to_numpy()
     used = np.unique(device[end > start])
@@ -422,14 +439,28 @@ def _clipped(linked: Linked) -> tuple[Floats, Floats]:
     return np.clip(np.rint(start * 1e3) / 1e3, 0.0, wall_us), np.clip(np.rint(end * 1e3) / 1e3, 0.0, wall_us)
 
 
-def _charge_device(linked: Linked, host: Host, device: int, account: Integers) -> _DeviceLedger:
+@dataclass(frozen=True)
+class DeviceWork:
+    """Work of one device in the window, and the gaps in it.
+
+    ``rows`` are those of KERNELS; ``start`` and ``end`` count from the window's start. Of work that runs at once, that
+    of the lowest ``layer`` holds the instant.
+    """
+
+    rows: Integers
+    start: Floats
+    end: Floats
+    layer: Integers
+    idle: Gaps
+
+
+def read_device(linked: Linked, device: int, account: Integers) -> DeviceWork:
+    """The work of a device, whose rows of KERNELS are charged to these accounts."""
     start, end = _clipped(linked)
     rows = np.flatnonzero(linked.kernels["device"].to_numpy() == device)
     kind = linked.kernels["kind"].cat
     layer = np.array([_LAYER_OF_KIND[name] for name in kind.categories], dtype=np.int64)[kind.codes.to_numpy()[rows]]
     layer = np.where(account[rows] == _CODE["transfer"], _TRANSFER_LAYER, layer)
-    kernel_us = np.zeros(len(linked.kernels))
-    kernel_us[rows] = shared_charge(start[rows], end[rows], layer)
     busy = union(start[rows], end[rows])
     opened, closed, following = gaps(busy, 0.0, linked.window.wall_us)
     origin = linked.window.start_us
@@ -437,10 +468,20 @@ def _charge_device(linked: Linked, host: Host, device: int, account: Integers) -
     by_end = rows[np.argsort(end[rows], kind="stable")]
     last_row = np.append(by_end, -1)[np.searchsorted(end[by_end], opened, side="right") - 1]
     idle = Gaps(opened + origin, closed + origin, next_row, last_row)
+    return DeviceWork(rows, start[rows], end[rows], layer, idle)
+
+
+def _charge_device(linked: Linked, host: Host, device: int, account: Integers) -> _DeviceLedger:
+    work = read_device(linked, device, account)
+    rows, idle = work.rows, work.idle
+    kernel_us = np.zeros(len(linked.kernels))
+    kernel_us[rows] = shared_charge(work.start, work.end, work.layer)
     pieces = split_gaps(idle, linked, host)
-    collectives, copies = rows[layer == 1], rows[layer >= _TRANSFER_LAYER]
-    lasted = [union(start[some], end[some]).total() for some in (collectives, copies)]
+    kinds = (work.layer == 1, work.layer >= _TRANSFER_LAYER)
+    collectives, copies = (rows[chosen] for chosen in kinds)
+    lasted = [union(work.start[chosen], work.end[chosen]).total() for chosen in kinds]
     exposed = [float(np.sum(kernel_us[some])) for some in (collectives, copies)]
+    busy = union(work.start, work.end)
     overlap = np.array([busy.total(), lasted[0], exposed[0], lasted[1], exposed[1]])
     sides = find_sides(busy, linked.window.wall_us)
     told = fold(explain(pieces, idle, linked, host))

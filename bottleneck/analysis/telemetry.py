@@ -69,6 +69,18 @@ def read_telemetry(
     return summarise_samples(samples, spans, sensors), ()
 
 
+def samples_of_trace(source: TraceSource, linked: Linked) -> list[Sample]:
+    """All samples of the recording's sensors while its trace was recorded; none where they cannot be read."""
+    zero_ns, events = linked.trace.start_unix_ns, linked.trace.events
+    if source.recording is None or source.recording.sampling is None or zero_ns is None:
+        return []
+    end_us = float((events["ts_us"] + events["dur_us"]).max())
+    try:
+        return read_samples(source.trace.parent, [(zero_ns - MARGIN_NS, zero_ns + 1e3 * end_us + MARGIN_NS)])
+    except TraceError:
+        return []
+
+
 def _step_spans(source: TraceSource, linked: Linked, unprofiled: Timing | None) -> tuple[TimeSpan, ...]:
     """The window on the wall clock, and the unprofiled steps, which ran on their own."""
     zero_ns, window = linked.trace.start_unix_ns, linked.window

@@ -13,8 +13,8 @@ from bottleneck.commands.reading_progress import reading_progress
 from bottleneck.commands.report_options import (
     AllFindings,
     Full,
-    ReportFormat,
     StepsOption,
+    TraceReportFormat,
     WholeOption,
     WindowOption,
     check_picture,
@@ -22,8 +22,10 @@ from bottleneck.commands.report_options import (
     extent_of,
     form_of,
     format_option,
+    is_printed,
     output_option,
     present,
+    send_blocks,
     window_options,
 )
 
@@ -41,7 +43,7 @@ def report_command(
             "the latest recording of this folder unless given.",
         ),
     ] = None,
-    form: Annotated[ReportFormat | None, format_option("the report")] = None,
+    form: Annotated[TraceReportFormat | None, format_option("the report", TraceReportFormat)] = None,
     output: Annotated[Path | None, output_option("the report")] = None,
     roofline: Annotated[
         Path | None,
@@ -93,6 +95,7 @@ def report_command(
     bottleneck report trace.json.gz --full
     bottleneck report recording/ -o report.md
     bottleneck report recording/ --open
+    bottleneck report trace.json.gz -o annotated.json.gz    for ui.perfetto.dev
     bottleneck report rank0.json rank1.json --roofline roofline.png
     bottleneck report trace.json.gz --steps 2:5
     bottleneck report trace.json.gz --window 0.2s:0.9s
@@ -114,30 +117,33 @@ def report_command(
         for recording in paths:
             _repair(recording)
     options = with_kept_ceilings(paths, options)
+    if form_of(form, output, TraceReportFormat) is TraceReportFormat.PERFETTO:
+        _export(paths, options, output)
+        return
     with reading_progress() as on_trace:
         analysis = analyse(paths, options, on_trace)
     for picture, path in (("roofline", roofline), ("queue", queue)):
         if path is not None:
             draw_or_warn(partial(PICTURES[picture], analysis, path), path)
-    form = form_of(form, output, ReportFormat)
+    form = form_of(form, output, TraceReportFormat)
     present(analysis, form.value, output, extent_of(full=full, all_findings=all_findings))
     if open_page and output is not None:
         _open_in_browser(output)
 
 
-def _page(form: ReportFormat | None, output: Path | None) -> tuple[ReportFormat, Path]:
+def _page(form: TraceReportFormat | None, output: Path | None) -> tuple[TraceReportFormat, Path]:
     """Format and file of a page that is to be opened."""
     import tempfile
 
     from bottleneck.errors import UsageError
 
-    if form not in {None, ReportFormat.HTML} or str(output) == "-":
+    if form not in {None, TraceReportFormat.HTML} or str(output) == "-":
         raise UsageError(
             "--open shows a page for a browser",
             why="the report is to be written in another format, or to standard output",
             fix="leave out --format and -o -, or --open",
         )
-    return ReportFormat.HTML, output or Path(tempfile.mkdtemp(prefix="bottleneck-")) / "report.html"
+    return TraceReportFormat.HTML, output or Path(tempfile.mkdtemp(prefix="bottleneck-")) / "report.html"
 
 
 def _open_in_browser(page: Path) -> None:
@@ -146,6 +152,21 @@ def _open_in_browser(page: Path) -> None:
     address = page.resolve().as_uri()
     opened = webbrowser.open(address)
     print(f"bottleneck: {'opened' if opened else 'found no browser; open this yourself:'} {address}", file=sys.stderr)
+
+
+def _export(paths: Sequence[Path], options: "Options", output: Path | None) -> None:
+    """Writes the trace with our tracks added, compressed where the name of the file ends in .gz."""
+    from bottleneck.pipeline import annotate
+    from bottleneck.report.output import compressed, write_blocks
+    from bottleneck.report.perfetto import track_events
+    from bottleneck.trace.extend import extend_trace
+
+    annotations = annotate(paths, options)
+    blocks = extend_trace(annotations.trace, track_events(annotations))
+    if output is None or is_printed(output):
+        send_blocks(blocks)
+    else:
+        write_blocks(compressed(blocks) if output.suffix == ".gz" else blocks, output)
 
 
 def _latest() -> Path:

@@ -2,7 +2,7 @@
 
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TextIO, TypeVar
@@ -27,6 +27,16 @@ class ReportFormat(StrEnum):
     HTML = "html"
 
 
+class TraceReportFormat(StrEnum):
+    """The ways to render a report of a trace: those of every report, and a copy of the trace with our tracks."""
+
+    TERMINAL = "terminal"
+    MARKDOWN = "markdown"
+    JSON = "json"
+    HTML = "html"
+    PERFETTO = "perfetto"
+
+
 class TerminalOrJson(StrEnum):
     """The ways to render a report that has no markdown form."""
 
@@ -37,7 +47,14 @@ class TerminalOrJson(StrEnum):
 _Form = TypeVar("_Form", bound=StrEnum)
 
 # The format that the name of a file asks for where --format does not.
-_FORM_OF_SUFFIX = {".md": "markdown", ".markdown": "markdown", ".json": "json", ".html": "html", ".htm": "html"}
+_FORM_OF_SUFFIX = {
+    ".md": "markdown",
+    ".markdown": "markdown",
+    ".json": "json",
+    ".html": "html",
+    ".htm": "html",
+    ".gz": "perfetto",
+}
 PICTURE_SUFFIXES = (".png", ".svg")
 
 StepsOption = Annotated[
@@ -208,6 +225,18 @@ def send(text: str) -> None:
     try:
         write_text(text, None)
     except BrokenPipeError:
+        raise SystemExit(_READER_GONE) from None
+
+
+def send_blocks(blocks: Iterable[bytes]) -> None:
+    """Writes bytes to standard output, block by block; a reader that has gone ends the process quietly."""
+    from bottleneck.report.output import discard_output
+
+    try:
+        sys.stdout.buffer.writelines(blocks)
+        sys.stdout.buffer.flush()
+    except BrokenPipeError:
+        discard_output()
         raise SystemExit(_READER_GONE) from None
 
 

@@ -3,6 +3,7 @@
 import os
 import sys
 import tempfile
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from bottleneck.errors import UsageError
@@ -40,8 +41,13 @@ def discard_output() -> None:
 
 def write_bytes(content: bytes, output: Path) -> None:
     """Writes a file under a temporary name and renames it when whole; UsageError when the place takes no file."""
+    write_blocks([content], output)
+
+
+def write_blocks(blocks: Iterable[bytes], output: Path) -> None:
+    """The same, with the content in blocks; nothing is left where making them fails."""
     if output.exists() and not output.is_file():
-        _write_in_place(content, output)
+        _write_in_place(blocks, output)
         return
     try:
         handle, partial = tempfile.mkstemp(prefix=f".{output.name}.", dir=output.parent)
@@ -49,18 +55,20 @@ def write_bytes(content: bytes, output: Path) -> None:
         raise _cannot_write(output, exc) from exc
     try:
         with os.fdopen(handle, "wb") as file:
-            file.write(content)
+            file.writelines(blocks)
         Path(partial).chmod(0o666 & ~_umask())
         Path(partial).replace(output)
     except OSError as exc:
-        Path(partial).unlink(missing_ok=True)
         raise _cannot_write(output, exc) from exc
+    finally:
+        Path(partial).unlink(missing_ok=True)
 
 
-def _write_in_place(content: bytes, output: Path) -> None:
+def _write_in_place(blocks: Iterable[bytes], output: Path) -> None:
     """Writes to a pipe or device, which a renamed file would replace."""
     try:
-        output.write_bytes(content)
+        with output.open("wb") as file:
+            file.writelines(blocks)
     except OSError as exc:
         raise _cannot_write(output, exc) from exc
 
@@ -76,3 +84,13 @@ def _cannot_write(output: Path, exc: OSError) -> UsageError:
     return UsageError(
         f"cannot write {output}", why=exc.strerror or str(exc), fix="name a file in a folder where you may write"
     )
+
+
+def compressed(blocks: Iterable[bytes]) -> Iterator[bytes]:
+    """The blocks as one gzip file."""
+    from isal import isal_zlib  # noqa: PLC0415 - loaded only where it is used
+
+    compressor = isal_zlib.compressobj(level=1, wbits=31)
+    for block in blocks:
+        yield compressor.compress(block)
+    yield compressor.flush()

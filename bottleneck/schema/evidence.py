@@ -1,9 +1,10 @@
 """The evidence behind an analysis: the tables of its stages and the recording, as advice and counters read them."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import wraps
+from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
@@ -13,6 +14,7 @@ import pandas as pd
 from bottleneck.schema.analysis import BROKEN_TRACE_SLUGS, Analysis, Finding, StepAnalysis, Verdict
 from bottleneck.schema.linked_trace import Linked
 from bottleneck.schema.recording import Recording
+from bottleneck.schema.telemetry import Sample
 
 T = TypeVar("T")
 
@@ -139,6 +141,19 @@ class Explanation(Evidence):
     """Evidence with the finished analysis: the findings and the verdict that follow from it."""
 
     analysis: Analysis
+
+
+@dataclass(frozen=True, eq=False)
+class Annotations:
+    """One trace, its evidence, and what an export adds to the trace: the ledger in time (TIMELINE) and sensor samples.
+
+    The samples are those around the trace, oldest first; empty where it has no sensor log or no wall clock.
+    """
+
+    trace: Path
+    evidence: Evidence
+    timeline: pd.DataFrame
+    samples: Sequence[Sample] = ()
 
 
 def conclude(evidence: Evidence, verdict: Verdict, findings: tuple[Finding, ...], version: str) -> Explanation:

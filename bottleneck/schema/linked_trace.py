@@ -77,8 +77,9 @@ class Window:
 class Trace:
     """A trace as columns: the tables of ``trace.read`` and what the file says about itself.
 
-    ``start_unix_ns`` is the wall clock of ts_us == 0, null where the file does not tell. ``counts`` holds events per
-    raw category; ``facts`` holds plain top-level values (versions, flags), cleaned, for display.
+    ``start_unix_ns`` is the wall clock of ts_us == 0, null where the file does not tell; ``origin_ns`` is that instant
+    on the clock of the file's own time stamps. ``counts`` holds events per raw category; ``facts`` holds plain
+    top-level values (versions, flags), cleaned, for display.
     """
 
     path: str
@@ -97,6 +98,7 @@ class Trace:
     counts: Mapping[str, int]
     facts: Mapping[str, str]
     caveats: tuple[Caveat, ...] = ()
+    origin_ns: int = 0
 
 
 @dataclass(frozen=True, eq=False)

@@ -296,6 +296,20 @@ KERNEL_TIME = Table(
     },
 )  # row for row as KERNELS; the times of an account, with those of its idle causes, add up to it
 
+TIMELINE = Table(
+    "TIMELINE",
+    {
+        "device": Column("int32", "device index; 0 on a CPU"),
+        "start_us": Column("float64", "start, on the clock of EVENTS", "us"),
+        "end_us": Column("float64", "end; work of several accounts that runs at once has a part each", "us"),
+        "account": Column("category", "account of the ledger that the stretch is charged to"),
+        "us": Column("float64", "its part of the account, per step, on the ledger's scale", "us"),
+        "source": Column("category", "idle time: line at which the host was, 'file.py:57'", nullable=True),
+        "module": Column("category", "idle time: path of the nn.Module at which the host was", nullable=True),
+        "detail": Column("category", "idle time: call, op or frame that the host was in", nullable=True),
+    },
+)  # the window of each device as disjoint stretches, sorted by device, then start
+
 
 def category(values: "np.ndarray[tuple[int], np.dtype[np.integer]]", labels: list[str]) -> pd.Categorical:
     """A categorical from codes and labels; code -1 is null."""

@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterable, Sequence
 from decimal import Decimal
 from functools import cache
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import msgspec
 
@@ -53,6 +53,8 @@ class ExactEvent(msgspec.Struct, gc=False):
 
 
 AnyEvent = Event | ExactEvent
+Entry = TypeVar("Entry")
+_Entry_co = TypeVar("_Entry_co", covariant=True)
 
 
 class OpArgs(msgspec.Struct, gc=False):
@@ -140,6 +142,22 @@ class EventDecoder:
                 return events
         return self._exact.decode(text)
 
+    def coerce(self, values: Iterable[object]) -> list[AnyEvent]:
+        """Events from parsed JSON; values other than objects are dropped."""
+        return [from_mapping(Event, value) for value in values if isinstance(value, dict)]
+
+
+class ListDecoder(Protocol[_Entry_co]):
+    """Reads lists of events: sound ones from their text, damaged ones from the values that were saved of them."""
+
+    def decode(self, text: bytes) -> Sequence[_Entry_co]:
+        """The events of a JSON list; raises one of DECODE_ERRORS when it is damaged."""
+        ...
+
+    def coerce(self, values: Iterable[object]) -> Sequence[_Entry_co]:
+        """Events from parsed JSON; values other than objects are dropped."""
+        ...
+
 
 class ArgsDecoder(Generic[Record]):
     """Decodes the raw ``args`` of many events of one kind."""
@@ -225,8 +243,3 @@ def _listed(text: str) -> object:
         return json.loads(text)
     except (ValueError, RecursionError):
         return None
-
-
-def coerce_events(values: Iterable[object]) -> list[Event]:
-    """Events from parsed JSON; values other than objects are dropped."""
-    return [from_mapping(Event, value) for value in values if isinstance(value, dict)]

@@ -11,14 +11,14 @@ import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NoReturn
+from typing import Generic, NoReturn
 
 from bottleneck.errors import TraceError
 from bottleneck.schema.linked_trace import Trace
 from bottleneck.trace.assemble import Assembled, assemble
 from bottleneck.trace.columns import Columns
 from bottleneck.trace.damage import Damage
-from bottleneck.trace.decode import DECODE_ERRORS, AnyEvent, EventDecoder, load_leniently
+from bottleneck.trace.decode import DECODE_ERRORS, Entry, EventDecoder, ListDecoder, load_leniently
 from bottleneck.trace.foreign import reject_json, reject_value
 from bottleneck.trace.inflate import read_blocks
 from bottleneck.trace.metadata import Metadata, flavour_of, missing_device_work, read_metadata
@@ -109,20 +109,20 @@ _LONGEST_EVENT_BYTES = 256 * 1024**2
 _FOOTER_LIMIT_BYTES = 16 * 1024**2
 
 
-class TraceDocument:
+class TraceDocument(Generic[Entry]):
     """One trace document; iterate it once, then read ``header`` and ``footer``, the texts around the event list."""
 
-    def __init__(self, path: Path, blocks: Iterator[bytes], damage: Damage) -> None:
+    def __init__(self, path: Path, blocks: Iterator[bytes], damage: Damage, decoder: ListDecoder[Entry]) -> None:
         self._path = path
         self._blocks = blocks
         self._damage = damage
-        self._decoder = EventDecoder()
-        self._salvager = Salvager(self._decoder, damage)
+        self._decoder = decoder
+        self._salvager = Salvager(decoder, damage)
         self._boundary = ANY_BOUNDARY
         self.header = b""
         self.footer = b""
 
-    def __iter__(self) -> Iterator[Sequence[AnyEvent]]:
+    def __iter__(self) -> Iterator[Sequence[Entry]]:
         self.header, rest = read_header(self._path, self._blocks, self._damage)
         if rest.startswith(b"]"):
             self._take_footer(rest[1:])
@@ -159,7 +159,7 @@ class TraceDocument:
                 fix="record it again",
             )
 
-    def _last_events(self, text: bytes) -> Iterator[Sequence[AnyEvent]]:
+    def _last_events(self, text: bytes) -> Iterator[Sequence[Entry]]:
         """Events of the text that no block follows."""
         text, begun = _without_begun_event(text)
         end, start = self._last_cut(text)
@@ -231,7 +231,7 @@ def read_trace(path: str | Path) -> Trace:
     """
     path = Path(path)
     damage = Damage()
-    document = TraceDocument(path, read_blocks(path, damage), damage)
+    document = TraceDocument(path, read_blocks(path, damage), damage, EventDecoder())
     columns = Columns(damage)
     with _collector_off():
         for events in document:
@@ -314,6 +314,7 @@ def _trace(path: Path, columns: Columns, metadata: Metadata, assembled: Assemble
         counts=dict(columns.counts),
         facts=metadata.facts,
         caveats=(*columns.damage.caveats(columns.count), *missing_device_work(columns, metadata)),
+        origin_ns=assembled.first_ns,
     )
 
 

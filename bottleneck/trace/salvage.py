@@ -8,9 +8,10 @@ import itertools
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Generic
 
 from bottleneck.trace.damage import Damage
-from bottleneck.trace.decode import DECODE_ERRORS, AnyEvent, Event, EventDecoder, coerce_events, load_leniently
+from bottleneck.trace.decode import DECODE_ERRORS, Entry, ListDecoder, load_leniently
 
 # Kineto writes `"name": "<raw>", "pid":` on one line; that anchors the raw name whatever it holds.
 _NAME = re.compile(rb'("name"\s*:\s*")(.*?)("\s*,\s*"pid"\s*:)', re.DOTALL)
@@ -62,14 +63,14 @@ _REPAIRS: tuple[tuple[Callable[[bytes], bytes], str], ...] = (
 )
 
 
-def repair_events(text: bytes, damage: Damage) -> list[Event] | None:
+def repair_events(text: bytes, decoder: ListDecoder[Entry], damage: Damage) -> Sequence[Entry] | None:
     """The events of a damaged stretch of the list, null when no repair makes it readable; counts repaired events."""
     for repaired, kind in _attempts(text):
         try:
             values = load_leniently(b"[" + repaired + b"]")
         except DECODE_ERRORS:
             continue
-        events = coerce_events(values)
+        events = decoder.coerce(values)
         found = "encoding" if kind == "literal" and _not_utf8(text) else kind
         damage[found] += 1 if found == "comma" else len(events)
         damage["broken"] += len(values) - len(events)
@@ -108,25 +109,25 @@ _ENDS_TRIED = _PIECES_JOINED = 16
 
 
 @dataclass(frozen=True)
-class Salvage:
+class Salvage(Generic[Entry]):
     """Events, and the text that follows them: after the end of the list, or of an event that is not whole yet."""
 
-    events: Sequence[AnyEvent]
+    events: Sequence[Entry]
     rest: bytes = b""
     ended: bool = False
 
 
-class Salvager:
+class Salvager(Generic[Entry]):
     """Reads damaged stretches of the event list with the same decoder as sound ones; counts repairs and losses."""
 
-    def __init__(self, decoder: EventDecoder, damage: Damage) -> None:
+    def __init__(self, decoder: ListDecoder[Entry], damage: Damage) -> None:
         self._decoder = decoder
         self._damage = damage
 
-    def salvage(self, text: bytes, boundary: re.Pattern[bytes]) -> Salvage:
+    def salvage(self, text: bytes, boundary: re.Pattern[bytes]) -> Salvage[Entry]:
         """Events of a stretch; an event that may go on in the text after it is left as the rest."""
         pieces = _cut(text, boundary)
-        events: list[AnyEvent] = []
+        events: list[Entry] = []
         first = 0
         while first < len(pieces):
             taken = self._take_whole(pieces[first : first + _PIECES_JOINED])
@@ -139,7 +140,7 @@ class Salvager:
                 return Salvage(events, b",".join([found.rest, *pieces[first:]]), ended=True)
         return Salvage(events)
 
-    def salvage_last(self, text: bytes, boundary: re.Pattern[bytes]) -> Salvage:
+    def salvage_last(self, text: bytes, boundary: re.Pattern[bytes]) -> Salvage[Entry]:
         """Events of a stretch that no text follows: an incomplete event has been cut off with the file."""
         found = self.salvage(text, boundary)
         events = [*found.events]
@@ -150,20 +151,20 @@ class Salvager:
             events += found.events
         return Salvage(events, found.rest, found.ended)
 
-    def _repaired(self, piece: bytes) -> Salvage:
+    def _repaired(self, piece: bytes) -> Salvage[Entry]:
         """The events in a broken piece, which may hold the end of the list; nothing when no repair helps."""
         for match in itertools.islice(_LIST_END.finditer(piece), _ENDS_TRIED):
-            events = repair_events(piece[: match.start() + 1], self._damage)
+            events = repair_events(piece[: match.start() + 1], self._decoder, self._damage)
             if events is not None:
                 return Salvage(events, piece[match.end() :], ended=True)
-        events = repair_events(piece, self._damage)
+        events = repair_events(piece, self._decoder, self._damage)
         if events is None and ANY_BOUNDARY.search(piece):
             # Several events, of which one is broken and all but the first begin with another key.
             return self.salvage_last(piece, ANY_BOUNDARY)
         self._damage["broken"] += events is None
         return Salvage(events or [])
 
-    def _take_whole(self, pieces: Sequence[bytes]) -> tuple[int, Salvage] | None:
+    def _take_whole(self, pieces: Sequence[bytes]) -> tuple[int, Salvage[Entry]] | None:
         """Number of pieces that make one event, and the event; null when it is broken.
 
         One, unless its arguments hold a list of objects that begin with the same key as events do.
@@ -178,13 +179,13 @@ class Salvager:
                 return count, found
         return None
 
-    def _decoded(self, text: bytes) -> Salvage | None:
+    def _decoded(self, text: bytes) -> Salvage[Entry] | None:
         try:
             return Salvage(self._decoder.decode(b"[" + text + b"]"))
         except DECODE_ERRORS:
             return None
 
-    def _at_end(self, text: bytes) -> Salvage | None:
+    def _at_end(self, text: bytes) -> Salvage[Entry] | None:
         """The event before the end of the list, when that lies in the text."""
         for match in itertools.islice(_LIST_END.finditer(text), _ENDS_TRIED):
             found = self._decoded(text[: match.start() + 1])

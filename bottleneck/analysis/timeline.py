@@ -1,0 +1,155 @@
+"""Lays the ledger out in time: the stretches of the window that each account is charged with, as exports draw them."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from bottleneck.analysis.host import Host, owned_segments, read_host
+from bottleneck.analysis.idle import IDLE_TEXTS, Gaps, Pieces, explain, split_gaps
+from bottleneck.analysis.ledger import (
+    IDLE_ACCOUNTS,
+    accounts_of,
+    devices_used,
+    host_timeline,
+    is_wait,
+    page_times,
+    read_device,
+)
+from bottleneck.schema.accounts import ACCOUNTS, IDLE_CAUSES
+from bottleneck.schema.analysis import Device, LedgerEntry
+from bottleneck.schema.intervals import Floats, Integers
+from bottleneck.schema.linked_trace import Linked
+from bottleneck.schema.tables import TIMELINE, category
+
+_ALLOCATOR = int(IDLE_ACCOUNTS[IDLE_CAUSES.index("allocator")])
+
+
+@dataclass(frozen=True)
+class _Work:
+    """Intervals of work with their accounts, and the part of each (0-1) that is charged to the allocator instead."""
+
+    start: Floats
+    end: Floats
+    layer: Integers
+    account: Integers
+    paging: Floats
+
+
+def build_timeline(
+    linked: Linked, roofline: pd.DataFrame, ledger: Sequence[LedgerEntry], ceilings: Device | None = None
+) -> pd.DataFrame:
+    """TIMELINE: the window cut into stretches of one account each, as ``build_ledger`` charges it.
+
+    Where work of several accounts shares an instant, the stretch is divided between them, in no meaningful order. The
+    column ``us`` adds up to the accounts of ``ledger``, which may be scaled to unprofiled steps; accounts of which the
+    trace shows nothing have no stretch.
+    """
+    host, devices = read_host(linked), devices_used(linked)
+    account = accounts_of(linked, roofline, host)
+    if linked.is_host_only:
+        parts = [_host_part(linked, roofline, host, account, ceilings)]
+    else:
+        parts = [_device_part(linked, host, device, account) for device in devices]
+    frame = pd.concat(parts, ignore_index=True).assign(
+        device=np.repeat(np.array(devices, dtype=np.int32), [len(part) for part in parts])
+    )
+    codes, lasted = frame["account"].to_numpy(dtype=np.int64), (frame["end_us"] - frame["start_us"]).to_numpy()
+    total = np.bincount(codes, weights=lasted, minlength=len(ACCOUNTS))
+    entries = {entry.account: entry.us for entry in ledger}
+    scale = np.divide([entries.get(name, 0.0) for name in ACCOUNTS], total, out=np.zeros(total.size), where=total > 0)
+    texts = {name: frame[name].astype("category") for name in IDLE_TEXTS}
+    frame = frame.assign(account=category(codes, list(ACCOUNTS)), us=lasted * scale[codes], **texts)
+    frame = frame.sort_values(["device", "start_us"], kind="stable", ignore_index=True)
+    return TIMELINE.check(frame[list(TIMELINE.columns)])
+
+
+def _device_part(linked: Linked, host: Host, device: int, account: Integers) -> pd.DataFrame:
+    work = read_device(linked, device, account)
+    origin = linked.window.start_us
+    intervals = _Work(work.start + origin, work.end + origin, work.layer, account[work.rows], np.zeros(work.rows.size))
+    return _joined(intervals, split_gaps(work.idle, linked, host), work.idle, linked, host)
+
+
+def _host_part(
+    linked: Linked, roofline: pd.DataFrame, host: Host, account: Integers, ceilings: Device | None
+) -> pd.DataFrame:
+    """Of ops of the host; the time that a collective holds the program up is charged to that collective."""
+    timeline = host_timeline(linked, host)
+    opened, closed, owner = owned_segments(linked.ops)
+    low, high = linked.window.start_us, linked.window.end_us
+    start, end = np.clip(opened, low, high), np.clip(closed, low, high)
+    paged = sum(page_times(linked, roofline, ceilings).values(), np.zeros(len(linked.ops)))
+    self_us = linked.ops["self_us"].to_numpy()
+    paging = np.divide(paged, self_us, out=np.zeros(self_us.size), where=(self_us > 0) & ~is_wait(account))
+    works = timeline.works[owner]
+    owner, start, end = owner[works], start[works], end[works]
+    waits = np.concatenate((start, timeline.exposed.start)), np.concatenate((end, timeline.exposed.end))
+    rows = np.concatenate((owner, timeline.exposed.row))
+    intervals = _Work(*waits, np.zeros(rows.size, dtype=np.int64), account[rows], paging[rows])
+    return _joined(intervals, timeline.pieces, timeline.idle, linked, host)
+
+
+def _joined(work: _Work, pieces: Pieces, idle: Gaps, linked: Linked, host: Host) -> pd.DataFrame:
+    """The stretches of work and the pieces of idle time, with their texts."""
+    waits = explain(pieces, idle, linked, host)
+    texts = {name: pd.Series(getattr(waits, name).texts(), dtype=object) for name in IDLE_TEXTS}
+    idle_rows = {"start_us": pieces.start, "end_us": pieces.end, "account": IDLE_ACCOUNTS[pieces.cause], **texts}
+    busy = np.array(list(_stretches(work)), dtype=np.float64).reshape(-1, 3)
+    nothing = {name: pd.Series([None] * len(busy), dtype=object) for name in IDLE_TEXTS}
+    busy_rows = {"start_us": busy[:, 0], "end_us": busy[:, 1], "account": busy[:, 2].astype(np.int64), **nothing}
+    return pd.concat((pd.DataFrame(busy_rows), pd.DataFrame(idle_rows)), ignore_index=True)
+
+
+def _stretches(work: _Work) -> Iterator[tuple[float, float, int]]:
+    """Start, end and account of each stretch in which work runs, in order; stretches that touch are joined."""
+    held: tuple[float, float, int] | None = None
+    for start, end, account in _divided(work):
+        if held is not None and held[1:] == (start, account):
+            held = (held[0], end, account)
+            continue
+        if held is not None:
+            yield held
+        held = (start, end, account)
+    if held is not None:
+        yield held
+
+
+def _divided(work: _Work) -> Iterator[tuple[float, float, int]]:
+    """The same, cut wherever an interval begins or ends, and divided between the accounts that are active then."""
+    count = work.start.size
+    times = np.concatenate((work.start, work.end))
+    order = np.argsort(times, kind="stable").tolist()
+    at, layers, accounts, paging = (each.tolist() for each in (times, work.layer, work.account, work.paging))
+    active: list[dict[int, int]] = [{} for _ in range(max(layers, default=0) + 1)]
+    before = 0.0
+    for index in order:
+        now, row = at[index], index % count
+        if now > before:
+            members = next((each for each in active if each), None)
+            if members:
+                yield from _shared(before, now, members, accounts, paging)
+        before = now
+        if index < count:
+            active[layers[row]][row] = row
+        else:
+            active[layers[row]].pop(row, None)
+
+
+def _shared(
+    start: float, end: float, members: dict[int, int], accounts: list[int], paging: list[float]
+) -> Iterator[tuple[float, float, int]]:
+    """A stretch divided between the accounts of its members, in the order of the ledger."""
+    parts: dict[int, float] = {}
+    for row in members:
+        parts[accounts[row]] = parts.get(accounts[row], 0.0) + 1.0 - paging[row]
+        if paging[row] > 0:
+            parts[_ALLOCATOR] = parts.get(_ALLOCATOR, 0.0) + paging[row]
+    done, begin, last = 0.0, start, max(parts)
+    for account in sorted(parts):
+        done += parts[account]
+        finish = end if account == last else start + (end - start) * min(done / len(members), 1.0)
+        if finish > begin:
+            yield begin, finish, account
+        begin = finish
