@@ -11,6 +11,7 @@ from typing import Annotated, Literal
 
 from bottleneck.schema.doc import Doc
 from bottleneck.schema.measurements import BatchProof, OptionCosts, StepTimes
+from bottleneck.schema.memory import MemoryUse
 
 SCHEMA = "bottleneck/analysis/2"
 
@@ -516,6 +517,10 @@ class StepAnalysis:
     module_classes: Annotated[
         tuple[Fold, ...], Doc("modules folded by class and place: 'Model > Layer x 24 > Linear x 4', most time first")
     ] = ()
+    memory: Annotated[
+        MemoryUse | None, Doc("memory over the step and what lives at its peak; null where there are no memory events")
+    ] = None
+    memory_reason: Annotated[str | None, Doc("why there is no record of memory; null where there is one")] = None
     schema: Annotated[str, Doc("format of this file; other values are other formats")] = SCHEMA
     version: Annotated[str, Doc("version of bottleneck that made the analysis")] = field(default="")
 
