@@ -20,9 +20,10 @@ IDLE = "overhead."
 class Account:
     """One account of the ledger.
 
-    ``label`` names it beside its group, ``meaning`` explains it in a table, ``phrase`` names it inside a sentence.
-    ``advice`` is the first thing to try where no finding is better; '{at}' becomes ' at file.py:57' where the line is
-    known. ``host_advice`` takes its place in programs without a device, which save no launches.
+    ``key`` is its group and what follows, of which the last part is its label unless it has a ``title``. ``meaning``
+    explains it in a table, ``phrase`` names it inside a sentence. ``advice`` is the first thing to try where no finding
+    is better; '{at}' becomes ' at file.py:57' where the line is known. ``host_advice`` takes its place in programs
+    without a device, which save no launches.
 
     ``bound`` is the bound of kernels and ops whose time goes here, null for accounts of idle time only. ``cause`` is
     the cause of idle time, null for accounts of work only. ``is_host_state`` marks causes that a host thread shows by
@@ -32,17 +33,26 @@ class Account:
     """
 
     key: str
-    group: str
-    label: str
     meaning: str
     phrase: str
     advice: str
+    title: str | None = None
     host_advice: str | None = None
     bound: str | None = None
     is_host_state: bool = False
     is_scaled: bool = True
     families: tuple[str, ...] = ()
     likely: str | None = None
+
+    @property
+    def label(self) -> str:
+        """Its name beside that of its group."""
+        return self.title or self.key.rpartition(".")[2]
+
+    @property
+    def group(self) -> str:
+        """The group of the ledger that it belongs to."""
+        return self.key.partition(".")[0]
 
     @property
     def cause(self) -> str | None:
@@ -55,15 +65,13 @@ def _idle(
     cause: str, meaning: str, phrase: str, advice: str, host_advice: str | None = None, bound: str | None = None
 ) -> Account:
     """The account of a cause of idle time that events of a host thread show."""
-    return Account(f"{IDLE}{cause}", "overhead", cause, meaning, phrase, advice, host_advice, bound, is_host_state=True)
+    return Account(f"{IDLE}{cause}", meaning, phrase, advice, host_advice=host_advice, bound=bound, is_host_state=True)
 
 
 def _unmodelled(kind: str, words: str, families: tuple[str, ...], likely: str) -> Account:
     """The account of unmodelled work whose kind follows from the names of kernels and ops."""
     return Account(
         f"{UNMODELLED}.{kind}",
-        group=UNMODELLED,
-        label=kind,
         meaning=f"unmodelled {words}",
         phrase=f"unmodelled {words}",
         advice=_RECORD_SHAPES,
@@ -78,8 +86,6 @@ def _unmodelled(kind: str, words: str, families: tuple[str, ...], likely: str) -
 _ROWS = (
     Account(
         "compute",
-        group="compute",
-        label="compute",
         meaning="arithmetic is the limit",
         phrase="compute",
         advice="give the kernels larger or better shaped work",
@@ -87,8 +93,7 @@ _ROWS = (
     ),
     Account(
         "memory",
-        group="memory",
-        label="bandwidth",
+        title="bandwidth",
         meaning="moving bytes is the limit",
         phrase="memory bandwidth",
         advice="fuse neighbouring pointwise ops (torch.compile) or move fewer bytes with a lower precision",
@@ -96,8 +101,6 @@ _ROWS = (
     ),
     Account(
         "memory.copy",
-        group="memory",
-        label="copy",
         meaning="copies and fills on the device",
         phrase="copies",
         advice="copy less: work in place, on views, and in one memory format",
@@ -105,8 +108,7 @@ _ROWS = (
     ),
     Account(
         "overhead.launch_floor",
-        group="overhead",
-        label="launch floor",
+        title="launch floor",
         meaning="work shorter than its launch",
         phrase="kernels too small to be worth a launch",
         advice="fuse the small kernels (torch.compile, fused optimizers) or raise the batch size",
@@ -185,16 +187,13 @@ _ROWS = (
     ),
     Account(
         "overhead.unknown",
-        group="overhead",
-        label="unknown",
         meaning="idle, cause not known",
         phrase="idle time without a recorded cause",
         advice="record again with CPU activity, so that the trace shows what the host did",
     ),
     Account(
         "overhead.kernel_gap",
-        group="overhead",
-        label="kernel gap",
+        title="kernel gap",
         meaning="device starting the next queued kernel",
         phrase="gaps between queued kernels",
         advice="run fewer kernels: CUDA graphs shorten the gaps, torch.compile removes kernels",
@@ -202,8 +201,6 @@ _ROWS = (
     ),
     Account(
         "overhead.dependency",
-        group="overhead",
-        label="dependency",
         meaning="work was queued but had to wait",
         phrase="queued work that the device did not start",
         advice="find what the queued work waits for: another stream, another rank, a host callback",
@@ -211,8 +208,6 @@ _ROWS = (
     ),
     Account(
         "communication",
-        group="communication",
-        label="communication",
         meaning="between ranks, not hidden by work",
         phrase="exposed collectives",
         advice="overlap the collectives with computation, or send less: larger buckets, gradients less often",
@@ -220,92 +215,33 @@ _ROWS = (
     ),
     Account(
         "transfer",
-        group="transfer",
-        label="transfer",
         meaning="copies over PCIe or NVLink, not hidden by work",
         phrase="exposed copies between host and device",
         advice="copy from pinned memory with non_blocking=True while the device computes, and copy fewer bytes",
         bound="transfer",
     ),
-    _unmodelled(
-        "matmul",
-        "matrix products",
-        (
-            "matmul",
-            "recurrent",
-            "linear algebra",
-        ),
-        likely="compute",
-    ),
+    _unmodelled("matmul", "matrix products", ("matmul", "recurrent", "linear algebra"), likely="compute"),
     _unmodelled("attention", "attention", ("attention",), "compute"),
     _unmodelled("convolution", "convolutions", ("convolution",), "compute"),
     _unmodelled(
         "normalization",
         "normalization and softmax",
-        (
-            "normalization",
-            "normalisation",
-            "softmax",
-            "passes",
-        ),
+        ("normalization", "normalisation", "softmax", "passes"),
         likely="memory",
     ),
     _unmodelled(
         "pointwise",
         "pointwise work",
-        (
-            "pointwise",
-            "elementwise",
-            "triton",
-            "loss",
-            "random",
-            "primitive",
-        ),
+        ("pointwise", "elementwise", "triton", "loss", "random", "primitive"),
         likely="memory",
     ),
-    _unmodelled(
-        "copies",
-        "copies and layout changes",
-        (
-            "copy",
-            "auxiliary",
-            "fill",
-        ),
-        likely="memory",
-    ),
-    _unmodelled(
-        "pooling",
-        "pooling and interpolation",
-        (
-            "pooling",
-            "interpolation",
-        ),
-        likely="memory",
-    ),
-    _unmodelled(
-        "reductions",
-        "reductions, sorts and scans",
-        (
-            "reduction",
-            "sort",
-            "scan",
-        ),
-        likely="memory",
-    ),
-    _unmodelled(
-        "lookups",
-        "indexing and embedding lookups",
-        (
-            "indexing",
-            "recommendation",
-        ),
-        likely="memory",
-    ),
+    _unmodelled("copies", "copies and layout changes", ("copy", "auxiliary", "fill"), likely="memory"),
+    _unmodelled("pooling", "pooling and interpolation", ("pooling", "interpolation"), likely="memory"),
+    _unmodelled("reductions", "reductions, sorts and scans", ("reduction", "sort", "scan"), likely="memory"),
+    _unmodelled("lookups", "indexing and embedding lookups", ("indexing", "recommendation"), likely="memory"),
     _unmodelled("optimizer", "optimizer updates", ("optimizer",), "memory"),
     Account(
         "unknown",
-        group="unknown",
-        label="unknown",
         meaning="unmodelled work",
         phrase="unmodelled work",
         advice=_RECORD_SHAPES,
