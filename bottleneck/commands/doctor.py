@@ -57,7 +57,7 @@ def _check(paths: Sequence[Path]) -> "list[Checkup]":
         from bottleneck.doctor.trace_checks import examine_traces
 
         return examine_traces(paths)
-    from bottleneck.doctor import examine_environment
+    from bottleneck.doctor.environment_checks import examine_environment
 
     return [examine_environment()]
 

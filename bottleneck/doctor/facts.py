@@ -1,8 +1,27 @@
-"""Facts about a machine, between gathering them and judging them: frozen records that tests make by hand."""
+"""Facts about this machine for the check-up, gathered without changing it: files, packages, environment, probes."""
 
-from collections.abc import Mapping
+import json
+import locale
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from importlib import metadata
+from importlib.machinery import PathFinder
+from pathlib import Path
 from typing import Any
+
+from bottleneck import __version__
+from bottleneck.calibrate.cache import cache_folder, read_calibration
+from bottleneck.harness.host_sensors import HostSampler
+from bottleneck.harness.machine import available_bytes, busy_processors, processor_quota, torch_version
+from bottleneck.harness.supervise import Child
 
 
 @dataclass(frozen=True)
@@ -111,3 +130,234 @@ class Facts:
     torch: ProbeOutput
     pandas: ProbeOutput
     nvml: ProbeOutput
+
+
+_PATIENCE_S = 180.0
+_MARK = "bottleneck-fact "
+_LONGEST_ERROR = 300
+_PROBE_SCRIPT = Path(__file__).with_name("probe_process.py")
+
+
+def run_probes(
+    names: Sequence[str], environment: Mapping[str, str], patience_s: float = _PATIENCE_S
+) -> list[ProbeOutput]:
+    """The output of these probes, which run at the same time; no process outlives the call."""
+    with tempfile.TemporaryDirectory(prefix="bottleneck-probes-") as folder, ExitStack() as stack:
+        probes = [_Probe(name, Path(folder), environment) for name in names]
+        for each in probes:
+            stack.callback(each.child.end_tree, 0.0)
+        return [each.output(patience_s) for each in probes]
+
+
+class _Probe:
+    """A probe under way; the current folder is not searched for modules (-P), so that no file there is run."""
+
+    def __init__(self, name: str, folder: Path, environment: Mapping[str, str]) -> None:
+        self._logs = tuple(folder / f"{name}.{stream}" for stream in ("out", "err"))
+        with self._logs[0].open("wb") as out, self._logs[1].open("wb") as err:
+            self.child = Child(
+                [sys.executable, "-P", str(_PROBE_SCRIPT), name],
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=err,
+                env=environment,
+                start_new_session=True,
+            )
+
+    def output(self, patience_s: float) -> ProbeOutput:
+        """What it wrote, and its status; null if it had to be ended after this time."""
+        in_time = self.child.end_tree(patience_s)
+        out, err = (log.read_text("utf-8", "replace") for log in self._logs)
+        status = os.waitstatus_to_exitcode(self.child.wait().wait_status) if in_time else None
+        return ProbeOutput(read_stages(out), status, last_line(err))
+
+
+def read_stages(text: str) -> dict[str, Any]:
+    """The facts of each stage in a probe's output; other lines are skipped."""
+    found: dict[str, Any] = {}
+    for line in text.splitlines():
+        if line.startswith(_MARK):
+            try:
+                stage, facts = json.loads(line.removeprefix(_MARK))
+            except (ValueError, TypeError):
+                continue
+            found[str(stage)] = facts
+    return found
+
+
+def last_line(text: str) -> str:
+    """The last line with any text: the error of a Python traceback."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return lines[-1][:_LONGEST_ERROR] if lines else ""
+
+
+_PROC, _DEV = Path("/proc"), Path("/dev")
+
+# Capabilities that let a process read performance counters (linux/capability.h).
+_CAP_SYS_ADMIN, _CAP_PERFMON = 21, 38
+
+# Names of variables that shape a measurement, or their beginning. No other variable is read.
+_RELEVANT = (
+    "OMP_NUM_THREADS", "MKL_NUM_THREADS", "CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES",
+    "CUDA_DEVICE_ORDER", "CUDA_LAUNCH_BLOCKING", "AMD_SERIALIZE_KERNEL", "PYTORCH_NO_CUDA_MEMORY_CACHING",
+    "CUDA_INJECTION64_PATH", "NVTX_INJECTION64_PATH", "NSYS_", "NV_NSIGHT", "NV_COMPUTE_PROFILER", "KINETO_",
+    "HSA_TOOLS_LIB", "ROCP_TOOL", "ROCPROFILER_", "LD_PRELOAD", "COVERAGE_PROCESS_START",
+)  # fmt: skip
+
+# Modules that `bottleneck run` and most programs import besides those of the standard library.
+_OTHERS = frozenset(
+    {"torch", "numpy", "pandas", "matplotlib", "psutil", "pynvml", "msgspec", "rich", "typer", "bottleneck"}
+)
+_HARMLESS = frozenset({"test", "this", "antigravity", "turtle", "turtledemo", "idlelib"})
+_HIDEABLE = (sys.stdlib_module_names | _OTHERS) - _HARMLESS
+_OURS = Path(__file__).parents[1]
+_MOST_ENTRIES = 10_000
+
+
+def gather() -> Facts:
+    """All facts; takes as long as importing torch and recording two tiny windows does."""
+    torch, pandas, nvml = run_probes(("torch", "pandas", "nvml"), os.environ)
+    return Facts(
+        programs=_programs(),
+        driver=driver_facts(),
+        machine=_machine(),
+        environment=relevant_variables(os.environ),
+        torch=torch,
+        pandas=pandas,
+        nvml=nvml,
+    )
+
+
+def relevant_variables(environment: Mapping[str, str]) -> dict[str, str]:
+    """The variables that shape a measurement."""
+    return {name: value for name, value in sorted(environment.items()) if name.startswith(_RELEVANT)}
+
+
+def _programs() -> Programs:
+    folders = [Path.cwd(), *(Path(each) for each in os.environ.get("PYTHONPATH", "").split(os.pathsep) if each)]
+    return Programs(
+        python=f"{platform.python_implementation()} {platform.python_version()}",
+        system=f"{platform.system()} {platform.machine()}",
+        # The array library of our name may have put its own __version__ in the place of ours.
+        ours=_version("torch-bottleneck") or __version__,
+        torch=torch_version() or None,
+        bottleneck=_version("Bottleneck"),
+        shadows=tuple(str(each) for folder in dict.fromkeys(folders) for each in shadows_in(folder)),
+    )
+
+
+def _version(distribution: str) -> str | None:
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def shadows_in(folder: Path) -> list[Path]:
+    """Files and packages in a folder that hide a module of the standard library, or one that we need."""
+    if folder.resolve() == Path(os.__file__).resolve().parent:
+        return []
+    found = []
+    try:
+        with os.scandir(folder) as entries:
+            for entry, _ in zip(entries, range(_MOST_ENTRIES), strict=False):
+                stem, dot, suffix = entry.name.partition(".")
+                if stem in _HIDEABLE and (suffix == "py" or not dot) and _hides(stem, folder / entry.name):
+                    found.append(folder / entry.name)
+    except OSError:
+        return []
+    return sorted(found)
+
+
+def _hides(name: str, path: Path) -> bool:
+    """True if this module hides another one of its name."""
+    if (path.is_dir() and not (path / "__init__.py").is_file()) or path.resolve() == _OURS:
+        return False
+    elsewhere = [each for each in sys.path if each and Path(each).resolve() != path.parent.resolve()]
+    return name in sys.stdlib_module_names or PathFinder.find_spec(name, elsewhere) is not None
+
+
+def driver_facts(proc: Path = _PROC, dev: Path = _DEV) -> Driver:
+    """Drivers and profiling rights as the kernel's files state them."""
+    version, parameters = _text(proc / "driver/nvidia/version"), _text(proc / "driver/nvidia/params")
+    values = [
+        line.partition(":")[2].strip() for line in parameters.splitlines() if line.startswith("RmProfilingAdminOnly")
+    ]
+    return Driver(
+        nvidia=version.splitlines()[0].strip() if version else None,
+        nvidia_files=len([path for path in dev.glob("nvidia[0-9]*") if path.name[6:].isdecimal()]),
+        amd=(dev / "kfd").exists(),
+        admin_only=values[0] == "1" if values else None,
+        is_privileged=_is_privileged(_text(proc / "self/status")),
+        in_container=Path("/.dockerenv").exists() or Path("/run/.containerenv").exists(),
+        ptrace_scope=_text(proc / "sys/kernel/yama/ptrace_scope").strip() or None,
+        perf_paranoid=_text(proc / "sys/kernel/perf_event_paranoid").strip() or None,
+    )
+
+
+def _is_privileged(status: str) -> bool:
+    masks = [line.partition(":")[2].strip() for line in status.splitlines() if line.startswith("CapEff:")]
+    try:
+        mask = int(masks[0], 16) if masks else 0
+    except ValueError:
+        return False
+    return bool(mask >> _CAP_SYS_ADMIN & 1 or mask >> _CAP_PERFMON & 1)
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")[:100_000]
+    except OSError:
+        return ""
+
+
+def _machine() -> Machine:
+    allowed = getattr(os, "sched_getaffinity", lambda _: range(os.cpu_count() or 1))(0)
+    named = (os.environ.get("CXX", ""), "g++", "clang++", "c++", "cc")
+    return Machine(
+        processors=Processors(os.cpu_count() or 1, len(allowed), processor_quota(), busy_processors()),
+        memory_bytes=available_bytes(),
+        work=folder_access(Path.cwd()),
+        cache=folder_access(cache_folder()),
+        calibration=_calibration(),
+        compiler=next((path for name in named if name and (path := shutil.which(name))), None),
+        host_sensors=_host_sensors(),
+        screen=_screen(),
+    )
+
+
+def folder_access(folder: Path) -> FolderAccess:
+    """Write access and free bytes of a folder, or of the one that would hold it if it does not exist yet."""
+    there = next((each for each in (folder, *folder.parents) if each.exists()), folder)
+    try:
+        free = shutil.disk_usage(there).free
+    except OSError:
+        free = None
+    return FolderAccess(str(folder), there.is_dir() and os.access(there, os.W_OK | os.X_OK), free)
+
+
+def _calibration() -> KeptCalibration | None:
+    known = read_calibration()
+    if known is None:
+        return None
+    try:
+        age_days = (datetime.now(UTC) - datetime.fromisoformat(known.created)).total_seconds() / 86_400
+    except (ValueError, TypeError):
+        age_days = None
+    return KeptCalibration(known.created, age_days, known.threads, tuple(caveat.message for caveat in known.caveats))
+
+
+def _host_sensors() -> tuple[str, ...]:
+    sampler = HostSampler()
+    if not sampler.open(os.getpid()):
+        return ()
+    return tuple(sorted(name for _, values in sampler.sample(0.0) for name in values))
+
+
+def _screen() -> Screen:
+    return Screen(
+        encoding=sys.stdout.encoding or "ascii",
+        columns=shutil.get_terminal_size().columns,
+        is_terminal=sys.stdout.isatty(),
+        locale=".".join(part for part in locale.getlocale() if part) or "C",
+    )

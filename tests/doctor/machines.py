@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
-from bottleneck.doctor import judge
+from bottleneck.doctor.environment_checks import judge
 from bottleneck.doctor.facts import (
     Driver,
     Facts,

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from bottleneck.doctor.gather import run_probes
+from bottleneck.doctor.facts import run_probes
 
 # As much of torch as the probe touches. `{...}` are pieces that each test fills in.
 _TORCH = """

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from bottleneck.doctor import gather
-from bottleneck.doctor.gather import (
+from bottleneck.doctor import facts
+from bottleneck.doctor.facts import (
     driver_facts,
     folder_access,
     last_line,
@@ -26,7 +26,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build(tmp_path_factory.mktemp("nvml"))
 
 
-def probe_nvml(library: Path, folder: Path, script: list[str]) -> gather.ProbeOutput:
+def probe_nvml(library: Path, folder: Path, script: list[str]) -> facts.ProbeOutput:
     path = folder / "script"
     path.write_text("\n".join(script) + "\n")
     (output,) = run_probes(("nvml",), environment(library, path))
@@ -74,7 +74,7 @@ def test_a_probe_that_dies_leaves_its_earlier_stages(
 ) -> None:
     script = tmp_path / "probe.py"
     script.write_text(text)
-    monkeypatch.setattr(gather, "_PROBE_SCRIPT", script)
+    monkeypatch.setattr(facts, "_PROBE_SCRIPT", script)
     (output,) = run_probes(("torch",), os.environ)
     assert (output.status, output.stages) == (status, stages)
 
@@ -82,7 +82,7 @@ def test_a_probe_that_dies_leaves_its_earlier_stages(
 def test_a_probe_that_hangs_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     script = tmp_path / "probe.py"
     script.write_text("import signal\nsignal.pause()")
-    monkeypatch.setattr(gather, "_PROBE_SCRIPT", script)
+    monkeypatch.setattr(facts, "_PROBE_SCRIPT", script)
     (output,) = run_probes(("torch",), os.environ, patience_s=0.5)
     assert output.status is None
 

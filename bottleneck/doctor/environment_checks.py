@@ -1,25 +1,217 @@
-"""Judges the facts about processors, memory, disk, accelerators and sensors."""
+"""Check-up of this machine: judges facts about programs, processors, memory, accelerators and sensors, row by row."""
 
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from bottleneck.doctor.facts import Driver, Facts, FolderAccess, Machine, Processors
+from bottleneck.doctor.facts import Facts, FolderAccess, Machine, ProbeOutput, Processors, gather
 from bottleneck.harness.nvml import NO_DRIVER, REMEDIES, match_sensors
-from bottleneck.schema.checks import Check
+from bottleneck.schema.checks import Check, Checkup, at_fault
 from bottleneck.units import format_si
 
-_GROUP = "machine"
-_THREADS = partial(Check, "threads", _GROUP, "threads")
-_LOAD = partial(Check, "load", _GROUP, "load")
-_HOST_SENSORS = partial(Check, "host-sensors", _GROUP, "host sensors")
-_CALIBRATION = partial(Check, "calibration", _GROUP, "calibration")
-_COMPILER = partial(Check, "compiler", _GROUP, "compiler")
-_MEMORY = partial(Check, "memory", _GROUP, "memory")
-_DISK = partial(Check, "disk", _GROUP, "disk")
-_CACHE = partial(Check, "cache", _GROUP, "cache")
-_SCREEN = partial(Check, "screen", _GROUP, "output")
-_RIGHTS = partial(Check, "rights", _GROUP, "rights")
+
+def examine_environment() -> Checkup:
+    """The check-up of this machine: everything that a measurement needs, and what is missing."""
+    return judge(gather())
+
+
+def judge(facts: Facts) -> Checkup:
+    """The facts as rows. `bottleneck run` can work unless something that it cannot do without is missing."""
+    checks = (*program_rows(facts), *device_rows(facts), *sensor_rows(facts), *machine_rows(facts))
+    lacking = [f"{check.title}: {check.fact}" for check in at_fault(checks) if check.status == "missing"]
+    worse = dict.fromkeys(check.title for check in checks if check.status in {"limited", "missing"})
+    worth = f" Worth a look: {', '.join(worse)}." if worse else ""
+    return Checkup(
+        kind="environment",
+        subject="this machine",
+        verdict="not ready" if lacking else "ready",
+        sentence=f"bottleneck run cannot work here: {'; '.join(lacking)}."
+        if lacking
+        else f"bottleneck run can work here.{worth}",
+        checks=checks,
+    )
+
+
+_PROGRAMS = "programs"
+_PYTHON = partial(Check, "python", _PROGRAMS, "Python")
+_TORCH = partial(Check, "torch", _PROGRAMS, "torch", decides=True)
+_PROFILER = partial(Check, "profiler", _PROGRAMS, "profiler", decides=True)
+_NAME = partial(Check, "name", _PROGRAMS, "our name")
+_PANDAS = partial(Check, "pandas", _PROGRAMS, "pandas")
+_SHADOWS = partial(Check, "shadows", _PROGRAMS, "shadows")
+_OTHER_PROFILERS = partial(Check, "other-profilers", _PROGRAMS, "profilers")
+_SLOWING = partial(Check, "slowing", _PROGRAMS, "settings")
+
+# The versions of torch that the tests run on: from the first up to, not including, the second.
+TESTED_TORCH = ((2, 13), (2, 14))
+_TESTED_PYTHON = "3.11"
+_ANEW = "uninstall it, then install torch-bottleneck anew, since both wrote into one folder:"
+_PIP = 'pip install "torch>=2.13,<2.14"'
+
+_INJECTED = ("CUDA_INJECTION64_PATH", "NVTX_INJECTION64_PATH", "NSYS_", "NV_NSIGHT", "NV_COMPUTE_PROFILER",
+             "HSA_TOOLS_LIB", "ROCP_TOOL", "ROCPROFILER_")  # fmt: skip
+_PROFILER_LIBRARIES = ("nsys", "nsight", "ncu", "rocprof", "vtune", "injection")
+# Settings that make the program slower than it is without them.
+_SLOW_SETTINGS = {
+    "CUDA_LAUNCH_BLOCKING": "every launch waits for its kernel",
+    "AMD_SERIALIZE_KERNEL": "every launch waits for its kernel",
+    "PYTORCH_NO_CUDA_MEMORY_CACHING": "every tensor is allocated by the driver",
+    "COVERAGE_PROCESS_START": "coverage follows every line of Python",
+}
+_OFF = {"", "0", "false", "no", "off"}
+
+
+def program_rows(facts: Facts) -> list[Check]:
+    """Checks of Python, torch, names and other profilers."""
+    rows = (
+        _python(facts),
+        _torch(facts),
+        _profiler(facts.torch),
+        _name(facts),
+        _pandas(facts.pandas),
+        _shadows(facts.programs.shadows),
+        _other_profilers(facts.environment),
+        _slowing(facts.environment),
+    )
+    return [row for row in rows if row is not None]
+
+
+def _python(facts: Facts) -> Check:
+    programs = facts.programs
+    fact = f"{programs.python} on {programs.system}, bottleneck {programs.ours}"
+    if not programs.system.startswith("Linux"):
+        return _PYTHON("limited", fact, "only Linux is tested")
+    tested = f" {_TESTED_PYTHON}." in programs.python
+    return _PYTHON("ok", fact, "" if tested else f"the tests run on Python {_TESTED_PYTHON}")
+
+
+def _torch(facts: Facts) -> Check:
+    found, installed = facts.torch.stages.get("import"), facts.programs.torch
+    if found is None and installed is None:
+        why = "`run` uses the torch of the program that it runs; reports of traces need none"
+        return _TORCH("missing", "not installed", why, command=_PIP)
+    if found is None:
+        why = f"importing it {_end(facts.torch)}"
+        return _TORCH("missing", f"{installed} is installed but cannot be imported", why, "install it anew", _PIP)
+    fact = f"{found['version']} ({_build(found)} build), {found['threads']} threads"
+    if not found.get("kineto"):
+        return _TORCH("missing", fact, "this build has no Kineto, which records the events", command=_PIP)
+    low, high = TESTED_TORCH
+    if not low <= release(str(found["version"])) < high:
+        why = f"tested with {_dotted(low)} up to, not including, {_dotted(high)}; traces of any version can be read"
+        return _TORCH("limited", fact, why, command=_PIP)
+    return _TORCH("ok", fact)
+
+
+def _build(found: Mapping[str, object]) -> str:
+    if found.get("hip"):
+        return f"ROCm {found['hip']}"
+    return f"CUDA {found['cuda']}" if found.get("cuda") else "CPU"
+
+
+def release(version: str) -> tuple[int, ...]:
+    """The first two numbers of a version; (0, 0) of what is none."""
+    numbers = [part for part in version.partition("+")[0].split(".")[:2] if part.isascii() and part.isdecimal()]
+    return tuple(int(part) for part in numbers) if len(numbers) == 2 else (0, 0)
+
+
+def _dotted(numbers: tuple[int, ...]) -> str:
+    return ".".join(map(str, numbers))
+
+
+def _end(output: ProbeOutput) -> str:
+    """The end of a probe that did not reach its last stage."""
+    if output.status is None:
+        return "did not end in time"
+    ended = f"died of signal {-output.status}" if output.status < 0 else "failed"
+    return f"{ended}: {output.error}" if output.error else ended
+
+
+def _profiler(output: ProbeOutput) -> Check | None:
+    """Check that a tiny window holds the ops that ran in it."""
+    if "import" not in output.stages:
+        return None
+    found = output.stages.get("profiler")
+    if found is None:
+        return _PROFILER("missing", "recording a tiny window failed", f"it {_end(output)}", command=_PIP)
+    if "error" in found:
+        return _PROFILER("missing", "recording a tiny window failed", str(found["error"]), command=_PIP)
+    if not found.get("ops"):
+        return _PROFILER("missing", "a tiny window was recorded, but holds no op", command=_PIP)
+    return _PROFILER("ok", f"records: {found['ops']} ops in a tiny window")
+
+
+def _name(facts: Facts) -> Check:
+    """Check that `import bottleneck` finds this package; an array library has the same name."""
+    found, other = facts.pandas.stages.get("bottleneck"), facts.programs.bottleneck
+    why = "both are imported as `bottleneck`, and pandas calls functions of the other"
+    if found is None:
+        fact = "`import bottleneck` fails"
+        return _NAME("missing", fact, _end(facts.pandas), "install it anew", decides=True)
+    if found["is_array_library"]:
+        fact = f"`import bottleneck` gives the array library at {found['file']}"
+        return _NAME("missing", fact, why, _ANEW, "pip uninstall Bottleneck", decides=True)
+    if other is not None:
+        fact = f"the array library Bottleneck {other} is installed too"
+        return _NAME("limited", fact, why, _ANEW, "pip uninstall Bottleneck", decides=True)
+    return _NAME("ok", "`import bottleneck` is ours, and no other package claims it")
+
+
+def _pandas(output: ProbeOutput) -> Check:
+    found, median = output.stages.get("import"), output.stages.get("median")
+    if found is None:
+        return _PANDAS("missing", "cannot be imported", _end(output), command="pip install pandas", decides=True)
+    if median is None or median["value"] != 2.0:
+        why = f"it {_end(output)}" if median is None else f"the median of 1, 2, 3 was {median['value']}"
+        fact = f"{found['version']} does not work beside us"
+        return _PANDAS("missing", fact, why, command="pip uninstall Bottleneck", decides=True)
+    return _PANDAS("ok", f"{found['version']} works beside us")
+
+
+def _shadows(found: tuple[str, ...]) -> Check:
+    if not found:
+        return _SHADOWS("ok", "no file here or on PYTHONPATH hides a module")
+    shown = ", ".join(found[:4]) + (f" and {len(found) - 4} more" if len(found) > 4 else "")
+    why = "Python takes these where a program beside them means a module of that name"
+    return _SHADOWS("limited", shown, why, "rename them, or leave their folder out of PYTHONPATH")
+
+
+def _other_profilers(environment: Mapping[str, str]) -> Check:
+    """Only one profiler can listen to a device at a time."""
+    preloaded = environment.get("LD_PRELOAD", "").lower()
+    found = [name for name in environment if name.startswith(_INJECTED)]
+    found += ["LD_PRELOAD"] if any(word in preloaded for word in _PROFILER_LIBRARIES) else []
+    kineto = [name for name in environment if name.startswith("KINETO_") and name != "KINETO_LOG_LEVEL"]
+    if found:
+        why = "a device takes one profiler at a time: kernels may be missing from the recording"
+        remedy = "start `bottleneck run` outside of the other profiler"
+        fact = f"another profiler is set up: {', '.join(found)}"
+        return _OTHER_PROFILERS("limited", fact, why, remedy)
+    if kineto:
+        fact, why = f"set: {', '.join(kineto)}", "they change what torch's profiler records"
+        return _OTHER_PROFILERS("limited", fact, why, command=f"unset {' '.join(kineto)}")
+    return _OTHER_PROFILERS("ok", "no other profiler is set up here")
+
+
+def _slowing(environment: Mapping[str, str]) -> Check | None:
+    found = [name for name in _SLOW_SETTINGS if environment.get(name, "").lower() not in _OFF]
+    if not found:
+        return None
+    why = "; ".join(dict.fromkeys(_SLOW_SETTINGS[name] for name in found))
+    return _SLOWING("limited", f"set: {', '.join(found)}", why, command=f"unset {' '.join(found)}")
+
+
+_MACHINE = "machine"
+_THREADS = partial(Check, "threads", _MACHINE, "threads")
+_LOAD = partial(Check, "load", _MACHINE, "load")
+_HOST_SENSORS = partial(Check, "host-sensors", _MACHINE, "host sensors")
+_CALIBRATION = partial(Check, "calibration", _MACHINE, "calibration")
+_COMPILER = partial(Check, "compiler", _MACHINE, "compiler")
+_MEMORY = partial(Check, "memory", _MACHINE, "memory")
+_DISK = partial(Check, "disk", _MACHINE, "disk")
+_CACHE = partial(Check, "cache", _MACHINE, "cache")
+_SCREEN = partial(Check, "screen", _MACHINE, "output")
+_RIGHTS = partial(Check, "rights", _MACHINE, "rights")
 
 # Others that keep more of a processor busy than this make times vary.
 _QUIET_LOAD = 0.5
@@ -27,6 +219,7 @@ _QUIET_LOAD = 0.5
 _WINDOW_BYTES, _TRACE_BYTES = 1.5e9, 0.5e9
 # Ceilings depend on the system and on what else runs, which change with time.
 _STALE_DAYS = 90
+_CALIBRATE_CPU = "bottleneck calibrate --device cpu"
 _SENSOR_WORDS = {
     "busy_cpu_s": "load", "cpu_clock_mhz": "clock", "memory_used_bytes": "memory",
     "process_cpu_s": "CPU time of the program", "process_memory_bytes": "memory of the program",
@@ -74,12 +267,7 @@ def _threads(processors: Processors, threads: int | None, environment: Mapping[s
 def _load(processors: Processors) -> Check:
     fact = f"{processors.busy:.1f} processors were busy over the last minute"
     if processors.busy > _QUIET_LOAD:
-        return _LOAD(
-            "limited",
-            fact,
-            "what runs beside the program makes its steps vary",
-            "wait for it to end",
-        )
+        return _LOAD("limited", fact, "what runs beside the program makes its steps vary", "wait for it to end")
     return _LOAD("ok", fact)
 
 
@@ -89,8 +277,7 @@ def _host_sensors(machine: Machine) -> Check:
     present = [word for column, word in _SENSOR_WORDS.items() if column in machine.host_sensors]
     absent = [word for column, word in _SENSOR_WORDS.items() if column not in machine.host_sensors]
     if absent:
-        why = f"this system does not report: {', '.join(absent)}"
-        return _HOST_SENSORS("limited", ", ".join(present), why)
+        return _HOST_SENSORS("limited", ", ".join(present), f"this system does not report: {', '.join(absent)}")
     return _HOST_SENSORS("ok", ", ".join(present))
 
 
@@ -100,20 +287,13 @@ def _calibration(machine: Machine, threads: int | None) -> Check:
         why = "the first run of a CPU program measures the ceilings, in about half a minute"
         of = f" with {threads} threads" if threads is not None else ""
         fact = f"none yet of this CPU{of} and this torch"
-        return _CALIBRATION("missing", fact, why, command="bottleneck calibrate --device cpu")
+        return _CALIBRATION("missing", fact, why, command=_CALIBRATE_CPU)
     age = "at an unknown time" if known.age_days is None else f"{known.age_days:.0f} days ago"
     fact = f"this CPU with {known.threads} threads, measured {age}"
     if known.caveats:
-        return _CALIBRATION(
-            "limited",
-            fact,
-            "; ".join(known.caveats),
-            "on a quiet machine:",
-            "bottleneck calibrate --device cpu",
-        )
+        return _CALIBRATION("limited", fact, "; ".join(known.caveats), "on a quiet machine:", _CALIBRATE_CPU)
     if known.age_days is None or known.age_days > _STALE_DAYS:
-        why = "system and firmware may have changed since"
-        return _CALIBRATION("limited", fact, why, command="bottleneck calibrate --device cpu")
+        return _CALIBRATION("limited", fact, "system and firmware may have changed since", command=_CALIBRATE_CPU)
     return _CALIBRATION("ok", fact)
 
 
@@ -151,9 +331,8 @@ def _disk(work: FolderAccess) -> Check:
 def _cache(cache: FolderAccess) -> Check:
     if cache.is_writable:
         return _CACHE("ok", f"{cache.path} can be written")
-    why = "ceilings are measured anew in each run"
-    fact = f"{cache.path} cannot be written"
-    return _CACHE("limited", fact, why, "name another folder:", "export XDG_CACHE_HOME=DIR")
+    why, command = "ceilings are measured anew in each run", "export XDG_CACHE_HOME=DIR"
+    return _CACHE("limited", f"{cache.path} cannot be written", why, "name another folder:", command)
 
 
 def _screen(machine: Machine) -> Check:
@@ -174,17 +353,17 @@ def _rights(facts: Facts) -> Check:
     return _RIGHTS("ok", fact)
 
 
-_DEVICE_GROUP = "devices"
-_DEVICES = partial(Check, "devices", _DEVICE_GROUP, "devices")
-_KERNELS = partial(Check, "kernels", _DEVICE_GROUP, "kernels")
-_GPU_CALIBRATION = partial(Check, "gpu-calibration", _DEVICE_GROUP, "calibration")
-_VISIBLE = partial(Check, "visible", _DEVICE_GROUP, "visible")
+_DEVICE = "devices"
+_DEVICES = partial(Check, "devices", _DEVICE, "devices")
+_KERNELS = partial(Check, "kernels", _DEVICE, "kernels")
+_GPU_CALIBRATION = partial(Check, "gpu-calibration", _DEVICE, "calibration")
+_VISIBLE = partial(Check, "visible", _DEVICE, "visible")
 
 _OPEN_COUNTERS = (
     "echo 'options nvidia NVreg_RestrictProfilingToAdminUsers=0' | sudo tee /etc/modprobe.d/nvidia-profiling.conf"
 )
 _MOST_DEVICES = 16
-_CALIBRATE = "bottleneck calibrate --device cuda"
+_CALIBRATE_GPU = "bottleneck calibrate --device cuda"
 
 
 def device_rows(facts: Facts) -> list[Check]:
@@ -208,25 +387,18 @@ def _devices(facts: Facts) -> Check:
     state = facts.torch.stages.get("cuda", {})
     found = state.get("devices", [])
     if found:
-        each = ", ".join(
-            f"{one['name']} (compute capability {one['major']}.{one['minor']})" for one in found[:_MOST_DEVICES]
-        )
+        named = [f"{one['name']} (compute capability {one['major']}.{one['minor']})" for one in found[:_MOST_DEVICES]]
         driver = f"; driver: {facts.driver.nvidia}" if facts.driver.nvidia else ""
-        foreign = [
-            one["name"] for one in found if not is_built_for(state.get("built_for", []), one["major"], one["minor"])
-        ]
+        fact = f"torch sees {len(found)}: {', '.join(named)}{driver}"
+        targets = state.get("built_for", [])
+        foreign = [one["name"] for one in found if not is_built_for(targets, one["major"], one["minor"])]
         if foreign:
-            why = (
-                f"this torch is built for {', '.join(state['built_for'])}, not for {', '.join(foreign[:_MOST_DEVICES])}"
-            )
-            return _DEVICES(
-                "limited", f"torch sees {len(found)}: {each}{driver}", why, "install a newer or older torch"
-            )
-        return _DEVICES("ok", f"torch sees {len(found)}: {each}{driver}")
+            why = f"this torch is built for {', '.join(targets)}, not for {', '.join(foreign[:_MOST_DEVICES])}"
+            return _DEVICES("limited", fact, why, "install a newer or older torch")
+        return _DEVICES("ok", fact)
     if not (has_nvidia(facts) or facts.driver.amd):
-        return _DEVICES(
-            "missing", "no NVIDIA or AMD device here: work on the CPU can be measured, and traces explained"
-        )
+        fact = "no NVIDIA or AMD device here: work on the CPU can be measured, and traces explained"
+        return _DEVICES("missing", fact)
     maker = "NVIDIA" if has_nvidia(facts) else "AMD"
     fact = f"torch uses none, though this machine has one of {maker}"
     imported = facts.torch.stages.get("import", {})
@@ -257,7 +429,8 @@ def _kernels(facts: Facts) -> Check | None:
         return None
     window = facts.torch.stages.get("kernels", {})
     if window.get("recorded"):
-        return _KERNELS("ok", f"recorded: {window['recorded']} in a tiny window{_counters(facts.driver)}")
+        counters = "; hardware counters are for administrators, but none are needed" if facts.driver.admin_only else ""
+        return _KERNELS("ok", f"recorded: {window['recorded']} in a tiny window{counters}")
     fact = "none was recorded in a tiny window that ran some: only the host side can be measured"
     if facts.driver.admin_only and not facts.driver.is_privileged:
         why = "the driver lets only administrators profile (RmProfilingAdminOnly: 1)"
@@ -267,10 +440,6 @@ def _kernels(facts: Facts) -> Check | None:
     words = str(window.get("error", "")) or ("" if window else facts.torch.error)
     why = words or "CUPTI could not listen: another profiler, or a stub library in LD_LIBRARY_PATH"
     return _KERNELS("limited", fact, why, "end other profilers; remove stubs from LD_LIBRARY_PATH")
-
-
-def _counters(driver: Driver) -> str:
-    return "; hardware counters are for administrators, but none are needed" if driver.admin_only else ""
 
 
 def _visible(facts: Facts) -> Check | None:
@@ -298,16 +467,17 @@ def _gpu_calibration(facts: Facts) -> Check | None:
     known = facts.torch.stages.get("calibration")
     if known is None or "error" in known:
         why = "recordings are judged against the data sheet, which no device quite reaches"
-        return _GPU_CALIBRATION("missing", "none yet of this GPU, its driver and this torch", why, command=_CALIBRATE)
+        return _GPU_CALIBRATION(
+            "missing", "none yet of this GPU, its driver and this torch", why, command=_CALIBRATE_GPU
+        )
     fact = f"measured {known['age_days']:.0f} days ago"
     if known["caveats"]:
-        return _GPU_CALIBRATION(
-            "limited", fact, "; ".join(known["caveats"]), "while the GPU has no other work:", _CALIBRATE
-        )
+        remedy = "while the GPU has no other work:"
+        return _GPU_CALIBRATION("limited", fact, "; ".join(known["caveats"]), remedy, _CALIBRATE_GPU)
     return _GPU_CALIBRATION("ok", fact)
 
 
-_SENSORS = partial(Check, "sensors", "devices", "sensors")
+_SENSORS = partial(Check, "sensors", _DEVICE, "sensors")
 _BINDING = "pip install nvidia-ml-py"
 _OFFICIAL = "pip uninstall pynvml && pip install --force-reinstall nvidia-ml-py"
 

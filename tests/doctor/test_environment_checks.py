@@ -5,9 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from bottleneck.doctor import judge
+from bottleneck.doctor.environment_checks import TESTED_TORCH, judge, release
 from bottleneck.doctor.facts import Driver, Facts, FolderAccess, KeptCalibration, ProbeOutput, Processors, Screen
-from bottleneck.doctor.program_checks import TESTED_TORCH, release
 from tests.doctor.machines import (
     CARD,
     CPU_ONLY,
