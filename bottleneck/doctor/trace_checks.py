@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from bottleneck.errors import TraceError
 from bottleneck.pipeline import examine, finish
@@ -30,6 +31,7 @@ _STEPS_BY = {
 }
 _FLAGS = ("record_shapes", "with_stack", "profile_memory", "with_flops", "with_modules")
 
+_NEWER = "record with PyTorch 2.3 or newer"
 _SYNC = "experimental_config=torch.profiler._ExperimentalConfig(enable_cuda_sync_events=True)"
 
 
@@ -42,19 +44,13 @@ def check_contents(linked: Linked, analysis: Analysis) -> list[Check]:
 def _steps(linked: Linked, analysis: Analysis) -> Check:  # noqa: ARG001 - as all rules
     window = linked.window
     if window.source == "whole":
-        return Check(
-            "steps",
-            _GROUP,
-            "steps",
-            "missing",
-            "no step marks, and the work does not repeat",
-            "the whole trace counts as one step, so nothing is reported per step",
-            "call prof.step() after each step",
-            _option("schedule=torch.profiler.schedule(wait=1, warmup=2, active=3)"),
-        )
+        fact = "no step marks, and the work does not repeat"
+        why = "the whole trace counts as one step, so nothing is reported per step"
+        command = _option("schedule=torch.profiler.schedule(wait=1, warmup=2, active=3)")
+        return _row("steps", "missing", fact, why, "call prof.step() after each step", command=command)
     left_out = f", {len(window.set_aside)} others left out" if window.set_aside else ""
     fact = f"{len(window.steps)} by {_STEPS_BY.get(window.source, window.source)}{left_out}{_gaps(window)}"
-    return _there("steps", fact)
+    return _row("steps", "ok", fact)
 
 
 def _gaps(window: Window) -> str:
@@ -71,36 +67,27 @@ def _shapes(linked: Linked, analysis: Analysis) -> Check:
     busy_us = analysis.totals.busy_us
     share = min(lost / busy_us, 1.0) if busy_us > 0 else None
     cost = "" if not share else f"{format_share(share)} of the busy time cannot be modelled"
-    fact = f"known for {format_share(float(recorded.mean()))} of the ops"
+    fact, command = f"known for {format_share(float(recorded.mean()))} of the ops", _option("record_shapes=True")
     if not recorded.any():
-        return _lack("shapes", "not recorded", cost or "no op can be modelled", _option("record_shapes=True"), share)
+        why = cost or "no op can be modelled"
+        return _row("shapes", "missing", "not recorded", why, command=command, share=share)
     if share is not None and share > 1 - _MODELLED_ENOUGH:
-        fact = f"known for {format_share(float(recorded.mean()))} of the ops"
-        return Check(
-            "shapes", _GROUP, "shapes", "limited", fact, cost, command=_option("record_shapes=True"), share=share
-        )
-    return _there("shapes", f"known for {format_share(float(recorded.mean()))} of the ops")
+        return _row("shapes", "limited", fact, cost, command=command, share=share)
+    return _row("shapes", "ok", fact)
 
 
 def _prices(linked: Linked, analysis: Analysis) -> Check | None:  # noqa: ARG001 - as all rules
     """Check of the work that stays unmodelled although its shapes were recorded."""
     modelled, unknown = analysis.coverage.modelled_share, analysis.coverage.unknown
     if modelled is None:
-        return Check("modelled", _GROUP, "modelled work", "unknown", "no busy time to model")
+        return _row("modelled", "unknown", "no busy time to model", title="modelled work")
     if modelled >= _MODELLED_ENOUGH or not unknown:
-        return _there("modelled", f"{format_share(modelled)} of the busy time is modelled")
+        return _row("modelled", "ok", f"{format_share(modelled)} of the busy time is modelled")
     if unknown[0].reason in _WITHOUT_SHAPES:
         return None
-    return Check(
-        "modelled",
-        _GROUP,
-        "modelled",
-        "limited",
-        f"{format_share(1 - modelled)} of the busy time cannot be modelled",
-        f"most of it is {unknown[0].name}: {unknown[0].reason}",
-        _remedy_for(unknown[0].reason),
-        share=1 - modelled,
-    )
+    fact = f"{format_share(1 - modelled)} of the busy time cannot be modelled"
+    why, remedy = f"most of it is {unknown[0].name}: {unknown[0].reason}", _remedy_for(unknown[0].reason)
+    return _row("modelled", "limited", fact, why, remedy, share=1 - modelled)
 
 
 def _remedy_for(reason: str) -> str:
@@ -116,9 +103,8 @@ def _strides(linked: Linked, analysis: Analysis) -> Check | None:  # noqa: ARG00
     if not signatures["dims"].notna().any():
         return None
     if signatures["strides"].notna().any():
-        return _there("strides", "recorded")
-    why = "layouts are taken to be dense"
-    return Check("strides", _GROUP, "strides", "missing", "not recorded", why, "record with PyTorch 2.3 or newer")
+        return _row("strides", "ok", "recorded")
+    return _row("strides", "missing", "not recorded", "layouts are taken to be dense", _NEWER)
 
 
 def _links(linked: Linked, analysis: Analysis) -> Check | None:  # noqa: ARG001 - as all rules
@@ -126,12 +112,12 @@ def _links(linked: Linked, analysis: Analysis) -> Check | None:  # noqa: ARG001 
     if share is None:
         return None
     fact = f"{format_share(share)} of the device's time is tied to the op that issued it"
-    replayed = linked.kernels["replayed"].any()
     if share >= _MODELLED_ENOUGH:
-        return _there("ops", fact)
-    why = "kernels replayed from a graph do not say which op they belong to" if replayed else "the rest has no op"
-    remedy = _remedy_for("graph") if replayed else ""
-    return Check("ops", _GROUP, "ops", "limited", fact, why, remedy, share=1 - share)
+        return _row("ops", "ok", fact)
+    if linked.kernels["replayed"].any():
+        why = "kernels replayed from a graph do not say which op they belong to"
+        return _row("ops", "limited", fact, why, _remedy_for("graph"), share=1 - share)
+    return _row("ops", "limited", fact, "the rest has no op", share=1 - share)
 
 
 def _lines(linked: Linked, analysis: Analysis) -> Check:
@@ -142,34 +128,29 @@ def _lines(linked: Linked, analysis: Analysis) -> Check:
     share = placeless_us / idle_us if idle_us > 0 else None
     if frames:
         known = "" if share is None else f"; {format_share(1 - share)} of the waiting has its source line"
-        return _there("source-lines", f"{frames:,} Python frames{known}", "source lines")
+        return _row("source-lines", "ok", f"{frames:,} Python frames{known}", title="source lines")
     cost = "work and waiting cannot be tied to source lines and modules"
     if share:
         cost += f": {format_share(share)} of the waiting has none"
-    return _lack("source-lines", "no Python frames", cost, _option("with_stack=True"), share, "source lines")
+    command = _option("with_stack=True")
+    return _row("source-lines", "missing", "no Python frames", cost, command=command, share=share, title="source lines")
 
 
 def _modules(linked: Linked, analysis: Analysis) -> Check | None:
     is_requested = linked.trace.facts.get("with_modules") == "1"
     if linked.ops["module"].notna().any() or not (analysis.modules or is_requested):
         return None
-    return Check(
-        "modules",
-        _GROUP,
-        "modules",
-        "missing",
-        "no module is known" + (" though with_modules is on" if is_requested else ""),
-        "with_modules has no effect in eager mode; modules come with the Python frames",
-        command=_option("with_stack=True"),
-    )
+    fact = "no module is known" + (" though with_modules is on" if is_requested else "")
+    why = "with_modules has no effect in eager mode; modules come with the Python frames"
+    return _row("modules", "missing", fact, why, command=_option("with_stack=True"))
 
 
 def _memory(linked: Linked, analysis: Analysis) -> Check:  # noqa: ARG001 - as all rules
     count = len(linked.trace.memory)
     if count:
-        return _there("memory", f"{count:,} allocations and releases")
+        return _row("memory", "ok", f"{count:,} allocations and releases")
     cost = "peak memory is unknown, and time in the allocator shows only where calls reveal it"
-    return _lack("memory", "no allocations", cost, _option("profile_memory=True"))
+    return _row("memory", "missing", "no allocations", cost, command=_option("profile_memory=True"))
 
 
 def _syncs(linked: Linked, analysis: Analysis) -> Check | None:
@@ -178,13 +159,16 @@ def _syncs(linked: Linked, analysis: Analysis) -> Check | None:
         return None
     count = int((linked.trace.events["category"] == "sync").sum())
     if count:
-        return _there("sync-events", f"{count:,} waits between streams and for events", "sync events")
+        return _row("sync-events", "ok", f"{count:,} waits between streams and for events", title="sync events")
     vague = [each for each in analysis.idle if any(word in each.cause for word in ("dependency", "unknown"))]
     share = sum(cause.share for cause in vague)
     cost = "the stream or event of a wait is not recorded"
     if share > 0:
         cost += f"; {format_share(share)} of the step is waiting whose cause may lie there"
-    return _lack("sync-events", "not recorded", cost, _option(_SYNC), share or None, "sync events")
+    command = _option(_SYNC)
+    return _row(
+        "sync-events", "missing", "not recorded", cost, command=command, share=share or None, title="sync events"
+    )
 
 
 def _ranks(linked: Linked, analysis: Analysis) -> Check | None:
@@ -192,16 +176,10 @@ def _ranks(linked: Linked, analysis: Analysis) -> Check | None:
     if not analysis.collectives and trace.world_size is None and trace.rank is None:
         return None
     if trace.rank is None or trace.world_size is None:
-        return Check(
-            "ranks",
-            _GROUP,
-            "ranks",
-            "missing",
-            "distributedInfo is missing: the trace does not say which rank of how many it is",
-            "ranks are distinguished only by their order on the command line",
-            "start the profiler after torch.distributed.init_process_group()",
-        )
-    return _there("ranks", f"rank {trace.rank} of {trace.world_size}")
+        fact = "distributedInfo is missing: the trace does not say which rank of how many it is"
+        why = "ranks are distinguished only by their order on the command line"
+        return _row("ranks", "missing", fact, why, "start the profiler after torch.distributed.init_process_group()")
+    return _row("ranks", "ok", f"rank {trace.rank} of {trace.world_size}")
 
 
 def _collectives(linked: Linked, analysis: Analysis) -> Check | None:  # noqa: ARG001 - as all rules
@@ -211,17 +189,16 @@ def _collectives(linked: Linked, analysis: Analysis) -> Check | None:  # noqa: A
     sizeless_us = sum(each.us for each in analysis.collectives if each.bytes is None)
     share = sizeless_us / total_us
     if not sizeless_us:
-        return _there("collective-sizes", "sizes of all are known", "collectives")
-    return Check(
+        return _row("collective-sizes", "ok", "sizes of all are known", title="collectives")
+    return _row(
         "collective-sizes",
-        _GROUP,
-        "collectives",
         "limited" if share < 1 else "missing",
         f"{format_share(share)} of their time has no message size",
         "bus speed, and transfer apart from waiting, are unknown there",
-        "record with PyTorch 2.3 or newer",
-        _option("record_shapes=True"),
+        _NEWER,
+        command=_option("record_shapes=True"),
         share=share,
+        title="collectives",
     )
 
 
@@ -230,66 +207,55 @@ def _device(linked: Linked, analysis: Analysis) -> Check:  # noqa: ARG001 - as a
     if device.source is None:
         name = device.name or "a device that the trace does not name"
         fix = "bottleneck report TRACE --device " + ("cpu" if device.kind == "cpu" else "NAME")
-        return _lack("ceilings", f"none known for {name}", "nothing can be judged against its peaks", fix)
-    return _there("ceilings", f"{device.name}: {device.source}")
+        why = "nothing can be judged against its peaks"
+        return _row("ceilings", "missing", f"none known for {name}", why, command=fix)
+    return _row("ceilings", "ok", f"{device.name}: {device.source}")
 
 
 def _resolution(linked: Linked, analysis: Analysis) -> Check | None:  # noqa: ARG001 - as all rules
     if not linked.trace.integer_timestamps:
         return None
-    zero = (linked.kernels["dur_us"] == 0).mean() if len(linked.kernels) else 0.0
-    fact = "whole microseconds"
+    zero = float((linked.kernels["dur_us"] == 0).mean()) if len(linked.kernels) else 0.0
     if not zero:
-        return _there("resolution", fact)
-    return Check(
-        "resolution",
-        _GROUP,
-        "resolution",
-        "limited",
-        f"{fact}: {format_share(float(zero))} of the {'ops' if linked.trace.flavour == 'cpu' else 'kernels'} last 0",
+        return _row("resolution", "ok", "whole microseconds")
+    rows, why = (
+        "ops" if linked.trace.flavour == "cpu" else "kernels",
         "their time is lost or lies with their neighbours",
-        "record with PyTorch 2.3 or newer",
-        share=float(zero),
     )
+    fact = f"whole microseconds: {format_share(zero)} of the {rows} last 0"
+    return _row("resolution", "limited", fact, why, _NEWER, share=zero)
 
 
 def _disturbance(linked: Linked, analysis: Analysis) -> Check:  # noqa: ARG001 - as all rules
     times = analysis.steps
     if times.unprofiled_us is not None:
         factor = "" if times.perturbation is None else f": profiled steps take {times.perturbation:.2f} times as long"
-        return _there("honest-time", f"steps were timed without the profiler too{factor}", "honest time")
-    return _lack(
-        "honest-time",
-        "no step was timed without the profiler",
-        "by how much the profiler stretched the steps is unknown",
-        "bottleneck run FILE",
-        title="honest time",
-    )
+        return _row("honest-time", "ok", f"steps were timed without the profiler too{factor}", title="honest time")
+    fact, why = "no step was timed without the profiler", "by how much the profiler stretched the steps is unknown"
+    return _row("honest-time", "missing", fact, why, command="bottleneck run FILE", title="honest time")
 
 
 def _flags(linked: Linked, analysis: Analysis) -> Check:  # noqa: ARG001 - as all rules
     """Profilers write a flag only where it is on."""
     on = [flag for flag in _FLAGS if linked.trace.facts.get(flag) == "1"]
-    return Check("flags", _GROUP, "options", "ok", f"on: {', '.join(on)}" if on else "the trace names none that is on")
+    return _row("flags", "ok", f"on: {', '.join(on)}" if on else "the trace names none that is on", title="options")
 
 
 def _option(text: str) -> str:
     return f"torch.profiler.profile({text})"
 
 
-def _there(slug: str, fact: str, title: str = "") -> Check:
-    return Check(slug, _GROUP, title or slug, "ok", fact)
-
-
-def _lack(slug: str, fact: str, why: str, command: str, share: float | None = None, title: str = "") -> Check:
-    return Check(slug, _GROUP, title or slug, "missing", fact, why, command=command, share=share)
+def _row(
+    slug: str, status: Status, fact: str, why: str = "", remedy: str = "", title: str | None = None, **more: Any
+) -> Check:
+    """A row of this group, titled by its slug unless it has a title."""
+    return Check(slug, _GROUP, title or slug, status, fact, why, remedy, **more)
 
 
 def _verdict(linked: Linked, analysis: Analysis) -> Check:  # noqa: ARG001 - as all rules
     """The sentence that sums up the checks."""
     verdict = analysis.verdict
-    status: Status = "limited" if verdict.bound == "inconclusive" else "ok"
-    return Check("verdict", _GROUP, "verdict", status, verdict.sentence)
+    return _row("verdict", "limited" if verdict.bound == "inconclusive" else "ok", verdict.sentence)
 
 
 RULES: tuple[Callable[[Linked, Analysis], Check | None], ...] = (
