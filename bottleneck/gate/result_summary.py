@@ -2,53 +2,55 @@
 
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from bottleneck.report.ci.phrases import describe_culprit, format_change, time_change_words
 from bottleneck.schema.comparison import ChangeRow, Comparison
-from bottleneck.schema.gate_result import CounterChange, Culprit, TimeResult, WorkloadResult
+from bottleneck.schema.gate_result import CounterChange, WorkloadResult
 from bottleneck.units import format_us
 
 _LISTED = 3
 
 
-@dataclass(frozen=True)
-class ResultSummary:
-    """The three lines; ``why`` may hold several causes, the largest first."""
-
-    what: str
-    why: tuple[str, ...]
-    fix: str
+# The event, its causes (the largest first), and the fix.
+_Lines = tuple[str, Sequence[str], str]
 
 
 def with_summary(result: WorkloadResult) -> WorkloadResult:
     """The result with its three lines, whatever its verdict."""
-    summary = _summarise(result)
-    return replace(result, what=summary.what, why=summary.why, fix=summary.fix)
+    what, why, fix = _summarise(result)
+    return replace(result, what=what, why=tuple(why[:_LISTED]), fix=fix)
 
 
-def summarise_failure(
-    name: str, broken: Sequence[CounterChange], time: TimeResult | None, comparison: Comparison | None
-) -> ResultSummary:
+def _summarise(result: WorkloadResult) -> _Lines:
+    time, gone = result.time, [change for change in result.counters if change.verdict == "gone"]
+    if gone:  # which usually means a failed measurement
+        what = f"{', '.join(change.metric for change in gone)}: counted before, and no more"
+        fix = "see that the workload still does its work; if it really does without: bottleneck gate --update"
+        return what, [change.reason for change in gone[:_LISTED] if change.reason], fix
+    if result.verdict == "fail":
+        return _summarise_failure(result)
+    if result.verdict == "undecided" and time is not None:
+        fix = "run it on a quieter machine, or with more --pairs"
+        return f"undecided: {time_change_words(time)}", [time.reason] if time.reason else [], fix
+    if result.verdict == "nothing measured":
+        what = "there is no lock-file yet" if result.is_new else "no counter could be compared"
+        update = "bottleneck gate --update, and commit the lock-file"
+        why = [change.reason for change in result.counters if change.reason][:1]
+        return what, why, update if result.lock else "name recordings of the same program"
+    return _pass_sentence(result), (), ""
+
+
+def _summarise_failure(result: WorkloadResult) -> _Lines:
     """The summary of counters beyond their budgets, of a slower step, or of both."""
-    parts = [_counter_changes(broken)] if broken else []
-    is_slower = time is not None and time.verdict == "slower"
-    if time is not None and is_slower:
-        parts.append(time_change_words(time))
-    why = _causes(broken)
-    if is_slower and comparison is not None:
-        why = [*why, *_rows(comparison)]
-    return ResultSummary("; ".join(parts), tuple(why[:_LISTED]), _fix(name, broken, why, is_slower=is_slower))
-
-
-def summarise_lost_counters(gone: Sequence[CounterChange]) -> ResultSummary:
-    """The summary of counters that are no longer counted, which usually means a failed measurement."""
-    named = ", ".join(change.metric for change in gone)
-    return ResultSummary(
-        f"{named}: counted before, and no more",
-        tuple(change.reason for change in gone[:_LISTED] if change.reason),
-        "see that the workload still does its work; if it really does without: bottleneck gate --update",
-    )
+    broken = [change for change in result.counters if change.verdict == "broken"]
+    parts, why = [_counter_changes(broken)] if broken else [], _causes(broken)
+    is_slower = result.time is not None and result.time.verdict == "slower"
+    if result.time is not None and is_slower:
+        parts.append(time_change_words(result.time))
+        why += _rows(result.comparison) if result.comparison is not None else []
+    fix = _fix(result.name, broken, why, is_slower=is_slower)
+    return "; ".join(parts), why, fix if result.lock else "undo that, or raise the budget in pyproject.toml"
 
 
 def _counter_changes(broken: Sequence[CounterChange]) -> str:
@@ -67,14 +69,10 @@ def _causes(broken: Sequence[CounterChange]) -> list[str]:
     )
     for culprit in ranked:
         place = culprit.site.place if culprit.site is not None else culprit.what
-        found.setdefault((place, culprit.site.text if culprit.site is not None else ""), _culprit_line(culprit))
+        text = culprit.site.text if culprit.site is not None else ""
+        words = describe_culprit(culprit)
+        found.setdefault((place, text), f"{words}  {text}" if text else words)
     return list(found.values())
-
-
-def _culprit_line(culprit: Culprit) -> str:
-    """The culprit with its line as it stands in the program."""
-    words = describe_culprit(culprit)
-    return f"{words}  {culprit.site.text}" if culprit.site is not None and culprit.site.text else words
 
 
 def _rows(comparison: Comparison) -> list[str]:
@@ -104,33 +102,6 @@ def _fix(name: str, broken: Sequence[CounterChange], why: Sequence[str], *, is_s
         return f"{undo}, or move the anchor in the lock-file"
     time = " raise the budget of step_us and:" if is_slower else ":"
     return f'{undo}, or{time} bottleneck accept {shlex.quote(name)} --metric {shlex.quote(metrics)} --reason "…"'
-
-
-def _summarise(result: WorkloadResult) -> ResultSummary:
-    broken = [change for change in result.counters if change.verdict == "broken"]
-    gone = [change for change in result.counters if change.verdict == "gone"]
-    if gone:
-        return summarise_lost_counters(gone)
-    if result.verdict == "fail":
-        failure = summarise_failure(result.name, broken, result.time, result.comparison)
-        return failure if result.lock else replace(failure, fix="undo that, or raise the budget in pyproject.toml")
-    if result.verdict == "undecided" and result.time is not None:
-        return _summarise_undecided(result.time)
-    if result.verdict == "nothing measured":
-        why = next((change.reason for change in result.counters if change.reason), None)
-        what = "there is no lock-file yet" if result.is_new else "no counter could be compared"
-        update = "bottleneck gate --update, and commit the lock-file"
-        return ResultSummary(
-            what, (why,) if why else (), update if result.lock else "name recordings of the same program"
-        )
-    return ResultSummary(_pass_sentence(result), (), "")
-
-
-def _summarise_undecided(time: TimeResult) -> ResultSummary:
-    why = (time.reason,) if time.reason else ()
-    return ResultSummary(
-        f"undecided: {time_change_words(time)}", why, "run it on a quieter machine, or with more --pairs"
-    )
 
 
 def _pass_sentence(result: WorkloadResult) -> str:
