@@ -390,7 +390,13 @@ def _settle(state: "RunState", folder: Path) -> None:
         ending = Ending(
             state.command, state.status, state.busy_processors, remarks=(_CUT_OFF,), environment=state.environment
         )
-        finish(state.plan, ending, ReportSettings(say, lambda threads: cpu_calibration(threads, say)))
+        here = ending.versions["cpu"]
+        ending = replace(
+            ending, versions=state.versions or ending.versions, processors=state.processors or ending.processors
+        )
+        is_here = ending.versions.get("cpu", here) == here
+        ceilings = (lambda threads: cpu_calibration(threads, say)) if is_here else (lambda _: None)
+        finish(state.plan, ending, ReportSettings(say, ceilings))
     remove_notes(folder)
 
 

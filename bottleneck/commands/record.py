@@ -7,7 +7,7 @@ the interpreter from the program, and ceilings are not measured, since that take
 import os
 import shlex
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
 from types import TracebackType
@@ -231,7 +231,8 @@ def _state(work: _Work) -> "RunState":
     from bottleneck.harness.folder import RunState
 
     ending = _ending(())
-    return RunState(work.plan, _command(), ending.environment, ending.busy_processors, os.getpid())
+    state = RunState(work.plan, _command(), ending.environment, ending.busy_processors, os.getpid())
+    return replace(state, versions=ending.versions, processors=ending.processors)
 
 
 def _ending(remarks: tuple[str, ...]) -> "Ending":

@@ -231,6 +231,7 @@ def _run(options: RunOptions, plan: "Plan", folder: "RecordingFolder") -> int:
     command = _command(options)
     ending = Ending(command, None, busy_processors())
     state = RunState(plan, command, ending.environment, ending.busy_processors)
+    state = replace(state, versions=ending.versions, processors=ending.processors)
     sampling = SensorReading(_monitor(plan, options.telemetry_ms / 1e3))
     reporter = Reporter(plan, ending, sampling, extent=options.extent)
     follower = Follower(Path(plan.folder), reporter.report_early)

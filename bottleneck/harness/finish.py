@@ -42,12 +42,22 @@ _MOST_RANKS = 2**16
 _QUIET_LOAD = 0.5  # processors that others keep busy, below which nothing is said
 
 
+def _versions() -> Mapping[str, str]:
+    return {
+        "bottleneck": __version__,
+        "python": sys.version.split()[0],
+        "platform": platform.platform(),
+        "cpu": cpu_facts().identity,
+    }
+
+
 @dataclass(frozen=True)
 class Ending:
     """Circumstances of the run: command line, exit status, and how many processors others kept busy as it began.
 
     ``status`` is null while the program goes on, and where nobody saw its end. ``telemetry`` is what the sensors said
-    meanwhile; null where they were not asked. ``remarks`` are told with the warnings of the measurement.
+    meanwhile; null where they were not asked. ``remarks`` are told with the warnings of the measurement. ``versions``
+    and ``processors`` are those of the machine of the run, which need not be this one.
     """
 
     command: Sequence[str]
@@ -56,6 +66,8 @@ class Ending:
     telemetry: Telemetry | None = None
     remarks: tuple[str, ...] = ()
     environment: Mapping[str, str] = field(default_factory=lambda: kept_environment(os.environ))
+    versions: Mapping[str, str] = field(default_factory=_versions)
+    processors: int = field(default_factory=usable_processors)
 
 
 class MeasuredCeilings(Protocol):
@@ -137,12 +149,12 @@ def finish_recording(
         form=plan.form,
         steps_seen=first.steps_seen if first.step_name is not None else None,
         program_status=ending.status,
-        versions=_versions(),
+        versions=ending.versions,
         environment=ending.environment,
         traces=traces,
         profiled=first.profiled if traces else None,
         perturbation=_perturbation(first),
-        processors=usable_processors(),
+        processors=ending.processors,
         device=ceilings.device if ceilings is not None else None,
         options=_options(plan),
         sampling=sampling,
@@ -260,15 +272,6 @@ def _load_warning(ending: Ending) -> tuple[str, ...]:
         f"other programs had work for {ending.busy_processors:.1f} processors in the minute before, and this machine "
         f"has {os.cpu_count()}: step times may be too long",
     )
-
-
-def _versions() -> Mapping[str, str]:
-    return {
-        "bottleneck": __version__,
-        "python": sys.version.split()[0],
-        "platform": platform.platform(),
-        "cpu": cpu_facts().identity,
-    }
 
 
 def _perturbation(notes: Notes) -> float | None:

@@ -158,7 +158,8 @@ def exclusive(folder: Path) -> Iterator[None]:
 class RunState:
     """The state of a run: enough to finish its recording without it.
 
-    ``process`` is the program's, null before it; ``status`` its exit status, null until it has ended.
+    ``process`` is the program's, null before it; ``status`` its exit status, null until it has ended. ``versions`` and
+    ``processors`` are those of its machine; null in states of before that was kept.
     """
 
     plan: Plan
@@ -167,6 +168,8 @@ class RunState:
     busy_processors: float
     process: int | None = None
     status: int | None = None
+    versions: Mapping[str, str] | None = None
+    processors: int | None = None
 
 
 class FolderClaim:
@@ -184,6 +187,8 @@ class FolderClaim:
             "busy_processors": state.busy_processors,
             "process": state.process,
             "status": state.status,
+            "versions": None if state.versions is None else dict(state.versions),
+            "processors": state.processors,
         }
         fresh = self._folder / f"{CLAIM_FILE}.new"
         try:
@@ -235,10 +240,13 @@ def read_run_state(folder: Path) -> RunState | None:
         command = tuple(str(word) for word in found["command"])
         environment = {str(name): str(value) for name, value in found["environment"].items()}
         busy = float(found["busy_processors"])
-        process, status = (found[name] if isinstance(found[name], int) else None for name in ("process", "status"))
+        numbers = [found.get(name) for name in ("process", "status", "processors")]
+        process, status, processors = (number if isinstance(number, int) else None for number in numbers)
+        told = found.get("versions")
+        versions = None if told is None else {str(name): str(value) for name, value in told.items()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
-    return RunState(plan, command, environment, busy, process, status)
+    return RunState(plan, command, environment, busy, process, status, versions, processors)
 
 
 def program_name(target: str, *, is_module: bool = False) -> str:

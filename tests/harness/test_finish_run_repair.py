@@ -15,6 +15,7 @@ import pytest
 from bottleneck.commands.finish_run import repair
 from bottleneck.errors import TraceError
 from bottleneck.harness.folder import CLAIM_FILE, LOCK_FILE, RunState, claim
+from bottleneck.harness.machine import cpu_facts
 from bottleneck.schema.recording import read_recording
 from tests.harness.driver import driven
 from tests.harness.test_finish import leave
@@ -164,6 +165,23 @@ def test_a_folder_from_elsewhere_is_finished_in_itself(tmp_path: Path) -> None:
     assert list((tmp_path / "elsewhere").iterdir()) == []
     recording = read_recording(tmp_path / "moved")
     assert (recording.command, recording.environment) == (("x.py",), {"A": "b"})
+
+
+def test_a_recording_that_is_finished_on_another_machine_keeps_its_own_cpu(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int | None] = []
+    monkeypatch.setattr("bottleneck.calibrate.cache.cpu_calibration", lambda threads, _: asked.append(threads))
+    there = {"cpu": "EPYC Recorded 25 1 1", "python": "3.10.1"}
+    for folder, versions in (("there", there), ("here", None)):
+        (tmp_path / folder).mkdir()
+        state = RunState(PLAN, ("x.py",), {}, 0.0, versions=versions, processors=96)
+        cut_off(tmp_path / folder, state)
+        repair(tmp_path / folder, _no_waiting)
+    recording = read_recording(tmp_path / "there")
+    assert (recording.versions, recording.processors, recording.device) == (there, 96, None)
+    assert read_recording(tmp_path / "here").versions["cpu"] == cpu_facts().identity
+    assert len(asked) == 1
 
 
 @pytest.mark.parametrize("text", ["", "{}", json.dumps({"plan": "{}"})])
