@@ -313,7 +313,7 @@ def read_host(linked: Linked) -> Host:
         for code, segments in by_thread(states == state).items():
             target = everywhere if str(labels[code]).startswith("-1/") else threads.setdefault(code, {})
             target[state] = segments
-    places = _places(linked)
+    places = places_of(linked)
     return Host(
         main_thread=main_thread(events),
         labels={str(label): code for code, label in enumerate(labels)},
@@ -335,7 +335,7 @@ def _blocking_copies(linked: Linked) -> Integers:
     return launch[text_matches(linked.kernels["name"], _BLOCKING_COPY.search) & (launch >= 0)]
 
 
-def _places(linked: Linked) -> dict[int, Segments]:
+def places_of(linked: Linked) -> dict[int, Segments]:
     """PLACES by code of EVENTS.thread."""
     if linked.places is None:
         return {}

@@ -162,7 +162,7 @@ def _fresh_bytes(linked: Linked, roofline: pd.DataFrame, allocates: Flags) -> Fl
     memory = linked.trace.memory
     large = memory[(memory["bytes"] >= FRESH_FROM_BYTES) & ~memory["on_device"]]
     works = ~((roofline["bound"] == "dispatch").to_numpy() | allocates)
-    toucher = _touchers(linked.ops, _open_ops(linked.ops, large), works)
+    toucher = _touchers(linked.ops, open_ops(linked.ops, large), works)
     known = np.flatnonzero(toucher >= 0)
     return tally(toucher[known], large["bytes"].to_numpy(np.float64)[known], len(linked.ops))
 
@@ -173,13 +173,13 @@ def freed_us(linked: Linked, roofline: pd.DataFrame) -> Floats:
     What a working op does after it frees a block may be its work.
     """
     freed = freed_blocks(linked)
-    op = _open_ops(linked.ops, freed)
+    op = open_ops(linked.ops, freed)
     known = np.flatnonzero((op >= 0) & np.append((roofline["bound"] == "dispatch").to_numpy(), False)[op])
     spent = (freed["end_us"] - freed["ts_us"]).to_numpy()
     return np.asarray(np.minimum(tally(op[known], spent[known], len(linked.ops)), linked.ops["self_us"].to_numpy()))
 
 
-def _open_ops(ops: pd.DataFrame, memory: pd.DataFrame) -> Integers:
+def open_ops(ops: pd.DataFrame, memory: pd.DataFrame) -> Integers:
     """Row in OPS of the innermost op open at each row of MEMORY, -1 for none."""
     op = np.full(len(memory), -1, dtype=np.int64)
     threads, at = memory["thread"].cat, memory["ts_us"].to_numpy()
@@ -386,7 +386,7 @@ def accounts_of(linked: Linked, roofline: pd.DataFrame, host: Host) -> Integers:
 
 def page_times(linked: Linked, roofline: pd.DataFrame, ceilings: Device | None) -> dict[str, Floats]:
     """Microseconds of each row of OPS that the system spends on pages of memory, by what it does with them."""
-    faults = fault_us(linked, roofline, _allocates(linked), ceilings)
+    faults = fault_us(linked, roofline, allocates(linked), ceilings)
     return {FAULTS: faults, FREED: freed_us(linked, roofline)}
 
 
@@ -405,7 +405,7 @@ def _device_accounts(roofline: pd.DataFrame) -> Integers:
 def _host_accounts(linked: Linked, roofline: pd.DataFrame, host: Host) -> Integers:
     """Accounts as on a device, except that allocating ops and ops of data loaders and compilers have their own."""
     account = _device_accounts(roofline)
-    account[(account == _CODE["overhead.dispatch"]) & _allocates(linked)] = _CODE["overhead.allocator"]
+    account[(account == _CODE["overhead.dispatch"]) & allocates(linked)] = _CODE["overhead.allocator"]
     threads, start = linked.ops["thread"].cat, linked.ops["ts_us"].to_numpy()
     for code, mine in grouped(threads.codes.to_numpy().astype(np.int64)):
         for cause, wait in _WAITS[::-1]:
@@ -413,7 +413,7 @@ def _host_accounts(linked: Linked, roofline: pd.DataFrame, host: Host) -> Intege
     return account
 
 
-def _allocates(linked: Linked) -> Flags:
+def allocates(linked: Linked) -> Flags:
     """Mask of the ops of OPS that, by their name, do nothing but allocate."""
     return text_matches(linked.ops["name"], _ALLOCATION_OP.search)
 

@@ -123,7 +123,7 @@ def _shares(row: Floats) -> dict[str, float]:
 
 
 def _phases(rows: KernelTimes, moments: _Moments) -> tuple[Phase, ...]:
-    found = _timeline(rows.linked)
+    found = find_phases(rows.linked)
     if found is None:
         return ()
     edges, code = found
@@ -148,8 +148,11 @@ def _phases(rows: KernelTimes, moments: _Moments) -> tuple[Phase, ...]:
 _INPUT = tuple(ACCOUNTS).index("overhead.input")
 
 
-def _timeline(linked: Linked) -> tuple[Floats, Integers] | None:
-    """Instants at which the phase of the host changes, and the phase between each and the next; null without marks."""
+def find_phases(linked: Linked) -> tuple[Floats, Integers] | None:
+    """Instants at which the phase of the host changes, and between each and the next the phase (index in NAMES).
+
+    Null without marks.
+    """
     events = linked.trace.events
     main = main_thread(events)
     start, end = events["ts_us"].to_numpy(), (events["ts_us"] + events["dur_us"]).to_numpy()

@@ -110,13 +110,17 @@ def _median(depth: _Depth) -> float:
     return float(depth.depth[:-1][order][np.searchsorted(passed, passed[-1] / 2)])
 
 
+def marked_rows(values: Integers) -> Integers:
+    """At most MOST_POINTS points of a curve: of each part of it the first and last, the lowest and highest."""
+    kept = np.arange(values.size)
+    if values.size <= MOST_POINTS:
+        return kept
+    part = kept * (MOST_POINTS // _POINTS_PER_PART) // values.size
+    return np.unique([row for _, rows in grouped(part) for row in _marks(rows, values)])
+
+
 def _thinned(depth: _Depth) -> tuple[tuple[float, float], ...]:
-    """At most MOST_POINTS points of the curve: of each part of it the first and last, the lowest and highest."""
-    count = depth.at.size
-    kept = np.arange(count)
-    if count > MOST_POINTS:
-        part = np.arange(count) * (MOST_POINTS // _POINTS_PER_PART) // count
-        kept = np.unique([row for _, rows in grouped(part) for row in _marks(rows, depth.depth)])
+    kept = marked_rows(depth.depth)
     return tuple(zip(depth.at[kept].tolist(), depth.depth[kept].astype(np.float64).tolist(), strict=True))
 
 

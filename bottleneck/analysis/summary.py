@@ -11,6 +11,7 @@ import pandas as pd
 from bottleneck.analysis.collectives import fold_collectives
 from bottleneck.analysis.kernel_rows import KernelTimes, codes_of, fold_kernels, lost_products
 from bottleneck.analysis.ledger import DECISIVE_LOSS, GROUP_OF_ACCOUNT, LedgerResult, is_wait
+from bottleneck.analysis.memory import measure_memory
 from bottleneck.analysis.phases import divide
 from bottleneck.analysis.queue import measure_queue
 from bottleneck.analysis.verdict import describe_sides, name_in_sentence
@@ -305,6 +306,7 @@ def assemble(
     kernels, idle, coverage = fold_kernels(rows), _idle_causes(result), cover(rows, result)
     totals = total(rows, result, kernels, device)
     phases, ranges = divide(rows)
+    memory, memory_reason = measure_memory(linked)
     waits = _sums((each.module, each.us) for each in idle)
     modules = _fold(rows, rows.codes("module"), rows.labels("module"), waits)
     return StepAnalysis(
@@ -337,6 +339,8 @@ def assemble(
         telemetry=telemetry,
         phases=phases,
         ranges=ranges,
+        memory=memory,
+        memory_reason=memory_reason,
     )
 
 

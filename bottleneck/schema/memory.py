@@ -48,9 +48,9 @@ class MemoryUse:
     device: Annotated[int | None, Doc("device index; null for memory of the host")]
     curve: Annotated[
         tuple[tuple[float, int, int | None], ...],
-        Doc("time from the start of the window, bytes allocated, bytes reserved; thinned for a figure", "us, B, B"),
+        Doc("time since the host began the first step, bytes allocated, bytes reserved; thinned", "us, B, B"),
     ]
-    peak_at_us: Annotated[float, Doc("instant of the highest use, from the start of the window", "us")]
+    peak_at_us: Annotated[float, Doc("instant of the highest use, since the host began the first step", "us")]
     peak_bytes: Annotated[int, Doc("allocated at that instant", "B")]
     reserved_bytes: Annotated[
         int | None, Doc("most that the allocator held of the device; null where it does not tell", "B")

@@ -146,6 +146,8 @@ MEMORY = Table(
         "thread": Column("category", "'pid/tid' of the host thread"),
         "bytes": Column("int64", "allocated (positive) or freed (negative)", "B"),
         "on_device": Column("bool", "device memory, not host memory"),
+        "device": Column("Int64", "device index; -1 or null for the host", nullable=True),
+        "address": Column("Int64", "of the block; null before PyTorch 1.10", nullable=True),
         "total_allocated": Column("Int64", "allocator's total after it", "B", nullable=True),
         "total_reserved": Column("Int64", "what the allocator holds of the device then, used or not", "B", True),
     },

@@ -419,6 +419,8 @@ def _memory(rows: Arrays, first_ns: int, tracks: Tracks) -> pd.DataFrame:
                 "thread": category(tracks.recode[track], tracks.labels),
                 "bytes": rows["bytes"][kept],
                 "on_device": rows["device_type"][kept] != 0,
+                "device": _nullable(rows["device"][kept]),
+                "address": _nullable(rows["address"][kept]),
                 "total_allocated": _nullable(rows["total_allocated"][kept]),
                 "total_reserved": _nullable(rows["total_reserved"][kept]),
             },

@@ -208,7 +208,11 @@ class Columns:
         self.launches = Rows(_IDS, kernel="int32")
         self.devices = Rows(_DEVICE_NUMBERS, collective="int32", message_dtype="int32")
         self.frames = Rows(("python_id",))
-        self.memory = Rows(("bytes", "device_type", "total_allocated", "total_reserved"), ts_ns="int64", track="int32")
+        self.memory = Rows(
+            ("bytes", "device_type", "device", "address", "total_allocated", "total_reserved"),
+            ts_ns="int64",
+            track="int32",
+        )
         self._op_args = ArgsDecoder(OpArgs, damage)
         self._launch_args = ArgsDecoder(LaunchArgs, damage)
         self._device_args = ArgsDecoder(DeviceArgs, damage)

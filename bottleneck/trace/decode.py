@@ -113,6 +113,8 @@ class MemoryArgs(msgspec.Struct, gc=False):
 
     bytes: int = msgspec.field(name="Bytes", default=ABSENT)
     device_type: int = msgspec.field(name="Device Type", default=0)
+    device: int = msgspec.field(name="Device Id", default=ABSENT)
+    address: int = msgspec.field(name="Addr", default=ABSENT)
     total_allocated: int = msgspec.field(name="Total Allocated", default=ABSENT)
     total_reserved: int = msgspec.field(name="Total Reserved", default=ABSENT)
 

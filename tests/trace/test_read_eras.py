@@ -230,11 +230,11 @@ def test_epoch_times_with_three_decimals_keep_every_nanosecond(tmp_path: Path) -
 
 def test_a_memory_event_of_the_python_exporter_is_no_event_of_the_timeline(tmp_path: Path) -> None:
     memory = {"ph": "X", "cat": "cpu_instant_event", "name": "[memory]", "pid": 1, "tid": 2, "ts": 3, "dur": 0}
-    args = {"Bytes": 512, "Device Type": 0, "Total Allocated": 2048, "Total Reserved": 4096}
+    args = {"Bytes": 512, "Device Type": 0, "Device Id": -1, "Addr": 7, "Total Allocated": 2048, "Total Reserved": 4096}
     other = {**memory, "name": "marker"}
     trace = read_list(tmp_path, [op("aten::empty", 1, 5), {**memory, "args": args}, other])
     assert categories(trace) == ["op", "other"]
-    assert trace.memory.values.tolist() == [[2.0, "1/2", 512, False, 2048, 4096]]
+    assert trace.memory.values.tolist() == [[2.0, "1/2", 512, False, -1, 7, 2048, 4096]]
     assert trace.counts["cpu_instant_event"] == 2
 
 
