@@ -66,6 +66,7 @@ class KernelTimes:
                     "account": category(self.account, list(ACCOUNTS)),
                     "op": _references(self.op),
                     "signature": _references(self.signature),
+                    "row": _references(_rows_of(self)),
                 }
             )
         )
@@ -159,9 +160,19 @@ def fold_kernels(rows: KernelTimes) -> tuple[KernelSummary, ...]:
     and carries the same part of its floors. Ops that a loader or compiler runs are waits, and left out. Of more than
     ``_MOST_ROWS`` those with the least time are one record per bound, account, family and dtype, without name or op.
     """
-    keep = np.flatnonzero((rows.runs > 0) & ~is_wait(rows.account))
+    keep, fold, first, rare = _same_rows(rows)
     if not keep.size:
         return ()
+    folds = _without_names(_fold(rows, keep, fold, keep[first]), rare)
+    return tuple(_summary(folds, place, rows.wall_us) for place in _by_time(folds.us).tolist())
+
+
+def _same_rows(rows: KernelTimes) -> tuple[Integers, Integers, Integers, Flags]:
+    """The rows of KERNELS that count, the number of the record of each, its first row, and whether it is of rare ones.
+
+    The first two have an element per row that counts, the others one per record.
+    """
+    keep = np.flatnonzero((rows.runs > 0) & ~is_wait(rows.account))
     same = [rows.codes(column)[keep] for column in _KEYS]
     fold, first = _numbered([*same, rows.op_codes("name")[keep], rows.signature[keep], rows.account[keep]])
     rare = np.ones(first.size, dtype=bool)
@@ -171,8 +182,23 @@ def fold_kernels(rows: KernelTimes) -> tuple[KernelSummary, ...]:
         kinds = [np.where(is_rare, rows.codes(column)[keep], -1) for column in _KEYS_OF_RARE]
         fold, first = _numbered([np.where(is_rare, -1, fold), *kinds, np.where(is_rare, rows.account[keep], -1)])
         rare = is_rare[first]
-    folds = _without_names(_fold(rows, keep, fold, keep[first]), rare)
-    return tuple(_summary(folds, place, rows.wall_us) for place in np.argsort(-folds.us, kind="stable").tolist())
+    return keep, fold, first, rare
+
+
+def _by_time(us: Floats) -> Integers:
+    """The order of the records in the analysis: most time first."""
+    return np.argsort(-us, kind="stable")
+
+
+def _rows_of(rows: KernelTimes) -> Integers:
+    """Position in ``fold_kernels`` of the record that each row of KERNELS is part of; -1 for none."""
+    keep, fold, first, _ = _same_rows(rows)
+    order = _by_time(tally(fold, rows.us[keep], first.size))
+    place = np.empty(order.size, dtype=np.int64)
+    place[order] = np.arange(order.size)
+    position = np.full(rows.us.size, -1, dtype=np.int64)
+    position[keep] = place[fold]
+    return position
 
 
 def _without_names(folds: _Folds, rare: Flags) -> _Folds:
@@ -193,7 +219,7 @@ def _numbered(keys: Sequence[Integers]) -> tuple[Integers, Integers]:
     number = np.zeros(keys[0].size, dtype=np.int64)
     first = number
     for key in keys:
-        combined = number * (int(key.max()) + 2) + key + 1
+        combined = number * (int(key.max(initial=-1)) + 2) + key + 1
         _, first, number = np.unique(combined, return_index=True, return_inverse=True)
     return number, first
 

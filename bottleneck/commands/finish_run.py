@@ -143,20 +143,23 @@ def _of_gpus(notes: "Mapping[int, Notes]") -> "Calibration | None":
 
 
 def _report(folder: Path, settings: ReportSettings) -> None:
+    from bottleneck.analysis.step_tracks import lay_out
     from bottleneck.commands.report_options import terminal_text
     from bottleneck.errors import UsageError
-    from bottleneck.pipeline import analyse
+    from bottleneck.pipeline import explain
     from bottleneck.report import FORMATS
     from bottleneck.report.output import write_text
+    from bottleneck.report.page import to_html
     from bottleneck.report.plots.roofline import save_roofline
 
-    analysis = analyse([folder])
+    explained = explain([folder])
+    analysis = explained.analysis
     # First of all what the user waits for; a disk may be full.
     settings.say(terminal_text(analysis, sys.stderr, settings.extent).rstrip("\n"))
     try:
         write_text(FORMATS["json"](analysis), folder / "analysis.json")
         save_roofline(analysis, folder / "roofline.png")
-        write_text(FORMATS["html"](analysis), folder / "report.html")
+        write_text(to_html(analysis, lay_out(explained)), folder / "report.html")
     except UsageError as error:
         again = f"bottleneck report {shown(folder)} --format json -o FILE"
         raise UsageError(error.what, why=error.why, fix=f"the recording is whole; make room, then: {again}") from error

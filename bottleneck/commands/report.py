@@ -27,11 +27,13 @@ from bottleneck.commands.report_options import (
     present,
     send_blocks,
     window_options,
+    write_report,
 )
 
 if TYPE_CHECKING:
     from bottleneck.pipeline import Options
-    from bottleneck.schema.analysis import Device
+    from bottleneck.schema.analysis import Analysis, Device
+    from bottleneck.schema.evidence import Explanation
 
 
 def report_command(
@@ -103,8 +105,9 @@ def report_command(
 
     Nothing is measured, and nothing in a recording is changed, without --repair.
     """  # noqa: D301 - backspace is how click is told to keep the lines of an example
-    from bottleneck.pipeline import analyse
+    from bottleneck.pipeline import explain, saved_analysis
     from bottleneck.report import PICTURES
+    from bottleneck.schema.evidence import Explanation
 
     if open_page:
         form, output = _page(form, output)
@@ -117,18 +120,33 @@ def report_command(
         for recording in paths:
             _repair(recording)
     options = with_kept_ceilings(paths, options)
-    if form_of(form, output, TraceReportFormat) is TraceReportFormat.PERFETTO:
+    form = form_of(form, output, TraceReportFormat)
+    if form is TraceReportFormat.PERFETTO:
         _export(paths, options, output)
         return
     with reading_progress() as on_trace:
-        analysis = analyse(paths, options, on_trace)
+        explained = saved_analysis(paths, options) or explain(paths, options, on_trace)
+    analysis = explained.analysis if isinstance(explained, Explanation) else explained
     for picture, path in (("roofline", roofline), ("queue", queue)):
         if path is not None:
             draw_or_warn(partial(PICTURES[picture], analysis, path), path)
-    form = form_of(form, output, TraceReportFormat)
-    present(analysis, form.value, output, extent_of(full=full, all_findings=all_findings))
+    if form is TraceReportFormat.HTML:
+        write_report(_to_page(explained, all_findings=all_findings), output)
+    else:
+        present(analysis, form.value, output, extent_of(full=full, all_findings=all_findings))
     if open_page and output is not None:
         _open_in_browser(output)
+
+
+def _to_page(explained: "Analysis | Explanation", *, all_findings: bool) -> str:
+    """The page; with the tracks of one step unless all that is left is a finished analysis, which holds sums only."""
+    from bottleneck.analysis.step_tracks import lay_out
+    from bottleneck.report.page import to_html
+    from bottleneck.schema.evidence import Explanation
+
+    if isinstance(explained, Explanation):
+        return to_html(explained.analysis, lay_out(explained), all_findings=all_findings)
+    return to_html(explained, all_findings=all_findings)
 
 
 def _page(form: TraceReportFormat | None, output: Path | None) -> tuple[TraceReportFormat, Path]:

@@ -295,6 +295,7 @@ KERNEL_TIME = Table(
         "account": Column("category", "account of the ledger that the time went to"),
         "op": Column("Int32", "row in OPS it is attributed to, else that issued it", nullable=True),
         "signature": Column("Int32", "row in CALLS of the call that stands for it", nullable=True),
+        "row": Column("Int32", "position in the analysis' kernels of the row that it is part of", nullable=True),
     },
 )  # row for row as KERNELS; the times of an account, with those of its idle causes, add up to it
 

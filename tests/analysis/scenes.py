@@ -232,7 +232,7 @@ def evidence(scene: Scene, **more: Any) -> Evidence:
     times = time_kernels(linked, costs, attribution, roofline, ledger)
     recording = RecordingInfo("hand.json", "trace", None, None, None)
     step = assemble(times, more.pop("device", device), recording, unprofiled, **more)
-    return Evidence(step, linked, costs, attribution, roofline, sides=ledger.sides)
+    return Evidence(step, linked, costs, attribution, roofline, kernel_time=times.table(), sides=ledger.sides)
 
 
 def analysis_of(scene: Scene, **more: Any) -> Analysis:

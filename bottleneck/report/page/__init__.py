@@ -7,6 +7,7 @@ policy lets nothing but the page's own script run.
 
 import base64
 import functools
+import gzip
 import hashlib
 import json
 import math
@@ -30,11 +31,13 @@ from bottleneck.report.text import clean
 from bottleneck.report.wording import bound_word
 from bottleneck.schema.accounts import ACCOUNTS, UNMODELLED, UNMODELLED_BY_FAMILY, label_of, meaning_of
 from bottleneck.schema.analysis import GROUPS, REGIMES, Analysis, KernelSummary, LedgerEntry, Phase
+from bottleneck.schema.step_tracks import StepTracks
 from bottleneck.units import format_share, format_us
 
-_SCRIPTS = ("numbers.js", "elements.js", "tables.js", "ledger.js", "page.js")
+_SCRIPTS = ("numbers.js", "elements.js", "tables.js", "ledger.js", "timeline.js", "page.js")
 _LONGEST_TEXT = 2000
 _LONGEST_NAME = 60
+_LONGEST_LABEL = 200
 _ROWS = 10  # of a table that only readers without JavaScript see
 _FIRST_FINDINGS, _FIRST_CAVEATS, _FIRST_TEXT, _FIRST_CODE = 3, 3, 360, 8
 _NO_TIMELINE = (
@@ -43,8 +46,8 @@ _NO_TIMELINE = (
 )
 
 
-def to_html(analysis: Analysis, *, all_findings: bool = False) -> str:
-    """The page of an analysis."""
+def to_html(analysis: Analysis, timeline: StepTracks | None = None, *, all_findings: bool = False) -> str:
+    """The page of an analysis; ``timeline`` is that of one of its steps, where its trace is at hand."""
     document = build(analysis, all_findings=all_findings)
     segments, phases = _segments(analysis), analysis.phases
     doubts = (coverage(analysis), caveats(analysis))
@@ -53,7 +56,11 @@ def to_html(analysis: Analysis, *, all_findings: bool = False) -> str:
     return _render(
         "analysis.html",
         style=_widths("w", [segment.share for segment in segments]) + _widths("p", [phase.share for phase in phases]),
-        data={"analysis": _json_block(json.loads(to_json(analysis))), "words": _json_block(_words(analysis))},
+        data={
+            "analysis": _json_block(json.loads(to_json(analysis))),
+            "words": _json_block(_words(analysis)),
+            "step": _json_block(None if timeline is None else _packed(timeline)),
+        },
         title=f"{document.headline}: {analysis.recording.path}",
         closing=document.closing,
         document=document,
@@ -70,7 +77,7 @@ def to_html(analysis: Analysis, *, all_findings: bool = False) -> str:
         trust=_trust(analysis),
         doubts=_present(doubts),
         queue=_present((tables.queue_sparkline(analysis),)),
-        has_timeline=False,
+        has_timeline=timeline is not None,
         no_timeline=_NO_TIMELINE,
         tables=_present((*named, tables.idle(analysis, _ROWS), tables.collectives(analysis, _ROWS))),
         ranks=tables.ranks(analysis, len(analysis.ranks)),
@@ -198,6 +205,30 @@ def _account_of(row: KernelSummary) -> str:
     """The account of a kernel of an analysis of before it was stated."""
     account = _ACCOUNT_OF_BOUND.get(row.bound, UNMODELLED)
     return UNMODELLED_BY_FAMILY.get(row.family, account) if account == UNMODELLED else account
+
+
+def _packed(timeline: StepTracks) -> dict[str, Any]:
+    """The timeline as few bytes: its arrays one after the other in little-endian order, deflated."""
+    arrays = (
+        (timeline.event_start_us, "<f4"),
+        (timeline.event_dur_us, "<f4"),
+        (timeline.name, "<u4"),
+        (timeline.row, "<i4"),
+        (timeline.lane, "<u2"),
+        (timeline.depth, "<u2"),
+        (timeline.group, "<i2"),
+    )
+    content = b"".join(values.astype(kind).tobytes() for values, kind in arrays)
+    return {
+        "step": clean(timeline.step, _LONGEST_NAME),
+        "start_us": timeline.start_us,
+        "length_us": timeline.length_us,
+        "lanes": [{"title": clean(lane.title, _LONGEST_NAME), "kind": lane.kind} for lane in timeline.lanes],
+        "names": [clean(name, _LONGEST_LABEL) for name in timeline.names],
+        "count": len(timeline.lane),
+        "left_out": timeline.left_out,
+        "events": base64.b64encode(gzip.compress(content, mtime=0)).decode(),
+    }
 
 
 def _widths(prefix: str, shares: Sequence[float]) -> str:

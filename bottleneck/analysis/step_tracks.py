@@ -1,0 +1,213 @@
+"""Lays out one step over time for a chart: work of the device, idle gaps by cause, marked ranges, and host threads."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from bottleneck.analysis.host import Host, read_host
+from bottleneck.analysis.idle import Gaps, Pieces, explain, split_gaps
+from bottleneck.analysis.ledger import accounts_of, devices_used, host_timeline, read_device
+from bottleneck.schema.accounts import ACCOUNTS, IDLE_CAUSES, label_of
+from bottleneck.schema.analysis import GROUPS, IdleCause
+from bottleneck.schema.evidence import Evidence
+from bottleneck.schema.intervals import Floats, Integers, grouped
+from bottleneck.schema.linked_trace import Linked, Step
+from bottleneck.schema.step_tracks import Lane, StepTracks
+from bottleneck.schema.tables import as_integers
+
+MOST_EVENTS = 50_000
+_OVERHEAD = GROUPS.index("overhead")
+_MOST_LANES = 24  # of host threads: those with the most events
+
+
+@dataclass(frozen=True)
+class _Track:
+    """The events of one lane on the clock of EVENTS; ``nests`` where they may lie inside one another."""
+
+    title: str
+    kind: str
+    start: Floats
+    end: Floats
+    name: Sequence[str]
+    group: Integers
+    row: Integers
+    nests: bool = False
+
+
+def lay_out(evidence: Evidence) -> StepTracks | None:
+    """The step of median length; null where nothing of it was recorded."""
+    linked = evidence.linked
+    step, low, high = _median_step(linked)
+    host = read_host(linked)
+    tracks = [*_device_tracks(evidence), *_idle_tracks(evidence, host), *_host_tracks(evidence, host)]
+    inside = [part for track in tracks if (part := _inside(track, low, high)).start.size]
+    return _packed(inside, step, low, high, linked) if inside and high > low else None
+
+
+def _median_step(linked: Linked) -> tuple[str, float, float]:
+    """Name, start and end of the step: from its first host event to the end of its device work."""
+    window = linked.window
+    steps = sorted(window.steps, key=lambda step: step.us)
+    if not steps:
+        return "the window", window.start_us, window.end_us
+    step: Step = steps[(len(steps) - 1) // 2]
+    mine = as_integers(linked.kernels["step"]) == window.steps.index(step)
+    ends = (linked.kernels["ts_us"] + linked.kernels["dur_us"]).to_numpy()[mine]
+    return step.name, step.start_us, max(step.end_us, float(ends.max(initial=step.end_us)))
+
+
+def _device_tracks(evidence: Evidence) -> list[_Track]:
+    """A track for each stream of each device."""
+    linked = evidence.linked
+    if linked.is_host_only:
+        return []
+    kernels, several = linked.kernels, len(set(linked.kernels["device"].tolist())) > 1
+    names, (group, row) = kernels["name"].astype(str).to_numpy(), _accounts(evidence)
+    start = kernels["ts_us"].to_numpy()
+    end = start + kernels["dur_us"].to_numpy()
+    tracks = []
+    for code, rows in grouped(kernels["stream"].cat.codes.to_numpy().astype(np.int64)):
+        title = f"stream {str(kernels['stream'].cat.categories[code]).rpartition('/')[2]}"
+        whole = f"device {kernels['device'].iloc[rows[0]]}, {title}" if several else title
+        tracks.append(_Track(whole, "device", start[rows], end[rows], names[rows].tolist(), group[rows], row[rows]))
+    return sorted(tracks, key=lambda track: -float(np.sum(track.end - track.start)))
+
+
+def _accounts(evidence: Evidence) -> tuple[Integers, Integers]:
+    """Group of the ledger and row of the analysis of each row of KERNELS; -1 for none."""
+    charged = evidence.kernel_time
+    if charged is None:
+        nothing = np.full(len(evidence.linked.kernels), -1, dtype=np.int64)
+        return nothing, nothing
+    groups = [GROUPS.index(ACCOUNTS[name].group) for name in charged["account"].cat.categories]
+    group = np.array([*groups, -1], dtype=np.int64)[charged["account"].cat.codes.to_numpy()]
+    return group, as_integers(charged["row"])
+
+
+def _idle_tracks(evidence: Evidence, host: Host) -> list[_Track]:
+    """A track of idle gaps by cause for each device; for a CPU that of the step's threads."""
+    linked = evidence.linked
+    if linked.is_host_only:
+        timeline = host_timeline(linked, host)
+        return [_idle_track("idle: why", timeline.pieces, timeline.idle, evidence, host)]
+    tracks = []
+    devices, account = devices_used(linked), accounts_of(linked, evidence.roofline, host)
+    for device in devices:
+        idle = read_device(linked, device, account).idle
+        title = f"idle: why (device {device})" if len(devices) > 1 else "idle: why"
+        tracks.append(_idle_track(title, split_gaps(idle, linked, host), idle, evidence, host))
+    return tracks
+
+
+def _idle_track(title: str, pieces: Pieces, idle: Gaps, evidence: Evidence, host: Host) -> _Track:
+    waits = explain(pieces, idle, evidence.linked, host)
+    places = {_key(cause): at for at, cause in enumerate(evidence.analysis.idle)}
+    causes = [IDLE_CAUSES[code] for code in waits.cause.tolist()]
+    texts = zip(causes, waits.source.texts(), waits.module.texts(), waits.detail.texts(), strict=True)
+    row = np.array([places.get(key, -1) for key in texts], dtype=np.int64)
+    names = [label_of(f"overhead.{cause}") for cause in causes]
+    group = np.full(row.size, _OVERHEAD, dtype=np.int64)
+    return _Track(title, "idle", pieces.start, pieces.end, names, group, row)
+
+
+def _key(cause: IdleCause) -> tuple[str, str | None, str | None, str | None]:
+    return cause.cause, cause.source, cause.module, cause.detail
+
+
+def _host_tracks(evidence: Evidence, host: Host) -> list[_Track]:
+    """The ranges that the program marked, then ops and calls of each host thread, the main thread first."""
+    linked = evidence.linked
+    events, ops = linked.trace.events, linked.ops
+    thread = events["thread"].cat.codes.to_numpy().astype(np.int64)
+    names = events["name"].cat.categories.to_numpy(dtype=object)[events["name"].cat.codes.to_numpy()]
+    start = events["ts_us"].to_numpy()
+    end = start + events["dur_us"].to_numpy()
+    group, row = (np.full(len(events), -1, dtype=np.int64) for _ in range(2))
+    if linked.is_host_only:
+        group[ops["event"].to_numpy()], row[ops["event"].to_numpy()] = _accounts(evidence)
+
+    def track(title: str, kind: str, rows: Integers) -> _Track:
+        return _Track(title, kind, start[rows], end[rows], names[rows].tolist(), group[rows], row[rows], nests=True)
+
+    ranges = np.flatnonzero((events["category"] == "annotation").to_numpy() & (thread == host.main_thread))
+    calls = np.flatnonzero(events["category"].isin(("op", "runtime")).to_numpy())
+    counts = np.bincount(thread[calls], minlength=len(events["thread"].cat.categories))
+    order = sorted(np.flatnonzero(counts).tolist(), key=lambda code: (code != host.main_thread, -counts[code]))
+    tracks = [track("marked ranges", "ranges", ranges)]
+    for code in order[:_MOST_LANES]:
+        label = str(events["thread"].cat.categories[code]).rpartition("/")[2]
+        title = "main thread" if code == host.main_thread else f"thread {label}"
+        tracks.append(track(title, "host", calls[thread[calls] == code]))
+    return tracks
+
+
+def _inside(track: _Track, low: float, high: float) -> _Track:
+    """The part of a track in a stretch of time, cut at its ends."""
+    rows = np.flatnonzero((track.start < high) & (track.end > low))
+    names = [track.name[at] for at in rows.tolist()]
+    start, end = np.maximum(track.start[rows], low), np.minimum(track.end[rows], high)
+    return _Track(track.title, track.kind, start, end, names, track.group[rows], track.row[rows], track.nests)
+
+
+def _packed(tracks: Sequence[_Track], step: str, low: float, high: float, linked: Linked) -> StepTracks:
+    """All tracks as arrays, the longest events where there are too many."""
+    frame = pd.concat(
+        [
+            pd.DataFrame(
+                {
+                    "lane": lane,
+                    "start": track.start - low,
+                    "dur": track.end - track.start,
+                    "name": pd.Series(list(track.name), dtype=object),
+                    "group": track.group,
+                    "row": track.row,
+                }
+            )
+            for lane, track in enumerate(tracks)
+        ],
+        ignore_index=True,
+    )
+    left_out = max(len(frame) - MOST_EVENTS, 0)
+    if left_out:
+        frame = frame.iloc[np.argsort(-frame["dur"].to_numpy(), kind="stable")[:MOST_EVENTS]]
+    frame = frame.sort_values(["lane", "start", "dur"], ascending=[True, True, False], ignore_index=True)
+    nests = np.array([track.nests for track in tracks])[frame["lane"].to_numpy()]
+    frame["depth"] = np.where(nests, _depths(frame), 0)
+    deepest = frame.groupby("lane")["depth"].max()
+    name, names = pd.factorize(frame["name"])
+    frame["name"] = name
+    frame = frame.sort_values(["lane", "depth", "start"], ignore_index=True, kind="stable")
+    lanes = tuple(
+        Lane(track.title, track.kind, int(deepest.get(lane, 0)) + 1)  # type: ignore[arg-type]
+        for lane, track in enumerate(tracks)
+    )
+    columns = {key: frame[key].to_numpy(dtype=np.int64) for key in ("lane", "depth", "name", "group", "row")}
+    return StepTracks(
+        step=step,
+        start_us=low - linked.window.start_us,
+        length_us=high - low,
+        lanes=lanes,
+        names=tuple(map(str, names)),
+        event_start_us=frame["start"].to_numpy(dtype=np.float64),
+        event_dur_us=frame["dur"].to_numpy(dtype=np.float64),
+        left_out=left_out,
+        **columns,
+    )
+
+
+def _depths(frame: pd.DataFrame) -> Integers:
+    """The number of events of its lane that are open where each begins; rows are sorted by lane and start."""
+    depth = np.zeros(len(frame), dtype=np.int64)
+    open_ends: list[float] = []
+    last = -1
+    columns = zip(frame["lane"].tolist(), frame["start"].tolist(), frame["dur"].tolist(), strict=True)
+    for at, (lane, start, dur) in enumerate(columns):
+        if lane != last:
+            open_ends, last = [], lane
+        while open_ends and open_ends[-1] <= start:
+            open_ends.pop()
+        depth[at] = len(open_ends)
+        open_ends.append(start + dur)
+    return depth

@@ -1,0 +1,41 @@
+"""The record of one step over time: lanes of the device and of host threads, and the events in them, as arrays."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+
+@dataclass(frozen=True)
+class Lane:
+    """A track: its title, and what its events are; ``depth`` is the number of levels on which they nest."""
+
+    title: str
+    kind: Literal["device", "idle", "ranges", "host"]
+    depth: int = 1
+
+
+@dataclass(frozen=True, eq=False)
+class StepTracks:
+    """One step under the profiler, from ``start_us`` after the window's beginning, ``length_us`` long.
+
+    The arrays have one element per event, sorted by lane, depth and start. ``start_us`` and ``dur_us`` of the events
+    count from the step's beginning; ``group`` is the index in GROUPS, -1 for none; ``row`` the position in the
+    analysis' kernels, in an idle lane that in its causes of idle time, -1 for none. ``left_out`` counts the shortest
+    events beyond the limit.
+    """
+
+    step: str
+    start_us: float
+    length_us: float
+    lanes: tuple[Lane, ...]
+    names: tuple[str, ...]
+    lane: npt.NDArray[np.int64]
+    depth: npt.NDArray[np.int64]
+    name: npt.NDArray[np.int64]
+    event_start_us: npt.NDArray[np.float64]
+    event_dur_us: npt.NDArray[np.float64]
+    group: npt.NDArray[np.int64]
+    row: npt.NDArray[np.int64]
+    left_out: int = 0

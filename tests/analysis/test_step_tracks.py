@@ -1,0 +1,85 @@
+"""One step over time: lanes, nesting, idle gaps by cause, the rows that its events belong to, and the limit."""
+
+import numpy as np
+import pytest
+
+from bottleneck.analysis import step_tracks as module
+from bottleneck.analysis.step_tracks import lay_out
+from bottleneck.pipeline import finish
+from bottleneck.schema.analysis import GROUPS
+from bottleneck.schema.step_tracks import StepTracks
+from tests.analysis.scenes import Event, Kernel, Op, Scene, evidence
+
+_TRAIN = Event("annotation", "train", 0, 200)
+_KERNELS = (
+    Kernel(0, 30, launch=(-9, 2)),
+    Kernel(10, 40, "compute", stream="0/8", name="gemm"),
+    Kernel(60, 20, launch=(52, 5)),
+)
+
+
+def _laid_out(scene: Scene) -> StepTracks:
+    laid_out = lay_out(finish(evidence(scene)))
+    assert laid_out is not None
+    return laid_out
+
+
+def _lane(laid_out: StepTracks, title: str) -> list[tuple[str, float, float]]:
+    lane = [each.title for each in laid_out.lanes].index(title)
+    rows = np.flatnonzero(laid_out.lane == lane)
+    return [
+        (laid_out.names[laid_out.name[row]], laid_out.event_start_us[row], laid_out.event_dur_us[row]) for row in rows
+    ]
+
+
+def test_device_work_idle_gaps_and_the_host_have_lanes_of_their_own() -> None:
+    laid_out = _laid_out(Scene(100, _KERNELS, events=[_TRAIN]))
+    kinds = [lane.kind for lane in laid_out.lanes]
+    assert kinds == ["device", "device", "idle", "ranges", "host"]
+    assert _lane(laid_out, "stream 7") == [("some_kernel", 0, 30), ("some_kernel", 60, 20)]
+    assert _lane(laid_out, "stream 8") == [("gemm", 10, 40)]
+
+
+def test_work_and_idle_gaps_fill_the_step() -> None:
+    laid_out = _laid_out(Scene(100, _KERNELS, events=[_TRAIN]))
+    idle = sum(dur for _, _, dur in _lane(laid_out, "idle: why"))
+    assert idle == pytest.approx(100 - 50 - 20)
+
+
+def test_events_name_the_row_of_the_analysis_that_they_are_part_of() -> None:
+    explained = finish(evidence(Scene(100, _KERNELS, events=[_TRAIN])))
+    laid_out = lay_out(explained)
+    assert laid_out is not None
+    device = np.isin(laid_out.lane, [at for at, lane in enumerate(laid_out.lanes) if lane.kind == "device"])
+    for row, name in zip(laid_out.row[device], laid_out.name[device], strict=True):
+        assert explained.analysis.kernels[row].name == laid_out.names[name]
+    idle = laid_out.lanes[2]
+    rows = np.flatnonzero(laid_out.lane == 2)
+    assert idle.kind == "idle" and all(laid_out.row[rows] >= 0)
+    us = dict.fromkeys(range(len(explained.analysis.idle)), 0.0)
+    for row in rows:
+        us[int(laid_out.row[row])] += laid_out.event_dur_us[row]
+    assert us == pytest.approx({at: cause.us for at, cause in enumerate(explained.analysis.idle)})
+
+
+def test_ops_of_a_cpu_nest_and_carry_the_group_of_their_account() -> None:
+    ops = [Op(0, 50, name="aten::linear", bound="dispatch"), Op(10, 30, name="aten::mm", bound="compute", parent=0)]
+    laid_out = _laid_out(Scene(100, ops=ops, events=[_TRAIN]))
+    found = {laid_out.names[name]: at for at, name in enumerate(laid_out.name)}
+    outer, inner = found["aten::linear"], found["aten::mm"]
+    assert (laid_out.depth[outer], laid_out.depth[inner]) == (0, 1)
+    assert [GROUPS[laid_out.group[at]] for at in (outer, inner)] == ["overhead", "compute"]
+
+
+def test_the_shortest_events_beyond_the_limit_are_left_out_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = _laid_out(Scene(100, _KERNELS, events=[_TRAIN]))
+    monkeypatch.setattr(module, "MOST_EVENTS", 4)
+    cut = _laid_out(Scene(100, _KERNELS, events=[_TRAIN]))
+    assert len(cut.lane) == 4 and cut.left_out == len(whole.lane) - 4
+    assert cut.event_dur_us.min() >= sorted(whole.event_dur_us)[-4]
+
+
+def test_a_step_in_which_nothing_is_recorded_has_no_timeline() -> None:
+    laid_out = lay_out(finish(evidence(Scene(100, (Kernel(0, 10),)))))
+    assert laid_out is not None
+    assert lay_out(finish(evidence(Scene(0.0, (Kernel(0, 0),))))) is None
