@@ -112,7 +112,7 @@ def test_a_picture_that_cannot_be_written_costs_no_report(
     assert _run(["report", str(trace), picture, str(tmp_path / "absent" / "p.png")]) == 0
     out, err = capsys.readouterr()
     assert "MEMORY-BOUND" in out
-    assert err.startswith("warning: no picture in ") and "No such file or directory" in err
+    assert err.startswith("warning: ") and " is left out: " in err and "No such file or directory" in err
 
 
 @pytest.mark.parametrize("failure", [ValueError, MemoryError, ImportError])

@@ -8,11 +8,13 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bottleneck.commands.interrupts import Interrupted, held_back
+from bottleneck.units import format_share
 
 if TYPE_CHECKING:
     from bottleneck.calibrate.calibration import Calibration
@@ -30,37 +32,68 @@ _FULL_BYTES = 2**20
 
 @dataclass(frozen=True)
 class FinishResult:
-    """Success of recording and report; ``is_finished`` once the recording is written."""
+    """Success of recording and report; ``is_finished`` once the recording is written.
+
+    ``headline`` is the verdict in a few words, null where nothing was reported.
+    """
 
     succeeded: bool
     is_finished: bool = True
     is_worth_keeping: bool = True
+    headline: str | None = None
 
 
 @dataclass(frozen=True)
 class ReportSettings:
     """Settings of a report: output of its text, source of this CPU's ceilings, and extent.
 
-    ``ceilings`` takes the number of threads.
+    ``ceilings`` takes the number of threads. ``failure`` says how the program ended, if not as it should.
     """
 
     say: Callable[[str], None]
     ceilings: Callable[[int | None], "Calibration | None"]
     extent: "Extent" = "screen"
+    failure: str | None = None
 
 
 def finish_and_report(plan: "Plan", ending: "Ending", settings: ReportSettings) -> FinishResult:
-    """Finishes the recording and reports; a failure of ours is stated and leaves the program's status alone."""
+    """Finishes the recording and reports; a failure of ours is stated and leaves the program's status alone.
+
+    The last line says how the program failed, if it did.
+    """
+    result = _finish_and_report(plan, ending, settings)
+    if settings.failure is not None:
+        _say_failure(settings, result, Path(plan.folder))
+    return result
+
+
+def _say_failure(settings: ReportSettings, result: FinishResult, folder: Path) -> None:
+    if not result.is_worth_keeping:
+        settings.say(f"bottleneck: recorded nothing: {settings.failure}")
+    elif result.headline is not None:
+        settings.say(f"bottleneck: {settings.failure}; the report is of what it did until then")
+    else:
+        settings.say(f"bottleneck: {settings.failure}; what was recorded is in {shown(folder)}")
+
+
+def _finish_and_report(plan: "Plan", ending: "Ending", settings: ReportSettings) -> FinishResult:
     from bottleneck.errors import BottleneckError
 
     folder, result = Path(plan.folder), FinishResult(succeeded=False, is_finished=False)
     try:
         recording = finish(plan, ending, settings)
         result = FinishResult(succeeded=False, is_worth_keeping=_is_worth_keeping(folder, recording))
+        if settings.failure is not None and not result.is_worth_keeping:
+            return result  # the program's own words and how it ended say all there is
         settings.say(_summary(folder, recording, result))
+        # Below the verdict, which they may put in doubt, rather than between the program's output and the report.
+        notes = [f"bottleneck: {warning}" for warning in recording.warnings if warning not in ending.remarks]
         if not recording.traces:
+            settings.say("\n".join(notes))
             return result
-        _report(folder, settings)
+        result = replace(result, headline=_report(folder, settings))
+        if notes:
+            settings.say("\n".join(notes))
     except Interrupted:
         settings.say(f"bottleneck: interrupted; for the report: bottleneck report --repair {shown(folder)}")
     except BottleneckError as error:
@@ -75,7 +108,7 @@ def finish_and_report(plan: "Plan", ending: "Ending", settings: ReportSettings) 
     except Exception:  # the program has run; a bug of ours must not take its exit status away
         _say_that_we_failed(folder, settings)
     else:
-        return FinishResult(succeeded=True)
+        return replace(result, succeeded=True)
     return result
 
 
@@ -142,12 +175,14 @@ def _of_gpus(notes: "Mapping[int, Notes]") -> "Calibration | None":
     return gpu_calibration(next((each.device_facts for each in notes.values() if each.device_facts), ()))
 
 
-def _report(folder: Path, settings: ReportSettings) -> None:
+def _report(folder: Path, settings: ReportSettings) -> str:
+    """The verdict in a few words, once the report is out and what belongs to it is in the folder."""
     from bottleneck.analysis.step_tracks import lay_out
-    from bottleneck.commands.report_options import terminal_text
+    from bottleneck.commands.report_options import draw_or_warn, terminal_text
     from bottleneck.errors import UsageError
     from bottleneck.pipeline import explain
     from bottleneck.report import FORMATS
+    from bottleneck.report.analysis_document import headline
     from bottleneck.report.output import write_text
     from bottleneck.report.page import to_html
     from bottleneck.report.plots.roofline import save_roofline
@@ -158,12 +193,15 @@ def _report(folder: Path, settings: ReportSettings) -> None:
     settings.say(terminal_text(analysis, sys.stderr, settings.extent).rstrip("\n"))
     try:
         write_text(FORMATS["json"](analysis), folder / "analysis.json")
-        save_roofline(analysis, folder / "roofline.png")
-        write_text(to_html(analysis, lay_out(explained)), folder / "report.html")
     except UsageError as error:
         again = f"bottleneck report {shown(folder)} --format json -o FILE"
         raise UsageError(error.what, why=error.why, fix=f"the recording is whole; make room, then: {again}") from error
-    settings.say(f"bottleneck: the page for a browser: {shown(folder / 'report.html')}")
+    page, picture = folder / "report.html", folder / "roofline.png"
+    if draw_or_warn(lambda: write_text(to_html(analysis, lay_out(explained)), page), page, settings.say):
+        settings.say(f"bottleneck: the page for a browser: {shown(page)}")
+    draw_or_warn(partial(save_roofline, analysis, picture), picture, settings.say)
+    share = analysis.verdict.share
+    return headline(analysis.verdict).upper() + (f" ({format_share(share)})" if share is not None else "")
 
 
 def _is_worth_keeping(folder: Path, recording: "Recording") -> bool:
@@ -178,7 +216,6 @@ def _summary(folder: Path, recording: "Recording", result: FinishResult) -> str:
     lines = [f"bottleneck: recorded {describe_steps(recording)}{where}"]
     if recording.step_name is not None and recording.steps_seen is not None:
         lines.append(f"bottleneck: {tell_step(recording.step_name, recording.steps_seen)}")
-    lines += [f"bottleneck: {warning}" for warning in recording.warnings]
     return "\n".join(lines)
 
 
@@ -236,7 +273,7 @@ class SensorReading:
 class Reporter:
     """Reports once, early if it can; ``result`` is null as long as there is no report.
 
-    ``ending`` is what is known of the run before its end.
+    ``ending`` is what is known of the run before its end. ``early`` is what was found out before it, and is told then.
     """
 
     plan: "Plan"
@@ -244,11 +281,14 @@ class Reporter:
     sampling: SensorReading
     result: FinishResult | None = None
     extent: "Extent" = "screen"
+    is_quiet: bool = False
+    early: list[str] = field(default_factory=list)
 
     def report_early(self, ended: threading.Event) -> None:
-        """Reports from the thread that follows the program, when all is measured and it has not ended meanwhile.
+        """Finishes the recording from the thread that follows the program, if that goes on when all is measured.
 
-        Only a whole report is given: where something is missing that needs the end of the program, one line says so.
+        One line says what came of it: a report would stand between the program's own output, or at its prompt. Where
+        something is missing that needs the end of the program, the line says when the report comes.
         """
         from bottleneck.analysis.telemetry import MARGIN_NS
 
@@ -256,14 +296,12 @@ class Reporter:
         if self.plan.stop or ended.wait(MARGIN_NS / 1e9):
             return
         telemetry = self.sampling.stop()
-        reason = self._reason_to_wait()
-        if reason is not None:
-            _say_in_the_middle(f"bottleneck: measured; the report follows when the program ends, since {reason}")
-            return
-        lines: list[str] = []
-        settings = ReportSettings(lines.append, known_ceilings, self.extent)
-        self.result = finish_and_report(self.plan, replace(self.ending, telemetry=telemetry), settings)
-        _say_in_the_middle("\n".join([*lines, "bottleneck: the program goes on"]))
+        if not self._has_to_wait():
+            settings = ReportSettings(self.early.append, known_ceilings, self.extent)
+            self.result = finish_and_report(self.plan, replace(self.ending, telemetry=telemetry), settings)
+        if not self.is_quiet and not _is_taken_over():
+            found = self.result.headline if self.result is not None else None
+            _say_in_the_middle(f"bottleneck: measured{f': {found}' if found else ''}; full report at the program's end")
 
     def conclude(self, follower: "Follower", end: "End", memory_kills: int | None) -> FinishResult:
         """Says how the program ended, and all that was not said before."""
@@ -284,25 +322,23 @@ class Reporter:
         except Interrupted:
             say(f"bottleneck: interrupted; for the report: bottleneck report --repair {shown(folder)}")
             return FinishResult(succeeded=False, is_finished=False)
+        failure = words if ending.status != 0 or remarks else None
+        settings = ReportSettings(say, measured_ceilings, self.extent, failure)
         if self.result is None:
-            return finish_and_report(self.plan, ending, ReportSettings(say, measured_ceilings, self.extent))
+            return finish_and_report(self.plan, ending, settings)
         add_ending(folder, ending)
-        say(f"bottleneck: {words}; the recording is in {shown(folder)}")
+        say("\n".join(self.early))
+        if failure is not None:
+            _say_failure(settings, self.result, folder)
         return self.result
 
-    def _reason_to_wait(self) -> str | None:
+    def _has_to_wait(self) -> bool:
+        """True if this CPU's ceilings have to be measured first, which takes a quiet machine."""
         from bottleneck.harness.finish import read_all_notes
 
-        if _is_taken_over():
-            return "it has the whole terminal"
         folder = Path(self.plan.folder)
         on_cpu = needing_ceilings(folder, read_all_notes(folder))
-        if on_cpu and known_ceilings(on_cpu[0].threads) is None:
-            return (
-                "this CPU's ceilings have to be measured first, on a quiet machine (once, by `bottleneck calibrate`); "
-                "--stop ends a program as soon as it is measured"
-            )
-        return None
+        return bool(on_cpu) and known_ceilings(on_cpu[0].threads) is None
 
 
 def known_ceilings(threads: int | None) -> "Calibration | None":

@@ -4,6 +4,7 @@ import re
 import sys
 from collections.abc import Callable, Iterable
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TextIO, TypeVar
 
@@ -203,8 +204,11 @@ def check_picture(path: Path | None) -> None:
         raise UsageError(f"cannot draw to {path}", fix="name a file that ends in .png or .svg")
 
 
-def draw_or_warn(draw: Callable[[], None], path: Path) -> None:
-    """Draws a picture beside a report; a failure is a warning on stderr, and the report and exit code stay."""
+def draw_or_warn(draw: Callable[[], None], path: Path, warn: Callable[[str], None] | None = None) -> bool:
+    """True if a picture or a page beside a report could be made; else a warning, and report and exit code stay.
+
+    ``warn`` takes the warning, which goes to stderr without it.
+    """
     from bottleneck.errors import BottleneckError
 
     try:
@@ -214,8 +218,9 @@ def draw_or_warn(draw: Callable[[], None], path: Path) -> None:
     except (ArithmeticError, ImportError, MemoryError, OSError, RuntimeError, ValueError) as exc:  # of matplotlib
         reason = f"{type(exc).__name__}: {exc}"
     else:
-        return
-    print(f"warning: no picture in {path}: {reason}", file=sys.stderr, flush=True)
+        return True
+    (warn or partial(print, file=sys.stderr, flush=True))(f"warning: {path} is left out: {reason}")
+    return False
 
 
 def send(text: str) -> None:

@@ -313,11 +313,12 @@ def run_rank(
     follower.stop()
     telemetry = monitor.stop() if monitor is not None else None
     status = 0 if follower.is_forced else end.status
+    words = describe_end(end, None, None)
     if end.signal is not None and not follower.is_forced:
-        ending = replace(ending, remarks=(describe_end(end, None, None),))
+        ending = replace(ending, remarks=(words,))
     result = FinishResult(succeeded=True)
     if _is_last(group, in_order=status == 0):
-        report = ReportSettings(say, measured_ceilings, extent)
+        report = ReportSettings(say, measured_ceilings, extent, words if status else None)
         result = finish_and_report(plan, replace(ending, status=status, telemetry=telemetry), report)
         group.close()
     return status, result

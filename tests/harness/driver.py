@@ -15,6 +15,7 @@ from bottleneck.calibrate import cache
 cache.cpu_calibration = lambda threads, tell: None
 def report(folder, settings):
     {report}
+    return "OVERHEAD-BOUND (82.1 %)"
 finish_run._report = report
 {setup}
 from bottleneck.cli import main

@@ -74,6 +74,37 @@ def test_with_room_everything_is_written_and_told(folder: Path) -> None:
     assert files(folder) == {"recording.json", "trace.rank0.json.gz", "analysis.json", "report.html", "roofline.png"}
 
 
+def test_a_picture_that_cannot_be_drawn_does_not_cost_the_report(folder: Path) -> None:
+    said = tell(
+        folder,
+        """
+        from bottleneck.report.plots import roofline
+        def save_roofline(analysis, path):
+            raise RuntimeError("no fonts here")
+        roofline.save_roofline = save_roofline
+        """,
+    )
+    assert any("aten::mm" in line for line in said)
+    assert "warning: recording/roofline.png is left out: RuntimeError: no fonts here" in said
+    assert said[-1] == "told: True True True"
+    assert files(folder) == {"recording.json", "trace.rank0.json.gz", "analysis.json", "report.html"}
+
+
+def test_a_failed_program_is_the_last_line_and_what_is_doubtful_stands_below_the_verdict(folder: Path) -> None:
+    said = tell(
+        folder,
+        """
+        Ending = lambda command, status, _: finish.Ending(command, status, 9.0)
+        from bottleneck.harness import finish
+        ReportSettings = lambda say, ceilings: finish_run.ReportSettings(say, ceilings, failure="the program failed")
+        """,
+    )
+    assert said[-2] == "bottleneck: the program failed; the report is of what it did until then"
+    [noise] = [place for place, line in enumerate(said) if "other programs had work for 9.0 processors" in line]
+    verdict = next(place for place, line in enumerate(said) if line.startswith("Where the step goes"))
+    assert verdict < noise < len(said) - 2
+
+
 def test_a_disk_too_full_for_the_recording_leaves_it_to_the_next_command(folder: Path) -> None:
     said = tell(folder, _LIMIT.format(bytes=0))
     assert said[0] == "error: the recording could not be finished: File too large"
@@ -104,7 +135,8 @@ def test_a_disk_too_full_for_the_picture_leaves_no_half_of_it(folder: Path) -> N
         (folder / "recording" / name).unlink()
     leave(folder / "recording", 0, replace(MEASURED, ranks=1, step_marks_ns=()), (folder / "trace.json").read_bytes())
     said = tell(folder, _LIMIT.format(bytes=largest - 1))
-    assert "cannot write" in "\n".join(said) and said[-1] == "told: False True True"
+    assert "warning: recording/roofline.png is left out: cannot write" in "\n".join(said)
+    assert said[-1] == "told: True True True"
     assert files(folder) == {"recording.json", "trace.rank0.json.gz", "analysis.json"}
 
 

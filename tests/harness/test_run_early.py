@@ -1,4 +1,4 @@
-"""The report comes while the program goes on, and once; `--stop` ends the program instead."""
+"""One line comes while the program goes on, the report at its end; `--stop` ends the program instead."""
 
 import os
 import re
@@ -39,11 +39,12 @@ LEAVES = "input()\n    print('done')\n    sys.exit(7)"
 KNOWN = """
     from bottleneck.commands import finish_run
     finish_run.known_ceilings = lambda threads: {ceilings}
-    finish_run.Reporter._reason_to_wait = lambda self, ask=finish_run.Reporter._reason_to_wait: {reason}
+    finish_run.Reporter._has_to_wait = lambda self, ask=finish_run.Reporter._has_to_wait: {waits}
 """
-READY = KNOWN.format(ceilings=None, reason=None)
+READY = KNOWN.format(ceilings=None, waits=False)
 RECORDED = r"bottleneck: recorded 5 steps( \(.*\))? in recording\n"
 TOLD = "settings.say('the report')"
+MEASURED = "bottleneck: measured: OVERHEAD-BOUND (82.1 %); full report at the program's end\n"
 
 
 def trains(before: str = "", training: str = UNTIL_TOLD, then: str = LEAVES) -> str:
@@ -88,18 +89,18 @@ class Run:
         return self.process.communicate("\n")
 
 
-def test_the_report_comes_while_the_program_goes_on_and_once(tmp_path: Path) -> None:
+def test_the_verdict_comes_while_the_program_goes_on_and_the_report_once_at_its_end(tmp_path: Path) -> None:
     run = Run(tmp_path)
-    told = run.wait_for("the program goes on")
-    assert re.fullmatch(RECORDED, told[0])
-    assert told[-2:] == ["the report\n", "bottleneck: the program goes on\n"]
+    assert run.wait_for("measured") == [MEASURED]
+    assert len(MEASURED) <= 80
     early = read_recording(run.folder)
     assert early.program_status is None
     assert early.sampling is not None and early.unprofiled is not None
     assert run.process.poll() is None
     theirs, said = run.end()
     assert (theirs, run.process.returncode) == ("trained\ndone\n", 7)
-    assert said == "bottleneck: the program ended with status 7; the recording is in recording\n"
+    assert re.match(RECORDED, said) and said.count("the report\n") == 1
+    assert said.endswith("bottleneck: the program ended with status 7; the report is of what it did until then\n")
     late = read_recording(run.folder)
     assert late.program_status == 7
     assert (late.traces, late.sampling, late.warnings) == (early.traces, early.sampling, early.warnings)
@@ -115,15 +116,14 @@ def test_a_program_that_ends_at_once_gets_one_report_after_its_end(tmp_path: Pat
     assert run.process.returncode == 7
     assert re.match(RECORDED, said)
     assert said.count("the report\n") == 1
-    assert "goes on" not in said and "the program ended" not in said
+    assert "full report at" not in said
+    assert said.splitlines()[-1].startswith("bottleneck: the program ended with status 7; the report")
     assert read_recording(run.folder).program_status == 7
 
 
 def test_ceilings_are_not_measured_beside_the_program(tmp_path: Path) -> None:
-    run = Run(tmp_path, setup=KNOWN.format(ceilings=None, reason="ask(self)"))
-    told = run.wait_for("bottleneck:")
-    assert "measured; the report follows when the program ends" in told[-1]
-    assert "bottleneck calibrate" in told[-1] and "--stop" in told[-1]
+    run = Run(tmp_path, setup=KNOWN.format(ceilings=None, waits="ask(self)"))
+    assert run.wait_for("measured") == ["bottleneck: measured; full report at the program's end\n"]
     assert not (run.folder / "recording.json").exists()
     _, said = run.end()
     assert re.match(RECORDED, said) and said.count("the report\n") == 1
@@ -132,7 +132,7 @@ def test_ceilings_are_not_measured_beside_the_program(tmp_path: Path) -> None:
 
 def test_a_death_after_the_report_is_reported_and_kept(tmp_path: Path) -> None:
     run = Run(tmp_path, program=trains(then="input(); os.abort()"))
-    run.wait_for("the program goes on")
+    run.wait_for("measured")
     _, said = run.end()
     assert run.process.returncode == 134
     assert said.splitlines()[-1].startswith("bottleneck: the program ended by signal 6 (SIGABRT): native code gave up")
@@ -143,9 +143,9 @@ def test_a_death_after_the_report_is_reported_and_kept(tmp_path: Path) -> None:
 
 def test_a_failure_of_ours_in_the_middle_leaves_the_program_alone(tmp_path: Path) -> None:
     run = Run(tmp_path, report="1 / 0")
-    told = run.wait_for("the program goes on")
-    assert "error: bottleneck itself failed; what was recorded is kept\n" in told
-    theirs, _ = run.end()
+    assert run.wait_for("measured") == ["bottleneck: measured; full report at the program's end\n"]
+    theirs, said = run.end()
+    assert "error: bottleneck itself failed; what was recorded is kept\n" in said
     assert (theirs, run.process.returncode) == ("trained\ndone\n", 7)
     assert "ZeroDivisionError" in (run.folder / "bottleneck-crash.txt").read_text()
     assert read_recording(run.folder).program_status == 7
@@ -156,7 +156,7 @@ def test_a_program_that_is_to_stop_is_reported_on_after_its_end(tmp_path: Path) 
     theirs, said = run.end()
     assert (theirs.splitlines(), run.process.returncode) in (([], 0), (["trained"], 0))
     assert re.match(RECORDED, said)
-    assert "goes on" not in said
+    assert "full report at" not in said
 
 
 @pytest.mark.sample
@@ -167,7 +167,7 @@ def test_a_program_that_clings_to_life_when_it_is_to_stop_is_ended(tmp_path: Pat
     run = Run(tmp_path, "--stop", program=program, setup=setup)
     _, said = run.end()
     assert run.process.returncode == 0
-    assert "had to be killed: it did not end within ten seconds" in said
+    assert "had to be killed: it did not end within ten seconds" in said.splitlines()[-1]
     assert said.count("the report\n") == 1
     assert read_recording(run.folder).program_status == 0
 
@@ -181,28 +181,27 @@ def terminal() -> tuple[int, int]:
     return master, slave
 
 
-def on_terminal(folder: Path, terminal: tuple[int, int], before: str, setup: str) -> tuple[Run, bytes]:
-    """The run, with what stderr showed until something was said of the measurement."""
-    program = trains(before)
-    run = Run(folder, program=program, setup=setup, stderr=terminal[1])
+def read_until(terminal: tuple[int, int], words: bytes) -> bytes:
     seen = b""
-    while not seen.endswith((b"goes on\n", b"terminal\n")):
+    while words not in seen:
         seen += os.read(terminal[0], 1024)
-    return run, seen
+    return seen
 
 
-def test_on_a_terminal_the_report_begins_a_line_of_its_own(tmp_path: Path, terminal: tuple[int, int]) -> None:
+def test_on_a_terminal_the_verdict_has_a_line_of_its_own(tmp_path: Path, terminal: tuple[int, int]) -> None:
     half = "print('half a line', end='', file=sys.stderr, flush=True)"
-    run, seen = on_terminal(tmp_path, terminal, half, READY)
-    assert seen.startswith(b"half a line\nbottleneck: recorded")
+    run = Run(tmp_path, program=trains(half), stderr=terminal[1])
+    assert f"half a line\n{MEASURED}".encode() in read_until(terminal, b"the program's end\n")
     run.end()
     assert run.process.returncode == 7
 
 
 def test_a_program_with_the_whole_terminal_is_not_written_over(tmp_path: Path, terminal: tuple[int, int]) -> None:
-    run, seen = on_terminal(
-        tmp_path, terminal, "import tty; tty.setraw(2)", KNOWN.format(ceilings=None, reason="ask(self)")
-    )
-    assert seen.count(b"\n") == 2 and b"the report follows when the program ends" in seen
+    # It goes on until its recording is finished, when the line would have come.
+    goes_on = "while not os.path.exists('recording/recording.json'): train(1)"
+    program = trains("import tty; tty.setraw(2)", goes_on, "sys.exit(7)")
+    run = Run(tmp_path, program=program, stderr=terminal[1])
     run.end()
+    seen = read_until(terminal, b"until then\n")
+    assert b"bottleneck: measured" not in seen and b"the report\n" in seen
     assert run.process.returncode == 7

@@ -87,7 +87,8 @@ def test_a_program_that_leaves_nothing_to_keep_leaves_no_folder(
 ) -> None:
     done = run(tmp_path, *options, target, program="raise SystemExit(3)")
     assert done.returncode == status
-    assert "bottleneck: recorded nothing\n" in done.stderr
+    assert done.stderr.splitlines()[-1] == f"bottleneck: recorded nothing: the program ended with status {status}"
+    assert sum(line.startswith("bottleneck: ") for line in done.stderr.splitlines()) == 1
     assert names(tmp_path) == ["program.py"]
 
 
