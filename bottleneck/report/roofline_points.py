@@ -22,11 +22,13 @@ _ENGINES = {"matrix": ("tensor", "matrix", "vector"), "vector": ("vector",)}
 class RooflinePoint:
     """A kernel on the plane: FLOP/byte (with the interval that its traffic allows), FLOP/s, bound and regime.
 
+    ``kernel`` is its position in ``Analysis.kernels``.
     ``intensity`` is the middle of the interval, or what bandwidth allows at this speed where that is more: data from a
     cache never came from memory. ``own_roof_flops_per_s`` is the kernel's own compute roof where it runs above the one
     that is drawn for it, as Winograd and FFT do; null for the others.
     """
 
+    kernel: int
     name: str
     intensity: float
     intensity_low: float
@@ -49,9 +51,11 @@ class RooflineRoof:
 
 def points(analysis: Analysis) -> tuple[RooflinePoint, ...]:
     """The kernels that have FLOPs and bytes, most time first, as many as one can still make out."""
-    placed = sorted((row for row in analysis.kernels if _has_place(row)), key=lambda row: -row.us)
+    placed = sorted(
+        (at for at, row in enumerate(analysis.kernels) if _has_place(row)), key=lambda at: -analysis.kernels[at].us
+    )
     used = {roof.key: roof.flops_per_s for roof in roofs(analysis)}
-    return tuple(_point(row, analysis.device, used) for row in placed[:_MOST_POINTS])
+    return tuple(_point(analysis.kernels[at], at, analysis.device, used) for at in placed[:_MOST_POINTS])
 
 
 def fastest_bandwidth(device: Device) -> float | None:
@@ -130,13 +134,14 @@ def _has_place(row: KernelSummary) -> bool:
     return bool(row.flops and row.bytes_low and row.bytes_high and row.us > 0)
 
 
-def _point(row: KernelSummary, device: Device, drawn: Mapping[str, float]) -> RooflinePoint:
+def _point(row: KernelSummary, at: int, device: Device, drawn: Mapping[str, float]) -> RooflinePoint:
     assert row.flops and row.bytes_low and row.bytes_high
     low, high = (clip(row.flops / amount, _INTENSITIES) for amount in (row.bytes_high, row.bytes_low))
     rate = clip(row.flops / row.us * US_PER_S, _RATES)
     roof = drawn.get(_peak_of(row, device.peaks_flops_per_s) or "", max(drawn.values(), default=math.inf))
     own = max(row.flops / (row.compute_us or row.us) * US_PER_S, rate)
     return RooflinePoint(
+        kernel=at,
         name=row.name,
         intensity=max(math.sqrt(low * high), clip(rate / (fastest_bandwidth(device) or math.inf), _INTENSITIES)),
         intensity_low=low,

@@ -22,11 +22,12 @@ from markupsafe import Markup
 
 from bottleneck import __version__
 from bottleneck.report import analysis_tables as tables
-from bottleneck.report.analysis_document import batch_test, build, caveats, coverage
+from bottleneck.report.analysis_document import PEAK_SOURCES, batch_test, build, caveats, coverage
 from bottleneck.report.document import Document, ListSection, Section, Waterfall, WaterfallBar
 from bottleneck.report.findings import findings, first_findings
 from bottleneck.report.json_text import to_json
 from bottleneck.report.kernel_names import short_names
+from bottleneck.report.roofline_points import absences, fastest_bandwidth, points, roofs, whole_step
 from bottleneck.report.text import clean
 from bottleneck.report.wording import bound_word
 from bottleneck.schema.accounts import ACCOUNTS, UNMODELLED, UNMODELLED_BY_FAMILY, label_of, meaning_of
@@ -34,7 +35,9 @@ from bottleneck.schema.analysis import GROUPS, REGIMES, Analysis, KernelSummary,
 from bottleneck.schema.step_tracks import StepTracks
 from bottleneck.units import format_share, format_us
 
-_SCRIPTS = ("numbers.js", "elements.js", "tables.js", "ledger.js", "timeline.js", "page.js")
+_SCRIPTS = tuple(
+    f"assets/{name}.js" for name in ("numbers", "elements", "tables", "ledger", "timeline", "roofline", "page")
+)
 _LONGEST_TEXT = 2000
 _LONGEST_NAME = 60
 _LONGEST_LABEL = 200
@@ -184,6 +187,7 @@ def _words(analysis: Analysis) -> dict[str, Any]:
             one.account: {"group": one.group, "label": label_of(one.account), "meaning": meaning_of(one.account)}
             for one in analysis.ledger
         },
+        "roofline": _roofline(analysis),
         "regimes": {key: {"words": band.words, "meaning": band.meaning} for key, band in REGIMES.items()},
         "kernels": [
             {
@@ -195,6 +199,23 @@ def _words(analysis: Analysis) -> dict[str, Any]:
             }
             for row, name in zip(analysis.kernels, names, strict=True)
         ],
+    }
+
+
+def _roofline(analysis: Analysis) -> dict[str, Any]:
+    """Points, roofs and the step on the plane, as the picture of the roofline has them."""
+    step = whole_step(analysis)
+    return {
+        "points": [
+            [point.kernel, point.intensity, point.intensity_low, point.intensity_high, point.flops_per_s]
+            for point in points(analysis)
+        ],
+        "roofs": [[roof.key.replace("_", " "), roof.flops_per_s] for roof in roofs(analysis)],
+        "bandwidth": analysis.device.bandwidth_bytes_per_s,
+        "cache": fastest_bandwidth(analysis.device),
+        "source": PEAK_SOURCES.get(analysis.device.source or "", "of unknown origin"),
+        "step": step,
+        "absent": absences(analysis),
     }
 
 
@@ -246,7 +267,10 @@ def _json_block(record: object) -> Markup:
 
 def _render(template: str, *, style: str, data: Mapping[str, Markup], **context: Any) -> str:
     """The page, with its style sheet and script inside and the policy that lets only these two be used."""
-    style, script = _asset("page.css") + style, "".join(map(_asset, _SCRIPTS)) if data else _asset("elements.js")
+    style, script = _asset("assets/page.css") + style, _asset("assets/elements.js")
+    if data:
+        style = _asset("vendor/uPlot.min.css") + style
+        script = "".join(map(_asset, ("vendor/uPlot.iife.min.js", *_SCRIPTS)))
     return (
         _environment()
         .get_template(template)
@@ -276,7 +300,7 @@ def _digest(text: str) -> str:
 
 @functools.cache
 def _asset(name: str) -> str:
-    return files("bottleneck.report.page").joinpath("assets", name).read_text(encoding="utf-8")
+    return files("bottleneck.report.page").joinpath(name).read_text(encoding="utf-8")
 
 
 _SECTIONS = (
