@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from bottleneck.harness.finish import Ending
     from bottleneck.harness.folder import RecordingFolder, RunState
     from bottleneck.harness.messages import Plan
+    from bottleneck.schema.analysis import Analysis
     from bottleneck.schema.recording import Recording
 
 # A block may run in a thread for which the main thread waits. Python allows handlers in the main thread only, where
@@ -88,11 +89,23 @@ class RecordedBlock:
 
     def report(self) -> str:
         """The report of `bottleneck report` on the folder, as text to print in a notebook; once the block has ended."""
-        from bottleneck.commands.report import with_kept_ceilings
-        from bottleneck.pipeline import Options, analyse
         from bottleneck.report import FORMATS
 
-        return FORMATS["terminal"](analyse([self.folder], with_kept_ceilings([self.folder], Options())))
+        return FORMATS["terminal"](self.analysis())
+
+    def analysis(self) -> "Analysis":
+        """The analysis of the folder, once the block has ended."""
+        from bottleneck.commands.report import with_kept_ceilings
+        from bottleneck.pipeline import Options, analyse
+
+        return analyse([self.folder], with_kept_ceilings([self.folder], Options()))
+
+    def _repr_html_(self) -> str | None:
+        """The first screen of the page, as notebooks show the value of a cell; null while there is no result."""
+        try:
+            return None if self._work is not None else self.analysis()._repr_html_()
+        except BottleneckError:
+            return None
 
     def __enter__(self) -> "RecordedBlock":
         from bottleneck.harness import marks

@@ -7,6 +7,7 @@ shares lie in 0-1, and null means unknown.
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from importlib import import_module
 from typing import Annotated, Literal
 
 from bottleneck.schema.doc import Doc
@@ -531,3 +532,8 @@ class Analysis(StepAnalysis):
 
     verdict: Annotated[Verdict, Doc("the resource that limits the step")]
     findings: Annotated[tuple[Finding, ...], Doc("advice, largest predicted gain first")] = ()
+
+    def _repr_html_(self) -> str:
+        """The first screen of the page, as notebooks show the value of a cell."""
+        # By name, since records import no stage; a notebook is the one place that asks.
+        return str(import_module("bottleneck.report.page").first_screen(self))

@@ -18,7 +18,7 @@ from importlib.resources import files
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from bottleneck import __version__
 from bottleneck.report import analysis_tables as tables
@@ -58,6 +58,7 @@ def to_html(analysis: Analysis, timeline: StepTracks | None = None, *, all_findi
     named = (tables.kernels(analysis, _ROWS), tables.lines(analysis, _ROWS), tables.modules(analysis, _ROWS))
     return _render(
         "analysis.html",
+        layout="frame.html",
         style=_widths("w", [segment.share for segment in segments]) + _widths("p", [phase.share for phase in phases]),
         data={
             "analysis": _json_block(json.loads(to_json(analysis))),
@@ -66,18 +67,12 @@ def to_html(analysis: Analysis, timeline: StepTracks | None = None, *, all_findi
         },
         title=f"{document.headline}: {analysis.recording.path}",
         closing=document.closing,
-        document=document,
-        tiles=_tiles(analysis),
-        step=format_us(analysis.steps.wall_us),
-        segments=segments,
+        **_summary(analysis, document, segments),
         phase_bars=[_phase_segment(phase) for phase in phases],
-        ledger=tables.ledger(analysis),
         phases=tables.phases(analysis),
         ranges=_present(ranges),
-        first=first_findings(analysis, _FIRST_FINDINGS, _FIRST_TEXT, _FIRST_CODE),
         advice=findings(analysis, all_findings=all_findings),
         proofs=_present(proofs),
-        trust=_trust(analysis),
         doubts=_present(doubts),
         queue=_present((tables.queue_sparkline(analysis),)),
         has_timeline=timeline is not None,
@@ -85,6 +80,40 @@ def to_html(analysis: Analysis, timeline: StepTracks | None = None, *, all_findi
         tables=_present((*named, tables.idle(analysis, _ROWS), tables.collectives(analysis, _ROWS))),
         ranks=tables.ranks(analysis, len(analysis.ranks)),
     )
+
+
+def first_screen(analysis: Analysis) -> str:
+    """The first screen of the page in a frame of its own, as notebooks show it: nothing in it runs or is loaded."""
+    document, segments = build(analysis), _segments(analysis)
+    page = _render(
+        "analysis.html",
+        layout="first_screen.html",
+        style=_widths("w", [segment.share for segment in segments]) + _FRAMED,
+        data={},
+        title=document.headline,
+        **_summary(analysis, document, segments),
+    )
+    # A style sheet of a notebook would change the page, and that of the page the notebook.
+    name = escape(clean(document.headline, _LONGEST_TEXT))
+    return f'<iframe sandbox="" title="{name}" style="{_FRAME_STYLE}" srcdoc="{escape(str(page))}"></iframe>'
+
+
+_FRAME_STYLE = "width:100%;height:44em;border:1px solid #8884;border-radius:6px"
+# Links to the rest of the page lead nowhere here, and a bar without a script opens nothing.
+_FRAMED = ".trust-short .note,.copy{display:none}.stack button{cursor:default}"
+
+
+def _summary(analysis: Analysis, document: Document, segments: "list[_Segment]") -> dict[str, Any]:
+    """What the first screen shows."""
+    return {
+        "document": document,
+        "tiles": _tiles(analysis),
+        "step": format_us(analysis.steps.wall_us),
+        "segments": segments,
+        "ledger": tables.ledger(analysis),
+        "first": first_findings(analysis, _FIRST_FINDINGS, _FIRST_TEXT, _FIRST_CODE),
+        "trust": _trust(analysis),
+    }
 
 
 def document_to_html(document: Document) -> str:
