@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.pages import write_between_markers
-from bottleneck.experiment.program import Program
 from bottleneck.experiment.trial import Prediction, TrialEffort, TrialSetup, try_changes
+from bottleneck.harness.messages import Program
 from bottleneck.harness.target import find_form
 from bottleneck.schema.measurements import Ratio
 

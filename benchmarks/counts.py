@@ -15,8 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bottleneck.errors import BottleneckError
-from bottleneck.experiment.program import Program, Side
+from bottleneck.experiment.program import Side
 from bottleneck.gate.count_program import count_program
+from bottleneck.harness.messages import Program
 from bottleneck.harness.target import find_form
 from bottleneck.schema.counters import COUNTERS, Counts
 

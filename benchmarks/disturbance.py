@@ -32,8 +32,10 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.pages import write_between_markers
-from bottleneck.commands.run import RunOptions, _monitor, make_plan
+from bottleneck.commands.run import _monitor
+from bottleneck.harness.messages import Plan, RecordOptions
 from bottleneck.harness.supervise import Child, supervise
+from bottleneck.harness.target import make_program
 from bottleneck.schema.measurements import Timing
 from bottleneck.schema.statistics import summarise_durations
 
@@ -133,14 +135,15 @@ def supervise_script(period_ms: int, folder: Path, arguments: Sequence[str]) -> 
     """Runs the script as `bottleneck run` does, but for the held phase and the report."""
     recording = folder / "recording"
     recording.mkdir()
-    plan = make_plan(RunOptions(str(SCRIPT), warmup=_WARMUP), lambda: recording)
+    program = make_program(str(SCRIPT), arguments, seed=None)
+    plan = Plan(str(recording), program, RecordOptions(warmup=_WARMUP))
     monitor = _monitor(plan, period_ms / 1e3)
 
     def started(child: Child) -> None:
         if monitor is not None:
             monitor.start(child.process)
 
-    end = supervise([sys.executable, str(HELD_CHILD), plan.to_json(), *arguments], started)
+    end = supervise([sys.executable, str(HELD_CHILD), *plan.words], started)
     if monitor is not None:
         monitor.stop()
     if end.status or not list(recording.glob(".partial.*")):

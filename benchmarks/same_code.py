@@ -27,9 +27,8 @@ from itertools import pairwise
 from pathlib import Path
 
 from benchmarks.pages import write_between_markers
-from bottleneck.experiment.program import Program
 from bottleneck.experiment.record_once import Recorder
-from bottleneck.harness.messages import RecordOptions
+from bottleneck.harness.messages import Program, RecordOptions
 from bottleneck.harness.target import find_form
 from bottleneck.schema.measurements import Timing
 

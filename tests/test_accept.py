@@ -287,10 +287,11 @@ def test_lines_put_into_a_real_program_answer_for_their_counters_and_are_accepte
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("torch")
-    from bottleneck.experiment.program import Program, Side
+    from bottleneck.experiment.program import Side
     from bottleneck.gate.count_program import count_program
     from bottleneck.gate.judge import judge_counts
     from bottleneck.gate.settings import read_settings
+    from bottleneck.harness.messages import Program
 
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.chdir(tmp_path)

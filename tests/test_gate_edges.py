@@ -27,9 +27,10 @@ import pytest
 from bottleneck.cli import _run
 from bottleneck.errors import WorkloadError
 from bottleneck.experiment.paired_processes import TimingEffort
-from bottleneck.experiment.program import Program, Side
+from bottleneck.experiment.program import Side
 from bottleneck.gate.count_program import Counted
 from bottleneck.gate.lockfile import write_lock
+from bottleneck.harness.messages import Program
 from bottleneck.schema.counters import Counts, Fingerprint, Lock
 from bottleneck.schema.gate_result import TimeResult
 from bottleneck.schema.measurements import Ratio

@@ -3,11 +3,10 @@ from typing import Any
 
 import pytest
 
-from bottleneck.commands.run import RunOptions, make_plan
 from bottleneck.errors import UsageError
-from bottleneck.harness.folder import RecordingFolder
 from bottleneck.harness.forms import parse_value
-from bottleneck.harness.messages import Plan
+from bottleneck.harness.messages import Plan, Program, RecordOptions
+from bottleneck.harness.target import make_program
 
 
 @pytest.fixture(autouse=True)
@@ -18,49 +17,48 @@ def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-def plan_of(options: RunOptions) -> Plan:
-    return make_plan(options, lambda: Path("/out"))
-
-
-def test_the_folder_is_in_the_plan() -> None:
-    assert plan_of(RunOptions("my program.py")).folder == "/out"
-
-
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("words", "message"),
     [
-        (RunOptions(""), "nothing to run"),
-        (RunOptions("my program.py", settings=("size",)), "not NAME=VALUE"),
-        (RunOptions("my program.py", settings=("1x=3",)), "not NAME=VALUE"),
-        (RunOptions("my program.py", settings=("sise=3",)), "no parameter 'sise'"),
-        (RunOptions("my program.py", train=True), "is a workload"),
-        (RunOptions("my program.py", arguments=("--set", "size=3")), "--set stands after my program.py"),
-        (RunOptions("package.module", module=True, settings=("size=3",)), "needs a workload"),
+        ({"target": ""}, "nothing to run"),
+        ({"settings": ("size",)}, "not NAME=VALUE"),
+        ({"settings": ("1x=3",)}, "not NAME=VALUE"),
+        ({"settings": ("sise=3",)}, "no parameter 'sise'"),
+        ({"train": True}, "is a workload"),
+        ({"arguments": ("--set", "size=3")}, "--set stands after my program.py"),
+        ({"target": "package.module", "module": True, "settings": ("size=3",)}, "needs a workload"),
     ],
 )
-def test_options_that_make_no_sense_are_usage_errors(options: RunOptions, message: str, tmp_path: Path) -> None:
+def test_options_that_make_no_sense_are_usage_errors(words: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError, match=message):
-        make_plan(options, RecordingFolder(options.output, options.program_name).make)
-    assert [path.name for path in tmp_path.iterdir()] == ["my program.py"]
+        make_program(**{"target": "my program.py", **words})
 
 
 @pytest.mark.parametrize("text", ["def workload(size=1): ...", "model, inputs = 1, 2"])
 def test_an_option_after_a_file_without_arguments_is_told_to_stand_before_it(text: str) -> None:
     Path("wl.py").write_text(text)
     with pytest.raises(UsageError) as caught:
-        plan_of(RunOptions("wl.py", arguments=("--set", "size=64")))
+        make_program("wl.py", ("--set", "size=64"))
     assert caught.value.exit_code == 2
     assert "put it before the file: --set size=64 wl.py" in "\n".join(caught.value.lines())
 
 
 def test_a_script_has_arguments_of_its_own() -> None:
     Path("train.py").write_text("import sys\nprint(sys.argv)")
-    assert plan_of(RunOptions("train.py", arguments=("--set", "size=64"))).form == "script"
+    program = make_program("train.py", ("--set", "size=64"))
+    assert (program.form, program.command) == ("script", ("train.py", "--set", "size=64"))
 
 
 def test_a_plan_survives_the_command_line() -> None:
-    plan = plan_of(RunOptions("my program.py", settings=("size=3",), steps=7))
-    assert Plan.from_json(plan.to_json()) == plan
+    program = make_program("my program.py", settings=("size=3",))
+    plan = Plan("/out", program, RecordOptions(steps=7, changes=("compile",)))
+    assert Plan.from_json(plan.to_json()) == plan == Plan.from_words(*plan.words)
+
+
+def test_the_arguments_of_a_program_are_words_of_their_own() -> None:
+    plan = Plan("/out", Program("-m", ("a b", "\udcff"), "script", module=True), RecordOptions())
+    assert plan.words[1:] == ("a b", "\udcff")
+    assert Plan.from_words(*plan.words) == plan == Plan.from_json(plan.to_json())
 
 
 @pytest.mark.parametrize(

@@ -31,8 +31,9 @@ from bottleneck.commands.report_options import (
 
 if TYPE_CHECKING:
     from bottleneck.compare.sides import ComparedSide, Touched
-    from bottleneck.experiment.program import Program, Side
+    from bottleneck.experiment.program import Side
     from bottleneck.experiment.record_once import Ceilings
+    from bottleneck.harness.messages import Program
     from bottleneck.pipeline import Options
     from bottleneck.schema.comparison import Comparison
     from bottleneck.schema.gate_result import Limit, TimeResult
@@ -204,8 +205,8 @@ def _find_program(
 ) -> "Program | None":
     """The program to record at refs; None where no side is one. UsageError where it is missing, or not needed."""
     from bottleneck.errors import UsageError
-    from bottleneck.experiment.program import make_program
     from bottleneck.experiment.worktree import find_root, moved_target
+    from bottleneck.harness.target import make_program
 
     with_code = [source for source in sources if source.has_code]
     if workload is None:

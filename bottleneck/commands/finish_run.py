@@ -293,7 +293,7 @@ class Reporter:
         from bottleneck.analysis.telemetry import MARGIN_NS
 
         # Sensors are read for as long as the report wants to see them. A program that is to stop will do so soon.
-        if self.plan.stop or ended.wait(MARGIN_NS / 1e9):
+        if self.plan.options.stop or ended.wait(MARGIN_NS / 1e9):
             return
         telemetry = self.sampling.stop()
         if not self._has_to_wait():
@@ -420,22 +420,18 @@ def _finish_claimed(ours: "FolderClaim", folder: Path, wait: Callable[[float], N
 
 
 def _settle(state: "RunState", folder: Path) -> None:
-    from bottleneck.calibrate.cache import cpu_calibration
     from bottleneck.harness.finish import Ending, remove_notes
     from bottleneck.schema.recording import is_recording
 
     if not is_recording(folder):
         say(f"bottleneck: the run that recorded {shown(folder)} was cut off; finishing its recording")
-        ending = Ending(
-            state.command, state.status, state.busy_processors, remarks=(_CUT_OFF,), environment=state.environment
-        )
+        ending = Ending(state.status, state.busy_processors, remarks=(_CUT_OFF,), environment=state.environment)
         here = ending.versions["cpu"]
         ending = replace(
             ending, versions=state.versions or ending.versions, processors=state.processors or ending.processors
         )
         is_here = ending.versions.get("cpu", here) == here
-        ceilings = (lambda threads: cpu_calibration(threads, say)) if is_here else (lambda _: None)
-        finish(state.plan, ending, ReportSettings(say, ceilings))
+        finish(state.plan, ending, ReportSettings(say, measured_ceilings if is_here else lambda _: None))
     remove_notes(folder)
 
 

@@ -14,9 +14,9 @@ import typer
 from bottleneck.commands.report_options import Quiet, send, stream_style
 
 if TYPE_CHECKING:
-    from bottleneck.experiment.program import Program
     from bottleneck.gate.run_gate import GateRun
     from bottleneck.gate.settings import Project
+    from bottleneck.harness.messages import Program
     from bottleneck.schema.gate_result import Gate
 
 _PRINTED_FORMATS = ("terminal",)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from bottleneck.harness.block import Block
     from bottleneck.harness.finish import Ending
     from bottleneck.harness.folder import RecordingFolder, RunState
-    from bottleneck.harness.messages import Plan
+    from bottleneck.harness.messages import Plan, RecordOptions
     from bottleneck.schema.analysis import Analysis
     from bottleneck.schema.recording import Recording
 
@@ -55,18 +55,10 @@ def record(
             raise _in_code(
                 UsageError(f"{name}={value!r} is no number of steps", fix=f"pass a whole number from {least}")
             )
-    return RecordedBlock(Path(folder), _BlockOptions(steps, warmup, step, force, quiet))
+    from bottleneck.harness.messages import RecordOptions
 
-
-@dataclass(frozen=True)
-class _BlockOptions:
-    """The caller's choices besides the folder."""
-
-    steps: int | None
-    warmup: int | None
-    step: str | None
-    force: bool
-    quiet: bool
+    options = RecordOptions(steps=steps, warmup=warmup, step=step)
+    return RecordedBlock(Path(folder), options, force=force, quiet=quiet)
 
 
 @dataclass(frozen=True)
@@ -81,10 +73,10 @@ class _Work:
 class RecordedBlock:
     """The context of a block: its ``folder`` from its beginning on, and after it the ``warnings`` of the recording."""
 
-    def __init__(self, folder: Path, options: _BlockOptions) -> None:
+    def __init__(self, folder: Path, options: "RecordOptions", *, force: bool, quiet: bool) -> None:
         self.folder = self._wanted = folder
         self.warnings: tuple[str, ...] = ()
-        self._options = options
+        self._options, self._force, self._quiet = options, force, quiet
         self._work: _Work | None = None
 
     def report(self) -> str:
@@ -144,21 +136,12 @@ class RecordedBlock:
 
     def _begin(self) -> _Work:
         from bottleneck.harness.block import Block
-        from bottleneck.harness.messages import Plan
+        from bottleneck.harness.messages import Plan, Program
 
-        options = self._options
-        self.folder, place = _make_place(self._wanted, force=options.force)
-        plan = Plan(
-            folder=str(place.folder),
-            form="script",
-            target=_command()[0],
-            module=False,
-            settings=(),
-            train=False,
-            steps=options.steps,
-            warmup=options.warmup,
-            step=options.step,
-        )
+        self.folder, place = _make_place(self._wanted, force=self._force)
+        target, *arguments = sys.argv or [""]
+        program = Program(target, tuple(arguments), "script", seed=None)
+        plan = Plan(str(place.folder), program, self._options)
         try:
             work = _Work(place, plan, Block(plan))
             place.note(_state(work))
@@ -199,7 +182,7 @@ class RecordedBlock:
     def _say(self, text: str) -> None:
         from bottleneck.commands.finish_run import say
 
-        if not self._options.quiet:
+        if not self._quiet:
             say(text)
 
 
@@ -236,15 +219,11 @@ def _make_place(wanted: Path, *, force: bool) -> "tuple[Path, RecordingFolder]":
     return folder, place
 
 
-def _command() -> tuple[str, ...]:
-    return tuple(sys.argv) or ("",)
-
-
 def _state(work: _Work) -> "RunState":
     from bottleneck.harness.folder import RunState
 
     ending = _ending(())
-    state = RunState(work.plan, _command(), ending.environment, ending.busy_processors, os.getpid())
+    state = RunState(work.plan, ending.environment, ending.busy_processors, os.getpid())
     return replace(state, versions=ending.versions, processors=ending.processors)
 
 
@@ -252,7 +231,7 @@ def _ending(remarks: tuple[str, ...]) -> "Ending":
     """The end of the block; what kept the machine busy in the minute before may have been this very program."""
     from bottleneck.harness.finish import Ending
 
-    return Ending(_command(), None, busy_processors=0.0, remarks=remarks)
+    return Ending(None, busy_processors=0.0, remarks=remarks)
 
 
 def _complete(work: _Work, error: BaseException | None) -> "Recording | None":

@@ -2,7 +2,7 @@
 
 import hashlib
 import os
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -29,12 +29,11 @@ from bottleneck.commands.report_options import (
     Train,
     extent_of,
 )
-from bottleneck.harness.messages import RecordOptions
 
 if TYPE_CHECKING:
     from bottleneck.harness.finish import Ending
     from bottleneck.harness.folder import RecordingFolder
-    from bottleneck.harness.messages import Plan
+    from bottleneck.harness.messages import Plan, Program, RecordOptions
     from bottleneck.harness.rank_coordination import RankGroup
     from bottleneck.harness.sensors import Monitor
     from bottleneck.harness.supervise import Job
@@ -45,29 +44,14 @@ _MODULE = "-m", "--module"
 
 
 @dataclass(frozen=True)
-class RunOptions(RecordOptions):
-    """The options of the command line; ``settings`` are the name=value texts of ``--set``."""
+class RunOptions:
+    """The options of the command line besides those of the program and its measurement."""
 
-    target: str
-    arguments: tuple[str, ...] = ()
-    module: bool = False
-    settings: tuple[str, ...] = ()
-    train: bool = False
     output: Path | None = None
     force: bool = False
     strict: bool = False
     telemetry_ms: int = 20
-    step: str | None = None
-    stop: bool = False
-    nproc_per_node: str | None = None
     extent: Extent = "screen"
-
-    @property
-    def program_name(self) -> str:
-        """The name of the program, from which that of its recording is made."""
-        from bottleneck.harness.folder import program_name
-
-        return program_name(self.target, is_module=self.module)
 
 
 class ProgramCommand(TyperCommand):
@@ -161,19 +145,15 @@ def run_command(
 
     Options stand before FILE; everything after it belongs to the program. The exit status is the program's own.
     """  # noqa: D301 - the escape keeps the lines of the examples apart
-    program = [*([file] if file is not None else []), *(arguments or [])]
-    options = RunOptions(
-        target=module if module is not None else (program[0] if program else ""),
-        arguments=tuple(program if module is not None else program[1:]),
-        module=module is not None,
-        settings=tuple(settings or ()),
-        train=train,
+    from bottleneck.harness.messages import RecordOptions
+    from bottleneck.harness.target import make_program
+
+    words = [each for each in (module, file, *(arguments or [])) if each is not None]
+    target, *rest = words or [""]
+    program = make_program(target, rest, settings or (), train=train, seed=None, module=module is not None)
+    record = RecordOptions(
         steps=steps,
         warmup=warmup,
-        output=output,
-        force=force,
-        strict=strict,
-        telemetry_ms=telemetry_ms,
         step=step,
         stop=stop,
         nproc_per_node=nproc_per_node,
@@ -181,22 +161,24 @@ def run_command(
         stacks=stacks,
         memory=memory,
         batch_test=batch_test,
-        extent=extent_of(full=full, all_findings=all_findings),
     )
-    raise typer.Exit(run(options))
+    extent = extent_of(full=full, all_findings=all_findings)
+    raise typer.Exit(run(program, record, RunOptions(output, force, strict, telemetry_ms, extent)))
 
 
-def run(options: RunOptions) -> int:
+def run(program: "Program", record: "RecordOptions", options: RunOptions) -> int:
     """The exit status of the program; UsageError before it starts when the options make no sense."""
-    from bottleneck.harness.supervise import job_of
+    from bottleneck.harness.supervise import check_ranks, job_of
 
-    job = job_of(os.environ) if options.nproc_per_node is None else None
+    check_ranks(record.nproc_per_node, program.form, program.target, os.environ)
+    job = job_of(os.environ) if record.nproc_per_node is None else None
     if job is not None:
-        return _run_as_rank(options, job)
-    from bottleneck.harness.folder import RecordingFolder
+        return _run_as_rank(program, record, options, job)
+    from bottleneck.harness.folder import RecordingFolder, program_name
+    from bottleneck.harness.messages import Plan
 
-    folder = RecordingFolder(options.output, options.program_name, force=options.force)
-    plan = make_plan(options, folder.make)
+    folder = RecordingFolder(options.output, program_name(program), force=options.force)
+    plan = Plan(str(folder.make()), program, record)
     try:
         with answered():
             return _run(options, plan, folder)
@@ -204,16 +186,16 @@ def run(options: RunOptions) -> int:
         folder.give_up()
 
 
-def _run_as_rank(options: RunOptions, job: "Job") -> int:
+def _run_as_rank(program: "Program", record: "RecordOptions", options: RunOptions, job: "Job") -> int:
     """As ``run``, for one rank of a job that a launcher of the user's started."""
     from bottleneck.harness.finish import Ending
     from bottleneck.harness.machine import busy_processors
 
-    plan, group = make_rank_plan(options, job)
+    plan, group = make_rank_plan(program, record, options, job)
     # The sensors are those of the machine: one rank reads them for all.
     monitor = _monitor(plan, options.telemetry_ms / 1e3) if job.rank == 0 else None
     with answered():
-        ending = Ending(_command(options), None, busy_processors())
+        ending = Ending(None, busy_processors())
         status, result = run_rank(plan, ending, group, monitor, options.extent)
     if not result.is_worth_keeping and options.output is None:
         from bottleneck.harness.folder import remove_made
@@ -228,9 +210,8 @@ def _run(options: RunOptions, plan: "Plan", folder: "RecordingFolder") -> int:
     from bottleneck.harness.machine import busy_processors, count_memory_kills
     from bottleneck.harness.supervise import Child, MemoryKills, program_command, supervise
 
-    command = _command(options)
-    ending = Ending(command, None, busy_processors())
-    state = RunState(plan, command, ending.environment, ending.busy_processors)
+    ending = Ending(None, busy_processors())
+    state = RunState(plan, ending.environment, ending.busy_processors)
     state = replace(state, versions=ending.versions, processors=ending.processors)
     sampling = SensorReading(_monitor(plan, options.telemetry_ms / 1e3))
     reporter = Reporter(plan, ending, sampling, extent=options.extent)
@@ -242,7 +223,7 @@ def _run(options: RunOptions, plan: "Plan", folder: "RecordingFolder") -> int:
         sampling.start(child.process)
         follower.start(child)
 
-    end = supervise(program_command(plan, options.arguments), accompany)
+    end = supervise(program_command(plan), accompany)
     status = 0 if follower.is_forced else end.status
     try:
         folder.note(replace(state, status=status))
@@ -251,10 +232,6 @@ def _run(options: RunOptions, plan: "Plan", folder: "RecordingFolder") -> int:
         result = FinishResult(succeeded=False, is_finished=False)
     folder.leave(is_worth_keeping=result.is_worth_keeping, is_finished=result.is_finished)
     return _exit_status(options, status, result)
-
-
-def _command(options: RunOptions) -> tuple[str, ...]:
-    return (*(("-m",) if options.module else ()), options.target, *options.arguments)
 
 
 def _exit_status(options: RunOptions, status: int, result: FinishResult) -> int:
@@ -271,24 +248,23 @@ def _monitor(plan: "Plan", period_s: float) -> "Monitor | None":
     return Monitor(make_samplers(), period_s, log)
 
 
-def make_rank_plan(options: RunOptions, job: "Job") -> "tuple[Plan, RankGroup]":
+def make_rank_plan(
+    program: "Program", record: "RecordOptions", options: RunOptions, job: "Job"
+) -> "tuple[Plan, RankGroup]":
     """The plan with the folder that all ranks of the job share, joined; UsageError if it cannot be."""
-    from bottleneck.harness.folder import RUNS_FOLDER, RecordingFolder
+    from bottleneck.harness.folder import RUNS_FOLDER, RecordingFolder, program_name
+    from bottleneck.harness.messages import Plan
     from bottleneck.harness.rank_coordination import RankGroup
 
     # The same for all ranks: none of them can ask another before the program has made its process group.
     code = hashlib.sha256(job.name.encode()).hexdigest()[:8]
-    output = options.output or Path(RUNS_FOLDER, f"{options.program_name}-{code}")
+    name = program_name(program)
+    output = options.output or Path(RUNS_FOLDER, f"{name}-{code}")
     # What an earlier attempt of the same job left is replaced.
-    is_again = _number("TORCHELASTIC_RESTART_COUNT") > 0
-    folder = RecordingFolder(output, options.program_name, force=options.force or is_again)
+    folder = RecordingFolder(output, name, force=options.force or _number("TORCHELASTIC_RESTART_COUNT") > 0)
     group = RankGroup(output.absolute(), job, _number("LOCAL_WORLD_SIZE"))
-
-    def make_folder() -> Path:
-        folder.make_shared(group.join)
-        return folder.folder
-
-    return make_plan(options, make_folder), group
+    folder.make_shared(group.join)
+    return Plan(str(folder.folder), program, record), group
 
 
 def run_rank(
@@ -309,7 +285,7 @@ def run_rank(
             monitor.start(child.process)
         follower.start(child)
 
-    end = supervise(program_command(plan, ending.command[2 if plan.module else 1 :]), accompany)
+    end = supervise(program_command(plan), accompany)
     follower.stop()
     telemetry = monitor.stop() if monitor is not None else None
     status = 0 if follower.is_forced else end.status
@@ -336,27 +312,3 @@ def _number(name: str) -> int:
     """A number that the launcher gives in the environment; 0 where it does not."""
     text = os.environ.get(name, "")
     return int(text) if text.isdecimal() else 0
-
-
-def make_plan(options: RunOptions, make_folder: Callable[[], Path]) -> "Plan":
-    """The plan, with its folder made when all else is found right; UsageError for a request that cannot be met."""
-    from bottleneck.harness.messages import Plan
-    from bottleneck.harness.supervise import check_ranks
-    from bottleneck.harness.target import check_program
-
-    form, settings = check_program(
-        options.target, options.settings, options.arguments, train=options.train, is_module=options.module
-    )
-    check_ranks(options.nproc_per_node, form, options.target, os.environ)
-    return Plan(
-        folder=str(make_folder()),
-        form=form,
-        target=options.target,
-        module=options.module,
-        settings=settings,
-        train=options.train,
-        step=options.step,
-        stop=options.stop,
-        nproc_per_node=options.nproc_per_node,
-        **options.record_options,
-    )

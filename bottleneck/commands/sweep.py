@@ -25,9 +25,9 @@ from bottleneck.commands.report_options import (
 from bottleneck.errors import UsageError
 
 if TYPE_CHECKING:
-    from bottleneck.experiment.program import Program
     from bottleneck.experiment.sweep import SweepPlan
     from bottleneck.experiment.sweep_points import Parameter
+    from bottleneck.harness.messages import Program
     from bottleneck.schema.trials import Sweep
 
 _FAILED, _INTERRUPTED = 4, 130
@@ -139,7 +139,7 @@ def _check_turns(turns: int, points: int, device: str | None) -> None:
 
 def _program(file: str, settings: "Sequence[str]", parameters: "Sequence[Parameter]", *, train: bool) -> "Program":
     """The program of all points with the settings that they share, checked with the first value of each parameter."""
-    from bottleneck.experiment.program import make_program
+    from bottleneck.harness.target import make_program
 
     names = {parameter.name for parameter in parameters}
     fixed = {text.partition("=")[0] for text in settings}

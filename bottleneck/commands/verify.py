@@ -31,7 +31,7 @@ from bottleneck.commands.report_options import (
 from bottleneck.errors import UsageError, WorkloadError
 
 if TYPE_CHECKING:
-    from bottleneck.experiment.program import Program
+    from bottleneck.harness.messages import Program
     from bottleneck.schema.analysis import Analysis
     from bottleneck.schema.trials import Verification
 
@@ -171,7 +171,7 @@ def _show_scoreboard(form: ReportFormat, output: Path | None) -> None:
 
 def _program(target: str, arguments: Sequence[str], settings: Sequence[str], *, train: bool, seed: int) -> "Program":
     """The program that the command line names; UsageError states what is missing."""
-    from bottleneck.experiment.program import make_program
+    from bottleneck.harness.target import make_program
 
     if not Path(target).is_file():
         raise UsageError(

@@ -1,16 +1,17 @@
 """Entry points of the processes that run a step with changes, and the one that runs a script in turns."""
 
 import gc
+import json
 import traceback
 from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any, NoReturn
 
 from bottleneck.experiment.interventions import CHANGES, changed_step
-from bottleneck.experiment.program import Program
 from bottleneck.experiment.variants import SETUP_CALLS, WARM_UP, Built, RequestChannel, describe, serve, usual_us
 from bottleneck.harness import program
 from bottleneck.harness.boundaries import Boundaries
+from bottleneck.harness.messages import Program
 from bottleneck.harness.run_child import run_child
 from bottleneck.harness.stopwatch import Stopwatch
 from bottleneck.harness.torch_state import TorchHook
@@ -79,9 +80,9 @@ class InterruptibleScript:
             self._channel.reply(value=stopwatch.durations_us())
 
 
-def serve_script(requested: Program) -> NoReturn:
+def serve_script(requested: Program, descriptor: str) -> NoReturn:
     """Runs the script, and answers each request at one of its boundaries."""
-    channel = RequestChannel(requested)
+    channel = RequestChannel(descriptor)
     script = InterruptibleScript(channel)
     channel.wait()
     script.hook().install()
@@ -116,10 +117,10 @@ def record_changed(plan_text: str, *arguments: str) -> None:
     run_child(plan_text, *arguments, changed_step=changed_step)
 
 
-def serve_variants(text: str) -> None:
+def serve_variants(text: str, descriptor: str) -> NoReturn:
     """Holds variants of one step, or one script that stops at its step boundaries."""
-    requested = Program.from_json(text)
+    requested = Program.from_values(json.loads(text))
     if requested.form == "script":
-        serve_script(requested)
+        serve_script(requested, descriptor)
     else:
-        serve(requested, CHANGES)
+        serve(requested, descriptor, CHANGES)

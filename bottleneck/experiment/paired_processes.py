@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import Literal
 
 from bottleneck.errors import WorkloadError
-from bottleneck.experiment.program import Program, Side, relative_to_root
+from bottleneck.experiment.program import Side, relative_to_root
 from bottleneck.experiment.turns import Clock, Pairing, TimedStep
 from bottleneck.experiment.variants import Built
 from bottleneck.experiment.worker import Refused, Worker
+from bottleneck.harness.messages import Program
 from bottleneck.schema.gate_result import Limit, TimeResult
 from bottleneck.schema.statistics import (
     GATE_LOOKS,

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 from bottleneck.errors import WorkloadError
-from bottleneck.experiment.program import Program, Side
+from bottleneck.experiment.program import Side
 from bottleneck.harness.finish import Ending, finish_recording, measured_spans, read_all_notes
 from bottleneck.harness.folder import RankFiles
 from bottleneck.harness.machine import available_bytes, busy_processors, count_memory_kills
-from bottleneck.harness.messages import TIMED_SECONDS, Notes, Plan, RecordOptions
+from bottleneck.harness.messages import TIMED_SECONDS, Notes, Plan, Program, RecordOptions
 from bottleneck.harness.sensors import Monitor, SensorLog, Telemetry, make_samplers
 from bottleneck.harness.supervise import MemoryKills, QuietRun, child_command, describe_end, run_quietly
 from bottleneck.pipeline import examine, explain, finish
@@ -85,26 +85,15 @@ class Recorder:
         ProgramFailed where the program fails, or leaves no unprofiled step times or no trace although one is required.
         What it prints goes into a log beside its recording.
         """
-        plan = Plan(
-            folder=str(folder),
-            form=program.form,
-            target=program.target,
-            module=False,
-            settings=program.settings,
-            train=program.train,
-            stop=program.form == "script",
-            seed=program.seed,
-            **options.record_options,
-        )
+        plan = Plan(str(folder), program, replace(options, stop=program.form == "script"))
         kills = MemoryKills(count_memory_kills())
-        entry = (_RECORD_CHANGED,) if plan.changes else ()
-        ran, telemetry = self._run(child_command(plan, program.arguments, *entry), folder)
+        entry = (_RECORD_CHANGED,) if options.changes else ()
+        ran, telemetry = self._run(child_command(plan, *entry), folder)
         notes, has_trace = read_all_notes(folder), RankFiles(folder, 0).partial.exists()
         is_missing = {"end": False, "times": notes[0].unprofiled is None, "trace": not has_trace}[requires]
         if ran.end.status or is_missing:
             raise ProgramFailed(why_it_failed(ran, kills.since()), ran.end.status, ran.stderr)
         ending = Ending(
-            (program.target, *program.arguments),
             0,
             0.0 if self.ceilings is None else self.ceilings.busy_processors,
             telemetry,

@@ -22,13 +22,12 @@ from bottleneck import __version__
 from bottleneck.errors import BottleneckError
 from bottleneck.experiment.curve_fit import fit_series
 from bottleneck.experiment.interventions import CHANGES
-from bottleneck.experiment.program import Program
 from bottleneck.experiment.program import environment_of as environment_of_changes
 from bottleneck.experiment.record_once import LOG_FILE, Ceilings, ProgramFailed, Recorder
 from bottleneck.experiment.sweep_points import Configuration, Parameter, shared_words
 from bottleneck.experiment.turns import TimedStep, take_rounds
 from bottleneck.experiment.worker import Refused, Worker
-from bottleneck.harness.messages import RecordOptions
+from bottleneck.harness.messages import Program, RecordOptions
 from bottleneck.pipeline import analyse
 from bottleneck.schema.analysis import Analysis, Device, Interval
 from bottleneck.schema.measurements import Timing

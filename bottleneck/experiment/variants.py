@@ -25,9 +25,9 @@ from bottleneck.experiment.interventions.subject import (
     Subject,
     make_subject,
 )
-from bottleneck.experiment.program import Program
 from bottleneck.harness.forms import parse_value
 from bottleneck.harness.machine import peak_memory, reset_peak
+from bottleneck.harness.messages import Program
 from bottleneck.harness.process_setup import prefer_roots
 from bottleneck.harness.program import load_file, show_only_their_frames
 from bottleneck.harness.stopwatch import Stopwatch, WarmUp, time_steps, warm_up
@@ -149,10 +149,10 @@ class VariantHost:
 class RequestChannel:
     """The requests of the process that started this one, and the replies to it; one line of JSON each."""
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, descriptor: str) -> None:
         show_only_their_frames()
         prefer_roots()
-        self._lines = socket.socket(fileno=program.channel).makefile("rw", encoding="utf-8")
+        self._lines = socket.socket(fileno=int(descriptor)).makefile("rw", encoding="utf-8")
 
     def wait(self) -> Mapping[str, Any]:
         """The next request; ends this process at a request to quit, or where the channel is closed."""
@@ -171,9 +171,9 @@ class RequestChannel:
         self._lines.flush()
 
 
-def serve(program: Program, changes: Mapping[str, Change]) -> NoReturn:
-    """Answers requests about variants of the program, as long as there are any."""
-    channel, host = RequestChannel(program), VariantHost(program, changes)
+def serve(program: Program, descriptor: str, changes: Mapping[str, Change]) -> NoReturn:
+    """Answers requests about variants of the program, as long as there are any on this file descriptor."""
+    channel, host = RequestChannel(descriptor), VariantHost(program, changes)
     while True:
         channel.reply(**answer(host, channel.wait()))
 

@@ -11,13 +11,13 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, cast
 
-from bottleneck.experiment.program import Program
 from bottleneck.experiment.variants import Built
+from bottleneck.harness.messages import Program
 from bottleneck.harness.supervise import CHILD, Child, read_tail
 from bottleneck.schema.trials import Difference, TrialVerdict
 
@@ -60,7 +60,7 @@ class Worker:
         with ExitStack() as stack, theirs, log.open("ab") as output:
             stack.callback(ours.close)
             self._child = Child(
-                [sys.executable, *child, replace(program, channel=theirs.fileno()).to_json()],
+                [sys.executable, *child, json.dumps(asdict(program)), str(theirs.fileno())],
                 at_our_death=signal.SIGKILL,  # it may be in the middle of a step
                 stdin=subprocess.DEVNULL,
                 stdout=output,

@@ -22,7 +22,7 @@ from bottleneck.experiment.git_clone import (
     touched_lines,
 )
 from bottleneck.experiment.paired_processes import TimingEffort, time_in_pairs
-from bottleneck.experiment.program import Program, Side
+from bottleneck.experiment.program import Side
 from bottleneck.experiment.record_once import record_side
 from bottleneck.experiment.worktree import Base, base_side, lacks
 from bottleneck.gate.acceptance import last_path, write_last
@@ -34,6 +34,7 @@ from bottleneck.gate.lockfile import read_lock, read_lock_at, write_lock
 from bottleneck.gate.result_summary import with_summary
 from bottleneck.gate.settings import Project, lock_path, workload_name
 from bottleneck.gate.source_files import read_below
+from bottleneck.harness.messages import Program
 from bottleneck.pipeline import examine, finish
 from bottleneck.report.ci.phrases import format_change
 from bottleneck.schema.counters import Counts, Lock

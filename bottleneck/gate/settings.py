@@ -9,9 +9,10 @@ from pathlib import Path, PurePosixPath
 from typing import get_args
 
 from bottleneck.errors import UsageError
-from bottleneck.experiment.program import Program, make_program
 from bottleneck.gate.limits import default_budgets, read_limits
 from bottleneck.gate.toml_table import TomlTable, read_toml, shown
+from bottleneck.harness.messages import Program
+from bottleneck.harness.target import make_program
 from bottleneck.schema.gate_result import GateSettings, Policy
 
 _FIX = "see docs/reference/gate.md for the keys of [tool.bottleneck.gate]"

@@ -53,14 +53,13 @@ def _versions() -> Mapping[str, str]:
 
 @dataclass(frozen=True)
 class Ending:
-    """Circumstances of the run: command line, exit status, and how many processors others kept busy as it began.
+    """Circumstances of the run: exit status, and how many processors others kept busy as it began.
 
     ``status`` is null while the program goes on, and where nobody saw its end. ``telemetry`` is what the sensors said
     meanwhile; null where they were not asked. ``remarks`` are told with the warnings of the measurement. ``versions``
     and ``processors`` are those of the machine of the run, which need not be this one.
     """
 
-    command: Sequence[str]
     status: int | None
     busy_processors: float
     telemetry: Telemetry | None = None
@@ -145,8 +144,8 @@ def finish_recording(
     doubts = tuple(caveat.message for caveat in ceilings.caveats) if ceilings is not None else ()
     recording = Recording(
         created=datetime.now(UTC).isoformat(timespec="seconds"),
-        command=kept_command(ending.command),
-        form=plan.form,
+        command=kept_command(plan.program.command),
+        form=plan.program.form,
         steps_seen=first.steps_seen if first.step_name is not None else None,
         program_status=ending.status,
         versions=ending.versions,
@@ -156,7 +155,7 @@ def finish_recording(
         perturbation=_perturbation(first),
         processors=ending.processors,
         device=ceilings.device if ceilings is not None else None,
-        options=_options(plan),
+        options=kept_command(plan.program.options),
         sampling=sampling,
         warnings=(*ending.remarks, *_rank_warnings(notes, defects), *complaints, *_load_warning(ending), *doubts),
         **{name: getattr(first, name) for name in _CARRIED},
@@ -165,11 +164,6 @@ def finish_recording(
     if ending.status is not None:
         remove_notes(folder)
     return recording
-
-
-def _options(plan: Plan) -> tuple[str, ...]:
-    settings = (part for name, value in plan.settings for part in ("--set", f"{name}={value}"))
-    return kept_command((*settings, *(("--train",) if plan.train else ())))
 
 
 def close_recording(folder: Path, ending: Ending) -> None:

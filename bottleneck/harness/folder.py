@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bottleneck.errors import UsageError
-from bottleneck.harness.messages import Plan
+from bottleneck.harness.messages import Plan, Program
 from bottleneck.schema.compiled_kernels import compiled_file
 from bottleneck.schema.recording import is_recording, light_file
 
@@ -163,7 +163,6 @@ class RunState:
     """
 
     plan: Plan
-    command: tuple[str, ...]
     environment: Mapping[str, str]
     busy_processors: float
     process: int | None = None
@@ -182,7 +181,6 @@ class FolderClaim:
         """Leaves what is being done; OSError if the disk does not take it."""
         text = {
             "plan": state.plan.to_json(),
-            "command": state.command,
             "environment": dict(state.environment),
             "busy_processors": state.busy_processors,
             "process": state.process,
@@ -237,7 +235,6 @@ def read_run_state(folder: Path) -> RunState | None:
     try:
         found = json.loads((folder / CLAIM_FILE).read_bytes())
         plan = replace(Plan.from_json(found["plan"]), folder=str(folder))
-        command = tuple(str(word) for word in found["command"])
         environment = {str(name): str(value) for name, value in found["environment"].items()}
         busy = float(found["busy_processors"])
         numbers = [found.get(name) for name in ("process", "status", "processors")]
@@ -246,12 +243,13 @@ def read_run_state(folder: Path) -> RunState | None:
         versions = None if told is None else {str(name): str(value) for name, value in told.items()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
-    return RunState(plan, command, environment, busy, process, status, versions, processors)
+    return RunState(plan, environment, busy, process, status, versions, processors)
 
 
-def program_name(target: str, *, is_module: bool = False) -> str:
+def program_name(program: Program) -> str:
     """The name of the program as part of that of a folder: 'train' of dir/train.py and of the module package.train."""
-    names = target.split(".") if is_module else [Path(target).parent.name, Path(target).stem]
+    file = Path(program.target)
+    names = program.target.split(".") if program.module else [file.parent.name, file.stem]
     name = names[-2] if names[-1] == "__main__" and len(names) > 1 else names[-1]
     name = "".join(letter if letter.isalnum() or letter in "-_." else "-" for letter in name)
     return name.lstrip("-.")[:80] or "program"

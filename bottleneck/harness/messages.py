@@ -1,4 +1,4 @@
-"""Messages between the profiled process and the supervisor: the plan, and the notes on what was measured."""
+"""Messages between the supervisor and the profiled process: the program, the plan, and notes on what was measured."""
 
 import dataclasses
 import json
@@ -19,18 +19,62 @@ USUAL_STEPS, USUAL_WARMUP = 5, 3
 TIMED_SECONDS = 1.0
 
 
+@dataclass(frozen=True)
+class Program:
+    """A program: which it is, and how it is to be made.
+
+    ``target`` is a file, or the name of a module where ``module`` is true. ``settings`` are the names and texts of
+    ``--set``. ``seed`` sets the random numbers before it is loaded; null leaves them alone.
+    """
+
+    target: str
+    arguments: tuple[str, ...] = ()
+    form: Form = "workload"
+    settings: tuple[tuple[str, str], ...] = ()
+    train: bool = False
+    seed: int | None = 0
+    module: bool = False
+
+    @classmethod
+    def from_values(cls, values: Mapping[str, Any]) -> "Program":
+        """The program of values that were written as JSON."""
+        settings = tuple((name, value) for name, value in values["settings"])
+        return cls(**{**values, "arguments": tuple(values["arguments"]), "settings": settings})
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        """The words that stand before it on our command line, as it is made with them."""
+        settings = (word for name, value in self.settings for word in ("--set", f"{name}={value}"))
+        return (*settings, *(("--train",) if self.train else ()))
+
+    @property
+    def command(self) -> tuple[str, ...]:
+        """Its own words, as `python` gets them."""
+        return (*(("-m",) if self.module else ()), self.target, *self.arguments)
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """All its words on our command line."""
+        return (*self.options, *self.command)
+
+
 @dataclass(frozen=True, kw_only=True)
 class RecordOptions:
-    """The way to measure the steps of a program; the defaults are those of ``bottleneck run``.
+    """The way to run a program and to measure its steps; the defaults are those of ``bottleneck run``.
 
-    Null leaves a number or a choice to the harness. ``changes`` are applied to the step of a workload or a model, by
-    their names there; ``device`` is torch's default one and ``threads`` its number of threads, both set before the
-    program is loaded. Without ``option_costs`` the cost of the profiler's options is not measured. With ``counting``
-    steps are profiled, and none is timed. ``timed_s`` is how long a step that can be repeated is timed.
+    Null leaves a number or a choice to the harness. ``step`` names what ends a step; with ``stop`` the program ends as
+    soon as it is measured. ``nproc_per_node`` is how many ranks torchrun starts. ``changes`` are applied to the step of
+    a workload or a model, by their names there; ``device`` is torch's default one and ``threads`` its number of
+    threads, both set before the program is loaded. Without ``option_costs`` the cost of the profiler's options is not
+    measured. With ``counting`` steps are profiled, and none is timed. ``timed_s`` is how long a step that can be
+    repeated is timed.
     """
 
     steps: int | None = None
     warmup: int | None = None
+    step: str | None = None
+    stop: bool = False
+    nproc_per_node: str | None = None
     shapes: bool | None = None
     stacks: bool | None = None
     memory: bool | None = None
@@ -43,43 +87,6 @@ class RecordOptions:
     threads: int | None = None
 
     @property
-    def record_options(self) -> dict[str, Any]:
-        """These options by name, without those of a subclass."""
-        return {each.name: getattr(self, each.name) for each in dataclasses.fields(RecordOptions)}
-
-
-@dataclass(frozen=True)
-class Plan(RecordOptions):
-    """The program to run and the way to measure it; travels from the supervisor to the child as one JSON argument.
-
-    ``target`` is a file, or a module name where ``module`` is true. ``settings`` are the texts of ``--set``. It is the
-    same for all ranks: each child knows its own. ``seed`` sets the random numbers of a program that does not do so
-    itself.
-    """
-
-    folder: str
-    form: Form
-    target: str
-    module: bool
-    settings: tuple[tuple[str, str], ...]
-    train: bool
-    step: str | None = None
-    stop: bool = False
-    nproc_per_node: str | None = None
-    seed: int | None = None
-
-    @classmethod
-    def from_json(cls, text: str) -> "Plan":
-        """The plan that ``to_json`` wrote."""
-        values = json.loads(text)
-        settings = tuple((name, value) for name, value in values["settings"])
-        return cls(**{**values, "settings": settings, "changes": tuple(values["changes"])})
-
-    def to_json(self) -> str:
-        """The plan as one line of JSON."""
-        return json.dumps(dataclasses.asdict(self))
-
-    @property
     def wanted_steps(self) -> int:
         """Steps to profile."""
         return self.steps or USUAL_STEPS
@@ -88,6 +95,41 @@ class Plan(RecordOptions):
     def least_warmup(self) -> int:
         """Steps that pass before any is measured; exactly so many where the user named their number."""
         return USUAL_WARMUP if self.warmup is None else self.warmup
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The program to run, the way to measure it, and the folder of its recording; the supervisor gives it to the child.
+
+    It is the same for all ranks: each child knows its own.
+    """
+
+    folder: str
+    program: Program
+    options: RecordOptions
+
+    @classmethod
+    def from_json(cls, text: str) -> "Plan":
+        """The plan that ``to_json`` wrote."""
+        values = json.loads(text)
+        options = {**values["options"], "changes": tuple(values["options"]["changes"])}
+        return cls(values["folder"], Program.from_values(values["program"]), RecordOptions(**options))
+
+    def to_json(self) -> str:
+        """The plan as one line of JSON."""
+        return json.dumps(dataclasses.asdict(self))
+
+    @classmethod
+    def from_words(cls, text: str, *arguments: str) -> "Plan":
+        """The plan on the command line of a child."""
+        plan = cls.from_json(text)
+        return dataclasses.replace(plan, program=dataclasses.replace(plan.program, arguments=arguments))
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """The plan on the command line of a child; the program's arguments may be too long for one word."""
+        program = dataclasses.replace(self.program, arguments=())
+        return (dataclasses.replace(self, program=program).to_json(), *self.program.arguments)
 
 
 def rank_of(environment: Mapping[str, str]) -> tuple[int, int]:
@@ -110,8 +152,8 @@ class Notes:
     kept.
     ``setup_s`` is what the first step took, with the changes that were applied before it, beyond a usual step.
     ``is_measured`` turns true as soon as nothing more will be measured, while the program goes on; ``stopped`` where it
-    was then told to end (``Plan.stop``). ``is_complete`` turns true at the regular end of the program; false means that
-    it died or left by `os._exit`. ``light`` is the window with the fewest options, null where none was kept.
+    was then told to end. ``is_complete`` turns true at the regular end of the program; false means that it died or left
+    by `os._exit`. ``light`` is the window with the fewest options, null where none was kept.
     """
 
     ranks: int = 1

@@ -9,19 +9,19 @@ from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 from typing import Any
 
-from bottleneck.harness.messages import Plan
+from bottleneck.harness.messages import RecordOptions
 
 
-def prepare_torch(plan: Plan) -> None:
-    """Sets what the plan names, and imports torch for it; ends the process with a reason where that cannot be had."""
-    if plan.device is None and plan.threads is None:
+def prepare_torch(options: RecordOptions) -> None:
+    """Sets what the options name, and imports torch for it; ends the process with a reason where that cannot be had."""
+    if options.device is None and options.threads is None:
         return
     import torch
 
-    if plan.threads is not None:
-        torch.set_num_threads(plan.threads)
-    if plan.device is not None:
-        torch.set_default_device(_present(plan.device))
+    if options.threads is not None:
+        torch.set_num_threads(options.threads)
+    if options.device is not None:
+        torch.set_default_device(_present(options.device))
 
 
 def _present(name: str) -> str:
@@ -38,27 +38,27 @@ def _present(name: str) -> str:
     return name
 
 
-def seeders(plan: Plan) -> dict[str, Callable[[Any], None]]:
+def seeders(seed: int | None) -> dict[str, Callable[[Any], None]]:
     """Functions to call once torch or numpy is loaded, by the module's name; Python's own generator is set at once."""
-    if plan.seed is None:
+    if seed is None:
         return {}
-    random.seed(plan.seed)
-    return {"torch": lambda torch: sow(plan, torch), "numpy": lambda numpy: _sow_numpy(plan, numpy)}
+    random.seed(seed)
+    return {"torch": lambda torch: sow(seed, torch), "numpy": lambda numpy: _sow_numpy(seed, numpy)}
 
 
-def sow(plan: Plan, torch: Any) -> None:
-    """Sets torch's generators, those of GPUs included, where the plan has a seed."""
-    if plan.seed is not None:
-        torch.manual_seed(plan.seed)
+def sow(seed: int | None, torch: Any) -> None:
+    """Sets torch's generators, those of GPUs included, unless the seed is null."""
+    if seed is not None:
+        torch.manual_seed(seed)
         if "numpy" in sys.modules:
-            _sow_numpy(plan, sys.modules["numpy"])
+            _sow_numpy(seed, sys.modules["numpy"])
 
 
-def _sow_numpy(plan: Plan, numpy: Any) -> None:
+def _sow_numpy(seed: int, numpy: Any) -> None:
     # Half loaded, where torch is imported while numpy is.
-    seed = getattr(getattr(numpy, "random", None), "seed", None)
-    if seed is not None and plan.seed is not None:
-        seed(plan.seed % 2**32)
+    sow_numpy = getattr(getattr(numpy, "random", None), "seed", None)
+    if sow_numpy is not None:
+        sow_numpy(seed % 2**32)
 
 
 # Holds the folders, parted as PATH is.

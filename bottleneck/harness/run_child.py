@@ -5,7 +5,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 
 from bottleneck.harness import forms, marks, program
@@ -22,22 +22,22 @@ _HAS_BLOCK = "the program records a block of its own; under `bottleneck run` bot
 
 
 # Makes the step that a plan with changes measures, and the seconds that applying the changes took.
-ChangedStep = Callable[[Plan, Sequence[str]], AbstractContextManager[tuple[Step, float]]]
+ChangedStep = Callable[[Plan], AbstractContextManager[tuple[Step, float]]]
 
 
 def run_child(plan_text: str, *arguments: str, changed_step: ChangedStep | None = None) -> None:
     """Runs the program; returns, raises and exits as the program does. ``changed_step`` serves plans with changes."""
-    plan = Plan.from_json(plan_text)
+    plan = Plan.from_words(plan_text, *arguments)
     prefer_roots()
     session = Session(plan)
     _leave_forks_quietly(session)
     marks.supervise(lambda: session.warn(_HAS_BLOCK))
     try:
-        if plan.changes:
+        if plan.options.changes:
             assert changed_step is not None, "a plan with changes needs the entry point of the experiment package"
-            _run_changed(session, arguments, changed_step)
+            _run_changed(session, changed_step)
         else:
-            _FORMS[plan.form](session, arguments)
+            _FORMS[plan.program.form](session)
     except SystemExit as leave:
         session.status = program.exit_status(leave.code)
         raise
@@ -49,12 +49,13 @@ def run_child(plan_text: str, *arguments: str, changed_step: ChangedStep | None 
         _unless_interrupted(lambda: _finish(session))
 
 
-def _run_script(session: Session, arguments: Sequence[str]) -> None:
+def _run_script(session: Session) -> None:
     script = Script(session)
     script.hook().install()
-    run = program.run_module if session.plan.module else program.run_file
+    ours = session.plan.program
+    run = program.run_module if ours.module else program.run_file
     try:
-        run(session.plan.target, arguments)
+        run(ours.target, ours.arguments)
     finally:
         if session.is_here and script.has_threads_to_wait_for:
             # Python waits for them next, and then calls this.
@@ -64,36 +65,38 @@ def _run_script(session: Session, arguments: Sequence[str]) -> None:
 
 
 def _prepare(session: Session) -> None:
-    TorchHook({**session.inductor.watchers(), **seeders(session.plan)}, {}).install()
-    prepare_torch(session.plan)
+    TorchHook({**session.inductor.watchers(), **seeders(session.plan.program.seed)}, {}).install()
+    prepare_torch(session.options)
 
 
-def _run_workload(session: Session, arguments: Sequence[str]) -> None:
+def _run_workload(session: Session) -> None:
     _prepare(session)
-    module = program.load_file(session.plan.target, arguments)
+    ours = session.plan.program
+    module = program.load_file(ours.target, ours.arguments)
     session.note(step_source="workload")
     started = time.perf_counter()
-    step = forms.workload_step(module, session.plan.settings)
-    doubling = forms.workload_doubling(module, session.plan.settings)
+    step = forms.workload_step(module, ours.settings)
+    doubling = forms.workload_doubling(module, ours.settings)
     measure(step, session, doubling and doubling.after(time.perf_counter() - started))
 
 
-def _run_model(session: Session, arguments: Sequence[str]) -> None:
+def _run_model(session: Session) -> None:
     _prepare(session)
-    module = program.load_file(session.plan.target, arguments)
+    ours = session.plan.program
+    module = program.load_file(ours.target, ours.arguments)
     session.note(step_source="model")
-    make_step = forms.training_step if session.plan.train else forms.inference_step
+    make_step = forms.training_step if ours.train else forms.inference_step
     measure(make_step(module), session)
 
 
-def _run_changed(session: Session, arguments: Sequence[str], changed_step: ChangedStep) -> None:
+def _run_changed(session: Session, changed_step: ChangedStep) -> None:
     _prepare(session)
-    with changed_step(session.plan, arguments) as (step, change_s):
-        session.note(step_source="model" if session.plan.form == "model" else "workload")
+    with changed_step(session.plan) as (step, change_s):
+        session.note(step_source="model" if session.plan.program.form == "model" else "workload")
         measure(step, session, change_s=change_s)
 
 
-_FORMS: dict[str, Callable[[Session, Sequence[str]], None]] = {
+_FORMS: dict[str, Callable[[Session], None]] = {
     "script": _run_script,
     "workload": _run_workload,
     "model": _run_model,

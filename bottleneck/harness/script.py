@@ -154,7 +154,7 @@ class Remainder:
 
 def keep_remainder(session: Session, remainder: Remainder) -> None:
     """Keeps the best that there is: profiled steps, else the one step that counted the events, else the start."""
-    complete, wanted = remainder.stopwatch.steps, session.plan.wanted_steps
+    complete, wanted = remainder.stopwatch.steps, session.options.wanted_steps
     if session.has_profiled_steps:
         session.warn_of_disturbance()
     elif remainder.window is not None and complete:
@@ -193,8 +193,8 @@ def keep_opening(session: Session, opening: Opening | None) -> None:
 
 def _enough(session: Session) -> str:
     """The number of steps after which the last phase has ended: opening, pilot, warm-up, timed, both windows."""
-    warmup = WARMUP_STEPS if session.plan.warmup is None else session.plan.warmup
-    windows = 2 * (1 + session.plan.wanted_steps) + 1
+    warmup = WARMUP_STEPS if session.options.warmup is None else session.options.warmup
+    windows = 2 * (1 + session.options.wanted_steps) + 1
     count = max(warmup, 3) + TIMED_STEPS + windows
     return f"{count} steps are enough for the full measurement"
 
@@ -219,7 +219,7 @@ class Windows:
         self._session = session
         self._handlers = handlers
         self._on_overflow = weakref.WeakMethod(on_overflow)
-        self.detail = detail_of(session.plan, DETAIL)
+        self.detail = detail_of(session.options, DETAIL)
         self.is_light = False
         self._attempts = 0
         self._bounds: Bounds | None = None
@@ -317,7 +317,7 @@ class Script:
     def __init__(self, session: Session) -> None:
         self._session = session
         self._torch: Any = None
-        self._boundaries = Boundaries(self._boundary, self._start_over, session.plan.step, session.setting.thread)
+        self._boundaries = Boundaries(self._boundary, self._start_over, session.options.step, session.setting.thread)
         self._handlers = SaveOnSignal(self.finish, DEADLY if session.setting.takes_signals else ())
         self._windows = Windows(session, self._handlers, self._cut_off)
         self._shared_window = SharedWindow(session.files.folder, session.files.rank, session.notes.ranks)
@@ -329,7 +329,7 @@ class Script:
     def hook(self) -> TorchHook:
         """Calls us when the program imports torch, and those parts of it that make steps or mind hooks."""
         after = {
-            **seeders(self._session.plan),
+            **seeders(self._session.plan.program.seed),
             "torch": self._on_import,
             "torch.utils.data.dataloader": lambda _: self._boundaries.watch_loaders(),
             **self._session.inductor.watchers(),
@@ -337,7 +337,7 @@ class Script:
         return TorchHook(after, {COMPILER: self._boundaries.watch_compiled, "torch._dynamo": self.on_compiler})
 
     def _on_import(self, torch: Any) -> None:
-        sow(self._session.plan, torch)
+        sow(self._session.plan.program.seed, torch)
         self.on_torch(torch)
         if threading.current_thread() is not threading.main_thread():
             with contextlib.suppress(Exception):  # then no step is profiled
@@ -351,7 +351,7 @@ class Script:
             self._boundaries.watch(torch)
             if self._session.setting.takes_signals:
                 make_wakeable()
-            self._opening = Opening(torch, detail_of(self._session.plan, self._session.setting.opening))
+            self._opening = Opening(torch, detail_of(self._session.options, self._session.setting.opening))
             self._opening.start()
             os.register_at_fork(before=weakly(self._cut_short))
         except Exception as exc:  # ours, in the middle of the program's import
@@ -423,7 +423,7 @@ class Script:
     def _pilot(self) -> None:
         """Ends the step that counts the events, which is also the trace of a program that ends too soon."""
         self._stopwatch.mark()
-        window, wanted = self._windows.stop(), self._session.plan.wanted_steps
+        window, wanted = self._windows.stop(), self._session.options.wanted_steps
         events = max(1, window.event_count())
         self._allowed_steps = min(wanted, EVENT_BUDGET // events - 1)
         self._session.note(**describe_torch(self._torch))
@@ -443,9 +443,9 @@ class Script:
         if self._shared_window.follows:
             self._follow()
             return
-        asked = self._session.plan.warmup
+        asked = self._session.options.warmup
         settled = _settled_steps(self._stopwatch) if asked is None else 0 if self._seen >= asked else None
-        if settled is not None and self._session.plan.counting:
+        if settled is not None and self._session.options.counting:
             self._boundaries.narrow()
             self._next = self._reopen
         elif settled is not None:
@@ -540,7 +540,7 @@ class Script:
     def _end(self) -> None:
         """Nothing more will be measured: the program goes on alone, or ends here where that is wanted."""
         self._retire()
-        if self._session.plan.stop:
+        if self._session.options.stop:
             self._exit()
 
     def _retire(self) -> None:
@@ -578,7 +578,7 @@ class Script:
 
     def _note_steps(self) -> None:
         self._session.note(steps_seen=self._seen)
-        wanted, met = self._session.plan.step, self._boundaries.met
+        wanted, met = self._session.options.step, self._boundaries.met
         if wanted is not None and not self._seen:
             instead = f"what was seen: {', '.join(met)}" if met else "neither optimizer nor module nor loader was seen"
             self._session.warn(f"no step called {wanted} was seen twice; {instead}")
@@ -614,7 +614,7 @@ class Script:
         if not self._windows.is_light:
             self._session.warn("one step makes more events than memory should hold: not all of it was recorded")
         self._retire()
-        if self._session.plan.stop:
+        if self._session.options.stop:
             # At the next boundary: here the program may be anywhere.
             self._boundaries.watch(self._torch)
             self._next = self._exit

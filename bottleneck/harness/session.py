@@ -57,7 +57,7 @@ class Session:
     """The notes grow as the measurement goes on and reach the disk at each stage, so that a crash leaves the rest."""
 
     def __init__(self, plan: Plan, setting: Setting = PROGRAM) -> None:
-        self.plan, self.setting = plan, setting
+        self.plan, self.options, self.setting = plan, plan.options, setting
         rank, ranks = rank_of(os.environ)
         self.files = RankFiles(Path(plan.folder), rank)
         self.notes = Notes(ranks=ranks)

@@ -178,16 +178,10 @@ def _kill(processes: "set[psutil.Process]") -> None:
     psutil.wait_procs(processes, timeout=_GONE_S)
 
 
-def child_command(plan: Plan, arguments: Sequence[str], entry: str = _RUN_CHILD) -> list[str]:
+def child_command(plan: Plan, entry: str = _RUN_CHILD) -> list[str]:
     """The command line of the process that is the user's program; ``entry`` is the function that runs it."""
-    return [
-        sys.executable,
-        *subprocess._args_from_interpreter_flags(),  # type: ignore[attr-defined]  # what multiprocessing uses
-        CHILD,
-        entry,
-        plan.to_json(),
-        *arguments,
-    ]
+    flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]  # what multiprocessing uses
+    return [sys.executable, *flags, CHILD, entry, *plan.words]
 
 
 def supervise(command: list[str], started: Callable[[Child], None]) -> End:
@@ -384,22 +378,14 @@ _LAUNCHER = Path(__file__).with_name("launcher.py")
 _RANKS = re.compile(r"[1-9][0-9]{0,5}|[a-z]\w*")
 
 
-def program_command(plan: Plan, arguments: Sequence[str]) -> list[str]:
+def program_command(plan: Plan) -> list[str]:
     """The command line of the process that is the user's program, or of torchrun with it as each rank."""
-    if plan.nproc_per_node is None:
-        return child_command(plan, arguments)
-    kind = "module" if plan.module else "script"
-    return [
-        sys.executable,
-        str(_LAUNCHER),
-        plan.nproc_per_node,
-        kind,
-        CHILD,
-        _RUN_CHILD,
-        plan.to_json(),
-        plan.target,
-        *arguments,
-    ]
+    ranks, program = plan.options.nproc_per_node, plan.program
+    if ranks is None:
+        return child_command(plan)
+    text, *arguments = plan.words
+    kind = "module" if program.module else "script"
+    return [sys.executable, str(_LAUNCHER), ranks, kind, CHILD, _RUN_CHILD, text, program.target, *arguments]
 
 
 def check_ranks(wanted: str | None, form: Form, target: str, environment: Mapping[str, str]) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Sequence, Set
 from pathlib import Path
 
 from bottleneck.errors import UsageError
+from bottleneck.harness.messages import Program
 from bottleneck.schema.recording import Form
 
 
@@ -23,10 +24,16 @@ def find_form(path: Path) -> Form:
     return "model" if {"model", "inputs"} <= _assigned_names(tree) and not _works(tree) else "script"
 
 
-def check_program(
-    target: str, settings: Sequence[str], arguments: Sequence[str] = (), *, train: bool, is_module: bool = False
-) -> tuple[Form, tuple[tuple[str, str], ...]]:
-    """The form of a program, and the name and text of each of its settings; UsageError where they do not go together.
+def make_program(
+    target: str,
+    arguments: Sequence[str] = (),
+    settings: Sequence[str] = (),
+    *,
+    train: bool = False,
+    seed: int | None = 0,
+    module: bool = False,
+) -> Program:
+    """The program of a file or a module, whose form is found; UsageError where its parts do not go together.
 
     ``settings`` are the NAME=VALUE texts of ``--set``, ``arguments`` stand after the target: only a script has any.
     """
@@ -35,7 +42,7 @@ def check_program(
             "nothing to run", fix="name a file: bottleneck run FILE, or a module: bottleneck run -m MODULE"
         )
     pairs = tuple(_split_setting(text) for text in settings)
-    form = "script" if is_module else find_form(Path(target))
+    form = "script" if module else find_form(Path(target))
     if arguments and form != "script":
         raise UsageError(
             f"{arguments[0]} stands after {target}, which is a {form} and has no arguments of its own",
@@ -48,7 +55,7 @@ def check_program(
             f"--train needs a file with `model` and `inputs`; {target} is a {form}",
             fix="leave --train out: a script or workload says itself what its step is",
         )
-    return form, pairs
+    return Program(target, tuple(arguments), form, pairs, train, seed, module)
 
 
 def _split_setting(text: str) -> tuple[str, str]:

@@ -24,7 +24,7 @@ from typing import Any
 
 from bottleneck.harness.lines import LineTracer, WithLines
 from bottleneck.harness.main_thread import run_in_main_thread
-from bottleneck.harness.messages import Plan
+from bottleneck.harness.messages import RecordOptions
 
 # Roughly 0.7 GB while it is held, 60-100 MB of JSON, 4 MB compressed.
 EVENT_BUDGET = 200_000
@@ -56,10 +56,10 @@ class Detail:
         return dataclasses.replace(self, shapes=False, stacks=False, memory=False, lines=False)
 
 
-def detail_of(plan: Plan, default: Detail) -> Detail:
+def detail_of(options: RecordOptions, default: Detail) -> Detail:
     """The detail that the user requested, with the default of the form for what they left open."""
-    wanted = {"shapes": plan.shapes, "stacks": plan.stacks, "memory": plan.memory}
-    default = dataclasses.replace(default, lines=plan.counting)
+    wanted = {"shapes": options.shapes, "stacks": options.stacks, "memory": options.memory}
+    default = dataclasses.replace(default, lines=options.counting)
     return dataclasses.replace(default, **{name: choice for name, choice in wanted.items() if choice is not None})
 
 

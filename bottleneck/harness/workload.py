@@ -29,11 +29,11 @@ def measure_extras(step: Step, torch: Any, session: Session, doubling: Doubling 
         session.note(option_costs=OptionCosts(reason=_RANKS), batch_test=doubling and BatchTest(None, reason=_RANKS))
         session.save()
         return
-    if session.plan.option_costs:
+    if session.options.option_costs:
         session.note(option_costs=run_option_costs(step, torch, (timing.median, profiled.median), kept))
         session.save()
-    if doubling is not None and session.plan.batch_test is not False:
-        is_asked = session.plan.batch_test is not None
+    if doubling is not None and session.options.batch_test is not False:
+        is_asked = session.options.batch_test is not None
         session.note(batch_test=run_batch_test(step, torch, doubling, timing.median, is_asked=is_asked))
         session.save()
 
@@ -59,7 +59,7 @@ def measure(step: Step, session: Session, doubling: Doubling | None = None, chan
     ``doubling`` makes the step at twice its batch size; null where it has none. ``change_s`` is how long applying
     changes to the step took.
     """
-    if session.plan.counting:
+    if session.options.counting:
         _count(step, session)
         return
     started = time.perf_counter()
@@ -67,9 +67,9 @@ def measure(step: Step, session: Session, doubling: Doubling | None = None, chan
     first_s = time.perf_counter() - started
     torch: Any = sys.modules.get("torch")
     # Until the times of the step settle, within bounds, or as often as the user requested.
-    warm_up(step, torch, None if session.plan.warmup is not None else _WARM_UP, session.plan.least_warmup)
+    warm_up(step, torch, None if session.options.warmup is not None else _WARM_UP, session.options.least_warmup)
     was_reset = reset_peak(torch)
-    session.time(_time(step, torch, session.plan.timed_s))
+    session.time(_time(step, torch, session.options.timed_s))
     session.note(setup_s=_setup_s(change_s + first_s, session))
     session.note(peak_memory=peak_memory(torch, was_reset=was_reset))
     if torch is None:
@@ -78,7 +78,7 @@ def measure(step: Step, session: Session, doubling: Doubling | None = None, chan
         session.note(**describe_torch(torch))
         session.save()
         _use_up_first_complaint(torch)
-        detail = detail_of(session.plan, DETAIL)
+        detail = detail_of(session.options, DETAIL)
         _profile(step, torch, session, detail)
         _profile_lightly(step, torch, session, detail)
         measure_extras(step, torch, session, doubling and doubling.after(first_s), detail)
@@ -86,7 +86,7 @@ def measure(step: Step, session: Session, doubling: Doubling | None = None, chan
 
 def _count(step: Step, session: Session) -> None:
     """Profiles steps for what they do, not for how long it takes; none is timed without the profiler."""
-    for _ in range(session.plan.least_warmup):
+    for _ in range(session.options.least_warmup):
         step()
     torch: Any = sys.modules.get("torch")
     if torch is None:
@@ -94,7 +94,7 @@ def _count(step: Step, session: Session) -> None:
         return
     session.note(**describe_torch(torch))
     _use_up_first_complaint(torch)
-    _profile(step, torch, session, detail_of(session.plan, DETAIL))
+    _profile(step, torch, session, detail_of(session.options, DETAIL))
 
 
 def _setup_s(start_s: float, session: Session) -> float | None:
@@ -153,9 +153,9 @@ def _profile_lightly(step: Step, torch: Any, session: Session, detail: Detail) -
 def _wanted_steps(session: Session) -> int:
     """The steps to profile; left to us, more of them where they are short, since a stall spoils more of those."""
     timing = session.notes.unprofiled
-    if session.plan.steps is not None or timing is None or not timing.median > 0:
-        return session.plan.wanted_steps
-    return max(session.plan.wanted_steps, min(math.ceil(PROFILED_US / timing.median), PROFILED_STEPS_AT_MOST))
+    if session.options.steps is not None or timing is None or not timing.median > 0:
+        return session.options.wanted_steps
+    return max(session.options.wanted_steps, min(math.ceil(PROFILED_US / timing.median), PROFILED_STEPS_AT_MOST))
 
 
 def _profile_steps(step: Step, torch: Any, steps: int, detail: Detail) -> tuple[Window | None, Stopwatch]:

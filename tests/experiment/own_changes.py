@@ -4,14 +4,15 @@ The program adds numbers for as long as its parameter says, so that a change can
 a test wants, and gives back tensors that a change can spoil.
 """
 
+import json
 import os
 import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from bottleneck.experiment.interventions.subject import Change, Missing, NotApplicable, Subject
-from bottleneck.experiment.program import Program
 from bottleneck.experiment.variants import serve
+from bottleneck.harness.messages import Program
 
 PROGRAM = """
 import os
@@ -108,4 +109,4 @@ CHANGES = {
 }
 
 if __name__ == "__main__":
-    serve(Program.from_json(sys.argv[1]), CHANGES)
+    serve(Program.from_values(json.loads(sys.argv[1])), sys.argv[2], CHANGES)

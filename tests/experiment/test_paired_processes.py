@@ -26,8 +26,9 @@ from bottleneck.experiment.paired_processes import (
     time_in_pairs,
     turns_of,
 )
-from bottleneck.experiment.program import Program, Side
+from bottleneck.experiment.program import Side
 from bottleneck.experiment.variants import Built
+from bottleneck.harness.messages import Program
 from bottleneck.schema.gate_result import Limit, TimeResult
 from bottleneck.schema.statistics import GATE_LOOKS
 
@@ -332,7 +333,7 @@ _HOLDER = """
 import sys
 from pathlib import Path
 from bottleneck.experiment.paired_processes import time_in_pairs
-from bottleneck.experiment.program import Program
+from bottleneck.harness.messages import Program
 from bottleneck.experiment.program import Side
 side = Side("this", Path(sys.argv[1]))
 time_in_pairs(Program("step.py"), side, side)

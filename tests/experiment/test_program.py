@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 
 from bottleneck.experiment.paired_processes import SideFailed, SideWorker
-from bottleneck.experiment.program import Program, Side, relative_to_root
+from bottleneck.experiment.program import Side, relative_to_root
 from bottleneck.experiment.worker import Refused, Worker
+from bottleneck.harness.messages import Program
 from bottleneck.harness.process_setup import Roots
 
 # Ends before torch would be imported, with the name of the side that its package lies on.

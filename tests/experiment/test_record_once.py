@@ -5,9 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from bottleneck.experiment.program import Program
 from bottleneck.experiment.record_once import Ceilings, ProgramFailed, Recorder
-from bottleneck.harness.messages import Notes, RecordOptions
+from bottleneck.harness.messages import Notes, Program, RecordOptions
 
 OPTIONS = RecordOptions(steps=1, warmup=0, batch_test=False, option_costs=False, timed_s=0.2)
 # It never imports torch: it is timed, not profiled, and its process starts at once.

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from bottleneck.errors import TraceError
 from bottleneck.experiment import sweep
-from bottleneck.experiment.program import Program
 from bottleneck.experiment.record_once import Ceilings
 from bottleneck.experiment.sweep import (
     MeasuredPoint,
@@ -29,7 +28,7 @@ from bottleneck.experiment.sweep import (
     take_turns,
 )
 from bottleneck.experiment.sweep_points import Configuration, Series
-from bottleneck.harness.messages import RecordOptions
+from bottleneck.harness.messages import Program, RecordOptions
 from bottleneck.schema.analysis import Interval
 from bottleneck.schema.measurements import Timing
 from bottleneck.schema.trials import Point, Roof, Sweep

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from bottleneck.errors import WorkloadError
-from bottleneck.experiment.program import Program
 from bottleneck.experiment.trial import Prediction, TrialEffort, TrialSetup, try_changes
 from bottleneck.experiment.variants import Built
+from bottleneck.harness.messages import Program
 from bottleneck.schema.analysis import Interval
 from bottleneck.schema.trials import Difference
 from tests.experiment import own_changes

@@ -1,6 +1,8 @@
 """The host within one process: batches that loaders make ready, what results are kept, and the loosest precision."""
 
+import json
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -8,8 +10,9 @@ import pytest
 
 from bottleneck.experiment.interventions.results import Results
 from bottleneck.experiment.interventions.subject import subject_of
-from bottleneck.experiment.program import Program, environment_of
+from bottleneck.experiment.program import environment_of
 from bottleneck.experiment.variants import VariantHost, answer, describe, load, loosest, prefetched, save
+from bottleneck.harness.messages import Program
 from tests.experiment.own_changes import CHANGES, PROGRAM
 
 torch = pytest.importorskip("torch")
@@ -64,7 +67,7 @@ def test_the_environment_of_changes_is_that_of_all() -> None:
 def test_a_program_names_itself_on_the_command_line_and_travels_whole() -> None:
     program = Program("model.py", ("a",), settings=(("batch_size", "4"),), train=True, seed=3)
     assert program.words == ("--set", "batch_size=4", "--train", "model.py", "a")
-    assert Program.from_json(program.to_json()) == program
+    assert Program.from_values(json.loads(json.dumps(asdict(program)))) == program
 
 
 def test_requests_are_answered_with_a_value_or_a_reason(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,7 +7,6 @@ import pytest
 
 from bottleneck.errors import WorkloadError
 from bottleneck.experiment import verify as module
-from bottleneck.experiment.program import Program
 from bottleneck.experiment.trial import Prediction, TrialSetup
 from bottleneck.experiment.verify import (
     ScoreEntry,
@@ -22,6 +21,7 @@ from bottleneck.experiment.verify import (
     tries_of,
     verify,
 )
+from bottleneck.harness.messages import Program
 from bottleneck.schema.analysis import Finding, Interval
 from bottleneck.schema.measurements import Ratio
 from bottleneck.schema.trials import Trial, Verification

@@ -11,8 +11,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from bottleneck.experiment.program import Program
 from bottleneck.experiment.worker import Refused, Worker
+from bottleneck.harness.messages import Program
 from tests.experiment import own_changes
 
 pytest.importorskip("torch")
@@ -121,7 +121,7 @@ _HOLDER = """
 import sys
 from pathlib import Path
 from bottleneck.experiment.worker import Worker
-from bottleneck.experiment.program import Program
+from bottleneck.harness.messages import Program
 with Worker(Program(sys.argv[1]), Path(sys.argv[2]), None, sys.argv[3:]) as worker:
     print(worker._child.process, flush=True)
     worker.build("original")

@@ -13,12 +13,13 @@ from bottleneck.compare.build import compare
 from bottleneck.compare.sides import ComparedSide
 from bottleneck.errors import WorkloadError
 from bottleneck.experiment import record_once
-from bottleneck.experiment.program import Program, Side
+from bottleneck.experiment.program import Side
 from bottleneck.experiment.worktree import Base
 from bottleneck.gate import run_gate
 from bottleneck.gate.count import count
 from bottleneck.gate.run_gate import GateRun
 from bottleneck.gate.settings import GateSettings
+from bottleneck.harness.messages import Program
 from bottleneck.pipeline import explain
 from bottleneck.schema.comparison import Comparison
 from bottleneck.schema.gate_result import TimeResult, WorkloadResult

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bottleneck.experiment.paired_processes import TimingEffort
-from bottleneck.experiment.program import Program, Side
+from bottleneck.experiment.program import Side
 from bottleneck.experiment.worktree import Base
 from bottleneck.gate.count_program import Counted
 from bottleneck.gate.judge import judge_counts
@@ -28,6 +28,7 @@ from bottleneck.gate.selftest import (
     slowdown,
 )
 from bottleneck.harness.forms import VARIABLE
+from bottleneck.harness.messages import Program
 from bottleneck.schema.counters import Counts, Fingerprint, Lock
 from bottleneck.schema.gate_result import CounterChange, GateSettings, Limit, TimeResult, TimeVerdict
 from bottleneck.schema.measurements import Ratio

@@ -7,7 +7,7 @@ import pytest
 from bottleneck.harness.finish import Ending, finish_recording, measured_spans, read_all_notes
 from bottleneck.harness.folder import RankFiles
 from bottleneck.harness.machine import usable_processors
-from bottleneck.harness.messages import Notes, Plan, rank_of, write_notes
+from bottleneck.harness.messages import Notes, Plan, Program, RecordOptions, rank_of, write_notes
 from bottleneck.schema.measurements import Timing
 from bottleneck.schema.recording import LightWindow, Recording, read_recording
 
@@ -32,17 +32,8 @@ def leave(folder: Path, rank: int, notes: Notes = MEASURED, trace: bytes | None 
 
 
 def finish(folder: Path) -> Recording:
-    plan = Plan(
-        folder=str(folder),
-        form="script",
-        target="train.py",
-        module=False,
-        settings=(),
-        train=False,
-        steps=None,
-        warmup=3,
-    )
-    recording = finish_recording(plan, read_all_notes(folder), Ending(("train.py",), 0, 0.0), None)
+    plan = Plan(str(folder), Program("train.py", form="script"), RecordOptions(warmup=3))
+    recording = finish_recording(plan, read_all_notes(folder), Ending(0, 0.0), None)
     assert read_recording(folder) == recording
     return recording
 

@@ -32,9 +32,9 @@ from tests.harness.test_folder import PLAN
 folder = Path("recording")
 plan = replace(PLAN, folder=str(folder))
 mark = claim(folder)
-mark.note(RunState(plan, ("train.py",), {{}}, 0.0, status=3))
+mark.note(RunState(plan, {{}}, 0.0, status=3))
 {setup}
-told = finish_and_report(plan, Ending(("train.py",), 3, 0.0), ReportSettings(print, {ceilings}))
+told = finish_and_report(plan, Ending(3, 0.0), ReportSettings(print, {ceilings}))
 print("told:", told.succeeded, told.is_finished, told.is_worth_keeping)
 mark.release(is_finished=told.is_finished)
 """

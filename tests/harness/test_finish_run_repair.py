@@ -159,12 +159,12 @@ def cut_off(folder: Path, state: RunState) -> None:
 def test_a_folder_from_elsewhere_is_finished_in_itself(tmp_path: Path) -> None:
     for name in ("moved", "elsewhere"):
         (tmp_path / name).mkdir()
-    cut_off(tmp_path / "moved", RunState(replace(PLAN, folder=str(tmp_path / "elsewhere")), ("x.py",), {"A": "b"}, 0.0))
+    cut_off(tmp_path / "moved", RunState(replace(PLAN, folder=str(tmp_path / "elsewhere")), {"A": "b"}, 0.0))
     leave(tmp_path / "moved", 1)
     repair(tmp_path / "moved", _no_waiting)
     assert list((tmp_path / "elsewhere").iterdir()) == []
     recording = read_recording(tmp_path / "moved")
-    assert (recording.command, recording.environment) == (("x.py",), {"A": "b"})
+    assert (recording.command, recording.environment) == (("train.py", "--x"), {"A": "b"})
 
 
 def test_a_recording_that_is_finished_on_another_machine_keeps_its_own_cpu(
@@ -200,7 +200,7 @@ def test_a_mark_that_leads_elsewhere_is_not_followed(tmp_path: Path) -> None:
 
 
 def test_a_repair_that_the_disk_does_not_take_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    cut_off(tmp_path, RunState(PLAN, (), {}, 0.0))
+    cut_off(tmp_path, RunState(PLAN, {}, 0.0))
 
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
@@ -219,7 +219,7 @@ def test_a_program_that_still_saves_is_waited_for(tmp_path: Path) -> None:
     saves = [sys.executable, "-c", "print('ready', flush=True); input()", str(tmp_path)]
     with subprocess.Popen(saves, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as saving:
         assert saving.stdout is not None and saving.stdout.readline() == "ready\n"
-        cut_off(tmp_path, RunState(PLAN, (), {}, 0.0, saving.pid))
+        cut_off(tmp_path, RunState(PLAN, {}, 0.0, saving.pid))
         waited: list[float] = []
 
         def wait(seconds: float) -> None:

@@ -21,7 +21,7 @@ from bottleneck.harness.folder import (
     program_name,
     read_run_state,
 )
-from bottleneck.harness.messages import Plan
+from bottleneck.harness.messages import Plan, Program, RecordOptions
 
 NAMES = (
     "recording.json",
@@ -76,7 +76,7 @@ def refusal(output: str | Path, *, force: bool = False) -> UsageError:
 def test_a_recording_is_called_by_the_stem_of_a_script_or_the_last_part_of_a_module(
     target: str, is_module: bool, name: str
 ) -> None:
-    assert program_name(target, is_module=is_module) == name
+    assert program_name(Program(target, module=is_module)) == name
 
 
 def test_folders_of_our_own_lie_in_one_and_are_numbered_by_program(here: Path) -> None:
@@ -340,16 +340,7 @@ def test_a_run_that_is_refused_leaves_the_folder_of_another_alone(here: Path) ->
     first.release()
 
 
-PLAN = Plan(
-    folder="out",
-    form="script",
-    target="train.py",
-    module=False,
-    settings=(("a", "1"),),
-    train=False,
-    steps=None,
-    warmup=3,
-)
+PLAN = Plan("out", Program("train.py", ("--x",), "script", (("a", "1"),)), RecordOptions(warmup=3))
 
 
 def test_a_folder_is_claimed_once_and_free_again_after_its_release(tmp_path: Path) -> None:
@@ -365,14 +356,14 @@ def test_a_folder_is_claimed_once_and_free_again_after_its_release(tmp_path: Pat
 
 
 def test_a_claim_ends_with_its_process_and_tells_what_it_did(tmp_path: Path) -> None:
-    state = RunState(replace(PLAN, folder=str(tmp_path)), ("train.py", "--x"), {"OMP_NUM_THREADS": "1"}, 0.25, 77)
+    state = RunState(replace(PLAN, folder=str(tmp_path)), {"OMP_NUM_THREADS": "1"}, 0.25, 77)
     code = f"""
 import os, pathlib
 from bottleneck.harness.folder import *
 from bottleneck.harness.messages import Plan
 folder, plan = pathlib.Path({str(tmp_path)!r}), Plan.from_json({state.plan.to_json()!r})
 ours = claim(folder)
-ours.note(RunState(plan, {state.command}, {state.environment}, 0.25, 77))
+ours.note(RunState(plan, {state.environment}, 0.25, 77))
 print(is_claimed(folder), flush=True)
 os.kill(os.getpid(), 9)
 """
@@ -386,9 +377,9 @@ def test_a_shorter_note_leaves_nothing_of_a_longer_one(tmp_path: Path) -> None:
     ours = claim(tmp_path)
     assert ours is not None
     plan = replace(PLAN, folder=str(tmp_path))
-    ours.note(RunState(plan, ("a" * 100,), {}, 0.0))
-    ours.note(RunState(plan, ("a",), {}, 0.0))
-    assert read_run_state(tmp_path) == RunState(plan, ("a",), {}, 0.0)
+    ours.note(RunState(plan, {"a": "b" * 100}, 0.0))
+    ours.note(RunState(plan, {}, 0.0))
+    assert read_run_state(tmp_path) == RunState(plan, {}, 0.0)
     ours.release()
 
 
@@ -396,7 +387,7 @@ def test_a_note_speaks_only_of_the_folder_that_it_lies_in(tmp_path: Path) -> Non
     (tmp_path / "old").mkdir()
     ours = claim(tmp_path / "old")
     assert ours is not None
-    ours.note(RunState(replace(PLAN, folder="/elsewhere"), (), {}, 0.0))
+    ours.note(RunState(replace(PLAN, folder="/elsewhere"), {}, 0.0))
     (tmp_path / "old").rename(tmp_path / "moved")
     found = read_run_state(tmp_path / "moved")
     assert found is not None and found.plan.folder == str(tmp_path / "moved")

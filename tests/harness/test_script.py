@@ -11,16 +11,17 @@ from typing import Any
 
 import pytest
 
+from bottleneck.harness import messages
 from bottleneck.harness import script as windows
 from bottleneck.harness import window as bounds
-from bottleneck.harness.messages import Plan
+from bottleneck.harness.messages import Plan, RecordOptions
 from bottleneck.harness.script import Script
 from bottleneck.harness.session import Session
 from bottleneck.harness.window import GUARD
 
 torch: Any = pytest.importorskip("torch")
 
-PLAN = Plan(folder=".", form="script", target="program.py", module=False, settings=(), train=False, steps=4, warmup=3)
+OPTIONS = RecordOptions(steps=4, warmup=3)
 
 
 class Program:
@@ -63,7 +64,8 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[
     programs: list[Program] = []
 
     def begin(**changes: Any) -> Program:
-        programs.append(Program(replace(PLAN, folder=str(tmp_path), **changes)))
+        program = messages.Program("program.py", form="script", seed=None)
+        programs.append(Program(Plan(str(tmp_path), program, replace(OPTIONS, **changes))))
         programs[-1].script.on_torch(torch)
         return programs[-1]
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from bottleneck.errors import UsageError
-from bottleneck.harness.messages import Plan
+from bottleneck.harness.messages import Plan, Program, RecordOptions
 from bottleneck.harness.supervise import Job, check_ranks, job_of, program_command
 from bottleneck.schema.recording import Form, read_recording
 from tests.harness.driver import driven, record
@@ -17,9 +17,7 @@ from tests.harness.driver import driven, record
 pytest.importorskip("torch")
 
 PROGRAM = Path(__file__).with_name("ddp.py")
-PLAN = Plan(
-    folder="/out", form="script", target="train.py", module=False, settings=(), train=False, steps=None, warmup=3
-)
+PLAN = Plan("/out", Program("train.py", ("x",), "script"), RecordOptions(warmup=3))
 
 
 def torchrun(folder: Path, *arguments: str, module: bool = False) -> subprocess.CompletedProcess[str]:
@@ -97,9 +95,9 @@ def test_ranks_need_torch_to_start_them(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_without_ranks_the_program_is_our_only_child() -> None:
-    assert "torchrun" not in " ".join(program_command(PLAN, ["x"]))
-    assert program_command(PLAN, ["x"])[-4].endswith("child.py")
-    launched = program_command(dataclasses.replace(PLAN, nproc_per_node="2"), ["x"])
+    assert "torchrun" not in " ".join(program_command(PLAN))
+    assert program_command(PLAN)[-4].endswith("child.py")
+    launched = program_command(dataclasses.replace(PLAN, options=RecordOptions(nproc_per_node="2")))
     assert launched[2:4] == ["2", "script"] and launched[-2:] == ["train.py", "x"]
 
 

@@ -4,7 +4,7 @@ from typing import Any, ClassVar
 import pytest
 
 from bottleneck.harness import window as capture
-from bottleneck.harness.messages import Plan
+from bottleneck.harness.messages import RecordOptions
 from bottleneck.harness.window import Detail, Guard, Window, detail_of
 
 
@@ -49,24 +49,10 @@ def guard(monkeypatch: pytest.MonkeyPatch) -> Guard:
     return guard
 
 
-def plan_with(**choices: bool) -> Plan:
-    return Plan(
-        folder=".",
-        form="script",
-        target="program.py",
-        module=False,
-        settings=(),
-        train=False,
-        steps=None,
-        warmup=1,
-        **choices,
-    )
-
-
 def test_the_user_decides_what_is_recorded_and_the_form_what_they_leave_open() -> None:
     default = Detail(shapes=True, stacks=True, memory=False)
-    assert detail_of(plan_with(), default) == default
-    chosen = detail_of(plan_with(shapes=False, memory=True), default)
+    assert detail_of(RecordOptions(), default) == default
+    chosen = detail_of(RecordOptions(shapes=False, memory=True), default)
     assert chosen == Detail(shapes=False, stacks=True, memory=True)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from bottleneck.harness import workload
-from bottleneck.harness.messages import Plan
+from bottleneck.harness.messages import Plan, Program, RecordOptions
 from bottleneck.harness.session import LONG_US, Session
 from bottleneck.harness.workload import measure
 from bottleneck.schema.measurements import Timing
@@ -18,18 +18,7 @@ torch: Any = pytest.importorskip("torch")
 
 @pytest.fixture
 def session(tmp_path: Path) -> Session:
-    plan = Plan(
-        folder=str(tmp_path),
-        form="workload",
-        target="program.py",
-        module=False,
-        settings=(),
-        train=False,
-        steps=4,
-        warmup=1,
-        timed_s=0.0,
-    )
-    return Session(plan)
+    return Session(Plan(str(tmp_path), Program("program.py"), RecordOptions(steps=4, warmup=1, timed_s=0.0)))
 
 
 def adding() -> Callable[[], None]:
@@ -47,7 +36,7 @@ def test_a_step_is_repeated_through_all_phases(session: Session) -> None:
 
 
 def test_a_step_is_timed_as_long_as_the_plan_says(session: Session) -> None:
-    longer = Session(replace(session.plan, timed_s=0.05))
+    longer = Session(replace(session.plan, options=replace(session.options, timed_s=0.05)))
     measure(adding(), longer)
     assert longer.notes.timed_ns is not None
     begins, ends = longer.notes.timed_ns
@@ -98,7 +87,7 @@ def test_a_second_window_records_ops_alone(session: Session) -> None:
 
 
 def test_nothing_is_recorded_twice_with_the_fewest_options(session: Session) -> None:
-    least = Session(replace(session.plan, shapes=False, stacks=False, memory=False))
+    least = Session(replace(session.plan, options=replace(session.options, shapes=False, stacks=False, memory=False)))
     measure(adding(), least)
     assert least.has_profiled_steps and least.notes.light is None
 

@@ -2,7 +2,7 @@
 
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -42,16 +42,17 @@ CHANGES: Mapping[str, Change] = {change.name: change for table in _TABLES for ch
 
 
 @contextmanager
-def changed_step(plan: Plan, arguments: Sequence[str]) -> Iterator[tuple[Step, float]]:
+def changed_step(plan: Plan) -> Iterator[tuple[Step, float]]:
     """The step with the plan's changes, and how many seconds applying them took.
 
     Ends the process with one line where a change says, at once or at the first call of the step, that it cannot be
     tried on this step or on this machine.
     """
     try:
-        subject = make_subject(plan.target, tuple(arguments), plan.form, plan.settings, train=plan.train)
+        program = plan.program
+        subject = make_subject(program.target, program.arguments, program.form, program.settings, train=program.train)
         started = time.perf_counter()
-        for name in plan.changes:
+        for name in plan.options.changes:
             subject = replace(subject, step=CHANGES[name].apply(subject))
         yield subject.step, time.perf_counter() - started
     except NotApplicable as state:

@@ -13,8 +13,8 @@ from bottleneck.experiment.interventions.mixed_precision import (
     use_tf32,
 )
 from bottleneck.experiment.interventions.subject import NotApplicable, Subject, subject_of
-from bottleneck.experiment.program import Program
 from bottleneck.experiment.variants import VariantHost
+from bottleneck.harness.messages import Program
 from tests.experiment.interventions.subjects import inference, training
 
 torch: Any = pytest.importorskip("torch")
