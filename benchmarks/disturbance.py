@@ -32,7 +32,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.pages import write_between_markers
-from bottleneck.commands.run import _monitor
+from bottleneck.harness.finish import SensorReading
 from bottleneck.harness.messages import Plan, RecordOptions
 from bottleneck.harness.supervise import Child, supervise
 from bottleneck.harness.target import make_program
@@ -137,15 +137,13 @@ def supervise_script(period_ms: int, folder: Path, arguments: Sequence[str]) -> 
     recording.mkdir()
     program = make_program(str(SCRIPT), arguments, seed=None)
     plan = Plan(str(recording), program, RecordOptions(warmup=_WARMUP))
-    monitor = _monitor(plan, period_ms / 1e3)
+    sampling = SensorReading(recording, period_ms / 1e3)
 
     def started(child: Child) -> None:
-        if monitor is not None:
-            monitor.start(child.process)
+        sampling.start(child.process)
 
     end = supervise([sys.executable, str(HELD_CHILD), *plan.words], started)
-    if monitor is not None:
-        monitor.stop()
+    sampling.stop()
     if end.status or not list(recording.glob(".partial.*")):
         sys.exit(end.status or "the measurement did not come to its end")
 

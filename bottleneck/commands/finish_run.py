@@ -19,10 +19,9 @@ from bottleneck.units import format_share
 if TYPE_CHECKING:
     from bottleneck.calibrate.calibration import Calibration
     from bottleneck.commands.report_options import Extent
-    from bottleneck.harness.finish import Ending, Follower
+    from bottleneck.harness.finish import Ending, Follower, SensorReading
     from bottleneck.harness.folder import FolderClaim, RunState
     from bottleneck.harness.messages import Notes, Plan
-    from bottleneck.harness.sensors import Monitor, Telemetry
     from bottleneck.harness.supervise import End
     from bottleneck.schema.recording import Recording
 
@@ -249,26 +248,6 @@ def say(text: str) -> None:
 _FORCED = "the program had to be killed: it did not end within ten seconds of being told to stop"
 
 
-class SensorReading:
-    """The sensors beside the program, or none; they are read until ``stop`` collects their readings."""
-
-    def __init__(self, monitor: "Monitor | None") -> None:
-        self._monitor = monitor
-        self._readings: Telemetry | None = None
-
-    def start(self, process: int) -> None:
-        """Begins to read beside this process."""
-        if self._monitor is not None:
-            self._monitor.start(process)
-
-    def stop(self) -> "Telemetry | None":
-        """Their readings; from now on they cost nothing."""
-        monitor, self._monitor = self._monitor, None
-        if monitor is not None:
-            self._readings = monitor.stop()
-        return self._readings
-
-
 @dataclass
 class Reporter:
     """Reports once, early if it can; ``result`` is null as long as there is no report.
@@ -278,7 +257,7 @@ class Reporter:
 
     plan: "Plan"
     ending: "Ending"
-    sampling: SensorReading
+    sampling: "SensorReading"
     result: FinishResult | None = None
     extent: "Extent" = "screen"
     is_quiet: bool = False

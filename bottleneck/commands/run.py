@@ -14,7 +14,6 @@ from bottleneck.commands.finish_run import (
     FinishResult,
     Reporter,
     ReportSettings,
-    SensorReading,
     finish_and_report,
     measured_ceilings,
     say,
@@ -31,11 +30,10 @@ from bottleneck.commands.report_options import (
 )
 
 if TYPE_CHECKING:
-    from bottleneck.harness.finish import Ending
+    from bottleneck.harness.finish import Ending, SensorReading
     from bottleneck.harness.folder import RecordingFolder
     from bottleneck.harness.messages import Plan, Program, RecordOptions
     from bottleneck.harness.rank_coordination import RankGroup
-    from bottleneck.harness.sensors import Monitor
     from bottleneck.harness.supervise import Job
 
 # What `--strict` makes of a failure of ours (design section 8).
@@ -188,15 +186,15 @@ def run(program: "Program", record: "RecordOptions", options: RunOptions) -> int
 
 def _run_as_rank(program: "Program", record: "RecordOptions", options: RunOptions, job: "Job") -> int:
     """As ``run``, for one rank of a job that a launcher of the user's started."""
-    from bottleneck.harness.finish import Ending
+    from bottleneck.harness.finish import Ending, SensorReading
     from bottleneck.harness.machine import busy_processors
 
     plan, group = make_rank_plan(program, record, options, job)
     # The sensors are those of the machine: one rank reads them for all.
-    monitor = _monitor(plan, options.telemetry_ms / 1e3) if job.rank == 0 else None
+    sampling = SensorReading(Path(plan.folder), options.telemetry_ms / 1e3 if job.rank == 0 else 0.0)
     with answered():
         ending = Ending(None, busy_processors())
-        status, result = run_rank(plan, ending, group, monitor, options.extent)
+        status, result = run_rank(plan, ending, group, sampling, options.extent)
     if not result.is_worth_keeping and options.output is None:
         from bottleneck.harness.folder import remove_made
 
@@ -205,7 +203,7 @@ def _run_as_rank(program: "Program", record: "RecordOptions", options: RunOption
 
 
 def _run(options: RunOptions, plan: "Plan", folder: "RecordingFolder") -> int:
-    from bottleneck.harness.finish import Ending, Follower
+    from bottleneck.harness.finish import Ending, Follower, SensorReading
     from bottleneck.harness.folder import RunState
     from bottleneck.harness.machine import busy_processors, count_memory_kills
     from bottleneck.harness.supervise import Child, MemoryKills, program_command, supervise
@@ -213,7 +211,7 @@ def _run(options: RunOptions, plan: "Plan", folder: "RecordingFolder") -> int:
     ending = Ending(None, busy_processors())
     state = RunState(plan, ending.environment, ending.busy_processors)
     state = replace(state, versions=ending.versions, processors=ending.processors)
-    sampling = SensorReading(_monitor(plan, options.telemetry_ms / 1e3))
+    sampling = SensorReading(Path(plan.folder), options.telemetry_ms / 1e3)
     reporter = Reporter(plan, ending, sampling, extent=options.extent)
     follower = Follower(Path(plan.folder), reporter.report_early)
     kills = MemoryKills(count_memory_kills())
@@ -236,16 +234,6 @@ def _run(options: RunOptions, plan: "Plan", folder: "RecordingFolder") -> int:
 
 def _exit_status(options: RunOptions, status: int, result: FinishResult) -> int:
     return _STRICT_STATUS if options.strict and status == 0 and not result.succeeded else status
-
-
-def _monitor(plan: "Plan", period_s: float) -> "Monitor | None":
-    from bottleneck.harness.finish import measured_spans
-    from bottleneck.harness.sensors import Monitor, SensorLog, make_samplers
-
-    if not period_s:
-        return None
-    log = SensorLog(lambda: measured_spans(Path(plan.folder)))
-    return Monitor(make_samplers(), period_s, log)
 
 
 def make_rank_plan(
@@ -271,7 +259,7 @@ def run_rank(
     plan: "Plan",
     ending: "Ending",
     group: "RankGroup",
-    monitor: "Monitor | None",
+    sampling: "SensorReading",
     extent: Extent = "screen",
 ) -> tuple[int, FinishResult]:
     """The exit status of this rank's program; the rank that leaves last finishes the recording and reports."""
@@ -281,13 +269,12 @@ def run_rank(
     follower = Follower(Path(plan.folder), lambda _: None)
 
     def accompany(child: Child) -> None:
-        if monitor is not None:
-            monitor.start(child.process)
+        sampling.start(child.process)
         follower.start(child)
 
     end = supervise(program_command(plan), accompany)
     follower.stop()
-    telemetry = monitor.stop() if monitor is not None else None
+    telemetry = sampling.stop()
     status = 0 if follower.is_forced else end.status
     words = describe_end(end, None, None)
     if end.signal is not None and not follower.is_forced:

@@ -8,11 +8,11 @@ from typing import Any, Literal
 
 from bottleneck.errors import WorkloadError
 from bottleneck.experiment.program import Side
-from bottleneck.harness.finish import Ending, finish_recording, measured_spans, read_all_notes
+from bottleneck.harness.finish import Ending, SensorReading, finish_recording, read_all_notes
 from bottleneck.harness.folder import RankFiles
 from bottleneck.harness.machine import available_bytes, busy_processors, count_memory_kills
 from bottleneck.harness.messages import TIMED_SECONDS, Notes, Plan, Program, RecordOptions
-from bottleneck.harness.sensors import Monitor, SensorLog, Telemetry, make_samplers
+from bottleneck.harness.sensors import Telemetry
 from bottleneck.harness.supervise import MemoryKills, QuietRun, child_command, describe_end, run_quietly
 from bottleneck.pipeline import examine, explain, finish
 from bottleneck.schema.evidence import Explanation
@@ -104,14 +104,11 @@ class Recorder:
 
     def _run(self, command: Sequence[str], folder: Path) -> tuple[QuietRun, Telemetry | None]:
         """The end of the command, and the readings of the sensors of GPU and host meanwhile; null without a period."""
-        log, environment = folder / LOG_FILE, dict(self.environment)
-        if not self.telemetry_s:
-            return run_quietly(command, log, environment, self.directory), None
-        monitor = Monitor(make_samplers(), self.telemetry_s, SensorLog(lambda: measured_spans(folder)))
+        sampling = SensorReading(folder, self.telemetry_s)
         try:
-            ran = run_quietly(command, log, environment, self.directory, monitor.start)
+            ran = run_quietly(command, folder / LOG_FILE, self.environment, self.directory, sampling.start)
         finally:
-            telemetry = monitor.stop()
+            telemetry = sampling.stop()
         return ran, telemetry
 
 

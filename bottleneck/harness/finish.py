@@ -23,7 +23,7 @@ from bottleneck.harness.machine import cpu_facts, usable_processors
 from bottleneck.harness.messages import Notes, Plan
 from bottleneck.harness.nvml import match_sensors
 from bottleneck.harness.rank_coordination import WINDOW_FILE, ranks_present
-from bottleneck.harness.sensors import Telemetry
+from bottleneck.harness.sensors import Monitor, SensorLog, Telemetry, make_samplers
 from bottleneck.harness.supervise import Child
 from bottleneck.schema.analysis import Caveat, Device
 from bottleneck.schema.recording import (
@@ -272,6 +272,27 @@ def _perturbation(notes: Notes) -> float | None:
     if notes.profiled is None or notes.unprofiled is None or not notes.unprofiled.median:
         return None
     return notes.profiled.median / notes.unprofiled.median
+
+
+class SensorReading:
+    """The sensors beside a program, read every ``period_s`` until ``stop`` collects the readings; never if it is 0."""
+
+    def __init__(self, folder: Path, period_s: float) -> None:
+        log = SensorLog(lambda: measured_spans(folder))
+        self._monitor = Monitor(make_samplers(), period_s, log) if period_s else None
+        self._readings: Telemetry | None = None
+
+    def start(self, process: int) -> None:
+        """Begins to read beside this process. Call it with the signals blocked that the threads must not take."""
+        if self._monitor is not None:
+            self._monitor.start(process)
+
+    def stop(self) -> Telemetry | None:
+        """Their readings; from now on they cost nothing."""
+        monitor, self._monitor = self._monitor, None
+        if monitor is not None:
+            self._readings = monitor.stop()
+        return self._readings
 
 
 # A look costs some microseconds.
