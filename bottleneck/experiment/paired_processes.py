@@ -5,8 +5,8 @@ import random
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
@@ -15,7 +15,7 @@ from bottleneck.errors import WorkloadError
 from bottleneck.experiment.program import Side, relative_to_root
 from bottleneck.experiment.turns import Clock, Pairing, TimedStep
 from bottleneck.experiment.variants import Built
-from bottleneck.experiment.worker import Refused, Worker
+from bottleneck.experiment.worker import Worker
 from bottleneck.harness.messages import Program
 from bottleneck.schema.gate_result import Limit, TimeResult
 from bottleneck.schema.statistics import (
@@ -27,6 +27,7 @@ from bottleneck.schema.statistics import (
     summarise_durations,
     take_batches,
 )
+from bottleneck.schema.trials import TrialVerdict
 
 Role = Literal["base", "candidate"]
 
@@ -61,29 +62,11 @@ class SideWorker(Worker):
         except OSError as error:
             raise SideFailed(role, side.label, f"no process could be started: {error}") from None
 
-    def start_making(self, name: str) -> None:
-        """Has the step made and warmed up; ``made`` waits for it."""
-        with self._named_by_side():
-            super().start_making(name)
-
-    def made(self) -> Built:
-        """The figures of the step that ``start_making`` made."""
-        with self._named_by_side():
-            return super().made()
-
-    def turn(self, name: str, steps: int, lead: int, usual_us: float) -> list[float]:
-        """Microseconds of each step of a turn."""
-        with self._named_by_side():
-            return super().turn(name, steps, lead, usual_us)
-
-    @contextmanager
-    def _named_by_side(self) -> Iterator[None]:
-        try:
-            yield
-        except Refused as refused:
-            if refused.verdict == "not applicable":
-                raise NoTurns(f"{self._label}: {refused.reason}") from None
-            raise SideFailed(self.role, self._label, refused.reason) from None
+    def refusal(self, verdict: TrialVerdict, reason: str) -> Exception:
+        """The exception that names the side."""
+        if verdict == "not applicable":
+            return NoTurns(f"{self._label}: {reason}")
+        return SideFailed(self.role, self._label, reason)
 
 
 # The scatter of a pair shrinks with its turns: sd .207, .097, .055 and .026 for 2, 4, 8 and 16 (gate statistics, 3.2).

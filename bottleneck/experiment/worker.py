@@ -110,6 +110,10 @@ class Worker:
         seconds = max(TURN_SECONDS_AT_LEAST, 100 * (steps + lead) * usual_us / 1e6)
         return cast("list[float]", self._ask(seconds, do="turn", name=name, steps=steps, lead=lead))
 
+    def refusal(self, verdict: TrialVerdict, reason: str) -> Exception:
+        """The exception that says so."""
+        return Refused(verdict, reason)
+
     def close(self, patience_s: float = _QUIT_S) -> None:
         """Ends the process and what it started: by asking, then by force."""
         with contextlib.suppress(OSError):
@@ -131,7 +135,7 @@ class Worker:
         reply = json.loads(self._line(time.monotonic() + seconds, seconds))
         if "value" in reply:
             return reply["value"]
-        raise Refused(reply["verdict"], reply["reason"])
+        raise self.refusal(reply["verdict"], reply["reason"])
 
     def _line(self, until: float, seconds: float) -> bytes:
         while b"\n" not in self._unread:
@@ -142,7 +146,7 @@ class Worker:
             if not part and (ready or has_ended):
                 raise self._death()
             if not part and time.monotonic() > until:
-                raise Refused("failed", f"it did not answer within {seconds:.0f} s")
+                raise self.refusal("failed", f"it did not answer within {seconds:.0f} s")
             self._unread += part
         line, _, self._unread = self._unread.partition(b"\n")
         return line
@@ -153,14 +157,14 @@ class Worker:
         except ConnectionResetError:
             return b""
 
-    def _death(self) -> Refused:
+    def _death(self) -> Exception:
         """The end of the process, in words."""
         if not self._child.end_tree(_QUIT_S):
-            return Refused("failed", "its process went silent")
+            return self.refusal("failed", "its process went silent")
         end = self._child.wait()
         how = f"ended with status {end.status}" if end.signal is None else f"was killed by {end.signal_name}"
         line = self._last_line()
-        return Refused("failed", f"its process {how}{f': {line}' if line else ''}")
+        return self.refusal("failed", f"its process {how}{f': {line}' if line else ''}")
 
     def _last_line(self) -> str:
         """The last line that it wrote."""

@@ -31,8 +31,8 @@ CLAIM_FILE, LOCK_FILE = ".run.json", ".run.lock"
 # Locked for a moment by ranks that share the folder.
 SHARED_LOCK_FILE = ".job.lock"
 
-# All that a recording ever writes into its folder.
-_OURS = (
+# What stands in the folder once all ranks are done.
+_FINISHED = (
     "recording.json",
     "analysis.json",
     "report.html",
@@ -40,6 +40,10 @@ _OURS = (
     "telemetry.csv",
     "trace.rank*.json.gz",
     "light.rank*.json.gz",
+)
+# All that a recording ever writes into its folder.
+_OURS = (
+    *_FINISHED,
     "compiled.rank*.json",
     "bottleneck-crash.txt",
     ".run.*",
@@ -294,9 +298,7 @@ class RecordingFolder:
     def _make_room(self) -> None:
         self._refuse_what_is_there(apart_from={SHARED_LOCK_FILE})
         if is_claimed(self.folder):
-            raise FolderTakenError(
-                f"another run is recording into {_shown(self.folder)}", fix="name another folder with -o DIR"
-            )
+            raise _in_use(self.folder)
         _remove_recording(self.folder, apart_from={SHARED_LOCK_FILE})
 
     def note(self, state: RunState) -> None:
@@ -396,11 +398,7 @@ class RecordingFolder:
                     (self.folder / name).unlink()
             self._claim = claim(self.folder)
             if self._claim is None:
-                raise FolderTakenError(
-                    f"another run is recording into {_shown(self.folder)}",
-                    why="two recordings in one folder would spoil each other",
-                    fix="wait for it to end, or name another folder with -o DIR",
-                )
+                raise _in_use(self.folder)
             # Another run may have come and gone in between.
             self._refuse_what_is_there(apart_from={CLAIM_FILE, LOCK_FILE})
             _remove_recording(self.folder, apart_from={CLAIM_FILE, LOCK_FILE})
@@ -409,11 +407,23 @@ class RecordingFolder:
 
     def _refuse_what_is_there(self, apart_from: Set[str] = frozenset()) -> None:
         if not self._force and any(path.name not in apart_from for path in self.folder.iterdir()):
-            raise FolderTakenError(
-                f"{_shown(self.folder)} is not empty",
-                why="a recording never overwrites what it finds",
-                fix="name another folder with -o, or pass --force",
-            )
+            raise _not_empty(self.folder)
+
+
+def _not_empty(folder: Path) -> FolderTakenError:
+    return FolderTakenError(
+        f"{_shown(folder)} is not empty",
+        why="a recording never overwrites what it finds",
+        fix="name another folder with -o, or pass --force",
+    )
+
+
+def _in_use(folder: Path) -> FolderTakenError:
+    return FolderTakenError(
+        f"another run is recording into {_shown(folder)}",
+        why="two recordings in one folder would spoil each other",
+        fix="wait for it to end, or name another folder with -o DIR",
+    )
 
 
 def remove_made(folder: Path) -> None:
@@ -480,16 +490,6 @@ def _shown(path: Path) -> str:
 
 # What a rank writes while it measures.
 _OF_RANK = re.compile(r"(?:\.notes|\.partial\.(?:trace|light)|\.fresh\.trace|compiled)\.rank(\d+)\..*")
-# What stands in the folder once all ranks are done.
-_FINISHED = (
-    "recording.json",
-    "analysis.json",
-    "report.html",
-    "roofline.png",
-    "telemetry.csv",
-    "trace.rank*.json.gz",
-    "light.rank*.json.gz",
-)
 
 
 class BlockFolder(RecordingFolder):
@@ -510,17 +510,13 @@ class BlockFolder(RecordingFolder):
             if self._force:
                 self._remove_old()
             elif any(not self._is_of_others(path) for path in self.folder.iterdir()):
-                raise FolderTakenError(
-                    f"{self.folder} is not empty",
-                    why="a recording never overwrites what it finds",
-                    fix="name another folder, or pass --force",
-                )
+                raise _not_empty(self.folder)
             if self._rank == 0:
-                self._occupy()
+                self._claim = claim(self.folder)
+                if self._claim is None:
+                    raise _in_use(self.folder)
         except OSError as exc:
-            raise UsageError(
-                f"cannot write to the folder {self.folder}", why=exc.strerror or str(exc), fix="name another folder"
-            ) from exc
+            raise _cannot("write to", self.folder, exc) from exc
         return self.folder
 
     def release(self, *, is_finished: bool = True) -> None:
@@ -550,12 +546,3 @@ class BlockFolder(RecordingFolder):
             for pattern in _FINISHED:
                 for path in self.folder.glob(pattern):
                     path.unlink()
-
-    def _occupy(self) -> None:
-        self._claim = claim(self.folder)
-        if self._claim is None:
-            raise FolderTakenError(
-                f"another run is recording into {self.folder}",
-                why="two recordings in one folder would spoil each other",
-                fix="wait for it to end, or name another folder",
-            )
