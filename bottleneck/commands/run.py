@@ -33,8 +33,7 @@ if TYPE_CHECKING:
     from bottleneck.harness.finish import Ending, SensorReading
     from bottleneck.harness.folder import RecordingFolder
     from bottleneck.harness.messages import Plan, Program, RecordOptions
-    from bottleneck.harness.rank_coordination import RankGroup
-    from bottleneck.harness.supervise import Job
+    from bottleneck.harness.rank_coordination import Job, RankGroup
 
 # What `--strict` makes of a failure of ours (design section 8).
 _STRICT_STATUS = 4
@@ -166,7 +165,7 @@ def run_command(
 
 def run(program: "Program", record: "RecordOptions", options: RunOptions) -> int:
     """The exit status of the program; UsageError before it starts when the options make no sense."""
-    from bottleneck.harness.supervise import check_ranks, job_of
+    from bottleneck.harness.rank_coordination import check_ranks, job_of
 
     check_ranks(record.nproc_per_node, program.form, program.target, os.environ)
     job = job_of(os.environ) if record.nproc_per_node is None else None

@@ -8,19 +8,72 @@ others waiting in a collective. The lowest rank decides when the steps have sett
 little ahead. No rank can pass it unawares: none ends a step whose collectives rank 0 has not reached.
 """
 
+import importlib.util
 import json
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from bottleneck.errors import UsageError
 from bottleneck.harness.folder import exclusive, is_locked, try_lock
-from bottleneck.harness.supervise import Job
+from bottleneck.harness.messages import rank_of
+from bottleneck.schema.recording import Form
 
 if TYPE_CHECKING:
     from filelock import FileLock
+
+# A number, or a word for which torchrun counts devices: gpu, cpu, auto, xpu or that of another backend.
+_RANKS = re.compile(r"[1-9][0-9]{0,5}|[a-z]\w*")
+
+
+def check_ranks(wanted: str | None, form: Form, target: str, environment: Mapping[str, str]) -> None:
+    """UsageError where the ranks that are asked for cannot be started, or the program cannot be run by several."""
+    if wanted is not None and not _RANKS.fullmatch(wanted):
+        raise UsageError(
+            f"--nproc-per-node {wanted} is no number of ranks", fix="write --nproc-per-node 2, or auto, gpu or cpu"
+        )
+    if wanted is not None and importlib.util.find_spec("torch") is None:
+        raise UsageError(
+            "--nproc-per-node needs torch, which is not installed here",
+            why="torchrun, which is part of it, starts the ranks",
+            fix="pip install torch, or leave --nproc-per-node out",
+        )
+    if form != "script" and (wanted is not None or job_of(environment) is not None):
+        raise UsageError(
+            f"{target} is a {form}, which runs in one process",
+            why="each rank would repeat its step as often as it sees fit, and the collectives would wait for ever",
+            fix="run a script that makes its own process group and steps through its loop",
+        )
+
+
+@dataclass(frozen=True)
+class Job:
+    """One rank among those that a launcher of the user's started: its number, how many there are, and what names them.
+
+    ``name`` is the same for all ranks of the job and, as far as the launcher tells, for no other.
+    """
+
+    rank: int
+    ranks: int
+    name: str
+
+
+# Variables that together name the job, of torchrun and of Slurm.
+_NAMES = (("TORCHELASTIC_RUN_ID", "MASTER_ADDR", "MASTER_PORT"), ("SLURM_JOB_ID", "SLURM_STEP_ID"))
+
+
+def job_of(environment: Mapping[str, str]) -> Job | None:
+    """The job that this process is a rank of; null where it is on its own."""
+    rank, ranks = rank_of(environment)
+    if not rank < ranks or ranks < 2:
+        return None
+    names = _NAMES[0 if environment.get("RANK", "").isdecimal() else 1]
+    told = [environment[name] for name in names if environment.get(name)]
+    return Job(rank, ranks, "-".join(re.sub(r"\W+", "-", each) for each in told))
+
 
 JOB_FILE = ".job.json"
 RANK_FILES, RANK_LOCKS = ".job.rank*.json", ".job.rank*.lock"

@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 
 from bottleneck.errors import UsageError
-from bottleneck.harness.rank_coordination import PATIENCE_S, PollClock, RankGroup, ranks_present
-from bottleneck.harness.supervise import Job
+from bottleneck.harness.rank_coordination import PATIENCE_S, Job, PollClock, RankGroup, ranks_present
 
 
 class Time:

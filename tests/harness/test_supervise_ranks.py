@@ -10,7 +10,8 @@ import pytest
 
 from bottleneck.errors import UsageError
 from bottleneck.harness.messages import Plan, Program, RecordOptions
-from bottleneck.harness.supervise import Job, check_ranks, job_of, program_command
+from bottleneck.harness.rank_coordination import Job, check_ranks, job_of
+from bottleneck.harness.supervise import program_command
 from bottleneck.schema.recording import Form, read_recording
 from tests.harness.driver import driven, record
 
