@@ -175,7 +175,7 @@ def test_a_recording_that_is_finished_on_another_machine_keeps_its_own_cpu(
     there = {"cpu": "EPYC Recorded 25 1 1", "python": "3.10.1"}
     for folder, versions in (("there", there), ("here", None)):
         (tmp_path / folder).mkdir()
-        state = RunState(PLAN, ("x.py",), {}, 0.0, versions=versions, processors=96)
+        state = RunState(PLAN, {}, 0.0, versions=versions, processors=96)
         cut_off(tmp_path / folder, state)
         repair(tmp_path / folder, _no_waiting)
     recording = read_recording(tmp_path / "there")
