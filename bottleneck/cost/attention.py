@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from bottleneck.cost.call import Cost, Formula, OpCall, Tensor, Unmodelled
-from bottleneck.cost.traffic import stream
+from bottleneck.cost.call import Cost, Formula, OpCall, Tensor, Unmodelled, recorded
+from bottleneck.cost.traffic import op_names, stream
 
 
 @dataclass(frozen=True)
@@ -104,13 +104,7 @@ BACKWARD = {
 FAMILY = "attention"
 
 # Ops that only call others: products, softmax and dropout, each with a cost of its own.
-COMPOSITES = frozenset(
-    {
-        "aten::_native_multi_head_attention",
-        "aten::_scaled_dot_product_attention_math",
-        "aten::_transformer_encoder_layer_fwd",
-    }
-)
+COMPOSITES = op_names("_native_multi_head_attention _scaled_dot_product_attention_math _transformer_encoder_layer_fwd")
 
 # Operations of the vector units per pair: scale, running maximum, subtraction, sum; and dropout's random bits (Philox).
 _VECTOR_FLOPS = 4.0
@@ -168,9 +162,7 @@ def _mask(call: OpCall, layout: AttentionLayout) -> tuple[bool, bool]:
     if layout.mask_type:
         raise Unmodelled("the kind of attention mask was not recorded")
     causal = None if layout.causal is None else call.flag(layout.causal)
-    if causal is None:
-        raise Unmodelled("is_causal was not recorded")
-    return causal, layout.bottom_right
+    return recorded(causal, "is_causal was not recorded"), layout.bottom_right
 
 
 def _band(call: OpCall, layout: AttentionLayout, queries: float, keys: float) -> tuple[float | None, float]:

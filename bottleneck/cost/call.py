@@ -5,6 +5,7 @@ import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 from bottleneck.units import ITEM_BYTES, SHORT_DTYPE
 
@@ -88,6 +89,16 @@ class Unmodelled(Exception):  # noqa: N818 - a value of the cost stage that ends
     """This call has no modelled cost; the message is the reason that the report shows."""
 
 
+Known = TypeVar("Known")
+
+
+def recorded(value: Known | None, why_not: str) -> Known:
+    """The value; raises Unmodelled for this reason where there is none."""
+    if value is None:
+        raise Unmodelled(why_not)
+    return value
+
+
 @dataclass(frozen=True)
 class OpCall:
     """One op call: name and arguments in the order of the op's schema.
@@ -163,10 +174,7 @@ class OpCall:
 
     def result_size(self, position: int) -> tuple[int, ...]:
         """The size of the result as an argument gives it; raises Unmodelled when it was not recorded."""
-        size = self.integers(position)
-        if size is None:
-            raise Unmodelled("the size of the result was not recorded")
-        return size
+        return recorded(self.integers(position), "the size of the result was not recorded")
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,8 @@ import math
 from dataclasses import dataclass, replace
 from functools import partial
 
-from bottleneck.cost.call import Cost, Formula, OpCall, Tensor, Unmodelled
-from bottleneck.cost.traffic import math_dtype
+from bottleneck.cost.call import Cost, Formula, OpCall, Tensor, Unmodelled, recorded
+from bottleneck.cost.traffic import math_dtype, named
 
 
 @dataclass(frozen=True)
@@ -72,68 +72,48 @@ _TRANSPOSE_BACKWARD = replace(_INPUT_FIRST, always_transposed=True)
 _TRANSPOSE_FOR_WEIGHT = replace(_FOR_WEIGHT, always_transposed=True)
 
 FORWARD = {
-    "aten::conv1d": _PLAIN,
-    "aten::conv2d": _PLAIN,
-    "aten::conv3d": _PLAIN,
-    "aten::conv_transpose1d": _TRANSPOSE,
-    "aten::conv_transpose2d": _TRANSPOSE,
-    "aten::conv_transpose3d": _TRANSPOSE,
-    "aten::convolution": _GENERAL,
-    "aten::_convolution": _GENERAL,
-    "aten::convolution_overrideable": _GENERAL,
-    "aten::cudnn_convolution": _CUDNN,
-    "aten::cudnn_convolution_relu": _PLAIN,
-    "aten::cudnn_convolution_add_relu": _FUSED_ADD,
-    "aten::cudnn_convolution_transpose": _CUDNN_TRANSPOSE,
-    "aten::cudnn_convolution_transpose_backward_input": _CUDNN,
-    "aten::miopen_convolution": _MIOPEN,
-    "aten::miopen_convolution_relu": _PLAIN,
-    "aten::miopen_convolution_add_relu": _FUSED_ADD,
-    "aten::miopen_depthwise_convolution": _MIOPEN,
-    "aten::miopen_convolution_transpose": _MIOPEN_TRANSPOSE,
-    "aten::mkldnn_convolution": _MIOPEN,
-    "aten::_nnpack_spatial_convolution": _NNPACK,
-    "aten::_conv_depthwise2d": _KERNEL_SIZE_DILATED,
-    "aten::conv_depthwise3d": _KERNEL_SIZE_DILATED,
-    "aten::slow_conv_transpose2d": _SLOW_TRANSPOSE,
-    "aten::slow_conv_transpose3d": _SLOW_TRANSPOSE,
+    **named(
+        {
+            "conv1d conv2d conv3d cudnn_convolution_relu miopen_convolution_relu": _PLAIN,
+            "conv_transpose1d conv_transpose2d conv_transpose3d": _TRANSPOSE,
+            "convolution _convolution convolution_overrideable": _GENERAL,
+            "cudnn_convolution cudnn_convolution_transpose_backward_input": _CUDNN,
+            "cudnn_convolution_add_relu miopen_convolution_add_relu": _FUSED_ADD,
+            "cudnn_convolution_transpose": _CUDNN_TRANSPOSE,
+            "miopen_convolution miopen_depthwise_convolution mkldnn_convolution": _MIOPEN,
+            "miopen_convolution_transpose": _MIOPEN_TRANSPOSE,
+            "_nnpack_spatial_convolution": _NNPACK,
+            "_conv_depthwise2d conv_depthwise3d": _KERNEL_SIZE_DILATED,
+            "slow_conv_transpose2d slow_conv_transpose3d": _SLOW_TRANSPOSE,
+        }
+    ),
     "mkldnn::_convolution_pointwise": _MIOPEN,
     "mkldnn::_convolution_pointwise_": _BINARY_IN_PLACE,
     "mkldnn::_convolution_transpose_pointwise": _MIOPEN_TRANSPOSE,
 }
 # Ops that write every window as a column of a matrix first (im2col).
-UNFOLDED = {
-    "aten::thnn_conv2d": _KERNEL_SIZE,
-    "aten::_slow_conv2d_forward": _KERNEL_SIZE,
-    "aten::slow_conv3d": _KERNEL_SIZE,
-    "aten::slow_conv3d_forward": _KERNEL_SIZE,
-    "aten::slow_conv_dilated2d": _KERNEL_SIZE_DILATED,
-    "aten::slow_conv_dilated3d": _KERNEL_SIZE_DILATED,
-}
-BACKWARD = {
-    "aten::convolution_backward": BackwardLayout(grad=0, inputs=1, weight=2, transposed_at=7),
-    "aten::convolution_backward_overrideable": BackwardLayout(grad=0, inputs=1, weight=2, transposed_at=6),
-    "aten::_slow_conv2d_backward": _GRAD_FIRST,
-    "aten::thnn_conv2d_backward": _GRAD_FIRST,
-    "aten::slow_conv_dilated2d_backward": _GRAD_FIRST,
-    "aten::slow_conv_dilated3d_backward": _GRAD_FIRST,
-    "aten::cudnn_convolution_backward": _INPUT_FIRST,
-    "aten::cudnn_convolution_backward_input": _FOR_INPUT,
-    "aten::cudnn_convolution_backward_weight": _FOR_WEIGHT,
-    "aten::cudnn_convolution_transpose_backward": _TRANSPOSE_BACKWARD,
-    "aten::cudnn_convolution_transpose_backward_weight": _TRANSPOSE_FOR_WEIGHT,
-    "aten::miopen_convolution_backward": _INPUT_FIRST,
-    "aten::miopen_convolution_backward_input": _FOR_INPUT,
-    "aten::miopen_convolution_backward_weight": _FOR_WEIGHT,
-    "aten::miopen_convolution_transpose_backward": _TRANSPOSE_BACKWARD,
-    "aten::miopen_convolution_transpose_backward_weight": _TRANSPOSE_FOR_WEIGHT,
-    "aten::miopen_depthwise_convolution_backward": _INPUT_FIRST,
-    "aten::miopen_depthwise_convolution_backward_input": _FOR_INPUT,
-    "aten::miopen_depthwise_convolution_backward_weight": _FOR_WEIGHT,
-    "aten::mkldnn_convolution_backward": _INPUT_FIRST,
-    "aten::mkldnn_convolution_backward_input": _FOR_INPUT,
-    "aten::mkldnn_convolution_backward_weights": _FOR_WEIGHT,
-}
+UNFOLDED = named(
+    {
+        "thnn_conv2d _slow_conv2d_forward slow_conv3d slow_conv3d_forward": _KERNEL_SIZE,
+        "slow_conv_dilated2d slow_conv_dilated3d": _KERNEL_SIZE_DILATED,
+    }
+)
+_LIBRARIES = ("cudnn_convolution", "miopen_convolution", "miopen_depthwise_convolution", "mkldnn_convolution")
+BACKWARD = named(
+    {
+        "convolution_backward": replace(_GRAD_FIRST, transposed_at=7),
+        "convolution_backward_overrideable": replace(_GRAD_FIRST, transposed_at=6),
+        "_slow_conv2d_backward thnn_conv2d_backward": _GRAD_FIRST,
+        "slow_conv_dilated2d_backward slow_conv_dilated3d_backward": _GRAD_FIRST,
+        " ".join(f"{library}_backward" for library in _LIBRARIES): _INPUT_FIRST,
+        " ".join(f"{library}_backward_input" for library in _LIBRARIES): _FOR_INPUT,
+        " ".join(f"{library}_backward_weight" for library in _LIBRARIES[:-1]): _FOR_WEIGHT,
+        "mkldnn_convolution_backward_weights": _FOR_WEIGHT,
+        "cudnn_convolution_transpose_backward miopen_convolution_transpose_backward": _TRANSPOSE_BACKWARD,
+        "cudnn_convolution_transpose_backward_weight": _TRANSPOSE_FOR_WEIGHT,
+        "miopen_convolution_transpose_backward_weight": _TRANSPOSE_FOR_WEIGHT,
+    }
+)
 
 
 FAMILY = "convolution"
@@ -234,8 +214,7 @@ def _out_shape(call: OpCall, layout: ForwardLayout, inputs: Tensor, weight: Tens
         sizes = [(size - r - 1) // st + 1 for size, r, st in zip(padded, reach, stride, strict=True)]
         return (inputs.shape[0], weight.shape[0], *sizes)
     groups = 1 if layout.groups is None else call.integer(layout.groups)
-    if groups is None:
-        raise Unmodelled("the groups of the transposed convolution were not recorded")
+    groups = recorded(groups, "the groups of the transposed convolution were not recorded")
     extra = _per_dimension(call, layout.output_padding, dimensions, 0)
     spread = [(size - 1) * st - 2 * p for size, st, p in zip(inputs.shape[2:], stride, padding, strict=True)]
     sizes = [wide + r + more + 1 for wide, r, more in zip(spread, reach, extra, strict=True)]
@@ -282,9 +261,8 @@ def _backward(layout: BackwardLayout, call: OpCall) -> Cost:
 
     The output's gradient counts once at the low end, once for each gradient at the high end.
     """
-    makes = layout.makes or call.flags(len(call.arguments) - 1)
-    if makes is None:
-        raise Unmodelled("which gradients the call makes was not recorded")
+    flags = layout.makes or call.flags(len(call.arguments) - 1)
+    makes = recorded(flags, "which gradients the call makes was not recorded")
     grad = call.tensor(layout.grad)
     weight = _tensor_or_size(call, layout.weight, grad)
     inputs = _batched(_tensor_or_size(call, layout.inputs, grad), weight)

@@ -1,9 +1,10 @@
 """Costs of ops that write without reading: constants, ranges and random numbers."""
 
 import math
+from functools import partial
 
-from bottleneck.cost.call import Cost, Formula, Formulas, OpCall, Tensor, Unmodelled
-from bottleneck.cost.traffic import dtype_argument, named, stream
+from bottleneck.cost.call import Cost, Formulas, OpCall, Tensor, Unmodelled, recorded
+from bottleneck.cost.traffic import Streams, dtype_argument, named, stream
 
 FILL, RANDOM = "fill", "random"
 
@@ -14,11 +15,6 @@ RANDOM_FLOPS = 10.0
 _FACTORY_OPTIONS = 4
 
 
-def _fill(call: OpCall) -> Cost:
-    """fill_(x, value), zero_(x): x written."""
-    return stream(FILL, call.tensor(0))
-
-
 def _randomize(call: OpCall) -> Cost:
     """normal_(x, …), bernoulli_(x, p) …: x written, and read where p is a tensor."""
     x, probability = call.tensor(0), call.optional_tensor(1)
@@ -26,34 +22,18 @@ def _randomize(call: OpCall) -> Cost:
     return stream(RANDOM, x, *read, vector_flops=RANDOM_FLOPS * x.numel)
 
 
-def _bernoulli(call: OpCall) -> Cost:
-    """bernoulli(p): the probabilities read, as many draws written."""
-    p = call.tensor(0)
-    return stream(RANDOM, p, Tensor(p.shape, p.dtype), vector_flops=RANDOM_FLOPS * p.numel)
+def _like(family: str, dtype_position: int, call: OpCall) -> Cost:
+    """The cost of zeros_like(x, dtype) and similar ops: a tensor shaped like x written."""
+    x = call.tensor(0)
+    return _written(family, Tensor(x.shape, dtype_argument(call, dtype_position, x.dtype)))
 
 
-def _like(family: str, dtype_position: int) -> Formula:
-    """The formula of zeros_like(x, dtype) and similar ops: a tensor shaped like x written."""
-
-    def formula(call: OpCall) -> Cost:
-        x = call.tensor(0)
-        return _written(family, Tensor(x.shape, dtype_argument(call, dtype_position, x.dtype)))
-
-    return formula
-
-
-def _sized(family: str, size_position: int, default: str = "float") -> Formula:
-    """The formula of zeros(size, dtype) and similar ops, whose size is among the recorded scalars."""
-
-    def formula(call: OpCall) -> Cost:
-        tensors = [tensor for tensor in call.tensors() if tensor.numel]
-        if tensors and size_position == 0:
-            return _written(family, tensors[-1])
-        return _written(
-            family, Tensor(call.result_size(size_position), dtype_argument(call, size_position + 1, default))
-        )
-
-    return formula
+def _sized(family: str, size_position: int, default: str, call: OpCall) -> Cost:
+    """The cost of zeros(size, dtype) and similar ops, whose size is among the recorded scalars."""
+    tensors = [tensor for tensor in call.tensors() if tensor.numel]
+    if tensors and size_position == 0:
+        return _written(family, tensors[-1])
+    return _written(family, Tensor(call.result_size(size_position), dtype_argument(call, size_position + 1, default)))
 
 
 def _full(call: OpCall) -> Cost:
@@ -113,16 +93,10 @@ def _eye(call: OpCall) -> Cost:
     return _written(FILL, Tensor((rows, columns), dtype_argument(call, 1 if square else 2, "float")))
 
 
-def _counted(family: str, count_position: int, default: str) -> Formula:
-    """The formula of linspace(start, end, steps) and randperm(n): as many elements as one argument gives."""
-
-    def formula(call: OpCall) -> Cost:
-        count = call.integer(count_position)
-        if count is None:
-            raise Unmodelled("the size of the result was not recorded")
-        return _written(family, Tensor((count,), dtype_argument(call, count_position + 1, default)))
-
-    return formula
+def _counted(family: str, count_position: int, default: str, call: OpCall) -> Cost:
+    """The cost of linspace(start, end, steps) and randperm(n): as many elements as one argument gives."""
+    count = recorded(call.integer(count_position), "the size of the result was not recorded")
+    return _written(family, Tensor((count,), dtype_argument(call, count_position + 1, default)))
 
 
 def _written(family: str, tensor: Tensor) -> Cost:
@@ -132,20 +106,20 @@ def _written(family: str, tensor: Tensor) -> Cost:
 
 FORMULAS: Formulas = named(
     {
-        "fill_ zero_ fill zero fill_diagonal_": _fill,
+        "fill_ zero_ fill zero fill_diagonal_": Streams(FILL, 1, ()),
         "normal_ uniform_ bernoulli_ random_ exponential_ geometric_ log_normal_ cauchy_": _randomize,
-        "zeros_like ones_like": _like(FILL, 1),
-        "full_like": _like(FILL, 2),
-        "rand_like randn_like": _like(RANDOM, 1),
-        "zeros ones": _sized(FILL, 0),
+        "zeros_like ones_like": partial(_like, FILL, 1),
+        "full_like": partial(_like, FILL, 2),
+        "rand_like randn_like": partial(_like, RANDOM, 1),
+        "zeros ones": partial(_sized, FILL, 0, "float"),
         "full": _full,
-        "new_zeros new_ones": _sized(FILL, 1),
-        "rand randn": _sized(RANDOM, 0),
-        "bernoulli": _bernoulli,
+        "new_zeros new_ones": partial(_sized, FILL, 1, "float"),
+        "rand randn": partial(_sized, RANDOM, 0, "float"),
+        "bernoulli": Streams(RANDOM, 1, flops=RANDOM_FLOPS),  # the probabilities read, as many draws written
         "arange": _arange,
         "tril_indices triu_indices": _triangle,
         "eye": _eye,
-        "linspace logspace": _counted(FILL, 2, "float"),
-        "randperm": _counted(RANDOM, 0, "long int"),
+        "linspace logspace": partial(_counted, FILL, 2, "float"),
+        "randperm": partial(_counted, RANDOM, 0, "long int"),
     }
 )

@@ -2,8 +2,9 @@
 
 import math
 from dataclasses import replace
+from functools import partial
 
-from bottleneck.cost.call import Cost, Formula, Formulas, OpCall, Tensor, Unmodelled
+from bottleneck.cost.call import Cost, Formulas, OpCall, Tensor, Unmodelled
 from bottleneck.cost.traffic import SECTOR_BYTES, dtype_argument, named
 
 FAMILY = "indexing"
@@ -105,35 +106,27 @@ def _gather(call: OpCall) -> Cost:
     return _interval(fixed, fixed + index.numel * max(SECTOR_BYTES, x.item_bytes))
 
 
-def _scatter(accesses: int) -> Formula:
-    """The formula of scatter(x, dim, index, source): each element of the source goes to its index.
+def _scatter(accesses: int, call: OpCall) -> Cost:
+    """The cost of scatter(x, dim, index, source): each element of the source goes to its index.
 
     ``accesses`` is 1 where the destination is only written and 2 where it is added to. Destinations may all be the same
     (low) or each in a sector of its own (high). The copy of x that an out-of-place form makes is a child ``copy_``.
     """
-
-    def formula(call: OpCall) -> Cost:
-        x, index, source = call.tensor(0), call.tensor(2), call.optional_tensor(3)
-        read = index.bytes + (index.numel * source.item_bytes if source is not None and source.shape else 0.0)
-        touched = index.numel * max(SECTOR_BYTES, x.item_bytes)
-        return _interval(read, read + accesses * touched, (accesses - 1) * index.numel)
-
-    return formula
+    x, index, source = call.tensor(0), call.tensor(2), call.optional_tensor(3)
+    read = index.bytes + (index.numel * source.item_bytes if source is not None and source.shape else 0.0)
+    touched = index.numel * max(SECTOR_BYTES, x.item_bytes)
+    return _interval(read, read + accesses * touched, (accesses - 1) * index.numel)
 
 
-def _index_write(accesses: int) -> Formula:
-    """The formula of index_add_(x, dim, index, source), index_copy_ and index_fill_: whole rows of x are written."""
-
-    def formula(call: OpCall) -> Cost:
-        x, index, source = call.tensor(0), call.tensor(2), call.optional_tensor(3)
-        row = _row_elements(x, _dim(call, x))
-        selected = index.numel * (x.numel // max(1, x.shape[_dim(call, x)] if x.shape else 1))
-        read = index.bytes + (source.bytes if source is not None else 0.0)
-        return _interval(
-            read, read + accesses * _rows(selected // max(1, row), row, x.item_bytes), (accesses - 1) * selected
-        )
-
-    return formula
+def _index_write(accesses: int, call: OpCall) -> Cost:
+    """The cost of index_add_(x, dim, index, source), index_copy_ and index_fill_: whole rows of x are written."""
+    x, index, source = call.tensor(0), call.tensor(2), call.optional_tensor(3)
+    row = _row_elements(x, _dim(call, x))
+    selected = index.numel * (x.numel // max(1, x.shape[_dim(call, x)] if x.shape else 1))
+    read = index.bytes + (source.bytes if source is not None else 0.0)
+    return _interval(
+        read, read + accesses * _rows(selected // max(1, row), row, x.item_bytes), (accesses - 1) * selected
+    )
 
 
 def _index_put(call: OpCall) -> Cost:
@@ -217,13 +210,13 @@ FORMULAS: Formulas = named(
         "index _unsafe_index": _index,
         "index_put index_put_ _index_put_impl_ _unsafe_index_put": _index_put,
         "index_select": _index_select,
-        "index_copy index_copy_ index_fill index_fill_": _index_write(1),
-        "index_add index_add_ index_reduce index_reduce_": _index_write(2),
+        "index_copy index_copy_ index_fill index_fill_": partial(_index_write, 1),
+        "index_add index_add_ index_reduce index_reduce_": partial(_index_write, 2),
         "gather take": _gather,
         "put put_": _put,
         "isin": _contained,
-        "scatter scatter_": _scatter(1),
-        "scatter_add scatter_add_ scatter_reduce scatter_reduce_": _scatter(2),
+        "scatter scatter_": partial(_scatter, 1),
+        "scatter_add scatter_add_ scatter_reduce scatter_reduce_": partial(_scatter, 2),
         "embedding": _embedding,
         "embedding_dense_backward": _embedding_dense_backward,
         "_embedding_bag _embedding_bag_forward_only": _embedding_bag,

@@ -15,7 +15,7 @@ from bottleneck.cost.call import Cost, Formula, Formulas, OpCall, Scalar, Tensor
 from bottleneck.cost.creation import RANDOM_FLOPS
 from bottleneck.cost.pointwise import FUNCTIONAL, WITH_IN_PLACE
 from bottleneck.cost.pooling import FORMULAS as POOLING
-from bottleneck.cost.traffic import broadcast, math_dtype, promote, stream
+from bottleneck.cost.traffic import broadcast, math_dtype, named, promote, stream
 
 # The prefixes of torch/_inductor/codegen/triton.py: pointwise, foreach; looped and persistent reductions, split scans.
 _PREFIX = re.compile(r"triton_(poi|for|red|per|spl|tem|mm|bmm|convolution)_")
@@ -41,24 +41,9 @@ _POINTWISE = {
     for word in key.split()
 } | {"pow": (1.0, 0.0), "native_layer_norm": (2.0, 0.0), "native_group_norm": (2.0, 0.0)}
 # FLOPs per element read of the fused reductions.
-_REDUCTIONS = {
-    "sum": 1.0,
-    "mean": 1.0,
-    "prod": 1.0,
-    "amax": 1.0,
-    "amin": 1.0,
-    "max": 1.0,
-    "min": 1.0,
-    "argmax": 1.0,
-    "argmin": 1.0,
-    "any": 1.0,
-    "all": 1.0,
-    "var_mean": 2.0,
-    "native_layer_norm": 2.0,
-    "native_group_norm": 2.0,
-    "_softmax": 2.0,
-    "_log_softmax": 2.0,
-}
+_REDUCTIONS = dict.fromkeys(
+    ["sum", "mean", "prod", "amax", "amin", "max", "min", "argmax", "argmin", "any", "all"], 1.0
+) | dict.fromkeys(["var_mean", "native_layer_norm", "native_group_norm", "_softmax", "_log_softmax"], 2.0)
 _WORDS = re.compile(rf"_({'|'.join(sorted(map(re.escape, (*_POINTWISE, *_REDUCTIONS)), key=len, reverse=True))})(?=_)")
 
 
@@ -216,19 +201,12 @@ FORMULAS: Formulas = {
     "prims::inductor_random": _random,
     "prims::_low_memory_max_pool_with_offsets": POOLING["aten::max_pool2d_with_indices"],
     "aten::_unsafe_masked_index_put_accumulate": _accumulate,
-    **dict.fromkeys(
-        (
-            "prims::convert_element_type",
-            "prims::device_put",
-            "prims::iota",
-            "prims::inductor_lookup_seed",
-            "prims::inductor_seeds",
-            "prims::_low_memory_max_pool_offsets_to_indices",
-            "aten::select_scatter",
-            "aten::slice_scatter",
-            "aten::as_strided_scatter",
-            "aten::diagonal_scatter",
-        ),
-        _move,
+    **named({"select_scatter slice_scatter as_strided_scatter diagonal_scatter": _move}),
+    **named(
+        {
+            "convert_element_type device_put iota inductor_lookup_seed inductor_seeds": _move,
+            "_low_memory_max_pool_offsets_to_indices": _move,
+        },
+        prefix="prims::",
     ),
 }

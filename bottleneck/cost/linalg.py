@@ -7,8 +7,9 @@ Blocked algorithms pass over the rest of the matrix once per block of columns, w
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
-from bottleneck.cost.call import Cost, Formula, Formulas, OpCall, Tensor, Unmodelled
+from bottleneck.cost.call import Cost, Formulas, OpCall, Tensor, Unmodelled
 from bottleneck.cost.traffic import math_dtype, named
 
 FAMILY = "linear algebra"
@@ -30,32 +31,24 @@ def _cost(a: Tensor, flops: float, moved: float) -> Cost:
     return Cost(FAMILY, matrix_flops=flops, bytes_low=moved, bytes_high=moved + again, math_dtype=math_dtype(a))
 
 
-def _factor(flops: Callable[[int, int], float], results: float, optional: float = 0.0) -> Formula:
-    """The formula of a factorisation of a(…, m, n): ``flops`` per matrix, and so many results of the size of a.
+def _factor(flops: Callable[[int, int], float], results: float, optional: float, call: OpCall) -> Cost:
+    """The cost of a factorisation of a(…, m, n): ``flops`` per matrix, and so many results of the size of a.
 
     ``optional`` results, such as vectors beside values, are in the high end only.
     """
-
-    def formula(call: OpCall) -> Cost:
-        a = call.tensor(0)
-        rows, columns, count = _matrices(a)
-        # FLOPs are symmetric in m >= n: a wide matrix is factored like its transpose.
-        cost = _cost(a, count * flops(max(rows, columns), min(rows, columns)), (1 + results) * a.numel * a.item_bytes)
-        return replace(cost, bytes_high=cost.bytes_high + optional * a.numel * a.item_bytes)
-
-    return formula
+    a = call.tensor(0)
+    rows, columns, count = _matrices(a)
+    # FLOPs are symmetric in m >= n: a wide matrix is factored like its transpose.
+    cost = _cost(a, count * flops(max(rows, columns), min(rows, columns)), (1 + results) * a.numel * a.item_bytes)
+    return replace(cost, bytes_high=cost.bytes_high + optional * a.numel * a.item_bytes)
 
 
-def _solve(flops: Callable[[int, int], float], matrix: int = 0, right: int = 1) -> Formula:
-    """The formula of a solve with a(…, n, n) and b(…, n, k), or b(…, n): a and b read, a result like b written."""
-
-    def formula(call: OpCall) -> Cost:
-        a, b = call.tensor(matrix), call.tensor(right)
-        size, _, count = _matrices(a)
-        width = max(b.numel // max(count * size, 1), 1)
-        return _cost(a, count * flops(size, width), a.bytes + b.bytes + b.numel * b.item_bytes)
-
-    return formula
+def _solve(flops: Callable[[int, int], float], matrix: int, right: int, call: OpCall) -> Cost:
+    """The cost of a solve with a(…, n, n) and b(…, n, k), or b(…, n): a and b read, a result like b written."""
+    a, b = call.tensor(matrix), call.tensor(right)
+    size, _, count = _matrices(a)
+    width = max(b.numel // max(count * size, 1), 1)
+    return _cost(a, count * flops(size, width), a.bytes + b.bytes + b.numel * b.item_bytes)
 
 
 def _distances(call: OpCall) -> Cost:
@@ -79,21 +72,21 @@ def _distances_backward(call: OpCall) -> Cost:
 
 FORMULAS: Formulas = named(
     {
-        "linalg_cholesky_ex cholesky": _factor(lambda _, n: n**3 / 3, 1.0),
-        "linalg_lu_factor_ex linalg_lu linalg_ldl_factor_ex _linalg_det _linalg_slogdet": _factor(
-            lambda m, n: m * n**2 - n**3 / 3, 1.0
+        "linalg_cholesky_ex cholesky": partial(_factor, lambda _, n: n**3 / 3, 1.0, 0.0),
+        "linalg_lu_factor_ex linalg_lu linalg_ldl_factor_ex _linalg_det _linalg_slogdet": partial(
+            _factor, lambda m, n: m * n**2 - n**3 / 3, 1.0, 0.0
         ),
-        "linalg_inv_ex": _factor(lambda _, n: 2.0 * n**3, 1.0),
-        "linalg_qr geqrf": _factor(lambda m, n: 2 * m * n**2 - 2 * n**3 / 3, 1.0),
-        "_linalg_svd": _factor(lambda m, n: 4 * m * n**2 - 4 * n**3 / 3, 0.0, 3.0),
-        "_linalg_eigh": _factor(lambda _, n: 4 * n**3 / 3, 0.0, 2.0),
-        "linalg_eig _linalg_eigvals": _factor(lambda _, n: 10 * n**3 / 3, 0.0, 4.0),
-        "linalg_matrix_exp": _factor(lambda _, n: 2.0 * n**3, 1.0),
-        "_linalg_solve_ex": _solve(lambda n, k: 2 * n**3 / 3 + 2 * n**2 * k),
-        "linalg_solve_triangular": _solve(lambda n, k: float(n**2 * k)),
-        "triangular_solve": _solve(lambda n, k: float(n**2 * k), matrix=1, right=0),
-        "_cholesky_solve_helper": _solve(lambda n, k: 2.0 * n**2 * k, matrix=1, right=0),
-        "linalg_lu_solve": _solve(lambda n, k: 2.0 * n**2 * k, matrix=0, right=2),
+        "linalg_inv_ex": partial(_factor, lambda _, n: 2.0 * n**3, 1.0, 0.0),
+        "linalg_qr geqrf": partial(_factor, lambda m, n: 2 * m * n**2 - 2 * n**3 / 3, 1.0, 0.0),
+        "_linalg_svd": partial(_factor, lambda m, n: 4 * m * n**2 - 4 * n**3 / 3, 0.0, 3.0),
+        "_linalg_eigh": partial(_factor, lambda _, n: 4 * n**3 / 3, 0.0, 2.0),
+        "linalg_eig _linalg_eigvals": partial(_factor, lambda _, n: 10 * n**3 / 3, 0.0, 4.0),
+        "linalg_matrix_exp": partial(_factor, lambda _, n: 2.0 * n**3, 1.0, 0.0),
+        "_linalg_solve_ex": partial(_solve, lambda n, k: 2 * n**3 / 3 + 2 * n**2 * k, 0, 1),
+        "linalg_solve_triangular": partial(_solve, lambda n, k: float(n**2 * k), 0, 1),
+        "triangular_solve": partial(_solve, lambda n, k: float(n**2 * k), 1, 0),
+        "_cholesky_solve_helper": partial(_solve, lambda n, k: 2.0 * n**2 * k, 1, 0),
+        "linalg_lu_solve": partial(_solve, lambda n, k: 2.0 * n**2 * k, 0, 2),
         "_cdist_forward": _distances,
         "_cdist_backward": _distances_backward,
     }

@@ -1,41 +1,34 @@
 """Cost of loss functions: predictions and targets read, one number written (or one per element)."""
 
 from dataclasses import replace
+from functools import partial
 
-from bottleneck.cost.call import Cost, Formula, Formulas, OpCall, Tensor
-from bottleneck.cost.traffic import SECTOR_BYTES, broadcast, math_dtype, named, promote, stream
+from bottleneck.cost.call import Cost, Formulas, OpCall, Tensor
+from bottleneck.cost.traffic import SECTOR_BYTES, broadcast, math_dtype, named, op_names, promote, stream
 
 FAMILY = "loss"
 
 _NO_REDUCTION = 0
 
 
-def _elementwise(reduction_position: int, flops: float, special_ops: float = 0.0) -> Formula:
-    """The formula of mse_loss(x, target, reduction) and similar ops.
+def _elementwise(reduction_position: int, flops: float, special_ops: float, call: OpCall) -> Cost:
+    """The cost of mse_loss(x, target, reduction) and similar ops.
 
     Eager kernels write one loss per element first; a child op reduces them.
     """
-
-    def formula(call: OpCall) -> Cost:
-        operands = [t for t in call.arguments[:reduction_position] if isinstance(t, Tensor)]
-        each = Tensor(broadcast([operand.shape for operand in operands]), promote(operands))
-        work = {"vector_flops": flops * each.numel, "special_ops": special_ops * each.numel}
-        cost = stream(FAMILY, *operands, each, **work)
-        is_reduced = call.integer(reduction_position) != _NO_REDUCTION
-        return replace(cost, bytes_low=cost.bytes_low - each.bytes) if is_reduced else cost
-
-    return formula
+    operands = [t for t in call.arguments[:reduction_position] if isinstance(t, Tensor)]
+    each = Tensor(broadcast([operand.shape for operand in operands]), promote(operands))
+    work = {"vector_flops": flops * each.numel, "special_ops": special_ops * each.numel}
+    cost = stream(FAMILY, *operands, each, **work)
+    is_reduced = call.integer(reduction_position) != _NO_REDUCTION
+    return replace(cost, bytes_low=cost.bytes_low - each.bytes) if is_reduced else cost
 
 
-def _elementwise_backward(operand_count: int, flops: float) -> Formula:
-    """The formula of mse_loss_backward(dy, x, target, reduction) and similar ops: a gradient like x written."""
-
-    def formula(call: OpCall) -> Cost:
-        operands = [t for t in call.arguments[:operand_count] if isinstance(t, Tensor)]
-        dx = Tensor(broadcast([operand.shape for operand in operands]), call.tensor(1).dtype)
-        return stream(FAMILY, *operands, dx, vector_flops=flops * dx.numel)
-
-    return formula
+def _elementwise_backward(operand_count: int, flops: float, call: OpCall) -> Cost:
+    """The cost of mse_loss_backward(dy, x, target, reduction) and similar ops: a gradient like x written."""
+    operands = [t for t in call.arguments[:operand_count] if isinstance(t, Tensor)]
+    dx = Tensor(broadcast([operand.shape for operand in operands]), call.tensor(1).dtype)
+    return stream(FAMILY, *operands, dx, vector_flops=flops * dx.numel)
 
 
 def _nll(call: OpCall) -> Cost:
@@ -61,33 +54,20 @@ def _one_per_target(x: Tensor, target: Tensor) -> Cost:
 
 
 # Ops that only call others.
-COMPOSITES = frozenset(
-    f"aten::{name}"
-    for name in (
-        "cross_entropy_loss",
-        "nll_loss",
-        "nll_loss2d",
-        "nll_loss_nd",
-        "l1_loss",
-        "kl_div",
-        "binary_cross_entropy_with_logits",
-        "cosine_embedding_loss",
-        "hinge_embedding_loss",
-        "margin_ranking_loss",
-        "triplet_margin_loss",
-        "poisson_nll_loss",
-    )
-)
+COMPOSITES = op_names("""
+    cross_entropy_loss nll_loss nll_loss2d nll_loss_nd l1_loss kl_div binary_cross_entropy_with_logits
+    cosine_embedding_loss hinge_embedding_loss margin_ranking_loss triplet_margin_loss poisson_nll_loss
+""")
 
 FORMULAS: Formulas = named(
     {
-        "mse_loss": _elementwise(2, 2.0),
-        "smooth_l1_loss huber_loss": _elementwise(2, 5.0),
-        "soft_margin_loss": _elementwise(2, 3.0, 2.0),
-        "binary_cross_entropy": _elementwise(3, 6.0, 2.0),
-        "mse_loss_backward smooth_l1_loss_backward huber_loss_backward": _elementwise_backward(3, 3.0),
-        "soft_margin_loss_backward": _elementwise_backward(3, 5.0),
-        "binary_cross_entropy_backward": _elementwise_backward(4, 5.0),
+        "mse_loss": partial(_elementwise, 2, 2.0, 0.0),
+        "smooth_l1_loss huber_loss": partial(_elementwise, 2, 5.0, 0.0),
+        "soft_margin_loss": partial(_elementwise, 2, 3.0, 2.0),
+        "binary_cross_entropy": partial(_elementwise, 3, 6.0, 2.0),
+        "mse_loss_backward smooth_l1_loss_backward huber_loss_backward": partial(_elementwise_backward, 3, 3.0),
+        "soft_margin_loss_backward": partial(_elementwise_backward, 3, 5.0),
+        "binary_cross_entropy_backward": partial(_elementwise_backward, 4, 5.0),
         "nll_loss_forward nll_loss2d_forward": _nll,
         "nll_loss_backward nll_loss2d_backward": _nll_backward,
     }

@@ -7,24 +7,12 @@ a matrix-vector product, which kernels compute on the vector units: no tile of a
 from dataclasses import dataclass, replace
 
 from bottleneck.cost.call import Cost, Formula, OpCall, Tensor, Unmodelled
-from bottleneck.cost.traffic import dtype_argument, math_dtype
+from bottleneck.cost.traffic import dtype_argument, math_dtype, named, op_names
 
 FAMILY = "matmul"
 
 # Ops that only call others: reshapes, copies and a product that has a cost of its own.
-COMPOSITES = frozenset(
-    {
-        "aten::bilinear",
-        "aten::chain_matmul",
-        "aten::einsum",
-        "aten::inner",
-        "aten::linalg_multi_dot",
-        "aten::linalg_vecdot",
-        "aten::matmul",
-        "aten::outer",
-        "aten::tensordot",
-    }
-)
+COMPOSITES = op_names("bilinear chain_matmul einsum inner linalg_multi_dot linalg_vecdot matmul outer tensordot")
 
 # FLOPs per element of the activation fused behind _addmm_activation: relu, or the tanh form of gelu.
 _ACTIVATION_FLOPS = {False: 1.0, True: 12.0}
@@ -234,28 +222,22 @@ def _linear_pointwise(call: OpCall) -> Cost:
 
 
 FORMULAS: dict[str, Formula] = {
-    "aten::mm": _mm,
-    "aten::bmm": _mm,
-    "aten::addmm": _addmm,
-    "aten::addmm_": _addmm,
-    "aten::baddbmm": _addmm,
-    "aten::baddbmm_": _addmm,
-    "aten::addbmm": _addbmm,
-    "aten::addbmm_": _addbmm,
-    "aten::_addmm_activation": _addmm_activation,
-    "aten::mv": _mv,
-    "aten::addmv": _addmv,
-    "aten::addmv_": _addmv,
-    "aten::dot": _dot,
-    "aten::vdot": _dot,
-    "aten::addr": _addr,
-    "aten::addr_": _addr,
-    "aten::linear": _linear,
-    "aten::mkldnn_linear": _linear,
-    "aten::linear_backward": _linear_backward,
-    "aten::mkldnn_linear_backward": _linear_backward,
-    "aten::mkldnn_linear_backward_input": _linear_input_gradient,
-    "aten::mkldnn_linear_backward_weights": _linear_weight_gradient,
+    **named(
+        {
+            "mm bmm": _mm,
+            "addmm addmm_ baddbmm baddbmm_": _addmm,
+            "addbmm addbmm_": _addbmm,
+            "_addmm_activation": _addmm_activation,
+            "mv": _mv,
+            "addmv addmv_": _addmv,
+            "dot vdot": _dot,
+            "addr addr_": _addr,
+            "linear mkldnn_linear": _linear,
+            "linear_backward mkldnn_linear_backward": _linear_backward,
+            "mkldnn_linear_backward_input": _linear_input_gradient,
+            "mkldnn_linear_backward_weights": _linear_weight_gradient,
+        }
+    ),
     "mkl::_mkl_linear": _mkl_linear,
     "mkldnn::_linear_pointwise": _linear_pointwise,
     "aiter::gemm_a16w16": _linear,

@@ -7,8 +7,8 @@ import math
 import re
 from dataclasses import replace
 
-from bottleneck.cost.call import Cost, Formula, Formulas, OpCall, Tensor, Unmodelled
-from bottleneck.cost.traffic import dtype_argument, list_elements, listed, named, out_argument, stream
+from bottleneck.cost.call import Cost, Formula, Formulas, OpCall, Tensor, Unmodelled, recorded
+from bottleneck.cost.traffic import dtype_argument, list_elements, listed, named, op_names, out_argument, stream
 
 FAMILY = "copy"
 
@@ -53,17 +53,13 @@ def _cat(call: OpCall) -> Cost:
 
 def _repeat(call: OpCall) -> Cost:
     """repeat(x, repeats): one read, as many writes as there are repeats."""
-    x, repeats = call.tensor(0), call.integers(1)
-    if repeats is None:
-        raise Unmodelled("the number of repeats was not recorded")
+    x, repeats = call.tensor(0), recorded(call.integers(1), "the number of repeats was not recorded")
     return stream(FAMILY, x, Tensor((x.numel * math.prod(repeats),), x.dtype))
 
 
 def _repeat_interleave(call: OpCall) -> Cost:
     """repeat_interleave(x, repeats, dim): modelled where the number of repeats is a constant."""
-    x, repeats = call.tensor(0), call.integer(1)
-    if repeats is None:
-        raise Unmodelled("the number of repeats is data")
+    x, repeats = call.tensor(0), recorded(call.integer(1), "the number of repeats is data")
     return stream(FAMILY, x, Tensor((x.numel * repeats,), x.dtype))
 
 
@@ -213,7 +209,7 @@ def _free(family: str) -> Formula:
     return lambda _: Cost(family)
 
 
-COMPOSITES = frozenset(f"aten::{name}" for name in _CALLERS.split())
+COMPOSITES = op_names(_CALLERS)
 
 VIEWS: Formulas = {
     **named({_VIEW_OPS: _free("view"), _ALLOCATIONS: _free("allocation"), _WAITS: _free("sync")}),

@@ -1,9 +1,20 @@
 """Costs of ops that pass over their data several times: scans, sorting, selection and Fourier transforms."""
 
 import math
+from functools import partial
 
-from bottleneck.cost.call import Cost, Formula, Formulas, OpCall, Tensor, Unmodelled
-from bottleneck.cost.traffic import SECTOR_BYTES, as_complex, as_real, as_sum, dtype_argument, math_dtype, named, stream
+from bottleneck.cost.call import Cost, Formulas, OpCall, Tensor, Unmodelled, recorded
+from bottleneck.cost.traffic import (
+    SECTOR_BYTES,
+    Streams,
+    as_complex,
+    as_real,
+    as_sum,
+    dtype_argument,
+    math_dtype,
+    named,
+    stream,
+)
 
 SCAN, SORT, FFT = "scan", "sort", "fft"
 
@@ -21,18 +32,6 @@ def _cumulative(call: OpCall) -> Cost:
     x = call.tensor(0)
     dtype = x.dtype if call.name.endswith("_") else dtype_argument(call, 2, as_sum(x.dtype))
     return stream(SCAN, x, Tensor(x.shape, dtype), vector_flops=x.numel)
-
-
-def _cumulative_extremum(call: OpCall) -> Cost:
-    """_cummax_helper(x, values, indices, dim): the scan and where it came from."""
-    x = call.tensor(0)
-    return stream(SCAN, x, Tensor(x.shape, x.dtype), Tensor(x.shape, "long int"), vector_flops=x.numel)
-
-
-def _logcumsumexp(call: OpCall) -> Cost:
-    """As for a sum, with two special operations per step: (x, dim)."""
-    x = call.tensor(0)
-    return stream(SCAN, x, Tensor(x.shape, x.dtype), vector_flops=4.0 * x.numel, special_ops=2.0 * x.numel)
 
 
 def _nonzero(call: OpCall) -> Cost:
@@ -87,9 +86,7 @@ def _histogram(call: OpCall) -> Cost:
 
 def _draws(call: OpCall) -> Cost:
     """multinomial(p, draws, …): the probabilities read, and summed along each row at worst; the draws written."""
-    p, draws = call.tensor(0), call.integer(1)
-    if draws is None:
-        raise Unmodelled("the number of draws was not recorded")
+    p, draws = call.tensor(0), recorded(call.integer(1), "the number of draws was not recorded")
     written = p.numel // max(p.shape[-1] if p.shape else 1, 1) * draws * _INDEX_BYTES
     return _passes(SORT, p, p.bytes + written, 5 * p.bytes + written)
 
@@ -104,42 +101,40 @@ def _passes(family: str, x: Tensor, low: float, high: float) -> Cost:
     )
 
 
-def _fft(result: str, flops_per_point: float) -> Formula:
-    """The formula of _fft_c2c(x, dims, …), _fft_r2c(x, dims, …, onesided) and _fft_c2r(x, dims, …, last size).
+def _fft(result: str, flops_per_point: float, call: OpCall) -> Cost:
+    """The cost of _fft_c2c(x, dims, …), _fft_r2c(x, dims, …, onesided) and _fft_c2r(x, dims, …, last size).
 
     FLOPs are the usual 5 n log2 n of a complex transform of n points, half of that where one side is real. A dimension
     of more points than a block holds takes a second pass.
     """
-
-    def formula(call: OpCall) -> Cost:
-        x, dims = call.tensor(0), call.integers(1)
-        if not dims:
-            raise Unmodelled("the transformed dimensions were not recorded")
-        shape = list(x.shape)
-        if result == "half" and call.flag(3) is not False:
-            shape[dims[-1]] = shape[dims[-1]] // 2 + 1
-        elif result == "real":
-            shape[dims[-1]] = call.integer(3) or 2 * (shape[dims[-1]] - 1)
-        y = Tensor(tuple(shape), as_real(x.dtype) if result == "real" else as_complex(as_real(x.dtype)))
-        points = max(x.numel, y.numel)
-        length = math.prod(max(x.shape[dim], shape[dim]) for dim in dims)
-        passes = sum(1 + (max(x.shape[dim], shape[dim]) > _FFT_POINTS_PER_PASS) for dim in dims)
-        return Cost(
-            FFT,
-            vector_flops=flops_per_point * points * math.log2(max(2, length)),
-            bytes_low=x.bytes + y.bytes,
-            bytes_high=x.bytes + y.bytes + (passes - 1) * 2 * max(x.bytes, y.bytes),
-            math_dtype=math_dtype(x, y),
-        )
-
-    return formula
+    x, dims = call.tensor(0), call.integers(1)
+    if not dims:
+        raise Unmodelled("the transformed dimensions were not recorded")
+    shape = list(x.shape)
+    if result == "half" and call.flag(3) is not False:
+        shape[dims[-1]] = shape[dims[-1]] // 2 + 1
+    elif result == "real":
+        shape[dims[-1]] = call.integer(3) or 2 * (shape[dims[-1]] - 1)
+    y = Tensor(tuple(shape), as_real(x.dtype) if result == "real" else as_complex(as_real(x.dtype)))
+    points = max(x.numel, y.numel)
+    length = math.prod(max(x.shape[dim], shape[dim]) for dim in dims)
+    passes = sum(1 + (max(x.shape[dim], shape[dim]) > _FFT_POINTS_PER_PASS) for dim in dims)
+    return Cost(
+        FFT,
+        vector_flops=flops_per_point * points * math.log2(max(2, length)),
+        bytes_low=x.bytes + y.bytes,
+        bytes_high=x.bytes + y.bytes + (passes - 1) * 2 * max(x.bytes, y.bytes),
+        math_dtype=math_dtype(x, y),
+    )
 
 
 FORMULAS: Formulas = named(
     {
         "cumsum cumprod cumsum_ cumprod_": _cumulative,
-        "_cummax_helper _cummin_helper": _cumulative_extremum,
-        "_logcumsumexp": _logcumsumexp,
+        "_cummax_helper _cummin_helper": Streams(
+            SCAN, 1, (0, (0, "long int")), 1.0
+        ),  # values, and where they came from
+        "_logcumsumexp": Streams(SCAN, 1, flops=4.0, special_ops=2.0),
         "nonzero": _nonzero,
         "sort": _sort,
         "_unique _unique2 unique_dim unique_consecutive unique_dim_consecutive": _unique,
@@ -147,8 +142,8 @@ FORMULAS: Formulas = named(
         "median nanmedian kthvalue mode": _select,
         "histc bincount histogram": _histogram,
         "multinomial": _draws,
-        "_fft_c2c": _fft("complex", 5.0),
-        "_fft_r2c": _fft("half", 2.5),
-        "_fft_c2r": _fft("real", 2.5),
+        "_fft_c2c": partial(_fft, "complex", 5.0),
+        "_fft_r2c": partial(_fft, "half", 2.5),
+        "_fft_c2r": partial(_fft, "real", 2.5),
     }
 )

@@ -3,9 +3,10 @@
 import math
 import re
 from dataclasses import replace
+from functools import partial
 
-from bottleneck.cost.call import Cost, Formula, Formulas, OpCall, Tensor
-from bottleneck.cost.traffic import dtype_argument, named, stream
+from bottleneck.cost.call import Cost, Formulas, OpCall, Tensor
+from bottleneck.cost.traffic import Streams, dtype_argument, named, op_names, stream
 
 NORMALIZATION, SOFTMAX = "normalization", "softmax"
 
@@ -66,77 +67,29 @@ def _rms_norm(call: OpCall) -> Cost:
     return _norm((x, _like(x), *parameters, rows), (), 4.0 * x.numel)
 
 
-def _row_norm_backward(statistics: tuple[int, ...], parameters: tuple[int, ...], flops: float) -> Formula:
-    """The formula of the backward pass of layer and RMS norm, called with (dy, x, shape, statistics, parameters, mask).
+def _row_norm_backward(statistics: tuple[int, ...], parameters: tuple[int, ...], flops: float, call: OpCall) -> Cost:
+    """The cost of the backward pass of layer and RMS norm, called with (dy, x, shape, statistics, parameters, mask).
 
     The kernel of the weight's gradient reads dy and x again.
     """
-
-    def formula(call: OpCall) -> Cost:
-        dy, x = call.tensor(0), call.tensor(1)
-        weights = _parameters(call, *parameters)
-        mask = _mask(call, parameters[-1] + 1)
-        gradients = [_like(tensor) for tensor, wanted in zip((x, *weights), mask, strict=False) if wanted]
-        again = (dy, x) if weights and mask[0] and any(mask[1:]) else ()
-        moved = (dy, x, *_parameters(call, *statistics), *weights[:1], *gradients)
-        return _norm(moved, again, flops * x.numel)
-
-    return formula
-
-
-def _group_norm(call: OpCall) -> Cost:
-    """native_group_norm(x, weight, bias, N, C, HxW, groups, eps): statistics first, then x is read again."""
-    x = call.tensor(0)
-    return _norm((x, _like(x), *_parameters(call, 1, 2)), (x,), 8.0 * x.numel)
-
-
-def _group_norm_backward(call: OpCall) -> Cost:
-    """native_group_norm_backward(dy, x, mean, rstd, weight, …): dy and x are read for the sums and for the result."""
     dy, x = call.tensor(0), call.tensor(1)
-    return _norm((dy, x, _like(x), *_parameters(call, 2, 3, 4)), (dy, x), 14.0 * x.numel)
+    weights = _parameters(call, *parameters)
+    mask = _mask(call, parameters[-1] + 1)
+    gradients = [_like(tensor) for tensor, wanted in zip((x, *weights), mask, strict=False) if wanted]
+    again = (dy, x) if weights and mask[0] and any(mask[1:]) else ()
+    moved = (dy, x, *_parameters(call, *statistics), *weights[:1], *gradients)
+    return _norm(moved, again, flops * x.numel)
 
 
-def _batch_norm(training_position: int | None, *, otherwise: bool = True) -> Formula:
-    """The formula of a batch norm whose training flag is at a position, or is ``otherwise`` by the op's name.
+def _batch_norm(training_position: int | None, call: OpCall, *, otherwise: bool = True) -> Cost:
+    """The cost of a batch norm whose training flag is at a position, or is ``otherwise`` by the op's name.
 
     Training reads x for the statistics and again for the result. A flag that was not recorded leaves both possible.
     """
-
-    def formula(call: OpCall) -> Cost:
-        x = call.tensor(0)
-        training = otherwise if training_position is None else call.flag(training_position)
-        moved = (x, _like(x), *_parameters(call, 1, 2, 3, 4))
-        return _norm(moved, (x,) if training is not False else (), (8.0 if training else 2.0) * x.numel)
-
-    return formula
-
-
-def _batch_norm_backward(call: OpCall) -> Cost:
-    """native_batch_norm_backward(dy, x, …), cudnn_batch_norm_backward(x, dy, …): both read for the sums and again."""
-    one, other = call.tensor(0), call.tensor(1)
-    return _norm((one, other, _like(one), *_parameters(call, 2)), (one, other), 12.0 * one.numel)
-
-
-def _part(reads: int, writes: int, flops: float) -> Formula:
-    """The formula of one pass of synchronised batch norm: the first ``reads`` arguments, ``writes`` results."""
-
-    def formula(call: OpCall) -> Cost:
-        tensors = tuple(call.tensor(position) for position in range(reads))
-        return _norm((*tensors, *(_like(tensors[0]) for _ in range(writes))), (), flops * tensors[0].numel)
-
-    return formula
-
-
-def _weight_norm(call: OpCall) -> Cost:
-    """_weight_norm_interface(v, g, dim): v read for its norms, and again to be scaled."""
-    v, g = call.tensor(0), call.tensor(1)
-    return _norm((v, g, _like(v), _like(g)), (v,), 4.0 * v.numel)
-
-
-def _weight_norm_backward(call: OpCall) -> Cost:
-    """_weight_norm_interface_backward(dw, v, g, norms, dim): dw and v read for the sums and again for the result."""
-    dw, v, g, norms = (call.tensor(position) for position in range(4))
-    return _norm((dw, v, g, norms, _like(v), _like(g)), (dw, v), 8.0 * v.numel)
+    x = call.tensor(0)
+    training = otherwise if training_position is None else call.flag(training_position)
+    moved = (x, _like(x), *_parameters(call, 1, 2, 3, 4))
+    return _norm(moved, (x,) if training is not False else (), (8.0 if training else 2.0) * x.numel)
 
 
 def _softmax(call: OpCall) -> Cost:
@@ -157,68 +110,51 @@ def _spilled_bytes(call: OpCall, x: Tensor) -> float:
     return 2 * x.bytes if row * x.item_bytes > _ROW_BYTES else 0.0
 
 
-def _softmax_backward(special_ops: float) -> Formula:
-    """The formula of _softmax_backward_data(dy, y, dim, dtype): dy and y read, dx written in the dtype of the input.
+def _softmax_backward(special_ops: float, call: OpCall) -> Cost:
+    """The cost of _softmax_backward_data(dy, y, dim, dtype): dy and y read, dx written in the dtype of the input.
 
     Before 1.11 the last argument was the input itself, which is not read.
     """
-
-    def formula(call: OpCall) -> Cost:
-        dy, y = call.tensor(0), call.tensor(1)
-        given = call.optional_tensor(3)
-        dtype = dtype_argument(call, 3, dy.dtype) if given is None else given.dtype
-        dx = Tensor(y.shape, dtype)
-        return stream(SOFTMAX, dy, y, dx, vector_flops=4.0 * y.numel, special_ops=special_ops * y.numel)
-
-    return formula
-
-
-def _masked_softmax(call: OpCall) -> Cost:
-    """As for softmax, and a mask read: (x, mask, …)."""
-    x, mask = call.tensor(0), call.tensor(1)
-    return stream(SOFTMAX, x, mask, _like(x), vector_flops=5.0 * x.numel, special_ops=x.numel)
+    dy, y = call.tensor(0), call.tensor(1)
+    given = call.optional_tensor(3)
+    dtype = dtype_argument(call, 3, dy.dtype) if given is None else given.dtype
+    dx = Tensor(y.shape, dtype)
+    return stream(SOFTMAX, dy, y, dx, vector_flops=4.0 * y.numel, special_ops=special_ops * y.numel)
 
 
 # Ops that only choose an implementation and call it.
-COMPOSITES = frozenset(
-    f"aten::{name}"
-    for name in (
-        "layer_norm",
-        "rms_norm",
-        "group_norm",
-        "instance_norm",
-        "batch_norm",
-        "_batch_norm_impl_index",
-        "_batch_norm_impl_index_backward",
-        "softmax",
-        "log_softmax",
-        "_safe_softmax",
-        "_weight_norm",
-    )
-)
+COMPOSITES = op_names("""
+    layer_norm rms_norm group_norm instance_norm batch_norm _batch_norm_impl_index _batch_norm_impl_index_backward
+    softmax log_softmax _safe_softmax _weight_norm
+""")
+
+# Statistics come first, then what they were taken of is read again. Arguments: (dy, x, mean, rstd, weight, …); cuDNN's
+# (x, dy, …); (v, g, dim) and (dw, v, g, norms, dim) of weight norm.
+_GROUP_BACKWARD = Streams(NORMALIZATION, 2, (1,), 14.0, per=1, optional=(2, 3, 4), again=(0, 1))
+_BATCH_BACKWARD = Streams(NORMALIZATION, 2, (0,), 12.0, optional=(2,), again=(0, 1))
 
 FORMULAS: Formulas = named(
     {
         "native_layer_norm": _layer_norm,
-        "native_layer_norm_backward": _row_norm_backward((3, 4), (5, 6), 14.0),
+        "native_layer_norm_backward": partial(_row_norm_backward, (3, 4), (5, 6), 14.0),
         "_fused_rms_norm": _rms_norm,
-        "_fused_rms_norm_backward": _row_norm_backward((3,), (4,), 10.0),
-        "native_group_norm": _group_norm,
-        "native_group_norm_backward": _group_norm_backward,
-        "native_batch_norm cudnn_batch_norm miopen_batch_norm _native_batch_norm_legit": _batch_norm(5),
-        "_batch_norm_with_update": _batch_norm(None),
-        "_batch_norm_no_update _native_batch_norm_legit_no_training": _batch_norm(None, otherwise=False),
-        "native_batch_norm_backward cudnn_batch_norm_backward": _batch_norm_backward,
-        "miopen_batch_norm_backward batch_norm_backward": _batch_norm_backward,
-        "batch_norm_stats batch_norm_update_stats": _part(1, 0, 4.0),
-        "batch_norm_elemt": _part(1, 1, 2.0),
-        "batch_norm_backward_reduce": _part(2, 0, 6.0),
-        "batch_norm_backward_elemt": _part(2, 1, 6.0),
-        "_weight_norm_interface": _weight_norm,
-        "_weight_norm_interface_backward": _weight_norm_backward,
+        "_fused_rms_norm_backward": partial(_row_norm_backward, (3,), (4,), 10.0),
+        "native_group_norm": Streams(NORMALIZATION, 1, flops=8.0, optional=(1, 2), again=(0,)),
+        "native_group_norm_backward": _GROUP_BACKWARD,
+        "native_batch_norm cudnn_batch_norm miopen_batch_norm _native_batch_norm_legit": partial(_batch_norm, 5),
+        "_batch_norm_with_update": partial(_batch_norm, None),
+        "_batch_norm_no_update _native_batch_norm_legit_no_training": partial(_batch_norm, None, otherwise=False),
+        "native_batch_norm_backward cudnn_batch_norm_backward": _BATCH_BACKWARD,
+        "miopen_batch_norm_backward batch_norm_backward": _BATCH_BACKWARD,
+        "batch_norm_stats batch_norm_update_stats": Streams(NORMALIZATION, 1, (), 4.0),
+        "batch_norm_elemt": Streams(NORMALIZATION, 1, (0,), 2.0),
+        "batch_norm_backward_reduce": Streams(NORMALIZATION, 2, (), 6.0),
+        "batch_norm_backward_elemt": Streams(NORMALIZATION, 2, (0,), 6.0),
+        "_weight_norm_interface": Streams(NORMALIZATION, 2, (0, 1), 4.0, again=(0,)),
+        "_weight_norm_interface_backward": Streams(NORMALIZATION, 4, (1, 2), 8.0, per=1, again=(0, 1)),
         "_softmax _log_softmax": _softmax,
-        "_softmax_backward_data": _softmax_backward(0.0),
-        "_log_softmax_backward_data": _softmax_backward(1.0),
-        "_masked_softmax": _masked_softmax,
+        "_softmax_backward_data": partial(_softmax_backward, 0.0),
+        "_log_softmax_backward_data": partial(_softmax_backward, 1.0),
+        "_masked_softmax": Streams(SOFTMAX, 2, flops=5.0, special_ops=1.0),
     }
 )

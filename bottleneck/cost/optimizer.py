@@ -7,7 +7,7 @@ gives the size of its items, bytes are an interval: 2 per item at least (half pr
 from dataclasses import dataclass, replace
 from functools import partial
 
-from bottleneck.cost.call import Cost, Formula, Formulas, OpCall, TensorList
+from bottleneck.cost.call import Cost, Formulas, OpCall, TensorList
 from bottleneck.cost.traffic import item_bytes_of_lists, list_elements, listed, named
 
 FAMILY = "optimizer"
@@ -59,26 +59,20 @@ def rule_cost(call: OpCall, rule: OptimizerRule) -> Cost:
     return replace(cost, bytes_low=cost.bytes_low - item_bytes_of_lists(call)[0] * elements) if squares else cost
 
 
-def _fused(reads: int, writes: int, optional_list: int, flops: tuple[float, float]) -> Formula:
-    """The formula of a fused step(parameters, gradients, state …): so many passes of reading and of writing.
+def _fused(reads: int, writes: int, optional_list: int, flops: tuple[float, float], call: OpCall) -> Cost:
+    """The cost of a fused step(parameters, gradients, state …): so many passes of reading and of writing.
 
     The list at ``optional_list`` is read and written too when it is there: the maxima of amsgrad, or the momentum of
     SGD. A gradient scaler has the gradients written back, unscaled: that is in the high end only.
     """
-
-    def formula(call: OpCall) -> Cost:
-        elements = list_elements(call, 0)
-        extra = call.arguments[optional_list] if optional_list < len(call.arguments) else None
-        passes = reads + writes + (2 if isinstance(extra, TensorList) and extra.numel else 0)
-        cost = listed(
-            call, FAMILY, float(passes * elements), vector_flops=flops[0] * elements, special_ops=flops[1] * elements
-        )
-        is_scaled = bool(call.tensors())
-        return (
-            replace(cost, bytes_high=cost.bytes_high + item_bytes_of_lists(call)[1] * elements) if is_scaled else cost
-        )
-
-    return formula
+    elements = list_elements(call, 0)
+    extra = call.arguments[optional_list] if optional_list < len(call.arguments) else None
+    passes = reads + writes + (2 if isinstance(extra, TensorList) and extra.numel else 0)
+    cost = listed(
+        call, FAMILY, float(passes * elements), vector_flops=flops[0] * elements, special_ops=flops[1] * elements
+    )
+    is_scaled = bool(call.tensors())
+    return replace(cost, bytes_high=cost.bytes_high + item_bytes_of_lists(call)[1] * elements) if is_scaled else cost
 
 
 def _read_only(call: OpCall) -> Cost:
@@ -103,9 +97,9 @@ FORMULAS: Formulas = {
             "_foreach_clone": partial(rule_cost, rule=OptimizerRule(0.0)),
             "_amp_foreach_non_finite_check_and_unscale_": partial(rule_cost, rule=OptimizerRule(2.0)),
             "_amp_update_scale_": _update_scale,
-            "_fused_adam _fused_adam_ _fused_adamw _fused_adamw_": _fused(4, 3, 4, (13.0, 2.0)),
-            "_fused_sgd _fused_sgd_": _fused(2, 1, 2, (4.0, 0.0)),
-            "_fused_adagrad _fused_adagrad_": _fused(3, 2, _NEVER, (6.0, 2.0)),
+            "_fused_adam _fused_adam_ _fused_adamw _fused_adamw_": partial(_fused, 4, 3, 4, (13.0, 2.0)),
+            "_fused_sgd _fused_sgd_": partial(_fused, 2, 1, 2, (4.0, 0.0)),
+            "_fused_adagrad _fused_adagrad_": partial(_fused, 3, 2, _NEVER, (6.0, 2.0)),
         }
     ),
 }

@@ -6,6 +6,7 @@ from functools import partial
 
 from bottleneck.cost.call import Cost, Formulas, OpCall, Tensor, Unmodelled
 from bottleneck.cost.traffic import (
+    Streams,
     as_complex,
     as_float,
     as_real,
@@ -193,49 +194,11 @@ def _masked_fill(call: OpCall) -> Cost:
     return replace(cost, bytes_low=compulsory)
 
 
-def _dropout(call: OpCall) -> Cost:
-    """native_dropout(x, p, train): x read; the result and a mask of one byte per element written."""
-    x = call.tensor(0)
-    mask = Tensor(x.shape, "bool")
-    return stream(FAMILY, x, Tensor(x.shape, x.dtype), mask, vector_flops=_DROPOUT_FLOPS * x.numel)
-
-
 def _glu(call: OpCall) -> Cost:
     """glu(x, dim): one half gates the other, so the result has half the elements."""
     x = call.tensor(0)
     half = Tensor((x.numel // 2,), x.dtype)
     return stream(FAMILY, x, half, vector_flops=5.0 * half.numel, special_ops=half.numel)
-
-
-def _glu_backward(call: OpCall) -> Cost:
-    """glu_backward(dy, x, dim): the gradient has the shape of x."""
-    dy, x = call.tensor(0), call.tensor(1)
-    return stream(FAMILY, dy, x, Tensor(x.shape, x.dtype), vector_flops=8.0 * dy.numel, special_ops=dy.numel)
-
-
-def _prelu(call: OpCall) -> Cost:
-    """prelu(x, weight): the weight holds one slope, or one per channel."""
-    x, weight = call.tensor(0), call.tensor(1)
-    return stream(FAMILY, x, weight, Tensor(x.shape, x.dtype), vector_flops=2.0 * x.numel)
-
-
-def _log_sigmoid_backward(call: OpCall) -> Cost:
-    """log_sigmoid_backward(dy, x, buffer): the buffer holds one element per element of x on a CPU, none on a GPU."""
-    dy, x, buffer = (call.tensor(position) for position in range(3))
-    return stream(FAMILY, dy, x, buffer, Tensor(x.shape, x.dtype), vector_flops=4.0 * x.numel, special_ops=x.numel)
-
-
-def _split_heads(call: OpCall) -> Cost:
-    """Queries, keys and values separated and biased, the queries scaled: (qkv, bias, heads)."""
-    qkv, bias = call.tensor(0), call.tensor(1)
-    return stream(FAMILY, qkv, bias, Tensor(qkv.shape, qkv.dtype), vector_flops=4.0 / 3.0 * qkv.numel)
-
-
-def _prelu_backward(call: OpCall) -> Cost:
-    """_prelu_kernel_backward(x, weight, dy): both gradients have the shape of x; the caller reduces the second."""
-    x, weight, dy = (call.tensor(position) for position in range(3))
-    gradient = Tensor(x.shape, x.dtype)
-    return stream(FAMILY, x, weight, dy, gradient, gradient, vector_flops=3.0 * x.numel)
 
 
 FORMULAS: Formulas = {
@@ -246,13 +209,17 @@ FORMULAS: Formulas = {
             "pow pow_": _pow,
             "where": _where,
             "masked_fill masked_fill_": _masked_fill,
-            "native_dropout _fused_dropout": _dropout,
+            # The result, and a mask of one byte per element.
+            "native_dropout _fused_dropout": Streams(FAMILY, 1, (0, (0, "bool")), _DROPOUT_FLOPS),
             "glu": _glu,
-            "glu_backward": _glu_backward,
-            "log_sigmoid_backward": _log_sigmoid_backward,
-            "prelu": _prelu,
-            "_prelu_kernel_backward": _prelu_backward,
-            "_transform_bias_rescale_qkv": _split_heads,
+            "glu_backward": Streams(FAMILY, 2, (1,), 8.0, 1.0),
+            # (dy, x, buffer): the buffer holds an element per element of x on a CPU, none on a GPU.
+            "log_sigmoid_backward": Streams(FAMILY, 3, (1,), 4.0, 1.0, per=1),
+            # The weight holds a slope, or one per channel; its gradient has the shape of x, and the caller reduces it.
+            "prelu": Streams(FAMILY, 2, flops=2.0),
+            "_prelu_kernel_backward": Streams(FAMILY, 3, (0, 0), 3.0),
+            # Queries, keys and values separated and biased, the queries scaled: (qkv, bias, heads).
+            "_transform_bias_rescale_qkv": Streams(FAMILY, 2, flops=4.0 / 3.0),
         }
     ),
 }

@@ -2,9 +2,10 @@
 
 import math
 from dataclasses import dataclass, replace
+from functools import partial
 
-from bottleneck.cost.call import Cost, Formula, Formulas, OpCall, Tensor, Unmodelled
-from bottleneck.cost.traffic import SECTOR_BYTES, named, stream
+from bottleneck.cost.call import Cost, Formulas, OpCall, Tensor, recorded
+from bottleneck.cost.traffic import SECTOR_BYTES, named, op_names, stream
 
 FAMILY = "pooling"
 
@@ -53,40 +54,30 @@ def _spread(values: tuple[int, ...] | None, rank: int) -> tuple[int, ...] | None
     return None if not values else values if len(values) == rank else values[:1] * rank
 
 
-def _pool(rank: int, dilation_position: int | None, ceil_position: int, index: tuple[str, ...]) -> Formula:
-    """The formula of max_pool2d_with_indices(x, kernel, stride, padding, dilation, ceil) or avg_pool2d(…, ceil, …).
+def _pool(rank: int, dilation_position: int | None, ceil_position: int, index: tuple[str, ...], call: OpCall) -> Cost:
+    """The cost of max_pool2d_with_indices(x, kernel, stride, padding, dilation, ceil) or avg_pool2d(…, ceil, …).
 
     Where the window was not recorded, it is taken to cover x; the result is as large as x at most.
     """
-
-    def formula(call: OpCall) -> Cost:
-        x = call.tensor(0)
-        window = _window(call, rank, dilation_position, ceil_position)
-        if window is None:
-            largest = _pooled(x, Tensor(x.shape, x.dtype), 1.0, index)
-            return replace(largest, bytes_low=x.bytes)
-        taps = math.prod(window.kernel)
-        shape = (*x.shape[:-rank], *window.outputs(x.shape[-rank:]))
-        return _pooled(x, Tensor(shape, x.dtype), taps, index)
-
-    return formula
+    x = call.tensor(0)
+    window = _window(call, rank, dilation_position, ceil_position)
+    if window is None:
+        largest = _pooled(x, Tensor(x.shape, x.dtype), 1.0, index)
+        return replace(largest, bytes_low=x.bytes)
+    taps = math.prod(window.kernel)
+    shape = (*x.shape[:-rank], *window.outputs(x.shape[-rank:]))
+    return _pooled(x, Tensor(shape, x.dtype), taps, index)
 
 
-def _adaptive(rank: int, index: tuple[str, ...]) -> Formula:
-    """The formula of _adaptive_avg_pool2d(x, output size): windows that tile the input."""
-
-    def formula(call: OpCall) -> Cost:
-        x, y = call.tensor(0), _resized(call, rank)
-        return _pooled(x, y, max(1.0, x.numel / max(1, y.numel)), index)
-
-    return formula
+def _adaptive(rank: int, index: tuple[str, ...], call: OpCall) -> Cost:
+    """The cost of _adaptive_avg_pool2d(x, output size): windows that tile the input."""
+    x, y = call.tensor(0), _resized(call, rank)
+    return _pooled(x, y, max(1.0, x.numel / max(1, y.numel)), index)
 
 
 def _resized(call: OpCall, rank: int) -> Tensor:
     """The result of an op (x, output size, …): like x, but of the recorded size in the last dimensions."""
-    x, size = call.tensor(0), _spread(call.integers(1), rank)
-    if size is None:
-        raise Unmodelled("the size of the result was not recorded")
+    x, size = call.tensor(0), recorded(_spread(call.integers(1), rank), "the size of the result was not recorded")
     return Tensor((*x.shape[:-rank], *size), x.dtype)
 
 
@@ -97,19 +88,15 @@ def _pooled(x: Tensor, y: Tensor, taps: float, index: tuple[str, ...]) -> Cost:
     return replace(cost, bytes_low=cost.bytes_low - max(0.0, x.bytes - y.numel * taps * x.item_bytes))
 
 
-def _max_pool_backward(index_position: int) -> Formula:
-    """The formula of max_pool2d_with_indices_backward(dy, x, …, indices): x is not read, its gradient is written.
+def _max_pool_backward(index_position: int, call: OpCall) -> Cost:
+    """The cost of max_pool2d_with_indices_backward(dy, x, …, indices): x is not read, its gradient is written.
 
     The gradient is cleared by a child op; at least one element per result is written then, at most each twice.
     """
-
-    def formula(call: OpCall) -> Cost:
-        dy, x, indices = call.tensor(0), call.tensor(1), call.tensor(index_position)
-        dx = Tensor(x.shape, dy.dtype)
-        cost = stream(FAMILY, dy, indices, dx, vector_flops=dy.numel)
-        return replace(cost, bytes_low=dy.bytes + indices.bytes + min(dy.bytes, dx.bytes))
-
-    return formula
+    dy, x, indices = call.tensor(0), call.tensor(1), call.tensor(index_position)
+    dx = Tensor(x.shape, dy.dtype)
+    cost = stream(FAMILY, dy, indices, dx, vector_flops=dy.numel)
+    return replace(cost, bytes_low=dy.bytes + indices.bytes + min(dy.bytes, dx.bytes))
 
 
 def _average_backward(call: OpCall) -> Cost:
@@ -118,24 +105,16 @@ def _average_backward(call: OpCall) -> Cost:
     return stream(FAMILY, dy, Tensor(x.shape, dy.dtype), vector_flops=max(dy.numel, x.numel))
 
 
-def _upsample(rank: int, flops: float) -> Formula:
-    """The formula of upsample_bilinear2d(x, output size, …); ``flops`` per element of the result."""
-
-    def formula(call: OpCall) -> Cost:
-        x, y = call.tensor(0), _resized(call, rank)
-        return stream(FAMILY, x, y, vector_flops=flops * y.numel)
-
-    return formula
+def _upsample(rank: int, flops: float, call: OpCall) -> Cost:
+    """The cost of upsample_bilinear2d(x, output size, …); ``flops`` per element of the result."""
+    x, y = call.tensor(0), _resized(call, rank)
+    return stream(FAMILY, x, y, vector_flops=flops * y.numel)
 
 
-def _upsample_backward(flops: float) -> Formula:
-    """The formula of upsample_bilinear2d_backward(dy, output size, input size, …); ``flops`` per element of dy."""
-
-    def formula(call: OpCall) -> Cost:
-        dy = call.tensor(0)
-        return stream(FAMILY, dy, Tensor(call.result_size(2), dy.dtype), vector_flops=flops * dy.numel)
-
-    return formula
+def _upsample_backward(flops: float, call: OpCall) -> Cost:
+    """The cost of upsample_bilinear2d_backward(dy, output size, input size, …); ``flops`` per element of dy."""
+    dy = call.tensor(0)
+    return stream(FAMILY, dy, Tensor(call.result_size(2), dy.dtype), vector_flops=flops * dy.numel)
 
 
 def _grid_sample(call: OpCall) -> Cost:
@@ -164,44 +143,34 @@ _UPSAMPLERS = {
 }
 
 # Ops that only choose an implementation and call it.
-COMPOSITES = frozenset(
-    {
-        "aten::max_pool1d",
-        "aten::max_pool2d",
-        "aten::max_pool3d",
-        "aten::adaptive_avg_pool1d",
-        "aten::adaptive_avg_pool2d",
-    }
-    | {"aten::adaptive_avg_pool3d", "aten::avg_pool1d", "aten::adaptive_max_pool1d", "aten::grid_sampler"}
-)
+COMPOSITES = op_names("""
+    max_pool1d max_pool2d max_pool3d adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d avg_pool1d
+    adaptive_max_pool1d grid_sampler
+""")
 
 FORMULAS: Formulas = {
-    **named(
-        {f"{name}{rank}d": _upsample(rank, flops) for name, (flops, ranks) in _UPSAMPLERS.items() for rank in ranks}
-    ),
-    **named(
-        {
-            f"{name}{rank}d_backward": _upsample_backward(flops)
-            for name, (flops, ranks) in _UPSAMPLERS.items()
-            for rank in ranks
-        }
-    ),
-    **named({f"max_pool{rank}d_with_indices": _pool(rank, 4, 5, _INDEX) for rank in (2, 3)}),
-    **named({f"mkldnn_max_pool{rank}d": _pool(rank, 4, 5, ()) for rank in (2, 3)}),
-    **named({f"max_pool{rank}d_with_indices_backward": _max_pool_backward(7) for rank in (2, 3)}),
-    **named({f"avg_pool{rank}d": _pool(rank, None, 4, ()) for rank in (2, 3)}),
-    **named({f"_adaptive_avg_pool{rank}d": _adaptive(rank, ()) for rank in (2, 3)}),
-    **named({f"adaptive_max_pool{rank}d": _adaptive(rank, _INDEX) for rank in (2, 3)}),
-    **named({f"adaptive_max_pool{rank}d_backward": _max_pool_backward(2) for rank in (2, 3)}),
+    **{
+        f"aten::{name}{rank}d{suffix}": make
+        for name, (flops, ranks) in _UPSAMPLERS.items()
+        for rank in ranks
+        for suffix, make in (("", partial(_upsample, rank, flops)), ("_backward", partial(_upsample_backward, flops)))
+    },
+    **named({f"max_pool{rank}d_with_indices": partial(_pool, rank, 4, 5, _INDEX) for rank in (2, 3)}),
+    **named({f"mkldnn_max_pool{rank}d": partial(_pool, rank, 4, 5, ()) for rank in (2, 3)}),
+    **named({f"max_pool{rank}d_with_indices_backward": partial(_max_pool_backward, 7) for rank in (2, 3)}),
+    **named({f"avg_pool{rank}d": partial(_pool, rank, None, 4, ()) for rank in (2, 3)}),
+    **named({f"_adaptive_avg_pool{rank}d": partial(_adaptive, rank, ()) for rank in (2, 3)}),
+    **named({f"adaptive_max_pool{rank}d": partial(_adaptive, rank, _INDEX) for rank in (2, 3)}),
+    **named({f"adaptive_max_pool{rank}d_backward": partial(_max_pool_backward, 2) for rank in (2, 3)}),
     **named(
         {
             "avg_pool2d_backward avg_pool3d_backward": _average_backward,
             "_adaptive_avg_pool2d_backward _adaptive_avg_pool3d_backward": _average_backward,
-            "_upsample_bilinear2d_aa": _upsample(2, 8.0),
-            "_upsample_bicubic2d_aa": _upsample(2, 40.0),
-            "_upsample_bilinear2d_aa_backward": _upsample_backward(8.0),
-            "_upsample_bicubic2d_aa_backward": _upsample_backward(40.0),
-            "mkldnn_adaptive_avg_pool2d": _adaptive(2, ()),
+            "_upsample_bilinear2d_aa": partial(_upsample, 2, 8.0),
+            "_upsample_bicubic2d_aa": partial(_upsample, 2, 40.0),
+            "_upsample_bilinear2d_aa_backward": partial(_upsample_backward, 8.0),
+            "_upsample_bicubic2d_aa_backward": partial(_upsample_backward, 40.0),
+            "mkldnn_adaptive_avg_pool2d": partial(_adaptive, 2, ()),
             "mkldnn_adaptive_avg_pool2d_backward": _average_backward,
             "grid_sampler_2d cudnn_grid_sampler grid_sampler_3d": _grid_sample,
             "grid_sampler_2d_backward grid_sampler_3d_backward": _grid_sample_backward,

@@ -1,10 +1,11 @@
 """Costs of matrix products with low-precision or grouped operands: int8, int4, fp8, fp4, experts."""
 
 from dataclasses import replace
+from functools import partial
 
 from bottleneck.cost.call import Cost, Formula, OpCall, Tensor, Unmodelled
 from bottleneck.cost.matmul import Product, extra_bytes, item_bytes, linear_cost, matrix_sizes, product_cost
-from bottleneck.cost.traffic import dtype_argument, stream
+from bottleneck.cost.traffic import dtype_argument, named, stream
 
 _INT32_BYTES = 4.0
 
@@ -101,15 +102,11 @@ def _grouped(call: OpCall, offsets: int, out_dtype: int) -> Cost:
     return replace(cost, bytes_low=cost.bytes_low - stacked[0].bytes * (1 - 1 / groups))
 
 
-def _rounded(dtype_at: int, default: str) -> Formula:
-    """The formula of quantize_per_tensor(x, scale, zero point, …, dtype) and similar: x read, rounded x written."""
-
-    def formula(call: OpCall) -> Cost:
-        x, *tables = call.tensors()
-        result = Tensor(x.shape, dtype_argument(call, dtype_at, default))
-        return stream("pointwise", x, result, *tables, vector_flops=3.0 * x.numel)
-
-    return formula
+def _rounded(dtype_at: int, default: str, call: OpCall) -> Cost:
+    """The cost of quantize_per_tensor(x, scale, zero point, …, dtype) and similar: x read, rounded x written."""
+    x, *tables = call.tensors()
+    result = Tensor(x.shape, dtype_argument(call, dtype_at, default))
+    return stream("pointwise", x, result, *tables, vector_flops=3.0 * x.numel)
 
 
 def _restored(call: OpCall) -> Cost:
@@ -144,26 +141,29 @@ def _onednn_linear(call: OpCall) -> Cost:
 
 
 FORMULAS: dict[str, Formula] = {
-    "aten::quantize_per_tensor": _rounded(3, "c10::qint8"),
-    "aten::quantize_per_tensor_dynamic": _rounded(1, "c10::qint8"),
-    "aten::quantize_per_channel": _rounded(4, "c10::qint8"),
-    "aten::dequantize": _restored,
-    "aten::fake_quantize_per_tensor_affine_cachemask": _fake,
-    "aten::fake_quantize_per_channel_affine_cachemask": _fake,
-    "quantized_decomposed::quantize_per_tensor": _rounded(5, "signed char"),
-    "quantized_decomposed::quantize_per_channel": _rounded(6, "signed char"),
-    "quantized_decomposed::quantize_per_token": _rounded(5, "signed char"),
-    "quantized_decomposed::dequantize_per_tensor": _restored,
-    "quantized_decomposed::dequantize_per_channel": _restored,
-    "quantized_decomposed::dequantize_per_token": _restored,
     "onednn::qlinear_pointwise": _onednn_linear,
-    "aten::_int_mm": _int_mm,
-    "aten::_weight_int8pack_mm": _int8_weight,
-    "aten::_weight_int4pack_mm": _int4_weight,
-    "aten::_weight_int4pack_mm_for_cpu": _int4_weight,
-    "aten::_weight_int4pack_mm_with_scales_and_zeros": _int4_weight,
-    "aten::_scaled_mm": _scaled_mm,
-    "aten::_scaled_mm_v2": _scaled_mm_v2,
-    "aten::_grouped_mm": _grouped_mm,
-    "aten::_scaled_grouped_mm": _scaled_grouped_mm,
+    **named(
+        {
+            "quantize_per_tensor quantize_per_token": partial(_rounded, 5, "signed char"),
+            "quantize_per_channel": partial(_rounded, 6, "signed char"),
+            "dequantize_per_tensor dequantize_per_channel dequantize_per_token": _restored,
+        },
+        prefix="quantized_decomposed::",
+    ),
+    **named(
+        {
+            "quantize_per_tensor": partial(_rounded, 3, "c10::qint8"),
+            "quantize_per_tensor_dynamic": partial(_rounded, 1, "c10::qint8"),
+            "quantize_per_channel": partial(_rounded, 4, "c10::qint8"),
+            "dequantize": _restored,
+            "fake_quantize_per_tensor_affine_cachemask fake_quantize_per_channel_affine_cachemask": _fake,
+            "_int_mm": _int_mm,
+            "_weight_int8pack_mm": _int8_weight,
+            "_weight_int4pack_mm _weight_int4pack_mm_for_cpu _weight_int4pack_mm_with_scales_and_zeros": _int4_weight,
+            "_scaled_mm": _scaled_mm,
+            "_scaled_mm_v2": _scaled_mm_v2,
+            "_grouped_mm": _grouped_mm,
+            "_scaled_grouped_mm": _scaled_grouped_mm,
+        }
+    ),
 }

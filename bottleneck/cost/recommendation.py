@@ -6,6 +6,7 @@ and one row per index. Positions follow the schemas of FBGEMM 0.1 to 1.2.
 
 import math
 from dataclasses import dataclass
+from functools import partial
 
 from bottleneck.cost.call import Cost, Formula, Formulas, OpCall, Tensor, TensorList, Unmodelled
 from bottleneck.cost.traffic import SECTOR_BYTES, named, stream
@@ -34,7 +35,7 @@ class LookupLayout:
 CLASSIC = LookupLayout(weights=(1, 2, 3), d_offsets=6, total_width=7, indices=11, offsets=12, rows=20)
 _LISTED = LookupLayout(weights=(1,), d_offsets=2, total_width=3, indices=7, offsets=8)
 
-OPTIMIZERS = (
+OPTIMIZERS = [
     "adagrad",
     "adam",
     "lamb",
@@ -45,7 +46,7 @@ OPTIMIZERS = (
     "rowwise_adagrad",
     "rowwise_weighted_adagrad",
     "sgd",
-)
+]
 
 
 @dataclass(frozen=True)
@@ -98,22 +99,18 @@ def _tables(call: OpCall, layout: LookupLayout, first: int) -> tuple[float, floa
     return elements, max((tensor.item_bytes for tensor in tensors if tensor.numel), default=2.0)
 
 
-def _forward(layout: LookupLayout) -> Formula:
-    """The formula of a pooled lookup: indices and offsets read, one row per bag written, empty bags as zeros.
+def _forward(layout: LookupLayout, call: OpCall) -> Cost:
+    """The cost of a pooled lookup: indices and offsets read, one row per bag written, empty bags as zeros.
 
     The rows that the indices name are one at least; at most one per index comes from DRAM.
     """
-
-    def formula(call: OpCall) -> Cost:
-        lookup = _lookup(call, layout)
-        read = lookup.indices.bytes + lookup.offsets.bytes
-        low = read + lookup.bags * lookup.narrow * lookup.item_bytes
-        written = lookup.bags * lookup.mean * lookup.item_bytes
-        high = read + written + lookup.indices.numel * (lookup.row_bytes + lookup.indices.item_bytes)
-        flops = lookup.indices.numel * float(NARROWEST_ROW)
-        return Cost(LOOKUP, vector_flops=flops, bytes_low=low, bytes_high=max(low, high), math_dtype="fp32")
-
-    return formula
+    lookup = _lookup(call, layout)
+    read = lookup.indices.bytes + lookup.offsets.bytes
+    low = read + lookup.bags * lookup.narrow * lookup.item_bytes
+    written = lookup.bags * lookup.mean * lookup.item_bytes
+    high = read + written + lookup.indices.numel * (lookup.row_bytes + lookup.indices.item_bytes)
+    flops = lookup.indices.numel * float(NARROWEST_ROW)
+    return Cost(LOOKUP, vector_flops=flops, bytes_low=low, bytes_high=max(low, high), math_dtype="fp32")
 
 
 def _backward(call: OpCall) -> Cost:
@@ -205,8 +202,10 @@ def _dense(call: OpCall) -> Cost:
     return Cost(RAGGED, bytes_low=read, bytes_high=read + sum(tensor.bytes for tensor in tensors), math_dtype="fp32")
 
 
-_LOOKUPS = {f"split_embedding_codegen_lookup_{optimizer}_function": _forward(CLASSIC) for optimizer in OPTIMIZERS}
-_PT2_LOOKUPS = {f"{name}_pt2": _forward(_LISTED) for name in _LOOKUPS}
+_LOOKUPS = {
+    f"split_embedding_codegen_lookup_{optimizer}_function": partial(_forward, CLASSIC) for optimizer in OPTIMIZERS
+}
+_PT2_LOOKUPS = {f"{name}_pt2": partial(_forward, _LISTED) for name in _LOOKUPS}
 _RAGGED: dict[str, Formula] = {
     "permute_pooled_embs permute_pooled_embs_auto_grad permute_duplicate_pooled_embs": _copied,
     "recat_embedding_grad_output recat_embedding_grad_output_mixed_D": _copied,

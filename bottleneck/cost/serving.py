@@ -6,6 +6,7 @@ sequence in a cache of keys and values, and the experts that the tokens of a bat
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 from bottleneck.cost.call import Cost, Formula, Formulas, OpCall, Tensor, Unmodelled
 from bottleneck.cost.matmul import FAMILY as MATMUL
@@ -21,46 +22,34 @@ CACHED = "lower end: how long the cached sequences are is data"
 ROUTED = "which experts the tokens choose is data"
 
 
-def _all_once(family: str, flops: float, special_ops: float = 0.0) -> Formula:
-    """The formula of an op whose tensors, the written ones among them, are all recorded and move once each.
+def _all_once(family: str, flops: float, special_ops: float, call: OpCall) -> Cost:
+    """The cost of an op whose tensors, the written ones among them, are all recorded and move once each.
 
     FLOPs count per element of the largest one.
     """
-
-    def formula(call: OpCall) -> Cost:
-        tensors = [tensor for tensor in call.tensors() if tensor.numel]
-        if not tensors:
-            raise Unmodelled("no tensor was recorded")
-        most = max(tensor.numel for tensor in tensors)
-        return stream(family, *tensors, vector_flops=flops * most, special_ops=special_ops * most)
-
-    return formula
+    tensors = [tensor for tensor in call.tensors() if tensor.numel]
+    if not tensors:
+        raise Unmodelled("no tensor was recorded")
+    most = max(tensor.numel for tensor in tensors)
+    return stream(family, *tensors, vector_flops=flops * most, special_ops=special_ops * most)
 
 
-def _gated(flops: float) -> Formula:
-    """The formula of silu_and_mul(out, x) and similar ops: one half of x gates the other; FLOPs are per result."""
-
-    def formula(call: OpCall) -> Cost:
-        tensors = call.tensors()
-        gated = min(tensor.numel for tensor in tensors[:2]) if len(tensors) > 1 else call.tensor(0).numel // 2
-        written = () if len(tensors) > 1 else (Tensor((gated,), tensors[0].dtype),)
-        return stream(POINTWISE, *tensors, *written, vector_flops=flops * gated, special_ops=gated)
-
-    return formula
+def _gated(flops: float, call: OpCall) -> Cost:
+    """The cost of silu_and_mul(out, x) and similar ops: one half of x gates the other; FLOPs are per result."""
+    tensors = call.tensors()
+    gated = min(tensor.numel for tensor in tensors[:2]) if len(tensors) > 1 else call.tensor(0).numel // 2
+    written = () if len(tensors) > 1 else (Tensor((gated,), tensors[0].dtype),)
+    return stream(POINTWISE, *tensors, *written, vector_flops=flops * gated, special_ops=gated)
 
 
-def _norm(returned: int, in_place: Sequence[int] = ()) -> Formula:
-    """The formula of an RMS norm that returns so many results shaped like its first argument.
+def _norm(returned: int, in_place: Sequence[int], call: OpCall) -> Cost:
+    """The cost of an RMS norm that returns so many results shaped like its first argument.
 
     Arguments at ``in_place`` are read and written. A residual that is added is one of the recorded tensors.
     """
-
-    def formula(call: OpCall) -> Cost:
-        x = call.tensor(0)
-        written = [*[Tensor(x.shape, x.dtype)] * returned, *(call.tensor(position) for position in in_place)]
-        return stream(NORM, *(t for t in call.tensors() if t.numel), *written, vector_flops=4.0 * x.numel)
-
-    return formula
+    x = call.tensor(0)
+    written = [*[Tensor(x.shape, x.dtype)] * returned, *(call.tensor(position) for position in in_place)]
+    return stream(NORM, *(t for t in call.tensors() if t.numel), *written, vector_flops=4.0 * x.numel)
 
 
 def _group_norm(call: OpCall) -> Cost:
@@ -70,18 +59,14 @@ def _group_norm(call: OpCall) -> Cost:
     return replace(cost, bytes_high=cost.bytes_high + x.bytes)
 
 
-def _rotary(query: int, key: int, table: int, positions: int) -> Formula:
-    """The formula of a rotary embedding in place: query and key turned by a row of sines and cosines per position."""
-
-    def formula(call: OpCall) -> Cost:
-        turned = [tensor for at in (query, key) if (tensor := call.optional_tensor(at)) is not None]
-        rows, places = call.tensor(table), call.tensor(positions)
-        row_bytes = rows.shape[-1] * rows.item_bytes if rows.shape else 0.0
-        flops = 3.0 * sum(tensor.numel for tensor in turned)
-        cost = stream(POINTWISE, *turned, *turned, places, vector_flops=flops)
-        return cost + Cost(POINTWISE, bytes_low=min(places.numel, 1) * row_bytes, bytes_high=places.numel * row_bytes)
-
-    return formula
+def _rotary(query: int, key: int, table: int, positions: int, call: OpCall) -> Cost:
+    """The cost of a rotary embedding in place: query and key turned by a row of sines and cosines per position."""
+    turned = [tensor for at in (query, key) if (tensor := call.optional_tensor(at)) is not None]
+    rows, places = call.tensor(table), call.tensor(positions)
+    row_bytes = rows.shape[-1] * rows.item_bytes if rows.shape else 0.0
+    flops = 3.0 * sum(tensor.numel for tensor in turned)
+    cost = stream(POINTWISE, *turned, *turned, places, vector_flops=flops)
+    return cost + Cost(POINTWISE, bytes_low=min(places.numel, 1) * row_bytes, bytes_high=places.numel * row_bytes)
 
 
 def _cache_write(call: OpCall) -> Cost:
@@ -98,37 +83,33 @@ def _mla_cache_write(call: OpCall) -> Cost:
     return stream(CACHE, *rows, *(Tensor(row.shape, cache.dtype) for row in rows), call.tensor(3))
 
 
-def _paged_attention(query: int, table: int, longest: int, block: int | None) -> Formula:
-    """The formula of attention over a paged cache: (…, query, key cache, value cache, …, block table, lengths, …).
+def _paged_attention(query: int, table: int, longest: int, block: int | None, call: OpCall) -> Cost:
+    """The cost of attention over a paged cache: (…, query, key cache, value cache, …, block table, lengths, …).
 
     Every query sees one key at least. At most every sequence is as long as ``longest``, or as its row of the block
     table has room for.
     """
-
-    def formula(call: OpCall) -> Cost:
-        queries, keys, values = (call.tensor(query + offset) for offset in range(3))
-        blocks, most = call.tensor(table), call.integer(longest)
-        size = None if block is None else call.integer(block)
-        if len(queries.shape) < 3 or not blocks.shape:
-            raise Unmodelled("query or block table of the cache were not recorded")
-        longest_keys = most or (blocks.shape[-1] * size if size else None)
-        if longest_keys is None:
-            raise Unmodelled("the lengths of cached sequences are not in the trace")
-        width, capacity = queries.shape[-1], keys.numel + values.numel
-        heads = _cache_heads(keys, width)
-        in_cache = min(capacity, 2.0 * blocks.shape[0] * longest_keys * heads * width) * keys.item_bytes
-        fixed = 2 * queries.bytes
-        return Cost(
-            ATTENTION,
-            matrix_flops=4.0 * queries.numel,
-            special_ops=queries.numel / max(width, 1),
-            bytes_low=fixed + min(2.0 * heads * width * keys.item_bytes, in_cache),
-            bytes_high=fixed + in_cache + blocks.bytes,
-            math_dtype=queries.short_dtype,
-            note=CACHED,
-        )
-
-    return formula
+    queries, keys, values = (call.tensor(query + offset) for offset in range(3))
+    blocks, most = call.tensor(table), call.integer(longest)
+    size = None if block is None else call.integer(block)
+    if len(queries.shape) < 3 or not blocks.shape:
+        raise Unmodelled("query or block table of the cache were not recorded")
+    longest_keys = most or (blocks.shape[-1] * size if size else None)
+    if longest_keys is None:
+        raise Unmodelled("the lengths of cached sequences are not in the trace")
+    width, capacity = queries.shape[-1], keys.numel + values.numel
+    heads = _cache_heads(keys, width)
+    in_cache = min(capacity, 2.0 * blocks.shape[0] * longest_keys * heads * width) * keys.item_bytes
+    fixed = 2 * queries.bytes
+    return Cost(
+        ATTENTION,
+        matrix_flops=4.0 * queries.numel,
+        special_ops=queries.numel / max(width, 1),
+        bytes_low=fixed + min(2.0 * heads * width * keys.item_bytes, in_cache),
+        bytes_high=fixed + in_cache + blocks.bytes,
+        math_dtype=queries.short_dtype,
+        note=CACHED,
+    )
 
 
 def _cache_heads(keys: Tensor, width: int) -> int:
@@ -138,33 +119,29 @@ def _cache_heads(keys: Tensor, width: int) -> int:
     return keys.shape[-2] if keys.shape and keys.shape[-1] == width else 1
 
 
-def _experts(hidden: int, first: int, ids: int) -> Formula:
-    """The formula of fused experts: (…, hidden [tokens, h], w1 [E, 2f, h], w2 [E, h, f], weights, ids [tokens, k] …).
+def _experts(hidden: int, first: int, ids: int, call: OpCall) -> Cost:
+    """The cost of fused experts: (…, hidden [tokens, h], w1 [E, 2f, h], w2 [E, h, f], weights, ids [tokens, k] …).
 
     FLOPs are exact: k experts for every token. A token's experts differ, so that k are read at least, and at most all
     experts or k per token.
     """
-
-    def formula(call: OpCall) -> Cost:
-        tokens, up, down, chosen = (call.tensor(at) for at in (hidden, first, first + 1, ids))
-        if len(up.shape) != 3 or len(down.shape) != 3 or len(chosen.shape) != 2:
-            raise Unmodelled("the experts' weights are not three-dimensional")
-        # Weights of 4 bits hold two numbers per byte along the inner size.
-        width, packed = tokens.shape[-1], max(1, tokens.shape[-1] // max(up.shape[2], 1))
-        rows, inner, experts = up.shape[1], down.shape[2] * packed, up.shape[0]
-        per_expert, used = (up.bytes + down.bytes) / max(experts, 1), chosen.numel
-        moved = 2 * tokens.bytes + chosen.bytes
-        between = 2 * used * (rows + inner + width) * tokens.item_bytes
-        return Cost(
-            MATMUL,
-            matrix_flops=2.0 * used * width * (rows + inner),
-            bytes_low=moved + min(chosen.shape[1], used, experts) * per_expert,
-            bytes_high=moved + min(experts, used) * per_expert + between,
-            math_dtype=tokens.short_dtype if up.dtype in _PACKED else up.short_dtype,
-            note=ROUTED,
-        )
-
-    return formula
+    tokens, up, down, chosen = (call.tensor(at) for at in (hidden, first, first + 1, ids))
+    if len(up.shape) != 3 or len(down.shape) != 3 or len(chosen.shape) != 2:
+        raise Unmodelled("the experts' weights are not three-dimensional")
+    # Weights of 4 bits hold two numbers per byte along the inner size.
+    width, packed = tokens.shape[-1], max(1, tokens.shape[-1] // max(up.shape[2], 1))
+    rows, inner, experts = up.shape[1], down.shape[2] * packed, up.shape[0]
+    per_expert, used = (up.bytes + down.bytes) / max(experts, 1), chosen.numel
+    moved = 2 * tokens.bytes + chosen.bytes
+    between = 2 * used * (rows + inner + width) * tokens.item_bytes
+    return Cost(
+        MATMUL,
+        matrix_flops=2.0 * used * width * (rows + inner),
+        bytes_low=moved + min(chosen.shape[1], used, experts) * per_expert,
+        bytes_high=moved + min(experts, used) * per_expert + between,
+        math_dtype=tokens.short_dtype if up.dtype in _PACKED else up.short_dtype,
+        note=ROUTED,
+    )
 
 
 def _scaled_mm_into(call: OpCall) -> Cost:
@@ -209,20 +186,24 @@ def _align(call: OpCall) -> Cost:
     return Cost("sort", vector_flops=float(ids.numel), bytes_low=ids.bytes, bytes_high=ids.bytes + 2 * everything)
 
 
-_IN_PLACE_TWO = _norm(0, (0, 1))
+_IN_PLACE_TWO = partial(_norm, 0, (0, 1))
 _VLLM: dict[str, Formula] = {
-    "rms_norm rms_norm_static_fp8_quant rms_norm_dynamic_per_token_quant": _norm(0),
+    "rms_norm rms_norm_static_fp8_quant rms_norm_dynamic_per_token_quant": partial(_norm, 0, ()),
     "fused_add_rms_norm": _IN_PLACE_TWO,
-    "silu_and_mul mul_and_silu fatrelu_and_mul swigluoai_and_mul silu_and_mul_quant": _gated(6.0),
-    "gelu_and_mul gelu_tanh_and_mul": _gated(13.0),
-    "gelu_new gelu_fast gelu_quick": _all_once(POINTWISE, 12.0, 1.0),
-    "rotary_embedding": _rotary(1, 2, 4, 0),
-    "static_scaled_fp8_quant static_scaled_int8_quant dynamic_per_token_scaled_fp8_quant": _all_once(POINTWISE, 2.0),
-    "dynamic_scaled_int8_quant per_token_group_fp8_quant per_token_group_quant_fp8": _all_once(POINTWISE, 2.0),
+    "silu_and_mul mul_and_silu fatrelu_and_mul swigluoai_and_mul silu_and_mul_quant": partial(_gated, 6.0),
+    "gelu_and_mul gelu_tanh_and_mul": partial(_gated, 13.0),
+    "gelu_new gelu_fast gelu_quick": partial(_all_once, POINTWISE, 12.0, 1.0),
+    "rotary_embedding": partial(_rotary, 1, 2, 4, 0),
+    "static_scaled_fp8_quant static_scaled_int8_quant dynamic_per_token_scaled_fp8_quant": partial(
+        _all_once, POINTWISE, 2.0, 0.0
+    ),
+    "dynamic_scaled_int8_quant per_token_group_fp8_quant per_token_group_quant_fp8": partial(
+        _all_once, POINTWISE, 2.0, 0.0
+    ),
     "cutlass_scaled_mm": _scaled_mm_into,
     "awq_gemm": _awq,
-    "paged_attention_v1": _paged_attention(1, 6, 9, 8),
-    "paged_attention_v2": _paged_attention(4, 9, 12, 11),
+    "paged_attention_v1": partial(_paged_attention, 1, 6, 9, 8),
+    "paged_attention_v2": partial(_paged_attention, 4, 9, 12, 11),
 }
 
 FORMULAS: Formulas = {
@@ -235,41 +216,49 @@ FORMULAS: Formulas = {
         prefix="_C_cache_ops::",
     ),
     **named(
-        {"topk_softmax": _top_experts, "moe_align_block_size": _align, "moe_sum": _all_once(POINTWISE, 1.0)},
+        {
+            "topk_softmax": _top_experts,
+            "moe_align_block_size": _align,
+            "moe_sum": partial(_all_once, POINTWISE, 1.0, 0.0),
+        },
         prefix="_moe_C::",
     ),
-    **named({"paged_attention": _paged_attention(4, 9, 12, 11)}, prefix="_rocm_C::"),
+    **named({"paged_attention": partial(_paged_attention, 4, 9, 12, 11)}, prefix="_rocm_C::"),
     **named(
         {
-            "inplace_fused_experts outplace_fused_experts fused_experts": _experts(0, 1, 4),
-            "rocm_aiter_rms_norm": _norm(1),
-            "rocm_aiter_rmsnorm2d_fwd_with_add": _norm(2),
+            "inplace_fused_experts outplace_fused_experts fused_experts": partial(_experts, 0, 1, 4),
+            "rocm_aiter_rms_norm": partial(_norm, 1, ()),
+            "rocm_aiter_rmsnorm2d_fwd_with_add": partial(_norm, 2, ()),
         },
         prefix="vllm::",
     ),
     **named(
         {
             "_groupnorm_run": _group_norm,
-            "rms_norm rmsnorm2d_fwd": _norm(1),
-            "rmsnorm rmsnorm2d_fwd_ck rmsnorm2d_fwd_with_add rmsnorm2d_fwd_with_add_ck add_rmsnorm": _norm(0),
-            "silu_and_mul scaled_silu_and_mul": _gated(6.0),
-            "gelu_and_mul gelu_tanh_and_mul": _gated(13.0),
-            "fused_moe_": _experts(0, 1, 4),
-            "dynamic_per_token_scaled_quant dynamic_per_tensor_quant static_per_tensor_quant": _all_once(
-                POINTWISE, 2.0
+            "rms_norm rmsnorm2d_fwd": partial(_norm, 1, ()),
+            "rmsnorm rmsnorm2d_fwd_ck rmsnorm2d_fwd_with_add rmsnorm2d_fwd_with_add_ck add_rmsnorm": partial(
+                _norm, 0, ()
+            ),
+            "silu_and_mul scaled_silu_and_mul": partial(_gated, 6.0),
+            "gelu_and_mul gelu_tanh_and_mul": partial(_gated, 13.0),
+            "fused_moe_": partial(_experts, 0, 1, 4),
+            "dynamic_per_token_scaled_quant dynamic_per_tensor_quant static_per_tensor_quant": partial(
+                _all_once, POINTWISE, 2.0, 0.0
             ),
         },
         prefix="aiter::",
     ),
     **named(
         {
-            "rmsnorm gemma_rmsnorm": _norm(0),
+            "rmsnorm gemma_rmsnorm": partial(_norm, 0, ()),
             "fused_add_rmsnorm gemma_fused_add_rmsnorm": _IN_PLACE_TWO,
-            "silu_and_mul": _gated(6.0),
-            "gelu_and_mul gelu_tanh_and_mul": _gated(13.0),
-            "rotary_embedding": _rotary(1, 2, 4, 0),
+            "silu_and_mul": partial(_gated, 6.0),
+            "gelu_and_mul gelu_tanh_and_mul": partial(_gated, 13.0),
+            "rotary_embedding": partial(_rotary, 1, 2, 4, 0),
             "fp8_scaled_mm int8_scaled_mm fp8_blockwise_scaled_mm": _scaled_mm,
-            "sgl_per_token_quant_fp8 sgl_per_tensor_quant_fp8 sgl_per_token_group_quant_fp8": _all_once(POINTWISE, 2.0),
+            "sgl_per_token_quant_fp8 sgl_per_tensor_quant_fp8 sgl_per_token_group_quant_fp8": partial(
+                _all_once, POINTWISE, 2.0, 0.0
+            ),
             "topk_softmax": _top_experts,
             "moe_align_block_size": _align,
         },

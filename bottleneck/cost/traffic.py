@@ -1,8 +1,10 @@
 """Bytes that tensors move, and the dtype of results: the arithmetic that every memory-bound formula shares."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeVar
 
-from bottleneck.cost.call import Cost, Formula, OpCall, Tensor, TensorList, Unmodelled
+from bottleneck.cost.call import Cost, OpCall, Tensor, TensorList, Unmodelled
 
 # DRAM is read in sectors of this size: a strided walk moves a whole sector for each element that it touches.
 SECTOR_BYTES = 32
@@ -65,10 +67,18 @@ _DOUBLE = frozenset({"double", "c10::complex<double>"})
 _FP64_BYTES = 8.0
 
 
-def named(
-    table: Mapping[str, Formula], suffixes: tuple[str, ...] = ("",), prefix: str = "aten::"
-) -> dict[str, Formula]:
-    """One formula per op name; the keys of ``table`` hold names separated by spaces, without prefix and suffix."""
+Value = TypeVar("Value")
+# An argument by its position, or a result shaped like one: its position, and its dtype where that is another.
+Like = int | tuple[int, str]
+
+
+def op_names(names: str) -> frozenset[str]:
+    """Names of ATen's ops from a text that holds them without their prefix."""
+    return frozenset(f"aten::{name}" for name in names.split())
+
+
+def named(table: Mapping[str, Value], suffixes: tuple[str, ...] = ("",), prefix: str = "aten::") -> dict[str, Value]:
+    """One value per op name; the keys of ``table`` hold names separated by spaces, without prefix and suffix."""
     names = [name for key in table for name in key.split()]
     assert len(names) == len(set(names)), "a table has an op twice"
     return {
@@ -176,6 +186,39 @@ def stream(family: str, *tensors: Tensor, vector_flops: float = 0.0, special_ops
         bytes_high=sum(sector_bytes(tensor) for tensor in tensors),
         math_dtype=math_dtype(*tensors),
     )
+
+
+@dataclass(frozen=True)
+class Streams:
+    """The formula of an op that moves its first ``reads`` arguments once, and writes results ``like`` some of them.
+
+    FLOPs and special ops count per element of the argument ``per``. ``optional`` arguments move where they are given;
+    kernels that make a second pass read ``again``, which only the high end counts.
+    """
+
+    family: str
+    reads: int
+    like: tuple[Like, ...] = (0,)
+    flops: float = 0.0
+    special_ops: float = 0.0
+    per: int = 0
+    optional: tuple[int, ...] = ()
+    again: tuple[int, ...] = ()
+
+    def __call__(self, call: OpCall) -> Cost:
+        """The cost of one call."""
+        read = [call.tensor(position) for position in range(self.reads)]
+        given = [tensor for tensor in map(call.optional_tensor, self.optional) if tensor is not None]
+        written = [self._result(read, each) for each in self.like]
+        count = read[self.per].numel
+        flops, special_ops = self.flops * count, self.special_ops * count
+        cost = stream(self.family, *read, *given, *written, vector_flops=flops, special_ops=special_ops)
+        return replace(cost, bytes_high=cost.bytes_high + sum(read[position].bytes for position in self.again))
+
+    @staticmethod
+    def _result(read: Sequence[Tensor], like: Like) -> Tensor:
+        position, dtype = (like, None) if isinstance(like, int) else like
+        return Tensor(read[position].shape, dtype or read[position].dtype)
 
 
 def list_elements(call: OpCall, position: int) -> int:
