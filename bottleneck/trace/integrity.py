@@ -46,38 +46,6 @@ class Launches:
         return self.lead + self.between + self.tail
 
 
-@dataclass(frozen=True)
-class Orphans:
-    """Device work without a launch: count, total, and share of the device's busy time.
-
-    ``is_earlier`` is True where all of it ran before the first work that has a launch.
-    """
-
-    count: int
-    total: int
-    share: float
-    is_earlier: bool
-
-
-@dataclass(frozen=True)
-class Skew:
-    """Device work that starts before its launch: count, total with a launch, and by how much (us)."""
-
-    count: int
-    total: int
-    median_us: float
-    most_us: float
-
-
-@dataclass(frozen=True)
-class Crossing:
-    """Neighbours on a track that overlap by more than rounding: count, total, and the largest overlap (us)."""
-
-    count: int
-    total: int
-    most_us: float
-
-
 def count_launches(linked: Linked) -> Launches:
     """Counts of launches without kernels by position; all are 0 in a trace without launches."""
     trace = linked.trace
@@ -116,81 +84,13 @@ def _bare_steps(linked: Linked, at_ns: Ints, lost: Flags) -> tuple[str, ...]:
     return tuple(found)
 
 
-def count_orphans(kernels: pd.DataFrame) -> Orphans:
-    """Device work that neither a launch nor an op of the trace issued."""
-    orphan = (kernels["launch"].isna() & kernels["op"].isna()).to_numpy()
-    start_us, dur_us = kernels["ts_us"].to_numpy(), kernels["dur_us"].to_numpy()
-    first_us = start_us[~orphan].min() if (~orphan).any() else -np.inf
-    total_us = dur_us.sum()
-    return Orphans(
-        count=int(orphan.sum()),
-        total=len(kernels),
-        share=float(dur_us[orphan].sum() / total_us) if total_us > 0 else 0.0,
-        is_earlier=bool((start_us[orphan] < first_us).all()),
-    )
-
-
-def count_clocks(kernels: pd.DataFrame) -> Skew:
-    """Device work that seems to run before it was launched."""
-    early_us = (kernels["launch_ts_us"] - kernels["ts_us"]).dropna().to_numpy()
-    early = early_us[early_us > 0]
-    return Skew(
-        count=len(early),
-        total=len(early_us),
-        median_us=float(np.median(early)) if len(early) else 0.0,
-        most_us=float(early.max()) if len(early) else 0.0,
-    )
-
-
-def count_streams(trace: Trace) -> Crossing:
-    """Device work that overlaps its successor on the same stream, which a queue in order does not allow."""
-    event = trace.device_args["event"].to_numpy()
-    return _crossings(threads(trace, event), starts_ns(trace, event), ends_ns(trace, event))
-
-
-def count_ops(linked: Linked) -> Crossing:
-    """Ops that run on past the end of the op that encloses them on its thread."""
-    ops = linked.ops
-    event = ops["event"].to_numpy()
-    over_us = linked.trace.events["dur_us"].to_numpy()[event] - ops["dur_us"].to_numpy()
-    over = over_us > _ROUNDING_NS / 1e3
-    return Crossing(int(over.sum()), len(ops), float(over_us[over].max()) if over.any() else 0.0)
-
-
-def _crossings(track: Ints, start_ns: Ints, end_ns: Ints) -> Crossing:
-    order = np.lexsort((start_ns, track))
-    track, start_ns, end_ns = track[order], start_ns[order], end_ns[order]
-    over_ns = np.where(track[1:] == track[:-1], end_ns[:-1] - start_ns[1:], 0)
-    over = over_ns > _ROUNDING_NS
-    return Crossing(int(over.sum()), len(order), float(over_ns[over].max()) / 1e3 if over.any() else 0.0)
-
-
-def repeated_ids(linked: Linked) -> tuple[int, int, int]:
-    """Counts of ops, kernel launches, and pieces of device work that share their id with an earlier one.
-
-    Kernels that a graph replays share the id of one launch by nature and do not count.
-    """
-    trace = linked.trace
-    launches, _, _ = kernel_launches(trace, None)
-    work = as_integers(trace.device_args["correlation"])
-    replayed = trace.device_args["event"].isin(linked.kernels["event"][linked.kernels["replayed"]]).to_numpy(bool)
-    return (
-        _repeats(as_integers(trace.op_args["external_id"])),
-        _repeats(as_integers(trace.launch_args["correlation"])[launches]),
-        _repeats(work[~replayed]) if trace.flavour in _ONE_EACH else 0,
-    )
-
-
-def _repeats(ids: Ints) -> int:
-    known = ids[ids > 0]
-    return len(known) - len(np.unique(known))
-
-
 _FILE, _DEVICE, _HOST = "the file", "device work", "host work"
 
 # Clock skew above this part of the kernels makes queueing times worthless.
 _SKEWED_SHARE = 0.05
 _LOG = "the profiler wrote this into the trace while it recorded"
+_BOTH_SIDES = "record the host too: ProfilerActivity.CPU and ProfilerActivity.CUDA"
+_SYNCHRONIZE_FIRST = "synchronize the device before it starts (torch.cuda.synchronize())"
 _SHORTER = "record fewer steps at a time: schedule(wait=1, warmup=2, active=3)"
 
 
@@ -218,27 +118,29 @@ def check_device_work(linked: Linked) -> list[Check]:
     trace = linked.trace
     if trace.flavour == "cpu":
         return [_no_device_work(trace)]
-    launches, kernels = count_launches(linked), linked.kernels
+    launches = count_launches(linked)
     return [
         _launches(launches),
         _cut_off(launches),
-        _orphans(count_orphans(kernels), has_launches=bool(len(trace.launch_args))),
-        _clocks(count_clocks(kernels)),
+        _orphans(linked),
+        _clocks(linked.kernels),
         *_losses(linked),
         _ids(linked),
-        _streams(count_streams(trace)),
+        _streams(trace),
     ]
 
 
 def check_host_work(linked: Linked) -> list[Check]:
     """A row on ops that outlast the op around them, and one on ops that are missing, where some are."""
-    found = count_ops(linked)
+    ops = linked.ops
+    over_us = linked.trace.events["dur_us"].to_numpy()[ops["event"].to_numpy()] - ops["dur_us"].to_numpy()
+    over_us = over_us[over_us > _ROUNDING_NS / 1e3]
     sampled = [
         Check(SAMPLED, _HOST, "ops", "limited", each.message, "", "record again, and keep the whole file", decides=True)
         for each in sampled_caveats(linked.trace)
     ]
-    if not found.count:
-        nested = Check("ops-overlap", _HOST, "ops nest", "ok", f"{found.total:,} ops, each inside or beside the others")
+    if not over_us.size:
+        nested = Check("ops-overlap", _HOST, "ops nest", "ok", f"{len(ops):,} ops, each inside or beside the others")
         return [nested, *sampled]
     return [
         *sampled,
@@ -247,10 +149,10 @@ def check_host_work(linked: Linked) -> list[Check]:
             _HOST,
             "ops nest",
             "limited",
-            f"{found.count:,} of {found.total:,} outlast the op around them, by up to {format_us(found.most_us)}",
+            f"{over_us.size:,} of {len(ops):,} outlast the op around them, by up to {format_us(float(over_us.max()))}",
             "they are cut where that ends, so that no time counts twice",
             "record without with_stack, which is known to stretch ops (pytorch#174555)",
-            share=found.count / found.total,
+            share=over_us.size / len(ops),
             decides=True,
         ),
     ]
@@ -354,39 +256,39 @@ def _losses(linked: Linked) -> list[Check]:
     return found
 
 
-def _orphans(found: Orphans, *, has_launches: bool) -> Check:
-    check = partial(Check, "orphans", _DEVICE, "kernels")
-    if not found.count:
-        return check("ok", f"of {found.total:,} pieces of work, none lacks its launch or op")
-    fact = f"{found.count:,} of {found.total:,}, {format_share(found.share)} of the busy time, have no launch"
-    if not has_launches:
-        why, remedy = (
-            "launches were not recorded",
-            "record the host too: ProfilerActivity.CPU and ProfilerActivity.CUDA",
-        )
-    elif found.is_earlier:
-        why, remedy = (
-            "they were launched before the recording began",
-            "synchronize the device before it starts (torch.cuda.synchronize())",
-        )
+def _orphans(linked: Linked) -> Check:
+    """Device work that neither a launch nor an op of the trace issued."""
+    check, kernels = partial(Check, "orphans", _DEVICE, "kernels"), linked.kernels
+    orphan = (kernels["launch"].isna() & kernels["op"].isna()).to_numpy()
+    if not orphan.any():
+        return check("ok", f"of {len(kernels):,} pieces of work, none lacks its launch or op")
+    start_us, dur_us = kernels["ts_us"].to_numpy(), kernels["dur_us"].to_numpy()
+    share = float(dur_us[orphan].sum() / dur_us.sum()) if dur_us.any() else 0.0
+    if linked.trace.launch_args.empty:
+        why, remedy = "launches were not recorded", _BOTH_SIDES
+    elif not orphan.all() and start_us[orphan].max() < start_us[~orphan].min():
+        why, remedy = "they were launched before the recording began", _SYNCHRONIZE_FIRST
     else:
         why, remedy = "the profiler dropped their launches", _SHORTER
-    status = _status(found.share)
-    advice = remedy if status == "limited" else ""
-    return check(status, fact, why, advice, share=found.share, decides=True)
+    fact = f"{orphan.sum():,} of {len(kernels):,}, {format_share(share)} of the busy time, have no launch"
+    status = _status(share)
+    return check(status, fact, why, remedy if status == "limited" else "", share=share, decides=True)
 
 
-def _clocks(found: Skew) -> Check:
+def _clocks(kernels: pd.DataFrame) -> Check:
+    """Device work that seems to run before it was launched."""
     check = partial(Check, "clock-skew", _DEVICE, "clocks")
-    if not found.total:
+    early_us = (kernels["launch_ts_us"] - kernels["ts_us"]).dropna()
+    if early_us.empty:
         return check("unknown", "no work has its launch, so clocks cannot be compared")
-    if not found.count:
+    share, early_us = float((early_us > 0).mean()), early_us[early_us > 0]
+    if early_us.empty:
         return check("ok", "no kernel starts before its launch")
-    share = found.count / found.total
+    total = kernels["launch_ts_us"].notna().sum()
     return check(
         _status(share, _SKEWED_SHARE),
-        f"{found.count:,} of {found.total:,} ({format_share(share)}) start before their launch: by"
-        f" {format_us(found.median_us)} in the median, {format_us(found.most_us)} at most",
+        f"{len(early_us):,} of {total:,} ({format_share(share)}) start before their launch: by"
+        f" {format_us(float(early_us.median()))} in the median, {format_us(float(early_us.max()))} at most",
         "the clocks of host and device disagree by at least as much; durations are not affected, delays are",
         share=share,
         decides=True,
@@ -394,8 +296,16 @@ def _clocks(found: Skew) -> Check:
 
 
 def _ids(linked: Linked) -> Check:
-    check = partial(Check, "repeated-ids", _DEVICE, "ids")
-    ops, launches, work = repeated_ids(linked)
+    """Ids that an op, a kernel launch or a piece of device work shares with an earlier one.
+
+    Kernels that a graph replays share the id of one launch by nature and do not count.
+    """
+    check, trace = partial(Check, "repeated-ids", _DEVICE, "ids"), linked.trace
+    launched, _, _ = kernel_launches(trace, None)
+    replayed = trace.device_args["event"].isin(linked.kernels["event"][linked.kernels["replayed"]]).to_numpy(bool)
+    launches = _repeats(as_integers(trace.launch_args["correlation"])[launched])
+    work = _repeats(as_integers(trace.device_args["correlation"])[~replayed]) if trace.flavour in _ONE_EACH else 0
+    ops = _repeats(as_integers(trace.op_args["external_id"]))
     counts = ((launches, "launches"), (work, "device work"), (ops, "ops"))
     doubled = [f"{what} {count:,}" for count, what in counts if count]
     if not doubled:
@@ -408,14 +318,25 @@ def _ids(linked: Linked) -> Check:
     )
 
 
-def _streams(found: Crossing) -> Check:
+def _repeats(ids: Ints) -> int:
+    known = ids[ids > 0]
+    return len(known) - len(np.unique(known))
+
+
+def _streams(trace: Trace) -> Check:
+    """Device work that overlaps its successor on the same stream, which a queue in order does not allow."""
     check = partial(Check, "streams-overlap", _DEVICE, "streams")
-    if not found.count:
+    event = trace.device_args["event"].to_numpy()
+    event = event[np.lexsort((starts_ns(trace, event), threads(trace, event)))]
+    track, start_ns, end_ns = threads(trace, event), starts_ns(trace, event), ends_ns(trace, event)
+    over_ns = np.where(track[1:] == track[:-1], end_ns[:-1] - start_ns[1:], 0)
+    over_ns = over_ns[over_ns > _ROUNDING_NS]
+    if not over_ns.size:
         return check("ok", "work on one stream never overlaps")
-    share = found.count / found.total
+    share, most_us = over_ns.size / len(event), float(over_ns.max()) / 1e3
     return check(
         _status(share),
-        f"{found.count:,} of {found.total:,} overlap the next on their stream, by up to {format_us(found.most_us)}",
+        f"{over_ns.size:,} of {len(event):,} overlap the next on their stream, by up to {format_us(most_us)}",
         "busy time is the union, so no time counts twice",
         share=share,
         decides=True,
