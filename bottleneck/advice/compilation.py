@@ -104,7 +104,6 @@ def compile_does_not_pay(evidence: Evidence) -> Draft | None:
         ),
         advice="Leave torch.compile out until each call has more to do, or compile the whole step and measure it.",
         code=None,
-        gain_us=None,
         gain_reason="what compiled code costs per call (guards, wrappers) is about what it saves here",
         tries=("compile", "compile-step"),
         confidence="low",
@@ -136,7 +135,6 @@ def compile_break_even(evidence: Evidence) -> Draft | None:
         ),
         advice=f"Compile for runs of more than about {steps:.0f} steps, and keep the cache between runs.",
         code="TORCHINDUCTOR_FX_GRAPH_CACHE=1 TORCHINDUCTOR_CACHE_DIR=/var/cache/inductor python train.py",
-        gain_us=None,
         gain_reason="it is about the length of the run, not about a step",
     )
 
@@ -213,7 +211,6 @@ def other_backends(evidence: Evidence) -> Draft | None:
             *work.describe(rows),
         ),
         advice="Compare the whole-program compilers that are installed, over the batch sizes that you serve.",
-        gain_us=None,
         gain_reason="not predicted: what a compiler makes of these shapes is only known once it has run them",
         code="bottleneck sweep model.py --param batch_size=1,4,16,64 --backends eager,inductor,torchscript",
         tries=("compile", *backends),

@@ -161,7 +161,6 @@ def untuned_convolutions(evidence: Evidence) -> Draft | None:
             *work.describe(rows),
         ),
         advice="Let cuDNN measure its algorithms once per shape.",
-        gain_us=None,
         gain_reason="not predicted: which algorithm is the quickest is only known once all have run",
         code="torch.backends.cudnn.benchmark = True",
         tries=("cudnn-benchmark",),

@@ -2,7 +2,7 @@
 
 import math
 import re
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -12,7 +12,7 @@ from bottleneck.advice.quantities import ISSUE_ACCOUNTS, claims_of, format_count
 from bottleneck.advice.ranking import Draft
 from bottleneck.schema.analysis import Interval
 from bottleneck.schema.evidence import Evidence, remembered
-from bottleneck.schema.intervals import Flags, Floats, Integers
+from bottleneck.schema.intervals import Flags, Floats, Integers, some_rows
 from bottleneck.schema.op_names import IN_PLACE
 from bottleneck.schema.tables import FRESH_FROM_BYTES, text_matches
 from bottleneck.units import format_share, format_si, format_us
@@ -81,10 +81,6 @@ class _Candidates:
     written: Floats
     again: Floats
 
-    def of(self, kept: Integers) -> "_Candidates":
-        """Some of the rows."""
-        return _Candidates(*(getattr(self, each.name)[kept] for each in fields(self)))
-
 
 @remembered
 def find_chains(evidence: Evidence) -> Chains:
@@ -107,7 +103,7 @@ def find_chains(evidence: Evidence) -> Chains:
     number = np.where(long, np.cumsum(long) - 1, -1)
     of_row = np.full(work.row.size, -1, dtype=np.int64)
     of_row[found.place] = number[chain]
-    return _estimate(work, found.of(np.flatnonzero(of_row[found.place] >= 0)), of_row, ops[long])
+    return _estimate(work, some_rows(found, of_row[found.place] >= 0), of_row, ops[long])
 
 
 def _candidates(work: KernelWork) -> _Candidates:
@@ -138,7 +134,7 @@ def _candidates(work: KernelWork) -> _Candidates:
     # No op moves less than one operand and its result: that bounds the width of types that are not recorded.
     item = np.minimum(_item_bytes(work)[place], bytes_low[place] / np.maximum(2 * count, 1.0))
     written, again = _handed_on(work, place, count, np.where(hands_on, item, 0.0))
-    return _Candidates(place, count * item, opens, hands_on, written, again).of(usable)
+    return some_rows(_Candidates(place, count * item, opens, hands_on, written, again), usable)
 
 
 def _handed_on(work: KernelWork, place: Integers, count: Floats, item: Floats) -> tuple[Floats, Floats]:

@@ -64,7 +64,6 @@ def low_clocks(evidence: Evidence) -> Draft | None:
         evidence=tuple(observed),
         advice="Check cooling and power limit, and compare with other runs only at the same clock.",
         code=None if on_host else "# diagnosis: nvidia-smi -q -d CLOCK,PERFORMANCE,POWER",
-        gain_us=None,
         gain_reason=f"no change of the program would change it; at full clock at most {format_us(slowed_us)} of "
         f"arithmetic per step would go"
         if slowed_us > 0
@@ -101,7 +100,6 @@ def busy_not_productive(evidence: Evidence) -> Draft | None:
             f"the arithmetic and the bytes of all kernels need {format_share(needed)} of the step at its ceilings",
         ),
         advice="Do not read utilisation as success: see which kernels stay far below their floors.",
-        gain_us=None,
         gain_reason="utilisation is no cause: the findings about kernels say what their time is worth",
     )
 
@@ -124,7 +122,6 @@ def profiler_distorts(evidence: Evidence) -> Draft | None:
         ),
         advice="Trust small host-side shares less, or record again with less detail.",
         code=_PROFILER_OPTIONS.get(costliest[0]) if costliest else None,
-        gain_us=None,
         gain_reason="the program does not pay this: only the recording does",
     )
 
@@ -155,7 +152,6 @@ def incomplete_trace(evidence: Evidence) -> Draft | None:
         advice="Record again before acting on any finding: a few warmed-up steps, on a machine of their own."
         if broken
         else "Record whole steps, from before their first launch on, so that ops can be judged by their kernels.",
-        gain_us=None,
         gain_reason="nothing is to be gained by it but trust",
     )
 

@@ -4,6 +4,7 @@ import re
 from dataclasses import dataclass
 
 import numpy as np
+import pandas as pd
 
 from bottleneck.advice.kernel_work import PRODUCTS, KernelWork, requires_gain, work_of
 from bottleneck.advice.quantities import format_count, format_range
@@ -220,7 +221,6 @@ def near_roof(evidence: Evidence) -> Draft | None:
             *work.describe(rows),
         ),
         advice="Do less arithmetic (another algorithm, a smaller model, narrower numbers), or use more devices.",
-        gain_us=None,
         gain_reason=f"none: these products run at {format_share(reached)} of the peak of this device",
         confidence="high",
     )
@@ -403,20 +403,17 @@ def _reached(work: KernelWork, rows: Flags) -> tuple[Floats, Floats]:
 
     A median of the runs: a single slow one was disturbed.
     """
-    place = np.flatnonzero(rows)
-    _, first, fold = np.unique(work.signature[place], return_index=True, return_inverse=True)
-    by_size = np.argsort(fold, kind="stable")
-    runs = np.split(work.roof("explained")[place][by_size], np.flatnonzero(np.diff(fold[by_size])) + 1)
-    explained = np.array([np.median(each) for each in runs])
-    one = place[first]
+    usual = pd.Series(work.roof("explained")[rows]).groupby(work.signature[rows]).median()
+    fold = usual.index.get_indexer(pd.Index(work.signature[rows]))
+    one = np.flatnonzero(rows)[np.unique(fold, return_index=True)[1]]
     flops, thinnest = work.roof("flops")[one], np.fmin(np.fmin(work.cost("m"), work.cost("n")), work.cost("k"))[one]
     peak = flops / work.roof("compute_us")[one]
-    alike = np.ones((first.size, first.size), dtype=bool)
+    alike = np.ones((one.size, one.size), dtype=bool)
     for amount, factor in ((flops, _SIMILAR), (thinnest, _SIMILAR), (peak, 1.01)):
         alike &= (amount[:, None] <= factor * amount) & (amount <= factor * amount[:, None])
-    best = np.where(alike, explained, 0.0).max(axis=1)
+    best = np.where(alike, usual.to_numpy(), 0.0).max(axis=1)
     usual_of_row, best_of_row = np.full((2, work.row.size), np.nan)
-    usual_of_row[place], best_of_row[place] = explained[fold], best[fold]
+    usual_of_row[rows], best_of_row[rows] = usual.to_numpy()[fold], best[fold]
     return usual_of_row, best_of_row
 
 

@@ -76,7 +76,6 @@ def memory_nearly_full(evidence: Evidence) -> Draft | None:
         ),
         advice="Where memory has to be freed, recompute the activations of the largest blocks.",
         code="out = torch.utils.checkpoint.checkpoint(block, x, use_reentrant=False)",
-        gain_us=None,
         gain_reason="it frees memory and costs time: the evidence says how much",
         tries=("checkpoint",),
     )
@@ -181,7 +180,6 @@ def unused_reserve(evidence: Evidence) -> Draft | None:
         ),
         advice="Let segments grow, so that freed memory can be joined and handed out again.",
         code="PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True python train.py",
-        gain_us=None,
         gain_reason=f"it frees up to {format_si(unused_bytes, 'B')} and no time",
     )
 

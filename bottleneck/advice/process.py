@@ -79,7 +79,6 @@ def threads_for_small_work(evidence: Evidence) -> Draft | None:
         ),
         advice="Try one thread, and use the other processors for other work.",
         code="torch.set_num_threads(1)",
-        gain_us=None,
         gain_reason="how many threads such a product gets, and what they cost, only a trial shows",
         tries=("threads-1",),
     )
@@ -169,7 +168,6 @@ def subnormal_numbers(evidence: Evidence) -> Draft | None:
         ),
         advice="Flush subnormal numbers to zero and see whether the step gets faster.",
         code="torch.set_flush_denormal(True)",
-        gain_us=None,
         gain_reason="a trace does not hold the values",
         tries=("flush-denormal",),
     )

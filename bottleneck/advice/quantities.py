@@ -200,12 +200,9 @@ def outermost_spans(evidence: Evidence, pattern: "re.Pattern[str]") -> Spans:
 
     The step of an optimizer begins after the last backward node in it.
     """
-    events = evidence.linked.trace.events
-    low, high = evidence.linked.window.host_us
-    start = events["ts_us"].to_numpy()
-    host = events["category"].isin(("annotation", "op")).to_numpy()
-    rows = np.flatnonzero(text_matches(events["name"], pattern.search) & host & (start >= low) & (start < high))
-    starts, ends = mark_spans(evidence, rows)
+    rows = rows_of_events(evidence, pattern)
+    is_host = evidence.linked.trace.events["category"].isin(("annotation", "op")).to_numpy()
+    starts, ends = mark_spans(evidence, rows[is_host[rows]])
     outer = np.flatnonzero(starts >= np.concatenate(([-np.inf], np.maximum.accumulate(ends)))[: ends.size])
     return Spans(starts[outer], ends[outer], outer)
 

@@ -25,7 +25,7 @@ class Draft:
     title: str
     evidence: tuple[str, ...]
     advice: str
-    gain_us: Interval | None
+    gain_us: Interval | None = None
     claims: Mapping[str, float] = field(default_factory=dict)
     code: str | None = None
     gain_reason: str | None = None

@@ -132,7 +132,6 @@ def server_settings(evidence: Evidence) -> Draft | None:
             "a decoding step reads all weights once, for however many requests it holds",
         ),
         advice=advice,
-        gain_us=None,
         gain_reason="not predicted: how long a step with more requests takes is only known once it ran",
         code=code,
         changes_results=True,

@@ -174,7 +174,6 @@ def small_network(evidence: Evidence) -> Draft | None:
             else "Run it where launching costs less: on the processor, as one CUDA graph, or many samples per call."
         ),
         code="model = torch.jit.trace(model.eval(), inputs)  # for inference",
-        gain_us=None,
         gain_reason="which remedy wins depends on sizes that only a trial knows: see `bottleneck sweep --backends`",
         tries=("torchscript", "compile", "threads-1") if on_host else ("cuda-graph", "compile-reduce-overhead"),
     )

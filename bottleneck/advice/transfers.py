@@ -80,13 +80,12 @@ class DeviceCopies:
 
 
 @remembered
-def copies_to_device(evidence: Evidence) -> DeviceCopies | None:
-    """The copies to the device; null where there are none, as on a CPU."""
+def copies_to_device(evidence: Evidence) -> DeviceCopies:
+    """The copies to the device; none on a CPU."""
     kernels, charged = evidence.linked.kernels, evidence.kernel_time
+    assert charged is not None, "kernels are timed before advice is given"
     is_copy = (kernels["kind"] == "copy").to_numpy() & evidence.kernels_in_window
     rows = np.flatnonzero(is_copy & text_matches(kernels["name"], _TO_DEVICE.search))
-    if not rows.size or charged is None:
-        return None
     moved = kernels["bytes"].to_numpy(dtype=np.float64, na_value=np.nan)[rows]
     moved = np.where(moved > 0, moved, np.nan)
     pageable, pinned = (text_matches(kernels["name"], each.search)[rows] for each in (_PAGEABLE, _PINNED))
@@ -130,8 +129,6 @@ def _waits_us(evidence: Evidence, rows: Integers, kinds: Mapping[str, Flags]) ->
 def waits_in_copies(evidence: Evidence) -> tuple[dict[str, float], Integers]:
     """Waits that the rules of copies count: time per step by account, and rows in EVENTS of the calls."""
     copies = copies_to_device(evidence)
-    if copies is None:
-        return {}, np.zeros(0, dtype=np.int64)
     counted = copies.made | copies.small | copies.large_pageable
     call = as_integers(evidence.linked.kernels["launch"])[copies.rows[counted]]
     return copies.waited_us(counted), call[call >= 0]
@@ -204,8 +201,6 @@ _PINNED_SHARE = 0.8
 def pageable_copies(evidence: Evidence) -> Draft | None:
     """Rule 40: the driver has to copy pageable memory into a buffer of its own first, while the host waits."""
     copies = copies_to_device(evidence)
-    if copies is None:
-        return None
     chosen = copies.large_pageable
     count, moved, exposed_us = copies.per_step(chosen)
     waits = copies.waited_us(chosen)
@@ -258,8 +253,6 @@ def copies_not_overlapped(evidence: Evidence) -> Draft | None:
     The link is busy as long as before: the step cannot become shorter than its copies.
     """
     copies = copies_to_device(evidence)
-    if copies is None:
-        return None
     chosen = ~(copies.bytes < _SMALL_BYTES)
     count, moved, exposed_us = copies.per_step(chosen)
     linked_us = float(copies.dur_us[chosen].sum()) / copies.steps
@@ -291,8 +284,6 @@ def copies_not_overlapped(evidence: Evidence) -> Draft | None:
 def small_copies(evidence: Evidence) -> Draft | None:
     """Rule 42: many copies that are round trips rather than streams."""
     copies = copies_to_device(evidence)
-    if copies is None:
-        return None
     small = copies.small
     count, moved, exposed_us = copies.per_step(small)
     saved = _saving(evidence, copies, small)
@@ -321,8 +312,6 @@ def small_copies(evidence: Evidence) -> Draft | None:
 def made_on_host(evidence: Evidence) -> Draft | None:
     """Rule 43: a tensor is filled on the CPU and copied, where the device could fill it itself."""
     copies = copies_to_device(evidence)
-    if copies is None:
-        return None
     copying, making = copies.made, copies.makers
     saved = _saving(evidence, copies, copying)
     copied_us = sum(saved.values())

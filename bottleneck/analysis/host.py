@@ -8,9 +8,9 @@ import numpy as np
 import pandas as pd
 
 from bottleneck.schema.accounts import HOST_STATES
-from bottleneck.schema.intervals import NOTHING, Flags, Floats, Integers, Segments, grouped, outermost
+from bottleneck.schema.intervals import NOTHING, Flags, Floats, Integers, Segments, grouped, innermost, outermost
 from bottleneck.schema.linked_trace import Linked
-from bottleneck.schema.tables import FRESH_FROM_BYTES, main_thread, text_matches
+from bottleneck.schema.tables import FRESH_FROM_BYTES, as_integers, main_thread, text_matches
 
 LOADER = r"^enumerate\(DataLoader\)|DataLoader\w*\.__next__|dataloader_next|\b(load|wait_for|next)_batch\b"
 _SYNC_OP = r"^aten::(item|_local_scalar_dense|nonzero|is_nonzero)$"
@@ -150,12 +150,7 @@ def innermost_op(ops: pd.DataFrame, thread: str, times: Floats) -> Integers:
     """Row in OPS of the innermost op that is open on a thread at each time; -1 where none is."""
     mine = np.flatnonzero((ops["thread"] == thread).to_numpy())
     start, end = ops["ts_us"].to_numpy(), (ops["ts_us"] + ops["dur_us"]).to_numpy()
-    parent = ops["parent"].to_numpy(dtype=np.int64, na_value=-1)
-    row = np.concatenate(([-1], mine))[np.searchsorted(start[mine], times, side="right")]
-    row[np.isnan(times)] = -1
-    while (closed := (row >= 0) & (np.append(end, np.inf)[row] <= times)).any():
-        row = np.where(closed, np.append(parent, -1)[row], row)
-    return row
+    return innermost(mine, start, end, as_integers(ops["parent"]), times)
 
 
 def _nested_end(ops: pd.DataFrame) -> Floats:

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -10,7 +10,18 @@ import pandas as pd
 
 from bottleneck.analysis.host import Host
 from bottleneck.schema.accounts import IDLE_CAUSES, PAGES
-from bottleneck.schema.intervals import NOTHING, RESOLUTION_US, Flags, Floats, Integers, Segments, cut, grouped, tally
+from bottleneck.schema.intervals import (
+    NOTHING,
+    RESOLUTION_US,
+    Flags,
+    Floats,
+    Integers,
+    Segments,
+    cut,
+    grouped,
+    joined,
+    tally,
+)
 from bottleneck.schema.linked_trace import KERNEL_GAP_US, Linked
 from bottleneck.schema.op_names import BUILT_IN_CALL
 from bottleneck.schema.tables import as_integers
@@ -98,7 +109,7 @@ def split_gaps(gaps: Gaps, linked: Linked, host: Host) -> Pieces:
         for thread, rows in grouped(calls.thread[behind])
         for late in [behind[rows]]
     ]
-    return _joined([*parts, _after_launch(early, host_end[early], gaps, calls, pace, linked)])
+    return joined([*parts, _after_launch(early, host_end[early], gaps, calls, pace, linked)])
 
 
 def _after_launch(
@@ -145,10 +156,6 @@ def _ask(host: Host, thread: int, parts: Gaps) -> Pieces:
     cuts = cut(parts.start, parts.end, list(host.changes(thread)))
     answer = host.at(thread, (cuts.start + cuts.end) / 2)
     return Pieces(parts.following[cuts.interval], cuts.start, cuts.end, answer.state, answer.event, answer.thread)
-
-
-def _joined(parts: list[Pieces]) -> Pieces:
-    return Pieces(*(np.concatenate([getattr(part, each.name) for part in parts]) for each in fields(Pieces)))
 
 
 def _launches(gaps: Gaps, linked: Linked, host: Host) -> _GapLaunches:

@@ -6,8 +6,8 @@ runs meanwhile hides it, as on a device; so does Python. What is left is charged
 
 import math
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -42,8 +42,10 @@ from bottleneck.schema.intervals import (
     cut,
     gaps,
     grouped,
+    joined,
     outermost,
     shared_charge,
+    some_rows,
     tally,
     union,
 )
@@ -103,7 +105,7 @@ def host_timeline(linked: Linked, host: Host) -> Timeline:
     return Timeline(
         kernel_us + tally(carrier[waiting], pieces.us[waiting], len(linked.ops)),
         idle,
-        _chosen(pieces, ~waiting),
+        some_rows(pieces, ~waiting),
         has_own_time,
         Segments(pieces.start[waiting], pieces.end[waiting], carrier[waiting]),
         float(np.sum(flight.end - flight.start)),
@@ -118,12 +120,8 @@ def _waits(linked: Linked, collective: Flags) -> Flags:
 def _cut_at(pieces: Pieces, flight: Segments) -> Pieces:
     """The pieces cut wherever another collective is in flight."""
     cuts = cut(pieces.start, pieces.end, [flight.start, flight.end])
-    whole = _chosen(pieces, cuts.interval)
+    whole = some_rows(pieces, cuts.interval)
     return Pieces(whole.gap, cuts.start, cuts.end, whole.cause, whole.event, whole.thread)
-
-
-def _chosen(pieces: Pieces, rows: Flags | Integers) -> Pieces:
-    return Pieces(*(getattr(pieces, each.name)[rows] for each in fields(Pieces)))
 
 
 def _is_blocked(pieces: Pieces, linked: Linked, host: Host) -> Flags:
@@ -274,11 +272,6 @@ class IdleTimes:
         return replace(self, us=self.us * factor)
 
 
-def joined_times(parts: Sequence[IdleTimes]) -> IdleTimes:
-    """All pieces of several."""
-    return IdleTimes(*(np.concatenate([getattr(part, each.name) for part in parts]) for each in fields(IdleTimes)))
-
-
 NO_IDLE_TIMES = IdleTimes(*(np.zeros(0, dtype=kind) for kind in (np.int64, float, float, np.int64, float)))
 
 
@@ -355,7 +348,7 @@ def build_ledger(linked: Linked, roofline: pd.DataFrame, ceilings: Device | None
         sides=parts[0].sides if len(parts) == 1 else None,
         sync_count=host.sync_calls_between(*linked.window.host_us),
         caveats=(*_caveats(devices), *_lost_caveats(parts, linked.window.wall_us)),
-        idle_times=joined_times([part.times for part in parts]).scaled(1.0 / (len(parts) * steps)),
+        idle_times=joined([part.times for part in parts]).scaled(1.0 / (len(parts) * steps)),
     )
 
 
@@ -536,7 +529,7 @@ def _charge_host(linked: Linked, host: Host, account: Integers, page_us: Mapping
     main = np.full(pieces.cause.size, host.main_thread, dtype=np.int64)
     times.append(IdleTimes(pieces.cause, pieces.start, pieces.end, main, pieces.us))
     told = pd.concat((*tables, outside), ignore_index=True)
-    return _DeviceLedger(kernel_us, cause_us, told, overlap, joined_times(times))
+    return _DeviceLedger(kernel_us, cause_us, told, overlap, joined(times))
 
 
 def _mean_idle(idle: list[pd.DataFrame], steps: int) -> pd.DataFrame:

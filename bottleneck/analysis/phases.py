@@ -17,7 +17,7 @@ from bottleneck.analysis.kernel_rows import KernelTimes, codes_of
 from bottleneck.analysis.ledger import GROUP_OF_ACCOUNT, IDLE_ACCOUNTS
 from bottleneck.schema.accounts import ACCOUNTS
 from bottleneck.schema.analysis import GROUPS, Phase, PhaseName, UserRange
-from bottleneck.schema.intervals import Flags, Floats, Integers, Spans, cut, grouped, join, tally, union
+from bottleneck.schema.intervals import Flags, Floats, Integers, Spans, cut, grouped, innermost, join, tally, union
 from bottleneck.schema.linked_trace import Linked
 from bottleneck.schema.op_names import AUTOGRAD_PREFIX, MARK_PREFIXES
 from bottleneck.schema.tables import after_backward, main_thread, text_matches
@@ -205,12 +205,8 @@ def _without_holes(spans: Spans, others: Floats) -> Spans:
     if spans.start.size < 2:
         return spans
     between = np.searchsorted(others, spans.start[1:]) - np.searchsorted(others, spans.end[:-1])
-    is_joined = between == 0
-    return Spans(
-        spans.start[np.append(True, ~is_joined)],
-        spans.end[np.append(~is_joined, True)],
-        spans.first[np.append(True, ~is_joined)],
-    )
+    opens, closes = np.append(True, between > 0), np.append(between > 0, True)
+    return Spans(spans.start[opens], spans.end[closes], spans.first[opens])
 
 
 def _coded(edges: Floats, spans: dict[int, Spans]) -> tuple[Floats, Integers]:
@@ -218,8 +214,7 @@ def _coded(edges: Floats, spans: dict[int, Spans]) -> tuple[Floats, Integers]:
     middle = (edges[:-1] + edges[1:]) / 2
     code = np.full(middle.size, _UNMARKED, dtype=np.int64)
     for phase, each in spans.items():
-        position = np.searchsorted(each.start, middle, side="right") - 1
-        code[(position >= 0) & (middle < np.append(each.end, -np.inf)[position])] = phase
+        code[each.hold(middle)] = phase
     return edges, np.where(code == _UNMARKED, _OTHER, code)
 
 
@@ -304,9 +299,5 @@ class _Nested:
         found = np.full(times.size, -1, dtype=np.int64)
         for code, asked in grouped(thread):
             mine = np.flatnonzero(self.thread == code)
-            row = np.append(-1, mine)[np.searchsorted(self.start[mine], times[asked], side="right")]
-            row[np.isnan(times[asked])] = -1
-            while (closed := (row >= 0) & (np.append(self.end, np.inf)[row] <= times[asked])).any():
-                row = np.where(closed, np.append(self.parent, -1)[row], row)
-            found[asked] = row
+            found[asked] = innermost(mine, self.start, self.end, self.parent, times[asked])
         return found

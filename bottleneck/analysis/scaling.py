@@ -11,10 +11,10 @@ import numpy as np
 import pandas as pd
 
 from bottleneck.analysis.idle import IDLE_TEXTS, RECORDS
-from bottleneck.analysis.ledger import IdleTimes, LedgerResult, Overlap, build_ledger, joined_times, ledger_of
+from bottleneck.analysis.ledger import IdleTimes, LedgerResult, Overlap, build_ledger, ledger_of
 from bottleneck.schema.accounts import ACCOUNTS, IDLE_CAUSES, label_of
 from bottleneck.schema.analysis import DISTURBED, Caveat, Ledger
-from bottleneck.schema.intervals import Flags, Floats, tally
+from bottleneck.schema.intervals import Flags, Floats, joined, tally
 from bottleneck.schema.linked_trace import Linked
 from bottleneck.schema.measurements import Timing
 from bottleneck.units import format_share, format_us
@@ -272,7 +272,7 @@ def _scaled_times(times: IdleTimes, factors: Mapping[str, float], more: Mapping[
     nowhere, nobody = np.full(len(more), np.nan), np.full(len(more), -1)
     causes = np.array([IDLE_CAUSES.index(ACCOUNTS[account].cause or "unknown") for account in more], dtype=np.int64)
     extra = IdleTimes(causes, nowhere, nowhere, nobody, np.array([*more.values()], dtype=np.float64))
-    return joined_times([times.scaled(factor[times.cause]), extra])
+    return joined([times.scaled(factor[times.cause]), extra])
 
 
 def _caveats(profiled_us: float, wall_us: float, factors: tuple[float, float]) -> tuple[Caveat, ...]:

@@ -29,6 +29,12 @@ _OFTEN = 0.05
 MARGIN_NS = 1e9
 
 
+_DEVICE_READINGS = (
+    *("sm_clock_mhz", "memory_clock_mhz", "temperature_c", "memory_used_bytes", "pcie_tx_bytes_per_s"),
+    *("pcie_rx_bytes_per_s", "sm_activity", "tensor_activity", "dram_activity"),
+)
+
+
 @dataclass(frozen=True)
 class TimeSpan:
     """A span of the wall clock in which steps ran, in ns since 1970."""
@@ -112,25 +118,16 @@ def summarise_samples(
     busy = _rate(host, spans, "busy_cpu_s", lambda sample: sample.values.get("total_cpu_s"))
     return TelemetrySummary(
         samples=len(device or host),
-        sm_clock_mhz=_median(device, "sm_clock_mhz"),
-        memory_clock_mhz=_median(device, "memory_clock_mhz"),
         power_w=_median(device, "average_power_w") if instant_w is None and is_long else instant_w,
         energy_j=energy_j,
         utilization=_median(device, "utilization") if is_long else None,
         throttle=_throttle(device),
         energy_error_j=error_j,
-        temperature_c=_median(device, "temperature_c"),
-        memory_used_bytes=_median(device, "memory_used_bytes"),
-        pcie_tx_bytes_per_s=_median(device, "pcie_tx_bytes_per_s"),
-        pcie_rx_bytes_per_s=_median(device, "pcie_rx_bytes_per_s"),
-        sm_activity=_median(device, "sm_activity"),
-        tensor_activity=_median(device, "tensor_activity"),
-        dram_activity=_median(device, "dram_activity"),
         process_processors=_rate(host, spans, "process_cpu_s", lambda sample: sample.elapsed_s),
         host_utilization=None if busy is None else min(busy, 1.0),
-        cpu_clock_mhz=_median(host, "cpu_clock_mhz"),
-        process_memory_bytes=_median(host, "process_memory_bytes"),
         host_memory_used_bytes=_median(host, "memory_used_bytes"),
+        **{name: _median(device, name) for name in _DEVICE_READINGS},
+        **{name: _median(host, name) for name in ("cpu_clock_mhz", "process_memory_bytes")},
     )
 
 

@@ -4,11 +4,15 @@ Times are microseconds as float64 arrays. Nothing here knows of kernels or threa
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
@@ -26,6 +30,19 @@ def grouped(codes: Integers) -> Iterator[tuple[int, Integers]]:
     if order.size:
         for rows in np.split(order, np.flatnonzero(np.diff(codes[order])) + 1):
             yield int(codes[rows[0]]), rows
+
+
+Arrays = TypeVar("Arrays", bound="DataclassInstance")
+
+
+def some_rows(arrays: Arrays, rows: Flags | Integers) -> Arrays:
+    """A record of arrays of one length, with some of their rows."""
+    return type(arrays)(*(getattr(arrays, each.name)[rows] for each in fields(arrays)))
+
+
+def joined(parts: Sequence[Arrays]) -> Arrays:
+    """Records of arrays, one behind the other."""
+    return type(parts[0])(*(np.concatenate([getattr(part, each.name) for part in parts]) for each in fields(parts[0])))
 
 
 @dataclass(frozen=True)
@@ -151,6 +168,18 @@ def outermost(start: Floats, end: Floats, row: Integers) -> Segments:
     begin = np.maximum(start, reach)
     kept = np.flatnonzero(end > begin)
     return Segments(begin[kept], end[kept], row[kept])
+
+
+def innermost(mine: Integers, start: Floats, end: Floats, parent: Integers, times: Floats) -> Integers:
+    """The innermost of the nested intervals that is open at each time, -1 where none is (nor at an unknown time).
+
+    ``mine`` are the rows that may be open, in order of their starts; ``parent`` is the row around each, -1: none.
+    """
+    row = np.append(-1, mine)[np.searchsorted(start[mine], times, side="right")]
+    row[np.isnan(times)] = -1
+    while (closed := (row >= 0) & (np.append(end, np.inf)[row] <= times)).any():
+        row = np.where(closed, np.append(parent, -1)[row], row)
+    return row
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from itertools import pairwise
 
 import numpy as np
 
+from bottleneck.schema.intervals import some_rows
 from bottleneck.schema.linked_trace import Step, Trace
 from bottleneck.schema.op_names import LOADER_FETCH, MODULE_PREFIX, PROFILER_STEP
 from bottleneck.schema.tables import as_integers, main_thread
@@ -150,10 +151,6 @@ class _Items:
     annotation: Flags
     marks: Flags
 
-    def part(self, rows: Ints | slice) -> "_Items":
-        """Some of them, in order."""
-        return _Items(*(getattr(self, name)[rows] for name in self.__dataclass_fields__))
-
 
 def find_repeats(trace: Trace) -> StepReasons:
     """The repeats of a loop, in order, each with the reason why it does not count, if any; none where no loop is seen.
@@ -213,8 +210,8 @@ def _inside_of_wrappers(items: _Items) -> _Items:
         outermost = _outermost(items)
         if len(outermost) != 1 or not items.annotation[outermost[0]]:
             break
-        items = items.part(np.flatnonzero(np.arange(len(items.event)) > outermost[0]))
-    return items.part(_outermost(items))
+        items = some_rows(items, np.flatnonzero(np.arange(len(items.event)) > outermost[0]))
+    return some_rows(items, _outermost(items))
 
 
 def _outermost(items: _Items) -> Ints:
