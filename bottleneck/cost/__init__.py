@@ -8,11 +8,15 @@ import pandas as pd
 
 from bottleneck.cost import (
     attention,
+    convolution,
+    creation,
     indexing,
+    inductor_triton,
     linalg,
     losses,
     matmul,
     movement,
+    multipass,
     normalization,
     optimizer,
     pointwise,
@@ -24,11 +28,6 @@ from bottleneck.cost import (
     serving,
     vision,
 )
-from bottleneck.cost import attention as sage
-from bottleneck.cost import convolution as conv
-from bottleneck.cost import creation as fills
-from bottleneck.cost import inductor_triton as triton
-from bottleneck.cost import multipass as passes
 from bottleneck.cost.call import Cost, Formula, Formulas, Unmodelled, parse_call
 from bottleneck.schema.tables import COSTS
 
@@ -46,7 +45,7 @@ def merge_formulas(tables: Sequence[Formulas]) -> dict[str, Formula]:
 # Formulas by op family: the family follows from an op's name alone, its cost only with its shapes.
 OP_FAMILIES: Mapping[str, Formulas] = {
     "matmul": merge_formulas([matmul.FORMULAS, quantized.FORMULAS]),
-    "convolution": conv.FORMULAS,
+    "convolution": convolution.FORMULAS,
     "attention": attention.FORMULAS,
     "recurrent": recurrent.FORMULAS,
     "normalization": normalization.FORMULAS,
@@ -54,28 +53,22 @@ OP_FAMILIES: Mapping[str, Formulas] = {
     "pointwise": pointwise.FORMULAS,
     "reduction": reduction.FORMULAS,
     "pooling": pooling.FORMULAS,
-    "passes": passes.FORMULAS,
+    "passes": multipass.FORMULAS,
     "copy": movement.FORMULAS,
     "indexing": indexing.FORMULAS,
     "recommendation": recommendation.FORMULAS,
     "linear algebra": linalg.FORMULAS,
     "serving": serving.FORMULAS,
     "vision": vision.FORMULAS,
-    "fill": fills.FORMULAS,
+    "fill": creation.FORMULAS,
     "optimizer": optimizer.FORMULAS,
-    "primitive": triton.FORMULAS,
+    "primitive": inductor_triton.FORMULAS,
 }
 FORMULAS = merge_formulas([*OP_FAMILIES.values(), movement.VIEWS])
 
 # Ops that only call others, which have costs of their own.
 COMPOSITES = frozenset[str]().union(
-    matmul.COMPOSITES,
-    conv.COMPOSITES,
-    attention.COMPOSITES,
-    normalization.COMPOSITES,
-    losses.COMPOSITES,
-    pooling.COMPOSITES,
-    movement.COMPOSITES,
+    *(each.COMPOSITES for each in (matmul, convolution, attention, normalization, losses, pooling, movement))
 )
 
 
@@ -86,7 +79,7 @@ def op_family(name: str) -> str | None:
     """The family of an op by its name, 'free' for views and ops that only call others; null for unknown ops."""
     if name in movement.VIEWS or name in COMPOSITES or movement.dispatch(name):
         return "free"
-    return _FAMILY_OF.get(name) or triton.family(name) or sage.family(name)
+    return _FAMILY_OF.get(name) or inductor_triton.family(name) or attention.family(name)
 
 
 def compute_costs(signatures: pd.DataFrame) -> pd.DataFrame:
@@ -125,7 +118,7 @@ def _text(value: object) -> str | None:
 
 def _compute_cost(name: str | None, *texts: str | None) -> Cost | str:
     """The cost of one call from its texts as ``parse_call`` takes them, or the reason why there is none."""
-    formula = FORMULAS.get(name or "") or triton.formula(name or "") or sage.formula(name or "")
+    formula = FORMULAS.get(name or "") or inductor_triton.formula(name or "") or attention.formula(name or "")
     if name is None or formula is None:
         why = f"{name} only calls other ops" if name in COMPOSITES else f"no formula for {name}"
         return movement.dispatch(name or "") or why

@@ -36,15 +36,10 @@ def ridges(peaks_flops_per_s: Mapping[str, float], bandwidth_bytes_per_s: float 
 
 
 def device_to_json(device: Device) -> dict[str, Any]:
-    """The device as plain dicts, lists and numbers."""
-    plain = {field.name: getattr(device, field.name) for field in fields(Device)}
-    return plain | {
-        "peaks_flops_per_s": dict(device.peaks_flops_per_s),
-        "ridge_flops_per_byte": dict(device.ridge_flops_per_byte),
-        "bandwidth_by_bytes": [list(pair) for pair in device.bandwidth_by_bytes],
-        "peak_clocks_mhz": dict(device.peak_clocks_mhz),
-        "plausible_ridges": {peak: list(ends) for peak, ends in device.plausible_ridges.items()},
-    }
+    """The device as plain dicts, sequences and numbers."""
+    import msgspec  # noqa: PLC0415 - as below
+
+    return dict(msgspec.to_builtins(device))
 
 
 def device_from_json(data: Mapping[str, Any]) -> Device:
