@@ -1,5 +1,6 @@
 """The command line: builds the commands and turns errors into exit codes; the entry point of every run."""
 
+import errno
 import functools
 import gc
 import os
@@ -9,6 +10,7 @@ import sys
 import tempfile
 import traceback
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any
@@ -109,7 +111,8 @@ def _ended_by_its_signal(function: Callable[..., None]) -> Callable[..., None]:
 
 
 def _print_error(error: BottleneckError) -> None:
-    print("\n".join(error.lines()), file=sys.stderr)
+    with suppress(OSError):  # the exit code says it where standard error takes nothing
+        print("\n".join(error.lines()), file=sys.stderr)
 
 
 def _open_closed_streams() -> None:
@@ -189,18 +192,21 @@ def _run(arguments: list[str]) -> int:
         return error.exit_code
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
-    except Exception:
-        return _report_bug()
+    except Exception as failure:
+        return _report_failure(failure)
     return 0
 
 
-def _report_bug() -> int:
+def _report_failure(failure: Exception) -> int:
+    """Tells of a bug of ours, or of a name that no file can have, at which any look at the disk fails."""
+    if isinstance(failure, OSError) and failure.errno == errno.ENAMETOOLONG:
+        _print_error(UsageError("a name is too long", why="no file can have it", fix="check the command line"))
+        return UsageError.exit_code
     with tempfile.NamedTemporaryFile("w", prefix="bottleneck-crash-", suffix=".txt", delete=False) as file:
         traceback.print_exc(file=file)
-    kind = sys.exc_info()[0]
     _print_error(
         BottleneckError(
-            f"bottleneck itself failed ({kind.__name__ if kind else 'unknown'})",
+            f"bottleneck itself failed ({type(failure).__name__})",
             why="this is a bug of ours, not of your program",
             fix=f"please report it with the file {file.name}",
         )

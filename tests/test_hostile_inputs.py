@@ -1,5 +1,6 @@
 """Hostile inputs of a shell, a disk or a stranger: closed streams, pipes as files, odd bytes, impossible numbers."""
 
+import io
 import json
 import os
 import shutil
@@ -16,6 +17,7 @@ from bottleneck.cli import _run
 from bottleneck.errors import TraceError
 from bottleneck.pipeline import analyse
 from bottleneck.schema.recording import read_recording, write_recording
+from tests.builders import H100, Event, frame, kernel, launch, op, step, write_trace
 
 SAMPLES = Path(__file__).parents[1] / "sample_traces"
 
@@ -188,3 +190,104 @@ def test_a_base_that_does_not_exist_is_wrong_usage(
     monkeypatch.chdir(tmp_path)
     assert _run(["gate", "--against", "mian", "step.py"]) == 2
     assert "there is no base 'mian'" in capsys.readouterr().err
+
+
+# What no command that reads a file may do, whatever the file says; folders of its own for a while lie in TMPDIR.
+_GUARD = """
+import os, sys, tempfile
+SCRATCH = tempfile.gettempdir()
+FORBIDDEN = ("os.system", "os.exec", "subprocess.Popen", "socket.connect", "socket.bind",
+             "pickle.find_class", "shutil.rmtree", "os.remove", "os.rename", "os.chmod", "os.symlink", "os.mkdir")
+WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
+def guard(event, arguments):
+    if arguments and isinstance(arguments[0], str) and arguments[0].startswith(SCRATCH):
+        return
+    if event == "subprocess.Popen" and arguments[1][:3] == ["git", "-c", "core.hooksPath=/dev/null"]:
+        return  # is there a commit of that name? no program of the repository is run for it
+    if event in FORBIDDEN:
+        print("FORBIDDEN", event, arguments, file=sys.__stdout__)
+    if event == "open" and isinstance(arguments[2], int) and arguments[2] & WRITES and arguments[0] != os.devnull:
+        print("FORBIDDEN write", arguments[0], file=sys.__stdout__)
+    if event in ("compile", "exec") and "HOSTILE" in repr(arguments[0]):
+        print("FORBIDDEN", event, file=sys.__stdout__)
+from bottleneck.cli import _run
+import bottleneck.pipeline
+sys.addaudithook(guard)
+"""
+_PAYLOADS = (
+    "__import__('os').system('HOSTILE')",
+    "{0.__class__.HOSTILE}",
+    "${HOSTILE}",
+    "!!python/object:HOSTILE",
+    "%n",
+)
+
+
+def _hostile_trace(path: Path) -> Path:
+    events: list[Event] = [step(0, 0, 1000)]
+    for number, payload in enumerate(_PAYLOADS):
+        events += [
+            frame(payload, 200.0 * number, 100.0),
+            op(payload, 200.0 * number + 10, 80.0, dims=[[8, 8], [8, 8]], types=[payload, "float"]),
+            launch(number + 1, 200.0 * number + 20, 5.0),
+            kernel(number + 1, 200.0 * number + 30, 50.0, payload),
+        ]
+    return write_trace(path, events, deviceProperties=[{**H100, "name": _PAYLOADS[0]}])
+
+
+def _guarded(scratch: Path, *calls: list[str]) -> "subprocess.CompletedProcess[str]":
+    code = _GUARD + "".join(f"print('status', _run({words!r}))\n" for words in calls)
+    scratch.mkdir()
+    ours = {"PYTHONDONTWRITEBYTECODE": "1", "PYTHONPATH": str(Path(__file__).parents[1]), "TMPDIR": str(scratch)}
+    environment = {**os.environ, **ours}
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=False)
+
+
+def test_no_command_that_reads_a_trace_runs_connects_or_writes_anything(recording: Path, tmp_path: Path) -> None:
+    trace = str(_hostile_trace(tmp_path / "trace.json"))
+    calls = [["report", trace, "--full"], ["compare", trace, trace], ["doctor", trace], ["report", str(recording)]]
+    done = _guarded(
+        tmp_path / "scratch", *calls, ["report", trace, "--format", "json"], ["report", trace, "--format", "markdown"]
+    )
+    assert [line for line in done.stdout.splitlines() if line.startswith("FORBIDDEN")] == []
+    assert "Traceback" not in done.stderr
+    statuses = [line for line in done.stdout.splitlines() if line.startswith("status ")]
+    assert statuses.count("status 0") + statuses.count("status 1") == len(calls) + 2, statuses
+
+
+def test_that_guard_sees_a_write(recording: Path, tmp_path: Path) -> None:
+    done = _guarded(tmp_path / "scratch", ["report", str(recording), "-o", str(tmp_path / "report.md")])
+    assert "FORBIDDEN write" in done.stdout
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "ascii", "cp1252", "iso8859-9"])
+@pytest.mark.parametrize("width", ["0", "1", "20", "500", "9" * 20])
+def test_any_width_and_encoding_gets_every_report(
+    recording: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, encoding: str, width: str
+) -> None:
+    trace = str(_hostile_trace(tmp_path / "tracé.json"))
+    monkeypatch.setenv("COLUMNS", width)
+    for words in (
+        ["report", str(recording)],
+        ["report", trace, "--full"],
+        ["compare", trace, trace],
+        ["doctor", trace],
+    ):
+        with monkeypatch.context() as patched:
+            out, error = (io.TextIOWrapper(io.BytesIO(), encoding=encoding) for _ in range(2))
+            patched.setattr(sys, "stdout", out)
+            patched.setattr(sys, "stderr", error)
+            status = _run(words)
+            out.flush()
+            assert status in {0, 1}, (words, error.buffer.getvalue())
+            assert len(out.buffer.getvalue()) > 100
+
+
+def test_a_name_that_no_file_can_have_is_wrong_usage(recording: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for words in (["report", "x" * 5000], ["report", str(recording), "-o", "x" * 5000], ["doctor", "x" * 5000]):
+        assert _run(words) in {2, 3}, words
+        assert "Traceback" not in capsys.readouterr().err
+
+
+def test_an_error_keeps_its_exit_code_where_standard_error_takes_nothing(tmp_path: Path) -> None:
+    assert shell("bottleneck report nofile 2>/dev/full", tmp_path).returncode == 3

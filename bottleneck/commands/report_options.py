@@ -264,12 +264,16 @@ def output_style(output: Path | None) -> "TerminalStyle":
     return stream_style(sys.stdout) if is_printed(output) else PLAIN
 
 
+_WIDEST = 1_000
+
+
 def stream_style(stream: TextIO) -> "TerminalStyle":
     """The style of text on a stream: as wide as its terminal, and in colour only where it shows some."""
     from rich.console import Console
 
-    from bottleneck.report.terminal import TerminalStyle
+    from bottleneck.report.terminal import PLAIN, TerminalStyle
 
     console = Console(file=stream)
     color = console.is_terminal and not console.no_color and console.color_system is not None
-    return TerminalStyle(console.width, console.encoding, color)
+    # A terminal that has not been told its size says 0; COLUMNS may say anything.
+    return TerminalStyle(min(console.width or PLAIN.width, _WIDEST), console.encoding, color)
