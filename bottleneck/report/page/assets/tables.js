@@ -84,7 +84,7 @@ function drawTable(host, { rows, columns, noun, details = null, onPick = null, s
       const cell = make("td", { class: `k-${column.kind}` });
       if (column.shape) cell.append(shape(column.shape(row)));
       if (at === 0 && details) {
-        const button = make("button", { type: "button", class: "open", "aria-expanded": "false", text, on: { click: () => toggle(row, line, button) } });
+        const button = make("button", { type: "button", class: "open", "aria-expanded": "false", text: text || "(no name)", on: { click: () => toggle(row, line, button) } });
         cell.append(button);
       } else cell.append(make("span", { text }));
       if (column.below && column.below(row)) cell.append(make("small", { text: column.below(row) }));

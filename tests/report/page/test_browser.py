@@ -1,0 +1,277 @@
+"""Pages in a headless Chromium: no error, no request, accounts whose rows add up, search, keyboard, contrast."""
+
+import json
+import math
+import os
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bottleneck.analysis.step_tracks import lay_out
+from bottleneck.report.page import document_to_html, to_html
+from bottleneck.report.text import scale_of
+from bottleneck.schema.analysis import Analysis
+from bottleneck.units import format_share, format_si, format_us
+from tests.report import comparisons, samples
+from tests.trace_cache import explained
+
+sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe-playwright-python is not installed")
+
+CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
+pytestmark = [
+    pytest.mark.process,
+    pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed: apt-get install chromium"),
+]
+ROOT = Path(__file__).parents[3]
+TRACES = ROOT.parent / "shared" / "traces"
+PUBLIC = {
+    "h100": "AMD-AGI+TraceLens__tests__traces__h100__gaunernst_bert-small-uncased__1016001.json.gz",
+    "rocm_graphs": "AMD-AGI+TraceLens__tests__traces__inference__vllm_decode_full__graph_execution.json.gz",
+    "collectives": "facebookresearch+HolisticTraceAnalysis__tests__data__nccl_parser_config__nccl_data.json.gz",
+}
+
+
+def _of_trace(path: Path) -> tuple[str, Analysis]:
+    if not path.exists():
+        pytest.skip(f"{path.name} is not here")
+    found = explained(path)
+    return to_html(found.analysis, lay_out(found)), found.analysis
+
+
+def _by_hand(analysis: Analysis) -> tuple[str, Analysis]:
+    return to_html(analysis), analysis
+
+
+PAGES: dict[str, Callable[[], tuple[str, Analysis]]] = {
+    "cpu": lambda: _of_trace(ROOT / "sample_traces" / "mlp"),
+    **{name: lambda file=file: _of_trace(TRACES / file) for name, file in PUBLIC.items()},  # type: ignore[misc]
+    "ranks": lambda: _by_hand(samples.multi_rank()),
+    "hostile": lambda: _by_hand(samples.hostile()),
+    "empty": lambda: _by_hand(samples.empty()),
+}
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with sync_api.sync_playwright() as driver:
+        opened = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--headless=new"])
+        yield opened
+        opened.close()
+
+
+class Opened:
+    """A page in a browser, with what it complained of and what it asked the network for."""
+
+    def __init__(self, browser: Any, file: Path, **options: Any) -> None:
+        self.view = browser.new_page(**{"viewport": {"width": 1280, "height": 900}, **options})
+        self.complaints: list[str] = []
+        self.requests: list[str] = []
+        self.view.on("console", lambda message: self.complaints.append(message.text))
+        self.view.on("pageerror", lambda error: self.complaints.append(str(error)))
+        self.view.on("dialog", lambda dialog: self.complaints.append(f"dialog: {dialog.message}"))
+        self.view.on("request", lambda request: self.requests.append(request.url))
+        self.view.goto(file.as_uri())
+        inside = (file.as_uri(), "data:", "blob:")
+        self.requests = [url for url in self.requests if not url.startswith(inside)]
+
+    def texts(self, selector: str) -> list[str]:
+        return [text.strip() for text in self.view.locator(selector).all_text_contents()]
+
+
+@pytest.fixture
+def open_page(browser: Any, tmp_path: Path) -> Iterator[Callable[..., Opened]]:
+    pages: list[Opened] = []
+
+    def opened(text: str, **options: Any) -> Opened:
+        file = tmp_path / f"page{len(pages)}.html"
+        file.write_text(text, encoding="utf-8")
+        pages.append(Opened(browser, file, **options))
+        return pages[-1]
+
+    yield opened
+    for page in pages:
+        page.view.close()
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_page_opens_without_error_request_or_sideways_scrolling(open_page: Callable[..., Opened], name: str) -> None:
+    text, _ = PAGES[name]()
+    for width in (1280, 390):
+        page = open_page(text, viewport={"width": width, "height": 844})
+        page.view.wait_for_function("document.querySelector('#table-view').childElementCount > 0")
+        assert page.complaints == [] and page.requests == []
+        assert page.view.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
+
+
+def test_the_probe_sees_errors_and_requests(open_page: Callable[..., Opened]) -> None:
+    page = open_page("<img src='http://127.0.0.1:9/x.png'><script>missing()</script>")
+    assert any("missing" in complaint for complaint in page.complaints)
+    assert page.requests == ["http://127.0.0.1:9/x.png"]
+
+
+def _number(text: str) -> float:
+    return 0.0 if text.startswith("<") or text in {"", "-"} else float(text.removesuffix(" %").strip(">"))
+
+
+@pytest.mark.parametrize("name", [*PUBLIC, "cpu"])
+def test_an_account_opens_to_rows_that_add_up_to_it(open_page: Callable[..., Opened], name: str) -> None:
+    text, analysis = PAGES[name]()
+    page = open_page(text)
+    decimals = scale_of(math.fsum(entry.us for entry in analysis.ledger)).decimals
+    rows = page.view.locator("#ledger-table tr[data-account]").all()
+    keys = [row.get_attribute("data-account") for row in rows]
+    assert len(keys) >= 2
+    for key in keys:
+        row = page.view.locator(f'#ledger-table tr[data-account="{key}"]')
+        row.locator("button").click()
+        shown = row.locator("td.k-number").first.inner_text()
+        tabs = page.view.locator("#evidence [role=tab]")
+        for tab in range(tabs.count()):
+            tabs.nth(tab).click()
+            panel = page.view.locator("#evidence [role=tabpanel]:not([hidden])")
+            cells = panel.locator("tbody tr:not(.r-total) td:nth-child(3)").all_inner_texts()
+            total = panel.locator("tbody tr.r-total td:nth-child(3)").inner_text()
+            assert total == shown, f"{key}: the rows say {total}, the ledger {shown}"
+            assert round(sum(map(_number, cells)), decimals) == pytest.approx(_number(shown))
+    assert page.complaints == []
+
+
+def test_rows_behind_a_cut_are_counted_in_one(open_page: Callable[..., Opened]) -> None:
+    text, analysis = PAGES["cpu"]()
+    page = open_page(text)
+    page.view.locator("#table-view").scroll_into_view_if_needed()
+    cells = page.texts("#table-view [role=tabpanel]:not([hidden]) tbody td:nth-child(3)")
+    assert len(cells) == 20 + 2  # the first rows, the rest, the total
+    assert round(sum(map(_number, cells[:-1])), 3) == pytest.approx(_number(cells[-1]))
+    page.view.locator("#table-view .more:visible").click()
+    assert len(page.texts("#table-view [role=tabpanel]:not([hidden]) tbody tr")) == len(analysis.kernels) + 1
+
+
+def test_search_and_sort_and_the_copied_text_hold_the_same_rows(open_page: Callable[..., Opened]) -> None:
+    text, analysis = PAGES["cpu"]()
+    page = open_page(text)
+    panel = page.view.locator("#table-view [role=tabpanel]:not([hidden])")
+    panel.locator("input[type=search]").fill("addmm")
+    wanted = [row for row in analysis.kernels if "addmm" in f"{row.name} {row.op}".lower()]
+    assert wanted and panel.locator(".count").inner_text() == f"{len(wanted)} of {len(analysis.kernels)}"
+    assert panel.locator("tbody button.open").count() == len(wanted)
+    panel.locator("th button", has_text="calls").click()
+    assert panel.locator("th[aria-sort=descending]").inner_text().startswith("calls")
+    shown = [_number(text) for text in panel.locator("tbody tr:not(.r-total) td:nth-child(2)").all_inner_texts()]
+    assert shown == sorted(shown, reverse=True)
+    panel.locator("input[type=search]").fill("no such op")
+    assert "No op with these words." in panel.locator("tbody").inner_text()
+
+
+def test_opened_rows_show_the_figures_of_the_analysis(open_page: Callable[..., Opened]) -> None:
+    text, analysis = PAGES["cpu"]()
+    page = open_page(text)
+    panel = page.view.locator("#table-view [role=tabpanel]:not([hidden])")
+    for place, kernel in enumerate(analysis.kernels[:5]):
+        panel.locator("tbody button.open").nth(place).click()
+        said = panel.locator("tr.details").inner_text()
+        assert kernel.name[:60] in said
+        for figure in (kernel.compute_us, kernel.memory_us, kernel.launch_us):
+            assert figure is None or format_us(figure) in said
+        assert kernel.flops is None or format_si(kernel.flops, "FLOP") in said
+        assert kernel.explained is None or format_share(kernel.explained) in said
+        panel.locator("tbody button.open").nth(place).click()
+
+
+def test_numbers_are_written_as_python_writes_them(open_page: Callable[..., Opened]) -> None:
+    values = [
+        0.0,
+        1e-9,
+        0.004,
+        0.05,
+        0.5,
+        1.005,
+        2.5,
+        9.994,
+        9.995,
+        99.95,
+        999.4,
+        999.6,
+        12345.678,
+        1e6,
+        9.9951e6,
+        3e13,
+    ]
+    page = open_page(PAGES["cpu"]()[0])
+    formats = "value => [formatUs(value), formatSi(value, 'B'), formatShare(value)]"
+    said = page.view.evaluate(f"{json.dumps(values)}.map({formats})")
+    assert said == [[format_us(value), format_si(value, "B"), format_share(value)] for value in values]
+
+
+def test_everything_is_reached_by_keyboard(open_page: Callable[..., Opened]) -> None:
+    page = open_page(PAGES["cpu"]()[0])
+    page.view.wait_for_selector("#timeline-view canvas")
+    seen: set[str] = set()
+    for _ in range(260):
+        page.view.keyboard.press("Tab")
+        name_of = "element => element.id || element.dataset.account || element.className || element.tagName"
+        seen.add(page.view.evaluate(f"({name_of})(document.activeElement)"))
+        if page.view.evaluate("getComputedStyle(document.activeElement).outlineStyle") == "none":
+            assert page.view.evaluate("document.activeElement.tagName") == "BODY"
+    for wanted in ("skip", "theme", "download", "overhead.python", "compute", "open", "canvas roofline", "CANVAS"):
+        assert wanted in seen
+    page.view.locator('#ledger-table button[data-account="compute"]').focus()
+    page.view.keyboard.press("Enter")
+    assert page.texts("#evidence h3") == ["compute: compute"]
+    page.view.locator("#evidence [role=tab]").first.focus()
+    page.view.keyboard.press("ArrowRight")
+    assert page.view.locator("#evidence [role=tab]").nth(1).get_attribute("aria-selected") == "true"
+
+
+def test_a_chosen_account_is_marked_in_the_timeline(open_page: Callable[..., Opened]) -> None:
+    page = open_page(PAGES["cpu"]()[0])
+    page.view.wait_for_selector("#timeline-view canvas")
+    page.view.locator('#ledger-table button[data-account="overhead.python"]').click()
+    said = page.texts("#timeline-view [role=status]")[0]
+    assert re.match(r"overhead: python: [1-9]\d* intervals of this step, ", said)
+
+
+def test_analysis_json_can_be_downloaded(open_page: Callable[..., Opened], tmp_path: Path) -> None:
+    from bottleneck.report.json_text import from_json, to_json
+
+    text, analysis = PAGES["cpu"]()
+    page = open_page(text)
+    with page.view.expect_download() as waiting:
+        page.view.locator("#download").click()
+    waiting.value.save_as(tmp_path / "analysis.json")
+    assert from_json((tmp_path / "analysis.json").read_text()) == from_json(to_json(analysis))
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("name", ["cpu", "h100", "ranks", "hostile"])
+def test_accessibility_checker_finds_nothing_serious(open_page: Callable[..., Opened], name: str, scheme: str) -> None:
+    page = open_page(PAGES[name]()[0], color_scheme=scheme)
+    page.view.wait_for_function("document.querySelector('#table-view').childElementCount > 0")
+    found = axe.Axe().run(page.view).response["violations"]
+    bad = [each for each in found if each["impact"] in {"serious", "critical"}]
+    assert not bad, [(each["id"], each["nodes"][0]["html"][:200]) for each in bad]
+
+
+def test_a_comparison_opens_without_error(open_page: Callable[..., Opened]) -> None:
+    from bottleneck.report.comparison import build
+
+    for make in (comparisons.slower, comparisons.hostile):
+        page = open_page(document_to_html(build(make())))
+        assert page.complaints == [] and page.requests == []
+        assert page.view.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
+
+
+def test_theme_follows_the_button(open_page: Callable[..., Opened]) -> None:
+    page = open_page(to_html(replace(samples.cpu(), findings=())))
+    paper = "getComputedStyle(document.body).backgroundColor"
+    before = page.view.evaluate(paper)
+    page.view.locator("#theme").click()
+    assert page.view.evaluate(paper) == before  # light on a light system
+    page.view.locator("#theme").click()
+    assert page.view.evaluate(paper) != before
