@@ -58,7 +58,6 @@ def build_app(only: str | None = None) -> typer.Typer:
     app = typer.Typer(
         name="bottleneck",
         no_args_is_help=True,
-        add_completion=False,
         pretty_exceptions_enable=False,
         rich_markup_mode=None,
         context_settings={"help_option_names": ["-h", "--help"]},

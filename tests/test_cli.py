@@ -287,3 +287,24 @@ def test_a_command_that_a_signal_ends_says_which(number: signal.Signals, monkeyp
     finally:
         signal.signal(number, usual)
     assert left.value.code == 128 + number
+
+
+def completed(shell: str, words: str) -> str:
+    """What the shell is offered for the last of the words; its own protocol asks for it."""
+    asked = {
+        "_BOTTLENECK_COMPLETE": f"complete_{shell}",
+        "COMP_WORDS": words,
+        "COMP_CWORD": str(len(words.split(" ")) - 1),
+        "_TYPER_COMPLETE_ARGS": words,
+        "_TYPER_COMPLETE_FISH_ACTION": "get-args",
+    }
+    command = [sys.executable, "-c", "from bottleneck.cli import main; main()"]
+    done = subprocess.run(command, env={**os.environ, **asked}, capture_output=True, text=True, check=True)
+    return done.stdout
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_a_shell_completes_commands_and_their_options(shell: str) -> None:
+    assert "calibrate" in completed(shell, "bottleneck ca") and "report" not in completed(shell, "bottleneck ca")
+    assert "--strict" in completed(shell, "bottleneck run --str")
+    assert {"--install-completion", "--show-completion"} <= set(completed("bash", "bottleneck --").split())
