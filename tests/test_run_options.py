@@ -3,6 +3,9 @@ from typing import Any
 
 import pytest
 
+from bottleneck.calibrate import cache
+from bottleneck.commands import run as run_module
+from bottleneck.commands.run import _announce
 from bottleneck.errors import UsageError
 from bottleneck.harness.forms import parse_value
 from bottleneck.harness.messages import Plan, Program, RecordOptions
@@ -67,3 +70,31 @@ def test_the_arguments_of_a_program_are_words_of_their_own() -> None:
 )
 def test_a_setting_is_a_literal_or_else_text(text: str, value: Any) -> None:
     assert parse_value(text) == value
+
+
+@pytest.mark.parametrize(
+    ("target", "steps", "reason", "words"),
+    [
+        ("train.py", None, None, ["train.py; records 5 to 20 steps", "adds about 6 s"]),
+        ("my program.py", 1, None, ["records 1 step after", "adds about 12 s"]),
+        ("train.py", None, "once per machine", ["adds about 36 s, 30 s of them", "(once per machine)"]),
+        ("package.train", None, None, ["running package.train;"]),
+        ("missing.py", None, None, []),
+    ],
+)
+def test_a_run_says_what_it_will_do_and_how_much_longer_it_takes(
+    target: str,
+    steps: int | None,
+    reason: str | None,
+    words: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(cache, "reason_to_measure", lambda threads: reason)
+    monkeypatch.setattr(run_module, "_GPU_DRIVERS", ())
+    Path("train.py").write_text("pass")
+    program = make_program(target, module=target == "package.train")
+    _announce(Plan("/out", program, RecordOptions(steps=steps)))
+    told = capsys.readouterr().err
+    assert told.count("\n") == bool(words) and all(each in told for each in words)
+    assert ("CPU" in told) == (reason is not None)

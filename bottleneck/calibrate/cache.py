@@ -22,6 +22,8 @@ from bottleneck.schema.recording import Recording, is_recording, read_recording,
 _FORMAT = "bottleneck/calibration/4"
 # A measurement that other programs disturbed is repeated, which can only improve it, but not at every run.
 _REPEAT_AFTER = timedelta(minutes=10)
+# Lies in the cache while this CPU is measured for a run.
+_UNFINISHED = "cpu.unfinished"
 
 
 def keep(before: Calibration | None, now: Calibration) -> Calibration:
@@ -61,8 +63,12 @@ def read_calibration(threads: int | None = None) -> Calibration | None:
 def kept_calibrations(kind: str) -> list[Calibration]:
     """Those of a kind of device that were made with this version of torch."""
     version = torch_version()
+    return [known for known in _readable(kind) if known.torch == version]
+
+
+def _readable(kind: str) -> list[Calibration]:
     found = [_read(path) for path in sorted(cache_folder().glob(f"{kind}-*.json"))]
-    return [known for known in found if known is not None and known.torch == version]
+    return [known for known in found if known is not None]
 
 
 def calibration_file(calibration: Calibration) -> Path:
@@ -116,15 +122,18 @@ def cpu_calibration(threads: int | None, report: Callable[[str], None]) -> Calib
     A disturbed one is made again after a while, in a process of its own: the measurement needs torch, which this one
     must not import. Its progress is shown on this terminal.
     """
-    known = read_calibration(threads)
-    if known is not None and not _is_worth_repeating(known):
-        return known
-    often = "once" if known is None else "again, since it was busy the last time"
-    report(f"bottleneck: measuring the ceilings of this CPU, {often}; it takes about half a minute")
+    reason = reason_to_measure(threads)
+    if reason is None:
+        return read_calibration(threads)
+    report(f"bottleneck: measuring the ceilings of this CPU, {reason}; it takes about half a minute")
     chosen = [] if threads is None else ["--threads", str(threads)]
     shown = sys.stderr.isatty()
     # -P: a file of the user's that is called torch.py is not ours to import.
     command = [sys.executable, "-P", "-m", "bottleneck.cli", "calibrate", "--device", "cpu", *chosen]
+    unfinished = cache_folder() / _UNFINISHED
+    with suppress(OSError):
+        unfinished.parent.mkdir(parents=True, exist_ok=True)
+        unfinished.touch()
     helper = subprocess.run(  # noqa: S603 - our own interpreter and text
         command if shown else [*command, "--quiet"],
         stdin=subprocess.DEVNULL,
@@ -133,10 +142,35 @@ def cpu_calibration(threads: int | None, report: Callable[[str], None]) -> Calib
         text=True,
         check=False,
     )
+    with suppress(OSError):
+        unfinished.unlink()
     known = read_calibration(threads)
     if known is None:
         report(f"bottleneck: this CPU could not be measured: {_reason(helper)}")
     return known
+
+
+def reason_to_measure(threads: int | None) -> str | None:
+    """The words for why this CPU is measured before it is judged by; null where the kept ceilings will do."""
+    known = read_calibration(threads)
+    if known is not None:
+        return "again, since it was busy the last time" if _is_worth_repeating(known) else None
+    if (cache_folder() / _UNFINISHED).exists():
+        return "again, since it was interrupted the last time"
+    return _reason_for_another(threads) if any(cache_folder().glob("cpu-*.json")) else "once per machine"
+
+
+def _reason_for_another(threads: int | None) -> str:
+    identity, version = cpu_facts().identity, torch_version()
+    here = [each for each in _readable("cpu") if each.identity == identity]
+    same = [each for each in here if each.torch == version]
+    if same and threads is not None:
+        return f"again, for {threads} thread{'s' * (threads != 1)} instead of {same[0].threads}"
+    if same:
+        return "again, since this process may use other processors than the last time"
+    if here:
+        return f"again, for torch {version} instead of {here[0].torch}"
+    return "again, since what is kept is of another CPU or another version of bottleneck"
 
 
 def _reason(helper: "subprocess.CompletedProcess[str]") -> str:

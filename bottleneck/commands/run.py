@@ -24,6 +24,7 @@ from bottleneck.commands.report_options import (
     Extent,
     Full,
     ProgramArguments,
+    Quiet,
     Settings,
     Train,
     extent_of,
@@ -34,6 +35,12 @@ if TYPE_CHECKING:
     from bottleneck.harness.folder import RecordingFolder
     from bottleneck.harness.messages import Plan, Program, RecordOptions
     from bottleneck.harness.rank_coordination import Job, RankGroup
+
+# The processor time that `run` adds to a program, in seconds: on two cores of a server, of examples/train_script.py and
+# examples/mlp.py. Where the ceilings of the CPU are not known, measuring them takes half a minute.
+_ADDED_S = {"script": 6, "workload": 12, "model": 12}
+_CALIBRATION_S = 30
+_GPU_DRIVERS = ("/proc/driver/nvidia/version", "/dev/kfd")
 
 # What `--strict` makes of a failure of ours (design section 8).
 _STRICT_STATUS = 4
@@ -48,6 +55,7 @@ class RunOptions:
     force: bool = False
     strict: bool = False
     telemetry_ms: int = 20
+    quiet: bool = False
     extent: Extent = "screen"
 
 
@@ -132,6 +140,7 @@ def run_command(
     ] = 20,
     full: Full = False,
     all_findings: AllFindings = False,
+    quiet: Quiet = False,
 ) -> None:
     """Records a program while it runs, then says what holds it back.
 
@@ -160,7 +169,7 @@ def run_command(
         batch_test=batch_test,
     )
     extent = extent_of(full=full, all_findings=all_findings)
-    raise typer.Exit(run(program, record, RunOptions(output, force, strict, telemetry_ms, extent)))
+    raise typer.Exit(run(program, record, RunOptions(output, force, strict, telemetry_ms, quiet, extent)))
 
 
 def run(program: "Program", record: "RecordOptions", options: RunOptions) -> int:
@@ -176,11 +185,29 @@ def run(program: "Program", record: "RecordOptions", options: RunOptions) -> int
 
     folder = RecordingFolder(options.output, program_name(program), force=options.force)
     plan = Plan(str(folder.make()), program, record)
+    if not options.quiet:
+        _announce(plan)
     try:
         with answered():
             return _run(options, plan, folder)
     finally:
         folder.give_up()
+
+
+def _announce(plan: "Plan") -> None:
+    """Says what will be done and how much longer it takes, unless Python will refuse the program at once."""
+    from bottleneck.calibrate.cache import reason_to_measure
+
+    program, wanted = plan.program, plan.options.steps
+    if not (program.module or Path(program.target).exists()):
+        return
+    reason = None if any(Path(driver).exists() for driver in _GPU_DRIVERS) else reason_to_measure(None)
+    steps = "5 to 20 steps" if wanted is None else f"{wanted} step{'s' * (wanted != 1)}"
+    added_s = _ADDED_S[program.form]
+    time = f"adds about {added_s} s"
+    if reason is not None:
+        time = f"adds about {added_s + _CALIBRATION_S} s, {_CALIBRATION_S} s of them to measure this CPU ({reason})"
+    say(f"bottleneck: running {program.target}; records {steps} after warm-up; {time}")
 
 
 def _run_as_rank(program: "Program", record: "RecordOptions", options: RunOptions, job: "Job") -> int:
@@ -189,6 +216,8 @@ def _run_as_rank(program: "Program", record: "RecordOptions", options: RunOption
     from bottleneck.harness.machine import busy_processors
 
     plan, group = make_rank_plan(program, record, options, job)
+    if job.rank == 0 and not options.quiet:
+        _announce(plan)
     # The sensors are those of the machine: one rank reads them for all.
     sampling = SensorReading(Path(plan.folder), options.telemetry_ms / 1e3 if job.rank == 0 else 0.0)
     with answered():
@@ -211,7 +240,7 @@ def _run(options: RunOptions, plan: "Plan", folder: "RecordingFolder") -> int:
     state = RunState(plan, ending.environment, ending.busy_processors)
     state = replace(state, versions=ending.versions, processors=ending.processors)
     sampling = SensorReading(Path(plan.folder), options.telemetry_ms / 1e3)
-    reporter = Reporter(plan, ending, sampling, extent=options.extent)
+    reporter = Reporter(plan, ending, sampling, extent=options.extent, is_quiet=options.quiet)
     follower = Follower(Path(plan.folder), reporter.report_early)
     kills = MemoryKills(count_memory_kills())
 

@@ -86,6 +86,38 @@ def test_a_disturbed_result_is_improved_on_but_not_at_every_run(helper: Helper, 
     assert all("busy the last time" in text for text in messages)
 
 
+@pytest.mark.parametrize(
+    ("changes", "threads", "words"),
+    [
+        ({}, 1, "again, for 1 thread instead of 2"),
+        ({"torch": "1.0"}, 2, "again, for torch "),
+        ({"identity": "another"}, 2, "another CPU"),
+        ({"is_default": False}, None, "other processors than the last time"),
+    ],
+)
+def test_a_repeated_measurement_is_announced_with_its_reason(
+    helper: Helper, changes: dict[str, Any], threads: int | None, words: str
+) -> None:
+    write_calibration(made(**changes))
+    messages: list[str] = []
+    cpu_calibration(threads, messages.append)
+    assert words in messages[0] and "once" not in messages[0]
+
+
+def test_a_measurement_after_an_interrupted_one_says_so(helper: Helper, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(cache.subprocess, "run", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            cpu_calibration(2, lambda text: None)
+    messages: list[str] = []
+    cpu_calibration(2, messages.append)
+    assert "again, since it was interrupted the last time" in messages[0]
+    assert cache.reason_to_measure(2) is None
+
+
 def test_a_failure_is_reported_with_its_reason(helper: Helper) -> None:
     helper.leaves, helper.stderr = None, "error: torch cannot be imported\n  why: something\n"
     messages: list[str] = []

@@ -1,5 +1,6 @@
 """Runs `bottleneck run` on a small program without the ceilings and the report, which have tests of their own."""
 
+import re
 import subprocess
 import sys
 import textwrap
@@ -32,6 +33,11 @@ def driven(*command: str, report: str = "pass", setup: str = "") -> list[str]:
 _ONE_REPORT = "finish_run.Reporter.report_early = lambda self, ended: None\n"
 
 
+def without_announcement(stderr: str) -> str:
+    """What stderr got after the line in which `run` says what it will do, if it did."""
+    return re.sub(r"\Abottleneck: running .*\n", "", stderr)
+
+
 @dataclass(frozen=True)
 class Run:
     """A finished `bottleneck run`: what the program wrote, what we said, and the recording (null if there is none)."""
@@ -59,7 +65,7 @@ def record(
     done = subprocess.run(
         command, cwd=folder, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL, timeout=900
     )
-    theirs, mark, said = done.stderr.partition("bottleneck: recorded ")
+    theirs, mark, said = without_announcement(done.stderr).partition("bottleneck: recorded ")
     assert mark, f"bottleneck said nothing at the end: {done.stderr}"
     target = folder / "recording"
     return Run(done.stdout, theirs, mark + said, done.returncode, target, read_recording(target))

@@ -1,5 +1,6 @@
 """Runs a program as a plain interpreter and as `bottleneck run` does, and gives what a shell sees of either."""
 
+import re
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -34,7 +35,8 @@ def run_recorded(folder: Path, *arguments: str, output: str = "recording", flags
     """The outcome of `bottleneck run ARGUMENTS`, without what bottleneck itself says at the end."""
     command = [sys.executable, *flags, "-m", "bottleneck.cli", "run", "-o", output, *arguments]
     done = subprocess.run(command, cwd=folder, input=STDIN, capture_output=True, check=False, timeout=HANGS_S)
-    theirs, mark, _ = done.stderr.partition(b"bottleneck: recorded ")
+    stderr = re.sub(rb"\Abottleneck: running .*\n", b"", done.stderr)
+    theirs, mark, _ = stderr.partition(b"bottleneck: recorded ")
     assert mark, f"bottleneck said nothing at the end: {done.stderr!r}"
     return Outcome(done.stdout, theirs, done.returncode)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from bottleneck.schema.recording import read_recording
-from tests.harness.driver import driven
+from tests.harness.driver import driven, without_announcement
 
 pytestmark = pytest.mark.process
 
@@ -82,11 +82,12 @@ class Run:
         while not lines or words not in lines[-1]:
             lines.append(self.process.stderr.readline())
             assert lines[-1], lines
-        return lines
+        return [line for line in lines if not line.startswith("bottleneck: running ")]
 
     def end(self) -> tuple[str, str]:
         """The output of the program and of ours after the test let the program go on."""
-        return self.process.communicate("\n")
+        stdout, stderr = self.process.communicate("\n")
+        return stdout, without_announcement(stderr or "")
 
 
 def test_the_verdict_comes_while_the_program_goes_on_and_the_report_once_at_its_end(tmp_path: Path) -> None:
