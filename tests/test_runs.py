@@ -3,12 +3,13 @@
 import json
 import os
 import shutil
+from datetime import datetime
 from pathlib import Path
 
 import pytest
 
 from bottleneck.cli import _run
-from bottleneck.commands.runs import latest_recording, recorded_runs
+from bottleneck.commands.runs import _told, latest_recording, recorded_runs
 
 SAMPLE = Path(__file__).parents[1] / "sample_traces" / "matmul"
 
@@ -74,3 +75,14 @@ def test_a_folder_without_recordings_is_exit_2_with_what_to_do(
 ) -> None:
     assert _run([command]) == 2
     assert "bottleneck run FILE" in capsys.readouterr().err
+
+
+def test_a_recording_of_today_or_yesterday_is_told_by_its_day() -> None:
+    now = datetime(2026, 3, 2, 0, 30).astimezone()
+    for created, told in (
+        (datetime(2026, 3, 2, 0, 10), "today 00:10"),
+        (datetime(2026, 3, 1, 23, 50), "yesterday 23:50"),
+        (datetime(2026, 2, 28, 23, 50), "2026-02-28 23:50"),
+        (datetime(2026, 3, 3, 0, 0), "2026-03-03 00:00"),
+    ):
+        assert _told(created.astimezone(), now) == told

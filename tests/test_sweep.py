@@ -237,6 +237,14 @@ def test_what_cannot_be_swept_is_refused_before_anything_runs(
     assert words in refused(capsys, *options)
 
 
+def test_an_error_about_a_parameter_speaks_of_the_option_that_named_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "train.py").write_text("print('trains')")
+    told = refused(capsys, "--param", "size=1,2", str(tmp_path / "train.py"))
+    assert "--param size=" in told and "--set" not in told
+
+
 def test_the_command_line_loads_nothing_heavy_to_refuse() -> None:
     code = f"import sys; from bottleneck.cli import _run; _run(['sweep', {MLP!r}]); print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

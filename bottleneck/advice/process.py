@@ -46,7 +46,7 @@ def too_many_threads(evidence: Evidence) -> Draft | None:
         slug="too-many-threads",
         title="More threads compute than there are processors for them",
         evidence=(
-            f"{recording.threads} threads on {recording.processors} processors",
+            f"{recording.threads} thread{'s' * (recording.threads != 1)} on {recording.processors} processors",
             f"ops take {format_per_step(evidence, beyond_us)} longer than their arithmetic and bytes need",
         ),
         advice="Use one thread per core at most, and leave one to the data loader's workers.",
@@ -74,7 +74,7 @@ def threads_for_small_work(evidence: Evidence) -> Draft | None:
         slug="threads-for-small-work",
         title="Products too small for several threads",
         evidence=(
-            f"{format_per_step(evidence, spent_us)} in small products, with {threads} threads",
+            f"{format_per_step(evidence, spent_us)} in small products, with {threads} thread{'s' * (threads != 1)}",
             *(f"{row.name} at {row.source}: {format_us(row.us)}, {row.reason}" for row in rows[:3]),
         ),
         advice="Try one thread, and use the other processors for other work.",

@@ -92,8 +92,16 @@ def _changed(path: Path) -> datetime:
 def _lines(run: RecordedRun) -> tuple[str, str]:
     from bottleneck.report.text import clean, cut_text
 
-    parts = (f"{run.created:%Y-%m-%d %H:%M}", run.state or _verdict(run.folder), clean(shlex.join(run.command)))
+    when = _told(run.created, datetime.now().astimezone())
+    parts = (when, run.state or _verdict(run.folder), clean(shlex.join(run.command)))
     return f"{clean(str(run.folder))}/", cut_text("  " + "  ".join(part for part in parts if part), _COLUMNS)
+
+
+def _told(created: datetime, now: datetime) -> str:
+    """The time of a recording for people: by its day where that is today or yesterday."""
+    days = (now.date() - created.date()).days
+    day = {0: "today", 1: "yesterday"}.get(days, f"{created:%Y-%m-%d}")
+    return f"{day} {created:%H:%M}"
 
 
 def _verdict(folder: Path) -> str:

@@ -147,7 +147,11 @@ def _program(file: str, settings: "Sequence[str]", parameters: "Sequence[Paramet
         name = min(names & fixed)
         raise UsageError(f"{name} has a value by --set and several by --param", fix=f"leave --set {name}=… out")
     firsts = [f"{parameter.name}={parameter.values[0]}" for parameter in parameters]
-    program = make_program(file, settings=[*settings, *firsts], train=train, seed=None)
+    try:
+        program = make_program(file, settings=[*settings, *firsts], train=train, seed=None)
+    except UsageError as error:
+        named = [name for name in names if f"--set {name}=" in error.what]
+        raise (_by_param(error) if named else error) from None
     if program.form == "script":
         raise UsageError(
             f"{file} is a script, which runs once and has no parameters of ours",
@@ -155,6 +159,11 @@ def _program(file: str, settings: "Sequence[str]", parameters: "Sequence[Paramet
             fix="give it a function workload(batch_size=32) that returns the step; --param names its parameters",
         )
     return replace(program, settings=tuple((name, value) for name, value in program.settings if name not in names))
+
+
+def _by_param(error: UsageError) -> UsageError:
+    """The same error in the words of a sweep, whose parameters are named by --param."""
+    return UsageError(error.what.replace("--set", "--param"), why=error.why, fix=error.fix)
 
 
 def _measure(plan: "SweepPlan", keep: Path | None, tell: Callable[[str], None]) -> "tuple[Sweep, bool]":
