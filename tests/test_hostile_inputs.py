@@ -291,3 +291,21 @@ def test_a_name_that_no_file_can_have_is_wrong_usage(recording: Path, capsys: py
 
 def test_an_error_keeps_its_exit_code_where_standard_error_takes_nothing(tmp_path: Path) -> None:
     assert shell("bottleneck report nofile 2>/dev/full", tmp_path).returncode == 3
+
+
+@pytest.mark.parametrize("form", ["json", "markdown", "html"])
+def test_the_same_input_gives_the_same_bytes(recording: Path, tmp_path: Path, form: str) -> None:
+    files = [tmp_path / f"{number}.{form}" for number in range(2)]
+    for file in files:
+        assert _run(["report", str(recording), "--format", form, "-o", str(file)]) == 0
+    assert files[0].read_bytes() == files[1].read_bytes()
+
+
+def test_reports_at_once_on_one_recording_are_alike(recording: Path) -> None:
+    before = {path.name: path.read_bytes() for path in recording.iterdir()}
+    command = [sys.executable, "-m", "bottleneck", "report", str(recording)]
+    at_once = [subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) for _ in range(4)]
+    said = [process.communicate() for process in at_once]
+    assert [process.returncode for process in at_once] == [0] * 4
+    assert len(set(said)) == 1 and said[0][0]
+    assert {path.name: path.read_bytes() for path in recording.iterdir()} == before
