@@ -17,7 +17,7 @@ from bottleneck.gate.limits import MODULE_PREFIX, split_module_metric
 from bottleneck.gate.lockfile import kept, read_lock, read_lock_at, write_whole
 from bottleneck.gate.settings import Project, lock_path, workload_name
 from bottleneck.report.ci.phrases import amounts, format_change, growth
-from bottleneck.schema.counters import COUNTERS, Acceptance, Anchor, Counts, Lock, Site
+from bottleneck.schema.counters import COUNTERS, Acceptance, Anchor, Counts, Lock
 from bottleneck.schema.files import read_file
 from bottleneck.schema.gate_result import CounterChange, GateSettings
 
@@ -30,21 +30,9 @@ _ACCEPTABLE = frozenset({"broken", "gone", "improved", "within budget", "new"})
 
 # Variables that CI services set for their jobs; most of them set CI.
 _CI_VARIABLES = (
-    "CI",
-    "GITHUB_ACTIONS",
-    "GITLAB_CI",
-    "BUILDKITE",
-    "JENKINS_URL",
-    "TEAMCITY_VERSION",
-    "TF_BUILD",
-    "CIRCLECI",
-    "TRAVIS",
-    "APPVEYOR",
-    "BITBUCKET_BUILD_NUMBER",
-    "CODEBUILD_BUILD_ID",
-    "DRONE",
-    "SEMAPHORE",
-)
+    "CI", "GITHUB_ACTIONS", "GITLAB_CI", "BUILDKITE", "JENKINS_URL", "TEAMCITY_VERSION", "TF_BUILD", "CIRCLECI",
+    "TRAVIS", "APPVEYOR", "BITBUCKET_BUILD_NUMBER", "CODEBUILD_BUILD_ID", "DRONE", "SEMAPHORE",
+)  # fmt: skip
 _SHORT = 10
 _OFF = ("", "0", "false", "no")
 
@@ -207,7 +195,12 @@ def accept(lock: Lock, counts: Counts, changes: Sequence[CounterChange], stamp: 
     """The lock with these metrics, and what explains them, as they are counted now; all else stays as it was."""
     _refuse_other_input(lock.counts.input_sha, counts.input_sha)
     _refuse_unstable(changes, counts)
-    edited = replace(kept(lock), accepted=(*lock.accepted, *_acceptances(changes, stamp)))
+    accepted = [
+        Acceptance(stamp.date, stamp.commit, change.metric, change.before, change.after, stamp.reason)
+        for change in changes
+        if change.before is not None and change.after is not None  # only a metric that had a baseline
+    ]
+    edited = replace(kept(lock), accepted=(*lock.accepted, *accepted))
     for change in changes:
         edited = replace(edited, counts=_moved(edited.counts, counts, change))
     return kept(edited)
@@ -262,15 +255,6 @@ def _refuse_unstable(changes: Sequence[CounterChange], counts: Counts) -> None:
             )
 
 
-def _acceptances(changes: Sequence[CounterChange], stamp: Stamp) -> list[Acceptance]:
-    """One for each metric that had a baseline."""
-    return [
-        Acceptance(stamp.date, stamp.commit, change.metric, change.before, change.after, stamp.reason)
-        for change in changes
-        if change.before is not None and change.after is not None
-    ]
-
-
 def _moved(old: Counts, new: Counts, change: CounterChange) -> Counts:
     parts = split_module_metric(change.metric)
     if parts is not None:
@@ -283,7 +267,11 @@ def _moved(old: Counts, new: Counts, change: CounterChange) -> Counts:
         values={**old.values, name: change.after or 0},
         unknown={key: text for key, text in old.unknown.items() if key != name},
         modules=_moved_modules(old.modules, new.modules, name),
-        sites=_moved_sites(old.sites, new.sites, name),
+        # A line that both sides know is put together by ``kept``.
+        sites=(
+            *(replace(site, counts=_without(site.counts, name)) for site in old.sites),
+            *(replace(site, counts=_only(site.counts, name)) for site in new.sites),
+        ),
     )
     if name == "ops":
         moved = replace(moved, ops=new.ops)
@@ -296,12 +284,6 @@ def _moved_modules(old: _Modules, new: _Modules, counter: str) -> _Modules:
         path: {**_without(old.get(path, {}), counter), **_only(new.get(path, {}), counter)} for path in {*old, *new}
     }
     return {path: counts for path, counts in moved.items() if counts}
-
-
-def _moved_sites(old: Sequence[Site], new: Sequence[Site], counter: str) -> tuple[Site, ...]:
-    """The lines with this counter as it is now; a line that both sides know is put together by ``kept``."""
-    others = [replace(site, counts=_without(site.counts, counter)) for site in old]
-    return (*others, *(replace(site, counts=_only(site.counts, counter)) for site in new))
 
 
 def _without(counts: Mapping[str, int], counter: str) -> dict[str, int]:

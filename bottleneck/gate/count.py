@@ -4,7 +4,7 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -45,7 +45,7 @@ def fingerprint_of(evidence: Evidence) -> Fingerprint:
         portable={
             **_known(torch=_minor(recording.framework or ""), python=_minor(recording.versions.get("python", ""))),
             "backend": evidence.linked.trace.flavour,
-            **_known(compiled=_is_compiled(recording)),
+            **_known(compiled=None if recording.compilation is None else recording.compilation.graphs > 0),
             "world_size": len(recording.traces) or 1,
             **_recorded(recording, _DECIDES_OPS_OF_CPU if _is_host_only(evidence) else ()),
         },
@@ -76,10 +76,6 @@ def _known(**facts: Value | None) -> dict[str, Value]:
 def _minor(version: str) -> str | None:
     match = _MINOR.search(version)
     return match[1] if match else None
-
-
-def _is_compiled(recording: Recording) -> bool | None:
-    return None if recording.compilation is None else recording.compilation.graphs > 0
 
 
 def _of_device(evidence: Evidence) -> dict[str, Value]:
@@ -491,7 +487,10 @@ def by_line(work: StepCounter, sources: SourceFiles) -> tuple[Site, ...]:
             if tally.is_stable:
                 counts.setdefault(source, {})[counter] = tally.low
     ops = _ops_by_source(work)
-    sites = [_site(source, counts[source], ops.get(source, {}), sources) for source in counts]
+    sites = []
+    for source, counted in counts.items():
+        file, line = sources.locate(source)
+        sites.append(Site(file, line, sources.text(file, line), counted, dict(sorted(ops.get(source, {}).items()))))
     return merged_sites((*sites, *_breaks(work, sources)))
 
 
@@ -499,19 +498,10 @@ def merged_sites(sites: tuple[Site, ...]) -> tuple[Site, ...]:
     """One site for each line, sorted; sites of the same line are merged."""
     found: dict[tuple[str, int], Site] = {}
     for site in sites:
-        key = site.file, site.line
-        known = found.get(key)
-        found[key] = site if known is None else _add(known, site)
+        one = found.setdefault((site.file, site.line), site)
+        counts, ops = {**site.counts, **one.counts}, {**site.ops, **one.ops}
+        found[site.file, site.line] = replace(one, counts=counts, ops=ops)
     return tuple(found[key] for key in sorted(found))
-
-
-def _add(one: Site, other: Site) -> Site:
-    return Site(one.file, one.line, one.text, {**other.counts, **one.counts}, {**other.ops, **one.ops})
-
-
-def _site(source: str, counts: Mapping[str, int], ops: Mapping[str, int], sources: SourceFiles) -> Site:
-    file, line = sources.locate(source)
-    return Site(file, line, sources.text(file, line), counts, dict(sorted(ops.items())))
 
 
 def _ops_by_source(work: StepCounter) -> Mapping[str, Mapping[str, int]]:

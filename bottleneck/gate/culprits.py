@@ -155,7 +155,9 @@ def _grown(counter: str, before: Counts, after: Counts, touched: Touched | None,
         origin = origins.get(key, key)
         growth = _sum(counter, sites) - _sum(counter, old.get(origin, ()) if origin else ())
         if growth > 0:
-            site = _of_operator(_line_to_name(sites, touched), touched, read)
+            # Of lines with the same text the one that the diff touches, else the last.
+            named = next((site for site in sites if _is_touched(site, touched)), sites[-1])
+            site = _of_operator(named, touched, read)
             is_new = origin not in old or origin[1] != key[1]
             found.append(_Grown(site, growth, is_new, _is_touched(site, touched)))
     return found
@@ -220,11 +222,6 @@ def _marks(lines: Mapping[_Key, Sequence[Site]], keys: Iterable[_Key]) -> list[t
     return [tuple(sorted(lines[key][0].counts.items())) for key in keys]
 
 
-def _line_to_name(sites: Sequence[Site], touched: Touched | None) -> Site:
-    """Of lines with the same text the one that the diff touches, else the last."""
-    return next((site for site in sites if _is_touched(site, touched)), sites[-1])
-
-
 def _of_operator(site: Site, touched: Touched | None, read: Read) -> Site:
     """The line that the diff touches of a function whose operators grew; the site itself where none is found."""
     if not touched or not is_head(site) or site.line in touched.get(site.file, ()) or not touched.get(site.file):
@@ -239,13 +236,9 @@ def _is_touched(site: Site, touched: Touched | None) -> bool | None:
 def _culprit(counter: str, grown: _Grown, before: Counts, after: Counts) -> Culprit:
     ops = _ops_at(counter, grown.site, before, after)
     named = f" ({', '.join(ops)})" if ops else ""
-    what = f"{_words(counter, grown.growth)}{named}"
+    what = f"{COUNTERS[counter].one if grown.growth == 1 else COUNTERS[counter].many}{named}"
     module = _module(counter, grown.growth, before, after)
     return Culprit(what, grown.growth, module, grown.site, grown.is_touched)
-
-
-def _words(counter: str, number: int) -> str:
-    return COUNTERS[counter].one if number == 1 else COUNTERS[counter].many
 
 
 def _ops_at(counter: str, site: Site, before: Counts, after: Counts) -> list[str]:

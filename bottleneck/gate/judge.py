@@ -26,17 +26,9 @@ _RED = frozenset({"broken", "gone"})
 _COMPARED = frozenset({"same", "improved", "within budget", "broken", "accepted"})
 # Almost any change affects these counters, so they are listed after the more specific ones.
 _LISTED_LAST = (
-    "graphs",
-    "ops",
-    "launches",
-    "flops",
-    "autograd_nodes",
-    "module_calls",
-    "allocations",
-    "allocated_bytes",
-    "peak_bytes",
-    "kernel_names",
-)
+    "graphs", "ops", "launches", "flops", "autograd_nodes", "module_calls", "allocations", "allocated_bytes",
+    "peak_bytes", "kernel_names",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -72,9 +64,14 @@ def judge_counts(
     if lock is None:
         return tuple(CounterChange(name, None, counts.values[name], "new") for name in _known(counts.values))
     sides = _sides(lock, counts, {**default_budgets(), **settings.budgets})
-    changes = [*_judge_counters(sides), *_judge_modules(sides), *_judge_creep(sides, settings.creep)]
-    changes = [_with_culprits(change, sides, touched, read) for change in changes]
-    return tuple(sorted(changes, key=_order))
+    # A counter of modules names the module, which is all that a culprit would.
+    counters = [
+        replace(change, culprits=find_culprits(change.metric, lock.counts, counts, touched, read))
+        if change.verdict == "broken"
+        else change
+        for change in (*_judge_counters(sides), *_judge_creep(sides, settings.creep))
+    ]
+    return tuple(sorted([*counters, *_judge_modules(sides)], key=_order))
 
 
 def is_red(change: CounterChange) -> bool:
@@ -250,20 +247,10 @@ def _judge_creep(sides: _Sides, creep: Mapping[str, Limit]) -> Iterator[CounterC
             yield replace(_held(change, before, after), reason=f"since {anchor.commit}")
 
 
-def _with_culprits(change: CounterChange, sides: _Sides, touched: Touched | None, read: Read) -> CounterChange:
-    """The change with its culprits; a module's counter needs none, as it names the module."""
-    if change.verdict != "broken" or change.metric not in COUNTERS:
-        return change
-    return replace(change, culprits=find_culprits(change.metric, sides.lock.counts, sides.counts, touched, read))
-
-
 def _order(change: CounterChange) -> tuple[bool, bool, int]:
     names = list(COUNTERS)
     place = names.index(change.metric) if change.metric in COUNTERS else len(names)
     return not is_red(change), is_red(change) and change.metric in _LISTED_LAST, place
-
-
-_COMPARED_OR_GONE = frozenset({"same", "improved", "within budget", "broken", "gone", "accepted"})
 
 
 def verdict_of(changes: Sequence[CounterChange], time: TimeResult | None) -> GateVerdict:
@@ -279,8 +266,7 @@ def verdict_of(changes: Sequence[CounterChange], time: TimeResult | None) -> Gat
     has_time = time is not None and time.verdict in {"fine", "faster"}
     if time is not None and time.verdict == "undecided":
         return "undecided"
-    is_compared = any(change.verdict in _COMPARED_OR_GONE for change in changes)
-    return "pass" if has_time or is_compared else "nothing measured"
+    return "pass" if has_time or is_compared(changes) else "nothing measured"
 
 
 def exit_code(results: Sequence[WorkloadResult], settings: GateSettings, *, is_strict: bool = False) -> int:
@@ -330,7 +316,7 @@ def _code(result: WorkloadResult, settings: GateSettings, *, is_strict: bool) ->
 def _lacks(result: WorkloadResult) -> bool:
     """True if its baseline, its time, or all of its counters were to be measured and were not."""
     is_untimed = result.time is not None and result.time.verdict == "not run"
-    is_uncounted = bool(result.counters) and not any(change.verdict in _COMPARED_OR_GONE for change in result.counters)
+    is_uncounted = bool(result.counters) and not is_compared(result.counters)
     return result.is_new or is_untimed or is_uncounted
 
 

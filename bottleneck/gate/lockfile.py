@@ -140,7 +140,11 @@ def _blocks(lock: Lock) -> Iterable[list[str]]:
     if lock.anchor:
         yield ["[anchor]", f"commit = {_quoted(lock.anchor.commit)}", *_rows(lock.anchor.values)]
     for row in lock.accepted:
-        yield ["[[accepted]]", *_acceptance_rows(row)]
+        values = (row.date, row.commit, row.metric, row.before, row.after, row.reason)
+        yield [
+            "[[accepted]]",
+            *(f"{key} = {_value(value)}" for key, value in zip(_ACCEPTED_KEYS, values, strict=True)),
+        ]
 
 
 def _site_blocks(sites: Iterable[Site]) -> Iterable[list[str]]:
@@ -158,11 +162,6 @@ def _block(name: str, rows: Mapping[str, object]) -> Iterable[list[str]]:
 
 def _rows(rows: Mapping[str, object]) -> list[str]:
     return [f"{_key(key)} = {_value(value)}" for key, value in sorted(rows.items())]
-
-
-def _acceptance_rows(row: Acceptance) -> list[str]:
-    values = (row.date, row.commit, row.metric, row.before, row.after, row.reason)
-    return [f"{key} = {_value(value)}" for key, value in zip(_ACCEPTED_KEYS, values, strict=True)]
 
 
 def _value(value: object) -> str:

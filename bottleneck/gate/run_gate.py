@@ -121,7 +121,8 @@ def touched_since(root: Path, base: Base) -> Touched | None:
 
 def gate_programs(run: GateRun, programs: Sequence[Program]) -> Gate:
     """The verdict on every program; one that fails does not stop the others."""
-    started, label = time.monotonic(), _candidate_label(run.root)
+    started, clone = time.monotonic(), find_root(run.root)
+    identity = None if clone is None else identify(clone)
     results = tuple(gate_program(run, program, len(programs)) for program in programs)
     code = exit_code(results, run.settings, is_strict=run.is_strict)
     return Gate(
@@ -129,17 +130,11 @@ def gate_programs(run: GateRun, programs: Sequence[Program]) -> Gate:
         exit_code=code,
         sentence=sentence_of(results, code),
         base=run.base.label,
-        candidate=label,
+        candidate="this folder" if identity is None else identity.label,
         seconds=time.monotonic() - started,
         warnings=run.base.warnings,
         version=__version__,
     )
-
-
-def _candidate_label(root: Path) -> str:
-    clone = find_root(root)
-    identity = None if clone is None else identify(clone)
-    return "this folder" if identity is None else identity.label
 
 
 def gate_program(run: GateRun, program: Program, workloads: int = 1) -> WorkloadResult:
@@ -276,22 +271,16 @@ def describe_update(path: str, before: Lock | None, after: Lock) -> str:
     """The lines on a lock-file that was just written; ``before`` is what it was, null where it is new."""
     counts = after.counts
     head = f"{path}: {len(counts.values)} counters that {counts.runs} runs of {counts.steps} steps agree on"
-    lines = [head, *_changes(before, after)]
+    old = {} if before is None else before.counts.values
+    changed = [
+        f"  {format_change(CounterChange(name, old.get(name), counts.values.get(name), 'same'))}"
+        for name in sorted({*old, *counts.values})
+        if old.get(name) != counts.values.get(name)
+    ]
+    lines = [head, *(["  it is new: commit it"] if before is None else changed or ["  nothing changed"])]
     lines += [f"  not locked: {name} ({why})" for name, why in sorted(counts.unstable.items()) if ":" not in name]
     lines += [f"  unknown here: {name} ({why})" for name, why in sorted(counts.unknown.items())]
     return "\n".join(lines) + "\n"
-
-
-def _changes(before: Lock | None, after: Lock) -> list[str]:
-    if before is None:
-        return ["  it is new: commit it"]
-    old, new = before.counts.values, after.counts.values
-    changed = [
-        f"  {format_change(CounterChange(name, old.get(name), new.get(name), 'same'))}"
-        for name in sorted({*old, *new})
-        if old.get(name) != new.get(name)
-    ]
-    return changed or ["  nothing changed"]
 
 
 _WHY_ADVISORY = (

@@ -18,19 +18,9 @@ from bottleneck.schema.gate_result import GateSettings, Policy
 _FIX = "see docs/reference/gate.md for the keys of [tool.bottleneck.gate]"
 _FILE = "pyproject.toml"
 _KEYS = (
-    "workloads",
-    "against",
-    "lock",
-    "alpha",
-    "on_undecided",
-    "on_new",
-    "time_limit",
-    "setup",
-    "seed",
-    "env",
-    "budget",
+    "workloads", "against", "lock", "alpha", "on_undecided", "on_new", "time_limit", "setup", "seed", "env", "budget",
     "creep",
-)
+)  # fmt: skip
 _DURATION = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,6})?)\s*(ms|s|min|h)")
 _SECONDS = {"ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0}
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
