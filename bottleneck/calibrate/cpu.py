@@ -38,6 +38,7 @@ from bottleneck.calibrate.probes import (
     descending,
     no_progress,
     product_name,
+    quiet_profiler,
     settle,
     stream_name,
 )
@@ -324,34 +325,19 @@ def _tiny(bench: CpuBench) -> list[Probe]:
     """One op on one number: on the stopwatch, and as the profiler shows it."""
     calls = bench.sizes.tiny_calls
     return [
-        Probe(DISPATCH, "add", float(calls), partial(_call, bench, calls)),
+        Probe(DISPATCH, "add", float(calls), partial(_add, bench, 1, calls)),
         Probe(LAUNCH, "add", 1.0, lambda: partial(_profiled_s, bench)),
     ]
-
-
-def _call(bench: CpuBench, calls: int) -> Take:
-    torch = bench.torch
-    left, right, out = torch.rand(1), torch.rand(1), torch.empty(1)
-
-    def run() -> None:
-        for _ in range(calls):
-            torch.add(left, right, alpha=3, out=out)
-
-    return bench.timed(run)
 
 
 def _profiled_s(bench: CpuBench, look: Look) -> float:
     """Median duration that the profiler reports for a tiny op, recording what a recording records."""
     torch = bench.torch
     left, right = torch.rand(1), torch.rand(1)
-    quiet = "KINETO_LOG_LEVEL"
-    given = os.environ.setdefault(quiet, "99")
     profiler = torch.autograd.profiler.profile(record_shapes=True, with_stack=True, use_kineto=True)
-    with profiler:
+    with quiet_profiler(), profiler:
         for _ in range(bench.sizes.profiled_calls):
             torch.add(left, right)
-    if given == "99":
-        os.environ.pop(quiet, None)
     taken = [event.duration_ns() for event in profiler.kineto_results.events() if event.name() == "aten::add"]
     look()
     return float(statistics.median(taken)) / 1e9
@@ -424,6 +410,7 @@ def measure_cpu(
         torch.set_num_threads(usual)
     busy, clock = load.busy_processors(), clock_stamp(before, watch.seen_mhz(), cpu_clock_mhz(), None)
     ceilings = as_ceilings(outcome, level_sizes(facts, chosen))
+    options = "--device cpu" if chosen == usual else f"--device cpu --threads {chosen}"
     return Calibration(
         device=as_device(facts, ceilings, clock),
         identity=facts.identity,
@@ -433,15 +420,11 @@ def measure_cpu(
         allowance=allowance(),
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         dispatch_us=next((each.value for each in ceilings if each.name == DISPATCH), None),
-        caveats=noise_caveats(ceilings, "this CPU", load_note(busy), _options(chosen, usual)),
+        caveats=noise_caveats(ceilings, "this CPU", load_note(busy), options),
         ceilings=ceilings,
         clock=clock,
         missing=dict(outcome.missing),
     )
-
-
-def _options(threads: int, usual: int) -> str:
-    return "--device cpu" if threads == usual else f"--device cpu --threads {threads}"
 
 
 def load_note(busy: float) -> str:

@@ -1,10 +1,8 @@
 """Measures the ceilings of a GPU: products by dtype, arithmetic, memory streams, launches, and the host link."""
 
-import os
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -25,6 +23,7 @@ from bottleneck.calibrate.probes import (
     Take,
     no_progress,
     product_name,
+    quiet_profiler,
     settle,
     stream_name,
 )
@@ -279,14 +278,9 @@ def _launches(bench: CudaBench) -> list[Probe]:
     """The smallest kernel: on the device, queued behind others, and what queueing it costs the host."""
     return [
         Probe(LAUNCH, "add", 1.0, lambda: partial(_profiled_s, bench)),
-        Probe(BACK_TO_BACK, "add", 1.0, lambda: bench.batch(_tiny(bench), bench.sizes.tiny_calls)),
-        Probe(ENQUEUE, "add", 1.0, lambda: partial(_enqueue_s, bench, _tiny(bench))),
+        Probe(BACK_TO_BACK, "add", 1.0, lambda: bench.batch(_add(bench, 1), bench.sizes.tiny_calls)),
+        Probe(ENQUEUE, "add", 1.0, lambda: partial(_enqueue_s, bench, _add(bench, 1))),
     ]
-
-
-def _tiny(bench: CudaBench) -> Callable[[], object]:
-    left, right, out = (bench.torch.rand(1, device=bench.device) for _ in range(3))
-    return partial(bench.torch.add, left, right, alpha=3, out=out)
 
 
 def _enqueue_s(bench: CudaBench, run: Callable[[], object], look: Look) -> float:
@@ -303,8 +297,8 @@ def _enqueue_s(bench: CudaBench, run: Callable[[], object], look: Look) -> float
 
 def _profiled_s(bench: CudaBench, look: Look) -> float:
     """A tenth of the smallest kernels is shorter, by the profiler; RuntimeError where it shows none."""
-    torch, run = bench.torch, _tiny(bench)
-    with _quiet(), torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profiler:
+    torch, run = bench.torch, _add(bench, 1)
+    with quiet_profiler(), torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profiler:
         for _ in range(bench.sizes.tiny_calls):
             run()
         torch.cuda.synchronize()
@@ -314,18 +308,6 @@ def _profiled_s(bench: CudaBench, look: Look) -> float:
     if len(found) < 20:
         raise RuntimeError("the profiler shows no kernels")
     return float(statistics.quantiles(found, n=10)[0]) / 1e9
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Without what the profiler says on stderr."""
-    name = "KINETO_LOG_LEVEL"
-    given = os.environ.setdefault(name, "99")
-    try:
-        yield
-    finally:
-        if given == "99":
-            os.environ.pop(name, None)
 
 
 # Under a minute in all: rounds end after 35 s, and one of them takes some 8 s.
@@ -380,6 +362,7 @@ def measure_gpu(
     finally:
         sensors.close()
     ceilings = as_ceilings(outcome, bench, sheet)
+    busy = f"it was busy with other work ({format_share(used)} of the time) as we began" if used > _BUSY else ""
     return Calibration(
         device=as_device(sheet, facts, ceilings),
         identity=identity(facts),
@@ -390,7 +373,7 @@ def measure_gpu(
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         dispatch_us=next((each.value for each in ceilings if each.name == ENQUEUE), None),
         caveats=(
-            *noise_caveats(ceilings, "this device", _use_note(used), f"--device cuda:{index}"),
+            *noise_caveats(ceilings, "this device", busy, f"--device cuda:{index}"),
             *off_sheet(ceilings),
             *doubtful,
         ),
@@ -399,11 +382,6 @@ def measure_gpu(
         driver=sensors.driver,
         missing=dict(outcome.missing),
     )
-
-
-def _use_note(used: float) -> str:
-    """A note on a device that was busy before the measurement; empty for an idle one."""
-    return f"it was busy with other work ({format_share(used)} of the time) as we began" if used > _BUSY else ""
 
 
 def identity(facts: Facts) -> str:

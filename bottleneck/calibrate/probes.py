@@ -1,7 +1,9 @@
 """Runs ceiling measurements in short rounds until the best of two rounds agree."""
 
+import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 # How torch says that a device, a build or a version of it does not do a dtype, a size or a call.
@@ -17,6 +19,18 @@ _ROUNDS_WITHOUT_END = 1_000_000
 def product_name(dtype: str) -> str:
     """The ceiling of matrix products of a dtype."""
     return f"{dtype} product"
+
+
+@contextmanager
+def quiet_profiler() -> Iterator[None]:
+    """Keeps torch's profiler from writing to stderr meanwhile."""
+    name = "KINETO_LOG_LEVEL"
+    given = os.environ.setdefault(name, "99")
+    try:
+        yield
+    finally:
+        if given == "99":
+            os.environ.pop(name, None)
 
 
 def stream_name(level: str) -> str:
