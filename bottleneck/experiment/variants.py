@@ -1,7 +1,6 @@
 """Holds variants of one step in one process and runs their turns at the requests of the parent process."""
 
 import gc
-import inspect
 import json
 import os
 import socket
@@ -23,6 +22,7 @@ from bottleneck.experiment.interventions.subject import (
     Precision,
     Settings,
     Subject,
+    default_parameters,
     make_subject,
 )
 from bottleneck.harness.forms import parse_value
@@ -136,11 +136,8 @@ class VariantHost:
         if self._program.form != "workload":
             raise NotApplicable("needs a workload, whose parameters can be set")
         module = load_file(self._program.target, self._program.arguments)
-        parameters = inspect.signature(module.workload).parameters.values()
-        values: Mapping[str, object] = {
-            each.name: each.default for each in parameters if each.default is not each.empty
-        }
-        values = {**values, **{name: parse_value(text) for name, text in self._program.settings}}
+        set_values = {name: parse_value(text) for name, text in self._program.settings}
+        values: Mapping[str, object] = {**default_parameters(module), **set_values}
         for ask in asking:
             values = {**values, **ask(values)}
         return values

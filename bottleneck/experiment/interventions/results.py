@@ -5,7 +5,6 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, Literal
 
 from bottleneck.experiment.interventions.subject import Change, Precision, Subject, seed_all
@@ -93,8 +92,7 @@ def _is_loss(tensor: Any) -> bool:
 
 def _copy(tensor: Any) -> Any:
     """A copy on the host that no later step overwrites."""
-    tensor = tensor.detach()
-    return tensor.to("cpu", copy=True)
+    return tensor.detach().to("cpu", copy=True)
 
 
 def _tensors(torch: Any, value: Any, depth: int = 0) -> Iterator[Any]:
@@ -221,18 +219,6 @@ class Reference:
     shaken: Mapping[What, float]
     drawn: Mapping[What, float]
 
-    def save(self, path: Path, torch: Any) -> None:
-        """Leaves it in a file, for a comparison in another process."""
-        results = {name: list(values) for name, values in vars(self.results).items()}
-        torch.save({**vars(self), "results": results}, path)
-
-    @classmethod
-    def load(cls, path: Path, torch: Any) -> "Reference":
-        """The reference that ``save`` wrote; nothing but tensors, numbers and texts is read."""
-        values = torch.load(path, weights_only=True)
-        results = Results(**{name: tuple(tensors) for name, tensors in values["results"].items()})
-        return cls(**{**values, "results": results})
-
 
 @dataclass(frozen=True)
 class Distance:
@@ -259,7 +245,7 @@ def refer(make: Make, precision: Precision, seed: int = 0, steps: int = STEPS) -
     results = observe(subject, seed, steps)
     del subject
     is_floating, until = precision in EPS, time.monotonic() + _SECONDS
-    shaken, drawn = _nowhere(), _nowhere()
+    shaken, drawn = dict.fromkeys(KINDS, 0.0), dict.fromkeys(KINDS, 0.0)
     for number in range(_SHAKES if precision != "same" else 0):
         again = observe(shake(make(), precision, number), seed, steps)
         shaken = _furthest(shaken, results, again, is_floating=is_floating)
@@ -296,7 +282,9 @@ def _judge(reference: Reference, changed: Results, what: What) -> Difference:
     if found.broken is not None:
         return replace(incomparable(what, found.broken), is_within=False)
     scale = found.largest or found.absolute or 1.0
-    strict = max(reference.allowed, (_SHAKEN * shaken + _tiny(reference.precision)) / scale)
+    # Flushing takes from a number at most what lies below the smallest normal one of fp32.
+    tiny = 0.0 if reference.precision == "same" else 2.0**-126
+    strict = max(reference.allowed, (_SHAKEN * shaken + tiny) / scale)
     allowed = strict if found.absolute <= strict * scale else max(strict, _DRAWN * drawn / scale)
     return Difference(
         what=what,
@@ -306,11 +294,6 @@ def _judge(reference: Reference, changed: Results, what: What) -> Difference:
         is_within=found.absolute <= allowed * scale,
         reason=f"other random numbers alone change it by {drawn / scale:.1e}" if allowed > strict else None,
     )
-
-
-def _tiny(precision: Precision) -> float:
-    """The most that flushing may take from a number: anything below the smallest normal one of fp32."""
-    return 0.0 if precision == "same" else 2.0**-126
 
 
 def distance_of(first: Sequence[Any], second: Sequence[Any], *, is_floating: bool) -> Distance:
@@ -354,10 +337,6 @@ def _widened(tensor: Any, other: Any) -> Any:
 
 def _is_floating(pair: tuple[Any, Any]) -> bool:
     return all(each is None or each.is_floating_point() for each in pair)
-
-
-def _nowhere() -> dict[What, float]:
-    return dict.fromkeys(KINDS, 0.0)
 
 
 def _furthest(known: Mapping[What, float], results: Results, again: Results, *, is_floating: bool) -> dict[What, float]:

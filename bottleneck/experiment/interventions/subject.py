@@ -289,9 +289,8 @@ class Subject:
     """A step made afresh, and what it works with, found through its closure, its defaults and the file's globals.
 
     ``modules`` are the outermost ones only, ``iterators`` those under way of its loaders, ``tensors`` those that belong
-    to no module. ``train`` states whether a step goes backward or updates parameters. ``parameters`` are those of
-    `workload()` in force, defaults included. ``model`` and ``inputs`` are set for a bare model only. ``places`` holds
-    where each thing lies, ``codes`` is the code that the step consists of, as far as it was found.
+    to no module. ``train`` states whether a step goes backward or updates parameters. ``places`` holds where each thing
+    lies, ``codes`` is the code that the step consists of, as far as it was found.
     """
 
     torch: Any
@@ -302,9 +301,6 @@ class Subject:
     train: bool = False
     iterators: tuple[Any, ...] = ()
     tensors: tuple[Any, ...] = ()
-    parameters: Mapping[str, object] = field(default_factory=dict)
-    model: Any = None
-    inputs: Any = None
     places: Mapping[int, tuple[Location, ...]] = field(default_factory=dict, repr=False)
     codes: tuple[CodeType, ...] = field(default=(), repr=False)
 
@@ -366,17 +362,15 @@ def make_subject(
     torch = _torch(target, arguments)
     seed_all(torch, seed)
     module = program.load_file(target, arguments)
-    own = module.__dict__
     if form == "model":
         make_step = forms.training_step if train else forms.inference_step
-        return subject_of(make_step(module), own, train=train, model=own["model"], inputs=own["inputs"])
+        return subject_of(make_step(module), module.__dict__, train=train)
     values = settings if isinstance(settings, Mapping) else {name: forms.parse_value(text) for name, text in settings}
-    step = forms.step_with(module, values)
-    return subject_of(step, own, train=train, parameters={**_defaults(module), **values})
+    return subject_of(forms.step_with(module, values), module.__dict__, train=train)
 
 
-def subject_of(step: Step, own: dict[str, Any] | None = None, **more: Any) -> Subject:
-    """The parts of this step; ``own`` are the globals of the program's file, ``more`` other fields of the subject.
+def subject_of(step: Step, own: dict[str, Any] | None = None, *, train: bool = False) -> Subject:
+    """The parts of this step; ``own`` are the globals of the program's file.
 
     It trains where that is stated, where it holds an optimizer, or where its code names a backward pass.
     """
@@ -386,19 +380,17 @@ def subject_of(step: Step, own: dict[str, Any] | None = None, **more: Any) -> Su
     reached = Walk(kinds, {} if own is None else own).run(step)
     modules = _outermost(reached.of(torch.nn.Module))
     optimizers = reached.of(torch.optim.Optimizer)
-    train = bool(more.pop("train", False) or optimizers or _goes_backward(reached))
     return Subject(
         torch=torch,
         step=step,
         modules=modules,
         optimizers=optimizers,
         loaders=reached.of(torch.utils.data.DataLoader),
-        train=train,
+        train=bool(train or optimizers or _goes_backward(reached)),
         iterators=reached.of(iterators),
         tensors=_loose(reached.of(torch.Tensor), modules),
         places={key: tuple(places) for key, (_, places) in reached.things.items()},
         codes=tuple(reached.codes),
-        **more,
     )
 
 
@@ -418,7 +410,8 @@ def _torch(target: str, arguments: tuple[str, ...]) -> Any:
     return importlib.import_module("torch")
 
 
-def _defaults(module: ModuleType) -> dict[str, object]:
+def default_parameters(module: ModuleType) -> dict[str, object]:
+    """The parameters of `workload()` that have a default, with it."""
     parameters = inspect.signature(module.workload).parameters.values()
     return {each.name: each.default for each in parameters if each.default is not each.empty}
 

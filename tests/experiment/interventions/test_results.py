@@ -7,7 +7,7 @@ import pytest
 
 from bottleneck.experiment.interventions import CHANGES
 from bottleneck.experiment.interventions import results as differences
-from bottleneck.experiment.interventions.results import Reference, compare, distance_of, judge, observe, refer
+from bottleneck.experiment.interventions.results import compare, distance_of, observe, refer
 from bottleneck.experiment.interventions.subject import Change, Precision, Subject, make_subject, subject_of
 from bottleneck.schema.trials import Difference
 
@@ -336,16 +336,6 @@ def test_results_are_copies() -> None:
     held = torch.zeros(2)
     results = observe(subject_of(lambda: held.add_(1.0)), steps=3)
     assert [float(each[0]) for each in results.outputs] == [1.0, 2.0, 3.0]
-
-
-def test_a_reference_can_be_judged_in_another_process(tmp_path: Path) -> None:
-    make = network()
-    reference = refer(make, "bf16")
-    reference.save(tmp_path / "reference.pt", torch)
-    again = Reference.load(tmp_path / "reference.pt", torch)
-    subject = make()
-    results = observe(replace(subject, step=CHANGES["bf16-autocast"].apply(subject)))
-    assert judge(again, results) == judge(reference, results)
 
 
 def test_observing_leaves_backward_as_it_was() -> None:
